@@ -31,26 +31,27 @@ export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 # Nothing of these computes here: there is no GPU.
 quick=()
 for crate in naga wgpu-core wgpu-hal; do quick+=(--config "profile.dev.package.$crate.opt-level=0"); done
-# The second needs the program's library: all is compiled with the same features, whether the program is built beside them or not.
-tested=(-p thermocline-engine -p thermocline-tests)
+# The last needs the program's library: all is compiled with the same features, whether the program is built beside them or not.
+tested=(-p thermocline-run -p thermocline-tests --lib --test engine)
 emulated() { printf '%s\n' qemu-aarch64-static -L /usr/aarch64-linux-gnu -cpu "$1"; }
 summary=()
 
-# runs PROCESSOR FILTER...: the tests whose names have a filter in them, of which there have to be some; none that needs a GPU.
+# runs PROCESSOR CARGO-ARGUMENT...: tests, of which there have to be some; none that needs a GPU.
 runs() {
   local processor=$1 passed
   shift
   CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER=$(emulated "$processor" | paste -sd ' ') \
-    cargo test --target "$TARGET" --locked "${quick[@]}" "${tested[@]}" --lib --test engine -- --skip on_the_gpu --skip on_both_processors "$@" 2>&1 | tee "$work/log"
+    cargo test --target "$TARGET" --locked "${quick[@]}" "$@" 2>&1 | tee "$work/log"
   passed=$(awk '/^test result: ok/ { sum += $4 } END { print sum + 0 }' "$work/log")
   ((passed > 0)) || fail "no test has run on $processor: $*"
-  summary+=("$processor: $passed passed, 0 failed")
+  summary+=("$processor, $2: $passed passed, 0 failed")
 }
 part_tests() {
   local processor
-  cargo test --target "$TARGET" --locked "${quick[@]}" "${tested[@]}" --lib --test engine --no-run
+  cargo test --target "$TARGET" --locked "${quick[@]}" "${tested[@]}" --no-run
   for processor in "${PROCESSORS[@]}"; do
-    runs "$processor" cpu:: golden_models golden_files golden_gguf weight_types
+    runs "$processor" -p thermocline-cpu --lib
+    runs "$processor" "${tested[@]}" -- --skip on_the_gpu --skip on_both_processors cpu:: golden_models golden_files golden_gguf weight_types
   done
 }
 

@@ -3,7 +3,7 @@
 # command that made it. Under 8 minutes on a card, with --hybrid up to an hour.
 # Usage: bash tests/gpu_bench.sh [--quick] [--hybrid [--models M] [--budgets B]] [--device D] [PROGRAM [TEST_BINARY...]]
 #   PROGRAM      default target/release/thermocline
-#   TEST_BINARY  test programs to run besides, e.g. target/release/deps/thermocline_engine-* (with the filter `gpu`)
+#   TEST_BINARY  test programs to run besides, e.g. target/release/deps/thermocline_run-* (with the filter `gpu`)
 #   --quick      small models and short measurements, for a driver in software
 #   --hybrid     instead: models larger than the GPU's budget, neurons placed one by one beside whole layers, at the same budgets.
 #                Models have as many layers as disk and RAM have room for, and budgets shrink with them
@@ -160,7 +160,7 @@ done
 for tests in "$@"; do
   section "Tests: $(basename "$tests")"
   # A library's tests of the CPU need no GPU.
-  filter=$([[ $(basename "$tests") == thermocline_engine* ]] && echo gpu || true)
+  filter=$([[ $(basename "$tests") == thermocline_@(engine|run|lab)* ]] && echo gpu || true)
   printf '```\n'
   timeout 150 "$tests" ${filter:+"$filter"} 2>&1 | grep -E '^test result|FAILED|panicked' || failed=1
   if ((PIPESTATUS[0])); then failed=1; fi

@@ -44,7 +44,7 @@ windows   | 4200 | 9999 | the Windows program; installs Wine, a compiler, NSIS  
 TABLE
 # The files whose change calls for a step of the second tier.
 inputs=(
-  [extras]='^engine/src/tokenizer/|^tests/tests/vocabularies|^tests/extras'
+  [extras]='^engine/text/src/|^tests/tests/vocabularies|^tests/extras'
   [backends]='^app/src/ui/|^app/src/[a-z_]*\.rs$|^tests/(backends|screen)|^Cargo.lock$'
   [drivers]='^shaders/|^tests/(gpu_offline|kernel_|pipeline_stats)'
   [direct3d]='^shaders/|^tests/d(irect3d|xc_check)'
@@ -52,9 +52,9 @@ inputs=(
   [soak]='^app/src/(server|engine_handle)/|^engine/src/session/|^tests/soak'
   [slow]='^(engine|shaders|tests/tests|tests/src)/|^app/src/(builtin|ui/conversation/start)\.rs$'
   [workflows]='^\.github/|^tests/workflows|^fuzz/fuzz_targets/'
-  [fuzz]='^fuzz/|^engine/src/(format|quant|tokenizer)/|^tests/src/fuzzed/|^tests/fuzz'
-  [foreign]='^tests/foreign|^Cargo.lock$|^(app|engine)/Cargo.toml$|^app/build.rs$|^engine/src/(cpu/simd|gpu/vram)/'
-  [arm]='^tests/arm|^engine/src/cpu/|^engine/src/quant/|^packaging/linux/'
+  [fuzz]='^fuzz/|^engine/(formats|text)/|^tests/src/fuzzed/|^tests/fuzz'
+  [foreign]='^tests/foreign|^Cargo.lock$|^(app|engine/[a-z]*)/Cargo.toml$|^app/build.rs$|^engine/(cpu/src/simd|gpu/src/vram)/'
+  [arm]='^tests/arm|^engine/(cpu|formats)/|^packaging/linux/'
   [windows]='^tests/(windows|console|seen)|^packaging/windows/|^app/src/ui/opening/|^app/src/cli/(console|interrupt|termination)'
 )
 

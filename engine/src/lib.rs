@@ -1,31 +1,36 @@
-//! The Thermocline inference engine: formats, tokenizer, models, CPU and GPU kernels and sessions.
+//! Runs large language models whose neurons are split between a GPU and the CPU. An [`Engine`] opens a model, a [`Session`] holds one
+//! conversation, a [`Request`] asks, and [`Event`]s answer:
 //!
-//! Floors, from the top; every arrow points down:
-//! [`bench`] and [`eval`]; [`session`]; [`calibration`]; [`hybrid`]; [`device`] and [`sparsity`]; [`placement`]; [`runtime`] and [`synth`]; [`model`];
-//! [`cpu`], [`gpu`] and [`tokenizer`]; [`format`]; [`quant`]; on the ground [`error`], [`files`] and [`telemetry`]. `ARCHITECTURE.md` beside this crate has a line on each and
-//! follows one token through.
+//! ```no_run
+#![doc = include_str!("../examples/generate.rs")]
+//! ```
+//!
+//! This crate is the facade of nine crates, which `ARCHITECTURE.md` beside it describes. Programs import this crate alone: the modules
+//! that it re-exports from the others are for Thermocline's own programs and tests, and change without notice.
 
 // They panic where nobody reads.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod bench;
-pub mod calibration;
-pub mod cpu;
-pub mod device;
-pub mod error;
-pub mod eval;
-pub mod files;
-pub mod format;
-pub mod gpu;
-pub mod hybrid;
-pub mod model;
-pub mod placement;
-pub mod quant;
-pub mod runtime;
 pub mod session;
-pub mod sparsity;
-pub mod synth;
-pub mod telemetry;
-pub mod tokenizer;
 
-pub use error::{Error, FileAction, GpuFailure, Location, Result, ScarceMemory};
+pub use session::{
+    Engine, EngineOptions, Event, GenerationStats, Prompt, Request, Sampling, Session, SessionOptions, StopReason,
+};
+pub use thermocline_base::{Error, FileAction, GpuFailure, Location, Result, ScarceMemory};
+#[doc(hidden)]
+pub use thermocline_base::{error, files, telemetry};
+#[doc(hidden)]
+pub use thermocline_cpu as cpu;
+#[doc(hidden)]
+pub use thermocline_formats::{format, quant};
+#[doc(hidden)]
+pub use thermocline_gpu as gpu;
+#[doc(hidden)]
+pub use thermocline_lab::{calibration, eval, sparsity};
+#[doc(hidden)]
+pub use thermocline_model::{self as model, synth};
+#[doc(hidden)]
+pub use thermocline_run::{device, hybrid, placement, runtime};
+#[doc(hidden)]
+pub use thermocline_text as tokenizer;

@@ -10,8 +10,9 @@ use std::{
 use clap::Args;
 use serde_json::{Value, json};
 use thermocline_engine::{
-    calibration::{MachineOptions, cached_machine, caps_of, limits_of},
+    calibration::{MachineOptions, cached_machine},
     cpu::{Cpu, InputPrecision},
+    device::{caps_of, limits_of},
     gpu::{Gpu, GpuOptions},
     model::{Model, Predictor},
     placement::{
@@ -19,8 +20,8 @@ use thermocline_engine::{
     },
     quant::TensorType,
     runtime::CacheBytes,
-    session::{EngineOptions, SparsityChoice, SparsityReport, planner, shape_model},
-    synth::{SynthOptions, SynthShape},
+    session::{EngineOptions, SparsityChoice, SparsityReport, planner},
+    synth::{SynthOptions, SynthShape, shape_model},
 };
 
 use super::{

@@ -1,13 +1,11 @@
 //! The processor of a benchmark, and its description in records.
 
 use super::limit::LimitProbe;
-use crate::{
-    calibration::GpuSpeed,
-    cpu::ThreadPool,
-    gpu::Gpu,
-    model::{Model, PredictorKind},
-    placement::{Granularity, SplitReport},
-};
+use thermocline_cpu::ThreadPool;
+use thermocline_gpu::Gpu;
+use thermocline_lab::calibration::GpuSpeed;
+use thermocline_model::{Model, PredictorKind};
+use thermocline_run::placement::{Granularity, SplitReport};
 
 /// A processor with its measured speed.
 pub(super) enum BenchDevice {

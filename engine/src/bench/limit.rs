@@ -5,11 +5,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::{
-    calibration::{MemoryKind, ReadProbe},
-    cpu::ThreadPool,
-    error::Result,
-};
+use thermocline_base::error::Result;
+use thermocline_cpu::ThreadPool;
+use thermocline_lab::calibration::{MemoryKind, ReadProbe};
 
 /// Bytes of the memory that is read, many times any desktop's last cache.
 const BYTES: usize = 512 << 20;

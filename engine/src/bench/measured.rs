@@ -7,12 +7,10 @@ use super::{
     reads::ReadCounter,
     record::{Extra, LatencyPercentiles, LongestSubmission, Record, mean_and_deviation},
 };
-use crate::{
-    calibration::cpu_name,
-    format::ReadMode,
-    model::Model,
-    runtime::{KvCache, Sparsity},
-};
+use thermocline_formats::format::ReadMode;
+use thermocline_lab::calibration::cpu_name;
+use thermocline_model::Model;
+use thermocline_run::runtime::{KvCache, Sparsity};
 
 /// Times of repetitions, in milliseconds, and the reads of their tokens.
 #[derive(Default)]

@@ -25,6 +25,6 @@ pub use record::{Extra, LatencyPercentiles, LongestSubmission, Record};
 pub use run::run;
 pub use streams::{StreamsOptions, StreamsRecord, run_streams};
 
-pub use crate::calibration::{
+pub use thermocline_lab::calibration::{
     GpuEffort, GpuSpeed, HandOverTimes, KernelSpeed, gpu_kernel_speed, gpu_speed, kernel_speed, read_bandwidth,
 };

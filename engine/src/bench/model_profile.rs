@@ -3,10 +3,8 @@
 use std::path::Path;
 
 use super::{BenchOptions, GpuSpeed, Progress, Test, run::Bench};
-use crate::{
-    error::{Error, Result},
-    gpu::{AdapterReport, Clock, GpuProfile},
-};
+use thermocline_base::error::{Error, Result};
+use thermocline_gpu::{AdapterReport, Clock, GpuProfile};
 
 /// A model's kernels on a GPU.
 #[derive(Debug, Clone)]
@@ -61,10 +59,8 @@ pub fn profile_kernels(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        bench::GpuEffort,
-        gpu::{AdapterChoice, GpuOptions},
-    };
+    use crate::bench::GpuEffort;
+    use thermocline_gpu::{AdapterChoice, GpuOptions};
 
     #[test]
     fn profiles_count_and_time_the_kernels_of_a_model() {

@@ -5,14 +5,16 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::Record;
-use crate::{
+use thermocline_cpu::CpuOptions;
+use thermocline_gpu::GpuOptions;
+use thermocline_lab::{
     calibration::GpuEffort,
-    cpu::CpuOptions,
-    gpu::GpuOptions,
-    model::LoadOptions,
+    sparsity::sidecar::{Attachment, SidecarChoice},
+};
+use thermocline_model::LoadOptions;
+use thermocline_run::{
     placement::Granularity,
     runtime::{DEFAULT_CHUNK, KvType, Sparsity},
-    sparsity::sidecar::{Attachment, SidecarChoice},
 };
 
 /// One test of a benchmark.

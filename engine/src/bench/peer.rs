@@ -14,7 +14,7 @@ use super::{
     record::{Extra, Record, mean_and_deviation},
     run::Bench,
 };
-use crate::error::{Error, FileAction, Result};
+use thermocline_base::error::{Error, FileAction, Result};
 
 /// The program to compare with.
 #[derive(Debug, Clone)]

@@ -3,15 +3,15 @@
 use std::{ops::ControlFlow, sync::Arc};
 
 use super::{BenchOptions, device::PlacedModel};
-use crate::{
-    calibration::{GpuSpeed, gpu_speed},
-    cpu::Cpu,
-    error::Result,
-    gpu::{Gpu, GpuOptions},
-    model::Model,
+use crate::session::{DeviceLoadOptions, LivePlanner, load_on_device};
+use thermocline_base::error::Result;
+use thermocline_cpu::Cpu;
+use thermocline_gpu::{Gpu, GpuOptions};
+use thermocline_lab::calibration::{GpuSpeed, gpu_speed};
+use thermocline_model::Model;
+use thermocline_run::{
     placement::{GpuUse, Granularity, PlanInputs, PowerInferSplit, Resident, SplitReport},
     runtime::{Forward, Sparsity},
-    session::{DeviceLoadOptions, LivePlanner, load_on_device},
 };
 
 /// Loads what of `model` the GPU's budget is best used for, in pieces of this granularity.

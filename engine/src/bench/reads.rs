@@ -1,10 +1,8 @@
 //! The bytes that tokens read of FFNs, counted while they are generated.
 
-use crate::{
-    model::{Ffn, Model},
-    runtime::{LayerFiring, Probe},
-    telemetry::neurons::LayerNeurons,
-};
+use thermocline_base::telemetry::neurons::LayerNeurons;
+use thermocline_model::{Ffn, Model};
+use thermocline_run::runtime::{LayerFiring, Probe};
 
 /// Number of experts that a token is routed to.
 fn routed_experts(model: &Model) -> u64 {

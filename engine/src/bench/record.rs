@@ -5,7 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 
 use super::BandwidthLimit;
-use crate::{gpu::SubmissionTime, placement::SplitReport};
+use thermocline_gpu::SubmissionTime;
+use thermocline_run::placement::SplitReport;
 
 /// Result of one test. Fields up to `samples_ts` are llama-bench's (speeds in tokens per second, times in
 /// nanoseconds); those that have no meaning here keep its neutral value. [`Extra`] holds figures that it has no field for.
@@ -121,7 +122,7 @@ pub struct Extra {
 pub struct LongestSubmission {
     /// Milliseconds.
     pub ms: f64,
-    /// Multiply-adds that it held, reads of weights counted as some ([`work_of`](crate::gpu::work_of)).
+    /// Multiply-adds that it held, reads of weights counted as some ([`work_of`](thermocline_gpu::work_of)).
     pub work: u64,
     /// Tokens of its pass.
     pub tokens: usize,

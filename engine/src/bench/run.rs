@@ -14,17 +14,19 @@ use super::{
     reads::neuron_row,
     record::now_utc,
 };
-use crate::{
+use thermocline_base::error::{Error, Result};
+use thermocline_cpu::{Cpu, CpuOptions, InputPrecision, ThreadPool};
+use thermocline_formats::format::ReadMode;
+use thermocline_gpu::Gpu;
+use thermocline_lab::{
     calibration::{GpuSpeed, MemoryKind, gpu_speed},
-    cpu::{Cpu, CpuOptions, InputPrecision, ThreadPool},
-    device::GpuLoad,
-    error::{Error, Result},
-    format::ReadMode,
-    gpu::Gpu,
-    hybrid::HybridProcessor,
-    model::Model,
-    runtime::{Forward, KvCache, Outputs, Probe, Sparsity},
     sparsity::sidecar,
+};
+use thermocline_model::Model;
+use thermocline_run::{
+    device::GpuLoad,
+    hybrid::HybridProcessor,
+    runtime::{Forward, KvCache, Outputs, Probe, Sparsity},
 };
 
 /// Loads the model and runs the tests in order.
@@ -202,12 +204,10 @@ impl<'a> Bench<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        bench::{Peer, compare},
-        calibration::GpuEffort,
-        cpu::CpuOptions,
-        gpu::{AdapterChoice, GpuOptions},
-    };
+    use crate::bench::{Peer, compare};
+    use thermocline_cpu::CpuOptions;
+    use thermocline_gpu::{AdapterChoice, GpuOptions};
+    use thermocline_lab::calibration::GpuEffort;
 
     #[test]
     fn bench_records_have_the_fields_of_llama_bench() {

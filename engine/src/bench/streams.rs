@@ -5,10 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::{
-    error::{Error, Result},
-    session::{Engine, Event, Prompt, Request, Sampling, SessionOptions, SpeculationMode},
-};
+use crate::session::{Engine, Event, Prompt, Request, Sampling, SessionOptions, SpeculationMode};
+use thermocline_base::error::{Error, Result};
 
 /// Streams to measure.
 #[derive(Debug, Clone)]
@@ -172,10 +170,8 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::{
-        runtime::Sparsity,
-        session::{EngineOptions, SparsityChoice},
-    };
+    use crate::session::{EngineOptions, SparsityChoice};
+    use thermocline_run::runtime::Sparsity;
 
     #[test]
     fn streams_share_passes_and_are_measured() {

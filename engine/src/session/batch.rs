@@ -10,11 +10,11 @@ use super::{
     neurons::{GenerationProbe, HotSetAdaptation},
     request::EventSender,
 };
-use crate::{
+use thermocline_base::{
     error::{Error, Result},
-    runtime::{Forward, KvCache},
     telemetry::{Meter, neurons::BegunToken},
 };
+use thermocline_run::runtime::{Forward, KvCache};
 
 /// A generation of a batch, and the token that is computed for it.
 pub(super) struct Row<'r, 'g> {

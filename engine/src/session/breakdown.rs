@@ -1,10 +1,8 @@
 //! The parts of a token's time: as the plan in force expects them, and as they were measured of the last tokens.
 
 use super::{DeviceStatus, Engine, step_times::TimedToken};
-use crate::{
-    error::Result,
-    placement::{Placement, Plan, TokenTime},
-};
+use thermocline_base::error::Result;
+use thermocline_run::placement::{Placement, Plan, TokenTime};
 
 /// The time of a token in the present mode and placement, by part.
 #[derive(Debug, Clone, PartialEq)]

@@ -8,16 +8,18 @@ use super::{
     DeviceStatus, Engine, EngineOptions, SparsityReport,
     live_planner::{device_chunk, planner},
 };
-use crate::{
-    calibration::known_machine,
-    cpu::Cpu,
-    device::device_support,
+use thermocline_base::{
     error::{Error, Result},
-    gpu::AdapterReport,
-    model::{Model, Resident},
+    telemetry::Rate,
+};
+use thermocline_cpu::Cpu;
+use thermocline_gpu::AdapterReport;
+use thermocline_lab::calibration::known_machine;
+use thermocline_model::{Model, Resident};
+use thermocline_run::{
+    device::device_support,
     placement::{Forecast, GpuUse, Machine, Placement, PlacementSolver, Plan, PlanInputs},
     runtime::Sparsity,
-    telemetry::Rate,
 };
 
 /// Tokens after which a rate is used: the first ones touch memory that was not touched before.

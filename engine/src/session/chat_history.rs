@@ -1,10 +1,8 @@
 //! A chat that may be longer than the context: its oldest turns are forgotten as a whole, its system prompt never is.
 
 use super::{ChatOptions, Message, Prompt, Role, encoded_prompt::encode, engine_state::EngineState};
-use crate::{
-    error::{Error, Result},
-    tokenizer::EncodeOptions,
-};
+use thermocline_base::error::{Error, Result};
+use thermocline_text::EncodeOptions;
 
 /// Fraction of the context that turns are forgotten for, so that an answer has room.
 const ANSWER_FRACTION: usize = 8;

@@ -1,10 +1,8 @@
 //! A context: a KV cache together with the tokens it holds.
 
-use crate::{
-    cpu::Isa,
-    error::{Error, Result},
-    runtime::{Forward, KvCache, KvType, Outputs, Probe, Shortlist},
-};
+use thermocline_base::error::{Error, Result};
+use thermocline_cpu::Isa;
+use thermocline_run::runtime::{Forward, KvCache, KvType, Outputs, Probe, Shortlist};
 
 /// The logits wanted of the last token of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,11 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::{
-    error::Error,
-    gpu::{Fallback, GpuOptions, Purpose},
-    placement::GpuUse,
-};
+use thermocline_base::error::Error;
+use thermocline_gpu::{Fallback, GpuOptions, Purpose};
+use thermocline_run::placement::GpuUse;
 
 /// The device that a caller chooses.
 #[derive(Debug, Clone, Default)]

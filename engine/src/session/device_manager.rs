@@ -13,11 +13,9 @@ use super::{
     loader::{DeviceSource, LoadThread, LoadedDevice, MemoryLedger},
     worker::Command,
 };
-use crate::{
-    error::{Error, GpuFailure, Result, ScarceMemory},
-    gpu::Fallback,
-    runtime::{Forward, KvCache, Processor},
-};
+use thermocline_base::error::{Error, GpuFailure, Result, ScarceMemory};
+use thermocline_gpu::Fallback;
+use thermocline_run::runtime::{Forward, KvCache, Processor};
 
 /// Times after which a lost device is tried again; after the last attempt a part of it is done without, and they begin anew.
 const RETRY_DELAYS: [Duration; 3] = [Duration::from_millis(250), Duration::from_secs(1), Duration::from_secs(4)];
@@ -46,7 +44,7 @@ pub(super) struct DeviceManager {
     too_small: Option<u64>,
     /// True while weights are on their way to or from the device.
     moving: bool,
-    /// Load and [`Residency::moves`](crate::runtime::Residency::moves) published last; `None`: nothing on a device.
+    /// Load and [`Residency::moves`](thermocline_run::runtime::Residency::moves) published last; `None`: nothing on a device.
     published: Option<(u64, u64)>,
 }
 

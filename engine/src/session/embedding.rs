@@ -1,6 +1,6 @@
 //! Embeddings of texts: hidden states pooled into one vector of length 1.
 
-use crate::error::{Error, Result};
+use thermocline_base::error::{Error, Result};
 
 /// How the hidden states of a text's tokens become one vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

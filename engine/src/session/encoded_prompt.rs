@@ -4,12 +4,10 @@ use super::{
     ChatOptions, ContextPolicy, Message, Prompt, Role, chat_history::ChatHistory, engine::Engine,
     engine_state::EngineState,
 };
-use crate::{
-    error::{Error, Result},
-    tokenizer::{
-        ChatMessage, ContentGuard, EncodeOptions, PromptText, RenderOptions, Tokenizer,
-        reasoning::{AnswerParser, transcript::Thoughts},
-    },
+use thermocline_base::error::{Error, Result};
+use thermocline_text::{
+    ChatMessage, ContentGuard, EncodeOptions, PromptText, RenderOptions, Tokenizer,
+    reasoning::{AnswerParser, transcript::Thoughts},
 };
 
 /// The tokens that end thoughts and begin the answer.

@@ -25,19 +25,21 @@ use super::{
     sparsity,
     worker::{self, Command},
 };
-use crate::{
-    cpu::Cpu,
+use thermocline_base::{
     error::{Error, Result},
-    model::{LoadOptions, Model, ModelConfig, Position},
+    telemetry::{Snapshot, neurons::NeuronBoard},
+};
+use thermocline_cpu::Cpu;
+use thermocline_lab::sparsity::{
+    KeptCounts, lacks_profile,
+    sidecar::{Attachment, attach},
+};
+use thermocline_model::{LoadOptions, Model, ModelConfig, Position};
+use thermocline_run::{
     placement::PowerInferSplit,
     runtime::{Forward, KvCache, KvType},
-    sparsity::{
-        KeptCounts, lacks_profile,
-        sidecar::{Attachment, attach},
-    },
-    telemetry::{Snapshot, neurons::NeuronBoard},
-    tokenizer::{ChatTemplate, TemplateOrigin, Tokenizer},
 };
+use thermocline_text::{ChatTemplate, TemplateOrigin, Tokenizer};
 
 /// Bytes that an engine holds, those on a device included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -307,7 +309,7 @@ impl Engine {
     }
 
     /// Stops the engine as a fault inside it would, by a panic of its thread, for tests of what happens then (like
-    /// [`Faults`](crate::gpu::Faults) of a device): every request gets [`Error::Stopped`], and the model has to be opened again.
+    /// [`Faults`](thermocline_gpu::Faults) of a device): every request gets [`Error::Stopped`], and the model has to be opened again.
     #[cfg(any(test, feature = "test-hooks"))]
     pub fn break_down(&self) {
         // The thread may have ended already.

@@ -14,15 +14,14 @@ use super::{
     settings::SettingsMailbox,
     step_times::TimedTokens,
 };
-use crate::{
+use thermocline_base::{
     error::{Error, Result},
-    model::Model,
-    placement::Resident,
-    runtime::Sparsity,
-    sparsity::KeptCounts,
     telemetry::{Telemetry, neurons::NeuronBoard},
-    tokenizer::{ChatTemplate, Tokenizer},
 };
+use thermocline_lab::sparsity::KeptCounts;
+use thermocline_model::Model;
+use thermocline_run::{placement::Resident, runtime::Sparsity};
+use thermocline_text::{ChatTemplate, Tokenizer};
 
 /// The state that an engine's handles and its thread share.
 #[derive(Debug)]

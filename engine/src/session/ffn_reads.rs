@@ -1,10 +1,8 @@
 //! Reads of the FFNs of decoded tokens, against those of the same FFNs with nothing skipped.
 
 use super::FfnReads;
-use crate::{
-    model::{Ffn, FfnWeights, Model},
-    telemetry::neurons::LayerFiring,
-};
+use thermocline_base::telemetry::neurons::LayerFiring;
+use thermocline_model::{Ffn, FfnWeights, Model};
 
 /// A layer's FFN with nothing skipped; of an MoE layer the experts in use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -29,12 +29,12 @@ use super::{
     stop_strings::StopStrings,
     text::{TextStream, TokenOutcome},
 };
-use crate::{
+use thermocline_base::{
     error::{Error, Result},
-    runtime::Forward,
     telemetry::{Meter, Telemetry, neurons::DraftMasks},
-    tokenizer::{EncodeOptions, Tokenizer, tools::CallSplitter},
 };
+use thermocline_run::runtime::Forward;
+use thermocline_text::{EncodeOptions, Tokenizer, tools::CallSplitter};
 
 /// A request being carried out. A step computes a chunk of what is to be computed; when nothing is left of that, it
 /// chooses a token, which is then what is to be computed.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{Event, GenerationStats, context::Context, request::EventSender, step_times::StepTimes};
-use crate::telemetry::Meter;
+use thermocline_base::telemetry::Meter;
 
 /// Shortest time between two [`Event::Stats`].
 const STATS_INTERVAL: Duration = Duration::from_millis(250);

@@ -8,13 +8,11 @@ use std::{
 };
 
 use super::{DeviceChoice, DeviceStatus, Engine, engine::WeakEngine, engine_state::EngineState, worker::Command};
-use crate::{
-    calibration::{MachineOptions, MeasureEffort, cached_machine},
-    cpu,
-    error::{Error, Result, ScarceMemory},
-    gpu::{Gpu, GpuOptions},
-    placement::Machine,
-};
+use thermocline_base::error::{Error, Result, ScarceMemory};
+use thermocline_cpu as cpu;
+use thermocline_gpu::{Gpu, GpuOptions};
+use thermocline_lab::calibration::{MachineOptions, MeasureEffort, cached_machine};
+use thermocline_run::placement::Machine;
 
 /// Times and effort of calibration.
 #[derive(Debug, Clone, Copy)]

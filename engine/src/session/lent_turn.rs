@@ -3,7 +3,8 @@
 use std::sync::mpsc::{self, Receiver, Sender};
 
 use super::{Engine, request::stopped_error, worker::Command};
-use crate::{cpu::Cpu, error::Result};
+use thermocline_base::error::Result;
+use thermocline_cpu::Cpu;
 
 /// A turn that the engine's thread gives away.
 #[derive(Debug)]

@@ -11,13 +11,13 @@ use std::{
 use parking_lot::Mutex;
 
 use super::neurons::HotSetAdaptation;
-use crate::{
-    calibration::{caps_of, known_machine},
-    cpu::Cpu,
-    device::device_bytes,
-    error::{Error, Result},
-    gpu::{AdapterReport, Caps},
-    model::Model,
+use thermocline_base::error::{Error, Result};
+use thermocline_cpu::Cpu;
+use thermocline_gpu::{AdapterReport, Caps};
+use thermocline_lab::calibration::known_machine;
+use thermocline_model::Model;
+use thermocline_run::{
+    device::{caps_of, device_bytes},
     placement::{DeviceBytes, GpuUse, Machine, PlacementSolver, Plan, PlanInputs, PowerInferSplit},
     runtime::Sparsity,
 };
@@ -199,11 +199,8 @@ pub(super) fn device_chunk(tokens: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        device::GpuState,
-        model::{LayerConfig, LoadOptions},
-        runtime::KvType,
-    };
+    use thermocline_model::{LayerConfig, LoadOptions};
+    use thermocline_run::{device::GpuState, runtime::KvType};
 
     #[test]
     fn every_context_of_a_recurrent_model_is_planned_with_states_of_its_own() {

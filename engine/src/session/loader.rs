@@ -21,13 +21,13 @@ use super::{
     tested_device::ensure_tested,
     worker::{Command, panic_message},
 };
-use crate::{
-    cpu::{Cpu, CpuOptions, InputPrecision, ThreadPool},
+use thermocline_base::error::{Error, GpuFailure, Result};
+use thermocline_cpu::{Cpu, CpuOptions, InputPrecision, ThreadPool};
+use thermocline_gpu::{AdapterKind, Fallback, Faults, Gpu, GpuOptions, Purpose};
+use thermocline_model::Model;
+use thermocline_run::{
     device,
-    error::{Error, GpuFailure, Result},
-    gpu::{AdapterKind, Fallback, Faults, Gpu, GpuOptions, Purpose},
     hybrid::{self, HybridProcessor},
-    model::Model,
     placement::{GpuUse, Granularity, Placement, Streaming},
     runtime::Processor,
 };

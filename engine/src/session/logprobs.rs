@@ -1,6 +1,7 @@
 //! Log probabilities of tokens: of those that were chosen, and of a prompt's own.
 
-use crate::{error::Result, runtime::check_logits};
+use thermocline_base::error::Result;
+use thermocline_run::runtime::check_logits;
 
 /// Log probabilities that a request wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -31,7 +32,7 @@ impl TokenLogprobs {
     }
 
     /// The token `id`, which `logits [n_vocab]` predict, with the `top` likeliest.
-    /// [`Error::NotFinite`](crate::Error::NotFinite) if they are no numbers.
+    /// [`Error::NotFinite`](thermocline_base::error::Error::NotFinite) if they are no numbers.
     pub(super) fn new(logits: &[f32], id: u32, top: usize) -> Result<Self> {
         check_logits(logits)?;
         let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);

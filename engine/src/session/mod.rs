@@ -40,7 +40,6 @@ mod neurons;
 mod request;
 pub mod sampling;
 mod settings;
-mod shape_model;
 mod sparsity;
 mod speculation;
 mod step_times;
@@ -69,14 +68,13 @@ pub use request::{
     SpeculationMode, StopReason,
 };
 pub use settings::{EngineOptions, SessionOptions};
-pub use shape_model::shape_model;
 pub use sparsity::{SparsityChoice, SparsityReport, WORTH_PREDICTING};
 pub use turns::Priority;
 
 pub use sampling::Grammar;
 
 /// Devices and their memory, as a user of the engine sees them.
-pub use crate::gpu::{
+pub use thermocline_gpu::{
     AdapterChoice, AdapterId, AdapterKind, AdapterReport, AwaitedFrame, CrashSentinel, CreationLock, Fallback,
     FallbackPart, Fallbacks, GpuOptions, Purpose, VramReading, VramSource, adapters,
 };

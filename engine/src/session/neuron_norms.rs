@@ -3,10 +3,8 @@
 use std::{sync::atomic::Ordering::SeqCst, thread, time::Duration};
 
 use super::Engine;
-use crate::{
-    model::{Ffn, Model},
-    sparsity::predictor::metrics::down_norms,
-};
+use thermocline_lab::sparsity::predictor::metrics::down_norms;
+use thermocline_model::{Ffn, Model};
 
 /// Fraction of a layer's output mass that decides which neurons of a model without natural zeros fire, unless it is changed.
 pub const USUAL_MASS: f32 = 0.9;

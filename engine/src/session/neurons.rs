@@ -8,12 +8,12 @@ use std::{
 use parking_lot::Mutex;
 
 use super::{FfnReads, ffn_reads::FfnSize, step_times::StepTimes};
-use crate::{
-    model::{LayerWeights, Model},
+use thermocline_base::telemetry::neurons::{DraftMasks, NeuronBoard, NeuronRecorder, Watch};
+use thermocline_lab::sparsity::migration::{FollowOptions, Follower};
+use thermocline_model::{LayerWeights, Model};
+use thermocline_run::{
     placement::Placement,
     runtime::{LayerFiring, PassPart, Probe, ThresholdCorrection},
-    sparsity::migration::{FollowOptions, Follower},
-    telemetry::neurons::{DraftMasks, NeuronBoard, NeuronRecorder, Watch},
 };
 
 /// The source of firing frequencies.

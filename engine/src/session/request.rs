@@ -12,10 +12,8 @@ use std::{
 use serde_json::{Map, Value};
 
 use super::{DeviceEvent, LogprobsRequest, Pooling, TokenLogprobs, sampling::Grammar};
-use crate::{
-    error::{Error, Result},
-    tokenizer::{reasoning::AnswerPart, tools::ToolFormat},
-};
+use thermocline_base::error::{Error, Result};
+use thermocline_text::{reasoning::AnswerPart, tools::ToolFormat};
 
 /// The speaker of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +43,7 @@ impl Role {
 pub struct Message {
     /// The speaker.
     pub role: Role,
-    /// Its text; of the assistant a [transcript](crate::tokenizer::reasoning::transcript).
+    /// Its text; of the assistant a [transcript](thermocline_text::reasoning::transcript).
     pub content: String,
     /// Further fields for the template, in OpenAI's form: `tool_calls`, `tool_call_id`, `name`.
     pub fields: Map<String, Value>,
@@ -275,7 +273,7 @@ pub enum SpeculationMode {
     /// None: every pass is of one token.
     Off,
     /// [`SpeculationMode::PromptLookup`] where a pass of several tokens gives each the bits of a pass of its own
-    /// ([`Forward::same_bits`](crate::runtime::Forward::same_bits)). The text is the one without drafts.
+    /// ([`Forward::same_bits`](thermocline_run::runtime::Forward::same_bits)). The text is the one without drafts.
     #[default]
     SameBits,
     /// Repetitions: the tokens that followed the last ones where these occurred before. Rounding may differ in passes of several

@@ -10,14 +10,14 @@ use parking_lot::Mutex;
 use super::{
     DeviceChoice, LivePlanner, Priority, SparsityChoice, live_planner::device_chunk, loader::DeviceLoadOptions,
 };
-use crate::{
-    cpu::CpuOptions,
-    error::{Error, Result},
-    format::ReadMode,
-    model::{Activation, ModelConfig},
+use thermocline_base::error::{Error, Result};
+use thermocline_cpu::CpuOptions;
+use thermocline_formats::format::ReadMode;
+use thermocline_lab::sparsity::sidecar::SidecarChoice;
+use thermocline_model::{Activation, ModelConfig};
+use thermocline_run::{
     placement::{Machine, PlanInputs, PowerInferSplit},
     runtime::{KvType, Sparsity},
-    sparsity::sidecar::SidecarChoice,
 };
 
 /// Longest default context, in tokens: enough for a conversation, and its cache fits beside a large model.
@@ -51,8 +51,8 @@ pub struct EngineOptions {
     pub device: DeviceChoice,
     /// Neurons to skip.
     pub sparsity: SparsityChoice,
-    /// Fraction of the layers' weights that is skipped because their inputs are small ([`Model::skip_inputs`](crate::model::Model::skip_inputs)),
-    /// in every mode but [`Sparsity::Dense`](crate::runtime::Sparsity::Dense).
+    /// Fraction of the layers' weights that is skipped because their inputs are small ([`Model::skip_inputs`](thermocline_model::Model::skip_inputs)),
+    /// in every mode but [`Sparsity::Dense`](thermocline_run::runtime::Sparsity::Dense).
     pub level: Option<f32>,
     /// Fraction of the firings that predictors have to find: [`SparsityChoice::Auto`] uses them only if they do, and
     /// [`EngineOptions::adaptive`] holds them to it.
@@ -70,7 +70,7 @@ pub struct EngineOptions {
     pub stream_prompts: Option<bool>,
     /// Speeds of this machine to plan with; `None`: those in [`EngineOptions::speeds`], else those of a typical desktop.
     pub machine: Option<Machine>,
-    /// Folder in which the speeds of machines are kept ([`cached_machine`](crate::calibration::cached_machine) measures them).
+    /// Folder in which the speeds of machines are kept ([`cached_machine`](thermocline_lab::calibration::cached_machine) measures them).
     pub speeds: Option<PathBuf>,
 }
 

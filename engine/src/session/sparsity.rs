@@ -2,14 +2,11 @@
 
 use std::{fmt, ops::ControlFlow, str::FromStr, sync::Arc};
 
-use crate::{
-    cpu::ThreadPool,
-    error::{Error, Result},
-    format::Matrix,
-    model::{Activation, Down, Ffn, FfnWeights, LayerWeights, Model, PredictorKind, SkipRule, Skips},
-    quant::TensorType,
-    runtime::Sparsity,
-};
+use thermocline_base::error::{Error, Result};
+use thermocline_cpu::ThreadPool;
+use thermocline_formats::{format::Matrix, quant::TensorType};
+use thermocline_model::{Activation, Down, Ffn, FfnWeights, LayerWeights, Model, PredictorKind, SkipRule, Skips};
+use thermocline_run::runtime::Sparsity;
 
 /// Bytes of a layer's gates that a predictor has to spare beyond its own. With fewer, its two products take longer than the reads
 /// they replace: a CPU core reads this much from its caches in some 50 microseconds.

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, time::Duration};
 use parking_lot::Mutex;
 
 use super::budget_forecast::DecodeConditions;
-use crate::runtime::{LayerFiring, PassPart};
+use thermocline_run::runtime::{LayerFiring, PassPart};
 
 /// Of so many decoded tokens one is timed step by step: looking at the clock takes time, too.
 const PERIOD: usize = 32;
@@ -112,7 +112,7 @@ impl TimedTokens {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::Sparsity;
+    use thermocline_run::runtime::Sparsity;
 
     #[test]
     fn last_tokens_of_the_same_conditions_are_kept() {

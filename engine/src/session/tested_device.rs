@@ -11,13 +11,13 @@ use std::{
 use serde::{Deserialize, Serialize};
 use thermocline_shaders::Kernel;
 
-use crate::{
-    device::self_test,
+use thermocline_base::{
     error::{Error, GpuFailure, Result},
     files::keep_json,
-    gpu::{AdapterId, Fallback, FallbackPart, Fallbacks, Gpu, GpuFeature},
-    quant::TensorType,
 };
+use thermocline_formats::quant::TensorType;
+use thermocline_gpu::{AdapterId, Fallback, FallbackPart, Fallbacks, Gpu, GpuFeature};
+use thermocline_run::device::self_test;
 
 /// A device whose kernels were right, as it was when they were tested.
 #[derive(Debug, Hash, Serialize, Deserialize)]
@@ -119,7 +119,7 @@ pub(super) fn ensure_tested(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::{AdapterChoice, GpuOptions, KernelMutation};
+    use thermocline_gpu::{AdapterChoice, GpuOptions, KernelMutation};
 
     fn open(mutation: Option<[&str; 3]>, fallbacks: &Fallbacks) -> Result<Gpu> {
         let mutation = mutation.map(|[kernel, from, to]| {

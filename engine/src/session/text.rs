@@ -6,7 +6,7 @@ use super::{
     stop_strings::StopStrings,
     thought_calls::ThoughtCalls,
 };
-use crate::tokenizer::{
+use thermocline_text::{
     Detokeniser,
     reasoning::{AnswerParser, AnswerPart},
     tools::{CONTROL, CallSplitter, CallToken},
@@ -257,10 +257,8 @@ impl<'a> TextStream<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        format::{Array, Metadata, Value},
-        tokenizer::{Tokenizer, reasoning::ReasoningFormat, tools::ToolFormat},
-    };
+    use thermocline_formats::format::{Array, Metadata, Value};
+    use thermocline_text::{Tokenizer, reasoning::ReasoningFormat, tools::ToolFormat};
 
     /// Text, `<think>`, `</think>` and bytes.
     fn tokenizer() -> Tokenizer {
@@ -290,7 +288,7 @@ mod tests {
         assert!(outcomes.by_ref().take(10).all(|outcome| outcome == TokenOutcome::Sent));
         assert_eq!(outcomes.next(), Some(TokenOutcome::Stop(StopReason::StopString("EN".to_owned()))));
         drop(outcomes);
-        events.finish(Event::Error(crate::Error::Cancelled));
+        events.finish(Event::Error(thermocline_base::error::Error::Cancelled));
         let (mut seen, mut text) = (Vec::new(), AnswerText::default());
         for event in received {
             let Event::Token { id, text: more, .. } = event else { continue };
@@ -327,7 +325,7 @@ mod tests {
             }
         }
         assert_eq!(stream.finish(false, &events), None);
-        events.finish(Event::Error(crate::Error::Cancelled));
+        events.finish(Event::Error(thermocline_base::error::Error::Cancelled));
         let mut text = AnswerText::default();
         for event in received {
             let Event::Token { text: more, .. } = event else { continue };
@@ -365,7 +363,7 @@ mod tests {
             assert_eq!(stream.push(id as u32, None, &events), TokenOutcome::Sent);
         }
         assert_eq!(stream.finish(ended, &events), None);
-        events.finish(Event::Error(crate::Error::Cancelled));
+        events.finish(Event::Error(thermocline_base::error::Error::Cancelled));
         let mut text = AnswerText::default();
         for event in received {
             let Event::Token { text: more, .. } = event else { continue };

@@ -1,6 +1,6 @@
 //! Calls of tools at the end of thoughts: some models call a tool before they have closed their thoughts.
 
-use crate::tokenizer::{
+use thermocline_text::{
     reasoning::AnswerPart,
     tools::{CallSplitter, plain},
 };
@@ -77,7 +77,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::tokenizer::tools::ToolFormat;
+    use thermocline_text::tools::ToolFormat;
 
     const CALL: &str = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
 

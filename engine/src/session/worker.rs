@@ -25,11 +25,13 @@ use super::{
     request::{EventSender, StopCause},
     turns::Turns,
 };
-use crate::{
+use thermocline_base::{
     error::{Error, Result},
+    telemetry::{Meter, neurons::NeuronRecorder},
+};
+use thermocline_run::{
     placement::Machine,
     runtime::{Forward, Sparsity, ThresholdCorrection},
-    telemetry::{Meter, neurons::NeuronRecorder},
 };
 
 /// Attempts to release neurons for something that does not fit, before the CPU takes over.

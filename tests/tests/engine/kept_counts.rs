@@ -5,9 +5,8 @@
 use std::path::{Path, PathBuf};
 
 use thermocline_engine::{
-    calibration::caps_of,
     cpu::CpuOptions,
-    device::device_bytes,
+    device::{caps_of, device_bytes},
     model::{LoadOptions, Model},
     placement::{Assumption, GpuUse, Machine, PlacementSolver, Plan, PlanInputs},
     runtime::{KvType, Sparsity},

@@ -1,15 +1,14 @@
 //! Parameters of functions: an anonymous tuple says neither what its parts are nor that they belong together, so that a function takes
 //! a named struct or more parameters. Closures may: what they are called with is not theirs to choose.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::fs;
 
 use syn::{
     FnArg, Ident, ImplItemFn, ItemFn, Pat, PatType, Signature, TraitItemFn, Type,
     visit::{self, Visit},
 };
+
+use super::sources::{root, sources};
 
 /// Functions with a tuple for a parameter, with the parameter's number from 0.
 #[derive(Default)]
@@ -60,33 +59,13 @@ impl<'ast> Visit<'ast> for TupleParameters {
     }
 }
 
-/// Every source of the packages' own code, below the workspace's root.
-fn sources(root: &Path) -> Vec<PathBuf> {
-    let mut folders: Vec<PathBuf> = ["app/src", "engine/src", "shaders/src"].map(|folder| root.join(folder)).into();
-    let mut found = Vec::new();
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).unwrap() {
-            let path = entry.unwrap().path();
-            match path.is_dir() {
-                true => folders.push(path),
-                false if path.extension().is_some_and(|it| it == "rs") => found.push(path),
-                false => {}
-            }
-        }
-    }
-    found
-}
-
 #[test]
 fn functions_take_no_anonymous_tuples() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let sources = sources(root);
-    assert!(sources.len() > 400, "only {} sources found", sources.len());
     let mut places = Vec::new();
-    for path in sources {
+    for path in sources() {
         let text = fs::read_to_string(&path).unwrap();
         let found = TupleParameters::of(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        let file = path.strip_prefix(root).unwrap().display().to_string();
+        let file = path.strip_prefix(root()).unwrap().display().to_string();
         places.extend(found.into_iter().map(|(name, at)| format!("{file}: parameter {at} of {name}")));
     }
     places.sort();

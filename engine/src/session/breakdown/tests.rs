@@ -1,14 +1,14 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use super::*;
-use crate::{
-    model::{LoadOptions, Model},
+use crate::session::{
+    EngineOptions, Event, Prompt, Request, Sampling, SessionOptions, planner,
+    step_times::{LayerStepTimes, StepTimes},
+};
+use thermocline_model::{LoadOptions, Model};
+use thermocline_run::{
     placement::{GpuUse, Machine, PlacementSolver, PlanInputs},
     runtime::{KvType, Sparsity},
-    session::{
-        EngineOptions, Event, Prompt, Request, Sampling, SessionOptions, planner,
-        step_times::{LayerStepTimes, StepTimes},
-    },
 };
 
 fn fixture() -> Model {

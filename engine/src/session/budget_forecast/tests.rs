@@ -1,15 +1,14 @@
 use std::{ops::ControlFlow, path::Path};
 
 use super::*;
-use crate::{
-    cpu::ThreadPool,
-    gpu::{Fallbacks, adapters},
-    model::LoadOptions,
-    runtime::KvType,
-    session::SparsityChoice,
-    synth,
+use crate::session::SparsityChoice;
+use thermocline_cpu::ThreadPool;
+use thermocline_gpu::{Fallbacks, adapters};
+use thermocline_model::{
+    LoadOptions, synth,
     synth::{SynthOptions, SynthShape},
 };
+use thermocline_run::runtime::KvType;
 
 const TOKEN: Duration = Duration::from_millis(20);
 

@@ -8,17 +8,17 @@ use std::{
 };
 
 use super::*;
-use crate::{
-    cpu::{Cpu, CpuOptions, Isa},
-    error::ScarceMemory,
-    gpu::{AdapterId, FallbackPart, Fallbacks, KernelFeatures, Purpose},
-    model::{BoundStep, LoadOptions, Model, Resident},
+use crate::session::{
+    Engine, EngineOptions, Event, LivePlanner, Prompt, Request, Sampling, SessionOptions, SparsityChoice, StopReason,
+    loader::LoadProgress,
+};
+use thermocline_base::error::ScarceMemory;
+use thermocline_cpu::{Cpu, CpuOptions, Isa};
+use thermocline_gpu::{AdapterId, FallbackPart, Fallbacks, KernelFeatures, Purpose};
+use thermocline_model::{BoundStep, LoadOptions, Model, Resident};
+use thermocline_run::{
     placement::Machine,
     runtime::{CpuProcessor, KvType, Pass, Residency, Sequences, Sparsity},
-    session::{
-        Engine, EngineOptions, Event, LivePlanner, Prompt, Request, Sampling, SessionOptions, SparsityChoice,
-        StopReason, loader::LoadProgress,
-    },
 };
 
 /// The outcome of one load, and of the device.
@@ -54,7 +54,7 @@ fn adapter() -> AdapterId {
 }
 
 /// Features of the kernel that is refused.
-const USED: KernelFeatures = KernelFeatures { cooperative: false, packed: true, tier: crate::gpu::Tier::PORTABLE };
+const USED: KernelFeatures = KernelFeatures { cooperative: false, packed: true, tier: thermocline_gpu::Tier::PORTABLE };
 
 fn refused() -> Error {
     failed("no kernel", GpuFailure::Refused { kernel: "gemv_dot", used: USED })

@@ -9,10 +9,8 @@ use super::{
     },
     Engine,
 };
-use crate::{
-    error::Result,
-    placement::{Resident, SplitReport},
-};
+use thermocline_base::error::Result;
+use thermocline_run::placement::{Resident, SplitReport};
 
 impl Engine {
     /// The processor that it computes on now. Does not wait.
@@ -48,7 +46,7 @@ impl Engine {
     /// for are uploaded little by little, while generations go on. Of several calls in a row only the last may take effect.
     ///
     /// # Errors
-    /// [`Error::Stopped`](crate::Error::Stopped) after the engine has stopped.
+    /// [`Error::Stopped`](thermocline_base::error::Error::Stopped) after the engine has stopped.
     pub fn set_vram_budget(&self, bytes: u64) -> Result<()> {
         self.change_settings(|settings| settings.budget = Some(bytes))
     }
@@ -78,7 +76,7 @@ impl Engine {
     /// Changes the sparsity mode from the next token on.
     ///
     /// # Errors
-    /// [`Error::Stopped`](crate::Error::Stopped) after the engine has stopped.
+    /// [`Error::Stopped`](thermocline_base::error::Error::Stopped) after the engine has stopped.
     pub fn set_sparsity(&self, choice: SparsityChoice) -> Result<()> {
         self.change_settings(|settings| settings.sparsity = choice)
     }
@@ -101,7 +99,7 @@ impl Engine {
     /// Switches [`EngineOptions::adaptive`](crate::session::EngineOptions::adaptive). Neurons swapped meanwhile stay where they are.
     ///
     /// # Errors
-    /// [`Error::Stopped`](crate::Error::Stopped) after the engine has stopped.
+    /// [`Error::Stopped`](thermocline_base::error::Error::Stopped) after the engine has stopped.
     pub fn set_adaptive(&self, on: bool) -> Result<()> {
         self.change_settings(|settings| settings.adaptive = on)
     }

@@ -9,10 +9,8 @@ use super::{
     super::{StopReason, context::Context, neurons::GenerationProbe, request::EventSender, sampling::GrammarState},
     Generation,
 };
-use crate::{
-    error::Result,
-    runtime::{Forward, Probe},
-};
+use thermocline_base::error::Result;
+use thermocline_run::runtime::{Forward, Probe};
 
 impl Generation<'_> {
     /// The token to compute next, if it is the only one and another will be chosen by its logits: other generations' are computed with

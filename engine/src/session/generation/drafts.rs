@@ -10,11 +10,8 @@ use super::{
     },
     Generation,
 };
-use crate::{
-    error::Result,
-    runtime::{Forward, Sparsity},
-    telemetry::Meter,
-};
+use thermocline_base::{error::Result, telemetry::Meter};
+use thermocline_run::runtime::{Forward, Sparsity};
 
 impl Generation<'_> {
     /// The most tokens of a pass with drafts; 1 if there are none.

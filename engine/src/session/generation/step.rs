@@ -12,11 +12,11 @@ use super::{
     },
     Generation, StepResources,
 };
-use crate::{
+use thermocline_base::{
     error::{Error, Result},
-    runtime::{Forward, Probe, Sparsity},
     telemetry::Meter,
 };
+use thermocline_run::runtime::{Forward, Probe, Sparsity};
 
 /// Most logits computed at once for a prompt's log probabilities: 32 MiB of them.
 const LOGITS_OF_CHUNK: usize = 8 << 20;

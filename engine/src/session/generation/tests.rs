@@ -3,11 +3,9 @@
 use std::path::Path;
 
 use super::super::{Engine, EngineOptions, Event, GenerationStats, Prompt, Request, Sampling, SessionOptions};
-use crate::{
-    runtime::{KvType, Sparsity},
-    session::{SparsityChoice, SpeculationMode},
-    telemetry::neurons::LayerTally,
-};
+use crate::session::{SparsityChoice, SpeculationMode};
+use thermocline_base::telemetry::neurons::LayerTally;
+use thermocline_run::runtime::{KvType, Sparsity};
 
 /// Records of one answer of a new engine.
 #[derive(Debug)]

@@ -7,12 +7,10 @@ use std::{
 };
 
 use super::*;
-use crate::{
-    calibration::GpuEffort,
-    cpu::CpuOptions,
-    gpu::AdapterChoice,
-    session::{ContextPolicy, EngineOptions, Prompt, Request, SessionOptions},
-};
+use crate::session::{ContextPolicy, EngineOptions, Prompt, Request, SessionOptions};
+use thermocline_cpu::CpuOptions;
+use thermocline_gpu::AdapterChoice;
+use thermocline_lab::calibration::GpuEffort;
 
 const SHORT: CalibrationOptions = CalibrationOptions {
     idle: Duration::from_millis(20),

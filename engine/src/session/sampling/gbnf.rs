@@ -6,7 +6,7 @@
 use std::{collections::HashMap, iter::Peekable, str::Chars};
 
 use super::Grammar;
-use crate::error::{Error, Result};
+use thermocline_base::error::{Error, Result};
 
 /// Bytes of the longest grammar that is read, and of the longest expression that a terminal becomes.
 const LONGEST: usize = 256 << 10;

@@ -11,10 +11,8 @@ use super::{
     number_length::{NumberLength, leading_digits},
     pattern,
 };
-use crate::{
-    error::{Error, Result},
-    tokenizer::{TokenKind, Tokenizer},
-};
+use thermocline_base::error::{Error, Result};
+use thermocline_text::{TokenKind, Tokenizer};
 
 /// Byte before the text of a token that is not text; it is in no text.
 const CONTROL: u8 = 0xff;
@@ -199,7 +197,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::format::{Array, Metadata, Value as Meta};
+    use thermocline_formats::format::{Array, Metadata, Value as Meta};
 
     /// Bytes, and an end token.
     fn tokenizer() -> Tokenizer {

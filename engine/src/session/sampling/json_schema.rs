@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::schema_reader::{SchemaReader, is_closed};
-use crate::error::{Error, Result};
+use thermocline_base::error::{Error, Result};
 
 /// A schema whose references are resolved and whose keywords are those that can be followed.
 ///

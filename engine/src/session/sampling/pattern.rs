@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use llguidance::{derivre::RegexBuilder, regex_to_lark};
 
-use crate::error::{Error, Result};
+use thermocline_base::error::{Error, Result};
 
 /// Characters of an expression that an error quotes.
 const QUOTED: usize = 200;

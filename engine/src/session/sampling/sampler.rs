@@ -9,11 +9,9 @@ use super::{
     candidates::Candidates,
     penalties::{Breakers, Dry, Penalties},
 };
-use crate::{
-    error::{Error, Result},
-    runtime::{MAX_SHORTLIST, Shortlist, check_logits},
-    session::Sampling,
-};
+use crate::session::Sampling;
+use thermocline_base::error::{Error, Result};
+use thermocline_run::runtime::{MAX_SHORTLIST, Shortlist, check_logits};
 
 /// Chooses tokens for one generation.
 #[derive(Debug)]

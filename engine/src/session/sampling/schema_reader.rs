@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde_json::{Map, Value};
 
 use super::pattern;
-use crate::error::{Error, Result};
+use thermocline_base::error::{Error, Result};
 
 /// Characters of a value that an error quotes.
 const QUOTED: usize = 80;

@@ -11,7 +11,8 @@ use super::{
     },
     Conversation, Worker,
 };
-use crate::{error::Error, runtime::Sparsity};
+use thermocline_base::error::Error;
+use thermocline_run::runtime::Sparsity;
 
 /// Tokens of a prefix that are worth a copy from another session.
 const LEAST_SHARED: usize = 16;

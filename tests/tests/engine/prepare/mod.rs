@@ -25,7 +25,7 @@ use thermocline_engine::{
     cpu::{Cpu, CpuOptions},
     format::ReadMode,
     model::{Down, Ffn, LoadOptions, Model},
-    runtime::{Forward, KvType, LayerFiring, Outputs, Probe, Sparsity},
+    runtime::{Forward, KvType, LayerFiring, Outputs, Probe, Sparsity, predictor_scores},
     sparsity::{
         prepare::{PredictorChoice, PrepareCorpus, PrepareOptions, Prepared, run},
         profile::Profiler,
@@ -427,7 +427,7 @@ fn built_in_sidecar_attaches_and_meets_its_recall() {
     for (layer, (x, gate)) in gates.0.iter().enumerate() {
         let predictor = model.weights.layers[layer].predictor.as_ref().unwrap();
         let (mut inner, mut scores) = (Vec::new(), vec![0.0; gate.len()]);
-        predictor.scores(&cpu, x, tokens.len(), &mut inner, &mut scores).unwrap();
+        predictor_scores(predictor, &cpu, x, tokens.len(), &mut inner, &mut scores).unwrap();
         let fired = gate.iter().filter(|gate| **gate > 0.0).count();
         let found = gate.iter().zip(&scores).filter(|(gate, score)| **gate > 0.0 && **score >= predictor.threshold);
         let recall = found.count() as f32 / fired as f32;

@@ -1,0 +1,10 @@
+//! What every crate of the engine needs: [`error`], [`files`] that are written whole or not at all, and [`telemetry`].
+
+// They panic where nobody reads.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
+pub mod error;
+pub mod files;
+pub mod telemetry;
+
+pub use error::{Error, FileAction, GpuFailure, Location, Result, ScarceMemory};

@@ -1,0 +1,151 @@
+//! The path of a few tokens without panels: a group of rows is multiplied with one token after the other while it is in the
+//! first-level cache, by the kernels of one token; rows of floats with several tokens at once. Passes of up to [`FEW_TOKENS`] tokens
+//! with float weights take this path, and those with quantised weights where the instruction set has no
+//! [panels](super::code_panels). So do passes of any number of tokens where a float matrix is small, because its tiles would sum in
+//! another order.
+
+use std::{ops::Range, slice};
+
+use super::{
+    Cpu, InputPrecision, Isa, RowsJob,
+    matmul::rows_of,
+    pool::{ColumnsMut, split_columns},
+    product_input::QuantisedInputBuffer,
+    row_selection::{AHEAD, RowSelection},
+    simd::DOT_TOKENS,
+};
+use thermocline_formats::{
+    format::Matrix,
+    quant::{BlockType, Encoding},
+};
+
+/// Most tokens of a pass in which every product keeps the order of single tokens, on instruction sets whose kernels do so.
+pub const FEW_TOKENS: usize = 32;
+
+/// Most tokens of this path with AVX-512 and NEON; tiles of unpacked rows are faster from there on.
+const LESS: usize = 8;
+
+/// Most rows of a float matrix that takes this path whatever the number of tokens: routers and gates, which are a small part of a
+/// prompt. A choice between experts is then the same in a prompt and in one token.
+const SMALL_ROWS: usize = 512;
+
+/// Bytes of rows that all tokens are multiplied with before the next rows: half a first-level cache.
+const GROUP_BYTES: usize = 16 << 10;
+/// Rows of a group are a multiple of this: kernels take several at once.
+const GROUP_ROWS: usize = 4;
+
+/// Rows of one job that a worker takes at a time.
+struct Block<'a> {
+    weight: &'a Matrix,
+    bias: Option<&'a [f32]>,
+    selection: RowSelection<'a>,
+    first: usize,
+    out: ColumnsMut<'a>,
+}
+
+/// True if products with `weight` come this way whatever the number of tokens.
+pub(super) fn takes_any(cpu: &Cpu, weight: &Matrix) -> bool {
+    matches!(weight.encoding(), Encoding::Float(_))
+        && weight.rows() <= SMALL_ROWS
+        && cpu.activations == InputPrecision::Int8
+}
+
+/// Most tokens of this path: tiles of unpacked rows are faster from there on, and sum in another order.
+pub(super) fn most(cpu: &Cpu) -> usize {
+    if matches!(cpu.isa, Isa::Scalar | Isa::Avx2 | Isa::AvxVnni) { FEW_TOKENS } else { LESS }
+}
+
+/// As [`Cpu::matmul_rows`], of at most [`most`] tokens unless [`takes_any`] says so.
+pub(super) fn matmul(cpu: &Cpu, jobs: &mut [RowsJob<'_>], x: &[f32], tokens: usize) {
+    let cols = x.len() / tokens;
+    cpu.scratch.with(|scratch| {
+        let codes = &mut scratch.rows;
+        codes.resize_with(codes.len().max(tokens), Default::default);
+        if jobs.iter().any(|job| cpu.codes_of(job.weight).is_some()) {
+            codes.iter_mut().zip(x.chunks_exact(cols)).for_each(|(codes, x)| codes.fill(cpu.kernels, x));
+        }
+        let codes = &*codes;
+        let bytes = |job: &RowsJob<'_>| job.selection().len(job.weight.rows()) * job.weight.row_bytes();
+        let chunk = cpu.chunk_of(jobs.iter().map(bytes).sum());
+        let mut blocks = Vec::new();
+        for RowsJob { weight, bias, rows, out } in jobs {
+            let selection = rows.map_or(RowSelection::All, RowSelection::Listed);
+            let (rows, width) = (selection.len(weight.rows()), rows_of(chunk, weight));
+            if rows > 0 {
+                let columns = split_columns(out, rows, width).into_iter().enumerate();
+                blocks.extend(columns.map(|(at, out)| Block {
+                    weight,
+                    bias: *bias,
+                    selection,
+                    first: at * width,
+                    out,
+                }));
+            }
+        }
+        cpu.pool().for_each(&mut blocks, |_, block| {
+            let width = block.out.width();
+            let group = (GROUP_BYTES / block.weight.row_bytes().max(1)).next_multiple_of(GROUP_ROWS);
+            for start in (0..width).step_by(group) {
+                let rows = start..width.min(start + group);
+                match cpu.codes_of(block.weight) {
+                    Some(ty) => block.codes(cpu, ty, &codes[..tokens], rows.clone()),
+                    None => block.floats(cpu, x, tokens, rows.clone()),
+                }
+                for token in 0..tokens {
+                    let out = &mut block.out.row_mut(token)[rows.clone()];
+                    block.weight.scale(out);
+                    if let Some(bias) = block.bias {
+                        let rows = rows.clone().map(|at| block.selection.get(block.first + at));
+                        rows.zip(out).for_each(|(row, out)| *out += bias[row]);
+                    }
+                }
+            }
+        });
+    });
+}
+
+/// The prefetch distance of a token's reads: the first token's come from memory, the others' from the cache.
+fn ahead(token: usize) -> isize {
+    if token == 0 { AHEAD as isize } else { 0 }
+}
+
+impl Block<'_> {
+    /// Products of `rows` of the block with codes.
+    fn codes(&mut self, cpu: &Cpu, ty: BlockType, codes: &[QuantisedInputBuffer], rows: Range<usize>) {
+        let (first, row_bytes) = (self.first + rows.start, self.weight.row_bytes());
+        for (token, codes) in codes.iter().enumerate() {
+            let out = &mut self.out.row_mut(token)[rows.clone()];
+            let dot = |weights: &[u8], out: &mut [f32]| {
+                cpu.kernels.dot_codes(ty, weights, codes.row(), ahead(token), out);
+            };
+            match self.selection {
+                RowSelection::All => dot(&self.weight.data()[first * row_bytes..][..out.len() * row_bytes], out),
+                RowSelection::Listed(list) => {
+                    let rows = list[first..].iter().map(|row| self.weight.row(*row as usize));
+                    rows.zip(out).for_each(|(row, out)| dot(row, slice::from_mut(out)));
+                }
+            }
+        }
+    }
+
+    /// Products of `rows` of the block with floats.
+    fn floats(&mut self, cpu: &Cpu, x: &[f32], tokens: usize, rows: Range<usize>) {
+        let (cols, encoding) = (self.weight.cols(), self.weight.encoding());
+        let x = |token: usize| &x[token * cols..][..cols];
+        for token in (0..tokens).step_by(DOT_TOKENS) {
+            for at in rows.clone() {
+                let row = self.weight.row(self.selection.get(self.first + at));
+                if token + DOT_TOKENS <= tokens {
+                    let inputs = std::array::from_fn(|i| x(token + i));
+                    let dots = cpu.kernels.dot_floats_tokens(encoding, row, inputs, ahead(token));
+                    (token..).zip(dots).for_each(|(token, dot)| self.out.row_mut(token)[at] = dot);
+                } else {
+                    for token in token..tokens {
+                        let out = slice::from_mut(&mut self.out.row_mut(token)[at]);
+                        cpu.kernels.dot_floats(encoding, row, x(token), ahead(token), out);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Instruction sets and the choice between them.
+
+use std::{fmt, str::FromStr};
+
+use thermocline_base::error::{Error, Result};
+
+/// An instruction set kernels are written for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Isa {
+    /// Plain Rust: the oracle.
+    Scalar,
+    /// AVX2 with FMA and F16C.
+    Avx2,
+    /// AVX2 with AVX-VNNI: products of 8-bit codes in half the instructions.
+    AvxVnni,
+    /// AVX-512 F/BW/VL/DQ with VNNI.
+    Avx512,
+    /// NEON, which every 64-bit Arm processor has.
+    Neon,
+    /// NEON with dot products of 8-bit codes.
+    NeonDot,
+    /// NEON with dot products and products of small matrices of 8-bit codes.
+    NeonI8mm,
+}
+
+/// All of them, as they are named to users.
+const NAMES: [(Isa, &str); 7] = [
+    (Isa::Scalar, "scalar"),
+    (Isa::Avx2, "avx2"),
+    (Isa::AvxVnni, "avxvnni"),
+    (Isa::Avx512, "avx512"),
+    (Isa::Neon, "neon"),
+    (Isa::NeonDot, "neon-dotprod"),
+    (Isa::NeonI8mm, "neon-i8mm"),
+];
+
+impl Isa {
+    /// The names of all, on whatever machine.
+    pub fn names() -> [&'static str; NAMES.len()] {
+        NAMES.map(|(_, name)| name)
+    }
+
+    /// True for plain Rust, which computes several times slower than a processor's own vector instructions.
+    pub const fn is_portable(self) -> bool {
+        matches!(self, Isa::Scalar)
+    }
+
+    /// Those this machine has, slowest first.
+    pub fn available() -> Vec<Isa> {
+        let mut isas = vec![Isa::Scalar];
+        #[cfg(target_arch = "x86_64")]
+        {
+            let avx2 =
+                is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
+            let avx512 = avx2
+                && is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512vl")
+                && is_x86_feature_detected!("avx512dq")
+                && is_x86_feature_detected!("avx512vnni");
+            if avx2 {
+                isas.push(Isa::Avx2);
+            }
+            if avx2 && is_x86_feature_detected!("avxvnni") {
+                isas.push(Isa::AvxVnni);
+            }
+            if avx512 {
+                isas.push(Isa::Avx512);
+            }
+        }
+        #[cfg(target_arch = "aarch64")]
+        {
+            let dot = std::arch::is_aarch64_feature_detected!("dotprod");
+            let matrix = dot && std::arch::is_aarch64_feature_detected!("i8mm");
+            isas.push(Isa::Neon);
+            if dot {
+                isas.push(Isa::NeonDot);
+            }
+            if matrix {
+                isas.push(Isa::NeonI8mm);
+            }
+        }
+        isas
+    }
+
+    /// `wanted` if the machine has it, else the best there is.
+    pub fn choose(wanted: Option<Isa>) -> Result<Isa> {
+        let available = Self::available();
+        match wanted {
+            None => Ok(available.last().copied().unwrap_or(Isa::Scalar)),
+            Some(isa) if available.contains(&isa) => Ok(isa),
+            Some(isa) => Err(Error::unsupported(
+                "instruction set",
+                isa,
+                available.iter().map(Isa::to_string).collect::<Vec<_>>().join(", "),
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(NAMES.iter().find(|(isa, _)| isa == self).map_or("", |(_, name)| name))
+    }
+}
+
+impl FromStr for Isa {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        NAMES
+            .iter()
+            .find(|(_, name)| *name == text)
+            .map(|(isa, _)| *isa)
+            .ok_or_else(|| Error::unsupported("instruction set", text, Self::names().join(", ")))
+    }
+}

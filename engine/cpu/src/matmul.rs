@@ -1,0 +1,474 @@
+//! Products of weights and activations: the entry, and the path of one token.
+
+use smallvec::SmallVec;
+
+use super::{
+    Cpu, Isa, code_panels, few_tokens, gemm,
+    row_selection::{AHEAD, RowSelection, prefetch_distance},
+    simd::{DOT_ROWS, GatheredRow},
+};
+use thermocline_formats::format::Matrix;
+
+/// Bytes of weights a worker takes at a time: long enough that a stream of reads is rarely broken, short enough that
+/// workers finish together.
+const CHUNK_BYTES: usize = 96 << 10;
+
+/// Fewer bytes than this per worker are not worth waking one.
+const LEAST_CHUNK_BYTES: usize = 8 << 10;
+
+/// Bytes of the next product that a waiting worker prefetches: a part of a second-level cache.
+const PREFETCH_BYTES: usize = 256 << 10;
+
+/// One product among several that share their input.
+#[derive(Debug)]
+pub struct MatmulJob<'a> {
+    /// `[rows, cols]` weights.
+    pub weight: &'a Matrix,
+    /// Added to every output row, `[rows]`.
+    pub bias: Option<&'a [f32]>,
+    /// `[tokens, rows]`; overwritten.
+    pub out: &'a mut [f32],
+}
+
+/// A product with some rows of a matrix: `out[t, i] = W[rows[i]] x[t] + bias[rows[i]]`.
+#[derive(Debug)]
+pub struct RowsJob<'a> {
+    /// `[all rows, cols]` weights.
+    pub weight: &'a Matrix,
+    /// Biases of all rows.
+    pub bias: Option<&'a [f32]>,
+    /// Row numbers; `None` for all rows.
+    pub rows: Option<&'a [u32]>,
+    /// `[tokens, rows chosen]`; overwritten.
+    pub out: &'a mut [f32],
+}
+
+impl RowsJob<'_> {
+    pub(super) fn selection(&self) -> RowSelection<'_> {
+        self.rows.map_or(RowSelection::All, RowSelection::Listed)
+    }
+
+    fn check(&self, x: &[f32], tokens: usize) {
+        let (rows, cols) = (self.weight.rows(), self.weight.cols());
+        assert_eq!(x.len(), tokens * cols, "activations of {tokens} tokens, {cols} columns");
+        assert_eq!(self.out.len(), tokens * self.selection().len(rows), "outputs of {tokens} tokens");
+        assert!(self.bias.is_none_or(|bias| bias.len() == rows), "biases of {rows} rows");
+    }
+}
+
+/// How a product of several tokens is computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Path {
+    /// See [`code_panels`].
+    Panels,
+    /// See [`few_tokens`].
+    FewTokens,
+    /// See [`gemm`].
+    Tiles,
+}
+
+/// Rows of one job that follow each other (in the matrix, or in the list of those chosen) and their outputs.
+struct Rows<'a> {
+    weight: &'a Matrix,
+    bias: Option<&'a [f32]>,
+    selection: RowSelection<'a>,
+    first: usize,
+    /// Index of their input.
+    input: usize,
+    out: &'a mut [f32],
+}
+
+impl Cpu {
+    /// `out[t] = W x[t] + bias` for every job; `x` is `[tokens, cols]`, the same for all jobs.
+    ///
+    /// Quantised weights see `x` as [`InputPrecision`](super::InputPrecision) says, float weights as it is. The result does not
+    /// depend on the number of threads. A token's result has the same bits alone and among others, up to as many as
+    /// [`Cpu::same_bits`] says.
+    ///
+    /// # Panics
+    /// If shapes disagree.
+    pub fn matmul(&self, jobs: &mut [MatmulJob<'_>], x: &[f32], tokens: usize) {
+        let jobs =
+            jobs.iter_mut().map(|job| RowsJob { weight: job.weight, bias: job.bias, rows: None, out: &mut *job.out });
+        self.matmul_rows(&mut jobs.collect::<SmallVec<[_; 4]>>(), x, tokens);
+    }
+
+    /// Most tokens of a pass in which every token's product with `weight` has the bits that it has alone.
+    pub fn same_bits(&self, weight: &Matrix) -> usize {
+        // With AVX-512, and with decoded weights, tiles sum in another order than the kernels of one token.
+        let tiles_agree = self.codes_of(weight).is_some() && self.isa() != Isa::Avx512;
+        if tiles_agree || few_tokens::takes_any(self, weight) { usize::MAX } else { few_tokens::most(self) }
+    }
+
+    /// [`Cpu::matmul`] for some rows of every job. Only those rows are read. A row's result is that of [`Cpu::matmul`].
+    ///
+    /// # Panics
+    /// If shapes disagree, or a row does not exist.
+    pub fn matmul_rows(&self, jobs: &mut [RowsJob<'_>], x: &[f32], tokens: usize) {
+        jobs.iter().for_each(|job| job.check(x, tokens));
+        if x.is_empty() {
+            // No tokens, or no columns: nothing but the bias is left.
+            for RowsJob { weight, bias, rows, out } in jobs {
+                let selection = rows.map_or(RowSelection::All, RowSelection::Listed);
+                for token in out.chunks_exact_mut(selection.len(weight.rows()).max(1)) {
+                    let bias = |at| bias.map_or(0.0, |bias| bias[selection.get(at)]);
+                    token.iter_mut().enumerate().for_each(|(at, out)| *out = bias(at));
+                }
+            }
+            return;
+        }
+        if tokens == 1 {
+            return self.matvec(jobs, &[x]);
+        }
+        let path = |job: &RowsJob<'_>| self.path(job.weight, tokens);
+        for jobs in jobs.chunk_by_mut(|a, b| path(a) == path(b)) {
+            match path(&jobs[0]) {
+                Path::Panels => code_panels::matmul(self, jobs, x, tokens),
+                Path::FewTokens => few_tokens::matmul(self, jobs, x, tokens),
+                Path::Tiles => gemm::matmul(self, jobs, x, tokens),
+            }
+        }
+    }
+
+    /// The path of a product of several tokens.
+    fn path(&self, weight: &Matrix, tokens: usize) -> Path {
+        if self.kernels.code_tiles().is_none() && self.codes_of(weight).is_some() {
+            Path::Panels
+        } else if tokens <= few_tokens::most(self) || few_tokens::takes_any(self, weight) {
+            Path::FewTokens
+        } else {
+            Path::Tiles
+        }
+    }
+
+    /// [`Cpu::matmul_rows`] of jobs with inputs of their own, `[tokens, cols]` each. Those of one token are one piece of work, so that workers are
+    /// busy however small each is.
+    ///
+    /// # Panics
+    /// If there are not as many inputs as jobs, shapes disagree, or a row does not exist.
+    pub fn matmul_each(&self, jobs: &mut [RowsJob<'_>], inputs: &[&[f32]], tokens: usize) {
+        assert_eq!(inputs.len(), jobs.len(), "inputs of {} products", jobs.len());
+        if tokens != 1 || inputs.iter().any(|x| x.is_empty()) {
+            let jobs = jobs.chunks_mut(1).zip(inputs);
+            return jobs.for_each(|(job, x)| self.matmul_rows(job, x, tokens));
+        }
+        jobs.iter().zip(inputs).for_each(|(job, x)| job.check(x, 1));
+        self.matvec(jobs, inputs);
+    }
+
+    /// Names the matrices that the next product of one token will read, whole and together: a worker that is idle until then
+    /// prefetches the beginning of its range of them. Replaces the list before; an empty one ends the prefetching.
+    pub fn prefetch(&self, weights: &[&Matrix]) {
+        let chunk = self.chunk_of(weights.iter().map(|weight| weight.data().len()).sum());
+        let items = |weight: &Matrix| weight.rows().div_ceil(rows_of(chunk, weight));
+        let (n, threads) = (weights.iter().map(|weight| items(weight)).sum::<usize>(), self.pool().threads());
+        self.pool().prefetch(|worker| {
+            let mut first = n * worker / threads;
+            for weight in weights {
+                if first < items(weight) {
+                    let bytes = &weight.data()[first * rows_of(chunk, weight) * weight.row_bytes()..];
+                    return &bytes[..bytes.len().min(PREFETCH_BYTES)];
+                }
+                first -= items(weight);
+            }
+            &[]
+        });
+    }
+
+    /// Bytes of weights a worker takes at a time, of so many in all.
+    pub(super) fn chunk_of(&self, bytes: usize) -> usize {
+        (bytes / (4 * self.pool().threads())).clamp(LEAST_CHUNK_BYTES, CHUNK_BYTES)
+    }
+
+    /// `inputs` are the jobs', or one of all jobs.
+    fn matvec(&self, jobs: &mut [RowsJob<'_>], inputs: &[&[f32]]) {
+        self.scratch.with(|scratch| {
+            let codes = &mut scratch.rows;
+            codes.resize_with(codes.len().max(inputs.len()), Default::default);
+            if jobs.iter().any(|job| self.codes_of(job.weight).is_some()) {
+                codes.iter_mut().zip(inputs).for_each(|(codes, x)| codes.fill(self.kernels, x));
+            }
+            let bytes: usize = jobs.iter().map(|job| job.out.len() * job.weight.row_bytes()).sum();
+            let chunk = self.chunk_of(bytes);
+            let mut items: Vec<Rows<'_>> = Vec::with_capacity(bytes / chunk + jobs.len());
+            for (job, RowsJob { weight, bias, rows: chosen, out }) in jobs.iter_mut().enumerate() {
+                let (rows, input) = (rows_of(chunk, weight), job.min(inputs.len() - 1));
+                let selection = chosen.map_or(RowSelection::All, RowSelection::Listed);
+                let parts = out.chunks_mut(rows).enumerate();
+                items.extend(parts.map(|(at, out)| Rows {
+                    weight,
+                    bias: *bias,
+                    selection,
+                    first: at * rows,
+                    input,
+                    out,
+                }));
+            }
+            let codes = &*codes;
+            self.pool().for_each(&mut items, |_, Rows { weight, bias, selection, first, input, out }| {
+                let (x, row) = (inputs[*input], &codes[*input]);
+                let dot = |weights: &[u8], ahead, out: &mut [f32]| match self.codes_of(weight) {
+                    Some(ty) => self.kernels.dot_codes(ty, weights, row.row(), ahead, out),
+                    None => self.kernels.dot_floats(weight.encoding(), weights, x, ahead, out),
+                };
+                match selection {
+                    RowSelection::All => {
+                        let row_bytes = weight.row_bytes();
+                        dot(&weight.data()[*first * row_bytes..][..out.len() * row_bytes], AHEAD as isize, out);
+                    }
+                    RowSelection::Listed(list) => {
+                        let gathered = |at: usize| GatheredRow {
+                            row: weight.row(list[at] as usize),
+                            ahead: prefetch_distance(weight, at, list.len(), DOT_ROWS, |at| list[at] as usize),
+                        };
+                        let (groups, rest) = out.as_chunks_mut::<DOT_ROWS>();
+                        let mut at = *first;
+                        for out in groups {
+                            let rows: [_; DOT_ROWS] = std::array::from_fn(|row| gathered(at + row));
+                            match self.codes_of(weight) {
+                                Some(ty) => self.kernels.dot_gathered(ty, &rows, row.row(), out),
+                                None => rows.iter().zip(out).for_each(|(of, out)| {
+                                    dot(of.row, of.ahead, std::slice::from_mut(out));
+                                }),
+                            }
+                            at += DOT_ROWS;
+                        }
+                        for (at, out) in (at..).zip(rest) {
+                            let GatheredRow { row, ahead } = gathered(at);
+                            dot(row, ahead, std::slice::from_mut(out));
+                        }
+                    }
+                }
+                weight.scale(out);
+                if let Some(bias) = bias {
+                    (*first..).zip(out.iter_mut()).for_each(|(at, out)| *out += bias[selection.get(at)]);
+                }
+            });
+        });
+    }
+}
+
+/// Rows of a chunk.
+pub(super) fn rows_of(chunk: usize, weight: &Matrix) -> usize {
+    (chunk / weight.row_bytes().max(1)).max(1)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use proptest::prelude::*;
+    use rand::{SeedableRng, rngs::StdRng};
+
+    use super::*;
+    use crate::{
+        CpuOptions, InputPrecision, Isa,
+        simd::tests::{random_activations, tolerance},
+    };
+    use thermocline_formats::{
+        format::Bytes,
+        quant::{
+            TensorType,
+            sample::{WEIGHTS as TYPES, random_weights},
+        },
+    };
+
+    pub(crate) fn random_matrix(ty: TensorType, rows: usize, cols: usize, rng: &mut StdRng) -> Matrix {
+        Matrix::new(ty, rows, cols, Bytes::new(random_weights(ty, rows * cols, rng))).unwrap()
+    }
+
+    /// Number of columns: whole blocks of a block type, any number of a float type.
+    pub(crate) fn columns(ty: TensorType, n: usize) -> usize {
+        match ty.block_len() {
+            1 => 1 + n,
+            len => len * (1 + n % (1200 / len)),
+        }
+    }
+
+    pub(crate) fn every_cpu() -> Vec<Cpu> {
+        let kinds =
+            Isa::available().into_iter().flat_map(|isa| [(isa, InputPrecision::Int8), (isa, InputPrecision::Float)]);
+        let options = kinds.flat_map(|(isa, activations)| {
+            [1, 3].map(|threads| CpuOptions { threads: Some(threads), isa: Some(isa), activations })
+        });
+        options.map(|options| Cpu::new(&options).unwrap()).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        #[test]
+        fn matmul_agrees_with_f64(
+            a in 0..TYPES.len(), b in 0..TYPES.len(), n in 0usize..300, rows in 1usize..90,
+            tokens in prop_oneof![1usize..8, 1usize..30], seed: u64,
+        ) {
+            let rng = &mut StdRng::seed_from_u64(seed);
+            let cols = columns(TYPES[a], n).next_multiple_of(TYPES[b].block_len());
+            let weights = [random_matrix(TYPES[a], rows, cols, rng), random_matrix(TYPES[b], 7, cols, rng)];
+            let x = random_activations(tokens * cols, rng);
+            let bias = random_activations(rows, rng);
+            let mut first: Option<(Isa, InputPrecision, Vec<f32>)> = None;
+            for cpu in every_cpu() {
+                let (mut out, mut second) = (vec![f32::NAN; tokens * rows], vec![f32::NAN; tokens * 7]);
+                cpu.matmul(
+                    &mut [
+                        MatmulJob { weight: &weights[0], bias: Some(&bias), out: &mut out },
+                        MatmulJob { weight: &weights[1], bias: None, out: &mut second },
+                    ],
+                    &x,
+                    tokens,
+                );
+                for (weight, bias, out) in [(&weights[0], Some(&bias), &out), (&weights[1], None, &second)] {
+                    let mut row = vec![0.0; cols];
+                    for r in 0..weight.rows() {
+                        weight.dequantise_row(r, &mut row);
+                        for t in 0..tokens {
+                            let x = &x[t * cols..][..cols];
+                            let exact: f64 = row.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum();
+                            let exact = exact + bias.map_or(0.0, |bias| f64::from(bias[r]));
+                            let got = out[t * weight.rows() + r];
+                            prop_assert!(
+                                (f64::from(got) - exact).abs() <= tolerance(cpu.codes_of(weight).is_some(), &row, x) + 1e-5,
+                                "{} {} [{}, {}] row {} token {}: {} is not {}",
+                                cpu.isa(), weight.ty(), weight.rows(), cols, r, t, got, exact
+                            );
+                        }
+                    }
+                }
+                match &first {
+                    Some((isa, activations, other)) if (*isa, *activations) == (cpu.isa(), cpu.activations()) => {
+                        prop_assert_eq!(&out, other, "threads matter");
+                    }
+                    _ => first = Some((cpu.isa(), cpu.activations(), out)),
+                }
+            }
+        }
+
+        #[test]
+        fn matmul_neurons_agrees_with_f64(
+            at in 0..TYPES.len(), n in 0usize..300, n_ff in 1usize..500, tokens in 1usize..20, active in 0.0..1.0, seed: u64,
+        ) {
+            let rng = &mut StdRng::seed_from_u64(seed);
+            let d = columns(TYPES[at], n);
+            let weight = random_matrix(TYPES[at], n_ff, d, rng);
+            let a: Vec<f32> = random_activations(tokens * n_ff, rng)
+                .into_iter()
+                .map(|a| if rand::RngExt::random_bool(rng, active) { a } else { 0.0 })
+                .collect();
+            let bias = random_activations(d, rng);
+            let mut want = vec![0f64; tokens * d];
+            let mut magnitude = vec![1f64; tokens * d];
+            let mut row = vec![0.0; d];
+            for i in 0..n_ff {
+                weight.dequantise_row(i, &mut row);
+                for t in 0..tokens {
+                    for (k, w) in row.iter().enumerate() {
+                        let product = f64::from(*w) * f64::from(a[t * n_ff + i]);
+                        want[t * d + k] += product;
+                        magnitude[t * d + k] += product.abs();
+                    }
+                }
+            }
+            let mut first: Option<(Isa, Vec<f32>)> = None;
+            for cpu in every_cpu() {
+                let mut out = vec![f32::NAN; tokens * d];
+                cpu.matmul_neurons(&weight, Some(&bias), &a, tokens, &mut out);
+                for (i, got) in out.iter().enumerate() {
+                    let exact = want[i] + f64::from(bias[i % d]);
+                    prop_assert!((f64::from(*got) - exact).abs() <= 1e-5 * magnitude[i], "{}: {} is not {}", i, got, exact);
+                }
+                match &first {
+                    Some((isa, other)) if *isa == cpu.isa() => prop_assert_eq!(&out, other, "threads matter"),
+                    _ => first = Some((cpu.isa(), out)),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn matmul_each_equals_matmul_rows_one_by_one() {
+        let rng = &mut StdRng::seed_from_u64(3);
+        for ty in TYPES {
+            let cols = [columns(ty, 40), columns(ty, 75), columns(ty, 3)];
+            let weights = cols.map(|cols| random_matrix(ty, 37, cols, rng));
+            for (cpu, tokens) in every_cpu().iter().flat_map(|cpu| [(cpu, 1), (cpu, 3)]) {
+                let inputs = cols.map(|cols| random_activations(tokens * cols, rng));
+                let [mut together, mut alone] = [(); 2].map(|()| vec![f32::NAN; 3 * 37 * tokens]);
+                let jobs = weights.iter().zip(together.chunks_exact_mut(37 * tokens));
+                let mut jobs: Vec<_> =
+                    jobs.map(|(weight, out)| RowsJob { weight, bias: None, rows: None, out }).collect();
+                cpu.matmul_each(&mut jobs, &inputs.each_ref().map(|x| &x[..]), tokens);
+                for ((weight, out), x) in weights.iter().zip(alone.chunks_exact_mut(37 * tokens)).zip(&inputs) {
+                    cpu.matmul(&mut [MatmulJob { weight, bias: None, out }], x, tokens);
+                }
+                assert_eq!(together, alone, "{ty} {} {tokens}", cpu.isa());
+            }
+        }
+    }
+
+    /// Tokens of a pass as long as [`Cpu::same_bits`] says have the bits that they have alone, with all rows and with some.
+    #[test]
+    fn tokens_have_the_bits_that_they_have_alone() {
+        let rng = &mut StdRng::seed_from_u64(9);
+        for ty in TYPES {
+            let (rows, cols) = (61, columns(ty, 1100));
+            let weight = random_matrix(ty, rows, cols, rng).with_factor(0.75);
+            let bias = random_activations(rows, rng);
+            let list: Vec<u32> = (0..rows as u32).filter(|row| row % 3 != 1).collect();
+            for (cpu, tokens) in
+                every_cpu().iter().flat_map(|cpu| [2, 3, 7, 8, 17, 32, 33, 70].map(|tokens| (cpu, tokens)))
+            {
+                let x = random_activations(tokens * cols, rng);
+                for chosen in [None, Some(&list[..])] {
+                    let n = chosen.map_or(rows, <[u32]>::len);
+                    let product = |x: &[f32], tokens: usize| {
+                        let mut out = vec![f32::NAN; tokens * n];
+                        let job = RowsJob { weight: &weight, bias: Some(&bias), rows: chosen, out: &mut out };
+                        cpu.matmul_rows(&mut [job], x, tokens);
+                        out
+                    };
+                    let alone: Vec<f32> = x.chunks_exact(cols).flat_map(|x| product(x, 1)).collect();
+                    let together = product(&x, tokens);
+                    let promised = tokens <= cpu.same_bits(&weight);
+                    assert!(!promised || together == alone, "{ty} {} {tokens} {:?}", cpu.isa(), cpu.activations());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn prefetch_changes_no_result_and_may_outlive_its_matrices() {
+        let rng = &mut StdRng::seed_from_u64(7);
+        let weight = random_matrix(TensorType::Q4_0, 600, 512, rng);
+        let x = random_activations(512, rng);
+        let cpu = Cpu::new(&CpuOptions { threads: Some(3), ..CpuOptions::default() }).unwrap();
+        let product = || {
+            let mut out = vec![f32::NAN; 600];
+            cpu.matmul(&mut [MatmulJob { weight: &weight, bias: None, out: &mut out }], &x, 1);
+            out
+        };
+        let wanted = product();
+        for round in 0..200 {
+            let other = random_matrix(TensorType::F32, 1 + round % 7, 300, rng);
+            match round % 3 {
+                0 => cpu.prefetch(&[&other, &weight]),
+                1 => cpu.prefetch(&[&weight]),
+                _ => cpu.prefetch(&[]),
+            }
+            drop(other);
+            assert_eq!(product(), wanted);
+        }
+    }
+
+    #[test]
+    fn matmul_takes_empty_shapes() {
+        let cpu = Cpu::new(&CpuOptions { threads: Some(2), ..CpuOptions::default() }).unwrap();
+        let weight = Matrix::new(TensorType::F32, 3, 0, Bytes::new(Vec::new())).unwrap();
+        let mut out = [f32::NAN; 3];
+        cpu.matmul(&mut [MatmulJob { weight: &weight, bias: Some(&[1.0, 2.0, 3.0]), out: &mut out }], &[], 1);
+        assert_eq!(out, [1.0, 2.0, 3.0]);
+        out.fill(f32::NAN);
+        cpu.matmul_each(&mut [RowsJob { weight: &weight, bias: None, rows: None, out: &mut out }], &[&[]], 1);
+        assert_eq!(out, [0.0; 3]);
+        cpu.matmul(&mut [MatmulJob { weight: &weight, bias: None, out: &mut [] }], &[], 0);
+        cpu.matmul_neurons(&weight, None, &[0.0; 3], 1, &mut []);
+    }
+}

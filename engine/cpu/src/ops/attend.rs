@@ -1,0 +1,420 @@
+//! Attention of a block of queries to a run of one head's keys and values, in tiles, with the running maximum and sum of
+//! an online softmax (Milakov and Gimelshein 2018; Dao et al. 2022). Decoding and prompts differ only in the blocks.
+
+use std::ops::{Deref, DerefMut, Range};
+
+use half::{bf16, f16};
+
+use super::{
+    KvRows,
+    kv_rows::{LINE, RowsView},
+    math::{exp, tanh},
+};
+use crate::{
+    Isa,
+    simd::vector::{
+        Kernel, Vector, dispatch,
+        tile::{TILE, query_key, weigh},
+    },
+};
+
+/// Prefetch distance in bytes ahead of the rows being decoded. The hardware prefetcher does not suffice: it stops at page
+/// boundaries, and loses the keys' stream while values are read.
+const AHEAD: isize = 8 << 10;
+
+/// A block of queries with the state of its online softmax, and scratch for a tile of keys and values. Buffers grow and are kept.
+#[derive(Debug, Default)]
+pub(super) struct QueryBlock {
+    /// Query rows.
+    rows: usize,
+    /// Elements of rows.
+    widths: RowWidths,
+    /// `[rows, widths.keys]`, already scaled.
+    q: Lines,
+    /// `[rows, widths.values]`, sum of values weighted by `e^(score - max)`.
+    out: Lines,
+    /// `[rows]`, largest score so far.
+    max: Lines,
+    /// `[rows]`, sum of the weights.
+    sum: Lines,
+    /// `[rows, TILE]`
+    scores: Lines,
+    /// `[TILE, width]` of keys, then of values.
+    tile: Lines,
+    /// `[rows, widths.values + 2]`: of the ranges of positions so far, a row's sum of values, maximum and sum of weights.
+    total: Lines,
+}
+
+/// Elements of a cache's rows, padding included: queries are as wide as keys, outputs as values.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct RowWidths {
+    pub(super) keys: usize,
+    pub(super) values: usize,
+}
+
+/// A float buffer aligned to cache lines, so that wide loads and stores never cross one.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    memory: Vec<f32>,
+    start: usize,
+}
+
+impl Lines {
+    fn at_least(&mut self, n: usize) {
+        if self.memory.len() < self.start + n {
+            self.memory.resize(n + LINE / size_of::<f32>(), 0.0);
+            // Alignment only makes it faster, so any answer is right.
+            self.start = self.memory.as_ptr().align_offset(LINE).min(LINE / size_of::<f32>());
+        }
+    }
+}
+
+impl Deref for Lines {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        &self.memory[self.start..]
+    }
+}
+
+impl DerefMut for Lines {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        &mut self.memory[self.start..]
+    }
+}
+
+impl QueryBlock {
+    /// Bytes held.
+    pub(super) fn bytes(&self) -> u64 {
+        let buffers = [&self.q, &self.out, &self.max, &self.sum, &self.scores, &self.tile, &self.total];
+        let floats: usize = buffers.iter().map(|buffer| buffer.memory.capacity()).sum();
+        (floats * size_of::<f32>()) as u64
+    }
+
+    /// Starts over with `rows` queries of these widths.
+    pub(super) fn start(&mut self, rows: usize, widths: RowWidths) {
+        (self.rows, self.widths) = (rows, widths);
+        let width = widths.values;
+        self.q.at_least(rows * widths.keys);
+        self.out.at_least(rows * width);
+        self.max.at_least(rows);
+        self.sum.at_least(rows);
+        self.scores.at_least(rows * TILE);
+        self.tile.at_least(TILE * widths.keys.max(width));
+        self.total.at_least(rows * (width + 2));
+        for total in self.total[..rows * (width + 2)].chunks_exact_mut(width + 2) {
+            total.fill(0.0);
+            total[width] = f32::NEG_INFINITY;
+        }
+        self.start_range();
+    }
+
+    /// Starts over with the same queries and another range of positions.
+    fn start_range(&mut self) {
+        let (rows, width) = (self.rows, self.widths.values);
+        self.out[..rows * width].fill(0.0);
+        self.max[..rows].fill(f32::NEG_INFINITY);
+        self.sum[..rows].fill(0.0);
+    }
+
+    /// Copies a range's sums of values, maxima and sums of weights to `to`, `[rows * (width + 2)]`.
+    pub(super) fn store_range(&self, to: &mut [f32]) {
+        let (rows, width) = (self.rows, self.widths.values);
+        let (values, rest) = to.split_at_mut(rows * width);
+        values.copy_from_slice(&self.out[..rows * width]);
+        rest[..rows].copy_from_slice(&self.max[..rows]);
+        rest[rows..].copy_from_slice(&self.sum[..rows]);
+    }
+
+    /// Adds a range that another block has stored in `from` to those before.
+    pub(super) fn add_range(&mut self, isa: Isa, from: &[f32]) {
+        let (rows, width) = (self.rows, self.widths.values);
+        let (values, rest) = from.split_at(rows * width);
+        for (row, total) in self.total[..rows * (width + 2)].chunks_exact_mut(width + 2).enumerate() {
+            let part = RangeSums { values: &values[row * width..][..width], max: rest[row], sum: rest[rows + row] };
+            dispatch(isa, AddRange { total, part });
+        }
+    }
+
+    /// Ends a range of positions: it is added to those before.
+    pub(super) fn end_range(&mut self, isa: Isa) {
+        let width = self.widths.values;
+        for row in 0..self.rows {
+            let values = &self.out[row * width..][..width];
+            let part = RangeSums { values, max: self.max[row], sum: self.sum[row] };
+            dispatch(isa, AddRange { total: &mut self.total[row * (width + 2)..][..width + 2], part });
+        }
+        self.start_range();
+    }
+
+    /// Sum of values, maximum and sum of weights of query `row`, of all ranges.
+    pub(super) fn total(&self, row: usize) -> &[f32] {
+        &self.total[row * (self.widths.values + 2)..][..self.widths.values + 2]
+    }
+
+    /// Sets query `row`, multiplied by `scale`.
+    pub(super) fn set_query(&mut self, row: usize, query: &[f32], scale: f32) {
+        let (used, padding) = self.q[row * self.widths.keys..][..self.widths.keys].split_at_mut(query.len());
+        for (to, from) in used.iter_mut().zip(query) {
+            *to = from * scale;
+        }
+        padding.fill(0.0);
+    }
+}
+
+/// Window of keys that queries see.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SeenWindow {
+    /// Most keys of a query.
+    pub(super) len: usize,
+    /// True if it begins at multiples of its length rather than slides.
+    pub(super) chunked: bool,
+}
+
+impl SeenWindow {
+    /// The first key that a query at `position` sees.
+    pub(super) fn first(self, position: usize) -> usize {
+        if self.chunked { position - position % self.len } else { (position + 1).saturating_sub(self.len) }
+    }
+}
+
+/// Biases of scores that grow with the position of their key (ALiBi).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PositionBias<'a> {
+    /// Growth per position, of query heads.
+    pub slopes: &'a [f32],
+    /// Factor on all biases.
+    pub scale: f32,
+}
+
+impl PositionBias<'_> {
+    /// The bias for query head `head` of the key at `position`. The product is rounded to bfloat16, as models with such biases are
+    /// trained.
+    pub(super) fn at(&self, head: usize, position: usize) -> f32 {
+        self.scale * bf16::from_f32(self.slopes[head] * position as f32).to_f32()
+    }
+}
+
+/// Attention of every query of `block` to the keys at positions `visit`, as far as its mask allows: query `row` is at position
+/// `first + row / group` and sees the keys of `window` up to and including its own.
+pub(super) struct Attend<'a> {
+    pub(super) block: &'a mut QueryBlock,
+    pub(super) keys: &'a KvRows,
+    pub(super) values: &'a KvRows,
+    pub(super) visit: Range<usize>,
+    pub(super) first: usize,
+    pub(super) group: usize,
+    pub(super) window: SeenWindow,
+    pub(super) softcap: Option<f32>,
+    /// Of the `group` query heads.
+    pub(super) bias: Option<PositionBias<'a>>,
+}
+
+impl Kernel for Attend<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self, v: V) {
+        let QueryBlock { rows, widths, q, out, max, sum, scores, tile, .. } = self.block;
+        let (rows, RowWidths { keys: width, values: out_width }) = (*rows, *widths);
+        // Tiles start at multiples of their size, so that a query's result does not depend on its block, and in a ring of whole
+        // tiles no tile wraps.
+        let mut start = self.visit.start / TILE * TILE;
+        while start < self.visit.end {
+            let n = TILE.min(self.visit.end - start);
+            let k = decode(v, self.keys.view(), self.keys.place(start), n, width, tile);
+            query_key(v, q, k, width, rows, n, scores);
+            for row in 0..rows {
+                let position = self.first + row / self.group;
+                let seen = self.window.first(position).max(self.visit.start)..(position + 1).min(start + n);
+                let seen = seen.start.max(start) - start..seen.end.max(start) - start;
+                let scores = &mut scores[row * TILE..][..TILE];
+                if let Some(bias) = self.bias {
+                    let biased = scores.iter_mut().zip(start..).take(n);
+                    biased.for_each(|(score, key)| *score += bias.at(row % self.group, key));
+                }
+                let out = &mut out[row * out_width..][..out_width];
+                soften(v, scores, seen, self.softcap, &mut max[row], &mut sum[row], out);
+            }
+            if std::ptr::eq(self.keys, self.values) {
+                weigh(v, scores, k, width, rows, n, out);
+            } else {
+                let values = decode(v, self.values.view(), self.values.place(start), n, out_width, tile);
+                weigh(v, scores, values, out_width, rows, n, out);
+            }
+            start += TILE;
+        }
+    }
+}
+
+/// Rows `start..start + n` as f32, in place where they are, else in `tile`.
+#[inline(always)]
+fn decode<'a, V: Vector>(
+    v: V,
+    data: RowsView<'a>,
+    start: usize,
+    n: usize,
+    width: usize,
+    tile: &'a mut [f32],
+) -> &'a [f32] {
+    let range = start * width..(start + n) * width;
+    let used = &mut tile[..n * width];
+    match data {
+        RowsView::F32(data) if n == TILE => return &data[range],
+        RowsView::F32(data) => used.copy_from_slice(&data[range]),
+        RowsView::F16(data) => {
+            let of_line = LINE / size_of::<f16>();
+            for (to, line) in used.chunks_mut(of_line).zip(data[range].chunks(of_line)) {
+                v.prefetch(line, AHEAD);
+                for (to, from) in to.chunks_exact_mut(V::LANES).zip(line.chunks_exact(V::LANES)) {
+                    v.store(to, v.load_f16(from));
+                }
+            }
+        }
+        RowsView::Q8_0 { quants, scales } => {
+            let scales = &scales[range.start / 32..range.end / 32];
+            let groups = used.chunks_mut(32 * 16).zip(quants[range].chunks(32 * 16));
+            for ((to, from), scales) in groups.zip(scales.chunks(16)) {
+                v.prefetch(from, AHEAD);
+                v.prefetch(scales, AHEAD / 16);
+                let mut wide = [0.0; 16];
+                widen(v, scales, &mut wide);
+                for ((to, from), scale) in to.chunks_exact_mut(32).zip(from.chunks_exact(32)).zip(wide) {
+                    let scale = v.splat(scale);
+                    for (to, from) in to.chunks_exact_mut(V::LANES).zip(from.chunks_exact(V::LANES)) {
+                        v.store(to, v.mul(v.load_i8(from), scale));
+                    }
+                }
+            }
+        }
+    }
+    tile
+}
+
+/// Up to 16 scales as f32.
+#[inline(always)]
+fn widen<V: Vector>(v: V, scales: &[f16], wide: &mut [f32; 16]) {
+    let mut padded = [f16::ZERO; 16];
+    padded[..scales.len()].copy_from_slice(scales);
+    for (to, from) in wide.chunks_exact_mut(V::LANES).zip(padded.chunks_exact(V::LANES)) {
+        v.store(to, v.load_f16(from));
+    }
+}
+
+/// One query's softmax weights `e^(score - max)`, in place of its scores `[TILE]`: scores are capped, those outside `seen` get
+/// weight 0, and the sums so far are rescaled if the maximum grew.
+#[inline(always)]
+fn soften<V: Vector>(
+    v: V,
+    scores: &mut [f32],
+    seen: Range<usize>,
+    softcap: Option<f32>,
+    max: &mut f32,
+    sum: &mut f32,
+    out: &mut [f32],
+) {
+    if seen.is_empty() {
+        scores.fill(0.0);
+        return;
+    }
+    if let Some(cap) = softcap {
+        let (factor, inverse) = (v.splat(cap), v.splat(1.0 / cap));
+        for s in scores.chunks_exact_mut(V::LANES) {
+            v.store(s, v.mul(factor, tanh(v, v.mul(v.load(s), inverse))));
+        }
+    }
+    scores[..seen.start].fill(f32::NEG_INFINITY);
+    scores[seen.end..].fill(f32::NEG_INFINITY);
+    let mut top = v.splat(f32::NEG_INFINITY);
+    for s in scores.chunks_exact(V::LANES) {
+        top = v.max(v.load(s), top);
+    }
+    let top = v.max_lane(top);
+    if top > *max {
+        let factor = (*max - top).exp();
+        *max = top;
+        *sum *= factor;
+        let factor = v.splat(factor);
+        for o in out.chunks_exact_mut(V::LANES) {
+            v.store(o, v.mul(v.load(o), factor));
+        }
+    }
+    let base = v.splat(*max);
+    let mut total = v.splat(0.0);
+    for s in scores.chunks_exact_mut(V::LANES) {
+        let p = exp(v, v.sub(v.load(s), base));
+        total = v.add(total, p);
+        v.store(s, p);
+    }
+    *sum += v.sum(total);
+}
+
+/// Sums of one query over a range of positions.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RangeSums<'a> {
+    /// Sum of values weighted by `e^(score - max)`.
+    pub(super) values: &'a [f32],
+    /// Largest score; negative infinity where nothing is seen.
+    pub(super) max: f32,
+    /// Sum of the weights.
+    pub(super) sum: f32,
+}
+
+/// Adds a part to those before it, `total` being their `[width + 2]` sum of values, maximum and sum of weights. Parts are added
+/// in order of positions, for one token and for many.
+pub(super) struct AddRange<'a> {
+    pub(super) total: &'a mut [f32],
+    pub(super) part: RangeSums<'a>,
+}
+
+impl Kernel for AddRange<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self, v: V) {
+        let RangeSums { values, max, sum } = self.part;
+        let (total, rest) = self.total.split_at_mut(values.len());
+        if max == f32::NEG_INFINITY {
+            return;
+        }
+        let highest = max.max(rest[0]);
+        let (before, now) = ((rest[0] - highest).exp(), (max - highest).exp());
+        rest.copy_from_slice(&[highest, rest[1] * before + sum * now]);
+        let (before, now) = (v.splat(before), v.splat(now));
+        for (to, from) in total.chunks_exact_mut(V::LANES).zip(values.chunks_exact(V::LANES)) {
+            v.store(to, v.mul_add(v.load(from), now, v.mul(v.load(to), before)));
+        }
+    }
+}
+
+/// `out = values / sum of weights` of all parts.
+pub(super) struct Finish<'a> {
+    /// As in [`AddRange`].
+    pub(super) total: &'a [f32],
+    /// Score of a key without a value, which takes part in the sum of weights only.
+    pub(super) sink: Option<f32>,
+    pub(super) out: &'a mut [f32],
+}
+
+impl Kernel for Finish<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self, v: V) {
+        let (values, rest) = self.total.split_at(self.total.len() - 2);
+        let max = rest[0].max(self.sink.unwrap_or(f32::NEG_INFINITY));
+        let of_values = (rest[0] - max).exp();
+        let sum = rest[1] * of_values + self.sink.map_or(0.0, |sink| (sink - max).exp());
+        let factor = of_values / sum;
+        // Rows are padded, outputs are not.
+        let values = &values[..self.out.len()];
+        let mut to = self.out.chunks_exact_mut(V::LANES);
+        let mut from = values.chunks_exact(V::LANES);
+        for (to, from) in to.by_ref().zip(from.by_ref()) {
+            v.store(to, v.mul(v.load(from), v.splat(factor)));
+        }
+        for (to, from) in to.into_remainder().iter_mut().zip(from.remainder()) {
+            *to = factor * from;
+        }
+    }
+}

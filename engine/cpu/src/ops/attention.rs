@@ -1,0 +1,443 @@
+//! Attention over cached keys and values: its division into tasks for the workers.
+//!
+//! Decoding is bound by reading the cache: a task is one key/value head and a range of positions, read once for all query heads
+//! that share it, and the partial results are merged. A prompt is bound by arithmetic: a task is a range of tokens, which owns
+//! its rows of the output. It visits the same ranges of positions and merges them in the same order, so that a token's result is
+//! the same bits alone and in a prompt.
+
+use parking_lot::Mutex;
+
+use super::{
+    KvRows, PARALLEL_ELEMENTS,
+    attend::{Attend, Finish, PositionBias, QueryBlock, RowWidths, SeenWindow},
+    next,
+};
+use crate::{Cpu, simd::vector::dispatch};
+
+/// Sizes and variants of attention.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AttentionShape<'a> {
+    /// Query heads.
+    pub n_head: usize,
+    /// Key/value heads; divides `n_head`; `n_head / n_kv_head` consecutive query heads share one.
+    pub n_kv_head: usize,
+    /// Elements of a query or key head.
+    pub head_dim: usize,
+    /// Elements of a value head, and of a head's output.
+    pub value_dim: usize,
+    /// Factor on query-key products.
+    pub scale: f32,
+    /// `cap * tanh(s / cap)` on scores.
+    pub softcap: Option<f32>,
+    /// A query sees itself and the `window - 1` keys before it; `None`: all of them.
+    pub window: Option<usize>,
+    /// True if the window begins at multiples of its length rather than slides.
+    pub chunked: bool,
+    /// `[n_head]`: per query head the score of a key without a value, beside those it sees (gpt-oss).
+    pub sinks: Option<&'a [f32]>,
+    /// Biases of scores by the position of their key.
+    pub key_bias: Option<PositionBias<'a>>,
+}
+
+impl AttentionShape<'_> {
+    /// The keys that queries see.
+    fn seen(&self) -> SeenWindow {
+        SeenWindow { len: self.window.unwrap_or(usize::MAX), chunked: self.chunked }
+    }
+}
+
+/// Queries of consecutive tokens.
+#[derive(Debug, Clone, Copy)]
+pub struct Queries<'a> {
+    /// `[tokens, n_head * head_dim]`
+    pub q: &'a [f32],
+    /// Position of the first.
+    pub first: usize,
+}
+
+/// Keys and values that queries see, one set of rows per key/value head. Both may be the same rows, which are then read once.
+#[derive(Debug, Clone, Copy)]
+pub struct SeenRows<'a> {
+    /// Keys.
+    pub keys: &'a [KvRows],
+    /// Values.
+    pub values: &'a [KvRows],
+}
+
+impl AttentionShape<'_> {
+    fn sink(&self, head: usize) -> Option<f32> {
+        self.sinks.map(|sinks| sinks[head])
+    }
+
+    /// The biases of the query heads that share key/value head `head`.
+    fn bias_of_group(&self, head: usize) -> Option<PositionBias<'_>> {
+        let group = self.n_head / self.n_kv_head;
+        self.key_bias.map(|bias| PositionBias { slopes: &bias.slopes[head * group..][..group], ..bias })
+    }
+}
+
+/// Buffers of [`Cpu::attention`], kept between calls.
+#[derive(Debug, Default)]
+pub struct AttentionScratch {
+    /// One block of queries per worker.
+    blocks: Vec<Mutex<QueryBlock>>,
+    /// Partial results of decoding tasks, `[tasks, rows * (width + 2)]`: per row its sum of values, maximum and sum of weights.
+    partials: Vec<f32>,
+}
+
+impl AttentionScratch {
+    /// Bytes held.
+    pub fn bytes(&self) -> u64 {
+        (self.partials.capacity() * size_of::<f32>()) as u64
+            + self.blocks.iter().map(|block| block.lock().bytes()).sum::<u64>()
+    }
+}
+
+/// Most tokens that are computed as decoding is.
+const FEW_TOKENS: usize = 8;
+/// Positions of a decoding task. Fixed, so that results do not depend on the number of workers.
+const RANGE: usize = 256;
+/// Positions prefetched at a task's beginning; the hardware prefetcher does the rest.
+const PREFETCHED: usize = 4;
+/// Query rows of a prompt's task: enough of them to amortise the decoding of a tile of keys.
+const PROMPT_ROWS: usize = 64;
+
+impl Cpu {
+    /// Attention of `queries` to the rows they see, which include their own positions. `out` is `[tokens, n_head * value_dim]` and is
+    /// overwritten.
+    ///
+    /// # Panics
+    /// If sizes disagree.
+    pub fn attention(
+        &self,
+        shape: &AttentionShape<'_>,
+        queries: Queries<'_>,
+        seen: SeenRows<'_>,
+        out: &mut [f32],
+        scratch: &mut AttentionScratch,
+    ) {
+        let (Queries { q, first }, SeenRows { keys, values }) = (queries, seen);
+        let row = shape.n_head * shape.head_dim;
+        assert!(shape.sinks.is_none_or(|sinks| sinks.len() == shape.n_head));
+        assert!(shape.key_bias.is_none_or(|bias| bias.slopes.len() == shape.n_head));
+        assert!(shape.n_head.is_multiple_of(shape.n_kv_head) && q.len().is_multiple_of(row));
+        assert!(keys.len() == shape.n_kv_head && values.len() == shape.n_kv_head);
+        let tokens = q.len() / row;
+        assert!(out.len() == tokens * shape.n_head * shape.value_dim);
+        assert!(keys.iter().chain(values).all(|rows| rows.len() >= first + tokens));
+        scratch.blocks.resize_with(self.pool().threads(), Mutex::default);
+        if tokens <= FEW_TOKENS {
+            self.attend_in_stretches(shape, queries, seen, out, scratch);
+        } else {
+            self.attend_in_blocks(shape, queries, seen, out, scratch);
+        }
+    }
+
+    fn attend_in_stretches(
+        &self,
+        shape: &AttentionShape<'_>,
+        Queries { q, first }: Queries<'_>,
+        SeenRows { keys, values }: SeenRows<'_>,
+        out: &mut [f32],
+        scratch: &mut AttentionScratch,
+    ) {
+        let (dim, group) = (shape.head_dim, shape.n_head / shape.n_kv_head);
+        let row = shape.n_head * dim;
+        let tokens = q.len() / row;
+        let (rows, widths) = (tokens * group, RowWidths { keys: keys[0].stride(), values: values[0].stride() });
+        let window = shape.seen();
+        let visit = window.first(first)..first + tokens;
+        let first_range = visit.start / RANGE;
+        let ranges = visit.end.div_ceil(RANGE) - first_range;
+        let part = rows * (widths.values + 2);
+        let needed = shape.n_kv_head * ranges * part;
+        if scratch.partials.len() < needed {
+            scratch.partials.resize(needed, 0.0);
+        }
+        let partials = &mut scratch.partials[..needed];
+
+        let place = |task: usize| {
+            let (head, range) = (task / ranges, first_range + task % ranges);
+            (head, (range * RANGE).max(visit.start)..((range + 1) * RANGE).min(visit.end))
+        };
+        let prefetch = |task: usize| {
+            let (head, visit) = place(task);
+            let visit = visit.start..visit.end.min(visit.start + PREFETCHED);
+            keys[head].prefetch(visit.clone());
+            values[head].prefetch(visit);
+        };
+        let task = |task: usize, part: &mut [f32], block: &mut QueryBlock| {
+            // The task that this worker most likely takes next.
+            if task + 1 < shape.n_kv_head * ranges {
+                prefetch(task + 1);
+            }
+            let (head, visit) = place(task);
+            block.start(rows, widths);
+            for r in 0..rows {
+                let query = &q[r / group * row + (head * group + r % group) * dim..][..dim];
+                block.set_query(r, query, shape.scale);
+            }
+            let (keys, values) = (&keys[head], &values[head]);
+            let bias = shape.bias_of_group(head);
+            let attend = Attend { block, keys, values, visit, first, group, window, softcap: shape.softcap, bias };
+            dispatch(self.isa(), attend);
+            block.store_range(part);
+        };
+        let blocks = &scratch.blocks;
+        let mut parts: Vec<_> = partials.chunks_mut(part).enumerate().collect();
+        let attend = |worker: usize, (i, part): &mut (usize, &mut [f32])| task(*i, part, &mut blocks[worker].lock());
+        if visit.len() * shape.n_kv_head * (widths.keys + widths.values) < PARALLEL_ELEMENTS {
+            parts.iter_mut().for_each(|part| attend(0, part));
+        } else {
+            self.pool().for_each(&mut parts, attend);
+        }
+
+        let mut block = blocks[0].lock();
+        for (head, parts) in partials.chunks_exact(ranges * part).enumerate() {
+            block.start(rows, widths);
+            parts.chunks_exact(part).for_each(|part| block.add_range(self.isa(), part));
+            self.finish(shape, head, &block, out);
+        }
+    }
+
+    /// Writes what the queries of `block` saw with key/value head `head` to their rows of `out`.
+    fn finish(&self, shape: &AttentionShape<'_>, head: usize, block: &QueryBlock, out: &mut [f32]) {
+        let (dim, group) = (shape.value_dim, shape.n_head / shape.n_kv_head);
+        for (token, out) in out.chunks_exact_mut(shape.n_head * dim).enumerate() {
+            let heads = out[head * group * dim..][..group * dim].chunks_exact_mut(dim).enumerate();
+            for (of_group, out) in heads {
+                let sink = shape.sink(head * group + of_group);
+                dispatch(self.isa(), Finish { total: block.total(token * group + of_group), sink, out });
+            }
+        }
+    }
+
+    fn attend_in_blocks(
+        &self,
+        shape: &AttentionShape<'_>,
+        Queries { q, first }: Queries<'_>,
+        SeenRows { keys, values }: SeenRows<'_>,
+        out: &mut [f32],
+        scratch: &mut AttentionScratch,
+    ) {
+        let (dim, group) = (shape.head_dim, shape.n_head / shape.n_kv_head);
+        let (row, out_row) = (shape.n_head * dim, shape.n_head * shape.value_dim);
+        let widths = RowWidths { keys: keys[0].stride(), values: values[0].stride() };
+        let window = shape.seen();
+        let tokens = q.len() / row;
+        let per_task = tokens.div_ceil(self.pool().threads() * 4);
+        let per_block = (PROMPT_ROWS / group).min(per_task).max(FEW_TOKENS / 2);
+
+        let task = |i: usize, out: &mut [f32], block: &mut QueryBlock| {
+            let token = i * per_block;
+            let tokens = out.len() / out_row;
+            let first = first + token;
+            let visit = window.first(first)..first + tokens;
+            for head in 0..shape.n_kv_head {
+                block.start(tokens * group, widths);
+                for r in 0..tokens * group {
+                    let query = &q[(token + r / group) * row + (head * group + r % group) * dim..][..dim];
+                    block.set_query(r, query, shape.scale);
+                }
+                let (keys, values, softcap) = (&keys[head], &values[head], shape.softcap);
+                let bias = shape.bias_of_group(head);
+                // Range by range, as one token's.
+                for range in visit.start / RANGE..visit.end.div_ceil(RANGE) {
+                    let visit = (range * RANGE).max(visit.start)..((range + 1) * RANGE).min(visit.end);
+                    let attend =
+                        Attend { block: &mut *block, keys, values, visit, first, group, window, softcap, bias };
+                    dispatch(self.isa(), attend);
+                    block.end_range(self.isa());
+                }
+                self.finish(shape, head, block, out);
+            }
+        };
+        // Last blocks first: they see the most keys.
+        let queue = Mutex::new(out.chunks_mut(per_block * out_row).enumerate().rev());
+        self.pool().run_on_the_free(|worker| {
+            let mut block = scratch.blocks[worker].lock();
+            while let Some((i, out)) = next(&queue) {
+                task(i, out, &mut block);
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::ops::{KvType, tests::each_cpu};
+
+    /// Every key is seen, and scores are products alone.
+    const PLAIN: AttentionShape<'static> = AttentionShape {
+        n_head: 1,
+        n_kv_head: 1,
+        head_dim: 16,
+        value_dim: 16,
+        scale: 1.0,
+        softcap: None,
+        window: None,
+        chunked: false,
+        sinks: None,
+        key_bias: None,
+    };
+
+    /// Reference: attention of query head `head` at `position`, `[value_dim]`, in f64.
+    fn plain(
+        shape: &AttentionShape<'_>,
+        head: usize,
+        q: &[f32],
+        keys: &KvRows,
+        values: &KvRows,
+        position: usize,
+    ) -> Vec<f64> {
+        let slope = shape.key_bias.map(|bias| PositionBias { slopes: &bias.slopes[head..=head], ..bias });
+        let start = match (shape.window, shape.chunked) {
+            (None, _) => 0,
+            (Some(window), false) => (position + 1).saturating_sub(window),
+            (Some(window), true) => (0..=position).rev().find(|p| p % window == 0).unwrap(),
+        };
+        let mut row = vec![0.0; shape.head_dim];
+        let mut scores = Vec::new();
+        for p in start..=position {
+            keys.get(p, &mut row);
+            let dot: f64 = q.iter().zip(&row).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
+            let s = dot * f64::from(shape.scale) + slope.map_or(0.0, |slope| f64::from(slope.at(0, p)));
+            scores.push(shape.softcap.map_or(s, |cap| f64::from(cap) * (s / f64::from(cap)).tanh()));
+        }
+        let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let total: f64 = scores.iter().map(|s| (s - top).exp()).sum();
+        let total = total + shape.sink(head).map_or(0.0, |sink| (f64::from(sink) - top).exp());
+        let (mut out, mut row) = (vec![0.0; shape.value_dim], vec![0.0; shape.value_dim]);
+        for (p, s) in (start..=position).zip(&scores) {
+            values.get(p, &mut row);
+            for (out, x) in out.iter_mut().zip(&row) {
+                *out += (s - top).exp() / total * f64::from(*x);
+            }
+        }
+        out
+    }
+
+    fn noise(seed: &mut u64) -> f32 {
+        *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((*seed >> 40) as f32 / 8_388_608.0 - 1.0) * 2.0
+    }
+
+    fn check(
+        shape: &AttentionShape<'_>,
+        ty: KvType,
+        first: usize,
+        tokens: usize,
+        seed: u64,
+    ) -> Result<(), TestCaseError> {
+        let mut seed = seed;
+        let row = shape.n_head * shape.head_dim;
+        let mut rows = |dim: usize| {
+            let mut rows = KvRows::new(ty, dim, first + tokens).unwrap();
+            for _ in 0..first + tokens {
+                let row: Vec<f32> = (0..dim).map(|_| noise(&mut seed)).collect();
+                rows.push(&row);
+            }
+            rows
+        };
+        let keys: Vec<KvRows> = (0..shape.n_kv_head).map(|_| rows(shape.head_dim)).collect();
+        let values: Vec<KvRows> = (0..shape.n_kv_head).map(|_| rows(shape.value_dim)).collect();
+        let q: Vec<f32> = (0..tokens * row).map(|_| noise(&mut seed)).collect();
+        let group = shape.n_head / shape.n_kv_head;
+        for cpu in each_cpu() {
+            let mut out = vec![f32::NAN; q.len() / shape.head_dim * shape.value_dim];
+            let (queries, seen) = (Queries { q: &q, first }, SeenRows { keys: &keys, values: &values });
+            cpu.attention(shape, queries, seen, &mut out, &mut AttentionScratch::default());
+            for (i, (out, q)) in out.chunks(shape.value_dim).zip(q.chunks(shape.head_dim)).enumerate() {
+                let (token, head) = (i / shape.n_head, i % shape.n_head);
+                let wanted = plain(shape, head, q, &keys[head / group], &values[head / group], first + token);
+                for (a, b) in out.iter().zip(wanted) {
+                    prop_assert!((f64::from(*a) - b).abs() < 2e-5, "{} token {token} head {head}: {a} {b}", cpu.isa());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+
+        #[test]
+        fn attention_agrees_with_f64_for_any_shape(
+            dim in prop::sample::select(vec![16usize, 24, 32, 64, 80, 96, 128, 256]),
+            value_dim in prop::option::of(prop::sample::select(vec![8usize, 20, 64, 128, 192])),
+            n_kv_head in 1usize..3,
+            group in 1usize..6,
+            ty in prop::sample::select(vec![KvType::F16, KvType::F32, KvType::Q8_0]),
+            first in 0usize..300,
+            tokens in 1usize..40,
+            window in prop::option::of(1usize..200),
+            chunked: bool,
+            softcap in prop::option::of(1f32..30.0),
+            sinks in prop::option::of(prop::collection::vec(-8f32..8.0, 10)),
+            slopes in prop::option::of(prop::collection::vec(0f32..0.5, 10)),
+            seed: u64,
+        ) {
+            let scale = 1.0 / (dim as f32).sqrt();
+            let (n_head, value_dim) = (n_kv_head * group, value_dim.unwrap_or(dim));
+            let sinks = sinks.as_ref().map(|sinks| &sinks[..n_head]);
+            let key_bias = slopes.as_ref().map(|slopes| PositionBias { slopes: &slopes[..n_head], scale });
+            let head_dim = dim;
+            let shape = AttentionShape {
+                n_head,
+                n_kv_head,
+                head_dim,
+                value_dim,
+                scale,
+                softcap,
+                window,
+                chunked,
+                sinks,
+                key_bias,
+            };
+            check(&shape, ty, first, tokens, seed)?;
+        }
+    }
+
+    #[test]
+    fn attention_agrees_with_f64_for_long_contexts_and_prompts() {
+        let shape = AttentionShape { n_head: 4, n_kv_head: 2, head_dim: 32, value_dim: 32, scale: 0.2, ..PLAIN };
+        check(&shape, KvType::F16, 1500, 1, 7).unwrap();
+        let sinks = [0.5, -60.0, 80.0, 2.0];
+        check(&AttentionShape { sinks: Some(&sinks), ..shape.clone() }, KvType::F32, 1500, 1, 7).unwrap();
+        check(&shape, KvType::F16, 0, 256, 8).unwrap();
+        check(&AttentionShape { window: Some(100), ..shape }, KvType::Q8_0, 700, 130, 9).unwrap();
+    }
+
+    #[test]
+    fn attention_is_the_same_for_any_number_of_workers() {
+        let shape = AttentionShape { n_head: 6, n_kv_head: 2, head_dim: 64, value_dim: 64, scale: 0.1, ..PLAIN };
+        let (mut keys, mut seed) = (Vec::new(), 3);
+        for _ in 0..4 {
+            let mut rows = KvRows::new(KvType::F16, 64, 600).unwrap();
+            for _ in 0..600 {
+                rows.push(&(0..64).map(|_| noise(&mut seed)).collect::<Vec<_>>());
+            }
+            keys.push(rows);
+        }
+        let values = keys.split_off(2);
+        for tokens in [1, 50] {
+            let q: Vec<f32> = (0..tokens * 6 * 64).map(|_| noise(&mut seed)).collect();
+            let results: Vec<Vec<f32>> = [1, 2, 3]
+                .into_iter()
+                .map(|threads| {
+                    let options = crate::CpuOptions { threads: Some(threads), ..Default::default() };
+                    let cpu = Cpu::new(&options).unwrap();
+                    let mut out = vec![0.0; q.len()];
+                    let (queries, seen) = (Queries { q: &q, first: 550 }, SeenRows { keys: &keys, values: &values });
+                    cpu.attention(&shape, queries, seen, &mut out, &mut AttentionScratch::default());
+                    out
+                })
+                .collect();
+            assert_eq!(results[0], results[1]);
+            assert_eq!(results[0], results[2]);
+        }
+    }
+}

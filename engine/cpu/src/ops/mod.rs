@@ -1,0 +1,89 @@
+//! Vector operations between the matrix products: norms, rotary embedding, attention, activations. Each is a method of
+//! [`Cpu`] over `[tokens, n]` rows: a token's worth of work is done by the caller, more is shared among the workers.
+//! Kernels are written once over [`Vector`](super::simd::vector::Vector); the tests hold each instruction set against
+//! plain arithmetic in f64.
+
+mod activation;
+mod attend;
+mod attention;
+mod block_product;
+mod delta_block;
+mod delta_net;
+mod elementwise;
+mod kv_rows;
+mod mamba2;
+mod mamba2_block;
+mod math;
+mod norm;
+mod rope;
+mod short_conv;
+mod softmax;
+
+pub use super::simd::vector::tile::TILE as KV_TILE;
+pub use activation::{Activation, ActivationForm, SWIGLU_LIMIT, SWIGLU_SLOPE, softplus};
+pub use attend::PositionBias;
+pub use attention::{AttentionScratch, AttentionShape, Queries, SeenRows};
+pub use delta_net::{DeltaNetScratch, DeltaNetShape, DeltaNetTokens};
+pub use kv_rows::{KvRows, KvType};
+pub use mamba2::{Mamba2Scratch, Mamba2Shape, Mamba2Tokens};
+pub use rope::{RopeRows, RopeTable};
+pub use short_conv::ShortConv;
+pub use softmax::{softmax_in_place, top_k};
+
+use parking_lot::Mutex;
+
+use super::Cpu;
+
+/// Consecutive tokens of one head.
+#[derive(Debug, Clone, Copy)]
+struct HeadTokens {
+    head: usize,
+    /// The first of them.
+    first: usize,
+    count: usize,
+}
+
+/// Below this many elements a join costs more than it saves.
+const PARALLEL_ELEMENTS: usize = 1 << 15;
+
+impl Cpu {
+    /// `task(i, chunk i)` for every `len` elements of `data`, on all workers when there is enough to do.
+    /// `weight` is the cost of an element relative to reading it.
+    fn for_each_chunk(&self, data: &mut [f32], len: usize, weight: usize, task: impl Fn(usize, &mut [f32]) + Sync) {
+        if self.pool().threads() == 1 || data.len() * weight < PARALLEL_ELEMENTS || data.len() <= len {
+            for (i, chunk) in data.chunks_mut(len).enumerate() {
+                task(i, chunk);
+            }
+            return;
+        }
+        // Taken a few at a time, so that the lock is not what the workers share.
+        let batch = (data.len() / len / (self.pool().threads() * 8)).max(1);
+        let queue = Mutex::new(data.chunks_mut(len * batch).enumerate());
+        self.pool().run_on_the_free(|_| {
+            while let Some((at, chunks)) = next(&queue) {
+                for (i, chunk) in chunks.chunks_mut(len).enumerate() {
+                    task(at * batch + i, chunk);
+                }
+            }
+        });
+    }
+}
+
+/// The next item of a queue shared by workers.
+fn next<I: Iterator>(queue: &Mutex<I>) -> Option<I::Item> {
+    queue.lock().next()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use crate::{Cpu, CpuOptions, Isa};
+
+    /// One single-threaded CPU per instruction set, and the best with three workers.
+    pub(crate) fn each_cpu() -> Vec<Cpu> {
+        let with =
+            |threads, isa| Cpu::new(&CpuOptions { threads: Some(threads), isa, ..CpuOptions::default() }).unwrap();
+        let mut cpus: Vec<Cpu> = Isa::available().into_iter().map(|isa| with(1, Some(isa))).collect();
+        cpus.push(with(3, None));
+        cpus
+    }
+}

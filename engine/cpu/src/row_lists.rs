@@ -1,0 +1,187 @@
+//! Products of several tokens, each with rows of its own: tokens of different sequences, for which different neurons fire. Rows are gone
+//! through in order, and each token takes its own while they are in the second-level cache: the union of the lists is read from memory
+//! once, and nothing is computed that no token wants.
+
+use smallvec::SmallVec;
+
+use super::{
+    Cpu,
+    matmul::rows_of,
+    row_selection::prefetch_distance,
+    simd::{DOT_ROWS, GatheredRow},
+};
+use thermocline_formats::format::Matrix;
+
+/// One token's product with some rows: `out[i] = W[rows[i]] x + bias[rows[i]]`.
+#[derive(Debug)]
+pub struct TokenRows<'a> {
+    /// Row numbers, ascending.
+    pub rows: &'a [u32],
+    /// `[cols]`
+    pub x: &'a [f32],
+    /// `[rows.len()]`, overwritten.
+    pub out: &'a mut [f32],
+}
+
+/// A token's part of a worker's rows.
+struct OwnRows<'a> {
+    token: usize,
+    rows: &'a [u32],
+    out: &'a mut [f32],
+}
+
+/// The number of `rows`, ascending, that are below `end`.
+fn below(rows: &[u32], end: usize) -> usize {
+    rows.partition_point(|row| (*row as usize) < end)
+}
+
+impl Cpu {
+    /// Products of every token with its own rows of `weight`. A row's result is that of [`Cpu::matmul_rows`] for the token alone.
+    ///
+    /// # Panics
+    /// If shapes disagree, or a row does not exist.
+    pub fn matmul_lists(&self, weight: &Matrix, bias: Option<&[f32]>, tokens: &mut [TokenRows<'_>]) {
+        for token in &*tokens {
+            assert_eq!(token.x.len(), weight.cols(), "activations of {} columns", weight.cols());
+            assert_eq!(token.out.len(), token.rows.len(), "outputs of {} rows", token.rows.len());
+        }
+        let inputs: SmallVec<[&[f32]; 16]> = tokens.iter().map(|token| token.x).collect();
+        self.scratch.with(|scratch| {
+            let (codes, ty) = (&mut scratch.rows, self.codes_of(weight));
+            codes.resize_with(codes.len().max(inputs.len()), Default::default);
+            if ty.is_some() {
+                codes.iter_mut().zip(&inputs).for_each(|(codes, x)| codes.fill(self.kernels, x));
+            }
+            let (codes, width) = (&*codes, rows_of(self.chunk_of(weight.data().len()), weight));
+            let mut left: SmallVec<[(&[u32], &mut [f32]); 16]> =
+                tokens.iter_mut().map(|token| (token.rows, &mut *token.out)).collect();
+            let mut items: Vec<SmallVec<[OwnRows<'_>; 8]>> = Vec::new();
+            for end in (0..weight.rows()).step_by(width).map(|first| first + width) {
+                let mut item = SmallVec::new();
+                for (token, (rows, out)) in left.iter_mut().enumerate() {
+                    let n = below(rows, end);
+                    if n > 0 {
+                        let (own, rest) = rows.split_at(n);
+                        let (into, others) = std::mem::take(out).split_at_mut(n);
+                        (*rows, *out) = (rest, others);
+                        item.push(OwnRows { token, rows: own, out: into });
+                    }
+                }
+                if !item.is_empty() {
+                    items.push(item);
+                }
+            }
+            self.pool().for_each(&mut items, |_, item| {
+                for OwnRows { token, rows: list, out } in item {
+                    let (x, row) = (inputs[*token], &codes[*token]);
+                    let gathered = |at: usize| GatheredRow {
+                        row: weight.row(list[at] as usize),
+                        ahead: prefetch_distance(weight, at, list.len(), DOT_ROWS, |at| list[at] as usize),
+                    };
+                    let one = |of: GatheredRow<'_>, out: &mut f32| {
+                        let out = std::slice::from_mut(out);
+                        match ty {
+                            Some(ty) => self.kernels.dot_codes(ty, of.row, row.row(), of.ahead, out),
+                            None => self.kernels.dot_floats(weight.encoding(), of.row, x, of.ahead, out),
+                        }
+                    };
+                    let (groups, rest) = out.as_chunks_mut::<DOT_ROWS>();
+                    let mut at = 0;
+                    for out in groups {
+                        match ty {
+                            Some(ty) => {
+                                let rows: [_; DOT_ROWS] = std::array::from_fn(|row| gathered(at + row));
+                                self.kernels.dot_gathered(ty, &rows, row.row(), out);
+                            }
+                            None => out.iter_mut().zip(at..).for_each(|(out, at)| one(gathered(at), out)),
+                        }
+                        at += DOT_ROWS;
+                    }
+                    rest.iter_mut().zip(at..).for_each(|(out, at)| one(gathered(at), out));
+                    weight.scale(out);
+                    if let Some(bias) = bias {
+                        out.iter_mut().zip(&**list).for_each(|(out, row)| *out += bias[*row as usize]);
+                    }
+                }
+            });
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::{RngExt, SeedableRng, rngs::StdRng};
+
+    use super::*;
+    use crate::{
+        RowSum, RowsJob,
+        matmul::tests::{columns, every_cpu, random_matrix},
+        simd::tests::random_activations,
+    };
+    use thermocline_formats::quant::sample::WEIGHTS as TYPES;
+
+    fn lists(rows: usize, rng: &mut StdRng) -> Vec<Vec<u32>> {
+        [0.0, 0.05, 0.5, 1.0, 0.3].map(|density| (0..rows as u32).filter(|_| rng.random_bool(density)).collect()).into()
+    }
+
+    /// Every token's products with its own rows are those of the token alone, bit by bit.
+    #[test]
+    fn products_with_lists_equal_those_of_each_token_alone() {
+        let rng = &mut StdRng::seed_from_u64(5);
+        for ty in TYPES {
+            let (rows, cols) = (700, columns(ty, 300));
+            let weight = random_matrix(ty, rows, cols, rng);
+            let bias = random_activations(rows, rng);
+            let lists = lists(rows, rng);
+            let inputs: Vec<Vec<f32>> = lists.iter().map(|_| random_activations(cols, rng)).collect();
+            for cpu in every_cpu() {
+                let mut outs: Vec<Vec<f32>> = lists.iter().map(|list| vec![f32::NAN; list.len()]).collect();
+                let tokens = lists.iter().zip(&inputs).zip(&mut outs);
+                let mut tokens: Vec<_> = tokens.map(|((rows, x), out)| TokenRows { rows, x, out }).collect();
+                cpu.matmul_lists(&weight, Some(&bias), &mut tokens);
+                for ((list, x), out) in lists.iter().zip(&inputs).zip(&outs) {
+                    let mut alone = vec![f32::NAN; list.len()];
+                    let rows = Some(&list[..]);
+                    cpu.matmul_rows(&mut [RowsJob { weight: &weight, bias: Some(&bias), rows, out: &mut alone }], x, 1);
+                    assert_eq!(*out, alone, "{ty} {}", cpu.isa());
+                }
+            }
+        }
+    }
+
+    /// Every token's sum of its own rows is that of the token alone, bit by bit, for any number of threads.
+    #[test]
+    fn sums_of_several_tokens_equal_those_of_each_token_alone() {
+        let rng = &mut StdRng::seed_from_u64(6);
+        for ty in TYPES {
+            let (rows, d) = (700, columns(ty, 300));
+            let weight = random_matrix(ty, rows, d, rng).with_factor(0.75);
+            let lists = lists(rows, rng);
+            let mut activations: Vec<Vec<f32>> = lists.iter().map(|list| random_activations(list.len(), rng)).collect();
+            activations.iter_mut().flatten().step_by(7).for_each(|a| *a = 0.0);
+            let mut first: Option<(crate::Isa, Vec<Vec<f32>>)> = None;
+            for cpu in every_cpu() {
+                let mut outs: Vec<Vec<f32>> = lists.iter().map(|_| vec![1.0; d]).collect();
+                let tokens = lists.iter().zip(&activations).zip(&mut outs);
+                let mut sums: Vec<_> =
+                    tokens.map(|((rows, a), out)| RowSum { weight: &weight, rows: Some(rows), a, out }).collect();
+                cpu.accumulate_sums(&mut sums);
+                for ((list, a), out) in lists.iter().zip(&activations).zip(&outs) {
+                    let mut alone = vec![1.0; d];
+                    cpu.accumulate_rows(&weight, list, a, 1, &mut alone);
+                    assert_eq!(*out, alone, "{ty} {}", cpu.isa());
+                    // Among all rows, the others being silent.
+                    let mut all = vec![0.0; rows];
+                    list.iter().zip(a).for_each(|(row, a)| all[*row as usize] = *a);
+                    alone.fill(1.0);
+                    cpu.accumulate_sums(&mut [RowSum { weight: &weight, rows: None, a: &all, out: &mut alone }]);
+                    assert_eq!(*out, alone, "{ty} {}, all rows", cpu.isa());
+                }
+                match &first {
+                    Some((isa, other)) if *isa == cpu.isa() => assert_eq!(outs, *other, "threads matter"),
+                    _ => first = Some((cpu.isa(), outs)),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Row (or column) selection of a product, and the prefetch distance while a row is read.
+
+use super::simd::prefetch;
+use thermocline_formats::format::Matrix;
+
+/// Prefetch distance in bytes for rows in order. A page is too late, and much earlier lines have left a first-level cache again.
+pub(super) const AHEAD: usize = 16 << 10;
+/// Prefetch distance in bytes of rows for gathered rows: the processor's own prefetcher does not know of them, so that lines which
+/// come too early take the place of those needed first.
+const AHEAD_ROWS: usize = 8 << 10;
+/// Prefetch distance in bytes of rows for both ends of a gathered row: its pages are in the translation buffer before its lines are
+/// prefetched.
+const AHEAD_ENDS: usize = 64 << 10;
+
+/// All rows or columns of a matrix, or some of them, in this order.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum RowSelection<'a> {
+    /// All.
+    All,
+    /// These, by number.
+    Listed(&'a [u32]),
+}
+
+impl RowSelection<'_> {
+    /// Number of rows selected of `all`.
+    pub fn len(self, all: usize) -> usize {
+        match self {
+            RowSelection::All => all,
+            RowSelection::Listed(list) => list.len(),
+        }
+    }
+
+    /// Number of the `at`th row selected.
+    pub fn get(self, at: usize) -> usize {
+        match self {
+            RowSelection::All => at,
+            RowSelection::Listed(list) => list[at] as usize,
+        }
+    }
+}
+
+/// Prefetch distance in bytes while gathered row `at` of `n` is read: to the row that follows [`AHEAD_ROWS`] bytes of rows later, and
+/// at least `least` rows later; 0 where none follows. Also prefetches both ends of the row [`AHEAD_ENDS`] bytes of rows later.
+pub(super) fn prefetch_distance(
+    weight: &Matrix,
+    at: usize,
+    n: usize,
+    least: usize,
+    row: impl Fn(usize) -> usize,
+) -> isize {
+    let later = |bytes: usize| Some(at + (bytes / weight.row_bytes().max(1)).max(least)).filter(|later| *later < n);
+    if let Some(far) = later(AHEAD_ENDS) {
+        let ends = weight.row(row(far)).as_ptr_range();
+        prefetch(ends.start);
+        prefetch(ends.end.wrapping_sub(1));
+    }
+    later(AHEAD_ROWS).map_or(0, |near| (row(near) as isize - row(at) as isize) * weight.row_bytes() as isize)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use rand::{RngExt, SeedableRng, rngs::StdRng};
+
+    use super::*;
+    use crate::{
+        InputPrecision, Isa, RowSum, RowsJob,
+        matmul::tests::{columns, every_cpu, random_matrix},
+        simd::tests::{random_activations, tolerance},
+    };
+    use thermocline_formats::quant::sample::WEIGHTS as TYPES;
+
+    /// A random selection of `n` rows, ascending; `density` is the fraction selected, 0 to 1.
+    fn some_rows(n: usize, density: f64, rng: &mut StdRng) -> Vec<u32> {
+        (0..n as u32).filter(|_| rng.random_bool(density)).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        #[test]
+        fn matmul_rows_agrees_with_f64(
+            a in 0..TYPES.len(), b in 0..TYPES.len(), n in 0usize..300, rows in 1usize..200,
+            tokens in prop_oneof![1usize..3, 2usize..20], density in prop_oneof![Just(0.0), Just(1.0), 0.0..1.0], seed: u64,
+        ) {
+            let rng = &mut StdRng::seed_from_u64(seed);
+            let cols = columns(TYPES[a], n).next_multiple_of(TYPES[b].block_len());
+            let weights = [random_matrix(TYPES[a], rows, cols, rng), random_matrix(TYPES[b], rows, cols, rng)];
+            let x = random_activations(tokens * cols, rng);
+            let bias = random_activations(rows, rng);
+            let list = some_rows(rows, density, rng);
+            let mut first: Option<(Isa, InputPrecision, Vec<f32>)> = None;
+            for cpu in every_cpu() {
+                let mut outs = [vec![f32::NAN; tokens * list.len()], vec![f32::NAN; tokens * list.len()]];
+                let [out, second] = &mut outs;
+                let mut jobs = [
+                    RowsJob { weight: &weights[0], bias: Some(&bias), rows: Some(&list), out },
+                    RowsJob { weight: &weights[1], bias: None, rows: Some(&list), out: second },
+                ];
+                cpu.matmul_rows(&mut jobs, &x, tokens);
+                let mut row = vec![0.0; cols];
+                for (weight, bias, out) in [(&weights[0], Some(&bias), &outs[0]), (&weights[1], None, &outs[1])] {
+                    for (at, r) in list.iter().enumerate() {
+                        weight.dequantise_row(*r as usize, &mut row);
+                        for t in 0..tokens {
+                            let x = &x[t * cols..][..cols];
+                            let exact: f64 = row.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum();
+                            let exact = exact + bias.map_or(0.0, |bias| f64::from(bias[*r as usize]));
+                            let got = f64::from(out[t * list.len() + at]);
+                            let allowed = tolerance(cpu.codes_of(weight).is_some(), &row, x) + 1e-5;
+                            prop_assert!((got - exact).abs() <= allowed, "{} row {}: {} is not {}", weight.ty(), r, got, exact);
+                        }
+                    }
+                }
+                let all = outs.concat();
+                match &first {
+                    Some((isa, activations, other)) if (*isa, *activations) == (cpu.isa(), cpu.activations()) => {
+                        prop_assert_eq!(&all, other, "threads matter");
+                    }
+                    _ => first = Some((cpu.isa(), cpu.activations(), all)),
+                }
+            }
+        }
+
+        #[test]
+        fn accumulate_rows_agrees_with_f64(
+            at in 0..TYPES.len(), n in 0usize..300, n_ff in 1usize..700, tokens in prop_oneof![Just(1usize), 2usize..9],
+            density in prop_oneof![Just(0.0), Just(1.0), 0.0..1.0], seed: u64,
+        ) {
+            let rng = &mut StdRng::seed_from_u64(seed);
+            let d = columns(TYPES[at], n);
+            let weight = random_matrix(TYPES[at], n_ff, d, rng);
+            let list = some_rows(n_ff, density, rng);
+            // Some selected rows have an activation of zero.
+            let mut a = random_activations(tokens * list.len(), rng);
+            a.iter_mut().for_each(|a| *a = if rng.random_bool(0.2) { 0.0 } else { *a });
+            let before = random_activations(tokens * d, rng);
+            let mut want: Vec<f64> = before.iter().map(|x| f64::from(*x)).collect();
+            let mut magnitude = vec![1f64; tokens * d];
+            let mut row = vec![0.0; d];
+            for (k, r) in list.iter().enumerate() {
+                weight.dequantise_row(*r as usize, &mut row);
+                for t in 0..tokens {
+                    for (c, w) in row.iter().enumerate() {
+                        let product = f64::from(*w) * f64::from(a[t * list.len() + k]);
+                        want[t * d + c] += product;
+                        magnitude[t * d + c] += product.abs();
+                    }
+                }
+            }
+            let mut first: Option<(Isa, Vec<f32>)> = None;
+            for cpu in every_cpu() {
+                let mut out = before.clone();
+                cpu.accumulate_rows(&weight, &list, &a, tokens, &mut out);
+                for (i, got) in out.iter().enumerate() {
+                    let error = (f64::from(*got) - want[i]).abs();
+                    prop_assert!(error <= 1e-5 * magnitude[i], "{}: {} is not {}", i, got, want[i]);
+                }
+                match &first {
+                    Some((isa, other)) if *isa == cpu.isa() => prop_assert_eq!(&out, other, "threads matter"),
+                    _ => first = Some((cpu.isa(), out)),
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        /// A product of several jobs equals the products of each job and of each row alone.
+        #[test]
+        fn matmul_rows_of_several_jobs_equals_each_job_alone(
+            types in prop::collection::vec(0..TYPES.len(), 1..6), n in 0usize..300, n_ff in 1usize..200,
+            density in prop_oneof![Just(0.0), Just(1.0), 0.0..1.0], seed: u64,
+        ) {
+            let rng = &mut StdRng::seed_from_u64(seed);
+            let block = types.iter().map(|ty| TYPES[*ty].block_len()).max().unwrap();
+            let d = (1 + n).next_multiple_of(block);
+            let weights: Vec<Matrix> = types.iter().map(|ty| random_matrix(TYPES[*ty], n_ff, d, rng)).collect();
+            let lists: Vec<Option<Vec<u32>>> =
+                (0..weights.len()).map(|at| (at != 1).then(|| some_rows(n_ff, density, rng))).collect();
+            let len = |list: &Option<Vec<u32>>| list.as_ref().map_or(n_ff, Vec::len);
+            let a: Vec<Vec<f32>> = lists.iter().map(|list| random_activations(len(list), rng)).collect();
+            let x = random_activations(d, rng);
+            for cpu in every_cpu() {
+                // Products, some of whole matrices.
+                let mut outs: Vec<Vec<f32>> = lists.iter().map(|list| vec![f32::NAN; len(list)]).collect();
+                let jobs = weights.iter().zip(&lists).zip(&mut outs);
+                let mut jobs: Vec<_> = jobs
+                    .map(|((weight, rows), out)| RowsJob { weight, bias: None, rows: rows.as_deref(), out })
+                    .collect();
+                cpu.matmul_rows(&mut jobs, &x, 1);
+                for ((weight, list), out) in weights.iter().zip(&lists).zip(&outs) {
+                    let mut all = vec![f32::NAN; n_ff];
+                    cpu.matmul(&mut [crate::MatmulJob { weight, bias: None, out: &mut all }], &x, 1);
+                    let wanted: Vec<f32> = match list {
+                        Some(list) => list.iter().map(|row| all[*row as usize]).collect(),
+                        None => all,
+                    };
+                    prop_assert_eq!(out, &wanted);
+                }
+                // Sums.
+                let before = random_activations(d, rng);
+                let mut outs = vec![before.clone(); weights.len()];
+                let sums = weights.iter().zip(&lists).zip(&a).zip(&mut outs);
+                let mut sums: Vec<_> = sums
+                    .map(|(((weight, rows), a), out)| RowSum { weight, rows: rows.as_deref(), a, out })
+                    .collect();
+                cpu.accumulate_sums(&mut sums);
+                let mut row = vec![0.0; d];
+                for (((weight, list), a), out) in weights.iter().zip(&lists).zip(&a).zip(&outs) {
+                    let (mut want, mut magnitude) =
+                        (before.iter().map(|x| f64::from(*x)).collect::<Vec<_>>(), vec![1f64; d]);
+                    for (k, a) in a.iter().enumerate() {
+                        weight.dequantise_row(list.as_ref().map_or(k, |list| list[k] as usize), &mut row);
+                        for (c, w) in row.iter().enumerate() {
+                            let product = f64::from(*w) * f64::from(*a);
+                            want[c] += product;
+                            magnitude[c] += product.abs();
+                        }
+                    }
+                    for (i, got) in out.iter().enumerate() {
+                        let error = (f64::from(*got) - want[i]).abs();
+                        prop_assert!(error <= 1e-5 * magnitude[i], "{}: {} is not {}", i, got, want[i]);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn prefetch_distance_reaches_the_rows_to_come() {
+        let weight =
+            random_matrix(thermocline_formats::quant::TensorType::F32, 40, 1024, &mut StdRng::seed_from_u64(1));
+        let list: Vec<u32> = (0..20).map(|i| 2 * i).collect();
+        let row = |at: usize| list[at] as usize;
+        // Two rows of 4 KiB are 8 KiB; they lie twice as far apart.
+        assert_eq!(prefetch_distance(&weight, 3, list.len(), 1, row), 4 * 4096);
+        assert_eq!(prefetch_distance(&weight, 3, list.len(), 3, row), 6 * 4096);
+        assert_eq!(prefetch_distance(&weight, 18, list.len(), 1, row), 0);
+        let backwards = |at: usize| 39 - at;
+        assert_eq!(prefetch_distance(&weight, 0, 40, 1, backwards), -2 * 4096);
+    }
+}

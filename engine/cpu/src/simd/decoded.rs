@@ -1,0 +1,168 @@
+//! Quantised weights against activations that stay floats: blocks are decoded to codes, which are multiplied as floats.
+//! Written once over [`Vector`]; what differs between instruction sets is how [`Kernels::unpack`] decodes.
+
+use super::{
+    Kernels,
+    portable::rows,
+    vector::{Kernel, Vector, dispatch},
+};
+use crate::Isa;
+use thermocline_formats::quant::{BlockType, Encoding, Grouping, UNPACK_STEP as STEP, UnpackedMut, f16_at};
+
+/// Codes, scales and minima of [`STEP`] elements.
+struct Decoded {
+    codes: [i8; STEP],
+    scales: [f32; STEP / 16],
+    mins: [f32; STEP / 16],
+}
+
+impl Decoded {
+    const EMPTY: Decoded = Decoded { codes: [0; STEP], scales: [0.0; STEP / 16], mins: [0.0; STEP / 16] };
+
+    /// Codes of each group with its scale and minimum, of the `n` elements in `src`.
+    #[inline(always)]
+    fn groups<const LEN: usize>(
+        &mut self,
+        kernels: &dyn Kernels,
+        ty: BlockType,
+        src: &[u8],
+        n: usize,
+    ) -> impl Iterator<Item = (&[i8; LEN], f32, f32)> {
+        let to = UnpackedMut { codes: &mut self.codes[..n], scales: &mut self.scales, mins: &mut self.mins };
+        kernels.unpack(ty, src, to);
+        let groups = self.codes[..n].as_chunks::<LEN>().0.iter();
+        groups.zip(self.scales.iter().zip(&self.mins)).map(|(codes, (scale, min))| (codes, *scale, *min))
+    }
+}
+
+/// `out[r] = W[r] . x` for `out.len()` rows of a quantised type.
+pub(super) fn dot(
+    isa: Isa,
+    kernels: &dyn Kernels,
+    ty: BlockType,
+    weights: &[u8],
+    x: &[f32],
+    ahead: isize,
+    out: &mut [f32],
+) {
+    for (row, out) in rows(Encoding::Blocks(ty), weights, x.len(), out) {
+        [*out] = dot_tokens(isa, kernels, ty, row, [x], ahead);
+    }
+}
+
+/// `row . x[t]` for a row of a quantised type.
+pub(super) fn dot_tokens<const N: usize>(
+    isa: Isa,
+    kernels: &dyn Kernels,
+    ty: BlockType,
+    row: &[u8],
+    x: [&[f32]; N],
+    ahead: isize,
+) -> [f32; N] {
+    match ty.format().grouping {
+        Grouping { len: 32, minima: true, .. } => dispatch(isa, Dot::<32, true, N> { kernels, ty, row, x, ahead }),
+        Grouping { len: 32, .. } => dispatch(isa, Dot::<32, false, N> { kernels, ty, row, x, ahead }),
+        Grouping { minima: true, .. } => dispatch(isa, Dot::<16, true, N> { kernels, ty, row, x, ahead }),
+        Grouping { .. } => dispatch(isa, Dot::<16, false, N> { kernels, ty, row, x, ahead }),
+    }
+}
+
+struct Dot<'a, const LEN: usize, const MINIMA: bool, const N: usize> {
+    kernels: &'a dyn Kernels,
+    ty: BlockType,
+    row: &'a [u8],
+    x: [&'a [f32]; N],
+    ahead: isize,
+}
+
+impl<const LEN: usize, const MINIMA: bool, const N: usize> Kernel for Dot<'_, LEN, MINIMA, N> {
+    type Output = [f32; N];
+
+    /// Codes are widened once for all tokens; each token's sums have the order that they have alone.
+    #[inline(always)]
+    fn run<V: Vector>(self, v: V) -> [f32; N] {
+        let Dot { kernels, ty, row, x, ahead } = self;
+        let step_bytes = STEP / ty.format().len * ty.format().bytes;
+        let mut decoded = Decoded::EMPTY;
+        let mut acc = [[v.splat(0.0); 4]; N];
+        for (step, src) in row.chunks(step_bytes).enumerate() {
+            v.prefetch(src, ahead);
+            let x = x.map(|x| &x[step * STEP..x.len().min((step + 1) * STEP)]);
+            let groups = decoded.groups::<LEN>(kernels, ty, src, x[0].len());
+            let x = x.map(|x| x.as_chunks::<LEN>().0);
+            for (at, (codes, scale, min)) in groups.enumerate() {
+                let first = v.load_i8(codes);
+                let mut sums: [V::F; N] = std::array::from_fn(|token| v.mul(first, v.load(&x[token][at])));
+                let mut plain: [V::F; N] = std::array::from_fn(|token| v.load(&x[token][at]));
+                for k in (V::LANES..LEN).step_by(V::LANES) {
+                    let codes = v.load_i8(&codes[k..]);
+                    for token in 0..N {
+                        let x = v.load(&x[token][at][k..]);
+                        sums[token] = v.mul_add(codes, x, sums[token]);
+                        plain[token] = v.add(plain[token], x);
+                    }
+                }
+                for (token, acc) in acc.iter_mut().enumerate() {
+                    acc[at % 2] = v.mul_add(sums[token], v.splat(scale), acc[at % 2]);
+                    if MINIMA {
+                        acc[2 + at % 2] = v.mul_add(plain[token], v.splat(min), acc[2 + at % 2]);
+                    }
+                }
+            }
+        }
+        acc.map(|acc| v.sum(v.add(v.add(acc[0], acc[1]), v.add(acc[2], acc[3]))))
+    }
+}
+
+/// Decodes whole blocks of a quantised type to `w = scale * code + min`.
+pub(super) fn widen(isa: Isa, kernels: &dyn Kernels, ty: BlockType, src: &[u8], dst: &mut [f32]) {
+    let format = ty.format();
+    assert_eq!(Some(src.len()), format.ty.row_bytes(dst.len()), "{} row of {}", format.ty, dst.len());
+    match format.grouping.len {
+        _ if ty == BlockType::Q8_0 => dispatch(isa, WidenBytes { src, dst }),
+        32 => dispatch(isa, Widen::<32>(kernels, ty, src, dst)),
+        _ => dispatch(isa, Widen::<16>(kernels, ty, src, dst)),
+    }
+}
+
+struct Widen<'a, const LEN: usize>(&'a dyn Kernels, BlockType, &'a [u8], &'a mut [f32]);
+
+impl<const LEN: usize> Kernel for Widen<'_, LEN> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self, v: V) {
+        let Widen(kernels, ty, src, dst) = self;
+        let step_bytes = STEP / ty.format().len * ty.format().bytes;
+        let mut decoded = Decoded::EMPTY;
+        for (src, dst) in src.chunks(step_bytes).zip(dst.chunks_mut(STEP)) {
+            let groups = decoded.groups::<LEN>(kernels, ty, src, dst.len());
+            for ((codes, scale, min), dst) in groups.zip(dst.as_chunks_mut::<LEN>().0) {
+                let (scale, min) = (v.splat(scale), v.splat(min));
+                for k in (0..LEN).step_by(V::LANES) {
+                    v.store(&mut dst[k..], v.mul_add(v.load_i8(&codes[k..]), scale, min));
+                }
+            }
+        }
+    }
+}
+
+/// Decodes blocks of Q8_0, whose codes are bytes as they are.
+struct WidenBytes<'a> {
+    src: &'a [u8],
+    dst: &'a mut [f32],
+}
+
+impl Kernel for WidenBytes<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self, v: V) {
+        for (block, dst) in self.src.as_chunks::<34>().0.iter().zip(self.dst.as_chunks_mut::<32>().0) {
+            let (codes, scale) = (bytemuck::cast_slice(&block[2..]), v.splat(f16_at(block, 0)));
+            for k in (0..32).step_by(V::LANES) {
+                v.store(&mut dst[k..], v.mul(v.load_i8(&codes[k..]), scale));
+            }
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! Kernels, one table per instruction set, chosen once.
+//!
+//! Weights are read in their file type. For quantised types activations may be rounded to 8 bits in blocks of 32 (32
+//! rather than 256 wide scales: an outlier only spoils its own block): products are then exact integer arithmetic within
+//! a group of weights that share a scale, and [`sum_order`] is the order in which groups are summed. Otherwise, and for float
+//! types, activations are f32. There are two shapes of kernel:
+//!
+//! - *dot*: rows of weights against one activation vector, for decoding. Bound by memory.
+//! - *panel*: a few rows, decoded once, against a tile of tokens. Bound by arithmetic where tokens are many.
+//!
+//! [`vector`] is what the operations between products are written in.
+//!
+//! [`scalar`](Scalar) is plain Rust: the oracle, and the path of machines without AVX2 or NEON. Others override it.
+#![allow(unsafe_code)]
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod block_inputs;
+mod decoded;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+mod panel;
+mod portable;
+mod scalar;
+mod sum_order;
+#[cfg(test)]
+pub(crate) mod tests;
+pub(crate) mod vector;
+
+use std::fmt;
+
+pub(crate) use panel::{MOST_TILE_TOKENS, PANEL_ROWS, PanelSums, RowPanel, TokenChunk, TokenTile};
+pub(crate) use portable::{CodePanel, CodeTile, QuantisedInput, QuantisedInputMut, TILE_TOKENS};
+pub(crate) use sum_order::LINE;
+
+use super::Isa;
+use thermocline_formats::quant::{BlockType, Encoding, UnpackedMut};
+
+/// The kernels of one instruction set.
+///
+/// Slices are checked; a wrong length panics.
+pub(crate) trait Kernels: Send + Sync + fmt::Debug {
+    /// Rows of a panel, codes and floats alike.
+    fn panel_rows(&self) -> usize;
+
+    /// Tokens of a float tile.
+    fn float_tokens(&self) -> usize;
+
+    /// Rounds one activation vector to 8 bits.
+    fn quantise(&self, x: &[f32], row: QuantisedInputMut<'_>);
+
+    /// `out[r] = W[r] . x` for `out.len()` rows of a quantised type, in the order of [`sum_order`].
+    /// While a line of `weights` is read, the one `ahead` bytes behind it is prefetched.
+    fn dot_codes(&self, ty: BlockType, weights: &[u8], x: QuantisedInput<'_>, ahead: isize, out: &mut [f32]);
+
+    /// [`Kernels::dot_codes`] for gathered rows.
+    fn dot_gathered(
+        &self,
+        ty: BlockType,
+        rows: &[GatheredRow<'_>; DOT_ROWS],
+        x: QuantisedInput<'_>,
+        out: &mut [f32; DOT_ROWS],
+    ) {
+        one_by_one(self, ty, rows, x, out);
+    }
+
+    /// `out[r] = W[r] . x` for `out.len()` rows of any type; `ahead` as in [`Kernels::dot_codes`].
+    fn dot_floats(&self, ty: Encoding, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]);
+
+    /// `row . x[t]` for a row of any type: for each token with the bits of [`Kernels::dot_floats`].
+    fn dot_floats_tokens(&self, ty: Encoding, row: &[u8], x: [&[f32]; DOT_TOKENS], ahead: isize) -> [f32; DOT_TOKENS] {
+        x.map(|x| {
+            let mut out = [0.0];
+            self.dot_floats(ty, row, x, ahead, &mut out);
+            out[0]
+        })
+    }
+
+    /// Decodes whole blocks to `w = scale * code + min`, exactly.
+    fn unpack(&self, ty: BlockType, src: &[u8], to: UnpackedMut<'_>);
+
+    /// The kernels of tiles where products of several tokens with codes go by them; `None` where they go by [`RowPanel`]s.
+    fn code_tiles(&self) -> Option<&dyn CodeTileKernels> {
+        None
+    }
+
+    /// Decodes a line of [`PANEL_ROWS`] rows, or its part up to the end of the rows. Where it helps, the bytes `ahead`
+    /// bytes behind it are prefetched meanwhile.
+    fn decode_panel(&self, ty: BlockType, rows: &[&[u8]; PANEL_ROWS], ahead: usize, panel: &mut RowPanel) {
+        panel.decode(self, ty, rows, ahead, panel::interleave);
+    }
+
+    /// Adds a panel's products with a tile to `sums`, in the order of [`sum_order`]: with the bits of [`Kernels::dot_codes`].
+    fn panel_products(&self, panel: &RowPanel, x: TokenTile<'_>, sums: &mut [PanelSums]) {
+        panel::products(panel, x, sums);
+    }
+
+    /// Interleaves `panel_rows` rows of floats (`[panel_rows, n]`) into `out` (`[n, panel_rows]`).
+    fn interleave_floats(&self, rows: &[f32], out: &mut [f32]);
+
+    /// Decodes whole blocks of any type to f32.
+    fn widen(&self, ty: Encoding, src: &[u8], dst: &mut [f32]);
+
+    /// `acc[t, r] += sum_k panel[k, r] x[k, t]`; `acc` is `[float_tokens, panel_rows]`.
+    fn tile_floats(&self, panel: &[f32], x: &[f32], acc: &mut [f32]);
+
+    /// `acc += a * w` for rows of any weight type, one after the other; where they come in groups of [`AXPY_ROWS`], a type may
+    /// read and write `acc` once for a group.
+    fn axpy(&self, ty: Encoding, rows: &[ScaledRow<'_>], acc: &mut [f32]);
+
+    /// `acc += W x` for some inputs of a block; `next` is prefetched meanwhile. `acc` is a multiple of [`OUTPUTS`] long.
+    fn add_inputs(&self, inputs: &InputBlock<'_>, _next: Option<&InputBlock<'_>>, acc: &mut [f32]) {
+        portable::add_inputs(inputs, acc);
+    }
+
+    /// The same for codes of 8 bits, `[INPUTS, outputs]` in order: `w = scale * code`.
+    fn add_byte_inputs(&self, inputs: &InputBlock<'_>, _next: Option<&InputBlock<'_>>, acc: &mut [f32]) {
+        portable::add_byte_inputs(inputs, acc);
+    }
+
+    /// The same for nibbles of Q4_K: `w = scale * factor * code - min_scale * min`.
+    fn add_inputs_with_minima(
+        &self,
+        inputs: &InputBlock<'_>,
+        minima: &InputMinima<'_>,
+        _next: Option<&InputBlock<'_>>,
+        acc: &mut [f32],
+    ) {
+        portable::add_inputs_with_minima(inputs, minima, acc);
+    }
+}
+
+/// Kernels of tiles of codes: packed panels of [`Kernels::panel_rows`] rows against [`TILE_TOKENS`] tokens.
+pub(crate) trait CodeTileKernels: Kernels {
+    /// Interleaves [`Kernels::panel_rows`] rows of `codes` (`[panel_rows, n]`) into `out`: `[n / 4, panel_rows, 4]`, or by eights where that is
+    /// what [`CodeTileKernels::tile_codes`] reads.
+    fn interleave(&self, codes: &[i8], out: &mut [i8]);
+
+    /// `bias[group, row] = -128 * sum(codes)` over groups of `len` elements of interleaved codes, or 0 where
+    /// [`CodeTileKernels::tile_codes`] makes activations signed.
+    fn bias(&self, codes: &[i8], len: usize, bias: &mut [i32]);
+
+    /// `acc[t, r] += W[r] . x[t]` for a panel of codes, a line of the row ([`sum_order`]) or its last part; `acc` is
+    /// `[TILE_TOKENS, panel_rows]`.
+    fn tile_codes(&self, panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32]);
+}
+
+/// Parts of the scales of an [`InputBlock`] of Q4_K, one of each for each output.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct InputMinima<'a> {
+    /// Factors of the scales, a byte each.
+    pub factors: &'a [u8],
+    /// Minima, a byte each.
+    pub minima: &'a [u8],
+    /// f16 scales of the minima.
+    pub scales: &'a [u8],
+}
+
+/// Inputs of a block: those whose weights share scales.
+pub(crate) const INPUTS: usize = 32;
+
+/// Outputs whose codes, of one input, are a cache line.
+pub(crate) const OUTPUTS: usize = 128;
+
+/// [`INPUTS`] inputs of an input-major matrix, and which of them are active.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct InputBlock<'a> {
+    /// f16, one for each output.
+    pub scales: &'a [u8],
+    /// `[INPUTS, outputs / 2]` nibbles, 8 too large, in the order of [`position_in_line`].
+    pub codes: &'a [u8],
+    /// Ascending indices of the inputs that are not zero.
+    pub active: &'a [u32],
+    /// All inputs, rounded.
+    pub x: &'a [i8; INPUTS],
+    /// Value of one step of `x`.
+    pub scale: f32,
+    /// `scale * sum(x)`
+    pub sum: f32,
+}
+
+impl InputBlock<'_> {
+    /// Prefetches a part of this block while chunk `at` of `chunks` of the block before it is read: some of its rows, from end to end,
+    /// since memory is quickest in order.
+    #[inline(always)]
+    fn prefetch_part(&self, at: usize, chunks: usize) {
+        let row = self.codes.len() / INPUTS;
+        if let Some(scales) = self.scales.get(2 * at * OUTPUTS..).and_then(<[u8]>::first_chunk::<{ 2 * OUTPUTS }>) {
+            scales.as_chunks::<64>().0.iter().for_each(|line| prefetch(line.as_ptr()));
+        }
+        let first = |at: usize| at * self.active.len() / chunks;
+        for input in &self.active[first(at)..first(at + 1)] {
+            let (lines, _) = self.codes[*input as usize * row..][..row].as_chunks::<64>();
+            lines.iter().for_each(|line| prefetch(line.as_ptr()));
+        }
+    }
+}
+
+/// Byte of a line, and bit in the byte, where the code of one of [`OUTPUTS`] outputs begins: such that four lines interleaved
+/// byte by byte, within 16 bytes at a time, are the outputs in order.
+pub(crate) const fn position_in_line(output: usize) -> (usize, usize) {
+    let (half, output) = (output / 64, output % 64);
+    (output % 16 / 4 * 16 + output / 16 * 4 + output % 4, 4 * half)
+}
+
+/// Rows that [`Kernels::axpy`] adds up together.
+pub(crate) const AXPY_ROWS: usize = 4;
+
+/// One row and its factor: `a * row`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ScaledRow<'a> {
+    /// A row of weights.
+    pub row: &'a [u8],
+    /// The factor.
+    pub a: f32,
+    /// As in [`Kernels::dot_codes`].
+    pub ahead: isize,
+}
+
+/// Work of a kernel on blocks of one type: one arm per type and instruction set, which decodes the codes in registers, serves both.
+enum BlockWork<'a> {
+    /// `out[r] = W[r] . x`, as [`Kernels::dot_codes`].
+    Dot { weights: &'a [u8], x: QuantisedInput<'a>, ahead: isize, out: &'a mut [f32] },
+    /// As [`Kernels::unpack`].
+    Unpack { src: &'a [u8], to: UnpackedMut<'a> },
+}
+
+/// Gathered rows that are multiplied at once.
+pub(crate) const DOT_ROWS: usize = 4;
+
+/// Tokens that a row is multiplied with at once as floats: as many as have their sums in registers.
+pub(crate) const DOT_TOKENS: usize = 3;
+
+/// Panics unless `row` is as long as every token's inputs.
+#[cfg(target_arch = "x86_64")]
+fn check_row(ty: Encoding, row: &[u8], x: &[&[f32]]) {
+    assert!(x.iter().all(|x| ty.row_bytes(x.len()) == Some(row.len())), "{ty} row of as many weights as inputs");
+}
+
+/// A row of a selection, with the distance to the rows that follow.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GatheredRow<'a> {
+    /// The row.
+    pub row: &'a [u8],
+    /// As in [`Kernels::dot_codes`].
+    pub ahead: isize,
+}
+
+/// True if `ty` has a kernel for [`DOT_ROWS`] gathered rows at once; checks their lengths.
+fn takes_gathered_rows(ty: BlockType, rows: &[GatheredRow<'_>; DOT_ROWS], x: QuantisedInput<'_>) -> bool {
+    if ty != BlockType::Q4_0 {
+        return false;
+    }
+    let ty = ty.format().ty;
+    for of in rows {
+        assert_eq!(Some(of.row.len()), ty.row_bytes(x.codes.len()), "{ty} row of {}", x.codes.len());
+    }
+    true
+}
+
+/// [`Kernels::dot_gathered`], one row after the other.
+fn one_by_one<K: Kernels + ?Sized>(
+    kernels: &K,
+    ty: BlockType,
+    rows: &[GatheredRow<'_>; DOT_ROWS],
+    x: QuantisedInput<'_>,
+    out: &mut [f32; DOT_ROWS],
+) {
+    for (of, out) in rows.iter().zip(out) {
+        kernels.dot_codes(ty, of.row, x, of.ahead, std::slice::from_mut(out));
+    }
+}
+
+/// `N` elements from `at` on.
+#[inline(always)]
+pub(super) fn part<T, const N: usize>(of: &[T], at: usize) -> &[T; N] {
+    match of[at..].first_chunk() {
+        Some(part) => part,
+        None => panic!("{N} elements at {at} of {}", of.len()),
+    }
+}
+
+/// [`part`], mutable.
+#[inline(always)]
+fn part_mut<T, const N: usize>(of: &mut [T], at: usize) -> &mut [T; N] {
+    match of[at..].first_chunk_mut() {
+        Some(part) => part,
+        None => panic!("{N} elements from {at} on"),
+    }
+}
+
+/// Prefetches the line of an address, which need not exist; a hint, and nothing where the instruction set has none.
+#[inline]
+pub fn prefetch(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every such processor has SSE, and a prefetch of any address is harmless.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: a prefetch of any address is harmless.
+    unsafe {
+        std::arch::asm!("prfm pldl1keep, [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = at;
+}
+
+/// Prefetches `bytes`, a hint.
+#[inline]
+pub(crate) fn prefetch_range(bytes: &[u8]) {
+    prefetch_behind([bytes], 0);
+}
+
+/// Prefetches the bytes `ahead` bytes behind each of `rows`, which are equally long and need not have any there; a hint.
+#[inline(always)]
+fn prefetch_behind<const ROWS: usize>(rows: [&[u8]; ROWS], ahead: usize) {
+    let from = rows.map(|row| row.as_ptr().wrapping_add(ahead));
+    let lines = rows.first().map_or(0, |row| row.len().div_ceil(64));
+    #[cfg(target_arch = "x86_64")]
+    prefetch_weights(from.map(<*const u8>::cast), lines);
+    #[cfg(not(target_arch = "x86_64"))]
+    from.iter().for_each(|row| (0..lines).for_each(|line| prefetch(row.wrapping_add(64 * line))));
+}
+
+/// True where weights are prefetched into the second-level cache, false where into the first alone: see [`prefetch_weights`].
+#[cfg(target_arch = "x86_64")]
+static INTO_SECOND_LEVEL: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+
+/// True unless AMD made this processor.
+#[cfg(target_arch = "x86_64")]
+fn prefers_second_level() -> bool {
+    let vendor = std::arch::x86_64::__cpuid(0);
+    let name = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes);
+    ![b"AuthenticAMD", b"HygonGenuine"].iter().any(|amd| name.as_flattened() == amd.as_slice())
+}
+
+/// Prefetches `lines` lines of weights from each address on, which need not exist; a hint.
+///
+/// Intel's first-level cache has lines on their way for at most 16 misses, the second level for 48: by the first alone a core of an
+/// Emerald Rapids reads 8 GB/s, by the second 14. On AMD's Zen 5 the first level is as quick, and leaves the second to activations.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn prefetch_weights<const ROWS: usize>(from: [*const i8; ROWS], lines: usize) {
+    use std::arch::x86_64::{_MM_HINT_NTA, _MM_HINT_T2, _mm_prefetch};
+    // Asked once: a compiler leaves an atomic where it is.
+    let second = INTO_SECOND_LEVEL.load(std::sync::atomic::Ordering::Relaxed);
+    // SAFETY: every such processor has SSE, and a prefetch of any address is harmless.
+    unsafe {
+        if second {
+            for line in 0..lines {
+                from.iter().for_each(|row| _mm_prefetch::<_MM_HINT_T2>(row.wrapping_add(64 * line)));
+            }
+        } else {
+            for line in 0..lines {
+                from.iter().for_each(|row| _mm_prefetch::<_MM_HINT_NTA>(row.wrapping_add(64 * line)));
+            }
+        }
+    }
+}
+
+/// The table of `isa`, which the caller took from [`Isa::choose`]: the machine has it.
+pub(crate) fn kernels(isa: Isa) -> &'static dyn Kernels {
+    #[cfg(target_arch = "x86_64")]
+    INTO_SECOND_LEVEL.store(prefers_second_level(), std::sync::atomic::Ordering::Relaxed);
+    match isa {
+        Isa::Scalar => &scalar::Scalar,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 | Isa::AvxVnni => avx2::table(isa).unwrap_or(&scalar::Scalar),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => avx512::table().unwrap_or(&scalar::Scalar),
+        #[cfg(not(target_arch = "x86_64"))]
+        Isa::Avx2 | Isa::AvxVnni | Isa::Avx512 => &scalar::Scalar,
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon | Isa::NeonDot | Isa::NeonI8mm => neon::table(isa).unwrap_or(&scalar::Scalar),
+        #[cfg(not(target_arch = "aarch64"))]
+        Isa::Neon | Isa::NeonDot | Isa::NeonI8mm => &scalar::Scalar,
+    }
+}

@@ -1,0 +1,156 @@
+//! [`Checkpoint`]: metadata and tensors of a file, whatever its container.
+
+use std::{collections::HashMap, path::PathBuf, sync::Arc};
+
+use super::{MappedFile, Metadata, Tensor};
+use thermocline_base::error::{Error, Location, Result};
+
+/// The container a checkpoint was read from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Container {
+    /// GGUF of this version.
+    Gguf(u32),
+    /// PowerInfer's GGUF (magic `PWRI`).
+    PowerInfer(u32),
+    /// A Hugging Face folder (`config.json`, safetensors).
+    HuggingFace,
+}
+
+/// Source of a checkpoint's tokenizer.
+#[derive(Debug, Clone)]
+pub enum TokenizerSource {
+    /// In the metadata, under `tokenizer.*`.
+    Metadata,
+    /// In a Hugging Face folder.
+    HuggingFace {
+        /// Text of `tokenizer.json`.
+        tokenizer_json: String,
+        /// Parsed `tokenizer_config.json`, or null.
+        tokenizer_config: serde_json::Value,
+    },
+}
+
+/// Metadata under GGUF's key names and tensors under GGUF's tensor names, whatever the container was.
+#[derive(Debug, Clone)]
+pub struct Checkpoint {
+    /// The file (the first one, when split) or folder.
+    pub path: PathBuf,
+    /// Container it was read from.
+    pub container: Container,
+    /// Key-value pairs.
+    pub metadata: Metadata,
+    /// Source of its tokenizer.
+    pub tokenizer: TokenizerSource,
+    /// In a Hugging Face folder: names of the files that the weights are in.
+    pub weights: Vec<String>,
+    tensors: Vec<Tensor>,
+    unused: Vec<Tensor>,
+    index: HashMap<String, usize>,
+    files: MappedFiles,
+}
+
+/// The mapped files that tensors are read from, each once.
+#[derive(Debug, Clone, Default)]
+pub struct MappedFiles(Vec<Arc<MappedFile>>);
+
+impl MappedFiles {
+    /// The files of `tensors`.
+    pub fn of<'t>(tensors: impl IntoIterator<Item = &'t Tensor>) -> Self {
+        let mut files = MappedFiles::default();
+        tensors.into_iter().filter_map(|tensor| tensor.data.file()).for_each(|file| files.add(file));
+        files
+    }
+
+    fn add(&mut self, file: &Arc<MappedFile>) {
+        // Tensors of one file follow each other.
+        if !self.0.iter().rev().any(|known| Arc::ptr_eq(known, file)) {
+            self.0.push(Arc::clone(file));
+        }
+    }
+
+    /// Checks that all of them are still there.
+    ///
+    /// # Errors
+    /// [`Error::FileLost`] for the first that is not.
+    pub fn check(&self) -> Result<()> {
+        self.0.iter().try_for_each(|file| file.check())
+    }
+}
+
+impl Checkpoint {
+    /// Joins the parts; a tensor name that occurs twice is an error.
+    pub fn new(
+        path: PathBuf,
+        container: Container,
+        metadata: Metadata,
+        tokenizer: TokenizerSource,
+        tensors: Vec<Tensor>,
+    ) -> Result<Self> {
+        let index = index(&tensors).map_err(|twice| {
+            Error::malformed(&path, Location::Tensor(twice), "unique tensor names", "the name twice")
+        })?;
+        let files = MappedFiles::of(&tensors);
+        let (weights, unused) = (Vec::new(), Vec::new());
+        Ok(Checkpoint { path, container, metadata, tokenizer, weights, tensors, unused, index, files })
+    }
+
+    /// The mapped files that its tensors, and those added to a model later, are read from.
+    pub fn files(&self) -> &MappedFiles {
+        &self.files
+    }
+
+    /// Adds a file of a sidecar to those that [`Checkpoint::files`] has.
+    pub fn add_file(&mut self, file: &Arc<MappedFile>) {
+        self.files.add(file);
+    }
+
+    /// Adds `tensors` to the unused ones, under the names that the file has for them.
+    pub fn add_unused(&mut self, tensors: impl IntoIterator<Item = Tensor>) {
+        self.unused.extend(tensors);
+    }
+
+    /// Takes the tensors for whose names `is_used` is false to the unused ones.
+    pub fn set_aside(&mut self, is_used: impl Fn(&str) -> bool) {
+        let (used, unused) = std::mem::take(&mut self.tensors).into_iter().partition(|tensor| is_used(&tensor.name));
+        self.tensors = used;
+        self.unused.extend::<Vec<Tensor>>(unused);
+        self.index = index(&self.tensors).unwrap_or_default();
+    }
+
+    /// Tensors of the file that the model has no use for, in file order; none before a model was made of the checkpoint, but for those
+    /// of a folder that have no GGUF name.
+    pub fn unused(&self) -> &[Tensor] {
+        &self.unused
+    }
+
+    /// The tensors in file order, without unused ones.
+    pub fn tensors(&self) -> &[Tensor] {
+        &self.tensors
+    }
+
+    /// The tensor called `name`.
+    pub fn tensor(&self, name: &str) -> Option<&Tensor> {
+        self.index.get(name).map(|&at| &self.tensors[at])
+    }
+
+    /// The tensors in file order, without the rest.
+    pub fn into_tensors(self) -> Vec<Tensor> {
+        self.tensors
+    }
+
+    /// Bytes of all tensors together, without unused ones.
+    pub fn tensor_bytes(&self) -> u64 {
+        self.tensors.iter().map(|tensor| tensor.data.len() as u64).sum()
+    }
+}
+
+/// Places of tensors by name; a name that occurs twice is the error.
+fn index(tensors: &[Tensor]) -> Result<HashMap<String, usize>, String> {
+    let mut index = HashMap::with_capacity(tensors.len());
+    for (at, tensor) in tensors.iter().enumerate() {
+        if index.insert(tensor.name.clone(), at).is_some() {
+            return Err(tensor.name.clone());
+        }
+    }
+    Ok(index)
+}

@@ -1,0 +1,68 @@
+//! The first 24 bytes: magic, version, number of tensors, number of key-value pairs.
+
+use super::cursor::Cursor;
+use crate::format::Container;
+use thermocline_base::error::Result;
+
+/// `GGUF`, llama.cpp's magic.
+pub(crate) const GGUF_MAGIC: [u8; 4] = *b"GGUF";
+/// `PWRI`, which PowerInfer writes over it.
+pub(crate) const POWERINFER_MAGIC: [u8; 4] = *b"PWRI";
+
+/// Fewest bytes a key-value pair takes: key length, a one-byte key, value type, a one-byte value.
+const LEAST_PAIR_BYTES: u64 = 8 + 1 + 4 + 1;
+/// Fewest bytes a tensor description takes: name length, a one-byte name, number of dimensions, one dimension, type,
+/// offset.
+const LEAST_TENSOR_BYTES: u64 = 8 + 1 + 4 + 8 + 4 + 8;
+
+/// A checked header.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Header {
+    pub(super) container: Container,
+    pub(super) tensors: usize,
+    pub(super) pairs: usize,
+}
+
+impl Header {
+    pub fn read(cursor: &mut Cursor<'_>) -> Result<Self> {
+        let magic = cursor.take(4, format_args!("magic"))?;
+        let container: fn(u32) -> Container = match magic {
+            magic if *magic == GGUF_MAGIC => Container::Gguf,
+            magic if *magic == POWERINFER_MAGIC => Container::PowerInfer,
+            _ => {
+                let got = format!("`{}`", magic.escape_ascii());
+                return Err(cursor.error_at(0, format_args!("magic"), "`GGUF` or `PWRI`", got));
+            }
+        };
+        let version = cursor.u32(format_args!("version"))?;
+        if !matches!(version, 2 | 3) {
+            let swapped = version.swap_bytes();
+            let (expected, got) = match swapped {
+                1..=3 => ("a little-endian file", format!("a big-endian one of version {swapped}")),
+                _ => ("version 2 or 3", version.to_string()),
+            };
+            return Err(cursor.error_at(4, format_args!("version"), expected, got));
+        }
+        // Both counts are checked against what follows both of them; the first is only checked better by the second.
+        let tensors = cursor.count(LEAST_TENSOR_BYTES, format_args!("tensor count"))?;
+        let pairs = cursor.count(LEAST_PAIR_BYTES, format_args!("key-value count"))?;
+        Ok(Header { container: container(version), tensors, pairs })
+    }
+
+    /// Appends the header of a file; `None` for a container that is not a GGUF.
+    pub fn write(&self, out: &mut Vec<u8>) -> Option<()> {
+        let (magic, version) = match self.container {
+            Container::Gguf(version) => (GGUF_MAGIC, version),
+            Container::PowerInfer(version) => (POWERINFER_MAGIC, version),
+            Container::HuggingFace => return None,
+        };
+        if !matches!(version, 2 | 3) {
+            return None;
+        }
+        out.extend(magic);
+        out.extend(version.to_le_bytes());
+        out.extend((self.tensors as u64).to_le_bytes());
+        out.extend((self.pairs as u64).to_le_bytes());
+        Some(())
+    }
+}

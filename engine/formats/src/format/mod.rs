@@ -1,0 +1,31 @@
+//! Files people have, as tensors and metadata. GGUF (v2, v3, split), PowerInfer's variant of it and Hugging Face
+//! folders are read by memory map, without copying weights, and every count, length, offset and product is checked
+//! against the file before it is used. Whatever the container, what comes out is a [`Checkpoint`]: metadata under
+//! GGUF's key names and tensors under GGUF's tensor names.
+
+mod blank;
+mod byte_range;
+mod bytes;
+mod checkpoint;
+pub mod gguf;
+mod hf;
+mod mapped_file;
+mod matrix;
+mod metadata;
+mod mmap;
+mod open;
+pub mod powerinfer;
+mod safetensors;
+mod tensor;
+
+pub use blank::Blank;
+pub use bytes::Bytes;
+pub use checkpoint::{Checkpoint, Container, MappedFiles, TokenizerSource};
+pub use hf::HfFolder;
+pub use mapped_file::MappedFile;
+pub use matrix::Matrix;
+pub use metadata::{Array, Metadata, Value};
+pub use mmap::anonymous;
+pub use mmap::{ReadMode, survive_lost_files};
+pub use open::{Opened, open};
+pub use tensor::Tensor;

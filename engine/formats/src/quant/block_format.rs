@@ -1,0 +1,128 @@
+//! A block-quantised type as data: the record that each type's file fills in, and walks over rows of blocks.
+
+use thermocline_shaders::WeightType;
+
+use super::TensorType;
+use thermocline_base::error::Result;
+
+/// Encodes whole blocks of numbers and appends them.
+pub type Quantise = fn(&[f32], &mut Vec<u8>);
+
+/// Splits a row of blocks into the GPU's streams `main` and `aux`.
+pub type Repack = fn(&[u8], &mut [u8], &mut [u8]) -> Result<()>;
+
+/// All that the engine knows of a block-quantised type. Weights are `w = scale * code + min`.
+#[derive(Debug)]
+pub struct BlockFormat {
+    /// The type in files.
+    pub ty: TensorType,
+    /// Elements of a block.
+    pub len: usize,
+    /// Bytes of a block.
+    pub bytes: usize,
+    /// The groups of elements that share a scale.
+    pub grouping: Grouping,
+    /// Decodes whole blocks, exactly.
+    pub unpack: fn(&[u8], UnpackedMut<'_>),
+    /// Appends the blocks of whole blocks of numbers; `None` for types that are only read.
+    pub quantise: Option<Quantise>,
+    /// The encoding on the GPU.
+    pub device: DeviceFormat,
+}
+
+/// Groups of elements that share a scale.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grouping {
+    /// Elements per scale: 16 or 32.
+    pub len: usize,
+    /// Groups have a minimum.
+    pub minima: bool,
+    /// The lowest code.
+    pub lowest: i8,
+    /// The highest code.
+    pub highest: i8,
+}
+
+impl Grouping {
+    /// True if codes leave `-32..=32`.
+    pub fn is_wide(&self) -> bool {
+        self.lowest < -32 || self.highest > 32
+    }
+}
+
+/// A type's encoding on the GPU.
+#[derive(Debug)]
+pub struct DeviceFormat {
+    /// The encoding its kernels read.
+    pub ty: WeightType,
+    /// Splits a row of blocks into the streams `main` and `aux` of [`WeightType`]; writes all of both.
+    pub repack: Repack,
+}
+
+/// Room for the decoded elements of whole blocks.
+#[derive(Debug)]
+pub struct UnpackedMut<'a> {
+    /// `[n]`, the codes.
+    pub codes: &'a mut [i8],
+    /// `[n / group]` or longer.
+    pub scales: &'a mut [f32],
+    /// `[n / group]` or longer, or empty for a type without minima.
+    pub mins: &'a mut [f32],
+}
+
+/// Unpacks blocks of 32: `block(bytes, codes)` returns scale and minimum.
+#[inline(always)]
+pub fn unpack_32<const BYTES: usize>(
+    src: &[u8],
+    to: UnpackedMut<'_>,
+    block: impl Fn(&[u8; BYTES], &mut [i8; 32]) -> (f32, f32),
+) {
+    let blocks = src.as_chunks::<BYTES>().0.iter().zip(to.codes.as_chunks_mut::<32>().0);
+    for (at, (bytes, codes)) in blocks.enumerate() {
+        let (scale, min) = block(bytes, codes);
+        to.scales[at] = scale;
+        if let Some(slot) = to.mins.get_mut(at) {
+            *slot = min;
+        }
+    }
+}
+
+/// Unpacks blocks of 256 with `GROUPS` groups: `block(bytes, codes, scales, mins)`.
+#[inline(always)]
+pub fn unpack_256<const BYTES: usize, const GROUPS: usize>(
+    src: &[u8],
+    to: UnpackedMut<'_>,
+    block: impl Fn(&[u8; BYTES], &mut [i8; 256], &mut [f32; GROUPS], &mut [f32; GROUPS]),
+) {
+    let mut none = [0.0; GROUPS];
+    let blocks = src.as_chunks::<BYTES>().0.iter().zip(to.codes.as_chunks_mut::<256>().0);
+    let scales = to.scales.as_chunks_mut::<GROUPS>().0;
+    let mins = to.mins.as_chunks_mut::<GROUPS>().0;
+    for (at, (bytes, codes)) in blocks.enumerate() {
+        block(bytes, codes, &mut scales[at], mins.get_mut(at).unwrap_or(&mut none));
+    }
+}
+
+/// Unpacks blocks of `LEN` with `GROUPS` groups and no minima: `block(bytes, codes, scales)`.
+#[inline(always)]
+pub(crate) fn unpack_chunks<const BYTES: usize, const LEN: usize, const GROUPS: usize>(
+    src: &[u8],
+    to: UnpackedMut<'_>,
+    block: impl Fn(&[u8; BYTES], &mut [i8; LEN], &mut [f32; GROUPS]),
+) {
+    let blocks = src.as_chunks::<BYTES>().0.iter().zip(to.codes.as_chunks_mut::<LEN>().0);
+    for ((bytes, codes), scales) in blocks.zip(to.scales.as_chunks_mut::<GROUPS>().0) {
+        block(bytes, codes, scales);
+    }
+}
+
+/// Quantises numbers block by block.
+pub(super) fn quantise_blocks<const BYTES: usize, const LEN: usize>(
+    src: &[f32],
+    dst: &mut Vec<u8>,
+    block: fn(&[f32; LEN]) -> [u8; BYTES],
+) {
+    for x in src.as_chunks().0 {
+        dst.extend_from_slice(&block(x));
+    }
+}

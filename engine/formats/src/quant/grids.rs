@@ -1,0 +1,40 @@
+//! Code books of the IQ types, and the signs that belong to their magnitudes: a bit per weight, or seven for eight weights, of which an
+//! even number is negative.
+
+pub use thermocline_shaders::code_books::{IQ1, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS};
+
+/// Eight signs of seven bits: the eighth makes their number even.
+#[inline(always)]
+pub fn even_signs(seven: u32) -> u8 {
+    EVEN_SIGNS[(seven & 127) as usize]
+}
+
+static EVEN_SIGNS: [u8; 128] = {
+    let (mut signs, mut seven) = ([0; 128], 0u8);
+    while seven < 128 {
+        signs[seven as usize] = seven | ((seven.count_ones() & 1) << 7) as u8;
+        seven += 1;
+    }
+    signs
+};
+
+/// Writes magnitudes with their signs: bit `j` of `signs` is set where code `j` is negative.
+#[inline(always)]
+pub(super) fn store_signed<const N: usize>(codes: &mut [i8], magnitudes: &[i8; N], signs: u8) {
+    for (j, (code, magnitude)) in codes.iter_mut().zip(magnitudes).enumerate() {
+        *code = if signs >> j & 1 == 1 { -magnitude } else { *magnitude };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn even_signs_are_even_in_number() {
+        for seven in 0..128 {
+            let signs = even_signs(seven);
+            assert!(signs.count_ones().is_multiple_of(2) && u32::from(signs) & 127 == seven);
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Types of weights. A block-quantised type is one file: layout, tables, decoding to codes and scales, quantisation where this
+//! engine writes it, and its encoding on the GPU, gathered in its `FORMAT` ([`BlockFormat`]). [`TensorType`] lists the types;
+//! [`dequantise`] (the oracle every kernel is tested against), [`quantise`] and [`repack`] walk rows of any of them.
+//!
+//! A new type is a file here, its lines in `tensor_type.rs`, and one arm each in `blocks.rs` of `cpu/simd/avx2`, `avx512` and `neon`,
+//! for which the compiler asks; tests take their types from [`TensorType::ALL`].
+//!
+//! All are exact where the format leaves no choice: the bytes and values are those of the reference implementation, bit for
+//! bit. Where it does leave one (scales of the K types) `fit` minimises the squared error.
+
+mod bf16;
+mod bits;
+mod block_format;
+mod device;
+mod f16;
+mod fit;
+pub mod grids;
+mod i2_s;
+pub mod iq1_m;
+pub mod iq1_s;
+pub mod iq2_s;
+pub mod iq2_xs;
+pub mod iq2_xxs;
+pub mod iq3_s;
+pub mod iq3_xxs;
+pub mod iq4_nl;
+pub mod iq4_xs;
+pub mod k_scales;
+pub mod mxfp4;
+pub mod nvfp4;
+mod q1_0;
+mod q2_0;
+pub mod q2_k;
+pub mod q3_k;
+mod q4_0;
+mod q4_1;
+mod q4_k;
+mod q5_0;
+mod q5_1;
+mod q5_k;
+pub mod q6_k;
+mod q8_0;
+mod round;
+pub mod sample;
+mod tensor_type;
+pub mod tq1_0;
+mod tq2_0;
+
+pub use bits::{f16_at, f16_to_f32};
+pub use block_format::{BlockFormat, DeviceFormat, Grouping, UnpackedMut};
+pub use block_format::{unpack_32, unpack_256};
+pub use device::{device_row_bytes, device_type, repack};
+pub use i2_s::encode_i2_s;
+pub use tensor_type::{BlockType, Encoding, FloatType, TensorType};
+
+use thermocline_base::error::{Error, Result};
+
+/// Elements that are unpacked at a time: a multiple of every block's.
+pub const UNPACK_STEP: usize = 256;
+
+/// Decodes whole blocks of `src` into `dst`. `src` holds exactly `dst.len()` elements.
+///
+/// # Panics
+/// If the lengths disagree or `ty` is not a weight type; both are checked when a tensor is loaded.
+pub fn dequantise(ty: TensorType, src: &[u8], dst: &mut [f32]) {
+    assert_eq!(Some(src.len()), ty.row_bytes(dst.len()), "{ty} row of {} elements", dst.len());
+    match ty.encoding() {
+        Some(Encoding::Float(FloatType::F32)) => {
+            for (out, bytes) in dst.iter_mut().zip(src.as_chunks::<4>().0) {
+                *out = f32::from_le_bytes(*bytes);
+            }
+        }
+        Some(Encoding::Float(FloatType::F16)) => f16::dequantise(src, dst),
+        Some(Encoding::Float(FloatType::BF16)) => bf16::dequantise(src, dst),
+        Some(Encoding::Blocks(ty)) => match ty.format().grouping {
+            Grouping { len: 16, minima: false, .. } => dequantise_blocks::<16, false>(ty.format(), src, dst),
+            Grouping { len: 16, minima: true, .. } => dequantise_blocks::<16, true>(ty.format(), src, dst),
+            Grouping { minima: false, .. } => dequantise_blocks::<32, false>(ty.format(), src, dst),
+            Grouping { minima: true, .. } => dequantise_blocks::<32, true>(ty.format(), src, dst),
+        },
+        None => panic!("{ty} is not a weight type"),
+    }
+}
+
+/// `scale * code`, and `+ min` where the type has minima, of groups of `LEN` elements.
+fn dequantise_blocks<const LEN: usize, const MINIMA: bool>(format: &BlockFormat, src: &[u8], dst: &mut [f32]) {
+    let (mut codes, mut scales, mut mins) = ([0; UNPACK_STEP], [0.0; UNPACK_STEP / 16], [0.0; UNPACK_STEP / 16]);
+    for (src, dst) in src.chunks(UNPACK_STEP / format.len * format.bytes).zip(dst.chunks_mut(UNPACK_STEP)) {
+        let codes = &mut codes[..dst.len()];
+        (format.unpack)(src, UnpackedMut { codes, scales: &mut scales, mins: &mut mins });
+        let groups = codes.as_chunks::<LEN>().0.iter().zip(dst.as_chunks_mut::<LEN>().0);
+        for ((codes, dst), (scale, min)) in groups.zip(scales.iter().zip(&mins)) {
+            for (out, code) in dst.iter_mut().zip(codes) {
+                let x = scale * f32::from(*code);
+                *out = if MINIMA { x + min } else { x };
+            }
+        }
+    }
+}
+
+/// Types [`quantise`] writes.
+pub const QUANTISABLE: [TensorType; 15] = {
+    use TensorType::*;
+    [F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, TQ1_0, TQ2_0, MXFP4, Q1_0]
+};
+
+/// Fails to compile where [`QUANTISABLE`] leaves out a type whose file has a quantisation.
+const _: () = {
+    let (mut at, mut written) = (0, 0);
+    while at < TensorType::ALL.len() {
+        written += match TensorType::ALL[at].encoding() {
+            Some(Encoding::Blocks(ty)) => ty.format().quantise.is_some() as usize,
+            Some(Encoding::Float(_)) => 1,
+            None => 0,
+        };
+        at += 1;
+    }
+    assert!(written == QUANTISABLE.len());
+};
+
+/// Appends the blocks of `src` to `dst`; `src` is a whole number of blocks. Rows are independent, so callers may
+/// split a matrix over threads.
+///
+/// # Errors
+/// [`Error::Unsupported`] for a type outside [`QUANTISABLE`], [`Error::Invalid`] for a length that is not a whole number
+/// of blocks and for values the type cannot hold: NaN, infinities, and magnitudes beyond the range of F16 in every type
+/// that stores F16 numbers. `dst` is then unchanged.
+pub fn quantise(ty: TensorType, src: &[f32], dst: &mut Vec<u8>) -> Result<()> {
+    type Quantise = fn(&[f32], &mut Vec<u8>);
+    let Some(bytes) = ty.row_bytes(src.len()) else {
+        return Err(Error::invalid("elements of a row", format!("a multiple of {} ({ty})", ty.block_len()), src.len()));
+    };
+    let (quantise, limit): (Option<Quantise>, f32) = match ty.encoding() {
+        Some(Encoding::Float(FloatType::F32)) => (Some(f32_bytes), f32::MAX),
+        Some(Encoding::Float(FloatType::F16)) => (Some(f16::quantise), half::f16::MAX.to_f32()),
+        Some(Encoding::Float(FloatType::BF16)) => (Some(bf16::quantise), half::bf16::MAX.to_f32()),
+        Some(Encoding::Blocks(ty)) => (ty.format().quantise, half::f16::MAX.to_f32()),
+        None => (None, 0.0),
+    };
+    let quantise = quantise.ok_or_else(|| {
+        Error::unsupported("type to quantise to", ty.name(), QUANTISABLE.map(TensorType::name).join(", "))
+    })?;
+    // One pass without branches; the slow search for the culprit runs only when there is one.
+    let holds = src.iter().fold(true, |all, x| all & (x.abs() <= limit));
+    if !holds && let Some((at, x)) = src.iter().enumerate().find(|(_, x)| x.is_nan() || x.abs() > limit) {
+        return Err(Error::invalid(
+            "values to quantise",
+            format!("magnitudes up to {limit:e} ({ty})"),
+            format!("{x} at element {at}"),
+        ));
+    }
+    dst.reserve(bytes);
+    quantise(src, dst);
+    Ok(())
+}
+
+fn f32_bytes(src: &[f32], dst: &mut Vec<u8>) {
+    src.iter().for_each(|x| dst.extend_from_slice(&x.to_le_bytes()));
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,61 @@
+//! Q4_K: 256 elements in 144 bytes, eight sub-blocks of 32. `x = d * scale * q - dmin * min`.
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 0..2 | `d`, F16 |
+//! | 2..4 | `dmin`, F16 |
+//! | 4..16 | scales and mins, 6 bits, see [`k_scales`] |
+//! | 16..144 | `q`, 4 bits: each group of 64 elements has 32 bytes, byte `l` holds element `l` (low) and `l + 32` (high) |
+
+use thermocline_shaders::WeightType;
+
+use super::{
+    BlockFormat, DeviceFormat, Grouping, TensorType,
+    bits::bytes,
+    block_format::{quantise_blocks, unpack_256},
+    fit, k_scales,
+};
+use thermocline_base::error::Result;
+
+pub(super) const FORMAT: BlockFormat = BlockFormat {
+    ty: TensorType::Q4_K,
+    len: 256,
+    bytes: 144,
+    grouping: Grouping { len: 32, minima: true, lowest: 0, highest: 15 },
+    unpack: |src, to| unpack_256(src, to, unpack),
+    quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
+    device: DeviceFormat { ty: WeightType::Q4_K, repack },
+};
+
+#[inline(always)]
+fn unpack(block: &[u8; 144], codes: &mut [i8; 256], scales: &mut [f32; 8], mins: &mut [f32; 8]) {
+    k_scales::unpack_scales(bytes(block, 0), scales, mins);
+    let nibbles: &[u8; 128] = bytes(block, 16);
+    for (group, bytes) in codes.as_chunks_mut::<64>().0.iter_mut().zip(nibbles.as_chunks::<32>().0) {
+        for (l, byte) in bytes.iter().enumerate() {
+            group[l] = (byte & 15) as i8;
+            group[l + 32] = (byte >> 4) as i8;
+        }
+    }
+}
+
+fn quantise(x: &[f32; 256]) -> [u8; 144] {
+    let (header, codes) = fit::affine_block(x, 15);
+    let mut block = [0; 144];
+    block[..16].copy_from_slice(&header);
+    for (group, bytes) in block[16..].as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        for (l, byte) in bytes.iter_mut().enumerate() {
+            *byte = codes[64 * group + l] | codes[64 * group + l + 32] << 4;
+        }
+    }
+    block
+}
+
+fn repack(row: &[u8], main: &mut [u8], aux: &mut [u8]) -> Result<()> {
+    let out = main.as_chunks_mut().0.iter_mut().zip(aux.as_chunks_mut().0);
+    for (block, (main, aux)) in row.as_chunks::<144>().0.iter().zip(out) {
+        *aux = k_scales::device_header(bytes(block, 0));
+        k_scales::device_nibbles(bytes(block, 16), main);
+    }
+    Ok(())
+}

@@ -1,0 +1,58 @@
+//! Activations made ready for a product's kernel: rounded to eight bits for products of integers, scaled for products of halves.
+
+use thermocline_shaders::params;
+
+use super::{Buffer, Gpu, Op, Purpose, Recorder, Usage};
+use thermocline_base::error::Result;
+
+/// One token's activations, rounded to eight bits.
+#[derive(Debug, Clone)]
+pub(super) struct QuantisedActivations {
+    params: params::Quantise,
+    op: Op,
+    /// Nine words a chunk.
+    pub to: Buffer,
+}
+
+impl QuantisedActivations {
+    /// Of the first row of `x`, of so many chunks of 32 columns.
+    pub fn new(gpu: &Gpu, chunks: usize, x: &Buffer) -> Result<Self> {
+        let to =
+            gpu.arena().buffer(Purpose::Scratch, "activations of eight bits", chunks as u64 * 36, Usage::Storage)?;
+        let op = Op::of(gpu, "quantise_q8", 64, &[], &[x, &to])?;
+        let stride = (chunks as u32).next_multiple_of(op.pipeline().workgroup());
+        let params = params::Quantise { chunks: chunks as u32, tokens: 1, x_pitch: 32 * chunks as u32, stride };
+        Ok(QuantisedActivations { params, op, to })
+    }
+
+    /// Records the rounding.
+    pub fn record(&self, recorder: &mut Recorder) {
+        recorder.dispatch(&self.op, &self.params, [self.params.stride / self.op.pipeline().workgroup(), 1, 1]);
+    }
+}
+
+/// Powers of two that bring each token's activations to where halves have all their bits: a half holds no more than 65504, and models
+/// have activations beyond that.
+#[derive(Debug, Clone)]
+pub(super) struct ActivationScales {
+    chunks: u32,
+    op: Op,
+    /// `[tokens, 2]`: the factor on the activations, and its inverse.
+    pub scales: Buffer,
+}
+
+impl ActivationScales {
+    /// Of the rows of `x`, of so many chunks of 32 columns.
+    pub fn new(gpu: &Gpu, chunks: usize, x: &Buffer) -> Result<Self> {
+        // Rows are no shorter than their columns.
+        let tokens = (x.bytes() / (128 * chunks as u64)).max(1);
+        let scales = gpu.arena().buffer(Purpose::Scratch, "scales of activations", tokens * 8, Usage::Storage)?;
+        let op = Op::of(gpu, "half_scale", 128, &[], &[x, &scales])?;
+        Ok(ActivationScales { chunks: chunks as u32, op, scales })
+    }
+
+    /// Records the scales of the first `tokens` rows, `x_pitch` elements apart.
+    pub fn record(&self, recorder: &mut Recorder, tokens: usize, x_pitch: u32) {
+        recorder.dispatch(&self.op, &params::HalfScale { chunks: self.chunks, x_pitch }, [tokens as u32, 1, 1]);
+    }
+}

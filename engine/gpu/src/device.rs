@@ -1,0 +1,486 @@
+//! A device of the engine's own.
+
+use std::{
+    collections::HashMap,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{
+            AtomicBool,
+            Ordering::{Acquire, Relaxed},
+        },
+    },
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use thermocline_shaders::{Kernel, Tier, WeightType};
+
+use super::{
+    AdapterChoice, AdapterId, AdapterKind, AdapterReport, Arena, Buffer, Caps, CrashSentinel, CreationLock, DevicePace,
+    Fallback, FallbackPart, Fallbacks, FaultPoint, Faults, GpuFeature, KernelMutation, Pipelines, Purpose, RiskyStep,
+    Usage, VramReading, enumeration,
+    gpu_profile::GpuProfiler,
+    pipeline_cache::PipelineCache,
+    raw, subgroups,
+    trust::{FaultCounter, Health},
+    tune::{KernelShape, Tuning},
+    vram,
+};
+use thermocline_base::error::{Error, GpuFailure, Result};
+
+/// Settings of a device.
+#[derive(Debug, Clone, Default)]
+pub struct GpuOptions {
+    /// Choice of the adapter.
+    pub adapter: AdapterChoice,
+    /// Most bytes to allocate; `None`: nine tenths of what the system says is free, or no limit if it says nothing.
+    pub budget: Option<u64>,
+    /// Kernels of a plainer tier than the adapter's.
+    pub tier: Option<Tier>,
+    /// Bindings (and buffers of weights) no larger than this, in bytes.
+    pub max_binding: Option<u64>,
+    /// Integer products for one token, activations rounded to eight bits, where the weights allow it; `None`: where they are
+    /// measured to be quicker. Other products are of floats.
+    pub packed_dot: Option<bool>,
+    /// Parts of adapters to do without, whatever is asked for.
+    pub fallbacks: Fallbacks,
+    /// Folder to keep compiled kernels in; none are kept without.
+    pub pipeline_cache: Option<PathBuf>,
+    /// Kind that the adapter is taken for, whatever its driver says: tests have a software driver taken for a card, or for one that
+    /// shares the CPU's memory.
+    pub pretended_kind: Option<AdapterKind>,
+    /// A failure on purpose.
+    pub faults: Faults,
+    /// A kernel that computes something else, on purpose.
+    pub mutation: Option<KernelMutation>,
+}
+
+/// Time without an answer after which the device counts as hung; a driver that computes on the CPU may only be slow.
+const PATIENCE: Duration = Duration::from_secs(10);
+const SOFTWARE_PATIENCE: Duration = Duration::from_secs(120);
+/// Time for which results are asked for before the thread sleeps until they are there.
+const SPIN: Duration = Duration::from_micros(200);
+/// Time between the end of a submission and the arrival of its results after which they count as missing.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// An open device; a handle that may be cloned.
+#[derive(Debug, Clone)]
+pub struct Gpu(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    /// `None`: the device only counts.
+    driver: Option<DriverHandles>,
+    report: AdapterReport,
+    health: Health,
+    arena: Arena,
+    pipelines: Pipelines,
+    faults: FaultCounter,
+    #[cfg(any(test, feature = "test-hooks"))]
+    counts: super::test_counts::TestCounts,
+    profiler: GpuProfiler,
+    pace: DevicePace,
+    /// Time without an answer after which it counts as hung, whatever kind the adapter pretends to be.
+    patience: Duration,
+    tuning: Tuning,
+    /// Placeholder for bindings that a kernel's variant does not read.
+    nothing: Buffer,
+    first_submission: FirstSubmission,
+    /// Code books that kernels have been prepared with.
+    code_books: Mutex<HashMap<WeightType, Buffer>>,
+}
+
+/// The first submission of a device, and its sentinel until it is known to be done.
+#[derive(Debug, Default)]
+struct FirstSubmission {
+    begun: AtomicBool,
+    done: AtomicBool,
+    sentinel: Mutex<Option<CrashSentinel>>,
+}
+
+/// The driver's objects of an open device.
+#[derive(Debug, Clone)]
+pub(super) struct DriverHandles {
+    device: wgpu::Device,
+    queue: wgpu::Queue,
+    adapter: wgpu::Adapter,
+}
+
+impl GpuOptions {
+    /// These settings with products of floats alone, if `only`: however quick integer products are, they are not chosen.
+    pub fn of_floats(&self, only: bool) -> Self {
+        GpuOptions { packed_dot: if only { Some(false) } else { self.packed_dot }, ..self.clone() }
+    }
+}
+
+impl Gpu {
+    /// Opens the adapter `options` chooses.
+    ///
+    /// # Errors
+    /// [`thermocline_base::error::Error::NoGpu`] if there is no such adapter, [`thermocline_base::error::Error::Gpu`] if it cannot be opened.
+    pub fn open(options: &GpuOptions) -> Result<Self> {
+        let faults = FaultCounter::new(options.faults);
+        let (mut report, adapter) = enumeration::choose(&options.adapter, &options.fallbacks, &faults)?;
+        if let Some(kind) = options.pretended_kind {
+            report.kind = kind;
+            report.vram = vram::readings(&adapter, kind.has_unified_memory());
+        }
+        let id = AdapterId::of(&report);
+        let health = Health::new(id.clone(), options.fallbacks.clone());
+        let without: Vec<GpuFeature> = report.features_given_up().collect();
+        let caps = &mut report.caps;
+        *caps = without.iter().fold(*caps, |caps, feature| caps.without(*feature));
+        if let Some(tier) = options.tier {
+            *caps = caps.at_most(tier);
+        }
+        caps.max_binding = caps.max_binding.min(options.max_binding.unwrap_or(u64::MAX));
+        caps.check().map_err(|reason| health.error(reason))?;
+        let packed = !without.contains(&GpuFeature::PackedDot) && options.packed_dot != Some(false);
+        options.fallbacks.note_use(id, caps.used_by_kernels(packed));
+        let cached = options.pipeline_cache.as_deref();
+        let cache_features = cached.map_or(wgpu::Features::empty(), |_| PipelineCache::features(&adapter));
+        let request = |caps: &Caps| {
+            let descriptor = wgpu::DeviceDescriptor {
+                label: Some("thermocline"),
+                required_features: caps.features() | cache_features,
+                required_limits: adapter.limits(),
+                // Large blocks would reserve what the budget does not know of.
+                memory_hints: wgpu::MemoryHints::MemoryUsage,
+                experimental_features: raw::experimental_features(caps.cooperative.is_some()),
+                ..wgpu::DeviceDescriptor::default()
+            };
+            pollster::block_on(adapter.request_device(&descriptor))
+        };
+        let sentinel = health.guard(RiskyStep::Opening, FallbackPart::Adapter, "while it was opened", &faults);
+        let lock = CreationLock::take();
+        let mut opened = request(caps);
+        if opened.is_err() && caps.cooperative.is_some() {
+            // What is experimental must not keep a device from opening.
+            caps.cooperative = None;
+            opened = request(caps);
+        }
+        drop((lock, sentinel));
+        let (device, queue) = opened.map_err(|error| health.failed("it cannot be opened", &error))?;
+        // Both at once: without them wgpu panics on what these report.
+        let of = health.clone();
+        device.on_uncaptured_error(Arc::new(move |error| of.lose_by(&error)));
+        let of = health.clone();
+        device.set_device_lost_callback(move |reason, message| of.lose(&format!("{reason:?}: {message}")));
+
+        let budget = options.budget.or(vram::budget(&report.vram)).unwrap_or(u64::MAX);
+        let cache = cached.and_then(|folder| PipelineCache::open(&device, &adapter, folder));
+        let packed_dot = if packed { options.packed_dot } else { Some(false) };
+        let options = GpuOptions { budget: Some(budget), packed_dot, ..options.clone() };
+        Self::with(&options, Some(DriverHandles { device, queue, adapter }), report, health, cache)?
+            .with_true_subgroups()
+    }
+
+    /// The device of an adapter whose `report` has the limits and features that it may use; without a driver it only counts.
+    pub(super) fn with(
+        options: &GpuOptions,
+        driver: Option<DriverHandles>,
+        mut report: AdapterReport,
+        health: Health,
+        cache: Option<PipelineCache>,
+    ) -> Result<Self> {
+        let faults = || FaultCounter::new(options.faults);
+        let device = || driver.as_ref().map(|driver| driver.device.clone());
+        let budget = options.budget.unwrap_or(u64::MAX);
+        let arena = Arena::new(device(), health.clone(), budget, report.caps.max_buffer, faults());
+        let nothing = arena.buffer(Purpose::Scratch, "placeholder", 16, Usage::Storage)?;
+        let mutation = options.mutation.clone();
+        let pipelines = Pipelines::new(device(), health.clone(), report.caps, cache, faults(), mutation);
+        if faults().at(FaultPoint::Subgroups) {
+            report.caps.subgroups = (128, 128);
+        }
+        let is_software = |it: &DriverHandles| it.adapter.get_info().device_type == wgpu::DeviceType::Cpu;
+        let patience = if driver.as_ref().is_some_and(is_software) { SOFTWARE_PATIENCE } else { PATIENCE };
+        Ok(Gpu(Arc::new(Inner {
+            driver,
+            report,
+            health,
+            arena,
+            pipelines,
+            faults: faults(),
+            #[cfg(any(test, feature = "test-hooks"))]
+            counts: super::test_counts::TestCounts::default(),
+            profiler: GpuProfiler::default(),
+            pace: DevicePace::new(&faults()),
+            patience,
+            tuning: Tuning::new(options.packed_dot),
+            nothing,
+            first_submission: FirstSubmission::default(),
+            code_books: Mutex::default(),
+        })))
+    }
+
+    /// Without subgroups, if they are not as the adapter says.
+    fn with_true_subgroups(mut self) -> Result<Self> {
+        // The device's own affairs are not what tests count.
+        let pause = |on| [&self.0.faults, self.0.arena.faults()].map(|faults| faults.pause(on));
+        pause(true);
+        let distrusted = subgroups::distrusted(&self);
+        pause(false);
+        if let Some(why) = distrusted? {
+            self.give_up(GpuFeature::Subgroups, &why);
+            // Nothing else holds the device yet.
+            if let Some(inner) = Arc::get_mut(&mut self.0) {
+                let caps = inner.report.caps.without(GpuFeature::Subgroups);
+                inner.report.caps = caps;
+                inner.pipelines.narrow(caps);
+            }
+        }
+        Ok(self)
+    }
+
+    /// The same device with kernels of a tier that is no higher than its own, compiled apart, and an account of what its budget has
+    /// left: for trials of the device, which tests do not count.
+    ///
+    /// # Errors
+    /// [`thermocline_base::error::Error::Gpu`] if it is lost, [`thermocline_base::error::Error::Memory`] if the budget is used up.
+    pub fn on_trial(&self, tier: Tier) -> Result<Self> {
+        let mutation = self.pipelines().mutation().cloned();
+        let options = GpuOptions { budget: Some(self.arena().available()), mutation, ..GpuOptions::default() };
+        let mut report = self.report().clone();
+        report.caps = report.caps.at_most(tier);
+        Self::with(&options, self.0.driver.clone(), report, self.0.health.clone(), None)
+    }
+
+    /// The adapter, with what this device may use of it.
+    pub fn report(&self) -> &AdapterReport {
+        &self.0.report
+    }
+
+    /// Its limits and features.
+    pub fn caps(&self) -> &Caps {
+        &self.0.report.caps
+    }
+
+    /// Allocates on it.
+    pub fn arena(&self) -> &Arena {
+        &self.0.arena
+    }
+
+    /// Its kernels.
+    pub fn pipelines(&self) -> &Pipelines {
+        &self.0.pipelines
+    }
+
+    /// Placeholder for bindings that a kernel's variant does not read: 16 bytes of zeros.
+    pub fn nothing(&self) -> &Buffer {
+        &self.0.nothing
+    }
+
+    /// The code book of a weight type, if it has one: allocated when it is asked for the first time.
+    pub(super) fn code_book(&self, ty: WeightType) -> Result<Option<Buffer>> {
+        let Some(words) = ty.code_book() else { return Ok(None) };
+        let mut made = self.0.code_books.lock();
+        if let Some(buffer) = made.get(&ty) {
+            return Ok(Some(buffer.clone()));
+        }
+        let buffer = self.arena().buffer(Purpose::Scratch, "code book", size_of_val(words) as u64, Usage::Storage)?;
+        if let (Some(driver), Some(raw)) = (&self.0.driver, buffer.raw()) {
+            driver.queue.write_buffer(raw, 0, bytemuck::cast_slice(words));
+        }
+        self.check()?;
+        made.insert(ty, buffer.clone());
+        Ok(Some(buffer))
+    }
+
+    /// Parts of its adapter that are done without by now.
+    pub fn fallbacks(&self) -> Vec<Fallback> {
+        self.0.health.fallbacks()
+    }
+
+    /// Has its adapter do without `feature` from the next opening on, because of `why`.
+    pub(super) fn give_up(&self, feature: GpuFeature, why: &str) {
+        self.0.health.give_up(feature, why);
+    }
+
+    /// The sentinel of a step: `part` is given up if the process ends before it is dropped. `when` ends the sentence that says so.
+    pub fn guard(&self, step: RiskyStep, part: FallbackPart, when: &str) -> Option<CrashSentinel> {
+        self.0.health.guard(step, part, when, &self.0.faults)
+    }
+
+    /// The error of a device that was lost in a trial of the kernel `name`, if it was: what it tried is given up.
+    pub(super) fn check_trial(&self, name: &str, weights: Option<WeightType>) -> Result<()> {
+        let (Some(kernel), Some(reason)) = (Kernel::named(name), self.lost()) else { return self.check() };
+        let why = format!("the device was lost in a trial of the kernel `{name}`: {reason}");
+        Err(self.0.health.refused(kernel.name, kernel.features(self.caps().tier, weights), &why))
+    }
+
+    /// [`thermocline_base::error::Error::Gpu`] of a device that was lost, or failed for `reason`.
+    pub(super) fn failed(&self, reason: impl ToString) -> Error {
+        self.check().err().unwrap_or_else(|| self.0.health.failure(reason, GpuFailure::Lost))
+    }
+
+    /// Why it was lost, if it was.
+    pub fn lost(&self) -> Option<&str> {
+        self.0.health.reason()
+    }
+
+    /// [`thermocline_base::error::Error::Gpu`] if it was lost.
+    pub fn check(&self) -> Result<()> {
+        self.0.health.check()
+    }
+
+    /// Loses the device, as a driver update or an unplugged cable would.
+    pub(super) fn lose(&self) {
+        if let Some(device) = self.device() {
+            device.destroy();
+            // The callback comes out of a poll; whatever that says, the device is gone.
+            let _ = device.poll(wgpu::PollType::Poll);
+        }
+        self.0.health.lose("destroyed");
+    }
+
+    /// Readings of the adapter's memory now, one per source. Takes up to a few milliseconds.
+    pub fn vram(&self) -> Vec<VramReading> {
+        let unified = self.0.report.kind.has_unified_memory();
+        self.0.driver.as_ref().map_or_else(Vec::new, |driver| vram::readings(&driver.adapter, unified))
+    }
+
+    /// The types whose products for one token round activations to eight bits, of those used so far.
+    pub fn rounding_types(&self) -> Vec<WeightType> {
+        self.0.tuning.rounding_types()
+    }
+
+    /// The shape of products with weights of `ty`.
+    pub(super) fn shape(&self, ty: WeightType) -> Result<KernelShape> {
+        self.0.tuning.shape(self, ty)
+    }
+
+    /// The driver's device; `None` if this one only counts.
+    pub(super) fn device(&self) -> Option<&wgpu::Device> {
+        self.0.driver.as_ref().map(|driver| &driver.device)
+    }
+
+    pub(super) fn profiler(&self) -> &GpuProfiler {
+        &self.0.profiler
+    }
+
+    /// The work that its submissions may hold, by the times of those before.
+    pub fn pace(&self) -> &DevicePace {
+        &self.0.pace
+    }
+
+    /// Nanoseconds of one step of the device's clock.
+    pub(super) fn timestamp_period(&self) -> f32 {
+        self.0.driver.as_ref().map_or(1.0, |driver| driver.queue.get_timestamp_period())
+    }
+
+    /// Counts for tests.
+    #[cfg(any(test, feature = "test-hooks"))]
+    pub(super) fn counts(&self) -> &super::test_counts::TestCounts {
+        &self.0.counts
+    }
+
+    pub(super) fn submit(&self, commands: wgpu::CommandBuffer) -> Result<wgpu::SubmissionIndex> {
+        let DriverHandles { device, queue, .. } = self.0.driver.as_ref().ok_or_else(|| self.only_counts())?;
+        if self.0.faults.at(FaultPoint::Submit) {
+            self.lose();
+        }
+        if self.0.faults.at(FaultPoint::Validation)
+            && let Some(nothing) = self.0.nothing.raw()
+        {
+            // Copies of three bytes do not exist.
+            let mut encoder = device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+            encoder.copy_buffer_to_buffer(nothing, 0, nothing, 0, 3);
+            queue.submit([encoder.finish()]);
+        }
+        if self.0.health.used_in_vain() {
+            device.destroy();
+            return Err(self.0.health.lost("out of memory at the first use of what was allocated"));
+        }
+        self.check()?;
+        let first = &self.0.first_submission;
+        if !first.begun.swap(true, Relaxed) {
+            let sentinel = self.guard(RiskyStep::Submission, FallbackPart::Adapter, "in its first submission");
+            *first.sentinel.lock() = sentinel;
+        }
+        let index = queue.submit([commands]);
+        #[cfg(any(test, feature = "test-hooks"))]
+        if !self.0.faults.paused() {
+            self.0.counts.add_submit();
+        }
+        self.check()?;
+        Ok(index)
+    }
+
+    /// Waits until the submission `index` is done.
+    ///
+    /// # Errors
+    /// [`thermocline_base::error::Error::Gpu`] if the device is lost, does not answer, or only counts.
+    pub fn wait(&self, index: wgpu::SubmissionIndex) -> Result<()> {
+        if self.0.faults.at(FaultPoint::Readback) {
+            self.lose();
+        }
+        self.wait_for(Some(index))
+    }
+
+    /// Waits until the submission `index` is done and `arrived` is set, by the callback of what it maps. A moment is spent asking: a
+    /// hand-over is shorter than the time it takes to be woken up.
+    pub(super) fn wait_for_results(&self, index: wgpu::SubmissionIndex, arrived: &AtomicBool) -> Result<()> {
+        if self.0.faults.at(FaultPoint::Readback) {
+            self.lose();
+        }
+        let hangs = self.0.faults.at(FaultPoint::Hang);
+        if let Some(device) = self.device().filter(|_| self.0.report.kind != AdapterKind::Software) {
+            let started = Instant::now();
+            while !arrived.load(Acquire) && started.elapsed() < SPIN {
+                if device.poll(wgpu::PollType::Poll).is_err() {
+                    break;
+                }
+                std::hint::spin_loop();
+            }
+        }
+        if hangs || !arrived.load(Acquire) {
+            self.wait_for(Some(index))?;
+        }
+        if hangs || !comes(arrived) {
+            // The driver says that it is done, and nothing came.
+            self.0.health.hang("no answer: the results of a submission did not arrive");
+        }
+        self.check()
+    }
+
+    /// Waits until everything submitted is done.
+    pub(super) fn idle(&self) -> Result<()> {
+        self.wait_for(None)
+    }
+
+    /// Waits until everything submitted is done. True if `mapped` is set then, by the callback of what was to be mapped.
+    pub(super) fn idle_and_mapped(&self, mapped: &AtomicBool) -> Result<bool> {
+        self.idle()?;
+        Ok(comes(mapped))
+    }
+
+    fn wait_for(&self, submission_index: Option<wgpu::SubmissionIndex>) -> Result<()> {
+        self.check()?;
+        let device = match (self.device(), &submission_index) {
+            (Some(device), _) => device,
+            // Nothing was submitted.
+            (None, None) => return Ok(()),
+            (None, Some(_)) => return Err(self.only_counts()),
+        };
+        let wait = wgpu::PollType::Wait { submission_index, timeout: Some(self.0.patience) };
+        if let Err(error) = device.poll(wait) {
+            self.0.health.hang(&format!("no answer: {error}"));
+        }
+        let first = &self.0.first_submission;
+        if first.begun.load(Relaxed) && !first.done.swap(true, Relaxed) {
+            first.sentinel.lock().take();
+        }
+        self.check()
+    }
+}
+
+/// True once `called` is set by a callback whose submission is done. Another thread that polled first may be about to call it.
+fn comes(called: &AtomicBool) -> bool {
+    let deadline = Instant::now() + GRACE;
+    while !called.load(Acquire) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    called.load(Acquire)
+}

@@ -1,0 +1,118 @@
+//! Hidden activations of the experts that a router chose, without the up rows of silent neurons.
+
+use std::ops::Range;
+
+use thermocline_shaders::{limits::SPARSE_NEURONS, params};
+
+use super::{Buffer, Gpu, GpuMatrix, Op, Recorder, grid};
+use thermocline_base::error::{Error, Result};
+
+/// Invocations of a workgroup, and those that share the rows of two neurons.
+const WORKGROUP: u32 = 128;
+const LANES: u32 = 32;
+
+/// Inputs and output of an [`ExpertGateUp`].
+#[derive(Debug, Clone, Copy)]
+pub struct GateFirst<'a> {
+    /// Activations.
+    pub x: &'a Buffer,
+    /// Elements from one row of `x` to the next, as of an [`ExpertInput`](super::ExpertInput).
+    pub x_pitch: usize,
+    /// Pairs in a row that read one row of `x`.
+    pub pairs_per_row: usize,
+    /// Per pair the place of its expert.
+    pub places: &'a Buffer,
+    /// One number per row of every expert of the matrix.
+    pub bias: Option<&'a Buffer>,
+    /// Numbers of `activation.wgsl`, by name.
+    pub activation: [(&'static str, f64); 2],
+    /// Neurons of an expert.
+    pub neurons: usize,
+    /// Gates of every pair, and elements from one pair's to the next's, where the matrix has up rows alone.
+    pub gates: Option<(&'a Buffer, usize)>,
+    /// Written, and elements from one pair to the next.
+    pub hidden: (&'a Buffer, usize),
+}
+
+/// `hidden[s, j] = f(gate[place[s], j] . x) * (up[place[s], j] . x)`, or 0 where the gate's activation is not above a threshold in
+/// magnitude: up rows of such neurons are not read. Pairs of experts that the matrix has not are left alone.
+#[derive(Debug, Clone)]
+pub struct ExpertGateUp {
+    parts: Vec<Part>,
+    max_groups: u32,
+}
+
+#[derive(Debug, Clone)]
+struct Part {
+    /// Parameters; pairs and threshold are filled in when recorded.
+    params: params::ExpertGateUp,
+    op: Op,
+}
+
+impl ExpertGateUp {
+    /// For `matrix`, in which the experts of `places` lie one behind the other, each with its gate rows and then its up rows, or with up
+    /// rows alone.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for parts that are not whole experts, or experts of other sizes, [`Error::Gpu`] if the device is lost or the
+    /// kernel does not compile, [`Error::Memory`] if a buffer is larger than a binding.
+    pub fn new(gpu: &Gpu, matrix: &GpuMatrix, places: Range<usize>, input: &GateFirst<'_>) -> Result<Self> {
+        let rows = input.neurons * if input.gates.is_some() { 1 } else { 2 };
+        let misaligned = matrix.parts().iter().any(|part| !part.rows().start.is_multiple_of(rows.max(1)));
+        if rows == 0 || rows * places.len() != matrix.rows() || misaligned || input.pairs_per_row == 0 {
+            let got = format!("{} rows of {} experts of {} neurons", matrix.rows(), places.len(), input.neurons);
+            return Err(Error::invalid("gates and ups of experts", "whole experts", got));
+        }
+        let switch = |on: bool| f64::from(u8::from(on));
+        let [kind, limit] = input.activation;
+        let overrides = [
+            kind,
+            limit,
+            ("GATES_KNOWN", switch(input.gates.is_some())),
+            ("HAS_BIAS", switch(input.bias.is_some())),
+            ("LANES", f64::from(LANES)),
+        ];
+        let pipeline = gpu.pipelines().get("expert_gate_up", Some(matrix.ty()), WORKGROUP, &overrides)?;
+        let (gates, gates_pitch) = input.gates.unwrap_or((gpu.nothing(), 0));
+        let parts = matrix.parts().iter().map(|part| {
+            let bindings = [
+                part.main(),
+                part.aux(gpu.nothing()),
+                input.x.into(),
+                input.bias.unwrap_or(gpu.nothing()).into(),
+                input.places.into(),
+                gates.into(),
+                input.hidden.0.into(),
+            ];
+            let params = params::ExpertGateUp {
+                neurons: input.neurons as u32,
+                rows: rows as u32,
+                up_at: (rows - input.neurons) as u32,
+                chunks: matrix.chunks() as u32,
+                pairs: 0,
+                pairs_per_row: input.pairs_per_row as u32,
+                x_pitch: input.x_pitch as u32,
+                gates_pitch: gates_pitch as u32,
+                hidden_pitch: input.hidden.1 as u32,
+                first_expert: (places.start + part.rows().start / rows) as u32,
+                experts: (part.rows().len() / rows) as u32,
+                first_bias: places.start as u32,
+                stride: 0,
+                threshold: 0.0,
+            };
+            Ok(Part { params, op: Op::new(gpu, &pipeline, &bindings)? })
+        });
+        Ok(ExpertGateUp { parts: parts.collect::<Result<_>>()?, max_groups: gpu.caps().max_groups })
+    }
+
+    /// Records the hidden activations of the first `pairs` pairs.
+    pub fn record(&self, recorder: &mut Recorder, pairs: usize, threshold: f32) {
+        for part in &self.parts {
+            // A device may have narrower workgroups than asked for.
+            let neurons = SPARSE_NEURONS * part.op.pipeline().workgroup() / LANES;
+            let [a, b] = grid(part.params.neurons.div_ceil(neurons) as usize, self.max_groups);
+            let params = params::ExpertGateUp { pairs: pairs as u32, stride: a, threshold, ..part.params };
+            recorder.dispatch(&part.op, &params, [a, b, pairs as u32]);
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Products with the experts that a router chose on the device.
+
+use std::ops::Range;
+
+use thermocline_shaders::{limits::expert_tiles, params};
+
+use super::{
+    Buffer, Gpu, GpuMatrix, MatmulOutput, Op, Purpose, Recorder, Usage, grid,
+    matmul::{GEMM_WORKGROUP, ROWS, gemv_workgroup},
+};
+use thermocline_base::error::{Error, Result};
+
+/// Invocations of `group_slots`, which is one workgroup.
+const GROUP_WORKGROUP: u32 = 256;
+/// With fewer pairs than this for each expert, on average, grouping them costs more than it saves.
+const FEW: usize = 4;
+
+/// Inputs of an [`ExpertMatmul`].
+#[derive(Debug, Clone)]
+pub struct ExpertInput<'a> {
+    /// Activations.
+    pub x: &'a Buffer,
+    /// Elements from one row of `x` to the next, a multiple of 4. What is behind a row's columns, up to a multiple of 32, is finite.
+    pub x_pitch: usize,
+    /// Pairs in a row that read one row of `x`: as many as a token uses experts, or 1 where each pair has its own.
+    pub pairs_per_row: usize,
+    /// Per pair the place of its expert; products leave alone the pairs of experts they have not.
+    pub places: &'a Buffer,
+    /// The pairs in the order of their experts.
+    pub groups: &'a ExpertPairs,
+    /// One number per row of every expert of the matrix.
+    pub bias: Option<&'a Buffer>,
+}
+
+/// Pairs in the order of their experts, so that many pairs of one share its weights.
+#[derive(Debug, Clone)]
+pub struct ExpertPairs {
+    /// `[pairs]`
+    order: Buffer,
+    /// `[tiles, 3]`: expert, first and end in the order.
+    tiles: Buffer,
+    op: Op,
+    experts: usize,
+}
+
+impl ExpertPairs {
+    /// For up to `pairs` pairs whose choice among `experts` places is in `places`; those of other places are in no group.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if the budget is too small, [`Error::Gpu`] if the device is lost.
+    pub fn new(gpu: &Gpu, places: &Buffer, pairs: usize, experts: usize) -> Result<Self> {
+        let scratch = |what, words: usize| gpu.arena().buffer(Purpose::Scratch, what, words as u64 * 4, Usage::Storage);
+        let order = scratch("pairs in order", pairs)?;
+        let tiles = scratch("tiles of pairs", 3 * expert_tiles(pairs, experts))?;
+        let op = Op::of(gpu, "group_slots", GROUP_WORKGROUP, &[], &[places, &order, &tiles])?;
+        Ok(ExpertPairs { order, tiles, op, experts })
+    }
+
+    /// True if `pairs` pairs are so many that grouping them by expert saves time.
+    pub fn pay(&self, pairs: usize) -> bool {
+        pairs >= FEW * self.experts
+    }
+
+    /// Groups the first `pairs` pairs.
+    pub fn record(&self, recorder: &mut Recorder, pairs: usize) {
+        let [experts, pairs32, tiles] = [self.experts, pairs, expert_tiles(pairs, self.experts)].map(|n| n as u32);
+        recorder.dispatch(&self.op, &params::GroupSlots { experts, pairs: pairs32, tiles }, [1, 1, 1]);
+    }
+}
+
+/// `y[s, offset + r] = W[place[s], r] . x[s / pairs_per_row] (+ bias[place[s], r])`, a pair `s` being a token and one of its experts. A
+/// matrix has the experts of some places; the pairs of others are not written.
+#[derive(Debug, Clone)]
+pub struct ExpertMatmul {
+    parts: Vec<Part>,
+    /// Of all matrices.
+    experts: usize,
+    max_groups: u32,
+}
+
+#[derive(Debug, Clone)]
+struct Part {
+    /// Parameters; the number of pairs is filled in when recorded.
+    params: params::ExpertMatmul,
+    /// Pair by pair.
+    each: Op,
+    /// Tile by tile of [`ExpertPairs`].
+    grouped: Op,
+}
+
+impl ExpertMatmul {
+    /// The products of `matrix`, in which the experts of `places` lie one behind the other. Its epilogue is
+    /// [`super::Epilogue::Store`].
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for parts that are not whole experts and other epilogues, [`Error::Gpu`] if the device is lost or
+    /// the kernel does not compile, [`Error::Memory`] if a buffer is larger than a binding.
+    pub fn new(
+        gpu: &Gpu,
+        matrix: &GpuMatrix,
+        places: Range<usize>,
+        input: &ExpertInput<'_>,
+        output: &MatmulOutput<'_>,
+    ) -> Result<Self> {
+        let experts = places.len();
+        let rows = matrix.rows() / experts.max(1);
+        let misaligned = matrix.parts().iter().any(|part| !part.rows().start.is_multiple_of(rows.max(1)));
+        if rows * experts != matrix.rows()
+            || misaligned
+            || input.pairs_per_row == 0
+            || output.epilogue != Default::default()
+        {
+            let got = format!("{experts} of {} rows, {} pairs a token", matrix.rows(), input.pairs_per_row);
+            return Err(Error::invalid("a product with experts", "whole experts, stored", got));
+        }
+        let (has_bias, ty) = (("HAS_BIAS", f64::from(u8::from(input.bias.is_some()))), Some(matrix.ty()));
+        let overrides = [has_bias, ("ROWS", f64::from(ROWS))];
+        let each = gpu.pipelines().get("expert_gemv", ty, gemv_workgroup(matrix.chunks()), &overrides)?;
+        let grouped = gpu.pipelines().get("expert_gemm", ty, GEMM_WORKGROUP, &[has_bias])?;
+        let parts = matrix.parts().iter().map(|part| {
+            let bias = input.bias.unwrap_or(gpu.nothing());
+            let (main, aux, out) = (part.main(), part.aux(gpu.nothing()), output.buffer);
+            let one_by_one = [main.clone(), aux.clone(), input.x.into(), bias.into(), input.places.into(), out.into()];
+            let (order, tiles) = (&input.groups.order, &input.groups.tiles);
+            let in_order = [main, aux, input.x.into(), bias.into(), order.into(), tiles.into(), out.into()];
+            let params = params::ExpertMatmul {
+                rows: rows as u32,
+                chunks: matrix.chunks() as u32,
+                pairs: 0,
+                pairs_per_row: input.pairs_per_row as u32,
+                x_pitch: input.x_pitch as u32,
+                y_pitch: output.pitch as u32,
+                y_offset: output.offset as u32,
+                first_expert: (places.start + part.rows().start / rows) as u32,
+                experts: (part.rows().len() / rows) as u32,
+                first_bias: places.start as u32,
+                stride: 0,
+            };
+            Ok(Part { params, each: Op::new(gpu, &each, &one_by_one)?, grouped: Op::new(gpu, &grouped, &in_order)? })
+        });
+        let (experts, max_groups) = (input.groups.experts, gpu.caps().max_groups);
+        Ok(ExpertMatmul { parts: parts.collect::<Result<_>>()?, experts, max_groups })
+    }
+
+    /// Records the products of the first `pairs` pairs; `grouped`: [`ExpertPairs::record`] has been.
+    pub fn record(&self, recorder: &mut Recorder, pairs: usize, grouped: bool) {
+        for part in &self.parts {
+            let rows = if grouped { part.grouped.pipeline().workgroup() / 2 } else { ROWS };
+            let [a, b] = grid(part.params.rows.div_ceil(rows) as usize, self.max_groups);
+            let params = params::ExpertMatmul { pairs: pairs as u32, stride: a, ..part.params };
+            if grouped {
+                // Neighbours share weights.
+                let tiles = expert_tiles(pairs, self.experts) as u32;
+                recorder.dispatch(&part.grouped, &params, [tiles, a, b]);
+            } else {
+                recorder.dispatch(&part.each, &params, [a, b, pairs as u32]);
+            }
+        }
+    }
+}

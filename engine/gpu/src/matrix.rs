@@ -1,0 +1,200 @@
+//! A matrix on the device.
+
+use std::ops::Range;
+
+use thermocline_shaders::WeightType;
+
+use super::{Binding, Buffer, Caps, Gpu, MemoryUse, Usage};
+use thermocline_base::error::{Error, Result, ScarceMemory};
+
+/// Most bytes of a part: kernels count 16-byte elements and words of a buffer in 32 bits.
+const MOST_BYTES: u64 = 1 << 31;
+
+/// `[rows, cols]` weights on the device, as many buffers as the adapter's limits ask for.
+#[derive(Debug, Clone)]
+pub struct GpuMatrix {
+    ty: WeightType,
+    rows: usize,
+    cols: usize,
+    parts: Vec<MatrixPart>,
+}
+
+/// The shape of a [`GpuMatrix`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MatrixLayout {
+    /// Encoding.
+    pub ty: WeightType,
+    /// Rows, a multiple of `rows_together`.
+    pub rows: usize,
+    /// Columns.
+    pub cols: usize,
+    /// Rows that are never split between two buffers.
+    pub rows_together: usize,
+}
+
+/// Some rows of a [`GpuMatrix`], in a buffer of their own: `main`, and `aux` behind it.
+#[derive(Debug, Clone)]
+pub struct MatrixPart {
+    rows: Range<usize>,
+    buffer: Buffer,
+    /// Bytes of `main`, and where `aux` begins and how long it is.
+    main: u64,
+    aux: (u64, u64),
+}
+
+impl GpuMatrix {
+    /// Buffers for a matrix, still empty.
+    pub(super) fn new(gpu: &Gpu, MemoryUse { purpose, what }: MemoryUse, layout: MatrixLayout) -> Result<Self> {
+        let MatrixLayout { ty, rows, cols, .. } = layout;
+        let plan = plan(gpu.caps(), what, layout)?;
+        let parts = plan.into_iter().map(|rows| {
+            let (main, aux) = bytes(ty, rows.len(), cols);
+            let offset = main.next_multiple_of(gpu.caps().binding_alignment.max(16));
+            let buffer =
+                gpu.arena().buffer(purpose, what, if aux > 0 { offset + aux } else { main }, Usage::Storage)?;
+            Ok(MatrixPart { rows, buffer, main, aux: (offset, aux) })
+        });
+        Ok(GpuMatrix { ty, rows, cols, parts: parts.collect::<Result<_>>()? })
+    }
+
+    /// A matrix in the first bytes of `buffer`, which other matrices may use at other times.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if it is longer than the buffer, or than a kernel can see at once.
+    pub fn within(gpu: &Gpu, buffer: &Buffer, ty: WeightType, rows: usize, cols: usize) -> Result<Self> {
+        let (main, aux) = bytes(ty, rows, cols);
+        let offset = main.next_multiple_of(gpu.caps().binding_alignment.max(16));
+        let wanted = if aux > 0 { offset + aux } else { main };
+        let available = buffer.bytes().min(gpu.caps().max_binding);
+        if wanted > available || rows == 0 {
+            return Err(Error::memory(ScarceMemory::Gpu, "a matrix in a buffer", wanted, available));
+        }
+        let part = MatrixPart { rows: 0..rows, buffer: buffer.clone(), main, aux: (offset, aux) };
+        Ok(GpuMatrix { ty, rows, cols, parts: vec![part] })
+    }
+
+    /// Encoding.
+    pub fn ty(&self) -> WeightType {
+        self.ty
+    }
+
+    /// Rows: outputs of `y = W x`.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Columns: inputs of `y = W x`.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// 32-column chunks of a row.
+    pub fn chunks(&self) -> usize {
+        self.cols.next_multiple_of(self.ty.block()) / 32
+    }
+
+    /// The buffers, in the order of their rows.
+    pub fn parts(&self) -> &[MatrixPart] {
+        &self.parts
+    }
+
+    /// Bytes on the device.
+    pub fn bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.buffer.bytes()).sum()
+    }
+
+    /// Bytes a matrix will take on a device with these limits.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if one row is larger than the limits allow.
+    pub fn bytes_of(caps: &Caps, ty: WeightType, rows: usize, cols: usize) -> Result<u64> {
+        let parts = plan(caps, "a matrix", MatrixLayout { ty, rows, cols, rows_together: 1 })?;
+        let align = caps.binding_alignment.max(16);
+        let part = |rows: Range<usize>| {
+            let (main, aux) = bytes(ty, rows.len(), cols);
+            (if aux > 0 { main.next_multiple_of(align) + aux } else { main }).max(1).next_multiple_of(16)
+        };
+        Ok(parts.into_iter().map(part).sum())
+    }
+}
+
+impl MatrixPart {
+    /// Rows of the matrix.
+    pub fn rows(&self) -> Range<usize> {
+        self.rows.clone()
+    }
+
+    /// Binding 0 of kernels: codes or values.
+    pub fn main(&self) -> Binding {
+        Binding::part(&self.buffer, 0, self.main)
+    }
+
+    /// Binding 1 of kernels: scales, or `nothing` where the type has none.
+    pub fn aux(&self, nothing: &Buffer) -> Binding {
+        let (offset, bytes) = self.aux;
+        if bytes == 0 { nothing.into() } else { Binding::part(&self.buffer, offset, bytes) }
+    }
+
+    pub(super) fn buffer(&self) -> &Buffer {
+        &self.buffer
+    }
+
+    /// Bytes before `aux` in the buffer.
+    pub(super) fn aux_offset(&self) -> u64 {
+        self.aux.0
+    }
+}
+
+/// Bytes of both streams.
+fn bytes(ty: WeightType, rows: usize, cols: usize) -> (u64, u64) {
+    let stream = |row: usize| rows as u64 * row as u64;
+    (stream(ty.main_len(cols) * 16), stream(ty.aux_len(cols) * 4))
+}
+
+/// Rows of each part: as few parts as the limits allow, about equally long.
+fn plan(caps: &Caps, what: &'static str, layout: MatrixLayout) -> Result<Vec<Range<usize>>> {
+    let MatrixLayout { ty, rows, cols, rows_together } = layout;
+    if rows == 0 || cols == 0 || rows_together == 0 || !rows.is_multiple_of(rows_together) {
+        let got = format!("{rows} x {cols}, {rows_together} at a time");
+        return Err(Error::invalid("a matrix on the GPU", "rows and columns, rows a multiple of their unit", got));
+    }
+    let align = caps.binding_alignment.max(16);
+    let most = caps.max_buffer.min(caps.max_binding).min(MOST_BYTES).saturating_sub(align);
+    let bytes = (ty.row_bytes(cols) as u64).saturating_mul(rows_together as u64);
+    let groups = (most / bytes.max(1)) as usize;
+    if groups == 0 {
+        return Err(Error::memory(ScarceMemory::Gpu, what, bytes, most));
+    }
+    let (all, parts) = (rows / rows_together, (rows / rows_together).div_ceil(groups));
+    let step = all.div_ceil(parts) * rows_together;
+    Ok((0..rows).step_by(step).map(|start| start..(start + step).min(rows)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn matrix_parts_keep_to_the_limits() {
+        let caps = Caps { max_buffer: 1 << 20, max_binding: 1 << 16, binding_alignment: 256, ..Caps::default() };
+        for ty in WeightType::ALL {
+            for (rows, rows_together) in [(1, 1), (1000, 1), (4096, 16)] {
+                let parts = plan(&caps, "test", MatrixLayout { ty, rows, cols: 512, rows_together }).unwrap();
+                assert_eq!((parts[0].start, parts[parts.len() - 1].end), (0, rows));
+                assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start), "{ty}");
+                for part in parts {
+                    let (main, aux) = bytes(ty, part.len(), 512);
+                    assert!(main.next_multiple_of(256) + aux <= 1 << 16, "{ty}");
+                    assert!(part.len() % rows_together == 0 && !part.is_empty(), "{ty}");
+                }
+            }
+        }
+        let floats = |rows, cols, rows_together| {
+            plan(&caps, "test", MatrixLayout { ty: WeightType::F32, rows, cols, rows_together })
+        };
+        let refused = floats(3, 1 << 15, 1);
+        assert!(matches!(refused, Err(Error::Memory { wanted, .. }) if wanted == 1 << 17));
+        assert!(floats(3, 32, 2).is_err());
+        assert!(floats(0, 32, 1).is_err());
+    }
+}

@@ -1,0 +1,250 @@
+//! A product with hard inputs and its exact sums: what a driver's products are held against before one is trusted.
+
+use std::ops::ControlFlow;
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use thermocline_shaders::WeightType;
+
+use super::{
+    Buffer, Epilogue, Gpu, GpuMatrix, Matmul, MatmulOutput, Purpose, ReadbackRing, Recorder, Uploader, Usage, pitch,
+    tune::KernelShape,
+};
+use thermocline_base::error::{Error, Result};
+use thermocline_formats::{
+    format::{Bytes, Matrix},
+    quant::{TensorType, device_type, sample::random_weights},
+};
+
+/// Multiply-adds of the sums that the CPU computes: rows are left out of larger products.
+const MOST_MACS: usize = 1 << 21;
+/// Chunks of which one has activations beyond what a half holds.
+const CHUNKS_PER_OUTLIER: usize = 16;
+/// Largest error of a sum of floats, relative to the sum of the products' magnitudes.
+const TOLERANCE: f64 = 1e-5;
+/// Largest error of a sum of products of halves, which carry eleven bits, relative to the root of the sum of their squares.
+const HALVES_TOLERANCE: f64 = 0.01;
+
+/// Shape of a product.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SampleSize {
+    /// Rows of the weights.
+    pub rows: usize,
+    /// A multiple of every block.
+    pub cols: usize,
+    /// Rows of activations.
+    pub tokens: usize,
+    /// True if some activations are larger than 65504, which is the most that a half holds.
+    pub outliers: bool,
+}
+
+impl SampleSize {
+    /// Sizes that every kernel of products is held against: rows and tokens that fill no tile, and sums of 16384 products with outliers.
+    pub const ALL: [SampleSize; 2] = [
+        SampleSize { rows: 69, cols: 768, tokens: 33, outliers: false },
+        SampleSize { rows: 5, cols: 1 << 14, tokens: 17, outliers: true },
+    ];
+}
+
+/// An error, and the largest one that is right.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LargestError {
+    /// Largest error, relative as the kernel's tolerance is; not finite where a result is not.
+    pub largest: f64,
+    /// The most that rounding makes it.
+    pub tolerance: f64,
+}
+
+impl LargestError {
+    /// True if rounding explains the error.
+    pub fn is_right(&self) -> bool {
+        self.largest <= self.tolerance
+    }
+
+    /// The worse of both.
+    pub fn or_worse(self, other: LargestError) -> LargestError {
+        let times = |it: &LargestError| if it.largest.is_nan() { f64::INFINITY } else { it.largest / it.tolerance };
+        if times(&other) > times(&self) { other } else { self }
+    }
+}
+
+/// Sum of products in f64, and what its error is relative to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct ExactSum {
+    pub sum: f64,
+    /// Sum of the products' magnitudes.
+    pub magnitude: f64,
+    /// Sum of their squares.
+    pub squares: f64,
+}
+
+impl ExactSum {
+    /// Of a decoded row of weights and activations.
+    pub fn new(weights: &[f32], x: &[f32]) -> Self {
+        let (mut sum, mut magnitude, mut squares) = (0.0, 0.0, 0.0);
+        for (w, x) in weights.iter().zip(x) {
+            let product = f64::from(*w) * f64::from(*x);
+            sum += product;
+            magnitude += product.abs();
+            squares += product * product;
+        }
+        ExactSum { sum, magnitude, squares }
+    }
+
+    /// The error of `got`.
+    pub fn difference(&self, got: f32, halves: bool) -> LargestError {
+        let error = (f64::from(got) - self.sum).abs();
+        let error = if error.is_nan() { f64::INFINITY } else { error };
+        match halves {
+            true => LargestError { largest: error / self.squares.sqrt().max(1e-9), tolerance: HALVES_TOLERANCE },
+            false => LargestError { largest: error / (self.magnitude + 1.0), tolerance: TOLERANCE },
+        }
+    }
+}
+
+/// A matrix of random codes and activations whose eight-bit form is exact: products of integers have the sums of products of floats.
+pub struct ProductSample {
+    size: SampleSize,
+    matrix: GpuMatrix,
+    x: Buffer,
+    y: Buffer,
+    /// Of every `step`th row, token after token.
+    sums: Vec<ExactSum>,
+    step: usize,
+}
+
+impl ProductSample {
+    /// A sample with weights of `ty`.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if it does not fit the budget, [`Error::Gpu`] if the device is lost.
+    pub fn new(gpu: &Gpu, ty: TensorType, size: SampleSize) -> Result<Self> {
+        let SampleSize { rows, cols, tokens, .. } = size;
+        let random = &mut ChaCha8Rng::seed_from_u64(7);
+        let file = Matrix::new(ty, rows, cols, Bytes::new(random_weights(ty, rows * cols, random)));
+        let file = file.ok_or_else(|| Error::invalid("columns of a sample", format!("whole blocks of {ty}"), cols))?;
+        let x = activations(size, random);
+        let mut progress = |_, _| ControlFlow::Continue(());
+        let mut uploader = Uploader::new(gpu, &mut progress)?;
+        let matrix = uploader.matrix(Purpose::Scratch, "sample", &[&file])?;
+        let on_device = uploader.vector(Purpose::Scratch, "sample", &x)?;
+        uploader.finish()?;
+        let y = gpu.arena().buffer(Purpose::Scratch, "sample", (tokens * rows * 4) as u64, Usage::Storage)?;
+        // An odd step meets every row of a tile.
+        let step = (rows * cols * tokens).div_ceil(MOST_MACS) | 1;
+        let mut decoded = vec![0.0; cols];
+        let mut sums = Vec::new();
+        for row in (0..rows).step_by(step) {
+            file.dequantise_row(row, &mut decoded);
+            sums.extend(x.chunks_exact(pitch(cols)).map(|x| ExactSum::new(&decoded, x)));
+        }
+        Ok(ProductSample { size, matrix, x: on_device, y, sums, step })
+    }
+
+    /// A sample for weights that are `ty` on a device, whatever they are in a file.
+    ///
+    /// # Errors
+    /// As [`ProductSample::new`].
+    pub fn of_device_type(gpu: &Gpu, ty: WeightType, size: SampleSize) -> Result<Self> {
+        let file = TensorType::ALL.into_iter().find(|file| file.is_weight() && device_type(*file) == ty);
+        Self::new(gpu, file.unwrap_or(TensorType::F32), size)
+    }
+
+    /// The product in a shape, prepared.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] if a kernel does not compile or the device is lost, [`Error::Memory`].
+    pub fn product(&self, gpu: &Gpu, shape: KernelShape) -> Result<Matmul> {
+        let output = MatmulOutput { buffer: &self.y, pitch: self.size.rows, offset: 0, epilogue: Epilogue::Store };
+        Matmul::shaped(gpu, &self.matrix, &self.x, None, &output, shape)
+    }
+
+    /// Largest error of `matmul`, a product of this sample, for its first `tokens`. `halves`: the kernel multiplies halves.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] if the device is lost.
+    pub fn difference(&self, gpu: &Gpu, matmul: &Matmul, tokens: usize, halves: bool) -> Result<LargestError> {
+        let (rows, tokens) = (self.size.rows, tokens.min(self.size.tokens));
+        let bytes = (tokens * rows * 4) as u64;
+        let mut recorder = Recorder::new(gpu);
+        matmul.record(&mut recorder, tokens);
+        let mut ring = ReadbackRing::new(gpu, 1, bytes)?;
+        let got: Vec<f32> = ring.read(recorder, &[(&self.y, 0, bytes)], || (), bytemuck::pod_collect_to_vec)?;
+        let all = self.sums.chunks_exact(self.size.tokens).zip((0..rows).step_by(self.step));
+        let differences = all.flat_map(|(sums, row)| {
+            let got = got.iter().skip(row).step_by(rows);
+            sums.iter().zip(got).map(|(sum, got)| sum.difference(*got, halves))
+        });
+        let none = LargestError { largest: 0.0, tolerance: if halves { HALVES_TOLERANCE } else { TOLERANCE } };
+        Ok(differences.fold(none, LargestError::or_worse))
+    }
+
+    /// Largest error of the product in `shape`: for one token, or for more than the kernel of a few takes.
+    ///
+    /// # Errors
+    /// As [`ProductSample::product`].
+    pub fn check(&self, gpu: &Gpu, shape: KernelShape, tokens: usize) -> Result<LargestError> {
+        self.difference(gpu, &self.product(gpu, shape)?, tokens, shape.cooperative && tokens > 1)
+    }
+}
+
+/// `[tokens, pitch]`: integers of eight bits times a power of two, in each chunk one of the largest.
+fn activations(size: SampleSize, random: &mut ChaCha8Rng) -> Vec<f32> {
+    let chunks = pitch(size.cols) / 32;
+    let mut x = Vec::with_capacity(size.tokens * chunks * 32);
+    for chunk in 0..size.tokens * chunks {
+        // Another chunk in each token.
+        let outlier = size.outliers && (chunk + chunk / chunks).is_multiple_of(CHUNKS_PER_OUTLIER);
+        let scale = if outlier { 1024.0 } else { 1.0 / 128.0 };
+        x.extend((0..32).map(|_| scale * f32::from(random.random_range(-126_i8..=126))));
+        let largest = x.len() - 1 - random.random_range(0..32_usize);
+        x[largest] = scale * if random.random_range(0..2) == 0 { 127.0 } else { -127.0 };
+        let first = chunk % chunks * 32;
+        let from = x.len() - 32;
+        x.iter_mut().skip(from).skip(size.cols.saturating_sub(first)).for_each(|padding| *padding = 0.0);
+    }
+    x
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AdapterChoice, GpuOptions};
+
+    #[test]
+    fn samples_find_right_products_right_and_wrong_ones_wrong() {
+        let adapter = AdapterChoice::Index(0);
+        let gpu = Gpu::open(&GpuOptions { adapter, ..GpuOptions::default() }).unwrap();
+        for (ty, size) in [TensorType::Q4_0, TensorType::Q6_K, TensorType::F32, TensorType::IQ2_S]
+            .into_iter()
+            .flat_map(|ty| SampleSize::ALL.map(|size| (ty, size)))
+        {
+            let sample = ProductSample::new(&gpu, ty, size).unwrap();
+            let packed = WeightType::PACKED.contains(&device_type(ty));
+            for shape in [KernelShape::DEFAULT, KernelShape { packed, ..KernelShape::DEFAULT }] {
+                for tokens in [1, 5, size.tokens] {
+                    let difference = sample.check(&gpu, shape, tokens).unwrap();
+                    assert!(difference.is_right(), "{ty} {size:?} {shape:?} {tokens}: {difference:?}");
+                }
+            }
+        }
+        // Activations of another sample.
+        let mut sample = ProductSample::new(&gpu, TensorType::Q4_0, SampleSize::ALL[0]).unwrap();
+        let size = SampleSize { outliers: true, ..SampleSize::ALL[0] };
+        sample.x = ProductSample::new(&gpu, TensorType::Q4_0, size).unwrap().x;
+        assert!(!sample.check(&gpu, KernelShape::DEFAULT, 1).unwrap().is_right());
+    }
+
+    #[test]
+    fn sums_that_are_no_numbers_are_wrong() {
+        let exact = ExactSum::new(&[1.0, -2.0], &[3.0, 0.5]);
+        assert_eq!((exact.sum, exact.magnitude, exact.squares), (2.0, 4.0, 10.0));
+        for halves in [false, true] {
+            assert!(exact.difference(2.0, halves).is_right() && !exact.difference(2.2, halves).is_right());
+            for wrong in [f32::NAN, f32::INFINITY] {
+                let wrong = exact.difference(wrong, halves);
+                assert!(!wrong.is_right() && !exact.difference(2.0, halves).or_worse(wrong).is_right());
+            }
+        }
+    }
+}

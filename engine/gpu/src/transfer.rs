@@ -1,0 +1,240 @@
+//! Rings of mapped buffers that carry data to the device and back without allocations.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering::SeqCst},
+};
+
+use super::{Buffer, Gpu, Purpose, Recorder, Usage};
+use thermocline_base::error::{Error, Result, ScarceMemory};
+
+/// Carries data to the device: as many loads may be under way as there are buffers.
+#[derive(Debug)]
+pub struct UploadRing {
+    gpu: Gpu,
+    stages: Vec<StagingBuffer>,
+    next: usize,
+    bytes: u64,
+    /// Set while the next stage holds a load that was not submitted yet.
+    recorded: bool,
+}
+
+#[derive(Debug)]
+struct StagingBuffer {
+    buffer: Buffer,
+    /// Set while it is mapped; by the driver when a submission that used it is done.
+    mapped: Arc<AtomicBool>,
+}
+
+/// Pieces of a load begin at multiples of this.
+pub(super) const PIECE: usize = wgpu::MAP_ALIGNMENT as usize;
+
+impl UploadRing {
+    /// `depth` buffers of `bytes`.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if they do not fit the budget.
+    pub fn new(gpu: &Gpu, depth: usize, bytes: u64) -> Result<Self> {
+        let stage = || {
+            let buffer = gpu.arena().buffer(Purpose::Staging, "upload", bytes, Usage::Upload)?;
+            Ok(StagingBuffer { buffer, mapped: Arc::new(AtomicBool::new(true)) })
+        };
+        let stages = (0..depth.max(1)).map(|_| stage()).collect::<Result<_>>()?;
+        Ok(UploadRing { gpu: gpu.clone(), stages, next: 0, bytes, recorded: false })
+    }
+
+    /// Bytes one load can have.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Records one load: each piece goes to its buffer and offset, in order. Lengths and offsets are multiples of 4; a length
+    /// that is none of 8 takes the room of the next that is. To be followed by `recorder`'s submission and [`UploadRing::submitted`], unless `recorder` is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if the pieces are longer than a buffer of the ring, [`Error::Gpu`] if the device is lost, or only counts.
+    pub fn record(&mut self, recorder: &mut Recorder, pieces: &[(&[u8], &Buffer, u64)]) -> Result<()> {
+        let wanted = pieces.iter().fold(0, |end: usize, (data, ..)| end.next_multiple_of(PIECE) + data.len()) as u64;
+        if wanted > self.bytes {
+            return Err(Error::memory(ScarceMemory::Gpu, "one upload", wanted, self.bytes));
+        }
+        // The recorder of the last load was dropped.
+        self.submitted();
+        let stage = &self.stages[self.next];
+        // Once everything submitted is done, it has come back if it ever does.
+        if !stage.mapped.load(SeqCst) && !self.gpu.idle_and_mapped(&stage.mapped)? {
+            return Err(self.lost("a buffer did not come back"));
+        }
+        let raw = stage.buffer.raw().ok_or_else(|| self.gpu.only_counts())?;
+        let mut at = 0_u64;
+        for (data, to, offset) in pieces {
+            let length = data.len() as u64;
+            if length == 0 {
+                continue;
+            }
+            at = at.next_multiple_of(PIECE as u64);
+            let view = raw.get_mapped_range_mut(at..at + length);
+            view.map_err(|error| self.lost(error))?.copy_from_slice(data);
+            recorder.copy(&stage.buffer, at, to, *offset, length);
+            at += length;
+        }
+        stage.mapped.store(false, SeqCst);
+        raw.unmap();
+        self.recorded = true;
+        Ok(())
+    }
+
+    /// The recorder of the last load was submitted: its buffer comes back when the device is done with it. Does nothing if
+    /// there was no load since the last call.
+    pub fn submitted(&mut self) {
+        if !std::mem::take(&mut self.recorded) {
+            return;
+        }
+        let stage = &self.stages[self.next];
+        let mapped = Arc::clone(&stage.mapped);
+        if let Some(raw) = stage.buffer.raw() {
+            raw.map_async(wgpu::MapMode::Write, .., move |result| mapped.store(result.is_ok(), SeqCst));
+        }
+        self.next = (self.next + 1) % self.stages.len();
+    }
+
+    fn lost(&self, error: impl std::fmt::Display) -> Error {
+        self.gpu.failed(format!("upload: {error}"))
+    }
+}
+
+/// Carries results back from the device.
+#[derive(Debug)]
+pub struct ReadbackRing {
+    gpu: Gpu,
+    stages: Vec<Buffer>,
+    next: usize,
+    /// Set while results are on their way into the next stage.
+    coming: bool,
+}
+
+/// Results on their way into a [`ReadbackRing`].
+#[derive(Debug)]
+pub struct Coming {
+    index: wgpu::SubmissionIndex,
+    bytes: u64,
+    /// Set when they are there.
+    arrived: Arc<AtomicBool>,
+}
+
+impl ReadbackRing {
+    /// `depth` buffers of `bytes`.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if they do not fit the budget.
+    pub fn new(gpu: &Gpu, depth: usize, bytes: u64) -> Result<Self> {
+        let stage = || gpu.arena().buffer(Purpose::Staging, "readback", bytes, Usage::Readback);
+        let stages = (0..depth.max(1)).map(|_| stage()).collect::<Result<_>>()?;
+        Ok(ReadbackRing { gpu: gpu.clone(), stages, next: 0, coming: false })
+    }
+
+    /// Bytes one stage holds.
+    pub fn bytes(&self) -> u64 {
+        self.stages.first().map_or(0, Buffer::bytes)
+    }
+
+    /// Submits `recorder` with copies of `pieces` (buffer, offset, bytes; multiples of 4) behind it, waits, and hands the
+    /// bytes, one piece after the other, to `read`.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] if the device is lost or does not answer.
+    pub fn read<R>(
+        &mut self,
+        recorder: Recorder,
+        pieces: &[(&Buffer, u64, u64)],
+        submitted: impl FnOnce(),
+        read: impl FnOnce(&[u8]) -> R,
+    ) -> Result<R> {
+        let coming = self.submit(recorder, pieces)?;
+        submitted();
+        self.wait_and_read(coming, read)
+    }
+
+    /// Submits as [`ReadbackRing::read`] does, without waiting. Results not taken before the next call are lost.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if the pieces are longer than a stage, [`Error::Gpu`] if the device is lost, or only counts.
+    pub fn submit(&mut self, mut recorder: Recorder, pieces: &[(&Buffer, u64, u64)]) -> Result<Coming> {
+        let stage = &self.stages[self.next];
+        let wanted = pieces.iter().map(|(.., length)| length).sum::<u64>();
+        if wanted > stage.bytes() {
+            return Err(Error::memory(ScarceMemory::Gpu, "one readback", wanted, stage.bytes()));
+        }
+        let raw = stage.raw().ok_or_else(|| self.gpu.only_counts())?;
+        if std::mem::take(&mut self.coming) {
+            raw.unmap();
+        }
+        let mut bytes = 0;
+        for (from, offset, length) in pieces {
+            recorder.copy(from, *offset, stage, bytes, *length);
+            bytes += length;
+        }
+        let arrived = Arc::default();
+        recorder.map_for_reading(stage, bytes, &arrived);
+        let index = recorder.submit()?;
+        self.coming = true;
+        Ok(Coming { index, bytes, arrived })
+    }
+
+    /// Waits for submitted results and hands their bytes to `read`.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] if the device is lost or does not answer.
+    pub fn wait_and_read<R>(&mut self, coming: Coming, read: impl FnOnce(&[u8]) -> R) -> Result<R> {
+        self.gpu.wait_for_results(coming.index, &coming.arrived)?;
+        let raw = self.stages[self.next].raw().ok_or_else(|| self.gpu.only_counts())?;
+        let view =
+            raw.get_mapped_range(0..coming.bytes).map_err(|error| self.gpu.failed(format!("readback: {error}")))?;
+        let result = read(&view);
+        drop(view);
+        raw.unmap();
+        self.coming = false;
+        self.next = (self.next + 1) % self.stages.len();
+        Ok(result)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::GpuOptions;
+
+    #[test]
+    fn readback_returns_the_bytes_uploaded() {
+        let gpu = Gpu::open(&GpuOptions { adapter: crate::AdapterChoice::Index(0), ..GpuOptions::default() }).unwrap();
+        let buffer = gpu.arena().buffer(Purpose::Scratch, "test", 64, Usage::Storage).unwrap();
+        let mut up = UploadRing::new(&gpu, 2, 32).unwrap();
+        let mut down = ReadbackRing::new(&gpu, 2, 64).unwrap();
+        let made = gpu.arena().made();
+        for round in 0..7_u8 {
+            let mut recorder = Recorder::new(&gpu);
+            let (a, b) = ([round; 8], [round + 1; 16]);
+            up.record(&mut recorder, &[(&a, &buffer, 4), (&[], &buffer, 0), (&b, &buffer, 20)]).unwrap();
+            let got = down.read(recorder, &[(&buffer, 4, 8), (&buffer, 20, 16)], || up.submitted(), <[u8]>::to_vec);
+            assert_eq!(got.unwrap(), [&a[..], &b[..]].concat());
+        }
+        // Loads whose recorders are dropped leave the ring as good as new.
+        for round in 0..5_u8 {
+            up.record(&mut Recorder::new(&gpu), &[(&[9; 32], &buffer, 0)]).unwrap();
+            let mut recorder = Recorder::new(&gpu);
+            up.record(&mut recorder, &[(&[round; 8], &buffer, 8)]).unwrap();
+            let got = down.read(recorder, &[(&buffer, 8, 8)], || up.submitted(), <[u8]>::to_vec);
+            assert_eq!(got.unwrap(), [round; 8]);
+        }
+        assert_eq!(gpu.arena().made(), made);
+        assert!(matches!(
+            up.record(&mut Recorder::new(&gpu), &[(&[0; 36], &buffer, 0)]),
+            Err(Error::Memory { wanted: 36, available: 32, .. })
+        ));
+        gpu.lose();
+        let mut recorder = Recorder::new(&gpu);
+        let up = up.record(&mut recorder, &[(&[0; 4], &buffer, 0)]);
+        let down = down.read(recorder, &[(&buffer, 0, 4)], || (), <[u8]>::to_vec);
+        assert!(up.is_err() || matches!(down, Err(Error::Gpu { .. })));
+    }
+}

@@ -1,0 +1,28 @@
+//! Distrust of drivers. A driver may refuse a kernel, compute wrong numbers, hang, or end the process.
+//! The part of a GPU that it failed with is then disabled by a [`Fallback`]: the most doubtful feature
+//! that was used, or else the adapter over that backend. [`Fallbacks`] records them, on disk per
+//! adapter, driver version and program version.
+//!
+//! [`Health`] adds failures that the program survives. A [`CrashSentinel`] speaks for a step that the
+//! program may not survive, at its next start. [`known_drivers`] lists failures that others have
+//! reported. [`creation`] has one thread at a time create things, and the window first. [`faults`]
+//! makes devices fail in tests. The self-test is `self_test`, pacing
+//! [`crate::DevicePace`].
+
+mod creation;
+mod fallback;
+mod fallback_file;
+mod fallbacks;
+mod faults;
+mod health;
+mod known_drivers;
+mod sentinel;
+
+pub(super) use creation::after_first_frame;
+pub use creation::{AwaitedFrame, CreationLock};
+pub use fallback::{AdapterId, Fallback, FallbackPart};
+pub use fallbacks::Fallbacks;
+pub(super) use faults::FaultCounter;
+pub use faults::{FaultPoint, Faults, KernelMutation};
+pub(super) use health::Health;
+pub use sentinel::{CrashSentinel, RiskyStep, withdraw_sentinels};

@@ -1,0 +1,392 @@
+//! Weights on their way to the device: repacked row by row from where they lie in the file into a small ring.
+
+use std::{
+    ops::{ControlFlow, Range},
+    thread,
+};
+
+use super::{
+    Buffer, Gpu, GpuMatrix, MatrixLayout, MemoryUse, Purpose, Recorder, UploadRing, Usage, arena::MEASURED_FROM,
+    matrix::MatrixPart, op::pitch, transfer::PIECE,
+};
+use thermocline_base::error::{Error, Result};
+use thermocline_formats::{
+    format::Matrix,
+    quant::{device_type, repack},
+};
+
+/// Least and most bytes of one load.
+const LEAST: u64 = 16 << 10;
+const LOAD: u64 = 4 << 20;
+/// Pieces of at most a load's `SMALL`th part go up together.
+const SMALL: usize = 8;
+/// Fewer bytes than this are repacked on one thread.
+pub(super) const PER_THREAD: usize = 256 << 10;
+/// Most threads: past a few the bus is the limit.
+const MOST_THREADS: usize = 8;
+
+/// Source of each row on the device: a matrix and a row of it; `None`: zeros.
+pub type RowOf<'a, 'm> = &'a (dyn Fn(usize) -> Option<(&'m Matrix, usize)> + Sync);
+
+/// Uploads weights. Neither it nor the driver holds more of them than a few MiB at a time. To a device that only counts nothing
+/// is uploaded, and of files the bytes that would be read are counted.
+pub struct Uploader<'a> {
+    gpu: Gpu,
+    ring: UploadRing,
+    progress: &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+    /// Bytes of files read, and those announced.
+    done: u64,
+    total: u64,
+    packed: Vec<u8>,
+    /// Small pieces that go up together: their bytes, and the destination of each.
+    staged: Vec<u8>,
+    places: Vec<(Range<usize>, Buffer, u64)>,
+    threads: usize,
+}
+
+impl std::fmt::Debug for Uploader<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Uploader").field("done", &self.done).field("total", &self.total).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Uploader<'a> {
+    /// An uploader that calls `progress` after each load with the bytes of files done and those announced
+    /// ([`Uploader::expect`]); it may cancel. A small budget, which plans use to the last byte, is not spent on staging; nor is that
+    /// of a device that only counts.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if the staging buffers do not fit the budget.
+    pub fn new(gpu: &Gpu, progress: &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>) -> Result<Self> {
+        let arena = gpu.arena();
+        let least = gpu.is_counting() || arena.budget() < MEASURED_FROM;
+        Self::with_loads(gpu, if least { LEAST } else { arena.available() / 64 }, progress)
+    }
+
+    /// [`Uploader::new`] with two staging buffers of about `load` bytes, or of fewer where there is no room for that many: the heap that
+    /// a driver maps may be a small one, whatever the budget has left.
+    ///
+    /// # Errors
+    /// As [`Uploader::new`], if there is no room for the least ones.
+    pub fn with_loads(gpu: &Gpu, load: u64, progress: &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>) -> Result<Self> {
+        let load = load.clamp(LEAST, LOAD).min(gpu.caps().max_buffer) / 16 * 16;
+        let threads = packing_threads();
+        let ring = staging(gpu, load)?;
+        Ok(Uploader {
+            gpu: gpu.clone(),
+            ring,
+            progress,
+            done: 0,
+            total: 0,
+            packed: Vec::new(),
+            staged: Vec::new(),
+            places: Vec::new(),
+            threads,
+        })
+    }
+
+    /// `bytes` more of files will be uploaded.
+    pub fn expect(&mut self, bytes: u64) {
+        self.total += bytes;
+    }
+
+    /// Bytes of files that went up.
+    pub fn done(&self) -> u64 {
+        self.done
+    }
+
+    /// One matrix of the rows of `stacked`, in order. They have the same columns and the same [`device_type`].
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if it does not fit the budget, [`Error::Cancelled`], [`Error::Gpu`] if the device is lost,
+    /// [`Error::Invalid`] if the matrices differ or hold numbers their device type cannot.
+    pub fn matrix(&mut self, purpose: Purpose, what: &'static str, stacked: &[&Matrix]) -> Result<GpuMatrix> {
+        let Some(first) = stacked.first() else {
+            return Err(Error::invalid("matrices to stack", "at least one", 0));
+        };
+        let (ty, cols) = (device_type(first.ty()), first.cols());
+        if let Some(other) = stacked.iter().find(|it| it.cols() != cols || device_type(it.ty()) != ty) {
+            let got = format!("{} with {} columns", device_type(other.ty()), other.cols());
+            return Err(Error::invalid("matrices to stack", format!("{ty} with {cols} columns"), got));
+        }
+        let rows = stacked.iter().map(|it| it.rows()).sum();
+        let (what, layout) = (MemoryUse { purpose, what }, MatrixLayout { ty, rows, cols, rows_together: 1 });
+        if self.gpu.is_counting() {
+            self.advance(stacked.iter().map(|it| it.data().len() as u64).sum())?;
+            return self.room(what, layout);
+        }
+        let starts: Vec<usize> = stacked
+            .iter()
+            .scan(0, |end, it| {
+                *end += it.rows();
+                Some(*end - it.rows())
+            })
+            .collect();
+        let row = |row: usize| {
+            let at = starts.partition_point(|start| *start <= row) - 1;
+            Some((stacked[at], row - starts[at]))
+        };
+        self.gathered(what, layout, &row)
+    }
+
+    /// A matrix whose rows are rows of others, or zeros.
+    ///
+    /// # Errors
+    /// As [`Uploader::matrix`].
+    pub fn gathered<'m>(&mut self, what: MemoryUse, layout: MatrixLayout, row: RowOf<'_, 'm>) -> Result<GpuMatrix> {
+        let matrix = self.room(what, layout)?;
+        self.rewrite(&matrix, 0..layout.rows, row)?;
+        Ok(matrix)
+    }
+
+    /// A matrix of zeros, which [`Uploader::rewrite`] fills.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if it does not fit the budget, [`Error::Gpu`] if the device is lost.
+    pub fn room(&mut self, what: MemoryUse, layout: MatrixLayout) -> Result<GpuMatrix> {
+        GpuMatrix::new(&self.gpu, what, layout)
+    }
+
+    /// Writes `rows` of `matrix`, or writes them again.
+    ///
+    /// # Errors
+    /// As [`Uploader::matrix`].
+    pub fn rewrite<'m>(&mut self, matrix: &GpuMatrix, rows: Range<usize>, row: RowOf<'_, 'm>) -> Result<()> {
+        for part in matrix.parts() {
+            let of_part = part.rows();
+            self.part(matrix, part, rows.start.max(of_part.start)..rows.end.min(of_part.end), row)?;
+        }
+        Ok(())
+    }
+
+    /// Some rows of one part, as many at a time as a load holds.
+    fn part<'m>(
+        &mut self,
+        matrix: &GpuMatrix,
+        part: &MatrixPart,
+        rows: Range<usize>,
+        row: RowOf<'_, 'm>,
+    ) -> Result<()> {
+        let bytes = |at| row(at).map_or(0, |(matrix, _)| matrix.row_bytes() as u64);
+        if self.gpu.is_counting() {
+            return self.advance(rows.map(bytes).sum());
+        }
+        let (ty, cols) = (matrix.ty(), matrix.cols());
+        let (main_row, aux_row) = (ty.main_len(cols) * 16, ty.aux_len(cols) * 4);
+        let step = (self.ring.bytes() as usize / (main_row + aux_row)).max(1);
+        for start in rows.clone().step_by(step) {
+            let count = step.min(rows.end - start);
+            // Taken out for the time of the load, so that what reads it may use the ring.
+            let mut packed = std::mem::take(&mut self.packed);
+            packed.resize(count * (main_row + aux_row), 0);
+            let (main, aux) = packed.split_at_mut(count * main_row);
+            let threads = (count * (main_row + aux_row) / PER_THREAD).clamp(1, self.threads);
+            let (of_main, of_aux) =
+                (PackedRows { bytes: &mut *main, row: main_row }, PackedRows { bytes: &mut *aux, row: aux_row });
+            pack(start, of_main, of_aux, threads, row)?;
+            let at = (start - part.rows().start) as u64;
+            self.send(part.buffer(), [(main, at * main_row as u64), (aux, part.aux_offset() + at * aux_row as u64)])?;
+            self.packed = packed;
+            self.advance((start..start + count).map(bytes).sum())?;
+        }
+        Ok(())
+    }
+
+    /// `values`, padded with zeros to their [`pitch`].
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if they do not fit the budget, [`Error::Cancelled`], [`Error::Gpu`] if the device is lost.
+    pub fn vector(&mut self, purpose: Purpose, what: &'static str, values: &[f32]) -> Result<Buffer> {
+        let buffer = self.gpu.arena().buffer(purpose, what, pitch(values.len()) as u64 * 4, Usage::Storage)?;
+        self.send(&buffer, [(bytemuck::cast_slice(values), 0), (&[], 0)])?;
+        self.advance(size_of_val(values) as u64)?;
+        Ok(buffer)
+    }
+
+    /// The weights of a small `matrix`, row by row, as [`Uploader::vector`].
+    ///
+    /// # Errors
+    /// As [`Uploader::vector`].
+    pub fn decoded(&mut self, purpose: Purpose, what: &'static str, matrix: &Matrix) -> Result<Buffer> {
+        let mut values = vec![0.0; matrix.rows() * matrix.cols()];
+        if !self.gpu.is_counting() {
+            let rows = values.chunks_exact_mut(matrix.cols().max(1)).enumerate();
+            rows.for_each(|(at, row)| matrix.dequantise_row(at, row));
+        }
+        self.vector(purpose, what, &values)
+    }
+
+    /// Bytes, a multiple of 4, to an offset in `to`, a multiple of 4 as well.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] if the device is lost.
+    pub fn bytes(&mut self, to: &Buffer, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.send(to, [(bytes, offset), (&[], 0)])
+    }
+
+    /// Waits until everything has arrived.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] if the device is lost.
+    pub fn finish(mut self) -> Result<()> {
+        self.flush()?;
+        self.gpu.idle()
+    }
+
+    /// Submits the small pieces collected so far, without waiting for their arrival.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] if the device is lost.
+    pub fn flush(&mut self) -> Result<()> {
+        let (mut staged, mut places) = (std::mem::take(&mut self.staged), std::mem::take(&mut self.places));
+        if !staged.is_empty() {
+            let pieces = places.iter().map(|(range, to, offset)| (&staged[range.clone()], to, *offset));
+            self.load(&pieces.collect::<Vec<_>>())?;
+        }
+        staged.clear();
+        places.clear();
+        (self.staged, self.places) = (staged, places);
+        Ok(())
+    }
+
+    /// Two pieces to their offsets in `to`, in one load if they fit.
+    fn send(&mut self, to: &Buffer, [first, second]: [(&[u8], u64); 2]) -> Result<()> {
+        if self.gpu.is_counting() {
+            return Ok(());
+        }
+        let room = self.ring.bytes() as usize;
+        let both = first.0.len().next_multiple_of(PIECE) + second.0.len();
+        if both <= room / SMALL {
+            if self.staged.len() + both > room {
+                self.flush()?;
+            }
+            for (bytes, offset) in [first, second].into_iter().filter(|(bytes, _)| !bytes.is_empty()) {
+                let start = self.staged.len();
+                self.staged.extend_from_slice(bytes);
+                self.places.push((start..self.staged.len(), to.clone(), offset));
+                self.staged.resize(self.staged.len().next_multiple_of(PIECE), 0);
+            }
+            return Ok(());
+        }
+        // What was written first must not come last.
+        self.flush()?;
+        if both <= room {
+            return self.load(&[(first.0, to, first.1), (second.0, to, second.1)]);
+        }
+        for (bytes, offset) in [first, second] {
+            for (at, piece) in bytes.chunks(room).enumerate() {
+                self.load(&[(piece, to, offset + (at * room) as u64)])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn load(&mut self, pieces: &[(&[u8], &Buffer, u64)]) -> Result<()> {
+        let mut recorder = Recorder::new(&self.gpu);
+        self.ring.record(&mut recorder, pieces)?;
+        recorder.submit()?;
+        self.ring.submitted();
+        Ok(())
+    }
+
+    fn advance(&mut self, bytes: u64) -> Result<()> {
+        self.done += bytes;
+        match (self.progress)(self.done, self.total.max(self.done)) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(Error::Cancelled),
+        }
+    }
+}
+
+/// Two staging buffers of `load` bytes; of half as many as long as that is refused, down to [`LEAST`].
+fn staging(gpu: &Gpu, load: u64) -> Result<UploadRing> {
+    match UploadRing::new(gpu, 2, load) {
+        Err(Error::Memory { wanted, available, .. }) if load > LEAST => {
+            tracing::debug!(wanted, available, "staging is halved");
+            staging(gpu, (load / 2).max(LEAST) / 16 * 16)
+        }
+        made => made,
+    }
+}
+
+/// Threads that repack.
+pub(super) fn packing_threads() -> usize {
+    thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS)
+}
+
+/// Rows of one stream of a matrix, of `row` bytes each.
+pub(super) struct PackedRows<'a> {
+    pub bytes: &'a mut [u8],
+    pub row: usize,
+}
+
+/// Repacks rows from `start` on into both streams, on `threads` threads.
+pub(super) fn pack<'m>(
+    start: usize,
+    PackedRows { bytes: main, row: main_row }: PackedRows<'_>,
+    PackedRows { bytes: aux, row: aux_row }: PackedRows<'_>,
+    threads: usize,
+    row: RowOf<'_, 'm>,
+) -> Result<()> {
+    let rows = (main.len() / main_row).div_ceil(threads);
+    let work = |first: usize, main: &mut [u8], aux: &mut [u8]| {
+        for (at, main) in main.chunks_exact_mut(main_row).enumerate() {
+            let aux = &mut aux[at * aux_row..(at + 1) * aux_row];
+            match row(first + at) {
+                Some((matrix, row)) => repack(matrix.ty(), matrix.row(row), matrix.factor(), main, aux)?,
+                None => [main, aux].into_iter().for_each(|bytes| bytes.fill(0)),
+            }
+        }
+        Ok(())
+    };
+    if threads == 1 {
+        return work(start, main, aux);
+    }
+    thread::scope(|scope| {
+        let (mut aux, mut workers) = (aux, Vec::with_capacity(threads));
+        for (worker, main) in main.chunks_mut(rows * main_row).enumerate() {
+            let (own, rest) = aux.split_at_mut(main.len() / main_row * aux_row);
+            aux = rest;
+            workers.push(scope.spawn(move || work(start + worker * rows, main, own)));
+        }
+        let ended = |_| Error::Stopped("a thread that repacks weights ended early".to_owned());
+        workers.into_iter().try_for_each(|worker| worker.join().map_err(ended)?)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AdapterChoice, FaultPoint, Faults, GpuOptions, ReadbackRing};
+    use thermocline_formats::{format::Bytes, quant::TensorType};
+
+    /// A matrix that is larger than the heap arrives in loads that fit it.
+    #[test]
+    fn uploads_become_smaller_where_the_mapped_heap_is_full() {
+        const ROWS: usize = 600;
+        let data = Bytes::new((0..ROWS * 256 * 4).map(|at| (at / 4 % 251) as u8 & 0x3f).collect::<Vec<_>>());
+        let weights = Matrix::new(TensorType::F32, ROWS, 256, data).unwrap();
+        let upload = |heap: Option<u64>| {
+            let faults = Faults(heap.map(|bytes| (FaultPoint::MappedHeap, bytes)));
+            let options = GpuOptions { adapter: AdapterChoice::Index(0), faults, ..GpuOptions::default() };
+            let gpu = Gpu::open(&options).unwrap();
+            let mut go_on = |_, _| ControlFlow::Continue(());
+            let mut uploader = Uploader::with_loads(&gpu, LOAD, &mut go_on)?;
+            let load = uploader.ring.bytes();
+            let matrix = uploader.matrix(Purpose::Ffn, "test", &[&weights])?;
+            uploader.finish()?;
+            let (part, mut down) = (&matrix.parts()[0], ReadbackRing::new(&gpu, 1, matrix.bytes())?);
+            let all = [(part.buffer(), 0, part.buffer().bytes())];
+            Ok::<_, Error>((load, down.read(Recorder::new(&gpu), &all, || (), <[u8]>::to_vec)?))
+        };
+        let (whole, wanted) = upload(None).unwrap();
+        assert_eq!(whole, LOAD);
+        for (heap, load) in [(2 * LOAD, LOAD), (LOAD, LOAD / 2), (200 << 10, 64 << 10), (2 * LEAST, LEAST)] {
+            let (loads, got) = upload(Some(heap)).unwrap();
+            assert_eq!(loads, load, "loads where the heap has {heap}");
+            assert!(got == wanted, "bytes where the heap has {heap}");
+        }
+        let refused = upload(Some(2 * LEAST - 16)).unwrap_err();
+        assert!(matches!(refused, Error::Memory { what: "upload", wanted, .. } if wanted == LEAST), "{refused}");
+    }
+}

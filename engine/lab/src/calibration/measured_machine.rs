@@ -1,0 +1,428 @@
+//! The speeds that plans are priced with: measured, and kept in a file.
+
+use std::{
+    collections::BTreeMap,
+    hint::black_box,
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
+    thread,
+    time::Instant,
+};
+
+use super::{
+    bursts::{WithoutWaits, burst_speed},
+    cpu::{matrix_of_repeated_rows, noise},
+    gpu::{GpuEffort, gpu_speed, rate},
+    gpu_products::{GpuProducts, gpu_kernel_speed},
+    memory::read_bandwidth,
+    prompts::{cpu_prompts, gpu_prompts, streams},
+};
+use thermocline_base::error::{Error, Result};
+use thermocline_cpu::{Cpu, MatmulJob, RowsJob};
+use thermocline_formats::{
+    format::Matrix,
+    quant::{TensorType, device_type},
+};
+use thermocline_gpu::{AdapterKind, AdapterReport, Gpu, Op, Purpose, Usage, WeightType, params};
+use thermocline_run::device::limits_of;
+use thermocline_run::placement::{BurstFractions, CpuRates, GpuRates, Machine, ProductRate, Rates, SharedMemory};
+
+/// Effort of measuring a machine.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MeasureEffort {
+    /// Bytes of a matrix on the CPU, many times its last cache.
+    pub cpu_bytes: usize,
+    /// Effort of measuring the GPU.
+    pub gpu: GpuEffort,
+    /// Number of measurements of each kind on the CPU, of which the best counts.
+    pub rounds: usize,
+}
+
+impl Default for MeasureEffort {
+    /// A second or two for a model of usual types.
+    fn default() -> Self {
+        let gpu = GpuEffort { bytes: 128 << 20, seconds: 0.01, hand_overs: 60 };
+        MeasureEffort { cpu_bytes: 128 << 20, gpu, rounds: 3 }
+    }
+}
+
+/// The folder that keeps speeds, and when they are measured.
+#[derive(Debug, Clone, Default)]
+pub struct MachineOptions {
+    /// Folder of the files; `None`: every call measures.
+    pub folder: Option<PathBuf>,
+    /// Measure even known speeds.
+    pub again: bool,
+    /// Effort of a measurement.
+    pub effort: MeasureEffort,
+}
+
+/// A callback between two measurements; it says whether to go on with the next.
+pub type KeepGoing<'a> = &'a mut dyn FnMut() -> ControlFlow<()>;
+
+/// [`Error::Cancelled`] if `go_on` says so.
+pub(super) fn check(go_on: KeepGoing<'_>) -> Result<()> {
+    if go_on().is_break() { Err(Error::Cancelled) } else { Ok(()) }
+}
+
+/// Columns of a matrix, as in models of 7 billion parameters.
+pub(super) const COLS: usize = 4096;
+/// One row in so many is read for the rate of scattered rows.
+const ROWS_PER_SCATTERED: usize = 10;
+
+/// The speeds of `cpu` and `gpu` that an earlier call of [`cached_machine`] has kept in `folder`. Measures nothing.
+pub fn known_machine(cpu: &Cpu, gpu: Option<&AdapterReport>, folder: &Path) -> Option<Machine> {
+    Machine::load(&file(folder, cpu, gpu)).ok()
+}
+
+/// The file that keeps the speeds of these processors.
+fn file(folder: &Path, cpu: &Cpu, report: Option<&AdapterReport>) -> PathBuf {
+    let threads = format!("{}, {} threads, {}", cpu_name(), cpu.pool().threads(), cpu.isa());
+    let driver = report.map(|report| format!("{} {}", report.backend, report.driver));
+    let device = report.zip(driver.as_ref()).map(|(report, driver)| (report.name.as_str(), driver.as_str()));
+    Machine::file(folder, &threads, device)
+}
+
+/// The speeds of `cpu` and `gpu` with weights of `types`: from the file of an earlier call, or measured and written there. A file
+/// without some of the types is completed; a damaged one is written anew.
+///
+/// # Errors
+/// As [`measure_machine`]; measurements before a cancellation are not kept. A file that cannot be written is no error: it
+/// only costs time.
+pub fn cached_machine(
+    cpu: &Cpu,
+    gpu: Option<&Gpu>,
+    types: &[TensorType],
+    options: &MachineOptions,
+    go_on: KeepGoing<'_>,
+) -> Result<Machine> {
+    let path = options.folder.as_ref().map(|folder| file(folder, cpu, gpu.map(Gpu::report)));
+    let known = path.as_ref().filter(|_| !options.again).and_then(|path| Machine::load(path).ok());
+    let machine = match known {
+        Some(known) if known.knows(types) => return Ok(known),
+        Some(mut known) => {
+            let cpu_lacks = lacking(&known.cpu.rates, types);
+            known.cpu.rates.extend(cpu_rates(cpu, &cpu_lacks, &options.effort, go_on)?);
+            known.cpu.prompts.extend(cpu_prompts(cpu, &cpu_lacks, &options.effort, go_on)?);
+            if let (Some(gpu), Some(rates)) = (gpu, &mut known.gpu) {
+                let lacks = lacking(&rates.rates, types);
+                let decoding = DecodingRates::measure(gpu, &lacks, rates.hand_over, &options.effort.gpu, go_on)?;
+                rates.rates.extend(decoding.rates);
+                rates.bursts.extend(decoding.bursts);
+                rates.prompts.extend(gpu_prompts(gpu, &lacks, &options.effort.gpu, go_on)?);
+                rates.streams.extend(streams(gpu, &lacks, &options.effort.gpu, go_on)?);
+            }
+            Machine::new(known.cpu, known.gpu)
+        }
+        None => measure_machine(cpu, gpu, types, &options.effort, go_on)?,
+    };
+    if let Some(path) = path
+        && let Err(error) = machine.store(&path)
+    {
+        tracing::debug!(%error, "speeds of the machine not kept");
+    }
+    Ok(machine)
+}
+
+/// Measures `cpu` and `gpu`, with products of weights of `types`.
+///
+/// # Errors
+/// [`Error::Memory`] if there is no room to measure in, [`Error::Gpu`] if the device is lost, [`Error::Cancelled`].
+pub fn measure_machine(
+    cpu: &Cpu,
+    gpu: Option<&Gpu>,
+    types: &[TensorType],
+    effort: &MeasureEffort,
+    go_on: KeepGoing<'_>,
+) -> Result<Machine> {
+    check(go_on)?;
+    let cpu_speeds = CpuRates {
+        name: cpu_name(),
+        kernels: cpu.isa().to_string(),
+        threads: cpu.pool().threads(),
+        memory: read_bandwidth(cpu.pool(), effort.cpu_bytes, effort.rounds),
+        join: join(cpu),
+        rates: cpu_rates(cpu, types, effort, go_on)?,
+        prompts: cpu_prompts(cpu, types, effort, go_on)?,
+    };
+    let gpu_speeds = gpu.map(|gpu| {
+        check(go_on)?;
+        let speed = gpu_speed(gpu, &effort.gpu)?;
+        let report = gpu.report();
+        let hand_over = speed.hand_over.median_us / 1e6;
+        let decoding = DecodingRates::measure(gpu, types, hand_over, &effort.gpu, go_on)?;
+        let shares_memory = report.kind.has_unified_memory() || report.kind == AdapterKind::Software;
+        Ok::<_, Error>(GpuRates {
+            adapter: report.name.clone(),
+            driver: report.driver.clone(),
+            memory: speed.read_bytes_per_second,
+            dispatch: dispatch(gpu, &effort.gpu)?,
+            hand_over,
+            upload: speed.upload_bytes_per_second,
+            download: speed.download_bytes_per_second,
+            rates: decoding.rates,
+            bursts: decoding.bursts,
+            prompts: gpu_prompts(gpu, types, &effort.gpu, go_on)?,
+            streams: streams(gpu, types, &effort.gpu, go_on)?,
+            together: if shares_memory { Some(shared_memory(cpu, gpu, effort)?) } else { None },
+            limits: limits_of(&report.caps),
+        })
+    });
+    Ok(Machine::new(cpu_speeds, gpu_speeds.transpose()?))
+}
+
+/// Name of the processor as the system has it, or its architecture.
+pub fn cpu_name() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name =
+        info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':').map(|(_, name)| name.trim()));
+    name.unwrap_or(std::env::consts::ARCH).to_owned()
+}
+
+/// The types that `rates` lack.
+fn lacking(rates: &Rates, types: &[TensorType]) -> Vec<TensorType> {
+    types.iter().copied().filter(|ty| !rates.contains_key(ty.name())).collect()
+}
+
+/// Seconds of a call, the best of `rounds`, after one that does not count.
+pub(super) fn best(rounds: usize, mut call: impl FnMut()) -> f64 {
+    let mut best = f64::INFINITY;
+    for round in 0..=rounds.max(1) {
+        let started = Instant::now();
+        call();
+        if round > 0 {
+            best = best.min(started.elapsed().as_secs_f64());
+        }
+    }
+    best.max(1e-9)
+}
+
+/// Seconds to start all workers and to wait for them.
+fn join(cpu: &Cpu) -> f64 {
+    const TIMES: u32 = 20;
+    // Many rounds, since other programs disturb most of them.
+    let seconds = best(20, || (0..TIMES).for_each(|_| cpu.pool().run(|worker| _ = black_box(worker))));
+    seconds / f64::from(TIMES)
+}
+
+fn cpu_rates(cpu: &Cpu, types: &[TensorType], effort: &MeasureEffort, go_on: KeepGoing<'_>) -> Result<Rates> {
+    let one = |ty: &TensorType| {
+        check(go_on)?;
+        let (weight, x) = matrix_and_vector(*ty, effort.cpu_bytes)?;
+        let (mut out, bytes) = (vec![0.0; weight.rows()], weight.data().len() as f64);
+        let all = best(effort.rounds, || {
+            cpu.matmul(&mut [MatmulJob { weight: &weight, bias: None, out: &mut out }], &x, 1);
+        });
+        // Rows at irregular distances.
+        let mut noise = noise();
+        let some: Vec<u32> =
+            (0..weight.rows() as u32).filter(|_| (noise() + 1.0) * (ROWS_PER_SCATTERED as f32) < 2.0).collect();
+        let out = &mut out[..some.len()];
+        let few = best(effort.rounds, || {
+            cpu.matmul_rows(&mut [RowsJob { weight: &weight, bias: None, rows: Some(&some), out: &mut *out }], &x, 1);
+        });
+        let sequential = bytes / all;
+        let scattered = (some.len() * weight.row_bytes()) as f64 / few;
+        // A small matrix may stay in a cache.
+        Ok((ty.name().to_owned(), ProductRate { sequential, scattered: scattered.clamp(1e3, sequential) }))
+    };
+    types.iter().map(one).collect()
+}
+
+/// A matrix of about `bytes` bytes, and a vector `[COLS]` to multiply it with.
+fn matrix_and_vector(ty: TensorType, bytes: usize) -> Result<(Matrix, Vec<f32>)> {
+    let row = ty.row_bytes(COLS).unwrap_or(COLS);
+    let mut noise = noise();
+    Ok((
+        matrix_of_repeated_rows(ty, (bytes / row).max(ROWS_PER_SCATTERED), COLS)?,
+        (0..COLS).map(|_| noise()).collect(),
+    ))
+}
+
+/// Fraction of a card's rate that remains for scattered rows: a row is many times longer than a memory transaction, but rows end
+/// within transactions, and fewer are in flight.
+const SCATTERED_FRACTION: f64 = 0.8;
+
+/// Least fraction of a rate that remains in bursts: less is not of clocks, but of a machine that is busy otherwise.
+const LEAST_BURST: f64 = 0.01;
+
+/// Decoding rates of a GPU by type of weights.
+#[derive(Debug, Default)]
+struct DecodingRates {
+    /// Those without waits.
+    rates: Rates,
+    /// The fractions that remain in bursts.
+    bursts: BurstFractions,
+}
+
+impl DecodingRates {
+    /// The rates of `types` on `gpu`, whose hand-overs take `hand_over` seconds. Types with the same encoding on the device are
+    /// measured once.
+    fn measure(
+        gpu: &Gpu,
+        types: &[TensorType],
+        hand_over: f64,
+        effort: &GpuEffort,
+        go_on: KeepGoing<'_>,
+    ) -> Result<Self> {
+        let mut names: BTreeMap<WeightType, &str> = BTreeMap::new();
+        let mut measured = DecodingRates::default();
+        for ty in types {
+            check(go_on)?;
+            let on_device = device_type(*ty);
+            let (rate, burst) = match names.get(&on_device) {
+                Some(alike) => (measured.rates[*alike], measured.bursts[*alike]),
+                None => {
+                    let native = TensorType::ALL.into_iter().find(|it| it.name() == on_device.name()).unwrap_or(*ty);
+                    let products = GpuProducts::new(gpu, native, COLS, COLS, 1, effort)?;
+                    let sequential = products.sustained(gpu, effort)?;
+                    let without_waits = WithoutWaits { bytes_per_second: sequential, hand_over };
+                    let burst = burst_speed(gpu, &products, &without_waits, effort)? / sequential;
+                    let rate = ProductRate { sequential, scattered: sequential * SCATTERED_FRACTION };
+                    (rate, burst.clamp(LEAST_BURST, 1.0))
+                }
+            };
+            names.insert(on_device, ty.name());
+            measured.rates.insert(ty.name().to_owned(), rate);
+            measured.bursts.insert(ty.name().to_owned(), burst);
+        }
+        Ok(measured)
+    }
+}
+
+/// Seconds of a minimal dispatch that waits for the one before it.
+fn dispatch(gpu: &Gpu, effort: &GpuEffort) -> Result<f64> {
+    const ELEMENTS: u32 = 32;
+    let buffer = || gpu.arena().buffer(Purpose::Scratch, "dispatches", u64::from(ELEMENTS) * 4, Usage::Storage);
+    let (sum, delta) = (buffer()?, buffer()?);
+    let op = Op::of(gpu, "add", ELEMENTS, &[], &[&sum, &delta])?;
+    let params = params::Elements { cols: ELEMENTS, pitch: ELEMENTS, rows: 1, stride: ELEMENTS };
+    let per_second = rate(gpu, effort, 1, |recorder| recorder.dispatch(&op, &params, [1, 1, 1]))?;
+    Ok(1.0 / per_second.max(1.0))
+}
+
+/// Fractions of both rates that remain while both processors read the same memory.
+fn shared_memory(cpu: &Cpu, gpu: &Gpu, effort: &MeasureEffort) -> Result<SharedMemory> {
+    let (weight, x) = matrix_and_vector(TensorType::F16, effort.cpu_bytes / 4)?;
+    let bytes = weight.data().len() as f64;
+    let mut out = vec![0.0; weight.rows()];
+    let mut product = || cpu.matmul(&mut [MatmulJob { weight: &weight, bias: None, out: &mut out }], &x, 1);
+    let cpu_alone = bytes / best(effort.rounds, &mut product);
+    let on_gpu =
+        || Ok::<_, Error>(gpu_kernel_speed(gpu, TensorType::F16, COLS, COLS, 1, &effort.gpu)?.bytes_per_second);
+    let gpu_alone = on_gpu()?;
+    let done = AtomicBool::new(false);
+    let (cpu_beside, gpu_beside) = thread::scope(|scope| {
+        let reading = scope.spawn(|| {
+            let (started, mut products) = (Instant::now(), 0_u32);
+            while !done.load(SeqCst) || products == 0 {
+                product();
+                products += 1;
+            }
+            f64::from(products) * bytes / started.elapsed().as_secs_f64()
+        });
+        let beside = on_gpu();
+        done.store(true, SeqCst);
+        let ended = |_| Error::Stopped("a thread that measures the memory ended early".to_owned());
+        Ok::<_, Error>((reading.join().map_err(ended)?, beside?))
+    })?;
+    let fraction = |beside: f64, alone: f64| (beside / alone).clamp(0.01, 1.0);
+    Ok(SharedMemory { cpu: fraction(cpu_beside, cpu_alone), gpu: fraction(gpu_beside, gpu_alone) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thermocline_cpu::CpuOptions;
+    use thermocline_gpu::{AdapterChoice, GpuOptions};
+
+    const LITTLE: MeasureEffort = MeasureEffort {
+        cpu_bytes: 1 << 20,
+        gpu: GpuEffort { bytes: 1 << 20, seconds: 0.001, hand_overs: 5 },
+        rounds: 1,
+    };
+
+    fn always() -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+
+    fn cpu() -> Cpu {
+        Cpu::new(&CpuOptions { threads: Some(2), ..CpuOptions::default() }).unwrap()
+    }
+
+    #[test]
+    fn machine_is_measured_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let gpu = Gpu::open(&GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() }).unwrap();
+        let used = gpu.arena().used();
+        let options = MachineOptions {
+            folder: Some(folder.path().join("machines")),
+            effort: LITTLE,
+            ..MachineOptions::default()
+        };
+        let (cpu, types) = (cpu(), [TensorType::F16, TensorType::Q4_0]);
+        let measured = cached_machine(&cpu, Some(&gpu), &types, &options, &mut always).unwrap();
+        assert!(measured.knows(&types) && !measured.assumed && !measured.knows(&[TensorType::Q8_0]));
+        let of = measured.gpu.as_ref().unwrap();
+        assert!(of.dispatch > 0.0 && of.hand_over > 0.0 && of.together.is_some(), "{of:?}");
+        assert!(of.bursts.len() == 2 && of.bursts.values().all(|it| (0.01..=1.0).contains(it)), "{:?}", of.bursts);
+        let scattered = measured.cpu.rate(TensorType::Q4_0);
+        assert!(scattered.scattered <= scattered.sequential && measured.cpu.join > 0.0);
+        let figures = [&measured.cpu.prompts, &of.prompts, &of.streams].into_iter().flat_map(|it| it.values());
+        // Even a driver in software multiplies ten million times a second, and nothing a quadrillion times.
+        assert!(figures.clone().count() == 6 && figures.clone().all(|it| (1e7..1e15).contains(it)), "{measured:?}");
+        assert_eq!(gpu.arena().used(), used, "measuring gives everything back");
+
+        let again = cached_machine(&cpu, Some(&gpu), &types, &options, &mut always).unwrap();
+        assert_eq!(again, measured);
+        let there = options.folder.as_deref().unwrap();
+        assert_eq!(known_machine(&cpu, Some(gpu.report()), there), Some(measured.clone()));
+        assert_eq!(known_machine(&cpu, None, there), None);
+        let more =
+            cached_machine(&cpu, Some(&gpu), &[TensorType::Q8_0, TensorType::IQ3_S], &options, &mut always).unwrap();
+        assert!(more.knows(&[TensorType::Q8_0, TensorType::IQ3_S, TensorType::F16]));
+        assert_eq!(more.cpu.rates["F16"], measured.cpu.rates["F16"]);
+        let anew = MachineOptions { again: true, ..options.clone() };
+        assert_ne!(cached_machine(&cpu, Some(&gpu), &types, &anew, &mut always).unwrap(), measured);
+
+        let files: Vec<PathBuf> =
+            std::fs::read_dir(folder.path().join("machines")).unwrap().map(|file| file.unwrap().path()).collect();
+        assert_eq!(files.len(), 1);
+        std::fs::write(&files[0], b"{").unwrap();
+        assert!(cached_machine(&cpu, Some(&gpu), &types, &options, &mut always).unwrap().knows(&types));
+        let text = std::fs::read_to_string(&files[0]).unwrap();
+        assert!(Machine::load(&files[0]).is_ok(), "it was written anew");
+        // Of a version without bursts, whose speeds would be taken for these.
+        let old = text.replacen("\"version\": 4", "\"version\": 3", 1).replacen("\"memory\": ", "\"memory\": 1", 1);
+        assert_ne!(old, text);
+        std::fs::write(&files[0], old).unwrap();
+        assert_eq!(known_machine(&cpu, Some(gpu.report()), there), None);
+        let measured = cached_machine(&cpu, Some(&gpu), &types, &options, &mut always).unwrap();
+        assert!(measured.knows(&types) && Machine::load(&files[0]).unwrap() == measured);
+        let alone = cached_machine(&cpu, None, &types, &options, &mut always).unwrap();
+        assert!(alone.gpu.is_none() && alone.knows(&types));
+    }
+
+    #[test]
+    fn memory_is_shared_with_an_integrated_adapter_alone() {
+        let of = |kind| {
+            let adapter = AdapterChoice::Index(0);
+            let options = GpuOptions { adapter, pretended_kind: Some(kind), ..GpuOptions::default() };
+            let gpu = Gpu::open(&options).unwrap();
+            assert_eq!(gpu.report().kind, kind);
+            measure_machine(&cpu(), Some(&gpu), &[], &LITTLE, &mut always).unwrap().gpu.unwrap()
+        };
+        let shared = of(AdapterKind::Integrated).together.unwrap();
+        assert!([shared.cpu, shared.gpu].iter().all(|it| (0.01..=1.0).contains(it)), "{shared:?}");
+        assert_eq!(of(AdapterKind::Discrete).together, None);
+    }
+
+    #[test]
+    fn machine_cache_in_an_unwritable_folder_is_not_an_error() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let options =
+            MachineOptions { folder: Some(file.path().join("x")), effort: LITTLE, ..MachineOptions::default() };
+        assert!(cached_machine(&cpu(), None, &[TensorType::F32], &options, &mut always).is_ok());
+    }
+}

@@ -1,0 +1,20 @@
+//! Measures the speeds of this machine with the operations of decoding: sequential and scattered reads of memory, products of
+//! every weight type on either processor, on a GPU without waits and in bursts, copies, uploads and downloads, GPU-CPU
+//! synchronisation. [`cached_machine`] keeps the speeds that plans are priced with on disk; benchmarks show the results of the
+//! same loops.
+
+mod bursts;
+mod cpu;
+mod gpu;
+mod gpu_products;
+mod measured_machine;
+mod memory;
+mod prompts;
+
+pub use cpu::{KernelSpeed, kernel_speed};
+pub use gpu::{GpuEffort, GpuSpeed, HandOverTimes, gpu_speed};
+pub use gpu_products::gpu_kernel_speed;
+pub use measured_machine::{
+    KeepGoing, MachineOptions, MeasureEffort, cached_machine, cpu_name, known_machine, measure_machine,
+};
+pub use memory::{MemoryKind, ReadProbe, read_bandwidth};

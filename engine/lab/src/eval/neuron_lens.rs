@@ -1,0 +1,78 @@
+//! The logit lens of a neuron: the tokens whose logits its down projection raises and lowers, through the final norm's weights and
+//! the head (Geva et al. 2022, "Transformer Feed-Forward Layers Build Predictions by Promoting Concepts in the Vocabulary Space").
+
+use serde::Serialize;
+
+use thermocline_base::error::{Error, Result};
+use thermocline_cpu::{Cpu, MatmulJob};
+use thermocline_model::{Down, Ffn, Model, NeuronIndex, NormKind};
+
+/// The tokens that a neuron with a positive activation speaks for and against.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct NeuronLens {
+    /// The neuron.
+    #[serde(flatten)]
+    pub place: NeuronIndex,
+    /// Ids of the tokens it raises most and by how much per unit of activation and of the final norm's scale, descending.
+    pub promoted: Vec<(u32, f32)>,
+    /// Ids of the tokens it lowers most, ascending.
+    pub suppressed: Vec<(u32, f32)>,
+}
+
+/// The logit lens of the neuron at `place`, with `top` tokens on either side. Norms between the FFN and the residual stream are left out.
+///
+/// # Errors
+/// [`Error::Invalid`] for a neuron that the model does not have.
+pub fn neuron_lens(model: &Model, cpu: &Cpu, place: NeuronIndex, top: usize) -> Result<NeuronLens> {
+    let weights = &model.weights;
+    let mut x = output_of(model, cpu, place)?;
+    x.resize(model.config.d_model, 0.0);
+    if model.config.norm == NormKind::Layer {
+        let mean = x.iter().sum::<f32>() / x.len().max(1) as f32;
+        x.iter_mut().for_each(|x| *x -= mean);
+    }
+    x.iter_mut().zip(&weights.output_norm.weight).for_each(|(x, weight)| *x *= weight);
+    let mut logits = vec![0.0; model.config.n_vocab];
+    cpu.matmul(&mut [MatmulJob { weight: &weights.output.weight, bias: None, out: &mut logits }], &x, 1);
+    let mut order: Vec<(u32, f32)> = (0u32..).zip(logits).collect();
+    order.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    let promoted = order.iter().take(top).copied().collect();
+    let suppressed = order.iter().rev().take(top).copied().collect();
+    Ok(NeuronLens { place, promoted, suppressed })
+}
+
+/// The neuron's output in the residual stream per unit of activation, `[d_model]`.
+fn output_of(model: &Model, cpu: &Cpu, place: NeuronIndex) -> Result<Vec<f32>> {
+    let NeuronIndex { layer, neuron } = place;
+    let shape = model.neuron_shape();
+    if neuron >= shape.neurons(layer) {
+        let expected = format!("one of {} in layer {layer}", shape.neurons(layer));
+        return Err(Error::invalid("neuron", expected, format!("neuron {neuron}")));
+    }
+    let (group, row) = shape.member(layer, neuron).unwrap_or((0, neuron));
+    let (ffn, latent) = match &model.weights.layers[layer].ffn {
+        Ffn::Dense(ffn) => (Some(ffn), None),
+        Ffn::Experts(moe) => (moe.ffns().nth(group), moe.latent.as_ref().filter(|_| group < moe.experts.len())),
+        Ffn::None => (None, None),
+    };
+    let Some(ffn) = ffn else { return Err(Error::invalid("neuron", "one of an FFN", format!("layer {layer}"))) };
+    let out = match &ffn.down {
+        Down::Neurons(down) => {
+            let mut out = vec![0.0; down.weight.cols()];
+            down.weight.dequantise_row(row, &mut out);
+            out
+        }
+        Down::Outputs(down) => {
+            let mut values = vec![0.0; down.weight.cols()];
+            let column = (0..down.weight.rows()).map(|output| {
+                down.weight.dequantise_row(output, &mut values);
+                values[row]
+            });
+            column.collect()
+        }
+    };
+    let Some(latent) = latent else { return Ok(out) };
+    let mut wide = vec![0.0; latent.up.weight.rows()];
+    cpu.matmul(&mut [MatmulJob { weight: &latent.up.weight, bias: None, out: &mut wide }], &out, 1);
+    Ok(wide)
+}

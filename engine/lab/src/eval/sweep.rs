@@ -1,0 +1,100 @@
+//! Sweeps: accuracy over the degree of sparsity.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::{
+    Base, Control, Corpus, Divergence, Method, Phase, Walk, divergence,
+    levels::{Change, levels},
+};
+use thermocline_base::error::Result;
+use thermocline_cpu::Cpu;
+use thermocline_model::Model;
+use thermocline_run::runtime::{Forward, KvType, ThresholdCorrection};
+
+/// Figures of one level.
+#[derive(Debug, Clone, Serialize)]
+pub struct SweepPoint {
+    /// Value of the varied quantity, see [`Walk::label`].
+    pub level: f64,
+    /// Fraction of neurons that fired and were computed.
+    pub active: Option<f64>,
+    /// Fraction of neurons that the predictors named.
+    pub predicted: Option<f64>,
+    /// Divergence from the dense model.
+    #[serde(flatten)]
+    pub divergence: Divergence,
+}
+
+/// The levels of a sweep, and the texts and conditions they are measured under.
+#[derive(Debug, Clone, Copy)]
+pub struct SweepSetup<'a> {
+    /// The levels.
+    pub walk: &'a Walk,
+    /// The text.
+    pub corpus: &'a Corpus,
+    /// The text on which thresholds that follow from firings are measured: it should be another one.
+    pub calibration: &'a Corpus,
+    /// Type of the KV cache.
+    pub kv_type: KvType,
+    /// The device's name, for the record.
+    pub device: &'a str,
+}
+
+/// Measures every level of a sweep, token by token. `reopen` opens a model with other activation thresholds as `forward`'s is; `done` is called with
+/// every point.
+///
+/// # Errors
+/// As [`divergence`]; [`Error::Invalid`](thermocline_base::error::Error::Invalid) for a level out of range, or a model without predictors or gates.
+pub fn sweep(
+    forward: &mut Forward,
+    cpu: &Cpu,
+    setup: &SweepSetup<'_>,
+    reopen: &mut dyn FnMut(Arc<Model>) -> Result<Forward>,
+    control: &mut dyn Control,
+    done: &mut dyn FnMut(&SweepPoint),
+) -> Result<Vec<SweepPoint>> {
+    let SweepSetup { walk, corpus, calibration, kv_type, device } = *setup;
+    let method = Method { sparsity: walk.mode(), phase: Phase::Decode, kv_type };
+    let mut points = Vec::new();
+    for level in levels(forward, cpu, calibration, method, walk, control)? {
+        let divergence = match &level.change {
+            Change::Inputs(inputs) if *inputs > 0.0 => {
+                let mut model = with_thresholds(forward.model(), &[]);
+                model.skip_inputs(*inputs)?;
+                divergence(&mut reopen(Arc::new(model))?, corpus, method, Base::Dense, device, control)?
+            }
+            Change::Inputs(_) => divergence(forward, corpus, method, Base::Dense, device, control)?,
+            Change::Predictors(correction) => {
+                forward.correct_thresholds(correction.clone());
+                let of = divergence(forward, corpus, method, Base::Dense, device, control);
+                forward.correct_thresholds(ThresholdCorrection::NONE);
+                of?
+            }
+            Change::Activations(thresholds) => {
+                let model = Arc::new(with_thresholds(forward.model(), thresholds));
+                divergence(&mut reopen(model)?, corpus, method, Base::Dense, device, control)?
+            }
+            Change::Neurons(neurons) => {
+                let (model, ranks) = &**neurons;
+                let mut pruned = reopen(Arc::new(model.pruned(ranks, level.value)?))?;
+                divergence(&mut pruned, corpus, method, Base::Model(forward), device, control)?
+            }
+        };
+        let (active, predicted) = (divergence.activity.active(), divergence.activity.predicted());
+        let point = SweepPoint { level: level.value, active, predicted, divergence };
+        done(&point);
+        points.push(point);
+    }
+    Ok(points)
+}
+
+/// `model` with other activation thresholds; the matrices are shared.
+fn with_thresholds(model: &Model, thresholds: &[Option<f32>]) -> Model {
+    let mut weights = model.weights.clone();
+    for (layer, threshold) in weights.layers.iter_mut().zip(thresholds) {
+        layer.activation_threshold = *threshold;
+    }
+    Model { config: model.config.clone(), weights, checkpoint: model.checkpoint.clone() }
+}

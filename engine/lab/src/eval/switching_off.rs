@@ -1,0 +1,71 @@
+//! Neurons switched off for one token: the fall of a logit, later layers and norms included, where [`attribution`](super::attribution())
+//! has the direct part alone. The tokens before are computed by the whole model.
+
+use std::{ops::ControlFlow, sync::Arc};
+
+use serde::Serialize;
+
+use super::attribution::{FinalResidual, beside, logit_of};
+use thermocline_base::error::{Error, Result};
+use thermocline_cpu::Cpu;
+use thermocline_model::{Model, NeuronIndex};
+use thermocline_run::runtime::{Forward, KvCache, KvType, Outputs, check_logits};
+
+/// Falls of a token's logit.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SwitchingOff {
+    /// Per neuron, in the order given: the fall that it adds to that of the neurons before it. Their sum is the fall without all of
+    /// them.
+    pub falls: Vec<f32>,
+    /// The logit of the whole model, and without all of the neurons; both before a soft cap.
+    pub whole: f32,
+    /// The logit without them.
+    pub without: f32,
+}
+
+/// The falls of the logit of `token` after `context` while `neurons` are switched off one after the other for the last token of
+/// `context`. Computed as [`attribution`](super::attribution()) computes: one pass over the context, and one of a token per neuron.
+///
+/// # Errors
+/// [`Error::Invalid`] for an empty context, an id outside the vocabulary or a neuron that the model does not have,
+/// [`Error::Cancelled`], and errors of the forward pass.
+pub fn switching_off(
+    model: &Arc<Model>,
+    cpu: &Cpu,
+    context: &[u32],
+    token: u32,
+    neurons: &[NeuronIndex],
+    proceed: &mut dyn FnMut() -> ControlFlow<()>,
+) -> Result<SwitchingOff> {
+    let Some((last, before)) = context.split_last() else {
+        return Err(Error::invalid("context", "at least one token", "none"));
+    };
+    if token as usize >= model.config.n_vocab {
+        return Err(Error::invalid("token id", format!("below {}", model.config.n_vocab), token));
+    }
+    let mut forward = Forward::new(Arc::clone(model), beside(cpu, cpu.activations())?);
+    let mut kv = forward.kv_cache(context.len(), KvType::F32)?;
+    if !before.is_empty() {
+        forward.run(before, &mut kv, Outputs::None, &mut FinalResidual::new(model, proceed))?;
+    }
+    // Recurrent states go back to a snapshot.
+    kv.take_snapshot();
+    let mut logit = |forward: &mut Forward, kv: &mut KvCache| {
+        let mut probe = FinalResidual::new(model, proceed);
+        forward.run(&[*last], kv, Outputs::Last, &mut probe)?;
+        let logit = logit_of(model, probe.residual(), token);
+        check_logits(&[logit])?;
+        kv.truncate(before.len());
+        Ok::<_, Error>(logit)
+    };
+    let whole = logit(&mut forward, &mut kv)?;
+    drop(forward);
+    let (mut falls, mut without) = (Vec::with_capacity(neurons.len()), whole);
+    for count in 1..=neurons.len() {
+        let rest = Arc::new(model.without_neurons(&neurons[..count])?);
+        let now = logit(&mut Forward::new(rest, beside(cpu, cpu.activations())?), &mut kv)?;
+        falls.push(without - now);
+        without = now;
+    }
+    Ok(SwitchingOff { falls, whole, without })
+}

@@ -1,0 +1,93 @@
+//! The neurons that speak for some tokens: how much the down projection of each points where the head reads these tokens, the
+//! [`neuron_lens`](super::neuron_lens()) of all neurons at once, seen from the tokens.
+
+use std::ops::ControlFlow;
+
+use super::attribution::{dot, is_latent, latent_direction, products_with_down};
+use crate::sparsity::predictor::metrics::down_norms;
+use thermocline_base::error::{Error, Result};
+use thermocline_cpu::Cpu;
+use thermocline_model::{Ffn, FfnWeights, Model, NormKind};
+
+/// Per layer, `[neurons]`: the cosine of each neuron's down column and the direction of `tokens` through the final norm's weights and
+/// the head, from -1 to 1, in the order of the model's neuron shape. A neuron without a down column has 0. Lengths are left out,
+/// so that strong neurons of many words do not hide those of one. Norms between the FFN and the residual stream are left out, too.
+/// `proceed` is asked between FFNs.
+///
+/// # Errors
+/// [`Error::Invalid`] for no token or an id outside the vocabulary, [`Error::Unsupported`] for neurons that write into something
+/// narrower or wider than the head reads, [`Error::Cancelled`].
+pub fn token_neurons(
+    model: &Model,
+    cpu: &Cpu,
+    tokens: &[u32],
+    proceed: &mut dyn FnMut() -> ControlFlow<()>,
+) -> Result<Vec<Vec<f32>>> {
+    let direction = direction(model, tokens)?;
+    let shape = model.neuron_shape();
+    let mut layers = Vec::with_capacity(shape.layers());
+    for (layer, weights) in model.weights.layers.iter().enumerate() {
+        let mut all = vec![0.0; shape.neurons(layer)];
+        match &weights.ffn {
+            Ffn::Dense(ffn) => fill(&mut all, &cosines(cpu, ffn, &direction, proceed)?),
+            Ffn::Experts(moe) => {
+                let latent = latent_direction(cpu, &weights.ffn, &direction);
+                for (expert, ffn) in moe.ffns().enumerate() {
+                    let u = latent.as_deref().filter(|_| is_latent(&weights.ffn, expert)).unwrap_or(&direction);
+                    fill(&mut all[shape.group(layer, expert)], &cosines(cpu, ffn, u, proceed)?);
+                }
+            }
+            Ffn::None => {}
+        }
+        layers.push(all);
+    }
+    Ok(layers)
+}
+
+fn fill(into: &mut [f32], values: &[f32]) {
+    into.iter_mut().zip(values).for_each(|(into, value)| *into = *value);
+}
+
+/// The mean direction of `tokens` in the residual stream, each of length 1, `[d_model]`.
+fn direction(model: &Model, tokens: &[u32]) -> Result<Vec<f32>> {
+    if tokens.is_empty() {
+        return Err(Error::invalid("tokens", "at least one", "none"));
+    }
+    let (norm, head) = (&model.weights.output_norm, &model.weights.output.weight);
+    let mut sum = vec![0.0; head.cols()];
+    let mut u = vec![0.0; head.cols()];
+    for token in tokens {
+        if *token as usize >= head.rows() {
+            return Err(Error::invalid("token id", format!("below {}", head.rows()), token));
+        }
+        head.dequantise_row(*token as usize, &mut u);
+        u.iter_mut().zip(&norm.weight).for_each(|(u, weight)| *u *= weight);
+        if model.config.norm == NormKind::Layer {
+            let mean = u.iter().sum::<f32>() / u.len().max(1) as f32;
+            u.iter_mut().for_each(|u| *u -= mean);
+        }
+        let length = dot(&u, &u).sqrt();
+        if length > 0.0 {
+            sum.iter_mut().zip(&u).for_each(|(sum, u)| *sum += u / length);
+        }
+    }
+    Ok(sum)
+}
+
+/// Cosines of the neurons' down columns and `u`, `[n_ff]`.
+fn cosines(cpu: &Cpu, ffn: &FfnWeights, u: &[f32], proceed: &mut dyn FnMut() -> ControlFlow<()>) -> Result<Vec<f32>> {
+    if proceed().is_break() {
+        return Err(Error::Cancelled);
+    }
+    let width = ffn.down.outputs();
+    if width != u.len() {
+        return Err(Error::unsupported("width of a down projection", width, u.len()));
+    }
+    let mut cosines = products_with_down(cpu, &ffn.down, u);
+    let length = dot(u, u).sqrt();
+    for (cosine, norm) in cosines.iter_mut().zip(down_norms(ffn)) {
+        let lengths = norm * length;
+        *cosine = if lengths > 0.0 { *cosine / lengths } else { 0.0 };
+    }
+    Ok(cosines)
+}

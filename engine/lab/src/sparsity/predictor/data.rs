@@ -1,0 +1,271 @@
+//! Training and evaluation data of a predictor: inputs of a layer's FFN, recorded while text ran through the model. The firings
+//! are computed from the layer's own weights, on the kernels the model runs on, so only the inputs are stored.
+
+use std::ops::Range;
+
+use super::metrics::{self, heaviest};
+use thermocline_base::error::{Error, Result};
+use thermocline_cpu::Cpu;
+use thermocline_model::{Activation, FfnWeights, Linear, PredictorInput};
+
+/// Tokens per block of computation.
+pub(super) const BLOCK: usize = 128;
+
+/// Recorded vectors, `[tokens, d]`.
+#[derive(Debug, Clone, Copy)]
+pub enum Rows<'a> {
+    /// In memory.
+    F32(&'a [f32]),
+    /// Little-endian F16, as a file has them.
+    F16(&'a [u8]),
+}
+
+impl Rows<'_> {
+    /// Number of elements.
+    fn len(&self) -> usize {
+        match self {
+            Rows::F32(values) => values.len(),
+            Rows::F16(bytes) => bytes.len() / 2,
+        }
+    }
+
+    /// Copies row `t`, where rows have `out.len()` elements.
+    fn copy(&self, t: usize, out: &mut [f32]) {
+        let at = t * out.len()..(t + 1) * out.len();
+        match self {
+            Rows::F32(values) => out.copy_from_slice(&values[at]),
+            Rows::F16(bytes) => {
+                let bytes = bytes[2 * at.start..2 * at.end].as_chunks::<2>().0;
+                out.iter_mut().zip(bytes).for_each(|(out, bytes)| *out = half::f16::from_le_bytes(*bytes).to_f32());
+            }
+        }
+    }
+}
+
+/// Ranges of tokens by purpose. Each is a contiguous stretch of the text, so that no sentence is in two of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DataSplit {
+    /// For gradients.
+    pub train: Range<usize>,
+    /// For early stopping and the choice of the rank.
+    pub tune: Range<usize>,
+    /// For the threshold; disjoint from `tune`, on which the chosen predictor looks better than it is.
+    pub set: Range<usize>,
+    /// For the reported figures.
+    pub test: Range<usize>,
+}
+
+/// Most tokens in a twentieth of the text; estimates need no more.
+const MAX_HELD_OUT: usize = 2048;
+
+impl DataSplit {
+    /// The split of `tokens` tokens. The last quarter is held out: one twentieth to tune, two for the threshold, two to test. With
+    /// fewer than 20 tokens all ranges are the whole text.
+    pub fn new(tokens: usize) -> Self {
+        let part = (tokens / 20).min(MAX_HELD_OUT);
+        if part == 0 {
+            return DataSplit { train: 0..tokens, tune: 0..tokens, set: 0..tokens, test: 0..tokens };
+        }
+        let [tune, set, test] = [5, 4, 2].map(|parts| tokens - parts * part);
+        DataSplit { train: 0..tune, tune: tune..set, set: set..test, test: test..tokens }
+    }
+}
+
+/// A layer's FFN and its recorded inputs.
+#[derive(Debug, Clone, Copy)]
+pub struct LayerData<'a> {
+    ffn: &'a FfnWeights,
+    activation: Activation,
+    normed: Rows<'a>,
+    residual: Option<Rows<'a>>,
+    tokens: usize,
+    d: usize,
+}
+
+impl<'a> LayerData<'a> {
+    /// `normed` are the FFN's inputs, `[tokens, d]`, in the order of the text; `residual` is the residual stream before the FFN's
+    /// norm, which only PowerInfer's predictors ([`PredictorInput::Residual`]) need.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for rows that are not as wide as the FFN.
+    pub fn new(
+        ffn: &'a FfnWeights,
+        activation: Activation,
+        normed: Rows<'a>,
+        residual: Option<Rows<'a>>,
+    ) -> Result<Self> {
+        let d = ffn.up.weight.cols();
+        let tokens = normed.len() / d.max(1);
+        for rows in [Some(normed), residual].into_iter().flatten() {
+            if rows.len() != tokens * d {
+                return Err(Error::invalid("predictor data", format!("{tokens} rows of {d}"), rows.len()));
+            }
+        }
+        Ok(LayerData { ffn, activation, normed, residual, tokens, d })
+    }
+
+    /// The layer's weights.
+    pub fn ffn(&self) -> &'a FfnWeights {
+        self.ffn
+    }
+
+    /// The FFN's activation.
+    pub fn activation(&self) -> Activation {
+        self.activation
+    }
+
+    /// Number of tokens.
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// Ranges of tokens by purpose.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] without tokens.
+    pub fn split(&self) -> Result<DataSplit> {
+        match self.tokens {
+            0 => Err(Error::invalid("predictor data", "at least one token", 0)),
+            tokens => Ok(DataSplit::new(tokens)),
+        }
+    }
+
+    /// Width of the residual stream.
+    pub fn d(&self) -> usize {
+        self.d
+    }
+
+    /// Number of neurons.
+    pub fn n_ff(&self) -> usize {
+        self.ffn.up.weight.rows()
+    }
+
+    /// The firing rows, `[n_ff, d]`: the gate, or the up matrix of ungated FFNs.
+    pub(super) fn firing_rows(&self) -> &'a Linear {
+        self.ffn.gate.as_ref().unwrap_or(&self.ffn.up)
+    }
+
+    /// Copies the rows of `tokens` into `out`, which becomes `[tokens, d]`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for an input that was not recorded.
+    pub(super) fn copy(&self, input: PredictorInput, tokens: Range<usize>, out: &mut Vec<f32>) -> Result<()> {
+        let rows = match (input, &self.residual) {
+            (PredictorInput::Normed, _) => &self.normed,
+            (PredictorInput::Residual, Some(residual)) => residual,
+            (PredictorInput::Residual, None) => {
+                return Err(Error::invalid("predictor data", "the residual stream beside the FFN's input", "none"));
+            }
+        };
+        out.resize(tokens.len() * self.d, 0.0);
+        for (t, out) in tokens.zip(out.chunks_exact_mut(self.d.max(1))) {
+            rows.copy(t, out);
+        }
+        Ok(())
+    }
+
+    /// Copies the FFN's inputs of the tokens `first + t`, for every `t` of `tokens`, into `out` `[tokens.len(), d]`.
+    pub(super) fn gather(&self, first: usize, tokens: &[usize], out: &mut [f32]) {
+        for (t, out) in tokens.iter().zip(out.chunks_exact_mut(self.d.max(1))) {
+            self.normed.copy(first + t, out);
+        }
+    }
+
+    /// Computes the hidden activations `[tokens, n_ff]` of inputs `x` `[tokens, d]` into `hidden`; `other` is scratch.
+    pub(super) fn hidden(&self, cpu: &Cpu, x: &[f32], hidden: &mut Vec<f32>, other: &mut Vec<f32>) {
+        let tokens = x.len() / self.d.max(1);
+        let form = self.ffn.form(self.activation);
+        let up = &self.ffn.up;
+        hidden.resize(tokens * self.n_ff(), 0.0);
+        let Some(gate) = &self.ffn.gate else {
+            cpu.matmul(&mut [up.job(hidden)], x, tokens);
+            return cpu.activate(form, hidden, None);
+        };
+        other.resize(tokens * self.n_ff(), 0.0);
+        cpu.matmul(&mut [gate.job(hidden), up.job(other)], x, tokens);
+        cpu.activate(form, hidden, Some(other));
+    }
+}
+
+/// Firing neurons and their mass, token by token (compressed sparse rows).
+#[derive(Debug, Clone, Default)]
+pub(super) struct Firings {
+    /// First token of the range.
+    first: usize,
+    /// Offsets of the tokens' neurons, `[tokens + 1]`
+    starts: Vec<usize>,
+    neurons: Vec<u32>,
+    /// `|a_i| |d_i|`
+    mass: Vec<f32>,
+}
+
+impl Firings {
+    /// Computes the firings of the tokens in `range`. `progress` is called per block with the fraction done and may stop it.
+    pub fn compute(
+        cpu: &Cpu,
+        data: &LayerData<'_>,
+        norms: &[f32],
+        range: Range<usize>,
+        progress: &mut dyn FnMut(f64) -> Result<()>,
+    ) -> Result<Self> {
+        let n_ff = data.n_ff();
+        let mut firings = Firings { first: range.start, starts: vec![0], ..Firings::default() };
+        let (mut x, mut hidden, mut other) = (Vec::new(), Vec::new(), Vec::new());
+        let mut mask = vec![0; n_ff.div_ceil(32)];
+        for start in range.clone().step_by(BLOCK) {
+            progress((start - range.start) as f64 / range.len() as f64)?;
+            data.copy(PredictorInput::Normed, start..range.end.min(start + BLOCK), &mut x)?;
+            data.hidden(cpu, &x, &mut hidden, &mut other);
+            for hidden in hidden.chunks_exact_mut(n_ff.max(1)) {
+                if data.activation.is_sparse() {
+                    let fired = hidden.iter().zip(norms).enumerate().filter(|(_, (a, _))| **a != 0.0);
+                    firings.push(fired.map(|(i, (a, norm))| (i, a.abs() * norm)));
+                } else {
+                    hidden.iter_mut().zip(norms).for_each(|(a, norm)| *a = a.abs() * norm);
+                    heaviest(hidden, metrics::MASS_OF_ACTIVE, &mut mask);
+                    firings.push(metrics::ones(&mask).map(|i| (i, hidden[i])));
+                }
+            }
+        }
+        Ok(firings)
+    }
+
+    /// Firings given per token as neurons in ascending order and their masses.
+    #[cfg(test)]
+    pub fn from_tokens(tokens: &[&[(usize, f32)]]) -> Self {
+        let mut firings = Firings { starts: vec![0], ..Firings::default() };
+        tokens.iter().for_each(|token| firings.push(token.iter().copied()));
+        firings
+    }
+
+    fn push(&mut self, fired: impl Iterator<Item = (usize, f32)>) {
+        for (i, mass) in fired {
+            self.neurons.push(i as u32);
+            self.mass.push(mass);
+        }
+        self.starts.push(self.neurons.len());
+    }
+
+    /// Number of tokens.
+    pub fn tokens(&self) -> usize {
+        self.starts.len() - 1
+    }
+
+    /// The tokens, by their numbers in the layer's data.
+    pub fn range(&self) -> Range<usize> {
+        self.first..self.first + self.tokens()
+    }
+
+    /// Neurons that fired at token `t`, ascending, and their mass.
+    pub fn token(&self, t: usize) -> (&[u32], &[f32]) {
+        let at = self.starts[t]..self.starts[t + 1];
+        (&self.neurons[at.clone()], &self.mass[at])
+    }
+
+    /// Number of tokens at which each neuron fired, `[n_ff]`.
+    pub fn counts(&self, n_ff: usize) -> Vec<u32> {
+        let mut counts = vec![0; n_ff];
+        self.neurons.iter().for_each(|i| counts[*i as usize] += 1);
+        counts
+    }
+}

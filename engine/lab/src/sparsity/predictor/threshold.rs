@@ -1,0 +1,224 @@
+//! Thresholds of predictors. A layer's predictor names the neurons whose score is at least its threshold; the higher it is,
+//! the fewer are named and the more are missed. [`with_threshold`] sets it as high as the target recall allows.
+//!
+//! Recall as a mean over tokens is a weighted fraction of all firings, a firing of token `t` having the weight `1 / |A_t|`
+//! (its mass over the token's, for mass recall). So the threshold for a target is a weighted quantile of the scores of the
+//! neurons that fired. It is an estimate from some text: the target is raised by [`MARGIN`] standard errors, measured over
+//! stretches of text because neighbouring tokens are correlated.
+
+use std::{ops::Range, time::Instant};
+
+use super::{
+    Trained,
+    data::{BLOCK, Firings, LayerData},
+    metrics::{Prediction, PredictionTally, down_norms},
+    options::Target,
+    report::{PredictorReport, QualityLimit},
+};
+use thermocline_base::error::Result;
+use thermocline_cpu::Cpu;
+use thermocline_model::{Predictor, mask};
+use thermocline_run::runtime::predictor_scores;
+
+/// Standard errors by which the recall at the threshold exceeds the target. Misses have a long tail, so two are not enough.
+const MARGIN: f64 = 3.0;
+/// Tokens per stretch of text.
+const STRETCH: usize = 64;
+
+/// `predictor` with the threshold for `target`, set on one held-out range of `data` and measured on another (see
+/// [`DataSplit`](super::DataSplit)).
+///
+/// # Errors
+/// [`Error::Invalid`](thermocline_base::error::Error::Invalid) for a target that is not from 0 to 1, without tokens, or without the residual
+/// stream for a predictor that reads it.
+pub fn with_threshold(cpu: &Cpu, data: &LayerData<'_>, predictor: Predictor, target: Target) -> Result<Trained> {
+    target.check()?;
+    let (split, norms, started) = (data.split()?, down_norms(data.ffn()), Instant::now());
+    let firings = |range| Firings::compute(cpu, data, &norms, range, &mut |_| Ok(()));
+    let (set, test) = (firings(split.set)?, firings(split.test)?);
+    let calibration = calibrate(cpu, data, &predictor, &set, target, MARGIN)?;
+    let seconds = started.elapsed().as_secs_f64();
+    let mut predictor = Predictor { threshold: calibration.threshold, ..predictor };
+    let mut report = PredictorReport::measure(cpu, data, &predictor, &test, target)?;
+    report.limit = calibration.unsure.then_some(QualityLimit::Text);
+    report.seconds = seconds;
+    predictor.quality = Some(report.quality());
+    Ok(Trained { predictor, report })
+}
+
+/// Calls `each(t, scores)` for `tokens`, `t` counted from the beginning of the range and `scores` `[n_ff]`.
+pub(super) fn for_each_token(
+    cpu: &Cpu,
+    data: &LayerData<'_>,
+    predictor: &Predictor,
+    tokens: Range<usize>,
+    each: &mut dyn FnMut(usize, &[f32]),
+) -> Result<()> {
+    let n_ff = data.n_ff();
+    let (mut x, mut inner, mut scores) = (Vec::new(), Vec::new(), Vec::new());
+    for start in tokens.clone().step_by(BLOCK) {
+        let block = start..tokens.end.min(start + BLOCK);
+        data.copy(predictor.input, block.clone(), &mut x)?;
+        let (scores, _) = predictor_scores(predictor, cpu, &x, block.len(), &mut inner, &mut scores)?;
+        for (t, scores) in block.zip(scores.chunks_exact(n_ff.max(1))) {
+            each(t - tokens.start, scores);
+        }
+    }
+    Ok(())
+}
+
+/// Figures of `predictor` at its threshold over the tokens of `firings`.
+pub(super) fn evaluate(
+    cpu: &Cpu,
+    data: &LayerData<'_>,
+    predictor: &Predictor,
+    firings: &Firings,
+) -> Result<Prediction> {
+    let n_ff = data.n_ff();
+    let mut tally = PredictionTally::new(n_ff);
+    let (mut active, mut predicted) = (vec![0; n_ff.div_ceil(32)], vec![0; n_ff.div_ceil(32)]);
+    let mut mass = vec![0.0; n_ff];
+    for_each_token(cpu, data, predictor, firings.range(), &mut |t, scores| {
+        active.fill(0);
+        let (neurons, masses) = firings.token(t);
+        for (i, m) in neurons.iter().zip(masses) {
+            mask::insert(&mut active, *i as usize);
+            mass[*i as usize] = *m;
+        }
+        mask::fill(&mut predicted, n_ff, |i| scores[i] >= predictor.threshold);
+        tally.add(&active, &predicted, Some(&mass));
+    })?;
+    Ok(tally.figures())
+}
+
+/// One firing: its score and its weights in recall and mass recall.
+#[derive(Clone, Copy)]
+struct Firing {
+    score: f32,
+    token: u32,
+    /// `1 / |A_t|`
+    count: f32,
+    /// Fraction of the token's mass.
+    mass: f32,
+}
+
+/// The highest threshold at which `predictor` meets `target` on the tokens of `firings` with `margin` standard errors to spare, and
+/// the fraction of the neurons it then names. Where nothing fires, the threshold is above every score.
+pub(super) fn calibrate(
+    cpu: &Cpu,
+    data: &LayerData<'_>,
+    predictor: &Predictor,
+    firings: &Firings,
+    target: Target,
+    margin: f64,
+) -> Result<Calibration> {
+    let mut fired = Vec::new();
+    let mut scores_seen = ScoreSample::new(firings.tokens() * data.n_ff());
+    for_each_token(cpu, data, predictor, firings.range(), &mut |t, scores| {
+        scores_seen.add(scores);
+        let (neurons, masses) = firings.token(t);
+        let whole: f32 = masses.iter().sum();
+        // Tokens whose mass overflows have no weight.
+        let fraction = |mass: f32| if whole > 0.0 && whole.is_finite() { mass / whole } else { 0.0 };
+        let number = |score: f32| if score.is_nan() { f32::MAX } else { score.clamp(f32::MIN, f32::MAX) };
+        fired.extend(neurons.iter().zip(masses).map(|(i, mass)| Firing {
+            score: number(scores[*i as usize]),
+            token: t as u32,
+            count: 1.0 / neurons.len() as f32,
+            mass: fraction(*mass),
+        }));
+    })?;
+    fired.sort_unstable_by(|a, b| b.score.total_cmp(&a.score).then(a.token.cmp(&b.token)));
+    let (threshold, unsure) = match fired.is_empty() {
+        true => (scores_seen.largest.next_up().min(f32::MAX), true),
+        false => {
+            let (by_count, unsure) = quantile(&fired, firings.tokens(), target.recall, margin, |firing| firing.count);
+            let (by_mass, also) = quantile(&fired, firings.tokens(), target.mass, margin, |firing| firing.mass);
+            (below(by_count.min(by_mass)), unsure || also)
+        }
+    };
+    Ok(Calibration { threshold, density: scores_seen.fraction_from(threshold), unsure })
+}
+
+/// Result of [`calibrate`].
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Calibration {
+    /// Threshold on the scores.
+    pub threshold: f32,
+    /// Estimated fraction of the neurons it names.
+    pub density: f64,
+    /// True if there was too little text for the margin that other text may need.
+    pub unsure: bool,
+}
+
+/// Slightly less than `score`: sums in another order may round it down.
+fn below(score: f32) -> f32 {
+    (score - 1e-5 * score.abs()).max(f32::MIN)
+}
+
+/// The score down to which the firings (in descending order) hold the fraction `target` of all weight, plus the margin; and true
+/// if the margin should have been larger.
+fn quantile(fired: &[Firing], tokens: usize, target: f64, margin: f64, weight: impl Fn(&Firing) -> f32) -> (f32, bool) {
+    let whole: f64 = fired.iter().map(|firing| f64::from(weight(firing))).sum();
+    let reached = |fraction: f64| {
+        let mut missing = fraction * whole;
+        let found = fired.iter().position(|firing| {
+            missing -= f64::from(weight(firing));
+            missing <= 0.0
+        });
+        found.unwrap_or(fired.len() - 1)
+    };
+    // Recall of each stretch at the threshold without margin: its scatter estimates the error on other text.
+    let stretches = tokens.div_ceil(STRETCH);
+    let mut sums = vec![(0.0, 0.0); stretches];
+    let at = reached(target);
+    for (i, firing) in fired.iter().enumerate() {
+        let (found, all) = &mut sums[firing.token as usize / STRETCH];
+        let weight = f64::from(weight(firing));
+        *all += weight;
+        *found += if i <= at { weight } else { 0.0 };
+    }
+    let mean = whole / stretches as f64;
+    let scatter: f64 = sums.iter().map(|(found, all)| (found - target * all).powi(2)).sum();
+    let error = match stretches {
+        // A single stretch has no scatter: assume independent firings.
+        1 => (target * (1.0 - target) / fired.len() as f64).sqrt(),
+        n => (scatter / (n - 1) as f64 / n as f64).sqrt() / mean.max(f64::MIN_POSITIVE),
+    };
+    // Bounded, so that the last misses do not decide: half of what may be missed always is.
+    let most = 0.5 * (1.0 - target);
+    (fired[reached(target + (margin * error).min(most))].score, margin * error > most)
+}
+
+/// A sample of scores, to estimate densities.
+struct ScoreSample {
+    every: u64,
+    seen: u64,
+    sample: Vec<f32>,
+    largest: f32,
+}
+
+impl ScoreSample {
+    /// An empty sample of about `n` scores to come.
+    fn new(n: usize) -> Self {
+        const MOST: usize = 1 << 18;
+        let every = n.div_ceil(MOST).max(1) as u64;
+        ScoreSample { every, seen: 0, sample: Vec::new(), largest: f32::MIN }
+    }
+
+    fn add(&mut self, scores: &[f32]) {
+        for score in scores {
+            self.largest = self.largest.max(*score);
+            // Hashed, because equal steps may always meet the same neurons.
+            if (self.seen.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32).is_multiple_of(self.every) {
+                self.sample.push(*score);
+            }
+            self.seen += 1;
+        }
+    }
+
+    fn fraction_from(&self, threshold: f32) -> f64 {
+        let above = self.sample.iter().filter(|score| **score >= threshold).count();
+        above as f64 / self.sample.len().max(1) as f64
+    }
+}

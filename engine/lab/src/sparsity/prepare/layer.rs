@@ -1,0 +1,275 @@
+//! Preparing one layer.
+
+use std::{ops::ControlFlow, path::Path, time::Instant};
+
+use super::{LayerReport, PredictorChoice, PrepareOptions, reading::Reading};
+use crate::sparsity::{
+    predictor::{
+        ActivationThreshold, DataSplit, FfnCost, LOW_BIT_TYPES, LayerData, MoeInputs, PredictorReport, Rows,
+        TrainOptions, Trained, activation_threshold, assess, low_bit, moe_activation_threshold, select_predictor,
+        train, with_threshold,
+    },
+    profile::InputRecorder,
+    sidecar::{PreparedDown, PreparedExperts, PreparedLayer, PreparedPredictor, PreparedThreshold},
+};
+use thermocline_base::{error::Result, telemetry::neurons::LayerNeurons};
+use thermocline_cpu::Cpu;
+use thermocline_formats::quant::TensorType;
+use thermocline_model::{
+    Down, ExpertWeights, Ffn, FfnWeights, LayerWeights, Model, Predictor, PredictorInput, PredictorKind, neuron_major,
+};
+
+/// Fraction of the firings that [`LayerReport::skew`] is about.
+const SKEW_OF: f64 = 0.8;
+/// Rank of the smallest predictor.
+const LEAST_RANK: usize = 32;
+
+/// Number of test tokens among `recorded` tokens.
+pub(super) fn held_out(recorded: u64) -> u64 {
+    usize::try_from(recorded).map_or(0, |recorded| DataSplit::new(recorded).test.len() as u64)
+}
+
+/// Inputs of preparing a layer.
+pub(super) struct LayerWork<'a> {
+    pub model: &'a Model,
+    pub cpu: &'a Cpu,
+    pub options: &'a PrepareOptions,
+    pub reading: &'a Reading,
+    /// Folder of the recorded inputs.
+    pub folder: &'a Path,
+    /// Index of the layer.
+    pub n: usize,
+}
+
+/// A candidate predictor.
+struct Candidate {
+    /// `None` for the model file's own.
+    kind: Option<PredictorKind>,
+    input: PredictorInput,
+    threshold: f32,
+    report: PredictorReport,
+}
+
+/// A layer in the making.
+struct MadeLayer {
+    prepared: PreparedLayer,
+    report: LayerReport,
+}
+
+impl MadeLayer {
+    fn set_threshold(&mut self, made: ActivationThreshold, why: &str) {
+        let density = (1.0 - made.sparsity) as f32;
+        self.prepared.activation_threshold = Some(PreparedThreshold { value: made.value, density });
+        (self.report.activation_threshold, self.report.why) = (Some(made), why.to_owned());
+    }
+}
+
+impl LayerWork<'_> {
+    /// Prepares the layer; trained predictors have at most `parameters` weights. `progress` is called with the fraction done and may
+    /// stop the work.
+    pub fn run(
+        &self,
+        parameters: u64,
+        progress: &mut dyn FnMut(f64) -> Result<()>,
+    ) -> Result<(PreparedLayer, LayerReport)> {
+        progress(0.0)?;
+        let started = Instant::now();
+        let profile = &self.reading.profile;
+        let frequency = match &self.model.weights.layers[self.n].ffn {
+            Ffn::Dense(_) => profile.frequency(self.n),
+            Ffn::Experts(_) => profile.experts(self.n),
+            Ffn::None => Vec::new(),
+        };
+        let frequency = Some(frequency).filter(|frequency| !frequency.is_empty());
+        let report = LayerReport {
+            layer: self.n,
+            neurons: profile.counts[self.n].len(),
+            density: profile.density(self.n),
+            skew: profile.skew(self.n, SKEW_OF),
+            silent: profile.silent(self.n),
+            ..LayerReport::default()
+        };
+        let mut made = MadeLayer { prepared: PreparedLayer { frequency, ..PreparedLayer::default() }, report };
+        let weights = &self.model.weights.layers[self.n];
+        match &weights.ffn {
+            Ffn::None => made.report.why = "no FFN".to_owned(),
+            Ffn::Experts(moe) => self.prepare_experts(moe, &mut made, progress)?,
+            Ffn::Dense(ffn) => {
+                let normed = self.inputs(PredictorInput::Normed)?;
+                let residual = self.inputs(PredictorInput::Residual)?;
+                let normed = Rows::F16(normed.as_deref().unwrap_or_default());
+                let residual = residual.as_deref().map(Rows::F16);
+                let data = LayerData::new(ffn, self.model.config.activation, normed, residual)?;
+                if self.model.config.activation.is_sparse() {
+                    let candidates = self.candidates(weights, ffn, &data, parameters, &mut |at| progress(0.9 * at))?;
+                    self.choose_predictor(ffn, candidates, &mut made);
+                } else {
+                    self.set_activation_threshold(ffn, &data, &mut made)?;
+                }
+                progress(0.9)?;
+                self.transpose_down(ffn, &mut made)?;
+            }
+        }
+        made.report.bytes = made.prepared.bytes();
+        made.report.seconds = started.elapsed().as_secs_f64();
+        progress(1.0)?;
+        Ok((made.prepared, made.report))
+    }
+
+    /// Prepares an MoE layer: firing frequencies of the experts' neurons, one activation threshold, and neuron-major down
+    /// projections.
+    fn prepare_experts(
+        &self,
+        moe: &ExpertWeights,
+        made: &mut MadeLayer,
+        progress: &mut dyn FnMut(f64) -> Result<()>,
+    ) -> Result<()> {
+        let activation = self.model.config.activation;
+        made.report.why =
+            "a mixture of experts: no predictors are made for its experts' neurons, gates decide".to_owned();
+        if let (false, Some(experts)) = (activation.is_sparse(), &self.model.config.experts) {
+            let normed = self.inputs(PredictorInput::Normed)?;
+            let residual = self.inputs(PredictorInput::Residual)?;
+            let normed = Rows::F16(normed.as_deref().unwrap_or_default());
+            let inputs = MoeInputs { normed, residual: residual.as_deref().map(Rows::F16) };
+            let (norm_eps, goal) = (self.model.config.norm_eps, self.options.threshold_goal);
+            let threshold = moe_activation_threshold(self.cpu, moe, experts, norm_eps, activation, inputs, goal)?;
+            made.set_threshold(
+                threshold,
+                "a mixture of experts whose activations are never zero: neurons of the chosen experts with small gates may be skipped, no predictors are made",
+            );
+        }
+        progress(0.3)?;
+        let LayerNeurons::Experts { experts, width, .. } = moe.neurons() else { return Ok(()) };
+        let mut frequency = self.reading.profile.frequency(self.n);
+        let shared = frequency.split_off(experts * width);
+        let mut parts = PreparedExperts { width, frequency, shared, ..PreparedExperts::default() };
+        let count = moe.ffns().count();
+        for (at, down) in moe.downs().enumerate() {
+            let Down::Outputs(down) = down else { break };
+            if !self.options.down {
+                break;
+            }
+            let (weight, error) = neuron_major(self.cpu.pool(), &down.weight)?;
+            made.report.down_type.get_or_insert_with(|| weight.ty().to_string());
+            parts.downs.push(weight);
+            parts.down_error = parts.down_error.max(error as f32);
+            progress(0.3 + 0.7 * (at + 1) as f64 / count as f64)?;
+        }
+        made.report.down_error = made.report.down_type.as_ref().map(|_| parts.down_error);
+        made.prepared.experts = Some(parts);
+        Ok(())
+    }
+
+    fn inputs(&self, input: PredictorInput) -> Result<Option<Vec<u8>>> {
+        InputRecorder::read(self.folder, self.n, input, self.reading.recorded, self.model.config.d_model)
+    }
+
+    fn choose_predictor(&self, ffn: &FfnWeights, mut candidates: Vec<Candidate>, made: &mut MadeLayer) {
+        made.report.candidates = candidates.iter().map(|candidate| candidate.report.clone()).collect();
+        let taken = match self.options.predictors {
+            PredictorChoice::Auto => {
+                let choice = select_predictor(&FfnCost::new(ffn), made.report.density, &made.report.candidates);
+                made.report.why = choice.why;
+                choice.candidate
+            }
+            PredictorChoice::None => {
+                made.report.why = "no predictor was asked for".to_owned();
+                None
+            }
+            PredictorChoice::Trained | PredictorChoice::Rows => {
+                made.report.why = "the kind that was asked for".to_owned();
+                (!candidates.is_empty()).then_some(0)
+            }
+        };
+        let Some(taken) = taken else { return };
+        let Candidate { kind, input, threshold, report } = candidates.swap_remove(taken);
+        // The bias of rows is the model's own, which sidecars do not store.
+        let kind = kind.map(|kind| match kind {
+            PredictorKind::Rows { rows, .. } => PredictorKind::Rows { rows, bias: None },
+            other => other,
+        });
+        made.prepared.predictor = Some(PreparedPredictor { kind, input, threshold, quality: report.quality() });
+        (made.report.predictor, made.report.threshold) = (Some(report), Some(threshold));
+    }
+
+    fn candidates(
+        &self,
+        weights: &LayerWeights,
+        ffn: &FfnWeights,
+        data: &LayerData<'_>,
+        parameters: u64,
+        progress: &mut dyn FnMut(f64) -> Result<()>,
+    ) -> Result<Vec<Candidate>> {
+        let (wanted, target) = (self.options.predictors, self.options.target);
+        let mut candidates = Vec::new();
+        let mut made = |Trained { predictor, report }: Trained| {
+            let Predictor { kind, input, threshold, .. } = predictor;
+            candidates.push(Candidate { kind: Some(kind), input, threshold, report });
+        };
+        if matches!(wanted, PredictorChoice::Auto | PredictorChoice::Rows)
+            && let Some(ty) = LOW_BIT_TYPES.into_iter().find(|ty| ty.row_bytes(data.d()).is_some())
+        {
+            made(low_bit(self.cpu, data, ty, target)?);
+        }
+        progress(0.1)?;
+        let room = parameters / (data.d() + data.n_ff()) as u64 >= LEAST_RANK as u64;
+        if matches!(wanted, PredictorChoice::Auto | PredictorChoice::Trained) && room && data.n_ff() >= LEAST_RANK {
+            let options = TrainOptions {
+                target,
+                parameters,
+                types: self.predictor_types(ffn),
+                seed: self.options.seed,
+                ..TrainOptions::default()
+            };
+            // `train` reports a break as cancelled, and every other error as its own.
+            let trained = train(self.cpu, data, &options, &mut |training| match progress(0.1 + 0.9 * training.done) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(_) => ControlFlow::Break(()),
+            });
+            made(trained?);
+        }
+        if wanted == PredictorChoice::Auto
+            && let Some(own) = &weights.predictor
+        {
+            let as_it_is = assess(self.cpu, data, own, target)?;
+            let Trained { predictor, report } = with_threshold(self.cpu, data, own.clone(), target)?;
+            for (threshold, report) in [(own.threshold, as_it_is), (predictor.threshold, report)] {
+                candidates.push(Candidate { kind: None, input: own.input, threshold, report });
+            }
+        }
+        Ok(candidates)
+    }
+
+    /// Candidate types of a trained predictor: floats where the model has floats, so that every processor computes the same scores;
+    /// else 8 bits or 4, whichever costs less per token.
+    fn predictor_types(&self, ffn: &FfnWeights) -> Vec<TensorType> {
+        let firing = ffn.gate.as_ref().unwrap_or(&ffn.up).weight.ty();
+        let whole = TensorType::Q8_0.row_bytes(self.model.config.d_model).is_some();
+        match firing.block_len() == 1 || !whole {
+            true => vec![TensorType::F16],
+            false => vec![TensorType::Q8_0, TensorType::Q4_0],
+        }
+    }
+
+    fn set_activation_threshold(&self, ffn: &FfnWeights, data: &LayerData<'_>, made: &mut MadeLayer) -> Result<()> {
+        if ffn.gate.is_none() {
+            made.report.why = "no gate for a threshold, and activations are never zero".to_owned();
+            return Ok(());
+        }
+        let threshold = activation_threshold(self.cpu, data, self.options.threshold_goal)?;
+        made.set_threshold(threshold, "activations are never zero: neurons of small gates may be skipped");
+        Ok(())
+    }
+
+    /// Transposes the down projection, unless the file has it in neuron-major order.
+    fn transpose_down(&self, ffn: &FfnWeights, made: &mut MadeLayer) -> Result<()> {
+        let Down::Outputs(down) = &ffn.down else { return Ok(()) };
+        if self.options.down {
+            let (weight, error) = neuron_major(self.cpu.pool(), &down.weight)?;
+            (made.report.down_type, made.report.down_error) = (Some(weight.ty().to_string()), Some(error as f32));
+            made.prepared.down = Some(PreparedDown { weight, error: error as f32 });
+        }
+        Ok(())
+    }
+}

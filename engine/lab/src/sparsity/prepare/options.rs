@@ -1,0 +1,186 @@
+//! Options and progress of preparing a model.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::sparsity::predictor::{Target, ThresholdGoal};
+use thermocline_base::{
+    error::{Error, Result},
+    files::{self, Form},
+};
+use thermocline_cpu::CpuOptions;
+
+/// Source of the text that the model reads.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum PrepareCorpus {
+    /// Text that the model generates from built-in prompts.
+    #[default]
+    Generated,
+    /// Text files. `<|endoftext|>` ends a document.
+    Files(Vec<PathBuf>),
+    /// Texts as token ids.
+    Tokens(Vec<Vec<u32>>),
+}
+
+impl fmt::Display for PrepareCorpus {
+    /// The description stored in sidecars.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PrepareCorpus::Generated => f.write_str("written by the model itself"),
+            PrepareCorpus::Tokens(texts) => write!(f, "{} texts", texts.len()),
+            PrepareCorpus::Files(paths) => {
+                let name = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                f.write_str(&paths.iter().map(name).collect::<Vec<_>>().join(", "))
+            }
+        }
+    }
+}
+
+/// Kinds of predictors a layer may get.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PredictorChoice {
+    /// Of all kinds the one with the lowest cost per token, if it is below that of the exact gate.
+    #[default]
+    Auto,
+    /// A trained one, whatever it costs.
+    Trained,
+    /// The firing rows in few bits, whatever they cost.
+    Rows,
+    /// None.
+    None,
+}
+
+/// Options of preparing a model. Start from [`PrepareOptions::new`].
+#[derive(Debug, Clone)]
+pub struct PrepareOptions {
+    /// The sidecar to write; the workspace is a folder beside it.
+    pub out: PathBuf,
+    /// Text that the model reads.
+    pub corpus: PrepareCorpus,
+    /// Tokens to read (fewer, if the files have no more).
+    pub tokens: u64,
+    /// Most tokens of one text; longer documents are divided.
+    pub length: usize,
+    /// Most bytes on disk for recorded FFN inputs; of more text, some is only counted.
+    pub disk: u64,
+    /// Recall of predictors.
+    pub target: Target,
+    /// Kinds of predictors allowed.
+    pub predictors: PredictorChoice,
+    /// Goal of activation thresholds, in models whose activations are never exactly zero.
+    pub threshold_goal: ThresholdGoal,
+    /// True to store neuron-major down projections in the sidecar. Without them they are transposed each time the model is loaded
+    /// for a sparse mode.
+    pub down: bool,
+    /// True to find thresholds of the inputs of products, for input sparsity.
+    pub inputs: bool,
+    /// Seed of all random numbers.
+    pub seed: u64,
+    /// Threads and instruction set.
+    pub cpu: CpuOptions,
+}
+
+impl PrepareOptions {
+    /// The defaults, for a sidecar at `out`.
+    pub fn new(out: impl Into<PathBuf>) -> Self {
+        PrepareOptions {
+            out: out.into(),
+            corpus: PrepareCorpus::Generated,
+            tokens: 32 << 10,
+            length: 512,
+            disk: 8 << 30,
+            target: Target::default(),
+            predictors: PredictorChoice::Auto,
+            threshold_goal: ThresholdGoal::Sparsity(0.5),
+            down: true,
+            inputs: true,
+            seed: 0,
+            cpu: CpuOptions::default(),
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        if self.tokens == 0 {
+            return Err(Error::invalid("tokens to read", "at least 1", 0));
+        }
+        if self.length < 2 {
+            return Err(Error::invalid("tokens of a text", "at least 2", self.length));
+        }
+        for (what, fraction) in [("target recall", self.target.recall), ("target mass recall", self.target.mass)] {
+            if !(0.0..=1.0).contains(&fraction) {
+                return Err(Error::invalid(what, "a fraction from 0 to 1", fraction));
+            }
+        }
+        if self.out.file_name().is_none() {
+            return Err(Error::invalid("sidecar", "the name of a file", self.out.display()));
+        }
+        // Not to be found out hours later.
+        files::check(&self.out, Form::Random)
+    }
+
+    /// Folder of unfinished work, hidden beside the sidecar.
+    pub fn workspace(&self) -> PathBuf {
+        let name = self.out.file_name().unwrap_or_default().to_string_lossy();
+        self.out.parent().unwrap_or(Path::new("")).join(format!(".{name}.work"))
+    }
+}
+
+/// Phase of preparing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PreparePhase {
+    /// The model reads text.
+    Reading,
+    /// Layers get their predictors, activation thresholds and down projections.
+    Layers,
+    /// Layers get thresholds of the inputs of their products.
+    Inputs,
+    /// The sidecar is written.
+    Writing,
+}
+
+/// Progress of preparing.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PrepareProgress {
+    /// Current phase.
+    pub phase: PreparePhase,
+    /// Fraction of the phase that is done, from 0 to 1.
+    pub done: f64,
+    /// Estimated seconds left in the phase; `None` at its beginning.
+    pub seconds_left: Option<f64>,
+    /// Current layer, in [`PreparePhase::Layers`].
+    pub layer: Option<usize>,
+}
+
+/// Estimates the time left in a phase from the time taken so far.
+#[derive(Debug)]
+pub(super) struct ProgressMeter {
+    phase: PreparePhase,
+    started: Instant,
+    /// Fraction of the phase that an earlier run had done.
+    skipped: f64,
+}
+
+impl ProgressMeter {
+    pub fn new(phase: PreparePhase) -> Self {
+        ProgressMeter { phase, started: Instant::now(), skipped: 0.0 }
+    }
+
+    /// Counts a fraction of the phase as done by an earlier run.
+    pub fn skip(&mut self, fraction: f64) {
+        self.skipped += fraction;
+    }
+
+    /// The progress when the fraction `done` of the whole phase is done.
+    pub fn progress(&self, done: f64, layer: Option<usize>) -> PrepareProgress {
+        let (worked, seconds) = (done - self.skipped, self.started.elapsed().as_secs_f64());
+        // Too early for an estimate otherwise.
+        let seconds_left = (worked > 0.01 && seconds > 1.0).then(|| seconds * (1.0 - done).max(0.0) / worked);
+        PrepareProgress { phase: self.phase, done: done.clamp(0.0, 1.0), seconds_left, layer }
+    }
+}

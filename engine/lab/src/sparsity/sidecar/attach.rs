@@ -1,0 +1,157 @@
+//! Attaching a sidecar to its model.
+
+use super::{PreparedExperts, PreparedLayer, PreparedPredictor, Sidecar, keys};
+use thermocline_base::{
+    error::{Error, Location, Result},
+    telemetry::neurons::LayerNeurons,
+};
+use thermocline_formats::format::Matrix;
+use thermocline_model::{ExpertWeights, Ffn, InputSite, LayerWeights, Model, Predictor, PredictorKind};
+
+impl Sidecar {
+    /// Sets the predictors, activation thresholds, frequencies and neuron-major down projections of `model`'s layers, as far as the
+    /// sidecar has them. The matrices share the sidecar's bytes.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] for a tensor that does not fit the model, which is then unchanged. The identity is
+    /// not checked here, see [`Sidecar::foreign`].
+    pub fn attach(&self, model: &mut Model) -> Result<()> {
+        let layers = &mut model.weights.layers;
+        if layers.len() != self.layers.len() {
+            let expected = format!("{}, the model's", layers.len());
+            return Err(self.refuse(Location::Key(keys::MODEL_LAYERS.to_owned()), expected, self.layers.len()));
+        }
+        for (n, (weights, prepared)) in layers.iter().zip(&self.layers).enumerate() {
+            self.check(n, weights, prepared)?;
+        }
+        for (weights, prepared) in layers.iter_mut().zip(&self.layers) {
+            apply(weights, prepared);
+        }
+        let matrices = self.layers.iter().flat_map(PreparedLayer::matrices);
+        matrices.filter_map(Matrix::file).for_each(|file| model.checkpoint.add_file(file));
+        model.weights.input_figures.clone_from(&self.input_figures);
+        Ok(())
+    }
+
+    fn refuse(&self, location: Location, expected: impl Into<String>, got: impl std::fmt::Display) -> Error {
+        Error::malformed(&self.path, location, expected, got)
+    }
+
+    fn check(&self, n: usize, weights: &LayerWeights, prepared: &PreparedLayer) -> Result<()> {
+        let tensor = |name: String, expected: String, got: String| self.refuse(Location::Tensor(name), expected, got);
+        let frequencies = |wanted: usize| match &prepared.frequency {
+            Some(frequency) if frequency.len() != wanted => {
+                Err(tensor(keys::frequency(n), format!("{wanted} frequencies"), frequency.len().to_string()))
+            }
+            _ => Ok(()),
+        };
+        for (site, curve) in InputSite::ALL.into_iter().zip(prepared.inputs.iter().flat_map(|inputs| &inputs.sites)) {
+            let (wanted, got) = (site.inputs(weights), curve.as_ref().map(|curve| curve.importance.len()));
+            if let Some(got) = got.filter(|got| *got != wanted) {
+                let name = keys::input_importance(n, site);
+                return Err(tensor(name, format!("importances of {wanted} inputs"), got.to_string()));
+            }
+        }
+        let ffn = match &weights.ffn {
+            Ffn::Dense(ffn) => ffn,
+            Ffn::None => {
+                if prepared.predictor.is_some() || prepared.down.is_some() || prepared.experts.is_some() {
+                    let expected = format!("none for layer {n}, which has no FFN");
+                    return Err(self.refuse(Location::Key(keys::KIND.to_owned()), expected, "an FFN's figures"));
+                }
+                return frequencies(0);
+            }
+            Ffn::Experts(moe) => {
+                if prepared.predictor.is_some() || prepared.down.is_some() {
+                    let location = Location::Key(keys::KIND.to_owned());
+                    return Err(self.refuse(location, format!("none for layer {n}, an MoE layer"), "a dense layer"));
+                }
+                frequencies(moe.experts.len())?;
+                return prepared.experts.as_ref().map_or(Ok(()), |experts| self.check_experts(n, moe, experts));
+            }
+        };
+        let (n_ff, d) = (ffn.up.weight.rows(), ffn.up.weight.cols());
+        frequencies(n_ff)?;
+        let shape = |name: String, matrix: &Matrix, wanted: [usize; 2]| {
+            let got = [matrix.rows(), matrix.cols()];
+            if got == wanted { Ok(()) } else { Err(tensor(name, format!("shape {wanted:?}"), format!("{got:?}"))) }
+        };
+        if let Some(down) = &prepared.down {
+            shape(keys::down(n), &down.weight, [n_ff, d])?;
+        }
+        match prepared.predictor.as_ref().map(|predictor| &predictor.kind) {
+            Some(Some(PredictorKind::LowRank { fc1, fc2 })) => {
+                shape(keys::fc1(n), fc1, [fc1.rows(), d])?;
+                shape(keys::fc2(n), fc2, [n_ff, fc1.rows()])
+            }
+            Some(Some(PredictorKind::Rows { rows, .. })) => shape(keys::gate_low(n), rows, [n_ff, d]),
+            Some(None) if weights.predictor.is_none() => {
+                let location = Location::Key(keys::KIND.to_owned());
+                let expected = format!("a predictor of its own for layer {n}: the model file has none");
+                Err(self.refuse(location, expected, "model"))
+            }
+            Some(None) | None => Ok(()),
+        }
+    }
+}
+
+impl Sidecar {
+    fn check_experts(&self, n: usize, moe: &ExpertWeights, prepared: &PreparedExperts) -> Result<()> {
+        let LayerNeurons::Experts { width, shared, .. } = moe.neurons() else { return Ok(()) };
+        let sizes = |width: usize, shared: usize| format!("experts of {width} neurons, a shared one of {shared}");
+        if (prepared.width, prepared.shared.len()) != (width, shared) {
+            let got = sizes(prepared.width, prepared.shared.len());
+            return Err(self.refuse(Location::Tensor(keys::expert_frequency(n)), sizes(width, shared), got));
+        }
+        if !prepared.downs.is_empty() && prepared.downs.len() != moe.ffns().count() {
+            let (expected, got) = (moe.ffns().count(), prepared.downs.len());
+            return Err(self.refuse(Location::Tensor(keys::expert_down(n, got)), format!("{expected} of them"), got));
+        }
+        for (at, (down, ffn)) in prepared.downs.iter().zip(moe.ffns()).enumerate() {
+            let (wanted, got) = ([ffn.up.weight.rows(), ffn.up.weight.cols()], [down.rows(), down.cols()]);
+            if got != wanted {
+                let location = Location::Tensor(keys::expert_down(n, at));
+                return Err(self.refuse(location, format!("shape {wanted:?}"), format!("{got:?}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Sets what `prepared` has; shapes were checked before.
+fn apply(weights: &mut LayerWeights, prepared: &PreparedLayer) {
+    if let Some(predictor) = &prepared.predictor {
+        weights.predictor = predictor_of(weights, predictor).or(weights.predictor.take());
+    }
+    if let Some(threshold) = prepared.activation_threshold {
+        weights.activation_threshold = Some(threshold.value);
+    }
+    if let Some(inputs) = &prepared.inputs {
+        weights.input_curves = Some(inputs.clone());
+    }
+    if let Some(frequency) = &prepared.frequency {
+        weights.frequency = Some(frequency.clone());
+    }
+    if let (Some(experts), Ffn::Experts(moe)) = (&prepared.experts, &mut weights.ffn) {
+        weights.neuron_frequency = Some(experts.frequencies().collect());
+        moe.set_neuron_major(experts.downs.iter().cloned().map(Some));
+    }
+    if let (Some(down), Ffn::Dense(ffn)) = (&prepared.down, &mut weights.ffn) {
+        ffn.down.set_neuron_major(down.weight.clone());
+    }
+}
+
+/// The predictor that a layer gets; `None` if the model has none of its own.
+fn predictor_of(weights: &LayerWeights, prepared: &PreparedPredictor) -> Option<Predictor> {
+    let kind = match &prepared.kind {
+        // The bias is that of the original rows.
+        Some(PredictorKind::Rows { rows, .. }) => {
+            let Ffn::Dense(ffn) = &weights.ffn else { return None };
+            PredictorKind::Rows { rows: rows.clone(), bias: ffn.gate.as_ref().unwrap_or(&ffn.up).bias.clone() }
+        }
+        Some(kind) => kind.clone(),
+        None => weights.predictor.as_ref()?.kind.clone(),
+    };
+    let PreparedPredictor { input, threshold, quality, .. } = *prepared;
+    Some(Predictor { kind, input, threshold, quality: Some(quality), by_input: Default::default() })
+}

@@ -1,0 +1,125 @@
+//! Names of a sidecar's keys and tensors. Per-layer keys are arrays with an element for every layer; where a layer has
+//! no value its element is 0, and -1 for an activation threshold. Keys named `cut` hold activation thresholds.
+
+use thermocline_model::InputSite;
+
+/// `general.architecture` of every sidecar.
+pub(super) const ARCHITECTURE: &str = "thermocline";
+/// Version of the keys and tensors, u32.
+pub(super) const FORMAT_VERSION: &str = "thermocline.format_version";
+/// Version that this engine reads and writes.
+pub(super) const VERSION: usize = 1;
+
+/// The model's architecture, text.
+pub(super) const MODEL_ARCHITECTURE: &str = "thermocline.model.architecture";
+/// Its layers, u64, as all of the following.
+pub(super) const MODEL_LAYERS: &str = "thermocline.model.block_count";
+/// Its width.
+pub(super) const MODEL_WIDTH: &str = "thermocline.model.embedding_length";
+/// Its neurons per layer; 0 without dense layers.
+pub(super) const MODEL_NEURONS: &str = "thermocline.model.feed_forward_length";
+/// Its experts per layer; 0 without.
+pub(super) const MODEL_EXPERTS: &str = "thermocline.model.expert_count";
+/// Tensors in its file.
+pub(super) const MODEL_TENSORS: &str = "thermocline.model.tensor_count";
+/// FNV-1a of their names, types and shapes.
+pub(super) const MODEL_LAYOUT: &str = "thermocline.model.layout_hash";
+/// FNV-1a of samples of their bytes.
+pub(super) const MODEL_DATA: &str = "thermocline.model.data_hash";
+
+/// Activation the model was run with, text.
+pub(super) const ACTIVATION: &str = "thermocline.activation";
+/// Description of the corpus, text.
+pub(super) const CORPUS: &str = "thermocline.corpus";
+/// Tokens counted, u64.
+pub(super) const TOKENS_PROFILED: &str = "thermocline.tokens_profiled";
+/// Tokens among them held out for measuring, u64.
+pub(super) const TOKENS_HELD_OUT: &str = "thermocline.tokens_held_out";
+/// Target recall, f32.
+pub(super) const TARGET_RECALL: &str = "thermocline.predictor.target_recall";
+/// Target mass recall, f32.
+pub(super) const TARGET_MASS_RECALL: &str = "thermocline.predictor.target_mass_recall";
+
+/// Per layer, text: `none`; `low_rank` (fc1 and fc2); `rows` (gate_low); `model`, the model file's own.
+pub(super) const KIND: &str = "thermocline.predictor.kind";
+/// Per layer, text: `residual` or `normed`.
+pub(super) const INPUT: &str = "thermocline.predictor.input";
+/// Per layer, f32, as all of the following: neurons with this score or more are named.
+pub(super) const THRESHOLD: &str = "thermocline.predictor.threshold";
+/// Recall on held-out text: fraction of the firing neurons that are named.
+pub(super) const RECALL: &str = "thermocline.predictor.recall";
+/// Mass recall: fraction of the activation mass of named neurons.
+pub(super) const MASS_RECALL: &str = "thermocline.predictor.mass_recall";
+/// Precision: fraction of the named neurons that fire.
+pub(super) const PRECISION: &str = "thermocline.predictor.precision";
+/// Density: fraction of all neurons that are named.
+pub(super) const DENSITY: &str = "thermocline.predictor.density";
+
+/// Per layer, f32: activation threshold, the magnitude of the gate's activation below which the threshold mode skips a neuron; -1
+/// without.
+pub(super) const ACTIVATION_THRESHOLD: &str = "thermocline.cut.value";
+/// Per layer, f32: fraction of the neurons above the activation threshold.
+pub(super) const ACTIVATION_THRESHOLD_DENSITY: &str = "thermocline.cut.density";
+/// Per layer, f32: root of the mean squared difference between the down projection here and the model's, over the root of
+/// the mean square of the latter.
+pub(super) const DOWN_ERROR: &str = "thermocline.down.error";
+
+/// Levels of input sparsity, f32, ascending: fractions of a layer's weights that its thresholds skip. Absent without thresholds.
+pub(super) const INPUT_LEVELS: &str = "thermocline.inputs.levels";
+/// Figures of levels of input sparsity on held-out text, as JSON: an array of [`InputFigures`](thermocline_model::InputFigures).
+pub(super) const INPUT_FIGURES: &str = "thermocline.inputs.figures";
+
+/// Importances of the inputs of a site, `[inputs]`.
+pub(super) fn input_importance(layer: usize, site: InputSite) -> String {
+    format!("blk.{layer}.inputs_{}.importance", site.name())
+}
+
+/// Thresholds of the inputs of a site, `[levels]`.
+pub(super) fn input_thresholds(layer: usize, site: InputSite) -> String {
+    format!("blk.{layer}.inputs_{}.thresholds", site.name())
+}
+
+/// Firing frequencies of the experts' neurons, `[experts, n_ff]`.
+pub(super) fn expert_frequency(layer: usize) -> String {
+    format!("blk.{layer}.expert_neuron_freq")
+}
+
+/// Firing frequencies of the shared expert's neurons, `[n_ff]`.
+pub(super) fn shared_frequency(layer: usize) -> String {
+    format!("blk.{layer}.shared_neuron_freq")
+}
+
+/// Neuron-major down projection of an expert, `[n_ff, d]`.
+pub(super) fn expert_down(layer: usize, expert: usize) -> String {
+    format!("blk.{layer}.ffn_down_t.{expert}.weight")
+}
+
+/// Neuron-major down projection of the shared expert, `[n_ff, d]`.
+pub(super) fn shared_down(layer: usize) -> String {
+    format!("blk.{layer}.ffn_down_shexp_t.weight")
+}
+
+/// Firing frequencies of a dense layer's neurons, `[n_ff]`, or of experts, `[experts]`.
+pub(super) fn frequency(layer: usize) -> String {
+    format!("blk.{layer}.neuron_freq")
+}
+
+/// Neuron-major down projection, `[n_ff, d]`.
+pub(super) fn down(layer: usize) -> String {
+    format!("blk.{layer}.ffn_down_t.weight")
+}
+
+/// First layer of a low-rank predictor, `[rank, d]`.
+pub(super) fn fc1(layer: usize) -> String {
+    format!("blk.{layer}.fc1.weight")
+}
+
+/// Second layer of a low-rank predictor, `[n_ff, rank]`.
+pub(super) fn fc2(layer: usize) -> String {
+    format!("blk.{layer}.fc2.weight")
+}
+
+/// Firing rows in few bits, `[n_ff, d]`.
+pub(super) fn gate_low(layer: usize) -> String {
+    format!("blk.{layer}.gate_low.weight")
+}

@@ -1,0 +1,163 @@
+//! One layer's part of a sidecar.
+
+use crate::sparsity::profile::smallest_fraction;
+use thermocline_formats::format::Matrix;
+use thermocline_model::{InputCurves, PredictorInput, PredictorKind, PredictorQuality, SiteCurve};
+
+/// Results of preparing one layer.
+#[derive(Debug, Clone, Default)]
+pub struct PreparedLayer {
+    /// Fraction of tokens at which each neuron fires, `[n_ff]`; in an MoE layer, at which each expert is chosen, `[experts]`.
+    pub frequency: Option<Vec<f32>>,
+    /// Predictor of the neurons that fire.
+    pub predictor: Option<PreparedPredictor>,
+    /// Activation threshold of the threshold mode.
+    pub activation_threshold: Option<PreparedThreshold>,
+    /// Thresholds of the inputs of its products.
+    pub inputs: Option<InputCurves>,
+    /// Neuron-major down projection.
+    pub down: Option<PreparedDown>,
+    /// In an MoE layer: the experts' neurons.
+    pub experts: Option<PreparedExperts>,
+}
+
+/// Neurons of an MoE layer's experts.
+#[derive(Debug, Clone, Default)]
+pub struct PreparedExperts {
+    /// Neurons per expert.
+    pub width: usize,
+    /// Fraction of tokens at which each fires, `[experts, width]`.
+    pub frequency: Vec<f32>,
+    /// The same for the shared expert's neurons; empty without one.
+    pub shared: Vec<f32>,
+    /// Neuron-major down projections: the experts', then the shared expert's. All of them or none.
+    pub downs: Vec<Matrix>,
+    /// Largest of their errors, each as [`PreparedDown::error`].
+    pub down_error: f32,
+}
+
+impl PreparedExperts {
+    /// Frequencies of all neurons, expert by expert, the shared expert's last.
+    pub fn frequencies(&self) -> impl Iterator<Item = f32> {
+        self.frequency.iter().chain(&self.shared).copied()
+    }
+
+    fn bytes(&self) -> u64 {
+        let downs: usize = self.downs.iter().map(|down| down.data().len()).sum();
+        ((self.frequency.len() + self.shared.len()) * size_of::<f32>() + downs) as u64
+    }
+}
+
+/// A new predictor, or the model's own with new figures.
+#[derive(Debug, Clone)]
+pub struct PreparedPredictor {
+    /// Its weights; `None` for the model file's own predictor. The bias of rows is the model's and not stored here.
+    pub kind: Option<PredictorKind>,
+    /// Vector that it reads.
+    pub input: PredictorInput,
+    /// Neurons with this score or more are named.
+    pub threshold: f32,
+    /// Figures on held-out text.
+    pub quality: PredictorQuality,
+}
+
+/// A threshold on the magnitude of the gate's activation.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PreparedThreshold {
+    /// Neurons at or below it are skipped.
+    pub value: f32,
+    /// Fraction of the neurons above it.
+    pub density: f32,
+}
+
+/// A neuron-major down projection: a neuron is a row.
+#[derive(Debug, Clone)]
+pub struct PreparedDown {
+    /// `[n_ff, d]`
+    pub weight: Matrix,
+    /// Root mean square of the difference from the model's own weights, relative to theirs.
+    pub error: f32,
+}
+
+impl PreparedLayer {
+    /// Its matrices.
+    pub(super) fn matrices(&self) -> impl Iterator<Item = &Matrix> {
+        let predictor: [Option<&Matrix>; 2] = match self.predictor.as_ref().and_then(|it| it.kind.as_ref()) {
+            Some(PredictorKind::LowRank { fc1, fc2 }) => [Some(fc1), Some(fc2)],
+            Some(PredictorKind::Rows { rows, .. }) => [Some(rows), None],
+            None => [None, None],
+        };
+        let downs = self.down.iter().map(|down| &down.weight);
+        let experts = self.experts.iter().flat_map(|experts| &experts.downs);
+        predictor.into_iter().flatten().chain(downs).chain(experts)
+    }
+
+    /// Bytes its tensors take in the file.
+    pub fn bytes(&self) -> u64 {
+        let matrix = |matrix: &Matrix| matrix.data().len() as u64;
+        let frequency = self.frequency.as_ref().map_or(0, |frequency| (frequency.len() * size_of::<f32>()) as u64);
+        let down = self.down.as_ref().map_or(0, |down| matrix(&down.weight));
+        let experts = self.experts.as_ref().map_or(0, PreparedExperts::bytes);
+        let curve = |curve: &SiteCurve| ((curve.importance.len() + curve.thresholds.len()) * size_of::<f32>()) as u64;
+        let inputs: u64 = self.inputs.iter().flat_map(|inputs| inputs.sites.iter().flatten()).map(curve).sum();
+        frequency + down + experts + inputs + self.predictor.as_ref().map_or(0, PreparedPredictor::bytes)
+    }
+
+    /// Mean fraction of the neurons that fire; in an MoE layer, of the chosen experts' neurons.
+    pub fn density(&self) -> Option<f32> {
+        let frequency = self.frequency.as_ref().filter(|frequency| !frequency.is_empty())?;
+        if let Some(experts) = &self.experts {
+            let chosen: f64 = frequency.iter().map(|&f| f64::from(f)).sum();
+            let computed = chosen * experts.width as f64 + experts.shared.len() as f64;
+            let fires: f64 = experts.frequencies().map(f64::from).sum();
+            return (computed > 0.0).then(|| (fires / computed) as f32);
+        }
+        let sum: f64 = frequency.iter().map(|&f| f64::from(f)).sum();
+        Some((sum / frequency.len() as f64) as f32)
+    }
+
+    /// The smallest fraction of the neurons that makes the fraction `of_firings` of the firings.
+    pub fn skew(&self, of_firings: f64) -> Option<f64> {
+        if let Some(experts) = &self.experts {
+            return Some(smallest_fraction(experts.frequencies().map(f64::from).collect(), of_firings));
+        }
+        let frequency = self.frequency.as_ref().filter(|frequency| !frequency.is_empty())?;
+        Some(smallest_fraction(frequency.iter().map(|&often| f64::from(often)).collect(), of_firings))
+    }
+}
+
+impl PreparedPredictor {
+    /// Bytes of its weights; 0 if they are the model's.
+    pub fn bytes(&self) -> u64 {
+        match &self.kind {
+            Some(PredictorKind::LowRank { fc1, fc2 }) => (fc1.data().len() + fc2.data().len()) as u64,
+            Some(PredictorKind::Rows { rows, .. }) => rows.data().len() as u64,
+            None => 0,
+        }
+    }
+
+    /// Rank of a low-rank predictor.
+    pub fn rank(&self) -> Option<usize> {
+        match &self.kind {
+            Some(PredictorKind::LowRank { fc1, .. }) => Some(fc1.rows()),
+            _ => None,
+        }
+    }
+
+    /// Its name in files and tables.
+    pub fn kind_name(&self) -> &'static str {
+        match &self.kind {
+            Some(PredictorKind::LowRank { .. }) => "low_rank",
+            Some(PredictorKind::Rows { .. }) => "rows",
+            None => "model",
+        }
+    }
+}
+
+/// Name of a predictor's input in files.
+pub(super) fn input_name(input: PredictorInput) -> &'static str {
+    match input {
+        PredictorInput::Residual => "residual",
+        PredictorInput::Normed => "normed",
+    }
+}

@@ -1,0 +1,122 @@
+//! Finding a model's sidecar.
+
+use std::path::{Path, PathBuf};
+
+use super::{Identity, Sidecar};
+use thermocline_base::error::{Error, Result};
+use thermocline_formats::format::{Bytes, ReadMode};
+use thermocline_model::Model;
+
+/// Sidecar that a model should have.
+#[derive(Debug, Clone, Default)]
+pub enum SidecarChoice {
+    /// The one beside the model ([`path_beside`]), if it exists.
+    #[default]
+    Beside,
+    /// None.
+    Without,
+    /// This file, which must belong to the model.
+    File(PathBuf),
+    /// Bytes in memory, with a name for errors; they must belong to the model.
+    Memory(PathBuf, Bytes),
+}
+
+/// Result of attaching a [`SidecarChoice`].
+#[derive(Debug, Clone, Default)]
+pub enum Attachment {
+    /// No sidecar exists, or none was wanted.
+    #[default]
+    None,
+    /// The sidecar is part of the model.
+    Attached(Box<Sidecar>),
+    /// The sidecar cannot be used; the model is unchanged.
+    Ignored {
+        /// Path of the sidecar.
+        path: PathBuf,
+        /// Reason, for the user.
+        reason: String,
+    },
+}
+
+impl Attachment {
+    /// The attached sidecar.
+    pub fn sidecar(&self) -> Option<&Sidecar> {
+        match self {
+            Attachment::Attached(sidecar) => Some(sidecar),
+            _ => None,
+        }
+    }
+}
+
+/// Path of `model`'s sidecar: `model.thermocline.gguf` beside `model.gguf`, or inside a model folder.
+pub fn path_beside(model: &Path) -> PathBuf {
+    if model.is_dir() {
+        return model.join("model.thermocline.gguf");
+    }
+    let is_gguf = model.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
+    let mut path = if is_gguf { model.with_extension("") } else { model.to_path_buf() }.into_os_string();
+    path.push(".thermocline.gguf");
+    path.into()
+}
+
+/// Makes the sidecar of `choice` part of `model`.
+///
+/// # Errors
+/// For a sidecar given by name: errors of the file, or [`Error::Invalid`] if it is another model's. One found beside the model is
+/// ignored instead.
+pub fn attach(model: &mut Model, choice: &SidecarChoice, mode: ReadMode) -> Result<Attachment> {
+    let read = match choice {
+        SidecarChoice::Without => return Ok(Attachment::None),
+        SidecarChoice::File(path) => Sidecar::open(path, mode)?,
+        SidecarChoice::Memory(name, bytes) => Sidecar::from_bytes(name, bytes.clone())?,
+        SidecarChoice::Beside => {
+            let path = path_beside(&model.checkpoint.path);
+            if !path.exists() {
+                return Ok(Attachment::None);
+            }
+            return Ok(match Sidecar::open(&path, mode).and_then(|sidecar| sidecar.attach_if_it_matches(model)) {
+                Ok(sidecar) => Attachment::Attached(Box::new(sidecar)),
+                Err(Error::Invalid { got, .. }) => Attachment::Ignored { path, reason: got },
+                Err(error) => Attachment::Ignored { path, reason: error.to_string() },
+            });
+        }
+    };
+    Ok(Attachment::Attached(Box::new(read.attach_if_it_matches(model)?)))
+}
+
+impl Sidecar {
+    /// Reason why it is not `model`'s; `None` if it is.
+    pub fn foreign(&self, model: &Model) -> Option<String> {
+        let ran = self.provenance.activation;
+        self.identity.difference(&Identity::of_model(model)).or_else(|| {
+            let activation = model.config.activation;
+            (ran != activation)
+                .then(|| format!("it was prepared with activation {ran}, the model runs with {activation}"))
+        })
+    }
+
+    fn attach_if_it_matches(self, model: &mut Model) -> Result<Self> {
+        match self.foreign(model) {
+            Some(reason) => Err(Error::invalid("sidecar", "one prepared for this model", reason)),
+            None => self.attach(model).map(|()| self),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sidecar_paths_are_beside_files_and_inside_folders() {
+        let folder = tempfile::tempdir().unwrap();
+        for (model, sidecar) in [
+            ("a/m.gguf", "a/m.thermocline.gguf"),
+            ("m.Q4_0.GGUF", "m.Q4_0.thermocline.gguf"),
+            ("m.bin", "m.bin.thermocline.gguf"),
+        ] {
+            assert_eq!(path_beside(Path::new(model)), Path::new(sidecar));
+        }
+        assert_eq!(path_beside(folder.path()), folder.path().join("model.thermocline.gguf"));
+    }
+}

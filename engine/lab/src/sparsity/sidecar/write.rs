@@ -1,0 +1,157 @@
+//! Writing a sidecar.
+
+use std::{borrow::Cow, path::Path};
+
+use super::{PreparedExperts, PreparedLayer, Sidecar, keys, layer::input_name};
+use thermocline_base::error::Result;
+use thermocline_formats::{
+    format::{
+        Array, Container, Matrix, Metadata, Value, gguf,
+        gguf::{TensorInfo, Writer},
+    },
+    quant::TensorType,
+};
+use thermocline_model::{InputSite, PredictorInput, PredictorKind, PredictorQuality, SiteCurve};
+
+const CONTAINER: Container = Container::Gguf(3);
+
+impl Sidecar {
+    /// Writes the sidecar to a temporary file beside `path` and renames it. Matrices of mapped files are copied without taking
+    /// memory.
+    ///
+    /// # Errors
+    /// [`Error::Io`](thermocline_base::error::Error::Io), with any file at `path` unchanged.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let tensors = self.tensors();
+        let infos: Vec<TensorInfo> = tensors.iter().map(|(info, _)| info.clone()).collect();
+        let mut writer = Writer::create(path, CONTAINER, &self.metadata(), &infos)?;
+        for (_, data) in &tensors {
+            writer.tensor_data(data)?;
+        }
+        writer.finish()
+    }
+
+    /// The file's bytes, in memory.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](thermocline_base::error::Error::Invalid) for shapes that GGUF cannot store.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        let tensors = self.tensors();
+        let tensors: Vec<_> = tensors.iter().map(|(info, data)| (info.clone(), &**data)).collect();
+        gguf::to_bytes(CONTAINER, &self.metadata(), &tensors)
+    }
+
+    fn metadata(&self) -> Metadata {
+        let mut metadata = Metadata::new(&self.path);
+        let mut set = |key: &str, value: Value| drop(metadata.set(key, value));
+        let text = |text: &str| Value::String(text.to_owned());
+        let size = |size: usize| Value::U64(size as u64);
+        set("general.architecture", text(keys::ARCHITECTURE));
+        set(keys::FORMAT_VERSION, Value::U32(keys::VERSION as u32));
+
+        let identity = &self.identity;
+        set(keys::MODEL_ARCHITECTURE, text(&identity.architecture));
+        set(keys::MODEL_LAYERS, size(identity.n_layer));
+        set(keys::MODEL_WIDTH, size(identity.d_model));
+        set(keys::MODEL_NEURONS, size(identity.n_ff));
+        set(keys::MODEL_EXPERTS, size(identity.n_expert));
+        set(keys::MODEL_TENSORS, Value::U64(identity.tensors));
+        set(keys::MODEL_LAYOUT, Value::U64(identity.layout));
+        set(keys::MODEL_DATA, Value::U64(identity.data));
+
+        let made = &self.provenance;
+        set(keys::ACTIVATION, text(made.activation.name()));
+        set(keys::CORPUS, text(&made.corpus));
+        set(keys::TOKENS_PROFILED, Value::U64(made.tokens_profiled));
+        set(keys::TOKENS_HELD_OUT, Value::U64(made.tokens_held_out));
+        set(keys::TARGET_RECALL, Value::F32(made.target_recall));
+        set(keys::TARGET_MASS_RECALL, Value::F32(made.target_mass_recall));
+
+        let texts = |of: &dyn Fn(&PreparedLayer) -> &'static str| {
+            Value::Array(Array::String(self.layers.iter().map(|layer| of(layer).to_owned()).collect()))
+        };
+        let floats =
+            |of: &dyn Fn(&PreparedLayer) -> f32| Value::Array(Array::F32(self.layers.iter().map(of).collect()));
+        let quality = |of: fn(&PredictorQuality) -> f32| {
+            floats(&|layer| layer.predictor.as_ref().map_or(0.0, |predictor| of(&predictor.quality)))
+        };
+        let predictor = |layer: &PreparedLayer| layer.predictor.as_ref().map_or("none", |of| of.kind_name());
+        let input = |layer: &PreparedLayer| {
+            input_name(layer.predictor.as_ref().map_or(PredictorInput::Residual, |predictor| predictor.input))
+        };
+        set(keys::KIND, texts(&predictor));
+        set(keys::INPUT, texts(&input));
+        set(keys::THRESHOLD, floats(&|layer| layer.predictor.as_ref().map_or(0.0, |of| of.threshold)));
+        set(keys::RECALL, quality(|quality| quality.recall));
+        set(keys::MASS_RECALL, quality(|quality| quality.mass_recall));
+        set(keys::PRECISION, quality(|quality| quality.precision));
+        set(keys::DENSITY, quality(|quality| quality.density));
+        set(
+            keys::ACTIVATION_THRESHOLD,
+            floats(&|layer| layer.activation_threshold.map_or(-1.0, |threshold| threshold.value)),
+        );
+        set(
+            keys::ACTIVATION_THRESHOLD_DENSITY,
+            floats(&|layer| layer.activation_threshold.map_or(0.0, |threshold| threshold.density)),
+        );
+        let of_experts = |layer: &PreparedLayer| layer.experts.as_ref().map_or(0.0, |experts| experts.down_error);
+        let error = |layer: &PreparedLayer| layer.down.as_ref().map_or(of_experts(layer), |down| down.error);
+        set(keys::DOWN_ERROR, floats(&error));
+        if let Some(curves) = self.layers.iter().find_map(|layer| layer.inputs.as_ref()) {
+            set(keys::INPUT_LEVELS, Value::Array(Array::F32(curves.levels.clone())));
+            // Plain numbers always have a form in JSON.
+            set(keys::INPUT_FIGURES, text(&serde_json::to_string(&self.input_figures).unwrap_or_default()));
+        }
+        metadata
+    }
+
+    /// Tensors with their bytes, layer by layer.
+    fn tensors(&self) -> Vec<(TensorInfo, Cow<'_, [u8]>)> {
+        let mut tensors = Vec::new();
+        for (n, layer) in self.layers.iter().enumerate() {
+            let mut push_f32 = |name: String, values: &[f32], shape: Vec<usize>| {
+                let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+                tensors.push((TensorInfo { name, ty: TensorType::F32, shape }, bytes.into()));
+            };
+            if let Some(frequency) = &layer.frequency {
+                push_f32(keys::frequency(n), frequency, vec![frequency.len()]);
+            }
+            for (site, curve) in InputSite::ALL.into_iter().zip(layer.inputs.iter().flat_map(|inputs| &inputs.sites)) {
+                if let Some(SiteCurve { importance, thresholds }) = curve {
+                    push_f32(keys::input_importance(n, site), importance, vec![importance.len()]);
+                    push_f32(keys::input_thresholds(n, site), thresholds, vec![thresholds.len()]);
+                }
+            }
+            if let Some(experts) = &layer.experts {
+                let PreparedExperts { width, frequency, shared, .. } = experts;
+                push_f32(keys::expert_frequency(n), frequency, vec![frequency.len() / (*width).max(1), *width]);
+                if !shared.is_empty() {
+                    push_f32(keys::shared_frequency(n), shared, vec![shared.len()]);
+                }
+            }
+            for (name, matrix) in matrices(n, layer) {
+                let info = TensorInfo { name, ty: matrix.ty(), shape: vec![matrix.rows(), matrix.cols()] };
+                tensors.push((info, matrix.data().into()));
+            }
+        }
+        tensors
+    }
+}
+
+fn matrices(n: usize, layer: &PreparedLayer) -> Vec<(String, &Matrix)> {
+    let mut matrices: Vec<(String, &Matrix)> = Vec::new();
+    if let Some(down) = &layer.down {
+        matrices.push((keys::down(n), &down.weight));
+    }
+    if let Some(experts) = &layer.experts {
+        let count = experts.frequency.len() / experts.width.max(1);
+        let name = |at| if at < count { keys::expert_down(n, at) } else { keys::shared_down(n) };
+        matrices.extend(experts.downs.iter().enumerate().map(|(at, down)| (name(at), down)));
+    }
+    match layer.predictor.as_ref().and_then(|predictor| predictor.kind.as_ref()) {
+        Some(PredictorKind::LowRank { fc1, fc2 }) => matrices.extend([(keys::fc1(n), fc1), (keys::fc2(n), fc2)]),
+        Some(PredictorKind::Rows { rows, .. }) => matrices.push((keys::gate_low(n), rows)),
+        None => {}
+    }
+    matrices
+}

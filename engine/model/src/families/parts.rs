@@ -1,0 +1,167 @@
+//! Parts of a layer as its configuration asks for them, for families to combine: norms, attention, FFN, a whole gated layer.
+
+use std::sync::Arc;
+
+use super::prelude::*;
+use crate::{PerLayerTable, PerLayerWeights};
+
+/// Gives layers without attention the usual program, with `recurrent` in attention's place.
+pub(super) fn recurrent_without_attention(config: &mut ModelConfig, recurrent: &RecurrentConfig) {
+    let mut steps = Step::sequential();
+    steps[1] = Step::Recurrent { from: Register::Normed };
+    let steps: Arc<[Step]> = steps.into();
+    for layer in config.layers.iter_mut().filter(|layer| layer.attention.is_none()) {
+        (layer.recurrent, layer.steps) = (Some(recurrent.clone()), Arc::clone(&steps));
+    }
+}
+
+/// Norms of layer `n` by slot and tensor stem (`blk.{n}.{stem}`).
+pub(super) fn norms(
+    loader: &Loader<'_>,
+    config: &ModelConfig,
+    n: usize,
+    stems: &[(NormSlot, &str)],
+) -> Result<Vec<(NormSlot, Norm)>> {
+    let norm = |&(slot, stem): &(NormSlot, &str)| {
+        let norm = loader.norm_at(Some(slot), &format!("blk.{n}.{stem}"), config.norm, config.d_model)?;
+        Ok((slot, norm))
+    };
+    stems.iter().map(norm).collect()
+}
+
+/// Norms of the usual layer: `attn_norm` and `ffn_norm`.
+pub(super) const USUAL_NORMS: &[(NormSlot, &str)] = &[(NormSlot::Attention, "attn_norm"), (NormSlot::Ffn, "ffn_norm")];
+
+/// Norms of a layer that has them behind its blocks ([`Step::norms_after`](crate::Step::norms_after)).
+pub(super) const NORMS_AFTER: &[(NormSlot, &str)] =
+    &[(NormSlot::PostAttention, "post_attention_norm"), (NormSlot::PostFfn, "post_ffw_norm")];
+
+/// Norms of a layer that has them before and behind its blocks ([`Step::norms_around`](crate::Step::norms_around)).
+pub(super) const NORMS_AROUND: &[(NormSlot, &str)] = &[
+    (NormSlot::Attention, "attn_norm"),
+    (NormSlot::PostAttention, "post_attention_norm"),
+    (NormSlot::Ffn, "ffn_norm"),
+    (NormSlot::PostFfn, "post_ffw_norm"),
+];
+
+/// Refuses stretched positions by which rotations change lengths, for architectures whose norms of heads come behind them.
+pub(super) fn check_lengths_kept(loader: &Loader<'_>, config: &ModelConfig) -> Result<()> {
+    let changed = config.ropes.iter().any(|rope| match rope.scaling {
+        RopeScaling::Yarn { .. } => true,
+        RopeScaling::Factors { attention_factor, .. } => attention_factor != 1.0,
+        RopeScaling::None | RopeScaling::Linear { .. } | RopeScaling::Dynamic { .. } => false,
+    });
+    if !changed {
+        return Ok(());
+    }
+    let kind = loader.text("rope.scaling.type")?.unwrap_or("factors").to_owned();
+    Err(loader.key_error("rope.scaling.type", "a kind that keeps lengths, as norms behind rotations need it", kind))
+}
+
+/// Gives every attention gates of its heads' outputs, one per head or per element: the matrices tell.
+pub(super) fn gated_heads(loader: &Loader<'_>, config: &mut ModelConfig, gate: HeadGate) -> Result<()> {
+    for (n, attention) in config.layers.iter_mut().enumerate().filter_map(|(n, it)| Some((n, it.attention.as_mut()?))) {
+        let name = format!("blk.{n}.attn_gate.weight");
+        let expected = format!("{} rows, one per head, or {}", attention.n_head, attention.output_cols());
+        let Some(rows) = loader.rows(&name) else { return Err(loader.missing_tensor(&name, expected)) };
+        if ![attention.n_head, attention.output_cols()].contains(&rows) {
+            return Err(loader.tensor_error(&name, expected, rows));
+        }
+        (attention.gate_rows, attention.head_gate) = (rows, gate);
+    }
+    Ok(())
+}
+
+/// Attention of layer `n` ([`AttentionWeights::load`]).
+pub(super) fn attention(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<AttentionWeights> {
+    let Some(shape) = config.layers.get(n).and_then(|layer| layer.attention.as_ref()) else {
+        return Err(loader.key_error("attention.head_count_kv", format!("heads for layer {n}"), 0));
+    };
+    AttentionWeights::load(&config.layer_tensors(loader, n), shape)
+}
+
+/// The inputs that layers have of their own, if the model has them.
+pub(super) fn per_layer_table(loader: &Loader<'_>, config: &ModelConfig) -> Result<Option<PerLayerTable>> {
+    let Some(width) = config.per_layer_input else { return Ok(None) };
+    let all = config.per_layer_inputs();
+    Ok(Some(PerLayerTable {
+        rows: loader.matrix("per_layer_token_embd.weight", config.n_vocab, all)?,
+        projection: loader.linear("per_layer_model_proj", all, config.d_model)?,
+        norm: loader.norm("per_layer_proj_norm", config.norm, width)?,
+    }))
+}
+
+/// The use that layer `n` makes of its own input, if it has one.
+pub(super) fn per_layer_weights(
+    loader: &Loader<'_>,
+    config: &ModelConfig,
+    n: usize,
+) -> Result<Option<PerLayerWeights>> {
+    config.per_layer_input.map(|width| PerLayerWeights::load(&config.layer_tensors(loader, n), width)).transpose()
+}
+
+/// A layer of norms, attention and an FFN without a gate.
+pub(super) fn ungated_layer(
+    loader: &Loader<'_>,
+    config: &ModelConfig,
+    n: usize,
+    stems: &[(NormSlot, &str)],
+) -> Result<LayerWeights> {
+    let (norms, attention) = (norms(loader, config, n, stems)?, attention(loader, config, n)?);
+    let ffn = Ffn::Dense(loader.dense_ffn(n, config, false)?);
+    Ok(LayerWeights::new(norms, attention, ffn, loader.predictor(n, config)?))
+}
+
+/// The FFN of layer `n`: a gated one, or an MoE one.
+pub(super) fn ffn(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<Ffn> {
+    // Some MoE models have dense layers in between.
+    let has = |stem: &str| loader.has(&format!("blk.{n}.{stem}.weight"));
+    let has_experts = || ["ffn_gate_inp", "ffn_up_exps", "ffn_gate_up_exps", "ffn_up.0"].into_iter().any(has);
+    Ok(match &config.experts {
+        Some(experts) if config.layers[n].n_ff == 0 || has_experts() => {
+            Ffn::Experts(ExpertWeights::load(&config.layer_tensors(loader, n), experts)?)
+        }
+        _ => Ffn::Dense(loader.dense_ffn(n, config, true)?),
+    })
+}
+
+/// A layer of norms, attention and an FFN whose gate and up are one matrix, `ffn_up`, the gate's rows above the up's.
+pub(super) fn fused_layer(
+    loader: &Loader<'_>,
+    config: &ModelConfig,
+    n: usize,
+    stems: &[(NormSlot, &str)],
+) -> Result<LayerWeights> {
+    let (d, n_ff) = (config.d_model, loader.dense_width(config, n)?);
+    let [gate, up] = Linear::split(loader, &format!("blk.{n}.ffn_up"), d, [n_ff, n_ff])?;
+    let down = loader.down(n, d, n_ff)?;
+    let (norms, attention) = (norms(loader, config, n, stems)?, attention(loader, config, n)?);
+    let ffn = Ffn::Dense(FfnWeights { gate: Some(gate), up, down, limit: None });
+    Ok(LayerWeights::new(norms, attention, ffn, loader.predictor(n, config)?))
+}
+
+/// Refuses experts of layer `n` without gates, for architectures whose experts have them.
+pub(super) fn check_gates(loader: &Loader<'_>, ffn: &Ffn, n: usize) -> Result<()> {
+    let Ffn::Experts(moe) = ffn else { return Ok(()) };
+    let missing = |stem: &str, expected: &str| Err(loader.missing_tensor(&format!("blk.{n}.{stem}.weight"), expected));
+    if moe.experts.iter().any(|ffn| ffn.gate.is_none()) {
+        return missing("ffn_gate_exps", "a gate of every expert");
+    }
+    if moe.shared.as_ref().is_some_and(|shared| shared.ffn.gate.is_none()) {
+        return missing("ffn_gate_shexp", "a gate of the shared expert");
+    }
+    Ok(())
+}
+
+/// A layer of the usual shape: norms, attention, and a gated FFN or an MoE one.
+pub(super) fn gated_layer(
+    loader: &Loader<'_>,
+    config: &ModelConfig,
+    n: usize,
+    stems: &[(NormSlot, &str)],
+) -> Result<LayerWeights> {
+    let ffn = ffn(loader, config, n)?;
+    check_gates(loader, &ffn, n)?;
+    let (norms, attention) = (norms(loader, config, n, stems)?, attention(loader, config, n)?);
+    Ok(LayerWeights::new(norms, attention, ffn, loader.predictor(n, config)?))
+}

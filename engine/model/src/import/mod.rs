@@ -1,0 +1,135 @@
+//! Hugging Face folders as checkpoints. A family translates `config.json` to GGUF keys and names its tensors
+//! ([`Draft`]); this module then yields every tensor under its GGUF name. Weights are shared with the file except where
+//! GGUF stores other bytes: rows of q and k (llama family) and of fused QKV (Falcon 40B) in another order, Gemma's norms
+//! plus one. Running copies those few; converting makes them one at a time ([`Recipe`]).
+
+mod defaults;
+mod draft;
+mod expert_outputs;
+mod gather;
+mod hf_config;
+mod naming;
+mod nvfp4;
+mod projected;
+mod recipe;
+mod rope;
+mod ternary;
+mod windows;
+
+pub(super) use draft::{Draft, HfSizes};
+pub(super) use expert_outputs::ExpertOutputs;
+pub(super) use gather::Gather;
+pub(super) use hf_config::HfConfig;
+pub(super) use recipe::{Recipe, Transform};
+pub(super) use rope::LayerRope;
+pub(super) use windows::SlidingLayers;
+
+use std::{collections::HashMap, path::Path};
+
+use super::{
+    Companion, families,
+    load::{factor_names, layer_and_name},
+};
+use thermocline_base::error::{Error, Location, Result};
+use thermocline_formats::{
+    format::{Bytes, Checkpoint, Container, HfFolder, MappedFiles, Metadata, Tensor, TokenizerSource},
+    quant::TensorType,
+};
+
+/// A folder translated, its tensors not yet made.
+pub(super) struct Import {
+    pub(super) metadata: Metadata,
+    pub(super) tokenizer: TokenizerSource,
+    pub(super) recipes: Vec<Recipe>,
+    /// Tensors without a GGUF name, under their own.
+    pub(super) unused: Vec<Tensor>,
+}
+
+/// Translates `folder`.
+pub(super) fn import(folder: HfFolder) -> Result<Import> {
+    let HfFolder { path, config, generation_config, tokenizer_json, tokenizer_config, tensors, .. } = folder;
+    let hf = HfConfig::new(&path, config)?;
+    let family = families::by_model_type(hf.model_type()).map_err(|unknown| {
+        let companion = Companion::of_architecture(hf.model_type(), &Metadata::new(&path));
+        companion.map_or(unknown, |companion| companion.refusal(&path))
+    })?;
+    let mut draft = Draft::new(&hf);
+    (family.import)(&hf, &mut draft)?;
+    draft.special_tokens(&hf, &generation_config)?;
+
+    let tie = draft.own_head.then_some(false).or(hf.bool(&["tie_word_embeddings"])?).unwrap_or(draft.tied);
+    let mut recipes: Vec<Recipe> = draft.made.drain(..).map(Recipe::plain).collect();
+    let layers = draft.layers()?;
+    let tensors = projected::join(&path, ternary::join(&path, &hf, tensors)?)?;
+    let (tensors, factors) = nvfp4::join(&path, tensors)?;
+    let tie = tie && !stores_own_head(&draft, &tensors);
+    let by_name: HashMap<&str, &Tensor> = tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
+    let mut unused = Vec::new();
+    for tensor in &tensors {
+        let translated = draft.naming.translate(&tensor.name);
+        // A tied head stored all the same is the embedding once more; layers behind the last predict further tokens.
+        let wanted = |name: &str| {
+            !(tie && name == "output.weight") && layer_and_name(name).is_none_or(|(layer, _)| layer < layers)
+        };
+        let before = recipes.len();
+        for (name, transform) in translated.into_iter().filter(|(name, _)| wanted(name)) {
+            let scales = match &transform {
+                Transform::Mxfp4(_) => Some((*scales_of(&path, tensor, &by_name)?).clone()),
+                _ => None,
+            };
+            if let Some(factor) = factors.get(&tensor.name) {
+                let [name, _] = factor_names(&name);
+                let data = Bytes::new(factor.to_le_bytes());
+                recipes.push(Recipe::plain(Tensor { name, ty: TensorType::F32, shape: vec![1], data }));
+            }
+            recipes.push(Recipe { tensor: Tensor { name, ..tensor.clone() }, scales, transform });
+        }
+        let scale =
+            || tensor.name.strip_suffix("_scales").is_some_and(|it| by_name.contains_key(&*format!("{it}_blocks")));
+        if recipes.len() == before && !scale() {
+            unused.push(tensor.clone());
+        }
+    }
+    if !tie && !recipes.iter().any(|recipe| recipe.tensor.name == "output.weight") {
+        let location = Location::Key("tie_word_embeddings".to_owned());
+        return Err(Error::malformed(&path, location, "true, as there is no `lm_head.weight`", "false"));
+    }
+    let tokenizer = match tokenizer_json {
+        Some(tokenizer_json) => TokenizerSource::HuggingFace { tokenizer_json, tokenizer_config },
+        None => TokenizerSource::Metadata,
+    };
+    Ok(Import { metadata: draft.keys, tokenizer, recipes, unused })
+}
+
+/// True if a head is stored beside the embedding with other values, which it keeps, whatever the configuration says.
+fn stores_own_head(draft: &Draft, tensors: &[Tensor]) -> bool {
+    let called = |gguf: &str| {
+        let is = |tensor: &&Tensor| draft.naming.translate(&tensor.name).iter().any(|(name, _)| name == gguf);
+        tensors.iter().find(is)
+    };
+    let (Some(head), Some(embedding)) = (called("output.weight"), called("token_embd.weight")) else { return false };
+    (head.ty, &head.shape) == (embedding.ty, &embedding.shape) && head.data[..] != embedding.data[..]
+}
+
+/// The scales of MXFP4 blocks: `x_scales` beside `x_blocks`.
+fn scales_of<'a>(path: &Path, blocks: &Tensor, by_name: &HashMap<&str, &'a Tensor>) -> Result<&'a Tensor> {
+    let name = format!("{}_scales", blocks.name.strip_suffix("_blocks").unwrap_or(&blocks.name));
+    by_name.get(name.as_str()).copied().ok_or_else(|| {
+        let expected = format!("the scales of `{}`", blocks.name);
+        Error::malformed(path, Location::Tensor(name), expected, "nothing: the tensor is missing")
+    })
+}
+
+/// A checkpoint that can be run.
+pub(super) fn checkpoint(folder: HfFolder) -> Result<Checkpoint> {
+    let path = folder.path.clone();
+    let (files, weights) = (MappedFiles::of(&folder.tensors), folder.weights.clone());
+    let Import { metadata, tokenizer, recipes, unused } = import(folder)?;
+    let tensors = recipes.iter().map(|recipe| recipe.make(&path)).collect::<Result<Vec<_>>>();
+    files.check()?;
+    let tensors = tensors?;
+    let mut checkpoint = Checkpoint::new(path, Container::HuggingFace, metadata, tokenizer, tensors)?;
+    checkpoint.add_unused(unused);
+    checkpoint.weights = weights;
+    Ok(checkpoint)
+}

@@ -1,0 +1,209 @@
+//! From Hugging Face's tensor names to GGUF's.
+
+use std::collections::HashMap;
+
+use super::{Transform, draft::HfSizes};
+
+/// Rules of one family. A rule is a name without its last part (`weight`, `bias`); `*` stands for a number.
+#[derive(Debug, Default)]
+pub(crate) struct Naming {
+    rules: HashMap<String, (String, Transform)>,
+    /// Rules for whole names; a tensor with several becomes several.
+    whole: HashMap<String, Vec<(String, Transform)>>,
+    /// Rules for single tensors, by their whole names with numbers.
+    exact: HashMap<String, String>,
+    prefixes: Vec<(&'static str, &'static str)>,
+}
+
+/// Prefixes that wrappers put before a language model's own names.
+const WRAPPERS: &[(&str, &str)] =
+    &[("language_model.model.", "model."), ("model.language_model.", "model."), ("language_model.lm_head", "lm_head")];
+
+impl Naming {
+    /// Names of Llama and models of the same shape.
+    pub fn llama_like(&mut self) {
+        self.add("model.embed_tokens", "token_embd");
+        self.add("model.norm", "output_norm");
+        self.add("lm_head", "output");
+        for (hf, gguf) in [
+            ("input_layernorm", "attn_norm"),
+            ("self_attn.q_proj", "attn_q"),
+            ("self_attn.k_proj", "attn_k"),
+            ("self_attn.v_proj", "attn_v"),
+            ("self_attn.o_proj", "attn_output"),
+            ("post_attention_layernorm", "ffn_norm"),
+            ("mlp.gate_proj", "ffn_gate"),
+            ("mlp.up_proj", "ffn_up"),
+            ("mlp.down_proj", "ffn_down"),
+        ] {
+            self.add(format!("model.layers.*.{hf}"), format!("blk.*.{gguf}"));
+        }
+    }
+
+    /// Adds a rule for tensors taken as they are.
+    pub fn add(&mut self, hf: impl Into<String>, gguf: impl Into<String>) {
+        self.set(hf, gguf, Transform::None);
+    }
+
+    /// Adds a rule, or replaces the one for the same name.
+    pub fn set(&mut self, hf: impl Into<String>, gguf: impl Into<String>, transform: Transform) {
+        self.rules.insert(hf.into(), (gguf.into(), transform));
+    }
+
+    /// Adds a rule for a name without `weight` or `bias` at its end, whose GGUF name is `gguf`. A tensor with several such rules
+    /// becomes several.
+    pub fn whole(&mut self, hf: impl Into<String>, gguf: impl Into<String>, transform: Transform) {
+        self.whole.entry(hf.into()).or_default().push((gguf.into(), transform));
+    }
+
+    /// Adds a rule for the one tensor `hf`, numbers and all, before all others.
+    pub fn exact(&mut self, hf: impl Into<String>, gguf: impl Into<String>) {
+        self.exact.insert(hf.into(), gguf.into());
+    }
+
+    /// The norms of [`Naming::llama_like`] models that store their weights minus one.
+    pub fn norms_minus_one(&mut self) {
+        self.set("model.layers.*.input_layernorm", "blk.*.attn_norm", Transform::AddOne);
+        self.set("model.layers.*.post_attention_layernorm", "blk.*.ffn_norm", Transform::AddOne);
+        self.set("model.norm", "output_norm", Transform::AddOne);
+    }
+
+    /// Norms behind attention and FFN.
+    pub fn norms_after(&mut self) {
+        self.add("model.layers.*.post_attention_layernorm", "blk.*.post_attention_norm");
+        self.add("model.layers.*.post_feedforward_layernorm", "blk.*.post_ffw_norm");
+    }
+
+    /// Norms of query and key heads.
+    pub fn norms_of_heads(&mut self) {
+        self.add("model.layers.*.self_attn.q_norm", "blk.*.attn_q_norm");
+        self.add("model.layers.*.self_attn.k_norm", "blk.*.attn_k_norm");
+    }
+
+    /// Inputs that layers have of their own (Gemma 3n and 4).
+    pub fn per_layer_inputs(&mut self) {
+        self.add("model.embed_tokens_per_layer", "per_layer_token_embd");
+        self.add("model.per_layer_model_projection", "per_layer_model_proj");
+        self.add("model.per_layer_projection_norm", "per_layer_proj_norm");
+        self.add("model.layers.*.per_layer_input_gate", "blk.*.inp_gate");
+        self.add("model.layers.*.per_layer_projection", "blk.*.proj");
+        self.add("model.layers.*.post_per_layer_input_norm", "blk.*.post_norm");
+    }
+
+    /// Makes neighbours of rotated pairs in q and k, as GGUF has them in the llama family.
+    pub fn rotated_pairs(&mut self, sizes: &HfSizes) {
+        self.set("model.layers.*.self_attn.q_proj", "blk.*.attn_q", sizes.rope_query());
+        self.set("model.layers.*.self_attn.k_proj", "blk.*.attn_k", sizes.rope_key());
+    }
+
+    /// Experts kept one by one under `model.layers.N.{stem}.E`: gate, up and down.
+    pub fn experts(&mut self, stem: &str, names: [&str; 3]) {
+        for (hf, gguf) in names.into_iter().zip(["ffn_gate", "ffn_up", "ffn_down"]) {
+            self.add(format!("model.layers.*.{stem}.*.{hf}"), format!("blk.*.{gguf}.*"));
+        }
+    }
+
+    /// The FFN of shared experts under `model.layers.N.{stem}`.
+    pub fn shared_expert(&mut self, stem: &str) {
+        for (hf, gguf) in [("gate_proj", "ffn_gate"), ("up_proj", "ffn_up"), ("down_proj", "ffn_down")] {
+            self.add(format!("model.layers.*.{stem}.{hf}"), format!("blk.*.{gguf}_shexp"));
+        }
+    }
+
+    /// The bias that experts are chosen with, `model.layers.N.{name}`.
+    pub fn selection_bias(&mut self, name: &str) {
+        self.whole(format!("model.layers.*.{name}"), "blk.*.exp_probs_b.bias", Transform::Flatten);
+    }
+
+    /// Reads names that start with `from` as if they started with `to`.
+    pub fn alias(&mut self, from: &'static str, to: &'static str) {
+        self.prefixes.push((from, to));
+    }
+
+    /// GGUF's names for `name` and what to do with the tensor for each; none if the model does not use it.
+    pub(super) fn translate(&self, name: &str) -> Vec<(String, Transform)> {
+        let wrapped = WRAPPERS.iter().chain(&self.prefixes).find_map(|(from, to)| {
+            let rest = name.strip_prefix(from)?;
+            Some(format!("{to}{rest}"))
+        });
+        let name = wrapped.as_deref().unwrap_or(name);
+        if let Some(gguf) = self.exact.get(name) {
+            return vec![(gguf.clone(), Transform::None)];
+        }
+        let (pattern, numbers) = pattern(name);
+        if let Some(rules) = self.whole.get(&pattern) {
+            let translated =
+                rules.iter().filter_map(|(gguf, transform)| Some((numbered(gguf, &numbers)?, transform.clone())));
+            return translated.collect();
+        }
+        let rule = pattern.rsplit_once('.').filter(|(_, last)| matches!(*last, "weight" | "bias"));
+        let translated = rule.and_then(|(stem, last)| {
+            let (gguf, transform) = self.rules.get(stem)?;
+            // Only weights are stored minus one.
+            let plain = *transform == Transform::AddOne && last == "bias";
+            let transform = if plain { Transform::None } else { transform.clone() };
+            Some((format!("{}.{last}", numbered(gguf, &numbers)?), transform))
+        });
+        translated.into_iter().collect()
+    }
+}
+
+/// `name` with `*` for its numbers, and those.
+fn pattern(name: &str) -> (String, Vec<u32>) {
+    let mut numbers = Vec::new();
+    let parts: Vec<&str> = name
+        .split('.')
+        .map(|part| match part.parse::<u32>() {
+            Ok(number) => {
+                numbers.push(number);
+                "*"
+            }
+            Err(_) => part,
+        })
+        .collect();
+    (parts.join("."), numbers)
+}
+
+/// `name` with `numbers` for its `*`; `None` if those are too few.
+fn numbered(name: &str, numbers: &[u32]) -> Option<String> {
+    let (mut numbers, mut translated) = (numbers.iter(), String::with_capacity(name.len() + 12));
+    for (at, part) in name.split('*').enumerate() {
+        if at > 0 {
+            translated.push_str(&numbers.next()?.to_string());
+        }
+        translated.push_str(part);
+    }
+    Some(translated)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_translate_with_numbers_prefixes_and_suffixes() {
+        let mut naming = Naming::default();
+        naming.llama_like();
+        naming.add("model.layers.*.mlp.experts.*.up_proj", "blk.*.ffn_up.*");
+        naming.whole("model.layers.*.sinks", "blk.*.attn_sinks.weight", Transform::None);
+        naming.whole("model.layers.*.sinks", "blk.*.again.weight", Transform::Flatten);
+        let name = |hf: &str| naming.translate(hf).first().map(|(name, _)| name.clone());
+        assert_eq!(name("model.layers.12.self_attn.q_proj.bias").as_deref(), Some("blk.12.attn_q.bias"));
+        assert_eq!(name("model.layers.3.mlp.experts.17.up_proj.weight").as_deref(), Some("blk.3.ffn_up.17.weight"));
+        assert_eq!(name("language_model.model.norm.weight").as_deref(), Some("output_norm.weight"));
+        assert_eq!(name("model.layers.0.self_attn.rotary_emb.inv_freq"), None);
+        assert_eq!(name("vision_tower.layers.0.weight"), None);
+        assert_eq!(name(""), None);
+        let both = ["blk.2.attn_sinks.weight", "blk.2.again.weight"];
+        let names: Vec<String> = naming.translate("model.layers.2.sinks").into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, both);
+    }
+
+    #[test]
+    fn biases_are_not_stored_minus_one() {
+        let mut naming = Naming::default();
+        naming.set("model.norm", "output_norm", Transform::AddOne);
+        assert_eq!(naming.translate("model.norm.bias"), [("output_norm.bias".to_owned(), Transform::None)]);
+        assert_eq!(naming.translate("model.norm.weight"), [("output_norm.weight".to_owned(), Transform::AddOne)]);
+    }
+}

@@ -1,0 +1,304 @@
+//! Input sparsity: small inputs of a layer's products are taken for zero, and their weights are not read (TEAL, Liu et al. 2024).
+//! An input is small if its importance is: its magnitude times the norm of its column of weights (WINA, Chen et al. 2025).
+
+use std::sync::{Arc, OnceLock};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Down, Ffn, FfnWeights, LayerWeights, Linear, Model};
+use thermocline_base::error::{Error, Result};
+use thermocline_cpu::{Cpu, InputMajor};
+use thermocline_formats::format::Matrix;
+
+/// Input of a layer that several of its matrices may share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InputSite {
+    /// Of the query, key and value projections, `[d]`.
+    Attention,
+    /// Of attention's output projection: the heads, `[n_head * head_dim]`.
+    Heads,
+    /// Of a dense FFN's gate and up matrices, `[d]`.
+    Ffn,
+    /// Of its down projection: the hidden values, `[n_ff]`.
+    Hidden,
+}
+
+impl InputSite {
+    /// Every site, in the order of a token's way.
+    pub const ALL: [InputSite; 4] = [InputSite::Attention, InputSite::Heads, InputSite::Ffn, InputSite::Hidden];
+
+    /// Its name in files and tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            InputSite::Attention => "attention",
+            InputSite::Heads => "heads",
+            InputSite::Ffn => "ffn",
+            InputSite::Hidden => "hidden",
+        }
+    }
+
+    /// The matrices of a layer that read this input; none where a layer has no such product, or another kind of it.
+    pub fn linears(self, layer: &LayerWeights) -> Vec<&Linear> {
+        let attention = layer.attention.as_ref().filter(|of| of.latent.is_none() && layer.altup.is_none());
+        let ffn = match &layer.ffn {
+            Ffn::Dense(ffn) if layer.altup.is_none() => Some(ffn),
+            _ => None,
+        };
+        match self {
+            InputSite::Attention => attention.map(|of| of.inputs().collect()).unwrap_or_default(),
+            InputSite::Heads => attention.map(|of| vec![&of.output]).unwrap_or_default(),
+            InputSite::Ffn => ffn.map(|ffn| ffn.gate.iter().chain([&ffn.up]).collect()).unwrap_or_default(),
+            InputSite::Hidden => ffn.map(|ffn| vec![ffn.down.linear()]).unwrap_or_default(),
+        }
+    }
+
+    /// Number of inputs; 0 where [`InputSite::linears`] are none.
+    pub fn inputs(self, layer: &LayerWeights) -> usize {
+        let linears = self.linears(layer);
+        match (&layer.ffn, self) {
+            (Ffn::Dense(ffn), InputSite::Hidden) if !linears.is_empty() => ffn.up.weight.rows(),
+            _ => linears.first().map_or(0, |linear| linear.weight.cols()),
+        }
+    }
+}
+
+/// Importances of a site's inputs, and its threshold at every level of [`InputCurves`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SiteCurve {
+    /// Factor of each input's magnitude, `[inputs]`.
+    pub importance: Vec<f32>,
+    /// Inputs whose importance does not exceed this are skipped: ascending, one per level.
+    pub thresholds: Vec<f32>,
+}
+
+/// A layer's thresholds by level.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct InputCurves {
+    /// Fractions of the layer's weights that are skipped, ascending, above 0 and below 1.
+    pub levels: Vec<f32>,
+    /// By [`InputSite`]; `None` where none is skipped.
+    pub sites: [Option<SiteCurve>; 4],
+}
+
+impl InputCurves {
+    /// The thresholds at `level`, between those of the levels on both sides of it.
+    fn at(&self, level: f32) -> [Option<SiteThreshold>; 4] {
+        self.sites.each_ref().map(|site| {
+            let SiteCurve { importance, thresholds } = site.as_ref()?;
+            let (mut before, mut threshold) = ((0.0, 0.0), None);
+            for point in self.levels.iter().copied().zip(thresholds.iter().copied()) {
+                if level <= point.0 {
+                    let part = (level - before.0) / (point.0 - before.0);
+                    threshold = Some(before.1 + part * (point.1 - before.1));
+                    break;
+                }
+                before = point;
+            }
+            let threshold = threshold.unwrap_or(before.1);
+            Some(SiteThreshold { importance: importance.as_slice().into(), threshold })
+        })
+    }
+}
+
+/// Cost of a level of input sparsity on held-out text, all of it computed as generated text is.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct InputFigures {
+    /// The level: fraction of the layers' weights that is not multiplied.
+    pub level: f64,
+    /// Perplexity of the dense model, and at this level.
+    pub dense_perplexity: f64,
+    /// The same at this level.
+    pub perplexity: f64,
+    /// Kullback-Leibler divergence from the dense model's probabilities, in nats per token, and its standard error.
+    pub kl: f64,
+    /// Its standard error.
+    pub kl_error: f64,
+    /// Fraction of tokens with the dense model's likeliest token.
+    pub same_top: f64,
+    /// Bytes of the layers' weights that a token reads, over the dense model's; scales are always read.
+    pub read: f64,
+    /// Tokens measured.
+    pub tokens: u64,
+}
+
+/// The inputs that one site skips.
+#[derive(Debug, Clone)]
+pub struct SiteThreshold {
+    /// As [`SiteCurve::importance`].
+    pub importance: Arc<[f32]>,
+    /// As one of [`SiteCurve::thresholds`].
+    pub threshold: f32,
+}
+
+impl InputFigures {
+    /// Its cost in words, without a full stop.
+    pub fn cost(&self) -> String {
+        format!(
+            "at {:.0} % perplexity {:.3} instead of {:.3}, KL {:.4} ± {:.4} nats, the same likeliest token {:.1} % of the time, {:.0} % \
+             of the layers' bytes read ({} tokens)",
+            100.0 * self.level,
+            self.perplexity,
+            self.dense_perplexity,
+            self.kl,
+            self.kl_error,
+            100.0 * self.same_top,
+            100.0 * self.read,
+            self.tokens
+        )
+    }
+}
+
+impl SiteThreshold {
+    /// `out = x`, with zeros where the importance of an input is not above the threshold; both `[tokens, inputs]`.
+    pub fn keep_large(&self, x: &[f32], out: &mut [f32]) {
+        let n = self.importance.len().max(1);
+        for (x, out) in x.chunks_exact(n).zip(out.chunks_exact_mut(n)) {
+            for ((out, x), importance) in out.iter_mut().zip(x).zip(&*self.importance) {
+                *out = if x.abs() * importance > self.threshold { *x } else { 0.0 };
+            }
+        }
+    }
+}
+
+/// Most matrices that read one input.
+const MATRICES: usize = 3;
+
+/// The inputs that a layer skips at the level that was chosen, and its matrices in input-major order.
+#[derive(Debug, Default)]
+pub struct SkippedInputs {
+    /// By [`InputSite`].
+    pub sites: [Option<SiteThreshold>; 4],
+    /// By site, in the order of [`InputSite::linears`]: input-major copies, each made with the first product of one token.
+    copies: [[OnceLock<Option<InputMajor>>; MATRICES]; 4],
+}
+
+/// Without the copies: the matrices of a model that was cloned may be changed.
+impl Clone for SkippedInputs {
+    fn clone(&self) -> Self {
+        SkippedInputs::new(self.sites.clone())
+    }
+}
+
+impl SkippedInputs {
+    /// With these thresholds, before any product.
+    pub fn new(sites: [Option<SiteThreshold>; 4]) -> Self {
+        SkippedInputs { sites, ..Self::default() }
+    }
+
+    /// The inputs that `site` skips.
+    pub fn site(&self, site: InputSite) -> Option<&SiteThreshold> {
+        self.sites[site as usize].as_ref()
+    }
+
+    /// The input-major copy of `weight`, matrix `at` of `site`; `None` if its type or shape has none, or memory is short.
+    pub fn copy(&self, cpu: &Cpu, site: InputSite, at: usize, weight: &Matrix) -> Option<&InputMajor> {
+        let cell = self.copies[site as usize].get(at).filter(|_| cpu.takes_inputs())?;
+        let copy = cell.get_or_init(|| {
+            InputMajor::new(cpu.pool(), weight).unwrap_or_else(|error| {
+                tracing::warn!(%error, "a matrix is read whole although inputs are skipped");
+                None
+            })
+        });
+        copy.as_ref()
+    }
+}
+
+/// Sizes of the input-major copies of a model.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct InputCopies {
+    /// Bytes that the copies take beside the file's weights.
+    pub bytes: u64,
+    /// Bytes of all matrices whose inputs are skipped, those without a copy included.
+    pub weights: u64,
+    /// Bytes among them that belong to single inputs, so that they are not read where those are skipped.
+    pub skippable: u64,
+}
+
+impl Model {
+    /// Skips the inputs of products that thresholds name small at `level`, from then on in every sparsity mode but
+    /// [`Sparsity::Dense`](super::Sparsity::Dense): attention's, and with
+    /// [`Sparsity::Threshold`](super::Sparsity::Threshold) those of dense FFNs; no neuron is then skipped by its gate. Copies
+    /// are made when they are needed.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a level out of range, or a model without thresholds.
+    pub fn skip_inputs(&mut self, level: f32) -> Result<InputCopies> {
+        let known = self.weights.layers.iter().filter_map(|layer| layer.input_curves.as_ref());
+        let Some(most) = known.filter_map(|curves| curves.levels.last().copied()).reduce(f32::min) else {
+            let got = "none (`thermocline prepare` finds them)";
+            return Err(Error::invalid("level of input sparsity", "a model with input thresholds", got));
+        };
+        if !(level > 0.0 && level <= most) {
+            return Err(Error::invalid("level of input sparsity", format!("above 0, at most {most}"), level));
+        }
+        for layer in &mut self.weights.layers {
+            let sites = layer.input_curves.as_ref().map(|curves| curves.at(level));
+            // Inputs are skipped in place of neurons, on a device too.
+            layer.activation_threshold = None;
+            layer.skipped_inputs = sites.map(|sites| Box::new(SkippedInputs::new(sites)));
+        }
+        self.weights.input_level = Some(level);
+        Ok(self.input_copies(true))
+    }
+
+    /// True if some layer has thresholds of inputs.
+    pub fn has_input_thresholds(&self) -> bool {
+        self.weights.layers.iter().any(|layer| layer.input_curves.is_some())
+    }
+
+    /// Figures of the measured level that is nearest to `level`.
+    pub fn figures_of_level(&self, level: f32) -> Option<&InputFigures> {
+        let off = |of: &InputFigures| (of.level - f64::from(level)).abs();
+        self.weights.input_figures.iter().min_by(|a, b| off(a).total_cmp(&off(b)))
+    }
+
+    /// Sizes of the copies that skipping inputs takes; with `ffn`, those of dense FFNs too.
+    pub fn input_copies(&self, ffn: bool) -> InputCopies {
+        let mut copies = InputCopies::default();
+        for layer in &self.weights.layers {
+            let Some(skipped) = &layer.skipped_inputs else { continue };
+            for site in InputSite::ALL {
+                let of_ffn = matches!(site, InputSite::Ffn | InputSite::Hidden);
+                if skipped.site(site).is_none() || (of_ffn && !ffn) {
+                    continue;
+                }
+                let by_neuron = matches!(&layer.ffn, Ffn::Dense(FfnWeights { down: Down::Neurons(_), .. }));
+                for linear in site.linears(layer) {
+                    copies.weights += linear.weight.data().len() as u64;
+                    // A neuron-major down projection is one by input already.
+                    if by_neuron && site == InputSite::Hidden {
+                        copies.skippable += linear.weight.data().len() as u64;
+                    } else if let Some(bytes) = InputMajor::bytes(&linear.weight) {
+                        copies.bytes += bytes;
+                        copies.skippable += InputMajor::bytes_of_inputs(&linear.weight);
+                    }
+                }
+            }
+        }
+        copies
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thresholds_lie_between_those_of_the_nearest_levels() {
+        let curve = SiteCurve { importance: vec![1.0, 2.0], thresholds: vec![0.2, 0.6] };
+        let curves = InputCurves { levels: vec![0.25, 0.5], sites: [Some(curve), None, None, None] };
+        let at = |level: f32| curves.at(level)[0].as_ref().unwrap().threshold;
+        for (level, wanted) in [(0.125, 0.1), (0.25, 0.2), (0.375, 0.4), (0.5, 0.6), (0.9, 0.6)] {
+            assert!((at(level) - wanted).abs() < 1e-6, "{level}: {}", at(level));
+        }
+        assert!(curves.at(0.3)[1].is_none());
+    }
+
+    #[test]
+    fn inputs_are_kept_by_magnitude_times_importance() {
+        let site = SiteThreshold { importance: [1.0, 10.0, 1.0].as_slice().into(), threshold: 0.5 };
+        let mut out = [f32::NAN; 6];
+        site.keep_large(&[0.4, 0.1, -0.6, -0.5, -0.04, 9.0], &mut out);
+        assert_eq!(out, [0.0, 0.1, -0.6, 0.0, 0.0, 9.0]);
+    }
+}

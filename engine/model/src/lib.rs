@@ -1,0 +1,210 @@
+//! The description of a model: its configuration ([`ModelConfig`]), its weights by role ([`Weights`]) and a layer as a short
+//! program of coarse operations ([`Step`]). An architecture family is one file in [`families`] that fills these in from GGUF
+//! metadata (and maps Hugging Face folders to them); the forward pass executes the program and knows no families.
+
+// They panic where nobody reads.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
+mod alibi;
+mod bound_step;
+mod companion;
+mod config;
+mod convert;
+mod families;
+mod import;
+mod input_sparsity;
+mod load;
+pub mod mask;
+mod neuron_major;
+mod outline;
+mod parts;
+mod pruned;
+mod read_bytes;
+mod resident;
+mod rope;
+mod skips;
+mod sparsity;
+mod step;
+pub mod synth;
+mod traits;
+mod weights;
+mod without_neurons;
+
+use std::{mem, path::Path};
+
+pub use alibi::KeyBias;
+pub use bound_step::{BoundOperation, BoundStep};
+pub use companion::Companion;
+pub use config::{Activation, ActivationForm, LayerConfig, ModelConfig};
+pub use convert::{CONVERT_TYPES, ConvertReport, TypeFallback, convert};
+pub use input_sparsity::{InputCopies, InputCurves, InputFigures, InputSite, SiteCurve, SiteThreshold, SkippedInputs};
+pub(crate) use load::{RecordedModel, RecordedTensor, TensorChoice, TensorRole};
+pub use neuron_major::{NeuronMajorReport, neuron_major};
+pub use parts::{
+    AltupConfig, AltupStep, AltupTable, AltupWeights, AttentionConfig, AttentionWeights, BoundAttention, BoundFfn,
+    BoundLatent, BoundMixer, BoundRecurrent, Down, ExpertGroups, ExpertLatent, ExpertWeights, Experts, Ffn, FfnKind,
+    FfnWeights, HeadGate, LatentConfig, LatentWeights, LayerNorms, LayerPart, Linear, MixerConfig, MixerWeights, Norm,
+    NormKind, NormSlot, PerLayerTable, PerLayerWeights, Predictor, PredictorInput, PredictorKind, PredictorQuality,
+    QueryScale, RecurrentConfig, RecurrentWeights, Router, RouterScore, SharedExpert, StateShape, recurrent,
+};
+pub use resident::Resident;
+pub use rope::{Position, Rope, RopeOrder, RopeScaling};
+pub use skips::{SkipRule, Skips};
+pub use sparsity::Sparsity;
+pub use step::{Register, Step};
+pub use traits::{expected_sparsity, traits};
+pub use weights::{LayerWeights, Weights};
+pub use without_neurons::NeuronIndex;
+
+use thermocline_base::{
+    error::{Error, Result},
+    telemetry::neurons::NeuronShape,
+};
+use thermocline_formats::format::{self, Checkpoint, Container, Metadata, Opened, ReadMode, TokenizerSource};
+
+/// Options of loading a model.
+#[derive(Debug, Clone, Default)]
+pub struct LoadOptions {
+    /// Map the file or read it into memory.
+    pub read_mode: ReadMode,
+    /// FFN activation, for files that do not name theirs or name a wrong one.
+    pub activation: Option<Activation>,
+}
+
+/// A model that can be run: immutable, shared by sessions.
+#[derive(Debug)]
+pub struct Model {
+    /// Sizes and variants.
+    pub config: ModelConfig,
+    /// Weights by role, still in their file types.
+    pub weights: Weights,
+    /// The file they came from.
+    pub checkpoint: Checkpoint,
+}
+
+impl Model {
+    /// Opens a GGUF file, a PowerInfer file or a Hugging Face folder.
+    ///
+    /// # Errors
+    /// Errors of the file with key or tensor; [`Error::Unsupported`] for an architecture, or a variant of
+    /// one, that the engine does not run.
+    pub fn open(path: &Path, options: &LoadOptions) -> Result<Model> {
+        Model::from_checkpoint(Model::open_checkpoint(path, options.read_mode)?, options)
+    }
+
+    /// The file or folder under GGUF's names, not yet checked against an architecture: enough for a tokenizer or for inspection.
+    ///
+    /// # Errors
+    /// Errors of the container.
+    pub fn open_checkpoint(path: &Path, mode: ReadMode) -> Result<Checkpoint> {
+        match format::open(path, mode)? {
+            Opened::Checkpoint(checkpoint) => Ok(checkpoint),
+            Opened::HuggingFace(folder) => import::checkpoint(folder),
+        }
+    }
+
+    /// The neurons of its layers that [`Probe::firing`] tells of.
+    pub fn neuron_shape(&self) -> NeuronShape {
+        NeuronShape::of(self.weights.layers.iter().map(|layer| layer.ffn.neurons()))
+    }
+
+    /// Number of layers that have an FFN.
+    pub fn ffn_layers(&self) -> usize {
+        self.weights.layers.iter().filter(|layer| !matches!(layer.ffn, Ffn::None)).count()
+    }
+
+    /// The model in `checkpoint`; every size is checked against every tensor. Unknown keys are ignored, and tensors without a role set
+    /// aside ([`Checkpoint::unused`]).
+    ///
+    /// # Errors
+    /// As [`Model::open`].
+    pub fn from_checkpoint(mut checkpoint: Checkpoint, options: &LoadOptions) -> Result<Model> {
+        let (arch, family) = family(&checkpoint)?;
+        let loader = load::Loader::new(&checkpoint, arch, options);
+        let (config, weights) = read(&loader, family)?;
+        let (counts, used) = (loader.layer_counts()?, loader.into_used());
+        checkpoint.set_aside(|name| used.contains(name));
+        let layers = checkpoint.unused().iter().filter_map(|tensor| load::layer_and_name(&tensor.name));
+        if let Some(last) = layers.map(|(layer, _)| layer).max().filter(|last| *last >= counts.n_layer + counts.tail) {
+            let path = checkpoint.path.display();
+            tracing::warn!(%path, last, counted = counts.n_layer, "layers behind those that `block_count` counts are not used");
+        }
+        Ok(Model { config, weights, checkpoint })
+    }
+
+    /// The model that `metadata` describes, without a file: its configuration, blank weights, and the tensors that its family asks for.
+    ///
+    /// # Errors
+    /// As [`Model::open`]; [`Error::Memory`] if there is no address space for a tensor.
+    pub(crate) fn recorded(metadata: Metadata, choice: TensorChoice) -> Result<RecordedModel> {
+        let (path, options) = (metadata.path().to_owned(), LoadOptions::default());
+        let source = TokenizerSource::Metadata;
+        let checkpoint = Checkpoint::new(path, Container::Gguf(3), metadata, source, Vec::new())?;
+        let (arch, family) = family(&checkpoint)?;
+        let loader = load::Loader::recording(&checkpoint, arch, &options, choice);
+        let (config, weights) = read(&loader, family)?;
+        Ok(RecordedModel { config, weights, tensors: loader.recorded() })
+    }
+}
+
+/// The architecture that `checkpoint` names, and its family.
+fn family(checkpoint: &Checkpoint) -> Result<(&str, &'static families::Family)> {
+    if let Some(companion) = Companion::of(checkpoint) {
+        return Err(companion.refusal(&checkpoint.path));
+    }
+    let (metadata, key) = (&checkpoint.metadata, "general.architecture");
+    let arch = metadata.str(key)?.ok_or_else(|| metadata.missing(key, "the name of an architecture"))?;
+    let family = families::by_architecture(arch).map_err(|unknown| {
+        let name = checkpoint.path.file_name().unwrap_or_default().to_string_lossy();
+        Companion::of_name(&name).map_or(unknown, |companion| companion.refusal(&checkpoint.path))
+    })?;
+    Ok((arch, family))
+}
+
+/// Configuration and weights, every size checked against every tensor.
+fn read(loader: &load::Loader<'_>, family: &families::Family) -> Result<(ModelConfig, Weights)> {
+    let mut config = (family.config)(loader, &loader.sizes()?)?;
+    let weights = families::weights(loader, &mut config, family)?;
+    check_program(&config, &weights)?;
+    let kinds = config.layers.iter().zip(&weights.layers).map(|(shape, layer)| load::LayerKind {
+        steps: &shape.steps,
+        attention: shape.attention.as_ref(),
+        ffn: mem::discriminant(&layer.ffn),
+    });
+    loader.check_uniform(&kinds.collect::<Vec<_>>())?;
+    Ok((config, weights))
+}
+
+/// Binds every step, and checks further assumptions of the forward pass than sizes.
+fn check_program(config: &ModelConfig, weights: &Weights) -> Result<()> {
+    let gated = |ffn: &Ffn| match ffn {
+        Ffn::Dense(ffn) => ffn.gate.is_some(),
+        Ffn::Experts(moe) => moe.ffns().all(|ffn| ffn.gate.is_some()),
+        Ffn::None => true,
+    };
+    if config.activation == Activation::DRelu && !weights.layers.iter().all(|layer| gated(&layer.ffn)) {
+        return Err(Error::invalid("activation", "relu for an FFN without a gate", config.activation));
+    }
+    for (n, shape) in config.layers.iter().enumerate() {
+        (0..shape.steps.len()).try_for_each(|index| BoundStep::new(config, weights, n, index).map(drop))?;
+        if let Some(source) = shape.attention.as_ref().and_then(|attention| attention.kv_from) {
+            let rows = |at: usize| {
+                let of = config.layers[at].attention.as_ref()?;
+                Some((of.n_kv_head, of.head_dim, of.value_dim))
+            };
+            if source >= n || config.kv_source(source) != Some(source) || rows(source) != rows(n) {
+                let expected = format!("an earlier layer with keys of its own and the shape of layer {n}'s");
+                return Err(Error::invalid("shared keys and values", expected, format!("layer {source}")));
+            }
+        }
+        if shape.attention.as_ref().and_then(|attention| attention.rope).is_some_and(|rope| rope >= config.ropes.len())
+        {
+            return Err(Error::invalid(
+                "rotary table",
+                format!("one of {}", config.ropes.len()),
+                format!("layer {n}'s"),
+            ));
+        }
+    }
+    Ok(())
+}

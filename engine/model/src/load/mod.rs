@@ -1,0 +1,105 @@
+//! Checked access to a checkpoint: metadata by key suffix, tensors by name and expected shape. Every number is checked
+//! against the range the engine can work with, and every tensor against the sizes the metadata promised, before anything
+//! is computed or allocated from it.
+//!
+//! [`metadata`] reads numbers, [`config`] what architectures have in common, [`rope`] rotations, [`tensors`] weights, [`layer`] those of
+//! one layer; [`tail`] leaves out layers that are not run, [`uniform`] compares the others. Without a file a loader writes down what it is
+//! asked for ([`recording`]).
+
+mod config;
+mod factors;
+mod layer;
+mod metadata;
+mod recording;
+mod rope;
+mod tail;
+mod tensors;
+mod uniform;
+
+use std::{cell::RefCell, collections::HashSet, fmt::Display};
+
+pub(crate) use config::BOTH_DIRECTIONS;
+pub(crate) use factors::{factor_names, factors};
+pub(crate) use layer::LayerTensors;
+pub(crate) use recording::{RecordedModel, RecordedTensor, TensorChoice, TensorRole};
+pub(crate) use rope::RopeDefaults;
+pub(crate) use tail::layer_and_name;
+pub(crate) use uniform::LayerKind;
+
+use recording::Recording;
+
+use super::LoadOptions;
+use thermocline_base::error::{Error, Location};
+use thermocline_formats::format::{Checkpoint, Container, Metadata};
+
+/// Largest width, head count, context and so on that is accepted: every product of two of them fits in 64 bits.
+const MAX_SIZE: usize = (1 << 31) - 1;
+const MAX_HEADS: usize = 1 << 16;
+const MAX_EXPERTS: usize = 1 << 16;
+
+/// A checkpoint seen through the architecture it names.
+pub(crate) struct Loader<'a> {
+    pub(crate) checkpoint: &'a Checkpoint,
+    pub(crate) arch: &'a str,
+    pub(crate) options: &'a LoadOptions,
+    used: RefCell<HashSet<String>>,
+    recording: Option<Recording>,
+}
+
+/// The sizes every architecture has; of those that differ from layer to layer, the largest.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sizes {
+    pub(crate) d_model: usize,
+    pub(crate) n_layer: usize,
+    pub(crate) n_head: usize,
+    pub(crate) head_dim: usize,
+    /// Elements of a value head.
+    pub(crate) value_dim: usize,
+    /// 0 if the file does not say (MoE models).
+    pub(crate) n_ff: usize,
+    pub(crate) n_vocab: usize,
+    pub(crate) context_length: usize,
+}
+
+impl<'a> Loader<'a> {
+    pub fn new(checkpoint: &'a Checkpoint, arch: &'a str, options: &'a LoadOptions) -> Self {
+        Loader { checkpoint, arch, options, used: RefCell::default(), recording: None }
+    }
+
+    /// A loader that writes down the tensors it is asked for; of `checkpoint`, it reads the metadata alone.
+    pub fn recording(
+        checkpoint: &'a Checkpoint,
+        arch: &'a str,
+        options: &'a LoadOptions,
+        choice: TensorChoice,
+    ) -> Self {
+        Loader { recording: Some(Recording::new(choice)), ..Loader::new(checkpoint, arch, options) }
+    }
+
+    /// The tensors that a loader wrote down.
+    pub fn recorded(&self) -> Vec<RecordedTensor> {
+        self.recording.as_ref().map(Recording::take).unwrap_or_default()
+    }
+
+    fn metadata(&self) -> &'a Metadata {
+        &self.checkpoint.metadata
+    }
+
+    pub fn key(&self, suffix: &str) -> String {
+        format!("{}.{suffix}", self.arch)
+    }
+
+    /// The error for a key whose value cannot be used.
+    pub fn key_error(&self, suffix: &str, expected: impl Into<String>, got: impl Display) -> Error {
+        Error::malformed(&self.checkpoint.path, Location::Key(self.key(suffix)), expected, got)
+    }
+
+    pub fn tensor_error(&self, name: &str, expected: impl Into<String>, got: impl Display) -> Error {
+        Error::malformed(&self.checkpoint.path, Location::Tensor(name.to_owned()), expected, got)
+    }
+
+    /// True for PowerInfer files, whose models all use a ReLU without naming it.
+    pub fn is_powerinfer(&self) -> bool {
+        matches!(self.checkpoint.container, Container::PowerInfer(_)) || self.has("blk.0.ffn_down_t.weight")
+    }
+}

@@ -1,0 +1,145 @@
+//! Rotary positions of a file: one table for all layers, and in some families another for those with a window, whose keys end in `_swa`.
+
+use super::{Loader, MAX_SIZE, Sizes};
+use crate::{ModelConfig, Rope, RopeOrder, RopeScaling, rope::yarn_magnitude};
+use thermocline_base::error::{Error, Result};
+
+/// Kinds of stretched rotations, as files name them.
+const SCALINGS: [&str; 4] = ["none", "linear", "yarn", "longrope"];
+
+/// Defaults of a table of rotations, for keys that a file lacks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RopeDefaults {
+    /// Elements of a head, of which at most so many are rotated.
+    pub(crate) head_dim: usize,
+    /// Rotated elements.
+    pub(crate) dims: usize,
+    /// Base of the frequencies.
+    pub(crate) base: f32,
+}
+
+/// Keys of a table of rotations, and what is known beside them.
+#[derive(Clone, Copy)]
+struct RopeKeys {
+    /// End of every key, and of the stems of tensors.
+    suffix: &'static str,
+    defaults: RopeDefaults,
+    order: RopeOrder,
+    /// Tokens that the model can see.
+    context: usize,
+    /// Elements that the file counts for each that is rotated.
+    counted: usize,
+}
+
+impl Loader<'_> {
+    /// The rotations of all layers, or of those without a window.
+    pub fn rope(&self, sizes: &Sizes, order: RopeOrder) -> Result<Rope> {
+        let defaults = RopeDefaults { head_dim: sizes.head_dim, dims: sizes.head_dim, base: 10_000.0 };
+        self.rotations(RopeKeys { suffix: "", defaults, order, context: sizes.context_length, counted: 1 })
+    }
+
+    /// The same in files that count twice the elements that are rotated, and may have divisors for further pairs (Step 3.5).
+    pub fn halved_rope(&self, sizes: &Sizes, order: RopeOrder) -> Result<Rope> {
+        let defaults = RopeDefaults { head_dim: sizes.head_dim, dims: sizes.head_dim / 2, base: 10_000.0 };
+        self.rotations(RopeKeys { suffix: "", defaults, order, context: sizes.context_length, counted: 2 })
+    }
+
+    /// Gives layers with a window rotations of their own.
+    pub fn local_rope(&self, config: &mut ModelConfig, defaults: RopeDefaults) -> Result<()> {
+        let order = config.ropes.first().map_or(RopeOrder::NeoX, |rope| rope.order);
+        let local =
+            self.rotations(RopeKeys { suffix: "_swa", defaults, order, context: config.context_length, counted: 1 })?;
+        let local = config.add_rope(local);
+        for attention in config.attentions_mut().filter(|attention| attention.window.is_some()) {
+            attention.rope = Some(local);
+        }
+        Ok(())
+    }
+
+    fn rotations(&self, keys: RopeKeys) -> Result<Rope> {
+        let RopeKeys { suffix, defaults, order, counted, .. } = keys;
+        let base = self.positive(&format!("rope.freq_base{suffix}"))?.unwrap_or(defaults.base);
+        let key = format!("rope.dimension_count{suffix}");
+        let all = self.size(&key, 2..=counted * defaults.head_dim)?.unwrap_or(counted * defaults.dims);
+        let dims = all / counted;
+        if !all.is_multiple_of(2 * counted) || dims == 0 {
+            return Err(self.key_error(&key, format!("a multiple of {}", 2 * counted), all));
+        }
+        let kind = self.text(&format!("rope.scaling.type{suffix}"))?.unwrap_or("linear");
+        if !SCALINGS.contains(&kind) {
+            let supported = format!("{}, or rope_freqs.weight", SCALINGS.join(", "));
+            return Err(Error::unsupported("rope scaling", kind, supported));
+        }
+        let scaling = match self.divisors(keys, dims)? {
+            Some(divisors) => divisors,
+            None => self.scaling(keys, kind)?,
+        };
+        Ok(Rope { dims, base, order, scaling })
+    }
+
+    /// Length that the model was trained with.
+    fn original_context(&self, RopeKeys { suffix, context, .. }: RopeKeys) -> Result<usize> {
+        let key = format!("rope.scaling.original_context_length{suffix}");
+        Ok(self.size(&key, 1..=MAX_SIZE)?.unwrap_or(context))
+    }
+
+    /// Divisors of frequencies, if the file has a tensor of them.
+    fn divisors(&self, keys: RopeKeys, dims: usize) -> Result<Option<RopeScaling>> {
+        let suffix = keys.suffix;
+        let factors = |stem: &str| -> Result<Option<Vec<f32>>> {
+            let name = format!("{stem}{suffix}.weight");
+            let all = keys.defaults.head_dim / 2;
+            let stored = if keys.counted > 1 && self.rows(&name) == Some(all) { all } else { dims / 2 };
+            let Some(mut values) = self.optional_vector(&name, stored)? else { return Ok(None) };
+            values.truncate(dims / 2);
+            match values.iter().find(|value| !(value.is_finite() && **value > 0.0)) {
+                Some(value) => Err(self.tensor_error(&name, "finite factors above 0", value)),
+                None => Ok(Some(values)),
+            }
+        };
+        let original_context = self.original_context(keys)?;
+        let attention_factor = self.positive(&format!("rope.scaling.attn_factor{suffix}"))?.unwrap_or(1.0);
+        if let Some(short) = factors("rope_freqs")? {
+            return Ok(Some(RopeScaling::Factors { short, long: None, original_context, attention_factor }));
+        }
+        let Some(long) = factors("rope_factors_long")? else { return Ok(None) };
+        let missing =
+            || self.missing_tensor(&format!("rope_factors_short{suffix}.weight"), "as many factors as the long ones");
+        let short = factors("rope_factors_short")?.ok_or_else(missing)?;
+        Ok(Some(RopeScaling::Factors { short, long: Some(long), original_context, attention_factor }))
+    }
+
+    /// Scaling of this kind, as its keys say.
+    fn scaling(&self, keys: RopeKeys, kind: &str) -> Result<RopeScaling> {
+        let suffix = keys.suffix;
+        let key = |name: &str| format!("rope.scaling.{name}{suffix}");
+        let original_context = self.original_context(keys)?;
+        if let Some(factor) = self.switchable(&key("dynamic_factor"))? {
+            return Ok(RopeScaling::Dynamic { factor, original_context });
+        }
+        let factor = match self.switchable(&key("factor"))? {
+            None if suffix.is_empty() => self.switchable("rope.scale_linear")?,
+            factor => factor,
+        };
+        match (kind, factor) {
+            ("none", _) | ("linear", None) => Ok(RopeScaling::None),
+            ("linear", Some(1.0)) => Ok(RopeScaling::None),
+            ("linear", Some(factor)) => Ok(RopeScaling::Linear { factor }),
+            ("yarn", factor) => {
+                let factor = factor.unwrap_or(1.0);
+                let attention_factor = self.positive(&key("attn_factor"))?.unwrap_or(1.0);
+                Ok(RopeScaling::Yarn {
+                    factor,
+                    original_context,
+                    attention_factor: attention_factor * yarn_magnitude(factor, 1.0),
+                    beta_fast: self.positive(&key("yarn_beta_fast"))?.unwrap_or(32.0),
+                    beta_slow: self.positive(&key("yarn_beta_slow"))?.unwrap_or(1.0),
+                    truncate: self.flag(&key("yarn_truncate"))?.unwrap_or(true),
+                })
+            }
+            // Files of Phi-3's short-context models say so without having factors.
+            ("longrope", _) if keys.context <= original_context => Ok(RopeScaling::None),
+            _ => Err(self.missing_tensor("rope_factors_long.weight", "the factors of longrope scaling")),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Layers of one kind have tensors of the same names. Many tensors are optional, because architectures differ in them; one that some
+//! layers have and others of their kind lack is missing, and without it the model would write noise.
+
+use std::{collections::BTreeSet, mem::Discriminant};
+
+use super::Loader;
+use crate::{AttentionConfig, Ffn, Step};
+use thermocline_base::error::Result;
+
+/// Properties of a layer that decide which tensors it has.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct LayerKind<'a> {
+    /// Its program.
+    pub steps: &'a [Step],
+    /// Its attention, if it has one.
+    pub attention: Option<&'a AttentionConfig>,
+    /// Kind of its FFN.
+    pub ffn: Discriminant<Ffn>,
+}
+
+/// Group of tensors that layers alike in one respect have alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Group {
+    Ffn,
+    Attention,
+    /// Values and sinks, which layers without a window may do without where others have them.
+    ByWindow,
+    /// Norms of the two blocks, which the program names.
+    Norms,
+    Other,
+}
+
+impl Group {
+    /// The group of a tensor of this name, without that of its layer; `None` if layers alike may differ in it: factors of weights,
+    /// predictors, tables of positions.
+    fn of(name: &str) -> Option<Self> {
+        if !(name.ends_with(".weight") || name.ends_with(".bias"))
+            || name.starts_with("rope_")
+            || name.starts_with("fc")
+        {
+            return None;
+        }
+        if name.starts_with("attn_norm.") || name.starts_with("ffn_norm.") {
+            return Some(Group::Norms);
+        }
+        Some(match name.split('_').next() {
+            Some("ffn" | "exp") => Group::Ffn,
+            Some("attn") if name.starts_with("attn_v.") || name == "attn_sinks.weight" => Group::ByWindow,
+            Some("attn") => Group::Attention,
+            _ => Group::Other,
+        })
+    }
+
+    /// True if layers of these kinds are alike in what the group depends on.
+    fn alike(self, a: &LayerKind<'_>, b: &LayerKind<'_>) -> bool {
+        let attention = |of: &LayerKind<'_>| of.attention.map(|it| (it.kv_from.is_some(), it.gate_rows > 0));
+        let window = |of: &LayerKind<'_>| of.attention.map(|it| it.window.is_some());
+        match self {
+            Group::Ffn => a.ffn == b.ffn,
+            Group::Attention => attention(a) == attention(b),
+            Group::ByWindow => attention(a) == attention(b) && window(a) == window(b),
+            Group::Norms => a.steps == b.steps,
+            Group::Other => a == b,
+        }
+    }
+}
+
+impl Loader<'_> {
+    /// Checks that layers alike used tensors of the same names; `kinds` has one entry per layer.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`](thermocline_base::error::Error::Malformed) for the first tensor that a layer lacks.
+    pub fn check_uniform(&self, kinds: &[LayerKind<'_>]) -> Result<()> {
+        let used = self.used.borrow();
+        let mut names: Vec<BTreeSet<&str>> = vec![BTreeSet::new(); kinds.len()];
+        for name in used.iter() {
+            let Some((layer, rest)) = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) else { continue };
+            if let Some(names) = layer.parse().ok().and_then(|layer: usize| names.get_mut(layer)) {
+                names.insert(rest);
+            }
+        }
+        for group in [Group::Ffn, Group::Attention, Group::ByWindow, Group::Norms, Group::Other] {
+            let of_group = |layer: usize| names[layer].iter().filter(move |name| Group::of(name) == Some(group));
+            for layer in 1..kinds.len() {
+                // Alike is transitive: each layer is compared with the last before it.
+                let Some(other) = (0..layer).rev().find(|other| group.alike(&kinds[*other], &kinds[layer])) else {
+                    continue;
+                };
+                for (has, lacks) in [(other, layer), (layer, other)] {
+                    if let Some(name) = of_group(has).find(|name| !names[lacks].contains(**name)) {
+                        let expected = format!("a tensor as `blk.{has}.{name}`");
+                        return Err(self.missing_tensor(&format!("blk.{lacks}.{name}"), expected));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}

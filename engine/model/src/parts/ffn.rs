@@ -1,0 +1,163 @@
+//! FFN of a layer, dense or MoE: weights, and all that its step names.
+
+use super::{ExpertWeights, LayerNorms, Linear, Predictor};
+use crate::{Activation, ActivationForm, Register};
+use thermocline_base::telemetry::neurons::LayerNeurons;
+use thermocline_cpu::{Cpu, MatmulJob};
+use thermocline_formats::format::Matrix;
+
+/// The down projection, in either orientation.
+#[derive(Debug, Clone)]
+pub enum Down {
+    /// Output-major, `[d, n_ff]`: an output is a row.
+    Outputs(Linear),
+    /// Neuron-major, `[n_ff, d]`: a neuron is a row (PowerInfer's `ffn_down_t`). The bias is `[d]`.
+    Neurons(Linear),
+}
+
+impl Down {
+    /// The projection, however its rows lie.
+    pub fn linear(&self) -> &Linear {
+        let (Down::Outputs(linear) | Down::Neurons(linear)) = self;
+        linear
+    }
+
+    /// Number of its outputs, `d`.
+    pub fn outputs(&self) -> usize {
+        match self {
+            Down::Outputs(down) => down.weight.rows(),
+            Down::Neurons(down) => down.weight.cols(),
+        }
+    }
+
+    /// Its product with `hidden` `[tokens, n_ff]`, into `out` `[tokens, d]`, where `bias` is added.
+    pub fn product(&self, cpu: &Cpu, bias: Option<&[f32]>, hidden: &[f32], tokens: usize, out: &mut [f32]) {
+        match self {
+            Down::Outputs(Linear { weight, .. }) => cpu.matmul(&mut [MatmulJob { weight, bias, out }], hidden, tokens),
+            Down::Neurons(Linear { weight, .. }) => {
+                cpu.matmul_neurons(weight, bias, hidden, tokens, out);
+            }
+        }
+    }
+
+    /// Replaces it by `weight`, in which a neuron is a row. The bias stays.
+    pub fn set_neuron_major(&mut self, weight: Matrix) {
+        let (Down::Outputs(old) | Down::Neurons(old)) = self;
+        let bias = old.bias.take();
+        *self = Down::Neurons(Linear { weight, bias });
+    }
+}
+
+/// Weights of one FFN (or one expert).
+#[derive(Debug, Clone)]
+pub struct FfnWeights {
+    /// `[n_ff, d]`; absent in ungated FFNs.
+    pub gate: Option<Linear>,
+    /// `[n_ff, d]`
+    pub up: Linear,
+    /// Down projection.
+    pub down: Down,
+    /// Limit of activated gates and of up values ([`ActivationForm`]).
+    pub limit: Option<f32>,
+}
+
+impl FfnWeights {
+    /// Its matrices.
+    pub fn linears(&self) -> impl Iterator<Item = &Linear> {
+        self.gate.iter().chain([&self.up, self.down.linear()])
+    }
+
+    /// The form of its hidden values in a model with this activation.
+    pub fn form(&self, activation: Activation) -> ActivationForm {
+        ActivationForm { activation, limit: self.limit }
+    }
+}
+
+/// FFN weights of one layer.
+#[derive(Debug, Clone, Default)]
+pub enum Ffn {
+    /// One FFN for every token.
+    Dense(FfnWeights),
+    /// MoE: experts, chosen per token by a router.
+    Experts(ExpertWeights),
+    /// No FFN: the layer is attention (or another mixer of tokens) alone.
+    #[default]
+    None,
+}
+
+impl Ffn {
+    /// Number and grouping of its neurons.
+    pub fn neurons(&self) -> LayerNeurons {
+        self.kind().map_or(LayerNeurons::Dense(0), |kind| kind.neurons())
+    }
+
+    /// Its FFNs: the dense one, or the routed experts and then the shared one.
+    pub fn ffns_mut(&mut self) -> impl Iterator<Item = &mut FfnWeights> {
+        let (dense, experts, shared) = match self {
+            Ffn::Dense(ffn) => (Some(ffn), &mut [][..], None),
+            Ffn::Experts(moe) => (None, &mut moe.experts[..], moe.shared.as_mut().map(|shared| &mut shared.ffn)),
+            Ffn::None => (None, &mut [][..], None),
+        };
+        dense.into_iter().chain(experts).chain(shared)
+    }
+
+    /// The `at`-th of its FFNs, in the order of [`Ffn::ffns_mut`].
+    pub fn at(&self, at: usize) -> Option<&FfnWeights> {
+        match self {
+            Ffn::Dense(ffn) => (at == 0).then_some(ffn),
+            Ffn::Experts(moe) => moe.ffns().nth(at),
+            Ffn::None => None,
+        }
+    }
+
+    /// Its matrices, unless the layer has none.
+    pub fn kind(&self) -> Option<FfnKind<'_>> {
+        match self {
+            Ffn::Dense(weights) => Some(FfnKind::Dense(weights)),
+            Ffn::Experts(weights) => Some(FfnKind::Experts(weights)),
+            Ffn::None => None,
+        }
+    }
+}
+
+/// The matrices of an FFN that is there.
+#[derive(Debug, Clone, Copy)]
+pub enum FfnKind<'m> {
+    /// One FFN for every token.
+    Dense(&'m FfnWeights),
+    /// MoE.
+    Experts(&'m ExpertWeights),
+}
+
+impl FfnKind<'_> {
+    /// Number and grouping of its neurons.
+    pub fn neurons(&self) -> LayerNeurons {
+        match self {
+            FfnKind::Dense(ffn) => LayerNeurons::Dense(ffn.up.weight.rows()),
+            FfnKind::Experts(moe) => moe.neurons(),
+        }
+    }
+}
+
+/// The FFN of a layer.
+#[derive(Debug, Clone, Copy)]
+pub struct BoundFfn<'m> {
+    /// Number of the layer.
+    pub layer: usize,
+    /// Input.
+    pub from: Register,
+    /// Its matrices.
+    pub kind: FfnKind<'m>,
+    /// Norms of the layer, of which a dense FFN has that of its hidden values.
+    pub norms: LayerNorms<'m>,
+    /// As [`LayerWeights::gate_deviations`](crate::LayerWeights::gate_deviations).
+    pub gate_deviations: Option<f32>,
+    /// Predictor of a dense FFN.
+    pub predictor: Option<&'m Predictor>,
+    /// As [`LayerWeights::activation_threshold`](crate::LayerWeights::activation_threshold).
+    pub activation_threshold: Option<f32>,
+    /// True if a step before it chooses its experts.
+    pub routed: bool,
+    /// True if the residual stream is still the input of the norm before the FFN when the FFN begins.
+    pub keeps_residual: bool,
+}

@@ -1,0 +1,118 @@
+//! A model some of whose neurons are switched off: their gate and up rows are zeros, so that their activation is zero whatever
+//! their input, on every processor and in every sparsity mode.
+
+use std::collections::BTreeMap;
+
+use super::{FfnWeights, Linear, Model};
+use thermocline_base::error::{Error, Result, ScarceMemory};
+use thermocline_formats::{
+    format::{Bytes, Matrix},
+    quant,
+};
+
+/// Bytes that a row of zeros may consist of: zero scales, or, in types without scales of their own, codes of zero.
+const ZERO_BYTES: [u8; 2] = [0, 0x55];
+
+/// Place of a neuron in a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+pub struct NeuronIndex {
+    /// Index of the layer.
+    pub layer: usize,
+    /// Index of the neuron in its layer; in an MoE layer as [`LayerNeurons::Experts`](thermocline_base::telemetry::neurons::LayerNeurons::Experts)
+    /// numbers them.
+    pub neuron: usize,
+}
+
+impl Model {
+    /// The same model with `neurons` switched off. Matrices that hold none of them are shared; a changed one takes its bytes in memory
+    /// once more.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a neuron that the model does not have, [`Error::Memory`] if there is no room.
+    pub fn without_neurons(&self, neurons: &[NeuronIndex]) -> Result<Model> {
+        let shape = self.neuron_shape();
+        // Per FFN of a layer (an expert, in an MoE layer) its rows.
+        let mut rows: BTreeMap<(usize, usize), Vec<usize>> = BTreeMap::new();
+        for NeuronIndex { layer, neuron } in neurons {
+            let count = shape.neurons(*layer);
+            if *neuron >= count {
+                let expected = match count {
+                    0 => format!("layers with neurons, below {}", shape.layers()),
+                    _ => format!("neurons of layer {layer} below {count}"),
+                };
+                return Err(Error::invalid("neuron", expected, format!("neuron {neuron} of layer {layer}")));
+            }
+            let (group, row) = shape.member(*layer, *neuron).unwrap_or((0, *neuron));
+            rows.entry((*layer, group)).or_default().push(row);
+        }
+        let mut weights = self.weights.clone();
+        for ((layer, group), rows) in rows {
+            if let Some(ffn) = weights.layers[layer].ffn.ffns_mut().nth(group) {
+                silence(ffn, &rows)?;
+            }
+        }
+        Ok(Model { config: self.config.clone(), weights, checkpoint: self.checkpoint.clone() })
+    }
+}
+
+/// Sets the rows `rows` of gate and up matrix, and their biases, to zero.
+fn silence(ffn: &mut FfnWeights, rows: &[usize]) -> Result<()> {
+    for linear in ffn.gate.iter_mut().chain([&mut ffn.up]) {
+        *linear = with_zero_rows(linear, rows)?;
+    }
+    Ok(())
+}
+
+fn with_zero_rows(linear: &Linear, rows: &[usize]) -> Result<Linear> {
+    let weight = &linear.weight;
+    let zero = zero_row(weight)?;
+    let mut data = Vec::new();
+    let len = weight.data().len();
+    let full = |_| Error::memory(ScarceMemory::Ram, "a matrix with neurons switched off", len as u64, 0);
+    data.try_reserve_exact(len).map_err(full)?;
+    data.extend_from_slice(weight.data());
+    for row in rows {
+        data[row * weight.row_bytes()..][..weight.row_bytes()].copy_from_slice(&zero);
+    }
+    let matrix = Matrix::new(weight.ty(), weight.rows(), weight.cols(), Bytes::new(data));
+    let matrix = matrix.ok_or_else(|| Error::invalid("matrix", "the length of its shape", len))?;
+    let mut bias = linear.bias.clone();
+    if let Some(bias) = &mut bias {
+        rows.iter().for_each(|row| bias[*row] = 0.0);
+    }
+    Ok(Linear { weight: matrix.with_factor(weight.factor()), bias })
+}
+
+/// A row of zeros in the type of `weight`.
+fn zero_row(weight: &Matrix) -> Result<Vec<u8>> {
+    let mut values = vec![0.0; weight.cols()];
+    for byte in ZERO_BYTES {
+        let row = vec![byte; weight.row_bytes()];
+        quant::dequantise(weight.ty(), &row, &mut values);
+        if values.iter().all(|value| *value == 0.0) {
+            return Ok(row);
+        }
+    }
+    let supported = "types that can write a row of zeros".to_owned();
+    Err(Error::unsupported("type of weights to switch off", weight.ty(), supported))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thermocline_formats::quant::TensorType;
+
+    #[test]
+    fn zero_row_decodes_to_zeros_in_every_weight_type() {
+        for ty in TensorType::ALL {
+            let cols = 512;
+            let Some(bytes) = ty.row_bytes(cols).filter(|_| ty.encoding().is_some()) else { continue };
+            let weight = Matrix::new(ty, 1, cols, Bytes::new(vec![0u8; bytes])).unwrap();
+            let row = zero_row(&weight).unwrap_or_else(|error| panic!("{ty}: {error}"));
+            let zeros = Matrix::new(ty, 1, cols, Bytes::new(row)).unwrap();
+            let mut values = vec![1.0; cols];
+            zeros.dequantise_row(0, &mut values);
+            assert!(values.iter().all(|value| *value == 0.0), "{ty}");
+        }
+    }
+}

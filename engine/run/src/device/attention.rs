@@ -1,0 +1,385 @@
+//! Attention of a layer on the device, except the kernels that are bound to a KV cache ([`KvPage`]).
+
+use std::ops::Range;
+
+use thermocline_shaders::{DecodeGrid, decode_heads, head_pitch, limits};
+
+use super::{
+    elementwise,
+    kv_page::KvPage,
+    latent::{LatentBuffers, LatentOps},
+    loader::GpuLoader,
+    norm::NormOp,
+    product::Product,
+    registers::Registers,
+    segment::Segment,
+};
+use thermocline_base::error::{Error, Result};
+use thermocline_gpu::{
+    Buffer, BufferRows, Caps, Gpu, MemoryUse, Op, Purpose, Recorder, WorkKind, params, pitch, work_of,
+};
+use thermocline_model::{
+    AttentionConfig, BoundAttention, HeadGate, Linear, ModelConfig, Norm, NormKind, NormSlot, Register,
+};
+
+/// Workgroups that `attention_decode` is split into in long contexts.
+const WORKGROUPS: u64 = 512;
+/// Invocations of a workgroup, for kernels written for any number.
+const WORKGROUP: u32 = 128;
+
+/// Buffers that all layers share, large enough for any of them.
+#[derive(Debug)]
+pub(crate) struct AttentionBuffers {
+    /// `[chunk, q | k | v | gates]`
+    pub qkv: Buffer,
+    /// `[chunk, n_head, head_pitch]`, rotated.
+    pub q: Buffer,
+    /// `[chunk, n_head * value_dim]`
+    pub heads: Buffer,
+    pub(super) latent: Option<LatentBuffers>,
+    /// Partial results of `attention_decode`'s splits.
+    pub partials: Buffer,
+    /// Cosine and sine, `[chunk, dims / 2, 2]`, per rotation table.
+    pub tables: Vec<Buffer>,
+    eps: f32,
+}
+
+/// Sizes of one layer's attention on a device.
+#[derive(Debug, Clone)]
+pub(crate) struct AttentionLayout {
+    pub shape: AttentionConfig,
+    /// Rotated elements of a head; 0 if heads are not rotated.
+    pub dims: usize,
+    /// Row pitches in floats: of queries, keys, values and gates together, of queries, of the heads' outputs.
+    pub qkv_pitch: usize,
+    pub q_pitch: usize,
+    pub heads_pitch: usize,
+    /// Query heads per workgroup of `attention_decode`.
+    pub decode_heads: u32,
+    pub(super) workgroups: u32,
+    /// Floats of `attention_decode`'s partial results.
+    partials: usize,
+}
+
+/// One layer's matrices and norms.
+#[derive(Debug)]
+pub(crate) struct AttentionOps {
+    pub layout: AttentionLayout,
+    inputs: Inputs,
+    output: Product,
+    pub(super) merge: Op,
+    /// Heads times their gates.
+    gate: Option<Op>,
+    /// Norm of all heads' outputs.
+    heads_norm: Option<NormOp>,
+    pub q_norm: Option<Buffer>,
+    pub k_norm: Option<Buffer>,
+    /// The norms are of all heads together.
+    pub norms_all: bool,
+    /// `[n_head]`: scores of keys without values.
+    pub sinks: Option<Buffer>,
+}
+
+/// Rows of a chunk that are one conversation's, and its cache.
+#[derive(Debug)]
+pub(crate) struct CacheRows<'a> {
+    pub rows: Range<usize>,
+    pub pages: &'a [KvPage],
+    /// Position of the first row, and positions that the layer's ring has room for.
+    pub position: usize,
+    pub capacity: usize,
+}
+
+/// The matrices before attention's kernels.
+#[derive(Debug)]
+enum Inputs {
+    /// Queries, keys, values and gates.
+    Heads(Product),
+    /// Those of latent attention, and the matrices of values behind attention.
+    Latent(Box<LatentOps>),
+}
+
+impl AttentionLayout {
+    /// The sizes of a layer's attention, `shape`, under the limits of `caps`.
+    pub fn new(caps: &Caps, config: &ModelConfig, shape: &AttentionConfig) -> Self {
+        let head_width = head_pitch(shape.head_dim as u32) as usize;
+        let heads = shape.n_head * shape.value_dim;
+        let [n_head, n_kv_head, head_dim, value_dim] =
+            [shape.n_head, shape.n_kv_head, shape.head_dim, shape.value_dim].map(|n| n as u32);
+        let decode_heads = decode_heads(n_head, n_kv_head, head_dim);
+        // A workgroup's partials are few bytes, so that this is less than WORKGROUPS only under narrow limits.
+        let partial = u64::from(decode_heads) * (u64::from(head_pitch(value_dim)) + 4) * 4;
+        let workgroups = (caps.max_binding / partial).clamp(1, WORKGROUPS) as u32;
+        // Rows of latent attention are slots, with nothing between those of two tokens.
+        let (q_pitch, heads_pitch, projected) = match shape.latent {
+            Some(_) => (shape.n_head * head_width, heads, shape.q_rows()),
+            None => {
+                let projected = shape.q_rows() + shape.own_k_dim() + shape.own_v_dim() + shape.gate_rows;
+                (pitch(shape.n_head * head_width), pitch(heads), projected)
+            }
+        };
+        AttentionLayout {
+            dims: shape.rope.and_then(|table| config.ropes.get(table)).map_or(0, |rope| rope.dims),
+            qkv_pitch: pitch(projected),
+            q_pitch,
+            heads_pitch,
+            decode_heads,
+            workgroups,
+            partials: DecodeGrid::max_partials_len(n_head, value_dim, decode_heads, workgroups),
+            shape: shape.clone(),
+        }
+    }
+
+    /// Weight of the growth of queries, and its step and offset in positions, as kernels take them.
+    pub fn query_growth(&self) -> (f32, [u32; 2]) {
+        let most = |positions: usize| u32::try_from(positions).unwrap_or(u32::MAX);
+        let scale = self.shape.query_scale;
+        scale.map_or((0.0, [1, 0]), |scale| (scale.beta, [scale.length, scale.offset].map(most)))
+    }
+
+    /// Invocations of a workgroup of `attention_decode`.
+    pub fn decode_workgroup(&self) -> u32 {
+        let widest = self.shape.head_dim.max(self.shape.value_dim) as u32;
+        WORKGROUP.max(head_pitch(widest) / 4).max(16 * self.decode_heads).next_multiple_of(32)
+    }
+
+    /// Invocations of a workgroup of `rope_append`: one workgroup per head.
+    pub fn rope_workgroup(&self) -> u32 {
+        (self.shape.head_dim as u32 / 2).next_multiple_of(32).clamp(32, WORKGROUP)
+    }
+}
+
+impl AttentionBuffers {
+    pub fn new(loader: &mut GpuLoader<'_, '_>) -> Result<Self> {
+        let (gpu, config, chunk) = (loader.gpu, loader.config, loader.chunk);
+        let latent = LatentBuffers::new(loader)?;
+        let [partials, qkv, q, heads] = Self::floats(gpu.caps(), config, chunk);
+        let tables = config.ropes.iter().map(|rope| loader.scratch("rotations", chunk * rope.dims));
+        Ok(AttentionBuffers {
+            latent,
+            tables: tables.collect::<Result<_>>()?,
+            partials: loader.scratch("partial attention", partials)?,
+            heads: loader.scratch("attention's output", heads)?,
+            qkv: loader.scratch("queries, keys and values", qkv)?,
+            q: loader.scratch("queries", q)?,
+            eps: config.norm_eps,
+        })
+    }
+
+    /// Floats of partial results, queries with keys and values, queries, heads' outputs: those of the layer with the most.
+    fn floats(caps: &Caps, config: &ModelConfig, chunk: usize) -> [usize; 4] {
+        let layouts = config.attentions().map(|shape| AttentionLayout::new(caps, config, shape));
+        // Products read whole chunks of 32 columns.
+        let heads = |it: &AttentionLayout| (chunk * it.heads_pitch).next_multiple_of(32) + 32;
+        let of = |it: AttentionLayout| [it.partials, chunk * it.qkv_pitch, chunk * it.q_pitch, heads(&it)];
+        layouts.map(of).fold([0; 4], |most, of| std::array::from_fn(|at| most[at].max(of[at])))
+    }
+
+    /// Invocations of a workgroup of `attention_prompt`, fixed in the shader.
+    pub const PROMPT_WORKGROUP: u32 = 128;
+}
+
+/// Rotated elements of all tables together: floats that go up with a token.
+pub(crate) fn rotated(config: &ModelConfig) -> usize {
+    config.ropes.iter().map(|rope| rope.dims).sum()
+}
+
+/// Refuses attention without kernels.
+///
+/// # Errors
+/// [`Error::Unsupported`] with what the kernels lack.
+pub(super) fn check(of: &AttentionConfig) -> Result<()> {
+    if of.key_bias.is_some() {
+        return Err(Error::unsupported("positions on the GPU", "ALiBi", "rotary ones"));
+    }
+    match of.window.filter(|_| of.chunked) {
+        Some(window) => {
+            Err(Error::unsupported("window of attention on the GPU", format!("chunks of {window}"), "one that slides"))
+        }
+        None => Ok(()),
+    }
+}
+
+impl AttentionOps {
+    /// Latent attention's norm, of which the append has to know.
+    pub(super) fn latent_norm(&self) -> Option<&Buffer> {
+        match &self.inputs {
+            Inputs::Latent(inputs) => Some(&inputs.norm),
+            Inputs::Heads(_) => None,
+        }
+    }
+
+    pub fn new(
+        loader: &mut GpuLoader<'_, '_>,
+        buffers: &AttentionBuffers,
+        attention: BoundAttention<'_>,
+        registers: &Registers,
+    ) -> Result<Self> {
+        let BoundAttention { from, config: shape, weights, norms, .. } = attention;
+        let (from, out) = (registers.get(from), registers.rows(Register::Out));
+        let most = limits::ATTENTION_UNITS as usize * 4;
+        let widest = shape.head_dim.max(shape.value_dim);
+        if widest > most {
+            return Err(Error::unsupported("head width on the GPU", widest, format!("up to {most}")));
+        }
+        check(shape)?;
+        let layout = AttentionLayout::new(loader.gpu.caps(), loader.config, shape);
+        let what = MemoryUse { purpose: Purpose::Attention, what: "attention weights" };
+        let (inputs, output) = match (weights.latent.as_deref(), &buffers.latent) {
+            (Some(behind), Some(latent)) => {
+                let inputs = LatentOps::new(loader, buffers, latent, &layout, weights, behind, from)?;
+                let mut output = Product::new(loader, what, &[&weights.output], &latent.values, out)?;
+                output.set_x_pitch(shape.output_cols());
+                (Inputs::Latent(Box::new(inputs)), output)
+            }
+            _ => {
+                // Values that are projected as keys are have the keys' matrix once more.
+                let keys_again = weights.k.as_ref().filter(|_| weights.v.is_none());
+                let linears: Vec<&Linear> = weights.inputs().chain(keys_again).chain(&weights.gate).collect();
+                let qkv = BufferRows { buffer: &buffers.qkv, pitch: layout.qkv_pitch };
+                let inputs = Product::new(loader, what, &linears, from, qkv)?;
+                let output = Product::new(loader, what, &[&weights.output], &buffers.heads, out)?;
+                (Inputs::Heads(inputs), output)
+            }
+        };
+        let mut norm = |norm: &Option<Norm>| match norm {
+            Some(_) if loader.config.norm == NormKind::Layer => {
+                Err(Error::unsupported("norm of heads on the GPU", "layer norm", "RMS norm"))
+            }
+            Some(norm) => loader.vector("a head's norm", &norm.weight).map(Some),
+            None => Ok(None),
+        };
+        let (q_norm, k_norm) = (norm(&weights.q_norm)?, norm(&weights.k_norm)?);
+        if q_norm.is_some() != k_norm.is_some() && shape.kv_from.is_none() {
+            return Err(Error::unsupported("norm of heads on the GPU", "of queries or keys alone", "both or none"));
+        }
+        // A single head is all of them.
+        let wider = |norm: &Option<Norm>| norm.iter().any(|norm| norm.weight.len() != shape.head_dim);
+        let norms_all = wider(&weights.q_norm) || wider(&weights.k_norm);
+        if norms_all && shape.gated {
+            return Err(Error::unsupported("norm of gated heads on the GPU", "of all heads together", "of each head"));
+        }
+        let sinks = weights.sinks.as_ref().map(|sinks| loader.vector("sinks", sinks)).transpose()?;
+        let (vectors, value_dim) = (head_pitch(shape.value_dim as u32) / 4, ("VALUE_DIM", shape.value_dim as f64));
+        let of = [&buffers.partials, &buffers.heads];
+        let merge = Op::of(loader.gpu, "attention_merge", WORKGROUP.max(vectors), &[value_dim], &of)?;
+        let gate = (shape.gated || shape.gate_rows > 0).then(|| {
+            let switch = |on: bool| f64::from(u8::from(on));
+            let softplus = !shape.gated && shape.head_gate == HeadGate::Softplus;
+            let overrides = [("OWN_GATES", switch(!shape.gated)), ("SOFTPLUS", switch(softplus))];
+            let of = [&buffers.heads, &buffers.qkv];
+            Op::of(loader.gpu, "gate_heads", elementwise::WORKGROUP, &overrides, &of)
+        });
+        let gate = gate.transpose()?;
+        let heads_norm = NormOp::within(loader, norms, NormSlot::Heads, &buffers.heads)?;
+        Ok(AttentionOps { layout, inputs, output, merge, gate, heads_norm, q_norm, k_norm, norms_all, sinks })
+    }
+
+    /// Records the attention of `tokens` tokens, the rows of `caches`.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] if the device is lost.
+    pub fn record(
+        &self,
+        segment: &mut Segment,
+        gpu: &Gpu,
+        buffers: &AttentionBuffers,
+        caches: &[CacheRows<'_>],
+        tokens: usize,
+    ) -> Result<()> {
+        let (layout, kind) = (&self.layout, WorkKind::of(tokens));
+        segment.expect(kind, work_of(self.inputs_work(), tokens))?;
+        let recorder = segment.recorder();
+        match (&self.inputs, &buffers.latent) {
+            (Inputs::Latent(inputs), Some(latent)) => {
+                inputs.record_inputs(recorder, latent, layout, tokens, caches);
+            }
+            (Inputs::Heads(inputs), _) => {
+                inputs.record(recorder, tokens);
+                caches.iter().for_each(|of| self.record_heads(recorder, buffers, of));
+            }
+            // Models with latent attention have its buffers.
+            (Inputs::Latent(_), None) => return Ok(()),
+        }
+        for of in caches {
+            self.record_scores(segment, gpu, of)?;
+        }
+        segment.expect(kind, work_of(self.output.work, tokens))?;
+        self.record_output(segment.recorder(), gpu, buffers, tokens);
+        Ok(())
+    }
+
+    /// Records gates, norm and matrices behind the heads' outputs.
+    fn record_output(&self, recorder: &mut Recorder, gpu: &Gpu, buffers: &AttentionBuffers, tokens: usize) {
+        let (layout, shape) = (&self.layout, &self.layout.shape);
+        let out_pitch = layout.heads_pitch as u32;
+        if let Some(gate) = &self.gate {
+            let workgroup = gate.pipeline().workgroup();
+            let width = shape.output_cols();
+            let (groups, stride) = elementwise::flat_grid(gpu, tokens * width, workgroup);
+            let (cols, rows, gate_pitch) = (width as u32, tokens as u32, layout.qkv_pitch as u32);
+            let gate_width = if shape.gated { shape.head_dim } else { width / shape.gate_rows };
+            let gate_first = shape.q_rows() + shape.own_k_dim() + shape.own_v_dim();
+            let [gate_width, gate_first] = [gate_width, gate_first].map(|n| n as u32);
+            let params = params::GateHeads { cols, pitch: out_pitch, rows, stride, gate_width, gate_pitch, gate_first };
+            recorder.dispatch(gate, &params, groups);
+        }
+        if let Some(norm) = &self.heads_norm {
+            norm.record(recorder, tokens, false);
+        }
+        if let (Inputs::Latent(inputs), Some(latent)) = (&self.inputs, &buffers.latent) {
+            inputs.record_values(recorder, latent, shape.n_head, tokens);
+        }
+        self.output.record(recorder, tokens);
+    }
+
+    /// Records norms and rotations of queries and keys, and one cache's keys and values.
+    fn record_heads(&self, recorder: &mut Recorder, buffers: &AttentionBuffers, of: &CacheRows<'_>) {
+        let (layout, shape) = (&self.layout, &self.layout.shape);
+        let [n_head, n_kv_head, head_dim, value_dim, dims] =
+            [shape.n_head, shape.n_kv_head, shape.head_dim, shape.value_dim, layout.dims].map(|n| n as u32);
+        let [qkv_pitch, q_pitch, position, capacity, row] =
+            [layout.qkv_pitch, layout.q_pitch, of.position, of.capacity, of.rows.start].map(|n| n as u32);
+        let (query_beta, [query_length, query_offset]) = layout.query_growth();
+        let mut rope = params::RopeAppend {
+            n_head,
+            n_kv_head,
+            first_kv_head: 0,
+            kv_heads: 0,
+            head_dim,
+            value_dim,
+            dims,
+            qkv_pitch,
+            q_pitch,
+            position,
+            capacity,
+            eps: buffers.eps,
+            query_beta,
+            query_length,
+            query_offset,
+            row,
+        };
+        let appends = shape.kv_from.is_none();
+        for page in of.pages.iter().take(if appends { of.pages.len() } else { 1 }) {
+            rope.first_kv_head = page.heads.start as u32;
+            rope.kv_heads = page.heads.len() as u32;
+            // The first page's dispatch has the queries, too.
+            let queries = if rope.first_kv_head == 0 { n_head } else { 0 };
+            let appended = if appends { 2 * rope.kv_heads } else { 0 };
+            recorder.dispatch(&page.ops.append, &rope, [queries + appended, of.rows.len() as u32, 1]);
+        }
+    }
+
+    /// Multiply-adds of a token in the matrices before attention.
+    fn inputs_work(&self) -> u64 {
+        match &self.inputs {
+            Inputs::Heads(inputs) => inputs.work,
+            Inputs::Latent(inputs) => inputs.work(),
+        }
+    }
+
+    /// Multiply-adds of a token in the matrices before attention, or behind it: the larger of both.
+    pub fn work(&self) -> u64 {
+        self.inputs_work().max(self.output.work)
+    }
+}

@@ -1,0 +1,199 @@
+//! Conversations' caches on a device: keys, values and recurrent states are where their layer is computed, and move with it.
+
+use std::collections::BTreeSet;
+
+use super::{GpuKv, GpuLayers, GpuState, attention::AttentionOps};
+use crate::runtime::{KeptRows, KvCache, KvType, LayerRows, OffHostRows, OffHostState, Sequences};
+use thermocline_base::error::{Error, Result, ScarceMemory};
+use thermocline_model::{LayerConfig, Model};
+
+impl GpuLayers {
+    /// A cache for `capacity` tokens: keys and values of the layers here are on the device, the others in RAM.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if there is no room, [`Error::Invalid`] for a capacity of 0, [`Error::Gpu`] if the device is lost.
+    pub fn kv_cache(&mut self, model: &Model, capacity: usize, ty: KvType) -> Result<KvCache> {
+        // A layer before these whose keys and values they read has a copy of them here.
+        let sources: BTreeSet<usize> = self.range().filter_map(|layer| model.config.kv_source(layer)).collect();
+        let rows = sources.into_iter().filter_map(|layer| {
+            let shape = model.config.layers[layer].attention.as_ref()?;
+            Some(GpuKv::bytes_of(shape, KeptRows::room_for(&model.config, layer, capacity), ty))
+        });
+        let states = model.config.layers[self.range()].iter().filter_map(LayerConfig::state);
+        let all = rows.chain(states.map(GpuState::bytes_of)).fold(0, u64::saturating_add);
+        let available = self.gpu.arena().available();
+        if all > available {
+            return Err(Error::memory(ScarceMemory::KvCache, "KV cache", all, available));
+        }
+        let mut kv = KvCache::split(&model.config, capacity, ty, |layer, room| {
+            let rows = if self.range().contains(&layer) { self.kv_layer(model, layer, room, ty)? } else { None };
+            Ok(rows.map(|rows| Box::new(rows) as Box<dyn OffHostRows>))
+        })?;
+        self.bind_kv(model, &mut kv)?;
+        self.range().try_for_each(|layer| self.state_to_device(layer, &mut kv))?;
+        Ok(kv)
+    }
+
+    /// The keys and values of `layer` with room for `room` positions; `None` for a layer without any of its own.
+    fn kv_layer(&self, model: &Model, layer: usize, room: usize, ty: KvType) -> Result<Option<GpuKv>> {
+        let own = |attention: &AttentionOps| attention.layout.shape.kv_from.is_none();
+        if self.layer(layer)?.attention().is_some_and(own) {
+            return self.new_kv(model, layer, room, ty);
+        }
+        Ok(None)
+    }
+
+    /// Room for the keys and values of `room` positions that `layer`, which is here, reads: its own, or a copy of another's;
+    /// `None` without attention.
+    pub(super) fn new_kv(&self, model: &Model, layer: usize, room: usize, ty: KvType) -> Result<Option<GpuKv>> {
+        let Some(attention) = self.layer(layer)?.attention() else { return Ok(None) };
+        let rope = model.config.rope(layer);
+        GpuKv::new(&self.gpu, &self.identity, rope, &self.parts.attention, attention, room, ty).map(Some)
+    }
+
+    /// True if keys, values and states of the layers here are on this device, and the others in RAM.
+    pub fn holds(&self, kv: &KvCache) -> bool {
+        let has_rows = |layer: usize| self.layer(layer).is_ok_and(|steps| steps.attention().is_some());
+        let rows = |layer| kv.rows_off_host(layer).is_some_and(|rows| self.owns_rows(rows));
+        let state = |layer| kv.state_off_host(layer).is_some_and(|state| self.owns_state(state));
+        let here = |layer| (!has_rows(layer) || rows(layer)) && (!kv.has_state(layer) || state(layer));
+        let in_ram = |layer| kv.rows_off_host(layer).is_none() && kv.state_off_host(layer).is_none();
+        (0..self.range().start).all(in_ram) && self.range().all(here)
+    }
+
+    fn owns_rows(&self, rows: &dyn OffHostRows) -> bool {
+        rows.of::<GpuKv>().is_ok_and(|rows| rows.is_of(&self.identity))
+    }
+
+    fn owns_state(&self, state: &dyn OffHostState) -> bool {
+        state.of::<GpuState>().is_ok_and(|state| state.is_of(&self.identity))
+    }
+
+    /// Moves keys and values, or the state, of `layer`, which is here, from RAM to the device.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if there is no room, [`Error::Gpu`] if the device is lost; they are then still in RAM.
+    pub fn kv_to_device(&mut self, model: &Model, layer: usize, kv: &mut KvCache) -> Result<()> {
+        kv.drop_copies();
+        self.layer_to_device(model, layer, kv)?;
+        self.bind_kv(model, kv)
+    }
+
+    fn layer_to_device(&mut self, model: &Model, layer: usize, kv: &mut KvCache) -> Result<()> {
+        self.state_to_device(layer, kv)?;
+        if kv.rows_off_host(layer).is_some() {
+            return Ok(());
+        }
+        let Some(to) = self.kv_layer(model, layer, kv.room(layer), kv.ty())? else { return Ok(()) };
+        let held = kv.held(layer);
+        if let Some(rows) = kv.rows_mut(layer)
+            && let Some(ram) = &rows.ram
+        {
+            to.fill(ram, held, &mut self.segment)?;
+            *rows = LayerRows { ram: None, off_host: Some(Box::new(to)) };
+        }
+        Ok(())
+    }
+
+    /// Moves the recurrent state of `layer`, which is here, from RAM to the device, if it has one.
+    fn state_to_device(&self, layer: usize, kv: &mut KvCache) -> Result<()> {
+        if kv.state_off_host(layer).is_some() {
+            return Ok(());
+        }
+        self.new_state(layer)?.map_or(Ok(()), |state| kv.move_state_off_host(layer, Box::new(state)))
+    }
+
+    /// A recurrent state of `layer`, which is here; `None` for a layer without one.
+    pub(super) fn new_state(&self, layer: usize) -> Result<Option<GpuState>> {
+        let ops = self.layer(layer)?.recurrent().zip(self.parts.recurrent.copies.as_ref());
+        ops.map(|(ops, copies)| GpuState::new(&self.gpu, &self.identity, ops, copies)).transpose()
+    }
+
+    /// Moves keys and values, and the state, of `layer` from the device into RAM and frees their place there.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if there is no room in RAM, [`Error::Gpu`] if the device is lost; what is not in RAM is then still
+    /// there.
+    fn layer_to_ram(&mut self, layer: usize, kv: &mut KvCache) -> Result<()> {
+        kv.move_state_to_ram(layer)?;
+        let Some(there) = kv.rows_off_host(layer) else { return Ok(()) };
+        let Some(mut ram) = kv.room_in_ram(layer)? else { return Ok(()) };
+        there.of::<GpuKv>()?.drain(&mut ram, kv.held(layer), &mut self.segment)?;
+        if let Some(rows) = kv.rows_mut(layer) {
+            *rows = LayerRows { ram: Some(ram), off_host: None };
+        }
+        Ok(())
+    }
+
+    /// Moves all that this device holds of `kv` to RAM.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if there is no room in RAM, [`Error::Gpu`] if the device is lost.
+    pub fn kv_to_ram(&mut self, kv: &mut KvCache) -> Result<()> {
+        kv.drop_copies();
+        for layer in 0..self.range().end {
+            let rows = kv.rows_off_host(layer).is_some_and(|rows| self.owns_rows(rows));
+            if rows || kv.state_off_host(layer).is_some_and(|state| self.owns_state(state)) {
+                self.layer_to_ram(layer, kv)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves the layers before the first one here to RAM, and those that are here to the device.
+    ///
+    /// # Errors
+    /// As [`GpuLayers::kv_to_device`] and [`GpuLayers::kv_to_ram`].
+    pub fn take_kv(&mut self, model: &Model, kv: &mut KvCache) -> Result<()> {
+        kv.drop_copies();
+        (0..self.range().start).try_for_each(|layer| self.layer_to_ram(layer, kv))?;
+        self.range().try_for_each(|layer| self.layer_to_device(model, layer, kv))?;
+        self.bind_kv(model, kv)
+    }
+
+    /// Frees the first layer, whose keys and values move to RAM in all `caches`.
+    pub fn pop_front(&mut self, model: &Model, caches: &mut [&mut KvCache]) -> Result<()> {
+        let first = self.range().start;
+        for kv in caches.iter_mut() {
+            kv.drop_copies();
+            self.layer_to_ram(first, kv)?;
+        }
+        self.remove_first();
+        caches.iter_mut().try_for_each(|kv| self.bind_kv(model, kv))
+    }
+
+    /// Lets the layers here that read other layers' keys and values find them on the device: where they are computed, or in a
+    /// copy of those in RAM.
+    fn bind_kv(&mut self, model: &Model, kv: &mut KvCache) -> Result<()> {
+        let ty = kv.ty();
+        for (layer, steps) in self.range().zip(&self.layers) {
+            let Some(source) = model.config.kv_source(layer).filter(|source| *source != layer) else { continue };
+            let Some(attention) = steps.attention() else { continue };
+            let (held, room) = (kv.held(source), kv.room(source));
+            let Some(rows) = kv.rows_mut(source) else { continue };
+            let (gpu, buffers, rope) = (&self.gpu, &self.parts.attention, model.config.rope(layer));
+            if let LayerRows { ram: Some(ram), off_host: off_host @ None } = rows {
+                let copy = GpuKv::new(gpu, &self.identity, rope, buffers, attention, room, ty)?;
+                copy.fill(ram, held, &mut self.segment)?;
+                *off_host = Some(Box::new(copy));
+            }
+            let Some(there) = &rows.off_host else { continue };
+            let shared = there.of::<GpuKv>()?.shared_with(gpu, rope, buffers, attention)?;
+            if let Some(LayerRows { ram: None, off_host: off_host @ None }) = kv.rows_mut(layer) {
+                *off_host = Some(Box::new(shared));
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings the chunk's keys and values of `layer`, which the CPU has appended, to their copies on the device, if there are
+    /// any.
+    pub fn update_copies(&mut self, layer: usize, sequences: &mut Sequences<'_>) -> Result<()> {
+        sequences.iter_mut().try_for_each(|(rows, kv)| match kv.rows(layer) {
+            Some(LayerRows { ram: Some(ram), off_host: Some(copy) }) => {
+                copy.of::<GpuKv>()?.fill(ram, kv.len()..kv.len() + rows.len(), &mut self.segment)
+            }
+            _ => Ok(()),
+        })
+    }
+}

@@ -1,0 +1,247 @@
+//! The part of a layer's FFN that is on a device.
+
+use super::{
+    GpuLoader, Segment,
+    expert_buffers::ExpertShape,
+    ffn::{DenseFfn, FfnBuffers, FfnShape},
+    firing_log::{FiringEntry, FiringLog},
+    load::FfnPart,
+    neuron_weights::NeuronWeights,
+    registers::Registers,
+    resident_experts::{ExpertRegisters, ResidentExperts},
+    resident_neurons::{NeuronUpload, ResidentNeurons},
+    slot_table::SlotTable,
+};
+use crate::runtime::Pass;
+use thermocline_base::error::{Error, Result};
+use thermocline_model::{Ffn, LayerConfig, LayerWeights, Register, SkipRule, Skips, mask};
+
+/// The FFN of one layer on a device, prepared.
+#[derive(Debug)]
+pub(crate) enum DeviceFfn {
+    /// All of an FFN whose neurons cannot be resident one by one.
+    Whole(Box<WholeFfn>),
+    /// The resident experts of an MoE layer.
+    Experts(Box<ResidentExperts>),
+    /// The resident neurons of an FFN.
+    Neurons(Box<ResidentNeurons>),
+    /// None of it: the CPU computes the FFN.
+    Cold,
+    /// The layer has no FFN.
+    Absent,
+}
+
+/// An FFN that is whole on the device, and the mask of its neurons.
+#[derive(Debug)]
+pub(crate) struct WholeFfn {
+    ffn: DenseFfn,
+    /// Mask of all neurons.
+    resident: Vec<u32>,
+    /// The neurons that may be skipped; no predictor is asked.
+    rule: SkipRule,
+}
+
+impl DeviceFfn {
+    /// Uploads `part` of a layer's FFN, which reads the register that the program in `shape` says and writes `Out`, and the
+    /// layer's predictor if `with_predictor`. `before` are all other layers', whose buffers are shared where they fit: there
+    /// are those of each shape once, whichever layers are here.
+    pub fn new(
+        loader: &mut GpuLoader<'_, '_>,
+        before: &[DeviceFfn],
+        weights: &LayerWeights,
+        part: FfnPart<'_>,
+        with_predictor: bool,
+        registers: &Registers,
+        shape: &LayerConfig,
+    ) -> Result<Self> {
+        let Some(from) = shape.ffn_input() else { return Ok(DeviceFfn::Absent) };
+        let input = registers.get(from);
+        let out = registers.rows(Register::Out);
+        match (&weights.ffn, part) {
+            (Ffn::None, _) => Ok(DeviceFfn::Absent),
+            (_, FfnPart::None) if !Self::places_units(weights) => Ok(DeviceFfn::Cold),
+            (Ffn::Dense(ffn), part) if NeuronWeights::places_neurons(weights) => {
+                let (several, neurons) = match part {
+                    FfnPart::All => (false, (0..ffn.up.weight.rows() as u32).collect()),
+                    FfnPart::Hot(neurons) => (true, neurons.to_vec()),
+                    FfnPart::None => (false, Vec::new()),
+                };
+                let fits = |it: &&ResidentNeurons| NeuronWeights::of(ffn).is_some_and(|of| it.buffers.fits(of));
+                let before = before.iter().filter_map(DeviceFfn::neurons).find(fits);
+                let upload = NeuronUpload { neurons: &neurons, several, with_predictor };
+                let neurons = ResidentNeurons::new(loader, before, weights, upload, registers, from)?;
+                Ok(DeviceFfn::Neurons(Box::new(neurons)))
+            }
+            (Ffn::Dense(_), FfnPart::Hot(neurons)) => Err(Error::unsupported(
+                "a part of an FFN on the GPU",
+                format!("{} neurons of a matrix with a row per output", neurons.len()),
+                "a down projection with a row per neuron, gate and up of one type",
+            )),
+            (Ffn::Dense(ffn), _) => {
+                let (n_ff, shape) = (ffn.up.weight.rows(), FfnShape::of(ffn));
+                let whole = before.iter().filter_map(|ffn| match ffn {
+                    DeviceFfn::Whole(whole) => Some(&whole.ffn),
+                    _ => None,
+                });
+                let before = whole.into_iter().find(|it| it.buffers.fits(shape));
+                let buffers = match before {
+                    Some(before) => before.buffers.clone(),
+                    None => FfnBuffers::new(loader, loader.chunk, shape)?,
+                };
+                let mut resident = vec![0; mask::words(n_ff)];
+                mask::fill(&mut resident, n_ff, |_| true);
+                let mut ffn = DenseFfn::new(loader, before, &buffers, ffn, input, out)?;
+                ffn.set_inner(loader, weights.layer_norms(), weights.gate_deviations)?;
+                let rule = SkipRule { has_predictor: false, ..SkipRule::of(weights, loader.config.activation) };
+                Ok(DeviceFfn::Whole(Box::new(WholeFfn { ffn, resident, rule })))
+            }
+            (Ffn::Experts(ffn), part) => {
+                let hot: Vec<u32> = match part {
+                    FfnPart::All => (0..ffn.experts.len() as u32).collect(),
+                    FfnPart::Hot(experts) => experts.to_vec(),
+                    FfnPart::None => Vec::new(),
+                };
+                let shape_of = ExpertShape::of(ffn);
+                let before = before.iter().filter_map(DeviceFfn::experts).find(|it| it.buffers.fits(shape_of));
+                let router_from = shape.early_router_input().map(|from| registers.get(from));
+                let rule = SkipRule::of(weights, loader.config.activation);
+                let inputs = ExpertRegisters { registers, from: input, router_from };
+                let experts = ResidentExperts::new(loader, before, ffn, rule, &hot, inputs)?;
+                Ok(DeviceFfn::Experts(Box::new(experts)))
+            }
+        }
+    }
+
+    /// True if neurons of a layer's FFN (experts, in an MoE layer) can be resident one by one.
+    pub fn places_units(layer: &LayerWeights) -> bool {
+        NeuronWeights::places_neurons(layer) || ResidentExperts::can_hold(&layer.ffn)
+    }
+
+    /// The resident neurons, if those are placed one by one.
+    pub fn neurons(&self) -> Option<&ResidentNeurons> {
+        match self {
+            DeviceFfn::Neurons(neurons) => Some(neurons),
+            _ => None,
+        }
+    }
+
+    /// The resident neurons, to change them.
+    pub fn neurons_mut(&mut self) -> Option<&mut ResidentNeurons> {
+        match self {
+            DeviceFfn::Neurons(neurons) => Some(neurons),
+            _ => None,
+        }
+    }
+
+    /// The resident experts, in an MoE layer.
+    fn experts(&self) -> Option<&ResidentExperts> {
+        match self {
+            DeviceFfn::Experts(experts) => Some(experts),
+            _ => None,
+        }
+    }
+
+    /// The resident units by slot, if they are placed one by one.
+    pub fn slots(&self) -> Option<&SlotTable> {
+        match self {
+            DeviceFfn::Neurons(neurons) => Some(&neurons.slots),
+            DeviceFfn::Experts(experts) => Some(&experts.slots),
+            DeviceFfn::Whole(_) | DeviceFfn::Cold | DeviceFfn::Absent => None,
+        }
+    }
+
+    /// Drops blocks of slots from the cold end until at most `slots` are left.
+    pub fn drop_to(&mut self, slots: usize) {
+        match self {
+            DeviceFfn::Neurons(neurons) => neurons.drop_to(slots),
+            DeviceFfn::Experts(experts) => experts.drop_to(slots),
+            DeviceFfn::Whole(_) | DeviceFfn::Cold | DeviceFfn::Absent => {}
+        }
+    }
+
+    /// Words of one token in the firing log.
+    pub fn logged_words(&self) -> usize {
+        match self {
+            DeviceFfn::Neurons(neurons) => neurons.buffers.slots / 32 + mask::words(neurons.neurons()),
+            DeviceFfn::Experts(experts) => experts.logged_words(),
+            DeviceFfn::Whole(whole) => whole.resident.len(),
+            DeviceFfn::Cold | DeviceFfn::Absent => 0,
+        }
+    }
+
+    /// Words of one token's strengths in the firing log.
+    pub fn logged_strengths(&self) -> usize {
+        match self {
+            DeviceFfn::Neurons(neurons) => neurons.buffers.slots,
+            DeviceFfn::Whole(whole) => whole.ffn.buffers.n_ff,
+            DeviceFfn::Experts(_) | DeviceFfn::Cold | DeviceFfn::Absent => 0,
+        }
+    }
+
+    /// Mask of the resident neurons (in an MoE layer: of all experts, one after the other); `None` where none can be.
+    pub fn resident_neurons(&self) -> Option<&[u32]> {
+        match self {
+            DeviceFfn::Neurons(neurons) => Some(neurons.slots.resident()),
+            DeviceFfn::Experts(experts) => Some(experts.resident_neurons()),
+            DeviceFfn::Whole(whole) => Some(&whole.resident),
+            DeviceFfn::Cold | DeviceFfn::Absent => None,
+        }
+    }
+
+    /// True if the device computes all of it.
+    pub fn is_whole(&self) -> bool {
+        match self {
+            DeviceFfn::Whole(_) | DeviceFfn::Absent => true,
+            DeviceFfn::Experts(_) | DeviceFfn::Neurons(_) | DeviceFfn::Cold => {
+                self.slots().is_some_and(SlotTable::is_whole)
+            }
+        }
+    }
+
+    /// Multiply-adds of a token.
+    pub fn work(&self) -> u64 {
+        match self {
+            DeviceFfn::Whole(whole) => whole.ffn.work(),
+            DeviceFfn::Experts(experts) => experts.work(),
+            DeviceFfn::Neurons(neurons) => neurons.work(),
+            DeviceFfn::Cold | DeviceFfn::Absent => 0,
+        }
+    }
+}
+
+impl WholeFfn {
+    /// Records the FFN of a pass, without the neurons that its sparsity mode leaves out: up rows of those that gates tell are not read.
+    /// Fired masks go to `log`, and all gates and ups to the observer, if it wants them and all are computed.
+    pub fn record(&self, segment: &mut Segment, pass: &mut Pass<'_>, layer: usize, log: &mut FiringLog) -> Result<()> {
+        let (ffn, tokens) = (&self.ffn, pass.tokens.len());
+        let shows = pass.probe.wants_ffn_hidden();
+        let skips = self.rule.skips(pass.sparsity, pass.is_single(), shows);
+        let threshold = skips.gate_threshold().filter(|_| self.rule.gated);
+        if shows && skips == Skips::Nothing {
+            ffn.record_gate_up(segment.recorder(), tokens);
+            ffn.buffers.show(segment, tokens, layer, pass.probe)?;
+            ffn.record_down(segment.recorder(), tokens);
+        } else {
+            ffn.record(segment.recorder(), tokens, threshold);
+        }
+        if pass.probe.wants_firing() {
+            // Neurons below a threshold that was followed are zero already.
+            let above = self.rule.fires_above().filter(|_| threshold.is_none());
+            let fired = ffn.buffers.record_fired(segment.recorder(), tokens, above);
+            let wants = pass.probe.wants_device_strength() && tokens == 1;
+            let strength = if wants { ffn.record_strength(segment.recorder(), above.is_some()) } else { None };
+            let entry = FiringEntry { complete: true, ..FiringEntry::new(layer, tokens) };
+            log.push(segment, fired, None, strength, entry)?;
+        }
+        Ok(())
+    }
+}
+
+/// Units that an FFN is placed in: its neurons, or the experts of an MoE layer.
+pub(crate) fn units(ffn: &Ffn) -> usize {
+    match ffn {
+        Ffn::None => 0,
+        Ffn::Dense(ffn) => ffn.up.weight.rows(),
+        Ffn::Experts(experts) => experts.experts.len(),
+    }
+}

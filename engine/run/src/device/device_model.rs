@@ -1,0 +1,309 @@
+//! The part of a model that is in a device's memory: its last layers, and the parts of their FFNs that are resident.
+
+use std::{
+    ops::{ControlFlow, Range},
+    time::Instant,
+};
+
+use super::{
+    GpuLayers, GpuLoader,
+    device_bytes::device_bytes,
+    device_ffn::{DeviceFfn, units},
+    firing_log::{FiringLog, log_bytes},
+    hand_over::{HandOver, hand_over_bytes},
+    load::{DevicePart, FfnPart, GpuLoad, LoadBytes},
+    streaming_buffer::StreamingBuffer,
+};
+use crate::runtime::{KvType, LayerFiring, Pass, Probe, Sequences};
+use thermocline_base::{
+    error::{Error, Result, ScarceMemory},
+    telemetry::neurons::Strength,
+};
+use thermocline_gpu::{Gpu, Uploader, WorkKind, tokens_within};
+use thermocline_model::{Model, Resident, mask};
+
+/// Tokens of the shortest chunk that a prompt is divided into because a device is slow.
+const CHUNK_MULTIPLE: usize = 16;
+
+/// The last layers of a model in a device's memory, with every dispatch prepared. The CPU computes the cold part of their FFNs.
+#[derive(Debug)]
+pub(crate) struct DeviceModel {
+    pub layers: GpuLayers,
+    /// The FFN of each of them.
+    pub ffns: Vec<DeviceFfn>,
+    pub log: FiringLog,
+    pub hand_over: HandOver,
+    /// Cold neurons pass through it in the chunks of a prompt; made while that pays and there is room.
+    pub streaming_buffer: Option<StreamingBuffer>,
+    /// Masks for observers: of neurons, and of experts.
+    fired: Vec<u32>,
+    chosen: Vec<u32>,
+    /// Strengths for observers.
+    strength: Vec<f32>,
+}
+
+impl DeviceModel {
+    /// Uploads `part` of `model` and prepares everything but caches. `progress` gets the bytes of the file that are uploaded and all
+    /// there are; it may cancel.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if the device's budget or limits are too small, [`Error::Unsupported`] for a variant the kernels do not
+    /// have, [`Error::Cancelled`], [`Error::Gpu`] if the device is lost. All that was allocated is free again.
+    pub fn load(
+        gpu: &Gpu,
+        model: &Model,
+        part: &DevicePart<'_>,
+        load: &GpuLoad,
+        progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+    ) -> Result<Self> {
+        let chunk = device_bytes(gpu.caps(), model, load.chunk, KvType::F32)?.chunk;
+        let LoadBytes { file: wanted, device } = LoadBytes::new(gpu.caps(), model, part, chunk)?;
+        let available = gpu.arena().available();
+        // No type is smaller on a device than in the file: a load that cannot fit is not begun.
+        if wanted > available {
+            return Err(Error::memory(ScarceMemory::Gpu, "weights in GPU memory", wanted, available));
+        }
+        // Staging takes a part of what the load leaves.
+        let mut uploader = Uploader::with_loads(gpu, available.saturating_sub(device) / 4, progress)?;
+        uploader.expect(wanted);
+        Self::build(GpuLoader { gpu, config: &model.config, chunk, uploader }, model, part, load.submission)
+    }
+
+    /// `part` of `model` on the device of `loader`, be it a real one or one that only counts.
+    pub(super) fn build(
+        mut loader: GpuLoader<'_, '_>,
+        model: &Model,
+        part: &DevicePart<'_>,
+        submission: u64,
+    ) -> Result<Self> {
+        let mut device = Self::new(&mut loader, part.first_layer, submission)?;
+        for ffn in &part.ffn {
+            device.push(&mut loader, model, *ffn, part.predictors)?;
+        }
+        if part.head {
+            device.layers.add_head(&mut loader, &model.weights)?;
+        }
+        loader.uploader.finish()?;
+        device.fit_buffers(model)?;
+        Ok(device)
+    }
+
+    /// No layer yet; the first that [`DeviceModel::push`] adds is `first_layer`.
+    pub(super) fn new(loader: &mut GpuLoader<'_, '_>, first_layer: usize, submission: u64) -> Result<Self> {
+        Ok(DeviceModel {
+            layers: GpuLayers::new(loader, first_layer, submission)?,
+            ffns: Vec::new(),
+            log: FiringLog::new(loader.gpu, 0)?,
+            hand_over: HandOver::default(),
+            streaming_buffer: None,
+            fired: Vec::new(),
+            strength: Vec::new(),
+            chosen: Vec::new(),
+        })
+    }
+
+    /// Uploads the layer behind the last one with `part` of its FFN, and its predictor if `with_predictor`.
+    pub(super) fn push(
+        &mut self,
+        loader: &mut GpuLoader<'_, '_>,
+        model: &Model,
+        part: FfnPart<'_>,
+        with_predictor: bool,
+    ) -> Result<()> {
+        let layer = self.layers.push(loader, model)?;
+        let ffn = self.upload_ffn(loader, model, layer, part, with_predictor)?;
+        self.ffns.push(ffn);
+        Ok(())
+    }
+
+    /// Uploads `part` of the FFN of `layer`, whose steps are here, and its predictor if `with_predictor`.
+    pub fn upload_ffn(
+        &self,
+        loader: &mut GpuLoader<'_, '_>,
+        model: &Model,
+        layer: usize,
+        part: FfnPart<'_>,
+        with_predictor: bool,
+    ) -> Result<DeviceFfn> {
+        let (weights, shape) = (&model.weights.layers[layer], &model.config.layers[layer]);
+        DeviceFfn::new(loader, &self.ffns, weights, part, with_predictor, &self.layers.registers, shape)
+    }
+
+    /// Makes room for hand-overs, the firing log and the results of the layers that are here now.
+    pub fn fit_buffers(&mut self, model: &Model) -> Result<()> {
+        let layers = &mut self.layers;
+        layers.segment.reserve_hand_over(hand_over_bytes(&self.ffns, &layers.registers, layers.chunk))?;
+        let logged = log_bytes(&self.ffns, model.config.n_layer(), layers.chunk);
+        if self.log.bytes() < logged {
+            self.log = FiringLog::new(&layers.gpu, logged)?;
+        }
+        layers.reserve_results(self.log.bytes())
+    }
+
+    /// The FFN of `layer`.
+    pub fn ffn(&self, layer: usize) -> Result<&DeviceFfn> {
+        self.layers.layer(layer)?;
+        Ok(&self.ffns[layer - self.layers.range().start])
+    }
+
+    /// The FFN of `layer`, to change it.
+    pub fn ffn_mut(&mut self, layer: usize) -> Result<&mut DeviceFfn> {
+        self.layers.layer(layer)?;
+        Ok(&mut self.ffns[layer - self.layers.range().start])
+    }
+
+    /// The parts of `model` that are here.
+    pub fn resident(&self, model: &Model) -> Resident {
+        let range = self.layers.range();
+        let mut hot = vec![Vec::new(); range.start];
+        hot.extend(self.ffns.iter().zip(&model.weights.layers[range.clone()]).map(
+            |(ffn, weights)| match ffn.slots() {
+                Some(slots) => slots.resident().to_vec(),
+                None => {
+                    let mut all = vec![0; mask::words(units(&weights.ffn))];
+                    mask::fill(&mut all, units(&weights.ffn), |_| ffn.is_whole());
+                    all
+                }
+            },
+        ));
+        Resident { first_layer: range.start, hot, head: self.layers.has_head() }
+    }
+
+    /// Most tokens of a chunk no step of which takes the device too long, as a multiple of those that kernels compute together.
+    pub fn paced_chunk(&self) -> usize {
+        let heaviest = self.ffns.iter().map(DeviceFfn::work).fold(self.layers.heaviest_step(), u64::max);
+        let tokens = tokens_within(self.layers.segment.most(WorkKind::Prompt), heaviest);
+        (tokens / CHUNK_MULTIPLE * CHUNK_MULTIPLE).clamp(CHUNK_MULTIPLE, self.layers.chunk.max(CHUNK_MULTIPLE))
+    }
+
+    /// Starts a chunk of `sequences`' rows, of which the first layers are the CPU's.
+    pub fn start_chunk(&mut self, pass: &Pass<'_>, sequences: &Sequences<'_>) {
+        self.log.clear();
+        self.layers.segment.time(pass.times);
+        self.layers.start_chunk(sequences);
+    }
+
+    /// Begins a chunk.
+    pub fn begin(&mut self, pass: &Pass<'_>, sequences: &Sequences<'_>) -> Result<()> {
+        self.log.clear();
+        self.layers.segment.time(pass.times);
+        self.layers.begin(pass.model, pass.tokens, sequences)
+    }
+
+    /// Computes the predictor of `layer`, which is here, if the pass asks it.
+    pub fn predict(&mut self, pass: &Pass<'_>, layer: usize) {
+        let neurons = self.ffns[layer - self.layers.range().start].neurons();
+        let asked = neurons.filter(|neurons| neurons.predicts(pass));
+        if let Some(predictor) = asked.and_then(|neurons| neurons.predictor.as_ref()) {
+            predictor.record(self.layers.segment.recorder(), pass.threshold_shift(layer));
+        }
+    }
+
+    /// Reads the residual stream of some of the chunk's tokens back, `[tokens.len(), d_model]`, which ends the chunk.
+    pub fn end_with_residual(&mut self, tokens: Range<usize>) -> Result<&[f32]> {
+        self.log.read_back(&mut self.layers.segment);
+        self.layers.read_residual(tokens)?;
+        self.log.collect(&self.layers.segment);
+        Ok(self.layers.residual())
+    }
+
+    /// Reads the streams of some of the chunk's tokens back, `[streams, tokens.len(), d_model]`, which ends the chunk.
+    pub fn end_with_streams(&mut self, tokens: Range<usize>) -> Result<&[f32]> {
+        self.log.read_back(&mut self.layers.segment);
+        self.layers.read_streams(tokens)?;
+        self.log.collect(&self.layers.segment);
+        Ok(self.layers.residual())
+    }
+
+    /// Final norm and head of the chunk's tokens in `tokens`, into `logits`, `[tokens.len(), n_vocab]`. Ends the chunk.
+    pub fn logits(&mut self, tokens: Range<usize>, logits: &mut [f32]) -> Result<()> {
+        self.log.read_back(&mut self.layers.segment);
+        self.layers.logits(tokens, logits)?;
+        self.log.collect(&self.layers.segment);
+        Ok(())
+    }
+
+    /// The largest logits of one token and their ids. Ends the chunk.
+    pub fn top(&mut self, token: usize, ids: &mut [u32], logits: &mut [f32]) -> Result<()> {
+        self.log.read_back(&mut self.layers.segment);
+        self.layers.top(token, ids, logits)?;
+        self.log.collect(&self.layers.segment);
+        Ok(())
+    }
+
+    /// Ends a chunk of which no logits are wanted.
+    pub fn finish(&mut self) -> Result<()> {
+        self.layers.forget_due();
+        let segment = &mut self.layers.segment;
+        if !self.log.read_back(segment) && !segment.is_timed() {
+            return segment.submit();
+        }
+        segment.read(&[], |_| ())?;
+        self.log.collect(segment);
+        Ok(())
+    }
+
+    /// Passes the log of the chunk that has ended to `probe`.
+    pub fn report(&mut self, probe: &mut dyn Probe) {
+        let first = self.layers.range().start;
+        for entry in &self.log.entries {
+            let reporting = Some(Instant::now());
+            let ffn = entry.layer.checked_sub(first).and_then(|at| self.ffns.get(at));
+            let (masks, predicted) = self.log.masks(entry);
+            self.fired.clear();
+            self.fired.extend(&entry.work.fired);
+            let strengths = self.log.strengths(entry);
+            self.strength.clear();
+            self.strength.extend(&entry.work.strength);
+            self.chosen.clear();
+            self.chosen.extend(entry.chosen.iter().flatten());
+            match ffn {
+                Some(DeviceFfn::Neurons(neurons)) => {
+                    self.fired.resize(entry.tokens * mask::words(neurons.neurons()), 0);
+                    neurons.add_fired(masks, &mut self.fired);
+                    if let Some(strengths) = strengths {
+                        self.strength.resize(neurons.neurons(), 0.0);
+                        neurons.add_strengths(strengths, &mut self.strength);
+                    }
+                    for (place, streamed) in &entry.streamed {
+                        let (read, words) = (self.log.words(*place), mask::words(neurons.neurons()));
+                        let row = read.len() / entry.tokens.max(1);
+                        for (read, fired) in read.chunks_exact(row.max(1)).zip(self.fired.chunks_exact_mut(words)) {
+                            let of_slots = streamed.iter().enumerate().filter(|(slot, _)| mask::contains(read, *slot));
+                            of_slots.for_each(|(_, neuron)| mask::insert(fired, *neuron as usize));
+                        }
+                    }
+                }
+                Some(DeviceFfn::Whole(_)) => {
+                    self.fired.extend(masks);
+                    self.strength.extend(strengths.into_iter().flatten());
+                }
+                Some(DeviceFfn::Experts(experts)) => {
+                    if let Some(places) = entry.experts {
+                        let shared = places.shared.map(|shared| self.log.words(shared));
+                        let ids = self.log.words(places.ids);
+                        experts.add_fired(masks, ids, shared, entry.tokens, &mut self.fired, &mut self.chosen);
+                    }
+                }
+                Some(DeviceFfn::Cold | DeviceFfn::Absent) | None => {}
+            }
+            probe.firing(&LayerFiring {
+                layer: entry.layer,
+                tokens: entry.tokens,
+                fired: &self.fired,
+                chosen: (!self.chosen.is_empty()).then_some(&self.chosen[..]),
+                predicted,
+                hot: ffn.and_then(DeviceFfn::resident_neurons),
+                complete: entry.complete,
+                strength: (!self.strength.is_empty()).then_some(Strength::All(&self.strength)),
+                cpu_bytes: entry.work.bytes,
+                cpu_scattered: entry.work.scattered,
+                bus_bytes: entry.bus_bytes,
+                gpu_ns: self.layers.segment.nanoseconds(entry.layer),
+                cpu_ns: entry.work.cpu_ns,
+                wait_ns: entry.wait_ns,
+                reporting,
+            });
+        }
+    }
+}

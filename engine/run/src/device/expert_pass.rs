@@ -1,0 +1,163 @@
+//! The resident experts of an MoE layer in one pass.
+
+use super::{
+    fired::DeviceMask,
+    firing_log::{FiringEntry, FiringLog},
+    registers::Registers,
+    resident_experts::ResidentExperts,
+    resident_pass::{ResidentPass, SumPlace},
+    segment::Segment,
+};
+use crate::runtime::Pass;
+use thermocline_base::error::Result;
+use thermocline_gpu::{Buffer, Recorder};
+
+/// The resident experts of an MoE layer in one pass, and its shared expert.
+#[derive(Debug)]
+pub(crate) struct ExpertPass<'a> {
+    experts: &'a ResidentExperts,
+    tokens: usize,
+    /// The magnitude that gates' activations have to exceed: up rows of other neurons are not read. `None` without gates that
+    /// tell.
+    threshold: Option<f32>,
+    fired: Option<FiredMasks<'a>>,
+}
+
+/// Masks of neurons that fired: of the pairs, valid for resident experts, and of the shared expert.
+#[derive(Debug, Clone, Copy)]
+struct FiredMasks<'a> {
+    pairs: DeviceMask<'a>,
+    shared: Option<DeviceMask<'a>>,
+}
+
+impl<'a> ExpertPass<'a> {
+    /// A pass whose experts are chosen. Observers do not see hidden values of experts on a device.
+    pub fn new(experts: &'a ResidentExperts, pass: &Pass<'_>) -> Self {
+        let skips = experts.rule.skips(pass.sparsity, pass.is_single(), false);
+        let threshold = skips.gate_threshold().filter(|_| experts.rule.gated);
+        ExpertPass { experts, tokens: pass.tokens.len(), threshold, fired: None }
+    }
+
+    /// Records all of an FFN whose experts are all resident. Fired masks go to `log`, if the observer wants them.
+    pub fn record_whole(
+        mut self,
+        segment: &mut Segment,
+        pass: &mut Pass<'_>,
+        layer: usize,
+        log: &mut FiringLog,
+    ) -> Result<()> {
+        if pass.probe.wants_router() {
+            let chosen = segment.read(&[(&self.experts.buffers.ids, 0, self.pair_bytes())], |read| {
+                bytemuck::pod_collect_to_vec::<u8, u32>(read).into_iter().map(|id| id as usize).collect::<Vec<_>>()
+            })?;
+            pass.probe.router(layer, &chosen);
+        }
+        self.compute(segment.recorder());
+        self.combine(segment.recorder(), false);
+        if pass.probe.wants_firing() {
+            self.record_fired(segment.recorder());
+            self.log(segment, log, Some(FiringEntry::new(layer, self.tokens)))?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of the pairs' experts, or of their router weights.
+    fn pair_bytes(&self) -> u64 {
+        (self.tokens * self.experts.used() * 4) as u64
+    }
+
+    /// Records the chosen experts that are resident, and the shared expert, without neurons below the threshold.
+    fn compute(&self, recorder: &mut Recorder) {
+        let (experts, tokens) = (self.experts, self.tokens);
+        let (pairs, buffers) = (tokens * experts.used(), &experts.buffers);
+        if !experts.blocks.is_empty() {
+            let grouped = buffers.groups.pay(pairs);
+            if grouped {
+                buffers.groups.record(recorder, pairs);
+            }
+            experts.latent.iter().for_each(|latent| latent.down.record(recorder, tokens));
+            match self.threshold.filter(|_| buffers.ffn.gated) {
+                Some(threshold) => {
+                    experts.blocks.iter().for_each(|block| block.record_firing(recorder, pairs, threshold));
+                }
+                None => {
+                    experts.blocks.iter().for_each(|block| block.record_gate_up(recorder, pairs, grouped));
+                    buffers.ffn.activate(recorder, pairs, self.threshold);
+                }
+            }
+            experts.blocks.iter().for_each(|block| block.record_down(recorder, pairs, grouped));
+        }
+        if let Some((gate, ffn)) = &experts.shared {
+            gate.iter().for_each(|gate| gate.record(recorder, tokens));
+            ffn.record(recorder, tokens, self.threshold);
+        }
+    }
+
+    /// Records `Out =` the weighted sum of the experts; with `add` the contents of `Out` are added.
+    fn combine(&self, recorder: &mut Recorder, add: bool) {
+        let (experts, tokens) = (self.experts, self.tokens);
+        let combine = |recorder: &mut Recorder, add: bool| {
+            experts.buffers.combine(&experts.gpu, recorder, tokens, experts.slots.len(), add);
+        };
+        let Some(latent) = &experts.latent else { return combine(recorder, add) };
+        combine(recorder, false);
+        if add {
+            latent.up_added.iter().for_each(|up| up.record(recorder, tokens));
+        } else {
+            latent.up.record(recorder, tokens);
+        }
+        latent.add_shared.iter().for_each(|add| add.record(recorder, tokens));
+    }
+
+    /// Records the masks of neurons that fired.
+    fn record_fired(&mut self, recorder: &mut Recorder) {
+        let (pairs, buffers) = (self.tokens * self.experts.used(), &self.experts.buffers);
+        // Those below a threshold that was followed are zero already.
+        let threshold = self.experts.rule.fires_above().filter(|_| self.threshold.is_none());
+        let fired = buffers.ffn.record_fired(recorder, pairs, threshold);
+        let shared = buffers.shared.as_ref().map(|shared| shared.ffn.record_fired(recorder, self.tokens, threshold));
+        self.fired = Some(FiredMasks { pairs: fired, shared });
+    }
+
+    /// Copies fired masks, and the experts of their pairs, to `log`.
+    fn log(&mut self, segment: &mut Segment, log: &mut FiringLog, entry: Option<FiringEntry>) -> Result<()> {
+        let Some((FiredMasks { pairs, shared }, entry)) = self.fired.take().zip(entry) else { return Ok(()) };
+        let ids = DeviceMask { buffer: &self.experts.buffers.ids, bytes: self.pair_bytes() };
+        log.push_experts(segment, pairs, ids, shared, FiringEntry { complete: true, ..entry })
+    }
+}
+
+impl ResidentPass for ExpertPass<'_> {
+    /// The chosen experts and their router weights.
+    fn handed_over<'s>(&'s self, _: &'s Registers) -> Vec<(&'s Buffer, u64, u64)> {
+        let buffers = &self.experts.buffers;
+        [&buffers.ids, &buffers.router_weights].map(|buffer| (buffer, 0, self.pair_bytes())).to_vec()
+    }
+
+    fn record(&mut self, segment: &mut Segment, observed: bool) -> Result<()> {
+        self.compute(segment.recorder());
+        if observed {
+            self.record_fired(segment.recorder());
+        }
+        Ok(())
+    }
+
+    fn computes(&self) -> bool {
+        !self.experts.blocks.is_empty() || self.experts.shared.is_some()
+    }
+
+    fn sum_place<'s>(&'s mut self, registers: &'s Registers) -> SumPlace<'s> {
+        SumPlace::out(registers)
+    }
+
+    fn finish(
+        mut self,
+        segment: &mut Segment,
+        log: &mut FiringLog,
+        added: bool,
+        entry: Option<FiringEntry>,
+    ) -> Result<()> {
+        self.combine(segment.recorder(), added);
+        self.log(segment, log, entry)
+    }
+}

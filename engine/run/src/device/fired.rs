@@ -1,0 +1,45 @@
+//! Masks of the hidden activations that are not zero, and those activations.
+
+use super::loader::GpuLoader;
+use thermocline_base::error::Result;
+use thermocline_gpu::{Buffer, Op, Recorder, params};
+
+/// Invocations of a workgroup, each of which makes a word.
+const WORKGROUP: u32 = 128;
+
+/// A mask that a kernel writes, or the hidden activations it is of.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DeviceMask<'a> {
+    pub buffer: &'a Buffer,
+    /// Its length.
+    pub bytes: u64,
+}
+
+/// Computes masks of rows of hidden activations.
+#[derive(Debug, Clone)]
+pub(crate) struct FiredMask {
+    /// `[rows, words]`
+    mask: Buffer,
+    op: Op,
+    pitch: usize,
+}
+
+impl FiredMask {
+    /// For up to `rows` rows of `hidden`, `pitch` elements each, a multiple of 4.
+    pub fn new(loader: &GpuLoader<'_, '_>, hidden: &Buffer, rows: usize, pitch: usize) -> Result<Self> {
+        let mask = loader.scratch("a mask of neurons that fired", rows * pitch.div_ceil(32))?;
+        let op = Op::of(loader.gpu, "active_mask", WORKGROUP, &[("TEST", 1.0)], &[hidden, &mask])?;
+        Ok(FiredMask { mask, op, pitch })
+    }
+
+    /// Records the mask of the first `neurons` of the first `rows` rows; returns its buffer, `[rows, words]`, and its length in bytes.
+    pub fn record(&self, recorder: &mut Recorder, rows: usize, neurons: usize) -> DeviceMask<'_> {
+        let words = neurons.div_ceil(32);
+        if words > 0 {
+            let blocks = (words as u32).div_ceil(self.op.pipeline().workgroup());
+            let params = params::ActiveMask { neurons: neurons as u32, pitch: self.pitch as u32, threshold: 0.0 };
+            recorder.dispatch(&self.op, &params, [blocks, rows as u32, 1]);
+        }
+        DeviceMask { buffer: &self.mask, bytes: (rows * words * 4) as u64 }
+    }
+}

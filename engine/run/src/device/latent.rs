@@ -1,0 +1,251 @@
+//! Projections of multi-head latent attention (DeepSeek V2) on the device, absorbed as on the CPU: each head's query is brought to the
+//! latent's width by a matrix of its own, and so is the latents' weighted sum to the head's value. Both are products of pairs of
+//! a token and a head, as those of experts are.
+//!
+//! A cached row is `[latent | rotated key]` here: the product of values reads the row's beginning.
+
+use super::{
+    attention::{AttentionBuffers, AttentionLayout, CacheRows},
+    loader::GpuLoader,
+    norm::NormOp,
+    product::Product,
+};
+use thermocline_base::error::{Error, Result};
+use thermocline_gpu::{
+    Buffer, BufferRows, Epilogue, ExpertInput, ExpertMatmul, ExpertPairs, MatmulOutput, MemoryUse, Purpose, Recorder,
+    Usage, params, pitch,
+};
+use thermocline_model::{AttentionConfig, AttentionWeights, LatentConfig, LatentWeights, Linear, ModelConfig};
+
+/// Invocations of a workgroup of `latent_append`, which takes a head or a key.
+pub(super) const WORKGROUP: u32 = 128;
+
+/// Buffers that all layers share.
+#[derive(Debug)]
+pub(super) struct LatentBuffers {
+    n_head: usize,
+    /// `[chunk, pitch(q_rank)]`, of models whose queries are low-rank.
+    low: Option<Buffer>,
+    /// `[chunk, latent | rotated key]`, as projected.
+    pub projected: Buffer,
+    /// `[pairs, pitch(nope_dim)]`: the parts of queries that are not rotated.
+    pub inputs: Buffer,
+    /// `[chunk, n_head * v_dim]`
+    pub values: Buffer,
+    /// `[pairs]` u32: the pair's head.
+    heads: Buffer,
+    groups: ExpertPairs,
+}
+
+/// Sizes of those buffers.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sizes {
+    n_head: usize,
+    /// 0 where queries are not low-rank.
+    low: usize,
+    projected: usize,
+    inputs: usize,
+    values: usize,
+}
+
+impl Sizes {
+    /// The largest of all layers' per token; `None` without latent attention.
+    fn of(config: &ModelConfig) -> Option<Self> {
+        let of = |attention: &AttentionConfig| {
+            let latent = attention.latent?;
+            let n_head = attention.n_head;
+            let (inputs, values) = (n_head * pitch(latent.nope_dim), n_head * latent.v_dim);
+            Some(Sizes {
+                n_head,
+                low: latent.q_rank.map_or(0, pitch),
+                projected: pitch(attention.head_dim),
+                inputs,
+                values,
+            })
+        };
+        config.attentions().filter_map(of).reduce(|a, b| Sizes {
+            n_head: a.n_head.max(b.n_head),
+            low: a.low.max(b.low),
+            projected: a.projected.max(b.projected),
+            inputs: a.inputs.max(b.inputs),
+            values: a.values.max(b.values),
+        })
+    }
+}
+
+impl LatentBuffers {
+    /// `None` for a model without latent attention.
+    pub fn new(loader: &mut GpuLoader<'_, '_>) -> Result<Option<Self>> {
+        let (chunk, Some(of)) = (loader.chunk, Sizes::of(loader.config)) else { return Ok(None) };
+        let pairs = chunk * of.n_head;
+        let heads = loader.gpu.arena().buffer(Purpose::Scratch, "heads of pairs", pairs as u64 * 4, Usage::Storage)?;
+        let ids: Vec<u32> = (0..pairs).map(|pair| (pair % of.n_head) as u32).collect();
+        loader.uploader.bytes(&heads, 0, bytemuck::cast_slice(&ids))?;
+        let low = (of.low > 0).then(|| loader.scratch("low-rank queries", chunk * of.low));
+        Ok(Some(LatentBuffers {
+            n_head: of.n_head,
+            low: low.transpose()?,
+            projected: loader.scratch("latents", chunk * of.projected)?,
+            inputs: loader.scratch("queries before their latent", chunk * of.inputs)?,
+            // The output matrix reads whole chunks of columns.
+            values: loader.scratch("values of heads", chunk * of.values + 32)?,
+            groups: ExpertPairs::new(loader.gpu, &heads, pairs, of.n_head)?,
+            heads,
+        }))
+    }
+}
+
+/// One layer's matrices around its attention.
+#[derive(Debug)]
+pub(super) struct LatentOps {
+    /// Low-rank queries and their norm.
+    low: Option<(Product, NormOp)>,
+    queries: Product,
+    projected: Product,
+    /// Norm of the latent, `[rank]`.
+    pub norm: Buffer,
+    /// From the heads' queries to the latent's width.
+    keys: ExpertMatmul,
+    /// From the latents' sums to the heads' values.
+    values: ExpertMatmul,
+    of: LatentConfig,
+    work: u64,
+}
+
+impl LatentOps {
+    /// Uploads a layer's matrices. They read `x`; queries go to the buffers of attention, whose result comes in its `heads`.
+    pub fn new(
+        loader: &mut GpuLoader<'_, '_>,
+        attention: &AttentionBuffers,
+        buffers: &LatentBuffers,
+        layout: &AttentionLayout,
+        weights: &AttentionWeights,
+        behind: &LatentWeights,
+        x: &Buffer,
+    ) -> Result<Self> {
+        let shape = &layout.shape;
+        let Some(of) = shape.latent else {
+            return Err(Error::invalid("latent attention", "sizes of its latent", "none"));
+        };
+        let aligned = shape.head_dim.is_multiple_of(4) && shape.output_cols().is_multiple_of(4);
+        if !aligned || shape.n_head != buffers.n_head {
+            return Err(Error::unsupported(
+                "latent attention on the GPU",
+                format!("keys of {}, {} values of {} elements", shape.head_dim, shape.n_head, of.v_dim),
+                format!("keys, and values together, of multiples of 4, {} values in every layer", buffers.n_head),
+            ));
+        }
+        let what = MemoryUse { purpose: Purpose::Attention, what: "attention weights" };
+        let queries = BufferRows { buffer: &attention.qkv, pitch: layout.qkv_pitch };
+        let (low, queries) = match (&behind.low_q, &buffers.low) {
+            (Some((linear, norm)), Some(low)) => {
+                let into = BufferRows { buffer: low, pitch: pitch(linear.weight.rows()) };
+                let product = Product::new(loader, what, &[linear], x, into)?;
+                let norm = NormOp::in_place(loader, norm, low)?.with_eps(of.norm_eps);
+                let queries = Product::new(loader, what, &[&weights.q], low, queries)?;
+                (Some((product, norm)), queries)
+            }
+            _ => (None, Product::new(loader, what, &[&weights.q], x, queries)?),
+        };
+        let projected: Vec<&Linear> = weights.k.iter().collect();
+        let into = BufferRows { buffer: &buffers.projected, pitch: pitch(shape.head_dim) };
+        let projected = Product::new(loader, what, &projected, x, into)?;
+        let width = layout.q_pitch / shape.n_head;
+        let inputs = BufferRows { buffer: &buffers.inputs, pitch: pitch(of.nope_dim) };
+        let keys = by_head(loader, &behind.keys, buffers, inputs, BufferRows { buffer: &attention.q, pitch: width })?;
+        let heads = BufferRows { buffer: &attention.heads, pitch: shape.head_dim };
+        let values = BufferRows { buffer: &buffers.values, pitch: of.v_dim };
+        let values = by_head(loader, &behind.values, buffers, heads, values)?;
+        let of_heads = shape.n_head * of.rank * (of.nope_dim + of.v_dim);
+        let work = low.as_ref().map_or(0, |(product, _)| product.work) + queries.work + projected.work;
+        let work = work + of_heads as u64;
+        let norm = loader.vector("the latent's norm", &behind.norm.weight)?;
+        Ok(LatentOps { low, queries, projected, norm, keys, values, of, work })
+    }
+
+    /// Multiply-adds of a token.
+    pub fn work(&self) -> u64 {
+        self.work
+    }
+
+    /// Records queries as wide as keys for `tokens` tokens, and appends keys: those of each cache's rows
+    /// by a dispatch of its own.
+    pub fn record_inputs(
+        &self,
+        recorder: &mut Recorder,
+        buffers: &LatentBuffers,
+        layout: &AttentionLayout,
+        tokens: usize,
+        caches: &[CacheRows<'_>],
+    ) {
+        if let Some((low, norm)) = &self.low {
+            low.record(recorder, tokens);
+            norm.record(recorder, tokens, false);
+        }
+        self.queries.record(recorder, tokens);
+        self.projected.record(recorder, tokens);
+        let shape = &layout.shape;
+        let [n_head, nope_dim, rope_dim, rank, queries_pitch, projected_pitch, inputs_pitch] = [
+            shape.n_head,
+            self.of.nope_dim,
+            shape.latent_rope_dim(),
+            self.of.rank,
+            layout.qkv_pitch,
+            pitch(shape.head_dim),
+            pitch(self.of.nope_dim),
+        ]
+        .map(|n| n as u32);
+        let (query_beta, [query_length, query_offset]) = layout.query_growth();
+        for of in caches {
+            let params = params::LatentAppend {
+                n_head,
+                nope_dim,
+                rope_dim,
+                rank,
+                queries_pitch,
+                projected_pitch,
+                inputs_pitch,
+                position: of.position as u32,
+                capacity: of.capacity as u32,
+                eps: self.of.norm_eps,
+                query_beta,
+                query_length,
+                query_offset,
+                row: of.rows.start as u32,
+            };
+            // The latent is a single head, and so a single page.
+            for page in of.pages {
+                recorder.dispatch(&page.ops.append, &params, [n_head + 1, of.rows.len() as u32, 1]);
+            }
+        }
+        let pairs = tokens * shape.n_head;
+        let grouped = buffers.groups.pay(pairs);
+        if grouped {
+            buffers.groups.record(recorder, pairs);
+        }
+        self.keys.record(recorder, pairs, grouped);
+    }
+
+    /// Records the values of heads, which the output matrix reads. The pairs are grouped as for the queries.
+    pub fn record_values(&self, recorder: &mut Recorder, buffers: &LatentBuffers, n_head: usize, tokens: usize) {
+        let pairs = tokens * n_head;
+        self.values.record(recorder, pairs, buffers.groups.pay(pairs));
+    }
+}
+
+/// The product of every pair with its head's matrix; rows of `x` and `y` are those of pairs.
+fn by_head(
+    loader: &mut GpuLoader<'_, '_>,
+    linears: &[Linear],
+    buffers: &LatentBuffers,
+    x: BufferRows<'_>,
+    y: BufferRows<'_>,
+) -> Result<ExpertMatmul> {
+    let matrices: Vec<_> = linears.iter().map(|linear| &linear.weight).collect();
+    let matrix = loader.uploader.matrix(Purpose::Attention, "attention weights of heads", &matrices)?;
+    let BufferRows { buffer: x, pitch: x_pitch } = x;
+    let input =
+        ExpertInput { x, x_pitch, pairs_per_row: 1, places: &buffers.heads, groups: &buffers.groups, bias: None };
+    let output = MatmulOutput { buffer: y.buffer, pitch: y.pitch, offset: 0, epilogue: Epilogue::Store };
+    ExpertMatmul::new(loader.gpu, &matrix, 0..linears.len(), &input, &output)
+}

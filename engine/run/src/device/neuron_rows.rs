@@ -1,0 +1,294 @@
+//! The neuron-major down projection, in which a neuron is a row: `y = sum over neurons of hidden[n] * W[n]`. The neurons of a layer may
+//! lie in several matrices; each writes partial sums, and those are then added up.
+
+use thermocline_shaders::{
+    WeightType,
+    limits::{GEMM_NEURONS_COLUMNS, SPARSE_DOWN_TOKENS},
+};
+
+use super::{
+    elementwise::{WORKGROUP, flat_grid},
+    loader::GpuLoader,
+};
+use thermocline_base::error::{Error, Result, ScarceMemory};
+use thermocline_formats::quant::device_type;
+use thermocline_gpu::{Binding, Buffer, Gpu, MatrixPart, Op, Purpose, Recorder, params, pitch};
+use thermocline_model::Linear;
+
+/// Workgroups of one dispatch over a few tokens.
+const WORKGROUPS: usize = 512;
+/// Fewest neurons of a workgroup.
+const LEAST_NEURONS: usize = 64;
+/// Matrices that may each have partial sums of their own; more add to those that are there.
+const MATRICES: usize = 8;
+/// Invocations of a workgroup of `sparse_down`, and times eight columns of a row that it reads side by side.
+const DOWN_WORKGROUP: u32 = 128;
+const STRIP: usize = 32;
+/// With more tokens than this a tiled kernel is quicker.
+const FEW: usize = 16;
+/// Invocations of a workgroup of `gemm_neurons`, which takes half as many tokens.
+const GEMM_WORKGROUP: u32 = 128;
+
+/// The buffer of partial sums; layers of one width share it.
+#[derive(Debug, Clone)]
+pub(crate) struct PartialSumBuffer {
+    /// `[partial sums, tokens, 32 * chunks]` f32
+    buffer: Buffer,
+    /// Partial sums times tokens that it has room for.
+    rows: usize,
+    /// 32-column chunks of a row.
+    chunks: usize,
+}
+
+/// The partial sums of one FFN's output for some tokens, as they are recorded.
+#[derive(Debug)]
+pub(crate) struct PartialSums {
+    tokens: usize,
+    /// Neurons of all matrices.
+    neurons: usize,
+    used: usize,
+}
+
+impl PartialSums {
+    /// None yet, for `tokens` tokens; matrices of `neurons` neurons together are to come.
+    pub fn new(tokens: usize, neurons: usize) -> Self {
+        PartialSums { tokens, neurons: neurons.max(1), used: 0 }
+    }
+}
+
+/// Workgroups across a row of `chunks` times 32 columns.
+fn strips(chunks: usize) -> usize {
+    (chunks * 4).div_ceil(STRIP)
+}
+
+impl PartialSumBuffer {
+    /// For rows of `cols` weights of type `ty`.
+    pub fn new(loader: &GpuLoader<'_, '_>, ty: WeightType, cols: usize) -> Result<Self> {
+        let chunks = chunks(ty, cols);
+        let most = loader.gpu.caps().max_binding as usize / (chunks * 128);
+        // For each token at least one partial sum from the device, and one from the CPU.
+        let rows = (WORKGROUPS / strips(chunks) + MATRICES).min(most).max(2 * loader.chunk);
+        Ok(PartialSumBuffer { buffer: loader.scratch("partial sums", rows * chunks * 32)?, rows, chunks })
+    }
+
+    /// True if rows of `cols` weights of type `ty` fit.
+    pub fn fits(&self, ty: WeightType, cols: usize) -> bool {
+        self.chunks == chunks(ty, cols)
+    }
+
+    /// Adds a partial sum that is uploaded, `[tokens, 32 * chunks]`: the buffer, and the offset of its place in bytes.
+    pub fn append(&self, partials: &mut PartialSums) -> (&Buffer, u64) {
+        let offset = partials.used * partials.tokens * self.row_bytes();
+        partials.used += 1;
+        (&self.buffer, offset as u64)
+    }
+
+    /// Bytes of one token's partial sum.
+    pub fn row_bytes(&self) -> usize {
+        self.chunks * 128
+    }
+}
+
+fn chunks(ty: WeightType, cols: usize) -> usize {
+    cols.next_multiple_of(ty.block()) / 32
+}
+
+/// Neurons whose down rows are one part of a matrix, and their hidden activations.
+#[derive(Debug)]
+pub(crate) struct NeuronRows {
+    neurons: usize,
+    sums: PartialSumBuffer,
+    /// One token: every row; and without the rows of silent neurons.
+    all: Op,
+    fired: Op,
+    /// A few tokens, which share the rows read: few neurons are silent for all of them.
+    few: Op,
+    /// Many tokens, in tiles.
+    many: Op,
+}
+
+impl NeuronRows {
+    /// `part` of a matrix of `ty`. The first neuron's hidden activation is element `start` of a row of `hidden`, which must be where a
+    /// binding may begin.
+    pub fn new(
+        gpu: &Gpu,
+        ty: WeightType,
+        part: &MatrixPart,
+        hidden: &Buffer,
+        start: usize,
+        sums: &PartialSumBuffer,
+    ) -> Result<Self> {
+        let down = |tokens: u32, skip: f64| {
+            // Of one token an invocation takes more columns.
+            let strip = if tokens == 1 { STRIP / ty.parts() } else { STRIP };
+            let tokens = ("TOKENS", f64::from(tokens));
+            let overrides = [("SKIP", skip), ("STRIP", strip as f64), tokens];
+            gpu.pipelines().get("sparse_down", Some(ty), DOWN_WORKGROUP, &overrides)
+        };
+        let offset = start as u64 * 4;
+        let bindings = [
+            part.main(),
+            part.aux(gpu.nothing()),
+            Binding::part(hidden, offset, hidden.bytes() - offset),
+            (&sums.buffer).into(),
+        ];
+        let all = Op::new(gpu, &down(1, 0.0)?, &bindings)?;
+        let gemm = gpu.pipelines().get("gemm_neurons", Some(ty), GEMM_WORKGROUP, &[])?;
+        let many = Op::new(gpu, &gemm, &bindings)?;
+        Ok(NeuronRows {
+            neurons: part.rows().len(),
+            sums: sums.clone(),
+            fired: all.variant(&down(1, 1.0)?),
+            few: all.variant(&down(SPARSE_DOWN_TOKENS, 0.0)?),
+            many,
+            all,
+        })
+    }
+
+    /// Records the neurons' partial sums; rows of hidden activations are `pitch` apart. `skip`: many activations are zero.
+    pub fn record(&self, recorder: &mut Recorder, pitch: usize, skip: bool, partials: &mut PartialSums) {
+        self.record_first(recorder, self.neurons, pitch, skip, partials);
+    }
+
+    /// The same for the first `neurons` alone.
+    pub fn record_first(
+        &self,
+        recorder: &mut Recorder,
+        neurons: usize,
+        pitch: usize,
+        skip: bool,
+        partials: &mut PartialSums,
+    ) {
+        let tokens = partials.tokens;
+        // Workgroups across the columns and the tokens of a partial sum.
+        let (across, groups, op) = match (tokens, skip) {
+            (1, true) => (strips(self.sums.chunks), 1, &self.fired),
+            (1, false) => (strips(self.sums.chunks), 1, &self.all),
+            (..=FEW, _) => (strips(self.sums.chunks), tokens.div_ceil(SPARSE_DOWN_TOKENS as usize), &self.few),
+            _ => {
+                let at_once = self.many.pipeline().workgroup() as usize / 2;
+                ((self.sums.chunks * 32).div_ceil(GEMM_NEURONS_COLUMNS as usize), tokens.div_ceil(at_once), &self.many)
+            }
+        };
+        let wanted = WORKGROUPS / (across * groups) * neurons / partials.neurons;
+        let wanted = wanted.min(neurons / LEAST_NEURONS).max(1);
+        // One place stays free for the CPU's.
+        let room = (self.sums.rows / tokens).saturating_sub(partials.used + 1);
+        let fresh = partials.used == 0 || (tokens == 1 && room > 0);
+        let (first, splits) =
+            if fresh { (partials.used, wanted.min(room).max(1)) } else { (0, wanted.min(partials.used)) };
+        if fresh {
+            partials.used += splits;
+        }
+        let params = params::SparseDown {
+            chunks: self.sums.chunks as u32,
+            neurons: neurons as u32,
+            tokens: tokens as u32,
+            hidden_pitch: pitch as u32,
+            splits: splits as u32,
+            first: first as u32,
+            accumulate: u32::from(!fresh),
+        };
+        // In tiles, neighbours share weights.
+        let grid = if tokens > FEW { [groups, across, splits] } else { [across, splits, groups] };
+        recorder.dispatch(op, &params, grid.map(|n| n as u32));
+    }
+}
+
+/// `y[t] = sum of all partial sums + b`
+#[derive(Debug)]
+pub(crate) struct Sum {
+    gpu: Gpu,
+    op: Op,
+    cols: usize,
+    chunks: usize,
+}
+
+impl Sum {
+    /// Into rows of `y`, [`pitch`]`(cols)` apart.
+    pub fn new(gpu: &Gpu, sums: &PartialSumBuffer, bias: Option<&Buffer>, y: &Buffer, cols: usize) -> Result<Self> {
+        let has_bias = [("HAS_BIAS", f64::from(u8::from(bias.is_some())))];
+        let of = [&sums.buffer, bias.unwrap_or(gpu.nothing()), y];
+        let op = Op::of(gpu, "sum_splits", WORKGROUP, &has_bias, &of)?;
+        Ok(Sum { gpu: gpu.clone(), op, cols, chunks: sums.chunks })
+    }
+
+    /// Records it; without partial sums `y` is the bias.
+    pub fn record(&self, recorder: &mut Recorder, partials: &PartialSums) {
+        let (grid, stride) = flat_grid(&self.gpu, partials.tokens * self.cols, self.op.pipeline().workgroup());
+        let params = params::SumSplits {
+            cols: self.cols as u32,
+            pitch: pitch(self.cols) as u32,
+            tokens: partials.tokens as u32,
+            splits: partials.used as u32,
+            partial_pitch: self.chunks as u32 * 32,
+            stride,
+        };
+        recorder.dispatch(&self.op, &params, grid);
+    }
+}
+
+/// `y[t] = sum over neurons of hidden[t, n] * W[n] + b`, with all neurons of one matrix.
+#[derive(Debug)]
+pub(crate) struct NeuronsDown {
+    parts: Vec<NeuronRows>,
+    sum: Sum,
+    neurons: usize,
+    skip: bool,
+    /// Multiply-adds of a token.
+    pub work: u64,
+}
+
+impl NeuronsDown {
+    /// Uploads `linear`. `before` is another layer's, whose partial sums are shared where they fit.
+    pub fn new(
+        loader: &mut GpuLoader<'_, '_>,
+        before: Option<&NeuronsDown>,
+        linear: &Linear,
+        hidden: &Buffer,
+        y: &Buffer,
+    ) -> Result<Self> {
+        let (gpu, weight) = (loader.gpu, &linear.weight);
+        let (neurons, cols, ty) = (weight.rows(), weight.cols(), device_type(weight.ty()));
+        // Each part sees the hidden activations from its first neuron on, so that begins where a binding may.
+        let step = most_rows(gpu, ty, cols, (gpu.caps().binding_alignment.max(16) / 4) as usize);
+        let sums = match before.and_then(|before| before.parts.first()).filter(|rows| rows.sums.fits(ty, cols)) {
+            Some(rows) => rows.sums.clone(),
+            None => PartialSumBuffer::new(loader, ty, cols)?,
+        };
+        let bias = linear.bias.as_ref().map(|bias| loader.vector("a bias", bias)).transpose()?;
+        let mut parts = Vec::new();
+        for start in (0..neurons).step_by(step) {
+            let rows = start..(start + step).min(neurons);
+            let Some(rows_of) = weight.slice_rows(rows.clone()) else {
+                return Err(Error::invalid("down projection", format!("{neurons} rows"), format!("{rows:?}")));
+            };
+            let matrix = loader.uploader.matrix(Purpose::Ffn, "FFN weights", &[&rows_of])?;
+            let [part] = matrix.parts() else {
+                let (wanted, available) = (matrix.bytes(), gpu.caps().max_binding);
+                return Err(Error::memory(ScarceMemory::Gpu, "FFN weights of a few neurons", wanted, available));
+            };
+            parts.push(NeuronRows::new(gpu, ty, part, hidden, start, &sums)?);
+        }
+        let sum = Sum::new(gpu, &sums, bias.as_ref(), y, cols)?;
+        let (skip, work) = (loader.config.activation.is_sparse(), (neurons * cols) as u64);
+        Ok(NeuronsDown { parts, sum, neurons, skip, work })
+    }
+
+    /// Records it for the first `tokens` rows.
+    pub fn record(&self, recorder: &mut Recorder, tokens: usize) {
+        let mut partials = PartialSums::new(tokens, self.neurons);
+        for part in &self.parts {
+            part.record(recorder, pitch(self.neurons), self.skip, &mut partials);
+        }
+        self.sum.record(recorder, &partials);
+    }
+}
+
+/// Most rows of `cols` weights that one binding holds: a multiple of `multiple` of them, at least one.
+pub(crate) fn most_rows(gpu: &Gpu, ty: WeightType, cols: usize, multiple: usize) -> usize {
+    let caps = gpu.caps();
+    let most = caps.max_binding.min(caps.max_buffer).min(1 << 31).saturating_sub(caps.binding_alignment.max(16));
+    let multiples = (most / ty.row_bytes(cols).max(1) as u64) as usize / multiple.max(1);
+    multiples.max(1) * multiple.max(1)
+}

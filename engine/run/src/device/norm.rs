@@ -1,0 +1,111 @@
+//! Norms of registers.
+
+use super::{loader::GpuLoader, registers::residual_scale};
+use thermocline_base::error::Result;
+use thermocline_gpu::{Buffer, Gpu, Op, Recorder, grid, params, pitch};
+use thermocline_model::{LayerNorms, Norm, NormKind, NormSlot};
+
+/// Fewest and most invocations of a workgroup, which takes a row: four columns each, if there are as many.
+const WORKGROUPS: (usize, usize) = (64, 1024);
+
+/// `into = norm(from)`
+#[derive(Debug)]
+pub(crate) struct NormOp {
+    gpu: Gpu,
+    plain: Op,
+    /// `from += delta`, scaled, first.
+    adding: Option<Op>,
+    cols: usize,
+    eps: f32,
+}
+
+/// Weights of a norm on the device.
+#[derive(Debug, Clone)]
+pub(crate) struct NormWeights {
+    /// Elements of a row.
+    cols: usize,
+    pub weight: Buffer,
+    pub bias: Option<Buffer>,
+    /// Added under the root.
+    eps: f32,
+}
+
+impl NormWeights {
+    pub fn new(loader: &mut GpuLoader<'_, '_>, norm: &Norm) -> Result<Self> {
+        let weight = loader.vector("a norm", &norm.weight)?;
+        let bias = norm.bias.as_ref().map(|bias| loader.vector("a norm", bias)).transpose()?;
+        let eps = norm.eps(loader.config.norm_eps);
+        Ok(NormWeights { cols: norm.weight.len(), weight, bias, eps })
+    }
+}
+
+impl NormOp {
+    /// Rows are `pitch` of the norm's length apart. `from` and `into` may be the same. `delta`, if there is one that may be due to be added to `from`, is neither.
+    pub fn new(
+        loader: &GpuLoader<'_, '_>,
+        weights: &NormWeights,
+        from: &Buffer,
+        delta: Option<&Buffer>,
+        into: &Buffer,
+    ) -> Result<Self> {
+        let (gpu, config) = (loader.gpu, loader.config);
+        let switch = |on: bool| f64::from(u8::from(on));
+        let pipeline = |add: bool| {
+            let overrides = [
+                ("LAYER", switch(config.norm == NormKind::Layer)),
+                ("HAS_BIAS", switch(weights.bias.is_some())),
+                ("ADD_DELTA", switch(add)),
+                residual_scale(config),
+            ];
+            let lanes = weights.cols.div_ceil(4).next_power_of_two();
+            gpu.pipelines().get("norm", None, lanes.clamp(WORKGROUPS.0, WORKGROUPS.1) as u32, &overrides)
+        };
+        let nothing = gpu.nothing();
+        let bias = weights.bias.as_ref().unwrap_or(nothing);
+        let bindings =
+            [from.into(), delta.unwrap_or(nothing).into(), (&weights.weight).into(), bias.into(), into.into()];
+        let plain = Op::new(gpu, &pipeline(false)?, &bindings)?;
+        let adding = delta.map(|_| Ok(plain.variant(&pipeline(true)?))).transpose()?;
+        Ok(NormOp { gpu: gpu.clone(), plain, adding, cols: weights.cols, eps: weights.eps })
+    }
+
+    /// The norm of rows in place.
+    pub fn in_place(loader: &mut GpuLoader<'_, '_>, norm: &Norm, rows: &Buffer) -> Result<Self> {
+        let weights = NormWeights::new(loader, norm)?;
+        NormOp::new(loader, &weights, rows, None, rows)
+    }
+
+    /// The same norm with `eps` under its root.
+    pub fn with_eps(self, eps: f32) -> Self {
+        NormOp { eps, ..self }
+    }
+
+    /// The norm of a vector within a part, if its layer has one.
+    pub fn within(
+        loader: &mut GpuLoader<'_, '_>,
+        norms: LayerNorms<'_>,
+        slot: NormSlot,
+        rows: &Buffer,
+    ) -> Result<Option<Self>> {
+        norms.get(slot).map(|norm| NormOp::in_place(loader, norm, rows)).transpose()
+    }
+
+    /// True if [`NormOp::record`] can add on the way.
+    pub fn adds(&self) -> bool {
+        self.adding.is_some()
+    }
+
+    /// Records it for the first `rows`; `add` says whether what is due is added.
+    pub fn record(&self, recorder: &mut Recorder, rows: usize, add: bool) {
+        let [x, y] = grid(rows, self.gpu.caps().max_groups);
+        let params = params::Norm {
+            cols: self.cols as u32,
+            pitch: pitch(self.cols) as u32,
+            rows: rows as u32,
+            stride: x,
+            eps: self.eps,
+        };
+        let op = self.adding.as_ref().filter(|_| add).unwrap_or(&self.plain);
+        recorder.dispatch(op, &params, [x, y, 1]);
+    }
+}

@@ -1,0 +1,242 @@
+//! Scores of queries with the keys of a cache, and the sums of values: the part of attention whose work grows with the context.
+//! That of a prompt's rows is divided into dispatches that the device's pace allows, with submissions in between.
+
+use std::ops::Range;
+
+use thermocline_shaders::{DecodeGrid, limits};
+
+use super::{
+    attention::{AttentionOps, CacheRows},
+    segment::Segment,
+};
+use thermocline_base::error::Result;
+use thermocline_gpu::{Gpu, WorkKind, params, work_of};
+
+/// Most tokens computed by `attention_decode`: each has workgroups of its own, which divide its keys. More tokens are computed by
+/// `attention_prompt`, in groups of queries.
+const FEW_TOKENS: usize = 8;
+/// Tokens of a group of queries: a workgroup's.
+const QUERIES: usize = limits::ATTENTION_QUERIES as usize;
+
+/// Rows of a chunk that are one conversation's, as far as the work of their scores depends on them.
+#[derive(Debug, Clone, Copy)]
+struct ScoreRows {
+    rows: usize,
+    /// Position of the first.
+    position: usize,
+    /// Keys that a row sees at most.
+    window: usize,
+    /// Multiply-adds of all heads of one row with one key and its value.
+    per_key: u64,
+}
+
+impl ScoreRows {
+    /// Keys from the first that the row `first` sees up to the last that the row before `end` sees.
+    fn keys(&self, first: usize, end: usize) -> u64 {
+        let start = (self.position + first + 1).saturating_sub(self.window);
+        (self.position + end - start) as u64
+    }
+
+    /// Work of the group of queries that begins at the row `first`: the kernel takes whole groups.
+    fn group_work(&self, first: usize) -> u64 {
+        let keys = self.keys(first, self.rows.min(first + QUERIES));
+        (QUERIES as u64).saturating_mul(keys).saturating_mul(self.per_key)
+    }
+
+    /// Work of rows that each see their keys alone.
+    fn work_alone(&self, rows: &Range<usize>) -> u64 {
+        rows.clone().map(|row| self.keys(row, row + 1).saturating_mul(self.per_key)).fold(0, u64::saturating_add)
+    }
+
+    /// The piece that begins at the row `start`, of at most `most` work: whole groups of queries, as many as there is work for.
+    /// Where one is too much, rows by themselves: a workgroup takes a group through all its keys, and so long that fewer
+    /// workgroups end no sooner.
+    fn piece(&self, start: usize, most: u64) -> ScorePiece {
+        let (mut end, mut work) = (start, 0_u64);
+        while end < self.rows {
+            let more = work.saturating_add(self.group_work(end));
+            if more > most {
+                break;
+            }
+            (work, end) = (more, self.rows.min(end + QUERIES));
+        }
+        // A group that is a little too much is still computed sooner as one.
+        let group = self.group_work(start);
+        if end == start && group <= most.saturating_add(most / 2) {
+            (work, end) = (group, self.rows.min(start + QUERIES));
+        }
+        if end > start {
+            return ScorePiece { rows: start..end, work, alone: false };
+        }
+        let most_rows = self.rows.min(start + FEW_TOKENS);
+        let fit = (start + 1..=most_rows).rev().find(|end| self.work_alone(&(start..*end)) <= most);
+        let rows = start..fit.unwrap_or(start + 1);
+        ScorePiece { work: self.work_alone(&rows), rows, alone: true }
+    }
+}
+
+/// Rows whose scores are computed by one dispatch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct ScorePiece {
+    rows: Range<usize>,
+    work: u64,
+    /// True for few rows, which are computed as single tokens are.
+    alone: bool,
+}
+
+impl AttentionOps {
+    /// Records the heads' outputs of one cache's rows.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`](thermocline_base::error::Error::Gpu) if the device is lost.
+    pub(super) fn record_scores(&self, segment: &mut Segment, gpu: &Gpu, of: &CacheRows<'_>) -> Result<()> {
+        let shape = &self.layout.shape;
+        let (n_head, widths) = (shape.n_head as u64, (shape.head_dim + shape.value_dim) as u64);
+        let scores = ScoreRows {
+            rows: of.rows.len(),
+            position: of.position,
+            window: shape.window.unwrap_or(usize::MAX),
+            per_key: n_head * widths,
+        };
+        if scores.rows <= FEW_TOKENS {
+            // Keys and values are read for every token, by all query heads of theirs at once.
+            let seen = scores.keys(scores.rows.saturating_sub(1), scores.rows);
+            let read = seen * shape.n_kv_head as u64 * widths;
+            let work = scores.work_alone(&(0..scores.rows)).saturating_add(work_of(read, 0));
+            segment.expect(WorkKind::of_scores(scores.rows), work)?;
+            self.record_alone(segment, gpu, of, 0..scores.rows);
+            return Ok(());
+        }
+        let mut start = 0;
+        while start < scores.rows {
+            let kind = WorkKind::of_scores(scores.rows);
+            let ScorePiece { rows, work, alone } = scores.piece(start, segment.most(kind));
+            segment.expect(kind, work)?;
+            start = rows.end;
+            match alone {
+                true => self.record_alone(segment, gpu, of, rows),
+                false => self.record_groups(segment, of, rows),
+            }
+        }
+        Ok(())
+    }
+
+    /// The parameters of `rows` of a cache's, whose keys and those before them have been appended.
+    fn score_params(&self, of: &CacheRows<'_>, rows: &Range<usize>) -> params::Attention {
+        let (layout, shape) = (&self.layout, &self.layout.shape);
+        let [n_head, n_kv_head, tokens] = [shape.n_head, shape.n_kv_head, rows.len()].map(|n| n as u32);
+        let [position, row] = [of.position + rows.start, of.rows.start + rows.start].map(|n| n as u32);
+        let [capacity, q_pitch, out_pitch] = [of.capacity, layout.q_pitch, layout.heads_pitch].map(|n| n as u32);
+        params::Attention {
+            n_head,
+            n_kv_head,
+            first_kv_head: 0,
+            kv_heads: n_kv_head,
+            q_pitch,
+            out_pitch,
+            tokens,
+            position,
+            capacity,
+            window: shape.window.unwrap_or(0) as u32,
+            span: 0,
+            splits: 1,
+            scale: shape.scale,
+            softcap: shape.softcap.unwrap_or(0.0),
+            row,
+        }
+    }
+
+    /// Records `rows` of a cache's in groups of queries.
+    fn record_groups(&self, segment: &mut Segment, of: &CacheRows<'_>, rows: Range<usize>) {
+        let (shape, params) = (&self.layout.shape, self.score_params(of, &rows));
+        let groups = params.tokens.div_ceil(limits::ATTENTION_QUERIES);
+        // Behind the latent nothing of a head's output is read.
+        let wanted = shape.latent.as_ref().map_or(shape.value_dim, |latent| latent.rank);
+        let parts = (wanted as u32).div_ceil(limits::ATTENTION_OUT);
+        for page in of.pages {
+            let params = page.params(params);
+            let heads = params.n_head / params.n_kv_head.max(1) * params.kv_heads;
+            segment.recorder().dispatch(&page.ops.prompt, &params, [heads, groups, parts]);
+        }
+    }
+
+    /// Records `rows` of a cache's, a few, each with the keys that it sees divided among workgroups.
+    fn record_alone(&self, segment: &mut Segment, gpu: &Gpu, of: &CacheRows<'_>, rows: Range<usize>) {
+        let (layout, mut params) = (&self.layout, self.score_params(of, &rows));
+        let recorder = segment.recorder();
+        let workgroups = layout.workgroups.min(gpu.caps().max_groups);
+        let grid = DecodeGrid::new(&params, layout.decode_heads, workgroups);
+        (params.span, params.splits) = (grid.span, grid.splits);
+        for page in of.pages {
+            let decode = if grid.splits == 1 { &page.ops.decode } else { &page.ops.decode_split };
+            let params = page.params(params);
+            recorder.dispatch(decode, &params, grid.of_heads(&params, layout.decode_heads).workgroups().into());
+        }
+        if grid.splits > 1 {
+            let params::Attention { n_head, out_pitch, splits, row, .. } = params;
+            let merge = params::AttentionMerge { n_head, out_pitch, splits, row };
+            recorder.dispatch(&self.merge, &merge, [n_head, params.tokens, 1]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The pieces of all rows.
+    fn pieces(of: ScoreRows, most: u64) -> Vec<ScorePiece> {
+        let (mut pieces, mut start) = (Vec::new(), 0);
+        while start < of.rows {
+            let piece = of.piece(start, most);
+            start = piece.rows.end;
+            pieces.push(piece);
+        }
+        pieces
+    }
+
+    /// Heads of a model of 8 billion parameters.
+    const PER_KEY: u64 = 32 * 256;
+
+    #[test]
+    fn pieces_of_scores_fit_the_work_at_every_depth() {
+        let context = [0, 1000, 8 << 10, 64 << 10, 256 << 10];
+        for (position, window) in context.into_iter().flat_map(|at| [(at, usize::MAX), (at, 4096)]) {
+            for rows in [9, 31, 32, 33, 100, 256] {
+                let of = ScoreRows { rows, position, window, per_key: PER_KEY };
+                for most in [1 << 24, 1 << 28, 1 << 31, 1 << 34, 1 << 38] {
+                    let pieces = pieces(of, most);
+                    let mut end = 0;
+                    for piece in &pieces {
+                        assert_eq!(piece.rows.start, end, "{of:?} {most}: {pieces:?}");
+                        end = piece.rows.end;
+                        // One row is the least there is.
+                        let fits = piece.work <= most + most / 2 || piece.rows.len() == 1;
+                        assert!(fits && !piece.rows.is_empty(), "{of:?} {most}: {pieces:?}");
+                        assert!(!piece.alone || piece.rows.len() <= FEW_TOKENS);
+                    }
+                    assert_eq!(end, rows);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn scores_are_one_piece_where_that_is_little_work() {
+        let of = ScoreRows { rows: 256, position: 8000, window: usize::MAX, per_key: PER_KEY };
+        let whole = |of: ScoreRows| (0..of.rows).step_by(QUERIES).map(|first| of.group_work(first)).sum::<u64>();
+        assert_eq!(pieces(of, whole(of)), [ScorePiece { rows: 0..256, work: whole(of), alone: false }]);
+        assert_eq!(pieces(of, whole(of) - 1).len(), 2);
+        // A group that is a third too much is computed as one; one of twice the work by rows.
+        let group = of.group_work(0);
+        assert_eq!(of.piece(0, group / 4 * 3), ScorePiece { rows: 0..32, work: group, alone: false });
+        let ScorePiece { rows, work, alone } = of.piece(0, group / 2);
+        assert!(alone && rows == (0..8) && (group / 5..=group / 4).contains(&work), "{rows:?} {work}");
+        assert_eq!(of.piece(0, group / 64).rows, 0..1);
+        assert_eq!(of.piece(255, 1).rows, 255..256);
+        // A window bounds the keys.
+        let near = ScoreRows { window: 100, ..of };
+        assert_eq!((near.keys(0, 1), near.keys(0, 32), of.keys(0, 32)), (100, 131, 8032));
+        assert_eq!(near.group_work(0), 32 * 131 * PER_KEY);
+    }
+}

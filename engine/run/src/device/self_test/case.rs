@@ -1,0 +1,268 @@
+//! One dispatch of a kernel with fixed inputs, and the results that the CPU has of them.
+
+use half::f16;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use thermocline_shaders::params::Params;
+
+use thermocline_base::error::{Error, Result};
+use thermocline_formats::{
+    format::{Bytes, Matrix},
+    quant::{TensorType, device_type, repack, sample::random_weights},
+};
+use thermocline_gpu::{Binding, Gpu, LargestError, Op, Purpose, ReadbackRing, Recorder, UploadRing, Usage, WeightType};
+
+/// Bytes of all inputs of a case together, and of all its results.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// Largest error of a result that sums few numbers of its own size, relative to a result above one.
+pub(super) const CLOSE: f64 = 2e-5;
+/// The same where the sum has more terms, or the CPU and the device take functions from different tables.
+pub(super) const NEAR: f64 = 2e-4;
+/// The same of a half.
+pub(super) const HALF: f64 = 2e-3;
+
+/// A dispatch and its expected results.
+pub(super) struct Case {
+    pub kernel: &'static str,
+    pub weights: Option<WeightType>,
+    workgroup: u32,
+    overrides: Vec<(&'static str, f64)>,
+    /// Contents in the order of the bindings.
+    buffers: Vec<Vec<u8>>,
+    expected: Vec<Expected>,
+    record: Dispatch,
+}
+
+/// Records the dispatch, with its parameters and workgroups.
+type Dispatch = Box<dyn Fn(&mut Recorder, &Op)>;
+
+/// Expected contents of a binding.
+struct Expected {
+    binding: usize,
+    /// Bytes before them.
+    offset: u64,
+    values: Values,
+    tolerance: f64,
+}
+
+enum Values {
+    Floats(Vec<f32>),
+    Halves(Vec<f32>),
+    Words(Vec<u32>),
+}
+
+impl Case {
+    pub fn new<P: Params>(kernel: &'static str, workgroup: u32, params: P, groups: [u32; 3]) -> Self {
+        let record = Box::new(move |recorder: &mut Recorder, op: &Op| recorder.dispatch(op, &params, groups));
+        let (overrides, buffers, expected) = (Vec::new(), Vec::new(), Vec::new());
+        Case { kernel, weights: None, workgroup, overrides, buffers, expected, record }
+    }
+
+    /// With an override.
+    pub fn set(mut self, name: &'static str, value: impl Into<f64>) -> Self {
+        self.overrides.push((name, value.into()));
+        self
+    }
+
+    /// With both streams of a matrix as its next bindings.
+    pub fn matrix(mut self, weights: &SampleWeights) -> Self {
+        self.weights = Some(weights.ty);
+        self.buffers.push(weights.main.clone());
+        // A binding is never empty.
+        self.buffers.push(if weights.aux.is_empty() { vec![0; 16] } else { weights.aux.clone() });
+        self
+    }
+
+    /// With floats as its next binding.
+    pub fn floats(mut self, values: &[f32]) -> Self {
+        self.buffers.push(bytemuck::cast_slice(values).to_vec());
+        self
+    }
+
+    /// With whole numbers as its next binding.
+    pub fn words(mut self, values: &[u32]) -> Self {
+        self.buffers.push(bytemuck::cast_slice(values).to_vec());
+        self
+    }
+
+    /// With halves as its next binding.
+    pub fn halves(mut self, values: &[f32]) -> Self {
+        let halves: Vec<f16> = values.iter().map(|value| f16::from_f32(*value)).collect();
+        self.buffers.push(bytemuck::cast_slice(&halves).to_vec());
+        self
+    }
+
+    fn expect(mut self, values: Values, tolerance: f64) -> Self {
+        let binding = self.buffers.len().saturating_sub(1);
+        self.expected.push(Expected { binding, offset: 0, values, tolerance });
+        self
+    }
+
+    /// The last binding holds these floats afterwards.
+    pub fn becomes(self, values: &[f32], tolerance: f64) -> Self {
+        self.expect(Values::Floats(values.to_vec()), tolerance)
+    }
+
+    /// The last binding holds these halves afterwards.
+    pub fn becomes_halves(self, values: &[f32]) -> Self {
+        self.expect(Values::Halves(values.to_vec()), HALF)
+    }
+
+    /// The last binding holds these whole numbers afterwards.
+    pub fn becomes_words(self, values: &[u32]) -> Self {
+        self.expect(Values::Words(values.to_vec()), 0.0)
+    }
+
+    /// The last binding holds these words afterwards, of which some are floats whose last bits are the driver's choice.
+    pub fn becomes_near_words(self, values: &[u32]) -> Self {
+        self.expect(Values::Words(values.to_vec()), 4.0)
+    }
+
+    /// The last binding holds these whole numbers afterwards, behind words that are the driver's choice.
+    pub fn becomes_words_behind(self, words: u64, values: &[u32]) -> Self {
+        let mut case = self.becomes_words(values);
+        case.expected.iter_mut().rev().take(1).for_each(|expected| expected.offset = 4 * words);
+        case
+    }
+
+    /// Largest error of the results.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] if the kernel does not compile or the device is lost, [`Error::Memory`] if the case does not fit the budget.
+    pub fn run(&self, bench: &mut TestBench) -> Result<LargestError> {
+        let TestBench { gpu, upload, read } = bench;
+        let pipeline = gpu.pipelines().get(self.kernel, self.weights, self.workgroup, &self.overrides)?;
+        let buffers = self
+            .buffers
+            .iter()
+            .map(|contents| gpu.arena().buffer(Purpose::Scratch, "self-test", contents.len() as u64, Usage::Storage));
+        let buffers = buffers.collect::<Result<Vec<_>>>()?;
+        let bindings: Vec<Binding> = buffers.iter().map(Binding::from).collect();
+        let op = Op::new(gpu, &pipeline, &bindings)?;
+        let mut recorder = Recorder::new(gpu);
+        let pieces: Vec<_> = self.buffers.iter().zip(&buffers).map(|(from, to)| (&from[..], to, 0)).collect();
+        upload.record(&mut recorder, &pieces)?;
+        (self.record)(&mut recorder, &op);
+        let results = self.expected.iter().map(|it| (&buffers[it.binding], it.offset, it.values.bytes()));
+        let results: Vec<_> = results.collect();
+        let submitted = || upload.submitted();
+        read.read(recorder, &results, submitted, |read| self.difference(read))
+    }
+
+    /// Largest error of `results`, the expected bindings one after the other.
+    fn difference(&self, mut results: &[u8]) -> LargestError {
+        let mut worst = LargestError { largest: 0.0, tolerance: CLOSE };
+        for expected in &self.expected {
+            let (got, rest) = results.split_at(results.len().min(expected.values.bytes() as usize));
+            results = rest;
+            worst = worst.or_worse(LargestError { largest: expected.values.error(got), tolerance: expected.tolerance });
+        }
+        worst
+    }
+}
+
+impl Values {
+    fn bytes(&self) -> u64 {
+        let bytes = match self {
+            Values::Floats(values) => values.len() * 4,
+            Values::Halves(values) => values.len() * 2,
+            Values::Words(values) => values.len() * 4,
+        };
+        bytes.next_multiple_of(4) as u64
+    }
+
+    /// Largest error of `got`.
+    fn error(&self, got: &[u8]) -> f64 {
+        let of_floats = |expected: &[f32], got: Vec<f32>| {
+            let errors = expected.iter().zip(got).map(|(expected, got)| {
+                let error = (f64::from(got) - f64::from(*expected)).abs() / (1.0 + f64::from(expected.abs()));
+                if error.is_nan() { f64::INFINITY } else { error }
+            });
+            errors.fold(0.0, f64::max)
+        };
+        match self {
+            Values::Floats(expected) => of_floats(expected, bytemuck::pod_collect_to_vec(got)),
+            Values::Halves(expected) => {
+                let halves: Vec<f16> = bytemuck::pod_collect_to_vec(got);
+                of_floats(expected, halves.iter().map(|half| half.to_f32()).collect())
+            }
+            Values::Words(expected) => {
+                let got: Vec<u32> = bytemuck::pod_collect_to_vec(got);
+                expected.iter().zip(got).map(|(expected, got)| f64::from(expected.abs_diff(got))).fold(0.0, f64::max)
+            }
+        }
+    }
+}
+
+/// A device under test, and the buffers that carry cases to it and back.
+pub(super) struct TestBench {
+    pub gpu: Gpu,
+    upload: UploadRing,
+    read: ReadbackRing,
+}
+
+impl TestBench {
+    pub fn new(gpu: Gpu) -> Result<Self> {
+        let (upload, read) = (UploadRing::new(&gpu, 1, MOST_BYTES)?, ReadbackRing::new(&gpu, 1, MOST_BYTES)?);
+        Ok(TestBench { gpu, upload, read })
+    }
+}
+
+/// A small matrix of random codes, as it lies in a device's memory and decoded.
+pub(super) struct SampleWeights {
+    pub ty: WeightType,
+    main: Vec<u8>,
+    aux: Vec<u8>,
+    /// `[rows, cols]`
+    values: Vec<f32>,
+    pub cols: usize,
+}
+
+impl SampleWeights {
+    /// `[rows, cols]` of file type `ty`; `cols` is a multiple of every block.
+    pub fn new(ty: TensorType, rows: usize, cols: usize, seed: u64) -> Result<Self> {
+        let bytes = random_weights(ty, rows * cols, &mut ChaCha8Rng::seed_from_u64(seed));
+        let file = Matrix::new(ty, rows, cols, Bytes::new(bytes));
+        let file = file.ok_or_else(|| Error::invalid("columns of a sample", format!("whole blocks of {ty}"), cols))?;
+        let device = device_type(ty);
+        let (main_row, aux_row) = (device.main_len(cols) * 16, device.aux_len(cols) * 4);
+        let (mut main, mut aux) = (vec![0; rows * main_row], vec![0; rows * aux_row]);
+        let mut values = vec![0.0; rows * cols];
+        for (row, values) in values.chunks_exact_mut(cols).enumerate() {
+            let to = (&mut main[row * main_row..][..main_row], &mut aux[row * aux_row..][..aux_row]);
+            repack(ty, file.row(row), file.factor(), to.0, to.1)?;
+            file.dequantise_row(row, values);
+        }
+        Ok(SampleWeights { ty: device, main, aux, values, cols })
+    }
+
+    /// A decoded row.
+    pub fn row(&self, row: usize) -> &[f32] {
+        &self.values[row * self.cols..][..self.cols]
+    }
+
+    /// Product of a row and `x`.
+    pub fn product(&self, row: usize, x: &[f32]) -> f32 {
+        let products = self.row(row).iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x));
+        products.sum::<f64>() as f32
+    }
+}
+
+/// Random numbers from -1 to 1.
+pub(super) fn noise(len: usize, seed: u64) -> Vec<f32> {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    (0..len).map(|_| random.random_range(-1.0..1.0)).collect()
+}
+
+/// The first `cols` of each of the rows that are `pitch` long.
+pub(super) fn unpadded(rows: &[f32], pitch: usize, cols: usize) -> Vec<f32> {
+    rows.chunks_exact(pitch).flat_map(|row| &row[..cols]).copied().collect()
+}
+
+/// `rows` with the first `cols` of each of its rows, `pitch` long, in place of those of `values`.
+pub(super) fn padded(mut rows: Vec<f32>, pitch: usize, values: &[f32], cols: usize) -> Vec<f32> {
+    let each = rows.chunks_exact_mut(pitch).zip(values.chunks_exact(cols));
+    each.for_each(|(row, values)| row[..cols].copy_from_slice(values));
+    rows
+}

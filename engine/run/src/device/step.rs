@@ -1,0 +1,232 @@
+//! A step of a layer on a device: how it is prepared when its layer comes, and recorded in a pass. A part has an arm in each.
+
+use std::{ops::Range, sync::Arc};
+
+use smallvec::SmallVec;
+
+use super::{
+    GpuKv, GpuState, Segment,
+    altup::AltupOps,
+    attention::{AttentionOps, CacheRows},
+    elementwise::Elementwise,
+    ffn::{DenseFfn, FfnBuffers, FfnShape},
+    layer::GpuLayer,
+    loader::GpuLoader,
+    norm::{NormOp, NormWeights},
+    part_buffers::{PartBuffers, no_buffers},
+    per_layer::PerLayerOps,
+    recurrent::RecurrentOps,
+    registers::Registers,
+    state::StateOps,
+};
+use crate::runtime::Sequences;
+use thermocline_base::error::{Error, Result};
+use thermocline_gpu::{Gpu, WorkKind, work_of};
+use thermocline_model::{AltupStep, BoundOperation, BoundStep, FfnWeights, Register};
+
+/// The buffers that a layer's steps are prepared with.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LayerBuffers<'a> {
+    pub registers: &'a Registers,
+    pub parts: &'a PartBuffers,
+    /// All other layers: buffers of dense FFNs beside experts are shared where they fit.
+    pub others: &'a [GpuLayer],
+}
+
+/// The surroundings in which a step is recorded.
+#[derive(Debug)]
+pub(crate) struct StepContext<'a> {
+    pub gpu: &'a Gpu,
+    pub segment: &'a mut Segment,
+    pub registers: &'a Registers,
+    pub parts: &'a PartBuffers,
+    /// Number of the layer, and among those on the device.
+    pub layer: usize,
+    pub at: usize,
+    /// Tokens of the chunk.
+    pub tokens: usize,
+    /// True if `Residual += Out` is still to be done.
+    pub due: &'a mut bool,
+}
+
+/// A step in its prepared form, bound to its registers.
+#[derive(Debug)]
+pub(crate) enum GpuStep {
+    Norm {
+        op: NormOp,
+        /// True if it reads or writes the residual stream or `Out`.
+        touches_stream: bool,
+    },
+    Attention(Box<AttentionOps>),
+    Recurrent(Box<RecurrentOps>),
+    /// The router or the FFN, which may be here in part ([`DeviceFfn`](super::device_ffn::DeviceFfn)).
+    Ffn,
+    DenseFfn(Box<DenseFfn>),
+    Add(Elementwise),
+    AddOut,
+    PerLayerInput(Box<PerLayerOps>),
+    Altup {
+        step: AltupStep,
+        /// Those of all such steps of the layer.
+        ops: Arc<AltupOps>,
+    },
+    Scale(f32),
+}
+
+impl GpuStep {
+    /// Uploads the weights of a step and prepares it. `before` are the steps before it in its layer.
+    pub fn new(
+        loader: &mut GpuLoader<'_, '_>,
+        buffers: LayerBuffers<'_>,
+        step: &BoundStep<'_>,
+        before: &[GpuStep],
+    ) -> Result<Self> {
+        let LayerBuffers { registers, parts, .. } = buffers;
+        let out = registers.rows(Register::Out);
+        Ok(match step.operation {
+            BoundOperation::Norm { norm, from, into, .. } => {
+                let norm = NormWeights::new(loader, norm)?;
+                let adds = from == Register::Residual && !matches!(into, Register::Out | Register::Residual);
+                let delta = adds.then(|| registers.get(Register::Out));
+                let op = NormOp::new(loader, &norm, registers.get(from), delta, registers.get(into))?;
+                let touches_stream = [from, into].iter().any(|it| matches!(it, Register::Residual | Register::Out));
+                GpuStep::Norm { op, touches_stream }
+            }
+            BoundOperation::Attention(attention) => {
+                GpuStep::Attention(Box::new(AttentionOps::new(loader, &parts.attention, attention, registers)?))
+            }
+            BoundOperation::Recurrent(recurrent) => {
+                GpuStep::Recurrent(Box::new(RecurrentOps::new(loader, &parts.recurrent, recurrent, registers)?))
+            }
+            BoundOperation::Route { .. } | BoundOperation::Ffn(_) => GpuStep::Ffn,
+            BoundOperation::DenseFfn { weights, from } => {
+                GpuStep::DenseFfn(Box::new(buffers.dense_ffn(loader, weights, from)?))
+            }
+            BoundOperation::Add { from, into } => {
+                let of = [registers.get(into), registers.get(from)];
+                GpuStep::Add(Elementwise::new(loader.gpu, "add", &[], &of, registers.d_model, registers.pitch)?)
+            }
+            BoundOperation::AddOut => GpuStep::AddOut,
+            BoundOperation::PerLayerInput(weights) => {
+                let buffers = parts.per_layer.as_ref().ok_or_else(no_buffers)?;
+                let ops = PerLayerOps::new(loader, buffers, weights, registers.get(Register::Residual), out)?;
+                GpuStep::PerLayerInput(Box::new(ops))
+            }
+            BoundOperation::Altup { step, weights } => {
+                let known = before.iter().find_map(|step| match step {
+                    GpuStep::Altup { ops, .. } => Some(Arc::clone(ops)),
+                    _ => None,
+                });
+                let new = || {
+                    AltupOps::new(loader, parts.altup.as_ref().ok_or_else(no_buffers)?, weights, registers)
+                        .map(Arc::new)
+                };
+                GpuStep::Altup { step, ops: known.map_or_else(new, Ok)? }
+            }
+            BoundOperation::Scale(factor) => GpuStep::Scale(factor),
+        })
+    }
+
+    /// True if an addition to the residual stream that was put off has to come first. Other steps do not touch the stream, or add on the
+    /// way.
+    pub fn waits_for_sum(&self) -> bool {
+        match self {
+            GpuStep::Norm { op, touches_stream } => *touches_stream && !op.adds(),
+            GpuStep::Scale(_) => false,
+            _ => true,
+        }
+    }
+
+    /// Records it. Of a router or an FFN only the input is readied; what reads it is not the layer's.
+    pub fn record(&self, context: StepContext<'_>, sequences: &mut Sequences<'_>) -> Result<()> {
+        let StepContext { gpu, segment, registers, parts, layer, at, tokens, due } = context;
+        let kind = WorkKind::of(tokens);
+        match self {
+            GpuStep::Norm { op, .. } => {
+                op.record(segment.recorder(), tokens, *due);
+                *due &= !op.adds();
+                return Ok(());
+            }
+            GpuStep::Attention(ops) => {
+                let mut caches: SmallVec<[CacheRows<'_>; 1]> = SmallVec::new();
+                for (rows, kv) in sequences.iter_mut() {
+                    let kv = &*kv;
+                    let cache = kv.rows_off_host(layer).ok_or_else(|| not_here("KV cache", layer))?;
+                    let cache = cache.of::<GpuKv>()?;
+                    caches.push(CacheRows { rows, pages: cache.pages(), position: kv.len(), capacity: cache.room() });
+                }
+                ops.record(segment, gpu, &parts.attention, &caches, tokens)?;
+            }
+            GpuStep::Recurrent(ops) => {
+                let mut states: SmallVec<[(Range<usize>, &StateOps); 1]> = SmallVec::new();
+                for (rows, kv) in sequences.iter_mut() {
+                    let state = kv.advance_state_off_host(layer).ok_or_else(|| not_here("recurrent state", layer))?;
+                    states.push((rows, state.of::<GpuState>()?.ops()));
+                }
+                segment.expect(kind, work_of(ops.work(), tokens))?;
+                ops.record(segment.recorder(), &states, tokens);
+            }
+            GpuStep::Ffn => return Ok(()),
+            GpuStep::DenseFfn(ffn) => {
+                segment.expect(kind, work_of(ffn.work(), tokens))?;
+                ffn.record(segment.recorder(), tokens, None);
+            }
+            GpuStep::Add(sum) => {
+                sum.record(segment.recorder(), tokens);
+                return Ok(());
+            }
+            // Put off until a step reads the stream: usually the next norm, which adds on the way.
+            GpuStep::AddOut => {
+                *due = true;
+                return Ok(());
+            }
+            GpuStep::PerLayerInput(ops) => {
+                segment.expect(kind, work_of(ops.work(), tokens))?;
+                ops.record(gpu, segment.recorder(), tokens, at);
+            }
+            GpuStep::Altup { step, ops } => {
+                // Counted once per layer.
+                if *step == AltupStep::Laurel {
+                    segment.expect(kind, work_of(ops.work(), tokens))?;
+                }
+                ops.record(segment.recorder(), *step, tokens);
+            }
+            GpuStep::Scale(factor) => {
+                let add = std::mem::take(due);
+                registers.record_scale(gpu, segment.recorder(), tokens, add, *factor);
+                return Ok(());
+            }
+        }
+        segment.worked()
+    }
+
+    /// Multiply-adds of a token in the step's matrices, of those that are submitted together.
+    pub fn work(&self) -> u64 {
+        match self {
+            GpuStep::Attention(ops) => ops.work(),
+            GpuStep::Recurrent(ops) => ops.work(),
+            GpuStep::DenseFfn(ffn) => ffn.work(),
+            GpuStep::PerLayerInput(ops) => ops.work(),
+            GpuStep::Altup { ops, .. } => ops.work(),
+            GpuStep::Norm { .. } | GpuStep::Ffn | GpuStep::Add(_) | GpuStep::AddOut | GpuStep::Scale(_) => 0,
+        }
+    }
+}
+
+impl LayerBuffers<'_> {
+    fn dense_ffn(&self, loader: &mut GpuLoader<'_, '_>, weights: &FfnWeights, from: Register) -> Result<DenseFfn> {
+        let shape = FfnShape::of(weights);
+        let other = self.others.iter().filter_map(GpuLayer::dense).find(|dense| dense.buffers.fits(shape));
+        let buffers = match other {
+            Some(other) => other.buffers.clone(),
+            None => FfnBuffers::new(loader, loader.chunk, shape)?,
+        };
+        let (from, out) = (self.registers.get(from), self.registers.rows(Register::Out));
+        DenseFfn::new(loader, other, &buffers, weights, from, out)
+    }
+}
+
+/// The error of a cache whose part for `layer` is elsewhere.
+fn not_here(what: &'static str, layer: usize) -> Error {
+    Error::invalid(what, format!("one on the device with a layer {layer}"), "another")
+}

@@ -1,0 +1,215 @@
+//! The CPU's side of a hybrid processor: whole layers that are not on the device, and the cold part of the FFNs of those that are.
+
+use std::time::Instant;
+
+use bytemuck::Pod;
+use thermocline_shaders::limits::NO_NEURON;
+
+use super::deferred_firing::DeferredFiring;
+use crate::{
+    device::{
+        firing_log::{ColdWork, FiringEntry},
+        registers::{Registers, unpad},
+    },
+    runtime::{
+        ChosenExperts, CpuFfn, CpuProcessor, FfnBlock, FfnTask, LayerInputs, Pass, PredictionSource, TokenInputs,
+    },
+};
+use thermocline_base::error::Result;
+use thermocline_cpu::Cpu;
+use thermocline_model::{BoundFfn, FfnWeights, mask};
+
+/// The CPU, and the neurons it has to compute of the device's layers.
+#[derive(Debug)]
+pub(crate) struct ColdSide {
+    pub cpu: CpuProcessor,
+    /// Computes cold neurons, beside the CPU's own layers.
+    ffn: CpuFfn,
+    /// Per layer its cold neurons, ascending, where neurons are resident one by one.
+    pub neurons: Vec<Vec<u32>>,
+    handed_over: HandedOver,
+}
+
+/// The part of a layer's FFN that the CPU computes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum ColdPart<'a> {
+    /// The neurons that are not resident.
+    Neurons {
+        /// The layer's.
+        ffn: &'a FfnWeights,
+        /// True if those that the predictor rules out are left out.
+        predicted: bool,
+    },
+    /// The chosen experts that are not in this mask of the resident ones.
+    Experts(&'a [u32]),
+    /// All of it.
+    Whole,
+}
+
+/// The input of an FFN's cold part.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ColdInput<'a> {
+    /// `[tokens, d_model]`
+    pub x: &'a [f32],
+    /// True if the neurons that fire are wanted.
+    pub observed: bool,
+}
+
+/// Data that a device has handed over behind an FFN's input, by [`ColdPart`].
+#[derive(Debug, Default)]
+struct HandedOver {
+    /// Of neurons: the predictor's mask, empty if it was not computed.
+    predicted: Vec<u32>,
+    /// Of experts: those of the pairs and their router weights, `[tokens, used]`.
+    ids: Vec<u32>,
+    router_weights: Vec<f32>,
+    /// Of the whole: the residual stream, `[tokens, d_model]`.
+    residual: Vec<f32>,
+}
+
+impl ColdSide {
+    /// Nothing of `n_layer` layers is cold yet.
+    pub fn new(cpu: Cpu, n_layer: usize) -> Self {
+        ColdSide {
+            cpu: CpuProcessor::new(cpu),
+            ffn: CpuFfn::default(),
+            neurons: vec![Vec::new(); n_layer],
+            handed_over: HandedOver::default(),
+        }
+    }
+
+    /// Takes over `bytes` that the device has handed over for `part` behind the FFN's input.
+    pub fn receive(&mut self, part: ColdPart<'_>, bytes: &[u8], registers: &Registers) {
+        let HandedOver { predicted, ids, router_weights, residual } = &mut self.handed_over;
+        match part {
+            ColdPart::Neurons { .. } => copy(bytes, predicted),
+            ColdPart::Experts(_) => {
+                let (chosen, weights) = bytes.split_at(bytes.len() / 2);
+                copy(chosen, ids);
+                copy(weights, router_weights);
+            }
+            ColdPart::Whole => unpad(bytes, registers.row_bytes() as usize, registers.d_model, residual),
+        }
+    }
+
+    /// Computes `part` of an FFN's output, `[tokens, d_model]`, without its bias unless it is the whole. Returns its work, and
+    /// the masks that an observer wants.
+    pub fn compute(
+        &mut self,
+        pass: &mut Pass<'_>,
+        ffn: &BoundFfn<'_>,
+        part: ColdPart<'_>,
+        input: ColdInput<'_>,
+        out: &mut [f32],
+    ) -> Result<FiringEntry> {
+        match part {
+            ColdPart::Neurons { ffn: weights, predicted } => {
+                self.compute_neurons(pass, ffn, weights, predicted, input, out)
+            }
+            ColdPart::Experts(resident) => self.compute_experts(pass, ffn, resident, input, out),
+            ColdPart::Whole => self.compute_whole(pass, ffn, input, out),
+        }
+    }
+
+    fn compute_neurons(
+        &mut self,
+        pass: &mut Pass<'_>,
+        ffn: &BoundFfn<'_>,
+        weights: &FfnWeights,
+        predicted: bool,
+        ColdInput { x, observed }: ColdInput<'_>,
+        out: &mut [f32],
+    ) -> Result<FiringEntry> {
+        let started = Instant::now();
+        let (layer, tokens) = (ffn.layer, pass.tokens.len());
+        let mask = Some(&self.handed_over.predicted[..]).filter(|mask| !mask.is_empty());
+        let task = FfnTask {
+            blocks: &[FfnBlock { neurons: Some(&self.neurons[layer]), ..FfnBlock::whole(weights) }],
+            activation: pass.model.config.activation,
+            sparsity: pass.sparsity,
+            prediction: mask.filter(|_| predicted).map(PredictionSource::Mask),
+            recall_check: false,
+            activation_threshold: ffn.activation_threshold,
+            x,
+            tokens,
+            observed,
+            separate: false,
+        };
+        let work = self.ffn.partial(self.cpu.cpu(), &task, out)?;
+        let mut fired = Vec::new();
+        if observed {
+            fired.resize(tokens * mask::words(weights.up.weight.rows()), 0);
+            self.ffn.fired(0, &mut fired);
+        }
+        let mut strength = Vec::new();
+        if observed && tokens == 1 && pass.probe.wants_device_strength() {
+            strength.resize(weights.up.weight.rows(), 0.0);
+            self.ffn.strength(0).spread(&mut strength);
+        }
+        let (bytes, scattered) = (work.bytes(), work.scattered);
+        let cpu_ns = started.elapsed().as_nanos() as u64;
+        let work = ColdWork { any: work.active > 0, fired, strength, bytes, scattered, cpu_ns };
+        let predicted = mask.filter(|_| observed).map(<[u32]>::to_vec);
+        Ok(FiringEntry { work, predicted, ..FiringEntry::new(layer, tokens) })
+    }
+
+    /// The weighted sum of the chosen experts that are not `resident`.
+    fn compute_experts(
+        &mut self,
+        pass: &mut Pass<'_>,
+        ffn: &BoundFfn<'_>,
+        resident: &[u32],
+        ColdInput { x, observed }: ColdInput<'_>,
+        out: &mut [f32],
+    ) -> Result<FiringEntry> {
+        let (layer, tokens) = (ffn.layer, pass.tokens.len());
+        let HandedOver { ids, router_weights, .. } = &mut self.handed_over;
+        if pass.probe.wants_router() {
+            pass.probe.router(layer, &ids.iter().map(|id| *id as usize).collect::<Vec<_>>());
+        }
+        let is_resident = |id: &&mut u32| mask::contains(resident, **id as usize);
+        ids.iter_mut().filter(is_resident).for_each(|id| *id = NO_NEURON);
+        let mut entry = FiringEntry::new(layer, tokens);
+        if ids.iter().all(|id| *id == NO_NEURON) {
+            return Ok(entry);
+        }
+        let started = Instant::now();
+        let neurons = ffn.kind.neurons().count();
+        let mut fired = vec![0; if observed { tokens * mask::words(neurons) } else { 0 }];
+        let masks = observed.then_some(&mut fired[..]);
+        let chosen = ChosenExperts { ids, router_weights };
+        let work = self.cpu.experts_of(pass, ffn, TokenInputs { x, tokens }, chosen, out, masks)?;
+        let (bytes, scattered) = (work.bytes(), work.scattered);
+        let cpu_ns = started.elapsed().as_nanos() as u64;
+        entry.work = ColdWork { any: true, fired, bytes, scattered, cpu_ns, ..ColdWork::default() };
+        Ok(entry)
+    }
+
+    fn compute_whole(
+        &mut self,
+        pass: &mut Pass<'_>,
+        ffn: &BoundFfn<'_>,
+        ColdInput { x, observed }: ColdInput<'_>,
+        out: &mut [f32],
+    ) -> Result<FiringEntry> {
+        let inputs = LayerInputs {
+            x,
+            residual: ffn.keeps_residual.then_some(&self.handed_over.residual[..]),
+            tokens: pass.tokens.len(),
+        };
+        let work = ColdWork { any: true, ..ColdWork::default() };
+        let entry = FiringEntry { work, ..FiringEntry::new(ffn.layer, pass.tokens.len()) };
+        let Pass { model, tokens, separate, sparsity, correction, times, ref mut probe } = *pass;
+        let neurons = ffn.kind.neurons().count();
+        let mut deferred = DeferredFiring { probe: &mut **probe, observed, neurons, entry };
+        let mut pass = Pass { model, tokens, separate, sparsity, correction, times, probe: &mut deferred };
+        self.cpu.ffn_of(&mut pass, ffn, inputs, out)?;
+        Ok(deferred.entry)
+    }
+}
+
+/// Makes `to` the values in `bytes`.
+fn copy<T: Pod>(bytes: &[u8], to: &mut Vec<T>) {
+    to.resize(bytes.len() / size_of::<T>(), T::zeroed());
+    bytemuck::cast_slice_mut(to).copy_from_slice(bytes);
+}

@@ -1,0 +1,120 @@
+//! One step of a layer that is on the device: its FFN may be on both sides.
+
+use super::{
+    cold_side::{ColdPart, ColdSide},
+    split_layer::SplitLayer,
+};
+use crate::{
+    device::{
+        device_ffn::DeviceFfn,
+        device_model::DeviceModel,
+        expert_pass::ExpertPass,
+        neuron_pass::{NeuronPass, NeuronSelection, NeuronStream},
+        neuron_weights::NeuronWeights,
+        resident_neurons::ResidentNeurons,
+        resident_pass::NothingResident,
+        streaming_buffer::StreamingBuffer,
+    },
+    runtime::{Pass, Sequences},
+};
+use thermocline_base::error::Result;
+use thermocline_gpu::{WorkKind, work_of};
+use thermocline_model::{BoundFfn, BoundOperation, BoundStep, FfnKind, FfnWeights};
+
+impl DeviceModel {
+    /// Computes a step of a layer that is here, with `cold` for what is not resident of its FFN. `streams`: the layer's cold neurons are
+    /// to be streamed to the device, if they can be.
+    pub fn step(
+        &mut self,
+        pass: &mut Pass<'_>,
+        step: &BoundStep<'_>,
+        sequences: &mut Sequences<'_>,
+        cold: &mut ColdSide,
+        streams: bool,
+    ) -> Result<()> {
+        self.layers.step(step, sequences)?;
+        match step.operation {
+            BoundOperation::Norm { feeds_ffn: true, .. } => {
+                self.predict(pass, step.layer);
+                Ok(())
+            }
+            BoundOperation::Route { ffn, experts, from } => {
+                let tokens = pass.tokens.len();
+                if let DeviceFfn::Experts(resident) = &self.ffns[step.layer - self.layers.range().start] {
+                    resident.route(self.layers.segment.recorder(), tokens);
+                    return Ok(());
+                }
+                self.layers.read_register(from, 0..tokens)?;
+                cold.cpu.route_of(pass, &ffn, experts, self.layers.residual())
+            }
+            BoundOperation::Ffn(ffn) => self.run_ffn(pass, &ffn, cold, streams),
+            _ => Ok(()),
+        }
+    }
+
+    /// `Out = ffn(from)`, whose input is ready, with `cold` for the part that is not resident. `streams`: the layer's cold neurons are to
+    /// be streamed to the device, if they can be.
+    fn run_ffn(&mut self, pass: &mut Pass<'_>, of: &BoundFfn<'_>, cold: &mut ColdSide, streams: bool) -> Result<()> {
+        let (layer, tokens) = (of.layer, pass.tokens.len());
+        let DeviceModel { layers, ffns, log, hand_over, streaming_buffer, .. } = self;
+        let ffn = &ffns[layer - layers.range().start];
+        let work = work_of(ffn.work(), tokens);
+        let mut split = SplitLayer { pass, ffn: *of, layers, hand_over, log, cold, work };
+        match (ffn, of.kind) {
+            (DeviceFfn::Whole(whole), _) => {
+                split.expect()?;
+                whole.record(&mut split.layers.segment, split.pass, layer, split.log)?;
+            }
+            (DeviceFfn::Neurons(neurons), FfnKind::Dense(weights)) => {
+                split.run_neurons(neurons, weights, streaming_buffer.as_mut().filter(|_| streams && tokens > 1))?;
+            }
+            (DeviceFfn::Experts(experts), FfnKind::Experts(_)) => {
+                experts.route_late(split.layers.segment.recorder(), tokens);
+                let resident = ExpertPass::new(experts, split.pass);
+                if experts.slots.is_whole() {
+                    split.expect()?;
+                    resident.record_whole(&mut split.layers.segment, split.pass, layer, split.log)?;
+                } else {
+                    split.run(resident, ColdPart::Experts(experts.slots.resident()))?;
+                }
+            }
+            _ => split.run(NothingResident { tokens }, ColdPart::Whole)?,
+        }
+        self.layers.segment.worked()
+    }
+}
+
+impl SplitLayer<'_, '_> {
+    /// Announces the work of an FFN that is all resident.
+    fn expect(&mut self) -> Result<()> {
+        self.layers.segment.expect(WorkKind::of(self.pass.tokens.len()), self.work)
+    }
+
+    /// `Out = ffn` of one whose neurons are resident one by one: cold ones pass through `buffer`, if they can, or are the CPU's.
+    fn run_neurons(
+        mut self,
+        neurons: &ResidentNeurons,
+        weights: &FfnWeights,
+        buffer: Option<&mut StreamingBuffer>,
+    ) -> Result<()> {
+        let (layer, tokens) = (self.ffn.layer, self.pass.tokens.len());
+        let resident = NeuronPass::new(neurons, self.pass, layer);
+        let selection = resident.selection;
+        if neurons.slots.is_whole() {
+            self.expect()?;
+            return resident.record_whole(&mut self.layers.segment, self.pass, self.log);
+        }
+        // An observer gets gate and up of all neurons only from the side that computes them all.
+        if self.pass.probe.wants_ffn_hidden() && selection == NeuronSelection::All {
+            return self.run(NothingResident { tokens }, ColdPart::Whole);
+        }
+        let Some((streamed, buffer)) = neurons.streamed.as_ref().zip(buffer) else {
+            let predicted = selection == NeuronSelection::Predicted;
+            return self.run(resident, ColdPart::Neurons { ffn: weights, predicted });
+        };
+        let weights = NeuronWeights::of_ffn(&self.pass.model.weights.layers[layer].ffn)?;
+        let stream = NeuronStream { buffer, streamed, weights, cold: &self.cold.neurons[layer] };
+        let observed = self.pass.probe.wants_firing();
+        resident.record_streamed(&mut self.layers.segment, self.log, stream, observed)
+    }
+}

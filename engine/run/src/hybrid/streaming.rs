@@ -1,0 +1,70 @@
+//! Streaming: for the chunks of a prompt, cold neurons of a split layer may pass through the
+//! [`StreamingBuffer`](crate::device::streaming_buffer::StreamingBuffer) piece by piece, and the device computes them too.
+
+use super::processor::HybridProcessor;
+use crate::{device::device_model::DeviceModel, placement::Streaming, runtime::Pass};
+use thermocline_base::error::{Error, Result};
+use thermocline_model::{Ffn, Model};
+
+impl HybridProcessor {
+    /// Streams the cold neurons of prompts to the device where `streaming` says so, through a buffer of at most `bytes`; without room
+    /// for the buffer, the CPU computes them. A planner is asked again whenever the resident parts have changed.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] if the device is lost.
+    pub fn stream(&mut self, model: &Model, streaming: Streaming, bytes: u64) -> Result<()> {
+        self.streaming_due = false;
+        self.streaming = streaming;
+        let Some(device) = &mut self.device else { return Ok(()) };
+        let most = device.layers.chunk;
+        let pays = model.weights.layers.iter().any(|layer| match &layer.ffn {
+            Ffn::Dense(ffn) => self.streaming.pays(ffn, 0, ffn.up.weight.rows(), most),
+            Ffn::Experts(_) | Ffn::None => false,
+        });
+        match device.fit_streaming_buffer(model, if pays { bytes } else { 0 }) {
+            Err(error @ Error::Memory { .. }) => {
+                tracing::info!(%error, "the CPU computes the cold neurons of prompts");
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    /// Asks the planner about streaming, once after the resident parts have changed.
+    pub(super) fn plan_streaming(&mut self, model: &Model) -> Result<()> {
+        if !std::mem::take(&mut self.streaming_due) {
+            return Ok(());
+        }
+        let budget = self.gpu.arena().budget();
+        let planned = self.planner.as_mut().map_or(Ok(None), |planner| planner.streaming(model, budget))?;
+        let (streaming, bytes) = planned.unwrap_or_else(|| (self.streaming.clone(), self.load.streaming_buffer));
+        self.stream(model, streaming, bytes)
+    }
+
+    /// True if the cold neurons of a layer are to be streamed to the device for this chunk.
+    pub(super) fn streams(&self, pass: &Pass<'_>, layer: usize) -> bool {
+        let cold = self.cold.neurons[layer].len();
+        match &pass.model.weights.layers[layer].ffn {
+            Ffn::Dense(ffn) if cold > 0 => {
+                self.streaming.pays(ffn, ffn.up.weight.rows().saturating_sub(cold), cold, pass.tokens.len())
+            }
+            _ => false,
+        }
+    }
+
+    /// Frees the streaming buffer; false if there was none.
+    pub(super) fn drop_streaming_buffer(&mut self) -> bool {
+        self.device.as_mut().is_some_and(DeviceModel::drop_streaming_buffer)
+    }
+
+    /// Runs `make`, and once more without the streaming buffer if there was no room.
+    pub(super) fn retry_without_streaming_buffer<R>(
+        &mut self,
+        mut make: impl FnMut(&mut Self) -> Result<R>,
+    ) -> Result<R> {
+        match make(self) {
+            Err(Error::Memory { .. }) if self.drop_streaming_buffer() => make(self),
+            done => done,
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! Computes models. [`runtime`] runs the forward pass on the CPU, [`device`] records it on a GPU, [`placement`] decides
+//! which neurons, layers and caches are in VRAM, and [`hybrid`] splits a layer between both processors.
+
+// They panic where nobody reads.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
+pub mod device;
+pub mod hybrid;
+pub mod placement;
+pub mod runtime;

@@ -1,0 +1,435 @@
+//! The speeds of a machine, which plans are priced with. Measured by `calibration`, kept as JSON.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+
+use thermocline_base::{
+    error::{Error, FileAction, Location, Result},
+    files::keep_json,
+};
+use thermocline_formats::quant::TensorType;
+
+/// Version of the files; raised when a measurement changes its meaning.
+const VERSION: u32 = 4;
+
+/// Speeds of the CPU, of one GPU, and of what lies between them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    version: u32,
+    /// The CPU with its memory.
+    pub cpu: CpuRates,
+    /// The GPU; `None`: the CPU is alone.
+    pub gpu: Option<GpuRates>,
+    /// True if the speeds are not measured, but published figures or those of a typical machine.
+    #[serde(default)]
+    pub assumed: bool,
+}
+
+/// Bytes per second of products with weights of one type, one token at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProductRate {
+    /// All rows, in order.
+    pub sequential: f64,
+    /// A few scattered rows.
+    pub scattered: f64,
+}
+
+/// Decoding rates by the name of the type that weights have in their file. Bytes are those of the processor's own encoding.
+pub type Rates = BTreeMap<String, ProductRate>;
+
+/// Rates of prompts by the name of the type that weights have in their file.
+pub type PromptRates = BTreeMap<String, f64>;
+
+/// Fractions of decoding rates that remain in bursts, from 0 to 1, by the name of the type that weights have in their file.
+pub type BurstFractions = BTreeMap<String, f64>;
+
+/// The clocks that a device computes with. A driver lowers them while a device waits, and does not raise them again for a short
+/// submission.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceClocks {
+    /// Those of work without waits.
+    Sustained,
+    /// Those of bursts: short submissions with waits between them.
+    Sunken,
+}
+
+impl DeviceClocks {
+    /// Those of a device that has just waited, or has not.
+    pub const fn after_wait(waited: bool) -> Self {
+        if waited { DeviceClocks::Sunken } else { DeviceClocks::Sustained }
+    }
+}
+
+/// Speeds of the CPU.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CpuRates {
+    /// Its name, as far as it is known.
+    pub name: String,
+    /// Instruction set of its kernels.
+    pub kernels: String,
+    /// Worker threads.
+    pub threads: usize,
+    /// Bytes per second of sequential reads of its memory.
+    pub memory: f64,
+    /// Seconds to start all workers and to wait for them.
+    pub join: f64,
+    /// Decoding rates by type of weights.
+    pub rates: Rates,
+    /// Multiply-adds per second of an FFN's products with many tokens, computed for some of its neurons.
+    pub prompts: PromptRates,
+}
+
+/// Speeds of a GPU.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GpuRates {
+    /// Its name.
+    pub adapter: String,
+    /// Driver with its version.
+    pub driver: String,
+    /// Bytes per second of a kernel that reads its memory.
+    pub memory: f64,
+    /// Seconds of a minimal dispatch that waits for the one before it.
+    pub dispatch: f64,
+    /// Seconds from a submission until small results have been read back.
+    pub hand_over: f64,
+    /// Bytes per second to the device.
+    pub upload: f64,
+    /// Bytes per second from the device.
+    pub download: f64,
+    /// Decoding rates by type of weights, of work without waits.
+    pub rates: Rates,
+    /// Fractions of these rates that remain in bursts: 1 on a card whose clocks do not sink.
+    pub bursts: BurstFractions,
+    /// Multiply-adds per second of products with many tokens.
+    pub prompts: PromptRates,
+    /// Bytes per second (in the file's encoding) of rows that are repacked and uploaded.
+    pub streams: PromptRates,
+    /// Rates while both processors work, where they share one memory; `None`: unchanged.
+    pub together: Option<SharedMemory>,
+    /// Limits that decide how much memory a model takes.
+    pub limits: Limits,
+}
+
+/// Fractions of the rates that remain while both processors read one memory.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SharedMemory {
+    /// Fraction of the CPU's rates.
+    pub cpu: f64,
+    /// Fraction of the GPU's rates.
+    pub gpu: f64,
+}
+
+/// Limits of an adapter, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limits {
+    /// Largest buffer.
+    pub max_buffer: u64,
+    /// Largest binding of a buffer.
+    pub max_binding: u64,
+    /// Alignment of bindings.
+    pub binding_alignment: u64,
+}
+
+impl CpuRates {
+    /// The rate of weights of `ty`.
+    pub fn rate(&self, ty: TensorType) -> ProductRate {
+        rate(&self.rates, ty, self.memory)
+    }
+}
+
+impl GpuRates {
+    /// The rate of weights of `ty`, of work without waits.
+    pub fn rate(&self, ty: TensorType) -> ProductRate {
+        rate(&self.rates, ty, self.memory)
+    }
+
+    /// The rate of weights of `ty` with these clocks.
+    pub fn rate_at(&self, clocks: DeviceClocks, ty: TensorType) -> ProductRate {
+        let ProductRate { sequential, scattered } = self.rate(ty);
+        match clocks {
+            DeviceClocks::Sustained => ProductRate { sequential, scattered },
+            DeviceClocks::Sunken => {
+                let remains = self.burst_fraction(ty);
+                ProductRate { sequential: sequential * remains, scattered: scattered * remains }
+            }
+        }
+    }
+
+    /// The fraction of the rate of weights of `ty` that remains in bursts; the least measured one if it was not measured.
+    fn burst_fraction(&self, ty: TensorType) -> f64 {
+        let least = || self.bursts.values().copied().fold(1.0, f64::min);
+        self.bursts.get(ty.name()).copied().unwrap_or_else(least)
+    }
+}
+
+/// `value` for every type of weights.
+pub(super) fn of_all_types<T: Copy>(value: T) -> BTreeMap<String, T> {
+    let weights = TensorType::ALL.into_iter().filter(|ty| ty.is_weight());
+    weights.map(|ty| (ty.name().to_owned(), value)).collect()
+}
+
+/// The rate of a type; that of the slowest measured type if it was not measured.
+fn rate(rates: &Rates, ty: TensorType, memory: f64) -> ProductRate {
+    rates.get(ty.name()).copied().unwrap_or_else(|| {
+        let slowest = rates.values().copied().reduce(|a, b| ProductRate {
+            sequential: a.sequential.min(b.sequential),
+            scattered: a.scattered.min(b.scattered),
+        });
+        slowest.unwrap_or(ProductRate { sequential: memory * 0.7, scattered: memory * 0.5 })
+    })
+}
+
+impl Machine {
+    /// A machine with these speeds, rounded to four digits: no measurement has more, and these survive being written and read.
+    pub fn new(mut cpu: CpuRates, mut gpu: Option<GpuRates>) -> Self {
+        let round = |figure: &mut f64| *figure = format!("{figure:.3e}").parse().unwrap_or(*figure);
+        let all = |rates: &mut Rates| {
+            rates.values_mut().flat_map(|rate| [&mut rate.sequential, &mut rate.scattered]).for_each(round);
+        };
+        [&mut cpu.memory, &mut cpu.join].into_iter().for_each(round);
+        cpu.prompts.values_mut().for_each(round);
+        all(&mut cpu.rates);
+        if let Some(gpu) = &mut gpu {
+            let figures = [&mut gpu.memory, &mut gpu.dispatch, &mut gpu.hand_over, &mut gpu.upload, &mut gpu.download];
+            figures.into_iter().for_each(round);
+            gpu.together.iter_mut().flat_map(|it| [&mut it.cpu, &mut it.gpu]).for_each(round);
+            let by_type = gpu.prompts.values_mut().chain(gpu.streams.values_mut()).chain(gpu.bursts.values_mut());
+            by_type.for_each(round);
+            all(&mut gpu.rates);
+        }
+        Machine { version: VERSION, cpu, gpu, assumed: false }
+    }
+
+    /// A typical desktop: two channels of DDR4, a graphics card of the middle class. For use where nothing can be measured.
+    pub fn typical() -> Self {
+        let rates = |memory: f64, scattered: f64| {
+            of_all_types(ProductRate { sequential: memory, scattered: memory * scattered })
+        };
+        Machine {
+            version: VERSION,
+            cpu: CpuRates {
+                name: "a desktop's".to_owned(),
+                kernels: "avx2".to_owned(),
+                threads: 8,
+                memory: 40e9,
+                join: 5e-6,
+                rates: rates(36e9, 0.7),
+                prompts: of_all_types(200e9),
+            },
+            gpu: Some(GpuRates {
+                adapter: "a card of the middle class".to_owned(),
+                driver: String::new(),
+                memory: 300e9,
+                dispatch: 3e-6,
+                hand_over: 60e-6,
+                upload: 10e9,
+                download: 10e9,
+                rates: rates(240e9, 0.8),
+                bursts: of_all_types(1.0),
+                prompts: of_all_types(3e12),
+                streams: of_all_types(5e9),
+                together: None,
+                limits: Self::typical_limits(),
+            }),
+            assumed: true,
+        }
+    }
+
+    /// Limits of a typical adapter, to plan with where there is none.
+    pub const fn typical_limits() -> Limits {
+        Limits { max_buffer: 1 << 32, max_binding: (1 << 31) - 4, binding_alignment: 256 }
+    }
+
+    /// True if all of `types` were measured, on every processor of the machine.
+    pub fn knows(&self, types: &[TensorType]) -> bool {
+        let rates = [Some(&self.cpu.rates), self.gpu.as_ref().map(|gpu| &gpu.rates)];
+        let gpu = self.gpu.iter().flat_map(|gpu| [&gpu.bursts, &gpu.prompts, &gpu.streams]);
+        let mut figures = gpu.chain([&self.cpu.prompts]);
+        rates.into_iter().flatten().all(|rates| types.iter().all(|ty| rates.contains_key(ty.name())))
+            && figures.all(|figures| types.iter().all(|ty| figures.contains_key(ty.name())))
+    }
+
+    /// Reads a file that [`Machine::store`] wrote.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if there is no such file, [`Error::Malformed`] if it is something else, of another version, or has
+    /// numbers that cannot be speeds.
+    pub fn load(path: &Path) -> Result<Self> {
+        let text = fs::read(path).map_err(|error| Error::io(FileAction::Read, path, error))?;
+        let refuse = |location, expected: &str, got: String| Error::malformed(path, location, expected, got);
+        let version = Location::Key("version".to_owned());
+        let value: serde_json::Value = serde_json::from_slice(&text)
+            .map_err(|error| refuse(Location::File, "the speeds of a machine, as JSON", error.to_string()))?;
+        match value.get("version").and_then(serde_json::Value::as_u64) {
+            Some(found) if found == u64::from(VERSION) => {}
+            found => {
+                let got = found.map_or_else(|| "none".to_owned(), |found| found.to_string());
+                return Err(refuse(version, &VERSION.to_string(), got));
+            }
+        }
+        let machine: Machine = serde_json::from_value(value)
+            .map_err(|error| refuse(Location::File, "the speeds of a machine", error.to_string()))?;
+        match machine.first_impossible() {
+            Some((key, got)) => Err(refuse(Location::Key(key), "a figure that a machine can have", got)),
+            None => Ok(machine),
+        }
+    }
+
+    /// Writes the speeds as JSON, whole or not at all.
+    ///
+    /// # Errors
+    /// As [`thermocline_base::files::write`].
+    pub fn store(&self, path: &Path) -> Result<()> {
+        keep_json(path, self)
+    }
+
+    /// The file in `folder` that keeps the speeds of these processors.
+    pub fn file(folder: &Path, cpu: &str, gpu: Option<(&str, &str)>) -> PathBuf {
+        let (adapter, driver) = gpu.unwrap_or_default();
+        let name = [cpu, adapter, driver].join("\n");
+        // FNV-1a: a short name, the same in every version of this program.
+        let hash = name
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+        folder.join(format!("machine-{hash:016x}.json"))
+    }
+
+    /// Key and value of the first number that no machine can have.
+    fn first_impossible(&self) -> Option<(String, String)> {
+        // From a floppy disk to a petabyte a second; from nothing to a minute.
+        let (speeds, times, fractions) = (&(1e3..=1e15), &(0.0..=60.0), &(0.01..=1.0));
+        let cpu = &self.cpu;
+        let mut figures = vec![("cpu.memory", cpu.memory, speeds), ("cpu.join", cpu.join, times)];
+        let (mut rates, mut others) = (vec![("cpu.rates", &cpu.rates)], vec![("cpu.prompts", &cpu.prompts, speeds)]);
+        if let Some(gpu) = &self.gpu {
+            figures.extend([
+                ("gpu.memory", gpu.memory, speeds),
+                ("gpu.dispatch", gpu.dispatch, times),
+                ("gpu.hand_over", gpu.hand_over, times),
+                ("gpu.upload", gpu.upload, speeds),
+                ("gpu.download", gpu.download, speeds),
+            ]);
+            let together = gpu.together.iter().flat_map(|it| [it.cpu, it.gpu]);
+            figures.extend(together.map(|part| ("gpu.together", part, fractions)));
+            rates.push(("gpu.rates", &gpu.rates));
+            others.push(("gpu.bursts", &gpu.bursts, fractions));
+            others.extend([("gpu.prompts", &gpu.prompts, speeds), ("gpu.streams", &gpu.streams, speeds)]);
+        }
+        let rates = rates.into_iter().flat_map(|(of, rates)| {
+            let both = rates.iter().flat_map(|(ty, rate)| [(ty, rate.sequential), (ty, rate.scattered)]);
+            both.map(move |(ty, figure)| (of, ty, figure, speeds))
+        });
+        let others = others
+            .into_iter()
+            .flat_map(|(of, figures, range)| figures.iter().map(move |(ty, figure)| (of, ty, *figure, range)));
+        let by_type = rates
+            .chain(others)
+            .map(|(of, ty, figure, range)| (format!("{of}.{ty}"), ty.parse::<TensorType>().is_ok(), figure, range));
+        let figures = figures.into_iter().map(|(key, figure, range)| (key.to_owned(), true, figure, range));
+        let wrong = figures.chain(by_type).find(|(_, known, figure, range)| !known || !range.contains(figure));
+        if let Some((key, known, figure, _)) = wrong {
+            return Some((key, if known { figure.to_string() } else { "an unknown type".to_owned() }));
+        }
+        let limits = self.gpu.as_ref()?.limits;
+        let possible =
+            limits.max_buffer.min(limits.max_binding) >= 1 << 16 && (1..=1 << 16).contains(&limits.binding_alignment);
+        (!possible).then(|| ("gpu.limits".to_owned(), format!("{limits:?}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stored_speeds_load_unchanged() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = Machine::file(&folder.path().join("deeper"), "cpu", Some(("card", "1.2")));
+        let mut machine = Machine::typical();
+        if let Some(gpu) = &mut machine.gpu {
+            gpu.together = Some(SharedMemory { cpu: 0.5, gpu: 0.75 });
+            gpu.bursts.insert("Q4_0".to_owned(), 0.334);
+        }
+        machine.store(&path).unwrap();
+        assert_eq!(Machine::load(&path).unwrap(), machine);
+        machine.gpu = None;
+        machine.store(&path).unwrap();
+        assert_eq!(Machine::load(&path).unwrap(), machine);
+        assert_ne!(path, Machine::file(&folder.path().join("deeper"), "cpu", Some(("card", "1.3"))));
+    }
+
+    #[test]
+    fn speeds_that_no_machine_can_have_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("machine.json");
+        assert!(matches!(Machine::load(&path), Err(Error::Io { .. })));
+        Machine::typical().store(&path).unwrap();
+        let good = fs::read_to_string(&path).unwrap();
+        for (from, to, key) in [
+            // Of a version that had measured no bursts.
+            ("\"version\": 4", "\"version\": 3", "version"),
+            ("\"version\": 4,", "", "version"),
+            ("40000000000.0", "0.0", "cpu.memory"),
+            ("40000000000.0", "1e400", "JSON"),
+            ("40000000000.0", "\"fast\"", "speeds"),
+            ("\"Q4_0\"", "\"Q4_9\"", "Q4_9"),
+            ("200000000000.0", "-1.0", "cpu.prompts"),
+            ("3000000000000.0", "0.0", "gpu.prompts"),
+            (": 1.0", ": 1.01", "gpu.bursts"),
+            (": 1.0", ": 0.0", "gpu.bursts"),
+            ("\"bursts\"", "\"burst\"", "burst"),
+            ("5000000000.0", "null", "speeds"),
+            ("\"hand_over\": ", "\"hand_over\": -", "gpu.hand_over"),
+            ("\"binding_alignment\": 256", "\"binding_alignment\": 0", "gpu.limits"),
+            ("\"threads\"", "\"treads\"", "treads"),
+            ("{", "", "JSON"),
+        ] {
+            assert!(good.contains(from), "{from} in {good}");
+            fs::write(&path, good.replacen(from, to, 1)).unwrap();
+            let error = Machine::load(&path).unwrap_err();
+            assert!(matches!(error, Error::Malformed { .. }) && error.to_string().contains(key), "{from}: {error}");
+        }
+    }
+
+    #[test]
+    fn rate_of_an_unmeasured_type_is_that_of_the_slowest() {
+        let mut machine = Machine::typical();
+        machine.cpu.rates.remove("Q4_0");
+        machine.cpu.rates.insert("Q6_K".to_owned(), ProductRate { sequential: 1e9, scattered: 5e8 });
+        assert_eq!(machine.cpu.rate(TensorType::Q4_0), ProductRate { sequential: 1e9, scattered: 5e8 });
+        assert!(!machine.knows(&[TensorType::F16, TensorType::Q4_0]) && machine.knows(&[TensorType::F16]));
+        machine.cpu.rates.clear();
+        assert!(machine.cpu.rate(TensorType::Q4_0).sequential < machine.cpu.memory);
+    }
+
+    #[test]
+    fn rates_in_bursts_are_the_fraction_that_remains() {
+        let mut machine = Machine::typical();
+        let gpu = machine.gpu.as_mut().unwrap();
+        gpu.bursts.insert("Q4_0".to_owned(), 0.5);
+        let both = |gpu: &GpuRates, ty| [DeviceClocks::Sustained, DeviceClocks::Sunken].map(|it| gpu.rate_at(it, ty));
+        let [sustained, sunken] = both(gpu, TensorType::Q4_0);
+        assert_eq!(sustained, gpu.rate(TensorType::Q4_0));
+        assert_eq!((sunken.sequential, sunken.scattered), (sustained.sequential / 2.0, sustained.scattered / 2.0));
+        let [sustained, sunken] = both(gpu, TensorType::F16);
+        assert_eq!(sunken, sustained, "its clocks do not matter");
+        gpu.bursts.remove("F16");
+        let [sustained, sunken] = both(gpu, TensorType::F16);
+        assert_eq!(sunken.sequential, sustained.sequential / 2.0, "as the type that loses most");
+        assert!(!machine.knows(&[TensorType::F16]) && machine.knows(&[TensorType::Q4_0]));
+        let gpu = machine.gpu.as_mut().unwrap();
+        gpu.bursts.clear();
+        assert_eq!(gpu.rate_at(DeviceClocks::Sunken, TensorType::F16), gpu.rate(TensorType::F16), "nothing is known");
+    }
+}

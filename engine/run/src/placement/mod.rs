@@ -1,0 +1,66 @@
+//! Parts of a model that are resident in VRAM, and what that costs and saves. Pure: sizes, frequencies and measured rates go in,
+//! plans come out; no processor and no device is named here.
+//!
+//! [`PlanInputs`] say how the model is used and how fast the [`Machine`] is. A [`CostProfile`] holds the bytes and reads of every
+//! part of the model, the time model prices a layer by how much of it is resident, and a [`Frontier`] finds the best [`Plan`]s for
+//! all budgets. A [`PlacementSolver`] holds these together: it is what an engine, `thermocline plan` and benchmarks ask.
+//! [`PlacementSolver::forecast`] says what a budget would give, [`TokenTime`] what the time of a plan's token goes to. A [`PublishedMachine`] stands for a PC that is not at hand.
+//!
+//! ```
+//! use thermocline_model::{LoadOptions, Model};
+//! use thermocline_run::{
+//!     device::{caps_of, device_bytes},
+//!     placement::{GpuUse, Machine, PlanInputs, PlacementSolver},
+//!     runtime::{KvType, Sparsity},
+//! };
+//!
+//! # fn main() -> thermocline_base::Result<()> {
+//! let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/models/llama-relu");
+//! let model = Model::open(path.as_ref(), &LoadOptions::default())?;
+//! let inputs = PlanInputs::new(Sparsity::Exact, 64, KvType::F16);
+//! let bytes = device_bytes(&caps_of(Machine::typical_limits()), &model, inputs.chunk, inputs.kv_type)?;
+//! let planner = PlacementSolver::new(&model, &bytes, inputs)?;
+//!
+//! let budget = planner.everything() * 3 / 4;
+//! let plan = planner.plan(budget, GpuUse::Always)?;
+//! assert!(plan.bytes.total() <= budget);
+//! assert_eq!(planner.on_cpu().bytes.total(), 0);
+//! # Ok(())
+//! # }
+//! ```
+
+mod cost_profile;
+mod device_bytes;
+mod forecast;
+mod frontier;
+mod inputs;
+mod machine;
+mod plan;
+mod powerinfer_split;
+mod published;
+mod resident_parts;
+mod solver;
+mod streaming;
+#[cfg(test)]
+mod tests;
+mod time_model;
+mod token_time;
+
+pub use cost_profile::{BLOCK, CostProfile, HeadCosts, LayerCosts, ReadBytes, SkippedRows};
+pub use device_bytes::{DeviceBytes, LayerBytes};
+pub use forecast::Forecast;
+pub use frontier::{Frontier, budget_for, solve, usable};
+pub use inputs::{GpuUse, PlanInputs};
+pub use machine::{
+    BurstFractions, CpuRates, DeviceClocks, GpuRates, Limits, Machine, ProductRate, PromptRates, Rates, SharedMemory,
+};
+pub use plan::{Assumption, Bottleneck, LayerPlan, Plan, PlanBytes, WORTHWHILE_EXPERTS};
+pub use powerinfer_split::{PowerInferSplit, SplitReport};
+pub use published::{MemorySizes, PublishedCpu, PublishedGpu, PublishedMachine};
+pub use resident_parts::{Granularity, Placement};
+pub use solver::PlacementSolver;
+pub use streaming::{StreamCost, Streaming, StreamingBufferSize};
+pub use time_model::LayerTime;
+pub use token_time::{TokenPart, TokenTime};
+
+pub use thermocline_model::Resident;

@@ -1,0 +1,213 @@
+//! A machine by its published figures: bandwidths, bus and cores from data sheets, for plans of machines that are not at hand. What our
+//! kernels reach of these figures was measured (CPU) or follows from compiled kernels (GPU); each efficiency says which.
+
+use serde::{Deserialize, Serialize};
+
+use super::machine::{CpuRates, GpuRates, Machine, ProductRate, SharedMemory, of_all_types};
+use thermocline_base::error::{Error, Result};
+
+/// Fraction of the RAM's published bandwidth that reads in order reach: two channels of DDR4 and DDR5 give about that to `bench`'s read
+/// test, and dense products read at 92 % of it (docs/benchmarks.md).
+const RAM_IN_ORDER: f64 = 0.85 * 0.92;
+/// The same of scattered rows, beside reads in order: 13 of 21 GB/s for rows of 2.3 KB, 15.6 for three adjacent rows.
+const RAM_SCATTERED: f64 = 0.65;
+/// Fraction of the VRAM's published bandwidth that products reach: between 6 and 66 % of a card's instructions are used at full
+/// bandwidth, so that the copy bandwidth is the limit, which is about 0.9 of the published one.
+const VRAM_IN_ORDER: f64 = 0.82;
+/// The same of scattered rows, beside reads in order.
+const VRAM_SCATTERED: f64 = 0.8;
+/// Fraction of a bus's published bandwidth, one way, that large copies reach.
+const BUS: f64 = 0.8;
+/// Seconds of a dispatch that waits for the one before it.
+const DISPATCH: f64 = 3e-6;
+/// Seconds of a hand-over on a discrete card: 60 to 150 us of a Vulkan driver.
+const HAND_OVER: f64 = 100e-6;
+/// Multiply-adds per second and core of products with many tokens, by instruction set: measured, 2 threads, Q4_0.
+const CPU_PROMPTS: [(&str, f64); 3] = [("avx512", 280e9), ("avx2", 90e9), ("neon", 60e9)];
+/// Fraction of a card's published half-precision arithmetic that prompts reach without matrix units.
+const GPU_PROMPTS: f64 = 0.25;
+
+/// Published figures of a machine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PublishedMachine {
+    /// Name on the command line.
+    pub name: String,
+    /// Its parts in a line.
+    pub about: String,
+    /// The CPU with its memory.
+    pub cpu: PublishedCpu,
+    /// The GPU, if there is one.
+    pub gpu: Option<PublishedGpu>,
+}
+
+/// Published figures of a CPU.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PublishedCpu {
+    /// Its name.
+    pub name: String,
+    /// Cores that compute: performance cores, where there are two kinds.
+    pub cores: usize,
+    /// Best instruction set of its kernels: `avx2`, `avx512` or `neon`.
+    pub kernels: String,
+    /// Bytes per second of its memory, 10^9.
+    pub memory_gb_s: f64,
+    /// Bytes of its memory, 2^30.
+    pub memory_gib: f64,
+    /// Origin of the figures.
+    pub source: String,
+}
+
+/// Published figures of a GPU.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PublishedGpu {
+    /// Its name.
+    pub name: String,
+    /// Bytes of its memory, 2^30; of a GPU that shares the CPU's, what it may take.
+    pub memory_gib: f64,
+    /// Bytes per second of its memory, 10^9.
+    pub memory_gb_s: f64,
+    /// Bytes per second of the bus, one way, 10^9.
+    pub bus_gb_s: f64,
+    /// Half-precision operations per second without matrix units, 10^12.
+    pub half_tflops: f64,
+    /// True if it shares the CPU's memory.
+    #[serde(default)]
+    pub unified: bool,
+    /// Origin of the figures.
+    pub source: String,
+}
+
+/// Sizes of a machine's memory, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemorySizes {
+    /// The CPU's memory.
+    pub ram: u64,
+    /// The GPU's memory; 0 without a GPU.
+    pub vram: u64,
+    /// True if `vram` is a part of `ram`.
+    pub unified: bool,
+}
+
+impl MemorySizes {
+    /// Bytes that are missing of the RAM that a plan needs: `in_ram` there, and `on_gpu` in GPU memory.
+    pub fn missing(&self, in_ram: u64, on_gpu: u64) -> u64 {
+        let shared = if self.unified { on_gpu } else { 0 };
+        in_ram.saturating_add(shared).saturating_sub(self.ram)
+    }
+}
+
+impl PublishedMachine {
+    /// The machine in `text`, a JSON object; `name` is what errors call it.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for another text, or figures that no machine has.
+    pub fn from_json(name: &str, text: &str) -> Result<Self> {
+        let refuse = |got: String| Error::invalid("published machine", format!("figures of {name}"), got);
+        let machine: PublishedMachine = serde_json::from_str(text).map_err(|error| refuse(error.to_string()))?;
+        let gpu = machine.gpu.iter().flat_map(|gpu| [gpu.memory_gib, gpu.memory_gb_s, gpu.bus_gb_s, gpu.half_tflops]);
+        let mut figures = gpu.chain([machine.cpu.memory_gb_s, machine.cpu.memory_gib]);
+        if let Some(wrong) = figures.find(|figure| !(0.1..1e5).contains(figure)) {
+            return Err(refuse(wrong.to_string()));
+        }
+        if !CPU_PROMPTS.iter().any(|(kernels, _)| *kernels == machine.cpu.kernels) || machine.cpu.cores == 0 {
+            return Err(refuse(format!("{} cores with {}", machine.cpu.cores, machine.cpu.kernels)));
+        }
+        Ok(machine)
+    }
+
+    /// Sizes of its memory.
+    pub fn memory(&self) -> MemorySizes {
+        let bytes = |gib: f64| (gib * f64::from(1 << 30)) as u64;
+        MemorySizes {
+            ram: bytes(self.cpu.memory_gib),
+            vram: self.gpu.as_ref().map_or(0, |gpu| bytes(gpu.memory_gib)),
+            unified: self.gpu.as_ref().is_some_and(|gpu| gpu.unified),
+        }
+    }
+
+    /// Speeds to plan with.
+    pub fn machine(&self) -> Machine {
+        let ram = self.cpu.memory_gb_s * 1e9 * RAM_IN_ORDER;
+        let known = CPU_PROMPTS.iter().find(|(kernels, _)| *kernels == self.cpu.kernels);
+        let prompts = self.cpu.cores as f64 * known.map_or(CPU_PROMPTS[1].1, |(_, each)| *each);
+        let cpu = CpuRates {
+            name: self.cpu.name.clone(),
+            kernels: self.cpu.kernels.clone(),
+            threads: self.cpu.cores,
+            memory: self.cpu.memory_gb_s * 1e9,
+            join: 5e-6,
+            rates: of_all_types(ProductRate { sequential: ram, scattered: ram * RAM_SCATTERED }),
+            prompts: of_all_types(prompts),
+        };
+        let gpu = self.gpu.as_ref().map(|gpu| {
+            let vram = gpu.memory_gb_s * 1e9 * VRAM_IN_ORDER;
+            let bus = gpu.bus_gb_s * 1e9 * BUS;
+            GpuRates {
+                adapter: gpu.name.clone(),
+                driver: String::new(),
+                memory: gpu.memory_gb_s * 1e9,
+                dispatch: DISPATCH,
+                hand_over: if gpu.unified { HAND_OVER / 2.0 } else { HAND_OVER },
+                upload: bus,
+                download: bus,
+                rates: of_all_types(ProductRate { sequential: vram, scattered: vram * VRAM_SCATTERED }),
+                // No data sheet says how far clocks sink between short submissions.
+                bursts: of_all_types(1.0),
+                // A multiply-add is two operations.
+                prompts: of_all_types(gpu.half_tflops * 1e12 / 2.0 * GPU_PROMPTS),
+                streams: of_all_types(bus.min(ram)),
+                // One memory: each has half of it while both read.
+                together: gpu.unified.then_some(SharedMemory { cpu: 0.5, gpu: 0.5 }),
+                limits: Machine::typical_limits(),
+            }
+        });
+        let mut machine = Machine::new(cpu, gpu);
+        machine.assumed = true;
+        machine
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thermocline_formats::quant::TensorType;
+
+    const TEXT: &str = r#"{"name": "a", "about": "b",
+        "cpu": {"name": "c", "cores": 8, "kernels": "avx2", "memory_gb_s": 50, "memory_gib": 64, "source": "s"},
+        "gpu": {"name": "g", "memory_gib": 24, "memory_gb_s": 1000, "bus_gb_s": 32, "half_tflops": 80, "source": "s"}}"#;
+
+    #[test]
+    fn unified_memory_is_one_budget() {
+        let gib = 1_u64 << 30;
+        let card = PublishedMachine::from_json("a", TEXT).unwrap().memory();
+        assert_eq!(card, MemorySizes { ram: 64 * gib, vram: 24 * gib, unified: false });
+        let one = MemorySizes { unified: true, ..card };
+        let missing = |sizes: MemorySizes, in_ram: u64, on_gpu: u64| sizes.missing(in_ram * gib, on_gpu * gib) / gib;
+        assert_eq!((missing(card, 50, 20), missing(card, 70, 20)), (0, 6));
+        assert_eq!((missing(one, 50, 20), missing(one, 40, 20)), (6, 0));
+    }
+
+    #[test]
+    fn published_figures_become_speeds_of_every_weight_type() {
+        let published = PublishedMachine::from_json("a", TEXT).unwrap();
+        let machine = published.machine();
+        assert_eq!(published.memory().vram, 24 << 30);
+        assert!(machine.assumed && machine.knows(&[TensorType::Q4_0, TensorType::MXFP4, TensorType::F16]));
+        let gpu = machine.gpu.unwrap();
+        assert!(gpu.rate(TensorType::Q4_K).sequential > 15.0 * machine.cpu.rate(TensorType::Q4_K).sequential);
+        assert!(gpu.together.is_none() && gpu.bursts["Q4_K"] == 1.0);
+    }
+
+    #[test]
+    fn impossible_figures_are_refused() {
+        for (from, to) in
+            [("\"cores\": 8", "\"cores\": 0"), ("1000", "-3"), ("avx2", "mmx"), ("\"about\"", "\"abuot\"")]
+        {
+            let error = PublishedMachine::from_json("a", &TEXT.replace(from, to)).unwrap_err();
+            assert!(matches!(error, Error::Invalid { .. }), "{error}");
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! The planner: a model's plans on one machine, solved once for all budgets.
+
+use std::sync::{Arc, OnceLock};
+
+use super::{
+    CostProfile, DeviceBytes, Forecast, Frontier, GpuUse, Granularity, LayerCosts, Machine, Placement, Plan,
+    PlanInputs, PowerInferSplit, StreamingBufferSize, usable,
+};
+use thermocline_base::error::{Error, Result, ScarceMemory};
+use thermocline_model::Model;
+
+/// Factor by which the CPU of [`eager_machine`] is slower than a typical one.
+const EAGER: f64 = 1e4;
+
+/// All plans of one model with the same inputs.
+#[derive(Debug)]
+pub struct PlacementSolver {
+    inputs: PlanInputs,
+    profile: CostProfile,
+    frontier: Frontier,
+    streaming_buffer: StreamingBufferSize,
+    /// Plans that use the device wherever anything fits, for [`GpuUse::Always`] where it is the slower of the two.
+    eager: OnceLock<Frontier>,
+}
+
+impl PlacementSolver {
+    /// Solves for every budget. `bytes` are those of `model` on the device, with the chunk and the KV type of `inputs`.
+    ///
+    /// # Errors
+    /// As [`CostProfile::new`].
+    pub fn new(model: &Model, bytes: &DeviceBytes, inputs: PlanInputs) -> Result<Self> {
+        let profile = CostProfile::new(model, bytes, &inputs)?;
+        let frontier = Frontier::new(&profile, &inputs.machine);
+        let streaming_buffer = StreamingBufferSize::new(model, bytes, &profile, &inputs.streaming());
+        Ok(PlacementSolver { inputs, profile, frontier, streaming_buffer, eager: OnceLock::new() })
+    }
+
+    /// The inputs of the plans.
+    pub fn inputs(&self) -> &PlanInputs {
+        &self.inputs
+    }
+
+    /// Bytes and reads of the model's parts.
+    pub fn profile(&self) -> &CostProfile {
+        &self.profile
+    }
+
+    /// The plan with nothing resident.
+    pub fn on_cpu(&self) -> Plan {
+        self.price(Placement::cpu(self.profile.layers.len()))
+    }
+
+    /// Device bytes of the whole model with its caches. A plan may use fewer though there is room: what the CPU does as quickly
+    /// stays there.
+    pub fn everything(&self) -> u64 {
+        self.price(Placement::all(&self.profile)).bytes.total()
+    }
+
+    /// The plan of `placement`.
+    pub fn price(&self, placement: Placement) -> Plan {
+        Plan::new(&self.profile, &self.inputs.machine, placement)
+    }
+
+    /// Bytes of `budget` for the streaming buffer; 0 where it does not pay or nothing is cold.
+    pub fn streaming_buffer(&self, budget: u64) -> u64 {
+        self.streaming_buffer.bytes_within(budget)
+    }
+
+    /// The quickest plan within `budget` bytes: the CPU alone where that is quickest.
+    pub fn quickest(&self, budget: u64) -> Plan {
+        let plan = |budget| self.frontier.plan(&self.profile, &self.inputs.machine, budget);
+        match self.streaming_buffer.plan_beside(&self.profile, budget, |budget| Ok(plan(budget))) {
+            Ok(quickest) => quickest,
+            Err(_) => plan(budget),
+        }
+    }
+
+    /// The quickest plan within `budget` bytes that uses the GPU as `gpu` says.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if not even the least useful part fits, [`Error::SlowGpu`] if the CPU alone is expected to be quicker and
+    /// `gpu` is [`GpuUse::IfQuicker`].
+    pub fn plan(&self, budget: u64, gpu: GpuUse) -> Result<Plan> {
+        match gpu {
+            GpuUse::Never => Ok(self.on_cpu()),
+            _ => self.streaming_buffer.plan_beside(&self.profile, budget, |budget| self.on_gpu(budget, gpu)),
+        }
+    }
+
+    fn on_gpu(&self, budget: u64, gpu: GpuUse) -> Result<Plan> {
+        let profile = &self.profile;
+        let plan = self.frontier.plan(profile, &self.inputs.machine, budget);
+        if plan.placement.any_resident() {
+            return Ok(plan);
+        }
+        let refuse = |wanted| Error::memory(ScarceMemory::Gpu, "the least of the model in VRAM", wanted, budget);
+        let least = profile.least_bytes(|layer| layer.base() + layer.hot_bytes(1));
+        if least > budget {
+            return Err(refuse(least));
+        }
+        if gpu == GpuUse::IfQuicker {
+            return Err(Error::SlowGpu);
+        }
+        let machine = eager_machine();
+        let eager = self.eager.get_or_init(|| Frontier::new(profile, &machine));
+        let plan = eager.plan(profile, &machine, budget);
+        if !plan.placement.any_resident() {
+            return Err(refuse(least.max(budget.saturating_add(1))));
+        }
+        Ok(self.price(plan.placement))
+    }
+
+    /// The plan of as many whole layers as fit into `budget` bytes.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if not one fits.
+    pub fn whole_layers(&self, budget: u64) -> Result<Plan> {
+        let placement = Placement::whole_layers(&self.profile, budget);
+        self.price_resident(placement, budget, "one whole layer in VRAM", LayerCosts::whole)
+    }
+
+    /// The plan of the neurons that fire most often, as many as fit into `budget` bytes beside everything else.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if not even one layer's attention fits.
+    pub fn most_frequent(&self, budget: u64) -> Result<Plan> {
+        let placement = Placement::all(&self.profile).fitting(&self.profile, budget);
+        self.price_resident(placement, budget, "the least of the model in VRAM", LayerCosts::base)
+    }
+
+    /// The plan within `budget` bytes by this rule; for neurons the quickest, the CPU alone where that is quickest.
+    ///
+    /// # Errors
+    /// As [`PlacementSolver::whole_layers`] and [`PlacementSolver::most_frequent`].
+    pub fn by(&self, granularity: Granularity, budget: u64) -> Result<Plan> {
+        match granularity {
+            Granularity::Neurons => Ok(self.quickest(budget)),
+            Granularity::Layers => self.whole_layers(budget),
+            Granularity::Frequency => self.most_frequent(budget),
+        }
+    }
+
+    /// The plan of as many neurons of `split` as fit into `budget` bytes.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if not even one layer's attention fits, [`Error::Malformed`] if the split is another model's.
+    pub fn following(&self, split: &PowerInferSplit, budget: u64) -> Result<Plan> {
+        let placement = split.placement(&self.profile)?;
+        self.streaming_buffer.plan_beside(&self.profile, budget, |budget| {
+            let placement = placement.clone().fitting(&self.profile, budget);
+            self.price_resident(placement, budget, "the least of the model in VRAM", LayerCosts::base)
+        })
+    }
+
+    /// The plan of `placement`; an error with the bytes that the last layer `needs` if nothing is resident.
+    fn price_resident(
+        &self,
+        placement: Placement,
+        budget: u64,
+        what: &'static str,
+        needs: impl Fn(&LayerCosts) -> u64,
+    ) -> Result<Plan> {
+        if !placement.any_resident() {
+            let wanted = self.profile.least_bytes(needs);
+            return Err(Error::memory(ScarceMemory::Gpu, what, wanted, usable(budget)));
+        }
+        Ok(self.price(placement))
+    }
+
+    /// Tokens per second expected of `plan` by the machine's speeds; `None` if these are assumed, or the CPU's alone and the plan
+    /// uses a device.
+    pub fn expected_rate(&self, plan: &Plan) -> Option<f64> {
+        let machine = &self.inputs.machine;
+        let measured = !machine.assumed && (machine.gpu.is_some() || !plan.placement.any_resident());
+        measured.then(|| plan.tokens_per_second())
+    }
+
+    /// The forecast of `budget` bytes, by the machine's speeds alone; the CPU's plan where nothing fits.
+    pub fn forecast(&self, budget: u64, gpu: GpuUse) -> Forecast {
+        Forecast::new(self, budget, self.plan(budget, gpu).map_err(Arc::new), None, |plan| self.expected_rate(plan))
+    }
+}
+
+/// A machine on which everything pays that is done on the GPU.
+fn eager_machine() -> Machine {
+    let mut machine = Machine::typical();
+    machine.cpu.memory /= EAGER;
+    for rate in machine.cpu.rates.values_mut() {
+        rate.sequential /= EAGER;
+        rate.scattered /= EAGER;
+    }
+    if let Some(gpu) = &mut machine.gpu {
+        (gpu.dispatch, gpu.hand_over) = (0.0, 0.0);
+    }
+    machine
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{ops::ControlFlow, path::Path};
+
+    use super::*;
+    use crate::{
+        placement::tests::device_bytes,
+        runtime::{KvType, Sparsity},
+    };
+    use thermocline_cpu::ThreadPool;
+    use thermocline_model::LoadOptions;
+
+    fn planner(model: &Model, inputs: PlanInputs) -> PlacementSolver {
+        PlacementSolver::new(model, &device_bytes(model, inputs.chunk), inputs).unwrap()
+    }
+
+    #[test]
+    fn plans_leave_a_fraction_to_the_streaming_buffer_where_it_pays() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models/llama-relu");
+        let model = Model::open(&path, &LoadOptions::default()).unwrap();
+        let pool = ThreadPool::new(Some(1));
+        let (model, _) = model.neuron_major(&pool, &mut |_, _| ControlFlow::Continue(())).unwrap();
+        let with = |stream_prompts, machine: Machine, chunk| {
+            let inputs = PlanInputs::new(Sparsity::Exact, 64, KvType::F16);
+            planner(&model, PlanInputs { chunk, stream_prompts, machine: Arc::new(machine), ..inputs })
+        };
+        let mut slow_bus = Machine::typical();
+        slow_bus.gpu.iter_mut().flat_map(|gpu| gpu.streams.values_mut()).for_each(|rate| *rate = 1e6);
+        let never = with(Some(false), Machine::typical(), 256);
+        for (planner, divisor) in [
+            (with(None, Machine::typical(), 256), 32),
+            (with(Some(true), slow_bus.clone(), 256), 4),
+            (with(None, slow_bus, 256), u64::MAX),
+            (with(None, Machine::typical(), 2), u64::MAX),
+        ] {
+            let (everything, mut with_buffer) = (planner.everything(), 0);
+            for budget in (0..=20).map(|twentieth| everything * 2 * twentieth / 20) {
+                let buffer = planner.streaming_buffer(budget);
+                assert!(buffer <= budget / divisor && never.streaming_buffer(budget) == 0);
+                assert!(usable(budget) < everything || buffer == 0, "everything fits");
+                let Ok(plan) = planner.plan(budget, GpuUse::Always) else { continue };
+                assert!(plan.bytes.total() <= budget, "{} of {budget}, {buffer} to stream", plan.bytes.total());
+                let without = planner.price(plan.placement.clone()).bytes.total();
+                let resident = &plan.layers[plan.placement.first_resident..];
+                let is_split = resident.iter().any(|layer| layer.hot < layer.units);
+                let added = plan.bytes.total() - without;
+                // Where there is not even room for one layer beside it, it is left out.
+                assert!(added == 0 || (is_split && added == buffer), "{added} bytes of a buffer of {buffer}");
+                assert_eq!(plan.bytes.streaming_buffer, added);
+                with_buffer += usize::from(added > 0);
+            }
+            assert_eq!(with_buffer > 0, divisor < u64::MAX, "{with_buffer} plans had a buffer");
+        }
+    }
+
+    #[test]
+    fn planner_errors_distinguish_missing_full_and_slow_gpus() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models/llama-relu");
+        let model = Model::open(&path, &LoadOptions::default()).unwrap();
+        let mut far = Machine::typical();
+        far.gpu.iter_mut().for_each(|gpu| (gpu.hand_over, gpu.dispatch) = (1.0, 1.0));
+        let inputs = PlanInputs { machine: Arc::new(far), ..PlanInputs::new(Sparsity::Dense, 64, KvType::F16) };
+        let planner = planner(&model, inputs);
+        let most = 2 * planner.everything();
+        assert_eq!(planner.plan(most, GpuUse::Never).unwrap(), planner.on_cpu());
+        assert!(matches!(planner.plan(most, GpuUse::IfQuicker), Err(Error::SlowGpu)));
+        assert!(planner.plan(most, GpuUse::Always).unwrap().placement.any_resident());
+        assert!(matches!(planner.plan(1, GpuUse::Always), Err(Error::Memory { .. })));
+        let forecast = planner.forecast(most, GpuUse::IfQuicker);
+        assert!(matches!(forecast.reason.as_deref(), Some(Error::SlowGpu)) && forecast.plan == planner.on_cpu());
+        assert_eq!((planner.quickest(most), forecast.tokens_per_second), (planner.on_cpu(), None));
+    }
+}

@@ -1,0 +1,204 @@
+//! Streaming of prompts: cold rows that are sent to the device for a chunk of tokens, where that is quicker than multiplying them
+//! on the CPU.
+//!
+//! For a chunk of `t` tokens, products being bound by arithmetic (`cpu`, `gpu`: seconds per neuron and token) and uploads by bytes
+//! (`bus`: seconds per neuron):
+//!
+//! `split = max(hot gpu t, cold cpu t)`, `streamed = hot gpu t + cold (bus + gpu t)`
+//!
+//! Both wait for the device about once, so that the synchronisation does not decide.
+
+use std::sync::Arc;
+
+use super::{CostProfile, DeviceBytes, Machine, Placement, Plan, PromptRates, usable};
+use thermocline_base::error::{Error, Result};
+use thermocline_model::{Down, Ffn, FfnWeights, Linear, Model};
+
+/// Fewest tokens of a chunk that is streamed: one alone is sparse, and read once either way.
+const LEAST: usize = 2;
+
+/// One part in so many of a budget may be a streaming buffer: it makes only prompts quicker, neurons every token.
+const PRICED_DIVISOR: u64 = 32;
+/// One part in so many where streaming is always done.
+const FORCED_DIVISOR: u64 = 4;
+
+/// The processor that computes the cold neurons' part of a prompt.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub enum Streaming {
+    /// On the CPU.
+    #[default]
+    Never,
+    /// On the device.
+    Always,
+    /// Where that is quicker by the speeds of this machine, layer by layer and chunk by chunk.
+    Priced(Arc<Machine>),
+}
+
+impl Streaming {
+    /// True if the `cold` neurons of `ffn` are sent to the device for a chunk of `tokens` tokens, where `hot` others are resident.
+    pub fn pays(&self, ffn: &FfnWeights, hot: usize, cold: usize, tokens: usize) -> bool {
+        let fewest = match self {
+            Streaming::Never => None,
+            Streaming::Always => Some(LEAST),
+            Streaming::Priced(machine) => StreamCost::new(ffn, machine).and_then(|cost| cost.fewest_tokens(hot, cold)),
+        };
+        cold > 0 && fewest.is_some_and(|fewest| tokens >= fewest)
+    }
+}
+
+/// Seconds that the rows of one neuron take in a prompt.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StreamCost {
+    /// Multiplication on the CPU, per token.
+    pub cpu: f64,
+    /// Multiplication on the device, per token.
+    pub gpu: f64,
+    /// Repacking and upload.
+    pub bus: f64,
+}
+
+impl StreamCost {
+    /// The cost of the neurons of `ffn`; `None` if a neuron is not a row of each matrix, or `machine` lacks a rate.
+    pub fn new(ffn: &FfnWeights, machine: &Machine) -> Option<Self> {
+        let (Down::Neurons(down), Some(gpu)) = (&ffn.down, &machine.gpu) else { return None };
+        let linears = || [ffn.gate.as_ref(), Some(&ffn.up), Some(down)].into_iter().flatten();
+        let sum = |rates: &PromptRates, of: fn(&Linear) -> usize| {
+            let each = linears().map(|linear| {
+                let rate = rates.get(linear.weight.ty().name())?;
+                Some(of(linear) as f64 / rate)
+            });
+            each.sum::<Option<f64>>()
+        };
+        Some(StreamCost {
+            cpu: sum(&machine.cpu.prompts, |linear| linear.weight.cols())?,
+            gpu: sum(&gpu.prompts, |linear| linear.weight.cols())?,
+            bus: sum(&gpu.streams, |linear| linear.weight.row_bytes())?,
+        })
+    }
+
+    /// Fewest tokens of a chunk for which streaming `cold` neurons is quicker, where `hot` others are resident; `None` if it never
+    /// is.
+    pub fn fewest_tokens(&self, hot: usize, cold: usize) -> Option<usize> {
+        let (hot, cold) = (hot as f64, cold as f64);
+        // Seconds saved per token. With less work than the device the CPU is done before it anyway.
+        let saved = cold * self.cpu - (hot + cold) * self.gpu;
+        if cold == 0.0 || saved.is_nan() || saved <= 0.0 {
+            return None;
+        }
+        let even = (cold * self.bus / saved).floor();
+        (even < 1e9).then(|| (even as usize + 1).max(LEAST))
+    }
+}
+
+/// Size of the streaming buffer, which cold rows of prompts pass through on their way to the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamingBufferSize {
+    /// Bytes wanted; 0 where streaming does not pay.
+    bytes: u64,
+    /// It may take one part in so many of a budget.
+    divisor: u64,
+    /// Device bytes of the whole model: with as much room nothing is cold.
+    everything: u64,
+}
+
+impl StreamingBufferSize {
+    /// For prompts of `model`, which takes `bytes` on the device and has the costs of `profile`, where `streaming` pays.
+    pub fn new(model: &Model, bytes: &DeviceBytes, profile: &CostProfile, streaming: &Streaming) -> Self {
+        let pays = model.weights.layers.iter().any(|layer| match &layer.ffn {
+            Ffn::Dense(ffn) => streaming.pays(ffn, 0, ffn.up.weight.rows(), bytes.chunk),
+            Ffn::Experts(_) | Ffn::None => false,
+        });
+        StreamingBufferSize {
+            bytes: if pays { bytes.streaming_buffer } else { 0 },
+            divisor: if *streaming == Streaming::Always { FORCED_DIVISOR } else { PRICED_DIVISOR },
+            everything: Placement::all(profile).bytes(profile),
+        }
+    }
+
+    /// Bytes of `budget` that it may take; 0 where nothing is cold.
+    pub fn bytes_within(&self, budget: u64) -> u64 {
+        if self.everything <= usable(budget) { 0 } else { self.bytes.min(budget / self.divisor) }
+    }
+
+    /// The plan that `plan` makes of the rest of `budget`, with the buffer's bytes added where any layer has cold neurons to
+    /// stream; of the whole budget where nothing would fit beside the buffer.
+    ///
+    /// # Errors
+    /// Those of `plan`.
+    pub fn plan_beside(&self, profile: &CostProfile, budget: u64, plan: impl Fn(u64) -> Result<Plan>) -> Result<Plan> {
+        let buffer = self.bytes_within(budget);
+        match plan(budget - buffer) {
+            Ok(mut plan) => {
+                let (placement, layers) = (&plan.placement, &profile.layers);
+                let mut resident = placement.hot.iter().zip(layers).skip(placement.first_resident);
+                if resident.any(|(hot, layer)| hot.len() < layer.units()) {
+                    plan.bytes.streaming_buffer = buffer;
+                }
+                Ok(plan)
+            }
+            Err(Error::Memory { .. }) if buffer > 0 => plan(budget),
+            refused => refused,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thermocline_formats::{
+        format::{Bytes, Matrix},
+        quant::TensorType,
+    };
+
+    fn ffn(neuron_major: bool) -> FfnWeights {
+        let linear = |rows: usize, cols: usize| {
+            let data = Bytes::new(vec![0; TensorType::F16.row_bytes(cols).unwrap() * rows]);
+            Linear { weight: Matrix::new(TensorType::F16, rows, cols, data).unwrap(), bias: None }
+        };
+        let down = if neuron_major { Down::Neurons(linear(64, 32)) } else { Down::Outputs(linear(32, 64)) };
+        FfnWeights { gate: Some(linear(64, 32)), up: linear(64, 32), down, limit: None }
+    }
+
+    #[test]
+    fn stream_cost_fewest_tokens_is_where_streaming_becomes_quicker() {
+        let cost = StreamCost { cpu: 10.0, gpu: 1.0, bus: 90.0 };
+        // 10 t > 90 + t
+        assert_eq!(cost.fewest_tokens(0, 100), Some(11), "after ten tokens it is a tie, which is no reason");
+        assert_eq!(StreamCost { bus: 89.0, ..cost }.fewest_tokens(0, 100), Some(10));
+        assert_eq!(StreamCost { bus: 180.0, ..cost }.fewest_tokens(0, 100), Some(21), "a slower bus asks for more");
+        assert_eq!(StreamCost { cpu: 5.0, ..cost }.fewest_tokens(0, 100), Some(23), "and so does a quicker CPU");
+        assert_eq!(StreamCost { bus: 0.0, ..cost }.fewest_tokens(0, 100), Some(2), "one token alone is never streamed");
+        // Beside 500 neurons on the device: 1000 t > 500 t + 100 (90 + t)
+        assert_eq!(cost.fewest_tokens(500, 100), Some(23), "the device has something else to do meanwhile");
+        assert_eq!(cost.fewest_tokens(900, 100), None, "the CPU is done before the device");
+        assert_eq!(StreamCost { cpu: 1.0, ..cost }.fewest_tokens(0, 100), None, "a tie for any number of tokens");
+        assert_eq!(cost.fewest_tokens(100, 0), None);
+        assert_eq!(StreamCost { bus: f64::INFINITY, ..cost }.fewest_tokens(0, 100), None);
+        assert_eq!(StreamCost { cpu: f64::NAN, ..cost }.fewest_tokens(0, 100), None);
+    }
+
+    #[test]
+    fn priced_streaming_goes_by_the_rates_of_the_machine() {
+        let mut machine = Machine::typical();
+        let gpu = machine.gpu.as_mut().unwrap();
+        gpu.prompts.insert("F16".to_owned(), 3.2e12);
+        gpu.streams.insert("F16".to_owned(), 6.4e9);
+        machine.cpu.prompts.insert("F16".to_owned(), 3.2e11);
+        let cost = StreamCost::new(&ffn(true), &machine).unwrap();
+        // Three rows of 32 columns, 64 bytes each.
+        let expected = StreamCost { cpu: 3e-10, gpu: 3e-11, bus: 3e-8 };
+        for (got, expected) in [(cost.cpu, expected.cpu), (cost.gpu, expected.gpu), (cost.bus, expected.bus)] {
+            assert!((got / expected - 1.0).abs() < 1e-9, "{cost:?}");
+        }
+        assert_eq!(cost.fewest_tokens(0, 64), Some(112));
+        let priced = Streaming::Priced(Arc::new(machine.clone()));
+        assert!(priced.pays(&ffn(true), 0, 64, 112) && !priced.pays(&ffn(true), 0, 64, 111));
+        assert!(!priced.pays(&ffn(false), 0, 64, 10_000), "a neuron is no row");
+        assert!(Streaming::Always.pays(&ffn(true), 0, 64, 2) && !Streaming::Always.pays(&ffn(true), 0, 64, 1));
+        assert!(!Streaming::Always.pays(&ffn(true), 64, 0, 2) && !Streaming::Never.pays(&ffn(true), 0, 64, 10_000));
+        machine.cpu.prompts.remove("F16");
+        assert_eq!(StreamCost::new(&ffn(true), &machine), None, "what is not known decides nothing");
+        machine.gpu = None;
+        assert_eq!(StreamCost::new(&ffn(true), &machine), None);
+    }
+}

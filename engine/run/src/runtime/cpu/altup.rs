@@ -1,0 +1,200 @@
+//! The streams of a model that has several (AltUp, Baykal et al. 2023). A layer computes the first; the others follow by prediction
+//! and correction: with `m = tanh(router norm(x) / d)` and coefficients that are linear in `m`,
+//! `p_i = s_i + sum over j of a_ij(m) s_j` before the layer, where `x` is the first stream, and
+//! `s_i = p_i + (1 + b_i(m)) (x - p_0)` behind it, where `x` is its result.
+
+use std::ops::Range;
+
+use super::WHAT;
+use crate::runtime::scratch::grow;
+use thermocline_base::error::Result;
+use thermocline_cpu::Cpu;
+use thermocline_model::{AltupStep, AltupTable, AltupWeights, Linear};
+
+/// Least mean square that a stream is scaled from.
+const LEAST: f32 = 1e-5;
+
+/// The streams of a chunk's tokens, and scratch memory.
+#[derive(Debug, Default)]
+pub(crate) struct AltupStreams {
+    /// `[streams, tokens, d]`
+    streams: Vec<f32>,
+    /// Their predictions, likewise.
+    predicted: Vec<f32>,
+    /// `[tokens, d]`, or less.
+    scratch: Vec<f32>,
+    /// `[tokens, streams]` and `[tokens, coefficients]`.
+    modalities: Vec<f32>,
+    coefficients: Vec<f32>,
+    count: usize,
+    tokens: usize,
+    d: usize,
+}
+
+impl AltupStreams {
+    /// Makes the streams of embeddings `x`, `[tokens, d]`.
+    pub fn begin(&mut self, cpu: &Cpu, table: &AltupTable, x: &[f32], d: usize) -> Result<()> {
+        (self.count, self.tokens, self.d) = (table.projections.len() + 1, x.len() / d.max(1), d);
+        let all = x.len().checked_mul(self.count);
+        grow(&mut self.streams, all, WHAT)?;
+        grow(&mut self.predicted, all, WHAT)?;
+        grow(&mut self.scratch, Some(x.len()), WHAT)?;
+        let (first, others) = self.streams.split_at_mut(x.len());
+        first.copy_from_slice(x);
+        for (map, stream) in table.projections.iter().zip(others.chunks_exact_mut(x.len())) {
+            cpu.matmul(&mut [map.job(stream)], x, self.tokens);
+            stream.chunks_exact_mut(d).zip(x.chunks_exact(d)).for_each(|(row, like)| scale_as(row, mean_square(like)));
+        }
+        Ok(())
+    }
+
+    /// Takes streams that were computed elsewhere, `[streams, tokens, d]`.
+    pub fn take(&mut self, streams: &[f32], tokens: usize, d: usize) -> Result<()> {
+        (self.count, self.tokens, self.d) = (streams.len() / (tokens * d).max(1), tokens, d);
+        grow(&mut self.streams, Some(streams.len()), WHAT)?;
+        self.streams[..streams.len()].copy_from_slice(streams);
+        Ok(())
+    }
+
+    /// All streams, `[streams, tokens, d]`; empty for a model with one.
+    pub fn all(&self) -> &[f32] {
+        &self.streams[..self.count * self.tokens * self.d]
+    }
+
+    /// Computes a step between the streams; the registers are those of [`Register`](thermocline_model::Register), `[tokens, d]` each.
+    pub fn step(
+        &mut self,
+        cpu: &Cpu,
+        step: AltupStep,
+        weights: &AltupWeights,
+        eps: f32,
+        [residual, normed, normed_ffn, out]: [&mut [f32]; 4],
+    ) -> Result<()> {
+        match step {
+            AltupStep::Predict => self.predict(cpu, weights, eps, residual),
+            AltupStep::Laurel => self.laurel(cpu, weights, eps, normed, normed_ffn),
+            AltupStep::Correct => self.correct(cpu, weights, eps, residual),
+            AltupStep::AddOut => {
+                self.add_out(cpu, out, residual);
+                Ok(())
+            }
+        }
+    }
+
+    /// Predicts all streams; `x`, `[tokens, d]`, becomes the first's prediction.
+    fn predict(&mut self, cpu: &Cpu, weights: &AltupWeights, eps: f32, x: &mut [f32]) -> Result<()> {
+        let (n, d, len) = (self.count, self.d, x.len());
+        self.route(cpu, weights, eps, None)?;
+        self.mix(cpu, &weights.predict)?;
+        for to in 0..n {
+            let predicted = &mut self.predicted[to * len..][..len];
+            predicted.copy_from_slice(&self.streams[to * len..][..len]);
+            for (t, row) in predicted.chunks_exact_mut(d).enumerate() {
+                for from in 0..n {
+                    let factor = self.coefficients[(t * n + to) * n + from];
+                    let stream = &self.streams[from * len + t * d..][..d];
+                    row.iter_mut().zip(stream).for_each(|(x, s)| *x += factor * s);
+                }
+            }
+        }
+        x.copy_from_slice(&self.predicted[..len]);
+        Ok(())
+    }
+
+    /// `out = x + norm(right (left x))`, both `[tokens, d]`.
+    fn laurel(&mut self, cpu: &Cpu, weights: &AltupWeights, eps: f32, x: &[f32], out: &mut [f32]) -> Result<()> {
+        let [left, right] = &weights.laurel;
+        let low = self.tokens * left.weight.rows();
+        grow(&mut self.scratch, Some(low), WHAT)?;
+        cpu.matmul(&mut [left.job(&mut self.scratch[..low])], x, self.tokens);
+        cpu.matmul(&mut [right.job(out)], &self.scratch[..low], self.tokens);
+        cpu.rms_norm(out, None, &weights.laurel_norm.weight, eps);
+        cpu.add(out, x);
+        Ok(())
+    }
+
+    /// Corrects all predictions by the first stream's result `x`, `[tokens, d]`, which becomes the corrected first stream, scaled.
+    fn correct(&mut self, cpu: &Cpu, weights: &AltupWeights, eps: f32, x: &mut [f32]) -> Result<()> {
+        let (n, d, len) = (self.count, self.d, x.len());
+        self.route(cpu, weights, eps, Some(x))?;
+        self.mix(cpu, &weights.correct)?;
+        for to in 0..n {
+            for (t, result) in x.chunks_exact(d).enumerate() {
+                let factor = 1.0 + self.coefficients[t * n + to];
+                let [first, own] = [0, to].map(|stream| &self.predicted[stream * len + t * d..][..d]);
+                let stream = &mut self.streams[to * len + t * d..][..d];
+                for (((stream, own), first), x) in stream.iter_mut().zip(own).zip(first).zip(result) {
+                    *stream = own + factor * (x - first);
+                }
+            }
+        }
+        for (row, stream) in x.chunks_exact_mut(d).zip(self.streams[..len].chunks_exact(d)) {
+            row.iter_mut().zip(stream).zip(&weights.scale).for_each(|((x, s), scale)| *x = s * scale);
+        }
+        Ok(())
+    }
+
+    /// Adds `out`, `[tokens, d]`, to all streams but the first, which `x` becomes.
+    fn add_out(&mut self, cpu: &Cpu, out: &[f32], x: &mut [f32]) {
+        let (first, others) = self.streams[..self.count * x.len()].split_at_mut(x.len());
+        others.chunks_exact_mut(out.len().max(1)).for_each(|stream| cpu.add(stream, out));
+        x.copy_from_slice(first);
+    }
+
+    /// `x =` the mean of the streams of `tokens`, `[tokens.len(), d]`, brought back to the embedding's space.
+    pub fn merge(&mut self, cpu: &Cpu, table: &AltupTable, tokens: Range<usize>, x: &mut [f32]) -> Result<()> {
+        let (d, all, len) = (self.d, self.tokens * self.d, x.len());
+        grow(&mut self.scratch, Some(len), WHAT)?;
+        let first = &self.streams[tokens.start * d..tokens.end * d];
+        x.copy_from_slice(first);
+        let part = &mut self.scratch[..len];
+        for (at, map) in table.unembed.iter().enumerate() {
+            let stream = &self.streams[(at + 1) * all..][tokens.start * d..tokens.end * d];
+            cpu.matmul(&mut [map.job(part)], stream, tokens.len());
+            part.chunks_exact_mut(d)
+                .zip(first.chunks_exact(d))
+                .for_each(|(row, like)| scale_as(row, mean_square(like)));
+            cpu.add(x, part);
+        }
+        cpu.scale(x, 1.0 / self.count as f32);
+        Ok(())
+    }
+
+    /// Computes what coefficients are made of, from `x` or the first stream.
+    fn route(&mut self, cpu: &Cpu, weights: &AltupWeights, eps: f32, x: Option<&[f32]>) -> Result<()> {
+        let len = self.tokens * self.d;
+        grow(&mut self.modalities, self.tokens.checked_mul(self.count), WHAT)?;
+        grow(&mut self.scratch, Some(len), WHAT)?;
+        let normed = &mut self.scratch[..len];
+        cpu.rms_norm(normed, Some(x.unwrap_or(&self.streams[..len])), &weights.router_norm.weight, eps);
+        let modalities = &mut self.modalities[..self.tokens * self.count];
+        cpu.matmul(&mut [weights.router.job(modalities)], normed, self.tokens);
+        modalities.iter_mut().for_each(|x| *x = x.tanh());
+        Ok(())
+    }
+
+    /// Computes coefficients, `[tokens, rows of map]`.
+    fn mix(&mut self, cpu: &Cpu, map: &Linear) -> Result<()> {
+        let all = self.tokens * map.weight.rows();
+        grow(&mut self.coefficients, Some(all), WHAT)?;
+        let modalities = &self.modalities[..self.tokens * self.count];
+        cpu.matmul(&mut [map.job(&mut self.coefficients[..all])], modalities, self.tokens);
+        Ok(())
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> u64 {
+        let buffers = [&self.streams, &self.predicted, &self.scratch, &self.modalities, &self.coefficients];
+        (buffers.map(Vec::capacity).iter().sum::<usize>() * size_of::<f32>()) as u64
+    }
+}
+
+fn mean_square(row: &[f32]) -> f32 {
+    row.iter().map(|x| x * x).sum::<f32>() / row.len().max(1) as f32
+}
+
+/// Gives `row` the mean square `wanted`.
+fn scale_as(row: &mut [f32], wanted: f32) {
+    let factor = (wanted / mean_square(row).max(LEAST)).sqrt();
+    row.iter_mut().for_each(|x| *x *= factor);
+}

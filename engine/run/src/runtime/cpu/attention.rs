@@ -1,0 +1,306 @@
+//! Attention on the CPU: projections, norms and rotation of heads, the caches of every sequence, and the output projection.
+
+use smallvec::smallvec;
+
+use super::{
+    TokenInputs, WHAT,
+    latent::{LatentAttention, LatentTask},
+    norm::{norm_heads, norm_within},
+    skipped_inputs::{self, InputCalibration, SiteJobs, SkippedSite},
+};
+use crate::runtime::{Sequences, scratch::grow};
+use thermocline_base::error::{Error, Result};
+use thermocline_cpu::{
+    Cpu,
+    ops::{AttentionScratch, AttentionShape, PositionBias, Queries, RopeRows, SeenRows, softplus},
+};
+use thermocline_model::{
+    AttentionConfig, BoundAttention, BoundLatent, HeadGate, InputSite, ModelConfig, NormSlot, QueryScale, SkippedInputs,
+};
+
+/// The attention of a layer, and the chunk of tokens that it is computed for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct AttentionTask<'a, 'm> {
+    pub cpu: &'a Cpu,
+    pub config: &'m ModelConfig,
+    pub attention: BoundAttention<'m>,
+    /// Input, `[tokens, d_model]`.
+    pub x: &'a [f32],
+    pub tokens: usize,
+    /// Small inputs of its products that are skipped.
+    pub skipped: Option<&'m SkippedInputs>,
+}
+
+/// Computes attention. Its buffers grow to the largest chunk and stay.
+#[derive(Debug, Default)]
+pub(super) struct CpuAttention {
+    /// Position of each of the chunk's tokens in its sequence.
+    positions: Vec<usize>,
+    /// One per table of the cache's rotations, for the chunk's positions.
+    rotations: Vec<RopeRows>,
+    /// `[tokens, n_head * head_dim]`, rotated in place.
+    q: Vec<f32>,
+    /// `[tokens, n_kv_head * head_dim]`, rotated in place.
+    k: Vec<f32>,
+    /// `[tokens, n_kv_head * value_dim]`
+    v: Vec<f32>,
+    /// `[tokens, n_head * value_dim]`
+    heads: Vec<f32>,
+    /// `[tokens, n_head, query | gate]`, and `[tokens, n_head * head_dim]` gates, where heads are gated.
+    gated: Vec<f32>,
+    gates: Vec<f32>,
+    /// `[tokens, inputs]`: what is left of a product's input where small ones are skipped.
+    large: Vec<f32>,
+    latent: LatentAttention,
+    scratch: AttentionScratch,
+}
+
+impl CpuAttention {
+    /// Reserves the buffers of `tokens` tokens.
+    pub fn fit(&mut self, config: &ModelConfig, tokens: usize) -> Result<()> {
+        let widest = |of: fn(&AttentionConfig) -> usize| config.attentions().map(of).max().unwrap_or(0);
+        let q_dim = widest(|of| if of.latent.is_some() { 0 } else { of.q_dim() });
+        let [k_dim, v_dim] = [AttentionConfig::k_dim, AttentionConfig::v_dim].map(|of_kind| {
+            let of_layers = config.attentions().filter(|of| of.latent.is_none());
+            of_layers.map(of_kind).max().unwrap_or(0)
+        });
+        for (buffer, dim) in [
+            (&mut self.q, q_dim),
+            (&mut self.heads, widest(AttentionConfig::output_cols)),
+            (&mut self.gated, widest(|of| if of.gated { of.q_rows() } else { 0 })),
+            (&mut self.gates, widest(|of| if of.gated { of.q_dim() } else { of.gate_rows })),
+            (&mut self.k, k_dim),
+            (&mut self.v, v_dim),
+        ] {
+            grow(buffer, tokens.checked_mul(dim), WHAT)?;
+        }
+        Ok(())
+    }
+
+    /// Begins a chunk of the rows of `sequences`: their positions, and rotations by them.
+    pub fn begin(&mut self, sequences: &Sequences<'_>) {
+        self.positions.clear();
+        self.positions.extend(sequences.positions());
+        let tables = sequences.rotary().map_or(&[][..], |rotary| rotary.tables());
+        self.rotations.resize_with(tables.len(), RopeRows::default);
+        for (rows, table) in self.rotations.iter_mut().zip(tables) {
+            rows.fill(table, self.positions.iter().copied());
+        }
+    }
+
+    /// Position of each of the chunk's tokens in its sequence.
+    pub fn positions(&self) -> &[usize] {
+        &self.positions
+    }
+
+    /// Outputs of the heads, of either form, which [`CpuAttention::project`] projects.
+    pub fn attend(
+        &mut self,
+        task: &AttentionTask<'_, '_>,
+        sequences: &mut Sequences<'_>,
+        calibration: &mut InputCalibration,
+    ) -> Result<()> {
+        let AttentionTask { cpu, attention, tokens, .. } = *task;
+        let of = attention.config;
+        if let Some(latent) = attention.latent {
+            return self.latent_attention(task, latent, sequences);
+        }
+        self.project_inputs(task, calibration)?;
+        self.norm_and_rotate(task);
+        self.attend_sequences(task, sequences)?;
+        let heads = &mut self.heads[..tokens * of.output_cols()];
+        if of.gated {
+            cpu.gate(heads, &self.gates[..tokens * of.q_dim()]);
+        } else if of.gate_rows > 0 {
+            gate_heads(heads, &self.gates[..tokens * of.gate_rows], of.head_gate);
+        }
+        Ok(())
+    }
+
+    /// Queries, keys, values and gates of the chunk, before norms and rotation.
+    fn project_inputs(&mut self, task: &AttentionTask<'_, '_>, calibration: &mut InputCalibration) -> Result<()> {
+        let AttentionTask { cpu, attention, x, tokens, skipped, .. } = *task;
+        let BoundAttention { config: of, weights, .. } = attention;
+        let (q_dim, k_dim, v_dim) = (of.q_dim(), of.own_k_dim(), of.own_v_dim());
+        let (q, k, v) = (&mut self.q[..tokens * q_dim], &mut self.k[..tokens * k_dim], &mut self.v[..tokens * v_dim]);
+        let (gated, gates) = match of.gated {
+            true => (&mut self.gated[..2 * tokens * q_dim], &mut self.gates[..tokens * q_dim]),
+            false => (&mut [] as &mut [f32], &mut self.gates[..tokens * of.gate_rows]),
+        };
+        let projected = if of.gated { &mut *gated } else { &mut *q };
+        let outputs = [projected, &mut *k, &mut *v];
+        let mut jobs: SiteJobs<'_> = weights.inputs().zip(outputs).map(|(linear, out)| linear.job(out)).collect();
+        let gate = weights.gate.as_ref().map(|gate| gate.job(&mut *gates));
+        calibration.record(InputSite::Attention, x);
+        match skipped {
+            Some(skipped) => {
+                cpu.prefetch(&[]);
+                if let Some(gate) = gate {
+                    cpu.matmul(&mut [gate], x, tokens);
+                }
+                let at = SkippedSite { skipped, site: InputSite::Attention };
+                let inputs = TokenInputs { x, tokens };
+                skipped_inputs::products(cpu, at, jobs, inputs, &mut self.large)?;
+            }
+            None => {
+                jobs.extend(gate);
+                if tokens == 1 {
+                    cpu.prefetch(&[&weights.output.weight]);
+                }
+                cpu.matmul(&mut jobs, x, tokens);
+                drop(jobs);
+            }
+        }
+        if weights.v.is_none() {
+            v.copy_from_slice(k);
+        }
+        let heads = q.chunks_exact_mut(of.head_dim).zip(gates.chunks_exact_mut(of.head_dim));
+        for ((q, gate), both) in heads.zip(gated.chunks_exact(2 * of.head_dim)) {
+            q.copy_from_slice(&both[..of.head_dim]);
+            gate.copy_from_slice(&both[of.head_dim..]);
+        }
+        Ok(())
+    }
+
+    /// Norms of the heads, rotation by their tokens' positions, and growth of queries.
+    fn norm_and_rotate(&mut self, task: &AttentionTask<'_, '_>) {
+        let AttentionTask { cpu, config, attention, tokens, .. } = *task;
+        let BoundAttention { config: of, weights, .. } = attention;
+        let (q_dim, k_dim) = (of.q_dim(), of.own_k_dim());
+        let q = &mut self.q[..tokens * q_dim];
+        let (k, v) = (&mut self.k[..tokens * k_dim], &mut self.v[..tokens * of.own_v_dim()]);
+        let norm = |q: &mut [f32], k: &mut [f32]| {
+            for (norm, x) in [(&weights.q_norm, q), (&weights.k_norm, k)] {
+                if let Some(norm) = norm {
+                    norm_heads(cpu, config, norm, of.head_dim, x);
+                }
+            }
+        };
+        if !of.norm_after_rope {
+            norm(q, k);
+        }
+        if of.norm_values {
+            cpu.divide_by_rms(v, of.value_dim, config.norm_eps);
+        }
+        if of.value_scale != 1.0 {
+            v.iter_mut().for_each(|x| *x *= of.value_scale);
+        }
+        if let Some(rows) = of.rope.and_then(|table| self.rotations.get(table)) {
+            cpu.rope(q, q_dim, of.head_dim, rows);
+            if of.kv_from.is_none() {
+                cpu.rope(k, k_dim, of.head_dim, rows);
+            }
+        }
+        if of.norm_after_rope {
+            norm(q, k);
+        }
+        if let Some(scale) = of.query_scale {
+            grow_queries(q, q_dim, scale, &self.positions);
+        }
+    }
+
+    /// Each sequence's heads, `[tokens, n_head * value_dim]`; its keys and values are appended to its cache, unless the layer reads
+    /// another's.
+    fn attend_sequences(&mut self, task: &AttentionTask<'_, '_>, sequences: &mut Sequences<'_>) -> Result<()> {
+        let cpu = task.cpu;
+        let BoundAttention { layer, config: of, weights, .. } = task.attention;
+        let (q_dim, k_dim, v_dim, out_dim) = (of.q_dim(), of.own_k_dim(), of.own_v_dim(), of.output_cols());
+        let source = of.kv_from.unwrap_or(layer);
+        let shape = AttentionShape {
+            n_head: of.n_head,
+            n_kv_head: of.n_kv_head,
+            head_dim: of.head_dim,
+            value_dim: of.value_dim,
+            scale: of.scale,
+            softcap: of.softcap,
+            window: of.window,
+            chunked: of.chunked,
+            sinks: weights.sinks.as_deref(),
+            key_bias: of.key_bias.as_ref().map(|bias| PositionBias { slopes: &bias.slopes, scale: bias.scale }),
+        };
+        for (rows, kv) in sequences.iter_mut() {
+            let first = kv.len();
+            let Some(cache) = kv.layer_mut(source) else { return Err(not_in_ram(source)) };
+            let of_rows = |dim: usize| rows.start * dim..rows.end * dim;
+            if of.kv_from.is_none() {
+                cpu.push_rows(&mut cache.keys, first, &self.k[of_rows(k_dim)], k_dim);
+                cpu.push_rows(&mut cache.values, first, &self.v[of_rows(v_dim)], v_dim);
+            }
+            let queries = Queries { q: &self.q[of_rows(q_dim)], first };
+            let seen = SeenRows { keys: &cache.keys, values: &cache.values };
+            cpu.attention(&shape, queries, seen, &mut self.heads[of_rows(out_dim)], &mut self.scratch);
+        }
+        Ok(())
+    }
+
+    /// The same where keys and values come from a latent.
+    fn latent_attention(
+        &mut self,
+        task: &AttentionTask<'_, '_>,
+        latent: BoundLatent<'_>,
+        sequences: &mut Sequences<'_>,
+    ) -> Result<()> {
+        let AttentionTask { cpu, attention, x, tokens, .. } = *task;
+        let BoundAttention { layer, config: of, weights, .. } = attention;
+        let rotation = of.rope.and_then(|table| self.rotations.get(table));
+        let task = LatentTask { layer, shape: of, latent, weights, tokens, positions: &self.positions, rotation };
+        let heads = &mut self.heads[..tokens * of.output_cols()];
+        self.latent.run(cpu, &task, x, sequences, &mut self.scratch, heads)
+    }
+
+    /// `out = ` the output projection of the heads, `[tokens, d_model]`.
+    pub fn project(
+        &mut self,
+        task: &AttentionTask<'_, '_>,
+        calibration: &mut InputCalibration,
+        out: &mut [f32],
+    ) -> Result<()> {
+        let AttentionTask { cpu, config, attention, tokens, skipped, .. } = *task;
+        let BoundAttention { config: of, weights, norms, .. } = attention;
+        let heads = &mut self.heads[..tokens * of.output_cols()];
+        norm_within(cpu, config, norms, NormSlot::Heads, heads);
+        calibration.record(InputSite::Heads, heads);
+        let job = weights.output.job(out);
+        match skipped {
+            Some(skipped) => {
+                let at = SkippedSite { skipped, site: InputSite::Heads };
+                let inputs = TokenInputs { x: heads, tokens };
+                skipped_inputs::products(cpu, at, smallvec![job], inputs, &mut self.large)?;
+            }
+            None => cpu.matmul(&mut [job], heads, tokens),
+        }
+        Ok(())
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> u64 {
+        let vectors = [&self.q, &self.k, &self.v, &self.heads, &self.gated, &self.gates, &self.large];
+        let floats: usize = vectors.map(Vec::capacity).iter().sum();
+        (floats * size_of::<f32>()) as u64 + self.scratch.bytes() + self.latent.bytes()
+    }
+}
+
+/// Queries `[tokens, q_dim]` grow with their tokens' positions.
+pub(super) fn grow_queries(queries: &mut [f32], q_dim: usize, scale: QueryScale, positions: &[usize]) {
+    for (query, at) in queries.chunks_exact_mut(q_dim).zip(positions) {
+        let factor = scale.at(*at);
+        query.iter_mut().for_each(|q| *q *= factor);
+    }
+}
+
+/// `heads *= function(gates)`, where each gate is of equally many elements.
+fn gate_heads(heads: &mut [f32], gates: &[f32], function: HeadGate) {
+    let each = (heads.len() / gates.len().max(1)).max(1);
+    for (head, gate) in heads.chunks_exact_mut(each).zip(gates) {
+        let factor = match function {
+            HeadGate::Softplus => softplus(*gate),
+            HeadGate::Sigmoid => 1.0 / (1.0 + (-*gate).exp()),
+        };
+        head.iter_mut().for_each(|x| *x *= factor);
+    }
+}
+
+/// The error of a cache that is not where the CPU works.
+pub(super) fn not_in_ram(layer: usize) -> Error {
+    Error::invalid("KV cache", format!("one in RAM with a layer {layer}"), "another")
+}

@@ -1,0 +1,394 @@
+//! FFNs, or the part of some of their neurons: `sum over neurons of down_i act(gate_i x) (up_i x)`.
+//!
+//! A sparse mode goes through a list of neurons that only shrinks: candidates (those asked for, less those a predictor rules
+//! out), then those that fire. Every product reads the rows of the neurons on the list at that point. The chosen experts of an MoE
+//! layer are several FFNs at once.
+
+use smallvec::smallvec;
+
+use super::{
+    TokenInputs, WHAT,
+    ffn_values::{BlockSpan, FfnOutcome, Fires},
+    products::{DownScratch, Few, Part, Values, down, some_rows},
+    skipped_inputs::{self, SkippedSite},
+    sparse_rows::SparseRows,
+    task::{FfnTask, FfnWork, PredictionSource},
+};
+use crate::runtime::{predictor_scores, scratch::grow};
+use thermocline_base::{error::Result, telemetry::neurons::Strength};
+use thermocline_cpu::{Cpu, MatmulJob, RowsJob};
+use thermocline_model::{Down, InputSite, Linear, Skips, mask};
+
+/// Sees gate (empty without gates) and up of an FFN just before its activation, `[tokens, n]` each.
+pub(super) type HiddenObserver<'a> = &'a mut dyn FnMut(&[f32], &[f32]);
+
+/// Computes FFNs. Its buffers grow to the largest and stay.
+#[derive(Debug, Default)]
+pub struct CpuFfn {
+    /// The gate's (or, without one, the up matrix's) outputs, then the hidden values: `[tokens, neurons held]`, block by block.
+    pub(super) hidden: Vec<f32>,
+    /// The up matrix's outputs, likewise.
+    up: Vec<f32>,
+    /// Scratch, `[tokens, n_ff]`: outputs of all rows where a list selects some, hidden values scattered among zeros, or
+    /// activations of the gates.
+    pub(super) scratch: Vec<f32>,
+    /// `[tokens, d]`: output of one of several FFNs.
+    part: Vec<f32>,
+    /// The predictor's hidden layer `[rank]` and scores `[n_ff]`.
+    pub(super) predictor: [Vec<f32>; 2],
+    /// The prediction as masks, `[tokens, words(n_ff)]`, and, of one token, as an ascending list of the neurons to compute.
+    pub(super) predicted: Vec<u32>,
+    candidates: Vec<u32>,
+    /// The neurons whose values `hidden` holds, block by block, where those are not all.
+    pub(super) held: Vec<u32>,
+    /// Neurons and values of tokens of different sequences.
+    pub(super) rows: SparseRows,
+    /// Places of the values of the last task's blocks.
+    spans: Vec<BlockSpan>,
+    pub(super) outcome: FfnOutcome,
+}
+
+impl CpuFfn {
+    /// `out[t] = sum over the task's FFNs and their neurons`, `[tokens, d]`, overwritten. The biases of gate and up take part,
+    /// those of down do not: the caller adds them once, to the sum of the parts.
+    ///
+    /// # Errors
+    /// [`Error::Memory`](thermocline_base::error::Error::Memory) if the buffers cannot grow.
+    ///
+    /// # Panics
+    /// If shapes disagree, a neuron does not exist, or some FFNs have a gate and others none.
+    pub fn partial(&mut self, cpu: &Cpu, task: &FfnTask<'_>, out: &mut [f32]) -> Result<FfnWork> {
+        self.run(cpu, task, out, None)
+    }
+
+    /// [`CpuFfn::partial`]; `before` observes a single FFN, unless neurons are skipped by approximation.
+    pub(super) fn run(
+        &mut self,
+        cpu: &Cpu,
+        task: &FfnTask<'_>,
+        out: &mut [f32],
+        before: Option<HiddenObserver<'_>>,
+    ) -> Result<FfnWork> {
+        assert!(task.blocks.iter().all(|block| block.ffn.gate.is_some() == task.gated()), "gates in some FFNs");
+        self.outcome = FfnOutcome { tokens: task.tokens, ..FfnOutcome::default() };
+        self.spans.clear();
+        self.held.clear();
+        // The next reads are not known yet.
+        cpu.prefetch(&[]);
+        match task.skips(before.is_some()) {
+            Skips::Nothing => self.dense(cpu, task, out, before.unwrap_or(&mut |_, _| ())),
+            skips if task.tokens > 1 => self.sparse_rows(cpu, task, skips, out),
+            skips => self.sparse(cpu, task, skips, out),
+        }
+    }
+
+    fn dense(
+        &mut self,
+        cpu: &Cpu,
+        task: &FfnTask<'_>,
+        out: &mut [f32],
+        before: &mut dyn FnMut(&[f32], &[f32]),
+    ) -> Result<FfnWork> {
+        let all = self.lay_out(task);
+        let (tokens, values) = (task.tokens, task.tokens.saturating_mul(all));
+        grow(&mut self.hidden, Some(values), WHAT)?;
+        let mut work = FfnWork::default();
+        self.gate_and_up(cpu, task, values, before, &mut work)?;
+        let skipped = task.skipped();
+        if skipped.is_none() {
+            for (block, span) in task.blocks.iter().zip(&self.spans) {
+                work.read_rows(&block.ffn.up.weight, span.len);
+            }
+        }
+        let CpuFfn { hidden, up, scratch, part, spans, outcome, .. } = self;
+        let hidden = &mut hidden[..values];
+        if let Some(norm) = task.hidden_norm() {
+            cpu.rms_norm(hidden, None, norm.weight, norm.eps);
+        }
+        if let (Some(skipped), [block]) = (skipped, task.blocks) {
+            if let Some(threshold) = skipped.site(InputSite::Hidden) {
+                // Neurons of small values count as silent.
+                grow(up, Some(values), WHAT)?;
+                threshold.keep_large(hidden, &mut up[..values]);
+                hidden.copy_from_slice(&up[..values]);
+            }
+            if let Down::Outputs(down) = &block.ffn.down {
+                let n = all.max(1);
+                work.active += (0..all).filter(|i| hidden.chunks_exact(n).any(|hidden| hidden[*i] != 0.0)).count();
+                let jobs = smallvec![MatmulJob { weight: &down.weight, bias: None, out }];
+                let at = SkippedSite { skipped, site: InputSite::Hidden };
+                work.sequential += skipped_inputs::products(cpu, at, jobs, TokenInputs { x: hidden, tokens }, up)?;
+                return Ok(work);
+            }
+        }
+        let hidden = &*hidden;
+        let values = task.blocks.iter().zip(&*spans);
+        let values = values.map(|(block, span)| Values { list: block.neurons, hidden: span.values(hidden, tokens) });
+        // `scratch` holds the gates' activations until `fired`; the other use of it never coincides.
+        let expanded = if matches!(outcome.fires, Fires::Above(_)) { up } else { scratch };
+        down(cpu, task, values, DownScratch { scratch: expanded, part }, out, &mut work)?;
+        Ok(work)
+    }
+
+    /// Gives the task's blocks their places among the values of a token, and returns the number of those.
+    fn lay_out(&mut self, task: &FfnTask<'_>) -> usize {
+        let mut all = 0;
+        for block in task.blocks {
+            let n_ff = block.ffn.up.weight.rows();
+            let len = block.neurons.map_or(n_ff, <[u32]>::len);
+            self.spans.push(BlockSpan { n_ff, len, first: all, list: block.neurons.map(|_| self.held.len()) });
+            self.held.extend(block.neurons.filter(|_| task.observed).into_iter().flatten());
+            all += len;
+        }
+        all
+    }
+
+    /// The hidden values of FFNs, with gates or without.
+    fn gate_and_up(
+        &mut self,
+        cpu: &Cpu,
+        task: &FfnTask<'_>,
+        values: usize,
+        before: &mut dyn FnMut(&[f32], &[f32]),
+        work: &mut FfnWork,
+    ) -> Result<()> {
+        let CpuFfn { hidden, up, scratch, part, spans, outcome, .. } = self;
+        let (tokens, skipped, gated) = (task.tokens, task.skipped(), task.gated());
+        let held = if gated { values } else { 0 };
+        grow(up, Some(held), WHAT)?;
+        let (hidden, up) = (&mut hidden[..values], &mut up[..held]);
+        let mut jobs = Few::new();
+        // Without gates the up matrix's outputs are what becomes hidden values.
+        let (mut gates, mut ups) = (&mut *hidden, &mut *up);
+        if !gated {
+            std::mem::swap(&mut gates, &mut ups);
+        }
+        for (block, span) in task.blocks.iter().zip(&*spans) {
+            if let Some(of) = &block.ffn.gate {
+                let gate;
+                (gate, gates) = gates.split_at_mut(tokens * span.len);
+                jobs.push(job(of, block.neurons, gate));
+                if skipped.is_none() {
+                    work.read_rows(&of.weight, span.len);
+                }
+            }
+            let up;
+            (up, ups) = ups.split_at_mut(tokens * span.len);
+            jobs.push(job(&block.ffn.up, block.neurons, up));
+        }
+        work.sequential += products(cpu, task, jobs, part)?;
+        if !gated {
+            before(&[], hidden);
+            activate(cpu, task, spans, hidden, None);
+            return Ok(());
+        }
+        if let Some(deviations) = task.gate_deviations() {
+            cpu.gate_excess(hidden, values / tokens.max(1), deviations);
+        }
+        before(hidden, up);
+        if let Some(threshold) = task.activation_threshold
+            && task.observed
+            && !task.activation.is_sparse()
+            && skipped.is_none()
+        {
+            grow(scratch, Some(values), WHAT)?;
+            scratch[..values].copy_from_slice(hidden);
+            activate(cpu, task, spans, &mut scratch[..values], None);
+            outcome.fires = Fires::Above(threshold);
+        }
+        activate(cpu, task, spans, hidden, Some(up));
+        Ok(())
+    }
+
+    fn sparse(&mut self, cpu: &Cpu, task: &FfnTask<'_>, skips: Skips, out: &mut [f32]) -> Result<FfnWork> {
+        let mut work = FfnWork::default();
+        if skips == Skips::NotPredicted {
+            self.predict(cpu, task, &mut work)?;
+        }
+        let CpuFfn { hidden, up, scratch, part, candidates, held, spans, outcome, .. } = self;
+        let predicted = (outcome.predicted && !task.recall_check).then_some(&candidates[..]);
+        let firing = task.blocks.iter().map(|block| -> Part<'_> {
+            (block.ffn.gate.as_ref().unwrap_or(&block.ffn.up), predicted.or(block.neurons))
+        });
+        let len = |(linear, list): Part<'_>| list.map_or(linear.weight.rows(), <[u32]>::len);
+        let n = firing.clone().map(len).sum();
+        grow(hidden, Some(n), WHAT)?;
+        some_rows(cpu, firing.clone(), task.x, &mut hidden[..n], scratch, &mut work)?;
+        if let Some(deviations) = task.gate_deviations() {
+            cpu.gate_excess(&mut hidden[..n], n, deviations);
+        }
+        let threshold = skips.activation_threshold();
+        if threshold.is_some() {
+            grow(up, Some(n), WHAT)?;
+            up[..n].copy_from_slice(&hidden[..n]);
+            let mut acted = &mut up[..n];
+            for (block, part) in task.blocks.iter().zip(firing.clone()) {
+                let of_block;
+                (of_block, acted) = acted.split_at_mut(len(part));
+                cpu.activate(block.ffn.form(task.activation), of_block, None);
+            }
+            outcome.fires = Fires::Held;
+        }
+        let mut from = 0;
+        for part in firing {
+            let (first, n) = (held.len(), len(part));
+            match threshold {
+                Some(threshold) => keep(held, n, |i| up[from + i].abs() > threshold),
+                None => keep(held, n, |i| hidden[from + i] > 0.0),
+            }
+            // Ascending, so that nothing is overwritten before it has moved.
+            for (to, at) in held.iter().enumerate().skip(first) {
+                hidden[to] = hidden[from + *at as usize];
+            }
+            if let Some(list) = part.1 {
+                held[first..].iter_mut().for_each(|at| *at = list[*at as usize]);
+            }
+            spans.push(BlockSpan { n_ff: part.0.weight.rows(), len: held.len() - first, first, list: Some(first) });
+            from += n;
+        }
+        let hidden = &mut hidden[..held.len()];
+        let lists = spans.iter().map(|span| span.listed(held));
+        if task.gated() {
+            grow(up, Some(held.len()), WHAT)?;
+            let up = &mut up[..held.len()];
+            let ups = task.blocks.iter().zip(lists.clone()).map(|(block, list)| (&block.ffn.up, list));
+            some_rows(cpu, ups, task.x, up, scratch, &mut work)?;
+            activate(cpu, task, spans, hidden, Some(up));
+        } else {
+            activate(cpu, task, spans, hidden, None);
+        }
+        if let Some(norm) = task.hidden_norm() {
+            norm.apply_listed(held, hidden);
+        }
+        let hidden = &*hidden;
+        let values = spans.iter().zip(lists).map(|(span, list)| Values { list, hidden: span.values(hidden, 1) });
+        down(cpu, task, values, DownScratch { scratch, part }, out, &mut work)?;
+        Ok(work)
+    }
+
+    /// Finds the candidates: neurons to compute that may fire.
+    fn predict(&mut self, cpu: &Cpu, task: &FfnTask<'_>, work: &mut FfnWork) -> Result<()> {
+        let [block] = task.blocks else { return Ok(()) };
+        let n_ff = block.ffn.up.weight.rows();
+        self.predicted.resize(mask::words(n_ff), 0);
+        match task.prediction {
+            Some(PredictionSource::Mask(mask)) => self.predicted.copy_from_slice(mask),
+            Some(PredictionSource::Predictor { predictor, x, shift }) => {
+                let [hidden, scores] = &mut self.predictor;
+                let (scores, read) = predictor_scores(predictor, cpu, x, 1, hidden, scores)?;
+                mask::fill(&mut self.predicted, n_ff, |i| scores[i] >= predictor.threshold + shift);
+                work.sequential += read;
+            }
+            None => return Ok(()),
+        }
+        self.outcome.predicted = true;
+        self.candidates.clear();
+        match block.neurons {
+            Some(list) => {
+                let predicted = |i: &&u32| mask::contains(&self.predicted, **i as usize);
+                self.candidates.extend(list.iter().filter(predicted));
+            }
+            None => self.candidates.extend(mask::neurons(&self.predicted)),
+        }
+        Ok(())
+    }
+
+    /// Sets the bits of the neurons of an FFN that fired in the last task, which was [`FfnTask::observed`], in `mask`,
+    /// `[tokens, words(n_ff)]`, and leaves others alone.
+    ///
+    /// # Panics
+    /// If the mask is shorter, or the task had no such block.
+    pub fn fired(&self, block: usize, mask: &mut [u32]) {
+        let FfnOutcome { tokens, fires, .. } = self.outcome;
+        if self.outcome.rows {
+            let width = (mask.len() / tokens.max(1)).max(1);
+            for (mask, (list, hidden)) in mask.chunks_exact_mut(width).zip(self.rows.values(tokens)) {
+                mask::insert_some(mask, list, |i| fires == Fires::Held || hidden[i] != 0.0);
+            }
+            return;
+        }
+        let span = self.spans[block];
+        let (hidden, n, list) = (span.values(&self.hidden, tokens), span.len, span.listed(&self.held));
+        for (t, mask) in mask.chunks_exact_mut(mask::words(span.n_ff).max(1)).take(tokens).enumerate() {
+            let hidden = &hidden[t * n..][..n];
+            let above =
+                |threshold: f32| move |i: usize| span.values(&self.scratch, tokens)[t * n + i].abs() > threshold;
+            match (list, fires) {
+                (None, Fires::NonZero | Fires::Held) => mask::fill(mask, n, |i| hidden[i] != 0.0),
+                (None, Fires::Above(threshold)) => mask::fill(mask, n, above(threshold)),
+                (Some(list), Fires::NonZero) => mask::insert_some(mask, list, |i| hidden[i] != 0.0),
+                (Some(list), Fires::Held) => mask::insert_some(mask, list, |_| true),
+                (Some(list), Fires::Above(threshold)) => mask::insert_some(mask, list, above(threshold)),
+            }
+        }
+    }
+
+    /// An FFN's hidden values in the last task, which was [`FfnTask::observed`].
+    ///
+    /// # Panics
+    /// If the task had no such block.
+    pub fn strength(&self, block: usize) -> Strength<'_> {
+        if self.outcome.rows {
+            // Among zeros: see `sparse_rows`.
+            return Strength::All(&self.scratch[..self.outcome.values]);
+        }
+        let span = self.spans[block];
+        let values = span.values(&self.hidden, self.outcome.tokens);
+        match span.listed(&self.held) {
+            None => Strength::All(values),
+            Some(neurons) => Strength::Listed { neurons, values },
+        }
+    }
+
+    /// The prediction of the last task as a [`mask`], if there was one.
+    pub fn predicted(&self) -> Option<&[u32]> {
+        self.outcome.predicted.then_some(&self.predicted[..])
+    }
+
+    /// Bytes held.
+    pub(crate) fn bytes(&self) -> u64 {
+        let [rank, scores] = &self.predictor;
+        let floats = [&self.hidden, &self.up, &self.scratch, &self.part, rank, scores].map(Vec::capacity);
+        let lists = [&self.predicted, &self.candidates, &self.held].map(Vec::capacity);
+        (floats.iter().chain(&lists).sum::<usize>() * size_of::<f32>()) as u64 + self.rows.bytes()
+    }
+}
+
+/// Activates gates (up values, without gates) of a task's blocks, and multiplies them with `up`: all at once, unless a block has a limit
+/// of its own.
+fn activate(cpu: &Cpu, task: &FfnTask<'_>, spans: &[BlockSpan], hidden: &mut [f32], up: Option<&[f32]>) {
+    if task.blocks.iter().all(|block| block.ffn.limit.is_none()) {
+        return cpu.activate(task.activation, hidden, up);
+    }
+    for (block, span) in task.blocks.iter().zip(spans) {
+        let up = up.map(|up| span.values(up, task.tokens));
+        cpu.activate(block.ffn.form(task.activation), span.values_mut(hidden, task.tokens), up);
+    }
+}
+
+pub(super) fn job<'a>(linear: &'a Linear, rows: Option<&'a [u32]>, out: &'a mut [f32]) -> RowsJob<'a> {
+    RowsJob { weight: &linear.weight, bias: linear.bias.as_deref(), rows, out }
+}
+
+/// Products of an FFN's first matrices with its inputs, or with the large ones alone if others are skipped. Returns how many bytes of
+/// weights were read because of that.
+fn products(cpu: &Cpu, task: &FfnTask<'_>, mut jobs: Few<RowsJob<'_>>, large: &mut Vec<f32>) -> Result<u64> {
+    let Some(skipped) = task.skipped() else {
+        cpu.matmul_rows(&mut jobs, task.x, task.tokens);
+        return Ok(0);
+    };
+    let jobs = jobs.into_iter().map(|RowsJob { weight, bias, out, .. }| MatmulJob { weight, bias, out });
+    let at = SkippedSite { skipped, site: InputSite::Ffn };
+    skipped_inputs::products(cpu, at, jobs.collect(), TokenInputs { x: task.x, tokens: task.tokens }, large)
+}
+
+/// Appends to `list` the numbers below `n` for which `is_in` is true. Free of branches on `is_in`, which a CPU cannot predict.
+pub(super) fn keep(list: &mut Vec<u32>, n: usize, is_in: impl Fn(usize) -> bool) {
+    let mut len = list.len();
+    list.resize(len + n, 0);
+    for i in 0..n {
+        list[len] = i as u32;
+        len += usize::from(is_in(i));
+    }
+    list.truncate(len);
+}

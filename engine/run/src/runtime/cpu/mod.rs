@@ -1,0 +1,37 @@
+//! The CPU as a [`Processor`](super::Processor): every operation from RAM, in the file's types. [`CpuFfn`] computes an FFN, or the
+//! part of some of its neurons, and skips the neurons that a [`Sparsity`](super::Sparsity) mode allows; a hybrid processor
+//! calls it for the neurons that are not on the device.
+
+mod altup;
+mod attention;
+mod expert_firing;
+mod experts;
+mod ffn;
+mod ffn_values;
+mod inputs;
+mod latent;
+mod layer_ffn;
+mod norm;
+mod per_layer;
+mod processor;
+mod products;
+mod recurrent;
+mod router;
+mod same_bits;
+mod skipped_inputs;
+mod sparse_rows;
+mod task;
+#[cfg(test)]
+pub(crate) mod tests;
+
+pub use ffn::CpuFfn;
+pub use inputs::{ChosenExperts, LayerInputs, TokenInputs};
+#[cfg(test)]
+pub(crate) use layer_ffn::LayerFfn;
+use layer_ffn::LayerTask;
+pub use processor::CpuProcessor;
+pub use router::{RouterInputs, Routing};
+pub use task::{FfnBlock, FfnTask, FfnWork, HiddenNorm, PredictionSource};
+
+/// The purpose of scratch memory, in errors.
+const WHAT: &str = "scratch memory";

@@ -1,0 +1,34 @@
+//! Norms on the CPU.
+
+use thermocline_cpu::Cpu;
+use thermocline_model::{LayerNorms, ModelConfig, Norm, NormKind, NormSlot};
+
+/// `x = norm(from)`, or `norm(x)` without `from`, row by row; rows are as long as the norm's weight.
+pub(super) fn norm_rows(cpu: &Cpu, config: &ModelConfig, norm: &Norm, x: &mut [f32], from: Option<&[f32]>) {
+    let eps = norm.eps(config.norm_eps);
+    match config.norm {
+        NormKind::Rms => cpu.rms_norm(x, from, &norm.weight, eps),
+        NormKind::Layer => cpu.layer_norm(x, from, &norm.weight, norm.bias.as_deref(), eps),
+    }
+}
+
+/// Norms heads, `[tokens, heads, head_dim]`, each by itself or all of a token's together, as the norm's weight is long; a layer norm
+/// with a weight as long as all heads is of each head with weights of its own.
+pub(super) fn norm_heads(cpu: &Cpu, config: &ModelConfig, norm: &Norm, head_dim: usize, x: &mut [f32]) {
+    if config.norm == NormKind::Rms || norm.weight.len() == head_dim {
+        return norm_rows(cpu, config, norm, x, None);
+    }
+    for heads in x.chunks_exact_mut(norm.weight.len()) {
+        for (head, weight) in heads.chunks_exact_mut(head_dim).zip(norm.weight.chunks_exact(head_dim)) {
+            cpu.layer_norm(head, None, weight, None, norm.eps(config.norm_eps));
+        }
+    }
+}
+
+/// Norms a vector within a part, `[tokens, n]`, if its layer has a norm of it: all of a token's together, or as many at a time as the
+/// norm's weight is long.
+pub(super) fn norm_within(cpu: &Cpu, config: &ModelConfig, norms: LayerNorms<'_>, slot: NormSlot, x: &mut [f32]) {
+    if let Some(norm) = norms.get(slot) {
+        norm_rows(cpu, config, norm, x, None);
+    }
+}

@@ -1,0 +1,300 @@
+//! The router of an MoE layer: the experts that each token uses, and their weights.
+
+use super::{ChosenExperts, WHAT};
+use crate::runtime::scratch::grow;
+use thermocline_base::error::{Error, Result};
+use thermocline_cpu::{
+    Cpu,
+    ops::{softmax_in_place, top_k},
+};
+use thermocline_model::{ExpertGroups, ExpertWeights, Experts, Router, RouterScore};
+
+/// The experts that a chunk's tokens use, and their router weights. Its buffers grow to the largest chunk and stay.
+#[derive(Debug, Default)]
+pub struct Routing {
+    /// `[tokens, experts]`
+    scores: Vec<f32>,
+    /// `[experts]` of one token: what experts are chosen by, where those are not the scores.
+    choice: Vec<f32>,
+    /// `[tokens]`: weight of the shared expert.
+    gates: Vec<f32>,
+    /// `[tokens, used]`, best first, and their router weights. A number past the last expert stands for none.
+    chosen: Vec<usize>,
+    router_weights: Vec<f32>,
+    /// `[tokens, d]`: the router's input, where it is a norm of the residual stream.
+    normed: Vec<f32>,
+}
+
+/// Inputs by which experts are chosen, `[tokens, d]` each.
+#[derive(Debug, Clone, Copy)]
+pub struct RouterInputs<'a> {
+    /// The experts' inputs.
+    pub x: &'a [f32],
+    /// The residual stream, which a router with a norm of its own reads; others do not look at it.
+    pub residual: &'a [f32],
+    /// Tokens.
+    pub tokens: usize,
+}
+
+impl Routing {
+    /// Computes the router of `weights`.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if the buffers cannot grow.
+    ///
+    /// # Panics
+    /// If shapes disagree.
+    pub fn route(
+        &mut self,
+        cpu: &Cpu,
+        experts: &Experts,
+        norm_eps: f32,
+        weights: &ExpertWeights,
+        inputs: RouterInputs<'_>,
+    ) -> Result<()> {
+        let RouterInputs { x, residual, tokens } = inputs;
+        let Some(norm) = &weights.router_norm else { return self.route_by(cpu, experts, weights, x, x, tokens) };
+        let mut normed = std::mem::take(&mut self.normed);
+        grow(&mut normed, Some(residual.len()), WHAT)?;
+        cpu.rms_norm(&mut normed[..residual.len()], Some(residual), &norm.weight, norm_eps);
+        let done = self.route_by(cpu, experts, weights, x, &normed[..residual.len()], tokens);
+        self.normed = normed;
+        done
+    }
+
+    /// The same for a router that reads `router_x`, `[tokens, d]`.
+    fn route_by(
+        &mut self,
+        cpu: &Cpu,
+        experts: &Experts,
+        weights: &ExpertWeights,
+        x: &[f32],
+        router_x: &[f32],
+        tokens: usize,
+    ) -> Result<()> {
+        let n = weights.router.weight.rows();
+        grow(&mut self.scores, tokens.checked_mul(n), WHAT)?;
+        grow(&mut self.choice, Some(n), WHAT)?;
+        grow(&mut self.gates, Some(tokens), WHAT)?;
+        let (scores, gates) = (&mut self.scores[..tokens * n], &mut self.gates[..tokens]);
+        let router = &weights.router;
+        let router = router.job(&mut *scores);
+        match weights.shared.as_ref().and_then(|shared| shared.gate.as_ref()) {
+            Some(gate) => {
+                let gate = gate.job(&mut *gates);
+                cpu.matmul(&mut [router], router_x, tokens);
+                cpu.matmul(&mut [gate], x, tokens);
+                gates.iter_mut().for_each(|gate| *gate = sigmoid(*gate));
+            }
+            None => {
+                cpu.matmul(&mut [router], router_x, tokens);
+                gates.fill(1.0);
+            }
+        }
+        self.chosen.resize(tokens * experts.used, 0);
+        self.router_weights.clear();
+        let bias = weights.selection_bias.as_deref();
+        for (scores, chosen) in scores.chunks_exact_mut(n).zip(self.chosen.chunks_exact_mut(experts.used)) {
+            choose(&experts.router, bias, scores, &mut self.choice[..n], chosen);
+            let first = self.router_weights.len();
+            weigh(&experts.router, scores, chosen, &mut self.router_weights);
+            if let Some(scale) = &weights.scale {
+                let all = self.router_weights[first..].iter_mut().zip(&*chosen);
+                all.for_each(|(weight, expert)| *weight *= scale.get(*expert).copied().unwrap_or(1.0));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes over a choice that was made elsewhere, `[tokens, used]`, without a shared expert.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there are not as many ids as weights, or not equally many for every token.
+    pub(crate) fn set_choice(&mut self, tokens: usize, chosen: ChosenExperts<'_>) -> Result<()> {
+        let ChosenExperts { ids, router_weights } = chosen;
+        if ids.len() != router_weights.len() || !ids.len().is_multiple_of(tokens.max(1)) {
+            let expected = format!("as many ids as router weights for each of {tokens} tokens");
+            return Err(Error::invalid(
+                "chosen experts",
+                expected,
+                format!("{} and {}", ids.len(), router_weights.len()),
+            ));
+        }
+        self.chosen.clear();
+        self.chosen.extend(ids.iter().map(|id| *id as usize));
+        self.router_weights.clear();
+        self.router_weights.extend_from_slice(router_weights);
+        Ok(())
+    }
+
+    /// Chosen experts, `[tokens, used]`, best first.
+    pub fn chosen(&self) -> &[usize] {
+        &self.chosen
+    }
+
+    /// Their router weights, `[tokens, used]`.
+    pub fn router_weights(&self) -> &[f32] {
+        &self.router_weights
+    }
+
+    /// Weight of the shared expert for each token that was routed, where there is one: 1 if it has no gate.
+    pub fn gates(&self) -> &[f32] {
+        &self.gates
+    }
+
+    /// The tokens, of `tokens`, that use `expert`, and its router weights.
+    pub fn members(&self, expert: usize, tokens: usize) -> impl Iterator<Item = (usize, f32)> {
+        let used = (self.chosen.len() / tokens.max(1)).max(1);
+        let pairs = self.chosen.iter().zip(&self.router_weights).enumerate();
+        let ours = pairs.filter(move |(_, (chosen, _))| **chosen == expert);
+        ours.map(move |(pair, (_, weight))| (pair / used, *weight))
+    }
+
+    /// Bytes held.
+    pub(crate) fn bytes(&self) -> u64 {
+        let floats = [&self.scores, &self.choice, &self.gates, &self.router_weights].map(Vec::capacity);
+        (floats.iter().sum::<usize>() * size_of::<f32>() + self.chosen.capacity() * size_of::<usize>()) as u64
+    }
+}
+
+fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+/// Makes one token's logits, `[experts]`, its scores and chooses the experts with the largest, best first. `choice` is scratch.
+fn choose(router: &Router, bias: Option<&[f32]>, scores: &mut [f32], choice: &mut [f32], chosen: &mut [usize]) {
+    let by_logits = bias.is_none() && router.groups.is_none();
+    if by_logits {
+        // Scores ascend with them, but those of large ones are equal.
+        top_k(scores, chosen);
+    }
+    match router.score {
+        RouterScore::Softmax => softmax_in_place(scores),
+        RouterScore::SoftmaxOfChosen | RouterScore::SparseMixer => {}
+        RouterScore::Sigmoid => scores.iter_mut().for_each(|score| *score = sigmoid(*score)),
+    }
+    if by_logits {
+        return;
+    }
+    choice.copy_from_slice(scores);
+    if let Some(bias) = bias {
+        choice.iter_mut().zip(bias).for_each(|(choice, bias)| *choice += bias);
+    }
+    if let Some(groups) = router.groups {
+        keep_best(groups, choice);
+    }
+    top_k(choice, chosen);
+}
+
+/// Hides, as `-inf`, the experts of all groups but the best.
+fn keep_best(groups: ExpertGroups, choice: &mut [f32]) {
+    let len = choice.len() / groups.count.max(1);
+    let mut best = vec![0; groups.best.min(len)];
+    let goodness = choice.chunks_exact(len.max(1)).map(|group| {
+        top_k(group, &mut best);
+        best.iter().map(|at| group[*at]).sum::<f32>()
+    });
+    let goodness: Vec<f32> = goodness.collect();
+    let mut used = vec![0; groups.used.min(goodness.len())];
+    top_k(&goodness, &mut used);
+    let hidden = choice.chunks_exact_mut(len.max(1)).enumerate().filter(|(group, _)| !used.contains(group));
+    hidden.for_each(|(_, group)| group.fill(f32::NEG_INFINITY));
+}
+
+/// Appends the weights of the experts that were chosen by `scores` to `weights`.
+fn weigh(router: &Router, scores: &[f32], chosen: &[usize], weights: &mut Vec<f32>) {
+    let first = weights.len();
+    weights.extend(chosen.iter().map(|expert| scores[*expert]));
+    let weights = &mut weights[first..];
+    match router.score {
+        RouterScore::SoftmaxOfChosen => softmax_in_place(weights),
+        RouterScore::SparseMixer => mix(scores, chosen, weights),
+        RouterScore::Softmax | RouterScore::Sigmoid => {}
+    }
+    // Sigmoids can all be zero.
+    let sum = if router.renormalise { weights.iter().sum::<f32>().max(f32::MIN_POSITIVE) } else { 1.0 };
+    weights.iter_mut().for_each(|weight| *weight *= router.scale / sum);
+}
+
+/// Weights of SparseMixer: the `softmax` of each of `chosen`, best first, over the experts not chosen before it that are nearly as
+/// good.
+fn mix(scores: &[f32], chosen: &[usize], weights: &mut [f32]) {
+    for (at, (weight, expert)) in weights.iter_mut().zip(chosen).enumerate() {
+        let best = scores[*expert];
+        let near = |score: f32| best - score <= NEARLY * score.abs().max(best);
+        let others = scores.iter().enumerate().filter(|(other, score)| !chosen[..at].contains(other) && near(**score));
+        *weight = 1.0 / others.map(|(_, score)| (score - best).exp()).sum::<f32>();
+    }
+}
+
+/// How much worse an expert may be for SparseMixer, relative to its score: twice the jitter of training.
+const NEARLY: f32 = 0.02;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn route(router: &Router, bias: Option<&[f32]>, logits: &[f32], used: usize) -> (Vec<usize>, Vec<f32>) {
+        let (mut scores, mut choice, mut chosen) = (logits.to_vec(), vec![0.0; logits.len()], vec![0; used]);
+        choose(router, bias, &mut scores, &mut choice, &mut chosen);
+        let mut weights = Vec::new();
+        weigh(router, &scores, &chosen, &mut weights);
+        (chosen, weights)
+    }
+
+    fn close(got: &[f32], wanted: &[f32]) {
+        assert!(got.len() == wanted.len() && got.iter().zip(wanted).all(|(a, b)| (a - b).abs() < 1e-6), "{got:?}");
+    }
+
+    #[test]
+    fn scores_are_those_of_all_of_the_chosen_or_of_each() {
+        let logits = [0.0, 3.0_f32.ln(), 2.0_f32.ln(), 2.0_f32.ln()];
+        let (chosen, weights) = route(&Router::softmax(false), None, &logits, 2);
+        assert_eq!(chosen, [1, 2]);
+        close(&weights, &[3.0 / 8.0, 2.0 / 8.0]);
+        close(&route(&Router::softmax(true), None, &logits, 2).1, &[0.6, 0.4]);
+        let of_chosen = Router { score: RouterScore::SoftmaxOfChosen, scale: 2.0, ..Router::softmax(false) };
+        close(&route(&of_chosen, None, &logits, 2).1, &[1.2, 0.8]);
+        let (chosen, weights) = route(&Router::sigmoid(false), None, &logits, 2);
+        assert_eq!(chosen, [1, 2]);
+        close(&weights, &[0.75, 2.0 / 3.0]);
+        close(&route(&Router { scale: 2.5, ..Router::sigmoid(true) }, None, &logits, 1).1, &[2.5]);
+        close(&route(&Router::sigmoid(true), None, &[-200.0; 3], 2).1, &[0.0, 0.0]);
+        assert_eq!(route(&Router::sigmoid(false), None, &[40.0, 60.0, 50.0], 2).0, [1, 2], "all scores are 1");
+    }
+
+    #[test]
+    fn bias_chooses_and_does_not_weigh() {
+        let logits = [0.0, 3.0_f32.ln(), -1.0];
+        let (chosen, weights) = route(&Router::sigmoid(false), Some(&[1.0, 0.0, 0.0]), &logits, 2);
+        assert_eq!(chosen, [0, 1]);
+        close(&weights, &[0.5, 0.75]);
+    }
+
+    #[test]
+    fn sparse_mixer_weighs_experts_against_those_nearly_as_good() {
+        let router = Router { score: RouterScore::SparseMixer, ..Router::softmax(false) };
+        // Alone; then with one other that is within 2 %.
+        let (chosen, weights) = route(&router, None, &[1.0, 3.0, 2.0, 1.98], 2);
+        assert_eq!(chosen, [1, 2]);
+        close(&weights, &[1.0, 1.0 / (1.0 + (-0.02f32).exp())]);
+        // The first is compared with the second, the second not with the first.
+        let (chosen, weights) = route(&router, None, &[5.0, 5.05, -1.0], 2);
+        assert_eq!(chosen, [1, 0]);
+        close(&weights, &[1.0 / (1.0 + (-0.05f32).exp()), 1.0]);
+        // Scores below 0 have a magnitude too.
+        let (chosen, weights) = route(&router, None, &[-2.0, -2.03, -4.0], 2);
+        assert_eq!(chosen, [0, 1]);
+        close(&weights, &[1.0 / (1.0 + (-0.03f32).exp()), 1.0]);
+    }
+
+    #[test]
+    fn only_experts_of_the_best_groups_are_chosen() {
+        // The best expert is alone in its group; its group is the best by one expert and the second by two.
+        let logits = [5.0, -9.0, 4.0, 3.0, 1.0, 2.0];
+        for (best, used, wanted) in [(1, 1, [0, 1]), (2, 1, [2, 3]), (2, 2, [2, 3]), (1, 2, [0, 2])] {
+            let router = Router { groups: Some(ExpertGroups { count: 3, used, best }), ..Router::sigmoid(false) };
+            assert_eq!(route(&router, None, &logits, 2).0, wanted, "{best} {used}");
+        }
+    }
+}

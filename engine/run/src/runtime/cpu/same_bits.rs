@@ -1,0 +1,30 @@
+//! How many separate tokens a pass may have so that each gets the bits of a pass of its own.
+
+use crate::runtime::Sparsity;
+use thermocline_cpu::{Cpu, FEW_TOKENS};
+use thermocline_formats::format::Tensor;
+use thermocline_model::{LayerWeights, Model, PredictorKind, SkipRule, Skips};
+
+/// Most separate tokens whose logits in one pass have the bits that each has in a pass of its own; 1 if no pass of several tokens
+/// has them.
+///
+/// Every sum has to be added up in one order, whatever the number of tokens. Attention, norms, sums of neuron-major rows and sums
+/// of experts do so up to [`FEW_TOKENS`], as do products that skip inputs. Other products do so up to [`Cpu::same_bits`]. Recurrent
+/// states do not.
+pub(super) fn same_bits(cpu: &Cpu, model: &Model, mode: Sparsity) -> usize {
+    if model.config.is_recurrent() {
+        return 1;
+    }
+    let predicts = |layer: &&LayerWeights| {
+        SkipRule::of(layer, model.config.activation).skips(mode, true, false) == Skips::NotPredicted
+    };
+    let predictors = model.weights.layers.iter().filter(predicts).filter_map(|layer| layer.predictor.as_ref());
+    let of_predictors = predictors.flat_map(|predictor| match &predictor.kind {
+        PredictorKind::LowRank { fc1, fc2 } => [Some(fc1), Some(fc2)],
+        PredictorKind::Rows { rows, .. } => [Some(rows), None],
+    });
+    let of_predictors = of_predictors.flatten().map(|matrix| cpu.same_bits(matrix));
+    let tensors = model.checkpoint.tensors().iter().filter_map(Tensor::matrix);
+    let most = tensors.map(|matrix| cpu.same_bits(&matrix)).chain(of_predictors).min().unwrap_or(1);
+    most.min(FEW_TOKENS)
+}

@@ -1,0 +1,385 @@
+//! The forward pass: the one driver that walks a model's program, on any processor.
+
+use std::{sync::Arc, time::Instant};
+
+use smallvec::SmallVec;
+
+use super::{
+    CpuProcessor, KvCache, KvType, MAX_SHORTLIST, Pass, PassPart, Probe, Processor, Residency, Sequences, Shortlist,
+    Sparsity, ThresholdCorrection, scratch::grow,
+};
+use thermocline_base::error::{Error, Result};
+use thermocline_cpu::{Cpu, Isa};
+use thermocline_model::{BoundOperation, Model, Position};
+
+/// The tokens whose logits are returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outputs {
+    /// None; the cache is filled.
+    None,
+    /// The last token's.
+    Last,
+    /// Every token's.
+    All,
+}
+
+/// Values that the driver takes from each chunk behind its layers.
+#[derive(Clone, Copy)]
+enum WantedValues {
+    /// The logits of some tokens.
+    Logits(Outputs),
+    /// The hidden states of all tokens.
+    Hidden,
+    /// This many of the last token's largest logits.
+    Top(usize),
+}
+
+/// Tokens of a chunk, by default.
+pub const DEFAULT_CHUNK: usize = 512;
+
+/// A model and the processor that runs it.
+#[derive(Debug)]
+pub struct Forward {
+    model: Arc<Model>,
+    processor: Box<dyn Processor>,
+    chunk: usize,
+    sparsity: Sparsity,
+    correction: ThresholdCorrection,
+    /// See [`Forward::same_bits`].
+    same_bits: usize,
+    /// Logits, or hidden states.
+    logits: Vec<f32>,
+    /// Ids and logits of a shortlist.
+    top: ([u32; MAX_SHORTLIST], [f32; MAX_SHORTLIST]),
+}
+
+impl Forward {
+    /// `model` on the CPU.
+    pub fn new(model: Arc<Model>, cpu: Cpu) -> Self {
+        Self::on(model, Box::new(CpuProcessor::new(cpu)))
+    }
+
+    /// `model` on any processor.
+    pub fn on(model: Arc<Model>, processor: Box<dyn Processor>) -> Self {
+        let top = ([0; MAX_SHORTLIST], [0.0; MAX_SHORTLIST]);
+        let (sparsity, correction) = (Sparsity::Dense, ThresholdCorrection::NONE);
+        let same_bits = processor.same_bits(&model, sparsity);
+        Forward { model, processor, chunk: DEFAULT_CHUNK, sparsity, correction, same_bits, logits: Vec::new(), top }
+    }
+
+    /// Switches to another processor, with `model` in the form it takes, and returns the previous one. A cache can be used by the
+    /// processor that [holds](Forward::holds) it.
+    pub fn replace(&mut self, model: &Arc<Model>, mut processor: Box<dyn Processor>) -> Box<dyn Processor> {
+        processor.expect_sparsity(self.sparsity);
+        self.model = Arc::clone(model);
+        self.same_bits = processor.same_bits(model, self.sparsity);
+        std::mem::replace(&mut self.processor, processor)
+    }
+
+    /// An empty cache for `capacity` tokens that the processor can work on. `ty` is a preference: [`KvCache::ty`] is the encoding it has.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if that much cannot be had, [`Error::Invalid`] for a capacity of 0, [`Error::Gpu`] if the device is
+    /// lost.
+    pub fn kv_cache(&mut self, capacity: usize, ty: KvType) -> Result<KvCache> {
+        self.processor.kv_cache(&self.model, capacity, ty)
+    }
+
+    /// True if `kv` was made for a model of this shape and the processor can work on it as it is.
+    pub fn holds(&self, kv: &KvCache) -> bool {
+        kv.fits(&self.model.config) && self.processor.holds(kv)
+    }
+
+    /// Brings `to` to `tokens` of the tokens that `from` holds by copying keys, values and states; the tokens that `to` holds already
+    /// are the same. Returns the number it holds then: less with recurrent states, which are copied as of a snapshot, and none is copied
+    /// between caches of different types or places.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] if the device is lost, [`Error::Memory`] without room for a state.
+    pub fn copy_prefix(&mut self, from: &KvCache, to: &mut KvCache, tokens: usize) -> Result<usize> {
+        match self.processor.residency() {
+            Some(residency) => residency.copy_prefix(from, to, tokens),
+            None => to.copy_prefix(from, tokens, None),
+        }
+    }
+
+    /// The instruction set of what is computed on the CPU.
+    pub fn isa(&self) -> Isa {
+        self.processor.isa()
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Arc<Model> {
+        &self.model
+    }
+
+    /// Tokens of a chunk; more need more scratch memory, and a processor may have room for fewer than were set.
+    pub fn chunk(&self) -> usize {
+        self.chunk.min(self.processor.max_chunk())
+    }
+
+    /// Sets the tokens of a chunk, at least 1, as far as the processor has room.
+    pub fn set_chunk(&mut self, tokens: usize) {
+        self.chunk = tokens.max(1);
+    }
+
+    /// The sparsity mode of single tokens.
+    pub fn sparsity(&self) -> Sparsity {
+        self.sparsity
+    }
+
+    /// Changes the sparsity mode, from the next call of [`Forward::run`] or [`Forward::top`] on.
+    pub fn set_sparsity(&mut self, mode: Sparsity) {
+        self.sparsity = mode;
+        self.processor.expect_sparsity(mode);
+        self.same_bits = self.processor.same_bits(&self.model, mode);
+    }
+
+    /// Most tokens that a pass of [`Forward::run_batch`] may have so that their logits have the bits of passes of one token each,
+    /// in the sparsity mode there is. 1 if no pass of several tokens has them: as while predictors are checked, each at tokens of its
+    /// own.
+    pub fn same_bits(&self) -> usize {
+        if self.correction.recall_check.is_some() { 1 } else { self.same_bits }
+    }
+
+    /// Sets the correction of the predictors' thresholds, from the next call of [`Forward::run`] or [`Forward::top`] on.
+    pub fn correct_thresholds(&mut self, correction: ThresholdCorrection) {
+        self.correction = correction;
+    }
+
+    /// The model, and its residency on a device if the processor has one: budget, placement, and where caches are.
+    pub fn residency(&mut self) -> Option<(&Model, &mut dyn Residency)> {
+        Some((&self.model, self.processor.residency()?))
+    }
+
+    /// Bytes of scratch memory held, beside weights and caches.
+    pub fn scratch_bytes(&self) -> u64 {
+        self.processor.scratch_bytes() + (self.logits.capacity() * size_of::<f32>()) as u64
+    }
+
+    /// Appends `tokens` to the cache and returns the logits of those `outputs` asks for, `[n, n_vocab]`. The slice is
+    /// overwritten by the next call. With recurrent states, a chunk that is not completed takes the cache back to its latest snapshot
+    /// ([`KvCache::truncate`]).
+    ///
+    /// # Errors
+    /// [`Error::ContextFull`] if the cache (or a learned position table) is too short, [`Error::Invalid`] for no tokens, an
+    /// id outside the vocabulary or a cache the processor does not hold, [`Error::Memory`] if scratch memory cannot be had:
+    /// all of these before the cache changes or with whole chunks in it. [`Error::Cancelled`] if `probe` says so,
+    /// [`Error::Gpu`] if a device is lost, with the chunks completed so far in the cache. [`Error::FileLost`] if a mapped file
+    /// of the model is lost: the cache is then of no use.
+    pub fn run(&mut self, tokens: &[u32], kv: &mut KvCache, outputs: Outputs, probe: &mut dyn Probe) -> Result<&[f32]> {
+        self.check(tokens, kv)?;
+        let n_vocab = self.model.config.n_vocab;
+        let wanted = match outputs {
+            Outputs::None => 0,
+            Outputs::Last => 1,
+            Outputs::All => tokens.len(),
+        };
+        // Every row is overwritten.
+        grow(&mut self.logits, wanted.checked_mul(n_vocab), "logits")?;
+        self.compute(tokens, kv, WantedValues::Logits(outputs), probe)?;
+        Ok(&self.logits[..wanted * n_vocab])
+    }
+
+    /// Appends `tokens` to the cache and returns their hidden states behind the final norm, `[tokens, d_model]`. Overwritten by the next
+    /// call.
+    ///
+    /// # Errors
+    /// As [`Forward::run`].
+    pub fn hidden(&mut self, tokens: &[u32], kv: &mut KvCache, probe: &mut dyn Probe) -> Result<&[f32]> {
+        self.check(tokens, kv)?;
+        let d_model = self.model.config.d_model;
+        grow(&mut self.logits, tokens.len().checked_mul(d_model), "hidden states")?;
+        self.compute(tokens, kv, WantedValues::Hidden, probe)?;
+        Ok(&self.logits[..tokens.len() * d_model])
+    }
+
+    /// Appends tokens to the caches of one or several sequences in one pass, and returns the logits of every token,
+    /// `[tokens, n_vocab]`, one sequence's behind the other's. Weights are read once for all. A token's logits are those that
+    /// [`Forward::run`] gives for it alone, in the sparsity mode of single tokens: up to [`Forward::same_bits`] tokens they are the
+    /// same bits, beyond that up to the order of sums. Overwritten by the next call. A batch of several sequences has no
+    /// cancellation: `probe` is not asked.
+    ///
+    /// # Errors
+    /// As [`Forward::run`], for any of the sequences; [`Error::Invalid`] for no sequences, or more tokens than
+    /// [`Forward::chunk`]. No cache has changed then, except that recurrent states are those of their latest snapshot
+    /// ([`KvCache::truncate`]).
+    pub fn run_batch(&mut self, batch: &mut [(&mut KvCache, &[u32])], probe: &mut dyn Probe) -> Result<&[f32]> {
+        batch.iter().try_for_each(|(kv, tokens)| self.check(tokens, kv))?;
+        let tokens: SmallVec<[u32; 16]> = batch.iter().flat_map(|(_, tokens)| tokens.iter().copied()).collect();
+        let most = batch.iter().map(|(kv, _)| kv.longest_pass()).fold(self.chunk(), usize::min);
+        if !(1..=most).contains(&tokens.len()) {
+            return Err(Error::invalid("batch", format!("1 to {most} tokens"), tokens.len()));
+        }
+        let wanted = tokens.len().checked_mul(self.model.config.n_vocab);
+        grow(&mut self.logits, wanted, "logits")?;
+        let Forward { model, processor, sparsity, correction, logits, .. } = self;
+        let logits = &mut logits[..wanted.unwrap_or(0)];
+        let mut sequences = Sequences::several(batch.iter_mut().map(|(kv, tokens)| (&mut **kv, tokens.len())));
+        let separate = tokens.len() > 1;
+        let mut pass = Pass { separate, sparsity: *sparsity, correction, ..Pass::new(model, &tokens, probe) };
+        let done = layers(&mut **processor, &mut pass, &mut sequences)
+            .and_then(|()| processor.head(&pass, 0..tokens.len(), logits));
+        match model.checkpoint.files().check().and(done) {
+            Ok(()) => {
+                processor.report(&mut pass);
+                sequences.advance();
+            }
+            Err(error) => {
+                sequences.iter_mut().for_each(|(_, kv)| kv.drop_unfinished());
+                return Err(error);
+            }
+        }
+        Ok(logits)
+    }
+
+    /// Appends `tokens` to the cache and returns the `k` largest logits of the last one (all, if the vocabulary is smaller):
+    /// only those leave a device. Overwritten by the next call.
+    ///
+    /// # Errors
+    /// As [`Forward::run`]; [`Error::Invalid`] unless `k` is from 1 to [`MAX_SHORTLIST`].
+    pub fn top(&mut self, tokens: &[u32], kv: &mut KvCache, k: usize, probe: &mut dyn Probe) -> Result<Shortlist<'_>> {
+        if !(1..=MAX_SHORTLIST).contains(&k) {
+            return Err(Error::invalid("shortlist", format!("1 to {MAX_SHORTLIST} tokens"), k));
+        }
+        self.check(tokens, kv)?;
+        let k = k.min(self.model.config.n_vocab);
+        self.compute(tokens, kv, WantedValues::Top(k), probe)?;
+        Ok(Shortlist { ids: &self.top.0[..k], logits: &self.top.1[..k] })
+    }
+
+    /// Appends `tokens`. If weights were lost meanwhile, nothing computed is used.
+    fn compute(&mut self, tokens: &[u32], kv: &mut KvCache, wanted: WantedValues, probe: &mut dyn Probe) -> Result<()> {
+        let done = self.compute_chunks(tokens, kv, wanted, probe);
+        let done = self.model.checkpoint.files().check().and(done);
+        if done.is_err() {
+            kv.drop_unfinished();
+        }
+        done
+    }
+
+    fn compute_chunks(
+        &mut self,
+        tokens: &[u32],
+        kv: &mut KvCache,
+        wanted: WantedValues,
+        probe: &mut dyn Probe,
+    ) -> Result<()> {
+        let chunk = self.chunk().min(kv.longest_pass());
+        let Forward { model, processor, sparsity, correction, logits, top, .. } = self;
+        let width = if matches!(wanted, WantedValues::Hidden) { model.config.d_model } else { model.config.n_vocab };
+        let (mut rest, mut written) = (tokens, 0);
+        while let Some((part, last)) = next_part(&mut rest, chunk, &**processor) {
+            let mut sequences = Sequences::one(kv, part.len());
+            let mut pass = Pass { sparsity: *sparsity, correction, ..Pass::new(model, part, &mut *probe) };
+            layers(&mut **processor, &mut pass, &mut sequences)?;
+            let rows = match wanted {
+                WantedValues::Logits(Outputs::All) | WantedValues::Hidden => 0..part.len(),
+                WantedValues::Logits(Outputs::Last) | WantedValues::Top(_) if last => part.len() - 1..part.len(),
+                _ => 0..0,
+            };
+            let values = written * width..(written + rows.len()) * width;
+            written += rows.len();
+            match wanted {
+                _ if rows.is_empty() => processor.finish()?,
+                WantedValues::Logits(_) => {
+                    timed(&mut pass, PassPart::Head, |pass| processor.head(pass, rows, &mut logits[values]))?;
+                }
+                WantedValues::Hidden => processor.hidden(&pass, &mut logits[values])?,
+                WantedValues::Top(k) => {
+                    let (ids, logits) = (&mut top.0[..k], &mut top.1[..k]);
+                    timed(&mut pass, PassPart::Head, |pass| processor.top(pass, rows.start, ids, logits))?;
+                }
+            }
+            processor.report(&mut pass);
+            sequences.advance();
+        }
+        Ok(())
+    }
+
+    fn check(&self, tokens: &[u32], kv: &KvCache) -> Result<()> {
+        let config = &self.model.config;
+        if tokens.is_empty() {
+            return Err(Error::invalid("tokens", "at least one", "none"));
+        }
+        if let Some(id) = tokens.iter().find(|id| **id as usize >= config.n_vocab) {
+            return Err(Error::invalid("token id", format!("below {}", config.n_vocab), id));
+        }
+        if !kv.fits(config) {
+            return Err(Error::invalid("KV cache", "one made for this model", "one of another shape"));
+        }
+        if !self.processor.holds(kv) {
+            return Err(Error::invalid("KV cache", "one made by this processor", "another's"));
+        }
+        let positions = match (&config.position, &self.model.weights.position_embedding) {
+            (Position::Learned { offset }, Some(table)) => table.rows().saturating_sub(*offset),
+            _ => usize::MAX,
+        };
+        let (needed, available) = (kv.len() + tokens.len(), kv.capacity().min(positions));
+        if needed > available {
+            return Err(Error::ContextFull { wanted: needed, at_least: false, available });
+        }
+        Ok(())
+    }
+}
+
+/// The next chunk of the tokens in `rest`, of at most `most`, and true if it is the last. A short rest goes along with what a
+/// processor takes at once.
+fn next_part<'t>(rest: &mut &'t [u32], most: usize, processor: &dyn Processor) -> Option<(&'t [u32], bool)> {
+    let paced = if rest.len() > 1 { processor.paced_chunk() } else { 1 };
+    let with_rest = paced.saturating_add(paced / 2);
+    let tokens = most.min(if rest.len() <= with_rest { with_rest } else { paced }).min(rest.len());
+    let part = rest.split_off(..tokens)?;
+    (!part.is_empty()).then_some((part, rest.is_empty()))
+}
+
+/// Computes every layer of a chunk.
+fn layers(processor: &mut dyn Processor, pass: &mut Pass<'_>, sequences: &mut Sequences<'_>) -> Result<()> {
+    let config = &pass.model.config;
+    // A recurrent state that was half advanced has to be computed again from far back: single tokens are finished, and so are batches,
+    // which others take part in.
+    let may_stop = sequences.len() == 1 && (!pass.is_single() || !config.is_recurrent());
+    processor.begin(pass, sequences)?;
+    for layer in 0..config.n_layer() {
+        if may_stop && pass.probe.cancelled() {
+            return Err(Error::Cancelled);
+        }
+        compute_layer(processor, pass, layer, sequences)?;
+        if pass.probe.wants_layer_output() {
+            let residual = processor.residual(pass)?;
+            pass.probe.layer_output(layer, residual);
+        }
+    }
+    Ok(())
+}
+
+/// Computes the steps of one layer of the chunk that the processor began.
+pub fn compute_layer(
+    processor: &mut dyn Processor,
+    pass: &mut Pass<'_>,
+    layer: usize,
+    sequences: &mut Sequences<'_>,
+) -> Result<()> {
+    for step in pass.model.steps(layer) {
+        let step = step?;
+        let part = match step.operation {
+            BoundOperation::Route { .. } | BoundOperation::Ffn(_) | BoundOperation::DenseFfn { .. } => {
+                PassPart::Ffn(layer)
+            }
+            _ => PassPart::Mixer(layer),
+        };
+        timed(pass, part, |pass| processor.step(pass, &step, sequences))?;
+    }
+    Ok(())
+}
+
+/// Does `work`, and tells the probe its time if it wants that.
+fn timed(pass: &mut Pass<'_>, part: PassPart, work: impl FnOnce(&mut Pass<'_>) -> Result<()>) -> Result<()> {
+    if !pass.probe.wants_step_times() {
+        return work(pass);
+    }
+    let started = Instant::now();
+    work(pass)?;
+    pass.probe.step_time(part, started.elapsed());
+    Ok(())
+}

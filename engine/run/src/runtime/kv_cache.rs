@@ -1,0 +1,358 @@
+//! The KV cache: keys and values of the tokens seen so far, and recurrent states beside them.
+
+mod bytes;
+mod context_shift;
+mod prefix;
+mod windows;
+
+pub use bytes::CacheBytes;
+use std::ops::Range;
+
+use super::{
+    KeptRows, KvLayer, LONGEST_PASS, RecurrentState, Rotary,
+    kv_layer::WindowRows,
+    off_host::{OffHostRows, OffHostState},
+    recurrent_state::RecurrentStates,
+    snapshots::Snapshots,
+};
+use thermocline_base::error::{Error, Result, ScarceMemory};
+use thermocline_cpu::ops::KvType;
+use thermocline_model::{AttentionConfig, LayerConfig, ModelConfig, Position, Rope};
+
+/// Keys and values of one layer, in the memory of the processor that computes the layer; none of either kind for a layer without
+/// any.
+#[derive(Debug, Default)]
+pub(crate) struct LayerRows {
+    /// In RAM, where the CPU appends to them.
+    pub ram: Option<KvLayer>,
+    /// In another processor's memory: there alone, or a copy of those in RAM for the layers there that read them.
+    pub off_host: Option<Box<dyn OffHostRows>>,
+}
+
+/// The KV cache of one conversation, with the recurrent states of models that have them. Every layer's keys and values are in the
+/// memory of the processor that computes the layer, and move with it. Layers whose tokens see all earlier ones have memory for
+/// the whole context, those with a window a ring ([`LONGEST_PASS`]). It is reserved when the cache is made; the system provides
+/// it as tokens arrive, and nothing is allocated per token.
+#[derive(Debug)]
+pub struct KvCache {
+    ty: KvType,
+    capacity: usize,
+    len: usize,
+    /// Most tokens that a pass may append.
+    longest_pass: usize,
+    layers: Vec<LayerRows>,
+    /// The positions that each layer holds.
+    kept: Vec<KeptRows>,
+    /// Copies of windows, where layers have rings.
+    windows: Snapshots<WindowRows>,
+    /// Recurrent states, beside keys and values.
+    states: Option<RecurrentStates>,
+    rotary: Option<Rotary>,
+    shape: Box<CacheShape>,
+}
+
+/// The parts of a model's configuration that its caches depend on.
+#[derive(Debug, PartialEq)]
+struct CacheShape {
+    position: Position,
+    ropes: Vec<Rope>,
+    layers: Vec<LayerConfig>,
+}
+
+impl CacheShape {
+    fn new(config: &ModelConfig) -> Self {
+        CacheShape { position: config.position, ropes: config.ropes.clone(), layers: config.layers.clone() }
+    }
+
+    /// Attention of a layer; `None` without keys and values of its own.
+    fn attention(&self, layer: usize) -> Option<&AttentionConfig> {
+        self.layers.get(layer)?.attention.as_ref().filter(|of| of.kv_from.is_none())
+    }
+}
+
+impl KvCache {
+    /// A cache for `capacity` tokens in RAM, where the CPU works on it.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if that much cannot be had, [`Error::Invalid`] for a capacity of 0, [`Error::Unsupported`] for one above
+    /// [`ModelConfig::dense_context`].
+    pub fn new(config: &ModelConfig, capacity: usize, ty: KvType) -> Result<Self> {
+        Self::for_passes(config, capacity, ty, LONGEST_PASS)
+    }
+
+    /// The same for passes of at most `pass` tokens, which decides how many positions layers with a window hold.
+    ///
+    /// # Errors
+    /// As [`KvCache::new`].
+    pub fn for_passes(config: &ModelConfig, capacity: usize, ty: KvType, pass: usize) -> Result<Self> {
+        Self::made_of(config, capacity, ty, pass.max(1), |_, _| Ok(None))
+    }
+
+    /// A cache for `capacity` tokens: the keys and values that `off_host` makes of a layer, with room for a number
+    /// of positions, are there, the others in RAM.
+    ///
+    /// # Errors
+    /// As [`KvCache::new`], and those of `off_host`.
+    pub(crate) fn split(
+        config: &ModelConfig,
+        capacity: usize,
+        ty: KvType,
+        off_host: impl FnMut(usize, usize) -> Result<Option<Box<dyn OffHostRows>>>,
+    ) -> Result<Self> {
+        Self::made_of(config, capacity, ty, LONGEST_PASS, off_host)
+    }
+
+    fn made_of(
+        config: &ModelConfig,
+        capacity: usize,
+        ty: KvType,
+        longest_pass: usize,
+        mut off_host: impl FnMut(usize, usize) -> Result<Option<Box<dyn OffHostRows>>>,
+    ) -> Result<Self> {
+        if capacity == 0 {
+            return Err(Error::invalid("context length", "at least 1", capacity));
+        }
+        if let Some(most) = config.dense_context.filter(|most| capacity > *most) {
+            return Err(Error::unsupported(
+                "context of a model whose attention is sparse in long ones (InfLLM-v2)",
+                format!("{capacity} tokens"),
+                format!("up to {most} tokens, which it sees all of"),
+            ));
+        }
+        let shape = CacheShape::new(config);
+        let wanted = CacheBytes::of(config, capacity, ty).rows;
+        let kept: Vec<_> = (0..config.n_layer()).map(|at| KeptRows::new(config, at, capacity, longest_pass)).collect();
+        let (mut layers, mut available) = (Vec::with_capacity(config.n_layer()), 0);
+        for layer in 0..config.n_layer() {
+            let mut rows = LayerRows::default();
+            if let Some(of) = shape.attention(layer) {
+                rows.off_host = off_host(layer, kept[layer].room())?;
+                if rows.off_host.is_none() {
+                    let ram = KvLayer::new(ty, of, kept[layer].room());
+                    let ram = ram.map_err(|_| Error::memory(ScarceMemory::KvCache, "KV cache", wanted, available))?;
+                    available += ram.bytes();
+                    rows.ram = Some(ram);
+                }
+            }
+            layers.push(rows);
+        }
+        let (states, rotary) = (RecurrentStates::new(config)?, Rotary::new(config, capacity));
+        Ok(KvCache {
+            ty,
+            capacity,
+            len: 0,
+            longest_pass,
+            layers,
+            kept,
+            windows: Snapshots::default(),
+            states,
+            rotary,
+            shape: Box::new(shape),
+        })
+    }
+
+    /// Encoding of the rows in RAM. A device has none of eight bits: its rows are [`KvType::F16`] instead.
+    pub fn ty(&self) -> KvType {
+        self.ty
+    }
+
+    /// Tokens in the cache.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True if no token has been seen.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Tokens it can hold.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Most tokens that a pass may append: more would take the places of some that the first of them sees.
+    pub fn longest_pass(&self) -> usize {
+        let rings = self.kept.iter().any(|kept| kept.is_ring());
+        if rings { self.longest_pass } else { usize::MAX }
+    }
+
+    /// Bytes of keys, values and states that the computation of a token behind `tokens` others reads, of the cache's type.
+    pub fn read_bytes(&self, tokens: usize) -> u64 {
+        let rows = |of: &AttentionConfig| {
+            let seen = tokens.min(of.window.unwrap_or(usize::MAX)) as u64;
+            seen * of.cached_bytes(|len| self.ty.row_bytes(len))
+        };
+        let attention = self.shape.layers.iter().filter_map(|layer| layer.attention.as_ref()).map(rows);
+        let states = self.shape.layers.iter().filter_map(LayerConfig::state).map(|state| state.bytes());
+        attention.chain(states).sum()
+    }
+
+    /// Forgets all but the first `n` tokens. Recurrent states can only be taken back to a snapshot, and layers with a window as
+    /// far as they hold the window before, else to a snapshot, too: then fewer are left, and [`KvCache::len`] says how many.
+    pub fn truncate(&mut self, n: usize) {
+        let n = self.len.min(n);
+        let mut left = self.states.as_mut().map_or(n, |states| states.rewind(n, self.len));
+        if !self.is_whole(left) {
+            let whole = self.restore_windows(left);
+            left = self.states.as_mut().map_or(whole, |states| states.rewind(whole, left));
+            if left < whole {
+                left = self.states.as_mut().map_or(0, |states| states.rewind(0, left));
+            }
+        }
+        self.len = left;
+        self.windows.truncate(left);
+        if left == 0 {
+            self.kept.iter_mut().for_each(KeptRows::clear);
+        }
+        for layer in self.layers.iter_mut().filter_map(|layer| layer.ram.as_mut()) {
+            layer.rows_mut().for_each(|rows| rows.truncate(self.len));
+        }
+    }
+
+    /// True if it has recurrent states.
+    pub fn is_recurrent(&self) -> bool {
+        self.states.is_some()
+    }
+
+    /// Keeps a copy of recurrent states and windows, to which [`KvCache::truncate`] can go back: for the border of a message.
+    pub fn take_snapshot(&mut self) {
+        if let Some(states) = &mut self.states {
+            states.take_snapshot(self.len);
+        }
+        self.copy_windows();
+    }
+
+    /// The recurrent state of `layer` behind the tokens seen so far, if it has one and it is in RAM.
+    pub fn state(&self, layer: usize) -> Option<&RecurrentState> {
+        self.states.as_ref()?.layer(layer)
+    }
+
+    /// The recurrent state of `layer`, to be advanced by the chunk that is computed.
+    pub(crate) fn advance_state(&mut self, layer: usize) -> Option<&mut RecurrentState> {
+        self.states.as_mut()?.advance_layer(layer)
+    }
+
+    /// The same in another processor's memory.
+    pub(crate) fn advance_state_off_host(&mut self, layer: usize) -> Option<&dyn OffHostState> {
+        self.states.as_mut()?.advance_layer_off_host(layer)
+    }
+
+    /// The recurrent state of `layer`, if it is in another processor's memory.
+    pub(crate) fn state_off_host(&self, layer: usize) -> Option<&dyn OffHostState> {
+        self.states.as_ref()?.layer_off_host(layer)
+    }
+
+    /// True if `layer` has a recurrent state.
+    pub(crate) fn has_state(&self, layer: usize) -> bool {
+        self.states.as_ref().is_some_and(|states| states.has_layer(layer))
+    }
+
+    /// Moves the recurrent state of `layer` from RAM into `to`. One that is in another processor's memory already stays where it
+    /// is.
+    ///
+    /// # Errors
+    /// Those of [`OffHostState::restore`]; the state is then still in RAM.
+    pub(crate) fn move_state_off_host(&mut self, layer: usize, to: Box<dyn OffHostState>) -> Result<()> {
+        self.states.as_mut().map_or(Ok(()), |states| states.move_off_host(layer, to))
+    }
+
+    /// Moves the recurrent state of `layer` into RAM and frees its place elsewhere.
+    ///
+    /// # Errors
+    /// Those of [`OffHostState::save`]; the state is then still there.
+    pub(crate) fn move_state_to_ram(&mut self, layer: usize) -> Result<()> {
+        self.states.as_mut().map_or(Ok(()), |states| states.move_to_ram(layer))
+    }
+
+    /// Takes recurrent states back that have seen a part of a chunk.
+    pub(crate) fn drop_unfinished(&mut self) {
+        if self.states.as_ref().is_some_and(RecurrentStates::is_unfinished) {
+            self.truncate(self.len);
+        }
+    }
+
+    /// The rotations its keys have, if positions are rotary.
+    pub fn rotary(&self) -> Option<&Rotary> {
+        self.rotary.as_ref()
+    }
+
+    /// Layer `layer`, to append to and to read, if it is in RAM. Rows past [`KvCache::len`] belong to a chunk not yet
+    /// complete.
+    pub fn layer_mut(&mut self, layer: usize) -> Option<&mut KvLayer> {
+        self.layers.get_mut(layer)?.ram.as_mut()
+    }
+
+    /// True if all of it is in RAM.
+    pub fn on_host(&self) -> bool {
+        let on_host = |rows: &LayerRows| rows.off_host.is_none();
+        !self.states.as_ref().is_some_and(RecurrentStates::off_host) && self.layers.iter().all(on_host)
+    }
+
+    /// The keys and values of `layer`, wherever they are.
+    pub(crate) fn rows(&self, layer: usize) -> Option<&LayerRows> {
+        self.layers.get(layer)
+    }
+
+    /// The keys and values of `layer`, if they are in another processor's memory alone.
+    pub(crate) fn rows_off_host(&self, layer: usize) -> Option<&dyn OffHostRows> {
+        self.rows(layer).filter(|rows| rows.ram.is_none())?.off_host.as_deref()
+    }
+
+    /// The keys and values of `layer`, to be moved.
+    pub(crate) fn rows_mut(&mut self, layer: usize) -> Option<&mut LayerRows> {
+        self.layers.get_mut(layer)
+    }
+
+    /// Room in RAM for the keys and values of `layer`; `None` for a layer without any of its own.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if there is no room.
+    pub(crate) fn room_in_ram(&self, layer: usize) -> Result<Option<KvLayer>> {
+        self.shape.attention(layer).map(|shape| KvLayer::new(self.ty, shape, self.kept[layer].room())).transpose()
+    }
+
+    /// Drops what is in another processor's memory only because layers there read it: copies of keys and values that are in RAM,
+    /// and the use of other layers'.
+    pub(crate) fn drop_copies(&mut self) {
+        for (at, layer) in self.layers.iter_mut().enumerate() {
+            if layer.ram.is_some() || self.shape.attention(at).is_none() {
+                layer.off_host = None;
+            }
+        }
+    }
+
+    /// A pass appends `tokens` tokens.
+    pub(crate) fn begin(&mut self, tokens: usize) {
+        let end = self.len + tokens;
+        self.kept.iter_mut().for_each(|kept| kept.write_to(end));
+    }
+
+    /// Positions that `layer` has room for.
+    pub(crate) fn room(&self, layer: usize) -> usize {
+        self.kept.get(layer).map_or(0, |kept| kept.room())
+    }
+
+    /// The last positions of the tokens seen so far that `layer` has room for: all that it holds, and at their beginning perhaps
+    /// some that no token sees any more.
+    pub(crate) fn held(&self, layer: usize) -> Range<usize> {
+        self.len.saturating_sub(self.room(layer))..self.len
+    }
+
+    /// Declares `tokens` more rows of every layer complete.
+    pub(crate) fn advance(&mut self, tokens: usize) {
+        self.len += tokens;
+        if let Some(states) = &mut self.states {
+            states.finish(self.len);
+        }
+        if self.windows.is_due(self.len) {
+            self.copy_windows();
+        }
+    }
+
+    /// True if the cache was made for a model of this shape.
+    pub(crate) fn fits(&self, config: &ModelConfig) -> bool {
+        let shape = &self.shape;
+        shape.position == config.position && shape.ropes == config.ropes && shape.layers == config.layers
+    }
+}

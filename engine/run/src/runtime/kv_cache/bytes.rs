@@ -1,0 +1,83 @@
+//! Bytes that the cache of a conversation takes: counted of one that is there, and of one that is planned.
+
+use super::KvCache;
+use crate::runtime::{KeptRows, KvLayer, LONGEST_PASS, recurrent_state::RecurrentStates, snapshots};
+use thermocline_cpu::ops::KvType;
+use thermocline_model::{AttentionConfig, ModelConfig};
+
+/// Bytes of one conversation's cache. Plans and caches count snapshots by the same functions, so that no cache takes more than was
+/// planned for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CacheBytes {
+    /// Keys and values.
+    pub rows: u64,
+    /// Recurrent states.
+    pub states: u64,
+    /// The most that copies of windows and recurrent states take, to which the conversation is taken back.
+    pub snapshots: u64,
+}
+
+impl CacheBytes {
+    /// Those of a cache for `capacity` tokens, all of it in RAM.
+    pub fn of(config: &ModelConfig, capacity: usize, ty: KvType) -> Self {
+        Self::in_ram(config, capacity, ty, |_| true)
+    }
+
+    /// The part in RAM of a cache for `capacity` tokens, if keys, values and states of the layers are there for which `in_ram` holds.
+    /// Windows are copied of these layers alone, states of all.
+    pub fn in_ram(config: &ModelConfig, capacity: usize, ty: KvType, in_ram: impl Fn(usize) -> bool) -> Self {
+        let (mut bytes, mut window) = (CacheBytes::default(), 0_u64);
+        for (at, layer) in config.layers.iter().enumerate().filter(|(at, _)| in_ram(*at)) {
+            bytes.states += layer.state().map_or(0, |state| state.bytes());
+            if let Some(of) = layer.attention.as_ref().filter(|of| of.kv_from.is_none()) {
+                let kept = KeptRows::new(config, at, capacity, LONGEST_PASS);
+                let row = of.cached_bytes(|len| ty.row_bytes(len));
+                bytes.rows = bytes.rows.saturating_add(row.saturating_mul(kept.room() as u64));
+                window = window.saturating_add(copied_window_bytes(ty, of, kept));
+            }
+        }
+        let of = |one| snapshots::most_bytes(one, capacity);
+        bytes.snapshots = of(window).saturating_add(of(config.state_bytes()));
+        bytes
+    }
+
+    /// All of them.
+    pub fn total(self) -> u64 {
+        self.rows.saturating_add(self.states).saturating_add(self.snapshots)
+    }
+}
+
+/// Bytes of a copy of a layer's window; 0 of a layer that keeps the whole context, of which no copy is made.
+fn copied_window_bytes(ty: KvType, of: &AttentionConfig, kept: KeptRows) -> u64 {
+    kept.copied().map_or(0, |rows| KvLayer::bytes_of(ty, of, rows))
+}
+
+impl KvCache {
+    /// Bytes reserved, to the byte, snapshots of recurrent states and windows included.
+    pub fn bytes(&self) -> u64 {
+        let copies = self.windows.iter().flat_map(|snapshot| snapshot.of.iter().flatten()).map(KvLayer::bytes);
+        self.row_bytes() + copies.sum::<u64>() + self.states.as_ref().map_or(0, RecurrentStates::bytes)
+    }
+
+    /// Bytes that it takes once there are as many snapshots as may be, while its layers stay where they are.
+    pub fn most_bytes(&self) -> u64 {
+        let states = self.states.as_ref().map_or(0, |states| states.most_bytes(self.capacity));
+        let windows = snapshots::most_bytes(self.window_bytes(), self.capacity);
+        self.row_bytes().saturating_add(windows).saturating_add(states)
+    }
+
+    /// Bytes of keys and values.
+    fn row_bytes(&self) -> u64 {
+        let rows = |of: &super::LayerRows| {
+            of.ram.as_ref().map_or(0, KvLayer::bytes) + of.off_host.as_ref().map_or(0, |rows| rows.bytes())
+        };
+        self.layers.iter().map(rows).sum()
+    }
+
+    /// Bytes of one copy of the windows of all layers whose rings are in RAM.
+    pub(super) fn window_bytes(&self) -> u64 {
+        let in_ram = (0..self.layers.len()).filter(|at| self.layers[*at].ram.is_some());
+        let of = |at: usize| Some(copied_window_bytes(self.ty, self.shape.attention(at)?, self.kept[at]));
+        in_ram.filter_map(of).sum()
+    }
+}

@@ -1,0 +1,69 @@
+//! A context shift: tokens are forgotten in the middle of a cache, and the later ones move down.
+
+use super::KvCache;
+use thermocline_base::error::{Error, Result};
+use thermocline_cpu::{Isa, ops::RopeRows};
+
+impl KvCache {
+    /// Forgets `discard` tokens after the first `keep` and moves the later ones down, rotating their keys to their new positions
+    /// by `isa`. Their values still depend on the forgotten tokens.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if positions are learned: those are in the embedding and cannot be rotated; with recurrent states,
+    /// which cannot forget tokens; with norms of keys behind their rotation, whose weights stay where they are as the rotation
+    /// moves on; if a window would reach back over the gap to tokens that are not held any more; or if the cache is on a device.
+    /// The caller has to compute the tokens again. [`Error::Invalid`] if there are not that many tokens.
+    pub fn shift(&mut self, isa: Isa, keep: usize, discard: usize) -> Result<()> {
+        let unsupported = |got: &str, supported: &str| Error::unsupported("context shift", got, supported);
+        let Some(rotary) = &self.rotary else {
+            return Err(unsupported("learned positions", "rotary positions"));
+        };
+        if self.states.is_some() {
+            return Err(unsupported("recurrent states", "attention in every layer"));
+        }
+        let mut layers = (0..self.layers.len()).filter_map(|layer| self.shape.attention(layer));
+        if layers.any(|of| of.norm_after_rope && of.rope.is_some()) {
+            return Err(unsupported("norms of keys behind their rotation", "norms before it"));
+        }
+        if !self.on_host() {
+            return Err(unsupported("a cache on a device", "a cache in RAM"));
+        }
+        if keep.checked_add(discard).is_none_or(|end| end > self.len) {
+            let got = format!("{keep} kept and {discard} discarded");
+            return Err(Error::invalid("context shift", format!("at most {} tokens", self.len), got));
+        }
+        if discard == 0 {
+            return Ok(());
+        }
+        let kept: Vec<_> = self.kept.iter().map(|kept| kept.without(keep, discard)).collect();
+        if !kept.iter().all(|kept| kept.is_whole(self.len - discard)) {
+            return Err(unsupported("a window across the gap", "windows behind it"));
+        }
+        self.kept = kept;
+        self.windows.truncate(keep);
+        let rotations: Vec<RopeRows> = rotary.tables().iter().map(|table| RopeRows::shift(table, discard)).collect();
+        let mut key = Vec::new();
+        for (index, layer) in self.layers.iter_mut().enumerate() {
+            let Some(layer) = &mut layer.ram else { continue };
+            for rows in layer.rows_mut() {
+                rows.truncate(self.len);
+                rows.remove(keep, discard);
+            }
+            let Some((rotation, of)) =
+                rotary.table_of(index).and_then(|table| rotations.get(table)).zip(self.shape.attention(index))
+            else {
+                continue;
+            };
+            key.resize(of.head_dim, 0.0);
+            for rows in &mut layer.keys {
+                for i in keep.max(self.kept[index].first())..rows.len() {
+                    rows.get(i, &mut key);
+                    rotation.rotate(isa, 0, &mut key);
+                    rows.set(i, &key);
+                }
+            }
+        }
+        self.len -= discard;
+        Ok(())
+    }
+}

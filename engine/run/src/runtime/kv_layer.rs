@@ -1,0 +1,54 @@
+//! Keys and values of one layer in RAM.
+
+use thermocline_base::error::Result;
+use thermocline_cpu::ops::{KvRows, KvType};
+use thermocline_model::AttentionConfig;
+
+/// Keys and values of one layer in RAM: one set of rows per key/value head.
+#[derive(Debug, Clone)]
+pub struct KvLayer {
+    /// Keys, rotated.
+    pub keys: Vec<KvRows>,
+    /// Values; none where keys are their own values.
+    pub values: Vec<KvRows>,
+}
+
+/// Rows of the windows in front of some token, by layer; none of layers that keep all, or that are in another processor's memory.
+pub(super) type WindowRows = Vec<Option<KvLayer>>;
+
+impl KvLayer {
+    /// No rows yet, with places for `room` of every head of `shape`.
+    pub(crate) fn new(ty: KvType, shape: &AttentionConfig, room: usize) -> Result<Self> {
+        let rows = |heads, len| (0..heads).map(|_| KvRows::new(ty, len, room)).collect::<Result<_>>();
+        let (keys, values) = (rows(shape.n_kv_head, shape.head_dim)?, rows(shape.value_heads(), shape.value_dim)?);
+        Ok(KvLayer { keys, values })
+    }
+
+    /// Bytes that [`KvLayer::new`] reserves.
+    pub(crate) fn bytes_of(ty: KvType, shape: &AttentionConfig, room: usize) -> u64 {
+        let rows = |heads: usize, len| (heads as u64).saturating_mul(KvRows::bytes_of(ty, len, room));
+        rows(shape.n_kv_head, shape.head_dim).saturating_add(rows(shape.value_heads(), shape.value_dim))
+    }
+
+    /// Keys and values of every head.
+    pub(crate) fn rows_mut(&mut self) -> impl Iterator<Item = &mut KvRows> {
+        self.keys.iter_mut().chain(&mut self.values)
+    }
+
+    /// Goes on with row `n` of every head: rows behind are dropped, and those before that were not pushed are zeros.
+    pub(crate) fn begin_at(&mut self, n: usize) {
+        self.rows_mut().for_each(|rows| rows.begin_at(n));
+    }
+
+    /// Appends rows of `from` to every head, up to `n` in all.
+    pub(crate) fn extend_to(&mut self, from: &Self, n: usize) {
+        for (to, from) in self.keys.iter_mut().zip(&from.keys).chain(self.values.iter_mut().zip(&from.values)) {
+            to.extend_to(from, n);
+        }
+    }
+
+    /// Bytes reserved.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.keys.iter().chain(&self.values).map(KvRows::bytes).sum()
+    }
+}

@@ -1,0 +1,47 @@
+//! The forward pass: [`Forward`] walks a model's steps, a [`Processor`] computes them. [`CpuProcessor`] (`cpu`) computes all of
+//! them from RAM. A [`Pass`] computes tokens of one or several [`Sequences`]. [`KvCache`] holds every layer's keys and values,
+//! those in another processor's memory as [`OffHostRows`], which it knows nothing more of; a [`Probe`] observes the layers.
+
+pub(crate) mod cpu;
+mod finite;
+mod forward;
+mod kept_rows;
+mod kv_cache;
+mod kv_layer;
+mod off_host;
+mod pass;
+mod predict;
+mod probe;
+mod processor;
+mod recurrent_layer;
+mod recurrent_state;
+mod residency;
+mod rotary;
+pub(crate) mod scratch;
+mod sequences;
+mod shortlist;
+mod snapshots;
+
+pub use cpu::{ChosenExperts, LayerInputs, TokenInputs};
+pub use cpu::{CpuFfn, CpuProcessor, FfnBlock, FfnTask, FfnWork, PredictionSource, RouterInputs, Routing};
+pub use finite::check_logits;
+pub use forward::compute_layer;
+pub use forward::{DEFAULT_CHUNK, Forward, Outputs};
+pub(crate) use kept_rows::KeptRows;
+pub use kept_rows::LONGEST_PASS;
+pub(crate) use kv_cache::LayerRows;
+pub use kv_cache::{CacheBytes, KvCache};
+pub use kv_layer::KvLayer;
+pub(crate) use off_host::{OffHostRows, OffHostState};
+pub use pass::{Pass, ThresholdCorrection};
+pub use predict::predictor_scores;
+pub use probe::{ExpertHidden, LayerFiring, PassPart, Probe};
+pub use processor::Processor;
+pub use recurrent_layer::RecurrentState;
+pub use residency::Residency;
+pub use rotary::Rotary;
+pub use sequences::Sequences;
+pub use shortlist::{MAX_SHORTLIST, Shortlist};
+
+pub use thermocline_cpu::ops::KvType;
+pub use thermocline_model::Sparsity;

@@ -1,0 +1,58 @@
+//! Keys, values and recurrent states in the memory of another processor than the CPU, as a conversation's cache sees them: it
+//! counts, copies, saves and restores them. Where they are and how they are computed is their owner's business, who gets its own
+//! type back from the cache.
+
+use std::{any::Any, fmt::Debug, ops::Range};
+
+use super::RecurrentState;
+use thermocline_base::error::{Error, Result};
+use thermocline_gpu::Recorder;
+
+/// Keys and values of one layer in another processor's memory.
+pub(crate) trait OffHostRows: Any + Debug + Send + Sync {
+    /// Bytes there; 0 if they are another layer's.
+    fn bytes(&self) -> u64;
+
+    /// Records copies of `rows` of every head of `from`, which may have another capacity.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if `from` is of another type.
+    fn copy_rows(&self, from: &dyn OffHostRows, rows: Range<usize>, recorder: &mut Recorder) -> Result<()>;
+}
+
+/// The recurrent state of one layer in another processor's memory.
+pub(crate) trait OffHostState: Any + Debug + Send + Sync {
+    /// Reads it back into `to`, behind all that was submitted.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] if the device is lost.
+    fn save(&self, to: &mut RecurrentState) -> Result<()>;
+
+    /// Makes it equal to `from`, behind all that was submitted.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] if the device is lost.
+    fn restore(&self, from: &RecurrentState) -> Result<()>;
+}
+
+impl dyn OffHostRows {
+    /// The rows in their owner's type.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if they are of another type.
+    pub(crate) fn of<T: OffHostRows>(&self) -> Result<&T> {
+        let any: &dyn Any = self;
+        any.downcast_ref().ok_or_else(|| Error::invalid("KV cache", "one of this device", "another processor's"))
+    }
+}
+
+impl dyn OffHostState {
+    /// The state in its owner's type.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is of another type.
+    pub(crate) fn of<T: OffHostState>(&self) -> Result<&T> {
+        let any: &dyn Any = self;
+        any.downcast_ref().ok_or_else(|| Error::invalid("recurrent state", "one of this device", "another processor's"))
+    }
+}

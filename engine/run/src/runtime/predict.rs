@@ -1,0 +1,124 @@
+//! Scores of a predictor. The forward pass, training and evaluation share this implementation, so that a threshold set in one
+//! holds in the others.
+
+use super::scratch::grow;
+use thermocline_base::error::Result;
+use thermocline_cpu::{Cpu, FEW_TOKENS, InputMajor, InputsJob, MatmulJob, ops::Activation};
+use thermocline_formats::format::Matrix;
+use thermocline_model::{Predictor, PredictorKind};
+
+/// Purpose of the buffers, in errors.
+const WHAT: &str = "scratch memory";
+
+/// A predictor's scores of the inputs `x` `[tokens, d]`, `[tokens, n_ff]`, and the bytes of weights read. Neuron `i` is predicted to fire
+/// where its score is at least [`Predictor::threshold`]. `hidden` and `scores` are scratch that grows to `[tokens, rank]` and
+/// `[tokens, n_ff]`.
+///
+/// # Errors
+/// [`Error::Memory`](thermocline_base::error::Error::Memory) if the buffers cannot grow.
+///
+/// # Panics
+/// If `x` is not `tokens` rows as wide as the predictor's.
+pub fn predictor_scores<'a>(
+    predictor: &Predictor,
+    cpu: &Cpu,
+    x: &[f32],
+    tokens: usize,
+    hidden: &mut Vec<f32>,
+    scores: &'a mut Vec<f32>,
+) -> Result<(&'a [f32], u64)> {
+    let n = tokens.saturating_mul(predictor.neurons());
+    grow(scores, Some(n), WHAT)?;
+    let scores = &mut scores[..n];
+    match &predictor.kind {
+        PredictorKind::LowRank { fc1, fc2 } => {
+            let rank = tokens.saturating_mul(fc1.rows());
+            grow(hidden, Some(rank), WHAT)?;
+            let hidden = &mut hidden[..rank];
+            // About half of the hidden activations are zero behind the ReLU: a few tokens read an input-major copy of fc2, if
+            // there is room for one, and skip their weights.
+            let by_input = (tokens <= FEW_TOKENS && cpu.takes_inputs())
+                .then(|| predictor.by_input.get_or_init(|| by_input(cpu, fc2)));
+            let by_input = by_input.and_then(Option::as_ref);
+            if tokens == 1 && by_input.is_none() {
+                cpu.prefetch(&[fc2]);
+            }
+            cpu.matmul(&mut [MatmulJob { weight: fc1, bias: None, out: &mut *hidden }], x, tokens);
+            cpu.activate(Activation::Relu, hidden, None);
+            cpu.prefetch(&[]);
+            if let Some(by_input) = by_input {
+                let read = cpu.matmul_inputs(&mut [InputsJob { weight: by_input, out: &mut *scores }], hidden, tokens);
+                return Ok((scores, fc1.data().len() as u64 + read));
+            }
+            cpu.matmul(&mut [MatmulJob { weight: fc2, bias: None, out: &mut *scores }], hidden, tokens);
+        }
+        PredictorKind::Rows { rows, bias } => {
+            cpu.matmul(&mut [MatmulJob { weight: rows, bias: bias.as_deref(), out: &mut *scores }], x, tokens);
+        }
+    }
+    Ok((scores, predictor.bytes()))
+}
+
+/// Input-major copy of the second layer `[n_ff, rank]`; `None` if the type has no such form or memory is short. It is made with the
+/// first pass of a few tokens, so that layers whose predictor runs on a device have none.
+fn by_input(cpu: &Cpu, fc2: &Matrix) -> Option<InputMajor> {
+    InputMajor::new(cpu.pool(), fc2).unwrap_or_else(|error| {
+        tracing::warn!(%error, "a predictor's second layer is read whole");
+        None
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::{RngExt, SeedableRng, rngs::StdRng};
+
+    use super::*;
+    use thermocline_cpu::{CpuOptions, InputPrecision};
+    use thermocline_formats::{format::Bytes, quant, quant::TensorType};
+    use thermocline_model::PredictorInput;
+
+    fn noise(n: usize, rng: &mut StdRng) -> Vec<f32> {
+        (0..n).map(|_| rng.random_range(-1.0..1.0)).collect()
+    }
+
+    fn matrix(rows: usize, cols: usize, rng: &mut StdRng) -> Matrix {
+        let mut bytes = Vec::new();
+        quant::quantise(TensorType::Q4_0, &noise(rows * cols, rng), &mut bytes).unwrap();
+        Matrix::new(TensorType::Q4_0, rows, cols, Bytes::new(bytes)).unwrap()
+    }
+
+    #[test]
+    fn weights_of_silent_hidden_units_are_not_read() {
+        let rng = &mut StdRng::seed_from_u64(11);
+        let (d, rank, n_ff) = (64, 96, 256);
+        let kind = PredictorKind::LowRank { fc1: matrix(rank, d, rng), fc2: matrix(n_ff, rank, rng) };
+        let (input, threshold) = (PredictorInput::Normed, 0.0);
+        let predictor = Predictor { kind, input, threshold, quality: None, by_input: Default::default() };
+        let x = noise(2 * d, rng);
+        for activations in [InputPrecision::Int8, InputPrecision::Float] {
+            // A predictor without its input-major copy.
+            let predictor = predictor.clone();
+            let cpu = Cpu::new(&CpuOptions { activations, ..CpuOptions::default() }).unwrap();
+            let scores = |x: &[f32]| {
+                let (mut hidden, mut scores) = (Vec::new(), Vec::new());
+                let (scores, read) =
+                    predictor_scores(&predictor, &cpu, x, x.len() / d, &mut hidden, &mut scores).unwrap();
+                (scores.to_vec(), read)
+            };
+            // A few tokens read what any of them needs, and have the scores that each has alone.
+            let (together, of_both) = scores(&x);
+            let all = predictor.bytes();
+            for (x, wanted) in x.chunks(d).zip(together.chunks(n_ff)) {
+                let (alone, read) = scores(x);
+                assert_eq!(alone, wanted, "{activations}");
+                assert!(read <= of_both && of_both <= all, "{read} bytes alone, {of_both} together, {all} in all");
+                let copied = predictor.by_input.get().is_some_and(Option::is_some);
+                assert_eq!(copied, activations == InputPrecision::Int8 && predictor.copied_bytes() > 0);
+                match activations {
+                    InputPrecision::Int8 => assert!(read < all * 9 / 10, "{read} of {all} bytes"),
+                    InputPrecision::Float => assert_eq!(read, all),
+                }
+            }
+        }
+    }
+}

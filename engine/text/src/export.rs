@@ -1,0 +1,256 @@
+//! From `tokenizer.json` to GGUF's `tokenizer.ggml.*` keys, so that a converted file carries its tokenizer.
+//!
+//! Byte-level vocabularies become model `gpt2` with their merges and the name of their pre-tokeniser. SentencePiece-like
+//! ones (byte fallback) become model `llama`, where a token's score is what orders merges: minus the rank of the first
+//! merge that makes it.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+use super::{
+    TokenKind, Tokenizer,
+    json::{self, Decoding, Source, TokenizerJson},
+    pre_tokenizer::{DIGIT, DIGITS, GPT2, PUNCTUATION, Scheme},
+    vocab::{Spelling, byte_token},
+};
+use thermocline_base::error::{Error, Result};
+use thermocline_formats::format::{Array, Metadata, TokenizerSource, Value as Meta};
+
+/// Writes the tokenizer `source` describes into `metadata`, one token for each of the embedding's `n_vocab` rows: rows
+/// without a token get an unused one, and added tokens beyond the last row are left out.
+///
+/// Nothing is done for a source that is metadata already. Errors name the part of `tokenizer.json` that GGUF cannot say.
+pub fn export_metadata(source: &TokenizerSource, n_vocab: usize, metadata: &mut Metadata) -> Result<()> {
+    let TokenizerSource::HuggingFace { tokenizer_json, tokenizer_config } = source else { return Ok(()) };
+    let tokenizer = Tokenizer::from_json(tokenizer_json, tokenizer_config, metadata)?;
+    let (keys, spelling) = {
+        let place = Source::new(metadata);
+        let file = json::parse(tokenizer_json, &place)?;
+        let spelling = Decoding::of(&file)?.spelling;
+        (vocabulary(file, spelling, n_vocab, &place)?, spelling)
+    };
+    for (key, value) in keys {
+        metadata.set(format!("tokenizer.ggml.{key}"), value);
+    }
+    if spelling == Spelling::SentencePiece {
+        metadata.set("tokenizer.ggml.add_space_prefix", Meta::Bool(tokenizer.space_prefix));
+    }
+    let ids = &tokenizer.ids;
+    for (role, id) in [("bos", ids.bos), ("eos", ids.eos), ("unknown", ids.unknown), ("padding", ids.padding)] {
+        if let Some(id) = id.filter(|&id| (id as usize) < n_vocab) {
+            metadata.set(format!("tokenizer.ggml.{role}_token_id"), Meta::U32(id));
+        }
+    }
+    metadata.set("tokenizer.ggml.add_bos_token", Meta::Bool(!tokenizer.before.is_empty()));
+    metadata.set("tokenizer.ggml.add_eos_token", Meta::Bool(!tokenizer.after.is_empty()));
+    if let Some(template) = chat_template(tokenizer_config) {
+        metadata.set("tokenizer.chat_template", Meta::String(template.to_owned()));
+    }
+    Ok(())
+}
+
+/// Everything that depends on how tokens are spelled, without the keys' common prefix.
+fn vocabulary(
+    file: TokenizerJson,
+    spelling: Spelling,
+    n_vocab: usize,
+    place: &Source<'_>,
+) -> Result<Vec<(&'static str, Meta)>> {
+    let sentence_piece = spelling == Spelling::SentencePiece;
+    let pre = if sentence_piece { "default" } else { pre_tokenizer(&file)? };
+    let mut tokens: Vec<String> = (0..n_vocab).map(|id| format!("[PAD{id}]")).collect();
+    let mut kinds = vec![TokenKind::Unused; n_vocab];
+    for (text, &id) in &file.model.vocab.0 {
+        let at = id as usize;
+        if at >= n_vocab {
+            let expected = format!("ids below {n_vocab}, the rows of the embedding");
+            return Err(place.malformed("model.vocab", &expected, id));
+        }
+        kinds[at] = if sentence_piece && byte_token(text).is_some() {
+            TokenKind::Byte
+        } else if file.model.unk_token.as_ref() == Some(text) {
+            TokenKind::Unknown
+        } else {
+            TokenKind::Normal
+        };
+        tokens[at].clone_from(text);
+    }
+    for added in &file.added_tokens {
+        let at = added.id as usize;
+        if at >= n_vocab {
+            tracing::warn!(token = added.content, id = added.id, n_vocab, "left out: the embedding has no such row");
+            continue;
+        }
+        if kinds[at] != TokenKind::Unknown {
+            kinds[at] = if added.special { TokenKind::Control } else { TokenKind::UserDefined };
+        }
+        tokens[at].clone_from(&added.content);
+    }
+    let merges = json::pairs(file.model.merges, place)?;
+    let mut keys = vec![
+        ("model", Meta::String(if sentence_piece { "llama" } else { "gpt2" }.to_owned())),
+        ("pre", Meta::String(pre.to_owned())),
+        ("token_type", Meta::Array(Array::I32(kinds.iter().map(|&kind| code(kind)).collect()))),
+    ];
+    if sentence_piece {
+        keys.push(("scores", Meta::Array(Array::F32(scores(&tokens, &merges)))));
+    } else {
+        // Byte-level tokens have no spaces of their own; those that do are spelled like the others.
+        let line = |(left, right): (String, String)| format!("{} {}", left.replace(' ', "Ġ"), right.replace(' ', "Ġ"));
+        keys.push(("merges", Meta::Array(Array::String(merges.into_iter().map(line).collect()))));
+    }
+    keys.push(("tokens", Meta::Array(Array::String(tokens))));
+    Ok(keys)
+}
+
+/// GGUF's number for a kind.
+fn code(kind: TokenKind) -> i32 {
+    match kind {
+        TokenKind::Normal => 1,
+        TokenKind::Unknown => 2,
+        TokenKind::Control => 3,
+        TokenKind::UserDefined => 4,
+        TokenKind::Unused => 5,
+        TokenKind::Byte => 6,
+    }
+}
+
+/// Minus the rank of the first merge that makes each token. Those no merge makes score lowest, so that they merge only
+/// where nothing else does.
+fn scores(tokens: &[String], merges: &[(String, String)]) -> Vec<f32> {
+    let unmade = |token: &str| if token.chars().nth(1).is_none() { 0.0 } else { -1e6 };
+    let mut ranks = HashMap::with_capacity(merges.len());
+    for (rank, (left, right)) in merges.iter().enumerate() {
+        ranks.entry(format!("{left}{right}")).or_insert(rank + 1);
+    }
+    tokens.iter().map(|token| ranks.get(token).map_or_else(|| unmade(token), |&rank| -(rank as f32))).collect()
+}
+
+/// The name GGUF has for the file's pre-tokeniser.
+fn pre_tokenizer(file: &TokenizerJson) -> Result<&'static str> {
+    let mut patterns = Vec::new();
+    collect(&file.pre_tokenizer, &mut patterns);
+    // Falcon's steps, of which its own name leaves out one that changes nothing.
+    if let Some("default") = Scheme::name_of(&patterns, false) {
+        return Ok("falcon");
+    }
+    Scheme::name_of(&patterns, file.model.ignore_merges)
+        .ok_or_else(|| Error::unsupported("pre-tokeniser to write to GGUF", patterns.join(" then "), Scheme::names()))
+}
+
+/// Appends the patterns by which `step` splits text.
+fn collect(step: &Value, patterns: &mut Vec<String>) {
+    let flag = |name: &str, default: bool| step.get(name).and_then(Value::as_bool).unwrap_or(default);
+    match step.get("type").and_then(Value::as_str).unwrap_or_default() {
+        "Sequence" => {
+            let steps = step.get("pretokenizers").and_then(Value::as_array);
+            steps.into_iter().flatten().for_each(|step| collect(step, patterns));
+        }
+        "Split" => {
+            let pattern = step.pointer("/pattern/Regex").or_else(|| step.pointer("/pattern/String"));
+            patterns.push(pattern.and_then(Value::as_str).unwrap_or_default().to_owned());
+        }
+        "ByteLevel" if flag("use_regex", true) => patterns.push(GPT2.to_owned()),
+        "ByteLevel" => {}
+        "Digits" => patterns.push(if flag("individual_digits", false) { DIGIT } else { DIGITS }.to_owned()),
+        "Punctuation" => patterns.push(PUNCTUATION.to_owned()),
+        other => patterns.push(other.to_owned()),
+    }
+}
+
+/// The template in `tokenizer_config.json`: a string, or the one called `default` of several.
+fn chat_template(config: &Value) -> Option<&str> {
+    match config.get("chat_template")? {
+        Value::String(template) => Some(template),
+        Value::Array(templates) => {
+            let default = |template: &&Value| template.get("name").and_then(Value::as_str) == Some("default");
+            templates.iter().find(default)?.get("template")?.as_str()
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::EncodeOptions;
+
+    fn export(tokenizer_json: Value, config: Value, n_vocab: usize) -> Result<(Tokenizer, Tokenizer, Metadata)> {
+        let mut metadata = Metadata::new("folder");
+        let text = tokenizer_json.to_string();
+        let before = Tokenizer::from_json(&text, &config, &metadata)?;
+        let source = TokenizerSource::HuggingFace { tokenizer_json: text, tokenizer_config: config };
+        export_metadata(&source, n_vocab, &mut metadata)?;
+        Ok((before, Tokenizer::from_metadata(&metadata)?, metadata))
+    }
+
+    fn byte_level() -> Value {
+        serde_json::json!({
+            "added_tokens": [
+                {"id": 0, "content": "<s>", "special": true}, {"id": 7, "content": "<tool>", "special": false},
+                {"id": 90, "content": "<image>", "special": true}
+            ],
+            "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+            "decoder": {"type": "ByteLevel"},
+            "model": {"type": "BPE", "vocab": {"<s>": 0, "a": 1, "b": 2, "Ġ": 3, "ab": 4, "Ġab": 5}, "merges": ["a b", ["Ġ", "ab"]]}
+        })
+    }
+
+    #[test]
+    fn byte_level_vocabularies_round_trip_through_gguf() {
+        let config = serde_json::json!({"bos_token": "<s>", "add_bos_token": true, "chat_template": "{{ x }}"});
+        let (before, after, metadata) = export(byte_level(), config, 10).unwrap();
+        let options = EncodeOptions { special: true, add_bos: true, add_eos: true };
+        for text in ["", "ab ab", "a b<tool>ab<s>"] {
+            assert_eq!(before.encode(text, options).unwrap(), after.encode(text, options).unwrap(), "{text}");
+        }
+        assert_eq!(metadata.str("tokenizer.ggml.pre").unwrap(), Some("gpt-2"));
+        assert_eq!(metadata.str("tokenizer.chat_template").unwrap(), Some("{{ x }}"));
+        let Some(Array::I32(kinds)) = metadata.array("tokenizer.ggml.token_type").unwrap() else { panic!() };
+        assert_eq!(kinds, &[3, 1, 1, 1, 1, 1, 5, 4, 5, 5]);
+    }
+
+    #[test]
+    fn export_refuses_tokenizers_gguf_cannot_represent() {
+        let mut json = byte_level();
+        json["pre_tokenizer"] = serde_json::json!({"type": "Sequence", "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": "x+"}, "behavior": "Isolated", "invert": false},
+            {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}
+        ]});
+        let error = export(json, Value::Null, 10).unwrap_err().to_string();
+        assert!(error.contains("x+"), "{error}");
+        let error = export(byte_level(), Value::Null, 3).unwrap_err().to_string();
+        assert!(error.contains("ids below 3"), "{error}");
+    }
+
+    #[test]
+    fn sentence_piece_scores_follow_the_merges() {
+        let json = serde_json::json!({
+            "added_tokens": [{"id": 0, "content": "<unk>", "special": true}, {"id": 1, "content": "<s>", "special": true}],
+            "normalizer": {"type": "Sequence", "normalizers": [
+                {"type": "Prepend", "prepend": "▁"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+            ]},
+            "decoder": {"type": "Sequence", "decoders": [
+                {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
+                {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+            ]},
+            "model": {
+                "type": "BPE", "unk_token": "<unk>", "fuse_unk": true, "byte_fallback": true,
+                "vocab": {"<unk>": 0, "<s>": 1, "<0x0A>": 2, "▁": 3, "a": 4, "b": 5, "ab": 6, "▁ab": 7, "▁a": 8, "ba": 9},
+                "merges": ["b a", "▁ a", "a b", "▁ ab", "▁a b"]
+            }
+        });
+        let (before, after, metadata) = export(json, Value::Null, 10).unwrap();
+        for text in ["ab ab", "aba baab\nb", "  ab"] {
+            let ids = after.encode(text, EncodeOptions::PLAIN).unwrap();
+            assert_eq!(before.encode(text, EncodeOptions::PLAIN).unwrap(), ids, "{text}");
+            assert_eq!(after.decode(&ids, true), text);
+        }
+        assert_eq!(metadata.str("tokenizer.ggml.model").unwrap(), Some("llama"));
+        let Some(Array::F32(scores)) = metadata.array("tokenizer.ggml.scores").unwrap() else { panic!() };
+        assert_eq!(scores[6..], [-3.0, -4.0, -2.0, -1.0]);
+        let Some(Array::I32(kinds)) = metadata.array("tokenizer.ggml.token_type").unwrap() else { panic!() };
+        assert_eq!(kinds[..4], [2, 3, 6, 1]);
+    }
+}

@@ -1,0 +1,415 @@
+//! Tokenizers from GGUF's `tokenizer.ggml.*` keys.
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+};
+
+use ahash::AHashMap;
+use tokenizers::{NormalizerWrapper, normalizers::Replace};
+
+use super::{
+    TokenKind, Tokenizer,
+    added::{AddedToken, AddedTokens},
+    bpe::{Bpe, Merges},
+    control_texts::ControlTexts,
+    pre_tokenizer::{GEMMA4, Scheme},
+    sentence_piece::SentencePiece,
+    special_ids::SpecialIds,
+    tokenizer::Encoder,
+    vocab::{Spelling, Vocab, byte_token},
+};
+use thermocline_base::error::{Error, Location, Result};
+use thermocline_formats::format::{Array, Metadata};
+
+/// The tokens and their types.
+const TOKENS: &str = "tokenizer.ggml.tokens";
+const TOKEN_TYPE: &str = "tokenizer.ggml.token_type";
+const SCORES: &str = "tokenizer.ggml.scores";
+const MERGES: &str = "tokenizer.ggml.merges";
+/// All ids that end an answer, where `generation_config.json` lists several; GGUF has a key for one.
+const END_IDS: &str = "thermocline.tokenizer.end_token_ids";
+
+/// Builds the tokenizer that `metadata` describes.
+pub fn build(metadata: &Metadata) -> Result<Tokenizer> {
+    let key = "tokenizer.ggml.model";
+    let model = metadata.str(key)?.ok_or_else(|| metadata.missing(key, "the tokenizer's model"))?;
+    match model {
+        "llama" => build_sentence_piece(metadata),
+        "gpt2" => build_bpe(metadata, scheme(metadata)?),
+        GEMMA4 => build_bpe(metadata, named(GEMMA4)?),
+        other => Err(Error::unsupported("tokenizer model", other, "llama, gpt2, gemma4")),
+    }
+}
+
+fn build_sentence_piece(metadata: &Metadata) -> Result<Tokenizer> {
+    let tokens = Tokens::read(metadata)?;
+    let kinds = kinds(metadata, &tokens.texts)?;
+    let vocab = tokens.vocab(&kinds, Spelling::SentencePiece);
+    let mut bytes = Box::new([None; 256]);
+    for (id, (text, &kind)) in tokens.texts.iter().zip(&kinds).enumerate() {
+        if kind == TokenKind::Byte
+            && let Some(byte) = byte_token(text)
+        {
+            bytes[usize::from(byte)] = Some(id as u32);
+        }
+    }
+    let defaults = SpecialIds { bos: Some(1), eos: Some(2), unknown: Some(0), ..SpecialIds::default() };
+    let mut ids = special_ids(metadata, tokens.texts.len(), defaults)?;
+    let space_prefix = metadata.bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
+    let encoder = SentencePiece {
+        added: added(metadata, &tokens, &kinds)?,
+        vocab: tokens.ids(),
+        scores: scores(metadata, tokens.texts.len())?,
+        bytes,
+        unknown: ids.unknown,
+        space_prefix,
+    };
+    ids.add_known_ends(|text| encoder.token_id(text));
+    let (before, after) = framing(metadata, &ids, true)?;
+    let encoder = Encoder::SentencePiece(encoder);
+    let control_texts = ControlTexts::of(encoder.added());
+    Ok(Tokenizer { encoder, control_texts, vocab, ids, before, after, space_prefix })
+}
+
+fn build_bpe(metadata: &Metadata, scheme: &Scheme) -> Result<Tokenizer> {
+    let tokens = Tokens::read(metadata)?;
+    let kinds = kinds(metadata, &tokens.texts)?;
+    let vocab = tokens.vocab(&kinds, scheme.spelling);
+    let byte_fallback = scheme.spelling == Spelling::SentencePiece;
+    let parts = Merges {
+        vocab: tokens.ids(),
+        merges: merges(metadata)?,
+        ignore_merges: scheme.ignore_merges,
+        byte_fallback,
+        ..Merges::default()
+    };
+    let malformed = |key: &str, what: &str, got: String| {
+        Error::malformed(metadata.path(), Location::Key(key.to_owned()), what, got)
+    };
+    let split = scheme.build().map_err(|error| malformed("tokenizer.ggml.pre", "a pre-tokeniser", error))?;
+    let spaces = byte_fallback.then(|| Replace::new(" ", "\u{2581}").map(NormalizerWrapper::Replace)).transpose();
+    let spaces = spaces.map_err(|error| malformed("tokenizer.ggml.model", "a normaliser", error.to_string()))?;
+    let encoder = Bpe::new(parts, added(metadata, &tokens, &kinds)?, AddedTokens::default(), spaces, Some(split))
+        .map_err(|error| malformed(MERGES, "merges that fit the tokens", error))?;
+    let mut ids = special_ids(metadata, tokens.texts.len(), SpecialIds::default())?;
+    ids.add_known_ends(|text| encoder.token_id(text));
+    let (mut before, after) = framing(metadata, &ids, scheme.add_bos)?;
+    if scheme.is_gemma4() {
+        // Published files say it begins without BOS; the model does not work so.
+        before = ids.bos.into_iter().collect();
+    }
+    let encoder = Encoder::Bpe(Box::new(encoder));
+    let control_texts = ControlTexts::of(encoder.added());
+    Ok(Tokenizer { encoder, control_texts, vocab, ids, before, after, space_prefix: false })
+}
+
+/// The tokens of a file. Those that are no text stand for their bytes: they come out of a model, and no text has them in it.
+struct Tokens<'a> {
+    /// Texts, with U+FFFD for what is not UTF-8.
+    texts: Cow<'a, [String]>,
+    /// Bytes of the tokens that are not UTF-8, by id.
+    bytes: BTreeMap<usize, &'a [u8]>,
+}
+
+impl<'a> Tokens<'a> {
+    fn read(metadata: &'a Metadata) -> Result<Self> {
+        let key = || Location::Key(TOKENS.to_owned());
+        let expected = "an array of at least one string";
+        let tokens = match metadata.array(TOKENS)? {
+            Some(Array::String(tokens)) => Tokens { texts: Cow::Borrowed(tokens), bytes: BTreeMap::new() },
+            Some(Array::Bytes(tokens)) => Tokens {
+                texts: tokens.iter().map(|token| String::from_utf8_lossy(token).into_owned()).collect(),
+                bytes: (0..)
+                    .zip(tokens)
+                    .filter(|(_, it)| std::str::from_utf8(it).is_err())
+                    .map(|(id, it)| (id, &**it))
+                    .collect(),
+            },
+            Some(_) => return Err(Error::malformed(metadata.path(), key(), expected, "an array of another type")),
+            None => return Err(metadata.missing(TOKENS, expected)),
+        };
+        if tokens.texts.is_empty() || u32::try_from(tokens.texts.len()).is_err() {
+            return Err(Error::malformed(metadata.path(), key(), expected, format!("{} strings", tokens.texts.len())));
+        }
+        Ok(tokens)
+    }
+
+    /// Bytes and kind of each token.
+    fn vocab(&self, kinds: &[TokenKind], spelling: Spelling) -> Vocab {
+        let mut vocab = Vocab::default();
+        for (id, (text, &kind)) in self.texts.iter().zip(kinds).enumerate() {
+            match self.bytes.get(&id) {
+                Some(bytes) => vocab.push_bytes(bytes, kind),
+                None => vocab.push(text, kind, spelling),
+            }
+        }
+        vocab
+    }
+
+    /// The tokens that are text, by id.
+    fn by_id(&self) -> impl Iterator<Item = (usize, &String)> {
+        self.texts.iter().enumerate().filter(|(id, _)| !self.bytes.contains_key(id))
+    }
+
+    /// Ids of the tokens that are text.
+    fn ids(&self) -> AHashMap<String, u32> {
+        self.by_id().map(|(id, text)| (text.clone(), id as u32)).collect()
+    }
+}
+
+/// Checks that `key` has one element per token.
+fn one_each(metadata: &Metadata, key: &str, len: usize, tokens: usize) -> Result<()> {
+    if len == tokens {
+        return Ok(());
+    }
+    let expected = format!("{tokens} elements, one per token");
+    Err(Error::malformed(metadata.path(), Location::Key(key.to_owned()), expected, len))
+}
+
+fn kinds(metadata: &Metadata, tokens: &[String]) -> Result<Vec<TokenKind>> {
+    let kind_of = |code: i64| match code {
+        2 => TokenKind::Unknown,
+        3 => TokenKind::Control,
+        4 => TokenKind::UserDefined,
+        5 => TokenKind::Unused,
+        6 => TokenKind::Byte,
+        _ => TokenKind::Normal,
+    };
+    let kinds: Vec<TokenKind> = match metadata.array(TOKEN_TYPE)? {
+        Some(Array::I32(codes)) => codes.iter().map(|&code| kind_of(code.into())).collect(),
+        Some(Array::U32(codes)) => codes.iter().map(|&code| kind_of(code.into())).collect(),
+        Some(_) => {
+            let key = Location::Key(TOKEN_TYPE.to_owned());
+            return Err(Error::malformed(metadata.path(), key, "an array of i32", "an array of another type"));
+        }
+        None => tokens
+            .iter()
+            .map(|text| if byte_token(text).is_some() { TokenKind::Byte } else { TokenKind::Normal })
+            .collect(),
+    };
+    one_each(metadata, TOKEN_TYPE, kinds.len(), tokens.len())?;
+    Ok(kinds)
+}
+
+fn scores(metadata: &Metadata, tokens: usize) -> Result<Vec<f32>> {
+    let scores = match metadata.array(SCORES)? {
+        Some(Array::F32(scores)) => scores.clone(),
+        Some(_) => {
+            let key = Location::Key(SCORES.to_owned());
+            return Err(Error::malformed(metadata.path(), key, "an array of f32", "an array of another type"));
+        }
+        None => return Err(metadata.missing(SCORES, "the score of each token")),
+    };
+    one_each(metadata, SCORES, scores.len(), tokens)?;
+    if let Some(at) = scores.iter().position(|score| score.is_nan()) {
+        let key = Location::Key(SCORES.to_owned());
+        return Err(Error::malformed(metadata.path(), key, "numbers", format!("NaN for token {at}")));
+    }
+    // Positive and negative zero are equal scores.
+    Ok(scores.into_iter().map(|score| score + 0.0).collect())
+}
+
+fn merges(metadata: &Metadata) -> Result<Vec<(String, String)>> {
+    let malformed = |got: String| {
+        let expected = "an array of strings, two tokens with a space between";
+        Error::malformed(metadata.path(), Location::Key(MERGES.to_owned()), expected, got)
+    };
+    let lines = match metadata.array(MERGES)? {
+        Some(Array::String(lines)) => Cow::Borrowed(&lines[..]),
+        // A merge of bytes that are no text joins no piece of a text.
+        Some(Array::Bytes(lines)) => {
+            Cow::Owned(lines.iter().filter_map(|line| Some(std::str::from_utf8(line).ok()?.to_owned())).collect())
+        }
+        Some(_) => return Err(malformed("an array of another type".to_owned())),
+        None => return Err(malformed("nothing: the key is missing".to_owned())),
+    };
+    lines
+        .iter()
+        .enumerate()
+        .map(|(at, line)| {
+            let first = line.chars().next().map_or(0, char::len_utf8);
+            match line[first..].find(' ') {
+                Some(space) if line.len() > first + space + 1 => {
+                    Ok((line[..first + space].to_owned(), line[first + space + 1..].to_owned()))
+                }
+                _ => Err(malformed(format!("{:?} as merge {at}", line.chars().take(40).collect::<String>()))),
+            }
+        })
+        .collect()
+}
+
+fn scheme(metadata: &Metadata) -> Result<&'static Scheme> {
+    let key = "tokenizer.ggml.pre";
+    let name = metadata.str(key)?.unwrap_or_else(|| {
+        tracing::warn!(path = %metadata.path().display(), "no {key}: text is split as llama.cpp does by default");
+        "default"
+    });
+    named(name)
+}
+
+fn named(name: &str) -> Result<&'static Scheme> {
+    Scheme::named(name).ok_or_else(|| Error::unsupported("pre-tokeniser", name, Scheme::names()))
+}
+
+fn added(metadata: &Metadata, tokens: &Tokens<'_>, kinds: &[TokenKind]) -> Result<AddedTokens> {
+    // Phi-3's tokens take the white space after them along; GGUF has no key for that.
+    let name = metadata.str("general.name")?.unwrap_or_default().to_lowercase();
+    let phi3 = name.contains("phi-3") || name.contains("phi3");
+    let mut added = Vec::new();
+    for (id, text) in tokens.by_id() {
+        let special = match kinds[id] {
+            TokenKind::Control | TokenKind::Unknown => true,
+            TokenKind::UserDefined => false,
+            _ => continue,
+        };
+        let right_strip = phi3 && !["<unk>", "<s>", "<|endoftext|>"].contains(&text.as_str());
+        added.push(AddedToken { id: id as u32, text: text.clone(), special, right_strip, ..AddedToken::default() });
+    }
+    let malformed = |error| Error::malformed(metadata.path(), Location::Key(TOKENS.to_owned()), "tokens", error);
+    AddedTokens::new(added).map_err(malformed)
+}
+
+/// Ids under `tokenizer.ggml.*_token_id`. One that is out of range is ignored with a warning: files carry such ids for
+/// roles they do not use.
+pub fn special_ids(metadata: &Metadata, tokens: usize, defaults: SpecialIds) -> Result<SpecialIds> {
+    let find = |role: &str, default: Option<u32>| -> Result<Option<u32>> {
+        let key = format!("tokenizer.ggml.{role}_token_id");
+        let id = match metadata.get(&key) {
+            // Absent roles are also written as -1, in either signedness.
+            Some(value) => value.as_u64().and_then(|id| u32::try_from(id).ok()).or(Some(u32::MAX)),
+            None => default,
+        };
+        let in_range = id.filter(|&id| (id as usize) < tokens);
+        if id.is_some_and(|id| id != u32::MAX) && in_range.is_none() && metadata.get(&key).is_some() {
+            tracing::warn!(path = %metadata.path().display(), id, tokens, "ignored: {key} is out of range");
+        }
+        Ok(in_range)
+    };
+    let mut ids = SpecialIds {
+        bos: find("bos", defaults.bos)?,
+        eos: find("eos", defaults.eos)?,
+        unknown: find("unknown", defaults.unknown)?,
+        padding: find("padding", defaults.padding)?,
+        ends: BTreeSet::new(),
+    };
+    for role in ["eot", "eom"] {
+        ids.ends.extend(find(role, None)?);
+    }
+    if let Some(Array::U32(ends)) = metadata.array(END_IDS)? {
+        ids.ends.extend(ends.iter().filter(|&&id| (id as usize) < tokens));
+    }
+    Ok(ids)
+}
+
+/// Special tokens that encoding puts before and after a text.
+fn framing(metadata: &Metadata, ids: &SpecialIds, add_bos: bool) -> Result<(Vec<u32>, Vec<u32>)> {
+    let add_bos = metadata.bool("tokenizer.ggml.add_bos_token")?.unwrap_or(add_bos);
+    let add_eos = metadata.bool("tokenizer.ggml.add_eos_token")?.unwrap_or(false);
+    let take = |wanted: bool, id: Option<u32>| if wanted { id.into_iter().collect() } else { Vec::new() };
+    Ok((take(add_bos, ids.bos), take(add_eos, ids.eos)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::EncodeOptions;
+    use thermocline_formats::format::Value;
+
+    /// A vocabulary of Gemma 4's kind: spaces are U+2581, merges are of characters, the rest are byte tokens.
+    fn gemma4() -> Tokenizer {
+        let pieces = ["<pad>", "<eos>", "<bos>", "<unk>", "<turn|>", "▁", "a", "b", "\n", "ab", "▁ab", "\n\n", "▁▁"];
+        let mut tokens: Vec<String> = pieces.map(str::to_owned).to_vec();
+        tokens.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
+        let kinds = (0..tokens.len()).map(|id| match id {
+            0..=4 => 3,
+            5..=12 => 1,
+            _ => 6,
+        });
+        let merges = ["a b", "▁ ab", "\n \n", "▁ ▁"].map(str::to_owned).to_vec();
+        let mut metadata = Metadata::new("m.gguf");
+        metadata.set("tokenizer.ggml.model", Value::String("gemma4".into()));
+        metadata.set("tokenizer.ggml.token_type", Value::Array(Array::I32(kinds.collect())));
+        metadata.set("tokenizer.ggml.tokens", Value::Array(Array::String(tokens)));
+        metadata.set("tokenizer.ggml.merges", Value::Array(Array::String(merges)));
+        metadata.set("tokenizer.ggml.add_bos_token", Value::Bool(false));
+        for (role, id) in [("bos", 2), ("eos", 1), ("unknown", 3)] {
+            metadata.set(format!("tokenizer.ggml.{role}_token_id"), Value::U32(id));
+        }
+        Tokenizer::from_metadata(&metadata).expect("valid")
+    }
+
+    #[test]
+    fn gemma4_merges_characters_and_falls_back_to_bytes() {
+        let tokenizer = gemma4();
+        let byte = |byte: u32| 13 + byte;
+        for (text, ids) in [
+            ("ab ab", vec![9, 10]),
+            ("  ab\n\n\nb", vec![5, 10, 11, 8, 7]),
+            ("aé", vec![6, byte(0xc3), byte(0xa9)]),
+            ("", vec![]),
+        ] {
+            assert_eq!(tokenizer.encode(text, EncodeOptions::PLAIN).unwrap(), ids, "{text:?}");
+            assert_eq!(tokenizer.decode(&ids, true), text);
+        }
+        assert_eq!(tokenizer.encode("a<turn|>", EncodeOptions::CHAT).unwrap(), [2, 6, 4], "it always begins with BOS");
+        assert!(tokenizer.ends().eq([1, 4]));
+    }
+
+    #[test]
+    fn texts_that_are_continued_have_no_end() {
+        let mut metadata = Metadata::new("m.gguf");
+        metadata.set("tokenizer.ggml.model", Value::String("llama".into()));
+        let tokens = ["<s>", "</s>", "a"].map(str::to_owned).to_vec();
+        metadata.set("tokenizer.ggml.tokens", Value::Array(Array::String(tokens)));
+        metadata.set("tokenizer.ggml.token_type", Value::Array(Array::I32(vec![3, 3, 1])));
+        metadata.set("tokenizer.ggml.scores", Value::Array(Array::F32(vec![0.0; 3])));
+        metadata.set("tokenizer.ggml.bos_token_id", Value::U32(0));
+        metadata.set("tokenizer.ggml.eos_token_id", Value::U32(1));
+        metadata.set("tokenizer.ggml.add_space_prefix", Value::Bool(false));
+        metadata.set("tokenizer.ggml.add_eos_token", Value::Bool(true));
+        let tokenizer = Tokenizer::from_metadata(&metadata).unwrap();
+        for (options, want) in [
+            (EncodeOptions::PLAIN, &[2][..]),
+            (EncodeOptions::TEXT, &[0, 2][..]),
+            (EncodeOptions::CHAT, &[0, 2][..]),
+            (EncodeOptions::WHOLE, &[0, 2, 1][..]),
+        ] {
+            assert_eq!(tokenizer.encode("a", options).unwrap(), want, "{options:?}");
+        }
+        let prompt = crate::PromptText::guarded("<s>a".to_owned());
+        assert_eq!(tokenizer.encode_prompt(&prompt).unwrap(), [0, 2]);
+    }
+
+    #[test]
+    fn tokens_that_are_not_utf8_stand_for_their_bytes() {
+        let mut metadata = Metadata::new("m.gguf");
+        let tokens: Vec<Vec<u8>> =
+            [&b"a"[..], b"b", b"ab", b"\xf0\x9f", b"\xff", "\u{fffd}".as_bytes()].map(<[u8]>::to_vec).to_vec();
+        metadata.set("tokenizer.ggml.tokens", Value::Array(Array::Bytes(tokens.clone())));
+        metadata.set("tokenizer.ggml.merges", Value::Array(Array::Bytes(vec![b"a b".to_vec(), b"\xf0 \x9f".to_vec()])));
+        metadata.set("tokenizer.ggml.scores", Value::Array(Array::F32(vec![0.0; 6])));
+        for model in ["gpt2", "llama"] {
+            metadata.set("tokenizer.ggml.model", Value::String(model.to_owned()));
+            metadata.set("tokenizer.ggml.add_space_prefix", Value::Bool(false));
+            let tokenizer = Tokenizer::from_metadata(&metadata).unwrap();
+            for id in [3, 4] {
+                assert_eq!(tokenizer.token_bytes(id), tokens[id as usize], "{model} {id}");
+            }
+            assert_eq!(tokenizer.encode("ab", EncodeOptions::PLAIN).unwrap(), [2], "{model}");
+            assert!(!tokenizer.encode("\u{fffd}", EncodeOptions::PLAIN).unwrap().contains(&3), "{model}");
+            assert_eq!(tokenizer.decode(&[0, 3, 1], false), "a\u{fffd}b", "{model}");
+        }
+    }
+
+    #[test]
+    fn unknown_pre_tokenisers_are_named_with_the_known_ones() {
+        let mut metadata = Metadata::new("m.gguf");
+        metadata.set("tokenizer.ggml.model", Value::String("gpt2".into()));
+        metadata.set("tokenizer.ggml.pre", Value::String("newest".into()));
+        metadata.set("tokenizer.ggml.tokens", Value::Array(Array::String(vec!["a".to_owned()])));
+        let error = Tokenizer::from_metadata(&metadata).unwrap_err().to_string();
+        assert!(error.contains("newest"), "{error}");
+        assert!(error.contains("qwen35") && error.contains("kimi-k2"), "{error}");
+    }
+}

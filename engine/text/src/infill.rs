@@ -1,0 +1,74 @@
+//! Prompts for the text between two texts, for vocabularies with tokens that mark it ("fill in the middle").
+
+use super::{EncodeOptions, Tokenizer};
+use thermocline_base::error::Result;
+
+/// Texts of the tokens before the beginning, before the end, and before the middle, in published vocabularies.
+const MARKS: [[&str; 3]; 6] = [
+    ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"],
+    ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"],
+    ["<fim-prefix>", "<fim-suffix>", "<fim-middle>"],
+    ["<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"],
+    ["▁<PRE>", "▁<SUF>", "▁<MID>"],
+    ["<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"],
+];
+
+/// Mistral's, of which the end comes first and nothing marks the middle.
+const END_FIRST: [&str; 2] = ["[PREFIX]", "[SUFFIX]"];
+
+impl Tokenizer {
+    /// Ids of the prompt behind which a model writes what belongs between `prefix` and `suffix`; `None` if the vocabulary has no tokens
+    /// for that.
+    pub fn infill_prompt(&self, prefix: &str, suffix: &str) -> Result<Option<Vec<u32>>> {
+        let encode = |text: &str| self.encode(text, EncodeOptions::PLAIN);
+        let mut ids: Vec<u32> = self.bos().filter(|_| self.adds_bos()).into_iter().collect();
+        let all = |marks: [&str; 3]| {
+            let [before, behind, middle] = marks.map(|mark| self.token_id(mark));
+            Some([before?, behind?, middle?])
+        };
+        if let Some([before, behind, middle]) = MARKS.into_iter().find_map(all) {
+            ids.push(before);
+            ids.extend(encode(prefix)?);
+            ids.push(behind);
+            ids.extend(encode(suffix)?);
+            ids.push(middle);
+            return Ok(Some(ids));
+        }
+        let [Some(before), Some(behind)] = END_FIRST.map(|mark| self.token_id(mark)) else { return Ok(None) };
+        ids.push(behind);
+        ids.extend(encode(suffix)?);
+        ids.push(before);
+        ids.extend(encode(prefix)?);
+        Ok(Some(ids))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thermocline_formats::format::{Array, Metadata, Value};
+
+    /// A vocabulary of bytes behind `marks`.
+    fn tokenizer(marks: &[&str]) -> Tokenizer {
+        let mut metadata = Metadata::new("m.gguf");
+        let mut tokens: Vec<String> = marks.iter().map(|&mark| mark.to_owned()).collect();
+        tokens.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
+        let types = (0..tokens.len()).map(|id| if id < marks.len() { 3 } else { 6 }).collect();
+        metadata.set("tokenizer.ggml.model", Value::String("llama".into()));
+        metadata.set("tokenizer.ggml.scores", Value::Array(Array::F32(vec![0.0; tokens.len()])));
+        metadata.set("tokenizer.ggml.tokens", Value::Array(Array::String(tokens)));
+        metadata.set("tokenizer.ggml.token_type", Value::Array(Array::I32(types)));
+        metadata.set("tokenizer.ggml.add_space_prefix", Value::Bool(false));
+        metadata.set("tokenizer.ggml.add_bos_token", Value::Bool(false));
+        Tokenizer::from_metadata(&metadata).expect("valid")
+    }
+
+    #[test]
+    fn infill_prompt_has_the_marks_of_the_vocabulary() {
+        let prompt = |marks: &[&str]| tokenizer(marks).infill_prompt("a", "b").expect("text");
+        let (a, b) = (u32::from(b'a'), u32::from(b'b'));
+        assert_eq!(prompt(&["x", "<fim_middle>", "<fim_prefix>", "<fim_suffix>"]), Some(vec![2, a + 4, 3, b + 4, 1]));
+        assert_eq!(prompt(&["[PREFIX]", "[SUFFIX]"]), Some(vec![1, b + 2, 0, a + 2]));
+        assert_eq!(prompt(&["<fim_prefix>", "<fim_suffix>"]), None);
+    }
+}

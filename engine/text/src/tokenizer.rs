@@ -1,0 +1,209 @@
+//! The tokenizer of one checkpoint, wherever its description came from.
+
+use std::borrow::Cow;
+
+use super::{
+    Detokeniser, PromptText, TokenKind, added::AddedTokens, bpe::Bpe, control_texts::ControlTexts, gguf, json,
+    sentence_piece::SentencePiece, special_ids::SpecialIds, vocab::Vocab,
+};
+use thermocline_base::error::{Error, Result};
+use thermocline_formats::format::{Checkpoint, Metadata, TokenizerSource};
+
+/// How text becomes ids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EncodeOptions {
+    /// Recognise control tokens (`<s>`, `<|im_end|>`) in the text. Off for text that comes from outside, on for the
+    /// output of a chat template.
+    pub special: bool,
+    /// Begin with BOS where the model asks for it and the text does not already.
+    pub add_bos: bool,
+    /// End with EOS where the model asks for it and the text does not already. Off for a text that is to be continued.
+    pub add_eos: bool,
+}
+
+impl EncodeOptions {
+    /// Only the text: no special tokens, nothing added.
+    pub const PLAIN: EncodeOptions = EncodeOptions { special: false, add_bos: false, add_eos: false };
+    /// A text to continue: no special tokens in it, BOS where the model asks for it.
+    pub const TEXT: EncodeOptions = EncodeOptions { special: false, add_bos: true, add_eos: false };
+    /// A rendered chat template: special tokens recognised, BOS unless the template wrote it.
+    pub const CHAT: EncodeOptions = EncodeOptions { special: true, add_bos: true, add_eos: false };
+    /// A whole text: special tokens recognised, BOS and EOS where the model asks for them.
+    pub const WHOLE: EncodeOptions = EncodeOptions { special: true, add_bos: true, add_eos: true };
+}
+
+impl Default for EncodeOptions {
+    fn default() -> Self {
+        EncodeOptions::TEXT
+    }
+}
+
+#[derive(Debug)]
+pub(super) enum Encoder {
+    Bpe(Box<Bpe>),
+    SentencePiece(SentencePiece),
+}
+
+impl Encoder {
+    /// The tokens that are split off the text.
+    pub fn added(&self) -> impl Iterator<Item = &AddedTokens> {
+        let all = match self {
+            Encoder::Bpe(encoder) => [Some(&encoder.added), Some(&encoder.added_normalised)],
+            Encoder::SentencePiece(encoder) => [Some(&encoder.added), None],
+        };
+        all.into_iter().flatten()
+    }
+}
+
+/// Text to ids and back. `Send + Sync`; encoding and decoding take `&self`.
+#[derive(Debug)]
+pub struct Tokenizer {
+    pub(super) encoder: Encoder,
+    /// Texts of its control tokens, for prompts.
+    pub(super) control_texts: ControlTexts,
+    pub(super) vocab: Vocab,
+    pub(super) ids: SpecialIds,
+    /// Ids put before and after a text when the caller lets them.
+    pub(super) before: Vec<u32>,
+    pub(super) after: Vec<u32>,
+    /// Decoding drops the space that encoding put in front.
+    pub(super) space_prefix: bool,
+}
+
+impl Tokenizer {
+    /// The tokenizer that a checkpoint describes. Errors name the key: missing or empty vocabulary, arrays of different
+    /// lengths, a model or pre-tokeniser this engine does not know.
+    pub fn from_checkpoint(checkpoint: &Checkpoint) -> Result<Self> {
+        match &checkpoint.tokenizer {
+            TokenizerSource::Metadata => Self::from_metadata(&checkpoint.metadata),
+            TokenizerSource::HuggingFace { tokenizer_json, tokenizer_config } => {
+                Self::from_json(tokenizer_json, tokenizer_config, &checkpoint.metadata)
+            }
+        }
+    }
+
+    /// From GGUF's `tokenizer.ggml.*` keys.
+    pub fn from_metadata(metadata: &Metadata) -> Result<Self> {
+        gguf::build(metadata)
+    }
+
+    /// From the text of `tokenizer.json` and the contents of `tokenizer_config.json` (or null). Special ids those do
+    /// not name are looked up in `metadata`, whose path errors name.
+    pub fn from_json(tokenizer_json: &str, tokenizer_config: &serde_json::Value, metadata: &Metadata) -> Result<Self> {
+        json::build(tokenizer_json, tokenizer_config, metadata)
+    }
+
+    /// The ids of `text`.
+    pub fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<u32>> {
+        let mut ids = Vec::with_capacity(text.len() / 4 + 2);
+        match &self.encoder {
+            Encoder::SentencePiece(encoder) => encoder.encode(text, options.special, &mut ids),
+            Encoder::Bpe(encoder) => encoder
+                .encode(text, options.special, &mut ids)
+                .map_err(|error| Error::invalid("text", "text the tokenizer can encode", error))?,
+        }
+        if options.add_bos && !ids.starts_with(&self.before) {
+            ids.splice(0..0, self.before.iter().copied());
+        }
+        if options.add_eos && !ids.ends_with(&self.after) {
+            ids.extend_from_slice(&self.after);
+        }
+        Ok(ids)
+    }
+
+    /// The ids of a prompt: special tokens recognised outside contents, BOS in front unless the format wrote it.
+    pub fn encode_prompt(&self, prompt: &PromptText) -> Result<Vec<u32>> {
+        self.encode(prompt.with_breaks(), EncodeOptions::CHAT)
+    }
+
+    /// `said` with breaks, so that a prompt with it has no control token that the format did not write.
+    pub(super) fn with_breaks<'t>(&self, said: &'t str) -> Cow<'t, str> {
+        let broken = match &self.encoder {
+            Encoder::Bpe(encoder) => encoder.break_special(said),
+            Encoder::SentencePiece(encoder) => encoder.added.break_special(said),
+        };
+        let both = match self.control_texts.break_borders(&broken) {
+            Cow::Borrowed(_) => None,
+            Cow::Owned(both) => Some(both),
+        };
+        both.map_or(broken, Cow::Owned)
+    }
+
+    /// The text of `ids`, with special tokens left out or written out. Bytes that are not UTF-8 become U+FFFD; ids
+    /// outside the vocabulary are silent.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
+        let mut stream = if skip_special { self.stream() } else { self.stream().with_special() }.at_text_start();
+        let mut text: String = ids.iter().map(|&id| stream.push(id)).collect();
+        text.push_str(&stream.finish());
+        text
+    }
+
+    /// Starts turning ids into text as they come. The stream continues a text; see [`Detokeniser::at_text_start`].
+    pub fn stream(&self) -> Detokeniser<'_> {
+        Detokeniser::new(self)
+    }
+
+    /// The bytes `id` stands for, which may be part of a character; empty outside the vocabulary.
+    pub fn token_bytes(&self, id: u32) -> &[u8] {
+        self.vocab.bytes(id)
+    }
+
+    /// Kind of token `id`; `None` outside the vocabulary.
+    pub fn token_kind(&self, id: u32) -> Option<TokenKind> {
+        self.vocab.kind(id)
+    }
+
+    /// The id of the token with exactly this text, as the vocabulary writes it.
+    pub fn token_id(&self, text: &str) -> Option<u32> {
+        match &self.encoder {
+            Encoder::Bpe(encoder) => encoder.token_id(text),
+            Encoder::SentencePiece(encoder) => encoder.token_id(text),
+        }
+    }
+
+    /// Number of ids. The model's embedding may have more rows.
+    pub fn vocab_len(&self) -> usize {
+        self.vocab.len()
+    }
+
+    /// True if `id` is a control token or the unknown token: not part of the text.
+    pub fn is_special(&self, id: u32) -> bool {
+        matches!(self.vocab.kind(id), Some(TokenKind::Control | TokenKind::Unknown))
+    }
+
+    /// Begins a text.
+    pub fn bos(&self) -> Option<u32> {
+        self.ids.bos
+    }
+
+    /// Ends a text.
+    pub fn eos(&self) -> Option<u32> {
+        self.ids.eos
+    }
+
+    /// Fills up batches.
+    pub fn padding(&self) -> Option<u32> {
+        self.ids.padding
+    }
+
+    /// True if generation ends with `id`: end of text, of turn or of message, as the file names them and as their
+    /// text tells.
+    pub fn is_end(&self, id: u32) -> bool {
+        self.ids.ends.contains(&id)
+    }
+
+    /// Every id for which [`Tokenizer::is_end`] holds, ascending.
+    pub fn ends(&self) -> impl Iterator<Item = u32> {
+        self.ids.ends.iter().copied()
+    }
+
+    /// True if encoding begins with BOS where the options allow it.
+    pub fn adds_bos(&self) -> bool {
+        self.ids.bos.is_some_and(|bos| self.before.first() == Some(&bos))
+    }
+
+    /// True if encoding puts a space in front of the text, which decoding a whole text drops again.
+    pub fn adds_space_prefix(&self) -> bool {
+        self.space_prefix
+    }
+}

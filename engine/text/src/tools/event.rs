@@ -1,0 +1,57 @@
+//! The events of an answer: words and calls.
+
+/// Stands before the text of a control token in answers with calls: a noncharacter of Unicode, for a program's own use. A text that
+/// spells a control token has none.
+pub const CONTROL: char = '\u{FDD3}';
+
+/// Part of an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ToolEvent {
+    /// Words for the user.
+    Text(String),
+    /// A call begins.
+    Begin {
+        /// Name of the function.
+        name: String,
+    },
+    /// More of the call's arguments, which are one JSON object.
+    Arguments(String),
+    /// The call is complete. One that breaks off has no end: its arguments are those so far.
+    End,
+}
+
+impl ToolEvent {
+    /// Appends arguments.
+    pub(super) fn push_arguments(out: &mut Vec<ToolEvent>, text: &str) {
+        match out.last_mut() {
+            _ if text.is_empty() => {}
+            Some(ToolEvent::Arguments(last)) => push_plain(last, text),
+            _ => out.push(ToolEvent::Arguments(plain(text))),
+        }
+    }
+
+    /// Appends text.
+    pub(super) fn push_text(out: &mut Vec<ToolEvent>, text: &str) {
+        match out.last_mut() {
+            _ if text.is_empty() => {}
+            Some(ToolEvent::Text(last)) => push_plain(last, text),
+            _ => out.push(ToolEvent::Text(plain(text))),
+        }
+    }
+
+    /// Begins a call.
+    pub(super) fn begin(out: &mut Vec<ToolEvent>, name: &str) {
+        out.push(ToolEvent::Begin { name: plain(name) });
+    }
+}
+
+/// `text` without marks of control tokens.
+pub fn plain(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    push_plain(&mut out, text);
+    out
+}
+
+fn push_plain(out: &mut String, text: &str) {
+    text.split(CONTROL).for_each(|part| out.push_str(part));
+}

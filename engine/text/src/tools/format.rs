@@ -1,0 +1,101 @@
+//! The ways in which published models write calls of tools.
+
+use super::{
+    brackets::{ALL, Brackets, CallSpelling, FUNCTION, KnownBrackets, LLAMA, LLAMA4, Sign, TOOL_CALL},
+    event::CONTROL,
+};
+use crate::{TokenKind, Tokenizer};
+
+/// A token that is part of calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallToken {
+    /// Its number.
+    pub id: u32,
+    /// Its text in the vocabulary.
+    pub text: String,
+    /// Its text in an answer that is read for calls, in which it is another than the same letters.
+    pub shown: String,
+}
+
+/// How a model writes calls of tools.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolFormat {
+    pub(super) brackets: Vec<Brackets>,
+    pub(super) spelling: CallSpelling,
+    /// An answer may begin with a call, without brackets.
+    pub(super) bare: bool,
+    tokens: Vec<CallToken>,
+}
+
+impl ToolFormat {
+    /// The format of a model with this vocabulary and the source of this chat template. Templates that know no tools are given
+    /// instructions for `<tool_call>`.
+    pub fn detect(tokenizer: &Tokenizer, template: &str) -> Self {
+        let is_token = |text: &str| token(tokenizer, text).is_some();
+        let is_used = |known: &&KnownBrackets| match known.sign {
+            Sign::Template => template.contains(known.open),
+            Sign::Token => template.contains(known.open) || is_token(known.open),
+            Sign::Both(other) => template.contains(known.open) && template.contains(other),
+        };
+        let mut used: Vec<KnownBrackets> = ALL.iter().filter(is_used).copied().collect();
+        if template.contains("Environment: ipython") && !template.contains(LLAMA.open) {
+            used.push(LLAMA);
+        }
+        let has = |known: KnownBrackets| used.iter().any(|it| it.open == known.open);
+        let is_llama = has(LLAMA) || has(LLAMA4);
+        // GLM 4 writes a name, a line end and arguments.
+        let bare = is_llama || (used.is_empty() && template.contains("<|observation|>"));
+        let is_known = bare || !used.is_empty();
+        // Calls between tags of functions may be within these.
+        let is_coder = has(FUNCTION) && used.iter().all(|it| it.close.is_empty());
+        // A template that is given no definitions has them told in words.
+        let in_words = !is_known || !template.contains("tools");
+        if (is_coder || in_words) && !has(TOOL_CALL) {
+            used.push(TOOL_CALL);
+        }
+        Self::of(&used, bare, &|text| token(tokenizer, text), is_known)
+    }
+
+    /// The format with the brackets `used`; the texts with a token are that token alone if they are `exact`.
+    fn of(used: &[KnownBrackets], bare: bool, token: &dyn Fn(&str) -> Option<u32>, exact: bool) -> Self {
+        let shown = |text: &str| if exact { format!("{CONTROL}{text}") } else { text.to_owned() };
+        let texts = CallSpelling::token_texts(used).into_iter();
+        let tokens = texts.filter_map(|text| Some(CallToken { id: token(&text)?, shown: shown(&text), text }));
+        let tokens: Vec<CallToken> = tokens.collect();
+        let spell = |text: &str| match tokens.iter().find(|token| token.text == text) {
+            Some(token) => token.shown.clone(),
+            None => match tokens.iter().find(|token| text.contains(&token.text)) {
+                Some(token) => text.replace(&token.text, &token.shown),
+                None => text.to_owned(),
+            },
+        };
+        let brackets = used.iter().map(|known| Brackets::of(known, &spell)).collect();
+        let spelling = CallSpelling::of(&spell);
+        ToolFormat { brackets, spelling, bare, tokens }
+    }
+
+    /// Answers that are JSON from the first character: a grammar forces them.
+    pub fn forced() -> Self {
+        Self::of(&[], true, &|_| None, true)
+    }
+
+    /// Tokens that are part of calls, which a caller must see though the vocabulary may hide them.
+    pub fn tokens(&self) -> &[CallToken] {
+        &self.tokens
+    }
+
+    /// The format of one kind of brackets, without tokens.
+    pub fn of_texts(open: &str) -> Self {
+        let used: Vec<KnownBrackets> = ALL.iter().filter(|it| it.open == open).copied().collect();
+        Self::of(&used, [LLAMA.open, LLAMA4.open].contains(&open), &|_| None, true)
+    }
+}
+
+/// The token with this text, if it is one that is no part of ordinary words.
+fn token(tokenizer: &Tokenizer, text: &str) -> Option<u32> {
+    let is_own = |id: &u32| matches!(tokenizer.token_kind(*id), Some(TokenKind::Control | TokenKind::UserDefined));
+    tokenizer.token_id(text).filter(is_own)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,312 @@
+//! Reads an answer of a model that may call tools.
+
+use serde_json::Value;
+
+use super::{
+    body::{self, BodyPlace, Found},
+    brackets::Brackets,
+    cursor::{TextCursor, Unread},
+    definition::Definitions,
+    event::{ToolEvent, plain},
+    format::ToolFormat,
+    reader::{CallOutcome, CallPlace, CallProgress, CallReader},
+};
+use crate::reasoning::overlap;
+
+/// The parser of one answer. The events do not depend on how the answer is divided into pieces, but for the division of texts. A call is
+/// one of the tools that are defined; everything else is words, as it was written.
+#[derive(Debug, Clone)]
+pub struct ToolParser {
+    format: ToolFormat,
+    definitions: Definitions,
+    state: State,
+    /// Text that is not read yet.
+    held: String,
+    /// A call was read: white space between calls is dropped.
+    after_call: bool,
+}
+
+#[derive(Debug, Clone)]
+enum State {
+    /// Nothing but white space so far.
+    Beginning,
+    Text,
+    /// Within brackets.
+    Body(Body),
+    /// Within a call.
+    Call(Body, Box<CallReader>),
+}
+
+/// The state within brackets.
+#[derive(Debug, Clone, Default)]
+struct Body {
+    brackets: Brackets,
+    /// The text since the opening bracket or the last call, until a call has begun.
+    pending: String,
+    /// A call has begun and is not complete.
+    has_begun: bool,
+    /// A call is complete.
+    has_call: bool,
+    in_fence: bool,
+    in_list: bool,
+}
+
+/// Raw text of an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RawPart {
+    /// Words.
+    Words(String),
+    /// Part of a call, with the marks of its control tokens.
+    Call(String),
+}
+
+/// The part of an answer that was read.
+#[derive(Debug, Default)]
+pub struct ReadAnswer {
+    /// Words and calls.
+    pub events: Vec<ToolEvent>,
+    /// The same as it is written.
+    pub raw: Vec<RawPart>,
+}
+
+impl ToolParser {
+    /// A parser of answers of a model that was given `definitions`, in OpenAI's form.
+    pub fn new(format: ToolFormat, definitions: &[Value]) -> Self {
+        let definitions = Definitions::new(definitions);
+        ToolParser { format, definitions, state: State::Beginning, held: String::new(), after_call: false }
+    }
+
+    /// Reads a piece of the answer.
+    pub fn push(&mut self, piece: &str) -> Vec<ToolEvent> {
+        self.read(piece, false).events
+    }
+
+    /// The events held back; no more text follows.
+    pub fn finish(&mut self) -> Vec<ToolEvent> {
+        self.read("", true).events
+    }
+
+    /// Reads a piece, which is the last one if the answer has `ended`.
+    pub(super) fn read(&mut self, piece: &str, ended: bool) -> ReadAnswer {
+        let mut out = ReadAnswer::default();
+        self.held.push_str(piece);
+        while self.step(ended, &mut out) {}
+        if ended {
+            (self.state, self.after_call) = (State::Text, false);
+        }
+        out
+    }
+
+    /// True if text is held back.
+    pub fn is_holding(&self) -> bool {
+        let pending = match &self.state {
+            State::Body(body) | State::Call(body, _) => !body.pending.is_empty(),
+            State::Beginning | State::Text => false,
+        };
+        pending || !self.held.is_empty()
+    }
+
+    /// Moves on within the held text; false if more is needed.
+    fn step(&mut self, ended: bool, out: &mut ReadAnswer) -> bool {
+        match std::mem::replace(&mut self.state, State::Text) {
+            State::Beginning => self.step_beginning(ended),
+            State::Text => self.step_text(ended, out),
+            State::Body(body) => self.step_body(body, ended, out),
+            State::Call(body, reader) => self.step_call(body, reader, ended, out),
+        }
+    }
+
+    fn step_beginning(&mut self, ended: bool) -> bool {
+        if self.held.trim_start().is_empty() && !ended {
+            self.state = State::Beginning;
+            return false;
+        }
+        if self.format.bare {
+            self.state = State::Body(Body::default());
+        }
+        true
+    }
+
+    /// Text up to an opening bracket.
+    fn step_text(&mut self, ended: bool, out: &mut ReadAnswer) -> bool {
+        let all = &self.format.brackets;
+        let found = all.iter().filter_map(|it| Some(Opening { at: self.held.find(&it.open)?, brackets: it }));
+        if let Some(Opening { at, brackets }) = found.min_by_key(|opening| opening.at) {
+            let brackets = brackets.clone();
+            self.take_words(at, out);
+            let mut body = Body { brackets, ..Body::default() };
+            let opened = if body.brackets.ends_with_name() { 0 } else { body.brackets.open.len() };
+            body.pending.extend(self.held.drain(..opened));
+            self.state = State::Body(body);
+            return true;
+        }
+        let possible = all.iter().map(|it| overlap(&self.held, &it.open)).max().unwrap_or(0);
+        let certain = self.held.len() - if ended { 0 } else { possible };
+        if self.after_call && self.held[..certain].trim().is_empty() {
+            // It belongs to the calls if one follows, or nothing.
+            if ended {
+                out.push_raw(RawPart::Call(std::mem::take(&mut self.held)));
+            }
+            return false;
+        }
+        self.take_words(certain, out);
+        false
+    }
+
+    /// The next thing within brackets.
+    fn step_body(&mut self, mut body: Body, ended: bool, out: &mut ReadAnswer) -> bool {
+        let Body { brackets, has_call, in_fence, in_list, .. } = &body;
+        let (has_call, in_fence, in_list) = (*has_call, *in_fence, *in_list);
+        let (spelling, tools) = (&self.format.spelling, &self.definitions);
+        let place = BodyPlace { brackets, spelling, tools, has_call, in_fence, in_list };
+        let mut cursor = TextCursor::new(&self.held);
+        let found = body::find(&mut cursor, place);
+        let used = cursor.at;
+        match found {
+            Ok(Found::Call(reader)) => {
+                body.take(&mut self.held, used, out);
+                self.state = State::Call(body, reader);
+            }
+            Ok(Found::FencedCall(reader)) => {
+                body.take(&mut self.held, used, out);
+                body.in_fence = true;
+                self.state = State::Call(body, reader);
+            }
+            Ok(Found::Close) if has_call => {
+                body.take(&mut self.held, used, out);
+                self.close(body, out);
+            }
+            Ok(Found::Close) => self.give_up(body, out),
+            Ok(Found::Between) => {
+                body.take(&mut self.held, used, out);
+                self.state = State::Body(body);
+            }
+            Ok(Found::Fence) => {
+                body.take(&mut self.held, used, out);
+                body.in_fence = !in_fence;
+                self.state = State::Body(body);
+            }
+            Ok(Found::List) => {
+                body.take(&mut self.held, used, out);
+                body.in_list = true;
+                self.state = State::Body(body);
+            }
+            Err(Unread::More) if !ended => {
+                self.state = State::Body(body);
+                return false;
+            }
+            Err(_) if has_call => {
+                let rest = self.held.trim_start();
+                let is_end = |text: &String| text.starts_with(rest);
+                if ended && (is_end(&body.brackets.close) || body.brackets.each.iter().any(is_end)) {
+                    let used = self.held.len();
+                    body.take(&mut self.held, used, out);
+                }
+                self.close(body, out);
+            }
+            Err(_) => self.give_up(body, out),
+        }
+        true
+    }
+
+    /// Ends brackets that have had calls.
+    fn close(&mut self, body: Body, out: &mut ReadAnswer) {
+        out.push_raw(RawPart::Call(body.pending));
+        self.after_call = true;
+    }
+
+    /// Takes for words what was read within brackets and belongs to no call, and the opening bracket if it is not read yet.
+    fn give_up(&mut self, body: Body, out: &mut ReadAnswer) {
+        self.after_call |= body.has_call;
+        let opened = if body.pending.is_empty() && self.held.starts_with(&body.brackets.open) {
+            body.brackets.open.len()
+        } else {
+            0
+        };
+        self.held.insert_str(0, &body.pending);
+        self.take_words(body.pending.len() + opened, out);
+    }
+
+    fn step_call(&mut self, mut body: Body, mut reader: Box<CallReader>, ended: bool, out: &mut ReadAnswer) -> bool {
+        let Brackets { close, each, .. } = &body.brackets;
+        let place = CallPlace { tools: &self.definitions, close, each, in_list: body.in_list, ended };
+        let mut events = Vec::new();
+        let CallProgress { used, outcome } = reader.read(&self.held, place, &mut events);
+        body.has_begun |= events.iter().any(|event| matches!(event, ToolEvent::Begin { .. }));
+        events.into_iter().for_each(|event| out.push_event(event));
+        body.take(&mut self.held, used, out);
+        match outcome {
+            CallOutcome::More => {
+                self.state = State::Call(body, reader);
+                return false;
+            }
+            CallOutcome::Done => {
+                (body.has_call, body.has_begun) = (true, false);
+                self.state = State::Body(body);
+            }
+            CallOutcome::Broken => self.after_call = true,
+            // The beginning of a call whose name is not known: the user sees it, and it is no word of the model's.
+            CallOutcome::NoCall if ended && self.held.is_empty() => {
+                out.push_event(ToolEvent::Text(plain(&body.pending)));
+                out.push_raw(RawPart::Call(body.pending));
+            }
+            CallOutcome::NoCall => self.give_up(body, out),
+        }
+        true
+    }
+
+    /// Takes `length` bytes of the held text for words.
+    fn take_words(&mut self, length: usize, out: &mut ReadAnswer) {
+        let text: String = self.held.drain(..length).collect();
+        if text.is_empty() {
+            return;
+        }
+        if self.after_call && text.trim().is_empty() {
+            out.push_raw(RawPart::Call(text));
+            return;
+        }
+        self.after_call = false;
+        let words = plain(&text);
+        out.push_event(ToolEvent::Text(words.clone()));
+        out.push_raw(RawPart::Words(words));
+    }
+}
+
+impl Body {
+    /// Takes `length` bytes of the held text for part of the calls, if they turn out to be some.
+    fn take(&mut self, held: &mut String, length: usize, out: &mut ReadAnswer) {
+        self.pending.extend(held.drain(..length));
+        if self.has_begun {
+            out.push_raw(RawPart::Call(std::mem::take(&mut self.pending)));
+        }
+    }
+}
+
+impl ReadAnswer {
+    fn push_event(&mut self, event: ToolEvent) {
+        match event {
+            ToolEvent::Text(text) => ToolEvent::push_text(&mut self.events, &text),
+            ToolEvent::Arguments(text) => ToolEvent::push_arguments(&mut self.events, &text),
+            other => self.events.push(other),
+        }
+    }
+
+    fn push_raw(&mut self, part: RawPart) {
+        match (self.raw.last_mut(), part) {
+            (_, RawPart::Words(text) | RawPart::Call(text)) if text.is_empty() => {}
+            (Some(RawPart::Words(last)), RawPart::Words(text)) | (Some(RawPart::Call(last)), RawPart::Call(text)) => {
+                last.push_str(&text);
+            }
+            (_, part) => self.raw.push(part),
+        }
+    }
+}
+
+/// An opening bracket in a text.
+struct Opening<'b> {
+    at: usize,
+    brackets: &'b Brackets,
+}
+
+#[cfg(test)]
+mod tests;
