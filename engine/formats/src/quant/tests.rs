@@ -4,7 +4,7 @@ use std::{collections::HashMap, path::PathBuf};
 
 use proptest::prelude::*;
 
-pub use super::sample::{WEIGHTS, random_weights};
+use super::sample::WEIGHTS;
 use super::*;
 use crate::format::{Matrix, Opened, ReadMode, Tensor, open};
 
