@@ -83,7 +83,7 @@ scratch() { fakeroot dpkg --root="$root" --force-depends --force-not-root "$@" >
 mkdir -p "$root/var/lib/dpkg/info" "$root/var/lib/dpkg/updates"
 touch "$root/var/lib/dpkg/status" "$root/var/lib/dpkg/available"
 scratch --install "$deb"
-for file in bin/thermocline "share/applications/$id.desktop" "share/metainfo/$id.metainfo.xml" share/doc/thermocline/copyright \
+for file in bin/thermocline{,-server} "share/applications/$id.desktop" "share/metainfo/$id.metainfo.xml" share/doc/thermocline/copyright \
   share/icons/hicolor/{16x16,32x32,48x48,128x128,256x256,512x512}/apps/thermocline.png \
   share/icons/hicolor/scalable/apps/thermocline.svg share/man/man1/{thermocline,thermocline-run,thermocline-serve}.1.gz \
   share/bash-completion/completions/thermocline share/zsh/vendor-completions/_thermocline \
@@ -101,11 +101,13 @@ appstreamcli validate-tree --no-net "$root/usr" >"$work/tree.log" 2>&1 || { cat 
 # Everything it depends on can be had, and it does not want a newer libc than it says.
 apt-get install --simulate -qq "$deb" >/dev/null 2>&1 || { $as_root apt-get update -qq; apt-get install --simulate -qq "$deb" >/dev/null; }
 said=$(dpkg-deb --field "$deb" Depends | sed -n 's/.*libc6 (>= \([0-9.]*\)).*/\1/p')
-wanted=$(objdump -T "$root/usr/bin/thermocline" | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -1)
+wanted=$(objdump -T "$root"/usr/bin/thermocline{,-server} | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -1)
 dpkg --compare-versions "${wanted#GLIBC_}" le "$said" || fail "the program wants $wanted, the package says libc6 >= $said"
 
 # Started there.
-[[ $("$root/usr/bin/thermocline" --version) == "thermocline $version" ]] || fail "thermocline --version is not $version"
+for name in thermocline thermocline-server; do
+  [[ $("$root/usr/bin/$name" --version) == "$name $version" ]] || fail "$name --version is not $version"
+done
 . tests/screen.sh
 screen "$work" 1280x1024
 pids+=("$screen_pid")

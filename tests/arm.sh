@@ -78,7 +78,7 @@ made_package() {
 part_package() {
   local deb version said processor started=$SECONDS program=$work/root/usr/bin/thermocline
   local -A isa=([max]=neon-i8mm [cortex-a72]=neon)
-  cargo build --target "$TARGET" --locked "${quick[@]}" -p thermocline "${tested[@]}" --bin thermocline
+  cargo build --target "$TARGET" --locked "${quick[@]}" -p thermocline -p thermocline-server "${tested[@]}" --bin thermocline --bin thermocline-server
   made_package
   [[ $(dpkg-deb --field "$deb" Architecture) == arm64 ]] || fail "$deb is for $(dpkg-deb --field "$deb" Architecture)"
   mkdir -p "$work/root/var/lib/dpkg/info" "$work/root/var/lib/dpkg/updates"

@@ -128,7 +128,7 @@ suite() {
   ((passed > 0)) || failed+=("$name: no test has run")
   summary+=("$name: $passed passed, $wrong failed, $((SECONDS - started)) s")
 }
-part_unit() { suite unit lib:thermocline lib:thermocline_{engine,base,cpu,formats,gpu,lab,model,run,text,shaders}; }
+part_unit() { suite unit lib:thermocline lib:thermocline_{host,server,terminal,engine,base,cpu,formats,gpu,lab,model,run,text,shaders}; }
 part_engine() { suite engine test:engine test:vocabularies test:timing_memory; }
 part_app() { suite app test:app test:timing; }
 

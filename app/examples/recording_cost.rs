@@ -4,13 +4,13 @@
 
 use std::{error::Error, thread, time::Duration};
 
-use thermocline::{
-    engine_handle::{EngineHandle, ModelState},
-    library::ModelId,
-};
 use thermocline_engine::{
     session::{DeviceChoice, EngineOptions, Event, Prompt, Request, Sampling, SessionOptions},
     telemetry::neurons::Watch,
+};
+use thermocline_host::{
+    engine_handle::{EngineHandle, ModelState},
+    library::ModelId,
 };
 
 /// Answers in each way, and tokens of each.

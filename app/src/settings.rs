@@ -13,7 +13,8 @@ use thermocline_engine::{
     files::{self, Form},
 };
 
-use crate::{remote::ServerAddress, server::ServerOptions, speeds::SpeedMemory, tools::ToolSettings};
+use crate::{speeds::SpeedMemory, tools::ToolSettings};
+use thermocline_host::{network::SERVER_PORT, remote::ServerAddress};
 
 /// Largest number of recent models.
 const RECENT: usize = 12;
@@ -209,7 +210,7 @@ pub struct ServerSettings {
 impl Default for ServerSettings {
     fn default() -> Self {
         let (key, other) = (String::new(), serde_json::Map::new());
-        ServerSettings { on: false, port: ServerOptions::PORT, network: false, key, other }
+        ServerSettings { on: false, port: SERVER_PORT, network: false, key, other }
     }
 }
 

@@ -9,7 +9,8 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::{settings::VramBudget, units::bytes};
+use crate::settings::VramBudget;
+use thermocline_host::units::bytes;
 
 /// Most settings of a model whose speeds are kept; the one measured longest ago makes room for another.
 const MOST: usize = 64;

@@ -7,17 +7,14 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use thermocline::{
-    builtin,
-    library::ModelId,
-    server::{ModelSource, ServedModel, Server, ServerOptions},
-};
 use thermocline_engine::{
     cpu::CpuOptions,
     model::LoadOptions,
     session::{ContextPolicy, Engine, EngineOptions, Prompt, Request},
     tokenizer::Tokenizer,
 };
+use thermocline_host::{builtin, library::ModelId};
+use thermocline_server::{ModelSource, ServedModel, Server, ServerOptions};
 
 use crate::{golden::Expected, http::Client};
 

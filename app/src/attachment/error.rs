@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::units::bytes;
+use thermocline_host::units::bytes;
 
 /// A file that cannot be read as text.
 #[derive(Debug, thiserror::Error)]

@@ -10,11 +10,14 @@ use thermocline_engine::{
     tokenizer::reasoning::{AnswerPart, transcript::TranscriptWriter},
 };
 
-use super::{AnswerStats, call_reader::CallReader};
 use crate::{
+    chat::call_reader::CallReader,
+    store::{MessageId, MessageState, Store, StoreError, StreamingMessage, ToolCall},
+};
+use thermocline_host::{
+    answer_stats::AnswerStats,
     engine_handle::{Answer, AnswerEnd, error_message},
     library::ModelId,
-    store::{MessageId, MessageState, Store, StoreError, StreamingMessage, ToolCall},
 };
 
 /// Pause before the end of an answer is saved again after a failure.

@@ -13,11 +13,11 @@ use std::{
 use parking_lot::Mutex;
 use thermocline_engine::session::{DeviceStatus, Engine, Event, Request, SparsityChoice};
 
-use super::{
-    AnswerStats,
-    side_answer::{SideModel, write_side},
+use crate::chat::side_answer::{SideModel, write_side};
+use thermocline_host::{
+    answer_stats::AnswerStats,
+    engine_handle::{EngineHandle, error_message},
 };
-use crate::engine_handle::{EngineHandle, error_message};
 
 /// A side of a comparison.
 #[derive(Debug, Clone, PartialEq)]
@@ -221,7 +221,8 @@ mod tests {
     };
 
     use super::*;
-    use crate::{chat::SamplingOverrides, library::ModelId, testing::eventually};
+    use crate::chat::SamplingOverrides;
+    use thermocline_host::{library::ModelId, testing::eventually};
 
     /// A comparison of the built-in model on the CPU that has begun.
     fn begun(models: [SideModel; 2], budget: Option<u64>) -> (EngineHandle, Comparison) {

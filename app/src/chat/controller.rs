@@ -19,10 +19,12 @@ use super::{
     word_keeper::WordKeeper,
 };
 use crate::{
-    engine_handle::{EngineHandle, ModelState},
-    library::ModelId,
     store::{ChatId, Message, MessageId, NewMessage, Store, StoreError, StreamingMessage, title},
     tools::Toolbox,
+};
+use thermocline_host::{
+    engine_handle::{EngineHandle, ModelState},
+    library::ModelId,
 };
 
 /// The active answers, and the session used last.

@@ -22,7 +22,7 @@ use super::{
     side_answer::{SideModel, write_side},
     word_parts::WordTokens,
 };
-use crate::engine_handle::{EngineHandle, error_message};
+use thermocline_host::engine_handle::{EngineHandle, error_message};
 
 /// Neurons listed.
 pub const LISTED: usize = 8;
@@ -228,7 +228,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::testing::until;
+    use thermocline_host::testing::until;
 
     /// A small model whose template names its tools and says a variable.
     fn model(folder: &Path) -> Engine {

@@ -193,7 +193,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{engine_handle::EngineHandle, library::ModelId, testing::eventually};
+    use thermocline_host::{engine_handle::EngineHandle, library::ModelId, testing::eventually};
 
     fn search(engine: &Engine, text: &str) -> Vec<FoundNeuron> {
         let query = NeuronQuery { text: text.to_owned(), ..NeuronQuery::default() };

@@ -8,7 +8,6 @@
 //! [`titles`] are written when there is nothing else to do. Nothing here depends on a window, and nothing blocks.
 
 mod active_answer;
-mod answer_stats;
 mod call_reader;
 mod comparison;
 mod controller;
@@ -27,7 +26,6 @@ mod word_keeper;
 mod word_parts;
 
 pub use active_answer::{AnswerProgress, StopCause};
-pub use answer_stats::AnswerStats;
 pub use comparison::{Comparison, Side, SideState, SideText};
 pub use controller::ChatController;
 pub use explanation::{AnsweredWord, Explained, ExplainedNeuron, Explanation, ExplanationProgress, SwitchedOff};

@@ -8,15 +8,14 @@ use thermocline_engine::{
     tokenizer::reasoning::transcript::Thoughts,
 };
 
-use super::{
-    AnswerStats, SamplingOverrides,
-    given::{self, Measure},
-};
 use crate::{
-    library::ModelId,
-    remote::RemoteRequest,
+    chat::{
+        SamplingOverrides,
+        given::{self, Measure},
+    },
     store::{ChatId, Message, MessageId, Speaker, Store, StoreError, ToolCall},
 };
+use thermocline_host::{answer_stats::AnswerStats, library::ModelId, remote::RemoteRequest};
 
 /// The messages above an answer, and how it is to be sampled.
 #[derive(Debug)]

@@ -139,7 +139,7 @@ mod tests {
     use thermocline_engine::cpu::{CpuOptions, InputPrecision, Isa};
 
     use super::*;
-    use crate::library::ModelId;
+    use thermocline_host::library::ModelId;
 
     #[test]
     fn model_without_neurons_is_computed_by_the_engines_workers_as_the_engine_computes() {

@@ -16,10 +16,10 @@ use super::{
     controller::{drop_in_background, is_removed},
     prompt::said,
 };
-use crate::{
+use crate::store::{ChatId, Message, MessageState, Speaker, Store, StoreError, title};
+use thermocline_host::{
     engine_handle::{Answer, AnswerEnd, EngineHandle, ModelState},
     library::ModelId,
-    store::{ChatId, Message, MessageState, Speaker, Store, StoreError, title},
 };
 
 /// Tokens of a title.

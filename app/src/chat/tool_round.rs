@@ -157,11 +157,10 @@ mod tests {
 
     use super::*;
     use crate::{
-        folders::Folders,
-        remote::KeyStore,
         store::NewMessage,
         tools::{Limits, ToolHub, ToolSettings},
     };
+    use thermocline_host::{folders::Folders, remote::KeyStore};
 
     fn toolbox() -> Toolbox {
         let keys = KeyStore::of(&Folders::below(std::path::Path::new("nowhere")));

@@ -13,10 +13,8 @@ use thermocline_engine::{
     telemetry::neurons::{NeuronBoard, TokenTrace, neurons_of},
 };
 
-use crate::{
-    engine_handle::EngineHandle,
-    store::{KeptWord, Store, StoreError},
-};
+use crate::store::{KeptWord, Store, StoreError};
+use thermocline_host::engine_handle::EngineHandle;
 
 /// Tokens of an answer that are looked at: its last ones.
 const MOST_TOKENS: u64 = 256;
@@ -198,7 +196,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{library::ModelId, testing::eventually};
+    use thermocline_host::{library::ModelId, testing::eventually};
 
     /// The words that a keeper has written of an answer of the built-in model, with what the board knows of it.
     fn kept(on: bool) -> (Store, Engine, String) {

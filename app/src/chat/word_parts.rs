@@ -109,7 +109,7 @@ mod tests {
     use thermocline_engine::{cpu::CpuOptions, session::EngineOptions, tokenizer::EncodeOptions};
 
     use super::*;
-    use crate::library::ModelId;
+    use thermocline_host::library::ModelId;
 
     #[test]
     fn parts_of_a_word_are_those_of_all_its_tokens() {

@@ -8,16 +8,17 @@ use std::{
 
 use clap::{Args, CommandFactory};
 
-use super::{
-    Cli,
-    chat::{self, ChatArgs},
+use crate::{
+    cli::{
+        Cli,
+        chat::{self, ChatArgs},
+    },
+    ui::{self, opening::NoWindow},
+};
+use thermocline_host::{folders::Folders, library::ModelId};
+use thermocline_terminal::{
     failure::{Failure, Outcome, one_line},
     standard_error::say,
-};
-use crate::{
-    folders::Folders,
-    library::ModelId,
-    ui::{self, opening::NoWindow},
 };
 
 /// Options of the window.
@@ -80,7 +81,7 @@ pub fn app(args: &AppArgs) -> Outcome {
     }
     let folders = args.folders()?;
     #[cfg(windows)]
-    super::console::leave_if_alone();
+    thermocline_terminal::console::leave_if_alone();
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let model = args.model.as_deref().map(|path| ModelId::Path(absolute(path)));
     // Desktop libraries report missing parts by panicking.

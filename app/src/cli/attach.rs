@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use thermocline_engine::session::{Engine, Message as Turn, Role};
 
-use super::failure::{Failure, Outcome};
 use crate::{
     attachment::Document,
     chat::given::{self, Measure, sources_line},
     store::{ChatId, Message, MessageId, MessageState, NewMessage, Speaker, Store, StoreError},
 };
+use thermocline_terminal::failure::{Failure, Outcome};
 
 /// The files of the first message.
 #[derive(Debug, Clone, Default, Args)]

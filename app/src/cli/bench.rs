@@ -5,17 +5,19 @@ use std::{io::Write, path::PathBuf};
 use clap::{Args, ValueEnum, builder::TypedValueParser};
 use serde_json::Value;
 use thermocline_engine::{
-    bench,
-    bench::{BenchOptions, GpuEffort, Test},
+    bench::{self, BenchOptions, GpuEffort, Test},
     placement::Granularity,
     runtime::{KvType, Sparsity},
     sparsity::sidecar::Attachment,
 };
 
-use super::{
+use crate::cli::{
     bench_kernels,
     bench_rows::{Row, beside_layers, csv, longest_submissions, markdown},
     bench_streams,
+};
+use thermocline_host::folders::Folders;
+use thermocline_terminal::{
     engine_options::{CpuArgs, DeviceArgs, StreamPrompts, kv_types},
     failure::{Failure, Outcome, one_line},
     level::LevelArgs,
@@ -24,7 +26,6 @@ use super::{
     progress::{ProgressUnit, TerminalProgress},
     standard_error::say,
 };
-use crate::folders::Folders;
 
 const DETAILS: &str = "\
 Every length of -p is a prompt test (pp), every length of -n a generation test (tg); 0 leaves the kind out. Neither

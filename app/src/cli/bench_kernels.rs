@@ -13,11 +13,10 @@ use thermocline_engine::{
     quant::{TensorType, device_type},
 };
 
-use super::{
-    bench::Form,
+use crate::cli::{bench::Form, table::table};
+use thermocline_terminal::{
     failure::{Failure, Outcome},
     model_options::ModelOptions,
-    table::table,
 };
 
 /// Weight types of which a GPU has kernels; others become one of them.

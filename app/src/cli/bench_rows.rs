@@ -7,7 +7,8 @@ use thermocline_engine::{
     runtime::Sparsity,
 };
 
-use super::{table::table, units};
+use crate::cli::table::table;
+use thermocline_host::units;
 
 /// Columns of llama-bench's CSV that have a meaning here, in its order.
 const COLUMNS: &str = "\

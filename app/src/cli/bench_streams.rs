@@ -8,12 +8,14 @@ use thermocline_engine::{
     session::SparsityChoice,
 };
 
-use super::{
+use crate::cli::{
     bench::{BenchArgs, Form},
+    table::table,
+};
+use thermocline_terminal::{
     engine_options::{ContextOptions, SparsityArgs, open_engine},
     failure::{Failure, Outcome},
     progress::{ProgressUnit, TerminalProgress},
-    table::table,
 };
 
 /// Runs the command.

@@ -5,10 +5,8 @@ use std::{fs, io::Write, path::PathBuf};
 use clap::{Args, Command, CommandFactory};
 use clap_complete::Shell;
 
-use super::{
-    Cli,
-    failure::{Failure, Outcome},
-};
+use crate::cli::Cli;
+use thermocline_terminal::failure::{Failure, Outcome};
 
 const EXAMPLES: &str = "\
 Examples:

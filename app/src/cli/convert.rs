@@ -5,16 +5,15 @@ use std::{collections::BTreeMap, io::Write, path::PathBuf, time::Instant};
 use clap::Args;
 use serde_json::json;
 use thermocline_engine::{
-    model,
-    model::{CONVERT_TYPES, ConvertReport, TypeFallback},
+    model::{self, CONVERT_TYPES, ConvertReport, TypeFallback},
     quant::TensorType,
 };
 
-use super::{
+use thermocline_host::units;
+use thermocline_terminal::{
     failure::Outcome,
     named::named,
     progress::{ProgressUnit, TerminalProgress},
-    units,
 };
 
 const EXAMPLES: &str = "\

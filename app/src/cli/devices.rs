@@ -15,14 +15,15 @@ use thermocline_engine::{
     quant::TensorType,
 };
 
-use super::{
+use crate::cli::{
     driver_hints,
+    gpu_test::{TestedGpu, parse_weights, test_gpus},
+};
+use thermocline_host::{folders::Folders, units};
+use thermocline_terminal::{
     engine_options::Device,
     failure::{Failure, Outcome, one_line},
-    gpu_test::{TestedGpu, parse_weights, test_gpus},
-    units,
 };
-use crate::folders::Folders;
 
 /// Bytes read to measure the memory bandwidth: many times the last-level cache of most machines.
 const MEASURED: usize = 256 << 20;

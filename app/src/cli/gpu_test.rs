@@ -10,10 +10,10 @@ use thermocline_engine::{
     quant::TensorType,
 };
 
-use super::{
+use crate::cli::table::table;
+use thermocline_terminal::{
     engine_options::Device,
     failure::{Failure, Outcome, one_line},
-    table::table,
 };
 
 /// A GPU and what its test has found.

@@ -5,7 +5,7 @@ use std::{fmt::Display, fs, path::PathBuf};
 use clap::Args;
 use thermocline_engine::session::{Grammar, sampling::JsonSchema};
 
-use super::failure::{Failure, Outcome};
+use thermocline_terminal::failure::{Failure, Outcome};
 
 /// The form that an answer has to have.
 #[derive(Debug, Clone, Default, Args)]

@@ -15,13 +15,13 @@ use thermocline_engine::{
     tokenizer::{EncodeOptions, Tokenizer},
 };
 
-use super::{
+use thermocline_host::units;
+use thermocline_terminal::{
     engine_options::{CpuArgs, DeviceArgs, kv_types, open_forward, sparsity_choices},
     failure::{Failure, Outcome},
     level::LevelArgs,
     model_options::ModelOptions,
     progress::{ProgressUnit, TerminalProgress},
-    units,
 };
 
 const DETAILS: &str = "\

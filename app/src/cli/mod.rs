@@ -1,12 +1,7 @@
-//! The command line. One file per command; shared by them are [`model_options`], [`engine_options`],
-//! [`generation_options`], [`grammar_options`] and [`answer_options`] (options), [`attach`] (files that go with a message), [`answer`] (one generation), [`failure`] (errors and exit codes), [`interrupt`]
-//! (Ctrl-C), [`prepared`] (sidecars), [`named`] (options whose values have names), [`progress`] (bars), [`table`] (tables), [`text_input`] (prompts from files and pipes),
-//! [`llama_flags`] (flags of llama.cpp), [`help`] (help pages).
-//!
-//! Exit codes: 0 done, 1 something failed, 2 bad input or usage, 130 interrupted.
+//! The command line: one file per command. Shared by commands are [`attach`] (files that go with a message), [`grammar_options`],
+//! [`prepared`] (sidecars), [`table`] (tables) and [`text_input`] (prompts from files and pipes), beside what all programs share
+//! ([`thermocline_terminal`]).
 
-mod answer;
-mod answer_options;
 mod app;
 mod attach;
 mod bench;
@@ -15,48 +10,30 @@ mod bench_rows;
 mod bench_streams;
 mod chat;
 mod completions;
-mod console;
 mod convert;
 mod devices;
 mod driver_hints;
-mod engine_options;
 mod eval;
-mod failure;
-mod generation_options;
 mod gpu_test;
 mod grammar_options;
-mod help;
 mod inspect;
-mod interrupt;
-mod level;
-mod llama_flags;
 mod logits;
-mod model_options;
-mod named;
 mod plan;
 mod prepare;
 mod prepared;
-mod progress;
 mod report;
 mod report_page;
 mod run;
-mod serve;
-mod server_log;
-mod standard_error;
 mod synth;
 mod table;
-mod termination;
 mod text_input;
 mod tokenize;
 
-use std::{ffi::OsString, process::ExitCode};
+use std::process::ExitCode;
 
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use failure::Outcome;
-use standard_error::say;
-use thermocline_engine::gpu::withdraw_sentinels;
-
-use crate::units;
+use clap::{Parser, Subcommand};
+use thermocline_server::command as serve;
+use thermocline_terminal::{failure::Outcome, program};
 
 const EXAMPLES: &str = "\
 Without a command, the window opens (a chat in the terminal without a display). Without --model, commands use the built-in storyteller.
@@ -105,51 +82,8 @@ enum Command {
 
 /// Parses the command line and runs it.
 pub fn main() -> ExitCode {
-    console::expect_no_desktop();
     std::panic::set_hook(Box::new(report_bug));
-    let done = match in_our_words(std::env::args_os().collect()) {
-        Ok(args) => match parse(args) {
-            Ok(cli) => dispatch(&cli.app, cli.command),
-            // --help and --version arrive here too.
-            Err(error) => match help::print(&error) {
-                Ok(()) => return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)),
-                Err(failure) => Err(failure),
-            },
-        },
-        Err(failure) => Err(failure),
-    };
-    // Threads may still be within a step.
-    withdraw_sentinels();
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            failure.report();
-            ExitCode::from(failure.exit_code())
-        }
-    }
-}
-
-fn parse(args: Vec<OsString>) -> Result<Cli, clap::Error> {
-    let mut command = help::keep_examples_whole(Cli::command());
-    let matches = command.try_get_matches_from_mut(args)?;
-    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
-}
-
-/// `args` with the flags of llama.cpp translated, where they are those of a command. What was dropped is said on standard error.
-fn in_our_words(mut args: Vec<OsString>) -> Outcome<Vec<OsString>> {
-    let commands = Cli::command();
-    let named = args.get(1).and_then(|name| name.to_str());
-    let Some(command) = named.and_then(|name| commands.find_subcommand(name)) else { return Ok(args) };
-    let has = |flag: &str| {
-        command.get_arguments().any(|known| match flag.strip_prefix("--") {
-            Some(long) => known.get_long_and_visible_aliases().is_some_and(|names| names.contains(&long)),
-            None => known.get_short().is_some_and(|short| flag.strip_prefix('-') == Some(&*short.to_string())),
-        })
-    };
-    let llama_flags::Translated { args: own, notes } = llama_flags::translate(args.split_off(2), &has)?;
-    notes.iter().for_each(|note| say(format_args!("[{}]", failure::one_line(note))));
-    args.extend(own);
-    Ok(args)
+    program::run(|cli: Cli| dispatch(&cli.app, cli.command))
 }
 
 fn dispatch(app: &app::AppArgs, command: Option<Command>) -> Outcome {
@@ -174,14 +108,11 @@ fn dispatch(app: &app::AppArgs, command: Option<Command>) -> Outcome {
     }
 }
 
-/// Panic hook: one line for a bug report instead of a backtrace.
+/// Panic hook: a panic that the opening of the window contains is noted, every other one is reported.
 fn report_bug(panic: &std::panic::PanicHookInfo<'_>) {
-    let place = panic.location().map_or("an unknown place".to_owned(), |at| format!("{}:{}", at.file(), at.line()));
     if crate::ui::opening::are_contained() {
-        crate::ui::opening::note_place(place);
-        return;
+        crate::ui::opening::note_place(program::place(panic));
+    } else {
+        program::report_bug(panic);
     }
-    let message = panic.payload_as_str().unwrap_or("no message");
-    say(format_args!("error: thermocline {} has a bug: {message} ({place})", env!("CARGO_PKG_VERSION")));
-    say("hint: please report this line together with the command and the kind of model");
 }

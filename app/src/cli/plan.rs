@@ -24,17 +24,21 @@ use thermocline_engine::{
     synth::{SynthOptions, SynthShape, shape_model},
 };
 
-use super::{
-    bench::granularities,
+use crate::{
+    cli::{
+        bench::granularities,
+        synth::{shapes, types},
+        table::table,
+    },
+    machines,
+};
+use thermocline_host::{folders::Folders, units};
+use thermocline_terminal::{
     engine_options::{ContextOptions, CpuArgs, DeviceArgs, sparsity_choices},
     failure::{Outcome, one_line},
     model_options::ModelOptions,
     standard_error::say,
-    synth::{shapes, types},
-    table::table,
-    units,
 };
-use crate::{folders::Folders, machines};
 
 const EXAMPLES: &str = "\
 Examples:

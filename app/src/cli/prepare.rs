@@ -19,15 +19,15 @@ use thermocline_engine::{
     },
 };
 
-use super::{
+use crate::cli::prepared;
+use thermocline_host::units::{self, parse_bytes, parse_tokens};
+use thermocline_terminal::{
     engine_options::CpuArgs,
     failure::{Failure, Outcome},
     interrupt::InterruptWatch,
     model_options::ModelOptions,
-    prepared,
     progress::{ProgressUnit, TerminalProgress},
     standard_error::say,
-    units::{self, parse_bytes, parse_tokens},
 };
 
 const DETAILS: &str = "\

@@ -6,7 +6,8 @@ use thermocline_engine::{
     sparsity::sidecar::{PreparedLayer, Sidecar},
 };
 
-use super::{table::table, units};
+use crate::cli::table::table;
+use thermocline_host::units;
 
 /// Fraction of all firings that the most active neurons of the column `80 % from` account for.
 const SKEW_OF: f64 = 0.8;

@@ -11,11 +11,11 @@ use std::{
 use clap::Args;
 use serde_json::Value;
 
-use super::{
+use crate::cli::report_page::ReportPage;
+use thermocline_host::units;
+use thermocline_terminal::{
     answer,
     failure::{Failure, Outcome},
-    report_page::ReportPage,
-    units,
 };
 
 /// Time for all measurements.

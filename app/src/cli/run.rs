@@ -6,14 +6,16 @@ use clap::Args;
 use serde_json::json;
 use thermocline_engine::session::{Message, Prompt, Request, Role, SessionOptions, StopReason};
 
-use super::{
+use crate::cli::{
+    attach::{AttachOptions, AttachedFiles},
+    grammar_options::GrammarOptions,
+    text_input,
+};
+use thermocline_terminal::{
     answer::{self, answer},
     answer_options::AnswerOptions,
-    attach::{AttachOptions, AttachedFiles},
     failure::{Failure, Outcome},
-    grammar_options::GrammarOptions,
     standard_error::say,
-    text_input,
 };
 
 const EXAMPLES: &str = "\

@@ -10,19 +10,15 @@ use serde_json::json;
 use thermocline_engine::{
     model::{LoadOptions, Model},
     quant::{QUANTISABLE, TensorType},
-    sparsity::{
-        sidecar,
-        sidecar::{Identity, PreparedExperts, PreparedLayer, Provenance, Sidecar},
-    },
-    synth,
-    synth::{ExpertCounts, Firing, SynthOptions, SynthReport, SynthShape},
+    sparsity::sidecar::{self, Identity, PreparedExperts, PreparedLayer, Provenance, Sidecar},
+    synth::{self, ExpertCounts, Firing, SynthOptions, SynthReport, SynthShape},
 };
 
-use super::{
+use thermocline_host::units;
+use thermocline_terminal::{
     failure::{Failure, Outcome},
     named::named,
     progress::{ProgressUnit, TerminalProgress},
-    units,
 };
 
 const DETAILS: &str = "\

@@ -5,7 +5,7 @@ use std::{
     path::Path,
 };
 
-use super::failure::{Failure, Outcome};
+use thermocline_terminal::failure::{Failure, Outcome};
 
 /// `given`, else the contents of `file`, else standard input, as they are. With neither, and a terminal as standard input, the error
 /// names `ways` to give the text.

@@ -9,11 +9,12 @@ use clap::Args;
 use serde_json::json;
 use thermocline_engine::tokenizer::{EncodeOptions, Tokenizer};
 
-use super::{
+use crate::cli::text_input;
+use thermocline_host::units;
+use thermocline_terminal::{
     failure::{Failure, Outcome},
     model_options::ModelOptions,
     standard_error::say,
-    text_input, units,
 };
 
 const EXAMPLES: &str = "\

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::{network, units::bytes};
+use thermocline_host::{network, units::bytes};
 
 /// A failed download. The received part is kept where it can be resumed.
 #[derive(Debug, thiserror::Error)]

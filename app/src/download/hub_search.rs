@@ -43,10 +43,8 @@ pub fn search(agent: &ureq::Agent, hub: &str, words: &str) -> Result<Vec<HubRepo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        download::agent,
-        remote::tests::{replies, scripted_by_request},
-    };
+    use crate::download::agent;
+    use thermocline_host::testing::{replies, scripted_by_request};
 
     fn answered(status: &'static str, body: &'static str) -> (Result<Vec<HubRepository>, DownloadError>, String) {
         let (server, requests) =

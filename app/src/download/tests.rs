@@ -15,7 +15,7 @@ use std::{
 use sha2::{Digest, Sha256};
 
 use super::*;
-use crate::testing::until;
+use thermocline_host::testing::until;
 
 /// Behaviour of the server for one request.
 #[derive(Debug, Clone)]

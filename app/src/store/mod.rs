@@ -403,7 +403,7 @@ mod tests {
         assert!(began.elapsed() < PATIENCE / 2, "it waited {:?}", began.elapsed());
         assert!(store.reading(Store::chats)().unwrap().is_empty(), "a lock does not stop readers");
         other.execute_batch("ROLLBACK").unwrap();
-        crate::testing::eventually("the end of the lock", || store.is_writable());
+        thermocline_host::testing::eventually("the end of the lock", || store.is_writable());
         assert_eq!(store.version().unwrap(), version, "looking is no change");
     }
 

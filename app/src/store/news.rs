@@ -80,10 +80,8 @@ pub(super) fn data_version(db: &Connection) -> Result<i64, StoreError> {
 mod tests {
     use std::sync::mpsc;
 
-    use crate::{
-        store::Store,
-        testing::{PATIENCE, eventually},
-    };
+    use crate::store::Store;
+    use thermocline_host::testing::{PATIENCE, eventually};
 
     #[test]
     fn watched_file_has_news_of_others_only() {

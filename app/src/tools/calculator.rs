@@ -82,7 +82,7 @@ mod timing;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::PATIENCE;
+    use thermocline_host::testing::PATIENCE;
 
     #[test]
     fn arithmetic_is_exact_where_it_can_be() {

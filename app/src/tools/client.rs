@@ -27,7 +27,7 @@ use super::{
     stdio::{self, Process, Trouble},
     tool::clean,
 };
-use crate::remote::SecretKey;
+use thermocline_host::remote::SecretKey;
 
 /// Most pages of a list of tools that are read.
 const PAGES: usize = 50;

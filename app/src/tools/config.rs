@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use ureq::http::Uri;
 
 use super::Consents;
-use crate::remote::SecretKey;
+use thermocline_host::remote::SecretKey;
 
 /// Most servers.
 const MOST_SERVERS: usize = 32;

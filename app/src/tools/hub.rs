@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use super::{Limits, ServerConfig, Tool, client::ToolConnection};
-use crate::remote::KeyStore;
+use thermocline_host::remote::KeyStore;
 
 /// Longest time that the end of all servers is waited for.
 const FAREWELL: Duration = Duration::from_secs(3);

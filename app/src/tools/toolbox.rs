@@ -102,7 +102,8 @@ fn prefixed(server: &str, name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{folders::Folders, remote::KeyStore, tools::Limits};
+    use crate::tools::Limits;
+    use thermocline_host::{folders::Folders, remote::KeyStore};
 
     fn toolbox() -> Toolbox {
         let keys = KeyStore::of(&Folders::below(std::path::Path::new("nowhere")));

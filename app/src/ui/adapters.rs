@@ -151,7 +151,7 @@ mod tests {
     use thermocline_engine::session::{AdapterId, FallbackPart, VramSource};
 
     use super::*;
-    use crate::testing::eventually;
+    use thermocline_host::testing::eventually;
 
     /// An adapter as Metal describes it: how much of the machine's memory it works well with.
     fn pretended(kind: AdapterKind) -> AdapterReport {

@@ -88,7 +88,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::testing::{PATIENCE, until};
+    use thermocline_host::testing::{PATIENCE, until};
 
     #[test]
     fn a_task_is_waited_for_but_not_for_ever() {

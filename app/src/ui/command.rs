@@ -5,9 +5,9 @@ use egui::{Context, Key, KeyboardShortcut, Modifiers};
 use super::keyboard;
 use crate::{
     chat::Side,
-    library::ModelId,
     store::{ChatId, MessageId},
 };
+use thermocline_host::library::ModelId;
 
 /// The view in the middle of the window.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

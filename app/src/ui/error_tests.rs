@@ -7,13 +7,8 @@ use egui_kittest::{Harness, kittest::Queryable};
 use rusqlite::Connection;
 
 use super::Window;
-use crate::{
-    engine_handle::ModelState,
-    folders::Folders,
-    library::ModelId,
-    store::{Message, MessageState, Store},
-    testing::eventually,
-};
+use crate::store::{Message, MessageState, Store};
+use thermocline_host::{engine_handle::ModelState, folders::Folders, library::ModelId, testing::eventually};
 
 type Opened = Harness<'static, Option<Window>>;
 
@@ -215,7 +210,7 @@ fn window_survives_a_model_file_that_shrinks() {
     let folder = tempfile::tempdir().unwrap();
     let folders = Folders::below(folder.path());
     let path = folder.path().join("story.gguf");
-    fs::write(&path, crate::builtin::file()).unwrap();
+    fs::write(&path, thermocline_host::builtin::file()).unwrap();
     let mut it = open(folders.clone());
     let model = ModelId::Path(path.clone());
     it.state_mut().as_mut().unwrap().shell.open_model(model.clone());
@@ -233,7 +228,7 @@ fn window_survives_a_model_file_that_shrinks() {
     assert_eq!(kept(&folders).state, MessageState::Failed);
     assert!(says(&it, "story.gguf was changed while it was open"), "the reason is not said");
     assert!(shows(&it, &told.content), "the chat has left the screen");
-    fs::write(&path, crate::builtin::file()).unwrap();
+    fs::write(&path, thermocline_host::builtin::file()).unwrap();
     try_again(&mut it);
     // The second story of a chat may fill the context before it ends.
     let again = kept(&folders);

@@ -1,5 +1,5 @@
 //! The window. [`window`] lays out its columns and handles [`command`]s; what all panels share is the [`shell`] (chats on disk,
-//! settings, the engine's [`EngineHandle`](crate::engine_handle::EngineHandle), downloads, notices). Each panel is a folder:
+//! settings, the engine's [`EngineHandle`](thermocline_host::engine_handle::EngineHandle), downloads, notices). Each panel is a folder:
 //! [`chats`] (the list on the left), [`conversation`] (messages and composer), [`neurons`] (the map and its figures), [`vram`]
 //! (the budget), [`models`] (library, downloads, preparation), [`preferences`]. [`opening`] finds a graphics backend that draws
 //! the window. [`theme`] has the colours and spacing, [`fonts`] the fonts, [`icon`] the program's picture, [`drawing`] makes its

@@ -8,7 +8,7 @@ use super::{
     command::{Command, Page},
     shell::Shell,
 };
-use crate::{engine_handle::ModelState, library::ModelId};
+use thermocline_host::{engine_handle::ModelState, library::ModelId};
 
 /// Models in the menu.
 const MOST: usize = 8;

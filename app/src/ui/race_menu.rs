@@ -7,8 +7,8 @@ use thermocline_engine::{
 };
 
 use super::{command::Command, shell::Shell, top_bar::about, vram::BudgetRoom, widgets};
-use crate::{
-    chat::{Side, SideModel},
+use crate::chat::{Side, SideModel};
+use thermocline_host::{
     library::ModelId,
     units::{bytes, parse_bytes},
 };
@@ -92,11 +92,8 @@ mod tests {
     use egui::accesskit::Role;
     use egui_kittest::kittest::NodeT;
 
-    use crate::{
-        engine_handle::ModelState,
-        library::ModelId,
-        ui::{command::Command, testing::TestWindow, vram::tests::on_gpu},
-    };
+    use crate::ui::{command::Command, testing::TestWindow, vram::tests::on_gpu};
+    use thermocline_host::{engine_handle::ModelState, library::ModelId};
 
     /// Opens the menu of the mode once there is an answer.
     fn menu(stage: &mut TestWindow) {

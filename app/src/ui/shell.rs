@@ -17,17 +17,19 @@ use super::{
     toasts::Toasts, vram::VramState, waker::Waker, widgets,
 };
 use crate::{
-    builtin,
     chat::{ChatController, StopCause},
     download::Downloads,
+    server_switch::ServerSwitch,
+    settings::{ModelSettings, Settings, VramBudget},
+    store::{ChatId, Store, StoreError},
+    tools::{Limits, ToolHub, Toolbox},
+};
+use thermocline_host::{
+    builtin,
     engine_handle::{EngineHandle, ModelState},
     folders::Folders,
     library::ModelId,
     remote::KeyStore,
-    server::ServerSwitch,
-    settings::{ModelSettings, Settings, VramBudget},
-    store::{ChatId, Store, StoreError},
-    tools::{Limits, ToolHub, Toolbox},
 };
 
 /// Settings are written this long after they were changed.

@@ -16,10 +16,12 @@ use egui_kittest::{
 
 use super::{Window, command::Command, shell::Shell};
 use crate::{
-    folders::Folders,
-    library::ModelId,
     settings::{ModelSettings, Settings, Theme},
     store::{ChatId, Message, NewMessage, Store},
+};
+use thermocline_host::{
+    folders::Folders,
+    library::ModelId,
     testing::{PATIENCE, eventually},
 };
 

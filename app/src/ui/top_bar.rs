@@ -21,7 +21,8 @@ use super::{
     vram::{self, picker},
     widgets,
 };
-use crate::{engine_handle::ModelState, library::ModelId, server::ServerState, units};
+use crate::server_switch::ServerState;
+use thermocline_host::{engine_handle::ModelState, library::ModelId, units};
 
 /// Width of the bar of a device that is loaded, in points.
 const LOADING: f32 = 96.0;

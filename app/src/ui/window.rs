@@ -40,7 +40,7 @@ use super::{
     vram::{self, VramPanel},
     waker::Waker,
 };
-use crate::{folders::Folders, library::ModelId};
+use thermocline_host::{folders::Folders, library::ModelId};
 
 /// Notice of a text that was put on the clipboard.
 const COPIED: &str = "Copied to the clipboard";

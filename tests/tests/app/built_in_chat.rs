@@ -4,8 +4,8 @@
 
 use std::collections::HashSet;
 
-use thermocline::builtin;
 use thermocline_engine::session::{ContextPolicy, Event, Message, Prompt, Request, Role, Sampling, SessionOptions};
+use thermocline_host::builtin;
 use thermocline_tests::served::storyteller;
 
 /// The words that occur at least three times in the stories of the model's training, one per line.

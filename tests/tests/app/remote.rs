@@ -5,7 +5,7 @@
 use std::{fs, sync::mpsc, thread};
 
 use serde_json::json;
-use thermocline::remote::{
+use thermocline_host::remote::{
     Cancel, FinishReason, RemoteAnswer, RemoteClient, RemoteError, RemoteEvent, RemotePart, RemoteRequest,
     RemoteTimeouts, SecretKey,
 };

@@ -10,7 +10,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use thermocline::server::{Server, ServerOptions};
+use thermocline_server::{Server, ServerOptions};
 use thermocline_tests::{
     http::Client,
     served::{CHAT, Served, TEXT, chat, endless, offer, text},

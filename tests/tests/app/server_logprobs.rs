@@ -5,12 +5,12 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use thermocline::builtin;
 use thermocline_engine::{
     cpu::{Cpu, CpuOptions},
     runtime::{Forward, Outputs},
     tokenizer::EncodeOptions,
 };
+use thermocline_host::builtin;
 use thermocline_tests::served::{CHAT, Served, TEXT, chat, text};
 
 const PROMPT: &str = "Once upon a time, there was a bear.";

@@ -18,11 +18,11 @@ use std::{
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use thermocline::server::{ModelLibrary, OpenModel, ServedModel, Server, ServerOptions};
 use thermocline_engine::{
     cpu::CpuOptions,
     session::{ContextPolicy, Engine, EngineOptions, Prompt, Request},
 };
+use thermocline_server::{ModelLibrary, OpenModel, ServedModel, Server, ServerOptions};
 use thermocline_tests::{
     http::Client,
     served::{CHAT, chat},

@@ -5,7 +5,6 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use thermocline::library::ModelId;
 use thermocline_engine::{
     format::{
         Bytes,
@@ -14,6 +13,7 @@ use thermocline_engine::{
     model::LoadOptions,
     session::{ContextPolicy, Engine, EngineOptions},
 };
+use thermocline_host::library::ModelId;
 use thermocline_tests::{
     served::{CHAT, Served, TEXT, chat, offer, text},
     terminal::thermocline,

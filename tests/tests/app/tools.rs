@@ -12,10 +12,12 @@ use std::{
 };
 
 use serde_json::{Map, Value, json};
-use thermocline::{
+use thermocline::tools::{
+    Consent, Limits, ServerConfig, ServerTransport, ToolHub, ToolServerState, ToolSettings, Toolbox,
+};
+use thermocline_host::{
     folders::Folders,
     remote::{KeyStore, SecretKey},
-    tools::{Consent, Limits, ServerConfig, ServerTransport, ToolHub, ToolServerState, ToolSettings, Toolbox},
 };
 use thermocline_tests::wait::{LONGEST, eventually, until};
 

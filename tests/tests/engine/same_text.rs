@@ -5,7 +5,6 @@
 
 use std::{path::Path, sync::Arc};
 
-use thermocline::builtin::KV_TYPE;
 use thermocline_engine::{
     cpu::InputPrecision,
     gpu::GpuOptions,
@@ -13,6 +12,7 @@ use thermocline_engine::{
     runtime::{Forward, KvType, Outputs},
     tokenizer::{EncodeOptions, Tokenizer},
 };
+use thermocline_host::builtin::KV_TYPE;
 use thermocline_tests::{
     golden::{self, Setup, argmax, max_diff},
     gpu::{FULL, forward, open as open_gpu, shared},

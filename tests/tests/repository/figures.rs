@@ -20,12 +20,12 @@ const fn guide(sentence: &'static str, file: &'static str, constant: &'static st
 }
 
 const FIGURES: &[Figure] = &[
-    guide("(with `top_logprobs` up to {} in chats)", "app/src/server/openai/prompts.rs", "MAX_TOP"),
-    guide("`prompt` may be a list of up to {} strings", "app/src/server/openai/prompts.rs", "MAX_PROMPTS"),
-    guide("`n` and `best_of` (up to {})", "app/src/server/openai/prompts.rs", "MAX_ANSWERS"),
-    guide("The latest {} responses are kept in memory", "app/src/server/openai/responses/store.rs", "MOST"),
-    guide("at most {} requests wait", "app/src/server/options.rs", "MAX_WAITING"),
-    guide("{} requests are answered at once", "app/src/server/options.rs", "PARALLEL"),
+    guide("(with `top_logprobs` up to {} in chats)", "app/server/src/openai/prompts.rs", "MAX_TOP"),
+    guide("`prompt` may be a list of up to {} strings", "app/server/src/openai/prompts.rs", "MAX_PROMPTS"),
+    guide("`n` and `best_of` (up to {})", "app/server/src/openai/prompts.rs", "MAX_ANSWERS"),
+    guide("The latest {} responses are kept in memory", "app/server/src/openai/responses/store.rs", "MOST"),
+    guide("at most {} requests wait", "app/server/src/options.rs", "MAX_WAITING"),
+    guide("{} requests are answered at once", "app/server/src/options.rs", "PARALLEL"),
     guide("{} answers with calls in a row", "app/src/chat/tool_round.rs", "MOST_ROUNDS"),
     guide("{} calls in each", "app/src/chat/call_reader.rs", "MOST_CALLS"),
     guide("(ranked by BM25, {} at most)", "app/src/chat/given.rs", "MOST_PASSAGES"),

@@ -18,10 +18,10 @@ use rand_chacha::{
     rand_core::{Rng, SeedableRng},
 };
 use thermocline::{
-    folders::Folders,
     store::{Message, MessageState, Speaker, Store},
     ui::Window,
 };
+use thermocline_host::folders::Folders;
 use thermocline_tests::{own_process, wait};
 
 use super::alone;

@@ -7,7 +7,7 @@ use thermocline_engine::session::{ChatOptions, Engine, Request, Session, Session
 use super::{ChatController, drop_in_background, is_removed};
 use crate::{
     chat::{
-        AnswerStats, StopCause,
+        StopCause,
         active_answer::ActiveAnswer,
         call_reader::CallReader,
         given::Measure,
@@ -15,9 +15,12 @@ use crate::{
         remembered,
         tool_round::{self, MOST_ROUNDS},
     },
+    store::{ChatId, MessageId, MessageState, Store, StoreError},
+};
+use thermocline_host::{
+    answer_stats::AnswerStats,
     engine_handle::{Answer, ModelFailure, ModelState, error_message},
     library::ModelId,
-    store::{ChatId, MessageId, MessageState, Store, StoreError},
 };
 
 /// A generation that has begun, the session if it is here and not on a server, and the reader of calls if the model was told of tools.

@@ -1,13 +1,8 @@
 use thermocline_engine::session::EngineOptions;
 
 use super::*;
-use crate::{
-    builtin,
-    chat::{AnswerStats, SamplingOverrides},
-    library::ModelId,
-    store::MessageState,
-    testing::eventually,
-};
+use crate::{chat::SamplingOverrides, store::MessageState};
+use thermocline_host::{answer_stats::AnswerStats, builtin, library::ModelId, testing::eventually};
 
 fn controller() -> (Store, ChatController, EngineHandle) {
     let engine_handle = EngineHandle::new(|| ());

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use thermocline_engine::session::SparsityChoice;
 
-use crate::cli::units::parse_bytes;
+use thermocline_host::units::parse_bytes;
 
 /// Shown by `/help`.
 pub const HELP: &str = "\

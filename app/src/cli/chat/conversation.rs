@@ -11,18 +11,18 @@ use thermocline_engine::session::{
 use super::remote::RemoteChat;
 use crate::{
     attachment::Document,
-    cli::{
-        answer::{self, answer},
-        attach::AttachedFiles,
-        failure::{Failure, Outcome, one_line},
-        generation_options::LengthOptions,
-        standard_error::say,
-        units,
-    },
+    cli::attach::AttachedFiles,
     store::{
         Speaker,
         import_export::markdown::{self, MarkdownMessage},
     },
+};
+use thermocline_host::units;
+use thermocline_terminal::{
+    answer::{self, answer},
+    failure::{Failure, Outcome, one_line},
+    generation_options::LengthOptions,
+    standard_error::say,
 };
 
 /// The answering side of a chat.

@@ -8,12 +8,10 @@ use std::{
 
 use rustyline::{Cmd, Config, DefaultEditor, KeyCode, KeyEvent, Modifiers, config::Configurer, error::ReadlineError};
 
-use crate::{
-    cli::{
-        answer,
-        failure::{Failure, Outcome},
-    },
-    folders::Folders,
+use thermocline_host::folders::Folders;
+use thermocline_terminal::{
+    answer,
+    failure::{Failure, Outcome},
 };
 
 const PROMPT: &str = "> ";

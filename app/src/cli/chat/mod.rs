@@ -14,13 +14,14 @@ use conversation::{Partner, TerminalConversation};
 use input::{ChatInput, Input};
 use remote::RemoteOptions;
 
-use super::{
+use thermocline_terminal::{
     answer,
     answer_options::AnswerOptions,
-    attach::{self, AttachOptions},
     failure::{Failure, Outcome},
     model_options::ModelOptions,
 };
+
+use super::attach::{self, AttachOptions};
 
 const EXAMPLES: &str = "\
 Examples:

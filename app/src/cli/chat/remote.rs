@@ -8,18 +8,18 @@ use thermocline_engine::{
     tokenizer::reasoning::transcript::{Thoughts, TranscriptWriter},
 };
 
-use crate::{
-    cli::{
-        answer::{self, CompleteAnswer},
-        answer_options::AnswerOptions,
-        failure::{Failure, Outcome, one_line},
-        generation_options::SamplingOptions,
-        interrupt::InterruptWatch,
-    },
+use thermocline_host::{
     engine_handle::{self, AnswerEnd, BATCH_INTERVAL},
     folders::Folders,
     remote::{KeyStore, RemoteClient, RemoteRequest, RemoteTimeouts, SecretKey, ServerAddress},
     units::{Limit, Seed},
+};
+use thermocline_terminal::{
+    answer::{self, CompleteAnswer},
+    answer_options::AnswerOptions,
+    failure::{Failure, Outcome, one_line},
+    generation_options::SamplingOptions,
+    interrupt::InterruptWatch,
 };
 
 /// Environment variable of the server's key.

@@ -12,15 +12,13 @@ use thermocline_engine::{
 };
 
 use super::report::{self, percent, write};
-use crate::{
-    cli::{
-        engine_options::CpuArgs,
-        failure::{Failure, Outcome},
-        model_options::ModelOptions,
-        progress::{ProgressUnit, TerminalProgress},
-        table::table,
-    },
-    units::{parse_bytes, parse_tokens},
+use crate::cli::table::table;
+use thermocline_host::units::{parse_bytes, parse_tokens};
+use thermocline_terminal::{
+    engine_options::CpuArgs,
+    failure::{Failure, Outcome},
+    model_options::ModelOptions,
+    progress::{ProgressUnit, TerminalProgress},
 };
 
 /// Measure how often firings hit hot neurons, with a static and an adaptive hot set

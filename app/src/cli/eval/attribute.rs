@@ -15,12 +15,12 @@ use super::{
     report::{self, number, write},
     setup::measured,
 };
-use crate::cli::{
+use crate::cli::table::table;
+use thermocline_terminal::{
     engine_options::CpuArgs,
     failure::{Failure, Outcome},
     interrupt::InterruptWatch,
     model_options::ModelOptions,
-    table::table,
 };
 
 /// Show which neurons make a word: their parts of its logit, and what becomes of it with them switched off

@@ -15,7 +15,7 @@ use super::{
     report::{self, Report, percent, sentence, write},
     setup::{CommonArgs, Watcher, measured},
 };
-use crate::cli::{engine_options::sparsity_choices, failure::Outcome};
+use thermocline_terminal::{engine_options::sparsity_choices, failure::Outcome};
 
 /// Measure how many neurons fire in each layer, and how skewed their frequencies are
 #[derive(Debug, Args)]

@@ -14,7 +14,7 @@ use super::{
     report::{Report, megabytes, number, percent},
     setup::{CommonArgs, Setup, Watcher, measured},
 };
-use crate::cli::{engine_options::sparsity_choices, failure::Outcome};
+use thermocline_terminal::{engine_options::sparsity_choices, failure::Outcome};
 
 /// Measure the KL divergence from the dense model, or from another
 #[derive(Debug, Args)]

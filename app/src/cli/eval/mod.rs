@@ -16,7 +16,7 @@ mod sweep;
 
 use clap::{Args, Subcommand};
 
-use super::failure::Outcome;
+use thermocline_terminal::failure::Outcome;
 
 const DETAILS: &str = "\
 A text is divided into windows of --ctx tokens as llama.cpp's llama-perplexity does it: each begins with BOS in an empty

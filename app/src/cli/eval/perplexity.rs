@@ -8,7 +8,7 @@ use super::{
     report::{Report, megabytes, percent},
     setup::{CommonArgs, Watcher, measured},
 };
-use crate::cli::{engine_options::sparsity_choices, failure::Outcome};
+use thermocline_terminal::{engine_options::sparsity_choices, failure::Outcome};
 
 /// Measure the perplexity of a text
 #[derive(Debug, Args)]

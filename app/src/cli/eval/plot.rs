@@ -6,10 +6,8 @@ use clap::{Args, ValueEnum};
 use thermocline_engine::eval::plot::{Axis, BarChart, Curve, Figure, Panel, Series, bar_svg, svg};
 
 use super::{report::write, result_table::ResultTable};
-use crate::cli::{
-    failure::{Failure, Outcome},
-    text_input,
-};
+use crate::cli::text_input;
+use thermocline_terminal::failure::{Failure, Outcome};
 
 /// Draw a table of results as an SVG chart
 ///

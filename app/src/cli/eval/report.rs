@@ -12,10 +12,8 @@ use thermocline_engine::{
 };
 
 use super::setup::OutputArgs;
-use crate::cli::{
-    failure::{Failure, Outcome},
-    table::table,
-};
+use crate::cli::table::table;
+use thermocline_terminal::failure::{Failure, Outcome};
 
 /// A table whose first row is the heads.
 pub struct Report {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::cli::failure::{Failure, Outcome};
+use thermocline_terminal::failure::{Failure, Outcome};
 
 /// A table of texts.
 #[derive(Debug, PartialEq)]

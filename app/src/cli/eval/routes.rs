@@ -13,15 +13,13 @@ use thermocline_engine::{
 };
 
 use super::report::{self, percent, write};
-use crate::{
-    cli::{
-        engine_options::CpuArgs,
-        failure::{Failure, Outcome},
-        model_options::ModelOptions,
-        progress::{ProgressUnit, TerminalProgress},
-        table::table,
-    },
-    units::{self, parse_tokens},
+use crate::cli::table::table;
+use thermocline_host::units::{self, parse_tokens};
+use thermocline_terminal::{
+    engine_options::CpuArgs,
+    failure::{Failure, Outcome},
+    model_options::ModelOptions,
+    progress::{ProgressUnit, TerminalProgress},
 };
 
 /// Record which experts tokens choose, and replay that through caches of any size and policy

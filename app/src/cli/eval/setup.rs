@@ -17,18 +17,16 @@ use thermocline_engine::{
 };
 
 use super::report;
-use crate::{
-    cli::{
-        engine_options::{CpuArgs, DeviceArgs, kv_types, open_forward},
-        failure::{Failure, Outcome},
-        interrupt::InterruptWatch,
-        level::LevelArgs,
-        model_options::ModelOptions,
-        progress::{ProgressUnit, TerminalProgress},
-        standard_error::say,
-        text_input,
-    },
-    units::parse_tokens,
+use crate::cli::text_input;
+use thermocline_host::units::parse_tokens;
+use thermocline_terminal::{
+    engine_options::{CpuArgs, DeviceArgs, kv_types, open_forward},
+    failure::{Failure, Outcome},
+    interrupt::InterruptWatch,
+    level::LevelArgs,
+    model_options::ModelOptions,
+    progress::{ProgressUnit, TerminalProgress},
+    standard_error::say,
 };
 
 /// Options of the scored text.
@@ -146,7 +144,7 @@ impl CommonArgs {
         if !forward.kv_cache(1, kv_type)?.on_host() {
             let asked = self.device.device.as_ref().map(|_| "gpu");
             return Ok(match self.device.vram {
-                Some(bytes) => format!("{} with {}", asked.unwrap_or("gpu"), crate::units::bytes(bytes)),
+                Some(bytes) => format!("{} with {}", asked.unwrap_or("gpu"), thermocline_host::units::bytes(bytes)),
                 None => asked.unwrap_or("gpu").to_owned(),
             });
         }

@@ -8,9 +8,9 @@ use clap::{
 };
 use serde_json::json;
 use thermocline_engine::{
-    Error, eval,
+    Error,
     eval::{
-        Corpus, Estimate, PruneOrder, SweepPoint, SweepSetup, Walk,
+        self, Corpus, Estimate, PruneOrder, SweepPoint, SweepSetup, Walk,
         plot::{Axis, Curve, Figure, Panel, Point, svg},
     },
     model::Model,
@@ -22,7 +22,7 @@ use super::{
     report::{self, Report, megabytes, number, percent, sentence, write},
     setup::{CommonArgs, Setup, TextArgs, Watcher, measured},
 };
-use crate::cli::{
+use thermocline_terminal::{
     engine_options::open_forward,
     failure::{Failure, Outcome},
 };

@@ -7,7 +7,7 @@ use thermocline_engine::{
     runtime::{CacheBytes, KvType},
 };
 
-use super::super::units;
+use thermocline_host::units;
 
 /// Bytes of a KV cache in RAM.
 pub struct KvBytes {

@@ -30,13 +30,14 @@ use thermocline_engine::{
 use unused::Unused;
 use values::{clipped, shown, value_json};
 
-use super::{
+use thermocline_host::units;
+use thermocline_terminal::{
     failure::{Failure, Outcome, one_line},
     model_options::ModelOptions,
-    prepared,
     standard_error::say,
-    units,
 };
+
+use super::prepared;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -7,7 +7,7 @@ use thermocline_engine::{
     tokenizer::{ChatTemplate, TemplateOrigin, Tokenizer},
 };
 
-use crate::cli::failure::one_line;
+use thermocline_terminal::failure::one_line;
 
 /// Key of the pre-tokeniser, without which text may be split otherwise than in training.
 const PRE: &str = "tokenizer.ggml.pre";

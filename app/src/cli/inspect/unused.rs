@@ -4,7 +4,7 @@ use serde_json::{Value as Json, json};
 use thermocline_engine::{format::Checkpoint, model::ModelConfig};
 
 use super::summary::Group;
-use crate::units;
+use thermocline_host::units;
 
 /// Parts of names of tensors for pictures and sound.
 const SENSES: &str =
@@ -123,8 +123,10 @@ fn outside_layers(name: &str) -> (String, String) {
 
 #[cfg(test)]
 mod tests {
-    use thermocline_engine::format::{Bytes, Container, Metadata, Tensor, TokenizerSource};
-    use thermocline_engine::quant::TensorType;
+    use thermocline_engine::{
+        format::{Bytes, Container, Metadata, Tensor, TokenizerSource},
+        quant::TensorType,
+    };
 
     use super::*;
 

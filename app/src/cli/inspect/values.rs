@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 use thermocline_engine::format::{Array, Value};
 
-use crate::cli::failure::one_line;
+use thermocline_terminal::failure::one_line;
 
 /// Longest metadata text shown in full, in characters.
 const LONGEST_TEXT: usize = 60;

@@ -17,9 +17,9 @@
 use super::{FileChat, attached::FileAttachment, bad};
 use crate::{
     attachment::{Document, Passage},
-    fence::Fence,
     store::{Speaker, StoreError},
 };
+use thermocline_host::fence::Fence;
 
 /// Prefix of a comment of ours, before its number.
 const COMMENT: &str = "<!-- thermocline";

@@ -8,10 +8,8 @@ use super::{
     FileChat, bad,
     markdown::{ASSISTANT_NAME, SYSTEM_NAME, USER_NAME},
 };
-use crate::{
-    fence::Fence,
-    store::{Speaker, StoreError},
-};
+use crate::store::{Speaker, StoreError};
+use thermocline_host::fence::Fence;
 
 /// Names of users and models in transcripts.
 const USERS: &[&str] = &["user", "you", "you said", "human", "me", "prompt", "question"];

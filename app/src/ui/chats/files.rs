@@ -11,7 +11,6 @@ use thermocline_engine::files;
 
 use crate::{
     attachment,
-    engine_handle::error_message,
     store::{
         ChatId, Store, StoreError, StoreFile,
         import_export::{self, FileFormat, ImportedChats, Unreadable},
@@ -24,6 +23,7 @@ use crate::{
         shell::Shell,
     },
 };
+use thermocline_host::engine_handle::error_message;
 
 /// The outcome of a file dialog or of dropped files.
 #[derive(Debug)]

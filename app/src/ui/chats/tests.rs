@@ -1,11 +1,8 @@
 use egui_kittest::{Harness, kittest::Queryable};
 
 use super::*;
-use crate::{
-    folders::Folders,
-    testing::eventually,
-    ui::{testing::add_chat, theme},
-};
+use crate::ui::{testing::add_chat, theme};
+use thermocline_host::{folders::Folders, testing::eventually};
 
 type State = Option<(Shell, ChatsPanel, Vec<Command>)>;
 

@@ -5,13 +5,11 @@ use std::borrow::Cow;
 
 use egui::{CollapsingHeader, Label, RichText, Ui, Vec2};
 
-use crate::{
-    fence::Fence,
-    ui::{
-        markdown::{CodeColours, MarkdownDocument, Targets, definition, parts, show_code},
-        theme::Palette,
-    },
+use crate::ui::{
+    markdown::{CodeColours, MarkdownDocument, Targets, definition, parts, show_code},
+    theme::Palette,
 };
+use thermocline_host::fence::Fence;
 
 const THINK: &str = "<think>";
 const THOUGHT: &str = "</think>";

@@ -7,8 +7,6 @@ use thermocline_engine::session::Sampling;
 use super::Conversation;
 use crate::{
     chat::SamplingOverrides,
-    engine_handle::ModelState,
-    library::ModelId,
     store::{Preset, PresetId, Store, StoreError},
     ui::{
         keyboard,
@@ -17,6 +15,7 @@ use crate::{
         widgets::{icon_button, muted},
     },
 };
+use thermocline_host::{engine_handle::ModelState, library::ModelId};
 
 /// The window with a chat's settings.
 #[derive(Debug, Default)]

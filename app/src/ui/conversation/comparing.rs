@@ -3,10 +3,10 @@
 use super::{Conversation, compared::ComparisonView};
 use crate::{
     chat::{Comparison, Side},
-    engine_handle::ModelState,
     store::Speaker,
     ui::shell::Shell,
 };
+use thermocline_host::engine_handle::ModelState;
 
 impl Conversation {
     /// Has the last answer written once more by both sides, below it.

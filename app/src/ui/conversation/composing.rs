@@ -11,11 +11,11 @@ use super::{
     tool_choices::tools_help,
 };
 use crate::{
-    chat::{AnswerStats, SamplingOverrides, given},
-    engine_handle::ModelState,
+    chat::{SamplingOverrides, given},
     store::Message,
     ui::shell::Shell,
 };
+use thermocline_host::{answer_stats::AnswerStats, engine_handle::ModelState};
 
 impl Conversation {
     /// Shows the composer with what is above it, and returns what was done there.

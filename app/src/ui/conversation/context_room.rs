@@ -9,12 +9,13 @@ use thermocline_engine::session::{Engine, Message as Turn, Role};
 
 use crate::{
     chat::{
-        AnswerStats, chat_turns,
+        chat_turns,
         given::{chat_tokens, tokens},
     },
     store::{Message, MessageId, MessageState, Speaker},
     ui::background::Background,
 };
+use thermocline_host::answer_stats::AnswerStats;
 
 /// Messages that are shorter than this are counted at once, in bytes.
 const SHORT: usize = 4096;

@@ -3,14 +3,12 @@
 use egui::{Label, Panel, RichText, Ui};
 
 use super::column;
-use crate::{
-    engine_handle::ModelState,
-    ui::{
-        command::{Command, Page},
-        shell::Shell,
-        theme::Palette,
-    },
+use crate::ui::{
+    command::{Command, Page},
+    shell::Shell,
+    theme::Palette,
 };
+use thermocline_host::engine_handle::ModelState;
 
 /// Says why no model is open after one has failed, and what can be done.
 pub fn show(ui: &mut Ui, shell: &mut Shell) {

@@ -14,7 +14,7 @@ use super::{
     tool_calls,
 };
 use crate::{
-    chat::{AnswerProgress, AnswerStats},
+    chat::AnswerProgress,
     store::{Attachment, Message, MessageState, Source, Speaker, Store},
     ui::{
         command::{Command, Page},
@@ -23,6 +23,7 @@ use crate::{
         widgets::{icon_button, icon_button_with, muted, outlined, sentence, small},
     },
 };
+use thermocline_host::answer_stats::AnswerStats;
 
 /// Explanation of the line about what an answer read.
 const READS_HELP: &str = "An FFN's neurons that stay silent need not be read. Bytes and neurons are counted, attention not included. A race \

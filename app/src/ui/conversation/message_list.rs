@@ -11,11 +11,11 @@ use super::{
     over_limit, tool_calls, writer,
 };
 use crate::{
-    chat::{AnswerStats, AnsweredWord, Explanation, PendingCall, prompt_before},
-    engine_handle::ModelState,
+    chat::{AnsweredWord, Explanation, PendingCall, prompt_before},
     store::Speaker,
     ui::{command::Command, shell::Shell, theme::Palette},
 };
+use thermocline_host::{answer_stats::AnswerStats, engine_handle::ModelState};
 
 /// Answers whose pieces are kept ready.
 const READY: usize = 256;

@@ -60,9 +60,9 @@ use self::{
 use super::{background::Background, command::Command, frame_pace, keyboard, models::Offers, shell::Shell};
 use crate::{
     chat::StopCause,
-    engine_handle::ModelState,
     store::{Chat, Message, MessageId, Speaker},
 };
+use thermocline_host::engine_handle::ModelState;
 
 /// Notice about an answer that ended with its model.
 const BROKEN_OFF: &str =

@@ -4,13 +4,11 @@ use egui::{Margin, Ui};
 use thermocline_engine::{runtime::CacheBytes, session::Engine};
 
 use super::context_room::{ForgottenLine, Tokens};
-use crate::{
-    ui::{
-        theme::Palette,
-        widgets::{outlined, primary_button, small, wide},
-    },
-    units::bytes,
+use crate::ui::{
+    theme::Palette,
+    widgets::{outlined, primary_button, small, wide},
 };
+use thermocline_host::units::bytes;
 
 /// An answer to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

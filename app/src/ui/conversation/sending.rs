@@ -8,9 +8,9 @@ use super::{
 };
 use crate::{
     chat::SamplingOverrides,
-    engine_handle::ModelState,
     ui::{command::Command, shell::Shell},
 };
+use thermocline_host::engine_handle::ModelState;
 
 /// The way of the message that is being written to the chat.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

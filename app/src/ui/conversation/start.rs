@@ -3,18 +3,14 @@
 use egui::{Align, FontId, Label, RichText, ScrollArea, TextFormat, Ui, text::LayoutJob};
 use thermocline_engine::session::AdapterKind;
 
-use crate::{
-    engine_handle::ModelState,
-    library::ModelId,
-    ui::{
-        command::{Command, Page},
-        models::Offers,
-        shell::Shell,
-        theme::{Palette, strong},
-        widgets,
-        widgets::muted,
-    },
+use crate::ui::{
+    command::{Command, Page},
+    models::Offers,
+    shell::Shell,
+    theme::{Palette, strong},
+    widgets::{self, muted},
 };
+use thermocline_host::{engine_handle::ModelState, library::ModelId};
 
 /// Requests that the built-in model follows, with the nouns that they name. They were chosen by counting: with the window's
 /// sampling, at least 95 % of the stories had the nouns (96 % for the first starter, all of 60 for each of the others).
@@ -194,7 +190,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::builtin;
+    use thermocline_host::builtin;
 
     /// Counts the stories of each starter that have its nouns, with these seeds and the window's
     /// sampling. At most `lost` stories of a starter may lack one. The starters were chosen with

@@ -5,12 +5,10 @@ use egui_kittest::{
 
 use super::{start::STORIES, *};
 use crate::{
-    folders::Folders,
-    library::ModelId,
     store::{MessageState, import_export::FileFormat},
-    testing::eventually,
     ui::theme,
 };
+use thermocline_host::{folders::Folders, library::ModelId, testing::eventually};
 
 /// Frames until rows are as high as what is in them, and the list is at its end again: a click before may miss.
 const SETTLED: usize = 8;

@@ -1,6 +1,7 @@
 //! The model that wrote an answer: its neurons made the words, and no other model's can explain them.
 
-use crate::{chat::AnswerStats, engine_handle::ModelState, library::ModelId, store::Message};
+use crate::store::Message;
+use thermocline_host::{answer_stats::AnswerStats, engine_handle::ModelState, library::ModelId};
 
 /// The reason why the open model cannot say which neurons made the words of an answer; `None` if it can.
 pub fn obstacle(answer: &Message, state: &ModelState) -> Option<String> {
@@ -33,10 +34,8 @@ mod tests {
     use thermocline_engine::session::{Engine, EngineOptions};
 
     use super::*;
-    use crate::{
-        remote::{RemoteClient, RemoteModel, RemoteTimeouts},
-        store::{NewMessage, Store},
-    };
+    use crate::store::{NewMessage, Store};
+    use thermocline_host::remote::{RemoteClient, RemoteModel, RemoteTimeouts};
 
     fn answer(model: Option<&str>, writer: Option<&str>) -> Message {
         let (mut store, chat) = Store::with_chat();

@@ -135,7 +135,7 @@ mod tests {
     use egui_kittest::Harness;
 
     use super::*;
-    use crate::testing::PATIENCE;
+    use thermocline_host::testing::PATIENCE;
 
     /// The colours, the number of parts that had them with each frame, and the bytes whose colours frames found.
     type Shown = (CodeColours, Vec<usize>, usize);

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use crate::fence::Fence;
+use thermocline_host::fence::Fence;
 
 /// The last item of a list that is open.
 #[derive(Debug, Clone, Copy)]

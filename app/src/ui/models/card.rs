@@ -11,10 +11,15 @@ use super::{
     preparation::{Preparation, PreparationStage},
     shelf,
 };
-use crate::{
+use crate::ui::{
+    command::Command,
+    shell::Shell,
+    theme::{self, Palette},
+    widgets,
+};
+use thermocline_host::{
     engine_handle::ModelState,
     library::{ModelCard, ModelId},
-    ui::{command::Command, shell::Shell, theme, theme::Palette, widgets},
     units::{bytes, parameters},
 };
 

@@ -13,9 +13,15 @@ use crate::{
         DownloadRequest, DownloadSource, DownloadState, DownloadStatus, agent,
         hub::{self, HUGGING_FACE, HubModel, RECOMMENDED_MODELS, SPARSE_OWNER},
     },
-    ui::{background::Background, shell::Shell, text::TextField, theme, theme::Palette, widgets},
-    units::bytes,
+    ui::{
+        background::Background,
+        shell::Shell,
+        text::TextField,
+        theme::{self, Palette},
+        widgets,
+    },
 };
+use thermocline_host::units::bytes;
 
 /// Name of the field.
 const FIELD: &str = "Words to search Hugging Face for, a repository (owner/name), or the address of a GGUF file";

@@ -14,9 +14,6 @@ use thermocline_engine::{
 };
 
 use crate::{
-    engine_handle::ModelState,
-    library::{ModelCard, ModelId},
-    memory,
     settings::VramBudget,
     speeds::{DeviceBudget, SpeedSetting},
     ui::{
@@ -26,6 +23,11 @@ use crate::{
         shell::Shell,
         vram::{BudgetRoom, ExpectedSpeed, Speed, chosen_adapter, remembered_speed, speed_of},
     },
+};
+use thermocline_host::{
+    engine_handle::ModelState,
+    library::{ModelCard, ModelId},
+    memory,
     units::bytes,
 };
 

@@ -13,8 +13,10 @@ use crate::{
         hub::{self, HubModel},
         hub_search::{self, HubRepository},
     },
-    memory,
     ui::{shell::Shell, theme, waker::Waker, widgets},
+};
+use thermocline_host::{
+    memory,
     units::{bytes, counted, parameters},
 };
 

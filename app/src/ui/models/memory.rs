@@ -6,10 +6,8 @@ use thermocline_engine::{
     session::{Engine, EngineOptions},
 };
 
-use crate::{
-    library::{ModelCard, ModelId},
-    ui::{command::Command, shell::Shell, theme::Palette, widgets},
-};
+use crate::ui::{command::Command, shell::Shell, theme::Palette, widgets};
+use thermocline_host::library::{ModelCard, ModelId};
 
 /// The shortest context that is offered, in tokens, unless a model knows no more.
 const LEAST: usize = 64;

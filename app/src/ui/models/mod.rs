@@ -41,7 +41,7 @@ use super::{
     text::TextField,
     theme, widgets,
 };
-use crate::{
+use thermocline_host::{
     engine_handle::ModelState,
     library::{ModelCard, ModelId},
 };

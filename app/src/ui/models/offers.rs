@@ -14,11 +14,15 @@ use crate::{
         chat_models::{self, ChatModel},
         hub::{self, HUGGING_FACE, HubModel},
     },
-    library::ModelId,
-    memory,
-    ui::{background::Background, command::Command, shell::Shell, theme, theme::Palette, widgets},
-    units::rate,
+    ui::{
+        background::Background,
+        command::Command,
+        shell::Shell,
+        theme::{self, Palette},
+        widgets,
+    },
 };
+use thermocline_host::{library::ModelId, memory, units::rate};
 
 /// The offers and what became of them.
 #[derive(Debug)]

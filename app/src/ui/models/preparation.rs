@@ -21,7 +21,8 @@ use thermocline_engine::{
     },
 };
 
-use crate::{engine_handle::error_message, ui::waker::Waker};
+use crate::ui::waker::Waker;
+use thermocline_host::engine_handle::error_message;
 
 /// Tokens of text that a preparation reads.
 #[cfg(not(test))]

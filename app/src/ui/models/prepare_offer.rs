@@ -3,10 +3,10 @@
 use egui::Ui;
 
 use super::preparation::{Preparation, PreparationStage};
-use crate::{
+use crate::ui::{command::Command, shell::Shell, widgets};
+use thermocline_host::{
     engine_handle::ModelState,
     library::{ModelId, is_prepared},
-    ui::{command::Command, shell::Shell, widgets},
 };
 
 /// A button that prepares the open model, or how far that is; nothing if the model is prepared, or no file.

@@ -10,10 +10,10 @@ use std::{
 
 use egui::Context;
 
-use crate::{
+use crate::ui::{background::Background, waker::Waker};
+use thermocline_host::{
     engine_handle::error_message,
     library::{FoundModel, ModelCard, ModelId, scan},
-    ui::{background::Background, waker::Waker},
 };
 
 /// Models found so far. Dropping it, or a new search, ends the old one; models that were known stay until the new one has ended

@@ -4,11 +4,18 @@ use std::collections::HashMap;
 
 use egui::{Align, Id, RichText, TextStyle, Ui};
 
-use crate::{
+use crate::ui::{
+    background::Background,
+    command::Command,
+    shell::Shell,
+    text::TextField,
+    theme::{self, Palette},
+    widgets,
+};
+use thermocline_host::{
     engine_handle::ModelState,
     library::ModelId,
     remote::{KeyPlace, KeyStore, RemoteClient, RemoteError, RemoteModel, RemoteTimeouts, SecretKey, ServerAddress},
-    ui::{background::Background, command::Command, shell::Shell, text::TextField, theme, theme::Palette, widgets},
 };
 
 /// Most models of a server that are shown; a filter finds the others.

@@ -5,9 +5,9 @@ use egui::{Id, TextStyle, Ui};
 use super::{estimate::Estimates, search::ModelSearch};
 use crate::{
     download::quantization,
-    library::{ModelCard, ModelId},
     ui::{shell::Shell, text::TextField},
 };
+use thermocline_host::library::{ModelCard, ModelId};
 
 /// Order of the models.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -13,10 +13,10 @@ use thermocline_engine::runtime::KvType;
 use super::*;
 use crate::{
     download::tests::{ServerBehaviour, serve},
-    remote::tests::{replies, scripted_by_request},
     settings::VramBudget,
     ui::testing::{TestWindow, add_chat},
 };
+use thermocline_host::testing::{replies, scripted_by_request};
 
 const SIZE: [f32; 2] = [1440.0, 1000.0];
 
@@ -118,7 +118,7 @@ fn missing_model_shows_its_path_and_a_button_to_the_models_page() {
 fn incomplete_model_file_is_said_in_the_chat_that_is_shown() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("short.gguf");
-    let file = crate::builtin::file();
+    let file = thermocline_host::builtin::file();
     fs::write(&path, &file[..file.len() / 2]).unwrap();
     let mut stage = TestWindow::with(SIZE, |folders, settings| {
         settings.last_chat = Some(add_chat(folders, "", &["Tell me of rivers."]).number());
@@ -282,7 +282,7 @@ fn open_model_is_prepared_from_the_menu_of_the_mode() {
     stage.click("Open it again, prepared");
     stage.until("it is open again", |window| {
         let engine = window.shell.engine_handle.engine();
-        engine.is_some_and(|engine| crate::library::is_prepared(engine.model()))
+        engine.is_some_and(|engine| thermocline_host::library::is_prepared(engine.model()))
     });
     menu(&mut stage);
     assert!(!stage.shows("Prepare this model") && !stage.shows("Open it again, prepared"));

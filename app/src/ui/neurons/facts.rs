@@ -6,7 +6,7 @@ use thermocline_engine::{
 };
 
 use super::{atlas::PointedNeuron, mode::Mode};
-use crate::units::counted;
+use thermocline_host::units::counted;
 
 /// Sentences about a neuron at a token.
 #[derive(Debug, Clone, PartialEq, Eq)]

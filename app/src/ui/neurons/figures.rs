@@ -15,13 +15,11 @@ use super::{
     history::{History, Sample},
     pins::Pin,
 };
-use crate::{
-    ui::{
-        background::Background,
-        theme::{Palette, RADIUS},
-    },
-    units,
+use crate::ui::{
+    background::Background,
+    theme::{Palette, RADIUS},
 };
+use thermocline_host::units;
 
 /// Height of a layer's bar, and of a plot, in points.
 const ROW: f32 = 16.0;

@@ -10,13 +10,13 @@ use thermocline_engine::{
 use super::{facts::quoted, pins::Pins};
 use crate::{
     chat::NeuronWords,
-    engine_handle::error_message,
     ui::{
         background::Background,
         theme::Palette,
         widgets::{muted, small},
     },
 };
+use thermocline_host::engine_handle::error_message;
 
 /// Sentences about a neuron's words.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -22,7 +22,6 @@ use super::{
     watched::Watched,
 };
 use crate::{
-    engine_handle::ModelState,
     settings::HeatmapSettings,
     ui::{
         command::{Command, Page},
@@ -32,6 +31,7 @@ use crate::{
         widgets::framed_icon_button,
     },
 };
+use thermocline_host::engine_handle::ModelState;
 
 /// The map and its figures.
 #[derive(Debug)]

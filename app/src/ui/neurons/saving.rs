@@ -13,10 +13,10 @@ use super::{
     sentence::Sentence,
     watched::Watched,
 };
-use crate::{
-    chat::AnswerStats,
+use crate::store::{Message, Store};
+use thermocline_host::{
+    answer_stats::AnswerStats,
     engine_handle::{EngineHandle, ModelState},
-    store::{Message, Store},
     units,
 };
 

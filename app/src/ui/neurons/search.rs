@@ -12,7 +12,6 @@ use thermocline_engine::{model::NeuronIndex, session::Engine, telemetry::neurons
 use super::facts::{self, percent, quoted};
 use crate::{
     chat::{FoundNeuron, NeuronQuery},
-    engine_handle::error_message,
     ui::{
         background::Background,
         text::TextField,
@@ -20,6 +19,7 @@ use crate::{
         widgets::{muted, small, trouble},
     },
 };
+use thermocline_host::engine_handle::error_message;
 
 /// The search begins so long after the last letter.
 const REST: Duration = Duration::from_millis(300);

@@ -21,13 +21,11 @@ use super::{
     NeuronsPanel, animation::MOST_BYTES, atlas::PointedNeuron, export::Export, facts::quoted, saving::ShownModel,
 };
 use crate::{
-    chat::{AnswerStats, NeuronWords},
-    folders::Folders,
-    library::ModelId,
+    chat::NeuronWords,
     store::{MessageState, StreamingMessage},
-    testing::eventually,
     ui::{command::Command, fonts, shell::Shell, theme},
 };
+use thermocline_host::{answer_stats::AnswerStats, folders::Folders, library::ModelId, testing::eventually};
 
 struct State {
     panel: NeuronsPanel,

@@ -32,10 +32,10 @@ use super::{
 };
 use crate::{
     chat::{NeuronQuery, remembered},
-    engine_handle::ModelState,
     store::ChatId,
     ui::{shell::Shell, theme::Palette, widgets::framed_icon_button},
 };
+use thermocline_host::engine_handle::ModelState;
 
 /// Heights of the map in the column, in points, and the fraction of the column that it takes.
 const LOWEST: f32 = 140.0;

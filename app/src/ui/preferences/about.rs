@@ -7,10 +7,10 @@ use egui::{Frame, Id, Modal, RichText, ScrollArea, TextStyle, Ui};
 use super::title;
 use crate::{
     download::agent,
-    log,
     ui::{background::Background, shell::Shell, text::TextField, theme::Palette, widgets},
     update::{self, Release},
 };
+use thermocline_host::log;
 
 /// The crates in the program and their licences; `packaging/licences.py` writes it.
 const LICENCES: &str = include_str!("../../../../assets/licences.txt");

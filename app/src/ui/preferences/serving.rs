@@ -4,7 +4,7 @@ use egui::{DragValue, Id, RichText, TextStyle, Ui};
 
 use super::title;
 use crate::{
-    server::ServerState,
+    server_switch::ServerState,
     ui::{shell::Shell, text::TextField, theme::Palette, widgets},
 };
 

@@ -5,7 +5,8 @@ use std::net::{Ipv4Addr, TcpListener};
 use egui::{Key, accesskit::Role};
 
 use super::*;
-use crate::{library::ModelId, settings::Settings, ui::testing::TestWindow};
+use crate::{settings::Settings, ui::testing::TestWindow};
+use thermocline_host::library::ModelId;
 
 const SIZE: [f32; 2] = [1200.0, 1400.0];
 

@@ -4,9 +4,18 @@ use egui::{CollapsingHeader, Id, Key, KeyboardShortcut, Modifiers, RichText, Tex
 
 use super::title;
 use crate::{
-    remote::{KeyPlace, SecretKey},
     tools::{Consent, ImportedServer, ServerReport, Tool, ToolServerState, builtin::Builtin, read_servers},
-    ui::{background::Background, keyboard, shell::Shell, text::TextField, theme, theme::Palette, widgets},
+    ui::{
+        background::Background,
+        keyboard,
+        shell::Shell,
+        text::TextField,
+        theme::{self, Palette},
+        widgets,
+    },
+};
+use thermocline_host::{
+    remote::{KeyPlace, SecretKey},
     units::counted,
 };
 

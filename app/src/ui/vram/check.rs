@@ -2,7 +2,8 @@
 
 use thermocline_engine::session::DeviceMemory;
 
-use crate::{ui::adapters::SystemMemory, units::bytes};
+use crate::ui::adapters::SystemMemory;
+use thermocline_host::units::bytes;
 
 /// Bytes the system may count beyond the engine's: the window's own pictures, and what drivers keep.
 const BESIDE: u64 = 512 << 20;

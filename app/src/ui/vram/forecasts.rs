@@ -11,7 +11,8 @@ use thermocline_engine::{
     session::{DeviceStatus, Engine},
 };
 
-use crate::{library::ModelId, ui::background::Background};
+use crate::ui::background::Background;
+use thermocline_host::library::ModelId;
 
 /// After this time a forecast without measured speeds is asked for again.
 const AGAIN: Duration = Duration::from_secs(10);

@@ -37,10 +37,10 @@ use super::{
     theme::{self, Palette},
     widgets,
 };
-use crate::{
+use crate::settings::VramBudget;
+use thermocline_host::{
     engine_handle::{self, ModelState},
     library::ModelId,
-    settings::VramBudget,
     units::bytes,
 };
 

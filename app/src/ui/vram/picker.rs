@@ -2,10 +2,8 @@
 
 use egui::{ComboBox, Ui};
 
-use crate::{
-    engine_handle::ModelState,
-    ui::{adapters, shell::Shell},
-};
+use crate::ui::{adapters, shell::Shell};
+use thermocline_host::engine_handle::ModelState;
 
 /// Name of the CPU in the list of devices.
 pub const CPU: &str = "CPU only";

@@ -3,10 +3,10 @@
 use thermocline_engine::session::{AdapterReport, DeviceStatus, Engine};
 
 use crate::{
-    library::ModelId,
     settings::VramBudget,
     ui::{adapters::SystemMemory, shell::Shell},
 };
+use thermocline_host::library::ModelId;
 
 /// Least bytes between two positions of the slider, and positions that it has.
 const LEAST_STEP: u64 = 4096;

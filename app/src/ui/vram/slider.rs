@@ -9,10 +9,12 @@ use super::{
     speed::{Speed, speed_of},
 };
 use crate::{
-    engine_handle,
-    library::ModelId,
     settings::VramBudget,
     ui::{shell::Shell, widgets},
+};
+use thermocline_host::{
+    engine_handle,
+    library::ModelId,
     units::{bytes, parse_bytes},
 };
 

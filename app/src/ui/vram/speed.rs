@@ -8,13 +8,11 @@ use thermocline_engine::{
 
 use super::room::chosen_adapter;
 use crate::{
-    engine_handle::ModelState,
-    library::ModelId,
     settings::VramBudget,
     speeds::{self, DeviceBudget, SpeedMemory, SpeedSetting},
     ui::shell::Shell,
-    units,
 };
+use thermocline_host::{engine_handle::ModelState, library::ModelId, units};
 
 /// Weights of so many bytes are in no cache.
 const UNCACHED: u64 = 256 << 20;

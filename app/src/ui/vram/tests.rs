@@ -11,14 +11,13 @@ use thermocline_engine::{
 use super::*;
 use crate::{
     settings::ModelSettings,
-    testing::until,
     ui::{
         Window,
         testing::{TestWindow, button},
         top_bar,
     },
-    units,
 };
+use thermocline_host::{testing::until, units};
 
 const MOST: &str = "VRAM to use at most";
 const FREE: &str = "VRAM to leave free";

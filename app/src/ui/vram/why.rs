@@ -14,13 +14,15 @@ use super::{
     why_cpu,
 };
 use crate::{
-    library::ModelId,
     settings::VramBudget,
     ui::{
         shell::Shell,
         theme::{self, Palette},
         widgets,
     },
+};
+use thermocline_host::{
+    library::ModelId,
     units::{bytes, milliseconds},
 };
 

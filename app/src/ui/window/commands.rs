@@ -6,14 +6,11 @@ use super::{
     Window,
     columns::{Rooms, SideColumn},
 };
-use crate::{
-    engine_handle::ModelState,
-    library::ModelId,
-    ui::{
-        areas::WindowArea,
-        command::{Command, Page},
-    },
+use crate::ui::{
+    areas::WindowArea,
+    command::{Command, Page},
 };
+use thermocline_host::{engine_handle::ModelState, library::ModelId};
 
 impl Window {
     /// The areas that can be seen, from left to right.

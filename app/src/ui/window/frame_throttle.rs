@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::{chat::ChatController, server::ServerSwitch};
+use crate::{chat::ChatController, server_switch::ServerSwitch};
 
 /// Least time between two frames during an answer, and between its beginning and the first of them.
 const FRAME_INTERVAL: Duration = Duration::from_millis(100);

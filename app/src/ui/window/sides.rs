@@ -6,10 +6,8 @@ use super::{
     Window,
     columns::{CHATS, INSET, LEAST_PAGE, NEURONS, Rooms, WIDE, WIDE_CHATS, WIDE_NEURONS},
 };
-use crate::{
-    engine_handle::ModelState,
-    ui::{areas::WindowArea, theme::Palette},
-};
+use crate::ui::{areas::WindowArea, theme::Palette};
+use thermocline_host::engine_handle::ModelState;
 
 /// Height of the right column below which its two panels scroll as one, in points.
 const ROOM_FOR_BOTH: f32 = 720.0;

@@ -13,8 +13,6 @@ use thermocline_engine::session::AwaitedFrame;
 
 use super::{Window, frame_throttle::FrameThrottle, ground::Ground};
 use crate::{
-    folders::Folders,
-    library::ModelId,
     settings::Settings,
     ui::{
         fonts, frame_pace,
@@ -22,6 +20,7 @@ use crate::{
         opening::{Backend, BackendOrder, Chosen, DesktopWindow, Ending, Losses, NoWindow, UntilDrawn, Watch},
     },
 };
+use thermocline_host::{folders::Folders, library::ModelId};
 
 /// Title of the window.
 const TITLE: &str = "Thermocline";

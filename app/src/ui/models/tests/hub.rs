@@ -18,7 +18,7 @@ fn hub() -> String {
             path if path.starts_with("/api/models?search=slow&") => {
                 let silent = stream.try_clone().unwrap();
                 std::thread::spawn(move || {
-                    std::thread::sleep(crate::testing::PATIENCE);
+                    std::thread::sleep(thermocline_host::testing::PATIENCE);
                     drop(silent);
                 });
                 return;

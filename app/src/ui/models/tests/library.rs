@@ -114,7 +114,7 @@ fn many_models_are_short_cards_under_a_filter_that_stays_in_view() {
     for name in ["llama-silu-gqa-256-Q8_0.gguf", "llama-silu-gqa-256-Q4_0.gguf"] {
         fs::copy(fixture("gguf").join(name), folder.path().join(name)).unwrap();
     }
-    let file = crate::builtin::file();
+    let file = thermocline_host::builtin::file();
     for n in 0..12 {
         // Models of different names.
         let named = String::from_utf8_lossy(b"Thermocline Storyteller").into_owned();

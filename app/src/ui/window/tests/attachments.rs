@@ -71,7 +71,7 @@ fn short_files_are_read_whole_and_named_under_the_answer() {
     assert!(files.iter().all(|file| file.message == Some(branch[0].id) && file.whole == Some(true)), "{files:?}");
     assert!(stage.shows("Sources: notes.md; frog.docx"), "{:?}", stage.texts());
     assert!(!stage.shows("Remove notes.md") && stage.shows("notes.md"), "they are shown with the message");
-    let stats = crate::chat::AnswerStats::from_json(branch[1].stats.as_deref()).unwrap();
+    let stats = thermocline_host::answer_stats::AnswerStats::from_json(branch[1].stats.as_deref()).unwrap();
     assert!(stats.prompt_tokens > 40, "the model has read them: {stats:?}");
 
     // Another version of the message has them, too, and so has the window when it is opened again.

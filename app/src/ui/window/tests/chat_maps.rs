@@ -5,14 +5,14 @@ use egui_kittest::kittest::{NodeT, Queryable};
 
 use super::neurons::answered;
 use crate::{
-    engine_handle::ModelState,
-    library::ModelId,
-    remote::{
-        RemoteModel,
-        tests::{replies, scripted_by_request},
-    },
     store::NewMessage,
     ui::{command::Command, testing::TestWindow},
+};
+use thermocline_host::{
+    engine_handle::ModelState,
+    library::ModelId,
+    remote::RemoteModel,
+    testing::{replies, scripted_by_request},
 };
 
 /// Words of the map about the token that it shows.

@@ -4,12 +4,10 @@ use egui::{Key, accesskit::Role};
 use egui_kittest::kittest::Queryable;
 
 use crate::{
-    chat::AnswerStats,
-    engine_handle::ModelState,
-    library::ModelId,
     settings::ModelSettings,
     ui::testing::{TestWindow, add_chat},
 };
+use thermocline_host::{answer_stats::AnswerStats, engine_handle::ModelState, library::ModelId};
 
 const SIZE: [f32; 2] = [1440.0, 1000.0];
 

@@ -4,12 +4,12 @@ use egui::{Event, Key, Modifiers, accesskit::Role};
 
 use crate::{
     store::ChatId,
-    testing::eventually,
     ui::{
         command::Command,
         testing::{TestWindow, add_chat},
     },
 };
+use thermocline_host::testing::eventually;
 
 const SIZE: [f32; 2] = [1440.0, 900.0];
 

@@ -10,7 +10,8 @@ use egui_kittest::kittest::Queryable;
 use sha2::{Digest, Sha256};
 use thermocline_engine::session::{AdapterKind, Fallbacks, adapters};
 
-use crate::{builtin, engine_handle::ModelState, library::ModelId, ui::testing::TestWindow};
+use crate::ui::testing::TestWindow;
+use thermocline_host::{builtin, engine_handle::ModelState, library::ModelId};
 
 const SIZE: [f32; 2] = [1440.0, 1000.0];
 

@@ -5,11 +5,8 @@ use std::time::{Duration, Instant};
 use egui::ViewportId;
 use egui_kittest::Harness;
 
-use crate::{
-    chat::SamplingOverrides,
-    testing::{PATIENCE, eventually},
-    ui::Window,
-};
+use crate::{chat::SamplingOverrides, ui::Window};
+use thermocline_host::testing::{PATIENCE, eventually};
 
 /// When the window wants to be drawn again, if nothing happens.
 pub fn repaint_delay<State>(it: &Harness<'_, State>) -> Duration {
@@ -48,7 +45,7 @@ pub fn quiet<State>(it: &mut Harness<'_, State>) {
 #[test]
 fn hidden_window_saves_its_answer_and_idles() {
     let folder = tempfile::tempdir().unwrap();
-    let folders = crate::folders::Folders::below(folder.path());
+    let folders = thermocline_host::folders::Folders::below(folder.path());
     // What is hidden only hears what has happened.
     let tick = move |ui: &mut egui::Ui, window: &mut Option<Window>| {
         window.get_or_insert_with(|| Window::new(ui, folders.clone(), None).unwrap()).tick(ui);

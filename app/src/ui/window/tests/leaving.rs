@@ -6,17 +6,17 @@ use egui::{Key, ViewportCommand, ViewportEvent, ViewportId};
 
 use super::names;
 use crate::{
-    engine_handle::ModelState,
-    library::ModelId,
-    remote::{
-        RemoteModel,
-        tests::{replies, scripted_by_request},
-    },
     store::MessageState,
     ui::{
         command::Command,
         testing::{TestWindow, add_chat},
     },
+};
+use thermocline_host::{
+    engine_handle::ModelState,
+    library::ModelId,
+    remote::RemoteModel,
+    testing::{replies, scripted_by_request},
 };
 
 const SIZE: [f32; 2] = [1440.0, 900.0];

@@ -13,11 +13,8 @@ use thermocline_engine::{
 use super::frames::quiet;
 use crate::{
     attachment::{Document, DocumentKind, fixtures::haystack},
-    folders::Folders,
-    library::ModelId,
     settings::Settings,
     store::{NewMessage, ToolCall, ToolOutcome, ToolResult, import_export::FileFormat},
-    testing::eventually,
     tools::{Consent, ServerConfig, ServerTransport, builtin::Builtin},
     ui::{
         chats::ChatsPanel,
@@ -31,6 +28,7 @@ use crate::{
         theme, widgets,
     },
 };
+use thermocline_host::{folders::Folders, library::ModelId, testing::eventually};
 
 /// Letters that no font of the window has: elsewhere the system's fonts have them.
 const LETTERS: [(&str, &[u8]); 2] = [

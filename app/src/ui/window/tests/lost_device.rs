@@ -14,17 +14,15 @@ use thermocline_engine::session::{DeviceStatus, LoadStage};
 
 use crate::{
     chat::SamplingOverrides,
-    folders::Folders,
-    library::ModelId,
-    server::ServerState,
+    server_switch::ServerState,
     settings::{ModelSettings, Settings},
     store::{ChatId, MessageState},
-    testing::PATIENCE,
     ui::{
         opening::DesktopWindow,
         window::{Window, startup},
     },
 };
+use thermocline_host::{folders::Folders, library::ModelId, testing::PATIENCE};
 
 /// A virtual screen; it goes with this.
 struct Screen {

@@ -9,9 +9,9 @@ use rusqlite::Connection;
 use crate::{
     settings::{Settings, Zoom},
     store::{ChatId, MessageState, Speaker, Store, StreamingMessage},
-    testing::eventually,
     ui::{command::Command, testing::TestWindow},
 };
+use thermocline_host::testing::eventually;
 
 const SIZE: [f32; 2] = [1440.0, 900.0];
 

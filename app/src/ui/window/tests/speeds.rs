@@ -3,7 +3,8 @@
 use egui::Key;
 use thermocline_engine::{runtime::Sparsity, session::SparsityChoice};
 
-use crate::{library::ModelId, ui::testing::TestWindow, units};
+use crate::ui::testing::TestWindow;
+use thermocline_host::{library::ModelId, units};
 
 /// Tokens per second by setting, as they are kept.
 fn rates(stage: &mut TestWindow) -> Vec<(String, f64)> {

@@ -10,11 +10,11 @@ use egui::{Event, Key, Modifiers, MouseWheelSource, MouseWheelUnit, TouchPhase, 
 
 use super::frames::{quiet, repaint_delay, rest};
 use crate::{
-    server::ServerState,
+    server_switch::ServerState,
     store::{Store, import_export::FileFormat},
-    testing::PATIENCE,
     ui::{testing::TestWindow, window::frame_throttle::FrameThrottle},
 };
+use thermocline_host::testing::PATIENCE;
 
 /// Longest a frame may take on the window's thread: 30 frames are seen in a second.
 const FRAME: Duration = Duration::from_millis(33);

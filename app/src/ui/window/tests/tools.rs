@@ -5,17 +5,19 @@ use egui_kittest::kittest::Queryable;
 
 use super::names;
 use crate::{
-    engine_handle::ModelState,
-    remote::tests::{replies, scripted_by_request},
     store::{Speaker, ToolOutcome},
     tools::{Consent, builtin::Builtin},
     ui::testing::TestWindow,
+};
+use thermocline_host::{
+    engine_handle::ModelState,
+    testing::{replies, scripted_by_request},
 };
 
 const SIZE: [f32; 2] = [1440.0, 900.0];
 
 /// A server whose model calls the calculator until it has a result, and then says it; requests that it gets.
-fn calling_server(calls: usize) -> (crate::remote::ServerAddress, std::sync::mpsc::Receiver<String>) {
+fn calling_server(calls: usize) -> (thermocline_host::remote::ServerAddress, std::sync::mpsc::Receiver<String>) {
     scripted_by_request(move |request, stream| {
         let (kind, body) = match request.starts_with("GET") {
             true => ("application/json", "{\"data\":[{\"id\":\"far\"}]}".to_owned()),
@@ -40,13 +42,13 @@ fn calling_server(calls: usize) -> (crate::remote::ServerAddress, std::sync::mps
 /// A window with that server's model open, and the calculator asking first.
 fn stage(calls: usize) -> (TestWindow, std::sync::mpsc::Receiver<String>) {
     let (server, requests) = calling_server(calls);
-    let model = crate::remote::RemoteModel { server: server.clone(), name: "far".to_owned() };
+    let model = thermocline_host::remote::RemoteModel { server: server.clone(), name: "far".to_owned() };
     let mut stage = TestWindow::with(SIZE, |_, settings| {
         settings.remote_servers.push(server);
         settings.recent.push(model.key());
         settings.tools.consents.set(None, &Builtin::Calculator.tool(), Consent::Ask);
     });
-    stage.shell().open_model(crate::library::ModelId::Remote(model));
+    stage.shell().open_model(thermocline_host::library::ModelId::Remote(model));
     stage.until("the model", |window| matches!(window.shell.engine_handle.state(), ModelState::Remote { .. }));
     (stage, requests)
 }

@@ -1,0 +1,289 @@
+//! `thermocline serve`: an HTTP server for other programs.
+
+use std::{
+    env, fs,
+    net::ToSocketAddrs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use clap::{Args, ValueEnum};
+use thermocline_engine::{
+    Error,
+    session::{Engine, Pooling, Prompt},
+};
+
+use crate::{ModelLibrary, OpenModel, ServedModel, Server, ServerOptions, server_log::ServerLog};
+use thermocline_host::{
+    engine_handle::{error_message, without_folder},
+    library::ModelId,
+    units,
+};
+use thermocline_terminal::{
+    answer,
+    answer_options::AnswerOptions,
+    failure::{Failure, Outcome, one_line},
+    interrupt::InterruptWatch,
+    model_options::ModelOptions,
+    termination::TerminationWatch,
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  thermocline serve
+  thermocline serve model.gguf --device gpu --vram 6GiB -c 8k
+  thermocline serve folder-of-models --idle-unload 300
+  thermocline serve model.gguf --host 0.0.0.0 --api-key SECRET
+  curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
+    -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}]}'
+
+The base URL for clients of OpenAI's API is http://127.0.0.1:8080/v1. Fields that a request leaves
+out have the values of the options here. Ctrl-C or SIGTERM ends the server after the current answer,
+or when --drain is over; a second Ctrl-C ends it at once.";
+
+/// Environment variable of the key.
+const KEY_VARIABLE: &str = "THERMOCLINE_API_KEY";
+
+/// Interval at which Ctrl-C is checked.
+const POLL: Duration = Duration::from_millis(50);
+
+/// Serves the model to other programs by OpenAI's HTTP API.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ServeArgs {
+    /// The model, as --model takes it, or a folder of models, which requests have loaded by name, one at a time
+    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    file: Option<PathBuf>,
+    /// Address to listen at: the default accepts this computer only, 0.0.0.0 every computer that can reach it
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    host: String,
+    /// Name of the model for clients [default: that of its file]
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    alias: Option<String>,
+    /// Port to listen at; 0 is any free one
+    #[arg(short, long, value_name = "N", default_value_t = ServerOptions::PORT)]
+    port: u16,
+    /// Key that clients must present [default: THERMOCLINE_API_KEY of the environment, or none]
+    #[arg(long, value_name = "KEY", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    api_key: Option<String>,
+    /// File whose first line is the key
+    #[arg(long, value_name = "FILE", conflicts_with = "api_key")]
+    api_key_file: Option<PathBuf>,
+    /// Accept requests of web pages of this origin, like http://localhost:3000, or `*` for all; may be repeated
+    #[arg(long, value_name = "ORIGIN")]
+    allow_origin: Vec<String>,
+    /// Accept another host name for this computer, beside localhost, its own name and its addresses; may be repeated
+    #[arg(long, value_name = "NAME")]
+    allow_host: Vec<String>,
+    /// Requests answered at a time, each with a context of its own: their tokens are computed together, in one pass
+    #[arg(long, visible_alias = "np", value_name = "N", default_value_t = ServerOptions::PARALLEL, value_parser = slots)]
+    parallel: usize,
+    /// Requests that may wait; more are refused with status 429
+    #[arg(long, value_name = "N", default_value_t = ServerOptions::MAX_WAITING)]
+    queue: usize,
+    /// Refuse what OpenAI's server refuses: other models' names, and fields of other servers
+    #[arg(long)]
+    strict: bool,
+    /// With a folder: seconds without requests after which the model is closed [default: it stays until another one is asked for]
+    #[arg(long, value_name = "SECONDS")]
+    idle_unload: Option<u64>,
+    /// How embeddings are made of a text's hidden states, where a request does not say
+    #[arg(long, value_name = "HOW", value_enum, default_value_t)]
+    pooling: PoolingChoice,
+    /// Seconds for which the current answer may go on after the server was told to end
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    drain: u64,
+    /// No statistics on standard error
+    #[arg(short, long)]
+    quiet: bool,
+    #[command(flatten)]
+    how: AnswerOptions,
+}
+
+// How hidden states become one vector. (Doc comments on the values would make --help long.)
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+enum PoolingChoice {
+    #[default]
+    Mean,
+    Last,
+}
+
+/// A number of slots.
+fn slots(text: &str) -> Result<usize, String> {
+    let n = text.parse().ok().filter(|n| (1..=256).contains(n));
+    n.ok_or_else(|| "expected a number from 1 to 256".to_owned())
+}
+
+/// Runs the command.
+pub fn serve(args: &ServeArgs) -> Outcome {
+    let options = args.options()?;
+    let given = &args.how.model;
+    let model = ModelOptions { model: args.file.clone().or(given.model.clone()), ..given.clone() };
+    let how = AnswerOptions { model, ..args.how.clone() };
+    let drain = Duration::from_secs(args.drain);
+    if let Some(folder) = how.model.model.as_ref().filter(|path| is_folder_of_models(path)) {
+        return serve_folder(args, options, folder.clone(), how, drain);
+    }
+    if args.idle_unload.is_some() {
+        return Err(Failure::usage("--idle-unload: expected a folder of models, got one model, which stays loaded"));
+    }
+    let name = how.model.model.clone().map_or(ModelId::Builtin, ModelId::Path).to_string();
+    let name = args.alias.clone().unwrap_or(name);
+    let log = ServerLog::start(args.quiet);
+    let model = open(&how, &name)?;
+    log.line(slots_line(&model, args.parallel));
+    let (engine, named) = (model.engine.clone(), model.name.clone());
+    let source = Arc::new(move || match model.engine.stopped() {
+        Some(error) => Err(without_folder(&error)),
+        None => Ok(model.clone()),
+    });
+    let (watch, termination) = (InterruptWatch::start(), TerminationWatch::start());
+    let events = log.clone();
+    let server = Server::start(options, source, move |event| events.event(&event)).map_err(Failure::usage)?;
+    answer::print(&format!("{} at {}\n", one_line(&named), server.url()))?;
+    let ended = wait(&server, Some(&engine), &watch, &termination, drain, &log);
+    log.flush();
+    ended
+}
+
+/// Opens a model under a name, with the options of `how`.
+fn open(how: &AnswerOptions, name: &str) -> Outcome<ServedModel> {
+    let engine = how.open()?;
+    let defaults = how.request(Prompt::Tokens(Vec::new()));
+    defaults.sampling.validate(engine.config().n_vocab)?;
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    Ok(ServedModel { name: name.to_owned(), since, engine, defaults })
+}
+
+/// True for a folder that is not a model itself.
+fn is_folder_of_models(path: &Path) -> bool {
+    path.is_dir() && !path.join("config.json").is_file()
+}
+
+/// Serves the models of a folder.
+fn serve_folder(
+    args: &ServeArgs,
+    options: ServerOptions,
+    folder: PathBuf,
+    how: AnswerOptions,
+    drain: Duration,
+) -> Outcome {
+    let (log, parallel) = (ServerLog::start(args.quiet), args.parallel);
+    let opened = log.clone();
+    let open: OpenModel = Box::new(move |path, name| {
+        let model = ModelOptions { model: Some(path.to_owned()), ..how.model.clone() };
+        let model = open(&AnswerOptions { model, ..how.clone() }, name)
+            .map_err(|failure| failure.message().unwrap_or_else(|| "it was interrupted".to_owned()))?;
+        opened.line(slots_line(&model, parallel));
+        Ok(model)
+    });
+    let idle = args.idle_unload.map(Duration::from_secs);
+    let library = ModelLibrary::new(folder.clone(), open, idle, options.max_waiting);
+    let models = library.entries().len();
+    if models == 0 {
+        let message =
+            format!("{}: expected a model, or a folder of models, got a folder without any", folder.display());
+        return Err(Failure::usage(message));
+    }
+    let (watch, termination) = (InterruptWatch::start(), TerminationWatch::start());
+    let events = log.clone();
+    let started = Server::start_library(options, library, move |event| events.event(&event));
+    let server = started.map_err(Failure::usage)?;
+    let counted = units::counted(models, "model");
+    answer::print(&format!("{counted} of {} at {}\n", one_line(&folder.display().to_string()), server.url()))?;
+    let ended = wait(&server, None, &watch, &termination, drain, &log);
+    log.flush();
+    ended
+}
+
+/// The memory that the KV caches of all slots may take, in one line.
+fn slots_line(model: &ServedModel, slots: usize) -> String {
+    let (counted, bytes) = (units::counted(slots, "slot"), units::bytes(model.slot_bytes(slots)));
+    format!("[{counted} of {} tokens: KV caches take up to {bytes}]", model.engine.context())
+}
+
+/// Waits for Ctrl-C or a request to end, and then, no longer than `drain`, for the end of the current answer.
+fn wait(
+    server: &Server,
+    engine: Option<&Engine>,
+    watch: &InterruptWatch,
+    termination: &TerminationWatch,
+    drain: Duration,
+    log: &ServerLog,
+) -> Outcome {
+    let mut told = false;
+    while !watch.pressed() && !termination.requested() {
+        match engine.and_then(Engine::stopped) {
+            None => {}
+            // The server stays. Every request is refused with this reason.
+            Some(error @ Error::FileLost { .. }) if !told => {
+                log.error(&error_message(&error));
+                told = true;
+            }
+            Some(Error::FileLost { .. }) => {}
+            Some(error) => return Err(Failure::Engine(error)),
+        }
+        if server.is_finished() {
+            return Err(Failure::Engine(Error::Stopped("the server has ended".to_owned())));
+        }
+        thread::sleep(POLL);
+    }
+    if server.status().answering {
+        log.line(format_args!("[ends after the current answer, within {} s; Ctrl-C ends it now]", drain.as_secs()));
+    }
+    server.shut_down();
+    let asked = Instant::now();
+    while !server.is_finished() && asked.elapsed() < drain {
+        thread::sleep(POLL);
+    }
+    Ok(())
+}
+
+impl ServeArgs {
+    /// The key of the command line, of the file, or of the environment.
+    fn key(&self) -> Outcome<Option<String>> {
+        if let Some(path) = &self.api_key_file {
+            let text = fs::read_to_string(path).map_err(|error| Failure::read(path, error))?;
+            let key = text.lines().next().unwrap_or_default().trim();
+            if key.is_empty() {
+                return Err(Failure::usage(format!("--api-key-file {}: its first line is empty", path.display())));
+            }
+            return Ok(Some(key.to_owned()));
+        }
+        let environment = || env::var(KEY_VARIABLE).ok().filter(|key| !key.is_empty());
+        Ok(self.api_key.clone().or_else(environment))
+    }
+
+    fn options(&self) -> Outcome<ServerOptions> {
+        let found = (self.host.trim_matches(['[', ']']), self.port).to_socket_addrs();
+        let unknown = |error| Failure::usage(format!("--host {}: no such address: {error}", self.host));
+        let addresses: Vec<_> = found.map_err(unknown)?.collect();
+        let Some(&first) = addresses.first() else {
+            return Err(Failure::usage(format!("--host {}: no such address", self.host)));
+        };
+        let key = self.key()?;
+        if key.is_none() && addresses.iter().any(|address| !address.ip().is_loopback()) {
+            let host = &self.host;
+            let message = format!("--host {host} lets other computers ask, and there is no key to keep strangers out");
+            let hint = Some("--api-key KEY, --api-key-file FILE, or THERMOCLINE_API_KEY in the environment".to_owned());
+            return Err(Failure::Usage { message, hint });
+        }
+        let mut options = ServerOptions::at(first);
+        options.hosts.extend(self.allow_host.iter().chain([&self.host]).cloned());
+        Ok(ServerOptions {
+            addresses,
+            key,
+            strict: self.strict,
+            pooling: match self.pooling {
+                PoolingChoice::Mean => Pooling::Mean,
+                PoolingChoice::Last => Pooling::Last,
+            },
+            origins: self.allow_origin.clone(),
+            parallel: self.parallel,
+            max_waiting: self.queue,
+            ..options
+        })
+    }
+}

@@ -1,0 +1,328 @@
+//! The models of a folder, of which one is open at a time: a request has the one it names loaded. Requests for another model wait until
+//! those that came before them are answered, so that none starves.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use tokio::sync::{Mutex as FairMutex, Notify, OwnedMutexGuard};
+
+use super::{error::ApiError, served_model::ServedModel};
+use thermocline_host::library::{FoundModel, ModelCard, ModelId, scan};
+
+/// Opens the model at a path under a name; or a sentence that says why it cannot be opened.
+pub type OpenModel = Box<dyn Fn(&Path, &str) -> Result<ServedModel, String> + Send + Sync>;
+
+/// Age from which on the list of models is read anew where it matters.
+const LIST_AGE: Duration = Duration::from_secs(5);
+
+/// One model of the folder.
+#[derive(Debug, Clone)]
+pub struct LibraryEntry {
+    /// Name that clients use.
+    pub name: String,
+    /// Its file or folder.
+    pub path: PathBuf,
+    /// Its properties.
+    pub card: ModelCard,
+}
+
+/// The models of a folder.
+pub struct ModelLibrary {
+    folder: PathBuf,
+    open: OpenModel,
+    idle_unload: Option<Duration>,
+    max_waiting: usize,
+    entries: Mutex<(Vec<LibraryEntry>, Option<Instant>)>,
+    /// Whose turn it is to have a model loaded, in order of arrival.
+    turn: Arc<FairMutex<()>>,
+    waiting: AtomicUsize,
+    loaded: Mutex<Option<LoadedModel>>,
+    released: Notify,
+}
+
+/// The model that is loaded.
+struct LoadedModel {
+    model: ServedModel,
+    users: usize,
+    idle_since: Instant,
+    /// Time without users after which it is closed; `None`: never.
+    keep: Option<Duration>,
+}
+
+/// A user of the model that is loaded: it is not closed before this is dropped.
+#[derive(Debug)]
+pub struct ModelUser {
+    // Dropped before the place.
+    model: ServedModel,
+    _place: UserPlace,
+}
+
+/// A place among the users of the loaded model.
+struct UserPlace(Arc<ModelLibrary>);
+
+/// A waiting request; dropping it leaves the queue.
+struct WaitingPlace<'a>(&'a AtomicUsize);
+
+impl ModelUser {
+    /// The model.
+    pub fn model(&self) -> &ServedModel {
+        &self.model
+    }
+}
+
+impl Drop for UserPlace {
+    fn drop(&mut self) {
+        if let Some(loaded) = &mut *self.0.loaded.lock() {
+            loaded.users = loaded.users.saturating_sub(1);
+            loaded.idle_since = Instant::now();
+        }
+        self.0.released.notify_one();
+    }
+}
+
+impl Drop for WaitingPlace<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
+}
+
+impl fmt::Debug for UserPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UserPlace").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ModelLibrary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ModelLibrary").field("folder", &self.folder).finish_non_exhaustive()
+    }
+}
+
+impl ModelLibrary {
+    /// The models of `folder`, none of them loaded. One without users for `idle_unload` is closed; `None`: only for another. At most
+    /// `max_waiting` requests wait for their turn.
+    pub fn new(folder: PathBuf, open: OpenModel, idle_unload: Option<Duration>, max_waiting: usize) -> Arc<Self> {
+        Arc::new(ModelLibrary {
+            folder,
+            open,
+            idle_unload,
+            max_waiting,
+            entries: Mutex::default(),
+            turn: Arc::default(),
+            waiting: AtomicUsize::new(0),
+            loaded: Mutex::default(),
+            released: Notify::new(),
+        })
+    }
+
+    /// The models in the folder now. Reads their heads, unless that was done a moment ago.
+    pub fn entries(&self) -> Vec<LibraryEntry> {
+        let mut entries = self.entries.lock();
+        if entries.1.is_none_or(|read| read.elapsed() > LIST_AGE) {
+            *entries = (read_folder(&self.folder), Some(Instant::now()));
+        }
+        entries.0.clone()
+    }
+
+    /// The model that is loaded.
+    pub fn loaded(&self) -> Option<ServedModel> {
+        self.loaded.lock().as_ref().map(|loaded| loaded.model.clone())
+    }
+
+    /// Number of requests that wait for their turn.
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(SeqCst)
+    }
+
+    /// Time after which the loaded model will be closed if no request comes; `None`: never.
+    pub fn closes_in(&self) -> Option<Duration> {
+        let loaded = self.loaded.lock();
+        let loaded = loaded.as_ref()?;
+        let idle = if loaded.users > 0 { Duration::ZERO } else { loaded.idle_since.elapsed() };
+        Some(loaded.keep?.saturating_sub(idle))
+    }
+
+    /// Sets how long the model that is loaded is kept without users; `None`: for ever.
+    pub fn keep_loaded_for(&self, keep: Option<Duration>) {
+        if let Some(loaded) = &mut *self.loaded.lock() {
+            loaded.keep = keep;
+        }
+    }
+
+    /// The entry that a request means by `wanted`: by default the loaded one, else the first. Blocks.
+    pub fn find(&self, wanted: Option<&str>) -> Result<LibraryEntry, ApiError> {
+        let entries = self.entries();
+        let Some(wanted) = wanted else {
+            let loaded = self.loaded.lock().as_ref().map(|loaded| loaded.model.name.clone());
+            let found = entries.iter().find(|entry| Some(&entry.name) == loaded.as_ref()).or(entries.first());
+            return found.cloned().ok_or_else(|| ApiError::unavailable("the folder that is served has no models"));
+        };
+        let names: Vec<String> = entries.iter().map(|entry| entry.name.clone()).collect();
+        match match_name(&names, wanted) {
+            Some(at) => Ok(entries[at].clone()),
+            None => Err(ApiError::model_unknown(wanted, &names)),
+        }
+    }
+
+    /// Has the model that is called `wanted` loaded, once the users of another one have gone and `release` has given up what else holds
+    /// it. Dropping the future leaves the queue.
+    pub async fn acquire(
+        self: &Arc<Self>,
+        wanted: Option<&str>,
+        release: impl Fn() + Send + 'static,
+    ) -> Result<ModelUser, ApiError> {
+        let wanted = wanted.map(str::to_owned);
+        let library = Arc::clone(self);
+        let found = tokio::task::spawn_blocking(move || library.find(wanted.as_deref())).await;
+        let entry = found.unwrap_or_else(|_| Err(ApiError::unavailable("the folder could not be read")))?;
+        let turn = match Arc::clone(&self.turn).try_lock_owned() {
+            Ok(turn) => turn,
+            Err(_) => {
+                let enter = |waiting| (waiting < self.max_waiting).then_some(waiting + 1);
+                let entered = self.waiting.fetch_update(SeqCst, SeqCst, enter);
+                let _place = entered.map(|_| WaitingPlace(&self.waiting)).map_err(ApiError::queue_full)?;
+                Arc::clone(&self.turn).lock_owned().await
+            }
+        };
+        if let Some(user) = self.use_loaded(&entry.name) {
+            return Ok(user);
+        }
+        while self.loaded.lock().as_ref().is_some_and(|loaded| loaded.users > 0) {
+            self.released.notified().await;
+        }
+        // A client that disconnects meanwhile does not stop it: two models must not be loaded at a time.
+        let library = Arc::clone(self);
+        let loading = tokio::spawn(async move { library.load(entry, release, turn).await });
+        loading.await.unwrap_or_else(|_| Err(ApiError::unavailable("the model could not be loaded: its loader failed")))
+    }
+
+    /// Closes the model that is loaded, if it has been without users for longer than it is kept.
+    pub async fn close_idle(self: &Arc<Self>, release: impl Fn() + Send + 'static) {
+        let is_due = |loaded: &LoadedModel| {
+            loaded.users == 0 && loaded.keep.is_some_and(|keep| loaded.idle_since.elapsed() >= keep)
+        };
+        let Ok(turn) = Arc::clone(&self.turn).try_lock_owned() else { return };
+        if self.loaded.lock().as_ref().is_some_and(is_due) {
+            self.close(release, &turn).await;
+        }
+    }
+
+    fn use_loaded(self: &Arc<Self>, name: &str) -> Option<ModelUser> {
+        let mut loaded = self.loaded.lock();
+        let loaded =
+            loaded.as_mut().filter(|loaded| loaded.model.name == name && loaded.model.engine.stopped().is_none())?;
+        loaded.users += 1;
+        Some(ModelUser { model: loaded.model.clone(), _place: UserPlace(Arc::clone(self)) })
+    }
+
+    async fn load(
+        self: Arc<Self>,
+        entry: LibraryEntry,
+        release: impl Fn() + Send + 'static,
+        turn: OwnedMutexGuard<()>,
+    ) -> Result<ModelUser, ApiError> {
+        self.close(release, &turn).await;
+        let library = Arc::clone(&self);
+        let opened = tokio::task::spawn_blocking(move || {
+            let LibraryEntry { name, path, .. } = entry;
+            // Clients learn nothing about folders.
+            let refused = |why: String| {
+                let why = why.replace(&*path.to_string_lossy(), &name);
+                ApiError::unavailable(format!("{name} cannot be opened: {why}"))
+            };
+            (library.open)(&path, &name).map_err(refused)
+        });
+        let model = opened.await.unwrap_or_else(|_| Err(ApiError::unavailable("the model could not be opened")))?;
+        let loaded = LoadedModel { model: model.clone(), users: 1, idle_since: Instant::now(), keep: self.idle_unload };
+        *self.loaded.lock() = Some(loaded);
+        Ok(ModelUser { model, _place: UserPlace(self) })
+    }
+
+    /// Closes the model that is loaded, which has no users. Joining its threads takes a moment.
+    async fn close(&self, release: impl Fn() + Send + 'static, _turn: &OwnedMutexGuard<()>) {
+        let Some(loaded) = self.loaded.lock().take() else { return };
+        let closing = tokio::task::spawn_blocking(move || {
+            release();
+            drop(loaded);
+        });
+        // It cannot fail; a panic was reported where it happened.
+        let _ = closing.await;
+    }
+}
+
+/// The number of the name that `wanted` means: itself, in other letters' case, with a file's or Ollama's ending.
+fn match_name(names: &[String], wanted: &str) -> Option<usize> {
+    let stem = wanted.strip_suffix(":latest").unwrap_or(wanted);
+    let stem = stem.strip_suffix(".gguf").unwrap_or(stem);
+    let exact = names.iter().position(|name| name == wanted || name == stem);
+    exact.or_else(|| names.iter().position(|name| name.eq_ignore_ascii_case(stem)))
+}
+
+/// The models in `folder`. Several of one name are called by their paths.
+fn read_folder(folder: &Path) -> Vec<LibraryEntry> {
+    let mut entries = Vec::new();
+    let _ = scan(&[folder.to_owned()], &mut |found| {
+        if let FoundModel::Model(card) = found
+            && let ModelId::Path(path) = &card.id
+        {
+            entries.push(LibraryEntry { name: card.id.to_string(), path: path.clone(), card: *card });
+        }
+        ControlFlow::Continue(())
+    });
+    let mut counts: HashMap<String, usize> = HashMap::new();
+    entries.iter().for_each(|entry: &LibraryEntry| *counts.entry(entry.name.clone()).or_default() += 1);
+    for entry in &mut entries {
+        if counts.get(&entry.name).is_some_and(|count| *count > 1) {
+            let path = entry.path.strip_prefix(folder).unwrap_or(&entry.path);
+            entry.name = path.to_string_lossy().replace('\\', "/");
+        }
+    }
+    entries.sort_by(|a, b| a.name.cmp(&b.name));
+    entries
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn names_match_without_case_and_endings() {
+        let names = ["a", "B-Q4", "dir/c.gguf"].map(str::to_owned);
+        for (wanted, at) in [
+            ("a", Some(0)),
+            ("b-q4:latest", Some(1)),
+            ("B-Q4.gguf", Some(1)),
+            ("dir/c.gguf", Some(2)),
+            ("x", None),
+            ("", None),
+        ] {
+            assert_eq!(match_name(&names, wanted), at, "{wanted}");
+        }
+    }
+
+    #[test]
+    fn models_of_one_name_are_called_by_their_paths() {
+        let folder = tempfile::tempdir().unwrap();
+        let gguf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/gguf/llama-silu-gqa-256-Q4_0.gguf");
+        for name in ["b.gguf", "x/a.gguf", "y/a.gguf", "broken.gguf", "mmproj-b.gguf", "mtp-b.gguf"] {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::copy(&gguf, path).unwrap();
+        }
+        fs::write(folder.path().join("broken.gguf"), "GGUF").unwrap();
+        let names: Vec<String> = read_folder(folder.path()).into_iter().map(|entry| entry.name).collect();
+        assert_eq!(names, ["b", "x/a.gguf", "y/a.gguf"]);
+    }
+}

@@ -1,0 +1,81 @@
+//! The prompts of a request, the number of answers to each, and the log probabilities of their
+//! tokens.
+
+use serde_json::Value;
+use thermocline_engine::session::{LogprobsRequest, Prompt};
+
+use crate::{
+    error::ApiError,
+    fields::{invalid, missing, whole_number},
+    request::ChoiceFields,
+};
+
+/// Most prompts of a request, answers to one prompt, and likeliest tokens at a place.
+const MAX_PROMPTS: usize = 64;
+const MAX_ANSWERS: usize = 8;
+const MAX_TOP: usize = 20;
+
+/// The answers to a chat: `n` of them, with `logprobs` and `top_logprobs` at a place.
+pub fn chat_choices(
+    answers: Option<usize>,
+    logprobs: Option<bool>,
+    top: Option<usize>,
+) -> Result<ChoiceFields, ApiError> {
+    let answers = within("n", answers, 1, MAX_ANSWERS)?.unwrap_or(1);
+    let top = within("top_logprobs", top, 0, MAX_TOP)?.unwrap_or(0);
+    let wanted = logprobs.unwrap_or(false);
+    if top > 0 && !wanted {
+        let message = "top_logprobs is for requests with \"logprobs\": true";
+        return Err(ApiError::invalid_field("top_logprobs", message));
+    }
+    let logprobs = wanted.then_some(LogprobsRequest { top, prompt: false });
+    Ok(ChoiceFields { answers, best_of: answers, echo: false, logprobs })
+}
+
+/// The answers to a text: `n` of `best_of`, behind the prompt if they `echo` it, with `top`
+/// likeliest tokens at a place.
+pub fn text_choices(
+    answers: Option<usize>,
+    best_of: Option<usize>,
+    echo: Option<bool>,
+    top: Option<usize>,
+) -> Result<ChoiceFields, ApiError> {
+    let answers = within("n", answers, 1, MAX_ANSWERS)?.unwrap_or(1);
+    let best_of = within("best_of", best_of, answers, MAX_ANSWERS)?.unwrap_or(answers);
+    let echo = echo.unwrap_or(false);
+    let logprobs = within("logprobs", top, 0, MAX_TOP)?.map(|top| LogprobsRequest { top, prompt: echo });
+    Ok(ChoiceFields { answers, best_of, echo, logprobs })
+}
+
+/// A count from `low` to `high`.
+fn within(field: &str, count: Option<usize>, low: usize, high: usize) -> Result<Option<usize>, ApiError> {
+    match count {
+        Some(number) if !(low..=high).contains(&number) => {
+            Err(invalid(field, &format!("a whole number from {low} to {high}"), &number.into()))
+        }
+        count => Ok(count),
+    }
+}
+
+/// Parses `prompt`: a string, a list of strings, a list of token ids, or a list of such lists.
+pub fn parse_prompts(value: Option<Value>) -> Result<Vec<Prompt>, ApiError> {
+    let expected = format!("a string, a list of token ids, or a list of up to {MAX_PROMPTS} of them");
+    let value = value.ok_or_else(|| missing("prompt", &expected))?;
+    let prompts = match &value {
+        Value::Array(list) if list.iter().all(Value::is_u64) => one_prompt(&value).map(|prompt| vec![prompt]),
+        Value::Array(list) if list.len() <= MAX_PROMPTS => list.iter().map(one_prompt).collect(),
+        one => one_prompt(one).map(|prompt| vec![prompt]),
+    };
+    prompts.filter(|prompts| !prompts.is_empty()).ok_or_else(|| invalid("prompt", &expected, &value))
+}
+
+fn one_prompt(value: &Value) -> Option<Prompt> {
+    match value {
+        Value::String(text) => Some(Prompt::Text(text.clone())),
+        Value::Array(list) if !list.is_empty() => {
+            let ids = list.iter().map(|it| whole_number(it).and_then(|id| u32::try_from(id).ok()));
+            ids.collect::<Option<Vec<u32>>>().map(Prompt::Tokens)
+        }
+        _ => None,
+    }
+}

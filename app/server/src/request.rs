@@ -1,0 +1,165 @@
+//! Requests for answers in no protocol's words, and the engine's requests that are made of them.
+
+use thermocline_engine::session::{ContextPolicy, LogprobsRequest, Prompt, Request};
+
+use super::{
+    answer_form::{AnswerForm, RequestedGrammar, RequestedTool, ToolChoice},
+    answer_reader::RequestedTools,
+    error::ApiError,
+    served_model::ServedModel,
+    thoughts::RequestedThoughts,
+    undecided_answer::CallsOrForm,
+};
+use thermocline_host::units::Limit;
+
+/// The answer that a client asks for. Every protocol reads its bodies into it.
+#[derive(Debug, PartialEq)]
+pub struct RequestedAnswer {
+    /// Name of the model.
+    pub model: Option<String>,
+    /// The prompts.
+    pub prompts: Vec<Prompt>,
+    /// Text behind the answer, which fills the middle.
+    pub suffix: Option<String>,
+    /// The answers to each prompt.
+    pub choices: ChoiceFields,
+    /// Settings of the engine's requests; the prompt is none of them.
+    pub settings: Request,
+    /// The thoughts before it.
+    pub thoughts: RequestedThoughts,
+    /// Tools that the model may call.
+    pub tools: Vec<RequestedTool>,
+    /// The choice among the tools.
+    pub tool_choice: ToolChoice,
+    /// Grammar of the answer.
+    pub grammar: Option<RequestedGrammar>,
+    /// Send the answer while it is generated.
+    pub stream: bool,
+    /// End a stream with token counts.
+    pub include_usage: bool,
+}
+
+/// The answers to each prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChoiceFields {
+    /// Answers that are returned.
+    pub answers: usize,
+    /// Answers that are generated; the likeliest of them are returned.
+    pub best_of: usize,
+    /// The text begins with the prompt.
+    pub echo: bool,
+    /// Log probabilities to return.
+    pub logprobs: Option<LogprobsRequest>,
+}
+
+/// A valid request.
+#[derive(Debug, PartialEq)]
+pub struct CompletionRequest {
+    /// The engine's requests: those of the first prompt, then those of the next.
+    pub requests: Vec<Request>,
+    /// How many of them are answers to one prompt, and what is reported of them.
+    pub choices: ChoiceFields,
+    /// Texts of the prompts, if the answers begin with them.
+    pub echoes: Vec<String>,
+    /// Send the answer while it is generated.
+    pub stream: bool,
+    /// End a stream with token counts.
+    pub include_usage: bool,
+    /// Tools that the model may call.
+    pub tools: Option<RequestedTools>,
+    /// Field that asks for the grammar of the answer, if one does.
+    pub grammar_field: Option<String>,
+    /// The two forms of the answers, if they may be calls of tools or have a form.
+    pub may_be: Option<CallsOrForm>,
+}
+
+impl RequestedAnswer {
+    /// One answer to each prompt, by default settings.
+    pub fn new(prompts: Vec<Prompt>, defaults: &Request) -> Self {
+        RequestedAnswer {
+            model: None,
+            prompts,
+            suffix: None,
+            choices: ChoiceFields { answers: 1, best_of: 1, echo: false, logprobs: None },
+            settings: defaults.clone(),
+            thoughts: RequestedThoughts::default(),
+            tools: Vec::new(),
+            tool_choice: ToolChoice::Auto,
+            grammar: None,
+            stream: false,
+            include_usage: false,
+        }
+    }
+}
+
+impl ChoiceFields {
+    /// The engine's requests: of each prompt as many as answers, with seeds one after the other.
+    fn requests(&self, prompts: Vec<Prompt>, base: &Request) -> Vec<Request> {
+        let request = |prompt: &Prompt, at: usize| {
+            let mut request = Request { prompt: prompt.clone(), ..base.clone() };
+            request.sampling.seed = request.sampling.seed.map(|seed| seed.wrapping_add(at as u64));
+            request
+        };
+        prompts.iter().flat_map(|prompt| (0..self.best_of).map(move |at| request(prompt, at))).collect()
+    }
+}
+
+impl CompletionRequest {
+    /// The request to `model`. What the engine cannot honour is refused by the name of its field. A
+    /// `strict` server refuses another model's name.
+    pub fn new(asked: RequestedAnswer, model: &ServedModel, strict: bool) -> Result<Self, ApiError> {
+        let RequestedAnswer { choices, stream, include_usage, .. } = asked;
+        if let Some(name) = asked.model.filter(|name| strict && *name != model.name) {
+            return Err(ApiError::model_not_found(&name, &model.name));
+        }
+        let prompts = match &asked.suffix {
+            Some(suffix) => infill_prompts(asked.prompts, suffix, model)?,
+            None => asked.prompts,
+        };
+        let mut request = asked.settings;
+        request.sampling.validate(model.engine.config().n_vocab).map_err(|error| ApiError::from(&error))?;
+        let format = model.engine.chat_template().tools();
+        let form = AnswerForm::new(&asked.tools, &asked.tool_choice, asked.grammar, format)?;
+        let may_be = form.calls_or_form();
+        request.thought_budget = asked.thoughts.budget.and_then(Limit::count).or(request.thought_budget);
+        request.chat.variables.extend(asked.thoughts.variables);
+        request.chat.tools = form.tools.as_ref().map(|tools| tools.definitions.clone()).unwrap_or_default();
+        request.chat.call_format = form.tools.as_ref().map(|tools| tools.format.clone());
+        request.grammar = form.grammar.as_ref().filter(|_| may_be.is_none()).map(|it| it.grammar.clone());
+        request.logprobs = choices.logprobs.or((choices.best_of > choices.answers).then(LogprobsRequest::default));
+        // Clients that score a prompt count on one token behind it, even if that is the end.
+        let scores_prompt = choices.logprobs.is_some_and(|it| it.prompt);
+        request.ignore_eos = scores_prompt && request.max_tokens == Some(1);
+        if choices.echo {
+            request.on_full = ContextPolicy::Stop;
+        }
+        if stream && choices.best_of > choices.answers {
+            let message = "best_of: expected the number n of answers in a stream, got more";
+            return Err(ApiError::invalid_field("best_of", message));
+        }
+        let text = |prompt: &Prompt| match prompt {
+            Prompt::Text(text) => text.clone(),
+            Prompt::Tokens(ids) => model.engine.tokenizer().decode(ids, true),
+            Prompt::Chat(_) | Prompt::Continue(_) => String::new(),
+        };
+        let echoes = if choices.echo { prompts.iter().map(text).collect() } else { Vec::new() };
+        let requests = choices.requests(prompts, &request);
+        let grammar_field = form.grammar.map(|it| it.field);
+        let tools = form.tools;
+        Ok(CompletionRequest { requests, choices, echoes, stream, include_usage, tools, grammar_field, may_be })
+    }
+}
+
+/// The prompts for what belongs between each of `prompts`, which are texts, and `suffix`.
+fn infill_prompts(prompts: Vec<Prompt>, suffix: &str, model: &ServedModel) -> Result<Vec<Prompt>, ApiError> {
+    let refused = |message: &str| ApiError::invalid_field("suffix", format!("suffix: expected {message}"));
+    let infill = |prompt: Prompt| {
+        let Prompt::Text(prefix) = prompt else { return Err(refused("none with a prompt of tokens, got one")) };
+        match model.engine.tokenizer().infill_prompt(&prefix, suffix) {
+            Ok(Some(ids)) => Ok(Prompt::Tokens(ids)),
+            Ok(None) => Err(refused("none: the model's vocabulary has no tokens that mark a middle, got one")),
+            Err(error) => Err(ApiError::from(&error)),
+        }
+    };
+    prompts.into_iter().map(infill).collect()
+}

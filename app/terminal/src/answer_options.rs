@@ -1,0 +1,52 @@
+//! Options of the commands that generate answers.
+
+use clap::Args;
+use thermocline_engine::session::{Engine, Prompt, Request, Sampling};
+
+use crate::{
+    engine_options::{ContextOptions, CpuArgs, DeviceArgs, SparsityArgs, open_engine},
+    failure::Outcome,
+    generation_options::{LengthOptions, SamplingOptions},
+    model_options::ModelOptions,
+};
+
+/// The model, its device, and how it answers.
+#[derive(Debug, Clone, Default, Args)]
+pub struct AnswerOptions {
+    #[command(flatten)]
+    pub model: ModelOptions,
+    #[command(flatten)]
+    pub context: ContextOptions,
+    #[command(flatten)]
+    pub sampling: SamplingOptions,
+    #[command(flatten)]
+    pub length: LengthOptions,
+    /// Let control tokens in messages, files, tools and their results count as such, as other programs do: then a web page that a model
+    /// reads can end the turn and begin another [default: they are words]
+    #[arg(long, help_heading = "Context")]
+    pub special_tokens_in_content: bool,
+    #[command(flatten)]
+    pub cpu: CpuArgs,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    #[command(flatten)]
+    pub sparsity: SparsityArgs,
+}
+
+impl AnswerOptions {
+    /// Opens the engine on the requested device.
+    pub fn open(&self) -> Outcome<Engine> {
+        let special = self.special_tokens_in_content;
+        open_engine(&self.model, &self.context, &self.cpu, &self.device, &self.sparsity, special)
+    }
+
+    /// The sampling: the user's options over the model's defaults.
+    pub fn sampling(&self) -> Sampling {
+        self.sampling.over(self.model.sampling())
+    }
+
+    /// A request with these options for an answer to `prompt`.
+    pub fn request(&self, prompt: Prompt) -> Request {
+        self.length.request(prompt, self.sampling())
+    }
+}

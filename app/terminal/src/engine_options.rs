@@ -1,0 +1,437 @@
+//! Options of the commands that run a model.
+
+use std::{convert::Infallible, ops::ControlFlow, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
+
+use clap::{
+    Args, ValueEnum,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
+use thermocline_engine::{
+    Error, GpuFailure,
+    cpu::{Cpu, CpuOptions, InputPrecision, Isa},
+    gpu::{AdapterChoice, GpuOptions, Tier, adapters},
+    model::Model,
+    placement::PlanInputs,
+    runtime::{Forward, KvType, Sparsity},
+    session::{
+        DeviceChoice, DeviceLoadOptions, DeviceStatus, Engine, EngineOptions, LivePlanner, LoadStage, SparsityChoice,
+        SparsityReport, load_on_device,
+    },
+};
+
+use crate::{
+    failure::{Failure, Outcome, one_line},
+    level::LevelArgs,
+    model_options::ModelOptions,
+    named::named,
+    progress::{ProgressUnit, TerminalProgress},
+    standard_error::say,
+};
+use thermocline_host::{
+    folders::Folders,
+    units::{parse_bytes, parse_tokens},
+};
+
+/// Options of the CPU.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Hardware")]
+pub struct CpuArgs {
+    /// Threads to compute with [default: one per physical core]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub threads: Option<u16>,
+    /// Instruction set of the kernels [default: the best this machine has]
+    #[arg(long, value_name = "NAME", value_parser = named::<Isa>(Isa::names()))]
+    pub isa: Option<Isa>,
+    /// How activations meet quantised weights: int8 rounds them, on a GPU those of one token; float
+    /// rounds nothing, so that the text does not depend on the device [default: int8 on the CPU, on
+    /// a GPU where it is measured to be quicker]
+    #[arg(long, value_name = "KIND", value_parser = named::<InputPrecision>(["int8", "float"]))]
+    pub activations: Option<InputPrecision>,
+}
+
+/// Options of the device.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Hardware")]
+pub struct DeviceArgs {
+    /// Where to compute: cpu, gpu, or a GPU by its index or a part of its name, as `thermocline
+    /// devices` lists them [default: auto, a GPU if there is one that holds the model]
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<Device>,
+    /// Most bytes of GPU memory to take, like 6GiB or 512MiB [default: what is free]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub vram: Option<u64>,
+    /// Kernels of no more than this tier, for tests
+    #[arg(long, value_name = "TIER", hide = true, value_parser = tiers())]
+    pub gpu_tier: Option<Tier>,
+}
+
+/// A processor as named on the command line.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Device {
+    /// The best GPU if it will do, else the CPU.
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// This GPU, or an error.
+    Gpu(AdapterChoice),
+}
+
+impl FromStr for Device {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(match text.to_ascii_lowercase().as_str() {
+            "auto" => Device::Auto,
+            "cpu" => Device::Cpu,
+            "gpu" => Device::Gpu(AdapterChoice::Best),
+            _ => Device::Gpu(text.parse()?),
+        })
+    }
+}
+
+/// Options of sparsity and placement.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Sparsity")]
+pub struct SparsityArgs {
+    /// Neurons to skip: none (dense), those whose gate does not fire (exact), those a predictor rules out (predicted),
+    /// those under an activation threshold (threshold: changes answers) [default: auto, the quickest that loses next to nothing; storyteller: exact]
+    #[arg(long, value_name = "MODE", value_parser = sparsity_choices())]
+    pub sparsity: Option<SparsityChoice>,
+    #[command(flatten)]
+    pub level: LevelArgs,
+    /// Swap neurons (or experts) that have lately fired often for colder ones in GPU memory [default for models that were not
+    /// prepared]
+    #[arg(long, conflicts_with = "static")]
+    pub adaptive: bool,
+    /// Keep the neurons in GPU memory that were chosen when the model was loaded [default for prepared models]
+    #[arg(long)]
+    pub r#static: bool,
+    /// Neither use nor keep the counts of firings that let the next run of a model that was not prepared begin with what was
+    /// hot in this one (numbers alone, no text; in the folder `counts` of the program's data)
+    #[arg(long)]
+    pub no_counts: bool,
+    /// Keep those in GPU memory that PowerInfer's split (a .gpuidx file) puts there, as far as there is room [default: those
+    /// that are worth most there]
+    #[arg(long, value_name = "FILE")]
+    pub split: Option<PathBuf>,
+    /// Send neurons that are not in GPU memory there piece by piece for prompts: pays for long ones where the GPU multiplies much
+    /// faster than the CPU, and takes up to a 32nd of its memory (with `on` up to a quarter). auto: where this machine's speeds say so
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
+    pub stream_prompts: StreamPrompts,
+    /// Tokens of a prompt computed at a time. With 1 a prompt is computed as an answer is, so that sparsity applies to it, too: slow, and
+    /// the way to measure a mode by the log probabilities of prompts [default: 512]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub prompt_chunk: Option<u16>,
+}
+
+impl SparsityArgs {
+    /// The value of [`EngineOptions::adaptive`].
+    fn adaptive(&self) -> Option<bool> {
+        (self.adaptive || self.r#static).then_some(self.adaptive)
+    }
+}
+
+// Streaming of cold neurons for prompts. (Doc comments on the values would make --help long.)
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum StreamPrompts {
+    #[default]
+    Auto,
+    On,
+    Off,
+}
+
+impl StreamPrompts {
+    /// The value of [`EngineOptions::stream_prompts`].
+    pub fn choice(self) -> Option<bool> {
+        match self {
+            StreamPrompts::Auto => None,
+            StreamPrompts::On => Some(true),
+            StreamPrompts::Off => Some(false),
+        }
+    }
+}
+
+/// Names of sparsity modes.
+pub fn sparsity_choices() -> impl TypedValueParser<Value = SparsityChoice> {
+    named(SparsityChoice::ALL.map(SparsityChoice::name))
+}
+
+/// Length and type of the context.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Context")]
+pub struct ContextOptions {
+    /// Tokens the model can look back on, like 4096 or 4k [default: what the model was trained
+    /// with, at most 4096]
+    #[arg(short, long, value_name = "TOKENS", value_parser = parse_tokens)]
+    pub context: Option<usize>,
+    /// Element type of the KV cache; its part on a GPU is f16 for q8_0 [default: f16; storyteller: f32]
+    #[arg(long, value_name = "TYPE", value_parser = kv_types())]
+    pub kv_type: Option<KvType>,
+    /// Most memory of the KV caches of all conversations together, like 2GiB: those of idle ones are given up for others'
+    /// [default: no limit]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub kv_budget: Option<u64>,
+}
+
+/// An engine on the model, on the device that was asked for.
+pub fn open_engine(
+    model: &ModelOptions,
+    context: &ContextOptions,
+    cpu: &CpuArgs,
+    device: &DeviceArgs,
+    sparsity: &SparsityArgs,
+    special_in_content: bool,
+) -> Outcome<Engine> {
+    let choice = device.choice(cpu)?;
+    if sparsity.split.is_some() && matches!(choice, DeviceChoice::Cpu) {
+        return Err(Failure::usage("--split: expected a GPU whose memory neurons are put into, got the CPU"));
+    }
+    if sparsity.stream_prompts == StreamPrompts::On && matches!(choice, DeviceChoice::Cpu) {
+        return Err(Failure::usage("--stream-prompts: expected a GPU that neurons are sent to, got the CPU"));
+    }
+    let options = EngineOptions {
+        context: context.context,
+        kv_type: context.kv_type.unwrap_or(model.kv_type()),
+        kv_budget: context.kv_budget,
+        cpu: cpu.options(),
+        activation: model.activation,
+        read_mode: model.read_mode(),
+        special_in_content,
+        device: choice,
+        sparsity: sparsity.sparsity.unwrap_or_default(),
+        adaptive: sparsity.adaptive(),
+        counts: Folders::detect().filter(|_| !sparsity.no_counts).map(|folders| folders.counts()),
+        split: sparsity.split.clone(),
+        stream_prompts: sparsity.stream_prompts.choice(),
+        chunk: sparsity.prompt_chunk.map_or(EngineOptions::default().chunk, usize::from),
+        speeds: Folders::detect().map(|folders| folders.cache),
+        ..EngineOptions::default()
+    };
+    let mut opened = model.open_model()?;
+    let mode = SparsityReport::new(options.sparsity, &opened, options.recall).mode;
+    sparsity.level.choose(&mut opened, mode)?;
+    let engine = Engine::from_model(opened, options)?;
+    let mode = engine.sparsity();
+    if mode.obstacle().is_some() {
+        say(format_args!("[sparsity: {}]", one_line(&mode.to_string())));
+    }
+    let template = engine.chat_template().origin();
+    if template.failure().is_some() {
+        say(format_args!("[chat template: {}]", one_line(&template.to_string())));
+    }
+    let mut progress = TerminalProgress::new(LOADING, ProgressUnit::Bytes);
+    let status = loop {
+        match engine.wait_for_device(Duration::from_millis(50)) {
+            DeviceStatus::Loading(stage) => progress.set(stage.bytes().0, stage.bytes().1),
+            status => break status,
+        }
+    };
+    drop(progress);
+    match status {
+        DeviceStatus::Cpu { reason: Some(reason) } => device.refused(&reason)?,
+        DeviceStatus::Lost { adapter, reason } => {
+            device.refused(&Error::Gpu { adapter, reason, failure: GpuFailure::Lost })?
+        }
+        DeviceStatus::Gpu(memory) => {
+            memory.fallbacks.iter().for_each(|it| say(format_args!("[{}]", one_line(&it.to_string()))))
+        }
+        DeviceStatus::Cpu { reason: None } | DeviceStatus::Loading(_) => {}
+    }
+    let (ram, gpu) = (engine.kv_type(), engine.kv_type().on_gpu());
+    if ram != gpu && matches!(engine.device(), DeviceStatus::Gpu(_)) {
+        say(format_args!("[the part of the KV cache in GPU memory is {gpu}, as the GPU computes with no {ram}]"));
+    }
+    if let Some(split) = engine.split().filter(|split| split.resident < split.neurons) {
+        let why = match engine.device() {
+            DeviceStatus::Gpu(_) => "there is no room for the others",
+            _ => "no GPU is used",
+        };
+        say(format_args!(
+            "[{} of the {} neurons of the split are in GPU memory: {why}]",
+            split.resident, split.neurons
+        ));
+    }
+    Ok(engine)
+}
+
+/// The model's forward pass in `mode`, on the device that was asked for, or as much of it there as the budget allows.
+pub fn open_forward(model: &Arc<Model>, mode: Sparsity, cpu: &CpuArgs, device: &DeviceArgs) -> Outcome<Forward> {
+    let choice = device.choice(cpu)?;
+    let gpu_use = choice.gpu_use();
+    if let DeviceChoice::Auto(gpu) | DeviceChoice::Gpu(gpu) = choice {
+        let mut progress = TerminalProgress::new(LOADING, ProgressUnit::Bytes);
+        let mut show = |stage: LoadStage| {
+            let (done, total) = stage.bytes();
+            progress.set(done, total);
+            ControlFlow::Continue(())
+        };
+        let defaults = EngineOptions::default();
+        let context = model.config.context_length.min(PLANNED_CONTEXT);
+        let planner = Arc::new(LivePlanner::new(PlanInputs::new(mode, context, defaults.kv_type)));
+        let (cpu, chunk, speeds) = (cpu.options(), defaults.chunk, Folders::detect().map(|folders| folders.cache));
+        let options = DeviceLoadOptions { gpu, cpu, chunk, gpu_use, speeds, ..DeviceLoadOptions::default() };
+        match load_on_device(model, &options, &planner, &mut show) {
+            Ok((processor, _)) => {
+                let mut forward = Forward::on(Arc::clone(model), Box::new(processor));
+                forward.set_sparsity(mode);
+                // Predictors and the like are uploaded after the weights.
+                if let Some((model, residency)) = forward.residency() {
+                    while residency.settle(model, &mut [])? {}
+                }
+                return Ok(forward);
+            }
+            Err(error) => device.refused(&error)?,
+        }
+    }
+    let mut forward = Forward::new(Arc::clone(model), Cpu::new(&cpu.options())?);
+    forward.set_sparsity(mode);
+    Ok(forward)
+}
+
+/// Tokens of context to plan for where their number is not known.
+const PLANNED_CONTEXT: usize = 1024;
+
+/// Label of the progress bar.
+const LOADING: &str = "loading the model into the GPU";
+
+impl DeviceArgs {
+    /// The engine's choice of a device.
+    pub fn choice(&self, cpu: &CpuArgs) -> Outcome<DeviceChoice> {
+        let device = self.device.clone().unwrap_or_default();
+        let auto = device == Device::Auto;
+        let adapter = match device {
+            Device::Cpu if self.vram.is_some_and(|bytes| bytes > 0) => {
+                return Err(Failure::usage("--vram: expected no GPU memory with --device cpu"));
+            }
+            Device::Cpu => return Ok(DeviceChoice::Cpu),
+            // Without any memory a GPU is of no use.
+            Device::Auto if self.vram == Some(0) => return Ok(DeviceChoice::Cpu),
+            Device::Auto => AdapterChoice::Best,
+            Device::Gpu(adapter) => adapter,
+        };
+        let options = GpuOptions {
+            adapter,
+            budget: self.vram,
+            tier: self.gpu_tier,
+            packed_dot: cpu.activations.map(|activations| activations == InputPrecision::Int8),
+            fallbacks: Folders::detect().map(|folders| folders.fallbacks()).unwrap_or_default(),
+            pipeline_cache: Folders::detect().map(|folders| folders.pipelines()),
+            ..GpuOptions::default()
+        };
+        Ok(if auto { DeviceChoice::Auto(options) } else { DeviceChoice::Gpu(options) })
+    }
+
+    /// The GPU to measure: none for the CPU, and for `auto` on a machine without one.
+    pub fn gpu(&self, cpu: &CpuArgs) -> Outcome<Option<GpuOptions>> {
+        Ok(match self.choice(cpu)? {
+            DeviceChoice::Gpu(options) => Some(options),
+            DeviceChoice::Auto(options) if options.adapter.among(&adapters(&options.fallbacks)).is_some() => {
+                Some(options)
+            }
+            DeviceChoice::Auto(_) | DeviceChoice::Cpu => None,
+        })
+    }
+
+    /// Reports a GPU that cannot be used: an error if one was asked for; otherwise the CPU computes, which is only told where there is
+    /// a GPU.
+    pub fn refused(&self, reason: &Error) -> Outcome {
+        match (&self.device, reason) {
+            (Some(Device::Gpu(choice)), _) => {
+                let mut hint = "--device auto computes on the CPU where the GPU cannot".to_owned();
+                if let Error::Gpu { failure: GpuFailure::GivenUp { listed, known }, .. } = reason {
+                    hint = format!("`{}` uses it again; {hint}", try_again(choice, *listed, *known));
+                }
+                Err(Failure::Usage { message: format!("--device: {reason}"), hint: Some(hint) })
+            }
+            (_, Error::NoGpu { .. }) => Ok(()),
+            _ => {
+                say(format_args!("[on the CPU: {}]", one_line(&reason.to_string())));
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The command that has an adapter tried again, by its number or name where it is in the list.
+fn try_again(choice: &AdapterChoice, listed: bool, known: bool) -> String {
+    let which = match choice {
+        AdapterChoice::Index(index) if listed => format!(" {index}"),
+        AdapterChoice::Name(name) if listed => format!(" \"{name}\""),
+        AdapterChoice::Best | AdapterChoice::Index(_) | AdapterChoice::Name(_) => String::new(),
+    };
+    format!("thermocline devices --try-again{which}{}", if known { " --force" } else { "" })
+}
+
+impl CpuArgs {
+    /// The engine's options of the CPU.
+    pub fn options(&self) -> CpuOptions {
+        let activations = self.activations.unwrap_or_default();
+        CpuOptions { threads: self.threads.map(usize::from), isa: self.isa, activations }
+    }
+}
+
+fn tiers() -> impl TypedValueParser<Value = Tier> {
+    PossibleValuesParser::new(["portable", "f16", "subgroups", "subgroups+f16"])
+        .map(|name| Tier { subgroups: name.starts_with("subgroups"), f16: name.ends_with("f16") })
+}
+
+/// Names of element types of the KV cache.
+pub fn kv_types() -> impl TypedValueParser<Value = KvType> {
+    named(["f16", "f32", "q8_0"])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_parse_by_kind_index_and_name() {
+        let parse = |text: &str| text.parse::<Device>();
+        assert_eq!(parse("auto"), Ok(Device::Auto));
+        assert_eq!(parse("CPU"), Ok(Device::Cpu));
+        assert_eq!(parse("gpu"), Ok(Device::Gpu(AdapterChoice::Best)));
+        assert_eq!(parse("1"), Ok(Device::Gpu(AdapterChoice::Index(1))));
+        assert_eq!(parse("GeForce RTX"), Ok(Device::Gpu(AdapterChoice::Name("GeForce RTX".to_owned()))));
+    }
+
+    #[test]
+    fn adapter_that_is_given_up_is_tried_again_by_its_number_or_name() {
+        let command = |choice: &str, listed, known| try_again(&choice.parse().unwrap(), listed, known);
+        assert_eq!(command("1", true, false), "thermocline devices --try-again 1");
+        assert_eq!(command("RX 9070", true, true), "thermocline devices --try-again \"RX 9070\" --force");
+        assert_eq!(command("1", false, false), "thermocline devices --try-again");
+        assert_eq!(try_again(&AdapterChoice::Best, true, false), "thermocline devices --try-again");
+    }
+
+    #[test]
+    fn every_gpu_tier_parses_its_name() {
+        let mut command = clap::Command::new("test").arg(clap::Arg::new("tier").value_parser(tiers()));
+        for tier in Tier::ALL {
+            let matches = command.try_get_matches_from_mut(["test".to_owned(), tier.to_string()]);
+            assert_eq!(matches.unwrap_or_else(|error| panic!("{tier}: {error}")).get_one::<Tier>("tier"), Some(&tier));
+        }
+    }
+
+    #[test]
+    fn device_choice_without_vram_is_the_cpu() {
+        let args = |device, vram| DeviceArgs { device, vram, gpu_tier: None };
+        assert!(matches!(args(None, Some(0)).choice(&CpuArgs::default()), Ok(DeviceChoice::Cpu)));
+        assert!(matches!(args(Some(Device::Cpu), Some(0)).choice(&CpuArgs::default()), Ok(DeviceChoice::Cpu)));
+        assert!(args(Some(Device::Cpu), Some(1)).choice(&CpuArgs::default()).is_err());
+        let asked = args(Some(Device::Gpu(AdapterChoice::Index(2))), Some(5)).choice(&CpuArgs::default());
+        let Ok(DeviceChoice::Gpu(options)) = asked else { panic!("{asked:?}") };
+        assert_eq!((options.adapter, options.budget), (AdapterChoice::Index(2), Some(5)));
+        assert_eq!(options.packed_dot, None);
+    }
+
+    #[test]
+    fn activations_hold_on_the_gpu() {
+        let args = DeviceArgs { device: Some(Device::Gpu(AdapterChoice::Best)), vram: None, gpu_tier: None };
+        for (activations, packed) in [(InputPrecision::Float, false), (InputPrecision::Int8, true)] {
+            let cpu = CpuArgs { activations: Some(activations), ..CpuArgs::default() };
+            let Ok(DeviceChoice::Gpu(options)) = args.choice(&cpu) else { panic!("{activations}") };
+            assert_eq!(options.packed_dot, Some(packed), "{activations}");
+        }
+    }
+}

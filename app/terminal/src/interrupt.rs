@@ -1,0 +1,51 @@
+//! Ctrl-C. While an [`InterruptWatch`] exists, the first press sets its flag; otherwise, and on the second press,
+//! the program ends with exit code 130.
+
+use std::sync::{
+    Once,
+    atomic::{AtomicBool, Ordering},
+};
+
+use thermocline_engine::gpu::withdraw_sentinels;
+
+use crate::standard_error::say;
+
+static HANDLER: Once = Once::new();
+static WATCHED: AtomicBool = AtomicBool::new(false);
+static PRESSED: AtomicBool = AtomicBool::new(false);
+
+/// While it exists, Ctrl-C does not end the program but sets [`InterruptWatch::pressed`].
+#[derive(Debug)]
+pub struct InterruptWatch(());
+
+impl InterruptWatch {
+    /// Starts watching.
+    pub fn start() -> Self {
+        HANDLER.call_once(|| {
+            let installed = ctrlc::set_handler(|| {
+                if !WATCHED.load(Ordering::SeqCst) || PRESSED.swap(true, Ordering::SeqCst) {
+                    withdraw_sentinels();
+                    std::process::exit(130);
+                }
+            });
+            // Without a handler the system's default ends the program: worse, but no reason not to start.
+            if let Err(error) = installed {
+                say(format_args!("warning: Ctrl-C will end the program at once: {error}"));
+            }
+        });
+        PRESSED.store(false, Ordering::SeqCst);
+        WATCHED.store(true, Ordering::SeqCst);
+        InterruptWatch(())
+    }
+
+    /// `true` if Ctrl-C was pressed since the start.
+    pub fn pressed(&self) -> bool {
+        PRESSED.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for InterruptWatch {
+    fn drop(&mut self) {
+        WATCHED.store(false, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,43 @@
+//! The level of input sparsity, for commands that compute.
+
+use clap::Args;
+use thermocline_engine::{model::Model, runtime::Sparsity};
+
+use crate::failure::{Failure, Outcome};
+use thermocline_host::{memory, units};
+
+/// Level of input sparsity.
+#[derive(Debug, Clone, Copy, Default, Args)]
+#[command(next_help_heading = "Sparsity")]
+pub struct LevelArgs {
+    /// With --sparsity threshold, skip this fraction of the layers' weights: those whose inputs are small (changes answers;
+    /// `thermocline prepare` finds the thresholds and says what 0.25, 0.4 and 0.5 cost). With predicted or exact, of attention's
+    #[arg(long, value_name = "FRACTION")]
+    pub level: Option<f32>,
+}
+
+impl LevelArgs {
+    /// Chooses the level for `model`, which is to compute in `mode`.
+    ///
+    /// # Errors
+    /// For a mode that skips nothing, too little RAM for the copies, or as [`Model::skip_inputs`].
+    pub fn choose(self, model: &mut Model, mode: Sparsity) -> Outcome {
+        self.check(&[mode])?;
+        let Some(level) = self.level else { return Ok(()) };
+        let copies = model.skip_inputs(level)?;
+        memory::check(copies.bytes).map_err(|free| {
+            let (wanted, free) = (units::bytes(copies.bytes), units::bytes(free));
+            Failure::usage(format!("--level: expected {wanted} of RAM for the weights input by input, {free} are free"))
+        })
+    }
+
+    /// Checks that a mode of `modes` skips inputs, if a level was given.
+    pub fn check(self, modes: &[Sparsity]) -> Outcome {
+        match self.level {
+            Some(_) if modes.iter().all(|mode| *mode == Sparsity::Dense) => Err(Failure::usage(
+                "--level: expected --sparsity threshold, predicted or exact, got a mode that skips nothing",
+            )),
+            _ => Ok(()),
+        }
+    }
+}

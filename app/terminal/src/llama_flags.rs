@@ -1,0 +1,258 @@
+//! Flags as users of llama.cpp's programs type them. Each becomes the flag of this program that does the same, is dropped where what it
+//! asks for is always so, or is refused with what to type instead.
+
+use std::ffi::OsString;
+
+use crate::failure::{Failure, Outcome};
+
+/// Number of layers that means "all of them" to llama.cpp's users.
+const ALL_LAYERS: i64 = 99;
+
+/// The meaning of a flag of llama.cpp here.
+#[derive(Debug, Clone, Copy)]
+enum Meaning {
+    /// This flag, with the same value.
+    Flag(&'static str),
+    /// This flag, which the command may lack: then the sentence says what to do.
+    FlagOr(&'static str, &'static str),
+    /// Nothing: it is always so. The value, if the flag has one, is dropped.
+    Always(Arity),
+    /// Not there: the sentence says what to type instead.
+    Instead(&'static str),
+    /// `-ngl N`: layers in GPU memory.
+    GpuLayers,
+    /// `-fa [on|off|auto]`: attention without a matrix of scores.
+    FlashAttention,
+    /// `-ctk TYPE`, `-ctv TYPE`: types of keys and values in the cache.
+    CacheType,
+    /// `-n N`: tokens to generate, -1 for no limit.
+    Predict,
+}
+
+/// Number of values of a flag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Arity {
+    None,
+    One,
+}
+
+use Meaning::{Always, CacheType, Flag, FlagOr, FlashAttention, GpuLayers, Instead, Predict};
+
+const GPU_MEMORY: &str = "--vram BYTES limits the GPU memory, and what goes there is chosen by measured speeds";
+const CHAT: &str = "`thermocline chat` converses, `thermocline run` answers once";
+const FORM: &str = "`thermocline run` has it; a request to `serve` brings its own `response_format`";
+const SPECULATION: &str = "--speculation lookup drafts without a second model";
+const DOWNLOAD: &str =
+    "download the file first, on the window's page Models or with `hf download OWNER/NAME FILE`, then -m FILE";
+
+/// Flags whose names differ from this program's, or are not there.
+const FLAGS: &[(&[&str], Meaning)] = &[
+    (&["-ngl", "--gpu-layers", "--n-gpu-layers"], GpuLayers),
+    (&["-fa", "--flash-attn"], FlashAttention),
+    (&["-ctk", "--cache-type-k", "-ctv", "--cache-type-v"], CacheType),
+    (&["-n", "--predict", "--n-predict"], Predict),
+    (&["--ctx-size"], Flag("--context")),
+    (&["-np", "--parallel"], FlagOr("--parallel", "requests wait in line, --queue N of them")),
+    (&["-a", "--alias"], FlagOr("--alias", "the model's file gives it its name")),
+    (&["-dev"], Flag("--device")),
+    (&["-sys", "--system-prompt"], FlagOr("--system", "a request brings its own system prompt")),
+    (&["--repeat-last-n"], Flag("--penalty-last-n")),
+    (&["--typical-p"], Flag("--typical")),
+    (&["-hf", "-hfr", "--hf-repo", "-hff", "--hf-file", "-mu", "--model-url"], Instead(DOWNLOAD)),
+    (&["-ot", "--override-tensor", "-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe"], Instead(GPU_MEMORY)),
+    (&["-sm", "--split-mode", "-ts", "--tensor-split", "-mg", "--main-gpu"], Instead("--device NAME chooses the GPU")),
+    (&["-nkvo", "--no-kv-offload"], Instead(GPU_MEMORY)),
+    (&["-cnv", "--conversation", "-i", "--interactive", "-no-cnv", "--no-conversation"], Instead(CHAT)),
+    (&["-md", "--model-draft", "-ngld", "--draft-max", "--draft-min"], Instead(SPECULATION)),
+    (
+        &["--chat-template", "--chat-template-file"],
+        Instead("--raw passes the text as it is; templates are the model's"),
+    ),
+    (&["--lora", "--lora-scaled", "--control-vector"], Instead("a model with the adapter merged into it")),
+    (&["-mm", "--mmproj"], Instead("a model of text: images are not read")),
+    (&["--grammar", "--grammar-file", "--json-schema", "--json-schema-file"], Instead(FORM)),
+    (&["-j"], FlagOr("--json-schema", "a request brings its own `response_format`")),
+    (&["--jinja", "-cb", "--cont-batching", "--metrics", "--slots", "--no-webui", "--no-warmup"], Always(Arity::None)),
+    (&["--embedding", "--embeddings", "--props", "--log-disable", "--swa-full"], Always(Arity::None)),
+    (&["-ub", "--ubatch-size"], Flag("--prompt-chunk")),
+    (&["-b", "--batch-size", "-tb", "--threads-batch"], Always(Arity::One)),
+];
+
+/// The arguments of a command, and a note for each flag that was dropped or changed in meaning.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Translated {
+    /// Arguments as this program names them.
+    pub args: Vec<OsString>,
+    /// Sentences on what a user of llama.cpp might not expect.
+    pub notes: Vec<String>,
+}
+
+/// `args`, those of one command, with llama.cpp's flags in this program's words. `has` tells whether the command has a flag.
+pub fn translate(args: Vec<OsString>, has: &dyn Fn(&str) -> bool) -> Outcome<Translated> {
+    let mut out = Translated { args: Vec::with_capacity(args.len()), notes: Vec::new() };
+    let mut cache: Option<(String, String)> = None;
+    let mut rest = args.into_iter().peekable();
+    while let Some(arg) = rest.next() {
+        if arg == "--" {
+            out.args.push(arg);
+            out.args.extend(rest);
+            break;
+        }
+        let Some(text) = arg.to_str() else {
+            out.args.push(arg);
+            continue;
+        };
+        let (name, joined) = match text.split_once('=') {
+            Some((name, value)) if name.starts_with("--") => (name.to_owned(), Some(value.to_owned())),
+            _ => (text.to_owned(), None),
+        };
+        let Some(meaning) = FLAGS.iter().find(|(names, _)| names.contains(&&*name)).map(|(_, meaning)| *meaning) else {
+            out.args.push(arg);
+            continue;
+        };
+        // A flag of this program's own keeps its meaning, `-n -1` and `-i` of other commands included.
+        if !matches!(meaning, Predict) && has(&name) {
+            out.args.push(arg);
+            continue;
+        }
+        let mut value = |what: &str| -> Outcome<String> {
+            let given = joined.clone().or_else(|| rest.next().and_then(|next| next.into_string().ok()));
+            given.ok_or_else(|| Failure::usage(format!("{name}: expected {what} after it, got nothing")))
+        };
+        match meaning {
+            Flag(flag) => out.args.extend(pair(flag, value("a value")?)),
+            FlagOr(flag, _) if has(flag) => out.args.extend(pair(flag, value("a value")?)),
+            FlagOr(_, instead) | Instead(instead) => return Err(refused(&name, instead)),
+            Always(Arity::None) => {}
+            Always(Arity::One) => {
+                let value = value("a value")?;
+                out.notes.push(format!("{name} {value}: chosen by itself here"));
+            }
+            Predict if has("--max-tokens") => match value("a number of tokens")? {
+                // No limit, as without the flag.
+                text if text == "-1" => {}
+                text => out.args.extend(pair("--max-tokens", text)),
+            },
+            Predict => out.args.push(arg),
+            GpuLayers if !has("--device") => out.args.push(arg),
+            GpuLayers => out.add_gpu_layers(&name, &value("a number of layers")?)?,
+            FlashAttention => {
+                let next = rest.peek().and_then(|next| next.to_str());
+                let follows = next.is_some_and(|next| matches!(next, "on" | "off" | "auto" | "0" | "1"));
+                let given = match joined.clone() {
+                    None if follows => rest.next().and_then(|next| next.into_string().ok()),
+                    joined => joined,
+                };
+                if matches!(given.as_deref(), Some("off" | "0")) {
+                    return Err(refused(
+                        &format!("{name} off"),
+                        "leave it out: attention never stores its scores here",
+                    ));
+                }
+            }
+            CacheType => {
+                let ty = value("a type")?;
+                if let Some((other, first)) = cache.replace((name.clone(), ty.clone()))
+                    && first != ty
+                {
+                    let got = format!("{other} {first} {name} {ty}");
+                    return Err(refused(&got, "--kv-type TYPE: keys and values have one type"));
+                }
+            }
+        }
+    }
+    if let Some((name, ty)) = cache {
+        out.notes.push(format!("{name} {ty}: --kv-type {ty}, for keys and values"));
+        let at = out.args.iter().position(|arg| arg == "--").unwrap_or(out.args.len());
+        drop(out.args.splice(at..at, pair("--kv-type", ty)));
+    }
+    Ok(out)
+}
+
+impl Translated {
+    /// Adds what a number of layers on the GPU means here: none of them the CPU, all of them nothing.
+    fn add_gpu_layers(&mut self, name: &str, layers: &str) -> Outcome<()> {
+        if layers == "0" {
+            self.args.extend(pair("--device", "cpu".to_owned()));
+            return Ok(());
+        }
+        if !is_all(layers) {
+            return Err(refused(&format!("{name} {layers}"), GPU_MEMORY));
+        }
+        self.notes.push(format!("{name} {layers}: as much as fits goes to the GPU; --vram BYTES limits it"));
+        Ok(())
+    }
+}
+
+fn pair(flag: &str, value: String) -> [OsString; 2] {
+    [flag.into(), value.into()]
+}
+
+/// True for a number of layers that no model has, and for the words for all layers.
+fn is_all(layers: &str) -> bool {
+    matches!(layers, "all" | "auto" | "-1") || layers.parse::<i64>().is_ok_and(|count| count >= ALL_LAYERS)
+}
+
+fn refused(flag: &str, instead: &str) -> Failure {
+    let message = format!("{flag} is llama.cpp's and not here");
+    Failure::Usage { message, hint: Some(instead.to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SERVE: [&str; 7] = ["--device", "--kv-type", "--max-tokens", "--alias", "--system", "--metrics-x", "-x"];
+
+    fn translated(args: &str) -> Result<(String, usize), String> {
+        let args = args.split_whitespace().map(OsString::from).collect();
+        match translate(args, &|flag| SERVE.contains(&flag)) {
+            Ok(Translated { args, notes }) => {
+                let args: Vec<_> = args.iter().map(|arg| arg.to_str().unwrap().to_owned()).collect();
+                Ok((args.join(" "), notes.len()))
+            }
+            Err(failure) => Err(format!("{} / {}", failure.message().unwrap(), failure.hint().unwrap_or_default())),
+        }
+    }
+
+    #[test]
+    fn flags_of_llama_cpp_become_ours() {
+        for (theirs, ours, notes) in [
+            ("-ngl 0 m.gguf", "--device cpu m.gguf", 0),
+            ("-ngl 99 m.gguf", "m.gguf", 1),
+            ("--n-gpu-layers=all", "", 1),
+            ("-fa -c 8k", "-c 8k", 0),
+            ("-fa on -c 8k", "-c 8k", 0),
+            ("-fa m.gguf", "m.gguf", 0),
+            ("-ctk q8_0 -ctv q8_0 m.gguf", "m.gguf --kv-type q8_0", 1),
+            ("-ctk f16 -- x", "--kv-type f16 -- x", 1),
+            ("-n -1 -p x", "-p x", 0),
+            ("-n 7", "--max-tokens 7", 0),
+            ("--n-predict 7", "--max-tokens 7", 0),
+            ("--ctx-size 4096", "--context 4096", 0),
+            ("-a name --metrics --jinja", "--alias name", 0),
+            ("-b 2048 -ub 512", "--prompt-chunk 512", 1),
+            ("-p -- -ngl 5", "-p -- -ngl 5", 0),
+            ("--other -x", "--other -x", 0),
+        ] {
+            assert_eq!(translated(theirs), Ok((ours.to_owned(), notes)), "{theirs}");
+        }
+    }
+
+    #[test]
+    fn flags_without_a_meaning_here_are_refused_with_what_to_type() {
+        for (theirs, says) in [
+            ("-ngl 20", "--vram"),
+            ("-ngl", "got nothing"),
+            ("-fa off", "leave it out"),
+            ("-ctk q8_0 -ctv f16", "--kv-type"),
+            ("-np 4", "--queue"),
+            ("-hf a/b:Q4_K_M", "hf download"),
+            ("-md draft.gguf", "--speculation"),
+            ("-cnv", "thermocline chat"),
+        ] {
+            let refusal = translated(theirs).unwrap_err();
+            assert!(refusal.contains(says), "{theirs}: {refusal}");
+        }
+    }
+}
