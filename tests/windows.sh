@@ -41,7 +41,7 @@ program=$PWD/target/$TARGET/debug/thermocline.exe
 if [[ -z $built ]]; then
   echo "==> build"
   cargo test --workspace --locked --target "$TARGET" --no-run --message-format json-render-diagnostics >"$home/messages"
-  cargo build --workspace --locked --target "$TARGET" --bin thermocline
+  cargo build --workspace --locked --target "$TARGET" --bin thermocline --bin thermocline-server
   # Every test program: its kind, its name, the folder of its package, its file.
   python3 - "$home/messages" >"$home/tests.tsv" <<'PYTHON'
 import json, os, sys

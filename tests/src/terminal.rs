@@ -74,7 +74,17 @@ pub fn program() -> &'static Path {
             Some(name) => name,
         };
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.args(["build", "--quiet", "--workspace", "--bin", "thermocline", "--profile", profile]);
+        cargo.args([
+            "build",
+            "--quiet",
+            "--workspace",
+            "--bin",
+            "thermocline",
+            "--bin",
+            "thermocline-server",
+            "--profile",
+            profile,
+        ]);
         cargo.arg("--manifest-path").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml"));
         cargo.arg("--target-dir").arg(folder.parent().unwrap_or(folder));
         // Build scripts that look at what cargo tells this test about its package would run again, and what depends on them be compiled.
@@ -89,6 +99,11 @@ pub fn program() -> &'static Path {
     })
 }
 
+/// The server program, which is built beside the other one.
+pub fn server_program() -> PathBuf {
+    program().with_file_name(format!("thermocline-server{}", env::consts::EXE_SUFFIX))
+}
+
 /// The program with `args`, its streams captured, nothing of the user's own settings in reach.
 pub fn command(args: &[&str]) -> Command {
     command_in(&env::temp_dir().join("thermocline-tests-home"), args)
@@ -96,7 +111,12 @@ pub fn command(args: &[&str]) -> Command {
 
 /// [`command`] with all of the program's files below `folder`: those that can be made anew in its folder `cache`.
 pub fn command_in(folder: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new(program());
+    program_in(program(), folder, args)
+}
+
+/// [`command_in`] for a program at this path.
+pub fn program_in(program: &Path, folder: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(program);
     command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // Windows does not look for its users' folders in the environment.
     command.env("HOME", folder).env("THERMOCLINE_DATA", folder);

@@ -30,7 +30,8 @@ use thermocline_terminal::{
     termination::TerminationWatch,
 };
 
-const EXAMPLES: &str = "\
+/// Examples of the help page of `thermocline serve`.
+pub const EXAMPLES: &str = "\
 Examples:
   thermocline serve
   thermocline serve model.gguf --device gpu --vram 6GiB -c 8k
@@ -51,7 +52,6 @@ const POLL: Duration = Duration::from_millis(50);
 
 /// Serves the model to other programs by OpenAI's HTTP API.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
 pub struct ServeArgs {
     /// The model, as --model takes it, or a folder of models, which requests have loaded by name, one at a time
     #[arg(value_name = "MODEL", conflicts_with = "model")]

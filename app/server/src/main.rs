@@ -5,12 +5,13 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use thermocline_server::command::{ServeArgs, serve};
+use thermocline_server::command::{EXAMPLES, ServeArgs, serve};
 use thermocline_terminal::program;
 
-/// Serves a model to other programs by the protocols of OpenAI, Anthropic and Ollama.
+// Its help page begins with the sentence about `ServeArgs`.
 #[derive(Debug, Parser)]
 #[command(name = "thermocline-server", version, max_term_width = 100)]
+#[command(after_help = EXAMPLES.replace("thermocline serve", "thermocline-server"))]
 struct ServerProgram {
     #[command(flatten)]
     serve: ServeArgs,

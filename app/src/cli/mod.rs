@@ -63,6 +63,7 @@ struct Cli {
 enum Command {
     Run(run::RunArgs),
     Chat(chat::ChatArgs),
+    #[command(after_help = serve::EXAMPLES)]
     Serve(serve::ServeArgs),
     Inspect(inspect::InspectArgs),
     Tokenize(tokenize::TokenizeArgs),

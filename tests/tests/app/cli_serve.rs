@@ -5,7 +5,7 @@
 use std::{
     io::{BufRead, BufReader, Read},
     net::TcpListener,
-    process::Child,
+    process::{Child, Command},
 };
 
 #[cfg(unix)]
@@ -14,7 +14,7 @@ use serde_json::json;
 use thermocline_tests::{
     http::Client,
     served::{TEXT, text},
-    terminal::{command, thermocline, wait},
+    terminal::{command, program_in, run, server_program, thermocline, wait},
 };
 #[cfg(unix)]
 use thermocline_tests::{
@@ -34,7 +34,11 @@ pub(super) struct Serving {
 
 impl Serving {
     pub fn with(args: &[&str]) -> Self {
-        let mut child = command(&[&["serve", "--port", "0"], args].concat()).spawn().unwrap();
+        Self::started(command(&[&["serve", "--port", "0"], args].concat()))
+    }
+
+    fn started(mut command: Command) -> Self {
+        let mut child = command.spawn().unwrap();
         let mut greeting = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut greeting).unwrap();
         let address = greeting.trim_end().strip_suffix("/v1").and_then(|it| it.rsplit_once("http://"));
@@ -94,6 +98,24 @@ fn serve_answers_like_run() {
     let (said, code) = serving.end();
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("answer 30 tokens") && said.contains("[GET /nowhere"), "{said}");
+}
+
+#[test]
+fn server_program_takes_the_options_of_serve_and_answers() {
+    let folder = tempfile::tempdir().unwrap();
+    let of_server = |args: &[&str]| program_in(&server_program(), folder.path(), args);
+    // `-fa` is a flag of llama.cpp.
+    let serving = Serving::started(of_server(&["--port", "0", "--alias", "storyteller", "-fa", "on"]));
+    let models = serving.client.get("/v1/models").json(200);
+    assert_eq!(models["data"][0]["id"], "storyteller", "{models}");
+    drop(serving);
+    let refused = run(of_server(&["--bogus"]), b"");
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    let help = run(of_server(&["--help"]), b"");
+    assert!(
+        help.stdout.contains("thermocline-server model.gguf") && !help.stdout.contains("thermocline serve"),
+        "{help:?}"
+    );
 }
 
 #[test]
