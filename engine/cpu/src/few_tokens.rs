@@ -84,7 +84,8 @@ pub(super) fn matmul(cpu: &Cpu, jobs: &mut [RowsJob<'_>], x: &[f32], tokens: usi
         }
         cpu.pool().for_each(&mut blocks, |_, block| {
             let width = block.out.width();
-            let group = (GROUP_BYTES / block.weight.row_bytes().max(1)).next_multiple_of(GROUP_ROWS);
+            let rows = GROUP_BYTES / block.weight.row_bytes().max(1);
+            let group = rows.max(1).next_multiple_of(GROUP_ROWS);
             for start in (0..width).step_by(group) {
                 let rows = start..width.min(start + group);
                 match cpu.codes_of(block.weight) {
