@@ -93,6 +93,9 @@ def streams_rows(label, records):
     rows, one = [], None
     for streams, speeds in ours.items():
         here = statistics.median(speeds)
+        if not here:
+            # The first answers ended before the last began.
+            continue
         one = one or here
         there = statistics.median(peer[streams]) if streams in peer else None
         cells = [f"{here:.1f}", f"{here / one:.2f}", f"{there:.1f}" if there else "", f"{here / there:.2f}" if there else ""]
