@@ -17,9 +17,9 @@ pub struct RequestMessage {
     pub thoughts: String,
     /// The assistant's calls, in the form that chat templates read.
     pub calls: Vec<Value>,
-    /// The call of which a tool's message is the result.
+    /// ID of the tool call that this message answers.
     pub call_id: Option<String>,
-    /// Name of the speaker or of the tool.
+    /// Name of the message's author, or of the tool.
     pub name: Option<String>,
 }
 

@@ -14,7 +14,7 @@ use super::{
 const MAX_STOPS: usize = 64;
 const STRICT_STOPS: usize = 4;
 
-/// The fields.
+/// Fields of a request that configure sampling.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct SamplingFields {
     temperature: Option<f32>,

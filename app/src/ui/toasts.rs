@@ -86,7 +86,7 @@ impl Toasts {
         self.add(Kind::Error, text.into());
     }
 
-    /// The value of `result`; an error is shown, as a sentence.
+    /// The value of `result`. An error is shown to the user as a sentence.
     pub fn check<T>(&mut self, result: Result<T, impl std::fmt::Display>) -> Option<T> {
         result.map_err(|error| self.error(sentence(error))).ok()
     }

@@ -11,7 +11,7 @@ use crate::{
 };
 use thermocline_host::units::Limit;
 
-/// The fields.
+/// Fields of an Anthropic request that shape the answer.
 #[derive(Debug, PartialEq, Deserialize)]
 pub struct AnswerFields {
     thinking: Option<Thinking>,

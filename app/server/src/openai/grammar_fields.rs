@@ -15,7 +15,7 @@ use crate::{
 /// Most texts of a choice.
 const MAX_CHOICES: usize = 1024;
 
-/// The fields. A strict server has OpenAI's alone.
+/// Fields of an OpenAI request that constrain the answer's grammar. A strict server accepts only OpenAI's own.
 #[derive(Debug, PartialEq, Deserialize)]
 pub struct GrammarFields {
     response_format: Option<FormatObject>,

@@ -52,7 +52,7 @@ pub struct AssistantFields {
     finish_reason: Hint,
 }
 
-/// The fields of a result.
+/// Fields of a message with the result of a tool call.
 #[derive(Debug, PartialEq, Deserialize)]
 pub struct ResultFields {
     tool_call_id: Option<String>,

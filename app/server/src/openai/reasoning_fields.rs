@@ -10,7 +10,7 @@ use crate::{
 };
 use thermocline_host::units::Limit;
 
-/// The fields. A strict server has none of them.
+/// Fields of a request about reasoning that OpenAI's server lacks. A strict server refuses them.
 #[derive(Debug, PartialEq, Deserialize)]
 pub struct ReasoningFields {
     chat_template_kwargs: LenientField<Map<String, Value>>,

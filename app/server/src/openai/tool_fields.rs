@@ -9,7 +9,7 @@ use crate::{
     fields::{each, invalid},
 };
 
-/// The fields.
+/// Fields of an OpenAI request that declare and choose tools.
 #[derive(Debug, PartialEq, Deserialize)]
 pub struct ToolFields {
     tools: Option<Vec<Value>>,

@@ -105,7 +105,7 @@ impl ToolsCard {
         }
     }
 
-    /// The servers that are typed, with the key.
+    /// The servers in the text field, with the key.
     fn typed(&self) -> Result<Vec<ImportedServer>, String> {
         let mut servers = read_servers(&self.text)?;
         if let Some(key) = SecretKey::typed(&self.key)? {

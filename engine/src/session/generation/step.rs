@@ -274,8 +274,8 @@ impl Generation<'_> {
     }
 }
 
-/// The log probabilities of those of the prompt's tokens that `logits`, one row for each token from the one at `from` on, predict; with
-/// the first row comes the prompt's first token.
+/// Log probabilities of the prompt's tokens. `logits` has one row for each token from index `from` on, and each row predicts the next
+/// token. If `from` is 0, the result begins with the first token, which no row predicts.
 fn score_prompt<'l>(
     prompt: &[u32],
     from: usize,
