@@ -111,7 +111,7 @@ def chat(title, question, answer):
                 {"role": "assistant", "parent": 0, "content": answer, "created": 1001}]
     return {"title": title, "created": 1000, "updated": 1001, "messages": messages}
 
-elements = open("app/src/ui/window/tests/elements.md", encoding="utf-8").read()
+elements = open("app/window/src/window/tests/elements.md", encoding="utf-8").read()
 code = "Two steps:\n\n1. Write it:\n\n   ```rust\n   fn main() {\n       println!(\"a -> b\");\n   }\n   ```\n\n2. Run `~/it` and ~/other.\n"
 headings = "\n\n".join(f"# {n}" for n in range(1, 41))
 chats = [chat("Every element", "זוהי פסקה (12)", elements), chat("Code in a list", "How?", code), chat("Forty headings", "Go on.", headings)]

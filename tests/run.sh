@@ -45,17 +45,17 @@ TABLE
 # The files whose change calls for a step of the second tier.
 inputs=(
   [extras]='^engine/text/src/|^tests/tests/vocabularies|^tests/extras'
-  [backends]='^app/src/ui/|^app/src/[a-z_]*\.rs$|^tests/(backends|screen)|^Cargo.lock$'
+  [backends]='^app/window/src/|^app/rich-text/src/[a-z_]*\.rs$|^tests/(backends|screen)|^Cargo.lock$'
   [drivers]='^shaders/|^tests/(gpu_offline|kernel_|pipeline_stats)'
   [direct3d]='^shaders/|^tests/d(irect3d|xc_check)'
-  [packaging]='^packaging/|^app/(server/)?Cargo.toml$|^app/src/cli/|^assets/(icon|fonts)'
+  [packaging]='^packaging/|^app/((server|window)/)?Cargo.toml$|^app/src/cli/|^assets/(icon|fonts)'
   [soak]='^app/(server|host)/|^engine/src/session/|^tests/soak'
-  [slow]='^(engine|shaders|tests/tests|tests/src)/|^app/(host/src/builtin|src/ui/conversation/start)\.rs$'
+  [slow]='^(engine|shaders|tests/tests|tests/src)/|^app/(host/src/builtin|window/src/conversation/start)\.rs$'
   [workflows]='^\.github/|^tests/workflows|^fuzz/fuzz_targets/'
   [fuzz]='^fuzz/|^engine/(formats|text)/|^tests/src/fuzzed/|^tests/fuzz'
-  [foreign]='^tests/foreign|^Cargo.lock$|^(app|engine)(/[a-z]*)?/Cargo.toml$|^app/build.rs$|^engine/(cpu/src/simd|gpu/src/vram)/'
+  [foreign]='^tests/foreign|^Cargo.lock$|^(app|engine)(/[a-z-]*)?/Cargo.toml$|^app/build.rs$|^engine/(cpu/src/simd|gpu/src/vram)/'
   [arm]='^tests/arm|^engine/(cpu|formats)/|^packaging/linux/'
-  [windows]='^tests/(windows|console|seen)|^packaging/windows/|^app/src/ui/opening/|^app/terminal/src/(console|interrupt|termination)'
+  [windows]='^tests/(windows|console|seen)|^packaging/windows/|^app/window/src/opening/|^app/terminal/src/(console|interrupt|termination)'
 )
 
 usage() { echo "tests/run.sh: $*" >&2; sed -n '6,11s/^# \?//p' tests/run.sh >&2; exit 2; }

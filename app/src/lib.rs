@@ -1,22 +1,10 @@
-//! The Thermocline application. [`cli`] is the command line and [`ui`] the window. [`chat`] generates answers in chats, [`store`] holds
-//! the chats on disk, [`attachment`] reads files that go with messages, [`tools`] are functions that models may call, and [`download`]
-//! fetches models. [`settings`] are the user's settings, with the [`speeds`] that models were measured at, and [`server_switch`] is the
-//! window's server. [`machines`] are PCs by their published figures, and [`update`] looks for a newer version if the user asks for it.
+//! The Thermocline application. [`cli`] is the command line, which opens the window if no command is given. [`machines`] are PCs by
+//! their published figures.
 
 // They panic where nobody reads.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 // `Engine: Send` is proved through all types of wgpu.
 #![recursion_limit = "256"]
 
-pub mod attachment;
-pub mod chat;
 pub mod cli;
-pub mod download;
 pub mod machines;
-pub mod server_switch;
-pub mod settings;
-pub mod speeds;
-pub mod store;
-pub mod tools;
-pub mod ui;
-pub mod update;

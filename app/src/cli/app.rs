@@ -8,18 +8,16 @@ use std::{
 
 use clap::{Args, CommandFactory};
 
-use crate::{
-    cli::{
-        Cli,
-        chat::{self, ChatArgs},
-    },
-    ui::{self, opening::NoWindow},
+use crate::cli::{
+    Cli,
+    chat::{self, ChatArgs},
 };
 use thermocline_host::{folders::Folders, library::ModelId};
 use thermocline_terminal::{
     failure::{Failure, Outcome, one_line},
     standard_error::say,
 };
+use thermocline_window::opening::NoWindow;
 
 /// Options of the window.
 #[derive(Debug, Default, Args)]
@@ -85,7 +83,7 @@ pub fn app(args: &AppArgs) -> Outcome {
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let model = args.model.as_deref().map(|path| ModelId::Path(absolute(path)));
     // Desktop libraries report missing parts by panicking.
-    let opened = catch_unwind(AssertUnwindSafe(|| ui::run(&folders, model.as_ref())));
+    let opened = catch_unwind(AssertUnwindSafe(|| thermocline_window::run(&folders, model.as_ref())));
     match opened.unwrap_or_else(|_| Err(NoWindow::Said("a library of the desktop is missing".to_owned()))) {
         Ok(()) => Ok(()),
         Err(why) => in_terminal(args, Some(why)),

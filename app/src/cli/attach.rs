@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use thermocline_engine::session::{Engine, Message as Turn, Role};
 
-use crate::{
+use thermocline_chats::{
     attachment::Document,
     chat::given::{self, Measure, sources_line},
     store::{ChatId, Message, MessageId, MessageState, NewMessage, Speaker, Store, StoreError},
@@ -104,7 +104,7 @@ impl AttachedFiles {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attachment::{DocumentKind, fixtures::haystack};
+    use thermocline_chats::attachment::{DocumentKind, fixtures::haystack};
 
     #[test]
     fn files_go_with_the_next_message_and_long_ones_with_later_ones() {

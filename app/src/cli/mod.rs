@@ -111,8 +111,8 @@ fn dispatch(app: &app::AppArgs, command: Option<Command>) -> Outcome {
 
 /// Panic hook: a panic that the opening of the window contains is noted, every other one is reported.
 fn report_bug(panic: &std::panic::PanicHookInfo<'_>) {
-    if crate::ui::opening::are_contained() {
-        crate::ui::opening::note_place(program::place(panic));
+    if thermocline_window::opening::are_contained() {
+        thermocline_window::opening::note_place(program::place(panic));
     } else {
         program::report_bug(panic);
     }

@@ -6,7 +6,7 @@
 //! recognised only when the caller asks. Going back, every token is a string of bytes ([`vocab`]); a [`Detokeniser`]
 //! joins them without ever splitting a UTF-8 character. A [`ChatTemplate`] turns messages into a [`PromptText`], in
 //! which control tokens are those of the template alone ([`control_texts`]);
-//! [`reasoning`] tells thoughts and answer apart in what comes back, [`tools`] text and calls.
+//! [`reasoning`] tells thoughts and answer apart in what comes back, [`tools`] text and calls. [`fence`] recognises code in Markdown.
 
 // They panic where nobody reads.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
@@ -18,6 +18,7 @@ mod chat;
 mod control_texts;
 mod detokeniser;
 mod export;
+pub mod fence;
 mod gguf;
 mod infill;
 mod json;

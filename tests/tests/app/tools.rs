@@ -12,7 +12,7 @@ use std::{
 };
 
 use serde_json::{Map, Value, json};
-use thermocline::tools::{
+use thermocline_chats::tools::{
     Consent, Limits, ServerConfig, ServerTransport, ToolHub, ToolServerState, ToolSettings, Toolbox,
 };
 use thermocline_host::{

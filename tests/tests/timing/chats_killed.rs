@@ -17,12 +17,10 @@ use rand_chacha::{
     ChaCha8Rng,
     rand_core::{Rng, SeedableRng},
 };
-use thermocline::{
-    store::{Message, MessageState, Speaker, Store},
-    ui::Window,
-};
+use thermocline_chats::store::{Message, MessageState, Speaker, Store};
 use thermocline_host::folders::Folders;
 use thermocline_tests::{own_process, wait};
+use thermocline_window::Window;
 
 use super::alone;
 

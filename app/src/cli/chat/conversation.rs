@@ -9,9 +9,9 @@ use thermocline_engine::session::{
 };
 
 use super::remote::RemoteChat;
-use crate::{
+use crate::cli::attach::AttachedFiles;
+use thermocline_chats::{
     attachment::Document,
-    cli::attach::AttachedFiles,
     store::{
         Speaker,
         import_export::markdown::{self, MarkdownMessage},

@@ -1,0 +1,264 @@
+//! Answers on their way: their text goes into the store, calls of tools are done, and what waits begins.
+
+use std::sync::{Arc, Weak};
+
+use thermocline_engine::session::{ChatOptions, Engine, Request, Session, SessionOptions};
+
+use super::{ChatController, drop_in_background, is_removed};
+use crate::{
+    chat::{
+        StopCause,
+        active_answer::ActiveAnswer,
+        call_reader::CallReader,
+        given::Measure,
+        prompt::{self, ChatPrompt},
+        remembered,
+        tool_round::{self, MOST_ROUNDS},
+    },
+    store::{ChatId, MessageId, MessageState, Store, StoreError},
+};
+use thermocline_host::{
+    answer_stats::AnswerStats,
+    engine_handle::{Answer, ModelFailure, ModelState, error_message},
+    library::ModelId,
+};
+
+/// A generation that has begun, the session if it is here and not on a server, and the reader of calls if the model was told of tools.
+type Started = (Answer, Option<Arc<Session>>, Option<CallReader>);
+
+impl ChatController {
+    /// Moves new text into the store. To be called while there are answers, visible or not.
+    pub fn poll(&mut self, store: &mut Store) -> Vec<StoreError> {
+        let state = self.engine_handle.state();
+        let mut errors = std::mem::take(&mut self.errors);
+        if !self.model.ptr_eq(&Weak::new()) {
+            let same = matches!(&state, ModelState::Ready { engine, .. }
+                if std::ptr::eq(Arc::as_ptr(engine.model()), self.model.as_ptr()));
+            // The answers of a model that has closed by itself end with its error.
+            let ends = matches!(&state, ModelState::Failed { failure: ModelFailure::Closed, .. })
+                && self.answers.values().any(|answer| answer.is_started() && !answer.is_ended());
+            if !same && !ends {
+                errors.append(&mut self.release_model(store, StopCause::ModelClosed));
+            }
+        }
+        let chats: Vec<ChatId> = self.answers.keys().copied().collect();
+        for chat in chats {
+            if let Err(error) = self.advance(store, &state, chat) {
+                errors.push(error);
+            }
+        }
+        let chats: Vec<ChatId> = self.rounds.keys().copied().collect();
+        for chat in chats {
+            if let Err(error) = self.advance_round(store, &state, chat) {
+                errors.push(error);
+            }
+        }
+        errors.extend(self.words.poll(store, &self.engine_handle).err());
+        if !self.is_busy() {
+            match self.titles.poll(store, &self.engine_handle, &state) {
+                Ok(named) => self.revision += u64::from(named),
+                Err(error) => errors.push(error),
+            }
+        }
+        errors
+    }
+
+    /// Has the calls of an answer done, and the next answer begun behind their results.
+    fn advance_round(&mut self, store: &mut Store, state: &ModelState, chat: ChatId) -> Result<(), StoreError> {
+        let (Some(mut round), Some(tools)) = (self.rounds.remove(&chat), &self.tools) else { return Ok(()) };
+        // Half of the context, at about three bytes a token.
+        let limit = match state {
+            ModelState::Ready { engine, .. } => engine.context() * 3 / 2,
+            _ => usize::MAX,
+        };
+        let before = round.last();
+        let advanced = round.advance(store, chat, tools, limit);
+        if round.last() != before {
+            self.revision += 1;
+        }
+        match advanced {
+            Ok(Some(last)) => self.start_answer(store, chat, Some(last)),
+            Ok(None) => {
+                self.rounds.insert(chat, round);
+                Ok(())
+            }
+            // What cannot be saved is given up, and the error shown: the answer with its calls is there.
+            Err(error) => {
+                self.revision += 1;
+                Err(error)
+            }
+        }
+    }
+
+    fn advance(&mut self, store: &mut Store, state: &ModelState, chat: ChatId) -> Result<(), StoreError> {
+        let Some(mut active_answer) = self.answers.remove(&chat) else { return Ok(()) };
+        // Of consecutive failures only the first is reported.
+        let reported = active_answer.has_unsaved_text();
+        let once = |saved: Result<(), StoreError>| if reported { Ok(()) } else { saved };
+        if active_answer.is_ended() {
+            if active_answer.is_due() {
+                return once(self.finish(store, chat, active_answer));
+            }
+            self.answers.insert(chat, active_answer);
+            return Ok(());
+        }
+        let failed = |sentence: String| (MessageState::Failed, Some(AnswerStats::failed(sentence)));
+        let end = if active_answer.is_started() {
+            active_answer.take_update()
+        } else if active_answer.stopped {
+            Some((MessageState::Stopped, None))
+        } else {
+            match state {
+                ModelState::Opening(_) => None,
+                ModelState::Empty => Some(failed("No model is open.".to_owned())),
+                ModelState::Failed { model, failure, reason } => Some(failed(format!("{model} {failure}: {reason}"))),
+                // Without its tools an answer would be another one. Connecting has a time limit.
+                ModelState::Ready { .. } | ModelState::Remote { .. } if self.waits_for_tools(store, chat) => None,
+                ModelState::Ready { .. } | ModelState::Remote { .. } => {
+                    match self.generate(store, state, chat, active_answer.id()) {
+                        Ok((answer, session, reader)) => {
+                            active_answer.start(answer, session, reader, state.model());
+                            None
+                        }
+                        Err(sentence) => Some(failed(sentence)),
+                    }
+                }
+            }
+        };
+        let Some((state, figures)) = end else {
+            let saved = active_answer.save(store);
+            if matches!(&saved, Err(error) if is_removed(error)) {
+                self.revision += 1;
+                return saved;
+            }
+            if active_answer.is_map_due() {
+                keep_map(store, chat, &active_answer);
+            }
+            self.answers.insert(chat, active_answer);
+            return once(saved);
+        };
+        keep_map(store, chat, &active_answer);
+        if let Some(session) = active_answer.end(state, figures) {
+            self.words.answered(session.engine(), session.id(), &self.engine_handle);
+            drop_in_background(self.idle.replace((chat, session)));
+        }
+        let finished = self.finish(store, chat, active_answer);
+        if finished.is_ok() && !self.is_answering(chat) {
+            match self.titles.answered(store, &self.engine_handle.state(), chat) {
+                Err(error) if !is_removed(&error) => return Err(error),
+                _ => {}
+            }
+        }
+        once(finished)
+    }
+
+    /// True if no title is wanted and none is being written.
+    #[cfg(any(test, feature = "test-hooks"))]
+    pub fn has_no_titles_to_write(&self) -> bool {
+        self.titles.is_idle()
+    }
+
+    /// Starts the generation of message `id`, on a session or on a server.
+    fn generate(
+        &mut self,
+        store: &mut Store,
+        state: &ModelState,
+        chat: ChatId,
+        id: MessageId,
+    ) -> Result<Started, String> {
+        let key = match state {
+            ModelState::Ready { model, .. } => model.key(),
+            _ => String::new(),
+        };
+        let tools = self.definitions(store, chat, id).map_err(|error| error.to_string())?;
+        let measure = match state {
+            ModelState::Ready { engine, .. } => Measure::engine(engine, &key, &tools),
+            _ => Measure::server(),
+        };
+        let mut prompt = ChatPrompt::read(store, chat, id, &measure)?;
+        prompt.tools.clone_from(&tools);
+        let told = !prompt.tools.is_empty();
+        let notify = {
+            let engine_handle = self.engine_handle.clone();
+            move || engine_handle.notify()
+        };
+        match state {
+            ModelState::Ready { engine, model } => {
+                self.model = Arc::downgrade(engine.model());
+                let session = self.session(chat)?;
+                let format = engine.chat_template().tools();
+                let reader = told.then(|| CallReader::new(id, Some(format), &prompt.tools));
+                let request = prompt.request(session.context(), model);
+                Ok((Answer::start(notify, Arc::clone(&session), request), Some(session), reader))
+            }
+            ModelState::Remote { model, client } => {
+                let reader = told.then(|| CallReader::new(id, None, &[]));
+                Ok((Answer::start_remote(notify, client.clone(), prompt.remote_request(&model.name)), None, reader))
+            }
+            _ => Err("No model is open.".to_owned()),
+        }
+    }
+
+    /// The request that message `id` answered, with the seed that its answer had. The error is a sentence.
+    pub fn repeated_request(
+        &self,
+        store: &Store,
+        engine: &Engine,
+        model: &ModelId,
+        chat: ChatId,
+        id: MessageId,
+    ) -> Result<Request, String> {
+        let mut prompt = ChatPrompt::repeated(store, chat, id).map_err(|error| error.to_string())?;
+        prompt.tools = self.definitions(store, chat, id).map_err(|error| error.to_string())?;
+        Ok(prompt.request(engine.context(), model))
+    }
+
+    /// The tools and variables that the template of message `id` is given beside the messages.
+    ///
+    /// # Errors
+    /// The store's error.
+    pub fn chat_options(&self, store: &Store, chat: ChatId, id: MessageId) -> Result<ChatOptions, StoreError> {
+        Ok(ChatOptions { tools: self.definitions(store, chat, id)?, ..ChatOptions::default() })
+    }
+
+    /// `true` while an answer that may call tools would begin without those of a server that is being connected.
+    fn waits_for_tools(&self, store: &Store, chat: ChatId) -> bool {
+        let connecting = self.tools.as_ref().is_some_and(|tools| tools.hub().is_connecting());
+        connecting && store.chat(chat).is_ok_and(|chat| chat.tools)
+    }
+
+    /// Definitions of the tools that the model of answer `id` is told of: none if the chat has none, or once it has called enough.
+    fn definitions(&self, store: &Store, chat: ChatId, id: MessageId) -> Result<Vec<serde_json::Value>, StoreError> {
+        let Some(tools) = self.tools.as_ref().filter(|_| store.chat(chat).is_ok_and(|chat| chat.tools)) else {
+            return Ok(Vec::new());
+        };
+        let all = store.messages(chat)?;
+        if tool_round::rounds(&prompt::above(&all, id)) >= MOST_ROUNDS {
+            return Ok(Vec::new());
+        }
+        Ok(tools.offered().iter().map(|offered| offered.tool.definition(&offered.name)).collect())
+    }
+
+    /// The chat's session, or a new one in place of the idle one: each allocates memory for its context.
+    fn session(&mut self, chat: ChatId) -> Result<Arc<Session>, String> {
+        match self.idle.take() {
+            Some((last, session)) if last == chat => Ok(session),
+            other => {
+                drop_in_background(other);
+                let session = self.engine_handle.session(SessionOptions::default());
+                session.map(Arc::new).map_err(|error| error_message(&error))
+            }
+        }
+    }
+}
+
+/// Keeps the neurons of the last tokens of a chat that is being answered. If this fails, the map begins dark next time.
+pub(super) fn keep_map(store: &mut Store, chat: ChatId, answer: &ActiveAnswer) {
+    let (Some(session), Some(model)) = (answer.session(), answer.model()) else { return };
+    let map = remembered::write(session.engine().neurons(), session.id());
+    if !map.is_empty()
+        && let Err(error) = store.set_neuron_map(chat, model, &map)
+    {
+        tracing::warn!(%error, "the map of the chat is not kept");
+    }
+}

@@ -1,0 +1,292 @@
+//! Explanations of words: which neurons make one word of an answer, and how the answer goes on with them switched off. Computed by a
+//! thread of its own in turns that the engine lends, from the model that is open; nothing here waits for it.
+
+use std::{
+    ops::ControlFlow,
+    ptr,
+    sync::{Arc, Weak},
+    thread,
+};
+
+use parking_lot::Mutex;
+use thermocline_engine::{
+    Error, Result,
+    eval::{Attribution, NeuronEffect, SwitchingOff},
+    model::{Model, NeuronIndex},
+    session::{ChatOptions, ContextPolicy, Engine, Event, Prompt, Request, Sampling},
+    tokenizer::EncodeOptions,
+};
+
+use super::{
+    neuron_words::NeuronWords,
+    side_answer::{SideModel, write_side},
+    word_parts::WordTokens,
+};
+use thermocline_host::engine_handle::{EngineHandle, error_message};
+
+/// Neurons listed.
+pub const LISTED: usize = 8;
+/// Neurons switched off together.
+pub const SWITCHED_OFF: usize = 5;
+/// Tokens of either continuation.
+const CONTINUED: usize = 32;
+/// Neurons searched for those that add most.
+const SEARCHED: usize = 1000;
+
+/// A neuron and the words it raises and lowers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ExplainedNeuron {
+    /// Its part of the logit.
+    pub effect: NeuronEffect,
+    /// Words that it raises and lowers with the activation it has.
+    pub words: NeuronWords,
+}
+
+/// The parts of one word's logit.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Explained {
+    /// The word.
+    pub word: String,
+    /// Number of its tokens.
+    pub tokens: usize,
+    /// All parts.
+    pub attribution: Attribution,
+    /// The neurons with the largest effects.
+    pub neurons: Vec<ExplainedNeuron>,
+}
+
+/// The answer's greedy continuations with and without the neurons that add most.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SwitchedOff {
+    /// The neurons.
+    pub neurons: Vec<NeuronIndex>,
+    /// Falls of the word's logit as they are switched off one after the other, for this word alone.
+    pub logit: SwitchingOff,
+    /// Text from the word on without the neurons, from the chat's first token on.
+    pub without: String,
+}
+
+/// A word of an answer, and what the answer was made from.
+#[derive(Debug, Clone)]
+pub struct AnsweredWord {
+    /// The chat before the word.
+    pub prompt: Prompt,
+    /// Tools and variables that the chat's template was given.
+    pub chat: ChatOptions,
+    /// The word, with the white space before it.
+    pub text: String,
+}
+
+/// State of an explanation.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub enum ExplanationProgress {
+    /// The model reads the text before the word.
+    #[default]
+    Reading,
+    /// The parts are known.
+    Explained(Arc<Explained>),
+    /// It failed; a sentence.
+    Failed(String),
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    progress: ExplanationProgress,
+    switched_off: Option<Arc<SwitchedOff>>,
+}
+
+/// An explanation being computed, or its result. Dropping it stops the computation.
+#[derive(Debug)]
+pub struct Explanation {
+    /// The model whose neurons these are.
+    model: Weak<Model>,
+    /// The computation ends once it alone holds this.
+    shared: Arc<Mutex<Shared>>,
+}
+
+impl Explanation {
+    /// Begins to explain a word of the model of `engine`.
+    pub fn start(handle: &EngineHandle, engine: Engine, word: AnsweredWord) -> Self {
+        let model = Arc::downgrade(engine.model());
+        let explanation = Explanation { model, shared: Arc::default() };
+        let (shared, handle) = (Arc::clone(&explanation.shared), handle.clone());
+        let work = move || {
+            let is_dropped = || Arc::strong_count(&shared) == 1;
+            let mut proceed = || if is_dropped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+            let mut publish = |change: &dyn Fn(&mut Shared)| {
+                change(&mut shared.lock());
+                handle.notify();
+            };
+            if let Err(error) = explain(&engine, word, &mut proceed, &mut publish) {
+                // An engine that stops in between breaks off the computation.
+                let sentence = error_message(&engine.stopped().unwrap_or(error));
+                publish(&|shared| shared.progress = ExplanationProgress::Failed(sentence.clone()));
+            }
+        };
+        if let Err(error) = thread::Builder::new().name("explain-word".to_owned()).spawn(work) {
+            explanation.shared.lock().progress =
+                ExplanationProgress::Failed(format!("No thread to compute it: {error}"));
+        }
+        explanation
+    }
+
+    /// True if its neurons are those of `engine`.
+    pub fn is_of(&self, engine: &Engine) -> bool {
+        ptr::eq(self.model.as_ptr(), Arc::as_ptr(engine.model()))
+    }
+
+    /// State now.
+    pub fn progress(&self) -> ExplanationProgress {
+        self.shared.lock().progress.clone()
+    }
+
+    /// The continuations, once they are computed.
+    pub fn switched_off(&self) -> Option<Arc<SwitchedOff>> {
+        self.shared.lock().switched_off.clone()
+    }
+}
+
+/// Changes what the window sees.
+type Publish<'a> = dyn FnMut(&dyn Fn(&mut Shared)) + 'a;
+
+/// Computes in turns that the engine lends, on its workers, with its instruction set and precision: between two layers the turn is
+/// passed on, so that answers go on.
+fn explain(
+    engine: &Engine,
+    word: AnsweredWord,
+    proceed: &mut dyn FnMut() -> ControlFlow<()>,
+    publish: &mut Publish<'_>,
+) -> Result<()> {
+    let tokenizer = engine.tokenizer();
+    let context = engine.prompt_tokens(word.prompt, &word.chat)?;
+    let tokens = tokenizer.encode(&word.text, EncodeOptions::PLAIN)?;
+    let cpu = engine.cpu()?;
+    let parts = WordTokens::new(engine, &cpu, &context, &tokens)?;
+    let mut turn = engine.borrow_turn()?;
+    let mut between_layers = || match turn.pass_on() {
+        Ok(()) => proceed(),
+        Err(_) => ControlFlow::Break(()),
+    };
+    let of = parts.attribution(SEARCHED, &mut between_layers)?;
+    let mut neurons = Vec::new();
+    for effect in of.neurons.iter().take(LISTED) {
+        let words = NeuronWords::of(engine, &cpu, effect.place)?;
+        let words = if effect.activation < 0.0 { words.reversed() } else { words };
+        neurons.push(ExplainedNeuron { effect: *effect, words });
+        if between_layers().is_break() {
+            return Err(Error::Cancelled);
+        }
+    }
+    // Nothing read from a file that was lost meanwhile is shown.
+    engine.stopped().map_or(Ok(()), Err)?;
+    let adding = of.neurons.iter().filter(|neuron| neuron.logit > 0.0).take(SWITCHED_OFF);
+    let places: Vec<NeuronIndex> = adding.map(|neuron| neuron.place).collect();
+    let text = word.text.trim().to_owned();
+    let explained = Arc::new(Explained { word: text, tokens: parts.len(), attribution: of, neurons });
+    publish(&|shared| shared.progress = ExplanationProgress::Explained(Arc::clone(&explained)));
+    let logit = parts.switching_off(&places, &mut between_layers)?;
+    // The continuation is an answer of its own.
+    drop(turn);
+    let without = continued(engine, &context, &places, proceed)?;
+    let switched_off = Arc::new(SwitchedOff { neurons: places, logit, without });
+    publish(&|shared| shared.switched_off = Some(Arc::clone(&switched_off)));
+    Ok(())
+}
+
+/// The greedy continuation of `context` without `neurons`.
+fn continued(
+    engine: &Engine,
+    context: &[u32],
+    neurons: &[NeuronIndex],
+    proceed: &mut dyn FnMut() -> ControlFlow<()>,
+) -> Result<String> {
+    let request = Request {
+        sampling: Sampling::greedy(),
+        max_tokens: Some(CONTINUED),
+        on_full: ContextPolicy::Shift { keep: 1 },
+        ..Request::new(Prompt::Tokens(context.to_vec()))
+    };
+    let mut written = String::new();
+    write_side(engine, &SideModel::Without(neurons.to_vec()), request, &mut |event| {
+        if let Some(Event::Token { text, .. }) = event {
+            written.push_str(text);
+        }
+        proceed()
+    })?;
+    Ok(written)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use serde_json::json;
+    use thermocline_engine::{
+        cpu::{Cpu, CpuOptions, InputPrecision, Isa},
+        eval::attribution,
+        session::{EngineOptions, Message, Role, SessionOptions},
+    };
+
+    use super::*;
+    use thermocline_host::testing::until;
+
+    /// A small model whose template names its tools and says a variable.
+    fn model(folder: &Path) -> Engine {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models/llama-relu");
+        for file in ["config.json", "model.safetensors", "tokenizer.json"] {
+            fs::copy(source.join(file), folder.join(file)).unwrap();
+        }
+        let template = "{{ mood }}{% for tool in tools or [] %}{{ tool.function.name }}{% endfor %}\
+            {% for message in messages %}{{ message.content }}{% endfor %}";
+        fs::write(folder.join("tokenizer_config.json"), json!({ "chat_template": template }).to_string()).unwrap();
+        let cpu = CpuOptions { threads: Some(1), isa: Some(Isa::Scalar), activations: InputPrecision::Int8 };
+        Engine::open(folder, EngineOptions { cpu, context: Some(128), ..EngineOptions::default() }).unwrap()
+    }
+
+    fn word(chat: &ChatOptions) -> AnsweredWord {
+        let prompt = Prompt::Chat(vec![Message::new(Role::User, "a cat")]);
+        AnsweredWord { prompt, chat: chat.clone(), text: "b".to_owned() }
+    }
+
+    /// A word is explained after the prompt that its answer had, on the engine's CPU, while an answer goes on.
+    #[test]
+    fn explanation_has_the_answers_tools_variables_and_cpu() {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = model(folder.path());
+        let running = engine.session(SessionOptions::default()).unwrap();
+        let endless = Request {
+            ignore_eos: true,
+            on_full: ContextPolicy::Shift { keep: 1 },
+            ..Request::new(Prompt::Text("a".to_owned()))
+        };
+        let events = running.generate(endless);
+        let tool = json!({ "type": "function", "function": { "name": "look", "parameters": {} } });
+        let plain = ChatOptions::default();
+        let chat = ChatOptions {
+            tools: vec![tool],
+            variables: json!({ "mood": "glad" }).as_object().cloned().unwrap(),
+            call_format: None,
+        };
+        let explained = |chat: &ChatOptions| {
+            let explanation = Explanation::start(&EngineHandle::new(|| ()), engine.clone(), word(chat));
+            until("an explanation", || match explanation.progress() {
+                ExplanationProgress::Reading => None,
+                ExplanationProgress::Explained(explained) => Some(explained.attribution.clone()),
+                ExplanationProgress::Failed(why) => panic!("{why}"),
+            })
+        };
+        let (with_tools, without) = (explained(&chat), explained(&plain));
+        assert_ne!(with_tools.logit, without.logit);
+        let cpu = Cpu::new(&CpuOptions { threads: Some(1), isa: Some(Isa::Scalar), ..CpuOptions::default() }).unwrap();
+        let token = with_tools.token;
+        for (got, chat) in [(with_tools, &chat), (without, &plain)] {
+            let context = engine.prompt_tokens(word(chat).prompt, chat).unwrap();
+            let text = engine.tokenizer().decode(&context, false);
+            assert_eq!(text.contains("gladlook"), !chat.tools.is_empty(), "{text}");
+            let go = &mut || ControlFlow::Continue(());
+            assert_eq!(got, attribution(engine.model(), &cpu, &context, token, SEARCHED, go).unwrap());
+        }
+        let went_on = events.try_iter().filter(|event| matches!(event, Event::Token { .. })).count();
+        assert!(went_on > 0, "the answer waited");
+    }
+}

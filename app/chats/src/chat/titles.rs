@@ -1,0 +1,233 @@
+//! Titles of chats by the model: after the first answer of a chat, when nothing else is to be computed, the open model is asked for
+//! a few words, in a short session of its own that gives way to answers. Nothing of it is on the map of neurons. A title that the
+//! user has given stays.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use thermocline_engine::{
+    session::{
+        ChatOptions, Engine, Message as Turn, Priority, Prompt, Request, Role, Sampling, Session, SessionOptions,
+        SpeculationMode, StopReason,
+    },
+    tokenizer::reasoning::AnswerPart,
+};
+
+use super::{
+    controller::{drop_in_background, is_removed},
+    prompt::said,
+};
+use crate::store::{ChatId, Message, MessageState, Speaker, Store, StoreError, title};
+use thermocline_host::{
+    engine_handle::{Answer, AnswerEnd, EngineHandle, ModelState},
+    library::ModelId,
+};
+
+/// Tokens of a title.
+const TOKENS: usize = 12;
+
+/// Tokens of the session that writes one.
+const CONTEXT: usize = 1024;
+
+/// Characters of the question, and of the answer, that the model reads.
+const EXCERPT: usize = 400;
+
+/// Marks around a title that are not part of it.
+const MARKS: &[char] = &['"', '\'', '`', '*', '#', '_', '“', '”', '„', '‘', '’', '«', '»', '.', ':', ',', ';', ' '];
+
+/// Titles that are wanted, and the one that is being written.
+#[derive(Debug, Default)]
+pub(super) struct Titles {
+    wanted: VecDeque<ChatId>,
+    writing: Option<Writing>,
+}
+
+#[derive(Debug)]
+struct Writing {
+    chat: ChatId,
+    answer: Answer,
+    session: Arc<Session>,
+    text: String,
+}
+
+impl Titles {
+    /// True if no title is wanted and none is being written.
+    #[cfg(any(test, feature = "test-hooks"))]
+    pub fn is_idle(&self) -> bool {
+        self.wanted.is_empty() && self.writing.is_none()
+    }
+
+    /// Wants a title of a chat whose answer has ended, if that was its first and no better title is there than the question.
+    pub fn answered(&mut self, store: &Store, state: &ModelState, chat: ChatId) -> Result<(), StoreError> {
+        if !matches!(state, ModelState::Ready { model, .. } if *model != ModelId::Builtin) {
+            return Ok(());
+        }
+        let Some(Exchange { question, .. }) = Exchange::first(store, chat)? else { return Ok(()) };
+        let untitled = !store.is_titled(chat)? && store.chat(chat)?.title == title(&question);
+        if untitled && !self.wanted.contains(&chat) {
+            self.wanted.push_back(chat);
+        }
+        Ok(())
+    }
+
+    /// Gives way to an answer: the title being written is wanted again.
+    pub fn give_way(&mut self) {
+        if let Some(writing) = self.writing.take() {
+            self.wanted.push_front(writing.chat);
+            writing.leave();
+        }
+    }
+
+    /// Forgets all, so that the model can be closed.
+    pub fn clear(&mut self) {
+        self.wanted.clear();
+        self.writing.take().into_iter().for_each(Writing::leave);
+    }
+
+    /// Begins a title, or takes the words of one. To be called while nothing is answered. True if a chat has another title now.
+    pub fn poll(
+        &mut self,
+        store: &mut Store,
+        engine_handle: &EngineHandle,
+        state: &ModelState,
+    ) -> Result<bool, StoreError> {
+        if let Some(writing) = &mut self.writing {
+            let Some(words) = writing.take() else { return Ok(false) };
+            let Some(writing) = self.writing.take() else { return Ok(false) };
+            let chat = writing.chat;
+            writing.leave();
+            if words.is_empty() {
+                return Ok(false);
+            }
+            return match store.suggest_title(chat, &title(&words)) {
+                Err(error) if is_removed(&error) => Ok(false),
+                suggested => suggested.map(|()| true),
+            };
+        }
+        let ModelState::Ready { model, engine } = state else { return Ok(false) };
+        let Some(chat) = self.wanted.pop_front().filter(|_| *model != ModelId::Builtin) else { return Ok(false) };
+        let exchange = match Exchange::first(store, chat) {
+            Ok(Some(exchange)) => exchange,
+            Err(error) if !is_removed(&error) => return Err(error),
+            Ok(None) | Err(_) => return Ok(false),
+        };
+        self.writing = Writing::begin(engine_handle, engine, chat, &exchange);
+        Ok(false)
+    }
+}
+
+/// The first question of a chat and its answer.
+struct Exchange {
+    question: String,
+    answer: String,
+}
+
+impl Exchange {
+    /// `None` unless the chat's branch is this question and this answer, which ended well.
+    fn first(store: &Store, chat: ChatId) -> Result<Option<Self>, StoreError> {
+        let branch = store.branch(chat)?;
+        let [question, answer] = &branch[..] else { return Ok(None) };
+        let ended = |message: &Message| matches!(message.state, MessageState::Complete | MessageState::Truncated);
+        if question.speaker != Speaker::User || answer.speaker != Speaker::Assistant || !ended(answer) {
+            return Ok(None);
+        }
+        let answer = said(&answer.content).to_owned();
+        Ok((!answer.is_empty()).then(|| Exchange { question: question.content.clone(), answer }))
+    }
+
+    /// The request for a title.
+    fn request(&self) -> Request {
+        let excerpt = |text: &str| text.trim().chars().take(EXCERPT).collect::<String>();
+        let text = format!(
+            "Question: {}\n\nAnswer: {}\n\nGive this conversation a title of at most six words, in its language. \
+             Write the title and nothing else.",
+            excerpt(&self.question),
+            excerpt(&self.answer)
+        );
+        let variables = [("enable_thinking".to_owned(), false.into())].into_iter().collect();
+        Request {
+            sampling: Sampling::greedy(),
+            max_tokens: Some(TOKENS),
+            chat: ChatOptions { variables, ..ChatOptions::default() },
+            thought_budget: Some(0),
+            speculation: SpeculationMode::Off,
+            recorded: false,
+            ..Request::new(Prompt::Chat(vec![Turn::new(Role::User, text)]))
+        }
+    }
+}
+
+impl Writing {
+    /// `None` if there is no room for a session: the chat keeps its title.
+    fn begin(engine_handle: &EngineHandle, engine: &Engine, chat: ChatId, exchange: &Exchange) -> Option<Self> {
+        let context = Some(CONTEXT.min(engine.context()));
+        let options = SessionOptions { context, priority: Priority::Background, ..SessionOptions::default() };
+        let session = match engine_handle.session(options) {
+            Ok(session) => Arc::new(session),
+            Err(error) => {
+                tracing::warn!(%error, "no title is written");
+                return None;
+            }
+        };
+        let notify = {
+            let engine_handle = engine_handle.clone();
+            move || engine_handle.notify()
+        };
+        let answer = Answer::start(notify, Arc::clone(&session), exchange.request());
+        Some(Writing { chat, answer, session, text: String::new() })
+    }
+
+    /// Takes new words; returns the title at the end, empty if there is none.
+    fn take(&mut self) -> Option<String> {
+        let update = self.answer.take_update();
+        for (part, piece) in update.text.pieces() {
+            if part == AnswerPart::Answer {
+                self.text.push_str(piece);
+            }
+        }
+        Some(match update.end? {
+            AnswerEnd::Done(reason, _) => cleaned(&self.text, reason == StopReason::MaxTokens),
+            AnswerEnd::Failed(error) => {
+                tracing::warn!(%error, "no title is written");
+                String::new()
+            }
+            AnswerEnd::Refused(_) => String::new(),
+        })
+    }
+
+    /// Ends it; the session may be the last one that holds the engine.
+    fn leave(self) {
+        let Writing { chat, answer, session, .. } = self;
+        drop(answer);
+        drop_in_background(Some((chat, session)));
+    }
+}
+
+/// The title in a model's words: their first line without marks around it. The last word of one that was not ended may be half a
+/// word.
+fn cleaned(text: &str, is_unended: bool) -> String {
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let Some(line) = lines.next() else { return String::new() };
+    let line = line.strip_prefix("Title:").unwrap_or(line).trim_matches(MARKS);
+    let whole = match line.rfind(' ').filter(|_| is_unended && lines.next().is_none()) {
+        Some(space) => line[..space].trim_matches(MARKS),
+        None => line,
+    };
+    if whole.chars().any(char::is_alphanumeric) { whole.to_owned() } else { String::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn title_is_the_first_line_without_marks_and_half_words() {
+        assert_eq!(cleaned("\n**A Frog in the Rain**\n\nMore", false), "A Frog in the Rain");
+        assert_eq!(cleaned("Title: \"Penguins in winter.\"", false), "Penguins in winter");
+        assert_eq!(cleaned("One day a frog jum", true), "One day a frog");
+        assert_eq!(cleaned("A frog\nOne day", true), "A frog", "the line was ended");
+        assert_eq!(cleaned("青蛙的故事", true), "青蛙的故事");
+        for nothing in ["", " \n ", "\"\"", "***", "…"] {
+            assert_eq!(cleaned(nothing, false), "", "{nothing}");
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Code: its language, a button that copies it, and the text in colours.
+
+use std::{ops::Range, sync::Arc};
+
+use egui::{Align, Frame, Label, Layout, Margin, RichText, Stroke, TextFormat, TextStyle, Ui, text::LayoutJob};
+use egui_material_icons::icons::ICON_CONTENT_COPY;
+
+use super::{code_colours::CodeColours, sideways::sideways};
+use crate::{
+    text::to_the_right,
+    theme::{Palette, RADIUS},
+    widgets::icon_button,
+};
+
+/// Bytes of a part of long text that is laid out as one.
+pub(super) const PART: usize = 2048;
+
+/// Shows code; `closed`: no more comes, and it has `colours`.
+pub fn show(ui: &mut Ui, language: &str, text: &str, closed: bool, colours: &mut CodeColours) {
+    let palette = Palette::of(ui);
+    let frame = Frame::new()
+        .fill(palette.panel)
+        .stroke(Stroke::new(1.0, palette.line))
+        .corner_radius(RADIUS)
+        .inner_margin(Margin::same(12));
+    frame.show(ui, |ui| {
+        ui.set_width(ui.available_width());
+        ui.spacing_mut().item_spacing.y = 8.0;
+        ui.horizontal(|ui| {
+            ui.label(RichText::new(language).size(12.0).color(palette.muted));
+            ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
+                if icon_button(ui, ICON_CONTENT_COPY, "Copy code").clicked() {
+                    ui.copy_text(text.to_owned());
+                }
+            });
+        });
+        sideways(ui, "code", |ui| {
+            let text = text.trim_end();
+            let coloured = if closed {
+                colours.of(ui, language, text)
+            } else {
+                CodeColours::prepare();
+                &[]
+            };
+            let mut coloured = coloured.iter();
+            parts(ui, text, |ui, part| {
+                let job = coloured.next().map_or_else(|| plain(ui, part), Arc::clone);
+                ui.add(Label::new(job).extend());
+            });
+        });
+    });
+}
+
+/// Code without colours.
+fn plain(ui: &Ui, text: &str) -> Arc<LayoutJob> {
+    let format = TextFormat { font_id: TextStyle::Monospace.resolve(ui.style()), ..TextFormat::default() };
+    let format = TextFormat { color: ui.visuals().text_color(), ..format };
+    Arc::new(to_the_right(LayoutJob { break_on_newline: true, ..LayoutJob::single_section(text.to_owned(), format) }))
+}
+
+/// Shows a long text in parts, which end at line ends: while it grows only the last one is laid out again.
+pub fn parts(ui: &mut Ui, text: &str, mut show: impl FnMut(&mut Ui, &str)) {
+    ui.vertical(|ui| {
+        ui.spacing_mut().item_spacing.y = 0.0;
+        part_ranges(text).into_iter().for_each(|range| show(ui, &text[range]));
+    });
+}
+
+/// Bytes of the parts of a text. The line end or space between two of them is in neither.
+pub(super) fn part_ranges(text: &str) -> Vec<Range<usize>> {
+    let (mut ranges, mut start) = (Vec::new(), 0);
+    while text.len() - start > PART {
+        let most = text.floor_char_boundary(start + PART);
+        let rest = &text[start..most];
+        let Some(end) = rest.rfind('\n').or_else(|| rest.rfind(' ')) else { break };
+        ranges.push(start..start + end);
+        start += end + 1;
+    }
+    ranges.push(start..text.len());
+    ranges
+}

@@ -1,0 +1,125 @@
+//! Words that are selected and copied, as they are written. A formula is drawn over empty room, and lines that run to the left are laid
+//! out in the order in which they are seen: the clipboard is to have neither. While something is copied, each character of such a
+//! paragraph is a private one that tells where it is from, and these are replaced on their way to the clipboard.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use egui::{
+    Context, Event, FullOutput, Galley, OutputCommand, Plugin, PointerButton, Pos2, Response, Stroke, Ui,
+    text_selection::LabelSelectionState,
+};
+
+use super::{
+    layout::Ready,
+    paragraph::{PLACE, Paragraph},
+};
+use crate::theme::Palette;
+
+/// The first private character: Unicode's last plane, which no font of text has.
+const FIRST: u32 = 0x0010_0000;
+
+/// Number of private characters.
+const COUNT: usize = 0xfffe;
+
+/// A character of a paragraph, as it is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Written {
+    paragraph: usize,
+    /// Byte of the paragraph's text; `None`: only the layout has it.
+    origin: Option<usize>,
+    text: String,
+}
+
+/// The characters that stand for others in this frame.
+#[derive(Debug, Default)]
+pub struct Copying {
+    written: Vec<Written>,
+    paragraphs: usize,
+}
+
+impl Plugin for Copying {
+    fn debug_name(&self) -> &'static str {
+        "copied text"
+    }
+
+    fn output_hook(&mut self, _: &Context, output: &mut FullOutput) {
+        for command in &mut output.platform_output.commands {
+            if let OutputCommand::CopyText(text) | OutputCommand::TextSelectionSettled(text) = command {
+                *text = self.decode(text);
+            }
+        }
+        *self = Copying::default();
+    }
+}
+
+impl Copying {
+    /// As many private characters as the layout has characters; `None` if there are not as many.
+    fn encode(&mut self, paragraph: &Paragraph, ready: &Ready) -> Option<String> {
+        let first = self.written.len();
+        if first + ready.text.origins.len() > COUNT {
+            return None;
+        }
+        self.paragraphs += 1;
+        let mut formulas = paragraph.text.match_indices(PLACE).zip(&paragraph.formulas);
+        let formulas: BTreeMap<usize, String> =
+            formulas.by_ref().map(|((at, _), formula)| (at, formula.written())).collect();
+        for origin in &ready.text.origins {
+            let text = origin.map(|at| match formulas.get(&at) {
+                Some(source) => source.clone(),
+                None => paragraph.text[at..].chars().take(1).collect(),
+            });
+            let written = Written { paragraph: self.paragraphs, origin: *origin, text: text.unwrap_or_default() };
+            self.written.push(written);
+        }
+        (first..self.written.len()).map(|at| char::from_u32(FIRST + u32::try_from(at).ok()?)).collect()
+    }
+
+    /// `text` with private characters replaced: those of a paragraph are put into its order.
+    fn decode(&self, text: &str) -> String {
+        let mut decoded = String::with_capacity(text.len());
+        let mut run: Vec<&Written> = Vec::new();
+        for c in text.chars() {
+            let index = u32::from(c).checked_sub(FIRST).and_then(|at| usize::try_from(at).ok());
+            let written = index.and_then(|at| self.written.get(at));
+            let goes_on = written.zip(run.last()).is_none_or(|(one, last)| one.paragraph == last.paragraph);
+            if written.is_none() || !goes_on {
+                decoded.push_str(&ordered(&mut run));
+            }
+            match written {
+                Some(written) => run.push(written),
+                None => decoded.push(c),
+            }
+        }
+        decoded + &ordered(&mut run)
+    }
+}
+
+fn ordered(run: &mut Vec<&Written>) -> String {
+    run.retain(|written| written.origin.is_some());
+    run.sort_by_key(|written| written.origin);
+    run.dedup_by_key(|written| written.origin);
+    run.drain(..).map(|written| written.text.as_str()).collect()
+}
+
+/// Draws a paragraph that can be selected.
+pub fn label(ui: &Ui, response: &Response, at: Pos2, galley: &Arc<Galley>, paragraph: &Paragraph, ready: &Ready) {
+    let mut shown = Arc::clone(galley);
+    if !ready.text.origins.is_empty() && is_copying(ui) {
+        let text = ui.plugin_or_default::<Copying>().lock().encode(paragraph, ready);
+        if let Some(text) = text {
+            let galley = Arc::make_mut(&mut shown);
+            Arc::make_mut(&mut galley.job).text = text;
+        }
+    }
+    LabelSelectionState::label_text_selection(ui, response, at, shown, Palette::of(ui).text, Stroke::NONE);
+}
+
+/// True if selected words may be asked for in this frame: by a key, or because a selection ends, which some systems can paste.
+fn is_copying(ui: &Ui) -> bool {
+    ui.input(|input| {
+        let copied = input.events.iter().any(|event| matches!(event, Event::Copy));
+        let word = input.pointer.button_double_clicked(PointerButton::Primary)
+            || input.pointer.button_triple_clicked(PointerButton::Primary);
+        copied || (input.pointer.any_released() && !word)
+    })
+}

@@ -1,0 +1,78 @@
+//! Marks of bold, slanted and struck words beside scripts that have no spaces between words.
+//! CommonMark asks for a space between a word and a mark that stands inside of punctuation:
+//! `**「重点」**内容` would keep its asterisks. Here such marks open and close as between letters, as the
+//! specification *markdown-cjk-friendly* describes.
+
+use std::borrow::Cow;
+
+use super::stand_in::BETWEEN;
+use crate::text::{is_cjk, joins_words};
+
+/// `text` with a character that is no punctuation between such marks and what is beside them.
+pub fn parted(text: &str) -> Cow<'_, str> {
+    if !text.contains(['*', '~']) || !text.chars().any(joins_words) {
+        return Cow::Borrowed(text);
+    }
+    let (mut out, mut rest, mut before) = (String::with_capacity(text.len() + 32), text, None);
+    while let Some(c) = rest.chars().next() {
+        let length = match c {
+            '*' | '~' => rest.len() - rest.trim_start_matches(c).len(),
+            // An escaped mark is none.
+            '\\' => 1 + rest[1..].chars().next().map_or(0, char::len_utf8),
+            c => c.len_utf8(),
+        };
+        let (run, after) = rest.split_at(length);
+        if c == '*' || run == "~~" {
+            let run = Run { before, after: after.chars().next() };
+            out.extend(run.is_parted_before().then_some(BETWEEN));
+            out.push_str(&rest[..length]);
+            out.extend(run.is_parted_after().then_some(BETWEEN));
+        } else {
+            out.push_str(run);
+        }
+        (before, rest) = (run.chars().next_back(), after);
+    }
+    Cow::Owned(out)
+}
+
+/// The characters beside marks.
+struct Run {
+    before: Option<char>,
+    after: Option<char>,
+}
+
+impl Run {
+    fn is_parted_before(&self) -> bool {
+        self.before.is_some_and(|c| is_text(c) && (is_cjk(c) || self.after.is_some_and(joins_words)))
+    }
+
+    fn is_parted_after(&self) -> bool {
+        self.after.is_some_and(|c| is_text(c) && (is_cjk(c) || self.before.is_some_and(joins_words)))
+    }
+}
+
+/// False for what ends a word anyway: spaces, and the border of a cell.
+fn is_text(c: char) -> bool {
+    !c.is_whitespace() && c != '|'
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `·` stands for what parts.
+    #[test]
+    fn marks_beside_words_without_spaces_are_parted() {
+        for (text, want) in [
+            ("含**「重点」**内容", "含·**·「重点」·**·内容"),
+            ("是**“名词”**的", "是·**·“名词”·**·的"),
+            ("و**\"مهم\"**و", "و**·\"مهم\"·**و"),
+            ("中~~（a）~~文", "中·~~·（a）·~~·文"),
+        ] {
+            assert_eq!(parted(text).replace(BETWEEN, "·"), want);
+        }
+        for text in ["a**\"b\"**c", "* 一\n* 二", "a ~一~ b", "| **a** | 一 |", "一 \\* 二", "5 * 3 一"] {
+            assert_eq!(parted(text), text);
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! Lines of texts with letters that run to the left (Unicode's bidirectional algorithm, UAX #9). The painter shapes each word
+//! rightly but puts words from left to right, so that such a text is divided into lines here, and each line into pieces in the
+//! order in which they are seen.
+
+use std::ops::Range;
+
+use unicode_bidi::{BidiClass, BidiInfo, Direction, bidi_class};
+use unicode_segmentation::UnicodeSegmentation;
+
+/// Pairs of characters that mirror each other (Unicode's `BidiMirroring.txt`).
+const MIRRORED: &str = "()<>[]{}«»༺༻༼༽᚛᚜‹›⁅⁆⁽⁾₍₎∈∋∉∌∊∍∕⧵∟⯾∠⦣∡⦛∢⦠∤⫮∼∽≃⋍≅≌≒≓≔≕≤≥≦≧≨≩≪≫≮≯≰≱≲≳≴≵≶≷≸≹≺≻≼≽≾≿⊀⊁⊂⊃⊄⊅⊆⊇⊈⊉⊊⊋⊏⊐⊑⊒⊘⦸⊢⊣⊦⫞⊨⫤⊩⫣⊫⫥⊰⊱⊲⊳⊴⊵\
+    ⊶⊷⊸⟜⋉⋊⋋⋌⋐⋑⋖⋗⋘⋙⋚⋛⋜⋝⋞⋟⋠⋡⋢⋣⋤⋥⋦⋧⋨⋩⋪⋫⋬⋭⋰⋱⋲⋺⋳⋻⋴⋼⋶⋽⋷⋾⌈⌉⌊⌋〈〉❨❩❪❫❬❭❮❯❰❱❲❳❴❵⟃⟄⟅⟆⟈⟉⟋⟍⟕⟖⟝⟞⟢⟣⟤⟥⟦⟧⟨⟩⟪⟫⟬⟭⟮⟯⦃⦄⦅⦆⦇⦈⦉⦊⦋⦌⦍⦐⦎⦏⦑⦒⦓⦔⦕⦖\
+    ⦗⦘⦤⦥⦨⦩⦪⦫⦬⦭⦮⦯⧀⧁⧄⧅⧏⧐⧑⧒⧔⧕⧘⧙⧚⧛⧨⧩⧸⧹⧼⧽⨫⨬⨭⨮⨴⨵⨼⨽⩤⩥⩹⩺⩻⩼⩽⩾⩿⪀⪁⪂⪃⪄⪅⪆⪇⪈⪉⪊⪋⪌⪍⪎⪏⪐⪑⪒⪓⪔⪕⪖⪗⪘⪙⪚⪛⪜⪝⪞⪟⪠⪡⪢⪦⪧⪨⪩⪪⪫⪬⪭⪯⪰⪱⪲⪳⪴⪵⪶⪷⪸⪹⪺⪻⪼⪽⪾⪿⫀⫁⫂\
+    ⫃⫄⫅⫆⫇⫈⫉⫊⫋⫌⫍⫎⫏⫐⫑⫒⫓⫔⫕⫖⫬⫭⫷⫸⫹⫺⸂⸃⸄⸅⸉⸊⸌⸍⸜⸝⸠⸡⸢⸣⸤⸥⸦⸧⸨⸩⹕⹖⹗⹘⹙⹚⹛⹜〈〉《》「」『』【】〔〕〖〗〘〙〚〛﹙﹚﹛﹜﹝﹞﹤﹥（）＜＞［］｛｝｟｠｢｣";
+
+/// A piece of a line: characters that follow each other both as written and as seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Piece {
+    /// Bytes of the text.
+    pub range: Range<usize>,
+    /// True if brackets are shown the other way round.
+    pub mirrored: bool,
+    /// True for a word whose first letter is at its right.
+    pub to_the_left: bool,
+}
+
+impl Piece {
+    /// A piece that runs to the right.
+    pub fn to_the_right(range: Range<usize>) -> Self {
+        Piece { range, mirrored: false, to_the_left: false }
+    }
+
+    /// True if what is written first in it is at its right: a word, or a sign between words that run to the left.
+    pub fn begins_right(&self) -> bool {
+        self.mirrored || self.to_the_left
+    }
+}
+
+/// A line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BidiLine {
+    /// Pieces from left to right.
+    pub pieces: Vec<Piece>,
+    /// Bytes of the text, without the line end.
+    pub range: Range<usize>,
+    /// True if it begins at the right. An empty line begins where the one before it does: there one goes on writing.
+    pub to_the_left: bool,
+    /// Byte of the line end it begins after; `None` for a line that goes on.
+    pub after: Option<usize>,
+}
+
+/// True for characters that can change the order of a text: letters that run to the left, Arabic digits, and controls.
+fn orders(c: char) -> bool {
+    use BidiClass::{AL, AN, R, RLE, RLI, RLO};
+    matches!(bidi_class(c), R | AL | AN | RLE | RLI | RLO)
+}
+
+/// True if a text begins at the right: its first letter runs to the left.
+pub fn begins_right(text: &str) -> bool {
+    !text.is_ascii() && unicode_bidi::get_base_direction(text) == Direction::Rtl
+}
+
+/// True for letters that run to the left.
+pub fn runs_left(c: char) -> bool {
+    matches!(bidi_class(c), BidiClass::R | BidiClass::AL)
+}
+
+/// True for characters of a word that runs to the left: letters, marks, joiners.
+pub fn joins_left(c: char) -> bool {
+    runs_left(c) || matches!(bidi_class(c), BidiClass::NSM | BidiClass::BN)
+}
+
+/// A bracket the other way round, or the character itself.
+pub fn mirrored(c: char) -> char {
+    let Some(at) = MIRRORED.chars().position(|other| other == c) else { return c };
+    MIRRORED.chars().nth(at ^ 1).unwrap_or(c)
+}
+
+/// The lines of `text` that are no wider than `width`; `measure` gives the width of a range. `None` for a text that runs to the
+/// right only, which the painter divides itself.
+pub fn lines(text: &str, mut measure: impl FnMut(Range<usize>) -> f32, width: f32) -> Option<Vec<BidiLine>> {
+    if text.is_ascii() || !text.chars().any(orders) {
+        return None;
+    }
+    let info = BidiInfo::new(text, None);
+    if !info.has_rtl() {
+        return None;
+    }
+    let mut lines = Vec::new();
+    for paragraph in &info.paragraphs {
+        let whole = paragraph.range.clone();
+        let end = whole.start + text[whole.clone()].trim_end_matches(['\n', '\r']).len();
+        let before = text[..whole.start].char_indices().next_back().map(|(at, _)| at);
+        for (nth, line) in wrap(text, whole.start..end, &mut measure, width).into_iter().enumerate() {
+            let pieces = if line.is_empty() {
+                Vec::new()
+            } else {
+                let (levels, runs) = info.visual_runs(paragraph, line.clone());
+                let pieces = |run: Range<usize>| match levels[run.start].is_rtl() {
+                    true => pieces_to_the_left(text, run),
+                    false => vec![Piece::to_the_right(run)],
+                };
+                runs.into_iter().flat_map(pieces).collect()
+            };
+            let to_the_left = if line.is_empty() { goes_on(&lines) } else { paragraph.level.is_rtl() };
+            lines.push(BidiLine { pieces, range: line, to_the_left, after: before.filter(|_| nth == 0) });
+        }
+    }
+    if text.ends_with('\n') {
+        let (end, to_the_left) = (text.len(), goes_on(&lines));
+        lines.push(BidiLine { pieces: Vec::new(), range: end..end, to_the_left, after: Some(end - 1) });
+    }
+    Some(lines)
+}
+
+/// The direction of a line without letters after `lines`.
+fn goes_on(lines: &[BidiLine]) -> bool {
+    lines.last().is_some_and(|line| line.to_the_left)
+}
+
+/// Lines of a paragraph, which end between words, or within one that is wider than a line.
+fn wrap(
+    text: &str,
+    range: Range<usize>,
+    measure: &mut impl FnMut(Range<usize>) -> f32,
+    width: f32,
+) -> Vec<Range<usize>> {
+    let (mut lines, mut start, mut used) = (Vec::new(), range.start, 0.0);
+    let mut at = range.start;
+    for word in text[range.clone()].split_inclusive(' ') {
+        let (mut from, to) = (at, at + word.len());
+        at = to;
+        let letters = from + word.trim_end().len();
+        let mut wide = measure(from..letters);
+        if used + wide > width && from > start {
+            lines.push(start..from);
+            (start, used) = (from, 0.0);
+        }
+        while wide > width {
+            let count = text[from..letters].chars().count();
+            let fitting = (count as f32 * width / wide).floor().max(1.0) as usize;
+            let Some((offset, _)) = text[from..letters].char_indices().nth(fitting) else { break };
+            lines.push(from..from + offset);
+            from += offset;
+            start = from;
+            wide = measure(from..letters);
+        }
+        used += measure(from..to);
+    }
+    lines.push(start..range.end);
+    lines
+}
+
+/// The pieces of a run that runs to the left, from left to right. Words keep their letters' order: the painter begins them at the
+/// right.
+fn pieces_to_the_left(text: &str, run: Range<usize>) -> Vec<Piece> {
+    let mut pieces: Vec<Piece> = Vec::new();
+    // Emoji that are joined stay so.
+    for (at, cluster) in text[run.clone()].grapheme_indices(true) {
+        let (from, to) = (run.start + at, run.start + at + cluster.len());
+        let joins = cluster.chars().next().is_some_and(joins_left);
+        match pieces.last_mut() {
+            Some(piece) if piece.to_the_left && joins => piece.range.end = to,
+            _ => pieces.push(Piece { range: from..to, mirrored: !joins, to_the_left: joins }),
+        }
+    }
+    pieces.reverse();
+    pieces
+}
+
+/// The words of a range as they are written, to measure them: letters that are joined stay together, whichever way they run.
+pub fn words(text: &str, range: Range<usize>) -> Vec<Piece> {
+    let mut words: Vec<Piece> = Vec::new();
+    for (at, c) in text[range.clone()].char_indices() {
+        let (from, to) = (range.start + at, range.start + at + c.len_utf8());
+        let to_the_left = runs_left(c) || (joins_left(c) && words.last().is_some_and(|word| word.to_the_left));
+        match words.last_mut() {
+            Some(word) if word.to_the_left == to_the_left => word.range.end = to,
+            _ => words.push(Piece { range: from..to, mirrored: false, to_the_left }),
+        }
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The lines as they are seen, when each letter is as wide as any other.
+    fn seen(text: &str, width: f32) -> Option<Vec<(String, bool)>> {
+        let measure = |range: Range<usize>| text[range].chars().count() as f32;
+        let piece = |piece: &Piece| {
+            let words = text[piece.range.clone()].chars().map(|c| if piece.mirrored { mirrored(c) } else { c });
+            if piece.to_the_left { words.rev().collect() } else { words.collect::<String>() }
+        };
+        let lines = lines(text, measure, width)?;
+        Some(lines.iter().map(|line| (line.pieces.iter().map(piece).collect(), line.to_the_left)).collect())
+    }
+
+    #[test]
+    fn lines_are_divided_and_ordered_as_they_are_read() {
+        assert_eq!(seen("plain text, naïve", 9.0), None);
+        let line = |text: &str, left| (text.to_owned(), left);
+        // The first word is at the right.
+        assert_eq!(seen("אבג דהו.", 99.0).unwrap(), [line(".והד גבא", true)]);
+        assert_eq!(seen("אבג 123 דהו", 99.0).unwrap(), [line("והד 123 גבא", true)]);
+        assert_eq!(seen("he said אבג דהו, twice", 99.0).unwrap(), [line("he said והד גבא, twice", false)]);
+        assert_eq!(seen("אבג דהו זחט", 8.0).unwrap(), [line(" והד גבא", true), line("טחז", true)]);
+        assert_eq!(seen("אב\n\nab", 9.0).unwrap(), [line("בא", true), line("", true), line("ab", false)]);
+        assert_eq!(seen("אב\n", 9.0).unwrap(), [line("בא", true), line("", true)], "a line end begins a line");
+        assert_eq!(seen("אב 👩‍🚀 גד", 99.0).unwrap(), [line("דג 👩‍🚀 בא", true)], "joined emoji are one sign");
+        assert_eq!(seen("אב (גד) הו", 99.0).unwrap(), [line("וה (דג) בא", true)], "brackets are mirrored");
+        assert_eq!(seen("אב「גד」", 99.0).unwrap(), [line("「דג」בא", true)], "all brackets are");
+    }
+
+    #[test]
+    fn numbers_are_read_to_the_right() {
+        let line = |text: &str, left| (text.to_owned(), left);
+        assert_eq!(seen("אב ٢٥ גד", 99.0).unwrap(), [line("דג ٢٥ בא", true)]);
+        assert_eq!(seen("אב ۱۴۰۴ גד", 99.0).unwrap(), [line("דג ۱۴۰۴ בא", true)]);
+        assert_eq!(seen("ab אב ٢٥", 99.0).unwrap(), [line("ab ٢٥ בא", false)]);
+        assert_eq!(seen("٢٥ and ۱۴", 99.0), None, "the painter's order");
+        assert_eq!(seen("٢٥ - ٣٠", 99.0).unwrap(), [line("٣٠ - ٢٥", false)], "a range of Arabic numbers");
+    }
+
+    /// Numbers of the characters of a line from left to right.
+    fn order(text: &str) -> (Vec<usize>, bool) {
+        let number = |at: usize| text[..at].chars().count();
+        let Some(lines) = lines(text, |_| 0.0, f32::INFINITY) else {
+            return ((0..text.chars().count()).collect(), false);
+        };
+        let of_piece = |piece: &Piece| {
+            let numbers = number(piece.range.start)..number(piece.range.end);
+            if piece.begins_right() { numbers.rev().collect() } else { numbers.collect::<Vec<_>>() }
+        };
+        (lines[0].pieces.iter().flat_map(of_piece).collect(), lines[0].to_the_left)
+    }
+
+    /// Unicode's own cases. Characters that the algorithm removes have no place.
+    #[test]
+    fn the_order_is_that_of_unicodes_conformance_tests() {
+        let cases = include_str!("../../tests/bidi/character-test.txt");
+        let (mut count, mut wrong) = (0, Vec::new());
+        for case in cases.lines().filter(|line| !line.starts_with('#')) {
+            let [codes, level, levels, expected] = case.split(';').collect::<Vec<_>>()[..] else { panic!("{case}") };
+            let letter = |code: &str| u32::from_str_radix(code, 16).ok().and_then(char::from_u32).unwrap();
+            let text: String = codes.split(' ').map(letter).collect();
+            let removed: Vec<bool> = levels.split(' ').map(|level| level == "x").collect();
+            let expected: Vec<usize> = expected.split_whitespace().map(|at| at.parse().unwrap()).collect();
+            let (mut found, to_the_left) = order(&text);
+            found.retain(|at| !removed[*at]);
+            count += 1;
+            if found != expected || (level == "1") != to_the_left && !expected.is_empty() {
+                wrong.push(format!("{case}: {found:?}"));
+            }
+        }
+        assert!(count > 700 && wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
+    }
+
+    #[test]
+    fn words_wider_than_a_line_are_divided_within() {
+        let found = seen("אבגדהוזחט ab", 4.0).unwrap();
+        assert_eq!(found.iter().map(|(line, _)| line.chars().count()).collect::<Vec<_>>(), [4, 4, 4]);
+        assert!(seen("א", 0.5).is_some_and(|lines| lines.len() == 1));
+    }
+
+    #[test]
+    fn lines_know_the_line_ends_they_begin_after() {
+        let text = "אב גד\nהו";
+        let found = lines(text, |range| text[range].chars().count() as f32, 3.0).unwrap();
+        assert_eq!(found.iter().map(|line| line.after).collect::<Vec<_>>(), [None, None, Some(9)]);
+        assert_eq!(found.iter().map(|line| line.range.clone()).collect::<Vec<_>>(), [0..5, 5..9, 10..14]);
+        // A separator of paragraphs is a character of three bytes.
+        let found = lines("אב\u{2029}גד", |_| 0.0, 3.0).unwrap();
+        assert_eq!((found[1].after, found[1].range.clone()), (Some(4), 7..11));
+    }
+}

@@ -1,0 +1,352 @@
+//! Files of chats. The system's dialogs wait for the user, so that they do it beside the window; it is they who ask before a
+//! file is overwritten.
+
+use std::{
+    fmt, fs,
+    path::{Path, PathBuf},
+};
+
+use egui::{Context, Ui};
+use thermocline_engine::files;
+
+use crate::{
+    command::Command,
+    file_dialog::{self, DialogAnswer},
+    path_field::{PathField, Typed},
+    shell::Shell,
+};
+use thermocline_chats::{
+    attachment,
+    store::{
+        ChatId, Store, StoreError, StoreFile,
+        import_export::{self, FileFormat, ImportedChats, Unreadable},
+    },
+};
+use thermocline_host::engine_handle::error_message;
+use thermocline_rich_text::background::Background;
+
+/// The outcome of a file dialog or of dropped files.
+#[derive(Debug)]
+enum Done {
+    /// The files that were read, with their chats, or why they have none.
+    Read(Vec<(PathBuf, Result<FileChats, String>)>),
+    /// A file was written.
+    Written(PathBuf),
+    /// It did not work, for this reason.
+    Failed(String),
+    /// The user has thought better of it.
+    Nothing,
+    /// There is no dialog on this desktop.
+    NoDialog(Wanted),
+}
+
+/// The chats of a file.
+#[derive(Debug)]
+enum FileChats {
+    /// They were added to the file of chats.
+    Imported(ImportedChats),
+    /// The text that has them, to be added to chats in memory.
+    Text(String),
+}
+
+/// Purpose of a path.
+#[derive(Debug)]
+enum Wanted {
+    /// A file of chats to be read.
+    Import,
+    /// A file of this name, to be written with this text.
+    Save(String, String),
+}
+
+/// The dialog that is open, and files that wait for its end.
+#[derive(Debug, Default)]
+pub struct ChatFiles {
+    work: Background<Done>,
+    dropped: Vec<PathBuf>,
+    typed: Option<PathField<Wanted>>,
+}
+
+impl ChatFiles {
+    /// Takes what came of the dialog, and reads what was dropped. True if chats may have been added.
+    pub fn tick(&mut self, ctx: &Context, shell: &mut Shell) -> bool {
+        let done = self.work.take();
+        let added = matches!(done, Some(Done::Read(_)));
+        match done {
+            None | Some(Done::Nothing) => {}
+            Some(Done::Failed(why)) => shell.show_error(why),
+            Some(Done::Written(path)) => {
+                shell.toasts.success(format!("Written to {}", path.display()));
+            }
+            Some(Done::Read(files)) => add(files, shell),
+            Some(Done::NoDialog(Wanted::Import)) => {
+                self.typed = Some(PathField::new("Import chats", "", Wanted::Import));
+            }
+            Some(Done::NoDialog(Wanted::Save(name, text))) => {
+                let home = directories::UserDirs::new().map(|dirs| dirs.home_dir().join(&name));
+                let path = home.unwrap_or_else(|| PathBuf::from(&name)).display().to_string();
+                self.typed = Some(PathField::new("Save the chat", path, Wanted::Save(name, text)));
+            }
+        }
+        if !self.dropped.is_empty() && !self.work.is_busy() {
+            let paths = std::mem::take(&mut self.dropped);
+            let file = shell.store.file();
+            self.begin(ctx, shell, move || import(paths, file));
+        }
+        added
+    }
+
+    /// Shows the field for a path, where there is no dialog.
+    pub fn show(&mut self, ui: &Ui, shell: &mut Shell) {
+        let Some(typed) = self.typed.as_mut().and_then(|field| field.show(ui)) else { return };
+        let Some(field) = self.typed.take() else { return };
+        match (typed, field.then) {
+            (Typed::Nothing, _) => {}
+            (Typed::Path(path), Wanted::Import) => self.drop(ui, path),
+            (Typed::Path(path), Wanted::Save(name, text)) if path.exists() => {
+                shell.show_error(format!("{}: there is such a file already; choose another name", path.display()));
+                self.typed =
+                    Some(PathField::new("Save the chat", path.display().to_string(), Wanted::Save(name, text)));
+            }
+            (Typed::Path(path), Wanted::Save(_, text)) => self.begin(ui, shell, move || write(path, &text)),
+        }
+    }
+
+    /// Writes the branch of a chat that is shown as Markdown.
+    pub fn export_markdown(&mut self, ctx: &Context, id: ChatId, title: &str, shell: &mut Shell) {
+        let text = shell.store.reading(move |store| markdown(store, id, true));
+        self.save(ctx, shell, title, FileFormat::Markdown, text);
+    }
+
+    /// Writes chats with all their branches as JSON.
+    pub fn export_json(&mut self, ctx: &Context, ids: Vec<ChatId>, title: &str, shell: &mut Shell) {
+        let text = shell.store.reading(move |store| store.export(&ids));
+        self.save(ctx, shell, title, FileFormat::Json, text);
+    }
+
+    fn save(
+        &mut self,
+        ctx: &Context,
+        shell: &mut Shell,
+        title: &str,
+        form: FileFormat,
+        text: impl FnOnce() -> Result<String, StoreError> + Send + 'static,
+    ) {
+        let extensions = form.extensions();
+        let name = file_name(title, extensions[0]);
+        self.begin(ctx, shell, move || {
+            let text = match text() {
+                Ok(text) => text,
+                Err(error) => return Done::Failed(error.to_string()),
+            };
+            let dialog = |it: rfd::FileDialog| it.set_file_name(&name).add_filter(kind(form), extensions).save_file();
+            match file_dialog::ask(dialog) {
+                DialogAnswer::Chosen(path) => write(path, &text),
+                DialogAnswer::Closed => Done::Nothing,
+                DialogAnswer::NoDialog => Done::NoDialog(Wanted::Save(name, text)),
+            }
+        });
+    }
+
+    /// Reads files of chats that the user chooses.
+    pub fn import(&mut self, ctx: &Context, shell: &mut Shell) {
+        let file = shell.store.file();
+        self.begin(ctx, shell, move || {
+            let both = [FileFormat::Markdown, FileFormat::Json];
+            let all = both.map(FileFormat::extensions).concat();
+            let dialog = |it: rfd::FileDialog| {
+                let filters = both.into_iter().map(|form| (kind(form), form.extensions()));
+                let all = it.add_filter("Chats", &all);
+                filters.fold(all, |dialog, (name, extensions)| dialog.add_filter(name, extensions)).pick_files()
+            };
+            match file_dialog::ask(dialog) {
+                DialogAnswer::Chosen(paths) => import(paths, file),
+                DialogAnswer::Closed => Done::Nothing,
+                DialogAnswer::NoDialog => Done::NoDialog(Wanted::Import),
+            }
+        });
+    }
+
+    /// Reads a file of chats that was dropped.
+    pub fn drop(&mut self, ctx: &Context, path: PathBuf) {
+        self.dropped.push(path);
+        ctx.request_repaint();
+    }
+
+    fn begin(&mut self, ctx: &Context, shell: &mut Shell, work: impl FnOnce() -> Done + Send + 'static) {
+        if !self.work.is_busy() {
+            shell.toasts.check(self.work.start(ctx, work));
+        }
+    }
+}
+
+fn write(path: PathBuf, text: &str) -> Done {
+    match files::write(&path, files::Form::Stream, text.as_bytes()) {
+        Ok(()) => Done::Written(path),
+        Err(error) => Done::Failed(error_message(&error)),
+    }
+}
+
+/// Adds the chats of the files at `paths` to the file of chats, if there is one.
+fn import(paths: Vec<PathBuf>, file: Option<StoreFile>) -> Done {
+    let mut store = match file.map(StoreFile::open_to_write).transpose() {
+        Ok(store) => store,
+        Err(error) => return Done::Failed(error.to_string()),
+    };
+    let add_file = |path: PathBuf| {
+        let chats = read(&path).and_then(|text| match &mut store {
+            Some(store) => add_text(store, &path, &text).map(FileChats::Imported),
+            None => Ok(FileChats::Text(text)),
+        });
+        (path, chats)
+    };
+    Done::Read(paths.into_iter().map(add_file).collect())
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    let bytes = fs::read(path).map_err(|error| error.to_string())?;
+    Ok(attachment::decode(&bytes).map_err(|error| error.to_string())?.into_owned())
+}
+
+/// Adds the chats of the file at `path`, whose content is `text`.
+fn add_text(store: &mut Store, path: &Path, text: &str) -> Result<ImportedChats, String> {
+    let form = FileFormat::from_path(path).unwrap_or(FileFormat::Markdown);
+    store.import(form, text).map_err(|error| error.to_string())
+}
+
+/// Shows which chats of files were added, and opens the first, an old one only if none is new.
+fn add(files: Vec<(PathBuf, Result<FileChats, String>)>, shell: &mut Shell) {
+    let (mut first_added, mut first_known, mut outcome) = (None, None, Outcome::default());
+    for (path, chats) in files {
+        let chats = chats.and_then(|chats| match chats {
+            FileChats::Imported(chats) => Ok(chats),
+            FileChats::Text(text) => add_text(&mut shell.store, &path, &text),
+        });
+        let chats = chats.map_err(|error| format!("importing {}: {error}", path.display()));
+        let chats = shell.toasts.check(chats).unwrap_or_default();
+        first_added = first_added.or(chats.added.first().copied());
+        first_known = first_known.or(chats.known.first().copied());
+        outcome.add(&chats);
+    }
+    let Some(first) = first_added.or(first_known) else { return };
+    shell.queue_command(Command::OpenChat(first));
+    if outcome.is_whole() {
+        shell.toasts.success(outcome.to_string());
+    } else {
+        shell.toasts.warning(outcome.to_string());
+    }
+}
+
+/// How many chats of imported files were added, were there before, and could not be read.
+#[derive(Debug, Default, Clone, Copy)]
+struct Outcome {
+    added: usize,
+    known: usize,
+    unreadable: Unreadable,
+}
+
+impl Outcome {
+    fn add(&mut self, chats: &ImportedChats) {
+        self.added += chats.added.len();
+        self.known += chats.known.len();
+        self.unreadable.chats += chats.unreadable.chats;
+        self.unreadable.messages += chats.unreadable.messages;
+    }
+
+    /// True if all could be read.
+    fn is_whole(&self) -> bool {
+        self.unreadable == Unreadable::default()
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = |count: usize, noun: &str| match count {
+            1 => format!("one {noun}"),
+            _ => format!("{count} {noun}s"),
+        };
+        match (self.added, self.known) {
+            (0, 1) => formatter.write_str("This chat is here already")?,
+            (0, known) if known > 0 => write!(formatter, "These {known} chats are here already")?,
+            (1, _) => formatter.write_str("One chat was imported")?,
+            (added, _) => write!(formatter, "{added} chats were imported")?,
+        }
+        match self.known {
+            known if known == 0 || self.added == 0 => {}
+            1 => formatter.write_str("; one is here already")?,
+            known => write!(formatter, "; {known} are here already")?,
+        }
+        if !self.is_whole() {
+            let Unreadable { chats, messages } = self.unreadable;
+            let parts = [(chats, "chat"), (messages, "message")].into_iter().filter(|(count, _)| *count > 0);
+            let parts: Vec<String> = parts.map(|(count, noun)| number(count, noun)).collect();
+            write!(formatter, "; {} could not be read", parts.join(" and "))?;
+        }
+        Ok(())
+    }
+}
+
+/// Name of a file format in dialogs.
+const fn kind(form: FileFormat) -> &'static str {
+    match form {
+        FileFormat::Json => "JSON",
+        FileFormat::Markdown => "Markdown",
+    }
+}
+
+/// The branch of a chat that is shown, as Markdown.
+pub fn markdown(store: &Store, id: ChatId, comments: bool) -> Result<String, StoreError> {
+    let (chat, branch, files) = (store.chat(id)?, store.branch(id)?, store.documents(id)?);
+    Ok(import_export::markdown(&chat, &branch, &files, comments))
+}
+
+/// A file name for a title, of letters that every system allows.
+fn file_name(title: &str, extension: &str) -> String {
+    let allowed = |c: char| if c.is_control() || r#"<>:"/\|?*"#.contains(c) { '-' } else { c };
+    let name: String = title.chars().map(allowed).take(60).collect();
+    let name = name.trim_matches(|c: char| c == '.' || c.is_whitespace());
+    format!("{}.{extension}", if name.is_empty() { "chat" } else { name })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_names_are_valid_on_every_system() {
+        assert_eq!(file_name("a/b: \"c\"?\n", "md"), "a-b- -c---.md");
+        assert_eq!(file_name(" ..", "json"), "chat.json");
+    }
+
+    #[test]
+    fn outcome_of_an_import_says_what_was_there_and_what_could_not_be_read() {
+        let said = |added, known, chats, messages| {
+            Outcome { added, known, unreadable: Unreadable { chats, messages } }.to_string()
+        };
+        for (said, want) in [
+            (said(1, 0, 0, 0), "One chat was imported"),
+            (said(3, 0, 0, 0), "3 chats were imported"),
+            (said(0, 1, 0, 0), "This chat is here already"),
+            (said(0, 2, 0, 0), "These 2 chats are here already"),
+            (said(1, 1, 0, 0), "One chat was imported; one is here already"),
+            (said(3, 2, 0, 0), "3 chats were imported; 2 are here already"),
+            (said(3, 0, 1, 0), "3 chats were imported; one chat could not be read"),
+            (said(1, 0, 0, 5), "One chat was imported; 5 messages could not be read"),
+            (said(0, 1, 2, 1), "This chat is here already; 2 chats and one message could not be read"),
+        ] {
+            assert_eq!(said, want);
+        }
+    }
+
+    #[test]
+    fn files_to_import_may_have_marks_and_other_letters() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.json");
+        let wide: Vec<u8> = "\u{feff}{}".encode_utf16().flat_map(u16::to_le_bytes).collect();
+        for (bytes, want) in [(&wide[..], Ok("{}".to_owned())), (b"\xef\xbb\xbf{}", Ok("{}".to_owned()))] {
+            fs::write(&path, bytes).unwrap();
+            assert_eq!(read(&path), want);
+        }
+        fs::write(&path, b"PK\x03\x04\0\0\0\0\0").unwrap();
+        assert_eq!(read(&path), Err("not text".to_owned()));
+    }
+}

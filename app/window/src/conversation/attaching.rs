@@ -1,0 +1,204 @@
+//! Files on their way into a message: chosen in a dialog or dropped, read and counted beside the window, and kept with the chat.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    path::PathBuf,
+};
+
+use egui::{Context, Ui};
+use thermocline_engine::session::Engine;
+
+use crate::{
+    file_dialog::{self, DialogAnswer},
+    path_field::{PathField, Typed},
+};
+use thermocline_chats::{
+    attachment::{AttachmentError, Document},
+    chat::given,
+    store::{Attachment, AttachmentId, ChatId, MessageId, Source, Store, StoreError},
+};
+use thermocline_rich_text::background::Background;
+/// Tokens of a file, and the key of the model that they were counted for.
+type Counted = (AttachmentId, String, usize);
+
+/// A file that is not read yet.
+#[derive(Debug)]
+struct Unread {
+    path: PathBuf,
+    /// The chat it was chosen for. `None`: the one that is shown.
+    chat: Option<ChatId>,
+}
+
+impl Unread {
+    fn name(&self) -> String {
+        let name = self.path.file_name().map(|name| name.to_string_lossy().into_owned());
+        name.unwrap_or_else(|| self.path.display().to_string())
+    }
+}
+
+/// A file that was read, or the reason why it was not.
+#[derive(Debug)]
+pub struct AttachedFile {
+    /// Its text.
+    pub document: Result<Document, String>,
+    /// The chat it was chosen for. `None`: the one that is shown.
+    pub chat: Option<ChatId>,
+}
+
+/// The files of the chat that is shown, and those on their way into it.
+#[derive(Debug, Default)]
+pub struct Attaching {
+    dialog: Background<DialogAnswer<Vec<PathBuf>>>,
+    typed: Option<PathField<()>>,
+    waiting: VecDeque<Unread>,
+    /// The file that is being read.
+    reading: Option<Unread>,
+    read: Background<Result<Document, AttachmentError>>,
+    counting: Background<Counted>,
+    files: Vec<Attachment>,
+    sources: HashMap<MessageId, Vec<Source>>,
+}
+
+impl Attaching {
+    /// Asks for files with the system's dialog.
+    ///
+    /// # Errors
+    /// A sentence, if there is no thread for it.
+    pub fn choose(&mut self, ctx: &Context) -> Result<(), String> {
+        if self.dialog.is_busy() || self.typed.is_some() {
+            return Ok(());
+        }
+        self.dialog.start(ctx, || file_dialog::ask(|dialog| dialog.set_title("Attach files").pick_files()))
+    }
+
+    /// Shows the field for a path, where there is no dialog.
+    pub fn show(&mut self, ui: &Ui) {
+        if let Some(typed) = self.typed.as_mut().and_then(|field| field.show(ui)) {
+            self.typed = None;
+            if let Typed::Path(path) = typed {
+                self.add(path);
+                ui.request_repaint();
+            }
+        }
+    }
+
+    /// Adds a file that was chosen or dropped; it is read beside the window.
+    pub fn add(&mut self, path: PathBuf) {
+        self.waiting.push_back(Unread { path, chat: None });
+    }
+
+    /// True while files for the chat that is shown are being read.
+    pub fn is_reading(&self) -> bool {
+        self.unread().next().is_some()
+    }
+
+    /// Names of the files for the chat that is shown that are being read or wait for it.
+    pub fn unread(&self) -> impl Iterator<Item = String> {
+        let all = self.reading.iter().chain(&self.waiting);
+        all.filter(|file| file.chat.is_none()).map(Unread::name)
+    }
+
+    /// Names of the files for any chat that are being read or wait for it.
+    pub fn all_unread(&self) -> Vec<String> {
+        self.reading.iter().chain(&self.waiting).map(Unread::name).collect()
+    }
+
+    /// Forgets the unread files of the chat that is shown.
+    pub fn forget_unread(&mut self) {
+        self.waiting.retain(|file| file.chat.is_some());
+        if self.reading.take_if(|file| file.chat.is_none()).is_some() {
+            self.read = Background::default();
+        }
+    }
+
+    /// Has the files that are not read yet go to `chat`, which is shown no longer.
+    pub fn leave(&mut self, chat: ChatId) {
+        let own = self.reading.iter_mut().chain(&mut self.waiting).filter(|file| file.chat.is_none());
+        own.for_each(|file| file.chat = Some(chat));
+    }
+
+    /// Has the files that are not read yet and go to `chat` be those of the chat that is shown.
+    pub fn enter(&mut self, chat: ChatId) {
+        let own = self.reading.iter_mut().chain(&mut self.waiting).filter(|file| file.chat == Some(chat));
+        own.for_each(|file| file.chat = None);
+    }
+
+    /// A file that was read since the last call, or why it was not.
+    pub fn take(&mut self, ctx: &Context) -> Option<AttachedFile> {
+        match self.dialog.take() {
+            Some(DialogAnswer::Chosen(paths)) => paths.into_iter().for_each(|path| self.add(path)),
+            Some(DialogAnswer::NoDialog) => self.typed = Some(PathField::new("Attach a file", "", ())),
+            Some(DialogAnswer::Closed) | None => {}
+        }
+        if self.reading.is_some() {
+            let read = self.read.take();
+            if read.is_none() && self.read.is_busy() {
+                return None;
+            }
+            let file = self.reading.take()?;
+            let broke = || Err(format!("{} could not be read", file.name()));
+            let document = read.map_or_else(broke, |read| read.map_err(|error| error.to_string()));
+            return Some(AttachedFile { document, chat: file.chat });
+        }
+        let file = self.waiting.pop_front()?;
+        let path = file.path.clone();
+        match self.read.start(ctx, move || Document::open(&path)) {
+            Ok(()) => {
+                self.reading = Some(file);
+                None
+            }
+            Err(why) => Some(AttachedFile { document: Err(why), chat: file.chat }),
+        }
+    }
+
+    /// Shows the files of a chat, and those of which its answers were given something.
+    pub fn set(&mut self, files: Vec<Attachment>, sources: HashMap<MessageId, Vec<Source>>) {
+        (self.files, self.sources) = (files, sources);
+    }
+
+    /// The files of the message being written.
+    pub fn draft(&self) -> impl Iterator<Item = &Attachment> {
+        self.files.iter().filter(|file| file.message.is_none())
+    }
+
+    /// The files of a message.
+    pub fn of(&self, message: MessageId) -> Vec<&Attachment> {
+        self.files.iter().filter(|file| file.message == Some(message)).collect()
+    }
+
+    /// Files and passages that the model was given with a message.
+    pub fn sources(&self, message: MessageId) -> &[Source] {
+        self.sources.get(&message).map_or(&[], Vec::as_slice)
+    }
+
+    /// A number of what the model is given with all messages: another one if that has changed.
+    pub fn given(&self) -> (usize, usize, usize) {
+        let whole = self.files.iter().filter(|file| file.whole == Some(true)).count();
+        (self.files.len(), whole, self.sources.values().map(Vec::len).sum())
+    }
+
+    /// Counts the tokens of the files of the message being written, one after the other, for the model of this key. True if one
+    /// was counted since the last call.
+    ///
+    /// # Errors
+    /// The store's error.
+    pub fn count(&mut self, ctx: &Context, store: &mut Store, engine: &Engine, key: &str) -> Result<bool, StoreError> {
+        let mut counted = false;
+        if let Some((id, model, tokens)) = self.counting.take() {
+            counted = true;
+            // It may have been removed meanwhile.
+            store.set_attachment_tokens(id, &model, tokens)?;
+            for file in self.files.iter_mut().filter(|file| file.id == id) {
+                file.tokens = Some((tokens, model.clone()));
+            }
+        }
+        let next = self.draft().find(|file| file.tokens_for(key).is_none()).map(|file| file.id);
+        if let Some(id) = next.filter(|_| !self.counting.is_busy()) {
+            let text: String = store.attached(id)?.into_iter().map(|passage| passage.text).collect();
+            let (engine, key) = (engine.clone(), key.to_owned());
+            // Without a thread nothing is counted before the message is sent.
+            let _ = self.counting.start(ctx, move || (id, key, given::tokens(&engine, &text)));
+        }
+        Ok(counted)
+    }
+}

@@ -1,0 +1,111 @@
+//! The composer of the chat that is shown: its text counted, its files, and the model that will answer.
+
+use egui::Ui;
+
+use super::{
+    Conversation, chips,
+    chips::Removed,
+    composer::{ComposerAction, ComposerState, ComposerView, Fill},
+    context_room::NextPrompt,
+    sending::Delivery,
+    tool_choices::tools_help,
+};
+use crate::shell::Shell;
+use thermocline_chats::{
+    chat::{SamplingOverrides, given},
+    store::Message,
+};
+use thermocline_host::{answer_stats::AnswerStats, engine_handle::ModelState};
+
+impl Conversation {
+    /// Shows the composer with what is above it, and returns what was done there.
+    pub(super) fn compose(&mut self, ui: &mut Ui, shell: &mut Shell) -> Option<ComposerAction> {
+        let system = self.chat.as_ref().map(|chat| chat.system_prompt.clone()).unwrap_or_default();
+        let draft = self.composer.text().trim();
+        let key = match shell.engine_handle.state() {
+            ModelState::Ready { model, engine } => {
+                shell.toasts.check(self.attaching.count(ui, &mut shell.store, &engine, &model.key()));
+                Some(model.key())
+            }
+            _ => None,
+        };
+        let chat = self.chat.as_ref().map(|chat| chat.id);
+        let with_tools = self.chat.as_ref().is_some_and(|chat| chat.tools);
+        let offered = match shell.chat_controller.tools() {
+            Some(tools) if with_tools => tools.offered(),
+            _ => Vec::new(),
+        };
+        let definitions = || offered.iter().map(|offered| offered.tool.definition(&offered.name)).collect();
+        let tools_help = tools_help(shell, with_tools, &offered);
+        self.tokens = match shell.engine_handle.engine() {
+            Some(engine) if !self.busy(shell) => {
+                let (store, branch) = (&shell.store, &self.branch);
+                let path: Vec<&Message> = branch.iter().collect();
+                let said = || branch.iter().map(|message| message.content.clone()).collect();
+                let texts = || chat.and_then(|chat| given::texts(store, chat, &path).ok()).unwrap_or_else(said);
+                let prompt = NextPrompt { branch, system: &system, tools: offered.len(), draft };
+                self.room.count(ui, &engine, prompt, definitions, self.attaching.given(), texts)
+            }
+            _ => None,
+        };
+        let parts = self.parts(shell, key.as_deref());
+        if let Some((tokens, parts)) = self.tokens.as_mut().zip(parts.as_ref()) {
+            (tokens.draft, tokens.all) = (tokens.draft + parts.tokens, tokens.all + parts.tokens);
+        }
+        let files = parts.as_ref().map_or(0, |parts| parts.tokens);
+        let fill = self.fill(ui, shell, files);
+        if self.delivery == Delivery::Asks {
+            self.ask(ui, shell);
+        }
+        let (model, base) = self.model(shell);
+        let choices = SamplingOverrides::from_json(self.chat.as_ref().and_then(|chat| chat.sampling.as_deref()));
+        let sampling = choices.apply_to(base);
+        let summary = format!("Temperature {:.2}   Top-p {:.2}", sampling.temperature, sampling.top_p);
+        let hint = model.map_or("Write a message".to_owned(), |model| format!("Message {model}"));
+        let state = match () {
+            () if self.busy(shell) => ComposerState::Answering,
+            () if self.is_elsewhere(shell) => ComposerState::AnsweringElsewhere,
+            () => ComposerState::Ready,
+        };
+        let (files, unread): (Vec<_>, Vec<String>) =
+            (self.attaching.draft().collect(), self.attaching.unread().collect());
+        let mut removed = None;
+        let above = |ui: &mut Ui| removed = chips::draft(ui, &files, key.as_deref(), parts.as_ref(), &unread);
+        let view = ComposerView { hint: &hint, summary: &summary, fill, with_tools, tools_help: &tools_help, state };
+        let action = self.composer.show(ui, &view, above);
+        if let Some(removed) = removed {
+            self.remove_file(removed, shell);
+        }
+        action
+    }
+
+    /// How full the context is: what the next prompt takes, the message being written among it.
+    /// While an answer is written, what that takes; `files` are the tokens of files that go with
+    /// the message.
+    fn fill(&mut self, ui: &Ui, shell: &Shell, files: usize) -> Option<Fill> {
+        let engine = shell.engine_handle.engine()?;
+        let (length, text) = (engine.context(), self.composer.text().trim());
+        let is_written = !text.is_empty() || self.attaching.draft().next().is_some();
+        if let Some(tokens) = self.tokens {
+            return Some(Fill { used: tokens.used(), draft: is_written.then_some(tokens.draft), length });
+        }
+        let draft = self.room.count_draft(ui, &engine, text).map(|draft| draft + files).filter(|_| is_written);
+        let progress = self.chat.as_ref().and_then(|chat| shell.chat_controller.progress(chat.id));
+        let last = || self.branch.iter().rev().find_map(|message| AnswerStats::from_json(message.stats.as_deref()));
+        let figures = progress.and_then(|progress| progress.figures.cloned()).or_else(last);
+        let used = figures.map_or(0, |figures| figures.context_used) + draft.unwrap_or(0);
+        Some(Fill { used, draft, length })
+    }
+
+    /// Takes a file away from the message that is written.
+    fn remove_file(&mut self, removed: Removed, shell: &mut Shell) {
+        match removed {
+            Removed::Unread => self.attaching.forget_unread(),
+            Removed::File(id) => {
+                shell.toasts.check(shell.store.detach(id));
+                self.refresh(shell);
+            }
+        }
+        self.composer.focus();
+    }
+}

@@ -1,0 +1,32 @@
+//! A model that could not be opened, or was closed, above the messages of the chat.
+
+use egui::{Label, Panel, RichText, Ui};
+
+use super::column;
+use crate::{
+    command::{Command, Page},
+    shell::Shell,
+};
+use thermocline_host::engine_handle::ModelState;
+use thermocline_rich_text::theme::Palette;
+
+/// Says why no model is open after one has failed, and what can be done.
+pub fn show(ui: &mut Ui, shell: &mut Shell) {
+    let ModelState::Failed { model, failure, reason } = shell.engine_handle.state() else { return };
+    let panel = Panel::top("model that failed").resizable(false).show_separator_line(false).frame(egui::Frame::NONE);
+    panel.show(ui, |ui| {
+        column(ui, |ui| {
+            // The name of a model keeps its first letter.
+            let why = RichText::new(format!("{model} {failure}: {reason}")).color(Palette::of(ui).bad);
+            ui.add(Label::new(why).wrap());
+            ui.horizontal(|ui| {
+                if ui.button(failure.remedy()).clicked() {
+                    shell.queue_command(Command::ReopenModel);
+                }
+                if ui.button("Choose a model").clicked() {
+                    shell.queue_command(Command::Show(Page::Models));
+                }
+            });
+        });
+    });
+}

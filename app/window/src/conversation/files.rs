@@ -1,0 +1,66 @@
+//! The files that go with the message being written: taken when they are read, and fitted into the context.
+
+use std::path::PathBuf;
+
+use egui::Context;
+
+use super::{Conversation, context_room::number};
+use crate::shell::Shell;
+use thermocline_chats::{
+    chat::given::{FileParts, Measure, Question},
+    store::{Attachment, AttachmentId},
+};
+
+/// The parts of files that the model will be given, and a number of what they were decided for.
+#[derive(Debug, Default)]
+pub struct DecidedParts {
+    of: u64,
+    parts: FileParts,
+}
+
+impl Conversation {
+    /// Has a file go with the message being written, once it is read.
+    pub fn attach(&mut self, path: PathBuf) {
+        self.attaching.add(path);
+        self.composer.focus();
+    }
+
+    /// Keeps files that were read with the chat.
+    pub(super) fn take_files(&mut self, ctx: &Context, shell: &mut Shell) {
+        while let Some(read) = self.attaching.take(ctx) {
+            let document = read.document.map_err(|why| format!("not attached: {why}"));
+            let Some(document) = shell.toasts.check(document) else { continue };
+            let Some(chat) = read.chat.or_else(|| self.ensure_chat(shell)) else { continue };
+            shell.toasts.check(shell.store.attach(chat, &document));
+            if self.chat.as_ref().is_some_and(|shown| shown.id == chat) {
+                self.refresh(shell);
+                self.composer.focus();
+            }
+        }
+    }
+
+    /// The parts of the files that the model will be given with the message being written. `None` until the files are counted for
+    /// the model of this key.
+    pub(super) fn parts(&mut self, shell: &Shell, key: Option<&str>) -> Option<FileParts> {
+        let (engine, key, tokens) = (shell.engine_handle.engine()?, key?, self.tokens?);
+        let files: Vec<&Attachment> = self.attaching.draft().collect();
+        if files.iter().any(|file| file.tokens_for(key).is_none()) {
+            return None;
+        }
+        let of_branch = self.branch.iter().flat_map(|message| self.attaching.of(message.id));
+        let long: Vec<AttachmentId> = of_branch.filter(|file| file.whole == Some(false)).map(|file| file.id).collect();
+        if files.is_empty() && long.is_empty() {
+            return Some(FileParts::default());
+        }
+        let text = self.composer.text().trim();
+        let above = tokens.all - tokens.draft;
+        let ids: Vec<AttachmentId> = files.iter().map(|file| file.id).collect();
+        let of = number((key, engine.context(), text, above, ids, &long));
+        if self.parts.of != of {
+            let question = Question { text, above, files: &files, long: &long };
+            let parts = question.parts(&shell.store, &Measure::engine(&engine, key, &[])).ok()?;
+            self.parts = DecidedParts { of, parts };
+        }
+        Some(self.parts.parts.clone())
+    }
+}

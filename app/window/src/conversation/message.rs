@@ -1,0 +1,314 @@
+//! One message as it is shown, with what can be done to it.
+
+use egui::{Align, Color32, Label, Layout, Margin, TextFormat, Ui, text::LayoutJob};
+use egui_material_icons::icons::{
+    ICON_CHEVRON_LEFT, ICON_CHEVRON_RIGHT, ICON_CONTENT_COPY, ICON_EDIT, ICON_PLAY_ARROW, ICON_REFRESH,
+    ICON_TROUBLESHOOT,
+};
+
+use super::{
+    blocks::Blocks,
+    chips,
+    message_action::MessageAction,
+    message_change::{self, MessageChange},
+    tool_calls,
+};
+use crate::{
+    command::{Command, Page},
+    neurons::Tint,
+};
+use thermocline_chats::{
+    chat::AnswerProgress,
+    store::{Attachment, Message, MessageState, Source, Speaker, Store},
+};
+use thermocline_host::answer_stats::AnswerStats;
+use thermocline_rich_text::{
+    theme::{Palette, RADIUS},
+    widgets::{icon_button, icon_button_with, muted, outlined, sentence, small},
+};
+
+/// Explanation of the line about what an answer read.
+const READS_HELP: &str = "An FFN's neurons that stay silent need not be read. Bytes and neurons are counted, attention not included. A race \
+    shows what that is worth in time.";
+
+/// Context of a message while it is drawn.
+pub struct Context<'a> {
+    /// It.
+    pub message: &'a Message,
+    /// Its answer under way, if it is the one being written.
+    pub progress: Option<AnswerProgress<'a>>,
+    /// True while an answer is being written in the chat, here or in another window: then nothing can be changed.
+    pub busy: bool,
+    /// True if an answer is to name its model: one that goes on behind the results of tools does
+    /// not.
+    pub named: bool,
+    /// True for the last message.
+    pub last: bool,
+    /// True if an engine can answer.
+    pub alive: bool,
+    /// Why the open model cannot say which neurons made an answer's words; `None` if it can.
+    pub unexplained: Option<&'a str>,
+    /// The neuron whose firings are shown in an answer's words.
+    pub tint: Option<&'a Tint>,
+    /// The token that is held on the map.
+    pub mark: Option<&'a Tint>,
+    /// The files that go with it.
+    pub files: &'a [&'a Attachment],
+    /// Files and passages that the model was given with it, or for an answer.
+    pub sources: &'a [Source],
+    /// The chats, which know the clock.
+    pub store: &'a Store,
+}
+
+/// Shows a message. `blocks` are the pieces of its text, `change` what is written instead of it.
+pub fn show(
+    ui: &mut Ui,
+    context: &Context<'_>,
+    blocks: &mut Blocks,
+    change: Option<&mut MessageChange>,
+) -> Option<MessageAction> {
+    match (change, context.message.speaker) {
+        (_, Speaker::Tool) => tool_calls::result(ui, context.message),
+        (Some(change), _) => change.show(ui, context.message.speaker),
+        (None, Speaker::User) => user(ui, context, blocks),
+        (None, Speaker::Assistant) => assistant(ui, context, blocks),
+    }
+}
+
+fn user(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks) -> Option<MessageAction> {
+    let (palette, message) = (Palette::of(ui), context.message);
+    chips::sent(ui, context.files, context.sources);
+    let widest = ui.available_width() * 0.8 - 32.0;
+    let words = blocks.plain(&message.content);
+    let width = words.natural_width(ui).min(widest.floor()) + 1.0;
+    ui.horizontal_top(|ui| {
+        ui.add_space((ui.available_width() - width - 32.0).max(0.0));
+        let frame = outlined(palette.raised, palette.line, Margin::symmetric(16, 12)).corner_radius(RADIUS + 4);
+        frame.show(ui, |ui| {
+            ui.set_width(width);
+            words.show(ui, true);
+        });
+    });
+    let mut act = None;
+    let row = egui::vec2(ui.available_width(), 24.0);
+    ui.allocate_ui_with_layout(row, Layout::right_to_left(Align::Center), |ui| {
+        ui.spacing_mut().item_spacing.x = 4.0;
+        act = copy_and_edit(ui, context, "message");
+        if !context.busy {
+            act = versions(ui, message, true).or(act.take());
+        }
+    });
+    act
+}
+
+/// The buttons that every message has, which is called `name` there.
+fn copy_and_edit(ui: &mut Ui, context: &Context<'_>, name: &str) -> Option<MessageAction> {
+    let (message, mut act) = (context.message, None);
+    let when = if message.speaker == Speaker::User { "Sent" } else { "Begun" };
+    let dated = |ui: &mut Ui| date(ui, context, when);
+    if icon_button_with(ui, ICON_CONTENT_COPY, &format!("Copy {name}"), dated).clicked() {
+        act = Some(MessageAction::Copy(message.content.clone()));
+    }
+    if !context.busy && icon_button(ui, ICON_EDIT, &format!("Edit {name}")).clicked() {
+        ui.memory_mut(|memory| memory.request_focus(message_change::id()));
+        act = Some(MessageAction::Edit(message.id));
+    }
+    act
+}
+
+fn assistant(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks) -> Option<MessageAction> {
+    let (palette, message) = (Palette::of(ui), context.message);
+    ui.set_width(ui.available_width());
+    if let Some(model) = message.model.as_deref().filter(|_| context.named) {
+        let name = ui.add(Label::new(small(model, palette.muted)).truncate());
+        name.on_hover_ui(|ui| date(ui, context, "Begun"));
+    }
+    if let Some(progress) = &context.progress {
+        if !tinted(ui, context, progress.content) {
+            blocks.update(progress.content, progress.ended);
+            blocks.show(ui);
+        }
+        let line = match (progress.prompt, progress.figures) {
+            _ if progress.waits => "Waiting for the model …".to_owned(),
+            (Some((done, total)), _) if progress.content.is_empty() => {
+                format!("Reading the chat: {done} of {total} tokens")
+            }
+            (_, Some(figures)) if figures.generated_tokens > 0 => figures.line(),
+            _ => "Thinking …".to_owned(),
+        };
+        muted(ui, line);
+        if let Some(why) = progress.unsaved {
+            let text = format!("not on disk yet: {why}. It is tried again every few seconds");
+            ui.add(Label::new(small(sentence(text), palette.bad)).wrap());
+        }
+        return None;
+    }
+    if !tinted(ui, context, &message.content) {
+        blocks.update(&message.content, true);
+        blocks.show(ui);
+    }
+    chips::sources(ui, context.sources);
+    let figures = AnswerStats::from_json(message.stats.as_deref());
+    let mut act = None;
+    match message.state {
+        MessageState::Failed => {
+            let why = figures.as_ref().and_then(|figures| figures.error.clone());
+            ui.add(Label::new(small(why.unwrap_or_else(|| "The answer failed.".to_owned()), palette.bad)).wrap());
+            ui.horizontal(|ui| {
+                if context.alive && !context.busy && ui.button("Try again").clicked() {
+                    act = Some(MessageAction::Again(message.parent));
+                }
+                if !context.alive && context.last {
+                    if ui.button("Open the model again").clicked() {
+                        act = Some(MessageAction::Ask(Command::ReopenModel));
+                    }
+                    if ui.button("Choose a model").clicked() {
+                        act = Some(MessageAction::Ask(Command::Show(Page::Models)));
+                    }
+                }
+            });
+        }
+        MessageState::Interrupted => {
+            muted(ui, "The program ended while this was being written.");
+        }
+        MessageState::Streaming => {
+            muted(ui, "This is being written in another window.");
+        }
+        MessageState::Complete | MessageState::Stopped | MessageState::Truncated => {}
+    }
+    // The answer goes on behind the results of its calls.
+    if !message.calls().is_empty() {
+        if context.busy || !context.last {
+            return act;
+        }
+        tool_calls::stopped(ui, message.calls());
+    }
+    footer(ui, context, figures).or(act)
+}
+
+/// The date of a message, after a word for what happened then.
+fn date(ui: &mut Ui, context: &Context<'_>, what: &str) {
+    if let Ok(date) = context.store.local_time(context.message.created) {
+        muted(ui, format!("{what} {date}"));
+    }
+}
+
+/// The actions on an answer, and its figures.
+fn footer(ui: &mut Ui, context: &Context<'_>, figures: Option<AnswerStats>) -> Option<MessageAction> {
+    let (palette, message, mut act) = (Palette::of(ui), context.message, None);
+    let row = ui.horizontal(|ui| {
+        ui.spacing_mut().item_spacing.x = 4.0;
+        act = copy_and_edit(ui, context, "answer");
+        if !context.busy {
+            if icon_button(ui, ICON_REFRESH, "Answer again").clicked() {
+                act = Some(MessageAction::Again(message.parent));
+            }
+            let ended_early = !matches!(message.state, MessageState::Complete | MessageState::Streaming);
+            if context.last && ended_early && icon_button(ui, ICON_PLAY_ARROW, "Continue").clicked() {
+                act = Some(MessageAction::Resume(message.id));
+            }
+            act = magnifier(ui, context).or(act.take());
+            act = versions(ui, message, false).or(act.take());
+        }
+        // The figures of an edited answer are those of other words.
+        let figures = figures.filter(|_| !message.edited);
+        let reads = figures.as_ref().and_then(AnswerStats::reads_line);
+        let line = match &figures {
+            _ if message.edited => "edited".to_owned(),
+            Some(figures) => figures.line(),
+            None if message.state == MessageState::Stopped => "stopped".to_owned(),
+            None => String::new(),
+        };
+        if !line.is_empty() {
+            ui.add_space(4.0);
+            ui.label(small(line, palette.muted)).on_hover_ui(|ui| {
+                date(ui, context, "Begun");
+                if reads.is_some() {
+                    ui.label(READS_HELP);
+                }
+            });
+        }
+        reads
+    });
+    if let Some(reads) = row.inner {
+        ui.add(Label::new(small(reads, palette.muted)).wrap()).on_hover_text(READS_HELP);
+    }
+    act
+}
+
+/// The button that shows an answer word by word; disabled, with the reason, where the open model has not written it.
+fn magnifier(ui: &mut Ui, context: &Context<'_>) -> Option<MessageAction> {
+    let button = |ui: &mut Ui| icon_button(ui, ICON_TROUBLESHOOT, "Which neurons made these words?");
+    let shown = ui.add_enabled_ui(context.unexplained.is_none(), button).inner;
+    let clicked = shown.clicked();
+    if let Some(why) = context.unexplained {
+        shown.on_disabled_hover_text(why);
+    }
+    clicked.then_some(MessageAction::Words(context.message.id))
+}
+
+/// An answer as plain words on the strength of a neuron, or with the token marked that is held on the map; `false` if neither is
+/// anywhere in this answer.
+fn tinted(ui: &mut Ui, context: &Context<'_>, text: &str) -> bool {
+    let palette = Palette::of(ui);
+    let neuron = context.tint.and_then(|tint| Some((tint, tint.marks(text)?, false)));
+    let token = || context.mark.and_then(|mark| Some((mark, mark.marks(text)?, true)));
+    let Some((tint, pieces, marked)) = neuron.or_else(token) else { return false };
+    let colour = match (marked, tint.hot) {
+        (true, _) => palette.amber,
+        (false, true) => palette.hot,
+        (false, false) => palette.cold,
+    };
+    let font = egui::TextStyle::Body.resolve(ui.style());
+    let mut words = LayoutJob::default();
+    for (range, strength) in pieces {
+        let background =
+            if strength > 0.0 { colour.gamma_multiply(0.2 + 0.4 * strength) } else { Color32::TRANSPARENT };
+        let format = TextFormat { font_id: font.clone(), color: palette.text, background, ..TextFormat::default() };
+        words.append(&text[range], 0.0, format);
+    }
+    ui.add(Label::new(words).wrap());
+    muted(
+        ui,
+        if marked {
+            format!("Marked: {} of the map.", tint.name)
+        } else {
+            format!("Coloured where {} fires.", tint.name)
+        },
+    );
+    true
+}
+
+/// Arrows between the versions of a message; `backwards`: laid out from the right.
+fn versions(ui: &mut Ui, message: &Message, backwards: bool) -> Option<MessageAction> {
+    let (now, count) = message.version;
+    if count < 2 {
+        return None;
+    }
+    let mut act = None;
+    let earlier = |ui: &mut Ui, act: &mut Option<MessageAction>| {
+        ui.add_enabled_ui(now > 1, |ui| {
+            if icon_button(ui, ICON_CHEVRON_LEFT, "Earlier version").clicked() {
+                *act = Some(MessageAction::Version(message.id, now - 1));
+            }
+        });
+    };
+    let later = |ui: &mut Ui, act: &mut Option<MessageAction>| {
+        ui.add_enabled_ui(now < count, |ui| {
+            if icon_button(ui, ICON_CHEVRON_RIGHT, "Later version").clicked() {
+                *act = Some(MessageAction::Version(message.id, now + 1));
+            }
+        });
+    };
+    let number = |ui: &mut Ui| muted(ui, format!("{now}/{count}"));
+    if backwards {
+        later(ui, &mut act);
+        number(ui);
+        earlier(ui, &mut act);
+    } else {
+        earlier(ui, &mut act);
+        number(ui);
+        later(ui, &mut act);
+    }
+    act
+}

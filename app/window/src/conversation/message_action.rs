@@ -1,0 +1,73 @@
+//! An action on a message of the chat, and how it is carried out.
+
+use super::{Conversation, explained::WordView, message_change::MessageChange};
+use crate::{command::Command, shell::Shell};
+use thermocline_chats::store::{MessageId, Speaker};
+
+/// An action on a message.
+#[derive(Debug, Clone, PartialEq)]
+pub enum MessageAction {
+    /// Put it on the clipboard.
+    Copy(String),
+    /// Change it.
+    Edit(MessageId),
+    /// Keep the change.
+    Keep,
+    /// Forget the change.
+    Forget,
+    /// Answer what it answers once more.
+    Again(Option<MessageId>),
+    /// Go on with it.
+    Resume(MessageId),
+    /// Show another version of it.
+    Version(MessageId, usize),
+    /// Show it word by word, to see which neurons made a word.
+    Words(MessageId),
+    /// Something for the window.
+    Ask(Command),
+}
+
+impl Conversation {
+    /// Carries out an action, unless the chat is being answered and it would change a message.
+    pub(super) fn act(&mut self, act: MessageAction, shell: &mut Shell) {
+        let Some(chat) = self.chat.as_ref().map(|chat| chat.id) else { return };
+        match act {
+            MessageAction::Copy(text) => self.copy = Some(text),
+            MessageAction::Ask(command) => shell.queue_command(command),
+            MessageAction::Forget => self.editing = None,
+            MessageAction::Words(id) => self.words = Some(WordView::new(id)),
+            _ if self.busy(shell) || self.is_elsewhere(shell) => {}
+            MessageAction::Edit(id) => {
+                let message = self.branch.iter().find(|message| message.id == id);
+                self.editing = message.map(MessageChange::new);
+            }
+            MessageAction::Keep => {
+                let Some(MessageChange { id, text, .. }) = self.editing.take() else { return };
+                let Some(message) = self.branch.iter().find(|message| message.id == id) else { return };
+                if message.speaker == Speaker::User {
+                    self.rows.go_to_end();
+                }
+                let kept = match message.speaker {
+                    Speaker::User => shell.chat_controller.change_message(&mut shell.store, chat, message, text.trim()),
+                    Speaker::Assistant | Speaker::Tool if message.content == text => Ok(()),
+                    Speaker::Assistant | Speaker::Tool => shell.store.add_edited_version(id, &text).map(drop),
+                };
+                self.blocks.remove(&id);
+                shell.toasts.check(kept);
+            }
+            MessageAction::Again(parent) => {
+                self.rows.go_to_end();
+                shell.toasts.check(shell.chat_controller.start_answer(&mut shell.store, chat, parent));
+            }
+            MessageAction::Resume(id) => {
+                let started = shell.chat_controller.resume_answer(&mut shell.store, chat, id);
+                self.blocks.remove(&id);
+                shell.toasts.check(started);
+            }
+            MessageAction::Version(id, version) => {
+                shell.toasts.check(shell.store.show_version(id, version));
+            }
+        }
+        self.refresh(shell);
+    }
+}

@@ -1,0 +1,94 @@
+//! The words that are written instead of a message's, until they are kept or taken back.
+
+use egui::{
+    EventFilter, Frame, Id, Label, Margin, RichText, TextStyle, Ui,
+    accesskit::{Live, Role},
+};
+
+use super::message_action::MessageAction;
+use thermocline_chats::store::{Message, MessageId, Speaker};
+use thermocline_rich_text::{
+    text::{Edition, TextField},
+    theme::Palette,
+    widgets::{muted, outlined, small, wide},
+};
+
+/// Words about a change that Escape has not taken back. They stand below it: a notice over the page would cover it.
+const NOT_KEPT: &str = "Your change is not kept yet. Keep it, or take it back with Cancel.";
+
+/// Name of the field in which a message is changed.
+pub fn id() -> Id {
+    Id::unique("message being changed")
+}
+
+/// A message that is being changed.
+#[derive(Debug)]
+pub struct MessageChange {
+    /// The message.
+    pub id: MessageId,
+    /// Its words as they are now.
+    pub text: String,
+    edition: Edition,
+    /// True if Escape was pressed, which takes nothing back.
+    held: bool,
+}
+
+impl MessageChange {
+    /// A change that begins with the message's own words.
+    pub fn new(message: &Message) -> Self {
+        MessageChange { id: message.id, text: message.content.clone(), edition: Edition::default(), held: false }
+    }
+
+    /// True if the message, which is in `branch`, has other words.
+    pub fn differs(&self, branch: &[Message]) -> bool {
+        branch.iter().any(|message| message.id == self.id && message.content != self.text)
+    }
+
+    /// Holds the change although Escape was pressed, and says so.
+    pub fn hold(&mut self, ui: &Ui) {
+        self.held = true;
+        ui.memory_mut(|memory| memory.request_focus(id()));
+    }
+
+    /// Shows it in place of the message of this speaker.
+    pub fn show(&mut self, ui: &mut Ui, speaker: Speaker) -> Option<MessageAction> {
+        let palette = Palette::of(ui);
+        let (name, keep, note) = match speaker {
+            Speaker::User => ("Changed message", "Send again", "A new version; the old one and its answers are kept."),
+            Speaker::Assistant | Speaker::Tool => {
+                ("Changed answer", "Keep", "A new version; the old one is kept. The model will treat it as its own.")
+            }
+        };
+        let mut act = None;
+        wide(ui, outlined(palette.panel, palette.cold, Margin::same(12)), |ui| {
+            let font = TextStyle::Body.resolve(ui.style());
+            let response = TextField::lines(id(), font).of(self.edition).show(ui, &mut self.text, |field| {
+                field.frame(Frame::NONE).desired_rows(2).desired_width(f32::INFINITY)
+            });
+            // Else Escape takes the keyboard away before the letters are read that were typed in the same frame.
+            let filter =
+                EventFilter { horizontal_arrows: true, vertical_arrows: true, escape: true, ..EventFilter::default() };
+            ui.memory_mut(|memory| memory.set_focus_lock_filter(id(), filter));
+            response.widget_info(|| egui::WidgetInfo::labeled(egui::Role::MultilineTextInput, true, name));
+            ui.horizontal(|ui| {
+                let empty = self.text.trim().is_empty();
+                if ui.add_enabled(!empty, egui::Button::new(RichText::new(keep))).clicked() {
+                    act = Some(MessageAction::Keep);
+                }
+                if ui.button("Cancel").clicked() {
+                    act = Some(MessageAction::Forget);
+                }
+                muted(ui, note);
+            });
+            if self.held {
+                let said = ui.add(Label::new(small(NOT_KEPT, palette.amber)).wrap());
+                ui.accesskit_node_builder(said.id, |node| {
+                    node.set_role(Role::Alert);
+                    node.set_label(NOT_KEPT);
+                    node.set_live(Live::Polite);
+                });
+            }
+        });
+        act
+    }
+}

@@ -1,0 +1,172 @@
+//! The list of a chat's messages, with what is asked of them carried out.
+
+use egui::{Button, Rect, Role, Ui, Vec2, WidgetInfo};
+use egui_material_icons::icons::ICON_ARROW_DOWNWARD;
+
+use super::{
+    Conversation, column, composer,
+    context_room::ForgottenLine,
+    explained::WordAct,
+    message::{self, Context},
+    over_limit, tool_calls, writer,
+};
+use crate::{command::Command, shell::Shell};
+use thermocline_chats::{
+    chat::{AnsweredWord, Explanation, PendingCall, prompt_before},
+    store::Speaker,
+};
+use thermocline_host::{answer_stats::AnswerStats, engine_handle::ModelState};
+use thermocline_rich_text::theme::Palette;
+
+/// Answers whose pieces are kept ready.
+const READY: usize = 256;
+
+impl Conversation {
+    /// Shows the messages, and carries out what is wanted of them.
+    pub(super) fn messages(&mut self, ui: &mut Ui, shell: &mut Shell) {
+        let Some(chat) = self.chat.as_ref().map(|chat| chat.id) else { return };
+        let (progress, busy) = (shell.chat_controller.progress(chat), self.busy(shell) || self.is_elsewhere(shell));
+        let state = shell.engine_handle.state();
+        let alive = can_answer(&state);
+        let gone = self.branch.iter().rev().find_map(|message| AnswerStats::from_json(message.stats.as_deref()));
+        let gone = progress.and_then(|progress| progress.figures.cloned()).or(gone).unwrap_or_default();
+        let line = ForgottenLine::of(&self.branch, gone.forgotten_turns, gone.forgotten_tokens);
+        let (mut act, mut word, mut choice, mut closed) = (None, None, None, false);
+        let pending = shell.chat_controller.pending_call(chat);
+        let focus = self.asks_anew(pending);
+        if self.blocks.len() > READY {
+            self.blocks.clear();
+        }
+        let arrows = self.has_arrow_keys(ui);
+        let Conversation { branch, blocks, rows, editing, words, comparison, attaching, .. } = self;
+        let (count, place) = (branch.len(), ui.max_rect());
+        rows.show(ui, ("messages", chat), |ui, row| {
+            let Some(message) = branch.get(row) else { return };
+            let change = editing.as_mut().filter(|change| change.id == message.id);
+            let own = progress.filter(|progress| progress.id == message.id);
+            let (last, tint) = (row + 1 == count, shell.marks.tint.as_deref());
+            let mark = shell.marks.mark.as_ref();
+            let files = attaching.of(message.id);
+            let answers = branch[..row].iter().rev().find(|above| above.speaker == Speaker::User).map(|asked| asked.id);
+            let answers = answers.filter(|_| message.speaker == Speaker::Assistant && message.calls().is_empty());
+            let answers = answers.or((message.speaker == Speaker::User).then_some(message.id));
+            let sources = answers.map_or(&[][..], |asked| attaching.sources(asked));
+            let named = !branch[..row].last().is_some_and(|above| above.speaker == Speaker::Tool);
+            let is_answer = message.speaker == Speaker::Assistant && own.is_none();
+            let unexplained = is_answer.then(|| writer::obstacle(message, &state)).flatten();
+            let context = Context {
+                message,
+                progress: own,
+                busy,
+                named,
+                last,
+                alive,
+                unexplained: unexplained.as_deref(),
+                tint,
+                mark,
+                files: &files,
+                sources,
+                store: &shell.store,
+            };
+            let blocks = blocks.entry(message.id).or_default();
+            column(ui, |ui| {
+                if let Some(line) = line.filter(|line| line.before == message.id) {
+                    over_limit::line(ui, line);
+                }
+                ui.push_id(message.id, |ui| {
+                    if let Some(view) = words.as_mut().filter(|view| view.message == message.id) {
+                        word = view.show(ui, &message.content, arrows).or(word.take());
+                    } else if let Some(wanted) = message::show(ui, &context, blocks, change) {
+                        act = Some(wanted);
+                    }
+                    let compared = comparison.as_mut().filter(|view| view.message == message.id);
+                    closed |= compared.is_some_and(|view| view.show(ui));
+                });
+                if let Some(pending) = pending.filter(|_| last) {
+                    ui.add_space(8.0);
+                    choice = tool_calls::pending(ui, &pending, focus);
+                }
+            });
+        });
+        if !rows.is_at_end() && to_end(ui, place) {
+            rows.go_to_end();
+        }
+        if closed {
+            self.comparison = None;
+        }
+        if let Some(act) = act {
+            self.act(act, shell);
+        }
+        if let Some(act) = word {
+            self.word(act, shell);
+        }
+        if let Some(choice) = choice {
+            self.choose(choice, shell);
+        }
+    }
+
+    /// True if the user is asked about a call of a tool that was not asked about before. The keyboard is then to go to its card.
+    fn asks_anew(&mut self, pending: Option<PendingCall<'_>>) -> bool {
+        let asks = pending.filter(|pending| pending.since.is_none()).map(|pending| pending.call.id.clone());
+        let anew = asks.is_some() && asks != self.asked && self.composer.text().is_empty();
+        self.asked = asks;
+        if anew {
+            self.rows.go_to_end();
+        }
+        anew
+    }
+
+    /// True if the arrow keys are free to go from word to word: nothing is written.
+    fn has_arrow_keys(&self, ui: &Ui) -> bool {
+        match ui.memory(|memory| memory.focused()) {
+            None => true,
+            Some(id) => id == composer::id() && self.composer.text().is_empty(),
+        }
+    }
+
+    /// Shows an answer as before once the model that wrote it is no longer open.
+    pub(super) fn end_words_of_another_model(&mut self, shell: &Shell) {
+        let Some(view) = &self.words else { return };
+        let answer = self.branch.iter().find(|message| message.id == view.message);
+        if answer.is_none_or(|answer| writer::obstacle(answer, &shell.engine_handle.state()).is_some()) {
+            self.words = None;
+        }
+    }
+
+    /// Carries out what is wanted of the answer that is shown word by word.
+    fn word(&mut self, act: WordAct, shell: &mut Shell) {
+        let (Some(chat), Some(view)) = (&self.chat, &mut self.words) else { return };
+        match act {
+            WordAct::Close => self.words = None,
+            WordAct::Map => shell.queue_command(Command::ShowMap),
+            WordAct::Explain(word) => {
+                let message = self.branch.iter().find(|message| message.id == view.message);
+                let (Some(engine), Some(message)) = (shell.engine_handle.engine(), message) else { return };
+                let text = message.content.get(word.clone()).unwrap_or_default().to_owned();
+                let options = shell.chat_controller.chat_options(&shell.store, chat.id, view.message);
+                let prompt = prompt_before(&shell.store, chat.id, view.message, word.start);
+                match prompt.and_then(|prompt| Ok(AnsweredWord { prompt, chat: options?, text })) {
+                    Ok(word) => view.set(Explanation::start(&shell.engine_handle, engine, word)),
+                    Err(error) => shell.show_error(error),
+                }
+            }
+        }
+    }
+}
+
+/// True if a model is open that can answer.
+fn can_answer(state: &ModelState) -> bool {
+    matches!(state, ModelState::Ready { .. } | ModelState::Remote { .. })
+}
+
+/// The round button above the composer that leads to the end of the messages, which fill `place`. True if it is pressed.
+fn to_end(ui: &mut Ui, place: Rect) -> bool {
+    let palette = Palette::of(ui);
+    let size = Vec2::splat(32.0);
+    let rect = Rect::from_center_size(place.center_bottom() - Vec2::new(0.0, size.y), size);
+    let glyph = ICON_ARROW_DOWNWARD.rich_text().size(16.0).color(palette.text);
+    let button = Button::new(glyph).fill(palette.raised).corner_radius(size.x / 2.0).min_size(size);
+    let response = ui.put(rect, button);
+    response.widget_info(|| WidgetInfo::labeled(Role::Button, true, "To the end"));
+    response.on_hover_text("To the end (Ctrl+End)").clicked()
+}

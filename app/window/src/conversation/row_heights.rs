@@ -1,0 +1,176 @@
+//! A long list of rows of different heights, of which only those that can be seen are laid out. Heights of rows that were
+//! never seen are estimated; when they differ, what is seen stays where it is.
+
+use egui::{Rect, ScrollArea, Ui, UiBuilder, Vec2, style::KineticScrollStyle};
+
+/// Between two rows, in points.
+const GAP: f32 = 16.0;
+
+/// Beyond what is seen, in points.
+const AROUND: f32 = 200.0;
+
+/// Heights of the rows.
+#[derive(Debug, Default)]
+pub struct RowHeights {
+    heights: Vec<f32>,
+    /// Where to scroll to, because rows above were not as high as estimated.
+    offset: Option<f32>,
+    /// A row to be brought into view.
+    wanted: Option<usize>,
+    /// True if the end is to be brought into view.
+    to_end: bool,
+    /// True if the end was not in view with the last frame.
+    away: bool,
+}
+
+impl RowHeights {
+    /// Other rows from `first` on: there are now `count`, and `estimate` gives the height of each, in points.
+    pub fn reset(&mut self, first: usize, count: usize, estimate: impl Fn(usize) -> f32) {
+        self.heights.truncate(first);
+        let from = self.heights.len();
+        self.heights.extend((from..count).map(estimate));
+    }
+
+    /// Brings a row into view with the next frame.
+    pub fn go_to(&mut self, row: usize) {
+        (self.wanted, self.to_end) = (Some(row), false);
+    }
+
+    /// Brings the end into view with the next frame; one stays there as with any other end.
+    pub fn go_to_end(&mut self) {
+        (self.wanted, self.to_end) = (None, true);
+    }
+
+    /// True if the end is in view.
+    pub fn is_at_end(&self) -> bool {
+        !self.away
+    }
+
+    /// Shows rows by `row`, newest at the end, which is where one stays unless one scrolls. Returns which were laid out.
+    pub fn show(
+        &mut self,
+        ui: &mut Ui,
+        salt: impl egui::AsIdSalt,
+        mut row: impl FnMut(&mut Ui, usize),
+    ) -> std::ops::Range<usize> {
+        // A little too far is where the area ends.
+        let end = std::mem::take(&mut self.to_end)
+            .then(|| (self.top(self.heights.len()) - ui.available_height()).max(0.0) + GAP);
+        let wanted = self.wanted.take().map(|row| self.top(row));
+        let mut area = ScrollArea::vertical().id_salt(salt).auto_shrink(false);
+        // An area that is at its end goes back there at once, wherever it was led.
+        area = area.stick_to_bottom(wanted.is_none());
+        let goal = end.or(wanted);
+        let usual = ui.spacing().scroll.kinetic;
+        if let Some(offset) = goal.or(self.offset.take()) {
+            area = area.vertical_scroll_offset(offset);
+            // Too far is no overscroll, from which the area would swing back and move on; a goal ends the movement there is.
+            let decay_time = if goal.is_some() { 0.0 } else { usual.decay_time };
+            ui.spacing_mut().scroll.kinetic = KineticScrollStyle { rubber_band: false, decay_time, ..usual };
+        }
+        let mut seen = 0..0;
+        let mut moved = 0.0;
+        let output = area.show_viewport(ui, |ui, view| {
+            let total = self.top(self.heights.len());
+            ui.set_height(total);
+            // What the scroll bar leaves.
+            let width = ui.available_width();
+            let origin = ui.min_rect().min;
+            let mut top = 0.0;
+            let mut first = 0;
+            while first < self.heights.len() && top + self.heights[first] + GAP < view.min.y - AROUND {
+                top += self.heights[first] + GAP;
+                first += 1;
+            }
+            let mut last = first;
+            // At the end all are measured: those that are higher than estimated would push the last ones out of view.
+            let at_end = view.max.y + GAP > total;
+            while last < self.heights.len() && (at_end || top < view.max.y + AROUND) {
+                let place = Rect::from_min_size(origin + Vec2::new(0.0, top), Vec2::new(width, self.heights[last]));
+                let mut part = ui.new_child(UiBuilder::new().id_salt(last).max_rect(place));
+                row(&mut part, last);
+                let height = part.min_rect().height();
+                let grown = height - self.heights[last];
+                if grown.abs() > 0.5 {
+                    if top + self.heights[last] < view.min.y {
+                        moved += grown;
+                    }
+                    self.heights[last] = height;
+                    ui.request_repaint();
+                }
+                // The next row is placed where this one was thought to end, until the next frame.
+                top += height + GAP;
+                last += 1;
+            }
+            seen = first..last;
+        });
+        if ui.spacing().scroll.kinetic != usual {
+            ui.spacing_mut().scroll.kinetic = usual;
+        }
+        let offset = output.state.unclamped_offset().y;
+        self.away = offset + output.inner_rect.height() < output.content_size.y - GAP;
+        if moved != 0.0 {
+            self.to_end |= !self.away;
+            self.offset = Some(offset + moved).filter(|_| self.away);
+        }
+        seen
+    }
+
+    fn top(&self, row: usize) -> f32 {
+        self.heights[..row.min(self.heights.len())].iter().map(|height| height + GAP).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use egui::vec2;
+    use egui_kittest::Harness;
+
+    use super::*;
+    use thermocline_rich_text::theme;
+
+    #[test]
+    fn rows_leave_room_for_the_scroll_bar() {
+        let mut rows = RowHeights::default();
+        rows.reset(0, 50, |_| 20.0);
+        let show = |ui: &mut Ui, (room, widest): &mut (f32, f32)| {
+            (*room, *widest) = (ui.available_width(), 0.0);
+            rows.show(ui, "rows", |ui, _| *widest = widest.max(ui.max_rect().width()));
+        };
+        let mut it = Harness::new_ui_state(show, (0.0, 0.0));
+        theme::install(&it.ctx);
+        it.set_size(vec2(300.0, 300.0));
+        // Once it is known that there is more than can be seen.
+        it.run_steps(4);
+        let ((room, widest), bar) = (*it.state(), it.ctx.global_style().spacing.scroll.allocated_width());
+        assert!(bar > 0.0 && widest > 0.0 && widest <= room - bar, "{widest} of {room}, the bar is {bar} wide");
+    }
+
+    #[test]
+    fn end_is_reached_although_rows_are_higher_than_estimated() {
+        let mut rows = RowHeights::default();
+        rows.reset(0, 200, |_| 20.0);
+        let show = |ui: &mut Ui, (rows, seen): &mut (RowHeights, std::ops::Range<usize>)| {
+            *seen = rows.show(ui, "rows", |ui, row| {
+                ui.allocate_space(vec2(100.0, 30.0 + row as f32));
+            });
+        };
+        let mut it = Harness::new_ui_state(show, (rows, 0..0));
+        it.set_size(vec2(300.0, 300.0));
+        it.run_steps(8);
+        assert!(it.state().0.is_at_end(), "one begins there");
+        it.state_mut().0.go_to(3);
+        it.run_steps(8);
+        let (rows, seen) = it.state();
+        assert!(!rows.is_at_end() && seen.contains(&3) && seen.end < 100, "{seen:?}");
+        it.state_mut().0.go_to_end();
+        it.run_steps(8);
+        let (rows, seen) = it.state();
+        assert!(rows.is_at_end() && seen.end == 200, "{seen:?}");
+        // What grows there is followed.
+        it.state_mut().0.reset(200, 230, |_| 20.0);
+        it.run_steps(8);
+        let (rows, seen) = it.state();
+        assert!(rows.is_at_end() && seen.end == 230, "{seen:?}");
+    }
+}

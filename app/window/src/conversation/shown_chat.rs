@@ -1,0 +1,197 @@
+//! The chat that is shown: opened and closed, read again after news, and made real by its first words.
+
+use std::{collections::HashMap, time::Instant};
+
+use egui::Context;
+
+use super::{Composer, Conversation, ELSEWHERE, row_heights::RowHeights, sending::Delivery};
+use crate::shell::Shell;
+use thermocline_chats::store::{Attachment, Chat, ChatId, Message, MessageId, MessageState, Source, Store, StoreError};
+
+/// All that is shown of a chat.
+#[derive(Debug)]
+struct ChatContents {
+    chat: Chat,
+    branch: Vec<Message>,
+    files: Vec<Attachment>,
+    sources: HashMap<MessageId, Vec<Source>>,
+}
+
+impl ChatContents {
+    /// Reads the chat with this number; `None` if it is gone.
+    fn read(store: &Store, number: i64) -> Result<Option<Self>, StoreError> {
+        let Some(chat) = store.find_chat(number)? else { return Ok(None) };
+        let (branch, files) = (store.branch(chat.id)?, store.attachments(chat.id)?);
+        let sources = store.sources(chat.id)?;
+        Ok(Some(ChatContents { chat, branch, files, sources }))
+    }
+}
+
+/// A chat that a thread has read again.
+#[derive(Debug)]
+pub struct Reread {
+    /// The number of readings when it began.
+    reads: u64,
+    contents: Result<Option<ChatContents>, StoreError>,
+}
+
+impl Conversation {
+    pub(super) fn open(&mut self, id: ChatId, shell: &mut Shell) {
+        self.leave_chat(shell);
+        let Some(chat) = shell.toasts.check(shell.store.chat(id)) else { return };
+        shell.remember(Some(id));
+        self.composer = Composer::new(&chat.draft);
+        self.reset(Some(chat));
+        self.attaching.enter(id);
+        self.read(shell);
+    }
+
+    /// Goes to a message of the chat that is shown, if need be on another branch.
+    pub(super) fn go_to_message(&mut self, id: MessageId, shell: &mut Shell) {
+        if self.branch.iter().all(|message| message.id != id) {
+            shell.toasts.check(shell.store.message(id).and_then(|it| shell.store.show_version(id, it.version.0)));
+            self.refresh(shell);
+        }
+        if let Some(row) = self.branch.iter().position(|message| message.id == id) {
+            self.rows.go_to(row);
+        }
+    }
+
+    pub(super) fn close(&mut self, shell: &mut Shell) {
+        self.leave_chat(shell);
+        shell.remember(None);
+        self.composer = Composer::new("");
+        self.reset(None);
+    }
+
+    /// Has files that are not read yet go to the chat that is left. Without files an empty chat is removed.
+    fn leave_chat(&mut self, shell: &mut Shell) {
+        let chat = if self.attaching.is_reading() { self.ensure_chat(shell) } else { None };
+        match chat {
+            Some(chat) => self.attaching.leave(chat),
+            None => self.remove_empty(shell),
+        }
+    }
+
+    /// Removes the chat that is left if nothing was said in it: an empty row would stay in the
+    /// list.
+    pub(super) fn remove_empty(&mut self, shell: &mut Shell) {
+        if let Some(chat) = self.chat.as_ref().filter(|_| self.branch.is_empty()) {
+            let id = chat.id;
+            shell.change_chats(move |store| store.remove_empty_chat(id));
+        }
+    }
+
+    fn reset(&mut self, chat: Option<Chat>) {
+        self.branch.clear();
+        self.blocks.clear();
+        self.rows = RowHeights::default();
+        (self.chat, self.seen, self.editing, self.changed, self.words) = (chat, None, None, None, None);
+        (self.comparison, self.delivery) = (None, Delivery::Written);
+        self.settings.refresh();
+        self.attaching.set(Vec::new(), HashMap::new());
+        self.reads += 1;
+    }
+
+    /// Reads the chat again if there is news. What another window has changed is read by a thread.
+    pub(super) fn follow(&mut self, ctx: &Context, shell: &mut Shell) {
+        if let Some(reread) = self.reading.take()
+            && reread.reads == self.reads
+        {
+            self.set_contents(reread.contents, shell);
+        }
+        let (Some(number), Some(version)) = (self.chat.as_ref().map(|chat| chat.id.number()), self.unread(shell))
+        else {
+            return;
+        };
+        let by_others = self.seen.is_some_and(|(revision, _)| revision == version.0);
+        if !by_others || shell.store.file().is_none() {
+            return self.read(shell);
+        }
+        if self.reading.is_busy() {
+            return;
+        }
+        (self.seen, self.looked) = (Some(version), Some(Instant::now()));
+        let reads = self.reads;
+        let contents = shell.store.reading(move |store| ChatContents::read(store, number));
+        shell.toasts.check(self.reading.start(ctx, move || Reread { reads, contents: contents() }));
+    }
+
+    /// Reads the chat again if there is news: after it was opened, or changed here.
+    pub(super) fn read(&mut self, shell: &mut Shell) {
+        let (Some(chat), Some(version)) = (&self.chat, self.unread(shell)) else { return };
+        (self.seen, self.looked) = (Some(version), Some(Instant::now()));
+        // What a thread has begun to read is older.
+        self.reads += 1;
+        let contents = ChatContents::read(&shell.store, chat.id.number());
+        self.set_contents(contents, shell);
+    }
+
+    /// The version of the chat that is there now, if it has not been read.
+    fn unread(&self, shell: &mut Shell) -> Option<(u64, i64)> {
+        let (_, others) = shell.toasts.check(shell.store.version())?;
+        let now = (shell.chat_controller.revision(), others);
+        // The other instance may have ended without notice.
+        let due = self.is_elsewhere(shell) && self.looked.is_none_or(|looked| looked.elapsed() >= ELSEWHERE);
+        (self.seen != Some(now) || due).then_some(now)
+    }
+
+    /// Shows what was read; a chat that is gone is closed.
+    fn set_contents(&mut self, contents: Result<Option<ChatContents>, StoreError>, shell: &mut Shell) {
+        let Some(contents) = shell.toasts.check(contents) else { return };
+        let Some(ChatContents { chat, branch, files, sources }) = contents else { return self.close(shell) };
+        let same = self.branch.iter().zip(&branch).take_while(|(a, b)| a == b).count();
+        let placed = self.branch.iter().zip(&branch).take_while(|(a, b)| a.id == b.id).count();
+        for old in self.branch.iter().skip(same) {
+            self.blocks.remove(&old.id);
+        }
+        self.attaching.set(files, sources);
+        (self.branch, self.chat) = (branch, Some(chat));
+        let estimate = |row: usize| {
+            let message = &self.branch[row];
+            let lines = message.content.len() / 90 + message.content.matches('\n').count() + 1;
+            lines as f32 * 20.0 + 56.0
+        };
+        self.rows.reset(placed, self.branch.len(), estimate);
+    }
+
+    /// The chat that is shown; a new one becomes real.
+    pub(super) fn ensure_chat(&mut self, shell: &mut Shell) -> Option<ChatId> {
+        if self.chat.is_none() {
+            let chat = shell.toasts.check(shell.store.add_chat(None, "").and_then(|id| shell.store.chat(id)))?;
+            shell.remember(Some(chat.id));
+            self.chat = Some(chat);
+            self.seen = None;
+        }
+        self.chat.as_ref().map(|chat| chat.id)
+    }
+
+    pub(super) fn keep_draft(&mut self, shell: &mut Shell) {
+        if self.changed.take().is_none() || (self.chat.is_none() && self.composer.text().trim().is_empty()) {
+            return;
+        }
+        if let Some(id) = self.ensure_chat(shell) {
+            let text = self.composer.text().to_owned();
+            shell.change_chats(move |store| store.set_draft(id, &text));
+        }
+    }
+
+    /// Reads the chat again after it was changed here.
+    pub(super) fn refresh(&mut self, shell: &mut Shell) {
+        self.seen = None;
+        self.read(shell);
+    }
+
+    /// True while the chat is being answered.
+    pub(super) fn busy(&self, shell: &Shell) -> bool {
+        self.chat.as_ref().is_some_and(|chat| shell.chat_controller.is_answering(chat.id))
+    }
+
+    /// True while another window is being answered in the chat.
+    pub fn is_elsewhere(&self, shell: &Shell) -> bool {
+        let own =
+            self.chat.as_ref().and_then(|chat| shell.chat_controller.progress(chat.id)).map(|progress| progress.id);
+        let written = |message: &Message| message.state == MessageState::Streaming && own != Some(message.id);
+        self.branch.iter().any(written)
+    }
+}

@@ -1,0 +1,151 @@
+//! Calls of tools in a chat: the card that asks for the user's consent, and results, folded.
+
+use std::time::Duration;
+
+use egui::{CollapsingHeader, Id, Label, Margin, RichText, ScrollArea, Ui};
+use egui_material_icons::icons::{ICON_CONTENT_COPY, ICON_SERVICE_TOOLBOX};
+use serde_json::Value;
+
+use super::message_action::MessageAction;
+use thermocline_chats::{
+    chat::{PendingCall, ToolDecision},
+    store::{Message, ToolCall, ToolOutcome},
+};
+use thermocline_rich_text::{
+    theme::{Palette, strong},
+    widgets::{icon_button, muted, outlined, small, wide},
+};
+
+/// Highest that arguments and results become before they scroll, in points.
+const HIGHEST: f32 = 200.0;
+
+/// Most characters of a server's description on the card.
+const DESCRIBED: usize = 240;
+
+/// Most characters of arguments and results that are shown.
+const SHOWN: usize = 20_000;
+
+/// A choice on the card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ToolCallChoice {
+    /// This call only.
+    Decide(ToolDecision),
+    /// This call, and all later ones of the tool.
+    Always,
+}
+
+/// Of the first button of the card.
+fn id_of_deny() -> Id {
+    Id::unique("deny the call of a tool")
+}
+
+/// Shows the call that is waited for. `focus`: the card is new, and nothing is being written, so that the keyboard goes to its first
+/// button.
+pub fn pending(ui: &mut Ui, pending: &PendingCall<'_>, focus: bool) -> Option<ToolCallChoice> {
+    let palette = Palette::of(ui);
+    let PendingCall { call, tool, since } = pending;
+    let place = tool.server.as_ref().map_or("Thermocline's own".to_owned(), |server| format!("of the server {server}"));
+    if let Some(since) = since {
+        let seconds = since.elapsed().as_secs();
+        muted(ui, format!("Running {}, {place}: {seconds} s", tool.tool.name));
+        ui.request_repaint_after(Duration::from_secs(1));
+        return None;
+    }
+    let mut choice = None;
+    wide(ui, outlined(palette.panel, palette.amber, Margin::same(12)), |ui| {
+        ui.horizontal_wrapped(|ui| {
+            ui.spacing_mut().item_spacing.x = 4.0;
+            ui.label(ICON_SERVICE_TOOLBOX.rich_text().size(16.0).color(palette.amber));
+            ui.label(RichText::new(format!("May the model use {}?", tool.tool.name)).font(strong(14.0)));
+            muted(ui, place);
+        });
+        if tool.server.is_some() && !tool.tool.description.is_empty() {
+            let said = tool.tool.described(DESCRIBED);
+            muted(ui, format!("The server says: {said}"));
+        }
+        text(ui, "arguments", &arguments(call));
+        ui.add_space(4.0);
+        ui.horizontal_wrapped(|ui| {
+            let deny = ui.push_id(id_of_deny(), |ui| ui.button("Deny")).inner;
+            if focus {
+                deny.request_focus();
+            }
+            if deny.on_hover_text("The model is told that it may not").clicked() {
+                choice = Some(ToolCallChoice::Decide(ToolDecision::Deny));
+            }
+            if ui.button("Allow once").on_hover_text("This call only").clicked() {
+                choice = Some(ToolCallChoice::Decide(ToolDecision::Allow));
+            }
+            let always = ui.button("Always allow");
+            if always.on_hover_text("This call, and all later ones of this tool until it changes").clicked() {
+                choice = Some(ToolCallChoice::Always);
+            }
+        });
+    });
+    choice
+}
+
+/// Shows the result of a call: a line, and all of it once that is opened.
+pub fn result(ui: &mut Ui, message: &Message) -> Option<MessageAction> {
+    let palette = Palette::of(ui);
+    let Some(result) = message.result() else {
+        ui.add(Label::new(small(&message.content, palette.muted)).wrap());
+        return None;
+    };
+    let name = match &result.server {
+        Some(server) => format!("{} of {server}", result.call.name),
+        None => result.call.name.clone(),
+    };
+    let (line, colour) = match result.outcome {
+        ToolOutcome::Done => (format!("Used {name}"), palette.muted),
+        ToolOutcome::Failed => (format!("{name} failed"), palette.bad),
+        ToolOutcome::Denied => (format!("{name} was not allowed"), palette.amber),
+    };
+    let mut act = None;
+    CollapsingHeader::new(small(line, colour)).id_salt("call").show(ui, |ui| {
+        muted(ui, "Arguments");
+        text(ui, "arguments", &arguments(&result.call));
+        ui.horizontal(|ui| {
+            muted(ui, "Result");
+            if icon_button(ui, ICON_CONTENT_COPY, "Copy result").clicked() {
+                act = Some(MessageAction::Copy(message.content.clone()));
+            }
+        });
+        text(ui, "result", &message.content);
+    });
+    act
+}
+
+/// Shows that calls of an answer have no results, because they were stopped.
+pub fn stopped(ui: &mut Ui, calls: &[ToolCall]) {
+    let names: Vec<&str> = calls.iter().map(|call| &*call.name).collect();
+    muted(ui, format!("Stopped before the end of its calls: {}", names.join(", ")));
+}
+
+/// Unchecked text of a model or a server, of a fixed width.
+fn text(ui: &mut Ui, salt: &str, text: &str) {
+    // A call must not hide behind its length.
+    let shown = match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}\n[{} more characters]", &text[..end], text[end..].chars().count()),
+        None => text.to_owned(),
+    };
+    ScrollArea::vertical().id_salt(salt).max_height(HIGHEST).show(ui, |ui| {
+        ui.add(Label::new(RichText::new(shown).monospace().size(12.0)).wrap());
+    });
+}
+
+/// Arguments as people read them: one to a line.
+fn arguments(call: &ToolCall) -> String {
+    match serde_json::from_str::<Value>(&call.arguments) {
+        Ok(Value::Object(map)) if map.is_empty() => "none".to_owned(),
+        Ok(Value::Object(map)) => {
+            let line = |(name, value): (&String, &Value)| match value {
+                Value::String(text) => format!("{name}: {text}"),
+                other => format!("{name}: {other}"),
+            };
+            map.iter().map(line).collect::<Vec<_>>().join("\n")
+        }
+        _ if call.arguments.trim().is_empty() => "none".to_owned(),
+        _ => call.arguments.clone(),
+    }
+}

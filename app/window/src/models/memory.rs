@@ -1,0 +1,87 @@
+//! How much of a chat a model keeps in mind, and how exactly: chosen on its card, in force when it is opened next.
+
+use egui::{CollapsingHeader, Role, Slider, Ui, WidgetInfo};
+use thermocline_engine::{
+    runtime::KvType,
+    session::{Engine, EngineOptions},
+};
+
+use crate::{command::Command, shell::Shell};
+use thermocline_host::library::{ModelCard, ModelId};
+use thermocline_rich_text::{theme::Palette, widgets};
+
+/// The shortest context that is offered, in tokens, unless a model knows no more.
+const LEAST: usize = 64;
+
+/// The types of a cache and what they mean.
+const TYPES: [(KvType, &str); 3] = [
+    (KvType::F32, "As exact as can be, in twice the memory of F16"),
+    (KvType::F16, "16-bit floats: half the memory of F32, no visible loss"),
+    (KvType::Q8_0, "About half the memory of F16, a little less exact; a GPU keeps it as F16"),
+];
+
+/// Context and type of cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Memory {
+    context: usize,
+    kv_type: KvType,
+}
+
+impl Memory {
+    /// Of a model opened so.
+    fn of(options: &EngineOptions, card: &ModelCard) -> Self {
+        Memory { context: options.context.unwrap_or(card.usual_context), kv_type: options.kv_type }
+    }
+
+    /// Keeps it for the model; what is usual is left to the model.
+    fn keep(self, shell: &mut Shell, card: &ModelCard) {
+        let id: &ModelId = &card.id;
+        let kept = shell.model_settings(id);
+        (kept.context, kept.kv_type) = (None, None);
+        let usual = Memory::of(&shell.engine_options(id), card);
+        let kept = shell.model_settings(id);
+        kept.context = Some(self.context).filter(|context| *context != usual.context);
+        kept.kv_type = (self.kv_type != usual.kv_type).then(|| self.kv_type.name().to_owned());
+    }
+}
+
+/// Shows what is chosen for the card's model, which is called `title` there, to be changed; `open`: it is open.
+pub fn show(ui: &mut Ui, shell: &mut Shell, card: &ModelCard, title: &str, open: Option<&Engine>) {
+    let before = Memory::of(&shell.engine_options(&card.id), card);
+    let mut chosen = before;
+    let words = format!("{} tokens, cache in {}", before.context, before.kv_type);
+    let heading = widgets::small(format!("Context of {words}"), Palette::of(ui).muted);
+    let header = CollapsingHeader::new(heading).id_salt("memory").show(ui, |ui| {
+        ui.horizontal(|ui| {
+            let label = ui.label("Context").id;
+            let (least, most) = (card.context.min(before.context), card.context.max(before.context));
+            ui.spacing_mut().slider_width = 200.0;
+            let slider = Slider::new(&mut chosen.context, least.min(LEAST)..=most).logarithmic(true).suffix(" tokens");
+            let help = "Tokens of a chat that the model sees. More take more memory";
+            ui.add(slider.update_while_editing(false)).labelled_by(label).on_hover_text(help);
+        });
+        ui.horizontal(|ui| {
+            ui.label("Cache");
+            for (kv_type, what) in TYPES {
+                let button = ui.selectable_label(chosen.kv_type == kv_type, kv_type.name());
+                if button.on_hover_text(what).clicked() {
+                    chosen.kv_type = kv_type;
+                }
+            }
+        });
+        widgets::muted(ui, format!("It was trained with texts of {} tokens.", card.context));
+    });
+    let name = format!("Context of {title}: {words}");
+    header.header_response.widget_info(|| WidgetInfo::labeled(Role::Button, true, &name));
+    if chosen != before {
+        chosen.keep(shell, card);
+    }
+    if let Some(engine) = open
+        && chosen != (Memory { context: engine.context(), kv_type: engine.kv_type() })
+    {
+        let button = ui.button("Open it again with this context");
+        if button.on_hover_text("The chat is read anew with the next message").clicked() {
+            shell.queue_command(Command::ReopenModel);
+        }
+    }
+}

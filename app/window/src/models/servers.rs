@@ -1,0 +1,297 @@
+//! Servers with models of their own: added by address and key, their models opened like those of this computer.
+
+use std::collections::HashMap;
+
+use egui::{Align, Id, RichText, TextStyle, Ui};
+
+use crate::{command::Command, shell::Shell};
+use thermocline_host::{
+    engine_handle::ModelState,
+    library::ModelId,
+    remote::{KeyPlace, KeyStore, RemoteClient, RemoteError, RemoteModel, RemoteTimeouts, SecretKey, ServerAddress},
+};
+use thermocline_rich_text::{
+    background::Background,
+    text::TextField,
+    theme::{self, Palette},
+    widgets,
+};
+
+/// Most models of a server that are shown; a filter finds the others.
+const SHOWN: usize = 40;
+
+/// Names of a server's models, or why they are not known.
+type Listed = Result<Vec<String>, NotListed>;
+
+/// Why the models of a server are not known.
+#[derive(Debug)]
+struct NotListed {
+    why: String,
+    /// The server asks for a key, or for another one.
+    wants_key: bool,
+}
+
+impl NotListed {
+    fn other(why: impl ToString) -> Self {
+        NotListed { why: why.to_string(), wants_key: false }
+    }
+}
+
+/// A server that was asked: where its key is kept, if one was given, and its models.
+#[derive(Debug)]
+struct Answered {
+    server: ServerAddress,
+    kept: Result<Option<KeyPlace>, String>,
+    listed: Listed,
+}
+
+/// The servers: fields to add one, and what each has.
+#[derive(Debug, Default)]
+pub struct ServersView {
+    /// Text typed as an address.
+    address: String,
+    /// Text typed as a key.
+    key: String,
+    /// The address that is wrong, in a sentence.
+    trouble: Option<String>,
+    adding: Background<Answered>,
+    /// The server that was added last, until the page has scrolled to it.
+    added: Option<ServerAddress>,
+    known: HashMap<ServerAddress, Server>,
+}
+
+/// The models of one server, as far as they are known.
+#[derive(Debug, Default)]
+struct Server {
+    asking: Background<Answered>,
+    listed: Option<Listed>,
+    /// Text typed as a key.
+    key: String,
+    /// Text that the names shown contain.
+    filter: String,
+}
+
+impl ServersView {
+    /// Shows them.
+    pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) {
+        ui.add_space(8.0);
+        ui.label(RichText::new("Models on servers").font(theme::strong(15.0)));
+        self.follow(shell);
+        widgets::card(ui, |ui| self.fields(ui, shell));
+        let servers = shell.settings.remote_servers.clone();
+        for server in servers {
+            let known = self.known.entry(server.clone()).or_default();
+            let shown = ui.push_id(server.as_str(), |ui| widgets::card(ui, |ui| known.show(ui, shell, &server)));
+            if self.added.take_if(|added| *added == server).is_some() {
+                shown.response.scroll_to_me(Some(Align::Center));
+            }
+        }
+        self.known.retain(|server, _| shell.settings.remote_servers.contains(server));
+    }
+
+    /// Takes the server that was being added.
+    fn follow(&mut self, shell: &mut Shell) {
+        let Some(Answered { server, kept, listed }) = self.adding.take() else { return };
+        if !tell_of_key(shell, kept) {
+            return;
+        }
+        if !shell.settings.remote_servers.contains(&server) {
+            shell.settings.remote_servers.push(server.clone());
+        }
+        self.added = Some(server.clone());
+        self.known.insert(server, Server { listed: Some(listed), ..Server::default() });
+    }
+
+    fn fields(&mut self, ui: &mut Ui, shell: &mut Shell) {
+        let text = "vLLM, SGLang, llama-server, another Thermocline: any server that speaks OpenAI's protocol";
+        let label = widgets::muted(ui, text).id;
+        let font = TextStyle::Body.resolve(ui.style());
+        let address = TextField::line(Id::unique("address of a server"), font.clone());
+        let address = address
+            .show(ui, &mut self.address, |field| field.hint_text("http://host:8000/v1").desired_width(f32::INFINITY));
+        let address = address.labelled_by(label);
+        let mut entered = address.lost_focus() && ui.input(|input| input.key_pressed(egui::Key::Enter));
+        ui.horizontal(|ui| {
+            let label = ui.label("Key of the server").id;
+            let width = (ui.available_width() - 104.0).max(96.0);
+            let key = TextField::secret(Id::unique("key of a server"), font);
+            let key = key.show(ui, &mut self.key, |field| field.hint_text("if it asks for one").desired_width(width));
+            let key = key.labelled_by(label);
+            entered |= key.lost_focus() && ui.input(|input| input.key_pressed(egui::Key::Enter));
+            let ready = !self.address.trim().is_empty() && !self.adding.is_busy();
+            let add = ui.add_enabled(ready, egui::Button::new("Add server"));
+            entered = ready && (entered || add.on_hover_text("Add it and list its models").clicked());
+        });
+        if self.adding.is_busy() {
+            ui.spinner();
+        }
+        if let Some(why) = &self.trouble {
+            widgets::trouble(ui, why);
+        }
+        if entered {
+            self.add(ui, shell);
+        }
+    }
+
+    fn add(&mut self, ui: &Ui, shell: &mut Shell) {
+        let server = self.address.parse::<ServerAddress>().map_err(|error| error.to_string());
+        let typed = server.and_then(|server| Ok((server, SecretKey::typed(&self.key)?)));
+        let (server, key) = match typed {
+            Ok(typed) => typed,
+            Err(why) => return self.trouble = Some(why),
+        };
+        self.trouble = None;
+        let keys = shell.keys.clone();
+        shell.toasts.check(self.adding.start(ui, move || ask(server, key.as_ref(), &keys)));
+        self.address.clear();
+        self.key.clear();
+    }
+}
+
+/// Tells where a key is kept; false if it could not be kept.
+fn tell_of_key(shell: &mut Shell, kept: Result<Option<KeyPlace>, String>) -> bool {
+    match kept {
+        Ok(Some(place)) => shell.toasts.success(widgets::sentence(place)),
+        Ok(None) => {}
+        Err(why) => {
+            shell.show_error(why);
+            return false;
+        }
+    }
+    true
+}
+
+/// Keeps the `key` of a server, if there is a new one, and asks the server for its models; may wait for the user to unlock the
+/// keychain.
+fn ask(server: ServerAddress, key: Option<&SecretKey>, keys: &KeyStore) -> Answered {
+    let kept = key.map(|key| keys.set(&server, key).map_err(|error| error.to_string())).transpose();
+    let listed = list(&server, keys);
+    Answered { server, kept, listed }
+}
+
+fn list(server: &ServerAddress, keys: &KeyStore) -> Listed {
+    let key = keys.get(server).map_err(NotListed::other)?;
+    let had_key = key.is_some();
+    let client = RemoteClient::new(server.clone(), key, RemoteTimeouts::default());
+    client.models().map_err(|error| match error {
+        RemoteError::Status { status: 401 | 403, .. } => {
+            let why =
+                if had_key { "This server does not accept the API key." } else { "This server needs an API key." };
+            NotListed { why: why.to_owned(), wants_key: true }
+        }
+        error => NotListed::other(error),
+    })
+}
+
+impl Server {
+    fn show(&mut self, ui: &mut Ui, shell: &mut Shell, server: &ServerAddress) {
+        if let Some(Answered { kept, listed, .. }) = self.asking.take()
+            && tell_of_key(shell, kept)
+        {
+            self.listed = Some(listed);
+        }
+        let palette = Palette::of(ui);
+        ui.label(RichText::new(server.host()).font(theme::strong(14.0)));
+        widgets::muted(ui, server.as_str());
+        let colour = if server.is_private() { palette.muted } else { palette.amber };
+        ui.label(widgets::small(server.destination(), colour));
+        ui.horizontal(|ui| {
+            let text = if self.listed.is_some() { "Refresh models" } else { "Show its models" };
+            let ask = ui.add_enabled(!self.asking.is_busy(), egui::Button::new(text));
+            if ask.on_hover_text(format!("Refresh the model list of {}", server.host())).clicked() {
+                self.ask(ui, shell, server, None);
+            }
+            let remove = ui.button("Remove").accessible_name(format!("Remove {}", server.host()));
+            if remove.on_hover_text("Forget the server and its key").clicked()
+                && shell.toasts.check(shell.keys.remove(server)).is_some()
+            {
+                shell.settings.remote_servers.retain(|it| it != server);
+            }
+            if self.asking.is_busy() {
+                ui.spinner();
+            }
+        });
+        match &self.listed {
+            None => {}
+            Some(Err(NotListed { why, .. })) => {
+                widgets::trouble(ui, why);
+            }
+            Some(Ok(models)) if models.is_empty() => {
+                widgets::muted(ui, "It has no models.");
+            }
+            Some(Ok(models)) => {
+                if models.len() > SHOWN {
+                    let label = ui.label(format!("Find among {} models", models.len())).id;
+                    let font = TextStyle::Body.resolve(ui.style());
+                    let field = TextField::line(Id::unique(("filter of models", server)), font);
+                    field.show(ui, &mut self.filter, |field| field).labelled_by(label);
+                }
+                let filter = self.filter.to_lowercase();
+                let found = models.iter().filter(|name| name.to_lowercase().contains(&filter));
+                for name in found.take(SHOWN) {
+                    model(ui, shell, RemoteModel { server: server.clone(), name: name.clone() });
+                }
+            }
+        }
+        if matches!(self.listed, Some(Err(NotListed { wants_key: true, .. }))) {
+            self.key_field(ui, shell, server);
+        }
+    }
+
+    fn ask(&mut self, ui: &Ui, shell: &mut Shell, server: &ServerAddress, key: Option<SecretKey>) {
+        let (asked, keys) = (server.clone(), shell.keys.clone());
+        shell.toasts.check(self.asking.start(ui, move || ask(asked, key.as_ref(), &keys)));
+    }
+
+    /// A field for the key that the server asks for.
+    fn key_field(&mut self, ui: &mut Ui, shell: &mut Shell, server: &ServerAddress) {
+        let entered = ui.horizontal(|ui| {
+            let name = format!("API key of {}", server.host());
+            let label = ui.label("API key").id;
+            let field = TextField::secret(Id::unique(("key of", server)), TextStyle::Body.resolve(ui.style()));
+            let width = (ui.available_width() - 104.0).max(96.0);
+            let field = field.show(ui, &mut self.key, |field| field.desired_width(width)).labelled_by(label);
+            let typed = !self.key.trim().is_empty() && !self.asking.is_busy();
+            let entered = field.lost_focus() && ui.input(|input| input.key_pressed(egui::Key::Enter));
+            let button = ui.add_enabled(typed, egui::Button::new("Use key")).accessible_name(format!("Use the {name}"));
+            typed && (button.on_hover_text("Keep the key and list the models").clicked() || entered)
+        });
+        if entered.inner
+            && let Some(key) = shell.toasts.check(SecretKey::typed(&self.key))
+        {
+            self.key.clear();
+            self.ask(ui, shell, server, key);
+        }
+    }
+}
+
+/// A model of a server, with the button that opens or closes it.
+fn model(ui: &mut Ui, shell: &mut Shell, model: RemoteModel) {
+    let state = shell.engine_handle.state();
+    ui.horizontal_wrapped(|ui| {
+        let name = &model.name;
+        match &state {
+            ModelState::Remote { model: open, .. } if *open == model => {
+                let close = ui.button("Close").accessible_name(format!("Close {name}"));
+                if close.on_hover_text("Send nothing more to it").clicked() {
+                    shell.queue_command(Command::CloseModel);
+                }
+            }
+            ModelState::Opening(opening) if opening.model == ModelId::Remote(model.clone()) => {
+                ui.spinner();
+            }
+            _ => {
+                let open = ui.button("Open").accessible_name(format!("Open {name}"));
+                if open.on_hover_text(model.server.destination()).clicked() {
+                    shell.queue_command(Command::OpenModel(ModelId::Remote(model.clone())));
+                }
+            }
+        }
+        ui.label(name);
+        if let ModelState::Failed { model: failed, reason, .. } = &state
+            && *failed == ModelId::Remote(model.clone())
+        {
+            widgets::trouble(ui, reason);
+        }
+    });
+}

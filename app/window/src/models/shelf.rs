@@ -1,0 +1,243 @@
+//! The order of the library: models that the filter leaves, sorted, the files of one model together.
+
+use egui::{Id, TextStyle, Ui};
+
+use super::{estimate::Estimates, search::ModelSearch};
+use crate::shell::Shell;
+use thermocline_chats::download::quantization;
+use thermocline_host::library::{ModelCard, ModelId};
+use thermocline_rich_text::text::TextField;
+
+/// Order of the models.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ShelfOrder {
+    /// The model used last first.
+    #[default]
+    LastUsed,
+    /// By name.
+    Name,
+    /// The largest first.
+    Size,
+    /// Those that suit this computer best first.
+    Fit,
+}
+
+impl ShelfOrder {
+    const ALL: [ShelfOrder; 4] = [ShelfOrder::LastUsed, ShelfOrder::Name, ShelfOrder::Size, ShelfOrder::Fit];
+
+    /// It in words.
+    fn words(self) -> &'static str {
+        match self {
+            ShelfOrder::LastUsed => "Sorted by last use",
+            ShelfOrder::Name => "Sorted by name",
+            ShelfOrder::Size => "Sorted by size",
+            ShelfOrder::Fit => "Sorted by fit",
+        }
+    }
+}
+
+/// Models in the order in which they are shown.
+#[derive(Debug, Default)]
+pub struct Shelf {
+    /// Words that a model must have, in any order.
+    filter: String,
+    order: ShelfOrder,
+    /// Ranks of the models by fit, as they are now; empty in another order.
+    ranks: Vec<u8>,
+    /// Places of the files of each model in the list of cards.
+    groups: Vec<Vec<usize>>,
+    /// The groups were made of this.
+    made_of: Inputs,
+}
+
+/// Everything that the groups depend on.
+#[derive(Debug, Default, PartialEq)]
+struct Inputs {
+    revision: u64,
+    filter: String,
+    order: ShelfOrder,
+    ranks: Vec<u8>,
+    recent: Vec<String>,
+}
+
+impl Shelf {
+    /// The groups of the latest update.
+    pub fn groups(&self) -> &[Vec<usize>] {
+        &self.groups
+    }
+
+    /// Shows all models again.
+    pub fn clear_filter(&mut self) {
+        self.filter.clear();
+    }
+
+    /// True if the filter leaves a file with this path.
+    pub fn leaves(&self, path: &str) -> bool {
+        let path = path.to_lowercase();
+        self.filter.split_whitespace().all(|word| path.contains(&word.to_lowercase()))
+    }
+
+    /// Shows the filter and the order.
+    pub fn controls(&mut self, ui: &mut Ui) {
+        ui.horizontal_wrapped(|ui| {
+            let label = ui.label("Filter").id;
+            let field = TextField::line(Id::unique("filter of the library"), TextStyle::Body.resolve(ui.style()));
+            let field = field.show(ui, &mut self.filter, |field| {
+                field.desired_width(240.0).hint_text("Name, family, quantisation, folder")
+            });
+            field.labelled_by(label);
+            if !self.filter.is_empty() && ui.button("Show all").clicked() {
+                self.clear_filter();
+            }
+            ui.menu_button(self.order.words(), |ui| {
+                for order in ShelfOrder::ALL {
+                    if ui.selectable_label(self.order == order, order.words()).clicked() {
+                        self.order = order;
+                        ui.close();
+                    }
+                }
+            });
+        });
+    }
+
+    /// Makes the groups anew, if anything they depend on has changed.
+    pub fn update(&mut self, search: &ModelSearch, shell: &Shell, estimates: &Estimates) {
+        self.ranks.clear();
+        if self.order == ShelfOrder::Fit {
+            self.ranks.extend(search.cards.iter().map(|card| estimates.rank(card)));
+        }
+        let recent = &shell.settings.recent;
+        let Inputs { revision, filter, order, ranks, recent: before } = &self.made_of;
+        let same = *revision == search.revision() && *filter == self.filter && *order == self.order;
+        if same && *ranks == self.ranks && before == recent {
+            return;
+        }
+        let (filter, ranks) = (self.filter.clone(), self.ranks.clone());
+        self.made_of = Inputs { revision: search.revision(), filter, order: self.order, ranks, recent: recent.clone() };
+        self.groups = self.made_of.groups(&search.cards);
+    }
+}
+
+impl Inputs {
+    fn groups(&self, cards: &[ModelCard]) -> Vec<Vec<usize>> {
+        let words: Vec<String> = self.filter.split_whitespace().map(str::to_lowercase).collect();
+        let mut groups: Vec<Vec<usize>> = Vec::new();
+        for (at, card) in cards.iter().enumerate().filter(|(_, card)| has(card, &words)) {
+            match groups.iter_mut().find(|group| is_same_model(&cards[group[0]], card)) {
+                Some(group) => group.push(at),
+                None => groups.push(vec![at]),
+            }
+        }
+        for group in &mut groups {
+            group.sort_by_key(|at| cards[*at].bytes);
+        }
+        let bytes = |group: &Vec<usize>| group.iter().map(|at| cards[*at].bytes).max().unwrap_or(0);
+        match self.order {
+            ShelfOrder::LastUsed => {
+                let last = |at: &usize| {
+                    let key = cards[*at].id.key();
+                    self.recent.iter().position(|recent| *recent == key).unwrap_or(usize::MAX)
+                };
+                groups.sort_by_cached_key(|group| group.iter().map(last).min());
+            }
+            ShelfOrder::Name => groups.sort_by_cached_key(|group| cards[group[0]].name.to_lowercase()),
+            ShelfOrder::Size => groups.sort_by_key(|group| std::cmp::Reverse(bytes(group))),
+            ShelfOrder::Fit => {
+                let rank = |group: &Vec<usize>| group.iter().filter_map(|at| self.ranks.get(*at)).min().copied();
+                groups.sort_by_key(|group| (rank(group), std::cmp::Reverse(bytes(group))));
+            }
+        }
+        groups
+    }
+}
+
+/// True if the card has all words, which are in small letters, anywhere.
+fn has(card: &ModelCard, words: &[String]) -> bool {
+    if words.is_empty() {
+        return true;
+    }
+    let text = format!("{} {} {} {}", card.name, card.architecture, card.weight_type, card.id.key()).to_lowercase();
+    words.iter().all(|word| text.contains(word.as_str()))
+}
+
+/// True if both are files of one model, in different quantisations or places.
+fn is_same_model(a: &ModelCard, b: &ModelCard) -> bool {
+    let shape = |card: &ModelCard| (card.layers, card.neurons, card.experts, card.context);
+    let are_files = matches!((&a.id, &b.id), (ModelId::Path(_), ModelId::Path(_)));
+    are_files && a.name.eq_ignore_ascii_case(&b.name) && a.architecture == b.architecture && shape(a) == shape(b)
+}
+
+/// A file of a model among others of it: its quantisation, or its name where another has the same one.
+pub fn file_label(cards: &[ModelCard], group: &[usize], at: usize) -> String {
+    let of = |at: usize| {
+        let named = match &cards[at].id {
+            ModelId::Path(path) => path.to_str().and_then(quantization),
+            ModelId::Builtin | ModelId::Remote(_) => None,
+        };
+        named.unwrap_or_else(|| cards[at].weight_type.to_string())
+    };
+    let label = of(at);
+    match group.iter().any(|other| *other != at && of(*other) == label) {
+        true => cards[at].id.to_string(),
+        false => label,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use thermocline_engine::quant::TensorType;
+
+    use super::*;
+
+    /// A card of a file at `path`, of so many bytes.
+    fn card(name: &str, path: &str, bytes: u64) -> ModelCard {
+        let builtin = ModelCard::read(&ModelId::Builtin).unwrap();
+        let id = ModelId::Path(PathBuf::from(path));
+        ModelCard { id, name: name.to_owned(), bytes, weight_type: TensorType::Q8_0, ..builtin }
+    }
+
+    fn cards() -> Vec<ModelCard> {
+        vec![
+            card("Zebra", "/z.gguf", 5),
+            card("Apple", "/a/apple-Q8_0.gguf", 30),
+            card("apple", "/b/apple-Q4_K_M.gguf", 20),
+            card("Middle", "/m.gguf", 10),
+        ]
+    }
+
+    #[test]
+    fn files_of_a_model_are_together_and_models_in_the_order_that_was_chosen() {
+        let cards = cards();
+        let inputs = |order, recent: &[&str], ranks: &[u8]| {
+            let recent = recent.iter().map(|key| (*key).to_owned()).collect();
+            Inputs { order, recent, ranks: ranks.to_vec(), ..Inputs::default() }.groups(&cards)
+        };
+        let apple = vec![2, 1];
+        assert_eq!(inputs(ShelfOrder::LastUsed, &[], &[]), [vec![0], apple.clone(), vec![3]], "as they were found");
+        let recent = ["/m.gguf", "/a/apple-Q8_0.gguf"];
+        assert_eq!(inputs(ShelfOrder::LastUsed, &recent, &[]), [vec![3], apple.clone(), vec![0]]);
+        assert_eq!(inputs(ShelfOrder::Name, &[], &[]), [apple.clone(), vec![3], vec![0]]);
+        assert_eq!(inputs(ShelfOrder::Size, &[], &[]), [apple.clone(), vec![3], vec![0]]);
+        assert_eq!(inputs(ShelfOrder::Fit, &[], &[0, 3, 2, 0]), [vec![3], vec![0], apple], "the larger of two first");
+    }
+
+    #[test]
+    fn filter_finds_words_in_names_quantisations_and_folders() {
+        let cards = cards();
+        let left = |filter: &str| Inputs { filter: filter.to_owned(), ..Inputs::default() }.groups(&cards);
+        assert_eq!(left("APPLE q4_k"), [vec![2]]);
+        assert_eq!(left("/b/"), [vec![2]]);
+        assert_eq!(left(" "), left(""));
+        assert!(left("apple zebra").is_empty());
+    }
+
+    #[test]
+    fn file_of_a_model_is_called_by_its_quantisation_unless_another_has_it_too() {
+        let mut cards = cards();
+        assert_eq!([1, 2].map(|at| file_label(&cards, &[2, 1], at)), ["Q8_0", "Q4_K_M"]);
+        cards[2] = card("apple", "/b/apple-second.gguf", 20);
+        assert_eq!([1, 2].map(|at| file_label(&cards, &[2, 1], at)), ["apple-Q8_0", "apple-second"]);
+    }
+}

@@ -1,0 +1,114 @@
+//! Words below the map: the two sides of the line, what was skipped where there is none, the threshold of firing, and why the map
+//! looks as it does.
+
+use egui::{Align, DragValue, Layout, RichText, Ui};
+use thermocline_engine::{runtime::Sparsity, session::Engine};
+
+use super::{facts::percent, kind::Kind, map::MapOptions, mode::Mode, panel::small, watched::Watched};
+use crate::{models::prepare_offer, shell::Shell};
+use thermocline_rich_text::theme::Palette;
+
+impl Watched {
+    /// The threshold above which neurons that are never zero count as firing.
+    pub(super) fn threshold(&self, ui: &mut Ui, shell: &mut Shell, options: MapOptions) {
+        if self.kind != Kind::Smooth || !matches!(options.mode, Mode::Fired | Mode::Frequency | Mode::Recency) {
+            return;
+        }
+        ui.horizontal_wrapped(|ui| {
+            let label = ui.label(small(ui, "Fired: the fewest neurons that carry")).id;
+            let field = DragValue::new(&mut shell.settings.heatmap.mass_percent).range(50..=99).suffix(" %");
+            let hint = "Fraction of the layer's output mass, from the next token on";
+            ui.add(field).labelled_by(label).on_hover_text(hint);
+            ui.label(small(ui, "of the layer's output mass"));
+        });
+    }
+
+    /// Legend of the two sides of the line; where there is none, what the token fired and skipped.
+    pub(super) fn sides(&self, ui: &mut Ui, engine: &Engine, options: MapOptions) {
+        let palette = Palette::of(ui);
+        if !options.placed {
+            self.spared(ui, engine);
+            return;
+        }
+        let fraction = self.map.atlas.hot() as f64 / self.board.shape().total().max(1) as f64;
+        let side = |text: String, colour| RichText::new(text).size(12.0).color(colour);
+        ui.horizontal(|ui| {
+            ui.label(side(format!("in VRAM, {}", percent(fraction)), palette.hot));
+            ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
+                ui.label(side(format!("in RAM, {}", percent(1.0 - fraction)), palette.cold));
+                if !options.by_frequency {
+                    ui.label(small(ui, "mixed in the model's order"));
+                }
+            });
+        });
+    }
+
+    /// Firings of the token shown, and the others, which were skipped.
+    fn spared(&self, ui: &mut Ui, engine: &Engine) {
+        let Some(token) = self.playback.token() else { return };
+        let palette = Palette::of(ui);
+        let total = token.total();
+        let fired = f64::from(total.fired) / self.board.shape().total().max(1) as f64;
+        let skips = engine.sparsity().at_work != Sparsity::Dense || total.experts.is_some();
+        let side = |text: String, colour| RichText::new(text).size(12.0).color(colour);
+        let (fired, silent) = (percent(fired), percent(1.0 - fired));
+        let active = match self.board.mass() {
+            Some(mass) => format!("{fired} of the neurons carry {} of the output", percent(mass.into())),
+            None => format!("fired, {fired}"),
+        };
+        ui.horizontal(|ui| {
+            ui.label(side(active, palette.hot));
+            ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
+                let text = match (skips, self.kind) {
+                    (true, Kind::Smooth) => "the weakest are skipped".to_owned(),
+                    (true, _) => format!("skipped, {silent}"),
+                    (false, _) => "every neuron is computed".to_owned(),
+                };
+                ui.label(side(text, palette.cold));
+            });
+        });
+    }
+
+    /// Why the map is dark, if it is.
+    pub(super) fn hint(&self, ui: &mut Ui, shell: &mut Shell, options: MapOptions) {
+        if self.playback.is_remembered() {
+            ui.label(small(ui, "The last tokens of this chat, as they were kept with it."));
+        }
+        if self.map.greyed {
+            ui.label(small(ui, "Grey: recorded before the VRAM contents changed."));
+        }
+        let prompt = self.playback.token().is_some_and(|token| !token.decoded);
+        if self.kind == Kind::Smooth && options.placed && prompt && options.mode != Mode::Placement {
+            let text = "A GPU does not report how strongly neurons fire in a prompt: there all that it computes count as firing.";
+            ui.label(small(ui, text));
+        } else if let Some(sentence) = self.kind.sentence(options.mode) {
+            ui.label(small(ui, sentence));
+        }
+        let token = self.playback.token();
+        let masks = token.as_ref().and_then(|token| token.masks.as_ref());
+        let text = match (&token, options.mode) {
+            (None, _) if options.placed => {
+                "The GPU computes the neurons in VRAM, the CPU those in RAM. Send a message to see which of them fire."
+            }
+            (None, _) => {
+                "A neuron that does not fire for a token need not be computed: that is what makes a model quick without a card. \
+                 Send a message to see which fire."
+            }
+            (Some(_), _) if masks.is_none() => "Which neurons this token fired is no longer kept.",
+            (Some(_), Mode::Strength) if masks.is_some_and(|masks| masks.strength.is_empty()) => {
+                "Strength is recorded from the next token on."
+            }
+            (Some(_), Mode::Predictor) if masks.is_some_and(|masks| masks.predicted.is_empty()) => {
+                "No predictor was asked for this token."
+            }
+            (Some(token), Mode::Predictor) if token.total().missed.is_none() => {
+                "Misses are known only where every neuron is computed."
+            }
+            _ => return,
+        };
+        ui.label(small(ui, text));
+        if options.mode == Mode::Predictor && masks.is_some_and(|masks| masks.predicted.is_empty()) {
+            prepare_offer(ui, shell);
+        }
+    }
+}

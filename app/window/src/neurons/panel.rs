@@ -1,0 +1,299 @@
+//! The panel: which map, of which token, and what stands beside it.
+
+use std::sync::{Arc, mpsc};
+
+use eframe::egui_wgpu::RenderState;
+use egui::{Align, Layout, RichText, ScrollArea, Ui, ViewportBuilder, ViewportId};
+use egui_material_icons::icons::{ICON_OPEN_IN_NEW, ICON_POWER_SETTINGS_NEW};
+use thermocline_engine::{
+    session::{DeviceStatus, Engine},
+    telemetry::neurons::Watch,
+};
+
+use super::{
+    cost,
+    export::{self, Export, Saved},
+    grid::View,
+    kind::Kind,
+    map::MapOptions,
+    mode::{Colours, Mode},
+    saving::ShownModel,
+    shader::Shader,
+    watched::Watched,
+};
+use crate::{
+    command::{Command, Page},
+    path_field::{PathField, Typed},
+    shell::Shell,
+};
+use thermocline_chats::settings::HeatmapSettings;
+use thermocline_host::engine_handle::ModelState;
+use thermocline_rich_text::{theme::Palette, widgets::framed_icon_button};
+
+/// The map and its figures.
+#[derive(Debug)]
+pub struct NeuronsPanel {
+    pub(super) watched: Option<Watched>,
+    detached: bool,
+    shader: Option<Shader>,
+    saved: (mpsc::Sender<Saved>, mpsc::Receiver<Saved>),
+    /// The path that is typed for what is to be saved.
+    typed: Option<PathField<Export>>,
+    /// True if it was shown in this frame.
+    seen: bool,
+    /// True if the whole map is to be shown.
+    whole: bool,
+    /// True if the field for searching is to have the keyboard.
+    searching: bool,
+}
+
+impl Default for NeuronsPanel {
+    fn default() -> Self {
+        NeuronsPanel {
+            watched: None,
+            detached: false,
+            shader: None,
+            saved: mpsc::channel(),
+            typed: None,
+            seen: false,
+            whole: false,
+            searching: false,
+        }
+    }
+}
+
+/// Secondary text of the panel.
+pub(super) fn small(ui: &Ui, text: impl Into<String>) -> RichText {
+    RichText::new(text).size(12.0).color(Palette::of(ui).muted)
+}
+
+impl NeuronsPanel {
+    /// Takes the card of the neuron that was pinned last away; the neuron stays pinned.
+    pub fn close_card(&mut self) {
+        if let Some(watched) = &mut self.watched {
+            watched.close_card();
+        }
+    }
+
+    /// Has large maps drawn by the window's GPU from now on, if that can. What another context of egui's has drawn is drawn anew.
+    pub fn draw_on(&mut self, state: &RenderState) {
+        self.shader = Shader::install(state);
+        if let Some(watched) = &mut self.watched {
+            watched.map.draw_anew(watched.board.shape(), self.shader);
+        }
+    }
+
+    /// Shows the whole map when it is shown next, however near it was looked at.
+    pub fn show_whole(&mut self) {
+        self.whole = true;
+    }
+
+    /// Gives the keyboard to the field in which neurons are searched, when it is shown next.
+    pub fn focus_search(&mut self) {
+        self.searching = true;
+    }
+
+    /// Shows it in its column.
+    pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) {
+        if !self.detached {
+            self.contents(ui, shell, false);
+            return;
+        }
+        ui.heading("Neurons");
+        ui.label(small(ui, "The map is in a window of its own."));
+        self.detached = !ui.button("Bring it back").clicked();
+    }
+
+    /// Shows it in a window of its own, if it is in one: whether or not there is a column, of which this comes after.
+    pub fn show_detached(&mut self, ui: &Ui, shell: &mut Shell) {
+        if self.detached {
+            self.detach(ui, shell);
+        }
+        // Strengths cost more to record than masks, and they are not shown now.
+        if !std::mem::take(&mut self.seen)
+            && let Some(engine) = shell.engine_handle.engine()
+            && engine.neurons().watch() == Watch::Strength
+        {
+            engine.neurons().set_watch(Watch::Firing);
+        }
+    }
+
+    fn detach(&mut self, ui: &Ui, shell: &mut Shell) {
+        let builder = ViewportBuilder::default().with_title("Thermocline: neurons").with_inner_size([960.0, 720.0]);
+        let ctx = ui.ctx().clone();
+        let closed = ctx.show_viewport_immediate(ViewportId::from_hash_of("neurons"), builder, |ui, _class| {
+            egui::CentralPanel::default().show(ui, |ui| {
+                ScrollArea::vertical().auto_shrink(false).show(ui, |ui| self.contents(ui, shell, true));
+            });
+            ui.input(|input| input.viewport().close_requested())
+        });
+        self.detached = !closed;
+    }
+
+    fn contents(&mut self, ui: &mut Ui, shell: &mut Shell, detached: bool) {
+        self.seen = true;
+        self.take_saved(ui, shell);
+        let Some(engine) = shell.engine_handle.engine() else {
+            (self.watched, shell.marks.tint, shell.marks.mark) = (None, None, None);
+            ui.heading("Neurons");
+            nothing(ui, shell);
+            return;
+        };
+        let fresh = self.watched.take().filter(|watched| Arc::ptr_eq(&watched.board, engine.neurons()));
+        let mut watched = fresh.unwrap_or_else(|| Watched::new(&engine, self.shader));
+        if std::mem::take(&mut self.whole) {
+            watched.map.view = View::default();
+        }
+        if std::mem::take(&mut self.searching) {
+            watched.search.focus();
+        }
+        let placed = !matches!(engine.device(), DeviceStatus::Cpu { .. });
+        self.head(ui, shell, &engine, &watched, detached, placed);
+        let settings = &shell.settings.heatmap;
+        let options = MapOptions {
+            mode: watched.kind.chosen(settings, placed),
+            colours: Colours::of(&settings.colours),
+            by_frequency: settings.by_frequency,
+            light: Palette::of(ui) == Palette::LIGHT,
+            placed,
+        };
+        let (on, mass_percent) = (settings.on, settings.mass_percent);
+        if watched.kind == Kind::Smooth {
+            let mass = f32::from(mass_percent.clamp(1, 100)) / 100.0;
+            if watched.board.mass() != Some(mass) {
+                watched.board.set_mass(Some(mass));
+            }
+            engine.weigh_neurons();
+        }
+        watched.follow_chat(shell, &engine);
+        let watch = if on { watch_of(options.mode) } else { Watch::Off };
+        if watched.board.watch() != watch {
+            watched.board.set_watch(watch);
+        }
+        if watch == Watch::Off {
+            let cost = cost::sentence(&watched.board, watch_of(options.mode));
+            ui.label(small(ui, format!("Neurons are not recorded. {cost}")));
+            if ui.button("Record neurons").clicked() {
+                shell.settings.heatmap.on = true;
+            }
+        } else {
+            watched.show(ui, shell, &engine, options, detached);
+        }
+        shell.marks.tint = watched.tint(&engine);
+        shell.marks.mark = watched.mark.clone();
+        self.watched = Some(watched);
+    }
+
+    /// Says what was saved, and asks for a path where the system has no dialog.
+    fn take_saved(&mut self, ui: &Ui, shell: &mut Shell) {
+        while let Ok(saved) = self.saved.1.try_recv() {
+            match saved {
+                Saved::Written(path) => shell.toasts.success(format!("Saved as {}", path.display())),
+                Saved::Failed(why) => shell.show_error(why),
+                Saved::NoDialog(export, path) => {
+                    self.typed = Some(PathField::new(export.title(), path.display().to_string(), export));
+                }
+            }
+        }
+        let Some(typed) = self.typed.as_mut().and_then(|field| field.show(ui)) else { return };
+        let Some(export) = self.typed.take().map(|field| field.then) else { return };
+        match typed {
+            Typed::Nothing => {}
+            Typed::Path(path) if path.exists() => {
+                shell.show_error(format!("{}: there is such a file already; choose another name", path.display()));
+                self.typed = Some(PathField::new(export.title(), path.display().to_string(), export));
+            }
+            Typed::Path(path) => export::save_at(ui, export, path, self.saved.0.clone()),
+        }
+    }
+
+    fn head(
+        &mut self,
+        ui: &mut Ui,
+        shell: &mut Shell,
+        engine: &Engine,
+        watched: &Watched,
+        detached: bool,
+        placed: bool,
+    ) {
+        ui.horizontal(|ui| {
+            ui.heading("Neurons");
+            ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
+                if !detached && framed_icon_button(ui, ICON_OPEN_IN_NEW, "Show the map in its own window").clicked() {
+                    self.detached = true;
+                }
+                let settings = &mut shell.settings.heatmap;
+                let name = if settings.on { "Stop recording neurons" } else { "Start recording neurons" };
+                let switch = framed_icon_button(ui, ICON_POWER_SETTINGS_NEW, name);
+                let watch = watch_of(watched.kind.chosen(settings, placed));
+                if switch.on_hover_ui(|ui| _ = ui.label(cost::sentence(&watched.board, watch))).clicked() {
+                    settings.on = !settings.on;
+                }
+                let shown = ShownModel { handle: &shell.engine_handle, engine, store: &shell.store, chat: shell.shown };
+                let save = |ui: &mut Ui| watched.save_menu(ui, shown, &self.saved.0);
+                ui.menu_button("Save", save).response.on_hover_text("Save the map");
+                ui.menu_button("Display", |ui| look(ui, settings))
+                    .response
+                    .on_hover_text("Order and colours of the map");
+            });
+        });
+        let settings = &mut shell.settings.heatmap;
+        if !settings.on {
+            return;
+        }
+        let (kind, percent) = (watched.kind, settings.mass_percent);
+        let chosen = kind.chosen(settings, placed);
+        ui.horizontal_wrapped(|ui| {
+            // All of them fit into the column as narrow as it usually is.
+            ui.spacing_mut().item_spacing.x = 0.0;
+            ui.spacing_mut().button_padding.x = 7.0;
+            for mode in kind.modes(placed) {
+                let title = RichText::new(mode.title()).size(12.0);
+                let hover = match watch_of(mode) {
+                    Watch::Strength => {
+                        format!(
+                            "{}. {}",
+                            kind.explanation(mode, percent),
+                            cost::sentence(&watched.board, Watch::Strength)
+                        )
+                    }
+                    _ => kind.explanation(mode, percent),
+                };
+                if ui.selectable_label(mode == chosen, title).on_hover_text(hover).clicked() {
+                    kind.choose(settings, mode);
+                }
+            }
+        });
+    }
+}
+
+/// Level of recording that a mode needs.
+fn watch_of(mode: Mode) -> Watch {
+    if mode == Mode::Strength { Watch::Strength } else { Watch::Firing }
+}
+
+/// Text of the panel without a model.
+fn nothing(ui: &mut Ui, shell: &mut Shell) {
+    let text = match shell.engine_handle.state() {
+        ModelState::Remote { .. } => "Neurons of a model on another computer cannot be seen.",
+        ModelState::Opening(_) => "The map appears when the model is open.",
+        _ => "Open a model to see its neurons.",
+    };
+    ui.label(small(ui, text));
+    if !matches!(shell.engine_handle.state(), ModelState::Opening(_)) && ui.button("Open a model").clicked() {
+        shell.queue_command(Command::Show(Page::Models));
+    }
+}
+
+fn look(ui: &mut Ui, settings: &mut HeatmapSettings) {
+    ui.label(small(ui, "Order"));
+    ui.radio_value(&mut settings.by_frequency, true, "Most frequent first");
+    ui.radio_value(&mut settings.by_frequency, false, "As in the model");
+    ui.label(small(ui, "Colours"));
+    let mut chosen = Colours::of(&settings.colours);
+    for colours in Colours::ALL {
+        if ui.radio_value(&mut chosen, colours, colours.title()).clicked() {
+            settings.colours = colours.key();
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! The neurons of an open model as they are watched: the map with its marks, the token that is held, pinned neurons and their cards.
+
+use std::sync::Arc;
+
+use egui::{Align, CollapsingHeader, Layout, Pos2, RichText, Slider, Ui};
+use egui_material_icons::icons::{ICON_CHEVRON_LEFT, ICON_CHEVRON_RIGHT, ICON_PAUSE};
+use thermocline_engine::{
+    model::NeuronIndex,
+    session::{DeviceStatus, Engine},
+    telemetry::neurons::{NeuronBoard, TokenTrace},
+};
+
+use super::{
+    across_chats::AcrossChats,
+    atlas::PointedNeuron,
+    colours,
+    facts::quoted,
+    figures::{self, Inequality, PinAct},
+    grid::View,
+    history::History,
+    kind::Kind,
+    lens::LensReader,
+    map::{Map, MapMarks, MapOptions},
+    panel::small,
+    pin_card::{self, CardAct, CardPlace},
+    pins::{MOST_PINS, Pins},
+    playback::Playback,
+    search::SearchField,
+    shader::Shader,
+    switching_off,
+    tint::Tint,
+};
+use crate::shell::Shell;
+use thermocline_chats::{
+    chat::{NeuronQuery, remembered},
+    store::ChatId,
+};
+use thermocline_host::engine_handle::ModelState;
+use thermocline_rich_text::{theme::Palette, widgets::framed_icon_button};
+
+/// Heights of the map in the column, in points, and the fraction of the column that it takes.
+const LOWEST: f32 = 140.0;
+const LOW: f32 = 240.0;
+const HIGH: f32 = 320.0;
+const FRACTION: f32 = 0.4;
+
+/// Most neurons that a search gets of those whose words are kept across chats.
+const MOST_KEPT: usize = 6;
+
+/// The firings of a pinned neuron with the tokens' text, made when they change.
+#[derive(Debug)]
+struct KeptTint {
+    neuron: (usize, usize),
+    /// Index of the token after the last one.
+    end: u64,
+    tint: Arc<Tint>,
+}
+
+/// State kept per model.
+#[derive(Debug)]
+pub(super) struct Watched {
+    pub(super) board: Arc<NeuronBoard>,
+    pub(super) map: Map,
+    pub(super) playback: Playback,
+    history: History,
+    pub(super) pins: Pins,
+    lenses: LensReader,
+    across: AcrossChats,
+    inequality: Inequality,
+    pub(super) kind: Kind,
+    pub(super) search: SearchField,
+    /// The pinned neuron whose card is shown.
+    card: Option<(usize, usize)>,
+    /// The pinned neuron as it was last shown in the words of the chat.
+    tint: Option<KeptTint>,
+    /// The token that is marked in the chat.
+    pub(super) mark: Option<Tint>,
+    /// Number of the chat whose tokens are shown, `None` within for a new one.
+    chat: Option<Option<i64>>,
+}
+
+impl Watched {
+    /// State of an open model whose large maps `shader` draws.
+    pub(super) fn new(engine: &Engine, shader: Option<Shader>) -> Self {
+        Watched {
+            board: Arc::clone(engine.neurons()),
+            map: Map::new(engine, shader),
+            playback: Playback::default(),
+            history: History::default(),
+            pins: Pins::default(),
+            lenses: LensReader::default(),
+            across: AcrossChats::default(),
+            inequality: Inequality::default(),
+            kind: Kind::of(engine.neurons()),
+            search: SearchField::default(),
+            card: None,
+            tint: None,
+            mark: None,
+            chat: None,
+        }
+    }
+
+    /// Shows the map and what stands below it.
+    pub(super) fn show(
+        &mut self,
+        ui: &mut Ui,
+        shell: &mut Shell,
+        engine: &Engine,
+        options: MapOptions,
+        detached: bool,
+    ) {
+        let shown = shell.shown;
+        let owner = |session| shell.chat_controller.chat_of(session).map(ChatId::number);
+        self.playback.follow(&self.board, |session| owner(session).is_some_and(|chat| Some(chat) != shown));
+        self.history.update(&self.board, engine.telemetry().decode_rate);
+        self.pins.update(&self.board);
+        self.lenses.update(ui, engine, &mut self.pins);
+        self.across.update(ui, shell, engine, &mut self.pins);
+        let height = map_height(self.board.shape().layers(), ui.clip_rect().height(), detached);
+        self.navigation(ui, shell, options.placed);
+        let pointed = self.search(ui, shell, engine);
+        let (pins, word) = (self.pins.places(), shell.marks.highlight.clone());
+        let of_word = word.iter().flat_map(|word| &word.neurons).map(|neuron| neuron.effect.place);
+        let ringed: Vec<NeuronIndex> = of_word.chain(pointed).collect();
+        let marks = MapMarks { pins: &pins, ringed: &ringed, card: self.card };
+        let clicked = self.map.show(ui, engine, options, &self.playback, marks, height);
+        if let Some(pointed) = clicked {
+            self.click(shell, pointed);
+        }
+        let rings = ringed.iter().filter_map(|place| self.map.position(place.layer, place.neuron));
+        let rings: Vec<Pos2> = rings.collect();
+        self.show_card(ui, shell, engine, options, &rings);
+        self.sides(ui, engine, options);
+        let (comparing, by_neuron) = (self.playback.base().is_some(), self.map.is_by_neuron());
+        colours::legend(ui, options.mode, options.colours, comparing, by_neuron);
+        if let Some(word) = &word {
+            ui.label(small(ui, format!("Circled: the neurons that contribute most to {}", quoted(&word.word))));
+        }
+        self.threshold(ui, shell, options);
+        self.hint(ui, shell, options);
+        self.scrub(ui, engine);
+        self.mark(engine);
+        self.pinned(ui, shell, engine);
+        let token = self.playback.token();
+        CollapsingHeader::new("Per layer").default_open(true).show(ui, |ui| match &token {
+            Some(token) => figures::layers(ui, self.board.shape(), token, options.placed),
+            None => _ = ui.label(small(ui, "Send a message to see what each layer does.")),
+        });
+        CollapsingHeader::new("Over time").show(ui, |ui| figures::over_time(ui, &self.history, options.placed));
+        CollapsingHeader::new("Inequality").show(ui, |ui| self.inequality.show(ui, &self.board, self.map.view.layer));
+    }
+
+    /// Pins a neuron that was clicked, with its card and its firings in the words of the chat, or lets it go.
+    pub(super) fn click(&mut self, shell: &mut Shell, pointed: PointedNeuron) {
+        if !self.pins.toggle(&self.board, pointed.layer, pointed.neuron) {
+            shell.toasts.info(format!("{MOST_PINS} neurons are pinned already: let one go first."));
+        }
+        let at = (pointed.layer, pointed.neuron);
+        self.card = self.pins.places().contains(&at).then_some(at);
+    }
+
+    /// The search by a word. A neuron that is chosen is pinned and has its card; the one that is pointed at is returned.
+    fn search(&mut self, ui: &mut Ui, shell: &mut Shell, engine: &Engine) -> Option<NeuronIndex> {
+        let (playback, board) = (&self.playback, &self.board);
+        let (store, model) = (&shell.store, self.across.model(shell));
+        let query = |text: String| {
+            let before = if playback.is_remembered() { playback.last(board, usize::MAX) } else { Vec::new() };
+            // Without them the search finds what the tokens and the weights say.
+            let kept = model.and_then(|model| store.neurons_of_word(model, &text, MOST_KEPT).ok()).unwrap_or_default();
+            NeuronQuery { text, before, kept }
+        };
+        let response = self.search.show(ui, engine, query);
+        if let Some(NeuronIndex { layer, neuron }) = response.chosen {
+            match self.pins.places().contains(&(layer, neuron)) {
+                true => self.card = Some((layer, neuron)),
+                false => self.click(shell, PointedNeuron { layer, neuron, crowd: 1 }),
+            }
+            if self.map.position(layer, neuron).is_none() {
+                self.map.view = View::default();
+            }
+        }
+        response.pointed
+    }
+
+    /// Where on the map one is, when it is not everywhere.
+    fn navigation(&mut self, ui: &mut Ui, shell: &mut Shell, placed: bool) {
+        let layers = self.board.shape().layers();
+        if self.map.view == View::default() {
+            return;
+        }
+        ui.horizontal_wrapped(|ui| {
+            if let Some(layer) = self.map.view.layer {
+                let before = ui
+                    .add_enabled_ui(layer > 0, |ui| framed_icon_button(ui, ICON_CHEVRON_LEFT, "Layer above").clicked());
+                ui.label(RichText::new(format!("Layer {layer}")).strong());
+                let more = layer + 1 < layers;
+                let after =
+                    ui.add_enabled_ui(more, |ui| framed_icon_button(ui, ICON_CHEVRON_RIGHT, "Layer below").clicked());
+                if before.inner {
+                    self.map.view = View::of_layer(layer - 1);
+                }
+                if after.inner {
+                    self.map.view = View::of_layer(layer + 1);
+                }
+            }
+            if ui.button("Whole map").clicked() {
+                self.map.view = View::default();
+            }
+            if let Some(layer) = self.map.view.layer {
+                self.offer_without_cold(ui, shell, layer, placed);
+            }
+        });
+    }
+
+    /// Shows the tokens of the chat that is shown: those that the model has just computed, or those that were kept with the chat.
+    pub(super) fn follow_chat(&mut self, shell: &mut Shell, engine: &Engine) {
+        if self.chat == Some(shell.shown) {
+            return;
+        }
+        self.chat = Some(shell.shown);
+        let (board, shown) = (Arc::clone(&self.board), shell.shown);
+        let kept = self.kept_tokens(shell, engine);
+        let owner = |session| shell.chat_controller.chat_of(session).map(ChatId::number);
+        self.playback.show_chat(&board, |session| owner(session) == shown, || kept);
+    }
+
+    /// The tokens that were kept with the chat that is shown.
+    fn kept_tokens(&self, shell: &mut Shell, engine: &Engine) -> Vec<TokenTrace> {
+        let (Some(number), ModelState::Ready { model, .. }) = (shell.shown, shell.engine_handle.state()) else {
+            return Vec::new();
+        };
+        let read = |shell: &Shell| match shell.store.find_chat(number)? {
+            Some(chat) => shell.store.neuron_map(chat.id, &model.key()),
+            None => Ok(None),
+        };
+        let read = read(shell);
+        let bytes = shell.toasts.check(read).flatten().unwrap_or_default();
+        remembered::read(&bytes, self.board.shape(), engine.tokenizer().vocab_len())
+    }
+
+    /// Takes the card away.
+    pub(super) fn close_card(&mut self) {
+        self.card = None;
+    }
+
+    /// The card of the neuron that was pinned last, at its dot; beside it are `rings`.
+    fn show_card(&mut self, ui: &Ui, shell: &mut Shell, engine: &Engine, options: MapOptions, rings: &[Pos2]) {
+        let Some(at) = self.card.filter(|at| self.pins.places().contains(at)) else { return };
+        let Some(dot) = self.map.position(at.0, at.1).filter(|dot| ui.clip_rect().contains(*dot)) else { return };
+        let token = self.playback.token();
+        let pointed = PointedNeuron { layer: at.0, neuron: at.1, crowd: 1 };
+        let facts = self.map.facts(token.as_ref(), pointed, options.placed);
+        let Some(pin) = self.pins.all().iter().find(|pin| (pin.layer, pin.neuron) == at) else { return };
+        let words = figures::favourites(engine, pin);
+        let tints = self.pins.tinting().is_some_and(|pin| (pin.layer, pin.neuron) == at);
+        match pin_card::show(ui, CardPlace { dot, rings }, &facts, &words, pin, tints) {
+            Some(CardAct::Close) => self.card = None,
+            Some(CardAct::Unpin) => {
+                self.pins.toggle(&self.board, at.0, at.1);
+                self.card = None;
+            }
+            Some(CardAct::Tint) => self.pins.toggle_tint(at.0, at.1),
+            Some(CardAct::Without) => {
+                let neurons = vec![NeuronIndex { layer: at.0, neuron: at.1 }];
+                shell.queue_command(switching_off::without(format!("Without {}", pin.name), neurons));
+            }
+            None => {}
+        }
+    }
+
+    /// Marks the token that is held in the chat.
+    fn mark(&mut self, engine: &Engine) {
+        let held = self.playback.token().filter(|_| !self.playback.is_live());
+        let name = held.as_ref().map(|token| format!("token {}", token.index));
+        if self.mark.as_ref().map(|mark| &mark.name) != name.as_ref() {
+            let ids = self.playback.ids(&self.board);
+            let bytes = |token| engine.tokenizer().token_bytes(token);
+            self.mark = held.map(|token| Tint::of_token(&ids, token.index, bytes));
+        }
+    }
+
+    /// Controls that choose the token shown.
+    fn scrub(&mut self, ui: &mut Ui, engine: &Engine) {
+        let range = self.playback.range(&self.board);
+        let Some(token) = self.playback.token().filter(|_| !range.is_empty()) else { return };
+        let palette = Palette::of(ui);
+        ui.horizontal(|ui| {
+            if framed_icon_button(ui, ICON_CHEVRON_LEFT, "Token before").clicked() {
+                self.playback.step_back(&self.board);
+            }
+            if self.playback.is_live() {
+                if framed_icon_button(ui, ICON_PAUSE, "Hold this token").clicked() {
+                    self.playback.hold(&self.board, token.index);
+                }
+            } else if framed_icon_button(ui, ICON_CHEVRON_RIGHT, "Token after").clicked() {
+                self.playback.step_on(&self.board);
+            }
+            let mut at = token.index;
+            ui.spacing_mut().slider_width = (ui.available_width() - 80.0).max(80.0);
+            let slider = Slider::new(&mut at, range.start..=range.end - 1).show_value(false);
+            let slider = ui.add(slider);
+            slider.widget_info(|| egui::WidgetInfo::slider(true, at as f64, "Token to look at"));
+            if slider.changed() {
+                self.playback.hold(&self.board, at);
+            }
+            let live = self.playback.is_live();
+            let text = RichText::new("Live").color(palette.text);
+            if ui.selectable_label(live, text).on_hover_text("Follow the latest token").clicked() {
+                self.playback.go_live();
+            }
+        });
+        ui.horizontal(|ui| {
+            let word = engine.tokenizer().decode(&[token.token], false);
+            let kind = if token.decoded { "answer" } else { "prompt" };
+            let text = format!("token {} {}, {kind}", token.index, quoted(&word));
+            ui.label(small(ui, text));
+            ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
+                let base = self.playback.base().map(|base| base.index);
+                let text = base.map_or("Compare".to_owned(), |index| format!("Compared with token {index}"));
+                let button = ui.selectable_label(base.is_some(), RichText::new(text).size(12.0));
+                let hover = "Show how the firings of this token, and of those you go to, differ from those of the token before it";
+                if button.on_hover_text(hover).clicked() {
+                    self.playback.compare(&self.board, base.is_none());
+                }
+            });
+        });
+    }
+
+    fn pinned(&mut self, ui: &mut Ui, shell: &mut Shell, engine: &Engine) {
+        CollapsingHeader::new("Pinned neurons").default_open(true).show(ui, |ui| {
+            if self.pins.all().is_empty() {
+                ui.label(small(ui, "Click a neuron on the map to pin it. Double-click to see its layer alone."));
+            }
+            let mut action = None;
+            let tinting = self.pins.tinting().map(|pin| (pin.layer, pin.neuron));
+            let placed = !matches!(engine.device(), DeviceStatus::Cpu { .. });
+            for pin in self.pins.all() {
+                let place = (pin.layer, pin.neuron);
+                let frequency = self.map.atlas.frequency(place.0, place.1);
+                let hot = placed.then(|| self.map.atlas.is_hot(place.0, place.1));
+                if let Some(act) = figures::pinned(ui, engine, pin, frequency, hot, tinting == Some(place)) {
+                    action = Some((place, act));
+                }
+            }
+            self.offer_without_pins(ui, shell);
+            match action {
+                Some(((layer, neuron), PinAct::Unpin)) => _ = self.pins.toggle(&self.board, layer, neuron),
+                Some(((layer, neuron), PinAct::Tint)) => self.pins.toggle_tint(layer, neuron),
+                None => {}
+            }
+        });
+    }
+
+    /// The neuron that is shown in the words of the chat.
+    pub(super) fn tint(&mut self, engine: &Engine) -> Option<Arc<Tint>> {
+        let pin = self.pins.tinting()?;
+        let (neuron, end) = ((pin.layer, pin.neuron), pin.end());
+        let hot = self.map.atlas.is_hot(pin.layer, pin.neuron);
+        let same = |kept: &&KeptTint| kept.neuron == neuron && kept.end == end && kept.tint.hot == hot;
+        if let Some(kept) = self.tint.as_ref().filter(same) {
+            return Some(Arc::clone(&kept.tint));
+        }
+        let tint = Arc::new(Tint::of(pin, hot, |token| engine.tokenizer().token_bytes(token)));
+        self.tint = Some(KeptTint { neuron, end, tint: Arc::clone(&tint) });
+        Some(tint)
+    }
+}
+
+/// Height of the map of a model of so many layers in a column of which `tall` points are seen: time line and pinned neurons have to be
+/// in sight below it. `detached`: it is in a window of its own.
+fn map_height(layers: usize, tall: f32, detached: bool) -> f32 {
+    match detached {
+        true => (tall * 0.6).max(HIGH),
+        false if tall * FRACTION < LOW => (tall * FRACTION).max(LOWEST),
+        false => (layers as f32 * 4.0).clamp(LOW, HIGH).max(tall * FRACTION),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn low_column_has_a_low_map() {
+        assert_eq!(map_height(6, 1200.0, false), 480.0);
+        assert_eq!((map_height(6, 610.0, false), map_height(80, 610.0, false)), (244.0, 320.0));
+        assert_eq!((map_height(80, 400.0, false), map_height(6, 100.0, false)), (160.0, LOWEST));
+        assert_eq!((map_height(6, 400.0, true), map_height(6, 1000.0, true)), (HIGH, 600.0));
+    }
+}

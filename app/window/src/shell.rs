@@ -1,0 +1,377 @@
+//! State shared by all panels: engine, settings, folders, downloads.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use egui::{Context, ThemePreference};
+use thermocline_engine::session::{AdapterChoice, DeviceChoice, EngineOptions, GpuOptions};
+
+use crate::{
+    adapters::Adapters, command::Command, models::Preparation, neurons::NeuronMarks, toasts::Toasts, vram::VramState,
+};
+use thermocline_chats::{
+    chat::{ChatController, StopCause},
+    download::Downloads,
+    server_switch::ServerSwitch,
+    settings::{self, ModelSettings, Settings, VramBudget},
+    store::{ChatId, Store, StoreError},
+    tools::{Limits, ToolHub, Toolbox},
+};
+use thermocline_host::{
+    builtin,
+    engine_handle::{EngineHandle, ModelState},
+    folders::Folders,
+    library::ModelId,
+    remote::KeyStore,
+};
+use thermocline_rich_text::{frame_pace::still, theme, waker::Waker, widgets};
+
+/// Settings are written this long after they were changed.
+const SETTLED: Duration = Duration::from_secs(1);
+
+/// While another connection writes, changes of the chats are tried this often.
+const LOCKED: Duration = Duration::from_millis(100);
+
+/// A change of the chats.
+type Change = Box<dyn FnOnce(&mut Store) -> Result<(), StoreError>>;
+
+/// The world outside a panel.
+pub struct Shell {
+    /// Where files are.
+    pub folders: Folders,
+    /// The user's settings; written soon after a change.
+    pub settings: Settings,
+    /// The chats.
+    pub store: Store,
+    /// Number of the chat that is shown.
+    pub shown: Option<i64>,
+    /// The model.
+    pub engine_handle: EngineHandle,
+    /// Answers that are being written in any chat.
+    pub chat_controller: ChatController,
+    /// Other programs that use the model.
+    pub serving: ServerSwitch,
+    /// Models on their way.
+    pub downloads: Downloads,
+    /// The preparation of a model that is under way, or was last.
+    pub preparation: Option<Preparation>,
+    /// Keys of servers with models.
+    pub keys: KeyStore,
+    /// GPUs of this machine.
+    pub adapters: Adapters,
+    /// Shown by the map of neurons in the chat, and by the chat on the map.
+    pub marks: NeuronMarks,
+    /// Reckoned and being chosen for the memory of the model that is open.
+    pub vram: VramState,
+    /// Set once the last comparison has given the model its mode and budget back.
+    pub compared: Arc<AtomicBool>,
+    /// Short notices in a corner.
+    pub toasts: Toasts,
+    commands: Vec<Command>,
+    /// Changes of the chats that wait until no other connection writes, in order.
+    changes: VecDeque<Change>,
+    written: Settings,
+    changed: Option<Instant>,
+    /// Not if the file is there and cannot be read: it belongs to another program or version.
+    keeps_settings: bool,
+}
+
+impl std::fmt::Debug for Shell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shell")
+            .field("folders", &self.folders)
+            .field("engine_handle", &self.engine_handle)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shell {
+    /// True while two answers are compared, which may have changed the model's mode or budget for a while.
+    pub fn is_comparing(&self) -> bool {
+        !self.compared.load(Relaxed)
+    }
+
+    /// Reads settings and chats below `folders`. Events of the engine and of downloads wake `ctx`.
+    ///
+    /// # Errors
+    /// A sentence, if there is no place to keep chats.
+    pub fn new(ctx: &Context, folders: Folders) -> Result<Self, String> {
+        let mut toasts = Toasts::default();
+        let read = Settings::load(&folders.settings());
+        let keeps_settings = read.is_ok();
+        let (settings, trouble) = read.unwrap_or_else(|error| {
+            let path = folders.settings();
+            let trouble = format!("{} cannot be read ({error}): nothing is written to it either", path.display());
+            (Settings::default(), Some(trouble))
+        });
+        if let Some(trouble) = trouble {
+            toasts.warning(widgets::sentence(trouble));
+        }
+        let (mut store, salvage) = match Store::open(&folders.chats()) {
+            Ok(opened) => opened,
+            Err(error) => {
+                let (copy, chats) = Store::copy_in_memory(&folders.chats()).map_err(|error| error.to_string())?;
+                toasts.error(not_saved(&error, &folders, chats));
+                (copy, None)
+            }
+        };
+        if let Some(salvage) = salvage {
+            let (chats, messages) = (salvage.chats, salvage.messages);
+            let damaged = salvage.damaged.display();
+            let saved = format!("{chats} chats with {messages} messages could be saved");
+            toasts.warning(format!("The file of chats was damaged: {saved}. It is kept as {damaged}."));
+        }
+        let wake = |ctx: &Context| {
+            let waker = Waker::of(ctx);
+            move || waker.in_time()
+        };
+        store.watch(wake(ctx));
+        let downloads = Downloads::new(wake(ctx)).map_err(|error| format!("downloads: {error}"))?;
+        let engine_handle = EngineHandle::new(wake(ctx));
+        dress(ctx, &settings);
+        let written = settings.clone();
+        // Two windows on one chat would write into each other's.
+        let shown = settings.last_chat.filter(|_| !store.has_other_instances());
+        let (keys, mut chat_controller) = (KeyStore::of(&folders), ChatController::new(engine_handle.clone()));
+        let fallbacks = folders.fallbacks();
+        let hub = ToolHub::new(keys.clone(), Limits::default(), wake(ctx));
+        chat_controller.set_tools(Toolbox::new(Arc::new(hub), settings.tools.clone()));
+        Ok(Shell {
+            keys,
+            folders,
+            settings,
+            store,
+            shown,
+            engine_handle,
+            chat_controller,
+            serving: ServerSwitch::new(wake(ctx)),
+            downloads,
+            preparation: None,
+            adapters: Adapters::new(fallbacks),
+            marks: NeuronMarks::default(),
+            vram: VramState::default(),
+            compared: Arc::new(AtomicBool::new(true)),
+            toasts,
+            commands: Vec::new(),
+            changes: VecDeque::new(),
+            written,
+            changed: None,
+            keeps_settings,
+        })
+    }
+
+    /// Has `ctx` draw what `before` drew, as the settings say: the device of that one was lost.
+    pub fn move_to(&mut self, ctx: &Context, before: &Waker) {
+        before.move_to(ctx);
+        dress(ctx, &self.settings);
+    }
+
+    /// Has tools follow the settings. `connect`: servers are wanted now; they stay connected until the window closes.
+    pub fn follow_tools(&mut self, connect: bool) {
+        let Some(tools) = self.chat_controller.tools() else { return };
+        if tools.settings != self.settings.tools {
+            tools.settings = self.settings.tools.clone();
+        }
+        if connect || tools.hub().has_servers() {
+            tools.connect();
+        }
+    }
+
+    /// Queues a command for the window, to be done after this frame.
+    pub fn queue_command(&mut self, command: Command) {
+        self.commands.push(command);
+    }
+
+    /// The model that is to be opened with the next frame.
+    pub fn model_to_open(&self) -> Option<&ModelId> {
+        self.commands.iter().rev().find_map(|command| match command {
+            Command::OpenModel(model) => Some(model),
+            _ => None,
+        })
+    }
+
+    /// Commands queued since the last call, in order.
+    pub fn take_commands(&mut self) -> Vec<Command> {
+        std::mem::take(&mut self.commands)
+    }
+
+    /// Shows what went wrong, until it is clicked away.
+    pub fn show_error(&mut self, what: impl std::fmt::Display) {
+        self.toasts.error(widgets::sentence(what));
+    }
+
+    /// Changes the chats: at once, or in a later frame if another connection writes now.
+    pub fn change_chats<T: 'static>(&mut self, change: impl FnOnce(&mut Store) -> Result<T, StoreError> + 'static) {
+        self.changes.push_back(Box::new(move |store: &mut Store| change(store).map(drop)));
+        self.make_changes();
+    }
+
+    /// Makes the changes that wait, as far as no other connection writes.
+    fn make_changes(&mut self) {
+        while !self.changes.is_empty() && self.store.is_writable() {
+            self.toasts.check(self.changes.pop_front().map_or(Ok(()), |change| change(&mut self.store)));
+        }
+    }
+
+    /// Makes the changes that wait. Asks for another frame if some still do.
+    pub fn try_changes(&mut self, ctx: &Context) {
+        self.make_changes();
+        if !self.changes.is_empty() {
+            ctx.request_repaint_after(LOCKED);
+        }
+    }
+
+    /// Makes all changes that wait, because the window closes: waits for other connections.
+    pub fn finish_changes(&mut self) {
+        for change in std::mem::take(&mut self.changes) {
+            self.toasts.check(change(&mut self.store));
+        }
+    }
+
+    /// The chat that is shown, with which the window begins next time, too.
+    pub fn remember(&mut self, chat: Option<ChatId>) {
+        self.shown = chat.map(ChatId::number);
+        // Chats in memory are not there next time.
+        if !self.store.path().as_os_str().is_empty() {
+            self.settings.last_chat = self.shown;
+        }
+    }
+
+    /// The settings chosen for a model.
+    pub fn model_settings(&mut self, model: &ModelId) -> &mut ModelSettings {
+        self.settings.models.entry(model.key()).or_default()
+    }
+
+    /// Opens a model as its settings say.
+    pub fn open_model(&mut self, model: ModelId) {
+        self.settings.add_recent(&model.key());
+        // Otherwise sessions would hold the model that is to be closed.
+        for error in self.chat_controller.release_model(&mut self.store, StopCause::ModelClosed) {
+            self.show_error(error);
+        }
+        self.serving.release_model();
+        let options = self.engine_options(&model);
+        match model {
+            ModelId::Remote(model) => self.engine_handle.open_remote(model, self.keys.clone()),
+            model => self.engine_handle.open(model, options),
+        }
+    }
+
+    /// Loads the model that is open into its device anew.
+    pub fn reload_device(&mut self) {
+        if let ModelState::Ready { model, .. } = self.engine_handle.state() {
+            let device = self.model_settings(&model).device.clone();
+            self.choose_device(device);
+        }
+        self.adapters.look_again();
+    }
+
+    /// Has the model that is open computed by the adapter of that name (empty: by the CPU; `None`: by the best there is), now
+    /// and whenever it is opened.
+    pub fn choose_device(&mut self, name: Option<String>) {
+        let ModelState::Ready { model, engine } = self.engine_handle.state() else { return };
+        self.model_settings(&model).device = name;
+        let device = self.engine_options(&model).device;
+        self.toasts.check(engine.set_device(&device));
+    }
+
+    /// How a model is to be opened.
+    pub fn engine_options(&self, model: &ModelId) -> EngineOptions {
+        let pipeline_cache = Some(self.folders.pipelines());
+        let chosen = self.settings.models.get(&model.key()).cloned().unwrap_or_default();
+        let budget = match chosen.budget {
+            Some(VramBudget::AtMost(bytes)) => Some(bytes),
+            // What is free is known when the device is open; the VRAM panel sets it then.
+            Some(VramBudget::LeaveFree(_)) | None => None,
+        };
+        let fallbacks = self.adapters.fallbacks().clone();
+        let gpu = |adapter| GpuOptions { adapter, budget, fallbacks, pipeline_cache, ..GpuOptions::default() };
+        let device = match chosen.device.as_deref() {
+            None => DeviceChoice::Auto(gpu(AdapterChoice::Best)),
+            Some("") => DeviceChoice::Cpu,
+            Some(name) => DeviceChoice::Gpu(gpu(AdapterChoice::Name(name.to_owned()))),
+        };
+        let defaults = EngineOptions::default();
+        let kv_type = match model {
+            ModelId::Builtin => builtin::KV_TYPE,
+            ModelId::Path(_) | ModelId::Remote(_) => defaults.kv_type,
+        };
+        EngineOptions {
+            context: chosen.context,
+            kv_type: chosen.kv_type.as_deref().and_then(|name| name.parse().ok()).unwrap_or(kv_type),
+            sparsity: chosen.sparsity.as_deref().and_then(|name| name.parse().ok()).unwrap_or(defaults.sparsity),
+            level: chosen.level,
+            device,
+            adaptive: chosen.adaptive,
+            counts: (!self.settings.no_counts).then(|| self.folders.counts()),
+            speeds: Some(self.folders.cache.clone()),
+            ..defaults
+        }
+    }
+
+    /// Writes settings that have changed and been left alone since; `now`: at once. Which chat is shown is always written at once: a
+    /// window that is killed begins with it the next time.
+    pub fn keep_settings(&mut self, ctx: &Context, now: bool) {
+        let now = now || self.settings.last_chat != self.written.last_chat;
+        if self.settings == self.written || !self.keeps_settings {
+            self.changed = None;
+            return;
+        }
+        let since = *self.changed.get_or_insert_with(Instant::now);
+        if !now && since.elapsed() < SETTLED {
+            ctx.request_repaint_after(SETTLED);
+            return;
+        }
+        self.changed = None;
+        let path = self.folders.settings();
+        // Another window may have written what it was told.
+        if let Ok((theirs, None)) = Settings::load(&path)
+            && theirs != self.written
+            && path.exists()
+        {
+            self.settings = self.settings.merged(&self.written, &theirs);
+            choose_theme(ctx, self.settings.theme);
+            ctx.set_zoom_factor(self.settings.zoom.into());
+        }
+        self.written = self.settings.clone();
+        self.toasts.check(self.settings.save(&path).map_err(|error| format!("settings: {error}")));
+    }
+}
+
+/// The notice that chats are in memory only, `chats` of the file among them.
+fn not_saved(error: &StoreError, folders: &Folders, chats: usize) -> String {
+    let why = match error {
+        StoreError::Newer { .. } => error.to_string(),
+        _ => format!("the folder {} cannot be written to", folders.data.display()),
+    };
+    let shown = match chats {
+        0 => "",
+        1 => " The chat that was there can be read.",
+        _ => " The chats that were there can be read.",
+    };
+    tracing::warn!(%error, "chats are in memory only");
+    let what = "What you write is lost when you close the window.";
+    format!("{} {what}{shown}", widgets::sentence(format!("chats are not being saved: {why}")))
+}
+
+/// Follows the theme that the user chose.
+pub fn choose_theme(ctx: &Context, theme: settings::Theme) {
+    ctx.set_theme(match theme {
+        settings::Theme::System => ThemePreference::System,
+        settings::Theme::Light => ThemePreference::Light,
+        settings::Theme::Dark => ThemePreference::Dark,
+    });
+}
+
+/// Has the window look as the settings say.
+fn dress(ctx: &Context, settings: &Settings) {
+    choose_theme(ctx, settings.theme);
+    theme::move_less(ctx, still(ctx, settings.reduced_motion));
+    ctx.set_zoom_factor(settings.zoom.into());
+}

@@ -1,0 +1,114 @@
+//! Commands to the window: what a panel or a key asks of the others, and between which areas keys lead.
+
+use egui::Context;
+
+use super::{
+    Window,
+    columns::{Rooms, SideColumn},
+};
+use crate::{
+    areas::WindowArea,
+    command::{Command, Page},
+};
+use thermocline_host::{engine_handle::ModelState, library::ModelId};
+
+impl Window {
+    /// The areas that can be seen, from left to right.
+    pub(super) fn areas(&self, rooms: Rooms) -> Vec<WindowArea> {
+        let panels = self.shell.settings.panels;
+        let chats =
+            if rooms.chats { panels.chats && !rooms.neurons_instead } else { self.over == Some(SideColumn::Chats) };
+        let neurons = if rooms.neurons { panels.neurons } else { self.over == Some(SideColumn::Neurons) };
+        let neurons = neurons && self.has_neurons();
+        let all = [
+            (chats, WindowArea::Chats),
+            (true, WindowArea::Middle),
+            (self.page == Page::Chat, WindowArea::Composer),
+            (neurons, WindowArea::Neurons),
+        ];
+        all.into_iter().filter(|(seen, _)| *seen).map(|(_, area)| area).collect()
+    }
+
+    /// Leads the keyboard to an area.
+    pub(super) fn lead(&mut self, ctx: &Context, area: WindowArea) {
+        match area {
+            WindowArea::Chats => self.chats.focus_list(),
+            WindowArea::Composer => self.conversation.handle_command(&Command::Compose, &mut self.shell),
+            WindowArea::Middle | WindowArea::Neurons => ctx.memory_mut(|memory| memory.request_focus(area.id())),
+        }
+        ctx.request_repaint();
+    }
+
+    /// Shows the column of chats.
+    pub(super) fn show_chats(&mut self, rooms: Rooms) {
+        if rooms.chats {
+            self.shell.settings.panels.chats = true;
+            self.over = self.over.filter(|_| !rooms.neurons_instead);
+        } else {
+            self.over = Some(SideColumn::Chats);
+        }
+    }
+
+    pub(super) fn handle_command(&mut self, command: Command, rooms: Rooms) {
+        let has_neurons = self.has_neurons();
+        let panels = &mut self.shell.settings.panels;
+        // A column that hides nothing of the page stays.
+        let kept = self.over.filter(|_| rooms.neurons_instead);
+        let switch = |over: &mut Option<SideColumn>, side| *over = if *over == Some(side) { None } else { Some(side) };
+        match command {
+            Command::NewChat
+            | Command::OpenChat(_)
+            | Command::OpenMessage(..)
+            | Command::Compose
+            | Command::Compare(_)
+            | Command::Attach => {
+                (self.page, self.over) = (Page::Chat, kept);
+                self.conversation.handle_command(&command, &mut self.shell);
+            }
+            Command::Stop | Command::Regenerate | Command::CopyAnswer | Command::ToEnd => {
+                self.conversation.handle_command(&command, &mut self.shell);
+            }
+            Command::Search => {
+                self.show_chats(rooms);
+                self.chats.focus_search();
+            }
+            Command::OpenModel(model) => self.shell.open_model(model),
+            Command::ReopenModel => {
+                if let ModelState::Ready { model, .. } | ModelState::Failed { model, .. } =
+                    self.shell.engine_handle.state()
+                {
+                    self.shell.open_model(model);
+                } else if let ModelState::Remote { model, .. } = self.shell.engine_handle.state() {
+                    self.shell.open_model(ModelId::Remote(model));
+                }
+            }
+            Command::CloseModel => self.shell.engine_handle.close(),
+            Command::Show(page) => (self.page, self.over) = (if self.page == page { Page::Chat } else { page }, kept),
+            Command::ToggleChats if rooms.neurons_instead => self.show_chats(rooms),
+            Command::ToggleChats if rooms.chats => panels.chats = !panels.chats,
+            Command::ToggleChats => switch(&mut self.over, SideColumn::Chats),
+            Command::ToggleNeurons | Command::ShowMap | Command::SearchNeurons if !has_neurons => {
+                let server = self.shell.engine_handle.state().model().map(|model| model.to_string());
+                let server = server.unwrap_or_default();
+                self.shell.toasts.info(format!("{server} is computed by a server: its neurons cannot be seen here."));
+            }
+            Command::ToggleNeurons if rooms.neurons => panels.neurons = !panels.neurons,
+            Command::ToggleNeurons => switch(&mut self.over, SideColumn::Neurons),
+            Command::ShowMap | Command::SearchNeurons => {
+                if rooms.neurons {
+                    panels.neurons = true;
+                } else {
+                    self.over = Some(SideColumn::Neurons);
+                }
+                match command {
+                    Command::SearchNeurons => self.neurons.focus_search(),
+                    _ => self.neurons.show_whole(),
+                }
+            }
+            Command::CheatSheet => self.keys = !self.keys,
+            // Those need to know where the keyboard is.
+            Command::NextArea | Command::PreviousArea => {}
+            Command::NextChat | Command::PreviousChat | Command::RenameChat | Command::DeleteChat => {}
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Files that go with messages: dropped, chosen, taken out again, sent and cited.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use egui::{Event, Key, Modifiers};
+
+use super::names;
+use crate::{command::Page, testing::TestWindow};
+use thermocline_chats::{
+    attachment::fixtures::{docx, encrypted_pdf, haystack, pdf},
+    store::{Attachment, Message},
+};
+
+const SIZE: [f32; 2] = [1440.0, 1000.0];
+
+/// A folder with files of these names and contents.
+fn folder(files: &[(&str, &[u8])]) -> (tempfile::TempDir, Vec<PathBuf>) {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |(name, bytes): &(&str, &[u8])| {
+        let path = folder.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        path
+    };
+    let paths = files.iter().map(write).collect();
+    (folder, paths)
+}
+
+/// The branch that is shown, and all files of its chat.
+fn chat(stage: &mut TestWindow) -> (Vec<Message>, Vec<Attachment>) {
+    let shell = stage.shell();
+    let Some(number) = shell.settings.last_chat else { return Default::default() };
+    let chat = shell.store.find_chat(number).unwrap().unwrap();
+    (shell.store.branch(chat.id).unwrap(), shell.store.attachments(chat.id).unwrap())
+}
+
+/// Drops a file, and waits until it is counted.
+fn attach(stage: &mut TestWindow, path: &Path) {
+    stage.let_go(&[path]);
+    let name = path.file_name().unwrap().to_str().unwrap();
+    stage.appears(&format!("Remove {name}"));
+    stage.until("its tokens", |window| {
+        let shell = window.shell();
+        let chat = shell.shown.and_then(|number| shell.store.find_chat(number).unwrap());
+        chat.is_some_and(|chat| shell.store.attachments(chat.id).unwrap().iter().all(|file| file.tokens.is_some()))
+    });
+}
+
+#[test]
+fn short_files_are_read_whole_and_named_under_the_answer() {
+    let word = docx("<w:p><w:r><w:t>The frog is green.</w:t></w:r></w:p>");
+    let (_folder, paths) = folder(&[("notes.md", b"# Notes\n\nA cat has a boat.\n"), ("frog.docx", &word)]);
+    let mut stage = TestWindow::opened(SIZE);
+    stage.hold(&paths[0]);
+    assert!(stage.shows("Drop it to attach it to the message"));
+    attach(&mut stage, &paths[0]);
+    attach(&mut stage, &paths[1]);
+    assert_eq!(stage.it.state().page, Page::Chat);
+    assert!(stage.control("Message").is_focused(), "one writes on at once");
+    stage.until("a count with the files", |window| {
+        window.conversation.counted().is_some_and(|tokens| tokens.draft > 20)
+    });
+
+    names::check(&stage, "attached files");
+    stage.ask("Tell me a story about it.");
+    names::check(&stage, "sources");
+    let (branch, files) = chat(&mut stage);
+    assert_eq!((branch.len(), &*branch[0].content), (2, "Tell me a story about it."));
+    assert!(files.iter().all(|file| file.message == Some(branch[0].id) && file.whole == Some(true)), "{files:?}");
+    assert!(stage.shows("Sources: notes.md; frog.docx"), "{:?}", stage.texts());
+    assert!(!stage.shows("Remove notes.md") && stage.shows("notes.md"), "they are shown with the message");
+    let stats = thermocline_host::answer_stats::AnswerStats::from_json(branch[1].stats.as_deref()).unwrap();
+    assert!(stats.prompt_tokens > 40, "the model has read them: {stats:?}");
+
+    // Another version of the message has them, too, and so has the window when it is opened again.
+    stage.click("Edit message");
+    stage.write("Changed message", " And a dog.");
+    stage.click("Send again");
+    stage.answered();
+    let (branch, files) = chat(&mut stage);
+    assert_eq!(branch[0].version, (2, 2));
+    assert_eq!(files.iter().filter(|file| file.message == Some(branch[0].id)).count(), 2);
+    let mut stage = stage.again();
+    stage.step();
+    assert!(stage.shows("Sources: notes.md; frog.docx"), "{:?}", stage.texts());
+}
+
+#[test]
+fn long_files_are_read_in_passages_that_are_cited_with_their_place() {
+    let text = haystack("The dragon lives in the tower.");
+    let (_folder, paths) = folder(&[("register.txt", text.as_bytes())]);
+    let mut stage = TestWindow::opened(SIZE);
+    attach(&mut stage, &paths[0]);
+    assert!(stage.shows("tokens, in passages"), "{:?}", stage.texts());
+    stage.ask("Where does the dragon live?");
+    let (branch, files) = chat(&mut stage);
+    assert_eq!((branch.len(), files[0].whole), (2, Some(false)));
+    assert!(stage.shows("Sources: register.txt, lines "), "{:?}", stage.texts());
+    assert!(!stage.shows("The dragon lives in the tower."));
+    let title = stage.texts().into_iter().find(|text| text.starts_with("The ") && text.contains("passage")).unwrap();
+    stage.click(&title);
+    assert!(stage.shows("The dragon lives in the tower."), "the passage itself: {:?}", stage.texts());
+}
+
+#[test]
+fn files_that_cannot_be_read_say_why_and_leave_nothing_behind() {
+    let secret = encrypted_pdf(&[&["secret"]], "key");
+    let (_folder, paths) = folder(&[
+        ("a.pdf", &secret),
+        ("b.txt", b""),
+        ("c.bin", b"\x7fELF\x02\x01\0\0\0"),
+        ("d.docx", b"PK\x03\x04 and no more"),
+        ("e.pdf", &pdf(&[&["The whole of it."]])),
+    ]);
+    let mut stage = TestWindow::opened(SIZE);
+    for (path, why) in paths.iter().zip([
+        "a.pdf is encrypted; save a copy without a password",
+        "b.txt is empty",
+        "c.bin is not text; what can be attached is",
+        "d.docx is damaged, or not a docx file",
+    ]) {
+        stage.let_go(&[path]);
+        stage.appears(why);
+        assert!(!stage.shows("Remove "), "{:?}", stage.texts());
+    }
+    assert!(chat(&mut stage).1.is_empty());
+    // One that cannot be read does not keep the others out.
+    stage.let_go(&[&paths[1], &paths[4]]);
+    stage.appears("Remove e.pdf");
+}
+
+#[test]
+fn files_are_attached_taken_out_and_sent_with_the_keyboard_alone() {
+    let (_folder, paths) = folder(&[("one.rs", b"fn one() {}\n"), ("two.txt", b"two words\n")]);
+    let mut stage = TestWindow::opened(SIZE);
+    for path in &paths {
+        // A test has no desktop, so that there is no dialog either: the path is typed.
+        stage.ctrl(Key::O);
+        stage.appears("This desktop has no file dialog");
+        stage.it.event(Event::Text(path.display().to_string()));
+        stage.step();
+        stage.press(Key::Enter);
+        stage.appears(&format!("Remove {}", path.file_name().unwrap().to_str().unwrap()));
+    }
+    // Backwards from the text to the button of the second file.
+    assert!(stage.control("Message").is_focused());
+    stage.press_with(Modifiers::SHIFT, Key::Tab);
+    assert!(stage.control("Remove two.txt").is_focused());
+    stage.press(Key::Enter);
+    assert!(!stage.shows("Remove two.txt") && stage.shows("Remove one.rs"));
+    assert!(stage.control("Message").is_focused(), "back where one writes");
+    stage.it.event(Event::Text("Tell me a story.".to_owned()));
+    stage.step();
+    stage.press(Key::Enter);
+    stage.answered();
+    let (branch, files) = chat(&mut stage);
+    assert_eq!((branch.len(), files.len(), &*files[0].name), (2, 1, "one.rs"));
+    assert!(stage.shows("Sources: one.rs"));
+}
+
+#[test]
+fn attached_files_wait_with_the_draft_and_leave_with_the_chat() {
+    let (_folder, paths) = folder(&[("wait.md", b"It waits.\n")]);
+    let mut stage = TestWindow::opened(SIZE);
+    attach(&mut stage, &paths[0]);
+    let mut stage = stage.again();
+    stage.step();
+    assert!(stage.shows("Remove wait.md"), "{:?}", stage.texts());
+    stage.ctrl(Key::N);
+    assert!(!stage.shows("Remove wait.md"), "another chat has none");
+}

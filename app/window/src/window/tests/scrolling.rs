@@ -1,0 +1,91 @@
+//! A chat longer than the window: one sees what one sends, and finds the end again.
+
+use egui::{Event, Key, Modifiers, MouseWheelSource, MouseWheelUnit, TouchPhase, vec2};
+use egui_kittest::kittest::Queryable;
+
+use crate::testing::{TestWindow, add_chat};
+
+const SIZE: [f32; 2] = [1440.0, 900.0];
+
+/// Number of messages: more than can be seen, and few enough for the model's context, so that nothing is asked about one more.
+const MESSAGES: usize = 20;
+
+/// The beginning of the last one.
+const LAST: &str = "Message number 19";
+
+/// A window with a chat.
+fn long() -> TestWindow {
+    TestWindow::opened_with(SIZE, |folders, settings| {
+        let texts: Vec<String> = (0..MESSAGES).map(|n| format!("Message number {n}.\n\nMore of it.")).collect();
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        settings.last_chat = Some(add_chat(folders, "", &texts).number());
+    })
+}
+
+/// Turns the wheel over the messages, until others are seen than those at the end.
+fn scroll_up(stage: &mut TestWindow) {
+    let over = stage.control("Message").rect().center() - vec2(0.0, 300.0);
+    stage.it.hover_at(over);
+    stage.step();
+    let (unit, phase, source) = (MouseWheelUnit::Point, TouchPhase::Move, MouseWheelSource::Wheel);
+    let modifiers = Modifiers::NONE;
+    stage.it.event(Event::MouseWheel { unit, delta: vec2(0.0, 2000.0), phase, source, modifiers });
+    stage.it.run_steps(60);
+    stage.it.remove_cursor();
+    stage.step();
+    assert!(stage.shows("To the end") && !stage.shows(LAST), "{:?}", stage.texts());
+}
+
+/// Asserts that a text lies between the top bar and the composer.
+fn assert_in_view(stage: &TestWindow, text: &str) {
+    let rect = stage.it.get_by_label_contains(text).rect();
+    let composer = stage.control("Message").rect();
+    assert!(rect.top() > 40.0 && rect.bottom() < composer.top(), "{text:?} at {rect:?}, the composer at {composer:?}");
+}
+
+#[test]
+fn message_that_is_sent_is_seen_although_one_had_scrolled_up() {
+    let mut stage = long();
+    assert!(!stage.shows("To the end"), "one begins there");
+    scroll_up(&mut stage);
+    stage.write("Message", "Tell me a story about a zebra.");
+    stage.press(Key::Enter);
+    stage.it.run_steps(8);
+    assert_in_view(&stage, "a story about a zebra.");
+    stage.answered();
+    assert!(!stage.shows("To the end"), "the answer is followed");
+    // An answer that is asked for again, too.
+    scroll_up(&mut stage);
+    stage.ctrl(Key::R);
+    stage.it.run_steps(8);
+    assert_in_view(&stage, "a story about a zebra.");
+}
+
+#[test]
+fn end_is_found_with_a_button_and_a_key() {
+    let mut stage = long();
+    scroll_up(&mut stage);
+    stage.click("To the end");
+    stage.it.run_steps(8);
+    assert_in_view(&stage, LAST);
+    assert!(!stage.shows("To the end"));
+    scroll_up(&mut stage);
+    stage.write("Message", "half a thought");
+    stage.ctrl(Key::End);
+    stage.it.run_steps(8);
+    assert_in_view(&stage, LAST);
+    assert_eq!(stage.value("Message"), "half a thought");
+    // In a slow window Ctrl is let go within the same frame.
+    scroll_up(&mut stage);
+    let press = |pressed| Event::Key {
+        key: Key::End,
+        physical_key: None,
+        pressed,
+        repeat: false,
+        modifiers: Modifiers::COMMAND,
+    };
+    let (held, let_go) = (Event::ModifiersChanged(Modifiers::COMMAND), Event::ModifiersChanged(Modifiers::NONE));
+    stage.it.input_mut().events.extend([held, press(true), press(false), let_go]);
+    stage.it.run_steps(8);
+    assert_in_view(&stage, LAST);
+}
