@@ -411,7 +411,7 @@ PYTHON
 
 part_installer() {
   local started=$SECONDS
-  bash packaging/windows/test.sh "$program" "$home" >"$home/installer.log" 2>&1 || fail "installer: $(tail -20 "$home/installer.log")"
+  bash packaging/windows/test.sh "${program%/*}" "$home" >"$home/installer.log" 2>&1 || fail "installer: $(tail -20 "$home/installer.log")"
   summary+=("installer: $(tail -1 "$home/installer.log" | sed 's/^installer: //'), $((SECONDS - started)) s")
 }
 

@@ -1,6 +1,7 @@
 ; The installer for Windows: for the user who runs it, without administrator's rights, into a folder of his own. Models, chats and
 ; settings are not the installer's and stay when the program goes. Made by makensis on Linux:
-;   makensis -DVERSION=1.2.3 -DPROGRAM=/PATH/thermocline.exe -DOUT=/PATH/thermocline_1.2.3_x64-setup.exe packaging/windows/installer.nsi
+;   makensis -DVERSION=1.2.3 -DPROGRAMS=/FOLDER -DOUT=/PATH/thermocline_1.2.3_x64-setup.exe packaging/windows/installer.nsi
+; FOLDER holds thermocline.exe and thermocline-server.exe.
 ; Silent: setup.exe /S [/D=C:\folder]; uninstall.exe /S
 ; Of 64 bits like the program, so that nothing is needed that runs others. Debian's and Ubuntu's makensis has it.
 Target amd64-unicode
@@ -41,16 +42,22 @@ VIAddVersionKey "LegalCopyright" "Copyright The Thermocline authors; Apache-2.0 
 !insertmacro MUI_UNPAGE_INSTFILES
 !insertmacro MUI_LANGUAGE "English"
 
+; Windows does not overwrite a program that runs, but renames it. The next restart deletes the renamed file.
+!macro MoveAside NAME
+  Delete "$INSTDIR\${NAME}.old"
+  ${If} ${FileExists} "$INSTDIR\${NAME}.exe"
+    Rename "$INSTDIR\${NAME}.exe" "$INSTDIR\${NAME}.old"
+    Delete /REBOOTOK "$INSTDIR\${NAME}.old"
+  ${EndIf}
+!macroend
+
 Section
   SetOutPath "$INSTDIR"
-  ; A program that runs cannot be written over, but it can be moved out of the way; a restart removes it.
-  Delete "$INSTDIR\thermocline.old"
-  ${If} ${FileExists} "$INSTDIR\thermocline.exe"
-    Rename "$INSTDIR\thermocline.exe" "$INSTDIR\thermocline.old"
-    Delete /REBOOTOK "$INSTDIR\thermocline.old"
-  ${EndIf}
+  !insertmacro MoveAside thermocline
+  !insertmacro MoveAside thermocline-server
   ClearErrors
-  File "/oname=thermocline.exe" "${PROGRAM}"
+  File "${PROGRAMS}/thermocline.exe"
+  File "${PROGRAMS}/thermocline-server.exe"
   File "${ROOT}/LICENSE-MIT"
   File "${ROOT}/LICENSE-APACHE"
   ${If} ${Errors}
@@ -77,12 +84,14 @@ SectionEnd
 Section "Uninstall"
   ClearErrors
   Delete "$INSTDIR\thermocline.exe"
+  Delete "$INSTDIR\thermocline-server.exe"
   ${If} ${Errors}
     MessageBox MB_ICONSTOP "Thermocline cannot be removed while it is running." /SD IDOK
     SetErrorLevel 2
     Abort
   ${EndIf}
   Delete "$INSTDIR\thermocline.old"
+  Delete "$INSTDIR\thermocline-server.old"
   Delete "$INSTDIR\LICENSE-MIT"
   Delete "$INSTDIR\LICENSE-APACHE"
   Delete "$INSTDIR\uninstall.exe"

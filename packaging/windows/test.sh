@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Makes the installer of a Windows program on Linux and uses it under Wine: installs, starts the program, installs over it, removes it.
-# Needs Debian or Ubuntu; installs what it misses. Wine's own words go to a log. Without PROGRAM only the installer is tested, with a
-# program that does no more than say its version. The installer is left in FOLDER.
+# Makes the installer of the Windows programs on Linux and uses it under Wine: installs, starts both programs, installs over them, removes
+# them. Needs Debian or Ubuntu, and installs the tools that are missing. Wine's messages go to a log. PROGRAMS is the folder of
+# thermocline.exe and thermocline-server.exe. Without it the script tests the installer with programs that only print their version. The
+# script leaves the installer in FOLDER.
 #
-# Usage: bash packaging/windows/test.sh [PROGRAM.exe [FOLDER]]
+# Usage: bash packaging/windows/test.sh [PROGRAMS [FOLDER]]
 set -euo pipefail
-program=${1:+$(realpath -e "$1")}
+programs=${1:+$(realpath -e "$1")}
 out=${2:+$(realpath -m "$2")}
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -31,13 +32,17 @@ if ((${#missing[@]})); then
 fi
 
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
-if [[ -z $program ]]; then
-  program=$work/stand-in.exe
-  printf '#include <stdio.h>\nint main(void) { puts("thermocline %s"); return 0; }\n' "$version" >"$work/stand-in.c"
-  x86_64-w64-mingw32-gcc -O -s -o "$program" "$work/stand-in.c"
+names=(thermocline thermocline-server)
+if [[ -z $programs ]]; then
+  programs=$work/stand-ins
+  mkdir "$programs"
+  for name in "${names[@]}"; do
+    printf '#include <stdio.h>\nint main(void) { puts("%s %s"); return 0; }\n' "$name" "$version" >"$work/stand-in.c"
+    x86_64-w64-mingw32-gcc -O -s -o "$programs/$name.exe" "$work/stand-in.c"
+  done
 fi
 setup=$work/thermocline_${version}_x64-setup.exe
-makensis -V2 -WX -DVERSION="$version" -DPROGRAM="$program" -DOUT="$setup" packaging/windows/installer.nsi
+makensis -V2 -WX -DVERSION="$version" -DPROGRAMS="$programs" -DOUT="$setup" packaging/windows/installer.nsi
 
 # One screen for all: the uninstaller's copy of itself outlives the program that was started.
 . tests/screen.sh
@@ -60,15 +65,17 @@ key='HKCU\Software\Microsoft\Windows\CurrentVersion\Uninstall\org.thermocline.Th
 value() { in_wine reg query "$key" /v "$1" && sed -n "s/^ *$1 *REG_[A-Z]* *//p" "$work/said" | tr -d '\r'; }
 shortcut() { find "$WINEPREFIX/drive_c/users" -name Thermocline.lnk | grep -q .; }
 
-# there FOLDER: whether the program is installed there, starts, and is known to Windows.
+# there FOLDER: whether both programs are installed there and start, and whether Windows knows them.
 there() {
-  local file
-  for file in thermocline.exe uninstall.exe LICENSE-MIT LICENSE-APACHE; do
+  local file name
+  for file in uninstall.exe LICENSE-MIT LICENSE-APACHE; do
     [[ -s $1/$file ]] || fail "no $file in $1"
   done
-  cmp "$program" "$1/thermocline.exe" || fail "another program than the one that was packed"
-  in_wine "$1/thermocline.exe" --version || fail "the installed program does not start"
-  [[ $(tr -d '\r' <"$work/said") == "thermocline $version" ]] || fail "the installed program is not $version: $(cat "$work/said")"
+  for name in "${names[@]}"; do
+    cmp "$programs/$name.exe" "$1/$name.exe" || fail "the installed $name.exe differs from the packed program"
+    in_wine "$1/$name.exe" --version || fail "the installed $name.exe does not start"
+    [[ $(tr -d '\r' <"$work/said") == "$name $version" ]] || fail "the installed $name.exe is not $version: $(cat "$work/said")"
+  done
   [[ $(value DisplayVersion) == "$version" ]] || fail "Windows knows another version than $version: $(cat "$work/said")"
   shortcut || fail "no shortcut in the start menu"
 }
@@ -107,4 +114,4 @@ if [[ $out ]]; then
   mkdir -p "$out"
   cp "$setup" "$out"
 fi
-echo "installer: $(basename "$program"), $(du -k "$setup" | cut -f1) KiB: installed, started, installed again and removed under $(wine --version)"
+echo "installer: ${names[*]}, $(du -k "$setup" | cut -f1) KiB: installed, started, installed again and removed under $(wine --version)"
