@@ -123,17 +123,13 @@ impl ColdSide {
         let started = Instant::now();
         let (layer, tokens) = (ffn.layer, pass.tokens.len());
         let mask = Some(&self.handed_over.predicted[..]).filter(|mask| !mask.is_empty());
+        let blocks = [FfnBlock { neurons: Some(&self.neurons[layer]), ..FfnBlock::whole(weights) }];
         let task = FfnTask {
-            blocks: &[FfnBlock { neurons: Some(&self.neurons[layer]), ..FfnBlock::whole(weights) }],
-            activation: pass.model.config.activation,
             sparsity: pass.sparsity,
             prediction: mask.filter(|_| predicted).map(PredictionSource::Mask),
-            recall_check: false,
             activation_threshold: ffn.activation_threshold,
-            x,
-            tokens,
             observed,
-            separate: false,
+            ..FfnTask::dense(&blocks, pass.model.config.activation, TokenInputs { x, tokens })
         };
         let work = self.ffn.partial(self.cpu.cpu(), &task, out)?;
         let mut fired = Vec::new();

@@ -6,7 +6,8 @@ use smallvec::SmallVec;
 
 use super::{
     CpuProcessor, KvCache, KvType, MAX_SHORTLIST, Pass, PassPart, Probe, Processor, Residency, Sequences, Shortlist,
-    Sparsity, ThresholdCorrection, scratch::grow,
+    Sparsity, ThresholdCorrection,
+    scratch::{grow, held_bytes},
 };
 use thermocline_base::error::{Error, Result};
 use thermocline_cpu::{Cpu, Isa};
@@ -154,7 +155,7 @@ impl Forward {
 
     /// Bytes of scratch memory held, beside weights and caches.
     pub fn scratch_bytes(&self) -> u64 {
-        self.processor.scratch_bytes() + (self.logits.capacity() * size_of::<f32>()) as u64
+        self.processor.scratch_bytes() + held_bytes([&self.logits])
     }
 
     /// Appends `tokens` to the cache and returns the logits of those `outputs` asks for, `[n, n_vocab]`. The slice is
@@ -212,9 +213,8 @@ impl Forward {
             return Err(Error::invalid("batch", format!("1 to {most} tokens"), tokens.len()));
         }
         let wanted = tokens.len().checked_mul(self.model.config.n_vocab);
-        grow(&mut self.logits, wanted, "logits")?;
         let Forward { model, processor, sparsity, correction, logits, .. } = self;
-        let logits = &mut logits[..wanted.unwrap_or(0)];
+        let logits = grow(logits, wanted, "logits")?;
         let mut sequences = Sequences::several(batch.iter_mut().map(|(kv, tokens)| (&mut **kv, tokens.len())));
         let separate = tokens.len() > 1;
         let mut pass = Pass { separate, sparsity: *sparsity, correction, ..Pass::new(model, &tokens, probe) };

@@ -27,14 +27,10 @@ pub fn predictor_scores<'a>(
     hidden: &mut Vec<f32>,
     scores: &'a mut Vec<f32>,
 ) -> Result<(&'a [f32], u64)> {
-    let n = tokens.saturating_mul(predictor.neurons());
-    grow(scores, Some(n), WHAT)?;
-    let scores = &mut scores[..n];
+    let scores = grow(scores, tokens.checked_mul(predictor.neurons()), WHAT)?;
     match &predictor.kind {
         PredictorKind::LowRank { fc1, fc2 } => {
-            let rank = tokens.saturating_mul(fc1.rows());
-            grow(hidden, Some(rank), WHAT)?;
-            let hidden = &mut hidden[..rank];
+            let hidden = grow(hidden, tokens.checked_mul(fc1.rows()), WHAT)?;
             // About half of the hidden activations are zero behind the ReLU: a few tokens read an input-major copy of fc2, if
             // there is room for one, and skip their weights.
             let by_input = (tokens <= FEW_TOKENS && cpu.takes_inputs())

@@ -93,9 +93,9 @@ fn resident_experts_compute_the_cpus_outputs_choices_and_firings() {
             let mut wanted = vec![0.0; x.len()];
             let (mut on_cpu, mut on_gpu) = (Seen::default(), Seen::default());
             let ffn = Ffn::Experts(weights.clone());
-            let mut task = task(&ffn, &x, sparsity);
+            let mut task = task(&config, &ffn, &x, sparsity);
             task.activation_threshold = activation_threshold;
-            LayerFfn::default().run(&cpu, &config, &task, &mut wanted, &mut on_cpu).unwrap();
+            LayerFfn::default().run(&cpu, &task, &mut wanted, &mut on_cpu).unwrap();
 
             let mut rows = vec![0.0_f32; tokens * pitch(D)];
             rows.chunks_exact_mut(pitch(D)).zip(x.chunks_exact(D)).for_each(|(row, x)| row[..D].copy_from_slice(x));

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::WHAT;
-use crate::runtime::scratch::grow;
+use crate::runtime::scratch::{grow, held_bytes};
 use thermocline_base::error::Result;
 use thermocline_cpu::Cpu;
 use thermocline_model::{AltupStep, AltupTable, AltupWeights, Linear};
@@ -36,14 +36,13 @@ impl AltupStreams {
     pub fn begin(&mut self, cpu: &Cpu, table: &AltupTable, x: &[f32], d: usize) -> Result<()> {
         (self.count, self.tokens, self.d) = (table.projections.len() + 1, x.len() / d.max(1), d);
         let all = x.len().checked_mul(self.count);
-        grow(&mut self.streams, all, WHAT)?;
         grow(&mut self.predicted, all, WHAT)?;
         grow(&mut self.scratch, Some(x.len()), WHAT)?;
-        let (first, others) = self.streams.split_at_mut(x.len());
+        let (first, others) = grow(&mut self.streams, all, WHAT)?.split_at_mut(x.len());
         first.copy_from_slice(x);
         for (map, stream) in table.projections.iter().zip(others.chunks_exact_mut(x.len())) {
             cpu.matmul(&mut [map.job(stream)], x, self.tokens);
-            stream.chunks_exact_mut(d).zip(x.chunks_exact(d)).for_each(|(row, like)| scale_as(row, mean_square(like)));
+            scale_rows(stream, x, d);
         }
         Ok(())
     }
@@ -51,8 +50,7 @@ impl AltupStreams {
     /// Takes streams that were computed elsewhere, `[streams, tokens, d]`.
     pub fn take(&mut self, streams: &[f32], tokens: usize, d: usize) -> Result<()> {
         (self.count, self.tokens, self.d) = (streams.len() / (tokens * d).max(1), tokens, d);
-        grow(&mut self.streams, Some(streams.len()), WHAT)?;
-        self.streams[..streams.len()].copy_from_slice(streams);
+        grow(&mut self.streams, Some(streams.len()), WHAT)?.copy_from_slice(streams);
         Ok(())
     }
 
@@ -104,10 +102,9 @@ impl AltupStreams {
     /// `out = x + norm(right (left x))`, both `[tokens, d]`.
     fn laurel(&mut self, cpu: &Cpu, weights: &AltupWeights, eps: f32, x: &[f32], out: &mut [f32]) -> Result<()> {
         let [left, right] = &weights.laurel;
-        let low = self.tokens * left.weight.rows();
-        grow(&mut self.scratch, Some(low), WHAT)?;
-        cpu.matmul(&mut [left.job(&mut self.scratch[..low])], x, self.tokens);
-        cpu.matmul(&mut [right.job(out)], &self.scratch[..low], self.tokens);
+        let low = grow(&mut self.scratch, Some(self.tokens * left.weight.rows()), WHAT)?;
+        cpu.matmul(&mut [left.job(&mut *low)], x, self.tokens);
+        cpu.matmul(&mut [right.job(out)], low, self.tokens);
         cpu.rms_norm(out, None, &weights.laurel_norm.weight, eps);
         cpu.add(out, x);
         Ok(())
@@ -143,17 +140,14 @@ impl AltupStreams {
 
     /// `x =` the mean of the streams of `tokens`, `[tokens.len(), d]`, brought back to the embedding's space.
     pub fn merge(&mut self, cpu: &Cpu, table: &AltupTable, tokens: Range<usize>, x: &mut [f32]) -> Result<()> {
-        let (d, all, len) = (self.d, self.tokens * self.d, x.len());
-        grow(&mut self.scratch, Some(len), WHAT)?;
+        let (d, all) = (self.d, self.tokens * self.d);
+        let part = grow(&mut self.scratch, Some(x.len()), WHAT)?;
         let first = &self.streams[tokens.start * d..tokens.end * d];
         x.copy_from_slice(first);
-        let part = &mut self.scratch[..len];
         for (at, map) in table.unembed.iter().enumerate() {
             let stream = &self.streams[(at + 1) * all..][tokens.start * d..tokens.end * d];
-            cpu.matmul(&mut [map.job(part)], stream, tokens.len());
-            part.chunks_exact_mut(d)
-                .zip(first.chunks_exact(d))
-                .for_each(|(row, like)| scale_as(row, mean_square(like)));
+            cpu.matmul(&mut [map.job(&mut *part)], stream, tokens.len());
+            scale_rows(part, first, d);
             cpu.add(x, part);
         }
         cpu.scale(x, 1.0 / self.count as f32);
@@ -163,29 +157,25 @@ impl AltupStreams {
     /// Computes what coefficients are made of, from `x` or the first stream.
     fn route(&mut self, cpu: &Cpu, weights: &AltupWeights, eps: f32, x: Option<&[f32]>) -> Result<()> {
         let len = self.tokens * self.d;
-        grow(&mut self.modalities, self.tokens.checked_mul(self.count), WHAT)?;
-        grow(&mut self.scratch, Some(len), WHAT)?;
-        let normed = &mut self.scratch[..len];
+        let modalities = grow(&mut self.modalities, self.tokens.checked_mul(self.count), WHAT)?;
+        let normed = grow(&mut self.scratch, Some(len), WHAT)?;
         cpu.rms_norm(normed, Some(x.unwrap_or(&self.streams[..len])), &weights.router_norm.weight, eps);
-        let modalities = &mut self.modalities[..self.tokens * self.count];
-        cpu.matmul(&mut [weights.router.job(modalities)], normed, self.tokens);
+        cpu.matmul(&mut [weights.router.job(&mut *modalities)], normed, self.tokens);
         modalities.iter_mut().for_each(|x| *x = x.tanh());
         Ok(())
     }
 
     /// Computes coefficients, `[tokens, rows of map]`.
     fn mix(&mut self, cpu: &Cpu, map: &Linear) -> Result<()> {
-        let all = self.tokens * map.weight.rows();
-        grow(&mut self.coefficients, Some(all), WHAT)?;
+        let coefficients = grow(&mut self.coefficients, Some(self.tokens * map.weight.rows()), WHAT)?;
         let modalities = &self.modalities[..self.tokens * self.count];
-        cpu.matmul(&mut [map.job(&mut self.coefficients[..all])], modalities, self.tokens);
+        cpu.matmul(&mut [map.job(coefficients)], modalities, self.tokens);
         Ok(())
     }
 
     /// Bytes held.
     pub fn bytes(&self) -> u64 {
-        let buffers = [&self.streams, &self.predicted, &self.scratch, &self.modalities, &self.coefficients];
-        (buffers.map(Vec::capacity).iter().sum::<usize>() * size_of::<f32>()) as u64
+        held_bytes([&self.streams, &self.predicted, &self.scratch, &self.modalities, &self.coefficients])
     }
 }
 
@@ -193,8 +183,10 @@ fn mean_square(row: &[f32]) -> f32 {
     row.iter().map(|x| x * x).sum::<f32>() / row.len().max(1) as f32
 }
 
-/// Gives `row` the mean square `wanted`.
-fn scale_as(row: &mut [f32], wanted: f32) {
-    let factor = (wanted / mean_square(row).max(LEAST)).sqrt();
-    row.iter_mut().for_each(|x| *x *= factor);
+/// Gives each of `rows`, of `d` elements, the mean square of the row of `like`.
+fn scale_rows(rows: &mut [f32], like: &[f32], d: usize) {
+    for (row, like) in rows.chunks_exact_mut(d).zip(like.chunks_exact(d)) {
+        let factor = (mean_square(like) / mean_square(row).max(LEAST)).sqrt();
+        row.iter_mut().for_each(|x| *x *= factor);
+    }
 }

@@ -8,7 +8,10 @@ use super::{
     norm::{norm_heads, norm_within},
     skipped_inputs::{self, InputCalibration, SiteJobs, SkippedSite},
 };
-use crate::runtime::{Sequences, scratch::grow};
+use crate::runtime::{
+    Sequences,
+    scratch::{grow, held_bytes},
+};
 use thermocline_base::error::{Error, Result};
 use thermocline_cpu::{
     Cpu,
@@ -274,9 +277,8 @@ impl CpuAttention {
 
     /// Bytes held.
     pub fn bytes(&self) -> u64 {
-        let vectors = [&self.q, &self.k, &self.v, &self.heads, &self.gated, &self.gates, &self.large];
-        let floats: usize = vectors.map(Vec::capacity).iter().sum();
-        (floats * size_of::<f32>()) as u64 + self.scratch.bytes() + self.latent.bytes()
+        let own = [&self.q, &self.k, &self.v, &self.heads, &self.gated, &self.gates, &self.large];
+        held_bytes(own) + self.scratch.bytes() + self.latent.bytes()
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{CpuFfn, FfnWork};
-use crate::runtime::{LayerFiring, Probe};
+use crate::runtime::{LayerFiring, Probe, scratch::held_bytes};
 use thermocline_base::telemetry::neurons::{LayerNeurons, Strength};
 use thermocline_model::mask;
 
@@ -107,7 +107,6 @@ impl ExpertFiring {
 
     /// Bytes of the buffers.
     pub fn bytes(&self) -> u64 {
-        let words = [&self.fired, &self.chosen, &self.mask].map(Vec::capacity).iter().sum::<usize>();
-        ((words + self.strength.capacity()) * 4) as u64
+        held_bytes([&self.fired, &self.chosen, &self.mask]) + held_bytes([&self.strength])
     }
 }

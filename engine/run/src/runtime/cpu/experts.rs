@@ -6,11 +6,14 @@ use super::{
     ChosenExperts, CpuFfn, FfnBlock, FfnTask, FfnWork, LayerTask, RouterInputs, TokenInputs, WHAT,
     expert_firing::ExpertFiring, ffn::HiddenObserver, layer_ffn::add_bias, products::Few, router::Routing,
 };
-use crate::runtime::{ExpertHidden, Probe, Sparsity, scratch::grow};
+use crate::runtime::{
+    ExpertHidden, Probe, Sparsity,
+    scratch::{grow, held_bytes},
+};
 use thermocline_base::error::{Error, Result};
 use thermocline_cpu::{Cpu, MatmulJob};
 use thermocline_formats::format::Matrix;
-use thermocline_model::{ExpertWeights, FfnKind, FfnWeights, ModelConfig, Router};
+use thermocline_model::{ExpertWeights, FfnKind, FfnWeights, Router};
 
 /// Routes tokens and adds up the outputs of their experts. Its buffers grow to the largest chunk and stay.
 #[derive(Debug, Default)]
@@ -27,18 +30,11 @@ pub(crate) struct MoeFfn {
     firing: ExpertFiring,
 }
 
-/// A layer's FFN for one chunk, of a model, on a CPU.
-#[derive(Clone, Copy)]
-pub(crate) struct LayerJob<'a> {
-    pub cpu: &'a Cpu,
-    pub config: &'a ModelConfig,
-    pub task: &'a LayerTask<'a>,
-}
-
 /// The experts of one layer for one chunk.
 #[derive(Clone, Copy)]
 struct ExpertTask<'a> {
-    job: LayerJob<'a>,
+    cpu: &'a Cpu,
+    task: &'a LayerTask<'a>,
     weights: &'a ExpertWeights,
     /// True if the shared expert is computed too.
     whole: bool,
@@ -47,35 +43,30 @@ struct ExpertTask<'a> {
 }
 
 impl ExpertTask<'_> {
-    /// `out =` the sum of `blocks` for `tokens` tokens, both `[tokens, d_model]`, without the biases of down projections.
+    /// `out =` the sum of `blocks` for the inputs, both `[tokens, d_model]`, without the biases of down projections.
     fn run(
         &self,
         ffn: &mut CpuFfn,
         blocks: &[FfnBlock<'_>],
-        TokenInputs { x, tokens }: TokenInputs<'_>,
+        inputs: TokenInputs<'_>,
         out: &mut [f32],
         before: Option<HiddenObserver<'_>>,
     ) -> Result<FfnWork> {
-        let LayerJob { cpu, config, task } = self.job;
+        let task = self.task;
         let part = FfnTask {
-            blocks,
-            activation: config.activation,
             // Chunks are dense, also for an expert that a single token of the chunk uses.
             sparsity: if task.tokens == 1 || task.separate { task.sparsity } else { Sparsity::Dense },
             separate: task.separate,
-            prediction: None,
-            recall_check: false,
             activation_threshold: task.activation_threshold,
-            x,
-            tokens,
             observed: self.observed,
+            ..FfnTask::dense(blocks, task.config.activation, inputs)
         };
-        ffn.run(cpu, &part, out, before)
+        ffn.run(self.cpu, &part, out, before)
     }
 
     /// The router if it weighs the inputs of expert `at`.
     fn weighs_inputs(&self, at: usize) -> Option<Router> {
-        let router = self.job.config.experts.filter(|_| at < self.weights.experts.len())?.router;
+        let router = self.task.config.experts.filter(|_| at < self.weights.experts.len())?.router;
         router.weighs_inputs.then_some(router)
     }
 
@@ -88,14 +79,8 @@ impl ExpertTask<'_> {
 
 impl MoeFfn {
     /// Chooses the experts of `task`, whose `x` is the router's input.
-    pub fn route(
-        &mut self,
-        cpu: &Cpu,
-        config: &ModelConfig,
-        task: &LayerTask<'_>,
-        weights: &ExpertWeights,
-    ) -> Result<()> {
-        let LayerTask { x, residual, tokens, .. } = *task;
+    pub fn route(&mut self, cpu: &Cpu, task: &LayerTask<'_>, weights: &ExpertWeights) -> Result<()> {
+        let LayerTask { config, x, residual, tokens, .. } = *task;
         let Some(experts) = &config.experts else {
             return Err(Error::invalid("model", "a configuration of its experts", "none"));
         };
@@ -112,21 +97,21 @@ impl MoeFfn {
     /// unless they were before ([`LayerTask::routed`]).
     pub fn run(
         &mut self,
-        job: LayerJob<'_>,
+        cpu: &Cpu,
+        task: &LayerTask<'_>,
         weights: &ExpertWeights,
         ffn: &mut CpuFfn,
         out: &mut [f32],
         probe: &mut dyn Probe,
     ) -> Result<()> {
-        let LayerJob { cpu, config, task } = job;
         let started = probe.wants_firing().then(Instant::now);
         if !task.routed {
-            self.route(cpu, config, task, weights)?;
+            self.route(cpu, task, weights)?;
         }
         if probe.wants_router() {
             probe.router(task.layer, self.routing.chosen());
         }
-        let expert_task = ExpertTask { job, weights, whole: true, observed: started.is_some() };
+        let expert_task = ExpertTask { cpu, task, weights, whole: true, observed: started.is_some() };
         if started.is_some() {
             self.firing.begin(weights.neurons(), self.routing.chosen(), task.tokens, probe.wants_strength());
         }
@@ -147,13 +132,13 @@ impl MoeFfn {
     /// that fired are added to `fired`, `[tokens, words(neurons)]`, if given.
     pub fn run_chosen(
         &mut self,
-        job: LayerJob<'_>,
+        cpu: &Cpu,
+        task: &LayerTask<'_>,
         chosen: ChosenExperts<'_>,
         ffn: &mut CpuFfn,
         out: &mut [f32],
         fired: Option<&mut [u32]>,
     ) -> Result<FfnWork> {
-        let task = job.task;
         let FfnKind::Experts(weights) = task.ffn else {
             return Err(Error::invalid("experts to compute", "those of an MoE layer", "an FFN for every token"));
         };
@@ -161,7 +146,7 @@ impl MoeFfn {
         if fired.is_some() {
             self.firing.begin(weights.neurons(), self.routing.chosen(), task.tokens, false);
         }
-        let expert_task = ExpertTask { job, weights, whole: false, observed: fired.is_some() };
+        let expert_task = ExpertTask { cpu, task, weights, whole: false, observed: fired.is_some() };
         let mut work = FfnWork::default();
         self.compute(&expert_task, ffn, out, &mut work, &mut ())?;
         if let Some(fired) = fired {
@@ -179,19 +164,16 @@ impl MoeFfn {
         work: &mut FfnWork,
         probe: &mut dyn Probe,
     ) -> Result<()> {
-        let ExpertTask { job: LayerJob { cpu, task, .. }, weights, .. } = *expert_task;
+        let ExpertTask { cpu, task, weights, .. } = *expert_task;
         let Some(latent) = &weights.latent else { return self.compute_chosen(expert_task, ffn, out, work, probe) };
         let (mut x, mut sum) = (std::mem::take(&mut self.latent[0]), std::mem::take(&mut self.latent[1]));
         let len = task.tokens * latent.down.weight.rows();
-        grow(&mut x, Some(len), WHAT)?;
-        grow(&mut sum, Some(len), WHAT)?;
-        let down = latent.down.job(&mut x[..len]);
-        cpu.matmul(&mut [down], task.x, task.tokens);
-        let routed = LayerTask { x: &x[..len], ..*task };
-        let job = LayerJob { task: &routed, ..expert_task.job };
-        let routed = ExpertTask { job, whole: false, ..*expert_task };
-        let done = self.compute_chosen(&routed, ffn, &mut sum[..len], work, probe);
-        cpu.matmul(&mut [MatmulJob { weight: &latent.up.weight, bias: None, out }], &sum[..len], task.tokens);
+        let (of_experts, sums) = (grow(&mut x, Some(len), WHAT)?, grow(&mut sum, Some(len), WHAT)?);
+        cpu.matmul(&mut [latent.down.job(&mut *of_experts)], task.x, task.tokens);
+        let in_latent = LayerTask { x: of_experts, ..*task };
+        let routed = ExpertTask { task: &in_latent, whole: false, ..*expert_task };
+        let done = self.compute_chosen(&routed, ffn, sums, work, probe);
+        cpu.matmul(&mut [MatmulJob { weight: &latent.up.weight, bias: None, out }], sums, task.tokens);
         self.latent = [x, sum];
         done?;
         work.read_all(&latent.down.weight);
@@ -216,7 +198,7 @@ impl MoeFfn {
     ) -> Result<()> {
         let shows = probe.wants_ffn_hidden();
         // Experts that are computed together share an input.
-        if expert_task.job.task.tokens == 1 && !shows && expert_task.weighs_inputs(0).is_none() {
+        if expert_task.task.tokens == 1 && !shows && expert_task.weighs_inputs(0).is_none() {
             work.add(self.compute_token(expert_task, ffn, out)?);
             return Ok(());
         }
@@ -239,7 +221,7 @@ impl MoeFfn {
 
     /// Finds the tokens that use expert `at`, or the shared one behind the last, and their router weights.
     fn find_members(&mut self, expert_task: &ExpertTask<'_>, at: usize) {
-        let tokens = expert_task.job.task.tokens;
+        let tokens = expert_task.task.tokens;
         self.members.clear();
         match at < expert_task.weights.experts.len() {
             true => self.members.extend(self.routing.members(at, tokens)),
@@ -253,7 +235,7 @@ impl MoeFfn {
             return;
         }
         self.find_members(expert_task, at);
-        let (d, routed) = (out.len() / expert_task.job.task.tokens, expert_task.weighs_inputs(at));
+        let (d, routed) = (out.len() / expert_task.task.tokens, expert_task.weighs_inputs(at));
         for (t, weight) in &self.members {
             let factor = routed.map_or(*weight, |router| router.factors(*weight)[1]);
             add_bias(expert, factor, &mut out[t * d..][..d]);
@@ -270,11 +252,10 @@ impl MoeFfn {
         out: &mut [f32],
         probe: Option<&mut dyn Probe>,
     ) -> Result<FfnWork> {
-        let LayerJob { cpu, task, .. } = expert_task.job;
+        let ExpertTask { cpu, task, .. } = *expert_task;
         let (rows, d) = (self.members.len(), task.x.len() / task.tokens);
-        grow(&mut self.gathered, rows.checked_mul(d), WHAT)?;
-        grow(&mut self.expert_out, rows.checked_mul(d), WHAT)?;
-        let (gathered, result) = (&mut self.gathered[..rows * d], &mut self.expert_out[..rows * d]);
+        let gathered = grow(&mut self.gathered, rows.checked_mul(d), WHAT)?;
+        let result = grow(&mut self.expert_out, rows.checked_mul(d), WHAT)?;
         let weighs_inputs = expert_task.weighs_inputs(at);
         for (to, (t, weight)) in gathered.chunks_exact_mut(d).zip(&mut self.members) {
             to.copy_from_slice(&task.x[*t * d..][..d]);
@@ -291,13 +272,8 @@ impl MoeFfn {
             }
         });
         let before = before.as_mut().map(|before| before as HiddenObserver<'_>);
-        let work = expert_task.run(
-            ffn,
-            &[FfnBlock::whole(expert)],
-            TokenInputs { x: gathered, tokens: rows },
-            result,
-            before,
-        )?;
+        let inputs = TokenInputs { x: gathered, tokens: rows };
+        let work = expert_task.run(ffn, &[FfnBlock::whole(expert)], inputs, result, before)?;
         if expert_task.observed {
             self.firing.note(ffn, 0, expert_task.neurons(at, expert), members.iter().map(|(t, _)| *t));
         }
@@ -309,7 +285,7 @@ impl MoeFfn {
 
     /// Computes the chosen experts of one token and the shared expert, all at once.
     fn compute_token(&mut self, expert_task: &ExpertTask<'_>, ffn: &mut CpuFfn, out: &mut [f32]) -> Result<FfnWork> {
-        let ExpertTask { job: LayerJob { task, .. }, weights, .. } = *expert_task;
+        let ExpertTask { task, weights, .. } = *expert_task;
         let experts = &weights.experts;
         let mut numbers: Few<(usize, f32)> =
             self.routing.chosen().iter().copied().zip(self.routing.router_weights().iter().copied()).collect();
@@ -335,10 +311,7 @@ impl MoeFfn {
 
     /// Bytes held.
     pub fn bytes(&self) -> u64 {
-        let [x, sum] = &self.latent;
-        let floats =
-            [&self.gathered, &self.expert_out, x, sum].map(Vec::capacity).iter().sum::<usize>() * size_of::<f32>();
-        let members = self.members.capacity() * size_of::<(usize, f32)>();
-        (floats + members) as u64 + self.routing.bytes() + self.firing.bytes()
+        let floats = [&self.gathered, &self.expert_out].into_iter().chain(&self.latent);
+        held_bytes(floats) + held_bytes([&self.members]) + self.routing.bytes() + self.firing.bytes()
     }
 }

@@ -14,7 +14,10 @@ use super::{
     sparse_rows::SparseRows,
     task::{FfnTask, FfnWork, PredictionSource},
 };
-use crate::runtime::{predictor_scores, scratch::grow};
+use crate::runtime::{
+    predictor_scores,
+    scratch::{grow, held_bytes},
+};
 use thermocline_base::{error::Result, telemetry::neurons::Strength};
 use thermocline_cpu::{Cpu, MatmulJob, RowsJob};
 use thermocline_model::{Down, InputSite, Linear, Skips, mask};
@@ -108,9 +111,9 @@ impl CpuFfn {
         if let (Some(skipped), [block]) = (skipped, task.blocks) {
             if let Some(threshold) = skipped.site(InputSite::Hidden) {
                 // Neurons of small values count as silent.
-                grow(up, Some(values), WHAT)?;
-                threshold.keep_large(hidden, &mut up[..values]);
-                hidden.copy_from_slice(&up[..values]);
+                let large = grow(up, Some(values), WHAT)?;
+                threshold.keep_large(hidden, large);
+                hidden.copy_from_slice(large);
             }
             if let Down::Outputs(down) = &block.ffn.down {
                 let n = all.max(1);
@@ -155,8 +158,7 @@ impl CpuFfn {
         let CpuFfn { hidden, up, scratch, part, spans, outcome, .. } = self;
         let (tokens, skipped, gated) = (task.tokens, task.skipped(), task.gated());
         let held = if gated { values } else { 0 };
-        grow(up, Some(held), WHAT)?;
-        let (hidden, up) = (&mut hidden[..values], &mut up[..held]);
+        let (hidden, up) = (&mut hidden[..values], grow(up, Some(held), WHAT)?);
         let mut jobs = Few::new();
         // Without gates the up matrix's outputs are what becomes hidden values.
         let (mut gates, mut ups) = (&mut *hidden, &mut *up);
@@ -191,9 +193,9 @@ impl CpuFfn {
             && !task.activation.is_sparse()
             && skipped.is_none()
         {
-            grow(scratch, Some(values), WHAT)?;
-            scratch[..values].copy_from_slice(hidden);
-            activate(cpu, task, spans, &mut scratch[..values], None);
+            let gates = grow(scratch, Some(values), WHAT)?;
+            gates.copy_from_slice(hidden);
+            activate(cpu, task, spans, gates, None);
             outcome.fires = Fires::Above(threshold);
         }
         activate(cpu, task, spans, hidden, Some(up));
@@ -212,16 +214,15 @@ impl CpuFfn {
         });
         let len = |(linear, list): Part<'_>| list.map_or(linear.weight.rows(), <[u32]>::len);
         let n = firing.clone().map(len).sum();
-        grow(hidden, Some(n), WHAT)?;
-        some_rows(cpu, firing.clone(), task.x, &mut hidden[..n], scratch, &mut work)?;
+        let hidden = grow(hidden, Some(n), WHAT)?;
+        some_rows(cpu, firing.clone(), task.x, hidden, scratch, &mut work)?;
         if let Some(deviations) = task.gate_deviations() {
-            cpu.gate_excess(&mut hidden[..n], n, deviations);
+            cpu.gate_excess(hidden, n, deviations);
         }
         let threshold = skips.activation_threshold();
         if threshold.is_some() {
-            grow(up, Some(n), WHAT)?;
-            up[..n].copy_from_slice(&hidden[..n]);
-            let mut acted = &mut up[..n];
+            let mut acted = grow(up, Some(n), WHAT)?;
+            acted.copy_from_slice(hidden);
             for (block, part) in task.blocks.iter().zip(firing.clone()) {
                 let of_block;
                 (of_block, acted) = acted.split_at_mut(len(part));
@@ -249,8 +250,7 @@ impl CpuFfn {
         let hidden = &mut hidden[..held.len()];
         let lists = spans.iter().map(|span| span.listed(held));
         if task.gated() {
-            grow(up, Some(held.len()), WHAT)?;
-            let up = &mut up[..held.len()];
+            let up = grow(up, Some(held.len()), WHAT)?;
             let ups = task.blocks.iter().zip(lists.clone()).map(|(block, list)| (&block.ffn.up, list));
             some_rows(cpu, ups, task.x, up, scratch, &mut work)?;
             activate(cpu, task, spans, hidden, Some(up));
@@ -347,10 +347,9 @@ impl CpuFfn {
 
     /// Bytes held.
     pub(crate) fn bytes(&self) -> u64 {
-        let [rank, scores] = &self.predictor;
-        let floats = [&self.hidden, &self.up, &self.scratch, &self.part, rank, scores].map(Vec::capacity);
-        let lists = [&self.predicted, &self.candidates, &self.held].map(Vec::capacity);
-        (floats.iter().chain(&lists).sum::<usize>() * size_of::<f32>()) as u64 + self.rows.bytes()
+        let floats = [&self.hidden, &self.up, &self.scratch, &self.part].into_iter().chain(&self.predictor);
+        let lists = [&self.predicted, &self.candidates, &self.held];
+        held_bytes(floats) + held_bytes(lists) + self.rows.bytes()
     }
 }
 

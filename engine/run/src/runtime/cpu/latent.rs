@@ -9,7 +9,10 @@ use super::{
     WHAT,
     attention::{grow_queries, not_in_ram},
 };
-use crate::runtime::{Sequences, scratch::grow};
+use crate::runtime::{
+    Sequences,
+    scratch::{grow, held_bytes},
+};
 use thermocline_base::error::Result;
 use thermocline_cpu::{
     Cpu, MatmulJob, RowsJob,
@@ -113,13 +116,11 @@ impl LatentAttention {
         let LatentTask { shape, weights, tokens, .. } = *task;
         let BoundLatent { config: latent, weights: behind } = task.latent;
         let (width, rope) = (shape.head_dim, shape.latent_rope_dim());
-        grow(&mut self.queries, tokens.checked_mul(shape.q_rows()), WHAT)?;
-        grow(&mut self.projected, tokens.checked_mul(width), WHAT)?;
-        grow(&mut self.keys, tokens.checked_mul(width), WHAT)?;
+        let queries = grow(&mut self.queries, tokens.checked_mul(shape.q_rows()), WHAT)?;
+        let projected = grow(&mut self.projected, tokens.checked_mul(width), WHAT)?;
+        let keys = grow(&mut self.keys, tokens.checked_mul(width), WHAT)?;
         let low_rank = behind.low_q.as_ref().map_or(0, |(low, _)| low.weight.rows());
-        grow(&mut self.low, tokens.checked_mul(low_rank), WHAT)?;
-        let (low, queries) = (&mut self.low[..tokens * low_rank], &mut self.queries[..tokens * shape.q_rows()]);
-        let projected = &mut self.projected[..tokens * width];
+        let low = grow(&mut self.low, tokens.checked_mul(low_rank), WHAT)?;
         let first = if behind.low_q.is_some() { &mut *low } else { &mut *queries };
         let outputs = [first, &mut *projected];
         let mut jobs: SmallVec<[MatmulJob<'_>; 2]> =
@@ -130,7 +131,6 @@ impl LatentAttention {
             cpu.rms_norm(low, None, &norm.weight, latent.norm_eps);
             cpu.matmul(&mut [weights.q.job(queries)], low, tokens);
         }
-        let keys = &mut self.keys[..tokens * width];
         for (key, row) in keys.chunks_exact_mut(width).zip(projected.chunks_exact(width)) {
             let (rotated, of_latent) = key.split_at_mut(rope);
             rotated.copy_from_slice(&row[latent.rank..]);
@@ -194,9 +194,7 @@ impl LatentAttention {
     /// Bytes held.
     pub fn bytes(&self) -> u64 {
         let buffers = [&self.low, &self.queries, &self.projected, &self.inputs, &self.outputs];
-        let wide = [&self.keys, &self.wide_queries, &self.wide_out];
-        let floats: usize = buffers.into_iter().chain(wide).map(Vec::capacity).sum();
-        (floats * size_of::<f32>()) as u64
+        held_bytes(buffers.into_iter().chain([&self.keys, &self.wide_queries, &self.wide_out]))
     }
 }
 

@@ -3,10 +3,9 @@
 use std::time::Instant;
 
 use super::{
-    ChosenExperts, CpuFfn, FfnBlock, FfnTask, FfnWork, HiddenNorm, PredictionSource, TokenInputs,
-    experts::{LayerJob, MoeFfn},
+    ChosenExperts, CpuFfn, FfnBlock, FfnTask, FfnWork, HiddenNorm, PredictionSource, TokenInputs, experts::MoeFfn,
 };
-use crate::runtime::{LayerFiring, Probe, Sparsity};
+use crate::runtime::{LayerFiring, Probe, Sparsity, scratch::held_bytes};
 use thermocline_base::{error::Result, telemetry::neurons::Strength};
 use thermocline_cpu::Cpu;
 use thermocline_model::{
@@ -16,6 +15,8 @@ use thermocline_model::{
 /// The FFN of one layer for one chunk: weights, inputs and mode.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LayerTask<'a> {
+    /// The model's configuration.
+    pub config: &'a ModelConfig,
     /// Number of the layer, for observers.
     pub layer: usize,
     pub ffn: FfnKind<'a>,
@@ -45,7 +46,7 @@ pub(crate) struct LayerTask<'a> {
 
 impl LayerTask<'_> {
     /// The same for a dense FFN.
-    fn ffn_task<'a>(&'a self, ffn: &'a [FfnBlock<'a>; 1], activation: Activation, observed: bool) -> FfnTask<'a> {
+    fn ffn_task<'a>(&'a self, ffn: &'a [FfnBlock<'a>; 1], observed: bool) -> FfnTask<'a> {
         let prediction = self.predictor.map(|predictor| {
             let x = match predictor.input {
                 PredictorInput::Residual => self.residual,
@@ -54,23 +55,20 @@ impl LayerTask<'_> {
             PredictionSource::Predictor { predictor, x, shift: self.shift }
         });
         FfnTask {
-            blocks: ffn,
-            activation,
             sparsity: self.sparsity,
+            separate: self.separate,
             prediction,
             recall_check: self.recall_check,
             activation_threshold: self.activation_threshold,
-            x: self.x,
-            tokens: self.tokens,
             observed,
-            separate: self.separate,
+            ..FfnTask::dense(ffn, self.config.activation, TokenInputs { x: self.x, tokens: self.tokens })
         }
     }
 
     /// All of the dense FFN `ffn`.
-    fn block<'a>(&'a self, ffn: &'a FfnWeights, config: &ModelConfig) -> FfnBlock<'a> {
-        let hidden_norm =
-            self.hidden_norm.map(|norm| HiddenNorm { weight: &norm.weight, eps: norm.eps(config.norm_eps) });
+    fn block<'a>(&'a self, ffn: &'a FfnWeights) -> FfnBlock<'a> {
+        let eps = self.config.norm_eps;
+        let hidden_norm = self.hidden_norm.map(|norm| HiddenNorm { weight: &norm.weight, eps: norm.eps(eps) });
         FfnBlock { gate_deviations: self.gate_deviations, hidden_norm, skipped: self.skipped, ..FfnBlock::whole(ffn) }
     }
 }
@@ -87,12 +85,9 @@ pub(crate) struct LayerFfn {
 
 impl LayerFfn {
     /// Has idle threads prefetch the weights that `task` reads first.
-    pub fn expect(&self, cpu: &Cpu, task: &LayerTask<'_>, config: &ModelConfig) {
+    pub fn expect(&self, cpu: &Cpu, task: &LayerTask<'_>) {
         match task.ffn {
-            FfnKind::Dense(ffn) => {
-                let block = [task.block(ffn, config)];
-                cpu.prefetch(&task.ffn_task(&block, config.activation, false).first_read());
-            }
+            FfnKind::Dense(ffn) => cpu.prefetch(&task.ffn_task(&[task.block(ffn)], false).first_read()),
             FfnKind::Experts(experts) if task.routed => cpu.prefetch(&self.moe.first_read(experts)),
             // Experts are not known before they are chosen.
             FfnKind::Experts(_) => cpu.prefetch(&[]),
@@ -100,24 +95,15 @@ impl LayerFfn {
     }
 
     /// `out = ffn(x)`, both `[tokens, d_model]`.
-    pub fn run(
-        &mut self,
-        cpu: &Cpu,
-        config: &ModelConfig,
-        task: &LayerTask<'_>,
-        out: &mut [f32],
-        probe: &mut dyn Probe,
-    ) -> Result<()> {
+    pub fn run(&mut self, cpu: &Cpu, task: &LayerTask<'_>, out: &mut [f32], probe: &mut dyn Probe) -> Result<()> {
         let weights = match task.ffn {
             FfnKind::Dense(weights) => weights,
-            FfnKind::Experts(weights) => {
-                return self.moe.run(LayerJob { cpu, config, task }, weights, &mut self.ffn, out, probe);
-            }
+            FfnKind::Experts(weights) => return self.moe.run(cpu, task, weights, &mut self.ffn, out, probe),
         };
         let observed = probe.wants_firing();
         let started = (observed && probe.wants_times()).then(Instant::now);
-        let blocks = [task.block(weights, config)];
-        let part = task.ffn_task(&blocks, config.activation, observed);
+        let blocks = [task.block(weights)];
+        let part = task.ffn_task(&blocks, observed);
         let shows = probe.wants_ffn_hidden();
         let mut before = |gate: &[f32], up: &[f32]| probe.ffn_hidden(task.layer, task.tokens, gate, up);
         let work = self.ffn.run(cpu, &part, out, if shows { Some(&mut before) } else { None })?;
@@ -134,22 +120,10 @@ impl LayerFfn {
         cpu: &Cpu,
         ffn: &FfnWeights,
         activation: Activation,
-        TokenInputs { x, tokens }: TokenInputs<'_>,
+        inputs: TokenInputs<'_>,
         out: &mut [f32],
     ) -> Result<()> {
-        let task = FfnTask {
-            blocks: &[FfnBlock::whole(ffn)],
-            activation,
-            sparsity: Sparsity::Dense,
-            prediction: None,
-            recall_check: false,
-            activation_threshold: None,
-            x,
-            tokens,
-            observed: false,
-            separate: false,
-        };
-        self.ffn.partial(cpu, &task, out)?;
+        self.ffn.partial(cpu, &FfnTask::dense(&[FfnBlock::whole(ffn)], activation, inputs), out)?;
         add_bias(ffn, 1.0, out);
         Ok(())
     }
@@ -158,13 +132,12 @@ impl LayerFfn {
     pub fn experts(
         &mut self,
         cpu: &Cpu,
-        config: &ModelConfig,
         task: &LayerTask<'_>,
         chosen: ChosenExperts<'_>,
         out: &mut [f32],
         fired: Option<&mut [u32]>,
     ) -> Result<FfnWork> {
-        self.moe.run_chosen(LayerJob { cpu, config, task }, chosen, &mut self.ffn, out, fired)
+        self.moe.run_chosen(cpu, task, chosen, &mut self.ffn, out, fired)
     }
 
     /// Hidden values of the dense FFN that was computed last, all neurons of `[tokens, n_ff]`.
@@ -204,8 +177,7 @@ impl LayerFfn {
 
     /// Bytes of the buffers.
     pub fn bytes(&self) -> u64 {
-        let own = self.fired.capacity() * size_of::<u32>();
-        self.ffn.bytes() + self.moe.bytes() + own as u64
+        self.ffn.bytes() + self.moe.bytes() + held_bytes([&self.fired])
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::WHAT;
-use crate::runtime::scratch::grow;
+use crate::runtime::scratch::{grow, held_bytes};
 use thermocline_base::error::Result;
 use thermocline_cpu::Cpu;
 use thermocline_model::{ModelConfig, PerLayerTable, PerLayerWeights};
@@ -32,21 +32,19 @@ impl PerLayerInputs {
         x: &[f32],
     ) -> Result<()> {
         let (all, width) = (table.rows.cols(), table.norm.weight.len());
-        grow(&mut self.inputs, tokens.len().checked_mul(all), WHAT)?;
-        grow(&mut self.projected, tokens.len().checked_mul(all), WHAT)?;
-        grow(&mut self.row, Some(all), WHAT)?;
+        let inputs = grow(&mut self.inputs, tokens.len().checked_mul(all), WHAT)?;
+        let projected = grow(&mut self.projected, tokens.len().checked_mul(all), WHAT)?;
+        let row = grow(&mut self.row, Some(all), WHAT)?;
         self.layer = tokens.len() * width;
-        let projected = &mut self.projected[..tokens.len() * all];
-        cpu.matmul(&mut [table.projection.job(projected)], x, tokens.len());
+        cpu.matmul(&mut [table.projection.job(&mut *projected)], x, tokens.len());
         cpu.scale(projected, 1.0 / (config.d_model as f32).sqrt());
         cpu.rms_norm(projected, None, &table.norm.weight, config.norm_eps);
         let scale = (width as f32).sqrt();
-        let row = &mut self.row[..all];
         for (t, (id, projected)) in tokens.iter().zip(projected.chunks_exact(all)).enumerate() {
             table.rows.dequantise_row(*id as usize, row);
             let layers = projected.chunks_exact(width).zip(row.chunks_exact(width)).enumerate();
             for (layer, (projected, row)) in layers {
-                let inputs = &mut self.inputs[layer * self.layer + t * width..][..width];
+                let inputs = &mut inputs[layer * self.layer + t * width..][..width];
                 for ((input, projected), row) in inputs.iter_mut().zip(projected).zip(row) {
                     *input = (projected + scale * row) * std::f32::consts::FRAC_1_SQRT_2;
                 }
@@ -65,10 +63,9 @@ impl PerLayerInputs {
         x: &[f32],
         out: &mut [f32],
     ) -> Result<()> {
-        grow(&mut self.row, Some(self.layer), WHAT)?;
+        let gate = grow(&mut self.row, Some(self.layer), WHAT)?;
         let tokens = self.layer / weights.gate.weight.rows().max(1);
-        let gate = &mut self.row[..self.layer];
-        cpu.matmul(&mut [weights.gate.job(gate)], x, tokens);
+        cpu.matmul(&mut [weights.gate.job(&mut *gate)], x, tokens);
         cpu.activate(config.activation, gate, Some(&self.inputs[layer * self.layer..][..self.layer]));
         cpu.matmul(&mut [weights.output.job(out)], gate, tokens);
         Ok(())
@@ -81,7 +78,6 @@ impl PerLayerInputs {
 
     /// Bytes held.
     pub fn bytes(&self) -> u64 {
-        let floats: usize = [&self.inputs, &self.projected, &self.row].map(Vec::capacity).iter().sum();
-        (floats * size_of::<f32>()) as u64
+        held_bytes([&self.inputs, &self.projected, &self.row])
     }
 }

@@ -17,7 +17,11 @@ use super::{
     same_bits::same_bits,
     skipped_inputs::InputCalibration,
 };
-use crate::runtime::{KvCache, KvType, Pass, Processor, Sequences, Sparsity, scratch::grow, shortlist};
+use crate::runtime::{
+    KvCache, KvType, Pass, Processor, Sequences, Sparsity,
+    scratch::{grow, held_bytes},
+    shortlist,
+};
 use thermocline_base::error::{Error, Result};
 use thermocline_cpu::{Cpu, Isa};
 use thermocline_model::{
@@ -89,6 +93,7 @@ impl CpuProcessor {
         let LayerInputs { x, residual, tokens } = inputs;
         let BoundFfn { layer, kind, norms, gate_deviations, predictor, activation_threshold, routed, .. } = *ffn;
         LayerTask {
+            config: &pass.model.config,
             layer,
             ffn: kind,
             hidden_norm: norms.get(NormSlot::Hidden),
@@ -158,7 +163,7 @@ impl CpuProcessor {
         let task = LayerTask { separate: pass.separate, ..self.task(pass, ffn, inputs) };
         let dense = matches!(task.ffn, FfnKind::Dense(_));
         self.calibration.record(InputSite::Ffn, x);
-        let done = self.ffn.run(&self.cpu, &pass.model.config, &task, &mut out[..n], pass.probe);
+        let done = self.ffn.run(&self.cpu, &task, &mut out[..n], pass.probe);
         if dense && done.is_ok() && self.calibration.recorded.is_some() {
             self.calibration.record(InputSite::Hidden, self.ffn.hidden());
         }
@@ -185,7 +190,7 @@ impl CpuProcessor {
             Some(ffn) => {
                 // The prefetch needs the weights only: inputs are empty.
                 let task = self.task(pass, &ffn, LayerInputs { x: &[], residual: Some(&[]), tokens: 1 });
-                self.ffn.expect(&self.cpu, &task, &pass.model.config);
+                self.ffn.expect(&self.cpu, &task);
             }
             None => self.expect_attention(pass, layer + 1),
         }
@@ -269,8 +274,7 @@ impl Processor for CpuProcessor {
         match step.operation {
             BoundOperation::Norm { norm, from, into, keeps_input, .. } => {
                 if keeps_input {
-                    grow(&mut self.normed_from, Some(n), WHAT)?;
-                    self.normed_from[..n].copy_from_slice(&self.registers[from as usize][..n]);
+                    grow(&mut self.normed_from, Some(n), WHAT)?.copy_from_slice(&self.registers[from as usize][..n]);
                 }
                 match self.registers.get_disjoint_mut([from as usize, into as usize]) {
                     Ok([from, into]) => norm_rows(&self.cpu, config, norm, &mut into[..n], Some(&from[..n])),
@@ -324,8 +328,7 @@ impl Processor for CpuProcessor {
     }
 
     fn head(&mut self, pass: &Pass<'_>, tokens: Range<usize>, logits: &mut [f32]) -> Result<()> {
-        let model = pass.model;
-        let (config, weights) = (&model.config, &model.weights);
+        let Model { config, weights, .. } = pass.model;
         let rows = tokens.start * config.d_model..tokens.end * config.d_model;
         // The next read is most likely layer 0 of the next token.
         self.expect_attention(pass, 0);
@@ -334,8 +337,7 @@ impl Processor for CpuProcessor {
             self.altup.merge(&self.cpu, table, tokens.clone(), x)?;
         }
         norm_rows(&self.cpu, config, &weights.output_norm, x, None);
-        let output = &weights.output;
-        self.cpu.matmul(&mut [output.job(&mut *logits)], x, tokens.len());
+        self.cpu.matmul(&mut [weights.output.job(&mut *logits)], x, tokens.len());
         if let Some(cap) = config.final_softcap {
             self.cpu.soft_cap(logits, cap);
         }
@@ -343,8 +345,7 @@ impl Processor for CpuProcessor {
     }
 
     fn hidden(&mut self, pass: &Pass<'_>, out: &mut [f32]) -> Result<()> {
-        let model = pass.model;
-        let (config, weights) = (&model.config, &model.weights);
+        let Model { config, weights, .. } = pass.model;
         match &weights.altup {
             Some(table) => self.altup.merge(&self.cpu, table, 0..pass.tokens.len(), out)?,
             None => out.copy_from_slice(&self.registers[Register::Residual as usize][..out.len()]),
@@ -354,10 +355,8 @@ impl Processor for CpuProcessor {
     }
 
     fn top(&mut self, pass: &Pass<'_>, token: usize, ids: &mut [u32], logits: &mut [f32]) -> Result<()> {
-        let model = pass.model;
         let mut all = std::mem::take(&mut self.logits);
-        grow(&mut all, Some(model.config.n_vocab), "logits")?;
-        let row = &mut all[..model.config.n_vocab];
+        let row = grow(&mut all, Some(pass.model.config.n_vocab), "logits")?;
         let done = self.head(pass, token..token + 1, row);
         shortlist::largest(row, ids, logits);
         self.logits = all;
@@ -369,15 +368,8 @@ impl Processor for CpuProcessor {
     }
 
     fn scratch_bytes(&self) -> u64 {
-        let vectors = self.registers.iter().chain([&self.logits, &self.normed_from]);
-        let floats: usize = vectors.map(Vec::capacity).sum();
-        let parts = [
-            self.attention.bytes(),
-            self.ffn.bytes(),
-            self.recurrent.bytes(),
-            self.per_layer.bytes(),
-            self.altup.bytes(),
-        ];
-        (floats * size_of::<f32>()) as u64 + parts.iter().sum::<u64>()
+        let own = held_bytes(self.registers.iter().chain([&self.logits, &self.normed_from]));
+        let streams = self.per_layer.bytes() + self.altup.bytes();
+        own + streams + self.attention.bytes() + self.ffn.bytes() + self.recurrent.bytes()
     }
 }

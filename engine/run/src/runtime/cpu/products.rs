@@ -31,8 +31,8 @@ pub(crate) fn some_rows<'a>(
 ) -> Result<()> {
     let most = |(linear, list): &Part<'_>| list.is_some_and(|list| is_most(list.len(), &linear.weight));
     let room = parts.clone().filter(most).map(|(linear, _)| linear.weight.rows()).sum();
-    grow(scratch, Some(room), WHAT)?;
-    let (mut jobs, mut rest, mut spare) = (Few::new(), &mut out[..], &mut scratch[..room]);
+    let scratch = grow(scratch, Some(room), WHAT)?;
+    let (mut jobs, mut rest, mut spare) = (Few::new(), &mut out[..], &mut scratch[..]);
     for part in parts.clone() {
         let (linear, list) = part;
         let n = list.map_or(linear.weight.rows(), <[u32]>::len);
@@ -52,7 +52,7 @@ pub(crate) fn some_rows<'a>(
     }
     cpu.matmul_rows(&mut jobs, x, 1);
     drop(jobs);
-    let (mut rest, mut spare) = (&mut out[..], &scratch[..room]);
+    let (mut rest, mut spare) = (&mut out[..], &scratch[..]);
     for part in parts {
         let (linear, list) = part;
         let mine;
@@ -97,10 +97,10 @@ pub(crate) fn down<'a>(
     let (tokens, len) = (task.tokens, out.len());
     let alone = matches!(task.blocks, [block] if block.factor == 1.0);
     let room = if alone { 0 } else { task.blocks.len().saturating_mul(len) };
-    grow(part, Some(room), WHAT)?;
+    let part = grow(part, Some(room), WHAT)?;
     out.fill(0.0);
-    part[..room].fill(0.0);
-    let parts = if alone { &mut *out } else { &mut part[..room] };
+    part.fill(0.0);
+    let parts = if alone { &mut *out } else { &mut *part };
     let (mut sums, mut wholes): (Few<RowSum<'_>>, Few<Whole<'_>>) = (Few::new(), Few::new());
     for ((block, values), out) in task.blocks.iter().zip(values).zip(parts.chunks_exact_mut(len.max(1))) {
         let Values { list, hidden } = values;
@@ -155,8 +155,7 @@ struct Whole<'a> {
 fn outputs(cpu: &Cpu, wholes: Few<Whole<'_>>, tokens: usize, scratch: &mut Vec<f32>, work: &mut FfnWork) -> Result<()> {
     let listed = wholes.iter().filter(|of| of.values.list.is_some());
     let room = listed.map(|of| tokens.saturating_mul(of.down.cols())).fold(0, usize::saturating_add);
-    grow(scratch, Some(room), WHAT)?;
-    let (mut spare, mut inputs, mut jobs) = (&mut scratch[..room], Few::new(), Few::new());
+    let (mut spare, mut inputs, mut jobs) = (grow(scratch, Some(room), WHAT)?, Few::new(), Few::new());
     for Whole { down, values, out } in wholes {
         let Values { list, hidden } = values;
         let n_ff = down.cols();
@@ -185,7 +184,7 @@ mod tests {
     use crate::runtime::{
         Sparsity,
         cpu::{
-            CpuFfn, FfnBlock,
+            CpuFfn, FfnBlock, TokenInputs,
             tests::{D, ffn, noise},
         },
     };
@@ -214,21 +213,8 @@ mod tests {
                 let block = |(at, ffn)| FfnBlock { factor: factor(at), neurons: neurons(at), ..FfnBlock::whole(ffn) };
                 let blocks: Vec<FfnBlock<'_>> = ffns.iter().enumerate().map(block).collect();
                 let run = |blocks: &[FfnBlock<'_>]| {
-                    let (activation, prediction, activation_threshold, recall_check) =
-                        (Activation::Relu, None, None, false);
-                    let (x, observed) = (&x[..tokens * D], false);
-                    let task = FfnTask {
-                        blocks,
-                        activation,
-                        sparsity,
-                        prediction,
-                        recall_check,
-                        activation_threshold,
-                        x,
-                        tokens,
-                        observed,
-                        separate: false,
-                    };
+                    let inputs = TokenInputs { x: &x[..tokens * D], tokens };
+                    let task = FfnTask { sparsity, ..FfnTask::dense(blocks, Activation::Relu, inputs) };
                     let mut out = vec![f32::NAN; tokens * D];
                     let work = CpuFfn::default().partial(&cpu, &task, &mut out).unwrap();
                     (out, work)

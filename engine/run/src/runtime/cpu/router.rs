@@ -1,7 +1,7 @@
 //! The router of an MoE layer: the experts that each token uses, and their weights.
 
 use super::{ChosenExperts, WHAT};
-use crate::runtime::scratch::grow;
+use crate::runtime::scratch::{grow, held_bytes};
 use thermocline_base::error::{Error, Result};
 use thermocline_cpu::{
     Cpu,
@@ -55,9 +55,9 @@ impl Routing {
         let RouterInputs { x, residual, tokens } = inputs;
         let Some(norm) = &weights.router_norm else { return self.route_by(cpu, experts, weights, x, x, tokens) };
         let mut normed = std::mem::take(&mut self.normed);
-        grow(&mut normed, Some(residual.len()), WHAT)?;
-        cpu.rms_norm(&mut normed[..residual.len()], Some(residual), &norm.weight, norm_eps);
-        let done = self.route_by(cpu, experts, weights, x, &normed[..residual.len()], tokens);
+        let router_x = grow(&mut normed, Some(residual.len()), WHAT)?;
+        cpu.rms_norm(router_x, Some(residual), &norm.weight, norm_eps);
+        let done = self.route_by(cpu, experts, weights, x, router_x, tokens);
         self.normed = normed;
         done
     }
@@ -73,29 +73,22 @@ impl Routing {
         tokens: usize,
     ) -> Result<()> {
         let n = weights.router.weight.rows();
-        grow(&mut self.scores, tokens.checked_mul(n), WHAT)?;
-        grow(&mut self.choice, Some(n), WHAT)?;
-        grow(&mut self.gates, Some(tokens), WHAT)?;
-        let (scores, gates) = (&mut self.scores[..tokens * n], &mut self.gates[..tokens]);
-        let router = &weights.router;
-        let router = router.job(&mut *scores);
+        let scores = grow(&mut self.scores, tokens.checked_mul(n), WHAT)?;
+        let choice = grow(&mut self.choice, Some(n), WHAT)?;
+        let gates = grow(&mut self.gates, Some(tokens), WHAT)?;
+        cpu.matmul(&mut [weights.router.job(&mut *scores)], router_x, tokens);
         match weights.shared.as_ref().and_then(|shared| shared.gate.as_ref()) {
             Some(gate) => {
-                let gate = gate.job(&mut *gates);
-                cpu.matmul(&mut [router], router_x, tokens);
-                cpu.matmul(&mut [gate], x, tokens);
+                cpu.matmul(&mut [gate.job(&mut *gates)], x, tokens);
                 gates.iter_mut().for_each(|gate| *gate = sigmoid(*gate));
             }
-            None => {
-                cpu.matmul(&mut [router], router_x, tokens);
-                gates.fill(1.0);
-            }
+            None => gates.fill(1.0),
         }
         self.chosen.resize(tokens * experts.used, 0);
         self.router_weights.clear();
         let bias = weights.selection_bias.as_deref();
         for (scores, chosen) in scores.chunks_exact_mut(n).zip(self.chosen.chunks_exact_mut(experts.used)) {
-            choose(&experts.router, bias, scores, &mut self.choice[..n], chosen);
+            choose(&experts.router, bias, scores, choice, chosen);
             let first = self.router_weights.len();
             weigh(&experts.router, scores, chosen, &mut self.router_weights);
             if let Some(scale) = &weights.scale {
@@ -114,11 +107,8 @@ impl Routing {
         let ChosenExperts { ids, router_weights } = chosen;
         if ids.len() != router_weights.len() || !ids.len().is_multiple_of(tokens.max(1)) {
             let expected = format!("as many ids as router weights for each of {tokens} tokens");
-            return Err(Error::invalid(
-                "chosen experts",
-                expected,
-                format!("{} and {}", ids.len(), router_weights.len()),
-            ));
+            let got = format!("{} and {}", ids.len(), router_weights.len());
+            return Err(Error::invalid("chosen experts", expected, got));
         }
         self.chosen.clear();
         self.chosen.extend(ids.iter().map(|id| *id as usize));
@@ -152,8 +142,7 @@ impl Routing {
 
     /// Bytes held.
     pub(crate) fn bytes(&self) -> u64 {
-        let floats = [&self.scores, &self.choice, &self.gates, &self.router_weights].map(Vec::capacity);
-        (floats.iter().sum::<usize>() * size_of::<f32>() + self.chosen.capacity() * size_of::<usize>()) as u64
+        held_bytes([&self.scores, &self.choice, &self.gates, &self.router_weights]) + held_bytes([&self.chosen])
     }
 }
 

@@ -48,8 +48,7 @@ pub(super) fn products(
 ) -> Result<u64> {
     let x = match skipped.site(site) {
         Some(threshold) => {
-            grow(large, Some(x.len()), WHAT)?;
-            let large = &mut large[..x.len()];
+            let large = grow(large, Some(x.len()), WHAT)?;
             threshold.keep_large(x, large);
             &*large
         }

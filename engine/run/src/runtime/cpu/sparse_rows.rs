@@ -86,8 +86,7 @@ impl SparseRows {
             return Ok(());
         }
         work.read_all(&linear.weight);
-        grow(scratch, tokens.checked_mul(n_ff), WHAT)?;
-        let all = &mut scratch[..tokens * n_ff];
+        let all = grow(scratch, tokens.checked_mul(n_ff), WHAT)?;
         cpu.matmul_rows(&mut [job(linear, None, &mut *all)], x, tokens);
         for (token, all) in self.tokens[..tokens].iter_mut().zip(all.chunks_exact(n_ff)) {
             let TokenNeurons { list, hidden, up } = token;
@@ -174,8 +173,7 @@ impl CpuFfn {
     ) -> Result<()> {
         let [block] = task.blocks else { return Ok(()) };
         let n = block.neurons.map_or(first.weight.rows(), <[u32]>::len);
-        grow(&mut self.hidden, task.tokens.checked_mul(n), WHAT)?;
-        let all = &mut self.hidden[..task.tokens * n];
+        let all = grow(&mut self.hidden, task.tokens.checked_mul(n), WHAT)?;
         cpu.matmul_rows(&mut [job(first, block.neurons, &mut *all)], task.x, task.tokens);
         work.read_rows(&first.weight, n);
         if let Some(deviations) = task.gate_deviations() {
@@ -260,8 +258,7 @@ impl CpuFfn {
 
 /// Hidden values among zeros, `[tokens, n_ff]`, in `scratch`.
 fn scattered<'w>(rows: &SparseRows, tokens: usize, n_ff: usize, scratch: &'w mut Vec<f32>) -> Result<&'w [f32]> {
-    grow(scratch, tokens.checked_mul(n_ff), WHAT)?;
-    let all = &mut scratch[..tokens * n_ff];
+    let all = grow(scratch, tokens.checked_mul(n_ff), WHAT)?;
     all.fill(0.0);
     for (all, (list, hidden)) in all.chunks_exact_mut(n_ff.max(1)).zip(rows.values(tokens)) {
         list.iter().zip(hidden).for_each(|(at, value)| all[*at as usize] = *value);

@@ -1,6 +1,6 @@
 //! A task for the CPU: FFNs, or parts of them, to compute; and the work it took.
 
-use super::products::Few;
+use super::{TokenInputs, products::Few};
 use crate::runtime::Sparsity;
 use thermocline_formats::format::Matrix;
 use thermocline_model::{Activation, FfnWeights, Predictor, SkipRule, SkippedInputs, Skips};
@@ -95,6 +95,26 @@ pub enum PredictionSource<'a> {
 }
 
 impl<'a> FfnTask<'a> {
+    /// A task of `blocks` that skips nothing, which nobody observes.
+    pub fn dense(
+        blocks: &'a [FfnBlock<'a>],
+        activation: Activation,
+        TokenInputs { x, tokens }: TokenInputs<'a>,
+    ) -> Self {
+        FfnTask {
+            blocks,
+            activation,
+            sparsity: Sparsity::Dense,
+            separate: false,
+            prediction: None,
+            recall_check: false,
+            activation_threshold: None,
+            x,
+            tokens,
+            observed: false,
+        }
+    }
+
     /// The neurons that are left out. `shows`: an observer sees hidden values. Separate tokens have neurons of their own only in a
     /// single FFN.
     pub(crate) fn skips(&self, shows: bool) -> Skips {
@@ -262,21 +282,12 @@ mod tests {
         ];
         let cpu = Cpu::new(&CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap();
         let x: Vec<f32> = (0..D).map(|_| noise(&mut seed)).collect();
+        fn dense<'a>(blocks: &'a [FfnBlock<'a>], activation: Activation) -> FfnTask<'a> {
+            FfnTask::dense(blocks, activation, TokenInputs { x: &[], tokens: 1 })
+        }
         for (ffn, activation, sparsity, prediction, activation_threshold, wanted) in cases {
             let blocks = [FfnBlock::whole(ffn)];
-            let (recall_check, observed, tokens) = (false, false, 1);
-            let task = FfnTask {
-                blocks: &blocks,
-                activation,
-                sparsity,
-                prediction,
-                recall_check,
-                activation_threshold,
-                x: &x,
-                tokens,
-                observed,
-                separate: false,
-            };
+            let task = FfnTask { sparsity, prediction, activation_threshold, ..dense(&blocks, activation) };
             let at = |matrix: &&Matrix| matrix.data().as_ptr();
             let read = task.first_read();
             assert_eq!(
@@ -287,28 +298,13 @@ mod tests {
             let Some(PredictionSource::Predictor { .. }) = prediction else { continue };
             // At least the prefetched bytes are read.
             let prediction = Some(PredictionSource::Predictor { predictor: &predictor, x: &x, shift: 0.0 });
-            let work = CpuFfn::default().partial(&cpu, &FfnTask { prediction, ..task }, &mut [0.0; D]).unwrap();
+            let work = CpuFfn::default().partial(&cpu, &FfnTask { prediction, x: &x, ..task }, &mut [0.0; D]).unwrap();
             assert!(work.sequential >= read.iter().map(|matrix| matrix.data().len() as u64).sum());
         }
         let some = [FfnBlock { neurons: Some(&[1, 3]), ..FfnBlock::whole(&gated) }];
         let two = [FfnBlock::whole(&gated), FfnBlock::whole(&gated)];
         for blocks in [&some[..], &two] {
-            let (activation, sparsity, prediction, activation_threshold) =
-                (Activation::Relu, Sparsity::Dense, None, None);
-            let (recall_check, observed, tokens) = (false, false, 1);
-            let task = FfnTask {
-                blocks,
-                activation,
-                sparsity,
-                prediction,
-                recall_check,
-                activation_threshold,
-                x: &x,
-                tokens,
-                observed,
-                separate: false,
-            };
-            assert!(task.first_read().is_empty());
+            assert!(dense(blocks, Activation::Relu).first_read().is_empty());
         }
     }
 }

@@ -178,24 +178,23 @@ fn magnitudes(strength: Strength<'_>, n: usize) -> Vec<f32> {
 }
 
 /// A task for layer 0 without predictor, activation threshold or recall check.
-pub fn task<'a>(ffn: &'a Ffn, x: &'a [f32], sparsity: Sparsity) -> LayerTask<'a> {
-    let tokens = x.len() / D;
-    let (predictor, activation_threshold) = (None, None);
+pub fn task<'a>(config: &'a ModelConfig, ffn: &'a Ffn, x: &'a [f32], sparsity: Sparsity) -> LayerTask<'a> {
     LayerTask {
+        config,
         routed: false,
         layer: 0,
         ffn: ffn.kind().unwrap(),
         hidden_norm: None,
         gate_deviations: None,
-        predictor,
-        activation_threshold,
+        predictor: None,
+        activation_threshold: None,
         skipped: None,
         sparsity,
         shift: 0.0,
         recall_check: false,
         x,
         residual: x,
-        tokens,
+        tokens: x.len() / D,
         separate: false,
     }
 }
@@ -208,8 +207,8 @@ fn check(config: &ModelConfig, ffn: &Ffn, sparsity: Sparsity, wanted: impl Fn(&[
         let cpu = Cpu::new(&CpuOptions { threads: Some(threads), ..CpuOptions::default() }).unwrap();
         let x: Vec<f32> = (0..tokens * D).map(|_| noise(&mut seed)).collect();
         let mut out = vec![f32::NAN; x.len()];
-        let task = LayerTask { separate: tokens == 7, ..task(ffn, &x, sparsity) };
-        layer.run(&cpu, config, &task, &mut out, &mut ()).unwrap();
+        let task = LayerTask { separate: tokens == 7, ..task(config, ffn, &x, sparsity) };
+        layer.run(&cpu, &task, &mut out, &mut ()).unwrap();
         for (out, x) in out.chunks(D).zip(x.chunks(D)) {
             close(out, &wanted(&wide(x)));
         }

@@ -62,7 +62,7 @@ impl CpuProcessor {
         out: &mut [f32],
     ) -> Result<()> {
         let task = self.task(pass, ffn, inputs);
-        self.ffn.run(&self.cpu, &pass.model.config, &task, out, pass.probe)
+        self.ffn.run(&self.cpu, &task, out, pass.probe)
     }
 
     /// Chooses the experts of a layer that is otherwise computed elsewhere by `x`, `[tokens, d_model]`, for [`CpuProcessor::ffn_of`].
@@ -74,7 +74,7 @@ impl CpuProcessor {
         x: &[f32],
     ) -> Result<()> {
         let task = self.task(pass, ffn, LayerInputs { x, residual: None, tokens: pass.tokens.len() });
-        self.ffn.moe.route(&self.cpu, &pass.model.config, &task, experts)
+        self.ffn.moe.route(&self.cpu, &task, experts)
     }
 
     /// `out =` the weighted sum of experts of an MoE layer that were chosen elsewhere: ids past the last expert are skipped, `out` and
@@ -89,6 +89,6 @@ impl CpuProcessor {
         fired: Option<&mut [u32]>,
     ) -> Result<FfnWork> {
         let task = self.task(pass, ffn, LayerInputs { x, residual: None, tokens });
-        self.ffn.experts(&self.cpu, &pass.model.config, &task, chosen, out, fired)
+        self.ffn.experts(&self.cpu, &task, chosen, out, fired)
     }
 }

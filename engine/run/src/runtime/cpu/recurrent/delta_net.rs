@@ -16,21 +16,15 @@ pub(super) fn delta_net(
 ) -> Result<()> {
     let (shape, tokens) = (&config.shape, task.tokens);
     let (qkv, values, heads) = (tokens * shape.qkv(), tokens * shape.values(), tokens * shape.v_heads);
-    for (buffer, len) in [
-        (&mut scratch.projected, qkv),
-        (&mut scratch.convolved, qkv),
-        (&mut scratch.gate, values),
-        (&mut scratch.heads, values),
-        (&mut scratch.decay, heads),
-        (&mut scratch.rate, heads),
-    ] {
-        grow(buffer, Some(len), WHAT)?;
-    }
-    let (projected, convolved) = (&mut scratch.projected[..qkv], &mut scratch.convolved[..qkv]);
-    let (gate, mixed) = (&mut scratch.gate[..values], &mut scratch.heads[..values]);
-    let (decay, rate) = (&mut scratch.decay[..heads], &mut scratch.rate[..heads]);
-    let jobs = [weights.qkv.job(projected), weights.gate.job(gate), weights.alpha.job(decay), weights.beta.job(rate)];
-    task.project(jobs, &weights.output);
+    let projected = grow(&mut scratch.projected, Some(qkv), WHAT)?;
+    let convolved = grow(&mut scratch.convolved, Some(qkv), WHAT)?;
+    let gate = grow(&mut scratch.gate, Some(values), WHAT)?;
+    let mixed = grow(&mut scratch.heads, Some(values), WHAT)?;
+    let decay = grow(&mut scratch.decay, Some(heads), WHAT)?;
+    let rate = grow(&mut scratch.rate, Some(heads), WHAT)?;
+    let [of_qkv, of_gate] = [weights.qkv.job(&mut *projected), weights.gate.job(&mut *gate)];
+    let [of_decay, of_rate] = [weights.alpha.job(&mut *decay), weights.beta.job(&mut *rate)];
+    task.project([of_qkv, of_gate, of_decay, of_rate], &weights.output);
     task.convolve(&weights.conv, projected, convolved, true);
     for (decay, rate) in decay.chunks_exact_mut(shape.v_heads).zip(rate.chunks_exact_mut(shape.v_heads)) {
         for (decay, (a, bias)) in decay.iter_mut().zip(weights.a.iter().zip(&weights.dt_bias)) {

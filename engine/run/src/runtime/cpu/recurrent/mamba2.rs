@@ -16,18 +16,12 @@ pub(super) fn mamba2(
 ) -> Result<()> {
     let (shape, tokens) = (&config.shape, task.tokens);
     let (channels, inner, heads) = (tokens * shape.channels(), tokens * shape.inner(), tokens * shape.heads);
-    for (buffer, len) in [
-        (&mut scratch.projected, channels),
-        (&mut scratch.convolved, channels),
-        (&mut scratch.gate, inner),
-        (&mut scratch.heads, inner),
-        (&mut scratch.decay, heads),
-    ] {
-        grow(buffer, Some(len), WHAT)?;
-    }
-    let (projected, convolved) = (&mut scratch.projected[..channels], &mut scratch.convolved[..channels]);
-    let (gate, mixed, dt) = (&mut scratch.gate[..inner], &mut scratch.heads[..inner], &mut scratch.decay[..heads]);
-    let jobs = [weights.xbc.job(projected), weights.gate.job(gate), weights.dt.job(dt)];
+    let projected = grow(&mut scratch.projected, Some(channels), WHAT)?;
+    let convolved = grow(&mut scratch.convolved, Some(channels), WHAT)?;
+    let gate = grow(&mut scratch.gate, Some(inner), WHAT)?;
+    let mixed = grow(&mut scratch.heads, Some(inner), WHAT)?;
+    let dt = grow(&mut scratch.decay, Some(heads), WHAT)?;
+    let jobs = [weights.xbc.job(&mut *projected), weights.gate.job(&mut *gate), weights.dt.job(&mut *dt)];
     task.project(jobs, &weights.output);
     task.convolve(&weights.conv, projected, convolved, true);
     for dt in dt.chunks_exact_mut(shape.heads) {

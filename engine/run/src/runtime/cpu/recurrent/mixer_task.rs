@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::runtime::RecurrentState;
+use crate::runtime::{RecurrentState, scratch::held_bytes};
 use thermocline_cpu::{Cpu, MatmulJob, ops::ShortConv};
 use thermocline_model::{Linear, ModelConfig};
 
@@ -62,7 +62,6 @@ pub(in crate::runtime::cpu) struct MixerScratch {
 impl MixerScratch {
     /// Bytes held.
     pub fn bytes(&self) -> u64 {
-        let all = [&self.projected, &self.convolved, &self.gate, &self.heads, &self.decay, &self.rate];
-        (all.into_iter().map(Vec::capacity).sum::<usize>() * size_of::<f32>()) as u64
+        held_bytes([&self.projected, &self.convolved, &self.gate, &self.heads, &self.decay, &self.rate])
     }
 }

@@ -11,15 +11,13 @@ pub(super) fn short_conv(
     weights: &ShortConvWeights,
     scratch: &mut MixerScratch,
 ) -> Result<()> {
-    let tokens = task.tokens;
-    let n = tokens * weights.conv.channels();
-    for buffer in [&mut scratch.projected, &mut scratch.convolved, &mut scratch.gate, &mut scratch.heads] {
-        grow(buffer, Some(n), WHAT)?;
-    }
-    let (inputs, convolved) = (&mut scratch.projected[..n], &mut scratch.convolved[..n]);
-    let (input_gates, output_gates) = (&mut scratch.heads[..n], &mut scratch.gate[..n]);
-    let jobs = [weights.input.job(inputs), weights.input_gate.job(input_gates), weights.output_gate.job(output_gates)];
-    task.project(jobs, &weights.output);
+    let MixerScratch { projected, convolved, gate, heads, .. } = scratch;
+    let n = Some(task.tokens * weights.conv.channels());
+    let (inputs, convolved) = (grow(projected, n, WHAT)?, grow(convolved, n, WHAT)?);
+    let (input_gates, output_gates) = (grow(heads, n, WHAT)?, grow(gate, n, WHAT)?);
+    let gates = [weights.input_gate.job(&mut *input_gates), weights.output_gate.job(&mut *output_gates)];
+    let [of_input, of_output] = gates;
+    task.project([weights.input.job(&mut *inputs), of_input, of_output], &weights.output);
     inputs.iter_mut().zip(input_gates).for_each(|(x, gate)| *x *= *gate);
     task.convolve(&weights.conv, inputs, convolved, false);
     output_gates.iter_mut().zip(convolved).for_each(|(gate, x)| *gate *= *x);

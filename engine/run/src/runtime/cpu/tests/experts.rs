@@ -9,19 +9,7 @@ fn moe_output_is_the_weighted_sum_with_and_without_a_shared_expert() {
     for (activation, renormalise, with_shared) in
         [(Activation::Silu, true, false), (Activation::Silu, false, true), (Activation::Relu, true, true)]
     {
-        let (router, experts) = (linear(5, D, &mut seed), (0..5).map(|_| ffn(true, 16, &mut seed)).collect());
-        let always = |seed: &mut _| Box::new(SharedExpert { gate: Some(linear(1, D, seed)), ffn: ffn(true, 32, seed) });
-        let shared = with_shared.then(|| always(&mut seed));
-        let weights = ExpertWeights {
-            router,
-            router_norm: None,
-            scale: None,
-            selection_bias: None,
-            latent: None,
-            experts,
-            shared,
-            file_down: Vec::new(),
-        };
+        let weights = five_experts(16, if with_shared { 32 } else { 0 }, &mut seed);
         let experts = Experts { count: 5, used: 2, router: Router::softmax(renormalise), n_ff: 16 };
         let config = config(activation, Some(experts));
         check(&config, &Ffn::Experts(weights.clone()), Sparsity::Exact, |x| {
@@ -89,10 +77,10 @@ fn firing_neurons_of_chosen_experts_are_reported() {
         for tokens in [1, 7, 3] {
             let x: Vec<f32> = (0..tokens * D).map(|_| noise(&mut seed)).collect();
             let [mut out, mut unseen] = [(); 2].map(|()| vec![f32::NAN; x.len()]);
-            let task = LayerTask { activation_threshold, ..task(&ffn, &x, sparsity) };
+            let task = LayerTask { activation_threshold, ..task(&config, &ffn, &x, sparsity) };
             let mut seen = Seen::default();
-            layer.run(&cpu, &config, &task, &mut out, &mut seen).unwrap();
-            layer.run(&cpu, &config, &task, &mut unseen, &mut ()).unwrap();
+            layer.run(&cpu, &task, &mut out, &mut seen).unwrap();
+            layer.run(&cpu, &task, &mut unseen, &mut ()).unwrap();
             assert_eq!(out, unseen);
             assert!(seen.complete && seen.bytes.0 > 0);
             assert_eq!((seen.fired.len(), seen.chosen.len()), (tokens * mask::words(all), tokens));

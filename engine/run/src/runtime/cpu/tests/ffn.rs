@@ -38,18 +38,9 @@ fn partial_sums_add_up_to_the_output() {
                 let mut ffn = CpuFfn::default();
                 for list in [&one, &other] {
                     let mut out = vec![f32::NAN; x.len()];
-                    let part = FfnTask {
-                        blocks: &[FfnBlock { neurons: Some(list), ..FfnBlock::whole(&weights) }],
-                        activation,
-                        sparsity,
-                        prediction: None,
-                        recall_check: false,
-                        activation_threshold: None,
-                        x: &x,
-                        tokens,
-                        observed: true,
-                        separate: false,
-                    };
+                    let blocks = [FfnBlock { neurons: Some(list), ..FfnBlock::whole(&weights) }];
+                    let dense = FfnTask::dense(&blocks, activation, TokenInputs { x: &x, tokens });
+                    let part = FfnTask { sparsity, observed: true, ..dense };
                     let before = mask::count(&fired);
                     let work = ffn.partial(&cpu, &part, &mut out).unwrap();
                     ffn.fired(0, &mut fired);
@@ -102,11 +93,12 @@ fn only_predicted_neurons_contribute() {
             let masked: Vec<f64> = all.iter().zip(&expected).map(|(h, may)| if *may { *h } else { 0.0 }).collect();
 
             let ffn = Ffn::Dense(weights.clone());
-            let task =
-                LayerTask { predictor: Some(&predictor), residual: &residual, ..task(&ffn, &x, Sparsity::Predicted) };
+            let config = config(activation, None);
+            let task = task(&config, &ffn, &x, Sparsity::Predicted);
+            let task = LayerTask { predictor: Some(&predictor), residual: &residual, ..task };
             let (mut layer, mut seen) = (LayerFfn::default(), Seen::default());
             let mut out = vec![f32::NAN; D];
-            layer.run(&cpu, &config(activation, None), &task, &mut out, &mut seen).unwrap();
+            layer.run(&cpu, &task, &mut out, &mut seen).unwrap();
             close(&out, &project(&weights, &masked));
             assert!((0..40).all(|i| mask::contains(&seen.fired, i) == (masked[i] != 0.0)));
             assert!((0..40).all(|i| (f64::from(seen.strength[i]) - masked[i].abs()).abs() < 1e-4));
@@ -118,7 +110,7 @@ fn only_predicted_neurons_contribute() {
 
             // With a lower predictor threshold more neurons are predicted.
             let lower = LayerTask { shift: -3.0, ..task };
-            layer.run(&cpu, &config(activation, None), &lower, &mut out, &mut seen).unwrap();
+            layer.run(&cpu, &lower, &mut out, &mut seen).unwrap();
             let more = seen.predicted.clone().unwrap();
             assert!((0..40).all(|i| mask::contains(&more, i) == (scores[i] >= -2.8)));
             assert!(mask::count(&more) > mask::count(&predicted));
@@ -127,25 +119,17 @@ fn only_predicted_neurons_contribute() {
             // that would have been missed.
             assert!(!seen.complete);
             let checked = LayerTask { recall_check: true, ..task };
-            layer.run(&cpu, &config(activation, None), &checked, &mut out, &mut seen).unwrap();
+            layer.run(&cpu, &checked, &mut out, &mut seen).unwrap();
             close(&out, &project(&weights, &all));
             assert!(seen.complete && seen.predicted.as_ref() == Some(&predicted));
             assert!((0..40).all(|i| mask::contains(&seen.fired, i) == (all[i] != 0.0)));
 
             // The same prediction as a mask, for some of the neurons.
             let some: Vec<u32> = (0..40).filter(|i| i % 3 != 0).collect();
-            let part = FfnTask {
-                blocks: &[FfnBlock { neurons: Some(&some), ..FfnBlock::whole(&weights) }],
-                activation,
-                sparsity: Sparsity::Predicted,
-                prediction: Some(PredictionSource::Mask(&predicted)),
-                recall_check: false,
-                activation_threshold: None,
-                x: &x,
-                tokens: 1,
-                observed: false,
-                separate: false,
-            };
+            let blocks = [FfnBlock { neurons: Some(&some), ..FfnBlock::whole(&weights) }];
+            let dense = FfnTask::dense(&blocks, activation, TokenInputs { x: &x, tokens: 1 });
+            let prediction = Some(PredictionSource::Mask(&predicted));
+            let part = FfnTask { sparsity: Sparsity::Predicted, prediction, ..dense };
             CpuFfn::default().partial(&cpu, &part, &mut out).unwrap();
             layer_ffn::add_bias(&weights, 1.0, &mut out);
             let masked: Vec<f64> = (0..40).map(|i| if i % 3 == 0 { 0.0 } else { masked[i] }).collect();
@@ -161,15 +145,16 @@ fn neurons_below_the_threshold_are_skipped() {
     let (activation, threshold, mut seed) = (Activation::Silu, 0.15, 21);
     let weights = ffn(true, 40, &mut seed);
     let Some(gate) = weights.gate.clone() else { unreachable!() };
+    let config = config(activation, None);
     for weights in [weights.clone(), neuron_major(weights)] {
         let ffn = Ffn::Dense(weights.clone());
         for (sparsity, tokens) in [(Sparsity::Threshold, 1), (Sparsity::Dense, 1), (Sparsity::Threshold, 3)] {
             let skips = sparsity == Sparsity::Threshold && tokens == 1;
             let x: Vec<f32> = (0..tokens * D).map(|_| noise(&mut seed)).collect();
-            let task = LayerTask { activation_threshold: Some(threshold), ..task(&ffn, &x, sparsity) };
+            let task = LayerTask { activation_threshold: Some(threshold), ..task(&config, &ffn, &x, sparsity) };
             let (mut layer, mut seen) = (LayerFfn::default(), Seen::default());
             let mut out = vec![f32::NAN; x.len()];
-            layer.run(&cpu, &config(activation, None), &task, &mut out, &mut seen).unwrap();
+            layer.run(&cpu, &task, &mut out, &mut seen).unwrap();
             for (t, (out, x)) in out.chunks(D).zip(x.chunks(D)).enumerate() {
                 let above: Vec<bool> = times(&gate, &wide(x))
                     .into_iter()

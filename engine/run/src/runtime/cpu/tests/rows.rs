@@ -27,20 +27,20 @@ fn separate_tokens_are_computed_as_each_alone() {
             {
                 let cpu = Cpu::new(&CpuOptions { threads: Some(threads), ..CpuOptions::default() }).unwrap();
                 let x: Vec<f32> = (0..tokens * D).map(|_| noise(&mut seed)).collect();
+                let config = config(activation, None);
                 let of = |x| LayerTask {
                     predictor: Some(&predictor),
                     activation_threshold: Some(0.15),
                     separate: true,
-                    ..task(&ffn, x, sparsity)
+                    ..task(&config, &ffn, x, sparsity)
                 };
-                let config = config(activation, None);
                 let (mut layer, mut seen) = (LayerFfn::default(), Seen::default());
                 let mut out = vec![f32::NAN; x.len()];
-                layer.run(&cpu, &config, &of(&x), &mut out, &mut seen).unwrap();
+                layer.run(&cpu, &of(&x), &mut out, &mut seen).unwrap();
                 let words = mask::words(70);
                 for (t, (out, x)) in out.chunks(D).zip(x.chunks(D)).enumerate() {
                     let (mut alone, mut single) = (vec![f32::NAN; D], Seen::default());
-                    layer.run(&cpu, &config, &of(x), &mut alone, &mut single).unwrap();
+                    layer.run(&cpu, &of(x), &mut alone, &mut single).unwrap();
                     close(out, &wide(&alone));
                     let what = format!("{activation} {gated} {sparsity}: {t} of {tokens}");
                     assert_eq!(seen.fired[t * words..][..words], single.fired, "{what}");
