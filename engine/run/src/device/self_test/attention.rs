@@ -2,7 +2,7 @@
 
 use thermocline_shaders::{DecodeGrid, decode_heads, head_pitch, limits, params};
 
-use super::case::{CLOSE, Case, NEAR, noise, padded};
+use super::case::{CLOSE, Case, NEAR, noise};
 use thermocline_base::error::Result;
 use thermocline_cpu::{
     Cpu,
@@ -83,8 +83,7 @@ fn rope(cpu: &Cpu, interleaved: bool) -> Result<Case> {
         .floats(&rotations)
         .floats(&q_norm)
         .floats(&k_norm)
-        .floats(&before_q)
-        .becomes(&padded(before_q.clone(), q_pitch, &q, q_rows), CLOSE)
+        .rows(&before_q, q_pitch, &q, q_rows, CLOSE)
         .halves(&before)
         .becomes_halves(&cache(&k))
         .halves(&before)

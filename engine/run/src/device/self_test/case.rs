@@ -42,11 +42,11 @@ struct Expected {
     binding: usize,
     /// Bytes before them.
     offset: u64,
-    values: Values,
+    values: CaseValues,
     tolerance: f64,
 }
 
-enum Values {
+enum CaseValues {
     Floats(Vec<f32>),
     Halves(Vec<f32>),
     Words(Vec<u32>),
@@ -93,7 +93,7 @@ impl Case {
         self
     }
 
-    fn expect(mut self, values: Values, tolerance: f64) -> Self {
+    fn expect(mut self, values: CaseValues, tolerance: f64) -> Self {
         let binding = self.buffers.len().saturating_sub(1);
         self.expected.push(Expected { binding, offset: 0, values, tolerance });
         self
@@ -101,22 +101,30 @@ impl Case {
 
     /// The last binding holds these floats afterwards.
     pub fn becomes(self, values: &[f32], tolerance: f64) -> Self {
-        self.expect(Values::Floats(values.to_vec()), tolerance)
+        self.expect(CaseValues::Floats(values.to_vec()), tolerance)
+    }
+
+    /// With rows of floats as its next binding, `pitch` apart, of which the first `cols` are `values` afterwards.
+    pub fn rows(self, before: &[f32], pitch: usize, values: &[f32], cols: usize, tolerance: f64) -> Self {
+        let mut after = before.to_vec();
+        let each = after.chunks_exact_mut(pitch).zip(values.chunks_exact(cols));
+        each.for_each(|(row, values)| row[..cols].copy_from_slice(values));
+        self.floats(before).becomes(&after, tolerance)
     }
 
     /// The last binding holds these halves afterwards.
     pub fn becomes_halves(self, values: &[f32]) -> Self {
-        self.expect(Values::Halves(values.to_vec()), HALF)
+        self.expect(CaseValues::Halves(values.to_vec()), HALF)
     }
 
     /// The last binding holds these whole numbers afterwards.
     pub fn becomes_words(self, values: &[u32]) -> Self {
-        self.expect(Values::Words(values.to_vec()), 0.0)
+        self.expect(CaseValues::Words(values.to_vec()), 0.0)
     }
 
     /// The last binding holds these words afterwards, of which some are floats whose last bits are the driver's choice.
     pub fn becomes_near_words(self, values: &[u32]) -> Self {
-        self.expect(Values::Words(values.to_vec()), 4.0)
+        self.expect(CaseValues::Words(values.to_vec()), 4.0)
     }
 
     /// The last binding holds these whole numbers afterwards, behind words that are the driver's choice.
@@ -162,12 +170,12 @@ impl Case {
     }
 }
 
-impl Values {
+impl CaseValues {
     fn bytes(&self) -> u64 {
         let bytes = match self {
-            Values::Floats(values) => values.len() * 4,
-            Values::Halves(values) => values.len() * 2,
-            Values::Words(values) => values.len() * 4,
+            CaseValues::Floats(values) => values.len() * 4,
+            CaseValues::Halves(values) => values.len() * 2,
+            CaseValues::Words(values) => values.len() * 4,
         };
         bytes.next_multiple_of(4) as u64
     }
@@ -182,12 +190,12 @@ impl Values {
             errors.fold(0.0, f64::max)
         };
         match self {
-            Values::Floats(expected) => of_floats(expected, bytemuck::pod_collect_to_vec(got)),
-            Values::Halves(expected) => {
+            CaseValues::Floats(expected) => of_floats(expected, bytemuck::pod_collect_to_vec(got)),
+            CaseValues::Halves(expected) => {
                 let halves: Vec<f16> = bytemuck::pod_collect_to_vec(got);
                 of_floats(expected, halves.iter().map(|half| half.to_f32()).collect())
             }
-            Values::Words(expected) => {
+            CaseValues::Words(expected) => {
                 let got: Vec<u32> = bytemuck::pod_collect_to_vec(got);
                 expected.iter().zip(got).map(|(expected, got)| f64::from(expected.abs_diff(got))).fold(0.0, f64::max)
             }
@@ -258,11 +266,4 @@ pub(super) fn noise(len: usize, seed: u64) -> Vec<f32> {
 /// The first `cols` of each of the rows that are `pitch` long.
 pub(super) fn unpadded(rows: &[f32], pitch: usize, cols: usize) -> Vec<f32> {
     rows.chunks_exact(pitch).flat_map(|row| &row[..cols]).copied().collect()
-}
-
-/// `rows` with the first `cols` of each of its rows, `pitch` long, in place of those of `values`.
-pub(super) fn padded(mut rows: Vec<f32>, pitch: usize, values: &[f32], cols: usize) -> Vec<f32> {
-    let each = rows.chunks_exact_mut(pitch).zip(values.chunks_exact(cols));
-    each.for_each(|(row, values)| row[..cols].copy_from_slice(values));
-    rows
 }

@@ -2,7 +2,7 @@
 
 use thermocline_shaders::params;
 
-use super::case::{CLOSE, Case, NEAR, noise, padded, unpadded};
+use super::case::{CLOSE, Case, NEAR, noise, unpadded};
 use crate::device::elementwise::kind;
 use thermocline_cpu::{
     Cpu,
@@ -74,13 +74,11 @@ fn norms(cpu: &Cpu) -> Vec<Case> {
     let out = vec![0.0; ROWS * PITCH];
     let rms = Case::new("norm", WORKGROUP, params, [2, 2, 1])
         .set("ADD_DELTA", 1)
-        .floats(&x)
-        .becomes(&padded(x.clone(), PITCH, &sums, COLS), CLOSE)
+        .rows(&x, PITCH, &sums, COLS, CLOSE)
         .floats(&delta)
         .floats(&weight)
         .floats(&bias)
-        .floats(&out)
-        .becomes(&padded(out.clone(), PITCH, &normed, COLS), NEAR);
+        .rows(&out, PITCH, &normed, COLS, NEAR);
     let x: Vec<f32> = noise(ROWS * PITCH, 5).iter().map(|value| value + 30.0).collect();
     let mut normed = unpadded(&x, PITCH, COLS);
     cpu.layer_norm(&mut normed, None, &weight[..COLS], Some(&bias[..COLS]), eps);
@@ -91,8 +89,7 @@ fn norms(cpu: &Cpu) -> Vec<Case> {
         .floats(&delta)
         .floats(&weight)
         .floats(&bias)
-        .floats(&out)
-        .becomes(&padded(out.clone(), PITCH, &normed, COLS), 1e-3);
+        .rows(&out, PITCH, &normed, COLS, 1e-3);
     vec![rms, layer]
 }
 
@@ -112,13 +109,13 @@ fn activations(cpu: &Cpu) -> Vec<Case> {
         cpu.activate(form, &mut alone, None);
         cpu.activate(form, &mut hidden, Some(&ups));
         hidden.iter_mut().zip(&alone).filter(|(_, gate)| gate.abs() <= threshold).for_each(|(value, _)| *value = 0.0);
-        let out = vec![0.0; ROWS * PITCH];
-        Case::new("activation", WORKGROUP, params, FLAT)
-            .set("KIND", kind(form))
-            .set("GATED", 1)
-            .floats(&input)
-            .floats(&out)
-            .becomes(&padded(out.clone(), PITCH, &hidden, COLS), NEAR)
+        Case::new("activation", WORKGROUP, params, FLAT).set("KIND", kind(form)).set("GATED", 1).floats(&input).rows(
+            &[0.0; ROWS * PITCH],
+            PITCH,
+            &hidden,
+            COLS,
+            NEAR,
+        )
     };
     Activation::ALL.into_iter().map(case).collect()
 }
@@ -127,10 +124,7 @@ fn add(cpu: &Cpu) -> Case {
     let (x, delta) = (noise(ROWS * PITCH, 7), noise(ROWS * PITCH, 8));
     let mut sums = unpadded(&x, PITCH, COLS);
     cpu.add(&mut sums, &unpadded(&delta, PITCH, COLS));
-    Case::new("add", WORKGROUP, elements(), FLAT)
-        .floats(&x)
-        .becomes(&padded(x.clone(), PITCH, &sums, COLS), CLOSE)
-        .floats(&delta)
+    Case::new("add", WORKGROUP, elements(), FLAT).rows(&x, PITCH, &sums, COLS, CLOSE).floats(&delta)
 }
 
 fn scale(cpu: &Cpu) -> Case {
@@ -143,8 +137,7 @@ fn scale(cpu: &Cpu) -> Case {
     Case::new("scale", WORKGROUP, params, FLAT)
         .set("ADD_DELTA", 1)
         .set("DELTA_SCALE", 0.5)
-        .floats(&x)
-        .becomes(&padded(x.clone(), PITCH, &scaled, COLS), CLOSE)
+        .rows(&x, PITCH, &scaled, COLS, CLOSE)
         .floats(&delta)
 }
 
@@ -155,13 +148,11 @@ fn gated_input(cpu: &Cpu) -> Case {
     let (gates, input) = (noise(ROWS * PITCH, 11), noise(first as usize + ROWS * COLS, 12));
     let mut wanted = unpadded(&gates, PITCH, COLS);
     cpu.activate(Activation::GeluTanh, &mut wanted, Some(&input[first as usize..]));
-    let out = vec![0.0; ROWS * PITCH];
     Case::new("gated_input", WORKGROUP, params, FLAT)
         .set("KIND", kind(Activation::GeluTanh))
         .floats(&gates)
         .floats(&input)
-        .floats(&out)
-        .becomes(&padded(out.clone(), PITCH, &wanted, COLS), NEAR)
+        .rows(&[0.0; ROWS * PITCH], PITCH, &wanted, COLS, NEAR)
 }
 
 fn soft_cap(cpu: &Cpu) -> Case {
@@ -171,7 +162,7 @@ fn soft_cap(cpu: &Cpu) -> Case {
     y[1] = OUTLIER;
     let mut capped = unpadded(&y, PITCH, COLS);
     cpu.soft_cap(&mut capped, 30.0);
-    Case::new("soft_cap", WORKGROUP, params, FLAT).floats(&y).becomes(&padded(y.clone(), PITCH, &capped, COLS), NEAR)
+    Case::new("soft_cap", WORKGROUP, params, FLAT).rows(&y, PITCH, &capped, COLS, NEAR)
 }
 
 fn gate_excess(cpu: &Cpu) -> Case {
@@ -180,9 +171,7 @@ fn gate_excess(cpu: &Cpu) -> Case {
     let gates: Vec<f32> = noise(ROWS * PITCH, 5).iter().map(|value| value * 4.0 + 1.0).collect();
     let mut wanted = unpadded(&gates, PITCH, COLS);
     cpu.gate_excess(&mut wanted, COLS, 0.8);
-    Case::new("gate_excess", WORKGROUP, params, [2, 2, 1])
-        .floats(&gates)
-        .becomes(&padded(gates.clone(), PITCH, &wanted, COLS), NEAR)
+    Case::new("gate_excess", WORKGROUP, params, [2, 2, 1]).rows(&gates, PITCH, &wanted, COLS, NEAR)
 }
 
 /// Gates behind the queries of their heads, through a sigmoid, and of their own, through a softplus.
@@ -205,10 +194,8 @@ fn gates_of_heads(cpu: &Cpu) -> Vec<Case> {
     let behind: Vec<f32> = (0..ROWS).flat_map(|row| (0..heads * dim).map(move |i| gate(row, i))).collect();
     let mut wanted = unpadded(&x, pitch, heads * dim);
     cpu.gate(&mut wanted, &behind);
-    let sigmoid = Case::new("gate_heads", WORKGROUP, params, FLAT)
-        .floats(&x)
-        .becomes(&padded(x.clone(), pitch, &wanted, heads * dim), CLOSE)
-        .floats(&gates);
+    let sigmoid =
+        Case::new("gate_heads", WORKGROUP, params, FLAT).rows(&x, pitch, &wanted, heads * dim, CLOSE).floats(&gates);
     let first = 7;
     let params = params::GateHeads { gate_first: first as u32, ..params };
     let mut wanted = unpadded(&x, pitch, heads * dim);
@@ -219,8 +206,7 @@ fn gates_of_heads(cpu: &Cpu) -> Vec<Case> {
     let softplus = Case::new("gate_heads", WORKGROUP, params, FLAT)
         .set("OWN_GATES", 1)
         .set("SOFTPLUS", 1)
-        .floats(&x)
-        .becomes(&padded(x.clone(), pitch, &wanted, heads * dim), NEAR)
+        .rows(&x, pitch, &wanted, heads * dim, NEAR)
         .floats(&gates);
     vec![sigmoid, softplus]
 }

@@ -2,7 +2,7 @@
 
 use thermocline_shaders::{limits::SCAN_ROWS, params};
 
-use super::case::{CLOSE, Case, NEAR, noise, padded, unpadded};
+use super::case::{CLOSE, Case, NEAR, noise, unpadded};
 use thermocline_cpu::{
     Cpu,
     ops::{
@@ -50,8 +50,7 @@ fn short_conv(cpu: &Cpu) -> Case {
         .floats(&bias)
         .floats(&before)
         .becomes(&state, CLOSE)
-        .floats(&out)
-        .becomes(&padded(out.clone(), y_pitch, &y, channels), CLOSE)
+        .rows(&out, y_pitch, &y, channels, CLOSE)
 }
 
 /// Heads under a norm, then times their gates.
@@ -67,8 +66,7 @@ fn gated_norm(cpu: &Cpu) -> Case {
     let [dim32, pitch32, gate_pitch, gate_at] = [dim, pitch, gate_pitch, gate_at].map(|n| n as u32);
     let params = params::GatedNorm { dim: dim32, pitch: pitch32, gate_pitch, gate_at, eps };
     Case::new("gated_norm", 64, params, [heads as u32, tokens as u32, 1])
-        .floats(&x)
-        .becomes(&padded(x.clone(), pitch, &gated, heads * dim), CLOSE)
+        .rows(&x, pitch, &gated, heads * dim, CLOSE)
         .floats(&gates)
         .floats(&weight)
 }
@@ -138,8 +136,7 @@ fn delta_net(cpu: &Cpu) -> [Case; 2] {
         .floats(&rates)
         .floats(&before)
         .becomes(&state, NEAR)
-        .floats(&nothing)
-        .becomes(&padded(nothing.clone(), out_pitch, &out, shape.values()), NEAR);
+        .rows(&nothing, out_pitch, &out, shape.values(), NEAR);
     [inputs, rule]
 }
 
@@ -187,8 +184,7 @@ fn mamba2(cpu: &Cpu) -> Case {
         .floats(&of_heads)
         .floats(&before)
         .becomes(&state, NEAR)
-        .floats(&nothing)
-        .becomes(&padded(nothing.clone(), out_pitch, &out, shape.inner()), NEAR)
+        .rows(&nothing, out_pitch, &out, shape.inner(), NEAR)
 }
 
 /// Streams of a model that has several, their rows and elements, and the modalities of a row.
@@ -271,7 +267,9 @@ fn altup_add(cpu: &Cpu) -> Case {
         let stream = &mut streams[to * STREAM_PITCH..][..ROWS * PITCH];
         let mut sums = unpadded(stream, PITCH, COLS);
         cpu.add(&mut sums, &added);
-        stream.copy_from_slice(&padded(stream.to_vec(), PITCH, &sums, COLS));
+        for (row, sums) in stream.chunks_exact_mut(PITCH).zip(sums.chunks_exact(COLS)) {
+            row[..COLS].copy_from_slice(sums);
+        }
     }
     elements().for_each(|(_, at)| first[at] = streams[at]);
     streams_case("altup_add")
