@@ -25,7 +25,7 @@ use thermocline_model::{
 /// Workgroups that `attention_decode` is split into in long contexts.
 const WORKGROUPS: u64 = 512;
 /// Invocations of a workgroup, for kernels written for any number.
-const WORKGROUP: u32 = 128;
+pub(super) const WORKGROUP: u32 = 128;
 
 /// Buffers that all layers share, large enough for any of them.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ pub(crate) struct AttentionLayout {
 #[derive(Debug)]
 pub(crate) struct AttentionOps {
     pub layout: AttentionLayout,
-    inputs: Inputs,
+    pub(super) inputs: AttentionInputs,
     output: Product,
     pub(super) merge: Op,
     /// Heads times their gates.
@@ -92,7 +92,7 @@ pub(crate) struct CacheRows<'a> {
 
 /// The matrices before attention's kernels.
 #[derive(Debug)]
-enum Inputs {
+pub(super) enum AttentionInputs {
     /// Queries, keys, values and gates.
     Heads(Product),
     /// Those of latent attention, and the matrices of values behind attention.
@@ -135,17 +135,6 @@ impl AttentionLayout {
         let most = |positions: usize| u32::try_from(positions).unwrap_or(u32::MAX);
         let scale = self.shape.query_scale;
         scale.map_or((0.0, [1, 0]), |scale| (scale.beta, [scale.length, scale.offset].map(most)))
-    }
-
-    /// Invocations of a workgroup of `attention_decode`.
-    pub fn decode_workgroup(&self) -> u32 {
-        let widest = self.shape.head_dim.max(self.shape.value_dim) as u32;
-        WORKGROUP.max(head_pitch(widest) / 4).max(16 * self.decode_heads).next_multiple_of(32)
-    }
-
-    /// Invocations of a workgroup of `rope_append`: one workgroup per head.
-    pub fn rope_workgroup(&self) -> u32 {
-        (self.shape.head_dim as u32 / 2).next_multiple_of(32).clamp(32, WORKGROUP)
     }
 }
 
@@ -201,14 +190,6 @@ pub(super) fn check(of: &AttentionConfig) -> Result<()> {
 }
 
 impl AttentionOps {
-    /// Latent attention's norm, of which the append has to know.
-    pub(super) fn latent_norm(&self) -> Option<&Buffer> {
-        match &self.inputs {
-            Inputs::Latent(inputs) => Some(&inputs.norm),
-            Inputs::Heads(_) => None,
-        }
-    }
-
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         buffers: &AttentionBuffers,
@@ -230,7 +211,7 @@ impl AttentionOps {
                 let inputs = LatentOps::new(loader, buffers, latent, &layout, weights, behind, from)?;
                 let mut output = Product::new(loader, what, &[&weights.output], &latent.values, out)?;
                 output.set_x_pitch(shape.output_cols());
-                (Inputs::Latent(Box::new(inputs)), output)
+                (AttentionInputs::Latent(Box::new(inputs)), output)
             }
             _ => {
                 // Values that are projected as keys are have the keys' matrix once more.
@@ -239,7 +220,7 @@ impl AttentionOps {
                 let qkv = BufferRows { buffer: &buffers.qkv, pitch: layout.qkv_pitch };
                 let inputs = Product::new(loader, what, &linears, from, qkv)?;
                 let output = Product::new(loader, what, &[&weights.output], &buffers.heads, out)?;
-                (Inputs::Heads(inputs), output)
+                (AttentionInputs::Heads(inputs), output)
             }
         };
         let mut norm = |norm: &Option<Norm>| match norm {
@@ -291,15 +272,15 @@ impl AttentionOps {
         segment.expect(kind, work_of(self.inputs_work(), tokens))?;
         let recorder = segment.recorder();
         match (&self.inputs, &buffers.latent) {
-            (Inputs::Latent(inputs), Some(latent)) => {
+            (AttentionInputs::Latent(inputs), Some(latent)) => {
                 inputs.record_inputs(recorder, latent, layout, tokens, caches);
             }
-            (Inputs::Heads(inputs), _) => {
+            (AttentionInputs::Heads(inputs), _) => {
                 inputs.record(recorder, tokens);
                 caches.iter().for_each(|of| self.record_heads(recorder, buffers, of));
             }
             // Models with latent attention have its buffers.
-            (Inputs::Latent(_), None) => return Ok(()),
+            (AttentionInputs::Latent(_), None) => return Ok(()),
         }
         for of in caches {
             self.record_scores(segment, gpu, of)?;
@@ -327,7 +308,7 @@ impl AttentionOps {
         if let Some(norm) = &self.heads_norm {
             norm.record(recorder, tokens, false);
         }
-        if let (Inputs::Latent(inputs), Some(latent)) = (&self.inputs, &buffers.latent) {
+        if let (AttentionInputs::Latent(inputs), Some(latent)) = (&self.inputs, &buffers.latent) {
             inputs.record_values(recorder, latent, shape.n_head, tokens);
         }
         self.output.record(recorder, tokens);
@@ -366,15 +347,15 @@ impl AttentionOps {
             // The first page's dispatch has the queries, too.
             let queries = if rope.first_kv_head == 0 { n_head } else { 0 };
             let appended = if appends { 2 * rope.kv_heads } else { 0 };
-            recorder.dispatch(&page.ops.append, &rope, [queries + appended, of.rows.len() as u32, 1]);
+            recorder.dispatch(&page.append, &rope, [queries + appended, of.rows.len() as u32, 1]);
         }
     }
 
     /// Multiply-adds of a token in the matrices before attention.
     fn inputs_work(&self) -> u64 {
         match &self.inputs {
-            Inputs::Heads(inputs) => inputs.work,
-            Inputs::Latent(inputs) => inputs.work(),
+            AttentionInputs::Heads(inputs) => inputs.work,
+            AttentionInputs::Latent(inputs) => inputs.work,
         }
     }
 

@@ -56,7 +56,8 @@ impl GpuLayers {
         let has_rows = |layer: usize| self.layer(layer).is_ok_and(|steps| steps.attention().is_some());
         let rows = |layer| kv.rows_off_host(layer).is_some_and(|rows| self.owns_rows(rows));
         let state = |layer| kv.state_off_host(layer).is_some_and(|state| self.owns_state(state));
-        let here = |layer| (!has_rows(layer) || rows(layer)) && (!kv.has_state(layer) || state(layer));
+        let has_state = |layer| kv.states.as_ref().is_some_and(|states| states.has_layer(layer));
+        let here = |layer| (!has_rows(layer) || rows(layer)) && (!has_state(layer) || state(layer));
         let in_ram = |layer| kv.rows_off_host(layer).is_none() && kv.state_off_host(layer).is_none();
         (0..self.range().start).all(in_ram) && self.range().all(here)
     }
@@ -97,10 +98,10 @@ impl GpuLayers {
 
     /// Moves the recurrent state of `layer`, which is here, from RAM to the device, if it has one.
     fn state_to_device(&self, layer: usize, kv: &mut KvCache) -> Result<()> {
-        if kv.state_off_host(layer).is_some() {
+        let Some(states) = kv.states.as_mut().filter(|states| states.layer_off_host(layer).is_none()) else {
             return Ok(());
-        }
-        self.new_state(layer)?.map_or(Ok(()), |state| kv.move_state_off_host(layer, Box::new(state)))
+        };
+        self.new_state(layer)?.map_or(Ok(()), |state| states.move_off_host(layer, Box::new(state)))
     }
 
     /// A recurrent state of `layer`, which is here; `None` for a layer without one.
@@ -115,7 +116,7 @@ impl GpuLayers {
     /// [`Error::Memory`] if there is no room in RAM, [`Error::Gpu`] if the device is lost; what is not in RAM is then still
     /// there.
     fn layer_to_ram(&mut self, layer: usize, kv: &mut KvCache) -> Result<()> {
-        kv.move_state_to_ram(layer)?;
+        kv.states.as_mut().map_or(Ok(()), |states| states.move_to_ram(layer))?;
         let Some(there) = kv.rows_off_host(layer) else { return Ok(()) };
         let Some(mut ram) = kv.room_in_ram(layer)? else { return Ok(()) };
         there.of::<GpuKv>()?.drain(&mut ram, kv.held(layer), &mut self.segment)?;
@@ -158,7 +159,8 @@ impl GpuLayers {
             kv.drop_copies();
             self.layer_to_ram(first, kv)?;
         }
-        self.remove_first();
+        self.layers.remove(0);
+        self.first_layer += 1;
         caches.iter_mut().try_for_each(|kv| self.bind_kv(model, kv))
     }
 

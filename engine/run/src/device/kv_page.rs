@@ -3,13 +3,14 @@
 use std::ops::Range;
 
 use super::{
-    attention::{AttentionBuffers, AttentionOps},
+    attention::{AttentionBuffers, AttentionInputs, AttentionOps, WORKGROUP},
     kv_rows::{DeviceRows, RowLayout},
     latent,
 };
 use thermocline_base::error::Result;
 use thermocline_gpu::{Buffer, Gpu, Op, Purpose, Usage, params};
 use thermocline_model::{Rope, RopeOrder};
+use thermocline_shaders::head_pitch;
 
 /// A page: keys and values of some heads of a layer, with the dispatches that work on them.
 #[derive(Debug)]
@@ -17,7 +18,14 @@ pub(crate) struct KvPage {
     /// Its key/value heads, of the layer's.
     pub heads: Range<usize>,
     pub(super) memory: PageMemory,
-    pub(super) ops: KvOps,
+    /// Norms, rotation, append.
+    pub append: Op,
+    /// Scores of a few tokens, in one split.
+    pub decode: Op,
+    /// The same in several: partial results.
+    pub decode_split: Op,
+    /// Scores of many tokens.
+    pub prompt: Op,
 }
 
 /// The buffers of a page, `[heads, room, head_pitch]` of keys and of values; one for both where keys are their own values.
@@ -27,19 +35,6 @@ pub(super) struct PageMemory {
     values: Buffer,
     /// True if they hold f32, otherwise f16.
     full: bool,
-}
-
-/// The dispatches of one layer that touch a page of its keys and values.
-#[derive(Debug)]
-pub(super) struct KvOps {
-    /// Norms, rotation, append.
-    pub append: Op,
-    /// A few tokens, in one split.
-    pub decode: Op,
-    /// A few tokens, in several: partial results.
-    pub decode_split: Op,
-    /// Many tokens.
-    pub prompt: Op,
 }
 
 impl PageMemory {
@@ -76,25 +71,7 @@ impl KvPage {
         heads: Range<usize>,
         memory: PageMemory,
     ) -> Result<Self> {
-        let ops = KvOps::new(gpu, rope, buffers, attention, &memory)?;
-        Ok(KvPage { heads, memory, ops })
-    }
-
-    /// The parameters of scores, of its heads alone.
-    pub(super) fn params(&self, all: params::Attention) -> params::Attention {
-        params::Attention { first_kv_head: self.heads.start as u32, kv_heads: self.heads.len() as u32, ..all }
-    }
-}
-
-impl KvOps {
-    fn new(
-        gpu: &Gpu,
-        rope: Option<&Rope>,
-        buffers: &AttentionBuffers,
-        attention: &AttentionOps,
-        memory: &PageMemory,
-    ) -> Result<Self> {
-        let PageMemory { keys, values, full } = memory;
+        let PageMemory { keys, values, full } = &memory;
         let switch = |on: bool| f64::from(u8::from(on));
         let layout = &attention.layout;
         let neox = rope.is_some_and(|rope| rope.order == RopeOrder::NeoX);
@@ -106,7 +83,7 @@ impl KvOps {
         let nothing = gpu.nothing();
 
         let grows = ("QUERY_SCALE", switch(layout.shape.query_scale.is_some()));
-        let heads = [
+        let options = [
             ("NEOX", switch(neox)),
             ("ROPE", switch(table.is_some())),
             ("QK_NORM", switch(attention.q_norm.is_some())),
@@ -119,15 +96,17 @@ impl KvOps {
             grows,
         ];
         let table = table.unwrap_or(nothing);
-        let append = match (attention.latent_norm(), &buffers.latent) {
-            (Some(norm), Some(latent)) => {
-                let overrides = [heads[0], heads[1], kv_f32, grows];
+        let append = match (&attention.inputs, &buffers.latent) {
+            (AttentionInputs::Latent(inputs), Some(latent)) => {
+                let overrides = [options[0], options[1], kv_f32, grows];
                 let append = pipelines.get("latent_append", None, latent::WORKGROUP, &overrides)?;
-                let of = [&buffers.qkv, &latent.projected, table, norm, &latent.inputs, &buffers.q, keys];
+                let of = [&buffers.qkv, &latent.projected, table, &inputs.norm, &latent.inputs, &buffers.q, keys];
                 Op::new(gpu, &append, &of.map(Into::into))?
             }
             _ => {
-                let append = pipelines.get("rope_append", None, layout.rope_workgroup(), &heads)?;
+                // One workgroup per head.
+                let rope_workgroup = (layout.shape.head_dim as u32 / 2).next_multiple_of(32).clamp(32, WORKGROUP);
+                let append = pipelines.get("rope_append", None, rope_workgroup, &options)?;
                 let [q_norm, k_norm] = [&attention.q_norm, &attention.k_norm].map(|it| it.as_ref().unwrap_or(nothing));
                 let of = [&buffers.qkv, table, q_norm, k_norm, &buffers.q, keys, values];
                 Op::new(gpu, &append, &of.map(Into::into))?
@@ -136,13 +115,20 @@ impl KvOps {
         let with_sinks = ("SINKS", switch(attention.sinks.is_some()));
         let sinks = attention.sinks.as_ref().unwrap_or(nothing);
         let overrides = [("HEADS", f64::from(layout.decode_heads)), head_dim, value_dim, kv_f32, with_sinks];
-        let decode = pipelines.get("attention_decode", None, layout.decode_workgroup(), &overrides)?;
+        let widest = head_pitch(layout.shape.head_dim.max(layout.shape.value_dim) as u32);
+        let workgroup = WORKGROUP.max(widest / 4).max(16 * layout.decode_heads).next_multiple_of(32);
+        let decode = pipelines.get("attention_decode", None, workgroup, &overrides)?;
         let into = |out: &Buffer| Op::new(gpu, &decode, &[&buffers.q, keys, values, sinks, out].map(Into::into));
         let (direct, split) = (into(&buffers.heads)?, into(&buffers.partials)?);
         let workgroup = AttentionBuffers::PROMPT_WORKGROUP;
         let pipeline =
             pipelines.get("attention_prompt", None, workgroup, &[head_dim, value_dim, kv_f32, with_sinks])?;
         let prompt = direct.variant(&pipeline);
-        Ok(KvOps { append, decode: direct, decode_split: split, prompt })
+        Ok(KvPage { heads, memory, append, decode: direct, decode_split: split, prompt })
+    }
+
+    /// The parameters of scores, of its heads alone.
+    pub(super) fn params(&self, all: params::Attention) -> params::Attention {
+        params::Attention { first_kv_head: self.heads.start as u32, kv_heads: self.heads.len() as u32, ..all }
     }
 }

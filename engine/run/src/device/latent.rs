@@ -15,7 +15,7 @@ use thermocline_gpu::{
     Buffer, BufferRows, Epilogue, ExpertInput, ExpertMatmul, ExpertPairs, MatmulOutput, MemoryUse, Purpose, Recorder,
     Usage, params, pitch,
 };
-use thermocline_model::{AttentionConfig, AttentionWeights, LatentConfig, LatentWeights, Linear, ModelConfig};
+use thermocline_model::{AttentionConfig, AttentionWeights, LatentConfig, LatentWeights, Linear};
 
 /// Invocations of a workgroup of `latent_append`, which takes a head or a key.
 pub(super) const WORKGROUP: u32 = 128;
@@ -37,59 +37,32 @@ pub(super) struct LatentBuffers {
     groups: ExpertPairs,
 }
 
-/// Sizes of those buffers.
-#[derive(Debug, Clone, Copy, Default)]
-struct Sizes {
-    n_head: usize,
-    /// 0 where queries are not low-rank.
-    low: usize,
-    projected: usize,
-    inputs: usize,
-    values: usize,
-}
-
-impl Sizes {
-    /// The largest of all layers' per token; `None` without latent attention.
-    fn of(config: &ModelConfig) -> Option<Self> {
-        let of = |attention: &AttentionConfig| {
-            let latent = attention.latent?;
-            let n_head = attention.n_head;
-            let (inputs, values) = (n_head * pitch(latent.nope_dim), n_head * latent.v_dim);
-            Some(Sizes {
-                n_head,
-                low: latent.q_rank.map_or(0, pitch),
-                projected: pitch(attention.head_dim),
-                inputs,
-                values,
-            })
-        };
-        config.attentions().filter_map(of).reduce(|a, b| Sizes {
-            n_head: a.n_head.max(b.n_head),
-            low: a.low.max(b.low),
-            projected: a.projected.max(b.projected),
-            inputs: a.inputs.max(b.inputs),
-            values: a.values.max(b.values),
-        })
-    }
-}
-
 impl LatentBuffers {
     /// `None` for a model without latent attention.
     pub fn new(loader: &mut GpuLoader<'_, '_>) -> Result<Option<Self>> {
-        let (chunk, Some(of)) = (loader.chunk, Sizes::of(loader.config)) else { return Ok(None) };
-        let pairs = chunk * of.n_head;
+        // The largest of all layers' per token: heads, and elements of each buffer.
+        let of = |attention: &AttentionConfig| {
+            let (latent, n_head) = (attention.latent?, attention.n_head);
+            let low = latent.q_rank.map_or(0, pitch);
+            let (inputs, values) = (n_head * pitch(latent.nope_dim), n_head * latent.v_dim);
+            Some([n_head, low, pitch(attention.head_dim), inputs, values])
+        };
+        let sizes = loader.config.attentions().filter_map(of);
+        let most = sizes.reduce(|a: [usize; 5], b| std::array::from_fn(|at| a[at].max(b[at])));
+        let (chunk, Some([n_head, low, projected, inputs, values])) = (loader.chunk, most) else { return Ok(None) };
+        let pairs = chunk * n_head;
         let heads = loader.gpu.arena().buffer(Purpose::Scratch, "heads of pairs", pairs as u64 * 4, Usage::Storage)?;
-        let ids: Vec<u32> = (0..pairs).map(|pair| (pair % of.n_head) as u32).collect();
+        let ids: Vec<u32> = (0..pairs).map(|pair| (pair % n_head) as u32).collect();
         loader.uploader.bytes(&heads, 0, bytemuck::cast_slice(&ids))?;
-        let low = (of.low > 0).then(|| loader.scratch("low-rank queries", chunk * of.low));
+        let low = (low > 0).then(|| loader.scratch("low-rank queries", chunk * low));
         Ok(Some(LatentBuffers {
-            n_head: of.n_head,
+            n_head,
             low: low.transpose()?,
-            projected: loader.scratch("latents", chunk * of.projected)?,
-            inputs: loader.scratch("queries before their latent", chunk * of.inputs)?,
+            projected: loader.scratch("latents", chunk * projected)?,
+            inputs: loader.scratch("queries before their latent", chunk * inputs)?,
             // The output matrix reads whole chunks of columns.
-            values: loader.scratch("values of heads", chunk * of.values + 32)?,
-            groups: ExpertPairs::new(loader.gpu, &heads, pairs, of.n_head)?,
+            values: loader.scratch("values of heads", chunk * values + 32)?,
+            groups: ExpertPairs::new(loader.gpu, &heads, pairs, n_head)?,
             heads,
         }))
     }
@@ -109,7 +82,8 @@ pub(super) struct LatentOps {
     /// From the latents' sums to the heads' values.
     values: ExpertMatmul,
     of: LatentConfig,
-    work: u64,
+    /// Multiply-adds of a token.
+    pub work: u64,
 }
 
 impl LatentOps {
@@ -163,11 +137,6 @@ impl LatentOps {
         Ok(LatentOps { low, queries, projected, norm, keys, values, of, work })
     }
 
-    /// Multiply-adds of a token.
-    pub fn work(&self) -> u64 {
-        self.work
-    }
-
     /// Records queries as wide as keys for `tokens` tokens, and appends keys: those of each cache's rows
     /// by a dispatch of its own.
     pub fn record_inputs(
@@ -215,7 +184,7 @@ impl LatentOps {
             };
             // The latent is a single head, and so a single page.
             for page in of.pages {
-                recorder.dispatch(&page.ops.append, &params, [n_head + 1, of.rows.len() as u32, 1]);
+                recorder.dispatch(&page.append, &params, [n_head + 1, of.rows.len() as u32, 1]);
             }
         }
         let pairs = tokens * shape.n_head;

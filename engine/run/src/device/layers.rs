@@ -27,7 +27,7 @@ pub(crate) struct GpuLayers {
     pub chunk: usize,
     pub registers: Registers,
     pub(super) parts: PartBuffers,
-    first_layer: usize,
+    pub(super) first_layer: usize,
     pub(super) layers: Vec<GpuLayer>,
     head: Option<Head>,
     pub segment: Segment,
@@ -94,12 +94,6 @@ impl GpuLayers {
         self.layers.insert(0, built);
         self.first_layer = layer;
         Ok(())
-    }
-
-    /// Frees the first layer.
-    pub(super) fn remove_first(&mut self) {
-        self.layers.remove(0);
-        self.first_layer += 1;
     }
 
     /// The layers that are here.

@@ -9,7 +9,7 @@ use super::{
     GpuLoader,
     elementwise::overrides,
     neuron_buffers::NeuronBuffers,
-    neuron_rows::{NeuronRows, PartialSums},
+    neuron_rows::NeuronRows,
     neuron_weights::{NeuronWeights, SLOT_MULTIPLE},
     slot_table::SlotBlock,
 };
@@ -35,11 +35,13 @@ pub(crate) struct NeuronBlock {
     gate_up: GpuMatrix,
     down: GpuMatrix,
     bias: Option<Buffer>,
-    product: Matmul,
+    /// Gate and up of every neuron.
+    pub(super) product: Matmul,
     /// Gate, up and activation of the neurons on the block's list, and of all of them.
     listed: Op,
     all: Op,
-    rows: NeuronRows,
+    /// The neurons' partial sums of the down projection.
+    pub(super) rows: NeuronRows,
     step: u32,
     chunks: u32,
 }
@@ -115,11 +117,6 @@ impl NeuronBlock {
         })
     }
 
-    /// Records gate and up of every neuron for the first `tokens` rows.
-    pub fn record_all(&self, recorder: &mut Recorder, tokens: usize) {
-        self.product.record(recorder, tokens);
-    }
-
     /// Records gate, up and activation of one token: of the neurons on the block's list, if there is one, or of all. Where there are
     /// gates, up rows are read of neurons whose gate's activation is above `threshold`; the others' hidden values are 0.
     pub fn record_firing(
@@ -138,17 +135,6 @@ impl NeuronBlock {
         }
         let groups = count.div_ceil(PER_WORKGROUP);
         recorder.dispatch(&self.all, &params, [groups.min(stride), groups.div_ceil(stride), 1]);
-    }
-
-    /// Records the neurons' partial sums of the down projection. `skip`: many activations are zero.
-    pub fn record_down(
-        &self,
-        recorder: &mut Recorder,
-        buffers: &NeuronBuffers,
-        skip: bool,
-        partials: &mut PartialSums,
-    ) {
-        self.rows.record(recorder, buffers.slots, skip, partials);
     }
 
     /// Replaces the neuron in `slot` (counted in this block) by `neuron`.

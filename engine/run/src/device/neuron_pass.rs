@@ -152,14 +152,14 @@ impl<'a> NeuronPass<'a> {
             }
             NeuronSelection::Above(threshold) => firing(recorder, false, threshold),
             NeuronSelection::All => {
-                neurons.blocks.iter().for_each(|block| block.record_all(recorder, self.tokens));
+                neurons.blocks.iter().for_each(|block| block.product.record(recorder, self.tokens));
                 before(segment)?;
                 neurons.buffers.activation.record(segment.recorder(), self.tokens, slots, None);
             }
         }
         let (recorder, skip) = (segment.recorder(), neurons.is_sparse() || self.selection != NeuronSelection::All);
         for block in &neurons.blocks {
-            block.record_down(recorder, &neurons.buffers, skip, &mut self.partials);
+            block.rows.record(recorder, neurons.buffers.slots, skip, &mut self.partials);
         }
         Ok(())
     }

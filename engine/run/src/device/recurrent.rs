@@ -62,11 +62,6 @@ pub(crate) fn check(of: &RecurrentConfig) -> Result<()> {
     layout(of).map(drop)
 }
 
-/// The error of a mixer without kernels.
-fn no_kernel(of: &RecurrentConfig) -> Error {
-    Error::unsupported("recurrent mixer on the GPU", of.name(), "mixers behind a short convolution")
-}
-
 /// Different recurrent mixers of a model's layers.
 fn kinds(config: &ModelConfig) -> impl Iterator<Item = &RecurrentConfig> {
     let mut kinds: Vec<&RecurrentConfig> = Vec::new();
@@ -128,7 +123,9 @@ impl RecurrentOps {
         check(of)?;
         let buffers = buffers.kinds.iter().find(|kind| kind.of == *of).ok_or_else(no_buffers)?;
         let weights = weights.mixer();
-        let conv = weights.conv().ok_or_else(|| no_kernel(of))?;
+        let no_conv =
+            || Error::unsupported("recurrent mixer on the GPU", of.name(), "mixers behind a short convolution");
+        let conv = weights.conv().ok_or_else(no_conv)?;
         let what = MemoryUse { purpose: Purpose::Attention, what: "weights of a recurrent mixer" };
         let into = BufferRows { buffer: &buffers.projected, pitch: buffers.layout.projected };
         let projections = Product::new(loader, what, &weights.inputs(), from, into)?;

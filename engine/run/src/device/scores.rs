@@ -156,7 +156,7 @@ impl AttentionOps {
         for page in of.pages {
             let params = page.params(params);
             let heads = params.n_head / params.n_kv_head.max(1) * params.kv_heads;
-            segment.recorder().dispatch(&page.ops.prompt, &params, [heads, groups, parts]);
+            segment.recorder().dispatch(&page.prompt, &params, [heads, groups, parts]);
         }
     }
 
@@ -168,7 +168,7 @@ impl AttentionOps {
         let grid = DecodeGrid::new(&params, layout.decode_heads, workgroups);
         (params.span, params.splits) = (grid.span, grid.splits);
         for page in of.pages {
-            let decode = if grid.splits == 1 { &page.ops.decode } else { &page.ops.decode_split };
+            let decode = if grid.splits == 1 { &page.decode } else { &page.decode_split };
             let params = page.params(params);
             recorder.dispatch(decode, &params, grid.of_heads(&params, layout.decode_heads).workgroups().into());
         }

@@ -97,9 +97,7 @@ impl Segment {
 
     /// Forgets what was recorded and not submitted, and begins anew with an upload of `pieces` to buffers and offsets.
     pub fn begin(&mut self, pieces: &[(&[u8], &Buffer, u64)]) -> Result<()> {
-        self.recorder = None;
-        self.to_read_along = None;
-        self.held = SubmissionWork::new(self.tokens);
+        self.drop_recorded();
         if self.in_flight.is_none() {
             self.clock.forget();
         }

@@ -160,7 +160,8 @@ impl GpuStep {
             GpuStep::Recurrent(ops) => {
                 let mut states: SmallVec<[(Range<usize>, &StateOps); 1]> = SmallVec::new();
                 for (rows, kv) in sequences.iter_mut() {
-                    let state = kv.advance_state_off_host(layer).ok_or_else(|| not_here("recurrent state", layer))?;
+                    let state = kv.states.as_mut().and_then(|states| states.advance_layer_off_host(layer));
+                    let state = state.ok_or_else(|| not_here("recurrent state", layer))?;
                     states.push((rows, state.of::<GpuState>()?.ops()));
                 }
                 segment.expect(kind, work_of(ops.work(), tokens))?;

@@ -46,7 +46,7 @@ pub struct KvCache {
     /// Copies of windows, where layers have rings.
     windows: Snapshots<WindowRows>,
     /// Recurrent states, beside keys and values.
-    states: Option<RecurrentStates>,
+    pub(crate) states: Option<RecurrentStates>,
     rotary: Option<Rotary>,
     shape: Box<CacheShape>,
 }
@@ -228,41 +228,9 @@ impl KvCache {
         self.states.as_ref()?.layer(layer)
     }
 
-    /// The recurrent state of `layer`, to be advanced by the chunk that is computed.
-    pub(crate) fn advance_state(&mut self, layer: usize) -> Option<&mut RecurrentState> {
-        self.states.as_mut()?.advance_layer(layer)
-    }
-
-    /// The same in another processor's memory.
-    pub(crate) fn advance_state_off_host(&mut self, layer: usize) -> Option<&dyn OffHostState> {
-        self.states.as_mut()?.advance_layer_off_host(layer)
-    }
-
     /// The recurrent state of `layer`, if it is in another processor's memory.
     pub(crate) fn state_off_host(&self, layer: usize) -> Option<&dyn OffHostState> {
         self.states.as_ref()?.layer_off_host(layer)
-    }
-
-    /// True if `layer` has a recurrent state.
-    pub(crate) fn has_state(&self, layer: usize) -> bool {
-        self.states.as_ref().is_some_and(|states| states.has_layer(layer))
-    }
-
-    /// Moves the recurrent state of `layer` from RAM into `to`. One that is in another processor's memory already stays where it
-    /// is.
-    ///
-    /// # Errors
-    /// Those of [`OffHostState::restore`]; the state is then still in RAM.
-    pub(crate) fn move_state_off_host(&mut self, layer: usize, to: Box<dyn OffHostState>) -> Result<()> {
-        self.states.as_mut().map_or(Ok(()), |states| states.move_off_host(layer, to))
-    }
-
-    /// Moves the recurrent state of `layer` into RAM and frees its place elsewhere.
-    ///
-    /// # Errors
-    /// Those of [`OffHostState::save`]; the state is then still there.
-    pub(crate) fn move_state_to_ram(&mut self, layer: usize) -> Result<()> {
-        self.states.as_mut().map_or(Ok(()), |states| states.move_to_ram(layer))
     }
 
     /// Takes recurrent states back that have seen a part of a chunk.

@@ -114,7 +114,7 @@ impl RecurrentStates {
         self.layers.iter().any(|layer| matches!(layer, Some(LayerState::OffHost(_))))
     }
 
-    /// Moves the state of `layer` from RAM into `to`.
+    /// Moves the state of `layer` from RAM into `to`. One that is in another processor's memory already stays where it is.
     ///
     /// # Errors
     /// Those of [`OffHostState::restore`]; it is then still in RAM.

@@ -77,12 +77,6 @@ impl CpuProcessor {
         pass.model.weights.layers[layer].skipped_inputs.as_deref().filter(|_| now)
     }
 
-    /// The same of its dense FFN: other modes skip neurons there.
-    fn skipped_in_ffn<'m>(&self, pass: &Pass<'m>, layer: usize) -> Option<&'m SkippedInputs> {
-        let here = self.calibration.in_chunks || pass.sparsity == Sparsity::Threshold;
-        self.skipped(pass, layer).filter(|_| here)
-    }
-
     /// The CPU.
     pub(crate) fn cpu(&self) -> &Cpu {
         &self.cpu
@@ -92,6 +86,8 @@ impl CpuProcessor {
     fn task<'t, 'p: 't>(&self, pass: &Pass<'p>, ffn: &BoundFfn<'t>, inputs: LayerInputs<'t>) -> LayerTask<'t> {
         let LayerInputs { x, residual, tokens } = inputs;
         let BoundFfn { layer, kind, norms, gate_deviations, predictor, activation_threshold, routed, .. } = *ffn;
+        // Other modes skip neurons instead.
+        let skips = self.calibration.in_chunks || pass.sparsity == Sparsity::Threshold;
         LayerTask {
             config: &pass.model.config,
             layer,
@@ -100,7 +96,7 @@ impl CpuProcessor {
             gate_deviations,
             predictor: predictor.filter(|_| residual.is_some()),
             activation_threshold,
-            skipped: self.skipped_in_ffn(pass, layer),
+            skipped: self.skipped(pass, layer).filter(|_| skips),
             sparsity: pass.sparsity,
             shift: pass.threshold_shift(layer),
             recall_check: pass.checks_recall(layer),
@@ -131,7 +127,9 @@ impl CpuProcessor {
     fn mix(&mut self, pass: &Pass<'_>, recurrent: BoundRecurrent<'_>, sequences: &mut Sequences<'_>) -> Result<()> {
         let BoundRecurrent { layer, from, mixer, .. } = recurrent;
         let absent = || Error::invalid("recurrent state", format!("one in RAM for layer {layer}"), "another");
-        let states = sequences.iter_mut().map(|(rows, kv)| Ok((rows, kv.advance_state(layer).ok_or_else(absent)?)));
+        let states = sequences.iter_mut().map(|(rows, kv)| {
+            Ok((rows, kv.states.as_mut().and_then(|it| it.advance_layer(layer)).ok_or_else(absent)?))
+        });
         let mut states = states.collect::<Result<SmallVec<[RowsState<'_>; 1]>>>()?;
         let n = pass.register_len();
         let [registers @ .., out] = &mut self.registers;
