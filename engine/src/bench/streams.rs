@@ -62,14 +62,13 @@ pub fn run_streams(
     for streams in &options.streams {
         // A first run that is not counted: buffers grow.
         once(engine, *streams, prompt.min(32), 4)?;
-        let mut sum = Run::default();
-        let runs = options.repetitions.max(1);
-        for number in 0..runs {
+        let mut runs = Vec::new();
+        for number in 0..options.repetitions.max(1) {
             progress(number);
-            sum.add(&once(engine, *streams, prompt, generate)?);
+            runs.push(once(engine, *streams, prompt, generate)?);
         }
-        let n = runs as f64;
-        let decode_ts = sum.decode_ts / n;
+        let mean = |of: fn(&StreamsRun) -> f64| runs.iter().map(of).sum::<f64>() / runs.len() as f64;
+        let decode_ts = mean(|run| run.decode_ts);
         let first = records.first().map_or(decode_ts, |first| first.decode_ts);
         records.push(StreamsRecord {
             streams: *streams,
@@ -77,33 +76,23 @@ pub fn run_streams(
             n_gen: generate,
             decode_ts,
             ratio: decode_ts / first,
-            total_ts: sum.total_ts / n,
-            first_ms: sum.first_ms / n,
-            last_first_ms: sum.last_first_ms / n,
-            batch: sum.batch / n,
+            total_ts: mean(|run| run.total_ts),
+            first_ms: mean(|run| run.first_ms),
+            last_first_ms: mean(|run| run.last_first_ms),
+            batch: mean(|run| run.batch),
         });
     }
     Ok(records)
 }
 
 /// Figures of one run.
-#[derive(Debug, Default)]
-struct Run {
+#[derive(Debug)]
+struct StreamsRun {
     decode_ts: f64,
     total_ts: f64,
     first_ms: f64,
     last_first_ms: f64,
     batch: f64,
-}
-
-impl Run {
-    fn add(&mut self, other: &Run) {
-        self.decode_ts += other.decode_ts;
-        self.total_ts += other.total_ts;
-        self.first_ms += other.first_ms;
-        self.last_first_ms += other.last_first_ms;
-        self.batch += other.batch;
-    }
 }
 
 /// When a stream's tokens came, since the beginning.
@@ -119,7 +108,7 @@ fn listen(events: &std::sync::mpsc::Receiver<Event>, started: Instant) -> Result
     Ok(times)
 }
 
-fn once(engine: &Engine, streams: usize, prompt: usize, generate: usize) -> Result<Run> {
+fn once(engine: &Engine, streams: usize, prompt: usize, generate: usize) -> Result<StreamsRun> {
     let vocab = engine.config().n_vocab;
     // No two prompts begin alike.
     let id = |stream: usize, at: usize| ((at * 7919 + at * at * 31 + stream * 104_729 + 11) % vocab) as u32;
@@ -156,7 +145,7 @@ fn once(engine: &Engine, streams: usize, prompt: usize, generate: usize) -> Resu
     let together = all.iter().flatten().filter(|time| (begun..=until).contains(&time.as_secs_f64())).count();
     let passes = (after.decode_passes - before.decode_passes).max(1);
     let generated: usize = all.iter().map(Vec::len).sum();
-    Ok(Run {
+    Ok(StreamsRun {
         decode_ts: together.saturating_sub(streams) as f64 / (until - begun).max(1e-9),
         total_ts: generated as f64 / end.max(1e-9),
         first_ms: firsts.iter().sum::<f64>() / streams as f64 * 1e3,

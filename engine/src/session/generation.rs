@@ -218,12 +218,14 @@ impl<'a> Generation<'a> {
         Ok((id, logprobs.map(|it| TokenLogprobs::new(logits, id, it.top)).transpose()?))
     }
 
-    /// Ends with a chosen token, or sends it.
+    /// Ends with a chosen token, or sends it, which is then to be computed next; behind it those that end thoughts, if it was the last
+    /// of them.
     fn accept(&mut self, id: u32, logprobs: Option<TokenLogprobs>, events: &EventSender) -> Option<StopReason> {
-        match self.tokenizer.is_end(id) && !self.limits.ignore_eos {
-            true => Some(StopReason::EndOfText),
-            false => self.send_token(id, logprobs, events),
+        if self.tokenizer.is_end(id) && !self.limits.ignore_eos {
+            return Some(StopReason::EndOfText);
         }
+        let end = self.send_one(id, logprobs, events);
+        if end.is_none() && self.spent_thoughts() { self.end_thoughts(events) } else { end }
     }
 
     /// Ends the generation: sends the text that is left and returns the last event.
@@ -256,12 +258,6 @@ impl<'a> Generation<'a> {
         }
         self.todo.replace(todo);
         end
-    }
-
-    /// Sends a chosen token, which is to be computed next; behind it those that end thoughts, if it was the last of them.
-    fn send_token(&mut self, id: u32, logprobs: Option<TokenLogprobs>, events: &EventSender) -> Option<StopReason> {
-        let end = self.send_one(id, logprobs, events);
-        if end.is_none() && self.spent_thoughts() { self.end_thoughts(events) } else { end }
     }
 
     fn send_one(&mut self, id: u32, logprobs: Option<TokenLogprobs>, events: &EventSender) -> Option<StopReason> {

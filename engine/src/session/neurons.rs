@@ -44,15 +44,11 @@ impl NeuronFrequencies {
         let weights: Option<&LayerWeights> = model.weights.layers.get(layer);
         let profile = weights.and_then(|layer| layer.frequency.as_ref());
         let within_experts = weights.and_then(|layer| layer.neuron_frequency.as_ref());
-        if let (Some(routed), Some(values)) = (profile, within_experts)
-            && (routed.len(), values.len()) == (experts, neurons)
-        {
-            let (values, experts) = (values.clone(), routed.clone());
-            return Some(NeuronFrequencies { values, experts, source: FrequencySource::Profile });
-        }
-        if let Some(values) = profile.filter(|values| experts == 0 && values.len() == neurons) {
-            let (values, experts) = (values.clone(), Vec::new());
-            return Some(NeuronFrequencies { values, experts, source: FrequencySource::Profile });
+        let routed = profile.zip(within_experts).filter(|(of, values)| (of.len(), values.len()) == (experts, neurons));
+        let dense = profile.filter(|values| experts == 0 && values.len() == neurons);
+        let known = routed.map(|(of, values)| (values, of.clone())).or(dense.map(|values| (values, Vec::new())));
+        if let Some((values, experts)) = known {
+            return Some(NeuronFrequencies { values: values.clone(), experts, source: FrequencySource::Profile });
         }
         let tally = board.tally(layer);
         let known = tally.tokens > 0 && !tally.counts.is_empty();
@@ -126,12 +122,14 @@ pub(super) struct GenerationProbe<'a> {
     recorder: Option<&'a mut NeuronRecorder>,
     watch: Watch,
     /// True if reads are counted of a request whose neurons are not recorded.
-    only_reads: bool,
+    pub only_reads: bool,
     adaptation: Option<&'a HotSetAdaptation>,
-    /// Holds the firings that adaptation is to count once drafts are drawn.
-    draft: Option<&'a mut DraftMasks>,
-    reads: Option<(&'a [FfnSize], &'a mut FfnReads, bool)>,
-    times: Option<&'a mut StepTimes>,
+    /// Holds the firings of a pass with drafts that adaptation is to count once it is known which are drawn.
+    pub draft: Option<&'a mut DraftMasks>,
+    /// Counts the reads of a decoded token, of FFNs of these sizes; true if the mode skips nothing.
+    pub reads: Option<(&'a [FfnSize], &'a mut FfnReads, bool)>,
+    /// Adds the times of the pass's steps up.
+    pub times: Option<&'a mut StepTimes>,
 }
 
 impl<'a> GenerationProbe<'a> {
@@ -153,26 +151,6 @@ impl<'a> GenerationProbe<'a> {
     /// The probe with its firings counted by `adaptation`, if that is on.
     pub fn with_adaptation(self, adaptation: &'a HotSetAdaptation) -> Self {
         GenerationProbe { adaptation: Some(adaptation).filter(|adaptation| adaptation.is_on()), ..self }
-    }
-
-    /// The probe of a pass with drafts: what adaptation counts of it is held in `masks` until it is known which are drawn.
-    pub fn with_draft(self, masks: &'a mut DraftMasks) -> Self {
-        GenerationProbe { draft: Some(masks), ..self }
-    }
-
-    /// The probe with the reads of a decoded token added to `reads`; `dense`: the mode skips nothing.
-    pub fn with_reads(self, sizes: &'a [FfnSize], reads: &'a mut FfnReads, dense: bool) -> Self {
-        GenerationProbe { reads: Some((sizes, reads, dense)), ..self }
-    }
-
-    /// The probe of a request that is not recorded: its reads are counted all the same.
-    pub fn with_only_reads(self) -> Self {
-        GenerationProbe { only_reads: self.reads.is_some(), ..self }
-    }
-
-    /// The probe with the times of the pass's steps added to `times`.
-    pub fn with_times(self, times: &'a mut StepTimes) -> Self {
-        GenerationProbe { times: Some(times), ..self }
     }
 
     /// True if firings are wanted for what they are, and not for their times only.

@@ -206,21 +206,16 @@ impl SparsityFacts {
                 );
                 (Sparsity::Exact, reason)
             }
-            Some(recall) if recall >= wanted => {
-                let reason = format!(
+            Some(recall) => {
+                let found = format!(
                     "the predictors find {:.1} % of what fires, {:.1} % are asked for",
                     percent(recall),
                     percent(wanted)
                 );
-                (Sparsity::Predicted, reason)
-            }
-            Some(recall) => {
-                let reason = format!(
-                    "the predictors find {:.1} % of what fires, {:.1} % are asked for: gates decide",
-                    percent(recall),
-                    percent(wanted)
-                );
-                (Sparsity::Exact, reason)
+                match recall >= wanted {
+                    true => (Sparsity::Predicted, found),
+                    false => (Sparsity::Exact, format!("{found}: gates decide")),
+                }
             }
             None if self.predictors > 0 => {
                 (Sparsity::Exact, "the recall of the predictors was not measured: gates decide".to_owned())
@@ -284,24 +279,21 @@ fn spared(layer: &LayerWeights) -> u64 {
     ((rows as f64 * f64::from(1.0 - named)) as u64).saturating_sub(own)
 }
 
-/// `model` with neuron-major down projections where [`SparsityChoice::makes_neuron_major`] says so of `asked`.
+/// `model` with neuron-major down projections where [`SparsityChoice::makes_neuron_major`] says so of `asked` and there is room.
 pub(super) fn prepared_for(model: Model, asked: SparsityChoice, by_neuron: bool, pool: &ThreadPool) -> Arc<Model> {
-    let neuron_major = if asked.makes_neuron_major(&model, by_neuron) { neuron_major(&model, pool) } else { None };
-    Arc::new(neuron_major.unwrap_or(model))
-}
-
-/// `model` with neuron-major down projections; `None` if there is no room for them.
-fn neuron_major(model: &Model, pool: &ThreadPool) -> Option<Model> {
+    if !asked.makes_neuron_major(&model, by_neuron) {
+        return Arc::new(model);
+    }
     match model.neuron_major(pool, &mut |_, _| ControlFlow::Continue(())) {
         Ok((neuron_major, report)) => {
             if report.matrices > 0 {
                 tracing::info!(report.matrices, report.bytes, report.error, "down projections are neuron-major");
             }
-            Some(neuron_major)
+            Arc::new(neuron_major)
         }
         Err(error) => {
             tracing::warn!(%error, "down projections stay as they are");
-            None
+            Arc::new(model)
         }
     }
 }

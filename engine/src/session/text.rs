@@ -256,21 +256,40 @@ impl<'a> TextStream<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::Receiver;
+
     use super::*;
     use thermocline_formats::format::{Array, Metadata, Value};
     use thermocline_text::{Tokenizer, reasoning::ReasoningFormat, tools::ToolFormat};
 
-    /// Text, `<think>`, `</think>` and bytes.
-    fn tokenizer() -> Tokenizer {
+    /// These tokens, of these types, and bytes.
+    fn tokenizer_of(texts: [&str; 4], types: [i32; 4]) -> Tokenizer {
         let mut metadata = Metadata::new("m.gguf");
-        let mut tokens = ["<think>", "</think>", "Hm", "Yes"].map(str::to_owned).to_vec();
+        let mut tokens = texts.map(str::to_owned).to_vec();
         tokens.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
-        let types = (0..tokens.len()).map(|id| [4, 3, 1, 1].get(id).copied().unwrap_or(6)).collect();
+        let types = (0..tokens.len()).map(|id| types.get(id).copied().unwrap_or(6)).collect();
         metadata.set("tokenizer.ggml.model", Value::String("llama".into()));
         metadata.set("tokenizer.ggml.scores", Value::Array(Array::F32(vec![0.0; tokens.len()])));
         metadata.set("tokenizer.ggml.tokens", Value::Array(Array::String(tokens)));
         metadata.set("tokenizer.ggml.token_type", Value::Array(Array::I32(types)));
         Tokenizer::from_metadata(&metadata).expect("valid")
+    }
+
+    /// Text, `<think>`, `</think>` and bytes.
+    fn tokenizer() -> Tokenizer {
+        tokenizer_of(["<think>", "</think>", "Hm", "Yes"], [4, 3, 1, 1])
+    }
+
+    /// The ids and all the text of the events that were sent.
+    fn received(events: EventSender, received: Receiver<Event>) -> (Vec<u32>, AnswerText) {
+        events.finish(Event::Error(thermocline_base::error::Error::Cancelled));
+        let (mut ids, mut text) = (Vec::new(), AnswerText::default());
+        for event in received {
+            let Event::Token { id, text: more, .. } = event else { continue };
+            ids.push(id);
+            text.append(&more);
+        }
+        (ids, text)
     }
 
     #[test]
@@ -283,18 +302,12 @@ mod tests {
         let ids = [0, 2, byte(0xc3), 1, byte(0x45), 3, byte(0xc3), byte(0xa9), 0, byte(0x45), byte(0x4e), 2];
         let stops = StopStrings::new(vec!["EN".to_owned()], &[]);
         let mut stream = TextStream::new(tokenizer.stream(), stops, Some(format.parser("", None)));
-        let (events, received) = EventSender::new(&Default::default());
+        let (events, inbox) = EventSender::new(&Default::default());
         let mut outcomes = ids.iter().map(|&id| stream.push(id, None, &events));
         assert!(outcomes.by_ref().take(10).all(|outcome| outcome == TokenOutcome::Sent));
         assert_eq!(outcomes.next(), Some(TokenOutcome::Stop(StopReason::StopString("EN".to_owned()))));
         drop(outcomes);
-        events.finish(Event::Error(thermocline_base::error::Error::Cancelled));
-        let (mut seen, mut text) = (Vec::new(), AnswerText::default());
-        for event in received {
-            let Event::Token { id, text: more, .. } = event else { continue };
-            seen.push(id);
-            text.append(&more);
-        }
+        let (seen, text) = received(events, inbox);
         assert_eq!(seen, ids[..11]);
         let want = [(Thinking, "Hm"), (Answer, "\u{fffd}EYesé<think>")];
         assert_eq!(text.pieces().collect::<Vec<_>>(), want);
@@ -311,7 +324,7 @@ mod tests {
             let calls = CallSplitter::new(ToolFormat::detect(&tokenizer, ""), &[]);
             stream = stream.with_calls(Some(calls), &[]);
         }
-        let (events, received) = EventSender::new(&Default::default());
+        let (events, inbox) = EventSender::new(&Default::default());
         let markers = [("<think>", 0), ("</think>", 1)];
         let (mut rest, mut stop) = (text, None);
         while !rest.is_empty() && stop.is_none() {
@@ -325,12 +338,7 @@ mod tests {
             }
         }
         assert_eq!(stream.finish(false, &events), None);
-        events.finish(Event::Error(thermocline_base::error::Error::Cancelled));
-        let mut text = AnswerText::default();
-        for event in received {
-            let Event::Token { text: more, .. } = event else { continue };
-            text.append(&more);
-        }
+        let (_, text) = received(events, inbox);
         (text.pieces().map(|(part, piece)| (part, piece.to_owned())).collect(), stop)
     }
 
@@ -338,22 +346,14 @@ mod tests {
     /// before a token, in the answer and in the parts. `ended`: the model has ended its answer.
     fn parts_of(answer: &str, ended: bool) -> Vec<(AnswerPart, String)> {
         let tokens = ["<think>", "</think>", "<tool_call>", "</tool_call>"];
-        let mut metadata = Metadata::new("m.gguf");
-        let mut all = tokens.map(str::to_owned).to_vec();
-        all.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
-        let types = (0..all.len()).map(|id| if id < tokens.len() { 3 } else { 6 }).collect();
-        metadata.set("tokenizer.ggml.model", Value::String("llama".into()));
-        metadata.set("tokenizer.ggml.scores", Value::Array(Array::F32(vec![0.0; all.len()])));
-        metadata.set("tokenizer.ggml.tokens", Value::Array(Array::String(all)));
-        metadata.set("tokenizer.ggml.token_type", Value::Array(Array::I32(types)));
-        let tokenizer = Tokenizer::from_metadata(&metadata).expect("valid");
+        let tokenizer = tokenizer_of(tokens, [3; 4]);
         let template = "{{ tools }}<tool_call>{{ '<think>' }}{{ '</think>' }}";
         let (reasoning, tools) =
             (ReasoningFormat::detect(&tokenizer, template), ToolFormat::detect(&tokenizer, template));
         let stops = StopStrings::new(Vec::new(), &[]);
         let stream = TextStream::new(tokenizer.stream(), stops, Some(reasoning.parser("", None)));
         let mut stream = stream.with_calls(Some(CallSplitter::new(tools.clone(), &[])), tools.tokens());
-        let (events, received) = EventSender::new(&Default::default());
+        let (events, inbox) = EventSender::new(&Default::default());
         let mut rest = answer;
         while let Some(first) = rest.bytes().next() {
             let behind = rest.strip_prefix('#').unwrap_or("");
@@ -363,12 +363,7 @@ mod tests {
             assert_eq!(stream.push(id as u32, None, &events), TokenOutcome::Sent);
         }
         assert_eq!(stream.finish(ended, &events), None);
-        events.finish(Event::Error(thermocline_base::error::Error::Cancelled));
-        let mut text = AnswerText::default();
-        for event in received {
-            let Event::Token { text: more, .. } = event else { continue };
-            text.append(&more);
-        }
+        let (_, text) = received(events, inbox);
         text.pieces().map(|(part, piece)| (part, piece.replace(CONTROL, "#"))).collect()
     }
 

@@ -416,13 +416,22 @@ impl Worker<'_> {
         }
     }
 
-    /// Starts the next request of a session that has none running.
+    /// Starts the next request of a session that has none running, unless it was cancelled while it waited, or is invalid. False if the
+    /// session has no request.
     fn start(&mut self, at: usize) -> bool {
         let Some(conversation) = self.conversations.get_mut(at) else { return false };
         let Conversation { id, context, cancelled, waiting, running, .. } = conversation;
-        if running.is_none() {
-            let Some(request) = waiting.pop_front() else { return false };
-            *running = start(self.state, *id, request, context, cancelled, &self.meter);
+        if running.is_some() {
+            return true;
+        }
+        let Some(QueuedRequest { number, request, events, requested_at }) = waiting.pop_front() else { return false };
+        if number < cancelled.load(SeqCst) {
+            refuse(events, cancelled_event(), &self.meter);
+            return true;
+        }
+        match Generation::new(self.state, *id, number, request, requested_at, context) {
+            Ok(generation) => *running = Some((generation, events)),
+            Err(error) => refuse(events, Event::Error(error), &self.meter),
         }
         true
     }
@@ -459,6 +468,7 @@ impl Worker<'_> {
                 return true;
             }
             Ok(Some(reason)) => Ok(reason),
+            Err(Error::Cancelled) => Ok(StopReason::Cancelled),
             Err(error @ (Error::Gpu { .. } | Error::Memory { .. })) if self.device.on_device() => {
                 self.recover(error);
                 return true;
@@ -476,29 +486,6 @@ impl Worker<'_> {
         telemetry.scratch_bytes.set(self.forward.scratch_bytes());
         self.device.publish_memory();
         self.device.publish_resident(&mut self.forward);
-    }
-}
-
-/// Starts a generation, unless it was cancelled while it waited, or its request is invalid.
-fn start<'a>(
-    state: &'a EngineState,
-    session: u64,
-    request: QueuedRequest,
-    context: &mut Context,
-    cancelled: &AtomicU64,
-    meter: &Meter<'_>,
-) -> Option<(Generation<'a>, EventSender)> {
-    let QueuedRequest { number, request, events, requested_at } = request;
-    if number < cancelled.load(SeqCst) {
-        refuse(events, cancelled_event(), meter);
-        return None;
-    }
-    match Generation::new(state, session, number, request, requested_at, context) {
-        Ok(generation) => Some((generation, events)),
-        Err(error) => {
-            refuse(events, Event::Error(error), meter);
-            None
-        }
     }
 }
 

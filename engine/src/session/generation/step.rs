@@ -23,7 +23,7 @@ const LOGITS_OF_CHUNK: usize = 8 << 20;
 
 /// The tokens that a step computes: the first of those to compute.
 #[derive(Debug, Clone, Copy)]
-struct Chunk {
+struct StepChunk {
     len: usize,
     /// Tokens to compute, those of the chunk included.
     rest: usize,
@@ -34,7 +34,7 @@ struct Chunk {
     scores_prompt: bool,
 }
 
-impl Chunk {
+impl StepChunk {
     /// True if nothing is left to compute behind it.
     fn is_last(&self) -> bool {
         self.len == self.rest
@@ -44,19 +44,10 @@ impl Chunk {
 impl Generation<'_> {
     /// Computes the next chunk, of at most `most` tokens, and chooses a token if that was the last. Returns the reason if the generation
     /// has ended.
+    ///
+    /// # Errors
+    /// [`Error::Cancelled`] if the request was cancelled.
     pub fn step(
-        &mut self,
-        context: &mut Context,
-        most: usize,
-        resources: StepResources<'_, '_>,
-    ) -> Result<Option<StopReason>> {
-        match self.step_unless_cancelled(context, most, resources) {
-            Err(Error::Cancelled) => Ok(Some(StopReason::Cancelled)),
-            stepped => stepped,
-        }
-    }
-
-    fn step_unless_cancelled(
         &mut self,
         context: &mut Context,
         most: usize,
@@ -130,14 +121,14 @@ impl Generation<'_> {
     }
 
     /// The tokens to compute next, at most `most`.
-    fn next_chunk(&self, context: &Context, most: usize) -> Chunk {
+    fn next_chunk(&self, context: &Context, most: usize) -> StepChunk {
         let (in_prompt, rest) = (self.in_prompt(), self.todo.rest().len());
         // The last token of a prompt is computed again for another answer: recurrent states are kept before it.
         let stops_before_last = in_prompt && rest > 1 && context.is_recurrent();
         let scores_prompt = in_prompt && self.chooser.logprobs.is_some_and(|it| it.prompt);
         let most = if scores_prompt { most.min((LOGITS_OF_CHUNK / self.n_vocab).max(1)) } else { most };
         let len = (rest - usize::from(stops_before_last)).min(most);
-        Chunk { len, rest, in_prompt, stops_before_last, scores_prompt }
+        StepChunk { len, rest, in_prompt, stops_before_last, scores_prompt }
     }
 
     /// Has a full context forget tokens, or ends there, as the request wants.
@@ -160,7 +151,7 @@ impl Generation<'_> {
     }
 
     /// The logits that are wanted of a chunk.
-    fn wanted_logits(&mut self, chunk: Chunk, context: &Context) -> WantedLogits {
+    fn wanted_logits(&mut self, chunk: StepChunk, context: &Context) -> WantedLogits {
         if self.pooled.is_some() {
             WantedLogits::Hidden
         } else if chunk.scores_prompt {
@@ -182,7 +173,7 @@ impl Generation<'_> {
     /// Computes a chunk, and the mask of the tokens that may follow it if a grammar rules there.
     fn compute<'f>(
         &mut self,
-        chunk: Chunk,
+        chunk: StepChunk,
         context: &mut Context,
         forward: &'f mut Forward,
         probe: GenerationProbe<'_>,
@@ -195,7 +186,7 @@ impl Generation<'_> {
         let mut probe = probe;
         if self.todo.drafted > 0 {
             self.drafts.masks.clear();
-            probe = probe.with_draft(&mut self.drafts.masks);
+            probe.draft = Some(&mut self.drafts.masks);
         }
         if self.recorded {
             match self.todo.drafted {
@@ -207,13 +198,11 @@ impl Generation<'_> {
         let (before, dense) = (self.progress.stats.ffn.dense_bytes, forward.sparsity() == Sparsity::Dense);
         self.progress.step_times.clear();
         if !chunk.in_prompt && chunk.rest == 1 && StepTimes::are_due(self.progress.single_steps.0) {
-            probe = probe.with_times(&mut self.progress.step_times);
+            probe.times = Some(&mut self.progress.step_times);
         }
         if !chunk.in_prompt && chunk.len == 1 {
-            probe = probe.with_reads(self.ffn_sizes, &mut self.progress.stats.ffn, dense);
-            if !self.recorded {
-                probe = probe.with_only_reads();
-            }
+            probe.reads = Some((self.ffn_sizes, &mut self.progress.stats.ffn, dense));
+            probe.only_reads = !self.recorded;
         }
         let mut grammar = self.chooser.grammar.as_mut().filter(|_| chunk.is_last() && self.text.is_answering());
         let (computed, masked) = std::thread::scope(|scope| {
@@ -238,7 +227,12 @@ impl Generation<'_> {
 
     /// Sends what is wanted of a prompt itself, its log probabilities or its embedding, and counts the chunk as computed. False if
     /// nobody listens any more.
-    fn report_computed(&mut self, chunk: Chunk, computed: &ComputedLogits<'_>, events: &EventSender) -> Result<bool> {
+    fn report_computed(
+        &mut self,
+        chunk: StepChunk,
+        computed: &ComputedLogits<'_>,
+        events: &EventSender,
+    ) -> Result<bool> {
         if let ComputedLogits::Logits(logits) = computed
             && chunk.scores_prompt
         {

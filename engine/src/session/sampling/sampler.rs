@@ -17,12 +17,7 @@ use thermocline_run::runtime::{MAX_SHORTLIST, Shortlist, check_logits};
 #[derive(Debug)]
 pub struct Sampler {
     vocab: usize,
-    temperature: f32,
-    top_k: usize,
-    top_p: f32,
-    min_p: f32,
-    typical_p: f32,
-    bias: Vec<(u32, f32)>,
+    sampling: Sampling,
     penalties: Penalties,
     dry: Dry,
     seed: u64,
@@ -47,12 +42,7 @@ impl Sampler {
         let seed = s.seed.unwrap_or_else(rand::random);
         Ok(Sampler {
             vocab,
-            temperature: s.temperature,
-            top_k: s.top_k,
-            top_p: s.top_p,
-            min_p: s.min_p,
-            typical_p: s.typical_p,
-            bias: s.logit_bias.clone(),
+            sampling: s.clone(),
             penalties: Penalties::new(s.repeat_penalty, s.presence_penalty, s.frequency_penalty, s.penalty_last_n),
             dry: Dry::new(s.dry_multiplier, s.dry_base, s.dry_allowed_length, s.dry_last_n, breakers),
             seed,
@@ -74,16 +64,12 @@ impl Sampler {
     /// Not-a-number counts as banned, `+inf` as the largest finite logit. [`Error::Invalid`] when every token is banned,
     /// [`Error::NotFinite`] when none of them is a number.
     pub fn sample(&mut self, logits: &[f32], history: &[u32]) -> Result<u32> {
-        let chosen = if self.bias.is_empty() && !self.penalties.is_active() && !self.dry.is_active() {
+        let chosen = if self.sampling.logit_bias.is_empty() && !self.penalties.is_active() && !self.dry.is_active() {
             self.choose(logits)
         } else {
-            let mut adjusted = std::mem::take(&mut self.adjusted);
-            adjusted.clear();
-            adjusted.extend_from_slice(logits);
-            self.adjust(&mut adjusted, history);
-            let chosen = self.choose(&adjusted);
-            self.adjusted = adjusted;
-            chosen
+            self.adjusted.clear();
+            self.adjusted.extend_from_slice(logits);
+            self.choose_adjusted(history)
         };
         chosen.ok_or_else(|| no_token(logits))
     }
@@ -98,8 +84,8 @@ impl Sampler {
         if self.vocab <= MAX_SHORTLIST {
             return Some(self.vocab);
         }
-        let k = if self.temperature == 0.0 { 1 } else { self.top_k };
-        let raises = self.penalties.may_raise() || self.bias.iter().any(|(_, bias)| *bias > 0.0);
+        let k = if self.sampling.temperature == 0.0 { 1 } else { self.sampling.top_k };
+        let raises = self.penalties.may_raise() || self.sampling.logit_bias.iter().any(|(_, bias)| *bias > 0.0);
         if k == 0 || k > MAX_SHORTLIST || raises {
             return None;
         }
@@ -111,7 +97,7 @@ impl Sampler {
             }
             k + changed.len() <= MAX_SHORTLIST
         };
-        let mut fits = self.bias.iter().all(|(id, _)| change(*id));
+        let mut fits = self.sampling.logit_bias.iter().all(|(id, _)| change(*id));
         if self.penalties.is_active() {
             fits = fits && held.iter().chain(next).rev().take(self.penalties.last_n).all(|id| change(*id));
         }
@@ -125,48 +111,49 @@ impl Sampler {
 
     /// [`Sampler::sample`] from the [`Sampler::shortlist`] largest logits.
     pub fn sample_from(&mut self, shortlist: Shortlist<'_>, history: &[u32]) -> Result<u32> {
-        let mut logits = std::mem::take(&mut self.adjusted);
-        logits.clear();
-        logits.resize(self.vocab, f32::NEG_INFINITY);
+        self.adjusted.clear();
+        self.adjusted.resize(self.vocab, f32::NEG_INFINITY);
         for (id, value) in shortlist.ids.iter().zip(shortlist.logits) {
-            if let Some(logit) = logits.get_mut(*id as usize) {
+            if let Some(logit) = self.adjusted.get_mut(*id as usize) {
                 *logit = *value;
             }
         }
-        self.adjust(&mut logits, history);
-        let chosen = self.choose(&logits);
-        self.adjusted = logits;
-        chosen.ok_or_else(|| no_token(shortlist.logits))
+        self.choose_adjusted(history).ok_or_else(|| no_token(shortlist.logits))
     }
 
-    fn adjust(&mut self, logits: &mut [f32], history: &[u32]) {
-        for &(id, bias) in &self.bias {
+    /// Chooses by `adjusted` after bias, penalties and DRY.
+    fn choose_adjusted(&mut self, history: &[u32]) -> Option<u32> {
+        let mut logits = std::mem::take(&mut self.adjusted);
+        for &(id, bias) in &self.sampling.logit_bias {
             if let Some(logit) = logits.get_mut(id as usize) {
                 // `min` would make a number of what is none.
                 *logit = if *logit == f32::INFINITY { f32::MAX } else { *logit } + bias;
             }
         }
-        self.penalties.apply(logits, history);
-        self.dry.apply(logits, history);
+        self.penalties.apply(&mut logits, history);
+        self.dry.apply(&mut logits, history);
+        let chosen = self.choose(&logits);
+        self.adjusted = logits;
+        chosen
     }
 
     fn choose(&mut self, logits: &[f32]) -> Option<u32> {
-        if self.temperature == 0.0 {
+        if self.sampling.temperature == 0.0 {
             return argmax(logits);
         }
-        match self.top_k {
+        match self.sampling.top_k {
             0 => self.candidates.collect(logits),
             k => self.candidates.collect_top_k(logits, k),
         }
         if self.candidates.is_empty() {
             return None;
         }
-        self.candidates.typical(self.typical_p);
-        self.candidates.top_p(self.top_p);
-        self.candidates.min_p(self.min_p);
+        self.candidates.typical(self.sampling.typical_p);
+        self.candidates.top_p(self.sampling.top_p);
+        self.candidates.min_p(self.sampling.min_p);
         // 53 bits: every double in 0..1 that is a multiple of 2^-53, evenly.
         let uniform = (self.rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
-        self.candidates.draw(self.temperature, uniform)
+        self.candidates.draw(self.sampling.temperature, uniform)
     }
 }
 
