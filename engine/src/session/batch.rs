@@ -5,7 +5,7 @@ use std::{sync::atomic::AtomicU64, thread::ScopedJoinHandle, time::Instant};
 
 use super::{
     StopReason,
-    context::Context,
+    context::SessionContext,
     generation::Generation,
     neurons::{GenerationProbe, HotSetAdaptation},
     request::EventSender,
@@ -17,12 +17,12 @@ use thermocline_base::{
 use thermocline_run::runtime::{Forward, KvCache};
 
 /// A generation of a batch, and the token that is computed for it.
-pub(super) struct Row<'r, 'g> {
+pub(super) struct BatchRow<'r, 'g> {
     /// Place of its session in the list of sessions, and the session's number.
     pub at: usize,
     pub session: u64,
     pub token: u32,
-    pub context: &'r mut Context,
+    pub context: &'r mut SessionContext,
     pub generation: &'r mut Generation<'g>,
     pub events: &'r EventSender,
 }
@@ -31,7 +31,7 @@ pub(super) struct Row<'r, 'g> {
 /// are added to `ends`. On an error no context has changed and no token was chosen.
 pub(super) fn compute_batch(
     forward: &mut Forward,
-    rows: &mut [Row<'_, '_>],
+    rows: &mut [BatchRow<'_, '_>],
     adaptation: &HotSetAdaptation,
     meter: &mut Meter<'_>,
     started: Instant,
@@ -41,10 +41,10 @@ pub(super) fn compute_batch(
     // One request cannot cancel the pass of the others.
     let never = AtomicU64::new(0);
     let mut probe = GenerationProbe::new(&never, 0);
-    let recorded = rows.iter().all(|row| row.generation.is_recorded());
+    let recorded = rows.iter().all(|row| row.generation.recorded);
     if recorded {
         probe = probe.with_adaptation(adaptation);
-        let begun = |row: &Row<'_, '_>| BegunToken {
+        let begun = |row: &BatchRow<'_, '_>| BegunToken {
             session: row.session,
             position: row.context.tokens().len(),
             id: row.token,
@@ -54,7 +54,7 @@ pub(super) fn compute_batch(
         probe = probe.with_recorder(neurons);
     }
     let (mut batch, mut grammars): (Vec<(&mut KvCache, &[u32])>, Vec<_>) = (Vec::with_capacity(rows.len()), Vec::new());
-    for Row { context, generation, token, .. } in rows.iter_mut() {
+    for BatchRow { context, generation, token, .. } in rows.iter_mut() {
         let Some(kv) = context.kv_mut() else {
             return Err(Error::invalid("context", "a settled one", "one without its cache"));
         };

@@ -25,7 +25,7 @@ pub(super) struct ChatHistory<'a> {
     /// Index of the first message of each turn.
     turns: Vec<usize>,
     /// Turns that are forgotten.
-    forgotten: usize,
+    pub forgotten: usize,
     /// Tokens of the prompt with nothing forgotten.
     whole: usize,
     /// Ids of the prompt without the forgotten turns.
@@ -45,11 +45,6 @@ impl<'a> ChatHistory<'a> {
         let turns = starts.map(|(at, _)| at).collect();
         let (options, prompt) = (options.clone(), Vec::new());
         Some(ChatHistory { state, options, messages, continues, system, turns, forgotten: 0, whole: 0, prompt })
-    }
-
-    /// Number of turns that are forgotten, the oldest ones.
-    pub fn forgotten(&self) -> usize {
-        self.forgotten
     }
 
     /// The ids `prompt` of all messages, without the oldest turns if a context of `capacity` tokens has no room for them.

@@ -33,9 +33,9 @@ pub(super) enum ComputedLogits<'f> {
 }
 
 /// The context of a session. The cache holds exactly `tokens`, whatever fails in between; only after it had to be given up, with a
-/// device that is lost, it holds fewer of them until [`Context::settle`] has computed the rest again.
+/// device that is lost, it holds fewer of them until [`SessionContext::settle`] has computed the rest again.
 #[derive(Debug)]
-pub(super) struct Context {
+pub(super) struct SessionContext {
     kv: Option<KvCache>,
     /// Most tokens it can hold.
     capacity: usize,
@@ -49,10 +49,10 @@ pub(super) struct Context {
     exact: usize,
 }
 
-impl Context {
+impl SessionContext {
     pub fn new(kv: KvCache) -> Self {
         let (capacity, ty, reserved) = (kv.capacity(), kv.ty(), kv.most_bytes());
-        Context { capacity, ty, reserved, kv: Some(kv), tokens: Vec::new(), exact: 0 }
+        SessionContext { capacity, ty, reserved, kv: Some(kv), tokens: Vec::new(), exact: 0 }
     }
 
     /// The tokens it holds.
@@ -256,7 +256,7 @@ impl Context {
         wanted[keep..].to_vec()
     }
 
-    /// Forgets `discard` tokens behind the first `keep`, as [`Context::shift`] does.
+    /// Forgets `discard` tokens behind the first `keep`, as [`SessionContext::shift`] does.
     fn remove(&mut self, isa: Isa, keep: usize, discard: usize) -> Vec<u32> {
         if self.kv.as_mut().is_some_and(|kv| kv.shift(isa, keep, discard).is_ok()) {
             self.tokens.drain(keep..keep + discard);

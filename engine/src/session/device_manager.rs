@@ -7,11 +7,11 @@ use std::{
 };
 
 use super::{
-    context::Context,
+    context::SessionContext,
     device::{DeviceEvent, DeviceMemory, DeviceStatus, LoadStage},
     engine_state::EngineState,
     loader::{DeviceSource, LoadThread, LoadedDevice, MemoryLedger},
-    worker::Command,
+    worker::EngineCommand,
 };
 use thermocline_base::error::{Error, GpuFailure, Result, ScarceMemory};
 use thermocline_gpu::Fallback;
@@ -28,7 +28,7 @@ const STABLE_AFTER: Duration = Duration::from_secs(60);
 pub(super) struct DeviceManager {
     engine: Arc<EngineState>,
     /// The engine thread's commands, to which load threads report.
-    commands: Sender<Command>,
+    commands: Sender<EngineCommand>,
     /// The source of the chosen device; `None`: the CPU was chosen.
     source: Option<Arc<dyn DeviceSource>>,
     state: DeviceState,
@@ -43,7 +43,7 @@ pub(super) struct DeviceManager {
     /// A budget that was too small for the device to be of use.
     too_small: Option<u64>,
     /// True while weights are on their way to or from the device.
-    moving: bool,
+    pub moving: bool,
     /// Load and [`Residency::moves`](thermocline_run::runtime::Residency::moves) published last; `None`: nothing on a device.
     published: Option<(u64, u64)>,
 }
@@ -63,7 +63,11 @@ enum DeviceState {
 
 impl DeviceManager {
     /// A manager with the CPU in use. With a `source`, loads from there at once.
-    pub fn new(engine: Arc<EngineState>, commands: Sender<Command>, source: Option<Arc<dyn DeviceSource>>) -> Self {
+    pub fn new(
+        engine: Arc<EngineState>,
+        commands: Sender<EngineCommand>,
+        source: Option<Arc<dyn DeviceSource>>,
+    ) -> Self {
         let mut new = DeviceManager {
             engine,
             commands,
@@ -91,11 +95,6 @@ impl DeviceManager {
     /// True if a device computes.
     pub fn on_device(&self) -> bool {
         matches!(self.state, DeviceState::InUse { .. })
-    }
-
-    /// True while [`DeviceManager::move_weights`] has something to do.
-    pub fn is_moving(&self) -> bool {
-        self.moving
     }
 
     /// Time at which [`DeviceManager::retry_if_due`] has something to do.
@@ -148,7 +147,12 @@ impl DeviceManager {
 
     /// Sets the most `bytes` to hold on the device: the excess has been released when this returns, and `contexts` (all of them) have
     /// moved with it. With too few bytes the CPU computes; with more again the device comes back.
-    pub fn set_budget(&mut self, forward: &mut Forward, contexts: &mut [&mut Context], bytes: u64) -> Vec<DeviceEvent> {
+    pub fn set_budget(
+        &mut self,
+        forward: &mut Forward,
+        contexts: &mut [&mut SessionContext],
+        bytes: u64,
+    ) -> Vec<DeviceEvent> {
         match &self.state {
             // The budget is set after the load, or after the device has come back.
             DeviceState::Loading { .. } | DeviceState::Lost { .. } => Vec::new(),
@@ -200,7 +204,7 @@ impl DeviceManager {
     }
 
     /// Plans anew under the same budget, after an input of plans has changed. True if that succeeded.
-    pub fn replan(&mut self, forward: &mut Forward, contexts: &mut [&mut Context]) -> bool {
+    pub fn replan(&mut self, forward: &mut Forward, contexts: &mut [&mut SessionContext]) -> bool {
         let DeviceState::InUse { memory, .. } = &self.state else { return false };
         let bytes = memory.read().budget.unwrap_or(u64::MAX);
         match change_budget(forward, contexts, bytes) {
@@ -217,7 +221,11 @@ impl DeviceManager {
     }
 
     /// Plans anew after the machine's speeds have changed: the device may turn out to be the slower one after all, or the quicker.
-    pub fn replan_for_new_speeds(&mut self, forward: &mut Forward, contexts: &mut [&mut Context]) -> Vec<DeviceEvent> {
+    pub fn replan_for_new_speeds(
+        &mut self,
+        forward: &mut Forward,
+        contexts: &mut [&mut SessionContext],
+    ) -> Vec<DeviceEvent> {
         let bytes = match &self.state {
             DeviceState::InUse { memory, .. } => memory.read().budget.unwrap_or(u64::MAX),
             DeviceState::Cpu => {
@@ -247,7 +255,12 @@ impl DeviceManager {
     ///
     /// # Errors
     /// [`Error::Gpu`] if the device is lost.
-    pub fn move_weights(&mut self, adapts: bool, forward: &mut Forward, contexts: &mut [&mut Context]) -> Result<()> {
+    pub fn move_weights(
+        &mut self,
+        adapts: bool,
+        forward: &mut Forward,
+        contexts: &mut [&mut SessionContext],
+    ) -> Result<()> {
         let due = self.moving || (adapts && self.on_device());
         if !due {
             return Ok(());
@@ -403,13 +416,13 @@ impl DeviceManager {
 }
 
 /// Makes the device hold at most `bytes` from now on.
-fn change_budget(forward: &mut Forward, contexts: &mut [&mut Context], bytes: u64) -> Result<()> {
+fn change_budget(forward: &mut Forward, contexts: &mut [&mut SessionContext], bytes: u64) -> Result<()> {
     let Some((model, residency)) = forward.residency() else { return Ok(()) };
     residency.set_budget(model, bytes, &mut caches(contexts))
 }
 
 /// The caches of `contexts`.
-fn caches<'c>(contexts: &'c mut [&mut Context]) -> Vec<&'c mut KvCache> {
+fn caches<'c>(contexts: &'c mut [&mut SessionContext]) -> Vec<&'c mut KvCache> {
     contexts.iter_mut().filter_map(|context| context.kv_mut()).collect()
 }
 

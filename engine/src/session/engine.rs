@@ -16,14 +16,14 @@ use parking_lot::Mutex;
 
 use super::{
     DeviceLoadOptions, EngineOptions, Session, SessionOptions, SparsityReport,
-    context::Context,
+    context::SessionContext,
     engine_state::{EngineDevice, EngineFigures, EngineState, TextCodec},
     loader::{DeviceSource, device_source},
     neuron_norms::mass_of,
     request::{StopCell, stopped_error},
     settings::{RequestedSettings, SettingsMailbox},
     sparsity,
-    worker::{self, Command},
+    worker::{self, EngineCommand},
 };
 use thermocline_base::{
     error::{Error, Result},
@@ -94,7 +94,7 @@ struct SharedEngine {
     context: usize,
     kv_type: KvType,
     sessions: AtomicU64,
-    commands: Sender<Command>,
+    commands: Sender<EngineCommand>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -112,7 +112,7 @@ impl WeakEngine {
 impl Drop for SharedEngine {
     fn drop(&mut self) {
         // The thread may have ended already.
-        let _ = self.commands.send(Command::Shutdown);
+        let _ = self.commands.send(EngineCommand::Shutdown);
         if let Some(thread) = self.thread.take() {
             // Its panics were reported where they happened.
             let _ = thread.join();
@@ -230,8 +230,8 @@ impl Engine {
         let kv = KvCache::new(&state.model.config, context, options.kv_type.unwrap_or(self.handle.kv_type))?;
         let id = self.handle.sessions.fetch_add(1, Relaxed);
         let session = Session::new(self.clone(), id, context);
-        let (context, cancelled, priority) = (Box::new(Context::new(kv)), session.cancelled(), options.priority);
-        self.command(Command::Open { id, context, cancelled, priority })?;
+        let (context, cancelled, priority) = (Box::new(SessionContext::new(kv)), session.cancelled(), options.priority);
+        self.command(EngineCommand::Open { id, context, cancelled, priority })?;
         Ok(session)
     }
 
@@ -313,14 +313,14 @@ impl Engine {
     #[cfg(any(test, feature = "test-hooks"))]
     pub fn break_down(&self) {
         // The thread may have ended already.
-        let _ = self.command(Command::Panic);
+        let _ = self.command(EngineCommand::Panic);
     }
 
     pub(super) fn stop_cell(&self) -> &StopCell {
         &self.handle.state.stopped
     }
 
-    pub(super) fn command(&self, command: Command) -> Result<()> {
+    pub(super) fn command(&self, command: EngineCommand) -> Result<()> {
         match self.stopped() {
             Some(error) => Err(error),
             None => self.handle.commands.send(command).map_err(|_| stopped_error(self.stop_cell())),

@@ -12,7 +12,7 @@ use std::{
 use super::{
     Engine, Event, Request,
     request::EventSender,
-    worker::{Command, QueuedRequest},
+    worker::{EngineCommand, QueuedRequest},
 };
 
 /// One conversation with its own KV cache. Dropping it cancels its requests and frees the cache.
@@ -43,7 +43,7 @@ impl Session {
         let (events, receiver) = EventSender::new(self.engine.stop_cell());
         let number = self.requests.fetch_add(1, SeqCst);
         // If it cannot be delivered, the event sender says so as it is dropped.
-        let _ = self.engine.command(Command::Generate {
+        let _ = self.engine.command(EngineCommand::Generate {
             id: self.id,
             request: Box::new(QueuedRequest { number, request, events, requested_at: Instant::now() }),
         });
@@ -55,7 +55,7 @@ impl Session {
     pub fn cancel(&self) {
         self.cancelled.fetch_max(self.requests.load(SeqCst), SeqCst);
         // The engine may be asleep until a device is loaded. One that has stopped has nothing left to cancel.
-        let _ = self.engine.command(Command::Wake);
+        let _ = self.engine.command(EngineCommand::Wake);
     }
 
     /// Its number, by which the board of neurons tells sessions apart.
@@ -78,6 +78,6 @@ impl Drop for Session {
     fn drop(&mut self) {
         self.cancelled.store(u64::MAX, SeqCst);
         // An engine that has stopped has no caches to free.
-        let _ = self.engine.command(Command::Close { id: self.id });
+        let _ = self.engine.command(EngineCommand::Close { id: self.id });
     }
 }

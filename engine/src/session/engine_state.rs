@@ -9,7 +9,7 @@ use super::{
     budget_forecast::{DecodeConditions, DecodeRates},
     device::StatusBoard,
     ffn_reads::FfnSize,
-    request::{StopCause, StopCell},
+    request::{EngineStop, StopCell},
     sampling::{Grammar, GrammarCompiler, GrammarState},
     settings::SettingsMailbox,
     step_times::TimedTokens,
@@ -136,9 +136,9 @@ impl EngineState {
         {
             tracing::error!(path = %path.display(), "a file of the model is lost");
             // Another thread may have been faster.
-            let _ = self.stopped.set(StopCause::FileLost(path));
+            let _ = self.stopped.set(EngineStop::FileLost(path));
         }
-        self.stopped.get().map(StopCause::error)
+        self.stopped.get().map(EngineStop::error)
     }
 
     /// The conditions under which tokens are decoded now, in `mode`.

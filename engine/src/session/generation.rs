@@ -6,16 +6,13 @@ mod step;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    sync::atomic::AtomicU64,
-    time::{Duration, Instant},
-};
+use std::{sync::atomic::AtomicU64, time::Instant};
 
 use super::{
     ChatOptions, ContextPolicy, Event, GenerationStats, LogprobsRequest, Prompt, Request, SpeculationMode, StopReason,
     TokenLogprobs,
     chat_history::ChatHistory,
-    context::Context,
+    context::SessionContext,
     embedding::PooledStates,
     encoded_prompt::{EncodedPrompt, FittedPrompt, encode_to_fit, end_of_thoughts},
     engine_state::EngineState,
@@ -24,7 +21,7 @@ use super::{
     neurons::HotSetAdaptation,
     request::EventSender,
     sampling::{Breakers, GrammarState, Sampler},
-    speculation::Speculation,
+    speculation::PromptLookup,
     step_times::StepTimes,
     stop_strings::StopStrings,
     text::{TextStream, TokenOutcome},
@@ -47,7 +44,11 @@ pub(super) struct Generation<'a> {
     chunk: usize,
     n_vocab: usize,
     ffn_sizes: &'a [FfnSize],
-    limits: AnswerLimits,
+    max_tokens: Option<usize>,
+    on_full: ContextPolicy,
+    ignore_eos: bool,
+    /// Most tokens of thoughts, and the tokens that end thoughts and begin the answer.
+    thought_budget: Option<(usize, Vec<u32>)>,
     /// The chat, if its oldest turns may be forgotten.
     history: Option<ChatHistory<'a>>,
     chooser: Chooser,
@@ -55,20 +56,14 @@ pub(super) struct Generation<'a> {
     /// The embedding of the prompt, if one is wanted.
     pooled: Option<PooledStates>,
     /// True if its tokens are recorded.
-    recorded: bool,
-    drafts: Drafts,
+    pub(super) recorded: bool,
+    /// The passes in which there may be drafts.
+    draft_mode: SpeculationMode,
+    speculation: Option<PromptLookup>,
+    /// Firings of a pass with drafts, until adaptation counts those of the drawn ones.
+    draft_masks: DraftMasks,
     todo: TokenQueue,
-    progress: GenerationProgress,
-}
-
-/// Conditions that end an answer or its thoughts.
-#[derive(Debug)]
-struct AnswerLimits {
-    max_tokens: Option<usize>,
-    on_full: ContextPolicy,
-    ignore_eos: bool,
-    /// Most tokens of thoughts, and the tokens that end thoughts and begin the answer.
-    thought_budget: Option<(usize, Vec<u32>)>,
+    pub(super) progress: GenerationProgress,
 }
 
 /// Chooses tokens by their logits.
@@ -102,16 +97,6 @@ impl TokenQueue {
     }
 }
 
-/// Drafts of the tokens to come.
-#[derive(Debug)]
-struct Drafts {
-    /// The passes in which there may be drafts.
-    mode: SpeculationMode,
-    speculation: Option<Speculation>,
-    /// Firings of a pass with drafts, until adaptation counts those of the drawn ones.
-    masks: DraftMasks,
-}
-
 /// Resources of a step: a generation computes with them, and tells of it.
 pub(super) struct StepResources<'s, 'm> {
     pub forward: &'s mut Forward,
@@ -130,7 +115,7 @@ impl<'a> Generation<'a> {
         number: u64,
         request: Request,
         requested_at: Instant,
-        context: &mut Context,
+        context: &mut SessionContext,
     ) -> Result<Self> {
         let tokenizer = &state.text.tokenizer;
         let vocab = state.model.config.n_vocab;
@@ -161,13 +146,13 @@ impl<'a> Generation<'a> {
             context_used: context.tokens().len(),
             context_length: context.capacity(),
             forgotten_tokens,
-            forgotten_turns: history.as_ref().map_or(0, ChatHistory::forgotten),
+            forgotten_turns: history.as_ref().map_or(0, |history| history.forgotten),
             seed: sampler.seed(),
             ..GenerationStats::default()
         };
         let looks_up =
             request.speculation != SpeculationMode::Off && grammar.is_none() && !state.model.config.is_recurrent();
-        let speculation = looks_up.then(|| Speculation::new(&todo));
+        let speculation = looks_up.then(|| PromptLookup::new(&todo));
         todo.drain(..reused);
         Ok(Generation {
             tokenizer,
@@ -177,18 +162,18 @@ impl<'a> Generation<'a> {
             chunk: state.chunk,
             n_vocab: vocab,
             ffn_sizes: &state.figures.ffn_sizes,
-            limits: AnswerLimits {
-                max_tokens: request.max_tokens,
-                on_full: request.on_full,
-                ignore_eos: request.ignore_eos,
-                thought_budget,
-            },
+            max_tokens: request.max_tokens,
+            on_full: request.on_full,
+            ignore_eos: request.ignore_eos,
+            thought_budget,
             history,
             chooser: Chooser { sampler, grammar, masked: Vec::new(), logprobs: request.logprobs },
             text,
             pooled: request.embedding.map(|pooling| PooledStates::new(pooling, state.model.config.d_model)),
             recorded: request.recorded,
-            drafts: Drafts { mode: request.speculation, speculation, masks: DraftMasks::default() },
+            draft_mode: request.speculation,
+            speculation,
+            draft_masks: DraftMasks::default(),
             todo: TokenQueue { tokens: todo, computed: 0, drafted: 0 },
             progress: GenerationProgress::new(requested_at, stats),
         })
@@ -200,7 +185,7 @@ impl<'a> Generation<'a> {
     }
 
     /// Chooses a token by `logits`, `[n_vocab]`.
-    fn choose(&mut self, logits: &[f32], context: &Context) -> Result<(u32, Option<TokenLogprobs>)> {
+    fn choose(&mut self, logits: &[f32], context: &SessionContext) -> Result<(u32, Option<TokenLogprobs>)> {
         let Chooser { sampler, grammar, masked, logprobs } = &mut self.chooser;
         let id = match grammar.as_mut().filter(|_| self.text.is_answering()) {
             Some(grammar) => {
@@ -218,10 +203,10 @@ impl<'a> Generation<'a> {
         Ok((id, logprobs.map(|it| TokenLogprobs::new(logits, id, it.top)).transpose()?))
     }
 
-    /// Ends with a chosen token, or sends it, which is then to be computed next; behind it those that end thoughts, if it was the last
-    /// of them.
+    /// Ends with a chosen token, or sends it, which is then to be computed next; behind it those
+    /// that end thoughts, if it was the last of them.
     fn accept(&mut self, id: u32, logprobs: Option<TokenLogprobs>, events: &EventSender) -> Option<StopReason> {
-        if self.tokenizer.is_end(id) && !self.limits.ignore_eos {
+        if self.tokenizer.is_end(id) && !self.ignore_eos {
             return Some(StopReason::EndOfText);
         }
         let end = self.send_one(id, logprobs, events);
@@ -229,7 +214,7 @@ impl<'a> Generation<'a> {
     }
 
     /// Ends the generation: sends the text that is left and returns the last event.
-    pub fn finish(mut self, end: Result<StopReason>, context: &Context, events: &EventSender) -> Event {
+    pub fn finish(mut self, end: Result<StopReason>, context: &SessionContext, events: &EventSender) -> Event {
         let stop = self.text.finish(matches!(end, Ok(StopReason::EndOfText)), events);
         self.progress.stats.context_used = context.tokens().len();
         match end {
@@ -241,12 +226,12 @@ impl<'a> Generation<'a> {
     /// True if the model is thinking and may not think any longer.
     fn spent_thoughts(&self) -> bool {
         let spent = |(budget, _): &(usize, Vec<u32>)| self.progress.stats.thought_tokens >= *budget;
-        self.text.is_thinking() && self.limits.thought_budget.as_ref().is_some_and(spent)
+        self.text.is_thinking() && self.thought_budget.as_ref().is_some_and(spent)
     }
 
     /// Ends the thoughts in the model's stead: sends the tokens that do, which are computed next, behind what is to be computed.
     fn end_thoughts(&mut self, events: &EventSender) -> Option<StopReason> {
-        let (_, ids) = self.limits.thought_budget.take()?;
+        let (_, ids) = self.thought_budget.take()?;
         let mut todo = self.todo.rest().to_vec();
         let mut end = None;
         for id in ids {
@@ -267,7 +252,7 @@ impl<'a> Generation<'a> {
         if self.progress.stats.generated_tokens == 1 {
             self.progress.stats.time_to_first_token = self.progress.requested_at.elapsed();
         }
-        if let Some(speculation) = &mut self.drafts.speculation {
+        if let Some(speculation) = &mut self.speculation {
             speculation.push(id);
         }
         self.todo.tokens.clear();
@@ -277,15 +262,10 @@ impl<'a> Generation<'a> {
             TokenOutcome::Stop(reason) => Some(reason),
             TokenOutcome::ReceiverGone => Some(StopReason::Cancelled),
             TokenOutcome::Sent => {
-                let enough = self.limits.max_tokens.is_some_and(|most| self.progress.stats.generated_tokens >= most);
+                let enough = self.max_tokens.is_some_and(|most| self.progress.stats.generated_tokens >= most);
                 enough.then_some(StopReason::MaxTokens)
             }
         }
-    }
-
-    /// Passes of one token so far, and their time.
-    pub fn single_steps(&self) -> (usize, Duration) {
-        self.progress.single_steps
     }
 
     /// Times of the steps of the token that was computed last; `None` if it was not timed.
@@ -326,7 +306,7 @@ fn calls_of(state: &EngineState, chat: &ChatOptions) -> Option<CallSplitter> {
 }
 
 /// Checks what can be checked before the prompt is encoded.
-fn check(request: &Request, context: &Context, vocab: usize) -> Result<()> {
+fn check(request: &Request, context: &SessionContext, vocab: usize) -> Result<()> {
     if request.stop.iter().any(String::is_empty) {
         return Err(Error::invalid("stop", "strings of at least one character", "an empty one"));
     }

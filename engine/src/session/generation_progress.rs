@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Event, GenerationStats, context::Context, request::EventSender, step_times::StepTimes};
+use super::{Event, GenerationStats, context::SessionContext, request::EventSender, step_times::StepTimes};
 use thermocline_base::telemetry::Meter;
 
 /// Shortest time between two [`Event::Stats`].
@@ -37,7 +37,7 @@ impl GenerationProgress {
         chunk: usize,
         complete: bool,
         time: Duration,
-        context: &Context,
+        context: &SessionContext,
         meter: &mut Meter<'_>,
     ) {
         self.add_time(in_prompt, time);

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{DeviceChoice, DeviceStatus, Engine, engine::WeakEngine, engine_state::EngineState, worker::Command};
+use super::{DeviceChoice, DeviceStatus, Engine, engine::WeakEngine, engine_state::EngineState, worker::EngineCommand};
 use thermocline_base::error::{Error, Result, ScarceMemory};
 use thermocline_cpu as cpu;
 use thermocline_gpu::{Gpu, GpuOptions};
@@ -102,7 +102,7 @@ impl Engine {
     /// # Errors
     /// [`Error::Stopped`] after the engine has stopped.
     pub fn set_machine(&self, machine: Machine) -> Result<()> {
-        self.command(Command::SetMachine { machine: Some(Box::new(machine)) })
+        self.command(EngineCommand::SetMachine { machine: Some(Box::new(machine)) })
     }
 
     /// True if plans use measured speeds, of the chosen device and for all types of the model's weights. Waits for a solve at most.
@@ -175,23 +175,16 @@ fn calibrate(engine: &WeakEngine, options: &CalibrationOptions, others: &dyn Fn(
                 tracing::info!(%error, "the machine is not calibrated yet");
                 timer.attempt_failed(interrupted());
                 if !interrupted() {
-                    effort = quarter_of(&effort);
+                    effort.cpu_bytes = (effort.cpu_bytes / 4).max(1 << 20);
+                    effort.gpu.bytes = (effort.gpu.bytes / 4).max(1 << 20);
+                    effort.rounds = 1;
                 }
                 None
             }
         };
         // An engine that has stopped makes no plans.
-        let _ = here.command(Command::SetMachine { machine });
+        let _ = here.command(EngineCommand::SetMachine { machine });
     }
-}
-
-/// A quarter of `effort`.
-fn quarter_of(effort: &MeasureEffort) -> MeasureEffort {
-    let mut less = *effort;
-    less.cpu_bytes = (less.cpu_bytes / 4).max(1 << 20);
-    less.gpu.bytes = (less.gpu.bytes / 4).max(1 << 20);
-    less.rounds = 1;
-    less
 }
 
 /// Measures the speeds of `target`, in device memory that the engine makes free.
@@ -233,7 +226,7 @@ fn reserve_memory(engine: &Engine, wanted: u64, go_on: &mut dyn FnMut() -> Contr
         return Err(Error::memory(ScarceMemory::Gpu, "measuring the GPU's speed", MATRIX_BYTES, budget / 2));
     }
     if free < room {
-        engine.command(Command::Reserve { bytes: room - free })?;
+        engine.command(EngineCommand::Reserve { bytes: room - free })?;
     }
     while let Some((_, free, moving)) = left(engine)
         && (free < room || moving)

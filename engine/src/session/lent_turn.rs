@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::{self, Receiver, Sender};
 
-use super::{Engine, request::stopped_error, worker::Command};
+use super::{Engine, request::stopped_error, worker::EngineCommand};
 use thermocline_base::error::Result;
 use thermocline_cpu::Cpu;
 
@@ -43,7 +43,7 @@ impl LentTurn {
         self.done = None;
         let (begun, begins) = mpsc::channel();
         let (done, ends) = mpsc::channel();
-        self.engine.command(Command::Lend(TurnLoan { begun, ends }))?;
+        self.engine.command(EngineCommand::Lend(TurnLoan { begun, ends }))?;
         begins.recv().map_err(|_| stopped_error(self.engine.stop_cell()))?;
         self.done = Some(done);
         Ok(())

@@ -19,7 +19,7 @@ use super::{
     device::{DeviceMemory, LoadStage},
     engine_state::EngineState,
     tested_device::ensure_tested,
-    worker::{Command, panic_message},
+    worker::{EngineCommand, panic_message},
 };
 use thermocline_base::error::{Error, GpuFailure, Result};
 use thermocline_cpu::{Cpu, CpuOptions, InputPrecision, ThreadPool};
@@ -91,8 +91,7 @@ pub fn load_on_device(
         let opened = Gpu::open(&wanted).inspect_err(|_| look_up(None));
         let loaded = opened.and_then(|gpu| {
             look_up(Some(&gpu));
-            test_first(&gpu, &wanted, model, options, planner, progress)?;
-            Ok((load_on(&gpu, model, options, planner, progress)?, gpu))
+            Ok((load_on(&gpu, &wanted, model, options, planner, progress)?, gpu))
         });
         // A driver that refuses a kernel may accept it without the feature that was given up for that: never the same twice.
         let refused = matches!(loaded, Err(Error::Gpu { failure: GpuFailure::Refused { .. }, .. }));
@@ -103,38 +102,25 @@ pub fn load_on_device(
     }
 }
 
-/// Holds the kernels that `model` uses on `gpu` against the CPU, if that was not done before. A software driver is
-/// trusted: it is the same processor's arithmetic, and compiles for long.
-fn test_first(
+/// Loads what of `model` the budget of `gpu` is best used for, after the kernels that it uses were
+/// held against the CPU, if that was not done before.
+fn load_on(
     gpu: &Gpu,
     wanted: &GpuOptions,
     model: &Model,
     options: &DeviceLoadOptions,
     planner: &Arc<LivePlanner>,
     progress: LoadProgress<'_>,
-) -> Result<()> {
-    let Some(folder) = &options.speeds else { return Ok(()) };
-    if gpu.report().kind == AdapterKind::Software {
-        return Ok(());
-    }
-    planner.set_chunk(options.chunk);
-    planner.set_caps(*gpu.caps());
-    let types = planner.planner(model)?.profile().weight_types();
-    ensure_tested(gpu, &types, folder, &wanted.fallbacks, &mut || progress(LoadStage::Testing))
-}
-
-/// Loads what of `model` the budget of `gpu` is best used for.
-fn load_on(
-    gpu: &Gpu,
-    model: &Model,
-    options: &DeviceLoadOptions,
-    planner: &Arc<LivePlanner>,
-    progress: LoadProgress<'_>,
 ) -> Result<HybridProcessor> {
-    let mut progress = |done, total| progress(LoadStage::Uploading { done, total });
     planner.set_chunk(options.chunk);
-    let load =
-        device::GpuLoad { chunk: planner.set_caps(*gpu.caps()), predictors: false, ..device::GpuLoad::default() };
+    let chunk = planner.set_caps(*gpu.caps());
+    // A software driver is trusted: it is the same processor's arithmetic, and compiles for long.
+    if let Some(folder) = options.speeds.as_ref().filter(|_| gpu.report().kind != AdapterKind::Software) {
+        let types = planner.planner(model)?.profile().weight_types();
+        ensure_tested(gpu, &types, folder, &wanted.fallbacks, &mut || progress(LoadStage::Testing))?;
+    }
+    let mut progress = |done, total| progress(LoadStage::Uploading { done, total });
+    let load = device::GpuLoad { chunk, predictors: false, ..device::GpuLoad::default() };
     let mut placement_source =
         PlacementSource { planner: Arc::clone(planner), granularity: options.granularity, gpu_use: options.gpu_use };
     let mut target = gpu.arena().budget();
@@ -271,7 +257,7 @@ pub(super) fn device_source(choice: &DeviceChoice, options: &DeviceLoadOptions) 
     }
 }
 
-/// A thread that loads a device. Its result arrives as [`Command::Loaded`]. Dropping it cancels the load and waits for the thread,
+/// A thread that loads a device. Its result arrives as [`EngineCommand::Loaded`]. Dropping it cancels the load and waits for the thread,
 /// which looks up after every piece of the model.
 #[derive(Debug)]
 pub(super) struct LoadThread {
@@ -292,7 +278,7 @@ impl LoadThread {
         number: u64,
         source: Arc<dyn DeviceSource>,
         state: Arc<EngineState>,
-        done: Sender<Command>,
+        done: Sender<EngineCommand>,
     ) -> Result<Self> {
         let budget = state.settings.latest().budget;
         let cancelled = Arc::new(AtomicBool::new(false));
@@ -308,7 +294,7 @@ impl LoadThread {
             let bug = |panic: &(dyn Any + Send)| format!("loading the model failed inside ({})", panic_message(panic));
             let result = loaded.unwrap_or_else(|panic| Err(Error::Stopped(bug(panic.as_ref()))));
             // An engine that is gone does not need it.
-            let _ = done.send(Command::Loaded { number, result });
+            let _ = done.send(EngineCommand::Loaded { number, result });
         };
         let thread = thread::Builder::new().name("thermocline-load".to_owned()).spawn(work);
         let thread = thread.map_err(|error| Error::Stopped(format!("no thread to load the model: {error}")))?;

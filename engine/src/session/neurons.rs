@@ -124,7 +124,8 @@ pub(super) struct GenerationProbe<'a> {
     /// True if reads are counted of a request whose neurons are not recorded.
     pub only_reads: bool,
     adaptation: Option<&'a HotSetAdaptation>,
-    /// Holds the firings of a pass with drafts that adaptation is to count once it is known which are drawn.
+    /// Holds the firings of a pass with drafts that adaptation is to count once it is known which
+    /// are drawn.
     pub draft: Option<&'a mut DraftMasks>,
     /// Counts the reads of a decoded token, of FFNs of these sizes; true if the mode skips nothing.
     pub reads: Option<(&'a [FfnSize], &'a mut FfnReads, bool)>,

@@ -439,25 +439,25 @@ pub enum Event {
 
 /// The reason why an engine has stopped.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum StopCause {
+pub(super) enum EngineStop {
     /// A fault inside it: a message.
     Fault(String),
     /// A mapped file of the model is lost.
     FileLost(PathBuf),
 }
 
-impl StopCause {
+impl EngineStop {
     /// The error of every request from then on.
     pub fn error(&self) -> Error {
         match self {
-            StopCause::Fault(message) => Error::Stopped(message.clone()),
-            StopCause::FileLost(path) => Error::FileLost { path: path.clone() },
+            EngineStop::Fault(message) => Error::Stopped(message.clone()),
+            EngineStop::FileLost(path) => Error::FileLost { path: path.clone() },
         }
     }
 }
 
 /// The cause of an engine's end; unset while it runs.
-pub(super) type StopCell = Arc<OnceLock<StopCause>>;
+pub(super) type StopCell = Arc<OnceLock<EngineStop>>;
 
 /// The sending end of a generation's events. It makes sure that the last event is an end: dropped without one, by a panic or with a
 /// queue, it reports that the engine stopped.
@@ -498,7 +498,7 @@ impl Drop for EventSender {
 
 /// The error of an engine that has stopped.
 pub(super) fn stopped_error(stopped: &StopCell) -> Error {
-    stopped.get().map_or_else(|| Error::Stopped("it was closed".to_owned()), StopCause::error)
+    stopped.get().map_or_else(|| Error::Stopped("it was closed".to_owned()), EngineStop::error)
 }
 
 #[cfg(test)]
@@ -509,7 +509,7 @@ mod tests {
     fn dropped_event_sender_reports_that_the_engine_stopped() {
         let stopped = StopCell::default();
         let (sender, events) = EventSender::new(&stopped);
-        stopped.set(StopCause::Fault("out of luck".to_owned())).unwrap();
+        stopped.set(EngineStop::Fault("out of luck".to_owned())).unwrap();
         drop(sender);
         let end: Vec<Event> = events.iter().collect();
         assert!(matches!(&end[..], [Event::Error(Error::Stopped(why))] if why == "out of luck"));

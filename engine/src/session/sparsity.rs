@@ -279,7 +279,8 @@ fn spared(layer: &LayerWeights) -> u64 {
     ((rows as f64 * f64::from(1.0 - named)) as u64).saturating_sub(own)
 }
 
-/// `model` with neuron-major down projections where [`SparsityChoice::makes_neuron_major`] says so of `asked` and there is room.
+/// `model` with neuron-major down projections where [`SparsityChoice::makes_neuron_major`] says so
+/// of `asked` and there is room.
 pub(super) fn prepared_for(model: Model, asked: SparsityChoice, by_neuron: bool, pool: &ThreadPool) -> Arc<Model> {
     if !asked.makes_neuron_major(&model, by_neuron) {
         return Arc::new(model);

@@ -18,7 +18,7 @@ const LONGEST_PAUSE: usize = 512;
 
 /// Drafts of one generation.
 #[derive(Debug, Default)]
-pub(super) struct Speculation {
+pub(super) struct PromptLookup {
     /// The prompt and all tokens since.
     history: Vec<u32>,
     /// Behind the latest occurrence of each gram but the history's last.
@@ -35,10 +35,10 @@ pub(super) struct Speculation {
     pause: usize,
 }
 
-impl Speculation {
+impl PromptLookup {
     /// No drafts yet; `prompt` is what is generated from.
     pub fn new(prompt: &[u32]) -> Self {
-        let mut speculation = Speculation { width: FIRST, pause: PAUSE, ..Speculation::default() };
+        let mut speculation = PromptLookup { width: FIRST, pause: PAUSE, ..PromptLookup::default() };
         prompt.iter().for_each(|id| speculation.push(*id));
         speculation
     }
@@ -103,13 +103,13 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     /// A speculation that may draft.
-    fn ready(prompt: &[u32]) -> Speculation {
-        let mut speculation = Speculation::new(prompt);
+    fn ready(prompt: &[u32]) -> PromptLookup {
+        let mut speculation = PromptLookup::new(prompt);
         speculation.note_single(10 * MS);
         speculation
     }
 
-    fn draft(speculation: &mut Speculation, room: usize) -> Vec<u32> {
+    fn draft(speculation: &mut PromptLookup, room: usize) -> Vec<u32> {
         let mut draft = Vec::new();
         speculation.draft(room, &mut draft);
         draft
@@ -140,7 +140,7 @@ mod tests {
     fn short_histories_and_unknown_times_have_no_drafts() {
         assert!(draft(&mut ready(&[]), 8).is_empty());
         assert!(draft(&mut ready(&[1, 1]), 8).is_empty());
-        assert!(draft(&mut Speculation::new(&[1, 1, 1, 1, 1]), 8).is_empty());
+        assert!(draft(&mut PromptLookup::new(&[1, 1, 1, 1, 1]), 8).is_empty());
     }
 
     #[test]

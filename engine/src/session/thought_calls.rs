@@ -6,7 +6,7 @@ use thermocline_text::{
 };
 
 /// Texts with the parts they belong to.
-type Pieces = Vec<(AnswerPart, String)>;
+type PartPieces = Vec<(AnswerPart, String)>;
 
 /// Reads thoughts, and holds back what looks like a call until it is known that thoughts follow it, or nothing.
 #[derive(Debug)]
@@ -25,13 +25,13 @@ impl ThoughtCalls {
     }
 
     /// Reads a piece of thoughts.
-    pub fn push(&mut self, piece: &str) -> Pieces {
+    pub fn push(&mut self, piece: &str) -> PartPieces {
         let pieces = self.splitter.push(piece);
         self.thoughts(pieces)
     }
 
     /// The text held back: calls, if the answer has ended within the thoughts and all of these calls are complete, else thoughts.
-    pub fn finish(&mut self, ended_within: bool) -> Pieces {
+    pub fn finish(&mut self, ended_within: bool) -> PartPieces {
         let pieces = self.splitter.finish();
         let mut out = self.thoughts(pieces);
         self.splitter = self.fresh.clone();
@@ -57,7 +57,7 @@ impl ThoughtCalls {
     }
 
     /// The pieces that are thoughts for certain.
-    fn thoughts(&mut self, pieces: Pieces) -> Pieces {
+    fn thoughts(&mut self, pieces: PartPieces) -> PartPieces {
         let mut out = String::new();
         for (part, piece) in pieces {
             match part {
@@ -68,7 +68,7 @@ impl ThoughtCalls {
                 }
             }
         }
-        if out.is_empty() { Pieces::new() } else { vec![(AnswerPart::Thinking, out)] }
+        if out.is_empty() { PartPieces::new() } else { vec![(AnswerPart::Thinking, out)] }
     }
 }
 
@@ -85,7 +85,7 @@ mod tests {
     fn read(text: &str, ended_within: bool) -> [String; 2] {
         let tools = [json!({ "type": "function", "function": { "name": "f" } })];
         let mut calls = ThoughtCalls::new(CallSplitter::new(ToolFormat::of_texts("<tool_call>"), &tools));
-        let mut pieces: Pieces = text.chars().flat_map(|c| calls.push(c.encode_utf8(&mut [0; 4]))).collect();
+        let mut pieces: PartPieces = text.chars().flat_map(|c| calls.push(c.encode_utf8(&mut [0; 4]))).collect();
         let is_holding = calls.is_holding();
         let rest = calls.finish(ended_within);
         assert!(is_holding || rest.is_empty());

@@ -16,13 +16,13 @@ use std::{
 
 use super::{
     DeviceEvent, Event, GenerationStats, Priority, Request, SparsityReport, StopReason,
-    context::Context,
+    context::SessionContext,
     device_manager::DeviceManager,
     engine_state::EngineState,
     generation::{Generation, StepResources},
     lent_turn::TurnLoan,
     loader::{DeviceSource, LoadedDevice},
-    request::{EventSender, StopCause},
+    request::{EngineStop, EventSender},
     turns::Turns,
 };
 use thermocline_base::{
@@ -51,9 +51,9 @@ pub(super) struct QueuedRequest {
 
 /// A command to the engine thread.
 #[derive(Debug)]
-pub(super) enum Command {
+pub(super) enum EngineCommand {
     /// A session begins.
-    Open { id: u64, context: Box<Context>, cancelled: Arc<AtomicU64>, priority: Priority },
+    Open { id: u64, context: Box<SessionContext>, cancelled: Arc<AtomicU64>, priority: Priority },
     /// A session has a request.
     Generate { id: u64, request: Box<QueuedRequest> },
     /// A session ends.
@@ -66,7 +66,7 @@ pub(super) enum Command {
     RetryDevice,
     /// Apply the latest settings.
     ApplySettings,
-    /// Keep `bytes` of the budget free until the next [`Command::SetMachine`].
+    /// Keep `bytes` of the budget free until the next [`EngineCommand::SetMachine`].
     Reserve { bytes: u64 },
     /// Plan with these speeds; `None`: with those known. Ends a reservation.
     SetMachine { machine: Option<Box<Machine>> },
@@ -88,19 +88,19 @@ pub(super) fn serve(
     forward: Forward,
     neurons: NeuronRecorder,
     source: Option<Arc<dyn DeviceSource>>,
-    commands: Sender<Command>,
-    inbox: Receiver<Command>,
+    commands: Sender<EngineCommand>,
+    inbox: Receiver<EngineCommand>,
 ) {
     let device = DeviceManager::new(Arc::clone(state), commands, source);
     let meter = Meter::new(&state.figures.telemetry, neurons);
     let (conversations, turns) = (Vec::new(), Turns::default());
-    let mut worker = Worker { state, forward, device, conversations, meter, evictions: 0, turns };
+    let mut worker = EngineWorker { state, forward, device, conversations, meter, evictions: 0, turns };
     // What a panic leaves half done is dropped, not used.
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| worker.run(&inbox))) {
         let message = format!("it failed inside ({}); open the model again", panic_message(panic.as_ref()));
         tracing::error!("{message}");
         // Before the event senders are dropped, which quote it. A lost file may have been noticed before.
-        let _ = state.stopped.set(StopCause::Fault(message));
+        let _ = state.stopped.set(EngineStop::Fault(message));
     }
     worker.meter.idle();
     state.figures.telemetry.generations.set(0);
@@ -113,9 +113,9 @@ pub(super) fn panic_message(panic: &(dyn Any + Send)) -> &str {
 }
 
 /// A session on the side of the thread.
-struct Conversation<'a> {
+struct ServedSession<'a> {
     id: u64,
-    context: Context,
+    context: SessionContext,
     cancelled: Arc<AtomicU64>,
     priority: Priority,
     /// When it computed last.
@@ -125,20 +125,20 @@ struct Conversation<'a> {
 }
 
 /// The engine thread's state.
-struct Worker<'a> {
+struct EngineWorker<'a> {
     state: &'a EngineState,
     forward: Forward,
     device: DeviceManager,
-    conversations: Vec<Conversation<'a>>,
+    conversations: Vec<ServedSession<'a>>,
     meter: Meter<'a>,
     /// Number of times that neurons were released since the last token.
     evictions: usize,
     turns: Turns,
 }
 
-impl Worker<'_> {
+impl EngineWorker<'_> {
     /// Commands and steps in turn; sleeps when there is nothing to do.
-    fn run(&mut self, commands: &Receiver<Command>) {
+    fn run(&mut self, commands: &Receiver<EngineCommand>) {
         let mut counts_saved = Instant::now();
         loop {
             self.device.retry_if_due();
@@ -150,7 +150,7 @@ impl Worker<'_> {
                     counts_saved = Instant::now();
                 }
             }
-            let command = if busy || self.device.is_moving() {
+            let command = if busy || self.device.moving {
                 commands.try_recv()
             } else {
                 match self.device.deadline() {
@@ -162,9 +162,9 @@ impl Worker<'_> {
                 }
             };
             match command {
-                Ok(Command::Shutdown) | Err(TryRecvError::Disconnected) => return self.save_counts(),
+                Ok(EngineCommand::Shutdown) | Err(TryRecvError::Disconnected) => return self.save_counts(),
                 Ok(command) => {
-                    let repeats = matches!(command, Command::ApplySettings | Command::Lend(_));
+                    let repeats = matches!(command, EngineCommand::ApplySettings | EngineCommand::Lend(_));
                     self.handle_command(command);
                     // These may come faster than they are carried out.
                     if repeats && busy {
@@ -191,33 +191,36 @@ impl Worker<'_> {
 
     /// True if there is something to compute, and a processor to do it.
     fn is_busy(&self) -> bool {
-        let has_work = |it: &Conversation<'_>| it.running.is_some() || !it.waiting.is_empty();
+        let has_work = |it: &ServedSession<'_>| it.running.is_some() || !it.waiting.is_empty();
         !self.device.is_awaited() && self.conversations.iter().any(has_work)
     }
 
-    fn handle_command(&mut self, command: Command) {
+    fn handle_command(&mut self, command: EngineCommand) {
         if matches!(
             command,
-            Command::SwitchDevice { .. } | Command::ApplySettings | Command::RetryDevice | Command::Loaded { .. }
+            EngineCommand::SwitchDevice { .. }
+                | EngineCommand::ApplySettings
+                | EngineCommand::RetryDevice
+                | EngineCommand::Loaded { .. }
         ) {
             self.meter.neurons().forget_paces();
         }
         let telemetry = self.meter.telemetry();
         match command {
-            Command::Open { id, context, cancelled, priority } => {
+            EngineCommand::Open { id, context, cancelled, priority } => {
                 telemetry.sessions.add(1);
                 let waiting = VecDeque::new();
                 let (running, used_at) = (None, Instant::now());
-                let opened = Conversation { id, context: *context, cancelled, priority, used_at, waiting, running };
+                let opened = ServedSession { id, context: *context, cancelled, priority, used_at, waiting, running };
                 self.conversations.push(opened);
             }
-            Command::Generate { id, request } => {
+            EngineCommand::Generate { id, request } => {
                 if let Some(conversation) = self.conversations.iter_mut().find(|it| it.id == id) {
                     telemetry.generations.add(1);
                     conversation.waiting.push_back(*request);
                 }
             }
-            Command::Close { id } => {
+            EngineCommand::Close { id } => {
                 if let Some(at) = self.conversations.iter().position(|it| it.id == id) {
                     // All its requests are cancelled by now: this only sends their last events.
                     while self.step(at, usize::MAX) {}
@@ -225,38 +228,39 @@ impl Worker<'_> {
                     telemetry.sessions.subtract(1);
                 }
             }
-            Command::Wake => self.end_cancelled(),
-            Command::SwitchDevice { source } => {
+            EngineCommand::Wake => self.end_cancelled(),
+            EngineCommand::SwitchDevice { source } => {
                 self.move_caches_to_ram();
                 self.device.switch_source(&mut self.forward, source);
                 // The switch has changed settings, too, and where nothing is loaded no event would apply them.
                 self.apply_settings();
             }
-            Command::ApplySettings => self.apply_settings(),
-            Command::RetryDevice => self.device.retry(),
-            Command::Lend(turn) => turn.wait(),
-            Command::Reserve { bytes } => {
+            EngineCommand::ApplySettings => self.apply_settings(),
+            EngineCommand::RetryDevice => self.device.retry(),
+            EngineCommand::Lend(turn) => turn.wait(),
+            EngineCommand::Reserve { bytes } => {
                 self.state.planner.reserve_more(bytes);
                 self.replan();
             }
-            Command::SetMachine { machine } => {
+            EngineCommand::SetMachine { machine } => {
                 self.state.planner.clear_reserve();
                 if let Some(machine) = machine {
                     self.state.planner.set_machine(*machine);
                 }
                 self.update_planned_context();
-                let mut contexts: Vec<&mut Context> = self.conversations.iter_mut().map(|it| &mut it.context).collect();
+                let mut contexts: Vec<&mut SessionContext> =
+                    self.conversations.iter_mut().map(|it| &mut it.context).collect();
                 let events = self.device.replan_for_new_speeds(&mut self.forward, &mut contexts);
                 self.send_device_events(&events);
             }
-            Command::Loaded { number, result } => {
+            EngineCommand::Loaded { number, result } => {
                 let events = self.device.finish_load(&mut self.forward, number, result);
                 self.send_device_events(&events);
                 self.apply_settings();
             }
-            Command::Shutdown => {}
+            EngineCommand::Shutdown => {}
             #[cfg(any(test, feature = "test-hooks"))]
-            Command::Panic => panic!("asked to"),
+            EngineCommand::Panic => panic!("asked to"),
         }
     }
 
@@ -278,7 +282,8 @@ impl Worker<'_> {
         adaptation.switch(settings.adaptive, &self.state.model, self.state.recall);
         self.update_planned_context();
         if let Some(bytes) = settings.budget {
-            let mut contexts: Vec<&mut Context> = self.conversations.iter_mut().map(|it| &mut it.context).collect();
+            let mut contexts: Vec<&mut SessionContext> =
+                self.conversations.iter_mut().map(|it| &mut it.context).collect();
             let events = self.device.set_budget(&mut self.forward, &mut contexts, bytes);
             self.send_device_events(&events);
         }
@@ -287,7 +292,7 @@ impl Worker<'_> {
     /// Plans for the caches that are on the device or soon will be.
     fn update_planned_context(&self) {
         let is_active =
-            |it: &&Conversation<'_>| it.running.is_some() || !it.waiting.is_empty() || it.context.on_device();
+            |it: &&ServedSession<'_>| it.running.is_some() || !it.waiting.is_empty() || it.context.on_device();
         let active = self.conversations.iter().filter(is_active);
         let (tokens, contexts) = active.fold((0, 0), |(sum, n), it| (sum + it.context.capacity(), n + 1));
         self.state.planner.set_contexts(tokens, contexts);
@@ -296,13 +301,13 @@ impl Worker<'_> {
     /// Plans anew. True if that succeeded.
     fn replan(&mut self) -> bool {
         self.update_planned_context();
-        let mut contexts: Vec<&mut Context> = self.conversations.iter_mut().map(|it| &mut it.context).collect();
+        let mut contexts: Vec<&mut SessionContext> = self.conversations.iter_mut().map(|it| &mut it.context).collect();
         self.device.replan(&mut self.forward, &mut contexts)
     }
 
     /// Ends requests that were cancelled before they began; running ones notice it between tokens.
     fn end_cancelled(&mut self) {
-        for Conversation { cancelled, waiting, .. } in &mut self.conversations {
+        for ServedSession { cancelled, waiting, .. } in &mut self.conversations {
             let all = std::mem::take(waiting);
             for request in all {
                 if request.number < cancelled.load(SeqCst) {
@@ -316,7 +321,7 @@ impl Worker<'_> {
 
     /// Sends `event` to all running and waiting requests.
     fn send_device_events(&self, device_events: &[DeviceEvent]) {
-        for Conversation { waiting, running, .. } in &self.conversations {
+        for ServedSession { waiting, running, .. } in &self.conversations {
             let running = running.iter().map(|(_, events)| events);
             for events in running.chain(waiting.iter().map(|request| &request.events)) {
                 // A receiver that is gone is noticed with the next token.
@@ -327,7 +332,7 @@ impl Worker<'_> {
 
     /// Drops the caches on a device that is lost.
     fn drop_device_caches(&mut self) {
-        for Conversation { context, .. } in &mut self.conversations {
+        for ServedSession { context, .. } in &mut self.conversations {
             if context.on_device() {
                 context.drop_cache();
             }
@@ -336,7 +341,7 @@ impl Worker<'_> {
 
     /// Moves all caches on the device into RAM.
     fn move_caches_to_ram(&mut self) {
-        for Conversation { context, .. } in &mut self.conversations {
+        for ServedSession { context, .. } in &mut self.conversations {
             context.move_to_ram(&mut self.forward);
         }
     }
@@ -377,7 +382,7 @@ impl Worker<'_> {
         let mut turn = self.turns.next(&candidates, mode != Sparsity::Dense);
         turn.together &= !apart && turn.tokens.len() <= self.forward.chunk();
         self.take_turn(&turn, &candidates);
-        let mut contexts: Vec<&mut Context> = self.conversations.iter_mut().map(|it| &mut it.context).collect();
+        let mut contexts: Vec<&mut SessionContext> = self.conversations.iter_mut().map(|it| &mut it.context).collect();
         let adapts = self.state.planner.adaptation.is_on();
         if let Err(error) = self.device.move_weights(adapts, &mut self.forward, &mut contexts) {
             self.continue_on_cpu(error);
@@ -398,7 +403,7 @@ impl Worker<'_> {
     /// Ends generations.
     fn finish(&mut self, ends: Vec<(usize, Result<StopReason>)>) {
         for (at, end) in ends {
-            let Conversation { context, running, used_at, .. } = &mut self.conversations[at];
+            let ServedSession { context, running, used_at, .. } = &mut self.conversations[at];
             *used_at = Instant::now();
             if let Some((generation, events)) = running.take() {
                 let last = generation.finish(end, context, &events);
@@ -416,11 +421,11 @@ impl Worker<'_> {
         }
     }
 
-    /// Starts the next request of a session that has none running, unless it was cancelled while it waited, or is invalid. False if the
-    /// session has no request.
+    /// Starts the next request of a session that has none running, unless it was cancelled while it
+    /// waited, or is invalid. False if the session has no request.
     fn start(&mut self, at: usize) -> bool {
         let Some(conversation) = self.conversations.get_mut(at) else { return false };
-        let Conversation { id, context, cancelled, waiting, running, .. } = conversation;
+        let ServedSession { id, context, cancelled, waiting, running, .. } = conversation;
         if running.is_some() {
             return true;
         }
@@ -441,19 +446,19 @@ impl Worker<'_> {
         if !self.start(at) {
             return false;
         }
-        let Conversation { context, cancelled, running, used_at, .. } = &mut self.conversations[at];
+        let ServedSession { context, cancelled, running, used_at, .. } = &mut self.conversations[at];
         let Some((generation, events)) = running else { return true };
         *used_at = Instant::now();
         let adaptation = &self.state.planner.adaptation;
         if self.forward.sparsity() == Sparsity::Predicted && adaptation.is_on() {
             self.forward.correct_thresholds(adaptation.threshold_correction());
         }
-        let ((steps, before), recorded) = (generation.single_steps(), generation.is_recorded());
+        let ((steps, before), recorded) = (generation.progress.single_steps, generation.recorded);
         let (forward, meter) = (&mut self.forward, &mut self.meter);
         let stepped = generation.step(context, most, StepResources { forward, events, cancelled, adaptation, meter });
-        let (decoded, time) = generation.single_steps();
+        let (decoded, time) = generation.progress.single_steps;
         // While weights move, the rate is not that of the placement.
-        if recorded && decoded > steps && !self.device.is_moving() {
+        if recorded && decoded > steps && !self.device.moving {
             let resident = self.state.device.resident.lock().clone();
             let conditions = self.state.decode_conditions(self.forward.sparsity());
             let time = time.saturating_sub(before);

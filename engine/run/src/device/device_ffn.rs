@@ -2,6 +2,7 @@
 
 use super::{
     GpuLoader, Segment,
+    expert_block::ExpertMatrices,
     expert_buffers::ExpertShape,
     ffn::{DenseFfn, FfnBuffers, FfnShape},
     firing_log::{FiringEntry, FiringLog},
@@ -114,7 +115,8 @@ impl DeviceFfn {
 
     /// True if neurons of a layer's FFN (experts, in an MoE layer) can be resident one by one.
     pub fn places_units(layer: &LayerWeights) -> bool {
-        NeuronWeights::places_neurons(layer) || ResidentExperts::can_hold(&layer.ffn)
+        let experts = matches!(&layer.ffn, Ffn::Experts(weights) if ExpertMatrices::exist(weights));
+        NeuronWeights::places_neurons(layer) || experts
     }
 
     /// The resident neurons, if those are placed one by one.
@@ -181,8 +183,8 @@ impl DeviceFfn {
     /// Mask of the resident neurons (in an MoE layer: of all experts, one after the other); `None` where none can be.
     pub fn resident_neurons(&self) -> Option<&[u32]> {
         match self {
-            DeviceFfn::Neurons(neurons) => Some(neurons.slots.resident()),
-            DeviceFfn::Experts(experts) => Some(experts.resident_neurons()),
+            DeviceFfn::Neurons(neurons) => Some(&neurons.slots.resident),
+            DeviceFfn::Experts(experts) => Some(&experts.resident_neurons),
             DeviceFfn::Whole(whole) => Some(&whole.resident),
             DeviceFfn::Cold | DeviceFfn::Absent => None,
         }
@@ -202,7 +204,7 @@ impl DeviceFfn {
     pub fn work(&self) -> u64 {
         match self {
             DeviceFfn::Whole(whole) => whole.ffn.work(),
-            DeviceFfn::Experts(experts) => experts.work(),
+            DeviceFfn::Experts(experts) => experts.work,
             DeviceFfn::Neurons(neurons) => neurons.work(),
             DeviceFfn::Cold | DeviceFfn::Absent => 0,
         }

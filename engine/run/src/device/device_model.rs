@@ -1,9 +1,6 @@
 //! The part of a model that is in a device's memory: its last layers, and the parts of their FFNs that are resident.
 
-use std::{
-    ops::{ControlFlow, Range},
-    time::Instant,
-};
+use std::{ops::ControlFlow, time::Instant};
 
 use super::{
     GpuLayers, GpuLoader,
@@ -158,7 +155,7 @@ impl DeviceModel {
         let mut hot = vec![Vec::new(); range.start];
         hot.extend(self.ffns.iter().zip(&model.weights.layers[range.clone()]).map(
             |(ffn, weights)| match ffn.slots() {
-                Some(slots) => slots.resident().to_vec(),
+                Some(slots) => slots.resident.clone(),
                 None => {
                     let mut all = vec![0; mask::words(units(&weights.ffn))];
                     mask::fill(&mut all, units(&weights.ffn), |_| ffn.is_whole());
@@ -199,34 +196,10 @@ impl DeviceModel {
         }
     }
 
-    /// Reads the residual stream of some of the chunk's tokens back, `[tokens.len(), d_model]`, which ends the chunk.
-    pub fn end_with_residual(&mut self, tokens: Range<usize>) -> Result<&[f32]> {
+    /// Reads the log back together with what `read` reads of the layers. Ends the chunk.
+    pub fn end(&mut self, read: impl FnOnce(&mut GpuLayers) -> Result<()>) -> Result<()> {
         self.log.read_back(&mut self.layers.segment);
-        self.layers.read_residual(tokens)?;
-        self.log.collect(&self.layers.segment);
-        Ok(self.layers.residual())
-    }
-
-    /// Reads the streams of some of the chunk's tokens back, `[streams, tokens.len(), d_model]`, which ends the chunk.
-    pub fn end_with_streams(&mut self, tokens: Range<usize>) -> Result<&[f32]> {
-        self.log.read_back(&mut self.layers.segment);
-        self.layers.read_streams(tokens)?;
-        self.log.collect(&self.layers.segment);
-        Ok(self.layers.residual())
-    }
-
-    /// Final norm and head of the chunk's tokens in `tokens`, into `logits`, `[tokens.len(), n_vocab]`. Ends the chunk.
-    pub fn logits(&mut self, tokens: Range<usize>, logits: &mut [f32]) -> Result<()> {
-        self.log.read_back(&mut self.layers.segment);
-        self.layers.logits(tokens, logits)?;
-        self.log.collect(&self.layers.segment);
-        Ok(())
-    }
-
-    /// The largest logits of one token and their ids. Ends the chunk.
-    pub fn top(&mut self, token: usize, ids: &mut [u32], logits: &mut [f32]) -> Result<()> {
-        self.log.read_back(&mut self.layers.segment);
-        self.layers.top(token, ids, logits)?;
+        read(&mut self.layers)?;
         self.log.collect(&self.layers.segment);
         Ok(())
     }

@@ -87,6 +87,11 @@ impl<'a> ExpertMatrices<'a> {
     pub fn count(&self) -> usize {
         self.stacks.first().map_or(0, |stack| stack.experts.len())
     }
+
+    /// Rows of an expert's stacks.
+    fn rows(&self) -> usize {
+        self.stacks.iter().map(|stack| stack.rows).sum()
+    }
 }
 
 /// Gate, if there are any, up and down of every expert.
@@ -243,12 +248,5 @@ impl ExpertBlock {
     /// Records their down projections.
     pub fn record_down(&self, recorder: &mut Recorder, pairs: usize, grouped: bool) {
         self.products.last().into_iter().for_each(|stacked| stacked.product.record(recorder, pairs, grouped));
-    }
-}
-
-impl ExpertMatrices<'_> {
-    /// Rows of an expert's stacks.
-    fn rows(&self) -> usize {
-        self.stacks.iter().map(|stack| stack.rows).sum()
     }
 }

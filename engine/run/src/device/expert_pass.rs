@@ -63,13 +63,13 @@ impl<'a> ExpertPass<'a> {
 
     /// Bytes of the pairs' experts, or of their router weights.
     fn pair_bytes(&self) -> u64 {
-        (self.tokens * self.experts.used() * 4) as u64
+        (self.tokens * self.experts.experts.used * 4) as u64
     }
 
     /// Records the chosen experts that are resident, and the shared expert, without neurons below the threshold.
     fn compute(&self, recorder: &mut Recorder) {
         let (experts, tokens) = (self.experts, self.tokens);
-        let (pairs, buffers) = (tokens * experts.used(), &experts.buffers);
+        let (pairs, buffers) = (tokens * experts.experts.used, &experts.buffers);
         if !experts.blocks.is_empty() {
             let grouped = buffers.groups.pay(pairs);
             if grouped {
@@ -111,7 +111,7 @@ impl<'a> ExpertPass<'a> {
 
     /// Records the masks of neurons that fired.
     fn record_fired(&mut self, recorder: &mut Recorder) {
-        let (pairs, buffers) = (self.tokens * self.experts.used(), &self.experts.buffers);
+        let (pairs, buffers) = (self.tokens * self.experts.experts.used, &self.experts.buffers);
         // Those below a threshold that was followed are zero already.
         let threshold = self.experts.rule.fires_above().filter(|_| self.threshold.is_none());
         let fired = buffers.ffn.record_fired(recorder, pairs, threshold);

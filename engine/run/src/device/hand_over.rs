@@ -21,7 +21,7 @@ pub(crate) fn hand_over_bytes(ffns: &[DeviceFfn], registers: &Registers, chunk: 
     let bytes = split.map(|ffn| match ffn {
         DeviceFfn::Neurons(neurons) => 2 * rows + mask::words(neurons.neurons()) as u64 * 4,
         // Experts that tokens use, and their router weights.
-        DeviceFfn::Experts(experts) => rows + 2 * (chunk * experts.used() * 4) as u64,
+        DeviceFfn::Experts(experts) => rows + 2 * (chunk * experts.experts.used * 4) as u64,
         DeviceFfn::Absent => 0,
         DeviceFfn::Whole(_) | DeviceFfn::Cold => 2 * rows,
     });

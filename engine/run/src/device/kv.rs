@@ -5,7 +5,7 @@ use std::{ops::Range, sync::Arc};
 use super::{
     attention::{AttentionBuffers, AttentionOps},
     kv_page::{KvPage, PageMemory},
-    kv_rows::{DeviceRows, Run},
+    kv_rows::{DeviceRows, RowRun},
     segment::Segment,
 };
 use crate::runtime::{KvLayer, KvType, OffHostRows};
@@ -20,7 +20,8 @@ use thermocline_model::{AttentionConfig, Rope};
 pub(crate) struct GpuKv {
     /// Identity of the layers whose buffers the dispatches read beside the cache's own.
     owner: Arc<()>,
-    pages: Vec<KvPage>,
+    /// Its pages, whose heads follow one another.
+    pub(super) pages: Vec<KvPage>,
     rows: DeviceRows,
     /// True if the buffers are another layer's.
     shared: bool,
@@ -84,11 +85,6 @@ impl GpuKv {
         Arc::ptr_eq(&self.owner, owner)
     }
 
-    /// Its pages, whose heads follow one another.
-    pub(super) fn pages(&self) -> &[KvPage] {
-        &self.pages
-    }
-
     /// The buffer that has the values, or the keys, of `head`.
     fn buffer(&self, values: bool, head: usize) -> &Buffer {
         self.pages[self.rows.page_of(head)].memory.of(values)
@@ -100,7 +96,7 @@ impl GpuKv {
         let heads = [&from.keys, &from.values];
         for load in at.loads(rows, segment.room_up())? {
             bytes.clear();
-            for Run { values, head, rows } in &load {
+            for RowRun { values, head, rows } in &load {
                 let of = at.of(*values);
                 let row = &mut row[..of.dim];
                 for i in rows.clone() {
@@ -110,7 +106,7 @@ impl GpuKv {
                 }
             }
             let mut rest = &bytes[..];
-            let pieces = load.iter().map(|Run { values, head, rows }| {
+            let pieces = load.iter().map(|RowRun { values, head, rows }| {
                 let (piece, after) = rest.split_at(rows.len() * at.of(*values).row_bytes());
                 rest = after;
                 (piece, self.buffer(*values, *head), at.offset(*values, *head, rows.start))
@@ -127,13 +123,13 @@ impl GpuKv {
         segment.drop_recorded();
         into.begin_at(rows.start);
         for load in at.loads(rows, segment.room_down())? {
-            let pieces = load.iter().map(|Run { values, head, rows }| {
+            let pieces = load.iter().map(|RowRun { values, head, rows }| {
                 let buffer = self.buffer(*values, *head);
                 (buffer, at.offset(*values, *head, rows.start), (rows.len() * at.of(*values).row_bytes()) as u64)
             });
             segment.read(&pieces.collect::<Vec<_>>(), |read| {
                 let mut rest = read;
-                for Run { values, head, rows } in &load {
+                for RowRun { values, head, rows } in &load {
                     let of = at.of(*values);
                     let (run, after) = rest.split_at(rows.len() * of.row_bytes());
                     rest = after;

@@ -157,7 +157,8 @@ impl<'a> NeuronPass<'a> {
                 neurons.buffers.activation.record(segment.recorder(), self.tokens, slots, None);
             }
         }
-        let (recorder, skip) = (segment.recorder(), neurons.is_sparse() || self.selection != NeuronSelection::All);
+        let (recorder, skip) =
+            (segment.recorder(), neurons.rule.sparse_activation || self.selection != NeuronSelection::All);
         for block in &neurons.blocks {
             block.rows.record(recorder, neurons.buffers.slots, skip, &mut self.partials);
         }

@@ -21,7 +21,7 @@ use thermocline_base::{
     telemetry::neurons::LayerNeurons,
 };
 use thermocline_gpu::{Buffer, BufferRows, Gpu, MemoryUse, Op, Purpose, Recorder, Usage, pitch};
-use thermocline_model::{ExpertWeights, Experts, Ffn, Register, SkipRule, mask};
+use thermocline_model::{ExpertWeights, Experts, Register, SkipRule, mask};
 
 /// The use of their memory.
 pub(super) const WHAT: MemoryUse = MemoryUse { purpose: Purpose::Ffn, what: "experts" };
@@ -29,7 +29,7 @@ pub(super) const WHAT: MemoryUse = MemoryUse { purpose: Purpose::Ffn, what: "exp
 #[derive(Debug)]
 pub(crate) struct ResidentExperts {
     pub(super) gpu: Gpu,
-    experts: Experts,
+    pub experts: Experts,
     pub buffers: ExpertBuffers,
     /// Norm of the residual stream, where the router reads it.
     router_norm: Option<NormOp>,
@@ -49,12 +49,13 @@ pub(crate) struct ResidentExperts {
     pub(super) latent: Option<ExpertLatentOps>,
     neurons: LayerNeurons,
     /// Mask of the neurons of resident experts, and of the shared one's.
-    resident_neurons: Vec<u32>,
+    pub resident_neurons: Vec<u32>,
     /// The neurons of experts that may be skipped.
     pub(super) rule: SkipRule,
     /// Input of the routed experts.
     from: Buffer,
-    work: u64,
+    /// Multiply-adds of a token.
+    pub work: u64,
 }
 
 /// The registers that experts read and write.
@@ -68,11 +69,6 @@ pub(crate) struct ExpertRegisters<'a> {
 }
 
 impl ResidentExperts {
-    /// True if experts of `ffn` can be resident one by one.
-    pub fn can_hold(ffn: &Ffn) -> bool {
-        matches!(ffn, Ffn::Experts(weights) if ExpertMatrices::exist(weights))
-    }
-
     /// Uploads the router, the shared expert and the experts `hot`, hottest first, with the rule by which their neurons are
     /// skipped. `before` is another layer's, whose buffers are shared where they fit.
     pub fn new(
@@ -261,14 +257,9 @@ impl ResidentExperts {
         let (width, routed) = (self.experts.n_ff, self.experts.count * self.experts.n_ff);
         let (neurons, shared) = (&mut self.resident_neurons, routed..self.neurons.count());
         neurons.fill(0);
-        let here = (0..self.experts.count).filter(|expert| mask::contains(self.slots.resident(), *expert));
+        let here = (0..self.experts.count).filter(|expert| mask::contains(&self.slots.resident, *expert));
         let of_experts = here.map(|expert| expert * width..(expert + 1) * width);
         of_experts.chain([shared]).for_each(|range| mask::insert_range(neurons, range));
-    }
-
-    /// Experts that each token uses.
-    pub fn used(&self) -> usize {
-        self.experts.used
     }
 
     /// Records the router's choice for the first `tokens` rows.
@@ -309,7 +300,7 @@ impl ResidentExperts {
                 continue;
             }
             mask::insert(&mut chosen[token * expert_words..], expert);
-            if mask::contains(self.slots.resident(), expert) {
+            if mask::contains(&self.slots.resident, expert) {
                 mask::insert_shifted(&mut fired[token * words..][..words], expert * width, mask);
             }
         }
@@ -320,20 +311,10 @@ impl ResidentExperts {
         }
     }
 
-    /// Mask of the resident neurons, expert by expert.
-    pub fn resident_neurons(&self) -> &[u32] {
-        &self.resident_neurons
-    }
-
     /// Words of one token in the firing log.
     pub fn logged_words(&self) -> usize {
         let shared = self.neurons.count() - self.experts.count * self.experts.n_ff;
         self.experts.used * (1 + mask::words(self.experts.n_ff)) + mask::words(shared)
-    }
-
-    /// Multiply-adds of a token.
-    pub fn work(&self) -> u64 {
-        self.work
     }
 }
 

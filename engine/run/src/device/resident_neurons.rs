@@ -158,7 +158,7 @@ impl ResidentNeurons {
 
     /// Neurons of the layer, resident or not.
     pub fn neurons(&self) -> usize {
-        self.slots.of_layer()
+        self.slots.of_layer
     }
 
     /// The neurons that may be left out of a pass. `shows`: an observer sees hidden values.
@@ -174,11 +174,6 @@ impl ResidentNeurons {
     /// Activation threshold above which neurons count as fired though all were computed.
     pub fn fires_above(&self) -> Option<f32> {
         self.rule.fires_above()
-    }
-
-    /// True if the activation makes silent neurons exactly zero.
-    pub fn is_sparse(&self) -> bool {
-        self.rule.sparse_activation
     }
 
     /// The predictor's mask, `[n_ff.div_ceil(32)]`.

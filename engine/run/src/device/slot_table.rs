@@ -24,10 +24,10 @@ pub(crate) struct SlotTable {
     /// First slot of every block.
     starts: Vec<usize>,
     /// Mask of the resident units, and how many they are.
-    resident: Vec<u32>,
+    pub resident: Vec<u32>,
     count: usize,
     /// Units of the layer, resident or not.
-    of_layer: usize,
+    pub of_layer: usize,
     /// Blocks have a multiple of so many slots.
     multiple: usize,
 }
@@ -67,19 +67,9 @@ impl SlotTable {
         self.starts.len()
     }
 
-    /// Units of the layer, resident or not.
-    pub fn of_layer(&self) -> usize {
-        self.of_layer
-    }
-
     /// Slot and unit of every resident unit.
     pub fn by_slot(&self) -> impl Iterator<Item = (usize, u32)> {
         self.units.iter().copied().enumerate().filter(|(_, unit)| *unit != NO_NEURON)
-    }
-
-    /// Mask of the resident units.
-    pub fn resident(&self) -> &[u32] {
-        &self.resident
     }
 
     /// True if `unit` is resident.
@@ -309,7 +299,7 @@ mod tests {
         slots().for_each(|(slot, unit)| unit.iter().for_each(|unit| expected[*unit as usize] = slot as u32));
         assert_eq!(table.slot_words(), expected);
         assert!((0..UNITS as u32).all(|unit| table.holds(unit) == (expected[unit as usize] != NO_NEURON)));
-        assert_eq!(mask::count(table.resident()), all.iter().flatten().count());
+        assert_eq!(mask::count(&table.resident), all.iter().flatten().count());
         assert_eq!(table.is_whole(), all.iter().flatten().count() == UNITS);
         let places = plain.iter().enumerate().flat_map(|(at, block)| (0..block.len()).map(move |slot| (at, slot)));
         assert!(places.enumerate().all(|(slot, place)| table.block_of(slot) == Some(place)));

@@ -19,7 +19,8 @@ const MOST_BYTES: u64 = 4 << 20;
 pub struct GpuState {
     /// Identity of the layers whose buffers the dispatches use beside the state's own.
     owner: Arc<()>,
-    ops: StateOps,
+    /// The dispatches that touch it.
+    pub ops: StateOps,
     /// As in [`RecurrentState`].
     conv: StateBuffer,
     scan: StateBuffer,
@@ -66,11 +67,6 @@ impl GpuState {
     /// True if it was made for the layers of this identity.
     pub fn is_of(&self, owner: &Arc<()>) -> bool {
         Arc::ptr_eq(&self.owner, owner)
-    }
-
-    /// The dispatches that advance it.
-    pub fn ops(&self) -> &StateOps {
-        &self.ops
     }
 }
 

@@ -153,7 +153,7 @@ impl GpuStep {
                     let kv = &*kv;
                     let cache = kv.rows_off_host(layer).ok_or_else(|| not_here("KV cache", layer))?;
                     let cache = cache.of::<GpuKv>()?;
-                    caches.push(CacheRows { rows, pages: cache.pages(), position: kv.len(), capacity: cache.room() });
+                    caches.push(CacheRows { rows, pages: &cache.pages, position: kv.len(), capacity: cache.room() });
                 }
                 ops.record(segment, gpu, &parts.attention, &caches, tokens)?;
             }
@@ -162,7 +162,7 @@ impl GpuStep {
                 for (rows, kv) in sequences.iter_mut() {
                     let state = kv.states.as_mut().and_then(|states| states.advance_layer_off_host(layer));
                     let state = state.ok_or_else(|| not_here("recurrent state", layer))?;
-                    states.push((rows, state.of::<GpuState>()?.ops()));
+                    states.push((rows, &state.of::<GpuState>()?.ops));
                 }
                 segment.expect(kind, work_of(ops.work(), tokens))?;
                 ops.record(segment.recorder(), &states, tokens);

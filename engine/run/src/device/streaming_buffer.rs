@@ -169,7 +169,7 @@ impl StreamedNeurons {
         let buffers = &resident.buffers;
         self.product.record_rows(recorder, tokens, slots * self.rows);
         buffers.activation.record(recorder, tokens, slots, None);
-        self.sums.record_first(recorder, slots, buffers.slots, resident.is_sparse(), partials);
+        self.sums.record_first(recorder, slots, buffers.slots, resident.rule.sparse_activation, partials);
     }
 
     /// Records, behind that, the mask of those that fired, `[tokens, slots / 32]`.

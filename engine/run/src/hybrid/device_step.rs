@@ -75,7 +75,7 @@ impl DeviceModel {
                     split.expect()?;
                     resident.record_whole(&mut split.layers.segment, split.pass, layer, split.log)?;
                 } else {
-                    split.run(resident, ColdPart::Experts(experts.slots.resident()))?;
+                    split.run(resident, ColdPart::Experts(&experts.slots.resident))?;
                 }
             }
             _ => split.run(NothingResident { tokens }, ColdPart::Whole)?,

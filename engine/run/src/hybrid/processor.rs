@@ -140,10 +140,10 @@ impl HybridProcessor {
     }
 
     /// The side that has the residual stream.
-    fn side(&mut self) -> Side<'_> {
+    fn side(&mut self) -> StreamSide<'_> {
         match &mut self.device {
-            Some(device) if self.residual_on_device => Side::Device(device),
-            _ => Side::Cpu(&mut self.cold),
+            Some(device) if self.residual_on_device => StreamSide::Device(device),
+            _ => StreamSide::Cpu(&mut self.cold),
         }
     }
 
@@ -153,7 +153,8 @@ impl HybridProcessor {
         match &mut self.device {
             Some(device) if self.residual_on_device && device.layers.has_head() && model.config.streams() > 1 => {
                 let cpu = &mut self.cold.cpu;
-                cpu.take_streams(model, device.end_with_streams(tokens.clone())?, tokens.len())?;
+                device.end(|layers| layers.read_streams(tokens.clone()))?;
+                cpu.take_streams(model, device.layers.residual(), tokens.len())?;
                 device.layers.replace_residual(cpu.merged_streams(model, 0..tokens.len())?)?;
                 Ok(true)
             }
@@ -173,16 +174,18 @@ impl HybridProcessor {
         let Some(device) = self.device.as_mut().filter(|_| self.residual_on_device) else { return Ok(false) };
         let n = tokens.len();
         if model.config.streams() > 1 {
-            self.cold.cpu.take_streams(model, device.end_with_streams(tokens)?, n)?;
+            device.end(|layers| layers.read_streams(tokens))?;
+            self.cold.cpu.take_streams(model, device.layers.residual(), n)?;
         } else {
-            self.cold.cpu.take_residual(model, device.end_with_residual(tokens)?, n)?;
+            device.end(|layers| layers.read_residual(tokens))?;
+            self.cold.cpu.take_residual(model, device.layers.residual(), n)?;
         }
         Ok(true)
     }
 }
 
 /// One of the two sides.
-enum Side<'a> {
+enum StreamSide<'a> {
     Cpu(&'a mut ColdSide),
     Device(&'a mut DeviceModel),
 }
@@ -288,11 +291,11 @@ impl Processor for HybridProcessor {
 
     fn residual(&mut self, pass: &Pass<'_>) -> Result<&[f32]> {
         match self.side() {
-            Side::Device(device) => {
+            StreamSide::Device(device) => {
                 device.layers.read_residual(0..pass.tokens.len())?;
                 Ok(device.layers.residual())
             }
-            Side::Cpu(cold) => cold.cpu.residual(pass),
+            StreamSide::Cpu(cold) => cold.cpu.residual(pass),
         }
     }
 
@@ -302,9 +305,9 @@ impl Processor for HybridProcessor {
         }
         let merged = self.merge_streams(pass.model, tokens.clone())?;
         match self.side() {
-            Side::Device(device) if merged => device.layers.logits(0..tokens.len(), logits),
-            Side::Device(device) => device.logits(tokens, logits),
-            Side::Cpu(cold) => cold.cpu.head(pass, tokens, logits),
+            StreamSide::Device(device) if merged => device.layers.logits(0..tokens.len(), logits),
+            StreamSide::Device(device) => device.end(|layers| layers.logits(tokens, logits)),
+            StreamSide::Cpu(cold) => cold.cpu.head(pass, tokens, logits),
         }
     }
 
@@ -319,21 +322,21 @@ impl Processor for HybridProcessor {
         }
         let merged = self.merge_streams(pass.model, token..token + 1)?;
         match self.side() {
-            Side::Device(device) if merged => device.layers.top(0, ids, logits),
-            Side::Device(device) => device.top(token, ids, logits),
-            Side::Cpu(cold) => cold.cpu.top(pass, token, ids, logits),
+            StreamSide::Device(device) if merged => device.layers.top(0, ids, logits),
+            StreamSide::Device(device) => device.end(|layers| layers.top(token, ids, logits)),
+            StreamSide::Cpu(cold) => cold.cpu.top(pass, token, ids, logits),
         }
     }
 
     fn finish(&mut self) -> Result<()> {
         match self.side() {
-            Side::Device(device) => device.finish(),
-            Side::Cpu(cold) => cold.cpu.finish(),
+            StreamSide::Device(device) => device.finish(),
+            StreamSide::Cpu(cold) => cold.cpu.finish(),
         }
     }
 
     fn report(&mut self, pass: &mut Pass<'_>) {
-        if let Side::Device(device) = self.side() {
+        if let StreamSide::Device(device) = self.side() {
             device.report(pass.probe);
         }
     }

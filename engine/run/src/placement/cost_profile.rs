@@ -269,7 +269,8 @@ impl CostProfile {
 }
 
 impl LayerCosts {
-    fn without_ffn(bytes: &LayerBytes, kv: u64, attention_reads: Vec<ReadBytes>) -> Self {
+    /// The costs of a layer but for its FFN.
+    pub(super) fn without_ffn(bytes: &LayerBytes, kv: u64, attention_reads: Vec<ReadBytes>) -> Self {
         LayerCosts {
             attention: bytes.attention,
             vectors: bytes.vectors,

@@ -47,7 +47,7 @@ pub struct Frontier {
     /// The layer of each step of the model's blocks, those that fire most often first.
     by_frequency: Vec<u32>,
     /// All plans, bytes ascending, seconds descending.
-    plans: Vec<Candidate>,
+    plans: Vec<PlanCandidate>,
 }
 
 /// A resident layer with its first `blocks` hot.
@@ -71,7 +71,7 @@ struct SuffixPlan {
 
 /// A plan of all layers.
 #[derive(Debug, Clone, Copy)]
-struct Candidate {
+struct PlanCandidate {
     bytes: u64,
     seconds: f64,
     construction: Construction,
@@ -98,7 +98,8 @@ impl Frontier {
         for timer in &timers {
             on_cpu.push(on_cpu[on_cpu.len() - 1] + timer.on_cpu().seconds);
         }
-        let nothing = Candidate { bytes: 0, seconds: on_cpu[n_layer] + head_on_cpu, construction: Construction::Cpu };
+        let nothing =
+            PlanCandidate { bytes: 0, seconds: on_cpu[n_layer] + head_on_cpu, construction: Construction::Cpu };
         if machine.gpu.is_none() || n_layer == 0 {
             return Frontier {
                 options: Vec::new(),
@@ -126,7 +127,7 @@ impl Frontier {
         let mut plans = vec![nothing];
         for layer in (0..n_layer).rev() {
             let (blocks, rested_layer) = (profile.layers[layer].blocks(), timers[layer].rested_seconds());
-            let candidate = |of: &SuffixPlan, wait: f64| Candidate {
+            let candidate = |of: &SuffixPlan, wait: f64| PlanCandidate {
                 bytes: of.bytes,
                 seconds: of.seconds + on_cpu[layer] + wait,
                 construction: Construction::Suffix { first_resident: layer, option: of.option, after: of.after },
@@ -166,7 +167,7 @@ impl Frontier {
         Plan::new(profile, machine, self.placement(profile, plan))
     }
 
-    fn placement(&self, profile: &CostProfile, plan: Candidate) -> Placement {
+    fn placement(&self, profile: &CostProfile, plan: PlanCandidate) -> Placement {
         let mut placement = Placement::cpu(profile.layers.len());
         let mut blocks = vec![0; profile.layers.len()];
         match plan.construction {
@@ -281,7 +282,7 @@ fn frequency_path(
     order: &[u32],
     end: &SuffixPlan,
     rested_head: f64,
-) -> Vec<Candidate> {
+) -> Vec<PlanCandidate> {
     let mut now: Vec<LayerOption> =
         timers.iter().zip(&profile.layers).map(|(timer, layer)| layer_option(timer, layer, 0)).collect();
     let mut bytes = end.bytes + now.iter().map(|option| option.bytes).sum::<u64>();
@@ -292,7 +293,7 @@ fn frequency_path(
         if split { rested_head } else { 0.0 }
     };
     let candidate =
-        |bytes, seconds, taken| Candidate { bytes, seconds, construction: Construction::ByFrequency(taken) };
+        |bytes, seconds, taken| PlanCandidate { bytes, seconds, construction: Construction::ByFrequency(taken) };
     let mut plans = vec![candidate(bytes, seconds + wait(&now), 0)];
     for (taken, layer) in (1..).zip(order) {
         let at = *layer as usize;
@@ -358,7 +359,7 @@ impl Thinning {
     }
 
     /// The Pareto-optimal of all `plans`, bytes ascending. Most of the others are dropped before anything is sorted.
-    fn pareto_optimal(&self, mut plans: Vec<Candidate>) -> Vec<Candidate> {
+    fn pareto_optimal(&self, mut plans: Vec<PlanCandidate>) -> Vec<PlanCandidate> {
         let mut below = vec![f64::INFINITY; self.seconds.len() + 1];
         for plan in &plans {
             let least = &mut below[self.range_of(plan.bytes) + 1];

@@ -197,15 +197,14 @@ fn eager_machine() -> Machine {
 
 #[cfg(test)]
 mod tests {
-    use std::{ops::ControlFlow, path::Path};
+    use std::ops::ControlFlow;
 
     use super::*;
     use crate::{
-        placement::tests::device_bytes,
+        placement::tests::{device_bytes, llama},
         runtime::{KvType, Sparsity},
     };
     use thermocline_cpu::ThreadPool;
-    use thermocline_model::LoadOptions;
 
     fn planner(model: &Model, inputs: PlanInputs) -> PlacementSolver {
         PlacementSolver::new(model, &device_bytes(model, inputs.chunk), inputs).unwrap()
@@ -213,8 +212,7 @@ mod tests {
 
     #[test]
     fn plans_leave_a_fraction_to_the_streaming_buffer_where_it_pays() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models/llama-relu");
-        let model = Model::open(&path, &LoadOptions::default()).unwrap();
+        let model = llama();
         let pool = ThreadPool::new(Some(1));
         let (model, _) = model.neuron_major(&pool, &mut |_, _| ControlFlow::Continue(())).unwrap();
         let with = |stream_prompts, machine: Machine, chunk| {
@@ -252,8 +250,7 @@ mod tests {
 
     #[test]
     fn planner_errors_distinguish_missing_full_and_slow_gpus() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models/llama-relu");
-        let model = Model::open(&path, &LoadOptions::default()).unwrap();
+        let model = llama();
         let mut far = Machine::typical();
         far.gpu.iter_mut().for_each(|gpu| (gpu.hand_over, gpu.dispatch) = (1.0, 1.0));
         let inputs = PlanInputs { machine: Arc::new(far), ..PlanInputs::new(Sparsity::Dense, 64, KvType::F16) };

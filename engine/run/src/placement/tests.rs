@@ -7,7 +7,7 @@ use thermocline_formats::{
     format::Matrix,
     quant::{TensorType, device_row_bytes},
 };
-use thermocline_model::{Down, Ffn, Model};
+use thermocline_model::{Down, Ffn, LoadOptions, Model};
 
 mod bursts;
 mod optimum;
@@ -16,30 +16,24 @@ mod timing;
 
 const MIB: u64 = 1 << 20;
 
+/// A small model of the LLaMA architecture with ReLU.
+pub(super) fn llama() -> Model {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/models/llama-relu");
+    Model::open(path.as_ref(), &LoadOptions::default()).unwrap()
+}
+
 /// A layer with a firing row and two others of `row` bytes, `n` neurons, each firing as often as `frequency` says.
 pub(super) fn layer(n: usize, row: u64, base: u64, skips: SkippedRows, frequency: impl Fn(usize) -> f32) -> LayerCosts {
     let reads = ReadBytes { ty: TensorType::Q4_0, cpu: row, device: row };
     let experts = skips == SkippedRows::NotRouted;
+    let bytes = LayerBytes { attention: base, unit: 3 * row, ..LayerBytes::default() };
+    let attention = vec![ReadBytes { ty: TensorType::Q4_0, cpu: base, device: base }];
     let mut layer = LayerCosts {
-        attention: base,
-        vectors: 0,
-        kv: base / 4,
-        predictor: 0,
-        routing: 0,
-        split_tables: 0,
-        unit: 3 * row,
         block: if experts { 1 } else { BLOCK },
-        order: Vec::new(),
-        frequency: Vec::new(),
-        predicted: Vec::new(),
         skips,
-        attention_reads: vec![ReadBytes { ty: TensorType::Q4_0, cpu: base, device: base }],
-        predictor_reads: Vec::new(),
-        routing_reads: Vec::new(),
         firing_read: if experts { ReadBytes { cpu: 0, device: 0, ..reads } } else { reads },
         other_reads: vec![reads; if experts { 3 } else { 2 }],
-        whole_reads: Vec::new(),
-        prefix_rows: Vec::new(),
+        ..LayerCosts::without_ffn(&bytes, base / 4, attention)
     };
     let frequency: Vec<f32> = (0..n).map(frequency).collect();
     layer.sort_units(&frequency, 1.2);

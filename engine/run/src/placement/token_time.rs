@@ -106,14 +106,16 @@ impl std::iter::Sum for TokenTime {
 
 #[cfg(test)]
 mod tests {
-    use std::{path::Path, sync::Arc};
+    use std::sync::Arc;
 
     use super::*;
     use crate::{
-        placement::{GpuUse, Machine, PlacementSolver, PlanInputs, tests::device_bytes},
+        placement::{
+            GpuUse, Machine, PlacementSolver, PlanInputs,
+            tests::{device_bytes, llama},
+        },
         runtime::{KvType, Sparsity},
     };
-    use thermocline_model::{LoadOptions, Model};
 
     fn near(a: f64, b: f64) -> bool {
         (a - b).abs() <= 1e-9 * b.abs()
@@ -121,8 +123,7 @@ mod tests {
 
     #[test]
     fn parts_of_plans_add_up_to_their_tokens_time() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models/llama-relu");
-        let model = Model::open(&path, &LoadOptions::default()).unwrap();
+        let model = llama();
         let inputs =
             PlanInputs { machine: Arc::new(Machine::typical()), ..PlanInputs::new(Sparsity::Exact, 64, KvType::F16) };
         let planner = PlacementSolver::new(&model, &device_bytes(&model, inputs.chunk), inputs).unwrap();

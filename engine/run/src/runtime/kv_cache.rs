@@ -235,7 +235,7 @@ impl KvCache {
 
     /// Takes recurrent states back that have seen a part of a chunk.
     pub(crate) fn drop_unfinished(&mut self) {
-        if self.states.as_ref().is_some_and(RecurrentStates::is_unfinished) {
+        if self.states.as_ref().is_some_and(|states| states.unfinished) {
             self.truncate(self.len);
         }
     }

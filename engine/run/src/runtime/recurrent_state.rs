@@ -11,30 +11,30 @@ use thermocline_model::{LayerConfig, ModelConfig, StateShape};
 
 /// A layer's state where the layer is computed.
 #[derive(Debug)]
-enum LayerState {
+enum PlacedState {
     Ram(RecurrentState),
     OffHost(Box<dyn OffHostState>),
 }
 
-impl LayerState {
+impl PlacedState {
     fn save(&self, to: &mut RecurrentState) -> Result<()> {
         match self {
-            LayerState::Ram(state) => {
+            PlacedState::Ram(state) => {
                 to.copy_from(state);
                 Ok(())
             }
-            LayerState::OffHost(state) => state.save(to),
+            PlacedState::OffHost(state) => state.save(to),
         }
     }
 
     /// Brings it back to `saved`. A state that its processor does not take any more is in RAM from then on.
     fn restore(&mut self, saved: &RecurrentState) {
         match self {
-            LayerState::Ram(state) => state.copy_from(saved),
-            LayerState::OffHost(state) => {
+            PlacedState::Ram(state) => state.copy_from(saved),
+            PlacedState::OffHost(state) => {
                 if let Err(error) = state.restore(saved) {
                     tracing::warn!(%error, "a recurrent state is taken back to RAM");
-                    *self = LayerState::Ram(saved.clone());
+                    *self = PlacedState::Ram(saved.clone());
                 }
             }
         }
@@ -45,13 +45,13 @@ impl LayerState {
 #[derive(Debug)]
 pub(crate) struct RecurrentStates {
     /// By layer.
-    layers: Vec<Option<LayerState>>,
+    layers: Vec<Option<PlacedState>>,
     /// Of each of those.
     shapes: Vec<StateShape>,
     /// Of the layers that have a state.
     snapshots: Snapshots<Vec<RecurrentState>>,
     /// True while a chunk is computed: some layers have seen it and others have not.
-    unfinished: bool,
+    pub unfinished: bool,
 }
 
 impl RecurrentStates {
@@ -65,7 +65,7 @@ impl RecurrentStates {
         }
         let no_room = || Error::memory(ScarceMemory::Ram, "recurrent states", config.state_bytes(), 0);
         let states = config.layers.iter().map(|layer| match layer.state() {
-            Some(shape) => RecurrentState::new(shape).map(LayerState::Ram).map(Some).ok_or_else(no_room),
+            Some(shape) => RecurrentState::new(shape).map(PlacedState::Ram).map(Some).ok_or_else(no_room),
             None => Ok(None),
         });
         let layers = states.collect::<Result<Vec<_>>>()?;
@@ -76,7 +76,7 @@ impl RecurrentStates {
     /// The state of `layer`, if it is in RAM.
     pub fn layer(&self, layer: usize) -> Option<&RecurrentState> {
         match self.layers.get(layer)? {
-            Some(LayerState::Ram(state)) => Some(state),
+            Some(PlacedState::Ram(state)) => Some(state),
             _ => None,
         }
     }
@@ -85,7 +85,7 @@ impl RecurrentStates {
     pub fn advance_layer(&mut self, layer: usize) -> Option<&mut RecurrentState> {
         self.unfinished = true;
         match self.layers.get_mut(layer)? {
-            Some(LayerState::Ram(state)) => Some(state),
+            Some(PlacedState::Ram(state)) => Some(state),
             _ => None,
         }
     }
@@ -99,7 +99,7 @@ impl RecurrentStates {
     /// The state of `layer`, if it is in another processor's memory.
     pub fn layer_off_host(&self, layer: usize) -> Option<&dyn OffHostState> {
         match self.layers.get(layer)? {
-            Some(LayerState::OffHost(state)) => Some(&**state),
+            Some(PlacedState::OffHost(state)) => Some(&**state),
             _ => None,
         }
     }
@@ -111,19 +111,20 @@ impl RecurrentStates {
 
     /// True if a state is in another processor's memory.
     pub fn off_host(&self) -> bool {
-        self.layers.iter().any(|layer| matches!(layer, Some(LayerState::OffHost(_))))
+        self.layers.iter().any(|layer| matches!(layer, Some(PlacedState::OffHost(_))))
     }
 
-    /// Moves the state of `layer` from RAM into `to`. One that is in another processor's memory already stays where it is.
+    /// Moves the state of `layer` from RAM into `to`. One that is in another processor's memory
+    /// already stays where it is.
     ///
     /// # Errors
     /// Those of [`OffHostState::restore`]; it is then still in RAM.
     pub fn move_off_host(&mut self, layer: usize, to: Box<dyn OffHostState>) -> Result<()> {
-        if let Some(Some(place @ LayerState::Ram(_))) = self.layers.get_mut(layer) {
-            if let LayerState::Ram(state) = place {
+        if let Some(Some(place @ PlacedState::Ram(_))) = self.layers.get_mut(layer) {
+            if let PlacedState::Ram(state) = place {
                 to.restore(state)?;
             }
-            *place = LayerState::OffHost(to);
+            *place = PlacedState::OffHost(to);
         }
         Ok(())
     }
@@ -133,10 +134,10 @@ impl RecurrentStates {
     /// # Errors
     /// Those of [`OffHostState::save`]; it is then still there.
     pub fn move_to_ram(&mut self, layer: usize) -> Result<()> {
-        if let Some(Some(place @ LayerState::OffHost(_))) = self.layers.get_mut(layer) {
+        if let Some(Some(place @ PlacedState::OffHost(_))) = self.layers.get_mut(layer) {
             let mut state = RecurrentState::default();
             place.save(&mut state)?;
-            *place = LayerState::Ram(state);
+            *place = PlacedState::Ram(state);
         }
         Ok(())
     }
@@ -147,11 +148,6 @@ impl RecurrentStates {
         if self.snapshots.is_due(tokens) {
             self.take_snapshot(tokens);
         }
-    }
-
-    /// True while some layers have seen a chunk and others have not.
-    pub fn is_unfinished(&self) -> bool {
-        self.unfinished
     }
 
     /// Keeps a copy of the states, behind `tokens` tokens. Without room for it there is none.
@@ -254,7 +250,7 @@ mod tests {
 
     fn states() -> RecurrentStates {
         let shape = StateShape { conv: [1, 2], scan: [1, 1, 3] };
-        let state = RecurrentState::new(shape).map(LayerState::Ram);
+        let state = RecurrentState::new(shape).map(PlacedState::Ram);
         RecurrentStates {
             layers: vec![None, state],
             shapes: vec![shape],
@@ -266,7 +262,7 @@ mod tests {
     /// The first element of layer 1's memory.
     fn memory(states: &RecurrentStates) -> f32 {
         match &states.layers[1] {
-            Some(LayerState::Ram(state)) => state.scan[0],
+            Some(PlacedState::Ram(state)) => state.scan[0],
             other => panic!("{other:?}"),
         }
     }
@@ -294,7 +290,7 @@ mod tests {
         assert_eq!(states.rewind(535, 540), 530);
         // A chunk that was not completed.
         states.advance_layer(1).unwrap().scan[0] = -1.0;
-        assert!(states.is_unfinished());
+        assert!(states.unfinished);
         assert_eq!(states.rewind(530, 530), 530);
         assert_eq!(memory(&states), 530.0);
         assert_eq!(states.rewind(100, 530), 0);

@@ -2,7 +2,8 @@
 
 use thermocline_base::error::{Error, Result, ScarceMemory};
 
-/// Makes `vec` at least `n` long and returns its first `n` elements; `None` is a length that overflows.
+/// Makes `vec` at least `n` long and returns its first `n` elements; `None` is a length that
+/// overflows.
 ///
 /// # Errors
 /// [`Error::Memory`] if that much cannot be had.

@@ -113,15 +113,15 @@ fn full_context_forgets_turns_before_the_answer() {
         let answer = held[history.prompt.len()..].to_vec();
         held = history.make_room(&held, CONTEXT).unwrap().unwrap();
         assert!(held.len() < CONTEXT);
-        let left = ids(&engine, without(history.forgotten(), &messages));
+        let left = ids(&engine, without(history.forgotten, &messages));
         assert!(held.starts_with(&left), "system prompt, question and role marks are there");
         assert!(answer.ends_with(&held[left.len()..]), "the latest of the answer is there");
-        if last == Some(history.forgotten()) {
-            assert_eq!(history.forgotten(), 2, "turns go before the answer does");
+        if last == Some(history.forgotten) {
+            assert_eq!(history.forgotten, 2, "turns go before the answer does");
         } else {
             assert_eq!(held.len() - left.len(), answer.len(), "none of the answer goes with turns");
         }
-        last = Some(history.forgotten());
+        last = Some(history.forgotten);
     }
     assert_eq!(last, Some(2));
     // An endless answer goes on.

@@ -574,7 +574,7 @@ fn settings_are_applied_after_a_switch_to_the_cpu() {
             wait(&engine, "mode and adaptation", |_| applied());
             // True once the thread has taken all of them, so that the next change notifies it.
             wait(&engine, "the budget", |_| state.settings.change(|settings| assert_eq!(settings.budget, Some(7))));
-            engine.command(Command::ApplySettings).unwrap();
+            engine.command(EngineCommand::ApplySettings).unwrap();
         }
     }
 }

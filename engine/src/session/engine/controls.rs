@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::{
     super::{
         DeviceChoice, DeviceStatus, NeuronFrequencies, SparsityChoice, SparsityReport, loader::device_source,
-        settings::RequestedSettings, worker::Command,
+        settings::RequestedSettings, worker::EngineCommand,
     },
     Engine,
 };
@@ -33,12 +33,12 @@ impl Engine {
         *state.device.choice.lock() = choice.clone();
         state.figures.decode_rates.forget_device();
         state.figures.timed_tokens.forget();
-        self.command(Command::SwitchDevice { source: device_source(choice, &state.device.load) })
+        self.command(EngineCommand::SwitchDevice { source: device_source(choice, &state.device.load) })
     }
 
     /// Tries the chosen device again, if it is not in use: after the engine has given it up as lost or full.
     pub fn retry_device(&self) -> Result<()> {
-        self.command(Command::RetryDevice)
+        self.command(EngineCommand::RetryDevice)
     }
 
     /// Sets the most bytes of device memory to hold; with 0 everything is in RAM. Returns at once; between two tokens the engine then
@@ -111,7 +111,7 @@ impl Engine {
 
     fn change_settings(&self, change: impl FnOnce(&mut RequestedSettings)) -> Result<()> {
         if self.handle.state.settings.change(change) {
-            return self.command(Command::ApplySettings);
+            return self.command(EngineCommand::ApplySettings);
         }
         self.stopped().map_or(Ok(()), Err)
     }

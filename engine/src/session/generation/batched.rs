@@ -1,12 +1,11 @@
 //! A generation among others: its next token is computed in a pass with theirs, and the beginning of its prompt may be copied.
 
-use std::{
-    sync::atomic::AtomicU64,
-    time::{Duration, Instant},
-};
+use std::{sync::atomic::AtomicU64, time::Duration};
 
 use super::{
-    super::{StopReason, context::Context, neurons::GenerationProbe, request::EventSender, sampling::GrammarState},
+    super::{
+        StopReason, context::SessionContext, neurons::GenerationProbe, request::EventSender, sampling::GrammarState,
+    },
     Generation,
 };
 use thermocline_base::error::Result;
@@ -15,10 +14,10 @@ use thermocline_run::runtime::{Forward, Probe};
 impl Generation<'_> {
     /// The token to compute next, if it is the only one and another will be chosen by its logits: other generations' are computed with
     /// it, in one pass.
-    pub fn single_token(&self, context: &Context, forward: &Forward) -> Option<u32> {
+    pub fn single_token(&self, context: &SessionContext, forward: &Forward) -> Option<u32> {
         let reads_prompt =
             self.pooled.is_some() || self.in_prompt() && self.chooser.logprobs.is_some_and(|it| it.prompt);
-        let chooses = self.limits.max_tokens != Some(0) && !reads_prompt && !self.spent_thoughts();
+        let chooses = self.max_tokens != Some(0) && !reads_prompt && !self.spent_thoughts();
         let single = self.todo.rest().len() == 1 && chooses;
         let ready = single && context.room() > 0 && context.is_settled(forward);
         self.todo.tokens.last().copied().filter(|_| ready)
@@ -37,19 +36,9 @@ impl Generation<'_> {
         self.telemetry.reused_tokens.add(tokens as u64);
     }
 
-    /// When it was asked for.
-    pub fn requested_at(&self) -> Instant {
-        self.progress.requested_at
-    }
-
     /// Its number within its session: requests below the session's cancelled ones are cancelled.
     pub fn is_cancelled(&self, cancelled: &AtomicU64) -> bool {
         GenerationProbe::new(cancelled, self.number).cancelled()
-    }
-
-    /// True if its tokens are recorded.
-    pub fn is_recorded(&self) -> bool {
-        self.recorded
     }
 
     /// The grammar whose mask the next token needs.
@@ -62,7 +51,7 @@ impl Generation<'_> {
     pub fn take_logits(
         &mut self,
         logits: &[f32],
-        context: &Context,
+        context: &SessionContext,
         events: &EventSender,
         time: Duration,
     ) -> Result<Option<StopReason>> {

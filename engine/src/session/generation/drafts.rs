@@ -6,7 +6,8 @@ use smallvec::SmallVec;
 
 use super::{
     super::{
-        SpeculationMode, StopReason, TokenLogprobs, context::Context, neurons::HotSetAdaptation, request::EventSender,
+        SpeculationMode, StopReason, TokenLogprobs, context::SessionContext, neurons::HotSetAdaptation,
+        request::EventSender,
     },
     Generation,
 };
@@ -18,7 +19,7 @@ impl Generation<'_> {
     fn longest_draft_pass(&self, forward: &Forward) -> usize {
         let skips_inputs = forward.model().weights.input_level.is_some() && forward.sparsity() != Sparsity::Dense;
         let approximates = skips_inputs || !matches!(forward.sparsity(), Sparsity::Dense | Sparsity::Exact);
-        match self.drafts.mode {
+        match self.draft_mode {
             // In other passes of several tokens a device skips nothing.
             SpeculationMode::PromptLookup if !approximates => usize::MAX,
             SpeculationMode::SameBits | SpeculationMode::PromptLookup => forward.same_bits(),
@@ -27,11 +28,10 @@ impl Generation<'_> {
     }
 
     /// Drafts tokens behind the one to compute, where there is room for them.
-    pub(super) fn add_draft(&mut self, context: &Context, forward: &Forward) {
+    pub(super) fn add_draft(&mut self, context: &SessionContext, forward: &Forward) {
         let longest = self.longest_draft_pass(forward);
-        let Some(speculation) = self.drafts.speculation.as_mut().filter(|_| longest > 1) else { return };
-        let left =
-            self.limits.max_tokens.map_or(usize::MAX, |most| most.saturating_sub(self.progress.stats.generated_tokens));
+        let Some(speculation) = self.speculation.as_mut().filter(|_| longest > 1) else { return };
+        let left = self.max_tokens.map_or(usize::MAX, |most| most.saturating_sub(self.progress.stats.generated_tokens));
         let room = context.room().min(left).min(self.chunk).min(forward.chunk()).min(longest).saturating_sub(1);
         speculation.draft(room, &mut self.todo.tokens);
         self.todo.drafted = self.todo.tokens.len() - 1;
@@ -48,7 +48,7 @@ impl Generation<'_> {
     pub(super) fn accept_drafts(
         &mut self,
         logits: &[f32],
-        context: &mut Context,
+        context: &mut SessionContext,
         events: &EventSender,
         started: Instant,
         adaptation: &HotSetAdaptation,
@@ -70,12 +70,12 @@ impl Generation<'_> {
         context.truncate(first + accepted);
         meter.neurons().end_draft(1 + accepted);
         if self.recorded {
-            adaptation.record_draft(&self.drafts.masks, 1 + accepted);
+            adaptation.record_draft(&self.draft_masks, 1 + accepted);
         }
         self.progress.stats.drafted_tokens += drafted;
         self.progress.stats.accepted_tokens += accepted;
         let time = started.elapsed();
-        if let Some(speculation) = &mut self.drafts.speculation {
+        if let Some(speculation) = &mut self.speculation {
             speculation.note_draft(drafted, accepted, time);
         }
         self.progress.update(false, 1 + accepted, true, time, context, meter);

@@ -5,7 +5,7 @@ use std::{thread::ScopedJoinHandle, time::Instant};
 use super::{
     super::{
         ContextPolicy, Event, StopReason, TokenLogprobs,
-        context::{ComputedLogits, Context, WantedLogits},
+        context::{ComputedLogits, SessionContext, WantedLogits},
         neurons::GenerationProbe,
         request::EventSender,
         step_times::StepTimes,
@@ -49,7 +49,7 @@ impl Generation<'_> {
     /// [`Error::Cancelled`] if the request was cancelled.
     pub fn step(
         &mut self,
-        context: &mut Context,
+        context: &mut SessionContext,
         most: usize,
         resources: StepResources<'_, '_>,
     ) -> Result<Option<StopReason>> {
@@ -92,7 +92,7 @@ impl Generation<'_> {
         {
             return self.accept_drafts(logits, context, events, started, adaptation, meter);
         }
-        let goes_on = chunk.is_last() && self.limits.max_tokens != Some(0) && self.pooled.is_none();
+        let goes_on = chunk.is_last() && self.max_tokens != Some(0) && self.pooled.is_none();
         let ends_thoughts = goes_on && spent_thoughts;
         let chosen = if goes_on && !ends_thoughts { self.choose_next(computed, context)? } else { None };
         if chunk.stops_before_last && self.todo.rest().len() == 1 {
@@ -107,7 +107,7 @@ impl Generation<'_> {
         if !in_prompt && chunk.rest == 1 {
             self.progress.single_steps.0 += 1;
             self.progress.single_steps.1 += time;
-            if let Some(speculation) = &mut self.drafts.speculation {
+            if let Some(speculation) = &mut self.speculation {
                 speculation.note_single(time);
             }
         }
@@ -121,7 +121,7 @@ impl Generation<'_> {
     }
 
     /// The tokens to compute next, at most `most`.
-    fn next_chunk(&self, context: &Context, most: usize) -> StepChunk {
+    fn next_chunk(&self, context: &SessionContext, most: usize) -> StepChunk {
         let (in_prompt, rest) = (self.in_prompt(), self.todo.rest().len());
         // The last token of a prompt is computed again for another answer: recurrent states are kept before it.
         let stops_before_last = in_prompt && rest > 1 && context.is_recurrent();
@@ -132,15 +132,15 @@ impl Generation<'_> {
     }
 
     /// Has a full context forget tokens, or ends there, as the request wants.
-    fn make_room(&mut self, context: &mut Context, forward: &Forward) -> Result<Option<StopReason>> {
-        let ContextPolicy::Shift { keep } = self.limits.on_full else { return Ok(Some(StopReason::ContextFull)) };
+    fn make_room(&mut self, context: &mut SessionContext, forward: &Forward) -> Result<Option<StopReason>> {
+        let ContextPolicy::Shift { keep } = self.on_full else { return Ok(Some(StopReason::ContextFull)) };
         let held = context.tokens().len();
         let mut again = match &mut self.history {
             None => context.shift(forward.isa(), keep),
             Some(history) => {
                 let wanted = history.make_room(context.tokens(), context.capacity())?;
                 let Some(wanted) = wanted else { return Ok(Some(StopReason::ContextFull)) };
-                self.progress.stats.forgotten_turns = history.forgotten();
+                self.progress.stats.forgotten_turns = history.forgotten;
                 context.shorten(forward.isa(), &wanted)
             }
         };
@@ -151,12 +151,12 @@ impl Generation<'_> {
     }
 
     /// The logits that are wanted of a chunk.
-    fn wanted_logits(&mut self, chunk: StepChunk, context: &Context) -> WantedLogits {
+    fn wanted_logits(&mut self, chunk: StepChunk, context: &SessionContext) -> WantedLogits {
         if self.pooled.is_some() {
             WantedLogits::Hidden
         } else if chunk.scores_prompt {
             WantedLogits::EveryLogits
-        } else if !chunk.is_last() || self.limits.max_tokens == Some(0) {
+        } else if !chunk.is_last() || self.max_tokens == Some(0) {
             WantedLogits::Nothing
         } else if self.todo.drafted > 0 {
             WantedLogits::DraftLogits
@@ -174,7 +174,7 @@ impl Generation<'_> {
     fn compute<'f>(
         &mut self,
         chunk: StepChunk,
-        context: &mut Context,
+        context: &mut SessionContext,
         forward: &'f mut Forward,
         probe: GenerationProbe<'_>,
         meter: &mut Meter<'_>,
@@ -185,8 +185,8 @@ impl Generation<'_> {
         let position = context.tokens().len();
         let mut probe = probe;
         if self.todo.drafted > 0 {
-            self.drafts.masks.clear();
-            probe.draft = Some(&mut self.drafts.masks);
+            self.draft_masks.clear();
+            probe.draft = Some(&mut self.draft_masks);
         }
         if self.recorded {
             match self.todo.drafted {
@@ -256,7 +256,7 @@ impl Generation<'_> {
     fn choose_next(
         &mut self,
         computed: ComputedLogits<'_>,
-        context: &Context,
+        context: &SessionContext,
     ) -> Result<Option<(u32, Option<TokenLogprobs>)>> {
         match computed {
             ComputedLogits::Nothing | ComputedLogits::Hidden(_) => Ok(None),

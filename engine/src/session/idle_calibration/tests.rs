@@ -187,10 +187,10 @@ fn reservation_releases_weights_until_it_ends() {
     };
     wait(&engine, "all of it", |engine| held(engine).is_some());
     let (before, placement) = (held(&engine).unwrap(), engine.resident());
-    engine.command(Command::Reserve { bytes: 3 * MIB }).unwrap();
+    engine.command(EngineCommand::Reserve { bytes: 3 * MIB }).unwrap();
     wait(&engine, "room", |engine| held(engine).is_some_and(|held| held + 3 * MIB <= 12 * MIB));
     assert!(held(&engine).unwrap() < before);
-    engine.command(Command::SetMachine { machine: None }).unwrap();
+    engine.command(EngineCommand::SetMachine { machine: None }).unwrap();
     wait(&engine, "all of it again", |engine| held(engine).is_some() && engine.resident() == placement);
 }
 

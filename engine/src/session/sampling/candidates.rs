@@ -4,17 +4,17 @@ use std::cmp::Ordering;
 
 /// A token that may be chosen.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Candidate {
+pub(super) struct TokenLogit {
     /// Its logit: finite.
     pub logit: f32,
     /// Its id.
     pub id: u32,
 }
 
-impl Candidate {
+impl TokenLogit {
     /// `+inf` becomes the largest finite logit, and -0 becomes 0 so that it ties with it.
     fn new(id: usize, logit: f32) -> Self {
-        Candidate { logit: logit.min(f32::MAX) + 0.0, id: id as u32 }
+        TokenLogit { logit: logit.min(f32::MAX) + 0.0, id: id as u32 }
     }
 
     /// Likelier first; ties by id, so that the order is total and the same everywhere.
@@ -26,11 +26,11 @@ impl Candidate {
 /// Candidates in a defined order: of ids at first, of likelihood once a filter has ranked them.
 #[derive(Debug, Default)]
 pub(super) struct Candidates {
-    items: Vec<Candidate>,
+    items: Vec<TokenLogit>,
     /// True if `items` are in order of likelihood.
     ranked: bool,
     /// Distance from the expected logit, for typical sampling.
-    distances: Vec<(f64, Candidate)>,
+    distances: Vec<(f64, TokenLogit)>,
 }
 
 impl Candidates {
@@ -39,7 +39,7 @@ impl Candidates {
         self.ranked = false;
         self.items.clear();
         let allowed = logits.iter().enumerate().filter(|&(_, &logit)| logit > f32::NEG_INFINITY);
-        self.items.extend(allowed.map(|(id, &logit)| Candidate::new(id, logit)));
+        self.items.extend(allowed.map(|(id, &logit)| TokenLogit::new(id, logit)));
     }
 
     /// The `k` likeliest of the tokens that are not banned, ranked. One pass with a rising floor: nearly every token of
@@ -56,7 +56,7 @@ impl Candidates {
         for (id, &logit) in logits.iter().enumerate() {
             // A later token with the floor's own logit loses the tie by its id.
             if logit > floor {
-                self.items.push(Candidate::new(id, logit));
+                self.items.push(TokenLogit::new(id, logit));
                 if self.items.len() == limit {
                     floor = self.keep_top_k(k);
                 }
@@ -65,12 +65,12 @@ impl Candidates {
         if self.items.len() > k {
             self.keep_top_k(k);
         }
-        self.items.sort_unstable_by(Candidate::order);
+        self.items.sort_unstable_by(TokenLogit::order);
     }
 
     /// The candidates.
     #[cfg(test)]
-    pub fn items(&self) -> &[Candidate] {
+    pub fn items(&self) -> &[TokenLogit] {
         &self.items
     }
 
@@ -91,7 +91,7 @@ impl Candidates {
         let mut kept = 0;
         while kept < self.items.len() {
             if kept == sorted {
-                sorted = sort_more(&mut self.items, sorted, Candidate::order);
+                sorted = sort_more(&mut self.items, sorted, TokenLogit::order);
             }
             mass += f64::from(exp(self.items[kept].logit - max));
             kept += 1;
@@ -121,8 +121,8 @@ impl Candidates {
         }
         let max = self.max();
         let total = self.total(max, 1.0);
-        let relative = |candidate: &Candidate| f64::from(candidate.logit) - f64::from(max);
-        let weight = |candidate: &Candidate| f64::from(exp(candidate.logit - max));
+        let relative = |candidate: &TokenLogit| f64::from(candidate.logit) - f64::from(max);
+        let weight = |candidate: &TokenLogit| f64::from(exp(candidate.logit - max));
         let expected = self.items.iter().map(|candidate| weight(candidate) * relative(candidate)).sum::<f64>() / total;
         self.distances.clear();
         self.distances.extend(self.items.iter().map(|candidate| ((expected - relative(candidate)).abs(), *candidate)));
@@ -142,7 +142,7 @@ impl Candidates {
                 break;
             }
         }
-        self.items.sort_unstable_by(Candidate::order);
+        self.items.sort_unstable_by(TokenLogit::order);
         self.ranked = true;
     }
 
@@ -166,7 +166,7 @@ impl Candidates {
 
     /// Keeps the `k` likeliest, at least 1, in any order, and returns the least logit of them.
     fn keep_top_k(&mut self, k: usize) -> f32 {
-        let (_, kth, _) = self.items.select_nth_unstable_by(k - 1, Candidate::order);
+        let (_, kth, _) = self.items.select_nth_unstable_by(k - 1, TokenLogit::order);
         let least = kth.logit;
         self.items.truncate(k);
         least

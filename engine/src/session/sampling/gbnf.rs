@@ -41,7 +41,7 @@ pub fn translate(text: &str) -> Result<Grammar> {
     if text.len() > LONGEST {
         return Err(invalid(format!("{LONGEST} bytes at most"), text.len()));
     }
-    let rules = Reader::new(text).read()?;
+    let rules = GbnfReader::new(text).read()?;
     let Some(root) = rules.numbers.get("root") else { return Err(invalid("a rule called root", "none")) };
     let terminals = rules.terminals();
     if let Some(Some(regex)) = terminals.get(*root) {
@@ -200,15 +200,15 @@ fn lark_expression(expression: &Expression, terminals: &[Option<String>]) -> Str
 }
 
 /// Reads a grammar.
-struct Reader<'a> {
+struct GbnfReader<'a> {
     text: Peekable<Chars<'a>>,
     line: usize,
     rules: Rules,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> GbnfReader<'a> {
     fn new(text: &'a str) -> Self {
-        Reader { text: text.chars().peekable(), line: 1, rules: Rules::default() }
+        GbnfReader { text: text.chars().peekable(), line: 1, rules: Rules::default() }
     }
 
     fn read(mut self) -> Result<Rules> {

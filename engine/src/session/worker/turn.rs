@@ -5,11 +5,11 @@ use std::{cmp::Reverse, time::Instant};
 use super::{
     super::{
         Priority, StopReason,
-        batch::{Row, compute_batch},
-        context::Context,
+        batch::{BatchRow, compute_batch},
+        context::SessionContext,
         turns::{SessionWork, Turn, TurnCandidate},
     },
-    Conversation, Worker,
+    EngineWorker, ServedSession,
 };
 use thermocline_base::error::Error;
 use thermocline_run::runtime::Sparsity;
@@ -20,7 +20,7 @@ const LEAST_SHARED: usize = 16;
 /// Order in which prompts are computed: by priority, then by the time of the request.
 type PromptRank = (Reverse<Priority>, Instant);
 
-impl Worker<'_> {
+impl EngineWorker<'_> {
     /// The sessions that have something to compute.
     pub(super) fn candidates(&self) -> Vec<TurnCandidate> {
         let running = self.conversations.iter().enumerate().filter_map(|(at, it)| Some((at, it, it.running.as_ref()?)));
@@ -36,11 +36,11 @@ impl Worker<'_> {
     }
 
     /// The context of a session whose prompt is being computed, the rest of the prompt, and its rank: by priority, then time.
-    fn prompt_of(&self, at: usize) -> Option<(&Context, &[u32], PromptRank)> {
-        let Conversation { context, priority, running: Some((generation, _)), .. } = &self.conversations[at] else {
+    fn prompt_of(&self, at: usize) -> Option<(&SessionContext, &[u32], PromptRank)> {
+        let ServedSession { context, priority, running: Some((generation, _)), .. } = &self.conversations[at] else {
             return None;
         };
-        Some((context, generation.rest_of_prompt()?, (Reverse(*priority), generation.requested_at())))
+        Some((context, generation.rest_of_prompt()?, (Reverse(*priority), generation.progress.requested_at)))
     }
 
     /// True if another session's prompt, which comes first, begins like this one's beyond what is computed: it is computed once, and
@@ -145,11 +145,13 @@ impl Worker<'_> {
         }
         let (mut rows, mut ends) = (Vec::with_capacity(which.len()), Vec::new());
         for (at, it) in self.conversations.iter_mut().enumerate().filter(|(at, _)| which.contains(at)) {
-            let Conversation { id, context, cancelled, running: Some((generation, events)), .. } = it else { continue };
+            let ServedSession { id, context, cancelled, running: Some((generation, events)), .. } = it else {
+                continue;
+            };
             if generation.is_cancelled(cancelled) {
                 ends.push((at, Ok(StopReason::Cancelled)));
             } else if let Some(token) = generation.single_token(context, &self.forward) {
-                rows.push(Row { at, session: *id, token, context, generation, events });
+                rows.push(BatchRow { at, session: *id, token, context, generation, events });
             }
         }
         let sequences = rows.len();

@@ -98,7 +98,7 @@ pub fn moe_activation_threshold(
             let is_routed = at < moe.experts.len();
             let mut members: Vec<(usize, f32)> = match is_routed {
                 true => routing.members(at, tokens).collect(),
-                false => routing.gates().iter().copied().take(tokens).enumerate().collect(),
+                false => routing.gates.iter().copied().take(tokens).enumerate().collect(),
             };
             let mut rows = Vec::with_capacity(members.len() * d);
             for (t, weight) in &mut members {

@@ -17,9 +17,10 @@ const HEAD_DIM: usize = 80;
 pub(super) fn cases(cpu: &Cpu) -> Result<Vec<Case>> {
     let mut cases = vec![rope(cpu, false)?, rope(cpu, true)?, latent(cpu)];
     // Few tokens behind many, and a prompt whose tokens see a window.
-    cases.extend(Scores::new(cpu, Form { tokens: 2, position: 331, window: None, kv: KvType::F16 })?.decode());
-    cases.push(Scores::new(cpu, Form { tokens: 45, position: 83, window: Some(70), kv: KvType::F16 })?.prompt());
-    cases.push(Scores::new(cpu, Form { tokens: 33, position: 5, window: None, kv: KvType::F32 })?.prompt());
+    cases.extend(ScoreCase::new(cpu, ScoreForm { tokens: 2, position: 331, window: None, kv: KvType::F16 })?.decode());
+    cases
+        .push(ScoreCase::new(cpu, ScoreForm { tokens: 45, position: 83, window: Some(70), kv: KvType::F16 })?.prompt());
+    cases.push(ScoreCase::new(cpu, ScoreForm { tokens: 33, position: 5, window: None, kv: KvType::F32 })?.prompt());
     Ok(cases)
 }
 
@@ -84,10 +85,8 @@ fn rope(cpu: &Cpu, interleaved: bool) -> Result<Case> {
         .floats(&q_norm)
         .floats(&k_norm)
         .rows(&before_q, q_pitch, &q, q_rows, CLOSE)
-        .halves(&before)
-        .becomes_halves(&cache(&k))
-        .halves(&before)
-        .becomes_halves(&cache(&v)))
+        .changes_halves(&before, &cache(&k))
+        .changes_halves(&before, &cache(&v)))
 }
 
 /// Queries of latent attention without and with rotation, and the latent under its norm beside the rotated key.
@@ -120,9 +119,7 @@ fn latent(cpu: &Cpu) -> Case {
         rows.rotate(cpu.isa(), token, &mut key[rank..]);
     }
     let params = params::LatentAppend {
-        query_beta: 0.0,
         query_length: 1,
-        query_offset: 0,
         n_head: heads as u32,
         nope_dim: nope as u32,
         rope_dim: dims as u32,
@@ -133,24 +130,21 @@ fn latent(cpu: &Cpu) -> Case {
         position: position as u32,
         capacity: capacity as u32,
         eps,
-        row: 0,
+        ..Default::default()
     };
     Case::new("latent_append", 64, params, [heads as u32 + 1, tokens as u32, 1])
         .floats(&queries)
         .floats(&projected)
         .floats(&rotations)
         .floats(&norm)
-        .floats(&before.0)
-        .becomes(&inputs, CLOSE)
-        .floats(&before.1)
-        .becomes(&q, CLOSE)
-        .halves(&before.2)
-        .becomes_halves(&keys)
+        .changes(&before.0, &inputs, CLOSE)
+        .changes(&before.1, &q, CLOSE)
+        .changes_halves(&before.2, &keys)
 }
 
 /// Tokens and the keys that they see.
 #[derive(Clone, Copy)]
-struct Form {
+struct ScoreForm {
     tokens: usize,
     position: usize,
     window: Option<usize>,
@@ -158,8 +152,8 @@ struct Form {
 }
 
 /// Inputs of attention's scores, and its output.
-struct Scores {
-    form: Form,
+struct ScoreCase {
+    form: ScoreForm,
     params: params::Attention,
     /// `[tokens, n_head, head_dim]`
     q: Vec<f32>,
@@ -171,9 +165,9 @@ struct Scores {
     heads: Vec<f32>,
 }
 
-impl Scores {
-    fn new(cpu: &Cpu, form: Form) -> Result<Self> {
-        let Form { tokens, position, window, kv } = form;
+impl ScoreCase {
+    fn new(cpu: &Cpu, form: ScoreForm) -> Result<Self> {
+        let ScoreForm { tokens, position, window, kv } = form;
         let rows = position + tokens;
         let capacity = rows + 70;
         let scale = 6.0 / (HEAD_DIM as f32).sqrt();
@@ -214,7 +208,6 @@ impl Scores {
         let params = params::Attention {
             n_head: N_HEAD as u32,
             n_kv_head: N_KV_HEAD as u32,
-            first_kv_head: 0,
             kv_heads: N_KV_HEAD as u32,
             q_pitch: (N_HEAD * HEAD_DIM) as u32,
             out_pitch: (N_HEAD * HEAD_DIM) as u32,
@@ -222,13 +215,10 @@ impl Scores {
             position: position as u32,
             capacity: capacity as u32,
             window: window.unwrap_or(0) as u32,
-            span: 0,
-            splits: 0,
             scale,
-            softcap: 0.0,
-            row: 0,
+            ..Default::default()
         };
-        Ok(Scores { form, params, q, keys, values, sinks, heads })
+        Ok(ScoreCase { form, params, q, keys, values, sinks, heads })
     }
 
     /// A case with everything but the output.
@@ -249,7 +239,7 @@ impl Scores {
         let queries = self.params.tokens.div_ceil(limits::ATTENTION_QUERIES);
         let groups = [N_HEAD as u32, queries, (HEAD_DIM as u32).div_ceil(limits::ATTENTION_OUT)];
         let out = vec![0.0; self.heads.len()];
-        self.case("attention_prompt", 128, self.params, groups).floats(&out).becomes(&self.heads, NEAR)
+        self.case("attention_prompt", 128, self.params, groups).changes(&out, &self.heads, NEAR)
     }
 
     /// Heads of a few tokens in one split, and the sum of parts that are the heads' own.
@@ -259,11 +249,8 @@ impl Scores {
         let params = params::Attention { span: grid.span, splits: grid.splits, ..self.params };
         let (x, y, z) = grid.workgroups();
         let out = vec![0.0; self.heads.len()];
-        let one = self
-            .case("attention_decode", 128, params, [x, y, z])
-            .set("HEADS", heads)
-            .floats(&out)
-            .becomes(&self.heads, NEAR);
+        let one =
+            self.case("attention_decode", 128, params, [x, y, z]).set("HEADS", heads).changes(&out, &self.heads, NEAR);
         vec![one, self.merge()]
     }
 
@@ -298,7 +285,6 @@ impl Scores {
         Case::new("attention_merge", 128, params, [N_HEAD as u32, self.params.tokens, 1])
             .set("HEAD_DIM", HEAD_DIM as u32)
             .floats(&partials)
-            .floats(&out)
-            .becomes(&merged, NEAR)
+            .changes(&out, &merged, NEAR)
     }
 }

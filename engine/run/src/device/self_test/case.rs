@@ -104,22 +104,28 @@ impl Case {
         self.expect(CaseValues::Floats(values.to_vec()), tolerance)
     }
 
-    /// With rows of floats as its next binding, `pitch` apart, of which the first `cols` are `values` afterwards.
+    /// With floats as its next binding, which are `after` afterwards.
+    pub fn changes(self, before: &[f32], after: &[f32], tolerance: f64) -> Self {
+        self.floats(before).becomes(after, tolerance)
+    }
+
+    /// With rows of floats as its next binding, `pitch` apart, of which the first `cols` are
+    /// `values` afterwards.
     pub fn rows(self, before: &[f32], pitch: usize, values: &[f32], cols: usize, tolerance: f64) -> Self {
         let mut after = before.to_vec();
         let each = after.chunks_exact_mut(pitch).zip(values.chunks_exact(cols));
         each.for_each(|(row, values)| row[..cols].copy_from_slice(values));
-        self.floats(before).becomes(&after, tolerance)
+        self.changes(before, &after, tolerance)
     }
 
-    /// The last binding holds these halves afterwards.
-    pub fn becomes_halves(self, values: &[f32]) -> Self {
-        self.expect(CaseValues::Halves(values.to_vec()), HALF)
+    /// With halves as its next binding, which are `after` afterwards.
+    pub fn changes_halves(self, before: &[f32], after: &[f32]) -> Self {
+        self.halves(before).expect(CaseValues::Halves(after.to_vec()), HALF)
     }
 
-    /// The last binding holds these whole numbers afterwards.
-    pub fn becomes_words(self, values: &[u32]) -> Self {
-        self.expect(CaseValues::Words(values.to_vec()), 0.0)
+    /// With whole numbers as its next binding, which are `after` afterwards.
+    pub fn changes_words(self, before: &[u32], after: &[u32]) -> Self {
+        self.words(before).expect(CaseValues::Words(after.to_vec()), 0.0)
     }
 
     /// The last binding holds these words afterwards, of which some are floats whose last bits are the driver's choice.
@@ -129,7 +135,7 @@ impl Case {
 
     /// The last binding holds these whole numbers afterwards, behind words that are the driver's choice.
     pub fn becomes_words_behind(self, words: u64, values: &[u32]) -> Self {
-        let mut case = self.becomes_words(values);
+        let mut case = self.expect(CaseValues::Words(values.to_vec()), 0.0);
         case.expected.iter_mut().rev().take(1).for_each(|expected| expected.offset = 4 * words);
         case
     }

@@ -53,10 +53,7 @@ fn half_scales() -> Case {
     let bits = |power: i32| 2_f32.powi(power).to_bits();
     let expected: Vec<u32> = factors.iter().flat_map(|(to, from)| [bits(*to), bits(*from)]).collect();
     let params = params::HalfScale { chunks: chunks as u32, x_pitch: pitch as u32 };
-    Case::new("half_scale", WORKGROUP, params, [ROWS as u32, 1, 1])
-        .floats(&x)
-        .words(&[0; 2 * ROWS])
-        .becomes_words(&expected)
+    Case::new("half_scale", WORKGROUP, params, [ROWS as u32, 1, 1]).floats(&x).changes_words(&[0; 2 * ROWS], &expected)
 }
 
 /// RMS norm of a sum with an outlier, and layer norm of values far from zero.
@@ -224,10 +221,8 @@ fn shortlist() -> Case {
         .set("FIRST", 1)
         .floats(&logits)
         .words(&[0; 4])
-        .floats(&vec![0.0; k])
-        .becomes(&values, 0.0)
-        .words(&vec![0; k])
-        .becomes_words(&ids)
+        .changes(&vec![0.0; k], &values, 0.0)
+        .changes_words(&vec![0; k], &ids)
 }
 
 /// Sums of words, each read once.
@@ -243,8 +238,7 @@ fn reads() -> Case {
     }
     Case::new("read_bandwidth", WORKGROUP, params::Stream { len, stride: invocations, invocations }, [2, 1, 1])
         .words(&data)
-        .words(&vec![0; invocations as usize])
-        .becomes_words(&sums)
+        .changes_words(&vec![0; invocations as usize], &sums)
 }
 
 /// Sums over a workgroup as every invocation has them.

@@ -55,20 +55,16 @@ fn route(renormalise: bool) -> Case {
         used: used as u32,
         tokens: tokens as u32,
         renormalise: u32::from(renormalise),
-        groups: 0,
-        groups_used: 0,
-        groups_best: 0,
         scale: 1.5,
+        ..Default::default()
     };
     let nothing = vec![0; tokens * used];
     Case::new("route", 128, params, [tokens as u32 + 1, 1, 1])
         .floats(&scores)
         .floats(&vec![0.0; experts])
         .words(&place_of)
-        .words(&nothing)
-        .becomes_words(&ids)
-        .words(&nothing)
-        .becomes_words(&places)
+        .changes_words(&nothing, &ids)
+        .changes_words(&nothing, &places)
         .words(&nothing)
         .becomes(&weights, CLOSE)
         .floats(&vec![0.0; experts])
@@ -104,7 +100,7 @@ fn group() -> Case {
     let case = Case::new("group_slots", 256, params, [1, 1, 1]).words(&places);
     // Tiles that are not there have an expert that does not exist, and anything behind it.
     let there = tiles.iter().position(|word| *word == NO_NEURON).unwrap_or(tiles.len());
-    case.words(&vec![9; pairs]).becomes_words(&order).words(&vec![NO_NEURON; 3 * room]).becomes_words(&tiles[..there])
+    case.changes_words(&vec![9; pairs], &order).changes_words(&vec![NO_NEURON; 3 * room], &tiles[..there])
 }
 
 /// Sums of experts' outputs, without those that are elsewhere, and of a shared expert's behind its gate.
@@ -142,8 +138,7 @@ fn combine() -> Case {
         .words(&places)
         .floats(&shared)
         .floats(&gate)
-        .floats(&before)
-        .becomes(&sums, CLOSE)
+        .changes(&before, &sums, CLOSE)
 }
 
 /// Products of pairs, one by one, and in tiles of one expert.
@@ -181,8 +176,7 @@ fn products(ty: TensorType) -> Result<[Case; 2]> {
         .floats(&x)
         .floats(&bias)
         .words(&places)
-        .floats(&before)
-        .becomes(&y, NEAR);
+        .changes(&before, &y, NEAR);
     let (order, tiles) = grouped(&places, experts);
     // A workgroup of 64 has 32 rows.
     let groups = [tiles.len() as u32 / 3, 2, (rows as u32).div_ceil(64)];
@@ -193,8 +187,7 @@ fn products(ty: TensorType) -> Result<[Case; 2]> {
         .floats(&bias)
         .words(&order)
         .words(&tiles)
-        .floats(&before)
-        .becomes(&y, NEAR);
+        .changes(&before, &y, NEAR);
     Ok([each, tiled])
 }
 
@@ -244,6 +237,5 @@ fn gate_up(cpu: &Cpu, ty: TensorType) -> Result<Case> {
         .floats(&bias)
         .words(&places)
         .floats(&[0.0; 4])
-        .floats(&before)
-        .becomes(&hidden, NEAR))
+        .changes(&before, &hidden, NEAR))
 }

@@ -71,8 +71,7 @@ fn active_mask() -> Case {
     let params = params::ActiveMask { neurons: neurons as u32, pitch: pitch as u32, threshold };
     Case::new("active_mask", 64, params, [1, tokens as u32, 1])
         .floats(&scores)
-        .words(&vec![NO_NEURON; masks.len()])
-        .becomes_words(&masks)
+        .changes_words(&vec![NO_NEURON; masks.len()], &masks)
 }
 
 /// Slots of three neuron blocks, the last of them empty, whose neurons fire.
@@ -101,12 +100,9 @@ fn slot_list() -> Case {
         .set("BLOCKS", BLOCKS as u32)
         .words(&mask_of(active.iter().copied()))
         .words(&table)
-        .words(&vec![NO_NEURON; lists.len()])
-        .becomes_words(&lists)
-        .words(&vec![NO_NEURON; grids.len()])
-        .becomes_words(&grids)
-        .floats(&vec![7.0; slots])
-        .becomes(&vec![0.0; slots], 0.0)
+        .changes_words(&vec![NO_NEURON; lists.len()], &lists)
+        .changes_words(&vec![NO_NEURON; grids.len()], &grids)
+        .changes(&vec![7.0; slots], &vec![0.0; slots], 0.0)
 }
 
 /// Partial sums of splits, and a bias.
@@ -131,8 +127,7 @@ fn sum_splits() -> Case {
         .set("HAS_BIAS", 1)
         .floats(&partials)
         .floats(&bias)
-        .floats(&before)
-        .becomes(&sums, CLOSE)
+        .changes(&before, &sums, CLOSE)
 }
 
 /// Rows by id, of which some belong to other parts of the matrix.
@@ -158,7 +153,7 @@ fn embedding(ty: TensorType) -> Result<Case> {
         scale,
     };
     let groups = [3, (ids.len() * cols / 8).div_ceil(192) as u32, 1];
-    Ok(Case::new("embedding", 64, params, groups).matrix(&weights).words(&ids).floats(&before).becomes(&out, CLOSE))
+    Ok(Case::new("embedding", 64, params, groups).matrix(&weights).words(&ids).changes(&before, &out, CLOSE))
 }
 
 /// Hidden activations of listed neurons, whose gate and up rows alternate; silent where the gate is small.
@@ -191,8 +186,7 @@ fn sparse_gate_up(cpu: &Cpu, ty: TensorType) -> Result<Case> {
         .floats(&x)
         .words(&list)
         .floats(&bias)
-        .floats(&before)
-        .becomes(&hidden, NEAR))
+        .changes(&before, &hidden, NEAR))
 }
 
 /// Down projections with neurons for rows: of one token and of few, whose silent neurons are skipped, and of many in tiles.
@@ -221,12 +215,11 @@ fn down(ty: TensorType) -> Result<[Case; 3]> {
             tokens: tokens as u32,
             hidden_pitch: pitch as u32,
             splits: ranges.len() as u32,
-            first: 0,
-            accumulate: 0,
+            ..Default::default()
         };
         let sums = sums(&hidden, ranges);
         let room = vec![0.0; sums.len() + SPARSE_DOWN_TOKENS as usize * cols];
-        Case::new(kernel, 64, params, groups).matrix(&weights).floats(&hidden).floats(&room).becomes(&sums, NEAR)
+        Case::new(kernel, 64, params, groups).matrix(&weights).floats(&hidden).changes(&room, &sums, NEAR)
     };
     let strip = 16;
     let sparse = |tokens: usize, at_once: u32| {

@@ -48,8 +48,7 @@ fn short_conv(cpu: &Cpu) -> Case {
         .floats(&x)
         .floats(conv.weight())
         .floats(&bias)
-        .floats(&before)
-        .becomes(&state, CLOSE)
+        .changes(&before, &state, CLOSE)
         .rows(&out, y_pitch, &y, channels, CLOSE)
 }
 
@@ -108,10 +107,8 @@ fn delta_net(cpu: &Cpu) -> [Case; 2] {
     let (k_heads, v_heads) = (k, v);
     let params = params::DeltaInputs { k_heads, v_heads, k_dim: dim, qkv_pitch, rates_pitch, decay_at, rate_at };
     let inputs = Case::new("delta_inputs", 64, params, [2 * k + 1, tokens32, 1])
-        .floats(&raw)
-        .becomes(&qkv, CLOSE)
-        .floats(&raw_rates)
-        .becomes(&rates, CLOSE)
+        .changes(&raw, &qkv, CLOSE)
+        .changes(&raw_rates, &rates, CLOSE)
         .floats(&a)
         .floats(&dt_bias);
     let params = params::DeltaNet {
@@ -134,8 +131,7 @@ fn delta_net(cpu: &Cpu) -> [Case; 2] {
         .set("INTERLEAVED", 1)
         .floats(&qkv)
         .floats(&rates)
-        .floats(&before)
-        .becomes(&state, NEAR)
+        .changes(&before, &state, NEAR)
         .rows(&nothing, out_pitch, &out, shape.values(), NEAR);
     [inputs, rule]
 }
@@ -170,9 +166,8 @@ fn mamba2(cpu: &Cpu) -> Case {
         rates_pitch: rates_pitch as u32,
         steps_at: steps_at as u32,
         out_pitch: out_pitch as u32,
-        least: 0.0,
         most: f32::MAX,
-        row: 0,
+        ..Default::default()
     };
     let workgroup = (shape.state as u32).div_ceil(SCAN_ROWS) * COLUMNS as u32;
     let nothing = vec![0.0; tokens * out_pitch];
@@ -182,8 +177,7 @@ fn mamba2(cpu: &Cpu) -> Case {
         .floats(&vectors)
         .floats(&steps)
         .floats(&of_heads)
-        .floats(&before)
-        .becomes(&state, NEAR)
+        .changes(&before, &state, NEAR)
         .rows(&nothing, out_pitch, &out, shape.inner(), NEAR)
 }
 
@@ -233,10 +227,8 @@ fn altup() -> [Case; 2] {
         .floats(&modalities)
         .floats(&map)
         .floats(&streams)
-        .floats(&before)
-        .becomes(&predicted, CLOSE)
-        .floats(&residual)
-        .becomes(&first, CLOSE);
+        .changes(&before, &predicted, CLOSE)
+        .changes(&residual, &first, CLOSE);
     let (map, scale) = (noise(STREAMS * STREAMS, 6), noise(COLS, 7));
     let (mut corrected, mut first) = (before.clone(), residual.clone());
     for (row, at) in elements() {
@@ -252,10 +244,8 @@ fn altup() -> [Case; 2] {
         .floats(&map)
         .floats(&streams)
         .floats(&scale)
-        .floats(&before)
-        .becomes(&corrected, CLOSE)
-        .floats(&residual)
-        .becomes(&first, CLOSE);
+        .changes(&before, &corrected, CLOSE)
+        .changes(&residual, &first, CLOSE);
     [predict, correct]
 }
 
@@ -272,10 +262,5 @@ fn altup_add(cpu: &Cpu) -> Case {
         }
     }
     elements().for_each(|(_, at)| first[at] = streams[at]);
-    streams_case("altup_add")
-        .floats(&out)
-        .floats(&before)
-        .becomes(&streams, CLOSE)
-        .floats(&residual)
-        .becomes(&first, CLOSE)
+    streams_case("altup_add").floats(&out).changes(&before, &streams, CLOSE).changes(&residual, &first, CLOSE)
 }

@@ -1,15 +1,11 @@
 //! Costs of layers: what is read whole, and what is skipped.
 
-use std::path::Path;
-
 use super::*;
-use crate::placement::{Machine, Placement, Plan, tests::device_bytes};
-use thermocline_model::{Activation, LoadOptions, Predictor, PredictorInput, Sparsity};
-
-fn llama() -> Model {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models/llama-relu");
-    Model::open(&path, &LoadOptions::default()).unwrap()
-}
+use crate::placement::{
+    Machine, Placement, Plan,
+    tests::{device_bytes, llama},
+};
+use thermocline_model::{Activation, Predictor, PredictorInput, Sparsity};
 
 fn costs(model: &Model, mode: Sparsity) -> LayerCosts {
     let inputs = PlanInputs::new(mode, 64, KvType::F16);

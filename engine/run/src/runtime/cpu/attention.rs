@@ -18,7 +18,7 @@ use thermocline_cpu::{
     ops::{AttentionScratch, AttentionShape, PositionBias, Queries, RopeRows, SeenRows, softplus},
 };
 use thermocline_model::{
-    AttentionConfig, BoundAttention, BoundLatent, HeadGate, InputSite, ModelConfig, NormSlot, QueryScale, SkippedInputs,
+    AttentionConfig, BoundAttention, HeadGate, InputSite, ModelConfig, NormSlot, QueryScale, SkippedInputs,
 };
 
 /// The attention of a layer, and the chunk of tokens that it is computed for.
@@ -38,7 +38,7 @@ pub(super) struct AttentionTask<'a, 'm> {
 #[derive(Debug, Default)]
 pub(super) struct CpuAttention {
     /// Position of each of the chunk's tokens in its sequence.
-    positions: Vec<usize>,
+    pub positions: Vec<usize>,
     /// One per table of the cache's rotations, for the chunk's positions.
     rotations: Vec<RopeRows>,
     /// `[tokens, n_head * head_dim]`, rotated in place.
@@ -91,11 +91,6 @@ impl CpuAttention {
         }
     }
 
-    /// Position of each of the chunk's tokens in its sequence.
-    pub fn positions(&self) -> &[usize] {
-        &self.positions
-    }
-
     /// Outputs of the heads, of either form, which [`CpuAttention::project`] projects.
     pub fn attend(
         &mut self,
@@ -103,10 +98,13 @@ impl CpuAttention {
         sequences: &mut Sequences<'_>,
         calibration: &mut InputCalibration,
     ) -> Result<()> {
-        let AttentionTask { cpu, attention, tokens, .. } = *task;
-        let of = attention.config;
+        let AttentionTask { cpu, attention, x, tokens, .. } = *task;
+        let BoundAttention { layer, config: of, weights, .. } = attention;
         if let Some(latent) = attention.latent {
-            return self.latent_attention(task, latent, sequences);
+            let (positions, rotation) = (&self.positions[..], of.rope.and_then(|table| self.rotations.get(table)));
+            let task = LatentTask { layer, shape: of, latent, weights, tokens, positions, rotation };
+            let heads = &mut self.heads[..tokens * of.output_cols()];
+            return self.latent.run(cpu, &task, x, sequences, &mut self.scratch, heads);
         }
         self.project_inputs(task, calibration)?;
         self.norm_and_rotate(task);
@@ -234,21 +232,6 @@ impl CpuAttention {
             cpu.attention(&shape, queries, seen, &mut self.heads[of_rows(out_dim)], &mut self.scratch);
         }
         Ok(())
-    }
-
-    /// The same where keys and values come from a latent.
-    fn latent_attention(
-        &mut self,
-        task: &AttentionTask<'_, '_>,
-        latent: BoundLatent<'_>,
-        sequences: &mut Sequences<'_>,
-    ) -> Result<()> {
-        let AttentionTask { cpu, attention, x, tokens, .. } = *task;
-        let BoundAttention { layer, config: of, weights, .. } = attention;
-        let rotation = of.rope.and_then(|table| self.rotations.get(table));
-        let task = LatentTask { layer, shape: of, latent, weights, tokens, positions: &self.positions, rotation };
-        let heads = &mut self.heads[..tokens * of.output_cols()];
-        self.latent.run(cpu, &task, x, sequences, &mut self.scratch, heads)
     }
 
     /// `out = ` the output projection of the heads, `[tokens, d_model]`.

@@ -17,8 +17,8 @@ pub(crate) struct ExpertFiring {
     neurons: usize,
     /// Words of a token's mask of experts.
     words: usize,
-    /// `[tokens, words(neurons)]`
-    fired: Vec<u32>,
+    /// Masks of the neurons that fired so far, `[tokens, words(neurons)]`.
+    pub fired: Vec<u32>,
     /// `[tokens, words(experts)]`
     chosen: Vec<u32>,
     /// `[tokens, neurons]`, or empty.
@@ -80,11 +80,6 @@ impl ExpertFiring {
             }
         }
         self.spent += began.elapsed();
-    }
-
-    /// Mask of the neurons that fired so far, `[tokens, words(neurons)]`.
-    pub fn fired(&self) -> &[u32] {
-        &self.fired
     }
 
     /// Reports `layer`, whose work began at `started`, to `probe`.

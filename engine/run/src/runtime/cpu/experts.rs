@@ -43,7 +43,8 @@ struct ExpertTask<'a> {
 }
 
 impl ExpertTask<'_> {
-    /// `out =` the sum of `blocks` for the inputs, both `[tokens, d_model]`, without the biases of down projections.
+    /// `out =` the sum of `blocks` for the inputs, both `[tokens, d_model]`, without the biases of
+    /// down projections.
     fn run(
         &self,
         ffn: &mut CpuFfn,
@@ -89,7 +90,7 @@ impl MoeFfn {
 
     /// The matrices that the chosen experts of a single token read first.
     pub fn first_read<'a>(&self, weights: &'a ExpertWeights) -> Few<&'a Matrix> {
-        let chosen = self.routing.chosen().iter().filter_map(|at| weights.experts.get(*at));
+        let chosen = self.routing.chosen.iter().filter_map(|at| weights.experts.get(*at));
         chosen.map(|expert| &expert.gate.as_ref().unwrap_or(&expert.up).weight).collect()
     }
 
@@ -109,11 +110,11 @@ impl MoeFfn {
             self.route(cpu, task, weights)?;
         }
         if probe.wants_router() {
-            probe.router(task.layer, self.routing.chosen());
+            probe.router(task.layer, &self.routing.chosen);
         }
         let expert_task = ExpertTask { cpu, task, weights, whole: true, observed: started.is_some() };
         if started.is_some() {
-            self.firing.begin(weights.neurons(), self.routing.chosen(), task.tokens, probe.wants_strength());
+            self.firing.begin(weights.neurons(), &self.routing.chosen, task.tokens, probe.wants_strength());
         }
         let mut work = FfnWork::default();
         work.read_all(&weights.router.weight);
@@ -144,13 +145,13 @@ impl MoeFfn {
         };
         self.routing.set_choice(task.tokens, chosen)?;
         if fired.is_some() {
-            self.firing.begin(weights.neurons(), self.routing.chosen(), task.tokens, false);
+            self.firing.begin(weights.neurons(), &self.routing.chosen, task.tokens, false);
         }
         let expert_task = ExpertTask { cpu, task, weights, whole: false, observed: fired.is_some() };
         let mut work = FfnWork::default();
         self.compute(&expert_task, ffn, out, &mut work, &mut ())?;
         if let Some(fired) = fired {
-            fired.iter_mut().zip(self.firing.fired()).for_each(|(to, from)| *to |= from);
+            fired.iter_mut().zip(&self.firing.fired).for_each(|(to, from)| *to |= from);
         }
         Ok(work)
     }
@@ -225,7 +226,7 @@ impl MoeFfn {
         self.members.clear();
         match at < expert_task.weights.experts.len() {
             true => self.members.extend(self.routing.members(at, tokens)),
-            false => self.members.extend(self.routing.gates().iter().copied().take(tokens).enumerate()),
+            false => self.members.extend(self.routing.gates.iter().copied().take(tokens).enumerate()),
         }
     }
 
@@ -288,14 +289,14 @@ impl MoeFfn {
         let ExpertTask { task, weights, .. } = *expert_task;
         let experts = &weights.experts;
         let mut numbers: Few<(usize, f32)> =
-            self.routing.chosen().iter().copied().zip(self.routing.router_weights().iter().copied()).collect();
+            self.routing.chosen.iter().copied().zip(self.routing.router_weights.iter().copied()).collect();
         numbers.retain(|(at, _)| *at < experts.len());
         // In the order of the file.
         numbers.sort_unstable_by_key(|(at, _)| *at);
         let block = |ffn, factor| FfnBlock { factor, ..FfnBlock::whole(ffn) };
         let mut blocks: Few<FfnBlock<'_>> = numbers.iter().map(|(at, factor)| block(&experts[*at], *factor)).collect();
         if let (Some(expert), true) = (&weights.shared, expert_task.whole) {
-            let gate = self.routing.gates()[0];
+            let gate = self.routing.gates[0];
             numbers.push((experts.len(), gate));
             blocks.push(block(&expert.ffn, gate));
         }

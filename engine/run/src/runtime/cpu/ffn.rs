@@ -9,7 +9,7 @@ use smallvec::smallvec;
 use super::{
     TokenInputs, WHAT,
     ffn_values::{BlockSpan, FfnOutcome, Fires},
-    products::{DownScratch, Few, Part, Values, down, some_rows},
+    products::{DownScratch, Few, HiddenValues, ListedRows, down, some_rows},
     skipped_inputs::{self, SkippedSite},
     sparse_rows::SparseRows,
     task::{FfnTask, FfnWork, PredictionSource},
@@ -126,7 +126,8 @@ impl CpuFfn {
         }
         let hidden = &*hidden;
         let values = task.blocks.iter().zip(&*spans);
-        let values = values.map(|(block, span)| Values { list: block.neurons, hidden: span.values(hidden, tokens) });
+        let values =
+            values.map(|(block, span)| HiddenValues { list: block.neurons, hidden: span.values(hidden, tokens) });
         // `scratch` holds the gates' activations until `fired`; the other use of it never coincides.
         let expanded = if matches!(outcome.fires, Fires::Above(_)) { up } else { scratch };
         down(cpu, task, values, DownScratch { scratch: expanded, part }, out, &mut work)?;
@@ -209,10 +210,10 @@ impl CpuFfn {
         }
         let CpuFfn { hidden, up, scratch, part, candidates, held, spans, outcome, .. } = self;
         let predicted = (outcome.predicted && !task.recall_check).then_some(&candidates[..]);
-        let firing = task.blocks.iter().map(|block| -> Part<'_> {
+        let firing = task.blocks.iter().map(|block| -> ListedRows<'_> {
             (block.ffn.gate.as_ref().unwrap_or(&block.ffn.up), predicted.or(block.neurons))
         });
-        let len = |(linear, list): Part<'_>| list.map_or(linear.weight.rows(), <[u32]>::len);
+        let len = |(linear, list): ListedRows<'_>| list.map_or(linear.weight.rows(), <[u32]>::len);
         let n = firing.clone().map(len).sum();
         let hidden = grow(hidden, Some(n), WHAT)?;
         some_rows(cpu, firing.clone(), task.x, hidden, scratch, &mut work)?;
@@ -261,7 +262,7 @@ impl CpuFfn {
             norm.apply_listed(held, hidden);
         }
         let hidden = &*hidden;
-        let values = spans.iter().zip(lists).map(|(span, list)| Values { list, hidden: span.values(hidden, 1) });
+        let values = spans.iter().zip(lists).map(|(span, list)| HiddenValues { list, hidden: span.values(hidden, 1) });
         down(cpu, task, values, DownScratch { scratch, part }, out, &mut work)?;
         Ok(work)
     }

@@ -245,7 +245,7 @@ impl Processor for CpuProcessor {
         self.attention.begin(sequences);
         let d = config.d_model;
         let [residual, position, ..] = &mut self.registers;
-        for ((x, id), at) in residual.chunks_exact_mut(d).zip(tokens).zip(self.attention.positions()) {
+        for ((x, id), at) in residual.chunks_exact_mut(d).zip(tokens).zip(&self.attention.positions) {
             weights.token_embedding.dequantise_row(*id as usize, x);
             if config.embedding_scale != 1.0 {
                 x.iter_mut().for_each(|x| *x *= config.embedding_scale);

@@ -14,7 +14,7 @@ use thermocline_formats::format::Matrix;
 use thermocline_model::{Down, Linear};
 
 /// A matrix and a list of its rows; `None` for all rows.
-pub(crate) type Part<'a> = (&'a Linear, Option<&'a [u32]>);
+pub(crate) type ListedRows<'a> = (&'a Linear, Option<&'a [u32]>);
 
 /// Experts whose products are begun together without allocating: as many as most MoE models use, and a shared one.
 pub(crate) type Few<T> = SmallVec<[T; 9]>;
@@ -23,13 +23,13 @@ pub(crate) type Few<T> = SmallVec<[T; 9]>;
 /// read in order into `scratch`, and the listed ones copied.
 pub(crate) fn some_rows<'a>(
     cpu: &Cpu,
-    parts: impl Iterator<Item = Part<'a>> + Clone,
+    parts: impl Iterator<Item = ListedRows<'a>> + Clone,
     x: &[f32],
     out: &mut [f32],
     scratch: &mut Vec<f32>,
     work: &mut FfnWork,
 ) -> Result<()> {
-    let most = |(linear, list): &Part<'_>| list.is_some_and(|list| is_most(list.len(), &linear.weight));
+    let most = |(linear, list): &ListedRows<'_>| list.is_some_and(|list| is_most(list.len(), &linear.weight));
     let room = parts.clone().filter(most).map(|(linear, _)| linear.weight.rows()).sum();
     let scratch = grow(scratch, Some(room), WHAT)?;
     let (mut jobs, mut rest, mut spare) = (Few::new(), &mut out[..], &mut scratch[..]);
@@ -68,7 +68,7 @@ pub(crate) fn some_rows<'a>(
 
 /// Hidden values of some neurons of an FFN.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Values<'a> {
+pub(crate) struct HiddenValues<'a> {
     /// The neurons; `None` for every neuron.
     pub list: Option<&'a [u32]>,
     /// `[tokens, n]`
@@ -88,7 +88,7 @@ pub(crate) struct DownScratch<'s> {
 pub(crate) fn down<'a>(
     cpu: &Cpu,
     task: &FfnTask<'_>,
-    values: impl Iterator<Item = Values<'a>>,
+    values: impl Iterator<Item = HiddenValues<'a>>,
     scratch: DownScratch<'_>,
     out: &mut [f32],
     work: &mut FfnWork,
@@ -103,7 +103,7 @@ pub(crate) fn down<'a>(
     let parts = if alone { &mut *out } else { &mut *part };
     let (mut sums, mut wholes): (Few<RowSum<'_>>, Few<Whole<'_>>) = (Few::new(), Few::new());
     for ((block, values), out) in task.blocks.iter().zip(values).zip(parts.chunks_exact_mut(len.max(1))) {
-        let Values { list, hidden } = values;
+        let HiddenValues { list, hidden } = values;
         match &block.ffn.down {
             Down::Neurons(down) if tokens == 1 || (task.separate && tokens <= FEW_TOKENS) => {
                 let active = values.active(tokens);
@@ -135,7 +135,7 @@ pub(crate) fn down<'a>(
     Ok(())
 }
 
-impl Values<'_> {
+impl HiddenValues<'_> {
     /// Number of neurons with a value other than zero for any of `tokens` tokens.
     fn active(&self, tokens: usize) -> usize {
         let n = self.hidden.len() / tokens.max(1);
@@ -146,7 +146,7 @@ impl Values<'_> {
 /// An output-major down projection, which is read whole.
 struct Whole<'a> {
     down: &'a Matrix,
-    values: Values<'a>,
+    values: HiddenValues<'a>,
     /// `[tokens, d]`
     out: &'a mut [f32],
 }
@@ -157,7 +157,7 @@ fn outputs(cpu: &Cpu, wholes: Few<Whole<'_>>, tokens: usize, scratch: &mut Vec<f
     let room = listed.map(|of| tokens.saturating_mul(of.down.cols())).fold(0, usize::saturating_add);
     let (mut spare, mut inputs, mut jobs) = (grow(scratch, Some(room), WHAT)?, Few::new(), Few::new());
     for Whole { down, values, out } in wholes {
-        let Values { list, hidden } = values;
+        let HiddenValues { list, hidden } = values;
         let n_ff = down.cols();
         work.active += values.active(tokens);
         work.read_all(down);

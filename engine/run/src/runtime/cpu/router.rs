@@ -16,11 +16,12 @@ pub struct Routing {
     scores: Vec<f32>,
     /// `[experts]` of one token: what experts are chosen by, where those are not the scores.
     choice: Vec<f32>,
-    /// `[tokens]`: weight of the shared expert.
-    gates: Vec<f32>,
+    /// Weight of the shared expert for each token that was routed, where there is one: 1 if it has
+    /// no gate.
+    pub gates: Vec<f32>,
     /// `[tokens, used]`, best first, and their router weights. A number past the last expert stands for none.
-    chosen: Vec<usize>,
-    router_weights: Vec<f32>,
+    pub(super) chosen: Vec<usize>,
+    pub(super) router_weights: Vec<f32>,
     /// `[tokens, d]`: the router's input, where it is a norm of the residual stream.
     normed: Vec<f32>,
 }
@@ -115,21 +116,6 @@ impl Routing {
         self.router_weights.clear();
         self.router_weights.extend_from_slice(router_weights);
         Ok(())
-    }
-
-    /// Chosen experts, `[tokens, used]`, best first.
-    pub fn chosen(&self) -> &[usize] {
-        &self.chosen
-    }
-
-    /// Their router weights, `[tokens, used]`.
-    pub fn router_weights(&self) -> &[f32] {
-        &self.router_weights
-    }
-
-    /// Weight of the shared expert for each token that was routed, where there is one: 1 if it has no gate.
-    pub fn gates(&self) -> &[f32] {
-        &self.gates
     }
 
     /// The tokens, of `tokens`, that use `expert`, and its router weights.
