@@ -7,3 +7,12 @@
 pub mod calibration;
 pub mod eval;
 pub mod sparsity;
+
+use std::ops::ControlFlow;
+
+use thermocline_base::error::{Error, Result};
+
+/// [`Error::Cancelled`] if a caller that was asked has said so.
+fn unless_stopped(said: ControlFlow<()>) -> Result<()> {
+    if said.is_break() { Err(Error::Cancelled) } else { Ok(()) }
+}

@@ -72,7 +72,7 @@ pub struct LoadOptions {
 }
 
 /// A model that can be run: immutable, shared by sessions.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Model {
     /// Sizes and variants.
     pub config: ModelConfig,

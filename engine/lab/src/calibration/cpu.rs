@@ -41,8 +41,7 @@ pub fn kernel_speed(
 ) -> Result<KernelSpeed> {
     let weight = matrix_of_repeated_rows(ty, rows, cols)?;
     let bytes = weight.data().len();
-    let mut noise = noise();
-    let x: Vec<f32> = (0..tokens * cols).map(|_| noise()).collect();
+    let x = noise(tokens * cols);
     let mut out = vec![0.0; tokens * rows];
     let mut seconds = f64::INFINITY;
     for _ in 0..rounds.max(1) + 1 {
@@ -59,13 +58,14 @@ pub fn kernel_speed(
     })
 }
 
-/// Pseudo-random numbers from -1 to 1.
-pub(super) fn noise() -> impl FnMut() -> f32 {
+/// Pseudo-random numbers from -1 to 1, `count` of them, the same at every call.
+pub(super) fn noise(count: usize) -> Vec<f32> {
     let mut state = 1u32;
-    move || {
+    let next = |_| {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         (state >> 8) as f32 / (1 << 23) as f32 - 1.0
-    }
+    };
+    (0..count).map(next).collect()
 }
 
 /// A `[rows, cols]` matrix of a few distinct rows, repeated: values do not change the time.
@@ -73,9 +73,7 @@ pub(super) fn matrix_of_repeated_rows(ty: TensorType, rows: usize, cols: usize) 
     let distinct = rows.min(16);
     let mut some = Vec::new();
     if quant::QUANTISABLE.contains(&ty) {
-        let mut noise = noise();
-        let values: Vec<f32> = (0..distinct * cols).map(|_| noise()).collect();
-        quant::quantise(ty, &values, &mut some)?;
+        quant::quantise(ty, &noise(distinct * cols), &mut some)?;
     } else {
         // Types without an encoder; this byte makes scales of moderate size in all of them.
         some.resize(distinct * ty.row_bytes(cols).unwrap_or(0), 0x2b);

@@ -19,7 +19,7 @@ pub struct GpuEffort {
 }
 
 /// Number of measurements of each kind.
-pub(super) const ROUNDS: usize = 3;
+const ROUNDS: usize = 3;
 
 impl Default for GpuEffort {
     fn default() -> Self {
@@ -154,21 +154,36 @@ fn upload(gpu: &Gpu, effort: &GpuEffort, to: &Buffer) -> Result<f64> {
     let load = to.bytes().min(TRANSFER);
     let data = vec![0x5a_u8; load as usize];
     let mut ring = UploadRing::new(gpu, 2, load)?;
+    let begin = || {
+        let mut recorder = Recorder::new(gpu);
+        ring.record(&mut recorder, &[(&data, to, 0)])?;
+        let index = recorder.submit()?;
+        ring.submitted();
+        Ok(index)
+    };
+    transfer_rate(effort, load, begin, |index| gpu.wait(index))
+}
+
+/// Bytes per second of transfers of `bytes` each, one behind the other, in the best round. `begin` begins one, and `end` waits for the
+/// last of a round.
+pub(super) fn transfer_rate<T>(
+    effort: &GpuEffort,
+    bytes: u64,
+    mut begin: impl FnMut() -> Result<T>,
+    end: impl Fn(T) -> Result<()>,
+) -> Result<f64> {
     let mut best = 0.0_f64;
     for _ in 0..=ROUNDS {
-        let (started, mut loads) = (Instant::now(), 0_u64);
+        let (started, mut transfers) = (Instant::now(), 0_u64);
         loop {
-            let mut recorder = Recorder::new(gpu);
-            ring.record(&mut recorder, &[(&data, to, 0)])?;
-            let index = recorder.submit()?;
-            ring.submitted();
-            loads += 1;
+            let begun = begin()?;
+            transfers += 1;
             if started.elapsed().as_secs_f64() >= effort.seconds {
-                gpu.wait(index)?;
+                end(begun)?;
                 break;
             }
         }
-        best = best.max((loads * load) as f64 / started.elapsed().as_secs_f64());
+        best = best.max((transfers * bytes) as f64 / started.elapsed().as_secs_f64());
     }
     Ok(best)
 }
@@ -177,16 +192,8 @@ fn download(gpu: &Gpu, effort: &GpuEffort, from: &Buffer) -> Result<f64> {
     let load = from.bytes().min(TRANSFER);
     let mut data = vec![0_u8; load as usize];
     let mut ring = ReadbackRing::new(gpu, 1, load)?;
-    let mut best = 0.0_f64;
-    for _ in 0..=ROUNDS {
-        let (started, mut loads) = (Instant::now(), 0_u64);
-        while loads == 0 || started.elapsed().as_secs_f64() < effort.seconds {
-            ring.read(Recorder::new(gpu), &[(from, 0, load)], || (), |bytes| data.copy_from_slice(bytes))?;
-            loads += 1;
-        }
-        best = best.max((loads * load) as f64 / started.elapsed().as_secs_f64());
-    }
-    Ok(best)
+    let read = || ring.read(Recorder::new(gpu), &[(from, 0, load)], || (), |bytes| data.copy_from_slice(bytes));
+    transfer_rate(effort, load, read, Ok)
 }
 
 /// Floats of one hand-over: the residual stream of a model of usual width.

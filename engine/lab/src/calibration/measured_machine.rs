@@ -18,6 +18,7 @@ use super::{
     memory::read_bandwidth,
     prompts::{cpu_prompts, gpu_prompts, streams},
 };
+use crate::unless_stopped;
 use thermocline_base::error::{Error, Result};
 use thermocline_cpu::{Cpu, MatmulJob, RowsJob};
 use thermocline_formats::{
@@ -61,11 +62,6 @@ pub struct MachineOptions {
 /// A callback between two measurements; it says whether to go on with the next.
 pub type KeepGoing<'a> = &'a mut dyn FnMut() -> ControlFlow<()>;
 
-/// [`Error::Cancelled`] if `go_on` says so.
-pub(super) fn check(go_on: KeepGoing<'_>) -> Result<()> {
-    if go_on().is_break() { Err(Error::Cancelled) } else { Ok(()) }
-}
-
 /// Columns of a matrix, as in models of 7 billion parameters.
 pub(super) const COLS: usize = 4096;
 /// One row in so many is read for the rate of scattered rows.
@@ -107,9 +103,9 @@ pub fn cached_machine(
             known.cpu.prompts.extend(cpu_prompts(cpu, &cpu_lacks, &options.effort, go_on)?);
             if let (Some(gpu), Some(rates)) = (gpu, &mut known.gpu) {
                 let lacks = lacking(&rates.rates, types);
-                let decoding = DecodingRates::measure(gpu, &lacks, rates.hand_over, &options.effort.gpu, go_on)?;
-                rates.rates.extend(decoding.rates);
-                rates.bursts.extend(decoding.bursts);
+                let (more, bursts) = decoding(gpu, &lacks, rates.hand_over, &options.effort.gpu, go_on)?;
+                rates.rates.extend(more);
+                rates.bursts.extend(bursts);
                 rates.prompts.extend(gpu_prompts(gpu, &lacks, &options.effort.gpu, go_on)?);
                 rates.streams.extend(streams(gpu, &lacks, &options.effort.gpu, go_on)?);
             }
@@ -136,7 +132,7 @@ pub fn measure_machine(
     effort: &MeasureEffort,
     go_on: KeepGoing<'_>,
 ) -> Result<Machine> {
-    check(go_on)?;
+    unless_stopped(go_on())?;
     let cpu_speeds = CpuRates {
         name: cpu_name(),
         kernels: cpu.isa().to_string(),
@@ -147,11 +143,11 @@ pub fn measure_machine(
         prompts: cpu_prompts(cpu, types, effort, go_on)?,
     };
     let gpu_speeds = gpu.map(|gpu| {
-        check(go_on)?;
+        unless_stopped(go_on())?;
         let speed = gpu_speed(gpu, &effort.gpu)?;
         let report = gpu.report();
         let hand_over = speed.hand_over.median_us / 1e6;
-        let decoding = DecodingRates::measure(gpu, types, hand_over, &effort.gpu, go_on)?;
+        let (rates, bursts) = decoding(gpu, types, hand_over, &effort.gpu, go_on)?;
         let shares_memory = report.kind.has_unified_memory() || report.kind == AdapterKind::Software;
         Ok::<_, Error>(GpuRates {
             adapter: report.name.clone(),
@@ -161,8 +157,8 @@ pub fn measure_machine(
             hand_over,
             upload: speed.upload_bytes_per_second,
             download: speed.download_bytes_per_second,
-            rates: decoding.rates,
-            bursts: decoding.bursts,
+            rates,
+            bursts,
             prompts: gpu_prompts(gpu, types, &effort.gpu, go_on)?,
             streams: streams(gpu, types, &effort.gpu, go_on)?,
             together: if shares_memory { Some(shared_memory(cpu, gpu, effort)?) } else { None },
@@ -208,16 +204,15 @@ fn join(cpu: &Cpu) -> f64 {
 
 fn cpu_rates(cpu: &Cpu, types: &[TensorType], effort: &MeasureEffort, go_on: KeepGoing<'_>) -> Result<Rates> {
     let one = |ty: &TensorType| {
-        check(go_on)?;
+        unless_stopped(go_on())?;
         let (weight, x) = matrix_and_vector(*ty, effort.cpu_bytes)?;
         let (mut out, bytes) = (vec![0.0; weight.rows()], weight.data().len() as f64);
         let all = best(effort.rounds, || {
             cpu.matmul(&mut [MatmulJob { weight: &weight, bias: None, out: &mut out }], &x, 1);
         });
         // Rows at irregular distances.
-        let mut noise = noise();
-        let some: Vec<u32> =
-            (0..weight.rows() as u32).filter(|_| (noise() + 1.0) * (ROWS_PER_SCATTERED as f32) < 2.0).collect();
+        let drawn = (0u32..).zip(noise(weight.rows())).filter(|(_, x)| (x + 1.0) * (ROWS_PER_SCATTERED as f32) < 2.0);
+        let some: Vec<u32> = drawn.map(|(row, _)| row).collect();
         let out = &mut out[..some.len()];
         let few = best(effort.rounds, || {
             cpu.matmul_rows(&mut [RowsJob { weight: &weight, bias: None, rows: Some(&some), out: &mut *out }], &x, 1);
@@ -233,11 +228,7 @@ fn cpu_rates(cpu: &Cpu, types: &[TensorType], effort: &MeasureEffort, go_on: Kee
 /// A matrix of about `bytes` bytes, and a vector `[COLS]` to multiply it with.
 fn matrix_and_vector(ty: TensorType, bytes: usize) -> Result<(Matrix, Vec<f32>)> {
     let row = ty.row_bytes(COLS).unwrap_or(COLS);
-    let mut noise = noise();
-    Ok((
-        matrix_of_repeated_rows(ty, (bytes / row).max(ROWS_PER_SCATTERED), COLS)?,
-        (0..COLS).map(|_| noise()).collect(),
-    ))
+    Ok((matrix_of_repeated_rows(ty, (bytes / row).max(ROWS_PER_SCATTERED), COLS)?, noise(COLS)))
 }
 
 /// Fraction of a card's rate that remains for scattered rows: a row is many times longer than a memory transaction, but rows end
@@ -247,48 +238,47 @@ const SCATTERED_FRACTION: f64 = 0.8;
 /// Least fraction of a rate that remains in bursts: less is not of clocks, but of a machine that is busy otherwise.
 const LEAST_BURST: f64 = 0.01;
 
-/// Decoding rates of a GPU by type of weights.
-#[derive(Debug, Default)]
-struct DecodingRates {
-    /// Those without waits.
-    rates: Rates,
-    /// The fractions that remain in bursts.
-    bursts: BurstFractions,
+/// The decoding rates of `types` on `gpu`, whose hand-overs take `hand_over` seconds, without waits; and the fractions of them that
+/// remain in bursts.
+fn decoding(
+    gpu: &Gpu,
+    types: &[TensorType],
+    hand_over: f64,
+    effort: &GpuEffort,
+    go_on: KeepGoing<'_>,
+) -> Result<(Rates, BurstFractions)> {
+    let measured = by_encoding(types, go_on, |native| {
+        let products = GpuProducts::new(gpu, native, COLS, COLS, 1, effort)?;
+        let sequential = products.sustained(gpu, effort)?;
+        let without_waits = WithoutWaits { bytes_per_second: sequential, hand_over };
+        let burst = burst_speed(gpu, &products, &without_waits, effort)? / sequential;
+        let rate = ProductRate { sequential, scattered: sequential * SCATTERED_FRACTION };
+        Ok((rate, burst.clamp(LEAST_BURST, 1.0)))
+    })?;
+    Ok(measured.into_iter().map(|(name, (rate, burst))| ((name.clone(), rate), (name, burst))).unzip())
 }
 
-impl DecodingRates {
-    /// The rates of `types` on `gpu`, whose hand-overs take `hand_over` seconds. Types with the same encoding on the device are
-    /// measured once.
-    fn measure(
-        gpu: &Gpu,
-        types: &[TensorType],
-        hand_over: f64,
-        effort: &GpuEffort,
-        go_on: KeepGoing<'_>,
-    ) -> Result<Self> {
-        let mut names: BTreeMap<WeightType, &str> = BTreeMap::new();
-        let mut measured = DecodingRates::default();
-        for ty in types {
-            check(go_on)?;
-            let on_device = device_type(*ty);
-            let (rate, burst) = match names.get(&on_device) {
-                Some(alike) => (measured.rates[*alike], measured.bursts[*alike]),
-                None => {
-                    let native = TensorType::ALL.into_iter().find(|it| it.name() == on_device.name()).unwrap_or(*ty);
-                    let products = GpuProducts::new(gpu, native, COLS, COLS, 1, effort)?;
-                    let sequential = products.sustained(gpu, effort)?;
-                    let without_waits = WithoutWaits { bytes_per_second: sequential, hand_over };
-                    let burst = burst_speed(gpu, &products, &without_waits, effort)? / sequential;
-                    let rate = ProductRate { sequential, scattered: sequential * SCATTERED_FRACTION };
-                    (rate, burst.clamp(LEAST_BURST, 1.0))
-                }
-            };
-            names.insert(on_device, ty.name());
-            measured.rates.insert(ty.name().to_owned(), rate);
-            measured.bursts.insert(ty.name().to_owned(), burst);
-        }
-        Ok(measured)
+/// What `measure` measures of each of `types`, by name. It is called once for types with the same encoding on the device, with the
+/// type that files have in that encoding.
+pub(super) fn by_encoding<T: Copy>(
+    types: &[TensorType],
+    go_on: KeepGoing<'_>,
+    mut measure: impl FnMut(TensorType) -> Result<T>,
+) -> Result<BTreeMap<String, T>> {
+    let mut measured: BTreeMap<WeightType, T> = BTreeMap::new();
+    let mut by_name = BTreeMap::new();
+    for ty in types {
+        unless_stopped(go_on())?;
+        let on_device = device_type(*ty);
+        let native = TensorType::ALL.into_iter().find(|it| it.name() == on_device.name()).unwrap_or(*ty);
+        let figure = match measured.get(&on_device) {
+            Some(figure) => *figure,
+            None => measure(native)?,
+        };
+        measured.insert(on_device, figure);
+        by_name.insert(ty.name().to_owned(), figure);
     }
+    Ok(by_name)
 }
 
 /// Seconds of a minimal dispatch that waits for the one before it.

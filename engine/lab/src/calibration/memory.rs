@@ -44,13 +44,13 @@ pub enum MemoryKind {
 
 /// Memory that is read between the runs of a benchmark: on a shared host the limit changes with the load of other machines.
 pub struct ReadProbe {
-    memory: Memory,
+    memory: ProbedMemory,
     /// Number of passes over rows so far; each reads other rows, since the previous ones may be in a cache.
     pass: usize,
 }
 
 /// The memory that is read, by page size.
-enum Memory {
+enum ProbedMemory {
     Small(Vec<u8>),
     Large(memmap2::MmapMut),
 }
@@ -69,11 +69,11 @@ impl ReadProbe {
     pub fn new(kind: MemoryKind, bytes: usize) -> Result<Self> {
         let bytes = bytes.max(64);
         let memory = match kind {
-            MemoryKind::Small => Memory::Small(vec![FILLING; bytes]),
+            MemoryKind::Small => ProbedMemory::Small(vec![FILLING; bytes]),
             MemoryKind::Large => {
                 let mut memory = anonymous(bytes, "bandwidth measurement")?;
                 memory.fill(FILLING);
-                Memory::Large(memory)
+                ProbedMemory::Large(memory)
             }
         };
         Ok(ReadProbe { memory, pass: 0 })
@@ -81,8 +81,8 @@ impl ReadProbe {
 
     fn bytes(&self) -> &[u8] {
         match &self.memory {
-            Memory::Small(bytes) => bytes,
-            Memory::Large(bytes) => bytes,
+            ProbedMemory::Small(bytes) => bytes,
+            ProbedMemory::Large(bytes) => bytes,
         }
     }
 

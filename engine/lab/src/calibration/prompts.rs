@@ -1,17 +1,16 @@
 //! Speeds of prompts: products with many tokens on either processor, and weights that are streamed to the device.
 
-use std::{collections::BTreeMap, time::Instant};
-
 use super::{
     cpu::{matrix_of_repeated_rows, noise},
-    gpu::{GpuEffort, ROUNDS},
+    gpu::{GpuEffort, transfer_rate},
     gpu_products::gpu_kernel_speed,
-    measured_machine::{COLS, KeepGoing, MeasureEffort, best, check},
+    measured_machine::{COLS, KeepGoing, MeasureEffort, best, by_encoding},
 };
+use crate::unless_stopped;
 use thermocline_base::error::Result;
 use thermocline_cpu::Cpu;
 use thermocline_formats::quant::{TensorType, device_type};
-use thermocline_gpu::{AdapterKind, Gpu, GpuMatrix, Purpose, Recorder, RowLoad, RowStream, Usage, WeightType};
+use thermocline_gpu::{AdapterKind, Gpu, GpuMatrix, Purpose, Recorder, RowLoad, RowStream, Usage};
 use thermocline_model::{Activation, Down, FfnWeights, Linear};
 use thermocline_run::{
     placement::PromptRates,
@@ -35,14 +34,13 @@ pub(super) fn cpu_prompts(
     go_on: KeepGoing<'_>,
 ) -> Result<PromptRates> {
     let one = |ty: &TensorType| {
-        check(go_on)?;
+        unless_stopped(go_on())?;
         let n_ff = rows(effort.cpu_bytes as u64 / 16, ty.row_bytes(COLS).unwrap_or(COLS), 64, 512);
         let weight = matrix_of_repeated_rows(*ty, n_ff, COLS)?;
         let linear = || Linear { weight: weight.clone(), bias: None };
         let ffn = FfnWeights { gate: Some(linear()), up: linear(), down: Down::Neurons(linear()), limit: None };
         let cold: Vec<u32> = (0..n_ff as u32).step_by(2).collect();
-        let mut noise = noise();
-        let x: Vec<f32> = (0..CPU_TOKENS * COLS).map(|_| noise()).collect();
+        let x = noise(CPU_TOKENS * COLS);
         let mut out = vec![0.0; x.len()];
         let task = FfnTask {
             blocks: &[FfnBlock { neurons: Some(&cold), ..FfnBlock::whole(&ffn) }],
@@ -76,25 +74,12 @@ pub(super) fn gpu_prompts(
     effort: &GpuEffort,
     go_on: KeepGoing<'_>,
 ) -> Result<PromptRates> {
-    let mut measured: BTreeMap<WeightType, f64> = BTreeMap::new();
-    let mut figures = PromptRates::new();
-    for ty in types {
-        check(go_on)?;
-        let on_device = device_type(*ty);
-        let figure = match measured.get(&on_device) {
-            Some(figure) => *figure,
-            None => {
-                let native = TensorType::ALL.into_iter().find(|it| it.name() == on_device.name()).unwrap_or(*ty);
-                // Enough rows to occupy a card; a driver in software is busy with a few.
-                let most = if gpu.report().kind == AdapterKind::Software { 256 } else { 4096 };
-                let rows = rows(effort.bytes / 8, on_device.row_bytes(COLS), 64, most);
-                gpu_kernel_speed(gpu, native, rows, COLS, GPU_TOKENS, effort)?.macs_per_second
-            }
-        };
-        measured.insert(on_device, figure);
-        figures.insert(ty.name().to_owned(), figure);
-    }
-    Ok(figures)
+    by_encoding(types, go_on, |native| {
+        // Enough rows to occupy a card; a driver in software is busy with a few.
+        let most = if gpu.report().kind == AdapterKind::Software { 256 } else { 4096 };
+        let rows = rows(effort.bytes / 8, device_type(native).row_bytes(COLS), 64, most);
+        Ok(gpu_kernel_speed(gpu, native, rows, COLS, GPU_TOKENS, effort)?.macs_per_second)
+    })
 }
 
 /// Bytes per second (in the file's encoding) of rows that are repacked and uploaded, one transfer behind the other.
@@ -105,7 +90,7 @@ pub(super) fn streams(
     go_on: KeepGoing<'_>,
 ) -> Result<PromptRates> {
     let one = |ty: &TensorType| {
-        check(go_on)?;
+        unless_stopped(go_on())?;
         let row = device_type(*ty).row_bytes(COLS);
         let room = (effort.bytes / 8).min(gpu.arena().available() / 8);
         let rows = rows(room, row, 16, 4096);
@@ -116,23 +101,15 @@ pub(super) fn streams(
         let mut stream = RowStream::new(gpu, RowStream::bytes_of([bytes]))?;
         let source = |row: usize| Some((&weight, row));
         let load = [RowLoad { matrix: &matrix, rows, row: &source }];
-        let mut best = 0.0_f64;
-        for _ in 0..=ROUNDS {
-            let (started, mut loads) = (Instant::now(), 0);
-            loop {
-                let mut recorder = Recorder::new(gpu);
-                stream.record(&mut recorder, &load, None)?;
-                let index = recorder.submit()?;
-                stream.submitted();
-                loads += 1;
-                if started.elapsed().as_secs_f64() >= effort.seconds {
-                    gpu.wait(index)?;
-                    break;
-                }
-            }
-            best = best.max((loads * weight.data().len()) as f64 / started.elapsed().as_secs_f64());
-        }
-        Ok((ty.name().to_owned(), best))
+        let begin = || {
+            let mut recorder = Recorder::new(gpu);
+            stream.record(&mut recorder, &load, None)?;
+            let index = recorder.submit()?;
+            stream.submitted();
+            Ok(index)
+        };
+        let rate = transfer_rate(effort, weight.data().len() as u64, begin, |index| gpu.wait(index))?;
+        Ok((ty.name().to_owned(), rate))
     };
     types.iter().map(one).collect()
 }

@@ -14,6 +14,7 @@ use thermocline_base::{
     telemetry::neurons::Strength,
 };
 use thermocline_cpu::{Cpu, CpuOptions, InputPrecision, MatmulJob};
+use thermocline_formats::format::Matrix;
 use thermocline_model::{Down, Ffn, FfnWeights, Model, NeuronIndex, Norm, NormKind, Register, Step};
 use thermocline_run::runtime::{ExpertHidden, Forward, KvType, LayerFiring, Outputs, Probe, check_logits};
 
@@ -60,26 +61,21 @@ pub fn attribution(
     top: usize,
     proceed: &mut dyn FnMut() -> ControlFlow<()>,
 ) -> Result<Attribution> {
-    let Some((last, before)) = context.split_last() else {
-        return Err(Error::invalid("context", "at least one token", "none"));
-    };
-    if token as usize >= model.config.n_vocab {
-        return Err(Error::invalid("token id", format!("below {}", model.config.n_vocab), token));
-    }
+    let (last, before) = split_context(model, context, token)?;
     let outputs: Vec<FfnOutput<'_>> =
         (0..model.config.n_layer()).map(|layer| FfnOutput::of(model, layer)).collect::<Result<_>>()?;
-    let mut forward = Forward::new(Arc::clone(model), beside(cpu, cpu.activations())?);
+    let mut forward = forward_beside(model, cpu)?;
     let cpu = beside(cpu, InputPrecision::Float)?;
     let mut kv = forward.kv_cache(context.len(), KvType::F32)?;
     if !before.is_empty() {
         forward.run(before, &mut kv, Outputs::None, &mut Until(&mut *proceed))?;
     }
     let mut recorder =
-        Recorder { model, cpu: &cpu, proceed, layers: vec![Vec::new(); outputs.len()], residual: vec![] };
+        AttributionProbe { model, cpu: &cpu, proceed, layers: vec![Vec::new(); outputs.len()], residual: vec![] };
     let logits = forward.run(&[*last], &mut kv, Outputs::Last, &mut recorder)?;
     check_logits(logits)?;
     let probability = probability(logits, token);
-    let Recorder { layers: recorded, residual: x, .. } = recorder;
+    let AttributionProbe { layers: recorded, residual: x, .. } = recorder;
     let (mut u, bias) = direction(model, &x, token);
     let logit = dot(&u, &x) + bias;
 
@@ -113,7 +109,7 @@ pub fn continuation(
     tokens: usize,
     proceed: &mut dyn FnMut() -> ControlFlow<()>,
 ) -> Result<Vec<u32>> {
-    let mut forward = Forward::new(Arc::clone(model), beside(cpu, cpu.activations())?);
+    let mut forward = forward_beside(model, cpu)?;
     let mut kv = forward.kv_cache(context.len() + tokens, KvType::F32)?;
     let mut continued: Vec<u32> = Vec::new();
     while continued.len() < tokens {
@@ -124,8 +120,21 @@ pub fn continuation(
     Ok(continued)
 }
 
+/// The last token of `context` and those before it, if there is one, and `token` is in the vocabulary.
+pub(super) fn split_context<'c>(model: &Model, context: &'c [u32], token: u32) -> Result<(&'c u32, &'c [u32])> {
+    if token as usize >= model.config.n_vocab && !context.is_empty() {
+        return Err(Error::invalid("token id", format!("below {}", model.config.n_vocab), token));
+    }
+    context.split_last().ok_or_else(|| Error::invalid("context", "at least one token", "none"))
+}
+
+/// A forward pass of `model` on the instruction set and workers of `cpu`, in its precision.
+pub(super) fn forward_beside(model: &Arc<Model>, cpu: &Cpu) -> Result<Forward> {
+    Ok(Forward::new(Arc::clone(model), beside(cpu, cpu.activations())?))
+}
+
 /// A CPU of this precision, on the instruction set and workers of `cpu`.
-pub(super) fn beside(cpu: &Cpu, activations: InputPrecision) -> Result<Cpu> {
+fn beside(cpu: &Cpu, activations: InputPrecision) -> Result<Cpu> {
     let options = CpuOptions { isa: Some(cpu.isa()), activations, ..CpuOptions::default() };
     Cpu::with_workers(&options, cpu.workers())
 }
@@ -168,7 +177,7 @@ impl<'a> FfnOutput<'a> {
 
 /// Hidden values of one FFN for the last token.
 #[derive(Debug, Clone)]
-struct Block {
+struct HiddenBlock {
     /// The expert; 0 of a dense FFN, the number behind the last of the shared expert.
     expert: usize,
     /// Its router weight.
@@ -183,7 +192,7 @@ fn layer_effects(
     cpu: &Cpu,
     layer: usize,
     output: &FfnOutput<'_>,
-    blocks: &[Block],
+    blocks: &[HiddenBlock],
     u: &[f32],
     neurons: &mut Vec<NeuronEffect>,
 ) -> f32 {
@@ -214,14 +223,17 @@ fn layer_effects(
     sum
 }
 
+/// The product of `matrix` and one vector `x`, `[rows]`.
+pub(super) fn product(cpu: &Cpu, matrix: &Matrix, x: &[f32]) -> Vec<f32> {
+    let mut out = vec![0.0; matrix.rows()];
+    cpu.matmul(&mut [MatmulJob { weight: matrix, bias: None, out: &mut out }], x, 1);
+    out
+}
+
 /// Products of all neurons' down columns with `u`, `[n_ff]`.
 pub(super) fn products_with_down(cpu: &Cpu, down: &Down, u: &[f32]) -> Vec<f32> {
     match down {
-        Down::Neurons(rows) => {
-            let mut products = vec![0.0; rows.weight.rows()];
-            cpu.matmul(&mut [MatmulJob { weight: &rows.weight, bias: None, out: &mut products }], u, 1);
-            products
-        }
+        Down::Neurons(rows) => product(cpu, &rows.weight, u),
         // Its transpose is a sum of its rows.
         Down::Outputs(rows) => {
             let mut products = vec![0.0; rows.weight.cols()];
@@ -255,7 +267,7 @@ pub(super) fn latent_direction(cpu: &Cpu, ffn: &Ffn, u: &[f32]) -> Option<Vec<f3
 }
 
 /// The sum of the blocks' outputs and biases, `[d]`.
-fn ffn_output(cpu: &Cpu, ffn: &Ffn, blocks: &[Block], d: usize) -> Vec<f32> {
+fn ffn_output(cpu: &Cpu, ffn: &Ffn, blocks: &[HiddenBlock], d: usize) -> Vec<f32> {
     let mut out = vec![0.0; d];
     for block in blocks {
         let Some((weights, _)) = ffn_of(ffn, block.expert) else { continue };
@@ -264,9 +276,7 @@ fn ffn_output(cpu: &Cpu, ffn: &Ffn, blocks: &[Block], d: usize) -> Vec<f32> {
         if let (true, Ffn::Experts(moe)) = (is_latent(ffn, block.expert), ffn)
             && let Some(latent) = &moe.latent
         {
-            let mut wide = vec![0.0; latent.up.weight.rows()];
-            cpu.matmul(&mut [MatmulJob { weight: &latent.up.weight, bias: None, out: &mut wide }], &part, 1);
-            part = wide;
+            part = product(cpu, &latent.up.weight, &part);
         }
         out.iter_mut().zip(part).for_each(|(out, part)| *out += block.factor * part);
     }
@@ -294,10 +304,15 @@ fn direction(model: &Model, x: &[f32], token: u32) -> (Vec<f32>, f32) {
     let scale = 1.0 / (variance + norm.eps(model.config.norm_eps)).sqrt();
     u.iter_mut().zip(&norm.weight).for_each(|(u, weight)| *u *= weight * scale);
     if model.config.norm == NormKind::Layer {
-        let mean = u.iter().sum::<f32>() / n;
-        u.iter_mut().for_each(|u| *u -= mean);
+        subtract_mean(&mut u);
     }
     (u, bias)
+}
+
+/// Moves the elements of `x` so that their mean is 0, as a layer norm does.
+pub(super) fn subtract_mean(x: &mut [f32]) {
+    let mean = x.iter().sum::<f32>() / x.len().max(1) as f32;
+    x.iter_mut().for_each(|x| *x -= mean);
 }
 
 pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
@@ -355,16 +370,16 @@ impl Probe for FinalResidual<'_> {
 }
 
 /// Records hidden values and the final residual stream of one token.
-struct Recorder<'a> {
+struct AttributionProbe<'a> {
     model: &'a Model,
     cpu: &'a Cpu,
     proceed: &'a mut dyn FnMut() -> ControlFlow<()>,
-    layers: Vec<Vec<Block>>,
+    layers: Vec<Vec<HiddenBlock>>,
     /// `[d_model]`
     residual: Vec<f32>,
 }
 
-impl Probe for Recorder<'_> {
+impl Probe for AttributionProbe<'_> {
     fn cancelled(&mut self) -> bool {
         (self.proceed)().is_break()
     }
@@ -395,7 +410,7 @@ impl Probe for Recorder<'_> {
     fn firing(&mut self, firing: &LayerFiring<'_>) {
         let dense = matches!(self.model.weights.layers[firing.layer].ffn, Ffn::Dense(_));
         if let (true, Some(Strength::All(values))) = (dense, firing.strength) {
-            self.layers[firing.layer] = vec![Block { expert: 0, factor: 1.0, hidden: values.to_vec() }];
+            self.layers[firing.layer] = vec![HiddenBlock { expert: 0, factor: 1.0, hidden: values.to_vec() }];
         }
     }
 
@@ -410,7 +425,7 @@ impl Probe for Recorder<'_> {
         let form = ffn.form(self.model.config.activation);
         let mut hidden = if gate.is_empty() { up } else { gate }.to_vec();
         self.cpu.activate(form, &mut hidden, (!gate.is_empty()).then_some(up));
-        self.layers[layer].push(Block { expert, factor: *factor, hidden });
+        self.layers[layer].push(HiddenBlock { expert, factor: *factor, hidden });
     }
 }
 

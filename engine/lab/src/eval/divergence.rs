@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{
     Activity, BaseFile, BaseWriter, Conditions, Control, Corpus, Estimate, Method, Percentiles,
-    observer::Observer,
+    observer::EvalProbe,
     perplexity::of_mean,
     score::{LogSoftmax, Scorer, argmax},
     statistics::{Moments, covariance},
@@ -62,9 +62,9 @@ pub struct Divergence {
     pub difference: Estimate,
     /// Correlation of both models' `ln p` of the tokens that follow.
     pub correlation: f64,
-    /// Tokens per second of the model.
+    /// TokenFigures per second of the model.
     pub tokens_per_second: f64,
-    /// Tokens per second of the base, if it was computed.
+    /// TokenFigures per second of the base, if it was computed.
     pub base_tokens_per_second: Option<f64>,
     /// Bytes of weights a token reads, if all of them are read by the CPU.
     pub bytes_per_token: Option<f64>,
@@ -75,7 +75,7 @@ pub struct Divergence {
 
 /// Figures of the scored tokens, one per token.
 #[derive(Debug, Default)]
-struct Tokens {
+struct TokenFigures {
     nll: Vec<f64>,
     base_nll: Vec<f64>,
     kld: Vec<f64>,
@@ -83,7 +83,7 @@ struct Tokens {
     same: u64,
 }
 
-impl Tokens {
+impl TokenFigures {
     /// Adds a token: log-probabilities of both, `[n_vocab]`, and the next token.
     fn add(&mut self, base: &[f64], log_q: &[f64], target: usize) {
         let terms = base.iter().zip(log_q).filter(|(log_p, _)| **log_p > LEAST_LOG_P);
@@ -130,7 +130,7 @@ pub fn divergence(
         }
     }
     let (mut base_time, mut base_tokens) = (0.0, 0);
-    let (mut tokens, mut base_rows) = (Tokens::default(), Vec::new());
+    let (mut tokens, mut base_rows) = (TokenFigures::default(), Vec::new());
     let (mut log_p, mut log_q) = (LogSoftmax::default(), LogSoftmax::default());
     for passage in &corpus.passages {
         base_rows.clear();
@@ -138,7 +138,7 @@ pub fn divergence(
             let scorer = other.as_mut().unwrap_or(&mut scorer);
             let (time, computed) = (scorer.time, scorer.tokens);
             scorer.set_method(method.dense());
-            let mut observer = Observer { control: &mut *control, activity: &mut unseen, inputs: None };
+            let mut observer = EvalProbe { control: &mut *control, activity: &mut unseen, inputs: None };
             scorer.score(passage, &mut observer, &mut |_, logits| {
                 base_rows.extend_from_slice(logits);
                 Ok(())
@@ -148,7 +148,7 @@ pub fn divergence(
             (scorer.time, scorer.tokens) = (time, computed);
             scorer.set_method(method);
         }
-        let mut observer = Observer { control: &mut *control, activity: &mut activity, inputs: None };
+        let mut observer = EvalProbe { control: &mut *control, activity: &mut activity, inputs: None };
         scorer.score(passage, &mut observer, &mut |at, logits| {
             match &mut file {
                 None => log_p.fill(&base_rows[(at - passage.scored.start) * n_vocab..][..n_vocab]),
@@ -168,7 +168,7 @@ pub fn divergence(
     Ok(divergence)
 }
 
-impl Tokens {
+impl TokenFigures {
     /// The summary without speeds and bytes, which the caller fills in.
     fn summary(&self, conditions: Conditions, base: String, activity: Activity) -> Divergence {
         let mean = |values: &[f64]| Moments::from_values(values.iter().copied()).estimate();
@@ -241,7 +241,7 @@ pub fn write_base<W: Write>(
     }
     let mut activity = Activity::new(forward.model());
     let mut scorer = Scorer::new(forward, corpus, method)?;
-    let mut observer = Observer { control, activity: &mut activity, inputs: None };
+    let mut observer = EvalProbe { control, activity: &mut activity, inputs: None };
     for passage in &corpus.passages {
         scorer.score(passage, &mut observer, &mut |_, logits| writer.row(logits))?;
     }

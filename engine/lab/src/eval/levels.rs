@@ -121,7 +121,7 @@ pub(super) fn levels(
     let change: Box<dyn Fn(f64) -> Change> = match walk {
         Walk::Shift(_) => {
             // Refuses a model without predictors.
-            RecallObserver::with_default(cpu, model, walk.mode(), Some(0.0))?;
+            RecallObserver::new(cpu, model, walk.mode(), Some(0.0))?;
             let layers = model.config.n_layer();
             Box::new(move |value| shifted(vec![value as f32; layers]))
         }
@@ -133,7 +133,7 @@ pub(super) fn levels(
             Box::new(move |_| Change::Neurons(Arc::clone(&both)))
         }
         Walk::Recall(_) | Walk::Sparsity(_) => {
-            let mut observer = RecallObserver::with_default(cpu, model, walk.mode(), Some(0.0))?;
+            let mut observer = RecallObserver::new(cpu, model, walk.mode(), Some(0.0))?;
             observer.read(forward, text, dense, control)?;
             let recall = matches!(walk, Walk::Recall(_));
             Box::new(move |value| {

@@ -3,8 +3,9 @@
 
 use serde::Serialize;
 
+use super::attribution::{product, subtract_mean};
 use thermocline_base::error::{Error, Result};
-use thermocline_cpu::{Cpu, MatmulJob};
+use thermocline_cpu::Cpu;
 use thermocline_model::{Down, Ffn, Model, NeuronIndex, NormKind};
 
 /// The tokens that a neuron with a positive activation speaks for and against.
@@ -28,13 +29,10 @@ pub fn neuron_lens(model: &Model, cpu: &Cpu, place: NeuronIndex, top: usize) -> 
     let mut x = output_of(model, cpu, place)?;
     x.resize(model.config.d_model, 0.0);
     if model.config.norm == NormKind::Layer {
-        let mean = x.iter().sum::<f32>() / x.len().max(1) as f32;
-        x.iter_mut().for_each(|x| *x -= mean);
+        subtract_mean(&mut x);
     }
     x.iter_mut().zip(&weights.output_norm.weight).for_each(|(x, weight)| *x *= weight);
-    let mut logits = vec![0.0; model.config.n_vocab];
-    cpu.matmul(&mut [MatmulJob { weight: &weights.output.weight, bias: None, out: &mut logits }], &x, 1);
-    let mut order: Vec<(u32, f32)> = (0u32..).zip(logits).collect();
+    let mut order: Vec<(u32, f32)> = (0u32..).zip(product(cpu, &weights.output.weight, &x)).collect();
     order.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     let promoted = order.iter().take(top).copied().collect();
     let suppressed = order.iter().rev().take(top).copied().collect();
@@ -71,8 +69,8 @@ fn output_of(model: &Model, cpu: &Cpu, place: NeuronIndex) -> Result<Vec<f32>> {
             column.collect()
         }
     };
-    let Some(latent) = latent else { return Ok(out) };
-    let mut wide = vec![0.0; latent.up.weight.rows()];
-    cpu.matmul(&mut [MatmulJob { weight: &latent.up.weight, bias: None, out: &mut wide }], &out, 1);
-    Ok(wide)
+    Ok(match latent {
+        Some(latent) => product(cpu, &latent.up.weight, &out),
+        None => out,
+    })
 }

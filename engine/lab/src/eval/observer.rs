@@ -133,7 +133,7 @@ impl Activity {
 }
 
 /// The probe of an evaluation.
-pub(super) struct Observer<'a> {
+pub(super) struct EvalProbe<'a> {
     pub control: &'a mut dyn Control,
     pub activity: &'a mut Activity,
     /// Receiver of the FFNs' inputs.
@@ -146,7 +146,7 @@ pub(super) trait FfnInputs {
     fn observe(&mut self, layer: usize, tokens: usize, normed: &[f32], residual: &[f32]);
 }
 
-impl Probe for Observer<'_> {
+impl Probe for EvalProbe<'_> {
     fn cancelled(&mut self) -> bool {
         self.control.cancelled()
     }

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::{
     Activity, Conditions, Control, Corpus, Estimate, Method,
-    observer::Observer,
+    observer::EvalProbe,
     score::{Scorer, nll},
     statistics::Moments,
 };
@@ -44,7 +44,7 @@ pub fn perplexity(
     let mut activity = Activity::new(&model);
     let mut scorer = Scorer::new(forward, corpus, method)?;
     let mut sum = Moments::default();
-    let mut observer = Observer { control, activity: &mut activity, inputs: None };
+    let mut observer = EvalProbe { control, activity: &mut activity, inputs: None };
     for passage in &corpus.passages {
         scorer.score(passage, &mut observer, &mut |at, logits| {
             sum.add(nll(logits, passage.target(at)));

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::{
     Activity, Conditions, Control, Corpus, Method,
     levels::WeightedSample,
-    observer::{FfnInputs, Observer},
+    observer::{EvalProbe, FfnInputs},
     score::Scorer,
 };
 use crate::sparsity::predictor::metrics::{
@@ -67,10 +67,13 @@ pub fn recall(
     control: &mut dyn Control,
 ) -> Result<Recall> {
     let model = Arc::clone(forward.model());
-    let mut observer = RecallObserver::new(cpu, &model, method.sparsity)?;
+    let mut observer = RecallObserver::new(cpu, &model, method.sparsity, None)?;
     let kv_type = observer.read(forward, corpus, method, control)?;
-    let layers: Vec<LayerRecall> =
-        observer.layers.iter().enumerate().filter_map(|(at, layer)| Some(layer.as_ref()?.figures(at))).collect();
+    let figures = |(at, layer): (usize, &Option<ObservedLayer<'_>>)| {
+        let ObservedLayer { tally, error, .. } = layer.as_ref()?;
+        Some(LayerRecall { layer: at, figures: tally.figures(), output_error: error.get().unwrap_or(0.0) })
+    };
+    let layers: Vec<LayerRecall> = observer.layers.iter().enumerate().filter_map(figures).collect();
     let over = |of: fn(&LayerRecall) -> f64| {
         least_and_median(&layers.iter().map(of).collect::<Vec<_>>()).unwrap_or((1.0, 1.0))
     };
@@ -102,7 +105,7 @@ pub(super) struct ObservedLayer<'a> {
     /// Its FFN, or the routed experts and the shared one; with the norms of their down vectors.
     ffns: Vec<(&'a FfnWeights, Vec<f32>)>,
     moe: Option<(&'a ExpertWeights, &'a Experts, f32)>,
-    rule: SkipRule<'a>,
+    rule: ObservedRule<'a>,
     tally: PredictionTally,
     error: Mean,
     /// Scores of firing neurons, weighted so that every token counts the same; or magnitudes of all gate activations.
@@ -110,7 +113,7 @@ pub(super) struct ObservedLayer<'a> {
 }
 
 /// The rule by which neurons are skipped.
-enum SkipRule<'a> {
+enum ObservedRule<'a> {
     /// Neurons that the predictor does not name.
     Predictor(&'a Predictor),
     /// Neurons whose gate activation is at most this, as a magnitude.
@@ -132,13 +135,8 @@ struct Buffers {
 }
 
 impl<'a> RecallObserver<'a> {
-    /// Observes the layers with a predictor or an activation threshold.
-    pub fn new(cpu: &'a Cpu, model: &'a Model, sparsity: Sparsity) -> Result<Self> {
-        Self::with_default(cpu, model, sparsity, None)
-    }
-
-    /// The same, with the threshold `default` for layers that have none.
-    pub fn with_default(cpu: &'a Cpu, model: &'a Model, sparsity: Sparsity, default: Option<f32>) -> Result<Self> {
+    /// Observes the layers with a predictor or an activation threshold; `default` is that of layers that have none.
+    pub fn new(cpu: &'a Cpu, model: &'a Model, sparsity: Sparsity, default: Option<f32>) -> Result<Self> {
         let layers = model.weights.layers.iter().map(|layer| {
             let (ffns, moe): (Vec<_>, _) = match &layer.ffn {
                 Ffn::None => return None,
@@ -150,9 +148,9 @@ impl<'a> RecallObserver<'a> {
             };
             let first = *ffns.first()?;
             let rule = match sparsity {
-                Sparsity::Predicted => SkipRule::Predictor(layer.predictor.as_ref()?),
+                Sparsity::Predicted => ObservedRule::Predictor(layer.predictor.as_ref()?),
                 Sparsity::Threshold => {
-                    SkipRule::Threshold(first.gate.as_ref().and(layer.activation_threshold.or(default))?)
+                    ObservedRule::Threshold(first.gate.as_ref().and(layer.activation_threshold.or(default))?)
                 }
                 Sparsity::Dense | Sparsity::Exact => return None,
             };
@@ -187,7 +185,7 @@ impl<'a> RecallObserver<'a> {
         let mut activity = Activity::new(forward.model());
         let mut scorer = Scorer::new(forward, corpus, method)?;
         for passage in &corpus.passages {
-            let mut observer = Observer { control: &mut *control, activity: &mut activity, inputs: Some(&mut *self) };
+            let mut observer = EvalProbe { control: &mut *control, activity: &mut activity, inputs: Some(&mut *self) };
             scorer.score(passage, &mut observer, &mut |_, _| Ok(()))?;
             self.failed.take().map_or(Ok(()), Err)?;
         }
@@ -278,11 +276,11 @@ impl ObservedLayer<'_> {
             None => cpu.matmul(&mut [up_job], normed, tokens),
         }
         let scores = match self.rule {
-            SkipRule::Predictor(predictor) => {
+            ObservedRule::Predictor(predictor) => {
                 let x = if predictor.input == PredictorInput::Residual { residual } else { normed };
                 predictor_scores(predictor, cpu, x, tokens, inner, scores)?.0
             }
-            SkipRule::Threshold(_) => {
+            ObservedRule::Threshold(_) => {
                 let scores = room(scores, tokens * n_ff);
                 scores.copy_from_slice(gate);
                 cpu.activate(ffn.form(form), scores, None);
@@ -317,12 +315,12 @@ impl ObservedLayer<'_> {
                 heaviest(mass, MASS_OF_ACTIVE, active);
             }
             match self.rule {
-                SkipRule::Predictor(predictor) => {
+                ObservedRule::Predictor(predictor) => {
                     fill_mask(predicted, n_ff, |i| scores[i] >= predictor.threshold);
                     let count = ones(active).count();
                     ones(active).for_each(|i| self.sample.push(scores[i], 1.0 / count as f32));
                 }
-                SkipRule::Threshold(threshold) => {
+                ObservedRule::Threshold(threshold) => {
                     fill_mask(predicted, n_ff, |i| scores[i] > threshold);
                     scores.iter().for_each(|score| self.sample.push(*score, 1.0));
                 }
@@ -342,9 +340,5 @@ impl ObservedLayer<'_> {
             self.error.add(output_error(whole, part));
         }
         Ok(())
-    }
-
-    fn figures(&self, layer: usize) -> LayerRecall {
-        LayerRecall { layer, figures: self.tally.figures(), output_error: self.error.get().unwrap_or(0.0) }
     }
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::{Activity, Corpus, Passage, observer::Observer};
+use super::{Activity, Corpus, Passage, observer::EvalProbe};
 use thermocline_base::error::Result;
 use thermocline_run::runtime::{Forward, KvCache, KvType, Outputs, Sparsity, check_logits};
 
@@ -92,7 +92,7 @@ impl<'f> Scorer<'f> {
     pub fn score(
         &mut self,
         passage: &Passage,
-        observer: &mut Observer<'_>,
+        observer: &mut EvalProbe<'_>,
         each: &mut dyn FnMut(usize, &[f32]) -> Result<()>,
     ) -> Result<()> {
         self.forward.set_sparsity(self.method.sparsity);
@@ -132,19 +132,22 @@ pub(super) struct LogSoftmax {
 impl LogSoftmax {
     /// Computes those of `logits`.
     pub fn fill(&mut self, logits: &[f32]) {
-        let greatest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let sum: f64 = logits.iter().map(|logit| (f64::from(*logit) - f64::from(greatest)).exp()).sum();
-        let log_sum = f64::from(greatest) + sum.ln();
+        let log_sum = log_sum(logits);
         self.log_p.clear();
         self.log_p.extend(logits.iter().map(|logit| f64::from(*logit) - log_sum));
     }
 }
 
-/// `-ln p(target)` of a row of logits.
-pub(super) fn nll(logits: &[f32], target: u32) -> f64 {
+/// `ln sum exp(logit)` of a row of logits.
+fn log_sum(logits: &[f32]) -> f64 {
     let greatest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|logit| (f64::from(*logit) - f64::from(greatest)).exp()).sum();
-    f64::from(greatest) + sum.ln() - logits.get(target as usize).map_or(f64::NAN, |logit| f64::from(*logit))
+    f64::from(greatest) + sum.ln()
+}
+
+/// `-ln p(target)` of a row of logits.
+pub(super) fn nll(logits: &[f32], target: u32) -> f64 {
+    log_sum(logits) - logits.get(target as usize).map_or(f64::NAN, |logit| f64::from(*logit))
 }
 
 /// The first of the largest.

@@ -92,9 +92,9 @@ pub fn sweep(
 
 /// `model` with other activation thresholds; the matrices are shared.
 fn with_thresholds(model: &Model, thresholds: &[Option<f32>]) -> Model {
-    let mut weights = model.weights.clone();
-    for (layer, threshold) in weights.layers.iter_mut().zip(thresholds) {
+    let mut model = model.clone();
+    for (layer, threshold) in model.weights.layers.iter_mut().zip(thresholds) {
         layer.activation_threshold = *threshold;
     }
-    Model { config: model.config.clone(), weights, checkpoint: model.checkpoint.clone() }
+    model
 }

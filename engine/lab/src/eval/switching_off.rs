@@ -5,7 +5,7 @@ use std::{ops::ControlFlow, sync::Arc};
 
 use serde::Serialize;
 
-use super::attribution::{FinalResidual, beside, logit_of};
+use super::attribution::{FinalResidual, forward_beside, logit_of, split_context};
 use thermocline_base::error::{Error, Result};
 use thermocline_cpu::Cpu;
 use thermocline_model::{Model, NeuronIndex};
@@ -37,13 +37,8 @@ pub fn switching_off(
     neurons: &[NeuronIndex],
     proceed: &mut dyn FnMut() -> ControlFlow<()>,
 ) -> Result<SwitchingOff> {
-    let Some((last, before)) = context.split_last() else {
-        return Err(Error::invalid("context", "at least one token", "none"));
-    };
-    if token as usize >= model.config.n_vocab {
-        return Err(Error::invalid("token id", format!("below {}", model.config.n_vocab), token));
-    }
-    let mut forward = Forward::new(Arc::clone(model), beside(cpu, cpu.activations())?);
+    let (last, before) = split_context(model, context, token)?;
+    let mut forward = forward_beside(model, cpu)?;
     let mut kv = forward.kv_cache(context.len(), KvType::F32)?;
     if !before.is_empty() {
         forward.run(before, &mut kv, Outputs::None, &mut FinalResidual::new(model, proceed))?;
@@ -63,7 +58,7 @@ pub fn switching_off(
     let (mut falls, mut without) = (Vec::with_capacity(neurons.len()), whole);
     for count in 1..=neurons.len() {
         let rest = Arc::new(model.without_neurons(&neurons[..count])?);
-        let now = logit(&mut Forward::new(rest, beside(cpu, cpu.activations())?), &mut kv)?;
+        let now = logit(&mut forward_beside(&rest, cpu)?, &mut kv)?;
         falls.push(without - now);
         without = now;
     }

@@ -3,8 +3,8 @@
 
 use std::ops::ControlFlow;
 
-use super::attribution::{dot, is_latent, latent_direction, products_with_down};
-use crate::sparsity::predictor::metrics::down_norms;
+use super::attribution::{dot, is_latent, latent_direction, products_with_down, subtract_mean};
+use crate::{sparsity::predictor::metrics::down_norms, unless_stopped};
 use thermocline_base::error::{Error, Result};
 use thermocline_cpu::Cpu;
 use thermocline_model::{Ffn, FfnWeights, Model, NormKind};
@@ -29,12 +29,12 @@ pub fn token_neurons(
     for (layer, weights) in model.weights.layers.iter().enumerate() {
         let mut all = vec![0.0; shape.neurons(layer)];
         match &weights.ffn {
-            Ffn::Dense(ffn) => fill(&mut all, &cosines(cpu, ffn, &direction, proceed)?),
+            Ffn::Dense(ffn) => all.copy_from_slice(&cosines(cpu, ffn, &direction, proceed)?),
             Ffn::Experts(moe) => {
                 let latent = latent_direction(cpu, &weights.ffn, &direction);
                 for (expert, ffn) in moe.ffns().enumerate() {
                     let u = latent.as_deref().filter(|_| is_latent(&weights.ffn, expert)).unwrap_or(&direction);
-                    fill(&mut all[shape.group(layer, expert)], &cosines(cpu, ffn, u, proceed)?);
+                    all[shape.group(layer, expert)].copy_from_slice(&cosines(cpu, ffn, u, proceed)?);
                 }
             }
             Ffn::None => {}
@@ -42,10 +42,6 @@ pub fn token_neurons(
         layers.push(all);
     }
     Ok(layers)
-}
-
-fn fill(into: &mut [f32], values: &[f32]) {
-    into.iter_mut().zip(values).for_each(|(into, value)| *into = *value);
 }
 
 /// The mean direction of `tokens` in the residual stream, each of length 1, `[d_model]`.
@@ -63,8 +59,7 @@ fn direction(model: &Model, tokens: &[u32]) -> Result<Vec<f32>> {
         head.dequantise_row(*token as usize, &mut u);
         u.iter_mut().zip(&norm.weight).for_each(|(u, weight)| *u *= weight);
         if model.config.norm == NormKind::Layer {
-            let mean = u.iter().sum::<f32>() / u.len().max(1) as f32;
-            u.iter_mut().for_each(|u| *u -= mean);
+            subtract_mean(&mut u);
         }
         let length = dot(&u, &u).sqrt();
         if length > 0.0 {
@@ -76,9 +71,7 @@ fn direction(model: &Model, tokens: &[u32]) -> Result<Vec<f32>> {
 
 /// Cosines of the neurons' down columns and `u`, `[n_ff]`.
 fn cosines(cpu: &Cpu, ffn: &FfnWeights, u: &[f32], proceed: &mut dyn FnMut() -> ControlFlow<()>) -> Result<Vec<f32>> {
-    if proceed().is_break() {
-        return Err(Error::Cancelled);
-    }
+    unless_stopped(proceed())?;
     let width = ffn.down.outputs();
     if width != u.len() {
         return Err(Error::unsupported("width of a down projection", width, u.len()));

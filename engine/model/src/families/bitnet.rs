@@ -27,12 +27,9 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     hf.refuse_unless("attention_bias", false, "BitNet with biases")?;
-    let sizes = draft.common(hf, "bitnet-b1.58")?;
-    draft.rope(hf, &sizes, 500_000.0)?;
-    draft.activation(hf.activation(&["hidden_act"], Activation::ReluSquared)?);
-    let naming = &mut draft.naming;
-    naming.llama_like();
-    naming.add("model.layers.*.self_attn.attn_sub_norm", "blk.*.attn_sub_norm");
-    naming.add("model.layers.*.mlp.ffn_sub_norm", "blk.*.ffn_sub_norm");
+    draft.usual(hf, "bitnet-b1.58", 500_000.0, Activation::ReluSquared)?;
+    draft.naming.llama_like();
+    draft.naming.add("model.layers.*.self_attn.attn_sub_norm", "blk.*.attn_sub_norm");
+    draft.naming.add("model.layers.*.mlp.ffn_sub_norm", "blk.*.ffn_sub_norm");
     Ok(())
 }

@@ -33,9 +33,12 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     if second {
         hf.refuse_unless("use_qk_norm", false, "Cohere 2 with norms of heads")?;
     }
-    let sizes = draft.common(hf, if second { "cohere2" } else { "command-r" })?;
-    draft.rope(hf, &sizes, if second { 10_000.0 } else { 500_000.0 })?;
-    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
+    let sizes = draft.usual(
+        hf,
+        if second { "cohere2" } else { "command-r" },
+        if second { 10_000.0 } else { 500_000.0 },
+        Activation::Silu,
+    )?;
     draft.set("attention.layer_norm_epsilon", Value::F32(hf.f32(&["layer_norm_eps"])?.unwrap_or(1e-5)));
     draft.set("logit_scale", Value::F32(hf.f32(&["logit_scale"])?.unwrap_or(0.0625)));
     if second {

@@ -43,11 +43,8 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
 }
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
-    let n_head = hf.size(&["num_attention_heads"])?;
-    let n_kv_head = hf.or_default(&["num_key_value_heads"], n_head)?;
-    let width = hf.size(&["intermediate_size"])?;
-    let n_ff = hf.or_default(&["prefix_dense_intermediate_size"], width)?;
-    let sizes = draft.common_with(hf, "cohere2moe", n_kv_head, n_ff)?;
+    let n_ff = hf.or_default(&["prefix_dense_intermediate_size"], hf.size(&["intermediate_size"])?)?;
+    let sizes = draft.common_of_width(hf, "cohere2moe", n_ff)?;
     draft.rope(hf, &sizes, 10_000.0)?;
     draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
     if hf.f32(&["rms_norm_eps"])?.is_none() {
@@ -57,9 +54,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let (dense, slides) = layers(hf, sizes.n_layer)?;
     draft.set_size("leading_dense_block_count", dense)?;
     draft.windows(hf, sizes.n_layer, SlidingLayers::Marked(slides))?;
-    draft.set_size("expert_count", hf.size(&["num_experts"])?)?;
-    draft.set_size("expert_used_count", hf.size(&["num_experts_per_tok"])?)?;
-    draft.set_size("expert_feed_forward_length", width)?;
+    draft.experts(hf, &["num_experts"], &["num_experts_per_tok"], &["intermediate_size"])?;
     draft.set_size("expert_shared_count", hf.or_default(&["num_shared_experts"], 0)?)?;
     let strategy = hf.str(&["shared_expert_combination_strategy"])?.unwrap_or("average");
     if strategy != "average" && hf.or_default(&["num_shared_experts"], 0)? > 0 {
@@ -77,9 +72,8 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     draft.tied = true;
     let naming = &mut draft.naming;
     naming.llama_like();
-    naming.experts("mlp.experts", ["gate_proj", "up_proj", "down_proj"]);
+    naming.mlp_experts();
     naming.shared_expert("mlp.shared_experts");
-    naming.add("model.layers.*.mlp.gate", "blk.*.ffn_gate_inp");
     Ok(())
 }
 

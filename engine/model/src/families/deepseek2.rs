@@ -61,13 +61,9 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         draft.set("expert_weights_norm", Value::Bool(false));
     }
     let naming = &mut draft.naming;
-    naming.experts("mlp.experts", ["gate_proj", "up_proj", "down_proj"]);
-    for (stem, gguf) in [("gate_up_proj", "ffn_gate_up_exps"), ("down_proj", "ffn_down_exps")] {
-        let (from, to) = (format!("model.layers.*.mlp.experts.{stem}"), format!("blk.*.{gguf}.weight"));
-        naming.whole(from, to, Transform::None);
-    }
+    naming.mlp_experts();
+    naming.stacked_experts("mlp.experts", &Transform::None);
     naming.shared_expert("mlp.shared_experts");
-    naming.add("model.layers.*.mlp.gate", "blk.*.ffn_gate_inp");
     naming.selection_bias("mlp.gate.e_score_correction_bias");
     Ok(())
 }

@@ -7,7 +7,7 @@ pub(super) const FAMILY: Family = Family {
     architectures: &["ernie4_5", "ernie4_5-moe"],
     model_types: &["ernie4_5", "ernie4_5_moe"],
     config,
-    layer,
+    layer: usual_layer,
     import,
 };
 
@@ -17,15 +17,9 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     Ok(config)
 }
 
-fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
-    gated_layer(loader, config, n, USUAL_NORMS)
-}
-
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let is_moe = hf.model_type() == "ernie4_5_moe";
-    let sizes = draft.common(hf, if is_moe { "ernie4_5-moe" } else { "ernie4_5" })?;
-    draft.rope(hf, &sizes, 500_000.0)?;
-    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
+    draft.usual(hf, if is_moe { "ernie4_5-moe" } else { "ernie4_5" }, 500_000.0, Activation::Silu)?;
     if is_moe {
         draft.experts(hf, &["moe_num_experts"], &["moe_k"], &["moe_intermediate_size"])?;
         draft.set_size("expert_shared_count", hf.or_default(&["moe_num_shared_experts"], 0)?)?;
@@ -36,9 +30,8 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     draft.tied = true;
     let naming = &mut draft.naming;
     naming.llama_like();
-    naming.experts("mlp.experts", ["gate_proj", "up_proj", "down_proj"]);
+    naming.mlp_experts();
     naming.shared_expert("mlp.shared_experts");
-    naming.add("model.layers.*.mlp.gate", "blk.*.ffn_gate_inp");
     naming.selection_bias("mlp.moe_statics.e_score_correction_bias");
     Ok(())
 }

@@ -47,9 +47,7 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
 }
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
-    let sizes = draft.common(hf, "exaone4")?;
-    draft.rope(hf, &sizes, 10_000.0)?;
-    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
+    let sizes = draft.usual(hf, "exaone4", 10_000.0, Activation::Silu)?;
     import_windows(hf, draft, sizes.n_layer)?;
     draft.naming.llama_like();
     draft.naming.norms_after();

@@ -4,7 +4,7 @@
 use super::{exaone, prelude::*};
 
 pub(super) const FAMILY: Family =
-    Family { architectures: &["exaone-moe"], model_types: &["exaone_moe"], config, layer, import };
+    Family { architectures: &["exaone-moe"], model_types: &["exaone_moe"], config, layer: usual_layer, import };
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
@@ -14,14 +14,8 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     Ok(config)
 }
 
-fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
-    gated_layer(loader, config, n, USUAL_NORMS)
-}
-
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
-    let sizes = draft.common(hf, "exaone-moe")?;
-    draft.rope(hf, &sizes, 10_000.0)?;
-    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
+    let sizes = draft.usual(hf, "exaone-moe", 10_000.0, Activation::Silu)?;
     exaone::import_windows(hf, draft, sizes.n_layer)?;
     draft.experts(hf, &["num_experts"], &["num_experts_per_tok"], &["moe_intermediate_size"])?;
     draft.set_size("expert_shared_count", hf.or_default(&["num_shared_experts"], 0)?)?;
@@ -29,9 +23,8 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let naming = &mut draft.naming;
     naming.llama_like();
     naming.norms_of_heads();
-    naming.experts("mlp.experts", ["gate_proj", "up_proj", "down_proj"]);
+    naming.mlp_experts();
     naming.shared_expert("mlp.shared_experts");
-    naming.add("model.layers.*.mlp.gate", "blk.*.ffn_gate_inp");
     for stem in ["mlp", "mlp.gate"] {
         naming.selection_bias(&format!("{stem}.e_score_correction_bias"));
     }

@@ -124,8 +124,7 @@ fn quantile(p: f64) -> f64 {
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let widths = hf.numbers("intermediate_size")?;
     let n_ff = widths.iter().copied().max().unwrap_or(0);
-    let n_head = hf.size(&["num_attention_heads"])?;
-    let sizes = draft.common_with(hf, ARCHITECTURE, hf.or_default(&["num_key_value_heads"], n_head)?, n_ff)?;
+    let sizes = draft.common_of_width(hf, ARCHITECTURE, n_ff)?;
     let n_layer = sizes.n_layer;
     if widths.len() > 1 {
         let widths = widths.into_iter().map(|width| u32::try_from(width).unwrap_or(u32::MAX)).collect();
@@ -158,7 +157,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     naming.norms_of_heads();
     naming.norms_after();
     naming.per_layer_inputs();
-    for (hf, gguf) in [
+    let names = [
         ("pre_feedforward_layernorm", "ffn_norm"),
         ("altup.router_norm", "altup_router_norm"),
         ("altup.modality_router", "altup_router"),
@@ -167,9 +166,8 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         ("laurel.linear_left", "laurel_l"),
         ("laurel.linear_right", "laurel_r"),
         ("laurel.post_laurel_norm", "laurel_post_norm"),
-    ] {
-        naming.add(format!("model.layers.*.{hf}"), format!("blk.*.{gguf}"));
-    }
+    ];
+    naming.layers("", &names);
     let scale = "model.layers.*.altup.correct_output_scale";
     naming.whole(scale, "blk.*.altup_correct_scale.weight", Transform::None);
     naming.add("model.altup_projections.*", "altup_proj.*");

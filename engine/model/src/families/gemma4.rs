@@ -224,14 +224,13 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     naming.add("model.layers.*.post_feedforward_layernorm_1", "blk.*.post_ffw_norm_1");
     naming.add("model.layers.*.post_feedforward_layernorm_2", "blk.*.post_ffw_norm_2");
     naming.add("model.layers.*.router.proj", "blk.*.ffn_gate_inp");
+    naming.stacked_experts("experts", &Transform::None);
     for (hf, gguf) in [
         ("router.scale", "ffn_gate_inp.scale"),
         ("router.per_expert_scale", "ffn_down_exps.scale"),
-        ("experts.gate_up_proj", "ffn_gate_up_exps.weight"),
-        ("experts.down_proj", "ffn_down_exps.weight"),
+        ("layer_scalar", "layer_output_scale.weight"),
     ] {
         naming.whole(format!("model.layers.*.{hf}"), format!("blk.*.{gguf}"), Transform::None);
     }
-    naming.whole("model.layers.*.layer_scalar", "blk.*.layer_output_scale.weight", Transform::None);
     Ok(())
 }

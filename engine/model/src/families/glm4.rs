@@ -15,9 +15,7 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
 }
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
-    let sizes = draft.common(hf, "glm4")?;
-    draft.rope(hf, &sizes, 10_000.0)?;
-    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
+    draft.usual(hf, "glm4", 10_000.0, Activation::Silu)?;
     let naming = &mut draft.naming;
     naming.llama_like();
     naming.add("model.layers.*.mlp.gate_up_proj", "blk.*.ffn_up");

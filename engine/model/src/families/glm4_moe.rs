@@ -20,21 +20,18 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
 }
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
-    let sizes = draft.common(hf, "glm4moe")?;
-    draft.rope(hf, &sizes, 10000.0)?;
-    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
+    draft.usual(hf, "glm4moe", 10000.0, Activation::Silu)?;
     draft.experts(hf, &["n_routed_experts"], &["num_experts_per_tok"], &["moe_intermediate_size"])?;
     draft.set_size("expert_shared_count", hf.or_default(&["n_shared_experts"], 0)?)?;
     draft.set_size("leading_dense_block_count", hf.or_default(&["first_k_dense_replace"], 0)?)?;
     draft.router(hf, Router::sigmoid(true))?;
     let naming = &mut draft.naming;
     naming.llama_like();
-    naming.experts("mlp.experts", ["gate_proj", "up_proj", "down_proj"]);
+    naming.mlp_experts();
     naming.shared_expert("mlp.shared_experts");
     naming.add("model.layers.*.post_attention_layernorm", "blk.*.post_attention_norm");
     naming.add("model.layers.*.self_attn.q_norm", "blk.*.attn_q_norm");
     naming.add("model.layers.*.self_attn.k_norm", "blk.*.attn_k_norm");
-    naming.add("model.layers.*.mlp.gate", "blk.*.ffn_gate_inp");
     naming.selection_bias("mlp.gate.e_score_correction_bias");
     Ok(())
 }

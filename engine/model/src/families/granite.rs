@@ -36,9 +36,7 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
     let (norms, ffn) = (norms(loader, config, n, USUAL_NORMS)?, ffn(loader, config, n)?);
     let recurrent = mamba2::weights(loader, config, n)?;
     let attention = recurrent.is_none().then(|| attention(loader, config, n)).transpose()?;
-    let mut layer = LayerWeights::new(norms, None::<AttentionWeights>, ffn, loader.predictor(n, config)?);
-    (layer.attention, layer.recurrent) = (attention, recurrent);
-    Ok(layer)
+    Ok(LayerWeights { recurrent, ..LayerWeights::new(norms, attention, ffn, loader.predictor(n, config)?) })
 }
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
@@ -55,16 +53,14 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         (false, false, _) => "granitemoe",
         _ => "granitehybrid",
     };
-    let n_head = hf.size(&["num_attention_heads"])?;
-    let n_kv_head = hf.or_default(&["num_key_value_heads"], n_head)?;
     let shared = hf.or_default(&["shared_intermediate_size"], 0)?;
     let n_ff = if shared > 0 { shared } else { hf.size(&["intermediate_size"])? };
-    let sizes = draft.common_with(hf, arch, n_kv_head, n_ff)?;
+    let sizes = draft.common_of_width(hf, arch, n_ff)?;
     if recurrent {
         hf.silu_only("hidden_act", "Mamba-2 layers with another activation")?;
         let layers = hf.layers_of_type("full_attention", &["linear_attention"], sizes.n_layer)?;
         let layers = layers.unwrap_or_else(|| vec![false; sizes.n_layer]);
-        let heads = layers.into_iter().map(|attention| if attention { n_kv_head as u32 } else { 0 });
+        let heads = layers.into_iter().map(|attention| if attention { sizes.n_kv_head as u32 } else { 0 });
         draft.set("attention.head_count_kv", Value::Array(Array::U32(heads.collect())));
         let heads = hf.size(&["mamba_n_heads"])?;
         let of = mamba2::HfMamba2 {
@@ -81,9 +77,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         of.draft(hf, draft, "mamba")?;
     }
     if experts > 0 {
-        draft.set_size("expert_count", experts)?;
-        draft.set_size("expert_used_count", hf.size(&["num_experts_per_tok"])?)?;
-        draft.set_size("expert_feed_forward_length", hf.size(&["intermediate_size"])?)?;
+        draft.experts(hf, &["num_local_experts"], &["num_experts_per_tok"], &["intermediate_size"])?;
         draft.set_size("expert_shared_feed_forward_length", shared)?;
     }
     draft.rope(hf, &sizes, 10_000.0)?;
@@ -110,9 +104,8 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     }
     naming.add("model.layers.*.shared_mlp.output_linear", format!("blk.*.ffn_down{end}"));
     naming.add("model.layers.*.block_sparse_moe.router.layer", "blk.*.ffn_gate_inp");
-    for (hf, gguf) in [("input_linear", "ffn_gate_up_exps"), ("output_linear", "ffn_down_exps")] {
-        naming.add(format!("model.layers.*.block_sparse_moe.{hf}"), format!("blk.*.{gguf}"));
-    }
+    let names = [("input_linear", "ffn_gate_up_exps"), ("output_linear", "ffn_down_exps")];
+    naming.layers("block_sparse_moe.", &names);
     Ok(())
 }
 

@@ -7,7 +7,7 @@ pub(super) const FAMILY: Family = Family {
     architectures: &["hunyuan-dense", "hunyuan-moe"],
     model_types: &["hunyuan_v1_dense", "hunyuan_v1_moe"],
     config,
-    layer,
+    layer: usual_layer,
     import,
 };
 
@@ -21,16 +21,10 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     Ok(config)
 }
 
-fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
-    gated_layer(loader, config, n, USUAL_NORMS)
-}
-
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     hf.refuse_unless("use_cla", false, "HunYuan with keys and values of other layers")?;
     let is_moe = hf.model_type() == "hunyuan_v1_moe";
-    let sizes = draft.common(hf, if is_moe { "hunyuan-moe" } else { "hunyuan-dense" })?;
-    draft.rope(hf, &sizes, 10_000.0)?;
-    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
+    draft.usual(hf, if is_moe { "hunyuan-moe" } else { "hunyuan-dense" }, 10_000.0, Activation::Silu)?;
     if is_moe {
         draft.set_size("expert_count", same(hf, "num_experts")?)?;
         draft.set_size("expert_used_count", same(hf, "moe_topk")?)?;

@@ -5,7 +5,7 @@
 use super::prelude::*;
 
 pub(super) const FAMILY: Family =
-    Family { architectures: &["laguna"], model_types: &["laguna"], config, layer, import };
+    Family { architectures: &["laguna"], model_types: &["laguna"], config, layer: usual_layer, import };
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
@@ -15,10 +15,6 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     loader.local_rope(&mut config, RopeDefaults { head_dim: dims, dims, base: 10_000.0 })?;
     gated_heads(loader, &mut config, HeadGate::Softplus)?;
     Ok(config)
-}
-
-fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
-    gated_layer(loader, config, n, USUAL_NORMS)
 }
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
@@ -43,9 +39,8 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     naming.llama_like();
     naming.norms_of_heads();
     naming.add("model.layers.*.self_attn.g_proj", "blk.*.attn_gate");
-    naming.experts("mlp.experts", ["gate_proj", "up_proj", "down_proj"]);
+    naming.mlp_experts();
     naming.shared_expert("mlp.shared_expert");
-    naming.add("model.layers.*.mlp.gate", "blk.*.ffn_gate_inp");
     for stem in ["mlp.experts", "mlp.gate"] {
         naming.selection_bias(&format!("{stem}.e_score_correction_bias"));
     }

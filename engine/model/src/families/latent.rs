@@ -100,15 +100,14 @@ pub(super) fn import(hf: &HfConfig, draft: &mut Draft, arch: &'static str, defau
     draft.set(LATENT_EPS, Value::F32(HF_LATENT_EPS));
     let naming = &mut draft.naming;
     naming.llama_like();
-    for (hf, gguf) in [
+    let names = [
         ("q_a_proj", "attn_q_a"),
         ("q_a_layernorm", "attn_q_a_norm"),
         ("q_b_proj", "attn_q_b"),
         ("kv_a_proj_with_mqa", "attn_kv_a_mqa"),
         ("kv_a_layernorm", "attn_kv_a_norm"),
         ("kv_b_proj", "attn_kv_b"),
-    ] {
-        naming.add(format!("model.layers.*.self_attn.{hf}"), format!("blk.*.{gguf}"));
-    }
+    ];
+    naming.layers("self_attn.", &names);
     Ok(sizes)
 }

@@ -49,10 +49,8 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let arch = if hf.model_type() == "lfm2_moe" { "lfm2moe" } else { "lfm2" };
-    let n_head = hf.size(&["num_attention_heads"])?;
-    let n_kv_head = hf.or_default(&["num_key_value_heads"], n_head)?;
     let n_ff = if arch == "lfm2" { dense_width(hf)? } else { hf.size(&["intermediate_size"])? };
-    let sizes = draft.common_with(hf, arch, n_kv_head, n_ff)?;
+    let sizes = draft.common_of_width(hf, arch, n_ff)?;
     draft.rope(hf, &sizes, 1_000_000.0)?;
     draft.activation(Activation::Silu);
     let attention = match hf.layers_of_type("full_attention", &["conv"], sizes.n_layer)? {
@@ -67,7 +65,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
             attention
         }
     };
-    let heads = attention.into_iter().map(|attention| if attention { n_kv_head as u32 } else { 0 });
+    let heads = attention.into_iter().map(|attention| if attention { sizes.n_kv_head as u32 } else { 0 });
     draft.set("attention.head_count_kv", Value::Array(Array::U32(heads.collect())));
     let eps = hf.f32(&["norm_eps", "block_norm_eps"])?.unwrap_or(1e-5);
     draft.set("attention.layer_norm_rms_epsilon", Value::F32(eps));
@@ -81,7 +79,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let channels = hf.size(&["hidden_size"])?;
     let naming = &mut draft.naming;
     naming.llama_like();
-    for (hf, gguf) in [
+    let names = [
         ("operator_norm", "attn_norm"),
         ("ffn_norm", "ffn_norm"),
         ("self_attn.out_proj", "attn_output"),
@@ -93,9 +91,8 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         ("feed_forward.w3", "ffn_up"),
         ("feed_forward.w2", "ffn_down"),
         ("feed_forward.gate", "ffn_gate_inp"),
-    ] {
-        naming.add(format!("model.layers.*.{hf}"), format!("blk.*.{gguf}"));
-    }
+    ];
+    naming.layers("", &names);
     naming.add("model.embedding_norm", "token_embd_norm");
     naming.experts("feed_forward.experts", ["w1", "w3", "w2"]);
     naming.selection_bias("feed_forward.expert_bias");

@@ -9,7 +9,7 @@ pub(super) const FAMILY: Family = Family {
     architectures: &["llama", "bamboo"],
     model_types: &["llama", "mistral", "mixtral", "bamboo", "turbosparsemistral", "turbosparsemixtral"],
     config,
-    layer,
+    layer: usual_layer,
     import,
 };
 
@@ -24,10 +24,6 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     // llama.cpp does not store Mistral's window; files this engine writes do.
     loader.apply_window(&mut config, None, 0)?;
     Ok(config)
-}
-
-fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
-    gated_layer(loader, config, n, USUAL_NORMS)
 }
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
@@ -47,7 +43,6 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let naming = &mut draft.naming;
     naming.llama_like();
     naming.rotated_pairs(&sizes);
-    naming.add("model.layers.*.block_sparse_moe.gate", "blk.*.ffn_gate_inp");
-    naming.experts("block_sparse_moe.experts", ["w1", "w3", "w2"]);
+    naming.mixtral_experts();
     Ok(())
 }

@@ -54,14 +54,10 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let width = hf.size(&["intermediate_size"])?;
-    let n_head = hf.size(&["num_attention_heads"])?;
-    let n_kv_head = hf.or_default(&["num_key_value_heads"], n_head)?;
-    let sizes = draft.common_with(hf, "llama4", n_kv_head, hf.or_default(&["intermediate_size_mlp"], width)?)?;
+    let sizes = draft.common_of_width(hf, "llama4", hf.or_default(&["intermediate_size_mlp"], width)?)?;
     draft.rope(hf, &sizes, 500_000.0)?;
     draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
-    draft.set_size("expert_count", hf.size(&["num_local_experts"])?)?;
-    draft.set_size("expert_used_count", hf.size(&["num_experts_per_tok"])?)?;
-    draft.set_size("expert_feed_forward_length", width)?;
+    draft.experts(hf, &["num_local_experts"], &["num_experts_per_tok"], &["intermediate_size"])?;
     draft.set_size("interleave_moe_layer_step", hf.or_default(&["interleave_moe_layer_step"], 1)?)?;
     draft.set(NORMS, Value::Bool(hf.bool(&["use_qk_norm"])?.unwrap_or(true)));
     let rotated = rotated(hf, sizes.n_layer)?;
@@ -77,15 +73,10 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     draft.set_size("attention.temperature_length", hf.or_default(&["floor_scale"], GROWTH.length)?)?;
     let naming = &mut draft.naming;
     naming.llama_like();
-    for (hf, gguf) in
-        [("gate_proj", "ffn_gate"), ("up_proj", "ffn_up"), ("down_proj", "ffn_down"), ("router", "ffn_gate_inp")]
-    {
-        naming.add(format!("model.layers.*.feed_forward.{hf}"), format!("blk.*.{gguf}"));
-    }
-    for (hf, gguf) in [("gate_up_proj", "ffn_gate_up_exps"), ("down_proj", "ffn_down_exps")] {
-        let (from, to) = (format!("model.layers.*.feed_forward.experts.{hf}"), format!("blk.*.{gguf}.weight"));
-        naming.whole(from, to, Transform::InputsFirst(ExpertOutputs::All));
-    }
+    let names =
+        [("gate_proj", "ffn_gate"), ("up_proj", "ffn_up"), ("down_proj", "ffn_down"), ("router", "ffn_gate_inp")];
+    naming.layers("feed_forward.", &names);
+    naming.stacked_experts("feed_forward.experts", &Transform::InputsFirst(ExpertOutputs::All));
     naming.shared_expert("feed_forward.shared_expert");
     Ok(())
 }

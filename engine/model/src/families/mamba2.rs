@@ -51,9 +51,8 @@ impl HfMamba2 {
         }
         let channels = inner + 2 * self.groups * self.state;
         let all = |rows: usize| Arc::new(Gather::new(rows, [(0, rows)]));
-        for (hf, gguf) in [("in_proj", "ssm_in"), ("norm", "ssm_norm"), ("out_proj", "ssm_out")] {
-            draft.naming.add(format!("model.layers.*.{stem}.{hf}"), format!("blk.*.{gguf}"));
-        }
+        let names = [("in_proj", "ssm_in"), ("norm", "ssm_norm"), ("out_proj", "ssm_out")];
+        draft.naming.layers(&format!("{stem}."), &names);
         for (hf, gguf, transform) in [
             ("conv1d.weight", "ssm_conv1d.weight", Transform::Rows(all(channels))),
             ("conv1d.bias", "ssm_conv1d.bias", Transform::None),

@@ -4,7 +4,7 @@
 use super::prelude::*;
 
 pub(super) const FAMILY: Family =
-    Family { architectures: &["mimo2"], model_types: &["mimo_v2_flash"], config, layer, import };
+    Family { architectures: &["mimo2"], model_types: &["mimo_v2_flash"], config, layer: usual_layer, import };
 
 /// Key of the factor on values.
 const VALUE_SCALE: &str = "attention.value_scale";
@@ -22,10 +22,6 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
         config.attentions_mut().for_each(|attention| attention.value_scale = scale);
     }
     Ok(config)
-}
-
-fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
-    gated_layer(loader, config, n, USUAL_NORMS)
 }
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
@@ -56,14 +52,12 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     sizes.rope_dims = hf.rotated_or(LayerRope::Sliding, sizes.head_dim, ROTATED)?;
     draft.local_rope_of(hf, &sizes, 10_000.0)?;
     draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
-    draft.set_size("expert_count", hf.size(&["num_local_experts", "n_routed_experts"])?)?;
-    draft.set_size("expert_used_count", hf.size(&["num_experts_per_tok"])?)?;
-    draft.set_size("expert_feed_forward_length", hf.size(&["moe_intermediate_size"])?)?;
+    let count = &["num_local_experts", "n_routed_experts"];
+    draft.experts(hf, count, &["num_experts_per_tok"], &["moe_intermediate_size"])?;
     draft.router(hf, Router::sigmoid(true))?;
     let naming = &mut draft.naming;
     naming.llama_like();
-    naming.experts("mlp.experts", ["gate_proj", "up_proj", "down_proj"]);
-    naming.add("model.layers.*.mlp.gate", "blk.*.ffn_gate_inp");
+    naming.mlp_experts();
     naming.selection_bias("mlp.gate.e_score_correction_bias");
     for name in ["attention_sink_bias", "sinks"] {
         naming.whole(format!("model.layers.*.self_attn.{name}"), "blk.*.attn_sinks.weight", Transform::None);

@@ -3,16 +3,12 @@
 use super::prelude::*;
 
 pub(super) const FAMILY: Family =
-    Family { architectures: &["minimax-m2"], model_types: &["minimax_m2"], config, layer, import };
+    Family { architectures: &["minimax-m2"], model_types: &["minimax_m2"], config, layer: usual_layer, import };
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
     config.experts = Some(loader.required_experts(Router::sigmoid(true), |_| sizes.n_ff)?);
     Ok(config)
-}
-
-fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
-    gated_layer(loader, config, n, USUAL_NORMS)
 }
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
@@ -27,9 +23,8 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     draft.router(hf, Router::sigmoid(true))?;
     let naming = &mut draft.naming;
     naming.llama_like();
-    naming.experts("block_sparse_moe.experts", ["w1", "w3", "w2"]);
+    naming.mixtral_experts();
     naming.norms_of_heads();
-    naming.add("model.layers.*.block_sparse_moe.gate", "blk.*.ffn_gate_inp");
     naming.selection_bias("block_sparse_moe.e_score_correction_bias");
     Ok(())
 }

@@ -3,7 +3,7 @@
 use super::prelude::*;
 
 pub(super) const FAMILY: Family =
-    Family { architectures: &["mistral3"], model_types: &["ministral3"], config, layer, import };
+    Family { architectures: &["mistral3"], model_types: &["ministral3"], config, layer: usual_layer, import };
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::Normal)?;
@@ -16,10 +16,6 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
         }
     }
     Ok(config)
-}
-
-fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
-    gated_layer(loader, config, n, USUAL_NORMS)
 }
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {

@@ -98,8 +98,7 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
     };
     let attention = of.attention.as_ref().map(|_| attention(loader, config, n)).transpose()?;
     let predictor = if has_ffn { loader.predictor(n, config)? } else { None };
-    let mut layer = LayerWeights::new(norms, None::<AttentionWeights>, ffn, predictor);
-    layer.attention = attention;
+    let mut layer = LayerWeights::new(norms, attention, ffn, predictor);
     layer.recurrent = mamba2::weights(loader, config, n)?;
     Ok(layer)
 }
@@ -109,12 +108,10 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let all = mixers(hf)?;
     let mixers = hf.of_layers(&all, hf.or_default(&["num_hidden_layers"], all.len())?)?;
     let has_experts = mixers.contains(&Mixer::Experts);
-    let n_head = hf.size(&["num_attention_heads"])?;
-    let n_kv_head = hf.or_default(&["num_key_value_heads"], n_head)?;
     let arch = if has_experts { "nemotron_h_moe" } else { "nemotron_h" };
     let n_ff = if mixers.contains(&Mixer::Ffn) { hf.size(&["intermediate_size"])? } else { 0 };
     let n_ff_experts = if has_experts { hf.size(&["moe_intermediate_size"])? } else { 0 };
-    let sizes = draft.common_with(hf, arch, n_kv_head, n_ff)?;
+    let sizes = draft.common_of_width(hf, arch, n_ff)?;
     if mixers.len() != sizes.n_layer {
         return Err(hf.error("hybrid_override_pattern", format!("{} layers", sizes.n_layer), mixers.len()));
     }
@@ -122,7 +119,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         let sizes = mixers.iter().map(|mixer| u32::try_from(size(*mixer)).unwrap_or(u32::MAX));
         Value::Array(Array::U32(sizes.collect()))
     };
-    let heads = |mixer: Mixer| if mixer == Mixer::Attention { n_kv_head } else { 0 };
+    let heads = |mixer: Mixer| if mixer == Mixer::Attention { sizes.n_kv_head } else { 0 };
     draft.set("attention.head_count_kv", per_layer(&heads));
     draft.set(
         "feed_forward_length",
@@ -137,9 +134,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     draft.set("rope.scaling.finetuned", Value::Bool(false));
     draft.activation(hf.activation(&["mlp_hidden_act"], Activation::ReluSquared)?);
     if has_experts {
-        draft.set_size("expert_count", hf.size(&["n_routed_experts"])?)?;
-        draft.set_size("expert_used_count", hf.size(&["num_experts_per_tok"])?)?;
-        draft.set_size("expert_feed_forward_length", n_ff_experts)?;
+        draft.experts(hf, &["n_routed_experts"], &["num_experts_per_tok"], &["moe_intermediate_size"])?;
         draft.set_size("expert_shared_count", hf.or_default(&["n_shared_experts"], 0)?)?;
         if let Some(n_ff) = hf.usize(&["moe_shared_expert_intermediate_size"])? {
             draft.set_size("expert_shared_feed_forward_length", n_ff)?;
@@ -161,7 +156,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     naming.add("model.norm_f", "output_norm");
     naming.add("lm_head", "output");
     naming.add("model.layers.*.norm", "blk.*.attn_norm");
-    for (hf, gguf) in [
+    let names = [
         ("q_proj", "attn_q"),
         ("k_proj", "attn_k"),
         ("v_proj", "attn_v"),
@@ -171,9 +166,8 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         ("gate", "ffn_gate_inp"),
         ("fc1_latent_proj", "ffn_latent_down"),
         ("fc2_latent_proj", "ffn_latent_up"),
-    ] {
-        naming.add(format!("model.layers.*.mixer.{hf}"), format!("blk.*.{gguf}"));
-    }
+    ];
+    naming.layers("mixer.", &names);
     naming.experts("mixer.experts", ["gate_proj", "up_proj", "down_proj"]);
     naming.shared_expert("mixer.shared_experts");
     naming.selection_bias("mixer.gate.e_score_correction_bias");

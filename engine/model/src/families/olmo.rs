@@ -23,10 +23,8 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
 }
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
-    let sizes = draft.common(hf, "olmo2")?;
     let base = if hf.model_type() == "olmo3" { 500_000.0 } else { 10_000.0 };
-    draft.rope(hf, &sizes, base)?;
-    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
+    let sizes = draft.usual(hf, "olmo2", base, Activation::Silu)?;
     if hf.model_type() == "olmo3" {
         draft.windows(hf, sizes.n_layer, SlidingLayers::AllButEvery(INTERVAL))?;
         draft.local_rope(hf, &sizes, hf.f32(&["rope_theta"])?.unwrap_or(base))?;

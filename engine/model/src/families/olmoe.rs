@@ -3,7 +3,8 @@
 
 use super::prelude::*;
 
-pub(super) const FAMILY: Family = Family { architectures: &["olmoe"], model_types: &["olmoe"], config, layer, import };
+pub(super) const FAMILY: Family =
+    Family { architectures: &["olmoe"], model_types: &["olmoe"], config, layer: usual_layer, import };
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
@@ -11,23 +12,16 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     Ok(config)
 }
 
-fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
-    gated_layer(loader, config, n, USUAL_NORMS)
-}
-
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     if let Some(limit) = hf.f32(&["clip_qkv"])? {
         return Err(hf.unsupported("OLMoE that limits queries, keys and values", "clip_qkv", limit));
     }
-    let sizes = draft.common(hf, "olmoe")?;
-    draft.rope(hf, &sizes, 10_000.0)?;
-    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
+    draft.usual(hf, "olmoe", 10_000.0, Activation::Silu)?;
     draft.experts(hf, &["num_experts", "num_local_experts"], &["num_experts_per_tok"], &["intermediate_size"])?;
     draft.router(hf, Router::softmax(false))?;
     let naming = &mut draft.naming;
     naming.llama_like();
     naming.norms_of_heads();
-    naming.experts("mlp.experts", ["gate_proj", "up_proj", "down_proj"]);
-    naming.add("model.layers.*.mlp.gate", "blk.*.ffn_gate_inp");
+    naming.mlp_experts();
     Ok(())
 }

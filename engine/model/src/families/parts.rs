@@ -153,6 +153,11 @@ pub(super) fn check_gates(loader: &Loader<'_>, ffn: &Ffn, n: usize) -> Result<()
     Ok(())
 }
 
+/// A layer of the usual shape with the usual norms.
+pub(super) fn usual_layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
+    gated_layer(loader, config, n, USUAL_NORMS)
+}
+
 /// A layer of the usual shape: norms, attention, and a gated FFN or an MoE one.
 pub(super) fn gated_layer(
     loader: &Loader<'_>,

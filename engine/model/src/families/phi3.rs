@@ -16,9 +16,7 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
 }
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
-    let sizes = draft.common(hf, "phi3")?;
-    draft.rope(hf, &sizes, 10000.0)?;
-    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
+    let sizes = draft.usual(hf, "phi3", 10000.0, Activation::Silu)?;
     // llama.cpp tells Phi-4 from Phi-3 by a window of 0.
     if draft.windows(hf, sizes.n_layer, SlidingLayers::All)?.is_none() {
         draft.window(0, None)?;

@@ -6,7 +6,7 @@
 use super::prelude::*;
 
 pub(super) const FAMILY: Family =
-    Family { architectures: &["phimoe"], model_types: &["phimoe"], config, layer, import };
+    Family { architectures: &["phimoe"], model_types: &["phimoe"], config, layer: usual_layer, import };
 
 /// How much better the best expert may be than another, relative to the other's magnitude, for that to count.
 const JITTER: f32 = 0.01;
@@ -24,14 +24,8 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     Ok(config)
 }
 
-fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
-    gated_layer(loader, config, n, USUAL_NORMS)
-}
-
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
-    let sizes = draft.common(hf, "phimoe")?;
-    draft.rope(hf, &sizes, 1e6)?;
-    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
+    let sizes = draft.usual(hf, "phimoe", 1e6, Activation::Silu)?;
     if let Some(jitter) = hf.f32(&["router_jitter_noise"])?
         && jitter != JITTER
     {
@@ -44,7 +38,6 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     draft.set_size("expert_feed_forward_length", hf.size(&["intermediate_size"])?)?;
     let naming = &mut draft.naming;
     naming.llama_like();
-    naming.experts("block_sparse_moe.experts", ["w1", "w3", "w2"]);
-    naming.add("model.layers.*.block_sparse_moe.gate", "blk.*.ffn_gate_inp");
+    naming.mixtral_experts();
     Ok(())
 }

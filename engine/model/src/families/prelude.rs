@@ -4,7 +4,7 @@ pub(super) use super::{
     Family, latent, mamba2,
     parts::{
         NORMS_AFTER, NORMS_AROUND, USUAL_NORMS, attention, check_lengths_kept, ffn, fused_layer, gated_heads,
-        gated_layer, norms, per_layer_weights, recurrent_without_attention, ungated_layer,
+        gated_layer, norms, per_layer_weights, recurrent_without_attention, ungated_layer, usual_layer,
     },
 };
 pub(super) use crate::{

@@ -23,7 +23,7 @@ pub(super) const FAMILY: Family = Family {
         "qwen3_vl_moe_text",
     ],
     config,
-    layer,
+    layer: usual_layer,
     import,
 };
 
@@ -38,10 +38,6 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     Ok(config)
 }
 
-fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
-    gated_layer(loader, config, n, USUAL_NORMS)
-}
-
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let arch = match hf.model_type() {
         "qwen2_moe" => "qwen2moe",
@@ -52,14 +48,12 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         "qwen2_vl" | "qwen2_vl_text" | "qwen2_5_vl" | "qwen2_5_vl_text" => "qwen2vl",
         _ => "qwen2",
     };
-    let sizes = draft.common(hf, arch)?;
     let base = match arch {
         "qwen2vl" => 1e6,
         "qwen3vl" | "qwen3vlmoe" => 500_000.0,
         _ => 10_000.0,
     };
-    draft.rope(hf, &sizes, base)?;
-    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
+    let sizes = draft.usual(hf, arch, base, Activation::Silu)?;
     // Without `layer_types` the first `max_window_layers` layers see everything; of Qwen2-MoE every other one of just those does not.
     let full = hf.or_default(&["max_window_layers"], 28)?;
     let slides = |n: usize| match arch {
@@ -72,9 +66,8 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         draft.windows(hf, sizes.n_layer, SlidingLayers::Marked((0..sizes.n_layer).map(slides).collect()))?;
     }
     if arch.ends_with("moe") {
-        draft.set_size("expert_count", hf.size(&["num_experts", "num_local_experts"])?)?;
-        draft.set_size("expert_used_count", hf.size(&["num_experts_per_tok"])?)?;
-        draft.set_size("expert_feed_forward_length", hf.size(&["moe_intermediate_size"])?)?;
+        let count = &["num_experts", "num_local_experts"];
+        draft.experts(hf, count, &["num_experts_per_tok"], &["moe_intermediate_size"])?;
         if let Some(n_ff) = hf.usize(&["shared_expert_intermediate_size"])? {
             draft.set_size("expert_shared_feed_forward_length", n_ff)?;
         }
@@ -84,9 +77,8 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let naming = &mut draft.naming;
     naming.llama_like();
     naming.norms_of_heads();
-    naming.add("model.layers.*.mlp.gate", "blk.*.ffn_gate_inp");
+    naming.mlp_experts();
     naming.set("model.layers.*.mlp.shared_expert_gate", "blk.*.ffn_gate_inp_shexp", Transform::Flatten);
-    naming.experts("mlp.experts", ["gate_proj", "up_proj", "down_proj"]);
     if arch == "qwen3vlmoe" {
         let (d, n_ff) = (hf.size(&["hidden_size"])?, hf.size(&["moe_intermediate_size"])?);
         let both = n_ff.saturating_mul(2);

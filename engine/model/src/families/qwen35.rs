@@ -142,9 +142,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     };
     hf.refuse_unless("attn_output_gate", true, "attention without gates")?;
     hf.silu_only("hidden_act", "delta nets with another activation")?;
-    let n_head = hf.size(&["num_attention_heads"])?;
-    let n_kv_head = hf.or_default(&["num_key_value_heads"], n_head)?;
-    let sizes = draft.common_with(hf, arch, n_kv_head, hf.or_default(&["intermediate_size"], 0)?)?;
+    let sizes = draft.common_of_width(hf, arch, hf.or_default(&["intermediate_size"], 0)?)?;
     draft.rope(hf, &sizes, 10_000.0)?;
     draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
     let interval = hf.or_default(&["full_attention_interval"], INTERVAL)?.max(1);
@@ -177,15 +175,10 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     ] {
         naming.set(hf, gguf, Transform::AddOne);
     }
-    naming.add("model.layers.*.mlp.gate", "blk.*.ffn_gate_inp");
+    naming.mlp_experts();
+    naming.shared_expert("mlp.shared_expert");
     naming.set("model.layers.*.mlp.shared_expert_gate", "blk.*.ffn_gate_inp_shexp", Transform::Flatten);
-    for (hf, gguf) in [("gate_proj", "ffn_gate"), ("up_proj", "ffn_up"), ("down_proj", "ffn_down")] {
-        naming.add(format!("model.layers.*.mlp.experts.*.{hf}"), format!("blk.*.{gguf}.*"));
-        naming.add(format!("model.layers.*.mlp.shared_expert.{hf}"), format!("blk.*.{gguf}_shexp"));
-    }
-    for (hf, gguf) in [("gate_up_proj", "ffn_gate_up_exps"), ("down_proj", "ffn_down_exps")] {
-        naming.whole(format!("model.layers.*.mlp.experts.{hf}"), format!("blk.*.{gguf}.weight"), Transform::None);
-    }
+    naming.stacked_experts("mlp.experts", &Transform::None);
     for (hf, gguf, transform) in heads.tensors() {
         naming.whole(format!("model.layers.*.linear_attn.{hf}"), format!("blk.*.{gguf}"), transform);
     }

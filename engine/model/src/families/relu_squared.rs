@@ -33,9 +33,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         "arcee" => "arcee",
         _ => "jais2",
     };
-    let sizes = draft.common(hf, arch)?;
-    draft.rope(hf, &sizes, 10_000.0)?;
-    draft.activation(hf.activation(&["hidden_act"], Activation::ReluSquared)?);
+    let sizes = draft.usual(hf, arch, 10_000.0, Activation::ReluSquared)?;
     let naming = &mut draft.naming;
     naming.llama_like();
     match arch {

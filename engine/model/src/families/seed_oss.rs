@@ -16,9 +16,7 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
 }
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
-    let sizes = draft.common(hf, "seed_oss")?;
-    draft.rope(hf, &sizes, 10_000.0)?;
-    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
+    draft.usual(hf, "seed_oss", 10_000.0, Activation::Silu)?;
     draft.naming.llama_like();
     draft.naming.add("model.layers.*.post_attention_layernorm", "blk.*.post_attention_norm");
     Ok(())

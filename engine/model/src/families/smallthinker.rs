@@ -6,7 +6,7 @@
 use super::prelude::*;
 
 pub(super) const FAMILY: Family =
-    Family { architectures: &["smallthinker"], model_types: &["smallthinker"], config, layer, import };
+    Family { architectures: &["smallthinker"], model_types: &["smallthinker"], config, layer: usual_layer, import };
 
 /// One layer of so many has neither window nor rotations, the first of them.
 const INTERVAL: usize = 4;
@@ -30,17 +30,10 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     Ok(config)
 }
 
-fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
-    gated_layer(loader, config, n, USUAL_NORMS)
-}
-
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     hf.refuse_unless("moe_enable_early_router", true, "SmallThinker that routes behind attention")?;
     hf.refuse_unless("moe_enable_secondary_experts", false, "SmallThinker with secondary experts")?;
-    let n_head = hf.size(&["num_attention_heads"])?;
-    let n_kv_head = hf.or_default(&["num_key_value_heads"], n_head)?;
-    let n_ff = hf.size(&["moe_ffn_hidden_size"])?;
-    let sizes = draft.common_with(hf, "smallthinker", n_kv_head, n_ff)?;
+    let sizes = draft.common_of_width(hf, "smallthinker", hf.size(&["moe_ffn_hidden_size"])?)?;
     draft.rope(hf, &sizes, 10_000.0)?;
     draft.activation(Activation::Relu);
     if let Some(layout) = hf.layer_flags("moe_layer_layout", sizes.n_layer)?
@@ -56,9 +49,8 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     }
     let rotated = hf.layer_flags("rope_layout", sizes.n_layer)?.unwrap_or_else(|| vec![true; sizes.n_layer]);
     draft.set("rope.layer_pattern", Value::Array(Array::Bool(rotated)));
-    draft.set_size("expert_count", hf.size(&["moe_num_primary_experts"])?)?;
-    draft.set_size("expert_used_count", hf.size(&["moe_num_active_primary_experts"])?)?;
-    draft.set_size("expert_feed_forward_length", n_ff)?;
+    let (count, used) = (&["moe_num_primary_experts"], &["moe_num_active_primary_experts"]);
+    draft.experts(hf, count, used, &["moe_ffn_hidden_size"])?;
     let router = match hf.bool(&["moe_primary_router_apply_softmax"])? {
         Some(false) => Router::sigmoid(true),
         _ => Router::softmax(true),

@@ -5,7 +5,7 @@
 use super::prelude::*;
 
 pub(super) const FAMILY: Family =
-    Family { architectures: &["smollm3"], model_types: &["smollm3"], config, layer, import };
+    Family { architectures: &["smollm3"], model_types: &["smollm3"], config, layer: usual_layer, import };
 
 /// One layer of so many is not rotated, the last of them.
 const INTERVAL: usize = 4;
@@ -17,14 +17,8 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     Ok(config)
 }
 
-fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
-    gated_layer(loader, config, n, USUAL_NORMS)
-}
-
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
-    let sizes = draft.common(hf, "smollm3")?;
-    draft.rope(hf, &sizes, 2e6)?;
-    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
+    let sizes = draft.usual(hf, "smollm3", 2e6, Activation::Silu)?;
     let rotated = match hf.layer_flags("no_rope_layers", sizes.n_layer)? {
         // In spite of its name, the list has 1 where there is a rotation.
         Some(rotated) => rotated,

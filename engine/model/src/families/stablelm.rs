@@ -23,9 +23,7 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
 }
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
-    let sizes = draft.common(hf, "stablelm")?;
-    draft.rope(hf, &sizes, 10_000.0)?;
-    draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
+    draft.usual(hf, "stablelm", 10_000.0, Activation::Silu)?;
     draft.set("attention.layer_norm_epsilon", Value::F32(hf.f32(&["layer_norm_eps"])?.unwrap_or(1e-5)));
     draft.set(PARALLEL, Value::Bool(hf.bool(&["use_parallel_residual"])?.unwrap_or(false)));
     draft.naming.llama_like();

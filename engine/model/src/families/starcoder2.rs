@@ -18,9 +18,7 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
 }
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
-    let sizes = draft.common(hf, "starcoder2")?;
-    draft.rope(hf, &sizes, 10_000.0)?;
-    draft.activation(hf.activation(&["hidden_act"], Activation::GeluTanh)?);
+    let sizes = draft.usual(hf, "starcoder2", 10_000.0, Activation::GeluTanh)?;
     draft.set("attention.layer_norm_epsilon", Value::F32(hf.f32(&["norm_epsilon"])?.unwrap_or(1e-5)));
     draft.windows(hf, sizes.n_layer, SlidingLayers::All)?;
     draft.tied = true;

@@ -79,10 +79,9 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         naming.set(hf, format!("blk.*.attn_{head}_norm"), Transform::AddOne);
     }
     naming.add("model.layers.*.self_attn.g_proj", "blk.*.attn_gate");
-    for (hf, gguf) in [("gate", "ffn_gate_inp"), ("gate_proj", "ffn_gate_exps"), ("up_proj", "ffn_up_exps")] {
-        naming.add(format!("model.layers.*.moe.{hf}"), format!("blk.*.{gguf}"));
-    }
-    naming.add("model.layers.*.moe.down_proj", "blk.*.ffn_down_exps");
+    let experts = [("gate_proj", "ffn_gate_exps"), ("up_proj", "ffn_up_exps"), ("down_proj", "ffn_down_exps")];
+    naming.layers("moe.", &experts);
+    naming.add("model.layers.*.moe.gate", "blk.*.ffn_gate_inp");
     naming.selection_bias("moe.router_bias");
     naming.shared_expert("share_expert");
     Ok(())

@@ -120,10 +120,21 @@ impl Draft {
 
     /// The keys every architecture has, for models that name `num_key_value_heads` and `intermediate_size`.
     pub fn common(&mut self, hf: &HfConfig, arch: &'static str) -> Result<HfSizes> {
+        self.common_of_width(hf, arch, hf.size(&["intermediate_size", "ffn_dim"])?)
+    }
+
+    /// The keys every architecture has, for models whose layers have `n_ff` neurons and that name `num_key_value_heads`.
+    pub fn common_of_width(&mut self, hf: &HfConfig, arch: &'static str, n_ff: usize) -> Result<HfSizes> {
         let n_head = hf.size(&["num_attention_heads"])?;
-        let n_kv_head = hf.or_default(&["num_key_value_heads"], n_head)?;
-        let n_ff = hf.size(&["intermediate_size", "ffn_dim"])?;
-        self.common_with(hf, arch, n_kv_head, n_ff)
+        self.common_with(hf, arch, hf.or_default(&["num_key_value_heads"], n_head)?, n_ff)
+    }
+
+    /// The keys of [`Draft::common`], rotations whose usual base is `base`, and the activation `hidden_act`.
+    pub fn usual(&mut self, hf: &HfConfig, arch: &'static str, base: f32, activation: Activation) -> Result<HfSizes> {
+        let sizes = self.common(hf, arch)?;
+        self.rope(hf, &sizes, base)?;
+        self.activation(hf.activation(&["hidden_act"], activation)?);
+        Ok(sizes)
     }
 
     /// The keys every architecture has.

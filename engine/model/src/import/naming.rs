@@ -25,7 +25,7 @@ impl Naming {
         self.add("model.embed_tokens", "token_embd");
         self.add("model.norm", "output_norm");
         self.add("lm_head", "output");
-        for (hf, gguf) in [
+        let names = [
             ("input_layernorm", "attn_norm"),
             ("self_attn.q_proj", "attn_q"),
             ("self_attn.k_proj", "attn_k"),
@@ -35,9 +35,8 @@ impl Naming {
             ("mlp.gate_proj", "ffn_gate"),
             ("mlp.up_proj", "ffn_up"),
             ("mlp.down_proj", "ffn_down"),
-        ] {
-            self.add(format!("model.layers.*.{hf}"), format!("blk.*.{gguf}"));
-        }
+        ];
+        self.layers("", &names);
     }
 
     /// Adds a rule for tensors taken as they are.
@@ -96,6 +95,33 @@ impl Naming {
         self.set("model.layers.*.self_attn.k_proj", "blk.*.attn_k", sizes.rope_key());
     }
 
+    /// Names of a layer's tensors: `model.layers.N.{stem}{hf}` is `blk.N.{gguf}`.
+    pub fn layers(&mut self, stem: &str, names: &[(&str, &str)]) {
+        for (hf, gguf) in names {
+            self.add(format!("model.layers.*.{stem}{hf}"), format!("blk.*.{gguf}"));
+        }
+    }
+
+    /// The router `mlp.gate` of a layer, and the experts it chooses from, kept one by one.
+    pub fn mlp_experts(&mut self) {
+        self.experts("mlp.experts", ["gate_proj", "up_proj", "down_proj"]);
+        self.add("model.layers.*.mlp.gate", "blk.*.ffn_gate_inp");
+    }
+
+    /// The same under Mixtral's names.
+    pub fn mixtral_experts(&mut self) {
+        self.experts("block_sparse_moe.experts", ["w1", "w3", "w2"]);
+        self.add("model.layers.*.block_sparse_moe.gate", "blk.*.ffn_gate_inp");
+    }
+
+    /// All experts of a layer in one tensor of gates and ups and one of downs under `model.layers.N.{stem}`.
+    pub fn stacked_experts(&mut self, stem: &str, transform: &Transform) {
+        for (hf, gguf) in [("gate_up_proj", "ffn_gate_up_exps"), ("down_proj", "ffn_down_exps")] {
+            let (from, to) = (format!("model.layers.*.{stem}.{hf}"), format!("blk.*.{gguf}.weight"));
+            self.whole(from, to, transform.clone());
+        }
+    }
+
     /// Experts kept one by one under `model.layers.N.{stem}.E`: gate, up and down.
     pub fn experts(&mut self, stem: &str, names: [&str; 3]) {
         for (hf, gguf) in names.into_iter().zip(["ffn_gate", "ffn_up", "ffn_down"]) {
@@ -105,9 +131,8 @@ impl Naming {
 
     /// The FFN of shared experts under `model.layers.N.{stem}`.
     pub fn shared_expert(&mut self, stem: &str) {
-        for (hf, gguf) in [("gate_proj", "ffn_gate"), ("up_proj", "ffn_up"), ("down_proj", "ffn_down")] {
-            self.add(format!("model.layers.*.{stem}.{hf}"), format!("blk.*.{gguf}_shexp"));
-        }
+        let names = [("gate_proj", "ffn_gate_shexp"), ("up_proj", "ffn_up_shexp"), ("down_proj", "ffn_down_shexp")];
+        self.layers(&format!("{stem}."), &names);
     }
 
     /// The bias that experts are chosen with, `model.layers.N.{name}`.

@@ -2,7 +2,7 @@
 
 use super::{
     Axis,
-    drawing::{BOTTOM, Drawing, LEFT, Legend, RIGHT, TOP, WIDTH, text_width},
+    drawing::{BOTTOM, LEFT, Legend, RIGHT, SvgDrawing, TOP, WIDTH, text_width},
 };
 
 /// A bar chart.
@@ -44,7 +44,7 @@ pub fn bar_svg(chart: &BarChart) -> String {
     let group = BAR * chart.series.len() as f64 + GAP;
     let top = TOP + legend.height();
     let bottom = top + group * chart.labels.len() as f64 + GAP;
-    let mut out = Drawing::new(bottom + BOTTOM, &chart.title, &chart.subtitle, &legend);
+    let mut out = SvgDrawing::new(bottom + BOTTOM, &chart.title, &chart.subtitle, &legend);
 
     let axis = chart.axis.clone().from_zero();
     let values = chart.series.iter().flat_map(|series| series.values.iter().flatten().copied());

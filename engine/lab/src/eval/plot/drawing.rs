@@ -70,13 +70,13 @@ pub(super) fn text_width(text: &str) -> f64 {
 }
 
 /// An SVG document being written.
-pub(super) struct Drawing(String);
+pub(super) struct SvgDrawing(String);
 
-impl Drawing {
+impl SvgDrawing {
     /// A document of `height` pixels with title, subtitle and legend.
     pub fn new(height: f64, title: &str, subtitle: &str, legend: &Legend<'_>) -> Self {
         let size = format!(r#"viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}""#);
-        let mut drawing = Drawing(format!(r#"<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">"#));
+        let mut drawing = SvgDrawing(format!(r#"<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">"#));
         drawing.line(&format!("\n<title>{}</title>\n<style>{STYLE}</style>", escaped(title)));
         drawing.text([LEFT, 24.0], "start", "title", title);
         drawing.text([LEFT, 44.0], "start", "small", subtitle);

@@ -3,7 +3,7 @@
 use super::{
     Figure, Panel, Point,
     axis::Span,
-    drawing::{BOTTOM, Drawing, LEFT, Legend, RIGHT, TOP, WIDTH, escaped},
+    drawing::{BOTTOM, LEFT, Legend, RIGHT, SvgDrawing, TOP, WIDTH, escaped},
 };
 
 /// Height of a panel, in pixels.
@@ -20,7 +20,7 @@ pub fn svg(figure: &Figure) -> String {
     let top = TOP + legend.height();
     let count = figure.panels.len().max(1) as f64;
     let height = top + count * PANEL + (count - 1.0) * GAP + BOTTOM;
-    let mut out = Drawing::new(height, &figure.title, &figure.subtitle, &legend);
+    let mut out = SvgDrawing::new(height, &figure.title, &figure.subtitle, &legend);
     let points = curves().flat_map(|curve| &curve.points);
     let x = figure.x.span(points.map(|point| point.x), [LEFT, WIDTH - RIGHT]);
     for (number, panel) in figure.panels.iter().enumerate() {
@@ -42,7 +42,7 @@ pub fn svg(figure: &Figure) -> String {
 }
 
 /// The grid, the axes' texts and the marks of a panel with its top at `top`.
-fn frame(out: &mut Drawing, panel: &Panel, [x, y]: [&Span; 2], top: f64, last: bool) {
+fn frame(out: &mut SvgDrawing, panel: &Panel, [x, y]: [&Span; 2], top: f64, last: bool) {
     let (left, right, bottom) = (LEFT, WIDTH - RIGHT, top + PANEL);
     for tick in &y.ticks {
         let at = y.at(*tick);
@@ -69,7 +69,7 @@ fn frame(out: &mut Drawing, panel: &Panel, [x, y]: [&Span; 2], top: f64, last: b
 }
 
 /// A curve through points that have positions, with markers and errors if it is `marked`.
-fn curve(out: &mut Drawing, points: &[Point], marked: bool, [x, y]: [&Span; 2], colour: &str) {
+fn curve(out: &mut SvgDrawing, points: &[Point], marked: bool, [x, y]: [&Span; 2], colour: &str) {
     if points.is_empty() {
         return;
     }

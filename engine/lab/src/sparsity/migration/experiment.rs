@@ -127,7 +127,7 @@ fn hottest(counts: &[f32], fraction: f32) -> Vec<u32> {
     order
 }
 
-/// Masks of the hot units per layer, `[units.div_ceil(32)]` words.
+/// FiringMasks of the hot units per layer, `[units.div_ceil(32)]` words.
 fn masks(placement: &Placement, shape: &[(usize, u64)]) -> Vec<Vec<u32>> {
     let mask = |(hot, (units, _)): (&Vec<u32>, &(usize, u64))| {
         let mut mask = vec![0; units.div_ceil(32)];
@@ -152,7 +152,7 @@ fn read(forward: &mut Forward, kv: &mut KvCache, text: &[u32], show: &mut dyn Fn
         }
         let (now, later) = rest.split_at(CHUNK.min(rest.len()).min(kv.capacity() - kv.len()));
         rest = later;
-        let mut seen = Masks { tokens: vec![vec![Vec::new(); layers]; now.len()], next: 0 };
+        let mut seen = FiringMasks { tokens: vec![vec![Vec::new(); layers]; now.len()], next: 0 };
         for part in now.chunks(forward.chunk()) {
             forward.run(part, kv, Outputs::None, &mut seen)?;
             seen.next += part.len();
@@ -163,13 +163,13 @@ fn read(forward: &mut Forward, kv: &mut KvCache, text: &[u32], show: &mut dyn Fn
 }
 
 /// Firing masks by token and layer.
-struct Masks {
+struct FiringMasks {
     tokens: Vec<Vec<Vec<u32>>>,
     /// Index of the chunk's first token.
     next: usize,
 }
 
-impl Probe for Masks {
+impl Probe for FiringMasks {
     fn wants_firing(&mut self) -> bool {
         true
     }

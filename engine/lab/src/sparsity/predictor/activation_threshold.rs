@@ -53,7 +53,7 @@ const STEPS: usize = 10;
 pub fn activation_threshold(cpu: &Cpu, data: &LayerData<'_>, goal: ThresholdGoal) -> Result<ActivationThreshold> {
     search(cpu, data.split()?, goal, &mut |range| {
         let members = (0..range.len()).map(|t| (t, 1.0)).collect();
-        let mut sample = Sample::new(range.len(), data.d());
+        let mut sample = LayerSample::new(range.len(), data.d());
         sample.add(cpu, data.ffn(), data, range, members)?;
         Ok(sample)
     })
@@ -93,7 +93,7 @@ pub fn moe_activation_threshold(
         }
         all.copy(PredictorInput::Normed, range, &mut x)?;
         routing.route(cpu, experts, norm_eps, moe, RouterInputs { x: &x, residual: &stream, tokens })?;
-        let mut sample = Sample::new(tokens, d);
+        let mut sample = LayerSample::new(tokens, d);
         for (at, ffn) in moe.ffns().enumerate() {
             let is_routed = at < moe.experts.len();
             let mut members: Vec<(usize, f32)> = match is_routed {
@@ -118,7 +118,7 @@ fn search<'a>(
     cpu: &Cpu,
     split: DataSplit,
     goal: ThresholdGoal,
-    sample: &mut dyn FnMut(Range<usize>) -> Result<Sample<'a>>,
+    sample: &mut dyn FnMut(Range<usize>) -> Result<LayerSample<'a>>,
 ) -> Result<ActivationThreshold> {
     let (ThresholdGoal::Sparsity(wanted) | ThresholdGoal::OutputError(wanted)) = goal;
     if !(0.0..1.0).contains(&wanted) {
@@ -143,7 +143,7 @@ fn search<'a>(
 }
 
 /// Neurons of a layer for some tokens.
-struct Sample<'a> {
+struct LayerSample<'a> {
     tokens: usize,
     d: usize,
     ffns: Vec<FfnSample<'a>>,
@@ -166,9 +166,9 @@ struct FfnSample<'a> {
     norms: Vec<f32>,
 }
 
-impl<'a> Sample<'a> {
+impl<'a> LayerSample<'a> {
     fn new(tokens: usize, d: usize) -> Self {
-        Sample { tokens, d, ffns: Vec::new(), output: vec![0.0; tokens * d], sorted: Vec::new() }
+        LayerSample { tokens, d, ffns: Vec::new(), output: vec![0.0; tokens * d], sorted: Vec::new() }
     }
 
     /// Computes `ffn` for a range of the tokens of `data`.

@@ -21,7 +21,7 @@ impl Default for Target {
 }
 
 impl Target {
-    pub(super) fn check(&self) -> Result<()> {
+    pub(in crate::sparsity) fn check(&self) -> Result<()> {
         for (what, value) in [("target recall", self.recall), ("target mass recall", self.mass)] {
             if !(0.0..=1.0).contains(&value) {
                 return Err(Error::invalid(what, "a fraction from 0 to 1", value));

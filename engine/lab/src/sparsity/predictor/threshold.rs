@@ -93,7 +93,7 @@ pub(super) fn evaluate(
 
 /// One firing: its score and its weights in recall and mass recall.
 #[derive(Clone, Copy)]
-struct Firing {
+struct ScoredFiring {
     score: f32,
     token: u32,
     /// `1 / |A_t|`
@@ -121,7 +121,7 @@ pub(super) fn calibrate(
         // Tokens whose mass overflows have no weight.
         let fraction = |mass: f32| if whole > 0.0 && whole.is_finite() { mass / whole } else { 0.0 };
         let number = |score: f32| if score.is_nan() { f32::MAX } else { score.clamp(f32::MIN, f32::MAX) };
-        fired.extend(neurons.iter().zip(masses).map(|(i, mass)| Firing {
+        fired.extend(neurons.iter().zip(masses).map(|(i, mass)| ScoredFiring {
             score: number(scores[*i as usize]),
             token: t as u32,
             count: 1.0 / neurons.len() as f32,
@@ -158,7 +158,13 @@ fn below(score: f32) -> f32 {
 
 /// The score down to which the firings (in descending order) hold the fraction `target` of all weight, plus the margin; and true
 /// if the margin should have been larger.
-fn quantile(fired: &[Firing], tokens: usize, target: f64, margin: f64, weight: impl Fn(&Firing) -> f32) -> (f32, bool) {
+fn quantile(
+    fired: &[ScoredFiring],
+    tokens: usize,
+    target: f64,
+    margin: f64,
+    weight: impl Fn(&ScoredFiring) -> f32,
+) -> (f32, bool) {
     let whole: f64 = fired.iter().map(|firing| f64::from(weight(firing))).sum();
     let reached = |fraction: f64| {
         let mut missing = fraction * whole;

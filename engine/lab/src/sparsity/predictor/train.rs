@@ -20,6 +20,7 @@ use super::{
     selection::FfnCost,
     threshold::{calibrate, with_threshold},
 };
+use crate::unless_stopped;
 use thermocline_base::error::{Error, Result};
 use thermocline_cpu::Cpu;
 use thermocline_formats::quant::TensorType;
@@ -75,13 +76,9 @@ pub fn train(
         return Err(Error::invalid("parameters of a predictor", least, options.parameters));
     }
     let started = Instant::now();
-    let mut report_progress = |done: f64, rank: usize| match progress(TrainProgress {
-        done,
-        seconds_left: (done > 0.02).then(|| started.elapsed().as_secs_f64() * (1.0 - done) / done),
-        rank,
-    }) {
-        ControlFlow::Continue(()) => Ok(()),
-        ControlFlow::Break(()) => Err(Error::Cancelled),
+    let mut report_progress = |done: f64, rank: usize| {
+        let seconds_left = (done > 0.02).then(|| started.elapsed().as_secs_f64() * (1.0 - done) / done);
+        unless_stopped(progress(TrainProgress { done, seconds_left, rank }))
     };
     let norms = down_norms(data.ffn());
     let mut firings = |range, from: f64, to: f64| {

@@ -36,13 +36,12 @@ pub(super) fn find(
     progress: &mut dyn FnMut(f64, usize) -> Result<()>,
 ) -> Result<(Vec<Option<InputCurves>>, Vec<InputFigures>)> {
     let cpu = || Cpu::with_workers(options, Arc::clone(&workers));
-    let mut model =
-        Model { config: model.config.clone(), weights: model.weights.clone(), checkpoint: model.checkpoint.clone() };
+    let mut model = model.clone();
     let (mut chunks, mut tokens) = (Vec::new(), 0);
     for text in samples.iter().step_by(2).filter(|text| !text.is_empty()) {
         if tokens < TOKENS {
             tokens += text.len();
-            chunks.push(Chunk::new(&model, cpu()?, text)?);
+            chunks.push(CalibrationText::new(&model, cpu()?, text)?);
         }
     }
     let n_layer = model.config.n_layer();
@@ -63,7 +62,7 @@ pub(super) fn find(
             }
         };
         model.weights.layers[layer].input_curves = curves;
-        chunks.iter_mut().for_each(Chunk::keep_output);
+        chunks.iter_mut().for_each(CalibrationText::keep_output);
     }
     let found: Vec<Option<InputCurves>> = model.weights.layers.iter().map(|layer| layer.input_curves.clone()).collect();
     let others: Vec<&[u32]> = samples.iter().skip(1).step_by(2).map(Vec::as_slice).collect();
@@ -89,7 +88,7 @@ fn has_sites(model: &Model, layer: usize) -> bool {
 }
 
 /// A text at some layer of its way.
-struct Chunk<'t> {
+struct CalibrationText<'t> {
     processor: CpuProcessor,
     kv: KvCache,
     tokens: &'t [u32],
@@ -98,7 +97,7 @@ struct Chunk<'t> {
     output: Vec<f32>,
 }
 
-impl<'t> Chunk<'t> {
+impl<'t> CalibrationText<'t> {
     fn new(model: &Model, cpu: Cpu, text: &'t [u32]) -> Result<Self> {
         let mut processor = CpuProcessor::new(cpu);
         processor.calibration().in_chunks = true;
@@ -107,7 +106,7 @@ impl<'t> Chunk<'t> {
         let pass = &Pass::new(model, text, &mut unobserved);
         processor.begin(pass, &Sequences::one(&mut kv, text.len()))?;
         let input = processor.current_residual(pass).to_vec();
-        Ok(Chunk { processor, kv, tokens: text, input, output: Vec::new() })
+        Ok(CalibrationText { processor, kv, tokens: text, input, output: Vec::new() })
     }
 
     /// Computes the layer from where the processor is.
@@ -131,7 +130,7 @@ impl<'t> Chunk<'t> {
 }
 
 /// Computes a layer of all chunks, without skipping, from where they are; returns the inputs of its sites if they are `wanted`.
-fn pass(model: &Model, layer: usize, chunks: &mut [Chunk<'_>], wanted: bool) -> Result<[Vec<f32>; 4]> {
+fn pass(model: &Model, layer: usize, chunks: &mut [CalibrationText<'_>], wanted: bool) -> Result<[Vec<f32>; 4]> {
     let mut recorded = Box::<[Vec<f32>; 4]>::default();
     for chunk in chunks {
         chunk.processor.calibration().recorded = wanted.then(|| std::mem::take(&mut recorded));
@@ -149,14 +148,14 @@ fn pass(model: &Model, layer: usize, chunks: &mut [Chunk<'_>], wanted: bool) -> 
 }
 
 /// Ascending importances of a site's inputs on the calibration text.
-struct Sorted(Vec<f32>);
+struct SortedImportances(Vec<f32>);
 
-impl Sorted {
+impl SortedImportances {
     fn new(inputs: &[f32], importance: &[f32]) -> Self {
         let rows = inputs.chunks_exact(importance.len().max(1));
         let mut all: Vec<f32> = rows.flat_map(|row| row.iter().zip(importance).map(|(x, of)| x.abs() * of)).collect();
         all.sort_unstable_by(f32::total_cmp);
-        Sorted(all)
+        SortedImportances(all)
     }
 
     /// The importance that the fraction `part` does not exceed.
@@ -173,11 +172,11 @@ fn curves(
     model: &mut Model,
     layer: usize,
     cpu: &Cpu,
-    chunks: &mut [Chunk<'_>],
+    chunks: &mut [CalibrationText<'_>],
     recorded: &[Vec<f32>; 4],
 ) -> Result<InputCurves> {
     let weights = &model.weights.layers[layer];
-    let sites: Vec<(InputSite, Arc<[f32]>, usize, Sorted)> = InputSite::ALL
+    let sites: Vec<(InputSite, Arc<[f32]>, usize, SortedImportances)> = InputSite::ALL
         .into_iter()
         .filter(|site| site.inputs(weights) > 0 && !recorded[*site as usize].is_empty())
         .map(|site| {
@@ -185,7 +184,7 @@ fn curves(
             let by_neuron = matches!(&weights.ffn, Ffn::Dense(ffn) if matches!(ffn.down, Down::Neurons(_)));
             let importance: Arc<[f32]> = norms(cpu, &linears, by_neuron && site == InputSite::Hidden).into();
             let size = linears.iter().map(|linear| linear.weight.rows() * linear.weight.cols()).sum();
-            let sorted = Sorted::new(&recorded[site as usize], &importance);
+            let sorted = SortedImportances::new(&recorded[site as usize], &importance);
             (site, importance, size, sorted)
         })
         .collect();
@@ -280,9 +279,7 @@ fn norms(cpu: &Cpu, linears: &[&Linear], by_row: bool) -> Vec<f32> {
 fn dense_pass(model: &Model, cpu: Cpu) -> Forward {
     let mut processor = CpuProcessor::new(cpu);
     processor.calibration().in_chunks = true;
-    let model =
-        Model { config: model.config.clone(), weights: model.weights.clone(), checkpoint: model.checkpoint.clone() };
-    Forward::on(Arc::new(model), Box::new(processor))
+    Forward::on(Arc::new(model.clone()), Box::new(processor))
 }
 
 /// Logarithms of the probabilities behind every token but the last of each text, `[tokens, n_vocab]`.
@@ -357,7 +354,7 @@ mod tests {
 
     #[test]
     fn quantiles_skip_the_asked_part() {
-        let sorted = Sorted::new(&[1.0, -2.0, 3.0, -4.0, 0.5, 6.0, 7.0, 8.0, 9.0, 10.0], &[1.0, 1.0]);
+        let sorted = SortedImportances::new(&[1.0, -2.0, 3.0, -4.0, 0.5, 6.0, 7.0, 8.0, 9.0, 10.0], &[1.0, 1.0]);
         let below = |part: f64| sorted.0.iter().filter(|x| **x <= sorted.below(part)).count();
         assert_eq!([0.0, 0.1, 0.5, 0.9].map(below), [0, 1, 5, 9]);
     }

@@ -42,7 +42,7 @@ pub(super) struct LayerWork<'a> {
 }
 
 /// A candidate predictor.
-struct Candidate {
+struct PredictorCandidate {
     /// `None` for the model file's own.
     kind: Option<PredictorKind>,
     input: PredictorInput,
@@ -165,7 +165,7 @@ impl LayerWork<'_> {
         InputRecorder::read(self.folder, self.n, input, self.reading.recorded, self.model.config.d_model)
     }
 
-    fn choose_predictor(&self, ffn: &FfnWeights, mut candidates: Vec<Candidate>, made: &mut MadeLayer) {
+    fn choose_predictor(&self, ffn: &FfnWeights, mut candidates: Vec<PredictorCandidate>, made: &mut MadeLayer) {
         made.report.candidates = candidates.iter().map(|candidate| candidate.report.clone()).collect();
         let taken = match self.options.predictors {
             PredictorChoice::Auto => {
@@ -183,7 +183,7 @@ impl LayerWork<'_> {
             }
         };
         let Some(taken) = taken else { return };
-        let Candidate { kind, input, threshold, report } = candidates.swap_remove(taken);
+        let PredictorCandidate { kind, input, threshold, report } = candidates.swap_remove(taken);
         // The bias of rows is the model's own, which sidecars do not store.
         let kind = kind.map(|kind| match kind {
             PredictorKind::Rows { rows, .. } => PredictorKind::Rows { rows, bias: None },
@@ -200,12 +200,12 @@ impl LayerWork<'_> {
         data: &LayerData<'_>,
         parameters: u64,
         progress: &mut dyn FnMut(f64) -> Result<()>,
-    ) -> Result<Vec<Candidate>> {
+    ) -> Result<Vec<PredictorCandidate>> {
         let (wanted, target) = (self.options.predictors, self.options.target);
         let mut candidates = Vec::new();
         let mut made = |Trained { predictor, report }: Trained| {
             let Predictor { kind, input, threshold, .. } = predictor;
-            candidates.push(Candidate { kind: Some(kind), input, threshold, report });
+            candidates.push(PredictorCandidate { kind: Some(kind), input, threshold, report });
         };
         if matches!(wanted, PredictorChoice::Auto | PredictorChoice::Rows)
             && let Some(ty) = LOW_BIT_TYPES.into_iter().find(|ty| ty.row_bytes(data.d()).is_some())
@@ -235,13 +235,13 @@ impl LayerWork<'_> {
             let as_it_is = assess(self.cpu, data, own, target)?;
             let Trained { predictor, report } = with_threshold(self.cpu, data, own.clone(), target)?;
             for (threshold, report) in [(own.threshold, as_it_is), (predictor.threshold, report)] {
-                candidates.push(Candidate { kind: None, input: own.input, threshold, report });
+                candidates.push(PredictorCandidate { kind: None, input: own.input, threshold, report });
             }
         }
         Ok(candidates)
     }
 
-    /// Candidate types of a trained predictor: floats where the model has floats, so that every processor computes the same scores;
+    /// PredictorCandidate types of a trained predictor: floats where the model has floats, so that every processor computes the same scores;
     /// else 8 bits or 4, whichever costs less per token.
     fn predictor_types(&self, ffn: &FfnWeights) -> Vec<TensorType> {
         let firing = ffn.gate.as_ref().unwrap_or(&ffn.up).weight.ty();

@@ -25,17 +25,18 @@ use super::{
     predictor::ParameterBudget,
     sidecar::{Identity, Provenance, Sidecar},
 };
-use thermocline_base::error::{Error, Result};
+use crate::unless_stopped;
+use thermocline_base::error::Result;
 use thermocline_cpu::Cpu;
 use thermocline_formats::format::ReadMode;
 use thermocline_model::{Ffn, Model};
 
 /// Prepares `model` and writes its sidecar to [`PrepareOptions::out`]. `model` is as its file has it, without a sidecar.
 /// `progress` is called several times a second; if it breaks, finished work stays in the workspace and the result is
-/// [`Error::Cancelled`].
+/// [`Error::Cancelled`](thermocline_base::error::Error::Cancelled).
 ///
 /// # Errors
-/// [`Error::Io`] for files that cannot be read or written; [`Error::Invalid`] for options out of range, too little text, or
+/// Those of files that cannot be read or written, and of training; `Invalid` for options out of range, too little text, or
 /// a workspace that is in use; errors of training.
 pub fn run(
     model: &Arc<Model>,
@@ -81,10 +82,7 @@ pub fn run(
                     layer::LayerWork { model, cpu: &cpu, options, reading: &reading, folder: workspace.folder(), n }
                         .run(parameter_budget.next_layer(), &mut |part| {
                             let done = (n as f64 + part) / n_layer as f64;
-                            match progress(&meter.progress(done, Some(n))) {
-                                ControlFlow::Continue(()) => Ok(()),
-                                ControlFlow::Break(()) => Err(Error::Cancelled),
-                            }
+                            unless_stopped(progress(&meter.progress(done, Some(n))))
                         })?;
                 model.checkpoint.files().check()?;
                 workspace.keep_layer(&blank, n, &done.0, &done.1)?;
@@ -99,10 +97,7 @@ pub fn run(
 
     if options.inputs {
         let meter = options::ProgressMeter::new(PreparePhase::Inputs);
-        let mut tell = |done: f64, layer: usize| match progress(&meter.progress(done, Some(layer))) {
-            ControlFlow::Continue(()) => Ok(()),
-            ControlFlow::Break(()) => Err(Error::Cancelled),
-        };
+        let mut tell = |done: f64, layer: usize| unless_stopped(progress(&meter.progress(done, Some(layer))));
         let (curves, figures) =
             inputs::find(model, &options.cpu, cpu.workers(), &reading.samples, &workspace, &mut tell)?;
         sidecar.layers.iter_mut().zip(curves).for_each(|(layer, curves)| layer.inputs = curves);

@@ -112,11 +112,7 @@ impl PrepareOptions {
         if self.length < 2 {
             return Err(Error::invalid("tokens of a text", "at least 2", self.length));
         }
-        for (what, fraction) in [("target recall", self.target.recall), ("target mass recall", self.target.mass)] {
-            if !(0.0..=1.0).contains(&fraction) {
-                return Err(Error::invalid(what, "a fraction from 0 to 1", fraction));
-            }
-        }
+        self.target.check()?;
         if self.out.file_name().is_none() {
             return Err(Error::invalid("sidecar", "the name of a file", self.out.display()));
         }

@@ -116,7 +116,7 @@ fn continue_reading(
     let room = options.disk / InputRecorder::bytes_per_token(model).max(1);
     let mut meter = ProgressMeter::new(PreparePhase::Reading);
     meter.skip(state.profile.tokens as f64 / options.tokens as f64);
-    let mut observer = Observer {
+    let mut observer = ReadingProbe {
         profiler: Profiler::new(cpu, model),
         recorder: InputRecorder::open(workspace.folder(), model, state.recorded)?,
         before: state.profile.tokens,
@@ -164,7 +164,7 @@ fn continue_reading(
 }
 
 /// Profiler, recorder and progress as one probe.
-struct Observer<'a, 'p> {
+struct ReadingProbe<'a, 'p> {
     profiler: Profiler<'a>,
     recorder: InputRecorder,
     /// Tokens of the texts before this one.
@@ -174,7 +174,7 @@ struct Observer<'a, 'p> {
     progress: &'p mut dyn FnMut(&PrepareProgress) -> ControlFlow<()>,
 }
 
-impl Probe for Observer<'_, '_> {
+impl Probe for ReadingProbe<'_, '_> {
     fn cancelled(&mut self) -> bool {
         let done = (self.before + self.profiler.profile().tokens) as f64 / self.wanted as f64;
         self.recorder.failed() || (self.progress)(&self.meter.progress(done, None)).is_break()

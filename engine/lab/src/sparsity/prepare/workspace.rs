@@ -41,7 +41,7 @@ pub(super) struct Workspace {
 }
 
 /// Progress of reading.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct ReadingProgress {
     /// Number of texts read.
     pub texts: usize,
@@ -117,14 +117,8 @@ impl Workspace {
 
     /// Progress of reading, from the beginning if there is none.
     pub fn reading(&self, model: &Model) -> ReadingProgress {
-        let nothing = ReadingProgress {
-            texts: 0,
-            recorded: 0,
-            samples: Vec::new(),
-            profile: Profile::new(model),
-            complete: false,
-        };
-        self.state().map_or(nothing, |state| state.state)
+        let nothing = || ReadingProgress { profile: Profile::new(model), ..ReadingProgress::default() };
+        self.state().map_or_else(nothing, |state| state.state)
     }
 
     /// Saves the progress of reading.

@@ -100,32 +100,29 @@ impl Routes {
 /// [`Error::Invalid`] for a model without experts; as [`Forward::run`].
 pub fn record(forward: &mut Forward, texts: &[&[u32]], progress: &mut dyn FnMut(usize)) -> Result<Routes> {
     let model = std::sync::Arc::clone(forward.model());
-    let mut recorder = Recorder { routes: Routes::of(&model)? };
+    let mut routes = Routes::of(&model)?;
     let capacity = model.config.context_length.clamp(1, 2048);
     let mut kv = forward.kv_cache(capacity, KvType::F16)?;
     let mut done = 0;
     for part in texts.iter().flat_map(|text| text.chunks(capacity)) {
         kv.truncate(0);
-        forward.run(part, &mut kv, Outputs::None, &mut recorder)?;
+        forward.run(part, &mut kv, Outputs::None, &mut routes)?;
         done += part.len();
         progress(done);
     }
-    Ok(recorder.routes)
+    Ok(routes)
 }
 
-struct Recorder {
-    routes: Routes,
-}
-
-impl Probe for Recorder {
+/// As a probe, they take the choices of the tokens that are computed.
+impl Probe for Routes {
     fn wants_router(&mut self) -> bool {
         true
     }
 
     fn router(&mut self, layer: usize, chosen: &[usize]) {
-        if let Some(at) = self.routes.layers.iter().position(|of| of.layer == layer) {
-            for token in chosen.chunks_exact(self.routes.layers[at].used) {
-                self.routes.push(at, token);
+        if let Some(at) = self.layers.iter().position(|of| of.layer == layer) {
+            for token in chosen.chunks_exact(self.layers[at].used) {
+                self.push(at, token);
             }
         }
     }

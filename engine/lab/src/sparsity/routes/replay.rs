@@ -94,20 +94,20 @@ pub struct Replay {
     pub too_small: bool,
 }
 
-/// Scores by which experts stay.
+/// CacheScores by which experts stay.
 #[derive(Debug)]
-enum Scores {
+enum CacheScores {
     Fixed,
     Counts(DecayedCounts),
     Adaptive(Box<ExpertScores>),
 }
 
-impl Scores {
+impl CacheScores {
     fn of(&self, expert: u32) -> f32 {
         match self {
-            Scores::Fixed => 0.0,
-            Scores::Counts(counts) => counts.count(expert),
-            Scores::Adaptive(scores) => scores.best().count(expert),
+            CacheScores::Fixed => 0.0,
+            CacheScores::Counts(counts) => counts.count(expert),
+            CacheScores::Adaptive(scores) => scores.best().count(expert),
         }
     }
 }
@@ -176,17 +176,17 @@ pub fn replay(routes: &Routes, slots: usize, policy: Policy, speeds: &ExpertSpee
 struct Cache {
     slots: usize,
     places: ShadowCache,
-    scores: Scores,
+    scores: CacheScores,
     mask: Vec<u32>,
 }
 
 impl Cache {
     fn new(experts: usize, slots: usize, policy: Policy) -> Self {
         let scores = match policy {
-            Policy::Static => Scores::Fixed,
-            Policy::Lru => Scores::Counts(DecayedCounts::new(experts, 1.0)),
-            Policy::Lfu(half_life) => Scores::Counts(DecayedCounts::new(experts, half_life)),
-            Policy::Adaptive => Scores::Adaptive(Box::new(ExpertScores::new(experts, None))),
+            Policy::Static => CacheScores::Fixed,
+            Policy::Lru => CacheScores::Counts(DecayedCounts::new(experts, 1.0)),
+            Policy::Lfu(half_life) => CacheScores::Counts(DecayedCounts::new(experts, half_life)),
+            Policy::Adaptive => CacheScores::Adaptive(Box::new(ExpertScores::new(experts, None))),
         };
         let places = ShadowCache { members: Vec::new(), holds: vec![false; experts] };
         Cache { slots, places, scores, mask: vec![0; mask::words(experts)] }
@@ -206,9 +206,9 @@ impl Cache {
         self.mask.fill(0);
         chosen.iter().for_each(|expert| mask::insert(&mut self.mask, usize::from(*expert)));
         match &mut self.scores {
-            Scores::Fixed => {}
-            Scores::Counts(counts) => counts.add_token(&self.mask),
-            Scores::Adaptive(scores) => scores.add_token(&self.mask, self.slots),
+            CacheScores::Fixed => {}
+            CacheScores::Counts(counts) => counts.add_token(&self.mask),
+            CacheScores::Adaptive(scores) => scores.add_token(&self.mask, self.slots),
         }
     }
 

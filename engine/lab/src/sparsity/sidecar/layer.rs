@@ -41,11 +41,6 @@ impl PreparedExperts {
     pub fn frequencies(&self) -> impl Iterator<Item = f32> {
         self.frequency.iter().chain(&self.shared).copied()
     }
-
-    fn bytes(&self) -> u64 {
-        let downs: usize = self.downs.iter().map(|down| down.data().len()).sum();
-        ((self.frequency.len() + self.shared.len()) * size_of::<f32>() + downs) as u64
-    }
 }
 
 /// A new predictor, or the model's own with new figures.
@@ -82,25 +77,18 @@ pub struct PreparedDown {
 impl PreparedLayer {
     /// Its matrices.
     pub(super) fn matrices(&self) -> impl Iterator<Item = &Matrix> {
-        let predictor: [Option<&Matrix>; 2] = match self.predictor.as_ref().and_then(|it| it.kind.as_ref()) {
-            Some(PredictorKind::LowRank { fc1, fc2 }) => [Some(fc1), Some(fc2)],
-            Some(PredictorKind::Rows { rows, .. }) => [Some(rows), None],
-            None => [None, None],
-        };
         let downs = self.down.iter().map(|down| &down.weight);
         let experts = self.experts.iter().flat_map(|experts| &experts.downs);
-        predictor.into_iter().flatten().chain(downs).chain(experts)
+        self.predictor.iter().flat_map(PreparedPredictor::matrices).chain(downs).chain(experts)
     }
 
     /// Bytes its tensors take in the file.
     pub fn bytes(&self) -> u64 {
-        let matrix = |matrix: &Matrix| matrix.data().len() as u64;
-        let frequency = self.frequency.as_ref().map_or(0, |frequency| (frequency.len() * size_of::<f32>()) as u64);
-        let down = self.down.as_ref().map_or(0, |down| matrix(&down.weight));
-        let experts = self.experts.as_ref().map_or(0, PreparedExperts::bytes);
-        let curve = |curve: &SiteCurve| ((curve.importance.len() + curve.thresholds.len()) * size_of::<f32>()) as u64;
-        let inputs: u64 = self.inputs.iter().flat_map(|inputs| inputs.sites.iter().flatten()).map(curve).sum();
-        frequency + down + experts + inputs + self.predictor.as_ref().map_or(0, PreparedPredictor::bytes)
+        let curve = |curve: &SiteCurve| curve.importance.len() + curve.thresholds.len();
+        let inputs: usize = self.inputs.iter().flat_map(|inputs| inputs.sites.iter().flatten()).map(curve).sum();
+        let experts = self.experts.as_ref().map_or(0, |experts| experts.frequencies().count());
+        let floats = self.frequency.as_ref().map_or(0, Vec::len) + experts + inputs;
+        (floats * size_of::<f32>()) as u64 + bytes_of(self.matrices())
     }
 
     /// Mean fraction of the neurons that fire; in an MoE layer, of the chosen experts' neurons.
@@ -127,13 +115,19 @@ impl PreparedLayer {
 }
 
 impl PreparedPredictor {
+    /// Its matrices; none if they are the model's.
+    fn matrices(&self) -> impl Iterator<Item = &Matrix> {
+        let both = match &self.kind {
+            Some(PredictorKind::LowRank { fc1, fc2 }) => [Some(fc1), Some(fc2)],
+            Some(PredictorKind::Rows { rows, .. }) => [Some(rows), None],
+            None => [None, None],
+        };
+        both.into_iter().flatten()
+    }
+
     /// Bytes of its weights; 0 if they are the model's.
     pub fn bytes(&self) -> u64 {
-        match &self.kind {
-            Some(PredictorKind::LowRank { fc1, fc2 }) => (fc1.data().len() + fc2.data().len()) as u64,
-            Some(PredictorKind::Rows { rows, .. }) => rows.data().len() as u64,
-            None => 0,
-        }
+        bytes_of(self.matrices())
     }
 
     /// Rank of a low-rank predictor.
@@ -152,6 +146,10 @@ impl PreparedPredictor {
             None => "model",
         }
     }
+}
+
+fn bytes_of<'m>(matrices: impl Iterator<Item = &'m Matrix>) -> u64 {
+    matrices.map(|matrix| matrix.data().len() as u64).sum()
 }
 
 /// Name of a predictor's input in files.

@@ -47,7 +47,7 @@ impl Sidecar {
     /// # Errors
     /// As [`Sidecar::open`].
     pub fn from_checkpoint(file: &Checkpoint) -> Result<Self> {
-        let reader = Reader(file);
+        let reader = SidecarReader(file);
         if !Self::is_one(file) {
             let got = file.metadata.str("general.architecture")?.unwrap_or("nothing");
             return Err(reader.key("general.architecture", format!("`{}`, a sidecar", keys::ARCHITECTURE), got));
@@ -65,7 +65,7 @@ impl Sidecar {
 }
 
 /// Checked access to a sidecar's file.
-struct Reader<'a>(&'a Checkpoint);
+struct SidecarReader<'a>(&'a Checkpoint);
 
 /// Per-layer values, `[layers]` each.
 struct Figures<'a> {
@@ -78,7 +78,7 @@ struct Figures<'a> {
     down_error: &'a [f32],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> SidecarReader<'a> {
     fn key(&self, key: &str, expected: impl Into<String>, got: impl std::fmt::Display) -> Error {
         Error::malformed(&self.0.path, Location::Key(key.to_owned()), expected, got)
     }
