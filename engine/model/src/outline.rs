@@ -24,7 +24,7 @@ impl Model {
     /// # Errors
     /// [`Error::Memory`](thermocline_base::error::Error::Memory) if there is no address space for one of them.
     pub fn neuron_major_outline(&self) -> Result<(Model, u64)> {
-        let mut outline = Outline::default();
+        let mut outline = BlankDowns::default();
         let mut bytes = 0;
         let mut transpose = |down: &Matrix| {
             let blank = outline.transposed(down)?;
@@ -38,13 +38,13 @@ impl Model {
 
 /// Blank matrices of the expected types.
 #[derive(Debug, Default)]
-struct Outline {
+struct BlankDowns {
     blank: Blank,
     /// File types and row lengths, with the types selected for them.
     types: Vec<((TensorType, usize), TensorType)>,
 }
 
-impl Outline {
+impl BlankDowns {
     /// A blank `[n_ff, d]` matrix for `down` `[d, n_ff]`.
     fn transposed(&mut self, down: &Matrix) -> Result<Matrix> {
         let (d, n_ff) = (down.rows(), down.cols());
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn outlines_have_the_types_and_shapes_of_transposed_matrices() {
         let pool = ThreadPool::new(Some(2));
-        let mut outline = Outline::default();
+        let mut outline = BlankDowns::default();
         for (ty, d, n_ff) in [
             (TensorType::F32, 33, 300),
             (TensorType::F16, 1, 0),

@@ -126,9 +126,9 @@ impl Bpe {
     }
 }
 
-type Piece = (NormalizedString, Option<Vec<Token>>);
+type SplitPiece = (NormalizedString, Option<Vec<Token>>);
 
-fn split_at_added(piece: &NormalizedString, added: &AddedTokens, special: bool) -> tokenizers::Result<Vec<Piece>> {
+fn split_at_added(piece: &NormalizedString, added: &AddedTokens, special: bool) -> tokenizers::Result<Vec<SplitPiece>> {
     let slice = |range| piece.slice(Range::Normalized(range)).ok_or("a token splits a character");
     let pieces = added.split(piece.get(), special).into_iter().map(|fragment| match fragment {
         Fragment::Text(range) => Ok((slice(range)?, None)),

@@ -1,18 +1,13 @@
 //! GPT-2's byte alphabet: every byte as one printable character, so that a byte-level vocabulary is text.
 
-/// The character that stands for `byte`: itself where it is printable Latin-1, else one from U+0100 upwards.
-#[cfg(test)]
-pub fn char_of(byte: u8) -> char {
-    match byte {
-        b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff => char::from(byte),
-        0..=b' ' => shifted(u32::from(byte)),
-        0x7f..=0xa0 => shifted(u32::from(byte) - 0x7f + 33),
-        0xad => shifted(67),
-    }
-}
-
-#[cfg(test)]
-fn shifted(offset: u32) -> char {
+/// The character that stands for `byte` in GPT-2's byte alphabet: itself where it is printable Latin-1, else one from U+0100 upwards.
+pub fn byte_char(byte: u8) -> char {
+    let offset = match byte {
+        b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff => return char::from(byte),
+        0..=b' ' => u32::from(byte),
+        0x7f..=0xa0 => u32::from(byte) - 0x7f + 33,
+        0xad => 67,
+    };
     char::from_u32(0x100 + offset).unwrap_or(char::REPLACEMENT_CHARACTER)
 }
 
@@ -49,10 +44,10 @@ mod tests {
     #[test]
     fn alphabet_is_a_bijection() {
         for byte in 0..=255 {
-            assert_eq!(byte_of(char_of(byte)), Some(byte));
+            assert_eq!(byte_of(byte_char(byte)), Some(byte));
         }
         assert_eq!((0..=0x2000).filter_map(char::from_u32).filter(|&c| byte_of(c).is_some()).count(), 256);
-        assert_eq!((char_of(b' '), char_of(b'\n')), ('Ġ', 'Ċ'));
+        assert_eq!((byte_char(b' '), byte_char(b'\n'), byte_char(b'a')), ('Ġ', 'Ċ', 'a'));
     }
 
     #[test]

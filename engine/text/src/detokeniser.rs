@@ -86,20 +86,11 @@ impl<'a> Detokeniser<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use thermocline_formats::format::{Array, Metadata, Value};
+    use crate::test_vocabulary::{vocabulary, with_bytes};
 
     fn tokenizer() -> Tokenizer {
-        let mut metadata = Metadata::new("m.gguf");
-        let tokens: Vec<String> = ["<unk>", "<s>", "</s>", "▁a", "▁"]
-            .map(str::to_owned)
-            .into_iter()
-            .chain((0..=255).map(|byte| format!("<0x{byte:02X}>")))
-            .collect();
-        let types = (0..tokens.len()).map(|id| [2, 3, 3, 1, 1].get(id).copied().unwrap_or(6)).collect();
-        metadata.set("tokenizer.ggml.model", Value::String("llama".into()));
-        metadata.set("tokenizer.ggml.scores", Value::Array(Array::F32(vec![0.0; tokens.len()])));
-        metadata.set("tokenizer.ggml.tokens", Value::Array(Array::String(tokens)));
-        metadata.set("tokenizer.ggml.token_type", Value::Array(Array::I32(types)));
+        let tokens = with_bytes(&["<unk>", "<s>", "</s>", "▁a", "▁"]);
+        let metadata = vocabulary("llama", tokens, |id| [2, 3, 3, 1, 1].get(id).copied().unwrap_or(6));
         Tokenizer::from_metadata(&metadata).expect("valid")
     }
 

@@ -10,7 +10,8 @@ use serde_json::Value;
 
 use super::{
     TokenKind, Tokenizer,
-    json::{self, Decoding, Source, TokenizerJson},
+    chat::configured_template,
+    json::{self, Decoding, TokenizerJson},
     pre_tokenizer::{DIGIT, DIGITS, GPT2, PUNCTUATION, Scheme},
     vocab::{Spelling, byte_token},
 };
@@ -25,10 +26,9 @@ pub fn export_metadata(source: &TokenizerSource, n_vocab: usize, metadata: &mut 
     let TokenizerSource::HuggingFace { tokenizer_json, tokenizer_config } = source else { return Ok(()) };
     let tokenizer = Tokenizer::from_json(tokenizer_json, tokenizer_config, metadata)?;
     let (keys, spelling) = {
-        let place = Source::new(metadata);
-        let file = json::parse(tokenizer_json, &place)?;
+        let file = json::parse(tokenizer_json, metadata)?;
         let spelling = Decoding::of(&file)?.spelling;
-        (vocabulary(file, spelling, n_vocab, &place)?, spelling)
+        (vocabulary(file, spelling, n_vocab, metadata)?, spelling)
     };
     for (key, value) in keys {
         metadata.set(format!("tokenizer.ggml.{key}"), value);
@@ -44,7 +44,7 @@ pub fn export_metadata(source: &TokenizerSource, n_vocab: usize, metadata: &mut 
     }
     metadata.set("tokenizer.ggml.add_bos_token", Meta::Bool(!tokenizer.before.is_empty()));
     metadata.set("tokenizer.ggml.add_eos_token", Meta::Bool(!tokenizer.after.is_empty()));
-    if let Some(template) = chat_template(tokenizer_config) {
+    if let Some(template) = configured_template(tokenizer_config, "default") {
         metadata.set("tokenizer.chat_template", Meta::String(template.to_owned()));
     }
     Ok(())
@@ -55,7 +55,7 @@ fn vocabulary(
     file: TokenizerJson,
     spelling: Spelling,
     n_vocab: usize,
-    place: &Source<'_>,
+    metadata: &Metadata,
 ) -> Result<Vec<(&'static str, Meta)>> {
     let sentence_piece = spelling == Spelling::SentencePiece;
     let pre = if sentence_piece { "default" } else { pre_tokenizer(&file)? };
@@ -65,7 +65,7 @@ fn vocabulary(
         let at = id as usize;
         if at >= n_vocab {
             let expected = format!("ids below {n_vocab}, the rows of the embedding");
-            return Err(place.malformed("model.vocab", &expected, id));
+            return Err(json::malformed(metadata, "model.vocab", &expected, id));
         }
         kinds[at] = if sentence_piece && byte_token(text).is_some() {
             TokenKind::Byte
@@ -87,11 +87,11 @@ fn vocabulary(
         }
         tokens[at].clone_from(&added.content);
     }
-    let merges = json::pairs(file.model.merges, place)?;
+    let merges = json::pairs(file.model.merges, metadata)?;
     let mut keys = vec![
         ("model", Meta::String(if sentence_piece { "llama" } else { "gpt2" }.to_owned())),
         ("pre", Meta::String(pre.to_owned())),
-        ("token_type", Meta::Array(Array::I32(kinds.iter().map(|&kind| code(kind)).collect()))),
+        ("token_type", Meta::Array(Array::I32(kinds.iter().map(|&kind| kind as i32).collect()))),
     ];
     if sentence_piece {
         keys.push(("scores", Meta::Array(Array::F32(scores(&tokens, &merges)))));
@@ -102,18 +102,6 @@ fn vocabulary(
     }
     keys.push(("tokens", Meta::Array(Array::String(tokens))));
     Ok(keys)
-}
-
-/// GGUF's number for a kind.
-fn code(kind: TokenKind) -> i32 {
-    match kind {
-        TokenKind::Normal => 1,
-        TokenKind::Unknown => 2,
-        TokenKind::Control => 3,
-        TokenKind::UserDefined => 4,
-        TokenKind::Unused => 5,
-        TokenKind::Byte => 6,
-    }
 }
 
 /// Minus the rank of the first merge that makes each token. Those no merge makes score lowest, so that they merge only
@@ -156,18 +144,6 @@ fn collect(step: &Value, patterns: &mut Vec<String>) {
         "Digits" => patterns.push(if flag("individual_digits", false) { DIGIT } else { DIGITS }.to_owned()),
         "Punctuation" => patterns.push(PUNCTUATION.to_owned()),
         other => patterns.push(other.to_owned()),
-    }
-}
-
-/// The template in `tokenizer_config.json`: a string, or the one called `default` of several.
-fn chat_template(config: &Value) -> Option<&str> {
-    match config.get("chat_template")? {
-        Value::String(template) => Some(template),
-        Value::Array(templates) => {
-            let default = |template: &&Value| template.get("name").and_then(Value::as_str) == Some("default");
-            templates.iter().find(default)?.get("template")?.as_str()
-        }
-        _ => None,
     }
 }
 

@@ -43,7 +43,7 @@ pub fn build(metadata: &Metadata) -> Result<Tokenizer> {
 }
 
 fn build_sentence_piece(metadata: &Metadata) -> Result<Tokenizer> {
-    let tokens = Tokens::read(metadata)?;
+    let tokens = VocabTokens::read(metadata)?;
     let kinds = kinds(metadata, &tokens.texts)?;
     let vocab = tokens.vocab(&kinds, Spelling::SentencePiece);
     let mut bytes = Box::new([None; 256]);
@@ -73,7 +73,7 @@ fn build_sentence_piece(metadata: &Metadata) -> Result<Tokenizer> {
 }
 
 fn build_bpe(metadata: &Metadata, scheme: &Scheme) -> Result<Tokenizer> {
-    let tokens = Tokens::read(metadata)?;
+    let tokens = VocabTokens::read(metadata)?;
     let kinds = kinds(metadata, &tokens.texts)?;
     let vocab = tokens.vocab(&kinds, scheme.spelling);
     let byte_fallback = scheme.spelling == Spelling::SentencePiece;
@@ -84,14 +84,11 @@ fn build_bpe(metadata: &Metadata, scheme: &Scheme) -> Result<Tokenizer> {
         byte_fallback,
         ..Merges::default()
     };
-    let malformed = |key: &str, what: &str, got: String| {
-        Error::malformed(metadata.path(), Location::Key(key.to_owned()), what, got)
-    };
-    let split = scheme.build().map_err(|error| malformed("tokenizer.ggml.pre", "a pre-tokeniser", error))?;
+    let split = scheme.build().map_err(|error| malformed(metadata, "tokenizer.ggml.pre", "a pre-tokeniser", error))?;
     let spaces = byte_fallback.then(|| Replace::new(" ", "\u{2581}").map(NormalizerWrapper::Replace)).transpose();
-    let spaces = spaces.map_err(|error| malformed("tokenizer.ggml.model", "a normaliser", error.to_string()))?;
+    let spaces = spaces.map_err(|error| malformed(metadata, "tokenizer.ggml.model", "a normaliser", error))?;
     let encoder = Bpe::new(parts, added(metadata, &tokens, &kinds)?, AddedTokens::default(), spaces, Some(split))
-        .map_err(|error| malformed(MERGES, "merges that fit the tokens", error))?;
+        .map_err(|error| malformed(metadata, MERGES, "merges that fit the tokens", error))?;
     let mut ids = special_ids(metadata, tokens.texts.len(), SpecialIds::default())?;
     ids.add_known_ends(|text| encoder.token_id(text));
     let (mut before, after) = framing(metadata, &ids, scheme.add_bos)?;
@@ -105,20 +102,19 @@ fn build_bpe(metadata: &Metadata, scheme: &Scheme) -> Result<Tokenizer> {
 }
 
 /// The tokens of a file. Those that are no text stand for their bytes: they come out of a model, and no text has them in it.
-struct Tokens<'a> {
+struct VocabTokens<'a> {
     /// Texts, with U+FFFD for what is not UTF-8.
     texts: Cow<'a, [String]>,
     /// Bytes of the tokens that are not UTF-8, by id.
     bytes: BTreeMap<usize, &'a [u8]>,
 }
 
-impl<'a> Tokens<'a> {
+impl<'a> VocabTokens<'a> {
     fn read(metadata: &'a Metadata) -> Result<Self> {
-        let key = || Location::Key(TOKENS.to_owned());
         let expected = "an array of at least one string";
         let tokens = match metadata.array(TOKENS)? {
-            Some(Array::String(tokens)) => Tokens { texts: Cow::Borrowed(tokens), bytes: BTreeMap::new() },
-            Some(Array::Bytes(tokens)) => Tokens {
+            Some(Array::String(tokens)) => VocabTokens { texts: Cow::Borrowed(tokens), bytes: BTreeMap::new() },
+            Some(Array::Bytes(tokens)) => VocabTokens {
                 texts: tokens.iter().map(|token| String::from_utf8_lossy(token).into_owned()).collect(),
                 bytes: (0..)
                     .zip(tokens)
@@ -126,11 +122,11 @@ impl<'a> Tokens<'a> {
                     .map(|(id, it)| (id, &**it))
                     .collect(),
             },
-            Some(_) => return Err(Error::malformed(metadata.path(), key(), expected, "an array of another type")),
+            Some(_) => return Err(malformed(metadata, TOKENS, expected, "an array of another type")),
             None => return Err(metadata.missing(TOKENS, expected)),
         };
         if tokens.texts.is_empty() || u32::try_from(tokens.texts.len()).is_err() {
-            return Err(Error::malformed(metadata.path(), key(), expected, format!("{} strings", tokens.texts.len())));
+            return Err(malformed(metadata, TOKENS, expected, format!("{} strings", tokens.texts.len())));
         }
         Ok(tokens)
     }
@@ -158,35 +154,28 @@ impl<'a> Tokens<'a> {
     }
 }
 
+/// The error for the key `key` of `metadata`.
+fn malformed(metadata: &Metadata, key: &str, expected: &str, got: impl std::fmt::Display) -> Error {
+    Error::malformed(metadata.path(), Location::Key(key.to_owned()), expected, got)
+}
+
 /// Checks that `key` has one element per token.
 fn one_each(metadata: &Metadata, key: &str, len: usize, tokens: usize) -> Result<()> {
     if len == tokens {
         return Ok(());
     }
-    let expected = format!("{tokens} elements, one per token");
-    Err(Error::malformed(metadata.path(), Location::Key(key.to_owned()), expected, len))
+    Err(malformed(metadata, key, &format!("{tokens} elements, one per token"), len))
 }
 
 fn kinds(metadata: &Metadata, tokens: &[String]) -> Result<Vec<TokenKind>> {
-    let kind_of = |code: i64| match code {
-        2 => TokenKind::Unknown,
-        3 => TokenKind::Control,
-        4 => TokenKind::UserDefined,
-        5 => TokenKind::Unused,
-        6 => TokenKind::Byte,
-        _ => TokenKind::Normal,
-    };
+    use TokenKind::{Byte, Control, Normal, Unknown, Unused, UserDefined};
+    let numbered = [Unknown, Control, UserDefined, Unused, Byte];
+    let kind_of = |code: i64| numbered.into_iter().find(|kind| *kind as i64 == code).unwrap_or(Normal);
     let kinds: Vec<TokenKind> = match metadata.array(TOKEN_TYPE)? {
         Some(Array::I32(codes)) => codes.iter().map(|&code| kind_of(code.into())).collect(),
         Some(Array::U32(codes)) => codes.iter().map(|&code| kind_of(code.into())).collect(),
-        Some(_) => {
-            let key = Location::Key(TOKEN_TYPE.to_owned());
-            return Err(Error::malformed(metadata.path(), key, "an array of i32", "an array of another type"));
-        }
-        None => tokens
-            .iter()
-            .map(|text| if byte_token(text).is_some() { TokenKind::Byte } else { TokenKind::Normal })
-            .collect(),
+        Some(_) => return Err(malformed(metadata, TOKEN_TYPE, "an array of i32", "an array of another type")),
+        None => tokens.iter().map(|text| if byte_token(text).is_some() { Byte } else { Normal }).collect(),
     };
     one_each(metadata, TOKEN_TYPE, kinds.len(), tokens.len())?;
     Ok(kinds)
@@ -195,26 +184,20 @@ fn kinds(metadata: &Metadata, tokens: &[String]) -> Result<Vec<TokenKind>> {
 fn scores(metadata: &Metadata, tokens: usize) -> Result<Vec<f32>> {
     let scores = match metadata.array(SCORES)? {
         Some(Array::F32(scores)) => scores.clone(),
-        Some(_) => {
-            let key = Location::Key(SCORES.to_owned());
-            return Err(Error::malformed(metadata.path(), key, "an array of f32", "an array of another type"));
-        }
+        Some(_) => return Err(malformed(metadata, SCORES, "an array of f32", "an array of another type")),
         None => return Err(metadata.missing(SCORES, "the score of each token")),
     };
     one_each(metadata, SCORES, scores.len(), tokens)?;
     if let Some(at) = scores.iter().position(|score| score.is_nan()) {
-        let key = Location::Key(SCORES.to_owned());
-        return Err(Error::malformed(metadata.path(), key, "numbers", format!("NaN for token {at}")));
+        return Err(malformed(metadata, SCORES, "numbers", format!("NaN for token {at}")));
     }
     // Positive and negative zero are equal scores.
     Ok(scores.into_iter().map(|score| score + 0.0).collect())
 }
 
 fn merges(metadata: &Metadata) -> Result<Vec<(String, String)>> {
-    let malformed = |got: String| {
-        let expected = "an array of strings, two tokens with a space between";
-        Error::malformed(metadata.path(), Location::Key(MERGES.to_owned()), expected, got)
-    };
+    let malformed =
+        |got: String| malformed(metadata, MERGES, "an array of strings, two tokens with a space between", got);
     let lines = match metadata.array(MERGES)? {
         Some(Array::String(lines)) => Cow::Borrowed(&lines[..]),
         // A merge of bytes that are no text joins no piece of a text.
@@ -252,7 +235,7 @@ fn named(name: &str) -> Result<&'static Scheme> {
     Scheme::named(name).ok_or_else(|| Error::unsupported("pre-tokeniser", name, Scheme::names()))
 }
 
-fn added(metadata: &Metadata, tokens: &Tokens<'_>, kinds: &[TokenKind]) -> Result<AddedTokens> {
+fn added(metadata: &Metadata, tokens: &VocabTokens<'_>, kinds: &[TokenKind]) -> Result<AddedTokens> {
     // Phi-3's tokens take the white space after them along; GGUF has no key for that.
     let name = metadata.str("general.name")?.unwrap_or_default().to_lowercase();
     let phi3 = name.contains("phi-3") || name.contains("phi3");
@@ -266,8 +249,7 @@ fn added(metadata: &Metadata, tokens: &Tokens<'_>, kinds: &[TokenKind]) -> Resul
         let right_strip = phi3 && !["<unk>", "<s>", "<|endoftext|>"].contains(&text.as_str());
         added.push(AddedToken { id: id as u32, text: text.clone(), special, right_strip, ..AddedToken::default() });
     }
-    let malformed = |error| Error::malformed(metadata.path(), Location::Key(TOKENS.to_owned()), "tokens", error);
-    AddedTokens::new(added).map_err(malformed)
+    AddedTokens::new(added).map_err(|error| malformed(metadata, TOKENS, "tokens", error))
 }
 
 /// Ids under `tokenizer.ggml.*_token_id`. One that is out of range is ignored with a warning: files carry such ids for
@@ -313,24 +295,21 @@ fn framing(metadata: &Metadata, ids: &SpecialIds, add_bos: bool) -> Result<(Vec<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::EncodeOptions;
+    use crate::{
+        EncodeOptions,
+        test_vocabulary::{vocabulary, with_bytes},
+    };
     use thermocline_formats::format::Value;
 
     /// A vocabulary of Gemma 4's kind: spaces are U+2581, merges are of characters, the rest are byte tokens.
     fn gemma4() -> Tokenizer {
         let pieces = ["<pad>", "<eos>", "<bos>", "<unk>", "<turn|>", "▁", "a", "b", "\n", "ab", "▁ab", "\n\n", "▁▁"];
-        let mut tokens: Vec<String> = pieces.map(str::to_owned).to_vec();
-        tokens.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
-        let kinds = (0..tokens.len()).map(|id| match id {
+        let mut metadata = vocabulary("gemma4", with_bytes(&pieces), |id| match id {
             0..=4 => 3,
             5..=12 => 1,
             _ => 6,
         });
         let merges = ["a b", "▁ ab", "\n \n", "▁ ▁"].map(str::to_owned).to_vec();
-        let mut metadata = Metadata::new("m.gguf");
-        metadata.set("tokenizer.ggml.model", Value::String("gemma4".into()));
-        metadata.set("tokenizer.ggml.token_type", Value::Array(Array::I32(kinds.collect())));
-        metadata.set("tokenizer.ggml.tokens", Value::Array(Array::String(tokens)));
         metadata.set("tokenizer.ggml.merges", Value::Array(Array::String(merges)));
         metadata.set("tokenizer.ggml.add_bos_token", Value::Bool(false));
         for (role, id) in [("bos", 2), ("eos", 1), ("unknown", 3)] {
@@ -358,12 +337,8 @@ mod tests {
 
     #[test]
     fn texts_that_are_continued_have_no_end() {
-        let mut metadata = Metadata::new("m.gguf");
-        metadata.set("tokenizer.ggml.model", Value::String("llama".into()));
         let tokens = ["<s>", "</s>", "a"].map(str::to_owned).to_vec();
-        metadata.set("tokenizer.ggml.tokens", Value::Array(Array::String(tokens)));
-        metadata.set("tokenizer.ggml.token_type", Value::Array(Array::I32(vec![3, 3, 1])));
-        metadata.set("tokenizer.ggml.scores", Value::Array(Array::F32(vec![0.0; 3])));
+        let mut metadata = vocabulary("llama", tokens, |id| [3, 3, 1][id]);
         metadata.set("tokenizer.ggml.bos_token_id", Value::U32(0));
         metadata.set("tokenizer.ggml.eos_token_id", Value::U32(1));
         metadata.set("tokenizer.ggml.add_space_prefix", Value::Bool(false));

@@ -46,18 +46,12 @@ impl Tokenizer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use thermocline_formats::format::{Array, Metadata, Value};
+    use crate::test_vocabulary::{vocabulary, with_bytes};
+    use thermocline_formats::format::Value;
 
     /// A vocabulary of bytes behind `marks`.
     fn tokenizer(marks: &[&str]) -> Tokenizer {
-        let mut metadata = Metadata::new("m.gguf");
-        let mut tokens: Vec<String> = marks.iter().map(|&mark| mark.to_owned()).collect();
-        tokens.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
-        let types = (0..tokens.len()).map(|id| if id < marks.len() { 3 } else { 6 }).collect();
-        metadata.set("tokenizer.ggml.model", Value::String("llama".into()));
-        metadata.set("tokenizer.ggml.scores", Value::Array(Array::F32(vec![0.0; tokens.len()])));
-        metadata.set("tokenizer.ggml.tokens", Value::Array(Array::String(tokens)));
-        metadata.set("tokenizer.ggml.token_type", Value::Array(Array::I32(types)));
+        let mut metadata = vocabulary("llama", with_bytes(marks), |id| if id < marks.len() { 3 } else { 6 });
         metadata.set("tokenizer.ggml.add_space_prefix", Value::Bool(false));
         metadata.set("tokenizer.ggml.add_bos_token", Value::Bool(false));
         Tokenizer::from_metadata(&metadata).expect("valid")

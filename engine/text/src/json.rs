@@ -57,25 +57,18 @@ pub struct AddedJson {
 }
 
 /// The `model` object.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub struct ModelJson {
-    #[serde(rename = "type", default)]
+    #[serde(rename = "type")]
     pub kind: Option<String>,
-    #[serde(default)]
     pub vocab: VocabJson,
-    #[serde(default)]
     pub merges: Vec<MergeJson>,
-    #[serde(default)]
     pub unk_token: Option<String>,
-    #[serde(default)]
     pub continuing_subword_prefix: Option<String>,
-    #[serde(default)]
     pub end_of_word_suffix: Option<String>,
-    #[serde(default)]
     pub fuse_unk: bool,
-    #[serde(default)]
     pub byte_fallback: bool,
-    #[serde(default)]
     pub ignore_merges: bool,
 }
 
@@ -118,31 +111,19 @@ pub enum MergeJson {
     Line(String),
 }
 
-/// Names the file in errors.
-pub struct Source<'a> {
-    metadata: &'a Metadata,
-}
-
-impl<'a> Source<'a> {
-    /// The `tokenizer.json` beside what `metadata` was read from.
-    pub fn new(metadata: &'a Metadata) -> Self {
-        Source { metadata }
-    }
-
-    /// The error for the part of the file called `at`.
-    pub fn malformed(&self, at: &str, expected: &str, got: impl fmt::Display) -> Error {
-        let path = self.metadata.path().join("tokenizer.json");
-        Error::malformed(path, Location::Key(at.to_owned()), expected, got)
-    }
+/// The error for the part called `at` of the `tokenizer.json` beside what `metadata` was read from.
+pub fn malformed(metadata: &Metadata, at: &str, expected: &str, got: impl fmt::Display) -> Error {
+    let path = metadata.path().join("tokenizer.json");
+    Error::malformed(path, Location::Key(at.to_owned()), expected, got)
 }
 
 /// The two tokens of each merge.
-pub fn pairs(merges: Vec<MergeJson>, source: &Source<'_>) -> Result<Vec<(String, String)>> {
+pub fn pairs(merges: Vec<MergeJson>, metadata: &Metadata) -> Result<Vec<(String, String)>> {
     let pair = |(at, merge): (usize, MergeJson)| match merge {
         MergeJson::Pair(left, right) => Ok((left, right)),
         MergeJson::Line(line) => match line.split_once(' ') {
             Some((left, right)) => Ok((left.to_owned(), right.to_owned())),
-            None => Err(source.malformed("model.merges", "two tokens", format!("one, as merge {at}"))),
+            None => Err(malformed(metadata, "model.merges", "two tokens", format!("one, as merge {at}"))),
         },
     };
     merges.into_iter().enumerate().map(pair).collect()
@@ -150,10 +131,9 @@ pub fn pairs(merges: Vec<MergeJson>, source: &Source<'_>) -> Result<Vec<(String,
 
 /// Builds the tokenizer that `tokenizer_json` describes.
 pub fn build(tokenizer_json: &str, config: &Value, metadata: &Metadata) -> Result<Tokenizer> {
-    let source = Source { metadata };
-    let file = parse(tokenizer_json, &source)?;
+    let file = parse(tokenizer_json, metadata)?;
     let decoding = Decoding::of(&file)?;
-    let vocab = vocabulary(&file, &decoding, &source)?;
+    let vocab = vocabulary(&file, &decoding, metadata)?;
 
     let (normalised, plain): (Vec<_>, Vec<_>) = file.added_tokens.iter().partition(|token| token.normalized);
     let (before, after) = frame(&file.post_processor, vocab.len());
@@ -161,21 +141,21 @@ pub fn build(tokenizer_json: &str, config: &Value, metadata: &Metadata) -> Resul
     check_types(normalizer, "normalizer", "normalizers", NORMALISERS)?;
     check_types(pre_tokenizer, "pre-tokeniser", "pretokenizers", PRE_TOKENISERS)?;
     let normaliser: Option<tokenizers::NormalizerWrapper> = serde_json::from_value(normalizer.clone())
-        .map_err(|error| source.malformed("normalizer", "a normaliser", error))?;
+        .map_err(|error| malformed(metadata, "normalizer", "a normaliser", error))?;
     let pre_tokeniser = serde_json::from_value(pre_tokenizer.clone())
-        .map_err(|error| source.malformed("pre_tokenizer", "a pre-tokeniser", error))?;
+        .map_err(|error| malformed(metadata, "pre_tokenizer", "a pre-tokeniser", error))?;
     let added = |tokens: Vec<&AddedJson>, normaliser: Option<&tokenizers::NormalizerWrapper>| {
         let tokens = tokens.into_iter().map(|token| added_token(token, normaliser));
-        AddedTokens::new(tokens.collect()).map_err(|error| source.malformed("added_tokens", "tokens", error))
+        AddedTokens::new(tokens.collect()).map_err(|error| malformed(metadata, "added_tokens", "tokens", error))
     };
     let (added_normalised, added) = (added(normalised, normaliser.as_ref())?, added(plain, None)?);
     let (unknown, fuse_unknown) = (model.unk_token.clone(), model.fuse_unk);
     let (byte_fallback, ignore_merges) = (model.byte_fallback, model.ignore_merges);
-    let merges = pairs(file.model.merges, &source)?;
+    let merges = pairs(file.model.merges, metadata)?;
     let vocab_ids = file.model.vocab.0;
     let parts = Merges { vocab: vocab_ids, merges, ignore_merges, byte_fallback, fuse_unknown, unknown };
     let encoder = Bpe::new(parts, added, added_normalised, normaliser, pre_tokeniser)
-        .map_err(|error| source.malformed("model", "merges that fit the tokens", error))?;
+        .map_err(|error| malformed(metadata, "model", "merges that fit the tokens", error))?;
 
     let find = |name: &str| config_token(config, name).and_then(|text| encoder.token_id(text));
     let mut ids = gguf::special_ids(metadata, vocab.len(), SpecialIds::default())?;
@@ -204,9 +184,9 @@ pub fn build(tokenizer_json: &str, config: &Value, metadata: &Metadata) -> Resul
 }
 
 /// Reads the file and checks that its model is one this engine knows.
-pub fn parse(tokenizer_json: &str, source: &Source<'_>) -> Result<TokenizerJson> {
+pub fn parse(tokenizer_json: &str, metadata: &Metadata) -> Result<TokenizerJson> {
     let file: TokenizerJson = serde_json::from_str(tokenizer_json)
-        .map_err(|error| source.malformed("the whole", "a tokenizer description", error))?;
+        .map_err(|error| malformed(metadata, "the whole", "a tokenizer description", error))?;
     let model = &file.model;
     let unsupported = |what, got: &str, supported: &str| Err(Error::unsupported(what, got, supported));
     match model.kind.as_deref() {
@@ -223,16 +203,16 @@ pub fn parse(tokenizer_json: &str, source: &Source<'_>) -> Result<TokenizerJson>
 }
 
 /// Texts of all tokens by id: content, whether added, whether special.
-fn vocabulary(file: &TokenizerJson, decoding: &Decoding, source: &Source<'_>) -> Result<Vocab> {
+fn vocabulary(file: &TokenizerJson, decoding: &Decoding, metadata: &Metadata) -> Result<Vocab> {
     let listed = file.model.vocab.0.len() + file.added_tokens.len();
     let ids = file.model.vocab.0.values().copied().chain(file.added_tokens.iter().map(|token| token.id));
     let Some(highest) = ids.max() else {
-        return Err(source.malformed("model.vocab", "at least one token", "none"));
+        return Err(malformed(metadata, "model.vocab", "at least one token", "none"));
     };
     // Ids have gaps, but not such that a short file makes a long table.
     let most = 2 * listed + 65_536;
     if highest as usize >= most {
-        return Err(source.malformed("model.vocab", &format!("ids below {most}"), highest));
+        return Err(malformed(metadata, "model.vocab", &format!("ids below {most}"), highest));
     }
     let mut tokens = vec![("", TokenKind::Unused); highest as usize + 1];
     for (text, &id) in &file.model.vocab.0 {
@@ -378,7 +358,7 @@ fn frame(post_processor: &Value, tokens: usize) -> (Vec<u32>, Vec<u32>) {
 }
 
 /// The text of a token in `tokenizer_config.json`: a string, or an object with `content`.
-pub fn config_token<'a>(config: &'a Value, name: &str) -> Option<&'a str> {
+fn config_token<'a>(config: &'a Value, name: &str) -> Option<&'a str> {
     let token = config.get(name)?;
     token.as_str().or_else(|| token.get("content").and_then(Value::as_str))
 }

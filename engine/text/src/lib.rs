@@ -27,10 +27,13 @@ mod prompt_text;
 pub mod reasoning;
 mod sentence_piece;
 mod special_ids;
+#[cfg(test)]
+mod test_vocabulary;
 mod tokenizer;
 pub mod tools;
 mod vocab;
 
+pub use byte_level::byte_char;
 pub use chat::{ChatMessage, ChatTemplate, RenderOptions, TemplateOrigin};
 pub use detokeniser::Detokeniser;
 pub use export::export_metadata;

@@ -208,7 +208,7 @@ mod tests {
     use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer};
 
     use super::*;
-    use crate::byte_level::char_of;
+    use crate::byte_level::byte_char;
 
     fn split(name: &str, text: &str) -> Vec<String> {
         let splits = Scheme::named(name).expect("known").build().expect("valid patterns");
@@ -247,7 +247,7 @@ mod tests {
             let rows: Vec<Vec<String>> = serde_json::from_value(rows).expect("words of each text");
             for (text, want) in texts.iter().zip(rows) {
                 let want: Vec<String> = match Scheme::named(&name).expect("known").spelling {
-                    Spelling::ByteLevel => want.iter().map(|word| word.bytes().map(char_of).collect()).collect(),
+                    Spelling::ByteLevel => want.iter().map(|word| word.bytes().map(byte_char).collect()).collect(),
                     Spelling::SentencePiece => want,
                 };
                 assert_eq!(split(&name, text), want, "{name}: {text:?}");

@@ -38,32 +38,32 @@ struct Symbol {
 
 /// A possible merge of two neighbouring symbols, into `len` bytes.
 #[derive(Debug)]
-struct Candidate {
+struct MergeCandidate {
     score: f32,
     left: usize,
     right: usize,
     len: usize,
 }
 
-impl Ord for Candidate {
+impl Ord for MergeCandidate {
     fn cmp(&self, other: &Self) -> Ordering {
         self.score.total_cmp(&other.score).then(other.left.cmp(&self.left))
     }
 }
 
-impl PartialOrd for Candidate {
+impl PartialOrd for MergeCandidate {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Candidate {
+impl PartialEq for MergeCandidate {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Candidate {}
+impl Eq for MergeCandidate {}
 
 impl SentencePiece {
     /// Appends the ids of `text`. Special tokens are recognised if `special`, and then breaks are left out.
@@ -108,7 +108,7 @@ impl SentencePiece {
         for right in 1..count {
             candidates.extend(self.candidate(text, &symbols, Some(right - 1), Some(right)));
         }
-        while let Some(Candidate { left, right, len, .. }) = candidates.pop() {
+        while let Some(MergeCandidate { left, right, len, .. }) = candidates.pop() {
             let (a, b) = (symbols[left].text.clone(), symbols[right].text.clone());
             if a.is_empty() || b.is_empty() || a.len() + b.len() != len {
                 continue;
@@ -138,13 +138,13 @@ impl SentencePiece {
         symbols: &[Symbol],
         left: Option<usize>,
         right: Option<usize>,
-    ) -> Option<Candidate> {
+    ) -> Option<MergeCandidate> {
         let (left, right) = (left?, right?);
         let joined = symbols[left].text.start..symbols[right].text.end;
         let len = joined.len();
         let &id = self.vocab.get(&text[joined])?;
         let &score = self.scores.get(id as usize)?;
-        Some(Candidate { score, left, right, len })
+        Some(MergeCandidate { score, left, right, len })
     }
 }
 

@@ -2,21 +2,21 @@
 
 use super::byte_level;
 
-/// Kind of a token.
+/// Kind of a token, by GGUF's number for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenKind {
     /// Text.
-    Normal,
+    Normal = 1,
     /// Stands for what the vocabulary cannot say.
-    Unknown,
+    Unknown = 2,
     /// Steers the model (`<s>`, `<|im_end|>`); not text.
-    Control,
+    Control = 3,
     /// Text that is always taken whole, before any merging.
-    UserDefined,
+    UserDefined = 4,
     /// Reserved, never produced.
-    Unused,
+    Unused = 5,
     /// One byte of a character that has no token of its own.
-    Byte,
+    Byte = 6,
 }
 
 /// How a vocabulary writes text.

@@ -62,9 +62,9 @@ pub struct Divergence {
     pub difference: Estimate,
     /// Correlation of both models' `ln p` of the tokens that follow.
     pub correlation: f64,
-    /// TokenFigures per second of the model.
+    /// Tokens per second of the model.
     pub tokens_per_second: f64,
-    /// TokenFigures per second of the base, if it was computed.
+    /// Tokens per second of the base, if it was computed.
     pub base_tokens_per_second: Option<f64>,
     /// Bytes of weights a token reads, if all of them are read by the CPU.
     pub bytes_per_token: Option<f64>,

@@ -84,12 +84,12 @@ pub struct Level {
     /// Value in the [`Walk`].
     pub value: f64,
     /// Its effect.
-    pub change: Change,
+    pub change: LevelChange,
 }
 
 /// Change of a model, or of its computation, at a level.
 #[derive(Debug, Clone)]
-pub enum Change {
+pub enum LevelChange {
     /// Correction of the predictors' thresholds.
     Predictors(ThresholdCorrection),
     /// Activation thresholds per layer.
@@ -117,20 +117,20 @@ pub(super) fn levels(
         return Err(Error::invalid("step of a sweep", "a finite shift, or a fraction from 0 to 1", wrong));
     }
     let dense = Method { sparsity: Sparsity::Dense, phase: Phase::Prefill, ..method };
-    let shifted = |shift| Change::Predictors(ThresholdCorrection { shift, recall_check: None });
-    let change: Box<dyn Fn(f64) -> Change> = match walk {
+    let shifted = |shift| LevelChange::Predictors(ThresholdCorrection { shift, recall_check: None });
+    let change: Box<dyn Fn(f64) -> LevelChange> = match walk {
         Walk::Shift(_) => {
             // Refuses a model without predictors.
             RecallObserver::new(cpu, model, walk.mode(), Some(0.0))?;
             let layers = model.config.n_layer();
             Box::new(move |value| shifted(vec![value as f32; layers]))
         }
-        Walk::Inputs(_) => Box::new(|value| Change::Inputs(value as f32)),
+        Walk::Inputs(_) => Box::new(|value| LevelChange::Inputs(value as f32)),
         Walk::Pruned(order, _) => {
             let ranks = ranks(forward, text, dense, *order, control)?;
             let (neuron_major, _) = model.neuron_major(cpu.pool(), &mut |_, _| ControlFlow::Continue(()))?;
             let both = Arc::new((neuron_major, ranks));
-            Box::new(move |_| Change::Neurons(Arc::clone(&both)))
+            Box::new(move |_| LevelChange::Neurons(Arc::clone(&both)))
         }
         Walk::Recall(_) | Walk::Sparsity(_) => {
             let mut observer = RecallObserver::new(cpu, model, walk.mode(), Some(0.0))?;
@@ -143,7 +143,7 @@ pub(super) fn levels(
                     let shift = |(at, sample): (usize, Option<&WeightedSample>)| shift_for(model, sample?, at, value);
                     shifted(samples.map(|layer| shift(layer).unwrap_or_default()).collect())
                 } else {
-                    Change::Activations(samples.map(|(_, sample)| sample.and_then(|it| it.below(value))).collect())
+                    LevelChange::Activations(samples.map(|(_, sample)| sample.and_then(|it| it.below(value))).collect())
                 }
             })
         }

@@ -31,7 +31,7 @@ pub use base_file::{BaseFile, BaseWriter};
 pub use conditions::Conditions;
 pub use corpus::{Corpus, Passage};
 pub use divergence::{Base, Divergence, LEAST_TOKENS, divergence, write_base};
-pub use levels::{Change, Level, PruneOrder, Walk};
+pub use levels::{Level, LevelChange, PruneOrder, Walk};
 pub use neuron_lens::{NeuronLens, neuron_lens};
 pub use observer::{Activity, Control, LayerActivity};
 pub use perplexity::{Perplexity, perplexity};

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{
     Base, Control, Corpus, Divergence, Method, Phase, Walk, divergence,
-    levels::{Change, levels},
+    levels::{LevelChange, levels},
 };
 use thermocline_base::error::Result;
 use thermocline_cpu::Cpu;
@@ -60,23 +60,23 @@ pub fn sweep(
     let mut points = Vec::new();
     for level in levels(forward, cpu, calibration, method, walk, control)? {
         let divergence = match &level.change {
-            Change::Inputs(inputs) if *inputs > 0.0 => {
+            LevelChange::Inputs(inputs) if *inputs > 0.0 => {
                 let mut model = with_thresholds(forward.model(), &[]);
                 model.skip_inputs(*inputs)?;
                 divergence(&mut reopen(Arc::new(model))?, corpus, method, Base::Dense, device, control)?
             }
-            Change::Inputs(_) => divergence(forward, corpus, method, Base::Dense, device, control)?,
-            Change::Predictors(correction) => {
+            LevelChange::Inputs(_) => divergence(forward, corpus, method, Base::Dense, device, control)?,
+            LevelChange::Predictors(correction) => {
                 forward.correct_thresholds(correction.clone());
                 let of = divergence(forward, corpus, method, Base::Dense, device, control);
                 forward.correct_thresholds(ThresholdCorrection::NONE);
                 of?
             }
-            Change::Activations(thresholds) => {
+            LevelChange::Activations(thresholds) => {
                 let model = Arc::new(with_thresholds(forward.model(), thresholds));
                 divergence(&mut reopen(model)?, corpus, method, Base::Dense, device, control)?
             }
-            Change::Neurons(neurons) => {
+            LevelChange::Neurons(neurons) => {
                 let (model, ranks) = &**neurons;
                 let mut pruned = reopen(Arc::new(model.pruned(ranks, level.value)?))?;
                 divergence(&mut pruned, corpus, method, Base::Model(forward), device, control)?

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use super::types::{Choice, ConversionTarget, TypeCandidate};
+use super::types::{ConversionTarget, TypeCandidate, TypeChoice};
 use crate::{ModelConfig, import::Recipe};
 use thermocline_base::error::{Error, Location, Result};
 use thermocline_formats::{
@@ -116,7 +116,7 @@ pub(super) fn plan(
             None => vec![(name, None, parts)],
         };
         for (name, half, parts) in written {
-            let Choice { wanted, ty } = target.choose(TypeCandidate { name: &name, shape: &shape, source });
+            let TypeChoice { wanted, ty } = target.choose(TypeCandidate { name: &name, shape: &shape, source });
             let info = TensorInfo { name, ty, shape: shape.clone() };
             tensors.push(PlannedTensor { info, parts, half, unfit: (wanted != ty).then_some(wanted) });
         }

@@ -15,7 +15,7 @@ pub(super) struct TypeCandidate<'a> {
 
 /// The type chosen for a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Choice {
+pub(super) struct TypeChoice {
     /// The type it would have if its rows were whole blocks.
     pub(super) wanted: TensorType,
     /// The type it gets.
@@ -37,16 +37,16 @@ impl ConversionTarget {
     /// The type for `candidate`: vectors, routers and position tables stay F32; the head, and in K-quant files the most
     /// sensitive matrices, get a better type than the rest; rows that are not whole blocks fall back to the nearest type
     /// that fits.
-    pub fn choose(&self, candidate: TypeCandidate<'_>) -> Choice {
+    pub fn choose(&self, candidate: TypeCandidate<'_>) -> TypeChoice {
         let TypeCandidate { name, shape, source } = candidate;
         if !source.is_weight() {
-            return Choice { wanted: source, ty: source };
+            return TypeChoice { wanted: source, ty: source };
         }
         let stem = name.strip_suffix(".weight").unwrap_or(name);
         let role = stem.rsplit('.').next().unwrap_or(stem);
         let vectors = shape.len() < 2 || name.ends_with(".bias");
         if vectors || stem == "position_embd" || role.starts_with("ffn_gate_inp") {
-            return Choice { wanted: TensorType::F32, ty: TensorType::F32 };
+            return TypeChoice { wanted: TensorType::F32, ty: TensorType::F32 };
         }
         let wanted = match self.ty {
             TensorType::F32 | TensorType::F16 | TensorType::BF16 | TensorType::Q8_0 | TensorType::Q6_K => self.ty,
@@ -54,7 +54,7 @@ impl ConversionTarget {
             TensorType::Q4_K | TensorType::Q5_K => self.mixed(stem, role),
             other => other,
         };
-        Choice { wanted, ty: fit(wanted, shape[shape.len() - 1]) }
+        TypeChoice { wanted, ty: fit(wanted, shape[shape.len() - 1]) }
     }
 
     /// llama.cpp's "M" types, a mix: half of the value and down matrices, those of the outer layers first, in Q6_K.

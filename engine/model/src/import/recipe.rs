@@ -123,20 +123,23 @@ impl Recipe {
 
     /// Makes the tensor; copies only where the transformation asks for it. `path` is for errors.
     pub fn make(&self, path: &Path) -> Result<Tensor> {
+        self.made().map_err(|expected| {
+            let location = Location::Tensor(self.tensor.name.clone());
+            Error::malformed(path, location, expected, format!("shape {:?}", self.tensor.shape))
+        })
+    }
+
+    /// The tensor, or what its Hugging Face form should have been.
+    fn made(&self) -> Result<Tensor, String> {
         let tensor = &self.tensor;
         let rows = tensor.shape.first().copied().unwrap_or(0);
-        let error = |expected: String| {
-            let location = Location::Tensor(tensor.name.clone());
-            Err(Error::malformed(path, location, expected, format!("shape {:?}", tensor.shape)))
-        };
         match &self.transform {
-            Transform::None => Ok(tensor.clone()),
-            Transform::Qkv { kv_heads: 1, .. } => Ok(tensor.clone()),
-            Transform::Flatten => self.untransformed(),
+            Transform::None | Transform::Qkv { kv_heads: 1, .. } => Ok(tensor.clone()),
+            Transform::Flatten => Ok(Tensor { shape: self.shape(), ..tensor.clone() }),
             &Transform::Rope { heads, dims } => {
                 let head_dim = rows / heads.max(1);
                 if head_dim == 0 || rows != heads * head_dim || dims > head_dim {
-                    return error(format!("rows of {heads} heads of at least {dims}"));
+                    return Err(format!("rows of {heads} heads of at least {dims}"));
                 }
                 Ok(self.with_rows(|row| rope_source(row, head_dim, dims)))
             }
@@ -145,47 +148,36 @@ impl Recipe {
                 let head_dim = rows / all.max(1);
                 let divides = kv_heads != 0 && heads.is_multiple_of(kv_heads);
                 if !divides || head_dim == 0 || rows != all * head_dim {
-                    return error(format!("rows of {heads} query and twice {kv_heads} key/value heads"));
+                    return Err(format!("rows of {heads} query and twice {kv_heads} key/value heads"));
                 }
                 Ok(self.with_rows(|row| qkv_source(row / head_dim, heads, kv_heads) * head_dim + row % head_dim))
             }
-            Transform::AddOne => match self.with_one_added() {
-                Some(tensor) => Ok(tensor),
-                None => error("a vector of floats".to_owned()),
-            },
-            Transform::Rows(of) => match of.rows(&tensor.data).filter(|_| rows == of.source_rows()) {
-                Some(bytes) => Ok(Tensor { shape: self.shape(), data: Bytes::new(bytes), ..tensor.clone() }),
-                None => error(format!("{} rows", of.source_rows())),
-            },
-            Transform::Columns(of) => match self.columns(of) {
-                Some(tensor) => Ok(tensor),
-                None => error(format!("floats in {} columns", of.source_rows())),
-            },
+            Transform::AddOne => self.with_one_added().ok_or_else(|| "a vector of floats".to_owned()),
+            Transform::Rows(of) => {
+                let bytes = of.rows(&tensor.data).filter(|_| rows == of.source_rows());
+                let bytes = bytes.ok_or_else(|| format!("{} rows", of.source_rows()))?;
+                Ok(Tensor { shape: self.shape(), data: Bytes::new(bytes), ..tensor.clone() })
+            }
+            Transform::Columns(of) => self.columns(of).ok_or_else(|| format!("floats in {} columns", of.source_rows())),
             Transform::Decay(of) => {
-                let vector = tensor.shape == [of.source_rows()] && tensor.ty.block_len() == 1 && tensor.ty.is_weight();
-                let Some(bytes) = of.rows(&tensor.data).filter(|_| vector && self.is_whole()) else {
-                    return error(format!("{} floats", of.source_rows()));
-                };
+                let vector = tensor.shape == [of.source_rows()] && tensor.ty.is_weight() && self.is_whole_floats();
+                let bytes = of.rows(&tensor.data).filter(|_| vector);
+                let bytes = bytes.ok_or_else(|| format!("{} floats", of.source_rows()))?;
                 let mut values = vec![0.0; bytes.len() / tensor.ty.block_bytes()];
                 quant::dequantise(tensor.ty, &bytes, &mut values);
                 let bytes: Vec<u8> = values.iter().flat_map(|value| (-value.exp()).to_le_bytes()).collect();
                 Ok(Tensor { ty: TensorType::F32, shape: self.shape(), data: Bytes::new(bytes), ..tensor.clone() })
             }
             &Transform::InputsFirst(of) => match tensor.shape[..] {
-                [_, inputs, outputs] if tensor.ty.block_len() == 1 && self.is_whole() => {
-                    Ok(self.outputs_first(inputs, outputs, of))
-                }
-                _ => error("floats [experts, inputs, outputs]".to_owned()),
+                [_, inputs, outputs] if self.is_whole_floats() => Ok(self.outputs_first(inputs, outputs, of)),
+                _ => Err("floats [experts, inputs, outputs]".to_owned()),
             },
-            &Transform::Experts { outputs, inputs } => match self.experts(outputs, inputs) {
-                Some(tensor) => Ok(tensor),
-                None => {
-                    error(format!("floats [experts, {inputs}, {outputs}] or [experts, {outputs}, {inputs}], unequal"))
-                }
-            },
+            &Transform::Experts { outputs, inputs } => self.experts(outputs, inputs).ok_or_else(|| {
+                format!("floats [experts, {inputs}, {outputs}] or [experts, {outputs}, {inputs}], unequal")
+            }),
             &Transform::ExpertVectors(of) => match tensor.shape[..] {
-                [_, outputs] if tensor.ty.block_len() == 1 && self.is_whole() => Ok(self.outputs_first(1, outputs, of)),
-                _ => error("floats [experts, outputs]".to_owned()),
+                [_, outputs] if self.is_whole_floats() => Ok(self.outputs_first(1, outputs, of)),
+                _ => Err("floats [experts, outputs]".to_owned()),
             },
             &Transform::Mxfp4(of) => match (&tensor.shape[..], &self.scales) {
                 (&[experts, outputs, blocks, CODES], Some(scales))
@@ -195,7 +187,7 @@ impl Recipe {
                 {
                     Ok(self.mxfp4(&scales.data, outputs, blocks, of))
                 }
-                (_, scales) => error(format!(
+                (_, scales) => Err(format!(
                     "bytes [experts, outputs, blocks, {CODES}] for scales {:?}",
                     scales.as_ref().map_or(&[][..], |scales| &scales.shape)
                 )),
@@ -220,6 +212,11 @@ impl Recipe {
         self.tensor.len().checked_mul(self.tensor.ty.block_bytes()) == Some(self.tensor.data.len())
     }
 
+    /// True if they are floats, and all there.
+    fn is_whole_floats(&self) -> bool {
+        self.tensor.ty.block_len() == 1 && self.is_whole()
+    }
+
     /// Floats with the columns that `of` takes, if they have its columns.
     fn columns(&self, of: &Gather) -> Option<Tensor> {
         let tensor = &self.tensor;
@@ -232,7 +229,7 @@ impl Recipe {
     fn experts(&self, outputs: usize, inputs: usize) -> Option<Tensor> {
         let &[_, rows, cols] = &self.tensor.shape[..] else { return None };
         match [rows, cols] {
-            _ if outputs == inputs || self.tensor.ty.block_len() != 1 || !self.is_whole() => None,
+            _ if outputs == inputs || !self.is_whole_floats() => None,
             of if of == [outputs, inputs] => Some(self.tensor.clone()),
             of if of == [inputs, outputs] => Some(self.outputs_first(inputs, outputs, ExpertOutputs::All)),
             _ => None,

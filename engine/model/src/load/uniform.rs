@@ -20,7 +20,7 @@ pub(crate) struct LayerKind<'a> {
 
 /// Group of tensors that layers alike in one respect have alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Group {
+enum UniformGroup {
     Ffn,
     Attention,
     /// Values and sinks, which layers without a window may do without where others have them.
@@ -30,7 +30,7 @@ enum Group {
     Other,
 }
 
-impl Group {
+impl UniformGroup {
     /// The group of a tensor of this name, without that of its layer; `None` if layers alike may differ in it: factors of weights,
     /// predictors, tables of positions.
     fn of(name: &str) -> Option<Self> {
@@ -41,13 +41,13 @@ impl Group {
             return None;
         }
         if name.starts_with("attn_norm.") || name.starts_with("ffn_norm.") {
-            return Some(Group::Norms);
+            return Some(UniformGroup::Norms);
         }
         Some(match name.split('_').next() {
-            Some("ffn" | "exp") => Group::Ffn,
-            Some("attn") if name.starts_with("attn_v.") || name == "attn_sinks.weight" => Group::ByWindow,
-            Some("attn") => Group::Attention,
-            _ => Group::Other,
+            Some("ffn" | "exp") => UniformGroup::Ffn,
+            Some("attn") if name.starts_with("attn_v.") || name == "attn_sinks.weight" => UniformGroup::ByWindow,
+            Some("attn") => UniformGroup::Attention,
+            _ => UniformGroup::Other,
         })
     }
 
@@ -56,11 +56,11 @@ impl Group {
         let attention = |of: &LayerKind<'_>| of.attention.map(|it| (it.kv_from.is_some(), it.gate_rows > 0));
         let window = |of: &LayerKind<'_>| of.attention.map(|it| it.window.is_some());
         match self {
-            Group::Ffn => a.ffn == b.ffn,
-            Group::Attention => attention(a) == attention(b),
-            Group::ByWindow => attention(a) == attention(b) && window(a) == window(b),
-            Group::Norms => a.steps == b.steps,
-            Group::Other => a == b,
+            UniformGroup::Ffn => a.ffn == b.ffn,
+            UniformGroup::Attention => attention(a) == attention(b),
+            UniformGroup::ByWindow => attention(a) == attention(b) && window(a) == window(b),
+            UniformGroup::Norms => a.steps == b.steps,
+            UniformGroup::Other => a == b,
         }
     }
 }
@@ -79,8 +79,14 @@ impl Loader<'_> {
                 names.insert(rest);
             }
         }
-        for group in [Group::Ffn, Group::Attention, Group::ByWindow, Group::Norms, Group::Other] {
-            let of_group = |layer: usize| names[layer].iter().filter(move |name| Group::of(name) == Some(group));
+        for group in [
+            UniformGroup::Ffn,
+            UniformGroup::Attention,
+            UniformGroup::ByWindow,
+            UniformGroup::Norms,
+            UniformGroup::Other,
+        ] {
+            let of_group = |layer: usize| names[layer].iter().filter(move |name| UniformGroup::of(name) == Some(group));
             for layer in 1..kinds.len() {
                 // Alike is transitive: each layer is compared with the last before it.
                 let Some(other) = (0..layer).rev().find(|other| group.alike(&kinds[*other], &kinds[layer])) else {

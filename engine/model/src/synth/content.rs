@@ -57,12 +57,12 @@ impl Content {
 }
 
 /// Contents of a recorded model's tensors.
-pub(super) struct Contents<'a> {
+pub(super) struct TensorContents<'a> {
     pub(super) plan: &'a SynthPlan,
     pub(super) model: &'a RecordedModel,
 }
 
-impl Contents<'_> {
+impl TensorContents<'_> {
     /// The content of a tensor, which is called `name` within its layer if it has one.
     pub fn of(&self, tensor: &RecordedTensor) -> Content {
         let (layer, name) = tensor.layer_and_name();

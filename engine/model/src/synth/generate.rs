@@ -11,7 +11,7 @@ use super::{
     plan::{SynthPlan, SynthTensor},
     random::RowSource,
     report::{Firing, SynthProgress, SynthReport},
-    sample::{Counts, Sample, embedding_row, position_row},
+    sample::{Counts, SampledTokens, embedding_row, position_row},
 };
 use thermocline_base::error::Result;
 use thermocline_formats::{
@@ -57,13 +57,13 @@ pub fn generate(options: &SynthOptions, progress: &mut dyn FnMut(SynthProgress<'
         plan: &plan,
         threads: threads.max(1),
         output: Output { writer, progress, done: 0, total },
-        sample: if plan.shape.relu() { Some(Sample::new(&plan)?) } else { None },
+        sample: if plan.shape.relu() { Some(SampledTokens::new(&plan)?) } else { None },
         hot_firings: options.hot_firings,
         measured: Vec::new(),
         frequencies: Vec::new(),
         chosen: Vec::new(),
     };
-    let mut layer: Option<Layer<'_>> = None;
+    let mut layer: Option<SynthLayer<'_>> = None;
     for tensor in &plan.tensors {
         if !tensor.content.belongs_to_ffn() {
             maker.other(tensor)?;
@@ -71,7 +71,7 @@ pub fn generate(options: &SynthOptions, progress: &mut dyn FnMut(SynthProgress<'
         }
         let current = match layer.take() {
             Some(layer) if layer.index == tensor.layer => layer,
-            _ => Layer::new(&plan, tensor.layer, maker.threads)?,
+            _ => SynthLayer::new(&plan, tensor.layer, maker.threads)?,
         };
         maker.ffn(tensor, layer.insert(current))?;
     }
@@ -134,16 +134,16 @@ impl Output<'_> {
 }
 
 /// Generator of one layer.
-struct Layer<'a> {
+struct SynthLayer<'a> {
     index: usize,
     neurons: Neurons<'a>,
     /// Biases of the predictor, `[n_ff]`, after the firing rows are generated.
     score_biases: Vec<f32>,
 }
 
-impl<'a> Layer<'a> {
+impl<'a> SynthLayer<'a> {
     fn new(plan: &'a SynthPlan, index: usize, threads: usize) -> Result<Self> {
-        Ok(Layer { index, neurons: Neurons::new(plan, index, threads)?, score_biases: Vec::new() })
+        Ok(SynthLayer { index, neurons: Neurons::new(plan, index, threads)?, score_biases: Vec::new() })
     }
 }
 
@@ -151,7 +151,7 @@ struct Maker<'a, 'p> {
     plan: &'a SynthPlan,
     threads: usize,
     output: Output<'p>,
-    sample: Option<Sample>,
+    sample: Option<SampledTokens>,
     hot_firings: f64,
     measured: Vec<Firing>,
     frequencies: Vec<Vec<f32>>,
@@ -179,8 +179,8 @@ impl Maker<'_, '_> {
     }
 
     /// A tensor of a layer's FFN or predictor.
-    fn ffn(&mut self, tensor: &SynthTensor, layer: &mut Layer<'_>) -> Result<()> {
-        let Layer { index, neurons, score_biases } = layer;
+    fn ffn(&mut self, tensor: &SynthTensor, layer: &mut SynthLayer<'_>) -> Result<()> {
+        let SynthLayer { index, neurons, score_biases } = layer;
         match tensor.content {
             Content::Router => {
                 self.chosen.push(neurons.chosen());
@@ -265,7 +265,7 @@ impl Maker<'_, '_> {
 /// Computes the sample for neuron `i`, whose quantised firing row is `firing`.
 fn count(
     plan: &SynthPlan,
-    sample: &Sample,
+    sample: &SampledTokens,
     neurons: &Neurons<'_>,
     i: usize,
     firing: &[f32],

@@ -6,11 +6,7 @@ use thermocline_formats::{
     format::{Array, Metadata, Value},
     quant::TensorType,
 };
-
-/// `tokenizer.ggml.token_type`: ordinary, control, unused.
-const NORMAL: i32 = 1;
-const CONTROL: i32 = 3;
-const UNUSED: i32 = 5;
+use thermocline_text::{TokenKind, byte_char};
 
 /// The metadata of the file: the shape's, how it was made, and the tokenizer.
 pub(super) fn metadata(plan: &SynthPlan, options: &SynthOptions) -> Metadata {
@@ -34,14 +30,14 @@ pub(super) fn metadata(plan: &SynthPlan, options: &SynthOptions) -> Metadata {
 
 fn tokenizer(metadata: &mut Metadata, n_vocab: usize) {
     let mut tokens = vec!["<s>".to_owned(), "</s>".to_owned()];
-    let mut types = vec![CONTROL, CONTROL];
+    let mut types = vec![TokenKind::Control as i32; 2];
     tokens.extend((0..=255).map(|byte| String::from(byte_char(byte))));
     let space = byte_char(b' ');
     // Readers want a merge.
     tokens.push(format!("{space}{space}"));
-    types.resize(tokens.len(), NORMAL);
+    types.resize(tokens.len(), TokenKind::Normal as i32);
     tokens.extend((tokens.len()..n_vocab).map(|id| format!("<unused_{id}>")));
-    types.resize(tokens.len(), UNUSED);
+    types.resize(tokens.len(), TokenKind::Unused as i32);
 
     metadata.set("tokenizer.ggml.model", Value::String("gpt2".to_owned()));
     metadata.set("tokenizer.ggml.pre", Value::String("gpt-2".to_owned()));
@@ -51,17 +47,6 @@ fn tokenizer(metadata: &mut Metadata, n_vocab: usize) {
     metadata.set("tokenizer.ggml.bos_token_id", Value::U32(0));
     metadata.set("tokenizer.ggml.eos_token_id", Value::U32(1));
     metadata.set("tokenizer.ggml.add_bos_token", Value::Bool(false));
-}
-
-/// The printable character that byte-level BPE writes for a byte: itself for printable Latin-1, else the next unused one
-/// from U+0100.
-fn byte_char(byte: u8) -> char {
-    let printable = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
-    if printable(byte) {
-        return char::from(byte);
-    }
-    let before = (0..byte).filter(|&byte| !printable(byte)).count() as u32;
-    char::from_u32(0x100 + before).unwrap_or(char::REPLACEMENT_CHARACTER)
 }
 
 /// llama.cpp's number for a file whose matrices have this type.
@@ -82,17 +67,5 @@ pub(super) fn file_type(ty: TensorType) -> u32 {
         TensorType::MXFP4 => 38,
         TensorType::Q1_0 => 40,
         _ => 0,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn byte_char_is_distinct_for_every_byte() {
-        let chars: std::collections::HashSet<char> = (0..=255).map(byte_char).collect();
-        assert_eq!(chars.len(), 256);
-        assert_eq!((byte_char(b' '), byte_char(b'\n'), byte_char(b'a')), ('Ġ', 'Ċ', 'a'));
     }
 }

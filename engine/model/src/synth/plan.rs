@@ -10,7 +10,7 @@
 //! variance at every layer is known beforehand, and with it the bias a neuron needs.
 
 use super::{
-    content::{Content, Contents},
+    content::{Content, TensorContents},
     draft::ShapeDraft,
     expert_choice::ExpertChoice,
     firing::{power_law, quantile, relu_fourth_moment, relu_mean, relu_second_moment},
@@ -150,7 +150,7 @@ impl SynthPlan {
     fn list(&self, model: &RecordedModel) -> Vec<SynthTensor> {
         let mut recorded: Vec<&RecordedTensor> = model.tensors.iter().collect();
         recorded.sort_by_key(|tensor| place(tensor));
-        let contents = Contents { plan: self, model };
+        let contents = TensorContents { plan: self, model };
         let tensor = |of: &RecordedTensor| {
             let content = contents.of(of);
             let cols = of.shape.last().copied().unwrap_or(1);

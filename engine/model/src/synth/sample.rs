@@ -29,7 +29,7 @@ pub(super) struct Counts {
 
 /// The tokens at the FFN of one layer.
 #[derive(Debug)]
-pub(super) struct Sample {
+pub(super) struct SampledTokens {
     tokens: usize,
     /// `[tokens, d]`: embeddings, as quantised.
     embedded: Vec<f32>,
@@ -54,7 +54,7 @@ pub(super) fn position_row(plan: &SynthPlan, position: usize, row: &mut [f32]) {
     row[..RESERVED].fill(0.0);
 }
 
-impl Sample {
+impl SampledTokens {
     pub fn new(plan: &SynthPlan) -> Result<Self> {
         let d = plan.shape.d_model;
         let tokens = TOKENS.min(plan.shape.n_vocab);
@@ -72,7 +72,7 @@ impl Sample {
             }
             embedded.extend_from_slice(&sum);
         }
-        Ok(Sample { tokens, embedded, normed: Vec::new(), seen: Vec::new() })
+        Ok(SampledTokens { tokens, embedded, normed: Vec::new(), seen: Vec::new() })
     }
 
     /// Sets the tokens' inputs of the FFN of `layer`.

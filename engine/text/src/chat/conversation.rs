@@ -1,6 +1,6 @@
 //! The messages of one rendering in the form that templates are given, and its changes for templates that know less.
 
-use serde_json::{Map, Value as Json};
+use serde_json::{Map, Value as Json, json};
 
 use super::{ChatMessage, RenderOptions};
 use crate::{ContentGuard, reasoning::transcript::Thoughts};
@@ -25,7 +25,7 @@ pub(super) struct TemplateMessage {
 
 /// Everything that a template writes of.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Conversation {
+pub(super) struct TemplateConversation {
     /// The messages.
     pub messages: Vec<TemplateMessage>,
     /// Definitions of tools, in OpenAI's form.
@@ -75,11 +75,11 @@ impl TemplateMessage {
     }
 }
 
-impl Conversation {
+impl TemplateConversation {
     /// The conversation of `messages`, of whose control tokens the guard of `options` makes words.
     pub fn new(messages: &[ChatMessage<'_>], options: RenderOptions<'_>) -> Self {
         let guard = ContentGuard::new(options.guard);
-        Conversation {
+        TemplateConversation {
             messages: messages.iter().map(|message| TemplateMessage::of(message, guard)).collect(),
             tools: options.tools.iter().map(|tool| guard.value(tool)).collect(),
             variables: options.variables.map(|variables| guard.map(variables)).unwrap_or_default(),
@@ -119,7 +119,7 @@ impl Conversation {
     }
 
     /// It with the system messages at the indices `moved` in front of the next message of the user.
-    pub fn with_systems_moved(&self, moved: &[usize], last: LastPlace) -> Conversation {
+    pub fn with_systems_moved(&self, moved: &[usize], last: LastPlace) -> TemplateConversation {
         let (mut messages, mut waiting): (Vec<TemplateMessage>, Vec<&str>) = (Vec::new(), Vec::new());
         for (at, message) in self.messages.iter().enumerate() {
             if moved.contains(&at) {
@@ -143,11 +143,11 @@ impl Conversation {
                 _ => messages.push(TemplateMessage::new("user", text)),
             }
         }
-        Conversation { messages, ..self.clone() }
+        TemplateConversation { messages, ..self.clone() }
     }
 
     /// It with each call in a message of its own, followed by its result: for templates that write one call of a message.
-    pub fn with_calls_apart(&self) -> Conversation {
+    pub fn with_calls_apart(&self) -> TemplateConversation {
         let mut messages: Vec<TemplateMessage> = Vec::new();
         let mut rest = self.messages.iter().peekable();
         while let Some(message) = rest.next() {
@@ -178,22 +178,19 @@ impl Conversation {
             }
             messages.extend(results.into_iter().cloned());
         }
-        Conversation { messages, ..self.clone() }
+        TemplateConversation { messages, ..self.clone() }
     }
 
     /// It with all messages of the role `from` as messages of `to`.
-    pub fn with_role(&self, from: &str, to: &str) -> Conversation {
+    pub fn with_role(&self, from: &str, to: &str) -> TemplateConversation {
         let mut changed = self.clone();
-        changed
-            .messages
-            .iter_mut()
-            .filter(|message| message.role == from)
-            .for_each(|message| message.role = to.to_owned());
+        let messages = changed.messages.iter_mut().filter(|message| message.role == from);
+        messages.for_each(|message| message.role = to.to_owned());
         changed
     }
 
     /// It with a probe in each system message that has a text, and their indices and probes.
-    pub fn probed_systems(&self) -> (Conversation, Vec<(usize, String)>) {
+    pub fn probed_systems(&self) -> (TemplateConversation, Vec<(usize, String)>) {
         let (mut probed, mut probes) = (self.clone(), Vec::new());
         for (at, message) in probed.messages.iter_mut().enumerate() {
             if message.role == "system" && !message.content.trim().is_empty() {
@@ -204,7 +201,7 @@ impl Conversation {
     }
 
     /// It with a probe in the name of each tool and of each call, and in each result, and all of these.
-    pub fn probed_tools(&self) -> (Conversation, ToolProbes) {
+    pub fn probed_tools(&self) -> (TemplateConversation, ToolProbes) {
         let (mut probed, mut probes, mut next) = (self.clone(), ToolProbes::default(), 0);
         let mut number = || {
             next += 1;
@@ -219,8 +216,7 @@ impl Conversation {
             }
             let first = number();
             for fields in [Some(&mut message.fields), message.text_fields.as_mut()].into_iter().flatten() {
-                let calls = fields.get_mut("tool_calls").and_then(Json::as_array_mut).into_iter().flatten();
-                for (at, name) in calls.filter_map(name_of).enumerate() {
+                for (at, name) in calls_in(fields).filter_map(name_of).enumerate() {
                     // A letter between the numbers: it is no other's probe.
                     let probe = mark_as(name, &format!("{first}c{at}"));
                     if !probes.calls.contains(&probe) {
@@ -263,6 +259,11 @@ fn name_of(tool: &mut Json) -> Option<&mut String> {
     }
 }
 
+/// The calls among a message's fields.
+pub(super) fn calls_in(fields: &mut Map<String, Json>) -> impl Iterator<Item = &mut Json> {
+    fields.get_mut("tool_calls").and_then(Json::as_array_mut).into_iter().flatten()
+}
+
 /// Form in which a template is given the arguments of calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ArgumentsForm {
@@ -275,14 +276,11 @@ pub(super) enum ArgumentsForm {
 /// `fields` with the arguments of its calls in a form.
 fn with_arguments(fields: &Map<String, Json>, form: ArgumentsForm) -> Map<String, Json> {
     let mut fields = fields.clone();
-    let calls = fields.get_mut("tool_calls").and_then(Json::as_array_mut).into_iter().flatten();
-    for arguments in calls.filter_map(|call| call.get_mut("function")?.get_mut("arguments")) {
+    for arguments in calls_in(&mut fields).filter_map(|call| call.get_mut("function")?.get_mut("arguments")) {
         match (form, &*arguments) {
             // A call without arguments.
-            (ArgumentsForm::Objects, Json::Null) => *arguments = Json::Object(Map::new()),
-            (ArgumentsForm::Objects, Json::String(text)) if text.trim().is_empty() => {
-                *arguments = Json::Object(Map::new());
-            }
+            (ArgumentsForm::Objects, Json::Null) => *arguments = json!({}),
+            (ArgumentsForm::Objects, Json::String(text)) if text.trim().is_empty() => *arguments = json!({}),
             (ArgumentsForm::Objects, Json::String(text)) => {
                 if let Ok(object @ Json::Object(_)) = serde_json::from_str(text) {
                     *arguments = object;

@@ -51,10 +51,24 @@ fn add_library(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
             bounded(&budget, state, &operands, |state| function.call(state, &operands))
         }
     };
-    for (name, function) in library_filters() {
+    let all = library![filters:
+        "abs" abs, "bool" bool, "capitalize" capitalize, "dictsort" dictsort, "first" first, "groupby" groupby, "items" items,
+        "last" last, "list" list, "lower" lower, "map" map, "max" max, "min" min, "reject" reject, "rejectattr" rejectattr,
+        "reverse" reverse, "round" round, "safe" safe, "select" select, "selectattr" selectattr, "sort" sort, "sum" sum,
+        "title" title, "trim" trim, "unique" unique, "upper" upper
+    ];
+    for (name, function) in all {
         environment.add_filter(name, guarded(function));
     }
-    for (name, function) in library_tests() {
+    let all = library![tests:
+        "!=" is_ne, "<" is_lt, "<=" is_le, "==" is_eq, ">" is_gt, ">=" is_ge, "boolean" is_boolean, "defined" is_defined,
+        "divisibleby" is_divisibleby, "endingwith" is_endingwith, "eq" is_eq, "equalto" is_eq, "even" is_even,
+        "false" is_false, "float" is_float, "ge" is_ge, "greaterthan" is_gt, "gt" is_gt, "in" is_in, "integer" is_integer,
+        "le" is_le, "lessthan" is_lt, "lower" is_lower, "lt" is_lt, "mapping" is_mapping, "ne" is_ne, "none" is_none,
+        "number" is_number, "odd" is_odd, "sameas" is_sameas, "startingwith" is_startingwith, "string" is_string,
+        "true" is_true, "undefined" is_undefined, "upper" is_upper
+    ];
+    for (name, function) in all {
         let function = guarded(function);
         environment.add_test(name, move |state: &mut State, operands: Rest<ValueOrKwargs>| {
             function(state, operands).map(|result| result.is_true())
@@ -193,26 +207,6 @@ fn add_functions(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
         own.admit(std::slice::from_ref(value))?;
         bounded(&own, state, operands, |state| call_method(&own, state, value, method, operands))
     });
-}
-
-fn library_filters() -> Vec<(&'static str, Value)> {
-    library![filters:
-        "abs" abs, "bool" bool, "capitalize" capitalize, "dictsort" dictsort, "first" first, "groupby" groupby, "items" items,
-        "last" last, "list" list, "lower" lower, "map" map, "max" max, "min" min, "reject" reject, "rejectattr" rejectattr,
-        "reverse" reverse, "round" round, "safe" safe, "select" select, "selectattr" selectattr, "sort" sort, "sum" sum,
-        "title" title, "trim" trim, "unique" unique, "upper" upper
-    ]
-}
-
-fn library_tests() -> Vec<(&'static str, Value)> {
-    library![tests:
-        "!=" is_ne, "<" is_lt, "<=" is_le, "==" is_eq, ">" is_gt, ">=" is_ge, "boolean" is_boolean, "defined" is_defined,
-        "divisibleby" is_divisibleby, "endingwith" is_endingwith, "eq" is_eq, "equalto" is_eq, "even" is_even,
-        "false" is_false, "float" is_float, "ge" is_ge, "greaterthan" is_gt, "gt" is_gt, "in" is_in, "integer" is_integer,
-        "le" is_le, "lessthan" is_lt, "lower" is_lower, "lt" is_lt, "mapping" is_mapping, "ne" is_ne, "none" is_none,
-        "number" is_number, "odd" is_odd, "sameas" is_sameas, "startingwith" is_startingwith, "string" is_string,
-        "true" is_true, "undefined" is_undefined, "upper" is_upper
-    ]
 }
 
 /// Python's methods of strings, lists and maps.

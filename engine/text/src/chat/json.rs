@@ -51,7 +51,7 @@ impl JsonStyle {
     /// The text of `value`, paid for as it grows.
     pub fn write(&self, budget: &Budget, value: &Value) -> Result<String, Error> {
         budget.admit(std::slice::from_ref(value))?;
-        let mut writer = Writer { style: self, budget, text: String::new(), paid: 0, level: 0 };
+        let mut writer = JsonWriter { style: self, budget, text: String::new(), paid: 0, level: 0 };
         writer.value(value)?;
         writer.pay()?;
         Ok(writer.text)
@@ -62,7 +62,7 @@ fn invalid(why: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, format!("tojson: {}", why.into()))
 }
 
-struct Writer<'a> {
+struct JsonWriter<'a> {
     style: &'a JsonStyle,
     budget: &'a Budget,
     text: String,
@@ -71,7 +71,7 @@ struct Writer<'a> {
     level: usize,
 }
 
-impl Writer<'_> {
+impl JsonWriter<'_> {
     fn pay(&mut self) -> Result<(), Error> {
         self.budget.charge(self.text.len() - self.paid)?;
         self.paid = self.text.len();

@@ -3,10 +3,10 @@
 //! A template refuses a conversation without saying which turn it means. So mends are tried one after the other: first those that change
 //! what is about calls in all turns alike, then the words for the one turn that a search finds.
 
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Value as Json, json};
 
 use super::{
-    conversation::{Conversation, TemplateMessage},
+    conversation::{TemplateConversation, TemplateMessage, calls_in},
     tool_text,
 };
 
@@ -29,7 +29,7 @@ enum Mend {
 const ALL: [Mend; 4] = [Mend::Arguments, Mend::Identifiers, Mend::Words, Mend::OneCallEach];
 
 /// The conversations that come of mends of `conversation`, those with the fewest mends first. None is the same as it.
-pub(super) fn mended(conversation: &Conversation) -> Vec<Conversation> {
+pub(super) fn mended(conversation: &TemplateConversation) -> Vec<TemplateConversation> {
     let useful: Vec<Mend> = ALL.into_iter().filter(|mend| mend.applied(conversation) != *conversation).collect();
     let mut sets: Vec<u32> = (1..1 << useful.len()).collect();
     sets.sort_by_key(|set| set.count_ones());
@@ -41,7 +41,7 @@ pub(super) fn mended(conversation: &Conversation) -> Vec<Conversation> {
 }
 
 /// It with the turn as words in which the message at `index` is: calls, and the results behind them.
-pub(super) fn with_turn_as_words(conversation: &Conversation, index: usize) -> Option<Conversation> {
+pub(super) fn with_turn_as_words(conversation: &TemplateConversation, index: usize) -> Option<TemplateConversation> {
     let messages = &conversation.messages;
     let first = (0..=index).rev().find(|at| !conversation.is(*at, "tool"))?;
     let results = messages[first + 1..].iter().take_while(|message| message.role == "tool").count();
@@ -52,14 +52,14 @@ pub(super) fn with_turn_as_words(conversation: &Conversation, index: usize) -> O
         return None;
     }
     let turn_alone =
-        Conversation { messages: messages[turn.clone()].to_vec(), tools: Vec::new(), ..conversation.clone() };
+        TemplateConversation { messages: messages[turn.clone()].to_vec(), tools: Vec::new(), ..conversation.clone() };
     let words = tool_text::as_text(&turn_alone).messages;
     let messages = [&messages[..turn.start], &words[..], &messages[turn.end..]].concat();
-    Some(Conversation { messages, ..conversation.clone() })
+    Some(TemplateConversation { messages, ..conversation.clone() })
 }
 
 impl Mend {
-    fn applied(self, conversation: &Conversation) -> Conversation {
+    fn applied(self, conversation: &TemplateConversation) -> TemplateConversation {
         match self {
             Mend::Arguments => with_objects(conversation),
             Mend::Identifiers => with_short_identifiers(conversation),
@@ -69,7 +69,7 @@ impl Mend {
     }
 }
 
-fn with_objects(conversation: &Conversation) -> Conversation {
+fn with_objects(conversation: &TemplateConversation) -> TemplateConversation {
     let mut mended = conversation.clone();
     for call in mended.messages.iter_mut().flat_map(|message| calls_in(&mut message.fields)) {
         let function = if call.get("function").is_some_and(Json::is_object) { &mut call["function"] } else { call };
@@ -83,7 +83,7 @@ fn with_objects(conversation: &Conversation) -> Conversation {
     mended
 }
 
-fn with_words_in_thoughts(conversation: &Conversation) -> Conversation {
+fn with_words_in_thoughts(conversation: &TemplateConversation) -> TemplateConversation {
     let mut mended = conversation.clone();
     for message in &mut mended.messages {
         let words = message.content.trim();
@@ -97,7 +97,7 @@ fn with_words_in_thoughts(conversation: &Conversation) -> Conversation {
     mended
 }
 
-fn with_short_identifiers(conversation: &Conversation) -> Conversation {
+fn with_short_identifiers(conversation: &TemplateConversation) -> TemplateConversation {
     let mut mended = conversation.clone();
     // Calls of the last message with any whose results have not come yet.
     let mut waiting: Vec<IdentifiedCall> = Vec::new();
@@ -164,8 +164,4 @@ fn short(id: &str, at: usize, number: usize) -> String {
 fn calls_of(message: &mut TemplateMessage) -> impl Iterator<Item = &mut Json> {
     let (objects, texts) = (Some(&mut message.fields), message.text_fields.as_mut());
     [objects, texts].into_iter().flatten().flat_map(calls_in)
-}
-
-fn calls_in(fields: &mut Map<String, Json>) -> impl Iterator<Item = &mut Json> {
-    fields.get_mut("tool_calls").and_then(Json::as_array_mut).into_iter().flatten()
 }

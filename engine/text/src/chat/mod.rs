@@ -32,6 +32,7 @@ mod text_filters;
 mod text_methods;
 mod tool_text;
 
+pub(crate) use template::configured_template;
 #[cfg(test)]
 pub(super) use template::tests::checkpoint;
 pub use template::{ChatMessage, ChatTemplate, RenderOptions, TemplateOrigin};

@@ -7,7 +7,7 @@ use minijinja::{Value, context, value::Serde};
 
 use super::{
     ChatTemplate,
-    conversation::{ArgumentsForm, Conversation, LastPlace, TemplateMessage},
+    conversation::{ArgumentsForm, LastPlace, TemplateConversation, TemplateMessage},
     mending, tool_text,
 };
 use thermocline_base::error::{Error, Result};
@@ -17,7 +17,7 @@ const MOST_TURNS_IN_WORDS: usize = 8;
 
 /// A conversation in the form in which a template writes all of it, and its text.
 struct Rendering {
-    conversation: Conversation,
+    conversation: TemplateConversation,
     text: String,
 }
 
@@ -25,7 +25,7 @@ impl ChatTemplate {
     /// The text of `conversation`. A template that leaves out a system message, refuses it or has the assistant say it gets it in front
     /// of the next message of the user. One that refuses a turn with calls gets that turn [mended](mending). One that leaves out
     /// definitions, calls or results of tools, or has the assistant say results, gets messages in which they are [text](tool_text).
-    pub(super) fn render_conversation(&self, conversation: Conversation) -> Result<String> {
+    pub(super) fn render_conversation(&self, conversation: TemplateConversation) -> Result<String> {
         if !conversation.is_about_tools() {
             return Ok(self.render_with_systems(conversation)?.text);
         }
@@ -52,13 +52,13 @@ impl ChatTemplate {
     }
 
     /// The text of a conversation all of whose tools the template writes.
-    fn native_text(&self, conversation: Conversation) -> Option<String> {
+    fn native_text(&self, conversation: TemplateConversation) -> Option<String> {
         let native = self.render_with_systems(conversation).ok()?;
         (self.writes_tools(&native.conversation) == Written::All).then_some(native.text)
     }
 
     /// The text of a conversation that the template refuses, with the fewest changes that it does not refuse.
-    fn mended_text(&self, conversation: &Conversation) -> Option<String> {
+    fn mended_text(&self, conversation: &TemplateConversation) -> Option<String> {
         if let Some(text) = mending::mended(conversation).into_iter().find_map(|mended| self.native_text(mended)) {
             return Some(text);
         }
@@ -74,10 +74,10 @@ impl ChatTemplate {
     }
 
     /// Index of the first message with which the template refuses the conversation.
-    fn refused_message(&self, conversation: &Conversation) -> Option<usize> {
+    fn refused_message(&self, conversation: &TemplateConversation) -> Option<usize> {
         let is_refused = |count: usize| {
             let messages = conversation.messages[..count].to_vec();
-            self.render_with_systems(Conversation { messages, ..conversation.clone() }).is_err()
+            self.render_with_systems(TemplateConversation { messages, ..conversation.clone() }).is_err()
         };
         let (mut accepted, mut refused) = (0, conversation.messages.len());
         if !is_refused(refused) {
@@ -91,7 +91,7 @@ impl ChatTemplate {
     }
 
     /// The text with all system messages in it, if there is a way to have the template write them.
-    fn render_with_systems(&self, conversation: Conversation) -> Result<Rendering> {
+    fn render_with_systems(&self, conversation: TemplateConversation) -> Result<Rendering> {
         let plain = self.render_as_is(&conversation);
         let all: Vec<usize> = (0..conversation.messages.len()).filter(|&at| conversation.is(at, "system")).collect();
         let first = match &plain {
@@ -119,7 +119,7 @@ impl ChatTemplate {
     }
 
     /// Indices of the system messages that are not in the text of `conversation`, or in it as the assistant's.
-    fn lost_systems(&self, conversation: &Conversation) -> Vec<usize> {
+    fn lost_systems(&self, conversation: &TemplateConversation) -> Vec<usize> {
         let (probed, probes) = conversation.probed_systems();
         if probes.is_empty() {
             return Vec::new();
@@ -132,7 +132,7 @@ impl ChatTemplate {
     }
 
     /// The parts of its tools that the text of `conversation` has.
-    fn writes_tools(&self, conversation: &Conversation) -> Written {
+    fn writes_tools(&self, conversation: &TemplateConversation) -> Written {
         let (probed, probes) = conversation.probed_tools();
         let Ok(text) = self.render_as_is(&probed) else { return Written::NotAll };
         let has_all = |probes: &[String]| probes.iter().all(|probe| text.contains(probe));
@@ -146,12 +146,12 @@ impl ChatTemplate {
     }
 
     /// True if messages of `role` are to the template what the assistant's are: their `text` is the same, and not the user's.
-    fn has_assistant_say(&self, conversation: &Conversation, role: &str, text: &str) -> bool {
+    fn has_assistant_say(&self, conversation: &TemplateConversation, role: &str, text: &str) -> bool {
         let is_same = |other: &str| self.render_as_is(&conversation.with_role(role, other)).is_ok_and(|it| it == text);
         conversation.has(role) && is_same("assistant") && !is_same("user")
     }
 
-    fn render_as_is(&self, conversation: &Conversation) -> Result<String> {
+    fn render_as_is(&self, conversation: &TemplateConversation) -> Result<String> {
         let rendered = self.render_in_form(conversation, ArgumentsForm::Objects);
         if rendered.is_err() && conversation.messages.iter().any(|message| message.text_fields.is_some()) {
             return self.render_in_form(conversation, ArgumentsForm::Texts).or(rendered);
@@ -159,7 +159,7 @@ impl ChatTemplate {
         rendered
     }
 
-    fn render_in_form(&self, conversation: &Conversation, form: ArgumentsForm) -> Result<String> {
+    fn render_in_form(&self, conversation: &TemplateConversation, form: ArgumentsForm) -> Result<String> {
         let value = |message: &TemplateMessage| {
             let TemplateMessage { role, content, thinking, fields, text_fields } = message;
             let base = match thinking {
@@ -172,7 +172,7 @@ impl ChatTemplate {
             }
         };
         let messages: Vec<Value> = conversation.messages.iter().map(value).collect();
-        let Conversation { tools, variables, add_generation_prompt, .. } = conversation;
+        let TemplateConversation { tools, variables, add_generation_prompt, .. } = conversation;
         let tokens = self.special_texts();
         let context = context! {
             messages,

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use super::{conversation::Conversation, fallback, sandbox::Program};
+use super::{conversation::TemplateConversation, fallback, sandbox::Program};
 use crate::{PromptText, Tokenizer, reasoning::ReasoningFormat, tools::ToolFormat};
 use thermocline_base::error::Result;
 use thermocline_formats::format::{Checkpoint, TokenizerSource};
@@ -139,10 +139,14 @@ impl ChatTemplate {
     }
 
     fn own(source: &str, key: &str, tokenizer: &Tokenizer) -> Self {
+        Self::new(source, TemplateOrigin::Model(key.to_owned()), tokenizer)
+    }
+
+    fn new(source: &str, origin: TemplateOrigin, tokenizer: &Tokenizer) -> Self {
         ChatTemplate {
             source: source.to_owned(),
             program: Program::compile(source),
-            origin: TemplateOrigin::Model(key.to_owned()),
+            origin,
             stops: &[],
             tokens: SpecialTexts::of(tokenizer),
             reasoning: ReasoningFormat::detect(tokenizer, source),
@@ -169,16 +173,8 @@ impl ChatTemplate {
     /// own.
     pub fn fallback(tokenizer: &Tokenizer, model: &str, failure: Option<String>) -> Self {
         let (format, choice) = fallback::choose(tokenizer, model);
-        ChatTemplate {
-            source: format.source.to_owned(),
-            program: Program::compile(format.source),
-            origin: TemplateOrigin::Fallback { format: format.name, choice, failure },
-            stops: format.stops,
-            tokens: SpecialTexts::of(tokenizer),
-            reasoning: ReasoningFormat::detect(tokenizer, format.source),
-            tools: ToolFormat::detect(tokenizer, format.source),
-            tool_use: None,
-        }
+        let origin = TemplateOrigin::Fallback { format: format.name, choice, failure };
+        ChatTemplate { stops: format.stops, ..Self::new(format.source, origin, tokenizer) }
     }
 
     /// Where the template came from, and if it is ours, why.
@@ -226,7 +222,7 @@ impl ChatTemplate {
     /// results, or fails on them, gets messages in which they are text.
     pub fn render_with(&self, messages: &[ChatMessage<'_>], options: RenderOptions<'_>) -> Result<PromptText> {
         let template = self.tool_use.as_deref().filter(|_| !options.tools.is_empty()).unwrap_or(self);
-        template.render_conversation(Conversation::new(messages, options)).map(PromptText::guarded)
+        template.render_conversation(TemplateConversation::new(messages, options)).map(PromptText::guarded)
     }
 
     pub(super) fn program(&self) -> &Program {
@@ -265,35 +261,32 @@ fn find<'a>(checkpoint: &'a Checkpoint, name: &str) -> Option<(String, &'a str)>
             })
         }
         TokenizerSource::HuggingFace { tokenizer_config, .. } => {
-            let templates = tokenizer_config.get("chat_template")?;
-            let source = match templates.as_array() {
-                Some(list) => list
-                    .iter()
-                    .find(|entry| entry.get("name").and_then(serde_json::Value::as_str) == Some(name))?
-                    .get("template")?
-                    .as_str()?,
-                None => templates.as_str().filter(|_| name == "default")?,
-            };
-            Some(("chat_template".to_owned(), source))
+            Some(("chat_template".to_owned(), configured_template(tokenizer_config, name)?))
         }
+    }
+}
+
+/// The template called `name` in `tokenizer_config.json`: a single one is called `default`.
+pub(crate) fn configured_template<'c>(config: &'c Json, name: &str) -> Option<&'c str> {
+    match config.get("chat_template")? {
+        Json::String(template) => Some(template.as_str()).filter(|_| name == "default"),
+        Json::Array(templates) => templates.iter().find(|it| it["name"] == name)?.get("template")?.as_str(),
+        _ => None,
     }
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use thermocline_formats::format::{Array, Container, Metadata, Value as Meta};
+    use crate::test_vocabulary::vocabulary;
+    use thermocline_formats::format::{Array, Container, Value as Meta};
 
     /// A byte-level vocabulary with these special tokens.
     pub(crate) fn checkpoint(special: &[&str], template: Option<&str>) -> Checkpoint {
-        let mut metadata = Metadata::new("m.gguf");
         let mut tokens: Vec<String> = special.iter().map(|&text| text.to_owned()).collect();
         tokens.extend(('!'..='~').map(String::from));
-        let types = (0..tokens.len()).map(|id| if id < special.len() { 3 } else { 1 }).collect();
-        metadata.set("tokenizer.ggml.model", Meta::String("gpt2".into()));
+        let mut metadata = vocabulary("gpt2", tokens, |id| if id < special.len() { 3 } else { 1 });
         metadata.set("tokenizer.ggml.pre", Meta::String("gpt-2".into()));
-        metadata.set("tokenizer.ggml.tokens", Meta::Array(Array::String(tokens)));
-        metadata.set("tokenizer.ggml.token_type", Meta::Array(Array::I32(types)));
         metadata.set("tokenizer.ggml.merges", Meta::Array(Array::String(vec![])));
         metadata.set("tokenizer.ggml.bos_token_id", Meta::U32(0));
         metadata.set("tokenizer.ggml.eos_token_id", Meta::U32(1));

@@ -4,11 +4,11 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use super::conversation::{Conversation, TemplateMessage};
+use super::conversation::{TemplateConversation, TemplateMessage};
 
 /// The conversation with definitions, calls and results as text. Results are the user's, in one message with the words that follow: many
 /// templates want the roles to alternate.
-pub fn as_text(conversation: &Conversation) -> Conversation {
+pub fn as_text(conversation: &TemplateConversation) -> TemplateConversation {
     let mut out: Vec<TemplateMessage> = Vec::new();
     let mut system = instructions(&conversation.tools);
     // The last message holds results and nothing else so far.
@@ -40,7 +40,7 @@ pub fn as_text(conversation: &Conversation) -> Conversation {
     if !system.is_empty() {
         out.insert(0, TemplateMessage::new("system", system));
     }
-    Conversation { messages: out, tools: Vec::new(), ..conversation.clone() }
+    TemplateConversation { messages: out, tools: Vec::new(), ..conversation.clone() }
 }
 
 /// Definitions of tools, and how to call them; empty without any.
@@ -93,7 +93,8 @@ mod tests {
             ChatMessage::new("user", "Thanks."),
         ];
         let options = RenderOptions { tools: &tools, ..RenderOptions::new(true) };
-        let Conversation { messages: text, tools, .. } = as_text(&Conversation::new(&messages, options));
+        let TemplateConversation { messages: text, tools, .. } =
+            as_text(&TemplateConversation::new(&messages, options));
         let roles: Vec<&str> = text.iter().map(|message| &*message.role).collect();
         assert_eq!((roles, tools.len()), (vec!["system", "user", "assistant", "user"], 0));
         let of = |at: usize| &*text[at].content;

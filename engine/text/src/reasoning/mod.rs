@@ -9,4 +9,4 @@ pub mod transcript;
 
 pub use format::ReasoningFormat;
 pub use parser::{AnswerParser, AnswerPart};
-pub(crate) use parser::{Pieces, overlap};
+pub(crate) use parser::{AnswerPieces, overlap};

@@ -24,13 +24,13 @@ const HEADER: usize = 256;
 #[derive(Debug, Clone)]
 pub struct AnswerParser {
     format: ReasoningFormat,
-    state: State,
+    state: AnswerState,
     /// The end of the text so far, which may be the beginning of a marker.
     held: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum State {
+enum AnswerState {
     /// Nothing but white space so far.
     Beginning,
     /// The name of a channel, up to the end of its line.
@@ -46,20 +46,20 @@ enum State {
 }
 
 /// Texts with the parts they belong to.
-pub type Pieces = Vec<(AnswerPart, String)>;
+pub type AnswerPieces = Vec<(AnswerPart, String)>;
 
 impl AnswerParser {
     pub(super) fn new(format: ReasoningFormat, prompt: &str, begun: Option<&Thoughts<'_>>) -> Self {
         let part = |begun: &Thoughts<'_>| if begun.closed { AnswerPart::Answer } else { AnswerPart::Thinking };
         let state = match (begun, format.grammar) {
-            (Some(begun), _) => State::Body(part(begun)),
-            (None, FormatGrammar::Tags { .. }) if format.opened_by(prompt) => State::Body(AnswerPart::Thinking),
-            (None, FormatGrammar::Tags { .. }) => State::Beginning,
+            (Some(begun), _) => AnswerState::Body(part(begun)),
+            (None, FormatGrammar::Tags { .. }) if format.opened_by(prompt) => AnswerState::Body(AnswerPart::Thinking),
+            (None, FormatGrammar::Tags { .. }) => AnswerState::Beginning,
             (None, FormatGrammar::Harmony { start, message, .. }) => match prompt.rsplit_once(start.text) {
                 Some((_, header)) if !header.contains(message.text) => {
-                    State::Header { text: String::new(), marked: false }
+                    AnswerState::Header { text: String::new(), marked: false }
                 }
-                _ => State::Body(AnswerPart::Answer),
+                _ => AnswerState::Body(AnswerPart::Answer),
             },
         };
         AnswerParser { format, state, held: String::new() }
@@ -76,25 +76,25 @@ impl AnswerParser {
     }
 
     /// Reads a marker's token. `visible`: the vocabulary counts it as text, which it is where the marker means nothing.
-    pub fn push_marker(&mut self, id: u32, visible: bool) -> Pieces {
-        let mut out = Pieces::new();
+    pub fn push_marker(&mut self, id: u32, visible: bool) -> AnswerPieces {
+        let mut out = AnswerPieces::new();
         let Some(marker) = self.markers().into_iter().find(|marker| marker.token == Some(id)) else { return out };
         let held = std::mem::take(&mut self.held);
         // White space before thoughts is dropped.
-        if self.state != State::Beginning || !self.expected().contains(&marker) {
+        if self.state != AnswerState::Beginning || !self.expected().contains(&marker) {
             self.emit(held, &mut out);
         }
         if self.expected().contains(&marker) {
             self.apply(marker, &mut out);
-        } else if visible && matches!(self.state, State::Beginning | State::Body(_)) {
+        } else if visible && matches!(self.state, AnswerState::Beginning | AnswerState::Body(_)) {
             self.emit(marker.text.to_owned(), &mut out);
         }
         out
     }
 
     /// Reads a piece of text.
-    pub fn push(&mut self, piece: &str) -> Pieces {
-        let mut out = Pieces::new();
+    pub fn push(&mut self, piece: &str) -> AnswerPieces {
+        let mut out = AnswerPieces::new();
         self.held.push_str(piece);
         while self.step(&mut out) {}
         out
@@ -102,30 +102,30 @@ impl AnswerParser {
 
     /// True if words for the user may come next.
     pub fn is_answering(&self) -> bool {
-        matches!(self.state, State::Beginning | State::Body(AnswerPart::Answer))
+        matches!(self.state, AnswerState::Beginning | AnswerState::Body(AnswerPart::Answer))
     }
 
     /// True if thoughts may come next.
     pub fn is_thinking(&self) -> bool {
-        matches!(self.state, State::Name | State::Body(AnswerPart::Thinking))
+        matches!(self.state, AnswerState::Name | AnswerState::Body(AnswerPart::Thinking))
     }
 
     /// True if [`AnswerParser::finish`] would return something.
     pub fn is_holding(&self) -> bool {
-        let header = matches!(&self.state, State::Header { text, marked: false } if !text.is_empty());
-        !self.held.is_empty() || header || matches!(self.state, State::Call(_))
+        let header = matches!(&self.state, AnswerState::Header { text, marked: false } if !text.is_empty());
+        !self.held.is_empty() || header || matches!(self.state, AnswerState::Call(_))
     }
 
     /// The text held back; no more follows. A call is closed if the model has `ended`, and stays open if it was cut short.
-    pub fn finish(&mut self, ended: bool) -> Pieces {
-        let mut out = Pieces::new();
+    pub fn finish(&mut self, ended: bool) -> AnswerPieces {
+        let mut out = AnswerPieces::new();
         let held = std::mem::take(&mut self.held);
         match &self.state {
-            State::Header { marked: false, .. } => {
+            AnswerState::Header { marked: false, .. } => {
                 self.emit(held, &mut out);
                 self.give_up(&mut out);
             }
-            State::Name => {}
+            AnswerState::Name => {}
             _ => self.emit(held, &mut out),
         }
         if ended {
@@ -147,10 +147,15 @@ impl AnswerParser {
     /// Those that mean something now.
     fn expected(&self) -> Vec<Marker> {
         match (self.format.grammar, &self.state) {
-            (FormatGrammar::Tags { open, .. }, State::Beginning) => vec![open],
-            (FormatGrammar::Tags { close, .. }, State::Body(AnswerPart::Thinking) | State::Name) => vec![close],
+            (FormatGrammar::Tags { open, .. }, AnswerState::Beginning) => vec![open],
+            (FormatGrammar::Tags { close, .. }, AnswerState::Body(AnswerPart::Thinking) | AnswerState::Name) => {
+                vec![close]
+            }
             (FormatGrammar::Tags { .. }, _) => Vec::new(),
-            (FormatGrammar::Harmony { start, channel, message, .. }, State::Header { .. } | State::Between) => {
+            (
+                FormatGrammar::Harmony { start, channel, message, .. },
+                AnswerState::Header { .. } | AnswerState::Between,
+            ) => {
                 vec![start, channel, message]
             }
             (FormatGrammar::Harmony { start, channel, end, ends, .. }, _) => {
@@ -160,9 +165,9 @@ impl AnswerParser {
     }
 
     /// Moves on within the held text; false if more is needed.
-    fn step(&mut self, out: &mut Pieces) -> bool {
+    fn step(&mut self, out: &mut AnswerPieces) -> bool {
         let texts: Vec<Marker> = self.expected().into_iter().filter(|marker| marker.token.is_none()).collect();
-        if self.state == State::Beginning {
+        if self.state == AnswerState::Beginning {
             let body = self.held.trim_start();
             if let Some(marker) = texts.iter().find(|marker| body.starts_with(marker.text)) {
                 self.held = body[marker.text.len()..].to_owned();
@@ -172,19 +177,19 @@ impl AnswerParser {
             if body.is_empty() || texts.iter().any(|marker| marker.text.starts_with(body)) {
                 return false;
             }
-            self.state = State::Body(AnswerPart::Answer);
+            self.state = AnswerState::Body(AnswerPart::Answer);
             return true;
         }
-        if self.state == State::Name {
+        if self.state == AnswerState::Name {
             return match self.held.find('\n') {
                 Some(end) if end <= HEADER => {
                     self.held.drain(..=end);
-                    self.state = State::Body(AnswerPart::Thinking);
+                    self.state = AnswerState::Body(AnswerPart::Thinking);
                     true
                 }
                 None if self.held.len() <= HEADER => false,
                 _ => {
-                    self.state = State::Body(AnswerPart::Thinking);
+                    self.state = AnswerState::Body(AnswerPart::Thinking);
                     true
                 }
             };
@@ -206,30 +211,31 @@ impl AnswerParser {
     }
 
     /// Text that is no marker.
-    fn emit(&mut self, piece: String, out: &mut Pieces) {
+    fn emit(&mut self, piece: String, out: &mut AnswerPieces) {
         if piece.is_empty() {
             return;
         }
         match &mut self.state {
-            State::Beginning => {
-                self.state = State::Body(AnswerPart::Answer);
+            AnswerState::Beginning => {
+                self.state = AnswerState::Body(AnswerPart::Answer);
                 out.push((AnswerPart::Answer, piece));
             }
-            State::Body(part) => out.push((*part, piece)),
-            State::Call(_) => out.push((AnswerPart::ToolCall, piece)),
-            State::Header { text, .. } => {
+            AnswerState::Body(part) => out.push((*part, piece)),
+            AnswerState::Call(_) => out.push((AnswerPart::ToolCall, piece)),
+            AnswerState::Header { text, .. } => {
                 text.push_str(&piece);
                 if text.len() > HEADER {
                     self.give_up(out);
                 }
             }
-            State::Name | State::Between => {}
+            AnswerState::Name | AnswerState::Between => {}
         }
     }
 
     /// Takes a header for text: that of a model which does not keep to its format.
-    fn give_up(&mut self, out: &mut Pieces) {
-        if let State::Header { text, .. } = std::mem::replace(&mut self.state, State::Body(AnswerPart::Answer))
+    fn give_up(&mut self, out: &mut AnswerPieces) {
+        if let AnswerState::Header { text, .. } =
+            std::mem::replace(&mut self.state, AnswerState::Body(AnswerPart::Answer))
             && !text.is_empty()
         {
             out.push((AnswerPart::Answer, text));
@@ -237,36 +243,36 @@ impl AnswerParser {
     }
 
     /// Ends a call.
-    fn close(&mut self, out: &mut Pieces) {
-        if let State::Call(end) = self.state {
+    fn close(&mut self, out: &mut AnswerPieces) {
+        if let AnswerState::Call(end) = self.state {
             out.push((AnswerPart::ToolCall, end.to_owned()));
-            self.state = State::Between;
+            self.state = AnswerState::Between;
         }
     }
 
     /// The header so far; what comes next stands between two messages.
     fn take_header(&mut self) -> String {
-        match std::mem::replace(&mut self.state, State::Between) {
-            State::Header { text, .. } => text,
+        match std::mem::replace(&mut self.state, AnswerState::Between) {
+            AnswerState::Header { text, .. } => text,
             _ => String::new(),
         }
     }
 
-    fn apply(&mut self, marker: Marker, out: &mut Pieces) {
+    fn apply(&mut self, marker: Marker, out: &mut AnswerPieces) {
         self.close(out);
         let next = match self.format.grammar {
-            FormatGrammar::Tags { open, named: true, .. } if marker == open => State::Name,
-            FormatGrammar::Tags { open, .. } if marker == open => State::Body(AnswerPart::Thinking),
-            FormatGrammar::Tags { .. } => State::Body(AnswerPart::Answer),
+            FormatGrammar::Tags { open, named: true, .. } if marker == open => AnswerState::Name,
+            FormatGrammar::Tags { open, .. } if marker == open => AnswerState::Body(AnswerPart::Thinking),
+            FormatGrammar::Tags { .. } => AnswerState::Body(AnswerPart::Answer),
             FormatGrammar::Harmony { start, channel, message, .. } => {
                 if marker == start {
-                    State::Header { text: String::new(), marked: false }
+                    AnswerState::Header { text: String::new(), marked: false }
                 } else if marker == channel {
-                    State::Header { text: self.take_header() + channel.text, marked: true }
+                    AnswerState::Header { text: self.take_header() + channel.text, marked: true }
                 } else if marker == message {
                     body(&self.take_header(), channel.text, out)
                 } else {
-                    State::Between
+                    AnswerState::Between
                 }
             }
         };
@@ -275,7 +281,7 @@ impl AnswerParser {
 }
 
 /// The state behind Harmony's `header`; the beginning of a call is written in the form that other models write.
-fn body(header: &str, channel: &str, out: &mut Pieces) -> State {
+fn body(header: &str, channel: &str, out: &mut AnswerPieces) -> AnswerState {
     let word = |text: &str| text.split(|c: char| c.is_whitespace() || c == '<').next().unwrap_or_default().to_owned();
     if let Some((_, recipient)) = header.split_once("to=") {
         let recipient = word(recipient);
@@ -285,10 +291,10 @@ fn body(header: &str, channel: &str, out: &mut Pieces) -> State {
             None => (format!("<tool_call>\n{recipient}\n"), "\n</tool_call>"),
         };
         out.push((AnswerPart::ToolCall, begin));
-        return State::Call(end);
+        return AnswerState::Call(end);
     }
     let name = header.split_once(channel).map(|(_, name)| word(name));
-    State::Body(match name.as_deref() {
+    AnswerState::Body(match name.as_deref() {
         Some("analysis") => AnswerPart::Thinking,
         _ => AnswerPart::Answer,
     })

@@ -5,7 +5,7 @@ use super::{
     cursor::{Read, TextCursor, Unread},
     definition::Definitions,
     json_calls::JsonCalls,
-    reader::{CallReader, NamedCall},
+    reader::{NamedCall, ToolReader},
     tag_call::TagCall,
     value_call::{ValueCall, ValueForm},
 };
@@ -46,46 +46,31 @@ pub enum Found {
     /// The beginning of a list of calls.
     List,
     /// A call, for this reader.
-    Call(Box<CallReader>),
+    Call(Box<ToolReader>),
     /// The same with the beginning of a fence ahead of its arguments.
-    FencedCall(Box<CallReader>),
+    FencedCall(Box<ToolReader>),
 }
 
 /// The next thing at `cursor`, which moves to its end.
 pub fn find(cursor: &mut TextCursor<'_>, place: BodyPlace<'_>) -> Read<Found> {
     let c = cursor.peek_word()?;
     let BodyPlace { brackets, spelling, .. } = place;
-    let mut more = false;
-    if !brackets.close.is_empty() {
-        match cursor.take(&brackets.close) {
-            Ok(true) => return Ok(Found::Close),
-            Ok(false) => {}
-            Err(_) => more = true,
+    let close = Some(&brackets.close).filter(|close| !close.is_empty());
+    let ends = close.into_iter().chain(&brackets.each);
+    let mut ahead = *cursor;
+    if let Some(at) = ahead.take_any(ends.clone().chain(spelling.tags.iter().map(|tags| &tags.function)))? {
+        // The tag of a function is left to the reader of its call.
+        if let Some(tags) = at.checked_sub(ends.count()) {
+            return Ok(Found::Call(Box::new(ToolReader::Tags(TagCall::new(spelling.tags[tags].clone())))));
         }
-    }
-    for text in &brackets.each {
-        match cursor.take(text) {
-            Ok(true) => return Ok(Found::Between),
-            Ok(false) => {}
-            Err(_) => more = true,
-        }
-    }
-    for tags in &spelling.tags {
-        let mut ahead = *cursor;
-        match ahead.take(&tags.function) {
-            Ok(true) => return Ok(Found::Call(Box::new(CallReader::Tags(TagCall::new(tags.clone()))))),
-            Ok(false) => {}
-            Err(_) => more = true,
-        }
-    }
-    if more {
-        return Err(Unread::More);
+        *cursor = ahead;
+        return Ok(if close.is_some() && at == 0 { Found::Close } else { Found::Between });
     }
     match c {
         '`' => fence(cursor, place),
         ',' | ';' if place.has_call => Ok(between(cursor)),
         ']' | '}' if place.has_call && (place.in_list || !brackets.close.is_empty()) => Ok(between(cursor)),
-        '{' => Ok(Found::Call(Box::new(CallReader::Json(JsonCalls::default())))),
+        '{' => Ok(Found::Call(Box::new(ToolReader::Json(JsonCalls::default())))),
         '[' => list(cursor, place),
         _ if brackets.ends_with_name() => Err(Unread::Other),
         _ => named(cursor, place),
@@ -117,7 +102,7 @@ fn list(cursor: &mut TextCursor<'_>, place: BodyPlace<'_>) -> Read<Found> {
     let mut ahead = *cursor;
     ahead.at += 1;
     if matches!(ahead.peek_word()?, '{' | ']') {
-        return Ok(Found::Call(Box::new(CallReader::Json(JsonCalls::default()))));
+        return Ok(Found::Call(Box::new(ToolReader::Json(JsonCalls::default()))));
     }
     let first = ahead.at;
     let name = ahead.name()?;
@@ -136,7 +121,7 @@ fn named(cursor: &mut TextCursor<'_>, place: BodyPlace<'_>) -> Read<Found> {
         cursor.skip_space();
         let name = tools.resolve(cursor.name()?).ok_or(Unread::Other)?;
         return match cursor.peek_word()? {
-            '{' => Ok(Found::Call(Box::new(CallReader::Values(ValueCall::new(
+            '{' => Ok(Found::Call(Box::new(ToolReader::Values(ValueCall::new(
                 ValueForm::Brace(spelling.quotes.clone()),
                 name,
             ))))),
@@ -151,7 +136,7 @@ fn named(cursor: &mut TextCursor<'_>, place: BodyPlace<'_>) -> Read<Found> {
     }
     let name = tools.resolve(written).ok_or(Unread::Other)?;
     if cursor.peek()? == '(' && !separated {
-        return Ok(Found::Call(Box::new(CallReader::Values(ValueCall::new(ValueForm::Python, name)))));
+        return Ok(Found::Call(Box::new(ToolReader::Values(ValueCall::new(ValueForm::Python, name)))));
     }
     let c = cursor.peek_word()?;
     let mut keys = *cursor;
@@ -159,7 +144,7 @@ fn named(cursor: &mut TextCursor<'_>, place: BodyPlace<'_>) -> Read<Found> {
         |keys: &mut TextCursor<'_>| if brackets.close.is_empty() { Ok(false) } else { keys.take(&brackets.close) };
     if !brackets.open.is_empty() && (keys.take(&spelling.keys.parameter)? || is_end(&mut keys)?) {
         *cursor = before;
-        return Ok(Found::Call(Box::new(CallReader::Tags(TagCall::new(spelling.keys.clone())))));
+        return Ok(Found::Call(Box::new(ToolReader::Tags(TagCall::new(spelling.keys.clone())))));
     }
     if c == '`' {
         fence(cursor, BodyPlace { in_fence: false, ..place })?;
@@ -167,7 +152,7 @@ fn named(cursor: &mut TextCursor<'_>, place: BodyPlace<'_>) -> Read<Found> {
     if cursor.peek_word()? != '{' {
         return Err(Unread::Other);
     }
-    let reader = Box::new(CallReader::Named(NamedCall::new(name)));
+    let reader = Box::new(ToolReader::Named(NamedCall::new(name)));
     Ok(if c == '`' { Found::FencedCall(reader) } else { Found::Call(reader) })
 }
 

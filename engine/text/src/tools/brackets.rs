@@ -12,12 +12,12 @@ pub struct KnownBrackets {
     /// Around each of several calls.
     pub each: &'static [&'static str],
     /// Where a template or a vocabulary tells of them.
-    pub sign: Sign,
+    pub sign: BracketSign,
 }
 
 /// The sign that a model uses brackets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sign {
+pub enum BracketSign {
     /// The template has the opening text.
     Template,
     /// The template has the opening text, or it is a token of the vocabulary.
@@ -27,7 +27,7 @@ pub enum Sign {
 }
 
 const fn known(open: &'static str, close: &'static str) -> KnownBrackets {
-    KnownBrackets { open, close, each: &[], sign: Sign::Template }
+    KnownBrackets { open, close, each: &[], sign: BracketSign::Template }
 }
 
 /// Hermes, Qwen, GLM, Granite 4, SmolLM3, EXAONE, ERNIE, and templates that know no tools.
@@ -61,18 +61,18 @@ pub const ALL: &[KnownBrackets] = &[
     LLAMA,
     LLAMA4,
     // LFM2, and MiniCPM 3 and 4: some templates leave it to the model.
-    KnownBrackets { sign: Sign::Token, ..known("<|tool_call_start|>", "<|tool_call_end|>") },
+    KnownBrackets { sign: BracketSign::Token, ..known("<|tool_call_start|>", "<|tool_call_end|>") },
     // Granite 3 and Phi-4-mini.
-    KnownBrackets { sign: Sign::Token, ..known("<|tool_call|>", "<|/tool_call|>") },
+    KnownBrackets { sign: BracketSign::Token, ..known("<|tool_call|>", "<|/tool_call|>") },
     // Command R7B and A, and Command R.
-    KnownBrackets { sign: Sign::Token, ..known("<|START_ACTION|>", "<|END_ACTION|>") },
-    KnownBrackets { sign: Sign::Both("tool_name"), ..known("Action:", "") },
+    KnownBrackets { sign: BracketSign::Token, ..known("<|START_ACTION|>", "<|END_ACTION|>") },
+    KnownBrackets { sign: BracketSign::Both("tool_name"), ..known("Action:", "") },
     // OLMo 3.
     known("<function_calls>", "</function_calls>"),
     // DeepSeek V3, V3.1 and R1.
     KnownBrackets {
         each: &["<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"],
-        sign: Sign::Token,
+        sign: BracketSign::Token,
         ..known("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
     },
     known("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"),
@@ -80,7 +80,7 @@ pub const ALL: &[KnownBrackets] = &[
     // Kimi K2, of DeepSeek's architecture.
     KnownBrackets {
         each: &["<|tool_call_begin|>", "<|tool_call_end|>"],
-        sign: Sign::Token,
+        sign: BracketSign::Token,
         ..known("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>")
     },
     // Step 3.

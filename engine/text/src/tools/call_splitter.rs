@@ -2,11 +2,8 @@
 
 use serde_json::Value;
 
-use super::{
-    ToolEvent, ToolFormat, ToolParser,
-    parser::{RawPart, ReadAnswer},
-};
-use crate::reasoning::{AnswerPart, Pieces};
+use super::{ToolEvent, ToolFormat, ToolParser, parser::ReadAnswer};
+use crate::reasoning::AnswerPieces;
 
 /// The splitter of one answer. A text that begins like a call is held back until its name is known. Control tokens in calls are
 /// marked; words are plain.
@@ -28,13 +25,13 @@ impl CallSplitter {
     }
 
     /// Reads a piece of the answer.
-    pub fn push(&mut self, piece: &str) -> Pieces {
+    pub fn push(&mut self, piece: &str) -> AnswerPieces {
         let read = self.parser.read(piece, false);
         self.pieces(read)
     }
 
     /// The text held back; no more follows. The beginning of a call belongs to it.
-    pub fn finish(&mut self) -> Pieces {
+    pub fn finish(&mut self) -> AnswerPieces {
         let read = self.parser.read("", true);
         self.pieces(read)
     }
@@ -49,7 +46,7 @@ impl CallSplitter {
         self.calls > 0 && !self.in_call && !self.is_broken
     }
 
-    fn pieces(&mut self, read: ReadAnswer) -> Pieces {
+    fn pieces(&mut self, read: ReadAnswer) -> AnswerPieces {
         for event in &read.events {
             match event {
                 ToolEvent::Begin { .. } => {
@@ -60,21 +57,18 @@ impl CallSplitter {
                 ToolEvent::Text(_) | ToolEvent::Arguments(_) => {}
             }
         }
-        let piece = |part| match part {
-            RawPart::Words(text) => (AnswerPart::Answer, text),
-            RawPart::Call(text) => (AnswerPart::ToolCall, text),
-        };
-        read.raw.into_iter().map(piece).collect()
+        read.raw
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reasoning::AnswerPart;
 
     fn split(format: ToolFormat, pieces: &[&str]) -> String {
         let mut splitter = CallSplitter::new(format, &[]);
-        let mut all: Pieces = pieces.iter().flat_map(|piece| splitter.push(piece)).collect();
+        let mut all: AnswerPieces = pieces.iter().flat_map(|piece| splitter.push(piece)).collect();
         let held = splitter.is_holding();
         let rest = splitter.finish();
         assert!(held || rest.is_empty());

@@ -65,6 +65,19 @@ impl<'t> TextCursor<'t> {
         if text.starts_with(rest) { Err(Unread::More) } else { Ok(false) }
     }
 
+    /// Reads one of `texts`, the first that comes; none may be empty. Returns its index; `None` if something else comes.
+    pub fn take_any<'s>(&mut self, texts: impl IntoIterator<Item = &'s String>) -> Read<Option<usize>> {
+        let mut more = false;
+        for (at, text) in texts.into_iter().enumerate() {
+            match self.take(text) {
+                Ok(true) => return Ok(Some(at)),
+                Ok(false) => {}
+                Err(_) => more = true,
+            }
+        }
+        if more { Err(Unread::More) } else { Ok(None) }
+    }
+
     /// Reads `text`, which must come.
     pub fn expect(&mut self, text: &str) -> Read<()> {
         if self.take(text)? { Ok(()) } else { Err(Unread::Other) }

@@ -1,7 +1,7 @@
 //! The ways in which published models write calls of tools.
 
 use super::{
-    brackets::{ALL, Brackets, CallSpelling, FUNCTION, KnownBrackets, LLAMA, LLAMA4, Sign, TOOL_CALL},
+    brackets::{ALL, BracketSign, Brackets, CallSpelling, FUNCTION, KnownBrackets, LLAMA, LLAMA4, TOOL_CALL},
     event::CONTROL,
 };
 use crate::{TokenKind, Tokenizer};
@@ -33,9 +33,9 @@ impl ToolFormat {
     pub fn detect(tokenizer: &Tokenizer, template: &str) -> Self {
         let is_token = |text: &str| token(tokenizer, text).is_some();
         let is_used = |known: &&KnownBrackets| match known.sign {
-            Sign::Template => template.contains(known.open),
-            Sign::Token => template.contains(known.open) || is_token(known.open),
-            Sign::Both(other) => template.contains(known.open) && template.contains(other),
+            BracketSign::Template => template.contains(known.open),
+            BracketSign::Token => template.contains(known.open) || is_token(known.open),
+            BracketSign::Both(other) => template.contains(known.open) && template.contains(other),
         };
         let mut used: Vec<KnownBrackets> = ALL.iter().filter(is_used).copied().collect();
         if template.contains("Environment: ipython") && !template.contains(LLAMA.open) {

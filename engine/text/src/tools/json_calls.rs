@@ -9,9 +9,9 @@ use super::{
 /// The reader of one object or list, character by character.
 #[derive(Debug, Clone, Default)]
 pub struct JsonCalls {
-    place: Place,
+    place: JsonPlace,
     in_list: bool,
-    call: Call,
+    call: JsonCall,
     /// A call has begun.
     begun: bool,
     /// Objects that are no calls.
@@ -19,7 +19,7 @@ pub struct JsonCalls {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Place {
+enum JsonPlace {
     #[default]
     Start,
     /// Between the objects of a list.
@@ -34,7 +34,7 @@ enum Place {
 
 /// The object being read.
 #[derive(Debug, Clone, Default)]
-struct Call {
+struct JsonCall {
     /// Its text, until its name is known.
     raw: String,
     key: String,
@@ -99,7 +99,7 @@ impl JsonCalls {
     pub fn read(&mut self, text: &str, place: CallPlace<'_>, out: &mut Vec<ToolEvent>) -> CallProgress {
         for (at, c) in text.char_indices() {
             self.push(c, place.tools, out);
-            if self.place == Place::Done {
+            if self.place == JsonPlace::Done {
                 if !self.begun {
                     return CallProgress { used: at + c.len_utf8(), outcome: CallOutcome::NoCall };
                 }
@@ -111,7 +111,7 @@ impl JsonCalls {
             (false, _) => CallOutcome::More,
             (true, false) => CallOutcome::NoCall,
             // All calls of a list are complete whose bracket alone is missing.
-            (true, true) if self.place == Place::Element => CallOutcome::Done,
+            (true, true) if self.place == JsonPlace::Element => CallOutcome::Done,
             (true, true) => CallOutcome::Broken,
         };
         if matches!(outcome, CallOutcome::Done | CallOutcome::Broken) {
@@ -122,48 +122,48 @@ impl JsonCalls {
     }
 
     fn push(&mut self, c: char, tools: &Definitions, out: &mut Vec<ToolEvent>) {
-        if self.place == Place::Value && self.call.value.is_word() && (c.is_whitespace() || ",}]".contains(c)) {
+        if self.place == JsonPlace::Value && self.call.value.is_word() && (c.is_whitespace() || ",}]".contains(c)) {
             self.end_value(tools, out);
         }
-        if !self.call.begun && !matches!(self.place, Place::Start | Place::Element) {
+        if !self.call.begun && !matches!(self.place, JsonPlace::Start | JsonPlace::Element) {
             self.call.raw.push(c);
         }
         match self.place {
-            Place::Start | Place::Element => match c {
+            JsonPlace::Start | JsonPlace::Element => match c {
                 '{' => {
-                    self.call = Call { raw: "{".to_owned(), ..Call::default() };
-                    self.place = Place::Member;
+                    self.call = JsonCall { raw: "{".to_owned(), ..JsonCall::default() };
+                    self.place = JsonPlace::Member;
                 }
-                '[' if self.place == Place::Start => (self.in_list, self.place) = (true, Place::Element),
-                ']' => self.place = Place::Done,
+                '[' if self.place == JsonPlace::Start => (self.in_list, self.place) = (true, JsonPlace::Element),
+                ']' => self.place = JsonPlace::Done,
                 _ => {}
             },
-            Place::Member => match c {
+            JsonPlace::Member => match c {
                 '"' => {
                     self.call.key.clear();
-                    self.place = Place::Key;
+                    self.place = JsonPlace::Key;
                 }
                 '}' if self.call.in_function => self.call.in_function = false,
                 '}' => self.end_call(out),
                 _ => {}
             },
             // Names of members that matter have no escapes.
-            Place::Key => match c {
-                '"' => self.place = Place::Colon,
+            JsonPlace::Key => match c {
+                '"' => self.place = JsonPlace::Colon,
                 c => self.call.key.push(c),
             },
-            Place::Colon => {
+            JsonPlace::Colon => {
                 if c == ':' {
                     self.call.value = ValueText::default();
-                    self.place = Place::Value;
+                    self.place = JsonPlace::Value;
                 }
             }
-            Place::Value => {
+            JsonPlace::Value => {
                 if self.call.value.text.is_empty() && c.is_whitespace() {
                     return;
                 }
                 if self.call.value.text.is_empty() && c == '{' && self.call.key == "function" {
-                    (self.call.in_function, self.place) = (true, Place::Member);
+                    (self.call.in_function, self.place) = (true, JsonPlace::Member);
                     return;
                 }
                 let complete = self.call.value.push(c);
@@ -172,7 +172,7 @@ impl JsonCalls {
                     self.end_value(tools, out);
                 }
             }
-            Place::Done => {}
+            JsonPlace::Done => {}
         }
     }
 
@@ -194,7 +194,7 @@ impl JsonCalls {
     }
 
     fn end_value(&mut self, tools: &Definitions, out: &mut Vec<ToolEvent>) {
-        self.place = Place::Member;
+        self.place = JsonPlace::Member;
         let is_object = self.is_arguments();
         let value = std::mem::take(&mut self.call.value);
         let text = || serde_json::from_str::<String>(&value.text).ok();
@@ -225,7 +225,7 @@ impl JsonCalls {
     }
 
     fn end_call(&mut self, out: &mut Vec<ToolEvent>) {
-        self.place = if self.in_list { Place::Element } else { Place::Done };
+        self.place = if self.in_list { JsonPlace::Element } else { JsonPlace::Done };
         let call = std::mem::take(&mut self.call);
         if !call.begun {
             // JSON without the name of a tool is no call.

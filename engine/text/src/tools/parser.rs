@@ -9,9 +9,9 @@ use super::{
     definition::Definitions,
     event::{ToolEvent, plain},
     format::ToolFormat,
-    reader::{CallOutcome, CallPlace, CallProgress, CallReader},
+    reader::{CallOutcome, CallPlace, CallProgress, ToolReader},
 };
-use crate::reasoning::overlap;
+use crate::reasoning::{AnswerPart, AnswerPieces, overlap};
 
 /// The parser of one answer. The events do not depend on how the answer is divided into pieces, but for the division of texts. A call is
 /// one of the tools that are defined; everything else is words, as it was written.
@@ -19,7 +19,7 @@ use crate::reasoning::overlap;
 pub struct ToolParser {
     format: ToolFormat,
     definitions: Definitions,
-    state: State,
+    state: ToolState,
     /// Text that is not read yet.
     held: String,
     /// A call was read: white space between calls is dropped.
@@ -27,14 +27,14 @@ pub struct ToolParser {
 }
 
 #[derive(Debug, Clone)]
-enum State {
+enum ToolState {
     /// Nothing but white space so far.
     Beginning,
     Text,
     /// Within brackets.
     Body(Body),
     /// Within a call.
-    Call(Body, Box<CallReader>),
+    Call(Body, Box<ToolReader>),
 }
 
 /// The state within brackets.
@@ -51,29 +51,20 @@ struct Body {
     in_list: bool,
 }
 
-/// Raw text of an answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RawPart {
-    /// Words.
-    Words(String),
-    /// Part of a call, with the marks of its control tokens.
-    Call(String),
-}
-
 /// The part of an answer that was read.
 #[derive(Debug, Default)]
 pub struct ReadAnswer {
     /// Words and calls.
     pub events: Vec<ToolEvent>,
-    /// The same as it is written.
-    pub raw: Vec<RawPart>,
+    /// The same as it is written: words, and calls with the marks of their control tokens.
+    pub raw: AnswerPieces,
 }
 
 impl ToolParser {
     /// A parser of answers of a model that was given `definitions`, in OpenAI's form.
     pub fn new(format: ToolFormat, definitions: &[Value]) -> Self {
         let definitions = Definitions::new(definitions);
-        ToolParser { format, definitions, state: State::Beginning, held: String::new(), after_call: false }
+        ToolParser { format, definitions, state: ToolState::Beginning, held: String::new(), after_call: false }
     }
 
     /// Reads a piece of the answer.
@@ -92,7 +83,7 @@ impl ToolParser {
         self.held.push_str(piece);
         while self.step(ended, &mut out) {}
         if ended {
-            (self.state, self.after_call) = (State::Text, false);
+            (self.state, self.after_call) = (ToolState::Text, false);
         }
         out
     }
@@ -100,29 +91,29 @@ impl ToolParser {
     /// True if text is held back.
     pub fn is_holding(&self) -> bool {
         let pending = match &self.state {
-            State::Body(body) | State::Call(body, _) => !body.pending.is_empty(),
-            State::Beginning | State::Text => false,
+            ToolState::Body(body) | ToolState::Call(body, _) => !body.pending.is_empty(),
+            ToolState::Beginning | ToolState::Text => false,
         };
         pending || !self.held.is_empty()
     }
 
     /// Moves on within the held text; false if more is needed.
     fn step(&mut self, ended: bool, out: &mut ReadAnswer) -> bool {
-        match std::mem::replace(&mut self.state, State::Text) {
-            State::Beginning => self.step_beginning(ended),
-            State::Text => self.step_text(ended, out),
-            State::Body(body) => self.step_body(body, ended, out),
-            State::Call(body, reader) => self.step_call(body, reader, ended, out),
+        match std::mem::replace(&mut self.state, ToolState::Text) {
+            ToolState::Beginning => self.step_beginning(ended),
+            ToolState::Text => self.step_text(ended, out),
+            ToolState::Body(body) => self.step_body(body, ended, out),
+            ToolState::Call(body, reader) => self.step_call(body, reader, ended, out),
         }
     }
 
     fn step_beginning(&mut self, ended: bool) -> bool {
         if self.held.trim_start().is_empty() && !ended {
-            self.state = State::Beginning;
+            self.state = ToolState::Beginning;
             return false;
         }
         if self.format.bare {
-            self.state = State::Body(Body::default());
+            self.state = ToolState::Body(Body::default());
         }
         true
     }
@@ -130,14 +121,14 @@ impl ToolParser {
     /// Text up to an opening bracket.
     fn step_text(&mut self, ended: bool, out: &mut ReadAnswer) -> bool {
         let all = &self.format.brackets;
-        let found = all.iter().filter_map(|it| Some(Opening { at: self.held.find(&it.open)?, brackets: it }));
-        if let Some(Opening { at, brackets }) = found.min_by_key(|opening| opening.at) {
+        let found = all.iter().filter_map(|it| Some((self.held.find(&it.open)?, it)));
+        if let Some((at, brackets)) = found.min_by_key(|(at, _)| *at) {
             let brackets = brackets.clone();
             self.take_words(at, out);
             let mut body = Body { brackets, ..Body::default() };
             let opened = if body.brackets.ends_with_name() { 0 } else { body.brackets.open.len() };
             body.pending.extend(self.held.drain(..opened));
-            self.state = State::Body(body);
+            self.state = ToolState::Body(body);
             return true;
         }
         let possible = all.iter().map(|it| overlap(&self.held, &it.open)).max().unwrap_or(0);
@@ -145,7 +136,7 @@ impl ToolParser {
         if self.after_call && self.held[..certain].trim().is_empty() {
             // It belongs to the calls if one follows, or nothing.
             if ended {
-                out.push_raw(RawPart::Call(std::mem::take(&mut self.held)));
+                out.push_raw(AnswerPart::ToolCall, std::mem::take(&mut self.held));
             }
             return false;
         }
@@ -163,36 +154,20 @@ impl ToolParser {
         let found = body::find(&mut cursor, place);
         let used = cursor.at;
         match found {
-            Ok(Found::Call(reader)) => {
+            Ok(Found::Close) if !has_call => self.give_up(body, out),
+            Ok(found) => {
                 body.take(&mut self.held, used, out);
-                self.state = State::Call(body, reader);
-            }
-            Ok(Found::FencedCall(reader)) => {
-                body.take(&mut self.held, used, out);
-                body.in_fence = true;
-                self.state = State::Call(body, reader);
-            }
-            Ok(Found::Close) if has_call => {
-                body.take(&mut self.held, used, out);
-                self.close(body, out);
-            }
-            Ok(Found::Close) => self.give_up(body, out),
-            Ok(Found::Between) => {
-                body.take(&mut self.held, used, out);
-                self.state = State::Body(body);
-            }
-            Ok(Found::Fence) => {
-                body.take(&mut self.held, used, out);
-                body.in_fence = !in_fence;
-                self.state = State::Body(body);
-            }
-            Ok(Found::List) => {
-                body.take(&mut self.held, used, out);
-                body.in_list = true;
-                self.state = State::Body(body);
+                body.in_fence ^= matches!(found, Found::Fence);
+                body.in_fence |= matches!(found, Found::FencedCall(_));
+                body.in_list |= matches!(found, Found::List);
+                match found {
+                    Found::Call(reader) | Found::FencedCall(reader) => self.state = ToolState::Call(body, reader),
+                    Found::Close => self.close(body, out),
+                    Found::Between | Found::Fence | Found::List => self.state = ToolState::Body(body),
+                }
             }
             Err(Unread::More) if !ended => {
-                self.state = State::Body(body);
+                self.state = ToolState::Body(body);
                 return false;
             }
             Err(_) if has_call => {
@@ -211,7 +186,7 @@ impl ToolParser {
 
     /// Ends brackets that have had calls.
     fn close(&mut self, body: Body, out: &mut ReadAnswer) {
-        out.push_raw(RawPart::Call(body.pending));
+        out.push_raw(AnswerPart::ToolCall, body.pending);
         self.after_call = true;
     }
 
@@ -227,7 +202,7 @@ impl ToolParser {
         self.take_words(body.pending.len() + opened, out);
     }
 
-    fn step_call(&mut self, mut body: Body, mut reader: Box<CallReader>, ended: bool, out: &mut ReadAnswer) -> bool {
+    fn step_call(&mut self, mut body: Body, mut reader: Box<ToolReader>, ended: bool, out: &mut ReadAnswer) -> bool {
         let Brackets { close, each, .. } = &body.brackets;
         let place = CallPlace { tools: &self.definitions, close, each, in_list: body.in_list, ended };
         let mut events = Vec::new();
@@ -237,18 +212,18 @@ impl ToolParser {
         body.take(&mut self.held, used, out);
         match outcome {
             CallOutcome::More => {
-                self.state = State::Call(body, reader);
+                self.state = ToolState::Call(body, reader);
                 return false;
             }
             CallOutcome::Done => {
                 (body.has_call, body.has_begun) = (true, false);
-                self.state = State::Body(body);
+                self.state = ToolState::Body(body);
             }
             CallOutcome::Broken => self.after_call = true,
             // The beginning of a call whose name is not known: the user sees it, and it is no word of the model's.
             CallOutcome::NoCall if ended && self.held.is_empty() => {
                 out.push_event(ToolEvent::Text(plain(&body.pending)));
-                out.push_raw(RawPart::Call(body.pending));
+                out.push_raw(AnswerPart::ToolCall, body.pending);
             }
             CallOutcome::NoCall => self.give_up(body, out),
         }
@@ -262,13 +237,13 @@ impl ToolParser {
             return;
         }
         if self.after_call && text.trim().is_empty() {
-            out.push_raw(RawPart::Call(text));
+            out.push_raw(AnswerPart::ToolCall, text);
             return;
         }
         self.after_call = false;
         let words = plain(&text);
         out.push_event(ToolEvent::Text(words.clone()));
-        out.push_raw(RawPart::Words(words));
+        out.push_raw(AnswerPart::Answer, words);
     }
 }
 
@@ -277,7 +252,7 @@ impl Body {
     fn take(&mut self, held: &mut String, length: usize, out: &mut ReadAnswer) {
         self.pending.extend(held.drain(..length));
         if self.has_begun {
-            out.push_raw(RawPart::Call(std::mem::take(&mut self.pending)));
+            out.push_raw(AnswerPart::ToolCall, std::mem::take(&mut self.pending));
         }
     }
 }
@@ -291,21 +266,13 @@ impl ReadAnswer {
         }
     }
 
-    fn push_raw(&mut self, part: RawPart) {
-        match (self.raw.last_mut(), part) {
-            (_, RawPart::Words(text) | RawPart::Call(text)) if text.is_empty() => {}
-            (Some(RawPart::Words(last)), RawPart::Words(text)) | (Some(RawPart::Call(last)), RawPart::Call(text)) => {
-                last.push_str(&text);
-            }
-            (_, part) => self.raw.push(part),
+    fn push_raw(&mut self, part: AnswerPart, text: String) {
+        match self.raw.last_mut() {
+            _ if text.is_empty() => {}
+            Some((last, before)) if *last == part => before.push_str(&text),
+            _ => self.raw.push((part, text)),
         }
     }
-}
-
-/// An opening bracket in a text.
-struct Opening<'b> {
-    at: usize,
-    brackets: &'b Brackets,
 }
 
 #[cfg(test)]

@@ -56,7 +56,7 @@ pub struct CallProgress {
 
 /// Reads one call, or several in one JSON list.
 #[derive(Debug, Clone)]
-pub enum CallReader {
+pub enum ToolReader {
     /// JSON objects with the name in them.
     Json(JsonCalls),
     /// A name, which is read, and a JSON object.
@@ -67,14 +67,14 @@ pub enum CallReader {
     Values(ValueCall),
 }
 
-impl CallReader {
+impl ToolReader {
     /// Reads from the beginning of `text`, which is all that was not read before.
     pub fn read(&mut self, text: &str, place: CallPlace<'_>, out: &mut Vec<ToolEvent>) -> CallProgress {
         match self {
-            CallReader::Json(calls) => calls.read(text, place, out),
-            CallReader::Named(call) => call.read(text, place, out),
-            CallReader::Tags(call) => call.read(text, place, out),
-            CallReader::Values(call) => call.read(text, place, out),
+            ToolReader::Json(calls) => calls.read(text, place, out),
+            ToolReader::Named(call) => call.read(text, place, out),
+            ToolReader::Tags(call) => call.read(text, place, out),
+            ToolReader::Values(call) => call.read(text, place, out),
         }
     }
 }

@@ -20,17 +20,9 @@ const COMMON: [&str; 4] = ["\"\"\"", "'''", "\"", "'"];
 impl<'q> TextQuotes<'q> {
     /// The quotes at `cursor`, if there are any: some of `own`, or common ones.
     pub fn of(cursor: &TextCursor<'_>, own: &'q [String]) -> Read<Option<Self>> {
-        let mut own_ahead = *cursor;
-        let mut more = false;
-        for text in own {
-            match own_ahead.take(text) {
-                Ok(true) => return Ok(Some(TextQuotes { text, escapes: false })),
-                Ok(false) => {}
-                Err(_) => more = true,
-            }
-        }
-        if more {
-            return Err(Unread::More);
+        let mut ahead = *cursor;
+        if let Some(at) = ahead.take_any(own)? {
+            return Ok(Some(TextQuotes { text: &own[at], escapes: false }));
         }
         let rest = cursor.rest();
         let Some(text) = COMMON.into_iter().find(|text| rest.starts_with(text)) else { return Ok(None) };

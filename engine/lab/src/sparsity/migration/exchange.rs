@@ -4,7 +4,7 @@ use super::DecayedCounts;
 
 /// A cold unit that takes the slot of a hot one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Exchange {
+pub struct SlotExchange {
     /// Index into the list of hot units.
     pub slot: usize,
     /// The cold unit that becomes hot.
@@ -14,7 +14,7 @@ pub struct Exchange {
 /// At most `most` exchanges between `hot` and the other units of `counts`, the most certain first: the incoming unit
 /// fired more often than the outgoing one by more than `certainty` standard deviations of that difference. So units that
 /// fire about equally often stay where they are, and a pair that was exchanged needs as much evidence to change back.
-pub fn exchange(counts: &DecayedCounts, hot: &[u32], most: usize, certainty: f32) -> Vec<Exchange> {
+pub fn exchange(counts: &DecayedCounts, hot: &[u32], most: usize, certainty: f32) -> Vec<SlotExchange> {
     pairs(counts, hot, most, |incoming, outgoing| {
         // The variance of an exponentially decayed count is half that of a plain one.
         incoming - outgoing > certainty * ((incoming + outgoing) / 2.0).sqrt()
@@ -26,12 +26,12 @@ const MARGIN: f32 = 0.1;
 const LEAST: f32 = 0.25;
 
 /// The same for experts, of which a few tokens use others than those before: no certainty is waited for.
-pub fn exchange_experts(counts: &DecayedCounts, hot: &[u32], most: usize) -> Vec<Exchange> {
+pub fn exchange_experts(counts: &DecayedCounts, hot: &[u32], most: usize) -> Vec<SlotExchange> {
     pairs(counts, hot, most, |incoming, outgoing| incoming - outgoing > (MARGIN * incoming).max(LEAST))
 }
 
 /// At most `most` pairs of the least hot and the most cold, as long as `is_worth` holds for their counts.
-fn pairs(counts: &DecayedCounts, hot: &[u32], most: usize, is_worth: impl Fn(f32, f32) -> bool) -> Vec<Exchange> {
+fn pairs(counts: &DecayedCounts, hot: &[u32], most: usize, is_worth: impl Fn(f32, f32) -> bool) -> Vec<SlotExchange> {
     let units = counts.units();
     if most == 0 || hot.is_empty() || hot.len() >= units {
         return Vec::new();
@@ -50,7 +50,7 @@ fn pairs(counts: &DecayedCounts, hot: &[u32], most: usize, is_worth: impl Fn(f32
     let pairs = slots.into_iter().zip(cold);
     pairs
         .take_while(|(slot, incoming)| is_worth(counts.count(*incoming), counts.count(hot[*slot])))
-        .map(|(slot, incoming)| Exchange { slot, incoming })
+        .map(|(slot, incoming)| SlotExchange { slot, incoming })
         .collect()
 }
 
@@ -79,14 +79,14 @@ mod tests {
     fn exchanges_pair_the_least_hot_with_the_most_cold() {
         let counts = counts(&[0.9, 0.0, 0.8, 0.05, 0.7, 0.1]);
         let got = exchange(&counts, &[1, 3, 0], 9, 3.0);
-        assert_eq!(got, [Exchange { slot: 0, incoming: 2 }, Exchange { slot: 1, incoming: 4 }]);
+        assert_eq!(got, [SlotExchange { slot: 0, incoming: 2 }, SlotExchange { slot: 1, incoming: 4 }]);
         assert_eq!(exchange(&counts, &[1, 3, 0], 1, 3.0), got[..1]);
     }
 
     #[test]
     fn units_with_about_equal_counts_are_not_exchanged() {
         let counts = counts(&[0.30, 0.34, 0.0, 0.0]);
-        assert_eq!(exchange(&counts, &[0, 2], 1, 3.0), [Exchange { slot: 1, incoming: 1 }]);
+        assert_eq!(exchange(&counts, &[0, 2], 1, 3.0), [SlotExchange { slot: 1, incoming: 1 }]);
         assert_eq!(exchange(&counts, &[0], 9, 3.0), []);
         assert_eq!(exchange(&counts, &[1], 9, 3.0), []);
     }
@@ -95,7 +95,7 @@ mod tests {
     fn experts_chosen_a_few_tokens_ago_replace_those_of_long_ago() {
         let mut counts = DecayedCounts::new(6, 1.0);
         [1 << 0, 1 << 1, 0, 0, 0, 1 << 2].iter().for_each(|chosen| counts.add_token(&[*chosen]));
-        assert_eq!(exchange_experts(&counts, &[0, 1], 9), [Exchange { slot: 0, incoming: 2 }]);
+        assert_eq!(exchange_experts(&counts, &[0, 1], 9), [SlotExchange { slot: 0, incoming: 2 }]);
         // One that was chosen just now stays.
         assert_eq!(exchange_experts(&counts, &[2], 9), []);
     }
@@ -108,6 +108,6 @@ mod tests {
         }
         assert_eq!(exchange(&counts, &[0], 0, 3.0), []);
         // An index out of range counts as a hot unit that never fires.
-        assert_eq!(exchange(&counts, &[9], 1, 3.0), [Exchange { slot: 0, incoming: 1 }]);
+        assert_eq!(exchange(&counts, &[9], 1, 3.0), [SlotExchange { slot: 0, incoming: 1 }]);
     }
 }

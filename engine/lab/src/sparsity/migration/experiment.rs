@@ -127,7 +127,7 @@ fn hottest(counts: &[f32], fraction: f32) -> Vec<u32> {
     order
 }
 
-/// FiringMasks of the hot units per layer, `[units.div_ceil(32)]` words.
+/// Masks of the hot units per layer, `[units.div_ceil(32)]` words.
 fn masks(placement: &Placement, shape: &[(usize, u64)]) -> Vec<Vec<u32>> {
     let mask = |(hot, (units, _)): (&Vec<u32>, &(usize, u64))| {
         let mut mask = vec![0; units.div_ceil(32)];

@@ -17,7 +17,7 @@ mod tests;
 mod token_bucket;
 
 pub use decayed_counts::DecayedCounts;
-pub use exchange::{Exchange, exchange, exchange_experts};
+pub use exchange::{SlotExchange, exchange, exchange_experts};
 pub use experiment::{FollowTrace, TokenHits, follow};
 pub use follower::{FollowOptions, Follower};
 pub use recall_control::RecallControl;

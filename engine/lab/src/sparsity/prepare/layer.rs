@@ -241,7 +241,7 @@ impl LayerWork<'_> {
         Ok(candidates)
     }
 
-    /// PredictorCandidate types of a trained predictor: floats where the model has floats, so that every processor computes the same scores;
+    /// Candidate types of a trained predictor: floats where the model has floats, so that every processor computes the same scores;
     /// else 8 bits or 4, whichever costs less per token.
     fn predictor_types(&self, ffn: &FfnWeights) -> Vec<TensorType> {
         let firing = ffn.gate.as_ref().unwrap_or(&ffn.up).weight.ty();

@@ -17,7 +17,7 @@ use thermocline_base::{
 /// First line of a file.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Header {
+struct RouteHeader {
     /// Version of the file's form.
     thermocline_routes: u32,
     source: String,
@@ -39,7 +39,7 @@ impl Routes {
         let failed = |source| Error::io(FileAction::Write, path, source);
         let mut file = NewFile::create(path, Form::Random)?;
         let (source, layers, tokens) = (self.source.clone(), self.layers.clone(), self.tokens());
-        let header = Header { thermocline_routes: VERSION, source, tokens, layers, other_bytes: self.other_bytes };
+        let header = RouteHeader { thermocline_routes: VERSION, source, tokens, layers, other_bytes: self.other_bytes };
         serde_json::to_writer(&mut file, &header).map_err(|error| failed(error.into()))?;
         file.write_all(b"\n").map_err(failed)?;
         let mut row = Vec::new();
@@ -63,7 +63,7 @@ impl Routes {
         let mut file = BufReader::new(File::open(path).map_err(failed)?);
         let mut line = Vec::new();
         (&mut file).take(LONGEST).read_until(b'\n', &mut line).map_err(failed)?;
-        let header: Header = serde_json::from_slice(&line).map_err(|error| {
+        let header: RouteHeader = serde_json::from_slice(&line).map_err(|error| {
             refuse("recorded routes, with a line of JSON before them".to_owned(), error.to_string())
         })?;
         if header.thermocline_routes != VERSION {

@@ -94,7 +94,7 @@ pub struct Replay {
     pub too_small: bool,
 }
 
-/// CacheScores by which experts stay.
+/// Scores by which experts stay.
 #[derive(Debug)]
 enum CacheScores {
     Fixed,

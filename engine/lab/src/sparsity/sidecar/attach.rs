@@ -38,10 +38,11 @@ impl Sidecar {
     }
 
     fn check(&self, n: usize, weights: &LayerWeights, prepared: &PreparedLayer) -> Result<()> {
-        let tensor = |name: String, expected: String, got: String| self.refuse(Location::Tensor(name), expected, got);
+        let tensor = |name: String, expected: String, got: usize| self.refuse(Location::Tensor(name), expected, got);
+        let kind = |expected: String, got: &str| self.refuse(Location::Key(keys::KIND.to_owned()), expected, got);
         let frequencies = |wanted: usize| match &prepared.frequency {
             Some(frequency) if frequency.len() != wanted => {
-                Err(tensor(keys::frequency(n), format!("{wanted} frequencies"), frequency.len().to_string()))
+                Err(tensor(keys::frequency(n), format!("{wanted} frequencies"), frequency.len()))
             }
             _ => Ok(()),
         };
@@ -49,22 +50,20 @@ impl Sidecar {
             let (wanted, got) = (site.inputs(weights), curve.as_ref().map(|curve| curve.importance.len()));
             if let Some(got) = got.filter(|got| *got != wanted) {
                 let name = keys::input_importance(n, site);
-                return Err(tensor(name, format!("importances of {wanted} inputs"), got.to_string()));
+                return Err(tensor(name, format!("importances of {wanted} inputs"), got));
             }
         }
         let ffn = match &weights.ffn {
             Ffn::Dense(ffn) => ffn,
             Ffn::None => {
                 if prepared.predictor.is_some() || prepared.down.is_some() || prepared.experts.is_some() {
-                    let expected = format!("none for layer {n}, which has no FFN");
-                    return Err(self.refuse(Location::Key(keys::KIND.to_owned()), expected, "an FFN's figures"));
+                    return Err(kind(format!("none for layer {n}, which has no FFN"), "an FFN's figures"));
                 }
                 return frequencies(0);
             }
             Ffn::Experts(moe) => {
                 if prepared.predictor.is_some() || prepared.down.is_some() {
-                    let location = Location::Key(keys::KIND.to_owned());
-                    return Err(self.refuse(location, format!("none for layer {n}, an MoE layer"), "a dense layer"));
+                    return Err(kind(format!("none for layer {n}, an MoE layer"), "a dense layer"));
                 }
                 frequencies(moe.experts.len())?;
                 return prepared.experts.as_ref().map_or(Ok(()), |experts| self.check_experts(n, moe, experts));
@@ -72,30 +71,30 @@ impl Sidecar {
         };
         let (n_ff, d) = (ffn.up.weight.rows(), ffn.up.weight.cols());
         frequencies(n_ff)?;
-        let shape = |name: String, matrix: &Matrix, wanted: [usize; 2]| {
-            let got = [matrix.rows(), matrix.cols()];
-            if got == wanted { Ok(()) } else { Err(tensor(name, format!("shape {wanted:?}"), format!("{got:?}"))) }
-        };
         if let Some(down) = &prepared.down {
-            shape(keys::down(n), &down.weight, [n_ff, d])?;
+            self.check_shape(keys::down(n), &down.weight, [n_ff, d])?;
         }
         match prepared.predictor.as_ref().map(|predictor| &predictor.kind) {
             Some(Some(PredictorKind::LowRank { fc1, fc2 })) => {
-                shape(keys::fc1(n), fc1, [fc1.rows(), d])?;
-                shape(keys::fc2(n), fc2, [n_ff, fc1.rows()])
+                self.check_shape(keys::fc1(n), fc1, [fc1.rows(), d])?;
+                self.check_shape(keys::fc2(n), fc2, [n_ff, fc1.rows()])
             }
-            Some(Some(PredictorKind::Rows { rows, .. })) => shape(keys::gate_low(n), rows, [n_ff, d]),
+            Some(Some(PredictorKind::Rows { rows, .. })) => self.check_shape(keys::gate_low(n), rows, [n_ff, d]),
             Some(None) if weights.predictor.is_none() => {
-                let location = Location::Key(keys::KIND.to_owned());
-                let expected = format!("a predictor of its own for layer {n}: the model file has none");
-                Err(self.refuse(location, expected, "model"))
+                Err(kind(format!("a predictor of its own for layer {n}: the model file has none"), "model"))
             }
             Some(None) | None => Ok(()),
         }
     }
-}
 
-impl Sidecar {
+    fn check_shape(&self, name: String, matrix: &Matrix, wanted: [usize; 2]) -> Result<()> {
+        let got = [matrix.rows(), matrix.cols()];
+        if got != wanted {
+            return Err(self.refuse(Location::Tensor(name), format!("shape {wanted:?}"), format!("{got:?}")));
+        }
+        Ok(())
+    }
+
     fn check_experts(&self, n: usize, moe: &ExpertWeights, prepared: &PreparedExperts) -> Result<()> {
         let LayerNeurons::Experts { width, shared, .. } = moe.neurons() else { return Ok(()) };
         let sizes = |width: usize, shared: usize| format!("experts of {width} neurons, a shared one of {shared}");
@@ -108,11 +107,8 @@ impl Sidecar {
             return Err(self.refuse(Location::Tensor(keys::expert_down(n, got)), format!("{expected} of them"), got));
         }
         for (at, (down, ffn)) in prepared.downs.iter().zip(moe.ffns()).enumerate() {
-            let (wanted, got) = ([ffn.up.weight.rows(), ffn.up.weight.cols()], [down.rows(), down.cols()]);
-            if got != wanted {
-                let location = Location::Tensor(keys::expert_down(n, at));
-                return Err(self.refuse(location, format!("shape {wanted:?}"), format!("{got:?}")));
-            }
+            let up = &ffn.up.weight;
+            self.check_shape(keys::expert_down(n, at), down, [up.rows(), up.cols()])?;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Reading a sidecar. Everything is checked: arrays have an element per layer, tensors the shapes that follow from the
 //! identity, numbers their range.
 
-use std::path::Path;
+use std::{ops::RangeInclusive, path::Path};
 
 use super::{
     Identity, PreparedDown, PreparedExperts, PreparedLayer, PreparedPredictor, PreparedThreshold, Provenance, Sidecar,
@@ -129,14 +129,9 @@ impl<'a> SidecarReader<'a> {
     }
 
     /// A key's array of one number per layer, all in `range`.
-    fn floats(&self, key: &str, n_layer: usize, range: std::ops::RangeInclusive<f32>) -> Result<&'a [f32]> {
-        let wanted = || format!("{n_layer} f32, one per layer");
-        let values = match self.0.metadata.array(key)? {
-            Some(Array::F32(values)) if values.len() == n_layer => values,
-            Some(Array::F32(values)) => return Err(self.key(key, wanted(), values.len())),
-            Some(_) => return Err(self.key(key, wanted(), "an array of another type")),
-            None => return Err(self.0.metadata.missing(key, &wanted())),
-        };
+    fn floats(&self, key: &str, n_layer: usize, range: RangeInclusive<f32>) -> Result<&'a [f32]> {
+        let floats = |array: &'a Array| if let Array::F32(values) = array { Some(&values[..]) } else { None };
+        let values = self.per_layer(key, n_layer, "f32", floats)?;
         match values.iter().find(|value| !range.contains(value)) {
             Some(value) => Err(self.key(key, format!("numbers from {:e} to {:e}", range.start(), range.end()), value)),
             None => Ok(values),
@@ -144,12 +139,24 @@ impl<'a> SidecarReader<'a> {
     }
 
     fn texts(&self, key: &str, n_layer: usize) -> Result<&'a [String]> {
-        let wanted = || format!("{n_layer} strings, one per layer");
-        match self.0.metadata.array(key)? {
-            Some(Array::String(values)) if values.len() == n_layer => Ok(values),
-            Some(Array::String(values)) => Err(self.key(key, wanted(), values.len())),
-            Some(_) => Err(self.key(key, wanted(), "an array of another type")),
-            None => Err(self.0.metadata.missing(key, &wanted())),
+        let texts = |array: &'a Array| if let Array::String(values) = array { Some(&values[..]) } else { None };
+        self.per_layer(key, n_layer, "strings", texts)
+    }
+
+    /// A key's array of one element per layer, which `of` takes out if they have the type that is called `elements`.
+    fn per_layer<T>(
+        &self,
+        key: &str,
+        n_layer: usize,
+        elements: &str,
+        of: impl Fn(&'a Array) -> Option<&'a [T]>,
+    ) -> Result<&'a [T]> {
+        let wanted = format!("{n_layer} {elements}, one per layer");
+        let Some(array) = self.0.metadata.array(key)? else { return Err(self.0.metadata.missing(key, &wanted)) };
+        match of(array) {
+            Some(values) if values.len() == n_layer => Ok(values),
+            Some(values) => Err(self.key(key, wanted, values.len())),
+            None => Err(self.key(key, wanted, "an array of another type")),
         }
     }
 
@@ -239,11 +246,7 @@ impl<'a> SidecarReader<'a> {
         if tensor.ty != TensorType::F32 || tensor.shape.len() != 1 {
             return Err(self.tensor(name, "a vector of F32", format!("{:?} of {}", tensor.shape, tensor.ty)));
         }
-        let values: Vec<f32> = tensor.data.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
-        match values.iter().find(|value| !(0.0..=f32::MAX).contains(*value)) {
-            Some(value) => Err(self.tensor(name, "finite numbers from 0 on", value)),
-            None => Ok(values),
-        }
+        self.elements(name, tensor, 0.0..=f32::MAX, "finite numbers from 0 on")
     }
 
     fn predictor(&self, identity: &Identity, figures: &Figures<'_>, layer: usize) -> Result<Option<PreparedPredictor>> {
@@ -332,9 +335,14 @@ impl<'a> SidecarReader<'a> {
         if tensor.ty != TensorType::F32 {
             return Err(self.tensor(name, "F32", tensor.ty));
         }
+        self.elements(name, tensor, 0.0..=1.0, "fractions from 0 to 1")
+    }
+
+    /// Elements of an F32 tensor, which have to be in `range`, in words `expected`.
+    fn elements(&self, name: &str, tensor: &Tensor, range: RangeInclusive<f32>, expected: &str) -> Result<Vec<f32>> {
         let values: Vec<f32> = tensor.data.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
-        match values.iter().find(|value| !(0.0..=1.0).contains(*value)) {
-            Some(value) => Err(self.tensor(name, "fractions from 0 to 1", value)),
+        match values.iter().find(|value| !range.contains(*value)) {
+            Some(value) => Err(self.tensor(name, expected, value)),
             None => Ok(values),
         }
     }

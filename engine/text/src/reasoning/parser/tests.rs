@@ -6,8 +6,8 @@ use crate::{ContentGuard, PromptText};
 /// The parts of an answer that arrives in these pieces, each as one text.
 fn parts(format: &str, prompt: &str, pieces: &[&str]) -> Vec<(AnswerPart, String)> {
     let mut parser = ReasoningFormat::of_texts(format).parser(prompt, None);
-    let mut parts: Pieces = Vec::new();
-    let mut add = |more: Pieces| {
+    let mut parts: AnswerPieces = Vec::new();
+    let mut add = |more: AnswerPieces| {
         for (part, text) in more {
             match parts.last_mut() {
                 Some((last, whole)) if *last == part => whole.push_str(&text),
