@@ -14,7 +14,7 @@ use thermocline_engine::{
     tokenizer::Tokenizer,
 };
 use thermocline_host::{builtin, library::ModelId};
-use thermocline_server::{ModelSource, ServedModel, Server, ServerOptions};
+use thermocline_server::{ModelSource, ServedModel, ServedModels, Server, ServerOptions};
 
 use crate::{golden::Expected, http::Client};
 
@@ -56,7 +56,8 @@ impl Served {
             let offer = Arc::clone(&offer);
             Arc::new(move || offer.lock().unwrap_or_else(PoisonError::into_inner).clone())
         };
-        let server = Server::start(options, source, |_| ()).unwrap_or_else(|error| panic!("{error}"));
+        let server =
+            Server::start(options, ServedModels::Open(source), |_| ()).unwrap_or_else(|error| panic!("{error}"));
         Served { client: Client::new(server.address()), server, engine, offer }
     }
 

@@ -11,7 +11,7 @@ use thermocline_engine::session::{Prompt, Request};
 
 use crate::{chat::SamplingOverrides, settings::ServerSettings};
 use thermocline_host::engine_handle::{EndSignal, EngineHandle, ModelState};
-use thermocline_server::{ModelSource, ServedModel, Server, ServerOptions, ServerStatus};
+use thermocline_server::{ModelSource, ServedModel, ServedModels, Server, ServerOptions, ServerStatus};
 
 /// State of the window's server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,8 +62,11 @@ impl ServerSwitch {
         *applied = settings.clone();
         if settings.on {
             let notify = Arc::clone(&self.notify);
-            *server =
-                Some(Server::start(server_options(settings), model_source(engine_handle.clone()), move |_| notify()));
+            *server = Some(Server::start(
+                server_options(settings),
+                ServedModels::Open(model_source(engine_handle.clone())),
+                move |_| notify(),
+            ));
         }
     }
 

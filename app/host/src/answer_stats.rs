@@ -47,6 +47,17 @@ pub struct AnswerStats {
     pub writer: Option<String>,
 }
 
+/// The name of a reason in JSON.
+pub fn reason_name(reason: &StopReason) -> &'static str {
+    match reason {
+        StopReason::EndOfText => "end_of_text",
+        StopReason::StopString(_) => "stop_string",
+        StopReason::MaxTokens => "max_tokens",
+        StopReason::ContextFull => "context_full",
+        StopReason::Cancelled => "cancelled",
+    }
+}
+
 fn is_zero(count: &usize) -> bool {
     *count == 0
 }
@@ -100,16 +111,8 @@ impl AnswerReads {
 impl AnswerStats {
     /// Statistics of a running (`reason` is `None`) or complete answer.
     pub fn new(stats: &GenerationStats, reason: Option<&StopReason>) -> Self {
-        let reason = match reason {
-            None => "",
-            Some(StopReason::EndOfText) => "end_of_text",
-            Some(StopReason::StopString(_)) => "stop_string",
-            Some(StopReason::MaxTokens) => "max_tokens",
-            Some(StopReason::ContextFull) => "context_full",
-            Some(StopReason::Cancelled) => "cancelled",
-        };
         AnswerStats {
-            reason: reason.to_owned(),
+            reason: reason.map_or("", reason_name).to_owned(),
             error: None,
             prompt_tokens: stats.prompt_tokens,
             reused_tokens: stats.reused_tokens,

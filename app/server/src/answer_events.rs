@@ -58,11 +58,8 @@ pub struct ChoiceEnd {
 }
 
 /// The answers to one request. Dropping them cancels the generation.
-#[derive(Debug)]
 pub struct AnswerEvents {
     generation: GenerationQueue,
-    /// The update that arrived before the first event.
-    first: Option<GenerationUpdate>,
     ready: VecDeque<AnswerEvent>,
     reader: AnswerReader,
     tools: Option<RequestedTools>,
@@ -89,18 +86,14 @@ impl AnswerEvents {
     ) -> Result<Self, ApiError> {
         let CompletionRequest { requests, choices, echoes, tools, grammar_field, may_be, .. } = request;
         let mut generation = GenerationQueue::start(&context, lease, requests, may_be).await?;
-        let first = match generation.next_update().await {
-            GenerationUpdate { end: Some(Err(error)), .. } => {
-                return Err(grammar_field.map_or(error.clone(), |field| error.renamed("grammar", &field)));
-            }
-            update => Some(update),
-        };
-        let reader = AnswerReader::new(tools.as_ref());
+        let first = generation.next_update().await;
+        if let Some(Err(error)) = first.end {
+            return Err(grammar_field.map_or(error.clone(), |field| error.renamed("grammar", &field)));
+        }
         let mut events = AnswerEvents {
             generation,
-            first,
             ready: VecDeque::new(),
-            reader,
+            reader: AnswerReader::new(None),
             tools,
             formed: false,
             echoes,
@@ -112,16 +105,14 @@ impl AnswerEvents {
             _active: active,
         };
         events.begin(0);
+        events.push(first);
         Ok(events)
     }
 
     /// Waits for the next event; `None` at the end. Nothing is lost if the caller gives up waiting.
     pub async fn next(&mut self) -> Option<AnswerEvent> {
         while self.ready.is_empty() && !self.ended {
-            let update = match self.first.take() {
-                Some(first) => first,
-                None => self.generation.next_update().await,
-            };
+            let update = self.generation.next_update().await;
             self.push(update);
         }
         self.ready.pop_front()

@@ -1,5 +1,6 @@
 //! Reads an answer for clients: reasoning, content and calls of tools.
 
+use serde_json::{Value, json};
 use thermocline_engine::{
     session::AnswerText,
     tokenizer::{
@@ -48,13 +49,44 @@ impl AnswerPiece {
     }
 }
 
+/// A call of a tool in a complete answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CompleteCall {
+    /// Its identifier.
+    pub id: String,
+    /// Name of the function.
+    pub name: String,
+    /// The JSON of its arguments.
+    pub arguments: String,
+}
+
+/// The calls of a complete answer.
+pub fn complete_calls(pieces: &[AnswerPiece]) -> Vec<CompleteCall> {
+    let mut calls: Vec<CompleteCall> = Vec::new();
+    for piece in pieces {
+        match (piece, calls.last_mut()) {
+            (AnswerPiece::Call { id, name, .. }, _) => {
+                calls.push(CompleteCall { id: id.clone(), name: name.clone(), arguments: String::new() });
+            }
+            (AnswerPiece::Arguments { text, .. }, Some(call)) => call.arguments.push_str(text),
+            _ => {}
+        }
+    }
+    calls
+}
+
+/// The arguments of a call as JSON. Models may write what is no JSON.
+pub fn json_arguments(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|_| json!({ "arguments": text }))
+}
+
 /// The tools of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RequestedTools {
     /// Format in which the model calls them.
     pub format: ToolFormat,
     /// Their definitions, in OpenAI's form.
-    pub definitions: Vec<serde_json::Value>,
+    pub definitions: Vec<Value>,
 }
 
 /// The reader of one answer. Line ends at the beginning of reasoning, and between reasoning and content, are left out.
@@ -161,7 +193,6 @@ fn new_id() -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
     use thermocline_engine::tokenizer::tools::ToolFormat;
 
     use super::*;

@@ -9,13 +9,13 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use thermocline_engine::{
     Error,
     session::{Engine, Pooling, Prompt},
 };
 
-use crate::{ModelLibrary, OpenModel, ServedModel, Server, ServerOptions, server_log::ServerLog};
+use crate::{ModelLibrary, OpenModel, ServedModel, ServedModels, Server, ServerOptions, server_log::ServerLog};
 use thermocline_host::{
     engine_handle::{error_message, without_folder},
     library::ModelId,
@@ -27,6 +27,7 @@ use thermocline_terminal::{
     failure::{Failure, Outcome, one_line},
     interrupt::InterruptWatch,
     model_options::ModelOptions,
+    named::by_name,
     termination::TerminationWatch,
 };
 
@@ -90,8 +91,9 @@ pub struct ServeArgs {
     #[arg(long, value_name = "SECONDS")]
     idle_unload: Option<u64>,
     /// How embeddings are made of a text's hidden states, where a request does not say
-    #[arg(long, value_name = "HOW", value_enum, default_value_t)]
-    pooling: PoolingChoice,
+    #[arg(long, value_name = "HOW", default_value = "mean",
+        value_parser = by_name([("mean", Pooling::Mean), ("last", Pooling::Last)]))]
+    pooling: Pooling,
     /// Seconds for which the current answer may go on after the server was told to end
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     drain: u64,
@@ -100,14 +102,6 @@ pub struct ServeArgs {
     quiet: bool,
     #[command(flatten)]
     how: AnswerOptions,
-}
-
-// How hidden states become one vector. (Doc comments on the values would make --help long.)
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-enum PoolingChoice {
-    #[default]
-    Mean,
-    Last,
 }
 
 /// A number of slots.
@@ -122,30 +116,45 @@ pub fn serve(args: &ServeArgs) -> Outcome {
     let given = &args.how.model;
     let model = ModelOptions { model: args.file.clone().or(given.model.clone()), ..given.clone() };
     let how = AnswerOptions { model, ..args.how.clone() };
+    let log = ServerLog::start(args.quiet);
+    let folder = how.model.model.clone().filter(|path| is_folder_of_models(path));
+    let CommandModels { models, named, engine } = match folder {
+        Some(folder) => of_folder(args, folder, how, options.max_waiting, &log)?,
+        None => only_model(args, &how, &log)?,
+    };
+    let (watch, termination) = (InterruptWatch::start(), TerminationWatch::start());
+    let events = log.clone();
+    let server = Server::start(options, models, move |event| events.event(&event)).map_err(Failure::usage)?;
+    answer::print(&format!("{named} at {}\n", server.url()))?;
     let drain = Duration::from_secs(args.drain);
-    if let Some(folder) = how.model.model.as_ref().filter(|path| is_folder_of_models(path)) {
-        return serve_folder(args, options, folder.clone(), how, drain);
-    }
+    let ended = wait(&server, engine.as_ref(), &watch, &termination, drain, &log);
+    log.flush();
+    ended
+}
+
+/// The models that the command line asks for.
+struct CommandModels {
+    models: ServedModels,
+    /// Their name, or how many there are, in one line.
+    named: String,
+    /// The engine of a single model, which ends the server if it stops.
+    engine: Option<Engine>,
+}
+
+/// The model of a file, which stays open.
+fn only_model(args: &ServeArgs, how: &AnswerOptions, log: &ServerLog) -> Outcome<CommandModels> {
     if args.idle_unload.is_some() {
         return Err(Failure::usage("--idle-unload: expected a folder of models, got one model, which stays loaded"));
     }
     let name = how.model.model.clone().map_or(ModelId::Builtin, ModelId::Path).to_string();
-    let name = args.alias.clone().unwrap_or(name);
-    let log = ServerLog::start(args.quiet);
-    let model = open(&how, &name)?;
+    let model = open(how, &args.alias.clone().unwrap_or(name))?;
     log.line(slots_line(&model, args.parallel));
-    let (engine, named) = (model.engine.clone(), model.name.clone());
+    let (named, engine) = (one_line(&model.name), Some(model.engine.clone()));
     let source = Arc::new(move || match model.engine.stopped() {
         Some(error) => Err(without_folder(&error)),
         None => Ok(model.clone()),
     });
-    let (watch, termination) = (InterruptWatch::start(), TerminationWatch::start());
-    let events = log.clone();
-    let server = Server::start(options, source, move |event| events.event(&event)).map_err(Failure::usage)?;
-    answer::print(&format!("{} at {}\n", one_line(&named), server.url()))?;
-    let ended = wait(&server, Some(&engine), &watch, &termination, drain, &log);
-    log.flush();
-    ended
+    Ok(CommandModels { models: ServedModels::Open(source), named, engine })
 }
 
 /// Opens a model under a name, with the options of `how`.
@@ -162,16 +171,15 @@ fn is_folder_of_models(path: &Path) -> bool {
     path.is_dir() && !path.join("config.json").is_file()
 }
 
-/// Serves the models of a folder.
-fn serve_folder(
+/// The models of a folder.
+fn of_folder(
     args: &ServeArgs,
-    options: ServerOptions,
     folder: PathBuf,
     how: AnswerOptions,
-    drain: Duration,
-) -> Outcome {
-    let (log, parallel) = (ServerLog::start(args.quiet), args.parallel);
-    let opened = log.clone();
+    max_waiting: usize,
+    log: &ServerLog,
+) -> Outcome<CommandModels> {
+    let (opened, parallel) = (log.clone(), args.parallel);
     let open: OpenModel = Box::new(move |path, name| {
         let model = ModelOptions { model: Some(path.to_owned()), ..how.model.clone() };
         let model = open(&AnswerOptions { model, ..how.clone() }, name)
@@ -180,22 +188,14 @@ fn serve_folder(
         Ok(model)
     });
     let idle = args.idle_unload.map(Duration::from_secs);
-    let library = ModelLibrary::new(folder.clone(), open, idle, options.max_waiting);
-    let models = library.entries().len();
+    let library = ModelLibrary::new(folder.clone(), open, idle, max_waiting);
+    let (models, folder) = (library.entries().len(), folder.display().to_string());
     if models == 0 {
-        let message =
-            format!("{}: expected a model, or a folder of models, got a folder without any", folder.display());
+        let message = format!("{folder}: expected a model, or a folder of models, got a folder without any");
         return Err(Failure::usage(message));
     }
-    let (watch, termination) = (InterruptWatch::start(), TerminationWatch::start());
-    let events = log.clone();
-    let started = Server::start_library(options, library, move |event| events.event(&event));
-    let server = started.map_err(Failure::usage)?;
-    let counted = units::counted(models, "model");
-    answer::print(&format!("{counted} of {} at {}\n", one_line(&folder.display().to_string()), server.url()))?;
-    let ended = wait(&server, None, &watch, &termination, drain, &log);
-    log.flush();
-    ended
+    let named = format!("{} of {}", units::counted(models, "model"), one_line(&folder));
+    Ok(CommandModels { models: ServedModels::Library(library), named, engine: None })
 }
 
 /// The memory that the KV caches of all slots may take, in one line.
@@ -276,10 +276,7 @@ impl ServeArgs {
             addresses,
             key,
             strict: self.strict,
-            pooling: match self.pooling {
-                PoolingChoice::Mean => Pooling::Mean,
-                PoolingChoice::Last => Pooling::Last,
-            },
+            pooling: self.pooling,
             origins: self.allow_origin.clone(),
             parallel: self.parallel,
             max_waiting: self.queue,

@@ -65,7 +65,6 @@ pub enum ServedModels {
 
 /// The right to a model for one request. Of a library it keeps the model open until it is dropped;
 /// a model that is open anyway may be closed while the request waits.
-#[derive(Debug)]
 pub struct ModelLease {
     /// Name of the model.
     pub name: String,

@@ -19,7 +19,6 @@ use thermocline_host::engine_handle::{Answer, AnswerEnd, AnswerUpdate};
 
 /// A running generation and those that follow it; dropping it cancels them. (The answer is dropped
 /// before the permit: cancelling later would end the next request's generation.)
-#[derive(Debug)]
 pub struct GenerationQueue {
     answer: Option<Answer>,
     waiting: VecDeque<Request>,

@@ -64,8 +64,9 @@ mod stream_event;
 mod thoughts;
 mod tokens;
 mod undecided_answer;
+mod waiting_line;
 
-pub use context::{ServerEvent, ServerStatus};
+pub use context::{ServedModels, ServerEvent, ServerStatus};
 pub use listener::Server;
 pub use model_library::{LibraryEntry, ModelLibrary, OpenModel};
 pub use options::ServerOptions;

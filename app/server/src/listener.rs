@@ -28,10 +28,8 @@ use tokio_io_timeout::TimeoutStream;
 use super::{
     connections::Connections,
     context::{ServedModels, ServerContext, ServerEvent, ServerStatus},
-    model_library::ModelLibrary,
     options::ServerOptions,
     routes::routes,
-    served_model::ModelSource,
 };
 use thermocline_host::engine_handle::EndSignal;
 
@@ -52,7 +50,7 @@ const IDLE_CHECK: Duration = Duration::from_millis(250);
 
 /// Phase of a server's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum ServerPhase {
     /// Accepts connections.
     Listening,
     /// Completes the requests it has received.
@@ -66,7 +64,7 @@ enum Phase {
 pub struct Server {
     address: SocketAddr,
     context: Arc<ServerContext>,
-    phase: watch::Sender<Phase>,
+    phase: watch::Sender<ServerPhase>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -76,26 +74,6 @@ impl Server {
     /// # Errors
     /// A sentence: the port is taken, the address is not this computer's, or the system refuses.
     pub fn start(
-        options: ServerOptions,
-        source: ModelSource,
-        on_event: impl Fn(ServerEvent<'_>) + Send + Sync + 'static,
-    ) -> Result<Self, String> {
-        Self::start_with(options, ServedModels::Open(source), on_event)
-    }
-
-    /// The same with the models of a folder, which requests have loaded by name.
-    ///
-    /// # Errors
-    /// As [`Server::start`].
-    pub fn start_library(
-        options: ServerOptions,
-        library: Arc<ModelLibrary>,
-        on_event: impl Fn(ServerEvent<'_>) + Send + Sync + 'static,
-    ) -> Result<Self, String> {
-        Self::start_with(options, ServedModels::Library(library), on_event)
-    }
-
-    fn start_with(
         options: ServerOptions,
         models: ServedModels,
         on_event: impl Fn(ServerEvent<'_>) + Send + Sync + 'static,
@@ -115,7 +93,7 @@ impl Server {
         let failed = |error: io::Error| format!("the server cannot start: {error}");
         let (address, runtime) = (prepared.map_err(failed)?, runtime.map_err(failed)?);
         let context = ServerContext::new(options, models, on_event);
-        let (phase, changes) = watch::channel(Phase::Listening);
+        let (phase, changes) = watch::channel(ServerPhase::Listening);
         let thread = {
             let context = Arc::clone(&context);
             let work = move || {
@@ -159,7 +137,7 @@ impl Server {
     /// Stops to listen, refuses the requests that wait, and ends when the current answer is complete.
     pub fn shut_down(&self) {
         self.context.queue.close();
-        self.phase.send_replace(Phase::Finishing);
+        self.phase.send_replace(ServerPhase::Finishing);
     }
 
     /// `true` when its thread has ended.
@@ -170,7 +148,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.phase.send_replace(Phase::Ended);
+        self.phase.send_replace(ServerPhase::Ended);
         if let Some(thread) = self.thread.take() {
             // Its panics were reported where they happened.
             let _ = thread.join();
@@ -212,7 +190,7 @@ async fn close_idle_models(context: Arc<ServerContext>) {
 async fn listen(
     listener: TcpListener,
     context: Arc<ServerContext>,
-    mut phase: watch::Receiver<Phase>,
+    mut phase: watch::Receiver<ServerPhase>,
 ) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let connections = Connections::new(context.options.max_connections);
@@ -258,7 +236,7 @@ async fn listen(
         });
     }
     drop(listener);
-    if *phase.borrow() == Phase::Finishing {
+    if *phase.borrow() == ServerPhase::Finishing {
         // Until every request is answered, or the server is dropped.
         select(pin!(graceful.shutdown()), pin!(phase.changed())).await;
     }

@@ -3,20 +3,16 @@
 
 use std::{
     collections::HashMap,
-    fmt,
     ops::ControlFlow,
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as FairMutex, Notify, OwnedMutexGuard};
 
-use super::{error::ApiError, served_model::ServedModel};
+use super::{error::ApiError, served_model::ServedModel, waiting_line::WaitingLine};
 use thermocline_host::library::{FoundModel, ModelCard, ModelId, scan};
 
 /// Opens the model at a path under a name; or a sentence that says why it cannot be opened.
@@ -41,11 +37,10 @@ pub struct ModelLibrary {
     folder: PathBuf,
     open: OpenModel,
     idle_unload: Option<Duration>,
-    max_waiting: usize,
     entries: Mutex<(Vec<LibraryEntry>, Option<Instant>)>,
     /// Whose turn it is to have a model loaded, in order of arrival.
     turn: Arc<FairMutex<()>>,
-    waiting: AtomicUsize,
+    line: WaitingLine,
     loaded: Mutex<Option<LoadedModel>>,
     released: Notify,
 }
@@ -60,7 +55,6 @@ struct LoadedModel {
 }
 
 /// A user of the model that is loaded: it is not closed before this is dropped.
-#[derive(Debug)]
 pub struct ModelUser {
     // Dropped before the place.
     model: ServedModel,
@@ -69,9 +63,6 @@ pub struct ModelUser {
 
 /// A place among the users of the loaded model.
 struct UserPlace(Arc<ModelLibrary>);
-
-/// A waiting request; dropping it leaves the queue.
-struct WaitingPlace<'a>(&'a AtomicUsize);
 
 impl ModelUser {
     /// The model.
@@ -90,24 +81,6 @@ impl Drop for UserPlace {
     }
 }
 
-impl Drop for WaitingPlace<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, SeqCst);
-    }
-}
-
-impl fmt::Debug for UserPlace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("UserPlace").finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for ModelLibrary {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ModelLibrary").field("folder", &self.folder).finish_non_exhaustive()
-    }
-}
-
 impl ModelLibrary {
     /// The models of `folder`, none of them loaded. One without users for `idle_unload` is closed; `None`: only for another. At most
     /// `max_waiting` requests wait for their turn.
@@ -116,10 +89,9 @@ impl ModelLibrary {
             folder,
             open,
             idle_unload,
-            max_waiting,
             entries: Mutex::default(),
             turn: Arc::default(),
-            waiting: AtomicUsize::new(0),
+            line: WaitingLine::new(max_waiting),
             loaded: Mutex::default(),
             released: Notify::new(),
         })
@@ -141,7 +113,7 @@ impl ModelLibrary {
 
     /// Number of requests that wait for their turn.
     pub fn waiting(&self) -> usize {
-        self.waiting.load(SeqCst)
+        self.line.len()
     }
 
     /// Time after which the loaded model will be closed if no request comes; `None`: never.
@@ -188,9 +160,7 @@ impl ModelLibrary {
         let turn = match Arc::clone(&self.turn).try_lock_owned() {
             Ok(turn) => turn,
             Err(_) => {
-                let enter = |waiting| (waiting < self.max_waiting).then_some(waiting + 1);
-                let entered = self.waiting.fetch_update(SeqCst, SeqCst, enter);
-                let _place = entered.map(|_| WaitingPlace(&self.waiting)).map_err(ApiError::queue_full)?;
+                let _place = self.line.enter()?;
                 Arc::clone(&self.turn).lock_owned().await
             }
         };

@@ -4,10 +4,7 @@
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-    },
+    sync::Arc,
 };
 
 use parking_lot::Mutex;
@@ -17,7 +14,7 @@ use thermocline_engine::{
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::error::ApiError;
+use super::{error::ApiError, waiting_line::WaitingLine};
 
 /// Bytes of a text, and tokens of a list of them, from mark to mark ([`marks`]).
 const BYTES_OF_MARK: usize = 64;
@@ -27,14 +24,13 @@ const TOKENS_OF_MARK: usize = 16;
 #[derive(Debug)]
 pub struct RequestQueue {
     permits: Arc<Semaphore>,
-    waiting: AtomicUsize,
-    max_waiting: usize,
-    slots: Arc<Mutex<Vec<Slot>>>,
+    line: WaitingLine,
+    slots: Arc<Mutex<Vec<SessionSlot>>>,
 }
 
 /// A session, and the prompt it has.
 #[derive(Debug, Default)]
-struct Slot {
+struct SessionSlot {
     session: Option<Arc<Session>>,
     /// Marks of its last prompt.
     marks: Vec<u64>,
@@ -46,7 +42,7 @@ struct Slot {
 /// The right to use a slot, until it is dropped.
 #[derive(Debug)]
 pub struct SessionPermit {
-    slots: Arc<Mutex<Vec<Slot>>>,
+    slots: Arc<Mutex<Vec<SessionSlot>>>,
     at: usize,
     _permit: OwnedSemaphorePermit,
 }
@@ -55,15 +51,6 @@ impl Drop for SessionPermit {
     fn drop(&mut self) {
         // Before the permit is given to the next request.
         self.slots.lock()[self.at].busy = false;
-    }
-}
-
-/// One waiting request; dropping it leaves the queue.
-struct QueuePlace<'a>(&'a AtomicUsize);
-
-impl Drop for QueuePlace<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, SeqCst);
     }
 }
 
@@ -99,7 +86,7 @@ pub fn marks(prompt: &Prompt) -> Vec<u64> {
 }
 
 /// The free slot for a prompt with these marks: the one whose prompt it continues furthest, else the one longest unused.
-fn slot_for(slots: &[Slot], marks: &[u64]) -> Option<usize> {
+fn slot_for(slots: &[SessionSlot], marks: &[u64]) -> Option<usize> {
     let free = || slots.iter().enumerate().filter(|(_, slot)| !slot.busy);
     let continued = free().filter(|(_, slot)| !slot.marks.is_empty() && marks.starts_with(&slot.marks));
     let continued = continued.max_by_key(|(_, slot)| (slot.marks.len(), slot.used));
@@ -109,11 +96,10 @@ fn slot_for(slots: &[Slot], marks: &[u64]) -> Option<usize> {
 impl RequestQueue {
     /// An empty queue of at most `max_waiting` requests for `parallel` slots, at least one.
     pub fn new(max_waiting: usize, parallel: usize) -> Self {
-        let slots: Vec<Slot> = (0..parallel.max(1)).map(|_| Slot::default()).collect();
+        let slots: Vec<SessionSlot> = (0..parallel.max(1)).map(|_| SessionSlot::default()).collect();
         RequestQueue {
             permits: Arc::new(Semaphore::new(slots.len())),
-            waiting: AtomicUsize::new(0),
-            max_waiting,
+            line: WaitingLine::new(max_waiting),
             slots: Arc::new(Mutex::new(slots)),
         }
     }
@@ -123,7 +109,7 @@ impl RequestQueue {
         let permit = match Arc::clone(&self.permits).try_acquire_owned() {
             Ok(permit) => permit,
             Err(_) => {
-                let _place = self.enter()?;
+                let _place = self.line.enter()?;
                 let stopped = |_| ApiError::unavailable("the server is being stopped");
                 Arc::clone(&self.permits).acquire_owned().await.map_err(stopped)?
             }
@@ -136,12 +122,6 @@ impl RequestQueue {
         let slot = &mut slots[at];
         (slot.marks, slot.used, slot.busy) = (marks, latest + 1, true);
         Ok(SessionPermit { slots: Arc::clone(&self.slots), at, _permit: permit })
-    }
-
-    fn enter(&self) -> Result<QueuePlace<'_>, ApiError> {
-        let increment = |waiting| (waiting < self.max_waiting).then_some(waiting + 1);
-        let entered = self.waiting.fetch_update(SeqCst, SeqCst, increment);
-        entered.map(|_| QueuePlace(&self.waiting)).map_err(ApiError::queue_full)
     }
 
     /// The session of `engine` in the slot of `permit`.
@@ -180,7 +160,7 @@ impl RequestQueue {
 
     /// Number of waiting requests.
     pub fn waiting(&self) -> usize {
-        self.waiting.load(SeqCst)
+        self.line.len()
     }
 
     /// Number of slots, and of those that requests hold.
@@ -203,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_prompt_gets_the_slot_that_it_continues_or_the_one_longest_unused() {
-        let slot = |marks: Vec<u64>, used, busy| Slot { session: None, marks, used, busy };
+        let slot = |marks: Vec<u64>, used, busy| SessionSlot { session: None, marks, used, busy };
         let slots = [
             slot(chat(&["a"]), 4, false),
             slot(chat(&["a", "b", "c"]), 2, false),

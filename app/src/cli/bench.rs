@@ -13,7 +13,7 @@ use thermocline_engine::{
 
 use crate::cli::{
     bench_kernels,
-    bench_rows::{Row, beside_layers, csv, longest_submissions, markdown},
+    bench_rows::{BenchRow, beside_layers, csv, longest_submissions, markdown},
     bench_streams,
 };
 use thermocline_host::folders::Folders;
@@ -88,7 +88,7 @@ pub struct BenchArgs {
     no_warmup: bool,
     /// Form of the results
     #[arg(short, long, value_name = "FORM", value_enum, default_value_t)]
-    pub(super) output: Form,
+    pub(super) output: BenchForm,
     /// Run this llama-bench in turns and show the ratio
     #[arg(long, value_name = "PATH")]
     peer: Option<PathBuf>,
@@ -142,7 +142,7 @@ pub struct BenchArgs {
 
 // Form of the results. (Doc comments on the values would make --help long.)
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub(super) enum Form {
+pub(super) enum BenchForm {
     #[default]
     Md,
     Json,
@@ -198,16 +198,16 @@ pub fn bench(args: &BenchArgs) -> Outcome {
         bench::Progress::Opened(Attachment::Ignored { path, reason }) => ignored.push((path.clone(), reason.clone())),
         _ => {}
     };
-    let mut rows: Vec<Row> = Vec::new();
+    let mut rows: Vec<BenchRow> = Vec::new();
     for (placement, sparsity) in ways {
         let split = args.split.clone().filter(|_| placement == Some(Granularity::Neurons));
         let options = BenchOptions { placement, sparsity, split, ..options.clone() };
         match &args.peer {
             Some(program) => {
                 let peer = bench::Peer { program: program.clone(), model: args.peer_model.clone() };
-                rows.extend(bench::compare(file.path(), &options, &peer, &mut count)?.into_iter().map(Row::from));
+                rows.extend(bench::compare(&file.path, &options, &peer, &mut count)?.into_iter().map(BenchRow::from));
             }
-            None => rows.extend(bench::run(file.path(), &options, &mut count)?.into_iter().map(Row::from)),
+            None => rows.extend(bench::run(&file.path, &options, &mut count)?.into_iter().map(BenchRow::from)),
         }
     }
     drop(progress);
@@ -218,15 +218,15 @@ pub fn bench(args: &BenchArgs) -> Outcome {
 
     let mut out = std::io::stdout().lock();
     match args.output {
-        Form::Md => {
+        BenchForm::Md => {
             out.write_all(markdown(&rows).as_bytes())?;
             if args.longest {
                 out.write_all(longest_submissions(&rows).as_bytes())?;
             }
         }
-        Form::Json => writeln!(out, "{:#}", rows.iter().map(Row::json).collect::<Value>())?,
-        Form::Jsonl => rows.iter().try_for_each(|row| writeln!(out, "{}", row.json()))?,
-        Form::Csv => out.write_all(csv(&rows).as_bytes())?,
+        BenchForm::Json => writeln!(out, "{:#}", rows.iter().map(BenchRow::json).collect::<Value>())?,
+        BenchForm::Jsonl => rows.iter().try_for_each(|row| writeln!(out, "{}", row.json()))?,
+        BenchForm::Csv => out.write_all(csv(&rows).as_bytes())?,
     }
     Ok(())
 }

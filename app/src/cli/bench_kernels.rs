@@ -13,7 +13,7 @@ use thermocline_engine::{
     quant::{TensorType, device_type},
 };
 
-use crate::cli::{bench::Form, table::table};
+use crate::cli::{bench::BenchForm, table::Table};
 use thermocline_terminal::{
     failure::{Failure, Outcome},
     model_options::ModelOptions,
@@ -40,8 +40,8 @@ const TOKENS: [usize; 2] = [1, 256];
 const QUICK_TOKENS: [usize; 2] = [1, 32];
 
 /// Runs the command.
-pub(super) fn kernels(model: &ModelOptions, options: &BenchOptions, form: Form) -> Outcome {
-    if !matches!(form, Form::Md | Form::Json) {
+pub(super) fn kernels(model: &ModelOptions, options: &BenchOptions, form: BenchForm) -> Outcome {
+    if !matches!(form, BenchForm::Md | BenchForm::Json) {
         return Err(Failure::usage("--kernels: expected the forms md or json"));
     }
     let (json, text) = match &model.model {
@@ -50,13 +50,13 @@ pub(super) fn kernels(model: &ModelOptions, options: &BenchOptions, form: Form) 
             (profile_json(&profile), profile_text(&profile))
         }
         None => {
-            let products = Products::measure(options)?;
+            let products = ProductBench::measure(options)?;
             (products.json(), products.text())
         }
     };
     let mut out = std::io::stdout().lock();
     match form {
-        Form::Json => writeln!(out, "{json:#}")?,
+        BenchForm::Json => writeln!(out, "{json:#}")?,
         _ => out.write_all(text.as_bytes())?,
     }
     Ok(())
@@ -97,11 +97,11 @@ fn profile_text(of: &ModelProfile) -> String {
     for TestProfile { test, seconds, profile } in &of.tests {
         let tokens = (test.prompt + test.generate) as f64;
         let heads = ["kernel", "calls", "ms", "of the time", "us/call", "GB/s", "of copy bandwidth", "GFLOP/s"];
-        let mut lines = vec![heads.map(str::to_owned).to_vec()];
+        let mut lines = Table::new(&heads);
         let all = profile.nanoseconds().max(1.0);
         for times in &profile.kernels {
             let rate = times.bytes_per_second();
-            lines.push(vec![
+            lines.row([
                 times.name(),
                 times.calls.to_string(),
                 format!("{:.3}", times.nanoseconds / 1e6),
@@ -114,7 +114,7 @@ fn profile_text(of: &ModelProfile) -> String {
         }
         text += &format!("prompt {}, generated {}, depth {}: ", test.prompt, test.generate, test.depth);
         text += &format!("{:.2} t/s, {:.1} ms; in kernels {:.1} ms", tokens / seconds, seconds * 1e3, all / 1e6);
-        text += &format!(" ({})\n\n{}\n", profile.clock.name(), table(&lines));
+        text += &format!(" ({})\n\n{}\n", profile.clock.name(), lines.text());
     }
     text + &speed_text(&of.adapter.name, &of.speed)
 }
@@ -138,18 +138,18 @@ fn speed_text(name: &str, speed: &GpuSpeed) -> String {
     )
 }
 
-/// Products of weights of every type, without a model.
-struct Products {
+/// ProductBench of weights of every type, without a model.
+struct ProductBench {
     device: String,
     /// A GPU's own; the CPU's memory is only read.
     speed: Option<GpuSpeed>,
     /// Bandwidth that products are compared with, in bytes per second.
     bandwidth: f64,
-    products: Vec<Product>,
+    products: Vec<BenchedProduct>,
 }
 
 /// One of them.
-struct Product {
+struct BenchedProduct {
     rows: usize,
     cols: usize,
     /// Its arithmetic: as the engine chooses, or a forced one.
@@ -163,7 +163,7 @@ const CHOSEN: &str = "as chosen";
 /// Bytes read to measure the memory.
 const MEASURED: usize = 256 << 20;
 
-impl Products {
+impl ProductBench {
     fn measure(options: &BenchOptions) -> Outcome<Self> {
         let quick = options.effort.bytes < GpuEffort::default().bytes;
         let (shapes, tokens) = if quick { (&QUICK_SHAPES[..], QUICK_TOKENS) } else { (&SHAPES[..], TOKENS) };
@@ -173,18 +173,18 @@ impl Products {
             let bandwidth = read_bandwidth(cpu.pool(), MEASURED, 2);
             let one = |(ty, (rows, cols), tokens)| {
                 let speed = kernel_speed(&cpu, ty, rows, cols, tokens, 3)?;
-                Ok(Product { rows, cols, way: CHOSEN, speed })
+                Ok(BenchedProduct { rows, cols, way: CHOSEN, speed })
             };
             let types = TensorType::ALL.into_iter().filter(|ty| ty.is_weight());
             let products = types.flat_map(of_type).map(one).collect::<Outcome<_>>()?;
-            return Ok(Products { device: format!("CPU, {}", cpu.isa()), speed: None, bandwidth, products });
+            return Ok(ProductBench { device: format!("CPU, {}", cpu.isa()), speed: None, bandwidth, products });
         };
         let gpu = Gpu::open(gpu_options)?;
         let speed = gpu_speed(&gpu, &options.effort)?;
         let (device, bandwidth) = (gpu.report().name.clone(), speed.copy_bytes_per_second);
         let on = |gpu: &Gpu, way, (ty, (rows, cols), tokens)| {
             let speed = gpu_kernel_speed(gpu, ty, rows, cols, tokens, &options.effort)?;
-            Ok::<_, Failure>(Product { rows, cols, way, speed })
+            Ok::<_, Failure>(BenchedProduct { rows, cols, way, speed })
         };
         let mut products =
             GPU_TYPES.into_iter().flat_map(of_type).map(|case| on(&gpu, CHOSEN, case)).collect::<Outcome<Vec<_>>>()?;
@@ -194,11 +194,11 @@ impl Products {
             let both = GPU_TYPES.into_iter().filter(|ty| WeightType::PACKED.contains(&device_type(*ty)));
             products.extend(both.map(|ty| on(&gpu, way, (ty, shapes[0], 1))).collect::<Outcome<Vec<_>>>()?);
         }
-        Ok(Products { device, speed: Some(speed), bandwidth, products })
+        Ok(ProductBench { device, speed: Some(speed), bandwidth, products })
     }
 
     fn json(&self) -> Value {
-        let product = |of: &Product| {
+        let product = |of: &BenchedProduct| {
             let mut object = json!(of.speed);
             object["rows"] = json!(of.rows);
             object["cols"] = json!(of.cols);
@@ -216,9 +216,9 @@ impl Products {
     fn text(&self) -> String {
         let limit = if self.speed.is_some() { "of copy bandwidth" } else { "of read bandwidth" };
         let heads = ["weights", "rows x columns", "tokens", "products of", "us", "GB/s", limit, "GFLOP/s"];
-        let mut lines = vec![heads.map(str::to_owned).to_vec()];
-        for Product { rows, cols, way, speed } in &self.products {
-            lines.push(vec![
+        let mut lines = Table::new(&heads);
+        for BenchedProduct { rows, cols, way, speed } in &self.products {
+            lines.row([
                 speed.weight_type.clone(),
                 format!("{rows} x {cols}"),
                 speed.tokens.to_string(),
@@ -233,6 +233,6 @@ impl Products {
             Some(speed) => speed_text(&self.device, speed),
             None => format!("{}\nread bandwidth {:.1} GB/s\n", self.device, self.bandwidth / 1e9),
         };
-        format!("{}\n{limits}", table(&lines))
+        format!("{}\n{limits}", lines.text())
     }
 }

@@ -7,7 +7,7 @@ use thermocline_engine::{
     runtime::Sparsity,
 };
 
-use crate::cli::table::table;
+use crate::cli::table::Table;
 use thermocline_host::units;
 
 /// Columns of llama-bench's CSV that have a meaning here, in its order.
@@ -17,44 +17,34 @@ const COLUMNS: &str = "\
     test_time,avg_ns,stddev_ns,avg_ts,stddev_ts";
 
 /// A test's result, with the peer's if there was one.
-pub(super) struct Row {
+pub(super) struct BenchRow {
     pub record: Record,
-    peer: Option<Peer>,
+    peer: Option<Comparison>,
     /// Its speed by that of whole layers, where those were measured too.
     of_layers: Option<f64>,
 }
 
-struct Peer {
-    samples: Vec<f64>,
-    mean: f64,
-    deviation: f64,
-    ratios: Vec<f64>,
-    ratio: f64,
-}
-
-impl From<Record> for Row {
+impl From<Record> for BenchRow {
     fn from(record: Record) -> Self {
-        Row { record, peer: None, of_layers: None }
+        BenchRow { record, peer: None, of_layers: None }
     }
 }
 
-impl From<Comparison> for Row {
+impl From<Comparison> for BenchRow {
     fn from(of: Comparison) -> Self {
-        let (mean, deviation) = (of.peer_avg_ts, of.peer_stddev_ts);
-        let peer = Peer { samples: of.peer_samples_ts, mean, deviation, ratios: of.ratios, ratio: of.ratio };
-        Row { record: of.ours, peer: Some(peer), of_layers: None }
+        BenchRow { record: of.ours.clone(), peer: Some(of), of_layers: None }
     }
 }
 
-impl Row {
+impl BenchRow {
     /// llama-bench's object; the peer's speeds stand in its `thermocline` part.
     pub fn json(&self) -> Value {
         let mut object = json!(self.record);
         if let Some(peer) = &self.peer {
             object["thermocline"]["peer"] = json!({
-                "avg_ts": peer.mean,
-                "stddev_ts": peer.deviation,
-                "samples_ts": peer.samples,
+                "avg_ts": peer.peer_avg_ts,
+                "stddev_ts": peer.peer_stddev_ts,
+                "samples_ts": peer.peer_samples_ts,
                 "ratios": peer.ratios,
                 "ratio": peer.ratio,
             });
@@ -67,8 +57,9 @@ impl Row {
 }
 
 /// Has every row of a placed model tell its speed by that of whole layers: the first row of them with the same test.
-pub(super) fn beside_layers(rows: &mut [Row]) {
-    let placed = |row: &Row, pieces: Granularity| row.record.thermocline.placement.as_deref() == Some(pieces.name());
+pub(super) fn beside_layers(rows: &mut [BenchRow]) {
+    let placed =
+        |row: &BenchRow, pieces: Granularity| row.record.thermocline.placement.as_deref() == Some(pieces.name());
     if !rows.iter().any(|row| placed(row, Granularity::Neurons)) {
         return;
     }
@@ -81,7 +72,7 @@ pub(super) fn beside_layers(rows: &mut [Row]) {
     }
 }
 
-pub(super) fn markdown(rows: &[Row]) -> String {
+pub(super) fn markdown(rows: &[BenchRow]) -> String {
     let peer = rows.iter().any(|row| row.peer.is_some());
     let copies = rows.iter().any(|row| row.record.thermocline.copy_bandwidth.is_some());
     // A GPU has layers where the CPU has threads.
@@ -102,8 +93,8 @@ pub(super) fn markdown(rows: &[Row]) -> String {
     if compared {
         heads.push("of layers");
     }
-    let mut lines = vec![heads.into_iter().map(str::to_owned).collect::<Vec<_>>()];
-    for Row { record, peer, of_layers } in rows {
+    let mut lines = Table::new(&heads);
+    for BenchRow { record, peer, of_layers } in rows {
         let extra = &record.thermocline;
         let mut cells = vec![
             record.model_type.clone(),
@@ -138,22 +129,22 @@ pub(super) fn markdown(rows: &[Row]) -> String {
         if let Some(peer) = peer {
             let (least, most) = peer.ratios.iter().fold((f64::INFINITY, 0.0_f64), |(a, b), r| (a.min(*r), b.max(*r)));
             cells.extend([
-                format!("{:.2} ± {:.2}", peer.mean, peer.deviation),
+                format!("{:.2} ± {:.2}", peer.peer_avg_ts, peer.peer_stddev_ts),
                 format!("{:.2} ({least:.2} to {most:.2})", peer.ratio),
             ]);
         }
         if compared {
             cells.push(of_layers.map_or(String::new(), |ratio| format!("{ratio:.2}")));
         }
-        lines.push(cells);
+        lines.row(cells);
     }
-    table(&lines) + &conditions(rows, placed)
+    lines.text() + &conditions(rows, placed)
 }
 
 /// The lines below the table: what it was measured with, and what limits it.
-fn conditions(rows: &[Row], placed: bool) -> String {
+fn conditions(rows: &[BenchRow], placed: bool) -> String {
     let mut text = String::new();
-    if let Some(Row { record, .. }) = rows.first() {
+    if let Some(BenchRow { record, .. }) = rows.first() {
         let extra = &record.thermocline;
         if let Some(copies) = extra.copy_bandwidth {
             text += &format!("\ncopy bandwidth {:.1} GB/s, ", copies / 1e9);
@@ -183,8 +174,8 @@ fn conditions(rows: &[Row], placed: bool) -> String {
 }
 
 /// A line for each row's longest submission.
-pub(super) fn longest_submissions(rows: &[Row]) -> String {
-    let line = |row: &Row| {
+pub(super) fn longest_submissions(rows: &[BenchRow]) -> String {
+    let line = |row: &BenchRow| {
         let name = row.record.test_name();
         let Some(LongestSubmission { ms, work, tokens, layers }) = &row.record.thermocline.longest_submission else {
             return format!("longest submission of {name}: no time is known\n");
@@ -200,7 +191,7 @@ pub(super) fn longest_submissions(rows: &[Row]) -> String {
     rows.iter().map(line).collect()
 }
 
-pub(super) fn csv(rows: &[Row]) -> String {
+pub(super) fn csv(rows: &[BenchRow]) -> String {
     let peer = rows.iter().any(|row| row.peer.is_some());
     let mut text = COLUMNS.to_owned();
     text += if peer { ",peer_avg_ts,peer_stddev_ts,ratio\n" } else { "\n" };
@@ -208,7 +199,7 @@ pub(super) fn csv(rows: &[Row]) -> String {
         let object = row.json();
         let mut cells: Vec<String> = COLUMNS.split(',').map(|column| quoted(&object[column])).collect();
         if let Some(peer) = &row.peer {
-            cells.extend([peer.mean, peer.deviation, peer.ratio].map(|number| quoted(&json!(number))));
+            cells.extend([peer.peer_avg_ts, peer.peer_stddev_ts, peer.ratio].map(|number| quoted(&json!(number))));
         }
         text += &(cells.join(",") + "\n");
     }

@@ -2,15 +2,15 @@
 
 use std::io::Write;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use thermocline_engine::{
     bench::{StreamsOptions, StreamsRecord, run_streams},
     session::SparsityChoice,
 };
 
 use crate::cli::{
-    bench::{BenchArgs, Form},
-    table::table,
+    bench::{BenchArgs, BenchForm},
+    table::Table,
 };
 use thermocline_terminal::{
     engine_options::{ContextOptions, SparsityArgs, open_engine},
@@ -42,24 +42,20 @@ pub fn streams(args: &BenchArgs) -> Outcome {
     drop(progress);
     let mut out = std::io::stdout().lock();
     match args.output {
-        Form::Md => out.write_all(markdown(&records).as_bytes())?,
-        Form::Json => writeln!(out, "{:#}", records.iter().map(row).collect::<Value>())?,
-        Form::Jsonl => records.iter().try_for_each(|record| writeln!(out, "{}", row(record)))?,
-        Form::Csv => out.write_all(csv(&records).as_bytes())?,
+        BenchForm::Md => out.write_all(markdown(&records).as_bytes())?,
+        BenchForm::Json => writeln!(out, "{:#}", json!(records))?,
+        BenchForm::Jsonl => records.iter().try_for_each(|record| writeln!(out, "{}", json!(record)))?,
+        BenchForm::Csv => out.write_all(csv(&records).as_bytes())?,
     }
     Ok(())
-}
-
-fn row(record: &StreamsRecord) -> Value {
-    json!(record)
 }
 
 fn markdown(records: &[StreamsRecord]) -> String {
     let heads =
         ["streams", "test", "t/s of all", "ratio", "with prompts", "first token, ms", "the last one's", "batch"];
-    let mut lines = vec![heads.map(str::to_owned).to_vec()];
-    lines.extend(records.iter().map(|it| {
-        vec![
+    let mut lines = Table::new(&heads);
+    for it in records {
+        lines.row([
             it.streams.to_string(),
             format!("pp{}+tg{}", it.n_prompt, it.n_gen),
             format!("{:.2}", it.decode_ts),
@@ -68,9 +64,9 @@ fn markdown(records: &[StreamsRecord]) -> String {
             format!("{:.0}", it.first_ms),
             format!("{:.0}", it.last_first_ms),
             format!("{:.1}", it.batch),
-        ]
-    }));
-    table(&lines)
+        ]);
+    }
+    lines.text()
 }
 
 fn csv(records: &[StreamsRecord]) -> String {

@@ -10,7 +10,7 @@ use thermocline_engine::{
     quant::TensorType,
 };
 
-use crate::cli::table::table;
+use crate::cli::table::Table;
 use thermocline_terminal::{
     engine_options::Device,
     failure::{Failure, Outcome, one_line},
@@ -70,12 +70,12 @@ impl TestedGpu {
         };
         let seconds = found.milliseconds / 1e3;
         writeln!(out, "\nGPU {} {name}: {} ({seconds:.1} s)\n", self.index, conclusion(found))?;
-        let mut lines = vec![["kernel", "text", "result", "ms"].map(str::to_owned).to_vec()];
+        let mut lines = Table::new(&["kernel", "text", "result", "ms"]);
         for row in &found.rows {
             let result = one_line(&row.outcome.to_string());
-            lines.push(vec![row.name(), row.text().to_owned(), result, format!("{:.1}", row.milliseconds)]);
+            lines.row([row.name(), row.text().to_owned(), result, format!("{:.1}", row.milliseconds)]);
         }
-        write!(out, "{}", table(&lines))
+        write!(out, "{}", lines.text())
     }
 
     /// Results of the test, or the reason that there are none.

@@ -15,6 +15,7 @@ use thermocline_engine::{
     tokenizer::{EncodeOptions, Tokenizer},
 };
 
+use crate::cli::text_input::TokenIds;
 use thermocline_host::units;
 use thermocline_terminal::{
     engine_options::{CpuArgs, DeviceArgs, kv_types, open_forward, sparsity_choices},
@@ -39,7 +40,7 @@ Example:
 pub struct LogitsArgs {
     /// Token ids to compute
     #[arg(long, value_name = "1,2,3", required_unless_present = "text", value_parser = units::parse_ids)]
-    tokens: Option<Ids>,
+    tokens: Option<TokenIds>,
     /// Text to compute (BOS is added if the model asks for it)
     #[arg(long, value_name = "TEXT", conflicts_with = "tokens")]
     text: Option<String>,
@@ -64,9 +65,6 @@ pub struct LogitsArgs {
     #[command(flatten)]
     level: LevelArgs,
 }
-
-/// Token ids given as one value of the command line.
-type Ids = Vec<u32>;
 
 /// Runs the command.
 pub fn logits(args: &LogitsArgs) -> Outcome {
@@ -96,7 +94,7 @@ pub fn logits(args: &LogitsArgs) -> Outcome {
     let (logits, firing) = if mode == Sparsity::Dense {
         (forward.run(&tokens, &mut kv, Outputs::All, &mut ())?.to_vec(), None)
     } else {
-        let mut firing = Firing::new(&model, tokens.len());
+        let mut firing = FiringRecord::new(&model, tokens.len());
         let mut logits = Vec::with_capacity(tokens.len() * vocabulary);
         for token in &tokens {
             logits.extend_from_slice(forward.run(&[*token], &mut kv, Outputs::Last, &mut firing)?);
@@ -116,7 +114,7 @@ pub fn logits(args: &LogitsArgs) -> Outcome {
 }
 
 /// Recorder of the neurons that fired.
-struct Firing {
+struct FiringRecord {
     /// Shape: layers, tokens, neurons.
     shape: [usize; 3],
     /// `[layers, tokens, neurons]`: 1 if the neuron fired, else 0.
@@ -125,14 +123,14 @@ struct Firing {
     token: usize,
 }
 
-impl Firing {
+impl FiringRecord {
     fn new(model: &Model, tokens: usize) -> Self {
         let shape = [model.config.n_layer(), tokens, model.config.n_ff];
-        Firing { shape, active: vec![0; shape.iter().product()], token: 0 }
+        FiringRecord { shape, active: vec![0; shape.iter().product()], token: 0 }
     }
 }
 
-impl Probe for Firing {
+impl Probe for FiringRecord {
     fn wants_firing(&mut self) -> bool {
         true
     }
@@ -159,7 +157,7 @@ fn argmax(logits: &[f32]) -> u32 {
 }
 
 /// Writes the tensors to `path`.
-fn write(path: &Path, shape: [usize; 2], logits: &[f32], greedy: &[u32], firing: Option<&Firing>) -> Outcome {
+fn write(path: &Path, shape: [usize; 2], logits: &[f32], greedy: &[u32], firing: Option<&FiringRecord>) -> Outcome {
     let failed = |error: std::io::Error| Failure::write(path, error);
     let invalid = |error: safetensors::SafeTensorError| failed(std::io::Error::other(error));
     let logits: Vec<u8> = logits.iter().flat_map(|value| value.to_le_bytes()).collect();
@@ -168,7 +166,7 @@ fn write(path: &Path, shape: [usize; 2], logits: &[f32], greedy: &[u32], firing:
     if !greedy.is_empty() {
         tensors.push(("greedy_ids", TensorView::new(Dtype::I32, vec![greedy.len()], &ids).map_err(invalid)?));
     }
-    if let Some(Firing { shape, active, .. }) = firing {
+    if let Some(FiringRecord { shape, active, .. }) = firing {
         tensors.push(("ffn_active", TensorView::new(Dtype::U8, shape.to_vec(), active).map_err(invalid)?));
     }
     let bytes = safetensors::serialize(tensors, None).map_err(invalid)?;

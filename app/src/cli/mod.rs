@@ -56,11 +56,11 @@ struct Cli {
     #[command(flatten)]
     app: app::AppArgs,
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<CliCommand>,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CliCommand {
     Run(run::RunArgs),
     Chat(chat::ChatArgs),
     #[command(after_help = serve::EXAMPLES)]
@@ -87,25 +87,25 @@ pub fn main() -> ExitCode {
     program::run(|cli: Cli| dispatch(&cli.app, cli.command))
 }
 
-fn dispatch(app: &app::AppArgs, command: Option<Command>) -> Outcome {
+fn dispatch(app: &app::AppArgs, command: Option<CliCommand>) -> Outcome {
     match command {
         None => app::app(app),
-        Some(Command::Run(args)) => run::run(&args),
-        Some(Command::Chat(args)) => chat::chat(&args),
-        Some(Command::Serve(args)) => serve::serve(&args),
-        Some(Command::Inspect(args)) => inspect::inspect(&args),
-        Some(Command::Tokenize(args)) => tokenize::tokenize(&args),
-        Some(Command::Logits(args)) => logits::logits(&args),
-        Some(Command::Convert(args)) => convert::convert(&args),
-        Some(Command::Prepare(args)) => prepare::prepare(&args),
-        Some(Command::Synth(args)) => synth::synth(&args),
-        Some(Command::Bench(args)) => bench::bench(&args),
-        Some(Command::Eval(args)) => eval::eval(&args),
-        Some(Command::Devices(args)) => devices::devices(&args),
-        Some(Command::Plan(args)) => plan::plan(&args),
-        Some(Command::Completions(args)) => completions::completions(&args),
-        Some(Command::Man(args)) => completions::man(&args),
-        Some(Command::Report(args)) => report::report(&args),
+        Some(CliCommand::Run(args)) => run::run(&args),
+        Some(CliCommand::Chat(args)) => chat::chat(&args),
+        Some(CliCommand::Serve(args)) => serve::serve(&args),
+        Some(CliCommand::Inspect(args)) => inspect::inspect(&args),
+        Some(CliCommand::Tokenize(args)) => tokenize::tokenize(&args),
+        Some(CliCommand::Logits(args)) => logits::logits(&args),
+        Some(CliCommand::Convert(args)) => convert::convert(&args),
+        Some(CliCommand::Prepare(args)) => prepare::prepare(&args),
+        Some(CliCommand::Synth(args)) => synth::synth(&args),
+        Some(CliCommand::Bench(args)) => bench::bench(&args),
+        Some(CliCommand::Eval(args)) => eval::eval(&args),
+        Some(CliCommand::Devices(args)) => devices::devices(&args),
+        Some(CliCommand::Plan(args)) => plan::plan(&args),
+        Some(CliCommand::Completions(args)) => completions::completions(&args),
+        Some(CliCommand::Man(args)) => completions::man(&args),
+        Some(CliCommand::Report(args)) => report::report(&args),
     }
 }
 

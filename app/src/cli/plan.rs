@@ -28,7 +28,7 @@ use crate::{
     cli::{
         bench::granularities,
         synth::{shapes, types},
-        table::table,
+        table::Table,
     },
     machines,
 };
@@ -143,7 +143,7 @@ pub fn plan(args: &PlanArgs) -> Outcome {
     let ram = ram_by_purpose(&model, planner.inputs(), &plan, [transposed, copied]);
     let in_ram = ram.iter().map(|(_, bytes)| *bytes).fold(model.checkpoint.tensor_bytes(), u64::saturating_add);
     let in_ram = in_ram.saturating_sub(plan.bytes.weights());
-    let report = Report {
+    let report = PlanReport {
         shortage: sizes.map(|sizes| MemoryShortage {
             card: (asked_budget > budget).then_some(sizes.vram),
             ram: sizes.missing(in_ram, plan.bytes.total()),
@@ -324,7 +324,7 @@ impl SunkenRate {
 }
 
 /// The report of the command.
-struct Report<'a> {
+struct PlanReport<'a> {
     inputs: &'a PlanInputs,
     sparsity: &'a SparsityReport,
     /// Speeds that sink in bursts.
@@ -340,7 +340,7 @@ struct Report<'a> {
     ladder: Vec<(u64, Plan)>,
 }
 
-impl Report<'_> {
+impl PlanReport<'_> {
     fn text(&self, split: Option<&Path>) -> String {
         let cpu = &self.inputs.machine.cpu;
         let gb = |rate: f64| format!("{:.1} GB/s", rate / 1e9);
@@ -390,11 +390,11 @@ impl Report<'_> {
             plan.bottleneck().name()
         );
         text += &layers_table(&plan.layers);
-        let mut purposes = vec![["memory for", "size"].map(str::to_owned).to_vec()];
+        let mut purposes = Table::new(&["memory for", "size"]);
         let used = plan.bytes.by_name().into_iter().filter(|(_, bytes)| *bytes > 0);
-        purposes.extend(used.map(|(name, bytes)| vec![name.to_owned(), units::bytes(bytes)]));
-        if purposes.len() > 1 {
-            text += &format!("\n{}", table(&purposes));
+        used.for_each(|(name, bytes)| purposes.row([name.to_owned(), units::bytes(bytes)]));
+        if purposes.rows.len() > 1 {
+            text += &format!("\n{}", purposes.text());
         }
         if !self.ladder.is_empty() {
             text += &format!("\n{}", self.ladder_table());
@@ -415,11 +415,11 @@ impl Report<'_> {
     fn ladder_table(&self) -> String {
         let hot = format!("hot {}", counted(&self.plan.layers));
         let heads = ["budget", "tokens/s", "GPU layers", &hot, "of firings", "limit"];
-        let mut lines = vec![heads.map(str::to_owned).to_vec()];
+        let mut lines = Table::new(&heads);
         for (budget, plan) in &self.ladder {
             let (hot, all) = plan.units();
             let mark = if *budget == self.budget { " *" } else { "" };
-            lines.push(vec![
+            lines.row([
                 format!("{}{mark}", self.budget_text(*budget)),
                 format!("{:.2}", plan.tokens_per_second()),
                 plan.layers.iter().filter(|layer| layer.resident).count().to_string(),
@@ -428,7 +428,7 @@ impl Report<'_> {
                 plan.bottleneck().name().to_owned(),
             ]);
         }
-        table(&lines)
+        lines.text()
     }
 
     fn json(&self) -> Value {
@@ -521,7 +521,7 @@ fn percent(fraction: f64) -> String {
 fn layers_table(layers: &[LayerPlan]) -> String {
     let of = format!("of {}", counted(layers));
     let heads = ["layers", "where", "hot", &of, "of firings", "size", "ms", "GPU ms", "CPU ms"];
-    let mut lines = vec![heads.map(str::to_owned).to_vec()];
+    let mut lines = Table::new(&heads);
     let mut first = 0;
     for alike in layers.chunk_by(|a, b| a == b) {
         let layer = &alike[0];
@@ -532,7 +532,7 @@ fn layers_table(layers: &[LayerPlan]) -> String {
             _ => "both",
         };
         let ms = |seconds: f64| format!("{:.3}", seconds * 1e3);
-        lines.push(vec![
+        lines.row([
             if alike.len() == 1 { first.to_string() } else { format!("{first} to {last}") },
             place.to_owned(),
             if layer.experts { format!("{} of {}", layer.hot, layer.units) } else { layer.hot.to_string() },
@@ -545,7 +545,7 @@ fn layers_table(layers: &[LayerPlan]) -> String {
         ]);
         first = last + 1;
     }
-    table(&lines)
+    lines.text()
 }
 
 #[cfg(test)]

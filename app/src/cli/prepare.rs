@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde_json::json;
 use thermocline_engine::{
     Error,
@@ -26,6 +26,7 @@ use thermocline_terminal::{
     failure::{Failure, Outcome},
     interrupt::InterruptWatch,
     model_options::ModelOptions,
+    named::by_name,
     progress::{ProgressUnit, TerminalProgress},
     standard_error::say,
 };
@@ -58,8 +59,10 @@ pub struct PrepareArgs {
     #[arg(long, value_name = "FRACTION", default_value_t = 0.99)]
     target_mass: f64,
     /// Kind of predictor: the cheapest per token if it pays, or one kind whatever it costs
-    #[arg(long, value_name = "KIND", value_enum, default_value_t)]
-    predictors: PredictorKindArg,
+    #[arg(long, value_name = "KIND", default_value = "auto", value_parser = by_name([
+        ("auto", PredictorChoice::Auto), ("trained", PredictorChoice::Trained), ("rows", PredictorChoice::Rows),
+        ("none", PredictorChoice::None)]))]
+    predictors: PredictorChoice,
     /// Fraction of the neurons that activation thresholds skip, in models whose activations are never zero
     #[arg(long, value_name = "FRACTION", default_value_t = 0.5)]
     skip: f64,
@@ -88,16 +91,6 @@ pub struct PrepareArgs {
     model: ModelOptions,
     #[command(flatten)]
     cpu: CpuArgs,
-}
-
-// (Doc comments on the values would make --help long.)
-#[derive(Debug, Clone, Copy, Default, ValueEnum)]
-enum PredictorKindArg {
-    #[default]
-    Auto,
-    Trained,
-    Rows,
-    None,
 }
 
 /// Name of the model that needs no file, where one is asked for.
@@ -149,12 +142,7 @@ fn options(args: &PrepareArgs, out: PathBuf) -> PrepareOptions {
         length: args.length,
         disk: args.disk,
         target: Target { recall: args.target_recall, mass: args.target_mass },
-        predictors: match args.predictors {
-            PredictorKindArg::Auto => PredictorChoice::Auto,
-            PredictorKindArg::Trained => PredictorChoice::Trained,
-            PredictorKindArg::Rows => PredictorChoice::Rows,
-            PredictorKindArg::None => PredictorChoice::None,
-        },
+        predictors: args.predictors,
         threshold_goal: ThresholdGoal::Sparsity(args.skip),
         down: !args.no_down,
         inputs: !args.no_inputs,

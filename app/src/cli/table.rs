@@ -1,28 +1,47 @@
 //! Tables that are Markdown and also line up on a terminal.
 
-/// Formats `lines`, whose first one is the header: the first column is aligned left, all others right.
-pub fn table(lines: &[Vec<String>]) -> String {
-    let columns = lines.first().map_or(0, Vec::len);
-    let width = |column: usize| {
-        lines.iter().filter_map(|line| line.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let mut text = String::new();
-    for (number, line) in lines.iter().enumerate() {
-        let cells = line.iter().zip(&widths).enumerate().map(|(column, (cell, width))| match column {
-            0 => format!(" {cell:<width$} |"),
-            _ => format!(" {cell:>width$} |"),
-        });
-        text += &format!("|{}\n", cells.collect::<String>());
-        if number == 0 {
-            let rules = widths.iter().enumerate().map(|(column, width)| match column {
-                0 => format!(" {} |", "-".repeat(*width)),
-                _ => format!(" {}: |", "-".repeat(width.saturating_sub(1))),
-            });
-            text += &format!("|{}\n", rules.collect::<String>());
-        }
+/// A table. The first column is aligned left, all others right.
+#[derive(Debug)]
+pub struct Table {
+    /// The rows, of which the first one is the header.
+    pub rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with these heads and no rows.
+    pub fn new(heads: &[&str]) -> Self {
+        Table { rows: vec![heads.iter().map(|head| (*head).to_owned()).collect()] }
     }
-    text
+
+    /// Adds a row.
+    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(cells.into_iter().collect());
+    }
+
+    /// The table as text.
+    pub fn text(&self) -> String {
+        let columns = self.rows.first().map_or(0, Vec::len);
+        let width = |column: usize| {
+            self.rows.iter().filter_map(|line| line.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        let mut text = String::new();
+        for (number, line) in self.rows.iter().enumerate() {
+            let cells = line.iter().zip(&widths).enumerate().map(|(column, (cell, width))| match column {
+                0 => format!(" {cell:<width$} |"),
+                _ => format!(" {cell:>width$} |"),
+            });
+            text += &format!("|{}\n", cells.collect::<String>());
+            if number == 0 {
+                let rules = widths.iter().enumerate().map(|(column, width)| match column {
+                    0 => format!(" {} |", "-".repeat(*width)),
+                    _ => format!(" {}: |", "-".repeat(width.saturating_sub(1))),
+                });
+                text += &format!("|{}\n", rules.collect::<String>());
+            }
+        }
+        text
+    }
 }
 
 #[cfg(test)]
@@ -31,10 +50,11 @@ mod tests {
 
     #[test]
     fn columns_are_aligned() {
-        let lines =
-            [["kernel", "GB/s"], ["gemv", "1234.5"], ["\u{b5}", "1"]].map(|line| line.map(str::to_owned).to_vec());
+        let mut table = Table::new(&["kernel", "GB/s"]);
+        table.row(["gemv", "1234.5"].map(str::to_owned));
+        table.row(["\u{b5}", "1"].map(str::to_owned));
         let expected = "| kernel |   GB/s |\n| ------ | -----: |\n| gemv   | 1234.5 |\n| \u{b5}      |      1 |\n";
-        assert_eq!(table(&lines), expected);
-        assert_eq!(table(&[]), "");
+        assert_eq!(table.text(), expected);
+        assert_eq!(Table { rows: Vec::new() }.text(), "");
     }
 }

@@ -7,6 +7,9 @@ use std::{
 
 use thermocline_terminal::failure::{Failure, Outcome};
 
+/// Token ids given as one value of the command line.
+pub type TokenIds = Vec<u32>;
+
 /// `given`, else the contents of `file`, else standard input, as they are. With neither, and a terminal as standard input, the error
 /// names `ways` to give the text.
 pub fn read(given: Option<&str>, file: Option<&Path>, ways: &str) -> Outcome<String> {

@@ -9,7 +9,7 @@ use clap::Args;
 use serde_json::json;
 use thermocline_engine::tokenizer::{EncodeOptions, Tokenizer};
 
-use crate::cli::text_input;
+use crate::cli::text_input::{self, TokenIds};
 use thermocline_host::units;
 use thermocline_terminal::{
     failure::{Failure, Outcome},
@@ -35,7 +35,7 @@ pub struct TokenizeArgs {
     file: Option<PathBuf>,
     /// Decode these ids instead
     #[arg(long, value_name = "1,2,3", conflicts_with_all = ["text", "file", "bos"], value_parser = units::parse_ids)]
-    ids: Option<Ids>,
+    ids: Option<TokenIds>,
     /// Recognise control tokens in the text; with --ids, write them out
     #[arg(long)]
     special: bool,
@@ -48,9 +48,6 @@ pub struct TokenizeArgs {
     #[command(flatten)]
     model: ModelOptions,
 }
-
-/// Token ids given as one value of the command line.
-type Ids = Vec<u32>;
 
 /// Runs the command.
 pub fn tokenize(args: &TokenizeArgs) -> Outcome {

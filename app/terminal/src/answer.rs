@@ -21,7 +21,7 @@ use crate::{
     progress::{ProgressUnit, TerminalProgress},
     standard_error::say,
 };
-use thermocline_host::engine_handle::BATCH_INTERVAL;
+use thermocline_host::{answer_stats::reason_name, engine_handle::BATCH_INTERVAL};
 
 /// Interval at which Ctrl-C is checked while no token arrives.
 const POLL: Duration = Duration::from_millis(20);
@@ -178,17 +178,11 @@ pub fn stats_line(stats: &GenerationStats, reason: &StopReason) -> String {
 pub fn to_json(answer: &CompleteAnswer) -> Value {
     let stats = &answer.stats;
     let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
-    let (reason, stop_string) = match &answer.reason {
-        StopReason::EndOfText => ("end_of_text", None),
-        StopReason::StopString(text) => ("stop_string", Some(text)),
-        StopReason::MaxTokens => ("max_tokens", None),
-        StopReason::ContextFull => ("context_full", None),
-        StopReason::Cancelled => ("cancelled", None),
-    };
+    let stop_string = if let StopReason::StopString(text) = &answer.reason { Some(text) } else { None };
     json!({
         "text": answer.text,
         "tokens": answer.tokens,
-        "reason": reason,
+        "reason": reason_name(&answer.reason),
         "stop_string": stop_string,
         "stats": {
             "prompt_tokens": stats.prompt_tokens,

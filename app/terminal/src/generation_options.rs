@@ -3,6 +3,7 @@
 use clap::{Args, ValueEnum};
 use thermocline_engine::session::{ContextPolicy, Prompt, Request, Sampling, SpeculationMode};
 
+use crate::named::by_name;
 use thermocline_host::units::{Limit, Seed, parse_limit, parse_seed};
 
 /// Sampling options. Those not given keep the model's default.
@@ -101,17 +102,9 @@ pub struct LengthOptions {
     pub keep: usize,
     /// Speculative decoding, which drafts what followed the last tokens before: auto where it leaves the greedy text as it is, lookup
     /// wherever it may pay, off nowhere
-    #[arg(long, value_name = "HOW", value_enum, default_value_t)]
-    pub speculation: Speculation,
-}
-
-// Source of drafted tokens.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub enum Speculation {
-    #[default]
-    Auto,
-    Lookup,
-    Off,
+    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = by_name([
+        ("auto", SpeculationMode::SameBits), ("lookup", SpeculationMode::PromptLookup), ("off", SpeculationMode::Off)]))]
+    pub speculation: SpeculationMode,
 }
 
 // Policy for a full context. (Doc comments on the values would make every --help long.)
@@ -138,11 +131,7 @@ impl LengthOptions {
                 OnFull::Stop => ContextPolicy::Stop,
                 OnFull::Shift => ContextPolicy::Shift { keep: self.keep },
             },
-            speculation: match self.speculation {
-                Speculation::Auto => SpeculationMode::SameBits,
-                Speculation::Lookup => SpeculationMode::PromptLookup,
-                Speculation::Off => SpeculationMode::Off,
-            },
+            speculation: self.speculation,
             ..Request::new(prompt)
         }
     }

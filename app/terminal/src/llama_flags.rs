@@ -15,8 +15,10 @@ enum Meaning {
     Flag(&'static str),
     /// This flag, which the command may lack: then the sentence says what to do.
     FlagOr(&'static str, &'static str),
-    /// Nothing: it is always so. The value, if the flag has one, is dropped.
-    Always(Arity),
+    /// Nothing: it is always so.
+    Always,
+    /// The same for a flag with a value, which is dropped.
+    AlwaysChosen,
     /// Not there: the sentence says what to type instead.
     Instead(&'static str),
     /// `-ngl N`: layers in GPU memory.
@@ -29,14 +31,7 @@ enum Meaning {
     Predict,
 }
 
-/// Number of values of a flag.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Arity {
-    None,
-    One,
-}
-
-use Meaning::{Always, CacheType, Flag, FlagOr, FlashAttention, GpuLayers, Instead, Predict};
+use Meaning::{Always, AlwaysChosen, CacheType, Flag, FlagOr, FlashAttention, GpuLayers, Instead, Predict};
 
 const GPU_MEMORY: &str = "--vram BYTES limits the GPU memory, and what goes there is chosen by measured speeds";
 const CHAT: &str = "`thermocline chat` converses, `thermocline run` answers once";
@@ -72,10 +67,10 @@ const FLAGS: &[(&[&str], Meaning)] = &[
     (&["-mm", "--mmproj"], Instead("a model of text: images are not read")),
     (&["--grammar", "--grammar-file", "--json-schema", "--json-schema-file"], Instead(FORM)),
     (&["-j"], FlagOr("--json-schema", "a request brings its own `response_format`")),
-    (&["--jinja", "-cb", "--cont-batching", "--metrics", "--slots", "--no-webui", "--no-warmup"], Always(Arity::None)),
-    (&["--embedding", "--embeddings", "--props", "--log-disable", "--swa-full"], Always(Arity::None)),
+    (&["--jinja", "-cb", "--cont-batching", "--metrics", "--slots", "--no-webui", "--no-warmup"], Always),
+    (&["--embedding", "--embeddings", "--props", "--log-disable", "--swa-full"], Always),
     (&["-ub", "--ubatch-size"], Flag("--prompt-chunk")),
-    (&["-b", "--batch-size", "-tb", "--threads-batch"], Always(Arity::One)),
+    (&["-b", "--batch-size", "-tb", "--threads-batch"], AlwaysChosen),
 ];
 
 /// The arguments of a command, and a note for each flag that was dropped or changed in meaning.
@@ -123,8 +118,8 @@ pub fn translate(args: Vec<OsString>, has: &dyn Fn(&str) -> bool) -> Outcome<Tra
             Flag(flag) => out.args.extend(pair(flag, value("a value")?)),
             FlagOr(flag, _) if has(flag) => out.args.extend(pair(flag, value("a value")?)),
             FlagOr(_, instead) | Instead(instead) => return Err(refused(&name, instead)),
-            Always(Arity::None) => {}
-            Always(Arity::One) => {
+            Always => {}
+            AlwaysChosen => {
                 let value = value("a value")?;
                 out.notes.push(format!("{name} {value}: chosen by itself here"));
             }

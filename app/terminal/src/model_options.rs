@@ -1,9 +1,6 @@
 //! Options that name a model, shared by all commands with one.
 
-use std::{
-    io::Write,
-    path::{Path, PathBuf},
-};
+use std::{io::Write, path::PathBuf};
 
 use clap::Args;
 use tempfile::NamedTempFile;
@@ -44,21 +41,11 @@ pub struct ModelOptions {
 
 /// A model as a file.
 #[derive(Debug)]
-pub enum ModelFile {
-    /// The user's file.
-    Given(PathBuf),
-    /// A temporary copy of the built-in model; removed when dropped.
-    Temporary(NamedTempFile),
-}
-
-impl ModelFile {
+pub struct ModelFile {
     /// Path of the file.
-    pub fn path(&self) -> &Path {
-        match self {
-            ModelFile::Given(path) => path,
-            ModelFile::Temporary(file) => file.path(),
-        }
-    }
+    pub path: PathBuf,
+    /// The copy of the built-in model, which is removed when it is dropped.
+    _temporary: Option<NamedTempFile>,
 }
 
 impl ModelOptions {
@@ -107,13 +94,13 @@ impl ModelOptions {
 
     /// The model as a file: the user's, or the built-in one written to a temporary file that lives as long as the result.
     pub fn file(&self) -> Outcome<ModelFile> {
-        let Some(path) = &self.model else {
-            let written = tempfile::Builder::new().prefix("storyteller-").suffix(".gguf").tempfile();
-            let mut file = written.map_err(|error| Failure::write(&std::env::temp_dir(), error))?;
-            file.write_all(builtin::file()).map_err(|error| Failure::write(file.path(), error))?;
-            return Ok(ModelFile::Temporary(file));
-        };
-        Ok(ModelFile::Given(path.clone()))
+        if let Some(path) = self.model.clone() {
+            return Ok(ModelFile { path, _temporary: None });
+        }
+        let written = tempfile::Builder::new().prefix("storyteller-").suffix(".gguf").tempfile();
+        let mut file = written.map_err(|error| Failure::write(&std::env::temp_dir(), error))?;
+        file.write_all(builtin::file()).map_err(|error| Failure::write(file.path(), error))?;
+        Ok(ModelFile { path: file.path().to_owned(), _temporary: Some(file) })
     }
 
     /// Default element type of the KV cache.

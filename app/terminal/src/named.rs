@@ -11,3 +11,15 @@ where
 {
     PossibleValuesParser::new(names).try_map(|name| name.parse::<T>())
 }
+
+/// A parser of these values by their names, which the help lists.
+pub fn by_name<T: Clone + Send + Sync + 'static, const N: usize>(
+    values: [(&'static str, T); N],
+) -> impl TypedValueParser<Value = T> {
+    let names = PossibleValuesParser::new(values.each_ref().map(|(name, _)| *name));
+    names.map(move |name| {
+        let at = values.iter().position(|(known, _)| *known == name);
+        // The parser has accepted the name, so it is one of them.
+        values[at.unwrap_or(0)].1.clone()
+    })
+}

@@ -29,26 +29,17 @@ pub fn start_log() {
 pub fn run<P: Parser>(command: impl FnOnce(P) -> Outcome) -> ExitCode {
     survive_lost_files();
     console::expect_no_desktop();
-    let done = match in_our_words(&P::command(), std::env::args_os().collect()) {
-        Ok(args) => match parse(args) {
-            Ok(parsed) => command(parsed),
-            // --help and --version arrive here too.
-            Err(error) => match help::print(&error) {
-                Ok(()) => return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)),
-                Err(failure) => Err(failure),
-            },
-        },
-        Err(failure) => Err(failure),
-    };
+    let done = in_our_words(&P::command(), std::env::args_os().collect()).and_then(|args| match parse(args) {
+        Ok(parsed) => command(parsed).map(|()| ExitCode::SUCCESS),
+        // --help and --version arrive here too.
+        Err(error) => help::print(&error).map(|()| ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))),
+    });
     // Threads may still be within a step.
     withdraw_sentinels();
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            failure.report();
-            ExitCode::from(failure.exit_code())
-        }
-    }
+    done.unwrap_or_else(|failure| {
+        failure.report();
+        ExitCode::from(failure.exit_code())
+    })
 }
 
 fn parse<P: Parser>(args: Vec<OsString>) -> Result<P, clap::Error> {

@@ -218,7 +218,7 @@ impl Arena {
             return Err(refused(0));
         }
         if self.ledger.faults.at(FaultPoint::FirstUse) {
-            self.health.fail_on_first_use();
+            self.health.hollow.store(true, Relaxed);
         }
         if let Some(device) = &self.device {
             buffer.raw = Some(self.on_device(device, purpose, what, size, usage)?);
@@ -306,13 +306,12 @@ impl Arena {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{AdapterChoice, Gpu, GpuOptions};
+    use crate::{Gpu, GpuOptions};
 
     #[test]
     fn arena_keeps_buffers_and_reserved_blocks_within_the_budget() {
         for (budget, bytes) in [(1 << 20, 200 << 10), (MEASURED_FROM, 3 << 20), (MEASURED_FROM + 12_345, 9 << 20)] {
-            let adapter = AdapterChoice::Index(0);
-            let gpu = Gpu::open(&GpuOptions { adapter, budget: Some(budget), ..GpuOptions::default() }).unwrap();
+            let gpu = Gpu::open(&GpuOptions { budget: Some(budget), ..GpuOptions::first() }).unwrap();
             let mut held = Vec::new();
             let refusal = loop {
                 match gpu.arena().buffer(Purpose::Ffn, "test", bytes, Usage::Storage) {

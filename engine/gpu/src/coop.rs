@@ -58,12 +58,12 @@ fn compare(gpu: &Gpu) -> Result<ProductTrial> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{AdapterChoice, GpuOptions};
+    use crate::GpuOptions;
     use thermocline_base::error::Error;
 
     #[test]
     fn usable_is_false_where_the_kernel_does_not_compile() {
-        let gpu = Gpu::open(&GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() }).unwrap();
+        let gpu = Gpu::open(&GpuOptions::first()).unwrap();
         assert!(gpu.caps().cooperative.is_none(), "the tests' driver has none");
         assert!(!usable(&gpu).unwrap());
         // The kernel needs a feature the device has not.

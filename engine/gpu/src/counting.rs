@@ -35,16 +35,14 @@ mod tests {
     use std::ops::ControlFlow;
 
     use super::*;
-    use crate::{
-        AdapterChoice, Clock, Matmul, MatmulOutput, Purpose, ReadbackRing, Recorder, UploadRing, Uploader, Usage,
-    };
+    use crate::{Clock, Matmul, MatmulOutput, Purpose, ReadbackRing, Recorder, UploadRing, Uploader, Usage};
     use thermocline_formats::{
         format::{Bytes, Matrix},
         quant::TensorType,
     };
 
     fn software() -> Gpu {
-        Gpu::open(&GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() }).unwrap()
+        Gpu::open(&GpuOptions::first()).unwrap()
     }
 
     fn counting() -> Gpu {

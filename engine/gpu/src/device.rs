@@ -66,10 +66,10 @@ const GRACE: Duration = Duration::from_secs(1);
 
 /// An open device; a handle that may be cloned.
 #[derive(Debug, Clone)]
-pub struct Gpu(Arc<Inner>);
+pub struct Gpu(Arc<OpenDevice>);
 
 #[derive(Debug)]
-struct Inner {
+struct OpenDevice {
     /// `None`: the device only counts.
     driver: Option<DriverHandles>,
     report: AdapterReport,
@@ -108,6 +108,12 @@ pub(super) struct DriverHandles {
 }
 
 impl GpuOptions {
+    /// Settings of the first adapter, which tests use.
+    #[cfg(test)]
+    pub(crate) fn first() -> Self {
+        GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() }
+    }
+
     /// These settings with products of floats alone, if `only`: however quick integer products are, they are not chosen.
     pub fn of_floats(&self, only: bool) -> Self {
         GpuOptions { packed_dot: if only { Some(false) } else { self.packed_dot }, ..self.clone() }
@@ -196,7 +202,7 @@ impl Gpu {
         }
         let is_software = |it: &DriverHandles| it.adapter.get_info().device_type == wgpu::DeviceType::Cpu;
         let patience = if driver.as_ref().is_some_and(is_software) { SOFTWARE_PATIENCE } else { PATIENCE };
-        Ok(Gpu(Arc::new(Inner {
+        Ok(Gpu(Arc::new(OpenDevice {
             driver,
             report,
             health,
@@ -389,7 +395,7 @@ impl Gpu {
             encoder.copy_buffer_to_buffer(nothing, 0, nothing, 0, 3);
             queue.submit([encoder.finish()]);
         }
-        if self.0.health.used_in_vain() {
+        if self.0.health.hollow.load(Relaxed) {
             device.destroy();
             return Err(self.0.health.lost("out of memory at the first use of what was allocated"));
         }
@@ -402,7 +408,7 @@ impl Gpu {
         let index = queue.submit([commands]);
         #[cfg(any(test, feature = "test-hooks"))]
         if !self.0.faults.paused() {
-            self.0.counts.add_submit();
+            self.0.counts.submits.fetch_add(1, Relaxed);
         }
         self.check()?;
         Ok(index)
@@ -450,12 +456,6 @@ impl Gpu {
         self.wait_for(None)
     }
 
-    /// Waits until everything submitted is done. True if `mapped` is set then, by the callback of what was to be mapped.
-    pub(super) fn idle_and_mapped(&self, mapped: &AtomicBool) -> Result<bool> {
-        self.idle()?;
-        Ok(comes(mapped))
-    }
-
     fn wait_for(&self, submission_index: Option<wgpu::SubmissionIndex>) -> Result<()> {
         self.check()?;
         let device = match (self.device(), &submission_index) {
@@ -477,7 +477,7 @@ impl Gpu {
 }
 
 /// True once `called` is set by a callback whose submission is done. Another thread that polled first may be about to call it.
-fn comes(called: &AtomicBool) -> bool {
+pub(super) fn comes(called: &AtomicBool) -> bool {
     let deadline = Instant::now() + GRACE;
     while !called.load(Acquire) && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(1));

@@ -38,12 +38,12 @@ pub struct GateFirst<'a> {
 /// magnitude: up rows of such neurons are not read. Pairs of experts that the matrix has not are left alone.
 #[derive(Debug, Clone)]
 pub struct ExpertGateUp {
-    parts: Vec<Part>,
+    parts: Vec<GateUpPart>,
     max_groups: u32,
 }
 
 #[derive(Debug, Clone)]
-struct Part {
+struct GateUpPart {
     /// Parameters; pairs and threshold are filled in when recorded.
     params: params::ExpertGateUp,
     op: Op,
@@ -100,7 +100,7 @@ impl ExpertGateUp {
                 stride: 0,
                 threshold: 0.0,
             };
-            Ok(Part { params, op: Op::new(gpu, &pipeline, &bindings)? })
+            Ok(GateUpPart { params, op: Op::new(gpu, &pipeline, &bindings)? })
         });
         Ok(ExpertGateUp { parts: parts.collect::<Result<_>>()?, max_groups: gpu.caps().max_groups })
     }

@@ -72,14 +72,14 @@ impl ExpertPairs {
 /// matrix has the experts of some places; the pairs of others are not written.
 #[derive(Debug, Clone)]
 pub struct ExpertMatmul {
-    parts: Vec<Part>,
+    parts: Vec<ExpertProductPart>,
     /// Of all matrices.
     experts: usize,
     max_groups: u32,
 }
 
 #[derive(Debug, Clone)]
-struct Part {
+struct ExpertProductPart {
     /// Parameters; the number of pairs is filled in when recorded.
     params: params::ExpertMatmul,
     /// Pair by pair.
@@ -136,7 +136,11 @@ impl ExpertMatmul {
                 first_bias: places.start as u32,
                 stride: 0,
             };
-            Ok(Part { params, each: Op::new(gpu, &each, &one_by_one)?, grouped: Op::new(gpu, &grouped, &in_order)? })
+            Ok(ExpertProductPart {
+                params,
+                each: Op::new(gpu, &each, &one_by_one)?,
+                grouped: Op::new(gpu, &grouped, &in_order)?,
+            })
         });
         let (experts, max_groups) = (input.groups.experts, gpu.caps().max_groups);
         Ok(ExpertMatmul { parts: parts.collect::<Result<_>>()?, experts, max_groups })

@@ -275,7 +275,7 @@ fn read_times(gpu: &Gpu, timer: &DispatchTimer, dispatches: &mut [TimedDispatch]
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{AdapterChoice, GpuOptions, Op, Recorder, params::Elements};
+    use crate::{GpuOptions, Op, Recorder, params::Elements};
 
     /// `add` on 1,000 floats.
     fn adder(gpu: &Gpu) -> (Op, Elements) {
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn profile_times_every_dispatch() {
-        let options = GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() };
+        let options = GpuOptions::first();
         let gpu = Gpu::open(&options).unwrap();
         assert!(gpu.caps().timestamps, "the software driver the tests use has timestamps");
         let (op, params) = adder(&gpu);
@@ -319,8 +319,7 @@ mod tests {
 
     #[test]
     fn profile_fails_without_memory_or_device() {
-        let adapter = AdapterChoice::Index(0);
-        let gpu = Gpu::open(&GpuOptions { adapter, budget: Some(12_000), ..GpuOptions::default() }).unwrap();
+        let gpu = Gpu::open(&GpuOptions { budget: Some(12_000), ..GpuOptions::first() }).unwrap();
         let (op, params) = adder(&gpu);
         gpu.start_profile(Clock::Timestamps);
         let mut recorder = Recorder::new(&gpu);

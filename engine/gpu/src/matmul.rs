@@ -54,7 +54,7 @@ pub struct Matmul {
     quantise: Option<QuantisedActivations>,
     /// Scales many tokens' activations for products of halves.
     half_scale: Option<ActivationScales>,
-    parts: Vec<Part>,
+    parts: Vec<ProductPart>,
     /// Rows of a workgroup for one token, and for many.
     rows: u32,
     many_rows: u32,
@@ -62,7 +62,7 @@ pub struct Matmul {
 }
 
 #[derive(Debug, Clone)]
-struct Part {
+struct ProductPart {
     /// Parameters; the number of tokens is filled in when recorded.
     params: params::Matmul,
     one: Op,
@@ -179,7 +179,7 @@ impl Matmul {
                 bias_offset: rows.start as u32,
                 stride: 0,
             };
-            Ok(Part {
+            Ok(ProductPart {
                 params,
                 one: Op::new(gpu, &one, &bindings(quantise.as_ref().map_or(x, |quantise| &quantise.to)))?,
                 few: Op::new(gpu, &few, &bindings(x))?,

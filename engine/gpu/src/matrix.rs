@@ -48,11 +48,9 @@ impl GpuMatrix {
         let MatrixLayout { ty, rows, cols, .. } = layout;
         let plan = plan(gpu.caps(), what, layout)?;
         let parts = plan.into_iter().map(|rows| {
-            let (main, aux) = bytes(ty, rows.len(), cols);
-            let offset = main.next_multiple_of(gpu.caps().binding_alignment.max(16));
-            let buffer =
-                gpu.arena().buffer(purpose, what, if aux > 0 { offset + aux } else { main }, Usage::Storage)?;
-            Ok(MatrixPart { rows, buffer, main, aux: (offset, aux) })
+            let (main, aux, all) = streams(gpu.caps(), ty, rows.len(), cols);
+            let buffer = gpu.arena().buffer(purpose, what, all, Usage::Storage)?;
+            Ok(MatrixPart { rows, buffer, main, aux })
         });
         Ok(GpuMatrix { ty, rows, cols, parts: parts.collect::<Result<_>>()? })
     }
@@ -62,14 +60,12 @@ impl GpuMatrix {
     /// # Errors
     /// [`Error::Memory`] if it is longer than the buffer, or than a kernel can see at once.
     pub fn within(gpu: &Gpu, buffer: &Buffer, ty: WeightType, rows: usize, cols: usize) -> Result<Self> {
-        let (main, aux) = bytes(ty, rows, cols);
-        let offset = main.next_multiple_of(gpu.caps().binding_alignment.max(16));
-        let wanted = if aux > 0 { offset + aux } else { main };
+        let (main, aux, wanted) = streams(gpu.caps(), ty, rows, cols);
         let available = buffer.bytes().min(gpu.caps().max_binding);
         if wanted > available || rows == 0 {
             return Err(Error::memory(ScarceMemory::Gpu, "a matrix in a buffer", wanted, available));
         }
-        let part = MatrixPart { rows: 0..rows, buffer: buffer.clone(), main, aux: (offset, aux) };
+        let part = MatrixPart { rows: 0..rows, buffer: buffer.clone(), main, aux };
         Ok(GpuMatrix { ty, rows, cols, parts: vec![part] })
     }
 
@@ -93,6 +89,11 @@ impl GpuMatrix {
         self.cols.next_multiple_of(self.ty.block()) / 32
     }
 
+    /// Bytes of a row in the main stream, and in the auxiliary one.
+    pub(super) fn row_bytes(&self) -> (usize, usize) {
+        (self.ty.main_len(self.cols) * 16, self.ty.aux_len(self.cols) * 4)
+    }
+
     /// The buffers, in the order of their rows.
     pub fn parts(&self) -> &[MatrixPart] {
         &self.parts
@@ -109,11 +110,7 @@ impl GpuMatrix {
     /// [`Error::Memory`] if one row is larger than the limits allow.
     pub fn bytes_of(caps: &Caps, ty: WeightType, rows: usize, cols: usize) -> Result<u64> {
         let parts = plan(caps, "a matrix", MatrixLayout { ty, rows, cols, rows_together: 1 })?;
-        let align = caps.binding_alignment.max(16);
-        let part = |rows: Range<usize>| {
-            let (main, aux) = bytes(ty, rows.len(), cols);
-            (if aux > 0 { main.next_multiple_of(align) + aux } else { main }).max(1).next_multiple_of(16)
-        };
+        let part = |rows: Range<usize>| streams(caps, ty, rows.len(), cols).2.max(1).next_multiple_of(16);
         Ok(parts.into_iter().map(part).sum())
     }
 }
@@ -149,6 +146,13 @@ impl MatrixPart {
 fn bytes(ty: WeightType, rows: usize, cols: usize) -> (u64, u64) {
     let stream = |row: usize| rows as u64 * row as u64;
     (stream(ty.main_len(cols) * 16), stream(ty.aux_len(cols) * 4))
+}
+
+/// Bytes of the main stream, place and bytes of the auxiliary one behind it, and bytes of both.
+fn streams(caps: &Caps, ty: WeightType, rows: usize, cols: usize) -> (u64, (u64, u64), u64) {
+    let (main, aux) = bytes(ty, rows, cols);
+    let offset = main.next_multiple_of(caps.binding_alignment.max(16));
+    (main, (offset, aux), if aux > 0 { offset + aux } else { main })
 }
 
 /// Rows of each part: as few parts as the limits allow, about equally long.

@@ -53,11 +53,11 @@ impl Op {
     /// [`Error::Gpu`] if the device is lost.
     pub fn new(gpu: &Gpu, pipeline: &Arc<Pipeline>, bindings: &[Binding]) -> Result<Self> {
         gpu.check()?;
-        let expected = pipeline.kernel().bindings.len();
+        let expected = pipeline.kernel.bindings.len();
         if bindings.len() != expected {
             return Err(Error::invalid("bindings of a kernel", expected.to_string(), bindings.len()));
         }
-        let code_book = pipeline.weights().map(|ty| gpu.code_book(ty)).transpose()?.flatten();
+        let code_book = pipeline.weights.map(|ty| gpu.code_book(ty)).transpose()?.flatten();
         let bindings: Vec<Binding> = bindings.iter().cloned().chain(code_book.as_ref().map(Binding::from)).collect();
         let most = gpu.caps().max_binding;
         if let Some(large) = bindings.iter().find(|binding| binding.bytes > most) {
@@ -65,7 +65,7 @@ impl Op {
         }
         let group = gpu.device().and_then(|device| bind_group(device, pipeline, &bindings));
         #[cfg(any(test, feature = "test-hooks"))]
-        gpu.counts().add_bind_group();
+        gpu.counts().bind_groups.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         gpu.check()?;
         let buffers = bindings.iter().map(|binding| binding.buffer.clone()).collect();
         Ok(Op { pipeline: Arc::clone(pipeline), group, buffers })
@@ -100,14 +100,14 @@ impl Op {
 /// The driver's group of `bindings`.
 fn bind_group(device: &wgpu::Device, pipeline: &Pipeline, bindings: &[Binding]) -> Option<wgpu::BindGroup> {
     let layout = &pipeline.compiled.as_ref()?.layout;
-    let places = pipeline.kernel().bindings_of(pipeline.weights()).zip(bindings);
+    let places = pipeline.kernel.bindings_of(pipeline.weights).zip(bindings);
     let entries = places.map(|((binding, _), part)| {
         let size = std::num::NonZeroU64::new(part.bytes);
         let range = wgpu::BufferBinding { buffer: part.buffer.raw()?, offset: part.offset, size };
         Some(wgpu::BindGroupEntry { binding, resource: wgpu::BindingResource::Buffer(range) })
     });
     let entries: Vec<_> = entries.collect::<Option<_>>()?;
-    let label = Some(pipeline.kernel().name);
+    let label = Some(pipeline.kernel.name);
     Some(device.create_bind_group(&wgpu::BindGroupDescriptor { label, layout, entries: &entries }))
 }
 

@@ -70,7 +70,7 @@ fn sealed(data: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{AdapterChoice, Gpu, GpuOptions};
+    use crate::{Gpu, GpuOptions};
 
     #[test]
     fn cache_ignores_a_damaged_file() {
@@ -92,8 +92,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let open = || {
             let pipeline_cache = Some(folder.path().to_owned());
-            let gpu =
-                Gpu::open(&GpuOptions { adapter: AdapterChoice::Index(0), pipeline_cache, ..GpuOptions::default() });
+            let gpu = Gpu::open(&GpuOptions { pipeline_cache, ..GpuOptions::first() });
             let gpu = gpu.unwrap();
             gpu.pipelines().get("add", None, 64, &[]).unwrap();
         };

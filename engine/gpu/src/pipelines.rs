@@ -22,8 +22,9 @@ use thermocline_base::error::{Result, first_line, root_cause};
 /// A compiled kernel.
 #[derive(Debug)]
 pub struct Pipeline {
-    kernel: &'static Kernel,
-    weights: Option<WeightType>,
+    pub(super) kernel: &'static Kernel,
+    /// Encoding of the weights it reads.
+    pub(super) weights: Option<WeightType>,
     workgroup: u32,
     overrides: Vec<(&'static str, f64)>,
     /// `None` on a device that only counts.
@@ -38,16 +39,6 @@ pub(super) struct CompiledKernel {
 }
 
 impl Pipeline {
-    /// Its kernel.
-    pub fn kernel(&self) -> &'static Kernel {
-        self.kernel
-    }
-
-    /// Encoding of the weights it reads.
-    pub fn weights(&self) -> Option<WeightType> {
-        self.weights
-    }
-
     /// Invocations of a workgroup.
     pub fn workgroup(&self) -> u32 {
         self.workgroup
@@ -60,7 +51,7 @@ impl Pipeline {
 }
 
 /// Kernel, weight type, overrides (bits of their values).
-type Key = (&'static str, Option<WeightType>, Vec<(&'static str, u64)>);
+type VariantKey = (&'static str, Option<WeightType>, Vec<(&'static str, u64)>);
 
 /// Every variant that was asked for.
 #[derive(Debug)]
@@ -69,7 +60,7 @@ pub struct Pipelines {
     device: Option<wgpu::Device>,
     health: Health,
     caps: Caps,
-    made: Mutex<HashMap<Key, Arc<Pipeline>>>,
+    made: Mutex<HashMap<VariantKey, Arc<Pipeline>>>,
     cache: Option<PipelineCache>,
     faults: FaultCounter,
     /// Kinds of kernels that were compiled: cooperative ones or not, packed ones or not.

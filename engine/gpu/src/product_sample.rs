@@ -209,12 +209,11 @@ fn activations(size: SampleSize, random: &mut ChaCha8Rng) -> Vec<f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{AdapterChoice, GpuOptions};
+    use crate::GpuOptions;
 
     #[test]
     fn samples_find_right_products_right_and_wrong_ones_wrong() {
-        let adapter = AdapterChoice::Index(0);
-        let gpu = Gpu::open(&GpuOptions { adapter, ..GpuOptions::default() }).unwrap();
+        let gpu = Gpu::open(&GpuOptions::first()).unwrap();
         for (ty, size) in [TensorType::Q4_0, TensorType::Q6_K, TensorType::F32, TensorType::IQ2_S]
             .into_iter()
             .flat_map(|ty| SampleSize::ALL.map(|size| (ty, size)))

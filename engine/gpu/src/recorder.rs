@@ -77,11 +77,11 @@ impl Recorder {
         work: Option<Work>,
         dispatch: impl FnOnce(&mut wgpu::ComputePass<'static>),
     ) {
-        let kernel = op.pipeline.kernel();
+        let kernel = op.pipeline.kernel;
         debug_assert_eq!(kernel.params, P::FIELDS, "{}", kernel.name);
         if let Some(timing) = &mut self.timing {
             self.pass = None;
-            timing.note(kernel.name, op.pipeline.weights(), work.unwrap_or_default());
+            timing.note(kernel.name, op.pipeline.weights, work.unwrap_or_default());
         }
         if self.by_the_wall() {
             self.flush();

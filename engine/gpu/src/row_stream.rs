@@ -4,7 +4,7 @@
 use super::{
     Buffer, Gpu, GpuMatrix, Recorder, UploadRing,
     transfer::PIECE,
-    uploader::{PER_THREAD, PackedRows, RowOf, pack, packing_threads},
+    uploader::{RowOf, pack},
 };
 use thermocline_base::error::{Error, Result};
 
@@ -24,7 +24,6 @@ pub struct RowLoad<'a, 'm> {
 pub struct RowStream {
     ring: UploadRing,
     packed: Vec<u8>,
-    threads: usize,
 }
 
 impl RowStream {
@@ -33,7 +32,7 @@ impl RowStream {
     /// # Errors
     /// [`Error::Memory`] if the staging buffers do not fit the budget, [`Error::Gpu`] if the device is lost.
     pub fn new(gpu: &Gpu, bytes: u64) -> Result<Self> {
-        Ok(RowStream { ring: UploadRing::new(gpu, 2, bytes)?, packed: Vec::new(), threads: packing_threads() })
+        Ok(RowStream { ring: UploadRing::new(gpu, 2, bytes)?, packed: Vec::new() })
     }
 
     /// Bytes of a load of matrices and vectors of so many bytes.
@@ -54,10 +53,8 @@ impl RowStream {
         loads: &[RowLoad<'_, '_>],
         numbers: Option<(&[f32], &Buffer)>,
     ) -> Result<u64> {
-        let row_bytes =
-            |matrix: &GpuMatrix| (matrix.ty().main_len(matrix.cols()) * 16, matrix.ty().aux_len(matrix.cols()) * 4);
         let bytes = loads.iter().map(|load| {
-            let (main, aux) = row_bytes(load.matrix);
+            let (main, aux) = load.matrix.row_bytes();
             load.rows * (main + aux)
         });
         let bytes = bytes.sum();
@@ -69,14 +66,11 @@ impl RowStream {
             let [part] = load.matrix.parts() else {
                 return Err(Error::invalid("a matrix that is streamed", "one buffer", load.matrix.parts().len()));
             };
-            let (main_row, aux_row) = row_bytes(load.matrix);
+            let (main_row, aux_row) = load.matrix.row_bytes();
             let (main, later) = rest.split_at_mut(load.rows * main_row);
             let (aux, later) = later.split_at_mut(load.rows * aux_row);
             rest = later;
-            let threads = ((main.len() + aux.len()) / PER_THREAD).clamp(1, self.threads);
-            let (of_main, of_aux) =
-                (PackedRows { bytes: &mut *main, row: main_row }, PackedRows { bytes: &mut *aux, row: aux_row });
-            pack(0, of_main, of_aux, threads, load.row)?;
+            pack(load.matrix, 0, main, aux, load.row)?;
             pieces.extend([(&*main, part.buffer(), 0), (&*aux, part.buffer(), part.aux_offset())]);
         }
         pieces.extend(numbers.map(|(numbers, to)| (bytemuck::cast_slice(numbers), to, 0)));
@@ -87,11 +81,5 @@ impl RowStream {
     /// Call once the recorded loads were submitted.
     pub fn submitted(&mut self) {
         self.ring.submitted();
-    }
-}
-
-impl std::fmt::Debug for RowLoad<'_, '_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RowLoad").field("matrix", self.matrix).field("rows", &self.rows).finish_non_exhaustive()
     }
 }

@@ -60,7 +60,7 @@ fn trial(gpu: &Gpu) -> Result<Vec<u32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{AdapterChoice, FaultPoint, Faults, GpuOptions};
+    use crate::{FaultPoint, Faults, GpuOptions};
 
     #[test]
     fn verdict_accepts_right_sums_of_the_reported_sizes_only() {
@@ -75,11 +75,10 @@ mod tests {
 
     #[test]
     fn adapters_that_lie_about_subgroups_lose_them() {
-        let adapter = AdapterChoice::Index(0);
         let faults = Faults(Some((FaultPoint::Subgroups, 1)));
-        let honest = Gpu::open(&GpuOptions { adapter: adapter.clone(), ..GpuOptions::default() }).unwrap();
+        let honest = Gpu::open(&GpuOptions::first()).unwrap();
         assert!(honest.caps().tier.subgroups && distrusted(&honest).unwrap().is_none());
-        let liar = Gpu::open(&GpuOptions { adapter, faults, ..GpuOptions::default() }).unwrap();
+        let liar = Gpu::open(&GpuOptions { faults, ..GpuOptions::first() }).unwrap();
         assert!(!liar.caps().tier.subgroups && liar.caps().tier.f16 == honest.caps().tier.f16);
         // Kernels that use none.
         assert_eq!(trial(&liar).unwrap()[0], 1);

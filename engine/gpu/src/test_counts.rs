@@ -7,18 +7,8 @@ use super::Gpu;
 /// Counts since a device was opened.
 #[derive(Debug, Default)]
 pub(super) struct TestCounts {
-    submits: AtomicU64,
-    bind_groups: AtomicU64,
-}
-
-impl TestCounts {
-    pub fn add_submit(&self) {
-        self.submits.fetch_add(1, Relaxed);
-    }
-
-    pub fn add_bind_group(&self) {
-        self.bind_groups.fetch_add(1, Relaxed);
-    }
+    pub submits: AtomicU64,
+    pub bind_groups: AtomicU64,
 }
 
 impl Gpu {

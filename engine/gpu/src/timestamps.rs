@@ -16,10 +16,10 @@ const MOST_PASSES: u32 = 2048;
 /// Two timestamps for each of a number of passes, and the part of the work that each pass belongs to. Recorders write them
 /// ([`Recorder::with_timestamps`]), in one submission or several.
 #[derive(Debug, Clone)]
-pub struct GpuTimestamps(Arc<Inner>);
+pub struct GpuTimestamps(Arc<TimestampQueries>);
 
 #[derive(Debug)]
-struct Inner {
+struct TimestampQueries {
     /// `None` on a device that only counts.
     queries: Option<wgpu::QuerySet>,
     /// `[room, 2]` timestamps of u64, steps of the device's clock.
@@ -58,7 +58,7 @@ impl GpuTimestamps {
         gpu.check()?;
         let passes = Mutex::new(TimedPasses { parts: Vec::with_capacity(room as usize), ..TimedPasses::default() });
         let period = f64::from(gpu.timestamp_period());
-        Ok(Some(GpuTimestamps(Arc::new(Inner { queries, resolved, room, period, passes }))))
+        Ok(Some(GpuTimestamps(Arc::new(TimestampQueries { queries, resolved, room, period, passes }))))
     }
 
     /// Bytes of device memory of timestamps for `passes` passes, and of [`GpuTimestamps::resolve`] at most.
@@ -152,13 +152,13 @@ fn clock_steps(bytes: &[u8]) -> impl Iterator<Item = (u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{AdapterChoice, Clock, GpuOptions, Op, Purpose, ReadbackRing, Usage, params::Elements};
+    use crate::{Clock, GpuOptions, Op, Purpose, ReadbackRing, Usage, params::Elements};
 
     const ROOM: usize = 100;
 
     /// A device, `add` on `cols` floats, and timestamps.
     fn prepared(cols: u32) -> (Gpu, Op, Elements, GpuTimestamps) {
-        let gpu = Gpu::open(&GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() }).unwrap();
+        let gpu = Gpu::open(&GpuOptions::first()).unwrap();
         let bytes = u64::from(cols) * 4;
         let buffer = || gpu.arena().buffer(Purpose::Scratch, "test", bytes, Usage::Storage).unwrap();
         let op = Op::of(&gpu, "add", 64, &[], &[&buffer(), &buffer()]).unwrap();

@@ -198,11 +198,10 @@ fn quickest_right(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{AdapterChoice, GpuOptions, KernelMutation};
+    use crate::{GpuOptions, KernelMutation};
 
     fn open(packed_dot: Option<bool>) -> Gpu {
-        let adapter = AdapterChoice::Index(0);
-        Gpu::open(&GpuOptions { adapter, packed_dot, ..GpuOptions::default() }).unwrap()
+        Gpu::open(&GpuOptions { packed_dot, ..GpuOptions::first() }).unwrap()
     }
 
     #[test]
@@ -245,8 +244,8 @@ mod tests {
         assert_eq!(chosen(&open(None)), Some(kinds[0]));
         let wrong = |kernel: &str, from: &str, to: &str| {
             let [kernel, from, to] = [kernel, from, to].map(str::to_owned);
-            let (adapter, mutation) = (AdapterChoice::Index(0), Some(KernelMutation { kernel, from, to }));
-            Gpu::open(&GpuOptions { adapter, mutation, ..GpuOptions::default() }).unwrap()
+            let mutation = Some(KernelMutation { kernel, from, to });
+            Gpu::open(&GpuOptions { mutation, ..GpuOptions::first() }).unwrap()
         };
         let packed = wrong("gemv_dot", "return piece.scale * sum", "return piece.scale * sum * 1.01");
         assert_eq!(chosen(&packed), Some(kinds[1]));

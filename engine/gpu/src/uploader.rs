@@ -2,6 +2,7 @@
 
 use std::{
     ops::{ControlFlow, Range},
+    sync::LazyLock,
     thread,
 };
 
@@ -21,9 +22,13 @@ const LOAD: u64 = 4 << 20;
 /// Pieces of at most a load's `SMALL`th part go up together.
 const SMALL: usize = 8;
 /// Fewer bytes than this are repacked on one thread.
-pub(super) const PER_THREAD: usize = 256 << 10;
+const PER_THREAD: usize = 256 << 10;
 /// Most threads: past a few the bus is the limit.
 const MOST_THREADS: usize = 8;
+
+/// Threads that repack.
+static THREADS: LazyLock<usize> =
+    LazyLock::new(|| thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS));
 
 /// Source of each row on the device: a matrix and a row of it; `None`: zeros.
 pub type RowOf<'a, 'm> = &'a (dyn Fn(usize) -> Option<(&'m Matrix, usize)> + Sync);
@@ -41,7 +46,6 @@ pub struct Uploader<'a> {
     /// Small pieces that go up together: their bytes, and the destination of each.
     staged: Vec<u8>,
     places: Vec<(Range<usize>, Buffer, u64)>,
-    threads: usize,
 }
 
 impl std::fmt::Debug for Uploader<'_> {
@@ -70,7 +74,6 @@ impl<'a> Uploader<'a> {
     /// As [`Uploader::new`], if there is no room for the least ones.
     pub fn with_loads(gpu: &Gpu, load: u64, progress: &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>) -> Result<Self> {
         let load = load.clamp(LEAST, LOAD).min(gpu.caps().max_buffer) / 16 * 16;
-        let threads = packing_threads();
         let ring = staging(gpu, load)?;
         Ok(Uploader {
             gpu: gpu.clone(),
@@ -81,7 +84,6 @@ impl<'a> Uploader<'a> {
             packed: Vec::new(),
             staged: Vec::new(),
             places: Vec::new(),
-            threads,
         })
     }
 
@@ -171,8 +173,7 @@ impl<'a> Uploader<'a> {
         if self.gpu.is_counting() {
             return self.advance(rows.map(bytes).sum());
         }
-        let (ty, cols) = (matrix.ty(), matrix.cols());
-        let (main_row, aux_row) = (ty.main_len(cols) * 16, ty.aux_len(cols) * 4);
+        let (main_row, aux_row) = matrix.row_bytes();
         let step = (self.ring.bytes() as usize / (main_row + aux_row)).max(1);
         for start in rows.clone().step_by(step) {
             let count = step.min(rows.end - start);
@@ -180,10 +181,7 @@ impl<'a> Uploader<'a> {
             let mut packed = std::mem::take(&mut self.packed);
             packed.resize(count * (main_row + aux_row), 0);
             let (main, aux) = packed.split_at_mut(count * main_row);
-            let threads = (count * (main_row + aux_row) / PER_THREAD).clamp(1, self.threads);
-            let (of_main, of_aux) =
-                (PackedRows { bytes: &mut *main, row: main_row }, PackedRows { bytes: &mut *aux, row: aux_row });
-            pack(start, of_main, of_aux, threads, row)?;
+            pack(matrix, start, main, aux, row)?;
             let at = (start - part.rows().start) as u64;
             self.send(part.buffer(), [(main, at * main_row as u64), (aux, part.aux_offset() + at * aux_row as u64)])?;
             self.packed = packed;
@@ -309,25 +307,16 @@ fn staging(gpu: &Gpu, load: u64) -> Result<UploadRing> {
     }
 }
 
-/// Threads that repack.
-pub(super) fn packing_threads() -> usize {
-    thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS)
-}
-
-/// Rows of one stream of a matrix, of `row` bytes each.
-pub(super) struct PackedRows<'a> {
-    pub bytes: &'a mut [u8],
-    pub row: usize,
-}
-
-/// Repacks rows from `start` on into both streams, on `threads` threads.
+/// Repacks rows of `matrix` from `start` on into both of its streams.
 pub(super) fn pack<'m>(
+    matrix: &GpuMatrix,
     start: usize,
-    PackedRows { bytes: main, row: main_row }: PackedRows<'_>,
-    PackedRows { bytes: aux, row: aux_row }: PackedRows<'_>,
-    threads: usize,
+    main: &mut [u8],
+    aux: &mut [u8],
     row: RowOf<'_, 'm>,
 ) -> Result<()> {
+    let (main_row, aux_row) = matrix.row_bytes();
+    let threads = ((main.len() + aux.len()) / PER_THREAD).clamp(1, *THREADS);
     let rows = (main.len() / main_row).div_ceil(threads);
     let work = |first: usize, main: &mut [u8], aux: &mut [u8]| {
         for (at, main) in main.chunks_exact_mut(main_row).enumerate() {
@@ -357,7 +346,7 @@ pub(super) fn pack<'m>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{AdapterChoice, FaultPoint, Faults, GpuOptions, ReadbackRing};
+    use crate::{FaultPoint, Faults, GpuOptions, ReadbackRing};
     use thermocline_formats::{format::Bytes, quant::TensorType};
 
     /// A matrix that is larger than the heap arrives in loads that fit it.
@@ -368,7 +357,7 @@ mod tests {
         let weights = Matrix::new(TensorType::F32, ROWS, 256, data).unwrap();
         let upload = |heap: Option<u64>| {
             let faults = Faults(heap.map(|bytes| (FaultPoint::MappedHeap, bytes)));
-            let options = GpuOptions { adapter: AdapterChoice::Index(0), faults, ..GpuOptions::default() };
+            let options = GpuOptions { faults, ..GpuOptions::first() };
             let gpu = Gpu::open(&options).unwrap();
             let mut go_on = |_, _| ControlFlow::Continue(());
             let mut uploader = Uploader::with_loads(&gpu, LOAD, &mut go_on)?;

@@ -21,13 +21,13 @@ impl Work {
     /// Work of `pipeline` under `params`; nothing where they alone do not tell (indirect grids, routing).
     pub(super) fn of<P: Params>(pipeline: &Pipeline, params: &P) -> Work {
         if P::FIELDS == params::Matmul::FIELDS {
-            matmul(pipeline.weights(), &same(params))
+            matmul(pipeline.weights, &same(params))
         } else if P::FIELDS == params::ExpertMatmul::FIELDS {
-            expert_matmul(pipeline.weights(), &same(params))
+            expert_matmul(pipeline.weights, &same(params))
         } else if P::FIELDS == params::SparseDown::FIELDS {
             let at: params::SparseDown = same(params);
             let (rows, chunks, tokens) = (at.neurons, at.chunks, at.tokens);
-            matmul(pipeline.weights(), &params::Matmul { rows, chunks, tokens, ..params::Matmul::default() })
+            matmul(pipeline.weights, &params::Matmul { rows, chunks, tokens, ..params::Matmul::default() })
         } else if P::FIELDS == params::Attention::FIELDS {
             attention(pipeline, &same(params))
         } else if P::FIELDS == params::Norm::FIELDS {
@@ -86,11 +86,11 @@ fn attention(pipeline: &Pipeline, at: &params::Attention) -> Work {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{AdapterChoice, Gpu, GpuOptions};
+    use crate::{Gpu, GpuOptions};
 
     #[test]
     fn work_counts_bytes_and_operations_of_the_equations() {
-        let gpu = Gpu::open(&GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() }).unwrap();
+        let gpu = Gpu::open(&GpuOptions::first()).unwrap();
         let gemv = gpu.pipelines().get("gemv", Some(WeightType::Q4_0), 64, &[]).unwrap();
         let product = params::Matmul { rows: 100, chunks: 4, tokens: 3, ..params::Matmul::default() };
         // A row of 128 columns is 4 chunks of 16 bytes and 4 scales of 2.
@@ -100,7 +100,7 @@ mod tests {
         let decode = gpu.pipelines().get("attention_decode", None, 64, &[("HEAD_DIM", 8.0)]).unwrap();
         let experts = params::ExpertMatmul { rows: 10, chunks: 4, pairs: 6, experts: 4, ..Default::default() };
         let bytes = 4 * 10 * (4 * 16 + 4 * 2) + 6 * 4 * (128 + 10);
-        assert_eq!(expert_matmul(gemv.weights(), &experts), Work { bytes, flops: 2 * 10 * 128 * 6 });
+        assert_eq!(expert_matmul(gemv.weights, &experts), Work { bytes, flops: 2 * 10 * 128 * 6 });
 
         let of = |tokens, position, window| {
             let (n_head, n_kv_head) = (4, 2);

@@ -5,9 +5,10 @@
 use std::{fs, sync::mpsc, thread};
 
 use serde_json::json;
+use thermocline_engine::tokenizer::reasoning::AnswerPart;
 use thermocline_host::remote::{
-    Cancel, FinishReason, RemoteAnswer, RemoteClient, RemoteError, RemoteEvent, RemotePart, RemoteRequest,
-    RemoteTimeouts, SecretKey,
+    Cancel, FinishReason, RemoteAnswer, RemoteClient, RemoteError, RemoteEvent, RemoteRequest, RemoteTimeouts,
+    SecretKey,
 };
 use thermocline_tests::{
     served::{CHAT, Served, chat},
@@ -35,7 +36,7 @@ fn request(tokens: u32) -> RemoteRequest {
 fn answer(client: &RemoteClient, request: &RemoteRequest) -> (String, Result<RemoteAnswer, RemoteError>) {
     let mut text = String::new();
     let ended = client.chat(request, &Cancel::default(), &mut |event| {
-        if let RemoteEvent::Text(RemotePart::Answer, piece) = event {
+        if let RemoteEvent::Text(AnswerPart::Answer, piece) = event {
             text.push_str(piece);
         }
     });

@@ -10,7 +10,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use thermocline_server::{Server, ServerOptions};
+use thermocline_server::{ServedModels, Server, ServerOptions};
 use thermocline_tests::{
     http::Client,
     served::{CHAT, Served, TEXT, chat, endless, offer, text},
@@ -405,7 +405,7 @@ fn bind_errors_are_sentences() {
     let address = other.local_addr().unwrap();
     let start = |address| {
         let source = Arc::new(|| Err("no model is open".to_owned()));
-        Server::start(ServerOptions::at(address), source, |_| ()).map(|_| ())
+        Server::start(ServerOptions::at(address), ServedModels::Open(source), |_| ()).map(|_| ())
     };
     let why = start(address).unwrap_err();
     assert!(why.contains(&format!("port {} is taken", address.port())), "{why}");
@@ -516,8 +516,8 @@ fn stream_that_waits_has_its_headers_and_comments() {
 fn server_for_the_network_without_a_key_does_not_start() {
     let source = || Arc::new(|| Err("no model is open".to_owned()));
     let address = (Ipv4Addr::UNSPECIFIED, 0).into();
-    let why = Server::start(ServerOptions::at(address), source(), |_| ()).unwrap_err();
+    let why = Server::start(ServerOptions::at(address), ServedModels::Open(source()), |_| ()).unwrap_err();
     assert!(why.contains("needs a key"), "{why}");
     let options = ServerOptions { key: Some("geheim".to_owned()), ..ServerOptions::at(address) };
-    Server::start(options, source(), |_| ()).unwrap();
+    Server::start(options, ServedModels::Open(source()), |_| ()).unwrap();
 }

@@ -22,7 +22,7 @@ use thermocline_engine::{
     cpu::CpuOptions,
     session::{ContextPolicy, Engine, EngineOptions, Prompt, Request},
 };
-use thermocline_server::{ModelLibrary, OpenModel, ServedModel, Server, ServerOptions};
+use thermocline_server::{ModelLibrary, OpenModel, ServedModel, ServedModels, Server, ServerOptions};
 use thermocline_tests::{
     http::Client,
     served::{CHAT, chat},
@@ -67,7 +67,8 @@ impl Library {
         };
         let options = ServerOptions::at((Ipv4Addr::LOCALHOST, 0).into());
         let library = ModelLibrary::new(folder.path().to_owned(), open, idle, options.max_waiting);
-        let server = Server::start_library(options, library, |_| ()).unwrap_or_else(|error| panic!("{error}"));
+        let server =
+            Server::start(options, ServedModels::Library(library), |_| ()).unwrap_or_else(|error| panic!("{error}"));
         Library { client: Client::new(server.address()), _server: server, opened, most_open, folder }
     }
 

@@ -14,8 +14,7 @@ use thermocline_engine::{
 };
 
 use crate::remote::{
-    Cancel, FinishReason, RemoteClient, RemoteError, RemoteEvent, RemotePart, RemoteRequest, RemoteToolCall,
-    RemoteUsage,
+    Cancel, FinishReason, RemoteClient, RemoteError, RemoteEvent, RemoteRequest, RemoteToolCall, RemoteUsage,
 };
 
 /// End of a generation.
@@ -75,12 +74,12 @@ impl EndSignal {
 #[derive(Debug)]
 pub struct Answer {
     events: Arc<EventCollector>,
-    source: Source,
+    source: AnswerSource,
 }
 
 /// The computer of an answer.
 #[derive(Debug)]
-enum Source {
+enum AnswerSource {
     Session(Arc<Session>),
     Server(Cancel),
 }
@@ -99,10 +98,12 @@ struct CollectedEvents {
 }
 
 impl EventCollector {
-    fn end(&self, end: AnswerEnd) {
+    fn end(&self, end: AnswerEnd, notify: &dyn Fn()) {
         let mut collected = self.collected.lock();
         (collected.update.end, collected.over) = (Some(end), true);
         self.ended.notify_all();
+        drop(collected);
+        notify();
     }
 }
 
@@ -115,9 +116,9 @@ impl Answer {
         let work = move || collect(&received, &collector, &notify);
         if let Err(error) = thread::Builder::new().name("answer".to_owned()).spawn(work) {
             session.cancel();
-            events.end(AnswerEnd::Failed(Error::Stopped(format!("no thread for its events: {error}"))));
+            events.end(AnswerEnd::Failed(Error::Stopped(format!("no thread for its events: {error}"))), &|| ());
         }
-        Answer { events, source: Source::Session(session) }
+        Answer { events, source: AnswerSource::Session(session) }
     }
 
     /// Starts a generation on a server. `notify` is called as for [`Answer::start`].
@@ -126,9 +127,9 @@ impl Answer {
         let (collector, cancelled) = (Arc::clone(&events), cancel.clone());
         let work = move || collect_remote(&client, &request, &cancelled, &collector, &notify);
         if let Err(error) = thread::Builder::new().name("remote-answer".to_owned()).spawn(work) {
-            events.end(AnswerEnd::Refused(format!("no thread to ask the server with: {error}")));
+            events.end(AnswerEnd::Refused(format!("no thread to ask the server with: {error}")), &|| ());
         }
-        Answer { events, source: Source::Server(cancel) }
+        Answer { events, source: AnswerSource::Server(cancel) }
     }
 
     /// Takes the events since the previous call.
@@ -144,8 +145,8 @@ impl Answer {
     /// Cancels the generation after the token being computed; the text stays.
     pub fn stop(&self) {
         match &self.source {
-            Source::Session(session) => session.cancel(),
-            Source::Server(cancel) => cancel.cancel(),
+            AnswerSource::Session(session) => session.cancel(),
+            AnswerSource::Server(cancel) => cancel.cancel(),
         }
     }
 }
@@ -198,17 +199,12 @@ fn collect_remote(
         let RemoteEvent::Text(part, piece) = event else { return };
         progress.first.get_or_insert_with(|| progress.began.elapsed());
         progress.pieces += 1;
-        let part = match part {
-            RemotePart::Thinking => AnswerPart::Thinking,
-            RemotePart::Answer => AnswerPart::Answer,
-        };
         let mut collected = collector.collected.lock();
         collected.update.text.push(part, piece);
         collected.update.stats = Some(progress.stats(None));
         drop(collected);
         notify();
     });
-    let stats = |usage: Option<RemoteUsage>| progress.stats(usage);
     let end = match answered {
         Ok(answer) => {
             let mut collected = collector.collected.lock();
@@ -222,20 +218,19 @@ fn collect_remote(
             }
             drop(collected);
             match answer.reason {
-                FinishReason::Length => AnswerEnd::Done(StopReason::MaxTokens, stats(answer.usage)),
+                FinishReason::Length => AnswerEnd::Done(StopReason::MaxTokens, progress.stats(answer.usage)),
                 FinishReason::Stop | FinishReason::ToolCalls => {
-                    AnswerEnd::Done(StopReason::EndOfText, stats(answer.usage))
+                    AnswerEnd::Done(StopReason::EndOfText, progress.stats(answer.usage))
                 }
                 FinishReason::Other(reason) => {
                     AnswerEnd::Refused(format!("{} ended the answer: {reason}", client.server().host()))
                 }
             }
         }
-        Err(RemoteError::Cancelled) => AnswerEnd::Done(StopReason::Cancelled, stats(None)),
+        Err(RemoteError::Cancelled) => AnswerEnd::Done(StopReason::Cancelled, progress.stats(None)),
         Err(error) => AnswerEnd::Refused(error.to_string()),
     };
-    collector.end(end);
-    notify();
+    collector.end(end, notify);
 }
 
 /// Collects events until the generation ends.
@@ -261,15 +256,12 @@ fn collect(events: &Receiver<Event>, collector: &EventCollector, notify: &dyn Fn
         }
         drop(collected);
         if let Some(end) = end {
-            collector.end(end);
-            notify();
-            return;
+            return collector.end(end, notify);
         }
         notify();
         thread::sleep(BATCH_INTERVAL);
     }
-    collector.end(AnswerEnd::Failed(Error::Stopped("it has ended; open the model again".to_owned())));
-    notify();
+    collector.end(AnswerEnd::Failed(Error::Stopped("it has ended; open the model again".to_owned())), notify);
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ use crate::{
 
 /// A model being opened.
 #[derive(Debug, Clone)]
-pub struct Opening {
+pub struct ModelOpening {
     /// The model.
     pub model: ModelId,
     /// Time at which opening started.
@@ -40,7 +40,7 @@ pub enum ModelState {
     /// No model is open.
     Empty,
     /// A model is being opened. Loading it into a device follows after it is ready; see [`Engine::device`].
-    Opening(Opening),
+    Opening(ModelOpening),
     /// A model is open.
     Ready {
         /// The model.
@@ -205,7 +205,7 @@ impl EngineHandle {
     /// Has a thread `open` a model. The open one is closed first: two might not fit into memory.
     fn begin(&self, model: ModelId, open: impl FnOnce(&Self) -> ModelState + Send + 'static) {
         let number = self.shared.latest_call.fetch_add(1, SeqCst) + 1;
-        let opening = ModelState::Opening(Opening { model: model.clone(), since: Instant::now() });
+        let opening = ModelState::Opening(ModelOpening { model: model.clone(), since: Instant::now() });
         let before = std::mem::replace(&mut *self.shared.state.lock(), opening);
         self.notify();
         let handle = self.clone();

@@ -8,4 +8,4 @@ mod handle;
 
 pub use answer::{Answer, AnswerEnd, AnswerUpdate, BATCH_INTERVAL, EndSignal};
 pub use error_message::{error_message, without_folder};
-pub use handle::{EngineHandle, ModelFailure, ModelState, Opening};
+pub use handle::{EngineHandle, ModelFailure, ModelOpening, ModelState};

@@ -9,7 +9,7 @@ use super::RemoteError;
 
 /// The base URL of an OpenAI-compatible server, without a slash at its end: `http://127.0.0.1:8000/v1`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[serde(try_from = "String")]
 pub struct ServerAddress(String);
 
 /// The path that servers have unless they say otherwise.
@@ -119,12 +119,6 @@ impl TryFrom<String> for ServerAddress {
 
     fn try_from(text: String) -> Result<Self, RemoteError> {
         text.parse()
-    }
-}
-
-impl From<ServerAddress> for String {
-    fn from(address: ServerAddress) -> String {
-        address.0
     }
 }
 

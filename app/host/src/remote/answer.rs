@@ -1,6 +1,7 @@
 //! An answer that arrives in pieces.
 
 use serde_json::Value;
+use thermocline_engine::tokenizer::reasoning::AnswerPart;
 
 use super::{RemoteError, SecretKey, ServerAddress, error::quoted};
 
@@ -10,20 +11,12 @@ const MOST_TEXT: usize = 16 << 20;
 /// Most calls of tools in an answer.
 const MOST_CALLS: usize = 128;
 
-/// The part of an answer that a piece belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RemotePart {
-    /// Thoughts, which the server tells apart as `reasoning_content` or `reasoning`.
-    Thinking,
-    /// The answer itself.
-    Answer,
-}
-
 /// A piece of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RemoteEvent<'a> {
-    /// Text.
-    Text(RemotePart, &'a str),
+    /// Text: thoughts, which the server tells apart as `reasoning_content` or `reasoning`, or words
+    /// of the answer.
+    Text(AnswerPart, &'a str),
     /// Part of a call of a tool: its place among the calls, its name (with the first part), and a piece of its arguments.
     ToolCall(usize, Option<&'a str>, &'a str),
 }
@@ -121,9 +114,9 @@ impl<'a> RemoteAnswerReader<'a> {
         // Only one answer was asked for. The last chunk, which has the usage, has none.
         let Some(choice) = choices.first() else { return Ok(()) };
         if let Some(delta) = choice.get("delta").or(choice.get("message")).filter(|delta| !delta.is_null()) {
-            self.text(delta, "reasoning_content", RemotePart::Thinking, show)?;
-            self.text(delta, "reasoning", RemotePart::Thinking, show)?;
-            self.text(delta, "content", RemotePart::Answer, show)?;
+            self.text(delta, "reasoning_content", AnswerPart::Thinking, show)?;
+            self.text(delta, "reasoning", AnswerPart::Thinking, show)?;
+            self.text(delta, "content", AnswerPart::Answer, show)?;
             let calls = delta.get("tool_calls").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
             for (at, call) in calls.iter().enumerate() {
                 self.call(at, call, show)?;
@@ -144,7 +137,7 @@ impl<'a> RemoteAnswerReader<'a> {
         &mut self,
         delta: &Value,
         field: &str,
-        part: RemotePart,
+        part: AnswerPart,
         show: &mut dyn FnMut(RemoteEvent<'_>),
     ) -> Result<(), RemoteError> {
         match delta.get(field) {

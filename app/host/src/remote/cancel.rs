@@ -12,10 +12,10 @@ use parking_lot::Mutex;
 
 /// Cancels one request, also while its server says nothing. Clones cancel the same request.
 #[derive(Clone, Default)]
-pub struct Cancel(Arc<State>);
+pub struct Cancel(Arc<CancelState>);
 
 #[derive(Default)]
-struct State {
+struct CancelState {
     cancelled: AtomicBool,
     /// The agent of the running request, whose connection is closed.
     agent: Mutex<Option<ureq::Agent>>,

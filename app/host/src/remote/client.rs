@@ -6,7 +6,7 @@ use std::{
 };
 
 use serde_json::Value;
-use ureq::{Body, http::Response};
+use ureq::{Body, RequestBuilder, http::Response};
 
 use super::{
     Cancel, RemoteAnswer, RemoteError, RemoteEvent, RemoteRequest, SecretKey, ServerAddress,
@@ -65,17 +65,12 @@ impl RemoteClient {
     pub fn models(&self) -> Result<Vec<String>, RemoteError> {
         // A list needs no prompt to be read.
         let silence = self.timeouts.silence.min(Duration::from_secs(30));
-        let request = self.agent(silence).get(self.server.endpoint("/models"));
-        let request = match &self.key {
-            Some(key) => request.header("Authorization", key.authorization()),
-            None => request,
-        };
+        let request = self.authorized(self.agent(silence).get(self.server.endpoint("/models")));
         let response = request.call().map_err(|error| of_transport(&self.server, &error, silence.as_secs()))?;
         let mut response = self.successful(response)?;
         let text = self.text(&mut response, MOST_JSON)?;
         let reader = RemoteAnswerReader::new(&self.server, self.key.as_ref());
-        let list: Value = serde_json::from_str(&text)
-            .map_err(|_| reader.malformed("list of models", "a JSON object with `data`", &text))?;
+        let list: Value = serde_json::from_str(&text).unwrap_or_default();
         let data = list.get("data").and_then(Value::as_array);
         let data = data.ok_or_else(|| reader.malformed("list of models", "a JSON object with `data`", &text))?;
         let name = |model: &Value| {
@@ -114,12 +109,8 @@ impl RemoteClient {
         show: &mut dyn FnMut(RemoteEvent<'_>),
     ) -> Result<RemoteAnswer, RemoteError> {
         let silence = self.timeouts.silence.as_secs();
-        let post = agent.post(self.server.endpoint("/chat/completions"));
+        let post = self.authorized(agent.post(self.server.endpoint("/chat/completions")));
         let post = post.header("Content-Type", "application/json").header("Accept", "text/event-stream");
-        let post = match &self.key {
-            Some(key) => post.header("Authorization", key.authorization()),
-            None => post,
-        };
         let response =
             post.send(request.body().to_string()).map_err(|error| of_transport(&self.server, &error, silence))?;
         let mut response = self.successful(response)?;
@@ -151,6 +142,14 @@ impl RemoteClient {
                 Err(_) if reader.reason.is_some() => return reader.finish(),
                 Err(error) => return Err(of_io(self.server.host().to_owned(), &error, silence)),
             }
+        }
+    }
+
+    /// `request` with the key, if there is one.
+    fn authorized<B>(&self, request: RequestBuilder<B>) -> RequestBuilder<B> {
+        match &self.key {
+            Some(key) => request.header("Authorization", key.authorization()),
+            None => request,
         }
     }
 

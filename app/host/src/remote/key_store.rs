@@ -75,13 +75,8 @@ impl KeyStore {
     /// The file cannot be read, or the keychain refuses.
     pub fn get(&self, server: impl AsRef<str>) -> Result<Option<SecretKey>, KeyError> {
         let server = server.as_ref();
-        if let Some(entry) = self.entry(server) {
-            match entry.get_password() {
-                Ok(key) => return Ok(SecretKey::new(&key)),
-                Err(keyring::Error::NoEntry) => {}
-                Err(error) if is_absent(&error) => {}
-                Err(error) => return Err(KeyError::Keychain(error.to_string())),
-            }
+        if let Some(key) = self.in_keychain(server, |entry| entry.get_password())? {
+            return Ok(SecretKey::new(&key));
         }
         Ok(self.read()?.get(server).and_then(|key| SecretKey::new(key)))
     }
@@ -92,15 +87,9 @@ impl KeyStore {
     /// It can be kept nowhere.
     pub fn set(&self, server: impl AsRef<str>, key: &SecretKey) -> Result<KeyPlace, KeyError> {
         let server = server.as_ref();
-        if let Some(entry) = self.entry(server) {
-            match entry.set_password(key.expose()) {
-                Ok(()) => {
-                    self.remove_from_file(server)?;
-                    return Ok(KeyPlace::Keychain);
-                }
-                Err(error) if is_absent(&error) => {}
-                Err(error) => return Err(KeyError::Keychain(error.to_string())),
-            }
+        if self.in_keychain(server, |entry| entry.set_password(key.expose()))?.is_some() {
+            self.remove_from_file(server)?;
+            return Ok(KeyPlace::Keychain);
         }
         let mut keys = self.read()?;
         keys.insert(server.to_owned(), key.expose().to_owned());
@@ -114,18 +103,25 @@ impl KeyStore {
     /// It is still there.
     pub fn remove(&self, server: impl AsRef<str>) -> Result<(), KeyError> {
         let server = server.as_ref();
-        if let Some(entry) = self.entry(server) {
-            match entry.delete_credential() {
-                Ok(()) | Err(keyring::Error::NoEntry) => {}
-                Err(error) if is_absent(&error) => {}
-                Err(error) => return Err(KeyError::Keychain(error.to_string())),
-            }
-        }
+        self.in_keychain(server, |entry| entry.delete_credential())?;
         self.remove_from_file(server)
     }
 
-    fn entry(&self, server: &str) -> Option<keyring::Entry> {
-        if self.keychain { keyring::Entry::new(SERVICE, server).ok() } else { None }
+    /// What `ask` gets from the keychain's entry of a server. `None` if there is no keychain, or
+    /// nothing in it.
+    fn in_keychain<T>(
+        &self,
+        server: &str,
+        ask: impl FnOnce(&keyring::Entry) -> keyring::Result<T>,
+    ) -> Result<Option<T>, KeyError> {
+        use keyring::Error::{NoDefaultStore, NoEntry, PlatformFailure};
+        let entry = self.keychain.then(|| keyring::Entry::new(SERVICE, server).ok()).flatten();
+        let Some(entry) = entry else { return Ok(None) };
+        match ask(&entry) {
+            Ok(got) => Ok(Some(got)),
+            Err(NoEntry | NoDefaultStore | PlatformFailure(_)) => Ok(None),
+            Err(error) => Err(KeyError::Keychain(error.to_string())),
+        }
     }
 
     fn remove_from_file(&self, server: &str) -> Result<(), KeyError> {
@@ -159,11 +155,6 @@ impl KeyStore {
         };
         write().map_err(|error| KeyError::File { action: "write", path: self.file.clone(), error })
     }
-}
-
-/// `true` if there is no keychain to speak of.
-fn is_absent(error: &keyring::Error) -> bool {
-    matches!(error, keyring::Error::NoDefaultStore | keyring::Error::PlatformFailure(_))
 }
 
 #[cfg(test)]

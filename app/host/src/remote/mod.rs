@@ -2,7 +2,7 @@
 //!
 //! A [`ServerAddress`] is a server's base URL, a [`RemoteModel`] one of its models; a [`RemoteClient`] asks it: for its models, and for answers that arrive in pieces
 //! ([`RemoteEvent`]) and can be cancelled ([`Cancel`]). [`SecretKey`] is what a server wants to be shown; the [`KeyStore`] keeps it in the
-//! system's keychain, or in a file of the user's own. Nothing here depends on an engine or a window. No error and no log has a key in it.
+//! system's keychain, or in a file of the user's own. Nothing here runs an engine or draws a window. No error and no log has a key in it.
 
 mod address;
 mod answer;
@@ -16,7 +16,7 @@ mod model;
 mod request;
 
 pub use address::ServerAddress;
-pub use answer::{FinishReason, RemoteAnswer, RemoteEvent, RemotePart, RemoteToolCall, RemoteUsage};
+pub use answer::{FinishReason, RemoteAnswer, RemoteEvent, RemoteToolCall, RemoteUsage};
 pub use cancel::Cancel;
 pub use client::{RemoteClient, RemoteTimeouts};
 pub use error::RemoteError;

@@ -8,6 +8,8 @@ use std::{
     time::Duration,
 };
 
+use thermocline_engine::tokenizer::reasoning::AnswerPart;
+
 use super::*;
 use crate::testing::{PATIENCE, replies, scripted};
 
@@ -38,8 +40,8 @@ fn answer(server: ServerAddress) -> (String, Result<RemoteAnswer, RemoteError>) 
 fn answer_of(client: &RemoteClient) -> (String, Result<RemoteAnswer, RemoteError>) {
     let mut text = String::new();
     let ended = client.chat(&asked(), &Cancel::default(), &mut |event| match event {
-        RemoteEvent::Text(RemotePart::Answer, piece) => text.push_str(piece),
-        RemoteEvent::Text(RemotePart::Thinking, piece) => text += &format!("({piece})"),
+        RemoteEvent::Text(AnswerPart::Answer, piece) => text.push_str(piece),
+        RemoteEvent::Text(AnswerPart::Thinking | AnswerPart::ToolCall, piece) => text += &format!("({piece})"),
         RemoteEvent::ToolCall(index, name, piece) => text += &format!("<{index} {} {piece}>", name.unwrap_or("+")),
     });
     (text, ended)

@@ -6,11 +6,14 @@ use thermocline_engine::session::{GenerationStats, StopReason};
 use crate::{
     answer_events::AnswerEvent,
     answer_format::AnswerFormat,
-    answer_reader::AnswerPiece,
+    answer_reader::{AnswerPiece, json_arguments},
     choices::Choice,
     error::ApiError,
     stream_event::{StreamEvent, add_forgotten, new_id},
 };
+
+/// Type of the blocks that call tools.
+const TOOL_USE: &str = "tool_use";
 
 /// Formatter of one message.
 #[derive(Debug)]
@@ -19,17 +22,9 @@ pub struct MessageFormat {
     model: String,
     /// Tokens of the prompt.
     input_tokens: usize,
-    /// Blocks that have begun in the stream, and the kind of the one that is open.
+    /// Blocks that have begun in the stream, and the type of the one that is open.
     started: usize,
-    open: Option<BlockKind>,
-}
-
-/// Kind of a content block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum BlockKind {
-    Thinking,
-    Text,
-    ToolUse,
+    open: Option<&'static str>,
 }
 
 impl MessageFormat {
@@ -50,27 +45,19 @@ impl MessageFormat {
         let mut events = Vec::new();
         for piece in pieces {
             let (kind, delta) = match piece {
-                AnswerPiece::Reasoning(text) => {
-                    (BlockKind::Thinking, json!({ "type": "thinking_delta", "thinking": text }))
+                AnswerPiece::Reasoning(text) => ("thinking", json!({ "type": "thinking_delta", "thinking": text })),
+                AnswerPiece::Content(text) => ("text", json!({ "type": "text_delta", "text": text })),
+                AnswerPiece::Arguments { text, .. } => {
+                    (TOOL_USE, json!({ "type": "input_json_delta", "partial_json": text }))
                 }
-                AnswerPiece::Content(text) => (BlockKind::Text, json!({ "type": "text_delta", "text": text })),
                 AnswerPiece::Call { id, name, .. } => {
-                    let block = json!({ "type": "tool_use", "id": id, "name": name, "input": {} });
-                    self.begin(BlockKind::ToolUse, block, &mut events);
+                    let block = json!({ "type": TOOL_USE, "id": id, "name": name, "input": {} });
+                    self.begin(TOOL_USE, block, &mut events);
                     continue;
                 }
-                AnswerPiece::Arguments { text, .. } => {
-                    (BlockKind::ToolUse, json!({ "type": "input_json_delta", "partial_json": text }))
-                }
             };
-            match kind {
-                BlockKind::Thinking if self.open != Some(kind) => {
-                    self.begin(kind, json!({ "type": "thinking", "thinking": "", "signature": "" }), &mut events);
-                }
-                BlockKind::Text if self.open != Some(kind) => {
-                    self.begin(kind, json!({ "type": "text", "text": "" }), &mut events);
-                }
-                _ => {}
+            if kind != TOOL_USE && self.open != Some(kind) {
+                self.begin(kind, text_block(kind, ""), &mut events);
             }
             let index = self.started.saturating_sub(1);
             events.push(event("content_block_delta", json!({ "index": index, "delta": delta })));
@@ -90,7 +77,7 @@ impl MessageFormat {
         events
     }
 
-    fn begin(&mut self, kind: BlockKind, block: Value, events: &mut Vec<StreamEvent>) {
+    fn begin(&mut self, kind: &'static str, block: Value, events: &mut Vec<StreamEvent>) {
         self.end(events);
         events.push(event("content_block_start", json!({ "index": self.started, "content_block": block })));
         (self.started, self.open) = (self.started + 1, Some(kind));
@@ -135,15 +122,13 @@ impl AnswerFormat for MessageFormat {
                 AnswerPiece::Reasoning(text) => append(&mut blocks, "thinking", text),
                 AnswerPiece::Content(text) => append(&mut blocks, "text", text),
                 AnswerPiece::Call { id, name, .. } => {
-                    blocks.push(json!({ "type": "tool_use", "id": id, "name": name, "input": "" }));
+                    blocks.push(json!({ "type": TOOL_USE, "id": id, "name": name, "input": "" }));
                 }
-                AnswerPiece::Arguments { text, .. } => append(&mut blocks, "tool_use", text),
+                AnswerPiece::Arguments { text, .. } => append(&mut blocks, TOOL_USE, text),
             }
         }
-        for call in blocks.iter_mut().filter(|block| block["type"] == "tool_use") {
-            // Models may write what is no JSON.
-            let input = call["input"].as_str().unwrap_or_default();
-            call["input"] = serde_json::from_str(input).unwrap_or_else(|_| json!({ "arguments": input }));
+        for call in blocks.iter_mut().filter(|block| block["type"] == TOOL_USE) {
+            call["input"] = json_arguments(call["input"].as_str().unwrap_or_default());
         }
         let mut message = self.frame(blocks.into());
         let (reason, sequence) = stop_reason(&choice.reason, choice.called);
@@ -155,14 +140,22 @@ impl AnswerFormat for MessageFormat {
 
 /// Adds text to the last block if it is of type `kind`, else to a new one.
 fn append(blocks: &mut Vec<Value>, kind: &str, text: &str) {
-    let field = if kind == "tool_use" { "input" } else { kind };
+    let field = if kind == TOOL_USE { "input" } else { kind };
     match blocks.last_mut() {
         Some(block) if block["type"] == kind => {
             block[field] = format!("{}{text}", block[field].as_str().unwrap_or_default()).into();
         }
-        _ if kind == "thinking" => blocks.push(json!({ "type": kind, kind: text, "signature": "" })),
-        _ => blocks.push(json!({ "type": kind, field: text })),
+        _ => blocks.push(text_block(kind, text)),
     }
+}
+
+/// A block of thoughts or text.
+fn text_block(kind: &str, text: &str) -> Value {
+    let mut block = json!({ "type": kind, kind: text });
+    if kind == "thinking" {
+        block["signature"] = "".into();
+    }
+    block
 }
 
 /// An event, whose data repeats its name.

@@ -9,7 +9,7 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use crate::{
     answer_events::AnswerEvent,
     answer_format::AnswerFormat,
-    answer_reader::AnswerPiece,
+    answer_reader::{AnswerPiece, complete_calls, json_arguments},
     choices::Choice,
     error::ApiError,
     stream_event::{StreamEvent, add_forgotten},
@@ -126,24 +126,15 @@ impl AnswerFormat for LinesFormat {
     fn whole(&self, choices: &[Choice], total: &GenerationStats) -> Value {
         let Some(choice) = choices.first() else { return Value::Null };
         let text = |part: fn(&AnswerPiece) -> Option<&str>| choice.pieces.iter().filter_map(part).collect::<String>();
-        let mut calls: Vec<(String, String)> = Vec::new();
-        for piece in &choice.pieces {
-            match (piece, calls.last_mut()) {
-                (AnswerPiece::Call { name, .. }, _) => calls.push((name.clone(), String::new())),
-                (AnswerPiece::Arguments { text, .. }, Some((_, arguments))) => arguments.push_str(text),
-                _ => {}
-            }
-        }
-        let calls = calls.iter().map(|(name, arguments)| call_json(name, arguments)).collect();
+        let calls = complete_calls(&choice.pieces);
+        let calls = calls.iter().map(|call| call_json(&call.name, &call.arguments)).collect();
         let object = self.object(&text(AnswerPiece::content), &text(AnswerPiece::reasoning), calls);
         self.with_end(object, &choice.reason, total)
     }
 }
 
 fn call_json(name: &str, arguments: &str) -> Value {
-    // Models may write what is no JSON.
-    let arguments: Value = serde_json::from_str(arguments).unwrap_or_else(|_| json!({ "arguments": arguments }));
-    json!({ "function": { "name": name, "arguments": arguments } })
+    json!({ "function": { "name": name, "arguments": json_arguments(arguments) } })
 }
 
 fn line(object: &Value) -> StreamEvent {

@@ -9,7 +9,7 @@ use super::{Endpoint, LogprobsFormat};
 use crate::{
     answer_events::AnswerEvent,
     answer_format::AnswerFormat,
-    answer_reader::AnswerPiece,
+    answer_reader::{AnswerPiece, CompleteCall, complete_calls},
     choices::Choice,
     stream_event::{StreamEvent, add_forgotten, new_id},
 };
@@ -51,7 +51,7 @@ impl CompletionFormat {
     fn whole_choice(&self, index: usize, choice: &Choice) -> Value {
         let pieces = &choice.pieces;
         let content: String = pieces.iter().filter_map(AnswerPiece::content).collect();
-        let calls = whole_calls(pieces);
+        let calls: Vec<Value> = complete_calls(pieces).iter().map(call_json).collect();
         let finish = finish_reason(&choice.reason, choice.called);
         let (name, content) = match self.endpoint {
             Endpoint::Chat => {
@@ -176,18 +176,9 @@ fn finish_reason(reason: &StopReason, called: bool) -> &'static str {
     }
 }
 
-/// The calls of a complete answer.
-fn whole_calls(pieces: &[AnswerPiece]) -> Vec<Value> {
-    let mut calls: Vec<(&str, &str, String)> = Vec::new();
-    for piece in pieces {
-        match (piece, calls.last_mut()) {
-            (AnswerPiece::Call { id, name, .. }, _) => calls.push((id, name, String::new())),
-            (AnswerPiece::Arguments { text, .. }, Some((_, _, arguments))) => arguments.push_str(text),
-            _ => {}
-        }
-    }
-    let call = |(id, name, arguments)| json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } });
-    calls.into_iter().map(call).collect()
+fn call_json(call: &CompleteCall) -> Value {
+    let CompleteCall { id, name, arguments } = call;
+    json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } })
 }
 
 fn usage(stats: &GenerationStats) -> Value {

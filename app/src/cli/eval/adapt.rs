@@ -12,7 +12,7 @@ use thermocline_engine::{
 };
 
 use super::report::{self, percent, write};
-use crate::cli::table::table;
+use crate::cli::table::Table;
 use thermocline_host::units::{parse_bytes, parse_tokens};
 use thermocline_terminal::{
     engine_options::CpuArgs,
@@ -86,22 +86,17 @@ pub fn adapt(args: &AdaptArgs) -> Outcome {
     let trace = follow(&mut forward, &profile, &parts, args.hot, options, &mut show)?;
     drop(progress);
 
-    std::io::stdout().write_all(table(&rows(args, &trace)).as_bytes())?;
-    if let Some(path) = &args.csv {
-        write(path, &csv(&trace))?;
-    }
-    if let Some(path) = &args.svg {
-        // File names only: the subtitle has no room for folders.
-        let name = |path: &PathBuf| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        let subtitle = format!(
-            "{}: {} of the neurons hot; {} read in turn",
-            model.config.name,
-            percent(Some(f64::from(args.hot)), 0) + " %",
-            args.text.iter().map(name).collect::<Vec<_>>().join(", ")
-        );
-        write(path, &svg(&figure(subtitle, &trace)))?;
-    }
-    Ok(())
+    std::io::stdout().write_all(rows(args, &trace).text().as_bytes())?;
+    write(args.csv.as_ref(), || csv(&trace))?;
+    // File names only: the subtitle has no room for folders.
+    let name = |path: &PathBuf| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    let subtitle = format!(
+        "{}: {} of the neurons hot; {} read in turn",
+        model.config.name,
+        percent(Some(f64::from(args.hot)), 0) + " %",
+        args.text.iter().map(name).collect::<Vec<_>>().join(", ")
+    );
+    write(args.svg.as_ref(), || svg(&figure(subtitle, &trace)))
 }
 
 /// The range of each text.
@@ -110,17 +105,17 @@ fn texts(trace: &FollowTrace) -> impl Iterator<Item = std::ops::Range<usize>> + 
     trace.begins.iter().copied().zip(ends).map(|(begin, end)| begin..end)
 }
 
-fn rows(args: &AdaptArgs, trace: &FollowTrace) -> Vec<Vec<String>> {
+fn rows(args: &AdaptArgs, trace: &FollowTrace) -> Table {
     let heads =
         ["text", "tokens", "static [%]", "adaptive [%]", "static, 2nd half [%]", "adaptive, 2nd half [%]", "MB moved"];
-    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    let mut rows = Table::new(&heads);
     for (range, path) in texts(trace).zip(&args.text) {
         let (all, late) = (trace.hit_rates(range.clone()), trace.hit_rates(range.start.midpoint(range.end)..range.end));
         let moved: u64 = trace.tokens[range.clone()].iter().map(|token| token.moved).sum();
         let mut row = vec![path.display().to_string(), range.len().to_string()];
         row.extend([all.0, all.1, late.0, late.1].map(|rate| percent(Some(rate), 2)));
         row.push(format!("{:.2}", moved as f64 / 1e6));
-        rows.push(row);
+        rows.row(row);
     }
     rows
 }

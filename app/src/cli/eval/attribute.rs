@@ -15,7 +15,7 @@ use super::{
     report::{self, number, write},
     setup::measured,
 };
-use crate::cli::table::table;
+use crate::cli::table::Table;
 use thermocline_terminal::{
     engine_options::CpuArgs,
     failure::{Failure, Outcome},
@@ -77,7 +77,7 @@ pub fn attribute(args: &AttributeArgs) -> Outcome {
 
     let text = |id: u32| format!("{:?}", tokenizer.decode(&[id], false));
     let heads = ["layer", "neuron", "activation", "adds to the logit", "raises", "lowers"];
-    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    let mut rows = Table::new(&heads);
     let mut lenses = Vec::new();
     for neuron in of.neurons.iter().take(args.top) {
         let lens = neuron_lens(&model, &cpu, neuron.place, LENS)?;
@@ -87,7 +87,7 @@ pub fn attribute(args: &AttributeArgs) -> Outcome {
             true => (words(&lens.suppressed), words(&lens.promoted)),
             false => (words(&lens.promoted), words(&lens.suppressed)),
         };
-        rows.push(vec![
+        rows.row([
             neuron.place.layer.to_string(),
             neuron.place.neuron.to_string(),
             number(f64::from(neuron.activation), 3),
@@ -98,7 +98,7 @@ pub fn attribute(args: &AttributeArgs) -> Outcome {
         lenses.push(lens);
     }
     let mut out = std::io::stdout().lock();
-    write!(out, "{}\n{}", summary(&of, &text(token)), table(&rows))?;
+    write!(out, "{}\n{}", summary(&of, &text(token)), rows.text())?;
     let falls: Vec<String> = without.falls.iter().map(|fall| format!("{fall:.3}")).collect();
     writeln!(
         out,
@@ -110,13 +110,9 @@ pub fn attribute(args: &AttributeArgs) -> Outcome {
         falls.join(", ")
     )?;
     out.flush()?;
-    if let Some(path) = &args.json {
-        let shown = Attribution { neurons: of.neurons.iter().take(args.top).copied().collect(), ..of };
-        let figures = json!({ "attribution": shown, "lenses": lenses, "switched_off": places, "without": without });
-        let text = serde_json::to_string_pretty(&figures).map_err(|error| Failure::write(path, error.into()))?;
-        write(path, &(text + "\n"))?;
-    }
-    Ok(())
+    let shown = Attribution { neurons: of.neurons.iter().take(args.top).copied().collect(), ..of };
+    let figures = json!({ "attribution": shown, "lenses": lenses, "switched_off": places, "without": without });
+    write(args.json.as_ref(), || format!("{figures:#}\n"))
 }
 
 /// Neurons searched for those that add most.

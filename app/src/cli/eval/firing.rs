@@ -12,7 +12,7 @@ use thermocline_engine::{
 };
 
 use super::{
-    report::{self, Report, percent, sentence, write},
+    report::{self, MeasuredTable, percent, sentence, write},
     setup::{CommonArgs, Watcher, measured},
 };
 use thermocline_terminal::{engine_options::sparsity_choices, failure::Outcome};
@@ -42,7 +42,7 @@ pub fn firing(args: &FiringArgs) -> Outcome {
     let of = measured(eval::perplexity(&mut setup.forward, &corpus, setup.method, &setup.device, &mut watcher))?;
     drop(watcher);
     let heads = ["layer", "neurons", "active [%]", "neurons for 80 % of the firings [%]", "never fire"];
-    let mut report = Report::new(&heads);
+    let mut report = MeasuredTable::new(&heads);
     for layer in of.activity.layers() {
         report.row([
             layer.layer.to_string(),
@@ -68,7 +68,7 @@ pub fn firing(args: &FiringArgs) -> Outcome {
             x: Axis::new("neurons, most frequent first", "%"),
             panels: vec![Panel { y: Axis::new("firings", "%"), curves, marks: Vec::new() }],
         };
-        write(path, &svg(&figure))?;
+        write(Some(path), || svg(&figure))?;
     }
     let figures = json!({ "conditions": of.conditions, "layers": of.activity.layers() });
     report.finish(&of.conditions, &args.common.output, figures)

@@ -11,7 +11,7 @@ use thermocline_engine::{
 };
 
 use super::{
-    report::{Report, megabytes, number, percent},
+    report::{MeasuredTable, megabytes, number, percent},
     setup::{CommonArgs, Setup, Watcher, measured},
 };
 use thermocline_terminal::{engine_options::sparsity_choices, failure::Outcome};
@@ -65,10 +65,10 @@ fn compare(args: &KlArgs, setup: &mut Setup, corpus: &Corpus, base: Base<'_>, to
     report.finish(&of.conditions, &args.common.output, figures)
 }
 
-fn report(of: &Divergence) -> Report {
+fn report(of: &Divergence) -> MeasuredTable {
     let percentages =
         |figure: eval::Estimate| eval::Estimate { value: 100.0 * figure.value, stderr: 100.0 * figure.stderr };
-    let mut report = Report::figures(&[
+    let mut report = MeasuredTable::figures(&[
         ("perplexity", of.perplexity, 4),
         ("perplexity of the base", of.base_perplexity, 4),
         ("ln(perplexity / base)", of.ln_ratio, 6),

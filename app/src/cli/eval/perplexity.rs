@@ -5,7 +5,7 @@ use serde_json::json;
 use thermocline_engine::{eval, session::SparsityChoice};
 
 use super::{
-    report::{Report, megabytes, percent},
+    report::{MeasuredTable, megabytes, percent},
     setup::{CommonArgs, Watcher, measured},
 };
 use thermocline_terminal::{engine_options::sparsity_choices, failure::Outcome};
@@ -27,7 +27,7 @@ pub fn perplexity(args: &PerplexityArgs) -> Outcome {
     let mut watcher = Watcher::new("scoring", corpus.computed());
     let of = measured(eval::perplexity(&mut setup.forward, &corpus, setup.method, &setup.device, &mut watcher))?;
     drop(watcher);
-    let mut report = Report::figures(&[("perplexity", of.perplexity, 4), ("nats per token", of.nll, 5)]);
+    let mut report = MeasuredTable::figures(&[("perplexity", of.perplexity, 4), ("nats per token", of.nll, 5)]);
     report.values([
         ("active neurons [%]", percent(of.activity.active(), 2)),
         ("read per token [MB]", megabytes(of.bytes_per_token)),

@@ -56,7 +56,8 @@ enum ChartKind {
 /// Draws the chart.
 pub fn plot(args: &PlotArgs) -> Outcome {
     let rows = ResultTable::parse(&text_input::read(None, args.table.as_deref(), "--in FILE or a pipe")?)?;
-    write(&args.out, &chart(args, &rows)?)
+    let chart = chart(args, &rows)?;
+    write(Some(&args.out), || chart)
 }
 
 /// The chart as the text of an SVG file.

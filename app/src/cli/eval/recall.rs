@@ -5,7 +5,7 @@ use serde_json::json;
 use thermocline_engine::{cpu::Cpu, eval, session::SparsityChoice};
 
 use super::{
-    report::{Report, percent},
+    report::{MeasuredTable, percent},
     setup::{CommonArgs, Watcher, measured},
 };
 use thermocline_terminal::{engine_options::sparsity_choices, failure::Outcome};
@@ -31,7 +31,7 @@ pub fn recall(args: &RecallArgs) -> Outcome {
     drop(watcher);
     let heads =
         ["layer", "recall [%]", "of the mass [%]", "precision [%]", "predicted [%]", "active [%]", "output error [%]"];
-    let mut report = Report::new(&heads);
+    let mut report = MeasuredTable::new(&heads);
     for layer in &of.layers {
         let it = &layer.figures;
         let cells = [it.recall, it.mass_recall, it.precision, it.density, it.active, layer.output_error];

@@ -1,9 +1,6 @@
 //! Printing and writing measurements.
 
-use std::{
-    io::Write,
-    path::{Path, PathBuf},
-};
+use std::{io::Write, path::PathBuf};
 
 use serde_json::{Value, json};
 use thermocline_engine::{
@@ -12,28 +9,26 @@ use thermocline_engine::{
 };
 
 use super::setup::OutputArgs;
-use crate::cli::table::table;
-use thermocline_terminal::failure::{Failure, Outcome};
+use crate::cli::table::Table;
+use thermocline_terminal::failure::Outcome;
 
-/// A table whose first row is the heads.
-pub struct Report {
-    pub rows: Vec<Vec<String>>,
-}
+/// The table of a measurement.
+pub struct MeasuredTable(pub Table);
 
-impl Report {
+impl MeasuredTable {
     /// A table with these heads and no rows.
     pub fn new(heads: &[&str]) -> Self {
-        Report { rows: vec![heads.iter().map(|head| (*head).to_owned()).collect()] }
+        MeasuredTable(Table::new(heads))
     }
 
     /// Adds a row.
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.rows.push(cells.into_iter().collect());
+        self.0.row(cells);
     }
 
     /// A table of figures with their standard errors and decimals.
     pub fn figures(figures: &[(&str, Estimate, usize)]) -> Self {
-        let mut report = Report::new(&["figure", "value", "standard error"]);
+        let mut report = MeasuredTable::new(&["figure", "value", "standard error"]);
         for (name, Estimate { value, stderr }, decimals) in figures {
             report.row([(*name).to_owned(), number(*value, *decimals), number(*stderr, *decimals)]);
         }
@@ -48,7 +43,7 @@ impl Report {
     /// Prints the table below its conditions, and writes the files that were asked for.
     pub fn finish(&self, conditions: &Conditions, output: &OutputArgs, figures: Value) -> Outcome {
         let mut out = std::io::stdout().lock();
-        write!(out, "{}\n\n{}", sentence(conditions), table(&self.rows))?;
+        write!(out, "{}\n\n{}", sentence(conditions), self.0.text())?;
         if conditions.is_dense_after_all() {
             let mode = &conditions.sparsity;
             writeln!(
@@ -57,22 +52,16 @@ impl Report {
             )?;
         }
         out.flush()?;
-        if let Some(path) = &output.csv {
-            write(path, &self.csv(conditions))?;
-        }
-        if let Some(path) = &output.json {
-            let build = json!({ "name": "thermocline", "version": env!("CARGO_PKG_VERSION") });
-            let text = serde_json::to_string_pretty(&json!({ "build": build, "result": figures }));
-            write(path, &(text.map_err(|error| Failure::write(path, error.into()))? + "\n"))?;
-        }
-        Ok(())
+        write(output.csv.as_ref(), || self.csv(conditions))?;
+        let build = json!({ "name": "thermocline", "version": env!("CARGO_PKG_VERSION") });
+        write(output.json.as_ref(), || format!("{:#}\n", json!({ "build": build, "result": figures })))
     }
 
     /// The table with the conditions in every row, so that tables of several runs can be combined.
     fn csv(&self, conditions: &Conditions) -> String {
         let (heads, cells): (Vec<&str>, Vec<String>) = conditions_of(conditions).into_iter().unzip();
         let mut text = String::new();
-        for (number, row) in self.rows.iter().enumerate() {
+        for (number, row) in self.0.rows.iter().enumerate() {
             let line: Vec<String> = match number {
                 0 => row.iter().cloned().chain(heads.iter().map(|head| (*head).to_owned())).collect(),
                 _ => row.iter().chain(&cells).cloned().collect(),
@@ -143,9 +132,9 @@ pub fn check<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> Outcome {
     Ok(paths.into_iter().try_for_each(|path| files::check(path, Form::Stream))?)
 }
 
-/// Writes a file.
-pub fn write(path: &Path, text: &str) -> Outcome {
-    Ok(files::write(path, Form::Stream, text.as_bytes())?)
+/// Writes a text to a file, if one is named.
+pub fn write(path: Option<&PathBuf>, text: impl FnOnce() -> String) -> Outcome {
+    Ok(path.map_or(Ok(()), |path| files::write(path, Form::Stream, text().as_bytes()))?)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use thermocline_engine::{
 };
 
 use super::report::{self, percent, write};
-use crate::cli::table::table;
+use crate::cli::table::Table;
 use thermocline_host::units::{self, parse_tokens};
 use thermocline_terminal::{
     engine_options::CpuArgs,
@@ -99,20 +99,15 @@ pub fn routes(args: &RoutesArgs) -> Outcome {
         speeds.cpu / 1e9,
         speeds.bus / 1e9
     )?;
-    out.write_all(table(&rows(&replays)).as_bytes())?;
+    out.write_all(rows(&replays).text().as_bytes())?;
     if let Some(small) = replays.iter().filter(|of| of.too_small).map(|of| of.slots).max() {
         writeln!(
             out,
             "\nup to {small} places: fewer than {WORTHWHILE_EXPERTS} times the experts per token ({used}), which is not worth having"
         )?;
     }
-    if let Some(path) = &args.csv {
-        write(path, &csv(&replays))?;
-    }
-    if let Some(path) = &args.svg {
-        write(path, &svg(&figure(&routes.source, &replays)))?;
-    }
-    Ok(())
+    write(args.csv.as_ref(), || csv(&replays))?;
+    write(args.svg.as_ref(), || svg(&figure(&routes.source, &replays)))
 }
 
 fn source(args: &RoutesArgs) -> Outcome<Routes> {
@@ -170,13 +165,13 @@ fn doubling(from: usize, to: usize) -> Vec<usize> {
     sizes
 }
 
-fn rows(replays: &[Replay]) -> Vec<Vec<String>> {
+fn rows(replays: &[Replay]) -> Table {
     let heads = ["places", "GPU memory", "policy", "hits [%]", "fetched/token", "tokens/s", "of the best [%]"];
-    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    let mut rows = Table::new(&heads);
     for of in replays {
         let same = replays.iter().filter(|other| other.slots == of.slots);
         let best = same.map(|other| other.tokens_per_second).fold(0.0, f64::max);
-        rows.push(vec![
+        rows.row([
             of.slots.to_string(),
             units::bytes(of.bytes),
             of.policy.to_string(),
@@ -243,7 +238,7 @@ mod tests {
             too_small: false,
         };
         let replays = [replay(8, Policy::Lru, 10.0), replay(8, Policy::Static, 5.0), replay(16, Policy::Static, 20.0)];
-        let of_best: Vec<String> = rows(&replays)[1..].iter().map(|row| row[6].clone()).collect();
+        let of_best: Vec<String> = rows(&replays).rows[1..].iter().map(|row| row[6].clone()).collect();
         assert_eq!(of_best, ["100.0", "50.0", "100.0"]);
         assert_eq!(csv(&replays).lines().count(), 4);
         assert_eq!(figure("some", &replays).panels.len(), 2);

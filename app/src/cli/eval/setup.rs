@@ -2,10 +2,7 @@
 
 use std::{ops::ControlFlow, path::PathBuf, sync::Arc};
 
-use clap::{
-    Args,
-    builder::{PossibleValuesParser, TypedValueParser},
-};
+use clap::Args;
 use thermocline_engine::{
     Error,
     cpu::Cpu,
@@ -25,6 +22,7 @@ use thermocline_terminal::{
     interrupt::InterruptWatch,
     level::LevelArgs,
     model_options::ModelOptions,
+    named::by_name,
     progress::{ProgressUnit, TerminalProgress},
     standard_error::say,
 };
@@ -53,7 +51,8 @@ pub struct TextArgs {
 pub struct MethodArgs {
     /// Feed the text in chunks, as prompts are, or token by token, as they are generated [default: prefill for
     /// dense, decode for every other mode]
-    #[arg(long, value_name = "PHASE", value_parser = phases())]
+    #[arg(long, value_name = "PHASE", value_parser = by_name([
+        ("prefill", Phase::Prefill), ("decode", Phase::Decode)]))]
     pub phase: Option<Phase>,
     /// Element type of the KV cache; its part on a GPU is f16 for q8_0
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = kv_types())]
@@ -89,13 +88,6 @@ pub struct CommonArgs {
     pub cpu: CpuArgs,
     #[command(flatten)]
     pub device: DeviceArgs,
-}
-
-fn phases() -> impl TypedValueParser<Value = Phase> {
-    PossibleValuesParser::new(["prefill", "decode"]).map(|name| match name.as_str() {
-        "prefill" => Phase::Prefill,
-        _ => Phase::Decode,
-    })
 }
 
 /// An opened model, ready to be measured.

@@ -2,10 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use clap::{
-    Args,
-    builder::{PossibleValuesParser, TypedValueParser},
-};
+use clap::Args;
 use serde_json::json;
 use thermocline_engine::{
     Error,
@@ -19,24 +16,17 @@ use thermocline_engine::{
 };
 
 use super::{
-    report::{self, Report, megabytes, number, percent, sentence, write},
+    report::{self, MeasuredTable, megabytes, number, percent, sentence, write},
     setup::{CommonArgs, Setup, TextArgs, Watcher, measured},
 };
 use thermocline_terminal::{
     engine_options::open_forward,
     failure::{Failure, Outcome},
+    named::by_name,
 };
 
 /// Default number of contexts for calibration.
 const CALIBRATION: usize = 8;
-
-fn prune_orders() -> impl TypedValueParser<Value = PruneOrder> {
-    PossibleValuesParser::new(["cold", "hot", "random"]).map(|name| match name.as_str() {
-        "cold" => PruneOrder::Cold,
-        "hot" => PruneOrder::Hot,
-        _ => PruneOrder::Random,
-    })
-}
 
 /// Measure accuracy over the degree of sparsity: a row per level
 #[derive(Debug, Args)]
@@ -54,7 +44,8 @@ pub struct SweepArgs {
     #[arg(long, value_name = "FRACTION,..", value_delimiter = ',', group = "walk")]
     inputs: Vec<f64>,
     /// Take neurons out of the model, whatever the token: those that fire least, those that fire most, or any
-    #[arg(long, value_name = "ORDER", value_parser = prune_orders(), group = "walk")]
+    #[arg(long, value_name = "ORDER", group = "walk", value_parser = by_name([
+        ("cold", PruneOrder::Cold), ("hot", PruneOrder::Hot), ("random", PruneOrder::Random)]))]
     prune: Option<PruneOrder>,
     /// Fractions of every FFN's neurons that --prune takes out
     #[arg(long, value_name = "FRACTION,..", value_delimiter = ',', requires = "prune",
@@ -142,14 +133,12 @@ pub fn sweep(args: &SweepArgs) -> Outcome {
     let points = measured(points)?;
     drop(watcher);
     let Some(first) = points.first() else { return Err(Failure::usage("a sweep of no steps")) };
-    if let Some(path) = &args.svg {
-        write(path, &svg(&figure(&walk, &points, first)))?;
-    }
+    write(args.svg.as_ref(), || svg(&figure(&walk, &points, first)))?;
     let figures = json!({ "walk": walk.label(), "points": points });
     report(&walk, &points).finish(&first.divergence.conditions, &args.common.output, figures)
 }
 
-fn report(walk: &Walk, points: &[SweepPoint]) -> Report {
+fn report(walk: &Walk, points: &[SweepPoint]) -> MeasuredTable {
     let heads = [
         walk.label(),
         "active [%]",
@@ -164,7 +153,7 @@ fn report(walk: &Walk, points: &[SweepPoint]) -> Report {
         "tokens/s",
         "dense tokens/s",
     ];
-    let mut report = Report::new(&heads);
+    let mut report = MeasuredTable::new(&heads);
     for point in points {
         let it = &point.divergence;
         report.row([

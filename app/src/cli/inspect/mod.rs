@@ -15,7 +15,7 @@ use std::{
 use clap::Args;
 use kv_bytes::KvBytes;
 use serde_json::{Map, Value as Json, json};
-use summary::{Group, Summary};
+use summary::{Summary, TensorGroup};
 use text_side::TextSide;
 use thermocline_engine::{
     Error,
@@ -77,7 +77,7 @@ pub fn inspect(args: &InspectArgs) -> Outcome {
     };
 
     let of_model = look.as_ref().map_or(&checkpoint, |look| &look.model);
-    let contents = Contents {
+    let contents = FileContents {
         checkpoint: &checkpoint,
         summary: Summary::new(of_model),
         unused: Unused::new(of_model, look.as_ref().map(|look| &look.config)),
@@ -122,7 +122,7 @@ pub fn inspect(args: &InspectArgs) -> Outcome {
 }
 
 /// All that is shown of a file.
-struct Contents<'a> {
+struct FileContents<'a> {
     checkpoint: &'a Checkpoint,
     summary: Summary,
     unused: Unused,
@@ -173,8 +173,8 @@ fn look_inside(options: &ModelOptions, checkpoint: &Checkpoint) -> Result<(Optio
     Ok((Some(Look { config: model.config, model: model.checkpoint, traits, sparsity, exact_zeros }), attachment))
 }
 
-fn print(out: &mut impl Write, contents: &Contents<'_>, tensors: bool) -> io::Result<()> {
-    let Contents { checkpoint, summary, unused, text, look } = contents;
+fn print(out: &mut impl Write, contents: &FileContents<'_>, tensors: bool) -> io::Result<()> {
+    let FileContents { checkpoint, summary, unused, text, look } = contents;
     let name = |text: &str| clipped(text);
     writeln!(out, "file          {}", name(&checkpoint.path.display().to_string()))?;
     let (keys, count) = (checkpoint.metadata.len(), checkpoint.tensors().len() + checkpoint.unused().len());
@@ -243,7 +243,7 @@ fn print_look(out: &mut impl Write, look: &Look) -> io::Result<()> {
     Ok(())
 }
 
-fn groups(out: &mut impl Write, title: &str, groups: &[(&'static str, Group)]) -> io::Result<()> {
+fn groups(out: &mut impl Write, title: &str, groups: &[(&'static str, TensorGroup)]) -> io::Result<()> {
     if groups.is_empty() {
         return Ok(());
     }
@@ -255,17 +255,15 @@ fn groups(out: &mut impl Write, title: &str, groups: &[(&'static str, Group)]) -
     Ok(())
 }
 
-fn to_json(contents: &Contents<'_>, problem: Option<&Error>, tensors: bool) -> Json {
-    let Contents { checkpoint, summary, unused, text, look } = contents;
+fn to_json(contents: &FileContents<'_>, problem: Option<&Error>, tensors: bool) -> Json {
+    let FileContents { checkpoint, summary, unused, text, look } = contents;
     let (kind, version) = match checkpoint.container {
         Container::Gguf(version) => ("gguf", Some(version)),
         Container::PowerInfer(version) => ("powerinfer", Some(version)),
         Container::HuggingFace => ("huggingface", None),
     };
-    let group =
-        |group: &Group| json!({ "tensors": group.tensors, "parameters": group.parameters, "bytes": group.bytes });
-    let table = |groups: &[(&'static str, Group)]| -> Map<String, Json> {
-        groups.iter().map(|(name, entry)| ((*name).to_owned(), group(entry))).collect()
+    let table = |groups: &[(&'static str, TensorGroup)]| -> Map<String, Json> {
+        groups.iter().map(|(name, entry)| ((*name).to_owned(), json!(entry))).collect()
     };
     let architecture = look.map(model_json);
     let kv_cache = look.map(|Look { config, .. }| -> Map<String, Json> {
@@ -293,7 +291,7 @@ fn to_json(contents: &Contents<'_>, problem: Option<&Error>, tensors: bool) -> J
         "tokenizer": text.as_ref().map(TextSide::tokenizer_json),
         "chat_template": text.as_ref().and_then(TextSide::template_json),
         "unused": unused.to_json(),
-        "total": group(&summary.total),
+        "total": summary.total,
         "roles": table(&summary.roles),
         "types": table(&summary.types),
         "metadata": metadata,

@@ -1,10 +1,11 @@
 //! Counts of tensors by role and by type.
 
+use serde::Serialize;
 use thermocline_engine::format::{Checkpoint, Tensor};
 
 /// Sums over a group of tensors.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Group {
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct TensorGroup {
     /// Number of tensors.
     pub tensors: usize,
     /// Number of elements.
@@ -13,7 +14,7 @@ pub struct Group {
     pub bytes: u64,
 }
 
-impl Group {
+impl TensorGroup {
     /// Counts a tensor more.
     pub fn add(&mut self, tensor: &Tensor) {
         self.tensors += 1;
@@ -26,11 +27,11 @@ impl Group {
 #[derive(Debug, Default)]
 pub struct Summary {
     /// All of them.
-    pub total: Group,
+    pub total: TensorGroup,
     /// By role, in the order of the forward pass.
-    pub roles: Vec<(&'static str, Group)>,
+    pub roles: Vec<(&'static str, TensorGroup)>,
     /// By type, most bytes first.
-    pub types: Vec<(&'static str, Group)>,
+    pub types: Vec<(&'static str, TensorGroup)>,
 }
 
 const ROLES: [&str; 8] = ["embedding", "norms", "attention", "router", "FFN", "predictor", "head", "other"];
@@ -38,7 +39,8 @@ const ROLES: [&str; 8] = ["embedding", "norms", "attention", "router", "FFN", "p
 impl Summary {
     /// Counts the tensors of `checkpoint`.
     pub fn new(checkpoint: &Checkpoint) -> Self {
-        let mut summary = Summary { roles: ROLES.map(|role| (role, Group::default())).to_vec(), ..Self::default() };
+        let mut summary =
+            Summary { roles: ROLES.map(|role| (role, TensorGroup::default())).to_vec(), ..Self::default() };
         for tensor in checkpoint.tensors() {
             summary.total.add(tensor);
             entry(&mut summary.roles, role(&tensor.name)).add(tensor);
@@ -50,9 +52,9 @@ impl Summary {
     }
 }
 
-fn entry<'a>(groups: &'a mut Vec<(&'static str, Group)>, name: &'static str) -> &'a mut Group {
+fn entry<'a>(groups: &'a mut Vec<(&'static str, TensorGroup)>, name: &'static str) -> &'a mut TensorGroup {
     let at = groups.iter().position(|(other, _)| *other == name).unwrap_or_else(|| {
-        groups.push((name, Group::default()));
+        groups.push((name, TensorGroup::default()));
         groups.len() - 1
     });
     &mut groups[at].1

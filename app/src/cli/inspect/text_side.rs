@@ -1,6 +1,7 @@
 //! A file's way of reading text and of writing chats: its tokenizer, or why that cannot be used, and the origin of its chat
 //! template.
 
+use serde::Serialize;
 use serde_json::{Value as Json, json};
 use thermocline_engine::{
     format::{Checkpoint, TokenizerSource},
@@ -18,13 +19,14 @@ pub struct TextSide {
     tokenizer: Result<usize, String>,
     /// Thing to know of a tokenizer that can be used.
     note: Option<&'static str>,
-    template: Option<Template>,
+    template: Option<TemplateSide>,
 }
 
 /// A chat template's origin.
-struct Template {
+#[derive(Serialize)]
+struct TemplateSide {
     /// `model`, `built in` or `replaced`.
-    kind: &'static str,
+    origin: &'static str,
     /// The origin in words.
     text: String,
     /// The fault of the model's own, for which another takes its place.
@@ -47,7 +49,7 @@ impl TextSide {
             Err(error) => TextSide { tokenizer: Err(error.to_string()), note: None, template: None },
             Ok(tokenizer) => {
                 let template = ChatTemplate::from_checkpoint(checkpoint, &tokenizer);
-                let template = Template::new(template.origin());
+                let template = TemplateSide::new(template.origin());
                 TextSide { tokenizer: Ok(tokenizer.vocab_len()), note, template: Some(template) }
             }
         })
@@ -76,18 +78,17 @@ impl TextSide {
 
     /// JSON of the template, if the tokenizer can be used.
     pub fn template_json(&self) -> Option<Json> {
-        let template = self.template.as_ref()?;
-        Some(json!({ "origin": template.kind, "text": template.text, "failure": template.failure }))
+        self.template.as_ref().map(|template| json!(template))
     }
 }
 
-impl Template {
+impl TemplateSide {
     fn new(origin: &TemplateOrigin) -> Self {
         let (kind, text) = match origin {
             TemplateOrigin::Model(_) => ("model", origin.to_string()),
             TemplateOrigin::Fallback { failure: Some(_), .. } => ("replaced", format!("replaced by {origin}")),
             TemplateOrigin::Fallback { failure: None, .. } => ("built in", format!("built in, {origin}")),
         };
-        Template { kind, text, failure: origin.failure().map(str::to_owned) }
+        TemplateSide { origin: kind, text, failure: origin.failure().map(str::to_owned) }
     }
 }

@@ -1,9 +1,10 @@
 //! Tensors of a file that no token needs, grouped by their names, each group with the reason.
 
+use serde::Serialize;
 use serde_json::{Value as Json, json};
 use thermocline_engine::{format::Checkpoint, model::ModelConfig};
 
-use super::summary::Group;
+use super::summary::TensorGroup;
 use thermocline_host::units;
 
 /// Parts of names of tensors for pictures and sound.
@@ -18,11 +19,12 @@ const UNKNOWN: &str = "without a part in this architecture";
 /// The unused tensors of a file.
 pub struct Unused {
     /// All of them together.
-    total: Group,
+    total: TensorGroup,
     groups: Vec<UnusedGroup>,
 }
 
 /// Unused tensors with names alike.
+#[derive(Serialize)]
 struct UnusedGroup {
     /// Their names, with `*` for what differs.
     names: String,
@@ -32,7 +34,7 @@ struct UnusedGroup {
 impl Unused {
     /// The unused tensors of `checkpoint`, of which a model of `config` was made.
     pub fn new(checkpoint: &Checkpoint, config: Option<&ModelConfig>) -> Self {
-        let (mut total, mut groups) = (Group::default(), Vec::<UnusedGroup>::new());
+        let (mut total, mut groups) = (TensorGroup::default(), Vec::<UnusedGroup>::new());
         let (layers, tail) = (config.map_or(usize::MAX, ModelConfig::n_layer), tail(checkpoint));
         for tensor in checkpoint.unused() {
             total.add(tensor);
@@ -73,10 +75,9 @@ impl Unused {
 
     /// JSON of them.
     pub fn to_json(&self) -> Json {
-        let Group { tensors, parameters, bytes } = self.total;
-        let group = |group: &UnusedGroup| json!({ "names": group.names, "reason": group.reason });
-        let groups: Vec<Json> = self.groups.iter().map(group).collect();
-        json!({ "tensors": tensors, "parameters": parameters, "bytes": bytes, "groups": groups })
+        let mut object = json!(self.total);
+        object["groups"] = json!(self.groups);
+        object
     }
 }
 

@@ -59,7 +59,7 @@ pub(super) fn run_with(
     loop {
         // The model goes to its device after the first frame.
         let until_drawn = UntilDrawn::default();
-        *until_drawn.awaited.borrow_mut() = Some(AwaitedFrame::new());
+        *until_drawn.awaited.borrow_mut() = Some(AwaitedFrame::default());
         let drawing = Settings::peek(&folders.settings()).drawing;
         let (first, worked) = (drawing.backend.as_deref(), drawing.worked.as_deref());
         let order = BackendOrder::new(Chosen { only: only.as_deref(), first, worked }, Backend::HERE)?;

@@ -7,8 +7,8 @@ use thermocline_shaders::WeightType;
 
 use super::*;
 use crate::{
-    AdapterChoice, ExpertInput, ExpertMatmul, ExpertPairs, GpuOptions, MatrixLayout, MemoryUse, Purpose, ReadbackRing,
-    Tier, UploadRing, Uploader, Usage, product_sample::ExactSum,
+    ExpertInput, ExpertMatmul, ExpertPairs, GpuOptions, MatrixLayout, MemoryUse, Purpose, ReadbackRing, Tier,
+    UploadRing, Uploader, Usage, product_sample::ExactSum,
 };
 use thermocline_formats::{
     format::{Bytes, Matrix},
@@ -19,8 +19,7 @@ use thermocline_formats::{
 };
 
 fn open(tier: Tier, max_binding: Option<u64>) -> Gpu {
-    let adapter = AdapterChoice::Index(0);
-    Gpu::open(&GpuOptions { adapter, tier: Some(tier), max_binding, ..GpuOptions::default() }).unwrap()
+    Gpu::open(&GpuOptions { tier: Some(tier), max_binding, ..GpuOptions::first() }).unwrap()
 }
 
 fn random_matrix(ty: TensorType, rows: usize, cols: usize, seed: u64) -> Matrix {
@@ -151,7 +150,7 @@ fn matmul_agrees_with_f64_for_stacked_and_split_matrices() {
 #[test]
 fn packed_matmul_equals_that_of_rounded_activations() {
     for tier in [Tier::PORTABLE, Tier { subgroups: true, f16: true }] {
-        let options = GpuOptions { adapter: AdapterChoice::Index(0), tier: Some(tier), ..GpuOptions::default() };
+        let options = GpuOptions { tier: Some(tier), ..GpuOptions::first() };
         let gpu = Gpu::open(&GpuOptions { packed_dot: Some(true), max_binding: Some(96 << 10), ..options }).unwrap();
         for ty in [
             TensorType::Q4_0,

@@ -29,17 +29,11 @@ impl CreationLock {
 #[derive(Debug)]
 pub struct AwaitedFrame(());
 
-impl AwaitedFrame {
+impl Default for AwaitedFrame {
     /// One more window that is to draw.
-    pub fn new() -> Self {
+    fn default() -> Self {
         *UNDRAWN.0.lock() += 1;
         AwaitedFrame(())
-    }
-}
-
-impl Default for AwaitedFrame {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -64,17 +58,17 @@ mod tests {
     };
 
     use super::*;
-    use crate::{AdapterChoice, Fallbacks, Gpu, GpuOptions, adapters};
+    use crate::{Fallbacks, Gpu, GpuOptions, adapters};
 
     #[test]
     fn adapters_and_devices_wait_for_the_first_frame_of_a_window() {
         let (ended, ends) = channel();
-        let windows = [AwaitedFrame::new(), AwaitedFrame::default()];
+        let windows = [AwaitedFrame::default(), AwaitedFrame::default()];
         thread::scope(|scope| {
             let of = ended.clone();
             scope.spawn(move || of.send(adapters(&Fallbacks::default()).is_empty()));
             scope.spawn(move || {
-                let open = || Gpu::open(&GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() });
+                let open = || Gpu::open(&GpuOptions::first());
                 ended.send(open().is_err())
             });
             for window in windows {
@@ -87,7 +81,7 @@ mod tests {
 
     #[test]
     fn adapters_devices_and_pipelines_wait_for_the_lock() {
-        let gpu = Gpu::open(&GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() }).unwrap();
+        let gpu = Gpu::open(&GpuOptions::first()).unwrap();
         let (ended, ends) = channel();
         let held = CreationLock::take();
         thread::scope(|scope| {

@@ -2,10 +2,7 @@
 
 use std::{
     fmt::Display,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, OnceLock, atomic::AtomicBool},
 };
 
 use thermocline_shaders::KernelFeatures;
@@ -22,8 +19,9 @@ pub(crate) struct Health {
     lost: Arc<OnceLock<String>>,
     /// Kind of the failure that led to the loss, where it is known.
     cause: Arc<OnceLock<GpuFailure>>,
-    /// A failure on purpose: memory that is not there when it is first used.
-    hollow: Arc<AtomicBool>,
+    /// A failure on purpose: memory is not there when it is first used, so that the next
+    /// submission fails.
+    pub hollow: Arc<AtomicBool>,
 }
 
 impl Health {
@@ -100,16 +98,6 @@ impl Health {
     pub fn lost(&self, reason: &str) -> Error {
         self.lose(reason);
         self.check().err().unwrap_or_else(|| self.failure(reason, GpuFailure::Lost))
-    }
-
-    /// Has the next submission fail.
-    pub fn fail_on_first_use(&self) {
-        self.hollow.store(true, Relaxed);
-    }
-
-    /// True once a submission uses memory that is not there.
-    pub fn used_in_vain(&self) -> bool {
-        self.hollow.load(Relaxed)
     }
 
     pub fn reason(&self) -> Option<&str> {

@@ -76,12 +76,6 @@ impl VramReading {
         }
     }
 
-    /// The reading with a budget no larger than the memory: some drivers name more than their heap has.
-    fn within_total(self) -> Self {
-        let most = self.total.unwrap_or(u64::MAX);
-        VramReading { budget: self.budget.map(|budget| budget.min(most)), ..self }
-    }
-
     fn is_known(&self) -> bool {
         *self != Self::empty(self.source)
     }
@@ -98,8 +92,12 @@ pub(super) fn readings(adapter: &wgpu::Adapter, unified: bool) -> Vec<VramReadin
 /// The readings that say something, the system's before the driver's: the system counts all programs, and counts of
 /// `VK_EXT_memory_budget` have been wrong on AMD's cards.
 fn in_order(of_system: [Option<VramReading>; 2], of_driver: Option<VramReading>) -> Vec<VramReading> {
-    let all = of_system.into_iter().chain([of_driver]).flatten();
-    all.map(VramReading::within_total).filter(VramReading::is_known).collect()
+    // Some drivers name a budget that is larger than their heap.
+    let within_total = |it: VramReading| VramReading {
+        budget: it.budget.map(|budget| budget.min(it.total.unwrap_or(u64::MAX))),
+        ..it
+    };
+    of_system.into_iter().chain([of_driver]).flatten().map(within_total).filter(VramReading::is_known).collect()
 }
 
 /// Bytes that a device may allocate if no budget is named: nine tenths of what the first of its adapter's readings that knows says is

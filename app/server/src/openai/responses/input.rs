@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use thermocline_engine::session::Role;
 
-use super::tools::NamespacedName;
+use super::tools::full_name;
 use crate::{
     error::ApiError,
     fields::{Hint, Ignored, LenientField, ListItem, TextOr, invalid, read_fields},
@@ -178,10 +178,7 @@ impl ChatItems {
 
     fn push_call(&mut self, item: ItemFields, call: CallItem, name: String, arguments: String) -> Result<(), ApiError> {
         let id = self.call_id(call.call_id, item.id)?;
-        let name = match call.namespace {
-            Some(namespace) => NamespacedName { namespace: namespace.0, name }.full(),
-            None => name,
-        };
+        let name = full_name(call.namespace.as_ref().map(|it| &*it.0), &name);
         // The assistant's message that the call belongs to: the last one, or a new one.
         if self.messages.last().is_none_or(|last| last.role != Role::Assistant) {
             self.messages.push(RequestMessage::new(Role::Assistant, ""));

@@ -3,26 +3,23 @@
 use serde_json::{Value, json};
 use thermocline_engine::session::Role;
 
-use super::tools::{NamespacedName, Namespaces};
+use super::tools::{NamespacedName, Namespaces, full_name};
 use crate::{answer_reader::AnswerPiece, request_message::RequestMessage, stream_event::new_id};
 
 /// An event of a stream without its number: type and fields.
 pub type ItemEvent = (&'static str, Value);
 
-/// The kind of an item.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ItemKind {
-    Reasoning,
-    Message,
-    Call,
-}
+/// Types of items.
+const REASONING: &str = "reasoning";
+const MESSAGE: &str = "message";
+const CALL: &str = "function_call";
 
 /// The items so far.
 #[derive(Debug, Default)]
 pub struct ResponseItems {
     output: Vec<Value>,
-    /// The kind of the last one, if it is not complete.
-    open: Option<ItemKind>,
+    /// The type of the last one, if it is not complete.
+    open: Option<&'static str>,
     /// Functions of namespaces.
     namespaces: Namespaces,
 }
@@ -40,68 +37,60 @@ impl ResponseItems {
 
     /// True if the last item is a call that is not complete.
     pub fn in_call(&self) -> bool {
-        self.open == Some(ItemKind::Call)
+        self.open == Some(CALL)
     }
 
     /// Adds a piece, and tells `events` of it.
     pub fn push(&mut self, piece: &AnswerPiece, events: &mut Vec<ItemEvent>) {
         match piece {
-            AnswerPiece::Reasoning(text) => {
-                self.begin_text(ItemKind::Reasoning, events);
-                self.add_text("response.reasoning_text.delta", text, events);
-            }
-            AnswerPiece::Content(text) => {
-                self.begin_text(ItemKind::Message, events);
-                self.add_text("response.output_text.delta", text, events);
-            }
+            AnswerPiece::Reasoning(text) => self.add_text(REASONING, text, events),
+            AnswerPiece::Content(text) => self.add_text(MESSAGE, text, events),
             AnswerPiece::Call { id, name, .. } => {
                 let mut item = json!({
-                    "id": new_id("fc_"), "type": "function_call", "status": "in_progress", "call_id": id, "name": name,
+                    "id": new_id("fc_"), "type": CALL, "status": "in_progress", "call_id": id, "name": name,
                     "arguments": "",
                 });
                 if let Some(NamespacedName { namespace, name }) = self.namespaces.get(name) {
                     (item["name"], item["namespace"]) = (name.clone().into(), namespace.clone().into());
                 }
-                self.begin(ItemKind::Call, item, events);
+                self.begin(CALL, item, events);
             }
             AnswerPiece::Arguments { text, .. } => {
-                let at = self.output.len().saturating_sub(1);
                 let Some(item) = self.output.last_mut() else { return };
                 append(&mut item["arguments"], text);
-                let event = json!({ "item_id": item["id"], "output_index": at, "delta": text });
-                events.push(("response.function_call_arguments.delta", event));
+                events.push(("response.function_call_arguments.delta", self.placed(json!({ "delta": text }))));
             }
         }
+    }
+
+    /// An event of the last item, with its identifier and number.
+    fn placed(&self, mut event: Value) -> Value {
+        let last = self.output.len().saturating_sub(1);
+        (event["item_id"], event["output_index"]) = (self.output[last]["id"].clone(), last.into());
+        event
     }
 
     /// Completes the last item; `status` is the one it has then: `completed` or `incomplete`.
     pub fn finish(&mut self, status: &str, events: &mut Vec<ItemEvent>) {
         let Some(kind) = self.open.take() else { return };
-        let at = self.output.len().saturating_sub(1);
         let Some(item) = self.output.last_mut() else { return };
         item["status"] = status.into();
-        let place = |mut event: Value| {
-            (event["item_id"], event["output_index"]) = (item["id"].clone(), at.into());
-            event
-        };
-        let part = item["content"][0].clone();
-        match kind {
-            ItemKind::Call => {
+        let item = item.clone();
+        let part = &item["content"][0];
+        let (name, done) = match kind {
+            CALL => {
                 let event = json!({ "name": item["name"], "arguments": item["arguments"] });
-                events.push(("response.function_call_arguments.done", place(event)));
+                ("response.function_call_arguments.done", event)
             }
-            ItemKind::Reasoning => {
-                let event = json!({ "content_index": 0, "text": part["text"] });
-                events.push(("response.reasoning_text.done", place(event)));
-            }
-            ItemKind::Message => {
-                let event = json!({ "content_index": 0, "text": part["text"], "logprobs": [] });
-                events.push(("response.output_text.done", place(event)));
-            }
+            REASONING => ("response.reasoning_text.done", json!({ "content_index": 0, "text": part["text"] })),
+            _ => ("response.output_text.done", json!({ "content_index": 0, "text": part["text"], "logprobs": [] })),
+        };
+        events.push((name, self.placed(done)));
+        if kind != CALL {
+            let event = self.placed(json!({ "content_index": 0, "part": part }));
+            events.push(("response.content_part.done", event));
         }
-        if kind != ItemKind::Call {
-            events.push(("response.content_part.done", place(json!({ "content_index": 0, "part": part }))));
-        }
+        let at = self.output.len() - 1;
         events.push(("response.output_item.done", json!({ "output_index": at, "item": item })));
     }
 
@@ -115,12 +104,7 @@ impl ResponseItems {
                 Some("reasoning") => content.clone_into(&mut message.thoughts),
                 Some("message") => message.content.push_str(content),
                 _ => {
-                    let name = match item["namespace"].as_str() {
-                        Some(namespace) => {
-                            NamespacedName { namespace: namespace.to_owned(), name: text("name") }.full()
-                        }
-                        None => text("name"),
-                    };
+                    let name = full_name(item["namespace"].as_str(), &text("name"));
                     message.calls.push(RequestMessage::call(Some(&text("call_id")), &name, &text("arguments")));
                 }
             }
@@ -128,41 +112,39 @@ impl ResponseItems {
         message
     }
 
-    fn begin_text(&mut self, kind: ItemKind, events: &mut Vec<ItemEvent>) {
-        if self.open == Some(kind) {
-            return;
+    fn add_text(&mut self, kind: &'static str, text: &str, events: &mut Vec<ItemEvent>) {
+        if self.open != Some(kind) {
+            self.begin_text(kind, events);
         }
-        let (item, mut part) = match kind {
-            ItemKind::Reasoning => (
-                json!({ "id": new_id("rs_"), "type": "reasoning", "status": "in_progress", "summary": [], "content": [] }),
+        let Some(item) = self.output.last_mut() else { return };
+        append(&mut item["content"][0]["text"], text);
+        let mut delta = self.placed(json!({ "content_index": 0, "delta": text }));
+        if kind == REASONING {
+            return events.push(("response.reasoning_text.delta", delta));
+        }
+        delta["logprobs"] = json!([]);
+        events.push(("response.output_text.delta", delta));
+    }
+
+    fn begin_text(&mut self, kind: &'static str, events: &mut Vec<ItemEvent>) {
+        let (item, part) = match kind {
+            REASONING => (
+                json!({ "id": new_id("rs_"), "type": kind, "status": "in_progress", "summary": [], "content": [] }),
                 json!({ "type": "reasoning_text", "text": "" }),
             ),
             _ => (
-                json!({ "id": new_id("msg_"), "type": "message", "status": "in_progress", "role": "assistant", "content": [] }),
+                json!({ "id": new_id("msg_"), "type": kind, "status": "in_progress", "role": "assistant", "content": [] }),
                 json!({ "type": "output_text", "text": "", "annotations": [], "logprobs": [] }),
             ),
         };
         self.begin(kind, item, events);
-        let at = self.output.len().saturating_sub(1);
+        events.push(("response.content_part.added", self.placed(json!({ "content_index": 0, "part": part }))));
         if let Some(item) = self.output.last_mut() {
-            let event = json!({ "item_id": item["id"], "output_index": at, "content_index": 0, "part": part });
-            events.push(("response.content_part.added", event));
-            item["content"] = json!([part.take()]);
+            item["content"] = json!([part]);
         }
     }
 
-    fn add_text(&mut self, event: &'static str, text: &str, events: &mut Vec<ItemEvent>) {
-        let at = self.output.len().saturating_sub(1);
-        let Some(item) = self.output.last_mut() else { return };
-        append(&mut item["content"][0]["text"], text);
-        let mut delta = json!({ "item_id": item["id"], "output_index": at, "content_index": 0, "delta": text });
-        if item["type"] == "message" {
-            delta["logprobs"] = json!([]);
-        }
-        events.push((event, delta));
-    }
-
-    fn begin(&mut self, kind: ItemKind, item: Value, events: &mut Vec<ItemEvent>) {
+    fn begin(&mut self, kind: &'static str, item: Value, events: &mut Vec<ItemEvent>) {
         self.finish("completed", events);
         events.push(("response.output_item.added", json!({ "output_index": self.output.len(), "item": item })));
         self.output.push(item);

@@ -37,11 +37,12 @@ pub struct NamespacedName {
     pub name: String,
 }
 
-impl NamespacedName {
-    /// The name that the model knows.
-    pub fn full(&self) -> String {
-        let between = if self.namespace.ends_with('_') { "" } else { "__" };
-        format!("{}{between}{}", self.namespace, self.name)
+/// The name that the model knows of a function, which may be in a namespace.
+pub fn full_name(namespace: Option<&str>, name: &str) -> String {
+    match namespace {
+        None => name.to_owned(),
+        Some(namespace) if namespace.ends_with('_') => format!("{namespace}{name}"),
+        Some(namespace) => format!("{namespace}__{name}"),
     }
 }
 
@@ -135,11 +136,7 @@ impl ResponseTools {
 
 /// The full name in an object with `name` and perhaps `namespace`.
 fn named(of: &Value) -> Option<String> {
-    let name = of["name"].as_str()?.to_owned();
-    Some(match of["namespace"].as_str() {
-        Some(namespace) => NamespacedName { namespace: namespace.to_owned(), name }.full(),
-        None => name,
-    })
+    Some(full_name(of["namespace"].as_str(), of["name"].as_str()?))
 }
 
 /// A function that the request defines at `path`.
@@ -147,10 +144,7 @@ fn read_function(tool: &Value, path: String, namespace: Option<&str>, strict: bo
     let fields: FunctionTool = read_fields(tool, "", strict)?;
     let name = fields.name.filter(|name| !name.is_empty());
     let name = name.ok_or_else(|| invalid("name", "a name", &tool["name"]))?;
-    let name = match namespace {
-        Some(namespace) => NamespacedName { namespace: namespace.to_owned(), name }.full(),
-        None => name,
-    };
+    let name = full_name(namespace, &name);
     let function = json!({ "name": name, "description": fields.description, "parameters": fields.parameters });
     let definition = json!({ "type": "function", "function": function });
     RequestedTool::new(definition, fields.strict == Some(true), path, "parameters")
