@@ -10,9 +10,8 @@ use super::{
     connections::AnsweringConnection,
     context::{ModelLease, ServerContext},
     error::ApiError,
-    generation::{GenerationQueue, GenerationUpdate},
+    generation::{GenerationQueue, GenerationUpdate, ScoredToken},
     request::CompletionRequest,
-    scored_token::ScoredToken,
 };
 
 /// One event.

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use thermocline_engine::session::GenerationStats;
 
-use super::{answer_events::AnswerEvent, choices::Choice, stream_event::StreamEvent};
+use super::{answer_events::AnswerEvent, choices::AnswerChoice, stream_event::StreamEvent};
 
 /// Formatter of one answer.
 pub trait AnswerFormat: Send {
@@ -16,5 +16,5 @@ pub trait AnswerFormat: Send {
     fn events(&mut self, event: AnswerEvent) -> Vec<StreamEvent>;
 
     /// The whole answer.
-    fn whole(&self, choices: &[Choice], total: &GenerationStats) -> Value;
+    fn whole(&self, choices: &[AnswerChoice], total: &GenerationStats) -> Value;
 }

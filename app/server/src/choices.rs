@@ -7,13 +7,13 @@ use super::{
     answer_events::{AnswerEvent, ChoiceEnd},
     answer_reader::AnswerPiece,
     error::ApiError,
+    generation::ScoredToken,
     request::ChoiceFields,
-    scored_token::ScoredToken,
 };
 
 /// One choice.
 #[derive(Debug)]
-pub struct Choice {
+pub struct AnswerChoice {
     /// Text of the prompt, if its own begins with it.
     pub echo: Option<String>,
     /// Its pieces, the echoed prompt first.
@@ -32,16 +32,16 @@ pub struct Choice {
 #[derive(Debug, Default)]
 pub struct WholeAnswer {
     /// The choices so far.
-    pub choices: Vec<Choice>,
+    pub choices: Vec<AnswerChoice>,
     /// Token counts and times of all choices.
     pub total: GenerationStats,
 }
 
-impl Choice {
+impl AnswerChoice {
     /// A choice that begins.
     pub fn new(echo: Option<String>) -> Self {
         let (reason, stats) = (StopReason::EndOfText, GenerationStats::default());
-        Choice { echo, pieces: Vec::new(), scored: Vec::new(), reason, called: false, stats }
+        AnswerChoice { echo, pieces: Vec::new(), scored: Vec::new(), reason, called: false, stats }
     }
 
     fn mean_logprob(&self) -> f32 {
@@ -56,7 +56,7 @@ impl WholeAnswer {
     /// Adds an event; an answer that fails is an error.
     pub fn push(&mut self, event: AnswerEvent) -> Result<(), ApiError> {
         match (event, self.choices.last_mut()) {
-            (AnswerEvent::Begin { echo, .. }, _) => self.choices.push(Choice::new(echo)),
+            (AnswerEvent::Begin { echo, .. }, _) => self.choices.push(AnswerChoice::new(echo)),
             (AnswerEvent::Pieces { pieces, scored, .. }, Some(choice)) => {
                 choice.pieces.extend(pieces);
                 choice.scored.extend(scored);
@@ -75,7 +75,7 @@ impl WholeAnswer {
 impl ChoiceFields {
     /// The choices that are returned: of each prompt the likeliest, by mean log probability of
     /// their tokens.
-    pub fn returned(&self, mut choices: Vec<Choice>) -> Vec<Choice> {
+    pub fn returned(&self, mut choices: Vec<AnswerChoice>) -> Vec<AnswerChoice> {
         if self.best_of == self.answers {
             return choices;
         }
@@ -116,7 +116,7 @@ mod tests {
             let stats = GenerationStats { prompt_tokens: 5, generated_tokens: 1, ..GenerationStats::default() };
             add_stats(&mut total, &stats, at % 2 == 0);
             let token = ScoredToken { bytes: b"a".to_vec(), visible: true, logprob: Some(logprob), top: Vec::new() };
-            Choice { scored: vec![token], stats, ..Choice::new(None) }
+            AnswerChoice { scored: vec![token], stats, ..AnswerChoice::new(None) }
         });
         let left: Vec<_> = fields.returned(choices.collect()).iter().map(|it| it.scored[0].logprob).collect();
         assert_eq!(left, [Some(-1.0), Some(-0.5)]);

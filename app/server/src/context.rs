@@ -8,6 +8,7 @@ use std::{
     },
 };
 
+use axum::extract::State;
 use parking_lot::Mutex;
 use thermocline_engine::session::{DeviceEvent, GenerationStats, StopReason};
 
@@ -81,6 +82,9 @@ impl ModelLease {
         if model.name == self.name { Ok(model) } else { Err(ApiError::model_not_found(&self.name, &model.name)) }
     }
 }
+
+/// The context of a server as its routes are given it.
+pub type SharedContext = State<Arc<ServerContext>>;
 
 /// Options, model source, request queue and counters of one server.
 pub struct ServerContext {

@@ -5,18 +5,18 @@ use std::{sync::Arc, time::Instant};
 
 use axum::{Extension, Json, body::Body, extract::State};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use thermocline_engine::session::{Pooling, Prompt, Request};
 
 use super::{
     connections::Connection,
     context::ServerContext,
-    embedding_fields::EmbeddingFields,
     error::ApiError,
-    fields::{invalid, missing, parse_fields, whole_number},
+    fields::{Ignored, invalid, missing, parse_fields},
     generation::GenerationQueue,
     named_model::NamedModel,
-    ollama,
+    ollama, openai,
     read_body::read_body,
     served_model::ServedModel,
 };
@@ -33,6 +33,27 @@ pub enum EmbeddingProtocol {
     OllamaEmbed,
     /// Ollama's older `/api/embeddings`, of one text.
     OllamaOne,
+}
+
+/// The fields of a request for embeddings, which OpenAI's protocol and Ollama's share.
+#[derive(Debug, PartialEq, Deserialize)]
+pub struct EmbeddingFields {
+    /// Name of the model.
+    pub model: Option<String>,
+    /// The texts.
+    pub input: Option<Value>,
+    /// Numbers of each vector.
+    pub dimensions: Option<usize>,
+    /// Shorten texts that are longer than the context.
+    pub truncate: Option<bool>,
+    /// Form of the vectors.
+    pub encoding_format: Option<String>,
+    /// Pooling of hidden states into a vector.
+    pub pooling: Option<String>,
+    /// Changes nothing.
+    pub user: Ignored,
+    /// Changes nothing.
+    pub keep_alive: Ignored,
 }
 
 /// A request for embeddings.
@@ -157,20 +178,7 @@ fn parse_inputs(value: Option<Value>, empty: bool) -> Result<Vec<Prompt>, ApiErr
         None if empty => return Ok(Vec::new()),
         None => return Err(missing("input", &expected)),
     };
-    let one = |value: &Value| match value {
-        Value::String(text) if !text.is_empty() || empty => Some(Prompt::Text(text.clone())),
-        Value::Array(ids) if !ids.is_empty() => {
-            let id = |id: &Value| whole_number(id).and_then(|id| u32::try_from(id).ok());
-            ids.iter().map(id).collect::<Option<Vec<u32>>>().map(Prompt::Tokens)
-        }
-        _ => None,
-    };
-    let prompts = match &value {
-        Value::Array(list) if list.iter().all(Value::is_u64) => one(&value).map(|prompt| vec![prompt]),
-        Value::Array(list) if list.len() <= MAX_INPUTS => list.iter().map(one).collect(),
-        other => one(other).map(|prompt| vec![prompt]),
-    };
-    prompts.ok_or_else(|| invalid("input", &expected, &value))
+    openai::prompts_of(&value, MAX_INPUTS, empty).ok_or_else(|| invalid("input", &expected, &value))
 }
 
 /// A prompt's first tokens, as many as the context holds.

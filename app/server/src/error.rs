@@ -97,8 +97,8 @@ impl ApiError {
     /// 404: another model than `requested` is open.
     pub fn model_not_found(requested: &str, open: &str) -> Self {
         let message = format!("the model `{requested}` is not open here; `{open}` is");
-        let error = ApiError::new(StatusCode::NOT_FOUND, "invalid_request_error", message);
-        ApiError { code: Some("model_not_found"), param: Some("model".to_owned()), ..error }
+        let error = ApiError::invalid_field("model", message);
+        ApiError { status: StatusCode::NOT_FOUND, code: Some("model_not_found"), ..error }
     }
 
     /// 404: none of the models `names` is called `requested`.
@@ -108,8 +108,8 @@ impl ApiError {
             names => format!("there are {}", names.join(", ")),
         };
         let message = format!("there is no model `{requested}` here; {names}");
-        let error = ApiError::new(StatusCode::NOT_FOUND, "invalid_request_error", message);
-        ApiError { code: Some("model_not_found"), param: Some("model".to_owned()), ..error }
+        let error = ApiError::invalid_field("model", message);
+        ApiError { status: StatusCode::NOT_FOUND, code: Some("model_not_found"), ..error }
     }
 
     /// 405: the path takes only the methods `allowed`.
@@ -153,11 +153,6 @@ impl ApiError {
     pub fn unavailable(message: impl Into<String>) -> Self {
         let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message);
         ApiError { code: Some("service_unavailable"), header: Some(("retry-after", "2")), ..error }
-    }
-
-    /// 503: the server has cancelled the generation.
-    pub fn cancelled() -> Self {
-        ApiError::unavailable("the answer was ended: the model is being closed")
     }
 
     /// 400: no response that is kept has this identifier.

@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Time without an event after which a comment is sent, so that clients and proxies do not give up.
 const COMMENT_INTERVAL: Duration = Duration::from_secs(5);
 
-type Start = Pin<Box<dyn Future<Output = Result<AnswerEvents, ApiError>> + Send>>;
+type StartingAnswer = Pin<Box<dyn Future<Output = Result<AnswerEvents, ApiError>> + Send>>;
 
 /// One answer being sent. When the client disconnects it is dropped, and with it the generation.
 struct AnswerStream {
@@ -34,7 +34,7 @@ struct AnswerStream {
 
 enum StreamState {
     /// It waits for the model.
-    Waiting(Start),
+    Waiting(StartingAnswer),
     /// It is being generated.
     Running(Box<AnswerEvents>),
 }
@@ -45,7 +45,7 @@ pub async fn event_stream(
     start: impl Future<Output = Result<AnswerEvents, ApiError>> + Send + 'static,
     format: Box<dyn AnswerFormat>,
 ) -> Result<Response, ApiError> {
-    let mut start: Start = Box::pin(start);
+    let mut start: StartingAnswer = Box::pin(start);
     let state = match timeout(PATIENCE, &mut start).await {
         Ok(started) => StreamState::Running(Box::new(started?)),
         Err(_) => StreamState::Waiting(start),

@@ -233,8 +233,9 @@ struct FieldReader<'de, 'known> {
     value: &'de Value,
     /// Refuses fields that are [`Lenient`], and limits below zero.
     strict: bool,
-    /// The serde name of the enum that the value is read as, if a field chooses the variant.
-    tagged: Option<&'static str>,
+    /// The field that chooses the variant of the enum that the value is read as, and its expected
+    /// values.
+    tagged: Option<(&'static str, &'static str)>,
     /// Collects the fields of a struct that is one of several.
     known: Option<&'known KnownFields>,
 }
@@ -246,7 +247,7 @@ impl<'de> FieldReader<'de, '_> {
 
     /// Refuses fields that are not among `known`, unless they are absent or choose a variant.
     fn refuse_unknown(&self, known: &[&str]) -> Result<(), ApiError> {
-        let tag = self.tagged.map(|name| tag_of(name).0);
+        let tag = self.tagged.map(|(tag, _)| tag);
         let unknown = |name: &str, value: &Value| !known.contains(&name) && tag != Some(name) && !is_absent(value);
         let mut entries = self.value.as_object().into_iter().flatten();
         match entries.find(|(name, value)| unknown(name, value)) {
@@ -254,12 +255,6 @@ impl<'de> FieldReader<'de, '_> {
             None => Ok(()),
         }
     }
-}
-
-/// The field that chooses the variant of an enum, and the expected values of it, by the enum's
-/// serde name.
-fn tag_of(name: &'static str) -> (&'static str, &'static str) {
-    name.split_once(": ").unwrap_or(("type", name))
 }
 
 /// The value that `visit` makes of what was found, or an error that says what was `expected`.
@@ -358,8 +353,8 @@ impl<'de> Deserializer<'de> for FieldReader<'de, '_> {
         variants: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, ApiError> {
-        if name.contains(": ") {
-            let tagged = FieldReader { tagged: Some(name), ..self };
+        if let Some(tag) = name.split_once(": ") {
+            let tagged = FieldReader { tagged: Some(tag), ..self };
             return visited(self.value.as_object(), "an object", |_| visitor.visit_enum(tagged));
         }
         match self.value.as_str() {
@@ -379,7 +374,7 @@ impl<'de> EnumAccess<'de> for FieldReader<'de, '_> {
     type Variant = Self;
 
     fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Self), ApiError> {
-        let (tag, expected) = tag_of(self.tagged.unwrap_or_default());
+        let (tag, expected) = self.tagged.unwrap_or_default();
         let value = self.value.get(tag).unwrap_or(&Value::Null);
         let chosen =
             value.as_str().and_then(|kind| seed.deserialize(BorrowedStrDeserializer::<ApiError>::new(kind)).ok());

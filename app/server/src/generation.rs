@@ -12,7 +12,6 @@ use super::{
     context::{ModelLease, ServerContext},
     error::ApiError,
     queue::SessionPermit,
-    scored_token::ScoredToken,
     undecided_answer::{CallsOrForm, Decision, UndecidedAnswer},
 };
 use thermocline_host::engine_handle::{Answer, AnswerEnd, AnswerUpdate};
@@ -49,6 +48,19 @@ pub struct GenerationUpdate {
     pub formed: bool,
     /// The end, with its reason.
     pub end: Option<Result<(StopReason, GenerationStats), ApiError>>,
+}
+
+/// A token of a prompt or an answer with its log probability.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ScoredToken {
+    /// Its text.
+    pub bytes: Vec<u8>,
+    /// It is part of the text; special tokens are not.
+    pub visible: bool,
+    /// Its log probability; `None` if nothing predicts it.
+    pub logprob: Option<f32>,
+    /// The likeliest tokens at its place, by text.
+    pub top: Vec<(Vec<u8>, f32)>,
 }
 
 impl GenerationQueue {
@@ -132,7 +144,9 @@ impl GenerationQueue {
     fn convert(&self, update: AnswerUpdate) -> GenerationUpdate {
         update.device.iter().for_each(|event| self.context.record_device(event));
         let end = update.end.map(|end| match end {
-            AnswerEnd::Done(StopReason::Cancelled, _) => Err(ApiError::cancelled()),
+            AnswerEnd::Done(StopReason::Cancelled, _) => {
+                Err(ApiError::unavailable("the answer was ended: the model is being closed"))
+            }
             AnswerEnd::Done(reason, stats) => {
                 self.context.record_answer(&stats, &reason);
                 Ok((reason, stats))

@@ -14,7 +14,7 @@ use axum::{
 use serde_json::{Map, Value, json};
 
 use super::{
-    context::ServerContext,
+    context::SharedContext,
     error::ApiError,
     fields::{invalid, parse_fields},
     model_library::{LibraryEntry, ModelLibrary},
@@ -22,8 +22,6 @@ use super::{
     read_body::read_body,
     served_model::ServedModel,
 };
-
-type Context = State<Arc<ServerContext>>;
 
 /// Time for which a model that is never closed is said to be kept.
 const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -36,7 +34,7 @@ async fn entries(library: &Arc<ModelLibrary>) -> Result<Vec<LibraryEntry>, ApiEr
 }
 
 /// `GET /v1/models`
-pub async fn models(State(context): Context) -> Result<Json<Value>, ApiError> {
+pub async fn models(State(context): SharedContext) -> Result<Json<Value>, ApiError> {
     let models: Vec<Value> = match context.library() {
         None => context.model().iter().map(model_json).collect(),
         Some(library) => {
@@ -49,7 +47,7 @@ pub async fn models(State(context): Context) -> Result<Json<Value>, ApiError> {
 
 /// `GET /v1/models/{name}`
 pub async fn model(
-    State(context): Context,
+    State(context): SharedContext,
     uri: Uri,
     name: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Value>, ApiError> {
@@ -72,7 +70,7 @@ pub async fn model(
 }
 
 /// `GET /health`: of a folder also while no model is loaded.
-pub async fn health(State(context): Context) -> Result<Json<Value>, ApiError> {
+pub async fn health(State(context): SharedContext) -> Result<Json<Value>, ApiError> {
     let name = match context.library() {
         None => Some(context.model()?.name),
         Some(library) => library.loaded().map(|model| model.name),
@@ -81,7 +79,7 @@ pub async fn health(State(context): Context) -> Result<Json<Value>, ApiError> {
 }
 
 /// `GET /api/tags`
-pub async fn tags(State(context): Context) -> Result<Json<Value>, ApiError> {
+pub async fn tags(State(context): SharedContext) -> Result<Json<Value>, ApiError> {
     let models: Vec<Value> = match context.library() {
         None => context.model().iter().map(ollama::entry).collect(),
         Some(library) => entries(library).await?.iter().map(ollama::library_entry).collect(),
@@ -90,14 +88,14 @@ pub async fn tags(State(context): Context) -> Result<Json<Value>, ApiError> {
 }
 
 /// `GET /api/ps`
-pub async fn running(State(context): Context) -> Json<Value> {
+pub async fn running(State(context): SharedContext) -> Json<Value> {
     let keep = context.library().and_then(|library| library.closes_in()).unwrap_or(FOR_EVER);
     let models: Vec<Value> = context.model().iter().map(|model| ollama::running(model, keep)).collect();
     Json(json!({ "models": models }))
 }
 
 /// `POST /api/show`: of a library the model that it names, else the open one, whatever it names.
-pub async fn show(State(context): Context, body: Body) -> Result<Json<Value>, ApiError> {
+pub async fn show(State(context): SharedContext, body: Body) -> Result<Json<Value>, ApiError> {
     let body = read_body(body, context.options.timeout).await?;
     let fields: Map<String, Value> = parse_fields(&body, false)?;
     let text = |field: &str| match fields.get(field) {

@@ -105,10 +105,8 @@ mod tests {
             (seconds(0.0), seconds(0.0), seconds(5400.0))
         );
         assert_eq!((keep(json!("250ms")), keep(json!("1.5s"))), (seconds(0.25), seconds(1.5)));
-        for bad in [json!(""), json!("5"), json!("m"), json!("5x"), json!("nan"), json!(true)] {
-            if bad != json!("5") {
-                assert!(keep(bad.clone()).is_err(), "{bad}");
-            }
+        for bad in [json!(""), json!("m"), json!("5x"), json!("nan"), json!(true)] {
+            assert!(keep(bad.clone()).is_err(), "{bad}");
         }
         assert!(NamedModel::of_body(b"{").is_err());
     }

@@ -42,12 +42,6 @@ impl ServerOptions {
     /// Default of [`ServerOptions::max_waiting`].
     pub const MAX_WAITING: usize = 512;
 
-    /// Default of [`ServerOptions::max_connections`].
-    pub const MAX_CONNECTIONS: usize = 640;
-
-    /// Default of [`ServerOptions::timeout`].
-    pub const TIMEOUT: Duration = Duration::from_secs(30);
-
     /// Defaults at one address, without a key.
     pub fn at(address: SocketAddr) -> Self {
         ServerOptions {
@@ -57,10 +51,10 @@ impl ServerOptions {
             hosts: own_names(),
             parallel: Self::PARALLEL,
             max_waiting: Self::MAX_WAITING,
-            timeout: Self::TIMEOUT,
+            timeout: Duration::from_secs(30),
             strict: false,
             pooling: Pooling::Mean,
-            max_connections: Self::MAX_CONNECTIONS,
+            max_connections: 640,
         }
     }
 }

@@ -21,7 +21,7 @@ use tower_http::{limit::RequestBodyLimitLayer, normalize_path::NormalizePath, se
 use super::{
     answers::{Protocol, complete, count_message_tokens},
     anthropic,
-    context::ServerContext,
+    context::{ServerContext, SharedContext},
     embeddings::{EmbeddingProtocol, embed},
     engine_status::engine_status,
     error::ApiError,
@@ -36,8 +36,6 @@ use super::{
     tokens,
 };
 
-type Context = State<Arc<ServerContext>>;
-
 /// Text at the root, where clients of Ollama's protocol look for a server.
 const RUNNING: &str = "Thermocline is running\n";
 
@@ -46,7 +44,7 @@ pub fn routes(context: Arc<ServerContext>) -> NormalizePath<Router> {
     let key_required = Router::new()
         .route("/v1/models", get_only(model_routes::models))
         .route("/v1/models/{*name}", get_only(model_routes::model))
-        .route("/v1/thermocline", get_only(status))
+        .route("/v1/thermocline", described(engine_status))
         .route("/v1/chat/completions", answered(Protocol::Completions(Endpoint::Chat)))
         .route("/v1/completions", answered(Protocol::Completions(Endpoint::Completion)))
         .route("/v1/responses", answered(Protocol::Responses))
@@ -64,8 +62,8 @@ pub fn routes(context: Arc<ServerContext>) -> NormalizePath<Router> {
         .route("/api/version", get_only(async || Json(ollama::version())))
         .route("/tokenize", post_only(|it, body| about_tokens(tokens::tokenize, it, body)))
         .route("/detokenize", post_only(|it, body| about_tokens(tokens::detokenize, it, body)))
-        .route("/tokenizer_info", get_only(tokenizer_info))
-        .route("/props", get_only(props))
+        .route("/tokenizer_info", described(|_, model| tokens::tokenizer_info(model)))
+        .route("/props", described(|_, model| tokens::props(model)))
         .route("/metrics", get_only(metrics_text))
         .fallback(async |uri: Uri| ApiError::not_found(uri.path()))
         .layer(from_fn_with_state(Arc::clone(&context), check_key));
@@ -108,13 +106,18 @@ fn embedded(protocol: EmbeddingProtocol) -> MethodRouter<Arc<ServerContext>> {
     post_only(move |context, connection, body| embed(protocol, context, connection, body))
 }
 
+/// `GET` of what `describe` says about the open model.
+fn described(describe: fn(&ServerContext, &ServedModel) -> Value) -> MethodRouter<Arc<ServerContext>> {
+    get_only(async move |State(context): SharedContext| context.model().map(|model| Json(describe(&context, &model))))
+}
+
 /// `GET` and `DELETE` of a response that is kept.
 fn stored_response() -> MethodRouter<Arc<ServerContext>> {
-    let read = async |State(context): Context, Path(id): Path<String>| match context.responses.get(&id) {
+    let read = async |State(context): SharedContext, Path(id): Path<String>| match context.responses.get(&id) {
         Some(kept) => Ok(Json(kept.response)),
         None => Err(ApiError::response_not_found(&id)),
     };
-    let remove = async |State(context): Context, Path(id): Path<String>| match context.responses.remove(&id) {
+    let remove = async |State(context): SharedContext, Path(id): Path<String>| match context.responses.remove(&id) {
         true => Ok(Json(json!({ "id": id, "object": "response", "deleted": true }))),
         false => Err(ApiError::response_not_found(&id)),
     };
@@ -124,7 +127,7 @@ fn stored_response() -> MethodRouter<Arc<ServerContext>> {
 }
 
 /// Counts the request and records its refusal, which has the shape of the path's protocol.
-async fn record(State(context): Context, request: Request, next: Next) -> Response {
+async fn record(State(context): SharedContext, request: Request, next: Next) -> Response {
     context.record_request();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let response = next.run(request).await;
@@ -141,13 +144,13 @@ async fn record(State(context): Context, request: Request, next: Next) -> Respon
 }
 
 /// Refuses foreign host names and web pages whose origin is not allowed.
-async fn check_origin(State(context): Context, request: Request, next: Next) -> Result<Response, ApiError> {
+async fn check_origin(State(context): SharedContext, request: Request, next: Next) -> Result<Response, ApiError> {
     guard::check(&context.options, request.method(), request.uri(), request.headers())?;
     Ok(next.run(request).await)
 }
 
 /// Refuses requests without the server's key.
-async fn check_key(State(context): Context, request: Request, next: Next) -> Result<Response, ApiError> {
+async fn check_key(State(context): SharedContext, request: Request, next: Next) -> Result<Response, ApiError> {
     key::check(context.options.key.as_deref(), request.headers())?;
     Ok(next.run(request).await)
 }
@@ -160,19 +163,7 @@ async fn as_json(response: Response) -> Response {
     }
 }
 
-async fn status(State(context): Context) -> Result<Json<Value>, ApiError> {
-    Ok(Json(engine_status(&context, &context.model()?)))
-}
-
-async fn tokenizer_info(State(context): Context) -> Result<Json<Value>, ApiError> {
-    Ok(Json(tokens::tokenizer_info(&context.model()?)))
-}
-
-async fn props(State(context): Context) -> Result<Json<Value>, ApiError> {
-    Ok(Json(tokens::props(&context.model()?, 1)))
-}
-
-async fn metrics_text(State(context): Context) -> Result<Response, ApiError> {
+async fn metrics_text(State(context): SharedContext) -> Result<Response, ApiError> {
     let text = metrics(&context, &context.model()?);
     Ok(([(CONTENT_TYPE, MEDIA_TYPE)], text).into_response())
 }
@@ -180,7 +171,7 @@ async fn metrics_text(State(context): Context) -> Result<Response, ApiError> {
 /// Answers about tokens, on another thread: long texts take seconds.
 async fn about_tokens(
     answer: impl FnOnce(&[u8], &ServedModel) -> Result<Value, ApiError> + Send + 'static,
-    State(context): Context,
+    State(context): SharedContext,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
     let body = read_body(body, context.options.timeout).await?;
@@ -191,7 +182,7 @@ async fn about_tokens(
 }
 
 /// `POST /v1/messages/count_tokens`
-async fn count_tokens(context: Context, body: Body) -> Result<Json<Value>, ApiError> {
+async fn count_tokens(context: SharedContext, body: Body) -> Result<Json<Value>, ApiError> {
     let strict = context.options.strict;
     about_tokens(move |body, model| count_message_tokens(body, model, strict), context, body).await
 }

@@ -65,12 +65,12 @@ pub fn tokenizer_info(model: &ServedModel) -> Value {
 }
 
 /// `GET /props`: the model and the values for fields that a request leaves out.
-pub fn props(model: &ServedModel, slots: usize) -> Value {
+pub fn props(model: &ServedModel) -> Value {
     let sampling = &model.defaults.sampling;
     json!({
         "model_alias": model.name,
         "model_path": model.name,
-        "total_slots": slots,
+        "total_slots": 1,
         "chat_template": model.engine.chat_template().source(),
         "build_info": concat!("thermocline ", env!("CARGO_PKG_VERSION")),
         "default_generation_settings": {

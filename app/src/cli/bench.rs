@@ -18,7 +18,7 @@ use crate::cli::{
 };
 use thermocline_host::folders::Folders;
 use thermocline_terminal::{
-    engine_options::{CpuArgs, DeviceArgs, StreamPrompts, kv_types},
+    engine_options::{CpuArgs, DeviceArgs, StreamPrompts, kv_types, stream_prompts},
     failure::{Failure, Outcome, one_line},
     level::LevelArgs,
     model_options::ModelOptions,
@@ -108,7 +108,7 @@ pub struct BenchArgs {
     split: Option<PathBuf>,
     /// Send placed models' neurons that are not in GPU memory there piece by piece for prompts; auto: where this machine's speeds
     /// say that it is quicker than the CPU
-    #[arg(long, value_name = "WHEN", value_enum, default_value_t, requires = "placement")]
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = stream_prompts(), requires = "placement")]
     stream_prompts: StreamPrompts,
     /// Answer so many requests at once, each with a prompt of the first -p and as many tokens as the first -n
     #[arg(long, value_name = "N,..", value_delimiter = ',', conflicts_with_all = ["peer", "kernels", "placement"])]
@@ -167,7 +167,7 @@ pub fn bench(args: &BenchArgs) -> Outcome {
         gpu: args.device.gpu(&args.cpu)?,
         effort: if args.quick { QUICK } else { GpuEffort::default() },
         speeds: Folders::detect().map(|folders| folders.cache),
-        stream_prompts: args.stream_prompts.choice(),
+        stream_prompts: args.stream_prompts,
         kv_type: args.kv_type,
         chunk: args.chunk as usize,
         load: args.model.load_options(),

@@ -13,7 +13,7 @@ use thermocline_engine::{
     quant::{TensorType, device_type},
 };
 
-use crate::cli::{bench::BenchForm, table::Table};
+use crate::cli::{bench::BenchForm, table::TextTable};
 use thermocline_terminal::{
     failure::{Failure, Outcome},
     model_options::ModelOptions,
@@ -97,7 +97,7 @@ fn profile_text(of: &ModelProfile) -> String {
     for TestProfile { test, seconds, profile } in &of.tests {
         let tokens = (test.prompt + test.generate) as f64;
         let heads = ["kernel", "calls", "ms", "of the time", "us/call", "GB/s", "of copy bandwidth", "GFLOP/s"];
-        let mut lines = Table::new(&heads);
+        let mut lines = TextTable::new(&heads);
         let all = profile.nanoseconds().max(1.0);
         for times in &profile.kernels {
             let rate = times.bytes_per_second();
@@ -138,7 +138,7 @@ fn speed_text(name: &str, speed: &GpuSpeed) -> String {
     )
 }
 
-/// ProductBench of weights of every type, without a model.
+/// Products of weights of every type, without a model.
 struct ProductBench {
     device: String,
     /// A GPU's own; the CPU's memory is only read.
@@ -216,7 +216,7 @@ impl ProductBench {
     fn text(&self) -> String {
         let limit = if self.speed.is_some() { "of copy bandwidth" } else { "of read bandwidth" };
         let heads = ["weights", "rows x columns", "tokens", "products of", "us", "GB/s", limit, "GFLOP/s"];
-        let mut lines = Table::new(&heads);
+        let mut lines = TextTable::new(&heads);
         for BenchedProduct { rows, cols, way, speed } in &self.products {
             lines.row([
                 speed.weight_type.clone(),

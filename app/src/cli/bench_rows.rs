@@ -7,7 +7,7 @@ use thermocline_engine::{
     runtime::Sparsity,
 };
 
-use crate::cli::table::Table;
+use crate::cli::table::TextTable;
 use thermocline_host::units;
 
 /// Columns of llama-bench's CSV that have a meaning here, in its order.
@@ -93,7 +93,7 @@ pub(super) fn markdown(rows: &[BenchRow]) -> String {
     if compared {
         heads.push("of layers");
     }
-    let mut lines = Table::new(&heads);
+    let mut lines = TextTable::new(&heads);
     for BenchRow { record, peer, of_layers } in rows {
         let extra = &record.thermocline;
         let mut cells = vec![

@@ -10,7 +10,7 @@ use thermocline_engine::{
 
 use crate::cli::{
     bench::{BenchArgs, BenchForm},
-    table::Table,
+    table::TextTable,
 };
 use thermocline_terminal::{
     engine_options::{ContextOptions, SparsityArgs, open_engine},
@@ -53,7 +53,7 @@ pub fn streams(args: &BenchArgs) -> Outcome {
 fn markdown(records: &[StreamsRecord]) -> String {
     let heads =
         ["streams", "test", "t/s of all", "ratio", "with prompts", "first token, ms", "the last one's", "batch"];
-    let mut lines = Table::new(&heads);
+    let mut lines = TextTable::new(&heads);
     for it in records {
         lines.row([
             it.streams.to_string(),

@@ -52,6 +52,7 @@ pub fn convert(args: &ConvertArgs) -> Outcome {
     let mut out = std::io::stdout().lock();
     if args.json {
         let types = types.iter().map(|(ty, count)| (ty.name(), count)).collect::<BTreeMap<_, _>>();
+        let fallback = |TypeFallback { tensor, cols, wanted, ty }: &TypeFallback| json!({ "tensor": tensor, "row_elements": cols, "wanted": wanted.name(), "type": ty.name() });
         let report = json!({
             "file": args.out,
             "architecture": architecture,
@@ -59,7 +60,7 @@ pub fn convert(args: &ConvertArgs) -> Outcome {
             "file_bytes": file_bytes,
             "parameters": parameters,
             "tensors": types,
-            "fallbacks": fallbacks.iter().map(fallback_to_json).collect::<Vec<_>>(),
+            "fallbacks": fallbacks.iter().map(fallback).collect::<Vec<_>>(),
             "seconds": started.elapsed().as_secs_f64(),
         });
         writeln!(out, "{report:#}")?;
@@ -74,11 +75,6 @@ pub fn convert(args: &ConvertArgs) -> Outcome {
         writeln!(out, "note: {line}")?;
     }
     Ok(())
-}
-
-fn fallback_to_json(fallback: &TypeFallback) -> serde_json::Value {
-    let TypeFallback { tensor, cols, wanted, ty } = fallback;
-    json!({ "tensor": tensor, "row_elements": cols, "wanted": wanted.name(), "type": ty.name() })
 }
 
 /// A line for every type that could not be used, row length and type used instead.

@@ -10,7 +10,7 @@ use thermocline_engine::{
     quant::TensorType,
 };
 
-use crate::cli::table::Table;
+use crate::cli::table::TextTable;
 use thermocline_terminal::{
     engine_options::Device,
     failure::{Failure, Outcome, one_line},
@@ -70,7 +70,7 @@ impl TestedGpu {
         };
         let seconds = found.milliseconds / 1e3;
         writeln!(out, "\nGPU {} {name}: {} ({seconds:.1} s)\n", self.index, conclusion(found))?;
-        let mut lines = Table::new(&["kernel", "text", "result", "ms"]);
+        let mut lines = TextTable::new(&["kernel", "text", "result", "ms"]);
         for row in &found.rows {
             let result = one_line(&row.outcome.to_string());
             lines.row([row.name(), row.text().to_owned(), result, format!("{:.1}", row.milliseconds)]);

@@ -28,7 +28,7 @@ use crate::{
     cli::{
         bench::granularities,
         synth::{shapes, types},
-        table::Table,
+        table::TextTable,
     },
     machines,
 };
@@ -390,7 +390,7 @@ impl PlanReport<'_> {
             plan.bottleneck().name()
         );
         text += &layers_table(&plan.layers);
-        let mut purposes = Table::new(&["memory for", "size"]);
+        let mut purposes = TextTable::new(&["memory for", "size"]);
         let used = plan.bytes.by_name().into_iter().filter(|(_, bytes)| *bytes > 0);
         used.for_each(|(name, bytes)| purposes.row([name.to_owned(), units::bytes(bytes)]));
         if purposes.rows.len() > 1 {
@@ -415,7 +415,7 @@ impl PlanReport<'_> {
     fn ladder_table(&self) -> String {
         let hot = format!("hot {}", counted(&self.plan.layers));
         let heads = ["budget", "tokens/s", "GPU layers", &hot, "of firings", "limit"];
-        let mut lines = Table::new(&heads);
+        let mut lines = TextTable::new(&heads);
         for (budget, plan) in &self.ladder {
             let (hot, all) = plan.units();
             let mark = if *budget == self.budget { " *" } else { "" };
@@ -521,7 +521,7 @@ fn percent(fraction: f64) -> String {
 fn layers_table(layers: &[LayerPlan]) -> String {
     let of = format!("of {}", counted(layers));
     let heads = ["layers", "where", "hot", &of, "of firings", "size", "ms", "GPU ms", "CPU ms"];
-    let mut lines = Table::new(&heads);
+    let mut lines = TextTable::new(&heads);
     let mut first = 0;
     for alike in layers.chunk_by(|a, b| a == b) {
         let layer = &alike[0];

@@ -6,7 +6,7 @@ use thermocline_engine::{
     sparsity::sidecar::{PreparedLayer, Sidecar},
 };
 
-use crate::cli::table::Table;
+use crate::cli::table::TextTable;
 use thermocline_host::units;
 
 /// Fraction of all firings that the most active neurons of the column `80 % from` account for.
@@ -17,7 +17,7 @@ pub fn layers(sidecar: &Sidecar) -> String {
     let mut heads =
         vec!["layer", "active", "80 % from", "predictor", "rank", "size", "recall", "mass recall", "precision"];
     heads.extend(["predicted", "threshold", "activation threshold", "down"]);
-    let mut lines = Table::new(&heads);
+    let mut lines = TextTable::new(&heads);
     sidecar.layers.iter().enumerate().for_each(|(n, layer)| lines.row(line(n, layer)));
     lines.text()
 }

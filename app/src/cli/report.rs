@@ -309,59 +309,59 @@ fn rate(bytes_per_second: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn parts_that_are_done_without_are_said() {
-        let fallback = serde_json::json!({ "part": "packed dot products", "why": "they are <wrong>" });
-        let gpu = serde_json::json!({ "index": 1, "fallbacks": [fallback] });
+        let fallback = json!({ "part": "packed dot products", "why": "they are <wrong>" });
+        let gpu = json!({ "index": 1, "fallbacks": [fallback] });
         let mut page = ReportPage::new();
-        assert!(machine(&serde_json::json!({ "gpu": [gpu] }), &mut page));
+        assert!(machine(&json!({ "gpu": [gpu] }), &mut page));
         assert!(page.html().contains("<td>GPU 1</td><td>without packed dot products: they are &lt;wrong&gt;</td>"));
     }
 
     #[test]
     fn speeds_that_sink_in_bursts_are_said_beside_those_without_waits() {
-        let rate =
-            serde_json::json!({ "type": "Q4_K", "bytes_per_second": 8e10, "sustained_bytes_per_second": 2.4e11 });
+        let rate = json!({ "type": "Q4_K", "bytes_per_second": 8e10, "sustained_bytes_per_second": 2.4e11 });
         let mut page = ReportPage::new();
-        bursts(&serde_json::json!({ "bursts": [rate] }), &mut page);
+        bursts(&json!({ "bursts": [rate] }), &mut page);
         for text in ["Q4_K weights", "80.0 GB/s in short submissions", "240.0 GB/s without waits"] {
             assert!(page.html().contains(text), "{}", page.html());
         }
         let mut steady = ReportPage::new();
-        bursts(&serde_json::json!({ "bursts": [] }), &mut steady);
+        bursts(&json!({ "bursts": [] }), &mut steady);
         assert!(!steady.html().contains("short submissions"));
     }
 
     #[test]
     fn tested_kernels_are_rows() {
         let row = |outcome: Value| {
-            let mut row =
-                serde_json::json!({ "kernel": "norm", "weights": null, "feature": "subgroups", "milliseconds": 1.0 });
+            let mut row = json!({ "kernel": "norm", "weights": null, "feature": "subgroups", "milliseconds": 1.0 });
             row.as_object_mut().unwrap().extend(outcome.as_object().unwrap().clone());
             row
         };
         let rows = [
-            row(serde_json::json!({ "outcome": "wrong", "difference": null })),
-            row(serde_json::json!({ "outcome": "failed", "reason": "the driver <refused>" })),
+            row(json!({ "outcome": "wrong", "difference": null })),
+            row(json!({ "outcome": "failed", "reason": "the driver <refused>" })),
         ];
-        let test = serde_json::json!({ "conclusion": "right without subgroups", "milliseconds": 12.0, "rows": rows });
+        let test = json!({ "conclusion": "right without subgroups", "milliseconds": 12.0, "rows": rows });
         let mut page = ReportPage::new();
-        assert!(self_test(&serde_json::json!({ "gpu": [{ "name": "Arc", "self_test": test }, {}] }), &mut page));
+        assert!(self_test(&json!({ "gpu": [{ "name": "Arc", "self_test": test }, {}] }), &mut page));
         for text in ["Arc: right without subgroups, in 12 ms.", "wrong, no number", "the driver &lt;refused&gt;"] {
             assert!(page.html().contains(text), "{}", page.html());
         }
-        assert!(!self_test(&serde_json::json!({ "gpu": [{}] }), &mut page));
+        assert!(!self_test(&json!({ "gpu": [{}] }), &mut page));
     }
 
     #[test]
     fn kernels_below_the_limit_are_named() {
         let product = |tokens: u64, rate: f64| {
-            serde_json::json!({ "weight_type": "Q4_0", "tokens": tokens, "seconds": 1e-3, "bytes_per_second": rate,
+            json!({ "weight_type": "Q4_0", "tokens": tokens, "seconds": 1e-3, "bytes_per_second": rate,
                 "rows": 4, "cols": 8, "way": "floats" })
         };
-        let found = serde_json::json!({ "device": "D", "bandwidth": 100.0, "speed": {},
+        let found = json!({ "device": "D", "bandwidth": 100.0, "speed": {},
             "products": [product(1, 69.0), product(1, 71.0), product(32, 1.0)] });
         let mut slow = Vec::new();
         assert!(kernels_of(&found, &mut slow, &mut ReportPage::new()));

@@ -2,15 +2,15 @@
 
 /// A table. The first column is aligned left, all others right.
 #[derive(Debug)]
-pub struct Table {
+pub struct TextTable {
     /// The rows, of which the first one is the header.
     pub rows: Vec<Vec<String>>,
 }
 
-impl Table {
+impl TextTable {
     /// A table with these heads and no rows.
     pub fn new(heads: &[&str]) -> Self {
-        Table { rows: vec![heads.iter().map(|head| (*head).to_owned()).collect()] }
+        TextTable { rows: vec![heads.iter().map(|head| (*head).to_owned()).collect()] }
     }
 
     /// Adds a row.
@@ -50,11 +50,11 @@ mod tests {
 
     #[test]
     fn columns_are_aligned() {
-        let mut table = Table::new(&["kernel", "GB/s"]);
+        let mut table = TextTable::new(&["kernel", "GB/s"]);
         table.row(["gemv", "1234.5"].map(str::to_owned));
         table.row(["\u{b5}", "1"].map(str::to_owned));
         let expected = "| kernel |   GB/s |\n| ------ | -----: |\n| gemv   | 1234.5 |\n| \u{b5}      |      1 |\n";
         assert_eq!(table.text(), expected);
-        assert_eq!(Table { rows: Vec::new() }.text(), "");
+        assert_eq!(TextTable { rows: Vec::new() }.text(), "");
     }
 }

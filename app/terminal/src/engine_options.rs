@@ -3,7 +3,7 @@
 use std::{convert::Infallible, ops::ControlFlow, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 
 use clap::{
-    Args, ValueEnum,
+    Args,
     builder::{PossibleValuesParser, TypedValueParser},
 };
 use thermocline_engine::{
@@ -23,7 +23,7 @@ use crate::{
     failure::{Failure, Outcome, one_line},
     level::LevelArgs,
     model_options::ModelOptions,
-    named::named,
+    named::{by_name, named},
     progress::{ProgressUnit, TerminalProgress},
     standard_error::say,
 };
@@ -117,7 +117,7 @@ pub struct SparsityArgs {
     pub split: Option<PathBuf>,
     /// Send neurons that are not in GPU memory there piece by piece for prompts: pays for long ones where the GPU multiplies much
     /// faster than the CPU, and takes up to a 32nd of its memory (with `on` up to a quarter). auto: where this machine's speeds say so
-    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = stream_prompts())]
     pub stream_prompts: StreamPrompts,
     /// Tokens of a prompt computed at a time. With 1 a prompt is computed as an answer is, so that sparsity applies to it, too: slow, and
     /// the way to measure a mode by the log probabilities of prompts [default: 512]
@@ -132,24 +132,12 @@ impl SparsityArgs {
     }
 }
 
-// Streaming of cold neurons for prompts. (Doc comments on the values would make --help long.)
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub enum StreamPrompts {
-    #[default]
-    Auto,
-    On,
-    Off,
-}
+/// Streaming of cold neurons for prompts, as [`EngineOptions::stream_prompts`] has it.
+pub type StreamPrompts = Option<bool>;
 
-impl StreamPrompts {
-    /// The value of [`EngineOptions::stream_prompts`].
-    pub fn choice(self) -> Option<bool> {
-        match self {
-            StreamPrompts::Auto => None,
-            StreamPrompts::On => Some(true),
-            StreamPrompts::Off => Some(false),
-        }
-    }
+/// Words for [`StreamPrompts`].
+pub fn stream_prompts() -> impl TypedValueParser<Value = StreamPrompts> {
+    by_name([("auto", None), ("on", Some(true)), ("off", Some(false))])
 }
 
 /// Names of sparsity modes.
@@ -187,7 +175,7 @@ pub fn open_engine(
     if sparsity.split.is_some() && matches!(choice, DeviceChoice::Cpu) {
         return Err(Failure::usage("--split: expected a GPU whose memory neurons are put into, got the CPU"));
     }
-    if sparsity.stream_prompts == StreamPrompts::On && matches!(choice, DeviceChoice::Cpu) {
+    if sparsity.stream_prompts == Some(true) && matches!(choice, DeviceChoice::Cpu) {
         return Err(Failure::usage("--stream-prompts: expected a GPU that neurons are sent to, got the CPU"));
     }
     let options = EngineOptions {
@@ -203,7 +191,7 @@ pub fn open_engine(
         adaptive: sparsity.adaptive(),
         counts: Folders::detect().filter(|_| !sparsity.no_counts).map(|folders| folders.counts()),
         split: sparsity.split.clone(),
-        stream_prompts: sparsity.stream_prompts.choice(),
+        stream_prompts: sparsity.stream_prompts,
         chunk: sparsity.prompt_chunk.map_or(EngineOptions::default().chunk, usize::from),
         speeds: Folders::detect().map(|folders| folders.cache),
         ..EngineOptions::default()

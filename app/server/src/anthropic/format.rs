@@ -7,7 +7,7 @@ use crate::{
     answer_events::AnswerEvent,
     answer_format::AnswerFormat,
     answer_reader::{AnswerPiece, json_arguments},
-    choices::Choice,
+    choices::AnswerChoice,
     error::ApiError,
     stream_event::{StreamEvent, add_forgotten, new_id},
 };
@@ -114,7 +114,7 @@ impl AnswerFormat for MessageFormat {
         }
     }
 
-    fn whole(&self, choices: &[Choice], total: &GenerationStats) -> Value {
+    fn whole(&self, choices: &[AnswerChoice], total: &GenerationStats) -> Value {
         let Some(choice) = choices.first() else { return Value::Null };
         let mut blocks: Vec<Value> = Vec::new();
         for piece in &choice.pieces {

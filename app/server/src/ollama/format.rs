@@ -10,7 +10,7 @@ use crate::{
     answer_events::AnswerEvent,
     answer_format::AnswerFormat,
     answer_reader::{AnswerPiece, complete_calls, json_arguments},
-    choices::Choice,
+    choices::AnswerChoice,
     error::ApiError,
     stream_event::{StreamEvent, add_forgotten},
 };
@@ -123,7 +123,7 @@ impl AnswerFormat for LinesFormat {
         }
     }
 
-    fn whole(&self, choices: &[Choice], total: &GenerationStats) -> Value {
+    fn whole(&self, choices: &[AnswerChoice], total: &GenerationStats) -> Value {
         let Some(choice) = choices.first() else { return Value::Null };
         let text = |part: fn(&AnswerPiece) -> Option<&str>| choice.pieces.iter().filter_map(part).collect::<String>();
         let calls = complete_calls(&choice.pieces);

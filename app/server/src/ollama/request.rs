@@ -6,7 +6,7 @@ use thermocline_engine::session::{Prompt, Request, Role};
 
 use crate::{
     answer_form::RequestedGrammar,
-    embedding_fields::EmbeddingFields,
+    embeddings::EmbeddingFields,
     error::ApiError,
     fields::{FieldLimit, Ignored, TextOr, accept_only, each, invalid, parse_fields},
     openai::{CallObject, TextPart, read_tools},

@@ -10,7 +10,7 @@ use crate::{
     answer_events::AnswerEvent,
     answer_format::AnswerFormat,
     answer_reader::{AnswerPiece, CompleteCall, complete_calls},
-    choices::Choice,
+    choices::AnswerChoice,
     stream_event::{StreamEvent, add_forgotten, new_id},
 };
 
@@ -41,14 +41,7 @@ impl CompletionFormat {
         CompletionFormat { endpoint, id, created, model, include_usage, with_logprobs, logprobs }
     }
 
-    fn object(&self) -> &'static str {
-        match self.endpoint {
-            Endpoint::Chat => "chat.completion",
-            Endpoint::Completion => "text_completion",
-        }
-    }
-
-    fn whole_choice(&self, index: usize, choice: &Choice) -> Value {
+    fn whole_choice(&self, index: usize, choice: &AnswerChoice) -> Value {
         let pieces = &choice.pieces;
         let content: String = pieces.iter().filter_map(AnswerPiece::content).collect();
         let calls: Vec<Value> = complete_calls(pieces).iter().map(call_json).collect();
@@ -95,12 +88,10 @@ impl CompletionFormat {
     }
 
     fn chunk(&self, index: usize, content: Value, finish: Option<&str>) -> Value {
-        let object = if self.endpoint == Endpoint::Chat { "chat.completion.chunk" } else { "text_completion" };
-        self.frame(object, content, index, finish)
-    }
-
-    fn frame(&self, object: &str, content: Value, index: usize, finish: Option<&str>) -> Value {
-        let name = if self.endpoint == Endpoint::Chat { "delta" } else { "text" };
+        let (object, name) = match self.endpoint {
+            Endpoint::Chat => ("chat.completion.chunk", "delta"),
+            Endpoint::Completion => ("text_completion", "text"),
+        };
         let choice = json!({ "index": index, name: content, "logprobs": null, "finish_reason": finish });
         let CompletionFormat { id, created, model, .. } = self;
         json!({ "id": id, "object": object, "created": created, "model": model, "choices": [choice] })
@@ -153,9 +144,12 @@ impl AnswerFormat for CompletionFormat {
     }
 
     /// The choices, numbered as they come, and the counts of all tokens.
-    fn whole(&self, choices: &[Choice], total: &GenerationStats) -> Value {
-        let mut whole = self.frame(self.object(), json!(null), 0, None);
-        let choice = |(index, choice): (usize, &Choice)| {
+    fn whole(&self, choices: &[AnswerChoice], total: &GenerationStats) -> Value {
+        let mut whole = self.chunk(0, json!(null), None);
+        if self.endpoint == Endpoint::Chat {
+            whole["object"] = "chat.completion".into();
+        }
+        let choice = |(index, choice): (usize, &AnswerChoice)| {
             let mut json = self.whole_choice(index, choice);
             if self.with_logprobs {
                 json["logprobs"] = LogprobsFormat::new(self.endpoint, choice.echo.as_deref()).json(&choice.scored);
@@ -225,7 +219,7 @@ mod tests {
         ];
         let format = CompletionFormat::new(Endpoint::Chat, "m".to_owned(), false, false);
         let choice = |pieces: Vec<AnswerPiece>, reason: StopReason, called: bool| {
-            format.whole_choice(0, &Choice { pieces, reason, called, ..Choice::new(None) })
+            format.whole_choice(0, &AnswerChoice { pieces, reason, called, ..AnswerChoice::new(None) })
         };
         let chunk = format.piece_chunk(3, &pieces[2]);
         let broken = choice(pieces[..4].to_vec(), StopReason::EndOfText, false);

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::Endpoint;
-use crate::scored_token::ScoredToken;
+use crate::generation::ScoredToken;
 
 /// Log probability that is reported for a token which cannot be chosen: JSON has no infinity.
 const IMPOSSIBLE: f32 = -9999.0;

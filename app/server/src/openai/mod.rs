@@ -14,5 +14,6 @@ mod tool_fields;
 pub use format::CompletionFormat;
 pub use logprobs::LogprobsFormat;
 pub use messages::{CallObject, TextPart};
+pub use prompts::prompts_of;
 pub use request::{Endpoint, read_request};
 pub use tool_fields::read_tools;

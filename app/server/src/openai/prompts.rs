@@ -61,21 +61,22 @@ fn within(field: &str, count: Option<usize>, low: usize, high: usize) -> Result<
 pub fn parse_prompts(value: Option<Value>) -> Result<Vec<Prompt>, ApiError> {
     let expected = format!("a string, a list of token ids, or a list of up to {MAX_PROMPTS} of them");
     let value = value.ok_or_else(|| missing("prompt", &expected))?;
-    let prompts = match &value {
-        Value::Array(list) if list.iter().all(Value::is_u64) => one_prompt(&value).map(|prompt| vec![prompt]),
-        Value::Array(list) if list.len() <= MAX_PROMPTS => list.iter().map(one_prompt).collect(),
-        one => one_prompt(one).map(|prompt| vec![prompt]),
-    };
-    prompts.filter(|prompts| !prompts.is_empty()).ok_or_else(|| invalid("prompt", &expected, &value))
+    prompts_of(&value, MAX_PROMPTS, true).ok_or_else(|| invalid("prompt", &expected, &value))
 }
 
-fn one_prompt(value: &Value) -> Option<Prompt> {
-    match value {
-        Value::String(text) => Some(Prompt::Text(text.clone())),
+/// The text or token ids that `value` is, or the up to `most` of them that it lists. Without
+/// `empty`, no text may be empty.
+pub fn prompts_of(value: &Value, most: usize, empty: bool) -> Option<Vec<Prompt>> {
+    let one = |value: &Value| match value {
+        Value::String(text) if !text.is_empty() || empty => Some(Prompt::Text(text.clone())),
         Value::Array(list) if !list.is_empty() => {
             let ids = list.iter().map(|it| whole_number(it).and_then(|id| u32::try_from(id).ok()));
             ids.collect::<Option<Vec<u32>>>().map(Prompt::Tokens)
         }
         _ => None,
+    };
+    match value {
+        Value::Array(list) if list.len() <= most && !list.iter().all(Value::is_u64) => list.iter().map(one).collect(),
+        value => one(value).map(|prompt| vec![prompt]),
     }
 }

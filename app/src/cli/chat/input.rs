@@ -18,15 +18,6 @@ const PROMPT: &str = "> ";
 const CONTINUED: &str = "… ";
 const FENCE: &str = "\"\"\"";
 
-/// Result of reading.
-#[derive(Debug, PartialEq, Eq)]
-pub enum ChatInput {
-    /// One message, of one or more lines.
-    Message(String),
-    /// End of the input, or the user's request to leave.
-    End,
-}
-
 /// Reader of messages.
 pub struct Input {
     source: InputSource,
@@ -62,8 +53,9 @@ impl Input {
         matches!(self.source, InputSource::Editor { .. })
     }
 
-    /// Reads the next message. Ctrl-C clears the line; on an empty one it asks for a second press, which ends the chat.
-    pub fn read(&mut self) -> Outcome<ChatInput> {
+    /// Reads the next message, of one or more lines. Ctrl-C clears the line; on an empty one it
+    /// asks for a second press, which ends the chat. `None` at the end of the input, or of the chat.
+    pub fn read(&mut self) -> Outcome<Option<String>> {
         let mut message = PartialMessage::default();
         loop {
             match self.source.read(if message.is_empty() { PROMPT } else { CONTINUED })? {
@@ -71,16 +63,16 @@ impl Input {
                     self.interrupted = false;
                     if let Some(text) = message.push(&line) {
                         self.source.remember(&text);
-                        return Ok(ChatInput::Message(text));
+                        return Ok(Some(text));
                     }
                 }
                 InputEvent::Interrupted if !message.is_empty() => message = PartialMessage::default(),
-                InputEvent::Interrupted if self.interrupted => return Ok(ChatInput::End),
+                InputEvent::Interrupted if self.interrupted => return Ok(None),
                 InputEvent::Interrupted => {
                     self.interrupted = true;
                     answer::print("(Ctrl-C again or Ctrl-D to leave)\n")?;
                 }
-                InputEvent::End => return Ok(message.end().map_or(ChatInput::End, ChatInput::Message)),
+                InputEvent::End => return Ok(message.end()),
             }
         }
     }

@@ -11,7 +11,7 @@ use std::io::IsTerminal;
 use clap::Args;
 use command::ChatCommand;
 use conversation::{Partner, TerminalConversation};
-use input::{ChatInput, Input};
+use input::Input;
 use remote::RemoteOptions;
 
 use thermocline_terminal::{
@@ -77,15 +77,13 @@ pub fn chat(args: &ChatArgs) -> Outcome {
         answer::print("Type a message. /help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves.\n\n")?;
     }
     loop {
-        let done = match input.read()? {
-            ChatInput::End => return Ok(()),
-            ChatInput::Message(text) => match ChatCommand::parse(&text) {
-                Ok(Some(ChatCommand::Quit)) => return Ok(()),
-                Ok(Some(command)) => handle_command(command, &mut conversation),
-                Ok(None) if text.trim().is_empty() => continue,
-                Ok(None) => conversation.send(text),
-                Err(message) => Err(Failure::usage(message)),
-            },
+        let Some(text) = input.read()? else { return Ok(()) };
+        let done = match ChatCommand::parse(&text) {
+            Ok(Some(ChatCommand::Quit)) => return Ok(()),
+            Ok(Some(command)) => handle_command(command, &mut conversation),
+            Ok(None) if text.trim().is_empty() => continue,
+            Ok(None) => conversation.send(text),
+            Err(message) => Err(Failure::usage(message)),
         };
         match done {
             Ok(()) => {}

@@ -12,7 +12,7 @@ use thermocline_engine::{
 };
 
 use super::report::{self, percent, write};
-use crate::cli::table::Table;
+use crate::cli::table::TextTable;
 use thermocline_host::units::{parse_bytes, parse_tokens};
 use thermocline_terminal::{
     engine_options::CpuArgs,
@@ -105,10 +105,10 @@ fn texts(trace: &FollowTrace) -> impl Iterator<Item = std::ops::Range<usize>> + 
     trace.begins.iter().copied().zip(ends).map(|(begin, end)| begin..end)
 }
 
-fn rows(args: &AdaptArgs, trace: &FollowTrace) -> Table {
+fn rows(args: &AdaptArgs, trace: &FollowTrace) -> TextTable {
     let heads =
         ["text", "tokens", "static [%]", "adaptive [%]", "static, 2nd half [%]", "adaptive, 2nd half [%]", "MB moved"];
-    let mut rows = Table::new(&heads);
+    let mut rows = TextTable::new(&heads);
     for (range, path) in texts(trace).zip(&args.text) {
         let (all, late) = (trace.hit_rates(range.clone()), trace.hit_rates(range.start.midpoint(range.end)..range.end));
         let moved: u64 = trace.tokens[range.clone()].iter().map(|token| token.moved).sum();

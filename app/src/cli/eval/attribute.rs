@@ -15,7 +15,7 @@ use super::{
     report::{self, number, write},
     setup::measured,
 };
-use crate::cli::table::Table;
+use crate::cli::table::TextTable;
 use thermocline_terminal::{
     engine_options::CpuArgs,
     failure::{Failure, Outcome},
@@ -77,7 +77,7 @@ pub fn attribute(args: &AttributeArgs) -> Outcome {
 
     let text = |id: u32| format!("{:?}", tokenizer.decode(&[id], false));
     let heads = ["layer", "neuron", "activation", "adds to the logit", "raises", "lowers"];
-    let mut rows = Table::new(&heads);
+    let mut rows = TextTable::new(&heads);
     let mut lenses = Vec::new();
     for neuron in of.neurons.iter().take(args.top) {
         let lens = neuron_lens(&model, &cpu, neuron.place, LENS)?;

@@ -9,16 +9,16 @@ use thermocline_engine::{
 };
 
 use super::setup::OutputArgs;
-use crate::cli::table::Table;
+use crate::cli::table::TextTable;
 use thermocline_terminal::failure::Outcome;
 
 /// The table of a measurement.
-pub struct MeasuredTable(pub Table);
+pub struct MeasuredTable(pub TextTable);
 
 impl MeasuredTable {
     /// A table with these heads and no rows.
     pub fn new(heads: &[&str]) -> Self {
-        MeasuredTable(Table::new(heads))
+        MeasuredTable(TextTable::new(heads))
     }
 
     /// Adds a row.

@@ -13,7 +13,7 @@ use thermocline_engine::{
 };
 
 use super::report::{self, percent, write};
-use crate::cli::table::Table;
+use crate::cli::table::TextTable;
 use thermocline_host::units::{self, parse_tokens};
 use thermocline_terminal::{
     engine_options::CpuArgs,
@@ -165,9 +165,9 @@ fn doubling(from: usize, to: usize) -> Vec<usize> {
     sizes
 }
 
-fn rows(replays: &[Replay]) -> Table {
+fn rows(replays: &[Replay]) -> TextTable {
     let heads = ["places", "GPU memory", "policy", "hits [%]", "fetched/token", "tokens/s", "of the best [%]"];
-    let mut rows = Table::new(&heads);
+    let mut rows = TextTable::new(&heads);
     for of in replays {
         let same = replays.iter().filter(|other| other.slots == of.slots);
         let best = same.map(|other| other.tokens_per_second).fold(0.0, f64::max);

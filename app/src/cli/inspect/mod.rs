@@ -289,7 +289,7 @@ fn to_json(contents: &FileContents<'_>, problem: Option<&Error>, tensors: bool) 
         "model": architecture,
         "kv_cache": kv_cache,
         "tokenizer": text.as_ref().map(TextSide::tokenizer_json),
-        "chat_template": text.as_ref().and_then(TextSide::template_json),
+        "chat_template": text.as_ref().map(|text| &text.template),
         "unused": unused.to_json(),
         "total": summary.total,
         "roles": table(&summary.roles),

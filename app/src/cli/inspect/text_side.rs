@@ -19,12 +19,13 @@ pub struct TextSide {
     tokenizer: Result<usize, String>,
     /// Thing to know of a tokenizer that can be used.
     note: Option<&'static str>,
-    template: Option<TemplateSide>,
+    /// The template, if the tokenizer can be used.
+    pub template: Option<TemplateSide>,
 }
 
 /// A chat template's origin.
 #[derive(Serialize)]
-struct TemplateSide {
+pub struct TemplateSide {
     /// `model`, `built in` or `replaced`.
     origin: &'static str,
     /// The origin in words.
@@ -74,11 +75,6 @@ impl TextSide {
             "problem": self.tokenizer.as_ref().err(),
             "note": self.note,
         })
-    }
-
-    /// JSON of the template, if the tokenizer can be used.
-    pub fn template_json(&self) -> Option<Json> {
-        self.template.as_ref().map(|template| json!(template))
     }
 }
 

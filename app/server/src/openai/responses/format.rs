@@ -17,7 +17,7 @@ use crate::{
     answer_events::AnswerEvent,
     answer_format::AnswerFormat,
     answer_reader::AnswerPiece,
-    choices::Choice,
+    choices::AnswerChoice,
     stream_event::{StreamEvent, add_forgotten, new_id},
 };
 
@@ -133,7 +133,7 @@ impl AnswerFormat for ResponseFormat {
         }
     }
 
-    fn whole(&self, choices: &[Choice], total: &GenerationStats) -> Value {
+    fn whole(&self, choices: &[AnswerChoice], total: &GenerationStats) -> Value {
         let Some(choice) = choices.first() else { return Value::Null };
         let (mut items, mut events) = (ResponseItems::new(self.body.namespaces.clone()), Vec::new());
         choice.pieces.iter().for_each(|piece| items.push(piece, &mut events));
