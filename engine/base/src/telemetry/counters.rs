@@ -2,42 +2,45 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Figures of a running engine, at about one instant.
+/// Figures of a running engine: counts and rates, as numbers or as what many threads share.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Snapshot {
+pub struct EngineFigures<Count, Speed> {
     /// Sessions that exist.
-    pub sessions: u64,
+    pub sessions: Count,
     /// Generations that are running or waiting.
-    pub generations: u64,
+    pub generations: Count,
     /// Prompt tokens computed since the engine was opened.
-    pub prompt_tokens: u64,
+    pub prompt_tokens: Count,
     /// Prompt tokens taken from a cache instead, since the engine was opened.
-    pub reused_tokens: u64,
+    pub reused_tokens: Count,
     /// Tokens generated since the engine was opened.
-    pub generated_tokens: u64,
+    pub generated_tokens: Count,
     /// Prompt tokens per second, lately; 0 while none is computed.
-    pub prompt_rate: f64,
+    pub prompt_rate: Speed,
     /// Tokens generated per second by all sessions together, lately; 0 while none is.
-    pub decode_rate: f64,
+    pub decode_rate: Speed,
     /// Passes that decoded tokens since the engine was opened: of one sequence, or of several at once.
-    pub decode_passes: u64,
+    pub decode_passes: Count,
     /// Sequences whose tokens the latest of them computed.
-    pub batch: u64,
+    pub batch: Count,
     /// Tokens in the context of the session that ran last.
-    pub context_used: u64,
+    pub context_used: Count,
     /// Length of that context, in tokens.
-    pub context_length: u64,
+    pub context_length: Count,
     /// Bytes of weights, mapped or read.
-    pub weight_bytes: u64,
+    pub weight_bytes: Count,
     /// Bytes of all KV caches.
-    pub kv_bytes: u64,
+    pub kv_bytes: Count,
     /// Bytes of the forward pass's buffers.
-    pub scratch_bytes: u64,
+    pub scratch_bytes: Count,
     /// Bytes taken of a device's memory, for all purposes; 0 without a device.
-    pub device_bytes: u64,
+    pub device_bytes: Count,
     /// Most bytes to take of it; 0 without a limit.
-    pub device_budget: u64,
+    pub device_budget: Count,
 }
+
+/// Figures at about one instant.
+pub type Snapshot = EngineFigures<u64, f64>;
 
 /// An unsigned figure.
 #[derive(Debug, Default)]
@@ -81,27 +84,8 @@ impl Ratio {
     }
 }
 
-/// The live figures behind a [`Snapshot`]; the fields have the same names and meanings.
-#[derive(Debug, Default)]
-#[allow(missing_docs)]
-pub struct Telemetry {
-    pub sessions: Gauge,
-    pub generations: Gauge,
-    pub prompt_tokens: Gauge,
-    pub reused_tokens: Gauge,
-    pub generated_tokens: Gauge,
-    pub prompt_rate: Ratio,
-    pub decode_rate: Ratio,
-    pub decode_passes: Gauge,
-    pub batch: Gauge,
-    pub context_used: Gauge,
-    pub context_length: Gauge,
-    pub weight_bytes: Gauge,
-    pub kv_bytes: Gauge,
-    pub scratch_bytes: Gauge,
-    pub device_bytes: Gauge,
-    pub device_budget: Gauge,
-}
+/// The live figures behind a [`Snapshot`].
+pub type Telemetry = EngineFigures<Gauge, Ratio>;
 
 impl Telemetry {
     /// The figures now.

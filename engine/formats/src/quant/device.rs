@@ -92,15 +92,16 @@ pub(super) fn split_blocks<const BYTES: usize, const MAIN: usize, const AUX: usi
     Ok(())
 }
 
-/// Blocks behind an F16 scale as `CODES` bytes of codes and the scale, as they are.
-pub(super) fn split_scales<const BYTES: usize, const CODES: usize>(
+/// Blocks behind an F16 scale as `MAIN` bytes in one stream, `AUX` bytes in the other and the scale, as they are.
+pub(super) fn split_fields<const BYTES: usize, const MAIN: usize, const AUX: usize>(
     row: &[u8],
     main: &mut [u8],
     aux: &mut [u8],
 ) -> Result<()> {
-    const { assert!(BYTES == CODES + 2) };
-    split_blocks::<BYTES, CODES, 0>(row, main, aux, |block, main, _| {
-        main.copy_from_slice(&block[2..]);
+    const { assert!(BYTES == 2 + MAIN + AUX) };
+    split_blocks::<BYTES, MAIN, AUX>(row, main, aux, |block, main, aux| {
+        main.copy_from_slice(&block[2..2 + MAIN]);
+        aux.copy_from_slice(&block[2 + MAIN..]);
         [block[0], block[1]]
     })
 }

@@ -13,10 +13,9 @@ use super::{
     BlockFormat, DeviceFormat, Grouping, TensorType,
     bits::{bytes, f16_at},
     block_format::unpack_256,
-    device::split_blocks,
+    device,
     grids::IQ1 as POINTS,
 };
-use thermocline_base::error::Result;
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::IQ1_S,
@@ -25,16 +24,8 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 32, minima: false, lowest: -9, highest: 9 },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: None,
-    device: DeviceFormat { ty: WeightType::IQ1_S, repack },
+    device: DeviceFormat { ty: WeightType::IQ1_S, repack: device::split_fields::<50, 32, 16> },
 };
-
-fn repack(row: &[u8], main: &mut [u8], aux: &mut [u8]) -> Result<()> {
-    split_blocks::<50, 32, 16>(row, main, aux, |block, main, aux| {
-        main.copy_from_slice(&block[2..34]);
-        aux.copy_from_slice(&block[34..]);
-        [block[0], block[1]]
-    })
-}
 
 #[inline(always)]
 fn unpack(block: &[u8; 50], codes: &mut [i8; 256], scales: &mut [f32; 8], _: &mut [f32; 8]) {

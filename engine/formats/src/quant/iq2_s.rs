@@ -14,11 +14,10 @@ use super::{
     BlockFormat, DeviceFormat, Grouping, TensorType,
     bits::{bytes, f16_at},
     block_format::unpack_256,
-    device::split_blocks,
+    device,
     grids::{self, IQ2_S as POINTS},
     iq2_xs,
 };
-use thermocline_base::error::Result;
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::IQ2_S,
@@ -27,16 +26,8 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 16, minima: false, lowest: -43, highest: 43 },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: None,
-    device: DeviceFormat { ty: WeightType::IQ2_S, repack },
+    device: DeviceFormat { ty: WeightType::IQ2_S, repack: device::split_fields::<82, 32, 48> },
 };
-
-fn repack(row: &[u8], main: &mut [u8], aux: &mut [u8]) -> Result<()> {
-    split_blocks::<82, 32, 48>(row, main, aux, |block, main, aux| {
-        main.copy_from_slice(&block[2..34]);
-        aux.copy_from_slice(&block[34..]);
-        [block[0], block[1]]
-    })
-}
 
 #[inline(always)]
 fn unpack(block: &[u8; 82], codes: &mut [i8; 256], scales: &mut [f32; 16], _: &mut [f32; 16]) {

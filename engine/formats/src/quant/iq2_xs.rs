@@ -12,10 +12,9 @@ use super::{
     BlockFormat, DeviceFormat, Grouping, TensorType,
     bits::{bytes, f16_at},
     block_format::unpack_256,
-    device::split_blocks,
+    device,
     grids::{self, IQ2_XS as POINTS, even_signs},
 };
-use thermocline_base::error::Result;
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::IQ2_XS,
@@ -24,16 +23,8 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 16, minima: false, lowest: -43, highest: 43 },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: None,
-    device: DeviceFormat { ty: WeightType::IQ2_XS, repack },
+    device: DeviceFormat { ty: WeightType::IQ2_XS, repack: device::split_fields::<74, 64, 8> },
 };
-
-fn repack(row: &[u8], main: &mut [u8], aux: &mut [u8]) -> Result<()> {
-    split_blocks::<74, 64, 8>(row, main, aux, |block, main, aux| {
-        main.copy_from_slice(&block[2..66]);
-        aux.copy_from_slice(&block[66..]);
-        [block[0], block[1]]
-    })
-}
 
 #[inline(always)]
 fn unpack(block: &[u8; 74], codes: &mut [i8; 256], scales: &mut [f32; 16], _: &mut [f32; 16]) {

@@ -14,10 +14,9 @@ use super::{
     BlockFormat, DeviceFormat, Grouping, TensorType,
     bits::f16_at,
     block_format::unpack_256,
-    device::split_blocks,
+    device,
     grids::{self, IQ3_S as POINTS},
 };
-use thermocline_base::error::Result;
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::IQ3_S,
@@ -26,16 +25,8 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 32, minima: false, lowest: -15, highest: 15 },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: None,
-    device: DeviceFormat { ty: WeightType::IQ3_S, repack },
+    device: DeviceFormat { ty: WeightType::IQ3_S, repack: device::split_fields::<110, 64, 44> },
 };
-
-fn repack(row: &[u8], main: &mut [u8], aux: &mut [u8]) -> Result<()> {
-    split_blocks::<110, 64, 44>(row, main, aux, |block, main, aux| {
-        main.copy_from_slice(&block[2..66]);
-        aux.copy_from_slice(&block[66..]);
-        [block[0], block[1]]
-    })
-}
 
 #[inline(always)]
 fn unpack(block: &[u8; 110], codes: &mut [i8; 256], scales: &mut [f32; 8], _: &mut [f32; 8]) {

@@ -12,10 +12,9 @@ use super::{
     BlockFormat, DeviceFormat, Grouping, TensorType,
     bits::{bytes, f16_at},
     block_format::unpack_256,
-    device::split_blocks,
+    device,
     grids::{self, IQ3_XXS as POINTS, even_signs},
 };
-use thermocline_base::error::Result;
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::IQ3_XXS,
@@ -24,16 +23,8 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 32, minima: false, lowest: -62, highest: 62 },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: None,
-    device: DeviceFormat { ty: WeightType::IQ3_XXS, repack },
+    device: DeviceFormat { ty: WeightType::IQ3_XXS, repack: device::split_fields::<98, 64, 32> },
 };
-
-fn repack(row: &[u8], main: &mut [u8], aux: &mut [u8]) -> Result<()> {
-    split_blocks::<98, 64, 32>(row, main, aux, |block, main, aux| {
-        main.copy_from_slice(&block[2..66]);
-        aux.copy_from_slice(&block[66..]);
-        [block[0], block[1]]
-    })
-}
 
 #[inline(always)]
 fn unpack(block: &[u8; 98], codes: &mut [i8; 256], scales: &mut [f32; 8], _: &mut [f32; 8]) {

@@ -19,7 +19,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 32, minima: false, lowest: -127, highest: 113 },
     unpack: |src, to| unpack_32(src, to, unpack),
     quantise: None,
-    device: DeviceFormat { ty: WeightType::IQ4_NL, repack: device::split_scales::<18, 16> },
+    device: DeviceFormat { ty: WeightType::IQ4_NL, repack: device::split_fields::<18, 16, 0> },
 };
 
 #[inline(always)]

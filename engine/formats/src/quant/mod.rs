@@ -126,11 +126,10 @@ const _: () = {
 /// of blocks and for values the type cannot hold: NaN, infinities, and magnitudes beyond the range of F16 in every type
 /// that stores F16 numbers. `dst` is then unchanged.
 pub fn quantise(ty: TensorType, src: &[f32], dst: &mut Vec<u8>) -> Result<()> {
-    type Quantise = fn(&[f32], &mut Vec<u8>);
     let Some(bytes) = ty.row_bytes(src.len()) else {
         return Err(Error::invalid("elements of a row", format!("a multiple of {} ({ty})", ty.block_len()), src.len()));
     };
-    let (quantise, limit): (Option<Quantise>, f32) = match ty.encoding() {
+    let (quantise, limit): (Option<block_format::Quantise>, f32) = match ty.encoding() {
         Some(Encoding::Float(FloatType::F32)) => (Some(f32_bytes), f32::MAX),
         Some(Encoding::Float(FloatType::F16)) => (Some(f16::quantise), half::f16::MAX.to_f32()),
         Some(Encoding::Float(FloatType::BF16)) => (Some(bf16::quantise), half::bf16::MAX.to_f32()),

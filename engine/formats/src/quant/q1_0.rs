@@ -21,7 +21,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 32, minima: false, lowest: -1, highest: 1 },
     unpack: |src, to| unpack_chunks(src, to, unpack),
     quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
-    device: DeviceFormat { ty: WeightType::Q1_0, repack: device::split_scales::<18, 16> },
+    device: DeviceFormat { ty: WeightType::Q1_0, repack: device::split_fields::<18, 16, 0> },
 };
 
 #[inline(always)]

@@ -16,7 +16,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 32, minima: false, lowest: -1, highest: 2 },
     unpack: |src, to| unpack_chunks(src, to, unpack),
     quantise: None,
-    device: DeviceFormat { ty: WeightType::Q2_0, repack: device::split_scales::<18, 16> },
+    device: DeviceFormat { ty: WeightType::Q2_0, repack: device::split_fields::<18, 16, 0> },
 };
 
 #[inline(always)]

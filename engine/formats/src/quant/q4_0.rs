@@ -20,7 +20,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 32, minima: false, lowest: -8, highest: 7 },
     unpack: |src, to| unpack_32(src, to, unpack),
     quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
-    device: DeviceFormat { ty: WeightType::Q4_0, repack: device::split_scales::<18, 16> },
+    device: DeviceFormat { ty: WeightType::Q4_0, repack: device::split_fields::<18, 16, 0> },
 };
 
 #[inline(always)]

@@ -13,6 +13,7 @@ use super::{
     BlockFormat, DeviceFormat, Grouping, TensorType,
     bits::bytes,
     block_format::{quantise_blocks, unpack_256},
+    device::map_blocks,
     fit, k_scales,
 };
 use thermocline_base::error::Result;
@@ -52,10 +53,8 @@ fn quantise(x: &[f32; 256]) -> [u8; 144] {
 }
 
 fn repack(row: &[u8], main: &mut [u8], aux: &mut [u8]) -> Result<()> {
-    let out = main.as_chunks_mut().0.iter_mut().zip(aux.as_chunks_mut().0);
-    for (block, (main, aux)) in row.as_chunks::<144>().0.iter().zip(out) {
+    map_blocks::<144, 128, 16>(row, main, aux, |block, main, aux| {
         *aux = k_scales::device_header(bytes(block, 0));
         k_scales::device_nibbles(bytes(block, 16), main);
-    }
-    Ok(())
+    })
 }

@@ -14,6 +14,7 @@ use super::{
     BlockFormat, DeviceFormat, Grouping, TensorType,
     bits::bytes,
     block_format::{quantise_blocks, unpack_256},
+    device::map_blocks,
     fit, k_scales,
 };
 use thermocline_base::error::Result;
@@ -58,8 +59,7 @@ fn quantise(x: &[f32; 256]) -> [u8; 176] {
 }
 
 fn repack(row: &[u8], main: &mut [u8], aux: &mut [u8]) -> Result<()> {
-    let out = main.as_chunks_mut().0.iter_mut().zip(aux.as_chunks_mut::<48>().0);
-    for (block, (main, aux)) in row.as_chunks::<176>().0.iter().zip(out) {
+    map_blocks::<176, 128, 48>(row, main, aux, |block, main, aux| {
         let (head, fifths) = aux.split_at_mut(16);
         head.copy_from_slice(&k_scales::device_header(bytes(block, 0)));
         // Bit `chunk` of byte `l` becomes bit `l` of word `chunk`.
@@ -68,6 +68,5 @@ fn repack(row: &[u8], main: &mut [u8], aux: &mut [u8]) -> Result<()> {
             *out = bits.fold(0, |word, (l, byte)| word | u32::from(byte >> chunk & 1) << l).to_le_bytes();
         }
         k_scales::device_nibbles(bytes(block, 48), main);
-    }
-    Ok(())
+    })
 }

@@ -20,7 +20,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 32, minima: false, lowest: -128, highest: 127 },
     unpack: |src, to| unpack_32(src, to, unpack),
     quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
-    device: DeviceFormat { ty: WeightType::Q8_0, repack: device::split_scales::<34, 32> },
+    device: DeviceFormat { ty: WeightType::Q8_0, repack: device::split_fields::<34, 32, 0> },
 };
 
 #[inline(always)]

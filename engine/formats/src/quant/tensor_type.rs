@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use super::BlockFormat;
+use super::{BlockFormat, device_type};
 use thermocline_base::error::{Error, Result};
 
 /// Encoding of a tensor's elements. Discriminants are GGUF's `ggml_type` ids.
@@ -191,44 +191,15 @@ impl TensorType {
         }
     }
 
-    /// Upper-case name, as llama.cpp prints it.
+    /// Upper-case name, as llama.cpp prints it; that of the encoding on the GPU for types of weights.
     pub const fn name(self) -> &'static str {
-        use TensorType::*;
         match self {
-            F32 => "F32",
-            F16 => "F16",
-            BF16 => "BF16",
-            F64 => "F64",
-            I8 => "I8",
-            I16 => "I16",
-            I32 => "I32",
-            I64 => "I64",
-            Q4_0 => "Q4_0",
-            Q4_1 => "Q4_1",
-            Q5_0 => "Q5_0",
-            Q5_1 => "Q5_1",
-            Q8_0 => "Q8_0",
-            Q2_K => "Q2_K",
-            Q3_K => "Q3_K",
-            Q4_K => "Q4_K",
-            Q5_K => "Q5_K",
-            Q6_K => "Q6_K",
-            IQ2_XXS => "IQ2_XXS",
-            IQ2_XS => "IQ2_XS",
-            IQ3_XXS => "IQ3_XXS",
-            IQ1_S => "IQ1_S",
-            IQ4_NL => "IQ4_NL",
-            IQ3_S => "IQ3_S",
-            IQ2_S => "IQ2_S",
-            IQ4_XS => "IQ4_XS",
-            IQ1_M => "IQ1_M",
-            TQ1_0 => "TQ1_0",
-            TQ2_0 => "TQ2_0",
-            I2_S => "I2_S",
-            MXFP4 => "MXFP4",
-            NVFP4 => "NVFP4",
-            Q1_0 => "Q1_0",
-            Q2_0 => "Q2_0",
+            TensorType::F64 => "F64",
+            TensorType::I8 => "I8",
+            TensorType::I16 => "I16",
+            TensorType::I32 => "I32",
+            TensorType::I64 => "I64",
+            weight => device_type(weight).name(),
         }
     }
 }

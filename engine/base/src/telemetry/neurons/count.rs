@@ -14,7 +14,7 @@ const COUNT_PLACES: usize = 7;
 const ROW_PLACES: usize = 6;
 
 /// One binary place of a number for each column of a group.
-type Place = [u32; GROUP];
+type BitPlace = [u32; GROUP];
 
 /// Calls `each` once for every column that is set at all, with how often it is and the last row in which it is. There are `rows`
 /// (at most [`ROWS`]) masks of `words` words; `load` is asked for some words of a row, from a first one on.
@@ -49,8 +49,8 @@ pub(super) fn columns(
 }
 
 /// [`columns`] of a group of words.
-fn count(stack: impl Iterator<Item = Place>, mut each: impl FnMut(usize, u32, usize)) {
-    let (mut counts, mut lasts) = ([Place::default(); COUNT_PLACES], [Place::default(); ROW_PLACES]);
+fn count(stack: impl Iterator<Item = BitPlace>, mut each: impl FnMut(usize, u32, usize)) {
+    let (mut counts, mut lasts) = ([BitPlace::default(); COUNT_PLACES], [BitPlace::default(); ROW_PLACES]);
     for (row, bits) in stack.enumerate() {
         for (place, last) in lasts.iter_mut().enumerate() {
             if row >> place & 1 == 1 {
@@ -81,7 +81,7 @@ fn count(stack: impl Iterator<Item = Place>, mut each: impl FnMut(usize, u32, us
 }
 
 /// The numbers of a word's columns.
-fn numbers(places: &[Place], word: usize) -> [u8; 32] {
+fn numbers(places: &[BitPlace], word: usize) -> [u8; 32] {
     let mut eights = [0u64; 4];
     for (place, bits) in places.iter().enumerate() {
         for (eight, byte) in eights.iter_mut().zip(bits[word].to_le_bytes()) {
@@ -112,7 +112,7 @@ static SPREAD: [u64; 256] = {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::tests::noise, *};
 
     #[test]
     fn column_counts_match_a_bitwise_count() {
@@ -120,10 +120,7 @@ mod tests {
         for (rows, words) in
             [(1, 3), (2, 8), (7, 1), (8, 9), (9, 5), (16, 32), (31, 17), (63, 2), (64, 9), (5, 0), (0, 4)]
         {
-            let mut noise = || {
-                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                (seed >> 32) as u32
-            };
+            let mut noise = || noise(&mut seed);
             // The first word is always full, so that the highest count occurs; others are seldom set.
             let masks: Vec<u32> = (0..rows * words)
                 .map(|i| if i % words == 0 { u32::MAX } else { noise() & noise() & noise() & noise() })

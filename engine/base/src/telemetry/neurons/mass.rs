@@ -90,7 +90,7 @@ fn insert(mask: &mut [u32], neuron: usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::tests::noise, *};
 
     /// The same by sorting all neurons.
     fn sorted(mass: &[f32], fraction: f32) -> Vec<u32> {
@@ -111,10 +111,7 @@ mod tests {
     #[test]
     fn mass_selection_matches_a_sort_of_all_neurons() {
         let mut seed = 3u64;
-        let mut noise = || {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (seed >> 40) as f32 / (1u64 << 24) as f32
-        };
+        let mut noise = || (noise(&mut seed) >> 8) as f32 / (1u64 << 24) as f32;
         let mut selection = MassSelection::default();
         for (n_ff, fraction) in [(1, 0.9), (31, 0.5), (64, 0.9), (1000, 0.9), (1000, 0.99), (333, 0.1)] {
             // Integers, so that no sum depends on its order; some neurons a thousand times as strong as others.

@@ -17,7 +17,7 @@ pub(super) fn block(words: usize) -> usize {
     if words < LARGE { BLOCK } else { BLOCK_OF_LARGE }
 }
 
-/// Masks of a block of tokens. Written and read under the version of the layer they belong to.
+/// PendingMasks of a block of tokens. Written and read under the version of the layer they belong to.
 #[derive(Debug)]
 pub(super) struct Pending {
     /// As many as are counted together.
@@ -25,13 +25,13 @@ pub(super) struct Pending {
     waiting: AtomicU32,
     /// Of each token, the low half of its index.
     indices: [AtomicU32; BLOCK],
-    fired: Masks,
-    chosen: Masks,
+    fired: PendingMasks,
+    chosen: PendingMasks,
 }
 
 /// `[block, words]`
 #[derive(Debug)]
-struct Masks {
+struct PendingMasks {
     words: usize,
     bits: Box<[AtomicU32]>,
 }
@@ -44,8 +44,8 @@ impl Pending {
             block,
             waiting: AtomicU32::new(0),
             indices: std::array::from_fn(|_| AtomicU32::new(0)),
-            fired: Masks::new(block, neurons.div_ceil(32)),
-            chosen: Masks::new(block, experts.div_ceil(32)),
+            fired: PendingMasks::new(block, neurons.div_ceil(32)),
+            chosen: PendingMasks::new(block, experts.div_ceil(32)),
         }
     }
 
@@ -86,15 +86,15 @@ impl Pending {
         self.each(&self.chosen, each);
     }
 
-    fn each(&self, masks: &Masks, mut each: impl FnMut(usize, u32, u32)) {
+    fn each(&self, masks: &PendingMasks, mut each: impl FnMut(usize, u32, u32)) {
         let load = |row, first, into: &mut [u32]| masks.load(row, first, into);
         columns(self.tokens(), masks.words, load, |neuron, count, last| each(neuron, count, self.index(last)));
     }
 }
 
-impl Masks {
+impl PendingMasks {
     fn new(block: usize, words: usize) -> Self {
-        Masks { words, bits: (0..block * words).map(|_| AtomicU32::new(0)).collect() }
+        PendingMasks { words, bits: (0..block * words).map(|_| AtomicU32::new(0)).collect() }
     }
 
     /// Replaces the mask of a token; what `mask` lacks is empty.

@@ -46,7 +46,7 @@ pub struct NeuronRecorder {
     begun: Vec<BegunToken>,
     done: usize,
     decoded: bool,
-    chunk: Chunk,
+    chunk: RecordedChunk,
     /// True if the tokens begun are one token and drafts of those behind it; what is not counted of them yet.
     is_draft: bool,
     draft: DraftMasks,
@@ -77,7 +77,7 @@ pub struct BegunToken {
 
 /// A chunk, as far as its layers have come.
 #[derive(Debug, Default)]
-struct Chunk {
+struct RecordedChunk {
     last_layer: Option<usize>,
     /// Its tokens.
     records: Vec<Box<TokenRecord>>,
@@ -97,7 +97,7 @@ impl NeuronRecorder {
             begun: Vec::new(),
             done: 0,
             decoded: false,
-            chunk: Chunk::default(),
+            chunk: RecordedChunk::default(),
             is_draft: false,
             draft: DraftMasks::default(),
             hot: vec![0; shape.total_words()],

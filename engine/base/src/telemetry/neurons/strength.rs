@@ -45,13 +45,13 @@ impl Strength<'_> {
         match self {
             Strength::All(values) => {
                 let values = &values[t * into.len()..][..into.len()];
-                let scale = Scale::of(values);
+                let scale = StrengthScale::of(values);
                 into.iter_mut().zip(values).for_each(|(into, value)| *into = scale.quantise(*value));
                 scale.greatest
             }
             Strength::Listed { neurons, values } => {
                 let values = &values[t * neurons.len()..][..neurons.len()];
-                let scale = Scale::of(values);
+                let scale = StrengthScale::of(values);
                 for (neuron, value) in neurons.iter().zip(values) {
                     if let Some(into) = into.get_mut(*neuron as usize) {
                         *into = scale.quantise(*value);
@@ -65,7 +65,7 @@ impl Strength<'_> {
 
 /// The scale of a token's magnitudes.
 #[derive(Debug, Clone, Copy)]
-struct Scale {
+struct StrengthScale {
     greatest: f32,
     factor: f32,
 }
@@ -74,7 +74,7 @@ struct Scale {
 const ROUND: f32 = 12_582_912.0;
 
 // No branches and no calls in either loop's body, so that it is done for several values at once.
-impl Scale {
+impl StrengthScale {
     fn of(values: &[f32]) -> Self {
         // Magnitudes are ordered like their bits, which unlike floats may be reordered to be compared several at a time.
         let finite = |value: &f32| {
@@ -84,7 +84,7 @@ impl Scale {
         let greatest = f32::from_bits(values.iter().map(finite).fold(0, i32::max) as u32);
         // Of magnitudes too small for that, 1 of 255 is told.
         let factor = 255.0 / greatest;
-        Scale { greatest, factor: if factor.is_finite() { factor } else { 0.0 } }
+        StrengthScale { greatest, factor: if factor.is_finite() { factor } else { 0.0 } }
     }
 
     fn quantise(&self, value: f32) -> u8 {
@@ -99,7 +99,7 @@ impl Scale {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::tests::noise, *};
 
     fn plain(values: &[f32]) -> (Vec<u8>, f32) {
         let finite = values.iter().map(|value| value.abs()).filter(|value| value.is_finite());
@@ -116,10 +116,7 @@ mod tests {
     #[test]
     fn strength_quantise_matches_the_scalar_version() {
         let mut seed = 5u64;
-        let mut noise = || {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (seed >> 40) as f32 / 1e4 - 800.0
-        };
+        let mut noise = || (noise(&mut seed) >> 8) as f32 / 1e4 - 800.0;
         let odd = [0.0, -0.0, f32::NAN, -3.0, 1e-9, f32::INFINITY, 2.0, 700.0, f32::NEG_INFINITY, -1e-30];
         let tables =
             [(0..1000).map(|_| noise()).collect(), odd.to_vec(), odd[..3].to_vec(), vec![f32::INFINITY], vec![]];

@@ -39,11 +39,11 @@ pub struct LayerTally {
 /// tokens wait until there are enough of them to be counted together; a reader that comes earlier counts them itself.
 #[derive(Debug)]
 pub(super) struct Tally {
-    layers: Vec<Layer>,
+    layers: Vec<TalliedLayer>,
 }
 
 #[derive(Debug)]
-struct Layer {
+struct TalliedLayer {
     version: AtomicU32,
     /// All tokens, those that wait among them.
     tokens: AtomicU64,
@@ -70,7 +70,7 @@ struct Neuron {
 
 impl Tally {
     pub fn new(shape: &NeuronShape) -> Self {
-        let layer = |layer| Layer {
+        let layer = |layer| TalliedLayer {
             version: AtomicU32::new(0),
             tokens: AtomicU64::new(0),
             latest: AtomicU64::new(0),
@@ -88,7 +88,7 @@ impl Tally {
     pub fn add(&self, layer: usize, first: u64, tokens: usize, fired: &[u32], chosen: Option<&[u32]>) {
         let Some(layer) = self.layers.get(layer) else { return };
         let chosen = chosen.unwrap_or_default();
-        let _writing = Writing::begin(layer);
+        let _writing = LayerWrite::begin(layer);
         layer.tokens.store(layer.tokens.load(Relaxed) + tokens as u64, Relaxed);
         layer.latest.store((first + tokens as u64).saturating_sub(1), Relaxed);
         if tokens == 1 {
@@ -123,7 +123,7 @@ impl Tally {
     }
 }
 
-impl Layer {
+impl TalliedLayer {
     /// The weight of each of the next `tokens` tokens.
     fn weight_of_next(&self, tokens: usize) -> f64 {
         f64::from_bits(self.heavy.load(Relaxed)) * (tokens as f64 / MEMORY).exp()
@@ -219,18 +219,18 @@ impl Neuron {
 }
 
 /// Makes a layer's version even again whatever happens, so that no reader waits for ever.
-struct Writing<'a>(&'a Layer);
+struct LayerWrite<'a>(&'a TalliedLayer);
 
-impl<'a> Writing<'a> {
-    fn begin(layer: &'a Layer) -> Self {
+impl<'a> LayerWrite<'a> {
+    fn begin(layer: &'a TalliedLayer) -> Self {
         // One writer: load and store need not be one atomic step.
         layer.version.store(layer.version.load(Relaxed).wrapping_add(1), Relaxed);
         fence(Release);
-        Writing(layer)
+        LayerWrite(layer)
     }
 }
 
-impl Drop for Writing<'_> {
+impl Drop for LayerWrite<'_> {
     fn drop(&mut self) {
         self.0.version.store(self.0.version.load(Relaxed).wrapping_add(1), Release);
     }
@@ -259,14 +259,10 @@ mod tests {
             LayerNeurons,
             count::LINE,
             pending::{BLOCK, block},
+            tests::noise,
         },
         *,
     };
-
-    fn noise(seed: &mut u64) -> u32 {
-        *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (*seed >> 32) as u32
-    }
 
     /// The counts of one layer, made the plain way.
     struct Naive {

@@ -9,7 +9,8 @@ use super::*;
 
 mod timing;
 
-fn noise(seed: &mut u64) -> u32 {
+/// The next of the random numbers that begin with `seed`.
+pub(super) fn noise(seed: &mut u64) -> u32 {
     *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     (*seed >> 32) as u32
 }

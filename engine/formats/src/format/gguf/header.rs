@@ -17,13 +17,13 @@ const LEAST_TENSOR_BYTES: u64 = 8 + 1 + 4 + 8 + 4 + 8;
 
 /// A checked header.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Header {
+pub(super) struct GgufHeader {
     pub(super) container: Container,
     pub(super) tensors: usize,
     pub(super) pairs: usize,
 }
 
-impl Header {
+impl GgufHeader {
     pub fn read(cursor: &mut Cursor<'_>) -> Result<Self> {
         let magic = cursor.take(4, format_args!("magic"))?;
         let container: fn(u32) -> Container = match magic {
@@ -46,7 +46,7 @@ impl Header {
         // Both counts are checked against what follows both of them; the first is only checked better by the second.
         let tensors = cursor.count(LEAST_TENSOR_BYTES, format_args!("tensor count"))?;
         let pairs = cursor.count(LEAST_PAIR_BYTES, format_args!("key-value count"))?;
-        Ok(Header { container: container(version), tensors, pairs })
+        Ok(GgufHeader { container: container(version), tensors, pairs })
     }
 
     /// Appends the header of a file; `None` for a container that is not a GGUF.

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::{cursor::Cursor, header::Header, tensor_info::Described, value::read_pairs};
-use crate::format::{Bytes, Checkpoint, Metadata, Tensor, TokenizerSource, Value, byte_range::align_up};
+use super::{cursor::Cursor, header::GgufHeader, tensor_info::Described, value::read_pairs};
+use crate::format::{Bytes, Checkpoint, Metadata, Tensor, TokenizerSource, Value};
 use thermocline_base::error::{Error, Location, Result};
 
 /// Alignment of tensor data when the file does not say.
@@ -16,7 +16,7 @@ pub(crate) const GPU_INDEX_ARCHITECTURE: &str = "generic.gpu_index";
 /// Reads one file's bytes; `name` is what errors call it. Shards of a split file are not looked for.
 pub(super) fn read(name: &Path, bytes: &Bytes) -> Result<Checkpoint> {
     let mut cursor = Cursor::new(name, bytes);
-    let header = Header::read(&mut cursor)?;
+    let header = GgufHeader::read(&mut cursor)?;
     let mut metadata = Metadata::new(name);
     read_pairs(&mut cursor, header.pairs, &mut metadata)?;
     let alignment = alignment(&metadata)?;
@@ -27,7 +27,7 @@ pub(super) fn read(name: &Path, bytes: &Bytes) -> Result<Checkpoint> {
     for at in 0..header.tensors {
         described.push(Described::read(&mut cursor, at, alignment, empty)?);
     }
-    let tensors = locate(name, bytes, &described, align_up(cursor.position(), alignment))?;
+    let tensors = locate(name, bytes, &described, cursor.position().checked_next_multiple_of(alignment))?;
     Checkpoint::new(name.to_path_buf(), header.container, metadata, TokenizerSource::Metadata, tensors)
 }
 

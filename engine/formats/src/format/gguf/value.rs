@@ -193,66 +193,27 @@ fn write_scalar(out: &mut Vec<u8>, kind: ValueType, bytes: &[u8]) {
 }
 
 fn write_array(out: &mut Vec<u8>, array: &Array) {
-    let mut head = |kind: ValueType, count: usize| {
-        out.extend((kind as u32).to_le_bytes());
-        out.extend((count as u64).to_le_bytes());
-    };
     match array {
-        Array::U8(v) => {
-            head(ValueType::U8, v.len());
-            out.extend(v);
-        }
-        Array::I8(v) => {
-            head(ValueType::I8, v.len());
-            out.extend(v.iter().flat_map(|v| v.to_le_bytes()));
-        }
-        Array::U16(v) => {
-            head(ValueType::U16, v.len());
-            out.extend(v.iter().flat_map(|v| v.to_le_bytes()));
-        }
-        Array::I16(v) => {
-            head(ValueType::I16, v.len());
-            out.extend(v.iter().flat_map(|v| v.to_le_bytes()));
-        }
-        Array::U32(v) => {
-            head(ValueType::U32, v.len());
-            out.extend(v.iter().flat_map(|v| v.to_le_bytes()));
-        }
-        Array::I32(v) => {
-            head(ValueType::I32, v.len());
-            out.extend(v.iter().flat_map(|v| v.to_le_bytes()));
-        }
-        Array::U64(v) => {
-            head(ValueType::U64, v.len());
-            out.extend(v.iter().flat_map(|v| v.to_le_bytes()));
-        }
-        Array::I64(v) => {
-            head(ValueType::I64, v.len());
-            out.extend(v.iter().flat_map(|v| v.to_le_bytes()));
-        }
-        Array::F32(v) => {
-            head(ValueType::F32, v.len());
-            out.extend(v.iter().flat_map(|v| v.to_le_bytes()));
-        }
-        Array::F64(v) => {
-            head(ValueType::F64, v.len());
-            out.extend(v.iter().flat_map(|v| v.to_le_bytes()));
-        }
-        Array::Bool(v) => {
-            head(ValueType::Bool, v.len());
-            out.extend(v.iter().map(|&v| u8::from(v)));
-        }
-        Array::String(v) => {
-            head(ValueType::String, v.len());
-            v.iter().for_each(|v| write_string(out, v));
-        }
-        Array::Bytes(v) => {
-            head(ValueType::String, v.len());
-            v.iter().for_each(|v| write_string(out, v));
-        }
-        Array::Array(v) => {
-            head(ValueType::Array, v.len());
-            v.iter().for_each(|v| write_array(out, v));
-        }
+        Array::U8(v) => write_items(out, ValueType::U8, v, |out, v| out.push(*v)),
+        Array::I8(v) => write_items(out, ValueType::I8, v, |out, v| out.extend(v.to_le_bytes())),
+        Array::U16(v) => write_items(out, ValueType::U16, v, |out, v| out.extend(v.to_le_bytes())),
+        Array::I16(v) => write_items(out, ValueType::I16, v, |out, v| out.extend(v.to_le_bytes())),
+        Array::U32(v) => write_items(out, ValueType::U32, v, |out, v| out.extend(v.to_le_bytes())),
+        Array::I32(v) => write_items(out, ValueType::I32, v, |out, v| out.extend(v.to_le_bytes())),
+        Array::U64(v) => write_items(out, ValueType::U64, v, |out, v| out.extend(v.to_le_bytes())),
+        Array::I64(v) => write_items(out, ValueType::I64, v, |out, v| out.extend(v.to_le_bytes())),
+        Array::F32(v) => write_items(out, ValueType::F32, v, |out, v| out.extend(v.to_le_bytes())),
+        Array::F64(v) => write_items(out, ValueType::F64, v, |out, v| out.extend(v.to_le_bytes())),
+        Array::Bool(v) => write_items(out, ValueType::Bool, v, |out, v| out.push(u8::from(*v))),
+        Array::String(v) => write_items(out, ValueType::String, v, |out, v| write_string(out, v)),
+        Array::Bytes(v) => write_items(out, ValueType::String, v, |out, v| write_string(out, v)),
+        Array::Array(v) => write_items(out, ValueType::Array, v, write_array),
     }
+}
+
+/// Appends the element type, the length and each item as `write` has it.
+fn write_items<T>(out: &mut Vec<u8>, kind: ValueType, items: &[T], write: impl Fn(&mut Vec<u8>, &T)) {
+    out.extend((kind as u32).to_le_bytes());
+    out.extend((items.len() as u64).to_le_bytes());
+    items.iter().for_each(|item| write(out, item));
 }

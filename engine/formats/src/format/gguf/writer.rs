@@ -7,15 +7,12 @@ use std::{
 };
 
 use super::{
-    header::Header,
+    header::GgufHeader,
     reader::{GPU_INDEX_ARCHITECTURE, alignment},
     tensor_info::TensorInfo,
     value::write_pair,
 };
-use crate::format::{
-    Container, Metadata, Value,
-    byte_range::{ByteRange, align_up},
-};
+use crate::format::{Container, Metadata, Value, byte_range::ByteRange};
 use thermocline_base::{
     error::{Error, FileAction, Result},
     files::{Form, NewFile},
@@ -36,7 +33,7 @@ impl Writer {
     /// `container` gives magic and version (2 or 3); `general.alignment` in `metadata` sets the alignment, 32 without.
     /// Names must be unique and shapes whole blocks, or the error is [`Error::Invalid`].
     pub fn create(path: &Path, container: Container, metadata: &Metadata, tensors: &[TensorInfo]) -> Result<Self> {
-        let layout = Layout::new(container, metadata, tensors)?;
+        let layout = GgufLayout::new(container, metadata, tensors)?;
         let stream = Stream::start(NewFile::create(path, Form::Random)?, layout);
         Ok(Writer {
             target: path.to_path_buf(),
@@ -67,7 +64,7 @@ impl Writer {
 /// A whole GGUF in memory: each description with its data.
 pub fn to_bytes(container: Container, metadata: &Metadata, tensors: &[(TensorInfo, &[u8])]) -> Result<Vec<u8>> {
     let infos = tensors.iter().map(|(info, _)| info.clone()).collect::<Vec<_>>();
-    let layout = Layout::new(container, metadata, &infos)?;
+    let layout = GgufLayout::new(container, metadata, &infos)?;
     let failed = |source| Error::io(FileAction::Write, metadata.path(), source);
     let mut stream = Stream::start(Vec::new(), layout).map_err(failed)?;
     for (info, data) in tensors {
@@ -81,17 +78,17 @@ pub fn to_bytes(container: Container, metadata: &Metadata, tensors: &[(TensorInf
 }
 
 /// Everything before the data, and where in the data section each tensor lies.
-struct Layout {
+struct GgufLayout {
     head: Vec<u8>,
     ranges: Vec<ByteRange>,
     alignment: u64,
 }
 
-impl Layout {
+impl GgufLayout {
     fn new(container: Container, metadata: &Metadata, tensors: &[TensorInfo]) -> Result<Self> {
         let alignment = alignment(metadata)?;
         let mut head = Vec::new();
-        let header = Header { container, tensors: tensors.len(), pairs: metadata.len() };
+        let header = GgufHeader { container, tensors: tensors.len(), pairs: metadata.len() };
         header.write(&mut head).ok_or_else(|| {
             Error::invalid("container to write", "GGUF or PowerInfer, version 2 or 3", format!("{container:?}"))
         })?;
@@ -100,7 +97,7 @@ impl Layout {
         let empty = metadata.get("general.architecture").and_then(Value::as_str) == Some(GPU_INDEX_ARCHITECTURE);
         let mut names = HashSet::new();
         let mut ranges = Vec::with_capacity(tensors.len());
-        let mut end = 0;
+        let mut end = 0u64;
         for info in tensors {
             if !names.insert(info.name.as_str()) {
                 return Err(Error::invalid("tensors to write", "unique names", format!("`{}` twice", info.name)));
@@ -110,20 +107,21 @@ impl Layout {
                 let got = format!("{:?} for `{}`", info.shape, info.name);
                 return Err(Error::invalid("shape of a tensor to write", "dimensions above 0", got));
             }
-            let range = align_up(end, alignment).and_then(|start| ByteRange::new(start, bytes));
+            let range = end.checked_next_multiple_of(alignment).and_then(|start| ByteRange::new(start, bytes));
             let range = range.ok_or_else(|| Error::invalid("tensors to write", "at most 2^64 bytes", "more"))?;
             info.write(&mut head, range.start());
             end = range.end();
             ranges.push(range);
         }
         pad(&mut head, alignment);
-        Ok(Layout { head, ranges, alignment })
+        Ok(GgufLayout { head, ranges, alignment })
     }
 }
 
 /// Appends zeros up to a multiple of `alignment`, at most [`super::reader`]'s largest.
 fn pad(out: &mut Vec<u8>, alignment: u64) {
-    if let Some(len) = align_up(out.len() as u64, alignment).and_then(|len| usize::try_from(len).ok()) {
+    if let Some(len) = (out.len() as u64).checked_next_multiple_of(alignment).and_then(|len| usize::try_from(len).ok())
+    {
         out.resize(len, 0);
     }
 }
@@ -143,7 +141,7 @@ struct Stream<W> {
 }
 
 impl<W: Write> Stream<W> {
-    fn start(mut out: W, layout: Layout) -> std::io::Result<Self> {
+    fn start(mut out: W, layout: GgufLayout) -> std::io::Result<Self> {
         out.write_all(&layout.head)?;
         let later = layout.ranges.iter().map(|range| range.len()).sum();
         let ranges = layout.ranges.into_iter();
@@ -162,7 +160,7 @@ impl<W: Write> Stream<W> {
                 let Some(range) = self.ranges.next() else { return Ok(()) };
                 self.current = range.len();
                 self.later -= range.len();
-                self.padding = align_up(range.end(), self.alignment).map_or(0, |end| end - range.end());
+                self.padding = range.end().checked_next_multiple_of(self.alignment).map_or(0, |end| end - range.end());
                 continue;
             }
             let take = usize::try_from(self.current).map_or(data.len(), |current| current.min(data.len()));
@@ -315,7 +313,7 @@ mod tests {
             }
         }
         let infos = tensors().map(|(info, _)| info);
-        let layout = || Layout::new(Container::Gguf(3), &metadata(), &infos).unwrap();
+        let layout = || GgufLayout::new(Container::Gguf(3), &metadata(), &infos).unwrap();
         // Three tensors of 60, 72 and 7 bytes, each padded to a multiple of 32.
         let total = layout().head.len() + 64 + 96 + 32;
         let write = |room: usize| -> std::io::Result<()> {
@@ -332,7 +330,7 @@ mod tests {
     fn writer_refuses_layouts_the_reader_refuses() {
         let refused = |name: &str, ty, shape: &[usize]| {
             let info = TensorInfo { name: name.to_owned(), ty, shape: shape.to_vec() };
-            assert!(matches!(Layout::new(Container::Gguf(3), &metadata(), &[info]), Err(Error::Invalid { .. })));
+            assert!(matches!(GgufLayout::new(Container::Gguf(3), &metadata(), &[info]), Err(Error::Invalid { .. })));
         };
         refused("", TensorType::F32, &[1]);
         refused(&"x".repeat(64), TensorType::F32, &[1]);
@@ -342,8 +340,8 @@ mod tests {
         refused("x", TensorType::Q8_0, &[2, 33]);
         refused("x", TensorType::F32, &[usize::MAX, 2]);
         let twice = [tensors()[0].0.clone(), tensors()[0].0.clone()];
-        assert!(Layout::new(Container::Gguf(3), &metadata(), &twice).is_err());
-        assert!(Layout::new(Container::HuggingFace, &metadata(), &[]).is_err());
-        assert!(Layout::new(Container::Gguf(1), &metadata(), &[]).is_err());
+        assert!(GgufLayout::new(Container::Gguf(3), &metadata(), &twice).is_err());
+        assert!(GgufLayout::new(Container::HuggingFace, &metadata(), &[]).is_err());
+        assert!(GgufLayout::new(Container::Gguf(1), &metadata(), &[]).is_err());
     }
 }

@@ -29,25 +29,25 @@ const MOST_WATCHED: usize = 4096;
 const EXIT_STATUS: c_int = 2;
 
 /// One map, for the handler. It is taken while `start` is not 0, and complete while `end` is not 0.
-struct Slot {
+struct MapSlot {
     start: AtomicUsize,
     end: AtomicUsize,
     file: AtomicPtr<MappedFile>,
 }
 
-static SLOTS: [Slot; MOST_WATCHED] =
-    [const { Slot { start: AtomicUsize::new(0), end: AtomicUsize::new(0), file: AtomicPtr::new(ptr::null_mut()) } };
+static SLOTS: [MapSlot; MOST_WATCHED] =
+    [const { MapSlot { start: AtomicUsize::new(0), end: AtomicUsize::new(0), file: AtomicPtr::new(ptr::null_mut()) } };
         MOST_WATCHED];
 
 /// A map and its file, known to the handler while this lives.
-pub(super) struct Watched {
+pub(super) struct WatchedMap {
     map: Mmap,
-    slot: Option<&'static Slot>,
+    slot: Option<&'static MapSlot>,
     /// Borrowed by the slot.
     _file: Arc<MappedFile>,
 }
 
-impl Watched {
+impl WatchedMap {
     pub fn new(map: Mmap, file: Arc<MappedFile>) -> Self {
         let start = map.as_ptr() as usize;
         let slot = SLOTS
@@ -57,17 +57,17 @@ impl Watched {
             slot.file.store(Arc::as_ptr(&file).cast_mut(), Ordering::Relaxed);
             slot.end.store(start.saturating_add(map.len()), Ordering::Release);
         }
-        Watched { map, slot, _file: file }
+        WatchedMap { map, slot, _file: file }
     }
 }
 
-impl AsRef<[u8]> for Watched {
+impl AsRef<[u8]> for WatchedMap {
     fn as_ref(&self) -> &[u8] {
         &self.map
     }
 }
 
-impl Drop for Watched {
+impl Drop for WatchedMap {
     fn drop(&mut self) {
         if let Some(slot) = self.slot {
             slot.end.store(0, Ordering::Release);
@@ -108,7 +108,7 @@ extern "C" fn on_bus_error(_signal: c_int, info: *mut libc::siginfo_t, _context:
             continue;
         }
         // SAFETY: the slot is complete and its map holds the address just touched, so the code that touched it borrows
-        // the map and `Watched`, and with it the file, is alive.
+        // the map and `WatchedMap`, and with it the file, is alive.
         let file = unsafe { &*slot.file.load(Ordering::Relaxed) };
         file.mark_lost();
         if !replace_by_zeros(start, end - start) {

@@ -103,7 +103,7 @@ fn map(path: &Path, file: File, len: u64) -> Result<Bytes> {
     #[cfg(unix)]
     {
         let file = std::sync::Arc::new(MappedFile::new(path.to_owned(), file, len));
-        Ok(Bytes::mapped(lost::Watched::new(map, std::sync::Arc::clone(&file)), file))
+        Ok(Bytes::mapped(lost::WatchedMap::new(map, std::sync::Arc::clone(&file)), file))
     }
     #[cfg(not(unix))]
     {
