@@ -5,14 +5,12 @@ use smallvec::SmallVec;
 
 use super::{
     Cpu, RowsJob, ThreadPool,
-    matmul::rows_of,
-    pool::{ColumnsMut, split_columns},
+    matmul::{RowBlock, rows_of},
     product_input::QuantisedInputBuffer,
-    row_selection::RowSelection,
     scratch::AlignedBuffer,
     simd::{Kernels, LINE, MOST_TILE_TOKENS, PANEL_ROWS, PanelSums, RowPanel, TokenChunk, TokenTile, prefetch_range},
 };
-use thermocline_formats::{format::Matrix, quant::BlockType};
+use thermocline_formats::quant::BlockType;
 
 /// Panels whose rows a worker goes through together where there is more than one tile, so that inputs come from the first-level cache.
 const PANELS: usize = 4;
@@ -28,7 +26,7 @@ pub(super) struct TokenTiles {
 
 impl TokenTiles {
     /// Rounds `x`, `[tokens, n]` with `n` a multiple of 32.
-    pub fn fill(&mut self, kernels: &dyn Kernels, pool: &ThreadPool, x: &[f32], n: usize) {
+    pub fn fill(&mut self, kernels: &Kernels, pool: &ThreadPool, x: &[f32], n: usize) {
         (self.tokens, self.n) = (x.len() / n, n);
         let of_tile = self.of_tile();
         let chunks = self.chunks.take(x.len() / 32).chunks_mut(of_tile * n / 32);
@@ -72,48 +70,22 @@ pub(super) struct CodePanelScratch {
     sums: Vec<PanelSums>,
 }
 
-/// Rows of one job that a worker takes at a time.
-struct Block<'a> {
-    weight: &'a Matrix,
-    ty: BlockType,
-    bias: Option<&'a [f32]>,
-    selection: RowSelection<'a>,
-    first: usize,
-    out: ColumnsMut<'a>,
-}
-
 /// As [`Cpu::matmul_rows`], of jobs with quantised weights.
 pub(super) fn matmul(cpu: &Cpu, jobs: &mut [RowsJob<'_>], x: &[f32], tokens: usize) {
     let cols = x.len() / tokens;
     cpu.scratch.with(|scratch| {
         scratch.token_tiles.fill(cpu.kernels, cpu.pool(), x, cols);
         let tiles = &scratch.token_tiles;
-        let bytes = |job: &RowsJob<'_>| job.selection().len(job.weight.rows()) * job.weight.row_bytes();
-        let chunk = cpu.chunk_of(jobs.iter().map(bytes).sum());
-        let mut blocks = Vec::new();
-        for RowsJob { weight, bias, rows, out } in jobs {
-            let Some(ty) = cpu.codes_of(weight) else { continue };
-            let selection = rows.map_or(RowSelection::All, RowSelection::Listed);
-            let (rows, width) = (selection.len(weight.rows()), rows_of(chunk, weight).next_multiple_of(PANEL_ROWS));
-            if rows > 0 {
-                let columns = split_columns(out, rows, width).into_iter().enumerate();
-                blocks.extend(columns.map(|(at, out)| Block {
-                    weight,
-                    ty,
-                    bias: *bias,
-                    selection,
-                    first: at * width,
-                    out,
-                }));
-            }
-        }
+        let chunk = cpu.chunk_of_jobs(jobs);
+        let mut blocks = RowBlock::split(jobs, |weight| rows_of(chunk, weight).next_multiple_of(PANEL_ROWS));
         cpu.pool().for_each(&mut blocks, |_, block| {
-            cpu.code_panels.with(|scratch| block.multiply(cpu.kernels, tiles, scratch));
+            let Some(ty) = cpu.codes_of(block.weight) else { return };
+            cpu.code_panels.with(|scratch| block.multiply(cpu.kernels, ty, tiles, scratch));
         });
     });
 }
 
-impl Block<'_> {
+impl RowBlock<'_> {
     /// First bytes of the rows of panel `panel`; of the last row again where there are fewer.
     fn starts(&self, panel: usize) -> [usize; PANEL_ROWS] {
         let last = self.out.width() - 1;
@@ -121,8 +93,8 @@ impl Block<'_> {
         std::array::from_fn(|at| row(at) * self.weight.row_bytes())
     }
 
-    fn multiply(&mut self, kernels: &dyn Kernels, tiles: &TokenTiles, scratch: &mut CodePanelScratch) {
-        let (format, data) = (self.ty.format(), self.weight.data());
+    fn multiply(&mut self, kernels: &Kernels, ty: BlockType, tiles: &TokenTiles, scratch: &mut CodePanelScratch) {
+        let (format, data) = (ty.format(), self.weight.data());
         let (cols, row_bytes, line_bytes) =
             (self.weight.cols(), self.weight.row_bytes(), LINE / format.len * format.bytes);
         let all = self.out.width().div_ceil(PANEL_ROWS);
@@ -149,9 +121,9 @@ impl Block<'_> {
                     {
                         next.iter().for_each(|start| prefetch_range(&data[*start..start + to - from]));
                     }
-                    kernels.decode_panel(self.ty, &rows, to - from, decoded);
+                    (kernels.decode_panel)(ty, &rows, to - from, decoded);
                     for (tile, sums) in sums.chunks_mut(tiles.of_tile()).enumerate() {
-                        kernels.panel_products(decoded, tiles.tile(tile * tiles.of_tile(), column, len), sums);
+                        (kernels.panel_products)(decoded, tiles.tile(tile * tiles.of_tile(), column, len), sums);
                     }
                 }
             }
@@ -165,13 +137,8 @@ impl Block<'_> {
     fn write_out(&mut self, panel: usize, sums: &[PanelSums]) {
         let (start, end) = (panel * PANEL_ROWS, self.out.width().min((panel + 1) * PANEL_ROWS));
         for (token, sums) in sums.iter().enumerate() {
-            let out = &mut self.out.row_mut(token)[start..end];
-            out.copy_from_slice(&sums.total[..end - start]);
-            self.weight.scale(out);
-            if let Some(bias) = self.bias {
-                let rows = self.first + start..;
-                out.iter_mut().zip(rows).for_each(|(out, at)| *out += bias[self.selection.get(at)]);
-            }
+            self.out.row_mut(token)[start..end].copy_from_slice(&sums.total[..end - start]);
+            self.finish(token, start..end);
         }
     }
 }

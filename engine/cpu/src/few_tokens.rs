@@ -8,8 +8,7 @@ use std::{ops::Range, slice};
 
 use super::{
     Cpu, InputPrecision, Isa, RowsJob,
-    matmul::rows_of,
-    pool::{ColumnsMut, split_columns},
+    matmul::{RowBlock, rows_of},
     product_input::QuantisedInputBuffer,
     row_selection::{AHEAD, RowSelection},
     simd::DOT_TOKENS,
@@ -34,15 +33,6 @@ const GROUP_BYTES: usize = 16 << 10;
 /// Rows of a group are a multiple of this: kernels take several at once.
 const GROUP_ROWS: usize = 4;
 
-/// Rows of one job that a worker takes at a time.
-struct Block<'a> {
-    weight: &'a Matrix,
-    bias: Option<&'a [f32]>,
-    selection: RowSelection<'a>,
-    first: usize,
-    out: ColumnsMut<'a>,
-}
-
 /// True if products with `weight` come this way whatever the number of tokens.
 pub(super) fn takes_any(cpu: &Cpu, weight: &Matrix) -> bool {
     matches!(weight.encoding(), Encoding::Float(_))
@@ -65,23 +55,8 @@ pub(super) fn matmul(cpu: &Cpu, jobs: &mut [RowsJob<'_>], x: &[f32], tokens: usi
             codes.iter_mut().zip(x.chunks_exact(cols)).for_each(|(codes, x)| codes.fill(cpu.kernels, x));
         }
         let codes = &*codes;
-        let bytes = |job: &RowsJob<'_>| job.selection().len(job.weight.rows()) * job.weight.row_bytes();
-        let chunk = cpu.chunk_of(jobs.iter().map(bytes).sum());
-        let mut blocks = Vec::new();
-        for RowsJob { weight, bias, rows, out } in jobs {
-            let selection = rows.map_or(RowSelection::All, RowSelection::Listed);
-            let (rows, width) = (selection.len(weight.rows()), rows_of(chunk, weight));
-            if rows > 0 {
-                let columns = split_columns(out, rows, width).into_iter().enumerate();
-                blocks.extend(columns.map(|(at, out)| Block {
-                    weight,
-                    bias: *bias,
-                    selection,
-                    first: at * width,
-                    out,
-                }));
-            }
-        }
+        let chunk = cpu.chunk_of_jobs(jobs);
+        let mut blocks = RowBlock::split(jobs, |weight| rows_of(chunk, weight));
         cpu.pool().for_each(&mut blocks, |_, block| {
             let width = block.out.width();
             let rows = GROUP_BYTES / block.weight.row_bytes().max(1);
@@ -92,14 +67,7 @@ pub(super) fn matmul(cpu: &Cpu, jobs: &mut [RowsJob<'_>], x: &[f32], tokens: usi
                     Some(ty) => block.codes(cpu, ty, &codes[..tokens], rows.clone()),
                     None => block.floats(cpu, x, tokens, rows.clone()),
                 }
-                for token in 0..tokens {
-                    let out = &mut block.out.row_mut(token)[rows.clone()];
-                    block.weight.scale(out);
-                    if let Some(bias) = block.bias {
-                        let rows = rows.clone().map(|at| block.selection.get(block.first + at));
-                        rows.zip(out).for_each(|(row, out)| *out += bias[row]);
-                    }
-                }
+                (0..tokens).for_each(|token| block.finish(token, rows.clone()));
             }
         });
     });
@@ -110,14 +78,14 @@ fn ahead(token: usize) -> isize {
     if token == 0 { AHEAD as isize } else { 0 }
 }
 
-impl Block<'_> {
+impl RowBlock<'_> {
     /// Products of `rows` of the block with codes.
     fn codes(&mut self, cpu: &Cpu, ty: BlockType, codes: &[QuantisedInputBuffer], rows: Range<usize>) {
         let (first, row_bytes) = (self.first + rows.start, self.weight.row_bytes());
         for (token, codes) in codes.iter().enumerate() {
             let out = &mut self.out.row_mut(token)[rows.clone()];
             let dot = |weights: &[u8], out: &mut [f32]| {
-                cpu.kernels.dot_codes(ty, weights, codes.row(), ahead(token), out);
+                (cpu.kernels.dot_codes)(ty, weights, codes.row(), ahead(token), out);
             };
             match self.selection {
                 RowSelection::All => dot(&self.weight.data()[first * row_bytes..][..out.len() * row_bytes], out),

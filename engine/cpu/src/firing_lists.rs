@@ -11,7 +11,7 @@ use super::{
     scratch::AlignedBuffer,
     simd::{
         prefetch,
-        vector::{Kernel, Vector, dispatch},
+        vector::{Vector, VectorKernel, dispatch},
     },
 };
 use thermocline_formats::format::Matrix;
@@ -126,7 +126,7 @@ struct CountFiring<'a> {
     fires: &'a mut [u32],
 }
 
-impl Kernel for CountFiring<'_> {
+impl VectorKernel for CountFiring<'_> {
     type Output = u32;
 
     /// Written without vectors of its own: the compiler makes some of it for every instruction set.
@@ -164,7 +164,7 @@ impl Cpu {
         let (n, d) = (selection.len(weight.rows()), weight.cols());
         let unit = COLUMNS.max(weight.ty().block_len());
         lists.fill(self, a, n, weight.factor(), PANEL_FLOATS / unit);
-        let rows = FiringRows { weight, selection, lists };
+        let rows = FiredRows { weight, selection, lists };
         // Narrow for many tokens, whose sums fill the cache; as wide as can be for few, who want the memory in order.
         let most = (SUM_FLOATS / (out.len() / d)).min(d.div_ceil(self.pool().threads()));
         let width = (most / unit).max(1) * unit;
@@ -174,13 +174,13 @@ impl Cpu {
 }
 
 /// Rows of the neurons that fired for a chunk.
-struct FiringRows<'a> {
+struct FiredRows<'a> {
     weight: &'a Matrix,
     selection: RowSelection<'a>,
     lists: &'a FiringLists,
 }
 
-impl FiringRows<'_> {
+impl FiredRows<'_> {
     /// Bytes of columns `columns`, whole blocks, of a neuron's row.
     fn part(&self, neuron: u32, columns: Range<usize>) -> &[u8] {
         let (len, bytes) = (self.weight.ty().block_len(), self.weight.ty().block_bytes());
@@ -217,7 +217,7 @@ impl FiringRows<'_> {
                         cpu.kernels.widen(self.weight.encoding(), self.part(*neuron, of_row(columns)), to);
                     }
                     let rows = PanelRows { panel: &panel[..neurons.len() * width], width, first: place };
-                    dispatch(cpu.isa, PanelSums { rows, firing: &firing, acc });
+                    dispatch(cpu.isa, AddPanel { rows, firing: &firing, acc });
                 }
             }
             for (columns, acc) in pieces.into_iter().zip(acc.chunks_exact(of_piece)) {
@@ -231,7 +231,7 @@ impl FiringRows<'_> {
 }
 
 /// Sums of the rows of a panel.
-struct PanelSums<'a> {
+struct AddPanel<'a> {
     rows: PanelRows<'a>,
     /// Neurons of the panel that fired for each token.
     firing: &'a [&'a [FiredNeuron]],
@@ -239,12 +239,12 @@ struct PanelSums<'a> {
     acc: &'a mut [f32],
 }
 
-impl Kernel for PanelSums<'_> {
+impl VectorKernel for AddPanel<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
-        let PanelSums { rows, firing, acc } = self;
+        let AddPanel { rows, firing, acc } = self;
         let width = rows.width;
         for (firing, acc) in firing.iter().zip(acc.chunks_exact_mut(width)).filter(|(firing, _)| !firing.is_empty()) {
             let mut col = 0;

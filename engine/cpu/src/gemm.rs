@@ -6,16 +6,13 @@
 
 use super::{
     Cpu, RowsJob,
-    pool::{ColumnsMut, split_columns},
+    matmul::RowBlock,
     product_input::{CodeTiles, FloatTiles},
     row_selection::RowSelection,
     scratch::AlignedBuffer,
     simd::{CodePanel, CodeTileKernels, Kernels, LINE, TILE_TOKENS},
 };
-use thermocline_formats::{
-    format::Matrix,
-    quant::{BlockType, UnpackedMut},
-};
+use thermocline_formats::quant::{BlockType, UnpackedMut};
 
 /// Columns of a panel of floats, unless the type's blocks are longer: 32 rows of 128 are 16 KiB.
 const FLOAT_COLUMNS: usize = 128;
@@ -44,17 +41,7 @@ pub(super) struct PanelScratch {
     pub acc: AlignedBuffer<f32>,
 }
 
-/// Rows of one job that a worker takes at a time: a few panels.
-struct Block<'a> {
-    weight: &'a Matrix,
-    bias: Option<&'a [f32]>,
-    /// Range of the matrix's rows.
-    selection: RowSelection<'a>,
-    first: usize,
-    out: ColumnsMut<'a>,
-}
-
-impl Block<'_> {
+impl RowBlock<'_> {
     /// Row `at` of the block, encoded.
     fn row(&self, at: usize) -> &[u8] {
         self.weight.row(self.selection.get(self.first + at))
@@ -74,22 +61,13 @@ pub(super) fn matmul(cpu: &Cpu, jobs: &mut [RowsJob<'_>], x: &[f32], tokens: usi
             scratch.float_tiles.fill(kernels, cpu.pool(), x, cols, RowSelection::All);
         }
         let rows: usize = jobs.iter().map(|job| job.selection().len(job.weight.rows())).sum();
-        let panels = rows.div_ceil(kernels.panel_rows());
-        let width = kernels.panel_rows() * (panels / (4 * cpu.pool().threads())).clamp(1, PANELS);
-        let mut blocks = Vec::new();
-        for RowsJob { weight, bias, rows: chosen, out } in jobs {
-            let selection = chosen.map_or(RowSelection::All, RowSelection::Listed);
-            let rows = selection.len(weight.rows());
-            if rows == 0 {
-                continue;
-            }
-            let columns = split_columns(out, rows, width).into_iter().enumerate();
-            blocks.extend(columns.map(|(at, out)| Block { weight, bias: *bias, selection, first: at * width, out }));
-        }
+        let panels = rows.div_ceil(kernels.panel_rows);
+        let width = kernels.panel_rows * (panels / (4 * cpu.pool().threads())).clamp(1, PANELS);
+        let mut blocks = RowBlock::split(jobs, |_| width);
         let (code_tiles, float_tiles) = (&scratch.code_tiles, &scratch.float_tiles);
         cpu.pool().for_each(&mut blocks, |_, block| {
-            cpu.panels.with(|scratch| match (cpu.codes_of(block.weight), kernels.code_tiles()) {
-                (Some(ty), Some(kernels)) => codes(kernels, block, ty, code_tiles, tokens, scratch),
+            cpu.panels.with(|scratch| match (cpu.codes_of(block.weight), &kernels.code_tiles) {
+                (Some(ty), Some(packed)) => codes(kernels, packed, block, ty, code_tiles, tokens, scratch),
                 _ => floats(kernels, block, float_tiles, tokens, scratch),
             });
         });
@@ -98,14 +76,15 @@ pub(super) fn matmul(cpu: &Cpu, jobs: &mut [RowsJob<'_>], x: &[f32], tokens: usi
 
 /// A block of a quantised type, multiplied as codes.
 fn codes(
-    kernels: &dyn CodeTileKernels,
-    block: &mut Block<'_>,
+    kernels: &Kernels,
+    of_tiles: &CodeTileKernels,
+    block: &mut RowBlock<'_>,
     ty: BlockType,
     tiles: &CodeTiles,
     tokens: usize,
     scratch: &mut PanelScratch,
 ) {
-    let width = kernels.panel_rows();
+    let width = kernels.panel_rows;
     let (weight, rows) = (block.weight, block.out.width());
     let (format, grouping) = (ty.format(), ty.format().grouping);
     let of_panel = tokens.div_ceil(TILE_TOKENS) * TILE_TOKENS * width;
@@ -129,7 +108,7 @@ fn codes(
                 if panel * width + row < rows {
                     let src = &block.row(panel * width + row)[from..to];
                     let to = UnpackedMut { codes: unpacked, scales: row_scales, mins: row_mins };
-                    kernels.unpack(ty, src, to);
+                    (kernels.unpack)(ty, src, to);
                 } else {
                     unpacked.fill(0);
                     row_scales.fill(0.0);
@@ -139,11 +118,11 @@ fn codes(
                     to.iter_mut().skip(row).step_by(width).zip(from).for_each(|(to, from)| *to = *from);
                 }
             }
-            kernels.interleave(unpacked, codes);
-            kernels.bias(codes, grouping.len, bias);
+            (of_tiles.interleave)(unpacked, codes);
+            (of_tiles.bias)(codes, grouping.len, bias);
             let packed = CodePanel { grouping, codes, scales, mins, bias };
             for (tile, acc) in acc.chunks_exact_mut(TILE_TOKENS * width).enumerate() {
-                kernels.tile_codes(packed, tiles.tile(tile, first, len), acc);
+                (of_tiles.tile_codes)(packed, tiles.tile(tile, first, len), acc);
             }
         }
     }
@@ -151,8 +130,8 @@ fn codes(
 }
 
 /// A block multiplied as floats.
-fn floats(kernels: &dyn Kernels, block: &mut Block<'_>, tiles: &FloatTiles, tokens: usize, scratch: &mut PanelScratch) {
-    let (width, tile_tokens) = (kernels.panel_rows(), kernels.float_tokens());
+fn floats(kernels: &Kernels, block: &mut RowBlock<'_>, tiles: &FloatTiles, tokens: usize, scratch: &mut PanelScratch) {
+    let (width, tile_tokens) = (kernels.panel_rows, kernels.float_tokens);
     let (weight, rows) = (block.weight, block.out.width());
     let of_panel = tokens.div_ceil(tile_tokens) * tile_tokens * width;
     let PanelScratch { acc, widened, floats, .. } = scratch;
@@ -174,9 +153,9 @@ fn floats(kernels: &dyn Kernels, block: &mut Block<'_>, tiles: &FloatTiles, toke
                     widened.fill(0.0);
                 }
             }
-            kernels.interleave_floats(widened, floats);
+            (kernels.interleave_floats)(widened, floats);
             for (tile, acc) in acc.chunks_exact_mut(tile_tokens * width).enumerate() {
-                kernels.tile_floats(floats, tiles.tile(tile, first, len), acc);
+                (kernels.tile_floats)(floats, tiles.tile(tile, first, len), acc);
             }
         }
     }
@@ -184,18 +163,13 @@ fn floats(kernels: &dyn Kernels, block: &mut Block<'_>, tiles: &FloatTiles, toke
 }
 
 /// Copies what was accumulated to the block's columns of the output.
-fn write_out(block: &mut Block<'_>, acc: &[f32], of_panel: usize, width: usize, tokens: usize) {
+fn write_out(block: &mut RowBlock<'_>, acc: &[f32], of_panel: usize, width: usize, tokens: usize) {
     let rows = block.out.width();
-    let (selection, first) = (block.selection, block.first);
-    let bias = block.bias.map(|bias| (first..first + rows).map(move |at| bias[selection.get(at)]));
     for token in 0..tokens {
         let out = block.out.row_mut(token);
         for (panel, out) in out.chunks_mut(width).enumerate() {
             out.copy_from_slice(&acc[panel * of_panel + token * width..][..out.len()]);
         }
-        block.weight.scale(out);
-        if let Some(bias) = bias.clone() {
-            out.iter_mut().zip(bias).for_each(|(out, bias)| *out += bias);
-        }
+        block.finish(token, 0..rows);
     }
 }

@@ -26,7 +26,7 @@ const LEAST_TILE: usize = 4 * OUTPUTS;
 
 /// Weight types that have the form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum InputMajorForm {
     /// A scale and nibbles, 8 too large.
     Q4_0,
     /// A scale and bytes.
@@ -36,27 +36,27 @@ enum Form {
     Q4K,
 }
 
-impl Form {
+impl InputMajorForm {
     fn of(ty: TensorType) -> Option<Self> {
         match ty {
-            TensorType::Q4_0 => Some(Form::Q4_0),
-            TensorType::Q8_0 => Some(Form::Q8_0),
-            TensorType::Q4_K => Some(Form::Q4K),
+            TensorType::Q4_0 => Some(InputMajorForm::Q4_0),
+            TensorType::Q8_0 => Some(InputMajorForm::Q8_0),
+            TensorType::Q4_K => Some(InputMajorForm::Q4K),
             _ => None,
         }
     }
 
     /// Blocks of inputs that have a head in common.
     const fn blocks(self) -> usize {
-        if matches!(self, Form::Q4K) { 8 } else { 1 }
+        if matches!(self, InputMajorForm::Q4K) { 8 } else { 1 }
     }
 
     /// Bytes of a head, of what else a block has beside codes, and of a block's codes, for one output.
     const fn sizes(self) -> (usize, usize, usize) {
         match self {
-            Form::Q4_0 => (2, 0, INPUTS / 2),
-            Form::Q8_0 => (2, 0, INPUTS),
-            Form::Q4K => (4, 2, INPUTS / 2),
+            InputMajorForm::Q4_0 => (2, 0, INPUTS / 2),
+            InputMajorForm::Q8_0 => (2, 0, INPUTS),
+            InputMajorForm::Q4K => (4, 2, INPUTS / 2),
         }
     }
 
@@ -76,7 +76,7 @@ pub struct InputMajor {
     tile: usize,
     /// Factor of all weights.
     factor: f32,
-    form: Form,
+    form: InputMajorForm,
     /// `[tiles][groups of blocks]`: the heads of a tile's outputs, then of each block its parts and a row of codes for each input.
     data: Bytes,
 }
@@ -84,14 +84,14 @@ pub struct InputMajor {
 impl InputMajor {
     /// Bytes of `weight` in this form; `None` if it has none: Q4_0, Q8_0 and Q4_K with a multiple of 128 rows do.
     pub fn bytes(weight: &Matrix) -> Option<u64> {
-        let form = Form::of(weight.ty()).filter(|_| weight.rows().is_multiple_of(OUTPUTS))?;
+        let form = InputMajorForm::of(weight.ty()).filter(|_| weight.rows().is_multiple_of(OUTPUTS))?;
         let groups = weight.rows() * weight.cols() / (form.blocks() * INPUTS);
         Some((groups * form.group_bytes()) as u64).filter(|bytes| *bytes > 0)
     }
 
     /// Bytes among [`InputMajor::bytes`] that belong to single inputs: the codes.
     pub fn bytes_of_inputs(weight: &Matrix) -> u64 {
-        let form = Form::of(weight.ty()).filter(|_| Self::bytes(weight).is_some());
+        let form = InputMajorForm::of(weight.ty()).filter(|_| Self::bytes(weight).is_some());
         form.map_or(0, |form| (weight.rows() * weight.cols() / INPUTS * form.sizes().2) as u64)
     }
 
@@ -102,7 +102,7 @@ impl InputMajor {
     pub fn new(pool: &ThreadPool, weight: &Matrix) -> Result<Option<Self>> {
         const WHAT: &str = "a matrix stored input by input";
         let (rows, cols) = (weight.rows(), weight.cols());
-        let (Some(form), Some(bytes)) = (Form::of(weight.ty()), Self::bytes(weight)) else { return Ok(None) };
+        let (Some(form), Some(bytes)) = (InputMajorForm::of(weight.ty()), Self::bytes(weight)) else { return Ok(None) };
         let (bytes, outputs) = (bytes as usize, rows.div_ceil(TILES * pool.threads()));
         let tile = outputs.next_multiple_of(OUTPUTS).max(LEAST_TILE);
         let mut memory = anonymous(bytes, WHAT)?;
@@ -150,7 +150,7 @@ struct Tile<'a> {
     out: ColumnsMut<'a>,
 }
 
-impl Form {
+impl InputMajorForm {
     /// Fills `tile` with `weight`'s rows from `first` on.
     fn fill(self, weight: &Matrix, first: usize, tile: &mut [u8]) {
         let groups = weight.cols() / (INPUTS * self.blocks());
@@ -161,17 +161,17 @@ impl Form {
             for output in 0..outputs {
                 let row = weight.row(first + output);
                 match self {
-                    Form::Q4_0 => {
+                    InputMajorForm::Q4_0 => {
                         let [low, high, quants @ ..]: [u8; 18] = row.as_chunks().0[group];
                         heads.as_chunks_mut().0[output] = [low, high];
                         nibbles(output, outputs, &quants, blocks);
                     }
-                    Form::Q8_0 => {
+                    InputMajorForm::Q8_0 => {
                         let [low, high, quants @ ..]: [u8; 34] = row.as_chunks().0[group];
                         heads.as_chunks_mut().0[output] = [low, high];
                         quants.iter().enumerate().for_each(|(input, quant)| blocks[input * outputs + output] = *quant);
                     }
-                    Form::Q4K => {
+                    InputMajorForm::Q4K => {
                         let block: &[u8; 144] = &row.as_chunks().0[group];
                         // All scales, then those of the minima.
                         let (scales, minima) = heads.as_chunks_mut::<2>().0.split_at_mut(outputs);
@@ -254,9 +254,9 @@ impl Cpu {
                     let (ahead, out) = (next.as_ref().map(|(inputs, _)| inputs), out.row_mut(*token));
                     if let Some((inputs, minima)) = &current {
                         match weight.form {
-                            Form::Q4_0 => self.kernels.add_inputs(inputs, ahead, out),
-                            Form::Q8_0 => self.kernels.add_byte_inputs(inputs, ahead, out),
-                            Form::Q4K => self.kernels.add_inputs_with_minima(inputs, minima, ahead, out),
+                            InputMajorForm::Q4_0 => (self.kernels.add_inputs)(inputs, ahead, out),
+                            InputMajorForm::Q8_0 => (self.kernels.add_byte_inputs)(inputs, ahead, out),
+                            InputMajorForm::Q4K => (self.kernels.add_inputs_with_minima)(inputs, minima, ahead, out),
                         }
                     }
                     current = next;

@@ -59,7 +59,7 @@ pub struct CpuOptions {
 pub struct Cpu {
     isa: Isa,
     activations: InputPrecision,
-    kernels: &'static dyn simd::Kernels,
+    kernels: &'static simd::Kernels,
     pool: Arc<ThreadPool>,
     /// Inputs of products in the kernels' layouts, one set per product in progress.
     scratch: scratch::ScratchPool<Scratch>,

@@ -1,9 +1,13 @@
 //! Products of weights and activations: the entry, and the path of one token.
 
+use std::ops::Range;
+
 use smallvec::SmallVec;
 
 use super::{
     Cpu, Isa, code_panels, few_tokens, gemm,
+    pool::{ColumnsMut, split_columns},
+    product_input::QuantisedInputBuffer,
     row_selection::{AHEAD, RowSelection, prefetch_distance},
     simd::{DOT_ROWS, GatheredRow},
 };
@@ -67,8 +71,43 @@ enum Path {
     Tiles,
 }
 
+/// Rows of one job that a worker takes at a time in a product of several tokens.
+pub(super) struct RowBlock<'a> {
+    pub weight: &'a Matrix,
+    bias: Option<&'a [f32]>,
+    pub selection: RowSelection<'a>,
+    /// Place of the first row among those selected.
+    pub first: usize,
+    pub out: ColumnsMut<'a>,
+}
+
+impl<'a> RowBlock<'a> {
+    /// Divides the rows of each job into blocks of `width(weight)` rows.
+    pub fn split(jobs: &'a mut [RowsJob<'_>], width: impl Fn(&Matrix) -> usize) -> Vec<Self> {
+        let mut blocks = Vec::new();
+        for RowsJob { weight, bias, rows, out } in jobs {
+            let (bias, selection) = (*bias, rows.map_or(RowSelection::All, RowSelection::Listed));
+            let (rows, width) = (selection.len(weight.rows()), width(weight));
+            if rows > 0 {
+                let columns = split_columns(out, rows, width).into_iter().enumerate();
+                blocks.extend(columns.map(|(at, out)| RowBlock { weight, bias, selection, first: at * width, out }));
+            }
+        }
+        blocks
+    }
+
+    /// Applies the matrix's factor and the biases to a token's products with `rows` of the block.
+    pub fn finish(&mut self, token: usize, rows: Range<usize>) {
+        let out = &mut self.out.row_mut(token)[rows.clone()];
+        self.weight.scale(out);
+        if let Some(bias) = self.bias {
+            rows.zip(out).for_each(|(at, out)| *out += bias[self.selection.get(self.first + at)]);
+        }
+    }
+}
+
 /// Rows of one job that follow each other (in the matrix, or in the list of those chosen) and their outputs.
-struct Rows<'a> {
+struct RowRun<'a> {
     weight: &'a Matrix,
     bias: Option<&'a [f32]>,
     selection: RowSelection<'a>,
@@ -132,7 +171,7 @@ impl Cpu {
 
     /// The path of a product of several tokens.
     fn path(&self, weight: &Matrix, tokens: usize) -> Path {
-        if self.kernels.code_tiles().is_none() && self.codes_of(weight).is_some() {
+        if self.kernels.code_tiles.is_none() && self.codes_of(weight).is_some() {
             Path::Panels
         } else if tokens <= few_tokens::most(self) || few_tokens::takes_any(self, weight) {
             Path::FewTokens
@@ -180,6 +219,58 @@ impl Cpu {
         (bytes / (4 * self.pool().threads())).clamp(LEAST_CHUNK_BYTES, CHUNK_BYTES)
     }
 
+    /// Bytes of weights of `jobs` that a worker takes at a time.
+    pub(super) fn chunk_of_jobs(&self, jobs: &[RowsJob<'_>]) -> usize {
+        let bytes = |job: &RowsJob<'_>| job.selection().len(job.weight.rows()) * job.weight.row_bytes();
+        self.chunk_of(jobs.iter().map(bytes).sum())
+    }
+
+    /// `out[r] = W[r] . x` for some rows of `weight`, one behind the other; `codes` are those of `x`.
+    fn dot_rows(
+        &self,
+        weight: &Matrix,
+        rows: &[u8],
+        x: &[f32],
+        codes: &QuantisedInputBuffer,
+        ahead: isize,
+        out: &mut [f32],
+    ) {
+        match self.codes_of(weight) {
+            Some(ty) => (self.kernels.dot_codes)(ty, rows, codes.row(), ahead, out),
+            None => self.kernels.dot_floats(weight.encoding(), rows, x, ahead, out),
+        }
+    }
+
+    /// `out[i] = W[list[first + i]] . x`; `codes` are those of `x`.
+    pub(super) fn dot_listed(
+        &self,
+        weight: &Matrix,
+        list: &[u32],
+        first: usize,
+        x: &[f32],
+        codes: &QuantisedInputBuffer,
+        out: &mut [f32],
+    ) {
+        let gathered = |at: usize| GatheredRow {
+            row: weight.row(list[at] as usize),
+            ahead: prefetch_distance(weight, at, list.len(), DOT_ROWS, |at| list[at] as usize),
+        };
+        let one = |of: GatheredRow<'_>, out: &mut f32| {
+            self.dot_rows(weight, of.row, x, codes, of.ahead, std::slice::from_mut(out));
+        };
+        let (groups, rest) = out.as_chunks_mut::<DOT_ROWS>();
+        let mut at = first;
+        for out in groups {
+            let rows: [_; DOT_ROWS] = std::array::from_fn(|row| gathered(at + row));
+            match self.codes_of(weight) {
+                Some(ty) => self.kernels.dot_gathered(ty, &rows, codes.row(), out),
+                None => rows.into_iter().zip(out).for_each(|(of, out)| one(of, out)),
+            }
+            at += DOT_ROWS;
+        }
+        (at..).zip(rest).for_each(|(at, out)| one(gathered(at), out));
+    }
+
     /// `inputs` are the jobs', or one of all jobs.
     fn matvec(&self, jobs: &mut [RowsJob<'_>], inputs: &[&[f32]]) {
         self.scratch.with(|scratch| {
@@ -190,12 +281,12 @@ impl Cpu {
             }
             let bytes: usize = jobs.iter().map(|job| job.out.len() * job.weight.row_bytes()).sum();
             let chunk = self.chunk_of(bytes);
-            let mut items: Vec<Rows<'_>> = Vec::with_capacity(bytes / chunk + jobs.len());
+            let mut items: Vec<RowRun<'_>> = Vec::with_capacity(bytes / chunk + jobs.len());
             for (job, RowsJob { weight, bias, rows: chosen, out }) in jobs.iter_mut().enumerate() {
                 let (rows, input) = (rows_of(chunk, weight), job.min(inputs.len() - 1));
                 let selection = chosen.map_or(RowSelection::All, RowSelection::Listed);
                 let parts = out.chunks_mut(rows).enumerate();
-                items.extend(parts.map(|(at, out)| Rows {
+                items.extend(parts.map(|(at, out)| RowRun {
                     weight,
                     bias: *bias,
                     selection,
@@ -205,39 +296,14 @@ impl Cpu {
                 }));
             }
             let codes = &*codes;
-            self.pool().for_each(&mut items, |_, Rows { weight, bias, selection, first, input, out }| {
-                let (x, row) = (inputs[*input], &codes[*input]);
-                let dot = |weights: &[u8], ahead, out: &mut [f32]| match self.codes_of(weight) {
-                    Some(ty) => self.kernels.dot_codes(ty, weights, row.row(), ahead, out),
-                    None => self.kernels.dot_floats(weight.encoding(), weights, x, ahead, out),
-                };
+            self.pool().for_each(&mut items, |_, RowRun { weight, bias, selection, first, input, out }| {
+                let (x, codes) = (inputs[*input], &codes[*input]);
                 match selection {
                     RowSelection::All => {
-                        let row_bytes = weight.row_bytes();
-                        dot(&weight.data()[*first * row_bytes..][..out.len() * row_bytes], AHEAD as isize, out);
+                        let rows = &weight.data()[*first * weight.row_bytes()..][..out.len() * weight.row_bytes()];
+                        self.dot_rows(weight, rows, x, codes, AHEAD as isize, out);
                     }
-                    RowSelection::Listed(list) => {
-                        let gathered = |at: usize| GatheredRow {
-                            row: weight.row(list[at] as usize),
-                            ahead: prefetch_distance(weight, at, list.len(), DOT_ROWS, |at| list[at] as usize),
-                        };
-                        let (groups, rest) = out.as_chunks_mut::<DOT_ROWS>();
-                        let mut at = *first;
-                        for out in groups {
-                            let rows: [_; DOT_ROWS] = std::array::from_fn(|row| gathered(at + row));
-                            match self.codes_of(weight) {
-                                Some(ty) => self.kernels.dot_gathered(ty, &rows, row.row(), out),
-                                None => rows.iter().zip(out).for_each(|(of, out)| {
-                                    dot(of.row, of.ahead, std::slice::from_mut(out));
-                                }),
-                            }
-                            at += DOT_ROWS;
-                        }
-                        for (at, out) in (at..).zip(rest) {
-                            let GatheredRow { row, ahead } = gathered(at);
-                            dot(row, ahead, std::slice::from_mut(out));
-                        }
-                    }
+                    RowSelection::Listed(list) => self.dot_listed(weight, list, *first, x, codes, out),
                 }
                 weight.scale(out);
                 if let Some(bias) = bias {

@@ -144,7 +144,7 @@ impl Cpu {
             let active = lists.active();
             scratch.float_tiles.fill(self.kernels, self.pool(), a, n, RowSelection::Listed(active));
             let (kernels, tiles) = (self.kernels, &scratch.float_tiles);
-            let (width, tile_tokens) = (kernels.panel_rows(), kernels.float_tokens());
+            let (width, tile_tokens) = (kernels.panel_rows, kernels.float_tokens);
             // As many columns at a time as whole blocks and whole panels need.
             let block = weight.ty().block_len().max(width);
             let mut columns: Vec<_> = split_columns(out, d, block).into_iter().enumerate().collect();
@@ -176,7 +176,7 @@ impl Cpu {
                         for (panel, acc) in sides {
                             for (tile, acc) in acc.chunks_exact_mut(tile_tokens * width).enumerate() {
                                 let x = tiles.tile(tile, chunk * PANEL_NEURONS, neurons.len());
-                                kernels.tile_floats(panel, x, acc);
+                                (kernels.tile_floats)(panel, x, acc);
                             }
                         }
                     }
@@ -221,10 +221,10 @@ impl FiringRows<'_> {
         let mut at = firing.start;
         while at + AXPY_ROWS <= firing.end {
             let group: [_; AXPY_ROWS] = std::array::from_fn(|i| multiple(at + i));
-            cpu.kernels.axpy(self.weight.encoding(), &group, sum);
+            (cpu.kernels.axpy)(self.weight.encoding(), &group, sum);
             at += AXPY_ROWS;
         }
-        (at..firing.end).for_each(|at| cpu.kernels.axpy(self.weight.encoding(), &[multiple(at)], sum));
+        (at..firing.end).for_each(|at| (cpu.kernels.axpy)(self.weight.encoding(), &[multiple(at)], sum));
     }
 }
 

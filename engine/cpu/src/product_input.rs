@@ -52,7 +52,7 @@ pub(super) struct QuantisedInputBuffer {
 
 impl QuantisedInputBuffer {
     /// Rounds `x`, whose length is a multiple of 32.
-    pub fn fill(&mut self, kernels: &dyn Kernels, x: &[f32]) {
+    pub fn fill(&mut self, kernels: &Kernels, x: &[f32]) {
         self.n = x.len();
         let row = QuantisedInputMut {
             codes: self.codes.take(self.n),
@@ -62,7 +62,7 @@ impl QuantisedInputBuffer {
             code_sums: self.code_sums.take(self.n / 32),
             half_code_sums: self.half_code_sums.take(self.n / 16),
         };
-        kernels.quantise(x, row);
+        (kernels.quantise)(x, row);
     }
 
     /// The vector rounded last.
@@ -90,7 +90,7 @@ pub(super) struct CodeTiles {
 
 impl CodeTiles {
     /// Rounds `x`, `[tokens, n]` with `n` a multiple of 32.
-    pub fn fill(&mut self, kernels: &dyn Kernels, pool: &ThreadPool, x: &[f32], n: usize) {
+    pub fn fill(&mut self, kernels: &Kernels, pool: &ThreadPool, x: &[f32], n: usize) {
         self.n = n;
         let tokens = x.len() / n;
         let tiles = tokens.div_ceil(TILE_TOKENS);
@@ -150,16 +150,9 @@ pub(super) struct FloatTiles {
 
 impl FloatTiles {
     /// Lays out columns `columns` of `x`, `[tokens, stride]`.
-    pub fn fill(
-        &mut self,
-        kernels: &dyn Kernels,
-        pool: &ThreadPool,
-        x: &[f32],
-        stride: usize,
-        columns: RowSelection<'_>,
-    ) {
+    pub fn fill(&mut self, kernels: &Kernels, pool: &ThreadPool, x: &[f32], stride: usize, columns: RowSelection<'_>) {
         self.n = columns.len(stride);
-        self.tokens = kernels.float_tokens();
+        self.tokens = kernels.float_tokens;
         let (n, tile_tokens) = (self.n, self.tokens);
         let tokens = x.len() / stride;
         let tiles = tokens.div_ceil(tile_tokens);

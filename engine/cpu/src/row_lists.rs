@@ -4,12 +4,7 @@
 
 use smallvec::SmallVec;
 
-use super::{
-    Cpu,
-    matmul::rows_of,
-    row_selection::prefetch_distance,
-    simd::{DOT_ROWS, GatheredRow},
-};
+use super::{Cpu, matmul::rows_of};
 use thermocline_formats::format::Matrix;
 
 /// One token's product with some rows: `out[i] = W[rows[i]] x + bias[rows[i]]`.
@@ -47,9 +42,9 @@ impl Cpu {
         }
         let inputs: SmallVec<[&[f32]; 16]> = tokens.iter().map(|token| token.x).collect();
         self.scratch.with(|scratch| {
-            let (codes, ty) = (&mut scratch.rows, self.codes_of(weight));
+            let codes = &mut scratch.rows;
             codes.resize_with(codes.len().max(inputs.len()), Default::default);
-            if ty.is_some() {
+            if self.codes_of(weight).is_some() {
                 codes.iter_mut().zip(&inputs).for_each(|(codes, x)| codes.fill(self.kernels, x));
             }
             let (codes, width) = (&*codes, rows_of(self.chunk_of(weight.data().len()), weight));
@@ -73,31 +68,7 @@ impl Cpu {
             }
             self.pool().for_each(&mut items, |_, item| {
                 for OwnRows { token, rows: list, out } in item {
-                    let (x, row) = (inputs[*token], &codes[*token]);
-                    let gathered = |at: usize| GatheredRow {
-                        row: weight.row(list[at] as usize),
-                        ahead: prefetch_distance(weight, at, list.len(), DOT_ROWS, |at| list[at] as usize),
-                    };
-                    let one = |of: GatheredRow<'_>, out: &mut f32| {
-                        let out = std::slice::from_mut(out);
-                        match ty {
-                            Some(ty) => self.kernels.dot_codes(ty, of.row, row.row(), of.ahead, out),
-                            None => self.kernels.dot_floats(weight.encoding(), of.row, x, of.ahead, out),
-                        }
-                    };
-                    let (groups, rest) = out.as_chunks_mut::<DOT_ROWS>();
-                    let mut at = 0;
-                    for out in groups {
-                        match ty {
-                            Some(ty) => {
-                                let rows: [_; DOT_ROWS] = std::array::from_fn(|row| gathered(at + row));
-                                self.kernels.dot_gathered(ty, &rows, row.row(), out);
-                            }
-                            None => out.iter_mut().zip(at..).for_each(|(out, at)| one(gathered(at), out)),
-                        }
-                        at += DOT_ROWS;
-                    }
-                    rest.iter_mut().zip(at..).for_each(|(out, at)| one(gathered(at), out));
+                    self.dot_listed(weight, list, 0, inputs[*token], &codes[*token], out);
                     weight.scale(out);
                     if let Some(bias) = bias {
                         out.iter_mut().zip(&**list).for_each(|(out, row)| *out += bias[*row as usize]);

@@ -26,6 +26,11 @@ impl<T: Copy + Default> AlignedBuffer<T> {
         &self.0[start..start + n]
     }
 
+    /// Bytes held.
+    pub fn bytes(&self) -> u64 {
+        (self.0.capacity() * size_of::<T>()) as u64
+    }
+
     fn start(&self) -> usize {
         // The spare elements cover any offset; if the address cannot be aligned, an unaligned buffer is only slower.
         self.0.as_ptr().align_offset(LINE).min(LINE / size_of::<T>())

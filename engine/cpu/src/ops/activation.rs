@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 use super::math::{erfc_abs, sigmoid, tanh};
 use crate::{
     Cpu,
-    simd::vector::{Kernel, Vector, dispatch},
+    simd::vector::{Vector, VectorKernel, dispatch},
 };
 use thermocline_base::error::{Error, Result};
 
@@ -157,7 +157,7 @@ struct Activate<'a> {
     u: Option<&'a [f32]>,
 }
 
-impl Kernel for Activate<'_> {
+impl VectorKernel for Activate<'_> {
     type Output = ();
 
     #[inline(always)]

@@ -1,7 +1,7 @@
 //! Attention of a block of queries to a run of one head's keys and values, in tiles, with the running maximum and sum of
 //! an online softmax (Milakov and Gimelshein 2018; Dao et al. 2022). Decoding and prompts differ only in the blocks.
 
-use std::ops::{Deref, DerefMut, Range};
+use std::ops::Range;
 
 use half::{bf16, f16};
 
@@ -12,8 +12,9 @@ use super::{
 };
 use crate::{
     Isa,
+    scratch::AlignedBuffer,
     simd::vector::{
-        Kernel, Vector, dispatch,
+        Vector, VectorKernel, dispatch,
         tile::{TILE, query_key, weigh},
     },
 };
@@ -30,19 +31,19 @@ pub(super) struct QueryBlock {
     /// Elements of rows.
     widths: RowWidths,
     /// `[rows, widths.keys]`, already scaled.
-    q: Lines,
+    q: AlignedBuffer<f32>,
     /// `[rows, widths.values]`, sum of values weighted by `e^(score - max)`.
-    out: Lines,
+    out: AlignedBuffer<f32>,
     /// `[rows]`, largest score so far.
-    max: Lines,
+    max: AlignedBuffer<f32>,
     /// `[rows]`, sum of the weights.
-    sum: Lines,
+    sum: AlignedBuffer<f32>,
     /// `[rows, TILE]`
-    scores: Lines,
+    scores: AlignedBuffer<f32>,
     /// `[TILE, width]` of keys, then of values.
-    tile: Lines,
+    tile: AlignedBuffer<f32>,
     /// `[rows, widths.values + 2]`: of the ranges of positions so far, a row's sum of values, maximum and sum of weights.
-    total: Lines,
+    total: AlignedBuffer<f32>,
 }
 
 /// Elements of a cache's rows, padding included: queries are as wide as keys, outputs as values.
@@ -52,57 +53,18 @@ pub(super) struct RowWidths {
     pub(super) values: usize,
 }
 
-/// A float buffer aligned to cache lines, so that wide loads and stores never cross one.
-#[derive(Debug, Default)]
-pub(super) struct Lines {
-    memory: Vec<f32>,
-    start: usize,
-}
-
-impl Lines {
-    fn at_least(&mut self, n: usize) {
-        if self.memory.len() < self.start + n {
-            self.memory.resize(n + LINE / size_of::<f32>(), 0.0);
-            // Alignment only makes it faster, so any answer is right.
-            self.start = self.memory.as_ptr().align_offset(LINE).min(LINE / size_of::<f32>());
-        }
-    }
-}
-
-impl Deref for Lines {
-    type Target = [f32];
-
-    fn deref(&self) -> &[f32] {
-        &self.memory[self.start..]
-    }
-}
-
-impl DerefMut for Lines {
-    fn deref_mut(&mut self) -> &mut [f32] {
-        &mut self.memory[self.start..]
-    }
-}
-
 impl QueryBlock {
     /// Bytes held.
     pub(super) fn bytes(&self) -> u64 {
         let buffers = [&self.q, &self.out, &self.max, &self.sum, &self.scores, &self.tile, &self.total];
-        let floats: usize = buffers.iter().map(|buffer| buffer.memory.capacity()).sum();
-        (floats * size_of::<f32>()) as u64
+        buffers.iter().map(|buffer| buffer.bytes()).sum()
     }
 
     /// Starts over with `rows` queries of these widths.
     pub(super) fn start(&mut self, rows: usize, widths: RowWidths) {
         (self.rows, self.widths) = (rows, widths);
         let width = widths.values;
-        self.q.at_least(rows * widths.keys);
-        self.out.at_least(rows * width);
-        self.max.at_least(rows);
-        self.sum.at_least(rows);
-        self.scores.at_least(rows * TILE);
-        self.tile.at_least(TILE * widths.keys.max(width));
-        self.total.at_least(rows * (width + 2));
-        for total in self.total[..rows * (width + 2)].chunks_exact_mut(width + 2) {
+        for total in self.total.take(rows * (width + 2)).chunks_exact_mut(width + 2) {
             total.fill(0.0);
             total[width] = f32::NEG_INFINITY;
         }
@@ -112,25 +74,25 @@ impl QueryBlock {
     /// Starts over with the same queries and another range of positions.
     fn start_range(&mut self) {
         let (rows, width) = (self.rows, self.widths.values);
-        self.out[..rows * width].fill(0.0);
-        self.max[..rows].fill(f32::NEG_INFINITY);
-        self.sum[..rows].fill(0.0);
+        self.out.take(rows * width).fill(0.0);
+        self.max.take(rows).fill(f32::NEG_INFINITY);
+        self.sum.take(rows).fill(0.0);
     }
 
     /// Copies a range's sums of values, maxima and sums of weights to `to`, `[rows * (width + 2)]`.
     pub(super) fn store_range(&self, to: &mut [f32]) {
         let (rows, width) = (self.rows, self.widths.values);
         let (values, rest) = to.split_at_mut(rows * width);
-        values.copy_from_slice(&self.out[..rows * width]);
-        rest[..rows].copy_from_slice(&self.max[..rows]);
-        rest[rows..].copy_from_slice(&self.sum[..rows]);
+        values.copy_from_slice(self.out.get(rows * width));
+        rest[..rows].copy_from_slice(self.max.get(rows));
+        rest[rows..].copy_from_slice(self.sum.get(rows));
     }
 
     /// Adds a range that another block has stored in `from` to those before.
     pub(super) fn add_range(&mut self, isa: Isa, from: &[f32]) {
         let (rows, width) = (self.rows, self.widths.values);
         let (values, rest) = from.split_at(rows * width);
-        for (row, total) in self.total[..rows * (width + 2)].chunks_exact_mut(width + 2).enumerate() {
+        for (row, total) in self.total.take(rows * (width + 2)).chunks_exact_mut(width + 2).enumerate() {
             let part = RangeSums { values: &values[row * width..][..width], max: rest[row], sum: rest[rows + row] };
             dispatch(isa, AddRange { total, part });
         }
@@ -138,23 +100,25 @@ impl QueryBlock {
 
     /// Ends a range of positions: it is added to those before.
     pub(super) fn end_range(&mut self, isa: Isa) {
-        let width = self.widths.values;
-        for row in 0..self.rows {
-            let values = &self.out[row * width..][..width];
-            let part = RangeSums { values, max: self.max[row], sum: self.sum[row] };
-            dispatch(isa, AddRange { total: &mut self.total[row * (width + 2)..][..width + 2], part });
+        let (rows, width) = (self.rows, self.widths.values);
+        let (values, max, sum) = (self.out.get(rows * width), self.max.get(rows), self.sum.get(rows));
+        for (row, total) in self.total.take(rows * (width + 2)).chunks_exact_mut(width + 2).enumerate() {
+            let part = RangeSums { values: &values[row * width..][..width], max: max[row], sum: sum[row] };
+            dispatch(isa, AddRange { total, part });
         }
         self.start_range();
     }
 
     /// Sum of values, maximum and sum of weights of query `row`, of all ranges.
     pub(super) fn total(&self, row: usize) -> &[f32] {
-        &self.total[row * (self.widths.values + 2)..][..self.widths.values + 2]
+        let width = self.widths.values + 2;
+        &self.total.get((row + 1) * width)[row * width..]
     }
 
     /// Sets query `row`, multiplied by `scale`.
     pub(super) fn set_query(&mut self, row: usize, query: &[f32], scale: f32) {
-        let (used, padding) = self.q[row * self.widths.keys..][..self.widths.keys].split_at_mut(query.len());
+        let width = self.widths.keys;
+        let (used, padding) = self.q.take(self.rows * width)[row * width..][..width].split_at_mut(query.len());
         for (to, from) in used.iter_mut().zip(query) {
             *to = from * scale;
         }
@@ -210,13 +174,15 @@ pub(super) struct Attend<'a> {
     pub(super) bias: Option<PositionBias<'a>>,
 }
 
-impl Kernel for Attend<'_> {
+impl VectorKernel for Attend<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
         let QueryBlock { rows, widths, q, out, max, sum, scores, tile, .. } = self.block;
         let (rows, RowWidths { keys: width, values: out_width }) = (*rows, *widths);
+        let (q, out, max, sum) = (q.get(rows * width), out.take(rows * out_width), max.take(rows), sum.take(rows));
+        let (scores, tile) = (scores.take(rows * TILE), tile.take(TILE * width.max(out_width)));
         // Tiles start at multiples of their size, so that a query's result does not depend on its block, and in a ring of whole
         // tiles no tile wraps.
         let mut start = self.visit.start / TILE * TILE;
@@ -367,7 +333,7 @@ pub(super) struct AddRange<'a> {
     pub(super) part: RangeSums<'a>,
 }
 
-impl Kernel for AddRange<'_> {
+impl VectorKernel for AddRange<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -396,7 +362,7 @@ pub(super) struct Finish<'a> {
     pub(super) out: &'a mut [f32],
 }
 
-impl Kernel for Finish<'_> {
+impl VectorKernel for Finish<'_> {
     type Output = ();
 
     #[inline(always)]

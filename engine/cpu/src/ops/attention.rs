@@ -8,7 +8,7 @@
 use parking_lot::Mutex;
 
 use super::{
-    KvRows, PARALLEL_ELEMENTS,
+    KvRows,
     attend::{Attend, Finish, PositionBias, QueryBlock, RowWidths, SeenWindow},
     next,
 };
@@ -39,13 +39,6 @@ pub struct AttentionShape<'a> {
     pub key_bias: Option<PositionBias<'a>>,
 }
 
-impl AttentionShape<'_> {
-    /// The keys that queries see.
-    fn seen(&self) -> SeenWindow {
-        SeenWindow { len: self.window.unwrap_or(usize::MAX), chunked: self.chunked }
-    }
-}
-
 /// Queries of consecutive tokens.
 #[derive(Debug, Clone, Copy)]
 pub struct Queries<'a> {
@@ -65,6 +58,11 @@ pub struct SeenRows<'a> {
 }
 
 impl AttentionShape<'_> {
+    /// The keys that queries see.
+    fn seen(&self) -> SeenWindow {
+        SeenWindow { len: self.window.unwrap_or(usize::MAX), chunked: self.chunked }
+    }
+
     fn sink(&self, head: usize) -> Option<f32> {
         self.sinks.map(|sinks| sinks[head])
     }
@@ -185,12 +183,8 @@ impl Cpu {
         };
         let blocks = &scratch.blocks;
         let mut parts: Vec<_> = partials.chunks_mut(part).enumerate().collect();
-        let attend = |worker: usize, (i, part): &mut (usize, &mut [f32])| task(*i, part, &mut blocks[worker].lock());
-        if visit.len() * shape.n_kv_head * (widths.keys + widths.values) < PARALLEL_ELEMENTS {
-            parts.iter_mut().for_each(|part| attend(0, part));
-        } else {
-            self.pool().for_each(&mut parts, attend);
-        }
+        let work = visit.len() * shape.n_kv_head * (widths.keys + widths.values);
+        self.for_each_item(&mut parts, work, |worker, (i, part)| task(*i, part, &mut blocks[worker].lock()));
 
         let mut block = blocks[0].lock();
         for (head, parts) in partials.chunks_exact(ranges * part).enumerate() {
@@ -321,8 +315,7 @@ mod tests {
     }
 
     fn noise(seed: &mut u64) -> f32 {
-        *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((*seed >> 40) as f32 / 8_388_608.0 - 1.0) * 2.0
+        2.0 * crate::ops::tests::noise(seed)
     }
 
     fn check(

@@ -105,17 +105,3 @@ pub(super) fn multiply<V: Vector>(
         }
     }
 }
-
-/// `x += factor * y`
-#[inline(always)]
-pub(super) fn add_scaled<V: Vector>(v: V, x: &mut [f32], y: &[f32], factor: f32) {
-    let whole = x.len() / V::LANES * V::LANES;
-    let by = v.splat(factor);
-    for i in (0..whole).step_by(V::LANES) {
-        let sum = v.mul_add(v.load(&y[i..]), by, v.load(&x[i..]));
-        v.store(&mut x[i..], sum);
-    }
-    for i in whole..x.len() {
-        x[i] += factor * y[i];
-    }
-}

@@ -9,10 +9,11 @@
 //! All sums over elements of keys are matrix products; only the deltas follow one another. Every exponent is at most 0.
 
 use super::{
-    block_product::{Strided, add_scaled, multiply, rows, rows_mut, sizes},
+    block_product::{Strided, multiply, rows, rows_mut, sizes},
     delta_net::{BLOCK, DeltaHeadBuffers},
+    elementwise::AddScaled,
 };
-use crate::simd::vector::{Kernel, Vector};
+use crate::simd::vector::{Vector, VectorKernel};
 
 /// A block of at most [`BLOCK`] tokens of one head.
 pub(super) struct DeltaBlock<'a> {
@@ -25,7 +26,7 @@ pub(super) struct DeltaBlock<'a> {
     pub sizes: (usize, usize),
 }
 
-impl Kernel for DeltaBlock<'_> {
+impl VectorKernel for DeltaBlock<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -51,9 +52,10 @@ impl Kernel for DeltaBlock<'_> {
         for i in 0..n {
             let (before, rest) = values.split_at_mut(i * v_dim);
             let delta = &mut rest[..v_dim];
-            add_scaled(v, delta, &out[i * v_dim..][..v_dim], -decay[i].exp());
+            AddScaled { x: &mut *delta, y: &out[i * v_dim..][..v_dim], scale: -decay[i].exp() }.run(v);
             for (j, before) in before.chunks_exact(v_dim).enumerate() {
-                add_scaled(v, delta, before, -(decay[i] - decay[j]).exp() * products[i * BLOCK + j]);
+                let scale = -(decay[i] - decay[j]).exp() * products[i * BLOCK + j];
+                AddScaled { x: &mut *delta, y: before, scale }.run(v);
             }
             delta.iter_mut().for_each(|x| *x *= beta[i]);
         }

@@ -10,11 +10,11 @@
 
 use parking_lot::Mutex;
 
-use super::{HeadTokens, delta_block::DeltaBlock, next};
+use super::{HeadTokens, bytes_of, delta_block::DeltaBlock, fit};
 use crate::{
     Cpu,
-    pool::{ColumnsMut, split_columns},
-    simd::vector::{Kernel, Vector, dispatch},
+    pool::split_columns,
+    simd::vector::{Vector, VectorKernel, dispatch},
 };
 
 /// Tokens from which the product form is quicker.
@@ -108,12 +108,11 @@ pub(super) struct DeltaHeadBuffers {
 
 impl DeltaHeadBuffers {
     fn bytes(&self) -> u64 {
-        let all = [&self.q, &self.k, &self.v, &self.out, &self.k_columns, &self.products, &self.decay];
-        all.iter().map(|buffer| (buffer.capacity() * size_of::<f32>()) as u64).sum()
+        bytes_of([&self.q, &self.k, &self.v, &self.out, &self.k_columns, &self.products, &self.decay])
     }
 
     fn fit(&mut self, shape: &DeltaNetShape, tokens: usize) {
-        for (buffer, len) in [
+        fit([
             (&mut self.q, tokens * shape.k_dim),
             (&mut self.k, tokens * shape.k_dim),
             (&mut self.v, tokens * shape.v_dim),
@@ -121,11 +120,7 @@ impl DeltaHeadBuffers {
             (&mut self.k_columns, shape.k_dim * BLOCK),
             (&mut self.products, tokens * BLOCK),
             (&mut self.decay, tokens),
-        ] {
-            if buffer.len() < len {
-                buffer.resize(len, 0.0);
-            }
-        }
+        ]);
     }
 }
 
@@ -137,7 +132,7 @@ fn normalise(from: &[f32], scale: f32, to: &mut [f32]) {
 }
 
 /// One token of one head.
-struct Step<'a> {
+struct DeltaStep<'a> {
     /// `[k_dim, v_dim]`
     state: &'a mut [f32],
     q: &'a [f32],
@@ -151,12 +146,12 @@ struct Step<'a> {
 /// Vectors of a state's row that are taken together, so that sums over rows do not wait for each other.
 const TOGETHER: usize = 4;
 
-impl Kernel for Step<'_> {
+impl VectorKernel for DeltaStep<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
-        let Step { state, q, k, v: values, decay, beta, out } = self;
+        let DeltaStep { state, q, k, v: values, decay, beta, out } = self;
         let (dim, wide) = (values.len(), TOGETHER * V::LANES);
         let (factor, rate, zero) = (v.splat(decay), v.splat(beta), v.splat(0.0));
         let mut at = 0;
@@ -232,28 +227,18 @@ impl Cpu {
         let columns = split_columns(out, shape.values(), shape.v_dim);
         let states = state.chunks_exact_mut(shape.k_dim * shape.v_dim);
         let mut heads: Vec<_> = states.zip(columns).enumerate().collect();
-        let run = |worker: usize, head: usize, state: &mut [f32], out: &mut ColumnsMut<'_>| {
+        self.for_each_item(&mut heads, n * 2 * shape.state(), |worker, (head, (state, out))| {
             let mut buffers = buffers[worker].lock();
             let block = if n < FEW_TOKENS { 1 } else { BLOCK.min(n) };
             buffers.fit(shape, block);
             for first in (0..n).step_by(block) {
                 let count = block.min(n - first);
-                self.delta_head(shape, tokens, HeadTokens { head, first, count }, state, &mut buffers);
+                self.delta_head(shape, tokens, HeadTokens { head: *head, first, count }, state, &mut buffers);
                 for (t, row) in buffers.out.chunks_exact(shape.v_dim).take(count).enumerate() {
                     out.row_mut(first + t).copy_from_slice(row);
                 }
             }
-        };
-        if n * state_work(shape) < super::PARALLEL_ELEMENTS {
-            heads.iter_mut().for_each(|(head, (state, out))| run(0, *head, state, out));
-        } else {
-            let queue = Mutex::new(heads.iter_mut());
-            self.pool().run_on_the_free(|worker| {
-                while let Some((head, (state, out))) = next(&queue) {
-                    run(worker, *head, state, out);
-                }
-            });
-        }
+        });
     }
 
     /// Some tokens of one head, into the buffers' `out`.
@@ -276,7 +261,7 @@ impl Cpu {
         let of = |numbers: &[f32], t: usize| numbers[(first + t) * shape.v_heads + head];
         if count < FEW_TOKENS {
             for t in 0..count {
-                let step = Step {
+                let step = DeltaStep {
                     state: &mut *state,
                     q: &buffers.q[t * k_dim..][..k_dim],
                     k: &buffers.k[t * k_dim..][..k_dim],
@@ -301,20 +286,10 @@ impl Cpu {
     }
 }
 
-/// Multiply-adds of a token, in elements.
-fn state_work(shape: &DeltaNetShape) -> usize {
-    2 * shape.state()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::tests::each_cpu;
-
-    fn noise(seed: &mut u64) -> f32 {
-        *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (*seed >> 40) as f32 / 8_388_608.0 - 1.0
-    }
+    use crate::ops::tests::{each_cpu, noise};
 
     /// Plain arithmetic, token by token: outputs, and the state behind them.
     fn oracle(shape: &DeltaNetShape, tokens: &DeltaNetTokens<'_>, state: &[f32]) -> (Vec<f64>, Vec<f64>) {

@@ -3,7 +3,7 @@
 use super::math::{sigmoid, tanh};
 use crate::{
     Cpu,
-    simd::vector::{Kernel, Vector, dispatch},
+    simd::vector::{Vector, VectorKernel, dispatch},
 };
 
 /// Elements a worker takes at a time.
@@ -16,7 +16,7 @@ pub(super) struct AddScaled<'a> {
     pub scale: f32,
 }
 
-impl Kernel for AddScaled<'_> {
+impl VectorKernel for AddScaled<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -39,7 +39,7 @@ struct Gate<'a> {
     gate: &'a [f32],
 }
 
-impl Kernel for Gate<'_> {
+impl VectorKernel for Gate<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -56,12 +56,12 @@ impl Kernel for Gate<'_> {
 }
 
 /// `x *= factor`
-struct Scale<'a> {
+struct Multiply<'a> {
     x: &'a mut [f32],
     factor: f32,
 }
 
-impl Kernel for Scale<'_> {
+impl VectorKernel for Multiply<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -81,7 +81,7 @@ struct SoftCap<'a> {
     cap: f32,
 }
 
-impl Kernel for SoftCap<'_> {
+impl VectorKernel for SoftCap<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -130,7 +130,7 @@ impl Cpu {
 
     /// `x *= factor`, any length.
     pub fn scale(&self, x: &mut [f32], factor: f32) {
-        self.for_each_chunk(x, CHUNK, 1, |_, x| dispatch(self.isa(), Scale { x, factor }));
+        self.for_each_chunk(x, CHUNK, 1, |_, x| dispatch(self.isa(), Multiply { x, factor }));
     }
 
     /// `x = cap * tanh(x / cap)`, any length.

@@ -4,9 +4,8 @@
 use std::ops::{Deref, DerefMut, Range};
 
 use half::{f16, slice::HalfFloatSliceExt};
-use parking_lot::Mutex;
 
-use super::{PARALLEL_ELEMENTS, next};
+use super::PARALLEL_ELEMENTS;
 use crate::{Cpu, prefetch};
 use thermocline_base::error::{Error, Result, ScarceMemory};
 
@@ -81,12 +80,12 @@ pub(super) const LINE: usize = 64;
 
 /// A growing run of elements that starts on a cache line (unless cloned) and never moves.
 #[derive(Debug, Clone)]
-struct Run<T> {
+struct AlignedRun<T> {
     memory: Vec<T>,
     start: usize,
 }
 
-impl<T: Copy + Default> Run<T> {
+impl<T: Copy + Default> AlignedRun<T> {
     /// Room for `n` elements.
     fn new(n: Option<usize>) -> Result<Self> {
         let slack = LINE / size_of::<T>();
@@ -96,7 +95,7 @@ impl<T: Copy + Default> Run<T> {
             Some(room) if memory.try_reserve_exact(room).is_ok() => {
                 let start = memory.as_ptr().align_offset(LINE).min(slack);
                 memory.resize(start, T::default());
-                Ok(Run { memory, start })
+                Ok(AlignedRun { memory, start })
             }
             _ => {
                 let wanted = room.and_then(|n| n.checked_mul(size_of::<T>())).unwrap_or(usize::MAX);
@@ -135,7 +134,7 @@ impl<T: Copy + Default> Run<T> {
     }
 }
 
-impl<T> Deref for Run<T> {
+impl<T> Deref for AlignedRun<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
@@ -143,7 +142,7 @@ impl<T> Deref for Run<T> {
     }
 }
 
-impl<T> DerefMut for Run<T> {
+impl<T> DerefMut for AlignedRun<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         &mut self.memory[self.start..]
     }
@@ -151,9 +150,9 @@ impl<T> DerefMut for Run<T> {
 
 #[derive(Debug, Clone)]
 enum RowData {
-    F16(Run<f16>),
-    F32(Run<f32>),
-    Q8_0 { quants: Run<i8>, scales: Run<f16> },
+    F16(AlignedRun<f16>),
+    F32(AlignedRun<f32>),
+    Q8_0 { quants: AlignedRun<i8>, scales: AlignedRun<f16> },
 }
 
 /// Encoded rows.
@@ -187,9 +186,11 @@ impl KvRows {
         let (stride, room) = (ty.padded(head_dim), room.max(1));
         let elements = room.checked_mul(stride);
         let data = match ty {
-            KvType::F16 => RowData::F16(Run::new(elements)?),
-            KvType::F32 => RowData::F32(Run::new(elements)?),
-            KvType::Q8_0 => RowData::Q8_0 { quants: Run::new(elements)?, scales: Run::new(elements.map(|n| n / 32))? },
+            KvType::F16 => RowData::F16(AlignedRun::new(elements)?),
+            KvType::F32 => RowData::F32(AlignedRun::new(elements)?),
+            KvType::Q8_0 => {
+                RowData::Q8_0 { quants: AlignedRun::new(elements)?, scales: AlignedRun::new(elements.map(|n| n / 32))? }
+            }
         };
         Ok(KvRows { head_dim, stride, room, len: 0, data })
     }
@@ -440,12 +441,8 @@ impl Cpu {
             heads.iter_mut().enumerate().for_each(|(head, rows)| push(head, rows));
             return;
         }
-        let queue = Mutex::new(heads.iter_mut().enumerate());
-        self.pool().run_on_the_free(|_| {
-            while let Some((head, rows)) = next(&queue) {
-                push(head, rows);
-            }
-        });
+        let mut heads: Vec<_> = heads.iter_mut().enumerate().collect();
+        self.pool().for_each(&mut heads, |_, (head, rows)| push(*head, rows));
     }
 }
 

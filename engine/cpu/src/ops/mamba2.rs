@@ -11,15 +11,15 @@
 use parking_lot::Mutex;
 
 use super::{
-    HeadTokens,
+    HeadTokens, bytes_of,
     elementwise::AddScaled,
-    mamba2_block::{GroupProducts, Mamba2Block},
-    next,
+    fit,
+    mamba2_block::{GroupProducts, Mamba2Block, ProductTask},
 };
 use crate::{
     Cpu,
-    pool::{ColumnsMut, split_columns},
-    simd::vector::{Kernel, Vector, dispatch},
+    pool::split_columns,
+    simd::vector::{Vector, VectorKernel, dispatch},
 };
 
 /// Tokens from which the product form is quicker.
@@ -111,26 +111,21 @@ pub(super) struct Mamba2HeadBuffers {
 
 impl Mamba2HeadBuffers {
     fn bytes(&self) -> u64 {
-        let all = [&self.x, &self.out, &self.weights, &self.decay];
-        all.iter().map(|buffer| (buffer.capacity() * size_of::<f32>()) as u64).sum()
+        bytes_of([&self.x, &self.out, &self.weights, &self.decay])
     }
 
     fn fit(&mut self, head_dim: usize, tokens: usize) {
-        for (buffer, len) in [
+        fit([
             (&mut self.x, tokens * head_dim),
             (&mut self.out, tokens * head_dim),
             (&mut self.weights, tokens * BLOCK),
             (&mut self.decay, tokens),
-        ] {
-            if buffer.len() < len {
-                buffer.resize(len, 0.0);
-            }
-        }
+        ]);
     }
 }
 
 /// One token of one head.
-struct Step<'a> {
+struct Mamba2Step<'a> {
     /// `[state, head_dim]`
     state: &'a mut [f32],
     b: &'a [f32],
@@ -144,12 +139,12 @@ struct Step<'a> {
 /// Vectors of a state's row that are taken together, so that sums over rows do not wait for each other.
 const TOGETHER: usize = 4;
 
-impl Kernel for Step<'_> {
+impl VectorKernel for Mamba2Step<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
-        let Step { state, b, c, x, decay, out } = self;
+        let Mamba2Step { state, b, c, x, decay, out } = self;
         let (dim, wide) = (x.len(), TOGETHER * V::LANES);
         let factor = v.splat(decay);
         let mut at = 0;
@@ -216,8 +211,8 @@ impl Cpu {
         let columns = split_columns(out, shape.inner(), shape.head_dim);
         let states = state.chunks_exact_mut(shape.state * shape.head_dim);
         let mut heads: Vec<_> = states.zip(columns).enumerate().collect();
-        let run = |worker: usize, head: usize, state: &mut [f32], out: &mut ColumnsMut<'_>| {
-            let mut buffers = buffers[worker].lock();
+        self.for_each_item(&mut heads, n * 2 * shape.state_len(), |worker, (head, (state, out))| {
+            let (head, mut buffers) = (*head, buffers[worker].lock());
             buffers.fit(shape.head_dim, block);
             for (at, first) in (0..n).step_by(block).enumerate() {
                 let count = block.min(n - first);
@@ -237,17 +232,7 @@ impl Cpu {
                     dispatch(self.isa(), AddScaled { x: out, y: x, scale: tokens.d[head] });
                 }
             }
-        };
-        if n * 2 * shape.state_len() < super::PARALLEL_ELEMENTS {
-            heads.iter_mut().for_each(|(head, (state, out))| run(0, *head, state, out));
-        } else {
-            let queue = Mutex::new(heads.iter_mut());
-            self.pool().run_on_the_free(|worker| {
-                while let Some((head, (state, out))) = next(&queue) {
-                    run(worker, *head, state, out);
-                }
-            });
-        }
+        });
     }
 
     /// Products of `C` and `B` of every block and group.
@@ -263,7 +248,8 @@ impl Cpu {
             let rows = &tokens.xbc[first * channels..];
             products.fit(shape.state);
             let vectors = (&rows[b..], &rows[c..], channels);
-            dispatch(self.isa(), products.task(vectors, BLOCK.min(n - first), shape.state));
+            let tokens = BLOCK.min(n - first);
+            dispatch(self.isa(), ProductTask { products, vectors, tokens, state: shape.state });
         });
     }
 
@@ -284,7 +270,7 @@ impl Cpu {
             x.iter_mut().zip(&row[head * shape.head_dim..]).for_each(|(to, x)| *to = dt * x);
             let (b, c) = (&row[b..][..shape.state], &row[c..][..shape.state]);
             let out = &mut buffers.out[..shape.head_dim];
-            dispatch(self.isa(), Step { state, b, c, x, decay: (dt * tokens.a[head]).exp(), out });
+            dispatch(self.isa(), Mamba2Step { state, b, c, x, decay: (dt * tokens.a[head]).exp(), out });
         }
     }
 
@@ -320,12 +306,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::ops::tests::each_cpu;
-
-    fn noise(seed: &mut u64) -> f32 {
-        *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (*seed >> 40) as f32 / 8_388_608.0 - 1.0
-    }
+    use crate::ops::tests::{each_cpu, noise};
 
     /// Inputs of a scan.
     struct Case {

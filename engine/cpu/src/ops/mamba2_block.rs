@@ -11,7 +11,7 @@ use super::{
     block_product::{Strided, multiply, rows, rows_mut, sizes},
     mamba2::{BLOCK, Mamba2HeadBuffers},
 };
-use crate::simd::vector::{Kernel, Vector};
+use crate::simd::vector::{Vector, VectorKernel};
 
 /// `B` and `C` of a group's tokens: from their first elements on, and the elements from one token to the next.
 type Vectors<'a> = (&'a [f32], &'a [f32], usize);
@@ -36,22 +36,17 @@ impl GroupProducts {
         self.b_columns.resize(state * BLOCK, 0.0);
         self.products.resize(BLOCK * BLOCK, 0.0);
     }
-
-    /// Their computation for a number of tokens and vectors of `state` elements.
-    pub fn task<'a>(&'a mut self, vectors: Vectors<'a>, tokens: usize, state: usize) -> ProductTask<'a> {
-        ProductTask { products: self, vectors, tokens, state }
-    }
 }
 
-/// See [`GroupProducts::task`].
+/// The computation of [`GroupProducts`] for a number of tokens and vectors of `state` elements.
 pub(super) struct ProductTask<'a> {
-    products: &'a mut GroupProducts,
-    vectors: Vectors<'a>,
-    tokens: usize,
-    state: usize,
+    pub products: &'a mut GroupProducts,
+    pub vectors: Vectors<'a>,
+    pub tokens: usize,
+    pub state: usize,
 }
 
-impl Kernel for ProductTask<'_> {
+impl VectorKernel for ProductTask<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -79,7 +74,7 @@ pub(super) struct Mamba2Block<'a> {
     pub sizes: (usize, usize, usize),
 }
 
-impl Kernel for Mamba2Block<'_> {
+impl VectorKernel for Mamba2Block<'_> {
     type Output = ();
 
     #[inline(always)]

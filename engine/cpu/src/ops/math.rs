@@ -52,13 +52,13 @@ mod tests {
     use super::*;
     use crate::{
         Isa,
-        simd::vector::{Kernel, dispatch},
+        simd::vector::{VectorKernel, dispatch},
     };
 
     /// The function, over a slice whose length is a multiple of 16.
     struct Apply<'a>(&'a mut [f32], usize);
 
-    impl Kernel for Apply<'_> {
+    impl VectorKernel for Apply<'_> {
         type Output = ();
 
         #[inline(always)]

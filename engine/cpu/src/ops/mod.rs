@@ -47,6 +47,14 @@ struct HeadTokens {
 const PARALLEL_ELEMENTS: usize = 1 << 15;
 
 impl Cpu {
+    /// `task(worker, item)` for every item: by the caller alone unless the work, in elements, is worth a join.
+    fn for_each_item<T: Send>(&self, items: &mut [T], work: usize, task: impl Fn(usize, &mut T) + Sync) {
+        match work < PARALLEL_ELEMENTS {
+            true => items.iter_mut().for_each(|item| task(0, item)),
+            false => self.pool().for_each(items, task),
+        }
+    }
+
     /// `task(i, chunk i)` for every `len` elements of `data`, on all workers when there is enough to do.
     /// `weight` is the cost of an element relative to reading it.
     fn for_each_chunk(&self, data: &mut [f32], len: usize, weight: usize, task: impl Fn(usize, &mut [f32]) + Sync) {
@@ -69,6 +77,18 @@ impl Cpu {
     }
 }
 
+/// Bytes of a scan's buffers.
+fn bytes_of<const N: usize>(buffers: [&Vec<f32>; N]) -> u64 {
+    buffers.iter().map(|buffer| (buffer.capacity() * size_of::<f32>()) as u64).sum()
+}
+
+/// Makes each of a scan's buffers at least so long.
+fn fit<const N: usize>(buffers: [(&mut Vec<f32>, usize); N]) {
+    for (buffer, len) in buffers {
+        buffer.resize(buffer.len().max(len), 0.0);
+    }
+}
+
 /// The next item of a queue shared by workers.
 fn next<I: Iterator>(queue: &Mutex<I>) -> Option<I::Item> {
     queue.lock().next()
@@ -77,6 +97,12 @@ fn next<I: Iterator>(queue: &Mutex<I>) -> Option<I::Item> {
 #[cfg(test)]
 pub(crate) mod tests {
     use crate::{Cpu, CpuOptions, Isa};
+
+    /// The next of the random numbers from -1 to 1 that begin with `seed`.
+    pub(crate) fn noise(seed: &mut u64) -> f32 {
+        *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (*seed >> 40) as f32 / 8_388_608.0 - 1.0
+    }
 
     /// One single-threaded CPU per instruction set, and the best with three workers.
     pub(crate) fn each_cpu() -> Vec<Cpu> {

@@ -2,7 +2,7 @@
 
 use crate::{
     Cpu,
-    simd::vector::{Kernel, Vector, dispatch},
+    simd::vector::{Vector, VectorKernel, dispatch},
 };
 
 /// Sum of `f(x_i)` in four chains, so that additions do not wait for each other.
@@ -51,7 +51,7 @@ struct RmsNorm<'a> {
     eps: f32,
 }
 
-impl Kernel for RmsNorm<'_> {
+impl VectorKernel for RmsNorm<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -73,7 +73,7 @@ struct LayerNorm<'a> {
     eps: f32,
 }
 
-impl Kernel for LayerNorm<'_> {
+impl VectorKernel for LayerNorm<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -93,7 +93,7 @@ struct DivideByRms<'a> {
     eps: f32,
 }
 
-impl Kernel for DivideByRms<'_> {
+impl VectorKernel for DivideByRms<'_> {
     type Output = ();
 
     #[inline(always)]

@@ -3,7 +3,7 @@
 
 use crate::{
     Cpu, Isa,
-    simd::vector::{Kernel, Vector, dispatch},
+    simd::vector::{Vector, VectorKernel, dispatch},
 };
 
 /// Constants of a rotary embedding: frequencies and layout of the pairs.
@@ -112,7 +112,7 @@ struct Rotate<'a> {
     sin: &'a [f32],
 }
 
-impl Kernel for Rotate<'_> {
+impl VectorKernel for Rotate<'_> {
     type Output = ();
 
     #[inline(always)]

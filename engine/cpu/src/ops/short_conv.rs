@@ -3,7 +3,7 @@
 use super::math::sigmoid;
 use crate::{
     Cpu,
-    simd::vector::{Kernel, Vector, dispatch},
+    simd::vector::{Vector, VectorKernel, dispatch},
 };
 
 /// Weights of a short convolution.
@@ -58,7 +58,7 @@ struct Filter<'a, 'x> {
     activate: bool,
 }
 
-impl Kernel for Filter<'_, '_> {
+impl VectorKernel for Filter<'_, '_> {
     type Output = ();
 
     #[inline(always)]

@@ -25,7 +25,7 @@ use super::{
 /// token (norms, rope, sampling), far shorter than a person notices.
 const SPIN: Duration = Duration::from_micros(300);
 
-type Task<'a> = dyn Fn(usize) + Sync + 'a;
+type JoinTask<'a> = dyn Fn(usize) + Sync + 'a;
 
 thread_local! {
     /// Set while this thread runs a task of some pool; a nested [`ThreadPool::run`] then runs in place.
@@ -74,7 +74,7 @@ struct PoolState {
     /// Per worker: it is about to park, or has.
     parked: Vec<Padded<AtomicBool>>,
     /// The current join's task; only valid for workers that have entered the join and for the caller.
-    task: UnsafeCell<Option<*const Task<'static>>>,
+    task: UnsafeCell<Option<*const JoinTask<'static>>>,
     /// Per worker: the bytes it will read in the next join.
     prefetch: Vec<Padded<PrefetchRange>>,
     /// First panic of a worker in the current join.
@@ -182,13 +182,13 @@ impl ThreadPool {
     }
 
     /// One join: over when `is_over` says so of the gate, which must then be such that no worker is active or can enter.
-    fn join(&self, task: &Task<'_>, is_over: impl Fn(u64) -> bool) {
+    fn join(&self, task: &JoinTask<'_>, is_over: impl Fn(u64) -> bool) {
         let mut prefetcher = self.join.lock();
         let shared = &*self.shared;
-        let pointer: *const Task<'_> = task;
+        let pointer: *const JoinTask<'_> = task;
         // SAFETY: only the lifetime changes. Workers follow the pointer only while they are active in this join, and this
         // function returns (or unwinds) only when none is and none can enter.
-        let pointer = unsafe { std::mem::transmute::<*const Task<'_>, *const Task<'static>>(pointer) };
+        let pointer = unsafe { std::mem::transmute::<*const JoinTask<'_>, *const JoinTask<'static>>(pointer) };
         // SAFETY: the previous join is over and `prefetcher` is locked, which keeps others out, so no thread reads `task` now.
         unsafe { *shared.task.get() = Some(pointer) };
         self.start_join();

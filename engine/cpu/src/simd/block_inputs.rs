@@ -35,10 +35,10 @@ impl<const N: usize> PaddedInputs<N> {
     /// Blocks of `x` that [`BlockInputs::whole`] leaves over; `None` if there are none.
     #[inline(always)]
     pub fn rest(x: QuantisedInput<'_>) -> Option<Self> {
-        let codes = padded(x.codes.as_chunks::<32>().0.as_chunks::<N>().1)?;
-        let [scales, sums] = [x.scales, x.sums].map(|of| padded(of.as_chunks::<N>().1).unwrap_or([0.0; N]));
-        let code_sums = padded(x.code_sums.as_chunks::<N>().1).unwrap_or([0; N]);
-        Some(PaddedInputs { codes, scales, sums, code_sums })
+        let codes = x.codes.as_chunks::<32>().0.as_chunks::<N>().1;
+        let [scales, sums] = [x.scales, x.sums].map(|of| padded(of.as_chunks::<N>().1, 0.0));
+        let code_sums = padded(x.code_sums.as_chunks::<N>().1, 0);
+        (!codes.is_empty()).then(|| PaddedInputs { codes: padded(codes, [0; 32]), scales, sums, code_sums })
     }
 
     /// All of them.
@@ -49,35 +49,10 @@ impl<const N: usize> PaddedInputs<N> {
     }
 }
 
-/// An element that is nothing in a sum.
-pub(super) trait Zero: Copy {
-    const ZERO: Self;
-}
-
-impl Zero for f32 {
-    const ZERO: Self = 0.0;
-}
-
-impl Zero for i32 {
-    const ZERO: Self = 0;
-}
-
-impl Zero for i8 {
-    const ZERO: Self = 0;
-}
-
-impl Zero for u8 {
-    const ZERO: Self = 0;
-}
-
-impl<T: Zero, const BYTES: usize> Zero for [T; BYTES] {
-    const ZERO: Self = [T::ZERO; BYTES];
-}
-
-/// `some`, fewer than `N`, with zeros behind them; `None` if there are none.
+/// `some`, fewer than `N`, with zeros behind them.
 #[inline(always)]
-pub(super) fn padded<T: Zero, const N: usize>(some: &[T]) -> Option<[T; N]> {
-    let mut all = [T::ZERO; N];
-    all.get_mut(..some.len()).filter(|all| !all.is_empty())?.copy_from_slice(some);
-    Some(all)
+pub(super) fn padded<T: Copy, const N: usize>(some: &[T], zero: T) -> [T; N] {
+    let mut all = [zero; N];
+    all[..some.len()].copy_from_slice(some);
+    all
 }

@@ -4,9 +4,8 @@
 use super::{
     Kernels,
     portable::rows,
-    vector::{Kernel, Vector, dispatch},
+    vector::{Vector, VectorKernel, dispatch},
 };
-use crate::Isa;
 use thermocline_formats::quant::{BlockType, Encoding, Grouping, UNPACK_STEP as STEP, UnpackedMut, f16_at};
 
 /// Codes, scales and minima of [`STEP`] elements.
@@ -23,59 +22,52 @@ impl Decoded {
     #[inline(always)]
     fn groups<const LEN: usize>(
         &mut self,
-        kernels: &dyn Kernels,
+        kernels: &Kernels,
         ty: BlockType,
         src: &[u8],
         n: usize,
     ) -> impl Iterator<Item = (&[i8; LEN], f32, f32)> {
         let to = UnpackedMut { codes: &mut self.codes[..n], scales: &mut self.scales, mins: &mut self.mins };
-        kernels.unpack(ty, src, to);
+        (kernels.unpack)(ty, src, to);
         let groups = self.codes[..n].as_chunks::<LEN>().0.iter();
         groups.zip(self.scales.iter().zip(&self.mins)).map(|(codes, (scale, min))| (codes, *scale, *min))
     }
 }
 
 /// `out[r] = W[r] . x` for `out.len()` rows of a quantised type.
-pub(super) fn dot(
-    isa: Isa,
-    kernels: &dyn Kernels,
-    ty: BlockType,
-    weights: &[u8],
-    x: &[f32],
-    ahead: isize,
-    out: &mut [f32],
-) {
+pub(super) fn dot(kernels: &Kernels, ty: BlockType, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]) {
     for (row, out) in rows(Encoding::Blocks(ty), weights, x.len(), out) {
-        [*out] = dot_tokens(isa, kernels, ty, row, [x], ahead);
+        [*out] = dot_tokens(kernels, ty, row, [x], ahead);
     }
 }
 
 /// `row . x[t]` for a row of a quantised type.
 pub(super) fn dot_tokens<const N: usize>(
-    isa: Isa,
-    kernels: &dyn Kernels,
+    kernels: &Kernels,
     ty: BlockType,
     row: &[u8],
     x: [&[f32]; N],
     ahead: isize,
 ) -> [f32; N] {
     match ty.format().grouping {
-        Grouping { len: 32, minima: true, .. } => dispatch(isa, Dot::<32, true, N> { kernels, ty, row, x, ahead }),
-        Grouping { len: 32, .. } => dispatch(isa, Dot::<32, false, N> { kernels, ty, row, x, ahead }),
-        Grouping { minima: true, .. } => dispatch(isa, Dot::<16, true, N> { kernels, ty, row, x, ahead }),
-        Grouping { .. } => dispatch(isa, Dot::<16, false, N> { kernels, ty, row, x, ahead }),
+        Grouping { len: 32, minima: true, .. } => {
+            dispatch(kernels.isa, Dot::<32, true, N> { kernels, ty, row, x, ahead })
+        }
+        Grouping { len: 32, .. } => dispatch(kernels.isa, Dot::<32, false, N> { kernels, ty, row, x, ahead }),
+        Grouping { minima: true, .. } => dispatch(kernels.isa, Dot::<16, true, N> { kernels, ty, row, x, ahead }),
+        Grouping { .. } => dispatch(kernels.isa, Dot::<16, false, N> { kernels, ty, row, x, ahead }),
     }
 }
 
 struct Dot<'a, const LEN: usize, const MINIMA: bool, const N: usize> {
-    kernels: &'a dyn Kernels,
+    kernels: &'a Kernels,
     ty: BlockType,
     row: &'a [u8],
     x: [&'a [f32]; N],
     ahead: isize,
 }
 
-impl<const LEN: usize, const MINIMA: bool, const N: usize> Kernel for Dot<'_, LEN, MINIMA, N> {
+impl<const LEN: usize, const MINIMA: bool, const N: usize> VectorKernel for Dot<'_, LEN, MINIMA, N> {
     type Output = [f32; N];
 
     /// Codes are widened once for all tokens; each token's sums have the order that they have alone.
@@ -115,19 +107,19 @@ impl<const LEN: usize, const MINIMA: bool, const N: usize> Kernel for Dot<'_, LE
 }
 
 /// Decodes whole blocks of a quantised type to `w = scale * code + min`.
-pub(super) fn widen(isa: Isa, kernels: &dyn Kernels, ty: BlockType, src: &[u8], dst: &mut [f32]) {
+pub(super) fn widen(kernels: &Kernels, ty: BlockType, src: &[u8], dst: &mut [f32]) {
     let format = ty.format();
     assert_eq!(Some(src.len()), format.ty.row_bytes(dst.len()), "{} row of {}", format.ty, dst.len());
     match format.grouping.len {
-        _ if ty == BlockType::Q8_0 => dispatch(isa, WidenBytes { src, dst }),
-        32 => dispatch(isa, Widen::<32>(kernels, ty, src, dst)),
-        _ => dispatch(isa, Widen::<16>(kernels, ty, src, dst)),
+        _ if ty == BlockType::Q8_0 => dispatch(kernels.isa, WidenBytes { src, dst }),
+        32 => dispatch(kernels.isa, Widen::<32>(kernels, ty, src, dst)),
+        _ => dispatch(kernels.isa, Widen::<16>(kernels, ty, src, dst)),
     }
 }
 
-struct Widen<'a, const LEN: usize>(&'a dyn Kernels, BlockType, &'a [u8], &'a mut [f32]);
+struct Widen<'a, const LEN: usize>(&'a Kernels, BlockType, &'a [u8], &'a mut [f32]);
 
-impl<const LEN: usize> Kernel for Widen<'_, LEN> {
+impl<const LEN: usize> VectorKernel for Widen<'_, LEN> {
     type Output = ();
 
     #[inline(always)]
@@ -153,7 +145,7 @@ struct WidenBytes<'a> {
     dst: &'a mut [f32],
 }
 
-impl Kernel for WidenBytes<'_> {
+impl VectorKernel for WidenBytes<'_> {
     type Output = ();
 
     #[inline(always)]

@@ -10,7 +10,7 @@
 //!
 //! [`vector`] is what the operations between products are written in.
 //!
-//! [`scalar`](Scalar) is plain Rust: the oracle, and the path of machines without AVX2 or NEON. Others override it.
+//! [`scalar`] is plain Rust: the oracle, and the path of machines without AVX2 or NEON.
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
@@ -29,122 +29,137 @@ mod sum_order;
 pub(crate) mod tests;
 pub(crate) mod vector;
 
-use std::fmt;
-
 pub(crate) use panel::{MOST_TILE_TOKENS, PANEL_ROWS, PanelSums, RowPanel, TokenChunk, TokenTile};
 pub(crate) use portable::{CodePanel, CodeTile, QuantisedInput, QuantisedInputMut, TILE_TOKENS};
 pub(crate) use sum_order::LINE;
 
 use super::Isa;
-use thermocline_formats::quant::{BlockType, Encoding, UnpackedMut};
+use thermocline_formats::quant::{BlockType, Encoding, FloatType, UnpackedMut};
 
-/// The kernels of one instruction set.
+/// The kernels of one instruction set: a table of functions.
 ///
 /// Slices are checked; a wrong length panics.
-pub(crate) trait Kernels: Send + Sync + fmt::Debug {
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Kernels {
+    /// The instruction set.
+    isa: Isa,
     /// Rows of a panel, codes and floats alike.
-    fn panel_rows(&self) -> usize;
-
+    pub panel_rows: usize,
     /// Tokens of a float tile.
-    fn float_tokens(&self) -> usize;
-
+    pub float_tokens: usize,
     /// Rounds one activation vector to 8 bits.
-    fn quantise(&self, x: &[f32], row: QuantisedInputMut<'_>);
+    pub quantise: fn(&[f32], QuantisedInputMut<'_>),
+    /// `dot_codes(ty, weights, x, ahead, out)`: `out[r] = W[r] . x` for `out.len()` rows of a quantised type, in the order of
+    /// [`sum_order`]. While a line of `weights` is read, the one `ahead` bytes behind it is prefetched.
+    pub dot_codes: fn(BlockType, &[u8], QuantisedInput<'_>, isize, &mut [f32]),
+    /// [`Kernels::dot_gathered`] for rows of Q4_0, if several at once are quicker.
+    gathered_q4_0: Option<GatheredDot>,
+    /// [`Kernels::dot_floats`] for a float type.
+    dot_float_rows: fn(FloatType, &[u8], &[f32], isize, &mut [f32]),
+    /// [`Kernels::dot_floats_tokens`] for a float type, if several tokens at once are quicker.
+    dot_float_tokens: Option<TokensDot>,
+    /// Decodes whole blocks to `w = scale * code + min`, exactly.
+    pub unpack: fn(BlockType, &[u8], UnpackedMut<'_>),
+    /// The kernels of tiles where products of several tokens with codes go by them; `None` where they go by [`RowPanel`]s.
+    pub code_tiles: Option<CodeTileKernels>,
+    /// `decode_panel(ty, rows, ahead, panel)` decodes a line of [`PANEL_ROWS`] rows, or its part up to the end of the rows. Where it
+    /// helps, the bytes `ahead` bytes behind it are prefetched meanwhile.
+    pub decode_panel: fn(BlockType, &[&[u8]; PANEL_ROWS], usize, &mut RowPanel),
+    /// Adds a panel's products with a tile to `sums`, in the order of [`sum_order`]: with the bits of [`Kernels::dot_codes`].
+    pub panel_products: fn(&RowPanel, TokenTile<'_>, &mut [PanelSums]),
+    /// Interleaves `panel_rows` rows of floats (`[panel_rows, n]`) into `out` (`[n, panel_rows]`).
+    pub interleave_floats: fn(&[f32], &mut [f32]),
+    /// [`Kernels::widen`] for a float type.
+    widen_floats: fn(FloatType, &[u8], &mut [f32]),
+    /// `tile_floats(panel, x, acc)`: `acc[t, r] += sum_k panel[k, r] x[k, t]`; `acc` is `[float_tokens, panel_rows]`.
+    pub tile_floats: fn(&[f32], &[f32], &mut [f32]),
+    /// `axpy(ty, rows, acc)`: `acc += a * w` for rows of any weight type, one after the other; where they come in groups of
+    /// [`AXPY_ROWS`], a type may read and write `acc` once for a group.
+    pub axpy: fn(Encoding, &[ScaledRow<'_>], &mut [f32]),
+    /// `add_inputs(inputs, next, acc)`: `acc += W x` for some inputs of a block; `next` is prefetched meanwhile. `acc` is a multiple
+    /// of [`OUTPUTS`] long.
+    pub add_inputs: fn(&InputBlock<'_>, Option<&InputBlock<'_>>, &mut [f32]),
+    /// The same for codes of 8 bits, `[INPUTS, outputs]` in order: `w = scale * code`.
+    pub add_byte_inputs: fn(&InputBlock<'_>, Option<&InputBlock<'_>>, &mut [f32]),
+    /// The same for nibbles of Q4_K: `w = scale * factor * code - min_scale * min`.
+    pub add_inputs_with_minima: fn(&InputBlock<'_>, &InputMinima<'_>, Option<&InputBlock<'_>>, &mut [f32]),
+}
 
-    /// `out[r] = W[r] . x` for `out.len()` rows of a quantised type, in the order of [`sum_order`].
-    /// While a line of `weights` is read, the one `ahead` bytes behind it is prefetched.
-    fn dot_codes(&self, ty: BlockType, weights: &[u8], x: QuantisedInput<'_>, ahead: isize, out: &mut [f32]);
+/// Products of gathered rows with one input.
+type GatheredDot = fn(&[GatheredRow<'_>; DOT_ROWS], QuantisedInput<'_>) -> [f32; DOT_ROWS];
 
+/// Products of a row of floats with several tokens.
+type TokensDot = fn(FloatType, &[u8], [&[f32]; DOT_TOKENS], isize) -> [f32; DOT_TOKENS];
+
+impl Kernels {
     /// [`Kernels::dot_codes`] for gathered rows.
-    fn dot_gathered(
+    pub fn dot_gathered(
         &self,
         ty: BlockType,
         rows: &[GatheredRow<'_>; DOT_ROWS],
         x: QuantisedInput<'_>,
         out: &mut [f32; DOT_ROWS],
     ) {
-        one_by_one(self, ty, rows, x, out);
+        if let (BlockType::Q4_0, Some(dot)) = (ty, self.gathered_q4_0) {
+            rows.iter().for_each(|of| check_row(Encoding::Blocks(ty), of.row, x.codes.len()));
+            *out = dot(rows, x);
+            return;
+        }
+        for (of, out) in rows.iter().zip(out) {
+            (self.dot_codes)(ty, of.row, x, of.ahead, std::slice::from_mut(out));
+        }
     }
 
     /// `out[r] = W[r] . x` for `out.len()` rows of any type; `ahead` as in [`Kernels::dot_codes`].
-    fn dot_floats(&self, ty: Encoding, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]);
+    pub fn dot_floats(&self, ty: Encoding, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]) {
+        match ty {
+            Encoding::Blocks(ty) => decoded::dot(self, ty, weights, x, ahead, out),
+            Encoding::Float(ty) => (self.dot_float_rows)(ty, weights, x, ahead, out),
+        }
+    }
 
     /// `row . x[t]` for a row of any type: for each token with the bits of [`Kernels::dot_floats`].
-    fn dot_floats_tokens(&self, ty: Encoding, row: &[u8], x: [&[f32]; DOT_TOKENS], ahead: isize) -> [f32; DOT_TOKENS] {
-        x.map(|x| {
-            let mut out = [0.0];
-            self.dot_floats(ty, row, x, ahead, &mut out);
-            out[0]
-        })
+    pub fn dot_floats_tokens(
+        &self,
+        ty: Encoding,
+        row: &[u8],
+        x: [&[f32]; DOT_TOKENS],
+        ahead: isize,
+    ) -> [f32; DOT_TOKENS] {
+        let Some(dot_float_tokens) = self.dot_float_tokens else {
+            return x.map(|x| {
+                let mut out = [0.0];
+                self.dot_floats(ty, row, x, ahead, &mut out);
+                out[0]
+            });
+        };
+        x.iter().for_each(|x| check_row(ty, row, x.len()));
+        match ty {
+            Encoding::Blocks(ty) => decoded::dot_tokens(self, ty, row, x, ahead),
+            Encoding::Float(ty) => dot_float_tokens(ty, row, x, ahead),
+        }
     }
-
-    /// Decodes whole blocks to `w = scale * code + min`, exactly.
-    fn unpack(&self, ty: BlockType, src: &[u8], to: UnpackedMut<'_>);
-
-    /// The kernels of tiles where products of several tokens with codes go by them; `None` where they go by [`RowPanel`]s.
-    fn code_tiles(&self) -> Option<&dyn CodeTileKernels> {
-        None
-    }
-
-    /// Decodes a line of [`PANEL_ROWS`] rows, or its part up to the end of the rows. Where it helps, the bytes `ahead`
-    /// bytes behind it are prefetched meanwhile.
-    fn decode_panel(&self, ty: BlockType, rows: &[&[u8]; PANEL_ROWS], ahead: usize, panel: &mut RowPanel) {
-        panel.decode(self, ty, rows, ahead, panel::interleave);
-    }
-
-    /// Adds a panel's products with a tile to `sums`, in the order of [`sum_order`]: with the bits of [`Kernels::dot_codes`].
-    fn panel_products(&self, panel: &RowPanel, x: TokenTile<'_>, sums: &mut [PanelSums]) {
-        panel::products(panel, x, sums);
-    }
-
-    /// Interleaves `panel_rows` rows of floats (`[panel_rows, n]`) into `out` (`[n, panel_rows]`).
-    fn interleave_floats(&self, rows: &[f32], out: &mut [f32]);
 
     /// Decodes whole blocks of any type to f32.
-    fn widen(&self, ty: Encoding, src: &[u8], dst: &mut [f32]);
-
-    /// `acc[t, r] += sum_k panel[k, r] x[k, t]`; `acc` is `[float_tokens, panel_rows]`.
-    fn tile_floats(&self, panel: &[f32], x: &[f32], acc: &mut [f32]);
-
-    /// `acc += a * w` for rows of any weight type, one after the other; where they come in groups of [`AXPY_ROWS`], a type may
-    /// read and write `acc` once for a group.
-    fn axpy(&self, ty: Encoding, rows: &[ScaledRow<'_>], acc: &mut [f32]);
-
-    /// `acc += W x` for some inputs of a block; `next` is prefetched meanwhile. `acc` is a multiple of [`OUTPUTS`] long.
-    fn add_inputs(&self, inputs: &InputBlock<'_>, _next: Option<&InputBlock<'_>>, acc: &mut [f32]) {
-        portable::add_inputs(inputs, acc);
-    }
-
-    /// The same for codes of 8 bits, `[INPUTS, outputs]` in order: `w = scale * code`.
-    fn add_byte_inputs(&self, inputs: &InputBlock<'_>, _next: Option<&InputBlock<'_>>, acc: &mut [f32]) {
-        portable::add_byte_inputs(inputs, acc);
-    }
-
-    /// The same for nibbles of Q4_K: `w = scale * factor * code - min_scale * min`.
-    fn add_inputs_with_minima(
-        &self,
-        inputs: &InputBlock<'_>,
-        minima: &InputMinima<'_>,
-        _next: Option<&InputBlock<'_>>,
-        acc: &mut [f32],
-    ) {
-        portable::add_inputs_with_minima(inputs, minima, acc);
+    pub fn widen(&self, ty: Encoding, src: &[u8], dst: &mut [f32]) {
+        match ty {
+            Encoding::Blocks(ty) => decoded::widen(self, ty, src, dst),
+            Encoding::Float(ty) => (self.widen_floats)(ty, src, dst),
+        }
     }
 }
 
 /// Kernels of tiles of codes: packed panels of [`Kernels::panel_rows`] rows against [`TILE_TOKENS`] tokens.
-pub(crate) trait CodeTileKernels: Kernels {
-    /// Interleaves [`Kernels::panel_rows`] rows of `codes` (`[panel_rows, n]`) into `out`: `[n / 4, panel_rows, 4]`, or by eights where that is
-    /// what [`CodeTileKernels::tile_codes`] reads.
-    fn interleave(&self, codes: &[i8], out: &mut [i8]);
-
-    /// `bias[group, row] = -128 * sum(codes)` over groups of `len` elements of interleaved codes, or 0 where
-    /// [`CodeTileKernels::tile_codes`] makes activations signed.
-    fn bias(&self, codes: &[i8], len: usize, bias: &mut [i32]);
-
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CodeTileKernels {
+    /// `interleave(codes, out)` interleaves [`Kernels::panel_rows`] rows of `codes` (`[panel_rows, n]`) into `out`:
+    /// `[n / 4, panel_rows, 4]`.
+    pub interleave: fn(&[i8], &mut [i8]),
+    /// `bias(codes, len, bias)`: `bias[group, row] = -128 * sum(codes)` over groups of `len` elements of interleaved codes.
+    pub bias: fn(&[i8], usize, &mut [i32]),
     /// `acc[t, r] += W[r] . x[t]` for a panel of codes, a line of the row ([`sum_order`]) or its last part; `acc` is
     /// `[TILE_TOKENS, panel_rows]`.
-    fn tile_codes(&self, panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32]);
+    pub tile_codes: fn(CodePanel<'_>, CodeTile<'_>, &mut [f32]),
 }
 
 /// Parts of the scales of an [`InputBlock`] of Q4_K, one of each for each output.
@@ -233,10 +248,9 @@ pub(crate) const DOT_ROWS: usize = 4;
 /// Tokens that a row is multiplied with at once as floats: as many as have their sums in registers.
 pub(crate) const DOT_TOKENS: usize = 3;
 
-/// Panics unless `row` is as long as every token's inputs.
-#[cfg(target_arch = "x86_64")]
-fn check_row(ty: Encoding, row: &[u8], x: &[&[f32]]) {
-    assert!(x.iter().all(|x| ty.row_bytes(x.len()) == Some(row.len())), "{ty} row of as many weights as inputs");
+/// Panics unless `row` has as many weights as there are inputs.
+fn check_row(ty: Encoding, row: &[u8], inputs: usize) {
+    assert_eq!(ty.row_bytes(inputs), Some(row.len()), "{ty} row of {inputs}");
 }
 
 /// A row of a selection, with the distance to the rows that follow.
@@ -246,31 +260,6 @@ pub(crate) struct GatheredRow<'a> {
     pub row: &'a [u8],
     /// As in [`Kernels::dot_codes`].
     pub ahead: isize,
-}
-
-/// True if `ty` has a kernel for [`DOT_ROWS`] gathered rows at once; checks their lengths.
-fn takes_gathered_rows(ty: BlockType, rows: &[GatheredRow<'_>; DOT_ROWS], x: QuantisedInput<'_>) -> bool {
-    if ty != BlockType::Q4_0 {
-        return false;
-    }
-    let ty = ty.format().ty;
-    for of in rows {
-        assert_eq!(Some(of.row.len()), ty.row_bytes(x.codes.len()), "{ty} row of {}", x.codes.len());
-    }
-    true
-}
-
-/// [`Kernels::dot_gathered`], one row after the other.
-fn one_by_one<K: Kernels + ?Sized>(
-    kernels: &K,
-    ty: BlockType,
-    rows: &[GatheredRow<'_>; DOT_ROWS],
-    x: QuantisedInput<'_>,
-    out: &mut [f32; DOT_ROWS],
-) {
-    for (of, out) in rows.iter().zip(out) {
-        kernels.dot_codes(ty, of.row, x, of.ahead, std::slice::from_mut(out));
-    }
 }
 
 /// `N` elements from `at` on.
@@ -362,21 +351,24 @@ fn prefetch_weights<const ROWS: usize>(from: [*const i8; ROWS], lines: usize) {
     }
 }
 
-/// The table of `isa`, which the caller took from [`Isa::choose`]: the machine has it.
-pub(crate) fn kernels(isa: Isa) -> &'static dyn Kernels {
+/// The table of `isa`, which the caller took from [`Isa::choose`]: plain Rust's where the machine lacks it.
+pub(crate) fn kernels(isa: Isa) -> &'static Kernels {
     #[cfg(target_arch = "x86_64")]
     INTO_SECOND_LEVEL.store(prefers_second_level(), std::sync::atomic::Ordering::Relaxed);
     match isa {
-        Isa::Scalar => &scalar::Scalar,
+        _ if !Isa::available().contains(&isa) => &scalar::TABLE,
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 | Isa::AvxVnni => avx2::table(isa).unwrap_or(&scalar::Scalar),
+        Isa::Avx2 => &avx2::TABLE,
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => avx512::table().unwrap_or(&scalar::Scalar),
-        #[cfg(not(target_arch = "x86_64"))]
-        Isa::Avx2 | Isa::AvxVnni | Isa::Avx512 => &scalar::Scalar,
+        Isa::AvxVnni => &avx2::VNNI_TABLE,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => &avx512::TABLE,
         #[cfg(target_arch = "aarch64")]
-        Isa::Neon | Isa::NeonDot | Isa::NeonI8mm => neon::table(isa).unwrap_or(&scalar::Scalar),
-        #[cfg(not(target_arch = "aarch64"))]
-        Isa::Neon | Isa::NeonDot | Isa::NeonI8mm => &scalar::Scalar,
+        Isa::Neon => &neon::TABLE,
+        #[cfg(target_arch = "aarch64")]
+        Isa::NeonDot => &neon::DOT_TABLE,
+        #[cfg(target_arch = "aarch64")]
+        Isa::NeonI8mm => &neon::MATRIX_TABLE,
+        _ => &scalar::TABLE,
     }
 }

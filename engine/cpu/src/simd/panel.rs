@@ -4,7 +4,7 @@
 //! Sums are those of [`sum_order`](super::sum_order), so that a token's product has the bits that it has alone.
 
 use super::{
-    Kernels, QuantisedInput, part, prefetch_behind,
+    QuantisedInput, part, prefetch_behind,
     sum_order::{LANES, LINE, LineSums},
 };
 use thermocline_formats::quant::{BlockType, Grouping, UnpackedMut};
@@ -132,11 +132,12 @@ impl RowPanel {
         panel
     }
 
-    /// Decodes a line of `rows` one by one, as [`Kernels::decode_panel`] does; `interleave(rows, at, offset)` gives chunk `at` of the codes by quads, `offset` added.
+    /// Decodes a line of `rows` one by one with `unpack`, as [`Kernels::decode_panel`](super::Kernels::decode_panel) does;
+    /// `interleave(rows, at, offset)` gives chunk `at` of the codes by quads, `offset` added.
     #[inline(always)]
-    pub(super) fn decode<K: Kernels + ?Sized>(
+    pub(super) fn decode(
         &mut self,
-        kernels: &K,
+        unpack: impl Fn(&[u8], UnpackedMut<'_>),
         ty: BlockType,
         rows: &[&[u8]; PANEL_ROWS],
         ahead: usize,
@@ -154,7 +155,7 @@ impl RowPanel {
                 scales: &mut decoded.scales[..groups],
                 mins: &mut decoded.mins[..minima],
             };
-            kernels.unpack(ty, row, to);
+            unpack(row, to);
         }
         for group in 0..groups {
             self.scales[group] = self.rows.each_ref().map(|row| row.scales[group]);

@@ -11,7 +11,7 @@ use thermocline_formats::quant::{BlockType, Encoding, FloatType, Grouping, UNPAC
 pub(crate) const TILE_TOKENS: usize = 6;
 
 /// The quantised input of a product: `[n]` activations in blocks of 32, `x = scale * code`.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct QuantisedInput<'a> {
     /// `[n]`
     pub codes: &'a [i8],
@@ -237,22 +237,30 @@ pub(super) fn tile_floats<const ROWS: usize, const TOKENS: usize>(panel: &[f32],
     }
 }
 
+/// Sums over the active inputs of the codes of line `at`: those of the low nibbles of its bytes, then those of the high ones.
+#[inline(always)]
+fn nibble_sums(inputs: &InputBlock<'_>, at: usize) -> [[i32; OUTPUTS / 2]; 2] {
+    const LINE: usize = OUTPUTS / 2;
+    let (row, mut sums) = (inputs.codes.len() / INPUTS, [[0; LINE]; 2]);
+    for input in inputs.active {
+        let (line, x) =
+            (&inputs.codes[*input as usize * row + at * LINE..][..LINE], i32::from(inputs.x[*input as usize]));
+        for (byte, codes) in line.iter().enumerate() {
+            sums[0][byte] += i32::from(codes & 15) * x;
+            sums[1][byte] += i32::from(codes >> 4) * x;
+        }
+    }
+    sums
+}
+
 /// See [`Kernels::add_inputs`](super::Kernels::add_inputs).
 #[inline(always)]
 pub(super) fn add_inputs(inputs: &InputBlock<'_>, acc: &mut [f32]) {
-    const LINE: usize = OUTPUTS / 2;
-    let InputBlock { scales, codes, active, x, scale, sum } = *inputs;
+    let InputBlock { scales, codes, scale, sum, .. } = *inputs;
     let row = acc.len() / 2;
     assert!(codes.len() == INPUTS * row && scales.len() == 2 * acc.len() && acc.len().is_multiple_of(OUTPUTS));
     for (at, (acc, scales)) in acc.chunks_exact_mut(OUTPUTS).zip(scales.chunks_exact(2 * OUTPUTS)).enumerate() {
-        let mut sums = [[0i32; LINE]; 2];
-        for input in active {
-            let (line, x) = (&codes[*input as usize * row + at * LINE..][..LINE], i32::from(x[*input as usize]));
-            for (byte, codes) in line.iter().enumerate() {
-                sums[0][byte] += i32::from(codes & 15) * x;
-                sums[1][byte] += i32::from(codes >> 4) * x;
-            }
-        }
+        let sums = nibble_sums(inputs, at);
         for (output, (acc, head)) in acc.iter_mut().zip(scales.as_chunks::<2>().0).enumerate() {
             let (byte, shift) = position_in_line(output);
             *acc += f16_to_f32(*head) * (sums[shift / 4][byte] as f32 * scale - 8.0 * sum);
@@ -281,20 +289,12 @@ pub(super) fn add_byte_inputs(inputs: &InputBlock<'_>, acc: &mut [f32]) {
 /// See [`Kernels::add_inputs_with_minima`](super::Kernels::add_inputs_with_minima).
 #[inline(always)]
 pub(super) fn add_inputs_with_minima(inputs: &InputBlock<'_>, of: &InputMinima<'_>, acc: &mut [f32]) {
-    const LINE: usize = OUTPUTS / 2;
-    let InputBlock { scales, codes, active, x, scale, sum } = *inputs;
+    let InputBlock { scales, codes, scale, sum, .. } = *inputs;
     let (outputs, row) = (acc.len(), acc.len() / 2);
     assert!(codes.len() == INPUTS * row && scales.len() == 2 * outputs && outputs.is_multiple_of(OUTPUTS));
     assert!(of.factors.len() == outputs && of.minima.len() == outputs && of.scales.len() == 2 * outputs);
     for (at, acc) in acc.chunks_exact_mut(OUTPUTS).enumerate() {
-        let mut sums = [[0i32; LINE]; 2];
-        for input in active {
-            let (line, x) = (&codes[*input as usize * row + at * LINE..][..LINE], i32::from(x[*input as usize]));
-            for (byte, codes) in line.iter().enumerate() {
-                sums[0][byte] += i32::from(codes & 15) * x;
-                sums[1][byte] += i32::from(codes >> 4) * x;
-            }
-        }
+        let sums = nibble_sums(inputs, at);
         for (output, acc) in acc.iter_mut().enumerate() {
             let ((byte, shift), at) = (position_in_line(output), at * OUTPUTS + output);
             let head = |of: &[u8]| f16_to_f32([of[2 * at], of[2 * at + 1]]);

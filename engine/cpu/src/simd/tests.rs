@@ -6,10 +6,9 @@ use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
 
 use super::{
     CodePanel, CodeTile, DOT_ROWS, GatheredRow, INPUTS, InputBlock, InputMinima, Kernels, LINE, MOST_TILE_TOKENS,
-    OUTPUTS, PANEL_ROWS, PanelSums, QuantisedInputMut, RowPanel, ScaledRow, TILE_TOKENS, TokenChunk, TokenTile,
-    kernels, position_in_line,
+    OUTPUTS, PANEL_ROWS, PanelSums, RowPanel, ScaledRow, TILE_TOKENS, TokenChunk, TokenTile, kernels, position_in_line,
 };
-use crate::Isa;
+use crate::{Isa, product_input::QuantisedInputBuffer};
 use thermocline_formats::{
     quant,
     quant::{
@@ -41,36 +40,11 @@ pub(crate) fn tolerance(rounded: bool, w: &[f32], x: &[f32]) -> f64 {
     1.001 * rounding + 1e-5 * magnitude + 1e-6
 }
 
-/// Owner of a quantised row.
-struct Row {
-    codes: Vec<i8>,
-    scales: Vec<f32>,
-    sums: Vec<f32>,
-    half_sums: Vec<f32>,
-    code_sums: Vec<i32>,
-    half_code_sums: Vec<i32>,
-}
-
-impl Row {
-    fn new(kernels: &dyn Kernels, x: &[f32]) -> Self {
-        let n = x.len();
-        let mut row = Row {
-            codes: vec![0; n],
-            scales: vec![0.0; n / 32],
-            sums: vec![0.0; n / 32],
-            half_sums: vec![0.0; n / 16],
-            code_sums: vec![0; n / 32],
-            half_code_sums: vec![0; n / 16],
-        };
-        let Row { codes, scales, sums, half_sums, code_sums, half_code_sums } = &mut row;
-        kernels.quantise(x, QuantisedInputMut { codes, scales, sums, half_sums, code_sums, half_code_sums });
-        row
-    }
-
-    fn get(&self) -> super::QuantisedInput<'_> {
-        let Row { codes, scales, sums, half_sums, code_sums, half_code_sums } = self;
-        super::QuantisedInput { codes, scales, sums, half_sums, code_sums, half_code_sums }
-    }
+/// `x`, rounded by `kernels`.
+fn rounded(kernels: &Kernels, x: &[f32]) -> QuantisedInputBuffer {
+    let mut row = QuantisedInputBuffer::default();
+    row.fill(kernels, x);
+    row
 }
 
 fn close(got: &[f32], want: &[f32], relative: f32) -> Result<(), TestCaseError> {
@@ -129,7 +103,7 @@ proptest! {
             let mut out = vec![f32::NAN; rows];
             match (codes, encoding) {
                 (true, Encoding::Blocks(ty)) => {
-                    kernels.dot_codes(ty, &weights, Row::new(kernels, &x).get(), 64, &mut out);
+                    (kernels.dot_codes)(ty, &weights, rounded(kernels, &x).row(), 64, &mut out);
                 }
                 (true, Encoding::Float(_)) => continue,
                 (false, _) => kernels.dot_floats(encoding, &weights, &x, -64, &mut out),
@@ -156,19 +130,14 @@ proptest! {
     #[test]
     fn quantise_agrees_with_the_scalar_oracle(blocks in 1usize..20, seed: u64) {
         let x = random_activations(32 * blocks, &mut StdRng::seed_from_u64(seed));
-        let oracle = Row::new(kernels(Isa::Scalar), &x);
+        let oracle = rounded(kernels(Isa::Scalar), &x);
         for isa in Isa::available() {
-            let row = Row::new(kernels(isa), &x);
-            prop_assert_eq!(&row.codes, &oracle.codes);
-            prop_assert_eq!(&row.scales, &oracle.scales);
-            prop_assert_eq!(&row.sums, &oracle.sums);
-            prop_assert_eq!(&row.half_sums, &oracle.half_sums);
-            prop_assert_eq!(&row.code_sums, &oracle.code_sums);
-            prop_assert_eq!(&row.half_code_sums, &oracle.half_code_sums);
+            let row = rounded(kernels(isa), &x);
+            prop_assert_eq!(row.row(), oracle.row());
         }
         for (i, x) in x.iter().enumerate() {
-            let scale = oracle.scales[i / 32];
-            prop_assert!((scale * f32::from(oracle.codes[i]) - x).abs() <= scale * 0.5001);
+            let scale = oracle.row().scales[i / 32];
+            prop_assert!((scale * f32::from(oracle.row().codes[i]) - x).abs() <= scale * 0.5001);
         }
     }
 
@@ -188,7 +157,7 @@ proptest! {
             let (mut codes, mut scales) = (vec![0; n], vec![f32::NAN; groups]);
             let mut mins = vec![0.0; if grouping.minima { groups } else { 0 }];
             let to = UnpackedMut { codes: &mut codes, scales: &mut scales, mins: &mut mins };
-            kernels(isa).unpack(blocks, &src, to);
+            (kernels(isa).unpack)(blocks, &src, to);
             let ours: Vec<f32> = codes
                 .iter()
                 .enumerate()
@@ -229,7 +198,7 @@ proptest! {
             weights.chunks_exact(bytes).zip(&factors).map(|(row, a)| ScaledRow { row, a: *a, ahead: 64 }).collect();
         for isa in Isa::available() {
             let mut acc = before.clone();
-            kernels(isa).axpy(ty.encoding().unwrap(), &all, &mut acc);
+            (kernels(isa).axpy)(ty.encoding().unwrap(), &all, &mut acc);
             for (i, got) in acc.iter().enumerate() {
                 let error = (f64::from(*got) - want[i]).abs();
                 let allowed = 3e-6 * magnitude[i].abs() + 1e-6;
@@ -269,10 +238,10 @@ proptest! {
             .collect();
         let tile = TokenTile { tokens, chunks: &inputs };
         let mut wanted = vec![PanelSums::default(); tokens];
-        kernels(Isa::Scalar).panel_products(&panel, tile, &mut wanted);
+        (kernels(Isa::Scalar).panel_products)(&panel, tile, &mut wanted);
         for isa in Isa::available() {
             let mut got = vec![PanelSums::default(); tokens];
-            kernels(isa).panel_products(&panel, tile, &mut got);
+            (kernels(isa).panel_products)(&panel, tile, &mut got);
             for (got, wanted) in got.iter().zip(&wanted) {
                 prop_assert_eq!(got.total, wanted.total, "{}", isa);
             }
@@ -289,18 +258,18 @@ proptest! {
         let weights = random_weights(ty, PANEL_ROWS * n, rng);
         let bytes = ty.row_bytes(n).unwrap();
         let rows: [&[u8]; PANEL_ROWS] = std::array::from_fn(|row| &weights[row * bytes..][..bytes]);
-        let inputs: Vec<Row> =
-            (0..tokens).map(|_| Row::new(kernels(Isa::Scalar), &random_activations(n, rng))).collect();
+        let inputs: Vec<QuantisedInputBuffer> =
+            (0..tokens).map(|_| rounded(kernels(Isa::Scalar), &random_activations(n, rng))).collect();
         let chunks: Vec<TokenChunk> =
-            (0..n / 32).flat_map(|at| inputs.iter().map(move |row| TokenChunk::of(&row.get(), at))).collect();
+            (0..n / 32).flat_map(|at| inputs.iter().map(move |row| TokenChunk::of(&row.row(), at))).collect();
         let tile = TokenTile { tokens, chunks: &chunks };
         for isa in Isa::available() {
             let (mut panel, mut got) = (RowPanel::default(), vec![PanelSums::default(); tokens]);
-            kernels(isa).decode_panel(blocks_of, &rows, 0, &mut panel);
-            kernels(isa).panel_products(&panel, tile, &mut got);
+            (kernels(isa).decode_panel)(blocks_of, &rows, 0, &mut panel);
+            (kernels(isa).panel_products)(&panel, tile, &mut got);
             for (got, x) in got.iter().zip(&inputs) {
                 let mut alone = [f32::NAN; PANEL_ROWS];
-                kernels(Isa::Scalar).dot_codes(blocks_of, &weights, x.get(), 0, &mut alone);
+                (kernels(Isa::Scalar).dot_codes)(blocks_of, &weights, x.row(), 0, &mut alone);
                 prop_assert_eq!(got.total, alone, "{} {} of {}", isa, ty, n);
             }
         }
@@ -313,16 +282,16 @@ proptest! {
         let (lowest, highest) = if wide { (-128, 127) } else { (-32, 32) };
         let grouping = Grouping { len, minima, lowest, highest };
         let code = |rng: &mut StdRng| rng.random_range(lowest..=highest);
-        for kernels in Isa::available().into_iter().filter_map(|isa| kernels(isa).code_tiles()) {
-            let rows = kernels.panel_rows();
+        for kernels in Isa::available().into_iter().map(kernels) {
+            let (rows, Some(of_tiles)) = (kernels.panel_rows, kernels.code_tiles) else { continue };
             let groups = rows * n / len;
             let weights: Vec<i8> = (0..rows * n).map(|_| code(rng)).collect();
             let mut codes = vec![0; rows * n];
-            kernels.interleave(&weights, &mut codes);
+            (of_tiles.interleave)(&weights, &mut codes);
             let scales = random_activations(groups, rng);
             let mins = random_activations(if minima { groups } else { 0 }, rng);
             let mut bias = vec![0; groups];
-            kernels.bias(&codes, len, &mut bias);
+            (of_tiles.bias)(&codes, len, &mut bias);
             let x: Vec<i8> = (0..TILE_TOKENS * n).map(|_| rng.random_range(-127..=127)).collect();
             let x_codes: Vec<u32> = (0..n / 4 * TILE_TOKENS)
                 .map(|i| {
@@ -353,7 +322,7 @@ proptest! {
                 .collect();
             let panel = CodePanel { grouping, codes: &codes, scales: &scales, mins: &mins, bias: &bias };
             let tile = CodeTile { codes: &x_codes, scales: &x_scales, sums: &sums, half_sums: &half_sums };
-            kernels.tile_codes(panel, tile, &mut acc);
+            (of_tiles.tile_codes)(panel, tile, &mut acc);
             close(&acc, &want, 1e-5)?;
         }
     }
@@ -367,12 +336,12 @@ proptest! {
         let x = random_activations(n, rng);
         let Some(Encoding::Blocks(blocks)) = ty.encoding() else { return Err(TestCaseError::fail("floats come first")) };
         let mut oracle = [0.0; DOT_ROWS];
-        kernels(Isa::Scalar).dot_codes(blocks, &weights, Row::new(kernels(Isa::Scalar), &x).get(), 0, &mut oracle);
+        (kernels(Isa::Scalar).dot_codes)(blocks, &weights, rounded(kernels(Isa::Scalar), &x).row(), 0, &mut oracle);
         let bytes = ty.row_bytes(n).unwrap();
         let rows = std::array::from_fn(|row| GatheredRow { row: &weights[row * bytes..][..bytes], ahead: 64 });
         for isa in Isa::available() {
             let mut out = [f32::NAN; DOT_ROWS];
-            kernels(isa).dot_gathered(blocks, &rows, Row::new(kernels(isa), &x).get(), &mut out);
+            kernels(isa).dot_gathered(blocks, &rows, rounded(kernels(isa), &x).row(), &mut out);
             match isa {
                 Isa::Avx512 => close(&out, &oracle, 2e-5)?,
                 _ => prop_assert_eq!(out, oracle, "{} {} of {}", isa, ty, n),
@@ -409,11 +378,11 @@ proptest! {
         let want_with_minima = with(&|at| heads[at] * f64::from(factors[at]) * dot(at) - less(at));
         for isa in Isa::available() {
             let mut acc = before.clone();
-            kernels(isa).add_inputs(&inputs, Some(&inputs), &mut acc);
+            (kernels(isa).add_inputs)(&inputs, Some(&inputs), &mut acc);
             close(&acc, &want, 1e-5)?;
             let mut acc = before.clone();
             let of = InputMinima { factors: &factors, minima: &minima, scales: &minimum_scales };
-            kernels(isa).add_inputs_with_minima(&inputs, &of, Some(&inputs), &mut acc);
+            (kernels(isa).add_inputs_with_minima)(&inputs, &of, Some(&inputs), &mut acc);
             close(&acc, &want_with_minima, 1e-5)?;
         }
     }
@@ -439,7 +408,7 @@ proptest! {
             .collect();
         for isa in Isa::available() {
             let mut acc = before.clone();
-            kernels(isa).add_byte_inputs(&inputs, Some(&inputs), &mut acc);
+            (kernels(isa).add_byte_inputs)(&inputs, Some(&inputs), &mut acc);
             close(&acc, &want, 1e-5)?;
         }
     }
@@ -449,10 +418,10 @@ proptest! {
         let rng = &mut StdRng::seed_from_u64(seed);
         for isa in Isa::available() {
             let kernels = kernels(isa);
-            let (rows, tokens) = (kernels.panel_rows(), kernels.float_tokens());
+            let (rows, tokens) = (kernels.panel_rows, kernels.float_tokens);
             let weights = random_activations(n * rows, rng);
             let mut panel = vec![0.0; n * rows];
-            kernels.interleave_floats(&weights, &mut panel);
+            (kernels.interleave_floats)(&weights, &mut panel);
             let x = random_activations(n * tokens, rng);
             let mut acc = random_activations(tokens * rows, rng);
             let want: Vec<f32> = (0..rows * tokens)
@@ -462,7 +431,7 @@ proptest! {
                     (f64::from(acc[i]) + dot) as f32
                 })
                 .collect();
-            kernels.tile_floats(&panel, &x, &mut acc);
+            (kernels.tile_floats)(&panel, &x, &mut acc);
             close(&acc, &want, 1e-5)?;
         }
     }

@@ -124,7 +124,7 @@ pub(super) fn rows32<const BYTES: usize, const SCALE: u8, const OFFSET: i8, cons
     if let Some(inputs) = PaddedInputs::rest(x) {
         for row in 0..ROWS {
             let (whole, rest) = lines[row];
-            let blocks = padded(rest).unwrap_or([[0; BYTES]; 8]);
+            let blocks = padded(rest, [0; BYTES]);
             sums[row].before_block(whole.len(), STEPS);
             sums[row].line = eight::<BYTES, SCALE, OFFSET>(sums[row].line, &blocks, inputs.get(), &codes_of);
         }

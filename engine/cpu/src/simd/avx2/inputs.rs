@@ -6,7 +6,7 @@ use super::{load_ps, load128, load256, store_ps};
 use crate::simd::{INPUTS, InputBlock, InputMinima, OUTPUTS, part, part_mut};
 
 /// Two inputs: where their rows of codes begin, and what they are multiplied by.
-type Pair = ([usize; 2], __m256i);
+type InputPair = ([usize; 2], __m256i);
 
 /// Pairs whose products a 16-bit sum holds: 16 inputs * 15 * 127 < 2^15.
 const PAIRS: usize = 8;
@@ -14,47 +14,48 @@ const PAIRS: usize = 8;
 /// [`Kernels::add_inputs`](crate::simd::Kernels::add_inputs).
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn add(inputs: &InputBlock<'_>, next: Option<&InputBlock<'_>>, acc: &mut [f32]) {
-    let InputBlock { scales, codes, scale, sum, .. } = *inputs;
-    let row = acc.len() / 2;
-    assert!(codes.len() == INPUTS * row && scales.len() == 2 * acc.len() && acc.len().is_multiple_of(OUTPUTS));
-    let (pairs, n) =
-        pairs(inputs, row, |factors| _mm256_set1_epi16(i16::from_le_bytes(factors.map(|factor| factor as u8))));
-    let pairs = &pairs[..n];
-    let (scale, offset) = (_mm256_set1_ps(scale), _mm256_set1_ps(-8.0 * sum));
-    let chunks = acc.len() / OUTPUTS;
-    for (at, acc) in acc.as_chunks_mut::<OUTPUTS>().0.iter_mut().enumerate() {
-        if let Some(next) = next {
-            next.prefetch_part(at, chunks);
-        }
-        for half in 0..2 {
-            let sums = half_line(codes, at * (OUTPUTS / 2) + 32 * half, pairs);
-            for (i, sums) in sums.into_iter().enumerate() {
-                let first = 64 * (i / 4) + 16 * (i % 4) + 8 * half;
-                let value = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums), scale, offset);
-                let heads = _mm256_cvtph_ps(load128::<u8, 16>(part(scales, 2 * (at * OUTPUTS + first))));
-                let acc: &mut [f32; 8] = part_mut(acc, first);
-                store_ps(acc, _mm256_fmadd_ps(value, heads, load_ps(acc)));
-            }
-        }
-    }
+    let (scale, offset) = (_mm256_set1_ps(inputs.scale), _mm256_set1_ps(-8.0 * inputs.sum));
+    add_nibbles(inputs, next, acc, |sums, output, acc| {
+        let value = _mm256_fmadd_ps(sums, scale, offset);
+        store_ps(acc, _mm256_fmadd_ps(value, eight_halves(inputs.scales, output), load_ps(acc)));
+    });
 }
 
 /// [`Kernels::add_inputs_with_minima`](crate::simd::Kernels::add_inputs_with_minima).
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(in crate::simd) fn add_with_minima(
+pub(super) fn add_with_minima(
     inputs: &InputBlock<'_>,
     of: &InputMinima<'_>,
     next: Option<&InputBlock<'_>>,
     acc: &mut [f32],
 ) {
-    let InputBlock { scales, codes, scale, sum, .. } = *inputs;
+    assert!(of.factors.len() == acc.len() && of.minima.len() == acc.len() && of.scales.len() == 2 * acc.len());
+    let (scale, sum) = (_mm256_set1_ps(inputs.scale), _mm256_set1_ps(inputs.sum));
+    add_nibbles(inputs, next, acc, |sums, output, acc| {
+        let value = _mm256_mul_ps(sums, scale);
+        let weight = _mm256_mul_ps(eight_halves(inputs.scales, output), eight_bytes(of.factors, output));
+        let min = _mm256_mul_ps(eight_halves(of.scales, output), eight_bytes(of.minima, output));
+        let less = _mm256_fnmadd_ps(min, sum, load_ps(acc));
+        store_ps(acc, _mm256_fmadd_ps(value, weight, less));
+    });
+}
+
+/// Goes through the outputs of a block of nibbles, eight at a time: `add` gets their sums over the active inputs, the first output's
+/// number and the place of the results.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn add_nibbles(
+    inputs: &InputBlock<'_>,
+    next: Option<&InputBlock<'_>>,
+    acc: &mut [f32],
+    add: impl Fn(__m256, usize, &mut [f32; 8]),
+) {
+    let InputBlock { scales, codes, .. } = *inputs;
     let row = acc.len() / 2;
     assert!(codes.len() == INPUTS * row && scales.len() == 2 * acc.len() && acc.len().is_multiple_of(OUTPUTS));
-    assert!(of.factors.len() == acc.len() && of.minima.len() == acc.len() && of.scales.len() == 2 * acc.len());
     let (pairs, n) =
         pairs(inputs, row, |factors| _mm256_set1_epi16(i16::from_le_bytes(factors.map(|factor| factor as u8))));
     let pairs = &pairs[..n];
-    let (scale, sum) = (_mm256_set1_ps(scale), _mm256_set1_ps(sum));
     let chunks = acc.len() / OUTPUTS;
     for (at, acc) in acc.as_chunks_mut::<OUTPUTS>().0.iter_mut().enumerate() {
         if let Some(next) = next {
@@ -64,13 +65,7 @@ pub(in crate::simd) fn add_with_minima(
             let sums = half_line(codes, at * (OUTPUTS / 2) + 32 * half, pairs);
             for (i, sums) in sums.into_iter().enumerate() {
                 let first = 64 * (i / 4) + 16 * (i % 4) + 8 * half;
-                let output = at * OUTPUTS + first;
-                let value = _mm256_mul_ps(_mm256_cvtepi32_ps(sums), scale);
-                let weight = _mm256_mul_ps(eight_halves(scales, output), eight_bytes(of.factors, output));
-                let min = _mm256_mul_ps(eight_halves(of.scales, output), eight_bytes(of.minima, output));
-                let acc: &mut [f32; 8] = part_mut(acc, first);
-                let less = _mm256_fnmadd_ps(min, sum, load_ps(acc));
-                store_ps(acc, _mm256_fmadd_ps(value, weight, less));
+                add(_mm256_cvtepi32_ps(sums), at * OUTPUTS + first, part_mut(acc, first));
             }
         }
     }
@@ -78,7 +73,7 @@ pub(in crate::simd) fn add_with_minima(
 
 /// [`Kernels::add_byte_inputs`](crate::simd::Kernels::add_byte_inputs).
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(in crate::simd) fn add_bytes(inputs: &InputBlock<'_>, next: Option<&InputBlock<'_>>, acc: &mut [f32]) {
+pub(super) fn add_bytes(inputs: &InputBlock<'_>, next: Option<&InputBlock<'_>>, acc: &mut [f32]) {
     let InputBlock { scales, codes, scale, .. } = *inputs;
     let row = acc.len();
     assert!(codes.len() == INPUTS * row && scales.len() == 2 * row && row.is_multiple_of(OUTPUTS));
@@ -120,8 +115,12 @@ pub(in crate::simd) fn add_bytes(inputs: &InputBlock<'_>, next: Option<&InputBlo
 /// The active inputs two by two, each pair with what `broadcast` makes of its factors, and how many pairs there are.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn pairs(inputs: &InputBlock<'_>, row: usize, broadcast: impl Fn([i8; 2]) -> __m256i) -> ([Pair; INPUTS / 2], usize) {
-    let mut pairs: [Pair; INPUTS / 2] = [([0; 2], _mm256_setzero_si256()); INPUTS / 2];
+fn pairs(
+    inputs: &InputBlock<'_>,
+    row: usize,
+    broadcast: impl Fn([i8; 2]) -> __m256i,
+) -> ([InputPair; INPUTS / 2], usize) {
+    let mut pairs: [InputPair; INPUTS / 2] = [([0; 2], _mm256_setzero_si256()); INPUTS / 2];
     for (pair, two) in pairs.iter_mut().zip(inputs.active.chunks(2)) {
         // What is missing of the last two is multiplied by zero.
         let mut factors = [0i8; 2];
@@ -152,7 +151,7 @@ fn eight_bytes(from: &[u8], at: usize) -> __m256 {
 /// Sums over inputs of 32 bytes of codes, from byte `at` of a row on: eight outputs each, 16 from one to the next.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn half_line(codes: &[u8], at: usize, pairs: &[Pair]) -> [__m256i; 8] {
+fn half_line(codes: &[u8], at: usize, pairs: &[InputPair]) -> [__m256i; 8] {
     let mask = _mm256_set1_epi8(15);
     let mut sums = [_mm256_setzero_si256(); 8];
     for pairs in pairs.chunks(PAIRS) {

@@ -1,12 +1,12 @@
 //! AVX2 with FMA and F16C: 256-bit kernels. Where the machine has AVX-VNNI, prompts use that.
 //!
-//! Everything here is compiled with the features on; [`Avx2`] is only made on a machine that has them.
+//! Everything here is compiled with the features on; [`kernels`](super::kernels) gives the tables only to a machine that has them.
 
 mod axpy;
 pub(super) mod blocks;
 mod codes;
 mod dot;
-pub(super) mod inputs;
+mod inputs;
 mod panel;
 mod panel_decode;
 mod points;
@@ -15,29 +15,12 @@ mod tile;
 
 use std::arch::x86_64::*;
 
-use super::{
-    BlockWork, DOT_ROWS, DOT_TOKENS, GatheredRow, InputBlock, InputMinima, Kernels, PANEL_ROWS, PanelSums,
-    QuantisedInput, QuantisedInputMut, RowPanel, ScaledRow, TokenTile, check_row, decoded, one_by_one, portable,
-    prefetch_weights, takes_gathered_rows,
-};
+use super::{BlockWork, Kernels, QuantisedInputMut, portable, prefetch_weights};
 use crate::Isa;
-use thermocline_formats::quant::{BlockType, Encoding, FloatType, UnpackedMut};
+use thermocline_formats::quant::{Encoding, FloatType};
 
 const ROWS: usize = 16;
 const FLOAT_TOKENS: usize = 6;
-
-/// Proof that this machine has the features, and whether it has AVX-VNNI as well.
-#[derive(Debug)]
-pub(super) struct Avx2 {
-    vnni: bool,
-}
-
-/// The table of `isa`, with or without AVX-VNNI, if this machine can run it.
-pub(super) fn table(isa: Isa) -> Option<&'static dyn Kernels> {
-    static TABLES: [Avx2; 2] = [Avx2 { vnni: false }, Avx2 { vnni: true }];
-    let table: &dyn Kernels = &TABLES[usize::from(isa == Isa::AvxVnni)];
-    Isa::available().contains(&isa).then_some(table)
-}
 
 /// 32 bytes.
 #[inline]
@@ -137,112 +120,48 @@ fn reduce(v: __m256) -> f32 {
 /// Enters a function compiled with the features.
 macro_rules! with_features {
     ($($call:tt)*) => {
-        // SAFETY: an `Avx2` is only reachable through `table`, which checked that this machine has the features.
+        // SAFETY: a table is only reachable through `kernels`, which checked that this machine has the features.
         unsafe { $($call)* }
     };
 }
 
-impl Kernels for Avx2 {
-    fn panel_rows(&self) -> usize {
-        ROWS
-    }
-
-    fn float_tokens(&self) -> usize {
-        FLOAT_TOKENS
-    }
-
-    fn quantise(&self, x: &[f32], row: QuantisedInputMut<'_>) {
-        with_features!(quantise(x, row))
-    }
-
-    fn dot_codes(&self, ty: BlockType, weights: &[u8], x: QuantisedInput<'_>, ahead: isize, out: &mut [f32]) {
-        with_features!(blocks::run(ty, BlockWork::Dot { weights, x, ahead, out }))
-    }
-
-    fn dot_gathered(
-        &self,
-        ty: BlockType,
-        rows: &[GatheredRow<'_>; DOT_ROWS],
-        x: QuantisedInput<'_>,
-        out: &mut [f32; DOT_ROWS],
-    ) {
-        match takes_gathered_rows(ty, rows, x) {
-            true => *out = with_features!(dot::q4_0(*rows, x)),
-            false => one_by_one(self, ty, rows, x, out),
+/// The table of AVX2.
+pub(super) const TABLE: Kernels = Kernels {
+    isa: Isa::Avx2,
+    panel_rows: ROWS,
+    float_tokens: FLOAT_TOKENS,
+    quantise: |x, row| with_features!(quantise(x, row)),
+    dot_codes: |ty, weights, x, ahead, out| {
+        with_features!(blocks::run(ty, BlockWork::Dot { weights, x, ahead, out }));
+    },
+    gathered_q4_0: Some(|rows, x| with_features!(dot::q4_0(*rows, x))),
+    dot_float_rows: |ty, weights, x, ahead, out| {
+        for (row, out) in portable::rows(Encoding::Float(ty), weights, x.len(), out) {
+            [*out] = with_features!(dot::floats(ty, row, [x], ahead));
         }
-    }
+    },
+    dot_float_tokens: Some(|ty, row, x, ahead| with_features!(dot::floats(ty, row, x, ahead))),
+    unpack: |ty, src, to| with_features!(blocks::run(ty, BlockWork::Unpack { src, to })),
+    code_tiles: None,
+    decode_panel: |ty, rows, ahead, panel| with_features!(panel_decode::decode(ty, rows, ahead, panel)),
+    panel_products: |panel, x, sums| with_features!(panel::products(panel, x, sums)),
+    interleave_floats: |rows, out| with_features!(interleave_floats(rows, out)),
+    widen_floats: |ty, src, dst| with_features!(widen(ty, src, dst)),
+    tile_floats: |panel, x, acc| with_features!(tile::floats(panel, x, acc)),
+    axpy: |ty, rows, acc| with_features!(axpy::rows(ty, rows, acc)),
+    add_inputs: |inputs, next, acc| with_features!(inputs::add(inputs, next, acc)),
+    add_byte_inputs: |inputs, next, acc| with_features!(inputs::add_bytes(inputs, next, acc)),
+    add_inputs_with_minima: |inputs, minima, next, acc| {
+        with_features!(inputs::add_with_minima(inputs, minima, next, acc));
+    },
+};
 
-    fn dot_floats(&self, ty: Encoding, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]) {
-        match ty {
-            Encoding::Blocks(ty) => decoded::dot(Isa::Avx2, self, ty, weights, x, ahead, out),
-            Encoding::Float(of) => {
-                for (row, out) in portable::rows(ty, weights, x.len(), out) {
-                    [*out] = with_features!(dot::floats(of, row, [x], ahead));
-                }
-            }
-        }
-    }
-
-    fn dot_floats_tokens(&self, ty: Encoding, row: &[u8], x: [&[f32]; DOT_TOKENS], ahead: isize) -> [f32; DOT_TOKENS] {
-        check_row(ty, row, &x);
-        match ty {
-            Encoding::Blocks(ty) => decoded::dot_tokens(Isa::Avx2, self, ty, row, x, ahead),
-            Encoding::Float(ty) => with_features!(dot::floats(ty, row, x, ahead)),
-        }
-    }
-
-    fn unpack(&self, ty: BlockType, src: &[u8], to: UnpackedMut<'_>) {
-        with_features!(blocks::run(ty, BlockWork::Unpack { src, to }))
-    }
-
-    fn decode_panel(&self, ty: BlockType, rows: &[&[u8]; PANEL_ROWS], ahead: usize, panel: &mut RowPanel) {
-        with_features!(panel_decode::decode(self, ty, rows, ahead, panel))
-    }
-
-    fn panel_products(&self, panel: &RowPanel, x: TokenTile<'_>, sums: &mut [PanelSums]) {
-        match self.vnni {
-            true => with_features!(panel::products_vnni(panel, x, sums)),
-            false => with_features!(panel::products(panel, x, sums)),
-        }
-    }
-
-    fn interleave_floats(&self, rows: &[f32], out: &mut [f32]) {
-        with_features!(interleave_floats(rows, out))
-    }
-
-    fn widen(&self, ty: Encoding, src: &[u8], dst: &mut [f32]) {
-        match ty {
-            Encoding::Blocks(ty) => decoded::widen(Isa::Avx2, self, ty, src, dst),
-            Encoding::Float(ty) => with_features!(widen(ty, src, dst)),
-        }
-    }
-
-    fn tile_floats(&self, panel: &[f32], x: &[f32], acc: &mut [f32]) {
-        with_features!(tile::floats(panel, x, acc))
-    }
-
-    fn add_inputs(&self, inputs: &InputBlock<'_>, next: Option<&InputBlock<'_>>, acc: &mut [f32]) {
-        with_features!(inputs::add(inputs, next, acc))
-    }
-
-    fn add_byte_inputs(&self, inputs: &InputBlock<'_>, next: Option<&InputBlock<'_>>, acc: &mut [f32]) {
-        with_features!(inputs::add_bytes(inputs, next, acc))
-    }
-
-    fn add_inputs_with_minima(
-        &self,
-        inputs: &InputBlock<'_>,
-        minima: &InputMinima<'_>,
-        next: Option<&InputBlock<'_>>,
-        acc: &mut [f32],
-    ) {
-        with_features!(inputs::add_with_minima(inputs, minima, next, acc))
-    }
-
-    fn axpy(&self, ty: Encoding, rows: &[ScaledRow<'_>], acc: &mut [f32]) {
-        with_features!(axpy::rows(ty, rows, acc))
-    }
-}
+/// The table of AVX2 with AVX-VNNI.
+pub(super) const VNNI_TABLE: Kernels = Kernels {
+    isa: Isa::AvxVnni,
+    panel_products: |panel, x, sums| with_features!(panel::products_vnni(panel, x, sums)),
+    ..TABLE
+};
 
 #[target_feature(enable = "avx2,fma,f16c")]
 fn quantise(x: &[f32], row: QuantisedInputMut<'_>) {

@@ -11,7 +11,7 @@ use crate::simd::{
 };
 
 /// Four codes of each row.
-type Quad = __m256i;
+type CodeQuad = __m256i;
 
 /// Adds a panel's products with a tile to `sums`.
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -37,14 +37,14 @@ pub(super) fn products_vnni(panel: &RowPanel, x: TokenTile<'_>, sums: &mut [Pane
 /// Four codes of a token in every lane.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn broadcast(quad: &[i8; 4]) -> Quad {
+fn broadcast(quad: &[i8; 4]) -> CodeQuad {
     _mm256_set1_epi32(i32::from_le_bytes(quad.map(i8::cast_unsigned)))
 }
 
 /// Products of quads whose codes are unsigned; those of `DEPTH` quads fit 16 bits.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn unsigned<const DEPTH: usize, const QUADS: usize>(w: &[Quad; QUADS], x: &[[i8; 4]; QUADS]) -> __m256i {
+fn unsigned<const DEPTH: usize, const QUADS: usize>(w: &[CodeQuad; QUADS], x: &[[i8; 4]; QUADS]) -> __m256i {
     let mut dots = _mm256_setzero_si256();
     let mut first = 0;
     while first < QUADS {
@@ -62,7 +62,7 @@ fn unsigned<const DEPTH: usize, const QUADS: usize>(w: &[Quad; QUADS], x: &[[i8;
 /// Products of quads whose codes are signed.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn signed<const QUADS: usize>(w: &[Quad; QUADS], x: &[[i8; 4]; QUADS]) -> __m256i {
+fn signed<const QUADS: usize>(w: &[CodeQuad; QUADS], x: &[[i8; 4]; QUADS]) -> __m256i {
     let mut dots = _mm256_setzero_si256();
     for quad in 0..QUADS {
         let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w[quad]), _mm256_sign_epi8(broadcast(&x[quad]), w[quad]));
@@ -74,7 +74,7 @@ fn signed<const QUADS: usize>(w: &[Quad; QUADS], x: &[[i8; 4]; QUADS]) -> __m256
 /// Products of quads whose codes are unsigned, with AVX-VNNI.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
-fn unsigned_vnni<const QUADS: usize>(w: &[Quad; QUADS], x: &[[i8; 4]; QUADS]) -> __m256i {
+fn unsigned_vnni<const QUADS: usize>(w: &[CodeQuad; QUADS], x: &[[i8; 4]; QUADS]) -> __m256i {
     // Two sums do not wait for each other.
     let mut dots = [_mm256_setzero_si256(); 2];
     for quad in 0..QUADS {
@@ -86,7 +86,7 @@ fn unsigned_vnni<const QUADS: usize>(w: &[Quad; QUADS], x: &[[i8; 4]; QUADS]) ->
 /// Products of quads whose codes are signed, with AVX-VNNI.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
-fn signed_vnni<const QUADS: usize>(w: &[Quad; QUADS], x: &[[i8; 4]; QUADS]) -> __m256i {
+fn signed_vnni<const QUADS: usize>(w: &[CodeQuad; QUADS], x: &[[i8; 4]; QUADS]) -> __m256i {
     let mut dots = [_mm256_setzero_si256(); 2];
     for quad in 0..QUADS {
         let x = _mm256_sign_epi8(broadcast(&x[quad]), w[quad]);
@@ -103,8 +103,8 @@ fn tile(
     panel: &RowPanel,
     x: TokenTile<'_>,
     sums: &mut [PanelSums],
-    whole: impl Fn(&[Quad; 8], &[[i8; 4]; 8]) -> __m256i,
-    half: impl Fn(&[Quad; 4], &[[i8; 4]; 4]) -> __m256i,
+    whole: impl Fn(&[CodeQuad; 8], &[[i8; 4]; 8]) -> __m256i,
+    half: impl Fn(&[CodeQuad; 4], &[[i8; 4]; 4]) -> __m256i,
 ) {
     x.check(panel, sums);
     let grouping = panel.grouping;

@@ -3,9 +3,9 @@
 
 use std::arch::x86_64::*;
 
-use super::{codes::head, dot::scales_k, load64, load128, powers, store_ps, store256};
+use super::{blocks, codes::head, dot::scales_k, load64, load128, powers, store_ps, store256};
 use crate::simd::{
-    Kernels, PANEL_ROWS, RowPanel,
+    BlockWork, PANEL_ROWS, RowPanel,
     panel::{CHUNK, DecodedRow},
     part, prefetch_behind,
 };
@@ -20,7 +20,7 @@ struct Line<'a> {
 }
 
 /// The same block of each row.
-type Blocks<'a, const BYTES: usize> = [&'a [u8; BYTES]; PANEL_ROWS];
+type RowBlocks<'a, const BYTES: usize> = [&'a [u8; BYTES]; PANEL_ROWS];
 
 /// The first `n` blocks of each row.
 #[inline(always)]
@@ -34,7 +34,7 @@ fn blocks_of<'a, const BYTES: usize>(rows: &[&'a [u8]; PANEL_ROWS], n: usize) ->
 
 /// Block `at` of each row.
 #[inline(always)]
-fn blocks_at<'a, const BYTES: usize>(rows: &[&'a [[u8; BYTES]]; PANEL_ROWS], at: usize) -> Blocks<'a, BYTES> {
+fn blocks_at<'a, const BYTES: usize>(rows: &[&'a [[u8; BYTES]]; PANEL_ROWS], at: usize) -> RowBlocks<'a, BYTES> {
     let mut blocks = [&[0; BYTES]; PANEL_ROWS];
     for row in 0..PANEL_ROWS {
         blocks[row] = &rows[row][at];
@@ -43,17 +43,11 @@ fn blocks_at<'a, const BYTES: usize>(rows: &[&'a [[u8; BYTES]]; PANEL_ROWS], at:
 }
 
 /// Codes of 32 columns of each row: four columns in each register.
-type Quads = [__m256i; CHUNK / 4];
+type ChunkQuads = [__m256i; CHUNK / 4];
 
 /// Decodes a line of `rows`.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn decode<K: Kernels>(
-    kernels: &K,
-    ty: BlockType,
-    rows: &[&[u8]; PANEL_ROWS],
-    ahead: usize,
-    panel: &mut RowPanel,
-) {
+pub(super) fn decode(ty: BlockType, rows: &[&[u8]; PANEL_ROWS], ahead: usize, panel: &mut RowPanel) {
     let line = Line { ty, rows, ahead };
     match ty {
         BlockType::Q4_0 => {
@@ -64,7 +58,7 @@ pub(super) fn decode<K: Kernels>(
             minima32::<20>(line, panel, |blocks| heads::<_, 2>(blocks));
         }
         BlockType::Q8_0 => {
-            let codes = |blocks: &Blocks<'_, 34>| words32(|row| part(blocks[row], 2));
+            let codes = |blocks: &RowBlocks<'_, 34>| words32(|row| part(blocks[row], 2));
             blocks32::<34>(line, panel, codes, |blocks| heads::<_, 0>(blocks));
         }
         BlockType::IQ4_NL => {
@@ -104,7 +98,13 @@ pub(super) fn decode<K: Kernels>(
             |block, scales, _| scales_q6_k(block, scales),
             |blocks, codes| q6_k(blocks, codes),
         ),
-        _ => panel.decode(kernels, ty, rows, ahead, |rows, at, offset, codes| interleave(rows, at, offset, codes)),
+        _ => panel.decode(
+            |src, to| blocks::run(ty, BlockWork::Unpack { src, to }),
+            ty,
+            rows,
+            ahead,
+            |rows, at, offset, codes| interleave(rows, at, offset, codes),
+        ),
     }
 }
 
@@ -120,14 +120,14 @@ fn interleave(rows: &[DecodedRow; PANEL_ROWS], at: usize, offset: i8, codes: &mu
     store(codes, quads);
 }
 
-/// Blocks of 32: `codes` and `scales` decode one of each row.
+/// RowBlocks of 32: `codes` and `scales` decode one of each row.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn blocks32<const BYTES: usize>(
     line: Line<'_>,
     panel: &mut RowPanel,
-    codes: impl Fn(&Blocks<'_, BYTES>) -> Quads,
-    scales: impl Fn(&Blocks<'_, BYTES>) -> __m256,
+    codes: impl Fn(&RowBlocks<'_, BYTES>) -> ChunkQuads,
+    scales: impl Fn(&RowBlocks<'_, BYTES>) -> __m256,
 ) {
     panel.begin(line.ty, line.rows, BYTES, 32);
     // The processor's own prefetcher is as quick for these types.
@@ -142,21 +142,25 @@ fn blocks32<const BYTES: usize>(
 /// Minima of blocks of 32.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn minima32<const BYTES: usize>(line: Line<'_>, panel: &mut RowPanel, minima: impl Fn(&Blocks<'_, BYTES>) -> __m256) {
+fn minima32<const BYTES: usize>(
+    line: Line<'_>,
+    panel: &mut RowPanel,
+    minima: impl Fn(&RowBlocks<'_, BYTES>) -> __m256,
+) {
     let rows = blocks_of(line.rows, panel.chunks);
     for at in 0..panel.chunks {
         store_ps(&mut panel.mins[at], minima(&blocks_at(&rows, at)));
     }
 }
 
-/// Blocks of 256 with `GROUPS` scales: `scales` decodes those and the minima of one block, `codes` the codes of one of each row.
+/// RowBlocks of 256 with `GROUPS` scales: `scales` decodes those and the minima of one block, `codes` the codes of one of each row.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn blocks256<const BYTES: usize, const GROUPS: usize>(
     line: Line<'_>,
     panel: &mut RowPanel,
     scales: impl Fn(&[u8; BYTES], &mut [f32; GROUPS], &mut [f32; GROUPS]),
-    codes: impl Fn(&Blocks<'_, BYTES>, &mut [[[i8; CHUNK]; CHUNK / 4]; 8]),
+    codes: impl Fn(&RowBlocks<'_, BYTES>, &mut [[[i8; CHUNK]; CHUNK / 4]; 8]),
 ) {
     panel.begin(line.ty, line.rows, BYTES, 256);
     let mut factors = [[[0.0; GROUPS]; PANEL_ROWS]; 2];
@@ -247,21 +251,21 @@ fn words16<'a, T: Copy + 'a>(row: impl Fn(usize) -> &'a [T; 16]) -> [__m256i; 4]
 /// 32 bytes of each row by words.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn words32<'a, T: Copy + 'a>(row: impl Fn(usize) -> &'a [T; 32]) -> Quads {
+fn words32<'a, T: Copy + 'a>(row: impl Fn(usize) -> &'a [T; 32]) -> ChunkQuads {
     both(words16(|at| part(row(at), 0)), words16(|at| part(row(at), 16)))
 }
 
-/// Quads of 32 columns, from those of two times 16.
+/// ChunkQuads of 32 columns, from those of two times 16.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn both([a, b, c, d]: [__m256i; 4], [e, f, g, h]: [__m256i; 4]) -> Quads {
+fn both([a, b, c, d]: [__m256i; 4], [e, f, g, h]: [__m256i; 4]) -> ChunkQuads {
     [a, b, c, d, e, f, g, h]
 }
 
 /// The low nibbles of words, then the high ones.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn split(words: [__m256i; 4]) -> Quads {
+fn split(words: [__m256i; 4]) -> ChunkQuads {
     let mask = _mm256_set1_epi8(15);
     let mut quads = both(words, words);
     for at in 0..4 {
@@ -274,14 +278,14 @@ fn split(words: [__m256i; 4]) -> Quads {
 /// Nibbles of blocks of 32, from byte `AT` on.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn nibbles<const BYTES: usize, const AT: usize>(blocks: &Blocks<'_, BYTES>) -> Quads {
+fn nibbles<const BYTES: usize, const AT: usize>(blocks: &RowBlocks<'_, BYTES>) -> ChunkQuads {
     split(words16(|row| part(blocks[row], AT)))
 }
 
 /// The values of nibbles, `offset` added.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn look_up(values: &[i8; 16], offset: i8, mut nibbles: Quads) -> Quads {
+fn look_up(values: &[i8; 16], offset: i8, mut nibbles: ChunkQuads) -> ChunkQuads {
     let values = _mm256_broadcastsi128_si256(_mm_add_epi8(load128(values), _mm_set1_epi8(offset)));
     for quad in &mut nibbles {
         *quad = _mm256_shuffle_epi8(values, *quad);
@@ -292,7 +296,7 @@ fn look_up(values: &[i8; 16], offset: i8, mut nibbles: Quads) -> Quads {
 /// The f16 at byte `AT` of each block.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn heads<const BYTES: usize, const AT: usize>(blocks: &Blocks<'_, BYTES>) -> __m256 {
+fn heads<const BYTES: usize, const AT: usize>(blocks: &RowBlocks<'_, BYTES>) -> __m256 {
     let one = |row: usize| i32::from(u16::from_le_bytes(*part(blocks[row], AT)));
     let four = |at: usize| {
         let first = _mm_cvtsi32_si128(one(at));
@@ -305,7 +309,7 @@ fn heads<const BYTES: usize, const AT: usize>(blocks: &Blocks<'_, BYTES>) -> __m
 /// Writes the codes of a chunk.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn store(codes: &mut [[i8; CHUNK]; CHUNK / 4], quads: Quads) {
+fn store(codes: &mut [[i8; CHUNK]; CHUNK / 4], quads: ChunkQuads) {
     for at in 0..CHUNK / 4 {
         store256(&mut codes[at], quads[at]);
     }
@@ -314,7 +318,7 @@ fn store(codes: &mut [[i8; CHUNK]; CHUNK / 4], quads: Quads) {
 /// Codes of Q4_K.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn q4_k(blocks: &Blocks<'_, 144>, codes: &mut [[[i8; CHUNK]; CHUNK / 4]; 8]) {
+fn q4_k(blocks: &RowBlocks<'_, 144>, codes: &mut [[[i8; CHUNK]; CHUNK / 4]; 8]) {
     let mask = _mm256_set1_epi8(15);
     for (i, codes) in codes.as_chunks_mut::<2>().0.iter_mut().enumerate() {
         let words = words32(|row| &blocks[row][16..].as_chunks::<32>().0[i]);
@@ -328,7 +332,7 @@ fn q4_k(blocks: &Blocks<'_, 144>, codes: &mut [[[i8; CHUNK]; CHUNK / 4]; 8]) {
 /// Codes of Q5_K: see [`codes::q5_k`](super::codes::q5_k).
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn q5_k(blocks: &Blocks<'_, 176>, codes: &mut [[[i8; CHUNK]; CHUNK / 4]; 8]) {
+fn q5_k(blocks: &RowBlocks<'_, 176>, codes: &mut [[[i8; CHUNK]; CHUNK / 4]; 8]) {
     let (mask, fifth) = (_mm256_set1_epi8(15), _mm256_set1_epi8(16));
     let bits = words32(|row| part(blocks[row], 16));
     for (i, codes) in codes.as_chunks_mut::<2>().0.iter_mut().enumerate() {
@@ -349,7 +353,7 @@ fn q5_k(blocks: &Blocks<'_, 176>, codes: &mut [[[i8; CHUNK]; CHUNK / 4]; 8]) {
 /// Codes of Q6_K, 32 too large: see [`codes::q6_k`](super::codes::q6_k).
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn q6_k(blocks: &Blocks<'_, 210>, codes: &mut [[[i8; CHUNK]; CHUNK / 4]; 8]) {
+fn q6_k(blocks: &RowBlocks<'_, 210>, codes: &mut [[[i8; CHUNK]; CHUNK / 4]; 8]) {
     let (mask, upper) = (_mm256_set1_epi8(15), _mm256_set1_epi8(48));
     for (half, codes) in codes.as_chunks_mut::<4>().0.iter_mut().enumerate() {
         let a = words32(|row| &blocks[row].as_chunks::<32>().0[2 * half]);

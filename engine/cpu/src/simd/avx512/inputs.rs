@@ -6,7 +6,7 @@ use super::{load_ps, load256, load512, store_ps};
 use crate::simd::{INPUTS, InputBlock, OUTPUTS, part};
 
 /// Four inputs: where their rows of codes begin, and what they are multiplied by.
-type Quad = ([usize; 4], __m512i);
+type InputQuad = ([usize; 4], __m512i);
 
 /// [`Kernels::add_inputs`](crate::simd::Kernels::add_inputs).
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
@@ -14,7 +14,7 @@ pub(super) fn add(inputs: &InputBlock<'_>, next: Option<&InputBlock<'_>>, acc: &
     let InputBlock { scales, codes, active, x, scale, sum } = *inputs;
     let row = acc.len() / 2;
     assert!(codes.len() == INPUTS * row && scales.len() == 2 * acc.len() && acc.len().is_multiple_of(OUTPUTS));
-    let mut quads: [Quad; INPUTS / 4] = [([0; 4], _mm512_setzero_si512()); INPUTS / 4];
+    let mut quads: [InputQuad; INPUTS / 4] = [([0; 4], _mm512_setzero_si512()); INPUTS / 4];
     let n = active.len().div_ceil(4);
     for (quad, four) in quads.iter_mut().zip(active.chunks(4)) {
         // What is missing of the last four is multiplied by zero.

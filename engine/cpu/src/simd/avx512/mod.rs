@@ -1,6 +1,6 @@
 //! AVX-512 F/BW/VL/DQ with VNNI: 512-bit kernels.
 //!
-//! Everything here is compiled with the features on; [`Avx512`] is only made on a machine that has them.
+//! Everything here is compiled with the features on; [`kernels`](super::kernels) gives the table only to a machine that has them.
 
 mod axpy;
 mod blocks;
@@ -11,25 +11,12 @@ mod tile;
 
 use std::arch::x86_64::*;
 
-use super::{
-    BlockWork, CodePanel, CodeTile, CodeTileKernels, DOT_ROWS, GatheredRow, InputBlock, InputMinima, Kernels,
-    QuantisedInput, QuantisedInputMut, ScaledRow, decoded, one_by_one, prefetch_weights, takes_gathered_rows,
-};
+use super::{BlockWork, CodeTileKernels, Kernels, avx2, panel, prefetch_weights, scalar};
 use crate::Isa;
-use thermocline_formats::quant::{BlockType, Encoding, UnpackedMut};
+use thermocline_formats::quant::UnpackedMut;
 
 const ROWS: usize = 32;
 const FLOAT_TOKENS: usize = 12;
-
-/// Proof that this machine has the features.
-#[derive(Debug)]
-pub(super) struct Avx512(());
-
-/// The table, if this machine can run it.
-pub(super) fn table() -> Option<&'static dyn Kernels> {
-    static TABLE: Avx512 = Avx512(());
-    Isa::available().contains(&Isa::Avx512).then_some(&TABLE as &dyn Kernels)
-}
 
 /// 64 bytes.
 #[inline]
@@ -133,104 +120,38 @@ fn store_ps(to: &mut [f32; 16], v: __m512) {
 /// Enters a function compiled with the features.
 macro_rules! with_features {
     ($($call:tt)*) => {
-        // SAFETY: an `Avx512` is only reachable through `table`, which checked that this machine has the features.
+        // SAFETY: the table is only reachable through `kernels`, which checked that this machine has the features.
         unsafe { $($call)* }
     };
 }
 
-impl Kernels for Avx512 {
-    fn code_tiles(&self) -> Option<&dyn CodeTileKernels> {
-        Some(self)
-    }
-
-    fn panel_rows(&self) -> usize {
-        ROWS
-    }
-
-    fn float_tokens(&self) -> usize {
-        FLOAT_TOKENS
-    }
-
-    fn quantise(&self, x: &[f32], row: QuantisedInputMut<'_>) {
-        with_features!(codes::quantise(x, row))
-    }
-
-    fn dot_codes(&self, ty: BlockType, weights: &[u8], x: QuantisedInput<'_>, ahead: isize, out: &mut [f32]) {
-        with_features!(blocks::run(ty, BlockWork::Dot { weights, x, ahead, out }))
-    }
-
-    fn dot_gathered(
-        &self,
-        ty: BlockType,
-        rows: &[GatheredRow<'_>; DOT_ROWS],
-        x: QuantisedInput<'_>,
-        out: &mut [f32; DOT_ROWS],
-    ) {
-        match takes_gathered_rows(ty, rows, x) {
-            true => *out = with_features!(dot::q4_0(*rows, x)),
-            false => one_by_one(self, ty, rows, x, out),
-        }
-    }
-
-    fn dot_floats(&self, ty: Encoding, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]) {
-        match ty {
-            Encoding::Blocks(ty) => decoded::dot(Isa::Avx512, self, ty, weights, x, ahead, out),
-            Encoding::Float(ty) => with_features!(dot::floats(ty, weights, x, ahead, out)),
-        }
-    }
-
-    fn unpack(&self, ty: BlockType, src: &[u8], to: UnpackedMut<'_>) {
-        with_features!(blocks::run(ty, BlockWork::Unpack { src, to }))
-    }
-
-    fn interleave_floats(&self, rows: &[f32], out: &mut [f32]) {
-        with_features!(codes::interleave::<f32, 1, 16>(rows, out))
-    }
-
-    fn widen(&self, ty: Encoding, src: &[u8], dst: &mut [f32]) {
-        match ty {
-            Encoding::Blocks(ty) => decoded::widen(Isa::Avx512, self, ty, src, dst),
-            Encoding::Float(ty) => with_features!(codes::widen(ty, src, dst)),
-        }
-    }
-
-    fn tile_floats(&self, panel: &[f32], x: &[f32], acc: &mut [f32]) {
-        with_features!(tile::floats(panel, x, acc))
-    }
-
-    fn add_inputs(&self, inputs: &InputBlock<'_>, next: Option<&InputBlock<'_>>, acc: &mut [f32]) {
-        with_features!(inputs::add(inputs, next, acc))
-    }
-
-    fn add_byte_inputs(&self, inputs: &InputBlock<'_>, next: Option<&InputBlock<'_>>, acc: &mut [f32]) {
-        with_features!(super::avx2::inputs::add_bytes(inputs, next, acc))
-    }
-
-    fn add_inputs_with_minima(
-        &self,
-        inputs: &InputBlock<'_>,
-        minima: &InputMinima<'_>,
-        next: Option<&InputBlock<'_>>,
-        acc: &mut [f32],
-    ) {
-        with_features!(super::avx2::inputs::add_with_minima(inputs, minima, next, acc))
-    }
-
-    fn axpy(&self, ty: Encoding, rows: &[ScaledRow<'_>], acc: &mut [f32]) {
-        with_features!(axpy::rows(ty, rows, acc))
-    }
-}
-
-impl CodeTileKernels for Avx512 {
-    fn interleave(&self, codes: &[i8], out: &mut [i8]) {
-        with_features!(codes::interleave::<i8, 4, 64>(codes, out))
-    }
-
-    fn bias(&self, codes: &[i8], len: usize, bias: &mut [i32]) {
-        with_features!(codes::bias(codes, len, bias))
-    }
-
-    fn tile_codes(&self, panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32]) {
-        with_features!(tile::codes(panel, x, acc))
-    }
-}
+/// The table of AVX-512.
+pub(super) const TABLE: Kernels = Kernels {
+    isa: Isa::Avx512,
+    panel_rows: ROWS,
+    float_tokens: FLOAT_TOKENS,
+    quantise: |x, row| with_features!(codes::quantise(x, row)),
+    dot_codes: |ty, weights, x, ahead, out| {
+        with_features!(blocks::run(ty, BlockWork::Dot { weights, x, ahead, out }));
+    },
+    gathered_q4_0: Some(|rows, x| with_features!(dot::q4_0(*rows, x))),
+    dot_float_rows: |ty, weights, x, ahead, out| with_features!(dot::floats(ty, weights, x, ahead, out)),
+    unpack: |ty, src, to| with_features!(blocks::run(ty, BlockWork::Unpack { src, to })),
+    code_tiles: Some(CodeTileKernels {
+        interleave: |codes, out| with_features!(codes::interleave::<i8, 4, 64>(codes, out)),
+        bias: |codes, len, bias| with_features!(codes::bias(codes, len, bias)),
+        tile_codes: |panel, x, acc| with_features!(tile::codes(panel, x, acc)),
+    }),
+    decode_panel: |ty, rows, ahead, panel| {
+        let unpack = |src: &_, to: UnpackedMut<'_>| with_features!(blocks::run(ty, BlockWork::Unpack { src, to }));
+        panel.decode(unpack, ty, rows, ahead, panel::interleave);
+    },
+    interleave_floats: |rows, out| with_features!(codes::interleave::<f32, 1, 16>(rows, out)),
+    widen_floats: |ty, src, dst| with_features!(codes::widen(ty, src, dst)),
+    tile_floats: |panel, x, acc| with_features!(tile::floats(panel, x, acc)),
+    axpy: |ty, rows, acc| with_features!(axpy::rows(ty, rows, acc)),
+    add_inputs: |inputs, next, acc| with_features!(inputs::add(inputs, next, acc)),
+    add_byte_inputs: avx2::TABLE.add_byte_inputs,
+    add_inputs_with_minima: avx2::TABLE.add_inputs_with_minima,
+    ..scalar::TABLE
+};

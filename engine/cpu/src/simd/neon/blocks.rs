@@ -1,11 +1,11 @@
-//! Block types on NEON: one arm per type says how its codes are decoded in registers and how they are scaled. Products
+//! Block types on NEON: one arm per type says how its codes are decoded in registers and how they are scaled. CodeProducts
 //! ([`dot`](super::dot)) and unpacking follow from that.
 
 use super::{
     codes::{Codes, bytes32, five_bits, less, look_up, nibbles, q3_k, q4_k, q5_k, q6_k, signed, two_bits},
     dot::{E8M0, F16, MINIMA, SIGNED, row_k, row_k16, row_signed, rows32, six_bits},
     head, points,
-    products::Products,
+    products::CodeProducts,
     registers::*,
 };
 use crate::simd::{BlockWork, GatheredRow, part, part_mut, portable::rows};
@@ -16,7 +16,7 @@ use thermocline_formats::quant::{
 
 /// Does `work` with blocks of `ty`.
 #[inline(always)]
-pub(super) fn run<P: Products>(p: P, ty: BlockType, work: BlockWork<'_>) {
+pub(super) fn run<P: CodeProducts>(p: P, ty: BlockType, work: BlockWork<'_>) {
     match ty {
         BlockType::Q4_0 => blocks32::<P, 18, F16, 8>(p, ty, work, |b| signed(nibbles(part(b, 2)))),
         BlockType::Q4_1 => blocks32::<P, 20, F16, MINIMA>(p, ty, work, |b| signed(nibbles(part(b, 4)))),
@@ -97,7 +97,7 @@ fn store32(to: &mut [i8; 32], codes: Codes) {
 
 /// Blocks of 32: see [`rows32`].
 #[inline(always)]
-fn blocks32<P: Products, const BYTES: usize, const SCALE: u8, const OFFSET: i8>(
+fn blocks32<P: CodeProducts, const BYTES: usize, const SCALE: u8, const OFFSET: i8>(
     p: P,
     ty: BlockType,
     work: BlockWork<'_>,
@@ -120,7 +120,7 @@ fn blocks32<P: Products, const BYTES: usize, const SCALE: u8, const OFFSET: i8>(
 
 /// Q4_K and Q5_K: see [`row_k`].
 #[inline(always)]
-fn blocks_k<P: Products, const BYTES: usize>(
+fn blocks_k<P: CodeProducts, const BYTES: usize>(
     p: P,
     ty: BlockType,
     work: BlockWork<'_>,
@@ -145,7 +145,7 @@ fn blocks_k<P: Products, const BYTES: usize>(
 /// Blocks of 256 whose scales are of 16: see [`row_k16`]. Codes are `OFFSET` too large, or blocks
 /// have [`MINIMA`]; `scales` decodes scales and minima.
 #[inline(always)]
-fn blocks_k16<P: Products, const BYTES: usize, const OFFSET: i8>(
+fn blocks_k16<P: CodeProducts, const BYTES: usize, const OFFSET: i8>(
     p: P,
     ty: BlockType,
     work: BlockWork<'_>,
@@ -171,7 +171,7 @@ fn blocks_k16<P: Products, const BYTES: usize, const OFFSET: i8>(
 
 /// Blocks of chunks of 32 signed codes: see [`row_signed`].
 #[inline(always)]
-fn blocks_signed<P: Products, const BYTES: usize, const CHUNKS: usize, const GROUPS: usize>(
+fn blocks_signed<P: CodeProducts, const BYTES: usize, const CHUNKS: usize, const GROUPS: usize>(
     p: P,
     ty: BlockType,
     work: BlockWork<'_>,

@@ -7,7 +7,7 @@
 use super::{
     codes::{Codes, codes32, nibbles, signed},
     head, heads, powers, prefetch,
-    products::Products,
+    products::CodeProducts,
     registers::*,
 };
 use crate::simd::{
@@ -65,7 +65,7 @@ fn float_row<const BYTES: usize>(
 
 /// Sums of the products of 32 codes: only the sum of all lanes counts.
 #[inline(always)]
-fn dot32<P: Products>(p: P, w: Codes, x: &[i8; 32]) -> int32x4_t {
+fn dot32<P: CodeProducts>(p: P, w: Codes, x: &[i8; 32]) -> int32x4_t {
     let x = codes32(x);
     p.dot(p.dot(vdupq_n_s32(0), w[0], x[0]), w[1], x[1])
 }
@@ -132,7 +132,7 @@ pub(super) const E8M0: u8 = 1;
 /// [`SIGNED`], or not offset because a minimum follows the scale ([`MINIMA`]). Each row has its prefetch distance.
 /// Gathered rows are read side by side: more of them are then on their way.
 #[inline(always)]
-pub(super) fn rows32<P: Products, const BYTES: usize, const SCALE: u8, const OFFSET: i8, const ROWS: usize>(
+pub(super) fn rows32<P: CodeProducts, const BYTES: usize, const SCALE: u8, const OFFSET: i8, const ROWS: usize>(
     p: P,
     rows: [GatheredRow<'_>; ROWS],
     x: QuantisedInput<'_>,
@@ -152,7 +152,7 @@ pub(super) fn rows32<P: Products, const BYTES: usize, const SCALE: u8, const OFF
     if let Some(inputs) = PaddedInputs::rest(x) {
         for row in 0..ROWS {
             let (whole, rest) = lines[row];
-            let blocks = padded(rest).unwrap_or([[0; BYTES]; 8]);
+            let blocks = padded(rest, [0; BYTES]);
             sums[row].before_block(whole.len(), STEPS);
             sums[row].line = eight::<P, BYTES, SCALE, OFFSET>(p, sums[row].line, &blocks, inputs.get(), &codes_of);
         }
@@ -162,7 +162,7 @@ pub(super) fn rows32<P: Products, const BYTES: usize, const SCALE: u8, const OFF
 
 /// Adds the products of eight blocks of [`rows32`] to a line's sums.
 #[inline(always)]
-fn eight<P: Products, const BYTES: usize, const SCALE: u8, const OFFSET: i8>(
+fn eight<P: CodeProducts, const BYTES: usize, const SCALE: u8, const OFFSET: i8>(
     p: P,
     mut sums: float32x4_t,
     blocks: &[[u8; BYTES]; 8],
@@ -190,7 +190,7 @@ fn eight<P: Products, const BYTES: usize, const SCALE: u8, const OFFSET: i8>(
 
 /// Dot products of gathered Q4_0 rows.
 #[inline(always)]
-pub(super) fn q4_0<P: Products, const ROWS: usize>(
+pub(super) fn q4_0<P: CodeProducts, const ROWS: usize>(
     p: P,
     rows: [GatheredRow<'_>; ROWS],
     x: QuantisedInput<'_>,
@@ -200,7 +200,7 @@ pub(super) fn q4_0<P: Products, const ROWS: usize>(
 
 /// Row of Q4_K or Q5_K blocks: `pair(block, i)` widens sub-blocks `2i` and `2i + 1`.
 #[inline(always)]
-pub(super) fn row_k<P: Products, const BYTES: usize>(
+pub(super) fn row_k<P: CodeProducts, const BYTES: usize>(
     p: P,
     row: &[u8],
     x: QuantisedInput<'_>,
@@ -240,7 +240,7 @@ pub(super) fn six_bits(scales: [u8; 8]) -> [float32x4_t; 2] {
 /// Row of blocks of 256 whose scales are of 16: `factors(block, half)` gives the scales and, with [`MINIMA`], the minima of a
 /// half, `weights(block, half)` its codes, `OFFSET` too large.
 #[inline(always)]
-pub(super) fn row_k16<P: Products, const BYTES: usize, const OFFSET: i8>(
+pub(super) fn row_k16<P: CodeProducts, const BYTES: usize, const OFFSET: i8>(
     p: P,
     row: &[u8],
     x: QuantisedInput<'_>,
@@ -286,7 +286,7 @@ pub(super) fn row_k16<P: Products, const BYTES: usize, const OFFSET: i8>(
 /// Row of blocks of `CHUNKS` chunks of 32 signed codes, each with one scale or two, as there are `GROUPS`: `codes(block, i)` widens
 /// chunk `i`.
 #[inline(always)]
-pub(super) fn row_signed<P: Products, const BYTES: usize, const CHUNKS: usize, const GROUPS: usize>(
+pub(super) fn row_signed<P: CodeProducts, const BYTES: usize, const CHUNKS: usize, const GROUPS: usize>(
     p: P,
     row: &[u8],
     x: QuantisedInput<'_>,
@@ -332,7 +332,7 @@ pub(super) fn row_signed<P: Products, const BYTES: usize, const CHUNKS: usize, c
 
 /// Groups `4 FOUR..` of a block of [`row_signed`], scaled and added to a line's sums.
 #[inline(always)]
-fn four_groups<P: Products, const BYTES: usize, const CHUNKS: usize, const GROUPS: usize, const FOUR: usize>(
+fn four_groups<P: CodeProducts, const BYTES: usize, const CHUNKS: usize, const GROUPS: usize, const FOUR: usize>(
     p: P,
     sums: float32x4_t,
     block: &[u8; BYTES],

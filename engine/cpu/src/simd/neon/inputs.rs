@@ -28,27 +28,11 @@ fn active_inputs(inputs: &InputBlock<'_>, row: usize) -> ([ActiveInput; INPUTS],
 
 /// [`Kernels::add_inputs`](crate::simd::Kernels::add_inputs).
 pub(super) fn add(inputs: &InputBlock<'_>, next: Option<&InputBlock<'_>>, acc: &mut [f32]) {
-    let InputBlock { scales, codes, scale, sum, .. } = *inputs;
-    let row = acc.len() / 2;
-    assert!(codes.len() == INPUTS * row && scales.len() == 2 * acc.len() && acc.len().is_multiple_of(OUTPUTS));
-    let (active, n) = active_inputs(inputs, row);
-    let chunks = acc.len() / OUTPUTS;
-    for (at, acc) in acc.as_chunks_mut::<OUTPUTS>().0.iter_mut().enumerate() {
-        if let Some(next) = next {
-            next.prefetch_part(at, chunks);
-        }
-        for quarter in 0..4 {
-            let sums = quarter_line(codes, at * (OUTPUTS / 2) + 16 * quarter, &active[..n]);
-            for (i, sums) in sums.into_iter().enumerate() {
-                let first = 64 * (i / 4) + 16 * (i % 4) + 4 * quarter;
-                let value = vfmaq_n_f32(vdupq_n_f32(-8.0 * sum), vcvtq_f32_s32(sums), scale);
-                let heads = four_halves(scales, at * OUTPUTS + first);
-                let acc: &mut [f32; 4] = part_mut(acc, first);
-                let sum = vfmaq_f32(load_floats(acc), value, heads);
-                store_floats(acc, sum);
-            }
-        }
-    }
+    add_nibbles(inputs, next, acc, |sums, output, acc| {
+        let value = vfmaq_n_f32(vdupq_n_f32(-8.0 * inputs.sum), sums, inputs.scale);
+        let sum = vfmaq_f32(load_floats(acc), value, four_halves(inputs.scales, output));
+        store_floats(acc, sum);
+    });
 }
 
 /// [`Kernels::add_inputs_with_minima`](crate::simd::Kernels::add_inputs_with_minima).
@@ -58,10 +42,28 @@ pub(super) fn add_with_minima(
     next: Option<&InputBlock<'_>>,
     acc: &mut [f32],
 ) {
-    let InputBlock { scales, codes, scale, sum, .. } = *inputs;
+    assert!(of.factors.len() == acc.len() && of.minima.len() == acc.len() && of.scales.len() == 2 * acc.len());
+    add_nibbles(inputs, next, acc, |sums, output, acc| {
+        let value = vmulq_n_f32(sums, inputs.scale);
+        let weight = vmulq_f32(four_halves(inputs.scales, output), four_bytes(part(of.factors, output)));
+        let min = vmulq_f32(four_halves(of.scales, output), four_bytes(part(of.minima, output)));
+        let less = vfmsq_f32(load_floats(acc), min, vdupq_n_f32(inputs.sum));
+        store_floats(acc, vfmaq_f32(less, value, weight));
+    });
+}
+
+/// Goes through the outputs of a block of nibbles, four at a time: `add` gets their sums over the active inputs, the first output's
+/// number and the place of the results.
+#[inline(always)]
+fn add_nibbles(
+    inputs: &InputBlock<'_>,
+    next: Option<&InputBlock<'_>>,
+    acc: &mut [f32],
+    add: impl Fn(float32x4_t, usize, &mut [f32; 4]),
+) {
+    let InputBlock { scales, codes, .. } = *inputs;
     let row = acc.len() / 2;
     assert!(codes.len() == INPUTS * row && scales.len() == 2 * acc.len() && acc.len().is_multiple_of(OUTPUTS));
-    assert!(of.factors.len() == acc.len() && of.minima.len() == acc.len() && of.scales.len() == 2 * acc.len());
     let (active, n) = active_inputs(inputs, row);
     let chunks = acc.len() / OUTPUTS;
     for (at, acc) in acc.as_chunks_mut::<OUTPUTS>().0.iter_mut().enumerate() {
@@ -72,13 +74,7 @@ pub(super) fn add_with_minima(
             let sums = quarter_line(codes, at * (OUTPUTS / 2) + 16 * quarter, &active[..n]);
             for (i, sums) in sums.into_iter().enumerate() {
                 let first = 64 * (i / 4) + 16 * (i % 4) + 4 * quarter;
-                let output = at * OUTPUTS + first;
-                let value = vmulq_n_f32(vcvtq_f32_s32(sums), scale);
-                let weight = vmulq_f32(four_halves(scales, output), four_bytes(part(of.factors, output)));
-                let min = vmulq_f32(four_halves(of.scales, output), four_bytes(part(of.minima, output)));
-                let acc: &mut [f32; 4] = part_mut(acc, first);
-                let less = vfmsq_f32(load_floats(acc), min, vdupq_n_f32(sum));
-                store_floats(acc, vfmaq_f32(less, value, weight));
+                add(vcvtq_f32_s32(sums), at * OUTPUTS + first, part_mut(acc, first));
             }
         }
     }

@@ -20,39 +20,12 @@ use panel::WideningChunks;
 use products::{DotProducts, MatrixProducts, Widening};
 use registers::*;
 
-use super::{
-    BlockWork, DOT_ROWS, GatheredRow, InputBlock, InputMinima, Kernels, PANEL_ROWS, PanelSums, QuantisedInput,
-    QuantisedInputMut, RowPanel, ScaledRow, TokenTile, decoded, one_by_one, portable, takes_gathered_rows,
-};
+use super::{BlockWork, DOT_ROWS, GatheredRow, Kernels, PanelSums, QuantisedInput, RowPanel, TokenTile, portable};
 use crate::Isa;
-use thermocline_formats::quant::{BlockType, Encoding, FloatType, UnpackedMut};
+use thermocline_formats::quant::{BlockType, FloatType, UnpackedMut};
 
 const ROWS: usize = 8;
 const FLOAT_TOKENS: usize = 8;
-
-/// Instructions that this machine has beside NEON's own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Extension {
-    None,
-    Dot,
-    Matrix,
-}
-
-/// Proof that this machine has the extension.
-#[derive(Debug)]
-pub(super) struct Neon(Extension);
-
-/// The table of `isa`, if this machine can run it.
-pub(super) fn table(isa: Isa) -> Option<&'static dyn Kernels> {
-    static TABLES: [Neon; 3] = [Neon(Extension::None), Neon(Extension::Dot), Neon(Extension::Matrix)];
-    let table: &dyn Kernels = match isa {
-        Isa::Neon => &TABLES[0],
-        Isa::NeonDot => &TABLES[1],
-        Isa::NeonI8mm => &TABLES[2],
-        _ => return None,
-    };
-    Isa::available().contains(&isa).then_some(table)
-}
 
 /// An f16.
 #[inline(always)]
@@ -110,105 +83,56 @@ fn panel_matrix(panel: &RowPanel, x: TokenTile<'_>, sums: &mut [PanelSums]) {
     panel::products(unsafe { MatrixProducts::new() }, panel, x, sums);
 }
 
-impl Kernels for Neon {
-    fn panel_rows(&self) -> usize {
-        ROWS
-    }
+/// The table of NEON alone.
+pub(super) const TABLE: Kernels = Kernels {
+    isa: Isa::Neon,
+    panel_rows: ROWS,
+    float_tokens: FLOAT_TOKENS,
+    quantise: portable::quantise,
+    dot_codes: |ty, weights, x, ahead, out| {
+        blocks::run(Widening, ty, BlockWork::Dot { weights, x, ahead, out });
+    },
+    gathered_q4_0: Some(|rows, x| dot::q4_0(Widening, *rows, x)),
+    dot_float_rows: dot::floats,
+    dot_float_tokens: None,
+    unpack: |ty, src, to| blocks::run(Widening, ty, BlockWork::Unpack { src, to }),
+    code_tiles: None,
+    decode_panel: |ty, rows, ahead, panel| {
+        let interleave = |rows: &_, at, _, codes: &mut _| panel::interleave(rows, at, codes);
+        let unpack = |src: &_, to: UnpackedMut<'_>| blocks::run(Widening, ty, BlockWork::Unpack { src, to });
+        panel.decode(unpack, ty, rows, ahead, interleave);
+    },
+    panel_products: |panel, x, sums| panel::products(WideningChunks, panel, x, sums),
+    interleave_floats: portable::interleave::<f32, 1, ROWS>,
+    widen_floats: widen,
+    tile_floats: tile::floats,
+    axpy: axpy::rows,
+    add_inputs: inputs::add,
+    add_byte_inputs: inputs::add_bytes,
+    add_inputs_with_minima: inputs::add_with_minima,
+};
 
-    fn float_tokens(&self) -> usize {
-        FLOAT_TOKENS
-    }
+/// The table of NEON with dot products.
+pub(super) const DOT_TABLE: Kernels = Kernels {
+    isa: Isa::NeonDot,
+    dot_codes: |ty, weights, x, ahead, out| {
+        // SAFETY: the table is only reachable through `kernels`, which checked that this machine has `dotprod`.
+        unsafe { run_dot(ty, BlockWork::Dot { weights, x, ahead, out }) }
+    },
+    // SAFETY: as above.
+    gathered_q4_0: Some(|rows, x| unsafe { gathered_dot(*rows, x) }),
+    // SAFETY: as above.
+    panel_products: |panel, x, sums| unsafe { panel_dot(panel, x, sums) },
+    ..TABLE
+};
 
-    fn quantise(&self, x: &[f32], row: QuantisedInputMut<'_>) {
-        portable::quantise(x, row);
-    }
-
-    fn dot_codes(&self, ty: BlockType, weights: &[u8], x: QuantisedInput<'_>, ahead: isize, out: &mut [f32]) {
-        let work = BlockWork::Dot { weights, x, ahead, out };
-        match self.0 {
-            Extension::None => blocks::run(Widening, ty, work),
-            // SAFETY: `table` has checked that this machine has `dotprod`, which those with `i8mm` are asked for as well.
-            Extension::Dot | Extension::Matrix => unsafe { run_dot(ty, work) },
-        }
-    }
-
-    fn dot_gathered(
-        &self,
-        ty: BlockType,
-        rows: &[GatheredRow<'_>; DOT_ROWS],
-        x: QuantisedInput<'_>,
-        out: &mut [f32; DOT_ROWS],
-    ) {
-        match (takes_gathered_rows(ty, rows, x), self.0) {
-            (false, _) => one_by_one(self, ty, rows, x, out),
-            (true, Extension::None) => *out = dot::q4_0(Widening, *rows, x),
-            // SAFETY: as in `dot_codes`.
-            (true, Extension::Dot | Extension::Matrix) => *out = unsafe { gathered_dot(*rows, x) },
-        }
-    }
-
-    fn dot_floats(&self, ty: Encoding, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]) {
-        match ty {
-            Encoding::Blocks(ty) => decoded::dot(Isa::Neon, self, ty, weights, x, ahead, out),
-            Encoding::Float(ty) => dot::floats(ty, weights, x, ahead, out),
-        }
-    }
-
-    fn unpack(&self, ty: BlockType, src: &[u8], to: UnpackedMut<'_>) {
-        blocks::run(Widening, ty, BlockWork::Unpack { src, to });
-    }
-
-    fn decode_panel(&self, ty: BlockType, rows: &[&[u8]; PANEL_ROWS], ahead: usize, panel: &mut RowPanel) {
-        panel.decode(self, ty, rows, ahead, |rows, at, _, codes| panel::interleave(rows, at, codes));
-    }
-
-    fn panel_products(&self, panel: &RowPanel, x: TokenTile<'_>, sums: &mut [PanelSums]) {
-        match self.0 {
-            Extension::None => panel::products(WideningChunks, panel, x, sums),
-            // SAFETY: `table` has checked that this machine has `dotprod`.
-            Extension::Dot => unsafe { panel_dot(panel, x, sums) },
-            // SAFETY: `table` has checked that this machine has `i8mm`.
-            Extension::Matrix => unsafe { panel_matrix(panel, x, sums) },
-        }
-    }
-
-    fn interleave_floats(&self, rows: &[f32], out: &mut [f32]) {
-        portable::interleave::<f32, 1, ROWS>(rows, out);
-    }
-
-    fn widen(&self, ty: Encoding, src: &[u8], dst: &mut [f32]) {
-        match ty {
-            Encoding::Blocks(ty) => decoded::widen(Isa::Neon, self, ty, src, dst),
-            Encoding::Float(ty) => widen(ty, src, dst),
-        }
-    }
-
-    fn tile_floats(&self, panel: &[f32], x: &[f32], acc: &mut [f32]) {
-        tile::floats(panel, x, acc);
-    }
-
-    fn add_inputs(&self, inputs: &InputBlock<'_>, next: Option<&InputBlock<'_>>, acc: &mut [f32]) {
-        inputs::add(inputs, next, acc);
-    }
-
-    fn add_byte_inputs(&self, inputs: &InputBlock<'_>, next: Option<&InputBlock<'_>>, acc: &mut [f32]) {
-        inputs::add_bytes(inputs, next, acc);
-    }
-
-    fn add_inputs_with_minima(
-        &self,
-        inputs: &InputBlock<'_>,
-        minima: &InputMinima<'_>,
-        next: Option<&InputBlock<'_>>,
-        acc: &mut [f32],
-    ) {
-        inputs::add_with_minima(inputs, minima, next, acc);
-    }
-
-    fn axpy(&self, ty: Encoding, rows: &[ScaledRow<'_>], acc: &mut [f32]) {
-        axpy::rows(ty, rows, acc);
-    }
-}
+/// The table of NEON with products of matrices, on machines that have dot products as well.
+pub(super) const MATRIX_TABLE: Kernels = Kernels {
+    isa: Isa::NeonI8mm,
+    // SAFETY: the table is only reachable through `kernels`, which checked that this machine has `i8mm`.
+    panel_products: |panel, x, sums| unsafe { panel_matrix(panel, x, sums) },
+    ..DOT_TABLE
+};
 
 /// Widens a float type to f32.
 fn widen(ty: FloatType, src: &[u8], dst: &mut [f32]) {

@@ -13,7 +13,7 @@ use crate::simd::{
 };
 
 /// Codes of a chunk by quads: those of four rows, then those of the other four.
-type Quads = [[int8x16_t; 2]; CHUNK / 4];
+type HalvedQuads = [[int8x16_t; 2]; CHUNK / 4];
 
 /// A chunk's products with one token, four rows each: of the whole chunk, or of either half where a half is a group.
 type Dots<const GROUPS: usize> = [[int32x4_t; 2]; GROUPS];
@@ -22,12 +22,12 @@ type Dots<const GROUPS: usize> = [[int32x4_t; 2]; GROUPS];
 pub(super) trait ChunkProducts: Copy {
     /// Makes what [`ChunkProducts::dots`] reads of a chunk's codes.
     #[inline(always)]
-    fn prepare(self, w: Quads) -> Quads {
+    fn prepare(self, w: HalvedQuads) -> HalvedQuads {
         w
     }
 
     /// The products of a prepared chunk with two tokens, in `GROUPS` groups.
-    fn dots<const GROUPS: usize>(self, w: &Quads, x: [&[i8; CHUNK]; 2], narrow: bool) -> [Dots<GROUPS>; 2];
+    fn dots<const GROUPS: usize>(self, w: &HalvedQuads, x: [&[i8; CHUNK]; 2], narrow: bool) -> [Dots<GROUPS>; 2];
 }
 
 /// NEON alone: products of 16 bits.
@@ -36,7 +36,7 @@ pub(super) struct WideningChunks;
 
 impl ChunkProducts for WideningChunks {
     #[inline(always)]
-    fn dots<const GROUPS: usize>(self, w: &Quads, x: [&[i8; CHUNK]; 2], narrow: bool) -> [Dots<GROUPS>; 2] {
+    fn dots<const GROUPS: usize>(self, w: &HalvedQuads, x: [&[i8; CHUNK]; 2], narrow: bool) -> [Dots<GROUPS>; 2] {
         // Products that a 16-bit sum holds: one of each of eight quads with narrow codes (8 * 32 * 127 < 2^15), of two with wide ones.
         let together = if narrow { 8 } else { 2 };
         let mut dots = [[[vdupq_n_s32(0); 2]; GROUPS]; 2];
@@ -67,7 +67,7 @@ impl ChunkProducts for WideningChunks {
 
 impl ChunkProducts for DotProducts {
     #[inline(always)]
-    fn dots<const GROUPS: usize>(self, w: &Quads, x: [&[i8; CHUNK]; 2], _: bool) -> [Dots<GROUPS>; 2] {
+    fn dots<const GROUPS: usize>(self, w: &HalvedQuads, x: [&[i8; CHUNK]; 2], _: bool) -> [Dots<GROUPS>; 2] {
         let mut dots = [[[vdupq_n_s32(0); 2]; GROUPS]; 2];
         for (token, x) in x.into_iter().enumerate() {
             for side in 0..2 {
@@ -87,7 +87,7 @@ impl ChunkProducts for DotProducts {
 impl ChunkProducts for MatrixProducts {
     /// Two quads of two rows in each register: of each pair of quads, rows 0 and 1, 2 and 3, then 4 and 5, 6 and 7.
     #[inline(always)]
-    fn prepare(self, w: Quads) -> Quads {
+    fn prepare(self, w: HalvedQuads) -> HalvedQuads {
         let mut pairs = w;
         for pair in 0..CHUNK / 8 {
             for half in 0..2 {
@@ -98,7 +98,7 @@ impl ChunkProducts for MatrixProducts {
     }
 
     #[inline(always)]
-    fn dots<const GROUPS: usize>(self, w: &Quads, x: [&[i8; CHUNK]; 2], _: bool) -> [Dots<GROUPS>; 2] {
+    fn dots<const GROUPS: usize>(self, w: &HalvedQuads, x: [&[i8; CHUNK]; 2], _: bool) -> [Dots<GROUPS>; 2] {
         let mut sums = [[vdupq_n_s32(0); 4]; GROUPS];
         for pair in 0..CHUNK / 8 {
             let x = vcombine_s8(load_codes8(part(x[0], 8 * pair)), load_codes8(part(x[1], 8 * pair)));
@@ -175,7 +175,7 @@ fn multiply<P: ChunkProducts, const GROUPS: usize>(
     p: P,
     panel: &RowPanel,
     chunk: usize,
-    w: &Quads,
+    w: &HalvedQuads,
     tokens: &[TokenChunk],
     sums: &mut [PanelSums],
 ) {

@@ -5,7 +5,7 @@ use std::{arch::asm, fmt::Debug};
 use super::registers::*;
 
 /// How products of codes are summed; a value proves that the machine has the instructions.
-pub(super) trait Products: Copy + Debug {
+pub(super) trait CodeProducts: Copy + Debug {
     /// `sum[i] += w[4 i..] . x[4 i..]` in some order of the sixteen products: only the sum of all lanes counts.
     /// |w| is at most 128, |x| at most 127.
     fn dot(self, sum: int32x4_t, w: int8x16_t, x: int8x16_t) -> int32x4_t;
@@ -15,7 +15,7 @@ pub(super) trait Products: Copy + Debug {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Widening;
 
-impl Products for Widening {
+impl CodeProducts for Widening {
     #[inline(always)]
     fn dot(self, sum: int32x4_t, w: int8x16_t, x: int8x16_t) -> int32x4_t {
         // Two products fit 16 bits: 2 * 128 * 127 < 2^15.
@@ -45,7 +45,7 @@ impl DotProducts {
     }
 }
 
-impl Products for DotProducts {
+impl CodeProducts for DotProducts {
     #[inline(always)]
     fn dot(self, sum: int32x4_t, w: int8x16_t, x: int8x16_t) -> int32x4_t {
         // SAFETY: the token proves the instruction.

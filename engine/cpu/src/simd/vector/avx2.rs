@@ -5,16 +5,16 @@ use std::arch::x86_64::*;
 
 use half::f16;
 
-use super::{Kernel, Vector};
+use super::{Vector, VectorKernel};
 
 /// Proof that the machine has AVX2, FMA and F16C; made only by [`run`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Avx2Vectors(());
 
 /// Runs `kernel` with AVX2; [`super::dispatch`] has checked that the machine has it.
-pub(super) fn run<K: Kernel>(kernel: K) -> K::Output {
+pub(super) fn run<K: VectorKernel>(kernel: K) -> K::Output {
     #[target_feature(enable = "avx2,fma,f16c")]
-    fn with_features<K: Kernel>(kernel: K) -> K::Output {
+    fn with_features<K: VectorKernel>(kernel: K) -> K::Output {
         kernel.run(Avx2Vectors(()))
     }
     // SAFETY: `dispatch`, the only caller, has compared the instruction set with those the machine reports.
@@ -60,61 +60,20 @@ impl Vector for Avx2Vectors {
     }
 
     #[inline(always)]
-    fn prefetch<T>(self, at: &[T], ahead: isize) {
-        for line in (0..size_of_val(at)).step_by(64) {
-            let line = at.as_ptr().cast::<i8>().wrapping_add(line).wrapping_offset(ahead);
-            // SAFETY: the token proves AVX; a prefetch of any address is harmless.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(line) }
-        }
-    }
-
-    #[inline(always)]
     fn store(self, dst: &mut [f32], x: Self::F) {
         let dst = &mut dst[..8];
         // SAFETY: the token proves AVX; eight elements are writable.
         unsafe { _mm256_storeu_ps(dst.as_mut_ptr(), x) }
     }
 
-    #[inline(always)]
-    fn add(self, a: Self::F, b: Self::F) -> Self::F {
-        // SAFETY: the token proves AVX.
-        unsafe { _mm256_add_ps(a, b) }
-    }
-
-    #[inline(always)]
-    fn sub(self, a: Self::F, b: Self::F) -> Self::F {
-        // SAFETY: the token proves AVX.
-        unsafe { _mm256_sub_ps(a, b) }
-    }
-
-    #[inline(always)]
-    fn mul(self, a: Self::F, b: Self::F) -> Self::F {
-        // SAFETY: the token proves AVX.
-        unsafe { _mm256_mul_ps(a, b) }
-    }
-
-    #[inline(always)]
-    fn div(self, a: Self::F, b: Self::F) -> Self::F {
-        // SAFETY: the token proves AVX.
-        unsafe { _mm256_div_ps(a, b) }
-    }
-
-    #[inline(always)]
-    fn mul_add(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F {
-        // SAFETY: the token proves FMA.
-        unsafe { _mm256_fmadd_ps(a, b, c) }
-    }
-
-    #[inline(always)]
-    fn max(self, a: Self::F, b: Self::F) -> Self::F {
-        // SAFETY: the token proves AVX.
-        unsafe { _mm256_max_ps(a, b) }
-    }
-
-    #[inline(always)]
-    fn min(self, a: Self::F, b: Self::F) -> Self::F {
-        // SAFETY: the token proves AVX.
-        unsafe { _mm256_min_ps(a, b) }
+    instructions! {
+        add(a, b) = _mm256_add_ps;
+        sub(a, b) = _mm256_sub_ps;
+        mul(a, b) = _mm256_mul_ps;
+        div(a, b) = _mm256_div_ps;
+        mul_add(a, b, c) = _mm256_fmadd_ps;
+        max(a, b) = _mm256_max_ps;
+        min(a, b) = _mm256_min_ps;
     }
 
     #[inline(always)]

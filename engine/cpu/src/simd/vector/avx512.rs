@@ -5,16 +5,16 @@ use std::arch::x86_64::*;
 
 use half::f16;
 
-use super::{Kernel, Vector};
+use super::{Vector, VectorKernel};
 
 /// Proof that the machine has AVX-512 (F, BW, VL, DQ), made only by [`run`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Avx512Vectors(());
 
 /// Runs `kernel` with AVX-512; [`super::dispatch`] has checked that the machine has it.
-pub(super) fn run<K: Kernel>(kernel: K) -> K::Output {
+pub(super) fn run<K: VectorKernel>(kernel: K) -> K::Output {
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
-    fn with_features<K: Kernel>(kernel: K) -> K::Output {
+    fn with_features<K: VectorKernel>(kernel: K) -> K::Output {
         kernel.run(Avx512Vectors(()))
     }
     // SAFETY: `dispatch`, the only caller, has compared the instruction set with those the machine reports.
@@ -60,61 +60,20 @@ impl Vector for Avx512Vectors {
     }
 
     #[inline(always)]
-    fn prefetch<T>(self, at: &[T], ahead: isize) {
-        for line in (0..size_of_val(at)).step_by(64) {
-            let line = at.as_ptr().cast::<i8>().wrapping_add(line).wrapping_offset(ahead);
-            // SAFETY: the token proves AVX-512F; a prefetch of any address is harmless.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(line) }
-        }
-    }
-
-    #[inline(always)]
     fn store(self, dst: &mut [f32], x: Self::F) {
         let dst = &mut dst[..16];
         // SAFETY: the token proves AVX-512F; sixteen elements are writable.
         unsafe { _mm512_storeu_ps(dst.as_mut_ptr(), x) }
     }
 
-    #[inline(always)]
-    fn add(self, a: Self::F, b: Self::F) -> Self::F {
-        // SAFETY: the token proves AVX-512F.
-        unsafe { _mm512_add_ps(a, b) }
-    }
-
-    #[inline(always)]
-    fn sub(self, a: Self::F, b: Self::F) -> Self::F {
-        // SAFETY: the token proves AVX-512F.
-        unsafe { _mm512_sub_ps(a, b) }
-    }
-
-    #[inline(always)]
-    fn mul(self, a: Self::F, b: Self::F) -> Self::F {
-        // SAFETY: the token proves AVX-512F.
-        unsafe { _mm512_mul_ps(a, b) }
-    }
-
-    #[inline(always)]
-    fn div(self, a: Self::F, b: Self::F) -> Self::F {
-        // SAFETY: the token proves AVX-512F.
-        unsafe { _mm512_div_ps(a, b) }
-    }
-
-    #[inline(always)]
-    fn mul_add(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F {
-        // SAFETY: the token proves AVX-512F.
-        unsafe { _mm512_fmadd_ps(a, b, c) }
-    }
-
-    #[inline(always)]
-    fn max(self, a: Self::F, b: Self::F) -> Self::F {
-        // SAFETY: the token proves AVX-512F.
-        unsafe { _mm512_max_ps(a, b) }
-    }
-
-    #[inline(always)]
-    fn min(self, a: Self::F, b: Self::F) -> Self::F {
-        // SAFETY: the token proves AVX-512F.
-        unsafe { _mm512_min_ps(a, b) }
+    instructions! {
+        add(a, b) = _mm512_add_ps;
+        sub(a, b) = _mm512_sub_ps;
+        mul(a, b) = _mm512_mul_ps;
+        div(a, b) = _mm512_div_ps;
+        mul_add(a, b, c) = _mm512_fmadd_ps;
+        max(a, b) = _mm512_max_ps;
+        min(a, b) = _mm512_min_ps;
     }
 
     #[inline(always)]

@@ -2,6 +2,18 @@
 //! and [`dispatch`] compiles it for each instruction set and picks one at run time. Intrinsics live in this folder only;
 //! a value of a vector type's token ([`Portable`], `Avx2Vectors`, `Avx512Vectors`, `NeonVectors`) proves that the machine has the instructions.
 
+/// Methods of a [`Vector`] of x86 that are one instruction each.
+#[cfg(target_arch = "x86_64")]
+macro_rules! instructions {
+    ($($name:ident($($arg:ident),*) = $instruction:ident;)*) => {$(
+        #[inline(always)]
+        fn $name(self, $($arg: Self::F),*) -> Self::F {
+            // SAFETY: the token proves that the machine has the instruction.
+            unsafe { $instruction($($arg),*) }
+        }
+    )*};
+}
+
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -42,8 +54,11 @@ pub(crate) trait Vector: Copy + Send + Sync {
     #[allow(unsafe_code)]
     unsafe fn load_ptr(self, src: *const f32) -> Self::F;
     /// Asks the memory for what lies `ahead` bytes behind `at`; a hint.
+    #[inline(always)]
     fn prefetch<T>(self, at: &[T], ahead: isize) {
-        let _ = (at, ahead);
+        for line in (0..size_of_val(at)).step_by(64) {
+            super::prefetch(at.as_ptr().cast::<u8>().wrapping_add(line).wrapping_offset(ahead));
+        }
     }
     /// Writes the first [`Vector::LANES`] elements. Panics if there are fewer.
     fn store(self, dst: &mut [f32], x: Self::F);
@@ -78,7 +93,7 @@ pub(crate) trait Vector: Copy + Send + Sync {
 }
 
 /// A computation that can be compiled for any instruction set.
-pub(crate) trait Kernel {
+pub(crate) trait VectorKernel {
     /// Its result.
     type Output;
     /// Implementations are `#[inline(always)]`, or they are compiled without the instruction set.
@@ -90,7 +105,7 @@ pub(crate) trait Kernel {
 /// # Panics
 /// If this machine lacks `isa`.
 #[inline]
-pub(crate) fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
+pub(crate) fn dispatch<K: VectorKernel>(isa: Isa, kernel: K) -> K::Output {
     static BEST: OnceLock<Isa> = OnceLock::new();
     let best = *BEST.get_or_init(|| Isa::available().last().copied().unwrap_or(Isa::Scalar));
     assert!(isa <= best, "this machine has no {isa}");
@@ -111,7 +126,7 @@ mod tests {
 
     struct Everything<'a>(&'a mut [f32; 16], [f32; 16]);
 
-    impl Kernel for Everything<'_> {
+    impl VectorKernel for Everything<'_> {
         type Output = (f32, [f32; 4], f32);
 
         #[inline(always)]
@@ -162,7 +177,7 @@ mod tests {
 
     struct Widen<'a>(&'a mut [f32], &'a [f16], &'a [i8]);
 
-    impl Kernel for Widen<'_> {
+    impl VectorKernel for Widen<'_> {
         type Output = ();
 
         #[inline(always)]

@@ -5,14 +5,14 @@ use std::arch::aarch64::*;
 
 use half::f16;
 
-use super::{Kernel, Vector};
+use super::{Vector, VectorKernel};
 
 /// Token of the vectors every 64-bit Arm processor has.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NeonVectors;
 
 /// Runs `kernel` with NEON.
-pub(super) fn run<K: Kernel>(kernel: K) -> K::Output {
+pub(super) fn run<K: VectorKernel>(kernel: K) -> K::Output {
     kernel.run(NeonVectors)
 }
 
@@ -70,13 +70,6 @@ impl Vector for NeonVectors {
         unsafe {
             let wide = vmovl_s8(vld1_s8(src.as_ptr()));
             float32x4x2_t(vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide))), vcvtq_f32_s32(vmovl_high_s16(wide)))
-        }
-    }
-
-    #[inline(always)]
-    fn prefetch<T>(self, at: &[T], ahead: isize) {
-        for line in (0..size_of_val(at)).step_by(64) {
-            crate::simd::prefetch(at.as_ptr().cast::<u8>().wrapping_add(line).wrapping_offset(ahead));
         }
     }
 

@@ -64,6 +64,9 @@ impl Vector for Portable {
     }
 
     #[inline(always)]
+    fn prefetch<T>(self, _: &[T], _: isize) {}
+
+    #[inline(always)]
     fn store(self, dst: &mut [f32], x: Self::F) {
         dst[..LANES].copy_from_slice(&x);
     }
