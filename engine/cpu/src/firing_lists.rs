@@ -8,7 +8,7 @@ use super::{
     Cpu, Isa,
     pool::{ColumnsMut, split_columns},
     row_selection::RowSelection,
-    scratch::AlignedBuffer,
+    scratch::{AlignedBuffer, LINE},
     simd::{
         prefetch,
         vector::{Vector, VectorKernel, dispatch},
@@ -22,8 +22,6 @@ const PANEL_FLOATS: usize = 8 << 10;
 const COLUMNS: usize = 128;
 /// Floats of a worker's sums, of all tokens: 256 KiB, so that they stay in a second-level cache beside the rows.
 const SUM_FLOATS: usize = 64 << 10;
-/// Bytes of a cache line.
-const LINE: usize = 64;
 /// Vectors of sums that are held in registers: as many as hide the latency of a multiplication.
 const SUMS: usize = 8;
 /// From this share of pairs of a token and a neuron on, a product with all of them takes fewer instructions: by count, an entry of a
@@ -126,9 +124,7 @@ struct CountFiring<'a> {
     fires: &'a mut [u32],
 }
 
-impl VectorKernel for CountFiring<'_> {
-    type Output = u32;
-
+impl VectorKernel<u32> for CountFiring<'_> {
     /// Written without vectors of its own: the compiler makes some of it for every instruction set.
     #[inline(always)]
     fn run<V: Vector>(self, _: V) -> u32 {
@@ -240,8 +236,6 @@ struct AddPanel<'a> {
 }
 
 impl VectorKernel for AddPanel<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
         let AddPanel { rows, firing, acc } = self;

@@ -242,7 +242,7 @@ impl Cpu {
                     let row = &rows[*token];
                     let [head, parts, codes] = weight.block(tile, *block)?;
                     let (scales, of_minima) = head.split_at(head.len() * 2 / weight.form.sizes().0);
-                    let (x, scale, sum) = (part(row.codes, *block), row.scales[*block], row.sums[*block]);
+                    let (x, scale, sum) = (simd::part(row.codes, INPUTS * block), row.scales[*block], row.sums[*block]);
                     let inputs = InputBlock { scales, codes, active: &active[inputs.clone()], x, scale, sum };
                     let (factors, minima) = parts.split_at(parts.len() / 2);
                     Some((inputs, InputMinima { factors, minima, scales: of_minima }))
@@ -294,7 +294,7 @@ fn active_blocks(
         let mut any = 0;
         for (token, row) in rows.iter().enumerate() {
             let start = active.len();
-            let codes = (0..).zip(part(row.codes, block));
+            let codes = (0..).zip(simd::part::<_, INPUTS>(row.codes, INPUTS * block));
             active.extend(codes.filter(|(_, code)| **code != 0).map(|(input, _): (u32, _)| input));
             if active.len() > start {
                 any |= active[start..].iter().fold(0, |any, input| any | 1 << input);
@@ -308,11 +308,6 @@ fn active_blocks(
     (blocks, inputs)
 }
 
-/// Input codes of block `block`, `[INPUTS]`.
-fn part(codes: &[i8], block: usize) -> &[i8; INPUTS] {
-    &codes.as_chunks().0[block]
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -320,8 +315,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        Isa, MatmulJob,
-        matmul::tests::{every_cpu, random_matrix},
+        MatmulJob,
+        matmul::tests::{every_cpu, random_matrix, same_for_threads},
         simd::tests::random_activations,
     };
 
@@ -338,7 +333,7 @@ mod tests {
             let weight = random_matrix(ty, rows, cols, rng);
             let mut x = random_activations(cols, rng);
             x.iter_mut().for_each(|x| *x = if rng.random_bool(density) { *x } else { 0.0 });
-            let mut first: Option<(Isa, Vec<f32>)> = None;
+            let mut first = None;
             for cpu in every_cpu().into_iter().filter(Cpu::takes_inputs) {
                 let input_major = InputMajor::new(cpu.pool(), &weight).unwrap().unwrap();
                 let (mut wanted, mut got) = (vec![f32::NAN; rows], vec![f32::NAN; rows]);
@@ -352,10 +347,7 @@ mod tests {
                 for (row, (got, wanted)) in got.iter().zip(&wanted).enumerate() {
                     prop_assert!((got - wanted).abs() <= 5e-5 * size, "{} row {}: {} is not {}", cpu.isa(), row, got, wanted);
                 }
-                match &first {
-                    Some((isa, other)) if *isa == cpu.isa() => prop_assert_eq!(&got, other, "threads matter"),
-                    _ => first = Some((cpu.isa(), got)),
-                }
+                same_for_threads(&mut first, &cpu, got)?;
             }
         }
     }

@@ -47,9 +47,8 @@ impl Isa {
 
     /// Those this machine has, slowest first.
     pub fn available() -> Vec<Isa> {
-        let mut isas = vec![Isa::Scalar];
         #[cfg(target_arch = "x86_64")]
-        {
+        let found = {
             let avx2 =
                 is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
             let avx512 = avx2
@@ -58,29 +57,19 @@ impl Isa {
                 && is_x86_feature_detected!("avx512vl")
                 && is_x86_feature_detected!("avx512dq")
                 && is_x86_feature_detected!("avx512vnni");
-            if avx2 {
-                isas.push(Isa::Avx2);
-            }
-            if avx2 && is_x86_feature_detected!("avxvnni") {
-                isas.push(Isa::AvxVnni);
-            }
-            if avx512 {
-                isas.push(Isa::Avx512);
-            }
-        }
+            let vnni = avx2 && is_x86_feature_detected!("avxvnni");
+            [(Isa::Avx2, avx2), (Isa::AvxVnni, vnni), (Isa::Avx512, avx512)]
+        };
         #[cfg(target_arch = "aarch64")]
-        {
+        let found = {
             let dot = std::arch::is_aarch64_feature_detected!("dotprod");
             let matrix = dot && std::arch::is_aarch64_feature_detected!("i8mm");
-            isas.push(Isa::Neon);
-            if dot {
-                isas.push(Isa::NeonDot);
-            }
-            if matrix {
-                isas.push(Isa::NeonI8mm);
-            }
-        }
-        isas
+            [(Isa::Neon, true), (Isa::NeonDot, dot), (Isa::NeonI8mm, matrix)]
+        };
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        let found = [];
+        let found = found.into_iter().filter(|(_, has): &(Isa, bool)| *has).map(|(isa, _)| isa);
+        std::iter::once(Isa::Scalar).chain(found).collect()
     }
 
     /// `wanted` if the machine has it, else the best there is.

@@ -225,7 +225,8 @@ impl Cpu {
         self.chunk_of(jobs.iter().map(bytes).sum())
     }
 
-    /// `out[r] = W[r] . x` for some rows of `weight`, one behind the other; `codes` are those of `x`.
+    /// `out[r] = W[r] . x` for some rows of `weight`, one behind the other; `codes` are those of
+    /// `x`.
     fn dot_rows(
         &self,
         weight: &Matrix,
@@ -358,6 +359,64 @@ pub(super) mod tests {
         options.map(|options| Cpu::new(&options).unwrap()).collect()
     }
 
+    /// Checks the results of CPUs with one instruction set and precision: the number of threads
+    /// makes no difference.
+    pub(crate) fn same_for_threads(
+        first: &mut Option<(Isa, InputPrecision, Vec<f32>)>,
+        cpu: &Cpu,
+        got: Vec<f32>,
+    ) -> Result<(), TestCaseError> {
+        match first {
+            Some((isa, activations, other)) if (*isa, *activations) == (cpu.isa(), cpu.activations()) => {
+                prop_assert_eq!(&got, &*other, "threads matter");
+            }
+            _ => *first = Some((cpu.isa(), cpu.activations(), got)),
+        }
+        Ok(())
+    }
+
+    /// Exact sums of rows of a matrix times activations, and the sums of the products' magnitudes.
+    pub(crate) struct ExactSums {
+        sums: Vec<f64>,
+        magnitudes: Vec<f64>,
+    }
+
+    impl ExactSums {
+        /// Adds the sums over `rows` of `weight` to `before`, `[tokens, d]`; `a` is `[tokens,
+        /// rows]`.
+        pub(crate) fn new(
+            weight: &Matrix,
+            rows: impl ExactSizeIterator<Item = usize>,
+            a: &[f32],
+            before: &[f32],
+        ) -> Self {
+            let (n, mut row) = (rows.len(), vec![0.0; weight.cols()]);
+            let (mut sums, mut magnitudes): (Vec<f64>, _) =
+                (before.iter().map(|x| f64::from(*x)).collect(), vec![1f64; before.len()]);
+            for (k, number) in rows.enumerate() {
+                weight.dequantise_row(number, &mut row);
+                let tokens = sums.chunks_exact_mut(row.len()).zip(magnitudes.chunks_exact_mut(row.len()));
+                for (t, (sums, magnitudes)) in tokens.enumerate() {
+                    for ((sum, magnitude), w) in sums.iter_mut().zip(magnitudes).zip(&row) {
+                        let product = f64::from(*w) * f64::from(a[t * n + k]);
+                        *sum += product;
+                        *magnitude += product.abs();
+                    }
+                }
+            }
+            ExactSums { sums, magnitudes }
+        }
+
+        /// Compares `got` with the sums.
+        pub(crate) fn check(&self, got: &[f32]) -> Result<(), TestCaseError> {
+            for (i, got) in got.iter().enumerate() {
+                let error = (f64::from(*got) - self.sums[i]).abs();
+                prop_assert!(error <= 1e-5 * self.magnitudes[i], "{}: {} is not {}", i, got, self.sums[i]);
+            }
+            Ok(())
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
 
@@ -371,7 +430,7 @@ pub(super) mod tests {
             let weights = [random_matrix(TYPES[a], rows, cols, rng), random_matrix(TYPES[b], 7, cols, rng)];
             let x = random_activations(tokens * cols, rng);
             let bias = random_activations(rows, rng);
-            let mut first: Option<(Isa, InputPrecision, Vec<f32>)> = None;
+            let mut first = None;
             for cpu in every_cpu() {
                 let (mut out, mut second) = (vec![f32::NAN; tokens * rows], vec![f32::NAN; tokens * 7]);
                 cpu.matmul(
@@ -399,12 +458,7 @@ pub(super) mod tests {
                         }
                     }
                 }
-                match &first {
-                    Some((isa, activations, other)) if (*isa, *activations) == (cpu.isa(), cpu.activations()) => {
-                        prop_assert_eq!(&out, other, "threads matter");
-                    }
-                    _ => first = Some((cpu.isa(), cpu.activations(), out)),
-                }
+                same_for_threads(&mut first, &cpu, out)?;
             }
         }
 
@@ -420,31 +474,13 @@ pub(super) mod tests {
                 .map(|a| if rand::RngExt::random_bool(rng, active) { a } else { 0.0 })
                 .collect();
             let bias = random_activations(d, rng);
-            let mut want = vec![0f64; tokens * d];
-            let mut magnitude = vec![1f64; tokens * d];
-            let mut row = vec![0.0; d];
-            for i in 0..n_ff {
-                weight.dequantise_row(i, &mut row);
-                for t in 0..tokens {
-                    for (k, w) in row.iter().enumerate() {
-                        let product = f64::from(*w) * f64::from(a[t * n_ff + i]);
-                        want[t * d + k] += product;
-                        magnitude[t * d + k] += product.abs();
-                    }
-                }
-            }
-            let mut first: Option<(Isa, Vec<f32>)> = None;
+            let sums = ExactSums::new(&weight, 0..n_ff, &a, &bias.repeat(tokens));
+            let mut first = None;
             for cpu in every_cpu() {
                 let mut out = vec![f32::NAN; tokens * d];
                 cpu.matmul_neurons(&weight, Some(&bias), &a, tokens, &mut out);
-                for (i, got) in out.iter().enumerate() {
-                    let exact = want[i] + f64::from(bias[i % d]);
-                    prop_assert!((f64::from(*got) - exact).abs() <= 1e-5 * magnitude[i], "{}: {} is not {}", i, got, exact);
-                }
-                match &first {
-                    Some((isa, other)) if *isa == cpu.isa() => prop_assert_eq!(&out, other, "threads matter"),
-                    _ => first = Some((cpu.isa(), out)),
-                }
+                sums.check(&out)?;
+                same_for_threads(&mut first, &cpu, out)?;
             }
         }
     }

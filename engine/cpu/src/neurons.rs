@@ -221,10 +221,10 @@ impl FiringRows<'_> {
         let mut at = firing.start;
         while at + AXPY_ROWS <= firing.end {
             let group: [_; AXPY_ROWS] = std::array::from_fn(|i| multiple(at + i));
-            (cpu.kernels.axpy)(self.weight.encoding(), &group, sum);
+            cpu.kernels.axpy(self.weight.encoding(), &group, sum);
             at += AXPY_ROWS;
         }
-        (at..firing.end).for_each(|at| (cpu.kernels.axpy)(self.weight.encoding(), &[multiple(at)], sum));
+        (at..firing.end).for_each(|at| cpu.kernels.axpy(self.weight.encoding(), &[multiple(at)], sum));
     }
 }
 

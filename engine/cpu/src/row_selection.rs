@@ -64,8 +64,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        InputPrecision, Isa, RowSum, RowsJob,
-        matmul::tests::{columns, every_cpu, random_matrix},
+        RowSum, RowsJob,
+        matmul::tests::{ExactSums, columns, every_cpu, random_matrix, same_for_threads},
         simd::tests::{random_activations, tolerance},
     };
     use thermocline_formats::quant::sample::WEIGHTS as TYPES;
@@ -89,7 +89,7 @@ mod tests {
             let x = random_activations(tokens * cols, rng);
             let bias = random_activations(rows, rng);
             let list = some_rows(rows, density, rng);
-            let mut first: Option<(Isa, InputPrecision, Vec<f32>)> = None;
+            let mut first = None;
             for cpu in every_cpu() {
                 let mut outs = [vec![f32::NAN; tokens * list.len()], vec![f32::NAN; tokens * list.len()]];
                 let [out, second] = &mut outs;
@@ -112,13 +112,7 @@ mod tests {
                         }
                     }
                 }
-                let all = outs.concat();
-                match &first {
-                    Some((isa, activations, other)) if (*isa, *activations) == (cpu.isa(), cpu.activations()) => {
-                        prop_assert_eq!(&all, other, "threads matter");
-                    }
-                    _ => first = Some((cpu.isa(), cpu.activations(), all)),
-                }
+                same_for_threads(&mut first, &cpu, outs.concat())?;
             }
         }
 
@@ -135,31 +129,13 @@ mod tests {
             let mut a = random_activations(tokens * list.len(), rng);
             a.iter_mut().for_each(|a| *a = if rng.random_bool(0.2) { 0.0 } else { *a });
             let before = random_activations(tokens * d, rng);
-            let mut want: Vec<f64> = before.iter().map(|x| f64::from(*x)).collect();
-            let mut magnitude = vec![1f64; tokens * d];
-            let mut row = vec![0.0; d];
-            for (k, r) in list.iter().enumerate() {
-                weight.dequantise_row(*r as usize, &mut row);
-                for t in 0..tokens {
-                    for (c, w) in row.iter().enumerate() {
-                        let product = f64::from(*w) * f64::from(a[t * list.len() + k]);
-                        want[t * d + c] += product;
-                        magnitude[t * d + c] += product.abs();
-                    }
-                }
-            }
-            let mut first: Option<(Isa, Vec<f32>)> = None;
+            let sums = ExactSums::new(&weight, list.iter().map(|row| *row as usize), &a, &before);
+            let mut first = None;
             for cpu in every_cpu() {
                 let mut out = before.clone();
                 cpu.accumulate_rows(&weight, &list, &a, tokens, &mut out);
-                for (i, got) in out.iter().enumerate() {
-                    let error = (f64::from(*got) - want[i]).abs();
-                    prop_assert!(error <= 1e-5 * magnitude[i], "{}: {} is not {}", i, got, want[i]);
-                }
-                match &first {
-                    Some((isa, other)) if *isa == cpu.isa() => prop_assert_eq!(&out, other, "threads matter"),
-                    _ => first = Some((cpu.isa(), out)),
-                }
+                sums.check(&out)?;
+                same_for_threads(&mut first, &cpu, out)?;
             }
         }
     }
@@ -207,22 +183,9 @@ mod tests {
                     .map(|(((weight, rows), a), out)| RowSum { weight, rows: rows.as_deref(), a, out })
                     .collect();
                 cpu.accumulate_sums(&mut sums);
-                let mut row = vec![0.0; d];
                 for (((weight, list), a), out) in weights.iter().zip(&lists).zip(&a).zip(&outs) {
-                    let (mut want, mut magnitude) =
-                        (before.iter().map(|x| f64::from(*x)).collect::<Vec<_>>(), vec![1f64; d]);
-                    for (k, a) in a.iter().enumerate() {
-                        weight.dequantise_row(list.as_ref().map_or(k, |list| list[k] as usize), &mut row);
-                        for (c, w) in row.iter().enumerate() {
-                            let product = f64::from(*w) * f64::from(*a);
-                            want[c] += product;
-                            magnitude[c] += product.abs();
-                        }
-                    }
-                    for (i, got) in out.iter().enumerate() {
-                        let error = (f64::from(*got) - want[i]).abs();
-                        prop_assert!(error <= 1e-5 * magnitude[i], "{}: {} is not {}", i, got, want[i]);
-                    }
+                    let row = |at: usize| list.as_ref().map_or(at, |list| list[at] as usize);
+                    ExactSums::new(weight, (0..a.len()).map(row), a, &before).check(out)?;
                 }
             }
         }

@@ -3,7 +3,7 @@
 use parking_lot::Mutex;
 
 /// Bytes of a cache line, and of the widest vector.
-const LINE: usize = 64;
+pub(super) const LINE: usize = 64;
 
 /// A growing buffer whose contents start on a cache line.
 #[derive(Debug, Default)]

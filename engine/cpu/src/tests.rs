@@ -5,7 +5,7 @@ use rand::{SeedableRng, rngs::StdRng};
 use super::{
     Cpu, CpuOptions, Isa, RowsJob, few_tokens,
     matmul::tests::random_matrix,
-    ops::{AttentionScratch, AttentionShape, KvRows, KvType, Queries, SeenRows},
+    ops::{AttentionScratch, AttentionShape, KvRows, KvType, Queries, SeenRows, attention::tests::PLAIN},
     simd::tests::random_activations,
 };
 use thermocline_formats::quant::{Encoding, sample::WEIGHTS};
@@ -90,11 +90,9 @@ fn a_tokens_attention_is_the_same_alone_and_in_a_prompt() {
             head_dim,
             value_dim: head_dim,
             scale: 0.2,
-            softcap: None,
             window,
-            chunked: false,
             sinks,
-            key_bias: None,
+            ..PLAIN
         };
         let mut cache = || {
             let mut rows = KvRows::new(KvType::F16, head_dim, FIRST + PROMPT).unwrap();

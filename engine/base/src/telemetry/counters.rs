@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Figures of a running engine: counts and rates, as numbers or as what many threads share.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct EngineFigures<Count, Speed> {
+pub struct TelemetryFigures<Count, Speed> {
     /// Sessions that exist.
     pub sessions: Count,
     /// Generations that are running or waiting.
@@ -40,7 +40,7 @@ pub struct EngineFigures<Count, Speed> {
 }
 
 /// Figures at about one instant.
-pub type Snapshot = EngineFigures<u64, f64>;
+pub type Snapshot = TelemetryFigures<u64, f64>;
 
 /// An unsigned figure.
 #[derive(Debug, Default)]
@@ -85,7 +85,7 @@ impl Ratio {
 }
 
 /// The live figures behind a [`Snapshot`].
-pub type Telemetry = EngineFigures<Gauge, Ratio>;
+pub type Telemetry = TelemetryFigures<Gauge, Ratio>;
 
 impl Telemetry {
     /// The figures now.

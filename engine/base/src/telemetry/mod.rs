@@ -8,6 +8,6 @@ mod meter;
 pub mod neurons;
 mod rate;
 
-pub use counters::{EngineFigures, Gauge, Ratio, Snapshot, Telemetry};
+pub use counters::{Gauge, Ratio, Snapshot, Telemetry, TelemetryFigures};
 pub use meter::Meter;
 pub use rate::Rate;

@@ -158,8 +158,6 @@ struct Activate<'a> {
 }
 
 impl VectorKernel for Activate<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
         // One loop per form, so that the choice is not made per vector.

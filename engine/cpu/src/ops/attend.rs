@@ -7,12 +7,12 @@ use half::{bf16, f16};
 
 use super::{
     KvRows,
-    kv_rows::{LINE, RowsView},
+    kv_rows::RowData,
     math::{exp, tanh},
 };
 use crate::{
     Isa,
-    scratch::AlignedBuffer,
+    scratch::{AlignedBuffer, LINE},
     simd::vector::{
         Vector, VectorKernel, dispatch,
         tile::{TILE, query_key, weigh},
@@ -175,8 +175,6 @@ pub(super) struct Attend<'a> {
 }
 
 impl VectorKernel for Attend<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
         let QueryBlock { rows, widths, q, out, max, sum, scores, tile, .. } = self.block;
@@ -188,7 +186,7 @@ impl VectorKernel for Attend<'_> {
         let mut start = self.visit.start / TILE * TILE;
         while start < self.visit.end {
             let n = TILE.min(self.visit.end - start);
-            let k = decode(v, self.keys.view(), self.keys.place(start), n, width, tile);
+            let k = decode(v, self.keys.data(), self.keys.place(start), n, width, tile);
             query_key(v, q, k, width, rows, n, scores);
             for row in 0..rows {
                 let position = self.first + row / self.group;
@@ -205,7 +203,7 @@ impl VectorKernel for Attend<'_> {
             if std::ptr::eq(self.keys, self.values) {
                 weigh(v, scores, k, width, rows, n, out);
             } else {
-                let values = decode(v, self.values.view(), self.values.place(start), n, out_width, tile);
+                let values = decode(v, self.values.data(), self.values.place(start), n, out_width, tile);
                 weigh(v, scores, values, out_width, rows, n, out);
             }
             start += TILE;
@@ -217,7 +215,7 @@ impl VectorKernel for Attend<'_> {
 #[inline(always)]
 fn decode<'a, V: Vector>(
     v: V,
-    data: RowsView<'a>,
+    data: &'a RowData,
     start: usize,
     n: usize,
     width: usize,
@@ -226,9 +224,9 @@ fn decode<'a, V: Vector>(
     let range = start * width..(start + n) * width;
     let used = &mut tile[..n * width];
     match data {
-        RowsView::F32(data) if n == TILE => return &data[range],
-        RowsView::F32(data) => used.copy_from_slice(&data[range]),
-        RowsView::F16(data) => {
+        RowData::F32(data) if n == TILE => return &data[range],
+        RowData::F32(data) => used.copy_from_slice(&data[range]),
+        RowData::F16(data) => {
             let of_line = LINE / size_of::<f16>();
             for (to, line) in used.chunks_mut(of_line).zip(data[range].chunks(of_line)) {
                 v.prefetch(line, AHEAD);
@@ -237,7 +235,7 @@ fn decode<'a, V: Vector>(
                 }
             }
         }
-        RowsView::Q8_0 { quants, scales } => {
+        RowData::Q8_0 { quants, scales } => {
             let scales = &scales[range.start / 32..range.end / 32];
             let groups = used.chunks_mut(32 * 16).zip(quants[range].chunks(32 * 16));
             for ((to, from), scales) in groups.zip(scales.chunks(16)) {
@@ -334,8 +332,6 @@ pub(super) struct AddRange<'a> {
 }
 
 impl VectorKernel for AddRange<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
         let RangeSums { values, max, sum } = self.part;
@@ -363,8 +359,6 @@ pub(super) struct Finish<'a> {
 }
 
 impl VectorKernel for Finish<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
         let (values, rest) = self.total.split_at(self.total.len() - 2);

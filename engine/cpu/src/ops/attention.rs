@@ -63,6 +63,16 @@ impl AttentionShape<'_> {
         SeenWindow { len: self.window.unwrap_or(usize::MAX), chunked: self.chunked }
     }
 
+    /// Sets the queries of `q`, `[tokens, n_head * head_dim]`, that share key/value head `head`.
+    fn set_queries(&self, block: &mut QueryBlock, q: &[f32], head: usize) {
+        let (dim, group) = (self.head_dim, self.n_head / self.n_kv_head);
+        for (token, q) in q.chunks_exact(self.n_head * dim).enumerate() {
+            for (of_group, query) in q[head * group * dim..][..group * dim].chunks_exact(dim).enumerate() {
+                block.set_query(token * group + of_group, query, self.scale);
+            }
+        }
+    }
+
     fn sink(&self, head: usize) -> Option<f32> {
         self.sinks.map(|sinks| sinks[head])
     }
@@ -139,8 +149,8 @@ impl Cpu {
         out: &mut [f32],
         scratch: &mut AttentionScratch,
     ) {
-        let (dim, group) = (shape.head_dim, shape.n_head / shape.n_kv_head);
-        let row = shape.n_head * dim;
+        let group = shape.n_head / shape.n_kv_head;
+        let row = shape.n_head * shape.head_dim;
         let tokens = q.len() / row;
         let (rows, widths) = (tokens * group, RowWidths { keys: keys[0].stride(), values: values[0].stride() });
         let window = shape.seen();
@@ -171,10 +181,7 @@ impl Cpu {
             }
             let (head, visit) = place(task);
             block.start(rows, widths);
-            for r in 0..rows {
-                let query = &q[r / group * row + (head * group + r % group) * dim..][..dim];
-                block.set_query(r, query, shape.scale);
-            }
+            shape.set_queries(block, q, head);
             let (keys, values) = (&keys[head], &values[head]);
             let bias = shape.bias_of_group(head);
             let attend = Attend { block, keys, values, visit, first, group, window, softcap: shape.softcap, bias };
@@ -214,8 +221,8 @@ impl Cpu {
         out: &mut [f32],
         scratch: &mut AttentionScratch,
     ) {
-        let (dim, group) = (shape.head_dim, shape.n_head / shape.n_kv_head);
-        let (row, out_row) = (shape.n_head * dim, shape.n_head * shape.value_dim);
+        let group = shape.n_head / shape.n_kv_head;
+        let (row, out_row) = (shape.n_head * shape.head_dim, shape.n_head * shape.value_dim);
         let widths = RowWidths { keys: keys[0].stride(), values: values[0].stride() };
         let window = shape.seen();
         let tokens = q.len() / row;
@@ -229,10 +236,7 @@ impl Cpu {
             let visit = window.first(first)..first + tokens;
             for head in 0..shape.n_kv_head {
                 block.start(tokens * group, widths);
-                for r in 0..tokens * group {
-                    let query = &q[(token + r / group) * row + (head * group + r % group) * dim..][..dim];
-                    block.set_query(r, query, shape.scale);
-                }
+                shape.set_queries(block, &q[token * row..][..tokens * row], head);
                 let (keys, values, softcap) = (&keys[head], &values[head], shape.softcap);
                 let bias = shape.bias_of_group(head);
                 // Range by range, as one token's.
@@ -258,14 +262,14 @@ impl Cpu {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
     use crate::ops::{KvType, tests::each_cpu};
 
     /// Every key is seen, and scores are products alone.
-    const PLAIN: AttentionShape<'static> = AttentionShape {
+    pub(crate) const PLAIN: AttentionShape<'static> = AttentionShape {
         n_head: 1,
         n_kv_head: 1,
         head_dim: 16,

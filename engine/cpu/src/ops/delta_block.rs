@@ -27,8 +27,6 @@ pub(super) struct DeltaBlock<'a> {
 }
 
 impl VectorKernel for DeltaBlock<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
         let DeltaBlock { state, buffers, beta, sizes: (k_dim, v_dim) } = self;

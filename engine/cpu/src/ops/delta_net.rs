@@ -147,8 +147,6 @@ struct DeltaStep<'a> {
 const TOGETHER: usize = 4;
 
 impl VectorKernel for DeltaStep<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
         let DeltaStep { state, q, k, v: values, decay, beta, out } = self;

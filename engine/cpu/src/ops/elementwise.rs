@@ -17,8 +17,6 @@ pub(super) struct AddScaled<'a> {
 }
 
 impl VectorKernel for AddScaled<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
         let scale = v.splat(self.scale);
@@ -40,8 +38,6 @@ struct Gate<'a> {
 }
 
 impl VectorKernel for Gate<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
         let mut x = self.x.chunks_exact_mut(V::LANES);
@@ -62,8 +58,6 @@ struct Multiply<'a> {
 }
 
 impl VectorKernel for Multiply<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
         let factor = v.splat(self.factor);
@@ -82,8 +76,6 @@ struct SoftCap<'a> {
 }
 
 impl VectorKernel for SoftCap<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
         let (cap, inverse) = (v.splat(self.cap), v.splat(1.0 / self.cap));

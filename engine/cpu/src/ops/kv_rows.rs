@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut, Range};
 use half::{f16, slice::HalfFloatSliceExt};
 
 use super::PARALLEL_ELEMENTS;
-use crate::{Cpu, prefetch};
+use crate::{Cpu, prefetch, scratch::LINE};
 use thermocline_base::error::{Error, Result, ScarceMemory};
 
 /// Encoding of cached keys and values.
@@ -75,12 +75,9 @@ impl std::str::FromStr for KvType {
     }
 }
 
-/// Bytes of a cache line.
-pub(super) const LINE: usize = 64;
-
 /// A growing run of elements that starts on a cache line (unless cloned) and never moves.
 #[derive(Debug, Clone)]
-struct AlignedRun<T> {
+pub(super) struct AlignedRun<T> {
     memory: Vec<T>,
     start: usize,
 }
@@ -118,10 +115,6 @@ impl<T: Copy + Default> AlignedRun<T> {
         self.memory.resize(self.start + n, T::default());
     }
 
-    fn truncate(&mut self, n: usize) {
-        self.memory.truncate(self.start + n);
-    }
-
     /// Appends what `from` has behind as many elements as this has, up to `n` in all.
     fn extend_to(&mut self, from: &Self, n: usize) {
         let held = self.len();
@@ -148,19 +141,12 @@ impl<T> DerefMut for AlignedRun<T> {
     }
 }
 
+/// Encoded rows.
 #[derive(Debug, Clone)]
-enum RowData {
+pub(super) enum RowData {
     F16(AlignedRun<f16>),
     F32(AlignedRun<f32>),
     Q8_0 { quants: AlignedRun<i8>, scales: AlignedRun<f16> },
-}
-
-/// Encoded rows.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum RowsView<'a> {
-    F16(&'a [f16]),
-    F32(&'a [f32]),
-    Q8_0 { quants: &'a [i8], scales: &'a [f16] },
 }
 
 /// Rows of one head: a ring of `room` places, that of row `i` being `i % room`. Memory is reserved when made and touched as rows
@@ -239,12 +225,8 @@ impl KvRows {
     }
 
     /// Encoded rows.
-    pub(super) fn view(&self) -> RowsView<'_> {
-        match &self.data {
-            RowData::F16(data) => RowsView::F16(data),
-            RowData::F32(data) => RowsView::F32(data),
-            RowData::Q8_0 { quants, scales } => RowsView::Q8_0 { quants, scales },
-        }
+    pub(super) fn data(&self) -> &RowData {
+        &self.data
     }
 
     /// Prefetches the lines of some rows, written or not.
@@ -281,13 +263,13 @@ impl KvRows {
 
     /// Makes places for rows up to `n`; those of rows not pushed yet are zeros, or older rows that are lost.
     fn grow_to(&mut self, n: usize) {
-        let held = self.len.min(self.room);
         self.len = n;
-        let n = n.min(self.room);
-        if n == held {
-            return;
-        }
-        let end = n * self.stride;
+        self.fit();
+    }
+
+    /// Makes the memory as long as the rows that are held.
+    fn fit(&mut self) {
+        let end = self.len.min(self.room) * self.stride;
         match &mut self.data {
             RowData::F32(data) => data.resize(end),
             RowData::F16(data) => data.resize(end),
@@ -409,15 +391,7 @@ impl KvRows {
     /// Keeps the first `n` rows.
     pub fn truncate(&mut self, n: usize) {
         self.len = self.len.min(n);
-        let end = self.len.min(self.room) * self.stride;
-        match &mut self.data {
-            RowData::F32(data) => data.truncate(end),
-            RowData::F16(data) => data.truncate(end),
-            RowData::Q8_0 { quants, scales } => {
-                quants.truncate(end);
-                scales.truncate(end / 32);
-            }
-        }
+        self.fit();
     }
 }
 

@@ -140,8 +140,6 @@ struct Mamba2Step<'a> {
 const TOGETHER: usize = 4;
 
 impl VectorKernel for Mamba2Step<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
         let Mamba2Step { state, b, c, x, decay, out } = self;

@@ -47,8 +47,6 @@ pub(super) struct ProductTask<'a> {
 }
 
 impl VectorKernel for ProductTask<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
         let ProductTask { products: GroupProducts { b_columns, products }, vectors: (b, c, row), tokens: n, state } =
@@ -75,8 +73,6 @@ pub(super) struct Mamba2Block<'a> {
 }
 
 impl VectorKernel for Mamba2Block<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
         let Mamba2Block { state, buffers, products, vectors: (b, c, row), sizes: (n, size, dim) } = self;

@@ -59,8 +59,6 @@ mod tests {
     struct Apply<'a>(&'a mut [f32], usize);
 
     impl VectorKernel for Apply<'_> {
-        type Output = ();
-
         #[inline(always)]
         fn run<V: Vector>(self, v: V) {
             for x in self.0.chunks_exact_mut(V::LANES) {

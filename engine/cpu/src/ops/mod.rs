@@ -5,7 +5,7 @@
 
 mod activation;
 mod attend;
-mod attention;
+pub(crate) mod attention;
 mod block_product;
 mod delta_block;
 mod delta_net;
@@ -47,7 +47,8 @@ struct HeadTokens {
 const PARALLEL_ELEMENTS: usize = 1 << 15;
 
 impl Cpu {
-    /// `task(worker, item)` for every item: by the caller alone unless the work, in elements, is worth a join.
+    /// `task(worker, item)` for every item: by the caller alone unless the work, in elements, is
+    /// worth a join.
     fn for_each_item<T: Send>(&self, items: &mut [T], work: usize, task: impl Fn(usize, &mut T) + Sync) {
         match work < PARALLEL_ELEMENTS {
             true => items.iter_mut().for_each(|item| task(0, item)),

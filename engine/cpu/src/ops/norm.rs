@@ -52,8 +52,6 @@ struct RmsNorm<'a> {
 }
 
 impl VectorKernel for RmsNorm<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
         let n = self.weight.len() / self.groups;
@@ -74,8 +72,6 @@ struct LayerNorm<'a> {
 }
 
 impl VectorKernel for LayerNorm<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
         let n = self.weight.len();
@@ -94,8 +90,6 @@ struct DivideByRms<'a> {
 }
 
 impl VectorKernel for DivideByRms<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
         for row in self.x.chunks_exact_mut(self.len) {

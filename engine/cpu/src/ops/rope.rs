@@ -113,8 +113,6 @@ struct Rotate<'a> {
 }
 
 impl VectorKernel for Rotate<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
         let dims = self.cos.len();

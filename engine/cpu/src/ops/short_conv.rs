@@ -59,8 +59,6 @@ struct Filter<'a, 'x> {
 }
 
 impl VectorKernel for Filter<'_, '_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
         let Filter { conv, inputs, y, activate } = self;

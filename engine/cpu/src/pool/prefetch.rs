@@ -3,12 +3,10 @@
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use crate::simd::prefetch;
+use crate::{scratch::LINE, simd::prefetch};
 
 /// Bytes prefetched between two checks whether the wait is over.
 const STEP: usize = 256;
-/// Bytes of a cache line.
-const LINE: usize = 64;
 
 /// The bytes one worker will read next. Setting and reading may race: then a range that is not needed is prefetched, which costs a
 /// little time and nothing else.

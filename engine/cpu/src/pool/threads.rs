@@ -217,17 +217,9 @@ impl ThreadPool {
     /// # Panics
     /// As [`ThreadPool::run`].
     pub fn for_each<T: Send>(&self, items: &mut [T], task: impl Fn(usize, &mut T) + Sync) {
-        if items.len() <= 1 || self.threads() == 1 {
-            return items.iter_mut().for_each(|item| task(0, item));
-        }
-        let ranges = WorkRanges::new(items.len(), self.threads());
-        let items = DisjointItems::new(items);
-        self.run_on_the_free(|worker| {
-            while let Some(at) = ranges.next(worker) {
-                // SAFETY: `ranges` gives out every index below `items.len()` once.
-                task(worker, unsafe { items.get(at) });
-            }
-        });
+        let (n, items) = (items.len(), DisjointItems::new(items));
+        // SAFETY: ranges of one cover every index below `n` once.
+        self.for_each_chunk(n, 1, |worker, at| task(worker, unsafe { items.get(at.start) }));
     }
 
     /// Calls `task(worker, range)` for consecutive ranges of at most `chunk` that cover `0..n`.

@@ -67,9 +67,7 @@ struct Dot<'a, const LEN: usize, const MINIMA: bool, const N: usize> {
     ahead: isize,
 }
 
-impl<const LEN: usize, const MINIMA: bool, const N: usize> VectorKernel for Dot<'_, LEN, MINIMA, N> {
-    type Output = [f32; N];
-
+impl<const LEN: usize, const MINIMA: bool, const N: usize> VectorKernel<[f32; N]> for Dot<'_, LEN, MINIMA, N> {
     /// Codes are widened once for all tokens; each token's sums have the order that they have alone.
     #[inline(always)]
     fn run<V: Vector>(self, v: V) -> [f32; N] {
@@ -120,8 +118,6 @@ pub(super) fn widen(kernels: &Kernels, ty: BlockType, src: &[u8], dst: &mut [f32
 struct Widen<'a, const LEN: usize>(&'a Kernels, BlockType, &'a [u8], &'a mut [f32]);
 
 impl<const LEN: usize> VectorKernel for Widen<'_, LEN> {
-    type Output = ();
-
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
         let Widen(kernels, ty, src, dst) = self;
@@ -146,8 +142,6 @@ struct WidenBytes<'a> {
 }
 
 impl VectorKernel for WidenBytes<'_> {
-    type Output = ();
-
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
         for (block, dst) in self.src.as_chunks::<34>().0.iter().zip(self.dst.as_chunks_mut::<32>().0) {

@@ -13,6 +13,16 @@
 //! [`scalar`] is plain Rust: the oracle, and the path of machines without AVX2 or NEON.
 #![allow(unsafe_code)]
 
+/// Enters a function compiled with the features of a table's instruction set.
+#[cfg(target_arch = "x86_64")]
+macro_rules! with_features {
+    ($($call:tt)*) => {
+        // SAFETY: a table is only reachable through `kernels`, which checked that this machine has
+        // the features.
+        unsafe { $($call)* }
+    };
+}
+
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -49,8 +59,9 @@ pub(crate) struct Kernels {
     pub float_tokens: usize,
     /// Rounds one activation vector to 8 bits.
     pub quantise: fn(&[f32], QuantisedInputMut<'_>),
-    /// `dot_codes(ty, weights, x, ahead, out)`: `out[r] = W[r] . x` for `out.len()` rows of a quantised type, in the order of
-    /// [`sum_order`]. While a line of `weights` is read, the one `ahead` bytes behind it is prefetched.
+    /// `dot_codes(ty, weights, x, ahead, out)`: `out[r] = W[r] . x` for `out.len()` rows of a
+    /// quantised type, in the order of [`sum_order`]. While a line of `weights` is read, the one
+    /// `ahead` bytes behind it is prefetched.
     pub dot_codes: fn(BlockType, &[u8], QuantisedInput<'_>, isize, &mut [f32]),
     /// [`Kernels::dot_gathered`] for rows of Q4_0, if several at once are quicker.
     gathered_q4_0: Option<GatheredDot>,
@@ -60,24 +71,27 @@ pub(crate) struct Kernels {
     dot_float_tokens: Option<TokensDot>,
     /// Decodes whole blocks to `w = scale * code + min`, exactly.
     pub unpack: fn(BlockType, &[u8], UnpackedMut<'_>),
-    /// The kernels of tiles where products of several tokens with codes go by them; `None` where they go by [`RowPanel`]s.
+    /// The kernels of tiles where products of several tokens with codes go by them; `None` where
+    /// they go by [`RowPanel`]s.
     pub code_tiles: Option<CodeTileKernels>,
-    /// `decode_panel(ty, rows, ahead, panel)` decodes a line of [`PANEL_ROWS`] rows, or its part up to the end of the rows. Where it
-    /// helps, the bytes `ahead` bytes behind it are prefetched meanwhile.
+    /// `decode_panel(ty, rows, ahead, panel)` decodes a line of [`PANEL_ROWS`] rows, or its part up
+    /// to the end of the rows. Where it helps, the bytes `ahead` bytes behind it are prefetched
+    /// meanwhile.
     pub decode_panel: fn(BlockType, &[&[u8]; PANEL_ROWS], usize, &mut RowPanel),
-    /// Adds a panel's products with a tile to `sums`, in the order of [`sum_order`]: with the bits of [`Kernels::dot_codes`].
+    /// Adds a panel's products with a tile to `sums`, in the order of [`sum_order`]: with the bits
+    /// of [`Kernels::dot_codes`].
     pub panel_products: fn(&RowPanel, TokenTile<'_>, &mut [PanelSums]),
     /// Interleaves `panel_rows` rows of floats (`[panel_rows, n]`) into `out` (`[n, panel_rows]`).
     pub interleave_floats: fn(&[f32], &mut [f32]),
     /// [`Kernels::widen`] for a float type.
     widen_floats: fn(FloatType, &[u8], &mut [f32]),
-    /// `tile_floats(panel, x, acc)`: `acc[t, r] += sum_k panel[k, r] x[k, t]`; `acc` is `[float_tokens, panel_rows]`.
+    /// `tile_floats(panel, x, acc)`: `acc[t, r] += sum_k panel[k, r] x[k, t]`; `acc` is
+    /// `[float_tokens, panel_rows]`.
     pub tile_floats: fn(&[f32], &[f32], &mut [f32]),
-    /// `axpy(ty, rows, acc)`: `acc += a * w` for rows of any weight type, one after the other; where they come in groups of
-    /// [`AXPY_ROWS`], a type may read and write `acc` once for a group.
-    pub axpy: fn(Encoding, &[ScaledRow<'_>], &mut [f32]),
-    /// `add_inputs(inputs, next, acc)`: `acc += W x` for some inputs of a block; `next` is prefetched meanwhile. `acc` is a multiple
-    /// of [`OUTPUTS`] long.
+    /// [`Kernels::axpy`], with rows that are as long as `acc`.
+    axpy_rows: fn(Encoding, &[ScaledRow<'_>], &mut [f32]),
+    /// `add_inputs(inputs, next, acc)`: `acc += W x` for some inputs of a block; `next` is
+    /// prefetched meanwhile. `acc` is a multiple of [`OUTPUTS`] long.
     pub add_inputs: fn(&InputBlock<'_>, Option<&InputBlock<'_>>, &mut [f32]),
     /// The same for codes of 8 bits, `[INPUTS, outputs]` in order: `w = scale * code`.
     pub add_byte_inputs: fn(&InputBlock<'_>, Option<&InputBlock<'_>>, &mut [f32]),
@@ -140,6 +154,13 @@ impl Kernels {
         }
     }
 
+    /// `acc += a * w` for rows of any weight type, one after the other; where they come in groups of [`AXPY_ROWS`], a type may
+    /// read and write `acc` once for a group.
+    pub fn axpy(&self, ty: Encoding, rows: &[ScaledRow<'_>], acc: &mut [f32]) {
+        rows.iter().for_each(|of| check_row(ty, of.row, acc.len()));
+        (self.axpy_rows)(ty, rows, acc);
+    }
+
     /// Decodes whole blocks of any type to f32.
     pub fn widen(&self, ty: Encoding, src: &[u8], dst: &mut [f32]) {
         match ty {
@@ -152,10 +173,11 @@ impl Kernels {
 /// Kernels of tiles of codes: packed panels of [`Kernels::panel_rows`] rows against [`TILE_TOKENS`] tokens.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CodeTileKernels {
-    /// `interleave(codes, out)` interleaves [`Kernels::panel_rows`] rows of `codes` (`[panel_rows, n]`) into `out`:
-    /// `[n / 4, panel_rows, 4]`.
+    /// `interleave(codes, out)` interleaves [`Kernels::panel_rows`] rows of `codes` (`[panel_rows,
+    /// n]`) into `out`: `[n / 4, panel_rows, 4]`.
     pub interleave: fn(&[i8], &mut [i8]),
-    /// `bias(codes, len, bias)`: `bias[group, row] = -128 * sum(codes)` over groups of `len` elements of interleaved codes.
+    /// `bias(codes, len, bias)`: `bias[group, row] = -128 * sum(codes)` over groups of `len`
+    /// elements of interleaved codes.
     pub bias: fn(&[i8], usize, &mut [i32]),
     /// `acc[t, r] += W[r] . x[t]` for a panel of codes, a line of the row ([`sum_order`]) or its last part; `acc` is
     /// `[TILE_TOKENS, panel_rows]`.
@@ -241,6 +263,16 @@ enum BlockWork<'a> {
     /// As [`Kernels::unpack`].
     Unpack { src: &'a [u8], to: UnpackedMut<'a> },
 }
+
+/// In place of an offset of codes: blocks have minima of their own.
+const MINIMA: i8 = -1;
+/// In place of an offset of codes: codes are signed.
+const SIGNED: i8 = 0;
+
+/// Scale of a block of 32: F16 in its first two bytes.
+const F16: u8 = 0;
+/// Scale of a block of 32: a power of two in its first byte, as MXFP4 has it.
+const E8M0: u8 = 1;
 
 /// Gathered rows that are multiplied at once.
 pub(crate) const DOT_ROWS: usize = 4;
@@ -351,7 +383,8 @@ fn prefetch_weights<const ROWS: usize>(from: [*const i8; ROWS], lines: usize) {
     }
 }
 
-/// The table of `isa`, which the caller took from [`Isa::choose`]: plain Rust's where the machine lacks it.
+/// The table of `isa`, which the caller took from [`Isa::choose`]: plain Rust's where the machine
+/// lacks it.
 pub(crate) fn kernels(isa: Isa) -> &'static Kernels {
     #[cfg(target_arch = "x86_64")]
     INTO_SECOND_LEVEL.store(prefers_second_level(), std::sync::atomic::Ordering::Relaxed);

@@ -132,8 +132,9 @@ impl RowPanel {
         panel
     }
 
-    /// Decodes a line of `rows` one by one with `unpack`, as [`Kernels::decode_panel`](super::Kernels::decode_panel) does;
-    /// `interleave(rows, at, offset)` gives chunk `at` of the codes by quads, `offset` added.
+    /// Decodes a line of `rows` one by one with `unpack`, as
+    /// [`Kernels::decode_panel`](super::Kernels::decode_panel) does; `interleave(rows, at, offset)`
+    /// gives chunk `at` of the codes by quads, `offset` added.
     #[inline(always)]
     pub(super) fn decode(
         &mut self,

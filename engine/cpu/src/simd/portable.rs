@@ -1,5 +1,6 @@
-//! Kernels in plain Rust. `#[inline(always)]`: called from a function with an instruction set enabled they are compiled
-//! (and vectorised) for it, called from [`Scalar`](super::scalar::Scalar) for the baseline.
+//! Kernels in plain Rust. `#[inline(always)]`: called from a function with an instruction set
+//! enabled they are compiled (and vectorised) for it, called from [plain Rust's
+//! table](super::scalar::TABLE) for the baseline.
 
 use super::{
     INPUTS, InputBlock, InputMinima, OUTPUTS, position_in_line,
@@ -157,6 +158,18 @@ pub(super) fn rows<'a>(
     weights.chunks_exact(row_bytes.max(1)).zip(out)
 }
 
+/// `out[r] = dot(W[r])` for rows of blocks; checks the lengths.
+#[inline(always)]
+pub(super) fn dot_each(
+    ty: BlockType,
+    weights: &[u8],
+    x: QuantisedInput<'_>,
+    out: &mut [f32],
+    dot: impl Fn(&[u8]) -> f32,
+) {
+    rows(Encoding::Blocks(ty), weights, x.codes.len(), out).for_each(|(row, out)| *out = dot(row));
+}
+
 /// Dot products of float rows, summed in sixteen lanes.
 #[inline(always)]
 pub(super) fn dot_floats(ty: FloatType, weights: &[u8], x: &[f32], out: &mut [f32]) {
@@ -237,7 +250,8 @@ pub(super) fn tile_floats<const ROWS: usize, const TOKENS: usize>(panel: &[f32],
     }
 }
 
-/// Sums over the active inputs of the codes of line `at`: those of the low nibbles of its bytes, then those of the high ones.
+/// Sums over the active inputs of the codes of line `at`: those of the low nibbles of its bytes,
+/// then those of the high ones.
 #[inline(always)]
 fn nibble_sums(inputs: &InputBlock<'_>, at: usize) -> [[i32; OUTPUTS / 2]; 2] {
     const LINE: usize = OUTPUTS / 2;
@@ -308,7 +322,6 @@ pub(super) fn add_inputs_with_minima(inputs: &InputBlock<'_>, of: &InputMinima<'
 /// `acc += a * w` for a row of floats.
 #[inline(always)]
 pub(super) fn axpy_floats(ty: FloatType, row: &[u8], a: f32, acc: &mut [f32]) {
-    assert_eq!(row.len(), acc.len() * ty.bytes(), "{} row of {}", Encoding::Float(ty), acc.len());
     let mut floats = [0f32; 64];
     for (src, acc) in row.chunks(64 * ty.bytes()).zip(acc.chunks_mut(64)) {
         widen(ty, src, &mut floats[..acc.len()]);
@@ -323,7 +336,6 @@ pub(super) fn axpy_floats(ty: FloatType, row: &[u8], a: f32, acc: &mut [f32]) {
 pub(super) fn axpy_blocks(ty: BlockType, row: &[u8], a: f32, acc: &mut [f32]) {
     let format = ty.format();
     let grouping = format.grouping;
-    assert_eq!(Some(row.len()), format.ty.row_bytes(acc.len()), "{} row of {}", format.ty, acc.len());
     let (mut codes, mut scales, mut mins) = ([0i8; UNPACK_STEP], [0f32; 16], [0f32; 16]);
     for (src, acc) in row.chunks(UNPACK_STEP / format.len * format.bytes).zip(acc.chunks_mut(UNPACK_STEP)) {
         let codes = &mut codes[..acc.len()];

@@ -26,7 +26,7 @@ pub(super) const TABLE: Kernels = Kernels {
     interleave_floats: portable::interleave::<f32, 1, ROWS>,
     widen_floats: portable::widen,
     tile_floats: portable::tile_floats::<ROWS, TOKENS>,
-    axpy: |ty, rows, acc| {
+    axpy_rows: |ty, rows, acc| {
         for of in rows {
             match ty {
                 Encoding::Blocks(ty) => portable::axpy_blocks(ty, of.row, of.a, acc),

@@ -198,7 +198,7 @@ proptest! {
             weights.chunks_exact(bytes).zip(&factors).map(|(row, a)| ScaledRow { row, a: *a, ahead: 64 }).collect();
         for isa in Isa::available() {
             let mut acc = before.clone();
-            (kernels(isa).axpy)(ty.encoding().unwrap(), &all, &mut acc);
+            kernels(isa).axpy(ty.encoding().unwrap(), &all, &mut acc);
             for (i, got) in acc.iter().enumerate() {
                 let error = (f64::from(*got) - want[i]).abs();
                 let allowed = 3e-6 * magnitude[i].abs() + 1e-6;

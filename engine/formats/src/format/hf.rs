@@ -47,11 +47,8 @@ pub struct HfFolder {
     pub tensors: Vec<Tensor>,
 }
 
-/// The weights of a folder.
-struct FolderWeights {
-    files: Vec<String>,
-    tensors: Vec<Tensor>,
-}
+/// Names of a folder's weight files, and their tensors.
+type FolderWeights = (Vec<String>, Vec<Tensor>);
 
 impl HfFolder {
     /// Reads the folder at `path`.
@@ -91,29 +88,27 @@ impl HfFolder {
                 fields.insert("chat_template".to_owned(), Value::String(template));
             }
         }
-        let FolderWeights { files, tensors } = FolderWeights::read(path, mode)?;
+        let (weights, tensors) = Self::weights(path, mode)?;
         Ok(HfFolder {
             path: path.to_path_buf(),
             generation_config: json(path, GENERATION_CONFIG)?.unwrap_or(Value::Null),
             tokenizer_json: text(path, TOKENIZER)?,
             tokenizer_config,
-            weights: files,
+            weights,
             tensors,
             config,
         })
     }
-}
 
-impl FolderWeights {
     /// Reads the files that the index names, if there is one, else the whole file.
-    fn read(folder: &Path, mode: ReadMode) -> Result<Self> {
+    fn weights(folder: &Path, mode: ReadMode) -> Result<FolderWeights> {
         if let Some(index) = json(folder, WEIGHTS_INDEX)? {
-            return Self::of_index(folder, &index, mode);
+            return Self::weights_of_index(folder, &index, mode);
         }
         let single = folder.join(WEIGHTS);
         if single.exists() {
             let tensors = mmap::read_with(&single, mode, |bytes| safetensors::read(&single, bytes))?;
-            return Ok(FolderWeights { files: vec![WEIGHTS.to_owned()], tensors });
+            return Ok((vec![WEIGHTS.to_owned()], tensors));
         }
         let others = files_with(folder, "safetensors");
         let got = match files_with(folder, "bin").into_iter().chain(files_with(folder, "pt")).next() {
@@ -126,7 +121,7 @@ impl FolderWeights {
     }
 
     /// Tensors of the files that `index` names; each tensor it lists must be in the file it lists it for.
-    fn of_index(folder: &Path, index: &Value, mode: ReadMode) -> Result<Self> {
+    fn weights_of_index(folder: &Path, index: &Value, mode: ReadMode) -> Result<FolderWeights> {
         let index_path = folder.join(WEIGHTS_INDEX);
         let refuse =
             |key: String, expected: &str, got: String| Error::malformed(&index_path, Location::Key(key), expected, got);
@@ -154,7 +149,7 @@ impl FolderWeights {
             tensors.append(&mut listed_tensors(&path, &listed, mode)?);
             files.push(file.to_owned());
         }
-        Ok(FolderWeights { files, tensors })
+        Ok((files, tensors))
     }
 }
 

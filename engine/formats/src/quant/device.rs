@@ -92,7 +92,8 @@ pub(super) fn split_blocks<const BYTES: usize, const MAIN: usize, const AUX: usi
     Ok(())
 }
 
-/// Blocks behind an F16 scale as `MAIN` bytes in one stream, `AUX` bytes in the other and the scale, as they are.
+/// Blocks behind an F16 scale as `MAIN` bytes in one stream, `AUX` bytes in the other and the
+/// scale, as they are.
 pub(super) fn split_fields<const BYTES: usize, const MAIN: usize, const AUX: usize>(
     row: &[u8],
     main: &mut [u8],

@@ -9,6 +9,12 @@ pub fn even_signs(seven: u32) -> u8 {
     EVEN_SIGNS[(seven & 127) as usize]
 }
 
+/// The signs of 32 elements, of which a word has seven for every eight.
+#[inline(always)]
+pub fn signs_of(word: u32) -> u32 {
+    u32::from_le_bytes([0, 7, 14, 21].map(|shift| even_signs(word >> shift)))
+}
+
 static EVEN_SIGNS: [u8; 128] = {
     let (mut signs, mut seven) = ([0; 128], 0u8);
     while seven < 128 {

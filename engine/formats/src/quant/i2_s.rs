@@ -8,9 +8,7 @@
 //! ([`Matrix::factor`](crate::format::Matrix::factor)). Files made on ARM have blocks of 64 under the same number, which nothing tells
 //! apart; those that are published have this layout.
 
-use thermocline_shaders::WeightType;
-
-use super::{BlockFormat, DeviceFormat, Grouping, TensorType, block_format::unpack_chunks, device};
+use super::{BlockFormat, DeviceFormat, Grouping, TensorType, WeightType, block_format::unpack_chunks, device};
 use thermocline_base::error::{Error, Result};
 
 /// Bytes behind the blocks of a tensor.

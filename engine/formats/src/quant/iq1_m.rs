@@ -7,16 +7,13 @@
 //! | 32..48 | per eight elements a nibble, low one first: bits 8..11 of the point number, and a bit that is set where the shift is down |
 //! | 48..56 | four u16, each with three bits of scale for four sub-blocks; the upper nibbles are `d`, F16, the first its lowest |
 
-use thermocline_shaders::WeightType;
-
 use super::{
-    BlockFormat, DeviceFormat, Grouping, TensorType,
+    BlockFormat, DeviceFormat, Grouping, Result, TensorType, WeightType,
     bits::{bytes, f16_to_f32},
     block_format::unpack_256,
     device::map_blocks,
     grids::IQ1 as POINTS,
 };
-use thermocline_base::error::Result;
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::IQ1_M,

@@ -7,10 +7,8 @@
 //! | 2..34 | bits 0..8 of the point number of every eight elements |
 //! | 34..50 | per sub-block a u16: bits 8..11 of its four point numbers, three bits of scale, and a bit that is set where the shift is down |
 
-use thermocline_shaders::WeightType;
-
 use super::{
-    BlockFormat, DeviceFormat, Grouping, TensorType,
+    BlockFormat, DeviceFormat, Grouping, TensorType, WeightType,
     bits::{bytes, f16_at},
     block_format::unpack_256,
     device,

@@ -8,10 +8,8 @@
 //! | 66..74 | bits 8..10 of the point numbers: bits `2i..2i+2` of byte `l` belong to elements `32 l + 8 i..` |
 //! | 74..82 | scales, two per byte, low nibble first |
 
-use thermocline_shaders::WeightType;
-
 use super::{
-    BlockFormat, DeviceFormat, Grouping, TensorType,
+    BlockFormat, DeviceFormat, Grouping, TensorType, WeightType,
     bits::{bytes, f16_at},
     block_format::unpack_256,
     device,

@@ -6,10 +6,8 @@
 //! | 2..66 | per eight elements a u16: nine bits of a point number, then seven signs |
 //! | 66..74 | scales, two per byte, low nibble first |
 
-use thermocline_shaders::WeightType;
-
 use super::{
-    BlockFormat, DeviceFormat, Grouping, TensorType,
+    BlockFormat, DeviceFormat, Grouping, TensorType, WeightType,
     bits::{bytes, f16_at},
     block_format::unpack_256,
     device,

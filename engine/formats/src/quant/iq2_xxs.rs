@@ -5,16 +5,13 @@
 //! | 0..2 | `d`, F16 |
 //! | 2..66 | per sub-block: four point numbers, then a u32 of four times seven signs and, in its upper four bits, the scale |
 
-use thermocline_shaders::WeightType;
-
 use super::{
-    BlockFormat, DeviceFormat, Grouping, TensorType,
+    BlockFormat, DeviceFormat, Grouping, Result, TensorType, WeightType,
     bits::{bytes, f16_at},
     block_format::unpack_256,
     device::split_blocks,
     grids::{self, IQ2_XXS as POINTS, even_signs},
 };
-use thermocline_base::error::Result;
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::IQ2_XXS,

@@ -8,10 +8,8 @@
 //! | 74..106 | signs: bit `j` of byte `i` is set where element `8 i + j` is negative |
 //! | 106..110 | scales, two per byte, low nibble first |
 
-use thermocline_shaders::WeightType;
-
 use super::{
-    BlockFormat, DeviceFormat, Grouping, TensorType,
+    BlockFormat, DeviceFormat, Grouping, TensorType, WeightType,
     bits::f16_at,
     block_format::unpack_256,
     device,

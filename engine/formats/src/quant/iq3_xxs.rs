@@ -6,10 +6,8 @@
 //! | 2..66 | the point number of every four elements |
 //! | 66..98 | per sub-block a u32 of four times seven signs and, in its upper four bits, the scale |
 
-use thermocline_shaders::WeightType;
-
 use super::{
-    BlockFormat, DeviceFormat, Grouping, TensorType,
+    BlockFormat, DeviceFormat, Grouping, TensorType, WeightType,
     bits::{bytes, f16_at},
     block_format::unpack_256,
     device,

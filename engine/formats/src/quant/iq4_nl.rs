@@ -5,9 +5,7 @@
 //! | 0..2 | `d`, F16 |
 //! | 2..18 | `q`: byte `j` holds element `j` (low nibble) and `j + 16` (high nibble) |
 
-use thermocline_shaders::WeightType;
-
-use super::{BlockFormat, DeviceFormat, Grouping, TensorType, bits, block_format::unpack_32, device};
+use super::{BlockFormat, DeviceFormat, Grouping, TensorType, WeightType, bits, block_format::unpack_32, device};
 
 /// Values of the sixteen codes.
 pub const VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];

@@ -7,16 +7,13 @@
 //! | 4..8 | bits 0..4 of the scales, two per byte, low nibble first |
 //! | 8..136 | `q`: 16 bytes per sub-block, ordered as in IQ4_NL |
 
-use thermocline_shaders::WeightType;
-
 use super::{
-    BlockFormat, DeviceFormat, Grouping, TensorType,
+    BlockFormat, DeviceFormat, Grouping, Result, TensorType, WeightType,
     bits::{bytes, f16_at, nibbles},
     block_format::unpack_256,
     device,
     iq4_nl::VALUES,
 };
-use thermocline_base::error::Result;
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::IQ4_XS,

@@ -54,6 +54,7 @@ pub use i2_s::encode_i2_s;
 pub use tensor_type::{BlockType, Encoding, FloatType, TensorType};
 
 use thermocline_base::error::{Error, Result};
+use thermocline_shaders::WeightType;
 
 /// Elements that are unpacked at a time: a multiple of every block's.
 pub const UNPACK_STEP: usize = 256;

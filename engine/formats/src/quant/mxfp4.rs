@@ -6,14 +6,11 @@
 //! | 0 | `e`, a power of two with bias 127 (E8M0) |
 //! | 1..17 | `q`: byte `j` holds element `j` (low nibble) and `j + 16` (high nibble) |
 
-use thermocline_shaders::WeightType;
-
 use super::{
-    BlockFormat, DeviceFormat, Grouping, TensorType, bits,
+    BlockFormat, DeviceFormat, Grouping, Result, TensorType, WeightType, bits,
     block_format::{quantise_blocks, unpack_32},
     round,
 };
-use thermocline_base::error::Result;
 
 /// Values of the sixteen codes, doubled so that they are integers.
 pub const VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];

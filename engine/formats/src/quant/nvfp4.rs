@@ -7,12 +7,10 @@
 //! | 0..4 | scales, unsigned floats of four bits of exponent with bias 7 and three of fraction (E4M3); 0x7f counts as zero |
 //! | 4..36 | `q`: per sub-block eight bytes, byte `j` holds element `j` (low nibble) and `j + 8` (high nibble) |
 
-use thermocline_shaders::WeightType;
-
 use super::{
-    BlockFormat, DeviceFormat, Grouping, TensorType, bits::bytes, block_format::unpack_chunks, device, mxfp4::VALUES,
+    BlockFormat, DeviceFormat, Grouping, Result, TensorType, WeightType, bits::bytes, block_format::unpack_chunks,
+    device, mxfp4::VALUES,
 };
-use thermocline_base::error::Result;
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::NVFP4,

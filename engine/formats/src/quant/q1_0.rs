@@ -5,10 +5,8 @@
 //! | 0..2 | `d`, F16 |
 //! | 2..18 | bit `j` of byte `i` is set where element `8 i + j` is `d` |
 
-use thermocline_shaders::WeightType;
-
 use super::{
-    BlockFormat, DeviceFormat, Grouping, TensorType,
+    BlockFormat, DeviceFormat, Grouping, TensorType, WeightType,
     bits::{self, f16_at},
     block_format::{quantise_blocks, unpack_chunks},
     device,

@@ -5,9 +5,9 @@
 //! | 0..2 | `d`, F16 |
 //! | 2..18 | `q`: bits `2s..2s+2` of byte `i` belong to element `4 i + s` |
 
-use thermocline_shaders::WeightType;
-
-use super::{BlockFormat, DeviceFormat, Grouping, TensorType, bits::f16_at, block_format::unpack_chunks, device};
+use super::{
+    BlockFormat, DeviceFormat, Grouping, TensorType, WeightType, bits::f16_at, block_format::unpack_chunks, device,
+};
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::Q2_0,

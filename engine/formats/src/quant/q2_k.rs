@@ -7,15 +7,12 @@
 //! | 80..82 | `d`, F16 |
 //! | 82..84 | `dmin`, F16 |
 
-use thermocline_shaders::WeightType;
-
 use super::{
-    BlockFormat, DeviceFormat, Grouping, TensorType,
+    BlockFormat, DeviceFormat, Grouping, Result, TensorType, WeightType,
     bits::{bytes, f16_at},
     block_format::unpack_256,
     device,
 };
-use thermocline_base::error::Result;
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::Q2_K,

@@ -7,15 +7,12 @@
 //! | 96..108 | scales, 6 bits, see [`scale_codes`] |
 //! | 108..110 | `d`, F16 |
 
-use thermocline_shaders::WeightType;
-
 use super::{
-    BlockFormat, DeviceFormat, Grouping, TensorType,
+    BlockFormat, DeviceFormat, Grouping, Result, TensorType, WeightType,
     bits::{bytes, f16_at},
     block_format::unpack_256,
     device,
 };
-use thermocline_base::error::Result;
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::Q3_K,

@@ -5,10 +5,8 @@
 //! | 0..2 | `d`, F16 |
 //! | 2..18 | `q`, 4 bits: byte `j` holds element `j` (low) and `j + 16` (high) |
 
-use thermocline_shaders::WeightType;
-
 use super::{
-    BlockFormat, DeviceFormat, Grouping, TensorType, bits,
+    BlockFormat, DeviceFormat, Grouping, TensorType, WeightType, bits,
     block_format::{quantise_blocks, unpack_32},
     device, round,
 };

@@ -6,14 +6,11 @@
 //! | 2..4 | `m`, F16 |
 //! | 4..20 | `q`, 4 bits: byte `j` holds element `j` (low) and `j + 16` (high) |
 
-use thermocline_shaders::WeightType;
-
 use super::{
-    BlockFormat, DeviceFormat, Grouping, TensorType, bits,
+    BlockFormat, DeviceFormat, Grouping, Result, TensorType, WeightType, bits,
     block_format::{quantise_blocks, unpack_32},
     device, round,
 };
-use thermocline_base::error::Result;
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::Q4_1,

@@ -7,16 +7,13 @@
 //! | 4..16 | scales and mins, 6 bits, see [`k_scales`] |
 //! | 16..144 | `q`, 4 bits: each group of 64 elements has 32 bytes, byte `l` holds element `l` (low) and `l + 32` (high) |
 
-use thermocline_shaders::WeightType;
-
 use super::{
-    BlockFormat, DeviceFormat, Grouping, TensorType,
+    BlockFormat, DeviceFormat, Grouping, Result, TensorType, WeightType,
     bits::bytes,
     block_format::{quantise_blocks, unpack_256},
     device::map_blocks,
     fit, k_scales,
 };
-use thermocline_base::error::Result;
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::Q4_K,

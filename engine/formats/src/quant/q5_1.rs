@@ -7,14 +7,11 @@
 //! | 4..8 | bit 4 of `q`: bit `j` of a little-endian u32 belongs to element `j` |
 //! | 8..24 | bits 0..4 of `q`: byte `j` holds element `j` (low) and `j + 16` (high) |
 
-use thermocline_shaders::WeightType;
-
 use super::{
-    BlockFormat, DeviceFormat, Grouping, TensorType, bits,
+    BlockFormat, DeviceFormat, Grouping, Result, TensorType, WeightType, bits,
     block_format::{quantise_blocks, unpack_32},
     device, round,
 };
-use thermocline_base::error::Result;
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::Q5_1,

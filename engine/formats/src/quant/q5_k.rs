@@ -8,16 +8,13 @@
 //! | 16..48 | bit 4 of `q`: bit `b` of byte `l` belongs to element `32 b + l` |
 //! | 48..176 | bits 0..4 of `q`: each group of 64 elements has 32 bytes, byte `l` holds element `l` (low) and `l + 32` (high) |
 
-use thermocline_shaders::WeightType;
-
 use super::{
-    BlockFormat, DeviceFormat, Grouping, TensorType,
+    BlockFormat, DeviceFormat, Grouping, Result, TensorType, WeightType,
     bits::bytes,
     block_format::{quantise_blocks, unpack_256},
     device::map_blocks,
     fit, k_scales,
 };
-use thermocline_base::error::Result;
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::Q5_K,

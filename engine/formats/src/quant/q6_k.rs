@@ -7,15 +7,12 @@
 //! | 192..208 | scales, i8 |
 //! | 208..210 | `d`, F16 |
 
-use thermocline_shaders::WeightType;
-
 use super::{
-    BlockFormat, DeviceFormat, Grouping, TensorType,
+    BlockFormat, DeviceFormat, Grouping, Result, TensorType, WeightType,
     bits::{bytes, f16_at},
     block_format::{quantise_blocks, unpack_256},
     device, fit,
 };
-use thermocline_base::error::Result;
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::Q6_K,

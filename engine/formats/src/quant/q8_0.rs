@@ -5,10 +5,8 @@
 //! | 0..2 | `d`, F16 |
 //! | 2..34 | `q`, i8 |
 
-use thermocline_shaders::WeightType;
-
 use super::{
-    BlockFormat, DeviceFormat, Grouping, TensorType, bits,
+    BlockFormat, DeviceFormat, Grouping, TensorType, WeightType, bits,
     block_format::{quantise_blocks, unpack_32},
     device, round,
 };

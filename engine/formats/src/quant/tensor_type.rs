@@ -191,7 +191,8 @@ impl TensorType {
         }
     }
 
-    /// Upper-case name, as llama.cpp prints it; that of the encoding on the GPU for types of weights.
+    /// Upper-case name, as llama.cpp prints it; that of the encoding on the GPU for types of
+    /// weights.
     pub const fn name(self) -> &'static str {
         match self {
             TensorType::F64 => "F64",

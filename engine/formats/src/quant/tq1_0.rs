@@ -8,15 +8,12 @@
 //! | 48..52 | digits 0 to 3: digit `n` of byte `48 + l` is element `240 + 4 n + l` |
 //! | 52..54 | `d`, F16 |
 
-use thermocline_shaders::WeightType;
-
 use super::{
-    BlockFormat, DeviceFormat, Grouping, TensorType,
+    BlockFormat, DeviceFormat, Grouping, Result, TensorType, WeightType,
     bits::f16_at,
     block_format::{quantise_blocks, unpack_256},
     device, tq2_0,
 };
-use thermocline_base::error::Result;
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::TQ1_0,

@@ -5,10 +5,8 @@
 //! | 0..64 | `q`, 2 bits: each half of 128 elements has 32 bytes; bits `2s..2s+2` of byte `l` belong to element `32 s + l` |
 //! | 64..66 | `d`, F16 |
 
-use thermocline_shaders::WeightType;
-
 use super::{
-    BlockFormat, DeviceFormat, Grouping, TensorType,
+    BlockFormat, DeviceFormat, Grouping, TensorType, WeightType,
     bits::{self, f16_at},
     block_format::{quantise_blocks, unpack_256},
     device, round,

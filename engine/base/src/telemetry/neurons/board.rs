@@ -160,7 +160,7 @@ impl NeuronBoard {
 
     /// Ranges of the tokens that are kept, and their bytes.
     pub fn kept(&self) -> KeptTokens {
-        let ring = self.lock();
+        let ring = self.ring.lock();
         let first = ring.first().unwrap_or(0);
         let end = first + ring.len() as u64;
         let (masked, bytes) = ring.masked();
@@ -182,17 +182,13 @@ impl NeuronBoard {
     /// The ring, for a reader; notes that it was read.
     fn reading(&self) -> MutexGuard<'_, Ring> {
         self.read.store(true, Relaxed);
-        self.lock()
+        self.ring.lock()
     }
 
     /// True if a reader asked for tokens since the last call.
     pub(super) fn was_read(&self) -> bool {
         // The writer would otherwise take the line from the readers with every token.
         self.read.load(Relaxed) && self.read.swap(false, Relaxed)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Ring> {
-        self.ring.lock()
     }
 
     /// The ring, for the writer: `None` while a reader holds it, unless the writer has `time` to wait.

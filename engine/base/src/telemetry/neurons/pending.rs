@@ -17,7 +17,7 @@ pub(super) fn block(words: usize) -> usize {
     if words < LARGE { BLOCK } else { BLOCK_OF_LARGE }
 }
 
-/// PendingMasks of a block of tokens. Written and read under the version of the layer they belong to.
+/// Masks of a block of tokens. Written and read under the version of the layer they belong to.
 #[derive(Debug)]
 pub(super) struct Pending {
     /// As many as are counted together.

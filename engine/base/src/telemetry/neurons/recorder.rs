@@ -241,19 +241,15 @@ impl NeuronRecorder {
 
     /// The tokens were computed, or given up; drafts, and the token before them, were given up.
     pub fn end(&mut self) {
-        self.end_with(if self.is_draft { 0 } else { usize::MAX });
+        self.end_draft(if self.is_draft { 0 } else { usize::MAX });
     }
 
     /// Of a token and its drafts, computed as a whole, the first `drawn` are part of the text: they are recorded as if each had
     /// been computed alone.
     pub fn end_draft(&mut self, drawn: usize) {
-        self.end_with(drawn);
-    }
-
-    fn end_with(&mut self, most: usize) {
         let began = self.spent.map(|_| Instant::now());
-        self.count_draft(most);
-        self.publish(most);
+        self.count_draft(drawn);
+        self.publish(drawn);
         self.begun.clear();
         self.is_draft = false;
         self.draft.clear();

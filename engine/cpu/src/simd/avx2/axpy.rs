@@ -42,7 +42,6 @@ fn floats<const BYTES: usize>(
     acc: &mut [f32],
     widen: impl Fn(&[u8; BYTES]) -> __m256,
 ) {
-    assert_eq!(row.len(), acc.len() * ty.bytes(), "{} row of {}", Encoding::Float(ty), acc.len());
     let factor = _mm256_set1_ps(a);
     let ((w4, w_rest), (acc4, acc_rest)) = (row.as_chunks::<BYTES>().0.as_chunks::<4>(), acc.as_chunks_mut::<8>());
     let (acc4, acc1) = acc4.as_chunks_mut::<4>();
@@ -62,14 +61,6 @@ fn floats<const BYTES: usize>(
 /// Several rows for each look at `acc`.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn q4_0<const ROWS: usize>(rows: &[ScaledRow<'_>; ROWS], acc: &mut [f32]) {
-    for of in rows {
-        assert_eq!(
-            Some(of.row.len()),
-            Encoding::Blocks(BlockType::Q4_0).row_bytes(acc.len()),
-            "Q4_0 row of {}",
-            acc.len()
-        );
-    }
     let lines = rows.each_ref().map(|of| of.row.as_chunks::<18>().0.as_chunks::<8>());
     let (accs, acc_rest) = acc.as_chunks_mut::<256>();
     for (line, acc) in accs.iter_mut().enumerate() {
@@ -116,7 +107,6 @@ fn add<const ROWS: usize>(blocks: [&[u8; 18]; ROWS], scales: [f32; ROWS], acc: &
 #[target_feature(enable = "avx2,fma,f16c")]
 fn any_blocks(ty: BlockType, row: &[u8], a: f32, ahead: isize, acc: &mut [f32]) {
     let format = ty.format();
-    assert_eq!(Some(row.len()), format.ty.row_bytes(acc.len()), "{} row of {}", format.ty, acc.len());
     let grouping = format.grouping;
     let step_bytes = STEP / format.len * format.bytes;
     let (mut codes, mut scales, mut mins) = ([0i8; STEP], [0f32; 16], [0f32; 16]);

@@ -5,12 +5,12 @@ use std::arch::x86_64::*;
 
 use super::{
     codes::{five_bits, head, look_up, nibbles, q3_k, q4_k, q5_k, q6_k, two_bits},
-    dot::{E8M0, F16, MINIMA, SIGNED, row_k, row_k16, row_signed, rows32, six_bits},
+    dot::{row_k, row_k16, row_signed, rows32, six_bits},
     load64, load256, points, store256,
 };
-use crate::simd::{BlockWork, GatheredRow, part, part_mut, portable::rows};
+use crate::simd::{BlockWork, E8M0, F16, GatheredRow, MINIMA, SIGNED, part, part_mut, portable::dot_each};
 use thermocline_formats::quant::{
-    BlockType, Encoding, iq1_m, iq1_s, iq2_s, iq2_xs, iq2_xxs, iq3_s, iq3_xxs, iq4_nl, iq4_xs, k_scales, mxfp4, nvfp4,
+    BlockType, iq1_m, iq1_s, iq2_s, iq2_xs, iq2_xxs, iq3_s, iq3_xxs, iq4_nl, iq4_xs, k_scales, mxfp4, nvfp4,
     q2_k as q2_k_format, q3_k as q3_k_format, q6_k as q6_k_format, unpack_32, unpack_256,
 };
 
@@ -93,11 +93,10 @@ fn blocks32<const BYTES: usize, const SCALE: u8, const OFFSET: i8>(
     codes: impl Fn(&[u8; BYTES]) -> __m256i,
 ) {
     match work {
-        BlockWork::Dot { weights, x, ahead, out } => {
-            for (row, out) in rows(Encoding::Blocks(ty), weights, x.codes.len(), out) {
-                [*out] = rows32::<BYTES, SCALE, OFFSET, 1>([GatheredRow { row, ahead }], x, &codes);
-            }
-        }
+        BlockWork::Dot { weights, x, ahead, out } => dot_each(ty, weights, x, out, |row| {
+            let [sum] = rows32::<BYTES, SCALE, OFFSET, 1>([GatheredRow { row, ahead }], x, &codes);
+            sum
+        }),
         BlockWork::Unpack { src, to } => unpack_32::<BYTES>(src, to, |block, to| {
             let codes = codes(block);
             store256(to, if OFFSET > 0 { _mm256_sub_epi8(codes, _mm256_set1_epi8(OFFSET)) } else { codes });
@@ -115,10 +114,7 @@ fn blocks_k<const BYTES: usize>(
     pair: impl Fn(&[u8; BYTES], usize) -> [__m256i; 2],
 ) {
     match work {
-        BlockWork::Dot { weights, x, ahead, out } => {
-            let rows = rows(Encoding::Blocks(ty), weights, x.codes.len(), out);
-            rows.for_each(|(row, out)| *out = row_k(row, x, ahead, &pair));
-        }
+        BlockWork::Dot { weights, x, ahead, out } => dot_each(ty, weights, x, out, |row| row_k(row, x, ahead, &pair)),
         BlockWork::Unpack { src, to } => unpack_256::<BYTES, 8>(src, to, |block, codes, scales, mins| {
             k_scales::unpack_scales(part(block, 0), scales, mins);
             for (i, codes) in codes.as_chunks_mut::<64>().0.iter_mut().enumerate() {
@@ -142,8 +138,7 @@ fn blocks_k16<const BYTES: usize, const OFFSET: i8>(
 ) {
     match work {
         BlockWork::Dot { weights: all, x, ahead, out } => {
-            let rows = rows(Encoding::Blocks(ty), all, x.codes.len(), out);
-            rows.for_each(|(row, out)| *out = row_k16::<BYTES, OFFSET>(row, x, ahead, &factors, &weights));
+            dot_each(ty, all, x, out, |row| row_k16::<BYTES, OFFSET>(row, x, ahead, &factors, &weights))
         }
         BlockWork::Unpack { src, to } => unpack_256::<BYTES, 16>(src, to, |block, codes, scales, mins| {
             unpack_scales(block, scales, mins);
@@ -167,8 +162,7 @@ fn blocks_signed<const BYTES: usize, const CHUNKS: usize, const GROUPS: usize>(
 ) {
     match work {
         BlockWork::Dot { weights, x, ahead, out } => {
-            let rows = rows(Encoding::Blocks(ty), weights, x.codes.len(), out);
-            rows.for_each(|(row, out)| *out = row_signed::<BYTES, CHUNKS, GROUPS>(row, x, ahead, &scales, &codes));
+            dot_each(ty, weights, x, out, |row| row_signed::<BYTES, CHUNKS, GROUPS>(row, x, ahead, &scales, &codes))
         }
         BlockWork::Unpack { src, to } => {
             let chunks = to.codes.as_chunks_mut::<32>().0.as_chunks_mut::<CHUNKS>().0;

@@ -20,14 +20,21 @@ pub(super) fn nibbles(bytes: &[u8; 16]) -> __m256i {
     _mm256_and_si256(_mm256_srlv_epi64(both, _mm256_set_epi64x(4, 4, 0, 0)), _mm256_set1_epi8(15))
 }
 
+/// All ones in the bytes whose bit of `bits` is set.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn mask_of(bits: u32) -> __m256i {
+    let bytes = _mm256_set_epi64x(0x0303_0303_0303_0303, 0x0202_0202_0202_0202, 0x0101_0101_0101_0101, 0);
+    let bytes = _mm256_shuffle_epi8(_mm256_set1_epi32(bits as i32), bytes);
+    let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
+    _mm256_cmpeq_epi8(_mm256_and_si256(bytes, bit), bit)
+}
+
 /// [`nibbles`] with a fifth bit from 32 more.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn five_bits(low: &[u8; 16], high: &[u8; 4]) -> __m256i {
-    let bytes = _mm256_set_epi64x(0x0303_0303_0303_0303, 0x0202_0202_0202_0202, 0x0101_0101_0101_0101, 0);
-    let bytes = _mm256_shuffle_epi8(_mm256_set1_epi32(i32::from_le_bytes(*high)), bytes);
-    let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
-    let set = _mm256_cmpeq_epi8(_mm256_and_si256(bytes, bit), bit);
+    let set = mask_of(u32::from_le_bytes(*high));
     _mm256_or_si256(nibbles(low), _mm256_and_si256(set, _mm256_set1_epi8(16)))
 }
 

@@ -11,7 +11,7 @@ use super::{
     sums::{RowTotal, add4, half_sums4, half_sums8, halves, less, load4, sums4},
 };
 use crate::simd::{
-    GatheredRow, QuantisedInput,
+    E8M0, F16, GatheredRow, MINIMA, QuantisedInput, SIGNED,
     block_inputs::{BlockInputs, PaddedInputs, padded},
     part,
     sum_order::LINE,
@@ -89,16 +89,6 @@ fn dot4(a: __m256i, b: __m256i) -> __m256i {
 pub(super) fn signed4(w: __m256i, x: __m256i) -> __m256i {
     dot4(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w))
 }
-
-/// In place of an offset: blocks have minima of their own.
-pub(super) const MINIMA: i8 = -1;
-/// In place of an offset: codes are signed.
-pub(super) const SIGNED: i8 = 0;
-
-/// Scale of a block of 32: F16 in its first two bytes.
-pub(super) const F16: u8 = 0;
-/// Scale of a block of 32: a power of two in its first byte, as MXFP4 has it.
-pub(super) const E8M0: u8 = 1;
 
 /// Rows of blocks of 32 behind a scale ([`F16`] or [`E8M0`]): `codes` widens a block's codes, which are `OFFSET` too large, or
 /// [`SIGNED`], or not offset because a minimum follows the scale ([`MINIMA`]). Each row has its prefetch distance.

@@ -40,8 +40,8 @@ pub(super) fn add_with_minima(
     });
 }
 
-/// Goes through the outputs of a block of nibbles, eight at a time: `add` gets their sums over the active inputs, the first output's
-/// number and the place of the results.
+/// Goes through the outputs of a block of nibbles, eight at a time: `add` gets their sums over the
+/// active inputs, the first output's number and the place of the results.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn add_nibbles(

@@ -1,6 +1,7 @@
 //! AVX2 with FMA and F16C: 256-bit kernels. Where the machine has AVX-VNNI, prompts use that.
 //!
-//! Everything here is compiled with the features on; [`kernels`](super::kernels) gives the tables only to a machine that has them.
+//! Everything here is compiled with the features on; [`kernels`](super::kernels) gives the tables
+//! only to a machine that has them.
 
 mod axpy;
 pub(super) mod blocks;
@@ -25,7 +26,7 @@ const FLOAT_TOKENS: usize = 6;
 /// 32 bytes.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn load256<T: Copy, const N: usize>(from: &[T; N]) -> __m256i {
+pub(super) fn load256<T: Copy, const N: usize>(from: &[T; N]) -> __m256i {
     const { assert!(N * size_of::<T>() == 32) };
     // SAFETY: 32 bytes are readable there, and the load asks for no alignment.
     unsafe { _mm256_loadu_si256(from.as_ptr().cast()) }
@@ -34,7 +35,7 @@ fn load256<T: Copy, const N: usize>(from: &[T; N]) -> __m256i {
 /// 16 bytes.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn load128<T: Copy, const N: usize>(from: &[T; N]) -> __m128i {
+pub(super) fn load128<T: Copy, const N: usize>(from: &[T; N]) -> __m128i {
     const { assert!(N * size_of::<T>() == 16) };
     // SAFETY: 16 bytes are readable there, and the load asks for no alignment.
     unsafe { _mm_loadu_si128(from.as_ptr().cast()) }
@@ -43,7 +44,7 @@ fn load128<T: Copy, const N: usize>(from: &[T; N]) -> __m128i {
 /// Writes 32 bytes.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn store256<T: Copy, const N: usize>(to: &mut [T; N], v: __m256i) {
+pub(super) fn store256<T: Copy, const N: usize>(to: &mut [T; N], v: __m256i) {
     const { assert!(N * size_of::<T>() == 32) };
     // SAFETY: 32 bytes are writable there, and the store asks for no alignment.
     unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), v) }
@@ -96,7 +97,7 @@ fn prefetch(row: &[u8], ahead: isize) {
 /// Eight floats.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn load_ps(from: &[f32; 8]) -> __m256 {
+pub(super) fn load_ps(from: &[f32; 8]) -> __m256 {
     _mm256_castsi256_ps(load256(from))
 }
 
@@ -115,14 +116,6 @@ fn reduce(v: __m256) -> f32 {
     let four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
     let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
-}
-
-/// Enters a function compiled with the features.
-macro_rules! with_features {
-    ($($call:tt)*) => {
-        // SAFETY: a table is only reachable through `kernels`, which checked that this machine has the features.
-        unsafe { $($call)* }
-    };
 }
 
 /// The table of AVX2.
@@ -148,7 +141,7 @@ pub(super) const TABLE: Kernels = Kernels {
     interleave_floats: |rows, out| with_features!(interleave_floats(rows, out)),
     widen_floats: |ty, src, dst| with_features!(widen(ty, src, dst)),
     tile_floats: |panel, x, acc| with_features!(tile::floats(panel, x, acc)),
-    axpy: |ty, rows, acc| with_features!(axpy::rows(ty, rows, acc)),
+    axpy_rows: |ty, rows, acc| with_features!(axpy::rows(ty, rows, acc)),
     add_inputs: |inputs, next, acc| with_features!(inputs::add(inputs, next, acc)),
     add_byte_inputs: |inputs, next, acc| with_features!(inputs::add_bytes(inputs, next, acc)),
     add_inputs_with_minima: |inputs, minima, next, acc| {

@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{blocks, codes::head, dot::scales_k, load64, load128, powers, store_ps, store256};
+use super::{blocks, codes::head, dot::scales_k, load64, load128, powers, store_ps, store256, sums::load4};
 use crate::simd::{
     BlockWork, PANEL_ROWS, RowPanel,
     panel::{CHUNK, DecodedRow},
@@ -120,7 +120,7 @@ fn interleave(rows: &[DecodedRow; PANEL_ROWS], at: usize, offset: i8, codes: &mu
     store(codes, quads);
 }
 
-/// RowBlocks of 32: `codes` and `scales` decode one of each row.
+/// Blocks of 32: `codes` and `scales` decode one of each row.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn blocks32<const BYTES: usize>(
@@ -153,7 +153,7 @@ fn minima32<const BYTES: usize>(
     }
 }
 
-/// RowBlocks of 256 with `GROUPS` scales: `scales` decodes those and the minima of one block, `codes` the codes of one of each row.
+/// Blocks of 256 with `GROUPS` scales: `scales` decodes those and the minima of one block, `codes` the codes of one of each row.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn blocks256<const BYTES: usize, const GROUPS: usize>(
@@ -207,10 +207,7 @@ fn scales_q6_k(block: &[u8; 210], scales: &mut [f32; 16]) {
 #[target_feature(enable = "avx2,fma,f16c")]
 fn by_group<const GROUPS: usize>(rows: &[[f32; GROUPS]; PANEL_ROWS], to: &mut [[f32; PANEL_ROWS]]) {
     for (first, to) in to.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-        let four = |row: usize| {
-            // SAFETY: 16 bytes are readable there, and the load asks for no alignment.
-            unsafe { _mm_loadu_ps(part::<f32, 4>(&rows[row], 4 * first).as_ptr()) }
-        };
+        let four = |row: usize| load4(part(&rows[row], 4 * first));
         let mut both = [_mm256_setzero_si256(); 4];
         for row in 0..4 {
             let pair = _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(four(row)), four(4 + row));
@@ -255,7 +252,7 @@ fn words32<'a, T: Copy + 'a>(row: impl Fn(usize) -> &'a [T; 32]) -> ChunkQuads {
     both(words16(|at| part(row(at), 0)), words16(|at| part(row(at), 16)))
 }
 
-/// ChunkQuads of 32 columns, from those of two times 16.
+/// Quads of 32 columns, from those of two times 16.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn both([a, b, c, d]: [__m256i; 4], [e, f, g, h]: [__m256i; 4]) -> ChunkQuads {

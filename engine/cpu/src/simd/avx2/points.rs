@@ -2,19 +2,12 @@
 
 use std::arch::x86_64::*;
 
-use super::{codes::nibbles, load64, load128, load256};
+use super::{
+    codes::{mask_of, nibbles},
+    load64, load128, load256,
+};
 use crate::simd::part;
 use thermocline_formats::quant::{grids, iq1_m, iq1_s, iq2_s, iq2_xs, iq2_xxs, iq3_s, iq3_xxs, mxfp4, tq1_0};
-
-/// All ones in the bytes whose bit of `bits` is set.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn mask_of(bits: u32) -> __m256i {
-    let bytes = _mm256_set_epi64x(0x0303_0303_0303_0303, 0x0202_0202_0202_0202, 0x0101_0101_0101_0101, 0);
-    let bytes = _mm256_shuffle_epi8(_mm256_set1_epi32(bits as i32), bytes);
-    let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
-    _mm256_cmpeq_epi8(_mm256_and_si256(bytes, bit), bit)
-}
 
 /// Codes whose bit of `signs` is set, negated.
 #[inline]
@@ -40,19 +33,12 @@ fn points4<const N: usize>(points: &[[i8; 4]; N], at: [usize; 8]) -> __m256i {
     _mm256_set_epi32(one(7), one(6), one(5), one(4), one(3), one(2), one(1), one(0))
 }
 
-/// The signs of 32 elements, of which a word has seven for every eight.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn signs_of(word: u32) -> u32 {
-    u32::from_le_bytes([0, 7, 14, 21].map(|shift| grids::even_signs(word >> shift)))
-}
-
 /// Sub-block `i` of an IQ2_XXS block.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn iq2_xxs(block: &[u8; 66], i: usize) -> __m256i {
     let at = part::<u8, 4>(block, 2 + 8 * i).map(usize::from);
-    negate(points8(&grids::IQ2_XXS, at), signs_of(iq2_xxs::sign_word(block, i)))
+    negate(points8(&grids::IQ2_XXS, at), grids::signs_of(iq2_xxs::sign_word(block, i)))
 }
 
 /// Elements `32 i..` of an IQ2_XS block.
@@ -76,7 +62,7 @@ pub(super) fn iq2_s(block: &[u8; 82], i: usize) -> __m256i {
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn iq3_xxs(block: &[u8; 98], i: usize) -> __m256i {
     let at = part::<u8, 8>(block, 2 + 8 * i).map(usize::from);
-    negate(points4(&grids::IQ3_XXS, at), signs_of(iq3_xxs::sign_word(block, i)))
+    negate(points4(&grids::IQ3_XXS, at), grids::signs_of(iq3_xxs::sign_word(block, i)))
 }
 
 /// Sub-block `i` of an IQ3_S block.

@@ -2,6 +2,8 @@
 
 use std::arch::x86_64::*;
 
+use super::load128;
+
 /// The integers in each of four registers added up.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -36,7 +38,7 @@ pub(super) fn half_sums4(v: [__m256i; 2]) -> __m128i {
 pub(super) fn less(dots: __m128i, offset: i8, code_sums: &[i32; 4]) -> __m128i {
     // Sums fit 16 bits.
     let offset = _mm_set1_epi32(i32::from(offset));
-    _mm_sub_epi32(dots, _mm_madd_epi16(load_ints(code_sums), offset))
+    _mm_sub_epi32(dots, _mm_madd_epi16(load128(code_sums), offset))
 }
 
 /// Adds the products of four groups to a line's sums.
@@ -103,12 +105,4 @@ pub(super) fn halves(v: __m256) -> [__m128; 2] {
 pub(super) fn load4(from: &[f32; 4]) -> __m128 {
     // SAFETY: 16 bytes are readable there, and the load asks for no alignment.
     unsafe { _mm_loadu_ps(from.as_ptr()) }
-}
-
-/// Four integers.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn load_ints(from: &[i32; 4]) -> __m128i {
-    // SAFETY: 16 bytes are readable there, and the load asks for no alignment.
-    unsafe { _mm_loadu_si128(from.as_ptr().cast()) }
 }

@@ -3,12 +3,9 @@
 
 use std::arch::x86_64::*;
 
-use super::{
-    codes::{self, E8M0, F16},
-    dot, store256, store512,
-};
-use crate::simd::{BlockWork, GatheredRow, avx2, part, portable::rows};
-use thermocline_formats::quant::{BlockType, Encoding, UnpackedMut, iq4_nl, mxfp4};
+use super::{codes, dot, store256, store512};
+use crate::simd::{BlockWork, E8M0, F16, GatheredRow, avx2, part, portable::dot_each};
+use thermocline_formats::quant::{BlockType, UnpackedMut, iq4_nl, mxfp4};
 
 /// Does `work` with blocks of `ty`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
@@ -58,11 +55,10 @@ fn blocks32<const BYTES: usize, const SCALE: u8, const OFFSET: u8>(
     pair: impl Fn(&[u8; BYTES], &[u8; BYTES]) -> __m512i,
 ) {
     match work {
-        BlockWork::Dot { weights, x, ahead, out } => {
-            for (row, out) in rows(Encoding::Blocks(ty), weights, x.codes.len(), out) {
-                [*out] = dot::rows32::<BYTES, SCALE, OFFSET, 1>([GatheredRow { row, ahead }], x, &pair);
-            }
-        }
+        BlockWork::Dot { weights, x, ahead, out } => dot_each(ty, weights, x, out, |row| {
+            let [sum] = dot::rows32::<BYTES, SCALE, OFFSET, 1>([GatheredRow { row, ahead }], x, &pair);
+            sum
+        }),
         BlockWork::Unpack { src, to: UnpackedMut { codes, scales, .. } } => {
             let offset = _mm512_set1_epi8(OFFSET as i8);
             let (blocks, _) = src.as_chunks::<BYTES>();
@@ -86,8 +82,7 @@ fn blocks32<const BYTES: usize, const SCALE: u8, const OFFSET: u8>(
 fn blocks_k<const BYTES: usize>(ty: BlockType, work: BlockWork<'_>, pair: impl Fn(&[u8; BYTES], usize) -> __m512i) {
     match work {
         BlockWork::Dot { weights, x, ahead, out } => {
-            let rows = rows(Encoding::Blocks(ty), weights, x.codes.len(), out);
-            rows.for_each(|(row, out)| *out = dot::row_k(row, x, ahead, &pair));
+            dot_each(ty, weights, x, out, |row| dot::row_k(row, x, ahead, &pair))
         }
         BlockWork::Unpack { src, to: UnpackedMut { codes, scales, mins } } => {
             let blocks = src.as_chunks::<BYTES>().0.iter().zip(codes.as_chunks_mut::<256>().0);
@@ -109,10 +104,7 @@ fn blocks_k<const BYTES: usize>(ty: BlockType, work: BlockWork<'_>, pair: impl F
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 fn blocks_q6_k(ty: BlockType, work: BlockWork<'_>) {
     match work {
-        BlockWork::Dot { weights, x, ahead, out } => {
-            let rows = rows(Encoding::Blocks(ty), weights, x.codes.len(), out);
-            rows.for_each(|(row, out)| *out = dot::row_q6_k(row, x, ahead));
-        }
+        BlockWork::Dot { weights, x, ahead, out } => dot_each(ty, weights, x, out, |row| dot::row_q6_k(row, x, ahead)),
         BlockWork::Unpack { src, to: UnpackedMut { codes, scales, .. } } => {
             let offset = _mm512_set1_epi8(32);
             let blocks = src.as_chunks::<210>().0.iter().zip(codes.as_chunks_mut::<256>().0);

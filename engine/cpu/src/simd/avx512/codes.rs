@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::{ROWS, load_ps, load128, load256, load512, store128, store512};
-use crate::simd::{QuantisedInputMut, part, part_mut, portable};
+use crate::simd::{E8M0, F16, QuantisedInputMut, part, part_mut, portable};
 use thermocline_formats::quant::FloatType;
 
 /// Codes of two Q4_0 blocks, 8 too large.
@@ -125,11 +125,6 @@ pub(super) fn q6_k_scales(block: &[u8; 210]) -> __m512 {
     _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load128::<u8, 16>(part(block, 192)))), d)
 }
 
-/// Scale of a block of 32: F16 in its first two bytes.
-pub(super) const F16: u8 = 0;
-/// Scale of a block of 32: a power of two in its first byte, as MXFP4 has it.
-pub(super) const E8M0: u8 = 1;
-
 /// `2^(e - 128)` of sixteen exponents: the scales of MXFP4 blocks whose codes are twice the value.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
@@ -243,7 +238,7 @@ pub(super) fn interleave<T: Copy, const WORD: usize, const LINE: usize>(rows: &[
     }
 }
 
-/// See [`Kernels::bias`](crate::simd::Kernels::bias).
+/// See [`CodeTileKernels::bias`](crate::simd::CodeTileKernels::bias).
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 pub(super) fn bias(codes: &[i8], len: usize, bias: &mut [i32]) {
     let all = _mm512_set1_epi8(-128);

@@ -6,10 +6,10 @@
 use std::arch::x86_64::*;
 
 use super::{
-    codes::{self, E8M0, F16, heads},
+    codes::{self, heads},
     load_ps, load_some, load256, load512, prefetch, prefetch_part,
 };
-use crate::simd::{GatheredRow, QuantisedInput, part, portable::rows};
+use crate::simd::{E8M0, F16, GatheredRow, QuantisedInput, avx2, part, portable::rows};
 use thermocline_formats::quant::{Encoding, FloatType, f16_at, mxfp4};
 
 /// Dispatch over the float types.
@@ -126,13 +126,6 @@ pub(super) fn q4_0<const ROWS: usize>(rows: [GatheredRow<'_>; ROWS], x: Quantise
     rows32::<18, F16, 8, ROWS>(rows, x, |a, b| codes::q4_0(a, b))
 }
 
-/// Eight floats.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn load8(from: &[f32; 8]) -> __m256 {
-    _mm256_castsi256_ps(load256(from))
-}
-
 /// Row of Q4_K or Q5_K blocks: `pair(block, i)` widens sub-blocks `2i` and `2i + 1` to 64 codes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
@@ -149,7 +142,7 @@ pub(super) fn row_k<const BYTES: usize>(
     let mut minima = _mm512_setzero_ps();
     for ((block, codes), (scales, sums)) in blocks.zip(factors) {
         prefetch(block, ahead);
-        let x = _mm512_insertf32x8::<1>(_mm512_castps256_ps512(load8(scales)), load8(sums));
+        let x = _mm512_insertf32x8::<1>(_mm512_castps256_ps512(avx2::load_ps(scales)), avx2::load_ps(sums));
         let s = _mm512_mul_ps(codes::k_factors(part(block, 0)), x);
         // Only the upper eight lanes are minima.
         minima = _mm512_add_ps(minima, s);
@@ -177,7 +170,7 @@ pub(super) fn row_q6_k(row: &[u8], x: QuantisedInput<'_>, ahead: isize) -> f32 {
         prefetch(block, ahead);
         let s = codes::q6_k_scales(block);
         offset = _mm512_fmadd_ps(s, load_ps(half_sums), offset);
-        let s = _mm512_mul_ps(s, _mm512_permutexvar_ps(twice, _mm512_castps256_ps512(load8(scales))));
+        let s = _mm512_mul_ps(s, _mm512_permutexvar_ps(twice, _mm512_castps256_ps512(avx2::load_ps(scales))));
         for (i, codes) in codes.as_chunks::<64>().0.iter().enumerate() {
             let dot = _mm512_dpbusd_epi32(_mm512_setzero_si512(), codes::q6_k(block, i), load512(codes));
             let at = _mm512_add_epi32(spread, _mm512_set1_epi32(4 * i as i32));

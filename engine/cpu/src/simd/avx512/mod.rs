@@ -1,6 +1,7 @@
 //! AVX-512 F/BW/VL/DQ with VNNI: 512-bit kernels.
 //!
-//! Everything here is compiled with the features on; [`kernels`](super::kernels) gives the table only to a machine that has them.
+//! Everything here is compiled with the features on; [`kernels`](super::kernels) gives the table
+//! only to a machine that has them.
 
 mod axpy;
 mod blocks;
@@ -11,7 +12,11 @@ mod tile;
 
 use std::arch::x86_64::*;
 
-use super::{BlockWork, CodeTileKernels, Kernels, avx2, panel, prefetch_weights, scalar};
+use super::{
+    BlockWork, CodeTileKernels, Kernels,
+    avx2::{self, load128, load256, store256},
+    panel, prefetch_weights, scalar,
+};
 use crate::Isa;
 use thermocline_formats::quant::UnpackedMut;
 
@@ -45,24 +50,6 @@ fn prefetch_part<T>(at: &T, step: usize, steps: usize, ahead: isize) {
     prefetch_weights([std::ptr::from_ref(at).cast::<i8>().wrapping_offset(ahead).wrapping_add(64 * from)], to - from);
 }
 
-/// 32 bytes.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn load256<T: Copy, const N: usize>(from: &[T; N]) -> __m256i {
-    const { assert!(N * size_of::<T>() == 32) };
-    // SAFETY: 32 bytes are readable there, and the load asks for no alignment.
-    unsafe { _mm256_loadu_si256(from.as_ptr().cast()) }
-}
-
-/// 16 bytes.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn load128<T: Copy, const N: usize>(from: &[T; N]) -> __m128i {
-    const { assert!(N * size_of::<T>() == 16) };
-    // SAFETY: 16 bytes are readable there, and the load asks for no alignment.
-    unsafe { _mm_loadu_si128(from.as_ptr().cast()) }
-}
-
 /// Sixteen floats.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
@@ -90,16 +77,6 @@ fn store512<T: Copy, const N: usize>(to: &mut [T; N], v: __m512i) {
     unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), v) }
 }
 
-/// Writes 32 bytes.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn store256<T: Copy, const N: usize>(to: &mut [T; N], v: __m256i) {
-    const { assert!(N * size_of::<T>() == 32) };
-    // SAFETY: 32 bytes are writable there, any bits are a `T` (integers and floats), and the store asks for no
-    // alignment.
-    unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), v) }
-}
-
 /// Writes 16 bytes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
@@ -115,14 +92,6 @@ fn store128<T: Copy, const N: usize>(to: &mut [T; N], v: __m128i) {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 fn store_ps(to: &mut [f32; 16], v: __m512) {
     store512(to, _mm512_castps_si512(v));
-}
-
-/// Enters a function compiled with the features.
-macro_rules! with_features {
-    ($($call:tt)*) => {
-        // SAFETY: the table is only reachable through `kernels`, which checked that this machine has the features.
-        unsafe { $($call)* }
-    };
 }
 
 /// The table of AVX-512.
@@ -149,7 +118,7 @@ pub(super) const TABLE: Kernels = Kernels {
     interleave_floats: |rows, out| with_features!(codes::interleave::<f32, 1, 16>(rows, out)),
     widen_floats: |ty, src, dst| with_features!(codes::widen(ty, src, dst)),
     tile_floats: |panel, x, acc| with_features!(tile::floats(panel, x, acc)),
-    axpy: |ty, rows, acc| with_features!(axpy::rows(ty, rows, acc)),
+    axpy_rows: |ty, rows, acc| with_features!(axpy::rows(ty, rows, acc)),
     add_inputs: |inputs, next, acc| with_features!(inputs::add(inputs, next, acc)),
     add_byte_inputs: avx2::TABLE.add_byte_inputs,
     add_inputs_with_minima: avx2::TABLE.add_inputs_with_minima,

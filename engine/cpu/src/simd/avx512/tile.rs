@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use super::{FLOAT_TOKENS, ROWS, load_ps, load512, store_ps};
 use crate::simd::{CodePanel, CodeTile, TILE_TOKENS, portable::check_tile};
 
-/// Codes; see [`Kernels::tile_codes`](crate::simd::Kernels::tile_codes).
+/// Codes; see [`CodeTileKernels::tile_codes`](crate::simd::CodeTileKernels::tile_codes).
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 pub(super) fn codes(panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32]) {
     check_tile(ROWS, &panel, &x, acc);

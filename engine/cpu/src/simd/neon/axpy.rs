@@ -31,7 +31,6 @@ fn floats<const BYTES: usize>(
     acc: &mut [f32],
     widen: impl Fn(&[u8; BYTES]) -> float32x4_t,
 ) {
-    assert_eq!(row.len(), acc.len() * ty.bytes(), "{} row of {}", Encoding::Float(ty), acc.len());
     let ((w8, w_rest), (acc8, acc_rest)) = (row.as_chunks::<BYTES>().0.as_chunks::<8>(), acc.as_chunks_mut::<4>());
     let (acc8, acc1) = acc8.as_chunks_mut::<8>();
     for (w, acc) in w8.iter().zip(acc8) {
@@ -50,14 +49,6 @@ fn floats<const BYTES: usize>(
 
 /// Several rows for each look at `acc`.
 fn q4_0(rows: &[ScaledRow<'_>; AXPY_ROWS], acc: &mut [f32]) {
-    for of in rows {
-        assert_eq!(
-            Some(of.row.len()),
-            Encoding::Blocks(BlockType::Q4_0).row_bytes(acc.len()),
-            "Q4_0 row of {}",
-            acc.len()
-        );
-    }
     let lines = rows.map(|of| of.row.as_chunks::<18>().0.as_chunks::<4>());
     let (accs, acc_rest) = acc.as_chunks_mut::<128>();
     for (line, acc) in accs.iter_mut().enumerate() {
@@ -108,7 +99,6 @@ fn add(blocks: [&[u8; 18]; AXPY_ROWS], scales: [f32; AXPY_ROWS], acc: &mut [f32;
 /// Any block type, decoded to codes first.
 fn any_blocks(ty: BlockType, row: &[u8], a: f32, ahead: isize, acc: &mut [f32]) {
     let format = ty.format();
-    assert_eq!(Some(row.len()), format.ty.row_bytes(acc.len()), "{} row of {}", format.ty, acc.len());
     let grouping = format.grouping;
     let step_bytes = STEP / format.len * format.bytes;
     let (mut codes, mut scales, mut mins) = ([0i8; STEP], [0f32; 16], [0f32; 16]);

@@ -1,16 +1,16 @@
-//! Block types on NEON: one arm per type says how its codes are decoded in registers and how they are scaled. CodeProducts
+//! Block types on NEON: one arm per type says how its codes are decoded in registers and how they are scaled. Products
 //! ([`dot`](super::dot)) and unpacking follow from that.
 
 use super::{
     codes::{Codes, bytes32, five_bits, less, look_up, nibbles, q3_k, q4_k, q5_k, q6_k, signed, two_bits},
-    dot::{E8M0, F16, MINIMA, SIGNED, row_k, row_k16, row_signed, rows32, six_bits},
+    dot::{row_k, row_k16, row_signed, rows32, six_bits},
     head, points,
     products::CodeProducts,
     registers::*,
 };
-use crate::simd::{BlockWork, GatheredRow, part, part_mut, portable::rows};
+use crate::simd::{BlockWork, E8M0, F16, GatheredRow, MINIMA, SIGNED, part, part_mut, portable::dot_each};
 use thermocline_formats::quant::{
-    BlockType, Encoding, iq1_m, iq1_s, iq2_s, iq2_xs, iq2_xxs, iq3_s, iq3_xxs, iq4_nl, iq4_xs, k_scales, mxfp4, nvfp4,
+    BlockType, iq1_m, iq1_s, iq2_s, iq2_xs, iq2_xxs, iq3_s, iq3_xxs, iq4_nl, iq4_xs, k_scales, mxfp4, nvfp4,
     q2_k as q2_k_format, q3_k as q3_k_format, q6_k as q6_k_format, unpack_32, unpack_256,
 };
 
@@ -104,11 +104,10 @@ fn blocks32<P: CodeProducts, const BYTES: usize, const SCALE: u8, const OFFSET: 
     codes: impl Fn(&[u8; BYTES]) -> Codes,
 ) {
     match work {
-        BlockWork::Dot { weights, x, ahead, out } => {
-            for (row, out) in rows(Encoding::Blocks(ty), weights, x.codes.len(), out) {
-                [*out] = rows32::<P, BYTES, SCALE, OFFSET, 1>(p, [GatheredRow { row, ahead }], x, &codes);
-            }
-        }
+        BlockWork::Dot { weights, x, ahead, out } => dot_each(ty, weights, x, out, |row| {
+            let [sum] = rows32::<P, BYTES, SCALE, OFFSET, 1>(p, [GatheredRow { row, ahead }], x, &codes);
+            sum
+        }),
         BlockWork::Unpack { src, to } => unpack_32::<BYTES>(src, to, |block, to| {
             let codes = codes(block);
             store32(to, if OFFSET > 0 { less(codes, OFFSET) } else { codes });
@@ -128,8 +127,7 @@ fn blocks_k<P: CodeProducts, const BYTES: usize>(
 ) {
     match work {
         BlockWork::Dot { weights, x, ahead, out } => {
-            let rows = rows(Encoding::Blocks(ty), weights, x.codes.len(), out);
-            rows.for_each(|(row, out)| *out = row_k(p, row, x, ahead, &pair));
+            dot_each(ty, weights, x, out, |row| row_k(p, row, x, ahead, &pair))
         }
         BlockWork::Unpack { src, to } => unpack_256::<BYTES, 8>(src, to, |block, codes, scales, mins| {
             k_scales::unpack_scales(part(block, 0), scales, mins);
@@ -155,8 +153,7 @@ fn blocks_k16<P: CodeProducts, const BYTES: usize, const OFFSET: i8>(
 ) {
     match work {
         BlockWork::Dot { weights: all, x, ahead, out } => {
-            let rows = rows(Encoding::Blocks(ty), all, x.codes.len(), out);
-            rows.for_each(|(row, out)| *out = row_k16::<P, BYTES, OFFSET>(p, row, x, ahead, &factors, &weights));
+            dot_each(ty, all, x, out, |row| row_k16::<P, BYTES, OFFSET>(p, row, x, ahead, &factors, &weights))
         }
         BlockWork::Unpack { src, to } => unpack_256::<BYTES, 16>(src, to, |block, codes, scales, mins| {
             unpack_scales(block, scales, mins);
@@ -179,12 +176,9 @@ fn blocks_signed<P: CodeProducts, const BYTES: usize, const CHUNKS: usize, const
     codes: impl Fn(&[u8; BYTES], usize) -> Codes,
 ) {
     match work {
-        BlockWork::Dot { weights, x, ahead, out } => {
-            let rows = rows(Encoding::Blocks(ty), weights, x.codes.len(), out);
-            rows.for_each(|(row, out)| {
-                *out = row_signed::<P, BYTES, CHUNKS, GROUPS>(p, row, x, ahead, &scales, &codes)
-            });
-        }
+        BlockWork::Dot { weights, x, ahead, out } => dot_each(ty, weights, x, out, |row| {
+            row_signed::<P, BYTES, CHUNKS, GROUPS>(p, row, x, ahead, &scales, &codes)
+        }),
         BlockWork::Unpack { src, to } => {
             let chunks = to.codes.as_chunks_mut::<32>().0.as_chunks_mut::<CHUNKS>().0;
             let blocks = src.as_chunks::<BYTES>().0.iter().zip(chunks);

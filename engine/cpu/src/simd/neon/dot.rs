@@ -11,7 +11,7 @@ use super::{
     registers::*,
 };
 use crate::simd::{
-    GatheredRow, QuantisedInput,
+    E8M0, F16, GatheredRow, MINIMA, QuantisedInput,
     block_inputs::{BlockInputs, PaddedInputs, padded},
     part,
     portable::rows,
@@ -117,16 +117,6 @@ impl RowTotal {
         }
     }
 }
-
-/// In place of an offset: blocks have minima of their own.
-pub(super) const MINIMA: i8 = -1;
-/// In place of an offset: codes are signed.
-pub(super) const SIGNED: i8 = 0;
-
-/// Scale of a block of 32: F16 in its first two bytes.
-pub(super) const F16: u8 = 0;
-/// Scale of a block of 32: a power of two in its first byte, as MXFP4 has it.
-pub(super) const E8M0: u8 = 1;
 
 /// Rows of blocks of 32 behind a scale ([`F16`] or [`E8M0`]): `codes` widens a block's codes, which are `OFFSET` too large, or
 /// [`SIGNED`], or not offset because a minimum follows the scale ([`MINIMA`]). Each row has its prefetch distance.

@@ -52,8 +52,8 @@ pub(super) fn add_with_minima(
     });
 }
 
-/// Goes through the outputs of a block of nibbles, four at a time: `add` gets their sums over the active inputs, the first output's
-/// number and the place of the results.
+/// Goes through the outputs of a block of nibbles, four at a time: `add` gets their sums over the
+/// active inputs, the first output's number and the place of the results.
 #[inline(always)]
 fn add_nibbles(
     inputs: &InputBlock<'_>,

@@ -106,7 +106,7 @@ pub(super) const TABLE: Kernels = Kernels {
     interleave_floats: portable::interleave::<f32, 1, ROWS>,
     widen_floats: widen,
     tile_floats: tile::floats,
-    axpy: axpy::rows,
+    axpy_rows: axpy::rows,
     add_inputs: inputs::add,
     add_byte_inputs: inputs::add_bytes,
     add_inputs_with_minima: inputs::add_with_minima,
@@ -116,7 +116,8 @@ pub(super) const TABLE: Kernels = Kernels {
 pub(super) const DOT_TABLE: Kernels = Kernels {
     isa: Isa::NeonDot,
     dot_codes: |ty, weights, x, ahead, out| {
-        // SAFETY: the table is only reachable through `kernels`, which checked that this machine has `dotprod`.
+        // SAFETY: the table is only reachable through `kernels`, which checked that this machine
+        // has `dotprod`.
         unsafe { run_dot(ty, BlockWork::Dot { weights, x, ahead, out }) }
     },
     // SAFETY: as above.
@@ -129,7 +130,8 @@ pub(super) const DOT_TABLE: Kernels = Kernels {
 /// The table of NEON with products of matrices, on machines that have dot products as well.
 pub(super) const MATRIX_TABLE: Kernels = Kernels {
     isa: Isa::NeonI8mm,
-    // SAFETY: the table is only reachable through `kernels`, which checked that this machine has `i8mm`.
+    // SAFETY: the table is only reachable through `kernels`, which checked that this machine has
+    // `i8mm`.
     panel_products: |panel, x, sums| unsafe { panel_matrix(panel, x, sums) },
     ..DOT_TABLE
 };

@@ -30,17 +30,11 @@ fn points4<const N: usize>(points: &[[i8; 4]; N], at: [usize; 8]) -> Codes {
     [four(0), four(4)]
 }
 
-/// The signs of 32 elements, of which a word has seven for every eight.
-#[inline(always)]
-fn signs_of(word: u32) -> u32 {
-    u32::from_le_bytes([0, 7, 14, 21].map(|shift| grids::even_signs(word >> shift)))
-}
-
 /// Sub-block `i` of an IQ2_XXS block.
 #[inline(always)]
 pub(super) fn iq2_xxs(block: &[u8; 66], i: usize) -> Codes {
     let at = part::<u8, 4>(block, 2 + 8 * i).map(usize::from);
-    negate(points8(&grids::IQ2_XXS, at), signs_of(iq2_xxs::sign_word(block, i)))
+    negate(points8(&grids::IQ2_XXS, at), grids::signs_of(iq2_xxs::sign_word(block, i)))
 }
 
 /// Elements `32 i..` of an IQ2_XS block.
@@ -61,7 +55,7 @@ pub(super) fn iq2_s(block: &[u8; 82], i: usize) -> Codes {
 #[inline(always)]
 pub(super) fn iq3_xxs(block: &[u8; 98], i: usize) -> Codes {
     let at = part::<u8, 8>(block, 2 + 8 * i).map(usize::from);
-    negate(points4(&grids::IQ3_XXS, at), signs_of(iq3_xxs::sign_word(block, i)))
+    negate(points4(&grids::IQ3_XXS, at), grids::signs_of(iq3_xxs::sign_word(block, i)))
 }
 
 /// Sub-block `i` of an IQ3_S block.

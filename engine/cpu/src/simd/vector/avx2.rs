@@ -12,9 +12,9 @@ use super::{Vector, VectorKernel};
 pub(crate) struct Avx2Vectors(());
 
 /// Runs `kernel` with AVX2; [`super::dispatch`] has checked that the machine has it.
-pub(super) fn run<K: VectorKernel>(kernel: K) -> K::Output {
+pub(super) fn run<Output, K: VectorKernel<Output>>(kernel: K) -> Output {
     #[target_feature(enable = "avx2,fma,f16c")]
-    fn with_features<K: VectorKernel>(kernel: K) -> K::Output {
+    fn with_features<Output, K: VectorKernel<Output>>(kernel: K) -> Output {
         kernel.run(Avx2Vectors(()))
     }
     // SAFETY: `dispatch`, the only caller, has compared the instruction set with those the machine reports.

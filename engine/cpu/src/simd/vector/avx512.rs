@@ -12,9 +12,9 @@ use super::{Vector, VectorKernel};
 pub(crate) struct Avx512Vectors(());
 
 /// Runs `kernel` with AVX-512; [`super::dispatch`] has checked that the machine has it.
-pub(super) fn run<K: VectorKernel>(kernel: K) -> K::Output {
+pub(super) fn run<Output, K: VectorKernel<Output>>(kernel: K) -> Output {
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
-    fn with_features<K: VectorKernel>(kernel: K) -> K::Output {
+    fn with_features<Output, K: VectorKernel<Output>>(kernel: K) -> Output {
         kernel.run(Avx512Vectors(()))
     }
     // SAFETY: `dispatch`, the only caller, has compared the instruction set with those the machine reports.

@@ -93,11 +93,9 @@ pub(crate) trait Vector: Copy + Send + Sync {
 }
 
 /// A computation that can be compiled for any instruction set.
-pub(crate) trait VectorKernel {
-    /// Its result.
-    type Output;
+pub(crate) trait VectorKernel<Output = ()> {
     /// Implementations are `#[inline(always)]`, or they are compiled without the instruction set.
-    fn run<V: Vector>(self, v: V) -> Self::Output;
+    fn run<V: Vector>(self, v: V) -> Output;
 }
 
 /// Runs `kernel` with the vectors of `isa`.
@@ -105,7 +103,7 @@ pub(crate) trait VectorKernel {
 /// # Panics
 /// If this machine lacks `isa`.
 #[inline]
-pub(crate) fn dispatch<K: VectorKernel>(isa: Isa, kernel: K) -> K::Output {
+pub(crate) fn dispatch<Output, K: VectorKernel<Output>>(isa: Isa, kernel: K) -> Output {
     static BEST: OnceLock<Isa> = OnceLock::new();
     let best = *BEST.get_or_init(|| Isa::available().last().copied().unwrap_or(Isa::Scalar));
     assert!(isa <= best, "this machine has no {isa}");
@@ -126,11 +124,9 @@ mod tests {
 
     struct Everything<'a>(&'a mut [f32; 16], [f32; 16]);
 
-    impl VectorKernel for Everything<'_> {
-        type Output = (f32, [f32; 4], f32);
-
+    impl VectorKernel<(f32, [f32; 4], f32)> for Everything<'_> {
         #[inline(always)]
-        fn run<V: Vector>(self, v: V) -> Self::Output {
+        fn run<V: Vector>(self, v: V) -> (f32, [f32; 4], f32) {
             let mut sum = 0.0;
             let mut sum4 = [0.0; 4];
             let mut top = f32::NEG_INFINITY;
@@ -178,8 +174,6 @@ mod tests {
     struct Widen<'a>(&'a mut [f32], &'a [f16], &'a [i8]);
 
     impl VectorKernel for Widen<'_> {
-        type Output = ();
-
         #[inline(always)]
         fn run<V: Vector>(self, v: V) {
             for (i, out) in self.0.chunks_exact_mut(V::LANES).enumerate() {

@@ -12,7 +12,7 @@ use super::{Vector, VectorKernel};
 pub(crate) struct NeonVectors;
 
 /// Runs `kernel` with NEON.
-pub(super) fn run<K: VectorKernel>(kernel: K) -> K::Output {
+pub(super) fn run<Output, K: VectorKernel<Output>>(kernel: K) -> Output {
     kernel.run(NeonVectors)
 }
 

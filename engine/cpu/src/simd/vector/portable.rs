@@ -13,11 +13,7 @@ const LANES: usize = 8;
 
 #[inline(always)]
 fn zip(a: [f32; LANES], b: [f32; LANES], op: impl Fn(f32, f32) -> f32) -> [f32; LANES] {
-    let mut out = [0.0; LANES];
-    for i in 0..LANES {
-        out[i] = op(a[i], b[i]);
-    }
-    out
+    std::array::from_fn(|i| op(a[i], b[i]))
 }
 
 impl Vector for Portable {
@@ -46,21 +42,13 @@ impl Vector for Portable {
     #[inline(always)]
     fn load_f16(self, src: &[f16]) -> Self::F {
         let src = &src[..LANES];
-        let mut out = [0.0; LANES];
-        for i in 0..LANES {
-            out[i] = src[i].to_f32_const();
-        }
-        out
+        std::array::from_fn(|i| src[i].to_f32_const())
     }
 
     #[inline(always)]
     fn load_i8(self, src: &[i8]) -> Self::F {
         let src = &src[..LANES];
-        let mut out = [0.0; LANES];
-        for i in 0..LANES {
-            out[i] = f32::from(src[i]);
-        }
-        out
+        std::array::from_fn(|i| f32::from(src[i]))
     }
 
     #[inline(always)]
@@ -121,22 +109,12 @@ impl Vector for Portable {
 
     #[inline(always)]
     fn zero_below(self, x: Self::F, threshold: Self::F, y: Self::F) -> Self::F {
-        let mut out = y;
-        for i in 0..LANES {
-            if x[i] < threshold[i] {
-                out[i] = 0.0;
-            }
-        }
-        out
+        std::array::from_fn(|i| if x[i] < threshold[i] { 0.0 } else { y[i] })
     }
 
     #[inline(always)]
     fn swap_pairs(self, x: Self::F) -> Self::F {
-        let mut out = x;
-        for i in 0..LANES {
-            out[i] = x[i ^ 1];
-        }
-        out
+        std::array::from_fn(|i| x[i ^ 1])
     }
 
     #[inline(always)]
