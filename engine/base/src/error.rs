@@ -53,11 +53,6 @@ impl fmt::Display for Short<'_> {
     }
 }
 
-/// The words before a number that may be greater.
-fn least(at_least: bool) -> &'static str {
-    if at_least { "at least " } else { "" }
-}
-
 /// A file operation. It decides whether a failure is the fault of a command's input or of its output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileAction {
@@ -249,7 +244,10 @@ pub enum Error {
         got: String,
     },
     /// The context is full and the caller did not ask for it to be shifted.
-    #[error("context full: {}{wanted} tokens wanted, the context holds {available}", least(*at_least))]
+    #[error(
+        "context full: {}{wanted} tokens wanted, the context holds {available}",
+        if *at_least { "at least " } else { "" }
+    )]
     ContextFull {
         /// Tokens the request needs.
         wanted: usize,

@@ -45,7 +45,7 @@ impl TokenTiles {
 
     /// The number of tokens of each tile but the last.
     fn of_tile(&self) -> usize {
-        tile_tokens(self.tokens)
+        self.tokens.div_ceil(self.tokens.div_ceil(MOST_TILE_TOKENS))
     }
 
     /// Columns `first..first + len`, multiples of 32, of the tile that begins with token `token`.
@@ -55,11 +55,6 @@ impl TokenTiles {
         let end = start + len / 32 * tokens;
         TokenTile { tokens, chunks: &self.chunks.get(end)[start..] }
     }
-}
-
-/// Tokens of the tiles of so many.
-fn tile_tokens(tokens: usize) -> usize {
-    tokens.div_ceil(tokens.div_ceil(MOST_TILE_TOKENS))
 }
 
 /// Scratch memory of a worker.

@@ -3,10 +3,9 @@
 
 use super::{
     Kernels,
-    portable::rows,
     vector::{Vector, VectorKernel, dispatch},
 };
-use thermocline_formats::quant::{BlockType, Encoding, Grouping, UNPACK_STEP as STEP, UnpackedMut, f16_at};
+use thermocline_formats::quant::{BlockType, Grouping, UNPACK_STEP as STEP, UnpackedMut, f16_at};
 
 /// Codes, scales and minima of [`STEP`] elements.
 struct Decoded {
@@ -31,13 +30,6 @@ impl Decoded {
         (kernels.unpack)(ty, src, to);
         let groups = self.codes[..n].as_chunks::<LEN>().0.iter();
         groups.zip(self.scales.iter().zip(&self.mins)).map(|(codes, (scale, min))| (codes, *scale, *min))
-    }
-}
-
-/// `out[r] = W[r] . x` for `out.len()` rows of a quantised type.
-pub(super) fn dot(kernels: &Kernels, ty: BlockType, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]) {
-    for (row, out) in rows(Encoding::Blocks(ty), weights, x.len(), out) {
-        [*out] = dot_tokens(kernels, ty, row, [x], ahead);
     }
 }
 

@@ -170,21 +170,19 @@ pub(super) fn dot_each(
     rows(Encoding::Blocks(ty), weights, x.codes.len(), out).for_each(|(row, out)| *out = dot(row));
 }
 
-/// Dot products of float rows, summed in sixteen lanes.
+/// Dot product of a row of floats, summed in sixteen lanes.
 #[inline(always)]
-pub(super) fn dot_floats(ty: FloatType, weights: &[u8], x: &[f32], out: &mut [f32]) {
-    for (row, out) in rows(Encoding::Float(ty), weights, x.len(), out) {
-        let mut lanes = [0f32; 16];
-        let mut chunk = [0f32; 16];
-        for (src, x) in row.chunks(16 * ty.bytes()).zip(x.chunks(16)) {
-            chunk[x.len()..].fill(0.0);
-            widen(ty, src, &mut chunk[..x.len()]);
-            for (i, x) in x.iter().enumerate() {
-                lanes[i] += chunk[i] * x;
-            }
+pub(super) fn dot_floats(ty: FloatType, row: &[u8], x: &[f32]) -> f32 {
+    let mut lanes = [0f32; 16];
+    let mut chunk = [0f32; 16];
+    for (src, x) in row.chunks(16 * ty.bytes()).zip(x.chunks(16)) {
+        chunk[x.len()..].fill(0.0);
+        widen(ty, src, &mut chunk[..x.len()]);
+        for (i, x) in x.iter().enumerate() {
+            lanes[i] += chunk[i] * x;
         }
-        *out = lanes.iter().sum();
     }
+    lanes.iter().sum()
 }
 
 /// Widens a float type to f32.

@@ -18,7 +18,7 @@ use std::arch::x86_64::*;
 
 use super::{BlockWork, Kernels, QuantisedInputMut, portable, prefetch_weights};
 use crate::Isa;
-use thermocline_formats::quant::{Encoding, FloatType};
+use thermocline_formats::quant::FloatType;
 
 const ROWS: usize = 16;
 const FLOAT_TOKENS: usize = 6;
@@ -128,11 +128,7 @@ pub(super) const TABLE: Kernels = Kernels {
         with_features!(blocks::run(ty, BlockWork::Dot { weights, x, ahead, out }));
     },
     gathered_q4_0: Some(|rows, x| with_features!(dot::q4_0(*rows, x))),
-    dot_float_rows: |ty, weights, x, ahead, out| {
-        for (row, out) in portable::rows(Encoding::Float(ty), weights, x.len(), out) {
-            [*out] = with_features!(dot::floats(ty, row, [x], ahead));
-        }
-    },
+    dot_float_row: |ty, row, x, ahead| with_features!(dot::floats(ty, row, [x], ahead))[0],
     dot_float_tokens: Some(|ty, row, x, ahead| with_features!(dot::floats(ty, row, x, ahead))),
     unpack: |ty, src, to| with_features!(blocks::run(ty, BlockWork::Unpack { src, to })),
     code_tiles: None,

@@ -14,18 +14,16 @@ use crate::simd::{
     E8M0, F16, GatheredRow, MINIMA, QuantisedInput,
     block_inputs::{BlockInputs, PaddedInputs, padded},
     part,
-    portable::rows,
     sum_order::LINE,
 };
-use thermocline_formats::quant::{Encoding, FloatType, k_scales};
+use thermocline_formats::quant::{FloatType, k_scales};
 
-/// Dispatch over the float types.
-pub(super) fn floats(ty: FloatType, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]) {
-    let rows = rows(Encoding::Float(ty), weights, x.len(), out);
+/// `row . x` for a row of floats.
+pub(super) fn floats(ty: FloatType, row: &[u8], x: &[f32], ahead: isize) -> f32 {
     match ty {
-        FloatType::F32 => rows.for_each(|(row, out)| *out = float_row::<16>(row, x, ahead, f32s)),
-        FloatType::F16 => rows.for_each(|(row, out)| *out = float_row::<8>(row, x, ahead, f16s)),
-        FloatType::BF16 => rows.for_each(|(row, out)| *out = float_row::<8>(row, x, ahead, bf16s)),
+        FloatType::F32 => float_row::<16>(row, x, ahead, f32s),
+        FloatType::F16 => float_row::<8>(row, x, ahead, f16s),
+        FloatType::BF16 => float_row::<8>(row, x, ahead, bf16s),
     }
 }
 

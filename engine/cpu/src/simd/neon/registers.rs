@@ -1,5 +1,6 @@
-//! NEON's instructions as safe functions: every 64-bit Arm processor has them. `#[inline(always)]` without features of their own,
-//! they can stand in kernels that are compiled with more ([`CodeProducts`](super::products::CodeProducts)).
+//! NEON's instructions as safe functions: every 64-bit Arm processor has them. `#[inline(always)]`
+//! without features of their own, they can stand in kernels that are compiled with more
+//! ([`CodeProducts`](super::products::CodeProducts)).
 
 use std::arch::aarch64;
 pub(super) use std::arch::aarch64::{
