@@ -122,18 +122,11 @@ impl SpeedMemory {
         }
     }
 
-    /// True if a forecast for a setting like this one was followed by an answer.
-    fn has_judged(&self, setting: &SpeedSetting) -> bool {
-        self.judged(setting).next().is_some()
-    }
-
     /// Speeds in settings of the same mode and processors that were foretold.
     fn judged(&self, setting: &SpeedSetting) -> impl Iterator<Item = &MeasuredSpeed> {
         let kind = setting.kind();
-        self.0
-            .iter()
-            .filter(move |(key, speed)| key.starts_with(&kind) && speed.expected.is_some())
-            .map(|(_, speed)| speed)
+        let of_kind = self.0.iter().filter(move |(key, _)| key.starts_with(&kind));
+        of_kind.map(|(_, speed)| speed).filter(|speed| speed.expected.is_some())
     }
 
     /// True if an estimate for this setting may be shown: the last one was near what came. Where this setting has no forecast to
@@ -152,7 +145,7 @@ pub fn correction<'a>(
     others: impl IntoIterator<Item = &'a SpeedMemory>,
     setting: &SpeedSetting,
 ) -> f64 {
-    if own.has_judged(setting) {
+    if own.judged(setting).next().is_some() {
         return 1.0;
     }
     let latest = others.into_iter().flat_map(|speeds| speeds.judged(setting)).max_by_key(|speed| speed.at);

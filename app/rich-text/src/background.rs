@@ -15,10 +15,10 @@ pub const SLOW: Duration = Duration::from_millis(200);
 
 /// At most one piece of work at a time, and what came of it.
 #[derive(Debug)]
-pub struct Background<T>(Option<Task<T>>);
+pub struct Background<T>(Option<BackgroundTask<T>>);
 
 #[derive(Debug)]
-struct Task<T> {
+struct BackgroundTask<T> {
     receiver: Receiver<T>,
     began: Instant,
 }
@@ -56,7 +56,7 @@ impl<T: Send + 'static> Background<T> {
             .name("background".to_owned())
             .spawn(work)
             .map_err(|error| format!("no thread to work with: {error}"))?;
-        self.0 = Some(Task { receiver, began: Instant::now() });
+        self.0 = Some(BackgroundTask { receiver, began: Instant::now() });
         Ok(())
     }
 

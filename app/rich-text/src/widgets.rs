@@ -27,11 +27,14 @@ pub fn icon_button_with(ui: &mut Ui, icon: MaterialIcon, name: &str, more: impl 
 }
 
 fn bare_icon_button(ui: &mut Ui, icon: MaterialIcon, name: &str, sense: Sense) -> Response {
-    let glyph = icon.rich_text().size(16.0).color(Palette::of(ui).muted);
-    let response = ui.add(Button::new(glyph).frame(false).min_size(egui::vec2(24.0, 24.0)).sense(sense));
-    let enabled = ui.is_enabled();
-    response.widget_info(|| WidgetInfo::labeled(Role::Button, enabled, name));
+    let response = ui.add(bare_button(ui, icon).sense(sense));
+    response.widget_info(|| WidgetInfo::labeled(Role::Button, ui.is_enabled(), name));
     response
+}
+
+fn bare_button(ui: &Ui, icon: MaterialIcon) -> Button<'static> {
+    let glyph = icon.rich_text().size(16.0).color(Palette::of(ui).muted);
+    Button::new(glyph).frame(false).min_size(egui::vec2(24.0, 24.0))
 }
 
 /// A button with an icon that looks like other buttons; `name` as for [`icon_button`].
@@ -43,11 +46,8 @@ pub fn framed_icon_button(ui: &mut Ui, icon: MaterialIcon, name: &str) -> Respon
 
 /// A menu behind an icon, as [`icon_button`] looks.
 pub fn icon_menu(ui: &mut Ui, icon: MaterialIcon, name: &str, contents: impl FnOnce(&mut Ui)) {
-    let glyph = icon.rich_text().size(16.0).color(Palette::of(ui).muted);
-    let button = Button::new(glyph).frame(false).min_size(egui::vec2(24.0, 24.0));
-    let (response, _) = MenuButton::from_button(button).ui(ui, contents);
-    let enabled = ui.is_enabled();
-    response.widget_info(|| WidgetInfo::labeled(Role::Button, enabled, name));
+    let (response, _) = MenuButton::from_button(bare_button(ui, icon)).ui(ui, contents);
+    response.widget_info(|| WidgetInfo::labeled(Role::Button, ui.is_enabled(), name));
     response.on_hover_text(name);
 }
 

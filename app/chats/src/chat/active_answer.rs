@@ -171,10 +171,8 @@ impl ActiveAnswer {
 
     /// The calls of an answer that ended by itself.
     pub fn calls(&self) -> &[ToolCall] {
-        match &self.reader {
-            Some(reader) if self.end == Some(MessageState::Complete) => reader.calls(),
-            _ => &[],
-        }
+        let ended = self.reader.as_ref().filter(|_| self.end == Some(MessageState::Complete));
+        ended.map_or(&[], CallReader::calls)
     }
 
     /// Records the end and returns the session. The message remains to be finished.
@@ -261,7 +259,7 @@ impl ActiveAnswer {
         if self.streaming.is_saved() {
             self.unsaved = None;
         }
-        self.record(saved)
+        saved.inspect_err(|error| self.unsaved = Some(error.to_string()))
     }
 
     /// Saves the end; may be repeated if it fails.
@@ -273,13 +271,9 @@ impl ActiveAnswer {
         if saved.is_ok() && !self.calls().is_empty() {
             saved = store.set_tool_calls(self.id(), self.calls());
         }
-        if saved.is_err() {
+        saved.inspect_err(|error| {
             self.save_failed_at = Some(Instant::now());
-        }
-        self.record(saved)
-    }
-
-    fn record(&mut self, saved: Result<(), StoreError>) -> Result<(), StoreError> {
-        saved.inspect_err(|error| self.unsaved = Some(error.to_string()))
+            self.unsaved = Some(error.to_string());
+        })
     }
 }

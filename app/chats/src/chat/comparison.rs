@@ -79,7 +79,7 @@ impl Comparison {
         let texts = sides.each_ref().map(|side| SideText { title: side.title.clone(), ..SideText::default() });
         let race = !sides.iter().any(|side| matches!(side.model, SideModel::Without(_)));
         let comparison = Comparison { sides: Arc::new(Mutex::new(texts)), over: Arc::default(), race };
-        let writer = Writer {
+        let writer = SideWriter {
             sides: Arc::clone(&comparison.sides),
             over: Arc::clone(&comparison.over),
             handle: handle.clone(),
@@ -117,7 +117,7 @@ impl Comparison {
 }
 
 /// The writer of the sides. It ends once it alone holds them.
-struct Writer {
+struct SideWriter {
     sides: Arc<Mutex<[SideText; 2]>>,
     over: Arc<AtomicBool>,
     handle: EngineHandle,
@@ -160,7 +160,7 @@ impl RacedBudgets {
     }
 }
 
-impl Drop for Writer {
+impl Drop for SideWriter {
     /// Also if it ends early, the model has its own mode again and another comparison can begin.
     fn drop(&mut self) {
         if let Some(own) = self.own {
@@ -175,7 +175,7 @@ impl Drop for Writer {
     }
 }
 
-impl Writer {
+impl SideWriter {
     /// True once nobody reads the comparison any more.
     fn is_dropped(&self) -> bool {
         Arc::strong_count(&self.sides) == 1

@@ -83,7 +83,7 @@ impl FoundNeuron {
             }
             let words = NeuronWords::of(engine, &cpu, candidate.place)?;
             let words = if candidate.cosine < 0.0 { words.reversed() } else { words };
-            let Candidate { place, cosine, fired, kept, .. } = candidate;
+            let RankedNeuron { place, cosine, fired, kept, .. } = candidate;
             let elsewhere = firing.elsewhere(engine.neurons().shape().range(place.layer).start + place.neuron);
             found.push(FoundNeuron { place, words, fired, of: firing.tokens, elsewhere, cosine, kept });
         }
@@ -134,7 +134,7 @@ fn known_tokens(
 
 /// A neuron before its words are known.
 #[derive(Debug, Clone, Copy)]
-struct Candidate {
+struct RankedNeuron {
     place: NeuronIndex,
     cosine: f32,
     fired: u32,
@@ -143,9 +143,9 @@ struct Candidate {
 }
 
 /// The neurons that are listed, best first.
-fn ranked(model: &Model, cosines: &[Vec<f32>], firing: &WordFiring, kept: &[KeptWord]) -> Vec<Candidate> {
+fn ranked(model: &Model, cosines: &[Vec<f32>], firing: &WordFiring, kept: &[KeptWord]) -> Vec<RankedNeuron> {
     let shape = model.neuron_shape();
-    let mut all: Vec<Candidate> = Vec::with_capacity(shape.total());
+    let mut all: Vec<RankedNeuron> = Vec::with_capacity(shape.total());
     for (layer, cosines) in cosines.iter().enumerate() {
         let gated = is_gated(&model.weights.layers[layer].ffn);
         for (neuron, cosine) in cosines.iter().enumerate() {
@@ -153,7 +153,7 @@ fn ranked(model: &Model, cosines: &[Vec<f32>], firing: &WordFiring, kept: &[Kept
             // A neuron without a gate is never negative: pointing away from the word it can only speak against it.
             let cosine = if gated { *cosine } else { cosine.max(0.0) };
             let (fired, preference) = (firing.times(index), firing.preference(index));
-            all.push(Candidate { place: NeuronIndex { layer, neuron }, cosine, fired, kept: 0, preference });
+            all.push(RankedNeuron { place: NeuronIndex { layer, neuron }, cosine, fired, kept: 0, preference });
         }
     }
     for KeptWord { layer, neuron, times, .. } in kept.iter().filter(|it| it.neuron < shape.neurons(it.layer)) {
@@ -161,12 +161,12 @@ fn ranked(model: &Model, cosines: &[Vec<f32>], firing: &WordFiring, kept: &[Kept
             candidate.kept = *times;
         }
     }
-    let of_word = |it: &Candidate| it.kept > 0 || (it.fired > 0 && it.preference >= LEAST_PREFERENCE);
-    let mut fired: Vec<Candidate> = all.iter().copied().filter(of_word).collect();
+    let of_word = |it: &RankedNeuron| it.kept > 0 || (it.fired > 0 && it.preference >= LEAST_PREFERENCE);
+    let mut fired: Vec<RankedNeuron> = all.iter().copied().filter(of_word).collect();
     let by_weights =
-        |a: &Candidate, b: &Candidate| b.cosine.abs().total_cmp(&a.cosine.abs()).then(a.place.cmp(&b.place));
+        |a: &RankedNeuron, b: &RankedNeuron| b.cosine.abs().total_cmp(&a.cosine.abs()).then(a.place.cmp(&b.place));
     // What several chats say counts more than what the last tokens do.
-    let by_firing = |a: &Candidate, b: &Candidate| {
+    let by_firing = |a: &RankedNeuron, b: &RankedNeuron| {
         b.kept.min(4).cmp(&a.kept.min(4)).then(b.preference.total_cmp(&a.preference)).then_with(|| by_weights(a, b))
     };
     fired.sort_unstable_by(by_firing);

@@ -38,11 +38,11 @@ const MARKS: &[char] = &['"', '\'', '`', '*', '#', '_', '“', '”', '„', '�
 #[derive(Debug, Default)]
 pub(super) struct Titles {
     wanted: VecDeque<ChatId>,
-    writing: Option<Writing>,
+    writing: Option<TitleWriting>,
 }
 
 #[derive(Debug)]
-struct Writing {
+struct TitleWriting {
     chat: ChatId,
     answer: Answer,
     session: Arc<Session>,
@@ -61,7 +61,7 @@ impl Titles {
         if !matches!(state, ModelState::Ready { model, .. } if *model != ModelId::Builtin) {
             return Ok(());
         }
-        let Some(Exchange { question, .. }) = Exchange::first(store, chat)? else { return Ok(()) };
+        let Some(FirstExchange { question, .. }) = FirstExchange::first(store, chat)? else { return Ok(()) };
         let untitled = !store.is_titled(chat)? && store.chat(chat)?.title == title(&question);
         if untitled && !self.wanted.contains(&chat) {
             self.wanted.push_back(chat);
@@ -80,7 +80,7 @@ impl Titles {
     /// Forgets all, so that the model can be closed.
     pub fn clear(&mut self) {
         self.wanted.clear();
-        self.writing.take().into_iter().for_each(Writing::leave);
+        self.writing.take().into_iter().for_each(TitleWriting::leave);
     }
 
     /// Begins a title, or takes the words of one. To be called while nothing is answered. True if a chat has another title now.
@@ -105,23 +105,23 @@ impl Titles {
         }
         let ModelState::Ready { model, engine } = state else { return Ok(false) };
         let Some(chat) = self.wanted.pop_front().filter(|_| *model != ModelId::Builtin) else { return Ok(false) };
-        let exchange = match Exchange::first(store, chat) {
+        let exchange = match FirstExchange::first(store, chat) {
             Ok(Some(exchange)) => exchange,
             Err(error) if !is_removed(&error) => return Err(error),
             Ok(None) | Err(_) => return Ok(false),
         };
-        self.writing = Writing::begin(engine_handle, engine, chat, &exchange);
+        self.writing = TitleWriting::begin(engine_handle, engine, chat, &exchange);
         Ok(false)
     }
 }
 
 /// The first question of a chat and its answer.
-struct Exchange {
+struct FirstExchange {
     question: String,
     answer: String,
 }
 
-impl Exchange {
+impl FirstExchange {
     /// `None` unless the chat's branch is this question and this answer, which ended well.
     fn first(store: &Store, chat: ChatId) -> Result<Option<Self>, StoreError> {
         let branch = store.branch(chat)?;
@@ -131,7 +131,7 @@ impl Exchange {
             return Ok(None);
         }
         let answer = said(&answer.content).to_owned();
-        Ok((!answer.is_empty()).then(|| Exchange { question: question.content.clone(), answer }))
+        Ok((!answer.is_empty()).then(|| FirstExchange { question: question.content.clone(), answer }))
     }
 
     /// The request for a title.
@@ -156,9 +156,9 @@ impl Exchange {
     }
 }
 
-impl Writing {
+impl TitleWriting {
     /// `None` if there is no room for a session: the chat keeps its title.
-    fn begin(engine_handle: &EngineHandle, engine: &Engine, chat: ChatId, exchange: &Exchange) -> Option<Self> {
+    fn begin(engine_handle: &EngineHandle, engine: &Engine, chat: ChatId, exchange: &FirstExchange) -> Option<Self> {
         let context = Some(CONTEXT.min(engine.context()));
         let options = SessionOptions { context, priority: Priority::Background, ..SessionOptions::default() };
         let session = match engine_handle.session(options) {
@@ -168,12 +168,9 @@ impl Writing {
                 return None;
             }
         };
-        let notify = {
-            let engine_handle = engine_handle.clone();
-            move || engine_handle.notify()
-        };
-        let answer = Answer::start(notify, Arc::clone(&session), exchange.request());
-        Some(Writing { chat, answer, session, text: String::new() })
+        let handle = engine_handle.clone();
+        let answer = Answer::start(move || handle.notify(), Arc::clone(&session), exchange.request());
+        Some(TitleWriting { chat, answer, session, text: String::new() })
     }
 
     /// Takes new words; returns the title at the end, empty if there is none.
@@ -196,7 +193,7 @@ impl Writing {
 
     /// Ends it; the session may be the last one that holds the engine.
     fn leave(self) {
-        let Writing { chat, answer, session, .. } = self;
+        let TitleWriting { chat, answer, session, .. } = self;
         drop(answer);
         drop_in_background(Some((chat, session)));
     }

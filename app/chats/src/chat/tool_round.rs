@@ -107,18 +107,15 @@ impl ToolRound {
 
     fn begin(&mut self, toolbox: &Toolbox, call: ToolCall) {
         let offered = toolbox.offered();
-        let refused = |call: ToolCall, why: String| {
-            Some((ToolResult { call, outcome: ToolOutcome::Failed, server: None }, format!("Error: {why}")))
-        };
-        let Some(tool) = offered.iter().find(|tool| tool.name == call.name).cloned() else {
+        let tool = offered.iter().find(|tool| tool.name == call.name).cloned().ok_or_else(|| {
             let names: Vec<&str> = offered.iter().map(|tool| &*tool.name).collect();
-            self.unsaved = refused(call, format!("there is no such tool; there are: {}", names.join(", ")));
-            return;
-        };
-        let arguments = match arguments(&call.arguments) {
-            Ok(arguments) => arguments,
+            format!("there is no such tool; there are: {}", names.join(", "))
+        });
+        let (tool, arguments) = match tool.and_then(|tool| Ok((tool, arguments(&call.arguments)?))) {
+            Ok(found) => found,
             Err(why) => {
-                self.unsaved = refused(call, why);
+                let refused = ToolResult { call, outcome: ToolOutcome::Failed, server: None };
+                self.unsaved = Some((refused, format!("Error: {why}")));
                 return;
             }
         };

@@ -29,7 +29,7 @@ const BATCH: usize = 256;
 
 /// Words of an answer, by the model's fingerprint.
 #[derive(Debug)]
-struct Counted {
+struct CountedWords {
     model: String,
     words: Vec<KeptWord>,
 }
@@ -38,8 +38,8 @@ struct Counted {
 #[derive(Debug)]
 pub(super) struct WordKeeper {
     on: bool,
-    counted: (Sender<Counted>, Receiver<Counted>),
-    waiting: VecDeque<Counted>,
+    counted: (Sender<CountedWords>, Receiver<CountedWords>),
+    waiting: VecDeque<CountedWords>,
     revision: u64,
 }
 
@@ -79,7 +79,7 @@ impl WordKeeper {
             if !words.is_empty() {
                 let model = Identity::of_model(engine.model()).fingerprint();
                 // The keeper may have been switched off.
-                let _ = counted.send(Counted { model, words });
+                let _ = counted.send(CountedWords { model, words });
                 handle.notify();
             }
         };
@@ -99,7 +99,7 @@ impl WordKeeper {
         let written = store.add_kept_words(&next.model, &next.words);
         self.revision += 1;
         if written.is_ok() && !rest.is_empty() {
-            self.waiting.push_front(Counted { words: rest, ..next });
+            self.waiting.push_front(CountedWords { words: rest, ..next });
         }
         if !self.waiting.is_empty() {
             handle.notify();

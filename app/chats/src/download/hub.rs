@@ -59,7 +59,7 @@ pub struct HubFile {
 }
 
 #[derive(Deserialize)]
-struct Entry {
+struct HubEntry {
     #[serde(rename = "type")]
     kind: String,
     path: String,
@@ -88,7 +88,8 @@ pub fn list_models(agent: &ureq::Agent, hub: &str, repository: &str) -> Result<V
         401 | 404 => ": there is no such public repository",
         _ => "",
     };
-    let entries: Vec<Entry> = JsonRequest { url: &url, expected: "a list of files", limit: LIST, hint }.send(agent)?;
+    let entries: Vec<HubEntry> =
+        JsonRequest { url: &url, expected: "a list of files", limit: LIST, hint }.send(agent)?;
     let files = entries.into_iter().filter(|entry| entry.kind == "file" && is_model(&entry.path)).map(|entry| {
         let (bytes, sha256) = match entry.lfs {
             Some(lfs) => (lfs.size, Some(lfs.oid)),

@@ -10,7 +10,7 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
-use super::{DownloadError, DownloadProgress, DownloadSource, FetchedFile, agent, fetch};
+use super::{DownloadError, DownloadProgress, DownloadSource, FetchedFile, agent, fetch, transfer::PART_FILES};
 
 /// Seconds before each attempt after a temporary failure; an attempt that receives data resets the count.
 const RETRY_SECONDS: [u64; 5] = [1, 3, 10, 30, 60];
@@ -164,11 +164,9 @@ impl Downloads {
         drop(list);
         self.queue.changed.notify_all();
         if let Some(status) = removed.filter(|_| discard) {
-            for suffix in [".part", ".part.json"] {
-                let mut name = status.request.to.as_os_str().to_owned();
-                name.push(suffix);
+            for extension in PART_FILES {
                 // There is no part if it has not started.
-                let _ = std::fs::remove_file(name);
+                let _ = std::fs::remove_file(status.request.to.with_added_extension(extension));
             }
         }
     }

@@ -14,6 +14,8 @@ use super::{DownloadError, space};
 
 /// Bytes read at a time; progress is reported after each read.
 const PIECE: usize = 256 << 10;
+/// Extensions that the part of a file and its record have behind the file's own name.
+pub(super) const PART_FILES: [&str; 2] = ["part", "part.json"];
 /// Bytes left free on the disk.
 const MARGIN: u64 = 64 << 20;
 
@@ -96,12 +98,7 @@ struct PartFile {
 
 impl PartFile {
     fn open(source: &DownloadSource, to: &Path) -> Result<Self, DownloadError> {
-        let beside = |suffix: &str| {
-            let mut name = to.as_os_str().to_owned();
-            name.push(suffix);
-            PathBuf::from(name)
-        };
-        let (path, record_path) = (beside(".part"), beside(".part.json"));
+        let [path, record_path] = PART_FILES.map(|extension| to.with_added_extension(extension));
         let record = fs::read(&record_path).ok().and_then(|json| serde_json::from_slice::<ResumeRecord>(&json).ok());
         let record = record.filter(|record| record.url == source.url && path.exists());
         let mut options = OpenOptions::new();
@@ -135,10 +132,8 @@ impl PartFile {
             206 => match header("content-range").as_deref().and_then(content_range) {
                 Some((first, total)) if first == self.done => total,
                 other => {
-                    self.remove();
                     let got = other.map_or("no range".to_owned(), |(first, _)| format!("bytes from {first}"));
-                    let expected = "the rest of the file";
-                    return Err(DownloadError::Answer { url: url.clone(), expected, got });
+                    return Err(self.unexpected(url, "the rest of the file", got));
                 }
             },
             200 => {
@@ -149,9 +144,7 @@ impl PartFile {
             416 if self.done > 0 => {
                 let of = header("content-range").and_then(|range| range.strip_prefix("bytes */")?.parse::<u64>().ok());
                 if of != Some(self.done) {
-                    self.remove();
-                    let expected = "the rest of the file";
-                    return Err(DownloadError::Answer { url: url.clone(), expected, got: "another file".to_owned() });
+                    return Err(self.unexpected(url, "the rest of the file", "another file".to_owned()));
                 }
                 of
             }
@@ -160,9 +153,8 @@ impl PartFile {
         if let (Some(wanted), Some(total)) = (source.bytes, total)
             && wanted != total
         {
-            self.remove();
             let got = format!("{total} bytes instead of {wanted}");
-            return Err(DownloadError::Answer { url: url.clone(), expected: "the file that was listed", got });
+            return Err(self.unexpected(url, "the file that was listed", got));
         }
         let total = total.or(source.bytes);
         let missing = total.map_or(0, |total| total.saturating_sub(self.done));
@@ -234,6 +226,12 @@ impl PartFile {
         let json = serde_json::to_vec(&record).unwrap_or_default();
         self.record = Some(record);
         fs::write(&self.record_path, json).map_err(failed("writing", &self.record_path))
+    }
+
+    /// Removes a part that does not go with what the server sent.
+    fn unexpected(self, url: &str, expected: &'static str, got: String) -> DownloadError {
+        self.remove();
+        DownloadError::Answer { url: url.to_owned(), expected, got }
     }
 
     /// Removes a useless part. If that fails, the next attempt detects it again.

@@ -42,7 +42,7 @@ impl StreamingMessage {
     pub fn resume(store: &mut Store, id: MessageId) -> Result<Self, StoreError> {
         let content = store.message(id)?.content;
         let mut this = StreamingMessage { id, saved: content.len(), content, last: Instant::now() };
-        this.write(store, MessageState::Streaming, None)?;
+        this.finish(store, MessageState::Streaming, None)?;
         Ok(this)
     }
 
@@ -82,15 +82,11 @@ impl StreamingMessage {
             self.last = Instant::now();
             return Ok(());
         }
-        self.write(store, MessageState::Streaming, None)
+        self.finish(store, MessageState::Streaming, None)
     }
 
-    /// Commits the text with its final state; may be repeated if it fails. `stats` is JSON.
+    /// Commits the text with its state, the final one at the end; may be repeated if it fails. `stats` is JSON.
     pub fn finish(&mut self, store: &mut Store, state: MessageState, stats: Option<&str>) -> Result<(), StoreError> {
-        self.write(store, state, stats)
-    }
-
-    fn write(&mut self, store: &mut Store, state: MessageState, stats: Option<&str>) -> Result<(), StoreError> {
         const OPERATION: &str = "saving the answer";
         let (id, content) = (self.id.0, &self.content);
         // Also on failure: a full disk is not tried again with every token.

@@ -26,12 +26,6 @@ struct Deadline {
     end: Duration,
 }
 
-impl Deadline {
-    fn after(time: Duration) -> Self {
-        Deadline { began: Instant::now(), time, end: ThreadTime::now().as_duration() + time }
-    }
-}
-
 impl Interrupt for Deadline {
     fn should_interrupt(&self) -> bool {
         // The thread's time costs a call of the system, so it is asked for only when it may be over.
@@ -62,7 +56,8 @@ fn evaluate_within(time: Duration, expression: &str) -> Result<String, String> {
     let work = {
         let expression = expression.to_owned();
         move || {
-            let deadline = Deadline::after(time);
+            let end = ThreadTime::now().as_duration() + time;
+            let deadline = Deadline { began: Instant::now(), time, end };
             evaluate_with_interrupt(&expression, &mut Context::new(), &deadline)
                 .map(|result| result.get_main_result().to_owned())
         }

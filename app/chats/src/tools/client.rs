@@ -96,10 +96,7 @@ impl ToolConnection {
         let fail = |why: String| {
             let why = trouble.lock().take().unwrap_or(why);
             let why = key.map_or(why.clone(), |key| key.redact(&why));
-            match process.as_ref().and_then(Process::complaints) {
-                Some(complaints) => format!("{why}; it says: {complaints}"),
-                None => why,
-            }
+            with_complaints(why, process.as_ref())
         };
         let service = match opened {
             Err(_) => return Err(fail(no_answer(wait))),
@@ -133,10 +130,7 @@ impl ToolConnection {
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
         let why = self.trouble.lock().clone().unwrap_or_else(|| "it has ended".to_owned());
-        match self.process.as_ref().and_then(Process::complaints) {
-            Some(complaints) => format!("{why}; it says: {complaints}"),
-            None => why,
-        }
+        with_complaints(why, self.process.as_ref())
     }
 
     /// Ends the connection, and the program if it is one.
@@ -201,6 +195,14 @@ fn names(headers: &std::collections::BTreeMap<String, String>) -> Result<HashMap
         Ok((name.parse().map_err(|_| wrong())?, value.parse().map_err(|_| wrong())?))
     };
     headers.iter().map(header).collect()
+}
+
+/// The reason with what the program says of it.
+fn with_complaints(why: String, process: Option<&Process>) -> String {
+    match process.and_then(Process::complaints) {
+        Some(complaints) => format!("{why}; it says: {complaints}"),
+        None => why,
+    }
 }
 
 fn no_answer(within: Duration) -> String {

@@ -99,7 +99,7 @@ impl ServerTransport {
     /// `true` if calls can be read on their way: they leave this computer, and are not encrypted.
     pub fn is_open(&self) -> bool {
         let ServerTransport::Url { url, .. } = self else { return false };
-        let host = url.parse::<Uri>().ok().and_then(|uri| uri.host().map(str::to_owned)).unwrap_or_default();
+        let host = host(url);
         let ip = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
         url.starts_with("http://") && host != "localhost" && !ip.is_ok_and(|ip| ip.is_loopback())
     }
@@ -112,11 +112,14 @@ impl ServerTransport {
                 let word = word.trim_end_matches(['/', '\\']).rsplit(['/', '\\']).next().unwrap_or(word);
                 word.split('@').next().unwrap_or(word).to_owned()
             }
-            ServerTransport::Url { url, .. } => {
-                url.parse::<Uri>().ok().and_then(|uri| uri.host().map(str::to_owned)).unwrap_or_default()
-            }
+            ServerTransport::Url { url, .. } => host(url),
         }
     }
+}
+
+/// The host of an address; empty if it has none.
+fn host(url: &str) -> String {
+    url.parse::<Uri>().ok().and_then(|uri| uri.host().map(str::to_owned)).unwrap_or_default()
 }
 
 impl ToolSettings {

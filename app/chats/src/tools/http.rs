@@ -22,7 +22,10 @@ use ureq::{
     http::{HeaderName, HeaderValue, Response},
 };
 
-use super::{stdio::Trouble, tool::clean};
+use super::{
+    stdio::{Trouble, too_long},
+    tool::clean,
+};
 
 /// Characters of a server's error that are shown.
 const SHOWN: usize = 200;
@@ -30,7 +33,7 @@ const SHOWN: usize = 200;
 /// Header with the number of a session.
 const SESSION: &str = "mcp-session-id";
 
-type Failure = StreamableHttpError<io::Error>;
+type HttpFailure = StreamableHttpError<io::Error>;
 
 /// The client of one server.
 #[derive(Debug, Clone)]
@@ -58,7 +61,7 @@ impl HttpClient {
             .into()
     }
 
-    fn failed(&self, why: String) -> Failure {
+    fn failed(&self, why: String) -> HttpFailure {
         *self.trouble.lock() = Some(why.clone());
         StreamableHttpError::Client(io::Error::other(why))
     }
@@ -70,7 +73,7 @@ impl HttpClient {
         session: Option<&str>,
         key: Option<&str>,
         headers: &HashMap<HeaderName, HeaderValue>,
-    ) -> Result<Response<Body>, Failure> {
+    ) -> Result<Response<Body>, HttpFailure> {
         let body = serde_json::to_vec(message)?;
         let mut post = self.agent().post(uri);
         for (name, value) in headers {
@@ -86,27 +89,27 @@ impl HttpClient {
         post.send(&body).map_err(|error| self.failed(format!("it cannot be reached: {error}")))
     }
 
-    /// Reads a response, with its session; an event stream stays as it is.
-    fn read(&self, mut response: Response<Body>, had_session: bool) -> Result<Received, Failure> {
+    /// Reads a response, with its session.
+    fn read(&self, mut response: Response<Body>, had_session: bool) -> Result<StreamableHttpPostResponse, HttpFailure> {
         let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
         let (session, kind, place) = (header(SESSION), header("content-type").unwrap_or_default(), header("location"));
         let status = response.status();
         if matches!(status.as_u16(), 202 | 204) {
-            return Ok(Received::Accepted);
+            return Ok(StreamableHttpPostResponse::Accepted);
         }
         if status.as_u16() == 404 && had_session {
             return Err(StreamableHttpError::SessionExpired);
         }
         let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         if status.is_success() && kind == "text/event-stream" {
-            return Ok(Received::Events(response.into_body(), session));
+            return Ok(StreamableHttpPostResponse::Sse(self.events(response.into_body()), session));
         }
         let text = self.text(&mut response)?;
         if kind == "application/json"
             && let Ok(message) = serde_json::from_str::<ServerJsonRpcMessage>(&text)
             && (status.is_success() || matches!(message, ServerJsonRpcMessage::Error(_)))
         {
-            return Ok(Received::Message(Box::new(message), session));
+            return Ok(StreamableHttpPostResponse::Json(message, session));
         }
         let said: String = clean(&text).chars().take(SHOWN).collect();
         Err(self.failed(match place.filter(|_| status.is_redirection()) {
@@ -118,12 +121,12 @@ impl HttpClient {
         }))
     }
 
-    fn text(&self, response: &mut Response<Body>) -> Result<String, Failure> {
+    fn text(&self, response: &mut Response<Body>) -> Result<String, HttpFailure> {
         let mut bytes = Vec::new();
         let read = response.body_mut().as_reader().take(self.most as u64 + 1).read_to_end(&mut bytes);
         read.map_err(|error| self.failed(format!("its response ended early: {error}")))?;
         if bytes.len() > self.most {
-            return Err(self.failed(format!("it sent a message of more than {} bytes", self.most)));
+            return Err(StreamableHttpError::Client(too_long(self.most, &self.trouble)));
         }
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
@@ -139,13 +142,7 @@ impl HttpClient {
                     Ok(0) => return,
                     Ok(count) => {
                         total += count;
-                        if total > most {
-                            let why = format!("it sent a message of more than {most} bytes");
-                            *trouble.lock() = Some(why.clone());
-                            Err(io::Error::other(why))
-                        } else {
-                            Ok(buffer[..count].to_vec())
-                        }
+                        if total > most { Err(too_long(most, &trouble)) } else { Ok(buffer[..count].to_vec()) }
                     }
                     Err(error) => Err(error),
                 };
@@ -160,13 +157,6 @@ impl HttpClient {
     }
 }
 
-/// A response to a message.
-enum Received {
-    Accepted,
-    Message(Box<ServerJsonRpcMessage>, Option<String>),
-    Events(Body, Option<String>),
-}
-
 impl StreamableHttpClient for HttpClient {
     type Error = io::Error;
 
@@ -177,17 +167,13 @@ impl StreamableHttpClient for HttpClient {
         session_id: Option<Arc<str>>,
         auth_header: Option<String>,
         custom_headers: HashMap<HeaderName, HeaderValue>,
-    ) -> Result<StreamableHttpPostResponse, Failure> {
+    ) -> Result<StreamableHttpPostResponse, HttpFailure> {
         let this = self.clone();
         let received = tokio::task::spawn_blocking(move || {
             let response = this.post(&uri, &message, session_id.as_deref(), auth_header.as_deref(), &custom_headers)?;
             this.read(response, session_id.is_some())
         });
-        Ok(match received.await?? {
-            Received::Accepted => StreamableHttpPostResponse::Accepted,
-            Received::Message(message, session) => StreamableHttpPostResponse::Json(*message, session),
-            Received::Events(body, session) => StreamableHttpPostResponse::Sse(self.events(body), session),
-        })
+        received.await?
     }
 
     async fn delete_session(
@@ -196,7 +182,7 @@ impl StreamableHttpClient for HttpClient {
         session_id: Arc<str>,
         auth_header: Option<String>,
         custom_headers: HashMap<HeaderName, HeaderValue>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), HttpFailure> {
         let this = self.clone();
         let deleted = tokio::task::spawn_blocking(move || {
             let mut delete = this.agent().delete(&*uri).header(SESSION, &*session_id);
@@ -209,7 +195,7 @@ impl StreamableHttpClient for HttpClient {
             // A session that stays ends by itself some day.
             let _ = delete.call();
         });
-        deleted.await.map_err(Failure::from)
+        deleted.await.map_err(HttpFailure::from)
     }
 
     /// Nothing is listened to but the responses to calls.
@@ -220,7 +206,7 @@ impl StreamableHttpClient for HttpClient {
         _: Option<String>,
         _: Option<String>,
         _: HashMap<HeaderName, HeaderValue>,
-    ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Failure> {
+    ) -> Result<BoxStream<'static, Result<Sse, SseError>>, HttpFailure> {
         Err(StreamableHttpError::ServerDoesNotSupportSse)
     }
 }

@@ -72,17 +72,17 @@ impl RunningCall {
 }
 
 /// A call on its way to its server.
-struct Call {
+struct ServerCall {
     tool: String,
     arguments: Map<String, Value>,
     end: Arc<Mutex<Option<CallEnd>>>,
     cancelled: oneshot::Receiver<()>,
 }
 
-enum Order {
+enum HubOrder {
     Servers(Vec<ServerConfig>),
     Retry(String),
-    Call(String, Call),
+    Call(String, ServerCall),
 }
 
 #[derive(Clone)]
@@ -107,11 +107,11 @@ pub struct ToolHub {
     keys: KeyStore,
     limits: Limits,
     /// `None` until there is a first server.
-    worker: Mutex<Option<Worker>>,
+    worker: Mutex<Option<HubThread>>,
 }
 
-struct Worker {
-    orders: channel::UnboundedSender<Order>,
+struct HubThread {
+    orders: channel::UnboundedSender<HubOrder>,
     /// Closed when the thread has ended.
     ended: mpsc::Receiver<()>,
 }
@@ -143,7 +143,7 @@ impl ToolHub {
         };
         *reports = servers.iter().map(|config| ServerReport { config: config.clone(), state: state(config) }).collect();
         drop(reports);
-        self.order(Order::Servers(servers.to_vec()));
+        self.order(HubOrder::Servers(servers.to_vec()));
     }
 
     /// Connects anew to a server that failed.
@@ -151,7 +151,7 @@ impl ToolHub {
         if let Some(report) = self.board.reports.lock().iter_mut().find(|report| report.config.name == name) {
             report.state = ToolServerState::Connecting;
         }
-        self.order(Order::Retry(name.to_owned()));
+        self.order(HubOrder::Retry(name.to_owned()));
     }
 
     /// The servers in their order.
@@ -181,13 +181,13 @@ impl ToolHub {
         }
         let (sender, cancelled) = oneshot::channel();
         let end = Arc::<Mutex<Option<CallEnd>>>::default();
-        let call = Call { tool: tool.to_owned(), arguments, end: Arc::clone(&end), cancelled };
-        self.order(Order::Call(server.to_owned(), call));
+        let call = ServerCall { tool: tool.to_owned(), arguments, end: Arc::clone(&end), cancelled };
+        self.order(HubOrder::Call(server.to_owned(), call));
         RunningCall { end, _cancel: Some(sender) }
     }
 
     /// Hands an order to the thread, which the first one starts.
-    fn order(&self, order: Order) {
+    fn order(&self, order: HubOrder) {
         let mut worker = self.worker.lock();
         if worker.is_none() {
             match self.start() {
@@ -206,7 +206,7 @@ impl ToolHub {
         }
     }
 
-    fn start(&self) -> std::io::Result<Worker> {
+    fn start(&self) -> std::io::Result<HubThread> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(64).build()?;
         let (orders, received) = channel::unbounded_channel();
         let (alive, ended) = mpsc::channel::<()>();
@@ -218,14 +218,12 @@ impl ToolHub {
             runtime.shutdown_background();
         };
         thread::Builder::new().name("tools".to_owned()).spawn(work)?;
-        Ok(Worker { orders, ended })
+        Ok(HubThread { orders, ended })
     }
-}
 
-impl ToolHub {
     /// Ends all servers, and waits for that a moment.
     pub fn close(&self) {
-        if let Some(Worker { orders, ended }) = self.worker.lock().take() {
+        if let Some(HubThread { orders, ended }) = self.worker.lock().take() {
             drop(orders);
             let _ = ended.recv_timeout(FAREWELL);
         }
@@ -240,34 +238,34 @@ impl Drop for ToolHub {
 }
 
 /// The task of one server.
-struct Running {
+struct RunningServer {
     config: ServerConfig,
-    calls: channel::UnboundedSender<Call>,
+    calls: channel::UnboundedSender<ServerCall>,
     task: JoinHandle<()>,
 }
 
 /// Carries out orders until there will be no more.
-async fn work(mut orders: channel::UnboundedReceiver<Order>, board: &Board, keys: &KeyStore, limits: Limits) {
-    let mut running: HashMap<String, Running> = HashMap::new();
+async fn work(mut orders: channel::UnboundedReceiver<HubOrder>, board: &Board, keys: &KeyStore, limits: Limits) {
+    let mut running: HashMap<String, RunningServer> = HashMap::new();
     let start = |config: &ServerConfig| {
         let (calls, received) = channel::unbounded_channel();
         let task = tokio::spawn(serve(config.clone(), received, board.clone(), keys.clone(), limits));
-        Running { config: config.clone(), calls, task }
+        RunningServer { config: config.clone(), calls, task }
     };
     while let Some(order) = orders.recv().await {
         match order {
-            Order::Servers(wanted) => {
+            HubOrder::Servers(wanted) => {
                 running.retain(|_, server| wanted.contains(&server.config));
                 for config in wanted.iter().filter(|config| config.enabled) {
                     running.entry(config.name.clone()).or_insert_with(|| start(config));
                 }
             }
-            Order::Retry(name) => {
+            HubOrder::Retry(name) => {
                 if let Some(before) = running.remove(&name) {
                     running.insert(name, start(&before.config));
                 }
             }
-            Order::Call(server, call) => match running.get(&server) {
+            HubOrder::Call(server, call) => match running.get(&server) {
                 // A server that has gone answers for its calls itself.
                 Some(server) => drop(server.calls.send(call)),
                 None => *call.end.lock() = Some(Err(format!("there is no server {server} any more"))),
@@ -282,7 +280,7 @@ async fn work(mut orders: channel::UnboundedReceiver<Order>, board: &Board, keys
 /// Connects to a server, and has it do its calls until no more can come.
 async fn serve(
     config: ServerConfig,
-    mut calls: channel::UnboundedReceiver<Call>,
+    mut calls: channel::UnboundedReceiver<ServerCall>,
     board: Board,
     keys: KeyStore,
     limits: Limits,
@@ -290,7 +288,7 @@ async fn serve(
     let opened = tokio::select! {
         opened = open(&config, keys, limits) => opened,
         // It was removed.
-        () = closed(&mut calls, &board) => return,
+        () = refuse(&mut calls, &board, "the server is not connected yet") => return,
     };
     let why = match opened {
         Err(why) => why,
@@ -319,17 +317,12 @@ async fn serve(
                 }
             };
             connection.close().await;
-            match gone {
-                Some(why) => why,
-                None => return,
-            }
+            let Some(why) = gone else { return };
+            why
         }
     };
     board.set(&config, ToolServerState::Failed(why.clone()));
-    while let Some(call) = calls.recv().await {
-        *call.end.lock() = Some(Err(format!("the server is not connected: {why}")));
-        (board.notify)();
-    }
+    refuse(&mut calls, &board, &format!("the server is not connected: {why}")).await;
 }
 
 async fn open(config: &ServerConfig, keys: KeyStore, limits: Limits) -> Result<ToolConnection, String> {
@@ -344,10 +337,10 @@ async fn open(config: &ServerConfig, keys: KeyStore, limits: Limits) -> Result<T
     ToolConnection::open(config, key.as_ref(), limits).await
 }
 
-/// Waits until no more calls can come; those that do are refused.
-async fn closed(calls: &mut channel::UnboundedReceiver<Call>, board: &Board) {
+/// Waits until no more calls can come; those that do are refused for the reason `why`.
+async fn refuse(calls: &mut channel::UnboundedReceiver<ServerCall>, board: &Board, why: &str) {
     while let Some(call) = calls.recv().await {
-        *call.end.lock() = Some(Err("the server is not connected yet".to_owned()));
+        *call.end.lock() = Some(Err(why.to_owned()));
         (board.notify)();
     }
 }

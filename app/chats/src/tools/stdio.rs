@@ -41,7 +41,7 @@ pub(super) struct Process {
 
 /// The standard output of a program, refused once a line is longer than a message may be.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(super) struct ServerOutput {
     output: ChildStdout,
     line: usize,
     most: usize,
@@ -56,7 +56,7 @@ pub(super) fn start(
     transport: &ServerTransport,
     most: usize,
     trouble: &Trouble,
-) -> Result<(Process, Lines, ChildStdin), String> {
+) -> Result<(Process, ServerOutput, ChildStdin), String> {
     let ServerTransport::Command { command, args, env } = transport else {
         return Err("expected a command".to_owned());
     };
@@ -96,7 +96,7 @@ pub(super) fn start(
             kept.drain(..from);
         }
     });
-    let lines = Lines { output, line: 0, most, trouble: Arc::clone(trouble) };
+    let lines = ServerOutput { output, line: 0, most, trouble: Arc::clone(trouble) };
     Ok((Process { child, complaints }, lines, input))
 }
 
@@ -129,7 +129,14 @@ impl Drop for Process {
     }
 }
 
-impl AsyncRead for Lines {
+/// The error of a message of more than `most` bytes, which is noted as the reason.
+pub(super) fn too_long(most: usize, trouble: &Trouble) -> io::Error {
+    let why = format!("it sent a message of more than {most} bytes");
+    *trouble.lock() = Some(why.clone());
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+impl AsyncRead for ServerOutput {
     fn poll_read(mut self: Pin<&mut Self>, ctx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.output).poll_read(ctx, buffer);
@@ -137,9 +144,7 @@ impl AsyncRead for Lines {
             for byte in &buffer.filled()[before..] {
                 self.line = if *byte == b'\n' { 0 } else { self.line + 1 };
                 if self.line > self.most {
-                    let why = format!("it sent a message of more than {} bytes", self.most);
-                    *self.trouble.lock() = Some(why.clone());
-                    return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, why)));
+                    return Poll::Ready(Err(too_long(self.most, &self.trouble)));
                 }
             }
         }

@@ -2,14 +2,14 @@
 
 use std::{ops::Range, sync::Arc};
 
-use egui::{Align, Frame, Label, Layout, Margin, RichText, Stroke, TextFormat, TextStyle, Ui, text::LayoutJob};
+use egui::{Align, Label, Layout, Margin, RichText, TextFormat, TextStyle, Ui, text::LayoutJob};
 use egui_material_icons::icons::ICON_CONTENT_COPY;
 
 use super::{code_colours::CodeColours, sideways::sideways};
 use crate::{
     text::to_the_right,
-    theme::{Palette, RADIUS},
-    widgets::icon_button,
+    theme::Palette,
+    widgets::{icon_button, outlined, wide},
 };
 
 /// Bytes of a part of long text that is laid out as one.
@@ -18,13 +18,7 @@ pub(super) const PART: usize = 2048;
 /// Shows code; `closed`: no more comes, and it has `colours`.
 pub fn show(ui: &mut Ui, language: &str, text: &str, closed: bool, colours: &mut CodeColours) {
     let palette = Palette::of(ui);
-    let frame = Frame::new()
-        .fill(palette.panel)
-        .stroke(Stroke::new(1.0, palette.line))
-        .corner_radius(RADIUS)
-        .inner_margin(Margin::same(12));
-    frame.show(ui, |ui| {
-        ui.set_width(ui.available_width());
+    wide(ui, outlined(palette.panel, palette.line, Margin::same(12)), |ui| {
         ui.spacing_mut().item_spacing.y = 8.0;
         ui.horizontal(|ui| {
             ui.label(RichText::new(language).size(12.0).color(palette.muted));
@@ -53,8 +47,7 @@ pub fn show(ui: &mut Ui, language: &str, text: &str, closed: bool, colours: &mut
 
 /// Code without colours.
 fn plain(ui: &Ui, text: &str) -> Arc<LayoutJob> {
-    let format = TextFormat { font_id: TextStyle::Monospace.resolve(ui.style()), ..TextFormat::default() };
-    let format = TextFormat { color: ui.visuals().text_color(), ..format };
+    let format = TextFormat::simple(TextStyle::Monospace.resolve(ui.style()), ui.visuals().text_color());
     Arc::new(to_the_right(LayoutJob { break_on_newline: true, ..LayoutJob::single_section(text.to_owned(), format) }))
 }
 

@@ -106,26 +106,19 @@ fn part(job: &LayoutJob, range: &Range<usize>) -> LayoutJob {
 
 /// File extension of a language, by which the highlighter knows it.
 fn extension(language: &str) -> &str {
-    const NAMES: [(&str, &str); 16] = [
-        ("rust", "rs"),
-        ("python", "py"),
-        ("javascript", "js"),
-        ("jsx", "js"),
-        ("typescript", "js"),
-        ("ts", "js"),
-        ("bash", "sh"),
-        ("shell", "sh"),
-        ("console", "sh"),
-        ("c++", "cpp"),
-        ("c#", "cs"),
-        ("csharp", "cs"),
-        ("golang", "go"),
-        ("ruby", "rb"),
-        ("perl", "pl"),
-        ("haskell", "hs"),
-    ];
-    let known = NAMES.iter().find(|(name, _)| language.eq_ignore_ascii_case(name));
-    known.map_or(language, |(_, extension)| extension)
+    match language.to_ascii_lowercase().as_str() {
+        "rust" => "rs",
+        "python" => "py",
+        "javascript" | "jsx" | "typescript" | "ts" => "js",
+        "bash" | "shell" | "console" => "sh",
+        "c++" => "cpp",
+        "c#" | "csharp" => "cs",
+        "golang" => "go",
+        "ruby" => "rb",
+        "perl" => "pl",
+        "haskell" => "hs",
+        _ => language,
+    }
 }
 
 #[cfg(test)]

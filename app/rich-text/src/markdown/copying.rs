@@ -23,7 +23,7 @@ const COUNT: usize = 0xfffe;
 
 /// A character of a paragraph, as it is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Written {
+struct CopiedCharacter {
     paragraph: usize,
     /// Byte of the paragraph's text; `None`: only the layout has it.
     origin: Option<usize>,
@@ -33,7 +33,7 @@ struct Written {
 /// The characters that stand for others in this frame.
 #[derive(Debug, Default)]
 pub struct Copying {
-    written: Vec<Written>,
+    written: Vec<CopiedCharacter>,
     paragraphs: usize,
 }
 
@@ -68,7 +68,8 @@ impl Copying {
                 Some(source) => source.clone(),
                 None => paragraph.text[at..].chars().take(1).collect(),
             });
-            let written = Written { paragraph: self.paragraphs, origin: *origin, text: text.unwrap_or_default() };
+            let written =
+                CopiedCharacter { paragraph: self.paragraphs, origin: *origin, text: text.unwrap_or_default() };
             self.written.push(written);
         }
         (first..self.written.len()).map(|at| char::from_u32(FIRST + u32::try_from(at).ok()?)).collect()
@@ -77,7 +78,7 @@ impl Copying {
     /// `text` with private characters replaced: those of a paragraph are put into its order.
     fn decode(&self, text: &str) -> String {
         let mut decoded = String::with_capacity(text.len());
-        let mut run: Vec<&Written> = Vec::new();
+        let mut run: Vec<&CopiedCharacter> = Vec::new();
         for c in text.chars() {
             let index = u32::from(c).checked_sub(FIRST).and_then(|at| usize::try_from(at).ok());
             let written = index.and_then(|at| self.written.get(at));
@@ -94,7 +95,7 @@ impl Copying {
     }
 }
 
-fn ordered(run: &mut Vec<&Written>) -> String {
+fn ordered(run: &mut Vec<&CopiedCharacter>) -> String {
     run.retain(|written| written.origin.is_some());
     run.sort_by_key(|written| written.origin);
     run.dedup_by_key(|written| written.origin);

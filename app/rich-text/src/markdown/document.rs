@@ -126,11 +126,9 @@ impl Block {
             (Block::List(first, items), Block::List(first_before, before)) => {
                 let mut same = *first == first_before && items.len() == before.len();
                 for (item, before) in items.iter_mut().zip(before) {
-                    if adopt(&mut item.blocks, before.blocks) {
-                        item.size = before.size;
-                    } else {
-                        same = false;
-                    }
+                    let adopted = adopt(&mut item.blocks, before.blocks);
+                    item.size = before.size.filter(|_| adopted);
+                    same &= adopted;
                 }
                 same
             }

@@ -23,10 +23,10 @@ pub fn parted(text: &str) -> Cow<'_, str> {
         };
         let (run, after) = rest.split_at(length);
         if c == '*' || run == "~~" {
-            let run = Run { before, after: after.chars().next() };
-            out.extend(run.is_parted_before().then_some(BETWEEN));
-            out.push_str(&rest[..length]);
-            out.extend(run.is_parted_after().then_some(BETWEEN));
+            let next = after.chars().next();
+            out.extend(is_parted(before, next).then_some(BETWEEN));
+            out.push_str(run);
+            out.extend(is_parted(next, before).then_some(BETWEEN));
         } else {
             out.push_str(run);
         }
@@ -35,20 +35,9 @@ pub fn parted(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The characters beside marks.
-struct Run {
-    before: Option<char>,
-    after: Option<char>,
-}
-
-impl Run {
-    fn is_parted_before(&self) -> bool {
-        self.before.is_some_and(|c| is_text(c) && (is_cjk(c) || self.after.is_some_and(joins_words)))
-    }
-
-    fn is_parted_after(&self) -> bool {
-        self.after.is_some_and(|c| is_text(c) && (is_cjk(c) || self.before.is_some_and(joins_words)))
-    }
+/// True if marks are parted from the character `beside` them; `other` is the one at their other side.
+fn is_parted(beside: Option<char>, other: Option<char>) -> bool {
+    beside.is_some_and(|c| is_text(c) && (is_cjk(c) || other.is_some_and(joins_words)))
 }
 
 /// False for what ends a word anyway: spaces, and the border of a cell.

@@ -23,7 +23,7 @@ const CURVE: usize = 8;
 
 /// A filled outline in triangles, in em.
 #[derive(Debug, Clone, PartialEq)]
-struct Outline {
+struct FilledOutline {
     points: Vec<Vec2>,
     triangles: Vec<u32>,
     color: Color,
@@ -37,7 +37,7 @@ pub struct Formula {
     /// `true` if it stands on a line of its own.
     pub display: bool,
     /// `None` if it cannot be laid out: then the source is shown.
-    drawing: Option<Arc<(DisplayList, Vec<Outline>)>>,
+    drawing: Option<Arc<(DisplayList, Vec<FilledOutline>)>>,
 }
 
 impl PartialEq for Formula {
@@ -108,7 +108,7 @@ impl Formula {
     }
 }
 
-fn drawing(source: &str, display: bool) -> Option<(DisplayList, Vec<Outline>)> {
+fn drawing(source: &str, display: bool) -> Option<(DisplayList, Vec<FilledOutline>)> {
     let nodes = ratex_parser::parse(source.trim()).ok()?;
     let style = if display { MathStyle::Display } else { MathStyle::Text };
     let options = ratex_layout::LayoutOptions { style, ..ratex_layout::LayoutOptions::default() };
@@ -166,7 +166,7 @@ fn flat(commands: &[PathCommand]) -> Vec<Vec<Vec2>> {
     parts
 }
 
-fn outline(commands: &[PathCommand], color: Color) -> Outline {
+fn outline(commands: &[PathCommand], color: Color) -> FilledOutline {
     let (mut points, mut triangles) = (Vec::new(), Vec::new());
     let mut earcut = earcut::Earcut::new();
     for part in flat(commands) {
@@ -176,10 +176,10 @@ fn outline(commands: &[PathCommand], color: Color) -> Outline {
         triangles.extend(indices.into_iter().map(|index| first + index));
         points.extend(part);
     }
-    Outline { points, triangles, color }
+    FilledOutline { points, triangles, color }
 }
 
-fn fill_outline(painter: &Painter, outline: &Outline, origin: Pos2, em: f32, text: Color32) {
+fn fill_outline(painter: &Painter, outline: &FilledOutline, origin: Pos2, em: f32, text: Color32) {
     let color = ink(&outline.color, text);
     let vertex = |point: &Vec2| Vertex { pos: origin + *point * em, uv: WHITE_UV, color };
     let vertices = outline.points.iter().map(vertex).collect();

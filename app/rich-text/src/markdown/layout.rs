@@ -2,7 +2,7 @@
 
 use std::{cell::Cell, ops::Range};
 
-use egui::{Align, Color32, FontId, Stroke, TextFormat, Ui, Vec2, Visuals};
+use egui::{Align, Color32, FontId, Stroke, TextFormat, Ui, Vec2};
 
 use super::paragraph::{Paragraph, Style};
 use crate::{
@@ -106,7 +106,7 @@ impl Ready {
                 ready.to_the_left = lines.first().is_some_and(|line| line.to_the_left);
                 for (nth, line) in lines.iter().enumerate() {
                     if nth > 0 {
-                        ready.text.end_line(line.after, format_of(&of, Style::default(), key));
+                        ready.text.end_line(line.after, format(ui, Style::default(), key));
                     }
                     line.pieces.iter().for_each(|piece| of.append_piece(&mut ready, piece));
                 }
@@ -162,7 +162,7 @@ impl Layout<'_> {
 
     fn append(&self, ready: &mut Ready, range: Range<usize>, style: Style, piece: &Piece) {
         let (key, from) = (ready.key, ready.text.origins.len());
-        let mut format = format_of(self, style, key);
+        let mut format = format(self.ui, style, key);
         let words = &self.paragraph.text[range.clone()];
         let formula = style.formula.and_then(|number| Some((number, self.paragraph.formulas.get(number)?.size()?)));
         if let Some((number, (width, above, below))) = formula {
@@ -196,12 +196,9 @@ impl Layout<'_> {
     }
 }
 
-fn format_of(layout: &Layout<'_>, style: Style, key: Key) -> TextFormat {
-    format(&Palette::of(layout.ui), layout.ui.visuals(), style, key)
-}
-
-fn format(palette: &Palette, visuals: &Visuals, style: Style, key: Key) -> TextFormat {
-    let color = if style.link.is_some() { visuals.hyperlink_color } else { palette.text };
+fn format(ui: &Ui, style: Style, key: Key) -> TextFormat {
+    let visuals = ui.visuals();
+    let color = if style.link.is_some() { visuals.hyperlink_color } else { Palette::of(ui).text };
     let small = style.raised || style.lowered;
     let size = if small { key.size * 0.75 } else { key.size };
     let font_id = match style {

@@ -7,24 +7,9 @@ use std::borrow::Cow;
 use super::stand_in::DOLLAR;
 
 /// Environments that are formulas by themselves.
-const ENVIRONMENTS: [&str; 16] = [
-    "align",
-    "align*",
-    "aligned",
-    "alignat",
-    "alignat*",
-    "array",
-    "bmatrix",
-    "cases",
-    "equation",
-    "equation*",
-    "gather",
-    "gather*",
-    "matrix",
-    "pmatrix",
-    "split",
-    "vmatrix",
-];
+const ENVIRONMENTS: &str = "\
+    align align* aligned alignat alignat* array bmatrix cases equation equation* gather gather* matrix pmatrix split \
+    vmatrix";
 
 /// `text` with dollars around its formulas and nowhere else, except in code.
 pub fn dollars(text: &str) -> Cow<'_, str> {
@@ -138,7 +123,7 @@ fn formula(text: &str, out: &mut String) -> Taken {
 /// An environment without delimiters, or the backslash of another command.
 fn environment(text: &str, out: &mut String) -> Taken {
     let name = text.strip_prefix("\\begin{").and_then(|rest| rest.split_once('}')).map(|(name, _)| name);
-    let Some(name) = name.filter(|name| ENVIRONMENTS.contains(name)) else { return Taken::Copied(1) };
+    let Some(name) = name.filter(|name| ENVIRONMENTS.split(' ').any(|it| it == *name)) else { return Taken::Copied(1) };
     let end = format!("\\end{{{name}}}");
     let Some(length) = text.find(&end).map(|at| at + end.len()) else { return Taken::Copied(1) };
     let source = &text[..length];

@@ -3,9 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use pulldown_cmark::{
-    Alignment, BrokenLink, CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd, TextMergeStream,
-};
+use pulldown_cmark::{Alignment, BrokenLink, CodeBlockKind, Event, Options, Parser, Tag, TagEnd, TextMergeStream};
 
 use super::{
     code_colours::CodeColours,
@@ -258,14 +256,7 @@ impl Reader<'_> {
             Tag::Paragraph | Tag::HtmlBlock => self.finish(),
             Tag::Heading { level, .. } => {
                 self.finish();
-                self.level = Some(match level {
-                    HeadingLevel::H1 => 1,
-                    HeadingLevel::H2 => 2,
-                    HeadingLevel::H3 => 3,
-                    HeadingLevel::H4 => 4,
-                    HeadingLevel::H5 => 5,
-                    HeadingLevel::H6 => 6,
-                });
+                self.level = Some(level as u8);
             }
             Tag::BlockQuote(_) => self.open(),
             Tag::CodeBlock(kind) => {

@@ -1,12 +1,15 @@
 //! Tables: columns as wide as their words where there is room, else narrower, so that words wrap; too many of them scroll.
 
-use egui::{Align, CornerRadius, Frame, Layout, Margin, Stroke, Ui, UiBuilder, Vec2};
+use egui::{Align, Color32, CornerRadius, Layout, Margin, Stroke, Ui, UiBuilder, Vec2};
 
 use super::{
     paragraph::{NaturalWidth, Paragraph},
     sideways::sideways,
 };
-use crate::theme::{Palette, RADIUS};
+use crate::{
+    theme::{Palette, RADIUS},
+    widgets::outlined,
+};
 
 /// Least width of a column before the table scrolls, in points, and the widest word that is kept whole.
 const NARROWEST: f32 = 80.0;
@@ -67,10 +70,8 @@ impl Table {
         }
         let widths = widths(&natural, (ui.available_width() - 2.0).floor());
         let palette = Palette::of(ui);
-        let frame =
-            Frame::new().stroke(Stroke::new(1.0, palette.line)).corner_radius(RADIUS).inner_margin(Margin::ZERO);
         sideways(ui, "table", |ui| {
-            frame.show(ui, |ui| {
+            outlined(Color32::TRANSPARENT, palette.line, Margin::ZERO).show(ui, |ui| {
                 ui.spacing_mut().item_spacing = Vec2::ZERO;
                 for (at, row) in self.rows.iter_mut().enumerate() {
                     show_row(ui, row, &widths, &self.columns, size, at == 0, palette);
@@ -115,11 +116,7 @@ fn show_row(
         let used = cell.measure(ui, size, heading, inner.width()).x;
         let free = (inner.width() - used).max(0.0);
         let align = if cell.begins_right() { &Align::Min } else { align };
-        let before = match align {
-            Align::Max => free,
-            Align::Center => free / 2.0,
-            Align::Min => 0.0,
-        };
+        let before = align.to_factor() * free;
         // As wide as before, so that nothing is laid out again.
         let inner = inner.translate(Vec2::new(before, 0.0));
         let room = UiBuilder::new().max_rect(inner).layout(Layout::top_down(Align::LEFT));

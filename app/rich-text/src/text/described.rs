@@ -1,7 +1,7 @@
 //! Lines of a field as screen readers are told of them.
 
 use egui::{
-    Id, Pos2, Ui,
+    Id, Pos2, Rangef, Ui,
     accesskit::{Rect, TextDirection},
 };
 
@@ -21,7 +21,7 @@ pub fn describe(ui: &Ui, field: Id, at: Pos2, edited: &EditedText) {
         for run in 0..count.div_ceil(RUN).max(1) {
             let columns = run * RUN..count.min((run + 1) * RUN);
             let id = field.with(nth).with(run);
-            let described = Run::new(row, columns);
+            let described = LineRun::new(row, columns);
             ui.ctx().accesskit_node_builder(id, |node| {
                 let direction = if row.to_the_left { TextDirection::RightToLeft } else { TextDirection::LeftToRight };
                 node.set_text_direction(direction);
@@ -39,7 +39,7 @@ pub fn describe(ui: &Ui, field: Id, at: Pos2, edited: &EditedText) {
 }
 
 /// A part of a line.
-struct Run {
+struct LineRun {
     left: f32,
     right: f32,
     /// Distance of each character from where the part begins.
@@ -47,13 +47,12 @@ struct Run {
     widths: Vec<f32>,
 }
 
-impl Run {
+impl LineRun {
     fn new(row: &TextRow, columns: std::ops::Range<usize>) -> Self {
         let last = columns.end.min(row.places.len());
         let places = row.places.get(columns.start..last).unwrap_or_default();
-        let left = places.iter().map(|place| place.ends.min).reduce(f32::min).unwrap_or(row.begins);
-        let right = places.iter().map(|place| place.ends.max).reduce(f32::max).unwrap_or(row.begins);
-        let from_start = |ends: &egui::Rangef| if row.to_the_left { right - ends.max } else { ends.min - left };
+        let Rangef { min: left, max: right } = row.span(places);
+        let from_start = |ends: &Rangef| if row.to_the_left { right - ends.max } else { ends.min - left };
         let mut positions: Vec<f32> = places.iter().map(|place| from_start(&place.ends)).collect();
         let mut widths: Vec<f32> = places.iter().map(|place| place.ends.span()).collect();
         // The line end.
@@ -61,6 +60,6 @@ impl Run {
             positions.push(right - left);
             widths.push(0.0);
         }
-        Run { left, right, positions, widths }
+        LineRun { left, right, positions, widths }
     }
 }

@@ -150,7 +150,7 @@ struct Ordering<'a> {
 }
 
 /// A character of a line: its place, its number as it is seen, and itself.
-struct Written {
+struct WrittenCharacter {
     place: Place,
     seen: usize,
     chr: char,
@@ -180,7 +180,7 @@ impl Ordering<'_> {
             let stops = written.last().map_or(begins, |last| last.place.stops());
             for chr in between[..between.len() - usize::from(ends)].chars() {
                 let place = Place { ends: Rangef::point(stops), to_the_left: line.to_the_left };
-                written.push(Written { place, seen: usize::MAX, chr });
+                written.push(WrittenCharacter { place, seen: usize::MAX, chr });
             }
             let height = Rangef::new(row.pos.y, row.pos.y + drawn.size.y);
             let places = written.iter().map(|it| it.place).collect();
@@ -207,10 +207,10 @@ impl Ordering<'_> {
     }
 
     /// The characters of a line as they are written.
-    fn line(&self, nth: usize, line: &BidiLine, glyphs: &[Glyph], shift: f32) -> Vec<Written> {
+    fn line(&self, nth: usize, line: &BidiLine, glyphs: &[Glyph], shift: f32) -> Vec<WrittenCharacter> {
         let divided = self.room.wraps && self.room.width.is_finite();
         let within = |x: f32| if divided { x.clamp(0.0, self.room.width.max(0.0)) } else { x };
-        let mut found: Vec<(usize, Written)> = Vec::new();
+        let mut found: Vec<(usize, WrittenCharacter)> = Vec::new();
         let mut seen = 0;
         for piece in &line.pieces {
             let count = self.text[piece.range.clone()].chars().count();
@@ -221,12 +221,12 @@ impl Ordering<'_> {
                 let ends = Rangef::new(within(glyph.pos.x + shift), within(glyph.max_x() + shift));
                 let chr = self.text[*at..].chars().next().unwrap_or_default();
                 let place = Place { ends, to_the_left: piece.begins_right() };
-                found.push((*at, Written { place, seen: number, chr }));
+                found.push((*at, WrittenCharacter { place, seen: number, chr }));
             }
             seen += count;
         }
         found.sort_by_key(|(at, _)| *at);
-        let mut written: Vec<Written> = found.into_iter().map(|(_, written)| written).collect();
+        let mut written: Vec<WrittenCharacter> = found.into_iter().map(|(_, written)| written).collect();
         for at in 1..written.len() {
             // What is joined to the character before it is where that one is read last.
             let before = written[at - 1].place;
@@ -246,7 +246,7 @@ struct Vertices<'a> {
 
 /// Glyphs of a line in the order in which they are written, and their vertices with them: the painter gives selected ones another
 /// colour. `any`: stands for characters that are not seen.
-fn ordered(written: &[Written], glyphs: &[Glyph], any: Option<Glyph>, drawn: Vertices<'_>) -> Vec<Glyph> {
+fn ordered(written: &[WrittenCharacter], glyphs: &[Glyph], any: Option<Glyph>, drawn: Vertices<'_>) -> Vec<Glyph> {
     let first = |seen: usize| glyphs.get(seen).map_or(drawn.end, |glyph| glyph.first_vertex as usize);
     let (mut ordered, mut vertices) = (Vec::with_capacity(written.len()), Vec::with_capacity(drawn.end));
     let mut numbers = vec![None; drawn.mesh.vertices.len()];

@@ -13,13 +13,10 @@ use super::{
 pub fn start(galley: &Galley, character: usize) -> Option<(f32, f32)> {
     let mut first = 0;
     for row in &galley.rows {
-        if let Some(glyph) = row.row.glyphs.get(character - first) {
+        if let Some(glyph) = row.row.glyphs.get(character.checked_sub(first)?) {
             return Some((row.pos.x + glyph.pos.x, row.pos.y + glyph.pos.y));
         }
         first += row.row.glyphs.len() + usize::from(row.ends_with_newline);
-        if first > character {
-            return None;
-        }
     }
     None
 }
@@ -64,18 +61,16 @@ pub fn repaired(galley: &Galley) -> Galley {
 /// `galley` with its lines at the right of the widest one, or in the middle of it. The space at which a line was divided is not
 /// seen.
 pub fn aligned(galley: &Galley, align: Align) -> Galley {
-    let part = match align {
-        Align::Min => return galley.clone(),
-        Align::Center => 0.5,
-        Align::Max => 1.0,
-    };
     let mut aligned = galley.clone();
+    if align == Align::Min {
+        return aligned;
+    }
     let last_row = galley.rows.len().saturating_sub(1);
     for (nth, row) in aligned.rows.iter_mut().enumerate() {
         let is_seen = |glyph: &&Glyph| !glyph.chr.is_whitespace() || glyph.chr == '\u{a0}';
         let last = row.row.glyphs.iter().rfind(is_seen).filter(|_| nth < last_row && !row.ends_with_newline);
         let right = last.map_or(row.row.size.x, Glyph::max_x);
-        row.pos.x = ((galley.rect.right() - right).max(0.0) * part).floor();
+        row.pos.x = ((galley.rect.right() - right).max(0.0) * align.to_factor()).floor();
         aligned.mesh_bounds |= row.row.visuals.mesh_bounds.translate(row.pos.to_vec2());
     }
     aligned
@@ -128,7 +123,7 @@ fn glyphs_of(line: &[Letter], glyphs: &[Glyph], end: u32) -> Vec<Glyph> {
 }
 
 /// A sign of a word that runs to the left: a letter with its marks, or letters that are joined into one.
-struct Sign {
+struct WordSign {
     /// Its first letter.
     first: usize,
     /// Its ends, in points.
@@ -180,8 +175,8 @@ fn letter(glyph: &Glyph, chr: char, left: f32, width: f32) -> Glyph {
 }
 
 /// The signs of a word from its first letter on, which is at the right.
-fn signs(word: &[char], glyphs: &[Glyph]) -> Vec<Sign> {
-    let mut signs: Vec<Sign> = Vec::new();
+fn signs(word: &[char], glyphs: &[Glyph]) -> Vec<WordSign> {
+    let mut signs: Vec<WordSign> = Vec::new();
     for glyph in glyphs.iter().rev() {
         let wide = glyph.advance_width > 0.0;
         if !wide && glyph.uv_rect.is_nothing() {
@@ -194,7 +189,7 @@ fn signs(word: &[char], glyphs: &[Glyph]) -> Vec<Sign> {
         };
         let (left, right, vertex) = (glyph.pos.x, glyph.max_x(), glyph.first_vertex);
         match (begins, signs.last_mut()) {
-            (Some(first), _) => signs.push(Sign { first, left, right, glyph: *glyph, vertex }),
+            (Some(first), _) => signs.push(WordSign { first, left, right, glyph: *glyph, vertex }),
             (None, Some(sign)) => {
                 if wide {
                     (sign.left, sign.right) = (sign.left.min(left), sign.right.max(right));

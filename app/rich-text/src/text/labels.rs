@@ -19,7 +19,7 @@ use super::{
 const MORE: &str = "…";
 
 /// A text that is drawn.
-struct Drawn {
+struct DrawnLabel {
     layer: LayerId,
     shape: ShapeIdx,
     galley: Arc<Galley>,
@@ -35,7 +35,7 @@ impl Plugin for LabelOrder {
     }
 
     fn on_end_pass(&mut self, ui: &mut Ui) {
-        for Drawn { layer, shape, galley } in drawn(ui) {
+        for DrawnLabel { layer, shape, galley } in drawn(ui) {
             if !is_painters(ui, &galley) {
                 continue;
             }
@@ -64,7 +64,7 @@ fn layout(ui: &Ui, job: LayoutJob) -> Arc<Galley> {
 }
 
 /// Texts of this frame with characters that the painter may turn.
-fn drawn(ui: &Ui) -> Vec<Drawn> {
+fn drawn(ui: &Ui) -> Vec<DrawnLabel> {
     let areas: Vec<LayerId> = ui.memory(|memory| memory.layer_ids().collect());
     let background = LayerId::background();
     let layers = areas.into_iter().filter(|layer| *layer != background).chain([background]);
@@ -75,7 +75,7 @@ fn drawn(ui: &Ui) -> Vec<Drawn> {
                 if let Shape::Text(text) = &entry.shape
                     && text.galley.job.text.chars().any(may_turn)
                 {
-                    drawn.push(Drawn { layer, shape: ShapeIdx(at), galley: Arc::clone(&text.galley) });
+                    drawn.push(DrawnLabel { layer, shape: ShapeIdx(at), galley: Arc::clone(&text.galley) });
                 }
             }
         }

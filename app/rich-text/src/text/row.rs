@@ -90,7 +90,7 @@ impl TextRow {
         let end = self.first + count;
         if self.ends && range.start <= end && end < range.end {
             // The line end, at the end where the line stops.
-            let (left, right) = self.span();
+            let Rangef { min: left, max: right } = self.span(&self.places);
             let wide = self.height.span() / 2.0;
             ends.push(if self.to_the_left { Rangef::new(left - wide, left) } else { Rangef::new(right, right + wide) });
         }
@@ -105,11 +105,11 @@ impl TextRow {
         marked
     }
 
-    /// Its left and right end.
-    fn span(&self) -> (f32, f32) {
-        let left = self.places.iter().map(|place| place.ends.min).reduce(f32::min);
-        let right = self.places.iter().map(|place| place.ends.max).reduce(f32::max);
-        (left.unwrap_or(self.begins), right.unwrap_or(self.begins))
+    /// The left and right end of some of its characters.
+    pub fn span(&self, places: &[Place]) -> Rangef {
+        let left = places.iter().map(|place| place.ends.min).reduce(f32::min);
+        let right = places.iter().map(|place| place.ends.max).reduce(f32::max);
+        Rangef::new(left.unwrap_or(self.begins), right.unwrap_or(self.begins))
     }
 }
 

@@ -6,7 +6,7 @@ mod paragraphs;
 
 use self::{
     package::Package,
-    paragraphs::{NoteKind, Paragraphs},
+    paragraphs::{NOTES, Paragraphs},
 };
 use super::{AttachmentFault, passage::SourcePart};
 
@@ -26,8 +26,8 @@ pub(super) fn paragraphs(bytes: &[u8]) -> Result<Vec<SourcePart>, AttachmentFaul
     let main = package.main()?;
     let mut text = Paragraphs::default();
     text.read(&package.part(&main)?.ok_or_else(|| damaged(format!("there is no {main} in it")))?)?;
-    for kind in NoteKind::ALL {
-        for part in package.related(&main, kind.relation())? {
+    for (element, _) in NOTES {
+        for part in package.related(&main, &format!("{element}s"))? {
             if let Some(xml) = package.part(&part)? {
                 text.read(&xml)?;
             }
@@ -40,5 +40,5 @@ pub(super) fn paragraphs(bytes: &[u8]) -> Result<Vec<SourcePart>, AttachmentFaul
             }
         }
     }
-    Ok(text.done())
+    Ok(text.done)
 }

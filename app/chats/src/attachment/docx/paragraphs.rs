@@ -12,54 +12,14 @@ use quick_xml::{
 use super::{AttachmentFault, damaged, package::attribute};
 use crate::attachment::passage::SourcePart;
 
-/// A kind of text that stands apart from the place it belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum NoteKind {
-    Foot,
-    End,
-    Comment,
-}
-
-impl NoteKind {
-    pub const ALL: [NoteKind; 3] = [NoteKind::Foot, NoteKind::End, NoteKind::Comment];
-
-    /// Name of the relation with its part.
-    pub const fn relation(self) -> &'static str {
-        match self {
-            NoteKind::Foot => "footnotes",
-            NoteKind::End => "endnotes",
-            NoteKind::Comment => "comments",
-        }
-    }
-
-    /// Name of the element of one note, and of the one that refers to it.
-    const fn elements(self) -> [&'static str; 2] {
-        match self {
-            NoteKind::Foot => ["footnote", "footnoteReference"],
-            NoteKind::End => ["endnote", "endnoteReference"],
-            NoteKind::Comment => ["comment", "commentReference"],
-        }
-    }
-
-    /// The kind, one of whose elements has this name.
-    fn of_element(name: &str) -> Option<NoteKind> {
-        NoteKind::ALL.into_iter().find(|kind| kind.elements().contains(&name))
-    }
-
-    /// Begins the labels of notes.
-    const fn letter(self) -> &'static str {
-        match self {
-            NoteKind::Foot => "",
-            NoteKind::End => "e",
-            NoteKind::Comment => "c",
-        }
-    }
-}
+/// Elements with texts that stand apart from the place they belong to, and the letter that their labels begin with.
+pub(super) const NOTES: [(&str, &str); 3] = [("footnote", ""), ("endnote", "e"), ("comment", "c")];
 
 /// A note to which the text refers.
 #[derive(Debug)]
 struct Note {
-    kind: NoteKind,
+    /// Name of its element.
+    kind: &'static str,
     id: String,
 }
 
@@ -76,7 +36,8 @@ struct OpenParagraph {
 /// Paragraphs as they are read.
 #[derive(Debug, Default)]
 pub(super) struct Paragraphs {
-    done: Vec<SourcePart>,
+    /// All paragraphs with text.
+    pub done: Vec<SourcePart>,
     /// Paragraphs so far, those without text among them.
     number: usize,
     open: OpenParagraph,
@@ -96,11 +57,6 @@ pub(super) struct Paragraphs {
 }
 
 impl Paragraphs {
-    /// All paragraphs with text.
-    pub fn done(self) -> Vec<SourcePart> {
-        self.done
-    }
-
     /// Reads a part.
     pub fn read(&mut self, xml: &str) -> Result<(), AttachmentFault> {
         let mut reader = Reader::from_str(xml);
@@ -177,14 +133,17 @@ impl Paragraphs {
 
     /// The label of the note to which an element belongs; with `new` also of one to which nothing referred so far.
     fn label(&mut self, tag: &BytesStart<'_>, new: bool) -> Option<String> {
-        let kind = NoteKind::of_element(tag.local_name().as_ref())?;
+        let name = tag.local_name();
+        let name: &str = name.as_ref();
+        let element = name.strip_suffix("Reference").unwrap_or(name);
+        let (kind, letter) = NOTES.into_iter().find(|(kind, _)| *kind == element)?;
         let id = attribute(tag, "id")?;
         let is_this = |note: &Note| note.kind == kind && note.id == id;
         if new && !self.notes.iter().any(is_this) {
             self.notes.push(Note { kind, id: id.clone() });
         }
         let at = self.notes.iter().filter(|note| note.kind == kind).position(is_this)?;
-        Some(format!("{}{}", kind.letter(), at + 1))
+        Some(format!("{letter}{}", at + 1))
     }
 
     fn empty(&mut self, tag: &BytesStart<'_>) {

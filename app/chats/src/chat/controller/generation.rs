@@ -42,17 +42,9 @@ impl ChatController {
             }
         }
         let chats: Vec<ChatId> = self.answers.keys().copied().collect();
-        for chat in chats {
-            if let Err(error) = self.advance(store, &state, chat) {
-                errors.push(error);
-            }
-        }
+        errors.extend(chats.into_iter().filter_map(|chat| self.advance(store, &state, chat).err()));
         let chats: Vec<ChatId> = self.rounds.keys().copied().collect();
-        for chat in chats {
-            if let Err(error) = self.advance_round(store, &state, chat) {
-                errors.push(error);
-            }
-        }
+        errors.extend(chats.into_iter().filter_map(|chat| self.advance_round(store, &state, chat).err()));
         errors.extend(self.words.poll(store, &self.engine_handle).err());
         if !self.is_busy() {
             match self.titles.poll(store, &self.engine_handle, &state) {
@@ -178,10 +170,8 @@ impl ChatController {
         let mut prompt = ChatPrompt::read(store, chat, id, &measure)?;
         prompt.tools.clone_from(&tools);
         let told = !prompt.tools.is_empty();
-        let notify = {
-            let engine_handle = self.engine_handle.clone();
-            move || engine_handle.notify()
-        };
+        let engine_handle = self.engine_handle.clone();
+        let notify = move || engine_handle.notify();
         match state {
             ModelState::Ready { engine, model } => {
                 self.model = Arc::downgrade(engine.model());

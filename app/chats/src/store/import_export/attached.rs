@@ -17,7 +17,7 @@ use crate::{
 /// A file that goes with a message.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct FileAttachment {
-    name: String,
+    pub name: String,
     kind: String,
     /// `true` if the model was given all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -32,10 +32,6 @@ impl FileAttachment {
     /// A file of which it is not decided what the model is given.
     pub fn new(name: String, kind: &str, passages: Vec<Passage>) -> Self {
         FileAttachment { name, kind: kind.to_owned(), whole: None, passages }
-    }
-
-    pub fn name(&self) -> &str {
-        &self.name
     }
 
     fn document(&self) -> Document {

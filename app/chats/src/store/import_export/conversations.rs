@@ -105,10 +105,10 @@ fn chat(conversation: &Value, tree: Tree) -> FileChat {
     let first = |keys: [&str; 2]| keys.into_iter().find_map(|key| milliseconds(conversation.get(key)?));
     let text = |key: &str| conversation.get(key).and_then(Value::as_str).map(str::trim).filter(|text| !text.is_empty());
     let mut chat = FileChat::now();
-    let created = first(["create_time", "created_at"]).or(tree.first_date());
+    let created = first(["create_time", "created_at"]).or(tree.dates().min());
     chat.undated = created.is_none();
     chat.created = created.unwrap_or(chat.created);
-    chat.updated = first(["update_time", "updated_at"]).or(tree.last_date()).unwrap_or(chat.created);
+    chat.updated = first(["update_time", "updated_at"]).or(tree.dates().max()).unwrap_or(chat.created);
     tree.add_to(&mut chat);
     let title = text("title").or(text("name")).map(str::to_owned);
     let words = || chat.messages.first().map(|message| super::chat::title(&message.content));

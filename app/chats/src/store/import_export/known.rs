@@ -10,7 +10,7 @@ use crate::store::{ChatId, StoreError, rows};
 const OPERATION: &str = "comparing chats";
 
 /// A message, as it is compared: when it was said, where the file tells, by whom, and its text.
-type Said = (Option<i64>, String, String);
+type ComparedMessage = (Option<i64>, String, String);
 
 /// The chat of the store that has all messages of `chat`: one that was begun in the same millisecond or, where the file has no
 /// times, one of the same title. It may go on where the file ends. Deleted chats do not count: importing them brings them back.
@@ -33,7 +33,7 @@ pub(super) fn find(db: &Connection, chat: &FileChat) -> Result<Option<ChatId>, S
 fn has_all(db: &Connection, id: i64, chat: &FileChat) -> Result<bool, StoreError> {
     let sql = "SELECT created, role, content FROM message WHERE chat = ?1";
     let dated = |created: i64| (!chat.undated).then_some(created);
-    let mut left: HashMap<Said, usize> = HashMap::new();
+    let mut left: HashMap<ComparedMessage, usize> = HashMap::new();
     for message in rows(db, OPERATION, sql, [id], |row| Ok((dated(row.get(0)?), row.get(1)?, row.get(2)?)))? {
         *left.entry(message).or_default() += 1;
     }

@@ -23,7 +23,7 @@ const TOLD: usize = 4;
 
 /// Form in which a transcript names its speakers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Style {
+enum NameStyle {
     /// In a heading of this level.
     Heading(usize),
     Bold,
@@ -39,8 +39,8 @@ enum Who {
 
 /// A line that may name a speaker.
 #[derive(Debug)]
-struct Sign<'a> {
-    style: Style,
+struct SpeakerLine<'a> {
+    style: NameStyle,
     name: &'a str,
     who: Option<Who>,
     /// Byte offsets of the line and of the text after the name.
@@ -57,7 +57,7 @@ pub(super) fn read(text: &str) -> Result<FileChat, StoreError> {
     let text = &*plain;
     let mut signs = signs(text);
     let is_ours = is_ours(text);
-    let style = if is_ours { Some(Style::Heading(2)) } else { style(&signs) };
+    let style = if is_ours { Some(NameStyle::Heading(2)) } else { style(&signs) };
     let Some(style) = style else { return Err(no_speaker(&signs)) };
     signs.retain(|sign| sign.style == style);
     if is_ours {
@@ -88,7 +88,7 @@ pub(super) fn read(text: &str) -> Result<FileChat, StoreError> {
 }
 
 /// All lines outside of code that may name a speaker.
-fn signs(text: &str) -> Vec<Sign<'_>> {
+fn signs(text: &str) -> Vec<SpeakerLine<'_>> {
     // An unclosed code block would hide the speakers after it.
     let mut open: Option<(Fence<'_>, usize)> = None;
     let (mut signs, mut at) = (Vec::new(), 0);
@@ -110,13 +110,13 @@ fn signs(text: &str) -> Vec<Sign<'_>> {
     signs
 }
 
-fn sign(line: &str, at: usize) -> Option<Sign<'_>> {
+fn sign(line: &str, at: usize) -> Option<SpeakerLine<'_>> {
     let hashes = line.len() - line.trim_start_matches('#').len();
     let (style, name, words) = if (1..=6).contains(&hashes) && line[hashes..].starts_with([' ', '\t']) {
         let name = line[hashes..].trim();
         let closed = name.trim_end_matches('#');
         // `# C#` is not a closed heading.
-        (Style::Heading(hashes), if closed.ends_with(' ') { closed.trim_end() } else { name }, line.len())
+        (NameStyle::Heading(hashes), if closed.ends_with(' ') { closed.trim_end() } else { name }, line.len())
     } else if let Some(mark) = ["**", "__"].into_iter().find(|mark| line.starts_with(mark)) {
         let inner = &line[mark.len()..];
         let end = inner.find(mark)?;
@@ -125,14 +125,14 @@ fn sign(line: &str, at: usize) -> Option<Sign<'_>> {
         if !words.is_empty() && !name.ends_with(':') && !rest.trim_start().starts_with(':') {
             return None;
         }
-        (Style::Bold, name, line.len() - words.len())
+        (NameStyle::Bold, name, line.len() - words.len())
     } else {
         let (name, words) = line.split_once(':')?;
-        (Style::Plain, name, line.len() - words.len())
+        (NameStyle::Plain, name, line.len() - words.len())
     };
     let who = who(name);
-    let tells = who.is_some() || matches!(style, Style::Heading(_));
-    tells.then_some(Sign { style, name, who, line: at, words: at + words })
+    let tells = who.is_some() || matches!(style, NameStyle::Heading(_));
+    tells.then_some(SpeakerLine { style, name, who, line: at, words: at + words })
 }
 
 /// A name without decoration, and the text in brackets behind it.
@@ -165,7 +165,7 @@ fn who(name: &str) -> Option<Who> {
 
 /// Keeps the first name of each speaker: `Prompt` and `Answer` may be headings of the text. Products,
 /// and models in brackets, may alternate.
-fn keep_names(signs: &mut [Sign<'_>]) {
+fn keep_names(signs: &mut [SpeakerLine<'_>]) {
     let first = |who: fn(&Who) -> bool| {
         let sign = signs.iter().find(|sign| sign.who.as_ref().is_some_and(who));
         sign.map_or("", |sign| bare(sign.name).0)
@@ -187,13 +187,13 @@ fn keep_names(signs: &mut [Sign<'_>]) {
 }
 
 /// The form that names both speakers, or else the user.
-fn style(signs: &[Sign<'_>]) -> Option<Style> {
+fn style(signs: &[SpeakerLine<'_>]) -> Option<NameStyle> {
     let has =
         |style, is: fn(&Who) -> bool| signs.iter().any(|sign| sign.style == style && sign.who.as_ref().is_some_and(is));
     let user = |style| has(style, |who| *who == Who::User);
     let both = |style| user(style) && has(style, |who| matches!(who, Who::Assistant(_)));
-    let clear = || (1..=6).map(Style::Heading).chain([Style::Bold]);
-    let plain = || Some(Style::Plain).filter(|style| both(*style));
+    let clear = || (1..=6).map(NameStyle::Heading).chain([NameStyle::Bold]);
+    let plain = || Some(NameStyle::Plain).filter(|style| both(*style));
     clear().find(|style| both(*style)).or_else(|| clear().find(|style| user(*style))).or_else(plain)
 }
 
@@ -206,7 +206,7 @@ fn is_ours(text: &str) -> bool {
 
 /// Recognises model names as speakers in an export of an earlier version: one stands after each user. A heading that does so
 /// often is a model rather than part of the text.
-fn name_models(signs: &mut [Sign<'_>]) {
+fn name_models(signs: &mut [SpeakerLine<'_>]) {
     for sign in signs.iter_mut() {
         let exact = [USER_NAME, ASSISTANT_NAME, SYSTEM_NAME].contains(&sign.name);
         sign.who = sign.who.take().filter(|_| exact);
@@ -215,8 +215,8 @@ fn name_models(signs: &mut [Sign<'_>]) {
         // Only before the first message.
         signs[at..].iter_mut().filter(|sign| sign.who == Some(Who::System)).for_each(|sign| sign.who = None);
     }
-    let is_user = |sign: &Sign<'_>| sign.who == Some(Who::User);
-    let is_answered = |turn: &[Sign<'_>]| turn.iter().any(|sign| sign.who.is_some());
+    let is_user = |sign: &SpeakerLine<'_>| sign.who == Some(Who::User);
+    let is_answered = |turn: &[SpeakerLine<'_>]| turn.iter().any(|sign| sign.who.is_some());
     let mut turns: HashMap<&str, usize> = HashMap::new();
     for turn in signs.split(is_user).skip(1).filter(|turn| !is_answered(turn)) {
         let mut names: Vec<&str> = turn.iter().map(|sign| sign.name).collect();
@@ -225,7 +225,7 @@ fn name_models(signs: &mut [Sign<'_>]) {
         names.into_iter().for_each(|name| *turns.entry(name).or_default() += 1);
     }
     for turn in signs.split_mut(is_user).skip(1).filter(|turn| !is_answered(turn)) {
-        let often = |sign: &Sign<'_>| turns.get(sign.name).copied().unwrap_or_default();
+        let often = |sign: &SpeakerLine<'_>| turns.get(sign.name).copied().unwrap_or_default();
         // The first of those that are equally frequent.
         if let Some(sign) = turn.iter_mut().rev().max_by_key(|sign| often(sign)) {
             sign.who = Some(Who::Assistant(Some(sign.name.to_owned())));
@@ -250,10 +250,10 @@ fn without_rule(words: &str) -> Option<&str> {
     is_rule.then(|| before.trim_end())
 }
 
-fn no_speaker(signs: &[Sign<'_>]) -> StoreError {
+fn no_speaker(signs: &[SpeakerLine<'_>]) -> StoreError {
     let mut names: Vec<String> = signs
         .iter()
-        .filter(|sign| matches!(sign.style, Style::Heading(_)))
+        .filter(|sign| matches!(sign.style, NameStyle::Heading(_)))
         .map(|sign| format!("\u{201c}{}\u{201d}", sign.name))
         .collect();
     let more = names.len().saturating_sub(TOLD);

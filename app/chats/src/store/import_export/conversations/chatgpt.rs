@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{
     Fields, milliseconds, text_in,
-    tree::{Node, NotReadable, Said, Tree},
+    tree::{Node, NotReadable, ReadMessage, Said, Tree},
 };
 use crate::store::Speaker;
 
@@ -26,20 +26,17 @@ pub(super) fn tree(conversation: &Fields) -> Tree {
     let mut tree = Tree::default();
     let Some(mapping) = conversation.get(MESSAGES).and_then(Value::as_object) else { return tree };
     // Either of parent and children may be missing.
-    let mut listed: HashMap<&str, Listed<'_>> = HashMap::new();
-    for (id, node) in mapping {
+    let mut listed: HashMap<&str, ListedChild<'_>> = HashMap::new();
+    for (parent, node) in mapping {
         let children = node.get("children").and_then(Value::as_array);
         for (order, child) in children.into_iter().flatten().enumerate() {
             if let Some(child) = child.as_str() {
-                listed.entry(child).or_insert(Listed { parent: id, order });
+                listed.entry(child).or_insert(ListedChild { parent, order });
             }
         }
     }
     for (id, node) in mapping {
-        let said = node.as_object().ok_or(NotReadable).and_then(said).unwrap_or_else(|NotReadable| {
-            tree.unreadable += 1;
-            None
-        });
+        let said = tree.said(node, said);
         let listed = listed.get(id.as_str());
         let own = node.get("parent").and_then(Value::as_str).filter(|parent| mapping.contains_key(*parent));
         let parent = own.or(listed.map(|listed| listed.parent)).map(str::to_owned);
@@ -56,13 +53,13 @@ pub(super) fn tree(conversation: &Fields) -> Tree {
 }
 
 /// A node in its parent's list of children.
-struct Listed<'a> {
+struct ListedChild<'a> {
     parent: &'a str,
     order: usize,
 }
 
 /// The message of a node; `None` for one that is not shown to people.
-fn said(node: &Fields) -> Result<Option<Said>, NotReadable> {
+fn said(node: &Fields) -> ReadMessage {
     let message = match node.get("message") {
         None | Some(Value::Null) => return Ok(None),
         Some(message) => message.as_object().ok_or(NotReadable)?,

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{
     Fields, milliseconds, text_in,
-    tree::{Node, NotReadable, Said, Tree},
+    tree::{Node, NotReadable, ReadMessage, Said, Tree},
 };
 use crate::{
     attachment::{Document, DocumentKind},
@@ -33,10 +33,7 @@ pub(super) fn tree(conversation: &Fields) -> Tree {
     let known: HashSet<String> = messages.iter().filter_map(|message| field(message, "uuid")).collect();
     let has_parents = messages.iter().any(|message| field(message, PARENT).is_some());
     for (order, message) in messages.iter().enumerate() {
-        let said = message.as_object().ok_or(NotReadable).and_then(said).unwrap_or_else(|NotReadable| {
-            tree.unreadable += 1;
-            None
-        });
+        let said = tree.said(message, said);
         let before = || tree.nodes.last().map(|node| node.id.clone());
         let is_question = said.as_ref().is_some_and(|said| said.speaker == Speaker::User);
         let parent = match (message.get(PARENT), field(message, PARENT)) {
@@ -54,7 +51,7 @@ pub(super) fn tree(conversation: &Fields) -> Tree {
 }
 
 /// A message with its files; `None` for one without words and files.
-fn said(message: &Fields) -> Result<Option<Said>, NotReadable> {
+fn said(message: &Fields) -> ReadMessage {
     let attachments = attachments(message);
     let text = with_names_of_files(text(message)?, message, &attachments);
     if text.is_empty() && attachments.is_empty() {
@@ -127,7 +124,7 @@ fn name_of(file: &Value) -> Option<&str> {
 /// The text below the names of those files that the export does not have, such as pictures.
 fn with_names_of_files(text: String, message: &Fields, attachments: &[FileAttachment]) -> String {
     let files = ["attachments", "files"].into_iter().filter_map(|key| message.get(key)?.as_array()).flatten();
-    let missing = files.filter_map(name_of).filter(|name| attachments.iter().all(|file| file.name() != *name));
+    let missing = files.filter_map(name_of).filter(|name| attachments.iter().all(|file| file.name != *name));
     let mut lines: Vec<String> = Vec::new();
     for line in missing.map(|name| format!("[attachment: {name}]")) {
         if !lines.contains(&line) {

@@ -2,6 +2,9 @@
 
 use std::collections::HashMap;
 
+use serde_json::Value;
+
+use super::Fields;
 use crate::store::{
     Speaker,
     import_export::{FileChat, FileMessage, attached::FileAttachment},
@@ -19,6 +22,9 @@ pub(super) struct Said {
 
 /// A message that cannot be read.
 pub(super) struct NotReadable;
+
+/// A message that was read; `None` for what nobody reads.
+pub(super) type ReadMessage = Result<Option<Said>, NotReadable>;
 
 /// A place in the tree.
 #[derive(Debug)]
@@ -54,18 +60,16 @@ struct Waiting {
 }
 
 impl Tree {
-    fn dates(&self) -> impl Iterator<Item = i64> {
+    /// The dates of the messages that have one.
+    pub fn dates(&self) -> impl Iterator<Item = i64> {
         self.nodes.iter().filter_map(|node| node.said.as_ref()?.created)
     }
 
-    /// The date of the first message that has one.
-    pub fn first_date(&self) -> Option<i64> {
-        self.dates().min()
-    }
-
-    /// The date of the last message that has one.
-    pub fn last_date(&self) -> Option<i64> {
-        self.dates().max()
+    /// What `read` finds in the fields of a message. One that cannot be read is counted.
+    pub fn said(&mut self, message: &Value, read: fn(&Fields) -> ReadMessage) -> Option<Said> {
+        let said = message.as_object().ok_or(NotReadable).and_then(read);
+        self.unreadable += usize::from(said.is_err());
+        said.unwrap_or_default()
     }
 
     /// Adds every message to `chat`, parents first. What the model says in several pieces is one message.
@@ -76,7 +80,9 @@ impl Tree {
         let mut starts = children.roots.into_iter().chain(0..count);
         let mut places: Vec<Option<Option<usize>>> = vec![None; count];
         let mut waiting = Vec::new();
-        while let Some(next) = waiting.pop().or_else(|| starts.next().map(Waiting::root)) {
+        while let Some(next) =
+            waiting.pop().or_else(|| starts.next().map(|node| Waiting { node, above: None, alone: false }))
+        {
             if places[next.node].is_some() {
                 continue;
             }
@@ -110,12 +116,6 @@ impl Tree {
 struct Children {
     roots: Vec<usize>,
     below: Vec<Vec<usize>>,
-}
-
-impl Waiting {
-    fn root(node: usize) -> Self {
-        Waiting { node, above: None, alone: false }
-    }
 }
 
 /// Adds a message, or appends its text to the message above if the model goes on there. Returns the message's index.
