@@ -16,14 +16,16 @@ use thermocline_rich_text::background::Background;
 /// Adapters and memory at the last query of the system.
 #[derive(Debug, Default)]
 pub struct Adapters {
-    fallbacks: Fallbacks,
+    /// Parts of adapters that are done without.
+    pub fallbacks: Fallbacks,
     asking: Background<Vec<AdapterReport>>,
-    asked: Option<Instant>,
+    /// When the system was asked last; `None` has it asked at the next look.
+    pub asked: Option<Instant>,
     /// Parts that were done without when it was asked.
     known: Vec<Fallback>,
     list: Option<Arc<[AdapterReport]>>,
     /// When the question was asked whose answer the list is.
-    read: Option<Instant>,
+    pub read: Option<Instant>,
 }
 
 /// Longest time that the end of the window waits for drivers that are still being asked.
@@ -76,16 +78,6 @@ impl Adapters {
         Adapters { fallbacks, asking, asked: None, known, list: None, read: None }
     }
 
-    /// Parts of adapters that are done without.
-    pub fn fallbacks(&self) -> &Fallbacks {
-        &self.fallbacks
-    }
-
-    /// Has the system asked at the next look, however long ago the last one was.
-    pub fn look_again(&mut self) {
-        self.asked = None;
-    }
-
     /// Asks the system, unless it was asked less than `age` ago and the same parts are done without as then.
     pub fn look(&mut self, ctx: &Context, age: Duration) {
         if let Some(list) = self.asking.take() {
@@ -106,11 +98,6 @@ impl Adapters {
     /// All of them; `None` until the system has answered.
     pub fn list(&self) -> Option<Arc<[AdapterReport]>> {
         self.list.clone()
-    }
-
-    /// When the system was asked for what is known now.
-    pub fn read(&self) -> Option<Instant> {
-        self.read
     }
 
     /// The first of this name.
@@ -186,9 +173,9 @@ mod tests {
         };
         look(&mut all, true);
         let id = AdapterId::of(&all.list().unwrap()[0]);
-        all.fallbacks().add(Fallback::new(id, FallbackPart::Adapter, "the kernel `norm` does not compile"));
+        all.fallbacks.add(Fallback::new(id, FallbackPart::Adapter, "the kernel `norm` does not compile"));
         look(&mut all, false);
-        all.fallbacks().clear();
+        all.fallbacks.clear();
         look(&mut all, true);
     }
 
@@ -210,12 +197,12 @@ mod tests {
             all.look(&ctx, Duration::from_secs(3600));
             all.list().is_some()
         });
-        let (list, read) = (all.list().unwrap(), all.read());
+        let (list, read) = (all.list().unwrap(), all.read);
         assert!(!list.is_empty(), "the tests need a Vulkan driver (tests/run.sh installs one)");
         assert_eq!(all.named(&list[0].name).map(|it| it.index), Some(list[0].index));
         let memory = SystemMemory::of(&list[0].vram);
         assert!(memory.total.is_some_and(|total| total > 0), "{memory:?}");
         all.look(&ctx, Duration::from_secs(3600));
-        assert_eq!(all.read(), read);
+        assert_eq!(all.read, read);
     }
 }

@@ -16,30 +16,30 @@
 // `Engine: Send` is proved through all types of wgpu.
 #![recursion_limit = "256"]
 
-pub mod adapters;
-pub mod areas;
-pub mod chats;
-pub mod command;
-pub mod conversation;
-pub mod drawing;
-pub mod file_dialog;
-pub mod icon;
-pub mod keyboard;
-pub mod model_menu;
-pub mod models;
-pub mod neurons;
+mod adapters;
+mod areas;
+mod chats;
+mod command;
+mod conversation;
+mod drawing;
+mod file_dialog;
+mod icon;
+mod keyboard;
+mod model_menu;
+mod models;
+mod neurons;
 pub mod opening;
-pub mod path_field;
-pub mod preferences;
+mod path_field;
+mod preferences;
 mod race_menu;
-pub mod shell;
-pub mod spoken_text;
+mod shell;
+mod spoken_text;
 #[cfg(test)]
-pub mod testing;
-pub mod toasts;
-pub mod top_bar;
-pub mod vram;
-pub mod window;
+mod testing;
+mod toasts;
+mod top_bar;
+mod vram;
+mod window;
 
 #[cfg(test)]
 mod error_tests;

@@ -18,12 +18,7 @@ const WIDTH: f32 = 420.0;
 
 /// Shows it, above `page`; the model of `state` is marked.
 pub fn show(ui: &mut Ui, shell: &mut Shell, state: &ModelState, page: Page) {
-    let open = match state {
-        ModelState::Empty => None,
-        ModelState::Opening(opening) => Some(opening.model.key()),
-        ModelState::Ready { model, .. } | ModelState::Failed { model, .. } => Some(model.key()),
-        ModelState::Remote { model, .. } => Some(model.key()),
-    };
+    let open = state.model().map(|model| model.key());
     ui.set_max_width(WIDTH);
     let recent: Vec<String> = shell.settings.recent.iter().take(MOST).cloned().collect();
     for (key, name) in recent.iter().zip(names(&recent)) {

@@ -94,7 +94,7 @@ mod tests {
     use egui_kittest::kittest::NodeT;
 
     use crate::{command::Command, testing::TestWindow, vram::tests::on_gpu};
-    use thermocline_host::{engine_handle::ModelState, library::ModelId};
+    use thermocline_host::library::ModelId;
 
     /// Opens the menu of the mode once there is an answer.
     fn menu(stage: &mut TestWindow) {
@@ -119,10 +119,7 @@ mod tests {
         let settings = stage.shell().model_settings(&path);
         (settings.device, settings.sparsity) = (Some(String::new()), Some("predicted".to_owned()));
         stage.command(Command::OpenModel(path.clone()));
-        stage.until(
-            "the model",
-            |window| matches!(window.shell().engine_handle.state(), ModelState::Ready { model, .. } if model == path),
-        );
+        stage.until_open(&path);
         // What was chosen before cannot be had: the chip shows what is at work.
         assert!(!stage.has(Role::Button, "predicted"));
         stage.click("dense");

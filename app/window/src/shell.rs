@@ -39,7 +39,7 @@ const SETTLED: Duration = Duration::from_secs(1);
 const LOCKED: Duration = Duration::from_millis(100);
 
 /// A change of the chats.
-type Change = Box<dyn FnOnce(&mut Store) -> Result<(), StoreError>>;
+type ChatChange = Box<dyn FnOnce(&mut Store) -> Result<(), StoreError>>;
 
 /// The world outside a panel.
 pub struct Shell {
@@ -75,20 +75,11 @@ pub struct Shell {
     pub toasts: Toasts,
     commands: Vec<Command>,
     /// Changes of the chats that wait until no other connection writes, in order.
-    changes: VecDeque<Change>,
+    changes: VecDeque<ChatChange>,
     written: Settings,
     changed: Option<Instant>,
     /// Not if the file is there and cannot be read: it belongs to another program or version.
     keeps_settings: bool,
-}
-
-impl std::fmt::Debug for Shell {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shell")
-            .field("folders", &self.folders)
-            .field("engine_handle", &self.engine_handle)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Shell {
@@ -269,7 +260,7 @@ impl Shell {
             let device = self.model_settings(&model).device.clone();
             self.choose_device(device);
         }
-        self.adapters.look_again();
+        self.adapters.asked = None;
     }
 
     /// Has the model that is open computed by the adapter of that name (empty: by the CPU; `None`: by the best there is), now
@@ -290,7 +281,7 @@ impl Shell {
             // What is free is known when the device is open; the VRAM panel sets it then.
             Some(VramBudget::LeaveFree(_)) | None => None,
         };
-        let fallbacks = self.adapters.fallbacks().clone();
+        let fallbacks = self.adapters.fallbacks.clone();
         let gpu = |adapter| GpuOptions { adapter, budget, fallbacks, pipeline_cache, ..GpuOptions::default() };
         let device = match chosen.device.as_deref() {
             None => DeviceChoice::Auto(gpu(AdapterChoice::Best)),

@@ -8,7 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use egui::{Event, Key, Modifiers, PointerButton, Pos2, accesskit::Role};
+use egui::{
+    Event, Key, Modifiers, MouseWheelSource, MouseWheelUnit, PointerButton, Pos2, TouchPhase, Vec2, accesskit::Role,
+};
 use egui_kittest::{
     Harness, Node,
     kittest::{NodeT, Queryable, by},
@@ -20,6 +22,7 @@ use thermocline_chats::{
     store::{ChatId, Message, NewMessage, Store},
 };
 use thermocline_host::{
+    engine_handle::ModelState,
     folders::Folders,
     library::ModelId,
     testing::{PATIENCE, eventually},
@@ -46,13 +49,24 @@ pub struct TestWindow {
     /// Where its files are.
     pub folders: Folders,
     size: [f32; 2],
-    // After the windows, which write into it.
-    folder: Rc<tempfile::TempDir>,
+    // After the windows, which write into it; `None` if the test has it.
+    folder: Option<Rc<tempfile::TempDir>>,
 }
 
 /// The pointer's first button goes down or comes up here.
 pub fn button(pos: Pos2, pressed: bool) -> Event {
     Event::PointerButton { pos, button: PointerButton::Primary, pressed, modifiers: Modifiers::NONE }
+}
+
+/// A key goes down or comes up while others are held.
+pub fn key(key: Key, pressed: bool, modifiers: Modifiers) -> Event {
+    Event::Key { key, physical_key: None, pressed, repeat: false, modifiers }
+}
+
+/// The wheel turns by so many points.
+pub fn wheel(points: f32) -> Event {
+    let (unit, phase, source) = (MouseWheelUnit::Point, TouchPhase::Move, MouseWheelSource::Wheel);
+    Event::MouseWheel { unit, delta: Vec2::new(0.0, points), phase, source, modifiers: Modifiers::NONE }
 }
 
 /// Adds a chat of this title to the file of chats. The texts are its messages: the first is the
@@ -88,20 +102,24 @@ impl TestWindow {
         settings.models.insert(ModelId::Builtin.key(), on_cpu);
         prepare(&folders, &mut settings);
         settings.save(&folders.settings()).unwrap();
-        TestWindow { it: window(size, folders.clone()), folders, size, folder: Rc::new(folder) }
+        TestWindow { folder: Some(Rc::new(folder)), ..Self::in_folders(size, folders) }
+    }
+
+    /// A window on the files that a test has in `folders`.
+    pub fn in_folders(size: [f32; 2], folders: Folders) -> Self {
+        TestWindow { it: window(size, folders.clone()), folders, size, folder: None }
     }
 
     /// Another window on the same files.
     pub fn beside(&self) -> Self {
-        let (folders, size) = (self.folders.clone(), self.size);
-        TestWindow { it: window(size, folders.clone()), folders, size, folder: Rc::clone(&self.folder) }
+        TestWindow { folder: self.folder.clone(), ..Self::in_folders(self.size, self.folders.clone()) }
     }
 
     /// Closed, and opened again.
     pub fn again(self) -> Self {
         let TestWindow { it, folders, size, folder } = self;
         eframe::App::on_exit(&mut it.into_state());
-        TestWindow { it: window(size, folders.clone()), folders, size, folder }
+        TestWindow { folder, ..Self::in_folders(size, folders) }
     }
 
     /// As [`TestWindow::with`], with nothing special.
@@ -145,6 +163,18 @@ impl TestWindow {
     /// Frames until a model is ready.
     pub fn ready(&mut self) {
         self.until("a model", |window| window.shell.engine_handle.engine().is_some());
+    }
+
+    /// Frames until this model is ready.
+    ///
+    /// # Panics
+    /// If it cannot be opened.
+    pub fn until_open(&mut self, id: &ModelId) {
+        self.until("the model", |window| match window.shell.engine_handle.state() {
+            ModelState::Failed { reason, .. } => panic!("{reason}"),
+            ModelState::Opening(_) => false,
+            state => state.model().as_ref() == Some(id),
+        });
     }
 
     /// Draws frames until no answer is being written.
@@ -302,6 +332,14 @@ impl TestWindow {
     /// A key that is pressed while Ctrl is held.
     pub fn ctrl(&mut self, key: Key) {
         self.press_with(Modifiers::COMMAND, key);
+    }
+
+    /// The same within one frame, as in a slow window.
+    pub fn press_in_one_frame(&mut self, modifiers: Modifiers, pressed: Key) {
+        let (held, let_go) = (Event::ModifiersChanged(modifiers), Event::ModifiersChanged(Modifiers::NONE));
+        let (down, up) = (key(pressed, true, modifiers), key(pressed, false, modifiers));
+        self.it.input_mut().events.extend([held, down, up, let_go]);
+        self.step();
     }
 
     /// A key that is pressed while others are held.

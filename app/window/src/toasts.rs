@@ -34,17 +34,17 @@ const WIDTH: f32 = 400.0;
 const BUTTON: f32 = 40.0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ToastKind {
     Success,
     Info,
     Warning,
     Error,
 }
 
-impl Kind {
+impl ToastKind {
     /// True for what went wrong.
     fn is_trouble(self) -> bool {
-        matches!(self, Kind::Warning | Kind::Error)
+        matches!(self, ToastKind::Warning | ToastKind::Error)
     }
 }
 
@@ -55,7 +55,7 @@ fn area_id(text: &str) -> Id {
 
 #[derive(Debug)]
 struct Toast {
-    kind: Kind,
+    kind: ToastKind,
     text: String,
     /// Since when it is seen.
     shown: Option<Instant>,
@@ -68,22 +68,22 @@ pub struct Toasts(Vec<Toast>);
 impl Toasts {
     /// Something worked.
     pub fn success(&mut self, text: impl Into<String>) {
-        self.add(Kind::Success, text.into());
+        self.add(ToastKind::Success, text.into());
     }
 
     /// Something is worth knowing.
     pub fn info(&mut self, text: impl Into<String>) {
-        self.add(Kind::Info, text.into());
+        self.add(ToastKind::Info, text.into());
     }
 
     /// Something is not as it was left.
     pub fn warning(&mut self, text: impl Into<String>) {
-        self.add(Kind::Warning, text.into());
+        self.add(ToastKind::Warning, text.into());
     }
 
     /// Something failed.
     pub fn error(&mut self, text: impl Into<String>) {
-        self.add(Kind::Error, text.into());
+        self.add(ToastKind::Error, text.into());
     }
 
     /// The value of `result`. An error is shown to the user as a sentence.
@@ -96,7 +96,7 @@ impl Toasts {
         self.0.is_empty()
     }
 
-    fn add(&mut self, kind: Kind, text: String) {
+    fn add(&mut self, kind: ToastKind, text: String) {
         if kind.is_trouble() {
             tracing::warn!("{text}");
         }
@@ -161,19 +161,19 @@ impl Toast {
     /// How long it is shown in all.
     fn time(&self) -> Duration {
         let least = match self.kind {
-            Kind::Success | Kind::Info => LONG,
-            Kind::Warning => LONGER,
-            Kind::Error => LONGEST,
+            ToastKind::Success | ToastKind::Info => LONG,
+            ToastKind::Warning => LONGER,
+            ToastKind::Error => LONGEST,
         };
         least + LETTER * self.text.len().min(1000) as u32
     }
 
     fn colour(&self, palette: Palette) -> Color32 {
         match self.kind {
-            Kind::Success => palette.good,
-            Kind::Info => palette.cold,
-            Kind::Warning => palette.amber,
-            Kind::Error => palette.bad,
+            ToastKind::Success => palette.good,
+            ToastKind::Info => palette.cold,
+            ToastKind::Warning => palette.amber,
+            ToastKind::Error => palette.bad,
         }
     }
 
@@ -190,7 +190,7 @@ impl Toast {
                 let said = ui.allocate_ui_with_layout(size, lines, |ui| {
                     ui.add(Label::new(small(&self.text, palette.text)).wrap())
                 });
-                let live = if self.kind == Kind::Error { Live::Assertive } else { Live::Polite };
+                let live = if self.kind == ToastKind::Error { Live::Assertive } else { Live::Polite };
                 ui.accesskit_node_builder(said.inner.id, |node| {
                     node.set_role(Role::Alert);
                     node.set_label(self.text.clone());

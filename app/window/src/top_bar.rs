@@ -50,7 +50,7 @@ enum DevicePlace {
 }
 
 /// The words of the line.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct BarWords {
     model: String,
     device: Option<DevicePlace>,
@@ -83,7 +83,7 @@ pub fn show(ui: &mut Ui, shell: &mut Shell, page: Page) {
     let words = BarWords { serving, ..words(&state, reason, Palette::of(ui)) };
     let menu = |ui: &mut Ui, part: BarPart| match (part, &state) {
         (BarPart::Model, _) => model_menu::show(ui, shell, &state, page),
-        (BarPart::Device, ModelState::Ready { model, .. }) => device_menu(ui, shell, model),
+        (BarPart::Device, ModelState::Ready { model, .. }) => picker::choices(ui, shell, model),
         (BarPart::Mode, ModelState::Ready { model, engine }) => mode_menu(ui, shell, model, engine),
         (BarPart::Speed, ModelState::Ready { model, engine }) => vram::why::show(ui, shell, model, engine),
         _ => {}
@@ -138,21 +138,16 @@ fn words(state: &ModelState, reason: Option<String>, palette: Palette) -> BarWor
             let lately =
                 Some(engine.telemetry().decode_rate).filter(|rate| *rate > 0.0).or_else(|| engine.observed_rate());
             let rate = Some(lately.map_or_else(|| "Speed".to_owned(), units::rate));
-            BarWords {
-                model,
-                device: Some(device_place(engine, reason, palette)),
-                mode: Some(mode),
-                rate,
-                serving: None,
-            }
+            let device = Some(device_place(engine, reason, palette));
+            BarWords { model, device, mode: Some(mode), rate, serving: None }
         }
         ModelState::Remote { model: remote, .. } => {
             let colour = if remote.server.is_private() { palette.cold } else { palette.amber };
             let text = format!("Messages are sent to {}", remote.server.host());
             let chip = Chip { text, colour, hint: remote.server.destination() };
-            BarWords { model, device: Some(DevicePlace::Remote(chip)), mode: None, rate: None, serving: None }
+            BarWords { model, device: Some(DevicePlace::Remote(chip)), ..BarWords::default() }
         }
-        _ => BarWords { model, device: None, mode: None, rate: None, serving: None },
+        _ => BarWords { model, ..BarWords::default() },
     }
 }
 
@@ -265,15 +260,6 @@ fn within<R>(ui: &mut Ui, width: f32, contents: impl FnOnce(&mut Ui) -> R) -> R 
         contents(ui)
     };
     ui.scope(limited).inner
-}
-
-fn device_menu(ui: &mut Ui, shell: &mut Shell, model: &ModelId) {
-    let chosen = shell.model_settings(model).device.clone();
-    let mut chosen_device = None;
-    picker::choices(ui, shell, chosen.as_deref(), &mut chosen_device);
-    if let Some(device) = chosen_device {
-        shell.choose_device(device);
-    }
 }
 
 /// Explanation of a sparsity mode.
@@ -426,8 +412,7 @@ mod tests {
             model: "Storyteller".to_owned(),
             device: Some(DevicePlace::Known(chip("NVIDIA RTX 4090 + CPU"))),
             mode: Some(chip("exact")),
-            rate: None,
-            serving: None,
+            ..BarWords::default()
         };
         let parts = parts(WIDTHS[0], words);
         let wide = |at: usize| parts[at].1.width();

@@ -6,7 +6,6 @@ mod commands;
 mod drops;
 mod frame_throttle;
 mod ground;
-mod leaving;
 mod leaving_question;
 mod sides;
 mod startup;
@@ -21,7 +20,7 @@ use self::{
     drops::Destination,
     frame_throttle::FrameThrottle,
     ground::Ground,
-    leaving::Leaving,
+    leaving_question::Leaving,
 };
 use crate::{
     areas::WindowArea,
@@ -31,7 +30,7 @@ use crate::{
     keyboard,
     models::{ModelsPage, Offers},
     neurons::{NeuronsPanel, pin_card},
-    opening::{Backend, Watch},
+    opening::{Backend, FrameWatch},
     preferences::{PreferencesPage, keys},
     shell::Shell,
     spoken_text::SpokenText,
@@ -55,7 +54,6 @@ const RETRY: Duration = Duration::from_secs(1);
 const BLINKS: Duration = Duration::from_secs(10);
 
 /// The window's contents.
-#[derive(Debug)]
 pub struct Window {
     pub(super) shell: Shell,
     pub(super) page: Page,
@@ -83,7 +81,7 @@ pub struct Window {
     /// The same: fills columns.
     ground: Option<Ground>,
     /// The watch that waits for the first frame, and the backend that is to draw it.
-    opening: Option<(Watch, Backend)>,
+    opening: Option<(FrameWatch, Backend)>,
     /// Wakes whatever draws the window.
     waker: Waker,
     /// The question before something is lost.
@@ -163,7 +161,7 @@ impl Window {
         self.chats.tick(ctx, &mut self.shell);
         self.models.tick(ctx, &mut self.shell);
         self.vram.tick(ctx, &mut self.shell);
-        self.preferences.tick(ctx, &mut self.shell);
+        self.preferences.about.tick(ctx, &mut self.shell);
         self.shell.serving.apply(&self.shell.settings.server, &self.shell.engine_handle);
         vram::keep_speed(&mut self.shell);
         self.shell.keep_settings(ctx, false);
@@ -200,7 +198,7 @@ impl Window {
         for path in drops::dropped(ui) {
             match Destination::of(&path, self.page) {
                 Destination::Message => self.conversation.attach(path),
-                Destination::Chats => self.chats.takes(ui, path),
+                Destination::Chats => self.chats.files.drop(ui, path),
                 Destination::Library => {
                     (self.page, self.over) = (Page::Models, None);
                     self.models.add(ui, &mut self.shell, path);
@@ -230,7 +228,7 @@ impl Window {
         if self.keys {
             self.keys = !keys::modal(ui);
         }
-        self.preferences.show_overlay(ui);
+        self.preferences.about.show_overlay(ui);
         drops::invite(ui, self.page);
         if was_copied(ui) {
             self.shell.toasts.success(COPIED);

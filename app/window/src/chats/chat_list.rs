@@ -3,7 +3,7 @@
 use thermocline_chats::store::{Chat, Folder, Store, StoreError};
 
 /// All that the list shows.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ChatList {
     /// Those that are not deleted.
     pub chats: Vec<Chat>,
@@ -24,13 +24,4 @@ impl ChatList {
         let (chats, folders) = (store.chats()?, store.folders()?);
         Ok(ChatList { chats, folders, gone: store.deleted_chats()?, days: store.days()? })
     }
-}
-
-/// A list that a thread has read.
-#[derive(Debug)]
-pub struct ReadList {
-    /// The store's version for which it was read.
-    pub version: (u64, i64),
-    /// It, or why it could not be read.
-    pub list: Result<ChatList, StoreError>,
 }

@@ -2,7 +2,7 @@
 //! file is overwritten.
 
 use std::{
-    fmt, fs,
+    fs,
     path::{Path, PathBuf},
 };
 
@@ -215,7 +215,7 @@ fn add_text(store: &mut Store, path: &Path, text: &str) -> Result<ImportedChats,
 
 /// Shows which chats of files were added, and opens the first, an old one only if none is new.
 fn add(files: Vec<(PathBuf, Result<FileChats, String>)>, shell: &mut Shell) {
-    let (mut first_added, mut first_known, mut outcome) = (None, None, Outcome::default());
+    let mut all = ImportedChats::default();
     for (path, chats) in files {
         let chats = chats.and_then(|chats| match chats {
             FileChats::Imported(chats) => Ok(chats),
@@ -223,66 +223,44 @@ fn add(files: Vec<(PathBuf, Result<FileChats, String>)>, shell: &mut Shell) {
         });
         let chats = chats.map_err(|error| format!("importing {}: {error}", path.display()));
         let chats = shell.toasts.check(chats).unwrap_or_default();
-        first_added = first_added.or(chats.added.first().copied());
-        first_known = first_known.or(chats.known.first().copied());
-        outcome.add(&chats);
+        all.added.extend(chats.added);
+        all.known.extend(chats.known);
+        all.unreadable.chats += chats.unreadable.chats;
+        all.unreadable.messages += chats.unreadable.messages;
     }
-    let Some(first) = first_added.or(first_known) else { return };
-    shell.queue_command(Command::OpenChat(first));
-    if outcome.is_whole() {
-        shell.toasts.success(outcome.to_string());
+    let Some(first) = all.added.first().or(all.known.first()) else { return };
+    shell.queue_command(Command::OpenChat(*first));
+    if all.unreadable == Unreadable::default() {
+        shell.toasts.success(told(&all));
     } else {
-        shell.toasts.warning(outcome.to_string());
+        shell.toasts.warning(told(&all));
     }
 }
 
 /// How many chats of imported files were added, were there before, and could not be read.
-#[derive(Debug, Default, Clone, Copy)]
-struct Outcome {
-    added: usize,
-    known: usize,
-    unreadable: Unreadable,
-}
-
-impl Outcome {
-    fn add(&mut self, chats: &ImportedChats) {
-        self.added += chats.added.len();
-        self.known += chats.known.len();
-        self.unreadable.chats += chats.unreadable.chats;
-        self.unreadable.messages += chats.unreadable.messages;
+fn told(ImportedChats { added, known, unreadable }: &ImportedChats) -> String {
+    let number = |count: usize, noun: &str| match count {
+        1 => format!("one {noun}"),
+        _ => format!("{count} {noun}s"),
+    };
+    let mut told = match (added.len(), known.len()) {
+        (0, 1) => "This chat is here already".to_owned(),
+        (0, known) if known > 0 => format!("These {known} chats are here already"),
+        (1, _) => "One chat was imported".to_owned(),
+        (added, _) => format!("{added} chats were imported"),
+    };
+    match known.len() {
+        known if known == 0 || added.is_empty() => {}
+        1 => told += "; one is here already",
+        known => told += &format!("; {known} are here already"),
     }
-
-    /// True if all could be read.
-    fn is_whole(&self) -> bool {
-        self.unreadable == Unreadable::default()
+    let Unreadable { chats, messages } = *unreadable;
+    let parts = [(chats, "chat"), (messages, "message")].into_iter().filter(|(count, _)| *count > 0);
+    let parts: Vec<String> = parts.map(|(count, noun)| number(count, noun)).collect();
+    if !parts.is_empty() {
+        told += &format!("; {} could not be read", parts.join(" and "));
     }
-}
-
-impl fmt::Display for Outcome {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let number = |count: usize, noun: &str| match count {
-            1 => format!("one {noun}"),
-            _ => format!("{count} {noun}s"),
-        };
-        match (self.added, self.known) {
-            (0, 1) => formatter.write_str("This chat is here already")?,
-            (0, known) if known > 0 => write!(formatter, "These {known} chats are here already")?,
-            (1, _) => formatter.write_str("One chat was imported")?,
-            (added, _) => write!(formatter, "{added} chats were imported")?,
-        }
-        match self.known {
-            known if known == 0 || self.added == 0 => {}
-            1 => formatter.write_str("; one is here already")?,
-            known => write!(formatter, "; {known} are here already")?,
-        }
-        if !self.is_whole() {
-            let Unreadable { chats, messages } = self.unreadable;
-            let parts = [(chats, "chat"), (messages, "message")].into_iter().filter(|(count, _)| *count > 0);
-            let parts: Vec<String> = parts.map(|(count, noun)| number(count, noun)).collect();
-            write!(formatter, "; {} could not be read", parts.join(" and "))?;
-        }
-        Ok(())
-    }
+    told
 }
 
 /// Name of a file format in dialogs.
@@ -319,8 +297,10 @@ mod tests {
 
     #[test]
     fn outcome_of_an_import_says_what_was_there_and_what_could_not_be_read() {
+        let (_, chat) = Store::with_chat();
         let said = |added, known, chats, messages| {
-            Outcome { added, known, unreadable: Unreadable { chats, messages } }.to_string()
+            let (added, known) = (vec![chat; added], vec![chat; known]);
+            told(&ImportedChats { added, known, unreadable: Unreadable { chats, messages } })
         };
         for (said, want) in [
             (said(1, 0, 0, 0), "One chat was imported"),

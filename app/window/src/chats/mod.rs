@@ -8,16 +8,13 @@ mod list_order;
 mod row;
 mod wordmark;
 
-use std::{
-    path::PathBuf,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use egui::{Button, CollapsingHeader, Context, Id, Layout, RichText, Role, ScrollArea, TextStyle, Ui, WidgetInfo};
 use egui_material_icons::icons::{ICON_CREATE_NEW_FOLDER, ICON_RESTORE_FROM_TRASH, ICON_SETTINGS, ICON_UPLOAD};
 
 use self::{
-    chat_list::{ChatList, ReadList},
+    chat_list::ChatList,
     files::ChatFiles,
     list_order::ListOrder,
     row::{ChatAction, Editing, NewName, RowState},
@@ -26,7 +23,7 @@ use crate::{
     command::{Command, Page},
     shell::Shell,
 };
-use thermocline_chats::store::{Chat, ChatId, Folder, FolderId, SearchHit, StoreError};
+use thermocline_chats::store::{Chat, ChatId, FolderId, SearchHit, StoreError};
 use thermocline_rich_text::{
     background::{Background, SLOW},
     text::TextField,
@@ -49,29 +46,27 @@ const SEARCH: Duration = Duration::from_millis(150);
 /// The list.
 #[derive(Debug, Default)]
 pub struct ChatsPanel {
-    chats: Vec<Chat>,
+    list: ChatList,
     order: ListOrder,
-    folders: Vec<Folder>,
-    /// Deleted ones that can be brought back.
-    gone: Vec<Chat>,
-    /// When today and yesterday began, in milliseconds since 1970.
-    days: (i64, i64),
     /// The store's version when the list was read, and when that was.
     seen: Option<((u64, i64), Instant)>,
-    reading: Background<ReadList>,
+    /// The list that a thread reads, for this version of the store.
+    reading: Background<((u64, i64), Result<ChatList, StoreError>)>,
     purged: bool,
     query: String,
     typed: Option<Instant>,
     hits: Option<Vec<SearchHit>>,
     searching: Background<Result<Vec<SearchHit>, StoreError>>,
-    focus: bool,
+    /// True if the search field is to have the cursor.
+    pub focus: bool,
     /// True if the first search result is to get the keyboard focus.
     enter: bool,
     /// True if the first search result is to be opened as soon as it is found.
     choose: bool,
     editing: Option<Editing>,
     deleted: Option<(ChatId, String, Instant)>,
-    files: ChatFiles,
+    /// Files of chats that go out or come in.
+    pub files: ChatFiles,
     /// Text for the clipboard.
     copy: Option<String>,
 }
@@ -95,9 +90,9 @@ impl ChatsPanel {
 
     /// Reads the list again if it has changed: what was done here at once, else by a thread.
     fn read(&mut self, ctx: &Context, shell: &mut Shell) {
-        if let Some(read) = self.reading.take()
-            && self.seen.is_some_and(|(seen, _)| seen == read.version)
-            && let Some(list) = shell.toasts.check(read.list)
+        if let Some((version, list)) = self.reading.take()
+            && self.seen.is_some_and(|(seen, _)| seen == version)
+            && let Some(list) = shell.toasts.check(list)
         {
             self.set_list(list);
         }
@@ -118,29 +113,18 @@ impl ChatsPanel {
         } else if !self.reading.is_busy() {
             self.seen = Some((version, Instant::now()));
             let list = shell.store.reading(ChatList::read);
-            shell.toasts.check(self.reading.start(ctx, move || ReadList { version, list: list() }));
+            shell.toasts.check(self.reading.start(ctx, move || (version, list())));
         }
     }
 
     fn set_list(&mut self, list: ChatList) {
-        let ChatList { chats, folders, gone, days } = list;
-        (self.chats, self.folders, self.gone, self.days) = (chats, folders, gone, days);
-        self.order.set(&self.chats, &self.folders);
-    }
-
-    /// Imports a file of chats that was dropped.
-    pub fn takes(&mut self, ctx: &Context, path: PathBuf) {
-        self.files.drop(ctx, path);
-    }
-
-    /// Puts the cursor into the search field.
-    pub fn focus_search(&mut self) {
-        self.focus = true;
+        self.order.set(&list.chats, &list.folders);
+        self.list = list;
     }
 
     /// Leads the keyboard to the list, or to the search field where there are no chats.
     pub fn focus_list(&mut self) {
-        self.order.wanted = !self.chats.is_empty() && self.hits.is_none();
+        self.order.wanted = !self.list.chats.is_empty() && self.hits.is_none();
         self.focus = !self.order.wanted;
     }
 
@@ -254,18 +238,18 @@ impl ChatsPanel {
 
     fn list(&mut self, ui: &mut Ui, shell: &mut Shell) {
         let mut act = None;
-        let (today, yesterday) = self.days;
+        let (today, yesterday) = self.list.days;
         let (stop, wanted) = (self.order.stop(shell.shown), std::mem::take(&mut self.order.wanted));
         let show = |ui: &mut Ui, chat: &Chat, editing: &mut Option<Editing>| {
             let shown = shell.shown == Some(chat.id.number());
             let busy = shell.chat_controller.progress(chat.id).is_some();
             let stop = stop == Some(chat.id);
             let state = RowState { shown, busy, stop, wanted: wanted && stop };
-            row::chat(ui, &shell.store, chat, &self.folders, state, editing)
+            row::chat(ui, &shell.store, chat, &self.list.folders, state, editing)
         };
         let mut group = |ui: &mut Ui, name: &str, of: &dyn Fn(&Chat) -> bool, editing: &mut Option<Editing>| {
             let mut some = false;
-            for chat in self.chats.iter().filter(|chat| of(chat)) {
+            for chat in self.list.chats.iter().filter(|chat| of(chat)) {
                 if !some && !name.is_empty() {
                     some = true;
                     ui.add_space(8.0);
@@ -280,13 +264,13 @@ impl ChatsPanel {
         };
         group(ui, "Pinned", &|chat| chat.pinned, &mut self.editing);
         let mut folder_act = None;
-        for folder in &self.folders {
+        for folder in &self.list.folders {
             let title = RichText::new(&folder.name).size(12.0);
             let header = CollapsingHeader::new(title).id_salt(("folder", folder.id)).default_open(true);
             let response = header.show(ui, |ui| {
                 let inside = |chat: &Chat| !chat.pinned && chat.folder == Some(folder.id);
                 group(ui, "", &inside, &mut self.editing);
-                if !self.chats.iter().any(inside) {
+                if !self.list.chats.iter().any(inside) {
                     muted(ui, "No chats here yet");
                 }
             });
@@ -310,7 +294,7 @@ impl ChatsPanel {
         let last = |chat: &Chat| loose(chat) && chat.updated < today && chat.updated >= yesterday;
         group(ui, "Yesterday", &last, &mut self.editing);
         group(ui, "Earlier", &|chat| loose(chat) && chat.updated < yesterday, &mut self.editing);
-        if self.chats.is_empty() {
+        if self.list.chats.is_empty() {
             ui.add_space(8.0);
             muted(ui, "Chats appear here as soon as you write something.");
         }
@@ -338,7 +322,8 @@ impl ChatsPanel {
     }
 
     fn act(&mut self, ctx: &Context, id: ChatId, act: ChatAction, shell: &mut Shell) {
-        let title = self.chats.iter().find(|chat| chat.id == id).map(|chat| chat.title.clone()).unwrap_or_default();
+        let title =
+            self.list.chats.iter().find(|chat| chat.id == id).map(|chat| chat.title.clone()).unwrap_or_default();
         match act {
             ChatAction::Focus(to) => {
                 self.order.lead(id, to);
@@ -391,7 +376,7 @@ impl ChatsPanel {
                 if icon_button(ui, ICON_SETTINGS, "Settings").clicked() {
                     shell.queue_command(Command::Show(Page::Preferences));
                 }
-                if !self.gone.is_empty() {
+                if !self.list.gone.is_empty() {
                     icon_menu(ui, ICON_RESTORE_FROM_TRASH, "Deleted chats", |ui| restore = self.bin(ui).or(restore));
                 }
                 icon_menu(ui, ICON_UPLOAD, "Import and export", |ui| {
@@ -399,7 +384,7 @@ impl ChatsPanel {
                     if ui.button("Import chats …").on_hover_text(help).clicked() {
                         self.files.import(ui, shell);
                     }
-                    let all: Vec<ChatId> = self.chats.iter().map(|chat| chat.id).collect();
+                    let all: Vec<ChatId> = self.list.chats.iter().map(|chat| chat.id).collect();
                     if ui.add_enabled(!all.is_empty(), egui::Button::new("Export all chats …")).clicked() {
                         self.files.export_json(ui, all, "chats", shell);
                     }
@@ -426,7 +411,7 @@ impl ChatsPanel {
         let mut chosen = None;
         muted(ui, "Kept for 30 days. Choose one to bring it back.");
         ScrollArea::vertical().max_height(320.0).show(ui, |ui| {
-            for chat in &self.gone {
+            for chat in &self.list.gone {
                 let title = if chat.title.is_empty() { "New chat" } else { &chat.title };
                 let button = ui.push_id(chat.id, |ui| ui.add(Button::new(title).truncate())).inner;
                 let name = format!("Bring back {title}");

@@ -72,7 +72,7 @@ fn chat_list_opens_pins_deletes_and_restores() {
 fn chat_search_opens_the_message_found() {
     let folder = tempfile::tempdir().unwrap();
     let mut it = harness(&folder);
-    it.state_mut().as_mut().unwrap().1.focus_search();
+    it.state_mut().as_mut().unwrap().1.focus = true;
     it.run_steps(2);
     it.get_by_label("Search chats").type_text("stone");
     it.run_steps(2);

@@ -19,17 +19,17 @@ use thermocline_chats::{
 };
 use thermocline_rich_text::background::Background;
 /// Tokens of a file, and the key of the model that they were counted for.
-type Counted = (AttachmentId, String, usize);
+type CountedTokens = (AttachmentId, String, usize);
 
 /// A file that is not read yet.
 #[derive(Debug)]
-struct Unread {
+struct UnreadFile {
     path: PathBuf,
     /// The chat it was chosen for. `None`: the one that is shown.
     chat: Option<ChatId>,
 }
 
-impl Unread {
+impl UnreadFile {
     fn name(&self) -> String {
         let name = self.path.file_name().map(|name| name.to_string_lossy().into_owned());
         name.unwrap_or_else(|| self.path.display().to_string())
@@ -50,11 +50,11 @@ pub struct AttachedFile {
 pub struct Attaching {
     dialog: Background<DialogAnswer<Vec<PathBuf>>>,
     typed: Option<PathField<()>>,
-    waiting: VecDeque<Unread>,
+    waiting: VecDeque<UnreadFile>,
     /// The file that is being read.
-    reading: Option<Unread>,
+    reading: Option<UnreadFile>,
     read: Background<Result<Document, AttachmentError>>,
-    counting: Background<Counted>,
+    counting: Background<CountedTokens>,
     files: Vec<Attachment>,
     sources: HashMap<MessageId, Vec<Source>>,
 }
@@ -84,7 +84,7 @@ impl Attaching {
 
     /// Adds a file that was chosen or dropped; it is read beside the window.
     pub fn add(&mut self, path: PathBuf) {
-        self.waiting.push_back(Unread { path, chat: None });
+        self.waiting.push_back(UnreadFile { path, chat: None });
     }
 
     /// True while files for the chat that is shown are being read.
@@ -95,12 +95,12 @@ impl Attaching {
     /// Names of the files for the chat that is shown that are being read or wait for it.
     pub fn unread(&self) -> impl Iterator<Item = String> {
         let all = self.reading.iter().chain(&self.waiting);
-        all.filter(|file| file.chat.is_none()).map(Unread::name)
+        all.filter(|file| file.chat.is_none()).map(UnreadFile::name)
     }
 
     /// Names of the files for any chat that are being read or wait for it.
     pub fn all_unread(&self) -> Vec<String> {
-        self.reading.iter().chain(&self.waiting).map(Unread::name).collect()
+        self.reading.iter().chain(&self.waiting).map(UnreadFile::name).collect()
     }
 
     /// Forgets the unread files of the chat that is shown.
@@ -111,16 +111,10 @@ impl Attaching {
         }
     }
 
-    /// Has the files that are not read yet go to `chat`, which is shown no longer.
-    pub fn leave(&mut self, chat: ChatId) {
-        let own = self.reading.iter_mut().chain(&mut self.waiting).filter(|file| file.chat.is_none());
-        own.for_each(|file| file.chat = Some(chat));
-    }
-
-    /// Has the files that are not read yet and go to `chat` be those of the chat that is shown.
-    pub fn enter(&mut self, chat: ChatId) {
-        let own = self.reading.iter_mut().chain(&mut self.waiting).filter(|file| file.chat == Some(chat));
-        own.for_each(|file| file.chat = None);
+    /// Has the files that are not read yet and go to one chat go to another; `None` is the chat that is shown.
+    pub fn redirect(&mut self, from: Option<ChatId>, to: Option<ChatId>) {
+        let own = self.reading.iter_mut().chain(&mut self.waiting).filter(|file| file.chat == from);
+        own.for_each(|file| file.chat = to);
     }
 
     /// A file that was read since the last call, or why it was not.

@@ -22,7 +22,7 @@ const LIST: usize = 8 * 1024;
 
 /// Type of a piece.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Kind {
+enum MessageBlockKind {
     /// Markdown without code blocks.
     Text,
     /// Code, in this language.
@@ -32,8 +32,8 @@ enum Kind {
 }
 
 #[derive(Debug)]
-struct Block {
-    kind: Kind,
+struct MessageBlock {
+    kind: MessageBlockKind,
     text: String,
     /// The text as Markdown, as it was when it was shown last.
     document: MarkdownDocument,
@@ -47,11 +47,11 @@ struct Block {
 
 /// The pieces of one answer.
 #[derive(Debug, Default)]
-pub struct Blocks {
-    closed: Vec<Block>,
+pub struct MessageBlocks {
+    closed: Vec<MessageBlock>,
     /// Bytes of the text that are closed.
     read: usize,
-    open: Option<Block>,
+    open: Option<MessageBlock>,
     /// Bytes of the text when it was looked at, and whether it had ended.
     seen: (usize, bool),
     /// Targets of links, which may be defined in other pieces than those that have the links.
@@ -60,32 +60,32 @@ pub struct Blocks {
     plain: Option<(usize, MarkdownDocument)>,
 }
 
-impl Blocks {
+impl MessageBlocks {
     /// Reads what is new of a text that only grows; `ended`: all of it is closed.
     pub fn update(&mut self, text: &str, ended: bool) {
         if self.seen == (text.len(), ended) {
             return;
         }
         if text.len() < self.read || !text.is_char_boundary(self.read) {
-            *self = Blocks::default();
+            *self = MessageBlocks::default();
         }
         // The first of the new pieces is what was open before.
         let mut before = self.open.take().map(|block| block.document);
         while let Some((kind, content, length)) = next(&text[self.read..], ended) {
             let defined = self.targets.len();
-            if kind == Kind::Text {
+            if kind == MessageBlockKind::Text {
                 self.targets.extend(content.lines().filter_map(definition));
             }
-            self.closed.push(Block::new(kind, content, before.take()));
+            self.closed.push(MessageBlock::new(kind, content, before.take()));
             self.read += length;
             if self.targets.len() > defined {
-                self.closed.iter_mut().for_each(Block::read_again);
+                self.closed.iter_mut().for_each(MessageBlock::read_again);
             }
         }
         let rest = &text[self.read..];
         self.open = (!rest.trim().is_empty()).then(|| {
             let (kind, content) = open(rest);
-            Block::new(kind, content, before)
+            MessageBlock::new(kind, content, before)
         });
         self.seen = (text.len(), ended);
     }
@@ -120,10 +120,10 @@ impl Blocks {
     }
 }
 
-impl Block {
-    fn new(kind: Kind, text: Cow<'_, str>, before: Option<MarkdownDocument>) -> Self {
+impl MessageBlock {
+    fn new(kind: MessageBlockKind, text: Cow<'_, str>, before: Option<MarkdownDocument>) -> Self {
         let (text, document, colours) = (text.into_owned(), before.unwrap_or_default(), CodeColours::default());
-        Block { kind, text, document, is_read: false, colours, size: None }
+        MessageBlock { kind, text, document, is_read: false, colours, size: None }
     }
 
     /// Reads a text with links once more when it is shown.
@@ -135,14 +135,14 @@ impl Block {
 
     fn show(&mut self, ui: &mut Ui, targets: &Targets, closed: bool) {
         match &self.kind {
-            Kind::Text => {
+            MessageBlockKind::Text => {
                 if !std::mem::replace(&mut self.is_read, true) {
                     self.document.read(&self.text, targets);
                 }
                 self.document.show(ui, closed);
             }
-            Kind::Code(language) => show_code(ui, language, &self.text, closed, &mut self.colours),
-            Kind::Thought => {
+            MessageBlockKind::Code(language) => show_code(ui, language, &self.text, closed, &mut self.colours),
+            MessageBlockKind::Thought => {
                 let title = if closed { "Thoughts" } else { "Thinking …" };
                 let title = RichText::new(title).size(12.0).color(Palette::of(ui).muted);
                 CollapsingHeader::new(title).id_salt("thought").default_open(!closed).show(ui, |ui| {
@@ -156,7 +156,7 @@ impl Block {
 }
 
 /// The first closed piece of `text`: what it is, its words, and how many bytes of the text it takes. `None`: nothing is closed.
-fn next(text: &str, ended: bool) -> Option<(Kind, Cow<'_, str>, usize)> {
+fn next(text: &str, ended: bool) -> Option<(MessageBlockKind, Cow<'_, str>, usize)> {
     let start = text.len() - blank(text).len();
     let body = &text[start..];
     if body.trim().is_empty() {
@@ -165,8 +165,8 @@ fn next(text: &str, ended: bool) -> Option<(Kind, Cow<'_, str>, usize)> {
     if let Some(rest) = body.trim_start().strip_prefix(THINK) {
         let at = text.len() - rest.len();
         return match rest.find(THOUGHT) {
-            Some(end) => Some((Kind::Thought, rest[..end].into(), at + end + THOUGHT.len())),
-            None => ended.then_some((Kind::Thought, rest.into(), text.len())),
+            Some(end) => Some((MessageBlockKind::Thought, rest[..end].into(), at + end + THOUGHT.len())),
+            None => ended.then_some((MessageBlockKind::Thought, rest.into(), text.len())),
         };
     }
     if let Some(fence) = Fence::opening(first_line(body)) {
@@ -180,7 +180,7 @@ fn next(text: &str, ended: bool) -> Option<(Kind, Cow<'_, str>, usize)> {
                 // The mark may still grow a language, and be another opening: only a full line closes.
                 if more.is_some() || ended {
                     return Some((
-                        Kind::Code(language.to_owned()),
+                        MessageBlockKind::Code(language.to_owned()),
                         fence.code(&text[at..line]),
                         more.map_or(text.len(), |n| line + n),
                     ));
@@ -189,7 +189,7 @@ fn next(text: &str, ended: bool) -> Option<(Kind, Cow<'_, str>, usize)> {
             let Some(more) = more else { break };
             line += more;
         }
-        return ended.then(|| (Kind::Code(language.to_owned()), fence.code(&text[at..]), text.len()));
+        return ended.then(|| (MessageBlockKind::Code(language.to_owned()), fence.code(&text[at..]), text.len()));
     }
     let mut line = start;
     // The code of an item, which is a part of the list.
@@ -221,21 +221,21 @@ fn next(text: &str, ended: bool) -> Option<(Kind, Cow<'_, str>, usize)> {
         let parted = upcoming.trim().is_empty() && !goes_on(&text[start..line], after);
         let parted = parted || is_long_list(&text[start..line], after);
         if parted || Fence::opening(upcoming).is_some() || upcoming.trim_start().starts_with(THINK) {
-            return Some((Kind::Text, text[start..line].into(), line));
+            return Some((MessageBlockKind::Text, text[start..line].into(), line));
         }
     }
-    ended.then(|| (Kind::Text, text[start..].into(), text.len()))
+    ended.then(|| (MessageBlockKind::Text, text[start..].into(), text.len()))
 }
 
 /// Type of an open end.
-fn open(text: &str) -> (Kind, Cow<'_, str>) {
+fn open(text: &str) -> (MessageBlockKind, Cow<'_, str>) {
     let body = blank(text);
     if let Some(rest) = body.trim_start().strip_prefix(THINK) {
-        return (Kind::Thought, rest.into());
+        return (MessageBlockKind::Thought, rest.into());
     }
     match (Fence::opening(first_line(body)), line_end(body)) {
-        (Some(fence), Some(end)) => (Kind::Code(fence.language.to_owned()), fence.code(&body[end..])),
-        _ => (Kind::Text, body.into()),
+        (Some(fence), Some(end)) => (MessageBlockKind::Code(fence.language.to_owned()), fence.code(&body[end..])),
+        _ => (MessageBlockKind::Text, body.into()),
     }
 }
 

@@ -10,7 +10,7 @@ use thermocline_chats::{
     chat::SamplingOverrides,
     store::{Preset, PresetId, Store, StoreError},
 };
-use thermocline_host::{engine_handle::ModelState, library::ModelId};
+use thermocline_host::library::ModelId;
 use thermocline_rich_text::{
     text::{Edition, TextField},
     widgets::{icon_button, muted},
@@ -33,7 +33,7 @@ pub struct ChatSettings {
 
 /// Options of one chat.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ChatOptions {
+pub struct ChosenOptions {
     /// System prompt.
     pub system_prompt: String,
     /// How tokens are chosen.
@@ -64,12 +64,12 @@ impl ChatSettings {
         &mut self,
         ui: &mut Ui,
         store: &mut Store,
-        options: &mut ChatOptions,
+        options: &mut ChosenOptions,
         model: Option<&str>,
         base: &Sampling,
     ) -> Result<(), StoreError> {
         let mut open = self.open;
-        let mut result = Ok(());
+        let mut result = None;
         let anchor = ui.max_rect().right_bottom() - egui::vec2(16.0, 132.0);
         let shown = egui::Window::new("Chat settings")
             .open(&mut open)
@@ -85,41 +85,26 @@ impl ChatSettings {
             .vscroll(true)
             .show(ui, |ui| {
                 let edition = self.edition;
-                result = ui.push_id(edition, |ui| self.contents(ui, store, options, model, base)).inner;
+                result = Some(ui.push_id(edition, |ui| {
+                    system_prompt(ui, edition, &mut options.system_prompt);
+                    let presets = self.presets(ui, store, options, model);
+                    ui.separator();
+                    sampling(ui, &mut options.choices, base);
+                    presets
+                }));
             });
         self.layer = shown.map(|shown| shown.response.layer_id);
         if !open {
             self.close();
         }
-        result
-    }
-
-    fn contents(
-        &mut self,
-        ui: &mut Ui,
-        store: &mut Store,
-        options: &mut ChatOptions,
-        model: Option<&str>,
-        base: &Sampling,
-    ) -> Result<(), StoreError> {
-        let label = ui.label("System prompt").on_hover_text("What the model is told before anything else is said.");
-        let (id, font) = (Id::unique("system prompt"), TextStyle::Body.resolve(ui.style()));
-        let field = TextField::lines(id, font).of(self.edition).show(ui, &mut options.system_prompt, |field| {
-            field.desired_rows(3).desired_width(f32::INFINITY).hint_text("You are a helpful assistant.")
-        });
-        field.labelled_by(label.id);
-        ui.add_space(8.0);
-        let presets = self.presets(ui, store, options, model);
-        ui.separator();
-        sampling(ui, &mut options.choices, base);
-        presets
+        result.map_or(Ok(()), |shown| shown.inner)
     }
 
     fn presets(
         &mut self,
         ui: &mut Ui,
         store: &mut Store,
-        options: &mut ChatOptions,
+        options: &mut ChosenOptions,
         model: Option<&str>,
     ) -> Result<(), StoreError> {
         if self.presets.is_none() {
@@ -181,12 +166,7 @@ impl ChatSettings {
 impl Conversation {
     /// The model that would answer, and its own sampling.
     pub(super) fn model(&self, shell: &Shell) -> (Option<ModelId>, Sampling) {
-        let model = match shell.engine_handle.state() {
-            ModelState::Ready { model, .. } | ModelState::Failed { model, .. } => Some(model),
-            ModelState::Remote { model, .. } => Some(ModelId::Remote(model)),
-            ModelState::Opening(opening) => Some(opening.model),
-            ModelState::Empty => None,
-        };
+        let model = shell.engine_handle.state().model();
         let base = model.as_ref().map(SamplingOverrides::model_defaults).unwrap_or_default();
         (model, base)
     }
@@ -198,7 +178,7 @@ impl Conversation {
         }
         let (model, base) = self.model(shell);
         let chat = self.chat.as_ref();
-        let before = ChatOptions {
+        let before = ChosenOptions {
             system_prompt: chat.map(|chat| chat.system_prompt.clone()).unwrap_or_default(),
             choices: SamplingOverrides::from_json(chat.and_then(|chat| chat.sampling.as_deref())),
         };
@@ -216,6 +196,17 @@ impl Conversation {
             }
         }
     }
+}
+
+/// What the model is told before the messages.
+fn system_prompt(ui: &mut Ui, edition: Edition, text: &mut String) {
+    let label = ui.label("System prompt").on_hover_text("What the model is told before anything else is said.");
+    let (id, font) = (Id::unique("system prompt"), TextStyle::Body.resolve(ui.style()));
+    let field = TextField::lines(id, font).of(edition).show(ui, text, |field| {
+        field.desired_rows(3).desired_width(f32::INFINITY).hint_text("You are a helpful assistant.")
+    });
+    field.labelled_by(label.id);
+    ui.add_space(8.0);
 }
 
 /// The seed, if answers are to be had again.

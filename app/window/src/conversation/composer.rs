@@ -40,7 +40,7 @@ pub enum ComposerAction {
 
 /// How full the context is, in tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fill {
+pub struct ContextFill {
     /// Those of the chat, the message being written among them once it is counted.
     pub used: usize,
     /// Those of the message being written; `None` while nothing is written, or it is being counted.
@@ -49,10 +49,10 @@ pub struct Fill {
     pub length: usize,
 }
 
-impl Fill {
+impl ContextFill {
     /// Its sentence.
     fn words(self) -> String {
-        let Fill { used, draft, length } = self;
+        let ContextFill { used, draft, length } = self;
         match draft {
             Some(draft) => format!("This message {draft}, context {used} / {length}"),
             None => format!("Context {used} / {length}"),
@@ -79,7 +79,7 @@ pub struct ComposerView<'a> {
     /// The chat's settings in a line.
     pub summary: &'a str,
     /// How full the context is, if there is one.
-    pub fill: Option<Fill>,
+    pub fill: Option<ContextFill>,
     /// True if the model may call tools.
     pub with_tools: bool,
     /// Which tools there are.
@@ -91,9 +91,11 @@ pub struct ComposerView<'a> {
 /// The text being written.
 #[derive(Debug, Default)]
 pub struct Composer {
-    text: String,
+    /// The text.
+    pub text: String,
     edition: Edition,
-    focus: bool,
+    /// True if the cursor is to be here with the next frame.
+    pub focus: bool,
 }
 
 impl Composer {
@@ -102,24 +104,9 @@ impl Composer {
         Composer { text: text.to_owned(), edition: Edition::default(), focus: true }
     }
 
-    /// The text.
-    pub fn text(&self) -> &str {
-        &self.text
-    }
-
-    /// Puts the cursor here with the next frame.
-    pub fn focus(&mut self) {
-        self.focus = true;
-    }
-
     /// Shows it; `above`: what is shown above the text.
-    pub fn show(
-        &mut self,
-        ui: &mut Ui,
-        view: &ComposerView<'_>,
-        above: impl FnOnce(&mut Ui),
-    ) -> Option<ComposerAction> {
-        let ComposerView { hint, summary, fill, with_tools, tools_help, state } = *view;
+    pub fn show(&mut self, ui: &mut Ui, view: ComposerView<'_>, above: impl FnOnce(&mut Ui)) -> Option<ComposerAction> {
+        let ComposerView { hint, summary, fill, with_tools, tools_help, state } = view;
         let palette = Palette::of(ui);
         let mut action = None;
         let frame = outlined(palette.panel, palette.line, Margin::symmetric(16, 12)).corner_radius(RADIUS + 4);
@@ -205,7 +192,7 @@ fn tools_switch(ui: &mut Ui, on: bool, help: &str) -> egui::Response {
 const BAR: f32 = 80.0;
 
 /// `summary` and how full the context is, in the width that is left: where it is too narrow for both, only the latter.
-fn figures(ui: &mut Ui, summary: &str, fill: Option<Fill>) {
+fn figures(ui: &mut Ui, summary: &str, fill: Option<ContextFill>) {
     let (room, gap, palette) = (ui.available_width(), ui.spacing().item_spacing.x, Palette::of(ui));
     let wide =
         |text: String| ui.painter().layout_no_wrap(text, egui::FontId::proportional(12.0), palette.text).size().x;
@@ -218,9 +205,9 @@ fn figures(ui: &mut Ui, summary: &str, fill: Option<Fill>) {
     }
 }
 
-fn gauge(ui: &mut Ui, fill: Fill, with_bar: bool) {
+fn gauge(ui: &mut Ui, fill: ContextFill, with_bar: bool) {
     let palette = Palette::of(ui);
-    let Fill { used, length, .. } = fill;
+    let ContextFill { used, length, .. } = fill;
     let part = used as f32 / length.max(1) as f32;
     let colour = if part > 1.0 { palette.bad } else { palette.muted };
     let mut shown = ui.add(egui::Label::new(small(fill.words(), colour)).truncate());

@@ -5,7 +5,7 @@ use egui::Ui;
 use super::{
     Conversation, chips,
     chips::Removed,
-    composer::{ComposerAction, ComposerState, ComposerView, Fill},
+    composer::{ComposerAction, ComposerState, ComposerView, ContextFill},
     context_room::NextPrompt,
     sending::Delivery,
     tool_choices::tools_help,
@@ -21,7 +21,7 @@ impl Conversation {
     /// Shows the composer with what is above it, and returns what was done there.
     pub(super) fn compose(&mut self, ui: &mut Ui, shell: &mut Shell) -> Option<ComposerAction> {
         let system = self.chat.as_ref().map(|chat| chat.system_prompt.clone()).unwrap_or_default();
-        let draft = self.composer.text().trim();
+        let draft = self.composer.text.trim();
         let key = match shell.engine_handle.state() {
             ModelState::Ready { model, engine } => {
                 shell.toasts.check(self.attaching.count(ui, &mut shell.store, &engine, &model.key()));
@@ -72,7 +72,7 @@ impl Conversation {
         let mut removed = None;
         let above = |ui: &mut Ui| removed = chips::draft(ui, &files, key.as_deref(), parts.as_ref(), &unread);
         let view = ComposerView { hint: &hint, summary: &summary, fill, with_tools, tools_help: &tools_help, state };
-        let action = self.composer.show(ui, &view, above);
+        let action = self.composer.show(ui, view, above);
         if let Some(removed) = removed {
             self.remove_file(removed, shell);
         }
@@ -82,19 +82,19 @@ impl Conversation {
     /// How full the context is: what the next prompt takes, the message being written among it.
     /// While an answer is written, what that takes; `files` are the tokens of files that go with
     /// the message.
-    fn fill(&mut self, ui: &Ui, shell: &Shell, files: usize) -> Option<Fill> {
+    fn fill(&mut self, ui: &Ui, shell: &Shell, files: usize) -> Option<ContextFill> {
         let engine = shell.engine_handle.engine()?;
-        let (length, text) = (engine.context(), self.composer.text().trim());
+        let (length, text) = (engine.context(), self.composer.text.trim());
         let is_written = !text.is_empty() || self.attaching.draft().next().is_some();
         if let Some(tokens) = self.tokens {
-            return Some(Fill { used: tokens.used(), draft: is_written.then_some(tokens.draft), length });
+            return Some(ContextFill { used: tokens.used(), draft: is_written.then_some(tokens.draft), length });
         }
         let draft = self.room.count_draft(ui, &engine, text).map(|draft| draft + files).filter(|_| is_written);
         let progress = self.chat.as_ref().and_then(|chat| shell.chat_controller.progress(chat.id));
         let last = || self.branch.iter().rev().find_map(|message| AnswerStats::from_json(message.stats.as_deref()));
         let figures = progress.and_then(|progress| progress.figures.cloned()).or_else(last);
         let used = figures.map_or(0, |figures| figures.context_used) + draft.unwrap_or(0);
-        Some(Fill { used, draft, length })
+        Some(ContextFill { used, draft, length })
     }
 
     /// Takes a file away from the message that is written.
@@ -106,6 +106,6 @@ impl Conversation {
                 self.refresh(shell);
             }
         }
-        self.composer.focus();
+        self.composer.focus = true;
     }
 }

@@ -45,7 +45,7 @@ struct ChatTokens {
 
 /// Tokens that the next prompt will have, as far as they are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tokens {
+pub struct PromptTokens {
     /// Those of the message being written.
     pub draft: usize,
     /// Those of the chat with it.
@@ -56,7 +56,7 @@ pub struct Tokens {
     pub alone: usize,
 }
 
-impl Tokens {
+impl PromptTokens {
     /// Tokens that the model will have in its context.
     pub fn used(&self) -> usize {
         self.all.saturating_sub(self.forgotten).max(self.alone)
@@ -132,7 +132,7 @@ impl ContextRoom {
         definitions: impl FnOnce() -> Vec<Value>,
         files: impl Hash,
         texts: impl FnOnce() -> Vec<String>,
-    ) -> Option<Tokens> {
+    ) -> Option<PromptTokens> {
         let NextPrompt { branch, system, tools, draft } = prompt;
         let model = std::sync::Arc::as_ptr(engine.model()) as usize;
         let lengths: Vec<(MessageId, usize)> =
@@ -155,7 +155,7 @@ impl ContextRoom {
         let draft = self.count_draft(ctx, engine, draft);
         let chat = self.chat.filter(|(of, _)| *of == of_chat)?.1?;
         let (draft, forgotten) = (draft?, forgotten_tokens(branch, engine.context()));
-        Some(Tokens { draft, all: chat.all + draft, forgotten, alone: chat.kept + draft })
+        Some(PromptTokens { draft, all: chat.all + draft, forgotten, alone: chat.kept + draft })
     }
 }
 
@@ -222,16 +222,16 @@ mod tests {
 
     #[test]
     fn tokens_leave_room_for_an_answer() {
-        let tokens = |all| Tokens { draft: 1, all, forgotten: 0, alone: 448 };
+        let tokens = |all| PromptTokens { draft: 1, all, forgotten: 0, alone: 448 };
         assert!(!tokens(449).cannot_fit(448) && tokens(449).cannot_fit(447));
         assert!(!tokens(448).exceed(512) && tokens(449).exceed(512));
         assert!(!tokens(3968).exceed(4096) && tokens(3969).exceed(4096));
         assert_eq!((tokens(449).wanted(), tokens(700).wanted()), (1024, 1024));
         assert!(!tokens(700).exceed(tokens(700).wanted()));
         // What is forgotten takes no room, but would in a larger context.
-        let long = Tokens { forgotten: 586, ..tokens(854) };
+        let long = PromptTokens { forgotten: 586, ..tokens(854) };
         assert_eq!((long.used(), long.wanted()), (448, tokens(854).wanted()));
-        assert!(!long.exceed(512) && Tokens { alone: 12, ..long }.used() == 268);
+        assert!(!long.exceed(512) && PromptTokens { alone: 12, ..long }.used() == 268);
     }
 
     #[test]

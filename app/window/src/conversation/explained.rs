@@ -38,18 +38,14 @@ pub struct WordView {
     /// Bytes of the text when it was split.
     len: usize,
     chosen: Option<usize>,
-    explanation: Option<Explanation>,
+    /// What is shown below the words.
+    pub explanation: Option<Explanation>,
 }
 
 impl WordView {
     /// No word of `message` is chosen yet.
     pub fn new(message: MessageId) -> Self {
         WordView { message, words: Vec::new(), len: usize::MAX, chosen: None, explanation: None }
-    }
-
-    /// Shows `explanation` below the words.
-    pub fn set(&mut self, explanation: Explanation) {
-        self.explanation = Some(explanation);
     }
 
     /// The chosen word with its neurons, once they are known, if they are those of `engine`.

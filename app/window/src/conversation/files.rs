@@ -22,7 +22,7 @@ impl Conversation {
     /// Has a file go with the message being written, once it is read.
     pub fn attach(&mut self, path: PathBuf) {
         self.attaching.add(path);
-        self.composer.focus();
+        self.composer.focus = true;
     }
 
     /// Keeps files that were read with the chat.
@@ -34,7 +34,7 @@ impl Conversation {
             shell.toasts.check(shell.store.attach(chat, &document));
             if self.chat.as_ref().is_some_and(|shown| shown.id == chat) {
                 self.refresh(shell);
-                self.composer.focus();
+                self.composer.focus = true;
             }
         }
     }
@@ -52,7 +52,7 @@ impl Conversation {
         if files.is_empty() && long.is_empty() {
             return Some(FileParts::default());
         }
-        let text = self.composer.text().trim();
+        let text = self.composer.text.trim();
         let above = tokens.all - tokens.draft;
         let ids: Vec<AttachmentId> = files.iter().map(|file| file.id).collect();
         let of = number((key, engine.context(), text, above, ids, &long));

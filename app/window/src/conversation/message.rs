@@ -7,7 +7,7 @@ use egui_material_icons::icons::{
 };
 
 use super::{
-    blocks::Blocks,
+    blocks::MessageBlocks,
     chips,
     message_action::MessageAction,
     message_change::{self, MessageChange},
@@ -32,7 +32,7 @@ const READS_HELP: &str = "An FFN's neurons that stay silent need not be read. By
     shows what that is worth in time.";
 
 /// Context of a message while it is drawn.
-pub struct Context<'a> {
+pub struct MessageContext<'a> {
     /// It.
     pub message: &'a Message,
     /// Its answer under way, if it is the one being written.
@@ -63,8 +63,8 @@ pub struct Context<'a> {
 /// Shows a message. `blocks` are the pieces of its text, `change` what is written instead of it.
 pub fn show(
     ui: &mut Ui,
-    context: &Context<'_>,
-    blocks: &mut Blocks,
+    context: &MessageContext<'_>,
+    blocks: &mut MessageBlocks,
     change: Option<&mut MessageChange>,
 ) -> Option<MessageAction> {
     match (change, context.message.speaker) {
@@ -75,7 +75,7 @@ pub fn show(
     }
 }
 
-fn user(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks) -> Option<MessageAction> {
+fn user(ui: &mut Ui, context: &MessageContext<'_>, blocks: &mut MessageBlocks) -> Option<MessageAction> {
     let (palette, message) = (Palette::of(ui), context.message);
     chips::sent(ui, context.files, context.sources);
     let widest = ui.available_width() * 0.8 - 32.0;
@@ -102,7 +102,7 @@ fn user(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks) -> Option<Messa
 }
 
 /// The buttons that every message has, which is called `name` there.
-fn copy_and_edit(ui: &mut Ui, context: &Context<'_>, name: &str) -> Option<MessageAction> {
+fn copy_and_edit(ui: &mut Ui, context: &MessageContext<'_>, name: &str) -> Option<MessageAction> {
     let (message, mut act) = (context.message, None);
     let when = if message.speaker == Speaker::User { "Sent" } else { "Begun" };
     let dated = |ui: &mut Ui| date(ui, context, when);
@@ -116,7 +116,7 @@ fn copy_and_edit(ui: &mut Ui, context: &Context<'_>, name: &str) -> Option<Messa
     act
 }
 
-fn assistant(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks) -> Option<MessageAction> {
+fn assistant(ui: &mut Ui, context: &MessageContext<'_>, blocks: &mut MessageBlocks) -> Option<MessageAction> {
     let (palette, message) = (Palette::of(ui), context.message);
     ui.set_width(ui.available_width());
     if let Some(model) = message.model.as_deref().filter(|_| context.named) {
@@ -187,14 +187,14 @@ fn assistant(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks) -> Option<
 }
 
 /// The date of a message, after a word for what happened then.
-fn date(ui: &mut Ui, context: &Context<'_>, what: &str) {
+fn date(ui: &mut Ui, context: &MessageContext<'_>, what: &str) {
     if let Ok(date) = context.store.local_time(context.message.created) {
         muted(ui, format!("{what} {date}"));
     }
 }
 
 /// The actions on an answer, and its figures.
-fn footer(ui: &mut Ui, context: &Context<'_>, figures: Option<AnswerStats>) -> Option<MessageAction> {
+fn footer(ui: &mut Ui, context: &MessageContext<'_>, figures: Option<AnswerStats>) -> Option<MessageAction> {
     let (palette, message, mut act) = (Palette::of(ui), context.message, None);
     let row = ui.horizontal(|ui| {
         ui.spacing_mut().item_spacing.x = 4.0;
@@ -237,7 +237,7 @@ fn footer(ui: &mut Ui, context: &Context<'_>, figures: Option<AnswerStats>) -> O
 }
 
 /// The button that shows an answer word by word; disabled, with the reason, where the open model has not written it.
-fn magnifier(ui: &mut Ui, context: &Context<'_>) -> Option<MessageAction> {
+fn magnifier(ui: &mut Ui, context: &MessageContext<'_>) -> Option<MessageAction> {
     let button = |ui: &mut Ui| icon_button(ui, ICON_TROUBLESHOOT, "Which neurons made these words?");
     let shown = ui.add_enabled_ui(context.unexplained.is_none(), button).inner;
     let clicked = shown.clicked();
@@ -249,7 +249,7 @@ fn magnifier(ui: &mut Ui, context: &Context<'_>) -> Option<MessageAction> {
 
 /// An answer as plain words on the strength of a neuron, or with the token marked that is held on the map; `false` if neither is
 /// anywhere in this answer.
-fn tinted(ui: &mut Ui, context: &Context<'_>, text: &str) -> bool {
+fn tinted(ui: &mut Ui, context: &MessageContext<'_>, text: &str) -> bool {
     let palette = Palette::of(ui);
     let neuron = context.tint.and_then(|tint| Some((tint, tint.marks(text)?, false)));
     let token = || context.mark.and_then(|mark| Some((mark, mark.marks(text)?, true)));
@@ -268,14 +268,8 @@ fn tinted(ui: &mut Ui, context: &Context<'_>, text: &str) -> bool {
         words.append(&text[range], 0.0, format);
     }
     ui.add(Label::new(words).wrap());
-    muted(
-        ui,
-        if marked {
-            format!("Marked: {} of the map.", tint.name)
-        } else {
-            format!("Coloured where {} fires.", tint.name)
-        },
-    );
+    let name = &tint.name;
+    muted(ui, if marked { format!("Marked: {name} of the map.") } else { format!("Coloured where {name} fires.") });
     true
 }
 
@@ -286,29 +280,18 @@ fn versions(ui: &mut Ui, message: &Message, backwards: bool) -> Option<MessageAc
         return None;
     }
     let mut act = None;
-    let earlier = |ui: &mut Ui, act: &mut Option<MessageAction>| {
-        ui.add_enabled_ui(now > 1, |ui| {
-            if icon_button(ui, ICON_CHEVRON_LEFT, "Earlier version").clicked() {
-                *act = Some(MessageAction::Version(message.id, now - 1));
+    let mut arrow = |ui: &mut Ui, icon, name: &str, to: usize| {
+        ui.add_enabled_ui((1..=count).contains(&to), |ui| {
+            if icon_button(ui, icon, name).clicked() {
+                act = Some(MessageAction::Version(message.id, to));
             }
         });
     };
-    let later = |ui: &mut Ui, act: &mut Option<MessageAction>| {
-        ui.add_enabled_ui(now < count, |ui| {
-            if icon_button(ui, ICON_CHEVRON_RIGHT, "Later version").clicked() {
-                *act = Some(MessageAction::Version(message.id, now + 1));
-            }
-        });
-    };
-    let number = |ui: &mut Ui| muted(ui, format!("{now}/{count}"));
-    if backwards {
-        later(ui, &mut act);
-        number(ui);
-        earlier(ui, &mut act);
-    } else {
-        earlier(ui, &mut act);
-        number(ui);
-        later(ui, &mut act);
-    }
+    let earlier = (ICON_CHEVRON_LEFT, "Earlier version", now - 1);
+    let later = (ICON_CHEVRON_RIGHT, "Later version", now + 1);
+    let (first, last) = if backwards { (later, earlier) } else { (earlier, later) };
+    arrow(ui, first.0, first.1, first.2);
+    muted(ui, format!("{now}/{count}"));
+    arrow(ui, last.0, last.1, last.2);
     act
 }

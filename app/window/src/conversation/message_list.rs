@@ -7,7 +7,7 @@ use super::{
     Conversation, column, composer,
     context_room::ForgottenLine,
     explained::WordAct,
-    message::{self, Context},
+    message::{self, MessageContext},
     over_limit, tool_calls, writer,
 };
 use crate::{command::Command, shell::Shell};
@@ -54,7 +54,7 @@ impl Conversation {
             let named = !branch[..row].last().is_some_and(|above| above.speaker == Speaker::Tool);
             let is_answer = message.speaker == Speaker::Assistant && own.is_none();
             let unexplained = is_answer.then(|| writer::obstacle(message, &state)).flatten();
-            let context = Context {
+            let context = MessageContext {
                 message,
                 progress: own,
                 busy,
@@ -108,7 +108,7 @@ impl Conversation {
     /// True if the user is asked about a call of a tool that was not asked about before. The keyboard is then to go to its card.
     fn asks_anew(&mut self, pending: Option<PendingCall<'_>>) -> bool {
         let asks = pending.filter(|pending| pending.since.is_none()).map(|pending| pending.call.id.clone());
-        let anew = asks.is_some() && asks != self.asked && self.composer.text().is_empty();
+        let anew = asks.is_some() && asks != self.asked && self.composer.text.is_empty();
         self.asked = asks;
         if anew {
             self.rows.go_to_end();
@@ -120,7 +120,7 @@ impl Conversation {
     fn has_arrow_keys(&self, ui: &Ui) -> bool {
         match ui.memory(|memory| memory.focused()) {
             None => true,
-            Some(id) => id == composer::id() && self.composer.text().is_empty(),
+            Some(id) => id == composer::id() && self.composer.text.is_empty(),
         }
     }
 
@@ -146,7 +146,7 @@ impl Conversation {
                 let options = shell.chat_controller.chat_options(&shell.store, chat.id, view.message);
                 let prompt = prompt_before(&shell.store, chat.id, view.message, word.start);
                 match prompt.and_then(|prompt| Ok(AnsweredWord { prompt, chat: options?, text })) {
-                    Ok(word) => view.set(Explanation::start(&shell.engine_handle, engine, word)),
+                    Ok(word) => view.explanation = Some(Explanation::start(&shell.engine_handle, engine, word)),
                     Err(error) => shell.show_error(error),
                 }
             }

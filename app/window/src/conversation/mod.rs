@@ -44,7 +44,7 @@ use egui::{CentralPanel, Key, Panel, Ui};
 pub use self::composer::id as composer_id;
 use self::{
     attaching::Attaching,
-    blocks::Blocks,
+    blocks::MessageBlocks,
     chat_settings::ChatSettings,
     compared::ComparisonView,
     composer::{Composer, ComposerAction},
@@ -54,13 +54,13 @@ use self::{
     message_change::MessageChange,
     row_heights::RowHeights,
     sending::Delivery,
-    shown_chat::Reread,
-    start::Start,
+    shown_chat::ChatContents,
+    start::StartView,
 };
 use crate::{command::Command, keyboard, models::Offers, shell::Shell};
 use thermocline_chats::{
     chat::StopCause,
-    store::{Chat, Message, MessageId, Speaker},
+    store::{Chat, Message, MessageId, Speaker, StoreError},
 };
 use thermocline_host::engine_handle::ModelState;
 use thermocline_rich_text::{background::Background, frame_pace};
@@ -95,9 +95,9 @@ pub struct Conversation {
     looked: Option<Instant>,
     /// How often the chat was read on this thread, or another one opened.
     reads: u64,
-    /// The chat, which another thread reads again.
-    reading: Background<Reread>,
-    blocks: HashMap<MessageId, Blocks>,
+    /// The chat, which another thread reads again, and the number of readings when it began.
+    reading: Background<(u64, Result<Option<ChatContents>, StoreError>)>,
+    blocks: HashMap<MessageId, MessageBlocks>,
     rows: RowHeights,
     composer: Composer,
     /// Height that it took last, in points.
@@ -111,12 +111,12 @@ pub struct Conversation {
     words: Option<WordView>,
     /// The answer that is written once more, twice.
     comparison: Option<ComparisonView>,
-    start: Start,
+    start: StartView,
     room: ContextRoom,
     attaching: Attaching,
     parts: files::DecidedParts,
     /// Tokens of the next prompt, as counted for the latest frame.
-    tokens: Option<context_room::Tokens>,
+    tokens: Option<context_room::PromptTokens>,
     delivery: Delivery,
     /// True if another control had the keyboard when the last frame ended: then Escape leaves that.
     keyboard_elsewhere: bool,
@@ -138,7 +138,7 @@ impl Conversation {
         }
         if !self.opened_last {
             self.opened_last = true;
-            self.composer.focus();
+            self.composer.focus = true;
             if let Some(number) = shell.shown.take()
                 && let Some(Some(chat)) = shell.toasts.check(shell.store.find_chat(number))
             {
@@ -199,7 +199,7 @@ impl Conversation {
                 self.open(*chat, shell);
                 self.go_to_message(*id, shell);
             }
-            Command::Compose => self.composer.focus(),
+            Command::Compose => self.composer.focus = true,
             Command::ToEnd => self.rows.go_to_end(),
             Command::Attach => self.choosing = true,
             Command::Stop => {
@@ -224,7 +224,7 @@ impl Conversation {
 
     /// Tokens of the next prompt, as they were counted for the latest frame.
     #[cfg(test)]
-    pub fn counted(&self) -> Option<context_room::Tokens> {
+    pub fn counted(&self) -> Option<context_room::PromptTokens> {
         self.tokens
     }
 
@@ -293,7 +293,11 @@ impl Conversation {
             failure::show(ui, shell);
         }
         CentralPanel::no_frame().show(ui, |ui| {
-            if self.branch.is_empty() { self.start(ui, shell, offers) } else { self.messages(ui, shell) }
+            if !self.branch.is_empty() {
+                self.messages(ui, shell);
+            } else if let Some(text) = self.start.show(ui, shell, offers) {
+                self.send_message(text, shell);
+            }
         });
         // After what was typed before it in the same frame.
         if ui.input(|input| input.key_pressed(Key::Escape)) {
@@ -317,13 +321,7 @@ impl Conversation {
             _ if self.comparison.is_some() => self.comparison = None,
             _ => self.handle_command(&Command::Stop, shell),
         }
-        self.composer.focus();
-    }
-
-    fn start(&mut self, ui: &mut Ui, shell: &mut Shell, offers: &mut Offers) {
-        if let Some(text) = self.start.show(ui, shell, offers) {
-            self.send_message(text, shell);
-        }
+        self.composer.focus = true;
     }
 }
 

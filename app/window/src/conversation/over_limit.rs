@@ -3,7 +3,7 @@
 use egui::{Margin, Ui};
 use thermocline_engine::{runtime::CacheBytes, session::Engine};
 
-use super::context_room::{ForgottenLine, Tokens};
+use super::context_room::{ForgottenLine, PromptTokens};
 use thermocline_host::units::bytes;
 use thermocline_rich_text::{
     theme::Palette,
@@ -24,10 +24,10 @@ pub enum OverLimitAnswer {
 }
 
 /// A context that has room for the message, if the model knows one that long.
-fn larger(tokens: Tokens, context: usize, trained: usize) -> Option<usize> {
+fn larger(tokens: PromptTokens, context: usize, trained: usize) -> Option<usize> {
     let larger = tokens.wanted().min(trained);
     // What is forgotten now would not be.
-    let tokens = Tokens { forgotten: 0, ..tokens };
+    let tokens = PromptTokens { forgotten: 0, ..tokens };
     (larger > context && !tokens.exceed(larger)).then_some(larger)
 }
 
@@ -41,7 +41,7 @@ pub struct Remedies {
 }
 
 /// Asks. The button that matters most is the first one that helps.
-pub fn ask(ui: &mut Ui, engine: &Engine, tokens: Tokens, remedies: Remedies) -> Option<OverLimitAnswer> {
+pub fn ask(ui: &mut Ui, engine: &Engine, tokens: PromptTokens, remedies: Remedies) -> Option<OverLimitAnswer> {
     let (palette, context) = (Palette::of(ui), engine.context());
     let larger = larger(tokens, context, engine.config().context_length);
     let mut answer = None;
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn larger_context_is_offered_as_far_as_the_model_was_trained() {
-        let tokens = |all| Tokens { draft: 1, all, forgotten: 0, alone: 1 };
+        let tokens = |all| PromptTokens { draft: 1, all, forgotten: 0, alone: 1 };
         assert_eq!(larger(tokens(700), 512, 4096), Some(1024));
         assert_eq!(larger(tokens(700), 512, 900), Some(900));
         assert_eq!(larger(tokens(700), 512, 512), None);

@@ -1,7 +1,9 @@
 //! A long list of rows of different heights, of which only those that can be seen are laid out. Heights of rows that were
 //! never seen are estimated; when they differ, what is seen stays where it is.
 
-use egui::{Rect, ScrollArea, Ui, UiBuilder, Vec2, style::KineticScrollStyle};
+use std::ops::Range;
+
+use egui::{AsIdSalt, Rect, ScrollArea, Ui, UiBuilder, Vec2, style::KineticScrollStyle};
 
 /// Between two rows, in points.
 const GAP: f32 = 16.0;
@@ -47,12 +49,7 @@ impl RowHeights {
     }
 
     /// Shows rows by `row`, newest at the end, which is where one stays unless one scrolls. Returns which were laid out.
-    pub fn show(
-        &mut self,
-        ui: &mut Ui,
-        salt: impl egui::AsIdSalt,
-        mut row: impl FnMut(&mut Ui, usize),
-    ) -> std::ops::Range<usize> {
+    pub fn show(&mut self, ui: &mut Ui, salt: impl AsIdSalt, mut row: impl FnMut(&mut Ui, usize)) -> Range<usize> {
         // A little too far is where the area ends.
         let end = std::mem::take(&mut self.to_end)
             .then(|| (self.top(self.heights.len()) - ui.available_height()).max(0.0) + GAP);
@@ -150,7 +147,7 @@ mod tests {
     fn end_is_reached_although_rows_are_higher_than_estimated() {
         let mut rows = RowHeights::default();
         rows.reset(0, 200, |_| 20.0);
-        let show = |ui: &mut Ui, (rows, seen): &mut (RowHeights, std::ops::Range<usize>)| {
+        let show = |ui: &mut Ui, (rows, seen): &mut (RowHeights, Range<usize>)| {
             *seen = rows.show(ui, "rows", |ui, row| {
                 ui.allocate_space(vec2(100.0, 30.0 + row as f32));
             });

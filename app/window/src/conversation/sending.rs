@@ -29,7 +29,7 @@ impl Conversation {
     /// counted first.
     pub(super) fn send(&mut self, shell: &mut Shell) {
         self.delivery = Delivery::Written;
-        let text = self.composer.text().trim().to_owned();
+        let text = self.composer.text.trim().to_owned();
         if text.is_empty() || self.busy(shell) {
             return;
         }
@@ -62,7 +62,7 @@ impl Conversation {
         match shell.engine_handle.state() {
             ModelState::Ready { engine, .. } if engine.context() >= wanted => {
                 self.delivery = Delivery::Written;
-                let text = self.composer.text().trim().to_owned();
+                let text = self.composer.text.trim().to_owned();
                 self.send_message(&text, shell);
             }
             ModelState::Failed { .. } | ModelState::Empty => self.delivery = Delivery::Written,
@@ -80,9 +80,9 @@ impl Conversation {
         let moves = !self.branch.is_empty() && self.attaching.draft().next().is_none();
         match over_limit::ask(ui, &engine, tokens, Remedies { stops: choices.stop_when_full, moves }) {
             None => return,
-            Some(OverLimitAnswer::Shorten) => self.composer.focus(),
+            Some(OverLimitAnswer::Shorten) => self.composer.focus = true,
             Some(OverLimitAnswer::Forget) => {
-                let text = self.composer.text().trim().to_owned();
+                let text = self.composer.text.trim().to_owned();
                 self.send_message(&text, shell);
             }
             Some(OverLimitAnswer::NewChat) => self.send_in_new_chat(shell),
@@ -98,7 +98,7 @@ impl Conversation {
 
     /// Sends what is written as the first message of a new chat.
     fn send_in_new_chat(&mut self, shell: &mut Shell) {
-        let text = self.composer.text().trim().to_owned();
+        let text = self.composer.text.trim().to_owned();
         if let Some(chat) = &self.chat {
             shell.toasts.check(shell.store.set_draft(chat.id, ""));
         }
@@ -115,7 +115,6 @@ impl Conversation {
         let parent = self.branch.last().map(|message| message.id);
         if shell.toasts.check(shell.chat_controller.send_message(&mut shell.store, id, parent, text)).is_some() {
             self.composer = Composer::new("");
-            self.composer.focus();
             self.changed = None;
             shell.toasts.check(shell.store.set_draft(id, ""));
         }

@@ -10,7 +10,7 @@ use thermocline_chats::store::{Attachment, Chat, ChatId, Message, MessageId, Mes
 
 /// All that is shown of a chat.
 #[derive(Debug)]
-struct ChatContents {
+pub struct ChatContents {
     chat: Chat,
     branch: Vec<Message>,
     files: Vec<Attachment>,
@@ -27,14 +27,6 @@ impl ChatContents {
     }
 }
 
-/// A chat that a thread has read again.
-#[derive(Debug)]
-pub struct Reread {
-    /// The number of readings when it began.
-    reads: u64,
-    contents: Result<Option<ChatContents>, StoreError>,
-}
-
 impl Conversation {
     pub(super) fn open(&mut self, id: ChatId, shell: &mut Shell) {
         self.leave_chat(shell);
@@ -42,7 +34,7 @@ impl Conversation {
         shell.remember(Some(id));
         self.composer = Composer::new(&chat.draft);
         self.reset(Some(chat));
-        self.attaching.enter(id);
+        self.attaching.redirect(Some(id), None);
         self.read(shell);
     }
 
@@ -68,7 +60,7 @@ impl Conversation {
     fn leave_chat(&mut self, shell: &mut Shell) {
         let chat = if self.attaching.is_reading() { self.ensure_chat(shell) } else { None };
         match chat {
-            Some(chat) => self.attaching.leave(chat),
+            Some(chat) => self.attaching.redirect(None, Some(chat)),
             None => self.remove_empty(shell),
         }
     }
@@ -95,10 +87,10 @@ impl Conversation {
 
     /// Reads the chat again if there is news. What another window has changed is read by a thread.
     pub(super) fn follow(&mut self, ctx: &Context, shell: &mut Shell) {
-        if let Some(reread) = self.reading.take()
-            && reread.reads == self.reads
+        if let Some((reads, contents)) = self.reading.take()
+            && reads == self.reads
         {
-            self.set_contents(reread.contents, shell);
+            self.set_contents(contents, shell);
         }
         let (Some(number), Some(version)) = (self.chat.as_ref().map(|chat| chat.id.number()), self.unread(shell))
         else {
@@ -114,7 +106,7 @@ impl Conversation {
         (self.seen, self.looked) = (Some(version), Some(Instant::now()));
         let reads = self.reads;
         let contents = shell.store.reading(move |store| ChatContents::read(store, number));
-        shell.toasts.check(self.reading.start(ctx, move || Reread { reads, contents: contents() }));
+        shell.toasts.check(self.reading.start(ctx, move || (reads, contents())));
     }
 
     /// Reads the chat again if there is news: after it was opened, or changed here.
@@ -167,11 +159,11 @@ impl Conversation {
     }
 
     pub(super) fn keep_draft(&mut self, shell: &mut Shell) {
-        if self.changed.take().is_none() || (self.chat.is_none() && self.composer.text().trim().is_empty()) {
+        if self.changed.take().is_none() || (self.chat.is_none() && self.composer.text.trim().is_empty()) {
             return;
         }
         if let Some(id) = self.ensure_chat(shell) {
-            let text = self.composer.text().to_owned();
+            let text = self.composer.text.to_owned();
             shell.change_chats(move |store| store.set_draft(id, &text));
         }
     }

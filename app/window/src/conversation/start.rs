@@ -43,23 +43,21 @@ const WIDTH: f32 = 560.0;
 
 /// State of the start view.
 #[derive(Debug, Default)]
-pub struct Start {
+pub struct StartView {
     /// The first of the requests shown.
     first: usize,
 }
 
-impl Start {
+impl StartView {
     /// Shows it, for the model there is, with `offers` of others; returns what is to be said.
     pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell, offers: &mut Offers) -> Option<&'static str> {
-        let (model, ready) = match shell.engine_handle.state() {
-            ModelState::Ready { model, .. } => (model, true),
-            ModelState::Remote { model, .. } => (ModelId::Remote(model), true),
-            ModelState::Opening(opening) => (opening.model, false),
-            ModelState::Failed { .. } | ModelState::Empty => {
-                ui.add_space(24.0);
-                without_model(ui, shell);
-                return None;
-            }
+        let state = shell.engine_handle.state();
+        let ready = matches!(state, ModelState::Ready { .. } | ModelState::Remote { .. });
+        let open = ready || matches!(state, ModelState::Opening(_));
+        let Some(model) = state.model().filter(|_| open) else {
+            ui.add_space(24.0);
+            without_model(ui, shell);
+            return None;
         };
         shell.adapters.look(ui, std::time::Duration::MAX);
         let mut said = None;

@@ -25,7 +25,7 @@ impl Conversation {
         shell.chat_controller.decide_call(chat, decision);
         // The next poll goes on.
         shell.engine_handle.notify();
-        self.composer.focus();
+        self.composer.focus = true;
         self.refresh(shell);
     }
 

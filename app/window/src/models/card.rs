@@ -51,7 +51,7 @@ pub struct CardView<'c> {
 }
 
 /// Result of showing a card.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct ShownCard {
     /// The action asked for, and the file it is about.
     pub deed: Option<(PathBuf, Deed)>,
@@ -78,37 +78,43 @@ impl CardView<'_> {
         let palette = Palette::of(ui);
         let outline = if self.is_added() { palette.hot } else { palette.line };
         widgets::outlined_card(ui, outline, |ui| {
-            let mut shown = ShownCard::default();
-            if self.folds && !self.folded(ui, shell) {
-                let needed = ui.min_rect();
-                ui.expand_to_include_rect(Rect::from_min_size(needed.min, Vec2::new(0.0, self.least)));
-                return ShownCard { needed: needed.height(), ..shown };
-            }
-            self.head(ui, shell);
-            let several = self.group.len() > 1;
-            for at in self.group {
-                let card = &self.cards[*at];
-                let label = if several { shelf::file_label(self.cards, self.group, *at) } else { String::new() };
-                let title = if several { format!("{}, {label}", card.name) } else { card.name.clone() };
-                if several {
-                    ui.separator();
-                    ui.horizontal(|ui| {
-                        let words = format!("{label} · {} · {}", bytes(card.bytes), card.container);
-                        ui.label(RichText::new(words).font(theme::strong(13.0)));
-                        marks(ui, shell, card, self.added);
-                    });
-                }
-                let fit = estimates.sentence(ui, shell, card);
-                let file = FileView { card, title: &title, preparation: self.preparation };
-                let deed = ui.push_id(&card.id, |ui| file.show(ui, shell, &fit)).inner;
-                if let (Some(deed), ModelId::Path(path)) = (deed, &card.id) {
-                    shown.deed = Some((path.clone(), deed));
+            let mut deed = None;
+            if !self.folds || self.folded(ui, shell) {
+                self.head(ui, shell);
+                for at in self.group {
+                    let card = &self.cards[*at];
+                    let (label, title) = (self.label(*at), self.title(*at));
+                    if self.group.len() > 1 {
+                        ui.separator();
+                        ui.horizontal(|ui| {
+                            let words = format!("{label} · {} · {}", bytes(card.bytes), card.container);
+                            ui.label(RichText::new(words).font(theme::strong(13.0)));
+                            marks(ui, shell, card, self.added);
+                        });
+                    }
+                    let fit = estimates.sentence(ui, shell, card);
+                    let file = FileView { card, title: &title, preparation: self.preparation };
+                    let asked = ui.push_id(&card.id, |ui| file.show(ui, shell, &fit)).inner;
+                    if let (Some(asked), ModelId::Path(path)) = (asked, &card.id) {
+                        deed = Some((path.clone(), asked));
+                    }
                 }
             }
             let needed = ui.min_rect();
             ui.expand_to_include_rect(Rect::from_min_size(needed.min, Vec2::new(0.0, self.least)));
-            ShownCard { needed: needed.height(), ..shown }
+            ShownCard { deed, needed: needed.height() }
         })
+    }
+
+    /// A file among the model's others; empty if it is the only one.
+    fn label(&self, at: usize) -> String {
+        if self.group.len() > 1 { shelf::file_label(self.cards, self.group, at) } else { String::new() }
+    }
+
+    /// Name of a file for the user: the model's, with its label where there are several.
+    fn title(&self, at: usize) -> String {
+        let name = &self.cards[at].name;
+        if self.group.len() > 1 { format!("{name}, {}", self.label(at)) } else { name.clone() }
     }
 
     /// The model in two lines, with a button to open each of its files and one that unfolds the card. True if it is unfolded.
@@ -130,9 +136,8 @@ impl CardView<'_> {
         ui.horizontal_wrapped(|ui| {
             for at in self.group.iter().filter(|_| !unfolded) {
                 let card = &self.cards[*at];
-                let label = if several { shelf::file_label(self.cards, self.group, *at) } else { String::new() };
-                let title = if several { format!("{}, {label}", card.name) } else { card.name.clone() };
-                let text = if several { format!("Open {label}") } else { "Open".to_owned() };
+                let title = self.title(*at);
+                let text = if several { format!("Open {}", self.label(*at)) } else { "Open".to_owned() };
                 FileView { card, title: &title, preparation: self.preparation }.opening(ui, shell, &state, &text);
             }
             let text = if unfolded { "Less" } else { "Details" };
@@ -262,22 +267,18 @@ impl FileView<'_> {
 /// The facts of a model; `several`: without those that its files do not share.
 fn facts(card: &ModelCard, several: bool) -> String {
     let experts = card.experts.map(|(count, used)| format!(", {used} of {count} experts")).unwrap_or_default();
-    let mut facts = vec![card.architecture.clone()];
-    if !several {
-        facts.push(card.weight_type.to_string());
-    }
-    facts.push(format!("{} parameters", parameters(card.parameters)));
-    if !several {
-        facts.push(bytes(card.bytes));
-    }
-    facts.push(format!("{} tokens of context", card.context));
-    facts.push(format!("{} layers of {} neurons{experts}", card.layers, card.neurons));
-    if !several {
-        facts.push(card.container.to_owned());
-    }
-    facts.extend(card.traits.iter().cloned());
-    facts.push(card.expected_sparsity.clone());
-    facts.join(" · ")
+    let own = |fact: String| (!several).then_some(fact);
+    let facts = [
+        Some(card.architecture.clone()),
+        own(card.weight_type.to_string()),
+        Some(format!("{} parameters", parameters(card.parameters))),
+        own(bytes(card.bytes)),
+        Some(format!("{} tokens of context", card.context)),
+        Some(format!("{} layers of {} neurons{experts}", card.layers, card.neurons)),
+        own(card.container.to_owned()),
+    ];
+    let rest = card.traits.iter().chain([&card.expected_sparsity]).cloned();
+    facts.into_iter().flatten().chain(rest).collect::<Vec<_>>().join(" · ")
 }
 
 fn sparsity(card: &ModelCard) -> String {

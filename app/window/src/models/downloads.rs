@@ -66,7 +66,9 @@ impl DownloadsView {
 
     /// Shows them, with the `offers` for this computer.
     pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell, offers: &mut Offers) {
-        queue(ui, shell);
+        for status in shell.downloads.list() {
+            widgets::card(ui, |ui| one(ui, shell, &status));
+        }
         widgets::card(ui, |ui| {
             ui.label(RichText::new("For this computer").font(theme::strong(15.0)));
             offers.show(ui, shell);
@@ -190,13 +192,7 @@ fn file_of(address: &str) -> Option<String> {
     fine.then(|| name.to_owned())
 }
 
-/// Running downloads.
-fn queue(ui: &mut Ui, shell: &mut Shell) {
-    for status in shell.downloads.list() {
-        widgets::card(ui, |ui| one(ui, shell, &status));
-    }
-}
-
+/// A download that runs, waits or has ended.
 fn one(ui: &mut Ui, shell: &mut Shell, status: &DownloadStatus) {
     let name = status.request.to.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let (done, total) = (status.progress.done, status.progress.total);
@@ -233,26 +229,23 @@ fn one(ui: &mut Ui, shell: &mut Shell, status: &DownloadStatus) {
     let button = |ui: &mut Ui, text: &str, hint: &str| {
         ui.button(text).accessible_name(format!("{text}: {name}")).on_hover_text(hint).clicked()
     };
-    ui.horizontal(|ui| {
-        match &status.state {
-            DownloadState::Done(_) => {}
-            DownloadState::Paused | DownloadState::Failed(_) | DownloadState::Retrying { .. } => {
-                if button(ui, "Resume", "What has arrived is kept") {
-                    shell.downloads.resume(status.id);
-                }
-            }
-            DownloadState::Waiting | DownloadState::Running => {
-                if button(ui, "Pause", "What has arrived is kept") {
-                    shell.downloads.pause(status.id);
-                }
+    let (kept, id) = ("What has arrived is kept", status.id);
+    ui.horizontal(|ui| match &status.state {
+        DownloadState::Done(_) => {
+            if button(ui, "Clear", "Take it off this list; the file stays") {
+                shell.downloads.remove(id, false);
             }
         }
-        if matches!(status.state, DownloadState::Done(_)) {
-            if button(ui, "Clear", "Take it off this list; the file stays") {
-                shell.downloads.remove(status.id, false);
+        state => {
+            let goes_on = matches!(state, DownloadState::Waiting | DownloadState::Running);
+            if goes_on && button(ui, "Pause", kept) {
+                shell.downloads.pause(id);
+            } else if !goes_on && button(ui, "Resume", kept) {
+                shell.downloads.resume(id);
             }
-        } else if button(ui, "Remove", "Give it up and delete what has arrived") {
-            shell.downloads.remove(status.id, true);
+            if button(ui, "Remove", "Give it up and delete what has arrived") {
+                shell.downloads.remove(id, true);
+            }
         }
     });
 }

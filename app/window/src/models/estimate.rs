@@ -41,7 +41,7 @@ const STEP: u64 = 16 << 20;
 
 /// Inputs of an estimate of a model that is not open.
 #[derive(Debug, Clone, PartialEq)]
-struct Question {
+struct FitQuestion {
     /// VRAM it may take; `None`: no GPU is to be used.
     budget: Option<u64>,
     /// The budget that the user has chosen.
@@ -76,7 +76,7 @@ struct NamedVram {
 
 /// An estimate.
 #[derive(Debug, Clone, PartialEq)]
-struct Answer {
+struct FitAnswer {
     fit: Fit,
     /// The setting that the model would be opened with.
     setting: SpeedSetting,
@@ -85,17 +85,17 @@ struct Answer {
 }
 
 #[derive(Debug)]
-struct Entry {
-    question: Question,
+struct KnownFit {
+    question: FitQuestion,
     asked: Instant,
-    answer: Option<Answer>,
+    answer: Option<FitAnswer>,
 }
 
 /// Estimates of the models on cards.
 #[derive(Debug, Default)]
 pub struct Estimates {
-    known: HashMap<ModelId, Entry>,
-    asking: Background<(ModelId, Option<Answer>)>,
+    known: HashMap<ModelId, KnownFit>,
+    asking: Background<(ModelId, Option<FitAnswer>)>,
 }
 
 impl Estimates {
@@ -137,7 +137,7 @@ impl Estimates {
         let options = shell.engine_options(&card.id);
         let gpu = chosen_adapter(shell, &card.id);
         let question = question(shell, card, &options, gpu);
-        let stale = |entry: &Entry| {
+        let stale = |entry: &KnownFit| {
             let unknown = entry.answer.as_ref().is_none_or(|answer| answer.tokens_per_second.is_none());
             entry.question != question || (unknown && entry.asked.elapsed() > AGAIN)
         };
@@ -146,7 +146,7 @@ impl Estimates {
                 ctx.request_repaint_after(FRAME);
             } else {
                 let answer = self.known.remove(&card.id).and_then(|entry| entry.answer);
-                let entry = Entry { question: question.clone(), asked: Instant::now(), answer };
+                let entry = KnownFit { question: question.clone(), asked: Instant::now(), answer };
                 self.known.insert(card.id.clone(), entry);
                 let (id, asked, gpu) = (card.id.clone(), question.clone(), gpu.cloned());
                 // Without a thread nothing is foretold.
@@ -192,7 +192,7 @@ fn open(ctx: &Context, shell: &mut Shell, model: &ModelId, engine: &Engine, ram:
     words(vram, Some(fit), speed, ram)
 }
 
-fn question(shell: &Shell, card: &ModelCard, options: &EngineOptions, gpu: Option<&AdapterReport>) -> Question {
+fn question(shell: &Shell, card: &ModelCard, options: &EngineOptions, gpu: Option<&AdapterReport>) -> FitQuestion {
     let chosen = shell.settings.models.get(&card.id.key()).and_then(|chosen| chosen.budget);
     let budget = gpu.and_then(|gpu| {
         // Another model on this adapter would be closed first.
@@ -214,26 +214,26 @@ fn question(shell: &Shell, card: &ModelCard, options: &EngineOptions, gpu: Optio
         card.prepared,
         card.recall
     );
-    Question { budget, chosen, terms }
+    FitQuestion { budget, chosen, terms }
 }
 
 /// The estimate of a model that is not open.
-fn estimate(id: &ModelId, options: &EngineOptions, gpu: Option<&AdapterReport>, asked: &Question) -> Option<Answer> {
-    let gpu = gpu.filter(|_| asked.budget.is_some());
+fn estimate(id: &ModelId, options: &EngineOptions, gpu: Option<&AdapterReport>, of: &FitQuestion) -> Option<FitAnswer> {
+    let gpu = gpu.filter(|_| of.budget.is_some());
     let gpu_use = if gpu.is_some() { options.device.gpu_use() } else { GpuUse::Never };
     let model = id.open(&LoadOptions { read_mode: options.read_mode, activation: options.activation }).ok()?;
     let planner = unopened_planner(&model, options, gpu).ok()?;
-    let budget = asked.budget.unwrap_or(0);
+    let budget = of.budget.unwrap_or(0);
     let forecast = planner.forecast(budget, gpu_use);
     let foretold = forecast.tokens_per_second.filter(|_| model.checkpoint.tensor_bytes() >= FORETOLD);
     let device = gpu.filter(|_| forecast.plan.placement.any_resident());
     let setting = SpeedSetting {
         mode: SpeedSetting::mode_name(planner.inputs().sparsity.name(), options.level),
-        device: device.map(|gpu| DeviceBudget { adapter: gpu.name.clone(), budget: asked.chosen }),
+        device: device.map(|gpu| DeviceBudget { adapter: gpu.name.clone(), budget: of.chosen }),
         context: planner.inputs().context,
     };
     let fit = Fit::from_plan(&forecast.plan, forecast.everything <= budget);
-    Some(Answer { fit, setting, tokens_per_second: foretold })
+    Some(FitAnswer { fit, setting, tokens_per_second: foretold })
 }
 
 fn words(vram: Option<NamedVram>, fit: Option<Fit>, speed: Speed, ram: Option<u64>) -> String {
@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn closed_model_is_estimated_from_its_file() {
-        let asked = |budget| Question { budget, chosen: None, terms: String::new() };
+        let asked = |budget| FitQuestion { budget, chosen: None, terms: String::new() };
         let mut machine = Machine::typical();
         machine.assumed = false;
         let options = EngineOptions { machine: Some(machine), ..EngineOptions::default() };
@@ -313,7 +313,7 @@ mod tests {
         let device = DeviceChoice::Gpu(GpuOptions::default());
         let options = EngineOptions { device, ..options };
         let at = |bytes: u64| estimate(&ModelId::Builtin, &options, all.first(), &asked(Some(bytes))).unwrap();
-        let some = |answer: &Answer| !answer.fit.whole && answer.fit.hot.is_some_and(|hot| hot > 0.0);
+        let some = |answer: &FitAnswer| !answer.fit.whole && answer.fit.hot.is_some_and(|hot| hot > 0.0);
         let whole = at(1 << 40);
         assert_eq!(whole.setting.device.as_ref().map(|it| &it.adapter), all.first().map(|it| &it.name));
         assert!(whole.fit.whole && (4..64).any(|mib| some(&at(mib << 20))), "{whole:?} {:?}", at(16 << 20));

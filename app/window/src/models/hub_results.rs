@@ -28,7 +28,7 @@ pub struct HubResults {
     /// The words searched for.
     words: String,
     /// The repositories, or why there are none; `None`: the hub has not answered.
-    found: Option<Result<Vec<Row>, String>>,
+    found: Option<Result<Vec<RepositoryRow>, String>>,
     /// Events of the search; `None`: it has ended.
     events: Option<Receiver<SearchEvent>>,
 }
@@ -41,7 +41,7 @@ enum SearchEvent {
 }
 
 #[derive(Debug)]
-struct Row {
+struct RepositoryRow {
     repository: HubRepository,
     /// Its models, or why they are not known; `None`: not looked into yet.
     models: Option<Result<RowModels, String>>,
@@ -102,7 +102,7 @@ impl HubResults {
         loop {
             match events.try_recv() {
                 Ok(SearchEvent::Repositories(found)) => {
-                    let row = |repository| Row { repository, models: None };
+                    let row = |repository| RepositoryRow { repository, models: None };
                     self.found = Some(found.map(|found| found.into_iter().map(row).collect()));
                 }
                 Ok(SearchEvent::Files { row, models }) => {
@@ -179,7 +179,7 @@ impl RowModels {
     }
 }
 
-impl Row {
+impl RepositoryRow {
     fn show(&self, ui: &mut Ui, shell: &mut Shell, hub: &str, action: &mut Option<ResultsAction>) {
         let name = &self.repository.name;
         ui.add_space(4.0);

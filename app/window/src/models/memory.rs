@@ -22,15 +22,15 @@ const TYPES: [(KvType, &str); 3] = [
 
 /// Context and type of cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Memory {
+struct ChatMemory {
     context: usize,
     kv_type: KvType,
 }
 
-impl Memory {
+impl ChatMemory {
     /// Of a model opened so.
     fn of(options: &EngineOptions, card: &ModelCard) -> Self {
-        Memory { context: options.context.unwrap_or(card.usual_context), kv_type: options.kv_type }
+        ChatMemory { context: options.context.unwrap_or(card.usual_context), kv_type: options.kv_type }
     }
 
     /// Keeps it for the model; what is usual is left to the model.
@@ -38,7 +38,7 @@ impl Memory {
         let id: &ModelId = &card.id;
         let kept = shell.model_settings(id);
         (kept.context, kept.kv_type) = (None, None);
-        let usual = Memory::of(&shell.engine_options(id), card);
+        let usual = ChatMemory::of(&shell.engine_options(id), card);
         let kept = shell.model_settings(id);
         kept.context = Some(self.context).filter(|context| *context != usual.context);
         kept.kv_type = (self.kv_type != usual.kv_type).then(|| self.kv_type.name().to_owned());
@@ -47,7 +47,7 @@ impl Memory {
 
 /// Shows what is chosen for the card's model, which is called `title` there, to be changed; `open`: it is open.
 pub fn show(ui: &mut Ui, shell: &mut Shell, card: &ModelCard, title: &str, open: Option<&Engine>) {
-    let before = Memory::of(&shell.engine_options(&card.id), card);
+    let before = ChatMemory::of(&shell.engine_options(&card.id), card);
     let mut chosen = before;
     let words = format!("{} tokens, cache in {}", before.context, before.kv_type);
     let heading = widgets::small(format!("Context of {words}"), Palette::of(ui).muted);
@@ -77,7 +77,7 @@ pub fn show(ui: &mut Ui, shell: &mut Shell, card: &ModelCard, title: &str, open:
         chosen.keep(shell, card);
     }
     if let Some(engine) = open
-        && chosen != (Memory { context: engine.context(), kv_type: engine.kv_type() })
+        && chosen != (ChatMemory { context: engine.context(), kv_type: engine.kv_type() })
     {
         let button = ui.button("Open it again with this context");
         if button.on_hover_text("The chat is read anew with the next message").clicked() {

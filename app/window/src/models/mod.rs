@@ -41,6 +41,7 @@ use crate::{
 use thermocline_host::{
     engine_handle::ModelState,
     library::{ModelCard, ModelId},
+    units::counted,
 };
 use thermocline_rich_text::{background::Background, text::TextField, theme, widgets};
 
@@ -145,14 +146,16 @@ impl ModelsPage {
 
     /// Goes to the chat once the model is open that was asked for here. If it cannot be opened, its card says why.
     fn leave_when_open(&mut self, shell: &mut Shell) {
-        let open = match shell.engine_handle.state() {
-            ModelState::Ready { model, .. } => model,
-            ModelState::Remote { model, .. } => ModelId::Remote(model),
-            ModelState::Failed { model, .. } if self.opening == Some(model.clone()) => return self.opening = None,
-            _ => return,
-        };
-        if self.opening.take_if(|opening| *opening == open).is_some() {
-            shell.queue_command(Command::Show(Page::Chat));
+        let state = shell.engine_handle.state();
+        match &state {
+            ModelState::Failed { model, .. } if self.opening.as_ref() == Some(model) => self.opening = None,
+            ModelState::Ready { .. } | ModelState::Remote { .. }
+                if self.opening.is_some() && self.opening == state.model() =>
+            {
+                self.opening = None;
+                shell.queue_command(Command::Show(Page::Chat));
+            }
+            _ => {}
         }
     }
 
@@ -273,7 +276,7 @@ impl ModelsPage {
             let shown = |id: &ModelId| group.iter().flatten().any(|at| self.search.cards[*at].id == *id);
             self.search.added.iter().any(|id| !shown(id))
         };
-        if self.search.added.len() > self.scrolled && hidden(self.shelf.groups()) {
+        if self.search.added.len() > self.scrolled && hidden(&self.shelf.groups) {
             self.shelf.clear_filter();
             self.shelf.update(&self.search, shell, &self.estimates);
         }
@@ -281,7 +284,7 @@ impl ModelsPage {
         // Cards have the rest of the shell meanwhile.
         let preparation = shell.preparation.take();
         let gap = ui.spacing().item_spacing.y;
-        let groups = self.shelf.groups();
+        let groups = &self.shelf.groups;
         let folds = groups.len() > MOST_UNFOLDED;
         let mut scrolls = self.search.added.len() > self.scrolled;
         let (beside, width) = grid(ui.available_width(), gap, groups.len());
@@ -314,7 +317,7 @@ impl ModelsPage {
         }
         self.scrolled = self.search.added.len();
         shell.preparation = preparation;
-        if !self.search.cards.is_empty() && self.shelf.groups().is_empty() {
+        if !self.search.cards.is_empty() && self.shelf.groups.is_empty() {
             widgets::muted(ui, "No model here has these words.");
         }
         if self.search.cards.len() <= 1 && !self.search.is_running() {
@@ -335,10 +338,7 @@ impl ModelsPage {
         if broken.is_empty() {
             return;
         }
-        let title = match broken.len() {
-            1 => "1 unsupported file".to_owned(),
-            count => format!("{count} unsupported files"),
-        };
+        let title = counted(broken.len(), "unsupported file");
         CollapsingHeader::new(title).id_salt("unsupported files").show(ui, |ui| {
             for (path, reason) in broken {
                 widgets::muted(ui, path.display().to_string());

@@ -70,13 +70,6 @@ impl Offers {
         self.memory_speed.is_settled()
     }
 
-    fn tick(&mut self, ui: &Ui, shell: &mut Shell) {
-        self.memory_speed.tick(ui, shell.chat_controller.is_busy());
-        if let Some(found) = self.asking.take() {
-            self.answered(found, shell);
-        }
-    }
-
     /// The files of the repository that was asked about are known: the one that is wanted is downloaded.
     fn answered(&mut self, found: Result<Vec<HubModel>, String>, shell: &Shell) {
         let Some(repository) = self.asked.take() else { return };
@@ -102,7 +95,10 @@ impl Offers {
 
     /// Shows them.
     pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) {
-        self.tick(ui, shell);
+        self.memory_speed.tick(ui, shell.chat_controller.is_busy());
+        if let Some(found) = self.asking.take() {
+            self.answered(found, shell);
+        }
         let gpu = shell.adapters.gpu_memory();
         let bandwidth = self.bandwidth(shell);
         let offered = self.models(gpu, bandwidth);

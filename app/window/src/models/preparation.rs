@@ -2,7 +2,7 @@
 
 use std::{
     ops::ControlFlow,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -67,7 +67,7 @@ impl Preparation {
         let (stage, paused) = (Arc::new(Mutex::new(PreparationStage::Running(None))), Arc::new(AtomicBool::new(false)));
         let (to, stop, model, waker) = (Arc::clone(&stage), Arc::clone(&paused), path.clone(), Waker::of(ctx));
         let work = move || {
-            let end = run(&model, TOKENS, &mut |progress| {
+            let end = prepare(&model, &mut |progress| {
                 *to.lock() = PreparationStage::Running(Some(*progress));
                 waker.in_time();
                 if stop.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -101,13 +101,10 @@ impl Preparation {
     }
 }
 
-fn run(
-    path: &std::path::Path,
-    tokens: u64,
-    progress: &mut dyn FnMut(&PrepareProgress) -> ControlFlow<()>,
-) -> thermocline_engine::Result<()> {
+/// Prepares the model at `path`.
+fn prepare(path: &Path, progress: &mut dyn FnMut(&PrepareProgress) -> ControlFlow<()>) -> Result<(), Error> {
     // What an older sidecar says must not flow into the new one.
     let model = Model::open(path, &LoadOptions::default())?;
-    let options = PrepareOptions { tokens, ..PrepareOptions::new(path_beside(&model.checkpoint.path)) };
+    let options = PrepareOptions { tokens: TOKENS, ..PrepareOptions::new(path_beside(&model.checkpoint.path)) };
     prepare::run(&Arc::new(model), &options, progress).map(drop)
 }

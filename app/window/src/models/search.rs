@@ -27,14 +27,14 @@ pub struct ModelSearch {
     /// Models that the latest search has found and none before it.
     pub added: Vec<ModelId>,
     /// Number of changes of the cards.
-    revision: u64,
+    pub revision: u64,
     roots: Option<Vec<PathBuf>>,
-    running: Option<Running>,
+    running: Option<RunningSearch>,
     fresh: Background<Option<Box<ModelCard>>>,
 }
 
 #[derive(Debug)]
-struct Running {
+struct RunningSearch {
     /// The search ends once this is dropped.
     found: Receiver<FoundModel>,
     /// True if there was no search before.
@@ -49,11 +49,6 @@ impl ModelSearch {
     /// True while the search runs.
     pub fn is_running(&self) -> bool {
         self.running.is_some()
-    }
-
-    /// Number that changes with the cards.
-    pub fn revision(&self) -> u64 {
-        self.revision
     }
 
     /// Looks into `roots`, unless they were looked into already and not `again`.
@@ -85,7 +80,7 @@ impl ModelSearch {
         let thread = thread::Builder::new().name("library".to_owned());
         thread.spawn(work).map_err(|error| format!("no thread to look for models with: {error}"))?;
         let (seen, broken) = (HashMap::new(), Vec::new());
-        self.running = Some(Running { found, is_first, seen, broken });
+        self.running = Some(RunningSearch { found, is_first, seen, broken });
         Ok(())
     }
 
@@ -118,7 +113,7 @@ impl ModelSearch {
     }
 
     /// Keeps a card in the place of an older one of the same model, or behind the others.
-    fn keep(&mut self, card: ModelCard, running: &mut Running) {
+    fn keep(&mut self, card: ModelCard, running: &mut RunningSearch) {
         let place = running.seen.len();
         running.seen.insert(card.id.clone(), place);
         self.revision += 1;

@@ -21,7 +21,7 @@ use thermocline_rich_text::{
 const SHOWN: usize = 40;
 
 /// Names of a server's models, or why they are not known.
-type Listed = Result<Vec<String>, NotListed>;
+type ListedModels = Result<Vec<String>, NotListed>;
 
 /// Why the models of a server are not known.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl NotListed {
 struct Answered {
     server: ServerAddress,
     kept: Result<Option<KeyPlace>, String>,
-    listed: Listed,
+    listed: ListedModels,
 }
 
 /// The servers: fields to add one, and what each has.
@@ -57,14 +57,14 @@ pub struct ServersView {
     adding: Background<Answered>,
     /// The server that was added last, until the page has scrolled to it.
     added: Option<ServerAddress>,
-    known: HashMap<ServerAddress, Server>,
+    known: HashMap<ServerAddress, KnownServer>,
 }
 
 /// The models of one server, as far as they are known.
 #[derive(Debug, Default)]
-struct Server {
+struct KnownServer {
     asking: Background<Answered>,
-    listed: Option<Listed>,
+    listed: Option<ListedModels>,
     /// Text typed as a key.
     key: String,
     /// Text that the names shown contain.
@@ -99,7 +99,7 @@ impl ServersView {
             shell.settings.remote_servers.push(server.clone());
         }
         self.added = Some(server.clone());
-        self.known.insert(server, Server { listed: Some(listed), ..Server::default() });
+        self.known.insert(server, KnownServer { listed: Some(listed), ..KnownServer::default() });
     }
 
     fn fields(&mut self, ui: &mut Ui, shell: &mut Shell) {
@@ -169,7 +169,7 @@ fn ask(server: ServerAddress, key: Option<&SecretKey>, keys: &KeyStore) -> Answe
     Answered { server, kept, listed }
 }
 
-fn list(server: &ServerAddress, keys: &KeyStore) -> Listed {
+fn list(server: &ServerAddress, keys: &KeyStore) -> ListedModels {
     let key = keys.get(server).map_err(NotListed::other)?;
     let had_key = key.is_some();
     let client = RemoteClient::new(server.clone(), key, RemoteTimeouts::default());
@@ -183,7 +183,7 @@ fn list(server: &ServerAddress, keys: &KeyStore) -> Listed {
     })
 }
 
-impl Server {
+impl KnownServer {
     fn show(&mut self, ui: &mut Ui, shell: &mut Shell, server: &ServerAddress) {
         if let Some(Answered { kept, listed, .. }) = self.asking.take()
             && tell_of_key(shell, kept)

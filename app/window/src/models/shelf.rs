@@ -45,14 +45,14 @@ pub struct Shelf {
     /// Ranks of the models by fit, as they are now; empty in another order.
     ranks: Vec<u8>,
     /// Places of the files of each model in the list of cards.
-    groups: Vec<Vec<usize>>,
+    pub groups: Vec<Vec<usize>>,
     /// The groups were made of this.
-    made_of: Inputs,
+    made_of: ShelfInputs,
 }
 
 /// Everything that the groups depend on.
 #[derive(Debug, Default, PartialEq)]
-struct Inputs {
+struct ShelfInputs {
     revision: u64,
     filter: String,
     order: ShelfOrder,
@@ -61,11 +61,6 @@ struct Inputs {
 }
 
 impl Shelf {
-    /// The groups of the latest update.
-    pub fn groups(&self) -> &[Vec<usize>] {
-        &self.groups
-    }
-
     /// Shows all models again.
     pub fn clear_filter(&mut self) {
         self.filter.clear();
@@ -107,18 +102,19 @@ impl Shelf {
             self.ranks.extend(search.cards.iter().map(|card| estimates.rank(card)));
         }
         let recent = &shell.settings.recent;
-        let Inputs { revision, filter, order, ranks, recent: before } = &self.made_of;
-        let same = *revision == search.revision() && *filter == self.filter && *order == self.order;
+        let ShelfInputs { revision, filter, order, ranks, recent: before } = &self.made_of;
+        let same = *revision == search.revision && *filter == self.filter && *order == self.order;
         if same && *ranks == self.ranks && before == recent {
             return;
         }
         let (filter, ranks) = (self.filter.clone(), self.ranks.clone());
-        self.made_of = Inputs { revision: search.revision(), filter, order: self.order, ranks, recent: recent.clone() };
+        self.made_of =
+            ShelfInputs { revision: search.revision, filter, order: self.order, ranks, recent: recent.clone() };
         self.groups = self.made_of.groups(&search.cards);
     }
 }
 
-impl Inputs {
+impl ShelfInputs {
     fn groups(&self, cards: &[ModelCard]) -> Vec<Vec<usize>> {
         let words: Vec<String> = self.filter.split_whitespace().map(str::to_lowercase).collect();
         let mut groups: Vec<Vec<usize>> = Vec::new();
@@ -212,7 +208,7 @@ mod tests {
         let cards = cards();
         let inputs = |order, recent: &[&str], ranks: &[u8]| {
             let recent = recent.iter().map(|key| (*key).to_owned()).collect();
-            Inputs { order, recent, ranks: ranks.to_vec(), ..Inputs::default() }.groups(&cards)
+            ShelfInputs { order, recent, ranks: ranks.to_vec(), ..ShelfInputs::default() }.groups(&cards)
         };
         let apple = vec![2, 1];
         assert_eq!(inputs(ShelfOrder::LastUsed, &[], &[]), [vec![0], apple.clone(), vec![3]], "as they were found");
@@ -226,7 +222,7 @@ mod tests {
     #[test]
     fn filter_finds_words_in_names_quantisations_and_folders() {
         let cards = cards();
-        let left = |filter: &str| Inputs { filter: filter.to_owned(), ..Inputs::default() }.groups(&cards);
+        let left = |filter: &str| ShelfInputs { filter: filter.to_owned(), ..ShelfInputs::default() }.groups(&cards);
         assert_eq!(left("APPLE q4_k"), [vec![2]]);
         assert_eq!(left("/b/"), [vec![2]]);
         assert_eq!(left(" "), left(""));

@@ -27,17 +27,17 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(name)
 }
 
-/// A folder with a model of a few thousand weights called `name`, and a file that is none.
-fn folder_with(name: &str) -> tempfile::TempDir {
+/// A folder with a model of a few thousand weights, and a file that is none; the model's path.
+fn tiny() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
-    let model = folder.path().join(name);
+    let model = folder.path().join("tiny");
     fs::create_dir(&model).unwrap();
     for entry in fs::read_dir(fixture("models/llama-relu-256")).unwrap() {
         let entry = entry.unwrap();
         fs::copy(entry.path(), model.join(entry.file_name())).unwrap();
     }
     fs::write(folder.path().join("broken.gguf"), "GGUF, but not quite").unwrap();
-    folder
+    (folder, model)
 }
 
 fn page(stage: &mut TestWindow) {
@@ -47,12 +47,7 @@ fn page(stage: &mut TestWindow) {
 }
 
 fn opened(stage: &mut TestWindow, path: &Path) {
-    let id = ModelId::Path(path.to_owned());
-    stage.until("the model", |window| match window.shell.engine_handle.state() {
-        ModelState::Ready { model, .. } => model == id,
-        ModelState::Failed { reason, .. } => panic!("{reason}"),
-        _ => false,
-    });
+    stage.until_open(&ModelId::Path(path.to_owned()));
 }
 
 /// Returns to the page, which is left for the chat once a model is open.
@@ -63,7 +58,7 @@ fn page_again(stage: &mut TestWindow) {
 
 #[test]
 fn folder_scan_lists_models_that_open_close_and_are_removed() {
-    let folder = folder_with("tiny");
+    let (folder, path) = tiny();
     let mut stage = TestWindow::new(SIZE);
     page(&mut stage);
     assert_eq!(stage.it.state().models.found().len(), 1, "the built-in one");
@@ -81,7 +76,6 @@ fn folder_scan_lists_models_that_open_close_and_are_removed() {
     assert!(!stage.shell().toasts.is_empty(), "a sentence says that it is not there");
     assert_eq!(stage.shell().settings.folders.len(), 1);
 
-    let path = folder.path().join("tiny");
     let name = stage.it.state().models.found()[1].name.clone();
     stage.click(&format!("Open {name}"));
     opened(&mut stage, &path);
@@ -136,8 +130,7 @@ fn incomplete_model_file_is_said_in_the_chat_that_is_shown() {
 
 #[test]
 fn failing_chat_template_is_told_when_its_model_opens_and_on_its_card() {
-    let folder = folder_with("tiny");
-    let path = folder.path().join("tiny");
+    let (folder, path) = tiny();
     let file = path.join("tokenizer_config.json");
     let mut config: serde_json::Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
     let mut write = |template: &str| {
@@ -166,8 +159,7 @@ fn failing_chat_template_is_told_when_its_model_opens_and_on_its_card() {
 
 #[test]
 fn model_settings_apply_to_their_model_only() {
-    let folder = folder_with("tiny");
-    let path = folder.path().join("tiny");
+    let (folder, path) = tiny();
     let key = ModelId::Path(path.clone()).key();
     let mut stage = TestWindow::with(SIZE, |_, settings| {
         settings.folders.push(folder.path().to_owned());
@@ -184,8 +176,7 @@ fn model_settings_apply_to_their_model_only() {
 
 #[test]
 fn context_and_cache_type_of_a_card_apply_when_the_model_opens() {
-    let folder = folder_with("tiny");
-    let path = folder.path().join("tiny");
+    let (folder, path) = tiny();
     let id = ModelId::Path(path.clone());
     let mut stage = TestWindow::with(SIZE, |_, settings| settings.folders.push(folder.path().to_owned()));
     page(&mut stage);
@@ -223,7 +214,7 @@ fn context_and_cache_type_of_a_card_apply_when_the_model_opens() {
 
 #[test]
 fn dropped_folder_is_added_to_the_library_on_any_page() {
-    let folder = folder_with("tiny");
+    let (folder, _) = tiny();
     let mut stage = TestWindow::opened(SIZE);
     stage.hold(folder.path());
     assert!(stage.shows("Drop it to add it to the library"), "{:?}", stage.texts());
@@ -236,8 +227,7 @@ fn dropped_folder_is_added_to_the_library_on_any_page() {
 
 #[test]
 fn preparation_pauses_resumes_and_marks_the_card_prepared() {
-    let folder = folder_with("tiny");
-    let path = folder.path().join("tiny");
+    let (folder, path) = tiny();
     let mut stage = TestWindow::with(SIZE, |_, settings| settings.folders.push(folder.path().to_owned()));
     page(&mut stage);
     let name = stage.it.state().models.found()[1].name.clone();
@@ -262,8 +252,7 @@ fn preparation_pauses_resumes_and_marks_the_card_prepared() {
 
 #[test]
 fn open_model_is_prepared_from_the_menu_of_the_mode() {
-    let folder = folder_with("tiny");
-    let path = folder.path().join("tiny");
+    let (folder, path) = tiny();
     let mut stage = TestWindow::with(SIZE, |_, settings| settings.add_recent(&path.display().to_string()));
     opened(&mut stage, &path);
     let menu = |stage: &mut TestWindow| {

@@ -14,7 +14,7 @@ pub struct AcrossChats {
     model: Option<String>,
     reading: Background<String>,
     /// The pins and the revision of the words that were read last.
-    read: Option<(Vec<(usize, usize)>, u64)>,
+    read: Option<(Vec<NeuronIndex>, u64)>,
 }
 
 impl AcrossChats {
@@ -27,9 +27,7 @@ impl AcrossChats {
     pub fn update(&mut self, ctx: &Context, shell: &mut Shell, engine: &Engine, pins: &mut Pins) {
         if !shell.settings.keep_neuron_words {
             if self.read.take().is_some() {
-                for (layer, neuron) in pins.places() {
-                    pins.set_across(NeuronIndex { layer, neuron }, String::new());
-                }
+                pins.all.iter_mut().for_each(|pin| pin.across.clear());
             }
             return;
         }
@@ -47,15 +45,14 @@ impl AcrossChats {
         if self.read.as_ref() == Some(&wanted) {
             return;
         }
-        for (layer, neuron) in wanted.0.iter().copied() {
+        for pin in &mut pins.all {
+            let NeuronIndex { layer, neuron } = pin.place;
             let words = shell.toasts.check(shell.store.kept_words(model, layer, neuron)).unwrap_or_default();
-            let listed: Vec<String> =
-                words.iter().map(|kept| format!("{} {}\u{d7}", quoted(&kept.word), kept.times)).collect();
-            let sentence = match listed.is_empty() {
+            let listed: Vec<_> = words.iter().map(|it| format!("{} {}\u{d7}", quoted(&it.word), it.times)).collect();
+            pin.across = match listed.is_empty() {
                 true => "Across chats: no word is kept of it yet".to_owned(),
                 false => format!("Across chats: {}", listed.join("  ")),
             };
-            pins.set_across(NeuronIndex { layer, neuron }, sentence);
         }
         self.read = Some(wanted);
     }

@@ -38,15 +38,6 @@ pub struct Animation {
     pub text: TokenText,
 }
 
-impl std::fmt::Debug for Animation {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Animation")
-            .field("card", &self.card)
-            .field("tokens", &self.tokens.len())
-            .finish_non_exhaustive()
-    }
-}
-
 impl Animation {
     /// The file, of at most `most` bytes: the dots become larger until it is.
     ///
@@ -71,7 +62,7 @@ impl Animation {
         self.card.draw_frame(&mut canvas);
         let mut bytes = vec![0; most];
         let mut file = Cursor::new(&mut bytes[..]);
-        let [width, height] = canvas.image().size;
+        let [width, height] = canvas.image.size;
         let mut encoder = png::Encoder::new(&mut file, width as u32, height as u32);
         encoder.set_color(png::ColorType::Rgb);
         encoder.set_depth(png::BitDepth::Eight);
@@ -82,19 +73,19 @@ impl Animation {
         let first = self.tokens.len().saturating_sub(MOST_FRAMES);
         for at in first..self.tokens.len() {
             let (placed, token) = (self.card.map.options.placed, &self.tokens[at]);
-            self.card.words.summary = facts::summary(self.card.map.atlas.shape(), Some(token), placed);
+            self.card.words.summary = facts::summary(&self.card.map.atlas.shape, Some(token), placed);
             let among = self.ids.len().saturating_sub(self.tokens.len() - at);
             self.card.words.sentence = Sentence::of(&self.ids, among, &self.text);
             self.card.map.draw_token(token);
             self.card.draw_token(&mut canvas);
-            let area = before.as_ref().map_or(Area { x: 0, y: 0, width, height }, |it| Area::of(it, canvas.image()));
+            let area = before.as_ref().map_or(Area { x: 0, y: 0, width, height }, |it| Area::of(it, &canvas.image));
             if before.is_some() {
                 writer.reset_frame_position()?;
                 writer.set_frame_dimension(area.width as u32, area.height as u32)?;
                 writer.set_frame_position(area.x as u32, area.y as u32)?;
             }
-            writer.write_image_data(&area.pixels(canvas.image()))?;
-            before = Some(canvas.image().clone());
+            writer.write_image_data(&area.pixels(&canvas.image))?;
+            before = Some(canvas.image.clone());
         }
         writer.finish()?;
         let end = file.position() as usize;

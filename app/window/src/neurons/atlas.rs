@@ -7,7 +7,7 @@ use std::{
 };
 
 use thermocline_engine::{
-    model::mask,
+    model::{NeuronIndex, mask},
     telemetry::neurons::{LayerTally, NeuronBoard, NeuronShape, TokenTrace},
 };
 
@@ -15,7 +15,7 @@ use super::{
     grid::{Grid, View},
     layer_values::{Fold, LayerValues},
     mode::Mode,
-    order::{Order, sequence},
+    order::{NeuronOrder, sequence},
     plane::Plane,
 };
 
@@ -41,20 +41,20 @@ pub struct LayerFrequencies {
 
 /// A layer, as it was when it was last looked at.
 #[derive(Debug, Clone, Default)]
-struct LayerState {
-    order: Order,
+struct MapLayer {
+    order: NeuronOrder,
     frequencies: LayerFrequencies,
     hot: Vec<u32>,
     stale: bool,
 }
 
-impl LayerState {
+impl MapLayer {
     /// Its neurons in the order that is wanted, an expert's together.
-    fn sorted(&self, shape: &NeuronShape, layer: usize, by_frequency: bool) -> Order {
+    fn sorted(&self, shape: &NeuronShape, layer: usize, by_frequency: bool) -> NeuronOrder {
         let neurons = shape.neurons(layer);
         let order = match by_frequency {
-            true => Order::by_frequency(neurons, &self.frequencies.neurons, &self.hot),
-            false => Order::of_model(neurons),
+            true => NeuronOrder::by_frequency(neurons, &self.frequencies.neurons, &self.hot),
+            false => NeuronOrder::of_model(neurons),
         };
         let groups: Vec<Range<usize>> = (0..shape.groups(layer)).map(|group| shape.group(layer, group)).collect();
         if groups.is_empty() {
@@ -77,10 +77,8 @@ impl LayerState {
 /// A neuron under the pointer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PointedNeuron {
-    /// Its layer.
-    pub layer: usize,
     /// The neuron.
-    pub neuron: usize,
+    pub place: NeuronIndex,
     /// How many neurons share its dot, itself among them.
     pub crowd: usize,
 }
@@ -88,35 +86,28 @@ pub struct PointedNeuron {
 /// A map of a model's neurons. What may take long is done piece by piece, within a time that is given.
 #[derive(Debug, Clone, Default)]
 pub struct Atlas {
-    layout: MapLayout,
-    shape: Arc<NeuronShape>,
-    states: Vec<LayerState>,
-    plane: Plane,
+    /// How it is laid out.
+    pub layout: MapLayout,
+    /// The model's layers.
+    pub shape: Arc<NeuronShape>,
+    states: Vec<MapLayer>,
+    /// One byte per neuron: input of the shader.
+    pub plane: Plane,
     /// Layer that is looked at next where all take too long, and in which mode those before it were drawn.
     next: usize,
     drawing: Option<Mode>,
     tally: LayerTally,
     /// Neurons in VRAM.
-    hot: usize,
+    pub hot: usize,
 }
 
 impl Atlas {
     /// An empty map of a model of this shape.
     pub fn new(shape: &NeuronShape) -> Self {
         let state =
-            |layer| LayerState { order: Order::of_model(shape.neurons(layer)), stale: true, ..LayerState::default() };
+            |layer| MapLayer { order: NeuronOrder::of_model(shape.neurons(layer)), stale: true, ..MapLayer::default() };
         let states = (0..shape.layers()).map(state).collect();
         Atlas { states, plane: Plane::new(shape), shape: Arc::new(shape.clone()), ..Atlas::default() }
-    }
-
-    /// The model's layers.
-    pub fn shape(&self) -> &Arc<NeuronShape> {
-        &self.shape
-    }
-
-    /// One byte per neuron: input of the shader.
-    pub fn plane(&self) -> &Plane {
-        &self.plane
     }
 
     /// Lays the map out. True if its layers have to be drawn again; a zoom alone needs no new bytes.
@@ -131,11 +122,6 @@ impl Atlas {
         let before = self.shown();
         (self.layout, self.drawing) = (layout, None);
         resorted || self.shown() != before
-    }
-
-    /// The layout.
-    pub fn layout(&self) -> MapLayout {
-        self.layout
     }
 
     /// Layers that are shown.
@@ -158,7 +144,7 @@ impl Atlas {
     pub fn boundary(&self, layer: usize) -> Option<f32> {
         let state = self.states.get(layer).filter(|state| !state.order.is_empty())?;
         let ranks = self.layout.view.ranks(state.order.len());
-        let at = state.order.boundary()?.clamp(ranks.start, ranks.end) - ranks.start;
+        let at = state.order.boundary?.clamp(ranks.start, ranks.end) - ranks.start;
         Some(if at == ranks.len() { 1.0 } else { self.layout.grid.fraction(at, ranks.len()) })
     }
 
@@ -177,11 +163,6 @@ impl Atlas {
         self.states.get(layer).is_some_and(|state| mask::contains(&state.hot, neuron))
     }
 
-    /// Neurons in VRAM.
-    pub fn hot(&self) -> usize {
-        self.hot
-    }
-
     /// True if a token was computed while other neurons of `layer` were in VRAM than are now.
     pub fn was_placed_otherwise(&self, token: &TokenTrace, layer: usize) -> bool {
         let (Some(_), Some(state)) = (&token.masks, self.states.get(layer)) else { return false };
@@ -193,7 +174,7 @@ impl Atlas {
 
     /// Ranks at which the experts of a layer begin; none for a layer without experts.
     pub fn starts(&self, layer: usize) -> &[u32] {
-        self.states.get(layer).map_or(&[], |state| state.order.starts())
+        self.states.get(layer).map_or(&[], |state| &state.order.starts)
     }
 
     /// Says which layers have to be looked at again.
@@ -221,13 +202,9 @@ impl Atlas {
         moved
     }
 
-    /// Sorts layers that are out of date by what `frequencies` says of them, the shown ones first, for no longer than
+    /// Sorts layers that are out of date by what is `known` of them, the shown ones first, for no longer than
     /// `time` or a single layer takes. Returns which of the shown ones changed, and whether some are left.
-    pub fn sort(
-        &mut self,
-        time: Duration,
-        frequencies: impl Fn(usize) -> Option<LayerFrequencies>,
-    ) -> (Vec<usize>, bool) {
+    pub fn sort(&mut self, time: Duration, known: impl Fn(usize) -> Option<LayerFrequencies>) -> (Vec<usize>, bool) {
         let (began, shown, mut changed) = (Instant::now(), self.shown(), Vec::new());
         let others = (0..self.states.len()).filter(|layer| !shown.contains(layer));
         for layer in shown.clone().chain(others) {
@@ -236,7 +213,7 @@ impl Atlas {
                 return (changed, true);
             }
             state.stale = false;
-            state.frequencies = frequencies(layer).unwrap_or_default();
+            state.frequencies = known(layer).unwrap_or_default();
             let order = state.sorted(&self.shape, layer, self.layout.by_frequency);
             if state.order != order {
                 state.order = order;
@@ -270,7 +247,7 @@ impl Atlas {
         self.begin();
         for layer in self.shown() {
             if let Some(state) = self.states.get(layer) {
-                self.plane.write(layer, state.order.ranks(), &LayerValues::Places(&state.hot));
+                self.plane.write(layer, &state.order.ranks, &LayerValues::Places(&state.hot));
             }
         }
     }
@@ -306,7 +283,7 @@ impl Atlas {
 
     fn draw(&mut self, layer: usize, values: &LayerValues<'_>) {
         if let Some(state) = self.states.get(layer) {
-            self.plane.write(layer, state.order.ranks(), values);
+            self.plane.write(layer, &state.order.ranks, values);
         }
     }
 
@@ -322,7 +299,7 @@ impl Atlas {
         let crowd = some.len();
         let neurons = || some.clone().filter_map(|at| state.order.neuron(ranks.start + at));
         let neuron = neurons().find(|neuron| prefers(layer, *neuron)).or_else(|| neurons().next())?;
-        Some(PointedNeuron { layer, neuron, crowd })
+        Some(PointedNeuron { place: NeuronIndex { layer, neuron }, crowd })
     }
 
     /// Where a neuron's dot is, as fractions of width and height, if it is shown.
@@ -331,7 +308,7 @@ impl Atlas {
         let state = self.states.get(layer).filter(|_| shown.contains(&layer))?;
         let MapLayout { view, grid, .. } = self.layout;
         let ranks = view.ranks(state.order.len());
-        let at = (*state.order.ranks().get(neuron)? as usize).checked_sub(ranks.start)?;
+        let at = (*state.order.ranks.get(neuron)? as usize).checked_sub(ranks.start)?;
         let dot = grid.dot(at, ranks.len());
         let (column, line) = (dot / grid.lines.max(1), dot % grid.lines.max(1));
         let rows = (shown.len() * grid.lines) as f32;
@@ -364,6 +341,11 @@ mod tests {
         (atlas, shape)
     }
 
+    /// A neuron of the first layer.
+    fn pointed(neuron: usize, crowd: usize) -> Option<PointedNeuron> {
+        Some(PointedNeuron { place: NeuronIndex { layer: 0, neuron }, crowd })
+    }
+
     #[test]
     fn atlas_marks_hot_experts_and_the_shared_expert() {
         let shape = NeuronShape::of([LayerNeurons::Experts { experts: 2, width: 2, shared: 1 }]);
@@ -372,9 +354,9 @@ mod tests {
         // The shared expert is there as soon as the layer is.
         for (experts, wanted) in [(0b10, &[2, 3, 4][..]), (0b01, &[0, 1, 4]), (0b11, &[0, 1, 2, 3, 4]), (0, &[4])] {
             assert!(atlas.set_hot(|_| vec![experts]));
-            assert_eq!((hot(&atlas), atlas.hot()), (wanted.to_vec(), wanted.len()), "{experts:b}");
+            assert_eq!((hot(&atlas), atlas.hot), (wanted.to_vec(), wanted.len()), "{experts:b}");
         }
-        assert!(atlas.set_hot(|_| Vec::new()) && atlas.hot() == 0);
+        assert!(atlas.set_hot(|_| Vec::new()) && atlas.hot == 0);
     }
 
     #[test]
@@ -382,22 +364,26 @@ mod tests {
         let (mut atlas, _) = atlas();
         assert_eq!((atlas.boundary(0), atlas.boundary(1), atlas.boundary(2)), (Some(0.5), None, None));
         // Layer 0: 3 1 2 0; down the columns.
-        assert_eq!(atlas.at(0.1, 0.1, |_, _| false), Some(PointedNeuron { layer: 0, neuron: 3, crowd: 1 }));
-        assert_eq!(atlas.at(0.9, 0.3, |_, _| false), Some(PointedNeuron { layer: 0, neuron: 0, crowd: 1 }));
+        assert_eq!(atlas.at(0.1, 0.1, |_, _| false), pointed(3, 1));
+        assert_eq!(atlas.at(0.9, 0.3, |_, _| false), pointed(0, 1));
         assert_eq!(atlas.find(0, 0), Some((0.75, 0.375)));
         assert_eq!((atlas.frequency(0, 2), atlas.frequency(0, 4)), (Some(0.3), None));
         assert!(!atlas.set_hot(|layer| if layer == 0 { vec![0b1010] } else { Vec::new() }));
         assert_eq!(atlas.sort(SOON, |_| None), (Vec::new(), false));
-        let model = MapLayout { by_frequency: false, ..atlas.layout() };
+        let model = MapLayout { by_frequency: false, ..atlas.layout };
         atlas.lay_out(model);
         atlas.sort(SOON, |_| None);
         assert_eq!(
-            (atlas.boundary(0), atlas.at(0.1, 0.1, |_, _| false).map(|pointed| pointed.neuron)),
+            (atlas.boundary(0), atlas.at(0.1, 0.1, |_, _| false).map(|pointed| pointed.place.neuron)),
             (None, Some(0))
         );
         atlas.lay_out(MapLayout { view: View::of_layer(1), ..model });
         assert_eq!(
-            (atlas.levels(Fold::Fraction).len(), atlas.find(0, 0), atlas.at(0.1, 0.9, |_, _| false).unwrap().layer),
+            (
+                atlas.levels(Fold::Fraction).len(),
+                atlas.find(0, 0),
+                atlas.at(0.1, 0.9, |_, _| false).unwrap().place.layer
+            ),
             (4, None, 1)
         );
     }
@@ -405,9 +391,9 @@ mod tests {
     #[test]
     fn dot_of_several_neurons_names_the_preferred_one() {
         let (mut atlas, _) = atlas();
-        atlas.lay_out(MapLayout { grid: Grid { columns: 1, lines: 1 }, ..atlas.layout() });
-        assert_eq!(atlas.at(0.5, 0.2, |_, neuron| neuron == 2), Some(PointedNeuron { layer: 0, neuron: 2, crowd: 4 }));
-        assert_eq!(atlas.at(0.5, 0.2, |_, _| false), Some(PointedNeuron { layer: 0, neuron: 3, crowd: 4 }));
+        atlas.lay_out(MapLayout { grid: Grid { columns: 1, lines: 1 }, ..atlas.layout });
+        assert_eq!(atlas.at(0.5, 0.2, |_, neuron| neuron == 2), pointed(2, 4));
+        assert_eq!(atlas.at(0.5, 0.2, |_, _| false), pointed(3, 4));
     }
 
     #[test]
@@ -442,7 +428,7 @@ mod tests {
         assert!(!atlas.draw_tally(&board, Mode::Frequency, Duration::ZERO));
         assert!(atlas.draw_tally(&board, Mode::Recency, SOON));
         assert_eq!(atlas.levels(Fold::of(Mode::Recency, false))[..4], [229, 0, 255, 255]);
-        let whole = atlas.layout();
+        let whole = atlas.layout;
         atlas.lay_out(MapLayout { view: View::of_layer(0), ..whole });
         assert!(atlas.draw_tally(&board, Mode::Recency, SOON));
         atlas.lay_out(whole);

@@ -1,43 +1,45 @@
 //! Words below the map: the two sides of the line, what was skipped where there is none, the threshold of firing, and why the map
 //! looks as it does.
 
-use egui::{Align, DragValue, Layout, RichText, Ui};
+use egui::{Align, DragValue, Layout, Ui};
 use thermocline_engine::{runtime::Sparsity, session::Engine};
 
-use super::{facts::percent, kind::Kind, map::MapOptions, mode::Mode, panel::small, watched::Watched};
+use super::{facts::percent, kind::NeuronKind, map::MapOptions, mode::Mode, watched::WatchedNeurons};
 use crate::{models::prepare_offer, shell::Shell};
-use thermocline_rich_text::theme::Palette;
+use thermocline_rich_text::{
+    theme::Palette,
+    widgets::{self, muted},
+};
 
-impl Watched {
+impl WatchedNeurons {
     /// The threshold above which neurons that are never zero count as firing.
-    pub(super) fn threshold(&self, ui: &mut Ui, shell: &mut Shell, options: MapOptions) {
-        if self.kind != Kind::Smooth || !matches!(options.mode, Mode::Fired | Mode::Frequency | Mode::Recency) {
+    pub fn threshold(&self, ui: &mut Ui, shell: &mut Shell, options: MapOptions) {
+        if self.kind != NeuronKind::Smooth || !matches!(options.mode, Mode::Fired | Mode::Frequency | Mode::Recency) {
             return;
         }
         ui.horizontal_wrapped(|ui| {
-            let label = ui.label(small(ui, "Fired: the fewest neurons that carry")).id;
+            let label = muted(ui, "Fired: the fewest neurons that carry").id;
             let field = DragValue::new(&mut shell.settings.heatmap.mass_percent).range(50..=99).suffix(" %");
             let hint = "Fraction of the layer's output mass, from the next token on";
             ui.add(field).labelled_by(label).on_hover_text(hint);
-            ui.label(small(ui, "of the layer's output mass"));
+            muted(ui, "of the layer's output mass");
         });
     }
 
     /// Legend of the two sides of the line; where there is none, what the token fired and skipped.
-    pub(super) fn sides(&self, ui: &mut Ui, engine: &Engine, options: MapOptions) {
+    pub fn sides(&self, ui: &mut Ui, engine: &Engine, options: MapOptions) {
         let palette = Palette::of(ui);
         if !options.placed {
             self.spared(ui, engine);
             return;
         }
-        let fraction = self.map.atlas.hot() as f64 / self.board.shape().total().max(1) as f64;
-        let side = |text: String, colour| RichText::new(text).size(12.0).color(colour);
+        let fraction = self.map.atlas.hot as f64 / self.board.shape().total().max(1) as f64;
         ui.horizontal(|ui| {
-            ui.label(side(format!("in VRAM, {}", percent(fraction)), palette.hot));
+            ui.label(widgets::small(format!("in VRAM, {}", percent(fraction)), palette.hot));
             ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
-                ui.label(side(format!("in RAM, {}", percent(1.0 - fraction)), palette.cold));
+                ui.label(widgets::small(format!("in RAM, {}", percent(1.0 - fraction)), palette.cold));
                 if !options.by_frequency {
-                    ui.label(small(ui, "mixed in the model's order"));
+                    muted(ui, "mixed in the model's order");
                 }
             });
         });
@@ -50,39 +52,38 @@ impl Watched {
         let total = token.total();
         let fired = f64::from(total.fired) / self.board.shape().total().max(1) as f64;
         let skips = engine.sparsity().at_work != Sparsity::Dense || total.experts.is_some();
-        let side = |text: String, colour| RichText::new(text).size(12.0).color(colour);
         let (fired, silent) = (percent(fired), percent(1.0 - fired));
         let active = match self.board.mass() {
             Some(mass) => format!("{fired} of the neurons carry {} of the output", percent(mass.into())),
             None => format!("fired, {fired}"),
         };
         ui.horizontal(|ui| {
-            ui.label(side(active, palette.hot));
+            ui.label(widgets::small(active, palette.hot));
             ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
                 let text = match (skips, self.kind) {
-                    (true, Kind::Smooth) => "the weakest are skipped".to_owned(),
+                    (true, NeuronKind::Smooth) => "the weakest are skipped".to_owned(),
                     (true, _) => format!("skipped, {silent}"),
                     (false, _) => "every neuron is computed".to_owned(),
                 };
-                ui.label(side(text, palette.cold));
+                ui.label(widgets::small(text, palette.cold));
             });
         });
     }
 
     /// Why the map is dark, if it is.
-    pub(super) fn hint(&self, ui: &mut Ui, shell: &mut Shell, options: MapOptions) {
+    pub fn hint(&self, ui: &mut Ui, shell: &mut Shell, options: MapOptions) {
         if self.playback.is_remembered() {
-            ui.label(small(ui, "The last tokens of this chat, as they were kept with it."));
+            muted(ui, "The last tokens of this chat, as they were kept with it.");
         }
         if self.map.greyed {
-            ui.label(small(ui, "Grey: recorded before the VRAM contents changed."));
+            muted(ui, "Grey: recorded before the VRAM contents changed.");
         }
         let prompt = self.playback.token().is_some_and(|token| !token.decoded);
-        if self.kind == Kind::Smooth && options.placed && prompt && options.mode != Mode::Placement {
+        if self.kind == NeuronKind::Smooth && options.placed && prompt && options.mode != Mode::Placement {
             let text = "A GPU does not report how strongly neurons fire in a prompt: there all that it computes count as firing.";
-            ui.label(small(ui, text));
+            muted(ui, text);
         } else if let Some(sentence) = self.kind.sentence(options.mode) {
-            ui.label(small(ui, sentence));
+            muted(ui, sentence);
         }
         let token = self.playback.token();
         let masks = token.as_ref().and_then(|token| token.masks.as_ref());
@@ -106,7 +107,7 @@ impl Watched {
             }
             _ => return,
         };
-        ui.label(small(ui, text));
+        muted(ui, text);
         if options.mode == Mode::Predictor && masks.is_some_and(|masks| masks.predicted.is_empty()) {
             prepare_offer(ui, shell);
         }

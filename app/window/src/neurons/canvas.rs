@@ -12,15 +12,10 @@ use egui::{
 
 /// Pixels, with fonts to write on them. Places are in points, of which each is `scale` pixels.
 pub struct Canvas {
-    image: ColorImage,
+    /// The pixels.
+    pub image: ColorImage,
     scale: f32,
     fonts: Fonts,
-}
-
-impl std::fmt::Debug for Canvas {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Canvas").field("size", &self.image.size).field("scale", &self.scale).finish_non_exhaustive()
-    }
 }
 
 impl Canvas {
@@ -29,11 +24,6 @@ impl Canvas {
         let side = |points: f32| ((points * scale).round() as usize).max(1);
         let image = ColorImage::filled([side(size.x), side(size.y)], ground);
         Canvas { image, scale, fonts: Fonts::new(TextOptions::default(), fonts) }
-    }
-
-    /// The pixels.
-    pub fn image(&self) -> &ColorImage {
-        &self.image
     }
 
     /// `[columns, rows]` of pixels of a rectangle.

@@ -21,14 +21,14 @@ fn line(grid: Grid, at: usize, shown: usize) -> [[f32; 2]; 4] {
 /// The lines of all layers that `atlas` shows on `rect`, those of neighbouring layers joined. Where there are too many to be told
 /// apart, every second, fourth or so is left.
 pub fn lines(atlas: &Atlas, rect: Rect) -> Vec<Vec<Pos2>> {
-    let (shown, grid) = (atlas.shown(), atlas.layout().grid);
+    let (shown, grid) = (atlas.shown(), atlas.layout.grid);
     let band = rect.height() / shown.len().max(1) as f32;
     let groups = |layer: usize| atlas.starts(layer).len();
     let most = shown.clone().map(groups).max().unwrap_or(0);
     if most < 2 {
         return Vec::new();
     }
-    let part = atlas.layout().view.to - atlas.layout().view.from;
+    let part = atlas.layout.view.to - atlas.layout.view.from;
     let width = rect.width() / part.max(f32::EPSILON) / most as f32;
     let every = ((APART / width).ceil().max(1.0) as usize).next_power_of_two();
     let mut all = Vec::new();

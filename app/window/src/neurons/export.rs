@@ -4,10 +4,11 @@
 use std::{
     fmt::Write as _,
     path::{Path, PathBuf},
-    sync::mpsc,
+    sync::Arc,
 };
 
 use egui::{ColorImage, Context, FontDefinitions};
+use parking_lot::Mutex;
 use thermocline_engine::{
     files::{self, Form},
     model::mask,
@@ -22,7 +23,6 @@ use crate::file_dialog::{self, DialogAnswer};
 use thermocline_rich_text::{fonts, waker::Waker};
 
 /// The data to save.
-#[derive(Debug)]
 pub enum Export {
     /// A card with the map.
     Picture(Box<PictureCard>),
@@ -33,7 +33,6 @@ pub enum Export {
 }
 
 /// The outcome.
-#[derive(Debug)]
 pub enum Saved {
     /// The file was written.
     Written(PathBuf),
@@ -42,6 +41,9 @@ pub enum Saved {
     /// This desktop has no dialog: a path has to be typed, this one before it is changed.
     NoDialog(Export, PathBuf),
 }
+
+/// Outcomes that the panel has not told of yet.
+pub type SavedFiles = Arc<Mutex<Vec<Saved>>>;
 
 impl Export {
     /// Title of the field for its path.
@@ -78,7 +80,7 @@ impl Export {
 }
 
 /// Asks where to save `export` and does, in a thread of its own. Nothing is sent if the user thinks better of it.
-pub fn save(ctx: &Context, export: Export, result: mpsc::Sender<Saved>) {
+pub fn save(ctx: &Context, export: Export, result: SavedFiles) {
     beside(ctx, result, move |fonts| {
         let [stem, extension] = export.name();
         let (filter, file) = (extension.to_uppercase(), format!("{stem}.{extension}"));
@@ -91,25 +93,20 @@ pub fn save(ctx: &Context, export: Export, result: mpsc::Sender<Saved>) {
 }
 
 /// Saves `export` at `path`, in a thread of its own.
-pub fn save_at(ctx: &Context, export: Export, path: PathBuf, result: mpsc::Sender<Saved>) {
+pub fn save_at(ctx: &Context, export: Export, path: PathBuf, result: SavedFiles) {
     beside(ctx, result, move |fonts| Some(written(export, path, fonts)));
 }
 
-fn beside(
-    ctx: &Context,
-    result: mpsc::Sender<Saved>,
-    work: impl FnOnce(FontDefinitions) -> Option<Saved> + Send + 'static,
-) {
+fn beside(ctx: &Context, result: SavedFiles, work: impl FnOnce(FontDefinitions) -> Option<Saved> + Send + 'static) {
     let (waker, failed) = (Waker::of(ctx), result.clone());
     let work = move || {
         if let Some(saved) = work(fonts::loaded(&waker.context())) {
-            // The receiver may be gone.
-            let _ = result.send(saved);
+            result.lock().push(saved);
             waker.now();
         }
     };
     if let Err(error) = std::thread::Builder::new().name("save-neurons".to_owned()).spawn(work) {
-        let _ = failed.send(Saved::Failed(format!("no thread to save with: {error}")));
+        failed.lock().push(Saved::Failed(format!("no thread to save with: {error}")));
     }
 }
 

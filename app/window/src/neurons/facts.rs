@@ -1,7 +1,7 @@
 //! Facts about a neuron, in words.
 
 use thermocline_engine::{
-    model::mask,
+    model::{NeuronIndex, mask},
     telemetry::neurons::{NeuronShape, TokenTrace},
 };
 
@@ -61,7 +61,7 @@ pub fn quoted(text: &str) -> String {
 }
 
 /// A neuron's name: `layer 3, neuron 7`, `layer 3, expert 2, neuron 7`.
-pub fn name(shape: &NeuronShape, layer: usize, neuron: usize) -> String {
+pub fn name(shape: &NeuronShape, NeuronIndex { layer, neuron }: NeuronIndex) -> String {
     match shape.member(layer, neuron) {
         Some((expert, at)) if expert < shape.experts(layer) => format!("layer {layer}, expert {expert}, neuron {at}"),
         Some((_, at)) => format!("layer {layer}, shared expert, neuron {at}"),
@@ -70,8 +70,8 @@ pub fn name(shape: &NeuronShape, layer: usize, neuron: usize) -> String {
 }
 
 /// The same at the beginning of a sentence.
-pub fn title(shape: &NeuronShape, layer: usize, neuron: usize) -> String {
-    let name = name(shape, layer, neuron);
+pub fn title(shape: &NeuronShape, place: NeuronIndex) -> String {
+    let name = name(shape, place);
     name.strip_prefix('l').map_or(name.clone(), |rest| format!("L{rest}"))
 }
 
@@ -110,7 +110,8 @@ impl Facts {
         frequencies: Frequencies,
         hot: Option<bool>,
     ) -> Self {
-        let PointedNeuron { layer, neuron, crowd } = pointed;
+        let PointedNeuron { place, crowd } = pointed;
+        let NeuronIndex { layer, neuron } = place;
         let fired = token.and_then(|token| token.fired(shape, layer)).map(|mask| mask::contains(mask, neuron));
         let strength = token.and_then(|token| {
             let masks = token.masks.as_ref()?;
@@ -144,7 +145,7 @@ impl Facts {
             _ => None,
         };
         Facts {
-            title: title(shape, layer, neuron),
+            title: title(shape, place),
             value,
             frequency: at(frequencies.fires).map(|often| format!("Fires {often}")),
             expert: match (expert, routed) {
@@ -186,6 +187,11 @@ mod tests {
 
     use super::*;
 
+    /// A neuron of the first layer.
+    fn pointed(neuron: usize, crowd: usize) -> PointedNeuron {
+        PointedNeuron { place: NeuronIndex { layer: 0, neuron }, crowd }
+    }
+
     #[test]
     fn facts_describe_dense_neurons_by_recorded_values() {
         let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([4]));
@@ -204,9 +210,7 @@ mod tests {
         recorder.end();
         let (shape, token) = (board.shape(), board.latest().unwrap());
         let frequencies = Frequencies { fires: Some(0.123), chosen: None };
-        let of = |neuron, crowd| {
-            Facts::of(shape, Some(&token), PointedNeuron { layer: 0, neuron, crowd }, frequencies, Some(neuron == 0))
-        };
+        let of = |neuron, crowd| Facts::of(shape, Some(&token), pointed(neuron, crowd), frequencies, Some(neuron == 0));
         let first = of(1, 3);
         assert_eq!((first.title.as_str(), first.value.as_str()), ("Layer 0, neuron 1", "Fires with 1.50"));
         assert_eq!(first.frequency.as_deref(), Some("Fires at 12 % of the tokens"));
@@ -224,13 +228,7 @@ mod tests {
             summary(shape, Some(&token), true),
             "1 layer, token 0: 50 % of the neurons fire, 50 % of these are in VRAM"
         );
-        let unknown = Facts::of(
-            shape,
-            None,
-            PointedNeuron { layer: 0, neuron: 0, crowd: 1 },
-            Frequencies::default(),
-            Some(false),
-        );
+        let unknown = Facts::of(shape, None, pointed(0, 1), Frequencies::default(), Some(false));
         assert_eq!((unknown.value.as_str(), unknown.predicted), ("Not recorded for this token", None));
     }
 
@@ -244,9 +242,7 @@ mod tests {
         recorder.end();
         let (shape, token) = (board.shape(), board.latest().unwrap());
         let frequencies = Frequencies { fires: Some(0.1), chosen: Some(0.25) };
-        let of = |neuron| {
-            Facts::of(shape, Some(&token), PointedNeuron { layer: 0, neuron, crowd: 1 }, frequencies, Some(false))
-        };
+        let of = |neuron| Facts::of(shape, Some(&token), pointed(neuron, 1), frequencies, Some(false));
         let fires = of(5);
         assert_eq!((&*fires.title, &*fires.value), ("Layer 0, expert 1, neuron 1", "Fires for this token"));
         assert_eq!(fires.expert.as_deref(), Some("Its expert is chosen at 25 % of the tokens"));

@@ -6,14 +6,18 @@ use egui::{Align, Color32, Layout, Pos2, Rect, RichText, Role, Sense, Stroke, Ui
 use egui_material_icons::icons::ICON_CLOSE;
 use egui_plot::{Line, Plot};
 use thermocline_engine::{
+    model::NeuronIndex,
     session::Engine,
     telemetry::neurons::{LayerTrace, NeuronBoard, NeuronShape, TokenTrace, curve},
 };
 
 use super::{
+    atlas::Atlas,
     facts::{self, percent, quoted},
-    history::{History, Sample},
+    history::{History, TokenSample},
+    pin_card::PinAct,
     pins::Pin,
+    watched::is_placed,
 };
 use thermocline_host::units;
 use thermocline_rich_text::{
@@ -107,7 +111,7 @@ pub fn over_time(ui: &mut Ui, history: &History, placed: bool) {
     let palette = Palette::of(ui);
     plot(ui, "Tokens per second", None, &[("", palette.amber, history.points(|sample| sample.rate))]);
     if placed {
-        plot(ui, "Firings in VRAM, %", Some(100.0), &[("", palette.hot, history.points(Sample::hits))]);
+        plot(ui, "Firings in VRAM, %", Some(100.0), &[("", palette.hot, history.points(TokenSample::hits))]);
     }
     let ms = |ns: fn(&LayerTrace) -> u64| history.points(|sample| Some(ns(&sample.total) as f64 / 1e6));
     let gpu = ("GPU", palette.hot, ms(|total| total.gpu_ns));
@@ -215,36 +219,22 @@ impl Inequality {
     }
 }
 
-/// An action on a pinned neuron.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PinAct {
-    /// Let it go.
-    Unpin,
-    /// Show where it fires in the words of the chat, or no longer.
-    Tint,
-}
-
-/// A pinned neuron: what it did lately and the words it likes. `hot`: it is in VRAM, or not; `None` where the CPU computes everything.
-/// `tints`: it is shown in the words of the chat.
-pub fn pinned(
-    ui: &mut Ui,
-    engine: &Engine,
-    pin: &Pin,
-    frequency: Option<f32>,
-    hot: Option<bool>,
-    tints: bool,
-) -> Option<PinAct> {
+/// A pinned neuron: what it did lately, the words it likes, how often it fires and where it is according to `atlas`. `tints`: it is
+/// shown in the words of the chat.
+pub fn pinned(ui: &mut Ui, engine: &Engine, pin: &Pin, atlas: &Atlas, tints: bool) -> Option<PinAct> {
+    let NeuronIndex { layer, neuron } = pin.place;
+    let hot = is_placed(engine).then(|| atlas.is_hot(layer, neuron));
     let palette = Palette::of(ui);
     let mut act = None;
     ui.horizontal(|ui| {
-        let title = facts::title(engine.neurons().shape(), pin.layer, pin.neuron);
+        let title = facts::title(engine.neurons().shape(), pin.place);
         ui.label(RichText::new(title).size(12.0).strong());
         match hot {
             Some(true) => _ = ui.label(small("in VRAM", palette.hot)),
             Some(false) => _ = ui.label(small("in RAM", palette.cold)),
             None => {}
         }
-        if let Some(frequency) = frequency {
+        if let Some(frequency) = atlas.frequency(layer, neuron) {
             ui.label(small(percent(frequency.into()), palette.muted))
                 .on_hover_text("Fraction of the tokens at which it fires");
         }

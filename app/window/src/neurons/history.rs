@@ -6,7 +6,7 @@ use thermocline_engine::telemetry::neurons::{LayerTrace, MOST_TOKENS, NeuronBoar
 
 /// A token's figures.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Sample {
+pub struct TokenSample {
     /// Index of the token on the board.
     pub index: u64,
     /// Tokens per second when it was seen; `None` for one of a prompt or from before the window was open.
@@ -15,7 +15,7 @@ pub struct Sample {
     pub total: LayerTrace,
 }
 
-impl Sample {
+impl TokenSample {
     /// Percentage of the firings that were hot; `None` if nothing fired.
     pub fn hits(&self) -> Option<f64> {
         (self.total.fired > 0).then(|| 100.0 * f64::from(self.total.hot) / f64::from(self.total.fired))
@@ -25,7 +25,7 @@ impl Sample {
 /// The samples, oldest first.
 #[derive(Debug, Default)]
 pub struct History {
-    samples: VecDeque<Sample>,
+    samples: VecDeque<TokenSample>,
     next: u64,
 }
 
@@ -39,20 +39,15 @@ impl History {
         for token in board.tokens(self.next..u64::MAX) {
             self.next = token.index + 1;
             let rate = (token.decoded && !first && rate > 0.0).then_some(rate);
-            self.samples.push_back(Sample { index: token.index, rate, total: token.total() });
+            self.samples.push_back(TokenSample { index: token.index, rate, total: token.total() });
         }
         while self.samples.len() > MOST_TOKENS {
             self.samples.pop_front();
         }
     }
 
-    /// The samples.
-    pub fn samples(&self) -> &VecDeque<Sample> {
-        &self.samples
-    }
-
     /// Values of `of`, as points over the tokens' indices.
-    pub fn points(&self, of: impl Fn(&Sample) -> Option<f64>) -> Vec<[f64; 2]> {
+    pub fn points(&self, of: impl Fn(&TokenSample) -> Option<f64>) -> Vec<[f64; 2]> {
         self.samples.iter().filter_map(|sample| Some([sample.index as f64, of(sample)?])).collect()
     }
 }
@@ -68,7 +63,7 @@ mod tests {
         let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([32]));
         let mut history = History::default();
         history.update(&board, 1.0);
-        assert!(history.samples().is_empty());
+        assert!(history.samples.is_empty());
         let mut fire = |position, fired| {
             recorder.begin(0, position, &[1], true);
             recorder.layer(&LayerFiring { tokens: 1, fired: &[fired], hot: Some(&[1]), ..LayerFiring::default() });
@@ -80,10 +75,10 @@ mod tests {
         history.update(&board, 10.0);
         fire(2, 1);
         history.update(&board, 20.0);
-        assert_eq!(history.points(Sample::hits), [[0.0, 50.0], [2.0, 100.0]]);
+        assert_eq!(history.points(TokenSample::hits), [[0.0, 50.0], [2.0, 100.0]]);
         assert_eq!(history.points(|sample| sample.rate), [[2.0, 20.0]]);
         (3..1100).for_each(|position| fire(position, 1));
         history.update(&board, 20.0);
-        assert_eq!((history.samples().len(), history.samples()[0].index), (1000, 100));
+        assert_eq!((history.samples.len(), history.samples[0].index), (1000, 100));
     }
 }

@@ -57,22 +57,17 @@ impl Lens {
     }
 }
 
-/// A neuron, with what was read of it.
-#[derive(Debug)]
-struct FoundLens {
-    place: NeuronIndex,
-    lens: Lens,
-}
-
 /// The reader of pinned neurons' words, one neuron at a time.
 #[derive(Debug, Default)]
-pub struct LensReader(Background<FoundLens>);
+pub struct LensReader(Background<(NeuronIndex, Lens)>);
 
 impl LensReader {
     /// Gives `pins` the words that were found, and begins to read those of the next one.
     pub fn update(&mut self, ui: &Ui, engine: &Engine, pins: &mut Pins) {
-        if let Some(FoundLens { place, lens }) = self.0.take() {
-            pins.set_lens(place, lens);
+        if let Some((place, lens)) = self.0.take()
+            && let Some(pin) = pins.at(place)
+        {
+            pin.lens = lens;
         }
         let Some(place) = pins.unread().filter(|_| !self.0.is_busy()) else { return };
         let engine = engine.clone();
@@ -81,10 +76,12 @@ impl LensReader {
             let cpu = Cpu::new(&CpuOptions { threads: Some(1), ..CpuOptions::default() });
             let words = cpu.and_then(|cpu| NeuronWords::of(&engine, &cpu, place));
             let lens = words.map_or_else(|error| Lens::Failed(error_message(&error)), |words| Lens::of(&words));
-            FoundLens { place, lens }
+            (place, lens)
         };
-        if let Err(error) = self.0.start(ui, read) {
-            pins.set_lens(place, Lens::Failed(error));
+        if let Err(error) = self.0.start(ui, read)
+            && let Some(pin) = pins.at(place)
+        {
+            pin.lens = Lens::Failed(error);
         }
     }
 }

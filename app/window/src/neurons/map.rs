@@ -69,17 +69,17 @@ impl MapOptions {
 /// Neurons that are marked on the map.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct MapMarks<'a> {
-    /// Layers and numbers of the pinned ones.
-    pub pins: &'a [(usize, usize)],
+    /// The pinned ones.
+    pub pins: &'a [NeuronIndex],
     /// Those of the word that is chosen in an answer, and the one that is pointed at in a list.
     pub ringed: &'a [NeuronIndex],
     /// The one whose card is shown.
-    pub card: Option<(usize, usize)>,
+    pub card: Option<NeuronIndex>,
 }
 
 /// Contents of the texture.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Drawn {
+struct DrawnMap {
     options: MapOptions,
     token: Option<u64>,
     base: Option<u64>,
@@ -96,7 +96,7 @@ pub struct Map {
     shaded: bool,
     /// The dots, and the layout they were made for.
     texture: Option<(TextureHandle, MapLayout)>,
-    drawn: Option<Drawn>,
+    drawn: Option<DrawnMap>,
     drawn_at: Option<Instant>,
     /// True while a picture that takes several frames is incomplete.
     unfinished: bool,
@@ -107,12 +107,6 @@ pub struct Map {
     rect: Option<Rect>,
     /// True if rows were drawn grey: they were computed while other neurons were in VRAM.
     pub greyed: bool,
-}
-
-impl std::fmt::Debug for Map {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Map").field("view", &self.view).field("drawn", &self.drawn).finish_non_exhaustive()
-    }
 }
 
 impl Map {
@@ -127,14 +121,14 @@ impl Map {
     /// Forgets the picture, which the context of egui's that it was made in takes with it. `shader` draws the next ones of a model of
     /// this `shape` if that pays.
     pub fn draw_anew(&mut self, shape: &NeuronShape, shader: Option<Shader>) {
-        self.shaded = shader.is_some_and(|shader| shader.pays(shape) && shader.holds(self.atlas.plane()));
+        self.shaded = shader.is_some_and(|shader| shader.pays(shape) && shader.holds(&self.atlas.plane));
         (self.texture, self.drawn, self.drawn_at, self.unfinished) = (None, None, None, false);
     }
 
     /// True if every dot that is shown is one neuron.
     pub fn is_by_neuron(&self) -> bool {
-        let MapLayout { view, grid, .. } = self.atlas.layout();
-        grid.is_by_neuron(view, self.atlas.shape())
+        let MapLayout { view, grid, .. } = self.atlas.layout;
+        grid.is_by_neuron(view, &self.atlas.shape)
     }
 
     /// True if there is a picture to save.
@@ -144,15 +138,15 @@ impl Map {
 
     /// The picture as it is shown.
     fn image(&self) -> Option<egui::ColorImage> {
-        let Drawn { options, base, .. } = self.drawn?;
+        let DrawnMap { options, base, .. } = self.drawn?;
         let table = colours::table(options.mode, options.colours, base.is_some(), &options.palette());
         let levels = self.atlas.levels(Fold::of(options.mode, base.is_some()));
-        Some(colours::image(&levels, self.atlas.layout().grid.columns, &table))
+        Some(colours::image(&levels, self.atlas.layout.grid.columns, &table))
     }
 
     /// A copy of what is shown, to be drawn elsewhere.
     pub fn snapshot(&self) -> Option<MapSnapshot> {
-        let Drawn { options, base, .. } = self.drawn?;
+        let DrawnMap { options, base, .. } = self.drawn?;
         Some(MapSnapshot { atlas: self.atlas.clone(), options, comparing: base.is_some() })
     }
 
@@ -194,11 +188,12 @@ impl Map {
         let clicked = response.clicked() || response.double_clicked();
         if let Some(pointed) = pointed {
             if response.double_clicked() {
-                self.view = if self.view.layer.is_some() { View::default() } else { View::of_layer(pointed.layer) };
+                self.view =
+                    if self.view.layer.is_some() { View::default() } else { View::of_layer(pointed.place.layer) };
             }
             let facts = self.facts(token.as_ref(), pointed, options.placed);
             // The card says it already, and words under the pointer would lie over it.
-            if marks.card != Some((pointed.layer, pointed.neuron)) {
+            if marks.card != Some(pointed.place) {
                 response.on_hover_ui_at_pointer(|ui| facts_ui(ui, &facts));
             }
         }
@@ -207,15 +202,20 @@ impl Map {
 
     /// Facts about a neuron at a token, as they are told of the one under the pointer.
     pub fn facts(&self, token: Option<&TokenTrace>, pointed: PointedNeuron, placed: bool) -> Facts {
-        let (atlas, PointedNeuron { layer, neuron, .. }) = (&self.atlas, pointed);
-        let chosen = atlas.shape().member(layer, neuron).and_then(|(expert, _)| atlas.chosen(layer, expert));
+        let (atlas, NeuronIndex { layer, neuron }) = (&self.atlas, pointed.place);
+        let chosen = atlas.shape.member(layer, neuron).and_then(|(expert, _)| atlas.chosen(layer, expert));
         let frequencies = Frequencies { fires: atlas.frequency(layer, neuron), chosen };
-        Facts::of(atlas.shape(), token, pointed, frequencies, placed.then(|| atlas.is_hot(layer, neuron)))
+        Facts::of(&atlas.shape, token, pointed, frequencies, placed.then(|| atlas.is_hot(layer, neuron)))
     }
 
     /// Where a neuron's dot is on the screen, if it is shown.
-    pub fn position(&self, layer: usize, neuron: usize) -> Option<Pos2> {
-        let (rect, (x, y)) = (self.rect?, self.atlas.find(layer, neuron)?);
+    pub fn position(&self, place: NeuronIndex) -> Option<Pos2> {
+        self.rect.and_then(|rect| self.position_on(rect, place))
+    }
+
+    /// Where it is on a map drawn on `rect`.
+    fn position_on(&self, rect: Rect, NeuronIndex { layer, neuron }: NeuronIndex) -> Option<Pos2> {
+        let (x, y) = self.atlas.find(layer, neuron)?;
         Some(Pos2::new(rect.left() + x * rect.width(), rect.top() + y * rect.height()))
     }
 
@@ -274,9 +274,9 @@ impl Map {
         self.sorted.get_or_insert((Instant::now(), index));
         anew |= !changed.is_empty();
 
-        let drawn = Drawn { options, token: index, base: playback.base().map(|base| base.index) };
+        let drawn = DrawnMap { options, token: index, base: playback.base().map(|base| base.index) };
         let of_token = options.mode.is_of_token() || drawn.base.is_some();
-        let other = self.drawn.is_none_or(|was| Drawn { token: index, ..was } != drawn);
+        let other = self.drawn.is_none_or(|was| DrawnMap { token: index, ..was } != drawn);
         let new = self.drawn.is_none_or(|was| was != drawn);
         let pause = if of_token { FRAME } else { PAUSE };
         let rested = self.drawn_at.map_or(pause, |at| at.elapsed());
@@ -286,7 +286,7 @@ impl Map {
             self.drawn = Some(drawn);
             self.drawn_at = Some(Instant::now());
         }
-        let layout = self.atlas.layout();
+        let layout = self.atlas.layout;
         if !self.shaded
             && (now || self.texture.as_ref().is_none_or(|(_, of)| *of != layout))
             && let Some(image) = self.image()
@@ -324,7 +324,7 @@ impl Map {
 
     fn paint(&self, ui: &Ui, rect: Rect, marks: MapMarks<'_>, token: Option<&TokenTrace>) {
         let (painter, palette) = (ui.painter_at(rect.expand2(Vec2::new(GUTTER, 4.0))), Palette::of(ui));
-        let Some(Drawn { options, base, .. }) = self.drawn else { return };
+        let Some(DrawnMap { options, base, .. }) = self.drawn else { return };
         let table = colours::table(options.mode, options.colours, base.is_some(), &palette);
         if self.shaded {
             painter.extend(shader::shape(rect, &self.atlas, Fold::of(options.mode, base.is_some()), &table));
@@ -368,19 +368,14 @@ impl Map {
             }
         }
         draw_boundary(&painter, line, &palette);
-        let ring = |layer, neuron, radius, colour| {
-            if let Some((x, y)) = self.atlas.find(layer, neuron) {
-                let at = Pos2::new(rect.left() + x * rect.width(), rect.top() + y * rect.height());
+        let ring = |place: &NeuronIndex, radius, colour| {
+            if let Some(at) = self.position_on(rect, *place) {
                 painter.circle_stroke(at, radius, Stroke::new(3.0, palette.background));
                 painter.circle_stroke(at, radius, Stroke::new(1.5, colour));
             }
         };
-        for (layer, neuron) in marks.pins {
-            ring(*layer, *neuron, 5.0, palette.text);
-        }
-        for place in marks.ringed {
-            ring(place.layer, place.neuron, RING, palette.amber);
-        }
+        marks.pins.iter().for_each(|place| ring(place, 5.0, palette.text));
+        marks.ringed.iter().for_each(|place| ring(place, RING, palette.amber));
     }
 }
 

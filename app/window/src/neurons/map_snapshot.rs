@@ -45,23 +45,23 @@ impl MapSnapshot {
 
     /// True if every dot is one neuron in a place of so many pixels.
     pub fn is_by_neuron(&self, size: [usize; 2]) -> bool {
-        self.grid(size).is_by_neuron(self.atlas.layout().view, self.atlas.shape())
+        self.grid(size).is_by_neuron(self.atlas.layout.view, &self.atlas.shape)
     }
 
     fn grid(&self, [width, height]: [usize; 2]) -> Grid {
-        let view = self.atlas.layout().view;
-        Grid::of_view(view, self.atlas.shape(), egui::vec2(width as f32, height as f32), MOST_DOTS)
+        let view = self.atlas.layout.view;
+        Grid::of_view(view, &self.atlas.shape, egui::vec2(width as f32, height as f32), MOST_DOTS)
     }
 
     /// Draws a token.
     pub fn draw_token(&mut self, token: &TokenTrace) {
-        let shape = Arc::clone(self.atlas.shape());
+        let shape = Arc::clone(&self.atlas.shape);
         self.atlas.draw_token(&shape, self.options.mode, token, None);
     }
 
     /// The dots for a place of so many pixels.
     pub fn image(&mut self, size: [usize; 2]) -> ColorImage {
-        let (layout, grid) = (self.atlas.layout(), self.grid(size));
+        let (layout, grid) = (self.atlas.layout, self.grid(size));
         self.atlas.lay_out(MapLayout { grid, ..layout });
         let levels = self.atlas.levels(Fold::of(self.options.mode, self.comparing));
         colours::image(&levels, grid.columns, &self.table())

@@ -10,7 +10,7 @@ use thermocline_shaders::{MapParams, NEURON_MAP};
 use crate::drawing::pipeline;
 
 /// Input of a frame.
-pub(super) struct Frame {
+pub struct Frame {
     /// Where, in points.
     pub rect: Rect,
     /// How neurons become dots; the place is filled in on the device.
@@ -30,7 +30,7 @@ pub(super) struct Frame {
 }
 
 /// Textures and pipelines that stay on the device from frame to frame.
-pub(super) struct MapTextures {
+pub struct MapTextures {
     pipeline: wgpu::RenderPipeline,
     linear: bool,
     params: wgpu::Buffer,

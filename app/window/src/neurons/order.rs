@@ -17,19 +17,21 @@ pub fn sequence(groups: usize, hot: impl Fn(usize) -> bool, chosen: impl Fn(usiz
 
 /// Places of a layer's neurons, hot ones first where they are sorted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Order {
+pub struct NeuronOrder {
     neurons: Vec<u32>,
-    ranks: Vec<u32>,
-    boundary: Option<usize>,
-    /// Ranks at which the experts begin.
-    starts: Vec<u32>,
+    /// Where each neuron stands.
+    pub ranks: Vec<u32>,
+    /// Rank of the first cold neuron, at least 1; `None` where hot and cold are mixed or none is hot.
+    pub boundary: Option<usize>,
+    /// Ranks at which the experts begin; none for a dense FFN.
+    pub starts: Vec<u32>,
 }
 
-impl Order {
+impl NeuronOrder {
     /// The model's own.
     pub fn of_model(neurons: usize) -> Self {
         let all: Vec<u32> = (0..neurons as u32).collect();
-        Order { neurons: all.clone(), ranks: all, ..Order::default() }
+        NeuronOrder { neurons: all.clone(), ranks: all, ..NeuronOrder::default() }
     }
 
     /// Those in the mask `hot` before the others, and both by how often they fire; what `frequencies` does not know counts
@@ -57,7 +59,7 @@ impl Order {
             order[*next as usize] = neuron as u32;
             *next += 1;
         }
-        Order { neurons: order, ranks, boundary, starts: Vec::new() }
+        NeuronOrder { neurons: order, ranks, boundary, starts: Vec::new() }
     }
 
     /// The same neurons, those of each of `groups` together, first those of the group that `sequence` names first; within a group
@@ -83,17 +85,12 @@ impl Order {
         // Hot neurons are still first if whole groups are hot.
         let hot = |rank: usize| order.get(rank).is_some_and(|neuron| self.before(*neuron as usize, self.boundary));
         let boundary = self.boundary.filter(|boundary| (0..*boundary).all(hot));
-        Order { neurons: order, ranks, boundary, starts }
+        NeuronOrder { neurons: order, ranks, boundary, starts }
     }
 
     /// True if a neuron stands before the boundary.
     fn before(&self, neuron: usize, boundary: Option<usize>) -> bool {
         boundary.is_some_and(|boundary| self.ranks.get(neuron).is_some_and(|rank| (*rank as usize) < boundary))
-    }
-
-    /// Ranks at which the experts begin; none for a dense FFN.
-    pub fn starts(&self) -> &[u32] {
-        &self.starts
     }
 
     /// Neurons.
@@ -110,16 +107,6 @@ impl Order {
     pub fn neuron(&self, rank: usize) -> Option<usize> {
         self.neurons.get(rank).map(|neuron| *neuron as usize)
     }
-
-    /// Where each neuron stands.
-    pub fn ranks(&self) -> &[u32] {
-        &self.ranks
-    }
-
-    /// Rank of the first cold neuron, at least 1; `None` where hot and cold are mixed or none is hot.
-    pub fn boundary(&self) -> Option<usize> {
-        self.boundary
-    }
 }
 
 #[cfg(test)]
@@ -130,20 +117,20 @@ mod tests {
     fn order_is_hot_first_then_by_frequency_then_by_index() {
         let frequencies = [0.1, 0.9, f32::NAN, 0.5, 0.5, 2.0];
         // 2 and 3 are hot.
-        let order = Order::by_frequency(7, &frequencies, &[0b1100]);
+        let order = NeuronOrder::by_frequency(7, &frequencies, &[0b1100]);
         let all: Vec<_> = (0..8).map_while(|rank| order.neuron(rank)).collect();
         assert_eq!(all, [3, 2, 5, 1, 4, 0, 6]);
-        assert_eq!(order.boundary(), Some(2));
-        assert!(all.iter().enumerate().all(|(rank, neuron)| order.ranks()[*neuron] as usize == rank));
-        assert_eq!((order.len(), order.is_empty(), Order::default().is_empty()), (7, false, true));
+        assert_eq!(order.boundary, Some(2));
+        assert!(all.iter().enumerate().all(|(rank, neuron)| order.ranks[*neuron] as usize == rank));
+        assert_eq!((order.len(), order.is_empty(), NeuronOrder::default().is_empty()), (7, false, true));
     }
 
     #[test]
     fn order_of_the_model_has_no_boundary() {
-        let order = Order::of_model(3);
-        assert_eq!((order.neuron(2), order.neuron(3), order.boundary()), (Some(2), None, None));
-        assert_eq!(Order::by_frequency(3, &[], &[]).boundary(), None, "nothing is hot");
-        assert_eq!(Order::by_frequency(3, &[], &[7]).boundary(), Some(3));
+        let order = NeuronOrder::of_model(3);
+        assert_eq!((order.neuron(2), order.neuron(3), order.boundary), (Some(2), None, None));
+        assert_eq!(NeuronOrder::by_frequency(3, &[], &[]).boundary, None, "nothing is hot");
+        assert_eq!(NeuronOrder::by_frequency(3, &[], &[7]).boundary, Some(3));
     }
 
     #[test]
@@ -154,14 +141,14 @@ mod tests {
         let chosen = [0.2, 0.7, 0.1, 1.0];
         let sequence = sequence(4, |group| group == 2, |group| chosen[group]);
         assert_eq!(sequence, [2, 3, 1, 0]);
-        let order = Order::by_frequency(11, &often, &hot).grouped(&groups, &sequence);
+        let order = NeuronOrder::by_frequency(11, &often, &hot).grouped(&groups, &sequence);
         let all: Vec<_> = (0..12).map_while(|rank| order.neuron(rank)).collect();
         assert_eq!(all, [8, 6, 7, 10, 9, 3, 5, 4, 1, 2, 0]);
-        assert!(all.iter().enumerate().all(|(rank, neuron)| order.ranks()[*neuron] as usize == rank));
-        assert_eq!((order.starts(), order.boundary()), (&[0, 3, 5, 8][..], Some(3)));
-        let mixed = Order::by_frequency(11, &often, &[0b1]).grouped(&groups, &sequence);
-        assert_eq!(mixed.boundary(), None, "a hot neuron in an expert that comes later");
-        let model = Order::of_model(11).grouped(&groups, &[0, 1, 2, 3]);
-        assert_eq!((model.starts(), model.neuron(6), model.boundary()), (&[0, 3, 6, 9][..], Some(6), None));
+        assert!(all.iter().enumerate().all(|(rank, neuron)| order.ranks[*neuron] as usize == rank));
+        assert_eq!((&*order.starts, order.boundary), (&[0, 3, 5, 8][..], Some(3)));
+        let mixed = NeuronOrder::by_frequency(11, &often, &[0b1]).grouped(&groups, &sequence);
+        assert_eq!(mixed.boundary, None, "a hot neuron in an expert that comes later");
+        let model = NeuronOrder::of_model(11).grouped(&groups, &[0, 1, 2, 3]);
+        assert_eq!((&*model.starts, model.neuron(6), model.boundary), (&[0, 3, 6, 9][..], Some(6), None));
     }
 }

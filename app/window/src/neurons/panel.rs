@@ -1,25 +1,21 @@
 //! The panel: which map, of which token, and what stands beside it.
 
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 
 use eframe::egui_wgpu::RenderState;
 use egui::{Align, Layout, RichText, ScrollArea, Ui, ViewportBuilder, ViewportId};
 use egui_material_icons::icons::{ICON_OPEN_IN_NEW, ICON_POWER_SETTINGS_NEW};
-use thermocline_engine::{
-    session::{DeviceStatus, Engine},
-    telemetry::neurons::Watch,
-};
+use thermocline_engine::{session::Engine, telemetry::neurons::Watch};
 
 use super::{
     cost,
-    export::{self, Export, Saved},
+    export::{self, Export, Saved, SavedFiles},
     grid::View,
-    kind::Kind,
+    kind::NeuronKind,
     map::MapOptions,
     mode::{Colours, Mode},
-    saving::ShownModel,
     shader::Shader,
-    watched::Watched,
+    watched::{WatchedNeurons, is_placed},
 };
 use crate::{
     command::{Command, Page},
@@ -28,50 +24,33 @@ use crate::{
 };
 use thermocline_chats::settings::HeatmapSettings;
 use thermocline_host::engine_handle::ModelState;
-use thermocline_rich_text::{theme::Palette, widgets::framed_icon_button};
+use thermocline_rich_text::{
+    theme::Palette,
+    widgets::{framed_icon_button, muted},
+};
 
 /// The map and its figures.
-#[derive(Debug)]
+#[derive(Default)]
 pub struct NeuronsPanel {
-    pub(super) watched: Option<Watched>,
+    pub watched: Option<WatchedNeurons>,
     detached: bool,
     shader: Option<Shader>,
-    saved: (mpsc::Sender<Saved>, mpsc::Receiver<Saved>),
+    saved: SavedFiles,
     /// The path that is typed for what is to be saved.
     typed: Option<PathField<Export>>,
     /// True if it was shown in this frame.
     seen: bool,
-    /// True if the whole map is to be shown.
-    whole: bool,
-    /// True if the field for searching is to have the keyboard.
-    searching: bool,
-}
-
-impl Default for NeuronsPanel {
-    fn default() -> Self {
-        NeuronsPanel {
-            watched: None,
-            detached: false,
-            shader: None,
-            saved: mpsc::channel(),
-            typed: None,
-            seen: false,
-            whole: false,
-            searching: false,
-        }
-    }
-}
-
-/// Secondary text of the panel.
-pub(super) fn small(ui: &Ui, text: impl Into<String>) -> RichText {
-    RichText::new(text).size(12.0).color(Palette::of(ui).muted)
+    /// True if the whole map is to be shown, however near it was looked at.
+    pub whole: bool,
+    /// True if the field for searching is to have the keyboard when it is shown next.
+    pub searching: bool,
 }
 
 impl NeuronsPanel {
     /// Takes the card of the neuron that was pinned last away; the neuron stays pinned.
     pub fn close_card(&mut self) {
         if let Some(watched) = &mut self.watched {
-            watched.close_card();
+            watched.card = None;
         }
     }
 
@@ -83,16 +62,6 @@ impl NeuronsPanel {
         }
     }
 
-    /// Shows the whole map when it is shown next, however near it was looked at.
-    pub fn show_whole(&mut self) {
-        self.whole = true;
-    }
-
-    /// Gives the keyboard to the field in which neurons are searched, when it is shown next.
-    pub fn focus_search(&mut self) {
-        self.searching = true;
-    }
-
     /// Shows it in its column.
     pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) {
         if !self.detached {
@@ -100,7 +69,7 @@ impl NeuronsPanel {
             return;
         }
         ui.heading("Neurons");
-        ui.label(small(ui, "The map is in a window of its own."));
+        muted(ui, "The map is in a window of its own.");
         self.detached = !ui.button("Bring it back").clicked();
     }
 
@@ -140,15 +109,15 @@ impl NeuronsPanel {
             return;
         };
         let fresh = self.watched.take().filter(|watched| Arc::ptr_eq(&watched.board, engine.neurons()));
-        let mut watched = fresh.unwrap_or_else(|| Watched::new(&engine, self.shader));
+        let mut watched = fresh.unwrap_or_else(|| WatchedNeurons::new(&engine, self.shader));
         if std::mem::take(&mut self.whole) {
             watched.map.view = View::default();
         }
         if std::mem::take(&mut self.searching) {
-            watched.search.focus();
+            watched.search.focus = true;
         }
-        let placed = !matches!(engine.device(), DeviceStatus::Cpu { .. });
-        self.head(ui, shell, &engine, &watched, detached, placed);
+        let placed = is_placed(&engine);
+        self.head(ui, shell, &engine, &watched, detached);
         let settings = &shell.settings.heatmap;
         let options = MapOptions {
             mode: watched.kind.chosen(settings, placed),
@@ -158,7 +127,7 @@ impl NeuronsPanel {
             placed,
         };
         let (on, mass_percent) = (settings.on, settings.mass_percent);
-        if watched.kind == Kind::Smooth {
+        if watched.kind == NeuronKind::Smooth {
             let mass = f32::from(mass_percent.clamp(1, 100)) / 100.0;
             if watched.board.mass() != Some(mass) {
                 watched.board.set_mass(Some(mass));
@@ -172,7 +141,7 @@ impl NeuronsPanel {
         }
         if watch == Watch::Off {
             let cost = cost::sentence(&watched.board, watch_of(options.mode));
-            ui.label(small(ui, format!("Neurons are not recorded. {cost}")));
+            muted(ui, format!("Neurons are not recorded. {cost}"));
             if ui.button("Record neurons").clicked() {
                 shell.settings.heatmap.on = true;
             }
@@ -186,7 +155,7 @@ impl NeuronsPanel {
 
     /// Says what was saved, and asks for a path where the system has no dialog.
     fn take_saved(&mut self, ui: &Ui, shell: &mut Shell) {
-        while let Ok(saved) = self.saved.1.try_recv() {
+        for saved in std::mem::take(&mut *self.saved.lock()) {
             match saved {
                 Saved::Written(path) => shell.toasts.success(format!("Saved as {}", path.display())),
                 Saved::Failed(why) => shell.show_error(why),
@@ -203,36 +172,28 @@ impl NeuronsPanel {
                 shell.show_error(format!("{}: there is such a file already; choose another name", path.display()));
                 self.typed = Some(PathField::new(export.title(), path.display().to_string(), export));
             }
-            Typed::Path(path) => export::save_at(ui, export, path, self.saved.0.clone()),
+            Typed::Path(path) => export::save_at(ui, export, path, Arc::clone(&self.saved)),
         }
     }
 
-    fn head(
-        &mut self,
-        ui: &mut Ui,
-        shell: &mut Shell,
-        engine: &Engine,
-        watched: &Watched,
-        detached: bool,
-        placed: bool,
-    ) {
+    fn head(&mut self, ui: &mut Ui, shell: &mut Shell, engine: &Engine, watched: &WatchedNeurons, detached: bool) {
+        let placed = is_placed(engine);
         ui.horizontal(|ui| {
             ui.heading("Neurons");
             ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
                 if !detached && framed_icon_button(ui, ICON_OPEN_IN_NEW, "Show the map in its own window").clicked() {
                     self.detached = true;
                 }
-                let settings = &mut shell.settings.heatmap;
-                let name = if settings.on { "Stop recording neurons" } else { "Start recording neurons" };
+                let on = shell.settings.heatmap.on;
+                let name = if on { "Stop recording neurons" } else { "Start recording neurons" };
                 let switch = framed_icon_button(ui, ICON_POWER_SETTINGS_NEW, name);
-                let watch = watch_of(watched.kind.chosen(settings, placed));
+                let watch = watch_of(watched.kind.chosen(&shell.settings.heatmap, placed));
                 if switch.on_hover_ui(|ui| _ = ui.label(cost::sentence(&watched.board, watch))).clicked() {
-                    settings.on = !settings.on;
+                    shell.settings.heatmap.on = !on;
                 }
-                let shown = ShownModel { handle: &shell.engine_handle, engine, store: &shell.store, chat: shell.shown };
-                let save = |ui: &mut Ui| watched.save_menu(ui, shown, &self.saved.0);
+                let save = |ui: &mut Ui| watched.save_menu(ui, shell, engine, &self.saved);
                 ui.menu_button("Save", save).response.on_hover_text("Save the map");
-                ui.menu_button("Display", |ui| look(ui, settings))
+                ui.menu_button("Display", |ui| look(ui, &mut shell.settings.heatmap))
                     .response
                     .on_hover_text("Order and colours of the map");
             });
@@ -249,16 +210,10 @@ impl NeuronsPanel {
             ui.spacing_mut().button_padding.x = 7.0;
             for mode in kind.modes(placed) {
                 let title = RichText::new(mode.title()).size(12.0);
-                let hover = match watch_of(mode) {
-                    Watch::Strength => {
-                        format!(
-                            "{}. {}",
-                            kind.explanation(mode, percent),
-                            cost::sentence(&watched.board, Watch::Strength)
-                        )
-                    }
-                    _ => kind.explanation(mode, percent),
-                };
+                let mut hover = kind.explanation(mode, percent);
+                if mode == Mode::Strength {
+                    hover += &format!(". {}", cost::sentence(&watched.board, Watch::Strength));
+                }
                 if ui.selectable_label(mode == chosen, title).on_hover_text(hover).clicked() {
                     kind.choose(settings, mode);
                 }
@@ -279,17 +234,17 @@ fn nothing(ui: &mut Ui, shell: &mut Shell) {
         ModelState::Opening(_) => "The map appears when the model is open.",
         _ => "Open a model to see its neurons.",
     };
-    ui.label(small(ui, text));
+    muted(ui, text);
     if !matches!(shell.engine_handle.state(), ModelState::Opening(_)) && ui.button("Open a model").clicked() {
         shell.queue_command(Command::Show(Page::Models));
     }
 }
 
 fn look(ui: &mut Ui, settings: &mut HeatmapSettings) {
-    ui.label(small(ui, "Order"));
+    muted(ui, "Order");
     ui.radio_value(&mut settings.by_frequency, true, "Most frequent first");
     ui.radio_value(&mut settings.by_frequency, false, "As in the model");
-    ui.label(small(ui, "Colours"));
+    muted(ui, "Colours");
     let mut chosen = Colours::of(&settings.colours);
     for colours in Colours::ALL {
         if ui.radio_value(&mut chosen, colours, colours.title()).clicked() {

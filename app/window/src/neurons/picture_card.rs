@@ -96,7 +96,7 @@ impl PictureCard {
         let mut canvas = self.canvas(scale, fonts);
         self.draw_frame(&mut canvas);
         self.draw_token(&mut canvas);
-        canvas.image().clone()
+        canvas.image
     }
 
     /// An empty canvas for it.

@@ -43,10 +43,10 @@ impl CardPlace<'_> {
     }
 }
 
-/// An action on the card.
+/// An action on a pinned neuron.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CardAct {
-    /// Take the card away; the neuron stays pinned.
+pub enum PinAct {
+    /// Take its card away; the neuron stays pinned.
     Close,
     /// Let the neuron go.
     Unpin,
@@ -67,7 +67,7 @@ pub fn is_shown(ctx: &Context) -> bool {
 }
 
 /// Shows the card of the neuron `pin` at `place`; `words`: those it fires most at, `tints`: it is shown in the words of the chat.
-pub fn show(ui: &Ui, place: CardPlace<'_>, facts: &Facts, words: &str, pin: &Pin, tints: bool) -> Option<CardAct> {
+pub fn show(ui: &Ui, place: CardPlace<'_>, facts: &Facts, words: &str, pin: &Pin, tints: bool) -> Option<PinAct> {
     let palette = Palette::of(ui);
     let mut act = None;
     let area = Area::new(area_id()).order(Order::Foreground).constrain(true);
@@ -86,18 +86,18 @@ pub fn show(ui: &Ui, place: CardPlace<'_>, facts: &Facts, words: &str, pin: &Pin
                 let name = if tints { "Hide in text" } else { "Show in text" };
                 let hint = "Colour the chat's words where it fires";
                 if ui.button(name).accessible_name(format!("{name}: {}", facts.title)).on_hover_text(hint).clicked() {
-                    act = Some(CardAct::Tint);
+                    act = Some(PinAct::Tint);
                 }
                 let without = format!("Answer again without it: {}", facts.title);
                 if ui.button("Run without it").accessible_name(without).on_hover_text(HINT).clicked() {
-                    act = Some(CardAct::Without);
+                    act = Some(PinAct::Without);
                 }
                 let unpin = format!("Unpin: {}", facts.title);
                 if ui.button("Unpin").accessible_name(unpin).clicked() {
-                    act = Some(CardAct::Unpin);
+                    act = Some(PinAct::Unpin);
                 }
                 if icon_button(ui, ICON_CLOSE, "Close this card; the neuron stays pinned").clicked() {
-                    act = Some(CardAct::Close);
+                    act = Some(PinAct::Close);
                 }
             });
         });

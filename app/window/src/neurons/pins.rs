@@ -15,10 +15,8 @@ pub const MOST_PINS: usize = 8;
 /// A neuron and what it did.
 #[derive(Debug)]
 pub struct Pin {
-    /// Its layer.
-    pub layer: usize,
-    /// The neuron.
-    pub neuron: usize,
+    /// Where it is in the model.
+    pub place: NeuronIndex,
     /// Its name, as in the middle of a sentence.
     pub name: String,
     /// Per token: 0 for silence, 1 for firing, or its strength as a fraction of the layer's strongest.
@@ -30,15 +28,15 @@ pub struct Pin {
     /// A sentence about its words across chats; empty if none are kept.
     pub across: String,
     fired_at: HashMap<u32, u32>,
-    next: u64,
+    /// Index of the token after the last one of the series.
+    pub next: u64,
 }
 
 impl Pin {
-    fn new(shape: &NeuronShape, layer: usize, neuron: usize) -> Self {
+    fn new(shape: &NeuronShape, place: NeuronIndex) -> Self {
         Pin {
-            layer,
-            neuron,
-            name: facts::name(shape, layer, neuron),
+            place,
+            name: facts::name(shape, place),
             series: VecDeque::new(),
             words: VecDeque::new(),
             lens: Lens::Unknown,
@@ -48,18 +46,13 @@ impl Pin {
         }
     }
 
-    /// Index of the token after the last one of the series.
-    pub fn end(&self) -> u64 {
-        self.next
-    }
-
     fn see(&mut self, shape: &NeuronShape, token: &TokenTrace) {
         self.next = token.index + 1;
-        let Some(mask) = token.fired(shape, self.layer) else { return };
-        let fired = mask::contains(mask, self.neuron);
+        let Some(mask) = token.fired(shape, self.place.layer) else { return };
+        let fired = mask::contains(mask, self.place.neuron);
         let strength = || {
             let masks = token.masks.as_ref()?;
-            Some(f32::from(*masks.strength.get(shape.range(self.layer))?.get(self.neuron)?) / 255.0)
+            Some(f32::from(*masks.strength.get(shape.range(self.place.layer))?.get(self.place.neuron)?) / 255.0)
         };
         if fired {
             *self.fired_at.entry(token.token).or_default() += 1;
@@ -84,81 +77,66 @@ impl Pin {
 /// The pinned neurons.
 #[derive(Debug, Default)]
 pub struct Pins {
-    pins: Vec<Pin>,
+    /// All of them, in the order in which they were pinned.
+    pub all: Vec<Pin>,
     /// The one whose firings are shown in the words of the chat.
-    tinting: Option<(usize, usize)>,
+    tinting: Option<NeuronIndex>,
 }
 
 impl Pins {
     /// Pins a neuron and shows its firings in the words of the chat, or lets it go if it is pinned. What the board still knows of
     /// it counts. `false` if there are too many.
-    pub fn toggle(&mut self, board: &NeuronBoard, layer: usize, neuron: usize) -> bool {
-        let before = self.pins.len();
-        self.pins.retain(|pin| (pin.layer, pin.neuron) != (layer, neuron));
-        if self.pins.len() < before {
+    pub fn toggle(&mut self, board: &NeuronBoard, place: NeuronIndex) -> bool {
+        let before = self.all.len();
+        self.all.retain(|pin| pin.place != place);
+        if self.all.len() < before {
             return true;
         }
         if before >= MOST_PINS {
             return false;
         }
-        self.pins.push(Pin::new(board.shape(), layer, neuron));
-        self.tinting = Some((layer, neuron));
+        self.all.push(Pin::new(board.shape(), place));
+        self.tinting = Some(place);
         self.update(board);
         true
     }
 
     /// Takes over what is new.
     pub fn update(&mut self, board: &NeuronBoard) {
-        let Some(next) = self.pins.iter().map(|pin| pin.next).min() else { return };
+        let Some(next) = self.all.iter().map(|pin| pin.next).min() else { return };
         if board.latest().is_none_or(|token| token.index < next) {
             return;
         }
         for token in board.tokens(next..u64::MAX) {
-            for pin in self.pins.iter_mut().filter(|pin| pin.next <= token.index) {
+            for pin in self.all.iter_mut().filter(|pin| pin.next <= token.index) {
                 pin.see(board.shape(), &token);
             }
         }
     }
 
     /// Shows the firings of a pinned neuron in the words of the chat, or no longer.
-    pub fn toggle_tint(&mut self, layer: usize, neuron: usize) {
-        let place = (layer, neuron);
-        self.tinting = if self.tinting == Some(place) { None } else { Some(place) };
+    pub fn toggle_tint(&mut self, place: NeuronIndex) {
+        self.tinting = Some(place).filter(|_| self.tinting != Some(place));
     }
 
     /// The pinned neuron whose firings are shown in the words of the chat.
     pub fn tinting(&self) -> Option<&Pin> {
-        self.pins.iter().find(|pin| self.tinting == Some((pin.layer, pin.neuron)))
+        self.all.iter().find(|pin| self.tinting == Some(pin.place))
     }
 
     /// A pinned neuron whose words are not known yet.
     pub fn unread(&self) -> Option<NeuronIndex> {
-        let unread = self.pins.iter().find(|pin| pin.lens == Lens::Unknown)?;
-        Some(NeuronIndex { layer: unread.layer, neuron: unread.neuron })
+        self.all.iter().find(|pin| pin.lens == Lens::Unknown).map(|pin| pin.place)
     }
 
-    /// Keeps the words of the neuron at `place`, if it is still pinned.
-    pub fn set_lens(&mut self, place: NeuronIndex, lens: Lens) {
-        if let Some(pin) = self.pins.iter_mut().find(|pin| (pin.layer, pin.neuron) == (place.layer, place.neuron)) {
-            pin.lens = lens;
-        }
-    }
-
-    /// Keeps the sentence about the words across chats of the neuron at `place`, if it is still pinned.
-    pub fn set_across(&mut self, place: NeuronIndex, sentence: String) {
-        if let Some(pin) = self.pins.iter_mut().find(|pin| (pin.layer, pin.neuron) == (place.layer, place.neuron)) {
-            pin.across = sentence;
-        }
-    }
-
-    /// All of them, in the order in which they were pinned.
-    pub fn all(&self) -> &[Pin] {
-        &self.pins
+    /// The neuron at `place`, if it is pinned.
+    pub fn at(&mut self, place: NeuronIndex) -> Option<&mut Pin> {
+        self.all.iter_mut().find(|pin| pin.place == place)
     }
 
     /// Where they are.
-    pub fn places(&self) -> Vec<(usize, usize)> {
-        self.pins.iter().map(|pin| (pin.layer, pin.neuron)).collect()
+    pub fn places(&self) -> Vec<NeuronIndex> {
+        self.all.iter().map(|pin| pin.place).collect()
     }
 }
 
@@ -181,28 +159,27 @@ mod tests {
         fire(0, 7, 0b10);
         fire(1, 8, 0b01);
         let mut pins = Pins::default();
-        assert!(pins.toggle(&board, 1, 1));
-        assert_eq!(pins.tinting().map(|pin| (pin.layer, pin.neuron)), Some((1, 1)), "at once");
+        let of = |layer, neuron| NeuronIndex { layer, neuron };
+        assert!(pins.toggle(&board, of(1, 1)));
+        assert_eq!(pins.tinting().map(|pin| pin.place), Some(of(1, 1)), "at once");
         fire(2, 9, 0b10);
         fire(3, 7, 0b11);
         pins.update(&board);
-        assert!(pins.toggle(&board, 0, 0));
+        assert!(pins.toggle(&board, of(0, 0)));
         pins.update(&board);
-        assert_eq!(pins.all()[0].series, [1.0, 0.0, 1.0, 1.0]);
-        assert_eq!(pins.all()[1].series, [0.0, 1.0, 0.0, 1.0]);
-        assert_eq!((pins.all()[0].top(1), pins.all()[0].top(9)), (vec![(7, 2)], vec![(7, 2), (9, 1)]));
-        assert_eq!(pins.places(), [(1, 1), (0, 0)]);
-        assert_eq!(pins.all()[0].words, [7, 8, 9, 7]);
-        assert_eq!(pins.tinting().map(|pin| (pin.layer, pin.neuron)), Some((0, 0)), "the last one that was pinned");
-        pins.toggle_tint(1, 1);
-        assert_eq!(pins.tinting().map(|pin| (pin.layer, pin.neuron)), Some((1, 1)));
-        assert!(pins.toggle(&board, 1, 1) && pins.places() == [(0, 0)]);
-        assert!(pins.tinting().is_none());
-        let (first, gone) = (NeuronIndex { layer: 0, neuron: 0 }, NeuronIndex { layer: 1, neuron: 1 });
-        assert_eq!(pins.unread(), Some(first));
-        pins.set_lens(gone, Lens::Failed("of one that was let go".to_owned()));
-        pins.set_lens(first, Lens::Failed("no model".to_owned()));
-        assert_eq!((pins.unread(), &pins.all()[0].lens), (None, &Lens::Failed("no model".to_owned())));
-        assert!((1..MOST_PINS).all(|neuron| pins.toggle(&board, 0, neuron)) && !pins.toggle(&board, 0, 30));
+        assert_eq!(pins.all[0].series, [1.0, 0.0, 1.0, 1.0]);
+        assert_eq!(pins.all[1].series, [0.0, 1.0, 0.0, 1.0]);
+        assert_eq!((pins.all[0].top(1), pins.all[0].top(9)), (vec![(7, 2)], vec![(7, 2), (9, 1)]));
+        assert_eq!(pins.places(), [of(1, 1), of(0, 0)]);
+        assert_eq!(pins.all[0].words, [7, 8, 9, 7]);
+        assert_eq!(pins.tinting().map(|pin| pin.place), Some(of(0, 0)), "the last one that was pinned");
+        pins.toggle_tint(of(1, 1));
+        assert_eq!(pins.tinting().map(|pin| pin.place), Some(of(1, 1)));
+        assert!(pins.toggle(&board, of(1, 1)) && pins.places() == [of(0, 0)]);
+        assert!(pins.tinting().is_none() && pins.at(of(1, 1)).is_none(), "it was let go");
+        assert_eq!(pins.unread(), Some(of(0, 0)));
+        pins.at(of(0, 0)).unwrap().lens = Lens::Failed("no model".to_owned());
+        assert_eq!((pins.unread(), &pins.all[0].lens), (None, &Lens::Failed("no model".to_owned())));
+        assert!((1..MOST_PINS).all(|at| pins.toggle(&board, of(0, at))) && !pins.toggle(&board, of(0, 30)));
     }
 }

@@ -24,7 +24,8 @@ pub struct Plane {
     widest: usize,
     /// `[layers]`: rows of each.
     rows: Vec<Range<usize>>,
-    bytes: Arc<Vec<u8>>,
+    /// The bytes, row by row.
+    pub bytes: Arc<Vec<u8>>,
     version: u64,
     /// Rows that are different from the version before.
     fresh: Range<usize>,
@@ -72,11 +73,6 @@ impl Plane {
         }
     }
 
-    /// The bytes, row by row.
-    pub fn bytes(&self) -> &Arc<Vec<u8>> {
-        &self.bytes
-    }
-
     /// Width and height of the texture.
     pub fn size(&self) -> [usize; 2] {
         [self.row, self.bytes.len() / self.row.max(1)]
@@ -110,7 +106,7 @@ mod tests {
     use thermocline_engine::telemetry::neurons::Difference;
 
     use super::*;
-    use crate::neurons::{layer_values::code, order::Order};
+    use crate::neurons::{layer_values::code, order::NeuronOrder};
 
     #[test]
     fn plane_version_covers_written_rows_and_levels_fold_ranks() {
@@ -122,9 +118,9 @@ mod tests {
         let ranks: Vec<u32> = (0..5000).rev().collect();
         plane.write(2, &[2, 0, 1], &LayerValues::Fired(&[0b001]));
         plane.write(1, &[], &LayerValues::Fired(&[]));
-        assert_eq!((&plane.bytes()[2 * 4096..][..4], plane.version()), (&[0, 0, 1, 0][..], (2, 2..3)));
+        assert_eq!((&plane.bytes[2 * 4096..][..4], plane.version()), (&[0, 0, 1, 0][..], (2, 2..3)));
         plane.write(0, &ranks, &LayerValues::Fired(&[0b101]));
-        assert_eq!((plane.bytes()[4999], plane.bytes()[4998], plane.bytes()[4997]), (1, 0, 1));
+        assert_eq!((plane.bytes[4999], plane.bytes[4998], plane.bytes[4997]), (1, 0, 1));
         assert_eq!(plane.version(), (2, 0..3));
         let grid = Grid { columns: 3, lines: 1 };
         assert_eq!(plane.levels(2, 0..3, grid, Fold::Fraction), [0, 0, 255]);
@@ -142,9 +138,9 @@ mod tests {
 
     /// Levels of two dots of two neurons each; the hot neurons 1 and 3 are in the first.
     fn dots(values: &LayerValues<'_>, fold: Fold) -> Vec<u8> {
-        let order = Order::by_frequency(4, &[], &[0b1010]);
+        let order = NeuronOrder::by_frequency(4, &[], &[0b1010]);
         let mut plane = Plane::new(&NeuronShape::new([4]));
-        plane.write(0, order.ranks(), values);
+        plane.write(0, &order.ranks, values);
         plane.levels(0, 0..4, Grid { columns: 2, lines: 1 }, fold)
     }
 
@@ -168,13 +164,13 @@ mod tests {
     #[test]
     fn plane_levels_do_not_overflow_with_many_neurons() {
         let neurons = 1 << 18;
-        let (order, shape) = (Order::of_model(neurons), NeuronShape::new([neurons]));
+        let (order, shape) = (NeuronOrder::of_model(neurons), NeuronShape::new([neurons]));
         let (all, none) = (vec![u32::MAX; neurons / 32], vec![0; neurons / 32]);
         let few: Vec<u32> = (0..neurons / 32).map(|word| u32::from(word % 2 == 0)).collect();
         let rest: Vec<u32> = few.iter().map(|word| !word).collect();
         let mut plane = Plane::new(&shape);
         let mut levels = |values: LayerValues<'_>, fold| {
-            plane.write(0, order.ranks(), &values);
+            plane.write(0, &order.ranks, &values);
             plane.levels(0, 0..neurons, Grid { columns: 2, lines: 1 }, fold)
         };
         assert_eq!(levels(LayerValues::Prediction(&all, &all), Fold::Prediction), [code::HIT; 2]);
@@ -189,8 +185,8 @@ mod tests {
 
     #[test]
     fn neurons_outside_the_view_have_no_dots() {
-        let (order, mut plane) = (Order::of_model(64), Plane::new(&NeuronShape::new([64])));
-        plane.write(0, order.ranks(), &LayerValues::Fired(&[u32::MAX, 0b10]));
+        let (order, mut plane) = (NeuronOrder::of_model(64), Plane::new(&NeuronShape::new([64])));
+        plane.write(0, &order.ranks, &LayerValues::Fired(&[u32::MAX, 0b10]));
         let levels = plane.levels(0, 32..40, Grid { columns: 4, lines: 2 }, Fold::Fraction);
         // The second neuron goes down the first column.
         assert_eq!(levels, [0, 0, 0, 0, 255, 0, 0, 0]);

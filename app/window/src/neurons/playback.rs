@@ -34,18 +34,13 @@ impl Playback {
 
     /// Shows another chat from now on: nothing is held or compared. Its tokens are those at the end of `board` whose session is `own`,
     /// or, if there are none, `kept`, numbered from 0.
-    pub fn show_chat(
-        &mut self,
-        board: &NeuronBoard,
-        own: impl Fn(u64) -> bool,
-        kept: impl FnOnce() -> Vec<TokenTrace>,
-    ) {
+    pub fn show_chat(&mut self, board: &NeuronBoard, own: impl Fn(u64) -> bool, kept: Vec<TokenTrace>) {
         let range = board.kept().masks;
         let is_own = |index: &u64| board.token(*index).is_some_and(|token| own(token.session));
         let found = range.clone().rev().take_while(is_own).last();
         let first = found.unwrap_or(range.end);
         *self = Playback { first, next: first, ..Playback::default() };
-        self.kept = found.is_none().then(kept);
+        self.kept = found.is_none().then_some(kept);
     }
 
     /// Takes over what `board` has new of the chat. `is_foreign`: this session's tokens are another chat's.
@@ -235,7 +230,7 @@ mod tests {
         let (earlier, mut writer) = super::tests::board();
         (0..3).for_each(|position| fire(&mut writer, position));
         let mut playback = Playback::default();
-        playback.show_chat(&board, |_| false, || earlier.tokens(0..3));
+        playback.show_chat(&board, |_| false, earlier.tokens(0..3));
         playback.follow(&board, |_| false);
         assert_eq!((index(&playback), playback.range(&board), playback.is_live()), (Some(2), 0..3, true));
         playback.step_back(&board);
@@ -258,7 +253,7 @@ mod tests {
         playback.hold(&board, 1);
         playback.compare(&board, true);
         // A new chat: nothing, until it has a token.
-        playback.show_chat(&board, |_| false, Vec::new);
+        playback.show_chat(&board, |_| false, Vec::new());
         playback.follow(&board, |session| session == 1);
         assert!(playback.is_live() && playback.base().is_none() && index(&playback).is_none());
         assert!(playback.range(&board).is_empty() && playback.ids(&board).is_empty());
@@ -279,7 +274,7 @@ mod tests {
         playback.step_on(&board);
         assert_eq!(index(&playback), Some(7));
         // Back to the first chat, whose tokens are at the end of the board.
-        playback.show_chat(&board, |session| session == 1, || panic!("they are on the board"));
+        playback.show_chat(&board, |session| session == 1, Vec::new());
         playback.follow(&board, |session| session == 2);
         assert_eq!((index(&playback), playback.is_live()), (Some(8), true));
     }

@@ -37,7 +37,7 @@ struct FoundRow {
 
 impl FoundRow {
     fn new(shape: &NeuronShape, found: &FoundNeuron) -> Self {
-        let title = facts::title(shape, found.place.layer, found.place.neuron);
+        let title = facts::title(shape, found.place);
         let kept = match found.kept {
             0 => String::new(),
             times => format!(" fired at it {times}\u{d7} across chats;"),
@@ -73,15 +73,11 @@ pub struct SearchField {
     /// The work ends once this is dropped.
     wanted: Arc<()>,
     found: Option<Result<Vec<FoundRow>, String>>,
-    focus: bool,
+    /// True if the field is to have the keyboard when it is shown next.
+    pub focus: bool,
 }
 
 impl SearchField {
-    /// Gives the field the keyboard when it is shown next.
-    pub fn focus(&mut self) {
-        self.focus = true;
-    }
-
     /// Shows it. `query` makes the question of a word.
     pub fn show(&mut self, ui: &mut Ui, engine: &Engine, query: impl FnOnce(String) -> NeuronQuery) -> SearchResponse {
         self.field(ui);

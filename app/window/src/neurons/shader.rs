@@ -66,8 +66,8 @@ pub fn shape(rect: Rect, atlas: &Atlas, fold: Fold, table: &ColourTable) -> Opti
 }
 
 fn frame(rect: Rect, atlas: &Atlas, fold: Fold, table: &ColourTable) -> Option<Frame> {
-    let plane = atlas.plane();
-    let MapLayout { grid, .. } = atlas.layout();
+    let plane = &atlas.plane;
+    let MapLayout { grid, .. } = atlas.layout;
     let shown = atlas.shown();
     let layer = |layer| {
         let ranks = atlas.ranks(layer);
@@ -88,7 +88,7 @@ fn frame(rect: Rect, atlas: &Atlas, fold: Fold, table: &ColourTable) -> Option<F
         params,
         layers: shown.map(layer).collect(),
         colours: table.iter().map(|colour| colour.to_array()).collect(),
-        bytes: Arc::clone(plane.bytes()),
+        bytes: Arc::clone(&plane.bytes),
         size: [row as u32, rows as u32],
         version,
         fresh,
@@ -156,7 +156,7 @@ mod tests {
             if levels.is_empty() {
                 return;
             }
-            let picture = image(&levels, self.atlas.layout().grid.columns, &self.table);
+            let picture = image(&levels, self.atlas.layout.grid.columns, &self.table);
             // Kept until the frame has been drawn.
             let texture = self.texture.insert(ui.load_texture("picture", picture, TextureOptions::NEAREST));
             let uv = Rect::from_min_max(Pos2::ZERO, Pos2::new(1.0, 1.0));
@@ -172,7 +172,7 @@ mod tests {
             let state = creation.wgpu_render_state.clone().unwrap();
             let shader = Shader::install(&state);
             let atlas = Atlas::new(&shape);
-            assert!(shader.is_some_and(|shader| shader.holds(atlas.plane())));
+            assert!(shader.is_some_and(|shader| shader.holds(&atlas.plane)));
             Both {
                 state,
                 shader,

@@ -3,7 +3,7 @@
 use egui::Ui;
 use thermocline_engine::model::NeuronIndex;
 
-use super::watched::Watched;
+use super::watched::WatchedNeurons;
 use crate::{command::Command, shell::Shell};
 use thermocline_chats::chat::{Side, SideModel};
 
@@ -17,20 +17,19 @@ pub fn without(title: String, neurons: Vec<NeuronIndex>) -> Command {
     Command::Compare([whole, Side { title, model: SideModel::Without(neurons) }])
 }
 
-impl Watched {
+impl WatchedNeurons {
     /// Offers to write the last answer without all pinned neurons.
-    pub(super) fn offer_without_pins(&self, ui: &mut Ui, shell: &mut Shell) {
+    pub fn offer_without_pins(&self, ui: &mut Ui, shell: &mut Shell) {
         let pins = self.pins.places();
         let name = "Answer again without all of them";
         if pins.len() > 1 && ui.button(name).on_hover_text(HINT).clicked() {
             let title = format!("Without the {} pinned neurons", pins.len());
-            let neurons = pins.into_iter().map(|(layer, neuron)| NeuronIndex { layer, neuron }).collect();
-            shell.queue_command(without(title, neurons));
+            shell.queue_command(without(title, pins));
         }
     }
 
     /// Offers to write the last answer without the cold neurons of a layer; where nothing is hot, without the half that fires least.
-    pub(super) fn offer_without_cold(&self, ui: &mut Ui, shell: &mut Shell, layer: usize, placed: bool) {
+    pub fn offer_without_cold(&self, ui: &mut Ui, shell: &mut Shell, layer: usize, placed: bool) {
         let what = if placed { "its cold neurons" } else { "the half that fires least" };
         if ui.button(format!("Answer again without {what}")).on_hover_text(HINT).clicked() {
             let title = format!("Without {what} (layer {layer})");

@@ -11,15 +11,12 @@ use thermocline_engine::{
     model::{Activation, NeuronIndex, mask},
     runtime::Sparsity,
     session::{
-        DeviceChoice, Engine, EngineOptions, Event, Prompt, Request, Sampling, SessionOptions, SparsityChoice,
-        SpeculationMode,
+        DeviceChoice, EngineOptions, Event, Prompt, Request, Sampling, SessionOptions, SparsityChoice, SpeculationMode,
     },
     telemetry::neurons::Watch,
 };
 
-use super::{
-    NeuronsPanel, animation::MOST_BYTES, atlas::PointedNeuron, export::Export, facts::quoted, saving::ShownModel,
-};
+use super::{NeuronsPanel, animation::MOST_BYTES, export::Export, facts::quoted, saving::rate};
 use crate::{command::Command, shell::Shell};
 use thermocline_chats::{
     chat::NeuronWords,
@@ -103,7 +100,7 @@ fn generate(harness: &mut Harness<'static, State>, tokens: usize) {
 fn click_neuron(harness: &mut Harness<'static, State>, layer: usize, neuron: usize) {
     let State { panel, shell, .. } = harness.state_mut();
     let (watched, shell) = (panel.watched.as_mut().unwrap(), shell.as_mut().unwrap());
-    watched.click(shell, PointedNeuron { layer, neuron, crowd: 1 });
+    watched.click(shell, NeuronIndex { layer, neuron });
     harness.run_steps(3);
 }
 
@@ -371,10 +368,6 @@ fn smooth_model_begins_with_strength_and_fires_by_output_mass() {
     }
 }
 
-fn shown_model<'a>(shell: &'a Shell, engine: &'a Engine) -> ShownModel<'a> {
-    ShownModel { handle: &shell.engine_handle, engine, store: &shell.store, chat: shell.shown }
-}
-
 #[test]
 fn card_of_a_chat_from_before_the_start_has_the_speed_of_its_last_answer() {
     let mut harness = harness();
@@ -383,7 +376,7 @@ fn card_of_a_chat_from_before_the_start_has_the_speed_of_its_last_answer() {
     let engine = shell.engine_handle.engine().unwrap();
     let chat = shell.store.add_chat(None, "").unwrap();
     shell.shown = Some(chat.number());
-    assert_eq!(shown_model(shell, &engine).rate(), None, "nothing was answered");
+    assert_eq!(rate(shell, &engine), None, "nothing was answered");
     let mut parent = None;
     for (model, decode_tokens_per_second) in [("Storyteller", 41.5), ("Bigger 70B", 1.5)] {
         let stats = AnswerStats { decode_tokens_per_second, ..AnswerStats::default() };
@@ -393,9 +386,9 @@ fn card_of_a_chat_from_before_the_start_has_the_speed_of_its_last_answer() {
         answer.finish(&mut shell.store, MessageState::Complete, Some(&stats)).unwrap();
         parent = Some(answer.id());
     }
-    assert_eq!(shown_model(shell, &engine).rate(), Some(41.5), "another model wrote the last answer");
+    assert_eq!(rate(shell, &engine), Some(41.5), "another model wrote the last answer");
     shell.shown = None;
-    assert_eq!(shown_model(shell, &engine).rate(), None, "a new chat");
+    assert_eq!(rate(shell, &engine), None, "a new chat");
 }
 
 /// A picture is of the token that is shown, an animation of the last ones; both have the model's name and its speed.
@@ -412,13 +405,12 @@ fn picture_and_animation_are_saved_as_the_map_shows_them() {
     let State { panel, shell, folder, .. } = harness.state_mut();
     let (watched, shell) = (panel.watched.as_ref().unwrap(), shell.as_ref().unwrap());
     let engine = shell.engine_handle.engine().unwrap();
-    let shown = shown_model(shell, &engine);
     let read = |path: &std::path::Path| {
         let file = std::io::BufReader::new(std::fs::File::open(path).unwrap());
         png::Decoder::new(file).read_info().unwrap().info().clone()
     };
 
-    let card = watched.picture_card(shown).unwrap();
+    let card = watched.picture_card(shell, &engine).unwrap();
     assert_eq!(card.words.model, "Storyteller");
     assert!(card.words.rate.as_ref().is_some_and(|rate| rate.ends_with("tok/s")), "{:?}", card.words);
     assert!(!card.words.sentence.token.is_empty(), "{:?}", card.words);
@@ -426,7 +418,7 @@ fn picture_and_animation_are_saved_as_the_map_shows_them() {
     Export::Picture(Box::new(card)).write(&path, fonts.clone()).unwrap();
     assert_eq!(read(&path).width, 1600);
 
-    let animation = watched.animation(shown).unwrap();
+    let animation = watched.animation(shell, &engine).unwrap();
     let tokens = engine.neurons().kept().masks;
     assert_eq!(animation.tokens.len() as u64, tokens.end - tokens.start);
     assert_eq!(animation.tokens.last().map(|token| token.index), Some(tokens.end - 1));

@@ -83,7 +83,10 @@ impl Tint {
 
 #[cfg(test)]
 mod tests {
-    use thermocline_engine::telemetry::neurons::{LayerFiring, NeuronBoard, NeuronShape};
+    use thermocline_engine::{
+        model::NeuronIndex,
+        telemetry::neurons::{LayerFiring, NeuronBoard, NeuronShape},
+    };
 
     use super::*;
     use crate::neurons::pins::Pins;
@@ -98,8 +101,8 @@ mod tests {
             recorder.end();
         }
         let mut pins = Pins::default();
-        assert!(pins.toggle(&board, 0, 1));
-        let tint = Tint::of(&pins.all()[0], true, |token| vocabulary[token as usize]);
+        assert!(pins.toggle(&board, NeuronIndex { layer: 0, neuron: 1 }));
+        let tint = Tint::of(&pins.all[0], true, |token| vocabulary[token as usize]);
         assert_eq!(tint.name, "layer 0, neuron 1");
         assert_eq!(tint.pieces("Hi théere"), Some(vec![(0..2, 1.0), (2..5, 1.0), (5..7, 1.0), (7..10, 0.0)]));
         assert_eq!(tint.pieces("\n thé"), Some(vec![(0..4, 1.0), (4..6, 1.0)]));

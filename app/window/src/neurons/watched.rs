@@ -14,15 +14,14 @@ use super::{
     across_chats::AcrossChats,
     atlas::PointedNeuron,
     colours,
-    facts::quoted,
-    figures::{self, Inequality, PinAct},
+    facts::{self, quoted},
+    figures::{self, Inequality},
     grid::View,
     history::History,
-    kind::Kind,
+    kind::NeuronKind,
     lens::LensReader,
     map::{Map, MapMarks, MapOptions},
-    panel::small,
-    pin_card::{self, CardAct, CardPlace},
+    pin_card::{self, CardPlace, PinAct},
     pins::{MOST_PINS, Pins},
     playback::Playback,
     search::SearchField,
@@ -36,7 +35,10 @@ use thermocline_chats::{
     store::ChatId,
 };
 use thermocline_host::engine_handle::ModelState;
-use thermocline_rich_text::{theme::Palette, widgets::framed_icon_button};
+use thermocline_rich_text::{
+    theme::Palette,
+    widgets::{framed_icon_button, muted},
+};
 
 /// Heights of the map in the column, in points, and the fraction of the column that it takes.
 const LOWEST: f32 = 140.0;
@@ -50,39 +52,38 @@ const MOST_KEPT: usize = 6;
 /// The firings of a pinned neuron with the tokens' text, made when they change.
 #[derive(Debug)]
 struct KeptTint {
-    neuron: (usize, usize),
+    neuron: NeuronIndex,
     /// Index of the token after the last one.
     end: u64,
     tint: Arc<Tint>,
 }
 
 /// State kept per model.
-#[derive(Debug)]
-pub(super) struct Watched {
-    pub(super) board: Arc<NeuronBoard>,
-    pub(super) map: Map,
-    pub(super) playback: Playback,
+pub struct WatchedNeurons {
+    pub board: Arc<NeuronBoard>,
+    pub map: Map,
+    pub playback: Playback,
     history: History,
-    pub(super) pins: Pins,
+    pub pins: Pins,
     lenses: LensReader,
     across: AcrossChats,
     inequality: Inequality,
-    pub(super) kind: Kind,
-    pub(super) search: SearchField,
+    pub kind: NeuronKind,
+    pub search: SearchField,
     /// The pinned neuron whose card is shown.
-    card: Option<(usize, usize)>,
+    pub card: Option<NeuronIndex>,
     /// The pinned neuron as it was last shown in the words of the chat.
     tint: Option<KeptTint>,
     /// The token that is marked in the chat.
-    pub(super) mark: Option<Tint>,
+    pub mark: Option<Tint>,
     /// Number of the chat whose tokens are shown, `None` within for a new one.
     chat: Option<Option<i64>>,
 }
 
-impl Watched {
+impl WatchedNeurons {
     /// State of an open model whose large maps `shader` draws.
-    pub(super) fn new(engine: &Engine, shader: Option<Shader>) -> Self {
-        Watched {
+    pub fn new(engine: &Engine, shader: Option<Shader>) -> Self {
+        WatchedNeurons {
             board: Arc::clone(engine.neurons()),
             map: Map::new(engine, shader),
             playback: Playback::default(),
@@ -91,7 +92,7 @@ impl Watched {
             lenses: LensReader::default(),
             across: AcrossChats::default(),
             inequality: Inequality::default(),
-            kind: Kind::of(engine.neurons()),
+            kind: NeuronKind::of(engine.neurons()),
             search: SearchField::default(),
             card: None,
             tint: None,
@@ -101,14 +102,7 @@ impl Watched {
     }
 
     /// Shows the map and what stands below it.
-    pub(super) fn show(
-        &mut self,
-        ui: &mut Ui,
-        shell: &mut Shell,
-        engine: &Engine,
-        options: MapOptions,
-        detached: bool,
-    ) {
+    pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell, engine: &Engine, options: MapOptions, detached: bool) {
         let shown = shell.shown;
         let owner = |session| shell.chat_controller.chat_of(session).map(ChatId::number);
         self.playback.follow(&self.board, |session| owner(session).is_some_and(|chat| Some(chat) != shown));
@@ -124,17 +118,16 @@ impl Watched {
         let ringed: Vec<NeuronIndex> = of_word.chain(pointed).collect();
         let marks = MapMarks { pins: &pins, ringed: &ringed, card: self.card };
         let clicked = self.map.show(ui, engine, options, &self.playback, marks, height);
-        if let Some(pointed) = clicked {
-            self.click(shell, pointed);
+        if let Some(PointedNeuron { place, .. }) = clicked {
+            self.click(shell, place);
         }
-        let rings = ringed.iter().filter_map(|place| self.map.position(place.layer, place.neuron));
-        let rings: Vec<Pos2> = rings.collect();
+        let rings: Vec<Pos2> = ringed.iter().filter_map(|place| self.map.position(*place)).collect();
         self.show_card(ui, shell, engine, options, &rings);
         self.sides(ui, engine, options);
         let (comparing, by_neuron) = (self.playback.base().is_some(), self.map.is_by_neuron());
         colours::legend(ui, options.mode, options.colours, comparing, by_neuron);
         if let Some(word) = &word {
-            ui.label(small(ui, format!("Circled: the neurons that contribute most to {}", quoted(&word.word))));
+            muted(ui, format!("Circled: the neurons that contribute most to {}", quoted(&word.word)));
         }
         self.threshold(ui, shell, options);
         self.hint(ui, shell, options);
@@ -144,19 +137,18 @@ impl Watched {
         let token = self.playback.token();
         CollapsingHeader::new("Per layer").default_open(true).show(ui, |ui| match &token {
             Some(token) => figures::layers(ui, self.board.shape(), token, options.placed),
-            None => _ = ui.label(small(ui, "Send a message to see what each layer does.")),
+            None => _ = muted(ui, "Send a message to see what each layer does."),
         });
         CollapsingHeader::new("Over time").show(ui, |ui| figures::over_time(ui, &self.history, options.placed));
         CollapsingHeader::new("Inequality").show(ui, |ui| self.inequality.show(ui, &self.board, self.map.view.layer));
     }
 
     /// Pins a neuron that was clicked, with its card and its firings in the words of the chat, or lets it go.
-    pub(super) fn click(&mut self, shell: &mut Shell, pointed: PointedNeuron) {
-        if !self.pins.toggle(&self.board, pointed.layer, pointed.neuron) {
+    pub fn click(&mut self, shell: &mut Shell, place: NeuronIndex) {
+        if !self.pins.toggle(&self.board, place) {
             shell.toasts.info(format!("{MOST_PINS} neurons are pinned already: let one go first."));
         }
-        let at = (pointed.layer, pointed.neuron);
-        self.card = self.pins.places().contains(&at).then_some(at);
+        self.card = self.pins.places().contains(&place).then_some(place);
     }
 
     /// The search by a word. A neuron that is chosen is pinned and has its card; the one that is pointed at is returned.
@@ -170,12 +162,12 @@ impl Watched {
             NeuronQuery { text, before, kept }
         };
         let response = self.search.show(ui, engine, query);
-        if let Some(NeuronIndex { layer, neuron }) = response.chosen {
-            match self.pins.places().contains(&(layer, neuron)) {
-                true => self.card = Some((layer, neuron)),
-                false => self.click(shell, PointedNeuron { layer, neuron, crowd: 1 }),
+        if let Some(place) = response.chosen {
+            match self.pins.places().contains(&place) {
+                true => self.card = Some(place),
+                false => self.click(shell, place),
             }
-            if self.map.position(layer, neuron).is_none() {
+            if self.map.position(place).is_none() {
                 self.map.view = View::default();
             }
         }
@@ -213,7 +205,7 @@ impl Watched {
     }
 
     /// Shows the tokens of the chat that is shown: those that the model has just computed, or those that were kept with the chat.
-    pub(super) fn follow_chat(&mut self, shell: &mut Shell, engine: &Engine) {
+    pub fn follow_chat(&mut self, shell: &mut Shell, engine: &Engine) {
         if self.chat == Some(shell.shown) {
             return;
         }
@@ -221,7 +213,7 @@ impl Watched {
         let (board, shown) = (Arc::clone(&self.board), shell.shown);
         let kept = self.kept_tokens(shell, engine);
         let owner = |session| shell.chat_controller.chat_of(session).map(ChatId::number);
-        self.playback.show_chat(&board, |session| owner(session) == shown, || kept);
+        self.playback.show_chat(&board, |session| owner(session) == shown, kept);
     }
 
     /// The tokens that were kept with the chat that is shown.
@@ -238,33 +230,33 @@ impl Watched {
         remembered::read(&bytes, self.board.shape(), engine.tokenizer().vocab_len())
     }
 
-    /// Takes the card away.
-    pub(super) fn close_card(&mut self) {
-        self.card = None;
-    }
-
     /// The card of the neuron that was pinned last, at its dot; beside it are `rings`.
     fn show_card(&mut self, ui: &Ui, shell: &mut Shell, engine: &Engine, options: MapOptions, rings: &[Pos2]) {
         let Some(at) = self.card.filter(|at| self.pins.places().contains(at)) else { return };
-        let Some(dot) = self.map.position(at.0, at.1).filter(|dot| ui.clip_rect().contains(*dot)) else { return };
+        let Some(dot) = self.map.position(at).filter(|dot| ui.clip_rect().contains(*dot)) else { return };
         let token = self.playback.token();
-        let pointed = PointedNeuron { layer: at.0, neuron: at.1, crowd: 1 };
-        let facts = self.map.facts(token.as_ref(), pointed, options.placed);
-        let Some(pin) = self.pins.all().iter().find(|pin| (pin.layer, pin.neuron) == at) else { return };
+        let facts = self.map.facts(token.as_ref(), PointedNeuron { place: at, crowd: 1 }, options.placed);
+        let Some(pin) = self.pins.all.iter().find(|pin| pin.place == at) else { return };
         let words = figures::favourites(engine, pin);
-        let tints = self.pins.tinting().is_some_and(|pin| (pin.layer, pin.neuron) == at);
-        match pin_card::show(ui, CardPlace { dot, rings }, &facts, &words, pin, tints) {
-            Some(CardAct::Close) => self.card = None,
-            Some(CardAct::Unpin) => {
-                self.pins.toggle(&self.board, at.0, at.1);
-                self.card = None;
+        let tints = self.pins.tinting().is_some_and(|pin| pin.place == at);
+        if let Some(act) = pin_card::show(ui, CardPlace { dot, rings }, &facts, &words, pin, tints) {
+            self.act(shell, at, act);
+        }
+    }
+
+    /// Carries out what is wanted of the pinned neuron at `place`.
+    fn act(&mut self, shell: &mut Shell, place: NeuronIndex, act: PinAct) {
+        match act {
+            PinAct::Close => self.card = None,
+            PinAct::Unpin => {
+                self.pins.toggle(&self.board, place);
+                self.card = self.card.filter(|card| *card != place);
             }
-            Some(CardAct::Tint) => self.pins.toggle_tint(at.0, at.1),
-            Some(CardAct::Without) => {
-                let neurons = vec![NeuronIndex { layer: at.0, neuron: at.1 }];
-                shell.queue_command(switching_off::without(format!("Without {}", pin.name), neurons));
+            PinAct::Tint => self.pins.toggle_tint(place),
+            PinAct::Without => {
+                let title = format!("Without {}", facts::name(self.board.shape(), place));
+                shell.queue_command(switching_off::without(title, vec![place]));
             }
-            None => {}
         }
     }
 
@@ -313,7 +305,7 @@ impl Watched {
             let word = engine.tokenizer().decode(&[token.token], false);
             let kind = if token.decoded { "answer" } else { "prompt" };
             let text = format!("token {} {}, {kind}", token.index, quoted(&word));
-            ui.label(small(ui, text));
+            muted(ui, text);
             ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
                 let base = self.playback.base().map(|base| base.index);
                 let text = base.map_or("Compare".to_owned(), |index| format!("Compared with token {index}"));
@@ -328,34 +320,28 @@ impl Watched {
 
     fn pinned(&mut self, ui: &mut Ui, shell: &mut Shell, engine: &Engine) {
         CollapsingHeader::new("Pinned neurons").default_open(true).show(ui, |ui| {
-            if self.pins.all().is_empty() {
-                ui.label(small(ui, "Click a neuron on the map to pin it. Double-click to see its layer alone."));
+            if self.pins.all.is_empty() {
+                muted(ui, "Click a neuron on the map to pin it. Double-click to see its layer alone.");
             }
             let mut action = None;
-            let tinting = self.pins.tinting().map(|pin| (pin.layer, pin.neuron));
-            let placed = !matches!(engine.device(), DeviceStatus::Cpu { .. });
-            for pin in self.pins.all() {
-                let place = (pin.layer, pin.neuron);
-                let frequency = self.map.atlas.frequency(place.0, place.1);
-                let hot = placed.then(|| self.map.atlas.is_hot(place.0, place.1));
-                if let Some(act) = figures::pinned(ui, engine, pin, frequency, hot, tinting == Some(place)) {
-                    action = Some((place, act));
+            let tinting = self.pins.tinting().map(|pin| pin.place);
+            for pin in &self.pins.all {
+                if let Some(act) = figures::pinned(ui, engine, pin, &self.map.atlas, tinting == Some(pin.place)) {
+                    action = Some((pin.place, act));
                 }
             }
             self.offer_without_pins(ui, shell);
-            match action {
-                Some(((layer, neuron), PinAct::Unpin)) => _ = self.pins.toggle(&self.board, layer, neuron),
-                Some(((layer, neuron), PinAct::Tint)) => self.pins.toggle_tint(layer, neuron),
-                None => {}
+            if let Some((place, act)) = action {
+                self.act(shell, place, act);
             }
         });
     }
 
     /// The neuron that is shown in the words of the chat.
-    pub(super) fn tint(&mut self, engine: &Engine) -> Option<Arc<Tint>> {
+    pub fn tint(&mut self, engine: &Engine) -> Option<Arc<Tint>> {
         let pin = self.pins.tinting()?;
-        let (neuron, end) = ((pin.layer, pin.neuron), pin.end());
-        let hot = self.map.atlas.is_hot(pin.layer, pin.neuron);
+        let (neuron, end) = (pin.place, pin.next);
+        let hot = self.map.atlas.is_hot(neuron.layer, neuron.neuron);
         let same = |kept: &&KeptTint| kept.neuron == neuron && kept.end == end && kept.tint.hot == hot;
         if let Some(kept) = self.tint.as_ref().filter(same) {
             return Some(Arc::clone(&kept.tint));
@@ -364,6 +350,11 @@ impl Watched {
         self.tint = Some(KeptTint { neuron, end, tint: Arc::clone(&tint) });
         Some(tint)
     }
+}
+
+/// True if a device computes the model, so that it matters where neurons are.
+pub fn is_placed(engine: &Engine) -> bool {
+    !matches!(engine.device(), DeviceStatus::Cpu { .. })
 }
 
 /// Height of the map of a model of so many layers in a column of which `tall` points are seen: time line and pinned neurons have to be

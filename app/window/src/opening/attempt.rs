@@ -21,7 +21,7 @@ use winit::{
     window::WindowId,
 };
 
-use super::{Backend, NoWindow, Refusal, Watch, contained, panics::noted_place};
+use super::{Backend, FrameWatch, NoWindow, Refusal, contained, panics::noted_place};
 
 /// Where no driver is installed, or none that works.
 const NO_ADAPTER: &str = "no driver offers an adapter";
@@ -63,9 +63,9 @@ impl DesktopWindow {
         software: bool,
         options: NativeOptions,
         until_drawn: &UntilDrawn,
-        create: impl FnOnce(&CreationContext<'_>, Watch) -> Result<A, String>,
+        create: impl FnOnce(&CreationContext<'_>, FrameWatch) -> Result<A, String>,
     ) -> Result<Ending, Refusal> {
-        let watch = Watch::default();
+        let watch = FrameWatch::default();
         let options = NativeOptions { wgpu_options: drawing(backend, software, &watch), ..options };
         let of = watch.clone();
         let creator: AppCreator<'_> = Box::new(move |creation| {
@@ -81,9 +81,9 @@ impl DesktopWindow {
             }
         });
         let app = eframe::create_native(title, options, creator, &self.event_loop);
-        let mut running = Running { app: Some(app), watch: watch.clone(), until_drawn, closed: false, bug: None };
+        let mut running = RunningApp { app: Some(app), watch: watch.clone(), until_drawn, closed: false, bug: None };
         let ended = self.event_loop.run_app_on_demand(&mut running);
-        let Running { closed, bug, .. } = running;
+        let RunningApp { closed, bug, .. } = running;
         if let Some(bug) = bug {
             // It is ours: a device has nothing to do with it.
             panic!("{bug}");
@@ -121,7 +121,7 @@ fn said(error: &EventLoopError) -> String {
 }
 
 /// How eframe is to draw.
-fn drawing(backend: Backend, software: bool, watch: &Watch) -> WgpuConfiguration {
+fn drawing(backend: Backend, software: bool, watch: &FrameWatch) -> WgpuConfiguration {
     let mut setup = WgpuSetupCreateNew::without_display_handle();
     setup.instance_descriptor.backends = backend.flag();
     let power = preference(PowerPreference::from_env());
@@ -145,7 +145,7 @@ fn preference(wants: Option<PowerPreference>) -> PowerPreference {
 }
 
 /// Chooses as wgpu would, and says why not.
-fn selector(power: PowerPreference, software: bool, watch: Watch) -> NativeAdapterSelectorMethod {
+fn selector(power: PowerPreference, software: bool, watch: FrameWatch) -> NativeAdapterSelectorMethod {
     Arc::new(move |adapters: &[Adapter], surface: Option<&Surface<'_>>| {
         let kind = |adapter: &Adapter| adapter.get_info().device_type;
         let fits = |adapter: &&Adapter| surface.is_none_or(|surface| adapter.is_surface_supported(surface));
@@ -178,7 +178,7 @@ fn rank(kind: DeviceType, power: PowerPreference) -> u8 {
 }
 
 /// The reason that eframe does not return: why it has ended without a frame.
-fn diagnosis(backend: Backend, watch: &Watch) -> String {
+fn diagnosis(backend: Backend, watch: &FrameWatch) -> String {
     let Some(adapter) = watch.adapter() else {
         let descriptor =
             InstanceDescriptor { backends: backend.flag(), ..InstanceDescriptor::new_without_display_handle() };
@@ -216,10 +216,10 @@ impl UntilDrawn {
 }
 
 /// eframe in the event loop.
-struct Running<'a> {
+struct RunningApp<'a> {
     /// `None` once the attempt has failed.
     app: Option<EframeWinitApplication<'a>>,
-    watch: Watch,
+    watch: FrameWatch,
     until_drawn: &'a UntilDrawn,
     /// True if the user closed the window.
     closed: bool,
@@ -227,7 +227,7 @@ struct Running<'a> {
     bug: Option<String>,
 }
 
-impl<'a> Running<'a> {
+impl<'a> RunningApp<'a> {
     /// Passes an event on and looks at what has come of it.
     fn pass(&mut self, event_loop: &ActiveEventLoop, event: impl FnOnce(&mut EframeWinitApplication<'a>)) {
         let Some(app) = &mut self.app else { return };
@@ -261,7 +261,7 @@ impl<'a> Running<'a> {
     }
 }
 
-impl ApplicationHandler<UserEvent> for Running<'_> {
+impl ApplicationHandler<UserEvent> for RunningApp<'_> {
     fn new_events(&mut self, event_loop: &ActiveEventLoop, cause: StartCause) {
         self.pass(event_loop, |app| app.new_events(event_loop, cause));
     }

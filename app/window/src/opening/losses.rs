@@ -12,8 +12,8 @@ const WITHIN: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 pub struct Losses {
     latest: Vec<Loss>,
-    /// Backends that come last from now on.
-    distrusted: Vec<Backend>,
+    /// Backends that have lost their device too often and come last from now on, the latest last.
+    pub distrusted: Vec<Backend>,
 }
 
 #[derive(Debug)]
@@ -33,11 +33,6 @@ impl Losses {
             self.distrusted.push(backend);
         }
     }
-
-    /// Backends that have lost their device too often, the latest last.
-    pub fn distrusted(&self) -> &[Backend] {
-        &self.distrusted
-    }
 }
 
 #[cfg(test)]
@@ -50,7 +45,7 @@ mod tests {
         let (mut losses, start) = (Losses::default(), Instant::now());
         let mut lose = |backend, second| {
             losses.count(backend, start + Duration::from_secs(second));
-            losses.distrusted().to_vec()
+            losses.distrusted.to_vec()
         };
         assert!(lose(Vulkan, 0).is_empty() && lose(Vulkan, 10).is_empty());
         // Those of a minute ago are forgiven, and others' do not count.

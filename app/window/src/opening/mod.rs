@@ -16,4 +16,4 @@ pub use backend::Backend;
 pub use backend_order::{BackendOrder, Chosen, NoWindow};
 pub use losses::Losses;
 pub use panics::{are_contained, contained, note_place};
-pub use watch::{Refusal, Watch};
+pub use watch::{FrameWatch, Refusal};

@@ -44,7 +44,7 @@ impl fmt::Display for Refusal {
 
 /// Signs of life of one attempt; a handle that may be cloned. Drivers write to it from any thread.
 #[derive(Debug, Clone, Default)]
-pub struct Watch(Arc<Signs>);
+pub struct FrameWatch(Arc<Signs>);
 
 #[derive(Debug, Default)]
 struct Signs {
@@ -64,7 +64,7 @@ struct Signs {
     loss: OnceLock<String>,
 }
 
-impl Watch {
+impl FrameWatch {
     /// The attempt has failed.
     pub fn refuse(&self, why: Refusal) {
         if !self.has_drawn() && !self.0.ended.load(Relaxed) {
@@ -191,7 +191,7 @@ mod tests {
         pollster::block_on(adapter.request_device(&wgpu::DeviceDescriptor::default())).unwrap()
     }
 
-    fn broken(watch: &Watch) -> String {
+    fn broken(watch: &FrameWatch) -> String {
         match watch.refusal() {
             Some(Refusal::Broken(why)) => why,
             other => panic!("{other:?}"),
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn frame_on_the_screen_ends_the_search() {
-        let (watch, (device, _queue)) = (Watch::default(), device());
+        let (watch, (device, _queue)) = (FrameWatch::default(), device());
         watch.follow(&device, &Context::default());
         watch.settle();
         assert!(!watch.has_drawn(), "no frame was made");
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn repeatedly_lost_surfaces_end_the_attempt() {
-        let watch = Watch::default();
+        let watch = FrameWatch::default();
         for _ in 0..MOST_LOST {
             assert_eq!(watch.refusal(), None);
             watch.made();
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn device_loss_in_the_first_frame_ends_the_attempt() {
-        let (watch, (device, _queue)) = (Watch::default(), device());
+        let (watch, (device, _queue)) = (FrameWatch::default(), device());
         watch.follow(&device, &Context::default());
         watch.made();
         device.destroy();
@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn device_destroyed_with_its_window_is_neither_a_failure_nor_a_loss() {
         for drawn in [false, true] {
-            let (watch, (device, _queue)) = (Watch::default(), device());
+            let (watch, (device, _queue)) = (FrameWatch::default(), device());
             watch.follow(&device, &Context::default());
             if drawn {
                 watch.made();
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn error_in_the_first_frame_ends_the_attempt_with_its_innermost_cause() {
-        let (watch, (device, _queue)) = (Watch::default(), device());
+        let (watch, (device, _queue)) = (FrameWatch::default(), device());
         watch.follow(&device, &Context::default());
         watch.made();
         let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::VERTEX;

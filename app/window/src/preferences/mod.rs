@@ -30,24 +30,8 @@ use thermocline_rich_text::{
 /// Sizes of everything that can be chosen.
 const ZOOM: std::ops::RangeInclusive<f32> = 0.5..=3.0;
 
-/// The store's answer when it was asked last whether it keeps words of neurons across chats.
-#[derive(Debug, Default)]
-struct KeptWords(Option<((u64, i64), bool)>);
-
-impl KeptWords {
-    /// True if there are any. The store is asked only after it has changed.
-    fn any(&mut self, shell: &mut Shell) -> bool {
-        let Some(version) = shell.toasts.check(shell.store.version()) else { return false };
-        match self.0 {
-            Some((read, any)) if read == version => any,
-            _ => {
-                let any = shell.toasts.check(shell.store.has_kept_words()).unwrap_or(false);
-                self.0 = Some((version, any));
-                any
-            }
-        }
-    }
-}
+/// What leaves the computer.
+const OFFLINE: &str = "Nothing leaves this computer. The network is used for downloads you start, programs you let in, and servers and tools you add, and for nothing else.";
 
 /// The page.
 #[derive(Debug, Default)]
@@ -56,16 +40,13 @@ pub struct PreferencesPage {
     zoom: Option<f32>,
     serving: Serving,
     tools: ToolsCard,
-    about: About,
-    kept: KeptWords,
+    /// The program itself, which has an overlay.
+    pub about: About,
+    /// True if the store keeps words of neurons across chats, and its version when it was asked that last.
+    has_words: Option<((u64, i64), bool)>,
 }
 
 impl PreferencesPage {
-    /// Work of every frame, visible or not.
-    pub fn tick(&mut self, ctx: &egui::Context, shell: &mut Shell) {
-        self.about.tick(ctx, shell);
-    }
-
     /// Says what was typed and not added: another page is shown now.
     pub fn leave(&self, shell: &mut Shell) {
         if self.tools.is_typed() {
@@ -73,11 +54,6 @@ impl PreferencesPage {
                 .toasts
                 .warning("The tool server was not added. Its text is still in Settings: press Enter there to add it.");
         }
-    }
-
-    /// Shows what lies over everything.
-    pub fn show_overlay(&mut self, ui: &Ui) {
-        self.about.show_overlay(ui);
     }
 
     /// Shows it.
@@ -90,7 +66,11 @@ impl PreferencesPage {
             widgets::card(ui, |ui| self.serving.show(ui, shell));
             widgets::card(ui, |ui| self.tools.show(ui, shell));
             widgets::card(ui, |ui| folders(ui, shell));
-            widgets::card(ui, |ui| places(ui, shell, &mut self.kept));
+            widgets::card(ui, |ui| {
+                places(ui, shell);
+                self.neuron_words(ui, shell);
+                widgets::muted(ui, OFFLINE);
+            });
             widgets::card(ui, |ui| {
                 title(ui, "Keys");
                 keys::list(ui);
@@ -139,6 +119,38 @@ impl PreferencesPage {
             theme::move_less(ui, frame_pace::still(ui, settings.reduced_motion));
         }
     }
+
+    /// The words of neurons across chats: whether they are kept, what that means, and a button that deletes them.
+    fn neuron_words(&mut self, ui: &mut Ui, shell: &mut Shell) {
+        ui.checkbox(&mut shell.settings.keep_neuron_words, "Keep the words at which neurons fire, across chats");
+        widgets::muted(
+            ui,
+            format!(
+                "Off unless you switch it on. Of every answer the neurons that fire at a word and at little else are then kept with \
+                 the word, in the file of chats above: at most {MOST_WORDS} words of a neuron and {MOST_ROWS} lines in all. They \
+                 stay when a chat is deleted, and when this is switched off, until you delete them here."
+            ),
+        );
+        let has_words = self.has_words(shell);
+        if ui.add_enabled(has_words, Button::new("Delete the words of neurons")).clicked() {
+            let deleted = shell.store.delete_kept_words();
+            shell.chat_controller.forget_words();
+            if shell.toasts.check(deleted).is_some() {
+                shell.toasts.success("The words of neurons are deleted.");
+            }
+        }
+    }
+
+    /// True if the store keeps words of neurons. It is asked only after it has changed.
+    fn has_words(&mut self, shell: &mut Shell) -> bool {
+        let Some(version) = shell.toasts.check(shell.store.version()) else { return false };
+        if let Some((_, any)) = self.has_words.filter(|(read, _)| *read == version) {
+            return any;
+        }
+        let any = shell.toasts.check(shell.store.has_kept_words()).unwrap_or(false);
+        self.has_words = Some((version, any));
+        any
+    }
 }
 
 fn title(ui: &mut Ui, text: &str) {
@@ -169,7 +181,7 @@ fn folders(ui: &mut Ui, shell: &mut Shell) {
 }
 
 /// Where data is kept.
-fn places(ui: &mut Ui, shell: &mut Shell, kept: &mut KeptWords) {
+fn places(ui: &mut Ui, shell: &mut Shell) {
     title(ui, "Where data is kept");
     let (settings, chats) = (shell.folders.settings(), shell.folders.chats());
     let (models, cache) = (shell.folders.models(), shell.folders.cache.clone());
@@ -194,32 +206,6 @@ fn places(ui: &mut Ui, shell: &mut Shell, kept: &mut KeptWords) {
     let hint = "How often each neuron fired, without any text: a model that is not prepared then starts with the neurons in VRAM that fire most often";
     if ui.checkbox(&mut keep, "Keep these counts between runs").on_hover_text(hint).changed() {
         shell.settings.no_counts = !keep;
-    }
-    neuron_words(ui, shell, kept);
-    widgets::muted(
-        ui,
-        "Nothing leaves this computer. The network is used for downloads you start, programs you let in, and servers and tools you add, and for nothing else.",
-    );
-}
-
-/// The words of neurons across chats: whether they are kept, what that means, and a button that deletes them.
-fn neuron_words(ui: &mut Ui, shell: &mut Shell, kept: &mut KeptWords) {
-    ui.checkbox(&mut shell.settings.keep_neuron_words, "Keep the words at which neurons fire, across chats");
-    widgets::muted(
-        ui,
-        format!(
-            "Off unless you switch it on. Of every answer the neurons that fire at a word and at little else are then kept with the \
-             word, in the file of chats above: at most {MOST_WORDS} words of a neuron and {MOST_ROWS} lines in all. They stay when \
-             a chat is deleted, and when this is switched off, until you delete them here."
-        ),
-    );
-    let kept = kept.any(shell);
-    if ui.add_enabled(kept, Button::new("Delete the words of neurons")).clicked() {
-        let deleted = shell.store.delete_kept_words();
-        shell.chat_controller.forget_words();
-        if shell.toasts.check(deleted).is_some() {
-            shell.toasts.success("The words of neurons are deleted.");
-        }
     }
 }
 

@@ -5,6 +5,7 @@ use egui::{DragValue, Id, RichText, TextStyle, Ui};
 use super::title;
 use crate::shell::Shell;
 use thermocline_chats::server_switch::ServerState;
+use thermocline_host::units::counted;
 use thermocline_rich_text::{text::TextField, theme::Palette, widgets};
 
 /// The card.
@@ -66,8 +67,7 @@ impl Serving {
                     }
                     let mut said = match status.requests {
                         0 => "no request yet".to_owned(),
-                        1 => "1 request".to_owned(),
-                        n => format!("{n} requests"),
+                        n => counted(n as usize, "request"),
                     };
                     if status.answering {
                         said += ", one is being answered";

@@ -12,7 +12,7 @@ const HEIGHT: f32 = 20.0;
 
 /// A part of a bar.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Part {
+pub struct BarSegment {
     /// Name of the part.
     pub name: String,
     /// Its amount, in bytes or nanoseconds.
@@ -23,7 +23,7 @@ pub struct Part {
 
 /// The length of a bar.
 #[derive(Debug, Clone, Copy)]
-pub struct Scale {
+pub struct BarScale {
     /// Bytes or nanoseconds from one end to the other.
     pub total: u64,
     /// Meaning of the total, as a sentence about it ends; `None`: the ends have no words.
@@ -34,7 +34,7 @@ pub struct Scale {
 
 /// The line of a budget on a bar.
 #[derive(Debug, Clone, Copy)]
-pub struct Mark {
+pub struct BudgetMark {
     /// The budget.
     pub at: u64,
     /// True if it is not kept.
@@ -42,8 +42,8 @@ pub struct Mark {
 }
 
 /// `parts` one behind the other on a bar, a line at the budget, and what the colours mean.
-pub fn show(ui: &mut Ui, name: &str, parts: &[Part], scale: Scale, mark: Option<Mark>) {
-    let Scale { total, end, format } = scale;
+pub fn show(ui: &mut Ui, name: &str, parts: &[BarSegment], scale: BarScale, mark: Option<BudgetMark>) {
+    let BarScale { total, end, format } = scale;
     let palette = Palette::of(ui);
     let (area, response) = ui.allocate_exact_size(vec2(ui.available_width(), HEIGHT + 8.0), Sense::hover());
     let words = || {

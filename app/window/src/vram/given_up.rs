@@ -20,7 +20,7 @@ fn shown(fallbacks: &Fallbacks, adapters: Option<&[AdapterReport]>) -> Vec<Fallb
 
 /// Says what is done without, if anything is, and offers each adapter, or backend, to be tried again.
 pub fn show(ui: &mut Ui, shell: &mut Shell) {
-    let mut left = shown(shell.adapters.fallbacks(), shell.adapters.list().as_deref());
+    let mut left = shown(&shell.adapters.fallbacks, shell.adapters.list().as_deref());
     while let Some(adapter) = left.first().map(|first| first.adapter.clone()) {
         let (its, others): (Vec<_>, Vec<_>) = left.into_iter().partition(|it| it.adapter == adapter);
         left = others;
@@ -34,7 +34,7 @@ pub fn show(ui: &mut Ui, shell: &mut Shell) {
         }
         let hint = "Forgets what the driver has failed with, and loads the model anew";
         if its.iter().any(|it| !it.is_known()) && ui.button(TRY_AGAIN).on_hover_text(hint).clicked() {
-            shell.adapters.fallbacks().try_again(&adapter);
+            shell.adapters.fallbacks.try_again(&adapter);
             shell.reload_device();
         }
     }

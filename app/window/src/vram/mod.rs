@@ -12,7 +12,6 @@ mod reasons;
 mod room;
 mod slider;
 mod speed;
-mod state;
 pub mod why;
 
 use std::time::{Duration, Instant};
@@ -23,18 +22,21 @@ use thermocline_engine::{
     session::{AdapterKind, DeviceMemory, DeviceStatus, Engine, LoadStage, Purpose},
 };
 
-use self::bar::{Mark, Part, Scale};
+use self::{
+    bar::{BarScale, BarSegment, BudgetMark},
+    forecasts::BudgetForecasts,
+    reasons::SpeedReasons,
+};
 pub use self::{
     room::{BudgetRoom, chosen_adapter},
     speed::{ExpectedSpeed, Speed, keep_speed, remembered_speed, speed_of},
-    state::VramState,
 };
 use crate::{
     adapters::SystemMemory,
     command::{Command, Page},
     shell::Shell,
 };
-use thermocline_chats::settings::VramBudget;
+use thermocline_chats::{settings::VramBudget, speeds::ExpectedSpeeds};
 use thermocline_host::{
     engine_handle::{self, ModelState},
     library::ModelId,
@@ -51,6 +53,19 @@ const AGE: Duration = Duration::from_secs(10);
 
 /// Free memory that has changed by less than this fraction does not change the budget.
 const STILL: u64 = 16;
+
+/// Forecasts and choices for the memory of the open model.
+#[derive(Debug, Default)]
+pub struct VramState {
+    /// The budget, while it is being dragged.
+    pub dragged: Option<VramBudget>,
+    /// Forecasts for budgets.
+    pub forecasts: BudgetForecasts,
+    /// The figures that explain the model's speed.
+    pub reasons: SpeedReasons,
+    /// Predicted speeds of all models, used until an answer has been measured.
+    pub expected_speeds: ExpectedSpeeds,
+}
 
 /// The budget and what it buys.
 #[derive(Debug, Default)]
@@ -77,7 +92,7 @@ impl VramPanel {
         }
         shell.adapters.look(ctx, AGE);
         let Some(VramBudget::LeaveFree(left)) = shell.model_settings(&model).budget else { return };
-        let (Some(read), Some(system)) = (shell.adapters.read(), system(shell, &memory)) else { return };
+        let (Some(read), Some(system)) = (shell.adapters.read, system(shell, &memory)) else { return };
         if memory.moving
             || shell.is_comparing()
             || self.followed == Some(read)
@@ -179,10 +194,10 @@ impl VramPanel {
         let Some(room) = BudgetRoom::of(shell, model, engine) else { return };
         let wrong = check::disagreement(memory, self.comparable(shell, memory, system));
         let palette = Palette::of(ui);
-        let parts: Vec<Part> = parts_of(memory, &palette).into_iter().filter(|part| part.amount > 0).collect();
+        let parts: Vec<BarSegment> = parts_of(memory, &palette).into_iter().filter(|part| part.amount > 0).collect();
         let told = room.told(room.choice(shell, model), shell.vram.dragged);
-        let scale = Scale { total: room.most.max(memory.accounted), end: Some(room.end()), format: bytes };
-        bar::show(ui, "Held for the model", &parts, scale, Some(Mark { at: told, breached: wrong.is_some() }));
+        let scale = BarScale { total: room.most.max(memory.accounted), end: Some(room.end()), format: bytes };
+        bar::show(ui, "Held for the model", &parts, scale, Some(BudgetMark { at: told, breached: wrong.is_some() }));
         ui.add_enabled_ui(!shell.is_comparing(), |ui| slider::show(ui, shell, model, engine, room));
         if memory.moving {
             widgets::muted(ui, "Weights are on their way, a little with every token.");
@@ -190,7 +205,7 @@ impl VramPanel {
         }
         if let Some(SystemMemory { total: Some(total), used: Some(used), used_here, .. }) = system {
             let here = used_here.unwrap_or(memory.accounted).min(used);
-            let part = |name: &str, amount, colour| Part { name: name.to_owned(), amount, colour };
+            let part = |name: &str, amount, colour| BarSegment { name: name.to_owned(), amount, colour };
             let all = [
                 part("this program", here, palette.hot),
                 part("other programs", used - here, palette.muted),
@@ -198,10 +213,16 @@ impl VramPanel {
             ];
             ui.add_space(4.0);
             // The panel's total is the slider's: these parts have words, and no second one.
-            bar::show(ui, "The device, as the system tells it", &all, Scale { total, end: None, format: bytes }, None);
+            bar::show(
+                ui,
+                "The device, as the system tells it",
+                &all,
+                BarScale { total, end: None, format: bytes },
+                None,
+            );
             let told = used_here.map_or("does not tell by program".to_owned(), |here| format!("says {}", bytes(here)));
             // The two are read at different moments.
-            let earlier = match (shell.adapters.read(), self.held) {
+            let earlier = match (shell.adapters.read, self.held) {
                 (Some(read), Some((_, since))) if read < since => ", before the last change",
                 _ => "",
             };
@@ -216,7 +237,7 @@ impl VramPanel {
     /// device's own.
     fn comparable(&self, shell: &Shell, memory: &DeviceMemory, system: Option<SystemMemory>) -> Option<SystemMemory> {
         let kind = shell.adapters.named(&memory.adapter)?.kind;
-        let (read, (_, since)) = (shell.adapters.read()?, self.held?);
+        let (read, (_, since)) = (shell.adapters.read?, self.held?);
         system.filter(|_| kind == AdapterKind::Discrete && read > since)
     }
 }
@@ -271,7 +292,7 @@ fn system(shell: &Shell, memory: &DeviceMemory) -> Option<SystemMemory> {
     shell.adapters.named(&memory.adapter).map(|adapter| SystemMemory::of(&adapter.vram))
 }
 
-fn parts_of(memory: &DeviceMemory, palette: &Palette) -> Vec<Part> {
+fn parts_of(memory: &DeviceMemory, palette: &Palette) -> Vec<BarSegment> {
     let part = |(purpose, bytes): &(Purpose, u64)| {
         let (name, colour) = match purpose {
             Purpose::Attention => ("attention", palette.deep),
@@ -283,7 +304,7 @@ fn parts_of(memory: &DeviceMemory, palette: &Palette) -> Vec<Part> {
             Purpose::Staging => ("staging", palette.muted.gamma_multiply(0.5)),
             Purpose::Predictor => ("predictors", palette.good),
         };
-        Part { name: name.to_owned(), amount: *bytes, colour }
+        BarSegment { name: name.to_owned(), amount: *bytes, colour }
     };
     memory.by_purpose.iter().map(part).collect()
 }

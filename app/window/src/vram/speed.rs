@@ -96,17 +96,13 @@ pub fn speed_of(shell: &mut Shell, model: &ModelId, engine: &Engine, forecast: &
     if let Some(ExpectedSpeed { rate, corrected: false }) = expected.filter(|_| shell.vram.dragged.is_none()) {
         shell.vram.expected_speeds.tell(model.key(), &setting, rate);
     }
-    remembered(shell, model, &setting, expected)
+    remembered_speed(shell, &model.key(), &setting, expected)
 }
 
 /// The speed with the plan of `forecast` under another budget than the one in force.
 pub fn speed_under(shell: &Shell, model: &ModelId, engine: &Engine, forecast: &Forecast, budget: VramBudget) -> Speed {
     let setting = setting_of(shell, model, engine, forecast, Some(budget));
-    remembered(shell, model, &setting, expected_of(forecast))
-}
-
-fn remembered(shell: &Shell, model: &ModelId, setting: &SpeedSetting, expected: Option<ExpectedSpeed>) -> Speed {
-    remembered_speed(shell, &model.key(), setting, expected)
+    remembered_speed(shell, &model.key(), &setting, expected_of(forecast))
 }
 
 /// The speed of the model of this key in a setting: as measured there, else as expected, corrected by answers.

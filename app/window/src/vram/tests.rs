@@ -401,11 +401,11 @@ fn memory_bar_matches_its_snapshots() {
             }
             memory.accounted = memory.by_purpose.iter().map(|(_, bytes)| bytes).sum();
             let parts = parts_of(&memory, &Palette::of(ui));
-            let scale = Scale { total: 8 << 30, end: Some("is all of the card"), format: bytes };
-            bar::show(ui, "Held for the model", &parts, scale, Some(Mark { at: 6 << 30, breached: false }));
+            let scale = BarScale { total: 8 << 30, end: Some("is all of the card"), format: bytes };
+            bar::show(ui, "Held for the model", &parts, scale, Some(BudgetMark { at: 6 << 30, breached: false }));
             ui.add_space(8.0);
             memory.budget = Some(4 << 30);
-            bar::show(ui, "Held for the model", &parts, scale, Some(Mark { at: 4 << 30, breached: true }));
+            bar::show(ui, "Held for the model", &parts, scale, Some(BudgetMark { at: 4 << 30, breached: true }));
             widgets::trouble(ui, check::disagreement(&memory, None).unwrap());
         });
         it.run_steps(4);

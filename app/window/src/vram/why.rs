@@ -7,7 +7,7 @@ use thermocline_engine::{
 };
 
 use super::{
-    bar::{self, Part, Scale},
+    bar::{self, BarScale, BarSegment},
     reasons::ReasonsQuestion,
     room::BudgetRoom,
     speed::speed_under,
@@ -97,13 +97,13 @@ fn times(ui: &mut Ui, breakdown: &Breakdown) {
     let palette = Palette::of(ui);
     let measured = breakdown.measured.map(|measured| measured.time);
     let longest = [breakdown.planned, measured].into_iter().flatten().map(|time| time.total()).fold(0.0, f64::max);
-    let scale = Scale { total: nanoseconds(longest), end: None, format: milliseconds };
+    let scale = BarScale { total: nanoseconds(longest), end: None, format: milliseconds };
     for (name, time) in [("Planned", breakdown.planned), ("Measured", measured)] {
         let Some(time) = time else { continue };
         ui.label(widgets::small(format!("{name}: {} a token", milliseconds(nanoseconds(time.total()))), palette.text));
-        let parts: Vec<Part> = TokenPart::ALL
+        let parts: Vec<BarSegment> = TokenPart::ALL
             .into_iter()
-            .map(|part| Part {
+            .map(|part| BarSegment {
                 name: part_name(part, breakdown.on_device).to_owned(),
                 amount: nanoseconds(time.seconds(part)),
                 colour: part_colour(part, &palette),

@@ -10,7 +10,7 @@ use crate::{
     areas::WindowArea,
     command::{Command, Page},
 };
-use thermocline_host::{engine_handle::ModelState, library::ModelId};
+use thermocline_host::engine_handle::ModelState;
 
 impl Window {
     /// The areas that can be seen, from left to right.
@@ -70,16 +70,13 @@ impl Window {
             }
             Command::Search => {
                 self.show_chats(rooms);
-                self.chats.focus_search();
+                self.chats.focus = true;
             }
             Command::OpenModel(model) => self.shell.open_model(model),
             Command::ReopenModel => {
-                if let ModelState::Ready { model, .. } | ModelState::Failed { model, .. } =
-                    self.shell.engine_handle.state()
-                {
+                let state = self.shell.engine_handle.state();
+                if let Some(model) = state.model().filter(|_| !matches!(state, ModelState::Opening(_))) {
                     self.shell.open_model(model);
-                } else if let ModelState::Remote { model, .. } = self.shell.engine_handle.state() {
-                    self.shell.open_model(ModelId::Remote(model));
                 }
             }
             Command::CloseModel => self.shell.engine_handle.close(),
@@ -101,8 +98,8 @@ impl Window {
                     self.over = Some(SideColumn::Neurons);
                 }
                 match command {
-                    Command::SearchNeurons => self.neurons.focus_search(),
-                    _ => self.neurons.show_whole(),
+                    Command::SearchNeurons => self.neurons.searching = true,
+                    _ => self.neurons.whole = true,
                 }
             }
             Command::CheatSheet => self.keys = !self.keys,

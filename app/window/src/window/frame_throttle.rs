@@ -16,12 +16,6 @@ pub struct FrameThrottle {
     latest_start: Instant,
 }
 
-impl std::fmt::Debug for FrameThrottle {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FrameThrottle").field("latest_start", &self.latest_start).finish_non_exhaustive()
-    }
-}
-
 impl FrameThrottle {
     /// `drawn` waits until the graphics device has finished all submitted work.
     pub fn new(drawn: impl Fn() + 'static) -> Self {

@@ -28,15 +28,15 @@ impl Ground {
 
     /// All of `rect` in an opaque colour.
     pub fn fill(self, rect: Rect, colour: Color32) -> Shape {
-        Shape::Callback(Callback::new_paint_callback(rect, Fill(colour)))
+        Shape::Callback(Callback::new_paint_callback(rect, GroundFill(colour)))
     }
 }
 
 struct GroundPipeline(wgpu::RenderPipeline);
 
-struct Fill(Color32);
+struct GroundFill(Color32);
 
-impl CallbackTrait for Fill {
+impl CallbackTrait for GroundFill {
     fn paint(&self, _info: PaintCallbackInfo, pass: &mut RenderPass<'static>, resources: &CallbackResources) {
         if let Some(GroundPipeline(pipeline)) = resources.get() {
             let [red, green, blue, _] = self.0.to_array();

@@ -2,12 +2,33 @@
 
 use egui::{Context, Frame, Id, Modal, Ui, UserAttentionType, ViewportCommand};
 
-use super::{Window, leaving::Leave};
+use super::Window;
 use crate::command::Command;
 use thermocline_rich_text::{
     theme::Palette,
     widgets::{primary_button, small},
 };
+
+/// An action of the user that would lose something.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Leave {
+    /// Open or close a model.
+    Model(Command),
+    /// Close the window.
+    Window,
+}
+
+/// The question, and its answer.
+#[derive(Debug, Default)]
+pub(super) struct Leaving {
+    asked: Option<Leave>,
+    /// True in the first frame of the question: its button needs the keyboard.
+    is_new: bool,
+    /// The control that had the keyboard before.
+    focused: Option<Id>,
+    /// True once the user has agreed that the window closes.
+    agreed: bool,
+}
 
 impl Window {
     /// Asks before `command` stops answers. True if the command waits for the user's decision.

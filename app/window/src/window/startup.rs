@@ -14,7 +14,7 @@ use thermocline_engine::session::AwaitedFrame;
 use super::{Window, frame_throttle::FrameThrottle, ground::Ground};
 use crate::{
     icon::icon,
-    opening::{Backend, BackendOrder, Chosen, DesktopWindow, Ending, Losses, NoWindow, UntilDrawn, Watch},
+    opening::{Backend, BackendOrder, Chosen, DesktopWindow, Ending, FrameWatch, Losses, NoWindow, UntilDrawn},
 };
 use thermocline_chats::settings::Settings;
 use thermocline_host::{folders::Folders, library::ModelId};
@@ -65,17 +65,17 @@ pub(super) fn run_with(
         let order = BackendOrder::new(Chosen { only: only.as_deref(), first, worked }, Backend::HERE)?;
         let mut by = None;
         let ended_programs = Backend::named(&fallbacks.last_for_windows().join(","));
-        let order = order.with_last(losses.distrusted()).with_last(&ended_programs);
+        let order = order.with_last(&losses.distrusted).with_last(&ended_programs);
         let ended = order.open(&mut |backend, software| {
             *until_drawn.sentinel.borrow_mut() = fallbacks.guard_window(backend.name());
             let contents = Rc::clone(&contents);
             by = Some(backend);
-            let create = move |creation: &CreationContext<'_>, watch: Watch| {
+            let create = move |creation: &CreationContext<'_>, watch: FrameWatch| {
                 draw(&contents, creation, || (folders.clone(), model.cloned()))?;
                 if let Some(window) = &mut *contents.borrow_mut() {
                     window.opening = Some((watch, backend));
                 }
-                Ok(Shown { contents, each_frame })
+                Ok(ShownWindow { contents, each_frame })
             };
             let ended = desktop.open(TITLE, backend, software, options(folders), &until_drawn, create);
             drop(until_drawn.sentinel.take());
@@ -94,20 +94,16 @@ pub(super) fn run_with(
             (Ok(_), _) => return Ok(()),
             (Err(why), _) if contents.borrow().is_some() => {
                 if dark.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
-                    leave(&contents);
+                    // What the window has that nothing draws any more is kept.
+                    if let Some(window) = &mut *contents.borrow_mut() {
+                        eframe::App::on_exit(window);
+                    }
                     return Err(why);
                 }
                 std::thread::sleep(PAUSE);
             }
             (Err(why), _) => return Err(why),
         }
-    }
-}
-
-/// Keeps what a window has that nothing draws any more.
-fn leave(contents: &Contents) {
-    if let Some(window) = &mut *contents.borrow_mut() {
-        eframe::App::on_exit(window);
     }
 }
 
@@ -128,21 +124,21 @@ fn options(folders: &Folders) -> NativeOptions {
 }
 
 /// The window's contents, which outlive what draws them.
-type Contents = Rc<RefCell<Option<Window>>>;
+type WindowContents = Rc<RefCell<Option<Window>>>;
 
 /// The contents in a window of eframe's.
-struct Shown<'a> {
-    contents: Contents,
+struct ShownWindow<'a> {
+    contents: WindowContents,
     each_frame: &'a EachFrame<'a>,
 }
 
-impl Shown<'_> {
+impl ShownWindow<'_> {
     fn with<T>(&self, show: impl FnOnce(&mut Window) -> T) -> Option<T> {
         self.contents.borrow_mut().as_mut().map(show)
     }
 }
 
-impl eframe::App for Shown<'_> {
+impl eframe::App for ShownWindow<'_> {
     fn logic(&mut self, ctx: &Context, frame: &mut eframe::Frame) {
         self.with(|window| window.logic(ctx, frame));
     }
@@ -165,7 +161,7 @@ impl eframe::App for Shown<'_> {
 
 /// Has what eframe draws with draw the contents: new ones where there are none, from the folders and the model that `new` names.
 fn draw(
-    contents: &Contents,
+    contents: &WindowContents,
     creation: &CreationContext<'_>,
     new: impl FnOnce() -> (Folders, Option<ModelId>),
 ) -> Result<(), String> {

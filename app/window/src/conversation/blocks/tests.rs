@@ -11,26 +11,26 @@ use thermocline_rich_text::{
 
 const TEXT: &str = "<think>\nHm, 火?\n</think>\n\nFirst *words*,\nand more.\n\n1. one\n\n2. two\n   more\n\n```rust\nfn main() {}\n\n// end\n```\nLast\n~~~\ncode";
 
-fn all(blocks: &Blocks) -> Vec<(Kind, String)> {
+fn all(blocks: &MessageBlocks) -> Vec<(MessageBlockKind, String)> {
     blocks.closed.iter().chain(&blocks.open).map(|it| (it.kind.clone(), it.text.trim().to_owned())).collect()
 }
 
 #[test]
 fn blocks_of_streamed_text_equal_those_of_the_whole_text() {
-    let mut whole = Blocks::default();
+    let mut whole = MessageBlocks::default();
     whole.update(TEXT, true);
     let want = [
-        (Kind::Thought, "Hm, 火?"),
-        (Kind::Text, "First *words*,\nand more."),
-        (Kind::Text, "1. one\n\n2. two\n   more"),
-        (Kind::Code("rust".to_owned()), "fn main() {}\n\n// end"),
-        (Kind::Text, "Last"),
-        (Kind::Code(String::new()), "code"),
+        (MessageBlockKind::Thought, "Hm, 火?"),
+        (MessageBlockKind::Text, "First *words*,\nand more."),
+        (MessageBlockKind::Text, "1. one\n\n2. two\n   more"),
+        (MessageBlockKind::Code("rust".to_owned()), "fn main() {}\n\n// end"),
+        (MessageBlockKind::Text, "Last"),
+        (MessageBlockKind::Code(String::new()), "code"),
     ];
     assert_eq!(all(&whole), want.map(|(kind, text)| (kind, text.to_owned())));
     assert!(whole.open.is_none());
 
-    let mut grown = Blocks::default();
+    let mut grown = MessageBlocks::default();
     let mut closed = 0;
     for (end, c) in TEXT.char_indices() {
         grown.update(&TEXT[..end + c.len_utf8()], false);
@@ -47,10 +47,12 @@ fn blocks_of_streamed_text_equal_those_of_the_whole_text() {
 fn code_in_a_list_stays_in_the_list() {
     let list = "1. Do this:\n\n   ```sh\n   cd a\n\n     ls\n   ```\n\n2. Then that:\n```\nx\n```\n3. Done.";
     let text = format!("{list}\n\nNo list.\n\n```\ny\n```\n");
-    let (mut whole, mut grown) = (Blocks::default(), Blocks::default());
+    let (mut whole, mut grown) = (MessageBlocks::default(), MessageBlocks::default());
     whole.update(&text, true);
-    let (of_text, of_code) =
-        (|text: &str| (Kind::Text, text.to_owned()), |text: &str| (Kind::Code(String::new()), text.to_owned()));
+    let (of_text, of_code) = (
+        |text: &str| (MessageBlockKind::Text, text.to_owned()),
+        |text: &str| (MessageBlockKind::Code(String::new()), text.to_owned()),
+    );
     assert_eq!(all(&whole), [of_text(list), of_text("No list."), of_code("y")]);
     for (end, c) in text.char_indices() {
         grown.update(&text[..end + c.len_utf8()], false);
@@ -59,14 +61,14 @@ fn code_in_a_list_stays_in_the_list() {
     grown.update(&text, true);
     assert_eq!(all(&grown), all(&whole));
     let parted = "- a\n\n```\ny\n```\n";
-    let mut blocks = Blocks::default();
+    let mut blocks = MessageBlocks::default();
     blocks.update(parted, true);
     assert_eq!(all(&blocks), [of_text("- a"), of_code("y")], "code at the left after a blank line ends a list");
 }
 
 #[test]
 fn blocks_update_parses_the_open_end_only() {
-    let mut blocks = Blocks::default();
+    let mut blocks = MessageBlocks::default();
     let text = "word word\n\n".repeat(1000);
     blocks.update(&(text.clone() + "the tail"), false);
     let (closed, read) = (blocks.closed.len(), blocks.read);
@@ -74,13 +76,13 @@ fn blocks_update_parses_the_open_end_only() {
     assert_eq!((blocks.closed.len(), blocks.read), (closed, read));
     assert_eq!(blocks.open.as_ref().map(|it| it.text.trim()), Some("the tail grows"));
     blocks.update("other", true);
-    assert_eq!(all(&blocks), [(Kind::Text, "other".to_owned())]);
+    assert_eq!(all(&blocks), [(MessageBlockKind::Text, "other".to_owned())]);
 }
 
 #[test]
 fn links_are_known_that_a_later_piece_defines() {
-    let mut blocks = Blocks::default();
-    let ui = |ui: &mut Ui, (blocks, installed): &mut (Blocks, bool)| {
+    let mut blocks = MessageBlocks::default();
+    let ui = |ui: &mut Ui, (blocks, installed): &mut (MessageBlocks, bool)| {
         if !std::mem::replace(installed, true) {
             return theme::install(ui);
         }
@@ -130,13 +132,13 @@ struct FrameCost {
 
 /// Shows `text` as it is written; the cost of each frame.
 fn streamed(text: &str) -> Vec<FrameCost> {
-    let ui = |ui: &mut Ui, (blocks, installed): &mut (Blocks, bool)| {
+    let ui = |ui: &mut Ui, (blocks, installed): &mut (MessageBlocks, bool)| {
         if !std::mem::replace(installed, true) {
             return theme::install(ui);
         }
         egui::ScrollArea::vertical().stick_to_bottom(true).auto_shrink(false).show(ui, |ui| blocks.show(ui));
     };
-    let state = (Blocks::default(), false);
+    let state = (MessageBlocks::default(), false);
     let mut it = Harness::builder().with_size([760.0, 800.0]).with_max_steps(4).build_ui_state(ui, state);
     it.run_steps(2);
     let (mut frames, mut end) = (Vec::new(), 0);

@@ -35,7 +35,7 @@ fn files_of_a_model_share_a_card_and_open_each_by_itself() {
 
 #[test]
 fn library_is_filtered_by_words_and_sorted() {
-    let (one, other) = (folder_with("tiny"), folder_with_quantisations());
+    let ((one, _), other) = (tiny(), folder_with_quantisations());
     let mut stage = TestWindow::with(SIZE, |_, settings| {
         settings.folders.extend([one.path().to_owned(), other.path().to_owned()]);
         settings.add_recent(&ModelId::Path(other.path().join("llama-silu-gqa-256-Q4_0.gguf")).key());
@@ -79,7 +79,7 @@ fn library_is_filtered_by_words_and_sorted() {
 
 #[test]
 fn added_model_is_scrolled_to_and_marked_while_the_others_stay() {
-    let (one, other) = (folder_with("tiny"), folder_with_quantisations());
+    let ((one, model), other) = (tiny(), folder_with_quantisations());
     let mut stage = TestWindow::with([1440.0, 500.0], |_, settings| settings.folders.push(one.path().to_owned()));
     page(&mut stage);
     assert!(!stage.shows("just added"), "the first search adds nothing");
@@ -98,7 +98,7 @@ fn added_model_is_scrolled_to_and_marked_while_the_others_stay() {
 
     // A second file of the same model comes to its card, and what is gone goes at the end of the search.
     let second = other.path().join("llama-silu-gqa-256-Q8_0.gguf");
-    fs::remove_dir_all(one.path().join("tiny")).unwrap();
+    fs::remove_dir_all(model).unwrap();
     stage.let_go(&[&second]);
     stage.until("another search", |window| {
         let found = window.models.found();
@@ -110,14 +110,11 @@ fn added_model_is_scrolled_to_and_marked_while_the_others_stay() {
 
 #[test]
 fn many_models_are_short_cards_under_a_filter_that_stays_in_view() {
-    let folder = tempfile::tempdir().unwrap();
-    for name in ["llama-silu-gqa-256-Q8_0.gguf", "llama-silu-gqa-256-Q4_0.gguf"] {
-        fs::copy(fixture("gguf").join(name), folder.path().join(name)).unwrap();
-    }
+    let folder = folder_with_quantisations();
     let file = thermocline_host::builtin::file();
     for n in 0..12 {
         // Models of different names.
-        let named = String::from_utf8_lossy(b"Thermocline Storyteller").into_owned();
+        let named = "Thermocline Storyteller";
         let name = format!("Thermocline Model {n:05}");
         let at = file.windows(named.len()).position(|part| part == named.as_bytes()).unwrap();
         let mut other = file.to_vec();

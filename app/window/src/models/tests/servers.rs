@@ -1,6 +1,7 @@
 //! Servers with models: added, asked for a key, opened.
 
 use super::*;
+use thermocline_host::remote::RemoteModel;
 
 #[test]
 fn server_that_wants_a_key_is_seen_and_takes_it_on_its_card() {
@@ -62,11 +63,8 @@ fn model_of_a_server_answers_in_the_window_and_its_key_stays_out_of_files() {
     stage.appears("Open far/model");
     assert_eq!(stage.shell().settings.remote_servers, std::slice::from_ref(&server));
     stage.click("Open far/model");
-    stage.until("the model", |window| match window.shell.engine_handle.state() {
-        ModelState::Remote { model, .. } => model.name == "far/model",
-        ModelState::Failed { reason, .. } => panic!("{reason}"),
-        _ => false,
-    });
+    let model = ModelId::Remote(RemoteModel { server: server.clone(), name: "far/model".to_owned() });
+    stage.until_open(&model);
     assert!(stage.shows(&format!("Messages are sent to {host}")), "a badge says where messages are sent");
 
     stage.command(Command::Compose);
@@ -78,7 +76,7 @@ fn model_of_a_server_answers_in_the_window_and_its_key_stays_out_of_files() {
 
     // The server and its model are there again; the key is in its own file alone.
     let mut stage = stage.again();
-    stage.until("the model", |window| matches!(window.shell.engine_handle.state(), ModelState::Remote { .. }));
+    stage.until_open(&model);
     for entry in fs::read_dir(&stage.folders.config).unwrap() {
         let path = entry.unwrap().path();
         let holds = fs::read(&path).is_ok_and(|bytes| bytes.windows(key.len()).any(|part| part == key.as_bytes()));

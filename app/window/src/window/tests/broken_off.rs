@@ -1,9 +1,9 @@
 //! Answers that end before their end say why, and each answer says which model it is of.
 
-use egui::{Event, Key, Modifiers};
+use egui::{Key, Modifiers};
 use egui_kittest::kittest::Queryable;
 
-use crate::testing::TestWindow;
+use crate::testing::{TestWindow, key};
 use thermocline_chats::store::{MessageState, NewMessage, Store};
 
 const SIZE: [f32; 2] = [1440.0, 900.0];
@@ -12,9 +12,7 @@ const SIZE: [f32; 2] = [1440.0, 900.0];
 fn answering() -> TestWindow {
     let mut stage = TestWindow::opened(SIZE);
     stage.types("Tell me a very long story.");
-    let (key, modifiers) = (Key::Enter, Modifiers::NONE);
-    let press = Event::Key { key, physical_key: None, pressed: true, repeat: false, modifiers };
-    stage.it.input_mut().events.push(press);
+    stage.it.input_mut().events.push(key(Key::Enter, true, Modifiers::NONE));
     stage
 }
 

@@ -4,7 +4,10 @@ use egui::{Event, Key, Modifiers, accesskit::Role, vec2};
 use egui_kittest::kittest::{NodeT, Queryable};
 
 use super::neurons::answered;
-use crate::{command::Command, testing::TestWindow};
+use crate::{
+    command::Command,
+    testing::{TestWindow, key},
+};
 use thermocline_chats::store::NewMessage;
 use thermocline_host::{
     engine_handle::ModelState,
@@ -93,8 +96,7 @@ fn answer_of_another_model_is_not_explained() {
 #[test]
 fn letters_typed_with_the_key_of_the_search_are_its_own() {
     let mut stage = answered();
-    let modifiers = Modifiers::COMMAND.plus(Modifiers::SHIFT);
-    let key = Event::Key { key: Key::K, physical_key: None, pressed: true, repeat: false, modifiers };
+    let key = key(Key::K, true, Modifiers::COMMAND.plus(Modifiers::SHIFT));
     let letters = "dog".chars().map(|letter| Event::Text(letter.to_string()));
     // All within one frame, as on a busy machine.
     stage.it.input_mut().events.extend([key].into_iter().chain(letters));
@@ -125,8 +127,9 @@ fn model_of_a_server_takes_no_column_for_neurons() {
     });
     let mut stage = answered();
     assert!(stage.shows("Map of neurons") && stage.shows("Processor"));
-    stage.shell().open_model(ModelId::Remote(RemoteModel { server, name: "far".to_owned() }));
-    stage.until("the model", |window| matches!(window.shell.engine_handle.state(), ModelState::Remote { .. }));
+    let model = ModelId::Remote(RemoteModel { server, name: "far".to_owned() });
+    stage.shell().open_model(model.clone());
+    stage.until_open(&model);
     assert!(!stage.shows("cannot be seen") && !stage.shows("VRAM budget") && !stage.shows("Processor"));
     stage.ctrl(Key::J);
     assert!(stage.shows("its neurons cannot be seen here"), "{:?}", stage.texts());

@@ -27,15 +27,19 @@ fn undo(stage: &mut TestWindow) {
     (0..4).for_each(|_| stage.ctrl(Key::Z));
 }
 
-#[test]
-fn undo_in_one_chat_brings_back_nothing_of_another() {
-    let (mut stage, [frogs, boats]) = two_chats();
-    stage.types("a secret of the frogs");
-    // A pause makes it a step of its own.
+/// Takes out what is written. A pause makes it a step of its own.
+fn erase_slowly(stage: &mut TestWindow) {
     stage.it.run_steps(90);
     stage.ctrl(Key::A);
     stage.press(Key::Backspace);
     stage.it.run_steps(90);
+}
+
+#[test]
+fn undo_in_one_chat_brings_back_nothing_of_another() {
+    let (mut stage, [frogs, boats]) = two_chats();
+    stage.types("a secret of the frogs");
+    erase_slowly(&mut stage);
     stage.command(Command::OpenChat(boats));
     assert_eq!(stage.value("Message"), "");
     undo(&mut stage);
@@ -117,10 +121,7 @@ fn settings_of_one_chat_take_back_nothing_of_another() {
     let (mut stage, [frogs, boats]) = two_chats();
     stage.click("Chat settings");
     stage.write("System prompt", "You are a frog.");
-    stage.it.run_steps(90);
-    stage.ctrl(Key::A);
-    stage.press(Key::Backspace);
-    stage.it.run_steps(90);
+    erase_slowly(&mut stage);
     stage.command(Command::OpenChat(boats));
     stage.focus("System prompt");
     undo(&mut stage);
@@ -154,23 +155,15 @@ fn tool_server_is_added_with_enter_and_not_brought_back_for_the_next() {
     assert_eq!(stage.value(FIELD), "");
 }
 
-/// Keys that are pressed and let go within one frame, as in a slow window.
-fn in_one_frame(stage: &mut TestWindow, modifiers: Modifiers, key: Key) {
-    let press = |pressed| Event::Key { key, physical_key: None, pressed, repeat: false, modifiers };
-    let (held, let_go) = (Event::ModifiersChanged(modifiers), Event::ModifiersChanged(Modifiers::NONE));
-    stage.it.input_mut().events.extend([held, press(true), press(false), let_go]);
-    stage.step();
-}
-
 #[test]
 fn modifiers_count_as_they_were_when_the_key_was_pressed() {
     let (mut stage, _) = two_chats();
     stage.types("one");
-    in_one_frame(&mut stage, Modifiers::SHIFT, Key::Enter);
+    stage.press_in_one_frame(Modifiers::SHIFT, Key::Enter);
     stage.types("two");
     assert_eq!(stage.value("Message"), "one\ntwo", "Shift+Enter does not send");
     assert!(!stage.shell().chat_controller.is_busy());
-    in_one_frame(&mut stage, Modifiers::NONE, Key::Enter);
+    stage.press_in_one_frame(Modifiers::NONE, Key::Enter);
     assert!(stage.shell().chat_controller.is_busy());
     stage.answered();
 }

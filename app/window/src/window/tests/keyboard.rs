@@ -5,7 +5,7 @@ use egui_kittest::kittest::Queryable;
 
 use crate::{
     command::{Command, Page},
-    testing::{TestWindow, add_chat},
+    testing::{TestWindow, add_chat, key},
 };
 use thermocline_chats::{
     chat::{Side, SideModel},
@@ -52,8 +52,7 @@ fn chat_works_with_the_keyboard_alone() {
     // The answer to the clipboard.
     let last = stage.branch()[3].content.clone();
     let modifiers = Modifiers::COMMAND | Modifiers::SHIFT;
-    let down = Event::Key { key: Key::C, physical_key: None, pressed: true, repeat: false, modifiers };
-    for event in [Event::ModifiersChanged(modifiers), down] {
+    for event in [Event::ModifiersChanged(modifiers), key(Key::C, true, modifiers)] {
         stage.it.event(event);
         stage.it.step();
     }

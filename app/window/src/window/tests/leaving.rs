@@ -51,6 +51,15 @@ fn close(stage: &mut TestWindow) -> Vec<ViewportCommand> {
     stage.it.output().viewport_output[&ViewportId::ROOT].commands.clone()
 }
 
+/// Attaches a file, `notes.md`, in a folder of its own.
+fn attach_notes(stage: &mut TestWindow) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("notes.md");
+    std::fs::write(&path, "A cat has a boat.").unwrap();
+    stage.it.state_mut().conversation.attach(path);
+    folder
+}
+
 #[test]
 fn another_model_waits_for_a_decision_while_an_answer_is_written() {
     let mut stage = answering();
@@ -116,10 +125,7 @@ fn closing_waits_while_a_file_is_read_or_a_message_is_changed() {
 #[test]
 fn file_that_is_read_goes_to_the_chat_it_was_chosen_for() {
     let mut stage = TestWindow::opened(SIZE);
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("notes.md");
-    std::fs::write(&path, "A cat has a boat.").unwrap();
-    stage.it.state_mut().conversation.attach(path);
+    let _folder = attach_notes(&mut stage);
     stage.shell().queue_command(Command::NewChat);
     let found = |window: &mut crate::Window| {
         let chats = window.shell.store.chats().unwrap();

@@ -1,9 +1,9 @@
 //! A chat longer than the window: one sees what one sends, and finds the end again.
 
-use egui::{Event, Key, Modifiers, MouseWheelSource, MouseWheelUnit, TouchPhase, vec2};
+use egui::{Key, Modifiers, vec2};
 use egui_kittest::kittest::Queryable;
 
-use crate::testing::{TestWindow, add_chat};
+use crate::testing::{TestWindow, add_chat, wheel};
 
 const SIZE: [f32; 2] = [1440.0, 900.0];
 
@@ -27,9 +27,7 @@ fn scroll_up(stage: &mut TestWindow) {
     let over = stage.control("Message").rect().center() - vec2(0.0, 300.0);
     stage.it.hover_at(over);
     stage.step();
-    let (unit, phase, source) = (MouseWheelUnit::Point, TouchPhase::Move, MouseWheelSource::Wheel);
-    let modifiers = Modifiers::NONE;
-    stage.it.event(Event::MouseWheel { unit, delta: vec2(0.0, 2000.0), phase, source, modifiers });
+    stage.it.event(wheel(2000.0));
     stage.it.run_steps(60);
     stage.it.remove_cursor();
     stage.step();
@@ -77,15 +75,7 @@ fn end_is_found_with_a_button_and_a_key() {
     assert_eq!(stage.value("Message"), "half a thought");
     // In a slow window Ctrl is let go within the same frame.
     scroll_up(&mut stage);
-    let press = |pressed| Event::Key {
-        key: Key::End,
-        physical_key: None,
-        pressed,
-        repeat: false,
-        modifiers: Modifiers::COMMAND,
-    };
-    let (held, let_go) = (Event::ModifiersChanged(Modifiers::COMMAND), Event::ModifiersChanged(Modifiers::NONE));
-    stage.it.input_mut().events.extend([held, press(true), press(false), let_go]);
+    stage.press_in_one_frame(Modifiers::COMMAND, Key::End);
     stage.it.run_steps(8);
     assert_in_view(&stage, LAST);
 }

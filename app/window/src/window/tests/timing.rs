@@ -6,10 +6,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use egui::{Event, Key, Modifiers, MouseWheelSource, MouseWheelUnit, TouchPhase, vec2};
+use egui::{Key, Modifiers, vec2};
 
 use super::frames::{quiet, repaint_delay, rest};
-use crate::{testing::TestWindow, window::frame_throttle::FrameThrottle};
+use crate::{
+    testing::{TestWindow, key, wheel},
+    window::frame_throttle::FrameThrottle,
+};
 use thermocline_chats::{
     server_switch::ServerState,
     store::{Store, import_export::FileFormat},
@@ -78,10 +81,7 @@ fn scrolled(messages: i64) -> Vec<Duration> {
     // Slowly, quickly, and in leaps to where nothing was seen before.
     for (step, count) in [(40.0, 60), (400.0, 60), (20_000.0, 30), (-3_000.0, 60)] {
         for _ in 0..count {
-            let delta = vec2(0.0, step);
-            let (unit, phase, source) = (MouseWheelUnit::Point, TouchPhase::Move, MouseWheelSource::Wheel);
-            let modifiers = Modifiers::NONE;
-            stage.it.event(Event::MouseWheel { unit, delta, phase, source, modifiers });
+            stage.it.event(wheel(step));
             frames.push(frame(&mut stage));
         }
     }
@@ -127,11 +127,10 @@ fn software_drawn_window_draws_few_frames_during_an_answer() {
     stage.write("Message", "Tell me a story about a frog.");
     for answer in 1..=3 {
         quiet(&mut stage.it);
-        let (modifiers, key) = if answer == 1 { (Modifiers::NONE, Key::Enter) } else { (Modifiers::COMMAND, Key::R) };
-        let (physical_key, repeat) = (None, false);
-        stage.it.event(Event::Key { key, physical_key, pressed: true, repeat, modifiers });
+        let (modifiers, asks) = if answer == 1 { (Modifiers::NONE, Key::Enter) } else { (Modifiers::COMMAND, Key::R) };
+        stage.it.event(key(asks, true, modifiers));
         stage.it.step();
-        assert!(stage.shell().chat_controller.is_busy(), "{key:?} asks for nothing");
+        assert!(stage.shell().chat_controller.is_busy(), "{asks:?} asks for nothing");
         // The frame of the key is not on the screen yet.
         assert!(!stage.shell().chat_controller.is_generating() && drawn.get() == answer - 1);
         assert!(
