@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use thermocline_engine::session::{Engine, Message as Turn, Role};
+use thermocline_engine::session::{Engine, Message, Role};
 
 use thermocline_chats::{
     attachment::Document,
     chat::given::{self, Measure, sources_line},
-    store::{ChatId, Message, MessageId, MessageState, NewMessage, Speaker, Store, StoreError},
+    store::{ChatId, MessageId, MessageState, NewMessage, Speaker, Store, StoreError, StoredMessage},
 };
 use thermocline_terminal::failure::{Failure, Outcome};
 
@@ -48,7 +48,7 @@ fn failed(error: StoreError) -> Failure {
 
 impl AttachedFiles {
     /// Of a conversation so far.
-    pub fn new(turns: &[Turn]) -> Outcome<Self> {
+    pub fn new(turns: &[Message]) -> Outcome<Self> {
         let mut store = Store::in_memory().map_err(failed)?;
         let chat = store.add_chat(None, "").map_err(failed)?;
         let mut files = AttachedFiles { store, chat, last: None, system: String::new() };
@@ -85,7 +85,7 @@ impl AttachedFiles {
     fn decide(&mut self, message: MessageId, engine: Option<&Engine>) -> Result<String, StoreError> {
         self.store.send_attachments(self.chat, message)?;
         let branch = self.store.branch(self.chat)?;
-        let path: Vec<&Message> = branch.iter().collect();
+        let path: Vec<&StoredMessage> = branch.iter().collect();
         let measure = match engine {
             Some(engine) => Measure::engine(engine, "", &[]),
             None => Measure::server(),
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn files_go_with_the_next_message_and_long_ones_with_later_ones() {
         let mut files =
-            AttachedFiles::new(&[Turn::new(Role::System, "Be brief."), Turn::new(Role::User, "Hi")]).unwrap();
+            AttachedFiles::new(&[Message::new(Role::System, "Be brief."), Message::new(Role::User, "Hi")]).unwrap();
         let document =
             |name: &str, text: &str| Document::read(name.to_owned(), DocumentKind::Text, text.as_bytes()).unwrap();
         files.attach(&document("short.txt", "few words\n")).unwrap();

@@ -8,7 +8,7 @@ use thermocline_engine::{
     bench::{self, BenchOptions, GpuEffort, Test},
     placement::Granularity,
     runtime::{KvType, Sparsity},
-    sparsity::sidecar::Attachment,
+    sparsity::sidecar::SidecarAttachment,
 };
 
 use crate::cli::{
@@ -195,7 +195,9 @@ pub fn bench(args: &BenchArgs) -> Outcome {
             progress.set(done, runs as u64);
             done += 1;
         }
-        bench::Progress::Opened(Attachment::Ignored { path, reason }) => ignored.push((path.clone(), reason.clone())),
+        bench::Progress::Opened(SidecarAttachment::Ignored { path, reason }) => {
+            ignored.push((path.clone(), reason.clone()))
+        }
         _ => {}
     };
     let mut rows: Vec<BenchRow> = Vec::new();

@@ -9,7 +9,7 @@ use thermocline_engine::{
     model::{Activation, LoadOptions, Model},
     runtime::KvType,
     session::{EngineOptions, Sampling},
-    sparsity::sidecar::{self, Attachment, SidecarChoice},
+    sparsity::sidecar::{self, SidecarAttachment, SidecarChoice},
 };
 
 use crate::{
@@ -70,14 +70,14 @@ impl ModelOptions {
     /// Opens the model with its sidecar. A sidecar that was found and cannot be used is reported on standard error.
     pub fn open_model(&self) -> Outcome<Model> {
         let mut model = Model::from_checkpoint(self.open_checkpoint()?, &self.load_options())?;
-        if let Attachment::Ignored { path, reason } = self.attach(&mut model)? {
+        if let SidecarAttachment::Ignored { path, reason } = self.attach(&mut model)? {
             say(format_args!("[{} is not used: {}]", one_line(&path.display().to_string()), one_line(&reason)));
         }
         Ok(model)
     }
 
     /// Attaches the sidecar to `model`.
-    pub fn attach(&self, model: &mut Model) -> Outcome<Attachment> {
+    pub fn attach(&self, model: &mut Model) -> Outcome<SidecarAttachment> {
         Ok(sidecar::attach(model, &self.sidecar_choice(), self.read_mode())?)
     }
 

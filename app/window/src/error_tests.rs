@@ -7,7 +7,7 @@ use egui_kittest::kittest::Queryable;
 use rusqlite::Connection;
 
 use crate::testing::TestWindow;
-use thermocline_chats::store::{Message, MessageState, Store};
+use thermocline_chats::store::{MessageState, Store, StoredMessage};
 use thermocline_host::{folders::Folders, library::ModelId};
 
 /// A window whose model is computed by the CPU, unless there can be no settings.
@@ -42,7 +42,7 @@ fn shows(stage: &TestWindow, answer: &str) -> bool {
 }
 
 /// The last message on disk.
-fn kept(folders: &Folders) -> Message {
+fn kept(folders: &Folders) -> StoredMessage {
     let (store, _) = Store::open(&folders.chats()).unwrap();
     store.branch(store.chats().unwrap()[0].id).unwrap().pop().unwrap()
 }

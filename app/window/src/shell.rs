@@ -21,7 +21,7 @@ use thermocline_chats::{
     server_switch::ServerSwitch,
     settings::{self, ModelSettings, Settings, VramBudget},
     store::{ChatId, Store, StoreError},
-    tools::{Limits, ToolHub, Toolbox},
+    tools::{ToolHub, ToolLimits, Toolbox},
 };
 use thermocline_host::{
     builtin,
@@ -131,7 +131,7 @@ impl Shell {
         let shown = settings.last_chat.filter(|_| !store.has_other_instances());
         let (keys, mut chat_controller) = (KeyStore::of(&folders), ChatController::new(engine_handle.clone()));
         let fallbacks = folders.fallbacks();
-        let hub = ToolHub::new(keys.clone(), Limits::default(), wake(ctx));
+        let hub = ToolHub::new(keys.clone(), ToolLimits::default(), wake(ctx));
         chat_controller.set_tools(Toolbox::new(Arc::new(hub), settings.tools.clone()));
         Ok(Shell {
             keys,

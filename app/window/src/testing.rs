@@ -19,7 +19,7 @@ use egui_kittest::{
 use crate::{Window, command::Command, shell::Shell};
 use thermocline_chats::{
     settings::{ModelSettings, Settings, Theme},
-    store::{ChatId, Message, NewMessage, Store},
+    store::{ChatId, NewMessage, Store, StoredMessage},
 };
 use thermocline_host::{
     engine_handle::ModelState,
@@ -212,7 +212,7 @@ impl TestWindow {
     }
 
     /// The messages of the chat that is shown.
-    pub fn branch(&mut self) -> Vec<Message> {
+    pub fn branch(&mut self) -> Vec<StoredMessage> {
         let shell = self.shell();
         let Some(number) = shell.settings.last_chat else { return Vec::new() };
         let chat = shell.store.find_chat(number).unwrap().unwrap();

@@ -9,7 +9,7 @@ use thermocline_cpu::CpuOptions;
 use thermocline_gpu::GpuOptions;
 use thermocline_lab::{
     calibration::GpuEffort,
-    sparsity::sidecar::{Attachment, SidecarChoice},
+    sparsity::sidecar::{SidecarAttachment, SidecarChoice},
 };
 use thermocline_model::LoadOptions;
 use thermocline_run::{
@@ -95,7 +95,7 @@ pub enum Progress<'a> {
     /// Loading the model, measuring the machine.
     Preparing,
     /// The model is open, with this sidecar.
-    Opened(&'a Attachment),
+    Opened(&'a SidecarAttachment),
     /// A timed run starts.
     Repetition {
         /// The test.

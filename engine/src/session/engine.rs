@@ -32,7 +32,7 @@ use thermocline_base::{
 use thermocline_cpu::Cpu;
 use thermocline_lab::sparsity::{
     KeptCounts, lacks_profile,
-    sidecar::{Attachment, attach},
+    sidecar::{SidecarAttachment, attach},
 };
 use thermocline_model::{LoadOptions, Model, ModelConfig, Position};
 use thermocline_run::{
@@ -125,7 +125,7 @@ impl Engine {
     pub fn open(path: &Path, options: EngineOptions) -> Result<Self> {
         let load = LoadOptions { read_mode: options.read_mode, activation: options.activation };
         let mut model = Model::open(path, &load)?;
-        if let Attachment::Ignored { path, reason } = attach(&mut model, &options.sidecar, options.read_mode)? {
+        if let SidecarAttachment::Ignored { path, reason } = attach(&mut model, &options.sidecar, options.read_mode)? {
             tracing::warn!(path = %path.display(), reason, "the sidecar is not used");
         }
         Self::from_model(model, options)

@@ -13,7 +13,7 @@ use std::{
 
 use serde_json::{Map, Value, json};
 use thermocline_chats::tools::{
-    Consent, Limits, ServerConfig, ServerTransport, ToolHub, ToolServerState, ToolSettings, Toolbox,
+    Consent, ServerConfig, ServerTransport, ToolHub, ToolLimits, ToolServerState, ToolSettings, Toolbox,
 };
 use thermocline_host::{
     folders::Folders,
@@ -21,7 +21,7 @@ use thermocline_host::{
 };
 use thermocline_tests::wait::{LONGEST, eventually, until};
 
-const LIMITS: Limits = Limits { connect: LONGEST, call: LONGEST, message: 4 << 20, result: 1000, tools: 64 };
+const LIMITS: ToolLimits = ToolLimits { connect: LONGEST, call: LONGEST, message: 4 << 20, result: 1000, tools: 64 };
 
 struct Servers {
     hub: Arc<ToolHub>,
@@ -36,7 +36,7 @@ fn command(behaviour: &str) -> ServerConfig {
 }
 
 impl Servers {
-    fn new(limits: Limits) -> Self {
+    fn new(limits: ToolLimits) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let keys = KeyStore::of(&Folders::below(folder.path()));
         Servers { hub: Arc::new(ToolHub::new(keys, limits, || ())), folder }
@@ -109,8 +109,9 @@ fn tools_of_a_program_are_listed_called_and_their_errors_told() {
 #[test]
 fn program_gets_no_variables_but_the_usual_and_its_own() {
     // A test program has many of cargo's.
-    let text =
-        Servers::new(Limits { result: 100_000, ..LIMITS }).call(&command("environment"), "echo", json!({})).unwrap();
+    let text = Servers::new(ToolLimits { result: 100_000, ..LIMITS })
+        .call(&command("environment"), "echo", json!({}))
+        .unwrap();
     assert!(text.lines().any(|line| line == "GIVEN=yes") && text.contains("PATH="), "{text}");
     assert!(!text.contains("CARGO"), "{text}");
 }
@@ -126,7 +127,7 @@ fn hostile_servers_end_in_errors_that_say_so() {
     let refused = call("asks").unwrap();
     let want = "sampling/createMessage: refused, roots/list: refused, elicitation/create: decline, keys/read: refused";
     assert_eq!(refused, want);
-    let servers = Servers::new(Limits { call: Duration::from_millis(500), ..LIMITS });
+    let servers = Servers::new(ToolLimits { call: Duration::from_millis(500), ..LIMITS });
     for behaviour in ["silent", "malformed"] {
         let error = servers.call(&command(behaviour), "echo", json!({})).unwrap_err();
         assert!(
@@ -145,7 +146,7 @@ fn hostile_servers_end_in_errors_that_say_so() {
 
 #[test]
 fn servers_that_do_not_start_say_why() {
-    let servers = Servers::new(Limits { connect: Duration::from_millis(800), ..LIMITS });
+    let servers = Servers::new(ToolLimits { connect: Duration::from_millis(800), ..LIMITS });
     let error = servers.failure(&command("mute"));
     assert!(error.contains("does not answer within 0.8 s"), "{error}");
     let error = servers.failure(&command("nonsense"));
@@ -181,7 +182,7 @@ fn a_server_that_died_is_told_and_connected_again() {
 #[test]
 fn cancelled_calls_and_closed_hubs_leave_nothing_behind() {
     let hour = Duration::from_secs(3600);
-    let servers = Servers::new(Limits { connect: hour, call: hour, ..LIMITS });
+    let servers = Servers::new(ToolLimits { connect: hour, call: hour, ..LIMITS });
     let mark = servers.folder.path().join("called");
     let mut config = command("silent");
     if let ServerTransport::Command { args, .. } = &mut config.transport {

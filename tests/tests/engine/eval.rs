@@ -9,7 +9,9 @@ use thermocline_engine::{
     Error,
     cpu::{Cpu, CpuOptions},
     eval,
-    eval::{Base, BaseFile, BaseWriter, Control, Corpus, Method, Passage, Phase, PruneOrder, SweepSetup, Walk, plot},
+    eval::{
+        Base, BaseFile, BaseWriter, Control, Corpus, CorpusPassage, Method, Phase, PruneOrder, SweepSetup, Walk, plot,
+    },
     model::{Activation, Ffn, LoadOptions, Model, Predictor, PredictorInput, PredictorKind},
     runtime::{Forward, KvType, Sparsity},
     tokenizer::Tokenizer,
@@ -88,7 +90,7 @@ fn perplexity_of_recorded_logits() {
     let mean = terms.iter().sum::<f64>() / n;
     let spread = terms.iter().map(|nll| (nll - mean).powi(2)).sum::<f64>() / n;
     let stderr = (spread / (n - 1.0)).sqrt();
-    let passage = Passage { scored: 0..ids.len() - 1, tokens: ids.clone() };
+    let passage = CorpusPassage { scored: 0..ids.len() - 1, tokens: ids.clone() };
     let corpus =
         Corpus { passages: vec![passage], ..Corpus::from_tokens("ids", ids.clone(), None, ids.len(), None).unwrap() };
     for method in [PREFILL, DECODE] {

@@ -17,7 +17,7 @@ use rand_chacha::{
     ChaCha8Rng,
     rand_core::{Rng, SeedableRng},
 };
-use thermocline_chats::store::{Message, MessageState, Speaker, Store};
+use thermocline_chats::store::{MessageState, Speaker, Store, StoredMessage};
 use thermocline_host::folders::Folders;
 use thermocline_tests::{own_process, wait};
 use thermocline_window::Window;
@@ -170,7 +170,7 @@ fn folder() -> tempfile::TempDir {
 }
 
 /// Every message, after checking that the file is whole.
-fn messages(folder: &Path) -> Vec<Vec<Message>> {
+fn messages(folder: &Path) -> Vec<Vec<StoredMessage>> {
     let (store, damage) = Store::open(&Folders::below(folder).chats()).unwrap();
     assert_eq!(damage, None);
     store.chats().unwrap().iter().map(|chat| store.messages(chat.id).unwrap()).collect()
@@ -217,7 +217,7 @@ fn kill_one(delay: u64) -> u128 {
     let chats = messages(folder.path());
     assert_eq!(chats.len(), 1);
     assert_eq!((chats[0][0].speaker, &*chats[0][0].content), (Speaker::User, QUESTION));
-    let kept: HashMap<String, &Message> =
+    let kept: HashMap<String, &StoredMessage> =
         chats[0].iter().map(|message| (format!("{:?}", message.id), message)).collect();
     // A frame saves before it is shown, and this is the last that was shown. What a busy machine lets the window not do since then is
     // no loss of the program's.
@@ -231,7 +231,8 @@ fn kill_one(delay: u64) -> u128 {
             assert!(unsaved < LOSS, "{unsaved} ms lost after {delay} ms");
         }
     }
-    let answers: Vec<&Message> = chats[0].iter().filter(|message| message.speaker == Speaker::Assistant).collect();
+    let answers: Vec<&StoredMessage> =
+        chats[0].iter().filter(|message| message.speaker == Speaker::Assistant).collect();
     // The latest may have begun after the window said something last.
     for answer in answers.split_last().map_or(&[][..], |(_, earlier)| earlier) {
         let ended = matches!(answer.state, MessageState::Complete | MessageState::Truncated);

@@ -57,7 +57,7 @@ pub struct SideText {
 
 /// A comparison being made, or its result. Dropping it ends it.
 #[derive(Debug)]
-pub struct Comparison {
+pub struct AnswerComparison {
     sides: Arc<Mutex<[SideText; 2]>>,
     over: Arc<AtomicBool>,
     /// True if the speeds of both sides may be compared: each was warmed up where the model is
@@ -66,7 +66,7 @@ pub struct Comparison {
     pub race: bool,
 }
 
-impl Comparison {
+impl AnswerComparison {
     /// Begins to have `request` answered by both sides, with `engine` for the open model. Nothing of it is recorded. The engine's mode
     /// is `own` again afterwards, if a side has another, and so is its VRAM budget what it is now.
     pub fn start(
@@ -78,7 +78,7 @@ impl Comparison {
     ) -> Self {
         let texts = sides.each_ref().map(|side| SideText { title: side.title.clone(), ..SideText::default() });
         let race = !sides.iter().any(|side| matches!(side.model, SideModel::Without(_)));
-        let comparison = Comparison { sides: Arc::new(Mutex::new(texts)), over: Arc::default(), race };
+        let comparison = AnswerComparison { sides: Arc::new(Mutex::new(texts)), over: Arc::default(), race };
         let writer = SideWriter {
             sides: Arc::clone(&comparison.sides),
             over: Arc::clone(&comparison.over),
@@ -225,7 +225,7 @@ mod tests {
     use thermocline_host::{library::ModelId, testing::eventually};
 
     /// A comparison of the built-in model on the CPU that has begun.
-    fn begun(models: [SideModel; 2], budget: Option<u64>) -> (EngineHandle, Comparison) {
+    fn begun(models: [SideModel; 2], budget: Option<u64>) -> (EngineHandle, AnswerComparison) {
         let handle = EngineHandle::new(|| ());
         let options = EngineOptions { device: DeviceChoice::Cpu, ..EngineOptions::default() };
         handle.open(ModelId::Builtin, options);
@@ -236,7 +236,7 @@ mod tests {
         let prompt = Prompt::Text("Once upon a time there was a little dog".to_owned());
         let request = Request { sampling, max_tokens: Some(40), ..Request::new(prompt) };
         let sides = models.map(|model| Side { title: format!("{model:?}"), model });
-        let comparison = Comparison::start(&handle, engine, SparsityChoice::Auto, sides, request);
+        let comparison = AnswerComparison::start(&handle, engine, SparsityChoice::Auto, sides, request);
         (handle, comparison)
     }
 
@@ -288,7 +288,8 @@ mod tests {
             [SideModel::Budget(100), SideModel::Budget(200)],
         ] {
             let sides = models.map(|model| Side { title: String::new(), model });
-            let comparison = Comparison::start(&handle, engine.clone(), SparsityChoice::Auto, sides, request.clone());
+            let comparison =
+                AnswerComparison::start(&handle, engine.clone(), SparsityChoice::Auto, sides, request.clone());
             eventually("both answers", || comparison.is_over());
             comparison.read(|sides| assert!(sides.iter().all(|side| side.state == SideState::Ended), "{sides:?}"));
             eventually("its own mode", || engine.sparsity().asked == SparsityChoice::Auto);

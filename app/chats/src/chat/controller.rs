@@ -19,7 +19,7 @@ use super::{
     word_keeper::WordKeeper,
 };
 use crate::{
-    store::{ChatId, Message, MessageId, NewMessage, Store, StoreError, StreamingMessage, title},
+    store::{ChatId, MessageId, NewMessage, Store, StoreError, StoredMessage, StreamingMessage, title},
     tools::Toolbox,
 };
 use thermocline_host::{
@@ -131,7 +131,7 @@ impl ChatController {
 
     /// Has the calls of an answer done that was not written here.
     #[cfg(any(test, feature = "test-hooks"))]
-    pub fn begin_calls(&mut self, chat: ChatId, answer: &Message) {
+    pub fn begin_calls(&mut self, chat: ChatId, answer: &StoredMessage) {
         self.rounds.insert(chat, ToolRound::new(answer.id, answer.calls()));
     }
 
@@ -213,7 +213,7 @@ impl ChatController {
         &mut self,
         store: &mut Store,
         chat: ChatId,
-        of: &Message,
+        of: &StoredMessage,
         text: &str,
     ) -> Result<(), StoreError> {
         self.end(store, chat, StopCause::User)?;

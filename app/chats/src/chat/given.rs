@@ -4,14 +4,16 @@
 
 use serde_json::Value;
 use thermocline_engine::{
-    session::{ChatOptions, Engine, Message as Turn, Prompt, Role},
+    session::{ChatOptions, Engine, Message, Prompt, Role},
     tokenizer::EncodeOptions,
 };
 
 use super::prompt::chat_turns;
 use crate::{
     attachment::prompt::{excerpt, file, kept_for_answer, left_out, whole, with_lines},
-    store::{Attachment, AttachmentId, ChatId, FoundPassage, Message, PassageId, Source, Speaker, Store, StoreError},
+    store::{
+        Attachment, AttachmentId, ChatId, FoundPassage, PassageId, Source, Speaker, Store, StoreError, StoredMessage,
+    },
 };
 
 /// Most passages that go with one message.
@@ -35,19 +37,19 @@ pub struct Measure<'a> {
 }
 
 type CountText<'a> = dyn Fn(&str) -> usize + 'a;
-type CountChat<'a> = dyn Fn(&[Turn]) -> usize + 'a;
+type CountChat<'a> = dyn Fn(&[Message]) -> usize + 'a;
 
 impl<'a> Measure<'a> {
     /// Of a model whose `count` gives the tokens of a text.
     pub fn new(context: usize, model: &'a str, count: impl Fn(&str) -> usize + Copy + 'a) -> Self {
-        let count_chat = move |turns: &[Turn]| around(turns, count);
+        let count_chat = move |turns: &[Message]| around(turns, count);
         Measure { context, model: Some(model), count: Box::new(count), count_chat: Box::new(count_chat) }
     }
 
     /// Of the model of an engine, which has this key and is told of these tools.
     pub fn engine(engine: &'a Engine, key: &'a str, tools: &'a [Value]) -> Self {
         let count = |text: &str| tokens(engine, text);
-        let count_chat = move |turns: &[Turn]| {
+        let count_chat = move |turns: &[Message]| {
             chat_tokens(engine, turns, tools).unwrap_or_else(|| around(turns, |text| tokens(engine, text)))
         };
         Measure { count_chat: Box::new(count_chat), ..Measure::new(engine.context(), key, count) }
@@ -72,14 +74,14 @@ impl<'a> Measure<'a> {
 }
 
 /// Tokens of a chat before the words of its next message, about, for a model without a template.
-fn around(turns: &[Turn], count: impl Fn(&str) -> usize) -> usize {
+fn around(turns: &[Message], count: impl Fn(&str) -> usize) -> usize {
     AROUND + turns.iter().map(|turn| count(&turn.content) + AROUND).sum::<usize>()
 }
 
 /// Tokens of a chat before the words of its next message; `None` if the model's template refuses it.
-pub fn chat_tokens(engine: &Engine, turns: &[Turn], tools: &[Value]) -> Option<usize> {
+pub fn chat_tokens(engine: &Engine, turns: &[Message], tools: &[Value]) -> Option<usize> {
     // One word stands for the message, which templates want.
-    let prompt = Prompt::Chat([turns, &[Turn::new(Role::User, "x")]].concat());
+    let prompt = Prompt::Chat([turns, &[Message::new(Role::User, "x")]].concat());
     let options = ChatOptions { tools: tools.to_vec(), ..ChatOptions::default() };
     engine.prompt_tokens(prompt, &options).ok().map(|tokens| tokens.len().saturating_sub(1))
 }
@@ -95,7 +97,7 @@ fn text(store: &Store, id: AttachmentId) -> Result<String, StoreError> {
 
 /// The text of each message of `path` as the model reads it, its files above its words. Everything is taken from what was recorded;
 /// what was not decided is left out.
-pub fn texts(store: &Store, chat: ChatId, path: &[&Message]) -> Result<Vec<String>, StoreError> {
+pub fn texts(store: &Store, chat: ChatId, path: &[&StoredMessage]) -> Result<Vec<String>, StoreError> {
     let files = store.attachments(chat)?;
     if files.is_empty() {
         return Ok(path.iter().map(|message| message.content.clone()).collect());
@@ -108,7 +110,7 @@ fn message_text(
     store: &Store,
     files: &[Attachment],
     sources: Option<&Vec<Source>>,
-    message: &Message,
+    message: &StoredMessage,
 ) -> Result<String, StoreError> {
     let mut said = String::new();
     let passages = || sources.into_iter().flatten().filter_map(|source| Some((&source.name, source.passage.as_ref()?)));
@@ -144,7 +146,7 @@ pub fn sources_line(sources: &[Source]) -> String {
 pub fn decide(
     store: &mut Store,
     chat: ChatId,
-    path: &[&Message],
+    path: &[&StoredMessage],
     system: &str,
     measure: &Measure<'_>,
 ) -> Result<(), StoreError> {

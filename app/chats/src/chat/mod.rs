@@ -3,7 +3,7 @@
 //! settings; [`given`] decides what of attached files the model reads, [`remembered`] keeps the neurons of a chat's last tokens,
 //! and the [`word_keeper`] the words of neurons across chats. An [`Explanation`] says which neurons made a word, from the
 //! [parts](word_parts) of its logits, [`NeuronWords`] which words a neuron raises, a [`FoundNeuron`] was found by a word and
-//! by how it [fires at it](word_firing), and a [`Comparison`] has an answer written once more by two models, one after the other.
+//! by how it [fires at it](word_firing), and a [`AnswerComparison`] has an answer written once more by two models, one after the other.
 //! Tools that an answer calls are run by a [`tool_round`], with the user's consent, and the chat goes on with another answer.
 //! [`titles`] are written when there is nothing else to do. Nothing here depends on a window, and nothing blocks.
 
@@ -26,7 +26,7 @@ mod word_keeper;
 mod word_parts;
 
 pub use active_answer::{AnswerProgress, StopCause};
-pub use comparison::{Comparison, Side, SideState, SideText};
+pub use comparison::{AnswerComparison, Side, SideState, SideText};
 pub use controller::ChatController;
 pub use explanation::{AnsweredWord, Explained, ExplainedNeuron, Explanation, ExplanationProgress, SwitchedOff};
 pub use found_neuron::{FoundNeuron, NeuronQuery};

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 use thermocline_engine::{
-    session::{ChatOptions, ContextPolicy, Message as Turn, Prompt, Request, Role},
+    session::{ChatOptions, ContextPolicy, Message, Prompt, Request, Role},
     tokenizer::reasoning::transcript::Thoughts,
 };
 
@@ -13,14 +13,14 @@ use crate::{
         SamplingOverrides,
         given::{self, Measure},
     },
-    store::{ChatId, Message, MessageId, Speaker, Store, StoreError, ToolCall},
+    store::{ChatId, MessageId, Speaker, Store, StoreError, StoredMessage, ToolCall},
 };
 use thermocline_host::{answer_stats::AnswerStats, library::ModelId, remote::RemoteRequest};
 
 /// The messages above an answer, and how it is to be sampled.
 #[derive(Debug)]
 pub(super) struct ChatPrompt {
-    turns: Vec<Turn>,
+    turns: Vec<Message>,
     /// Text that the answer has already, to be continued.
     partial_answer: String,
     /// Number of the version, from 1.
@@ -116,16 +116,16 @@ pub fn prompt_before(store: &Store, chat: ChatId, id: MessageId, partial_len: us
 }
 
 /// A chat that the assistant answers, or goes on answering after `partial_answer`.
-fn prompt(mut turns: Vec<Turn>, partial_answer: &str) -> Prompt {
+fn prompt(mut turns: Vec<Message>, partial_answer: &str) -> Prompt {
     if partial_answer.is_empty() {
         return Prompt::Chat(turns);
     }
-    turns.push(Turn::new(Role::Assistant, partial_answer));
+    turns.push(Message::new(Role::Assistant, partial_answer));
     Prompt::Continue(turns)
 }
 
 /// The system prompt and the messages above message `id`.
-fn turns_before(store: &Store, chat: ChatId, id: MessageId) -> Result<Vec<Turn>, StoreError> {
+fn turns_before(store: &Store, chat: ChatId, id: MessageId) -> Result<Vec<Message>, StoreError> {
     let about = store.chat(chat)?;
     let all = store.messages(chat)?;
     let before = above(&all, id);
@@ -133,17 +133,17 @@ fn turns_before(store: &Store, chat: ChatId, id: MessageId) -> Result<Vec<Turn>,
 }
 
 /// The turns of a chat with this system prompt and these messages, whose texts are `texts`.
-pub fn chat_turns(system: &str, branch: &[&Message], texts: Vec<String>) -> Vec<Turn> {
-    let system = (!system.trim().is_empty()).then(|| Turn::new(Role::System, system));
+pub fn chat_turns(system: &str, branch: &[&StoredMessage], texts: Vec<String>) -> Vec<Message> {
+    let system = (!system.trim().is_empty()).then(|| Message::new(Role::System, system));
     system.into_iter().chain(branch_turns(branch, texts)).collect()
 }
 
 /// The turns of messages with these texts. Calls that have no result are told to be stopped: templates want one for each.
-fn branch_turns(branch: &[&Message], texts: Vec<String>) -> Vec<Turn> {
+fn branch_turns(branch: &[&StoredMessage], texts: Vec<String>) -> Vec<Message> {
     let mut turns = Vec::new();
     // Calls whose results may follow.
     let mut open: Vec<&ToolCall> = Vec::new();
-    let stopped = |turns: &mut Vec<Turn>, open: &mut Vec<&ToolCall>| {
+    let stopped = |turns: &mut Vec<Message>, open: &mut Vec<&ToolCall>| {
         turns.extend(open.drain(..).map(|call| result_turn(call, "The user stopped this call.".to_owned())));
     };
     for (message, text) in branch.iter().zip(texts) {
@@ -158,11 +158,11 @@ fn branch_turns(branch: &[&Message], texts: Vec<String>) -> Vec<Turn> {
             }
             Speaker::User => {
                 stopped(&mut turns, &mut open);
-                turns.push(Turn::new(Role::User, text));
+                turns.push(Message::new(Role::User, text));
             }
             Speaker::Assistant => {
                 stopped(&mut turns, &mut open);
-                let mut turn = Turn::new(Role::Assistant, text);
+                let mut turn = Message::new(Role::Assistant, text);
                 if !message.calls().is_empty() {
                     let call = |call: &ToolCall| {
                         let function = json!({ "name": call.name, "arguments": call.arguments });
@@ -179,16 +179,16 @@ fn branch_turns(branch: &[&Message], texts: Vec<String>) -> Vec<Turn> {
     turns
 }
 
-fn result_turn(call: &ToolCall, text: String) -> Turn {
+fn result_turn(call: &ToolCall, text: String) -> Message {
     let fields = [("tool_call_id".to_owned(), json!(call.id)), ("name".to_owned(), json!(call.name))];
-    Turn { fields: Map::from_iter(fields), ..Turn::new(Role::Tool, text) }
+    Message { fields: Map::from_iter(fields), ..Message::new(Role::Tool, text) }
 }
 
 /// The messages above message `id`, first to last.
-pub(super) fn above(all: &[Message], id: MessageId) -> Vec<&Message> {
-    let by_id: HashMap<MessageId, &Message> = all.iter().map(|message| (message.id, message)).collect();
-    let above = |message: &&Message| message.parent.and_then(|parent| by_id.get(&parent).copied());
-    let mut before: Vec<&Message> = std::iter::successors(by_id.get(&id).copied(), above).skip(1).collect();
+pub(super) fn above(all: &[StoredMessage], id: MessageId) -> Vec<&StoredMessage> {
+    let by_id: HashMap<MessageId, &StoredMessage> = all.iter().map(|message| (message.id, message)).collect();
+    let above = |message: &&StoredMessage| message.parent.and_then(|parent| by_id.get(&parent).copied());
+    let mut before: Vec<&StoredMessage> = std::iter::successors(by_id.get(&id).copied(), above).skip(1).collect();
     before.reverse();
     before
 }

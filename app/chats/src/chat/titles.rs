@@ -6,7 +6,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use thermocline_engine::{
     session::{
-        ChatOptions, Engine, Message as Turn, Priority, Prompt, Request, Role, Sampling, Session, SessionOptions,
+        ChatOptions, Engine, Message, Priority, Prompt, Request, Role, Sampling, Session, SessionOptions,
         SpeculationMode, StopReason,
     },
     tokenizer::reasoning::AnswerPart,
@@ -16,7 +16,7 @@ use super::{
     controller::{drop_in_background, is_removed},
     prompt::said,
 };
-use crate::store::{ChatId, Message, MessageState, Speaker, Store, StoreError, title};
+use crate::store::{ChatId, MessageState, Speaker, Store, StoreError, StoredMessage, title};
 use thermocline_host::{
     engine_handle::{Answer, AnswerEnd, EngineHandle, ModelState},
     library::ModelId,
@@ -126,7 +126,7 @@ impl FirstExchange {
     fn first(store: &Store, chat: ChatId) -> Result<Option<Self>, StoreError> {
         let branch = store.branch(chat)?;
         let [question, answer] = &branch[..] else { return Ok(None) };
-        let ended = |message: &Message| matches!(message.state, MessageState::Complete | MessageState::Truncated);
+        let ended = |message: &StoredMessage| matches!(message.state, MessageState::Complete | MessageState::Truncated);
         if question.speaker != Speaker::User || answer.speaker != Speaker::Assistant || !ended(answer) {
             return Ok(None);
         }
@@ -151,7 +151,7 @@ impl FirstExchange {
             thought_budget: Some(0),
             speculation: SpeculationMode::Off,
             recorded: false,
-            ..Request::new(Prompt::Chat(vec![Turn::new(Role::User, text)]))
+            ..Request::new(Prompt::Chat(vec![Message::new(Role::User, text)]))
         }
     }
 }

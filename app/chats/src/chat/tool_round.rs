@@ -5,7 +5,7 @@ use std::{collections::VecDeque, time::Instant};
 use serde_json::{Map, Value};
 
 use crate::{
-    store::{ChatId, Message, MessageId, Speaker, Store, StoreError, ToolCall, ToolOutcome, ToolResult},
+    store::{ChatId, MessageId, Speaker, Store, StoreError, StoredMessage, ToolCall, ToolOutcome, ToolResult},
     tools::{Consent, OfferedTool, RunningCall, Toolbox, shortened},
 };
 
@@ -143,7 +143,7 @@ fn arguments(text: &str) -> Result<Map<String, Value>, String> {
 }
 
 /// Answers with calls at the end of `path`, since the user's last message.
-pub(super) fn rounds(path: &[&Message]) -> usize {
+pub(super) fn rounds(path: &[&StoredMessage]) -> usize {
     let since = path.iter().rev().take_while(|message| message.speaker != Speaker::User);
     since.filter(|message| !message.calls().is_empty()).count()
 }
@@ -155,13 +155,13 @@ mod tests {
     use super::*;
     use crate::{
         store::NewMessage,
-        tools::{Limits, ToolHub, ToolSettings},
+        tools::{ToolHub, ToolLimits, ToolSettings},
     };
     use thermocline_host::{folders::Folders, remote::KeyStore};
 
     fn toolbox() -> Toolbox {
         let keys = KeyStore::of(&Folders::below(std::path::Path::new("nowhere")));
-        Toolbox::new(Arc::new(ToolHub::new(keys, Limits::default(), || ())), ToolSettings::default())
+        Toolbox::new(Arc::new(ToolHub::new(keys, ToolLimits::default(), || ())), ToolSettings::default())
     }
 
     fn call(id: &str, name: &str, arguments: &str) -> ToolCall {

@@ -92,7 +92,7 @@ const HEARTBEAT_TIMEOUT: i64 = 15_000;
 
 /// One message of a chat.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Message {
+pub struct StoredMessage {
     /// Row id.
     pub id: MessageId,
     /// The message it answers.
@@ -153,20 +153,20 @@ impl NewMessage {
     }
 }
 
-/// Columns, as [`Message::read`] expects them.
+/// Columns, as [`StoredMessage::read`] expects them.
 const COLUMNS: &str = "message.id, parent, role, content, created, state, edited, model, stats, touched, tools,
     (SELECT count(*) FROM message AS other WHERE other.chat = message.chat AND other.parent IS message.parent
         AND other.id <= message.id),
     (SELECT count(*) FROM message AS other WHERE other.chat = message.chat AND other.parent IS message.parent)";
 
-impl Message {
-    fn read(row: &Row<'_>) -> rusqlite::Result<Message> {
+impl StoredMessage {
+    fn read(row: &Row<'_>) -> rusqlite::Result<StoredMessage> {
         let (role, state): (String, String) = (row.get(2)?, row.get(5)?);
         let unknown =
             |at, what: String| rusqlite::Error::FromSqlConversionFailure(at, rusqlite::types::Type::Text, what.into());
         let state = MessageState::from_name(&state).ok_or_else(|| unknown(5, format!("unknown state {state:?}")))?;
         let alive = row.get::<_, i64>(9)?.saturating_add(HEARTBEAT_TIMEOUT) > now();
-        Ok(Message {
+        Ok(StoredMessage {
             id: MessageId(row.get(0)?),
             parent: row.get::<_, Option<i64>>(1)?.map(MessageId),
             speaker: Speaker::from_name(&role).ok_or_else(|| unknown(2, format!("unknown role {role:?}")))?,
@@ -259,7 +259,7 @@ impl Store {
     }
 
     /// The messages of the shown branch, first to last.
-    pub fn branch(&self, chat: ChatId) -> Result<Vec<Message>, StoreError> {
+    pub fn branch(&self, chat: ChatId) -> Result<Vec<StoredMessage>, StoreError> {
         let sql = format!(
             "WITH RECURSIVE up (id, depth) AS (
                 SELECT message.id, 0 FROM message JOIN chat ON chat.leaf = message.id WHERE chat.id = ?1
@@ -267,19 +267,19 @@ impl Store {
                     WHERE message.parent IS NOT NULL)
             SELECT {COLUMNS} FROM up JOIN message ON message.id = up.id ORDER BY depth DESC"
         );
-        rows(&self.db, "reading a chat", &sql, [chat.0], Message::read)
+        rows(&self.db, "reading a chat", &sql, [chat.0], StoredMessage::read)
     }
 
     /// Every message of a chat, in the order they were added.
-    pub fn messages(&self, chat: ChatId) -> Result<Vec<Message>, StoreError> {
+    pub fn messages(&self, chat: ChatId) -> Result<Vec<StoredMessage>, StoreError> {
         let sql = format!("SELECT {COLUMNS} FROM message WHERE chat = ?1 ORDER BY message.id");
-        rows(&self.db, "reading a chat", &sql, [chat.0], Message::read)
+        rows(&self.db, "reading a chat", &sql, [chat.0], StoredMessage::read)
     }
 
     /// Reads a message.
-    pub fn message(&self, id: MessageId) -> Result<Message, StoreError> {
+    pub fn message(&self, id: MessageId) -> Result<StoredMessage, StoreError> {
         let sql = format!("SELECT {COLUMNS} FROM message WHERE id = ?1");
-        let found = self.db.query_row(&sql, [id.0], Message::read).optional().during("reading a message")?;
+        let found = self.db.query_row(&sql, [id.0], StoredMessage::read).optional().during("reading a message")?;
         found.ok_or(StoreError::Missing { what: "message", id: id.0 })
     }
 

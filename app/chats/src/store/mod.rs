@@ -1,4 +1,4 @@
-//! The chats on disk: one SQLite file, which any number of windows may have open. A chat is a tree of [`Message`]s whose
+//! The chats on disk: one SQLite file, which any number of windows may have open. A chat is a tree of [`StoredMessage`]s whose
 //! siblings are versions of each other; it shows the branch that ends in its leaf. Generated text is committed as it
 //! arrives ([`StreamingMessage`]), so that a crash costs no more than a second of it.
 //!
@@ -38,7 +38,7 @@ pub use chat::{Chat, ChatId, title};
 use error::OperationContext;
 pub use error::StoreError;
 pub use folder::{Folder, FolderId};
-pub use message::{Message, MessageId, MessageState, NewMessage, Speaker};
+pub use message::{MessageId, MessageState, NewMessage, Speaker, StoredMessage};
 pub use neuron_word::{KeptWord, MOST_ROWS, MOST_WORDS};
 use news::{NewsWatch, data_version};
 use other_instances::InstanceLock;

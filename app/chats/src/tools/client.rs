@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use ureq::http::{HeaderName, HeaderValue};
 
 use super::{
-    Limits, Tool,
+    Tool, ToolLimits,
     config::{ServerConfig, ServerTransport},
     http::HttpClient,
     result,
@@ -67,7 +67,7 @@ pub(super) struct ToolConnection {
 pub(super) struct Caller {
     peer: Peer<RoleClient>,
     trouble: Trouble,
-    limits: Limits,
+    limits: ToolLimits,
 }
 
 impl ToolConnection {
@@ -75,7 +75,7 @@ impl ToolConnection {
     ///
     /// # Errors
     /// A sentence, without the key.
-    pub async fn open(config: &ServerConfig, key: Option<&SecretKey>, limits: Limits) -> Result<Self, String> {
+    pub async fn open(config: &ServerConfig, key: Option<&SecretKey>, limits: ToolLimits) -> Result<Self, String> {
         let trouble = Trouble::default();
         let (mut process, wait) = (None, limits.connect);
         let opened = match &config.transport {
@@ -120,7 +120,7 @@ impl ToolConnection {
     }
 
     /// The part that calls need.
-    pub fn caller(&self, limits: Limits) -> Caller {
+    pub fn caller(&self, limits: ToolLimits) -> Caller {
         Caller { peer: self.service.peer().clone(), trouble: Trouble::clone(&self.trouble), limits }
     }
 

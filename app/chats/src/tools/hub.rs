@@ -15,7 +15,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::{Limits, ServerConfig, Tool, client::ToolConnection};
+use super::{ServerConfig, Tool, ToolLimits, client::ToolConnection};
 use thermocline_host::remote::KeyStore;
 
 /// Longest time that the end of all servers is waited for.
@@ -105,7 +105,7 @@ impl Board {
 pub struct ToolHub {
     board: Board,
     keys: KeyStore,
-    limits: Limits,
+    limits: ToolLimits,
     /// `None` until there is a first server.
     worker: Mutex<Option<HubThread>>,
 }
@@ -124,7 +124,7 @@ impl std::fmt::Debug for ToolHub {
 
 impl ToolHub {
     /// No connection yet. `notify` is called, from another thread, whenever a state has changed or a call has ended.
-    pub fn new(keys: KeyStore, limits: Limits, notify: impl Fn() + Send + Sync + 'static) -> Self {
+    pub fn new(keys: KeyStore, limits: ToolLimits, notify: impl Fn() + Send + Sync + 'static) -> Self {
         let board = Board { reports: Arc::default(), notify: Arc::new(notify) };
         ToolHub { board, keys, limits, worker: Mutex::new(None) }
     }
@@ -245,7 +245,7 @@ struct RunningServer {
 }
 
 /// Carries out orders until there will be no more.
-async fn work(mut orders: channel::UnboundedReceiver<HubOrder>, board: &Board, keys: &KeyStore, limits: Limits) {
+async fn work(mut orders: channel::UnboundedReceiver<HubOrder>, board: &Board, keys: &KeyStore, limits: ToolLimits) {
     let mut running: HashMap<String, RunningServer> = HashMap::new();
     let start = |config: &ServerConfig| {
         let (calls, received) = channel::unbounded_channel();
@@ -283,7 +283,7 @@ async fn serve(
     mut calls: channel::UnboundedReceiver<ServerCall>,
     board: Board,
     keys: KeyStore,
-    limits: Limits,
+    limits: ToolLimits,
 ) {
     let opened = tokio::select! {
         opened = open(&config, keys, limits) => opened,
@@ -325,7 +325,7 @@ async fn serve(
     refuse(&mut calls, &board, &format!("the server is not connected: {why}")).await;
 }
 
-async fn open(config: &ServerConfig, keys: KeyStore, limits: Limits) -> Result<ToolConnection, String> {
+async fn open(config: &ServerConfig, keys: KeyStore, limits: ToolLimits) -> Result<ToolConnection, String> {
     let name = config.transport.key_name().map(str::to_owned);
     // The keychain may wait for the user.
     let key = match name {

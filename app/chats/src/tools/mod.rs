@@ -19,6 +19,6 @@ mod toolbox;
 pub use config::{ImportedServer, ServerConfig, ServerTransport, ToolSettings, read_servers};
 pub use consent::{Consent, Consents};
 pub use hub::{RunningCall, ServerReport, ToolHub, ToolServerState};
-pub use result::{Limits, shortened};
+pub use result::{ToolLimits, shortened};
 pub use tool::Tool;
 pub use toolbox::{OfferedTool, Toolbox};

@@ -6,9 +6,9 @@ use rmcp::model::{CallToolResult, ContentBlock, ResourceContents};
 
 use super::tool::clean;
 
-/// Limits of servers' work and words.
+/// ToolLimits of servers' work and words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct ToolLimits {
     /// Time for starting a server and reading the list of its tools.
     pub connect: Duration,
     /// Time for one call.
@@ -21,9 +21,9 @@ pub struct Limits {
     pub tools: usize,
 }
 
-impl Default for Limits {
+impl Default for ToolLimits {
     fn default() -> Self {
-        Limits {
+        ToolLimits {
             // The first start of a package may download it.
             connect: Duration::from_secs(60),
             call: Duration::from_secs(120),

@@ -102,12 +102,12 @@ fn prefixed(server: &str, name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tools::Limits;
+    use crate::tools::ToolLimits;
     use thermocline_host::{folders::Folders, remote::KeyStore};
 
     fn toolbox() -> Toolbox {
         let keys = KeyStore::of(&Folders::below(std::path::Path::new("nowhere")));
-        Toolbox::new(Arc::new(ToolHub::new(keys, Limits::default(), || ())), ToolSettings::default())
+        Toolbox::new(Arc::new(ToolHub::new(keys, ToolLimits::default(), || ())), ToolSettings::default())
     }
 
     #[test]

@@ -11,7 +11,7 @@ use thermocline_engine::{
     model::{Activation, Down, Ffn, LayerWeights, LoadOptions, Model, expected_sparsity, traits},
     quant::TensorType,
     session::EngineOptions,
-    sparsity::sidecar::{self, Attachment, SidecarChoice},
+    sparsity::sidecar::{self, SidecarAttachment, SidecarChoice},
 };
 
 use crate::{builtin, remote::RemoteModel};
@@ -56,7 +56,7 @@ impl ModelId {
             ModelId::Builtin if options.activation.is_none() => builtin::sidecar(),
             ModelId::Builtin | ModelId::Path(_) | ModelId::Remote(_) => SidecarChoice::Beside,
         };
-        if let Attachment::Ignored { path, reason } = sidecar::attach(&mut model, &sidecar, options.read_mode)? {
+        if let SidecarAttachment::Ignored { path, reason } = sidecar::attach(&mut model, &sidecar, options.read_mode)? {
             tracing::warn!(path = %path.display(), reason, "the sidecar is not used");
         }
         Ok(model)

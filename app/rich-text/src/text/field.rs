@@ -33,7 +33,7 @@ const SECRET: char = egui::epaint::text::PASSWORD_REPLACEMENT_CHAR;
 
 /// A layout, and all that it depends on.
 #[derive(Debug, Clone)]
-struct Layout {
+struct FieldLayout {
     text: String,
     room: Room,
     format: TextFormat,
@@ -41,7 +41,7 @@ struct Layout {
     edited: Arc<EditedText>,
 }
 
-impl Layout {
+impl FieldLayout {
     fn is_of(&self, ui: &Ui, text: &str, room: Room, format: &TextFormat, leading: Leading) -> bool {
         let same = self.room == room && self.leading == leading && self.format == *format && self.text == text;
         same && self.edited.is_current(ui)
@@ -51,7 +51,7 @@ impl Layout {
 /// A field as it was shown last.
 #[derive(Debug, Clone)]
 struct Shown {
-    layout: Layout,
+    layout: FieldLayout,
     /// Where its text begins.
     at: Pos2,
     leading: Leading,
@@ -165,7 +165,7 @@ impl TextField {
             let kept = layout.take().filter(|layout| layout.is_of(ui, &text, room, &format, leading));
             let laid = kept.unwrap_or_else(|| {
                 let edited = Arc::new(EditedText::new(ui, &text, room, &format, leading));
-                Layout { text: text.into_owned(), room, format: format.clone(), leading, edited }
+                FieldLayout { text: text.into_owned(), room, format: format.clone(), leading, edited }
             });
             Arc::clone(&layout.insert(laid).edited.galley)
         };

@@ -24,7 +24,7 @@ use thermocline_engine::{
     runtime::KvType,
     sparsity::{
         sidecar,
-        sidecar::{Attachment, Sidecar},
+        sidecar::{Sidecar, SidecarAttachment},
     },
 };
 use unused::Unused;
@@ -68,11 +68,11 @@ pub fn inspect(args: &InspectArgs) -> Outcome {
     let vocabulary_only = checkpoint.tensors().is_empty() && !Sidecar::is_one(&checkpoint);
     let mut problem = None;
     let (look, attachment) = if vocabulary_only {
-        (None, Attachment::None)
+        (None, SidecarAttachment::None)
     } else {
         look_inside(&options, &checkpoint).unwrap_or_else(|error| {
             problem = Some(error);
-            (None, Attachment::None)
+            (None, SidecarAttachment::None)
         })
     };
 
@@ -88,21 +88,21 @@ pub fn inspect(args: &InspectArgs) -> Outcome {
     if args.json {
         let mut report = to_json(&contents, problem.as_ref(), args.tensors);
         report["prepared"] = match &attachment {
-            Attachment::None => Json::Null,
-            Attachment::Attached(sidecar) => prepared::to_json(sidecar),
-            Attachment::Ignored { path, reason } => json!({ "file": path, "ignored": reason }),
+            SidecarAttachment::None => Json::Null,
+            SidecarAttachment::Attached(sidecar) => prepared::to_json(sidecar),
+            SidecarAttachment::Ignored { path, reason } => json!({ "file": path, "ignored": reason }),
         };
         writeln!(out, "{report:#}")?;
     } else {
         print(&mut out, &contents, args.tensors)?;
         match &attachment {
-            Attachment::None => {}
-            Attachment::Attached(sidecar) => {
+            SidecarAttachment::None => {}
+            SidecarAttachment::Attached(sidecar) => {
                 writeln!(out, "\nprepared      {}", one_line(&sidecar.path.display().to_string()))?;
                 writeln!(out, "{}\n", one_line(&prepared::origin(sidecar)))?;
                 out.write_all(prepared::layers(sidecar).as_bytes())?;
             }
-            Attachment::Ignored { path, reason } => {
+            SidecarAttachment::Ignored { path, reason } => {
                 writeln!(out, "\n{} is not used: {}", one_line(&path.display().to_string()), one_line(reason))?;
             }
         }
@@ -161,9 +161,9 @@ impl Look {
 }
 
 /// The model and its sidecar; of a sidecar, only that.
-fn look_inside(options: &ModelOptions, checkpoint: &Checkpoint) -> Result<(Option<Look>, Attachment), Error> {
+fn look_inside(options: &ModelOptions, checkpoint: &Checkpoint) -> Result<(Option<Look>, SidecarAttachment), Error> {
     if Sidecar::is_one(checkpoint) {
-        return Ok((None, Attachment::Attached(Box::new(Sidecar::from_checkpoint(checkpoint)?))));
+        return Ok((None, SidecarAttachment::Attached(Box::new(Sidecar::from_checkpoint(checkpoint)?))));
     }
     let mut model = Model::from_checkpoint(checkpoint.clone(), &options.load_options())?;
     let attachment = sidecar::attach(&mut model, &options.sidecar_choice(), options.read_mode())?;

@@ -7,7 +7,7 @@ use egui_material_icons::icons::ICON_CLOSE;
 
 use super::explained::words;
 use thermocline_chats::{
-    chat::{Comparison, SideState, SideText},
+    chat::{AnswerComparison, SideState, SideText},
     store::MessageId,
 };
 use thermocline_rich_text::{
@@ -51,13 +51,13 @@ impl Parting {
 pub struct ComparisonView {
     /// The answer.
     pub message: MessageId,
-    comparison: Comparison,
+    comparison: AnswerComparison,
     parting: Parting,
 }
 
 impl ComparisonView {
     /// Shows `comparison` below `message`.
-    pub fn new(message: MessageId, comparison: Comparison) -> Self {
+    pub fn new(message: MessageId, comparison: AnswerComparison) -> Self {
         ComparisonView { message, comparison, parting: Parting::default() }
     }
 

@@ -3,7 +3,7 @@
 use super::{Conversation, compared::ComparisonView};
 use crate::shell::Shell;
 use thermocline_chats::{
-    chat::{Comparison, Side},
+    chat::{AnswerComparison, Side},
     store::Speaker,
 };
 use thermocline_host::engine_handle::ModelState;
@@ -29,7 +29,7 @@ impl Conversation {
         let request = shell.chat_controller.repeated_request(&shell.store, &engine, &model, chat.id, answer);
         let Some(request) = shell.toasts.check(request) else { return };
         let own = shell.engine_options(&model).sparsity;
-        let comparison = Comparison::start(&shell.engine_handle, engine, own, sides, request);
+        let comparison = AnswerComparison::start(&shell.engine_handle, engine, own, sides, request);
         shell.compared = comparison.over();
         self.comparison = Some(ComparisonView::new(answer, comparison));
         if row + 1 == self.branch.len() {

@@ -13,7 +13,7 @@ use super::{
 use crate::shell::Shell;
 use thermocline_chats::{
     chat::{SamplingOverrides, given},
-    store::Message,
+    store::StoredMessage,
 };
 use thermocline_host::{answer_stats::AnswerStats, engine_handle::ModelState};
 
@@ -40,7 +40,7 @@ impl Conversation {
         self.tokens = match shell.engine_handle.engine() {
             Some(engine) if !self.busy(shell) => {
                 let (store, branch) = (&shell.store, &self.branch);
-                let path: Vec<&Message> = branch.iter().collect();
+                let path: Vec<&StoredMessage> = branch.iter().collect();
                 let said = || branch.iter().map(|message| message.content.clone()).collect();
                 let texts = || chat.and_then(|chat| given::texts(store, chat, &path).ok()).unwrap_or_else(said);
                 let prompt = NextPrompt { branch, system: &system, tools: offered.len(), draft };

@@ -5,14 +5,14 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use egui::Context;
 use serde_json::Value;
-use thermocline_engine::session::{Engine, Message as Turn, Role};
+use thermocline_engine::session::{Engine, Message, Role};
 
 use thermocline_chats::{
     chat::{
         chat_turns,
         given::{chat_tokens, tokens},
     },
-    store::{Message, MessageId, MessageState, Speaker},
+    store::{MessageId, MessageState, Speaker, StoredMessage},
 };
 use thermocline_host::answer_stats::AnswerStats;
 use thermocline_rich_text::background::Background;
@@ -82,7 +82,7 @@ impl PromptTokens {
 #[derive(Debug, Clone, Copy)]
 pub struct NextPrompt<'a> {
     /// The chat's messages so far.
-    pub branch: &'a [Message],
+    pub branch: &'a [StoredMessage],
     /// Its system prompt.
     pub system: &'a str,
     /// Number of tools that are offered.
@@ -142,11 +142,11 @@ impl ContextRoom {
             self.chat = Some(counted);
         }
         if self.chat.is_none_or(|(of, _)| of != of_chat) && !self.counting_chat.is_busy() {
-            let branch: Vec<&Message> = branch.iter().collect();
+            let branch: Vec<&StoredMessage> = branch.iter().collect();
             let (engine, turns, tools) = (engine.clone(), chat_turns(system, &branch, texts()), definitions());
             // Without a thread nothing is counted.
             let _ = self.counting_chat.start(ctx, move || {
-                let count = |turns: &[Turn]| chat_tokens(&engine, turns, &tools);
+                let count = |turns: &[Message]| chat_tokens(&engine, turns, &tools);
                 let system = turns.iter().take_while(|turn| turn.role == Role::System).count();
                 let counted = count(&turns).zip(count(&turns[..system]));
                 (of_chat, counted.map(|(all, kept)| ChatTokens { all, kept }))
@@ -161,7 +161,7 @@ impl ContextRoom {
 
 /// Tokens of a chat that a model with so long a context has forgotten, as the latest answer with
 /// figures says. What was forgotten in another context says nothing about this one.
-fn forgotten_tokens(branch: &[Message], context: usize) -> usize {
+fn forgotten_tokens(branch: &[StoredMessage], context: usize) -> usize {
     let figures = branch.iter().rev().filter_map(|message| AnswerStats::from_json(message.stats.as_deref()));
     let latest = figures.filter(|figures| figures.context_length > 0).take(1);
     latest.filter(|figures| figures.context_length == context).map(|figures| figures.forgotten_tokens).sum()
@@ -181,11 +181,11 @@ pub struct ForgottenLine {
 impl ForgottenLine {
     /// The line in `branch`, of which the latest answer with figures has forgotten `turns` turns and `tokens` tokens in all;
     /// `None` where nothing is forgotten.
-    pub fn of(branch: &[Message], turns: usize, tokens: usize) -> Option<Self> {
+    pub fn of(branch: &[StoredMessage], turns: usize, tokens: usize) -> Option<Self> {
         if tokens == 0 {
             return None;
         }
-        let of_user = |message: &&Message| message.speaker == Speaker::User;
+        let of_user = |message: &&StoredMessage| message.speaker == Speaker::User;
         let before = match turns {
             0 => branch.iter().rfind(|message| message.stats.is_some() || message.state == MessageState::Streaming),
             _ => branch.iter().filter(of_user).nth(turns),

@@ -19,7 +19,7 @@ use crate::{
 };
 use thermocline_chats::{
     chat::AnswerProgress,
-    store::{Attachment, Message, MessageState, Source, Speaker, Store},
+    store::{Attachment, MessageState, Source, Speaker, Store, StoredMessage},
 };
 use thermocline_host::answer_stats::AnswerStats;
 use thermocline_rich_text::{
@@ -34,7 +34,7 @@ const READS_HELP: &str = "An FFN's neurons that stay silent need not be read. By
 /// Context of a message while it is drawn.
 pub struct MessageContext<'a> {
     /// It.
-    pub message: &'a Message,
+    pub message: &'a StoredMessage,
     /// Its answer under way, if it is the one being written.
     pub progress: Option<AnswerProgress<'a>>,
     /// True while an answer is being written in the chat, here or in another window: then nothing can be changed.
@@ -274,7 +274,7 @@ fn tinted(ui: &mut Ui, context: &MessageContext<'_>, text: &str) -> bool {
 }
 
 /// Arrows between the versions of a message; `backwards`: laid out from the right.
-fn versions(ui: &mut Ui, message: &Message, backwards: bool) -> Option<MessageAction> {
+fn versions(ui: &mut Ui, message: &StoredMessage, backwards: bool) -> Option<MessageAction> {
     let (now, count) = message.version;
     if count < 2 {
         return None;

@@ -6,7 +6,7 @@ use egui::{
 };
 
 use super::message_action::MessageAction;
-use thermocline_chats::store::{Message, MessageId, Speaker};
+use thermocline_chats::store::{MessageId, Speaker, StoredMessage};
 use thermocline_rich_text::{
     text::{Edition, TextField},
     theme::Palette,
@@ -35,12 +35,12 @@ pub struct MessageChange {
 
 impl MessageChange {
     /// A change that begins with the message's own words.
-    pub fn new(message: &Message) -> Self {
+    pub fn new(message: &StoredMessage) -> Self {
         MessageChange { id: message.id, text: message.content.clone(), edition: Edition::default(), held: false }
     }
 
     /// True if the message, which is in `branch`, has other words.
-    pub fn differs(&self, branch: &[Message]) -> bool {
+    pub fn differs(&self, branch: &[StoredMessage]) -> bool {
         branch.iter().any(|message| message.id == self.id && message.content != self.text)
     }
 

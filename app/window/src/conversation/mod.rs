@@ -60,7 +60,7 @@ use self::{
 use crate::{command::Command, keyboard, models::Offers, shell::Shell};
 use thermocline_chats::{
     chat::StopCause,
-    store::{Chat, Message, MessageId, Speaker, StoreError},
+    store::{Chat, MessageId, Speaker, StoreError, StoredMessage},
 };
 use thermocline_host::engine_handle::ModelState;
 use thermocline_rich_text::{background::Background, frame_pace};
@@ -88,7 +88,7 @@ pub struct Conversation {
     chat: Option<Chat>,
     /// True once the chat that was shown last was looked for.
     opened_last: bool,
-    branch: Vec<Message>,
+    branch: Vec<StoredMessage>,
     /// [`ChatController::revision`](thermocline_chats::chat::ChatController::revision), and what others had written, when the branch was read.
     seen: Option<(u64, i64)>,
     /// When that was.

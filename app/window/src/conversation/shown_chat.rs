@@ -6,13 +6,15 @@ use egui::Context;
 
 use super::{Composer, Conversation, ELSEWHERE, row_heights::RowHeights, sending::Delivery};
 use crate::shell::Shell;
-use thermocline_chats::store::{Attachment, Chat, ChatId, Message, MessageId, MessageState, Source, Store, StoreError};
+use thermocline_chats::store::{
+    Attachment, Chat, ChatId, MessageId, MessageState, Source, Store, StoreError, StoredMessage,
+};
 
 /// All that is shown of a chat.
 #[derive(Debug)]
 pub struct ChatContents {
     chat: Chat,
-    branch: Vec<Message>,
+    branch: Vec<StoredMessage>,
     files: Vec<Attachment>,
     sources: HashMap<MessageId, Vec<Source>>,
 }
@@ -183,7 +185,7 @@ impl Conversation {
     pub fn is_elsewhere(&self, shell: &Shell) -> bool {
         let own =
             self.chat.as_ref().and_then(|chat| shell.chat_controller.progress(chat.id)).map(|progress| progress.id);
-        let written = |message: &Message| message.state == MessageState::Streaming && own != Some(message.id);
+        let written = |message: &StoredMessage| message.state == MessageState::Streaming && own != Some(message.id);
         self.branch.iter().any(written)
     }
 }

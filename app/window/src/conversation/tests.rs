@@ -59,7 +59,7 @@ fn tell(harness: &mut ChatHarness) {
     quiet(harness);
 }
 
-fn branch(harness: &ChatHarness) -> Vec<Message> {
+fn branch(harness: &ChatHarness) -> Vec<StoredMessage> {
     harness.state().as_ref().unwrap().1.branch.clone()
 }
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::message_action::MessageAction;
 use thermocline_chats::{
     chat::{PendingCall, ToolDecision},
-    store::{Message, ToolCall, ToolOutcome},
+    store::{StoredMessage, ToolCall, ToolOutcome},
 };
 use thermocline_rich_text::{
     theme::{Palette, strong},
@@ -86,7 +86,7 @@ pub fn pending(ui: &mut Ui, pending: &PendingCall<'_>, focus: bool) -> Option<To
 }
 
 /// Shows the result of a call: a line, and all of it once that is opened.
-pub fn result(ui: &mut Ui, message: &Message) -> Option<MessageAction> {
+pub fn result(ui: &mut Ui, message: &StoredMessage) -> Option<MessageAction> {
     let palette = Palette::of(ui);
     let Some(result) = message.result() else {
         ui.add(Label::new(small(&message.content, palette.muted)).wrap());

@@ -1,10 +1,10 @@
 //! The model that wrote an answer: its neurons made the words, and no other model's can explain them.
 
-use thermocline_chats::store::Message;
+use thermocline_chats::store::StoredMessage;
 use thermocline_host::{answer_stats::AnswerStats, engine_handle::ModelState, library::ModelId};
 
 /// The reason why the open model cannot say which neurons made the words of an answer; `None` if it can.
-pub fn obstacle(answer: &Message, state: &ModelState) -> Option<String> {
+pub fn obstacle(answer: &StoredMessage, state: &ModelState) -> Option<String> {
     if answer.edited {
         return Some("You have changed this answer: its words are not the model's own.".to_owned());
     }
@@ -37,12 +37,12 @@ mod tests {
     use thermocline_chats::store::{NewMessage, Store};
     use thermocline_host::remote::{RemoteClient, RemoteModel, RemoteTimeouts};
 
-    fn answer(model: Option<&str>, writer: Option<&str>) -> Message {
+    fn answer(model: Option<&str>, writer: Option<&str>) -> StoredMessage {
         let (mut store, chat) = Store::with_chat();
         let id = store.add_message(chat, None, &NewMessage::assistant("A"));
         let stats = AnswerStats { writer: writer.map(str::to_owned), ..AnswerStats::default() };
         let message = store.message(id.unwrap()).unwrap();
-        Message { model: model.map(str::to_owned), stats: serde_json::to_string(&stats).ok(), ..message }
+        StoredMessage { model: model.map(str::to_owned), stats: serde_json::to_string(&stats).ok(), ..message }
     }
 
     #[test]
@@ -58,7 +58,7 @@ mod tests {
         let own = answer(Some("Storyteller"), Some(&key));
         assert_eq!(obstacle(&own, &open), None);
         assert_eq!(obstacle(&answer(Some("Storyteller"), None), &open), None, "of an earlier version");
-        let says = |answer: &Message, state: &ModelState, why: &str| {
+        let says = |answer: &StoredMessage, state: &ModelState, why: &str| {
             let obstacle = obstacle(answer, state).unwrap_or_default();
             assert!(obstacle.contains(why), "{obstacle:?} has no {why:?}");
         };
@@ -69,6 +69,6 @@ mod tests {
         says(&answer(Some("Storyteller"), Some(&remote.key())), &open, "127.0.0.1:8098 computed this answer");
         says(&answer(Some("Storyteller"), Some(&remote.key())), &server, "cannot be seen");
         says(&answer(None, None), &open, "not known which model");
-        says(&Message { edited: true, ..own }, &open, "You have changed this answer");
+        says(&StoredMessage { edited: true, ..own }, &open, "You have changed this answer");
     }
 }

@@ -38,11 +38,7 @@ use crate::{
     file_dialog::{self, DialogAnswer},
     shell::Shell,
 };
-use thermocline_host::{
-    engine_handle::ModelState,
-    library::{ModelCard, ModelId},
-    units::counted,
-};
+use thermocline_host::{engine_handle::ModelState, library::ModelId, units::counted};
 use thermocline_rich_text::{background::Background, text::TextField, theme, widgets};
 
 /// Models in the list of those used lately.
@@ -347,8 +343,9 @@ impl ModelsPage {
         });
     }
 
-    /// Models the library has found so far.
-    pub fn found(&self) -> &[ModelCard] {
+    /// The models that the library has found so far.
+    #[cfg(test)]
+    pub fn found(&self) -> &[thermocline_host::library::ModelCard] {
         &self.search.cards
     }
 }

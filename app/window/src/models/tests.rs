@@ -252,7 +252,7 @@ fn preparation_pauses_resumes_and_marks_the_card_prepared() {
 
 #[test]
 fn open_model_is_prepared_from_the_menu_of_the_mode() {
-    let (folder, path) = tiny();
+    let (_folder, path) = tiny();
     let mut stage = TestWindow::with(SIZE, |_, settings| settings.add_recent(&path.display().to_string()));
     opened(&mut stage, &path);
     let menu = |stage: &mut TestWindow| {

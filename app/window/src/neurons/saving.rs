@@ -14,7 +14,7 @@ use super::{
     watched::WatchedNeurons,
 };
 use crate::shell::Shell;
-use thermocline_chats::store::Message;
+use thermocline_chats::store::StoredMessage;
 use thermocline_host::{answer_stats::AnswerStats, engine_handle::ModelState, units};
 
 /// Tokens per second of `engine`, the open model: those of the answer being written, else those of the last answer of the chat that is
@@ -30,7 +30,7 @@ fn answered_rate(shell: &Shell) -> Option<f64> {
     let (name, key) = (model.to_string(), model.key());
     let chat = shell.store.find_chat(shell.shown?).ok()??;
     let branch = shell.store.branch(chat.id).ok()?;
-    let own = |answer: &Message| {
+    let own = |answer: &StoredMessage| {
         let stats = AnswerStats::from_json(answer.stats.as_deref())?;
         let wrote = answer.model.as_ref() == Some(&name) && stats.writer.is_none_or(|writer| writer == key);
         Some(stats.decode_tokens_per_second).filter(|rate| wrote && *rate > 0.0)

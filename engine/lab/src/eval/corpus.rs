@@ -11,7 +11,7 @@ pub struct Corpus {
     /// Name, for reports.
     pub name: String,
     /// Passages in the order of the text.
-    pub passages: Vec<Passage>,
+    pub passages: Vec<CorpusPassage>,
     /// Longest passage in tokens.
     pub context: usize,
     /// Number of tokens of the text, including those outside of passages.
@@ -22,14 +22,14 @@ pub struct Corpus {
 
 /// Tokens of one empty context.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Passage {
+pub struct CorpusPassage {
     /// All tokens.
     pub tokens: Vec<u32>,
     /// Positions whose logits are scored against the next token.
     pub scored: Range<usize>,
 }
 
-impl Passage {
+impl CorpusPassage {
     /// The token that the logits at position `at` should predict.
     pub fn target(&self, at: usize) -> u32 {
         self.tokens[at + 1]
@@ -73,13 +73,13 @@ impl Corpus {
             return Err(Error::invalid("context", "at least 4 tokens", context));
         }
         let windows = tokens.chunks_exact(context).take(most.unwrap_or(usize::MAX));
-        let passages: Vec<Passage> = windows
+        let passages: Vec<CorpusPassage> = windows
             .map(|window| {
                 let mut tokens = window.to_vec();
                 if let Some(bos) = bos {
                     tokens[0] = bos;
                 }
-                Passage { tokens, scored: context / 2..context - 1 }
+                CorpusPassage { tokens, scored: context / 2..context - 1 }
             })
             .collect();
         if passages.is_empty() {
@@ -116,7 +116,7 @@ impl Corpus {
             all += tokens.len();
             tokens.truncate(context);
             if tokens.len() > 1 {
-                passages.push(Passage { scored: 0..tokens.len() - 1, tokens });
+                passages.push(CorpusPassage { scored: 0..tokens.len() - 1, tokens });
             }
         }
         if passages.is_empty() {
@@ -154,12 +154,12 @@ impl Corpus {
 
     /// Number of tokens computed.
     pub fn computed(&self) -> usize {
-        self.passages.iter().map(Passage::computed).sum()
+        self.passages.iter().map(CorpusPassage::computed).sum()
     }
 
     /// Tokens that a KV cache needs room for.
     pub fn longest(&self) -> usize {
-        self.passages.iter().map(Passage::computed).max().unwrap_or(1).max(1)
+        self.passages.iter().map(CorpusPassage::computed).max().unwrap_or(1).max(1)
     }
 }
 

@@ -29,7 +29,7 @@ mod token_neurons;
 pub use attribution::{Attribution, NeuronEffect, attribution, continuation};
 pub use base_file::{BaseFile, BaseWriter};
 pub use conditions::Conditions;
-pub use corpus::{Corpus, Passage};
+pub use corpus::{Corpus, CorpusPassage};
 pub use divergence::{Base, Divergence, LEAST_TOKENS, divergence, write_base};
 pub use levels::{Level, LevelChange, PruneOrder, Walk};
 pub use neuron_lens::{NeuronLens, neuron_lens};

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::{Activity, Corpus, Passage, observer::EvalProbe};
+use super::{Activity, Corpus, CorpusPassage, observer::EvalProbe};
 use thermocline_base::error::Result;
 use thermocline_run::runtime::{Forward, KvCache, KvType, Outputs, Sparsity, check_logits};
 
@@ -91,7 +91,7 @@ impl<'f> Scorer<'f> {
     /// [`Error::NotFinite`](thermocline_base::error::Error::NotFinite) if they are no numbers.
     pub fn score(
         &mut self,
-        passage: &Passage,
+        passage: &CorpusPassage,
         observer: &mut EvalProbe<'_>,
         each: &mut dyn FnMut(usize, &[f32]) -> Result<()>,
     ) -> Result<()> {

@@ -5,7 +5,7 @@ use std::{ops::Range, sync::Arc};
 use super::{
     attention::{AttentionBuffers, AttentionOps},
     kv_page::{KvPage, PageMemory},
-    kv_rows::{DeviceRows, RowRun},
+    kv_rows::{DeviceRows, KvRowRun},
     segment::Segment,
 };
 use crate::runtime::{KvLayer, KvType, OffHostRows};
@@ -96,7 +96,7 @@ impl GpuKv {
         let heads = [&from.keys, &from.values];
         for load in at.loads(rows, segment.room_up())? {
             bytes.clear();
-            for RowRun { values, head, rows } in &load {
+            for KvRowRun { values, head, rows } in &load {
                 let of = at.of(*values);
                 let row = &mut row[..of.dim];
                 for i in rows.clone() {
@@ -106,7 +106,7 @@ impl GpuKv {
                 }
             }
             let mut rest = &bytes[..];
-            let pieces = load.iter().map(|RowRun { values, head, rows }| {
+            let pieces = load.iter().map(|KvRowRun { values, head, rows }| {
                 let (piece, after) = rest.split_at(rows.len() * at.of(*values).row_bytes());
                 rest = after;
                 (piece, self.buffer(*values, *head), at.offset(*values, *head, rows.start))
@@ -123,13 +123,13 @@ impl GpuKv {
         segment.drop_recorded();
         into.begin_at(rows.start);
         for load in at.loads(rows, segment.room_down())? {
-            let pieces = load.iter().map(|RowRun { values, head, rows }| {
+            let pieces = load.iter().map(|KvRowRun { values, head, rows }| {
                 let buffer = self.buffer(*values, *head);
                 (buffer, at.offset(*values, *head, rows.start), (rows.len() * at.of(*values).row_bytes()) as u64)
             });
             segment.read(&pieces.collect::<Vec<_>>(), |read| {
                 let mut rest = read;
-                for RowRun { values, head, rows } in &load {
+                for KvRowRun { values, head, rows } in &load {
                     let of = at.of(*values);
                     let (run, after) = rest.split_at(rows.len() * of.row_bytes());
                     rest = after;

@@ -36,7 +36,7 @@ pub(super) struct RowLayout {
 
 /// Consecutive rows of one head's keys, or of its values.
 #[derive(Debug)]
-pub(super) struct RowRun {
+pub(super) struct KvRowRun {
     pub values: bool,
     pub head: usize,
     pub rows: Range<usize>,
@@ -123,7 +123,7 @@ impl DeviceRows {
     }
 
     /// The rows `all` of every head's keys and values in loads of `room` bytes.
-    pub fn loads(self, all: Range<usize>, room: u64) -> Result<Vec<Vec<RowRun>>> {
+    pub fn loads(self, all: Range<usize>, room: u64) -> Result<Vec<Vec<KvRowRun>>> {
         let wanted = self.keys.row_bytes().max(self.values.row_bytes()) as u64;
         if room < wanted {
             return Err(Error::memory(ScarceMemory::KvCache, "staging of one row of the KV cache", wanted, room));
@@ -136,7 +136,7 @@ impl DeviceRows {
                 while start < all.end {
                     let end = self.run_end(start, all.end.min(start + left));
                     left -= end - start;
-                    load.push(RowRun { values, head, rows: start..end });
+                    load.push(KvRowRun { values, head, rows: start..end });
                     start = end;
                     if left == 0 {
                         loads.push(std::mem::take(&mut load));

@@ -29,7 +29,7 @@ use thermocline_engine::{
     sparsity::{
         prepare::{PredictorChoice, PrepareCorpus, PrepareOptions, Prepared, run},
         profile::Profiler,
-        sidecar::{Attachment, SidecarChoice, attach, path_beside},
+        sidecar::{SidecarAttachment, SidecarChoice, attach, path_beside},
     },
     tokenizer::{EncodeOptions, Tokenizer},
 };
@@ -159,7 +159,10 @@ fn relu_models_get_predictors() {
         // The sidecar belongs, and the model with it is the model.
         let mut attached = Model::open(&model.checkpoint.path, &LoadOptions::default()).unwrap();
         let choice = SidecarChoice::File(options.out.clone());
-        assert!(matches!(attach(&mut attached, &choice, ReadMode::Map).unwrap(), Attachment::Attached(_)), "{name}");
+        assert!(
+            matches!(attach(&mut attached, &choice, ReadMode::Map).unwrap(), SidecarAttachment::Attached(_)),
+            "{name}"
+        );
         let attached = Arc::new(attached);
         let (mut sparse, mut dense) =
             (Forward::new(Arc::clone(&attached), cpu()), Forward::new(Arc::clone(&model), cpu()));
@@ -412,7 +415,8 @@ fn built_in_sidecar_attaches_and_meets_its_recall() {
     let folder = here("../assets/storyteller");
     let mut model = Model::open(&folder.join("storyteller-F16.gguf"), &LoadOptions::default()).unwrap();
     // Beside the model, where the program has it in memory.
-    let Attachment::Attached(sidecar) = attach(&mut model, &SidecarChoice::Beside, ReadMode::Map).unwrap() else {
+    let SidecarAttachment::Attached(sidecar) = attach(&mut model, &SidecarChoice::Beside, ReadMode::Map).unwrap()
+    else {
         panic!("the sidecar is not the model's: prepare it again (assets/storyteller/README.md)")
     };
     let target = sidecar.provenance.target_recall;

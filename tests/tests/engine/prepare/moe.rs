@@ -19,7 +19,7 @@ fn with(model: &Model, made: &Prepared) -> Arc<Model> {
     let options = LoadOptions { activation: Some(model.config.activation), ..LoadOptions::default() };
     let mut attached = Model::open(&model.checkpoint.path, &options).unwrap();
     let choice = SidecarChoice::File(made.sidecar.path.clone());
-    assert!(matches!(attach(&mut attached, &choice, ReadMode::Map).unwrap(), Attachment::Attached(_)));
+    assert!(matches!(attach(&mut attached, &choice, ReadMode::Map).unwrap(), SidecarAttachment::Attached(_)));
     Arc::new(attached)
 }
 

@@ -38,7 +38,7 @@ fn own_predictors_are_kept_with_the_threshold_of_the_target() {
         prepared(&model, &PrepareOptions { corpus: PrepareCorpus::Tokens(texts), tokens, length: 80, ..options });
     let mut attached = Model::open(&made_as.out, &LoadOptions::default()).unwrap();
     let choice = SidecarChoice::File(made.sidecar.path.clone());
-    assert!(matches!(attach(&mut attached, &choice, ReadMode::Map).unwrap(), Attachment::Attached(_)));
+    assert!(matches!(attach(&mut attached, &choice, ReadMode::Map).unwrap(), SidecarAttachment::Attached(_)));
     for (n, (report, prepared)) in made.layers.iter().zip(&made.sidecar.layers).enumerate() {
         let [.., as_it_is, changed] = &report.candidates[..] else { panic!("{:?}", report.candidates) };
         assert!(!as_it_is.reached() && changed.reached(), "layer {n}: {as_it_is}\n{changed}");

@@ -22,8 +22,8 @@ use thermocline_engine::{
     quant::TensorType,
     runtime::{Forward, KvType, Outputs},
     sparsity::sidecar::{
-        Attachment, Identity, PreparedDown, PreparedExperts, PreparedLayer, PreparedPredictor, PreparedThreshold,
-        Provenance, Sidecar, SidecarChoice, attach, path_beside,
+        Identity, PreparedDown, PreparedExperts, PreparedLayer, PreparedPredictor, PreparedThreshold, Provenance,
+        Sidecar, SidecarAttachment, SidecarChoice, attach, path_beside,
     },
 };
 use thermocline_tests::moe;
@@ -320,21 +320,21 @@ fn sidecar_attaches_to_its_own_model_only() {
     let (_folder, path) = copied(Q4);
     let beside = path_beside(&path);
     let find = |path: &Path, choice: &SidecarChoice| attach(&mut open(path), choice, ReadMode::Map);
-    assert!(matches!(find(&path, &SidecarChoice::Beside).unwrap(), Attachment::None));
+    assert!(matches!(find(&path, &SidecarChoice::Beside).unwrap(), SidecarAttachment::None));
 
     sample(&open(&path)).write(&beside).unwrap();
     let found = find(&path, &SidecarChoice::Beside).unwrap();
     assert_eq!(found.sidecar().unwrap().path, beside);
     // It has mapped the file, which is written over below.
     drop(found);
-    assert!(matches!(find(&path, &SidecarChoice::Without).unwrap(), Attachment::None));
+    assert!(matches!(find(&path, &SidecarChoice::Without).unwrap(), SidecarAttachment::None));
     assert!(find(&path, &SidecarChoice::File(beside.clone())).unwrap().sidecar().is_some());
     let memory = SidecarChoice::Memory("memory".into(), Bytes::new(fs::read(&beside).unwrap()));
     assert!(find(&path, &memory).unwrap().sidecar().is_some());
 
     // The same model in another type; the same type with other weights; another model; another activation.
     let ignored = |reason: &str| {
-        let Attachment::Ignored { path: at, reason: got } = find(&path, &SidecarChoice::Beside).unwrap() else {
+        let SidecarAttachment::Ignored { path: at, reason: got } = find(&path, &SidecarChoice::Beside).unwrap() else {
             panic!("{reason}: attached")
         };
         assert!(at == beside && got.contains(reason), "{got}");
@@ -354,7 +354,8 @@ fn sidecar_attaches_to_its_own_model_only() {
     assert!(find(&path, &SidecarChoice::Beside).unwrap().sidecar().is_some());
     let options = LoadOptions { activation: Some(Activation::Relu), ..LoadOptions::default() };
     let mut other = Model::open(&path, &options).unwrap();
-    let Attachment::Ignored { reason, .. } = attach(&mut other, &SidecarChoice::Beside, ReadMode::Map).unwrap() else {
+    let SidecarAttachment::Ignored { reason, .. } = attach(&mut other, &SidecarChoice::Beside, ReadMode::Map).unwrap()
+    else {
         panic!("attached")
     };
     assert!(reason.contains("silu") && reason.contains("relu"), "{reason}");
@@ -420,6 +421,6 @@ fn committed_sidecar_of_format_1_attaches_to_its_model() {
     }
     let mut model = open(&file("storyteller-F16.gguf"));
     let choice = SidecarChoice::File(file("storyteller-F16.thermocline.gguf"));
-    assert!(matches!(attach(&mut model, &choice, ReadMode::Map).unwrap(), Attachment::Attached(_)));
+    assert!(matches!(attach(&mut model, &choice, ReadMode::Map).unwrap(), SidecarAttachment::Attached(_)));
     assert!(model.weights.layers.iter().all(|layer| layer.predictor.is_some() && layer.frequency.is_some()));
 }

@@ -21,7 +21,7 @@ fn send(store: &mut Store, chat: ChatId, parent: Option<MessageId>, said: &str, 
 /// Decides for a context of so many words, and returns what the model reads.
 fn read(store: &mut Store, chat: ChatId, context: usize) -> Vec<String> {
     let branch = store.branch(chat).unwrap();
-    let path: Vec<&Message> = branch.iter().collect();
+    let path: Vec<&StoredMessage> = branch.iter().collect();
     decide(store, chat, &path, "", &Measure::new(context, "m", words)).unwrap();
     texts(store, chat, &path).unwrap()
 }
@@ -79,7 +79,7 @@ fn what_is_promised_before_a_message_is_sent_is_given_with_it() {
         }
         let measure = Measure::new(context, "m", words);
         let branch = store.branch(chat).unwrap();
-        let path: Vec<&Message> = branch.iter().collect();
+        let path: Vec<&StoredMessage> = branch.iter().collect();
         let above = (measure.count_chat)(&chat_turns("", &path, texts(&store, chat, &path).unwrap()));
         let files = store.attachments(chat).unwrap();
         let own: Vec<&Attachment> = files.iter().filter(|file| file.message.is_none()).collect();

@@ -19,7 +19,7 @@ use self::{
     markdown::MarkdownMessage,
 };
 use super::{
-    Chat, ChatId, Message, MessageId, MessageState, NewMessage, Speaker, Store, StoreError, chat,
+    Chat, ChatId, MessageId, MessageState, NewMessage, Speaker, Store, StoreError, StoredMessage, chat,
     error::OperationContext, message,
 };
 use crate::attachment::Document;
@@ -78,7 +78,12 @@ pub struct Unreadable {
 
 /// The shown branch as Markdown. With `comments` it can be imported exactly, and `files` of each message are in it; without, their
 /// names.
-pub fn markdown(chat: &Chat, branch: &[Message], files: &HashMap<MessageId, Vec<Document>>, comments: bool) -> String {
+pub fn markdown(
+    chat: &Chat,
+    branch: &[StoredMessage],
+    files: &HashMap<MessageId, Vec<Document>>,
+    comments: bool,
+) -> String {
     let said = branch.iter().map(|message| MarkdownMessage {
         speaker: message.speaker,
         model: message.result().map(|result| &*result.call.name).or(message.model.as_deref()),

@@ -11,7 +11,7 @@ use super::names;
 use crate::{command::Page, testing::TestWindow};
 use thermocline_chats::{
     attachment::fixtures::{docx, encrypted_pdf, haystack, pdf},
-    store::{Attachment, Message},
+    store::{Attachment, StoredMessage},
 };
 
 const SIZE: [f32; 2] = [1440.0, 1000.0];
@@ -29,7 +29,7 @@ fn folder(files: &[(&str, &[u8])]) -> (tempfile::TempDir, Vec<PathBuf>) {
 }
 
 /// The branch that is shown, and all files of its chat.
-fn chat(stage: &mut TestWindow) -> (Vec<Message>, Vec<Attachment>) {
+fn chat(stage: &mut TestWindow) -> (Vec<StoredMessage>, Vec<Attachment>) {
     let shell = stage.shell();
     let Some(number) = shell.settings.last_chat else { return Default::default() };
     let chat = shell.store.find_chat(number).unwrap().unwrap();

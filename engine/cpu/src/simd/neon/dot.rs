@@ -88,17 +88,17 @@ fn add4(sums: float32x4_t, dots: int32x4_t, scales: float32x4_t) -> float32x4_t 
 
 /// A row's sum, in four lanes of a line at a time.
 #[derive(Clone, Copy)]
-struct RowTotal {
+struct NeonRowTotal {
     /// Of the lines before.
     total: f32,
     line: float32x4_t,
 }
 
-impl RowTotal {
+impl NeonRowTotal {
     /// An empty sum.
     #[inline(always)]
     fn zero() -> Self {
-        RowTotal { total: 0.0, line: vdupq_n_f32(0.0) }
+        NeonRowTotal { total: 0.0, line: vdupq_n_f32(0.0) }
     }
 
     /// The sum of all.
@@ -111,7 +111,7 @@ impl RowTotal {
     #[inline(always)]
     fn before_block(&mut self, at: usize, of_line: usize) {
         if at > 0 && at.is_multiple_of(of_line) {
-            *self = RowTotal { total: self.get(), ..Self::zero() };
+            *self = NeonRowTotal { total: self.get(), ..Self::zero() };
         }
     }
 }
@@ -128,7 +128,7 @@ pub(super) fn rows32<P: CodeProducts, const BYTES: usize, const SCALE: u8, const
 ) -> [f32; ROWS] {
     const STEPS: usize = LINE / 256;
     let lines = rows.map(|of| of.row.as_chunks::<BYTES>().0.as_chunks::<8>());
-    let mut sums = [RowTotal::zero(); ROWS];
+    let mut sums = [NeonRowTotal::zero(); ROWS];
     for (at, inputs) in BlockInputs::whole(x).enumerate() {
         for row in 0..ROWS {
             let blocks = &lines[row].0[at];
@@ -145,7 +145,7 @@ pub(super) fn rows32<P: CodeProducts, const BYTES: usize, const SCALE: u8, const
             sums[row].line = eight::<P, BYTES, SCALE, OFFSET>(p, sums[row].line, &blocks, inputs.get(), &codes_of);
         }
     }
-    sums.map(RowTotal::get)
+    sums.map(NeonRowTotal::get)
 }
 
 /// Adds the products of eight blocks of [`rows32`] to a line's sums.
@@ -197,7 +197,7 @@ pub(super) fn row_k<P: CodeProducts, const BYTES: usize>(
 ) -> f32 {
     let blocks = row.as_chunks::<BYTES>().0.iter().zip(x.codes.as_chunks::<256>().0);
     let factors = x.scales.as_chunks::<8>().0.iter().zip(x.sums.as_chunks::<8>().0);
-    let mut sums = RowTotal::zero();
+    let mut sums = NeonRowTotal::zero();
     for (at, ((block, codes), (scales, x_sums))) in blocks.zip(factors).enumerate() {
         prefetch(block, ahead);
         sums.before_block(at, LINE / 256);
@@ -239,7 +239,7 @@ pub(super) fn row_k16<P: CodeProducts, const BYTES: usize, const OFFSET: i8>(
     let blocks = row.as_chunks::<BYTES>().0.iter().zip(x.codes.as_chunks::<256>().0);
     let of_x = x.half_sums.as_chunks::<16>().0.iter().zip(x.half_code_sums.as_chunks::<16>().0);
     let of_x = x.scales.as_chunks::<8>().0.iter().zip(of_x);
-    let mut sums = RowTotal::zero();
+    let mut sums = NeonRowTotal::zero();
     for (at, ((block, codes), (scales, (x_sums, code_sums)))) in blocks.zip(of_x).enumerate() {
         prefetch(block, ahead);
         sums.before_block(at, LINE / 256);
@@ -284,7 +284,7 @@ pub(super) fn row_signed<P: CodeProducts, const BYTES: usize, const CHUNKS: usiz
 ) -> f32 {
     const { assert!((GROUPS == CHUNKS || GROUPS == 2 * CHUNKS) && matches!(GROUPS, 2 | 4 | 8 | 16)) };
     let inputs = x.codes.as_chunks::<32>().0.as_chunks::<CHUNKS>().0.iter().zip(x.scales.as_chunks::<CHUNKS>().0);
-    let mut sums = RowTotal::zero();
+    let mut sums = NeonRowTotal::zero();
     for (at, (block, (inputs, x_scales))) in row.as_chunks::<BYTES>().0.iter().zip(inputs).enumerate() {
         prefetch(block, ahead);
         sums.before_block(at, LINE / (32 * CHUNKS));

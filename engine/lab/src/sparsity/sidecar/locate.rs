@@ -23,7 +23,7 @@ pub enum SidecarChoice {
 
 /// Result of attaching a [`SidecarChoice`].
 #[derive(Debug, Clone, Default)]
-pub enum Attachment {
+pub enum SidecarAttachment {
     /// No sidecar exists, or none was wanted.
     #[default]
     None,
@@ -38,11 +38,11 @@ pub enum Attachment {
     },
 }
 
-impl Attachment {
+impl SidecarAttachment {
     /// The attached sidecar.
     pub fn sidecar(&self) -> Option<&Sidecar> {
         match self {
-            Attachment::Attached(sidecar) => Some(sidecar),
+            SidecarAttachment::Attached(sidecar) => Some(sidecar),
             _ => None,
         }
     }
@@ -64,24 +64,24 @@ pub fn path_beside(model: &Path) -> PathBuf {
 /// # Errors
 /// For a sidecar given by name: errors of the file, or [`Error::Invalid`] if it is another model's. One found beside the model is
 /// ignored instead.
-pub fn attach(model: &mut Model, choice: &SidecarChoice, mode: ReadMode) -> Result<Attachment> {
+pub fn attach(model: &mut Model, choice: &SidecarChoice, mode: ReadMode) -> Result<SidecarAttachment> {
     let read = match choice {
-        SidecarChoice::Without => return Ok(Attachment::None),
+        SidecarChoice::Without => return Ok(SidecarAttachment::None),
         SidecarChoice::File(path) => Sidecar::open(path, mode)?,
         SidecarChoice::Memory(name, bytes) => Sidecar::from_bytes(name, bytes.clone())?,
         SidecarChoice::Beside => {
             let path = path_beside(&model.checkpoint.path);
             if !path.exists() {
-                return Ok(Attachment::None);
+                return Ok(SidecarAttachment::None);
             }
             return Ok(match Sidecar::open(&path, mode).and_then(|sidecar| sidecar.attach_if_it_matches(model)) {
-                Ok(sidecar) => Attachment::Attached(Box::new(sidecar)),
-                Err(Error::Invalid { got, .. }) => Attachment::Ignored { path, reason: got },
-                Err(error) => Attachment::Ignored { path, reason: error.to_string() },
+                Ok(sidecar) => SidecarAttachment::Attached(Box::new(sidecar)),
+                Err(Error::Invalid { got, .. }) => SidecarAttachment::Ignored { path, reason: got },
+                Err(error) => SidecarAttachment::Ignored { path, reason: error.to_string() },
             });
         }
     };
-    Ok(Attachment::Attached(Box::new(read.attach_if_it_matches(model)?)))
+    Ok(SidecarAttachment::Attached(Box::new(read.attach_if_it_matches(model)?)))
 }
 
 impl Sidecar {

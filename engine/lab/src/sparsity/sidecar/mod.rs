@@ -24,7 +24,7 @@ use std::path::PathBuf;
 
 pub use identity::Identity;
 pub use layer::{PreparedDown, PreparedExperts, PreparedLayer, PreparedPredictor, PreparedThreshold};
-pub use locate::{Attachment, SidecarChoice, attach, path_beside};
+pub use locate::{SidecarAttachment, SidecarChoice, attach, path_beside};
 
 use thermocline_model::{Activation, InputFigures};
 
