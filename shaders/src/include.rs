@@ -71,7 +71,7 @@ const INCLUDES: &[(&str, &str)] = &[
 ];
 
 /// Where one text is expanded to.
-struct Target {
+struct IncludeExpansion {
     tier: Tier,
     weights: Option<WeightType>,
     seen: HashSet<String>,
@@ -82,12 +82,13 @@ struct Target {
 
 /// `text` with its includes and conditions resolved for `tier` and `weights`, or which line of which file is wrong and why.
 pub(crate) fn expand(file: &str, text: &str, tier: Tier, weights: Option<WeightType>) -> Result<String, String> {
-    let mut target = Target { tier, weights, seen: HashSet::new(), enables: String::new(), body: String::new() };
+    let mut target =
+        IncludeExpansion { tier, weights, seen: HashSet::new(), enables: String::new(), body: String::new() };
     target.add(file, text)?;
     Ok(target.enables + &target.body)
 }
 
-impl Target {
+impl IncludeExpansion {
     fn add(&mut self, file: &str, text: &str) -> Result<(), String> {
         // Each open `#if`: whether its present branch is kept, and whether an `#else` has been seen.
         let mut conditions: Vec<(bool, bool)> = Vec::new();

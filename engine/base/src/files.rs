@@ -36,7 +36,7 @@ pub enum Form {
 
 /// Kind of file at a path, links followed.
 #[derive(Debug)]
-enum Target {
+enum FileTarget {
     /// A regular file and its metadata, or a free name.
     Regular { path: PathBuf, old: Option<Metadata> },
     /// Standard output or error, under one of its names.
@@ -69,8 +69,8 @@ impl NewFile {
     /// As [`check`]; [`Error::Io`] if no file can be made in the folder.
     pub fn create(path: &Path, form: Form) -> Result<Self> {
         let mut names = None;
-        let (action, opened) = match Target::of(path, form)? {
-            Target::Regular { path: target, old } => {
+        let (action, opened) = match FileTarget::of(path, form)? {
+            FileTarget::Regular { path: target, old } => {
                 let parts = temporary(&target, old.as_ref()).map(NamedTempFile::into_parts);
                 let file = parts.map(|(file, temporary)| {
                     names = Some((temporary, target));
@@ -79,8 +79,10 @@ impl NewFile {
                 (FileAction::Create, file)
             }
             #[cfg(unix)]
-            Target::Standard(number) => (FileAction::Write, standard(number)),
-            Target::Special { append } => (FileAction::Write, File::options().write(true).append(append).open(path)),
+            FileTarget::Standard(number) => (FileAction::Write, standard(number)),
+            FileTarget::Special { append } => {
+                (FileAction::Write, File::options().write(true).append(append).open(path))
+            }
         };
         let file = opened.map_err(|source| Error::io(action, path, source))?;
         Ok(NewFile { path: path.to_path_buf(), file: BufWriter::with_capacity(BUFFER, file), names })
@@ -112,7 +114,7 @@ impl NewFile {
         }
         drop(file);
         // Hours may have gone by.
-        Target::of(&target, Form::Random)?;
+        FileTarget::of(&target, Form::Random)?;
         put(temporary, &target).map_err(|source| Error::io(FileAction::Rename, &path, source))?;
         // The new name reaches the disk with the folder. Not every system lets one open a folder.
         if sync && let Ok(folder) = File::open(folder(&target)) {
@@ -171,10 +173,10 @@ pub fn keep_json(path: &Path, value: &impl Serialize) -> Result<()> {
 /// [`Error::Malformed`] for a folder, a socket or a disk, and for a pipe, a terminal or a device if
 /// the form is [`Form::Random`]; [`Error::Io`] if the system does not say what is there.
 pub fn check(path: &Path, form: Form) -> Result<()> {
-    Target::of(path, form).map(drop)
+    FileTarget::of(path, form).map(drop)
 }
 
-impl Target {
+impl FileTarget {
     fn of(path: &Path, form: Form) -> Result<Self> {
         let refused = |expected: &str, got: &str| Err(Error::malformed(path, Location::File, expected, got));
         let special = |got: &str, target| match form {
@@ -186,23 +188,23 @@ impl Target {
         };
         #[cfg(unix)]
         match descriptor(&end) {
-            Some(1) => return special("standard output", Target::Standard(1)),
-            Some(2) => return special("standard error", Target::Standard(2)),
-            Some(_) => return special("an open descriptor", Target::Special { append: true }),
+            Some(1) => return special("standard output", FileTarget::Standard(1)),
+            Some(2) => return special("standard error", FileTarget::Standard(2)),
+            Some(_) => return special("an open descriptor", FileTarget::Special { append: true }),
             None => {}
         }
         if cfg!(windows) && is_device_name(path) {
-            return special("a device", Target::Special { append: false });
+            return special("a device", FileTarget::Special { append: false });
         }
         let old = match fs::metadata(path) {
             Ok(old) => old,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(Target::Regular { path: end, old: None });
+                return Ok(FileTarget::Regular { path: end, old: None });
             }
             Err(source) => return Err(Error::io(FileAction::Write, path, source)),
         };
         if old.is_file() {
-            return Ok(Target::Regular { path: end, old: Some(old) });
+            return Ok(FileTarget::Regular { path: end, old: Some(old) });
         }
         if old.is_dir() {
             return refused("the name of a file to write", "a directory");
@@ -211,8 +213,10 @@ impl Target {
         {
             use std::os::unix::fs::FileTypeExt;
             match old.file_type() {
-                ty if ty.is_fifo() => return special("a pipe", Target::Special { append: false }),
-                ty if ty.is_char_device() => return special("a character device", Target::Special { append: false }),
+                ty if ty.is_fifo() => return special("a pipe", FileTarget::Special { append: false }),
+                ty if ty.is_char_device() => {
+                    return special("a character device", FileTarget::Special { append: false });
+                }
                 ty if ty.is_socket() => return refused("a file to write", "a socket"),
                 ty if ty.is_block_device() => return refused("a file to write", "a block device"),
                 _ => {}

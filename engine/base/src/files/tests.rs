@@ -115,7 +115,7 @@ mod unix {
         let null = folder.path().join("null");
         symlink("/dev/null", &null).unwrap();
         // Nothing is written before it is known that nothing would be renamed.
-        assert!(matches!(Target::of(&null, Form::Stream).unwrap(), Target::Special { append: false }));
+        assert!(matches!(FileTarget::of(&null, Form::Stream).unwrap(), FileTarget::Special { append: false }));
         assert!(refusal(&null, Form::Random).ends_with("got a character device"));
         write(&null, Form::Stream, b"gone").unwrap();
         assert!(fs::metadata("/dev/null").unwrap().file_type().is_char_device());
@@ -205,7 +205,7 @@ mod unix {
             assert_eq!(descriptor(Path::new(name)), number, "{name}");
         }
         if Path::new("/dev/stdout").exists() {
-            assert!(matches!(Target::of(Path::new("/dev/stdout"), Form::Stream), Ok(Target::Standard(1))));
+            assert!(matches!(FileTarget::of(Path::new("/dev/stdout"), Form::Stream), Ok(FileTarget::Standard(1))));
             assert!(refusal(Path::new("/dev/stderr"), Form::Random).ends_with("got standard error"));
         }
     }
