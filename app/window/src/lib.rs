@@ -32,6 +32,7 @@ pub mod opening;
 mod path_field;
 mod preferences;
 mod race_menu;
+mod settings_file;
 mod shell;
 mod spoken_text;
 #[cfg(test)]

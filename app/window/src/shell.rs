@@ -6,20 +6,21 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use egui::{Context, ThemePreference};
+use egui::Context;
 use thermocline_engine::session::{AdapterChoice, DeviceChoice, EngineOptions, GpuOptions};
 
 use crate::{
-    adapters::Adapters, command::Command, models::Preparation, neurons::NeuronMarks, toasts::Toasts, vram::VramState,
+    adapters::Adapters, command::Command, models::Preparation, neurons::NeuronMarks, settings_file::SettingsFile,
+    toasts::Toasts, vram::VramState,
 };
 use thermocline_chats::{
     chat::{ChatController, StopCause},
     download::Downloads,
     server_switch::ServerSwitch,
-    settings::{self, ModelSettings, Settings, VramBudget},
+    settings::{ModelSettings, VramBudget},
     store::{ChatId, Store, StoreError},
     tools::{ToolHub, ToolLimits, Toolbox},
 };
@@ -30,10 +31,7 @@ use thermocline_host::{
     library::ModelId,
     remote::KeyStore,
 };
-use thermocline_rich_text::{frame_pace::still, theme, waker::Waker, widgets};
-
-/// Settings are written this long after they were changed.
-const SETTLED: Duration = Duration::from_secs(1);
+use thermocline_rich_text::{waker::Waker, widgets};
 
 /// While another connection writes, changes of the chats are tried this often.
 const LOCKED: Duration = Duration::from_millis(100);
@@ -45,8 +43,8 @@ type ChatChange = Box<dyn FnOnce(&mut Store) -> Result<(), StoreError>>;
 pub struct Shell {
     /// Where files are.
     pub folders: Folders,
-    /// The user's settings; written soon after a change.
-    pub settings: Settings,
+    /// The user's settings.
+    pub settings: SettingsFile,
     /// The chats.
     pub store: Store,
     /// Number of the chat that is shown.
@@ -76,10 +74,6 @@ pub struct Shell {
     commands: Vec<Command>,
     /// Changes of the chats that wait until no other connection writes, in order.
     changes: VecDeque<ChatChange>,
-    written: Settings,
-    changed: Option<Instant>,
-    /// Not if the file is there and cannot be read: it belongs to another program or version.
-    keeps_settings: bool,
 }
 
 impl Shell {
@@ -94,13 +88,7 @@ impl Shell {
     /// A sentence, if there is no place to keep chats.
     pub fn new(ctx: &Context, folders: Folders) -> Result<Self, String> {
         let mut toasts = Toasts::default();
-        let read = Settings::load(&folders.settings());
-        let keeps_settings = read.is_ok();
-        let (settings, trouble) = read.unwrap_or_else(|error| {
-            let path = folders.settings();
-            let trouble = format!("{} cannot be read ({error}): nothing is written to it either", path.display());
-            (Settings::default(), Some(trouble))
-        });
+        let (settings, trouble) = SettingsFile::read(&folders.settings());
         if let Some(trouble) = trouble {
             toasts.warning(widgets::sentence(trouble));
         }
@@ -125,8 +113,7 @@ impl Shell {
         store.watch(wake(ctx));
         let downloads = Downloads::new(wake(ctx)).map_err(|error| format!("downloads: {error}"))?;
         let engine_handle = EngineHandle::new(wake(ctx));
-        dress(ctx, &settings);
-        let written = settings.clone();
+        settings.apply(ctx);
         // Two windows on one chat would write into each other's.
         let shown = settings.last_chat.filter(|_| !store.has_other_instances());
         let (keys, mut chat_controller) = (KeyStore::of(&folders), ChatController::new(engine_handle.clone()));
@@ -151,16 +138,13 @@ impl Shell {
             toasts,
             commands: Vec::new(),
             changes: VecDeque::new(),
-            written,
-            changed: None,
-            keeps_settings,
         })
     }
 
     /// Has `ctx` draw what `before` drew, as the settings say: the device of that one was lost.
     pub fn move_to(&mut self, ctx: &Context, before: &Waker) {
         before.move_to(ctx);
-        dress(ctx, &self.settings);
+        self.settings.apply(ctx);
     }
 
     /// Has tools follow the settings. `connect`: servers are wanted now; they stay connected until the window closes.
@@ -306,32 +290,10 @@ impl Shell {
         }
     }
 
-    /// Writes settings that have changed and been left alone since; `now`: at once. Which chat is shown is always written at once: a
-    /// window that is killed begins with it the next time.
+    /// Writes changed settings, as [`SettingsFile::keep`] says.
     pub fn keep_settings(&mut self, ctx: &Context, now: bool) {
-        let now = now || self.settings.last_chat != self.written.last_chat;
-        if self.settings == self.written || !self.keeps_settings {
-            self.changed = None;
-            return;
-        }
-        let since = *self.changed.get_or_insert_with(Instant::now);
-        if !now && since.elapsed() < SETTLED {
-            ctx.request_repaint_after(SETTLED);
-            return;
-        }
-        self.changed = None;
-        let path = self.folders.settings();
-        // Another window may have written what it was told.
-        if let Ok((theirs, None)) = Settings::load(&path)
-            && theirs != self.written
-            && path.exists()
-        {
-            self.settings = self.settings.merged(&self.written, &theirs);
-            choose_theme(ctx, self.settings.theme);
-            ctx.set_zoom_factor(self.settings.zoom.into());
-        }
-        self.written = self.settings.clone();
-        self.toasts.check(self.settings.save(&path).map_err(|error| format!("settings: {error}")));
+        let kept = self.settings.keep(&self.folders.settings(), ctx, now);
+        self.toasts.check(kept.map_err(|error| format!("settings: {error}")));
     }
 }
 
@@ -349,20 +311,4 @@ fn not_saved(error: &StoreError, folders: &Folders, chats: usize) -> String {
     tracing::warn!(%error, "chats are in memory only");
     let what = "What you write is lost when you close the window.";
     format!("{} {what}{shown}", widgets::sentence(format!("chats are not being saved: {why}")))
-}
-
-/// Follows the theme that the user chose.
-pub fn choose_theme(ctx: &Context, theme: settings::Theme) {
-    ctx.set_theme(match theme {
-        settings::Theme::System => ThemePreference::System,
-        settings::Theme::Light => ThemePreference::Light,
-        settings::Theme::Dark => ThemePreference::Dark,
-    });
-}
-
-/// Has the window look as the settings say.
-fn dress(ctx: &Context, settings: &Settings) {
-    choose_theme(ctx, settings.theme);
-    theme::move_less(ctx, still(ctx, settings.reduced_motion));
-    ctx.set_zoom_factor(settings.zoom.into());
 }

@@ -1,5 +1,7 @@
 //! Where one writes.
 
+use std::time::Instant;
+
 use egui::{
     Align, Frame, Id, Key, KeyboardShortcut, Layout, Margin, Modifiers, ScrollArea, TextStyle, Ui,
     style::ScrollAnimation,
@@ -94,6 +96,8 @@ pub struct Composer {
     /// The text.
     pub text: String,
     edition: Edition,
+    /// When the text was first changed since the store kept it as the chat's draft.
+    pub changed: Option<Instant>,
     /// True if the cursor is to be here with the next frame.
     pub focus: bool,
 }
@@ -101,7 +105,7 @@ pub struct Composer {
 impl Composer {
     /// With this text, waiting for more.
     pub fn new(text: &str) -> Self {
-        Composer { text: text.to_owned(), edition: Edition::default(), focus: true }
+        Composer { text: text.to_owned(), focus: true, ..Composer::default() }
     }
 
     /// Shows it; `above`: what is shown above the text.

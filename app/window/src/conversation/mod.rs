@@ -54,16 +54,16 @@ use self::{
     message_change::MessageChange,
     row_heights::RowHeights,
     sending::Delivery,
-    shown_chat::ChatContents,
+    shown_chat::ChatReading,
     start::StartView,
 };
 use crate::{command::Command, keyboard, models::Offers, shell::Shell};
 use thermocline_chats::{
     chat::StopCause,
-    store::{Chat, MessageId, Speaker, StoreError, StoredMessage},
+    store::{Chat, MessageId, Speaker, StoredMessage},
 };
 use thermocline_host::engine_handle::ModelState;
-use thermocline_rich_text::{background::Background, frame_pace};
+use thermocline_rich_text::frame_pace;
 
 /// Notice about an answer that ended with its model.
 const BROKEN_OFF: &str =
@@ -89,21 +89,12 @@ pub struct Conversation {
     /// True once the chat that was shown last was looked for.
     opened_last: bool,
     branch: Vec<StoredMessage>,
-    /// [`ChatController::revision`](thermocline_chats::chat::ChatController::revision), and what others had written, when the branch was read.
-    seen: Option<(u64, i64)>,
-    /// When that was.
-    looked: Option<Instant>,
-    /// How often the chat was read on this thread, or another one opened.
-    reads: u64,
-    /// The chat, which another thread reads again, and the number of readings when it began.
-    reading: Background<(u64, Result<Option<ChatContents>, StoreError>)>,
+    reading: ChatReading,
     blocks: HashMap<MessageId, MessageBlocks>,
     rows: RowHeights,
     composer: Composer,
     /// Height that it took last, in points.
     composer_height: f32,
-    /// When the draft was changed first since it was kept.
-    changed: Option<Instant>,
     editing: Option<MessageChange>,
     copy: Option<String>,
     settings: ChatSettings,
@@ -147,7 +138,7 @@ impl Conversation {
         }
         self.take_files(ctx, shell);
         self.send_with_larger_context(shell);
-        if self.changed.is_some_and(|since| since.elapsed() >= DRAFT) && shell.store.is_writable() {
+        if self.composer.changed.is_some_and(|since| since.elapsed() >= DRAFT) && shell.store.is_writable() {
             self.keep_draft(shell);
         }
         self.follow(ctx, shell);
@@ -273,7 +264,7 @@ impl Conversation {
             Some(ComposerAction::Tools) => self.switch_tools(shell),
             Some(ComposerAction::Settings) => self.settings.open = !self.settings.open,
             Some(ComposerAction::Typed) => {
-                self.changed.get_or_insert_with(Instant::now);
+                self.composer.changed.get_or_insert_with(Instant::now);
                 if self.delivery == Delivery::Asks {
                     self.delivery = Delivery::Written;
                 }
@@ -283,7 +274,7 @@ impl Conversation {
         if self.delivery == Delivery::Waits {
             self.send(shell);
         }
-        if self.changed.is_some() || self.delivery == Delivery::Waits {
+        if self.composer.changed.is_some() || self.delivery == Delivery::Waits {
             ui.request_repaint_after(DRAFT);
         }
         if self.is_elsewhere(shell) {

@@ -115,7 +115,6 @@ impl Conversation {
         let parent = self.branch.last().map(|message| message.id);
         if shell.toasts.check(shell.chat_controller.send_message(&mut shell.store, id, parent, text)).is_some() {
             self.composer = Composer::new("");
-            self.changed = None;
             shell.toasts.check(shell.store.set_draft(id, ""));
         }
         self.refresh(shell);

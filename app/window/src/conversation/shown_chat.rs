@@ -9,6 +9,7 @@ use crate::shell::Shell;
 use thermocline_chats::store::{
     Attachment, Chat, ChatId, MessageId, MessageState, Source, Store, StoreError, StoredMessage,
 };
+use thermocline_rich_text::background::Background;
 
 /// All that is shown of a chat.
 #[derive(Debug)]
@@ -26,6 +27,38 @@ impl ChatContents {
         let (branch, files) = (store.branch(chat.id)?, store.attachments(chat.id)?);
         let sources = store.sources(chat.id)?;
         Ok(Some(ChatContents { chat, branch, files, sources }))
+    }
+}
+
+/// How far the shown chat has been read.
+#[derive(Debug, Default)]
+pub struct ChatReading {
+    /// The version of the chat that was read last: the revision of the
+    /// [`ChatController`](thermocline_chats::chat::ChatController), and the version that other connections have written.
+    seen: Option<(u64, i64)>,
+    /// When the chat was read last.
+    looked: Option<Instant>,
+    /// How often this thread has read a chat or opened another one.
+    reads: u64,
+    /// The thread that reads the chat again. Its result has the value of `reads` from its start.
+    thread: Background<(u64, Result<Option<ChatContents>, StoreError>)>,
+}
+
+impl ChatReading {
+    /// Notes that `version` is read now.
+    fn note(&mut self, version: (u64, i64)) {
+        (self.seen, self.looked) = (Some(version), Some(Instant::now()));
+    }
+
+    /// Begins again with another chat.
+    fn restart(&mut self) {
+        self.seen = None;
+        self.reads += 1;
+    }
+
+    /// The result of the thread, if no newer one was read meanwhile.
+    fn take(&mut self) -> Option<Result<Option<ChatContents>, StoreError>> {
+        self.thread.take().filter(|(reads, _)| *reads == self.reads).map(|(_, contents)| contents)
     }
 }
 
@@ -80,43 +113,41 @@ impl Conversation {
         self.branch.clear();
         self.blocks.clear();
         self.rows = RowHeights::default();
-        (self.chat, self.seen, self.editing, self.changed, self.words) = (chat, None, None, None, None);
+        (self.chat, self.editing, self.words) = (chat, None, None);
         (self.comparison, self.delivery) = (None, Delivery::Written);
         self.settings.refresh();
         self.attaching.set(Vec::new(), HashMap::new());
-        self.reads += 1;
+        self.reading.restart();
     }
 
     /// Reads the chat again if there is news. What another window has changed is read by a thread.
     pub(super) fn follow(&mut self, ctx: &Context, shell: &mut Shell) {
-        if let Some((reads, contents)) = self.reading.take()
-            && reads == self.reads
-        {
+        if let Some(contents) = self.reading.take() {
             self.set_contents(contents, shell);
         }
         let (Some(number), Some(version)) = (self.chat.as_ref().map(|chat| chat.id.number()), self.unread(shell))
         else {
             return;
         };
-        let by_others = self.seen.is_some_and(|(revision, _)| revision == version.0);
+        let by_others = self.reading.seen.is_some_and(|(revision, _)| revision == version.0);
         if !by_others || shell.store.file().is_none() {
             return self.read(shell);
         }
-        if self.reading.is_busy() {
+        if self.reading.thread.is_busy() {
             return;
         }
-        (self.seen, self.looked) = (Some(version), Some(Instant::now()));
-        let reads = self.reads;
+        self.reading.note(version);
+        let reads = self.reading.reads;
         let contents = shell.store.reading(move |store| ChatContents::read(store, number));
-        shell.toasts.check(self.reading.start(ctx, move || (reads, contents())));
+        shell.toasts.check(self.reading.thread.start(ctx, move || (reads, contents())));
     }
 
     /// Reads the chat again if there is news: after it was opened, or changed here.
     pub(super) fn read(&mut self, shell: &mut Shell) {
         let (Some(chat), Some(version)) = (&self.chat, self.unread(shell)) else { return };
-        (self.seen, self.looked) = (Some(version), Some(Instant::now()));
-        // What a thread has begun to read is older.
-        self.reads += 1;
+        self.reading.note(version);
+        // A thread that is reading the chat reads an older version.
+        self.reading.reads += 1;
         let contents = ChatContents::read(&shell.store, chat.id.number());
         self.set_contents(contents, shell);
     }
@@ -126,8 +157,8 @@ impl Conversation {
         let (_, others) = shell.toasts.check(shell.store.version())?;
         let now = (shell.chat_controller.revision(), others);
         // The other instance may have ended without notice.
-        let due = self.is_elsewhere(shell) && self.looked.is_none_or(|looked| looked.elapsed() >= ELSEWHERE);
-        (self.seen != Some(now) || due).then_some(now)
+        let due = self.is_elsewhere(shell) && self.reading.looked.is_none_or(|looked| looked.elapsed() >= ELSEWHERE);
+        (self.reading.seen != Some(now) || due).then_some(now)
     }
 
     /// Shows what was read; a chat that is gone is closed.
@@ -155,13 +186,13 @@ impl Conversation {
             let chat = shell.toasts.check(shell.store.add_chat(None, "").and_then(|id| shell.store.chat(id)))?;
             shell.remember(Some(chat.id));
             self.chat = Some(chat);
-            self.seen = None;
+            self.reading.seen = None;
         }
         self.chat.as_ref().map(|chat| chat.id)
     }
 
     pub(super) fn keep_draft(&mut self, shell: &mut Shell) {
-        if self.changed.take().is_none() || (self.chat.is_none() && self.composer.text.trim().is_empty()) {
+        if self.composer.changed.take().is_none() || (self.chat.is_none() && self.composer.text.trim().is_empty()) {
             return;
         }
         if let Some(id) = self.ensure_chat(shell) {
@@ -172,7 +203,7 @@ impl Conversation {
 
     /// Reads the chat again after it was changed here.
     pub(super) fn refresh(&mut self, shell: &mut Shell) {
-        self.seen = None;
+        self.reading.seen = None;
         self.read(shell);
     }
 

@@ -15,7 +15,8 @@ pub use tools::ToolsCard;
 
 use crate::{
     command::{Command, Page},
-    shell::{Shell, choose_theme},
+    settings_file::choose_theme,
+    shell::Shell,
 };
 use thermocline_chats::{
     settings::{Theme, Zoom},
