@@ -1,4 +1,5 @@
-//! Windows resources: icon, version and manifest become part of the program. Elsewhere there is nothing to do.
+//! Windows resources: icon, version and manifest become part of the program. Elsewhere there is
+//! nothing to do.
 
 use std::{error::Error, path::Path};
 

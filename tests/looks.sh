@@ -161,7 +161,7 @@ answer_and_map() {
   shot chat
   click "push button:Which neurons made these words?"
   click "push button:Word after"
-  seen wait 60 "push button:Show them on the map" >/dev/null
+  seen wait 60 "push button:Show the neurons on the map" >/dev/null
   shot word
   click "push button:Back to the answer"
   neurons
@@ -182,7 +182,7 @@ answer_and_map() {
 
 device_and_budget() {
   local adapter y left width
-  click "combo box:The processor that computes"
+  click "combo box:The processor that runs the model"
   adapter=$(/usr/bin/python3 tests/seen.py list | sed -n "s/^toggle button .*'\(.*(software, slow, .*)\)'$/\1/p" | head -1)
   [[ $adapter ]] || fail "the picker offers no software adapter"
   click "toggle button:$adapter"
@@ -203,7 +203,7 @@ change_and_long_message() {
   click "push button:Edit message"
   type_ " and a fox"
   xdotool key Escape
-  seen wait 30 "Your change is not kept yet" >/dev/null
+  seen wait 30 "Your change is not saved yet" >/dev/null
   shot change-after-escape
   click "push button:Cancel"
   click "entry:Message"
@@ -220,7 +220,7 @@ pages() {
   xdotool key ctrl+m
   seen wait 60 "label:For this computer" >/dev/null
   shot models
-  click "entry:Words to search Hugging Face for"
+  click "entry:Search Hugging Face, or enter"
   type_ "gemma 4"
   xdotool key Return
   reach "push button:Close the search"

@@ -109,7 +109,7 @@ open
 say "$opened_in ms from start to first frame"
 
 echo "the adapter is chosen, and a story asked for"
-click "combo box:The processor that computes"
+click "combo box:The processor that runs the model"
 adapter=$(/usr/bin/python3 tests/seen.py list | sed -n "s/^toggle button .*'\(.*(software, slow, .*)\)'$/\1/p" | head -1)
 [[ $adapter ]] || fail "the picker offers no software adapter: $(/usr/bin/python3 tests/seen.py list | grep toggle)"
 click "toggle button:$adapter"
@@ -242,9 +242,9 @@ fi
 echo "the window leaves the processor to the model"
 size=1440x900
 open
-click "combo box:The processor that computes"
+click "combo box:The processor that runs the model"
 click "toggle button:CPU"
-seen wait 60 "label:The CPU computes everything" >/dev/null
+seen wait 60 "label:The model runs on the CPU alone" >/dev/null
 rate() { sed -n 's/.*"decode_tokens_per_second":\([0-9.]*\).*/\1/p'; }
 story="Tell me a long story about a dragon."
 xdotool key ctrl+n

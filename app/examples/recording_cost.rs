@@ -1,5 +1,7 @@
-//! How much slower the built-in model writes on the CPU while its neurons are recorded, as the window records them:
-//! `cargo run --release --example recording_cost`. The ways of watching take turns, so that whatever else the machine does
+//! How much slower the built-in model writes on the CPU while its neurons are recorded, as the
+//! window records them:
+//! `cargo run --release --example recording_cost`. The ways of watching take turns, so that
+//! whatever else the machine does
 //! meets all of them alike.
 
 use std::{error::Error, thread, time::Duration};

@@ -1,9 +1,9 @@
-//! The Thermocline application. [`cli`] is the command line, which opens the window if no command is given. [`machines`] are PCs by
-//! their published figures.
+//! The Thermocline application. [`cli`] is the command line, which opens the window if no command
+//! is given. [`machines`] describes PCs by their published figures.
 
-// They panic where nobody reads.
+// `print!` and `eprint!` panic if nobody reads their output.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
-// `Engine: Send` is proved through all types of wgpu.
+// The compiler proves `Engine: Send` through all types of wgpu.
 #![recursion_limit = "256"]
 
 pub mod cli;

@@ -1,10 +1,10 @@
-//! Machines by their published figures (`assets/machines`), to plan for a PC that is not at hand.
+//! Machines by their published figures (`assets/machines`), for planning without the machine.
 
 use std::path::Path;
 
 use thermocline_engine::{Error, placement::PublishedMachine};
 
-/// Names and texts of the files.
+/// Names and contents of the files.
 const FILES: [(&str, &str); 16] = [
     ("a100-80g", include_str!("../../assets/machines/a100-80g.json")),
     ("apple-m2", include_str!("../../assets/machines/apple-m2.json")),
@@ -24,15 +24,15 @@ const FILES: [(&str, &str); 16] = [
     ("ryzen-8700g", include_str!("../../assets/machines/ryzen-8700g.json")),
 ];
 
-/// Their names.
+/// Names of the machines.
 pub fn names() -> impl Iterator<Item = &'static str> {
     FILES.iter().map(|(name, _)| *name)
 }
 
-/// The machine called `name`; `None` if there is none, or if a file of that name is meant.
+/// Returns the machine called `name`. `None` if no machine has this name, which may be a file then.
 ///
 /// # Errors
-/// Those of [`PublishedMachine::from_json`].
+/// The error of [`PublishedMachine::from_json`].
 pub fn named(name: &Path) -> Result<Option<PublishedMachine>, Error> {
     let known = FILES.iter().find(|(known, _)| Path::new(known) == name);
     known.map(|(name, text)| PublishedMachine::from_json(name, text)).transpose()

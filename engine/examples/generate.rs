@@ -1,4 +1,5 @@
-//! Opens a model and prints its answer: `cargo run -p thermocline-engine --example generate MODEL PROMPT`
+//! Opens a model and prints its answer:
+//! `cargo run -p thermocline-engine --example generate MODEL PROMPT`
 use std::{env, io::Write, path::Path};
 
 use thermocline_engine::{Engine, EngineOptions, Event, Prompt, Request, Result, SessionOptions};

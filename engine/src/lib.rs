@@ -1,14 +1,16 @@
-//! Runs large language models whose neurons are split between a GPU and the CPU. An [`Engine`] opens a model, a [`Session`] holds one
-//! conversation, a [`Request`] asks, and [`Event`]s answer:
+//! Runs large language models whose neurons are split between a GPU and the CPU. An [`Engine`]
+//! opens a model, and a [`Session`] holds one conversation. A [`Request`] asks for an answer, and
+//! [`Event`]s report it:
 //!
 //! ```no_run
 #![doc = include_str!("../examples/generate.rs")]
 //! ```
 //!
-//! This crate is the facade of nine crates, which `ARCHITECTURE.md` beside it describes. Programs import this crate alone: the modules
-//! that it re-exports from the others are for Thermocline's own programs and tests, and change without notice.
+//! This crate is the facade of nine crates, which `ARCHITECTURE.md` beside it describes. Programs
+//! import this crate alone. The modules that it re-exports from the others serve Thermocline's own
+//! programs and tests. They change without notice.
 
-// They panic where nobody reads.
+// Printing panics if nobody reads the output.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod bench;

@@ -1,5 +1,6 @@
-//! Writes the HLSL that Direct3D's compiler is given for every kernel in every tier, each text to a file of its own, and prints
-//! for each file its path and its entry point: `hlsl OUT_DIR`. `tests/direct3d.sh` compiles them.
+//! Writes the HLSL of every kernel in every tier, as passed to Direct3D's compiler, each text to
+//! its own file: `hlsl OUT_DIR`. Prints the path and the entry point of each file.
+//! `tests/direct3d.sh` compiles them.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../tests/translation/mod.rs"]
@@ -13,7 +14,7 @@ use translation::{direct3d, parse, specialise, switches, texts, type_name, varia
 fn main() {
     let out = PathBuf::from(std::env::args().nth(1).expect("usage: hlsl OUT_DIR"));
     fs::create_dir_all(&out).unwrap();
-    // Not every kernel has switches or differs from tier to tier.
+    // Some kernels have no switches, or are the same in several tiers.
     let mut written = HashSet::new();
     for kernel in KERNELS.iter().filter(|kernel| !kernel.cooperative) {
         for (tier, weights) in texts(kernel) {

@@ -1,6 +1,7 @@
-//! Writes the SPIR-V that a Vulkan driver is given for every kernel: `spirv OUT_DIR`, all tiers in folders of their own. Prints for each
-//! file its path without `.spv`, the kernel, its bindings, bytes of immediates and bytes of the weights that an invocation takes at once, separated by tabs.
-//! `tests/gpu_offline.sh` gives them to validator and drivers.
+//! Writes the SPIR-V of every kernel, as passed to a Vulkan driver, with one folder per tier:
+//! `spirv OUT_DIR`. Prints for each file, separated by tabs: the path without `.spv`, the kernel,
+//! its bindings, the bytes of its immediates, and the bytes of weights that an invocation takes at
+//! once. `tests/gpu_offline.sh` passes the files to a validator and to drivers.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../tests/translation/mod.rs"]
@@ -11,15 +12,16 @@ use std::{collections::HashSet, fs, path::PathBuf};
 use thermocline_shaders::{KERNELS, Tier, WeightType};
 use translation::{parse, specialise, switches, texts, type_name, variants, vulkan};
 
-/// Columns of a row that bytes are counted for: several super-blocks.
+/// Columns of the row for which bytes are counted: several super-blocks.
 const COLS: usize = 1 << 12;
 
-/// The tier of real drivers, whose modules are all written; of the others those that it has not.
+/// The tier of real drivers, for which all modules are written. For other tiers, only modules that
+/// differ are written.
 const RICHEST: Tier = Tier { subgroups: true, f16: true };
 
 fn main() {
     let out = PathBuf::from(std::env::args().nth(1).expect("usage: spirv OUT_DIR"));
-    // Not every kernel has switches or differs from tier to tier.
+    // Some kernels have no switches, or are the same in several tiers.
     let mut written = HashSet::new();
     for kernel in KERNELS {
         for (tier, weights) in texts(kernel) {

@@ -1,20 +1,21 @@
-//! Layout of attention's data in memory and its division into workgroups.
+//! Memory layout of attention, and its division into workgroups.
 
 use crate::{
     limits::{ATTENTION_HEADS, ATTENTION_SPLITS, ATTENTION_TILE, ATTENTION_UNITS},
     params::Attention,
 };
 
-/// Keys a split has at least, so that its partials are few bytes beside what it reads.
+/// Least number of keys per split, so that the partials are small compared with the caches read.
 const MIN_SPAN: u32 = 64;
 
-/// Elements from one head of the queries, or one row of the caches, to the next.
+/// Elements between consecutive heads of the queries, or between consecutive rows of the caches.
 pub const fn head_pitch(head_dim: u32) -> u32 {
     head_dim.next_multiple_of(4)
 }
 
-/// Query heads of one key/value head that a workgroup of `attention_decode` takes: its override `HEADS`. All of them up to
-/// what its shared memory holds, else a divisor of their number unless that is far less.
+/// Query heads of one key/value head per workgroup of `attention_decode`: its override `HEADS`. As
+/// many as its shared memory holds, rounded down to a divisor of their number unless that is less
+/// than half.
 pub fn decode_heads(n_head: u32, n_kv_head: u32, head_dim: u32) -> u32 {
     let group = n_head / n_kv_head.max(1);
     let most = (ATTENTION_UNITS * 4 / head_pitch(head_dim).max(1)).clamp(1, ATTENTION_HEADS).min(group.max(1));
@@ -24,9 +25,10 @@ pub fn decode_heads(n_head: u32, n_kv_head: u32, head_dim: u32) -> u32 {
 /// The grid of `attention_decode`: each split takes `span` keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DecodeGrid {
-    /// Keys of a split.
+    /// Keys per split.
     pub span: u32,
-    /// Splits. With one, the kernel writes the output itself and nothing is to be merged.
+    /// Number of splits. With one split, the kernel writes the output itself and no merge is
+    /// needed.
     pub splits: u32,
     /// Groups of query heads.
     pub head_groups: u32,
@@ -35,8 +37,10 @@ pub struct DecodeGrid {
 }
 
 impl DecodeGrid {
-    /// The grid of all key/value heads: divides the keys that `params` lets its tokens see into splits, so that there are at most `workgroups`
-    /// of them where one split is not already more. `span`, `splits` and the page of `params` are not read. `heads`: see [`decode_heads`].
+    /// The grid for all key/value heads. Divides the keys seen by the tokens of `params` into
+    /// splits, so that there are at most `workgroups` workgroups, or one split if that is already
+    /// more. Ignores `span`, `splits` and the page of `params`. `heads` comes from
+    /// [`decode_heads`].
     pub fn new(params: &Attention, heads: u32, workgroups: u32) -> Self {
         let group = params.n_head / params.n_kv_head.max(1);
         let head_groups = params.n_kv_head * group.div_ceil(heads.max(1));
@@ -48,7 +52,7 @@ impl DecodeGrid {
         DecodeGrid { span, splits: seen.div_ceil(span), head_groups, tokens: params.tokens }
     }
 
-    /// The same splits for the heads of the page of `params` alone.
+    /// The same splits for only the heads of the page in `params`.
     pub fn of_heads(self, params: &Attention, heads: u32) -> Self {
         let group = params.n_head / params.n_kv_head.max(1);
         DecodeGrid { head_groups: params.kv_heads * group.div_ceil(heads.max(1)), ..self }
@@ -59,13 +63,14 @@ impl DecodeGrid {
         (self.splits, self.head_groups, self.tokens)
     }
 
-    /// Floats of the partials, for `n_head` heads whose values are `value_dim` wide; 0 where nothing is to be merged.
+    /// Floats of the partials, for `n_head` heads with values of `value_dim` elements. 0 if no
+    /// merge is needed.
     pub fn partials_len(&self, n_head: u32, value_dim: u32) -> usize {
         let parts = if self.splits == 1 { 0 } else { self.splits as usize };
         self.tokens as usize * n_head as usize * parts * (head_pitch(value_dim) as usize + 4)
     }
 
-    /// Floats of the partials that no grid made for `workgroups` exceeds.
+    /// Upper bound of the floats of the partials, over all grids made for `workgroups`.
     pub fn max_partials_len(n_head: u32, value_dim: u32, heads: u32, workgroups: u32) -> usize {
         workgroups as usize * heads.min(n_head) as usize * (head_pitch(value_dim) as usize + 4)
     }

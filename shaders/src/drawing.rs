@@ -1,8 +1,8 @@
-//! Shaders that draw for the window, rather than compute for the model.
+//! Shaders that draw the window. They do not compute the model.
 
 use bytemuck::{Pod, Zeroable};
 
-/// One file with a vertex and a fragment shader.
+/// A WGSL file with a vertex and a fragment shader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Drawing {
     /// Name of the file, without `.wgsl`.
@@ -11,11 +11,11 @@ pub struct Drawing {
     pub vertex: &'static str,
     /// Entry point of the fragment shader.
     pub fragment: &'static str,
-    /// WGSL.
+    /// WGSL text.
     pub text: &'static str,
 }
 
-/// The map of neurons: see [`MapParams`].
+/// The neuron map. Its uniforms are [`MapParams`].
 pub const NEURON_MAP: Drawing = Drawing {
     name: "neuron_map",
     vertex: "neuron_map_corner",
@@ -23,8 +23,8 @@ pub const NEURON_MAP: Drawing = Drawing {
     text: include_str!("../wgsl/neuron_map.wgsl"),
 };
 
-/// One opaque colour all over: the number of the first of its three corners is four times the colour, whose lowest byte is red, then
-/// come green and blue.
+/// Fills everything with one opaque colour. The index of the first of its three corners is four
+/// times the colour, with red in the lowest byte, then green and blue.
 pub const PLAIN_FILL: Drawing = Drawing {
     name: "plain_fill",
     vertex: "plain_fill_corner",
@@ -32,16 +32,17 @@ pub const PLAIN_FILL: Drawing = Drawing {
     text: include_str!("../wgsl/plain_fill.wgsl"),
 };
 
-/// All of them.
+/// All drawings.
 pub const DRAWINGS: &[Drawing] = &[NEURON_MAP, PLAIN_FILL];
 
-/// Uniforms of [`NEURON_MAP`]: where the map is, how it is folded into dots, and what they mean.
+/// Uniforms of [`NEURON_MAP`]: the position of the map, its division into dots, and the meaning of
+/// a dot.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Pod, Zeroable)]
 pub struct MapParams {
     /// Left edge on the target, in pixels.
     pub left: f32,
-    /// Top edge, in pixels.
+    /// Top edge on the target, in pixels.
     pub top: f32,
     /// Width, in pixels.
     pub width: f32,
@@ -53,19 +54,19 @@ pub struct MapParams {
     pub lines: u32,
     /// Layers that are shown.
     pub layers: u32,
-    /// Neurons in a row of their texture.
+    /// Neurons per row of the neuron texture.
     pub row: u32,
-    /// Fold of a dot's neurons, by number.
+    /// Number of the fold, which combines the neurons of a dot.
     pub fold: u32,
-    /// 1 where the target wants linear colours, else 0.
+    /// 1 if the target expects linear colours, else 0.
     pub linear: u32,
 }
 
 impl MapParams {
-    /// Bytes of the uniform buffer, which has to be a multiple of 16.
+    /// Size of the uniform buffer in bytes, a multiple of 16.
     pub const BYTES: usize = size_of::<MapParams>().next_multiple_of(16);
 
-    /// As they lie in that buffer.
+    /// The uniforms as bytes of the uniform buffer.
     pub fn bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..size_of::<Self>()].copy_from_slice(bytemuck::bytes_of(self));

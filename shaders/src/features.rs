@@ -1,20 +1,21 @@
-//! Features of a device that the texts of kernels use.
+//! Device features that kernels use.
 
 use crate::{Kernel, Tier, WeightType};
 
-/// Features of a device that a kernel's text uses: a driver that fails with it may do without them.
+/// Device features used by a kernel's text. If a driver fails with such a feature, the feature can
+/// be disabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct KernelFeatures {
-    /// Matrix products in hardware, or the scaling of activations for them.
+    /// Hardware matrix products (cooperative matrices), or the scaling of activations for them.
     pub cooperative: bool,
-    /// Products of packed integers of eight bits, or the rounding of activations for them.
+    /// Products of packed 8-bit integers, or the rounding of activations for them.
     pub packed: bool,
-    /// Subgroups and halves.
+    /// Subgroups and 16-bit floats.
     pub tier: Tier,
 }
 
 impl Kernel {
-    /// Features that its text for an adapter of `tier` uses, where it reads `weights`.
+    /// Features used by the kernel's text for an adapter of `tier` and for `weights`.
     pub fn features(&self, tier: Tier, weights: Option<WeightType>) -> KernelFeatures {
         if self.cooperative {
             return KernelFeatures {
@@ -24,7 +25,7 @@ impl Kernel {
             };
         }
         let text = self.source(tier, weights);
-        // A text that is the same without a feature uses none.
+        // A text that is the same without a feature does not use it.
         let uses = |has: bool, without: Tier| has && self.source(without, weights) != text;
         let subgroups = uses(tier.subgroups, Tier { subgroups: false, ..tier });
         let f16 = uses(tier.f16, Tier { f16: false, ..tier });

@@ -1,11 +1,11 @@
-//! The include step: `#include "file"` (each file once), and `#if feature` / `#else` / `#endif`. The file `weights.wgsl` is the
-//! one of the [`WeightType`] asked for.
+//! The include step: `#include "file"` (each file once), and `#if feature` / `#else` / `#endif`.
+//! `weights.wgsl` stands for the file of the requested [`WeightType`].
 
 use std::collections::HashSet;
 
 use crate::{Tier, WeightType};
 
-/// Files that kernels include, by the name they are included under.
+/// Files that kernels include, and their names.
 const INCLUDES: &[(&str, &str)] = &[
     ("activation.wgsl", include_str!("../wgsl/include/activation.wgsl")),
     ("attention.wgsl", include_str!("../wgsl/include/attention.wgsl")),
@@ -70,17 +70,18 @@ const INCLUDES: &[(&str, &str)] = &[
     ("weights_tq2_0.wgsl", include_str!("../wgsl/include/weights_tq2_0.wgsl")),
 ];
 
-/// Where one text is expanded to.
+/// State of the expansion of one text.
 struct IncludeExpansion {
     tier: Tier,
     weights: Option<WeightType>,
     seen: HashSet<String>,
-    /// `enable` directives must precede every declaration, wherever the file that needs them was included.
+    /// Collected `enable` directives. They must precede every declaration of the text.
     enables: String,
     body: String,
 }
 
-/// `text` with its includes and conditions resolved for `tier` and `weights`, or which line of which file is wrong and why.
+/// Expands the includes and conditions of `text` for `tier` and `weights`. The error names the
+/// wrong line, its file and the reason.
 pub(crate) fn expand(file: &str, text: &str, tier: Tier, weights: Option<WeightType>) -> Result<String, String> {
     let mut target =
         IncludeExpansion { tier, weights, seen: HashSet::new(), enables: String::new(), body: String::new() };
@@ -90,7 +91,7 @@ pub(crate) fn expand(file: &str, text: &str, tier: Tier, weights: Option<WeightT
 
 impl IncludeExpansion {
     fn add(&mut self, file: &str, text: &str) -> Result<(), String> {
-        // Each open `#if`: whether its present branch is kept, and whether an `#else` has been seen.
+        // For each open `#if`: whether its current branch is kept, and whether an `#else` was seen.
         let mut conditions: Vec<(bool, bool)> = Vec::new();
         for (number, line) in text.lines().enumerate() {
             let fail = |what: &str| Err(format!("{file}:{}: {what}: {line}", number + 1));

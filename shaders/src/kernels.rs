@@ -20,27 +20,28 @@ pub enum Access {
 pub struct Kernel {
     /// Name of the file (without `.wgsl`) and of its entry point.
     pub name: &'static str,
-    /// Weights it can read, one text for each; none if it reads no weights.
+    /// Weight types that it can read, with one text each. Empty if it reads no weights.
     pub weights: &'static [WeightType],
-    /// True if it needs matrix products in hardware, and with them subgroups and 16-bit floats. Direct3D and OpenGL have no
-    /// such kernels.
+    /// True if it needs hardware matrix products, and therefore subgroups and 16-bit floats.
+    /// Direct3D and OpenGL do not support such kernels.
     pub cooperative: bool,
-    /// True if it only makes the input of cooperative ones; it needs nothing of the kind itself.
+    /// True if it only prepares the input of cooperative kernels. It does not need their features
+    /// itself.
     pub for_cooperative: bool,
-    /// True if it computes with packed integers of eight bits.
+    /// True if it computes with packed 8-bit integers.
     pub packed: bool,
     /// Storage buffers of group 0, in the order of their bindings.
     pub bindings: &'static [Access],
-    /// Fields of its `Params`, set as immediates, and their offsets.
+    /// Fields of its `Params`, set as immediates, with their offsets.
     pub params: &'static [(&'static str, usize)],
-    /// Bytes of its `Params`.
+    /// Size of its `Params` in bytes.
     pub params_bytes: u32,
     text: &'static str,
 }
 
 use Access::{Read, Write};
 
-/// Every kernel there is.
+/// All kernels.
 pub const KERNELS: &[Kernel] = &[
     kernel::<params::Activation>("activation", &[Read, Write], include_str!("../wgsl/activation.wgsl")),
     kernel::<params::ActiveMask>("active_mask", &[Read, Write], include_str!("../wgsl/active_mask.wgsl")),
@@ -194,26 +195,28 @@ const fn packed(kernel: Kernel) -> Kernel {
 }
 
 impl Kernel {
-    /// The kernel of this name.
+    /// The kernel with this name.
     pub fn named(name: &str) -> Option<&'static Kernel> {
         KERNELS.iter().find(|kernel| kernel.name == name)
     }
 
-    /// Its storage buffers and their bindings, where it reads `weights`: behind the kernel's own the code book of a type that has one.
+    /// Its storage buffers and their bindings for `weights`. The code book of the weight type, if
+    /// any, follows the kernel's own buffers.
     pub fn bindings_of(&self, weights: Option<WeightType>) -> impl Iterator<Item = (u32, Access)> {
         let code_book = weights.and_then(WeightType::code_book).map(|_| (CODE_BOOK, Access::Read));
         (0..).zip(self.bindings.iter().copied()).chain(code_book)
     }
 
-    /// Tiers it has a text for.
+    /// Tiers for which it has a text.
     pub fn tiers(&self) -> &'static [Tier] {
         if self.cooperative { &Tier::ALL[3..] } else { &Tier::ALL }
     }
 
-    /// WGSL text for an adapter of `tier`; `weights` says how to read weights, if the kernel does ([`Kernel::weights`]).
+    /// WGSL text for an adapter of `tier`. `weights` is the type of weights, if the kernel reads
+    /// weights ([`Kernel::weights`]).
     ///
     /// # Errors
-    /// A mistake in the file's directives, with file and line; tests make sure no kernel has one.
+    /// A wrong directive in a file, with file and line. Tests check that no kernel has one.
     pub fn source(&self, tier: Tier, weights: Option<WeightType>) -> Result<String, String> {
         include::expand(self.name, self.text, tier, weights)
     }

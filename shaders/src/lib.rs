@@ -1,8 +1,10 @@
-//! WGSL kernels of Thermocline: one `.wgsl` file per operation under `wgsl/`, the table that names them ([`KERNELS`]),
-//! and the include step ([`Kernel::source`]) that turns a file into the text of one [`Tier`]. Numbers are `override`s and
-//! are set when a pipeline is made; only types and the kind of reduction need text, so there is one file per kernel and
-//! not one per device. Tests translate every kernel in every tier to SPIR-V, MSL, HLSL and, where its features allow,
-//! GLSL: that keeps Metal and DX12 honest on machines that have neither. What the window draws itself is in [`DRAWINGS`].
+//! WGSL kernels of Thermocline: one `.wgsl` file per operation under `wgsl/`, the table of kernels
+//! ([`KERNELS`]), and the include step ([`Kernel::source`]), which turns a file into the text for
+//! one [`Tier`]. Numbers are `override`s, set when a pipeline is created. Only types and the kind
+//! of reduction change the text, so there is one file per kernel, not one per device. Tests
+//! translate every kernel in every tier to SPIR-V, MSL, HLSL and, if its features allow, GLSL. They
+//! therefore cover Metal and DX12 on machines without either. [`DRAWINGS`] are the shaders that
+//! draw the window.
 
 mod attention;
 pub mod code_books;

@@ -1,69 +1,71 @@
-//! Sizes fixed in the kernels' texts that their caller has to know.
+//! Sizes that are fixed in the kernels' texts and that callers need.
 
-/// Values a workgroup of `top_k` takes: `ceil(len / TOP_K_RANGE)` workgroups, each writing `k`.
+/// Values per workgroup of `top_k`. `ceil(len / TOP_K_RANGE)` workgroups write `k` values each.
 pub const TOP_K_RANGE: u32 = 1024;
 
-/// Most values `top_k` is asked for; far fewer than a range, so that every round shrinks the list.
+/// Largest `k` of `top_k`, far smaller than a range, so that every round shrinks the list.
 pub const TOP_K_MOST: u32 = 64;
 
-/// Most experts `route` chooses from.
+/// Largest number of experts from which `route` chooses.
 pub const ROUTE_EXPERTS: u32 = 512;
 
-/// Most experts `route` chooses for a token.
+/// Largest number of experts that `route` chooses per token.
 pub const ROUTE_USED: u32 = 32;
 
-/// Most groups of experts that `route` chooses among.
+/// Largest number of expert groups of `route`.
 pub const ROUTE_GROUPS: u32 = 64;
 
-/// Pairs of a tile of `group_slots`.
+/// Pairs per tile of `group_slots`.
 pub const EXPERT_TILE: u32 = 64;
 
-/// Most tiles that `pairs` pairs of `experts` experts fill: whole ones, and one of each expert that is not.
+/// Largest number of tiles for `pairs` pairs of `experts` experts: full tiles, and one partial tile
+/// per expert.
 pub const fn expert_tiles(pairs: usize, experts: usize) -> usize {
     let partial = if pairs < experts { pairs } else { experts };
     pairs / EXPERT_TILE as usize + partial
 }
 
-/// Binding of the code book of a weight type that has one; behind those of every kernel that reads weights, and the last that every
-/// adapter has.
+/// Binding of the code book of weight types that have one. It follows the bindings of every kernel
+/// that reads weights, and is the last binding that every adapter supports.
 pub const CODE_BOOK: u32 = 7;
 
-/// Columns of a workgroup of `gemm_neurons`.
+/// Columns per workgroup of `gemm_neurons`.
 pub const GEMM_NEURONS_COLUMNS: u32 = 64;
 
-/// Most tokens (`TOKENS`) a workgroup of `sparse_down` takes.
+/// Largest number of tokens (`TOKENS`) per workgroup of `sparse_down`.
 pub const SPARSE_DOWN_TOKENS: u32 = 8;
 
-/// Neurons that `LANES` invocations of `sparse_gate_up` and `expert_gate_up` share: a workgroup takes
-/// `SPARSE_NEURONS * WORKGROUP_SIZE / LANES`.
+/// Neurons shared by `LANES` invocations of `sparse_gate_up` and `expert_gate_up`. A workgroup
+/// takes `SPARSE_NEURONS * WORKGROUP_SIZE / LANES` neurons.
 pub const SPARSE_NEURONS: u32 = 2;
 
-/// Words from one neuron block's grid to the next's, as `slot_list` writes them.
+/// Words between the grids of consecutive neuron blocks, as written by `slot_list`.
 pub const SLOT_GRID: u32 = 4;
 
-/// Entry of `slot_list`'s table for a slot without a neuron.
+/// Table entry of `slot_list` for a slot without a neuron.
 pub const NO_NEURON: u32 = u32::MAX;
 
-/// Tokens of a workgroup of `attention_prompt`.
+/// Tokens per workgroup of `attention_prompt`.
 pub const ATTENTION_QUERIES: u32 = 32;
 
-/// Elements of a head's output that a workgroup of `attention_prompt` takes.
+/// Output elements of a head per workgroup of `attention_prompt`.
 pub const ATTENTION_OUT: u32 = 256;
 
-/// Keys of a tile of `attention_decode`; a split is a whole number of them.
+/// Keys per tile of `attention_decode`. A split is a whole number of tiles.
 pub const ATTENTION_TILE: u32 = 32;
 
-/// Most query heads a workgroup of `attention_decode` takes, and most units of four elements they have together.
+/// Largest number of query heads per workgroup of `attention_decode`.
 pub const ATTENTION_HEADS: u32 = 8;
-/// See [`ATTENTION_HEADS`].
+/// Largest number of units of four elements in the query heads of a workgroup of
+/// `attention_decode`.
 pub const ATTENTION_UNITS: u32 = 256;
 
-/// Most splits `attention_merge` combines.
+/// Largest number of splits that `attention_merge` combines.
 pub const ATTENTION_SPLITS: u32 = 256;
 
-/// Rows of a state that a lane of `delta_net` or `mamba2_scan` keeps.
+/// Rows of a state that each lane of `delta_net` and `mamba2_scan` holds.
 pub const SCAN_ROWS: u32 = 16;
-/// Most lanes of a workgroup of these.
+/// Largest number of lanes per workgroup of `delta_net` and `mamba2_scan`.
 pub const SCAN_LANES: u32 = 128;
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! Tiers: features of an adapter beyond plain WGSL.
+//! Tiers: adapter features beyond plain WGSL.
 
 use std::fmt;
 
-/// Optional features a kernel's text may use.
+/// Optional features that a kernel's text may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Tier {
     /// Subgroup operations, for subgroups of any size from 4 to 128.
@@ -12,10 +12,10 @@ pub struct Tier {
 }
 
 impl Tier {
-    /// Runs on every adapter.
+    /// The tier that runs on every adapter.
     pub const PORTABLE: Tier = Tier { subgroups: false, f16: false };
 
-    /// Every tier, plainest first.
+    /// All tiers, plainest first.
     pub const ALL: [Tier; 4] = [
         Tier::PORTABLE,
         Tier { subgroups: false, f16: true },
@@ -23,7 +23,8 @@ impl Tier {
         Tier { subgroups: true, f16: true },
     ];
 
-    /// True if the tier has the feature `name`, as the include step's `#if` spells it; `None` if there is no such name.
+    /// True if the tier has the feature `name`, as used in `#if`; `None` if there is no feature
+    /// with this name.
     pub(crate) fn has(self, name: &str) -> Option<bool> {
         match name {
             "subgroups" => Some(self.subgroups),

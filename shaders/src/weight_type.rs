@@ -1,10 +1,11 @@
-//! How weights lie in device memory.
+//! Layout of weights in device memory.
 
 use std::fmt;
 
-/// Encodings the kernels read. A matrix is two streams, `main` (in elements of 16 bytes) and `aux` (in words of 4), each
-/// row after row. A row is a whole number of *chunks* of 32 columns, zero past the matrix's columns; most types have blocks of
-/// several chunks, *super-blocks* of 8. Per chunk, unless it says otherwise:
+/// Weight types that the kernels read. A matrix is two streams of rows, `main` (16-byte elements)
+/// and `aux` (4-byte words). A row is a whole number of *chunks* of 32 columns, padded with zeros.
+/// Most types have blocks of several chunks, *super-blocks* of 8. The table shows the contents per
+/// chunk, or per super-block after "S:".
 ///
 /// | type | `main` | `aux` |
 /// |---|---|---|
@@ -17,31 +18,34 @@ use std::fmt;
 /// | Q5_1 | low nibbles | a word of high bits, f16 scale and min |
 /// | MXFP4 | nibbles | a byte `e`, the scale being `2^(e - 128)` (0 for `e` below 2) |
 /// | NVFP4 | nibbles | a row's factor in F32, then per chunk two E4M3 bytes, scales of the halves |
-/// | Q4_K | nibbles | per super-block 4 words: d and dmin, low nibbles of the eight scales, of the minima, high bit pairs of both |
-/// | Q5_K | low nibbles | per super-block 12 words: as Q4_K, then 8 words of high bits, one per chunk |
-/// | Q6_K | low nibbles | per super-block 21 words: 16 of high bit pairs, two per chunk, 4 of i8 scales, d |
-/// | IQ4_XS | nibbles | per super-block 2 words: d, high bit pairs of the scales in the upper half; low nibbles of the scales |
-/// | Q2_K | bit pairs | per super-block 5 words: d and dmin, then per half of a chunk a byte, scale low and min high |
-/// | Q3_K | low bit pairs | per super-block 11 words: 8 of high bits, 2 of low nibbles of the scales, 1 of their high bit pairs; d |
+/// | Q4_K | nibbles | S: 4 words: d, dmin; low nibbles of scales; of mins; high bit pairs of both |
+/// | Q5_K | low nibbles | S: 12 words: as Q4_K, then 8 words of high bits, one per chunk |
+/// | Q6_K | low nibbles | S: 21 words: 16 of high bit pairs, two per chunk, 4 of i8 scales, d |
+/// | IQ4_XS | nibbles | S: 2 words: d, scales' high bit pairs in upper half; their low nibbles |
+/// | Q2_K | bit pairs | S: 5 words: d, dmin, then per half chunk a byte, scale low and min high |
+/// | Q3_K | low bit pairs | S: 11 words: 8 of high bits; scales: 2 of nibbles, 1 of high pairs; d |
 /// | Q1_0 | a word of signs, set for + | per four chunks an f16 scale |
 /// | Q2_0 | 16 codes in a word | per two chunks an f16 scale |
-/// | TQ1_0 | columns 0 to 19: digits of a word | per super-block 5 words, whose digits are columns 20 to 31 of its chunks; d |
-/// | TQ2_0 | 16 codes in a word | per super-block only d |
+/// | TQ1_0 | digits of columns 0-19, a word | S: 5 words: digits of columns 20-31 of chunks; d |
+/// | TQ2_0 | 16 codes in a word | S: only d |
 /// | I2_S | 16 codes in a word | a row's factor in F32 |
-/// | IQ1_S | a byte per point | per super-block 4 words: two bytes per chunk, high bits of points, scale, shift; d |
-/// | IQ1_M | a byte per point | per super-block 6 words: two bytes per chunk, high bits and shifts of points; then scales and d |
-/// | IQ2_XXS | a byte per point | per super-block 8 words, one per chunk: signs and scale; d |
-/// | IQ2_XS | two bytes per point, which has its signs | per super-block 2 words of scales; d |
-/// | IQ2_S | a byte per point | per super-block 12 words: 8 of signs, 2 of high bit pairs of points, 2 of scales; d |
-/// | IQ3_XXS | a byte per point | per super-block 8 words, one per chunk: signs and scale; d |
-/// | IQ3_S | a byte per point | per super-block 11 words: 2 of high bits of points, 8 of signs, 1 of scales; d |
+/// | IQ1_S | a byte per point | S: 4 words: two bytes per chunk, high bits, scale, shift; d |
+/// | IQ1_M | a byte per point | S: 6 words: two bytes per chunk, high bits, shifts; scales and d |
+/// | IQ2_XXS | a byte per point | S: 8 words, one per chunk: signs and scale; d |
+/// | IQ2_XS | two bytes per point, with its signs | S: 2 words of scales; d |
+/// | IQ2_S | a byte per point | S: 12 words: 8 of signs, 2 of high bit pairs, 2 of scales; d |
+/// | IQ3_XXS | a byte per point | S: 8 words, one per chunk: signs and scale; d |
+/// | IQ3_S | a byte per point | S: 11 words: 2 of high bits of points, 8 of signs, 1 of scales; d |
 ///
-/// Nibbles, 16 bytes: byte `j` of a chunk holds column `j` low and column `j + 16` high, whatever the file's order was. High bits:
-/// bit `j` of the word is column `j`. Bit pairs, 8 bytes: bits `2j, 2j + 1` of the first word are column `j`, of the second column
-/// `16 + j`. Scales of 16 bits lie two to a word, bytes four to a word, a row padded to whole words; `d` at the end of a super-block is an
-/// f16 scale behind all the row's words. Digits: digit `n` of the four bytes of a word are four neighbouring columns, next come those of
-/// digit `n + 1`; of a byte `b` it is `3 (3^n b mod 256) / 256`. A point is an entry of the type's [code book](WeightType::code_book), eight
-/// columns or, of IQ3, four; its bits, signs and scales are packed as in the file.
+/// Nibbles, 16 bytes: byte `j` of a chunk holds column `j` in its low and column `j + 16` in its
+/// high nibble, whatever the order in the file. High bits: bit `j` of the word is column `j`. Bit
+/// pairs, 8 bytes: bits `2j, 2j + 1` of the first word are column `j`, of the second word column
+/// `16 + j`. 16-bit scales are stored two per word and bytes four per word, with each row padded to
+/// whole words. A `d` at the end of a super-block is an f16 scale after all other words of the row.
+/// Digits: digit `n` of the four bytes of a word gives four adjacent columns, digit `n + 1` the
+/// next four. Digit `n` of a byte `b` is `3 (3^n b mod 256) / 256`. A point is an entry of the
+/// type's [code book](WeightType::code_book): eight columns, or four for IQ3. Its bits, signs and
+/// scales are packed as in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs, non_camel_case_types)] // GGML's names
 pub enum WeightType {
@@ -77,7 +81,7 @@ pub enum WeightType {
 }
 
 impl WeightType {
-    /// Every type.
+    /// All weight types.
     pub const ALL: [WeightType; 29] = {
         use WeightType::*;
         [
@@ -86,7 +90,7 @@ impl WeightType {
         ]
     };
 
-    /// Those for which there are kernels with integer products.
+    /// Weight types with integer-product kernels.
     pub const PACKED: [WeightType; 23] = {
         use WeightType::*;
         [
@@ -95,7 +99,7 @@ impl WeightType {
         ]
     };
 
-    /// GGML's name.
+    /// The name in GGML.
     pub const fn name(self) -> &'static str {
         match self {
             WeightType::F32 => "F32",
@@ -130,7 +134,7 @@ impl WeightType {
         }
     }
 
-    /// Columns a row is padded to a multiple of.
+    /// A row is padded to a multiple of this many columns.
     pub const fn block(self) -> usize {
         use WeightType::*;
         match self {
@@ -155,8 +159,8 @@ impl WeightType {
         }
     }
 
-    /// Times eight columns of a chunk that lie in 16 bytes of `main`, at most the four there are: what an invocation of `gemv` takes at
-    /// once.
+    /// Number of 8-column parts of a chunk in 16 bytes of `main`, at most 4. An invocation of
+    /// `gemv` takes this many parts at once.
     pub const fn parts(self) -> usize {
         match self.chunk_words() {
             ..=4 => 4,
@@ -174,7 +178,7 @@ impl WeightType {
     pub const fn aux_len(self, cols: usize) -> usize {
         use WeightType::*;
         let blocks = cols.div_ceil(self.block());
-        // Words of a block, and whether a scale of 16 bits follows.
+        // Words per block, and whether a 16-bit scale follows.
         let (words, scale) = match self {
             F32 | F16 | BF16 => (0, false),
             MXFP4 => return blocks.div_ceil(4),
@@ -199,12 +203,12 @@ impl WeightType {
         blocks * words + if scale { blocks.div_ceil(2) } else { 0 }
     }
 
-    /// True if the first word of a row of `aux` is a factor of the whole row, in F32.
+    /// True if the first word of each `aux` row is an F32 factor of the whole row.
     pub const fn has_row_factor(self) -> bool {
         matches!(self, WeightType::NVFP4 | WeightType::I2_S)
     }
 
-    /// Bytes of a row of `cols` columns, both streams.
+    /// Bytes of a row of `cols` columns in both streams.
     pub const fn row_bytes(self, cols: usize) -> usize {
         self.main_len(cols) * 16 + self.aux_len(cols) * 4
     }

@@ -1,4 +1,5 @@
-//! Meaning of a [`WeightType`]'s bits, in plain Rust: the form that kernels and repacked weights are tested against.
+//! Values of weights of each [`WeightType`], decoded in plain Rust. Tests compare kernels and
+//! repacked weights with them.
 
 use half::{bf16, f16};
 
@@ -7,7 +8,7 @@ use crate::{WeightType, code_books};
 /// A row in device memory.
 #[derive(Debug, Clone, Copy)]
 pub struct WeightRow<'a> {
-    /// Its type.
+    /// Weight type.
     pub ty: WeightType,
     /// Words of `main`.
     pub main: &'a [u32],
@@ -15,22 +16,22 @@ pub struct WeightRow<'a> {
     pub aux: &'a [u32],
 }
 
-/// Halves of a word.
+/// The two f16 halves of a word.
 fn f16s(word: u32) -> [f64; 2] {
     [word as u16, (word >> 16) as u16].map(|bits| f16::from_bits(bits).to_f64())
 }
 
-/// Byte `at` of words.
+/// Byte `at` of a slice of words.
 fn byte(words: &[u32], at: usize) -> u32 {
     words[at / 4] >> (at % 4 * 8) & 255
 }
 
-/// `bits` bits of a word, from bit `at` on.
+/// `bits` bits of a word, starting at bit `at`.
 fn field(word: u32, at: usize, bits: u32) -> u32 {
     word >> at & ((1 << bits) - 1)
 }
 
-/// Half of an E4M3 number.
+/// Half of the value of an E4M3 number.
 fn half_e4m3(bits: u32) -> f64 {
     let fraction = f64::from(bits & 7);
     match field(bits, 3, 4) {
@@ -39,7 +40,7 @@ fn half_e4m3(bits: u32) -> f64 {
     }
 }
 
-/// Scale times code minus minimum, of chunk `c` of a super-block of Q4_K or Q5_K.
+/// scale * code - minimum of chunk `c` in a super-block of Q4_K or Q5_K.
 fn affine(header: &[u32], c: usize, code: u32) -> f64 {
     let [d, dmin] = f16s(header[0]);
     let scale = field(header[1], 4 * c, 4) | field(header[3], 2 * c, 2) << 4;
@@ -52,10 +53,10 @@ fn negated(value: f64, negative: u32) -> f64 {
 }
 
 impl WeightRow<'_> {
-    /// The value at `col`.
+    /// The value of column `col`.
     ///
     /// # Panics
-    /// If the row is shorter than that.
+    /// If the row is too short.
     pub fn value(&self, col: usize) -> f64 {
         let (chunk, j) = (col / 32, col % 32);
         let at = Column { row: *self, chunk, j, c: chunk % 8 };
@@ -116,14 +117,14 @@ impl WeightRow<'_> {
     }
 }
 
-/// A column of a row, and what most types of blocks ask of it.
+/// A column of a row, with the index calculations that most block types share.
 #[derive(Clone, Copy)]
 struct Column<'a> {
     row: WeightRow<'a>,
-    /// Its 32-column chunk, and the place in it.
+    /// Index of its 32-column chunk, and index of the column in the chunk.
     chunk: usize,
     j: usize,
-    /// The chunk within its super-block.
+    /// Index of the chunk in its super-block.
     c: usize,
 }
 
@@ -136,17 +137,18 @@ impl<'a> Column<'a> {
         field(self.row.main[2 * self.chunk + self.j / 16], self.j % 16 * 2, 2)
     }
 
-    /// A code of two bits, of -1, 0 and 1.
+    /// A 2-bit code as -1, 0 or 1.
     fn ternary(&self) -> f64 {
         f64::from(field(self.row.main[2 * self.chunk + self.j / 16], self.j % 16 * 2, 2)) - 1.0
     }
 
-    /// The 16-bit scale of block `at`, of those behind `words` words.
+    /// The 16-bit scale of block `at`, stored after `words` words.
     fn scale(&self, words: usize, at: usize) -> f64 {
         f16s(self.row.aux[words + at / 2])[at % 2]
     }
 
-    /// Words of a super-block, and its scale behind all.
+    /// The words of the super-block from its first on, and its scale, which follows the words of
+    /// all super-blocks.
     fn super_block(&self, words: usize) -> (&'a [u32], f64) {
         let blocks = self.row.main.len() / self.row.ty.chunk_words() / 8;
         (&self.row.aux[self.chunk / 8 * words..], self.scale(blocks * words, self.chunk / 8))
@@ -178,7 +180,8 @@ impl<'a> Column<'a> {
     fn tq1_0(self) -> f64 {
         let Column { row, chunk, j, c } = self;
         let ((aux, d), group) = (self.super_block(5), j / 4);
-        // Four columns each: five of the chunk's own word, three of the super-block's words.
+        // Groups of four columns: five from the chunk's own word, three from the words of the
+        // super-block.
         let (word, n) = match group {
             0..5 => (row.main[chunk], group),
             _ => (aux[(3 * c + group - 5) / 5], (3 * c + group - 5) % 5),
@@ -251,12 +254,12 @@ impl<'a> Column<'a> {
     }
 }
 
-/// Eight signs of seven bits: the eighth makes their number even.
+/// Eight signs from seven bits. The eighth sign makes the number of negative signs even.
 fn even_signs(seven: u32) -> u32 {
     seven & 127 | ((seven & 127).count_ones() & 1) << 7
 }
 
-/// A four-bit float, doubled.
+/// Twice the value of a 4-bit float (E2M1).
 fn e2m1(code: u32) -> f64 {
     negated([0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0][code as usize & 7], code >> 3)
 }

@@ -1,7 +1,8 @@
-// hidden = f(gate) * up, or f(up) where there is no gate; f by KIND, see include/activation.wgsl. Neurons whose |f(gate)| (or
-// |f(up)|) is not above `threshold` give 0.
-// Gate and up stand side by side in a row of the input, [rows, gate cols | up cols], or alternate, [rows, gate and up of
-// each neuron]; 2 * pitch from row to row (pitch when there is no gate). hidden is [rows, cols].
+// hidden = f(gate) * up, or f(up) without a gate. KIND selects f, see include/activation.wgsl.
+// Neurons with |f(gate)| (or |f(up)|) <= `threshold` give 0.
+// Gate and up are side by side in a row of the input, [rows, gate cols | up cols], or alternate,
+// [rows, gate and up of each neuron]. Rows are 2 * pitch apart (pitch without a gate). hidden is
+// [rows, cols].
 #include "activation.wgsl"
 #include "lane.wgsl"
 
@@ -45,7 +46,7 @@ fn activation(@builtin(global_invocation_id) id: vec3<u32>) {
         gate = gate_up[to];
         value = activate(gate);
     }
-    // NaN stays.
+    // NaN is kept.
     if params.threshold >= 0.0 && abs(activate(gate)) <= params.threshold {
         value = 0.0;
     }

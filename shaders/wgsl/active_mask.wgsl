@@ -1,7 +1,9 @@
-// Which neurons to compute, or which fired: bit i % 32 of mask[t, i / 32] says whether scores[t, i] passes, by TEST:
-//   0 score >= threshold, a predictor's scores
-//   1 |score| > threshold, hidden activations (0: those that fired)
-// NaN never passes. Workgroup (block, t) of the grid looks at 32 * WORKGROUP_SIZE neurons, a word per invocation.
+// Which neurons to compute, or which fired: bit i % 32 of mask[t, i / 32] tells whether scores[t,
+// i] passes the TEST:
+//   0 score >= threshold, for a predictor's scores
+//   1 |score| > threshold, for hidden activations (threshold 0: the neurons that fired)
+// NaN never passes. Workgroup (block, t) of the grid tests 32 * WORKGROUP_SIZE neurons, one word
+// per invocation.
 override WORKGROUP_SIZE: u32 = 128u;
 override TEST: u32 = 0u;
 
@@ -38,7 +40,7 @@ fn active_mask(@builtin(global_invocation_id) id: vec3<u32>) {
             bits |= u32(passes(four[j])) << (i + j);
         }
     }
-    // Padding of the last row is no neuron.
+    // Padding of the last row is not a neuron.
     if word + 1u == words && params.neurons % 32u != 0u {
         bits &= (1u << (params.neurons % 32u)) - 1u;
     }

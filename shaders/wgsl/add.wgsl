@@ -1,4 +1,5 @@
-// sum += DELTA_SCALE delta, both [rows, cols] with the same pitch. One invocation per element, in a two-dimensional grid.
+// sum += DELTA_SCALE delta, both [rows, cols] with the same pitch. One invocation per element, in a
+// two-dimensional grid.
 #include "element.wgsl"
 
 override DELTA_SCALE: f32 = 1.0;

@@ -1,5 +1,5 @@
-// Every stream but the first, of s [STREAMS, rows, cols], += out; residual = s_0. One invocation per element of a stream, in a
-// two-dimensional grid.
+// s_i += out for every stream i > 0 of s [STREAMS, rows, cols]; residual = s_0. One invocation per
+// element of a stream, in a two-dimensional grid.
 #include "lane.wgsl"
 
 const STREAMS: u32 = 4u;

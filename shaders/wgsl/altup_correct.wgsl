@@ -1,4 +1,5 @@
-// Corrections of the predictions p [STREAMS, rows, cols] of a model with several streams (AltUp) by the first one's result:
+// Corrects the predictions p [STREAMS, rows, cols] of a model with several streams (AltUp) by the
+// result of the first stream:
 //   s_i = p_i + (1 + b_i) (residual - p_0),  b = map tanh(modalities),  residual = scale s_0
 // One invocation per element of a stream, in a two-dimensional grid.
 #include "lane.wgsl"

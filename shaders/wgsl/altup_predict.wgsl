@@ -1,4 +1,4 @@
-// Predictions of the streams s [STREAMS, rows, cols] of a model that has several (AltUp):
+// Predicts the streams s [STREAMS, rows, cols] of a model with several streams (AltUp):
 //   p_i = s_i + sum over j of a_ij s_j,  a = map tanh(modalities),  residual = p_0
 // One invocation per element of a stream, in a two-dimensional grid.
 #include "lane.wgsl"

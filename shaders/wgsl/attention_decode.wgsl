@@ -1,12 +1,14 @@
-// Attention of few tokens, each over its own workgroups. Grid: (splits; kv_heads * ceil(n_head / n_kv_head / HEADS); tokens).
-// A workgroup takes HEADS query heads of one key/value head and `span` keys, counted from the first that any token sees, in
-// tiles with an online softmax (Milakov and Gimelshein 2018): each key and value is read once for all HEADS.
-//   splits > 1: out is partials [tokens, n_head, splits, VALUE_UNITS + 1] in units: sum of e^(score - max) * value, then max and
-//               sum of e^(score - max); attention_merge combines them. A split that sees no key has max HIDDEN, sum 0.
+// Attention of few tokens, each with workgroups of its own. Grid: (splits; kv_heads * ceil(n_head /
+// n_kv_head / HEADS); tokens). A workgroup takes HEADS query heads of one key/value head and `span`
+// keys, counted from the first key that any token sees. It goes through them in tiles with an
+// online softmax (Milakov and Gimelshein 2018). Each key and value is read once for all HEADS.
+//   splits > 1: out is partials [tokens, n_head, splits, VALUE_UNITS + 1] in units: the sum of
+//               e^(score - max) * value, then max and the sum of e^(score - max).
+//               attention_merge combines them. A split that sees no key has max HIDDEN and sum 0.
 //   splits = 1: out is the result, [tokens, n_head * VALUE_DIM].
-// With SINKS the first split counts each head's sink among its scores.
-// WORKGROUP_SIZE: a multiple of 32, at least UNITS, VALUE_UNITS and 16 * HEADS. HEADS: at most MOST_HEADS, HEADS * UNITS at most
-// MOST_UNITS.
+// With SINKS, the first split includes each head's sink in its scores.
+// WORKGROUP_SIZE is a multiple of 32 and at least UNITS, VALUE_UNITS and 16 * HEADS. HEADS is at
+// most MOST_HEADS, and HEADS * UNITS at most MOST_UNITS.
 #include "attention.wgsl"
 #include "slices.wgsl"
 
@@ -14,12 +16,12 @@ override HEADS: u32 = 1u;
 const MOST_HEADS: u32 = 8u;
 const MOST_UNITS: u32 = 256u;
 const TILE: u32 = 32u;
-// Lanes that share a key's units when it is multiplied, and lanes that share a head's scores.
+// Lanes that share the units of a key in the products, and lanes that share the scores of a head.
 const KEY_LANES: u32 = 4u;
 const SCORE_LANES: u32 = 16u;
-// Times the lanes go through a tile's keys.
+// Rounds in which the lanes go through the keys of a tile.
 override ROUNDS: u32 = (TILE * KEY_LANES + WORKGROUP_SIZE - 1u) / WORKGROUP_SIZE;
-// Values of a tile that a lane reads, and whether they and the lanes divide evenly.
+// Values of a tile per lane, and whether they divide evenly between the lanes.
 override READS: u32 = (TILE + SLICES - 1u) / SLICES;
 override EVEN: bool = TILE % SLICES == 0u && WORKGROUP_SIZE % VALUE_UNITS == 0u;
 
@@ -33,7 +35,7 @@ var<workgroup> products: array<f32, 1024>;
 var<workgroup> of_lanes: array<f32, 128>;
 // [TILE, MOST_HEADS]: e^(score - max)
 var<workgroup> weights: array<f32, 256>;
-// Per head what a larger maximum leaves of the sums so far.
+// Per head, the factor by which a larger maximum shrinks the earlier sums.
 var<workgroup> shrink: array<f32, MOST_HEADS>;
 var<workgroup> maxima: array<f32, MOST_HEADS>;
 
@@ -48,7 +50,7 @@ fn attention_decode(
     let blocks = (group + HEADS - 1u) / HEADS;
     let in_page = builtins.workgroup.y / blocks;
     let kv_head = params.first_kv_head + in_page;
-    // Heads past the group's last are computed as the last and not written.
+    // Heads past the group's last head repeat that head and are not written.
     let first_head = builtins.workgroup.y % blocks * HEADS;
 
     let position = params.position + token;
@@ -71,7 +73,7 @@ fn attention_decode(
     let slice = lane / VALUE_UNITS;
     var highest = HIDDEN;
     var sum = 0.0;
-    // The first split has the sinks.
+    // Only the first split includes the sinks.
     if SINKS && split == 0u && score_head < HEADS {
         highest = sinks[kv_head * group + min(first_head + score_head, group - 1u)];
         sum = select(0.0, 1.0, score_lane == 0u);
@@ -85,7 +87,8 @@ fn attention_decode(
                 multiply(row, key, key_lane);
             }
         }
-        // Under way while the scores are worked out. Those past the end have weight 0 and are read as the last, a number.
+        // These loads overlap with the scores. Values past the end have weight 0 and are read from
+        // the last row, which holds numbers.
         var parts: array<vec4<u32>, TILE>;
         for (var i = 0u; i < READS; i += 1u) {
             let row = rows + ring_row(min(tile + i * SLICES + slice, end - 1u), ring);
@@ -110,7 +113,8 @@ fn attention_decode(
             for (var i = 0u; i < SCORE_LANES; i += 1u) {
                 top = max(top, of_lanes[score_head * SCORE_LANES + i]);
             }
-            // A tile's first key is always seen, so top is a score (or a sink) and those hidden become 0.
+            // The first key of a tile is always seen, so `top` is a score or a sink, and weights of
+            // hidden keys are 0.
             let weight = exp(scores - top);
             weights[score_lane * MOST_HEADS + score_head] = weight.x;
             weights[(score_lane + SCORE_LANES) * MOST_HEADS + score_head] = weight.y;
@@ -144,7 +148,7 @@ fn attention_decode(
         }
     }
     for (var h = 0u; h < HEADS; h += 1u) {
-        // Its barriers also make the lanes' sums and maxima visible.
+        // The barriers of this call also make the lanes' sums and maxima visible.
         let result = sum_slices(sums[h], lane);
         if lane < VALUE_UNITS && first_head + h < group {
             write_result(token, kv_head * group + first_head + h, split, h, lane, result);
@@ -152,7 +156,7 @@ fn attention_decode(
     }
 }
 
-// A lane's part of the products of a key and the queries.
+// Computes this lane's part of the products of a key with the queries.
 fn multiply(row: u32, key: u32, key_lane: u32) {
     var dots: array<f32, MOST_HEADS>;
     for (var i = 0u; i < (UNITS + KEY_LANES - 1u) / KEY_LANES; i += 1u) {

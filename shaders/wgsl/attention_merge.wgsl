@@ -1,11 +1,13 @@
-// The partials of attention_decode [tokens, n_head, splits, VALUE_UNITS + 1] become out [tokens, n_head * VALUE_DIM]:
+// Merges the partials of attention_decode [tokens, n_head, splits, VALUE_UNITS + 1] into out
+// [tokens, n_head * VALUE_DIM]:
 //   out = sum(e^(max_s - max) * values_s) / sum(e^(max_s - max) * sum_s)
-// One workgroup per head and token: grid (n_head; tokens). WORKGROUP_SIZE: at least VALUE_UNITS. At most MOST_SPLITS.
+// One workgroup per head and token: grid (n_head; tokens). WORKGROUP_SIZE is at least VALUE_UNITS,
+// and there are at most MOST_SPLITS splits.
 #include "slices.wgsl"
 #include "reduce.wgsl"
 
 const MOST_SPLITS: u32 = 256u;
-// Partials that a lane reads at once.
+// Number of partials that a lane reads at once.
 const READS: u32 = 4u;
 
 struct Params {
@@ -48,7 +50,7 @@ fn attention_merge(
         weights[split] = exp(part.x - top);
         sum += weights[split] * part.y;
     }
-    // Its barriers also make the weights visible.
+    // The barriers of this call also make the weights visible.
     let total = workgroup_sum(sum, lane);
 
     let unit = lane.index % VALUE_UNITS;

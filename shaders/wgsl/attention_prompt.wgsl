@@ -1,29 +1,32 @@
-// Attention of a chunk of tokens whose keys and values are already in the caches: out [tokens, n_head * VALUE_DIM]. Grid:
-// (query heads of the page; ceil(tokens / QUERIES); ceil(VALUE_UNITS / OUT_UNITS), or fewer where the last elements of heads are not wanted). A workgroup
-// takes QUERIES tokens of one head through the keys they see, KEYS at a time, with an online softmax (Dao et al. 2022). An invocation
-// computes 4 x 4 scores from tiles of QUERIES x CHUNK and KEYS x CHUNK units of queries and keys, then 4 tokens of every sixteenth unit
-// of OUT_UNITS units of the output; workgroups with other units of a wide head compute the same scores. WORKGROUP_SIZE must be 128.
+// Attention of a chunk of tokens whose keys and values are already in the caches: out [tokens,
+// n_head * VALUE_DIM]. Grid: (query heads of the page; ceil(tokens / QUERIES); ceil(VALUE_UNITS /
+// OUT_UNITS), or fewer if the last elements of heads are not needed). A workgroup takes QUERIES
+// tokens of one head through the keys that they see, KEYS at a time, with an online softmax (Dao et
+// al. 2022). An invocation computes 4 x 4 scores from tiles of QUERIES x CHUNK and KEYS x CHUNK
+// units of queries and keys. It then computes 4 tokens of every sixteenth unit of OUT_UNITS output
+// units. For a wide head, workgroups with other output units compute the same scores.
+// WORKGROUP_SIZE must be 128.
 #include "attention.wgsl"
 
 const QUERIES: u32 = 32u;
 const KEYS: u32 = 64u;
 const CHUNK: u32 = 4u;
 const OUT_UNITS: u32 = 64u;
-// Rows of tiles are one unit longer than what they hold, so that lanes do not meet in the same banks.
+// Rows of tiles have one extra unit, so that lanes access different banks.
 const KEY_PITCH: u32 = CHUNK + 1u;
 const WEIGHT_PITCH: u32 = KEYS / 4u + 1u;
 
 @group(0) @binding(4) var<storage, read_write> out: array<f32>;
 
-// [QUERIES, CHUNK], scaled. While no products are computed: per token and score lane its highest score.
+// [QUERIES, CHUNK], scaled. Between products: the highest score per token and score lane.
 var<workgroup> query_tile: array<vec4<f32>, 128>;
-// [4, KEYS / 4, KEY_PITCH]: key 4 i + j is row (j, i). While no products are computed: per token what a larger maximum leaves
-// of its sums.
+// [4, KEYS / 4, KEY_PITCH]: key 4 i + j is row (j, i). Between products: per token, the factor by
+// which a larger maximum shrinks the earlier sums.
 var<workgroup> key_tile: array<vec4<f32>, 320>;
-// [QUERIES, WEIGHT_PITCH]: scores of four keys to a unit, then e^(score - max).
+// [QUERIES, WEIGHT_PITCH]: scores of four keys per unit, then e^(score - max).
 var<workgroup> weights: array<vec4<f32>, 544>;
 
-// A head's rows: the first, and the start of the ring.
+// Rows of a head in the cache: its first row, and the start of the ring.
 struct CacheRows {
     first: u32,
     ring: u32,
@@ -36,18 +39,19 @@ fn attention_prompt(
     let lane = builtins.index;
     let group = params.n_head / params.n_kv_head;
     let head = params.first_kv_head * group + builtins.workgroup.x;
-    // The last tokens see the most keys and go first.
+    // The last tokens see the most keys, so they run first.
     let tiles = (params.tokens + QUERIES - 1u) / QUERIES;
     let first = (tiles - 1u - builtins.workgroup.y) * QUERIES;
     let count = min(QUERIES, params.tokens - first);
     let rows = CacheRows(builtins.workgroup.x / group * params.capacity, ring_start());
     let end = params.position + first + count;
 
-    // Products and outputs: tokens 4 * row .. + 4, keys 4 * col .. + 4, units unit, unit + 16 ...
+    // For products and outputs: tokens 4 * row .. + 4, keys 4 * col .. + 4, units unit, unit + 16
+    // ...
     let row = lane / 16u;
     let col = lane % 16u;
     let unit = builtins.workgroup.z * OUT_UNITS + col;
-    // Scores: one token, and of its units of scores every fourth.
+    // For scores: one token, and every fourth of its units of scores.
     let score_row = lane / 4u;
     let score_lane = lane % 4u;
     let position = params.position + first + score_row;
@@ -75,7 +79,7 @@ fn attention_prompt(
             stage_key(lane, 0u, next_key_0);
             stage_key(lane, KEYS / 2u, next_key_1);
             workgroupBarrier();
-            // The next chunk's loads are in flight while this one is multiplied.
+            // The loads of the next chunk overlap with the products of this chunk.
             let is_last = chunk + CHUNK >= UNITS;
             let next_chunk = select(chunk + CHUNK, 0u, is_last);
             let next_tile = select(tile, tile + KEYS, is_last);
@@ -123,7 +127,8 @@ fn attention_prompt(
         sum *= left;
         for (var i = score_lane; i < KEYS / 4u; i += 4u) {
             let at = score_row * WEIGHT_PITCH + i;
-            // Where a token sees nothing yet, top is HIDDEN and this is 1; the first key it sees leaves nothing of that.
+            // If a token sees no key yet, `top` is HIDDEN and the weight is 1. The first key that
+            // it sees shrinks such weights to 0.
             let weight = exp(weights[at] - top);
             weights[at] = weight;
             sum += dot(weight, vec4<f32>(1.0));
@@ -176,7 +181,7 @@ fn attention_prompt(
     }
 }
 
-// The unit of a chunk of queries that this lane stages; those past the last token are read as the last.
+// The unit of a chunk of queries that this lane stages. Tokens past the last repeat the last token.
 fn query_part(lane: u32, first: u32, count: u32, head: u32, chunk: u32) -> vec4<f32> {
     let unit = chunk + lane % CHUNK;
     let token = first + min(lane / CHUNK, count - 1u);
@@ -184,8 +189,8 @@ fn query_part(lane: u32, first: u32, count: u32, head: u32, chunk: u32) -> vec4<
     return select(vec4<f32>(), part, unit < UNITS);
 }
 
-// The unit of a chunk of half a tile's keys; those past the end are not seen and read as the last, those past the head meet
-// zeros of the queries.
+// The unit of a chunk of half a tile's keys. Keys past the end are not seen and repeat the last
+// key. Units past the head are multiplied by zeros of the queries.
 fn key_part(lane: u32, rows: CacheRows, key: u32, end: u32, chunk: u32) -> vec4<u32> {
     let row = rows.first + ring_row(min(key + lane / CHUNK, end - 1u), rows.ring);
     return key_words(row * UNITS + min(chunk + lane % CHUNK, UNITS - 1u));
@@ -196,7 +201,8 @@ fn stage_key(lane: u32, half: u32, words: vec4<u32>) {
     key_tile[(key % 4u * 16u + key / 4u) * KEY_PITCH + lane % CHUNK] = widened(words);
 }
 
-// One unit of four keys' values; those past the end have weight 0 and are read as the last, which is a number.
+// One unit of the values of four keys. Values past the end have weight 0 and are read from the last
+// row, which holds numbers.
 fn four_values(rows: CacheRows, key: u32, end: u32, unit: u32) -> mat4x4<f32> {
     let row = min(vec4<u32>(0u, 1u, 2u, 3u) + key, vec4<u32>(end - 1u)) - rows.ring;
     let capacity = vec4<u32>(params.capacity);

@@ -1,6 +1,7 @@
-// out[t] = sum over s of router_weights[t, s] * y[t * used + s], the outputs of those experts a token used whose place is one of the
-// first `resident`; with SHARED, plus shared[t], times sigmoid(gate[t]) with GATED; with `add`, plus out[t], what the others said.
-// Rows of y, shared and out are `pitch` apart, those of gate `gate_pitch`. One invocation per element, in a two-dimensional grid.
+// out[t] = sum over s of router_weights[t, s] * y[t * used + s], for experts with a place below
+// `resident`. With SHARED, plus shared[t], which GATED multiplies by sigmoid(gate[t]). With `add`,
+// plus the earlier out[t] of the other experts. Rows of y, shared and out are `pitch` apart, rows
+// of gate `gate_pitch`. One invocation per element, in a two-dimensional grid.
 override WORKGROUP_SIZE: u32 = 128u;
 override SHARED: bool = false;
 override GATED: bool = true;
@@ -38,7 +39,7 @@ fn combine(@builtin(global_invocation_id) id: vec3<u32>) {
         sum = out[token * params.pitch + col];
     }
     for (var s = token * params.used; s < (token + 1u) * params.used; s += 1u) {
-        // Rows of other experts are not written.
+        // The outputs of other experts are not written.
         if places[s] < params.resident {
             sum += router_weights[s] * y[s * params.pitch + col];
         }

@@ -1,9 +1,10 @@
-// Inputs of the gated delta rule, in place. Queries and keys of each head get the length 1, queries then divided by sqrt(k_dim):
+// Prepares the inputs of the gated delta rule in place. Queries and keys of each head are
+// normalised to length 1, and queries are divided by sqrt(k_dim):
 //   q <- q / sqrt(|q|^2 + 1e-6) / sqrt(k_dim),  k <- k / sqrt(|k|^2 + 1e-6)
 // Decay and rate of each value head, in rows of `rates` at `decay_at` and `rate_at`:
 //   decay <- e^(a * ln(1 + e^(decay + dt_bias))),  rate <- 1 / (1 + e^-rate)
-// qkv is [tokens, queries | keys | values]. Grid: (2 * k_heads + 1; tokens): a workgroup per query and key head, the last for the
-// rates.
+// qkv is [tokens, queries | keys | values]. Grid: (2 * k_heads + 1; tokens), one workgroup per
+// query and key head, and the last one for the rates.
 #include "lane.wgsl"
 #include "reduce.wgsl"
 #include "softplus.wgsl"
@@ -35,7 +36,7 @@ fn delta_inputs(
     let lane = lane_of(builtins);
     let slot = builtins.workgroup.x;
     let token = builtins.workgroup.y;
-    // The same for the whole workgroup.
+    // The condition is the same for the whole workgroup.
     if slot == 2u * params.k_heads {
         let row = token * params.rates_pitch;
         for (var head = lane.index; head < params.v_heads; head += WORKGROUP_SIZE) {

@@ -1,9 +1,10 @@
-// The gated delta rule (Yang et al. 2024), token by token: each value head's state S [STATE_ROWS, v_dim] is read with a query and
-// corrected with a key, and out = S^T q:
-//   S = decay S;  delta = rate (v - S^T k);  S = S + k delta^T
-// with queries, keys and rates as delta_inputs leaves them. Value head h uses key head h mod k_heads when INTERLEAVED, else
-// h / (v_heads / k_heads). A token's vectors are [queries | keys | values].
-// Grid: (ceil(v_dim / COLUMNS); v_heads). As S^T q = (decay S)^T q + delta (k . q), one sum over the slices serves both products.
+// The gated delta rule (Yang et al. 2024), token by token. Each value head has a state S
+// [STATE_ROWS, v_dim], which is corrected with a key and read with a query:
+//   S = decay S;  delta = rate (v - S^T k);  S = S + k delta^T;  out = S^T q
+// Queries, keys and rates come from delta_inputs. Value head h uses key head h mod k_heads when
+// INTERLEAVED, else h / (v_heads / k_heads). A token's vectors are [queries | keys | values].
+// Grid: (ceil(v_dim / COLUMNS); v_heads). Because S^T q = (decay S)^T q + delta (k . q), one sum
+// over the slices serves both products.
 #include "scan.wgsl"
 
 override INTERLEAVED: bool = false;
@@ -21,7 +22,7 @@ struct Params {
     rate_at: u32,
     // Elements from one token's outputs to the next's.
     out_pitch: u32,
-    // Row of the first token in what tokens have: several conversations may share a pass.
+    // First row of this conversation's tokens: several conversations may share a pass.
     row: u32,
 }
 
@@ -31,7 +32,8 @@ var<immediate> params: Params;
 @group(0) @binding(2) var<storage, read_write> state: array<f32>;
 @group(0) @binding(3) var<storage, read_write> out: array<f32>;
 
-// [2, SLICES, COLUMNS]: parts of S^T k, S^T q and k . q, in turns, so that a token needs one barrier.
+// [2, SLICES, COLUMNS]: parts of S^T k, S^T q and k . q. Tokens alternate between the two halves,
+// so that each needs one barrier.
 var<workgroup> parts: array<vec4<f32>, 2u * MOST_LANES>;
 
 @compute @workgroup_size(WORKGROUP_SIZE)

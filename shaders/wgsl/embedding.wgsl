@@ -1,5 +1,6 @@
-// out[t] = scale * W[ids[t]], rows of the embedding. One invocation per eight weights, in a two-dimensional grid. The
-// weights bound are rows first_row .. + rows; tokens of others are left alone.
+// out[t] = scale * W[ids[t]], rows of the embedding. One invocation per eight weights, in a
+// two-dimensional grid. The bound weights are rows first_row .. + rows. Output rows of other ids
+// are not written.
 #include "lane.wgsl"
 #include "weights.wgsl"
 
@@ -22,13 +23,13 @@ var<immediate> params: Params;
 @compute @workgroup_size(WORKGROUP_SIZE)
 fn embedding(@builtin(global_invocation_id) id: vec3<u32>) {
     let i = id.y * params.stride + id.x;
-    // Rows of weights may be padded further than those of `out`.
+    // Rows of weights may have more padding than rows of `out`.
     let items = params.pitch / 8u;
     let token = i / items;
     if token >= params.tokens {
         return;
     }
-    // Rows before the first wrap around and are too large as well.
+    // Ids below first_row wrap around and are too large, too.
     let row = ids[token] - params.first_row;
     if row >= params.rows {
         return;

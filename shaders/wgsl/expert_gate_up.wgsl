@@ -1,10 +1,13 @@
-// The hidden activations of the experts that tokens chose: for pair s with expert e = ids[s] and neuron j
-//   hidden[s, j] = f(gate . x) * (up . x) where |f(gate . x)| > threshold, else 0
-// with x = x[s / pairs_per_row]; f by KIND, see include/activation.wgsl. Up rows of the other neurons are not read. Gate and up are
-// stacked: neuron j's gate is row j of its expert's `rows`, its up row is `up_at` rows below, and biases lie as the rows do. With
-// GATES_KNOWN the weights are up rows alone, and the gates' outputs are gates[s, j]. The weights bound are those of experts first_expert
-// .. + experts, the biases those from first_bias on; pairs of other experts are left alone.
-// Grid (groups of neurons, in two dimensions; pairs): LANES invocations share the rows of NEURONS neurons.
+// The hidden activations of the chosen experts, for pair s with expert e = ids[s] and neuron j:
+//   hidden[s, j] = f(gate . x) * (up . x) if |f(gate . x)| > threshold, else 0
+// with x = x[s / pairs_per_row]. KIND selects f, see include/activation.wgsl. Up rows of silent
+// neurons are not read. Gate and up are stacked: neuron j's gate is row j of its expert's `rows`,
+// and its up row is `up_at` rows below. Biases have the same layout as rows. With GATES_KNOWN, the
+// weights are only up rows, and the outputs of the gates are gates[s, j].
+// The bound weights are those of experts first_expert .. + experts, and the bound biases start with
+// expert first_bias. Pairs of other experts are not written.
+// Grid (groups of neurons, in two dimensions; pairs): LANES invocations share the rows of NEURONS
+// neurons.
 #include "activation.wgsl"
 #include "weights.wgsl"
 
@@ -17,12 +20,12 @@ const NEURONS: u32 = 2u;
 
 struct Params {
     neurons: u32,
-    // Of an expert.
+    // Rows of an expert.
     rows: u32,
     up_at: u32,
     chunks: u32,
     pairs: u32,
-    // Pairs in a row that read one row of x.
+    // Consecutive pairs that read the same row of x.
     pairs_per_row: u32,
     x_pitch: u32,
     gates_pitch: u32,
@@ -44,9 +47,9 @@ var<immediate> params: Params;
 
 var<workgroup> sums: array<vec2<f32>, WORKGROUP_SIZE>;
 
-// The sum of `value` over the lanes of a neuron pair; all invocations must call it.
+// Sums `value` over the lanes of a neuron pair. All invocations must call it.
 fn sum_lanes(value: vec2<f32>, lane: u32) -> vec2<f32> {
-    // The sums before have been read.
+    // Wait until the earlier sums have been read.
     workgroupBarrier();
     sums[lane] = value;
     for (var distance = LANES / 2u; distance > 0u; distance /= 2u) {
@@ -59,7 +62,7 @@ fn sum_lanes(value: vec2<f32>, lane: u32) -> vec2<f32> {
     return sums[lane - lane % LANES];
 }
 
-// This lane's part of the products of two rows with x, of each if it is wanted.
+// Computes this lane's part of the products of two rows with x, each only if it is wanted.
 fn row_dots(rows: vec2<u32>, wanted: vec2<bool>, first_x: u32, lane: u32) -> vec2<f32> {
     var sum = vec2<f32>();
     if !any(wanted) {
@@ -82,7 +85,8 @@ fn row_dots(rows: vec2<u32>, wanted: vec2<bool>, first_x: u32, lane: u32) -> vec
 @compute @workgroup_size(WORKGROUP_SIZE)
 fn expert_gate_up(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) workgroup: vec3<u32>) {
     let pair = workgroup.z;
-    // One expert for the whole workgroup; those before the first wrap around and are too large as well.
+    // The expert is the same for the whole workgroup. Experts before the first bound one wrap
+    // around and are too large, too.
     let expert = ids[pair] - params.first_expert;
     if expert >= params.experts || pair >= params.pairs {
         return;
@@ -90,7 +94,7 @@ fn expert_gate_up(@builtin(local_invocation_index) lane: u32, @builtin(workgroup
     let group = (workgroup.y * params.stride + workgroup.x) * (WORKGROUP_SIZE / LANES);
     let first = (group + lane / LANES) * NEURONS;
     let inside = vec2<bool>(first < params.neurons, first + 1u < params.neurons);
-    // Past the end nothing is read, and nothing written: barriers stay in uniform control flow.
+    // Past the end, nothing is read or written, so that barriers stay in uniform control flow.
     let last = params.neurons - 1u;
     let neurons = vec2<u32>(min(first, last), min(first + 1u, last));
     let gate_rows = expert * params.rows + neurons;
@@ -118,7 +122,7 @@ fn expert_gate_up(@builtin(local_invocation_index) lane: u32, @builtin(workgroup
     if lane % LANES >= NEURONS {
         return;
     }
-    // One lane writes each of the two.
+    // For each of the two neurons, one lane writes.
     let n = lane % LANES;
     if inside[n] {
         hidden[pair * params.hidden_pitch + neurons[n]] =

@@ -1,5 +1,5 @@
-// expert.wgsl's equation for many pairs, in the order and the tiles of `group_slots`: a workgroup computes WORKGROUP_SIZE / 2
-// rows of a tile, grid (tiles; groups of rows, in two dimensions).
+// expert.wgsl's equation for many pairs, in the order and tiles of `group_slots`. A workgroup
+// computes WORKGROUP_SIZE / 2 rows of a tile, grid (tiles; groups of rows, in two dimensions).
 #include "expert.wgsl"
 #include "weights.wgsl"
 #include "tile.wgsl"
@@ -18,7 +18,8 @@ fn expert_gemm(
 ) {
     let index = builtins.index;
     let tile = builtins.workgroup.x * 3u;
-    // One expert for the whole workgroup; those before the first wrap around and are too large as well.
+    // The expert is the same for the whole workgroup. Experts before the first bound one wrap
+    // around and are too large, too.
     let expert = tiles[tile] - params.first_expert;
     if expert >= params.experts {
         return;

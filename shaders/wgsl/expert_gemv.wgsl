@@ -4,7 +4,7 @@
 #include "rows.wgsl"
 #include "weights.wgsl"
 
-// Each activation is read once for ROWS rows; at most 16.
+// Rows per workgroup, at most 16. Each activation is read once for all of them.
 override ROWS: u32 = 4u;
 
 @group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;
@@ -31,12 +31,14 @@ fn expert_gemv(
     let lane = lane_of(builtins);
     let pair = builtins.workgroup.z;
     let first = (builtins.workgroup.y * params.stride + builtins.workgroup.x) * ROWS;
-    // One expert for the whole workgroup; those before the first wrap around and are too large as well.
+    // The expert is the same for the whole workgroup. Experts before the first bound one wrap
+    // around and are too large, too.
     let expert = ids[pair] - params.first_expert;
     if expert >= params.experts || pair >= params.pairs {
         return;
     }
-    // Rows past the end are computed as the last one and not written: the barriers stay in uniform control flow.
+    // Rows past the end repeat the last row and are not written, so that barriers stay in uniform
+    // control flow.
     var sums = array<vec4<f32>, SUMS>();
     for (var item = lane.index; item < params.chunks * 4u; item += WORKGROUP_SIZE) {
         let chunk = item / 4u;

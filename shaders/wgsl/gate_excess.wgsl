@@ -1,4 +1,5 @@
-// One workgroup per row of gates [rows, cols], in place, by the row's mean and standard deviation:
+// Replaces gates [rows, cols] by their excess over a threshold, in place. The threshold comes from
+// the row's mean and standard deviation. One workgroup per row:
 //   x = max(x - (mean(x) + deviations * sqrt(mean((x - mean(x))^2))), 0)
 #include "lane.wgsl"
 #include "reduce.wgsl"
@@ -22,7 +23,7 @@ fn gate_excess(
 ) {
     let lane = lane_of(builtins);
     let row = builtins.workgroup.y * params.stride + builtins.workgroup.x;
-    // The same for the whole workgroup.
+    // The condition is the same for the whole workgroup.
     if row >= params.rows {
         return;
     }

@@ -1,6 +1,7 @@
-// heads = heads * sigmoid(gate), heads [rows, cols] of attention. Gates stand behind the queries of their head, [query | gate] of
-// gate_width elements each; with OWN_GATES they stand in a row by themselves from gate_first on, one per gate_width elements of
-// heads. With SOFTPLUS heads = heads * ln(1 + e^gate). One invocation per element, in a two-dimensional grid.
+// heads = heads * sigmoid(gate), for the heads [rows, cols] of attention. With SOFTPLUS, heads =
+// heads * ln(1 + e^gate). The gate of a head follows its query, [query | gate] with gate_width
+// elements each. With OWN_GATES, the gates are in a row of their own from gate_first on, one per
+// gate_width elements of heads. One invocation per element, in a two-dimensional grid.
 #include "lane.wgsl"
 #include "softplus.wgsl"
 
@@ -17,7 +18,7 @@ struct Params {
     gate_width: u32,
     // Elements from one row of queries and gates to the next.
     gate_pitch: u32,
-    // The first gate in a row of queries and gates.
+    // Index of the first gate in a row of queries and gates.
     gate_first: u32,
 }
 

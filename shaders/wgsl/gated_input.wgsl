@@ -1,5 +1,6 @@
-// hidden = f(gate) * input for gate and hidden [rows, cols], `pitch` apart, and input [rows, cols] without gaps from `first` on; f by
-// KIND, see include/activation.wgsl. One invocation per element, in a two-dimensional grid.
+// hidden = f(gate) * input. Rows of gate and hidden [rows, cols] are `pitch` apart. input [rows,
+// cols] has no gaps and begins at element `first`. KIND selects f, see include/activation.wgsl. One
+// invocation per element, in a two-dimensional grid.
 #include "activation.wgsl"
 #include "lane.wgsl"
 

@@ -1,8 +1,9 @@
-// RMS norm of the heads (or groups) of a recurrent mixer's outputs, with a gate per element, in place:
+// RMS norm of the heads (or groups) of a recurrent mixer's outputs, with a gate per element, in
+// place:
 //   x = x / sqrt(mean(x^2) + eps) * w * silu(gate)
 //   x = x * silu(gate), then x / sqrt(mean(x^2) + eps) * w, when GATE_FIRST
-// x is [tokens, heads * dim]; w is [dim], or [heads * dim] when WEIGHT_PER_HEAD. Gates are in rows of `gate` at `gate_at`. One
-// workgroup per head and token: grid (heads; tokens).
+// x is [tokens, heads * dim]. w is [dim], or [heads * dim] when WEIGHT_PER_HEAD. Gates start at
+// `gate_at` in rows of `gate`. One workgroup per head and token: grid (heads; tokens).
 #include "lane.wgsl"
 #include "reduce.wgsl"
 

@@ -1,5 +1,5 @@
-// product.wgsl's equation for many tokens: a workgroup computes WORKGROUP_SIZE / 2 rows of 64 tokens, grid (groups of tokens;
-// groups of rows, in two dimensions).
+// product.wgsl's equation for many tokens. A workgroup computes WORKGROUP_SIZE / 2 rows of 64
+// tokens, grid (groups of tokens; groups of rows, in two dimensions).
 #include "product.wgsl"
 #include "weights.wgsl"
 #include "tile.wgsl"

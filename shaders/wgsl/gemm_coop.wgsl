@@ -1,7 +1,9 @@
-// gemm with products of small matrices in hardware, 16 x 16 x 16, of halves summed in floats: a workgroup computes 64 rows of
-// 64 tokens, grid as gemm's. Each of its first four subgroups has 16 of the rows; further ones repeat the last's work, so
-// that WORKGROUP_SIZE may be four times the largest subgroup there can be. A token's activations are halves times a power of two of
-// its own, half_scale's: sums of all its chunks are in one scale, and an outlier takes no bits from another token.
+// gemm with hardware matrix products of 16 x 16 x 16, 16-bit floats summed in 32 bits. A workgroup
+// computes 64 rows of 64 tokens, with the grid of gemm. Each of its first four subgroups has 16 of
+// the rows. Further subgroups repeat the work of the last one, so that WORKGROUP_SIZE may be four
+// times the largest possible subgroup. The activations of each token are scaled by a power of two
+// (half_scale). All chunks of a token therefore have one scale, and an outlier costs other tokens
+// no bits.
 enable wgpu_cooperative_matrix;
 enable f16;
 #include "lane.wgsl"
@@ -9,7 +11,7 @@ enable f16;
 #include "weights.wgsl"
 #include "coop_tiles.wgsl"
 
-// Column of the output of a part.
+// Output column of a part.
 fn token_of(part: u32, column: u32) -> u32 {
     return part * 16u + column;
 }

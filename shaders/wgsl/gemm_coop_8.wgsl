@@ -1,6 +1,7 @@
-// gemm with products of small matrices in hardware, 8 x 8 x 8 as Metal has them, of halves summed in floats: a workgroup computes 64
-// rows of 64 tokens, grid as gemm's. Each of its first eight subgroups has 16 of the rows and 32 of the tokens; further ones repeat the
-// last's work, so that WORKGROUP_SIZE may be eight times the largest subgroup there can be.
+// gemm with hardware matrix products of 8 x 8 x 8, as on Metal, 16-bit floats summed in 32 bits. A
+// workgroup computes 64 rows of 64 tokens, with the grid of gemm. Each of its first eight subgroups
+// has 16 of the rows and 32 of the tokens. Further subgroups repeat the work of the last one, so
+// that WORKGROUP_SIZE may be eight times the largest possible subgroup.
 enable wgpu_cooperative_matrix;
 enable f16;
 #include "lane.wgsl"
@@ -8,7 +9,7 @@ enable f16;
 #include "weights.wgsl"
 #include "coop_tiles.wgsl"
 
-// Column of the output of a part, which has eight tokens of either half.
+// Output column of a part, which has eight tokens of each half.
 fn token_of(part: u32, column: u32) -> u32 {
     return column / 8u * 32u + part * 8u + column % 8u;
 }

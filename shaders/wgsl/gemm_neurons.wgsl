@@ -1,12 +1,12 @@
-// The down projection with neurons for rows, of many tokens and all neurons:
+// The down projection with one row per neuron, for many tokens and all neurons:
 //   partials[first + split, t, c] = sum over the split's range of neurons of hidden[t, k] * W[k, c]
-// or adds that to what is there. A workgroup computes 64 columns of WORKGROUP_SIZE / 2 tokens over one range, grid (groups of
-// tokens; groups of columns; splits). Thirty-two neurons at a time go through shared memory, the weights decoded on the way, and
-// every invocation computes 8 columns of 4 tokens.
+// or adds the sum to the existing value. A workgroup computes 64 columns of WORKGROUP_SIZE / 2
+// tokens over one range, grid (groups of tokens; groups of columns; splits). Shared memory holds 32
+// neurons at a time with decoded weights. Each invocation computes 8 columns of 4 tokens.
 #include "lane.wgsl"
 #include "weights.wgsl"
 
-// Columns of a workgroup, and neurons of a tile.
+// Columns per workgroup, and neurons per tile.
 const COLUMNS: u32 = 64u;
 const DEPTH: u32 = 32u;
 
@@ -17,7 +17,7 @@ struct Params {
     // A multiple of 4.
     hidden_pitch: u32,
     splits: u32,
-    // Index of the first partial sum among those of all matrices.
+    // Index of the first partial sum, among the partial sums of all matrices.
     first: u32,
     // 1 if the sums are added to those of another matrix, else 0.
     accumulate: u32,
@@ -27,8 +27,8 @@ var<immediate> params: Params;
 @group(0) @binding(2) var<storage, read> hidden: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read_write> partials: array<vec4<f32>>;
 
-// [neurons, 16 vec4 of columns] and [tokens, 8 vec4 of neurons], the latter permuted by `place`, so that neighbours are in
-// different banks. WORKGROUP_SIZE is a multiple of 8 and at most 128.
+// [neurons, 16 vec4 of columns] and [tokens, 8 vec4 of neurons]. `place` permutes the latter, so
+// that neighbours are in different banks. WORKGROUP_SIZE is a multiple of 8 and at most 128.
 var<workgroup> weight_tile: array<vec4<f32>, 512>;
 var<workgroup> hidden_tile: array<vec4<f32>, 512>;
 
@@ -53,10 +53,11 @@ fn gemm_neurons(
     let first_token = builtins.workgroup.x * tokens;
     let first_chunk = builtins.workgroup.y * (COLUMNS / 32u);
     let split = builtins.workgroup.z;
-    // Whole tiles.
+    // A range is a whole number of tiles.
     let range = ((params.neurons + DEPTH - 1u) / DEPTH + params.splits - 1u) / params.splits * DEPTH;
     let end = min((split + 1u) * range, params.neurons);
-    // The invocation's columns are those of vec4 own and own + 8, its tokens own_token + across * j.
+    // The columns of an invocation are those of vec4 own and own + 8, its tokens are own_token +
+    // across * j.
     let own = index % 8u;
     let own_token = index / 8u;
     let across = WORKGROUP_SIZE / 8u;
@@ -64,7 +65,8 @@ fn gemm_neurons(
     var high: array<vec4<f32>, 4>;
     for (var first = split * range; first < end; first += DEPTH) {
         for (var item = index; item < DEPTH * 8u; item += WORKGROUP_SIZE) {
-            // Past the end are the last neuron and the last chunk again: the one is silent, the other is not written.
+            // Past the end, the last neuron and the last chunk are repeated. That neuron's
+            // activation is 0, and that chunk is not written.
             let neuron = min(first + item / 8u, end - 1u);
             let chunk = item % 8u / 4u;
             let w = load8(neuron, min(first_chunk + chunk, params.chunks - 1u), item % 4u, params.chunks);

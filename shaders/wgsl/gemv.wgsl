@@ -1,12 +1,12 @@
-// product.wgsl's equation for few tokens: grid (groups of ROWS rows, in two dimensions; groups of TOKENS tokens). All
-// invocations of a workgroup share its rows and split their columns.
+// product.wgsl's equation for few tokens: grid (groups of ROWS rows, in two dimensions; groups of
+// TOKENS tokens). All invocations of a workgroup share its rows and divide their columns.
 #include "lane.wgsl"
 #include "product.wgsl"
 #include "place.wgsl"
 #include "rows.wgsl"
 
-// Each weight is read once for TOKENS tokens, each activation once for ROWS rows. TOKENS <= 4; ROWS <= 16, with several tokens
-// ROWS <= 4.
+// Each weight is read once for TOKENS tokens, and each activation once for ROWS rows. TOKENS <= 4.
+// ROWS <= 16, or <= 4 with several tokens.
 override ROWS: u32 = 4u;
 override TOKENS: u32 = 1u;
 
@@ -24,7 +24,7 @@ fn input_of(token: u32, at: Place) -> Inputs {
     return inputs_at(min(token, params.tokens - 1u) * (params.x_pitch / 4u), at);
 }
 
-// One row and four tokens, or as many as there are, of eight weights.
+// Products of eight weights of one row with up to four tokens.
 fn tokens_dot(w: Weights8, input: array<Input8, 4>) -> vec4<f32> {
     var dots = vec4<f32>(dot8(w, input[0]), 0.0, 0.0, 0.0);
     if TOKENS > 1u {
@@ -56,8 +56,9 @@ fn gemv(
     let lane = lane_of(builtins);
     let first = (builtins.workgroup.y * params.stride + builtins.workgroup.x) * ROWS;
     let first_token = builtins.workgroup.z * TOKENS;
-    // Rows and tokens past the end are computed as the last ones and not written: the barriers stay in uniform control flow.
-    // With one token each row has a sum, with several each row has four.
+    // Rows and tokens past the end repeat the last ones and are not written, so that barriers stay
+    // in uniform control flow. With one token each row has one sum, with several tokens each row
+    // has four.
     var sums = array<vec4<f32>, SUMS>();
     if TOKENS == 1u {
         for (var place = lane.index; place < params.chunks * (4u / PARTS); place += WORKGROUP_SIZE) {
@@ -65,7 +66,8 @@ fn gemv(
             sums = add_rows(sums, Piece(first, at, input_of(first_token, at)));
         }
     }
-    // Several tokens fill the registers with their activations: of a chunk four invocations take eight columns each.
+    // The activations of several tokens fill the registers, so four invocations take eight columns
+    // each of a chunk.
     for (var item = lane.index; TOKENS > 1u && item < params.chunks * 4u; item += WORKGROUP_SIZE) {
         var input: array<Input8, 4>;
         input[0] = input8_of(first_token, item);

@@ -1,20 +1,21 @@
-// product.wgsl's equation for one token whose activations are quantised to eight bits (quantise_q8): integer products, four at
-// a time, scaled chunk by chunk. Grid: groups of ROWS rows, in two dimensions; tokens.
+// product.wgsl's equation for one token with activations quantised to 8 bits (quantise_q8). Integer
+// products, four at a time, are scaled per chunk. Grid: (groups of ROWS rows, in two dimensions;
+// tokens).
 #include "lane.wgsl"
 #include "product.wgsl"
 #include "rows.wgsl"
 #include "weights.wgsl"
 
-// Each activation is read once for ROWS rows; at most 16.
+// Rows per workgroup, at most 16. Each activation is read once for all of them.
 override ROWS: u32 = 4u;
 
-// Per token and chunk eight words of codes and one with the scale.
+// Per token and chunk: eight words of codes, and one word with the scale.
 @group(0) @binding(2) var<storage, read> x: array<u32>;
 
 struct Piece {
     first: u32,
     chunk: u32,
-    // The first eight of the columns: part `part` of the chunk.
+    // The first eight columns: part `part` of the chunk.
     part: u32,
     input: array<PackedInput, PARTS>,
     scale: f32,
@@ -40,7 +41,8 @@ fn gemv_dot(
     let lane = lane_of(builtins);
     let first = (builtins.workgroup.y * params.stride + builtins.workgroup.x) * ROWS;
     let token = builtins.workgroup.z;
-    // Rows past the end are computed as the last one and not written: the barriers stay in uniform control flow.
+    // Rows past the end repeat the last row and are not written, so that barriers stay in uniform
+    // control flow.
     var sums = array<vec4<f32>, SUMS>();
     for (var place = lane.index; place < params.chunks * (4u / PARTS); place += WORKGROUP_SIZE) {
         var piece: Piece;

@@ -1,38 +1,40 @@
-// Pairs of a token and one of its experts in the order of their experts, and the tiles of TOKENS pairs of one expert
-// that `expert_gemm` takes: for each tile its expert, where it begins in the order, and where its expert's pairs end. Pairs
-// whose expert is not below `experts` are in no tile and not in the order; tiles beyond the last have an expert that does not
-// exist. One workgroup.
+// Sorts pairs of a token and one of its experts by expert, and divides them into the tiles that
+// `expert_gemm` takes: TOKENS pairs of one expert. For each tile, writes its expert, the index of
+// its first pair in the order, and the end of its expert's pairs. Pairs with an expert >= `experts`
+// are in no tile and not in the order. Tiles after the last have an expert that does not exist. One
+// workgroup.
 #include "lane.wgsl"
 
 const MOST_EXPERTS: u32 = 512u;
-// Pairs of a tile.
+// Pairs per tile.
 const TOKENS: u32 = 64u;
-// Pairs of a batch: as many as `part` holds.
+// Pairs per batch: the capacity of `part`.
 const BATCH: u32 = 1024u;
 
 struct Params {
     experts: u32,
     pairs: u32,
-    // Room in `tiles`: at least as many as there can be, pairs / TOKENS + experts.
+    // Capacity of `tiles`: at least the largest possible number, pairs / TOKENS + experts.
     tiles: u32,
 }
 
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> ids: array<u32>;
 @group(0) @binding(1) var<storage, read_write> order: array<u32>;
-// Expert, first, end.
+// Per tile: expert, first pair, end of the expert's pairs.
 @group(0) @binding(2) var<storage, read_write> tiles: array<u32>;
 
 var<workgroup> part: array<u32, BATCH>;
-// Per expert: its pairs, then where they begin, its tiles, then where those begin.
+// Per expert: the number of its pairs, then the index of the first; and the index of its first
+// tile.
 var<workgroup> firsts: array<u32, MOST_EXPERTS>;
 var<workgroup> first_tiles: array<u32, MOST_EXPERTS>;
-// Written by one invocation and read by all, which have loops that end there: by workgroupUniformLoad, since drivers have lost the
-// barrier before a plain load.
+// One invocation writes these, and all read them as loop ends. They use workgroupUniformLoad,
+// because some drivers lose the barrier before a plain load.
 var<workgroup> tiles_used: u32;
 var<workgroup> pairs_used: u32;
 
-// Reads pairs `start` .. into `part`; returns how many there are.
+// Reads the pairs from `start` on into `part`, and returns their number.
 fn read_batch(index: u32, start: u32) -> u32 {
     let count = min(params.pairs - start, BATCH);
     workgroupBarrier();
@@ -76,7 +78,7 @@ fn group_slots(
         tiles_used = first_tile;
         pairs_used = first;
     }
-    // Its barriers also make the firsts visible.
+    // The barriers of this load also make `firsts` visible.
     let last_tile = workgroupUniformLoad(&tiles_used);
     let last_pair = workgroupUniformLoad(&pairs_used);
     for (var tile = last_tile + index; tile < params.tiles; tile += WORKGROUP_SIZE) {

@@ -1,7 +1,8 @@
-// Per token the power of two that brings its largest activation to between 2^14 and 2^15, and its inverse:
+// Per token, the power of two that scales its largest activation to between 2^14 and 2^15, and the
+// inverse:
 //   scales[t] = (2^(14 - e), 2^(e - 14)) where 2^e <= max |x[t]| < 2^(e + 1)
-// gemm_coop multiplies a token's activations with the one and its sums with the other: halves hold no more than 65504, and small
-// numbers with few bits. One workgroup per token.
+// gemm_coop multiplies a token's activations by the first and its sums by the second. 16-bit floats
+// hold at most 65504, and small numbers with few bits. One workgroup per token.
 override WORKGROUP_SIZE: u32 = 64u;
 
 struct Params {
@@ -15,7 +16,7 @@ var<immediate> params: Params;
 
 var<workgroup> tops: array<f32, WORKGROUP_SIZE>;
 
-// 2^exponent, from -126 to 127.
+// 2^exponent, for exponents from -126 to 127.
 fn power_of_two(exponent: i32) -> f32 {
     return bitcast<f32>(u32(exponent + 127) << 23u);
 }
@@ -34,7 +35,7 @@ fn half_scale(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id)
         for (var i = 0u; i < WORKGROUP_SIZE; i += 1u) {
             top = max(top, tops[i]);
         }
-        // Silence and the largest floats have powers within the range, too.
+        // Clamped, so that zeros and the largest floats also have exponents in the range.
         let exponent = clamp(i32(bitcast<u32>(top) >> 23u) - 127, -100, 127) - 14;
         scales[workgroup.x] = vec2<f32>(power_of_two(-exponent), power_of_two(exponent));
     }

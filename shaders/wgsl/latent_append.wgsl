@@ -1,14 +1,18 @@
-// Queries and keys of latent attention, from queries [tokens, n_head, nope_dim | rope_dim] and projections [tokens, rank | rope_dim]:
-//   inputs [tokens * n_head, inputs_pitch]: each query's first part, zeros behind it
-//   q      [tokens, n_head, rank | rope_dim]: the query's second part, rotated; the first is left alone
-//   row (position + token) % capacity of keys [capacity, rank | rope_dim]: l / sqrt(mean(l^2) + eps) * norm of the latent l, and the
-//          rest rotated
-// Heads of q and rows of keys are padded to a multiple of four elements, with zeros. Rotations (ROPE, Su et al. 2021) are
-//   (a, b) <- (a cos - b sin, a sin + b cos), pairs (i, i + rope_dim / 2) when NEOX, else (2 i, 2 i + 1)
-// with (cos, sin) from a table [tokens, rope_dim / 2]. Both parts of queries at position p are then scaled (QUERY_SCALE):
+// Queries and keys of latent attention, from queries [tokens, n_head, nope_dim | rope_dim] and
+// projections [tokens, rank | rope_dim]:
+//   inputs [tokens * n_head, inputs_pitch]: the first part of each query, padded with zeros
+//   q      [tokens, n_head, rank | rope_dim]: the second part, rotated; the first is not written
+//   row (position + token) % capacity of keys [capacity, rank | rope_dim]:
+//          l / sqrt(mean(l^2) + eps) * norm of the latent l, and the rest rotated
+// Heads of q and rows of keys are padded with zeros to a multiple of four elements. Rotations
+// (ROPE, Su et al. 2021) are
+//   (a, b) <- (a cos - b sin, a sin + b cos)
+//   pairs (i, i + rope_dim / 2) when NEOX, else (2 i, 2 i + 1)
+// with (cos, sin) from a table [tokens, rope_dim / 2]. Both parts of queries at position p are then
+// scaled (QUERY_SCALE):
 //   q <- q (1 + query_beta ln(1 + floor((p + query_offset) / query_length)))
-// Keys hold f32 when KV_F32, else pairs of f16. One workgroup per head and token,
-// and one per key: grid (n_head + 1; tokens).
+// Keys hold f32 when KV_F32, else pairs of f16. One workgroup per head and token, and one per key:
+// grid (n_head + 1; tokens).
 #include "lane.wgsl"
 #include "reduce.wgsl"
 
@@ -25,7 +29,8 @@ struct Params {
     // Even.
     rope_dim: u32,
     rank: u32,
-    // Elements from one token's queries to the next's, and from one token's projections to the next's.
+    // Elements from one token's queries to the next's, and from one token's projections to the
+    // next's.
     queries_pitch: u32,
     projected_pitch: u32,
     inputs_pitch: u32,
@@ -36,7 +41,7 @@ struct Params {
     // Positions per step of the scale of queries, at least 1.
     query_length: u32,
     query_offset: u32,
-    // Row of the first token in what tokens have: several conversations may share a pass.
+    // First row of this conversation's tokens: several conversations may share a pass.
     row: u32,
 }
 
@@ -58,7 +63,7 @@ fn latent_append(
     let token = params.row + builtins.workgroup.y;
     let width = params.rank + params.rope_dim;
     let padded = (width + 3u) / 4u * 4u;
-    // The same for the whole workgroup.
+    // The condition is the same for the whole workgroup.
     if head < params.n_head {
         let start = token * params.queries_pitch + head * (params.nope_dim + params.rope_dim);
         let slot = token * params.n_head + head;
@@ -123,7 +128,7 @@ fn rotated_query(start: u32, token: u32, i: u32) -> f32 {
     return queries[start + i] * to.cosine + queries[start + to.partner] * to.sine;
 }
 
-// Factors on an element and its partner.
+// Factors on an element and on its partner.
 struct Rotation {
     partner: u32,
     cosine: f32,

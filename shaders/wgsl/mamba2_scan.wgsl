@@ -1,10 +1,11 @@
-// The scan of Mamba-2 (Dao and Gu 2024), token by token. A head's state S [STATE_ROWS, width], with the token's step dt, the head's
-// input x and its group's vectors B and C:
-//   dt = clamp(ln(1 + e^(step + dt_bias)), least, most);  S = e^(a dt) S + B (dt x)^T;  out = S^T C + d x
-// A token's vectors are [x of the heads | B of the groups | C of the groups], its steps in a row of `rates` at `steps_at`. `heads` is
-// [a | dt_bias | d], one of each per head.
-// Grid: (ceil(width / COLUMNS); heads). No token's state depends on another's output, so that outputs are summed over the slices for
-// TURNS tokens at a time, one token per slice.
+// The scan of Mamba-2 (Dao and Gu 2024), token by token. A head has a state S [STATE_ROWS, width].
+// With the token's step dt, the head's input x and its group's vectors B and C:
+//   dt = clamp(ln(1 + e^(step + dt_bias)), least, most)
+//   S = e^(a dt) S + B (dt x)^T;  out = S^T C + d x
+// A token's vectors are [x of the heads | B of the groups | C of the groups]. Its steps start at
+// `steps_at` in a row of `rates`. `heads` is [a | dt_bias | d], one of each per head.
+// Grid: (ceil(width / COLUMNS); heads). No state depends on another token's output, so outputs are
+// summed over the slices for TURNS tokens at a time, one token per slice.
 #include "scan.wgsl"
 #include "softplus.wgsl"
 
@@ -13,7 +14,7 @@ const TURNS: u32 = 8u;
 struct Params {
     tokens: u32,
     heads: u32,
-    // Groups of consecutive heads.
+    // Number of groups of consecutive heads.
     groups: u32,
     // Elements of a head's input.
     width: u32,
@@ -26,7 +27,7 @@ struct Params {
     out_pitch: u32,
     least: f32,
     most: f32,
-    // Row of the first token in what tokens have: several conversations may share a pass.
+    // First row of this conversation's tokens: several conversations may share a pass.
     row: u32,
 }
 
@@ -51,7 +52,7 @@ fn mamba2_scan(
     let column = builtins.workgroup.x * COLUMNS + place;
     let inside = column < params.width;
     let first = slice * ROWS;
-    // In a token's vectors, and in its outputs.
+    // Index in a token's vectors, and in its outputs.
     let input = head * params.width + column;
     let b = params.heads * params.width + head / (params.heads / params.groups) * STATE_ROWS;
     let c = b + params.groups * STATE_ROWS;

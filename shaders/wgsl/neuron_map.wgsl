@@ -1,10 +1,12 @@
-// The map of neurons: a byte per neuron becomes a dot per few neurons becomes a colour.
+// The neuron map: the bytes of a few neurons become a dot, and the dot gets a colour.
 //
-// Every layer is a band of `lines` lines of `columns` dots; neurons go down a column, then on to the next. A dot is one neuron
-// if there are dots enough, else a few neighbours in the layer's order, folded into a level from 0 to 255 that `colours` gives
-// a colour. Texels are loaded, never filtered, so that adapters without storage buffers in fragments can do it, too.
+// Every layer is a band of `lines` lines of `columns` dots. Neurons fill one column from top to
+// bottom, then the next. A dot is one neuron if there are enough dots, else a few neighbours in the
+// layer's order. Their bytes are folded into a level from 0 to 255, which `colours` maps to a
+// colour. Texels are loaded, never filtered, so that adapters without storage buffers in fragment
+// shaders can draw the map, too.
 
-// Folds of a dot's neurons; the same numbers as `Fold` has in Rust.
+// Folds of a dot's neurons, with the same numbers as Rust's `Fold`.
 const FRACTION = 0u;
 const PLACE = 1u;
 const MOST = 2u;
@@ -12,13 +14,13 @@ const PREDICTION = 3u;
 const UNION = 4u;
 const MEAN = 5u;
 
-// Bytes of PREDICTION.
+// Bytes of neurons for PREDICTION.
 const HIT = 1u;
 const FALSE_ALARM = 2u;
 const MISS = 3u;
 
 struct MapParams {
-    // Where the map is on the target, in pixels.
+    // Position of the map on the target, in pixels.
     left: f32,
     top: f32,
     width: f32,
@@ -28,24 +30,25 @@ struct MapParams {
     lines: u32,
     // Layers that are shown.
     layers: u32,
-    // Texels of a row of `neurons`.
+    // Texels per row of `neurons`.
     row: u32,
     fold: u32,
-    // 1 where the target wants linear colours.
+    // 1 if the target expects linear colours.
     linear: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: MapParams;
-// A byte per neuron, a layer's in the order in which they are shown, folded into rows.
+// A byte per neuron, in display order within a layer, folded into rows.
 @group(0) @binding(1) var neurons: texture_2d<u32>;
-// For each layer that is shown: its first row, the first neuron that is shown, and how many are.
+// Per displayed layer: its first row, its first displayed neuron, and the number of displayed
+// neurons.
 @group(0) @binding(2) var layers: texture_2d<u32>;
 // A colour per level.
 @group(0) @binding(3) var colours: texture_2d<f32>;
 
 @vertex
 fn neuron_map_corner(@builtin(vertex_index) corner: u32) -> @builtin(position) vec4<f32> {
-    // One triangle that covers everything.
+    // One triangle that covers the target.
     let x = f32(corner & 1u) * 4.0 - 1.0;
     let y = f32(corner >> 1u) * 4.0 - 1.0;
     return vec4<f32>(x, y, 0.0, 1.0);
@@ -56,7 +59,7 @@ fn root(part: f32, whole: f32) -> u32 {
     return u32(floor(255.0 * sqrt(min(part / whole, 1.0)) + 0.5));
 }
 
-// ceil(place * shown / dots), without a product of more than 32 bits where there are fewer than 2^16 dots.
+// ceil(place * shown / dots). No product exceeds 32 bits if there are fewer than 2^16 dots.
 fn first_of(place: u32, shown: u32, dots: u32) -> u32 {
     return place * (shown / dots) + (place * (shown % dots) + dots - 1u) / dots;
 }
@@ -82,7 +85,7 @@ fn neuron_map_dot(@builtin(position) at: vec4<f32>) -> @location(0) vec4<f32> {
     let layer = textureLoad(layers, vec2<u32>(line / params.lines, 0u), 0);
     let shown = layer.z;
 
-    // Which of the shown neurons are in the dot.
+    // The range of displayed neurons in this dot.
     var first = min(place, shown);
     var end = min(place + 1u, shown);
     if shown > dots {
@@ -90,7 +93,8 @@ fn neuron_map_dot(@builtin(position) at: vec4<f32>) -> @location(0) vec4<f32> {
         end = min(first_of(place + 1u, shown, dots), shown);
     }
     let crowd = end - first;
-    // Bytes that are not zero; the greatest; all together; the sum of squares; hits and false alarms.
+    // Number of non-zero bytes; largest byte; union of the bits; sum of squares; hits; false
+    // alarms.
     var some = 0u;
     var most = 0u;
     var bits = 0u;

@@ -1,8 +1,9 @@
 // One workgroup per row of x [rows, cols]:
-//   add:   x += DELTA_SCALE delta (when ADD_DELTA), and what follows reads the sum
+//   add:   x += DELTA_SCALE delta (when ADD_DELTA); the norm then reads the sum
 //   rms:   y = x / sqrt(mean(x^2) + eps) * w
 //   layer: y = (x - mean(x)) / sqrt(var(x) + eps) * w + b
-// x and y may be one buffer. Rows begin at multiples of four elements; weights and biases are padded to whole vectors.
+// x and y may be the same buffer. Rows begin at multiples of four elements. Weights and biases are
+// padded to whole vectors.
 #include "lane.wgsl"
 #include "reduce.wgsl"
 
@@ -34,7 +35,7 @@ fn norm(
 ) {
     let lane = lane_of(builtins);
     let row = builtins.workgroup.y * params.stride + builtins.workgroup.x;
-    // The same for the whole workgroup.
+    // The condition is the same for the whole workgroup.
     if row >= params.rows {
         return;
     }
@@ -48,7 +49,7 @@ fn norm(
             value += columns_inside(i, DELTA_SCALE * delta[start + i]);
             x[start + i] = value;
         }
-        // What is behind the last column is no part of the row.
+        // Elements after the last column are not part of the row.
         let inside = columns_inside(i, value);
         if LAYER {
             sums += inside;
@@ -59,7 +60,8 @@ fn norm(
     var sum = workgroup_sum((sums.x + sums.y) + (sums.z + sums.w), lane);
     var mean = 0.0;
     if LAYER {
-        // The variance from centred values: the difference of two sums loses everything when |mean| is large.
+        // The variance uses centred values. A difference of two sums would lose all precision if
+        // |mean| is large.
         mean = sum / n;
         var squares = vec4<f32>();
         for (var i = lane.index; i < vectors; i += WORKGROUP_SIZE) {
@@ -78,7 +80,7 @@ fn norm(
     }
 }
 
-// Four columns from 4 * i on, those past the row's last zero.
+// Four columns from 4 * i on. Columns past the end of the row are zero.
 fn columns_inside(i: u32, values: vec4<f32>) -> vec4<f32> {
     let columns = vec4<u32>(4u * i) + vec4<u32>(0u, 1u, 2u, 3u);
     return select(vec4<f32>(), values, columns < vec4<u32>(params.cols));

@@ -1,4 +1,5 @@
-// One colour all over, without a texture to look at: the large areas of a window that a software driver draws.
+// One colour everywhere, without a texture lookup. A software driver draws the large areas of a
+// window with it.
 
 struct Corner {
     @builtin(position) position: vec4<f32>,
@@ -7,7 +8,8 @@ struct Corner {
 
 @vertex
 fn plain_fill_corner(@builtin(vertex_index) number: u32) -> Corner {
-    // One triangle that covers everything. Its colour is in the number of its first corner, a multiple of four.
+    // One triangle that covers the target. The index of its first corner, a multiple of four,
+    // encodes the colour.
     let x = f32(number & 1u) * 4.0 - 1.0;
     let y = f32((number >> 1u) & 1u) * 4.0 - 1.0;
     return Corner(vec4<f32>(x, y, 0.0, 1.0), number >> 2u);

@@ -1,5 +1,5 @@
-// Activations in eight bits: of each chunk of 32 columns of x[t] eight words of codes, four to a word, and a word with their
-// scale, the largest magnitude over 127. One invocation per chunk.
+// Quantises activations to 8 bits. Per chunk of 32 columns of x[t]: eight words of codes, four per
+// word, and a word with their scale, the largest magnitude / 127. One invocation per chunk.
 override WORKGROUP_SIZE: u32 = 64u;
 
 struct Params {
@@ -27,7 +27,7 @@ fn quantise_q8(@builtin(global_invocation_id) id: vec3<u32>) {
         largest = max(largest, abs(x[at + j]));
     }
     let most = max(max(largest.x, largest.y), max(largest.z, largest.w));
-    // Scales below this have no finite inverse; such activations are as good as zero.
+    // Smaller scales have no finite inverse. Such activations are practically zero.
     let inverse = select(0.0, 127.0 / most, most > 1e-35);
     for (var j = 0u; j < 8u; j += 1u) {
         let codes = vec4<i32>(round(x[at + j] * inverse));

@@ -1,9 +1,10 @@
-// sums[i] = sum of all words of data[i + k * invocations], wrapping: nothing but reading, to measure what reading costs.
-// Invocations step through the data side by side, four loads in flight each.
+// sums[i] = sum of all words of data[i + k * invocations], wrapping. Does nothing but read, to
+// measure the read bandwidth. Adjacent invocations read adjacent elements, with four loads in
+// flight each.
 override WORKGROUP_SIZE: u32 = 256u;
 
 struct Params {
-    // 16-byte elements.
+    // Number of 16-byte elements.
     len: u32,
     // Invocations in one row of the grid: workgroups.x * WORKGROUP_SIZE.
     stride: u32,
@@ -21,7 +22,7 @@ fn read_bandwidth(@builtin(global_invocation_id) id: vec3<u32>) {
     let step = params.invocations;
     var sum = vec4<u32>();
     var at = first;
-    // `at` stays below `len`, which stays below 2^31 bytes' worth of elements: no overflow.
+    // `at` stays below `len`, and `len` elements are less than 2^31 bytes, so nothing overflows.
     for (; at + 3u * step < params.len; at += 4u * step) {
         let a = data[at];
         let b = data[at + step];

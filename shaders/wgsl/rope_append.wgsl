@@ -1,16 +1,24 @@
-// From stacked queries, keys and values [tokens, (n_head + n_kv_head) * head_dim + n_kv_head * value_dim] to queries [tokens, n_head, head_dim] and
-// rows position .. position + tokens (modulo capacity) of a page of the caches, [kv_heads, capacity, head_dim] from head first_kv_head on, of values
-// value_dim; the dispatch of the page with the first head has the queries. Queries and keys are normed
-// per head (QK_NORM: x / sqrt(mean(x^2) + eps) * w), or over all heads of a token together (QK_NORM_ALL as well), values per head without
-// weights (V_NORM) and times VALUE_SCALE, then the first `dims` elements of queries and keys rotated (ROPE, Su et al. 2021):
-//   (a, b) <- (a cos - b sin, a sin + b cos), pairs (i, i + dims / 2) when NEOX, else (2 i, 2 i + 1)
-// with (cos, sin) from a table [tokens, dims / 2]. Queries at position p are then scaled (QUERY_SCALE):
+// Prepares queries and appends keys and values to a page of the caches. The input is stacked
+// queries, keys and values [tokens, (n_head + n_kv_head) * head_dim + n_kv_head * value_dim]. The
+// outputs are queries [tokens, n_head, head_dim] and rows position .. position + tokens (modulo
+// capacity) of the page, [kv_heads, capacity, head_dim or value_dim] from head first_kv_head on.
+// Only the dispatch of the page with the first head writes queries.
+// Queries and keys are normalised per head (QK_NORM: x / sqrt(mean(x^2) + eps) * w), or over all
+// heads of a token together (with QK_NORM_ALL). Values are normalised per head without weights
+// (V_NORM), and multiplied by VALUE_SCALE. The first `dims` elements of queries and keys are
+// rotated (ROPE, Su et al. 2021):
+//   (a, b) <- (a cos - b sin, a sin + b cos)
+//   pairs (i, i + dims / 2) when NEOX, else (2 i, 2 i + 1)
+// with (cos, sin) from a table [tokens, dims / 2]. Queries at position p are then scaled
+// (QUERY_SCALE):
 //   q <- q (1 + query_beta ln(1 + floor((p + query_offset) / query_length)))
-// With NORM_AFTER_ROPE the weights of norms are applied to what has been rotated: rotations keep lengths, so that the rest of a
-// norm may come before them. With GATED each query head is followed by its gate, head_dim elements that are left where they are.
-// Heads of q and rows of the caches are padded to a multiple of four elements, with zeros; the caches hold f32 when KV_F32, else
-// pairs of f16. One workgroup per head and token: grid (2 kv_heads, and n_head before them
-// where the queries are; tokens), any WORKGROUP_SIZE, best is head_dim / 2.
+// With NORM_AFTER_ROPE, the whole norm is applied after the rotation. Rotations keep lengths, so
+// its scale can be computed before. With GATED, each query head is followed by its gate of head_dim
+// elements, which is not copied.
+// Heads of q and rows of the caches are padded with zeros to a multiple of four elements. The
+// caches hold f32 when KV_F32, else pairs of f16. One workgroup per head and token: grid (2
+// kv_heads, preceded by n_head if the dispatch writes queries; tokens). Any WORKGROUP_SIZE works;
+// head_dim / 2 is best.
 #include "lane.wgsl"
 #include "reduce.wgsl"
 
@@ -44,7 +52,7 @@ struct Params {
     // Positions per step of the scale of queries, at least 1.
     query_length: u32,
     query_offset: u32,
-    // Row of the first token in what tokens have: several conversations may share a pass.
+    // First row of this conversation's tokens: several conversations may share a pass.
     row: u32,
 }
 
@@ -58,17 +66,17 @@ var<immediate> params: Params;
 @group(0) @binding(6) var<storage, read_write> values: array<u32>;
 
 struct Head {
-    // Its first element in qkv.
+    // Index of its first element in qkv.
     start: u32,
-    // Its token's row.
+    // Row of its token.
     row: u32,
     is_query: bool,
     is_value: bool,
-    // Scale of the norm, beside the weights.
+    // Scale of the norm, without the weights.
     scale: f32,
-    // Its first element in the norm's weights.
+    // Index of its first element in the norm's weights.
     weights: u32,
-    // Its elements.
+    // Number of its elements.
     len: u32,
 }
 
@@ -81,10 +89,10 @@ fn rope_append(
     let at_row = params.row + token;
     let queries = select(0u, params.n_head, params.first_kv_head == 0u);
     let is_query = builtins.workgroup.x < queries;
-    // Among the keys, then the values, of the page.
+    // Index among the keys, then the values, of the page.
     let cached = builtins.workgroup.x - queries;
     let in_page = cached % params.kv_heads;
-    // Among all queries, keys and values of a token.
+    // Index among all queries, keys and values of a token.
     let slot_of_cached = params.n_head + cached / params.kv_heads * params.n_kv_head + params.first_kv_head + in_page;
     let slot = select(slot_of_cached, builtins.workgroup.x, is_query);
     var at = slot;
@@ -149,7 +157,7 @@ fn append(is_value: bool, at: u32, word: u32) {
     }
 }
 
-// An element of which nothing is normed yet.
+// Applies the norm to an element.
 fn normed(head: Head, i: u32, x: f32) -> f32 {
     if head.is_value {
         return x * head.scale;
@@ -158,7 +166,7 @@ fn normed(head: Head, i: u32, x: f32) -> f32 {
         return x;
     }
     let at = head.weights + i;
-    // Only one of them need be that long.
+    // Read only one of the weights, because the other may be shorter.
     var weight = 0.0;
     if head.is_query {
         weight = q_norm[at];
@@ -168,7 +176,7 @@ fn normed(head: Head, i: u32, x: f32) -> f32 {
     return x * head.scale * weight;
 }
 
-// An element as the rotation finds it.
+// An element before the rotation.
 fn unrotated(head: Head, i: u32) -> f32 {
     let x = qkv[head.start + i];
     if NORM_AFTER_ROPE && !head.is_value {

@@ -1,11 +1,18 @@
-// Experts of each token and their router weights. A logit's score is, by SCORE:
-//   0 softmax over all experts   1 softmax over the chosen experts (the logits themselves choose)   2 sigmoid
-//   3 SparseMixer (the logits themselves choose): softmax of each over itself and those not chosen before it that are NEARLY as good
-// The `used` largest of score (+ bias, with BIAS) are chosen, largest first, the first of equals, NaN last; with `groups` only
-// among the experts of the `groups_used` groups whose `groups_best` best have the largest sums. Weights are scores without bias;
-// with `renormalise` divided by their sum; times `scale`, and with SCALED times the expert's own factor. ids, places and
-// router_weights are [tokens, used]; an expert's place, of `place_of`, is where products find its weights. One workgroup per token.
-// Every expert counts those that go before it; its place is their number.
+// Chooses the experts of each token and computes their router weights. SCORE selects the score of a
+// logit:
+//   0 softmax over all experts
+//   1 softmax over the chosen experts; the logits choose
+//   2 sigmoid
+//   3 SparseMixer; the logits choose. Softmax of each chosen expert over itself and the experts not
+//     chosen before it whose logits are nearly as large (NEARLY).
+// The `used` experts with the largest score (+ bias, with BIAS) are chosen, largest first. Of equal
+// scores the first wins, and NaN is last. With `groups`, only experts of `groups_used` groups are
+// chosen: the groups with the largest sums of their `groups_best` best. Router weights are scores
+// without bias. They are divided by their sum with `renormalise`, and multiplied by `scale` and,
+// with SCALED, by the expert's own factor.
+// ids, places and router_weights are [tokens, used]. An expert's place, from `place_of`, tells
+// where its weights are on the device. One workgroup per token. The rank of an expert is the number
+// of experts that precede it.
 #include "lane.wgsl"
 #include "order.wgsl"
 #include "reduce.wgsl"
@@ -16,7 +23,7 @@ override SCALED: bool = false;
 const MOST_EXPERTS: u32 = 512u;
 const MOST_USED: u32 = 32u;
 const MOST_GROUPS: u32 = 64u;
-// How much worse a logit may be, relative to its own magnitude.
+// Largest difference between nearly equal logits, relative to their magnitude.
 const NEARLY: f32 = 0.02;
 
 struct Params {
@@ -25,7 +32,7 @@ struct Params {
     used: u32,
     tokens: u32,
     renormalise: u32,
-    // 0: none.
+    // 0: no groups.
     groups: u32,
     groups_used: u32,
     groups_best: u32,
@@ -54,7 +61,7 @@ fn sigmoid(x: f32) -> f32 {
     return 1.0 / (1.0 + exp(-x));
 }
 
-// Number of the keys first .. end that go before this one's.
+// Rank of this key among the keys first .. end.
 fn place_among(e: u32, first: u32, end: u32) -> u32 {
     let key = keys[e];
     var place = 0u;
@@ -64,7 +71,7 @@ fn place_among(e: u32, first: u32, end: u32) -> u32 {
     return place;
 }
 
-// Makes the keys of experts outside of the best groups 0. All invocations must call it.
+// Sets the keys of experts outside the best groups to 0. All invocations must call it.
 fn keep_best_groups(lane: u32, experts: u32) {
     let groups = min(params.groups, MOST_GROUPS);
     let len = experts / groups;
@@ -104,7 +111,7 @@ fn route(
     let experts = min(params.experts, MOST_EXPERTS);
     let used = min(params.used, MOST_USED);
     let start = token * params.pitch;
-    // Without bias and groups the logits choose as the scores would.
+    // Without bias and groups, logits and scores choose the same experts.
     let by_score = BIAS || params.groups != 0u;
     var top = 0.0;
     var all = 1.0;
@@ -149,9 +156,9 @@ fn route(
             chosen[place] = e;
         }
     }
-    // Its barriers also make the other choices visible.
+    // The barriers of this load also make the other choices visible.
     let likeliest = workgroupUniformLoad(&chosen[0]);
-    // The largest goes first, so that no exponential overflows.
+    // Subtracting the largest logit prevents overflow of the exponentials.
     if !by_score {
         top = scores[start + likeliest];
     } else if SCORE == 1u {
@@ -170,7 +177,7 @@ fn route(
             part += exp(scores[start + e] - top);
         }
     }
-    // Sigmoids can all be zero.
+    // All sigmoids can be zero.
     var sum = max(workgroup_sum(part, lane), 1.1754944e-38);
     if SCORE >= 2u && params.renormalise == 0u {
         sum = 1.0;
@@ -186,7 +193,7 @@ fn route(
     }
 }
 
-// The score of the choice at place `s`, but for the sum that a softmax over several of them divides by.
+// The score of the choice with rank `s`, before the division by the softmax's sum.
 fn unscaled(start: u32, s: u32, top: f32) -> f32 {
     let logit = scores[start + chosen[s]];
     if SCORE == 2u {
@@ -198,7 +205,7 @@ fn unscaled(start: u32, s: u32, top: f32) -> f32 {
     return exp(logit - top);
 }
 
-// SparseMixer's weight of the choice at place `s`, whose logit this is.
+// SparseMixer's weight of the choice with rank `s` and this logit.
 fn mixed(start: u32, s: u32, logit: f32) -> f32 {
     var sum = 0.0;
     for (var e = 0u; e < min(params.experts, MOST_EXPERTS); e += 1u) {

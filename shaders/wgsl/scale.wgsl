@@ -1,5 +1,5 @@
-// x = factor * (x + DELTA_SCALE delta) (when ADD_DELTA) or factor * x, both [rows, cols] with the same pitch. One invocation per
-// element, in a two-dimensional grid.
+// x = factor * (x + DELTA_SCALE delta) when ADD_DELTA, else x = factor * x. Both are [rows, cols]
+// with the same pitch. One invocation per element, in a two-dimensional grid.
 #include "lane.wgsl"
 
 override ADD_DELTA: bool = false;

@@ -1,10 +1,11 @@
-// The short causal convolution in front of delta nets and Mamba-2, every channel by itself:
+// The short causal convolution before delta nets and Mamba-2, per channel:
 //   y[t, c] = f(bias[c] + sum_j weight[j, c] * x[t - taps + 1 + j, c]), f is SiLU when ACTIVATE
-// When GATED, the mixer of LFM2, a row of x is [inputs | input gates | output gates]: the convolution's inputs are products of the
-// first two, and y is multiplied by the last.
-// Inputs before the first are in the state [taps - 1, channels], the newest last. With `save` the state is then what the tokens
-// behind these see. Grid: (channels in groups of WORKGROUP_SIZE; runs of `span` tokens). The state is saved by a grid of one run:
-// by that of all tokens, or behind it by one of no tokens (`span` = 0).
+// When GATED (the mixer of LFM2), a row of x is [inputs | input gates | output gates]. The
+// convolution's inputs are then the products of the first two, and y is multiplied by the last.
+// Inputs before the first token are in the state [taps - 1, channels], the newest last. `save`
+// advances the state past these tokens. Grid: (channels in groups of WORKGROUP_SIZE; runs of `span`
+// tokens). Only a grid of one run can save the state: the run of all tokens, or an extra run of no
+// tokens (`span` = 0).
 #include "lane.wgsl"
 
 override ACTIVATE: bool = true;
@@ -20,7 +21,7 @@ struct Params {
     y_pitch: u32,
     span: u32,
     save: u32,
-    // Row of the first token in what tokens have: several conversations may share a pass.
+    // First row of this conversation's tokens: several conversations may share a pass.
     row: u32,
 }
 
@@ -31,7 +32,7 @@ var<immediate> params: Params;
 @group(0) @binding(3) var<storage, read_write> state: array<f32>;
 @group(0) @binding(4) var<storage, read_write> y: array<f32>;
 
-// Input `at` of the state and the tokens behind it.
+// Input `at` of the state followed by the tokens.
 fn input(at: u32, channel: u32) -> f32 {
     let history = params.taps - 1u;
     if at < history {
@@ -69,7 +70,7 @@ fn short_conv(@builtin(global_invocation_id) id: vec3<u32>) {
         y[(params.row + token) * params.y_pitch + channel] = sum;
     }
     if params.save != 0u {
-        // An input is read before its place is written: it moves to an earlier one.
+        // An input moves to an earlier place, so it is read before its own place is overwritten.
         for (var i = 0u; i + 1u < params.taps; i += 1u) {
             state[i * params.channels + channel] = input(params.tokens + i, channel);
         }

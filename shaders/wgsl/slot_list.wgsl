@@ -1,15 +1,15 @@
-// Slots of a layer's neuron blocks that hold neurons whose bit is set in mask, in ascending order, and the grids of the kernels
-// that run over the lists. `table` has for each of BLOCKS blocks its first slot and how many it has, and behind them the
-// neuron of each slot of the layer, NO_NEURON where there is none. Workgroup `block` writes, counting slots from its
-// block's first,
-//   lists[64 * block + first slot]: their number, then the slots
-//   grids[GRID * block]: the grid of an indirect dispatch, for `per_workgroup` neurons to a workgroup, `stride` workgroups
-//     in one row
-//   hidden: zeros for every slot of the block, so that those not on the list are silent
+// Lists the slots of each neuron block whose neuron is set in `mask`, in ascending order, and
+// writes the grids of the kernels that run over the lists. `table` holds the first slot and the
+// number of slots of each of BLOCKS blocks, then the neuron of each slot of the layer, or
+// NO_NEURON. Workgroup `block` counts slots from its block's first slot, and writes
+//   lists[64 * block + first slot]: the number of listed slots, then the slots
+//   grids[GRID * block]: an indirect dispatch's grid of at most `stride` workgroups in one row,
+//     with `per_workgroup` neurons per workgroup
+//   hidden: zeros for every slot of the block, so that slots not on the list are silent
 #include "lane.wgsl"
 
 override BLOCKS: u32 = 8u;
-// Words from one block's grid to the next's.
+// Words between the grids of consecutive blocks.
 const GRID: u32 = 4u;
 const NO_NEURON: u32 = 0xffffffffu;
 
@@ -26,10 +26,10 @@ var<immediate> params: Params;
 @group(0) @binding(4) var<storage, read_write> hidden: array<f32>;
 
 #if subgroups
-// How many the subgroups hold, of two rounds: one is written while the other is read.
+// Counts per subgroup for two rounds: one is written while the other is read.
 var<workgroup> totals: array<u32, 512>;
 #else
-// How many the slots up to and with this one hold, of those the workgroup looks at at once.
+// Running counts of the slots in the current round, each including its own slot.
 var<workgroup> ends: array<u32, WORKGROUP_SIZE>;
 #endif
 
@@ -44,7 +44,7 @@ fn slot_list(
     let slots = table[2u * block + 1u];
     let list = start + 64u * block;
     var before = 0u;
-    // Rounds are the same for the whole workgroup.
+    // The number of rounds is the same for the whole workgroup.
     for (var round = 0u; round < (slots + WORKGROUP_SIZE - 1u) / WORKGROUP_SIZE; round += 1u) {
         let slot = round * WORKGROUP_SIZE + lane;
         var own = 0u;
@@ -56,7 +56,7 @@ fn slot_list(
             }
         }
 #if subgroups
-        // A subgroup has at least four invocations.
+        // A subgroup has at least four invocations, so 256 counts suffice.
         let half = round % 2u * 256u;
         let own_end = subgroupInclusiveAdd(own);
         let held = subgroupAdd(own);
@@ -82,7 +82,7 @@ fn slot_list(
             workgroupBarrier();
             ends[lane] += left;
         }
-        // Its barriers also make the others visible.
+        // The barriers of this load also make the other counts visible.
         let all = workgroupUniformLoad(&ends[WORKGROUP_SIZE - 1u]);
         let end = ends[lane];
 #endif

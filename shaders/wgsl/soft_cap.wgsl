@@ -1,4 +1,5 @@
-// y = cap * tanh(y / cap) for y [rows, cols]. One invocation per element, in a two-dimensional grid.
+// y = cap * tanh(y / cap) for y [rows, cols]. One invocation per element, in a two-dimensional
+// grid.
 #include "lane.wgsl"
 
 struct Params {
@@ -20,7 +21,7 @@ fn soft_cap(@builtin(global_invocation_id) id: vec3<u32>) {
     let row = i / params.cols;
     if row < params.rows {
         let at = row * params.pitch + i % params.cols;
-        // tanh overflows to NaN on some drivers past about 44; 10 is already 1 to the last bit.
+        // On some drivers tanh is NaN above about 44. tanh(10) is already 1 to the last bit.
         y[at] = params.cap * tanh(clamp(y[at] / params.cap, -10.0, 10.0));
     }
 }

@@ -1,16 +1,18 @@
-// The down projection with neurons for rows: of hidden[t] . W, where row j of W [n_ff, d] is neuron j's, workgroup
-// (strip, split, group of TOKENS tokens) of the grid writes the partial sum of its range of neurons for its strip of columns:
+// The down projection hidden[t] . W with one row per neuron: row j of W [n_ff, d] belongs to neuron
+// j. Workgroup (strip, split, group of TOKENS tokens) writes the partial sum over its range of
+// neurons for its strip of columns:
 //   partials[first + split, t, c] = sum over the range of hidden[t, k] * W[k, c]
-// or adds it to the value there. `sum_splits` adds the partial sums up.
+// or adds it to the existing value. `sum_splits` adds up the partial sums.
 #include "weights.wgsl"
 
 override WORKGROUP_SIZE: u32 = 128u;
-// Rows whose neuron is silent are not read. Pays where many are: the others wait for each other.
+// Skip the rows of silent neurons. This pays if many are silent, because invocations wait for each
+// other.
 override SKIP: bool = false;
-// Invocations that read a row side by side, eight columns each, with one token PARTS times eight; divides WORKGROUP_SIZE. The
-// workgroup reads 4 * WORKGROUP_SIZE / STRIP rows at a time.
+// Number of invocations that read a row side by side, eight columns each, or PARTS times eight with
+// one token. Divides WORKGROUP_SIZE. The workgroup reads 4 * WORKGROUP_SIZE / STRIP rows at a time.
 override STRIP: u32 = 32u;
-// Each weight is read once for that many tokens, at most MOST_TOKENS.
+// Tokens per workgroup, at most MOST_TOKENS. Each weight is read once for all of them.
 override TOKENS: u32 = 1u;
 const MOST_TOKENS: u32 = 8u;
 
@@ -21,7 +23,7 @@ struct Params {
     // A multiple of 4.
     hidden_pitch: u32,
     splits: u32,
-    // Index of the first partial sum among those of all matrices.
+    // Index of the first partial sum, among the partial sums of all matrices.
     first: u32,
     // 1 if the sums are added to those of another matrix, else 0.
     accumulate: u32,
@@ -31,7 +33,7 @@ var<immediate> params: Params;
 @group(0) @binding(2) var<storage, read> hidden: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read_write> partials: array<vec4<f32>>;
 
-// Four for each invocation.
+// Four vectors per invocation.
 override SUMS: u32 = 4u * WORKGROUP_SIZE;
 var<workgroup> sums: array<vec4<f32>, SUMS>;
 
@@ -40,17 +42,17 @@ fn sparse_down(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id
     let split = workgroup.y;
     let first_token = workgroup.z * TOKENS;
     let col = lane % STRIP;
-    // An invocation's columns: `parts` times eight of a chunk from part `part` on. With several tokens their sums fill the
-    // registers, so that eight columns are enough.
+    // Columns of an invocation: `parts` times eight of a chunk, from part `part` on. The sums of
+    // several tokens fill the registers, so an invocation then takes only eight columns.
     let parts = select(1u, PARTS, TOKENS == 1u);
     let place = workgroup.x * STRIP + col;
     let chunk = place / (4u / parts);
     let part = place % (4u / parts) * parts;
     let count = params.neurons;
-    // Four neurons at a time.
+    // Ranges are in groups of four neurons.
     let range = ((count + 3u) / 4u + params.splits - 1u) / params.splits;
     let end = min((split + 1u) * range * 4u, count);
-    // Of each token, or of each part.
+    // Sums per token or, with one token, per part.
     var low: array<vec4<f32>, MOST_TOKENS>;
     var high: array<vec4<f32>, MOST_TOKENS>;
     var offset = 0.0;
@@ -89,7 +91,7 @@ fn sparse_down(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id
             var h: array<vec4<f32>, MOST_TOKENS>;
             var any_fired = vec4<bool>();
             for (var t = 0u; t < TOKENS; t += 1u) {
-                // Tokens past the end are computed as the last one and not written.
+                // Tokens past the end repeat the last token and are not written.
                 let token = min(first_token + t, params.tokens - 1u);
                 h[t] = select(vec4<f32>(), hidden[(token * params.hidden_pitch + k) / 4u], inside);
                 any_fired |= h[t] != vec4<f32>();
@@ -108,7 +110,7 @@ fn sparse_down(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id
             }
         }
     }
-    // Four vectors of each invocation at a time: of two parts, or of two tokens.
+    // Four vectors of each invocation at a time, from two parts or two tokens.
     let vectors = 2u * max(parts, TOKENS);
     for (var i = 0u; i < vectors; i += 4u) {
         workgroupBarrier();

@@ -1,10 +1,12 @@
-// The hidden activations of the neurons of a list: hidden[n] = f(gate . x) * (up . x) with the rows of neuron n, or
-// f(up . x) where there is no gate; f by KIND, see include/activation.wgsl. The neuron's gate row is row neuron * step of
-// the weights and its up row is `up_at` rows below, whether gate and up are stacked (1, n_ff) or alternate (2, 1); biases
-// lie as the rows do. Elements of neurons that are not on the list are left alone.
-// Without LISTED the neurons are the first `count`, and no list is read. With GATE_FIRST the up rows are read only of neurons with
-// |f(gate)| > threshold; hidden is 0 for the others.
-// Dispatched over `slot_list`'s grid, or one for `count`: LANES invocations share the rows of NEURONS neurons.
+// The hidden activations of listed neurons: hidden[n] = f(gate . x) * (up . x) with the rows of
+// neuron n, or f(up . x) without a gate. KIND selects f, see include/activation.wgsl. A neuron's
+// gate row is row neuron * step of the weights, and its up row is `up_at` rows below. This covers
+// stacked gate and up (step 1, up_at n_ff) and alternating ones (step 2, up_at 1). Biases have the
+// same layout as rows. Elements of unlisted neurons are not written.
+// Without LISTED, the neurons are the first `count`, and no list is read. With GATE_FIRST, up rows
+// are read only for neurons with |f(gate)| > threshold; hidden is 0 for the others.
+// Dispatched with `slot_list`'s grid, or a grid for `count`. LANES invocations share the rows of
+// NEURONS neurons.
 #include "activation.wgsl"
 #include "lane.wgsl"
 #include "place.wgsl"
@@ -23,24 +25,24 @@ struct Params {
     up_at: u32,
     // Workgroups in one row of the grid.
     stride: u32,
-    // Neurons, without a list.
+    // Number of neurons, without a list.
     count: u32,
     threshold: f32,
 }
 
 var<immediate> params: Params;
-// How many, then which.
+// The number of listed neurons, then the neurons.
 @group(0) @binding(3) var<storage, read> list: array<u32>;
 @group(0) @binding(4) var<storage, read> bias: array<f32>;
 @group(0) @binding(5) var<storage, read_write> hidden: array<f32>;
 
-// Gate and up of NEURONS neurons.
+// Gates and ups of NEURONS neurons.
 var<workgroup> sums: array<vec4<f32>, WORKGROUP_SIZE>;
 
-// The sum of `value` over the lanes of a neuron pair; all invocations must call it.
+// Sums `value` over the lanes of a neuron pair. All invocations must call it.
 fn sum_lanes(value: vec4<f32>, at_lane: Lane) -> vec4<f32> {
     let lane = at_lane.index;
-    // The sums before have been read.
+    // Wait until the earlier sums have been read.
     workgroupBarrier();
 #if subgroups
     if LANES == WORKGROUP_SIZE {
@@ -80,9 +82,11 @@ fn sparse_gate_up(
         count = list[0];
     }
     let group = (workgroup.y * params.stride + workgroup.x) * (WORKGROUP_SIZE / LANES);
-    // Where all lanes share a pair, its addresses are the same for all of them, and a compiler can see it.
+    // If all lanes share a pair, its addresses are uniform. The `select` lets the compiler see
+    // that.
     let first = (group + select(lane / LANES, 0u, LANES == WORKGROUP_SIZE)) * NEURONS;
-    // Past the end nothing is read, or the last neuron again, and not written: barriers stay in uniform control flow.
+    // Past the end, nothing is read or the last neuron is repeated, and nothing is written.
+    // Barriers therefore stay in uniform control flow.
     let last = max(count, 1u) - 1u;
     var neurons = vec2<u32>(min(first, last), min(first + 1u, last));
     if LISTED {

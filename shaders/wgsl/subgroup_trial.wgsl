@@ -1,5 +1,6 @@
-// What an adapter's subgroups are: answer[0] is how many a workgroup has, answer[1 + i] the sum over the workgroup of index + value, as
-// invocation i has it. Its result must be a whole number below 2^24.
+// Tests an adapter's subgroups. answer[0] is the number of subgroups per workgroup. answer[1 + i]
+// is invocation i's result of the sum of index + value over the workgroup. The sum must be a whole
+// number below 2^24.
 #include "lane.wgsl"
 #include "reduce.wgsl"
 

@@ -1,5 +1,5 @@
-// out[t, c] = sum over s of partials[s, t, c] (+ bias[c]), the partial sums of `sparse_down`. One invocation per element, in a
-// two-dimensional grid.
+// out[t, c] = sum over s of partials[s, t, c] (+ bias[c]), for the partial sums of `sparse_down`.
+// One invocation per element, in a two-dimensional grid.
 override WORKGROUP_SIZE: u32 = 128u;
 override HAS_BIAS: bool = false;
 
@@ -29,7 +29,7 @@ fn sum_splits(@builtin(global_invocation_id) id: vec3<u32>) {
     let col = i % params.cols;
     let first = token * params.partial_pitch + col;
     let step = params.tokens * params.partial_pitch;
-    // Four at a time are on their way.
+    // Four loads are in flight at a time.
     var sums = vec4<f32>();
     var s = 0u;
     for (; s + 4u <= params.splits; s += 4u) {

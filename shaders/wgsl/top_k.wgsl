@@ -1,11 +1,12 @@
-// The k largest of every RANGE values, sorted: larger first, the lower id first among equals, NaN below everything. One
-// workgroup per range writes `k` values and ids at `workgroup * k`; the host runs rounds over the results until one
-// workgroup is left. A range with fewer than k values is filled up with -inf and NO_ID.
-// A bitonic sort in shared memory: the order of the work does not depend on the values.
+// The k largest of every RANGE values, sorted: larger first, the lower id first among equals, NaN
+// last. One workgroup per range writes `k` values and ids at `workgroup * k`. The host runs rounds
+// over the results until one workgroup is left. A range with fewer than k values is padded with
+// -inf and NO_ID. A bitonic sort in shared memory: the order of the work does not depend on the
+// values.
 #include "order.wgsl"
 
 override WORKGROUP_SIZE: u32 = 128u;
-// Input: ids are the values' indices, and `ids` is not read.
+// The first round: ids are the indices of the values, and `ids` is not read.
 override FIRST: bool = false;
 const RANGE: u32 = 1024u;
 const NO_ID: u32 = 0xffffffffu;
@@ -16,7 +17,7 @@ struct Params {
 }
 
 var<immediate> params: Params;
-// The bits of f32.
+// Bits of the f32 values.
 @group(0) @binding(0) var<storage, read> values: array<u32>;
 @group(0) @binding(1) var<storage, read> ids: array<u32>;
 @group(0) @binding(2) var<storage, read_write> top_values: array<u32>;
@@ -25,7 +26,7 @@ var<immediate> params: Params;
 var<workgroup> keys: array<u32, RANGE>;
 var<workgroup> places: array<u32, RANGE>;
 
-// A key's float; key 0 is NaN, or no value at all.
+// The bits of a key's float. Key 0 is NaN, or no value at all.
 fn bits_of(key: u32, id: u32) -> u32 {
     if key == 0u {
         return select(0x7fc00000u, 0xff800000u, id == NO_ID);
@@ -45,7 +46,7 @@ fn top_k(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) work
             if !FIRST {
                 id = ids[at];
             }
-            // Fill values of an earlier round sort below NaN, too.
+            // Padding from an earlier round sorts below NaN, too.
             if id != NO_ID {
                 key = order_of(values[at]);
             }
@@ -53,7 +54,8 @@ fn top_k(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) work
         keys[i] = key;
         places[i] = id;
     }
-    // Runs of `run` elements become sorted, by turns upwards and downwards; the last one, of all, is descending.
+    // Sorts runs of `run` elements, alternately ascending and descending. The last run, of all
+    // elements, is descending.
     for (var run = 2u; run <= RANGE; run *= 2u) {
         for (var distance = run / 2u; distance > 0u; distance /= 2u) {
             workgroupBarrier();

@@ -6,7 +6,8 @@ use thermocline_engine::{
     session::{DeviceChoice, EngineOptions, SparsityChoice},
 };
 
-/// One thread, activations as a GPU has them and a cache in 32 bits, so that both sides compute the same.
+/// Options for one thread, float activations as a GPU has them, and an F32 KV cache. CPU and GPU
+/// then compute the same.
 pub fn alike(sparsity: SparsityChoice, device: DeviceChoice) -> EngineOptions {
     EngineOptions {
         context: Some(96),

@@ -1,9 +1,10 @@
-//! Events of a generation, gathered.
+//! Collects the events of a generation.
 
 use thermocline_engine::session::{Event, Request, Session};
 
-/// The ids of the tokens that a request on `session` comes to.
+/// Returns the token ids of the answer to a request on `session`.
 ///
+/// If the generation ends in an error.
 /// # Panics
 /// If it ends in an error.
 pub fn tokens(session: &Session, request: Request) -> Vec<u32> {

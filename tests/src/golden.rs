@@ -1,5 +1,5 @@
-//! Running a model and holding what it computes against recorded references. Only tests call this, so whatever
-//! fails here fails a test.
+//! Runs a model and compares its results with recorded references. Only tests call this module, so
+//! it panics on every failure.
 #![allow(clippy::unwrap_used)]
 
 use std::{path::Path, sync::Arc};
@@ -75,17 +75,18 @@ pub const MODELS: [&str; 60] = [
     "step3",
 ];
 
-/// The same, of models with recurrent layers.
+/// Folders of models with recurrent layers.
 pub const RECURRENT: [&str; 8] =
     ["granite-4-h", "lfm2", "lfm2-moe", "nemotron-3-nano", "nemotron-h", "qwen3-next", "qwen3_5", "qwen3_5-moe"];
 
-/// The same, of models that have a part without kernels on a device.
+/// Folders of models that have a part without GPU kernels.
 pub const CPU_ONLY: [&str; 1] = ["llama4"];
 
-/// Folders of `fixtures/models` with quantised weights, whose products with 8-bit activations are further off.
+/// Folders of `fixtures/models` with quantised weights. Products with 8-bit activations make their
+/// error larger.
 pub const QUANTISED: [&str; 2] = ["bitnet", "gpt-oss-mxfp4"];
 
-/// The experts chosen for each token, `[tokens, used]`, in ascending order.
+/// Returns the experts chosen for each token, `[tokens, used]`, in ascending order.
 pub fn by_token(chosen: &[u32], used: usize) -> Vec<Vec<u32>> {
     let sorted = |token: &[u32]| {
         let mut token = token.to_vec();
@@ -95,18 +96,18 @@ pub fn by_token(chosen: &[u32], used: usize) -> Vec<Vec<u32>> {
     chosen.chunks(used.max(1)).map(sorted).collect()
 }
 
-/// How to run.
+/// How to run a model.
 #[derive(Debug, Clone, Copy)]
 pub struct Setup {
-    /// Instruction set; the best if `None`.
+    /// Instruction set; `None` is the best of this machine.
     pub isa: Option<Isa>,
-    /// Workers.
+    /// Number of CPU workers.
     pub threads: usize,
-    /// Before quantised weights.
+    /// Precision of the activations that are multiplied by quantised weights.
     pub activations: InputPrecision,
     /// Tokens per chunk.
     pub chunk: usize,
-    /// Cache type.
+    /// Type of the KV cache.
     pub kv: KvType,
 }
 
@@ -116,22 +117,22 @@ impl Default for Setup {
     }
 }
 
-/// Results of a run.
+/// Results of a run, with `T` tokens.
 #[derive(Debug, Default)]
 pub struct Run {
-    /// `[T, vocab]`
+    /// Logits, `[T, vocab]`.
     pub logits: Vec<f32>,
-    /// Per layer `[T, d]`.
+    /// Outputs of each layer, `[T, d]`.
     pub hidden: Vec<Vec<f32>>,
-    /// Per layer `[T, n_ff]`: whether the neuron fires.
+    /// For each layer `[T, n_ff]`: whether the neuron fires.
     pub active: Vec<Vec<bool>>,
-    /// Per layer `[T, used]`.
+    /// Chosen experts for each layer, `[T, used]`.
     pub router: Vec<Vec<usize>>,
 }
 
 struct Recorder<'a> {
     activation: Activation,
-    /// Layers all of whose neurons fire, in models of which other layers' are silenced by their gates.
+    /// Layers whose neurons all fire, in models whose gates silence neurons of other layers.
     dense: Vec<bool>,
     run: &'a mut Run,
 }
@@ -168,7 +169,7 @@ impl Probe for Recorder<'_> {
     }
 }
 
-/// A model ready to run.
+/// Returns a model that is ready to run.
 pub fn forward(model: &Arc<Model>, setup: Setup) -> Forward {
     let Setup { isa, threads, activations, .. } = setup;
     let cpu = Cpu::new(&CpuOptions { threads: Some(threads), isa, activations }).unwrap();
@@ -177,17 +178,17 @@ pub fn forward(model: &Arc<Model>, setup: Setup) -> Forward {
     forward
 }
 
-/// Every logit and layer output of `ids`, computed as a prompt.
+/// Computes `ids` as a prompt. Returns every logit and layer output.
 pub fn prompt(model: &Arc<Model>, setup: Setup, ids: &[u32]) -> Run {
     observed(&mut forward(model, setup), setup.kv, ids)
 }
 
-/// The same on whatever `forward` runs.
+/// Does the same as [`prompt`] with `forward`.
 pub fn observed(forward: &mut Forward, kv: KvType, ids: &[u32]) -> Run {
     observed_in(forward, kv, ids.len(), ids)
 }
 
-/// The same in a context of so many tokens.
+/// Does the same as [`observed`] in a context of `context` tokens.
 pub fn observed_in(forward: &mut Forward, kv: KvType, context: usize, ids: &[u32]) -> Run {
     let model = Arc::clone(forward.model());
     let layers = model.config.n_layer();
@@ -207,18 +208,18 @@ pub fn observed_in(forward: &mut Forward, kv: KvType, context: usize, ids: &[u32
     run
 }
 
-/// Index of the largest element.
+/// Returns the index of the largest element.
 pub fn argmax(logits: &[f32]) -> u32 {
     let best = (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b]));
     best.unwrap_or(0) as u32
 }
 
-/// The `n` likeliest next tokens one after another, each computed from the cache.
+/// Returns the `n` likeliest next tokens, each computed from the KV cache.
 pub fn greedy(model: &Arc<Model>, setup: Setup, prompt: &[u32], n: usize) -> Vec<u32> {
     continued(&mut forward(model, setup), setup.kv, prompt, n)
 }
 
-/// The same on whatever `forward` runs.
+/// Does the same as [`greedy`] with `forward`.
 pub fn continued(forward: &mut Forward, kv: KvType, prompt: &[u32], n: usize) -> Vec<u32> {
     let mut kv = forward.kv_cache(prompt.len() + n, kv).unwrap();
     let mut next = argmax(forward.run(prompt, &mut kv, Outputs::Last, &mut ()).unwrap());
@@ -230,7 +231,7 @@ pub fn continued(forward: &mut Forward, kv: KvType, prompt: &[u32], n: usize) ->
     out
 }
 
-/// Largest absolute difference.
+/// Returns the largest absolute difference.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -239,7 +240,7 @@ pub fn max_diff(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).fold(0.0, |max, (a, b)| if (a - b).abs() <= max { max } else { (a - b).abs() })
 }
 
-/// Root of the mean squared difference.
+/// Returns the root of the mean squared difference.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -256,7 +257,7 @@ impl Expected {
     /// Reads `path`.
     ///
     /// # Panics
-    /// If it cannot be read.
+    /// If the file cannot be read.
     pub fn read(path: &Path) -> Self {
         Expected(std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
     }
@@ -265,28 +266,28 @@ impl Expected {
         SafeTensors::deserialize(&self.0).unwrap().tensor(name).ok().map(|view| view.data().to_vec())
     }
 
-    /// A tensor of bytes, if it is there.
+    /// Returns a tensor of bytes, or `None` if the file has no such tensor.
     pub fn u8(&self, name: &str) -> Option<Vec<u8>> {
         self.bytes(name)
     }
 
-    /// A tensor of integers, if it is there.
+    /// Returns a tensor of integers, or `None` if the file has no such tensor.
     pub fn i32(&self, name: &str) -> Option<Vec<i32>> {
         Some(self.bytes(name)?.as_chunks::<4>().0.iter().map(|b| i32::from_le_bytes(*b)).collect())
     }
 
-    /// A tensor of token ids.
+    /// Returns a tensor of token ids.
     ///
     /// # Panics
-    /// If it is not there.
+    /// If the file has no such tensor.
     pub fn ids(&self, name: &str) -> Vec<u32> {
         self.i32(name).unwrap_or_else(|| panic!("no {name}")).into_iter().map(|id| id as u32).collect()
     }
 
-    /// A tensor of numbers.
+    /// Returns a tensor of floats.
     ///
     /// # Panics
-    /// If it is not there.
+    /// If the file has no such tensor.
     pub fn f32(&self, name: &str) -> Vec<f32> {
         let bytes = self.bytes(name).unwrap_or_else(|| panic!("no {name}"));
         bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()

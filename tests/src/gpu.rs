@@ -1,4 +1,5 @@
-//! The adapter of this machine, which is a software driver where there is no GPU, with one device per tier.
+//! The first GPU adapter of this machine, with one device per tier. On a machine without a GPU it
+//! is a software driver.
 #![allow(clippy::unwrap_used)]
 
 use std::{
@@ -15,32 +16,33 @@ use thermocline_engine::{
     runtime::Forward,
 };
 
-/// Everything the adapter offers.
+/// The tier with every feature that kernels can use.
 pub const FULL: Tier = Tier { subgroups: true, f16: true };
 
-/// A device of one's own.
+/// Opens a device that is not shared with other tests.
 pub fn open(options: GpuOptions) -> Gpu {
     Gpu::open(&GpuOptions { adapter: AdapterChoice::Index(0), ..options }).unwrap()
 }
 
-/// A device of one's own on whose clock every unit of work takes so many picoseconds, however busy the machine is.
+/// Opens a device that is not shared. Its clock counts `picoseconds` for every unit of work, no
+/// matter how busy the machine is.
 pub fn paced(picoseconds: u64) -> Gpu {
     open(GpuOptions { faults: Faults(Some((FaultPoint::WorkClock, picoseconds))), ..GpuOptions::default() })
 }
 
-/// The device of `tier` that tests share, so that kernels are compiled once.
+/// Returns the device of `tier` that tests share, so that each kernel is compiled once.
 pub fn shared(tier: Tier) -> &'static Gpu {
     static DEVICES: [OnceLock<Gpu>; 4] = [const { OnceLock::new() }; 4];
     let at = Tier::ALL.iter().position(|known| *known == tier).unwrap();
     DEVICES[at].get_or_init(|| open(GpuOptions { tier: Some(tier), ..GpuOptions::default() }))
 }
 
-/// The CPU beside a device that computes everything.
+/// Returns a CPU to use beside a device that computes everything.
 pub fn idle_cpu() -> Cpu {
     Cpu::new(&CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap()
 }
 
-/// All of `model` on `gpu`.
+/// Loads all of `model` on `gpu`.
 pub fn forward_with(gpu: &Gpu, model: &Arc<Model>, load: &GpuLoad) -> Forward {
     let mut told = (0, 0);
     let mut progress = |done, total| {
@@ -53,7 +55,7 @@ pub fn forward_with(gpu: &Gpu, model: &Arc<Model>, load: &GpuLoad) -> Forward {
     Forward::on(Arc::clone(model), Box::new(processor))
 }
 
-/// The same with chunks of `chunk` tokens.
+/// Loads all of `model` on `gpu`, with chunks of `chunk` tokens.
 pub fn forward(gpu: &Gpu, model: &Arc<Model>, chunk: usize) -> Forward {
     forward_with(gpu, model, &GpuLoad { chunk, ..GpuLoad::default() })
 }

@@ -1,5 +1,5 @@
-//! Stories that the built-in model is measured on, and what its reference makes of them. Only tests call this, so whatever fails here
-//! fails a test.
+//! Stories that test the built-in model, with figures from the reference implementation. Only tests
+//! call this module, so it panics on every failure.
 #![allow(clippy::unwrap_used)]
 
 use std::{fs, path::Path};
@@ -8,28 +8,28 @@ use serde_json::Value;
 
 use crate::golden::Expected;
 
-/// The mark between two stories.
+/// Mark between two stories.
 pub const SEPARATOR: &str = "<|endoftext|>";
 
-/// Stories with the reference's figures.
+/// Held-out stories with the figures of the reference.
 #[derive(Debug)]
 pub struct HeldOut {
     /// The stories with [`SEPARATOR`] between them.
     pub text: String,
-    /// Their record in `fixtures/storyteller/expected.json`.
+    /// Figures of these stories in `fixtures/storyteller/expected.json`.
     pub figures: Value,
     /// How often each neuron fires, `[layers, n_ff]`.
     pub firings: Vec<i32>,
 }
 
 impl HeldOut {
-    /// All there are.
+    /// Reads all held-out stories.
     pub fn all() -> Self {
         let (text, figures, expected) = read();
         HeldOut { text, figures, firings: expected.i32("firings").unwrap() }
     }
 
-    /// The first of them, an eighth.
+    /// Reads the first eighth of the held-out stories.
     pub fn first() -> Self {
         let (text, mut figures, expected) = read();
         let figures = figures["first"].take();

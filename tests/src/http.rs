@@ -1,4 +1,4 @@
-//! A client of the server.
+//! An HTTP client of the server.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use crate::wait::LONGEST;
 
-/// Asks a server at an address.
+/// Sends requests to a server.
 #[derive(Debug, Clone)]
 pub struct Client {
-    /// Where it is.
+    /// Address of the server.
     pub address: SocketAddr,
     agent: ureq::Agent,
     headers: Vec<(String, String)>,
@@ -30,14 +30,14 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// The body of a reply that must be of this status.
+    /// Returns the body of a reply, which must have this status.
     #[track_caller]
     pub fn json(&self, status: u16) -> Value {
         assert_eq!(self.status, status, "{self:?}");
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// The error in a reply that must be of this status, in the shape that clients expect.
+    /// Returns the error of a reply, which must have this status and the shape that clients expect.
     #[track_caller]
     pub fn error(&self, status: u16) -> Value {
         let error = self.json(status)["error"].clone();
@@ -45,7 +45,7 @@ impl Reply {
         error
     }
 
-    /// The data of server-sent events, the last of which must be `[DONE]`, which is left out.
+    /// Returns the data of server-sent events without the last, which must be `[DONE]`.
     #[track_caller]
     pub fn events(&self) -> Vec<Value> {
         assert_eq!(self.status, 200, "{self:?}");
@@ -58,35 +58,35 @@ impl Reply {
 }
 
 impl Client {
-    /// Of the server at `address`.
+    /// Makes a client of the server at `address`.
     pub fn new(address: SocketAddr) -> Self {
         let config = ureq::Agent::config_builder().http_status_as_error(false).proxy(None);
         Client { address, agent: config.timeout_global(Some(LONGEST)).build().into(), headers: Vec::new() }
     }
 
-    /// With one more header in every request.
+    /// Adds one more header to every request.
     pub fn with(&self, name: &str, value: &str) -> Self {
         let mut client = self.clone();
         client.headers.push((name.to_owned(), value.to_owned()));
         client
     }
 
-    /// A request without a body.
+    /// Sends a request without a body.
     pub fn send_empty(&self, method: &str, path: &str) -> Reply {
         self.send(method, path, "")
     }
 
-    /// `GET`.
+    /// Sends a `GET` request.
     pub fn get(&self, path: &str) -> Reply {
         self.send_empty("GET", path)
     }
 
-    /// `POST` of JSON.
+    /// Sends a `POST` request with a JSON body.
     pub fn post(&self, path: &str, body: &Value) -> Reply {
         self.send("POST", path, &body.to_string())
     }
 
-    /// `POST` of anything.
+    /// Sends a `POST` request with any body.
     pub fn send(&self, method: &str, path: &str, body: &str) -> Reply {
         let mut request = ureq::http::Request::builder().method(method).uri(format!("http://{}{path}", self.address));
         if method == "POST" && !self.headers.iter().any(|(name, _)| name == "content-type") {
@@ -113,7 +113,8 @@ impl Client {
         Raw(BufReader::new(stream))
     }
 
-    /// Sends a request for an answer, and lets the caller look at what comes; dropping it hangs up.
+    /// Sends a request and returns the open connection, from which the caller reads the answer.
+    /// Dropping it hangs up.
     pub fn begin(&self, path: &str, body: &Value) -> Raw {
         let body = body.to_string();
         let head = format!(
@@ -124,30 +125,31 @@ impl Client {
     }
 }
 
-/// A connection.
+/// An open connection.
 #[derive(Debug)]
 pub struct Raw(BufReader<TcpStream>);
 
 impl Raw {
-    /// The first line that has `text` in it, if it comes before the end.
+    /// Returns the first line that contains `text`, or `None` if the connection ends before.
     pub fn line_with(&mut self, text: &str) -> Option<String> {
         (&mut self.0).lines().map_while(Result::ok).find(|line| line.contains(text))
     }
 
-    /// Everything until the server hangs up.
+    /// Reads everything until the server hangs up.
     pub fn rest(&mut self) -> String {
         let mut bytes = Vec::new();
-        // What came before a connection broke is there all the same.
+        // `bytes` keeps what arrived before a connection broke.
         let _ = self.0.read_to_end(&mut bytes);
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// True once the server has closed the connection, also with answers unread. Sends a byte.
+    /// Sends a byte. Returns true if the server has closed the connection, even if answers are
+    /// unread.
     pub fn is_closed(&mut self) -> bool {
         self.0.get_mut().write_all(b"x").is_err()
     }
 
-    /// Sends more.
+    /// Sends more bytes.
     pub fn send(&mut self, bytes: &[u8]) {
         self.0.get_mut().write_all(bytes).unwrap_or_else(|error| panic!("{error}"));
     }

@@ -1,6 +1,6 @@
 //! Helpers for end-to-end tests.
 
-// Whether a thread may have an engine is asked through all that wgpu is made of.
+// The compiler checks whether an engine can be sent to a thread through all types of wgpu.
 #![recursion_limit = "256"]
 
 pub mod dice;

@@ -1,4 +1,4 @@
-//! An MoE model with more and narrower experts than the fixture, biases and a shared expert.
+//! An MoE model with more and narrower experts than the fixture, with biases and a shared expert.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
@@ -11,7 +11,8 @@ use thermocline_engine::{
 
 use crate::dice::Dice;
 
-/// A model like the fixture with more and narrower experts, which have biases, and one that every token passes through.
+/// Returns a model like the fixture with more and narrower experts, biases, and a shared expert
+/// that every token uses.
 pub fn wide() -> Model {
     const COUNT: usize = 12;
     const WIDTH: usize = 72;

@@ -1,4 +1,4 @@
-//! Fixtures with small mistakes, the same each time.
+//! Fixtures with small random changes, the same in every run.
 #![allow(clippy::unwrap_used)]
 
 use std::{
@@ -10,13 +10,13 @@ use crate::dice::Dice;
 
 /// Number of mutations of all seeds together.
 pub const MUTATIONS: usize = 400;
-/// Greatest number of changed bytes, removed bytes or repeated bytes of a mutation.
+/// Maximum number of bytes that a mutation changes, removes or repeats.
 const MOST: usize = 12;
 
-/// The files of a folder of the fixtures that end in `suffix`, of no more than a megabyte.
+/// Reads the files of a fixture folder whose names end in `suffix`, up to a megabyte each.
 ///
 /// # Panics
-/// If there is none.
+/// If there is no such file.
 pub fn seeds(folder: &str, suffix: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(folder);
     let paths = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
@@ -28,10 +28,10 @@ pub fn seeds(folder: &str, suffix: &str) -> Vec<Vec<u8>> {
     files
 }
 
-/// The chat templates of the fixtures.
+/// Returns the chat templates of the fixtures.
 ///
 /// # Panics
-/// If there are not several.
+/// If there are fewer than two.
 pub fn templates() -> Vec<Vec<u8>> {
     let mut found = Vec::new();
     for file in seeds("chat_templates", "cases.json") {
@@ -41,7 +41,7 @@ pub fn templates() -> Vec<Vec<u8>> {
     found
 }
 
-/// Every text in `value` that has the marks of a template.
+/// Collects every string in `value` that contains template tags.
 fn collect_templates(value: &serde_json::Value, found: &mut Vec<Vec<u8>>) {
     match value {
         serde_json::Value::String(text) if text.contains("{%") => found.push(text.clone().into_bytes()),
@@ -51,7 +51,8 @@ fn collect_templates(value: &serde_json::Value, found: &mut Vec<Vec<u8>>) {
     }
 }
 
-/// `bytes` with some of them changed, or a piece of them removed or repeated. Most places are in the first kilobyte, where headers are.
+/// Changes some bytes, or removes or repeats a piece. Most changes are in the first kilobyte, which
+/// holds headers.
 fn mutated(mut bytes: Vec<u8>, dice: &mut Dice) -> Vec<u8> {
     let place = |dice: &mut Dice, len: usize| match dice.below(4) {
         0 => dice.below(len),
@@ -77,7 +78,7 @@ fn mutated(mut bytes: Vec<u8>, dice: &mut Dice) -> Vec<u8> {
     bytes
 }
 
-/// `check` on the seeds, and on [`MUTATIONS`] mutations of them.
+/// Calls `check` with the seeds and with [`MUTATIONS`] mutations of them.
 pub fn hold(seeds: &[Vec<u8>], check: impl Fn(&[u8])) {
     seeds.iter().for_each(|seed| check(seed));
     let mut dice = Dice(1);

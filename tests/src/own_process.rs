@@ -1,21 +1,23 @@
-//! A test that needs a process of its own starts its test program once more, with itself as the only test, and is told its part there.
+//! Helpers for a test that needs its own process. The test starts its test program again with
+//! itself as the only test and a named part to play.
 
 use std::{env, process::Command};
 
-/// Environment variable with the part of the process.
+/// Environment variable that names the part of the process.
 const PART: &str = "THERMOCLINE_TEST_PART";
 
-/// The part that this process was started for; `None` in the process of the tests.
+/// Returns the part that this process was started for; `None` in the first process.
 pub fn part() -> Option<String> {
     env::var(PART).ok()
 }
 
-/// The command that starts test `name` of this program, which is its path below the crate, once more to play `part`. Standard output
-/// begins with the words of the test harness, standard error is the test's own. A name that no test has ends well, so the caller looks for
-/// a sign that the part was played.
+/// Returns the command that starts test `name` of this program again to play `part`. `name` is the
+/// path of the test below the crate. Standard output begins with the words of the test harness;
+/// standard error comes from the test alone. The command also succeeds if no test has the name, so
+/// the caller must look for a sign that the part was played.
 ///
 /// # Panics
-/// If this program has no path.
+/// If the path of this program is unknown.
 pub fn start(name: &str, part: &str) -> Command {
     let program = env::current_exe().unwrap_or_else(|error| panic!("this test's own path: {error}"));
     let mut command = Command::new(program);

@@ -1,4 +1,4 @@
-//! Models that say one given text, whatever they are asked.
+//! Models that always say one given text.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -6,24 +6,25 @@ use thermocline_engine::session::{Engine, EngineOptions};
 
 use crate::raw_gguf::{RawGguf, RawPair, array, pair, tensor, text};
 
-/// Length of a hidden state, and most tokens of the vocabulary.
+/// Length of a hidden state, and maximum size of the vocabulary.
 const WIDTH: usize = 512;
 
-/// Neurons of the FFN.
+/// Number of neurons of the FFN.
 const NEURONS: usize = 64;
 
-/// Control tokens; the second ends the answer, which begins behind the fourth.
+/// Control tokens. The second ends the answer; the fourth comes before the answer.
 const CONTROL: [&str; 5] = ["<|bos|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>"];
 
-/// A template that tells of tools and has calls between tags.
+/// Chat template that lists tools and puts calls between tags.
 const TEMPLATE: &str = "{{ bos_token }}{% for tool in tools or [] %}<tool_call>{{ tool.function.name }}</tool_call>{% endfor %}\
     {% for message in messages %}<|{{ 'user' if message.role == 'tool' else message.role }}|>{{ message.content or '' }}<|end|>{% endfor %}\
     {% if add_generation_prompt %}<|assistant|>{% endif %}";
 
-/// Opens a model that says `pieces`, each a token of its own, of two bytes or more, none twice. Its file is in `folder`.
+/// Opens a model that says `pieces`. Each piece is a token of at least two bytes and occurs once.
+/// The model's file is in `folder`.
 ///
-/// A Llama of one layer whose weights are zero: a hidden state is the token's row of the identity, and the head has the token that
-/// follows each token.
+/// The model is a Llama of one layer whose weights are zero. A hidden state is the token's row of
+/// the identity, and the head maps each token to the next.
 pub fn parrot(folder: &Path, pieces: &[&str]) -> Engine {
     let path = folder.join("parrot.gguf");
     fs::write(&path, file(pieces)).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -98,7 +99,7 @@ fn metadata(tokens: &[String]) -> Vec<RawPair> {
     ]
 }
 
-/// GPT-2's letter for a byte.
+/// Returns GPT-2's letter for a byte.
 fn letter(byte: u8) -> char {
     let plain = |byte: u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
     if plain(byte) {
@@ -108,7 +109,7 @@ fn letter(byte: u8) -> char {
     char::from_u32(256 + before).unwrap_or_default()
 }
 
-/// Zeros and ones as F16.
+/// Converts zeros and ones to F16.
 fn halves(values: Vec<u8>) -> Vec<u8> {
     values.iter().flat_map(|value| (0x3c00 * u16::from(*value)).to_le_bytes()).collect()
 }

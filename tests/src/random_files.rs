@@ -1,4 +1,4 @@
-//! GGUF files of random structure, the same each time.
+//! GGUF files of random structure, the same in every run.
 
 use arbitrary::Unstructured;
 use rand_chacha::{
@@ -11,10 +11,10 @@ use crate::raw_gguf::arbitrary_file;
 /// Number of random files that tests read.
 pub const RANDOM_FILES: u64 = 20_000;
 
-/// The file of a number. Many are nearly good.
+/// Returns random file `number`. Many files are nearly valid.
 ///
 /// # Panics
-/// If there is not enough randomness for a file.
+/// If the random bytes do not suffice for a file.
 pub fn random_file(number: u64) -> Vec<u8> {
     let mut seed = vec![0; 1024];
     ChaCha8Rng::seed_from_u64(number).fill_bytes(&mut seed);

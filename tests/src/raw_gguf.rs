@@ -1,16 +1,17 @@
-//! GGUF files put together field by field, so that any field can be wrong.
+//! GGUF files that are put together field by field, so that any field can be wrong.
 //!
-//! [`RawGguf::tiny`] is a good file to break by hand. [`arbitrary_file`] makes files of random structure, and damages
-//! them: most of their bytes still mean something, so a parser gets deep into them. The fuzz targets use it too.
+//! [`RawGguf::tiny`] is a valid file to break by hand. [`arbitrary_file`] makes files of random
+//! structure and damages them. Most of their bytes still have a meaning, so that a parser reads far
+//! into them. The fuzz targets also use it.
 
 use arbitrary::{Result, Unstructured};
 
-/// A key-value pair as it will lie in the file.
+/// A key-value pair as it is written to the file.
 #[derive(Debug, Clone)]
 pub struct RawPair {
     /// Key.
     pub key: Vec<u8>,
-    /// Length written before the key, if not its own.
+    /// Length written before the key, if it is not the real length.
     pub key_len: Option<u64>,
     /// Value type id.
     pub ty: u32,
@@ -18,16 +19,16 @@ pub struct RawPair {
     pub value: Vec<u8>,
 }
 
-/// A tensor description as it will lie in the file.
+/// A tensor description as it is written to the file.
 #[derive(Debug, Clone)]
 pub struct RawTensor {
     /// Name.
     pub name: Vec<u8>,
-    /// Length written before the name, if not its own.
+    /// Length written before the name, if it is not the real length.
     pub name_len: Option<u64>,
-    /// Number of dimensions written, if not theirs.
+    /// Number of dimensions written, if it is not the real number.
     pub dim_count: Option<u32>,
-    /// Dimensions, innermost first, as GGUF has them.
+    /// Dimensions, innermost first, as in GGUF.
     pub ne: Vec<u64>,
     /// Type id.
     pub ty: u32,
@@ -42,13 +43,13 @@ pub struct RawGguf {
     pub magic: [u8; 4],
     /// Format version.
     pub version: u32,
-    /// Number of tensors written, if not theirs.
+    /// Number of tensors written, if it is not the real number.
     pub tensor_count: Option<u64>,
-    /// Number of pairs written, if not theirs.
+    /// Number of pairs written, if it is not the real number.
     pub pair_count: Option<u64>,
-    /// Pairs.
+    /// Key-value pairs.
     pub pairs: Vec<RawPair>,
-    /// Descriptions.
+    /// Tensor descriptions.
     pub tensors: Vec<RawTensor>,
     /// Alignment of the data section.
     pub alignment: usize,
@@ -56,28 +57,28 @@ pub struct RawGguf {
     pub data: usize,
 }
 
-/// A pair with a scalar, or any value that is already encoded.
+/// Makes a pair with a scalar, or with any value that is already encoded.
 pub fn pair(key: &str, ty: u32, value: &[u8]) -> RawPair {
     RawPair { key: key.as_bytes().to_vec(), key_len: None, ty, value: value.to_vec() }
 }
 
-/// A pair with a string.
+/// Makes a pair with a string.
 pub fn text(key: &str, text: &str) -> RawPair {
     pair(key, 8, &[&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat())
 }
 
-/// A pair with an array of `count` items of type `ty`, encoded in `items`.
+/// Makes a pair with an array of `count` items of type `ty`, encoded in `items`.
 pub fn array(key: &str, ty: u32, count: u64, items: &[u8]) -> RawPair {
     pair(key, 9, &[&ty.to_le_bytes(), &count.to_le_bytes()[..], items].concat())
 }
 
-/// A description.
+/// Makes a tensor description.
 pub fn tensor(name: &str, ne: &[u64], ty: u32, offset: u64) -> RawTensor {
     RawTensor { name: name.as_bytes().to_vec(), name_len: None, dim_count: None, ne: ne.to_vec(), ty, offset }
 }
 
 impl RawGguf {
-    /// A file with nothing in it, which is a good one.
+    /// Makes a valid file without pairs and tensors.
     pub fn empty() -> Self {
         RawGguf {
             magic: *b"GGUF",
@@ -91,7 +92,8 @@ impl RawGguf {
         }
     }
 
-    /// A good file with a pair of every kind and three tensors: F32 `[2, 3]`, Q4_0 `[2, 32]` and I8 `[5]`.
+    /// Makes a valid file with a pair of every kind and three tensors: F32 `[2, 3]`, Q4_0 `[2, 32]`
+    /// and I8 `[5]`.
     pub fn tiny() -> Self {
         let mut pairs = vec![
             text("general.architecture", "test"),
@@ -112,7 +114,7 @@ impl RawGguf {
         RawGguf { pairs, tensors, data: 96 + 5, ..Self::empty() }
     }
 
-    /// The file up to the padding before the data.
+    /// Encodes the file up to the padding before the data.
     pub fn head(&self) -> Vec<u8> {
         let mut out = self.magic.to_vec();
         out.extend(self.version.to_le_bytes());
@@ -135,7 +137,7 @@ impl RawGguf {
         out
     }
 
-    /// The file.
+    /// Encodes the whole file.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = self.head();
         out.resize(out.len().next_multiple_of(self.alignment), 0);
@@ -144,11 +146,11 @@ impl RawGguf {
     }
 }
 
-/// Numbers at which careless arithmetic breaks.
+/// Numbers that break arithmetic without overflow checks.
 const HOSTILE: [u64; 12] =
     [0, 1, 2, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 32, 1 << 60, (1 << 63) - 1, 1 << 63, u64::MAX - 31, u64::MAX];
 
-/// Elements and bytes per block of the types readers know, by id.
+/// Id, elements per block and bytes per block of each type that readers know.
 const TYPES: [(u32, u64, u64); 21] = [
     (0, 1, 4),
     (1, 1, 2),
@@ -173,7 +175,7 @@ const TYPES: [(u32, u64, u64); 21] = [
     (39, 32, 17),
 ];
 
-/// A file of random structure: good, or with wrong fields, or with damaged bytes.
+/// Makes a file of random structure: valid, with wrong fields, or with damaged bytes.
 pub fn arbitrary_file(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     let mut file = RawGguf::empty();
     if u.ratio(1, 8)? {

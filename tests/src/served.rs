@@ -1,4 +1,4 @@
-//! The built-in model, served.
+//! A server of the built-in model.
 
 use std::{
     net::Ipv4Addr,
@@ -18,25 +18,25 @@ use thermocline_server::{ModelSource, ServedModel, ServedModels, Server, ServerO
 
 use crate::{golden::Expected, http::Client};
 
-/// Where answers to chats are.
+/// Path of chat completions.
 pub const CHAT: &str = "/v1/chat/completions";
 
-/// Where answers to texts are.
+/// Path of text completions.
 pub const TEXT: &str = "/v1/completions";
 
-/// A server, and what it offers.
+/// A server, its client and its engine.
 #[derive(Debug)]
 pub struct Served {
-    /// Asks it.
+    /// Client of the server.
     pub client: Client,
-    /// It.
+    /// The server.
     pub server: Server,
-    /// The engine.
+    /// Engine of the model that the server offers.
     pub engine: Engine,
     offer: Arc<Mutex<Result<ServedModel, String>>>,
 }
 
-/// An engine on the built-in model, as `run` opens it.
+/// Opens an engine on the built-in model, with the options of `run`.
 pub fn storyteller() -> Engine {
     let model = ModelId::Builtin.open(&LoadOptions::default()).unwrap_or_else(|error| panic!("{error}"));
     let cpu = CpuOptions { threads: Some(1), ..CpuOptions::default() };
@@ -45,9 +45,9 @@ pub fn storyteller() -> Engine {
 }
 
 impl Served {
-    /// At any free port, as `change` wants it.
+    /// Starts a server at any free port, with options that `change` sets.
     pub fn with(change: impl FnOnce(&mut ServerOptions)) -> Self {
-        // One answer at a time, unless a test is about more: what waits, waits.
+        // The server answers one request at a time unless a test changes this; other requests wait.
         let mut options = ServerOptions { parallel: 1, ..ServerOptions::at((Ipv4Addr::LOCALHOST, 0).into()) };
         change(&mut options);
         let engine = storyteller();
@@ -61,12 +61,12 @@ impl Served {
         Served { client: Client::new(server.address()), server, engine, offer }
     }
 
-    /// With nothing special.
+    /// Starts a server with default options.
     pub fn new() -> Self {
         Self::with(|_| ())
     }
 
-    /// Answers that go on when the context is full.
+    /// Makes the server continue answers when the context is full.
     pub fn endless(self) -> Self {
         let mut offer = offer("Storyteller", &self.engine);
         offer.defaults.on_full = ContextPolicy::Shift { keep: 1 };
@@ -74,7 +74,7 @@ impl Served {
         self
     }
 
-    /// Another model, or none, from now on.
+    /// Offers another model, or none, from now on.
     pub fn offers(&self, now: Result<ServedModel, String>) {
         *self.offer.lock().unwrap_or_else(PoisonError::into_inner) = now;
     }
@@ -86,21 +86,22 @@ impl Default for Served {
     }
 }
 
-/// The built-in model under a name.
+/// Offers the built-in model under a name.
 pub fn offer(name: &str, engine: &Engine) -> ServedModel {
     let defaults = Request { sampling: builtin::sampling(), ..Request::new(Prompt::Tokens(Vec::new())) };
     ServedModel { name: name.to_owned(), since: 1, engine: engine.clone(), defaults }
 }
 
-/// A chat that is answered until it is ended; the server has to be [`Served::endless`].
+/// Returns a chat request whose answer never ends by itself. The server must be
+/// [`Served::endless`].
 pub fn endless(more: Value) -> Value {
-    // The token that ends texts is never chosen.
+    // This bias bans the token that ends texts.
     let body = chat("Tell me a story.", json!({ "logit_bias": { "1": -1e6 } }));
     with(body, more)
 }
 
-/// The first 64 tokens, as text, of what the reference implementation answers to its request `n` with the likeliest words. No other
-/// token is nearly as likely, so that every processor says the same.
+/// Returns the first 64 tokens, as text, of the reference implementation's greedy answer to its
+/// request `n`. No other token is nearly as likely, so every processor gives the same text.
 pub fn reference_answer(n: usize) -> String {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/storyteller/expected.safetensors");
     let model = ModelId::Builtin.open(&LoadOptions::default()).unwrap_or_else(|error| panic!("{error}"));
@@ -108,12 +109,14 @@ pub fn reference_answer(n: usize) -> String {
     tokenizer.decode(&Expected::read(&fixtures).ids(&format!("{n}.greedy_ids")), true)
 }
 
-/// A chat of one message, answered with the likeliest words; `more` is what else the request says.
+/// Returns a request for a greedy answer to a chat of one message. `more` has further fields of the
+/// request.
 pub fn chat(text: &str, more: Value) -> Value {
     with(json!({ "messages": [{ "role": "user", "content": text }], "temperature": 0 }), more)
 }
 
-/// A text to go on with, likewise.
+/// Returns a request for a greedy continuation of `prompt`. `more` has further fields of the
+/// request.
 pub fn text(prompt: &str, more: Value) -> Value {
     with(json!({ "prompt": prompt, "temperature": 0 }), more)
 }

@@ -1,4 +1,4 @@
-//! Runs the real program, as a person or a script would.
+//! Runs the real program as a person or a script would.
 
 use std::{
     env,
@@ -11,7 +11,7 @@ use std::{
 
 use crate::wait;
 
-/// How a run ended and what it said.
+/// Exit code and output of a run.
 #[derive(Debug)]
 pub struct Ran {
     /// Exit code; `None` if a signal ended it.
@@ -23,27 +23,27 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// Standard output of a run that must have gone well.
+    /// Returns standard output of a run that must have succeeded.
     #[track_caller]
     pub fn ok(self) -> String {
         assert_eq!(self.code, Some(0), "{self:?}");
         self.stdout
     }
 
-    /// Standard output as JSON, of a run that must have gone well.
+    /// Returns standard output as JSON of a run that must have succeeded.
     #[track_caller]
     pub fn json(self) -> serde_json::Value {
         let text = self.ok();
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
     }
 
-    /// The one error line of a run that must have refused its input (exit code 2).
+    /// Returns the only error line of a run that must have refused its input (exit code 2).
     #[track_caller]
     pub fn refusal(self) -> String {
         self.failure(2)
     }
 
-    /// The one error line of a run that must have ended with `code`.
+    /// Returns the only error line of a run that must have ended with `code`.
     #[track_caller]
     pub fn failure(self, code: i32) -> String {
         assert_eq!(self.code, Some(code), "{self:?}");
@@ -54,12 +54,13 @@ impl Ran {
     }
 }
 
-/// Environment variable with the path of a program that is built already: `tests/nextest.sh` sets it, so that not every test asks cargo, and
-/// Windows tests under Wine cannot ask.
+/// Environment variable with the path of a program that is already built. `tests/nextest.sh` sets
+/// it, so that not every test calls cargo. Windows tests under Wine cannot call cargo.
 const BUILT: &str = "THERMOCLINE_TEST_PROGRAM";
 
-/// The program, built in this test's profile. Cargo does not build another package's program for a test, so this asks it
-/// to; that takes a moment when nothing has changed. [`BUILT`] names another one.
+/// Returns the path of the program, built in this test's profile. Cargo does not build the program
+/// of another package for a test, so this function calls cargo. The call is short if nothing has
+/// changed. [`BUILT`] names another program.
 pub fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
@@ -87,7 +88,8 @@ pub fn program() -> &'static Path {
         ]);
         cargo.arg("--manifest-path").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml"));
         cargo.arg("--target-dir").arg(folder.parent().unwrap_or(folder));
-        // Build scripts that look at what cargo tells this test about its package would run again, and what depends on them be compiled.
+        // These variables describe this test's package. Build scripts that read them would run
+        // again, and cargo would recompile whatever depends on those scripts.
         for (name, _) in env::vars_os() {
             if name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")) {
                 cargo.env_remove(name);
@@ -99,31 +101,33 @@ pub fn program() -> &'static Path {
     })
 }
 
-/// The server program, which is built beside the other one.
+/// Returns the path of the server program, which is built beside the main program.
 pub fn server_program() -> PathBuf {
     program().with_file_name(format!("thermocline-server{}", env::consts::EXE_SUFFIX))
 }
 
-/// The program with `args`, its streams captured, nothing of the user's own settings in reach.
+/// Returns the program with `args`. Its streams are captured, and it cannot reach the user's own
+/// settings.
 pub fn command(args: &[&str]) -> Command {
     command_in(&env::temp_dir().join("thermocline-tests-home"), args)
 }
 
-/// [`command`] with all of the program's files below `folder`: those that can be made anew in its folder `cache`.
+/// Does the same as [`command`], with all of the program's files below `folder`. The folder `cache`
+/// in it has the files that the program can make again.
 pub fn command_in(folder: &Path, args: &[&str]) -> Command {
     program_in(program(), folder, args)
 }
 
-/// [`command_in`] for a program at this path.
+/// Does the same as [`command_in`] with the program at the path `program`.
 pub fn program_in(program: &Path, folder: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // Windows does not look for its users' folders in the environment.
+    // Windows does not look for users' folders in the environment.
     command.env("HOME", folder).env("THERMOCLINE_DATA", folder);
     for name in ["DISPLAY", "WAYLAND_DISPLAY", "WAYLAND_SOCKET"] {
         command.env_remove(name);
     }
-    // Without one, the graphics driver complains on standard error that it finds no display.
+    // Without this variable, the graphics driver writes to standard error that it finds no display.
     command.env("XDG_RUNTIME_DIR", env::temp_dir());
     command
 }
@@ -145,7 +149,7 @@ pub fn run(mut command: Command, input: &[u8]) -> Ran {
     let stdout = child.stdout.take();
     let stderr = child.stderr.take();
     thread::scope(|scope| {
-        // A program that stops reading before the end of its input is not this function's business.
+        // A program may stop reading before the end of its input, so a write error is ignored.
         scope.spawn(move || stdin.map(|mut pipe| pipe.write_all(input)));
         let stdout = scope.spawn(move || stdout.map(read_all).unwrap_or_default());
         let stderr = scope.spawn(move || stderr.map(read_all).unwrap_or_default());
@@ -155,7 +159,7 @@ pub fn run(mut command: Command, input: &[u8]) -> Ran {
     })
 }
 
-/// Waits for `child`, which is ended if it takes too long.
+/// Waits for `child`, and ends it if it takes too long.
 pub fn wait(child: &mut Child) -> ExitStatus {
     let ended = wait::until_given_up(|| match child.try_wait() {
         Ok(status) => status,

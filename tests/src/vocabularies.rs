@@ -1,11 +1,11 @@
-//! Vocabularies of random structure, in GGUF's keys and as `tokenizer.json`: mostly well-formed, with every kind of
-//! defect that files show. The fuzz targets use them too.
+//! Vocabularies of random structure, as GGUF keys and as `tokenizer.json`. Most are well-formed,
+//! and every kind of defect of real files occurs. The fuzz targets also use them.
 
 use arbitrary::{Result, Unstructured};
 use serde_json::{Value as Json, json};
 use thermocline_engine::format::{Array, Metadata, Value};
 
-/// Tokens that are, or look like, something special.
+/// Tokens that are special or look like special tokens.
 const TOKENS: &[&str] = &[
     "a",
     "b",
@@ -54,7 +54,7 @@ const TOKENS: &[&str] = &[
 const PRE_TOKENISERS: &[&str] =
     &["default", "llama-bpe", "gpt-2", "qwen2", "falcon", "starcoder", "deepseek-llm", "tekken", "bloom", "none", ""];
 
-/// A token of the table above, or anything.
+/// Returns a token of `TOKENS`, or any string.
 pub fn token(u: &mut Unstructured) -> Result<String> {
     Ok(match u.int_in_range(0..=19)? {
         0 => u.arbitrary()?,
@@ -73,7 +73,7 @@ fn list<T>(
     (0..len).map(|_| element(u)).collect()
 }
 
-/// `len` elements, mostly.
+/// Makes `len` elements in most cases, else a random number of elements.
 fn one_each<T>(
     u: &mut Unstructured,
     len: usize,
@@ -92,7 +92,7 @@ fn merge(u: &mut Unstructured, tokens: &[String]) -> Result<String> {
     })
 }
 
-/// `tokenizer.ggml.*` keys.
+/// Makes `tokenizer.ggml.*` keys.
 pub fn metadata(u: &mut Unstructured) -> Result<Metadata> {
     let mut metadata = Metadata::new("random.gguf");
     let mut set = |key: &str, value: Value| metadata.set(format!("tokenizer.{key}"), value);
@@ -183,12 +183,12 @@ fn step(u: &mut Unstructured, kind: &str) -> Result<Json> {
     u.choose(steps).cloned()
 }
 
-/// A step that may stand in a sequence.
+/// Makes a step that a sequence may contain.
 fn loop_free(u: &mut Unstructured, steps: &[Json]) -> Result<Json> {
     u.choose(&steps[1..]).cloned()
 }
 
-/// The text of a `tokenizer.json`.
+/// Makes the text of a `tokenizer.json`.
 pub fn tokenizer_json(u: &mut Unstructured) -> Result<String> {
     let tokens = list(u, 60, token)?;
     let mut vocab = serde_json::Map::new();
@@ -236,7 +236,7 @@ pub fn tokenizer_json(u: &mut Unstructured) -> Result<String> {
     Ok(text)
 }
 
-/// Text that contains tokens, fragments of them, white space and anything else.
+/// Makes text that contains tokens, fragments of tokens, white space and anything else.
 pub fn text(u: &mut Unstructured) -> Result<String> {
     let pieces = list(u, 12, |u| {
         Ok(match u.int_in_range(0..=5)? {

@@ -1,29 +1,30 @@
-//! Waiting for what happens beside a test.
+//! Waits for events outside a test.
 
 use std::time::{Duration, Instant};
 
-/// The longest time a test waits for anything. It only ends a wait for what never comes: a busy machine may be slow.
+/// Maximum time that a test waits for an event. A busy machine may be slow, so only a wait for an
+/// event that never comes takes this long.
 pub const LONGEST: Duration = Duration::from_secs(120);
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 ///
 /// # Panics
-/// If it is not within [`LONGEST`].
+/// If the condition does not hold within [`LONGEST`].
 #[track_caller]
 pub fn eventually(what: &str, mut is: impl FnMut() -> bool) {
     until(what, || is().then_some(()));
 }
 
-/// Waits until there is something, and returns it.
+/// Waits until `find` returns a value, and returns it.
 ///
 /// # Panics
-/// If there is nothing within [`LONGEST`].
+/// If there is no value within [`LONGEST`].
 #[track_caller]
 pub fn until<T>(what: &str, find: impl FnMut() -> Option<T>) -> T {
     until_given_up(find).unwrap_or_else(|| panic!("not within {LONGEST:?}: {what}"))
 }
 
-/// Waits until there is something, and returns it; `None` if there is nothing within [`LONGEST`].
+/// Waits until `find` returns a value. Returns `None` if there is no value within [`LONGEST`].
 pub fn until_given_up<T>(mut find: impl FnMut() -> Option<T>) -> Option<T> {
     let began = Instant::now();
     loop {

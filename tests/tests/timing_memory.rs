@@ -1,5 +1,6 @@
-//! How much memory a hostile file can make the reader take, measured by a counting allocator, and how long it can keep
-//! it busy. One test in a program of its own, because the counter is the whole program's.
+//! Measures with a counting allocator how much memory a hostile file can make the reader allocate,
+//! and how long it can keep the reader busy. The counter counts the whole program, so this test has
+//! a program of its own.
 
 use std::{path::Path, time::Duration};
 
@@ -19,7 +20,7 @@ static ALLOCATOR: PeakAlloc = PeakAlloc;
 
 const MIB: usize = 1 << 20;
 
-/// Reads `bytes`; returns also the most memory taken at one time, in bytes.
+/// Reads `bytes`. Also returns the maximum number of bytes allocated at one time.
 fn read(bytes: Vec<u8>) -> (Result<Checkpoint>, usize) {
     let bytes = Bytes::new(bytes);
     let started = ThreadTime::now();
@@ -40,7 +41,8 @@ fn allocations_stay_near_the_file_size_for_malformed_files() {
     large_but_honest();
 }
 
-/// A kilobyte that promises gigabytes is refused before anything is allocated for it.
+/// The reader refuses a file of a kilobyte that promises gigabytes before it allocates memory for
+/// it.
 fn bombs() {
     let bomb = |spoil: fn(&mut RawGguf)| {
         let mut file = RawGguf::tiny();
@@ -61,7 +63,7 @@ fn bombs() {
     bomb(|file| file.tensor_count = Some(1_000_000));
     bomb(|file| file.pair_count = Some(1_000_000));
     bomb(|file| file.tensors[2].ne = vec![1 << 40]);
-    // Counts that the file's length allows, but its contents do not bear out.
+    // The file's length allows these counts, but its contents contradict them.
     bomb(|file| {
         file.data = 1_000_000;
         file.tensor_count = Some(20_000);
@@ -103,7 +105,7 @@ fn every_random_file() {
     }
 }
 
-/// The worst a file of a megabyte can do while it keeps all its promises.
+/// Measures the worst valid file of a megabyte.
 fn large_but_honest() {
     let count = 100_000u64;
     let mut strings = RawGguf::empty();

@@ -1,5 +1,5 @@
-//! Tokenisation held against the reference ids of published vocabularies. They are not part of the repository: `tests/extras.sh` runs
-//! these tests with the folder that holds them.
+//! Compares tokenisation with the reference ids of published vocabularies. The vocabularies are not
+//! part of the repository: `tests/extras.sh` runs these tests with their folder.
 
 use std::{fs, path::PathBuf};
 
@@ -8,7 +8,7 @@ use thermocline_engine::{
     tokenizer::{EncodeOptions, Tokenizer},
 };
 
-/// Names the folder of `ggml-vocab-*.gguf`, `.gguf.inp` and `.gguf.out`.
+/// Environment variable with the folder of `ggml-vocab-*.gguf`, `.gguf.inp` and `.gguf.out`.
 const FOLDER: &str = "THERMOCLINE_VOCABULARIES";
 
 fn assert_vocabulary(name: &str) {

@@ -1,11 +1,12 @@
-//! The chats of the window and of the terminal. [`chat`] generates answers in chats and [`store`] keeps chats on disk. [`attachment`]
-//! reads files that go with messages, [`tools`] are functions that models may call, and [`download`] fetches models. [`settings`] are
-//! the user's settings, with the [`speeds`] that models were measured at. [`server_switch`] is the window's server, and [`update`]
-//! looks for a newer version if the user asks for it.
+//! Chats of the window and of the terminal. [`chat`] generates the answers and [`store`] keeps the
+//! chats on disk. [`attachment`] reads files attached to messages, [`tools`] holds functions that
+//! models may call, and [`download`] fetches models. [`settings`] holds the user's settings,
+//! including the measured [`speeds`] of each model. [`server_switch`] runs the window's server.
+//! [`update`] looks for a newer version if the user turned this on.
 
-// They panic where nobody reads.
+// Nobody reads the standard streams of the window, and a print panics if they are closed.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
-// `Engine: Send` is proved through all types of wgpu.
+// The compiler proves `Engine: Send` through all types of wgpu.
 #![recursion_limit = "256"]
 
 pub mod attachment;

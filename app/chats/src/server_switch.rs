@@ -1,4 +1,4 @@
-//! The window's server: on or off as the settings say, for the model that is open in the window.
+//! The window's server: on or off as set, serving the model that is open in the window.
 
 use std::{
     fmt,
@@ -25,13 +25,13 @@ pub enum ServerState {
         /// Current load.
         status: ServerStatus,
     },
-    /// Switched on, but it cannot start; the reason in a sentence.
+    /// Switched on, but the start failed. Holds the reason as a sentence.
     Failed(String),
 }
 
 /// A server that follows the settings.
 pub struct ServerSwitch {
-    /// The settings applied last, and the server they led to.
+    /// The settings applied last, and their result.
     applied: (ServerSettings, Option<Result<Server, String>>),
     notify: Arc<dyn Fn() + Send + Sync>,
 }
@@ -57,7 +57,7 @@ impl ServerSwitch {
         if applied == settings && server.is_some() == settings.on {
             return;
         }
-        // The old one first: it may have the port.
+        // Drop the old server first: it may hold the port.
         *server = None;
         *applied = settings.clone();
         if settings.on {
@@ -70,19 +70,19 @@ impl ServerSwitch {
         }
     }
 
-    /// Has a failed start repeated by the next [`ServerSwitch::apply`].
+    /// Makes the next [`ServerSwitch::apply`] repeat a failed start.
     pub fn retry(&mut self) {
         self.applied.1 = None;
     }
 
-    /// Releases the model, so that it can be closed.
+    /// Releases the model so that it can be closed.
     pub fn release_model(&self) {
         if let Some(Ok(server)) = &self.applied.1 {
             server.release_model_unless(None);
         }
     }
 
-    /// End of the answer that the model is generating for another program.
+    /// End signal of the answer that the model is generating for another program.
     pub fn active_answer(&self) -> Option<EndSignal> {
         self.applied.1.as_ref()?.as_ref().ok()?.active_answer()
     }

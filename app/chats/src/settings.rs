@@ -19,7 +19,8 @@ use thermocline_host::{network::SERVER_PORT, remote::ServerAddress};
 /// Largest number of recent models.
 const RECENT: usize = 12;
 
-/// All settings. Unknown fields are kept, so that an older version does not lose those of a newer one.
+/// All settings. Unknown fields are kept, so that an older version does not lose the fields of a
+/// newer one.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Settings {
@@ -29,13 +30,14 @@ pub struct Settings {
     pub zoom: Zoom,
     /// Reduce animation.
     pub reduced_motion: bool,
-    /// Folders and files searched for models, beside the download folder.
+    /// Folders and files searched for models, in addition to the download folder.
     pub folders: Vec<PathBuf>,
     /// Keys of recently used models, the latest first.
     pub recent: Vec<String>,
     /// Settings by model key.
     pub models: BTreeMap<String, ModelSettings>,
-    /// Bytes of weights per second that the CPU has read for an answer, of a model of which it reads all for each token; the most.
+    /// Highest measured rate, in bytes per second, at which the CPU read weights during an answer.
+    /// Measured only with models of which the CPU reads all weights for each token.
     pub weights_read: Option<f64>,
     /// Settings of the neuron map.
     pub heatmap: HeatmapSettings,
@@ -45,19 +47,20 @@ pub struct Settings {
     pub drawing: DrawingSettings,
     /// Settings of the server.
     pub server: ServerSettings,
-    /// Servers whose models are listed beside those of this computer. Their keys are kept elsewhere.
+    /// Servers whose models are listed beside those of this computer. Their keys are kept
+    /// elsewhere.
     pub remote_servers: Vec<ServerAddress>,
     /// Tools that models may call, and the servers that have them.
     pub tools: ToolSettings,
     /// The notice of newer versions.
     pub updates: UpdateSettings,
-    /// True to neither use nor keep counts of firings.
+    /// True to neither use nor keep counts of neuron firings.
     pub no_counts: bool,
-    /// True to keep the words of answers at which neurons fire, across chats.
+    /// True to keep, across chats, the words of answers at which neurons fire.
     pub keep_neuron_words: bool,
     /// Number of the chat shown last, in any window.
     pub last_chat: Option<i64>,
-    /// Fields of other versions.
+    /// Fields written by other versions.
     #[serde(flatten)]
     pub other: serde_json::Map<String, serde_json::Value>,
 }
@@ -66,7 +69,7 @@ pub struct Settings {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Theme {
-    /// The system's theme.
+    /// Follows the system's theme.
     #[default]
     System,
     /// Dark on light.
@@ -75,7 +78,7 @@ pub enum Theme {
     Dark,
 }
 
-/// A factor from 0.5 to 3.
+/// A zoom factor from 0.5 to 3.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(from = "f32", into = "f32")]
 pub struct Zoom(f32);
@@ -104,7 +107,7 @@ impl From<Zoom> for f32 {
 pub struct ModelSettings {
     /// VRAM budget; `None`: all free VRAM.
     pub budget: Option<VramBudget>,
-    /// Name of the adapter; empty: the CPU; `None`: the best one.
+    /// Name of the adapter. Empty: the CPU; `None`: the best adapter.
     pub device: Option<String>,
     /// Context length in tokens.
     pub context: Option<usize>,
@@ -112,29 +115,29 @@ pub struct ModelSettings {
     pub kv_type: Option<String>,
     /// Name of the sparsity mode.
     pub sparsity: Option<String>,
-    /// Fraction of the weights that the threshold mode skips with small inputs.
+    /// Fraction of the weights that the threshold mode skips because their inputs are small.
     pub level: Option<f32>,
-    /// True to adapt the hot neurons to the text, false not to; `None`: where it pays.
+    /// True to adapt the hot neurons to the text, false to keep them. `None`: adapt if it pays.
     pub adaptive: Option<bool>,
-    /// Speeds of its answers on this computer, by setting.
+    /// Measured speeds of its answers on this computer, by setting.
     pub speeds: SpeedMemory,
-    /// Fields of other versions.
+    /// Fields written by other versions.
     #[serde(flatten)]
     pub other: serde_json::Map<String, serde_json::Value>,
 }
 
-/// VRAM that may be used, in bytes.
+/// The VRAM that may be used, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VramBudget {
-    /// At most this.
+    /// At most this many bytes.
     AtMost(u64),
-    /// All free VRAM except this.
+    /// All free VRAM except this many bytes.
     LeaveFree(u64),
 }
 
 impl VramBudget {
-    /// The budget as a limit, where `can_have` bytes are free or already ours.
+    /// The budget as a limit in bytes. `can_have` is the VRAM that is free or already in use by us.
     pub fn limit(self, can_have: u64) -> u64 {
         match self {
             VramBudget::AtMost(bytes) => bytes,
@@ -151,11 +154,13 @@ pub struct HeatmapSettings {
     pub on: bool,
     /// Name of the displayed quantity, for models whose neurons are zero for most tokens.
     pub mode: String,
-    /// The same for models whose neurons are never exactly zero; empty: the usual one.
+    /// Name of the displayed quantity, for models whose neurons are never exactly zero; empty: the
+    /// default.
     pub smooth_mode: String,
-    /// The same for MoE models.
+    /// Name of the displayed quantity, for MoE models.
     pub experts_mode: String,
-    /// Percentage of a layer's output mass that decides which neurons of a model without zeros fire.
+    /// Percentage of a layer's output mass that decides which neurons fire, for models whose
+    /// neurons are never exactly zero.
     pub mass_percent: u8,
     /// Name of the colour map.
     pub colours: String,
@@ -177,32 +182,32 @@ impl Default for HeatmapSettings {
     }
 }
 
-/// Graphics backends of the window, by name: `dx12`, `vulkan`, `metal` or `gl`.
+/// Graphics backend of the window, by name: `dx12`, `vulkan`, `metal` or `gl`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DrawingSettings {
-    /// Backend to try first; `None`: the one that worked last, or this system's best.
+    /// Backend to try first. `None`: the backend that worked last, or the system's best.
     pub backend: Option<String>,
     /// Backend that drew the window last time.
     pub worked: Option<String>,
-    /// Fields of other versions.
+    /// Fields written by other versions.
     #[serde(flatten)]
     pub other: serde_json::Map<String, serde_json::Value>,
 }
 
-/// Settings of the server for other programs.
+/// Settings of the server that serves other programs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ServerSettings {
-    /// Switched on.
+    /// Whether the server is on.
     pub on: bool,
-    /// Port; 0 is any free one.
+    /// Port; 0 means any free port.
     pub port: u16,
-    /// Accept requests of other computers.
+    /// Accept requests from other computers.
     pub network: bool,
-    /// Key that clients must present; empty: none.
+    /// Key that clients must present; empty: no key.
     pub key: String,
-    /// Fields of other versions.
+    /// Fields written by other versions.
     #[serde(flatten)]
     pub other: serde_json::Map<String, serde_json::Value>,
 }
@@ -214,13 +219,13 @@ impl Default for ServerSettings {
     }
 }
 
-/// Settings of the notice that there is a newer version.
+/// Settings of the notice of a newer version.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct UpdateSettings {
-    /// Switched on, which it is not unless the user does it.
+    /// Whether Thermocline looks for a newer version. Off until the user turns it on.
     pub on: bool,
-    /// Address to look at; `None`: the one of this build.
+    /// Address to look at; `None`: the address of this build.
     pub address: Option<String>,
 }
 
@@ -235,9 +240,9 @@ impl UpdateSettings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Panels {
-    /// List of chats.
+    /// The list of chats.
     pub chats: bool,
-    /// Neurons and memory.
+    /// The neurons and the memory.
     pub neurons: bool,
 }
 
@@ -248,11 +253,11 @@ impl Default for Panels {
 }
 
 impl Settings {
-    /// Reads the file; a missing one gives the defaults. An invalid one is moved aside, and the second value says
-    /// where to and why.
+    /// Reads the settings file; a missing file gives the defaults. An invalid file is moved aside.
+    /// The second value then says where to and why.
     ///
     /// # Errors
-    /// The file exists and cannot be read or moved.
+    /// The file exists but cannot be read or moved.
     pub fn load(path: &Path) -> io::Result<(Self, Option<String>)> {
         let text = match fs::read(path) {
             Ok(text) => text,
@@ -265,13 +270,16 @@ impl Settings {
                 let damaged = (1..).map(|n| path.with_extension(format!("damaged-{n}.json"))).find(|it| !it.exists());
                 let damaged = damaged.unwrap_or_else(|| path.with_extension("damaged.json"));
                 fs::rename(path, &damaged)?;
-                let why = format!("the settings could not be read ({error}); they are now {}", damaged.display());
+                let why = format!(
+                    "the settings file is damaged ({error}). It is kept as {}, and the default settings are used",
+                    damaged.display()
+                );
                 Ok((Settings::default(), Some(why)))
             }
         }
     }
 
-    /// The settings of the file, or the defaults if it is invalid; for use before [`Settings::load`].
+    /// The settings of the file, or the defaults if it is invalid. Used before [`Settings::load`].
     pub fn peek(path: &Path) -> Self {
         fs::read(path).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
     }
@@ -279,7 +287,7 @@ impl Settings {
     /// Writes the file atomically.
     ///
     /// # Errors
-    /// As [`files::write`].
+    /// The errors of [`files::write`].
     pub fn save(&self, path: &Path) -> Result<(), Error> {
         let failed = |error| Error::io(FileAction::Write, path, error);
         fs::create_dir_all(path.parent().unwrap_or(Path::new("."))).map_err(failed)?;
@@ -288,7 +296,8 @@ impl Settings {
         files::write(path, Form::Stream, &text)
     }
 
-    /// The settings `theirs` that another window has written, with the changes made here since `base`.
+    /// Merges the settings `theirs`, written by another window, with the changes made here since
+    /// `base`.
     pub fn merged(&self, base: &Settings, theirs: &Settings) -> Settings {
         let json = |settings: &Settings| serde_json::to_value(settings).ok();
         let merged = match (json(self), json(base), json(theirs)) {
@@ -306,7 +315,7 @@ impl Settings {
     }
 }
 
-/// `ours` where it differs from `base`, else `theirs`; objects field by field.
+/// `ours` if it differs from `base`, otherwise `theirs`. Objects are merged field by field.
 fn merged(ours: Value, base: &Value, theirs: Value) -> Value {
     match (ours, base, theirs) {
         (Value::Object(mut ours), Value::Object(base), Value::Object(mut theirs)) => {

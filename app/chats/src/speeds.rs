@@ -1,5 +1,5 @@
-//! Speeds that a model was measured at, by setting, and how far the forecast before each was off: the window shows no estimate
-//! that has lately missed.
+//! Measured speeds of a model, by setting, and the error of each forecast. The window shows no
+//! estimate if the last forecast was wrong.
 
 use std::{
     collections::BTreeMap,
@@ -12,27 +12,28 @@ use serde::{Deserialize, Serialize};
 use crate::settings::VramBudget;
 use thermocline_host::units::bytes;
 
-/// Most settings of a model whose speeds are kept; the one measured longest ago makes room for another.
+/// Largest number of settings of a model whose speeds are kept. A further setting replaces the one
+/// measured longest ago.
 const MOST: usize = 64;
 
 /// Greatest error of an estimate that is shown, as a fraction of the measured speed.
 const TOLERANCE: f64 = 0.25;
 
-/// Natural logarithm of the least ratio of two speeds that is worth writing.
+/// Natural logarithm of the smallest ratio of two speeds that is written to the settings.
 const CHANGE: f64 = 0.1;
 
-/// The setting that a speed is measured in.
+/// The setting in which a speed is measured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpeedSetting {
-    /// Sparsity mode, with the level of small inputs where these are skipped.
+    /// Sparsity mode, with the skipped fraction of the weights if the mode skips small inputs.
     pub mode: String,
-    /// Adapter and its budget; `None`: the CPU computes alone.
+    /// Adapter and its budget; `None`: the CPU alone.
     pub device: Option<DeviceBudget>,
-    /// Length of the context, in tokens.
+    /// Context length in tokens.
     pub context: usize,
 }
 
-/// A device with the VRAM that it is given.
+/// A device and the VRAM budget that it has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceBudget {
     /// Name of the adapter.
@@ -47,7 +48,7 @@ impl SpeedSetting {
         level.map_or(mode.to_owned(), |level| format!("{mode} at {:.0} %", 100.0 * level))
     }
 
-    /// Mode and processors, by which settings of other budgets and contexts resemble this one.
+    /// Mode and processors. Settings of the same kind differ only in budget and context.
     fn kind(&self) -> String {
         let device = self.device.as_ref().map_or("CPU", |device| &device.adapter);
         format!("{}, {device}, ", self.mode)
@@ -73,37 +74,38 @@ impl fmt::Display for SpeedSetting {
 pub struct MeasuredSpeed {
     /// Tokens per second.
     pub rate: f64,
-    /// Tokens per second that were expected before any answer had shown them; `None` if nothing was.
+    /// Tokens per second that were predicted before the first answer; `None` if there was no
+    /// prediction.
     pub expected: Option<f64>,
-    /// When it was measured, in seconds since 1970.
+    /// Time of the measurement, in seconds since 1970.
     pub at: u64,
 }
 
 impl MeasuredSpeed {
-    /// Error of the forecast, as a fraction of what came.
+    /// Error of the forecast, as a fraction of the measured speed.
     pub fn error(&self) -> Option<f64> {
         self.expected.map(|expected| (expected / self.rate - 1.0).abs())
     }
 }
 
-/// Measured speeds of one model, by the text of their [`SpeedSetting`].
+/// Measured speeds of one model, keyed by the text of the [`SpeedSetting`].
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SpeedMemory(BTreeMap<String, MeasuredSpeed>);
 
 impl SpeedMemory {
-    /// Tokens per second measured last in this setting.
+    /// Last measured tokens per second in this setting.
     pub fn rate(&self, setting: &SpeedSetting) -> Option<f64> {
         self.0.get(&setting.to_string()).map(|speed| speed.rate)
     }
 
-    /// All of them, by setting.
+    /// All measured speeds, by setting.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &MeasuredSpeed)> {
         self.0.iter().map(|(setting, speed)| (setting.as_str(), speed))
     }
 
-    /// Keeps a speed; small changes are not worth writing. `expected` was foretold for this setting before any answer, if
-    /// anything was.
+    /// Records a measured speed. Small changes are not recorded. `expected` is the speed predicted
+    /// for this setting before the first answer, if there was a prediction.
     pub fn keep(&mut self, setting: &SpeedSetting, rate: f64, expected: Option<f64>) {
         if !(rate.is_finite() && rate > 0.0) {
             return;
@@ -122,15 +124,16 @@ impl SpeedMemory {
         }
     }
 
-    /// Speeds in settings of the same mode and processors that were foretold.
+    /// Measured speeds with a forecast, in settings of the same mode and processors.
     fn judged(&self, setting: &SpeedSetting) -> impl Iterator<Item = &MeasuredSpeed> {
         let kind = setting.kind();
         let of_kind = self.0.iter().filter(move |(key, _)| key.starts_with(&kind));
         of_kind.map(|(_, speed)| speed).filter(|speed| speed.expected.is_some())
     }
 
-    /// True if an estimate for this setting may be shown: the last one was near what came. Where this setting has no forecast to
-    /// judge by, that is the latest with the same mode and processors.
+    /// True if an estimate for this setting may be shown: the last forecast was near the measured
+    /// speed. If this setting had no forecast, the latest one with the same mode and processors
+    /// decides.
     pub fn trusts(&self, setting: &SpeedSetting) -> bool {
         let of_setting = self.0.get(&setting.to_string()).and_then(MeasuredSpeed::error);
         let resembling = || self.judged(setting).max_by_key(|speed| speed.at).and_then(MeasuredSpeed::error);
@@ -138,8 +141,9 @@ impl SpeedMemory {
     }
 }
 
-/// The factor that corrects the forecast of a model by answers of `others`: their measured by their expected speed, in the latest
-/// setting of the same mode and processors. 1 where the model has its own answers, or where there are none.
+/// Factor that corrects a model's forecast by answers of the models `others`: measured speed /
+/// expected speed, in the latest setting of the same mode and processors. 1 if the model has
+/// answers of its own, or if there are no others.
 pub fn correction<'a>(
     own: &SpeedMemory,
     others: impl IntoIterator<Item = &'a SpeedMemory>,
@@ -152,39 +156,40 @@ pub fn correction<'a>(
     latest.and_then(|speed| Some(speed.rate / speed.expected?)).filter(|factor| factor.is_finite()).unwrap_or(1.0)
 }
 
-/// Speeds that were told of models before any answer had shown them, and the measured speed that was kept last.
+/// Predicted speeds, used until an answer has been measured, and the last saved measured speed.
 #[derive(Debug, Default)]
 pub struct ExpectedSpeeds {
-    /// By model key.
+    /// Predicted speed and its setting, by model key.
     told: BTreeMap<String, (SpeedSetting, f64)>,
     kept: Option<f64>,
 }
 
 impl ExpectedSpeeds {
-    /// Notes that `rate` tokens per second are told of a setting of the model of this key, to be compared with what comes.
+    /// Records the predicted tokens per second of a model in a setting, to compare them with the
+    /// measured speed.
     pub fn tell(&mut self, key: String, setting: &SpeedSetting, rate: f64) {
         if self.told.get(&key).is_none_or(|(of, before)| of != setting || *before != rate) {
             self.told.insert(key, (setting.clone(), rate));
         }
     }
 
-    /// Tokens per second told last of the model of this key, if that was of this setting.
+    /// Tokens per second last predicted for this model, if the prediction was for this setting.
     pub fn of(&self, key: &str, setting: &SpeedSetting) -> Option<f64> {
         self.told.get(key).filter(|(of, _)| of == setting).map(|(_, rate)| *rate)
     }
 
-    /// True if `rate` has changed since it was kept.
+    /// True if `rate` differs from the saved speed.
     pub fn is_new(&self, rate: Option<f64>) -> bool {
         self.kept != rate
     }
 
-    /// Notes that `rate` is kept.
+    /// Records that `rate` was saved.
     pub fn note_kept(&mut self, rate: Option<f64>) {
         self.kept = rate;
     }
 }
 
-/// A rate with the digits that mean something.
+/// Rounds a rate to three significant digits.
 fn three_digits(rate: f64) -> f64 {
     if !(rate.is_finite() && rate > 0.0) {
         return rate;

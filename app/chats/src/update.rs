@@ -1,28 +1,29 @@
-//! The notice that there is a newer version: asked for only by those who switched it on, once when the window opens.
+//! The notice of a newer version. Only users who turned it on get it, once when the window opens.
 
 use serde::Deserialize;
 
 use crate::download::{DownloadError, json_request::JsonRequest};
 
-/// Where this build looks, if who built it said so: the address of a JSON object like `{"version": "1.2.3", "page": "https://…"}`, or of
-/// a release as GitHub describes it.
+/// Address at which this build looks for a newer version, if it was built with one. The address
+/// returns a JSON object such as `{"version": "1.2.3", "page": "https://…"}`, or a release in
+/// GitHub's form.
 pub const ADDRESS: Option<&str> = option_env!("THERMOCLINE_UPDATES");
 
-/// Most bytes of an answer.
+/// Largest size of a response in bytes.
 const MOST: u64 = 1 << 20;
 
-/// A version that can be had.
+/// An available version.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Release {
-    /// Its number, with or without a `v` in front.
+    /// Version number, with or without a leading `v`.
     #[serde(alias = "tag_name")]
     pub version: String,
-    /// Where it is described; empty if that is not said.
+    /// Address of its description; empty if unknown.
     #[serde(default, alias = "html_url")]
     pub page: String,
 }
 
-/// Numbers of a version; `None` for what is not one.
+/// The three numbers of a version; `None` if the text is not a version.
 fn numbers(version: &str) -> Option<[u64; 3]> {
     let plain = version.trim().trim_start_matches('v').split(['-', '+']).next()?;
     let mut parts = plain.split('.').map(|part| part.parse::<u64>().ok());
@@ -31,13 +32,14 @@ fn numbers(version: &str) -> Option<[u64; 3]> {
 }
 
 impl Release {
-    /// True if it is newer than `version`.
+    /// True if this release is newer than `version`.
     pub fn is_newer_than(&self, version: &str) -> bool {
         numbers(&self.version).zip(numbers(version)).is_some_and(|(there, here)| there > here)
     }
 }
 
-/// The release at `address`, if it is newer than this program. Nothing but the request is sent.
+/// Fetches the release at `address`; `None` unless it is newer than this program. Sends nothing but
+/// the request.
 ///
 /// # Errors
 /// [`DownloadError`].

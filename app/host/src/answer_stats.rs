@@ -1,11 +1,12 @@
-//! Statistics stored with an answer.
+//! Statistics that are stored with an answer.
 
 use serde::{Deserialize, Serialize};
 use thermocline_engine::session::{FfnReads, GenerationStats, StopReason};
 
 use crate::units::{bytes, rate};
 
-/// Counts, times and stop reason of an answer; stored as JSON. Times are in milliseconds, rates in tokens per second.
+/// Counts, times and stop reason of an answer, stored as JSON. Times are in milliseconds, rates in
+/// tokens per second.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AnswerStats {
@@ -31,23 +32,23 @@ pub struct AnswerStats {
     pub context_used: usize,
     /// Length of the context.
     pub context_length: usize,
-    /// Tokens of the chat that the model no longer has in its context.
+    /// Tokens of the chat that no longer fit into the model's context.
     #[serde(skip_serializing_if = "is_zero")]
     pub forgotten_tokens: usize,
-    /// Turns of the chat that it no longer has, the oldest ones.
+    /// Oldest turns of the chat that no longer fit into the model's context.
     #[serde(skip_serializing_if = "is_zero")]
     pub forgotten_turns: usize,
-    /// Reads and savings of its tokens, where neurons were recorded.
+    /// Bytes read and skipped for the answer's tokens, if the engine recorded neurons.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reads: Option<AnswerReads>,
     /// Seed of the sampler.
     pub seed: u64,
-    /// Key of the model that wrote it; `None` for answers of earlier versions.
+    /// Key of the model that wrote the answer; `None` for answers of earlier versions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub writer: Option<String>,
 }
 
-/// The name of a reason in JSON.
+/// Name of a stop reason in JSON.
 pub fn reason_name(reason: &StopReason) -> &'static str {
     match reason {
         StopReason::EndOfText => "end_of_text",
@@ -62,17 +63,17 @@ fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
-/// Reads and savings of the FFNs of an answer's tokens.
+/// Bytes that the FFNs read and skipped for an answer's tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AnswerReads {
-    /// Bytes of weights a token read on average, and would read with nothing skipped.
+    /// Mean bytes of weights that a token reads.
     pub read_bytes: u64,
-    /// See [`AnswerReads::read_bytes`].
+    /// Mean bytes of weights that a token would read with nothing skipped.
     pub dense_bytes: u64,
-    /// Fraction of the neurons that were skipped.
+    /// Fraction of the neurons that the engine skipped.
     pub skipped: f64,
-    /// True if a GPU computed some of the neurons: the bytes are those of the CPU alone.
+    /// True if a GPU computed some of the neurons. `read_bytes` then counts only what the CPU read.
     pub on_device: bool,
 }
 
@@ -87,20 +88,20 @@ impl AnswerReads {
         })
     }
 
-    /// One line for the user.
+    /// Formats the reads in one line for the user.
     fn line(&self) -> String {
         let (read, dense) = (bytes(self.read_bytes), bytes(self.dense_bytes));
         if self.on_device {
             return format!(
-                "Per token the CPU read {read} of {dense} of FFN weights; what the GPU read of its own memory is not counted"
+                "Per token the CPU read {read} of {dense} of FFN weights (reads of VRAM by the GPU are not counted)"
             );
         }
         if self.skipped < 0.0005 && self.read_bytes >= self.dense_bytes - self.dense_bytes / 50 {
-            return format!("Per token {read} of FFN weights were read: nothing was skipped");
+            return format!("Per token {read} of FFN weights were read, nothing was skipped");
         }
         if self.skipped < 0.0005 {
             return format!(
-                "Per token {read} of {dense} of FFN weights were read: rows that are multiplied by zero were not"
+                "Per token {read} of {dense} of FFN weights were read (rows multiplied by zero were skipped)"
             );
         }
         let skipped = 100.0 * self.skipped;
@@ -109,7 +110,7 @@ impl AnswerReads {
 }
 
 impl AnswerStats {
-    /// Statistics of a running (`reason` is `None`) or complete answer.
+    /// Collects statistics of a running (`reason` is `None`) or complete answer.
     pub fn new(stats: &GenerationStats, reason: Option<&StopReason>) -> Self {
         AnswerStats {
             reason: reason.map_or("", reason_name).to_owned(),
@@ -130,7 +131,7 @@ impl AnswerStats {
         }
     }
 
-    /// Statistics of an answer that failed before it started.
+    /// Statistics of an answer that failed before it began.
     pub fn failed(sentence: String) -> Self {
         AnswerStats { reason: "error".to_owned(), error: Some(sentence), ..AnswerStats::default() }
     }
@@ -140,12 +141,12 @@ impl AnswerStats {
         serde_json::from_str(json?).ok()
     }
 
-    /// Cost and savings of the answer, in one line; `None` where neurons were not recorded.
+    /// Formats bytes read and skipped in one line; `None` if the engine recorded no neurons.
     pub fn reads_line(&self) -> Option<String> {
         self.reads.map(|reads| reads.line())
     }
 
-    /// One line for the user.
+    /// Formats the statistics in one line for the user.
     pub fn line(&self) -> String {
         let mut parts = Vec::new();
         if self.generated_tokens > 0 {
@@ -156,16 +157,16 @@ impl AnswerStats {
             parts.push(format!("{} tokens", self.generated_tokens));
         }
         match &*self.reason {
-            // Without a longest answer of its own, a chat's answers are at most as long as the context.
+            // If a chat sets no longest answer, its answers are at most as long as the context.
             "max_tokens" if self.generated_tokens == self.context_length => {
-                parts.push("ended, as long as the context".to_owned());
+                parts.push("stopped: the answer filled the context".to_owned());
             }
-            "max_tokens" => parts.push("reached the longest answer".to_owned()),
+            "max_tokens" => parts.push("stopped: longest answer reached".to_owned()),
             "context_full" => parts.push("context full".to_owned()),
             "cancelled" => parts.push("stopped".to_owned()),
-            "model_closed" => parts.push("stopped: its model was closed".to_owned()),
+            "model_closed" => parts.push("stopped: the model was closed".to_owned()),
             "window_closed" => parts.push("stopped: the window was closed".to_owned()),
-            "stop_string" => parts.push("ended by a stop word".to_owned()),
+            "stop_string" => parts.push("stopped at a stop word".to_owned()),
             "end_of_text" => parts.push("complete".to_owned()),
             _ => {}
         }
@@ -199,7 +200,7 @@ mod tests {
         let zeros = line(FfnReads { used_neurons: 100, ..reads }).unwrap();
         assert!(zeros.contains("1.0 MiB of 4.0 MiB") && !zeros.contains('%'), "{zeros}");
         let dense = line(FfnReads { read_bytes: 40 << 20, used_neurons: 100, ..reads }).unwrap();
-        assert!(dense.ends_with("4.0 MiB of FFN weights were read: nothing was skipped"), "{dense}");
+        assert!(dense.ends_with("4.0 MiB of FFN weights were read, nothing was skipped"), "{dense}");
         let device = line(FfnReads { on_device: true, ..reads }).unwrap();
         assert!(device.starts_with("Per token the CPU read 1.0 MiB of 4.0 MiB") && !device.contains("hot"), "{device}");
         assert_eq!(line(FfnReads::default()), None, "not recorded");
@@ -219,11 +220,11 @@ mod tests {
             let stats = GenerationStats { generated_tokens, context_length: 512, ..GenerationStats::default() };
             AnswerStats::new(&stats, Some(&StopReason::MaxTokens)).line()
         };
-        assert!(stats(512).ends_with("ended, as long as the context"), "{}", stats(512));
-        assert!(stats(100).ends_with("reached the longest answer"), "{}", stats(100));
+        assert!(stats(512).ends_with("stopped: the answer filled the context"), "{}", stats(512));
+        assert!(stats(100).ends_with("stopped: longest answer reached"), "{}", stats(100));
     }
 
-    /// The bar above shows the speed of the moment.
+    /// The bar above shows the current speed, so this line must show the average.
     #[test]
     fn line_calls_the_speed_of_an_answer_an_average() {
         let decode_time = std::time::Duration::from_secs(2);

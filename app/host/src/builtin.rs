@@ -1,14 +1,14 @@
-//! The storyteller: a small model inside the binary, so that the program has something to run without a download. Its
-//! card is `assets/storyteller/README.md`.
+//! The storyteller: a small model inside the binary, so that the program can run a model without a
+//! download. `assets/storyteller/README.md` is its model card.
 
 use std::path::Path;
 
 use thermocline_engine::{format::Bytes, runtime::KvType, session::Sampling, sparsity::sidecar::SidecarChoice};
 
-/// Name of the built-in model's file in error messages and `inspect`.
+/// Name of the built-in model in error messages and `inspect`.
 pub const NAME: &str = "built-in storyteller";
 
-/// Bytes aligned to 64, which suffices for every weight type and SIMD load.
+/// Bytes aligned to 64, which is enough for every weight type and SIMD load.
 #[repr(C, align(64))]
 struct Aligned<T: ?Sized>(T);
 
@@ -22,7 +22,7 @@ pub fn file() -> &'static [u8] {
 static SIDECAR: &Aligned<[u8]> =
     &Aligned(*include_bytes!("../../../assets/storyteller/storyteller-F16.thermocline.gguf"));
 
-/// The sidecar that `thermocline prepare` computed for it.
+/// The built-in model's sidecar, computed by `thermocline prepare`.
 pub fn sidecar() -> SidecarChoice {
     SidecarChoice::Memory("built-in sidecar".into(), Bytes::new(&SIDECAR.0))
 }
@@ -32,10 +32,11 @@ pub fn path() -> &'static Path {
     Path::new(NAME)
 }
 
-/// Type of its KV cache. It takes a few MiB at most, and rounding to f16 would let the texts of CPU and GPU diverge.
+/// Element type of the built-in model's KV cache. F32 takes only a few MiB. Rounding to F16 would
+/// make texts of CPU and GPU differ.
 pub const KV_TYPE: KvType = KvType::F32;
 
-/// Its default sampling.
+/// Default sampling of the built-in model.
 pub fn sampling() -> Sampling {
     Sampling { temperature: 0.7, top_k: 0, top_p: 0.9, min_p: 0.0, ..Sampling::default() }
 }

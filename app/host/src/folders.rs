@@ -1,4 +1,4 @@
-//! Folders of the program's files: the system's standard ones, or one beside the program.
+//! Folders of the program's files: the system's standard folders, or one folder beside the program.
 
 use std::{
     env,
@@ -10,10 +10,10 @@ use std::{
 use directories::ProjectDirs;
 use thermocline_engine::session::Fallbacks;
 
-/// Variable of the environment that names the folder of all files.
+/// Environment variable that names the folder for all files.
 const DATA: &str = "THERMOCLINE_DATA";
 
-/// Name of a portable program's folder, beside it.
+/// Name of the folder beside a portable program.
 const PORTABLE: &str = "thermocline-data";
 
 /// The program's folders. They need not exist.
@@ -28,15 +28,15 @@ pub struct Folders {
 }
 
 impl Folders {
-    /// The folder that the environment names ([`DATA`]), else the one beside the program if it is portable, else the system's folders for
-    /// this user; `None` if there is no home folder.
+    /// Finds the program's folders. The variable [`DATA`] comes first, then the folder beside a
+    /// portable program, then the system's folders. `None` if the user has no home folder.
     pub fn detect() -> Option<Self> {
         let named = env::var_os(DATA).filter(|name| !name.is_empty()).map(PathBuf::from);
         let portable = || portable_folder().ok().filter(|folder| folder.is_dir());
         named.or_else(portable).map(|folder| Self::below(&folder)).or_else(Self::system)
     }
 
-    /// The system's folders for this user; `None` if there is no home folder.
+    /// The system's folders for this user; `None` if the user has no home folder.
     ///
     /// | | settings | chats and models | cache |
     /// |---|---|---|---|
@@ -47,25 +47,25 @@ impl Folders {
         let project = ProjectDirs::from("org.thermocline", "", "Thermocline")?;
         Some(Folders {
             config: project.config_dir().to_owned(),
-            // Windows synchronises the other one between computers, which does not suit models.
+            // Windows synchronises `data_dir` between computers, which does not suit models.
             data: project.data_local_dir().to_owned(),
             cache: project.cache_dir().to_owned(),
         })
     }
 
-    /// All folders below `folder`.
+    /// Puts all folders below `folder`.
     pub fn below(folder: &Path) -> Self {
         Folders { config: folder.to_owned(), data: folder.to_owned(), cache: folder.join("cache") }
     }
 
-    /// Makes the program portable: creates the folder beside it, which is used from now on.
+    /// Makes the program portable: creates a folder beside it, which it uses from now on.
     ///
     /// # Errors
     /// The reason in a sentence.
     pub fn portable() -> Result<Self, String> {
-        let folder = portable_folder().map_err(|error| format!("where the program is cannot be known: {error}"))?;
+        let folder = portable_folder().map_err(|error| format!("the folder of the program is unknown: {error}"))?;
         fs::create_dir_all(&folder).map_err(|error| {
-            format!("making {}: {error}; put the program into a folder that you may write to", folder.display())
+            format!("cannot create {}: {error}. Move the program to a folder that you can write to", folder.display())
         })?;
         Ok(Self::below(&folder))
     }
@@ -80,7 +80,7 @@ impl Folders {
         self.data.join("chats.db")
     }
 
-    /// Folder of the counts of firings of models without a profile.
+    /// Folder of firing counts, kept for models without a profile.
     pub fn counts(&self) -> PathBuf {
         self.data.join("counts")
     }
@@ -100,7 +100,7 @@ impl Folders {
         self.cache.join("pipelines")
     }
 
-    /// Parts of GPUs that are done without, which are kept between runs.
+    /// Disabled GPU features, kept between runs.
     pub fn fallbacks(&self) -> Fallbacks {
         Fallbacks::in_folder(&self.cache)
     }
@@ -110,15 +110,15 @@ fn portable_folder() -> io::Result<PathBuf> {
     Ok(beside(&env::current_exe()?, image(env::var_os("APPIMAGE"), env::var_os("APPDIR"))))
 }
 
-/// The AppImage `file`, mounted at `place`, with links resolved: `place` may contain links of TMPDIR, the path of a running
-/// program contains none.
+/// The AppImage `file` and its mount point `place` with links resolved. `place` may contain links
+/// from TMPDIR. The path of a running program contains no links.
 fn image(file: Option<OsString>, place: Option<OsString>) -> Option<(PathBuf, PathBuf)> {
     Some((file?.into(), fs::canonicalize(place?).ok()?))
 }
 
 /// The portable folder of `program`. An AppImage runs from a folder that is read-only or removed
-/// afterwards: there the image file counts (`image` is that file and its mount point; both are inherited by every process
-/// that the AppImage starts).
+/// afterwards, so its folder is beside the image file. `image` is that file and its mount point.
+/// Every process that the AppImage starts inherits both.
 fn beside(program: &Path, image: Option<(PathBuf, PathBuf)>) -> PathBuf {
     let program = match &image {
         Some((file, place)) if program.starts_with(place) => file,
@@ -140,7 +140,7 @@ mod tests {
             let support = "Library/Application Support/org.thermocline.Thermocline";
             [support, support, "Library/Caches/org.thermocline.Thermocline"]
         } else {
-            // The parents may be named by XDG_CONFIG_HOME and the like.
+            // Environment variables like XDG_CONFIG_HOME may name the parent folders.
             ["thermocline"; 3]
         };
         for (place, end) in [&folders.config, &folders.data, &folders.cache].into_iter().zip(ends) {

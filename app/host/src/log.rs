@@ -1,4 +1,5 @@
-//! The latest lines of the program's log, for the window to show: a bounded list beside what goes to standard error.
+//! The latest lines of the program's log, in a bounded list that the window shows. The log on
+//! standard error is separate.
 
 use std::{
     collections::VecDeque,
@@ -14,7 +15,7 @@ use tracing::{
 };
 use tracing_subscriber::layer::{Context, Layer};
 
-/// Most lines that are kept, and most characters of one.
+/// Most lines kept, and most characters of a line.
 const MOST_LINES: usize = 500;
 const MOST_CHARACTERS: usize = 400;
 
@@ -23,25 +24,25 @@ const MOST_CHARACTERS: usize = 400;
 pub struct LogLine {
     /// Seconds since 1970.
     pub at: u64,
-    /// How bad it is.
+    /// Severity of the line.
     pub level: Level,
-    /// The part of the program, and what it says.
+    /// The part of the program, and its message.
     pub text: String,
 }
 
 static LINES: LazyLock<Mutex<VecDeque<LogLine>>> = LazyLock::new(Mutex::default);
 
-/// The lines that are kept, oldest first.
+/// Returns the kept lines, oldest first.
 pub fn lines() -> Vec<LogLine> {
     LINES.lock().iter().cloned().collect()
 }
 
-/// The lines as text, a line each, for a report of a fault.
+/// Returns the kept lines as text, for a bug report.
 pub fn text() -> String {
     lines().iter().map(|line| format!("{} {} {}\n", line.at, line.level, line.text)).collect()
 }
 
-/// Keeps lines of the program's own crates, warnings of all others.
+/// Keeps lines of the program's own crates, and warnings of other crates.
 #[derive(Debug, Default)]
 pub struct Keeper;
 
@@ -77,7 +78,7 @@ struct Text(String);
 impl Visit for Text {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         use fmt::Write as _;
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = match field.name() {
             "message" => write!(self.0, " {value:?}"),
             name => write!(self.0, " {name}={value:?}"),

@@ -1,28 +1,29 @@
-//! RAM of this machine: all there is, and whether there is room for more.
+//! The RAM of this machine: the total, and whether more can be allocated.
 
 use std::sync::OnceLock;
 
 use sysinfo::{MemoryRefreshKind, RefreshKind, System};
 
-/// Part of the free RAM that stays free.
+/// One part in this many of the free RAM must stay free.
 const SPARE: u64 = 16;
 
-/// All bytes of RAM, asked once; `None`: the system does not say.
+/// Returns the total bytes of RAM, read once; `None` if the system does not report them.
 pub fn total() -> Option<u64> {
     static TOTAL: OnceLock<Option<u64>> = OnceLock::new();
     *TOTAL.get_or_init(|| system().map(|system| system.total_memory()).filter(|bytes| *bytes > 0))
 }
 
-/// The system with its memory; `None`: it does not say.
+/// Memory information of the system; `None` if the system does not report it.
 fn system() -> Option<System> {
     let what = RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram());
     System::new_with_specifics(what).ok()
 }
 
-/// Checks that `bytes` more of RAM can be had, and a little stays free. A system that does not say how much is free can have them.
+/// Checks that `bytes` more of RAM are free, with a little to spare. Succeeds if the system does
+/// not report its free RAM.
 ///
 /// # Errors
-/// The bytes that are free.
+/// The number of free bytes.
 pub fn check(bytes: u64) -> Result<(), u64> {
     let free = system().map_or(0, |system| system.available_memory());
     if free > 0 && bytes > free - free / SPARE { Err(free) } else { Ok(()) }

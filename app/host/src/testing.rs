@@ -1,4 +1,4 @@
-//! What tests share: waiting with patience, and a server that does what a script says.
+//! Helpers for tests: patient waiting, and a scripted server.
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
@@ -12,10 +12,10 @@ use std::{
 
 use crate::remote::ServerAddress;
 
-/// The longest time a test waits for anything. It only ends a wait for what never comes: a busy machine may be slow.
+/// Longest time that a test waits for anything. It is long because a busy machine may be slow.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Waits until there is something, which must come within [`PATIENCE`].
+/// Waits until `find` returns a value; fails after [`PATIENCE`].
 #[track_caller]
 pub fn until<T>(what: &str, mut find: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
@@ -28,18 +28,19 @@ pub fn until<T>(what: &str, mut find: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Waits until something is so, which must come within [`PATIENCE`].
+/// Waits until `is` returns true; fails after [`PATIENCE`].
 #[track_caller]
 pub fn eventually(what: &str, mut is: impl FnMut() -> bool) {
     until(what, || is().then_some(()));
 }
 
-/// A server that follows `script` for every request; returns its address and the requests (head and body) it gets.
+/// Starts a server that runs `script` for every request. Returns its address and the requests it
+/// receives (head and body).
 pub fn scripted(script: impl Fn(&mut TcpStream) + Send + 'static) -> (ServerAddress, Receiver<String>) {
     scripted_by_request(move |_, stream| script(stream))
 }
 
-/// The same for a script that looks at the request.
+/// Starts a server like [`scripted`], whose script also reads the request.
 pub fn scripted_by_request(
     script: impl Fn(&str, &mut TcpStream) + Send + 'static,
 ) -> (ServerAddress, Receiver<String>) {
@@ -64,7 +65,7 @@ pub fn scripted_by_request(
             let mut body = vec![0; length];
             reader.read_exact(&mut body).unwrap();
             let request = head + &String::from_utf8(body).unwrap();
-            // The test may have ended.
+            // The test may have ended already.
             let _ = sender.send(request.clone());
             script(&request, &mut stream);
         }
@@ -72,7 +73,7 @@ pub fn scripted_by_request(
     (address, requests)
 }
 
-/// A response with this head and body, after which the connection is closed.
+/// Replies with this status, type and body, and closes the connection.
 pub fn replies(status: &str, kind: &str, body: &str) -> impl Fn(&mut TcpStream) + Send + use<> {
     let text = format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nConnection: close\r\n\r\n{body}");
     move |stream| {

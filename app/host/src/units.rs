@@ -1,6 +1,6 @@
-//! Formatting and parsing of sizes and counts.
+//! Formats and parses sizes and counts.
 
-/// The largest count that is allowed. Other programs write numbers below zero where they want no limit.
+/// The largest allowed count. In other programs, a negative number means no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
     /// Any count.
@@ -10,40 +10,40 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// The count, or `unlimited`.
+    /// Returns the count, or `unlimited` without a limit.
     pub fn count_or(self, unlimited: usize) -> usize {
         self.count().unwrap_or(unlimited)
     }
 
-    /// The count, if there is one.
+    /// Returns the count, if there is one.
     pub fn count(self) -> Option<usize> {
         if let Limit::Of(count) = self { Some(count) } else { None }
     }
 }
 
-/// The seed that is asked for.
+/// The requested seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seed {
-    /// A random one: a number below zero.
+    /// A random seed: a negative number.
     Any,
-    /// This one.
+    /// This seed.
     Fixed(u64),
 }
 
 impl Seed {
-    /// The seed, unless it is random.
+    /// Returns the seed, unless it is random.
     pub fn fixed(self) -> Option<u64> {
         if let Seed::Fixed(seed) = self { Some(seed) } else { None }
     }
 }
 
-/// True for the digits of a whole number below zero.
+/// True for the digits of a negative whole number.
 fn is_negative(text: &str) -> bool {
     let digits = text.strip_prefix('-').unwrap_or_default();
     !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit())
 }
 
-/// A limit: a count, or a number below zero for none.
+/// Parses a limit: a count, or a negative number for no limit.
 pub fn parse_limit(text: &str) -> Result<Limit, String> {
     if is_negative(text) {
         return Ok(Limit::None);
@@ -51,7 +51,7 @@ pub fn parse_limit(text: &str) -> Result<Limit, String> {
     text.parse().map(Limit::Of).map_err(|_| "expected a whole number; -1 is no limit".to_owned())
 }
 
-/// A seed, or a number below zero for a random one.
+/// Parses a seed, or a negative number for a random one.
 pub fn parse_seed(text: &str) -> Result<Seed, String> {
     if is_negative(text) {
         return Ok(Seed::Any);
@@ -59,7 +59,7 @@ pub fn parse_seed(text: &str) -> Result<Seed, String> {
     text.parse().map(Seed::Fixed).map_err(|_| "expected a whole number; -1 is a random seed".to_owned())
 }
 
-/// `1536` as `1.5 KiB`.
+/// Formats `1536` as `1.5 KiB`.
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = count as f64;
@@ -71,7 +71,7 @@ pub fn bytes(count: u64) -> String {
     if unit == 0 { format!("{count} B") } else { format!("{value:.1} {}", UNITS[unit]) }
 }
 
-/// `6_738_415_616` as `6.74 B`.
+/// Formats `6_738_415_616` as `6.74 B`.
 pub fn parameters(count: u64) -> String {
     match count as f64 {
         c if c >= 1e12 => format!("{:.2} T", c / 1e12),
@@ -82,7 +82,7 @@ pub fn parameters(count: u64) -> String {
     }
 }
 
-/// `12.3` tokens per second as `12 tok/s`; a very low rate as the time per token.
+/// Formats `12.3` tokens per second as `12 tok/s`, and very low rates as time per token.
 pub fn rate(tokens_per_second: f64) -> String {
     let seconds = 1.0 / tokens_per_second;
     match tokens_per_second {
@@ -94,7 +94,7 @@ pub fn rate(tokens_per_second: f64) -> String {
     }
 }
 
-/// `1_500_000` nanoseconds as `1.50 ms`.
+/// Formats `1_500_000` nanoseconds as `1.50 ms`.
 pub fn milliseconds(nanoseconds: u64) -> String {
     let milliseconds = nanoseconds as f64 / 1e6;
     match milliseconds {
@@ -105,12 +105,12 @@ pub fn milliseconds(nanoseconds: u64) -> String {
     }
 }
 
-/// `1` as `1 layer`, `12` as `12 layers`; for nouns that only take an s.
+/// Formats `1` as `1 layer` and `12` as `12 layers`. The plural only adds an s.
 pub fn counted(count: usize, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
-/// A token count: `4096`, or `4k` for 4 x 1024.
+/// Parses a token count: `4096`, or `4k` for 4 x 1024.
 pub fn parse_tokens(text: &str) -> Result<usize, String> {
     let (digits, factor) = match text.strip_suffix(['k', 'K']) {
         Some(digits) => (digits, 1024),
@@ -123,7 +123,7 @@ pub fn parse_tokens(text: &str) -> Result<usize, String> {
     }
 }
 
-/// A number of bytes: `6GiB`, `512 MiB`, `8GB` (decimal), `1.5G` (binary), `4096`.
+/// Parses a number of bytes: `6GiB`, `512 MiB`, `8GB` (decimal), `1.5G` (binary), `4096`.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let wrong = || "expected a number of bytes, like 6GiB or 512MiB".to_owned();
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len()));
@@ -140,7 +140,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     if bytes < 2f64.powi(63) { Ok(bytes as u64) } else { Err(wrong()) }
 }
 
-/// Token ids between commas or blanks: `1,2,3`.
+/// Parses token ids between commas or blanks: `1,2,3`.
 pub fn parse_ids(text: &str) -> Result<Vec<u32>, String> {
     text.split(|c: char| c == ',' || c.is_whitespace())
         .filter(|part| !part.is_empty())

@@ -1,4 +1,4 @@
-//! Work that would make a frame wait, done beside it.
+//! Background work, for tasks that would delay a frame.
 
 use std::{
     sync::mpsc::{self, Receiver, TryRecvError},
@@ -10,10 +10,10 @@ use egui::Context;
 
 use crate::waker::Waker;
 
-/// Work that takes longer than this is shown.
+/// Tasks that take longer than this are shown to the user.
 pub const SLOW: Duration = Duration::from_millis(200);
 
-/// At most one piece of work at a time, and what came of it.
+/// One background task at a time, and its result.
 #[derive(Debug)]
 pub struct Background<T>(Option<BackgroundTask<T>>);
 
@@ -35,20 +35,21 @@ impl<T: Send + 'static> Background<T> {
         self.0.is_some()
     }
 
-    /// True while a task runs for longer than [`SLOW`].
+    /// True while a task has been running for longer than [`SLOW`].
     pub fn is_slow(&self) -> bool {
         self.0.as_ref().is_some_and(|task| task.began.elapsed() >= SLOW)
     }
 
-    /// Begins `work`; what an earlier one finds is not wanted any more. A frame is asked for at its end.
+    /// Starts `work` on a thread and requests a frame at its end. The result of an earlier task is
+    /// dropped.
     ///
     /// # Errors
-    /// A sentence, if the system has no thread for it.
+    /// A sentence if the system cannot start a thread.
     pub fn start(&mut self, ctx: &Context, work: impl FnOnce() -> T + Send + 'static) -> Result<(), String> {
         let (sender, receiver) = mpsc::channel();
         let waker = Waker::of(ctx);
         let work = move || {
-            // The receiver may be gone.
+            // The receiver may have been dropped.
             let _ = sender.send(work());
             waker.now();
         };
@@ -60,15 +61,15 @@ impl<T: Send + 'static> Background<T> {
         Ok(())
     }
 
-    /// Waits for the end of a task that must not be left behind, `most` at the longest.
+    /// Waits until a task that must not outlive the caller has ended, but at most `most`.
     pub fn wait(&mut self, most: Duration) {
         if let Some(task) = self.0.take() {
-            // It may have ended without a result.
+            // The task may have panicked without a result.
             let _ = task.receiver.recv_timeout(most);
         }
     }
 
-    /// The result, once.
+    /// The result, returned once.
     pub fn take(&mut self) -> Option<T> {
         let found = match self.0.as_ref()?.receiver.try_recv() {
             Ok(found) => Some(found),

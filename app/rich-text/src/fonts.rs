@@ -1,4 +1,4 @@
-//! Fonts: those of text and code, those of formulas, and for emoji the system's, where it has one with colours.
+//! Fonts of text, code and formulas. Emoji use the system's font if it has coloured glyphs.
 
 use std::{
     ops::Range,
@@ -17,7 +17,7 @@ use fontique::{
     Collection, CollectionOptions, GenericFamily, QueryFamily, QueryStatus, SourceCache, SourceCacheOptions,
 };
 
-/// Fonts of formulas, which are KaTeX's.
+/// Fonts of formulas, from KaTeX.
 const FORMULA: &str = "\
     AMS-Regular Caligraphic-Regular Fraktur-Bold Fraktur-Regular Main-Bold Main-BoldItalic Main-Italic Main-Regular \
     Math-BoldItalic Math-Italic SansSerif-Bold SansSerif-Italic SansSerif-Regular Script-Regular Size1-Regular \
@@ -26,43 +26,44 @@ const FORMULA: &str = "\
 /// The font of code.
 const MONOSPACE: &[u8] = include_bytes!("../../../assets/fonts/JetBrainsMono-Regular.ttf");
 
-/// Tag of the feature that joins letters of code, and one between its neighbours that nothing asks for.
+/// Tag of the feature that joins letters of code, and an unused tag that keeps the tags sorted.
 const LIGATURES: &[u8; 4] = b"calt";
 const UNUSED: &[u8; 4] = b"calx";
 
-/// Tables of a font with colours, of which one is enough.
+/// Tables of coloured glyphs. One of them suffices.
 const COLOURS: [&[u8]; 3] = [b"COLR", b"CBDT", b"sbix"];
 
-/// Set once emoji have the system's font.
+/// Set when emoji use the system's font.
 static SYSTEM_EMOJI: AtomicBool = AtomicBool::new(false);
 
-/// The family of headings, of bold words and of buttons that matter.
+/// The font family of headings, bold words and primary buttons.
 pub fn strong() -> FontFamily {
     FontFamily::Name("strong".into())
 }
 
-/// The family of the program's bold face alone: letters that it lacks have no bold form.
+/// The family with only our bold face. Letters that it lacks have no bold form.
 fn bold() -> FontFamily {
     FontFamily::Name("bold".into())
 }
 
-/// True for letters that are not bold in the family [`strong`]: another face has them, which is as heavy as that of text.
+/// True for letters without a bold form in the family [`strong`]. They come from another face with
+/// normal weight.
 pub fn is_thin(fonts: &mut FontsView<'_>, letter: char) -> bool {
     !letter.is_ascii() && !fonts.characters(&bold()).contains_key(&letter)
 }
 
-/// The family of emoji.
+/// The font family of emoji.
 pub fn emoji() -> FontFamily {
     FontFamily::Name("emoji".into())
 }
 
-/// The family of a font of formulas, such as `Math-Italic`.
+/// The family of a formula font such as `Math-Italic`.
 pub fn formula(font: &str) -> FontFamily {
     let known = FORMULA.split(' ').any(|name| name == font);
     if known { FontFamily::Name(format!("formula {font}").into()) } else { FontFamily::Proportional }
 }
 
-/// All fonts that are part of the program.
+/// All fonts included in the program.
 pub fn definitions() -> FontDefinitions {
     let mut fonts = FontDefinitions::default();
     for (name, bytes) in [
@@ -88,7 +89,7 @@ pub fn definitions() -> FontDefinitions {
     fonts
 }
 
-/// All fonts that a window has, with those of the system that it has found so far.
+/// All fonts of a window, including system fonts found so far.
 pub fn loaded(ctx: &Context) -> FontDefinitions {
     ctx.fonts(|fonts| {
         let mut loaded = fonts.definitions().clone();
@@ -102,7 +103,8 @@ pub fn loaded(ctx: &Context) -> FontDefinitions {
     })
 }
 
-/// A font without the feature that makes one sign of `->` or `!=`: code is shown as it is written.
+/// A font without the feature that joins `->` or `!=` into one sign, so that code is shown as
+/// written.
 fn without_ligatures(font: &[u8]) -> Vec<u8> {
     let mut font = font.to_vec();
     for at in feature_tags(&font, LIGATURES).unwrap_or_default() {
@@ -113,7 +115,8 @@ fn without_ligatures(font: &[u8]) -> Vec<u8> {
     font
 }
 
-/// Places of a feature's tag in the substitutions of a font file (OpenType, "GSUB", "Feature List table").
+/// Positions of a feature's tag in the substitution table of a font file (OpenType, "GSUB",
+/// "Feature List table").
 fn feature_tags(font: &[u8], tag: &[u8; 4]) -> Option<Vec<usize>> {
     let bytes = |at: usize| font.get(at..at.checked_add(4)?);
     let number = |at: usize| Some(usize::from(u16::from_be_bytes(bytes(at)?.first_chunk().copied()?)));
@@ -124,7 +127,8 @@ fn feature_tags(font: &[u8], tag: &[u8; 4]) -> Option<Vec<usize>> {
     Some(records.filter(|at| bytes(*at) == Some(tag)).collect())
 }
 
-/// Puts the system's font of emoji first, as soon as it is found: that takes longer than a frame.
+/// Loads the system's emoji font on a thread, because finding it takes longer than a frame. It then
+/// comes before other emoji fonts.
 pub fn load_emoji(ctx: &Context) {
     let ctx = ctx.clone();
     let work = move || {
@@ -135,16 +139,16 @@ pub fn load_emoji(ctx: &Context) {
             ctx.request_repaint();
         }
     };
-    // Without a thread they have no colours.
+    // Without a thread, emoji have no colours.
     let _ = thread::Builder::new().name("emoji".to_owned()).spawn(work);
 }
 
-/// True once [`load_emoji`] has found a font: emoji are as wide as they are in it.
+/// True after [`load_emoji`] has found a font. Emoji then have the widths of that font.
 pub fn has_system_emoji() -> bool {
     SYSTEM_EMOJI.load(Ordering::Relaxed)
 }
 
-/// The system's font of emoji, if it has colours.
+/// The system's emoji font, if it has coloured glyphs.
 fn system_emoji() -> Option<FontData> {
     let mut fonts = Collection::new(CollectionOptions { shared: false, system_fonts: true });
     let mut cache = SourceCache::new(SourceCacheOptions::default());
@@ -161,7 +165,8 @@ fn system_emoji() -> Option<FontData> {
     found
 }
 
-/// True if the face of this index in a font file (OpenType, "Organization of an OpenType font") has a table of coloured glyphs.
+/// True if the face at this index of a font file (OpenType, "Organization of an OpenType font") has
+/// a table of coloured glyphs.
 fn has_colours(file: &[u8], index: u32) -> bool {
     tables(file, index).is_some_and(|found| COLOURS.iter().any(|name| found.contains(name)))
 }
@@ -222,7 +227,8 @@ mod tests {
         it.ctx.set_fonts(fonts);
         it.run_steps(2);
         let glyphs = |text: &str, family: &FontFamily| {
-            // Letters are 12 whole pixels wide: one that begins within a pixel has a picture of its own.
+            // Letters are 12 whole pixels wide. A letter that begins inside a pixel would have a
+            // picture of its own.
             let font = egui::FontId::new(20.0, family.clone());
             let galley = it.ctx.fonts_mut(|fonts| fonts.layout_no_wrap(text.to_owned(), font, egui::Color32::WHITE));
             let glyphs = galley.rows.iter().flat_map(|row| row.glyphs.clone());

@@ -1,9 +1,10 @@
-//! Rich text for egui. [`markdown`] lays out and draws Markdown with code, tables and formulas; [`text`] shows and edits text of any
-//! direction, and copies it. [`theme`] has the colours and spacing, [`fonts`] the fonts and [`widgets`] the small things that several
-//! panels draw. [`background`] is work that would make a frame wait, [`waker`] asks for frames from other threads, and [`frame_pace`]
-//! says how soon a frame may follow another. This crate knows no model, chat or setting.
+//! Rich text for egui. [`markdown`] lays out and draws Markdown with code, tables and formulas.
+//! [`text`] shows, edits and copies text of any direction. [`theme`] holds the colours and spacing,
+//! [`fonts`] the fonts, and [`widgets`] small widgets used by several panels. [`background`] runs
+//! work that would delay a frame, [`waker`] requests frames from other threads, and [`frame_pace`]
+//! limits the frame rate. This crate does not depend on models, chats or settings.
 
-// They panic where nobody reads.
+// Nobody reads the standard streams of the window, and a print panics if they are closed.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod background;

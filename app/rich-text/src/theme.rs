@@ -1,4 +1,5 @@
-//! Colours, type and spacing. Warm is hot, blue is cold, and the line between them is white, on every surface.
+//! Colours, fonts and spacing. Warm colours mean hot, blue means cold, and the boundary between
+//! them stands out on every surface.
 
 use std::collections::BTreeMap;
 
@@ -9,37 +10,38 @@ use egui::{
 
 use crate::{fonts, text::LabelOrder};
 
-/// Corners of buttons, cards and fields, in points.
+/// Radius of the corners of buttons, cards and fields, in points.
 pub const RADIUS: u8 = 8;
 
-/// The colours by what they mean.
+/// Colours by meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Palette {
-    /// Where one reads and writes.
+    /// Background of text and of the main input.
     pub background: Color32,
-    /// Side columns, the composer, cards.
+    /// Background of side columns, the composer and cards.
     pub panel: Color32,
-    /// Chips, buttons, the selected row.
+    /// Background of chips, buttons and the selected row.
     pub raised: Color32,
     /// Hairlines.
     pub line: Color32,
     /// Text.
     pub text: Color32,
-    /// Text of less weight; 4.5:1 at least.
+    /// Secondary text; contrast of at least 4.5:1.
     pub muted: Color32,
-    /// Hot neurons; the primary action. For words, too, as amber, cold, good and bad are: 4.5:1 at least.
+    /// Hot neurons and the primary action. Like amber, cold, good and bad also used for text;
+    /// contrast of at least 4.5:1.
     pub hot: Color32,
-    /// Speed, caches.
+    /// Speed and caches.
     pub amber: Color32,
     /// Cold neurons.
     pub cold: Color32,
     /// Attention weights.
     pub deep: Color32,
-    /// A hit; live.
+    /// A hit, or a running state.
     pub good: Color32,
-    /// A breach; an error.
+    /// A violated limit, or an error.
     pub bad: Color32,
-    /// The line between hot and cold.
+    /// The boundary between hot and cold.
     pub boundary: Color32,
     /// Text on [`Palette::hot`].
     pub on_hot: Color32,
@@ -50,7 +52,7 @@ const fn rgb(hex: u32) -> Color32 {
 }
 
 impl Palette {
-    /// Light on dark.
+    /// The dark theme: light text on a dark background.
     pub const DARK: Palette = Palette {
         background: rgb(0x0B1420),
         panel: rgb(0x101C2B),
@@ -68,7 +70,7 @@ impl Palette {
         on_hot: rgb(0x1A0F08),
     };
 
-    /// Dark on light.
+    /// The light theme: dark text on a light background.
     pub const LIGHT: Palette = Palette {
         background: rgb(0xF4F7FA),
         panel: rgb(0xFFFFFF),
@@ -86,17 +88,17 @@ impl Palette {
         on_hot: rgb(0xFFFFFF),
     };
 
-    /// The theme in use.
+    /// The palette of the current theme.
     pub fn of(ctx: &Context) -> Self {
         Self::with(&ctx.global_style().visuals)
     }
 
-    /// Of what can be used: between hairlines and words.
+    /// The outline of controls, between hairlines and text in contrast.
     fn outline(&self) -> Color32 {
         self.line.lerp_to_gamma(self.muted, 0.25)
     }
 
-    /// That of dark or light visuals.
+    /// The palette of dark or light visuals.
     pub fn with(visuals: &egui::Visuals) -> Self {
         if visuals.dark_mode { Self::DARK } else { Self::LIGHT }
     }
@@ -107,7 +109,7 @@ pub fn strong(size: f32) -> FontId {
     FontId::new(size, fonts::strong())
 }
 
-/// Loads the fonts and sets the looks of both themes.
+/// Loads the fonts and sets the style of both themes.
 pub fn install(ctx: &Context) {
     ctx.set_fonts(fonts::definitions());
     egui_material_icons::initialize(ctx);
@@ -116,7 +118,7 @@ pub fn install(ctx: &Context) {
     ctx.set_style_of(egui::Theme::Light, style(&Palette::LIGHT, Visuals::light()));
 }
 
-/// True if panels open and close without animation.
+/// Turns the animation of panels off if `less` is true, otherwise on.
 pub fn move_less(ctx: &Context, less: bool) {
     let usual = Style::default().animation_time;
     ctx.all_styles_mut(|style| style.animation_time = if less { 0.0 } else { usual });
@@ -159,7 +161,7 @@ fn visuals(palette: &Palette, mut visuals: Visuals) -> Visuals {
     visuals.hyperlink_color = palette.cold;
     visuals.warn_fg_color = palette.amber;
     visuals.error_fg_color = palette.bad;
-    // Dark words are to stand out from it, too.
+    // Dark text must stand out from the selection, too.
     visuals.selection.bg_fill = palette.deep.gamma_multiply(if visuals.dark_mode { 0.6 } else { 0.4 });
     visuals.selection.stroke = Stroke::new(1.0, palette.text);
     visuals.slider_trailing_fill = true;
@@ -173,7 +175,7 @@ fn visuals(palette: &Palette, mut visuals: Visuals) -> Visuals {
     };
     let focus = Stroke::new(1.0, palette.cold);
     visuals.widgets.noninteractive = state(palette.panel, palette.text, line);
-    // Fields and boxes have little else that tells them from what they lie on.
+    // Without an outline, fields and boxes hardly differ from their background.
     let outline = Stroke::new(1.0, palette.outline());
     visuals.widgets.inactive = state(palette.raised, palette.text, outline);
     visuals.widgets.hovered = state(palette.line, palette.text, outline);
@@ -186,7 +188,7 @@ fn visuals(palette: &Palette, mut visuals: Visuals) -> Visuals {
 mod tests {
     use super::*;
 
-    /// Relative luminance, WCAG 2.
+    /// Relative luminance (WCAG 2).
     fn luminance(colour: Color32) -> f64 {
         let linear = |channel: u8| {
             let value = f64::from(channel) / 255.0;
@@ -204,7 +206,8 @@ mod tests {
     fn palette_contrast_meets_minimums() {
         for palette in [Palette::DARK, Palette::LIGHT] {
             for ground in [palette.background, palette.panel, palette.raised] {
-                // All but the first two are colours of marks, but of words, too: of a speed, a mode, an error.
+                // All but the first two are colours of marks, but are also used for text, such as a
+                // speed, a mode or an error.
                 let Palette { text, muted, hot, cold, amber, good, bad, .. } = palette;
                 for words in [text, muted, hot, cold, amber, good, bad] {
                     assert!(contrast(words, ground) >= 4.5, "{words:?} on {ground:?}: {}", contrast(words, ground));

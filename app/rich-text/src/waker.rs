@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use crate::frame_pace;
 
-/// The context that draws the window now, if it is not the first: one for all wakers of a window.
+/// The context that draws the window now, if it is not the first. All wakers of a window share it.
 #[derive(Debug, Clone, Default)]
 struct Successor(Arc<Mutex<Option<Context>>>);
 
@@ -17,8 +17,8 @@ impl Successor {
     }
 }
 
-/// Asks for frames of the window from any thread; a handle that may be cloned. After its device was lost, a window has another
-/// context of egui's: the one that is asked then is that.
+/// Requests frames of the window from any thread; may be cloned. If the GPU device is lost, the
+/// window gets another egui context. Frames are then requested from the new context.
 #[derive(Debug, Clone)]
 pub struct Waker {
     ctx: Context,
@@ -26,12 +26,12 @@ pub struct Waker {
 }
 
 impl Waker {
-    /// That of the window of `ctx`.
+    /// A waker for the window of `ctx`.
     pub fn of(ctx: &Context) -> Self {
         Waker { ctx: ctx.clone(), successor: Successor::of(ctx) }
     }
 
-    /// Has this waker, and every other of the same window, wake `ctx` from now on, which draws it anew.
+    /// Makes all wakers of this window wake the new context `ctx` from now on.
     pub fn move_to(&self, ctx: &Context) {
         let id = Id::unique("successor of this context");
         ctx.data_mut(|data| data.insert_temp(id, self.successor.clone()));
@@ -44,18 +44,18 @@ impl Waker {
         self.successor.0.lock().clone().unwrap_or_else(|| self.ctx.clone())
     }
 
-    /// Asks for a frame at once.
+    /// Requests a frame at once.
     pub fn now(&self) {
         self.context().request_repaint();
     }
 
-    /// Asks for a frame as soon as this window's pace allows.
+    /// Requests a frame as soon as the frame pace of the window allows.
     pub fn in_time(&self) {
         let ctx = self.context();
         ctx.request_repaint_after(frame_pace::pace(&ctx));
     }
 
-    /// Asks for a frame after `delay`.
+    /// Requests a frame after `delay`.
     pub fn after(&self, delay: Duration) {
         self.context().request_repaint_after(delay);
     }
@@ -72,7 +72,7 @@ mod tests {
         assert_eq!(old.context(), first);
         old.move_to(&second);
         assert_eq!([old.context(), other.context(), Waker::of(&second).context()], [(); 3].map(|()| second.clone()));
-        // One that was made in between, too.
+        // A waker made in between moves, too.
         let between = Waker::of(&second);
         other.move_to(&third);
         assert_eq!([old, other, between].map(|waker| waker.context()), [(); 3].map(|()| third.clone()));

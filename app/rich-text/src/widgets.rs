@@ -1,4 +1,4 @@
-//! Small things that several panels draw, and how they put things into words.
+//! Small widgets used by several panels, and wording shared by them.
 
 use egui::{
     Align, Button, Color32, Frame, Layout, Margin, Response, RichText, Role, Sense, Stroke, Ui, WidgetInfo, WidgetText,
@@ -8,17 +8,17 @@ use egui_material_icons::MaterialIcon;
 
 use crate::theme::{self, Palette, strong};
 
-/// A button with an icon and no frame; `name` is its name for screen readers, and shown on hovering.
+/// Shows a button with an icon and no frame. Screen readers and the tooltip use `name`.
 pub fn icon_button(ui: &mut Ui, icon: MaterialIcon, name: &str) -> Response {
     sensing_icon_button(ui, icon, name, Sense::click())
 }
 
-/// The same, which has the keyboard only if `sense` says so.
+/// Shows an [`icon_button`] that takes keyboard focus only if `sense` allows it.
 pub fn sensing_icon_button(ui: &mut Ui, icon: MaterialIcon, name: &str, sense: Sense) -> Response {
     bare_icon_button(ui, icon, name, sense).on_hover_text(name)
 }
 
-/// An [`icon_button`] of which `more` is shown on hovering, below its name and in the same tooltip.
+/// Shows an [`icon_button`] with `more` in the tooltip, below its name.
 pub fn icon_button_with(ui: &mut Ui, icon: MaterialIcon, name: &str, more: impl FnOnce(&mut Ui)) -> Response {
     bare_icon_button(ui, icon, name, Sense::click()).on_hover_ui(|ui| {
         ui.label(name);
@@ -37,28 +37,29 @@ fn bare_button(ui: &Ui, icon: MaterialIcon) -> Button<'static> {
     Button::new(glyph).frame(false).min_size(egui::vec2(24.0, 24.0))
 }
 
-/// A button with an icon that looks like other buttons; `name` as for [`icon_button`].
+/// Shows a button with an icon and a frame. `name` is used as in [`icon_button`].
 pub fn framed_icon_button(ui: &mut Ui, icon: MaterialIcon, name: &str) -> Response {
     let response = ui.add(Button::new(icon));
     response.widget_info(|| WidgetInfo::labeled(Role::Button, ui.is_enabled(), name));
     response.on_hover_text(name)
 }
 
-/// A menu behind an icon, as [`icon_button`] looks.
+/// Shows a menu that opens from an [`icon_button`].
 pub fn icon_menu(ui: &mut Ui, icon: MaterialIcon, name: &str, contents: impl FnOnce(&mut Ui)) {
     let (response, _) = MenuButton::from_button(bare_button(ui, icon)).ui(ui, contents);
     response.widget_info(|| WidgetInfo::labeled(Role::Button, ui.is_enabled(), name));
     response.on_hover_text(name);
 }
 
-/// The button of a surface that matters most.
+/// Shows the primary button of a surface.
 pub fn primary_button(ui: &mut Ui, text: &str, enabled: bool) -> Response {
     let palette = Palette::of(ui);
     let words = RichText::new(text).font(strong(14.0)).color(palette.on_hot);
     ui.add_enabled(enabled, Button::new(words).fill(palette.hot).stroke(Stroke::NONE))
 }
 
-/// Words. The layout of menus and columns, in which buttons are as wide as the room, would stretch the spaces of each line.
+/// Shows wrapped text. In menus and columns, egui's justified layout would stretch the spaces of
+/// each line.
 pub fn words(ui: &mut Ui, text: impl Into<WidgetText>) -> Response {
     if !ui.layout().horizontal_justify() {
         return ui.label(text);
@@ -66,13 +67,14 @@ pub fn words(ui: &mut Ui, text: impl Into<WidgetText>) -> Response {
     ui.with_layout(Layout::top_down(Align::Min), |ui| ui.label(text)).inner
 }
 
-/// Words of less weight.
+/// Shows secondary text.
 pub fn muted(ui: &mut Ui, text: impl Into<String>) -> Response {
     let text = small(text, Palette::of(ui).muted);
     words(ui, text)
 }
 
-/// Two columns of text, each line as wide as its words: those of [`Ui::columns`] stretch the spaces. `add` has the column's number.
+/// Shows two columns of text without justified lines, unlike [`Ui::columns`]. `add` gets the index
+/// of the column.
 pub fn two_columns(ui: &mut Ui, mut add: impl FnMut(&mut Ui, usize)) {
     ui.columns(2, |columns| {
         for (at, ui) in columns.iter_mut().enumerate() {
@@ -81,17 +83,17 @@ pub fn two_columns(ui: &mut Ui, mut add: impl FnMut(&mut Ui, usize)) {
     });
 }
 
-/// Secondary text in a colour.
+/// Small text in a colour.
 pub fn small(text: impl Into<String>, colour: Color32) -> RichText {
     RichText::new(text).size(12.0).color(colour)
 }
 
-/// A surface above the page's.
+/// Shows contents on a raised surface.
 pub fn card<R>(ui: &mut Ui, contents: impl FnOnce(&mut Ui) -> R) -> R {
     outlined_card(ui, Palette::of(ui).line, contents)
 }
 
-/// The same with an outline of this colour.
+/// Shows a [`card`] with an outline of this colour.
 pub fn outlined_card<R>(ui: &mut Ui, outline: Color32, contents: impl FnOnce(&mut Ui) -> R) -> R {
     wide(ui, outlined(Palette::of(ui).panel, outline, Margin::same(16)), contents)
 }
@@ -101,7 +103,7 @@ pub fn outlined(fill: Color32, outline: Color32, inset: Margin) -> Frame {
     Frame::new().fill(fill).stroke(Stroke::new(1.0, outline)).corner_radius(theme::RADIUS).inner_margin(inset)
 }
 
-/// Contents in a frame that is as wide as there is room.
+/// Shows contents in a frame of the full available width.
 pub fn wide<R>(ui: &mut Ui, frame: Frame, contents: impl FnOnce(&mut Ui) -> R) -> R {
     let shown = frame.show(ui, |ui| {
         ui.set_width(ui.available_width());
@@ -110,13 +112,13 @@ pub fn wide<R>(ui: &mut Ui, frame: Frame, contents: impl FnOnce(&mut Ui) -> R) -
     shown.inner
 }
 
-/// An error, as a sentence.
+/// Shows an error as a sentence.
 pub fn trouble(ui: &mut Ui, text: impl std::fmt::Display) -> Response {
     let text = small(sentence(text), Palette::of(ui).bad);
     words(ui, text)
 }
 
-/// `text` with a capital at its beginning and a full stop at its end.
+/// `text` with a capital letter at the beginning and a full stop at the end.
 pub fn sentence(text: impl std::fmt::Display) -> String {
     let text = text.to_string();
     let mut letters = text.trim().chars();
@@ -128,7 +130,7 @@ pub fn sentence(text: impl std::fmt::Display) -> String {
     sentence
 }
 
-/// Seconds as people say them.
+/// A time in seconds, in words.
 pub fn duration(seconds: f64) -> String {
     let seconds = seconds.max(0.0).round() as u64;
     match seconds {
@@ -142,7 +144,7 @@ pub fn duration(seconds: f64) -> String {
 mod tests {
     use super::*;
 
-    /// The menus' layout, and that of columns.
+    /// The layout of menus and columns.
     #[test]
     fn words_in_menus_are_not_spread() {
         let long = "Words that are much too long for one line of a menu as narrow as this one is.";

@@ -1,4 +1,4 @@
-//! The events of the answers to a request, from the engine to the client.
+//! The events that the engine sends to the client while it answers a request.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -19,18 +19,18 @@ use super::{
 pub enum AnswerEvent {
     /// A choice begins.
     Begin {
-        /// Its number.
+        /// Number of the choice.
         index: usize,
         /// The prompt, if the text begins with it.
         echo: Option<String>,
     },
-    /// A choice goes on.
+    /// A choice continues.
     Pieces {
-        /// Its number.
+        /// Number of the choice.
         index: usize,
         /// The new pieces.
         pieces: Vec<AnswerPiece>,
-        /// The new tokens with log probabilities, if they are wanted.
+        /// New tokens with log probabilities, if the request wants them.
         scored: Vec<ScoredToken>,
     },
     /// A choice ends.
@@ -44,15 +44,15 @@ pub enum AnswerEvent {
 pub struct ChoiceEnd {
     /// Number of the choice.
     pub index: usize,
-    /// The reason.
+    /// Why the choice ended.
     pub reason: StopReason,
-    /// True if it has called tools, and the last call is complete.
+    /// True if the choice has called tools, and the last call is complete.
     pub called: bool,
-    /// Its token counts.
+    /// Token counts of the choice.
     pub stats: GenerationStats,
     /// Token counts and times of all choices so far.
     pub total: GenerationStats,
-    /// No choice follows.
+    /// True for the last choice.
     pub last: bool,
 }
 
@@ -62,11 +62,11 @@ pub struct AnswerEvents {
     ready: VecDeque<AnswerEvent>,
     reader: AnswerReader,
     tools: Option<RequestedTools>,
-    /// The choice has a form and calls no tools.
+    /// True if the choice has a grammar and calls no tools.
     formed: bool,
     /// Texts of the prompts, if the answers begin with them.
     echoes: Vec<String>,
-    /// Text of the choice's prompt, until it is told.
+    /// Text of the choice's prompt, until the client has received it.
     echo: Option<String>,
     best_of: usize,
     index: usize,
@@ -76,7 +76,7 @@ pub struct AnswerEvents {
 }
 
 impl AnswerEvents {
-    /// Waits for a slot and until the engine has accepted the request.
+    /// Waits for a slot, and until the engine has accepted the request.
     pub async fn start(
         context: Arc<ServerContext>,
         lease: ModelLease,
@@ -108,7 +108,7 @@ impl AnswerEvents {
         Ok(events)
     }
 
-    /// Waits for the next event; `None` at the end. Nothing is lost if the caller gives up waiting.
+    /// Waits for the next event; `None` at the end. Cancelling the wait loses no event.
     pub async fn next(&mut self) -> Option<AnswerEvent> {
         while self.ready.is_empty() && !self.ended {
             let update = self.generation.next_update().await;
@@ -125,7 +125,7 @@ impl AnswerEvents {
 
     fn push(&mut self, update: GenerationUpdate) {
         if update.formed && !self.formed {
-            // Nothing was read before: no text of the form is a call.
+            // Nothing was read before. Text with a grammar contains no tool calls.
             (self.reader, self.formed) = (AnswerReader::new(None), true);
         }
         let index = self.index;

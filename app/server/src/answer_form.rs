@@ -14,10 +14,10 @@ use super::{answer_reader::RequestedTools, error::ApiError, fields::invalid, und
 /// Most tools of a request.
 const MAX_TOOLS: usize = 256;
 
-/// The values of a choice of tools.
+/// Valid values of a tool choice, as errors list them.
 pub const CHOICES: &str = "none, auto, required, or the name of a function in `tools`";
 
-/// A grammar, and the field of the request that asks for it, which errors name.
+/// A grammar, and the request field that asks for it. Errors name the field.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RequestedGrammar {
     /// Path of the field.
@@ -29,9 +29,9 @@ pub struct RequestedGrammar {
 /// A tool that a model may call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RequestedTool {
-    /// Its definition, in the form that chat templates read.
+    /// Definition of the tool, in the form that chat templates read.
     pub definition: Value,
-    /// Calls follow the schema of the arguments to the letter.
+    /// Calls follow the schema of the arguments exactly.
     pub strict: bool,
     /// Path of the tool in the request.
     pub path: String,
@@ -55,15 +55,15 @@ pub enum ToolChoice {
 pub struct AnswerForm {
     /// Tools that may be called.
     pub tools: Option<RequestedTools>,
-    /// A call of a tool is forced by the grammar.
+    /// The grammar forces a tool call.
     pub forced: bool,
-    /// Grammar of the answer, or of an answer without a call where calls are possible and not
-    /// forced.
+    /// Grammar of the answer. If the model may call tools but need not, it applies only to answers
+    /// without a call.
     pub grammar: Option<RequestedGrammar>,
 }
 
 impl ToolChoice {
-    /// The choice that is said by one word.
+    /// Parses a tool choice that is a single word.
     pub fn of_word(word: &str) -> Option<Self> {
         match word {
             "auto" => Some(ToolChoice::Auto),
@@ -75,20 +75,21 @@ impl ToolChoice {
 }
 
 impl RequestedGrammar {
-    /// The grammar of a schema that `field` has.
+    /// Builds the grammar of a schema in the field `field`.
     pub fn of_schema(schema: &Value, strict: bool, field: &str) -> Result<Self, ApiError> {
         let schema = JsonSchema::new(schema, strict).map_err(|error| ApiError::of_grammar(&error, field))?;
         Ok(RequestedGrammar { field: field.to_owned(), grammar: Grammar::JsonSchema(schema) })
     }
 
-    /// The grammar of any JSON object.
+    /// Builds the grammar of any JSON object.
     pub fn any_object(field: &str) -> Self {
         RequestedGrammar { field: field.to_owned(), grammar: Grammar::JsonSchema(JsonSchema::any_object()) }
     }
 }
 
 impl RequestedTool {
-    /// A function that the request defines at `path`. An error names the field `schema` in it.
+    /// Reads a function that the request defines at `path`. An error names the field `schema` in
+    /// it.
     pub fn new(definition: Value, strict: bool, path: String, schema: &str) -> Result<Self, ApiError> {
         let parameters = &definition["function"]["parameters"];
         if !parameters.is_null() && !parameters.is_object() {
@@ -102,7 +103,8 @@ impl RequestedTool {
         self.definition["function"]["name"].as_str().unwrap_or_default()
     }
 
-    /// The schema of its calls; `number` tells it from those of other tools.
+    /// Builds the schema of the tool's calls. `number` separates it from the schemas of other
+    /// tools.
     fn call(&self, number: usize) -> Result<CallSchema, ApiError> {
         let parameters = &self.definition["function"]["parameters"];
         let arguments = JsonSchema::of_arguments(parameters, number, self.strict)
@@ -112,8 +114,8 @@ impl RequestedTool {
 }
 
 impl AnswerForm {
-    /// The form of an answer with these tools and this grammar; `format` is how the model calls
-    /// tools.
+    /// Builds the form of an answer with these tools and this grammar. `format` is how the model
+    /// calls tools.
     pub fn new(
         tools: &[RequestedTool],
         choice: &ToolChoice,
@@ -150,7 +152,7 @@ impl AnswerForm {
         Ok(AnswerForm { tools: callable(ToolFormat::forced()), forced: true, grammar: Some(grammar) })
     }
 
-    /// The two forms of an answer that may call tools and otherwise has a grammar.
+    /// Returns the tools and the grammar, if the answer either calls tools or follows a grammar.
     pub fn calls_or_form(&self) -> Option<CallsOrForm> {
         let (tools, grammar) = (self.tools.as_ref()?, self.grammar.as_ref()?);
         (!self.forced).then(|| CallsOrForm { tools: tools.clone(), form: grammar.grammar.clone() })

@@ -1,4 +1,4 @@
-//! The protocol in which an answer is written.
+//! The protocol that an answer is written in.
 
 use serde_json::Value;
 use thermocline_engine::session::GenerationStats;
@@ -12,9 +12,9 @@ pub trait AnswerFormat: Send {
         false
     }
 
-    /// The events that a stream sends for one of the answer.
+    /// Returns the events that a stream sends for one event of the answer.
     fn events(&mut self, event: AnswerEvent) -> Vec<StreamEvent>;
 
-    /// The whole answer.
+    /// Returns the whole answer.
     fn whole(&self, choices: &[AnswerChoice], total: &GenerationStats) -> Value;
 }

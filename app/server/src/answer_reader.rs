@@ -1,4 +1,4 @@
-//! Reads an answer for clients: reasoning, content and calls of tools.
+//! Splits an answer into reasoning, content and tool calls for clients.
 
 use serde_json::{Value, json};
 use thermocline_engine::{
@@ -9,7 +9,7 @@ use thermocline_engine::{
     },
 };
 
-/// Letters of an identifier of a call. Mistral's templates accept no more and no fewer.
+/// Characters of a tool call's identifier. Mistral's templates accept no more and no fewer.
 const ID_LENGTH: usize = 9;
 
 /// One piece of an answer.
@@ -17,18 +17,18 @@ const ID_LENGTH: usize = 9;
 pub enum AnswerPiece {
     /// The model's reasoning.
     Reasoning(String),
-    /// Words for the user.
+    /// Text for the user.
     Content(String),
-    /// A call of a tool begins.
+    /// A tool call begins.
     Call {
-        /// Its number in the answer.
+        /// Number of the call in the answer.
         index: usize,
-        /// Its identifier.
+        /// Identifier of the call.
         id: String,
         /// Name of the function.
         name: String,
     },
-    /// More of the JSON of a call's arguments.
+    /// More of the JSON of a tool call's arguments.
     Arguments {
         /// Number of the call.
         index: usize,
@@ -38,29 +38,29 @@ pub enum AnswerPiece {
 }
 
 impl AnswerPiece {
-    /// Its words for the user.
+    /// The piece's text for the user, if it is content.
     pub fn content(&self) -> Option<&str> {
         if let AnswerPiece::Content(text) = self { Some(text) } else { None }
     }
 
-    /// Its reasoning.
+    /// The piece's reasoning, if it is reasoning.
     pub fn reasoning(&self) -> Option<&str> {
         if let AnswerPiece::Reasoning(text) = self { Some(text) } else { None }
     }
 }
 
-/// A call of a tool in a complete answer.
+/// A tool call of a complete answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CompleteCall {
-    /// Its identifier.
+    /// Identifier of the call.
     pub id: String,
     /// Name of the function.
     pub name: String,
-    /// The JSON of its arguments.
+    /// Arguments as JSON.
     pub arguments: String,
 }
 
-/// The calls of a complete answer.
+/// Collects the tool calls of a complete answer.
 pub fn complete_calls(pieces: &[AnswerPiece]) -> Vec<CompleteCall> {
     let mut calls: Vec<CompleteCall> = Vec::new();
     for piece in pieces {
@@ -75,7 +75,7 @@ pub fn complete_calls(pieces: &[AnswerPiece]) -> Vec<CompleteCall> {
     calls
 }
 
-/// The arguments of a call as JSON. Models may write what is no JSON.
+/// Parses a call's arguments as JSON. Models may write invalid JSON.
 pub fn json_arguments(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_| json!({ "arguments": text }))
 }
@@ -83,27 +83,28 @@ pub fn json_arguments(text: &str) -> Value {
 /// The tools of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RequestedTools {
-    /// Format in which the model calls them.
+    /// Format in which the model calls tools.
     pub format: ToolFormat,
-    /// Their definitions, in OpenAI's form.
+    /// Definitions of the tools, in OpenAI's form.
     pub definitions: Vec<Value>,
 }
 
-/// The reader of one answer. Line ends at the beginning of reasoning, and between reasoning and content, are left out.
+/// The reader of one answer. It drops line breaks before reasoning, and between reasoning and
+/// content.
 #[derive(Debug)]
 pub struct AnswerReader {
     parser: Option<ToolParser>,
     calls: usize,
-    /// A call has begun and not ended.
+    /// A call has begun and has not ended.
     in_call: bool,
-    /// A call before the last one has no end.
+    /// A call before the last one never ended.
     is_broken: bool,
     thought: bool,
     spoke: bool,
 }
 
 impl AnswerReader {
-    /// A reader of the answer to a request with `tools`.
+    /// Creates a reader of the answer to a request with `tools`.
     pub fn new(tools: Option<&RequestedTools>) -> Self {
         let parser = tools.map(|tools| ToolParser::new(tools.format.clone(), &tools.definitions));
         AnswerReader { parser, calls: 0, in_call: false, is_broken: false, thought: false, spoke: false }
@@ -142,7 +143,7 @@ impl AnswerReader {
         out
     }
 
-    /// The pieces held back; no more text follows.
+    /// Returns the pieces held back. No more text may follow.
     pub fn finish(&mut self) -> Vec<AnswerPiece> {
         let mut out = Vec::new();
         let events = self.parser.as_mut().map(ToolParser::finish).unwrap_or_default();
@@ -176,13 +177,13 @@ impl AnswerReader {
     }
 }
 
-/// A new identifier of a call: letters and digits.
+/// Creates an identifier for a call: letters and digits.
 fn new_id() -> String {
     const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
     static COUNT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
     let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
     let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    // An odd factor: different numbers stay different.
+    // The factor is odd, so that different numbers stay different.
     let mut number = time.wrapping_add(count << 20).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let letter = |_| {
         number = number.rotate_left(5);

@@ -1,4 +1,4 @@
-//! Requests for answers, in every protocol: read, parsed for their model, generated and written.
+//! Answers requests in every protocol: reads and parses the body, generates, and writes the answer.
 
 use std::sync::Arc;
 
@@ -30,31 +30,31 @@ use super::{
     served_model::ServedModel,
 };
 
-/// Bytes of a body above which it is parsed on another thread.
+/// A body with more bytes is parsed on another thread.
 const LONG_BODY: usize = 64 << 10;
 
 /// The protocol of a request for an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
-    /// OpenAI's.
+    /// OpenAI's chats and text completions.
     Completions(Endpoint),
-    /// OpenAI's, of items.
+    /// OpenAI's responses, which consist of items.
     Responses,
     /// Anthropic's.
     Messages,
-    /// Ollama's, for a chat.
+    /// Ollama's chats.
     OllamaChat,
-    /// Ollama's, for a text.
+    /// Ollama's text completions.
     OllamaGenerate,
 }
 
-/// A request for an answer as it was parsed.
+/// A parsed request for an answer.
 struct ParsedRequest {
-    /// `None`: only that the model be loaded.
+    /// The answer to generate; `None` if the request only loads the model.
     completion: Option<CompletionRequest>,
-    /// Tokens of the prompt, where the answer begins with their number.
+    /// Tokens of the prompt, for protocols whose answers begin with this count.
     prompt_tokens: usize,
-    /// The rest of a request for a response.
+    /// The remaining fields of a request for a response.
     response: ResponseBody,
 }
 
@@ -69,7 +69,7 @@ pub async fn complete(
     let active = connection.answer();
     let lease = NamedModel::lease(&body, &context).await?;
     let name = lease.name.clone();
-    // The model is released before the request waits: one that is held cannot be closed.
+    // Release the model before the request waits: a model that a request holds cannot be closed.
     let parsed = parse(protocol, body, lease.model(&context)?, &context).await?;
     let ParsedRequest { completion, prompt_tokens, response } = parsed;
     let chat = protocol == Protocol::OllamaChat;
@@ -100,7 +100,7 @@ pub async fn complete(
 }
 
 /// Parses a body for `model`. Large bodies are parsed on another thread: parsing 8 MB takes a
-/// second, in which no other answer would go on.
+/// second, which would stall all other answers.
 async fn parse(
     protocol: Protocol,
     body: Vec<u8>,
@@ -123,7 +123,7 @@ async fn parse(
         };
         let completion = asked.map(|asked| CompletionRequest::new(asked, &model, strict)).transpose()?;
         let prompt_tokens = match &completion {
-            // A stream begins with the count; encoding takes milliseconds.
+            // A stream begins with this count. Encoding takes milliseconds.
             Some(completion) if protocol == Protocol::Messages && completion.stream => {
                 prompt_tokens(completion, &model)?
             }
@@ -138,14 +138,14 @@ async fn parse(
     parsed.unwrap_or_else(|_| Err(ApiError::unavailable("the request could not be read: its parser failed")))
 }
 
-/// Tokens of a request's prompt.
+/// Counts the tokens of a request's prompt.
 fn prompt_tokens(completion: &CompletionRequest, model: &ServedModel) -> Result<usize, ApiError> {
     let Some(request) = completion.requests.first() else { return Ok(0) };
     let tokens = model.engine.prompt_tokens(request.prompt.clone(), &request.chat);
     tokens.map(|tokens| tokens.len()).map_err(|error| ApiError::from(&error))
 }
 
-/// `POST /v1/messages/count_tokens`: the tokens that a message's prompt would have.
+/// `POST /v1/messages/count_tokens`: counts the tokens of a message's prompt.
 pub fn count_message_tokens(body: &[u8], model: &ServedModel, strict: bool) -> Result<Value, ApiError> {
     let asked = read_message_request(body, &model.defaults, true, strict)?;
     let completion = CompletionRequest::new(asked, model, strict)?;

@@ -1,5 +1,5 @@
-//! The choices of a whole answer, folded from its events. Where more are generated than returned,
-//! the likeliest are chosen.
+//! Collects the choices of a whole answer from its events. If more choices are generated than
+//! returned, the most likely ones are kept.
 
 use thermocline_engine::session::{GenerationStats, StopReason};
 
@@ -14,17 +14,17 @@ use super::{
 /// One choice.
 #[derive(Debug)]
 pub struct AnswerChoice {
-    /// Text of the prompt, if its own begins with it.
+    /// Text of the prompt, if the answer begins with it.
     pub echo: Option<String>,
-    /// Its pieces, the echoed prompt first.
+    /// Pieces of the choice, the echoed prompt first.
     pub pieces: Vec<AnswerPiece>,
-    /// Its tokens with log probabilities, if they are wanted.
+    /// Tokens with log probabilities, if the request wants them.
     pub scored: Vec<ScoredToken>,
-    /// The reason why it ended.
+    /// Why the choice ended.
     pub reason: StopReason,
-    /// True if it has called tools, and the last call is complete.
+    /// True if the choice has called tools, and the last call is complete.
     pub called: bool,
-    /// Its token counts.
+    /// Token counts of the choice.
     pub stats: GenerationStats,
 }
 
@@ -38,7 +38,7 @@ pub struct WholeAnswer {
 }
 
 impl AnswerChoice {
-    /// A choice that begins.
+    /// Begins a choice.
     pub fn new(echo: Option<String>) -> Self {
         let (reason, stats) = (StopReason::EndOfText, GenerationStats::default());
         AnswerChoice { echo, pieces: Vec::new(), scored: Vec::new(), reason, called: false, stats }
@@ -53,7 +53,7 @@ impl AnswerChoice {
 }
 
 impl WholeAnswer {
-    /// Adds an event; an answer that fails is an error.
+    /// Adds an event. Returns the error of an answer that fails.
     pub fn push(&mut self, event: AnswerEvent) -> Result<(), ApiError> {
         match (event, self.choices.last_mut()) {
             (AnswerEvent::Begin { echo, .. }, _) => self.choices.push(AnswerChoice::new(echo)),
@@ -73,8 +73,7 @@ impl WholeAnswer {
 }
 
 impl ChoiceFields {
-    /// The choices that are returned: of each prompt the likeliest, by mean log probability of
-    /// their tokens.
+    /// Keeps the most likely choices of each prompt, by the mean log probability of their tokens.
     pub fn returned(&self, mut choices: Vec<AnswerChoice>) -> Vec<AnswerChoice> {
         if self.best_of == self.answers {
             return choices;
@@ -88,7 +87,7 @@ impl ChoiceFields {
     }
 }
 
-/// Adds the counts of a choice to those of all: the tokens of a prompt only with its first choice.
+/// Adds the counts of a choice to the total. A prompt's tokens count only with its first choice.
 pub fn add_stats(total: &mut GenerationStats, stats: &GenerationStats, is_first: bool) {
     if is_first {
         total.prompt_tokens += stats.prompt_tokens;

@@ -45,19 +45,21 @@ The base URL for clients of OpenAI's API is http://127.0.0.1:8080/v1. Fields tha
 out have the values of the options here. Ctrl-C or SIGTERM ends the server after the current answer,
 or when --drain is over; a second Ctrl-C ends it at once.";
 
-/// Environment variable of the key.
+/// Environment variable that holds the key.
 const KEY_VARIABLE: &str = "THERMOCLINE_API_KEY";
 
-/// Interval at which Ctrl-C is checked.
+/// Interval between checks for Ctrl-C.
 const POLL: Duration = Duration::from_millis(50);
 
 /// Serves the model to other programs by OpenAI's HTTP API.
 #[derive(Debug, Args)]
 pub struct ServeArgs {
-    /// The model, as --model takes it, or a folder of models, which requests have loaded by name, one at a time
+    /// The model, as --model takes it, or a folder of models, which requests have loaded by name,
+    /// one at a time
     #[arg(value_name = "MODEL", conflicts_with = "model")]
     file: Option<PathBuf>,
-    /// Address to listen at: the default accepts this computer only, 0.0.0.0 every computer that can reach it
+    /// Address to listen at: the default accepts this computer only, 0.0.0.0 every computer that
+    /// can reach it
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     host: String,
     /// Name of the model for clients [default: that of its file]
@@ -72,13 +74,16 @@ pub struct ServeArgs {
     /// File whose first line is the key
     #[arg(long, value_name = "FILE", conflicts_with = "api_key")]
     api_key_file: Option<PathBuf>,
-    /// Accept requests of web pages of this origin, like http://localhost:3000, or `*` for all; may be repeated
+    /// Accept requests of web pages of this origin, like http://localhost:3000, or `*` for all; may
+    /// be repeated
     #[arg(long, value_name = "ORIGIN")]
     allow_origin: Vec<String>,
-    /// Accept another host name for this computer, beside localhost, its own name and its addresses; may be repeated
+    /// Accept another host name for this computer, beside localhost, its own name and its
+    /// addresses; may be repeated
     #[arg(long, value_name = "NAME")]
     allow_host: Vec<String>,
-    /// Requests answered at a time, each with a context of its own: their tokens are computed together, in one pass
+    /// Requests answered at a time, each with a context of its own: their tokens are computed
+    /// together, in one pass
     #[arg(long, visible_alias = "np", value_name = "N", default_value_t = ServerOptions::PARALLEL, value_parser = slots)]
     parallel: usize,
     /// Requests that may wait; more are refused with status 429
@@ -87,7 +92,8 @@ pub struct ServeArgs {
     /// Refuse what OpenAI's server refuses: other models' names, and fields of other servers
     #[arg(long)]
     strict: bool,
-    /// With a folder: seconds without requests after which the model is closed [default: it stays until another one is asked for]
+    /// With a folder: seconds without requests after which the model is closed [default: it stays
+    /// until another one is asked for]
     #[arg(long, value_name = "SECONDS")]
     idle_unload: Option<u64>,
     /// How embeddings are made of a text's hidden states, where a request does not say
@@ -104,7 +110,7 @@ pub struct ServeArgs {
     how: AnswerOptions,
 }
 
-/// A number of slots.
+/// Parses a number of slots.
 fn slots(text: &str) -> Result<usize, String> {
     let n = text.parse().ok().filter(|n| (1..=256).contains(n));
     n.ok_or_else(|| "expected a number from 1 to 256".to_owned())
@@ -135,13 +141,13 @@ pub fn serve(args: &ServeArgs) -> Outcome {
 /// The models that the command line asks for.
 struct CommandModels {
     models: ServedModels,
-    /// Their name, or how many there are, in one line.
+    /// Name of the model, or the number of models, in one line.
     named: String,
-    /// The engine of a single model, which ends the server if it stops.
+    /// Engine of a single model. The server ends if this engine stops.
     engine: Option<Engine>,
 }
 
-/// The model of a file, which stays open.
+/// Opens the only model, which stays open.
 fn only_model(args: &ServeArgs, how: &AnswerOptions, log: &ServerLog) -> Outcome<CommandModels> {
     if args.idle_unload.is_some() {
         return Err(Failure::usage("--idle-unload: expected a folder of models, got one model, which stays loaded"));
@@ -157,7 +163,7 @@ fn only_model(args: &ServeArgs, how: &AnswerOptions, log: &ServerLog) -> Outcome
     Ok(CommandModels { models: ServedModels::Open(source), named, engine })
 }
 
-/// Opens a model under a name, with the options of `how`.
+/// Opens a model under the name `name`, with the options of `how`.
 fn open(how: &AnswerOptions, name: &str) -> Outcome<ServedModel> {
     let engine = how.open()?;
     let defaults = how.request(Prompt::Tokens(Vec::new()));
@@ -171,7 +177,7 @@ fn is_folder_of_models(path: &Path) -> bool {
     path.is_dir() && !path.join("config.json").is_file()
 }
 
-/// The models of a folder.
+/// Serves the models of a folder.
 fn of_folder(
     args: &ServeArgs,
     folder: PathBuf,
@@ -198,13 +204,13 @@ fn of_folder(
     Ok(CommandModels { models: ServedModels::Library(library), named, engine: None })
 }
 
-/// The memory that the KV caches of all slots may take, in one line.
+/// Describes the memory that the KV caches of all slots may take, in one line.
 fn slots_line(model: &ServedModel, slots: usize) -> String {
     let (counted, bytes) = (units::counted(slots, "slot"), units::bytes(model.slot_bytes(slots)));
     format!("[{counted} of {} tokens: KV caches take up to {bytes}]", model.engine.context())
 }
 
-/// Waits for Ctrl-C or a request to end, and then, no longer than `drain`, for the end of the current answer.
+/// Waits for Ctrl-C or SIGTERM. Then waits up to `drain` for the current answer to end.
 fn wait(
     server: &Server,
     engine: Option<&Engine>,
@@ -217,7 +223,7 @@ fn wait(
     while !watch.pressed() && !termination.requested() {
         match engine.and_then(Engine::stopped) {
             None => {}
-            // The server stays. Every request is refused with this reason.
+            // The server keeps running and refuses every request with this reason.
             Some(error @ Error::FileLost { .. }) if !told => {
                 log.error(&error_message(&error));
                 told = true;
@@ -242,7 +248,7 @@ fn wait(
 }
 
 impl ServeArgs {
-    /// The key of the command line, of the file, or of the environment.
+    /// Returns the key from the command line, the key file or the environment.
     fn key(&self) -> Outcome<Option<String>> {
         if let Some(path) = &self.api_key_file {
             let text = fs::read_to_string(path).map_err(|error| Failure::read(path, error))?;

@@ -1,4 +1,5 @@
-//! The open connections of a server: at most so many, and those whose clients are waited for give way to new ones.
+//! The open connections of a server, up to a limit. At the limit an idle connection closes to make
+//! room for a new one.
 
 use std::{
     sync::{
@@ -21,14 +22,14 @@ pub struct Connections {
 /// One open connection.
 #[derive(Debug)]
 pub struct Connection {
-    /// Requests of it whose answers are being made.
+    /// Number of the connection's requests that are being answered.
     answering: AtomicUsize,
-    /// Time since which the client is waited for.
+    /// Time since which the connection is idle.
     idle_since: Mutex<Instant>,
     close: Notify,
 }
 
-/// A place among the open connections, until it is dropped.
+/// A place among the open connections, which dropping it frees.
 #[derive(Debug)]
 pub struct ConnectionPlace {
     connections: Arc<Connections>,
@@ -36,18 +37,18 @@ pub struct ConnectionPlace {
     pub connection: Arc<Connection>,
 }
 
-/// An answer that is being made; its connection does not give way to others.
+/// A running answer. The server does not close its connection to make room.
 #[derive(Debug)]
 pub struct AnsweringConnection(Arc<Connection>);
 
 impl Connections {
-    /// Room for `most` connections.
+    /// Creates room for `most` connections.
     pub fn new(most: usize) -> Arc<Self> {
         Arc::new(Connections { open: Mutex::default(), most })
     }
 
-    /// Adds a connection. If there is no room, the one whose client has been waited for longest is told to close; `None` if answers
-    /// are being made for all of them.
+    /// Adds a connection. If there is no room, it closes the connection that has been idle longest.
+    /// `None` if all connections have running answers.
     pub fn add(self: &Arc<Self>) -> Option<ConnectionPlace> {
         let mut open = self.open.lock();
         if open.len() >= self.most {
@@ -66,12 +67,12 @@ impl Connections {
 }
 
 impl Connection {
-    /// Waits until it has to close, to make room.
+    /// Waits until the connection has to close to make room.
     pub async fn closed(&self) {
         self.close.notified().await;
     }
 
-    /// Records that a request has been received and its answer is being made.
+    /// Records that the server received a request and is answering it.
     pub fn answer(self: &Arc<Self>) -> AnsweringConnection {
         self.answering.fetch_add(1, SeqCst);
         AnsweringConnection(Arc::clone(self))

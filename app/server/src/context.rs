@@ -1,4 +1,4 @@
-//! State that all connections of a server share.
+//! The state that all connections of a server share.
 
 use std::{
     fmt,
@@ -22,17 +22,17 @@ use super::{
 };
 use thermocline_host::{answer_stats::AnswerStats, engine_handle::EndSignal};
 
-/// Event of a server, reported to the caller of [`Server::start`](super::Server::start).
+/// An event of a server, reported to the caller of [`Server::start`](super::Server::start).
 #[derive(Debug)]
 pub enum ServerEvent<'a> {
     /// A request has arrived.
     Request,
     /// An answer is complete.
     Answered(&'a GenerationStats, &'a StopReason),
-    /// The engine's device has changed; the answer goes on.
+    /// The engine's device has changed. The answer continues.
     Device(&'a DeviceEvent),
-    /// A request asked for what the server cannot do, and was answered without it: method, path and
-    /// what was dropped in one line.
+    /// The server answered a request without something that it cannot do. The line has the method,
+    /// the path and what was dropped.
     Dropped(&'a str),
     /// A request was refused, or its answer failed: method, path, reason and status in one line.
     Refused(&'a str),
@@ -43,13 +43,13 @@ pub enum ServerEvent<'a> {
 pub struct ServerStatus {
     /// Requests received since the start.
     pub requests: u64,
-    /// `true` while a request is being answered.
+    /// `true` while the server is answering a request.
     pub answering: bool,
-    /// Requests that are being answered.
+    /// Requests that the server is answering.
     pub busy: usize,
-    /// Requests that can be answered at a time.
+    /// Requests that the server can answer at the same time.
     pub slots: usize,
-    /// Requests that wait for a slot, or for their model.
+    /// Requests that wait for a slot or for their model.
     pub waiting: usize,
     /// Reason of the latest refusal.
     pub last_error: Option<String>,
@@ -58,14 +58,14 @@ pub struct ServerStatus {
 /// The models of a server.
 #[derive(Clone)]
 pub enum ServedModels {
-    /// The one that is open at the moment, whatever a request names.
+    /// The model that is open at the moment, whatever model a request names.
     Open(ModelSource),
-    /// Those of a folder, of which one is open at a time.
+    /// The models of a folder, one of them open at a time.
     Library(Arc<ModelLibrary>),
 }
 
-/// The right to a model for one request. Of a library it keeps the model open until it is dropped;
-/// a model that is open anyway may be closed while the request waits.
+/// A request's right to a model. A model of a library stays open until the lease is dropped. A
+/// model from a [`ModelSource`] may be closed while the request waits.
 pub struct ModelLease {
     /// Name of the model.
     pub name: String,
@@ -73,7 +73,7 @@ pub struct ModelLease {
 }
 
 impl ModelLease {
-    /// The model, unless another one is open by now.
+    /// Returns the model, unless another model is open by now.
     pub fn model(&self, context: &ServerContext) -> Result<ServedModel, ApiError> {
         if let Some(user) = &self.user {
             return Ok(user.model().clone());
@@ -83,12 +83,12 @@ impl ModelLease {
     }
 }
 
-/// The context of a server as its routes are given it.
+/// The context of a server, as axum passes it to the routes.
 pub type SharedContext = State<Arc<ServerContext>>;
 
 /// Options, model source, request queue and counters of one server.
 pub struct ServerContext {
-    /// Options the server was started with.
+    /// Options that the server was started with.
     pub options: ServerOptions,
     /// Requests that wait for a slot.
     pub queue: RequestQueue,
@@ -98,7 +98,7 @@ pub struct ServerContext {
     on_event: Box<dyn Fn(ServerEvent<'_>) + Send + Sync>,
     requests: AtomicU64,
     last_answer: Mutex<Option<AnswerStats>>,
-    /// Ends of the answers that were started, as far as they go on.
+    /// End signals of the started answers that still run.
     active_answers: Mutex<Vec<EndSignal>>,
     last_error: Mutex<Option<String>>,
 }
@@ -113,7 +113,7 @@ impl fmt::Debug for ServerContext {
 }
 
 impl ServerContext {
-    /// A context without requests. `on_event` is called from the server's thread and must not
+    /// Creates a context without requests. The server's thread calls `on_event`, which must not
     /// block.
     pub fn new(
         options: ServerOptions,
@@ -133,7 +133,7 @@ impl ServerContext {
         })
     }
 
-    /// The model that is open now.
+    /// Returns the model that is open now.
     pub fn model(&self) -> Result<ServedModel, ApiError> {
         match &self.models {
             ServedModels::Open(source) => source().map_err(ApiError::unavailable),
@@ -143,7 +143,7 @@ impl ServerContext {
         }
     }
 
-    /// The models by name, if there are several.
+    /// Returns the library, if the server has several models.
     pub fn library(&self) -> Option<&Arc<ModelLibrary>> {
         match &self.models {
             ServedModels::Open(_) => None,
@@ -151,7 +151,7 @@ impl ServerContext {
         }
     }
 
-    /// The model that a request names, as soon as it is this request's turn to have it loaded.
+    /// Waits for the request's turn, then loads the model that it names.
     pub async fn lease(self: &Arc<Self>, wanted: Option<&str>) -> Result<ModelLease, ApiError> {
         let Some(library) = self.library() else { return Ok(ModelLease { name: self.model()?.name, user: None }) };
         let context = Arc::clone(self);
@@ -165,7 +165,7 @@ impl ServerContext {
         (self.on_event)(ServerEvent::Request);
     }
 
-    /// Records that an answer was started, which `end` waits for.
+    /// Records that an answer was started. `end` waits for its end.
     pub fn record_start(&self, end: EndSignal) {
         let mut active = self.active_answers.lock();
         active.retain(|end| !end.is_over());
@@ -183,25 +183,25 @@ impl ServerContext {
         (self.on_event)(ServerEvent::Device(event));
     }
 
-    /// Records a refusal: method, path, reason and status in one line.
+    /// Records a refusal. `line` has the method, path, reason and status.
     pub fn record_refusal(&self, line: String) {
         tracing::info!("{line}");
         (self.on_event)(ServerEvent::Refused(&line));
         *self.last_error.lock() = Some(line);
     }
 
-    /// Records what was dropped of a request: method, path and names in one line.
+    /// Records what was dropped from a request. `line` has the method, path and names.
     pub fn record_dropped(&self, line: &str) {
         tracing::info!("{line}");
         (self.on_event)(ServerEvent::Dropped(line));
     }
 
-    /// End of an answer that the model is generating.
+    /// Returns the end signal of an answer that the model is generating.
     pub fn active_answer(&self) -> Option<EndSignal> {
         self.active_answers.lock().iter().rev().find(|end| !end.is_over()).cloned()
     }
 
-    /// Current load.
+    /// Returns the current load.
     pub fn status(&self) -> ServerStatus {
         let (slots, busy) = self.queue.slots();
         ServerStatus {
@@ -214,7 +214,7 @@ impl ServerContext {
         }
     }
 
-    /// Figures of the latest complete answer.
+    /// Statistics of the latest complete answer.
     pub fn last_answer(&self) -> Option<AnswerStats> {
         self.last_answer.lock().clone()
     }

@@ -1,5 +1,5 @@
-//! `/v1/embeddings` and Ollama's `/api/embed` and `/api/embeddings`: texts to vectors of length 1,
-//! pooled from hidden states.
+//! `/v1/embeddings` and Ollama's `/api/embed` and `/api/embeddings`: turn texts into vectors of
+//! length 1, pooled from hidden states.
 
 use std::{sync::Arc, time::Instant};
 
@@ -21,49 +21,49 @@ use super::{
     served_model::ServedModel,
 };
 
-/// Most texts of a request.
+/// Most texts in a request.
 const MAX_INPUTS: usize = 2048;
 
-/// The protocol of a request for embeddings.
+/// The protocol of an embedding request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EmbeddingProtocol {
     /// OpenAI's.
     OpenAi,
     /// Ollama's `/api/embed`.
     OllamaEmbed,
-    /// Ollama's older `/api/embeddings`, of one text.
+    /// Ollama's older `/api/embeddings`, for one text.
     OllamaOne,
 }
 
-/// The fields of a request for embeddings, which OpenAI's protocol and Ollama's share.
+/// The fields that embedding requests of OpenAI's and Ollama's protocols share.
 #[derive(Debug, PartialEq, Deserialize)]
 pub struct EmbeddingFields {
     /// Name of the model.
     pub model: Option<String>,
     /// The texts.
     pub input: Option<Value>,
-    /// Numbers of each vector.
+    /// Length of each vector, in numbers.
     pub dimensions: Option<usize>,
-    /// Shorten texts that are longer than the context.
+    /// Whether to shorten texts that are longer than the context.
     pub truncate: Option<bool>,
-    /// Form of the vectors.
+    /// Encoding of the vectors.
     pub encoding_format: Option<String>,
-    /// Pooling of hidden states into a vector.
+    /// How hidden states are pooled into a vector.
     pub pooling: Option<String>,
-    /// Changes nothing.
+    /// Has no effect.
     pub user: Ignored,
-    /// Changes nothing.
+    /// Has no effect.
     pub keep_alive: Ignored,
 }
 
-/// A request for embeddings.
+/// An embedding request.
 #[derive(Debug, PartialEq)]
 struct EmbeddingRequest {
-    /// One for each text.
+    /// One request for each text.
     requests: Vec<Request>,
-    /// Numbers of each vector, if fewer than the model has.
+    /// Length of each vector, if shorter than the model's.
     dimensions: Option<usize>,
-    /// Vectors are sent as base64 of little-endian 32-bit numbers.
+    /// Send vectors as base64 of little-endian 32-bit floats.
     base64: bool,
 }
 
@@ -80,7 +80,7 @@ pub async fn embed(
     let lease = NamedModel::lease(&body, &context).await?;
     let (model, strict, pooling) = (lease.model(&context)?, context.options.strict, context.options.pooling);
     let name = lease.name.clone();
-    // Where texts have to be shortened they are encoded, which takes long for long ones.
+    // Shortening a text encodes it first, which takes long for a long text.
     let parse = move || EmbeddingRequest::parse(protocol, &body, &model, pooling, strict);
     let parsed = tokio::task::spawn_blocking(parse).await;
     let parsed = parsed.unwrap_or_else(|_| Err(ApiError::unavailable("the request could not be read")))?;
@@ -168,20 +168,20 @@ impl EmbeddingRequest {
     }
 }
 
-/// Parses `input`: a string, a list of strings, a list of token ids, or a list of such lists.
-/// Without `empty`, no text may be empty.
+/// Parses `input`: a string, a list of strings, a list of token ids, or a list of such lists. If
+/// `empty` is false, empty texts are refused.
 fn parse_inputs(value: Option<Value>, empty: bool) -> Result<Vec<Prompt>, ApiError> {
     let expected = format!("a text or a list of token ids, or a list of up to {MAX_INPUTS} of them");
     let value = match value {
         Some(value) => value,
-        // Clients of Ollama ask for nothing to have the model loaded.
+        // Clients of Ollama send no input to load the model.
         None if empty => return Ok(Vec::new()),
         None => return Err(missing("input", &expected)),
     };
     openai::prompts_of(&value, MAX_INPUTS, empty).ok_or_else(|| invalid("input", &expected, &value))
 }
 
-/// A prompt's first tokens, as many as the context holds.
+/// Cuts a prompt to as many tokens as the context holds.
 fn truncated(prompt: Prompt, model: &ServedModel) -> Result<Prompt, ApiError> {
     let tokens = model.engine.prompt_tokens(prompt, &model.defaults.chat);
     let mut tokens = tokens.map_err(|error| ApiError::from(&error))?;
@@ -189,7 +189,7 @@ fn truncated(prompt: Prompt, model: &ServedModel) -> Result<Prompt, ApiError> {
     Ok(Prompt::Tokens(tokens))
 }
 
-/// Keeps the first `most` numbers of a vector, at length 1.
+/// Keeps the first `most` numbers of a vector, scaled to length 1.
 fn shorten(vector: &mut Vec<f32>, most: usize) {
     vector.truncate(most);
     let length = vector.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>().sqrt();

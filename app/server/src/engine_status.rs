@@ -5,7 +5,7 @@ use thermocline_engine::session::DeviceStatus;
 
 use super::{context::ServerContext, served_model::ServedModel};
 
-/// State of the open model. Sizes are in bytes, rates in tokens per second.
+/// Describes the state of the open model. Sizes are in bytes, rates in tokens per second.
 pub fn engine_status(context: &ServerContext, model: &ServedModel) -> Value {
     let engine = &model.engine;
     let (now, sparsity, status) = (engine.telemetry(), engine.sparsity(), context.status());

@@ -1,4 +1,4 @@
-//! Errors in the shape that OpenAI's clients understand.
+//! Errors in the form that OpenAI's clients read.
 
 use std::{fmt, time::Duration};
 
@@ -13,7 +13,7 @@ use thermocline_engine::Error;
 use super::fields::joined;
 use thermocline_host::engine_handle::{error_message, without_folder};
 
-/// A request's refusal or failure.
+/// A refused or failed request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiError {
     /// Status of the response.
@@ -23,7 +23,7 @@ pub struct ApiError {
     kind: &'static str,
     code: Option<&'static str>,
     param: Option<String>,
-    /// Header that belongs to the status.
+    /// Header that the status requires.
     header: Option<(&'static str, &'static str)>,
 }
 
@@ -42,12 +42,13 @@ impl ApiError {
         ApiError { param: Some(param.to_owned()), ..ApiError::bad_request(message) }
     }
 
-    /// 400 for an engine's error of a grammar that `field` asks for; other errors as they are.
+    /// 400 for a grammar error of the engine, named after the request's `field`. Other errors stay
+    /// as they are.
     pub fn of_grammar(error: &Error, field: &str) -> Self {
         ApiError::from(error).renamed("grammar", field)
     }
 
-    /// The same about the field `to` where it is about `from` or a part of it.
+    /// Renames the field that the error names from `from` to `to`, for parts of `from` too.
     pub fn renamed(mut self, from: &str, to: &str) -> Self {
         let Some(rest) = self.param.as_deref().and_then(|param| param.strip_prefix(from)) else { return self };
         if rest.is_empty() || rest.starts_with(['.', '[']) {
@@ -57,12 +58,12 @@ impl ApiError {
         self
     }
 
-    /// 400: there is no field `path`.
+    /// 400: the field `path` does not exist.
     pub fn unsupported(path: &str) -> Self {
         ApiError::invalid_field(path, format!("`{path}` is not supported; leave it out"))
     }
 
-    /// The same about a field of `parent`.
+    /// Puts the field that the error names under `parent`.
     pub fn under(mut self, parent: &str) -> Self {
         if let Some(param) = &self.param {
             let path = joined(parent, param);
@@ -81,7 +82,7 @@ impl ApiError {
         ApiError { code: Some("invalid_api_key"), header: Some(("www-authenticate", "Bearer")), ..error }
     }
 
-    /// 403: the client is not allowed to ask.
+    /// 403: the client may not send this request.
     pub fn forbidden(message: impl Into<String>) -> Self {
         ApiError::new(StatusCode::FORBIDDEN, "permission_error", message)
     }
@@ -94,14 +95,14 @@ impl ApiError {
         ApiError::new(StatusCode::NOT_FOUND, "invalid_request_error", message)
     }
 
-    /// 404: another model than `requested` is open.
+    /// 404: the open model is not `requested`.
     pub fn model_not_found(requested: &str, open: &str) -> Self {
         let message = format!("the model `{requested}` is not open here; `{open}` is");
         let error = ApiError::invalid_field("model", message);
         ApiError { status: StatusCode::NOT_FOUND, code: Some("model_not_found"), ..error }
     }
 
-    /// 404: none of the models `names` is called `requested`.
+    /// 404: no model in `names` is called `requested`.
     pub fn model_unknown(requested: &str, names: &[String]) -> Self {
         let names = match names {
             [] => "the folder has none".to_owned(),
@@ -112,7 +113,7 @@ impl ApiError {
         ApiError { status: StatusCode::NOT_FOUND, code: Some("model_not_found"), ..error }
     }
 
-    /// 405: the path takes only the methods `allowed`.
+    /// 405: the path accepts only the methods `allowed`.
     pub fn method(method: &Method, path: &str, allowed: &'static str) -> Self {
         let message = format!("{path}: expected {allowed}, got {method}");
         let error = ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", message);
@@ -131,7 +132,7 @@ impl ApiError {
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
     }
 
-    /// 415: the body is not in a form that is read.
+    /// 415: the server does not read this type of body.
     pub fn media_type(message: impl Into<String>) -> Self {
         ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", message)
     }
@@ -155,7 +156,7 @@ impl ApiError {
         ApiError { code: Some("service_unavailable"), header: Some(("retry-after", "2")), ..error }
     }
 
-    /// 400: no response that is kept has this identifier.
+    /// 400: no stored response has this identifier.
     pub fn no_such_response(id: &str) -> Self {
         let message = format!(
             "previous_response_id: no response `{id}` is kept; the server keeps the latest ones, until it ends"
@@ -164,12 +165,12 @@ impl ApiError {
         ApiError { code: Some("previous_response_not_found"), ..error }
     }
 
-    /// 404: likewise, of a path.
+    /// 404: no stored response has the identifier in the path.
     pub fn response_not_found(id: &str) -> Self {
         ApiError { status: StatusCode::NOT_FOUND, ..ApiError::no_such_response(id) }
     }
 
-    /// The body of the response.
+    /// Builds the body of the response.
     pub fn json(&self) -> Value {
         let ApiError { message, kind, code, param, .. } = self;
         json!({ "error": { "message": message, "type": kind, "param": param, "code": code } })
@@ -187,7 +188,7 @@ impl std::error::Error for ApiError {}
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let (header, body) = (self.header.map(|header| [header]), Json(self.json()));
-        // The extension tells the layers around the route what was refused.
+        // The extension passes the refusal to the layers around the route.
         (self.status, header, Extension(self), body).into_response()
     }
 }

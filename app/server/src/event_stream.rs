@@ -1,4 +1,4 @@
-//! Answers sent while they are generated, as server-sent events or lines of JSON.
+//! Streams answers while they are generated, as server-sent events or lines of JSON.
 
 use std::{convert::Infallible, pin::Pin, time::Duration};
 
@@ -17,30 +17,31 @@ use super::{
     stream_event::StreamEvent,
 };
 
-/// Time a request may wait before its response begins: until then a refusal has a status of its
-/// own.
+/// Longest wait of a request before its response begins. A refusal within this time has its own
+/// HTTP status.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Time without an event after which a comment is sent, so that clients and proxies do not give up.
+/// Silence after which the stream sends a comment, so that clients and proxies do not time out.
 const COMMENT_INTERVAL: Duration = Duration::from_secs(5);
 
 type StartingAnswer = Pin<Box<dyn Future<Output = Result<AnswerEvents, ApiError>> + Send>>;
 
-/// One answer being sent. When the client disconnects it is dropped, and with it the generation.
+/// An answer that is being sent. If the client disconnects, it is dropped and the generation is
+/// cancelled.
 struct AnswerStream {
     state: StreamState,
     format: Box<dyn AnswerFormat>,
 }
 
 enum StreamState {
-    /// It waits for the model.
+    /// The answer waits for the model.
     Waiting(StartingAnswer),
-    /// It is being generated.
+    /// The model generates the answer.
     Running(Box<AnswerEvents>),
 }
 
-/// Builds the response to a request that `start` begins to answer. Where the model is busy the
-/// response begins before the answer.
+/// Builds the response to a request that `start` begins to answer. If the model is busy, the
+/// response begins before the answer does.
 pub async fn event_stream(
     start: impl Future<Output = Result<AnswerEvents, ApiError>> + Send + 'static,
     format: Box<dyn AnswerFormat>,
@@ -62,7 +63,7 @@ pub async fn event_stream(
 }
 
 impl AnswerStream {
-    /// The next events, and the stream if more follow.
+    /// Returns the next events, and the stream if more follow.
     async fn next_events(mut self) -> (Vec<StreamEvent>, Option<Self>) {
         let event = match &mut self.state {
             StreamState::Waiting(start) => match timeout(COMMENT_INTERVAL, start).await {

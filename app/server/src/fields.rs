@@ -1,10 +1,10 @@
-//! Reads request bodies into structs by serde. A struct says which fields exist; every other field
-//! is refused. An error names the path of the field, the expected value and the given one. `null`
-//! and an empty list count as absent.
+//! Reads request bodies into structs with serde. The fields of a struct are the allowed fields;
+//! every other field is refused. An error names the path of the field, the expected value and the
+//! actual one. `null` and an empty list count as absent.
 //!
-//! Three shapes mean something here. A tuple of structs reads all of them from one object. An enum
-//! whose serde name is `TAG: EXPECTED` is chosen by the field `TAG` of the object that its variant
-//! reads, and errors say `EXPECTED`. The text of serde's custom errors is the expected value.
+//! Three forms have a special meaning. A tuple of structs reads all its structs from one object. An
+//! enum with the serde name `TAG: EXPECTED` is chosen by the field `TAG` of the object. Errors name
+//! `EXPECTED` as the expected value. The text of serde's custom errors is the expected value.
 
 use std::{cell::RefCell, fmt, marker::PhantomData};
 
@@ -25,26 +25,26 @@ use thermocline_host::units::{Limit, Seed};
 /// Characters of an invalid value that an error quotes.
 const QUOTED: usize = 60;
 
-/// Largest whole number up to which every one is also one with a point.
+/// Every whole number up to this one, 2^53, is exact as an `f64`.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
-/// The expected value of a field that is a list; its name follows.
+/// The expected value of a list field. The name of the items follows.
 const LIST: &str = "a list";
 
-/// A field that only a server that is not strict reads.
+/// A field that a strict server refuses.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Lenient<T>(pub T);
 
-/// A field that only a server that is not strict reads, if it is there.
+/// An optional field that a strict server refuses.
 pub type LenientField<T> = Option<Lenient<T>>;
 
-/// A hint of other servers' clients, which changes nothing. A strict server refuses it.
+/// A hint of other servers' clients, without effect. A strict server refuses it.
 pub type Hint = LenientField<IgnoredAny>;
 
-/// A field that changes nothing.
+/// A field without effect.
 pub type Ignored = Option<IgnoredAny>;
 
-/// A limit: a whole number. One below zero is no limit, as for other servers; a strict server
+/// A limit: a whole number. A negative number means no limit, as in other servers. A strict server
 /// refuses it.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub struct FieldLimit(#[serde(deserialize_with = "read_limit")] pub Limit);
@@ -54,7 +54,7 @@ pub struct FieldLimit(#[serde(deserialize_with = "read_limit")] pub Limit);
 #[serde(try_from = "Value")]
 pub struct FieldSeed(pub Seed);
 
-/// A text, or a list in its place.
+/// A text or a list.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TextOr<T> {
     /// The text.
@@ -63,9 +63,9 @@ pub enum TextOr<T> {
     List(Vec<T>),
 }
 
-/// An item of a list that may stand in place of a text.
+/// An item of a list that may replace a text.
 pub trait ListItem {
-    /// The items in the words of errors.
+    /// Name of the items in errors.
     const NAME: &'static str;
 }
 
@@ -79,12 +79,12 @@ pub fn parse_fields<T: DeserializeOwned>(body: &[u8], strict: bool) -> Result<T,
     }
 }
 
-/// Reads `value`, which errors call `path`.
+/// Reads `value`. Errors name it `path`.
 pub fn read_fields<T: DeserializeOwned>(value: &Value, path: &str, strict: bool) -> Result<T, ApiError> {
     T::deserialize(FieldReader::new(value, strict)).map_err(|error| within(error, path, value))
 }
 
-/// Converts the items of the list `path` by their numbers; an error names the item.
+/// Converts each item of the list `path`. An error names the item by its number.
 pub fn each<T, U>(
     list: impl IntoIterator<Item = T>,
     path: &str,
@@ -94,23 +94,23 @@ pub fn each<T, U>(
     list.into_iter().enumerate().map(item).collect()
 }
 
-/// A whole number of at least 0, which clients without such a type write with a point: `1.0`.
+/// Reads a whole number of at least 0. Clients without an integer type write `1.0`.
 pub fn whole_number(value: &Value) -> Option<u64> {
     let exact = |number: f64| (number.fract() == 0.0 && (0.0..=EXACT).contains(&number)).then_some(number as u64);
     value.as_u64().or_else(|| value.as_f64().and_then(exact))
 }
 
-/// The error for an invalid value of `field`.
+/// Creates the error for an invalid value of `field`.
 pub fn invalid(field: &str, expected: &str, got: &Value) -> ApiError {
     ApiError::invalid_field(field, format!("{field}: expected {expected}, got {}", quoted(got)))
 }
 
-/// The error for a value of `field` that is missing.
+/// Creates the error for a missing value of `field`.
 pub fn missing(field: &str, expected: &str) -> ApiError {
     ApiError::invalid_field(field, format!("{field}: expected {expected}, got none"))
 }
 
-/// Refuses values of `field` but `accepted`, which change nothing.
+/// Refuses all values of `field` except `accepted`, which have no effect.
 pub fn accept_only(value: Option<&Value>, field: &str, accepted: &[Value]) -> Result<(), ApiError> {
     match value {
         Some(value) if !accepted.contains(value) => {
@@ -121,7 +121,7 @@ pub fn accept_only(value: Option<&Value>, field: &str, accepted: &[Value]) -> Re
     }
 }
 
-/// The path of a field within the field `parent`.
+/// Joins the path of a field to the path `parent`.
 pub fn joined(parent: &str, path: &str) -> String {
     let point = if parent.is_empty() || path.is_empty() || path.starts_with('[') { "" } else { "." };
     format!("{parent}{point}{path}")
@@ -139,7 +139,7 @@ fn is_absent(value: &Value) -> bool {
     value.is_null() || value.as_array().is_some_and(Vec::is_empty)
 }
 
-/// True for a whole number below zero.
+/// True for a negative whole number.
 fn is_negative(value: &Value) -> bool {
     value.as_f64().is_some_and(|number| number < 0.0 && number.fract() == 0.0)
 }
@@ -161,7 +161,7 @@ impl TryFrom<Value> for FieldSeed {
 }
 
 impl<T> TextOr<T> {
-    /// The text; `read` has that of an item.
+    /// Returns the text, or the joined texts of the items. `read` returns the text of an item.
     pub fn text(self, mut read: impl FnMut(T) -> Result<String, ApiError>) -> Result<String, ApiError> {
         match self {
             TextOr::Text(text) => Ok(text),
@@ -195,7 +195,7 @@ impl<'de, T: Deserialize<'de> + ListItem> Visitor<'de> for TextOrVisitor<T> {
 }
 
 impl de::Error for ApiError {
-    /// The error of a value that was not expected; [`within`] adds the value.
+    /// Creates the error of an unexpected value. [`within`] adds the value.
     fn custom<T: fmt::Display>(expected: T) -> Self {
         ApiError::invalid_field("", format!(": expected {expected}"))
     }
@@ -213,7 +213,7 @@ impl de::Error for ApiError {
     }
 }
 
-/// An error in `value`, which is the field or item `name`.
+/// Completes an error in `value`, the field or item `name`.
 fn within(mut error: ApiError, name: &str, value: &Value) -> ApiError {
     if error.message.starts_with(": expected ") && !error.message.contains(", got ") {
         if error.message.ends_with(LIST) {
@@ -224,19 +224,18 @@ fn within(mut error: ApiError, name: &str, value: &Value) -> ApiError {
     error.under(name)
 }
 
-/// Names of the fields that the structs of a tuple have.
+/// Names of the fields of a tuple's structs.
 type KnownFields = RefCell<Vec<&'static str>>;
 
-/// A value that is read.
+/// A value to read.
 #[derive(Debug, Clone, Copy)]
 struct FieldReader<'de, 'known> {
     value: &'de Value,
-    /// Refuses fields that are [`Lenient`], and limits below zero.
+    /// Refuse [`Lenient`] fields and negative limits.
     strict: bool,
-    /// The field that chooses the variant of the enum that the value is read as, and its expected
-    /// values.
+    /// The field that chooses the enum's variant, and its expected values.
     tagged: Option<(&'static str, &'static str)>,
-    /// Collects the fields of a struct that is one of several.
+    /// Collects the field names of a struct in a tuple.
     known: Option<&'known KnownFields>,
 }
 
@@ -245,7 +244,7 @@ impl<'de> FieldReader<'de, '_> {
         FieldReader { value, strict, tagged: None, known: None }
     }
 
-    /// Refuses fields that are not among `known`, unless they are absent or choose a variant.
+    /// Refuses fields that are not in `known`, except absent fields and the variant's tag.
     fn refuse_unknown(&self, known: &[&str]) -> Result<(), ApiError> {
         let tag = self.tagged.map(|(tag, _)| tag);
         let unknown = |name: &str, value: &Value| !known.contains(&name) && tag != Some(name) && !is_absent(value);
@@ -257,7 +256,7 @@ impl<'de> FieldReader<'de, '_> {
     }
 }
 
-/// The value that `visit` makes of what was found, or an error that says what was `expected`.
+/// Passes `found` to `visit`, or returns an error that names the `expected` value.
 fn visited<T, U>(
     found: Option<T>,
     expected: &str,
@@ -407,7 +406,7 @@ impl<'de> VariantAccess<'de> for FieldReader<'de, '_> {
     }
 }
 
-/// Structs that are read from one object.
+/// Reads several structs from one object.
 struct StructsReader<'de, 'known>(FieldReader<'de, 'known>);
 
 impl<'de> SeqAccess<'de> for StructsReader<'de, '_> {

@@ -1,4 +1,4 @@
-//! The generations of the engine for one request, one after the other.
+//! The engine's generations for one request, one after the other.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -16,22 +16,22 @@ use super::{
 };
 use thermocline_host::engine_handle::{Answer, AnswerEnd, AnswerUpdate};
 
-/// A running generation and those that follow it; dropping it cancels them. (The answer is dropped
-/// before the permit: cancelling later would end the next request's generation.)
+/// A running generation and the requests that follow it. Dropping it cancels them. It drops the
+/// answer before the permit: a later cancellation would end the next request's generation.
 pub struct GenerationQueue {
     answer: Option<Answer>,
     waiting: VecDeque<Request>,
-    /// The two forms of the answers, if they may be calls of tools or have a form.
+    /// The tools and the grammar, if the answers may call tools or follow a grammar.
     may_be: Option<CallsOrForm>,
-    /// The answer, while it is open which of them it is.
+    /// The answer, until it is known whether it calls a tool.
     undecided: Option<UndecidedAnswer>,
-    /// The answer has the form.
+    /// The answer follows the grammar.
     formed: bool,
     session: Arc<Session>,
     notify: Arc<Notify>,
     context: Arc<ServerContext>,
     _permit: SessionPermit,
-    /// Keeps the model from being closed; released last.
+    /// Keeps the model open. Released last.
     _lease: ModelLease,
 }
 
@@ -40,33 +40,34 @@ pub struct GenerationQueue {
 pub struct GenerationUpdate {
     /// New text.
     pub text: AnswerText,
-    /// New tokens with their log probabilities, if they are wanted: first those of the prompt.
+    /// New tokens with their log probabilities, if the request wants them. The prompt's tokens come
+    /// first.
     pub scored: Vec<ScoredToken>,
-    /// The prompt's embedding, if that is what was asked for.
+    /// The prompt's embedding, if the request asks for it.
     pub embedding: Option<Vec<f32>>,
-    /// The answer has the form that is asked for, so that it calls no tools.
+    /// True if the answer follows the requested grammar and therefore calls no tools.
     pub formed: bool,
-    /// The end, with its reason.
+    /// How the answer ended, with its reason.
     pub end: Option<Result<(StopReason, GenerationStats), ApiError>>,
 }
 
-/// A token of a prompt or an answer with its log probability.
+/// A token of a prompt or an answer, with its log probability.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScoredToken {
-    /// Its text.
+    /// Text of the token.
     pub bytes: Vec<u8>,
-    /// It is part of the text; special tokens are not.
+    /// False for special tokens, which are not part of the text.
     pub visible: bool,
-    /// Its log probability; `None` if nothing predicts it.
+    /// Log probability of the token; `None` if nothing predicts it.
     pub logprob: Option<f32>,
-    /// The likeliest tokens at its place, by text.
+    /// The most likely tokens at this position: text and log probability.
     pub top: Vec<(Vec<u8>, f32)>,
 }
 
 impl GenerationQueue {
-    /// Waits for a slot and starts the first of `requests`. `lease` is that of the model that they
-    /// were parsed for: another one may be open by then. `may_be`: the answers are calls of tools
-    /// or have a form.
+    /// Waits for a slot and starts the first of `requests`. They were parsed for the model of
+    /// `lease`; another model may be open by then. With `may_be`, the answers call tools or follow
+    /// a grammar.
     pub async fn start(
         context: &Arc<ServerContext>,
         lease: ModelLease,
@@ -93,7 +94,7 @@ impl GenerationQueue {
         Ok(generation)
     }
 
-    /// Starts the next request, after the end of the one before; `false` if there is none.
+    /// Starts the next request after the previous one has ended; `false` if there is none.
     pub fn start_next(&mut self) -> bool {
         let Some(request) = self.waiting.pop_front() else { return false };
         self.undecided = self.may_be.as_ref().map(|may_be| UndecidedAnswer::new(&request, may_be));
@@ -102,9 +103,9 @@ impl GenerationQueue {
         true
     }
 
-    /// Has the engine answer `request`.
+    /// Starts the engine's answer to `request`.
     fn generate(&mut self, request: Request) {
-        // Dropping the old answer later would cancel the new one.
+        // Drop the old answer first: dropping it later would cancel the new one.
         self.answer = None;
         let wake = Arc::clone(&self.notify);
         let answer = Answer::start(move || wake.notify_one(), Arc::clone(&self.session), request);
@@ -112,8 +113,7 @@ impl GenerationQueue {
         self.answer = Some(answer);
     }
 
-    /// Waits for tokens, progress of the prompt, or the end. Nothing is lost if the caller gives up
-    /// waiting.
+    /// Waits for tokens, progress of the prompt, or the end. Cancelling the wait loses nothing.
     pub async fn next_update(&mut self) -> GenerationUpdate {
         loop {
             let update = self.engine_update().await;
@@ -152,7 +152,7 @@ impl GenerationQueue {
                 Ok((reason, stats))
             }
             AnswerEnd::Failed(error) => Err(ApiError::from(&error)),
-            // Only sessions answer here.
+            // A session never refuses; only remote servers do.
             AnswerEnd::Refused(why) => Err(ApiError::from(&Error::Stopped(why))),
         });
         let scored = update.logprobs.iter().map(|token| self.scored_token(token)).collect();

@@ -1,6 +1,6 @@
-//! Protection against web pages. Any page that a browser on this computer shows can send requests to this computer, so a page's
-//! origin must be allowed; and a page whose own name was made to resolve to this computer (DNS rebinding) has no other origin, but
-//! names that host.
+//! Protection against web pages. Any page in a browser on this computer can send requests to this
+//! computer, so the page's origin must be allowed. DNS rebinding makes a page's own host name
+//! resolve to this computer. Such a page is of the same origin, but its requests name its host.
 
 use std::time::Duration;
 
@@ -12,14 +12,15 @@ use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 use super::{error::ApiError, host, options::ServerOptions};
 
-/// Bytes of the longest headers that are accepted.
+/// Bytes of the longest accepted headers.
 pub const LARGEST_HEADERS: usize = 16 << 10;
 
-/// Time for which a browser may remember a permission.
+/// Time that a browser may cache a preflight's result.
 const MAX_AGE: Duration = Duration::from_secs(600);
 
-/// Refuses a request that names a foreign host or comes from a page whose origin is not allowed, one whose headers are long or whose
-/// body is not JSON, and an `OPTIONS` request that is not the preflight of an allowed page.
+/// Refuses a request that names a foreign host, or whose page has an origin that is not allowed. It
+/// also refuses long headers, a body that is not JSON, and an `OPTIONS` request that is not an
+/// allowed page's preflight.
 pub fn check(options: &ServerOptions, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
     let size: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
     if size > LARGEST_HEADERS {
@@ -33,7 +34,8 @@ pub fn check(options: &ServerOptions, method: &Method, uri: &Uri, headers: &Head
             "pages of `{origin}` may not ask; `thermocline serve --allow-origin {origin}` lets them"
         )));
     }
-    // Browsers say where a request without an origin comes from. (Programs send `sec-fetch-mode`, but never this.)
+    // Browsers name the source of a request without an origin in this header. (Programs send
+    // `sec-fetch-mode`, but never this header.)
     let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
     if origin.is_none() && site.is_some_and(|site| site == b"cross-site" || site == b"same-site") {
         return Err(ApiError::forbidden(
@@ -67,13 +69,13 @@ fn check_body_form(headers: &HeaderMap) -> Result<(), ApiError> {
     }
 }
 
-/// The layer that answers preflights and lets allowed pages read responses.
+/// Builds the layer that answers preflights and lets allowed pages read responses.
 pub fn cors(options: &ServerOptions) -> CorsLayer {
     let origins = options.origins.clone();
     CorsLayer::new()
         .allow_origin(AllowOrigin::predicate(move |origin, _| is_allowed_origin(&origins, origin)))
         .allow_methods([Method::GET, Method::POST, Method::DELETE, Method::OPTIONS])
-        // Official clients send headers of their own.
+        // Official clients send their own headers.
         .allow_headers(AllowHeaders::mirror_request())
         .allow_private_network(true)
         .max_age(MAX_AGE)
@@ -92,7 +94,8 @@ mod tests {
 
     use super::*;
 
-    /// The status of the refusal of a request with JSON from this computer and `more` headers.
+    /// Checks a request with JSON from this computer and the headers `more`. Returns the status of
+    /// a refusal.
     fn status(options: &ServerOptions, method: &Method, more: &[(&'static str, &str)]) -> Result<(), u16> {
         let mut headers = json_headers();
         for (name, value) in more {

@@ -1,4 +1,4 @@
-//! Names of hosts in requests: that of the `Host` header, and that of a target that is a whole URI.
+//! Host names in requests: in the `Host` header, and in a target that is a whole URI.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -6,7 +6,7 @@ use axum::http::{HeaderMap, Uri, header::HOST};
 
 use super::{error::ApiError, options::ServerOptions};
 
-/// Refuses a request that does not name exactly one host, or one that is not this computer.
+/// Refuses a request that does not name exactly one host, or whose host is not this computer.
 pub fn check(options: &ServerOptions, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
     let mut hosts = headers.get_all(HOST).iter();
     let Some(host) = hosts.next() else {
@@ -29,7 +29,8 @@ fn refusal(host: &str) -> ApiError {
     ))
 }
 
-/// Host name of `host`, without its port; `None` if it is neither a name nor an address, or if the port is no number.
+/// Returns the host name of `host` without its port. `None` if the host is neither a name nor an
+/// address, or if the port is not a number.
 fn host_name(host: &str) -> Option<&str> {
     let (name, port) = match host.strip_prefix('[') {
         Some(rest) => {

@@ -1,14 +1,14 @@
-//! The key that clients have to present.
+//! The key that clients must present.
 
 use axum::http::{HeaderMap, header};
 use sha2::{Digest, Sha256};
 
 use super::error::ApiError;
 
-/// The header by which Anthropic's clients present a key.
+/// The header in which Anthropic's clients present a key.
 const API_KEY: &str = "x-api-key";
 
-/// Refuses `headers` that do not present `key`; without a key everything passes.
+/// Refuses `headers` that do not present `key`. Without a key, every request passes.
 pub fn check(key: Option<&str>, headers: &HeaderMap) -> Result<(), ApiError> {
     let Some(key) = key else { return Ok(()) };
     let bearer = headers.get(header::AUTHORIZATION).map(|value| bearer_token(value.as_bytes()).unwrap_or_default());
@@ -16,14 +16,14 @@ pub fn check(key: Option<&str>, headers: &HeaderMap) -> Result<(), ApiError> {
         let message = "this server wants its key, as `Authorization: Bearer KEY` or `x-api-key: KEY`";
         return Err(ApiError::unauthorized(message));
     };
-    // Digests are compared: the time it takes reveals nothing about the key.
+    // Digests are compared, so that the time taken reveals nothing about the key.
     if Sha256::digest(given) == Sha256::digest(key.as_bytes()) {
         return Ok(());
     }
     Err(ApiError::unauthorized("the key is not this server's"))
 }
 
-/// The token of an `Authorization` header of the scheme `Bearer`.
+/// Returns the token of an `Authorization` header with the scheme `Bearer`.
 fn bearer_token(header: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = header.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())

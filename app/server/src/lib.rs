@@ -1,26 +1,29 @@
-//! An HTTP server that speaks OpenAI's protocol, Anthropic's and Ollama's. A [`Server`] listens as
-//! its [`ServerOptions`] say and answers with the model that a [`ModelSource`] names at the moment,
-//! so that the terminal and the window share it, or with those of a [`ModelLibrary`]. [`command`] is
-//! the program's command line.
+//! An HTTP server that speaks the protocols of OpenAI, Anthropic and Ollama. A [`Server`] listens
+//! as its [`ServerOptions`] say. It answers with the model that a [`ModelSource`] returns, or with
+//! the models of a [`ModelLibrary`]. The terminal and the window share it. [`command`] is the
+//! command line of the program.
 //!
-//! The `listener` accepts `connections`. A request passes the `guard` (origins and headers), with
-//! it `host`, the `key` and the `routes`; `read_body` reads its body within limits, and
-//! `named_model` has the model loaded that it names. The folders are the protocols: [`openai`],
-//! [`anthropic`] and [`ollama`] read bodies by the serde structs of their `fields` into a `request`
-//! in no protocol's words (with `request_message`, `sampling_fields`, `thoughts` and the
-//! `answer_form`), and format answers and errors. `answers` and `embeddings` wait in the `queue`
-//! for a slot of the engine; a `generation` is the engine's work for a request, with an
-//! `undecided_answer` where it may call tools or has a form. `answer_events` are what comes of it,
-//! with `answer_reader` to tell reasoning, content and calls of tools apart. An `answer_format`
-//! writes them in the client's protocol: `event_stream` sends each `stream_event` at once, and
-//! `choices` are folded from them into a whole answer. `error` is every refusal, and
-//! `engine_status`, `model_routes` and `metrics` report models and load; `tokens` encodes and
-//! decodes. The `context` is shared by all of them. All of it runs on one thread of its own, and
-//! nothing in it blocks; large bodies are parsed on others.
+//! The `listener` accepts `connections`. A request passes the `guard` (origins, headers and the
+//! name of the `host`), the `key` check and the `routes`. `read_body` reads the body within limits,
+//! and `named_model` loads the model that the body names.
+//!
+//! [`openai`], [`anthropic`] and [`ollama`] are the protocols. They read bodies with the serde
+//! structs of `fields` into a protocol-independent `request`. Parts of it are `request_message`,
+//! `sampling_fields`, `thoughts` and `answer_form`. The protocols also format answers and errors.
+//!
+//! `answers` and `embeddings` wait in the `queue` for a slot of the engine. A `generation` is the
+//! engine's work for a request. An `undecided_answer` may still become tool calls or a text with a
+//! grammar. The generation produces `answer_events`, in which `answer_reader` separates reasoning,
+//! content and tool calls. An `answer_format` writes them in the client's protocol. `event_stream`
+//! sends each `stream_event` at once, and `choices` collects the events into a whole answer.
+//!
+//! `error` is every refusal. `engine_status`, `model_routes` and `metrics` report models and load.
+//! `tokens` encodes and decodes. All of them share the `context`. The server runs on one thread of
+//! its own and never blocks it; other threads parse large bodies.
 
-// They panic where nobody reads.
+// `print!` and `eprint!` panic if nobody reads their output.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
-// `Engine: Send` is proved through all types of wgpu.
+// The compiler proves `Engine: Send` through all types of wgpu.
 #![recursion_limit = "256"]
 
 mod answer_events;

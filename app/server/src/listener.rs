@@ -33,33 +33,34 @@ use super::{
 };
 use thermocline_host::engine_handle::EndSignal;
 
-/// Headers of a request beyond which it is refused.
+/// Most headers of a request.
 const MAX_HEADERS: usize = 100;
 
-/// Bytes of a request's head that are kept; the guard accepts fewer.
+/// Buffer for a request's head, in bytes. The guard accepts fewer.
 const HEAD_BUFFER: usize = 64 << 10;
 
-/// Bytes the system keeps of an answer that the client does not read; beyond them its time limit runs.
+/// Bytes of unread answer that the system buffers. The client's time limit runs while the buffer is
+/// full.
 const SEND_BUFFER: usize = 64 << 10;
 
-/// Pause after the system has refused a connection.
+/// Pause after the system refuses a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Interval at which idle models are looked for.
+/// Interval between checks for idle models.
 const IDLE_CHECK: Duration = Duration::from_millis(250);
 
-/// Phase of a server's life.
+/// Phase of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ServerPhase {
     /// Accepts connections.
     Listening,
-    /// Completes the requests it has received.
+    /// Completes the requests that it has received.
     Finishing,
     /// Drops everything.
     Ended,
 }
 
-/// A running server. Dropping it ends it at once, and the answer it is generating.
+/// A running server. Dropping it ends it and its current answer at once.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
@@ -69,10 +70,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts to listen. `on_event` is called from the server's thread and must not block.
+    /// Starts to listen. The server's thread calls `on_event`, which must not block.
     ///
     /// # Errors
-    /// A sentence: the port is taken, the address is not this computer's, or the system refuses.
+    /// The reason in a sentence: the port is in use, the address is not this computer's, or the
+    /// system refuses.
     pub fn start(
         options: ServerOptions,
         models: ServedModels,
@@ -84,7 +86,8 @@ impl Server {
         if network && options.key.is_none() {
             return Err("a server that other computers can reach needs a key".to_owned());
         }
-        // Accepted connections inherit it; without it, they have the system's default.
+        // Accepted connections inherit the size. If setting it fails, they have the system's
+        // default.
         if let Err(error) = SockRef::from(&listener).set_send_buffer_size(SEND_BUFFER) {
             tracing::debug!(%error, "the send buffer keeps its size");
         }
@@ -100,47 +103,48 @@ impl Server {
                 if let Err(error) = runtime.block_on(listen(listener, context, changes)) {
                     tracing::error!(%error, "the server has ended");
                 }
-                // Open connections are dropped with the runtime, and with them their generations.
+                // The runtime drops the open connections, which cancels their generations.
             };
             thread::Builder::new().name("http-server".to_owned()).spawn(work).map_err(failed)?
         };
         Ok(Server { address, context, phase, thread: Some(thread) })
     }
 
-    /// Address and port it listens at.
+    /// Address and port that the server listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Current load.
+    /// Returns the current load.
     pub fn status(&self) -> ServerStatus {
         self.context.status()
     }
 
-    /// End of the answer that the model is generating for it.
+    /// Returns the end signal of the answer that the model is generating for this server.
     pub fn active_answer(&self) -> Option<EndSignal> {
         self.context.active_answer()
     }
 
-    /// Base URL for clients on this computer.
+    /// Returns the base URL for clients on this computer.
     pub fn url(&self) -> String {
         let ip = self.address.ip();
         let ip = if ip.is_unspecified() { Ipv4Addr::LOCALHOST.into() } else { ip };
         format!("http://{}/v1", SocketAddr::new(ip, self.address.port()))
     }
 
-    /// Releases any other model than that of `engine`, so that it can be closed; an answer that it is generating ends.
+    /// Releases every model except that of `engine`, so that it can be closed. Its current answer
+    /// ends.
     pub fn release_model_unless(&self, engine: Option<&Engine>) {
         self.context.queue.release_session_unless(engine);
     }
 
-    /// Stops to listen, refuses the requests that wait, and ends when the current answer is complete.
+    /// Stops listening, refuses waiting requests, and ends the server after the current answer.
     pub fn shut_down(&self) {
         self.context.queue.close();
         self.phase.send_replace(ServerPhase::Finishing);
     }
 
-    /// `true` when its thread has ended.
+    /// `true` when the server's thread has ended.
     pub fn is_finished(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
@@ -150,13 +154,13 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.phase.send_replace(ServerPhase::Ended);
         if let Some(thread) = self.thread.take() {
-            // Its panics were reported where they happened.
+            // Its panics have already been reported.
             let _ = thread.join();
         }
     }
 }
 
-/// The sentence that says why `addresses` cannot be bound.
+/// Explains in a sentence why `addresses` cannot be bound.
 fn bind_error(addresses: &[SocketAddr], error: &io::Error) -> String {
     let Some(address) = addresses.first() else { return "there is no address to listen at".to_owned() };
     let port = address.port();
@@ -176,7 +180,7 @@ fn bind_error(addresses: &[SocketAddr], error: &io::Error) -> String {
     }
 }
 
-/// Closes models that nothing has asked for as long as they are kept. Ends with the server.
+/// Closes models that have been idle longer than they are kept. Ends with the server.
 async fn close_idle_models(context: Arc<ServerContext>) {
     let Some(library) = context.library() else { return };
     loop {
@@ -215,7 +219,7 @@ async fn listen(
             tracing::warn!("a connection was refused: answers are being made for all that may be open");
             continue;
         };
-        // Pieces of an answer are small and are wanted at once.
+        // Pieces of an answer are small, and clients want them at once.
         let _ = stream.set_nodelay(true);
         let mut stream = TimeoutStream::new(stream);
         stream.set_write_timeout(Some(timeout));
@@ -237,7 +241,7 @@ async fn listen(
     }
     drop(listener);
     if *phase.borrow() == ServerPhase::Finishing {
-        // Until every request is answered, or the server is dropped.
+        // Waits until every request is answered or the server is dropped.
         select(pin!(graceful.shutdown()), pin!(phase.changed())).await;
     }
     Ok(())

@@ -1,4 +1,5 @@
-//! The `thermocline-server` program: `thermocline serve` without the window, for computers without a display.
+//! The `thermocline-server` program: `thermocline serve` without the window, for computers without
+//! a display.
 
 #![recursion_limit = "256"]
 
@@ -8,7 +9,7 @@ use clap::Parser;
 use thermocline_server::command::{EXAMPLES, ServeArgs, serve};
 use thermocline_terminal::program;
 
-// Its help page begins with the sentence about `ServeArgs`.
+// The help page begins with the doc comment of `ServeArgs`.
 #[derive(Debug, Parser)]
 #[command(name = "thermocline-server", version, max_term_width = 100)]
 #[command(after_help = EXAMPLES.replace("thermocline serve", "thermocline-server"))]

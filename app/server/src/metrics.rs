@@ -1,4 +1,4 @@
-//! Counters and gauges, as `GET /metrics` reports them in Prometheus' text format.
+//! Counters and gauges in Prometheus' text format, for `GET /metrics`.
 
 use std::fmt::Write;
 
@@ -7,7 +7,8 @@ use super::{context::ServerContext, served_model::ServedModel};
 /// Media type of the format.
 pub const MEDIA_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// State of the server and the open model. Sizes are in bytes, rates in tokens per second.
+/// Describes the state of the server and the open model. Sizes are in bytes, rates in tokens per
+/// second.
 pub fn metrics(context: &ServerContext, model: &ServedModel) -> String {
     let (now, status) = (model.engine.telemetry(), context.status());
     let mut text = String::new();

@@ -1,5 +1,6 @@
-//! The models of a folder, of which one is open at a time: a request has the one it names loaded. Requests for another model wait until
-//! those that came before them are answered, so that none starves.
+//! The models of a folder, one of them loaded at a time. A request loads the model that it names. A
+//! request for another model waits until all earlier requests are answered, so that no request
+//! starves.
 
 use std::{
     collections::HashMap,
@@ -15,10 +16,11 @@ use tokio::sync::{Mutex as FairMutex, Notify, OwnedMutexGuard};
 use super::{error::ApiError, served_model::ServedModel, waiting_line::WaitingLine};
 use thermocline_host::library::{FoundModel, ModelCard, ModelId, scan};
 
-/// Opens the model at a path under a name; or a sentence that says why it cannot be opened.
+/// Opens the model at a path under a name. The error is a sentence that says why the model cannot
+/// be opened.
 pub type OpenModel = Box<dyn Fn(&Path, &str) -> Result<ServedModel, String> + Send + Sync>;
 
-/// Age from which on the list of models is read anew where it matters.
+/// Age at which the list of models is read again.
 const LIST_AGE: Duration = Duration::from_secs(5);
 
 /// One model of the folder.
@@ -26,9 +28,9 @@ const LIST_AGE: Duration = Duration::from_secs(5);
 pub struct LibraryEntry {
     /// Name that clients use.
     pub name: String,
-    /// Its file or folder.
+    /// File or folder of the model.
     pub path: PathBuf,
-    /// Its properties.
+    /// Properties of the model.
     pub card: ModelCard,
 }
 
@@ -38,23 +40,23 @@ pub struct ModelLibrary {
     open: OpenModel,
     idle_unload: Option<Duration>,
     entries: Mutex<(Vec<LibraryEntry>, Option<Instant>)>,
-    /// Whose turn it is to have a model loaded, in order of arrival.
+    /// Held by the request that may load a model. Requests get it in order of arrival.
     turn: Arc<FairMutex<()>>,
     line: WaitingLine,
     loaded: Mutex<Option<LoadedModel>>,
     released: Notify,
 }
 
-/// The model that is loaded.
+/// The loaded model.
 struct LoadedModel {
     model: ServedModel,
     users: usize,
     idle_since: Instant,
-    /// Time without users after which it is closed; `None`: never.
+    /// Time without users after which the model is closed; `None`: never.
     keep: Option<Duration>,
 }
 
-/// A user of the model that is loaded: it is not closed before this is dropped.
+/// A user of the loaded model. The model stays loaded until all users are dropped.
 pub struct ModelUser {
     // Dropped before the place.
     model: ServedModel,
@@ -82,8 +84,9 @@ impl Drop for UserPlace {
 }
 
 impl ModelLibrary {
-    /// The models of `folder`, none of them loaded. One without users for `idle_unload` is closed; `None`: only for another. At most
-    /// `max_waiting` requests wait for their turn.
+    /// Creates the library of `folder`, with no model loaded. A model without users is closed after
+    /// `idle_unload`; `None`: only to load another model. At most `max_waiting` requests wait for
+    /// their turn.
     pub fn new(folder: PathBuf, open: OpenModel, idle_unload: Option<Duration>, max_waiting: usize) -> Arc<Self> {
         Arc::new(ModelLibrary {
             folder,
@@ -97,7 +100,8 @@ impl ModelLibrary {
         })
     }
 
-    /// The models in the folder now. Reads their heads, unless that was done a moment ago.
+    /// Lists the models in the folder now. Reads their headers if the list is older than
+    /// `LIST_AGE`.
     pub fn entries(&self) -> Vec<LibraryEntry> {
         let mut entries = self.entries.lock();
         if entries.1.is_none_or(|read| read.elapsed() > LIST_AGE) {
@@ -106,7 +110,7 @@ impl ModelLibrary {
         entries.0.clone()
     }
 
-    /// The model that is loaded.
+    /// Returns the loaded model.
     pub fn loaded(&self) -> Option<ServedModel> {
         self.loaded.lock().as_ref().map(|loaded| loaded.model.clone())
     }
@@ -116,7 +120,7 @@ impl ModelLibrary {
         self.line.len()
     }
 
-    /// Time after which the loaded model will be closed if no request comes; `None`: never.
+    /// Returns the time until the loaded model is closed if no request arrives; `None`: never.
     pub fn closes_in(&self) -> Option<Duration> {
         let loaded = self.loaded.lock();
         let loaded = loaded.as_ref()?;
@@ -124,14 +128,15 @@ impl ModelLibrary {
         Some(loaded.keep?.saturating_sub(idle))
     }
 
-    /// Sets how long the model that is loaded is kept without users; `None`: for ever.
+    /// Sets how long the loaded model is kept without users; `None`: for ever.
     pub fn keep_loaded_for(&self, keep: Option<Duration>) {
         if let Some(loaded) = &mut *self.loaded.lock() {
             loaded.keep = keep;
         }
     }
 
-    /// The entry that a request means by `wanted`: by default the loaded one, else the first. Blocks.
+    /// Finds the entry that `wanted` names. Without a name: the loaded model, else the first.
+    /// Blocks.
     pub fn find(&self, wanted: Option<&str>) -> Result<LibraryEntry, ApiError> {
         let entries = self.entries();
         let Some(wanted) = wanted else {
@@ -146,8 +151,9 @@ impl ModelLibrary {
         }
     }
 
-    /// Has the model that is called `wanted` loaded, once the users of another one have gone and `release` has given up what else holds
-    /// it. Dropping the future leaves the queue.
+    /// Loads the model that `wanted` names, after all users of another model have finished.
+    /// `release` first gives up other references to that model. Dropping the future leaves the
+    /// queue.
     pub async fn acquire(
         self: &Arc<Self>,
         wanted: Option<&str>,
@@ -170,13 +176,14 @@ impl ModelLibrary {
         while self.loaded.lock().as_ref().is_some_and(|loaded| loaded.users > 0) {
             self.released.notified().await;
         }
-        // A client that disconnects meanwhile does not stop it: two models must not be loaded at a time.
+        // Loading continues if the client disconnects: two models must not be loaded at the same
+        // time.
         let library = Arc::clone(self);
         let loading = tokio::spawn(async move { library.load(entry, release, turn).await });
         loading.await.unwrap_or_else(|_| Err(ApiError::unavailable("the model could not be loaded: its loader failed")))
     }
 
-    /// Closes the model that is loaded, if it has been without users for longer than it is kept.
+    /// Closes the loaded model if it has been without users for longer than it is kept.
     pub async fn close_idle(self: &Arc<Self>, release: impl Fn() + Send + 'static) {
         let is_due = |loaded: &LoadedModel| {
             loaded.users == 0 && loaded.keep.is_some_and(|keep| loaded.idle_since.elapsed() >= keep)
@@ -205,7 +212,7 @@ impl ModelLibrary {
         let library = Arc::clone(&self);
         let opened = tokio::task::spawn_blocking(move || {
             let LibraryEntry { name, path, .. } = entry;
-            // Clients learn nothing about folders.
+            // Errors must not reveal folders to clients.
             let refused = |why: String| {
                 let why = why.replace(&*path.to_string_lossy(), &name);
                 ApiError::unavailable(format!("{name} cannot be opened: {why}"))
@@ -218,19 +225,19 @@ impl ModelLibrary {
         Ok(ModelUser { model, _place: UserPlace(self) })
     }
 
-    /// Closes the model that is loaded, which has no users. Joining its threads takes a moment.
+    /// Closes the loaded model, which has no users. Joining its threads takes a moment.
     async fn close(&self, release: impl Fn() + Send + 'static, _turn: &OwnedMutexGuard<()>) {
         let Some(loaded) = self.loaded.lock().take() else { return };
         let closing = tokio::task::spawn_blocking(move || {
             release();
             drop(loaded);
         });
-        // It cannot fail; a panic was reported where it happened.
+        // Closing cannot fail. A panic has already been reported.
         let _ = closing.await;
     }
 }
 
-/// The number of the name that `wanted` means: itself, in other letters' case, with a file's or Ollama's ending.
+/// Index of the name that `wanted` means. Letter case, `.gguf` and Ollama's `:latest` are ignored.
 fn match_name(names: &[String], wanted: &str) -> Option<usize> {
     let stem = wanted.strip_suffix(":latest").unwrap_or(wanted);
     let stem = stem.strip_suffix(".gguf").unwrap_or(stem);
@@ -238,7 +245,7 @@ fn match_name(names: &[String], wanted: &str) -> Option<usize> {
     exact.or_else(|| names.iter().position(|name| name.eq_ignore_ascii_case(stem)))
 }
 
-/// The models in `folder`. Several of one name are called by their paths.
+/// Lists the models in `folder`. Models with the same name are named by their paths.
 fn read_folder(folder: &Path) -> Vec<LibraryEntry> {
     let mut entries = Vec::new();
     let _ = scan(&[folder.to_owned()], &mut |found| {

@@ -23,10 +23,10 @@ use super::{
     served_model::ServedModel,
 };
 
-/// Time for which a model that is never closed is said to be kept.
+/// Reported remaining time of a model that is never closed.
 const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// The entries of a library, read on another thread.
+/// Reads the entries of a library on another thread.
 async fn entries(library: &Arc<ModelLibrary>) -> Result<Vec<LibraryEntry>, ApiError> {
     let library = Arc::clone(library);
     let read = tokio::task::spawn_blocking(move || library.entries()).await;
@@ -69,7 +69,7 @@ pub async fn model(
     }
 }
 
-/// `GET /health`: of a folder also while no model is loaded.
+/// `GET /health`. With a folder it succeeds even if no model is loaded.
 pub async fn health(State(context): SharedContext) -> Result<Json<Value>, ApiError> {
     let name = match context.library() {
         None => Some(context.model()?.name),
@@ -94,7 +94,8 @@ pub async fn running(State(context): SharedContext) -> Json<Value> {
     Json(json!({ "models": models }))
 }
 
-/// `POST /api/show`: of a library the model that it names, else the open one, whatever it names.
+/// `POST /api/show`: the model of a library that the request names. Without a library: the open
+/// model, whatever name is given.
 pub async fn show(State(context): SharedContext, body: Body) -> Result<Json<Value>, ApiError> {
     let body = read_body(body, context.options.timeout).await?;
     let fields: Map<String, Value> = parse_fields(&body, false)?;
@@ -114,7 +115,7 @@ pub async fn show(State(context): SharedContext, body: Body) -> Result<Json<Valu
     Ok(Json(ollama::show_entry(&entry)))
 }
 
-/// Entry of the list of models.
+/// Describes a model for the list of models.
 fn model_json(model: &ServedModel) -> Value {
     let context = model.engine.context();
     json!({ "id": model.name, "object": "model", "created": model.since, "owned_by": "thermocline", "context_length": context })

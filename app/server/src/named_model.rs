@@ -1,4 +1,4 @@
-//! The model that a request's body names, found before the body is parsed for it.
+//! Finds the model that a request's body names, before the body is parsed for that model.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,10 +11,10 @@ use super::{
     fields::invalid,
 };
 
-/// Longest time for which Ollama's clients can have a model kept.
+/// Longest time that an Ollama client can keep a model loaded, in seconds.
 const LONGEST_KEEP: f64 = 1e9;
 
-/// The fields of a body about its model.
+/// The fields of a body about the model.
 #[derive(Debug, Default, Deserialize)]
 pub struct NamedModel {
     #[serde(default)]
@@ -24,13 +24,13 @@ pub struct NamedModel {
 }
 
 impl NamedModel {
-    /// Those of a body.
+    /// Reads the model fields of a body.
     fn of_body(body: &[u8]) -> Result<Self, ApiError> {
         serde_json::from_slice(body).map_err(|error| ApiError::bad_request(format!("the body is not JSON: {error}")))
     }
 
-    /// Waits for the right to the model that `body` names, and has it kept as long as the request
-    /// wants. Where only one model is served the body is not read.
+    /// Waits for the right to use the model that `body` names, and keeps it loaded as long as the
+    /// request asks. If the server has only one model, it does not read the body.
     pub async fn lease(body: &[u8], context: &Arc<ServerContext>) -> Result<ModelLease, ApiError> {
         let Some(library) = context.library() else { return context.lease(None).await };
         let named = Self::of_body(body)?;
@@ -46,7 +46,7 @@ impl NamedModel {
         Ok(lease)
     }
 
-    /// Time for which the model is to be kept without requests: `Some(None)` for ever.
+    /// Reads how long to keep the model without requests; `Some(None)`: for ever.
     fn keep_alive(&self) -> Result<Option<Option<Duration>>, ApiError> {
         let seconds = match &self.keep_alive {
             Value::Null => return Ok(None),
@@ -61,7 +61,7 @@ impl NamedModel {
     }
 }
 
-/// Seconds of a time as Go writes it, like `1h30m`, or of a number.
+/// Parses a Go duration like `1h30m`, or a number, into seconds.
 fn seconds(text: &str) -> Option<f64> {
     if let Ok(number) = text.parse() {
         return Some(number);

@@ -1,4 +1,4 @@
-//! Options of a server.
+//! The options of a server.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -10,25 +10,28 @@ use thermocline_host::network::SERVER_PORT;
 /// Addresses, access rules and limits of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerOptions {
-    /// Addresses to listen at; the first that can be bound is used. Port 0 is any free one.
+    /// Addresses to listen on. The first that can be bound is used. Port 0 is any free port.
     pub addresses: Vec<SocketAddr>,
-    /// Key that clients must present as `Authorization: Bearer KEY` or `x-api-key: KEY`; `None`: no key.
+    /// Key that clients must present as `Authorization: Bearer KEY` or `x-api-key: KEY`; `None`: no
+    /// key.
     pub key: Option<String>,
-    /// Allowed origins of web pages, like `http://localhost:3000`; `*` allows every one.
+    /// Allowed origins of web pages, like `http://localhost:3000`; `*` allows every origin.
     pub origins: Vec<String>,
-    /// Accepted names of this computer beside `localhost` and IP addresses; [`ServerOptions::at`] adds its own.
+    /// Accepted host names of this computer, besides `localhost` and IP addresses.
+    /// [`ServerOptions::at`] adds the computer's own names.
     pub hosts: Vec<String>,
-    /// Requests that are answered at a time, each in a slot with a context of its own.
+    /// Requests answered at a time, each in a slot with its own context.
     pub parallel: usize,
-    /// Requests that may wait for a slot; more are refused.
+    /// Requests that may wait for a slot. Further requests are refused.
     pub max_waiting: usize,
-    /// Time limit for the head of a request, for its body, and for the client to accept what is sent to it.
+    /// Time limit for a request's head, for its body, and for the client to accept sent data.
     pub timeout: Duration,
-    /// Refuse what OpenAI's own server refuses, where real clients are let pass otherwise: another model's name, unknown hints.
+    /// Refuse what OpenAI's own server refuses: other models' names and unknown hints.
     pub strict: bool,
-    /// How embeddings are made of hidden states, where a request does not say.
+    /// How hidden states are pooled into embeddings, unless a request says otherwise.
     pub pooling: Pooling,
-    /// Connections that are open at a time; beyond them the one that has waited longest for its client is closed.
+    /// Connections open at a time. Beyond this, the connection that has been idle longest is
+    /// closed.
     pub max_connections: usize,
 }
 
@@ -42,7 +45,7 @@ impl ServerOptions {
     /// Default of [`ServerOptions::max_waiting`].
     pub const MAX_WAITING: usize = 512;
 
-    /// Defaults at one address, without a key.
+    /// Creates default options for one address, without a key.
     pub fn at(address: SocketAddr) -> Self {
         ServerOptions {
             addresses: vec![address],
@@ -59,7 +62,7 @@ impl ServerOptions {
     }
 }
 
-/// This computer's name, alone and in the local network.
+/// This computer's names: its host name, alone and in the local network.
 fn own_names() -> Vec<String> {
     let name = System::host_name().ok().filter(|name| !name.is_empty());
     name.map_or_else(Vec::new, |name| vec![format!("{name}.local"), name])

@@ -1,6 +1,7 @@
-//! The queue for the server's sessions, its slots. As many requests are answered at a time as there are slots, the others in order of
-//! arrival. A request gets the slot whose last prompt it continues, so that what the session has computed need not be computed again;
-//! else the one that is longest unused, and the engine copies what another slot has of its prompt.
+//! The queue for the server's slots, which are sessions of the engine. Each slot answers one
+//! request at a time; further requests wait in order of arrival. A request gets the slot whose last
+//! prompt it continues, so that the session can reuse its KV cache. Otherwise it gets the slot that
+//! has been unused longest. The engine then copies the common beginning from another slot.
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
@@ -16,7 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{error::ApiError, waiting_line::WaitingLine};
 
-/// Bytes of a text, and tokens of a list of them, from mark to mark ([`marks`]).
+/// Distance between marks ([`marks`]): bytes of a text, or tokens of a list of token ids.
 const BYTES_OF_MARK: usize = 64;
 const TOKENS_OF_MARK: usize = 16;
 
@@ -28,18 +29,18 @@ pub struct RequestQueue {
     slots: Arc<Mutex<Vec<SessionSlot>>>,
 }
 
-/// A session, and the prompt it has.
+/// A session and the prompt in its context.
 #[derive(Debug, Default)]
 struct SessionSlot {
     session: Option<Arc<Session>>,
-    /// Marks of its last prompt.
+    /// Marks of the slot's last prompt.
     marks: Vec<u64>,
-    /// Number of the request that used it last; 0: none.
+    /// Number of the request that used the slot last; 0: none.
     used: u64,
     busy: bool,
 }
 
-/// The right to use a slot, until it is dropped.
+/// The right to use a slot. Dropping it frees the slot.
 #[derive(Debug)]
 pub struct SessionPermit {
     slots: Arc<Mutex<Vec<SessionSlot>>>,
@@ -49,7 +50,7 @@ pub struct SessionPermit {
 
 impl Drop for SessionPermit {
     fn drop(&mut self) {
-        // Before the permit is given to the next request.
+        // Free the slot before the next request gets the permit.
         self.slots.lock()[self.at].busy = false;
     }
 }
@@ -58,7 +59,8 @@ fn is_session_of(session: &Session, engine: &Engine) -> bool {
     Arc::ptr_eq(session.engine().model(), engine.model())
 }
 
-/// Marks of a prompt, one for each of its messages or of its pieces of some length: prompts that begin alike have the same first marks.
+/// Hashes a prompt up to each message, or up to every few bytes or tokens of a text. Prompts that
+/// begin alike have the same first marks.
 pub fn marks(prompt: &Prompt) -> Vec<u64> {
     let (mut hasher, mut marks) = (DefaultHasher::new(), Vec::new());
     let mut mark = |hasher: &DefaultHasher| marks.push(hasher.finish());
@@ -85,7 +87,8 @@ pub fn marks(prompt: &Prompt) -> Vec<u64> {
     marks
 }
 
-/// The free slot for a prompt with these marks: the one whose prompt it continues furthest, else the one longest unused.
+/// The free slot whose last prompt is the longest that these marks continue. Without one, the free
+/// slot unused longest.
 fn slot_for(slots: &[SessionSlot], marks: &[u64]) -> Option<usize> {
     let free = || slots.iter().enumerate().filter(|(_, slot)| !slot.busy);
     let continued = free().filter(|(_, slot)| !slot.marks.is_empty() && marks.starts_with(&slot.marks));
@@ -94,7 +97,8 @@ fn slot_for(slots: &[SessionSlot], marks: &[u64]) -> Option<usize> {
 }
 
 impl RequestQueue {
-    /// An empty queue of at most `max_waiting` requests for `parallel` slots, at least one.
+    /// Creates an empty queue for at most `max_waiting` requests and `parallel` slots, at least
+    /// one.
     pub fn new(max_waiting: usize, parallel: usize) -> Self {
         let slots: Vec<SessionSlot> = (0..parallel.max(1)).map(|_| SessionSlot::default()).collect();
         RequestQueue {
@@ -117,17 +121,17 @@ impl RequestQueue {
         let marks = prompt.map(marks).unwrap_or_default();
         let mut slots = self.slots.lock();
         let latest = slots.iter().map(|slot| slot.used).max().unwrap_or(0);
-        // There are as many permits as slots.
+        // There are as many permits as slots, so one slot is free.
         let Some(at) = slot_for(&slots, &marks) else { return Err(ApiError::unavailable("every slot is in use")) };
         let slot = &mut slots[at];
         (slot.marks, slot.used, slot.busy) = (marks, latest + 1, true);
         Ok(SessionPermit { slots: Arc::clone(&self.slots), at, _permit: permit })
     }
 
-    /// The session of `engine` in the slot of `permit`.
+    /// Returns the session of `engine` in the slot of `permit`, and opens it if necessary.
     pub fn session(&self, engine: &Engine, permit: &SessionPermit) -> Result<Arc<Session>, Error> {
         let mut slots = self.slots.lock();
-        // Idle sessions of another engine are dropped first, to make room.
+        // Drop idle sessions of another engine first, to make room.
         for (at, slot) in slots.iter_mut().enumerate() {
             if (!slot.busy || at == permit.at) && slot.session.as_ref().is_some_and(|it| !is_session_of(it, engine)) {
                 slot.session = None;
@@ -137,12 +141,12 @@ impl RequestQueue {
         if let Some(session) = &slot.session {
             return Ok(Arc::clone(session));
         }
-        // Behind the chats of the window.
+        // Chats of the window have priority.
         let options = SessionOptions { priority: Priority::Background, ..SessionOptions::default() };
         Ok(Arc::clone(slot.session.insert(Arc::new(engine.session(options)?))))
     }
 
-    /// Cancels and drops the sessions, except those that belong to `engine`.
+    /// Cancels and drops all sessions except those of `engine`.
     pub fn release_session_unless(&self, engine: Option<&Engine>) {
         for slot in self.slots.lock().iter_mut() {
             if slot.session.as_ref().is_some_and(|it| !engine.is_some_and(|engine| is_session_of(it, engine)))
@@ -153,7 +157,7 @@ impl RequestQueue {
         }
     }
 
-    /// Refuses all waiting and later requests; permits that are held stay valid.
+    /// Refuses all waiting and later requests. Permits already given stay valid.
     pub fn close(&self) {
         self.permits.close();
     }
@@ -163,7 +167,7 @@ impl RequestQueue {
         self.line.len()
     }
 
-    /// Number of slots, and of those that requests hold.
+    /// Returns the number of slots, and the number of slots in use.
     pub fn slots(&self) -> (usize, usize) {
         let slots = self.slots.lock();
         (slots.len(), slots.iter().filter(|slot| slot.busy).count())
@@ -192,7 +196,7 @@ mod tests {
         ];
         assert_eq!(slot_for(&slots, &chat(&["a", "b", "c", "d", "e"])), Some(1));
         assert_eq!(slot_for(&slots, &chat(&["a", "e"])), Some(0));
-        // Its own is in use, or holds another text from the second message on.
+        // Its own slot is in use, or its second message differs.
         assert_eq!(slot_for(&slots, &chat(&["x", "z"])), Some(1));
         assert_eq!(slot_for(&slots, &chat(&["y", "?"])), Some(1));
         assert_eq!(slot_for(&slots, &[]), Some(1));

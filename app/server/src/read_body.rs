@@ -1,4 +1,4 @@
-//! Reading a request's body within limits of size and time.
+//! Reads a request's body within limits of size and time.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use futures_util::StreamExt;
 
 use super::error::ApiError;
 
-/// Bytes of the largest body that is accepted.
+/// Bytes of the largest accepted body.
 pub const LARGEST_BODY: usize = 8 << 20;
 
-/// Bytes up to which a body that is too large is read and dropped: a client that sends everything before it reads would otherwise
-/// not see the refusal.
+/// Bytes up to which a body that is too large is read and dropped. Otherwise a client that sends
+/// its whole body before it reads would not see the refusal.
 pub const LARGEST_DRAINED_BODY: usize = 64 << 20;
 
-/// Reads a whole body, which has to arrive within `timeout`.
+/// Reads a whole body, which must arrive within `timeout`.
 pub async fn read_body(body: Body, timeout: Duration) -> Result<Vec<u8>, ApiError> {
     let collect = async {
         let (mut bytes, mut total, mut pieces) = (Vec::new(), 0, body.into_data_stream());

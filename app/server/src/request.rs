@@ -1,4 +1,4 @@
-//! Requests for answers in no protocol's words, and the engine's requests that are made of them.
+//! Protocol-independent requests for answers, and the engine's requests made from them.
 
 use thermocline_engine::session::{ContextPolicy, LogprobsRequest, Prompt, Request};
 
@@ -12,20 +12,20 @@ use super::{
 };
 use thermocline_host::units::Limit;
 
-/// The answer that a client asks for. Every protocol reads its bodies into it.
+/// The answer that a client asks for. Every protocol parses its bodies into this type.
 #[derive(Debug, PartialEq)]
 pub struct RequestedAnswer {
     /// Name of the model.
     pub model: Option<String>,
     /// The prompts.
     pub prompts: Vec<Prompt>,
-    /// Text behind the answer, which fills the middle.
+    /// Text after the answer. The model then fills in the middle.
     pub suffix: Option<String>,
     /// The answers to each prompt.
     pub choices: ChoiceFields,
-    /// Settings of the engine's requests; the prompt is none of them.
+    /// Settings of the engine's requests. The prompt in it is not used.
     pub settings: Request,
-    /// The thoughts before it.
+    /// The thoughts before the answer.
     pub thoughts: RequestedThoughts,
     /// Tools that the model may call.
     pub tools: Vec<RequestedTool>,
@@ -42,22 +42,22 @@ pub struct RequestedAnswer {
 /// The answers to each prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChoiceFields {
-    /// Answers that are returned.
+    /// Answers that are returned per prompt.
     pub answers: usize,
-    /// Answers that are generated; the likeliest of them are returned.
+    /// Answers that are generated per prompt. The most likely ones are returned.
     pub best_of: usize,
-    /// The text begins with the prompt.
+    /// Whether the text begins with the prompt.
     pub echo: bool,
     /// Log probabilities to return.
     pub logprobs: Option<LogprobsRequest>,
 }
 
-/// A valid request.
+/// A validated request.
 #[derive(Debug, PartialEq)]
 pub struct CompletionRequest {
-    /// The engine's requests: those of the first prompt, then those of the next.
+    /// The engine's requests: all of the first prompt, then all of the next.
     pub requests: Vec<Request>,
-    /// How many of them are answers to one prompt, and what is reported of them.
+    /// How many requests answer one prompt, and what is reported of each answer.
     pub choices: ChoiceFields,
     /// Texts of the prompts, if the answers begin with them.
     pub echoes: Vec<String>,
@@ -67,14 +67,14 @@ pub struct CompletionRequest {
     pub include_usage: bool,
     /// Tools that the model may call.
     pub tools: Option<RequestedTools>,
-    /// Field that asks for the grammar of the answer, if one does.
+    /// Field that asks for the answer's grammar, if any.
     pub grammar_field: Option<String>,
-    /// The two forms of the answers, if they may be calls of tools or have a form.
+    /// The tools and the grammar, if the answers may call tools or follow a grammar.
     pub may_be: Option<CallsOrForm>,
 }
 
 impl RequestedAnswer {
-    /// One answer to each prompt, by default settings.
+    /// Asks for one answer to each prompt, with default settings.
     pub fn new(prompts: Vec<Prompt>, defaults: &Request) -> Self {
         RequestedAnswer {
             model: None,
@@ -93,7 +93,7 @@ impl RequestedAnswer {
 }
 
 impl ChoiceFields {
-    /// The engine's requests: of each prompt as many as answers, with seeds one after the other.
+    /// Builds the engine's requests: for each prompt one per answer, with consecutive seeds.
     fn requests(&self, prompts: Vec<Prompt>, base: &Request) -> Vec<Request> {
         let request = |prompt: &Prompt, at: usize| {
             let mut request = Request { prompt: prompt.clone(), ..base.clone() };
@@ -105,7 +105,7 @@ impl ChoiceFields {
 }
 
 impl CompletionRequest {
-    /// The request to `model`. What the engine cannot honour is refused by the name of its field. A
+    /// Builds the request to `model`. It refuses what the engine cannot do and names the field. A
     /// `strict` server refuses another model's name.
     pub fn new(asked: RequestedAnswer, model: &ServedModel, strict: bool) -> Result<Self, ApiError> {
         let RequestedAnswer { choices, stream, include_usage, .. } = asked;
@@ -127,7 +127,7 @@ impl CompletionRequest {
         request.chat.call_format = form.tools.as_ref().map(|tools| tools.format.clone());
         request.grammar = form.grammar.as_ref().filter(|_| may_be.is_none()).map(|it| it.grammar.clone());
         request.logprobs = choices.logprobs.or((choices.best_of > choices.answers).then(LogprobsRequest::default));
-        // Clients that score a prompt count on one token behind it, even if that is the end.
+        // Clients that score a prompt expect one token after it, even if that is the end of text.
         let scores_prompt = choices.logprobs.is_some_and(|it| it.prompt);
         request.ignore_eos = scores_prompt && request.max_tokens == Some(1);
         if choices.echo {
@@ -150,7 +150,7 @@ impl CompletionRequest {
     }
 }
 
-/// The prompts for what belongs between each of `prompts`, which are texts, and `suffix`.
+/// Builds prompts to fill in the text between each of `prompts`, which must be texts, and `suffix`.
 fn infill_prompts(prompts: Vec<Prompt>, suffix: &str, model: &ServedModel) -> Result<Vec<Prompt>, ApiError> {
     let refused = |message: &str| ApiError::invalid_field("suffix", format!("suffix: expected {message}"));
     let infill = |prompt: Prompt| {

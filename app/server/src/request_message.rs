@@ -1,4 +1,4 @@
-//! A message of a chat in no protocol's words.
+//! A chat message in a protocol-independent form.
 
 use serde_json::{Map, Value, json};
 use thermocline_engine::{
@@ -9,13 +9,13 @@ use thermocline_engine::{
 /// A message of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RequestMessage {
-    /// The speaker.
+    /// Role of the speaker.
     pub role: Role,
     /// The text.
     pub content: String,
-    /// The assistant's thoughts before it.
+    /// The assistant's thoughts before the text.
     pub thoughts: String,
-    /// The assistant's calls, in the form that chat templates read.
+    /// The assistant's tool calls, in the form that chat templates read.
     pub calls: Vec<Value>,
     /// ID of the tool call that this message answers.
     pub call_id: Option<String>,
@@ -24,18 +24,18 @@ pub struct RequestMessage {
 }
 
 impl RequestMessage {
-    /// A message of text.
+    /// Creates a message of text.
     pub fn new(role: Role, content: impl Into<String>) -> Self {
         let (content, thoughts, calls) = (content.into(), String::new(), Vec::new());
         RequestMessage { role, content, thoughts, calls, call_id: None, name: None }
     }
 
-    /// The result of a call.
+    /// Creates the result of a tool call.
     pub fn result(call_id: Option<String>, content: impl Into<String>) -> Self {
         RequestMessage { call_id, ..RequestMessage::new(Role::Tool, content) }
     }
 
-    /// A call in the form that chat templates read.
+    /// Builds a tool call in the form that chat templates read.
     pub fn call(id: Option<&str>, name: &str, arguments: &str) -> Value {
         json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } })
     }
@@ -66,10 +66,10 @@ impl From<RequestMessage> for Message {
     }
 }
 
-/// The values of a message's role, in the words of errors.
+/// Valid roles of a message, as errors list them.
 pub const ROLES: &str = "system, developer, user, assistant or tool";
 
-/// The speaker that a role names.
+/// Parses a role name.
 pub fn role_of(name: &str) -> Option<Role> {
     match name {
         "system" | "developer" => Some(Role::System),
@@ -80,8 +80,8 @@ pub fn role_of(name: &str) -> Option<Role> {
     }
 }
 
-/// The prompt of a chat. A last message of the assistant without calls is continued, unless the
-/// server is `strict`.
+/// Builds the prompt of a chat. If the last message is the assistant's and has no calls, the model
+/// continues it, unless the server is `strict`.
 pub fn chat_prompt(messages: impl IntoIterator<Item = RequestMessage>, strict: bool) -> Prompt {
     let messages: Vec<Message> = messages.into_iter().map(Message::from).collect();
     let continued = messages.last().is_some_and(|it| it.role == Role::Assistant && it.fields.is_empty());

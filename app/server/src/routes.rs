@@ -36,10 +36,10 @@ use super::{
     tokens,
 };
 
-/// Text at the root, where clients of Ollama's protocol look for a server.
+/// Text at the root path, where Ollama clients look for a server.
 const RUNNING: &str = "Thermocline is running\n";
 
-/// Builds the service that answers every request. Slashes at the end of a path are ignored.
+/// Builds the service that answers every request. It ignores slashes at the end of a path.
 pub fn routes(context: Arc<ServerContext>) -> NormalizePath<Router> {
     let key_required = Router::new()
         .route("/v1/models", get_only(model_routes::models))
@@ -63,7 +63,7 @@ pub fn routes(context: Arc<ServerContext>) -> NormalizePath<Router> {
         .route("/tokenize", post_only(|it, body| about_tokens(tokens::tokenize, it, body)))
         .route("/detokenize", post_only(|it, body| about_tokens(tokens::detokenize, it, body)))
         .route("/tokenizer_info", described(|_, model| tokens::tokenizer_info(model)))
-        .route("/props", described(|_, model| tokens::props(model)))
+        .route("/props", described(|context, model| tokens::props(model, context.options.parallel)))
         .route("/metrics", get_only(metrics_text))
         .fallback(async |uri: Uri| ApiError::not_found(uri.path()))
         .layer(from_fn_with_state(Arc::clone(&context), check_key));
@@ -81,37 +81,37 @@ pub fn routes(context: Arc<ServerContext>) -> NormalizePath<Router> {
     NormalizePath::trim_trailing_slash(router)
 }
 
-/// The layer that gives every response a header.
+/// Adds a fixed header to every response.
 fn fixed_header(name: HeaderName, value: &'static str) -> SetResponseHeaderLayer<HeaderValue> {
     SetResponseHeaderLayer::overriding(name, HeaderValue::from_static(value))
 }
 
-/// `GET` and `HEAD` by `handler`; 405 for other methods.
+/// Routes `GET` and `HEAD` to `handler`; 405 for other methods.
 fn get_only<T: 'static>(handler: impl Handler<T, Arc<ServerContext>>) -> MethodRouter<Arc<ServerContext>> {
     get(handler).fallback(async |method: Method, uri: Uri| ApiError::method(&method, uri.path(), "GET, HEAD"))
 }
 
-/// `POST` by `handler`; 405 for other methods.
+/// Routes `POST` to `handler`; 405 for other methods.
 fn post_only<T: 'static>(handler: impl Handler<T, Arc<ServerContext>>) -> MethodRouter<Arc<ServerContext>> {
     post(handler).fallback(async |method: Method, uri: Uri| ApiError::method(&method, uri.path(), "POST"))
 }
 
-/// Answers in `protocol`.
+/// Routes requests for answers in `protocol`.
 fn answered(protocol: Protocol) -> MethodRouter<Arc<ServerContext>> {
     post_only(move |context, connection, body| complete(protocol, context, connection, body))
 }
 
-/// Embeddings in `protocol`.
+/// Routes requests for embeddings in `protocol`.
 fn embedded(protocol: EmbeddingProtocol) -> MethodRouter<Arc<ServerContext>> {
     post_only(move |context, connection, body| embed(protocol, context, connection, body))
 }
 
-/// `GET` of what `describe` says about the open model.
+/// Routes `GET` to `describe`, which describes the open model.
 fn described(describe: fn(&ServerContext, &ServedModel) -> Value) -> MethodRouter<Arc<ServerContext>> {
     get_only(async move |State(context): SharedContext| context.model().map(|model| Json(describe(&context, &model))))
 }
 
-/// `GET` and `DELETE` of a response that is kept.
+/// Routes `GET` and `DELETE` of a stored response.
 fn stored_response() -> MethodRouter<Arc<ServerContext>> {
     let read = async |State(context): SharedContext, Path(id): Path<String>| match context.responses.get(&id) {
         Some(kept) => Ok(Json(kept.response)),
@@ -126,7 +126,7 @@ fn stored_response() -> MethodRouter<Arc<ServerContext>> {
         .fallback(async |method: Method, uri: Uri| ApiError::method(&method, uri.path(), "GET, HEAD, DELETE"))
 }
 
-/// Counts the request and records its refusal, which has the shape of the path's protocol.
+/// Counts the request and records a refusal. Refusals have the form of the path's protocol.
 async fn record(State(context): SharedContext, request: Request, next: Next) -> Response {
     context.record_request();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
@@ -155,7 +155,7 @@ async fn check_key(State(context): SharedContext, request: Request, next: Next) 
     Ok(next.run(request).await)
 }
 
-/// Gives the refusal of [`RequestBodyLimitLayer`], which is plain text, the shape of all others.
+/// Converts the plain-text refusal of [`RequestBodyLimitLayer`] to JSON.
 async fn as_json(response: Response) -> Response {
     match response.status() {
         StatusCode::PAYLOAD_TOO_LARGE => ApiError::too_large(LARGEST_BODY).into_response(),
@@ -168,7 +168,7 @@ async fn metrics_text(State(context): SharedContext) -> Result<Response, ApiErro
     Ok(([(CONTENT_TYPE, MEDIA_TYPE)], text).into_response())
 }
 
-/// Answers about tokens, on another thread: long texts take seconds.
+/// Answers questions about tokens on another thread, because long texts take seconds.
 async fn about_tokens(
     answer: impl FnOnce(&[u8], &ServedModel) -> Result<Value, ApiError> + Send + 'static,
     State(context): SharedContext,

@@ -1,5 +1,4 @@
-//! The fields by which tokens are chosen and that end an answer, as OpenAI's bodies and Ollama's
-//! options have them.
+//! The fields of sampling and of stopping, as in OpenAI's bodies and Ollama's options.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -10,7 +9,7 @@ use super::{
     fields::{FieldLimit, FieldSeed, invalid},
 };
 
-/// Largest number of stop strings of a request, and of one to a strict server.
+/// Most stop strings of a request, and of a request to a strict server.
 const MAX_STOPS: usize = 64;
 const STRICT_STOPS: usize = 4;
 
@@ -31,7 +30,7 @@ pub struct SamplingFields {
 }
 
 impl SamplingFields {
-    /// Sets what the fields say in `settings`.
+    /// Applies the fields to `settings`.
     pub fn apply(self, settings: &mut Request, strict: bool) -> Result<(), ApiError> {
         let sampling = &mut settings.sampling;
         set(&mut sampling.temperature, self.temperature);
@@ -50,14 +49,14 @@ impl SamplingFields {
     }
 }
 
-/// Sets `place` to a value that a request has.
+/// Sets `place` to `value`, if the request has one.
 pub fn set<T>(place: &mut T, value: Option<T>) {
     if let Some(value) = value {
         *place = value;
     }
 }
 
-/// The stop strings that `field` says. An empty text stops nothing; `strict` refuses it.
+/// Reads the stop strings of `field`. An empty string stops nothing; a `strict` server refuses it.
 pub fn read_stop(value: Option<&Value>, field: &str, strict: bool) -> Result<Option<Vec<String>>, ApiError> {
     let Some(value) = value else { return Ok(None) };
     let most = if strict { STRICT_STOPS } else { MAX_STOPS };

@@ -16,26 +16,27 @@ const WAITING_LINES: usize = 1024;
 /// Longest wait for the last lines.
 const LONGEST_FLUSH: Duration = Duration::from_secs(1);
 
-/// A log that a thread of its own writes. If its reader stops reading, lines are lost, but requests are still answered.
+/// A log with its own writer thread. If nobody reads standard error, lines are lost, but the server
+/// still answers requests.
 #[derive(Debug, Clone)]
 pub struct ServerLog {
     entries: SyncSender<LogEntry>,
-    /// Only errors and changes of the device are logged.
+    /// Log only errors and device changes.
     quiet: bool,
 }
 
 #[derive(Debug)]
 enum LogEntry {
     Line(String),
-    /// Everything before it is written: the sender is told.
+    /// Signals the sender when all earlier entries are written.
     Flush(SyncSender<()>),
 }
 
 impl ServerLog {
-    /// A log; if `quiet`, only of errors and changes of the device.
+    /// Starts a log. If `quiet`, it logs only errors and device changes.
     pub fn start(quiet: bool) -> Self {
         let (entries, received) = sync_channel(WAITING_LINES);
-        // Without a thread the lines are lost, which is no reason not to serve.
+        // Without a thread the lines are lost. The server still runs.
         let _ = thread::Builder::new().name("log".to_owned()).spawn(move || write(&received));
         ServerLog { entries, quiet }
     }
@@ -47,7 +48,7 @@ impl ServerLog {
         }
     }
 
-    /// Logs an error, also if the log is quiet.
+    /// Logs an error, even if the log is quiet.
     pub fn error(&self, message: &str) {
         self.send(format!("error: {}", one_line(message)));
     }
@@ -64,7 +65,7 @@ impl ServerLog {
         }
     }
 
-    /// Waits until all lines are written, but no longer than [`LONGEST_FLUSH`].
+    /// Waits until all lines are written, at most [`LONGEST_FLUSH`].
     pub fn flush(&self) {
         let (written, done) = sync_channel(1);
         if self.entries.try_send(LogEntry::Flush(written)).is_ok() {
@@ -73,7 +74,7 @@ impl ServerLog {
     }
 
     fn send(&self, line: String) {
-        // A full queue: nobody reads.
+        // A full queue means that nobody reads. The line is lost.
         let _ = self.entries.try_send(LogEntry::Line(line));
     }
 }

@@ -1,4 +1,4 @@
-//! Events of an answer that is sent while it is generated, and the fields that all protocols write.
+//! Events of a streamed answer, and the fields that all protocols write.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -12,9 +12,9 @@ use thermocline_engine::session::GenerationStats;
 /// One server-sent event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamEvent {
-    /// Its name, in protocols whose events have one.
+    /// Name of the event, in protocols that name events.
     pub name: Option<&'static str>,
-    /// Its data.
+    /// Data of the event.
     pub data: String,
 }
 
@@ -22,12 +22,12 @@ pub struct StreamEvent {
 const COMMENT: &str = ":";
 
 impl StreamEvent {
-    /// A sign of life, which says nothing.
+    /// Creates a comment, which keeps the connection alive.
     pub fn comment(text: &str) -> Self {
         StreamEvent { name: Some(COMMENT), data: text.to_owned() }
     }
 
-    /// As a server-sent event.
+    /// Converts to a server-sent event.
     pub fn into_sse(self) -> Event {
         match self.name {
             Some(COMMENT) => Event::default().comment(self.data),
@@ -36,21 +36,21 @@ impl StreamEvent {
         }
     }
 
-    /// As a line; comments are none.
+    /// Converts to a line of JSON; `None` for a comment.
     pub fn into_line(self) -> Option<String> {
         (self.name != Some(COMMENT)).then(|| self.data + "\n")
     }
 }
 
-/// A new identifier: `prefix` and hexadecimal digits.
+/// Creates an identifier: `prefix` and hexadecimal digits.
 pub fn new_id(prefix: &str) -> String {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     format!("{prefix}{:x}{:04x}", now.as_nanos(), COUNT.fetch_add(1, Relaxed) & 0xffff)
 }
 
-/// Adds the tokens and turns that are forgotten, a field of ours in every protocol, to `object`, if
-/// the conversation did not fit into the context.
+/// Adds the counts of forgotten tokens and turns to `object`, if the conversation did not fit into
+/// the context. The field is our own, in every protocol.
 pub fn add_forgotten(object: &mut Value, stats: &GenerationStats) {
     if stats.forgotten_tokens > 0 {
         object["forgotten_tokens"] = stats.forgotten_tokens.into();

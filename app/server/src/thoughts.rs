@@ -1,12 +1,11 @@
-//! A model's thoughts before its answer: variables of its template, and how many tokens it may
-//! think.
+//! A model's thoughts before its answer: template variables and the token limit.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use thermocline_host::units::Limit;
 
-/// An effort, the least first.
+/// Reasoning efforts, from least to most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Effort {
@@ -20,9 +19,9 @@ pub enum Effort {
     Medium,
     /// As many tokens as the model writes.
     High,
-    /// The same.
+    /// Same as `High`.
     Xhigh,
-    /// The same.
+    /// Same as `High`.
     Max,
 }
 
@@ -31,7 +30,7 @@ pub enum Effort {
 pub struct RequestedThoughts {
     /// Variables of the chat template.
     pub variables: Map<String, Value>,
-    /// Most tokens of thoughts.
+    /// Token limit of the thoughts.
     pub budget: Option<Limit>,
 }
 
@@ -46,7 +45,7 @@ impl Effort {
         }
     }
 
-    /// The name that templates know.
+    /// The effort's name in chat templates.
     fn name(self) -> &'static str {
         match self {
             Effort::None | Effort::Minimal | Effort::Low => "low",
@@ -57,19 +56,19 @@ impl Effort {
 }
 
 impl RequestedThoughts {
-    /// Turns thoughts on or off, unless a variable of the template does.
+    /// Turns thoughts on or off, unless a template variable already does.
     pub fn enable(&mut self, on: bool) {
         self.variables.entry("enable_thinking").or_insert(on.into());
     }
 
-    /// Thinks with this effort, unless a budget or a variable says another one.
+    /// Applies the effort, unless a budget or a template variable is already set.
     pub fn think(&mut self, effort: Effort) {
         self.budget = self.budget.or(effort.budget());
         self.enable(effort != Effort::None);
         self.tell(effort);
     }
 
-    /// Tells the template of an effort.
+    /// Passes an effort to the template.
     pub fn tell(&mut self, effort: Effort) {
         self.variables.entry("reasoning_effort").or_insert(effort.name().into());
     }

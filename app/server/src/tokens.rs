@@ -1,5 +1,5 @@
-//! Texts to token ids and back, for clients that count or score: both vLLM's and llama.cpp's field
-//! names are read and written.
+//! Converts texts to token ids and back, for clients that count or score tokens. Field names of
+//! both vLLM and llama.cpp are read and written.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -27,8 +27,8 @@ struct DetokenizeBody {
     tokens: Option<Value>,
 }
 
-/// `POST /tokenize`: the ids of `prompt` or `content`; with `add_special_tokens` or `add_special`
-/// as at the beginning of a text.
+/// `POST /tokenize`: the token ids of `prompt` or `content`. `add_special_tokens` or `add_special`
+/// adds the special tokens of a text's beginning.
 pub fn tokenize(body: &[u8], model: &ServedModel) -> Result<Value, ApiError> {
     let body: TokenizeBody = parse_fields(body, false)?;
     let text = body.prompt.or(body.content).ok_or_else(|| missing("prompt", "a text"))?;
@@ -51,7 +51,7 @@ pub fn detokenize(body: &[u8], model: &ServedModel) -> Result<Value, ApiError> {
     Ok(json!({ "prompt": text, "content": text }))
 }
 
-/// `GET /tokenizer_info`: the special tokens by text, and the chat template.
+/// `GET /tokenizer_info`: the special tokens by their texts, and the chat template.
 pub fn tokenizer_info(model: &ServedModel) -> Value {
     let tokenizer = model.engine.tokenizer();
     let text = |id: Option<u32>| id.map(|id| String::from_utf8_lossy(tokenizer.token_bytes(id)).into_owned());
@@ -64,13 +64,13 @@ pub fn tokenizer_info(model: &ServedModel) -> Value {
     })
 }
 
-/// `GET /props`: the model and the values for fields that a request leaves out.
-pub fn props(model: &ServedModel) -> Value {
+/// `GET /props`: the model, and default values of request fields.
+pub fn props(model: &ServedModel, slots: usize) -> Value {
     let sampling = &model.defaults.sampling;
     json!({
         "model_alias": model.name,
         "model_path": model.name,
-        "total_slots": 1,
+        "total_slots": slots,
         "chat_template": model.engine.chat_template().source(),
         "build_info": concat!("thermocline ", env!("CARGO_PKG_VERSION")),
         "default_generation_settings": {

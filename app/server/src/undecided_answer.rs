@@ -1,5 +1,7 @@
-//! An answer that is calls of tools, or else a text of a form. No mask can leave both open: words may come before a call. So the model
-//! first answers freely and unseen; what calls a tool is the answer, and in place of anything else the model answers in the form.
+//! An answer that either calls tools or follows a grammar. No token mask allows both, because text
+//! may precede a call. So the model first answers freely, and the server holds the text back. If
+//! the model calls a tool, the held text is the answer. If not, the model answers again under the
+//! grammar.
 
 use thermocline_engine::session::{Grammar, Request};
 
@@ -8,44 +10,44 @@ use super::{
     generation::GenerationUpdate,
 };
 
-/// The two forms that an answer may have.
+/// The tools and the grammar of an answer that either calls tools or follows the grammar.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CallsOrForm {
     /// Tools that may be called.
     pub tools: RequestedTools,
-    /// The form of an answer without a call.
+    /// Grammar of an answer without a call.
     pub form: Grammar,
 }
 
 /// A free answer that has not called a tool yet.
 #[derive(Debug)]
 pub struct UndecidedAnswer {
-    /// The same request with the form.
+    /// The same request with the grammar.
     formed: Request,
     reader: AnswerReader,
-    /// Its text and tokens so far.
+    /// Text and tokens so far.
     held: GenerationUpdate,
 }
 
 /// The state of an answer that may call tools.
 #[derive(Debug)]
 pub enum Decision {
-    /// It may still call a tool.
+    /// The answer may still call a tool.
     Open(Box<UndecidedAnswer>),
-    /// It calls a tool, or has failed: this is its beginning.
+    /// The answer calls a tool or has failed. The update is its beginning.
     Free(Box<GenerationUpdate>),
-    /// It has ended without a call: this request is to be answered instead.
+    /// The answer has ended without a call. Answer this request instead.
     Formed(Box<Request>),
 }
 
 impl UndecidedAnswer {
-    /// The free answer to `request`.
+    /// Begins the free answer to `request`.
     pub fn new(request: &Request, may_be: &CallsOrForm) -> Self {
         let formed = Request { grammar: Some(may_be.form.clone()), ..request.clone() };
         UndecidedAnswer { formed, reader: AnswerReader::new(Some(&may_be.tools)), held: GenerationUpdate::default() }
     }
 
-    /// Adds what has come.
+    /// Adds an update, and decides if it can.
     pub fn push(mut self, mut update: GenerationUpdate) -> Decision {
         self.reader.push(&update.text);
         self.held.text.append(&update.text);

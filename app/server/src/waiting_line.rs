@@ -1,10 +1,10 @@
-//! A line of requests that wait.
+//! Requests that wait in line.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use super::error::ApiError;
 
-/// Counts the waiting requests, of which there is a largest number.
+/// Counts the waiting requests, up to a limit.
 #[derive(Debug)]
 pub struct WaitingLine {
     waiting: AtomicUsize,
@@ -15,7 +15,7 @@ pub struct WaitingLine {
 pub struct WaitingPlace<'a>(&'a AtomicUsize);
 
 impl WaitingLine {
-    /// An empty line for `most` requests.
+    /// Creates an empty line for at most `most` requests.
     pub fn new(most: usize) -> Self {
         WaitingLine { waiting: AtomicUsize::new(0), most }
     }

@@ -1,4 +1,5 @@
-//! The program without a command: the window, or a chat in the terminal without a display.
+//! The program without a command: opens the window, or chats in the terminal if there is no
+//! display.
 
 use std::{
     io::IsTerminal,
@@ -23,7 +24,8 @@ use thermocline_window::opening::NoWindow;
 #[derive(Debug, Default, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct AppArgs {
-    /// A model to open in the window: a GGUF file or a Hugging Face folder [default: the one used last]
+    /// A model to open in the window: a GGUF file or a Hugging Face folder [default: the one used
+    /// last]
     #[arg(value_name = "MODEL")]
     model: Option<PathBuf>,
     /// Keep everything in a folder beside the program, which all commands use from then on
@@ -45,10 +47,10 @@ impl AppArgs {
     }
 }
 
-/// Similarity of two names, from 0 to 1, above which one is likely to be the other misspelt.
+/// Similarity of two names, from 0 to 1, above which one is probably a misspelling of the other.
 const ALIKE: f64 = 0.8;
 
-/// The refusal of a first argument that is the name of no command and no model.
+/// Refuses a first argument that names neither a command nor a model.
 fn unknown(name: &str) -> Failure {
     let commands = Cli::command();
     let names = commands.get_subcommands().filter(|command| !command.is_hide_set()).map(clap::Command::get_name);
@@ -62,9 +64,10 @@ fn unknown(name: &str) -> Failure {
     Failure::Usage { message, hint: Some(hint) }
 }
 
-/// Opens the window. Without a display, or if it fails to open, a chat starts in an interactive terminal.
+/// Opens the window. Without a display, or if the window fails to open, starts a chat in the
+/// terminal.
 pub fn app(args: &AppArgs) -> Outcome {
-    // A path that leads nowhere is reported where the model is opened; a plain word may be meant for a command.
+    // Opening the model reports a missing path. A plain word may be a misspelt command.
     if let Some(name) = args.model.as_deref().filter(|path| !path.exists()).and_then(Path::to_str)
         && !name.contains(['/', '\\', '.'])
     {
@@ -72,7 +75,7 @@ pub fn app(args: &AppArgs) -> Outcome {
     }
     if !has_display() {
         if args.portable {
-            // Created before the chat looks for its input history.
+            // Create the folder before the chat looks for its input history.
             args.folders()?;
         }
         return in_terminal(args, None);
@@ -82,7 +85,7 @@ pub fn app(args: &AppArgs) -> Outcome {
     thermocline_terminal::console::leave_if_alone();
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let model = args.model.as_deref().map(|path| ModelId::Path(absolute(path)));
-    // Desktop libraries report missing parts by panicking.
+    // Desktop libraries panic if a part of the desktop is missing.
     let opened = catch_unwind(AssertUnwindSafe(|| thermocline_window::run(&folders, model.as_ref())));
     match opened.unwrap_or_else(|_| Err(NoWindow::Said("a library of the desktop is missing".to_owned()))) {
         Ok(()) => Ok(()),
@@ -102,7 +105,7 @@ fn in_terminal(args: &AppArgs, why: Option<NoWindow>) -> Outcome {
     chat::chat(&ChatArgs::on(args.model.clone()))
 }
 
-/// `true` if there is a display. Only X11 and Wayland systems may have none.
+/// `true` if there is a display. Only X11 and Wayland systems may have no display.
 fn has_display() -> bool {
     let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     cfg!(any(windows, target_os = "macos")) || set("WAYLAND_DISPLAY") || set("WAYLAND_SOCKET") || set("DISPLAY")

@@ -1,4 +1,4 @@
-//! `--attach FILE`: files that go with a message in the terminal, as they do in the window.
+//! `--attach FILE`: attaches files to a message in the terminal, as the window does.
 
 use std::path::{Path, PathBuf};
 
@@ -15,14 +15,15 @@ use thermocline_terminal::failure::{Failure, Outcome};
 /// The files of the first message.
 #[derive(Debug, Clone, Default, Args)]
 pub struct AttachOptions {
-    /// A file that goes with the message: text, code, Markdown, PDF or docx. Repeatable. It is put whole into the prompt if the
+    /// A file that goes with the message: text, code, Markdown, PDF or docx. Repeatable. It is put
+    /// whole into the prompt if the
     /// context has room for it; else the passages that fit the message best
     #[arg(long, value_name = "FILE")]
     attach: Vec<PathBuf>,
 }
 
 impl AttachOptions {
-    /// Reads them.
+    /// Reads the files.
     pub fn open(&self) -> Outcome<Vec<Document>> {
         self.attach.iter().map(|path| open(path)).collect()
     }
@@ -33,7 +34,7 @@ pub fn open(path: &Path) -> Outcome<Document> {
     Document::open(path).map_err(|error| Failure::usage(error.to_string()))
 }
 
-/// The files of a conversation, and its messages, by which it is decided what the model is given.
+/// The files and messages of a conversation, which determine what the model reads.
 #[derive(Debug)]
 pub struct AttachedFiles {
     store: Store,
@@ -47,7 +48,7 @@ fn failed(error: StoreError) -> Failure {
 }
 
 impl AttachedFiles {
-    /// Of a conversation so far.
+    /// Begins with the messages of a conversation so far.
     pub fn new(turns: &[Message]) -> Outcome<Self> {
         let mut store = Store::in_memory().map_err(failed)?;
         let chat = store.add_chat(None, "").map_err(failed)?;
@@ -67,12 +68,13 @@ impl AttachedFiles {
         Ok(())
     }
 
-    /// Has a file go with the next message.
+    /// Attaches a file to the next message.
     pub fn attach(&mut self, document: &Document) -> Outcome {
         self.store.attach(self.chat, document).map(drop).map_err(failed)
     }
 
-    /// Adds the user's message; returns what the model reads, and the line that names its sources, if it has any.
+    /// Adds the user's message. Returns the text for the model, and a line that names its sources,
+    /// if any.
     pub fn add_message(&mut self, text: &str, engine: Option<&Engine>) -> Outcome<(String, Option<String>)> {
         self.add(&NewMessage::user(text))?;
         let Some(message) = self.last else { return Ok((text.to_owned(), None)) };
@@ -94,7 +96,7 @@ impl AttachedFiles {
         Ok(given::texts(&self.store, self.chat, &path)?.pop().unwrap_or_default())
     }
 
-    /// Adds the model's answer.
+    /// Adds the model's answer to the conversation.
     pub fn answered(&mut self, text: &str) -> Outcome {
         let content = text.to_owned();
         self.add(&NewMessage { speaker: Speaker::Assistant, content, state: MessageState::Complete, model: None })
@@ -131,7 +133,7 @@ mod tests {
         std::fs::write(&path, [0u8; 64]).unwrap();
         let failure = open(&path).unwrap_err();
         assert!(
-            matches!(&failure, Failure::Usage { message, .. } if message.starts_with("a.bin is not text")),
+            matches!(&failure, Failure::Usage { message, .. } if message.starts_with("a.bin is not a text file")),
             "{failure:?}"
         );
     }

@@ -1,4 +1,5 @@
-//! `thermocline bench`: speed, in the rows and columns of llama.cpp's `llama-bench`.
+//! `thermocline bench`: measures speed, and reports it in the rows and columns of llama.cpp's
+//! `llama-bench`.
 
 use std::{io::Write, path::PathBuf};
 
@@ -61,7 +62,7 @@ Examples:
   thermocline bench -m model.gguf --device 0 --kernels
   thermocline bench -m relu.gguf -p 0 --device gpu --vram 8GiB --placement layers,neurons --sparsity dense,predicted";
 
-/// For a look at how things stand, or a driver in software.
+/// Effort for a quick look, or for a software driver.
 const QUICK: GpuEffort = GpuEffort { bytes: 16 << 20, seconds: 0.01, hand_overs: 50 };
 
 /// Measures the speed of a model on this machine.
@@ -99,24 +100,29 @@ pub struct BenchArgs {
     #[arg(long, value_name = "MODE,..", value_delimiter = ',', default_value = "dense",
           value_parser = named::<Sparsity>(Sparsity::ALL.map(Sparsity::name)))]
     pub(super) sparsity: Vec<Sparsity>,
-    /// Bring to the GPU what --vram has room for, in these pieces, and let the CPU compute the rest [default: the whole model]
+    /// Bring to the GPU what --vram has room for, in these pieces, and let the CPU compute the rest
+    /// [default: the whole model]
     #[arg(long, value_name = "PIECES,..", value_delimiter = ',', value_parser = granularities(),
           conflicts_with_all = ["peer", "kernels"])]
     placement: Vec<Granularity>,
-    /// Place the neurons that PowerInfer's split (a .gpuidx file) puts on the GPU instead of those that are worth most there
+    /// Place the neurons that PowerInfer's split (a .gpuidx file) puts on the GPU instead of those
+    /// that are worth most there
     #[arg(long, value_name = "FILE", requires = "placement")]
     split: Option<PathBuf>,
-    /// Send placed models' neurons that are not in GPU memory there piece by piece for prompts; auto: where this machine's speeds
+    /// Send placed models' neurons that are not in GPU memory there piece by piece for prompts;
+    /// auto: where this machine's speeds
     /// say that it is quicker than the CPU
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = stream_prompts(), requires = "placement")]
     stream_prompts: StreamPrompts,
-    /// Answer so many requests at once, each with a prompt of the first -p and as many tokens as the first -n
+    /// Answer so many requests at once, each with a prompt of the first -p and as many tokens as
+    /// the first -n
     #[arg(long, value_name = "N,..", value_delimiter = ',', conflicts_with_all = ["peer", "kernels", "placement"])]
     pub(super) streams: Vec<usize>,
     /// Time each of a GPU's kernels
     #[arg(long, conflicts_with = "peer")]
     kernels: bool,
-    /// Tell each test's longest submission to the GPU: a driver ends those that take seconds, and the desktop stands still for
+    /// Tell each test's longest submission to the GPU: a driver ends those that take seconds, and
+    /// the desktop stands still for
     /// as long
     #[arg(long, conflicts_with_all = ["streams", "kernels"])]
     longest: bool,
@@ -140,7 +146,7 @@ pub struct BenchArgs {
     pub(super) device: DeviceArgs,
 }
 
-// Form of the results. (Doc comments on the values would make --help long.)
+// Format of the results. (Doc comments on the values would make --help long.)
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum BenchForm {
     #[default]
@@ -233,7 +239,7 @@ pub fn bench(args: &BenchArgs) -> Outcome {
     Ok(())
 }
 
-/// Refuses what takes a GPU.
+/// Refuses options that need a GPU.
 fn check_without_gpu(args: &BenchArgs) -> Outcome {
     let message = match () {
         () if !args.placement.is_empty() => "--placement: expected a GPU, which not everything fits into",
@@ -256,7 +262,7 @@ fn tests(args: &BenchArgs) -> Vec<Test> {
     args.n_depth.iter().flat_map(at_depth).collect()
 }
 
-/// Placements and modes, in the order they were asked for.
+/// Combines placements and modes, in the order given.
 fn ways(args: &BenchArgs) -> Vec<(Option<Granularity>, Sparsity)> {
     let placements: Vec<Option<Granularity>> = match args.placement.is_empty() {
         true => vec![None],

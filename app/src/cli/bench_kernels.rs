@@ -1,4 +1,5 @@
-//! `thermocline bench --kernels`: each kernel by itself, beside what the memory it reads from moves.
+//! `thermocline bench --kernels`: measures each kernel alone, and compares it with the memory
+//! bandwidth.
 
 use std::io::Write;
 
@@ -19,7 +20,7 @@ use thermocline_terminal::{
     model_options::ModelOptions,
 };
 
-/// Weight types of which a GPU has kernels; others become one of them.
+/// Weight types for which GPUs have kernels. Other types are converted to one of them.
 const GPU_TYPES: [TensorType; 8] = [
     TensorType::Q4_0,
     TensorType::Q4_K,
@@ -31,11 +32,12 @@ const GPU_TYPES: [TensorType; 8] = [
     TensorType::F32,
 ];
 
-/// Rows and columns: attention's and the FFN's of a model of 7 billion parameters, and small ones for a quick look.
+/// Rows and columns: attention and FFN of a 7-billion-parameter model. The next constant is for a
+/// quick look.
 const SHAPES: [(usize, usize); 3] = [(4096, 4096), (11008, 4096), (4096, 11008)];
 const QUICK_SHAPES: [(usize, usize); 1] = [(1024, 2048)];
 
-/// Tokens at once: decoding, and a chunk of a prompt.
+/// Tokens per product: decoding, and a chunk of a prompt.
 const TOKENS: [usize; 2] = [1, 256];
 const QUICK_TOKENS: [usize; 2] = [1, 32];
 
@@ -119,7 +121,7 @@ fn profile_text(of: &ModelProfile) -> String {
     text + &speed_text(&of.adapter.name, &of.speed)
 }
 
-/// `1234.5` of `2000` as `62 %`.
+/// Formats `1234.5` of `2000` as `62 %`.
 fn percent_of(rate: f64, of: f64) -> String {
     format!("{:.0} %", rate / of * 100.0)
 }
@@ -138,29 +140,29 @@ fn speed_text(name: &str, speed: &GpuSpeed) -> String {
     )
 }
 
-/// Products of weights of every type, without a model.
+/// Measured products of all weight types, without a model.
 struct ProductBench {
     device: String,
-    /// A GPU's own; the CPU's memory is only read.
+    /// Speeds of the GPU; `None` for the CPU, whose read bandwidth alone is measured.
     speed: Option<GpuSpeed>,
-    /// Bandwidth that products are compared with, in bytes per second.
+    /// Bandwidth to compare products with, in bytes per second.
     bandwidth: f64,
     products: Vec<BenchedProduct>,
 }
 
-/// One of them.
+/// A measured product.
 struct BenchedProduct {
     rows: usize,
     cols: usize,
-    /// Its arithmetic: as the engine chooses, or a forced one.
+    /// Arithmetic of the product: the engine's choice or a forced one.
     way: &'static str,
     speed: KernelSpeed,
 }
 
-/// The way the engine goes by itself.
+/// Name of the arithmetic that the engine chooses.
 const CHOSEN: &str = "as chosen";
 
-/// Bytes read to measure the memory.
+/// Bytes to read for measuring the memory bandwidth.
 const MEASURED: usize = 256 << 20;
 
 impl ProductBench {

@@ -10,17 +10,17 @@ use thermocline_engine::{
 use crate::cli::table::TextTable;
 use thermocline_host::units;
 
-/// Columns of llama-bench's CSV that have a meaning here, in its order.
+/// Columns of llama-bench's CSV that apply here, in its order.
 const COLUMNS: &str = "\
     build_commit,build_number,cpu_info,gpu_info,backends,model_filename,model_type,model_size,model_n_params,\
     n_batch,n_ubatch,n_threads,type_k,type_v,n_gpu_layers,flash_attn,use_mmap,n_prompt,n_gen,n_depth,\
     test_time,avg_ns,stddev_ns,avg_ts,stddev_ts";
 
-/// A test's result, with the peer's if there was one.
+/// The result of a test, with the peer program's result if it ran.
 pub(super) struct BenchRow {
     pub record: Record,
     peer: Option<Comparison>,
-    /// Its speed by that of whole layers, where those were measured too.
+    /// Speed divided by that of whole-layer placement, if both were measured.
     of_layers: Option<f64>,
 }
 
@@ -37,7 +37,7 @@ impl From<Comparison> for BenchRow {
 }
 
 impl BenchRow {
-    /// llama-bench's object; the peer's speeds stand in its `thermocline` part.
+    /// Builds llama-bench's JSON object. The peer's speeds are in its `thermocline` part.
     pub fn json(&self) -> Value {
         let mut object = json!(self.record);
         if let Some(peer) = &self.peer {
@@ -56,7 +56,8 @@ impl BenchRow {
     }
 }
 
-/// Has every row of a placed model tell its speed by that of whole layers: the first row of them with the same test.
+/// Compares each row of a placed model with whole-layer placement: the first such row with the same
+/// test.
 pub(super) fn beside_layers(rows: &mut [BenchRow]) {
     let placed =
         |row: &BenchRow, pieces: Granularity| row.record.thermocline.placement.as_deref() == Some(pieces.name());
@@ -75,7 +76,7 @@ pub(super) fn beside_layers(rows: &mut [BenchRow]) {
 pub(super) fn markdown(rows: &[BenchRow]) -> String {
     let peer = rows.iter().any(|row| row.peer.is_some());
     let copies = rows.iter().any(|row| row.record.thermocline.copy_bandwidth.is_some());
-    // A GPU has layers where the CPU has threads.
+    // For a GPU, the column shows layers in place of threads.
     let (workers, limit) = if copies { ("ngl", "of copy bandwidth") } else { ("threads", "of read bandwidth") };
     let placed = rows.iter().any(|row| row.record.thermocline.placement.is_some());
     let sparse = placed || rows.iter().any(|row| row.record.thermocline.sparsity != Sparsity::Dense.name());
@@ -141,7 +142,7 @@ pub(super) fn markdown(rows: &[BenchRow]) -> String {
     lines.text() + &conditions(rows, placed)
 }
 
-/// The lines below the table: what it was measured with, and what limits it.
+/// Builds the lines below the table: the conditions and limits of the measurement.
 fn conditions(rows: &[BenchRow], placed: bool) -> String {
     let mut text = String::new();
     if let Some(BenchRow { record, .. }) = rows.first() {
@@ -173,7 +174,7 @@ fn conditions(rows: &[BenchRow], placed: bool) -> String {
     text
 }
 
-/// A line for each row's longest submission.
+/// Describes each row's longest submission in a line.
 pub(super) fn longest_submissions(rows: &[BenchRow]) -> String {
     let line = |row: &BenchRow| {
         let name = row.record.test_name();
@@ -206,7 +207,7 @@ pub(super) fn csv(rows: &[BenchRow]) -> String {
     text
 }
 
-/// A cell of the CSV in quotes, as llama-bench writes all of them.
+/// Quotes a CSV cell. llama-bench quotes all of them.
 fn quoted(value: &Value) -> String {
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     format!("\"{}\"", text.replace('"', "\"\""))

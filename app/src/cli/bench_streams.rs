@@ -1,4 +1,4 @@
-//! `thermocline bench --streams`: several requests at once.
+//! `thermocline bench --streams`: measures several requests at once.
 
 use std::io::Write;
 

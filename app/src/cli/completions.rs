@@ -1,4 +1,4 @@
-//! `thermocline completions` and `thermocline man`: what shells and manuals know about the commands.
+//! `thermocline completions` and `thermocline man`: shell completions and manual pages.
 
 use std::{fs, io::Write, path::PathBuf};
 
@@ -62,7 +62,7 @@ fn print(text: &[u8]) -> Outcome {
     Ok(out.flush()?)
 }
 
-/// The file names and texts of all pages: `thermocline.1`, `thermocline-run.1` and so on.
+/// Returns the file names and texts of all pages: `thermocline.1`, `thermocline-run.1` and so on.
 fn pages() -> Outcome<Vec<(String, Vec<u8>)>> {
     let program = Cli::command();
     let mut pages = Vec::new();
@@ -71,7 +71,7 @@ fn pages() -> Outcome<Vec<(String, Vec<u8>)>> {
     Ok(pages)
 }
 
-/// The pages of the commands of `command`, whose own is named `name`.
+/// Collects the pages of the subcommands of `command`, whose full name is `name`.
 fn collect(command: &Command, name: &str, pages: &mut Vec<(String, Vec<u8>)>) -> Outcome {
     for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help") {
         let name = format!("{name}-{}", sub.get_name());

@@ -1,4 +1,4 @@
-//! `thermocline convert`: conversion of a model to GGUF.
+//! `thermocline convert`: converts a model to GGUF.
 
 use std::{collections::BTreeMap, io::Write, path::PathBuf, time::Instant};
 
@@ -77,7 +77,7 @@ pub fn convert(args: &ConvertArgs) -> Outcome {
     Ok(())
 }
 
-/// A line for every type that could not be used, row length and type used instead.
+/// Describes each type that could not be used: its row length and the type used instead.
 fn fallback_lines(fallbacks: &[TypeFallback]) -> Vec<String> {
     let mut alike: BTreeMap<(&str, &str, usize), Vec<&str>> = BTreeMap::new();
     for TypeFallback { tensor, cols, wanted, ty } in fallbacks {

@@ -1,4 +1,4 @@
-//! `thermocline devices`: the processors, memory and GPUs of this machine.
+//! `thermocline devices`: shows the processors, memory and GPUs of this machine.
 
 use std::io::Write;
 
@@ -25,7 +25,8 @@ use thermocline_terminal::{
     failure::{Failure, Outcome, one_line},
 };
 
-/// Bytes read to measure the memory bandwidth: many times the last-level cache of most machines.
+/// Bytes to read for measuring the memory bandwidth: many times the last-level cache of most
+/// machines.
 const MEASURED: usize = 256 << 20;
 
 const DETAILS: &str = "\
@@ -42,13 +43,15 @@ pub struct DevicesArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Use all of a GPU again, by its number or a part of its name, or of every one, whatever its driver has failed with here
+    /// Use all of a GPU again, by its number or a part of its name, or of every one, whatever its
+    /// driver has failed with here
     #[arg(long, value_name = "DEVICE", num_args = 0..=1)]
     try_again: Option<Option<AdapterChoice>>,
     /// Use even what the driver is known to fail with elsewhere
     #[arg(long, requires = "try_again")]
     force: bool,
-    /// Hold every kernel of each GPU against the CPU, of a software driver only if it is chosen by --device
+    /// Hold every kernel of each GPU against the CPU, of a software driver only if it is chosen by
+    /// --device
     #[arg(long)]
     test: bool,
     /// The GPU to test, by its number or a part of its name
@@ -63,7 +66,7 @@ pub struct DevicesArgs {
 pub fn devices(args: &DevicesArgs) -> Outcome {
     let what =
         RefreshKind::nothing().with_cpu(CpuRefreshKind::nothing()).with_memory(MemoryRefreshKind::nothing().with_ram());
-    // A system that reports nothing about itself can still compute.
+    // If the system reports nothing about itself, it can still compute.
     let system = System::new_with_specifics(what).ok();
     let model = system.as_ref().and_then(|system| system.cpus().first()).map(|cpu| cpu.brand().trim().to_owned());
     let model = model.filter(|brand| !brand.is_empty());
@@ -126,13 +129,15 @@ pub fn devices(args: &DevicesArgs) -> Outcome {
     Ok(())
 }
 
-/// `avx2 (available: scalar, avx2)`; portable code is named as slow, since nothing else tells why every answer is.
+/// Formats `avx2 (available: scalar, avx2)`. Marks portable code as slow, because nothing else
+/// explains slow answers.
 fn kernels(chosen: Isa, available: &[String]) -> String {
     let slow = if chosen.is_portable() { ", portable code without vector instructions: slow" } else { "" };
     format!("{chosen}{slow} (available: {})", available.join(", "))
 }
 
-/// Has all of the GPUs that `which` names used again, or of every one; with `force` what is known of their drivers as well.
+/// Enables all features again of the GPUs that `which` names, or of every GPU. With `force`,
+/// ignores known driver faults too.
 fn try_again(fallbacks: &Fallbacks, which: Option<&AdapterChoice>, force: bool) -> Outcome {
     if which.is_none() {
         fallbacks.clear();
@@ -175,13 +180,14 @@ fn write_gpu(out: &mut impl Write, gpu: &AdapterReport, chosen: bool) -> std::io
     Ok(())
 }
 
-/// `2026-11-26`, in UTC.
+/// Formats a date like `2026-11-26`, in UTC.
 fn day(seconds: u64) -> String {
     let time = i64::try_from(seconds).ok().and_then(|seconds| chrono::DateTime::from_timestamp(seconds, 0));
     or_unknown(time.map(|time| time.format("%Y-%m-%d")))
 }
 
-/// `subgroups of 8 to 32`; an adapter without them, or whose driver names no size, has none that kernels use.
+/// Formats `subgroups of 8 to 32`. Kernels use no subgroups if the adapter has none or its driver
+/// names no size.
 fn subgroups(caps: &Caps) -> String {
     match caps.subgroups {
         (least, most) if caps.tier.subgroups && most > 0 => format!("subgroups of {least} to {most}"),
@@ -189,7 +195,7 @@ fn subgroups(caps: &Caps) -> String {
     }
 }
 
-/// `8.0 GiB, 1.2 GiB used by all programs, 0 B by this one (NVML)`
+/// Formats `8.0 GiB, 1.2 GiB used by all programs, 0 B by this one (NVML)`.
 fn reading_text(reading: &VramReading) -> String {
     let mut parts = vec![or_unknown(reading.total.map(units::bytes))];
     parts.extend(reading.used.map(|used| format!("{} used by all programs", units::bytes(used))));
@@ -233,7 +239,7 @@ fn fallback_json(fallback: &Fallback) -> Value {
     json!({ "part": fallback.part.to_string(), "why": fallback.why, "since": since, "known": fallback.is_known() })
 }
 
-/// `None` for an empty text.
+/// Converts an empty text to `None`.
 fn some(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| one_line(text))
 }
@@ -262,7 +268,7 @@ mod tests {
         {
             assert!(text.contains(line), "{text}");
         }
-        // Of an adapter that is given up whole, its parts are not worth a line.
+        // If a whole adapter is disabled, its disabled features are not listed.
         gpu.fallbacks.push(Fallback::new(AdapterId::of(&gpu), FallbackPart::Adapter, "it was lost"));
         let mut out = Vec::new();
         write_gpu(&mut out, &gpu, false).unwrap();

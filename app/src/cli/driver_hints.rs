@@ -1,22 +1,23 @@
-//! Sentences about systems whose drivers offer less than the hardware has, for `thermocline devices`.
+//! Sentences for `thermocline devices` about systems whose drivers offer less than the hardware can
+//! do.
 
 use std::fs;
 
-/// File of Linux with the name of its kernel.
+/// Linux file that contains the kernel's name.
 const KERNEL: &str = "/proc/sys/kernel/osrelease";
 
-/// Shortcoming of every adapter of `backend` on this system, if there is one.
+/// Returns the shortcoming of all adapters of `backend` on this system, if there is one.
 pub fn of_backend(backend: &str) -> Option<&'static str> {
     of_backend_on(backend, std::env::consts::OS, std::env::consts::ARCH)
 }
 
 fn of_backend_on(backend: &str, system: &str, processor: &str) -> Option<&'static str> {
-    // The compiler that knows them is linked into the program for x86-64 alone.
+    // Only the program for x86-64 contains the newer compiler, with subgroups and 16-bit floats.
     let old_compiler = (backend, system, processor) == ("dx12", "windows", "aarch64");
     old_compiler.then_some("Direct3D's compiler of Windows on Arm64 knows neither subgroups nor 16-bit floats")
 }
 
-/// Reason why no driver offers an adapter on this system, where one is known.
+/// Explains why no driver offers an adapter on this system, if the reason is known.
 pub fn of_no_adapter() -> Option<&'static str> {
     fs::read_to_string(KERNEL).ok().and_then(|kernel| of_no_adapter_under(&kernel))
 }

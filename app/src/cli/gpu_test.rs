@@ -16,21 +16,22 @@ use thermocline_terminal::{
     failure::{Failure, Outcome, one_line},
 };
 
-/// A GPU and what its test has found.
+/// A GPU and the result of its test.
 pub struct TestedGpu {
     name: String,
-    /// Place in the list of adapters.
+    /// Index of the GPU in the list of adapters.
     pub index: usize,
     found: Result<SelfTest, Error>,
 }
 
-/// A weight type as named on the command line, in any case.
+/// Parses a weight type, in any letter case.
 pub fn parse_weights(text: &str) -> Result<TensorType, String> {
     let ty = text.parse::<TensorType>().ok().filter(|ty| ty.is_weight());
     ty.ok_or_else(|| "expected a type of weights, like q4_k or f16".to_owned())
 }
 
-/// Tests the GPU that `device` names, or every one of `gpus` that is not software, with weights of `types` (none: every type).
+/// Tests the GPU that `device` names, or every GPU in `gpus` that is not software. If `types` is
+/// empty, tests all weight types.
 pub fn test_gpus(gpus: &[AdapterReport], device: Option<&Device>, types: &[TensorType]) -> Outcome<Vec<TestedGpu>> {
     let choices = match device {
         Some(Device::Gpu(choice)) => vec![choice.clone()],
@@ -49,7 +50,7 @@ pub fn test_gpus(gpus: &[AdapterReport], device: Option<&Device>, types: &[Tenso
         let (index, name) = match (&opened, at) {
             (Ok(gpu), _) => (gpu.report().index, gpu.report().name.clone()),
             (Err(_), Some(report)) => (report.index, report.name.clone()),
-            // There is no such adapter.
+            // The adapter does not exist.
             (Err(error), None) => return Err(Failure::usage(format!("--device: {error}"))),
         };
         let found = opened.and_then(|gpu| self_test(&gpu, types, &mut || ControlFlow::Continue(())));
@@ -78,7 +79,7 @@ impl TestedGpu {
         write!(out, "{}", lines.text())
     }
 
-    /// Results of the test, or the reason that there are none.
+    /// Formats the test results as JSON, or the reason that there are none.
     pub fn json(&self) -> Value {
         match &self.found {
             Ok(found) => json!({
@@ -93,7 +94,7 @@ impl TestedGpu {
     }
 }
 
-/// One line about all kernels of a device.
+/// Summarises all kernels of a device in one line.
 fn conclusion(found: &SelfTest) -> String {
     let features: Vec<&str> = found.failed_features().into_iter().map(|feature| feature.name()).collect();
     match found.wrong_kernel() {

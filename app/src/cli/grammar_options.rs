@@ -1,4 +1,4 @@
-//! Options of the form of an answer.
+//! Options for the grammar of an answer.
 
 use std::{fmt::Display, fs, path::PathBuf};
 
@@ -18,7 +18,8 @@ pub struct GrammarOptions {
     /// The same with the schema in a file
     #[arg(long, value_name = "FILE")]
     json_schema_file: Option<PathBuf>,
-    /// Answer with a text of this grammar, in Lark's notation (first rule `start`) or llama.cpp's (GBNF, `root`)
+    /// Answer with a text of this grammar, in Lark's notation (first rule `start`) or llama.cpp's
+    /// (GBNF, `root`)
     #[arg(long, value_name = "GRAMMAR")]
     grammar: Option<String>,
     /// The same with the grammar in a file
@@ -27,7 +28,7 @@ pub struct GrammarOptions {
 }
 
 impl GrammarOptions {
-    /// The grammar, if one is given.
+    /// Returns the grammar, if one is given.
     pub fn grammar(&self) -> Outcome<Option<Grammar>> {
         let read = |path: &PathBuf| fs::read_to_string(path).map_err(|error| Failure::read(path, error));
         let schema = |text: String, place: String| {

@@ -1,4 +1,4 @@
-//! `thermocline logits`: the model's logits, for comparison with other implementations.
+//! `thermocline logits`: writes the model's logits, for comparison with other implementations.
 
 use std::{
     path::{Path, PathBuf},
@@ -113,7 +113,7 @@ pub fn logits(args: &LogitsArgs) -> Outcome {
     write(&args.out, [tokens.len(), vocabulary], &logits, &greedy_ids, firing.as_ref())
 }
 
-/// Recorder of the neurons that fired.
+/// Records the neurons that fire.
 struct FiringRecord {
     /// Shape: layers, tokens, neurons.
     shape: [usize; 3],
@@ -145,7 +145,7 @@ impl Probe for FiringRecord {
     }
 }
 
-/// Index of the largest logit; the first one of equals.
+/// Index of the largest logit, the first of equal ones.
 fn argmax(logits: &[f32]) -> u32 {
     let mut best = 0;
     for (id, logit) in logits.iter().enumerate() {
@@ -171,7 +171,7 @@ fn write(path: &Path, shape: [usize; 2], logits: &[f32], greedy: &[u32], firing:
     }
     let bytes = safetensors::serialize(tensors, None).map_err(invalid)?;
 
-    // The format is written front to back.
+    // This format is written from front to back.
     Ok(files::write(path, Form::Stream, &bytes)?)
 }
 

@@ -1,6 +1,6 @@
-//! The command line: one file per command. Shared by commands are [`attach`] (files that go with a message), [`grammar_options`],
-//! [`prepared`] (sidecars), [`table`] (tables) and [`text_input`] (prompts from files and pipes), beside what all programs share
-//! ([`thermocline_terminal`]).
+//! The command line: one file per command. The commands share [`attach`] (files in messages),
+//! [`grammar_options`], [`prepared`] (sidecars), [`table`] (tables) and [`text_input`] (prompts
+//! from files and pipes). [`thermocline_terminal`] has the parts that all programs share.
 
 mod app;
 mod attach;
@@ -109,7 +109,7 @@ fn dispatch(app: &app::AppArgs, command: Option<CliCommand>) -> Outcome {
     }
 }
 
-/// Panic hook: a panic that the opening of the window contains is noted, every other one is reported.
+/// Panic hook: notes a panic that opening the window contains, and reports every other panic.
 fn report_bug(panic: &std::panic::PanicHookInfo<'_>) {
     if thermocline_window::opening::are_contained() {
         thermocline_window::opening::note_place(program::place(panic));

@@ -1,4 +1,5 @@
-//! `thermocline plan`: the parts of a model in GPU memory under a budget, and the speed to expect.
+//! `thermocline plan`: shows which parts of a model go to GPU memory under a budget, and the
+//! expected speed.
 
 use std::{
     io::Write,
@@ -84,14 +85,16 @@ pub struct PlanArgs {
     /// Contexts held at once
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     sessions: u16,
-    /// Rule by which the budget is used: neurons (quickest, ours), layers (the last ones whole, as llama.cpp does), frequency (the
+    /// Rule by which the budget is used: neurons (quickest, ours), layers (the last ones whole, as
+    /// llama.cpp does), frequency (the
     /// neurons that fire most often beside all attention, as PowerInfer does)
     #[arg(long, value_name = "RULE", default_value_t, value_parser = granularities(), conflicts_with = "split")]
     placement: Granularity,
     /// Show this split of PowerInfer's (a .gpuidx file) instead of the best one
     #[arg(long, value_name = "FILE")]
     split: Option<PathBuf>,
-    /// Plan with the speeds in this file instead of this machine's, or with the published figures of a machine that is known by name
+    /// Plan with the speeds in this file instead of this machine's, or with the published figures
+    /// of a machine that is known by name
     #[arg(long, value_name = "FILE|NAME", conflicts_with = "measure")]
     machine: Option<PathBuf>,
     /// Write the speeds to this file
@@ -120,7 +123,7 @@ pub fn plan(args: &PlanArgs) -> Outcome {
     let has_gpu = machine.gpu.is_some();
     let planner = planner(&model, None, PlanInputs { machine: Arc::new(machine), ..inputs })?;
     let everything = planner.everything();
-    // So much that everything fits beside what the driver keeps for itself.
+    // Enough for everything, in addition to what the driver reserves.
     let most = everything + everything / 8 + (1 << 20);
     let asked_budget = args.device.vram.or(free).unwrap_or(if has_gpu { most } else { 0 }).min(most);
     let budget = sizes.filter(|_| has_gpu).map_or(asked_budget, |sizes| asked_budget.min(sizes.vram));
@@ -168,27 +171,27 @@ pub fn plan(args: &PlanArgs) -> Outcome {
     Ok(())
 }
 
-/// The machine that is planned for.
+/// The machine to plan for.
 struct PlannedMachine {
     machine: Machine,
-    /// Bytes of GPU memory that are free, if that is known.
+    /// Free bytes of GPU memory, if known.
     free: Option<u64>,
-    /// Sizes of its memory, of a published machine.
+    /// Memory sizes of a published machine.
     sizes: Option<MemorySizes>,
 }
 
-/// Memory that a plan needs and the machine does not have.
+/// Memory that the plan needs but the machine lacks.
 struct MemoryShortage {
-    /// The card's memory, in bytes, if a larger budget was asked for.
+    /// Bytes of the card's memory, if the requested budget is larger.
     card: Option<u64>,
-    /// Bytes of RAM that are missing.
+    /// Missing bytes of RAM.
     ram: u64,
-    /// Bytes of RAM.
+    /// Bytes of RAM in the machine.
     there: u64,
 }
 
 impl MemoryShortage {
-    /// Notes for the user.
+    /// Describes the shortage to the user.
     fn notes(&self) -> Vec<String> {
         let card = self.card.map(|card| format!("the budget is {}, as much as the card has", units::bytes(card)));
         let ram = (self.ram > 0).then(|| {
@@ -200,14 +203,14 @@ impl MemoryShortage {
 }
 
 impl PlanArgs {
-    /// The model, or one of the shape without content.
+    /// Opens the model, or a model of the shape without weights.
     fn open_model(&self) -> Outcome<Model> {
         let Some(shape) = self.shape else { return self.model.open_model() };
         let options = SynthOptions { ty: self.ty, active: self.active, ..SynthOptions::new(shape, shape.name) };
         Ok(shape_model(&options)?)
     }
 
-    /// The speeds to plan with, and the bytes of GPU memory that are free.
+    /// Returns the speeds to plan with, and the free bytes of GPU memory.
     fn machine(&self, model: &Model, inputs: &PlanInputs) -> Outcome<PlannedMachine> {
         let mut planned = match &self.machine {
             Some(path) => match machines::named(path)? {
@@ -224,7 +227,8 @@ impl PlanArgs {
             machine.store(path)?;
         }
         if self.device.vram.is_some_and(|bytes| bytes > 0) && machine.gpu.is_none() {
-            // The budget of a card that is not there yet: how it would do is what planning is for.
+            // The budget is for a card that the machine does not have yet, so plan with a typical
+            // card.
             let mut typical = Machine::typical();
             typical.cpu = planned.machine.cpu;
             let adapter = typical.gpu.as_ref().map_or("", |gpu| gpu.adapter.as_str());
@@ -236,7 +240,7 @@ impl PlanArgs {
         Ok(planned)
     }
 
-    /// The speeds of this machine, measured or from its file.
+    /// Returns the speeds of this machine, measured or from its file.
     fn measured_machine(&self, model: &Model, inputs: &PlanInputs) -> Outcome<PlannedMachine> {
         let cpu = Cpu::new(&self.cpu.options())?;
         let open = |options| Gpu::open(&GpuOptions { budget: None, ..options });
@@ -255,15 +259,16 @@ impl PlanArgs {
     }
 }
 
-/// Bytes of the copies that the CPU makes of the predictors it computes.
+/// Bytes of the copies that the CPU makes of the predictors that it computes.
 fn predictors_copied(model: &Model, profile: &CostProfile, plan: &Plan) -> u64 {
     let layers = model.weights.layers.iter().zip(&profile.layers).zip(&plan.layers);
     let on_cpu = layers.filter(|((_, costs), plan)| !costs.predictor_reads.is_empty() && !plan.resident);
     on_cpu.filter_map(|((layer, _), _)| layer.predictor.as_ref()).map(Predictor::copied_bytes).sum()
 }
 
-/// Bytes of RAM beside the file, by purpose: caches of the layers that `plan` leaves to the CPU, the most that snapshots of them take,
-/// and copies of weights, which are neuron-major down projections and predictors.
+/// Bytes of RAM besides the file, by purpose. The KV caches are those of layers that `plan` leaves
+/// to the CPU, with their largest snapshots. Copied weights are neuron-major down projections and
+/// predictors.
 fn ram_by_purpose(
     model: &Model,
     inputs: &PlanInputs,
@@ -285,8 +290,8 @@ fn ram_by_purpose(
 /// Memory sizes of graphics cards, in GiB.
 const CARDS: [u64; 12] = [2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 48, 80];
 
-/// Budgets to compare: nothing, memory sizes of cards (or eighths of `everything`, for a model that is small for these), everything,
-/// and `budget`.
+/// Budgets to compare: 0, sizes of cards, `most` and `budget`. A model that is small for the cards
+/// gets eighths of `everything` in place of card sizes.
 fn rungs(everything: u64, budget: u64, most: u64) -> Vec<u64> {
     let cards: Vec<u64> = CARDS.into_iter().map(|gib| gib << 30).filter(|bytes| *bytes < everything).collect();
     let eighths = (1..8).map(|n| everything / 8 * n).collect();
@@ -297,21 +302,22 @@ fn rungs(everything: u64, budget: u64, most: u64) -> Vec<u64> {
     all
 }
 
-/// Least fraction of a speed by which it differs from another one that is told beside it.
+/// Smallest relative difference at which a second speed is reported.
 const WORTH_TELLING: f64 = 0.1;
 
-/// Speeds of a GPU's products with weights of one type, in bytes per second, where the clocks sink between short submissions.
+/// Speeds of a GPU's products with one weight type, in bytes per second. The GPU lowers its clocks
+/// between short submissions.
 #[derive(Debug, PartialEq)]
 struct SunkenRate {
     ty: TensorType,
-    /// Without waits, as in whole layers.
+    /// Speed without waits, as in whole layers.
     sustained: f64,
-    /// In bursts, as in split layers.
+    /// Speed in bursts, as in split layers.
     in_bursts: f64,
 }
 
 impl SunkenRate {
-    /// Those of `types` that lose more than [`WORTH_TELLING`] in bursts.
+    /// Returns the types that lose more than [`WORTH_TELLING`] of their speed in bursts.
     fn of(machine: &Machine, types: &[TensorType]) -> Vec<Self> {
         let all = machine.gpu.iter().flat_map(|gpu| {
             types.iter().map(|ty| {
@@ -323,15 +329,15 @@ impl SunkenRate {
     }
 }
 
-/// The report of the command.
+/// The command's report.
 struct PlanReport<'a> {
     inputs: &'a PlanInputs,
     sparsity: &'a SparsityReport,
-    /// Speeds that sink in bursts.
+    /// Speeds that are lower in bursts.
     sunken: Vec<SunkenRate>,
-    /// Bytes of RAM beside the file, by purpose.
+    /// Bytes of RAM besides the file, by purpose.
     ram: [(&'static str, u64); 4],
-    /// Memory that is missing, where the machine's sizes are known.
+    /// Missing memory, if the machine's sizes are known.
     shortage: Option<MemoryShortage>,
     placement: Granularity,
     budget: u64,
@@ -495,7 +501,7 @@ impl PlanReport<'_> {
     }
 }
 
-/// The encoding of the caches, and that of their part in GPU memory where it is another.
+/// Names the element type of the KV caches, and of their part in GPU memory if it differs.
 fn cache_types(inputs: &PlanInputs) -> String {
     match (inputs.kv_type, inputs.kv_type.on_gpu()) {
         (ram, gpu) if ram != gpu && inputs.machine.gpu.is_some() => format!("{ram} ({gpu} on the GPU)"),
@@ -503,7 +509,7 @@ fn cache_types(inputs: &PlanInputs) -> String {
     }
 }
 
-/// The word for the units that are hot or cold in these layers.
+/// Names the units that are hot or cold in these layers.
 fn counted(layers: &[LayerPlan]) -> &'static str {
     match (layers.iter().any(|layer| layer.experts), layers.iter().any(|layer| !layer.experts)) {
         (false, _) => "neurons",
@@ -512,12 +518,12 @@ fn counted(layers: &[LayerPlan]) -> &'static str {
     }
 }
 
-/// `0.5` as `50.0 %`.
+/// Formats `0.5` as `50.0 %`.
 fn percent(fraction: f64) -> String {
     format!("{:.1} %", fraction * 100.0)
 }
 
-/// A table with a line per layer; equal consecutive layers have one line together.
+/// Builds a table with one line per layer. Equal consecutive layers share a line.
 fn layers_table(layers: &[LayerPlan]) -> String {
     let of = format!("of {}", counted(layers));
     let heads = ["layers", "where", "hot", &of, "of firings", "size", "ms", "GPU ms", "CPU ms"];

@@ -63,7 +63,8 @@ pub struct PrepareArgs {
         ("auto", PredictorChoice::Auto), ("trained", PredictorChoice::Trained), ("rows", PredictorChoice::Rows),
         ("none", PredictorChoice::None)]))]
     predictors: PredictorChoice,
-    /// Fraction of the neurons that activation thresholds skip, in models whose activations are never zero
+    /// Fraction of the neurons that activation thresholds skip, in models whose activations are
+    /// never zero
     #[arg(long, value_name = "FRACTION", default_value_t = 0.5)]
     skip: f64,
     /// Leave the down projections out: a smaller file, and more work whenever the model is loaded
@@ -93,7 +94,7 @@ pub struct PrepareArgs {
     cpu: CpuArgs,
 }
 
-/// Name of the model that needs no file, where one is asked for.
+/// Name of the built-in model, for commands that require a model.
 const BUILTIN: &str = "builtin";
 
 /// Runs the command.
@@ -103,7 +104,7 @@ pub fn prepare(args: &PrepareArgs) -> Outcome {
     if source.sidecar.is_some() {
         return Err(Failure::usage("--sidecar: expected --out for the file to write; none is read here"));
     }
-    // The new sidecar must not depend on an older one.
+    // The new sidecar must not depend on an old one.
     let model = Model::from_checkpoint(source.open_checkpoint()?, &source.load_options())?;
     let out = match (&args.out, &source.model) {
         (Some(out), _) => out.clone(),
@@ -115,7 +116,7 @@ pub fn prepare(args: &PrepareArgs) -> Outcome {
     let mut bar: Option<(PreparePhase, TerminalProgress)> = None;
     let made = prepare::run(&Arc::new(model), &options, &mut |at| {
         if bar.as_ref().is_none_or(|(phase, _)| *phase != at.phase) {
-            // The old bar has to go before the next is drawn.
+            // Remove the old bar before drawing the next.
             bar = None;
         }
         let (_, bar) =

@@ -1,4 +1,4 @@
-//! A sidecar's contents as a table and as JSON.
+//! Shows a sidecar's contents as a table and as JSON.
 
 use serde_json::{Value, json};
 use thermocline_engine::{
@@ -12,7 +12,7 @@ use thermocline_host::units;
 /// Fraction of all firings that the most active neurons of the column `80 % from` account for.
 const SKEW_OF: f64 = 0.8;
 
-/// The table, one line per layer.
+/// Builds the table, with one line per layer.
 pub fn layers(sidecar: &Sidecar) -> String {
     let mut heads =
         vec!["layer", "active", "80 % from", "predictor", "rank", "size", "recall", "mass recall", "precision"];
@@ -48,13 +48,14 @@ fn line(n: usize, layer: &PreparedLayer) -> Vec<String> {
     ]
 }
 
-/// Type and error of the neuron-major down projection; of a mixture of experts, the first expert's type and the largest error.
+/// Type and error of the neuron-major down projection. For a mixture of experts: the first expert's
+/// type and the largest error.
 fn down(layer: &PreparedLayer) -> Option<(TensorType, f32)> {
     let of_experts = || layer.experts.as_ref().and_then(|of| Some((of.downs.first()?.ty(), of.down_error)));
     layer.down.as_ref().map(|down| (down.weight.ty(), down.error)).or_else(of_experts)
 }
 
-/// Size, corpus and targets of the sidecar in one line.
+/// Describes the sidecar's size, corpus and targets in one line.
 pub fn origin(sidecar: &Sidecar) -> String {
     let made = &sidecar.provenance;
     let bytes = sidecar.layers.iter().map(PreparedLayer::bytes).sum();
@@ -68,7 +69,7 @@ pub fn origin(sidecar: &Sidecar) -> String {
     )
 }
 
-/// The sidecar without its weights as JSON.
+/// Formats the sidecar as JSON, without its weights.
 pub fn to_json(sidecar: &Sidecar) -> Value {
     let (identity, made) = (&sidecar.identity, &sidecar.provenance);
     json!({

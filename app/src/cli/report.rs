@@ -1,5 +1,6 @@
-//! `thermocline report`: one page about this machine that can be sent to others. Every measurement is a process of its own, so that a
-//! driver that fails is a line of the page and not its end.
+//! `thermocline report`: writes one page about this machine, which users can send to others. Every
+//! measurement is a separate process. If a driver crashes, the page reports the failure and
+//! continues.
 
 use std::{
     fs::{self, File},
@@ -18,13 +19,14 @@ use thermocline_terminal::{
     failure::{Failure, Outcome},
 };
 
-/// Time for all measurements.
+/// Time limit of all measurements together.
 const TIME: Duration = Duration::from_secs(420);
-/// Types of weights of the self-test: those that models have most.
+/// Weight types of the self-test: the most common ones in models.
 const TESTED: &str = "q4_0,q4_k,q5_k,q6_k,q8_0,f16,bf16,f32";
-/// Fraction of the copy bandwidth below which a kernel that reads weights for one token is named at the end.
+/// Fraction of the copy bandwidth below which the page lists a kernel as slow. Only kernels that
+/// read weights for one token count.
 const SLOW: f64 = 0.7;
-/// Parts of the model's memory that it is placed under.
+/// Budgets for placing the model, as fractions of its memory.
 const BUDGETS: [(u64, u64); 2] = [(1, 3), (2, 3)];
 
 const DETAILS: &str = "\
@@ -70,7 +72,7 @@ pub fn report(args: &ReportArgs) -> Outcome {
     answer::print(&format!("{end}\n{} is written; it can be sent as it is\n", args.out.display()))
 }
 
-/// The last paragraph.
+/// Builds the last paragraph.
 fn slow_text(measured: bool, slow: &[String]) -> String {
     match slow {
         [] if measured => format!("No kernel that was measured is below {:.0} % of the copy bandwidth.", SLOW * 100.0),
@@ -79,17 +81,17 @@ fn slow_text(measured: bool, slow: &[String]) -> String {
     }
 }
 
-/// Runs of this program.
+/// Runs this program for each measurement.
 struct Steps {
     program: PathBuf,
-    /// For models and what is printed.
+    /// Folder for models and program output.
     folder: PathBuf,
     started: Instant,
     quick: bool,
 }
 
 impl Steps {
-    /// Output of the program with these arguments, or the last line of its error.
+    /// Runs the program with these arguments. Returns its output, or the last line of its error.
     fn run(&self, args: &[&str]) -> Result<String, String> {
         let left = TIME.checked_sub(self.started.elapsed()).ok_or("left out: seven minutes have passed")?;
         let files = ["out", "error"].map(|name| self.folder.join(name));
@@ -120,13 +122,13 @@ impl Steps {
         serde_json::from_str(&self.run(args)?).map_err(|error| format!("its answer is no JSON: {error}"))
     }
 
-    /// The same with `--quick`, if this report is.
+    /// Runs the program and parses its JSON. Adds `--quick` if the report is quick.
     fn measured(&self, args: &[&str]) -> Result<Value, String> {
         self.json(&[args, if self.quick { &["--quick"] } else { &[] }].concat())
     }
 }
 
-/// Processor, memory and GPUs; true.
+/// Lists processor, memory and GPUs. Returns true.
 fn machine(found: &Value, page: &mut ReportPage) -> bool {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let bytes = |value: &Value| value.as_u64().map_or("unknown".to_owned(), units::bytes);
@@ -163,7 +165,7 @@ fn machine(found: &Value, page: &mut ReportPage) -> bool {
     true
 }
 
-/// Conclusions of the tested GPUs, and their kernels that are wrong; true if there is one.
+/// Lists the results of the tested GPUs. Returns true if a GPU was tested.
 fn self_test(found: &Value, page: &mut ReportPage) -> bool {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let mut tested = false;
@@ -197,7 +199,8 @@ fn self_test(found: &Value, page: &mut ReportPage) -> bool {
     tested
 }
 
-/// Products of weights beside the copy bandwidth. Slow ones of one token are added to `slow`.
+/// Compares products of weights with the copy bandwidth. Adds slow products for one token to
+/// `slow`.
 fn kernels_of(found: &Value, slow: &mut Vec<String>, page: &mut ReportPage) -> bool {
     let (speed, copies) = (&found["speed"], found["bandwidth"].as_f64().unwrap_or(0.0));
     page.paragraph(&format!(
@@ -235,7 +238,7 @@ fn kernels_of(found: &Value, slow: &mut Vec<String>, page: &mut ReportPage) -> b
     true
 }
 
-/// A model under budgets: what was planned, and what was measured.
+/// Compares planned and measured speeds of a model under budgets.
 fn hybrid(steps: &Steps, device: &str, page: &mut ReportPage) {
     let file = steps.folder.join("model.gguf");
     let file = file.to_string_lossy().into_owned();
@@ -278,7 +281,7 @@ fn hybrid(steps: &Steps, device: &str, page: &mut ReportPage) {
                 let way = format!("{}, {}", name("placement"), name("sparsity"));
                 let figure =
                     |key: &str| extra[key].as_f64().map_or("-".to_owned(), |it| format!("{:.0} %", it * 100.0));
-                // The plan is for neurons in exact mode.
+                // The plan assumes neurons in exact mode.
                 let planned = if way == "neurons, exact" { planned.clone() } else { "-".to_owned() };
                 vec![budget.clone(), way, planned, format!("{speed:.1}"), figure("hot_fraction"), figure("waiting")]
             })),
@@ -290,7 +293,8 @@ fn hybrid(steps: &Steps, device: &str, page: &mut ReportPage) {
     );
 }
 
-/// Speeds of the GPU that sink in bursts, by which `plan` has priced split layers; nothing where none does.
+/// Lists GPU speeds that are lower in bursts, which `plan` uses for split layers. Writes nothing if
+/// no speed is lower.
 fn bursts(plan: &Value, page: &mut ReportPage) {
     for of in plan["bursts"].as_array().into_iter().flatten() {
         page.paragraph(&format!(
@@ -302,7 +306,7 @@ fn bursts(plan: &Value, page: &mut ReportPage) {
     }
 }
 
-/// `12.3 GB/s`
+/// Formats a rate like `12.3 GB/s`.
 fn rate(bytes_per_second: &Value) -> String {
     bytes_per_second.as_f64().map_or("unknown".to_owned(), |rate| format!("{:.1} GB/s", rate / 1e9))
 }

@@ -1,14 +1,14 @@
-//! The page of `thermocline report`: HTML that needs no other file.
+//! The page of `thermocline report`: HTML that needs no other files.
 
 use std::{fmt::Write as _, time::Duration};
 
 use serde_json::Value;
 
-/// An HTML page without anything beside it.
+/// A self-contained HTML page.
 pub struct ReportPage(String);
 
 impl ReportPage {
-    /// A page with its title.
+    /// Creates a page with its title.
     pub fn new() -> Self {
         let style = "body{font:15px/1.5 system-ui,sans-serif;margin:2em auto;max-width:60em;padding:0 1em;color:#222}\
             table{border-collapse:collapse}td,th{border:1px solid #ccc;padding:.2em .6em;text-align:left}\
@@ -19,7 +19,7 @@ impl ReportPage {
         ))
     }
 
-    /// Begins a part of it.
+    /// Begins a section.
     pub fn section(&mut self, title: &str) {
         let _ = writeln!(self.0, "<h2>{}</h2>", escaped(title));
     }
@@ -29,7 +29,8 @@ impl ReportPage {
         let _ = writeln!(self.0, "<p>{}</p>", escaped(text));
     }
 
-    /// A section of what a step found, or why it failed; true if it found something.
+    /// Adds a section that shows a step's result or error. Returns true if the step found
+    /// something.
     pub fn step(
         &mut self,
         title: &str,
@@ -46,7 +47,7 @@ impl ReportPage {
         }
     }
 
-    /// Adds a table: names of the columns, and rows.
+    /// Adds a table with column names and rows.
     pub fn table(&mut self, heads: &[&str], rows: &[Vec<String>]) {
         let line = |cells: &mut dyn Iterator<Item = &str>, tag: &str| {
             let cells: String = cells.map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell))).collect();
@@ -60,20 +61,20 @@ impl ReportPage {
         self.0 += "</table>\n";
     }
 
-    /// Its text up to now.
+    /// The HTML so far.
     #[cfg(test)]
     pub fn html(&self) -> &str {
         &self.0
     }
 
-    /// The whole page, with the time that it took.
+    /// Returns the whole page, with the time the measurements took.
     pub fn finish(mut self, took: Duration) -> String {
         self.paragraph(&format!("Measured in {:.0} s.", took.as_secs_f64()));
         self.0 + "</html>\n"
     }
 }
 
-/// Text as it stands in HTML.
+/// Escapes text for HTML.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

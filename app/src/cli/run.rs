@@ -1,4 +1,4 @@
-//! `thermocline run`: one prompt, one answer.
+//! `thermocline run`: answers one prompt.
 
 use std::{io::Write, path::PathBuf};
 
@@ -69,7 +69,7 @@ pub fn run(args: &RunArgs) -> Outcome {
     let ways = "-p TEXT, -f FILE or a pipe (`thermocline chat` converses)";
     let text = text_input::read(args.prompt.as_deref(), args.file.as_deref(), ways)?;
     let text = text_input::without_last_line_break(text);
-    // A text that is only continued may begin with nothing.
+    // With `--raw`, an empty text is a valid beginning.
     if text.trim().is_empty() && !(args.raw && args.prompt.is_some()) {
         let message = "the prompt is empty: expected some text".to_owned();
         return Err(Failure::Usage { message, hint: Some(format!("give one with {ways}")) });

@@ -1,4 +1,4 @@
-//! `thermocline synth`: a model of random weights that fires like a real one.
+//! `thermocline synth`: creates a model of random weights that fires like a real model.
 
 use std::{io::Write, path::PathBuf};
 
@@ -33,7 +33,7 @@ Examples:
   thermocline synth --shape llama-7b --layers 4 --type q4_k --out dense-4-layers.gguf
   thermocline synth --shape turbosparse-mixtral --layers 4 --sidecar --out experts.gguf";
 
-/// Largest relative difference of a measured figure from the requested one.
+/// Largest relative difference between a measured and a requested figure.
 const TOLERANCE: f64 = 0.1;
 
 /// Makes a model of random weights at a published shape, for measuring.
@@ -55,7 +55,8 @@ pub struct SynthArgs {
     /// Everything random follows from it
     #[arg(short, long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Mean fraction of a layer's neurons that fire at a token; in MoE shapes, of the chosen experts' neurons
+    /// Mean fraction of a layer's neurons that fire at a token; in MoE shapes, of the chosen
+    /// experts' neurons
     #[arg(long, value_name = "FRACTION", default_value_t = 0.10, help_heading = "Firing (ReLU shapes)")]
     active: f64,
     /// Skew: this fraction of a layer's neurons makes --hot-firings of its firings
@@ -64,7 +65,8 @@ pub struct SynthArgs {
     /// Fraction of all firings that --hot-share refers to
     #[arg(long, value_name = "FRACTION", default_value_t = 0.80, help_heading = "Firing (ReLU shapes)")]
     hot_firings: f64,
-    /// Leave the predictors out: an ordinary GGUF instead of a PowerInfer file. MoE models never have them
+    /// Leave the predictors out: an ordinary GGUF instead of a PowerInfer file. MoE models never
+    /// have them
     #[arg(long, help_heading = "Firing (ReLU shapes)")]
     no_predictor: bool,
     /// Rank of the predictors [default: a quarter of the model's width]
@@ -73,7 +75,8 @@ pub struct SynthArgs {
     /// Recall of the predictors
     #[arg(long, value_name = "FRACTION", default_value_t = 0.95, help_heading = "Firing (ReLU shapes)")]
     recall: f64,
-    /// Write beside it how often each of its neurons fires (and each expert is chosen), as `thermocline prepare` counts
+    /// Write beside it how often each of its neurons fires (and each expert is chosen), as
+    /// `thermocline prepare` counts
     #[arg(long)]
     sidecar: bool,
     /// Number of threads [default: one per core]
@@ -123,7 +126,7 @@ pub fn synth(args: &SynthArgs) -> Outcome {
     Ok(())
 }
 
-/// Writes a sidecar of the designed frequencies, without counting.
+/// Writes a sidecar with the designed firing frequencies, without counting.
 fn write_sidecar(args: &SynthArgs, report: &SynthReport) -> Outcome {
     let model = Model::open(&report.path, &LoadOptions::default())?;
     let path = sidecar::path_beside(&report.path);

@@ -1,14 +1,14 @@
-//! Tables that are Markdown and also line up on a terminal.
+//! Tables in Markdown that also line up on a terminal.
 
-/// A table. The first column is aligned left, all others right.
+/// A table. The first column is left-aligned, all others right-aligned.
 #[derive(Debug)]
 pub struct TextTable {
-    /// The rows, of which the first one is the header.
+    /// The rows. The first row is the header.
     pub rows: Vec<Vec<String>>,
 }
 
 impl TextTable {
-    /// A table with these heads and no rows.
+    /// Creates a table with these column names and no rows.
     pub fn new(heads: &[&str]) -> Self {
         TextTable { rows: vec![heads.iter().map(|head| (*head).to_owned()).collect()] }
     }
@@ -18,7 +18,7 @@ impl TextTable {
         self.rows.push(cells.into_iter().collect());
     }
 
-    /// The table as text.
+    /// Formats the table as text.
     pub fn text(&self) -> String {
         let columns = self.rows.first().map_or(0, Vec::len);
         let width = |column: usize| {

@@ -7,11 +7,11 @@ use std::{
 
 use thermocline_terminal::failure::{Failure, Outcome};
 
-/// Token ids given as one value of the command line.
+/// Token ids given as one command-line value.
 pub type TokenIds = Vec<u32>;
 
-/// `given`, else the contents of `file`, else standard input, as they are. With neither, and a terminal as standard input, the error
-/// names `ways` to give the text.
+/// Returns `given`, else the contents of `file`, else standard input, unchanged. Without any of
+/// them, on a terminal, the error names the `ways` to provide the text.
 pub fn read(given: Option<&str>, file: Option<&Path>, ways: &str) -> Outcome<String> {
     if let Some(text) = given {
         return Ok(text.to_owned());
@@ -33,7 +33,7 @@ pub fn read(given: Option<&str>, file: Option<&Path>, ways: &str) -> Outcome<Str
     })
 }
 
-/// `text` without one line break at its end, which editors and `echo` add.
+/// Removes one line break at the end of `text`. Editors and `echo` add one.
 pub fn without_last_line_break(mut text: String) -> String {
     if let Some(line) = text.strip_suffix('\n') {
         text.truncate(line.strip_suffix('\r').unwrap_or(line).len());

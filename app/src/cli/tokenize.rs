@@ -1,4 +1,4 @@
-//! `thermocline tokenize`: encodes text into token ids and decodes them.
+//! `thermocline tokenize`: encodes text into token ids, and decodes token ids.
 
 use std::{
     io::{IsTerminal, Write},

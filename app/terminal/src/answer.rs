@@ -1,4 +1,4 @@
-//! One generation on the terminal: tokens as they come, the prompt's progress, and Ctrl-C.
+//! One generation on the terminal: its tokens, the progress of the prompt, and Ctrl-C.
 
 use std::{
     io::{IsTerminal, Write},
@@ -23,13 +23,13 @@ use crate::{
 };
 use thermocline_host::{answer_stats::reason_name, engine_handle::BATCH_INTERVAL};
 
-/// Interval at which Ctrl-C is checked while no token arrives.
+/// Interval between checks for Ctrl-C while no token arrives.
 const POLL: Duration = Duration::from_millis(20);
 
 /// A complete generation.
 #[derive(Debug)]
 pub struct CompleteAnswer {
-    /// The text, without a stop string; thoughts stand between `<think>` and `</think>`.
+    /// The text, without a stop string. Thoughts are between `<think>` and `</think>`.
     pub text: String,
     /// Ids of the tokens.
     pub tokens: Vec<u32>,
@@ -39,8 +39,9 @@ pub struct CompleteAnswer {
     pub stats: GenerationStats,
 }
 
-/// Generates; `show` gets every token with the text that became complete with it. If `show` fails, generation stops; so it does
-/// if the GPU turns out to have no room for the answer's beginning and `device` has no patience with that.
+/// Generates an answer. `show` receives every token with the text that it completes. If `show`
+/// fails, generation stops. It also stops if the GPU has no room for the prompt and `device`
+/// requires the GPU.
 pub fn answer(
     session: &mut Session,
     request: Request,
@@ -107,7 +108,7 @@ pub fn answer(
     }
 }
 
-/// A device event in one line.
+/// Describes a device event in one line.
 pub fn device_line(event: &DeviceEvent) -> String {
     one_line(&match event {
         DeviceEvent::Lost { adapter, reason } => format!("[GPU {adapter} lost: {reason}; the CPU goes on]"),
@@ -117,7 +118,7 @@ pub fn device_line(event: &DeviceEvent) -> String {
     })
 }
 
-/// Writes generated text and flushes. On a terminal, control characters are removed.
+/// Writes generated text and flushes. On a terminal, it removes control characters.
 pub fn print(text: &str) -> Outcome {
     let mut out = std::io::stdout().lock();
     if out.is_terminal() {
@@ -129,7 +130,7 @@ pub fn print(text: &str) -> Outcome {
     Ok(out.flush()?)
 }
 
-/// The forgotten part of a conversation, in one line; `None` if it has it all in mind.
+/// Describes the forgotten part of a conversation in one line; `None` if nothing is forgotten.
 pub fn forgotten_line(stats: &GenerationStats) -> Option<String> {
     let GenerationStats { forgotten_tokens, forgotten_turns, context_length, .. } = stats;
     let turns = match forgotten_turns {
@@ -144,7 +145,7 @@ pub fn forgotten_line(stats: &GenerationStats) -> Option<String> {
     })
 }
 
-/// The statistics in one line.
+/// Formats the statistics in one line.
 pub fn stats_line(stats: &GenerationStats, reason: &StopReason) -> String {
     let reused = match stats.reused_tokens {
         0 => String::new(),
@@ -174,7 +175,7 @@ pub fn stats_line(stats: &GenerationStats, reason: &StopReason) -> String {
     )
 }
 
-/// The answer as JSON. Times are in milliseconds, rates in tokens per second.
+/// Formats the answer as JSON. Times are in milliseconds, rates in tokens per second.
 pub fn to_json(answer: &CompleteAnswer) -> Value {
     let stats = &answer.stats;
     let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;

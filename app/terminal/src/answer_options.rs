@@ -21,7 +21,8 @@ pub struct AnswerOptions {
     pub sampling: SamplingOptions,
     #[command(flatten)]
     pub length: LengthOptions,
-    /// Let control tokens in messages, files, tools and their results count as such, as other programs do: then a web page that a model
+    /// Let control tokens in messages, files, tools and their results count as such, as other
+    /// programs do: then a web page that a model
     /// reads can end the turn and begin another [default: they are words]
     #[arg(long, help_heading = "Context")]
     pub special_tokens_in_content: bool,
@@ -40,12 +41,12 @@ impl AnswerOptions {
         open_engine(&self.model, &self.context, &self.cpu, &self.device, &self.sparsity, special)
     }
 
-    /// The sampling: the user's options over the model's defaults.
+    /// Returns the sampling: the user's options, and the model's defaults for the others.
     pub fn sampling(&self) -> Sampling {
         self.sampling.over(self.model.sampling())
     }
 
-    /// A request with these options for an answer to `prompt`.
+    /// Creates a request for an answer to `prompt` with these options.
     pub fn request(&self, prompt: Prompt) -> Request {
         self.length.request(prompt, self.sampling())
     }

@@ -68,12 +68,12 @@ pub struct DeviceArgs {
 /// A processor as named on the command line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Device {
-    /// The best GPU if it will do, else the CPU.
+    /// The best GPU if it can run the model, else the CPU.
     #[default]
     Auto,
     /// The CPU.
     Cpu,
-    /// This GPU, or an error.
+    /// The chosen GPU, or an error if it cannot be used.
     Gpu(AdapterChoice),
 }
 
@@ -94,53 +94,62 @@ impl FromStr for Device {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Sparsity")]
 pub struct SparsityArgs {
-    /// Neurons to skip: none (dense), those whose gate does not fire (exact), those a predictor rules out (predicted),
-    /// those under an activation threshold (threshold: changes answers) [default: auto, the quickest that loses next to nothing; storyteller: exact]
+    /// Neurons to skip: none (dense), those whose gate does not fire (exact), those a predictor
+    /// rules out (predicted),
+    /// those under an activation threshold (threshold: changes answers) [default: auto, the
+    /// quickest that loses next to nothing; storyteller: exact]
     #[arg(long, value_name = "MODE", value_parser = sparsity_choices())]
     pub sparsity: Option<SparsityChoice>,
     #[command(flatten)]
     pub level: LevelArgs,
-    /// Swap neurons (or experts) that have lately fired often for colder ones in GPU memory [default for models that were not
+    /// Swap neurons (or experts) that have lately fired often for colder ones in GPU memory
+    /// [default for models that were not
     /// prepared]
     #[arg(long, conflicts_with = "static")]
     pub adaptive: bool,
-    /// Keep the neurons in GPU memory that were chosen when the model was loaded [default for prepared models]
+    /// Keep the neurons in GPU memory that were chosen when the model was loaded [default for
+    /// prepared models]
     #[arg(long)]
     pub r#static: bool,
-    /// Neither use nor keep the counts of firings that let the next run of a model that was not prepared begin with what was
+    /// Neither use nor keep the counts of firings that let the next run of a model that was not
+    /// prepared begin with what was
     /// hot in this one (numbers alone, no text; in the folder `counts` of the program's data)
     #[arg(long)]
     pub no_counts: bool,
-    /// Keep those in GPU memory that PowerInfer's split (a .gpuidx file) puts there, as far as there is room [default: those
+    /// Keep those in GPU memory that PowerInfer's split (a .gpuidx file) puts there, as far as
+    /// there is room [default: those
     /// that are worth most there]
     #[arg(long, value_name = "FILE")]
     pub split: Option<PathBuf>,
-    /// Send neurons that are not in GPU memory there piece by piece for prompts: pays for long ones where the GPU multiplies much
-    /// faster than the CPU, and takes up to a 32nd of its memory (with `on` up to a quarter). auto: where this machine's speeds say so
+    /// Send neurons that are not in GPU memory there piece by piece for prompts: pays for long ones
+    /// where the GPU multiplies much
+    /// faster than the CPU, and takes up to a 32nd of its memory (with `on` up to a quarter). auto:
+    /// where this machine's speeds say so
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = stream_prompts())]
     pub stream_prompts: StreamPrompts,
-    /// Tokens of a prompt computed at a time. With 1 a prompt is computed as an answer is, so that sparsity applies to it, too: slow, and
+    /// Tokens of a prompt computed at a time. With 1 a prompt is computed as an answer is, so that
+    /// sparsity applies to it, too: slow, and
     /// the way to measure a mode by the log probabilities of prompts [default: 512]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub prompt_chunk: Option<u16>,
 }
 
 impl SparsityArgs {
-    /// The value of [`EngineOptions::adaptive`].
+    /// Returns the value of [`EngineOptions::adaptive`].
     fn adaptive(&self) -> Option<bool> {
         (self.adaptive || self.r#static).then_some(self.adaptive)
     }
 }
 
-/// Streaming of cold neurons for prompts, as [`EngineOptions::stream_prompts`] has it.
+/// Whether to stream cold neurons for prompts, as in [`EngineOptions::stream_prompts`].
 pub type StreamPrompts = Option<bool>;
 
-/// Words for [`StreamPrompts`].
+/// Parses [`StreamPrompts`] by name.
 pub fn stream_prompts() -> impl TypedValueParser<Value = StreamPrompts> {
     by_name([("auto", None), ("on", Some(true)), ("off", Some(false))])
 }
 
-/// Names of sparsity modes.
+/// Parses sparsity modes by name.
 pub fn sparsity_choices() -> impl TypedValueParser<Value = SparsityChoice> {
     named(SparsityChoice::ALL.map(SparsityChoice::name))
 }
@@ -153,16 +162,18 @@ pub struct ContextOptions {
     /// with, at most 4096]
     #[arg(short, long, value_name = "TOKENS", value_parser = parse_tokens)]
     pub context: Option<usize>,
-    /// Element type of the KV cache; its part on a GPU is f16 for q8_0 [default: f16; storyteller: f32]
+    /// Element type of the KV cache; its part on a GPU is f16 for q8_0 [default: f16; storyteller:
+    /// f32]
     #[arg(long, value_name = "TYPE", value_parser = kv_types())]
     pub kv_type: Option<KvType>,
-    /// Most memory of the KV caches of all conversations together, like 2GiB: those of idle ones are given up for others'
+    /// Most memory of the KV caches of all conversations together, like 2GiB: those of idle ones
+    /// are given up for others'
     /// [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub kv_budget: Option<u64>,
 }
 
-/// An engine on the model, on the device that was asked for.
+/// Opens an engine for the model on the requested device.
 pub fn open_engine(
     model: &ModelOptions,
     context: &ContextOptions,
@@ -243,7 +254,8 @@ pub fn open_engine(
     Ok(engine)
 }
 
-/// The model's forward pass in `mode`, on the device that was asked for, or as much of it there as the budget allows.
+/// Opens the model's forward pass in `mode` on the requested device. The device takes as much of
+/// the model as the budget allows.
 pub fn open_forward(model: &Arc<Model>, mode: Sparsity, cpu: &CpuArgs, device: &DeviceArgs) -> Outcome<Forward> {
     let choice = device.choice(cpu)?;
     let gpu_use = choice.gpu_use();
@@ -263,7 +275,7 @@ pub fn open_forward(model: &Arc<Model>, mode: Sparsity, cpu: &CpuArgs, device: &
             Ok((processor, _)) => {
                 let mut forward = Forward::on(Arc::clone(model), Box::new(processor));
                 forward.set_sparsity(mode);
-                // Predictors and the like are uploaded after the weights.
+                // Predictors and similar data are uploaded after the weights.
                 if let Some((model, residency)) = forward.residency() {
                     while residency.settle(model, &mut [])? {}
                 }
@@ -277,14 +289,14 @@ pub fn open_forward(model: &Arc<Model>, mode: Sparsity, cpu: &CpuArgs, device: &
     Ok(forward)
 }
 
-/// Tokens of context to plan for where their number is not known.
+/// Tokens of context to plan for if their number is unknown.
 const PLANNED_CONTEXT: usize = 1024;
 
 /// Label of the progress bar.
 const LOADING: &str = "loading the model into the GPU";
 
 impl DeviceArgs {
-    /// The engine's choice of a device.
+    /// Returns the device choice for the engine.
     pub fn choice(&self, cpu: &CpuArgs) -> Outcome<DeviceChoice> {
         let device = self.device.clone().unwrap_or_default();
         let auto = device == Device::Auto;
@@ -293,7 +305,7 @@ impl DeviceArgs {
                 return Err(Failure::usage("--vram: expected no GPU memory with --device cpu"));
             }
             Device::Cpu => return Ok(DeviceChoice::Cpu),
-            // Without any memory a GPU is of no use.
+            // A GPU without any memory budget is useless.
             Device::Auto if self.vram == Some(0) => return Ok(DeviceChoice::Cpu),
             Device::Auto => AdapterChoice::Best,
             Device::Gpu(adapter) => adapter,
@@ -310,7 +322,7 @@ impl DeviceArgs {
         Ok(if auto { DeviceChoice::Auto(options) } else { DeviceChoice::Gpu(options) })
     }
 
-    /// The GPU to measure: none for the CPU, and for `auto` on a machine without one.
+    /// Returns the GPU to measure; `None` for the CPU, and for `auto` on a machine without a GPU.
     pub fn gpu(&self, cpu: &CpuArgs) -> Outcome<Option<GpuOptions>> {
         Ok(match self.choice(cpu)? {
             DeviceChoice::Gpu(options) => Some(options),
@@ -321,8 +333,8 @@ impl DeviceArgs {
         })
     }
 
-    /// Reports a GPU that cannot be used: an error if one was asked for; otherwise the CPU computes, which is only told where there is
-    /// a GPU.
+    /// Reports a GPU that cannot be used. This is an error if the user requested that GPU.
+    /// Otherwise the CPU computes, and a line says why if the machine has a GPU.
     pub fn refused(&self, reason: &Error) -> Outcome {
         match (&self.device, reason) {
             (Some(Device::Gpu(choice)), _) => {
@@ -341,7 +353,8 @@ impl DeviceArgs {
     }
 }
 
-/// The command that has an adapter tried again, by its number or name where it is in the list.
+/// Returns the command that makes Thermocline try an adapter again, with its number or name if it
+/// is listed.
 fn try_again(choice: &AdapterChoice, listed: bool, known: bool) -> String {
     let which = match choice {
         AdapterChoice::Index(index) if listed => format!(" {index}"),
@@ -352,7 +365,7 @@ fn try_again(choice: &AdapterChoice, listed: bool, known: bool) -> String {
 }
 
 impl CpuArgs {
-    /// The engine's options of the CPU.
+    /// Returns the engine's CPU options.
     pub fn options(&self) -> CpuOptions {
         let activations = self.activations.unwrap_or_default();
         CpuOptions { threads: self.threads.map(usize::from), isa: self.isa, activations }
@@ -364,7 +377,7 @@ fn tiers() -> impl TypedValueParser<Value = Tier> {
         .map(|name| Tier { subgroups: name.starts_with("subgroups"), f16: name.ends_with("f16") })
 }
 
-/// Names of element types of the KV cache.
+/// Parses element types of the KV cache by name.
 pub fn kv_types() -> impl TypedValueParser<Value = KvType> {
     named(["f16", "f32", "q8_0"])
 }

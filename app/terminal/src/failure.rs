@@ -1,4 +1,4 @@
-//! Failure of a command: one line for the reader, one exit code for scripts.
+//! The failure of a command: a line for the user and an exit code for scripts.
 
 use std::{io, path::Path};
 
@@ -9,10 +9,10 @@ use crate::standard_error::say;
 /// Result of a command.
 pub type Outcome<T = ()> = Result<T, Failure>;
 
-/// Reason why a command failed.
+/// Why a command failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// The engine refused; the error says what, where, expected and got.
+    /// The engine failed. Its error says what failed, where, and the expected and actual values.
     Engine(Error),
     /// The command line or its input is invalid.
     Usage {
@@ -21,11 +21,11 @@ pub enum Failure {
         /// The remedy.
         hint: Option<String>,
     },
-    /// No window could be opened: a headline, and one line per attempt.
+    /// No window could be opened. A headline, and one line per attempt.
     Window(Vec<String>),
     /// Standard output or a file could not be written.
     Output(String),
-    /// A server with models did not answer as it should; the sentence names it.
+    /// A model server failed to answer. The sentence names the server.
     Remote(String),
     /// Ctrl-C.
     Interrupted,
@@ -34,22 +34,23 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// A [`Failure::Usage`] without a hint.
+    /// Creates a [`Failure::Usage`] without a hint.
     pub fn usage(message: impl Into<String>) -> Self {
         Failure::Usage { message: message.into(), hint: None }
     }
 
-    /// A file the user named could not be read.
+    /// Creates the failure of reading a file that the user named.
     pub fn read(path: &Path, error: io::Error) -> Self {
         Failure::Engine(Error::io(FileAction::Read, path, error))
     }
 
-    /// A file the user asked for could not be written.
+    /// Creates the failure of writing a file that the user asked for.
     pub fn write(path: &Path, error: io::Error) -> Self {
         Failure::Engine(Error::io(FileAction::Write, path, error))
     }
 
-    /// 0 reader gone, 2 bad input or usage, 130 interrupted, 1 anything else.
+    /// Returns the exit code: 0 if the reader has gone, 2 for bad input or usage, 130 for an
+    /// interruption, else 1.
     pub fn exit_code(&self) -> u8 {
         match self {
             Failure::PipeClosed => 0,
@@ -65,7 +66,7 @@ impl Failure {
         }
     }
 
-    /// The text after `error: `; `None` where nothing is printed.
+    /// Returns the text after `error: `; `None` if nothing is printed.
     pub fn message(&self) -> Option<String> {
         match self {
             Failure::PipeClosed | Failure::Interrupted => None,
@@ -77,7 +78,7 @@ impl Failure {
         }
     }
 
-    /// The text after `hint: `: a remedy for the user.
+    /// Returns the text after `hint: `, a remedy for the user.
     pub fn hint(&self) -> Option<String> {
         match self {
             Failure::Usage { hint, .. } => hint.clone(),
@@ -111,8 +112,8 @@ impl Failure {
     }
 }
 
-/// `text` on one line without control characters, which could break the line or control the terminal. A line break, with the
-/// space around it, becomes a space.
+/// Puts `text` on one line without control characters, which could control the terminal. A line
+/// break and the space around it become one space.
 pub fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for part in text.split(['\n', '\r']).filter(|part| !part.trim().is_empty()) {
@@ -132,7 +133,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// Errors of writing to standard output.
+/// Converts errors of writing to standard output.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         match error.kind() {

@@ -10,16 +10,20 @@ use thermocline_host::units::{Limit, Seed, parse_limit, parse_seed};
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingOptions {
-    /// Sampling temperature; 0 always takes the most probable token [default: 0.8; storyteller: 0.7]
+    /// Sampling temperature; 0 always takes the most probable token [default: 0.8; storyteller:
+    /// 0.7]
     #[arg(long, visible_alias = "temperature", value_name = "T", value_parser = non_negative)]
     pub temp: Option<f32>,
-    /// Top-k sampling: keep the K most probable tokens; 0 or -1 keeps all [default: 40; storyteller: 0]
+    /// Top-k sampling: keep the K most probable tokens; 0 or -1 keeps all [default: 40;
+    /// storyteller: 0]
     #[arg(long, value_name = "K", allow_negative_numbers = true, value_parser = parse_limit)]
     pub top_k: Option<Limit>,
-    /// Nucleus sampling: keep the most probable tokens up to cumulative probability P [default: 0.95; storyteller: 0.9]
+    /// Nucleus sampling: keep the most probable tokens up to cumulative probability P [default:
+    /// 0.95; storyteller: 0.9]
     #[arg(long, value_name = "P", value_parser = fraction)]
     pub top_p: Option<f32>,
-    /// Keep tokens at least P times as probable as the most probable one [default: 0.05; storyteller: 0]
+    /// Keep tokens at least P times as probable as the most probable one [default: 0.05;
+    /// storyteller: 0]
     #[arg(long, value_name = "P", value_parser = fraction)]
     pub min_p: Option<f32>,
     /// Locally typical sampling: probability kept; 1 is off [default: 1]
@@ -49,7 +53,8 @@ pub struct SamplingOptions {
     /// DRY: number of tokens to look back [default: the whole context]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_limit)]
     pub dry_last_n: Option<Limit>,
-    /// DRY: sequence breaker; replaces the default ones (newline, colon, quote, star); may be repeated
+    /// DRY: sequence breaker; replaces the default ones (newline, colon, quote, star); may be
+    /// repeated
     #[arg(long, value_name = "TEXT", value_parser = breaker)]
     pub dry_breaker: Vec<String>,
     /// Add BIAS to the logit of token ID, -inf to ban it; may be repeated
@@ -61,7 +66,7 @@ pub struct SamplingOptions {
 }
 
 impl SamplingOptions {
-    /// `base` with the options applied.
+    /// Applies the options to `base`.
     pub fn over(&self, base: Sampling) -> Sampling {
         Sampling {
             temperature: self.temp.unwrap_or(base.temperature),
@@ -88,19 +93,24 @@ impl SamplingOptions {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Length")]
 pub struct LengthOptions {
-    /// Largest number of tokens to generate; -1 is no limit [default: until the model ends or the context is full]
+    /// Largest number of tokens to generate; -1 is no limit [default: until the model ends or the
+    /// context is full]
     #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true, value_parser = parse_limit)]
     pub max_tokens: Option<Limit>,
-    /// Stop before this text (\n, \t and \\ are understood); may be repeated; an empty one stops nothing
+    /// Stop before this text (\n, \t and \\ are understood); may be repeated; an empty one stops
+    /// nothing
     #[arg(long, value_name = "TEXT", value_parser = unescape)]
     stop: Vec<String>,
-    /// When the context is full: stop, or shift the oldest turns of a chat (of a text the older half) out and go on
+    /// When the context is full: stop, or shift the oldest turns of a chat (of a text the older
+    /// half) out and go on
     #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
     pub on_full: OnFull,
-    /// With --on-full shift: tokens at the start of a text that are never shifted out; of a chat the system prompt never is
+    /// With --on-full shift: tokens at the start of a text that are never shifted out; of a chat
+    /// the system prompt never is
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub keep: usize,
-    /// Speculative decoding, which drafts what followed the last tokens before: auto where it leaves the greedy text as it is, lookup
+    /// Speculative decoding, which drafts what followed the last tokens before: auto where it
+    /// leaves the greedy text as it is, lookup
     /// wherever it may pay, off nowhere
     #[arg(long, value_name = "HOW", default_value = "auto", value_parser = by_name([
         ("auto", SpeculationMode::SameBits), ("lookup", SpeculationMode::PromptLookup), ("off", SpeculationMode::Off)]))]
@@ -116,12 +126,12 @@ pub enum OnFull {
 }
 
 impl LengthOptions {
-    /// The texts to stop before.
+    /// Returns the texts to stop before.
     pub fn stops(&self) -> Vec<String> {
         self.stop.iter().filter(|text| !text.is_empty()).cloned().collect()
     }
 
-    /// A request for `prompt` with these limits.
+    /// Creates a request for `prompt` with these limits.
     pub fn request(&self, prompt: Prompt, sampling: Sampling) -> Request {
         Request {
             sampling,
@@ -160,7 +170,7 @@ fn logit_bias(text: &str) -> Result<(u32, f32), String> {
     pair.ok_or_else(|| "expected ID=BIAS, like 15=-2.5 or 15=-inf".to_owned())
 }
 
-/// The text of a sequence breaker.
+/// Parses the text of a sequence breaker.
 fn breaker(text: &str) -> Result<String, String> {
     let text = unescape(text)?;
     if text.is_empty() { Err("expected at least one character".to_owned()) } else { Ok(text) }

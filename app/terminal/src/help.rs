@@ -1,4 +1,4 @@
-//! Help pages whose example lines are never broken, so that they can be copied whatever the terminal's width.
+//! Help pages whose example lines never wrap, so that users can copy them at any terminal width.
 
 use std::io::{IsTerminal, Write};
 
@@ -6,10 +6,10 @@ use clap::{Command, error::ErrorKind};
 
 use crate::failure::Outcome;
 
-/// A space at which no line is broken. It is printed as a plain one.
+/// A space at which lines do not wrap. It is printed as a normal space.
 const UNBROKEN: char = '\u{a0}';
 
-/// `command` and its commands, with the lines of examples kept whole.
+/// Keeps the example lines of `command` and its subcommands whole.
 pub fn keep_examples_whole(command: Command) -> Command {
     let command = match command.get_after_help().map(ToString::to_string) {
         Some(text) => command.after_help(whole_examples(&text)),
@@ -18,7 +18,7 @@ pub fn keep_examples_whole(command: Command) -> Command {
     command.mut_subcommands(keep_examples_whole)
 }
 
-/// Lines that begin with two spaces are examples.
+/// Makes lines that begin with two spaces unbreakable: they are examples.
 fn whole_examples(text: &str) -> String {
     let line = |line: &str| match line.strip_prefix("  ") {
         Some(example) => format!("  {}", example.replace(' ', &UNBROKEN.to_string())),
@@ -27,14 +27,14 @@ fn whole_examples(text: &str) -> String {
     text.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Prints a help page or a version to standard output, or an error of usage to standard error.
+/// Prints a help page or a version to standard output, or a usage error to standard error.
 pub fn print(error: &clap::Error) -> Outcome {
     let help = matches!(
         error.kind(),
         ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::DisplayVersion
     );
     if !help {
-        // Nobody can be told that standard error is closed.
+        // If standard error is closed, nobody can read the error.
         let _ = error.print();
         return Ok(());
     }

@@ -1,5 +1,5 @@
-//! Ctrl-C. While an [`InterruptWatch`] exists, the first press sets its flag; otherwise, and on the second press,
-//! the program ends with exit code 130.
+//! Handling of Ctrl-C. While an [`InterruptWatch`] exists, the first press sets its flag.
+//! Otherwise, and on the second press, the program ends with exit code 130.
 
 use std::sync::{
     Once,
@@ -14,7 +14,8 @@ static HANDLER: Once = Once::new();
 static WATCHED: AtomicBool = AtomicBool::new(false);
 static PRESSED: AtomicBool = AtomicBool::new(false);
 
-/// While it exists, Ctrl-C does not end the program but sets [`InterruptWatch::pressed`].
+/// A watch for Ctrl-C. While it exists, Ctrl-C sets [`InterruptWatch::pressed`] instead of ending
+/// the program.
 #[derive(Debug)]
 pub struct InterruptWatch(());
 
@@ -28,7 +29,7 @@ impl InterruptWatch {
                     std::process::exit(130);
                 }
             });
-            // Without a handler the system's default ends the program: worse, but no reason not to start.
+            // Without a handler Ctrl-C ends the program, which is acceptable.
             if let Err(error) = installed {
                 say(format_args!("warning: Ctrl-C will end the program at once: {error}"));
             }

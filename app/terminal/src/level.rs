@@ -1,4 +1,4 @@
-//! The level of input sparsity, for commands that compute.
+//! The level of input sparsity, an option of commands that compute.
 
 use clap::Args;
 use thermocline_engine::{model::Model, runtime::Sparsity};
@@ -10,17 +10,20 @@ use thermocline_host::{memory, units};
 #[derive(Debug, Clone, Copy, Default, Args)]
 #[command(next_help_heading = "Sparsity")]
 pub struct LevelArgs {
-    /// With --sparsity threshold, skip this fraction of the layers' weights: those whose inputs are small (changes answers;
-    /// `thermocline prepare` finds the thresholds and says what 0.25, 0.4 and 0.5 cost). With predicted or exact, of attention's
+    /// With --sparsity threshold, skip this fraction of the layers' weights: those whose inputs are
+    /// small (changes answers;
+    /// `thermocline prepare` finds the thresholds and says what 0.25, 0.4 and 0.5 cost). With
+    /// predicted or exact, of attention's
     #[arg(long, value_name = "FRACTION")]
     pub level: Option<f32>,
 }
 
 impl LevelArgs {
-    /// Chooses the level for `model`, which is to compute in `mode`.
+    /// Sets the level of `model`, which will compute in `mode`.
     ///
     /// # Errors
-    /// For a mode that skips nothing, too little RAM for the copies, or as [`Model::skip_inputs`].
+    /// The mode skips nothing, the RAM is too small for the copies, or an error of
+    /// [`Model::skip_inputs`].
     pub fn choose(self, model: &mut Model, mode: Sparsity) -> Outcome {
         self.check(&[mode])?;
         let Some(level) = self.level else { return Ok(()) };
@@ -31,7 +34,7 @@ impl LevelArgs {
         })
     }
 
-    /// Checks that a mode of `modes` skips inputs, if a level was given.
+    /// Checks that at least one of `modes` skips inputs, if a level is given.
     pub fn check(self, modes: &[Sparsity]) -> Outcome {
         match self.level {
             Some(_) if modes.iter().all(|mode| *mode == Sparsity::Dense) => Err(Failure::usage(

@@ -1,13 +1,16 @@
-//! What the programs of the command line share. [`model_options`], [`engine_options`], [`generation_options`] and [`answer_options`] are
-//! options; [`answer`] is one generation, [`failure`] has errors and exit codes, [`interrupt`] is Ctrl-C and [`termination`] a signal to
-//! end; [`named`] are options whose values have names, [`progress`] draws bars, [`help`] prints help pages,
-//! and [`program`] is the course of a program. [`llama_flags`] translates the flags of llama.cpp's programs.
+//! Code that the command-line programs share. [`model_options`], [`engine_options`],
+//! [`generation_options`] and [`answer_options`] are options. [`named`] parses options whose values
+//! have names, and [`llama_flags`] translates the flags of llama.cpp's programs. [`answer`] runs
+//! one generation, and [`failure`] has errors and exit codes. [`interrupt`] handles Ctrl-C, and
+//! [`termination`] handles SIGTERM. [`progress`] draws bars, [`help`] prints help pages, and
+//! [`program`] runs a program from its arguments to its exit code.
 //!
 //! Exit codes: 0 done, 1 something failed, 2 bad input or usage, 130 interrupted.
 
-// They panic where nobody reads: `standard_error` and `answer` print.
+// `print!` and `eprint!` panic if nobody reads their output. `standard_error` and `answer` print
+// instead.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
-// `Engine: Send` is proved through all types of wgpu.
+// The compiler proves `Engine: Send` through all types of wgpu.
 #![recursion_limit = "256"]
 #![allow(missing_docs, reason = "help pages show the doc comments of options")]
 

@@ -1,29 +1,30 @@
-//! Flags as users of llama.cpp's programs type them. Each becomes the flag of this program that does the same, is dropped where what it
-//! asks for is always so, or is refused with what to type instead.
+//! Accepts the flags of llama.cpp's programs. A flag becomes the equivalent flag of this program. A
+//! flag for something that this program always does is dropped. Other flags are refused with a
+//! replacement.
 
 use std::ffi::OsString;
 
 use crate::failure::{Failure, Outcome};
 
-/// Number of layers that means "all of them" to llama.cpp's users.
+/// A number of layers that means "all layers" to llama.cpp's users.
 const ALL_LAYERS: i64 = 99;
 
-/// The meaning of a flag of llama.cpp here.
+/// Meaning of a llama.cpp flag in this program.
 #[derive(Debug, Clone, Copy)]
 enum Meaning {
-    /// This flag, with the same value.
+    /// An equivalent flag, with the same value.
     Flag(&'static str),
-    /// This flag, which the command may lack: then the sentence says what to do.
+    /// An equivalent flag, which the command may not have. The sentence then says what to do.
     FlagOr(&'static str, &'static str),
-    /// Nothing: it is always so.
+    /// No effect: this program always behaves so.
     Always,
-    /// The same for a flag with a value, which is dropped.
+    /// Like `Always`, for a flag with a value. The value is dropped.
     AlwaysChosen,
-    /// Not there: the sentence says what to type instead.
+    /// No equivalent. The sentence says what to type instead.
     Instead(&'static str),
     /// `-ngl N`: layers in GPU memory.
     GpuLayers,
-    /// `-fa [on|off|auto]`: attention without a matrix of scores.
+    /// `-fa [on|off|auto]`: attention without a score matrix.
     FlashAttention,
     /// `-ctk TYPE`, `-ctv TYPE`: types of keys and values in the cache.
     CacheType,
@@ -40,7 +41,7 @@ const SPECULATION: &str = "--speculation lookup drafts without a second model";
 const DOWNLOAD: &str =
     "download the file first, on the window's page Models or with `hf download OWNER/NAME FILE`, then -m FILE";
 
-/// Flags whose names differ from this program's, or are not there.
+/// Flags that this program names differently or does not have.
 const FLAGS: &[(&[&str], Meaning)] = &[
     (&["-ngl", "--gpu-layers", "--n-gpu-layers"], GpuLayers),
     (&["-fa", "--flash-attn"], FlashAttention),
@@ -73,16 +74,17 @@ const FLAGS: &[(&[&str], Meaning)] = &[
     (&["-b", "--batch-size", "-tb", "--threads-batch"], AlwaysChosen),
 ];
 
-/// The arguments of a command, and a note for each flag that was dropped or changed in meaning.
+/// The arguments of a command, and a note for each dropped or reinterpreted flag.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Translated {
-    /// Arguments as this program names them.
+    /// Arguments in this program's terms.
     pub args: Vec<OsString>,
-    /// Sentences on what a user of llama.cpp might not expect.
+    /// Sentences about effects that a user of llama.cpp might not expect.
     pub notes: Vec<String>,
 }
 
-/// `args`, those of one command, with llama.cpp's flags in this program's words. `has` tells whether the command has a flag.
+/// Translates llama.cpp's flags in the arguments `args` of one command. `has` tests whether the
+/// command has a flag.
 pub fn translate(args: Vec<OsString>, has: &dyn Fn(&str) -> bool) -> Outcome<Translated> {
     let mut out = Translated { args: Vec::with_capacity(args.len()), notes: Vec::new() };
     let mut cache: Option<(String, String)> = None;
@@ -105,7 +107,7 @@ pub fn translate(args: Vec<OsString>, has: &dyn Fn(&str) -> bool) -> Outcome<Tra
             out.args.push(arg);
             continue;
         };
-        // A flag of this program's own keeps its meaning, `-n -1` and `-i` of other commands included.
+        // The program's own flags keep their meaning, including other commands' `-n -1` and `-i`.
         if !matches!(meaning, Predict) && has(&name) {
             out.args.push(arg);
             continue;
@@ -124,7 +126,7 @@ pub fn translate(args: Vec<OsString>, has: &dyn Fn(&str) -> bool) -> Outcome<Tra
                 out.notes.push(format!("{name} {value}: chosen by itself here"));
             }
             Predict if has("--max-tokens") => match value("a number of tokens")? {
-                // No limit, as without the flag.
+                // -1 means no limit, as does leaving out the flag.
                 text if text == "-1" => {}
                 text => out.args.extend(pair("--max-tokens", text)),
             },
@@ -165,7 +167,7 @@ pub fn translate(args: Vec<OsString>, has: &dyn Fn(&str) -> bool) -> Outcome<Tra
 }
 
 impl Translated {
-    /// Adds what a number of layers on the GPU means here: none of them the CPU, all of them nothing.
+    /// Translates a number of GPU layers: 0 layers selects the CPU, all layers need no flag.
     fn add_gpu_layers(&mut self, name: &str, layers: &str) -> Outcome<()> {
         if layers == "0" {
             self.args.extend(pair("--device", "cpu".to_owned()));
@@ -183,7 +185,7 @@ fn pair(flag: &str, value: String) -> [OsString; 2] {
     [flag.into(), value.into()]
 }
 
-/// True for a number of layers that no model has, and for the words for all layers.
+/// True for a number of layers that no model has, and for words that mean all layers.
 fn is_all(layers: &str) -> bool {
     matches!(layers, "all" | "auto" | "-1") || layers.parse::<i64>().is_ok_and(|count| count >= ALL_LAYERS)
 }

@@ -44,7 +44,7 @@ pub struct ModelOptions {
 pub struct ModelFile {
     /// Path of the file.
     pub path: PathBuf,
-    /// The copy of the built-in model, which is removed when it is dropped.
+    /// The temporary copy of the built-in model, which dropping the field deletes.
     _temporary: Option<NamedTempFile>,
 }
 
@@ -54,12 +54,12 @@ impl ModelOptions {
         LoadOptions { read_mode: self.read_mode(), activation: self.activation }
     }
 
-    /// Memory-mapped or read.
+    /// Whether to map or read the file.
     pub fn read_mode(&self) -> ReadMode {
         if self.no_mmap { ReadMode::Read } else { ReadMode::Map }
     }
 
-    /// Opens the container with its tokenizer and tensors, not yet checked against an architecture.
+    /// Opens the container, its tokenizer and its tensors, without checking the architecture.
     pub fn open_checkpoint(&self) -> Outcome<Checkpoint> {
         Ok(match &self.model {
             Some(path) => Model::open_checkpoint(path, self.read_mode())?,
@@ -67,7 +67,7 @@ impl ModelOptions {
         })
     }
 
-    /// Opens the model with its sidecar. A sidecar that was found and cannot be used is reported on standard error.
+    /// Opens the model with its sidecar. Reports on standard error a sidecar that cannot be used.
     pub fn open_model(&self) -> Outcome<Model> {
         let mut model = Model::from_checkpoint(self.open_checkpoint()?, &self.load_options())?;
         if let SidecarAttachment::Ignored { path, reason } = self.attach(&mut model)? {
@@ -81,18 +81,19 @@ impl ModelOptions {
         Ok(sidecar::attach(model, &self.sidecar_choice(), self.read_mode())?)
     }
 
-    /// The sidecar to attach.
+    /// Returns the sidecar to attach.
     pub fn sidecar_choice(&self) -> SidecarChoice {
         match &self.sidecar {
             Some(path) if path.as_os_str() == "none" => SidecarChoice::Without,
             Some(path) => SidecarChoice::File(path.clone()),
-            // With another activation than its own, the built-in model is another model.
+            // With another activation, the built-in model no longer matches its sidecar.
             None if self.model.is_none() && self.activation.is_none() => builtin::sidecar(),
             None => SidecarChoice::Beside,
         }
     }
 
-    /// The model as a file: the user's, or the built-in one written to a temporary file that lives as long as the result.
+    /// Returns the model as a file. The built-in model is written to a temporary file, which lives
+    /// as long as the result.
     pub fn file(&self) -> Outcome<ModelFile> {
         if let Some(path) = self.model.clone() {
             return Ok(ModelFile { path, _temporary: None });
@@ -108,7 +109,7 @@ impl ModelOptions {
         if self.model.is_none() { builtin::KV_TYPE } else { EngineOptions::default().kv_type }
     }
 
-    /// Default sampling, before the user's options.
+    /// Returns the default sampling, without the user's options.
     pub fn sampling(&self) -> Sampling {
         if self.model.is_none() { builtin::sampling() } else { Sampling::default() }
     }

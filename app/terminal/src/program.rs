@@ -1,4 +1,5 @@
-//! The course of a program: its arguments are parsed, it runs, and its end becomes an exit code.
+//! Runs a program: parses its arguments, runs the command, and converts the result into an exit
+//! code.
 
 use std::{ffi::OsString, panic::PanicHookInfo, process::ExitCode};
 
@@ -15,26 +16,26 @@ use crate::{
     standard_error::say,
 };
 
-/// Starts the log. It is silent unless `RUST_LOG` is set, because messages for users do not go through it. The window shows the latest
-/// lines.
+/// Starts the log. It is silent unless `RUST_LOG` is set, because user messages do not use it. The
+/// window shows the latest lines.
 pub fn start_log() {
     let filter = EnvFilter::builder().with_default_directive(LevelFilter::OFF.into()).from_env_lossy();
-    // The library would report lines that standard error does not take to standard error, and panic.
+    // Without this setting, the library panics if standard error is closed.
     let spoken = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).log_internal_errors(false);
     let spoken = spoken.with_filter(filter);
     tracing_subscriber::registry().with(spoken).with(Keeper.with_filter(LevelFilter::INFO)).init();
 }
 
-/// Parses the command line and has `command` run it.
+/// Parses the command line and passes the arguments to `command`.
 pub fn run<P: Parser>(command: impl FnOnce(P) -> Outcome) -> ExitCode {
     survive_lost_files();
     console::expect_no_desktop();
     let done = in_our_words(&P::command(), std::env::args_os().collect()).and_then(|args| match parse(args) {
         Ok(parsed) => command(parsed).map(|()| ExitCode::SUCCESS),
-        // --help and --version arrive here too.
+        // --help and --version end up here too.
         Err(error) => help::print(&error).map(|()| ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))),
     });
-    // Threads may still be within a step.
+    // Threads may still be inside a GPU step, whose sentinel would look like a crash.
     withdraw_sentinels();
     done.unwrap_or_else(|failure| {
         failure.report();
@@ -48,8 +49,8 @@ fn parse<P: Parser>(args: Vec<OsString>) -> Result<P, clap::Error> {
     P::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 
-/// `args` with the flags of llama.cpp translated, where they are those of the program or of one of its commands. Standard error says
-/// which were dropped.
+/// Translates llama.cpp's flags in the arguments of the program or of one of its commands. Notes on
+/// standard error name the dropped flags.
 fn in_our_words(program: &clap::Command, mut args: Vec<OsString>) -> Outcome<Vec<OsString>> {
     let named = args.get(1).and_then(|name| name.to_str()).and_then(|name| program.find_subcommand(name));
     let (command, first) = match named {
@@ -69,7 +70,7 @@ fn in_our_words(program: &clap::Command, mut args: Vec<OsString>) -> Outcome<Vec
     Ok(args)
 }
 
-/// Panic hook: one line for a bug report instead of a backtrace.
+/// Panic hook that prints one line for a bug report instead of a backtrace.
 pub fn report_bug(panic: &PanicHookInfo<'_>) {
     let message = panic.payload_as_str().unwrap_or("no message");
     let (version, place) = (env!("CARGO_PKG_VERSION"), place(panic));
@@ -77,7 +78,7 @@ pub fn report_bug(panic: &PanicHookInfo<'_>) {
     say("hint: please report this line together with the command and the kind of model");
 }
 
-/// The file and line of a panic.
+/// Returns the file and line of a panic.
 pub fn place(panic: &PanicHookInfo<'_>) -> String {
     panic.location().map_or("an unknown place".to_owned(), |at| format!("{}:{}", at.file(), at.line()))
 }

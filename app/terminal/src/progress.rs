@@ -18,7 +18,7 @@ pub enum ProgressUnit {
     Weights,
     /// Runs of a benchmark.
     Runs,
-    /// A fraction of the work, with the remaining time from the caller.
+    /// A fraction of the work. The caller provides the remaining time.
     Fraction,
 }
 
@@ -33,7 +33,7 @@ pub struct TerminalProgress {
 }
 
 impl TerminalProgress {
-    /// A bar that is not shown yet.
+    /// Creates a bar that is not shown yet.
     pub fn new(label: &'static str, unit: ProgressUnit) -> Self {
         TerminalProgress { label, unit, started: Instant::now(), terminal: std::io::stderr().is_terminal(), bar: None }
     }

@@ -1,10 +1,11 @@
-//! Words to standard error.
+//! Output to standard error.
 
 use std::{fmt::Display, io::Write};
 
-/// Writes a line to standard error. If nobody can read it the line is lost and the work goes on: `eprintln!` would panic.
+/// Writes a line to standard error. If nobody can read it, the line is lost, but the program
+/// continues; `eprintln!` would panic.
 pub fn say(line: impl Display) {
-    // One write, so that the lines of two threads do not mix.
+    // A single write keeps the lines of two threads apart.
     let line = format!("{line}\n");
     let _ = std::io::stderr().write_all(line.as_bytes());
 }

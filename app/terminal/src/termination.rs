@@ -1,4 +1,5 @@
-//! SIGTERM, by which systems ask a program to end. While a [`TerminationWatch`] exists it only sets a flag.
+//! Handling of SIGTERM, with which systems ask a program to end. While a [`TerminationWatch`]
+//! exists, SIGTERM only sets a flag.
 
 use std::sync::{
     Arc,
@@ -8,7 +9,8 @@ use std::sync::{
 #[cfg(unix)]
 use crate::standard_error::say;
 
-/// While it exists, SIGTERM does not end the program but sets [`TerminationWatch::requested`]. Systems without signals never set it.
+/// A watch for SIGTERM. While it exists, SIGTERM sets [`TerminationWatch::requested`] instead of
+/// ending the program. On systems without signals the flag is never set.
 #[derive(Debug)]
 pub struct TerminationWatch {
     requested: Arc<AtomicBool>,
@@ -20,7 +22,7 @@ impl TerminationWatch {
         let requested = Arc::<AtomicBool>::default();
         #[cfg(unix)]
         if let Err(error) = watch(Arc::clone(&requested)) {
-            // The system's default ends the program: worse, but no reason not to start.
+            // Without a handler SIGTERM ends the program, which is acceptable.
             say(format_args!("warning: SIGTERM will end the program at once: {error}"));
         }
         TerminationWatch { requested }
@@ -32,13 +34,13 @@ impl TerminationWatch {
     }
 }
 
-/// Sets `requested` upon SIGTERM, from a thread that waits for it.
+/// Starts a thread that waits for SIGTERM and then sets `requested`.
 #[cfg(unix)]
 fn watch(requested: Arc<AtomicBool>) -> std::io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-    // Before the thread starts: none may be missed.
+    // Register the handler before the thread starts, so that no signal is missed.
     let mut signals = runtime.block_on(async { signal(SignalKind::terminate()) })?;
     let wait = move || {
         runtime.block_on(signals.recv());

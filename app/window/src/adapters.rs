@@ -1,4 +1,5 @@
-//! The GPUs of this machine, and what the system says of their memory. Asking takes a while, so it is done beside the frames.
+//! The GPUs of this machine, and the memory that the system reports for them. Queries are slow, so
+//! a background thread makes them.
 
 use std::{
     sync::Arc,
@@ -13,46 +14,47 @@ use thermocline_engine::session::{
 use thermocline_chats::download::GpuMemory;
 use thermocline_rich_text::background::Background;
 
-/// Adapters and memory at the last query of the system.
+/// The adapters and their memory, as of the latest query.
 #[derive(Debug, Default)]
 pub struct Adapters {
-    /// Parts of adapters that are done without.
+    /// Features of adapters that are disabled.
     pub fallbacks: Fallbacks,
     asking: Background<Vec<AdapterReport>>,
-    /// When the system was asked last; `None` has it asked at the next look.
+    /// Start of the latest query. `None` starts a query at the next [`look`](Self::look).
     pub asked: Option<Instant>,
-    /// Parts that were done without when it was asked.
+    /// Features that were disabled at the latest query.
     known: Vec<Fallback>,
     list: Option<Arc<[AdapterReport]>>,
-    /// When the question was asked whose answer the list is.
+    /// Start of the query that returned the list.
     pub read: Option<Instant>,
 }
 
-/// Longest time that the end of the window waits for drivers that are still being asked.
+/// Longest time to wait for a running query when the window closes.
 const LAST_ANSWER: Duration = Duration::from_secs(2);
 
-/// Drivers take themselves down at the end of the process: a thread that is still inside one would end it with a crash.
+/// Drivers shut down when the process exits. A thread that is still inside a driver would then
+/// crash the process.
 impl Drop for Adapters {
     fn drop(&mut self) {
         self.asking.wait(LAST_ANSWER);
     }
 }
 
-/// Memory of an adapter as the system tells it, in bytes.
+/// Memory of an adapter as the system reports it, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SystemMemory {
-    /// All there is.
+    /// Total memory.
     pub total: Option<u64>,
-    /// Used by all programs together.
+    /// Memory in use by all programs together.
     pub used: Option<u64>,
-    /// Used by this one.
+    /// Memory in use by this program.
     pub used_here: Option<u64>,
-    /// Bytes this program can still allocate.
+    /// Memory that this program can still allocate.
     pub free: Option<u64>,
 }
 
 impl SystemMemory {
-    /// The combined reading: each figure from the first source that has it.
+    /// Combines the readings: each figure comes from the first source that has it.
     pub fn of(readings: &[VramReading]) -> Self {
         let first = |what: fn(&VramReading) -> Option<u64>| readings.iter().find_map(what);
         SystemMemory {
@@ -63,8 +65,8 @@ impl SystemMemory {
         }
     }
 
-    /// Bytes a model can have that holds `held` of them already: those and the free ones, never more than there are. `None` if
-    /// the system says nothing.
+    /// Bytes available to a model that already holds `held` bytes: the free bytes plus `held`, at
+    /// most the total. `None` if the system reports neither.
     pub fn can_have(&self, held: u64) -> Option<u64> {
         let (free, total) = (self.free.map(|free| free.saturating_add(held)), self.total);
         free.map(|free| free.min(total.unwrap_or(u64::MAX))).or(total).map(|bytes| bytes.max(held))
@@ -72,13 +74,13 @@ impl SystemMemory {
 }
 
 impl Adapters {
-    /// Nothing asked yet; parts of adapters are done without by `fallbacks`.
+    /// Creates the list without a query. `fallbacks` disables features of adapters.
     pub fn new(fallbacks: Fallbacks) -> Self {
         let (asking, known) = (Background::default(), Vec::new());
         Adapters { fallbacks, asking, asked: None, known, list: None, read: None }
     }
 
-    /// Asks the system, unless it was asked less than `age` ago and the same parts are done without as then.
+    /// Starts a query if the latest is at least `age` old or if the disabled features have changed.
     pub fn look(&mut self, ctx: &Context, age: Duration) {
         if let Some(list) = self.asking.take() {
             (self.list, self.read) = (Some(list.into()), self.asked);
@@ -89,23 +91,23 @@ impl Adapters {
         let known = self.fallbacks.all();
         if known != self.known || self.asked.is_none_or(|asked| asked.elapsed() >= age) {
             (self.asked, self.known) = (Some(Instant::now()), known);
-            // Without a thread there is no list, which is shown.
+            // If no thread can start, there is no list, and the window shows that.
             let fallbacks = self.fallbacks.clone();
             let _ = self.asking.start(ctx, move || adapters(&fallbacks));
         }
     }
 
-    /// All of them; `None` until the system has answered.
+    /// All adapters. `None` until the system has answered.
     pub fn list(&self) -> Option<Arc<[AdapterReport]>> {
         self.list.clone()
     }
 
-    /// The first of this name.
+    /// The first adapter with this name.
     pub fn named(&self, name: &str) -> Option<&AdapterReport> {
         self.list.as_deref()?.iter().find(|it| it.name == name)
     }
 
-    /// The memory of the GPU that is used where none is chosen; none without a GPU, and as long as the system has not answered.
+    /// The memory of the default GPU. Zero without a GPU and until the system has answered.
     pub fn gpu_memory(&self) -> GpuMemory {
         let gpu = self.best().filter(|adapter| adapter.kind != AdapterKind::Software);
         let memory = gpu.map(|adapter| GpuMemory {
@@ -115,14 +117,14 @@ impl Adapters {
         memory.unwrap_or_default()
     }
 
-    /// The one that is used where none is chosen.
+    /// The adapter that is used unless the user chooses one.
     pub fn best(&self) -> Option<&AdapterReport> {
         let all = self.list.as_deref()?;
         AdapterChoice::Best.among(all).map(|at| &all[at])
     }
 }
 
-/// Kind of an adapter, in a word or two.
+/// Describes the kind of an adapter in a word or two.
 pub fn kind(kind: AdapterKind) -> &'static str {
     match kind {
         AdapterKind::Discrete => "graphics card",
@@ -140,7 +142,7 @@ mod tests {
     use super::*;
     use thermocline_host::testing::eventually;
 
-    /// An adapter as Metal describes it: how much of the machine's memory it works well with.
+    /// An adapter as Metal reports it: the total is the recommended part of the machine's memory.
     fn pretended(kind: AdapterKind) -> AdapterReport {
         let (total, source) = (Some(12 << 30), VramSource::Metal);
         let reading = VramReading { source, total, used: None, used_here: Some(0), budget: total };

@@ -1,25 +1,25 @@
-//! The areas of the window, between which keys lead.
+//! The areas of the window. Keys move the focus between them.
 
 use egui::{Context, Id, Rect, Role, Sense, Stroke, StrokeKind, Ui, WidgetInfo};
 
 use crate::conversation::composer_id;
 use thermocline_rich_text::theme::{Palette, RADIUS};
 
-/// An area.
+/// An area of the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WindowArea {
     /// The list of chats.
     Chats,
     /// The messages, or another page.
     Middle,
-    /// The field where one writes.
+    /// The composer.
     Composer,
-    /// The neurons and the memory.
+    /// The neurons and the VRAM panel.
     Neurons,
 }
 
 impl WindowArea {
-    /// The area that has the keyboard, where `middle` is the place of the page.
+    /// The area that has the keyboard focus. `middle` is the rectangle of the page.
     pub fn focused(ctx: &Context, middle: Rect) -> Option<Self> {
         let focused = ctx.memory(|memory| memory.focused())?;
         let x = ctx.read_response(focused)?.rect.center().x;
@@ -31,19 +31,19 @@ impl WindowArea {
         })
     }
 
-    /// The area of `all` after this one, or before it; they follow each other in a ring.
+    /// The area of `all` after this one (or before it). The areas form a ring.
     pub fn neighbour(self, all: &[WindowArea], after: bool) -> WindowArea {
         let at = all.iter().position(|area| *area == self).unwrap_or(0);
         let step = if after { 1 } else { all.len().saturating_sub(1) };
         all.get((at + step) % all.len().max(1)).copied().unwrap_or(self)
     }
 
-    /// The stop of the area, from which Tab goes on to what is in it.
+    /// The focus stop of the area. Tab moves from it into the area.
     pub fn id(self) -> Id {
         Id::unique(("stop of an area", self as u8))
     }
 
-    /// Puts the stop of the area into its `ui`; screen readers call it `name`.
+    /// Adds the focus stop of the area to its `ui`. Screen readers call it `name`.
     pub fn stop(self, ui: &Ui, name: &str) {
         let rect = ui.max_rect();
         let response = ui.interact(rect, self.id(), Sense::focusable_noninteractive());

@@ -1,4 +1,4 @@
-//! Commands of the window, from the keyboard or from a panel.
+//! Commands of the window, sent by keys and by panels.
 
 use egui::{Context, Key, KeyboardShortcut, Modifiers};
 
@@ -15,50 +15,50 @@ pub enum Page {
     /// The conversation.
     #[default]
     Chat,
-    /// Library and downloads.
+    /// The library and the downloads.
     Models,
     /// The settings.
     Preferences,
 }
 
-/// A command.
+/// A command for the window.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
-    /// An empty conversation.
+    /// Show an empty conversation.
     NewChat,
-    /// This conversation.
+    /// Show this conversation.
     OpenChat(ChatId),
-    /// This message of a conversation.
+    /// Show this message of a conversation.
     OpenMessage(ChatId, MessageId),
-    /// The chat below the one that is shown, in the list.
+    /// Show the next chat in the list.
     NextChat,
-    /// The chat above it.
+    /// Show the previous chat in the list.
     PreviousChat,
-    /// Change the name of the chat that has the keyboard in the list, or else is shown.
+    /// Rename the chat that has the keyboard focus in the list, otherwise the chat that is shown.
     RenameChat,
-    /// Delete that chat; it can be brought back.
+    /// Delete that chat. It can be restored.
     DeleteChat,
-    /// Lead the keyboard to the next area of the window.
+    /// Move the keyboard focus to the next area of the window.
     NextArea,
-    /// Lead it to the area before.
+    /// Move the keyboard focus to the previous area.
     PreviousArea,
-    /// Put the cursor where chats are searched.
+    /// Focus the search field of the chats.
     Search,
-    /// Put the cursor where messages are written.
+    /// Focus the composer.
     Compose,
-    /// Show the end of the conversation.
+    /// Scroll to the end of the conversation.
     ToEnd,
-    /// Choose files that go with the message being written.
+    /// Choose files to attach to the draft.
     Attach,
-    /// End the answer that is being written.
+    /// Stop the answer that is being written.
     Stop,
-    /// Another version of the last answer.
+    /// Generate another version of the last answer.
     Regenerate,
     /// Copy the last answer.
     CopyAnswer,
-    /// Open a model in place of the one that is open.
+    /// Open a model in place of the open one.
     OpenModel(ModelId),
-    /// Open the model again that is open: its settings have changed.
+    /// Reopen the open model, because its settings have changed.
     ReopenModel,
     /// Close the model.
     CloseModel,
@@ -68,11 +68,11 @@ pub enum Command {
     ToggleChats,
     /// Show or hide the column of neurons.
     ToggleNeurons,
-    /// Have the last answer written once more by both sides.
+    /// Let both sides repeat the last answer.
     Compare([Side; 2]),
     /// Show the whole map of neurons.
     ShowMap,
-    /// Put the cursor where neurons are searched by a word.
+    /// Focus the field that searches neurons by a word.
     SearchNeurons,
     /// Show or hide the list of keys.
     CheatSheet,
@@ -86,36 +86,36 @@ const fn ctrl_shift(key: Key) -> KeyboardShortcut {
     KeyboardShortcut::new(Modifiers::COMMAND.plus(Modifiers::SHIFT), key)
 }
 
-/// Keys of the window, with what they do in words. Keys that belong to one panel are described by it.
+/// The keys of the window, and a description of each. Each panel describes its own keys.
 pub const SHORTCUTS: &[(Command, KeyboardShortcut, &str)] = &[
     (Command::NewChat, ctrl(Key::N), "New chat"),
     (Command::NextChat, ctrl(Key::PageDown), "Next chat"),
     (Command::PreviousChat, ctrl(Key::PageUp), "Previous chat"),
     (Command::RenameChat, KeyboardShortcut::new(Modifiers::NONE, Key::F2), "Rename the chat"),
     (Command::DeleteChat, ctrl_shift(Key::Delete), "Delete the chat"),
-    // Before the same key without Shift, which that would be taken for.
+    // Listed before the same key without Shift, which would otherwise match it.
     (Command::SearchNeurons, ctrl_shift(Key::K), "Search neurons by a word"),
     (Command::Search, ctrl(Key::K), "Search all chats"),
     (Command::Compose, ctrl(Key::L), "Write a message"),
     (Command::Attach, ctrl(Key::O), "Attach files"),
     (Command::Regenerate, ctrl(Key::R), "Answer again"),
     (Command::CopyAnswer, ctrl_shift(Key::C), "Copy the last answer"),
-    (Command::ToEnd, ctrl(Key::End), "To the end of the chat"),
+    (Command::ToEnd, ctrl(Key::End), "Go to the end of the chat"),
     (Command::ToggleChats, ctrl(Key::B), "Show or hide the chats"),
     (Command::ToggleNeurons, ctrl(Key::J), "Show or hide the neurons"),
     (Command::Show(Page::Models), ctrl(Key::M), "Models"),
     (Command::Show(Page::Preferences), ctrl(Key::Comma), "Settings"),
-    // Before the same key without Shift, which that would be taken for.
+    // Listed before the same key without Shift, which would otherwise match it.
     (Command::PreviousArea, KeyboardShortcut::new(Modifiers::SHIFT, Key::F6), "Previous area"),
     (Command::NextArea, KeyboardShortcut::new(Modifiers::NONE, Key::F6), "Next area"),
-    (Command::CheatSheet, KeyboardShortcut::new(Modifiers::NONE, Key::F1), "These keys"),
+    (Command::CheatSheet, KeyboardShortcut::new(Modifiers::NONE, Key::F1), "Show these keys"),
 ];
 
-/// Commands typed since the last frame.
+/// Commands typed since the previous frame.
 pub fn typed(ctx: &Context) -> Vec<Command> {
     let pressed = |command: &Command, shortcut: &KeyboardShortcut| {
         match command {
-            // A field that is written in goes to its own end with the same key.
+            // In a focused text field the same key moves the cursor to the end of the field.
             Command::ToEnd => keyboard::pressed(ctx, shortcut.modifiers, shortcut.logical_key),
             _ => ctx.input_mut(|input| input.consume_shortcut(shortcut)),
         }

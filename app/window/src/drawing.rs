@@ -3,7 +3,8 @@
 use eframe::egui_wgpu::wgpu::{self, Device, RenderPipeline, TextureFormat};
 use thermocline_shaders::Drawing;
 
-/// A pipeline that makes its vertices itself, three for a triangle over everything, and writes opaque colours to `target`.
+/// Creates a pipeline that generates its own three vertices (one triangle over everything) and
+/// writes opaque colours to `target`.
 pub fn pipeline(device: &Device, target: TextureFormat, drawing: &Drawing) -> RenderPipeline {
     let label = Some(drawing.name);
     let source = wgpu::ShaderSource::Wgsl(drawing.text.into());

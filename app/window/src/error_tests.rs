@@ -1,4 +1,5 @@
-//! Errors in the window: they are shown, the chat stays on the screen, and the program goes on.
+//! Errors in the window: each error is shown, the chat stays visible, and the program keeps
+//! running.
 
 use std::{fs, path::PathBuf, thread, time::Duration};
 
@@ -10,7 +11,7 @@ use crate::testing::TestWindow;
 use thermocline_chats::store::{MessageState, Store, StoredMessage};
 use thermocline_host::{folders::Folders, library::ModelId};
 
-/// A window whose model is computed by the CPU, unless there can be no settings.
+/// Opens a window whose model runs on the CPU. Some tests make the settings file unwritable.
 fn open(folders: &Folders) -> TestWindow {
     let settings = r#"{"models": {"builtin:storyteller": {"device": ""}}}"#;
     fs::create_dir_all(&folders.config).unwrap();
@@ -20,7 +21,7 @@ fn open(folders: &Folders) -> TestWindow {
     stage
 }
 
-/// Opens the model again, and has it answer once more.
+/// Reopens the model and repeats the answer.
 fn try_again(stage: &mut TestWindow) {
     stage.it.get_all_by_label("Open the model again").next().unwrap().click();
     stage.step();
@@ -35,7 +36,7 @@ fn send_message(stage: &mut TestWindow, text: &str) {
     stage.press(Key::Enter);
 }
 
-/// True if the window shows the beginning of an answer.
+/// True if the window shows the beginning of `answer`.
 fn shows(stage: &TestWindow, answer: &str) -> bool {
     assert!(answer.len() > 40, "{answer:?} is no answer");
     stage.shows(answer.get(..20).unwrap_or(answer))
@@ -62,14 +63,14 @@ fn unsaved_answer_stays_on_screen_and_is_saved_later() {
     let shell = stage.shell();
     let chat = shell.store.chats().unwrap()[0].id;
     let said = shell.chat_controller.progress(chat).unwrap().content.to_owned();
-    assert!(shows(&stage, &said) && stage.shows("Not on disk yet"), "the answer has left the screen");
+    assert!(shows(&stage, &said) && stage.shows("The answer is not saved yet"), "the answer has left the screen");
     assert_eq!(
         stage.it.query_all_by_label_contains("the answer: disk is full").count(),
         2,
         "told once, and with the answer"
     );
 
-    // One may go on, as soon as there is room.
+    // The chat can continue as soon as the disk has room.
     send_message(&mut stage, "And a dog.");
     assert_eq!(stage.value("Message"), "And a dog.", "what cannot be sent is not lost");
     disk.execute_batch("DROP TRIGGER full").unwrap();
@@ -78,10 +79,10 @@ fn unsaved_answer_stays_on_screen_and_is_saved_later() {
     assert!(answer.content == said && answer.stats.is_some(), "{answer:?}");
     assert_eq!(answer.state, MessageState::Complete);
     stage.step();
-    assert!(!stage.shows("Not on disk yet") && shows(&stage, &said));
+    assert!(!stage.shows("The answer is not saved yet") && shows(&stage, &said));
     stage.click("Send");
     stage.answered();
-    // Two stories may be more than the context has room for.
+    // Two stories may exceed the context.
     assert!(matches!(kept(&folders).state, MessageState::Complete | MessageState::Truncated), "{:?}", kept(&folders));
 }
 
@@ -109,11 +110,11 @@ fn chats_that_cannot_be_written_are_shown() {
     let chat = store.add_chat(None, "").unwrap();
     store.rename_chat(chat, "All about frogs").unwrap();
     drop(store);
-    // As in a folder that cannot be written to: SQLite's companion file cannot be made.
+    // Simulates a folder without write permission: SQLite cannot create its WAL file.
     fs::create_dir(folders.chats().with_extension("db-wal")).unwrap();
     let stage = open(&folders);
     assert!(stage.shows("Chats are not being saved") && stage.shows(&folders.data.display().to_string()));
-    assert!(stage.shows("The chat that was there can be read.") && stage.shows("All about frogs"));
+    assert!(stage.shows("You can still read the saved chat.") && stage.shows("All about frogs"));
     assert!(!stage.shows("unable to open database file"));
 }
 
@@ -124,7 +125,7 @@ fn unreadable_settings_are_not_overwritten() {
     folders.config = folder.path().join("config");
     fs::create_dir_all(folders.settings()).unwrap();
     let mut stage = open(&folders);
-    assert!(stage.shows("nothing is written to it either"));
+    assert!(stage.shows("Settings will not be saved to it"));
     thread::sleep(Duration::from_millis(1200));
     stage.step();
     assert!(!stage.shows("settings: cannot write"), "it was tried");
@@ -148,7 +149,7 @@ fn damaged_chat_file_is_recovered_and_the_old_file_named() {
     fs::write(folders.chats(), &bytes).unwrap();
 
     let stage = open(&folders);
-    assert!(stage.shows("The file of chats was damaged") && stage.shows("chats.db.damaged-"));
+    assert!(stage.shows("The chat file was damaged") && stage.shows("chats.db.damaged-"));
     let files = fs::read_dir(&folders.data).unwrap().flatten();
     let is_copy = |path: &PathBuf| {
         let name = path.to_string_lossy();
@@ -174,7 +175,8 @@ fn window_survives_an_engine_panic_and_reopens_the_model() {
     assert!(answer.state == MessageState::Complete && shows(&stage, &answer.content), "{answer:?}");
 }
 
-/// The window stays when the model's file shrinks: it says why the model was closed, keeps the chat, and opens it again.
+/// After the model's file shrinks, the window says why the model was closed, keeps the chat, and
+/// opens the model again.
 #[test]
 #[cfg(unix)]
 fn window_survives_a_model_file_that_shrinks() {

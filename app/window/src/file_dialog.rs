@@ -1,10 +1,10 @@
-//! The system's file dialogs, which block their thread.
+//! The system's file dialogs. They block their thread.
 
 use std::time::{Duration, Instant};
 
 use rfd::FileDialog;
 
-/// A dialog that was closed this soon was never seen: there is none on this desktop.
+/// A dialog that closes sooner than this was never visible: the desktop has no file dialog.
 const UNSEEN: Duration = Duration::from_millis(400);
 
 /// Outcome of a dialog.
@@ -12,13 +12,13 @@ const UNSEEN: Duration = Duration::from_millis(400);
 pub enum DialogAnswer<T> {
     /// The user chose this.
     Chosen(T),
-    /// The user closed it.
+    /// The user closed the dialog.
     Closed,
     /// This desktop has no file dialog.
     NoDialog,
 }
 
-/// Shows a dialog and waits for its end. Tests have no desktop.
+/// Shows a dialog and waits until it closes. In tests the answer is always `NoDialog`.
 pub fn ask<T>(show: impl FnOnce(FileDialog) -> Option<T>) -> DialogAnswer<T> {
     if cfg!(test) {
         return DialogAnswer::NoDialog;

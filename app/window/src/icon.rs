@@ -1,16 +1,17 @@
-//! The program's picture, for title bars, docks and task lists. `assets/icon` has the drawing and what is made of it.
+//! The program's icon, for title bars, docks and task lists. `assets/icon` has the drawing and the
+//! images made from it.
 
 use egui::IconData;
 
-/// macOS draws what it is given, so the picture has a margin there as all others have. X11 gets none of more than 128 pixels,
-/// because it does not fit into one request.
+/// macOS draws the icon without adding a margin, so this image contains the margin. X11 cannot show
+/// images above 128 pixels, because they do not fit into one request.
 const PNG: &[u8] = if cfg!(target_os = "macos") {
     include_bytes!("../../../assets/icon/png/mac-512.png")
 } else {
     include_bytes!("../../../assets/icon/png/128.png")
 };
 
-/// The picture as pixels; nothing, which is the system's own choice, should it be damaged.
+/// The icon as pixels. Empty if the image is damaged, so that the system chooses its own icon.
 pub fn icon() -> IconData {
     eframe::icon_data::from_png_bytes(PNG).unwrap_or_default()
 }

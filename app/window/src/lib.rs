@@ -1,19 +1,26 @@
-//! The window of Thermocline. [`window`] lays out its columns and handles [`command`]s. All panels share the [`shell`]: chats on disk,
-//! settings, the engine's [`EngineHandle`](thermocline_host::engine_handle::EngineHandle), downloads and notices. Each panel is a folder:
-//! [`chats`] (the list on the left), [`conversation`] (messages and composer), [`neurons`] (the map and its figures), [`vram`]
-//! (the budget), [`models`] (library, downloads, preparation) and [`preferences`]. [`opening`] finds a graphics backend that draws
-//! the window. [`icon`] is the program's picture, [`drawing`] prepares the window's own shaders, [`toasts`] are the notices,
-//! [`path_field`] replaces the file dialog on desktops that have none, [`adapters`] are the GPUs, [`keyboard`] says which part has the
-//! keys, [`areas`] are the parts that F6 visits, and [`top_bar`] is the line above the page with its [`model_menu`] and the
-//! [`race_menu`]. Fonts, colours, small widgets and drawn Markdown come from the crate `thermocline-rich-text`.
+//! The window of Thermocline. [`window`] lays out its columns and handles [`command`]s. All panels
+//! share the [`shell`]: the chats on disk, the settings, the engine's
+//! [`EngineHandle`](thermocline_host::engine_handle::EngineHandle), the downloads and the toasts.
 //!
-//! A frame reads and paints. It never waits for the engine, the disk or the network, and its cost depends on what is visible, not on
-//! the length of the chat. If the CPU draws the window, frames are throttled while the model answers. Panels change the world through
-//! the shell and send a command for everything outside themselves.
+//! Each panel is a folder: [`chats`] (the list on the left), [`conversation`] (messages and
+//! composer), [`neurons`] (the map and its figures), [`vram`] (the VRAM budget), [`models`]
+//! (library, downloads, preparation) and [`preferences`].
+//!
+//! [`opening`] finds a graphics backend that can draw the window. [`icon`] is the program's icon,
+//! [`drawing`] prepares the window's own shaders, and [`toasts`] are the notices. [`path_field`]
+//! replaces the file dialog on desktops without one. [`adapters`] lists the GPUs. [`keyboard`]
+//! tells which part has the keyboard focus, and [`areas`] are the parts that F6 visits. [`top_bar`]
+//! is the bar above the page with its [`model_menu`] and [`race_menu`]. Fonts, colours, small
+//! widgets and rendered Markdown come from the crate `thermocline-rich-text`.
+//!
+//! A frame reads and paints. It never waits for the engine, the disk or the network. Its cost
+//! depends on what is visible, not on the length of the chat. If the CPU draws the window, frames
+//! are throttled while the model answers. Panels change shared state through the shell and send
+//! commands for everything outside themselves.
 
-// They panic where nobody reads.
+// The print macros panic if their output is closed, and a window's output has no reader.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
-// `Engine: Send` is proved through all types of wgpu.
+// The proof of `Engine: Send` recurses through all types of wgpu.
 #![recursion_limit = "256"]
 
 mod adapters;

@@ -1,4 +1,5 @@
-//! The menu behind the name of the model: those used lately, each one click away, and the way to all others.
+//! The menu behind the model's name: the recently used models, one click each, and a link to all
+//! others.
 
 use std::path::Path;
 
@@ -10,13 +11,13 @@ use crate::{
 };
 use thermocline_host::{engine_handle::ModelState, library::ModelId};
 
-/// Models in the menu.
+/// Maximum number of models in the menu.
 const MOST: usize = 8;
 
-/// Greatest width of the menu, in points.
+/// Maximum width of the menu, in points.
 const WIDTH: f32 = 420.0;
 
-/// Shows it, above `page`; the model of `state` is marked.
+/// Shows the menu above `page`. The model of `state` is marked.
 pub fn show(ui: &mut Ui, shell: &mut Shell, state: &ModelState, page: Page) {
     let open = state.model().map(|model| model.key());
     ui.set_max_width(WIDTH);
@@ -41,7 +42,7 @@ pub fn show(ui: &mut Ui, shell: &mut Shell, state: &ModelState, page: Page) {
     }
 }
 
-/// Names of the models with these keys. Those that are called alike have the folder they are in, too.
+/// Names of the models with these keys. Models with equal names also show their folder.
 fn names(keys: &[String]) -> Vec<String> {
     let short: Vec<String> = keys.iter().map(|key| ModelId::from_key(key).to_string()).collect();
     let long = |key: &String, name: &String| {

@@ -1,4 +1,4 @@
-//! A path typed by hand, where the desktop has no file dialog.
+//! A field for a typed path, for desktops without a file dialog.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use thermocline_rich_text::{
     widgets,
 };
 
-/// A field over everything, and what the path is for.
+/// A text field over the whole window, and the purpose of its path.
 #[derive(Debug)]
 pub struct PathField<T> {
     title: String,
@@ -20,22 +20,22 @@ pub struct PathField<T> {
     focused: bool,
 }
 
-/// Outcome of a field.
+/// The result of a path field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Typed {
-    /// This path was typed.
+    /// The user typed this path.
     Path(PathBuf),
-    /// It was closed without one.
+    /// The user closed the field.
     Nothing,
 }
 
 impl<T> PathField<T> {
-    /// A field that begins with `path`.
+    /// Creates a field with the initial text `path`.
     pub fn new(title: impl Into<String>, path: impl Into<String>, then: T) -> Self {
         PathField { title: title.into(), path: path.into(), edition: Edition::default(), then, focused: false }
     }
 
-    /// Shows it; what became of it, once.
+    /// Shows the field. Returns its result once.
     pub fn show(&mut self, ui: &Ui) -> Option<Typed> {
         let modal = Modal::new(Id::unique("path")).frame(Frame::popup(ui.style()).inner_margin(24));
         let shown = modal.show(ui, |ui| {
@@ -51,7 +51,7 @@ impl<T> PathField<T> {
             }
             let entered = field.lost_focus() && ui.input(|input| input.key_pressed(Key::Enter));
             let path = self.path.trim().to_owned();
-            // The first word of the title says what is done.
+            // The first word of the title is the label of the button.
             let action = self.title.split(' ').next().unwrap_or_default().to_owned();
             let mut typed = None;
             ui.horizontal(|ui| {

@@ -1,4 +1,5 @@
-//! Races, in the menu of the mode: the last answer once more in two modes, or with two VRAM budgets, one after the other.
+//! The menu of races: repeats the last answer in two modes or with two VRAM budgets, one after the
+//! other.
 
 use egui::{Button, DragValue, Id, Ui};
 use thermocline_engine::{
@@ -20,21 +21,22 @@ pub fn show(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
     budgets(ui, shell, model, engine);
 }
 
-/// The mode in use against another one. A mode that the model cannot have, or that is in use by another name, is disabled.
+/// Offers a race of the mode in use against another mode. Modes that the model does not support, or
+/// that equal the mode in use, are disabled.
 fn modes(ui: &mut Ui, shell: &mut Shell, engine: &Engine) {
     let now = engine.sparsity();
     ui.separator();
-    widgets::muted(ui, "Race against this mode, with the last answer:");
+    widgets::muted(ui, "Repeat the last answer in both modes. Race against:");
     ui.horizontal_wrapped(|ui| {
         for choice in SparsityChoice::ALL.into_iter().filter(|choice| *choice != now.asked) {
             let (name, what) = about(choice);
             let would = engine.sparsity_of(choice);
-            let same = format!("This is the mode in use, {}.", now.at_work);
+            let same = format!("The mode in use is already {}.", now.at_work);
             let obstacle = would.obstacle().map(widgets::sentence).or((would.at_work == now.at_work).then_some(same));
             let button = ui
                 .add_enabled(obstacle.is_none(), Button::new(name))
                 .accessible_name(format!("Race against {name}"))
-                .on_hover_text(format!("{what}. One after the other, with the same seed"));
+                .on_hover_text(format!("{what}. The two answers run one after the other with the same seed."));
             if let Some(why) = obstacle {
                 button.on_disabled_hover_text(why);
             } else if button.clicked() {
@@ -46,15 +48,16 @@ fn modes(ui: &mut Ui, shell: &mut Shell, engine: &Engine) {
     });
 }
 
-/// The budget in force against another one, where a device computes or would with more memory.
+/// Offers a race of the budget in force against another. Shown if a device computes, or would
+/// compute with more memory.
 fn budgets(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
     let waits = match engine.device() {
         DeviceStatus::Gpu(_) => None,
         DeviceStatus::Cpu { reason: Some(reason) } if matches!(*reason, Error::Memory { .. }) => None,
-        // There is no budget.
+        // The CPU has no budget.
         DeviceStatus::Cpu { .. } => return,
-        DeviceStatus::Loading(_) => Some("VRAM budgets can be raced once the model is in VRAM."),
-        DeviceStatus::Lost { .. } => Some("VRAM budgets can be raced once the GPU is back."),
+        DeviceStatus::Loading(_) => Some("You can race VRAM budgets when the model is in VRAM."),
+        DeviceStatus::Lost { .. } => Some("You can race VRAM budgets when the GPU works again."),
     };
     if let Some(waits) = waits {
         widgets::muted(ui, waits);
@@ -77,7 +80,9 @@ fn budgets(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
         let other = other as u64;
         let button = ui.add_enabled(other != now, Button::new("Race")).accessible_name("Race against this budget");
         if button
-            .on_hover_text("One after the other, with the same seed; this budget is in force again afterwards")
+            .on_hover_text(
+                "The two answers run one after the other with the same seed. Afterwards this budget applies again.",
+            )
             .clicked()
         {
             let side =
@@ -96,7 +101,7 @@ mod tests {
     use crate::{command::Command, testing::TestWindow, vram::tests::on_gpu};
     use thermocline_host::library::ModelId;
 
-    /// Opens the menu of the mode once there is an answer.
+    /// Opens the mode menu after an answer.
     fn menu(stage: &mut TestWindow) {
         stage.ask("Tell me a story about a dog.");
         let mode = stage.shell().engine_handle.engine().unwrap().sparsity().at_work;
@@ -107,11 +112,13 @@ mod tests {
     fn menu_says_nothing_of_budgets_where_there_is_no_gpu() {
         let mut stage = TestWindow::opened([1440.0, 900.0]);
         menu(&mut stage);
-        assert!(stage.shows("Race against this mode") && !stage.has(Role::Button, "Race against this budget"));
+        assert!(
+            stage.shows("Repeat the last answer in both modes") && !stage.has(Role::Button, "Race against this budget")
+        );
         assert!(!stage.texts().iter().any(|text| text.contains("VRAM")), "{:?}", stage.texts());
     }
 
-    /// A SwiGLU model that was not prepared has one mode.
+    /// A SwiGLU model without preparation has one mode.
     #[test]
     fn modes_that_the_model_cannot_have_are_disabled_with_the_reason() {
         let mut stage = TestWindow::opened([1440.0, 900.0]);
@@ -120,7 +127,7 @@ mod tests {
         (settings.device, settings.sparsity) = (Some(String::new()), Some("predicted".to_owned()));
         stage.command(Command::OpenModel(path.clone()));
         stage.until_open(&path);
-        // What was chosen before cannot be had: the chip shows what is at work.
+        // The previously chosen mode is not available, so the chip shows the mode in use.
         assert!(!stage.has(Role::Button, "predicted"));
         stage.click("dense");
         let disabled = |name: &str| stage.role(Role::Button, name).accesskit_node().is_disabled();

@@ -45,14 +45,15 @@ impl SettingsFile {
         let read = Settings::load(path);
         let is_writable = read.is_ok();
         let (settings, trouble) = read.unwrap_or_else(|error| {
-            let trouble = format!("{} cannot be read ({error}): nothing is written to it either", path.display());
+            let trouble = format!("{} cannot be read ({error}). Settings will not be saved to it.", path.display());
             (Settings::default(), Some(trouble))
         });
         (SettingsFile { written: settings.clone(), settings, changed: None, is_writable }, trouble)
     }
 
-    /// Writes changed settings to the file at `path`, either `now` or once no setting has changed for a while. The chat that is shown
-    /// is always written at once, because a window that is killed begins with it the next time.
+    /// Writes changed settings to the file at `path`, either `now` or once no setting has changed
+    /// for a while. The shown chat is always written at once, so that the next start shows it even
+    /// if the window is killed.
     pub fn keep(&mut self, path: &Path, ctx: &Context, now: bool) -> thermocline_engine::Result<()> {
         let now = now || self.settings.last_chat != self.written.last_chat;
         if self.settings == self.written || !self.is_writable {

@@ -33,59 +33,61 @@ use thermocline_host::{
 };
 use thermocline_rich_text::{waker::Waker, widgets};
 
-/// While another connection writes, changes of the chats are tried this often.
+/// Interval between attempts to change the chats while another connection writes.
 const LOCKED: Duration = Duration::from_millis(100);
 
 /// A change of the chats.
 type ChatChange = Box<dyn FnOnce(&mut Store) -> Result<(), StoreError>>;
 
-/// The world outside a panel.
+/// The state outside a panel.
 pub struct Shell {
-    /// Where files are.
+    /// The folders of all files.
     pub folders: Folders,
     /// The user's settings.
     pub settings: SettingsFile,
     /// The chats.
     pub store: Store,
-    /// Number of the chat that is shown.
+    /// Number of the shown chat.
     pub shown: Option<i64>,
-    /// The model.
+    /// The engine.
     pub engine_handle: EngineHandle,
-    /// Answers that are being written in any chat.
+    /// Answers that are being written, in any chat.
     pub chat_controller: ChatController,
-    /// Other programs that use the model.
+    /// The server through which other programs use the model.
     pub serving: ServerSwitch,
-    /// Models on their way.
+    /// The model downloads.
     pub downloads: Downloads,
-    /// The preparation of a model that is under way, or was last.
+    /// The latest preparation of a model, running or ended.
     pub preparation: Option<Preparation>,
-    /// Keys of servers with models.
+    /// API keys of model servers.
     pub keys: KeyStore,
     /// GPUs of this machine.
     pub adapters: Adapters,
-    /// Shown by the map of neurons in the chat, and by the chat on the map.
+    /// Marks that the neuron map sets in the chat, and the chat on the map.
     pub marks: NeuronMarks,
-    /// Reckoned and being chosen for the memory of the model that is open.
+    /// The estimates and choices for the VRAM of the open model.
     pub vram: VramState,
-    /// Set once the last comparison has given the model its mode and budget back.
+    /// Set after the latest comparison has restored the model's mode and budget.
     pub compared: Arc<AtomicBool>,
-    /// Short notices in a corner.
+    /// The notices below the top bar.
     pub toasts: Toasts,
     commands: Vec<Command>,
-    /// Changes of the chats that wait until no other connection writes, in order.
+    /// Pending changes of the chats, in order. They wait until no other connection writes.
     changes: VecDeque<ChatChange>,
 }
 
 impl Shell {
-    /// True while two answers are compared, which may have changed the model's mode or budget for a while.
+    /// True while two answers are compared. The comparison may have changed the model's mode or
+    /// budget for now.
     pub fn is_comparing(&self) -> bool {
         !self.compared.load(Relaxed)
     }
 
-    /// Reads settings and chats below `folders`. Events of the engine and of downloads wake `ctx`.
+    /// Reads the settings and chats below `folders`. Events of the engine and of downloads wake
+    /// `ctx`.
     ///
     /// # Errors
-    /// A sentence, if there is no place to keep chats.
+    /// Returns a sentence if chats cannot be stored anywhere.
     pub fn new(ctx: &Context, folders: Folders) -> Result<Self, String> {
         let mut toasts = Toasts::default();
         let (settings, trouble) = SettingsFile::read(&folders.settings());
@@ -103,8 +105,8 @@ impl Shell {
         if let Some(salvage) = salvage {
             let (chats, messages) = (salvage.chats, salvage.messages);
             let damaged = salvage.damaged.display();
-            let saved = format!("{chats} chats with {messages} messages could be saved");
-            toasts.warning(format!("The file of chats was damaged: {saved}. It is kept as {damaged}."));
+            let saved = format!("{chats} chats with {messages} messages were recovered");
+            toasts.warning(format!("The chat file was damaged: {saved}. The damaged file is kept as {damaged}."));
         }
         let wake = |ctx: &Context| {
             let waker = Waker::of(ctx);
@@ -114,7 +116,7 @@ impl Shell {
         let downloads = Downloads::new(wake(ctx)).map_err(|error| format!("downloads: {error}"))?;
         let engine_handle = EngineHandle::new(wake(ctx));
         settings.apply(ctx);
-        // Two windows on one chat would write into each other's.
+        // Two windows that show the same chat would write into each other's messages.
         let shown = settings.last_chat.filter(|_| !store.has_other_instances());
         let (keys, mut chat_controller) = (KeyStore::of(&folders), ChatController::new(engine_handle.clone()));
         let fallbacks = folders.fallbacks();
@@ -141,13 +143,15 @@ impl Shell {
         })
     }
 
-    /// Has `ctx` draw what `before` drew, as the settings say: the device of that one was lost.
+    /// Moves the window from the context of `before`, whose device was lost, to `ctx`, and applies
+    /// the settings.
     pub fn move_to(&mut self, ctx: &Context, before: &Waker) {
         before.move_to(ctx);
         self.settings.apply(ctx);
     }
 
-    /// Has tools follow the settings. `connect`: servers are wanted now; they stay connected until the window closes.
+    /// Applies the settings of the tools. `connect` requests the servers now. They stay connected
+    /// until the window closes.
     pub fn follow_tools(&mut self, connect: bool) {
         let Some(tools) = self.chat_controller.tools() else { return };
         if tools.settings != self.settings.tools {
@@ -158,12 +162,12 @@ impl Shell {
         }
     }
 
-    /// Queues a command for the window, to be done after this frame.
+    /// Queues a command for the window, to run after this frame.
     pub fn queue_command(&mut self, command: Command) {
         self.commands.push(command);
     }
 
-    /// The model that is to be opened with the next frame.
+    /// The model that the next frame will open.
     pub fn model_to_open(&self) -> Option<&ModelId> {
         self.commands.iter().rev().find_map(|command| match command {
             Command::OpenModel(model) => Some(model),
@@ -171,30 +175,30 @@ impl Shell {
         })
     }
 
-    /// Commands queued since the last call, in order.
+    /// Takes the commands queued since the last call, in order.
     pub fn take_commands(&mut self) -> Vec<Command> {
         std::mem::take(&mut self.commands)
     }
 
-    /// Shows what went wrong, until it is clicked away.
+    /// Shows an error to the user as a sentence.
     pub fn show_error(&mut self, what: impl std::fmt::Display) {
         self.toasts.error(widgets::sentence(what));
     }
 
-    /// Changes the chats: at once, or in a later frame if another connection writes now.
+    /// Changes the chats now, or in a later frame if another connection is writing.
     pub fn change_chats<T: 'static>(&mut self, change: impl FnOnce(&mut Store) -> Result<T, StoreError> + 'static) {
         self.changes.push_back(Box::new(move |store: &mut Store| change(store).map(drop)));
         self.make_changes();
     }
 
-    /// Makes the changes that wait, as far as no other connection writes.
+    /// Applies the pending changes, as far as no other connection writes.
     fn make_changes(&mut self) {
         while !self.changes.is_empty() && self.store.is_writable() {
             self.toasts.check(self.changes.pop_front().map_or(Ok(()), |change| change(&mut self.store)));
         }
     }
 
-    /// Makes the changes that wait. Asks for another frame if some still do.
+    /// Applies the pending changes. Requests another frame if some remain.
     pub fn try_changes(&mut self, ctx: &Context) {
         self.make_changes();
         if !self.changes.is_empty() {
@@ -202,31 +206,31 @@ impl Shell {
         }
     }
 
-    /// Makes all changes that wait, because the window closes: waits for other connections.
+    /// Applies all pending changes before the window closes. Waits for other connections.
     pub fn finish_changes(&mut self) {
         for change in std::mem::take(&mut self.changes) {
             self.toasts.check(change(&mut self.store));
         }
     }
 
-    /// The chat that is shown, with which the window begins next time, too.
+    /// Sets the shown chat. The next start shows it again.
     pub fn remember(&mut self, chat: Option<ChatId>) {
         self.shown = chat.map(ChatId::number);
-        // Chats in memory are not there next time.
+        // Chats in memory do not exist at the next start.
         if !self.store.path().as_os_str().is_empty() {
             self.settings.last_chat = self.shown;
         }
     }
 
-    /// The settings chosen for a model.
+    /// The settings that the user chose for a model.
     pub fn model_settings(&mut self, model: &ModelId) -> &mut ModelSettings {
         self.settings.models.entry(model.key()).or_default()
     }
 
-    /// Opens a model as its settings say.
+    /// Opens a model with its settings.
     pub fn open_model(&mut self, model: ModelId) {
         self.settings.add_recent(&model.key());
-        // Otherwise sessions would hold the model that is to be closed.
+        // Otherwise sessions would keep the old model in memory.
         for error in self.chat_controller.release_model(&mut self.store, StopCause::ModelClosed) {
             self.show_error(error);
         }
@@ -238,7 +242,7 @@ impl Shell {
         }
     }
 
-    /// Loads the model that is open into its device anew.
+    /// Loads the open model onto its device again.
     pub fn reload_device(&mut self) {
         if let ModelState::Ready { model, .. } = self.engine_handle.state() {
             let device = self.model_settings(&model).device.clone();
@@ -247,8 +251,8 @@ impl Shell {
         self.adapters.asked = None;
     }
 
-    /// Has the model that is open computed by the adapter of that name (empty: by the CPU; `None`: by the best there is), now
-    /// and whenever it is opened.
+    /// Runs the open model on the adapter of this name, now and whenever it is opened. An empty
+    /// name selects the CPU, `None` the best adapter.
     pub fn choose_device(&mut self, name: Option<String>) {
         let ModelState::Ready { model, engine } = self.engine_handle.state() else { return };
         self.model_settings(&model).device = name;
@@ -256,13 +260,14 @@ impl Shell {
         self.toasts.check(engine.set_device(&device));
     }
 
-    /// How a model is to be opened.
+    /// The options to open a model with.
     pub fn engine_options(&self, model: &ModelId) -> EngineOptions {
         let pipeline_cache = Some(self.folders.pipelines());
         let chosen = self.settings.models.get(&model.key()).cloned().unwrap_or_default();
         let budget = match chosen.budget {
             Some(VramBudget::AtMost(bytes)) => Some(bytes),
-            // What is free is known when the device is open; the VRAM panel sets it then.
+            // The free memory is known once the device is open. The VRAM panel then sets the
+            // budget.
             Some(VramBudget::LeaveFree(_)) | None => None,
         };
         let fallbacks = self.adapters.fallbacks.clone();
@@ -297,16 +302,16 @@ impl Shell {
     }
 }
 
-/// The notice that chats are in memory only, `chats` of the file among them.
+/// The notice that chats are in memory only. `chats` is the number of readable chats in the file.
 fn not_saved(error: &StoreError, folders: &Folders, chats: usize) -> String {
     let why = match error {
         StoreError::Newer { .. } => error.to_string(),
-        _ => format!("the folder {} cannot be written to", folders.data.display()),
+        _ => format!("the folder {} is not writable", folders.data.display()),
     };
     let shown = match chats {
         0 => "",
-        1 => " The chat that was there can be read.",
-        _ => " The chats that were there can be read.",
+        1 => " You can still read the saved chat.",
+        _ => " You can still read the saved chats.",
     };
     tracing::warn!(%error, "chats are in memory only");
     let what = "What you write is lost when you close the window.";

@@ -1,13 +1,14 @@
-//! Texts as screen readers are told of them.
+//! Texts for screen readers.
 
 use egui::{Context, FullOutput, Plugin, accesskit::Node};
 
-/// The one character that no text on the bus of screen readers may have. A program that sends it is cut off from the bus, and all of
-/// its window is gone for them.
+/// The one character that the accessibility bus refuses. The bus disconnects a program that sends
+/// it, and screen readers then lose the whole window.
 const REFUSED: char = '\0';
 
-/// A filter of all texts of a frame on their way to screen readers: it gives a space for the [refused character](REFUSED), which a
-/// model may say and a file may have. A space has one byte, too, so that the lengths of characters stay right.
+/// Filters all texts of a frame for screen readers: replaces the [refused character](REFUSED),
+/// which a model or a file may contain, with a space. A space also has one byte, so character
+/// lengths stay correct.
 #[derive(Debug)]
 pub struct SpokenText;
 

@@ -1,4 +1,4 @@
-//! A window without a screen, for the tests of panels: what is said to it goes through the same controls that people use.
+//! A window without a screen, for the tests of panels. Tests use the same controls as people.
 
 use std::{
     path::{Path, PathBuf},
@@ -28,7 +28,7 @@ use thermocline_host::{
     testing::{PATIENCE, eventually},
 };
 
-/// A file that was let go over the window.
+/// A file that was dropped on the window.
 #[derive(Debug)]
 struct Dropped(PathBuf);
 
@@ -42,35 +42,35 @@ impl egui::DroppedFile for Dropped {
     }
 }
 
-/// The window, in a folder of its own.
+/// A window in a folder of its own.
 pub struct TestWindow {
-    /// It.
+    /// The harness of the window.
     pub it: Harness<'static, Window>,
-    /// Where its files are.
+    /// The folders of its files.
     pub folders: Folders,
     size: [f32; 2],
-    // After the windows, which write into it; `None` if the test has it.
+    // Declared after the harness, which writes into it. `None` if the test owns the folder.
     folder: Option<Rc<tempfile::TempDir>>,
 }
 
-/// The pointer's first button goes down or comes up here.
+/// A press or release of the primary pointer button.
 pub fn button(pos: Pos2, pressed: bool) -> Event {
     Event::PointerButton { pos, button: PointerButton::Primary, pressed, modifiers: Modifiers::NONE }
 }
 
-/// A key goes down or comes up while others are held.
+/// A press or release of a key while modifiers are held.
 pub fn key(key: Key, pressed: bool, modifiers: Modifiers) -> Event {
     Event::Key { key, physical_key: None, pressed, repeat: false, modifiers }
 }
 
-/// The wheel turns by so many points.
+/// A turn of the wheel by this many points.
 pub fn wheel(points: f32) -> Event {
     let (unit, phase, source) = (MouseWheelUnit::Point, TouchPhase::Move, MouseWheelSource::Wheel);
     Event::MouseWheel { unit, delta: Vec2::new(0.0, points), phase, source, modifiers: Modifiers::NONE }
 }
 
-/// Adds a chat of this title to the file of chats. The texts are its messages: the first is the
-/// user's, the second its answer, and so on.
+/// Adds a chat with this title to the file of chats. The texts alternate between the user's
+/// messages and the answers, beginning with the user's.
 pub fn add_chat(folders: &Folders, title: &str, texts: &[&str]) -> ChatId {
     let (mut store, _) = Store::open(&folders.chats()).unwrap();
     let chat = store.add_chat(None, "").unwrap();
@@ -86,14 +86,14 @@ pub fn add_chat(folders: &Folders, title: &str, texts: &[&str]) -> ChatId {
 }
 
 fn window(size: [f32; 2], folders: Folders) -> Harness<'static, Window> {
-    // A small model may say bytes that are no text.
+    // A small model may generate bytes that have no glyphs.
     let builder = Harness::builder().with_size(size).with_step_dt(1.0 / 60.0).with_max_steps(8).allow_missing_glyphs();
     builder.build_eframe(move |creation| Window::new(&creation.egui_ctx, folders, None).unwrap())
 }
 
 impl TestWindow {
-    /// A window of `size` points with the built-in model on the CPU; `prepare` may change settings and put files into folders
-    /// before it opens.
+    /// Opens a window of `size` points with the built-in model on the CPU. Before it opens,
+    /// `prepare` may change the settings and add files to the folders.
     pub fn with(size: [f32; 2], prepare: impl FnOnce(&Folders, &mut Settings)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let folders = Folders::below(folder.path());
@@ -105,34 +105,34 @@ impl TestWindow {
         TestWindow { folder: Some(Rc::new(folder)), ..Self::in_folders(size, folders) }
     }
 
-    /// A window on the files that a test has in `folders`.
+    /// Opens a window on the files in `folders`.
     pub fn in_folders(size: [f32; 2], folders: Folders) -> Self {
         TestWindow { it: window(size, folders.clone()), folders, size, folder: None }
     }
 
-    /// Another window on the same files.
+    /// Opens another window on the same files.
     pub fn beside(&self) -> Self {
         TestWindow { folder: self.folder.clone(), ..Self::in_folders(self.size, self.folders.clone()) }
     }
 
-    /// Closed, and opened again.
+    /// Closes the window and opens it again.
     pub fn again(self) -> Self {
         let TestWindow { it, folders, size, folder } = self;
         eframe::App::on_exit(&mut it.into_state());
         TestWindow { folder, ..Self::in_folders(size, folders) }
     }
 
-    /// As [`TestWindow::with`], with nothing special.
+    /// Opens a window as [`TestWindow::with`] does, without preparations.
     pub fn new(size: [f32; 2]) -> Self {
         Self::with(size, |_, _| ())
     }
 
-    /// As [`TestWindow::new`], with its model ready.
+    /// Opens a window as [`TestWindow::new`] does, and waits until its model is ready.
     pub fn opened(size: [f32; 2]) -> Self {
         Self::opened_with(size, |_, _| ())
     }
 
-    /// As [`TestWindow::with`], with its model ready.
+    /// Opens a window as [`TestWindow::with`] does, and waits until its model is ready.
     pub fn opened_with(size: [f32; 2], prepare: impl FnOnce(&Folders, &mut Settings)) -> Self {
         let mut window = Self::with(size, prepare);
         window.ready();
@@ -144,12 +144,12 @@ impl TestWindow {
         &mut self.it.state_mut().shell
     }
 
-    /// A few frames.
+    /// Draws a few frames.
     pub fn step(&mut self) {
         self.it.run_steps(4);
     }
 
-    /// Frames until something is so, which must come within [`PATIENCE`].
+    /// Draws frames until `is` returns true, for at most [`PATIENCE`].
     pub fn until(&mut self, what: &str, mut is: impl FnMut(&mut Window) -> bool) {
         eventually(what, || {
             is(self.it.state_mut()) || {
@@ -160,15 +160,15 @@ impl TestWindow {
         self.step();
     }
 
-    /// Frames until a model is ready.
+    /// Draws frames until a model is ready.
     pub fn ready(&mut self) {
         self.until("a model", |window| window.shell.engine_handle.engine().is_some());
     }
 
-    /// Frames until this model is ready.
+    /// Draws frames until this model is ready.
     ///
     /// # Panics
-    /// If it cannot be opened.
+    /// If the model cannot be opened.
     pub fn until_open(&mut self, id: &ModelId) {
         self.until("the model", |window| match window.shell.engine_handle.state() {
             ModelState::Failed { reason, .. } => panic!("{reason}"),
@@ -189,13 +189,13 @@ impl TestWindow {
         self.answered();
     }
 
-    /// Queues a command, which the next frames handle.
+    /// Queues a command. The next frames handle it.
     pub fn command(&mut self, command: Command) {
         self.shell().queue_command(command);
         self.step();
     }
 
-    /// Frames until a control or a text of this name is there.
+    /// Draws frames until a control or a text with this name appears.
     pub fn appears(&mut self, name: &str) {
         let began = Instant::now();
         while !self.shows(name) {
@@ -211,7 +211,7 @@ impl TestWindow {
         self.step();
     }
 
-    /// The messages of the chat that is shown.
+    /// The messages of the shown chat.
     pub fn branch(&mut self) -> Vec<StoredMessage> {
         let shell = self.shell();
         let Some(number) = shell.settings.last_chat else { return Vec::new() };
@@ -224,29 +224,29 @@ impl TestWindow {
         self.it.query_all_by_label_contains(name).next().is_some()
     }
 
-    /// All that is written anywhere.
+    /// All visible texts.
     pub fn texts(&self) -> Vec<String> {
         let nodes = self.it.root().children_recursive();
         nodes.filter_map(|node| node.accesskit_node().label().or(node.value())).collect()
     }
 
-    /// The control of this name.
+    /// The control with this name.
     pub fn control<'a>(&'a self, name: &'a str) -> Node<'a> {
         self.it.get_by(move |node| node.label().as_deref() == Some(name) && egui::accessibility::is_input(node.role()))
     }
 
-    /// The control of this role and name.
+    /// The control with this role and name.
     pub fn role<'a>(&'a self, role: Role, name: &'a str) -> Node<'a> {
-        // A slider is the label of its number.
+        // A slider's label belongs to its number field.
         self.it.get(by().role(role).label(name).include_labels())
     }
 
-    /// True if there is a control of this role and name.
+    /// True if there is a control with this role and name.
     pub fn has(&self, role: Role, name: &str) -> bool {
         self.it.query(by().role(role).label(name).include_labels()).is_some()
     }
 
-    /// A click on the control of this name, which is brought into view before.
+    /// Scrolls the control with this name into view and clicks it.
     pub fn click(&mut self, name: &str) {
         self.control(name).scroll_to_me();
         self.step();
@@ -255,7 +255,8 @@ impl TestWindow {
         self.tap(node.rect().center());
     }
 
-    /// A click here, within one frame: what comes and goes above by itself cannot move a button away between its two halves.
+    /// Presses and releases at `pos` within one frame. Nothing that appears or vanishes can move a
+    /// button between the two halves.
     pub fn tap(&mut self, pos: Pos2) {
         self.it.input_mut().events.extend([Event::PointerMoved(pos), button(pos, true), button(pos, false)]);
         self.step();
@@ -263,41 +264,41 @@ impl TestWindow {
         self.step();
     }
 
-    /// The text in the field of this name.
+    /// The text in the field with this name.
     pub fn value(&self, name: &str) -> String {
         self.control(name).value().unwrap_or_default()
     }
 
-    /// Gives the keyboard to the control of this name.
+    /// Focuses the control with this name.
     pub fn focus(&mut self, name: &str) {
         self.control(name).focus();
         self.step();
     }
 
-    /// Writes into the field of this name.
+    /// Types into the field with this name.
     pub fn write(&mut self, name: &str, text: &str) {
         self.focus(name);
         self.it.event(Event::Text(text.to_owned()));
         self.step();
     }
 
-    /// Takes out what is written in the field of this name.
+    /// Erases the text in the field with this name.
     pub fn erase(&mut self, name: &str) {
         self.focus(name);
         self.ctrl(Key::A);
         self.press(Key::Backspace);
     }
 
-    /// A file that is held over the window.
+    /// Holds a file over the window.
     pub fn hold(&mut self, path: &Path) {
         let file = egui::HoveredFile { path: Some(path.to_owned()), ..egui::HoveredFile::default() };
         self.it.input_mut().hovered_files = vec![file];
-        // What is put into the middle is measured first.
+        // The first frame measures what is centred.
         self.it.step();
         self.it.step();
     }
 
-    /// Files that are let go over the window.
+    /// Drops files on the window.
     pub fn let_go(&mut self, paths: &[&Path]) {
         self.it.input_mut().hovered_files.clear();
         let dropped = &mut self.it.input_mut().dropped_files;
@@ -305,7 +306,7 @@ impl TestWindow {
         self.step();
     }
 
-    /// The text a click on a control puts on the clipboard.
+    /// The text that a click on a control copies to the clipboard.
     pub fn copies(&mut self, click: impl FnOnce(&Self)) -> Option<String> {
         click(self);
         (0..4).find_map(|_| {
@@ -314,7 +315,7 @@ impl TestWindow {
         })
     }
 
-    /// The text the last frame put on the clipboard.
+    /// The text that the last frame copied to the clipboard.
     pub fn copied(&self) -> Option<String> {
         let commands = &self.it.output().platform_output.commands;
         commands.iter().find_map(|command| match command {
@@ -323,18 +324,18 @@ impl TestWindow {
         })
     }
 
-    /// A key that is pressed and let go.
+    /// Presses and releases a key.
     pub fn press(&mut self, key: Key) {
         self.it.key_press(key);
         self.step();
     }
 
-    /// A key that is pressed while Ctrl is held.
+    /// Presses a key while Ctrl is held.
     pub fn ctrl(&mut self, key: Key) {
         self.press_with(Modifiers::COMMAND, key);
     }
 
-    /// The same within one frame, as in a slow window.
+    /// Presses a key with modifiers within one frame, as in a slow window.
     pub fn press_in_one_frame(&mut self, modifiers: Modifiers, pressed: Key) {
         let (held, let_go) = (Event::ModifiersChanged(modifiers), Event::ModifiersChanged(Modifiers::NONE));
         let (down, up) = (key(pressed, true, modifiers), key(pressed, false, modifiers));
@@ -342,7 +343,7 @@ impl TestWindow {
         self.step();
     }
 
-    /// A key that is pressed while others are held.
+    /// Presses a key while modifiers are held.
     pub fn press_with(&mut self, modifiers: Modifiers, key: Key) {
         self.it.key_press_modifiers(modifiers, key);
         self.step();

@@ -1,7 +1,7 @@
-//! Notices below the top bar, for eyes and for screen readers. Good news lies over the page for a
-//! moment. What went wrong has a place of its own above the page, which it does not cover. Notices
-//! go by themselves when there was time to read them, and stay while the pointer is on them; the
-//! log keeps what went wrong.
+//! Notices below the top bar, for sighted users and for screen readers. Successes and infos briefly
+//! overlay the page. Warnings and errors have their own place above the page, which they do not
+//! cover. Each notice closes by itself after enough time to read it, and stays while the pointer is
+//! on it. The log keeps the warnings and errors.
 
 use std::time::{Duration, Instant};
 
@@ -16,21 +16,21 @@ use thermocline_rich_text::{
     widgets::{icon_button, outlined, sentence, small},
 };
 
-/// Good news is shown for so long, what is not as it was left for longer, and what went wrong longest.
+/// Times for which a success or info, a warning, and an error stay visible.
 const LONG: Duration = Duration::from_secs(5);
 const LONGER: Duration = Duration::from_secs(12);
 const LONGEST: Duration = Duration::from_secs(20);
 
-/// And so much longer for each letter.
+/// Extra time per byte of the text.
 const LETTER: Duration = Duration::from_millis(50);
 
-/// Notices shown at once; later ones wait for room.
+/// Maximum number of visible notices. Later ones wait.
 const MOST: usize = 4;
 
-/// Greatest width of their words, in points.
+/// Maximum width of the text, in points.
 const WIDTH: f32 = 400.0;
 
-/// Room of the button that closes one, in points.
+/// Width of the close button, in points.
 const BUTTON: f32 = 40.0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,13 +42,13 @@ enum ToastKind {
 }
 
 impl ToastKind {
-    /// True for what went wrong.
+    /// True for a warning or an error.
     fn is_trouble(self) -> bool {
         matches!(self, ToastKind::Warning | ToastKind::Error)
     }
 }
 
-/// Of the area of the toast with this text.
+/// The id of the area of the toast with this text.
 fn area_id(text: &str) -> Id {
     Id::unique("toasts").with(text)
 }
@@ -57,36 +57,36 @@ fn area_id(text: &str) -> Id {
 struct Toast {
     kind: ToastKind,
     text: String,
-    /// Since when it is seen.
+    /// When the toast was first shown or last under the pointer.
     shown: Option<Instant>,
 }
 
-/// A short message.
+/// The short messages, oldest first.
 #[derive(Debug, Default)]
 pub struct Toasts(Vec<Toast>);
 
 impl Toasts {
-    /// Something worked.
+    /// Reports a success.
     pub fn success(&mut self, text: impl Into<String>) {
         self.add(ToastKind::Success, text.into());
     }
 
-    /// Something is worth knowing.
+    /// Reports something worth knowing.
     pub fn info(&mut self, text: impl Into<String>) {
         self.add(ToastKind::Info, text.into());
     }
 
-    /// Something is not as it was left.
+    /// Warns about a state that the user did not leave.
     pub fn warning(&mut self, text: impl Into<String>) {
         self.add(ToastKind::Warning, text.into());
     }
 
-    /// Something failed.
+    /// Reports a failure.
     pub fn error(&mut self, text: impl Into<String>) {
         self.add(ToastKind::Error, text.into());
     }
 
-    /// The value of `result`. An error is shown to the user as a sentence.
+    /// Returns the value of `result`. Shows an error to the user as a sentence.
     pub fn check<T>(&mut self, result: Result<T, impl std::fmt::Display>) -> Option<T> {
         result.map_err(|error| self.error(sentence(error))).ok()
     }
@@ -100,12 +100,12 @@ impl Toasts {
         if kind.is_trouble() {
             tracing::warn!("{text}");
         }
-        // What is being said need not be said twice.
+        // Repeating a visible message replaces it.
         self.0.retain(|toast| toast.text != text || toast.kind != kind);
         self.0.push(Toast { kind, text, shown: None });
     }
 
-    /// Shows what went wrong at the top of `ui`, which becomes smaller by that.
+    /// Shows warnings and errors at the top of `ui`, which shrinks by their height.
     pub fn show_trouble(&mut self, ui: &mut Ui) {
         if self.0.iter().any(|toast| toast.kind.is_trouble()) {
             let panel = Panel::top("trouble").resizable(false).show_separator_line(false).frame(Frame::NONE);
@@ -118,12 +118,13 @@ impl Toasts {
         self.expire(ui);
     }
 
-    /// Shows the others in the upper corner of `within`, where there are neither tabs nor buttons.
+    /// Shows the other toasts in the upper right corner of `within`, which has neither tabs nor
+    /// buttons.
     pub fn show(&mut self, ctx: &Context, within: Rect) {
         let mut corner = within.right_top() + Vec2::new(-12.0, 8.0);
         let width = WIDTH.min(within.width() - 96.0).max(160.0);
         self.each(false, |toast| {
-            // Each as wide as its words are.
+            // Each toast is as wide as its text.
             let area =
                 Area::new(area_id(&toast.text)).order(Order::Foreground).pivot(Align2::RIGHT_TOP).fixed_pos(corner);
             let shown = area.show(ctx, |ui| toast.show(ui, width));
@@ -133,7 +134,7 @@ impl Toasts {
         self.expire(ctx);
     }
 
-    /// Shows the first ones of a kind by `show`, which returns whether one was closed.
+    /// Shows the first toasts of a kind with `show`, which returns true if a toast was closed.
     fn each(&mut self, trouble: bool, mut show: impl FnMut(&mut Toast) -> bool) {
         let mut left = MOST;
         self.0.retain_mut(|toast| {
@@ -143,7 +144,7 @@ impl Toasts {
         });
     }
 
-    /// Removes those whose time is over.
+    /// Removes the expired toasts.
     fn expire(&mut self, ctx: &Context) {
         if let Some(least) = self.0.iter().filter_map(Toast::left).min() {
             ctx.request_repaint_after(least);
@@ -153,12 +154,12 @@ impl Toasts {
 }
 
 impl Toast {
-    /// How long it is still to be seen; `None` if it has not been shown yet.
+    /// The remaining time of the toast. `None` if it has not been shown yet.
     fn left(&self) -> Option<Duration> {
         self.shown.map(|since| self.time().saturating_sub(since.elapsed()))
     }
 
-    /// How long it is shown in all.
+    /// The total time of the toast.
     fn time(&self) -> Duration {
         let least = match self.kind {
             ToastKind::Success | ToastKind::Info => LONG,
@@ -177,7 +178,7 @@ impl Toast {
         }
     }
 
-    /// Shows it; whether it was closed.
+    /// Shows the toast. Returns true if the user closed it.
     fn show(&mut self, ui: &mut Ui, width: f32) -> bool {
         let palette = Palette::of(ui);
         self.shown.get_or_insert_with(Instant::now);
@@ -201,7 +202,7 @@ impl Toast {
             .inner
         });
         if shown.response.contains_pointer() {
-            // It stays while it is read.
+            // The toast stays while the pointer is on it.
             self.shown = Some(Instant::now());
         }
         shown.inner
@@ -248,7 +249,7 @@ mod tests {
         assert!(it.query_by_label("The disk is full.").is_none() && it.query_by_label("3").is_some());
         let long = LONGEST + LETTER;
         assert!(it.state().0[0].left().is_some_and(|left| left > LONGER && left <= long), "time to read it");
-        // Under the pointer it would stay.
+        // A toast under the pointer would stay.
         it.remove_cursor();
         it.run_steps(2);
         it.state_mut().0[0].shown = Instant::now().checked_sub(long);
@@ -269,7 +270,7 @@ mod tests {
         assert!(short.width() < 60.0 && long.width() > 300.0, "{short} {long}");
         assert!(place.contains_rect(short) && place.contains_rect(long), "{short} {long}");
         assert!(long.bottom() < other.top() && other.bottom() < page.top(), "{long} {other} {page}");
-        // Its lines begin below each other.
+        // All its lines begin at the same x.
         let is_long = |shape: &egui::Shape| match shape {
             egui::Shape::Text(text) if text.galley.text().starts_with("A very") => Some(text.galley.clone()),
             _ => None,

@@ -1,5 +1,5 @@
-//! The line above the page: which model, where it computes, what it skips, how quick it is, and why. What stands at its right end
-//! is laid out first; names share the rest, and long ones are shortened.
+//! The bar above the page: the model, its device, what it skips, its speed, and the reasons. The
+//! right end is laid out first. Names share the remaining width, and long names are shortened.
 
 use egui::{
     Align, Button, Color32, Context, Label, Layout, PopupCloseBehavior, ProgressBar, RichText, TextStyle, Ui,
@@ -27,10 +27,10 @@ use thermocline_rich_text::{
     widgets,
 };
 
-/// Width of the bar of a device that is loaded, in points.
+/// Width of the progress bar while a device loads, in points.
 const LOADING: f32 = 96.0;
 
-/// A chip of the line: its text, with what is said of it on hovering.
+/// A chip of the bar: its text and its tooltip.
 #[derive(Debug)]
 struct Chip {
     text: String,
@@ -41,26 +41,26 @@ struct Chip {
 /// The place where the model is computed.
 #[derive(Debug)]
 enum DevicePlace {
-    /// On a device, or on the CPU.
+    /// A device or the CPU.
     Known(Chip),
-    /// On a device that is being loaded.
+    /// A device that is still loading.
     Loading(LoadStage),
-    /// Elsewhere: that has no menu.
+    /// A remote server. It has no menu.
     Remote(Chip),
 }
 
-/// The words of the line.
+/// The texts of the bar.
 #[derive(Debug, Default)]
 struct BarWords {
     model: String,
     device: Option<DevicePlace>,
     mode: Option<Chip>,
     rate: Option<String>,
-    /// The sign of the server, while it is on.
+    /// The sign of the server while the server is on.
     serving: Option<Chip>,
 }
 
-/// A part of the line that can be pressed.
+/// A clickable part of the bar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BarPart {
     Chats,
@@ -72,7 +72,7 @@ enum BarPart {
     Server,
 }
 
-/// Shows it, above `page`.
+/// Shows the bar above `page`.
 pub fn show(ui: &mut Ui, shell: &mut Shell, page: Page) {
     let state = shell.engine_handle.state();
     let reason = match &state {
@@ -97,8 +97,8 @@ pub fn show(ui: &mut Ui, shell: &mut Shell, page: Page) {
     }
 }
 
-/// The reason why the CPU computes everything, as the panel of memory says it, with what is missing of a budget that is too
-/// small; `None` if it does not.
+/// The reason why the CPU computes everything, worded as in the VRAM panel. If the budget is too
+/// small, it includes the shortage. `None` if a device computes.
 pub fn why_cpu(ctx: &Context, shell: &mut Shell, model: &ModelId, engine: &Engine) -> Option<String> {
     let DeviceStatus::Cpu { reason } = engine.device() else { return None };
     let why = vram::why_cpu(shell, reason.as_deref());
@@ -110,7 +110,7 @@ pub fn why_cpu(ctx: &Context, shell: &mut Shell, model: &ModelId, engine: &Engin
     })
 }
 
-/// The sign of the server for other programs; `None` while it is off.
+/// The sign of the server for other programs. `None` while the server is off.
 fn serving(state: &ServerState, palette: Palette) -> Option<Chip> {
     let chip = |colour, hint| Some(Chip { text: "Server".to_owned(), colour, hint });
     match state {
@@ -120,7 +120,7 @@ fn serving(state: &ServerState, palette: Palette) -> Option<Chip> {
     }
 }
 
-/// `reason`: why the CPU computes everything, if it does.
+/// `reason` says why the CPU computes everything, if it does.
 fn words(state: &ModelState, reason: Option<String>, palette: Palette) -> BarWords {
     let model = match state {
         ModelState::Empty => "No model".to_owned(),
@@ -134,7 +134,7 @@ fn words(state: &ModelState, reason: Option<String>, palette: Palette) -> BarWor
             let report = engine.sparsity();
             let hint = format!("Sparsity: {}", widgets::sentence(&report.reason));
             let mode = Chip { text: report.at_work.name().to_owned(), colour: palette.good, hint };
-            // At rest, that of the latest answer.
+            // While no answer is written, the rate is that of the latest answer.
             let lately =
                 Some(engine.telemetry().decode_rate).filter(|rate| *rate > 0.0).or_else(|| engine.observed_rate());
             let rate = Some(lately.map_or_else(|| "Speed".to_owned(), units::rate));
@@ -162,13 +162,13 @@ fn device_place(engine: &Engine, reason: Option<String>, palette: Palette) -> De
             chip(format!("{}{cpu}", memory.adapter), format!("Runs on {}{cpu}", memory.adapter))
         }
         DeviceStatus::Lost { adapter, reason } => {
-            let hint = widgets::sentence(format!("{adapter} was lost: {reason}"));
+            let hint = widgets::sentence(format!("{adapter} stopped working: {reason}"));
             Chip { text: "GPU lost".to_owned(), colour: palette.bad, hint }
         }
     })
 }
 
-/// The line; `menu` fills the menus of its chips. The switch that was pressed.
+/// Draws the bar. `menu` fills the menus of its chips. Returns the switch that was pressed.
 fn bar(ui: &mut Ui, words: &BarWords, mut menu: impl FnMut(&mut Ui, BarPart)) -> Option<BarPart> {
     let mut pressed = None;
     ui.horizontal(|ui| {
@@ -190,10 +190,10 @@ fn bar(ui: &mut Ui, words: &BarWords, mut menu: impl FnMut(&mut Ui, BarPart)) ->
             if let Some(rate) = &words.rate {
                 let text = RichText::new(rate).font(theme::strong(14.0)).color(Palette::of(ui).amber);
                 let rate = MenuButton::from_button(Button::new(text).frame(false));
-                // It is read, not chosen from.
+                // This menu is for reading: a click inside does not close it.
                 let rate = rate.config(MenuConfig::new().close_behavior(PopupCloseBehavior::CloseOnClickOutside));
                 let (response, _) = rate.ui(ui, |ui| menu(ui, BarPart::Speed));
-                response.on_hover_text("Tokens per second, lately: why this speed?");
+                response.on_hover_text("Recent tokens per second. Click to see what limits the speed.");
             }
             ui.with_layout(Layout::left_to_right(Align::Center), |ui| chips(ui, words, &mut menu));
         });
@@ -201,7 +201,8 @@ fn bar(ui: &mut Ui, words: &BarWords, mut menu: impl FnMut(&mut Ui, BarPart)) ->
     pressed
 }
 
-/// The names, in what the switches and the rate leave. The mode has all it needs, the others a half of the rest or more.
+/// Draws the names in the width that the switches and the rate leave. The mode gets its full width,
+/// the others at least half of the rest.
 fn chips(ui: &mut Ui, words: &BarWords, mut menu: impl FnMut(&mut Ui, BarPart)) {
     let gap = ui.spacing().item_spacing.x;
     let device = match &words.device {
@@ -253,7 +254,7 @@ fn width(ui: &Ui, text: &str) -> f32 {
     (galley.size().x + 2.0 * ui.spacing().button_padding.x).max(ui.spacing().interact_size.x).ceil() + 1.0
 }
 
-/// Contents that are at most `width` points wide.
+/// Draws contents that are at most `width` points wide.
 fn within<R>(ui: &mut Ui, width: f32, contents: impl FnOnce(&mut Ui) -> R) -> R {
     let limited = |ui: &mut Ui| {
         ui.set_max_width(width.max(0.0));
@@ -262,20 +263,19 @@ fn within<R>(ui: &mut Ui, width: f32, contents: impl FnOnce(&mut Ui) -> R) -> R 
     ui.scope(limited).inner
 }
 
-/// Explanation of a sparsity mode.
+/// The label and the explanation of a sparsity mode.
 pub(super) fn about(choice: SparsityChoice) -> (&'static str, &'static str) {
     match choice.name() {
-        "dense" => ("Dense", "Every neuron is computed"),
-        "exact" => ("Exact", "Neurons whose gate is silent are skipped; answers stay the same"),
-        "predicted" => {
-            ("Predicted", "Predictors rule neurons out before anything is computed; quickest, an approximation")
-        }
-        "threshold" => ("Threshold", "Neurons that say little are skipped, also without ReLU; an approximation"),
-        _ => ("Automatic", "The quickest that loses next to nothing"),
+        "dense" => ("Dense", "Computes every neuron"),
+        "exact" => ("Exact", "Skips neurons whose gate is zero. Answers stay the same."),
+        "predicted" => ("Predicted", "Predictors choose the neurons to skip in advance. Fastest, but approximate."),
+        "threshold" => ("Threshold", "Skips neurons with small activations, also in models without ReLU. Approximate."),
+        _ => ("Automatic", "The fastest mode with almost no loss of quality"),
     }
 }
 
-/// Levels of input sparsity of a prepared model, each with what it costs; choosing one opens the model again.
+/// Shows the levels of input sparsity of a prepared model, each with its cost. Choosing a level
+/// reopens the model.
 fn input_levels(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
     let weights = &engine.model().weights;
     if weights.input_figures.is_empty() {
@@ -292,7 +292,7 @@ fn input_levels(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine
         let label = format!("Skip small inputs: {:.0} %", 100.0 * figures.level);
         let this = now.is_some_and(|now| (now - level).abs() < 1e-3);
         let cost = format!(
-            "With Threshold, for all layers; with Exact and Predicted, for attention. Measured {}",
+            "Threshold skips small inputs in all layers, Exact and Predicted only in attention. Measured {}",
             figures.cost()
         );
         if ui.selectable_label(this, label).on_hover_text(cost).clicked() && !this {
@@ -331,7 +331,7 @@ fn mode_menu(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
     ui.separator();
     let mut adaptive = engine.adaptive();
     let check = ui.checkbox(&mut adaptive, "Adapt to the current text");
-    let hint = "Neurons that fire often lately take the places in VRAM of those that do not";
+    let hint = "Moves neurons that fire often in the current text into VRAM, in place of neurons that do not";
     if check.on_hover_text(hint).changed() {
         shell.model_settings(model).adaptive = Some(adaptive);
         shell.toasts.check(engine.set_adaptive(adaptive));
@@ -345,14 +345,15 @@ mod tests {
 
     use super::*;
 
-    /// Widths of the line in windows 900, 1100 and 1280 points wide, with the columns that they have, and in the narrowest.
+    /// Widths of the bar in windows of 900, 1100 and 1280 points with their columns, and in the
+    /// narrowest window.
     const WIDTHS: [f32; 4] = [636.0, 388.0, 568.0, 448.0];
 
     fn chip(text: &str) -> Chip {
         Chip { text: text.to_owned(), colour: Color32::WHITE, hint: String::new() }
     }
 
-    /// The parts of the line from left to right.
+    /// The parts of the bar from left to right.
     fn parts(width: f32, words: BarWords) -> Vec<(String, Rect)> {
         let mut names = vec![words.model.clone()];
         names.extend(match &words.device {

@@ -1,5 +1,6 @@
-//! The window: three [`columns`] that make room for each other, two of them drawn at the [`sides`], [`commands`] that panels give
-//! it, the [question](leaving_question) asked before something is lost, and its [`startup`].
+//! The window: three [`columns`] that make room for each other, two of them drawn at the [`sides`].
+//! Panels send it [`commands`]. It asks a [question](leaving_question) before something is lost.
+//! [`startup`] opens it.
 
 mod columns;
 mod commands;
@@ -44,13 +45,13 @@ use thermocline_rich_text::{
     waker::Waker,
 };
 
-/// Notice of a text that was put on the clipboard.
+/// Notice after a text was copied to the clipboard.
 const COPIED: &str = "Copied to the clipboard";
 
-/// Longest time between two attempts to write what the disk has refused.
+/// Maximum time between two attempts to write what the disk has refused.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The cursor blinks for so long after the last input, because every blink is a frame.
+/// The cursor blinks for this long after the last input, because every blink is a frame.
 const BLINKS: Duration = Duration::from_secs(10);
 
 /// The window's contents.
@@ -63,36 +64,39 @@ pub struct Window {
     pub(super) vram: VramPanel,
     vram_height: f32,
     pub(super) models: ModelsPage,
-    /// Models that suit this computer, on two pages.
+    /// Models that suit this computer. Two pages show them.
     pub(super) offers: Offers,
     preferences: PreferencesPage,
-    /// True while the list of keys is shown over everything.
+    /// True while the list of keys is shown.
     keys: bool,
-    /// Columns that lie over the middle one now.
+    /// The side column that overlays the middle column now.
     over: Option<SideColumn>,
-    /// True if a field, a menu or an overlay had the keyboard when the last frame ended: then Escape leaves that.
+    /// True if a field, a menu or an overlay had the keyboard focus at the end of the previous
+    /// frame. Escape then belongs to it.
     keyboard_taken: bool,
-    /// When there was input last.
+    /// Time of the last input.
     touched: Instant,
-    /// True if the background is drawn by the surface's clear colour: with a software driver, half a window of pixels less.
+    /// True if the surface's clear colour draws the background. With a software driver this saves
+    /// half a window of pixels.
     cleared: bool,
-    /// Where the processor that computes the model draws the window.
+    /// Present if the processor that computes the model also draws the window.
     frame_throttle: Option<FrameThrottle>,
-    /// The same: fills columns.
+    /// Fills the columns. Present if the processor that computes the model also draws the window.
     ground: Option<Ground>,
-    /// The watch that waits for the first frame, and the backend that is to draw it.
+    /// The watch that waits for the first frame, and the backend that should draw it.
     opening: Option<(FrameWatch, Backend)>,
-    /// Wakes whatever draws the window.
+    /// Wakes the context that draws the window.
     waker: Waker,
     /// The question before something is lost.
     leaving: Leaving,
 }
 
 impl Window {
-    /// Everything below `folders`; opens `model`, or the one used last, or the built-in one.
+    /// Creates the window on the files below `folders`. Opens `model`, otherwise the last used
+    /// model, otherwise the built-in one.
     ///
     /// # Errors
-    /// A sentence, if there is no place to keep chats.
+    /// Returns a sentence if chats cannot be stored anywhere.
     pub fn new(ctx: &Context, folders: Folders, model: Option<ModelId>) -> Result<Self, String> {
         theme::install(ctx);
         ctx.add_plugin(SpokenText);
@@ -125,7 +129,8 @@ impl Window {
         })
     }
 
-    /// Has `ctx` draw the same contents: the device of the one before was lost. Chats, answers and programs that are served go on.
+    /// Moves the contents to `ctx`, because the previous device was lost. Chats, answers and served
+    /// programs continue.
     pub fn move_to(&mut self, ctx: &Context) {
         theme::install(ctx);
         ctx.add_plugin(SpokenText);
@@ -135,7 +140,8 @@ impl Window {
         self.throttle_frames(None);
     }
 
-    /// With a throttle leaves the processor to the model during answers: frames are drawn at its interval.
+    /// Sets the throttle. With a throttle, frames are drawn at its interval during answers, so that
+    /// the model gets the processor.
     pub fn throttle_frames(&mut self, throttle: Option<FrameThrottle>) {
         self.shell.chat_controller.set_deferred(throttle.is_some());
         self.frame_throttle = throttle;
@@ -146,14 +152,14 @@ impl Window {
         &self.shell
     }
 
-    /// Remembers the backend that drew the first frame: the next start tries it first.
+    /// Remembers the backend that drew the first frame. The next start tries it first.
     fn remember_backend(&mut self) {
         if let Some((_, backend)) = self.opening.take_if(|(watch, _)| watch.has_drawn()) {
             self.shell.settings.drawing.worked = Some(backend.name().to_owned());
         }
     }
 
-    /// Work of every frame, visible or not.
+    /// Does the work of every frame, also while the window is hidden.
     pub fn tick(&mut self, ctx: &Context) {
         self.shell.chat_controller.set_keeps_words(self.shell.settings.keep_neuron_words);
         self.shell.try_changes(ctx);
@@ -170,7 +176,7 @@ impl Window {
         }
     }
 
-    /// An idle window draws no frames.
+    /// Stops the cursor from blinking after a while: an idle window draws no frames.
     fn come_to_rest(&mut self, ctx: &Context) {
         if ctx.input(|input| !input.events.is_empty()) {
             self.touched = Instant::now();
@@ -181,14 +187,14 @@ impl Window {
         }
     }
 
-    /// One frame.
+    /// Draws one frame.
     pub fn show(&mut self, ui: &mut Ui) {
         self.come_to_rest(ui);
         let page = self.page;
         let (palette, width) = (Palette::of(ui), ui.available_width());
         for command in command::typed(ui) {
             match command {
-                // Letters that follow the key within this frame are for the field.
+                // Letters typed after the key within this frame belong to the field.
                 Command::SearchNeurons => self.handle_command(command, Rooms::of(width, self.over)),
                 command => self.shell.queue_command(command),
             }
@@ -241,12 +247,13 @@ impl Window {
         }
         self.keyboard_taken = keyboard::is_taken(ui, &[composer_id()]);
         if self.frame_throttle.is_some() && self.shell.chat_controller.will_start_answer() {
-            // With a delay, because what is asked for at once is drawn twice.
+            // The delay is needed because a request without one draws the frame twice.
             ui.request_repaint_after(Duration::from_millis(1));
         }
     }
 
-    /// Carries out what panels and keys have asked for in this frame. `middle`: the page's place.
+    /// Carries out the commands of panels and keys in this frame. `middle` is the rectangle of the
+    /// page.
     fn carry_out_commands(&mut self, ui: &Ui, rooms: Rooms, middle: Rect) {
         for command in self.shell.take_commands() {
             match command {
@@ -270,8 +277,8 @@ impl Window {
         }
     }
 
-    /// Escape closes a column that lies over the others, leaves a page, and takes the card of a
-    /// pinned neuron away; in a chat the conversation has it.
+    /// Handles Escape: closes a side column that overlays the others, leaves a page, or removes the
+    /// card of a pinned neuron. In a chat the conversation handles Escape.
     fn escape(&mut self, ctx: &Context, rooms: Rooms) {
         let over = self.over.is_some() && !rooms.neurons_instead;
         let away = self.page != Page::Chat;
@@ -286,14 +293,14 @@ impl Window {
         }
     }
 
-    /// The page, with the way back to the chat from another one.
+    /// Shows the page, with a button back to the chat on the other pages.
     fn middle(&mut self, ui: &mut Ui) {
         WindowArea::Middle.stop(
             ui,
             match self.page {
                 Page::Chat => "Chat",
-                Page::Models => "Page of models",
-                Page::Preferences => "Page of settings",
+                Page::Models => "Models page",
+                Page::Preferences => "Settings page",
             },
         );
         if self.page != Page::Chat && ui.button("Back to the chat").on_hover_text("Esc").clicked() {
@@ -307,8 +314,8 @@ impl Window {
     }
 }
 
-/// True if a button has put a text on the clipboard in this frame. Who presses Ctrl+C in a field or
-/// at a selection knows.
+/// True if a button copied a text to the clipboard in this frame. Ctrl+C in a field or on a
+/// selection needs no notice.
 fn was_copied(ctx: &Context) -> bool {
     let by_key = |event: &Event| matches!(event, Event::Copy | Event::Cut);
     let copied = |command: &OutputCommand| matches!(command, OutputCommand::CopyText(_) | OutputCommand::CopyImage(_));

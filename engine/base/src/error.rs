@@ -1,5 +1,5 @@
-//! The one error type of the engine. Every variant says what went wrong, where, what was expected and what was found,
-//! so that a caller can show it unchanged.
+//! The one error type of the engine. Every variant says what went wrong, where, what was expected
+//! and what was found. A caller can show it unchanged.
 
 use std::{fmt, path::PathBuf};
 
@@ -8,16 +8,16 @@ use thermocline_shaders::KernelFeatures;
 /// `Result` with the engine's [`enum@Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Where in a file something is wrong.
+/// Place in a file at which something is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Location {
     /// A byte offset from the start of the file.
     Offset(u64),
     /// A named field and its byte offset from the start of the file.
     Field {
-        /// The field there: `tensor count`, ``length of key `general.name` ``.
+        /// Description of the field: `tensor count`, ``length of key `general.name` ``.
         name: String,
-        /// Where it starts.
+        /// Byte offset of the field.
         offset: u64,
     },
     /// A metadata key (GGUF) or a JSON path (`config.json`).
@@ -40,7 +40,7 @@ impl fmt::Display for Location {
     }
 }
 
-/// Text from a file, which may be as long as the file, truncated to what a message has room for.
+/// Text from a file, truncated to fit a message. It may be as long as the file.
 struct Short<'a>(&'a str);
 
 impl fmt::Display for Short<'_> {
@@ -53,7 +53,7 @@ impl fmt::Display for Short<'_> {
     }
 }
 
-/// A file operation. It decides whether a failure is the fault of a command's input or of its output.
+/// A file operation. It decides whether a command's input or its output is at fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileAction {
     /// Opening a file.
@@ -66,7 +66,7 @@ pub enum FileAction {
     Create,
     /// Writing a file.
     Write,
-    /// Renaming a file; the error's path is the new name.
+    /// Renaming a file. The error's path is the new name.
     Rename,
     /// Starting a program.
     Start,
@@ -86,44 +86,46 @@ impl fmt::Display for FileAction {
     }
 }
 
-/// The memory that there is too little of: it decides what helps.
+/// The kind of memory that ran out. It decides which advice helps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScarceMemory {
     /// RAM.
     Ram,
     /// GPU memory, or the budget for it.
     Gpu,
-    /// Keys and values of a context, wherever they are.
+    /// Keys and values of a context, in RAM or VRAM.
     KvCache,
 }
 
-/// Kind of a GPU's failure: it decides what is tried next.
+/// Kind of a GPU failure. It decides what the engine tries next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GpuFailure {
-    /// It is not fit for what was asked: it would fail again.
+    /// The GPU is unfit for the request, and would fail again.
     Unfit,
-    /// It is done without, and not asked again.
+    /// The GPU is disabled and will not be tried again.
     GivenUp {
-        /// True if it is in the list of adapters; otherwise its backend is done without.
+        /// True if the adapter list contains the GPU. Otherwise its backend is disabled.
         listed: bool,
-        /// True if its driver is known to be bad and has not failed here.
+        /// True if its driver is known to be bad but has not failed on this machine.
         known: bool,
     },
-    /// The driver refused a kernel, or was lost while it compiled or tried it.
+    /// The driver refused a kernel, or the GPU was lost while the driver compiled or tried the
+    /// kernel.
     Refused {
         /// Name of the kernel.
         kernel: &'static str,
-        /// Features that its text uses.
+        /// Features that the kernel's text uses.
         used: KernelFeatures,
     },
-    /// It did not answer.
+    /// The GPU did not answer.
     Hang,
-    /// It was lost, or could not be opened, for a reason that may pass.
+    /// The GPU was lost, or could not be opened, for a reason that may pass.
     Lost,
 }
 
 impl GpuFailure {
-    /// The words before the reason of an error; none where the reason is a fallback's, which names the adapter itself.
+    /// The words before the reason of an error. Empty for a fallback's reason, which names the
+    /// adapter itself.
     fn subject(&self, adapter: &str) -> String {
         match self {
             GpuFailure::GivenUp { .. } => String::new(),
@@ -132,7 +134,7 @@ impl GpuFailure {
     }
 }
 
-/// An error of the engine: what, where, expected, got.
+/// An error of the engine: what failed, where, what was expected, what was found.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -143,7 +145,7 @@ pub enum Error {
         action: FileAction,
         /// The file.
         path: PathBuf,
-        /// The system's answer.
+        /// The error of the operating system.
         source: std::io::Error,
     },
     /// A file contradicts its format, or a model contradicts its architecture.
@@ -151,27 +153,27 @@ pub enum Error {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// Where in it.
+        /// Place in the file.
         location: Location,
         /// The value the format requires there.
         expected: String,
         /// The value found.
         got: String,
-        /// True if the file ends before its contents do, as an interrupted download does.
+        /// True if the file ends before its contents do, for example after an interrupted download.
         truncated: bool,
     },
-    /// A mapped file is not what it was: nothing that was read from it since can be used.
+    /// A mapped file changed. Nothing that was read from it since can be used.
     #[error("{}: the file was truncated, or its disk went away, while it was open", path.display())]
     FileLost {
         /// The file.
         path: PathBuf,
     },
-    /// A file that goes with a model, and is none by itself.
+    /// A file that accompanies a model but is not a model.
     #[error("{}: expected a model that writes text, got {got}", path.display())]
     Companion {
         /// The file.
         path: PathBuf,
-        /// Description of what it is.
+        /// Description of the file.
         got: String,
     },
     /// The file is well-formed but uses something this engine does not implement.
@@ -179,15 +181,15 @@ pub enum Error {
     Unsupported {
         /// The kind of thing: `tensor type`, `rope scaling`.
         what: &'static str,
-        /// The one that was asked for.
+        /// The requested value.
         got: String,
         /// Supported values.
         supported: String,
     },
-    /// No family of models has this architecture.
+    /// No model family has this architecture.
     #[error("architecture `{got}` is not supported (supported: {supported})")]
     UnknownArchitecture {
-        /// The name in the file.
+        /// Architecture name in the file.
         got: String,
         /// Supported architectures.
         supported: String,
@@ -197,50 +199,53 @@ pub enum Error {
     Invalid {
         /// The option or argument.
         what: &'static str,
-        /// Its domain.
+        /// The allowed values.
         expected: String,
         /// The value passed.
         got: String,
     },
-    /// Memory could not be had.
+    /// Memory could not be allocated.
     #[error("{what}: {wanted} bytes wanted, {available} available")]
     Memory {
         /// Kind of the memory.
         kind: ScarceMemory,
         /// Purpose of the memory.
         what: &'static str,
-        /// Bytes asked for.
+        /// Bytes requested.
         wanted: u64,
-        /// Bytes that could be had.
+        /// Bytes available.
         available: u64,
     },
-    /// There is no such GPU.
+    /// The requested GPU does not exist.
     #[error("no GPU {wanted}: {there}")]
     NoGpu {
-        /// The requested GPU, as the sentence goes on: `was found`, ``is called `x` ``, `has the number 7`.
+        /// The requested GPU, as the end of a sentence: `was found`, ``is called `x` ``, `has the
+        /// number 7`.
         wanted: String,
-        /// The adapters there are, or why there is none.
+        /// The adapters of this machine, or why there are none.
         there: String,
     },
-    /// With the GPU the model is expected to be slower than on the CPU alone, and the quicker one was asked for.
+    /// The caller asked for the quicker device, and the model is expected to be slower with the GPU
+    /// than on the CPU alone.
     #[error("the CPU alone is expected to be quicker than with this GPU")]
     SlowGpu,
-    /// A GPU cannot be used, or not any longer.
+    /// A GPU cannot be used, or can no longer be used.
     #[error("{}{reason}", .failure.subject(.adapter))]
     Gpu {
-        /// Its name.
+        /// Name of the GPU.
         adapter: String,
-        /// The driver's message, or the feature that is missing.
+        /// The driver's message, or the missing feature.
         reason: String,
         /// Kind of the failure.
         failure: GpuFailure,
     },
-    /// A model computes what is no number: its weights are damaged, or its numbers overflow.
+    /// A model computed a number that is not finite. Its weights are damaged, or its numbers
+    /// overflow.
     #[error("the model's {what}: expected finite numbers, got {got}; its file is damaged, or its numbers overflow")]
     NotFinite {
-        /// The numbers: `logits`, `hidden states`.
+        /// Kind of the numbers: `logits`, `hidden states`.
         what: &'static str,
-        /// The one found.
+        /// The number found.
         got: String,
     },
     /// The context is full and the caller did not ask for it to be shifted.
@@ -251,7 +256,8 @@ pub enum Error {
     ContextFull {
         /// Tokens the request needs.
         wanted: usize,
-        /// It needs more than that, perhaps: they were not counted to the end.
+        /// True if the request may need more than `wanted` tokens, because they were not all
+        /// counted.
         at_least: bool,
         /// Length of the context, in tokens.
         available: usize,
@@ -259,19 +265,19 @@ pub enum Error {
     /// The caller's observer asked to stop.
     #[error("cancelled")]
     Cancelled,
-    /// Training a predictor failed.
+    /// The training of a predictor failed.
     #[error("training: {0}")]
     Training(String),
-    /// A chat template failed or asked for too much.
+    /// A chat template failed or exceeded its limits.
     #[error("chat template: {0}")]
     Template(String),
-    /// The engine thread is gone; the message says why.
+    /// The engine thread has ended. The message says why.
     #[error("engine stopped: {0}")]
     Stopped(String),
 }
 
 impl Error {
-    /// An [`Error::Malformed`] in a few words.
+    /// Returns an [`Error::Malformed`].
     pub fn malformed(
         path: impl Into<PathBuf>,
         location: Location,
@@ -282,7 +288,7 @@ impl Error {
         Error::Malformed { path, location, expected, got, truncated: false }
     }
 
-    /// Marks an [`Error::Malformed`] as one of a file that ends before its contents do.
+    /// Marks an [`Error::Malformed`] as that of a file which ends before its contents do.
     pub fn of_truncated_file(mut self) -> Self {
         if let Error::Malformed { truncated, .. } = &mut self {
             *truncated = true;
@@ -290,29 +296,29 @@ impl Error {
         self
     }
 
-    /// An [`Error::Invalid`] in a few words.
+    /// Returns an [`Error::Invalid`].
     pub fn invalid(what: &'static str, expected: impl Into<String>, got: impl fmt::Display) -> Self {
         Error::Invalid { what, expected: expected.into(), got: got.to_string() }
     }
 
-    /// An [`Error::Memory`] in a few words.
+    /// Returns an [`Error::Memory`].
     pub fn memory(kind: ScarceMemory, what: &'static str, wanted: u64, available: u64) -> Self {
         Error::Memory { kind, what, wanted, available }
     }
 
-    /// An [`Error::Unsupported`] in a few words.
+    /// Returns an [`Error::Unsupported`].
     pub fn unsupported(what: &'static str, got: impl fmt::Display, supported: impl fmt::Display) -> Self {
         Error::Unsupported { what, got: got.to_string(), supported: supported.to_string() }
     }
 
-    /// An [`Error::Io`] in a few words.
+    /// Returns an [`Error::Io`].
     pub fn io(action: FileAction, path: impl Into<PathBuf>, source: std::io::Error) -> Self {
         Error::Io { action, path: path.into(), source }
     }
 }
 
-/// The core of an error of a driver or a library: the message of its innermost cause, in one line of at most 200
-/// characters. The errors between say which of our calls failed, and belong in the log.
+/// The message of an error's innermost cause, in one line of at most 200 characters. The outer
+/// errors of a driver or a library say which of our calls failed, and belong in the log.
 pub fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
     let mut inner = error;
     while let Some(cause) = inner.source() {
@@ -321,8 +327,8 @@ pub fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
     first_line(&inner.to_string())
 }
 
-/// The first line of `text` that is not empty, without control characters and truncated to 200 characters: compilers' messages go
-/// on for pages.
+/// The first line of `text` that is not empty, without control characters and truncated to 200
+/// characters. Compilers' messages can fill pages.
 pub fn first_line(text: &str) -> String {
     let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("no reason is given");
     let line: String = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();

@@ -1,6 +1,7 @@
-//! Files written whole. A new file takes its name when all of it is written, so that a full disk or
-//! a killed program leaves the old file. Only regular files are replaced. A pipe, a terminal or a
-//! device is written to directly if its reader can do with a stream, and refused otherwise.
+//! Files that are written whole or not at all. A new file takes its name when all of it is written,
+//! so that a full disk or a killed program leaves the old file. Only regular files are replaced. A
+//! pipe, a terminal or a device is written to directly if its reader accepts a stream, and refused
+//! otherwise.
 
 use std::{
     fs::{self, File, Metadata},
@@ -13,28 +14,29 @@ use tempfile::{NamedTempFile, TempPath};
 
 use crate::error::{Error, FileAction, Location, Result};
 
-/// Bytes gathered before a write.
+/// Bytes collected before each write.
 const BUFFER: usize = 1 << 20;
 
-/// Links followed before they count as a circle, as on Linux.
+/// Number of links to follow before they count as a circle, as on Linux.
 const MOST_LINKS: usize = 40;
 
-/// Bytes of a file's name in its temporary name, so that both are short enough for any file system.
+/// Bytes of a file's name in its temporary name. Short enough for any file system.
 const NAME: usize = 100;
 
-/// Old files of one name that programs may still map after a new file took the name, on Windows.
+/// Most old files of one name. On Windows, programs may still map old files after a new file took
+/// the name.
 const MOST_OLD: usize = 8;
 
-/// Needs of a file's readers.
+/// The access that a file's readers need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// Bytes in order: tables, text, pictures. Whatever takes bytes will do.
+    /// Bytes in order: tables, text, pictures. Any file that accepts bytes will do.
     Stream,
-    /// Bytes at offsets: the file is mapped or read again. Only a regular file will do.
+    /// Bytes at offsets, because the file is mapped or read again. Only a regular file will do.
     Random,
 }
 
-/// Kind of file at a path, links followed.
+/// Kind of file at a path, after following links.
 #[derive(Debug)]
 enum FileTarget {
     /// A regular file and its metadata, or a free name.
@@ -42,31 +44,31 @@ enum FileTarget {
     /// Standard output or error, under one of its names.
     #[cfg(unix)]
     Standard(u32),
-    /// A pipe, a terminal or a device; or another descriptor of this process, which may be a file
+    /// A pipe, a terminal or a device, or another descriptor of this process, which may be a file
     /// (`append`).
     Special { append: bool },
 }
 
-/// A file on its way to a path.
+/// A new file that is being written for a path.
 ///
-/// The bytes of a regular file go to a temporary file beside it. [`NewFile::finish`] syncs that and
-/// gives it the name and the old file's mode bits. If anything fails, or this is dropped, the
-/// temporary file is removed and the old file is untouched. A link stays, and the file behind it is
-/// replaced.
+/// The bytes of a regular file are written to a temporary file beside it. [`NewFile::finish`] syncs
+/// the temporary file and gives it the name and the old file's mode bits. If anything fails, or
+/// this is dropped, the temporary file is removed and the old file is untouched. If the path is a
+/// link, the link stays and the file behind it is replaced.
 #[derive(Debug)]
 pub struct NewFile {
-    /// As the caller names it.
+    /// The path as the caller names it.
     path: PathBuf,
     file: BufWriter<File>,
-    /// The temporary name and the final one; `None` if the bytes go to their place directly.
+    /// The temporary name and the final name. `None` if the bytes are written in place.
     names: Option<(TempPath, PathBuf)>,
 }
 
 impl NewFile {
-    /// Starts a file at `path`. Waits for the reader of a pipe.
+    /// Starts a file at `path`. If `path` is a pipe, waits for its reader.
     ///
     /// # Errors
-    /// As [`check`]; [`Error::Io`] if no file can be made in the folder.
+    /// The errors of [`check`]. [`Error::Io`] if no file can be created in the folder.
     pub fn create(path: &Path, form: Form) -> Result<Self> {
         let mut names = None;
         let (action, opened) = match FileTarget::of(path, form)? {
@@ -88,18 +90,20 @@ impl NewFile {
         Ok(NewFile { path: path.to_path_buf(), file: BufWriter::with_capacity(BUFFER, file), names })
     }
 
-    /// Puts the file in its place after it has reached the disk.
+    /// Waits until the file is on the disk, then puts it in its place.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::Malformed`] if the place is no longer free or a regular file.
+    /// [`Error::Io`]. [`Error::Malformed`] if another program has put something other than a
+    /// regular file in the place.
     pub fn finish(self) -> Result<()> {
         self.end(true)
     }
 
-    /// Puts a file that can be made again in its place. After a power failure it may be empty.
+    /// Puts the file in its place without waiting for the disk, for files that can be made again.
+    /// After a power failure the file may be empty.
     ///
     /// # Errors
-    /// As [`NewFile::finish`].
+    /// The errors of [`NewFile::finish`].
     pub fn finish_unsynced(self) -> Result<()> {
         self.end(false)
     }
@@ -113,10 +117,10 @@ impl NewFile {
             file.get_ref().sync_all().map_err(failed)?;
         }
         drop(file);
-        // Hours may have gone by.
+        // Checks again, because hours may have passed since the file was started.
         FileTarget::of(&target, Form::Random)?;
         put(temporary, &target).map_err(|source| Error::io(FileAction::Rename, &path, source))?;
-        // The new name reaches the disk with the folder. Not every system lets one open a folder.
+        // Syncing the folder writes the new name to the disk. Not every system can open a folder.
         if sync && let Ok(folder) = File::open(folder(&target)) {
             folder.sync_all().ok();
         }
@@ -134,21 +138,21 @@ impl Write for NewFile {
     }
 }
 
-/// Writes `bytes` to `path`, whole; see [`NewFile`].
+/// Writes `bytes` to `path`, whole or not at all. See [`NewFile`].
 ///
 /// # Errors
-/// As [`NewFile::create`] and [`NewFile::finish`].
+/// The errors of [`NewFile::create`] and [`NewFile::finish`].
 pub fn write(path: &Path, form: Form, bytes: &[u8]) -> Result<()> {
     let mut file = NewFile::create(path, form)?;
     file.write_all(bytes).map_err(|source| Error::io(FileAction::Write, path, source))?;
     file.finish()
 }
 
-/// Writes `bytes`, which can be made again, to `path`, whole, and makes its folder. After a power
-/// failure the file may be empty.
+/// Writes `bytes`, which can be made again, to `path`, whole or not at all, and creates its folder.
+/// After a power failure the file may be empty.
 ///
 /// # Errors
-/// As [`write()`].
+/// The errors of [`write()`].
 pub fn keep(path: &Path, bytes: &[u8]) -> Result<()> {
     let failed = |source| Error::io(FileAction::Write, path, source);
     fs::create_dir_all(folder(path)).map_err(failed)?;
@@ -157,21 +161,21 @@ pub fn keep(path: &Path, bytes: &[u8]) -> Result<()> {
     file.finish_unsynced()
 }
 
-/// [`keep`] for a value, as JSON.
+/// Writes a value as JSON, as [`keep`] does.
 ///
 /// # Errors
-/// As [`write()`].
+/// The errors of [`write()`].
 pub fn keep_json(path: &Path, value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_vec_pretty(value);
     keep(path, &text.map_err(|error| Error::io(FileAction::Write, path, error.into()))?)
 }
 
-/// Checks that `path` can hold such a file, without opening it: for commands that compute for long
-/// before they write.
+/// Checks that `path` can hold a file of this form, without opening it. For commands that compute
+/// for a long time before they write.
 ///
 /// # Errors
-/// [`Error::Malformed`] for a folder, a socket or a disk, and for a pipe, a terminal or a device if
-/// the form is [`Form::Random`]; [`Error::Io`] if the system does not say what is there.
+/// [`Error::Malformed`] for a folder, a socket or a disk. Also for a pipe, a terminal or a device
+/// if the form is [`Form::Random`]. [`Error::Io`] if the system does not report the kind of file.
 pub fn check(path: &Path, form: Form) -> Result<()> {
     FileTarget::of(path, form).map(drop)
 }
@@ -226,11 +230,12 @@ impl FileTarget {
     }
 }
 
-/// The end of the links at `path`, which need not exist. `None` if they lead in a circle.
+/// The target of the chain of links at `path`. The target need not exist. `None` if the links form
+/// a circle.
 fn end_of_links(path: &Path) -> Option<PathBuf> {
     let mut path = path.to_path_buf();
     for _ in 0..MOST_LINKS {
-        // The link that the system shows for a descriptor is no path.
+        // The link that the system shows for a descriptor is not a path.
         #[cfg(unix)]
         if descriptor(&path).is_some() {
             return Some(path);
@@ -252,7 +257,7 @@ fn descriptor(path: &Path) -> Option<u32> {
     path.file_name()?.to_str()?.parse().ok()
 }
 
-/// Standard output (1) or error with its own offset, so that a file that it appends to keeps its
+/// Standard output (1) or standard error, with its own offset. A file that it appends to keeps its
 /// bytes.
 #[cfg(unix)]
 fn standard(number: u32) -> io::Result<File> {
@@ -264,7 +269,7 @@ fn standard(number: u32) -> io::Result<File> {
     io::stdout().as_fd().try_clone_to_owned().map(File::from)
 }
 
-/// True if Windows takes `path` for a device in any folder: `NUL`, `con`, `COM1`, `\\.\pipe\x`.
+/// True if Windows treats `path` as a device in any folder: `NUL`, `con`, `COM1`, `\\.\pipe\x`.
 fn is_device_name(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_uppercase();
     path.to_string_lossy().starts_with(r"\\.\")
@@ -272,13 +277,13 @@ fn is_device_name(path: &Path) -> bool {
         || matches!(name.as_bytes(), [b'C', b'O', b'M', b'1'..=b'9'] | [b'L', b'P', b'T', b'1'..=b'9'])
 }
 
-/// A file beside `target` that will take its name, with the mode bits and, where the system allows
-/// it, the owner of the old file.
+/// Creates a file beside `target` that will take its name. It has the old file's mode bits and, if
+/// the system allows it, the old file's owner.
 fn temporary(target: &Path, old: Option<&Metadata>) -> io::Result<NamedTempFile> {
     let prefix = format!(".{}.", short_name(target));
     let mut builder = tempfile::Builder::new();
     builder.prefix(&prefix).suffix(".part");
-    // As readable as any other file a program makes, not private as temporary files are.
+    // As readable as any other new file. Temporary files are private by default.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     let file = builder.tempfile_in(folder(target))?;
@@ -288,7 +293,7 @@ fn temporary(target: &Path, old: Option<&Metadata>) -> io::Result<NamedTempFile>
         if fchown(file.as_file(), Some(old.uid()), Some(old.gid())).is_err() {
             tracing::debug!(file = %target.display(), "the new file has another owner than the old one");
         }
-        // After the owner, whose change takes bits away.
+        // After the change of the owner, which clears mode bits.
         file.as_file().set_permissions(old.permissions())?;
     }
     #[cfg(not(unix))]
@@ -296,9 +301,9 @@ fn temporary(target: &Path, old: Option<&Metadata>) -> io::Result<NamedTempFile>
     Ok(file)
 }
 
-/// Gives `file` the name `target`. Windows does not replace a mapped file, but lets it be renamed.
-/// There the old file gets another name. It is removed at once or, while it is mapped, before the
-/// next file takes the name.
+/// Gives `file` the name `target`. Windows does not replace a mapped file, but allows it to be
+/// renamed. There the old file gets another name and is removed at once. If it is still mapped, it
+/// is removed before the next file takes the name.
 fn put(file: TempPath, target: &Path) -> io::Result<()> {
     let aside = || (0..MOST_OLD).map(move |at| folder(target).join(format!(".{}.{at}.old", short_name(target))));
     if cfg!(windows) {
@@ -318,14 +323,14 @@ fn put(file: TempPath, target: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The beginning of the name of `target`, for names beside it.
+/// The beginning of the name of `target`, for the names of files beside it.
 fn short_name(target: &Path) -> String {
     let mut name = target.file_name().unwrap_or_default().to_string_lossy().into_owned();
     name.truncate(name.floor_char_boundary(NAME));
     name
 }
 
-/// The folder of a file that may be named without one.
+/// The folder of a file. The path may be a bare file name.
 fn folder(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

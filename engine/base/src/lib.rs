@@ -1,6 +1,7 @@
-//! What every crate of the engine needs: [`error`], [`files`] that are written whole or not at all, and [`telemetry`].
+//! Parts that every crate of the engine needs: [`error`], [`files`] that are written whole or not
+//! at all, and [`telemetry`].
 
-// They panic where nobody reads.
+// The print macros panic if nobody reads the output.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod error;

@@ -1,5 +1,6 @@
-//! The path of several tokens with quantised weights: [`PANEL_ROWS`] rows are decoded, a line at a time, into a panel that stays in
-//! the first-level cache, and multiplied with all tokens, tile by tile. Nothing decoded outlives its panel.
+//! The path of several tokens with quantised weights. [`PANEL_ROWS`] rows are decoded, a line at a
+//! time, into a panel that stays in the first-level cache. The panel is multiplied with all tokens,
+//! tile by tile, and then overwritten.
 
 use smallvec::SmallVec;
 
@@ -12,15 +13,17 @@ use super::{
 };
 use thermocline_formats::quant::BlockType;
 
-/// Panels whose rows a worker goes through together where there is more than one tile, so that inputs come from the first-level cache.
+/// Panels that a worker processes together if there are several tiles, so that inputs are read from
+/// the first-level cache.
 const PANELS: usize = 4;
 
-/// `[tokens, n]` activations rounded to 8 bits, in tiles of up to [`MOST_TILE_TOKENS`] tokens that are as equal as can be.
+/// `[tokens, n]` activations rounded to 8 bits, in tiles of up to [`MOST_TILE_TOKENS`] tokens.
+/// Tiles are as equal in size as possible.
 #[derive(Debug, Default)]
 pub(super) struct TokenTiles {
     tokens: usize,
     n: usize,
-    /// Of each tile `[n / 32, tokens]`.
+    /// `[n / 32, tokens]` for each tile.
     chunks: AlignedBuffer<TokenChunk>,
 }
 
@@ -43,12 +46,12 @@ impl TokenTiles {
         });
     }
 
-    /// The number of tokens of each tile but the last.
+    /// Number of tokens in each tile but the last.
     fn of_tile(&self) -> usize {
         self.tokens.div_ceil(self.tokens.div_ceil(MOST_TILE_TOKENS))
     }
 
-    /// Columns `first..first + len`, multiples of 32, of the tile that begins with token `token`.
+    /// Columns `first..first + len`, multiples of 32, of the tile whose first token is `token`.
     fn tile(&self, token: usize, first: usize, len: usize) -> TokenTile<'_> {
         let tokens = self.of_tile().min(self.tokens - token);
         let start = token * self.n / 32 + first / 32 * tokens;
@@ -57,7 +60,7 @@ impl TokenTiles {
     }
 }
 
-/// Scratch memory of a worker.
+/// Scratch memory of one worker.
 #[derive(Debug, Default)]
 pub(super) struct CodePanelScratch {
     panel: RowPanel,
@@ -65,7 +68,7 @@ pub(super) struct CodePanelScratch {
     sums: Vec<PanelSums>,
 }
 
-/// As [`Cpu::matmul_rows`], of jobs with quantised weights.
+/// Computes [`Cpu::matmul_rows`] for jobs with quantised weights.
 pub(super) fn matmul(cpu: &Cpu, jobs: &mut [RowsJob<'_>], x: &[f32], tokens: usize) {
     let cols = x.len() / tokens;
     cpu.scratch.with(|scratch| {
@@ -81,7 +84,7 @@ pub(super) fn matmul(cpu: &Cpu, jobs: &mut [RowsJob<'_>], x: &[f32], tokens: usi
 }
 
 impl RowBlock<'_> {
-    /// First bytes of the rows of panel `panel`; of the last row again where there are fewer.
+    /// Offsets of the rows of panel `panel`. If the panel has fewer rows, the last row is repeated.
     fn starts(&self, panel: usize) -> [usize; PANEL_ROWS] {
         let last = self.out.width() - 1;
         let row = |at: usize| self.selection.get(self.first + (panel * PANEL_ROWS + at).min(last));
@@ -110,7 +113,8 @@ impl RowBlock<'_> {
                     for (row, start) in rows.iter_mut().zip(starts[panel]) {
                         *row = &data[start + from..start + to];
                     }
-                    // The rows' next line is prefetched, and behind their last one the first line of the rows to come.
+                    // Prefetches the next line of the rows. After their last line, prefetches the
+                    // first line of the next panels' rows.
                     if to == row_bytes
                         && let Some(next) = next.get(panel)
                     {

@@ -1,8 +1,13 @@
-//! The path of a few tokens without panels: a group of rows is multiplied with one token after the other while it is in the
-//! first-level cache, by the kernels of one token; rows of floats with several tokens at once. Passes of up to [`FEW_TOKENS`] tokens
-//! with float weights take this path, and those with quantised weights where the instruction set has no
-//! [panels](super::code_panels). So do passes of any number of tokens where a float matrix is small, because its tiles would sum in
-//! another order.
+//! The path of a few tokens without panels. The kernels of one token multiply a group of rows with
+//! one token after the other, while the group is in the first-level cache. Rows of floats are
+//! multiplied with several tokens at once.
+//!
+//! Three kinds of passes take this path:
+//!
+//! - passes of up to [`FEW_TOKENS`] tokens with float weights,
+//! - such passes with quantised weights, if the instruction set has no
+//!   [panels](super::code_panels),
+//! - passes of any length with a small float matrix, because its tiles would sum in another order.
 
 use std::{ops::Range, slice};
 
@@ -18,34 +23,40 @@ use thermocline_formats::{
     quant::{BlockType, Encoding},
 };
 
-/// Most tokens of a pass in which every product keeps the order of single tokens, on instruction sets whose kernels do so.
+/// Most tokens of a pass in which every product keeps the summation order of single tokens, on
+/// instruction sets whose kernels do so.
 pub const FEW_TOKENS: usize = 32;
 
-/// Most tokens of this path with AVX-512 and NEON; tiles of unpacked rows are faster from there on.
+/// Most tokens of this path with AVX-512 and NEON. Tiles of unpacked rows are faster for more
+/// tokens.
 const LESS: usize = 8;
 
-/// Most rows of a float matrix that takes this path whatever the number of tokens: routers and gates, which are a small part of a
-/// prompt. A choice between experts is then the same in a prompt and in one token.
+/// Most rows of a float matrix that takes this path for any number of tokens. These are routers and
+/// gates, a small part of a prompt's work. The choice of experts is then the same in a prompt and
+/// for a single token.
 const SMALL_ROWS: usize = 512;
 
-/// Bytes of rows that all tokens are multiplied with before the next rows: half a first-level cache.
+/// Bytes of rows that are multiplied with all tokens before the next rows: half a first-level
+/// cache.
 const GROUP_BYTES: usize = 16 << 10;
-/// Rows of a group are a multiple of this: kernels take several at once.
+/// The number of rows of a group is a multiple of this, because kernels take several rows at once.
 const GROUP_ROWS: usize = 4;
 
-/// True if products with `weight` come this way whatever the number of tokens.
+/// True if products with `weight` take this path for any number of tokens.
 pub(super) fn takes_any(cpu: &Cpu, weight: &Matrix) -> bool {
     matches!(weight.encoding(), Encoding::Float(_))
         && weight.rows() <= SMALL_ROWS
         && cpu.activations == InputPrecision::Int8
 }
 
-/// Most tokens of this path: tiles of unpacked rows are faster from there on, and sum in another order.
+/// Most tokens of this path. For more tokens, tiles of unpacked rows are faster, but sum in another
+/// order.
 pub(super) fn most(cpu: &Cpu) -> usize {
     if matches!(cpu.isa, Isa::Scalar | Isa::Avx2 | Isa::AvxVnni) { FEW_TOKENS } else { LESS }
 }
 
-/// As [`Cpu::matmul_rows`], of at most [`most`] tokens unless [`takes_any`] says so.
+/// Computes [`Cpu::matmul_rows`] for at most [`most`] tokens, or for any number if [`takes_any`] is
+/// true.
 pub(super) fn matmul(cpu: &Cpu, jobs: &mut [RowsJob<'_>], x: &[f32], tokens: usize) {
     let cols = x.len() / tokens;
     cpu.scratch.with(|scratch| {
@@ -73,13 +84,14 @@ pub(super) fn matmul(cpu: &Cpu, jobs: &mut [RowsJob<'_>], x: &[f32], tokens: usi
     });
 }
 
-/// The prefetch distance of a token's reads: the first token's come from memory, the others' from the cache.
+/// Prefetch distance for a token's reads. The first token's rows come from memory, those of later
+/// tokens from the cache.
 fn ahead(token: usize) -> isize {
     if token == 0 { AHEAD as isize } else { 0 }
 }
 
 impl RowBlock<'_> {
-    /// Products of `rows` of the block with codes.
+    /// Multiplies `rows` of the block with codes.
     fn codes(&mut self, cpu: &Cpu, ty: BlockType, codes: &[QuantisedInputBuffer], rows: Range<usize>) {
         let (first, row_bytes) = (self.first + rows.start, self.weight.row_bytes());
         for (token, codes) in codes.iter().enumerate() {
@@ -97,7 +109,7 @@ impl RowBlock<'_> {
         }
     }
 
-    /// Products of `rows` of the block with floats.
+    /// Multiplies `rows` of the block with floats.
     fn floats(&mut self, cpu: &Cpu, x: &[f32], tokens: usize, rows: Range<usize>) {
         let (cols, encoding) = (self.weight.cols(), self.weight.encoding());
         let x = |token: usize| &x[token * cols..][..cols];

@@ -1,6 +1,7 @@
-//! Sums of neuron-major rows for a chunk of tokens, each over the neurons that fired for it. Rows are decoded once for all tokens, a
-//! panel at a time that stays in the first-level cache, and nothing is multiplied by a zero: where few neurons fire this takes less
-//! arithmetic than a product with all of them, in floats as well as in integers.
+//! Sums of neuron-major rows for a chunk of tokens, over the neurons that fired for each token.
+//! Rows are decoded once for all tokens, into panels that stay in the first-level cache. No row is
+//! multiplied by zero. If few neurons fire, this takes less arithmetic than a product with all
+//! neurons, in floats as well as in integers.
 
 use std::ops::Range;
 
@@ -18,42 +19,47 @@ use thermocline_formats::format::Matrix;
 
 /// Floats of a panel: 32 KiB, two thirds of a first-level cache.
 const PANEL_FLOATS: usize = 8 << 10;
-/// Columns that are decoded at a time, where the blocks of the type are shorter: eight of the widest vectors.
+/// Columns that are decoded at a time, unless the blocks of the type are longer: eight of the
+/// widest vectors.
 const COLUMNS: usize = 128;
-/// Floats of a worker's sums, of all tokens: 256 KiB, so that they stay in a second-level cache beside the rows.
+/// Floats of a worker's sums, for all tokens: 256 KiB. The sums then stay in a second-level cache
+/// beside the rows.
 const SUM_FLOATS: usize = 64 << 10;
-/// Vectors of sums that are held in registers: as many as hide the latency of a multiplication.
+/// Vectors of sums that are kept in registers: enough to hide the latency of a multiplication.
 const SUMS: usize = 8;
-/// From this share of pairs of a token and a neuron on, a product with all of them takes fewer instructions: by count, an entry of a
-/// list costs about twice what a pair costs in a tile.
+/// The fraction of pairs of a token and a neuron above which a product with all neurons takes fewer
+/// instructions. A list entry costs about twice as many instructions as a pair in a tile.
 const MOST_FIRING: f64 = 0.5;
 
 /// A neuron that fired for a token.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct FiredNeuron {
-    /// Its place among the neurons that fired for any token of the chunk.
+    /// Its index among the neurons that fired for any token of the chunk.
     at: u32,
     /// Its hidden value, times the factor of the matrix.
     a: f32,
 }
 
-/// The neurons that fired for each token of a chunk, ascending. Its buffers grow to the largest chunk and stay.
+/// The neurons that fired for each token of a chunk, ascending. Its buffers grow to the largest
+/// chunk and are kept.
 #[derive(Debug, Default)]
 pub(super) struct FiringLists {
-    /// Of all tokens, one after the other.
+    /// Neurons of all tokens, one token after the other.
     firing: AlignedBuffer<FiredNeuron>,
     /// First entry of each token, and the number of all entries, `[tokens + 1]`.
     starts: Vec<usize>,
-    /// For each neuron of the chunk, its place among those that fired; meaningless for others, `[neurons]`.
+    /// `[neurons]`: the index of each fired neuron among the fired neurons of the chunk.
+    /// Meaningless for other neurons.
     places: Vec<u32>,
-    /// Numbers of the neurons that fired for any token, ascending.
+    /// Indices of the neurons that fired for any token, ascending.
     active: Vec<u32>,
-    /// For each token and each panel of rows, the number of the token's neurons up to the panel's end, `[tokens, panels]`.
+    /// `[tokens, panels]`: for each token and each panel of rows, the number of the token's neurons
+    /// up to the panel's end.
     ends: Vec<u32>,
 }
 
 impl FiringLists {
-    /// Counts what fires in `a`, `[tokens, n]`: the neurons of the lists, and their places.
+    /// Counts the neurons that fire in `a`, `[tokens, n]`, and finds their indices.
     pub fn count(&mut self, isa: Isa, a: &[f32], n: usize) {
         let FiringLists { starts, places, active, .. } = self;
         places.clear();
@@ -70,18 +76,20 @@ impl FiringLists {
         (0..).zip(&*active).for_each(|(at, neuron)| places[*neuron as usize] = at);
     }
 
-    /// Numbers of the neurons that fired for any token, ascending.
+    /// Indices of the neurons that fired for any token, ascending.
     pub fn active(&self) -> &[u32] {
         &self.active
     }
 
-    /// True if so few neurons fire for a token that lists are quicker than a product with all of [`FiringLists::active`].
+    /// True if so few neurons fire for a token that lists are faster than a product with all of
+    /// [`FiringLists::active`].
     pub fn are_short(&self) -> bool {
         let (tokens, pairs) = (self.starts.len() - 1, self.starts.last().copied().unwrap_or(0));
         (pairs as f64) < MOST_FIRING * (tokens * self.active.len()) as f64
     }
 
-    /// Lists what [`FiringLists::count`] counted, its values times `factor`, for panels of `rows` rows.
+    /// Fills the lists that [`FiringLists::count`] counted, for panels of `rows` rows. Values are
+    /// multiplied by `factor`.
     fn fill(&mut self, cpu: &Cpu, a: &[f32], n: usize, factor: f32, rows: usize) {
         let FiringLists { firing, starts, places, active, ends } = self;
         let panels = active.len().div_ceil(rows).max(1);
@@ -106,7 +114,7 @@ impl FiringLists {
         });
     }
 
-    /// Neurons of panel `panel` that fired for each token.
+    /// Neurons of panel `panel` that fired, for each token.
     fn of_panel(&self, panel: usize) -> impl Iterator<Item = &[FiredNeuron]> {
         let firing = self.firing.get(self.starts.last().copied().unwrap_or(0));
         let panels = self.ends.len() / (self.starts.len() - 1);
@@ -117,7 +125,7 @@ impl FiringLists {
     }
 }
 
-/// Number of neurons that fire for a token, which are marked.
+/// Marks the neurons that fire for a token, and counts them.
 struct CountFiring<'a> {
     a: &'a [f32],
     /// Not zero for neurons that fire for any token.
@@ -125,7 +133,7 @@ struct CountFiring<'a> {
 }
 
 impl VectorKernel<u32> for CountFiring<'_> {
-    /// Written without vectors of its own: the compiler makes some of it for every instruction set.
+    /// Has no explicit vectors, because the compiler vectorises it for every instruction set.
     #[inline(always)]
     fn run<V: Vector>(self, _: V) -> u32 {
         let mut all = 0;
@@ -138,7 +146,7 @@ impl VectorKernel<u32> for CountFiring<'_> {
     }
 }
 
-/// The list of one token while it is filled.
+/// The list of one token during [`FiringLists::fill`].
 struct TokenList<'a> {
     /// Values of all neurons.
     a: &'a [f32],
@@ -147,8 +155,9 @@ struct TokenList<'a> {
 }
 
 impl Cpu {
-    /// `out[t] += sum over what fired for t`, `[tokens, d]`: rows of `weight` that are the chunk's neurons by `selection`, whose values are `a`,
-    /// `[tokens, n]`, as `lists` has counted them. The result does not depend on the number of threads.
+    /// `out[t] += sum of a[t, i] W[selection[i]]` over the neurons `i` that fired for token `t`.
+    /// `out` is `[tokens, d]`. `a` is `[tokens, n]`, and `lists` has counted it. The result does
+    /// not depend on the number of threads.
     pub(super) fn add_firing(
         &self,
         weight: &Matrix,
@@ -161,7 +170,8 @@ impl Cpu {
         let unit = COLUMNS.max(weight.ty().block_len());
         lists.fill(self, a, n, weight.factor(), PANEL_FLOATS / unit);
         let rows = FiredRows { weight, selection, lists };
-        // Narrow for many tokens, whose sums fill the cache; as wide as can be for few, who want the memory in order.
+        // Many tokens need narrow columns, because their sums fill the cache. Few tokens take wide
+        // columns, to read memory in order.
         let most = (SUM_FLOATS / (out.len() / d)).min(d.div_ceil(self.pool().threads()));
         let width = (most / unit).max(1) * unit;
         let mut columns: Vec<_> = split_columns(out, d, width).into_iter().enumerate().collect();
@@ -183,8 +193,9 @@ impl FiredRows<'_> {
         &self.weight.row(self.selection.get(neuron as usize))[columns.start / len * bytes..columns.end / len * bytes]
     }
 
-    /// Adds all sums to a worker's columns, from column `first` of the rows on, `unit` of them at a time. While the rows of a panel are
-    /// decoded piece by piece, those of the next are prefetched from end to end: memory is quickest in order.
+    /// Adds all sums to a worker's columns, `unit` columns at a time, from column `first` of the
+    /// rows on. Decodes the rows of a panel piece by piece. Meanwhile it prefetches the rows of the
+    /// next panel from end to end, because memory is fastest in order.
     fn add_range(&self, cpu: &Cpu, first: usize, unit: usize, out: &mut ColumnsMut<'_>) {
         let rows = PANEL_FLOATS / unit;
         let pieces: Vec<_> = (0..out.width()).step_by(unit).map(|from| from..out.width().min(from + unit)).collect();
@@ -193,7 +204,8 @@ impl FiredRows<'_> {
         let mut firing: Vec<&[FiredNeuron]> = Vec::with_capacity(tokens);
         cpu.panels.with(|scratch| {
             let panel = scratch.widened.take(rows * unit);
-            // By piece, then by token: tokens of `out` may lie so far apart that they compete for places in a cache.
+            // By piece, then by token. Tokens of `out` may be so far apart that they compete for
+            // cache sets.
             let of_piece = tokens * unit;
             let acc = scratch.acc.take(pieces.len() * of_piece);
             acc.fill(0.0);
@@ -226,12 +238,12 @@ impl FiredRows<'_> {
     }
 }
 
-/// Sums of the rows of a panel.
+/// Adds up the rows of a panel.
 struct AddPanel<'a> {
     rows: PanelRows<'a>,
     /// Neurons of the panel that fired for each token.
     firing: &'a [&'a [FiredNeuron]],
-    /// Sums of every token, `[tokens, width]`, and room.
+    /// `[tokens, width]` sums of every token, and spare room.
     acc: &'a mut [f32],
 }
 
@@ -257,7 +269,7 @@ impl VectorKernel for AddPanel<'_> {
     }
 }
 
-/// Decoded rows, the first of which has the place `first`.
+/// Decoded rows. The first has index `first` among the fired neurons.
 #[derive(Clone, Copy)]
 struct PanelRows<'a> {
     /// `[rows, width]`

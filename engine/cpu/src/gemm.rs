@@ -1,8 +1,8 @@
-//! The path of many tokens with float weights, and with quantised ones where the instruction set has no
-//! [panels of codes](super::code_panels): a panel of rows is unpacked and interleaved once into a scratch that stays in the
-//! first-level cache, and multiplied with all tokens, tile by tile. A worker takes a few panels at a time and goes
-//! through the columns of all of them together, so that activations are read from the second-level cache. Nothing
-//! unpacked outlives its panel.
+//! The path of many tokens with float weights. Quantised weights take it too if the instruction set
+//! has no [panels of codes](super::code_panels). A panel of rows is unpacked and interleaved once,
+//! into scratch memory that stays in the first-level cache. The panel is multiplied with all
+//! tokens, tile by tile, and then overwritten. A worker takes a few panels at a time and processes
+//! their columns together. Activations are then read from the second-level cache.
 
 use super::{
     Cpu, RowsJob,
@@ -26,7 +26,7 @@ pub(super) struct PanelScratch {
     pub unpacked: AlignedBuffer<i8>,
     /// `[columns / 4, rows, 4]`
     pub codes: AlignedBuffer<i8>,
-    /// `[groups, rows]`, as minima and biases.
+    /// `[groups, rows]`, like minima and biases.
     pub scales: AlignedBuffer<f32>,
     pub mins: AlignedBuffer<f32>,
     pub bias: AlignedBuffer<i32>,
@@ -74,7 +74,7 @@ pub(super) fn matmul(cpu: &Cpu, jobs: &mut [RowsJob<'_>], x: &[f32], tokens: usi
     });
 }
 
-/// A block of a quantised type, multiplied as codes.
+/// Multiplies a block of a quantised type as codes.
 fn codes(
     kernels: &Kernels,
     of_tiles: &CodeTileKernels,
@@ -91,7 +91,8 @@ fn codes(
     let PanelScratch { acc, unpacked, codes, scales, mins, bias, row_scales, row_mins, .. } = scratch;
     let acc = acc.take(rows.div_ceil(width) * of_panel);
     acc.fill(0.0);
-    // Panels are lines, in which rows are summed: 32 rows of one are 16 KiB, a third of a first-level cache.
+    // A panel spans one line, within which rows are summed: 32 rows are 16 KiB, a third of a
+    // first-level cache.
     for first in (0..weight.cols()).step_by(LINE) {
         let len = LINE.min(weight.cols() - first);
         let groups = len / grouping.len;
@@ -129,7 +130,7 @@ fn codes(
     write_out(block, acc, of_panel, width, tokens);
 }
 
-/// A block multiplied as floats.
+/// Multiplies a block as floats.
 fn floats(kernels: &Kernels, block: &mut RowBlock<'_>, tiles: &FloatTiles, tokens: usize, scratch: &mut PanelScratch) {
     let (width, tile_tokens) = (kernels.panel_rows, kernels.float_tokens);
     let (weight, rows) = (block.weight, block.out.width());
@@ -162,7 +163,7 @@ fn floats(kernels: &Kernels, block: &mut RowBlock<'_>, tiles: &FloatTiles, token
     write_out(block, acc, of_panel, width, tokens);
 }
 
-/// Copies what was accumulated to the block's columns of the output.
+/// Copies the accumulated sums to the block's columns of the output.
 fn write_out(block: &mut RowBlock<'_>, acc: &[f32], of_panel: usize, width: usize, tokens: usize) {
     let rows = block.out.width();
     for token in 0..tokens {

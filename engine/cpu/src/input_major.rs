@@ -1,8 +1,8 @@
-//! Input-major matrices: `y = W x` that does not read the weights of inputs of zero. For products behind a ReLU, or with small inputs
-//! taken for zero.
+//! Input-major matrices: `y = W x` that does not read the weights of zero inputs. For products
+//! after a ReLU, or with small inputs set to zero.
 //!
-//! Nothing is rounded anew: the codes and scales are those of the file's blocks in another order, so that a product is the one
-//! of the file's matrix.
+//! No weight is rounded again. The codes and scales of the file's blocks are only reordered, so
+//! that a product equals the product of the file's matrix.
 
 use std::ops::Range;
 
@@ -19,20 +19,21 @@ use thermocline_formats::{
     quant::{TensorType, k_scales},
 };
 
-/// Tiles of outputs per worker. Few, so that the codes of an input are a long run; more than one, so that workers finish together.
+/// Tiles of outputs per worker. Few, so that the codes of an input are a long run. More than one,
+/// so that workers finish at about the same time.
 const TILES: usize = 2;
 /// Fewest outputs of a tile.
 const LEAST_TILE: usize = 4 * OUTPUTS;
 
-/// Weight types that have the form.
+/// Weight types that have an input-major form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum InputMajorForm {
     /// A scale and nibbles, 8 too large.
     Q4_0,
     /// A scale and bytes.
     Q8_0,
-    /// Of eight blocks a scale and one of minima, of each a factor and a minimum, and nibbles. The 6-bit factors and minima take a byte each:
-    /// 3 % more than in the file.
+    /// For eight blocks, a scale and a scale of minima. For each block, a factor, a minimum and
+    /// nibbles. The 6-bit factors and minima take a byte each, 3 % more than in the file.
     Q4K,
 }
 
@@ -46,12 +47,12 @@ impl InputMajorForm {
         }
     }
 
-    /// Blocks of inputs that have a head in common.
+    /// Blocks of inputs that share a head.
     const fn blocks(self) -> usize {
         if matches!(self, InputMajorForm::Q4K) { 8 } else { 1 }
     }
 
-    /// Bytes of a head, of what else a block has beside codes, and of a block's codes, for one output.
+    /// Bytes for one output: of a head, of a block's parts besides codes, and of a block's codes.
     const fn sizes(self) -> (usize, usize, usize) {
         match self {
             InputMajorForm::Q4_0 => (2, 0, INPUTS / 2),
@@ -60,7 +61,7 @@ impl InputMajorForm {
         }
     }
 
-    /// Bytes of all blocks with one head, for one output.
+    /// Bytes of all blocks that share a head, for one output.
     const fn group_bytes(self) -> usize {
         let (head, part, codes) = self.sizes();
         head + self.blocks() * (part + codes)
@@ -77,28 +78,30 @@ pub struct InputMajor {
     /// Factor of all weights.
     factor: f32,
     form: InputMajorForm,
-    /// `[tiles][groups of blocks]`: the heads of a tile's outputs, then of each block its parts and a row of codes for each input.
+    /// `[tiles][groups of blocks]`: the heads of a tile's outputs, then for each block its parts
+    /// and a row of codes per input.
     data: Bytes,
 }
 
 impl InputMajor {
-    /// Bytes of `weight` in this form; `None` if it has none: Q4_0, Q8_0 and Q4_K with a multiple of 128 rows do.
+    /// Bytes of `weight` in this form. `None` if it has no such form: only Q4_0, Q8_0 and Q4_K with
+    /// a multiple of 128 rows do.
     pub fn bytes(weight: &Matrix) -> Option<u64> {
         let form = InputMajorForm::of(weight.ty()).filter(|_| weight.rows().is_multiple_of(OUTPUTS))?;
         let groups = weight.rows() * weight.cols() / (form.blocks() * INPUTS);
         Some((groups * form.group_bytes()) as u64).filter(|bytes| *bytes > 0)
     }
 
-    /// Bytes among [`InputMajor::bytes`] that belong to single inputs: the codes.
+    /// Bytes of codes among [`InputMajor::bytes`]. Only codes belong to single inputs.
     pub fn bytes_of_inputs(weight: &Matrix) -> u64 {
         let form = InputMajorForm::of(weight.ty()).filter(|_| Self::bytes(weight).is_some());
         form.map_or(0, |form| (weight.rows() * weight.cols() / INPUTS * form.sizes().2) as u64)
     }
 
-    /// `weight` in this form; `None` if it has none.
+    /// Converts `weight` to this form. `None` if it has no such form.
     ///
     /// # Errors
-    /// [`Error::Memory`] if there is no room.
+    /// [`Error::Memory`] if memory cannot be allocated.
     pub fn new(pool: &ThreadPool, weight: &Matrix) -> Result<Option<Self>> {
         const WHAT: &str = "a matrix stored input by input";
         let (rows, cols) = (weight.rows(), weight.cols());
@@ -113,7 +116,7 @@ impl InputMajor {
         Ok(Some(InputMajor { rows, cols, tile, factor: weight.factor(), form, data: Bytes::new(memory) }))
     }
 
-    /// Bytes that a product with these inputs reads.
+    /// Bytes that a product reads for these inputs.
     fn read_bytes(&self, inputs: &[ActiveInputs]) -> u64 {
         let (head, part, codes) = self.form.sizes();
         let groups = inputs.chunk_by(|a, b| a.0 / self.form.blocks() == b.0 / self.form.blocks()).count();
@@ -121,7 +124,8 @@ impl InputMajor {
         (self.rows * (groups * head + inputs.len() * part) + active * codes * self.rows / INPUTS) as u64
     }
 
-    /// Inputs `INPUTS * block..` in tile `at`, if there is such a tile: head, parts and codes of its outputs.
+    /// Head, parts and codes of block `block` in tile `at`, if the tile exists. The block contains
+    /// [`INPUTS`] inputs.
     fn block(&self, at: usize, block: usize) -> Option<[&[u8]; 3]> {
         let outputs = self.tile.min(self.rows.checked_sub(at * self.tile).filter(|left| *left > 0)?);
         let form = self.form;
@@ -143,7 +147,7 @@ pub struct InputsJob<'a> {
     pub out: &'a mut [f32],
 }
 
-/// A tile of a job and its outputs.
+/// A tile of a job's weights, and its outputs.
 struct Tile<'a> {
     weight: &'a InputMajor,
     at: usize,
@@ -151,7 +155,7 @@ struct Tile<'a> {
 }
 
 impl InputMajorForm {
-    /// Fills `tile` with `weight`'s rows from `first` on.
+    /// Fills `tile` with the rows of `weight` from `first` on.
     fn fill(self, weight: &Matrix, first: usize, tile: &mut [u8]) {
         let groups = weight.cols() / (INPUTS * self.blocks());
         let outputs = tile.len() / (groups * self.group_bytes());
@@ -173,7 +177,7 @@ impl InputMajorForm {
                     }
                     InputMajorForm::Q4K => {
                         let block: &[u8; 144] = &row.as_chunks().0[group];
-                        // All scales, then those of the minima.
+                        // All scales, then the scales of all minima.
                         let (scales, minima) = heads.as_chunks_mut::<2>().0.split_at_mut(outputs);
                         (scales[output], minima[output]) = ([block[0], block[1]], [block[2], block[3]]);
                         let (factors, least) = k_scales::unpack(simd::part(block, 4));
@@ -194,7 +198,8 @@ impl InputMajorForm {
     }
 }
 
-/// Writes an output's nibbles, of inputs `i` (low) and `i + 16` (high), into rows of codes of `outputs` outputs, which hold zeros there.
+/// Writes an output's nibbles for inputs `i` (low) and `i + 16` (high) into rows of codes of
+/// `outputs` outputs. The rows contain zeros there.
 fn nibbles(output: usize, outputs: usize, quants: &[u8; INPUTS / 2], codes: &mut [u8]) {
     let (place, shift) = position_in_line(output % OUTPUTS);
     let place = output / OUTPUTS * (OUTPUTS / 2) + place;
@@ -205,14 +210,16 @@ fn nibbles(output: usize, outputs: usize, quants: &[u8; INPUTS / 2], codes: &mut
 }
 
 impl Cpu {
-    /// True if [`Cpu::matmul_inputs`] computes what [`Cpu::matmul`] would: activations are rounded to 8 bits.
+    /// True if [`Cpu::matmul_inputs`] computes the same as [`Cpu::matmul`], because activations are
+    /// rounded to 8 bits.
     pub fn takes_inputs(&self) -> bool {
         self.activations == InputPrecision::Int8
     }
 
-    /// `out = W x` for every job, `x` `[tokens, cols]` the same for all; the weights of inputs that are zero for all tokens are not
-    /// read. Returns how many bytes were read. A token has the same bits alone and among others, for any number of threads: a block
-    /// of inputs is multiplied with one token after the other while it is in the cache.
+    /// `out = W x` for every job, with one `x`, `[tokens, cols]`, for all jobs. The weights of
+    /// inputs that are zero for all tokens are not read. Returns the number of bytes read. A
+    /// token's result is bit-identical alone and in a batch, for any number of threads. A block of
+    /// inputs is multiplied with one token after the other while it is in the cache.
     ///
     /// # Panics
     /// If shapes disagree.
@@ -271,19 +278,19 @@ impl Cpu {
     }
 }
 
-/// A block of inputs, of which some are not zero for a token.
+/// A block of inputs with non-zero inputs for a token.
 struct ActiveBlock {
     block: usize,
     token: usize,
-    /// The place of these inputs' indices.
+    /// Range of the indices of these inputs.
     inputs: Range<usize>,
 }
 
-/// Number of a block, and a bit for each of its inputs that is not zero for any token.
+/// Index of a block, and a bit mask of its inputs that are not zero for some token.
 type ActiveInputs = (usize, u32);
 
-/// Blocks with inputs that are not zero, token by token within a block, and the inputs of all tokens. The inputs' indices within their
-/// block go to `active`.
+/// Returns the blocks with non-zero inputs, token by token within a block, and the active inputs of
+/// all tokens. Writes the inputs' indices within their block to `active`.
 fn active_blocks(
     rows: &[QuantisedInput<'_>],
     active: &mut Vec<u32>,
@@ -352,7 +359,7 @@ mod tests {
         }
     }
 
-    /// Weights and activations with the largest codes, whose sums are the farthest from zero.
+    /// Weights and activations with the largest codes, whose sums are farthest from zero.
     #[test]
     fn matmul_inputs_holds_the_largest_sums() {
         for (quants, x) in [(0xff, 1.0), (0xff, -1.0), (0x00, 1.0), (0x0f, -1.0)] {
@@ -371,7 +378,7 @@ mod tests {
         }
     }
 
-    /// Tokens of a pass have the bits that they have alone, each with zeros of its own.
+    /// Tokens in a pass, each with other zero inputs, have the bits that they have alone.
     #[test]
     fn tokens_have_the_bits_that_they_have_alone() {
         let rng = &mut StdRng::seed_from_u64(5);

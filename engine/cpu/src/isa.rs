@@ -1,13 +1,13 @@
-//! Instruction sets and the choice between them.
+//! Instruction sets, and the choice of one.
 
 use std::{fmt, str::FromStr};
 
 use thermocline_base::error::{Error, Result};
 
-/// An instruction set kernels are written for.
+/// An instruction set with kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Isa {
-    /// Plain Rust: the oracle.
+    /// Plain Rust, the oracle of the tests.
     Scalar,
     /// AVX2 with FMA and F16C.
     Avx2,
@@ -23,7 +23,7 @@ pub enum Isa {
     NeonI8mm,
 }
 
-/// All of them, as they are named to users.
+/// All instruction sets, with the names that users see.
 const NAMES: [(Isa, &str); 7] = [
     (Isa::Scalar, "scalar"),
     (Isa::Avx2, "avx2"),
@@ -35,17 +35,17 @@ const NAMES: [(Isa, &str); 7] = [
 ];
 
 impl Isa {
-    /// The names of all, on whatever machine.
+    /// The names of all instruction sets, independent of this machine.
     pub fn names() -> [&'static str; NAMES.len()] {
         NAMES.map(|(_, name)| name)
     }
 
-    /// True for plain Rust, which computes several times slower than a processor's own vector instructions.
+    /// True for plain Rust, which is several times slower than the processor's vector instructions.
     pub const fn is_portable(self) -> bool {
         matches!(self, Isa::Scalar)
     }
 
-    /// Those this machine has, slowest first.
+    /// The instruction sets of this machine, slowest first.
     pub fn available() -> Vec<Isa> {
         #[cfg(target_arch = "x86_64")]
         let found = {
@@ -72,7 +72,8 @@ impl Isa {
         std::iter::once(Isa::Scalar).chain(found).collect()
     }
 
-    /// `wanted` if the machine has it, else the best there is.
+    /// Returns `wanted`, or an error if this machine lacks it. `None` chooses the best instruction
+    /// set of this machine.
     pub fn choose(wanted: Option<Isa>) -> Result<Isa> {
         let available = Self::available();
         match wanted {

@@ -1,10 +1,16 @@
-//! CPU kernels. The instruction set is chosen once at run time ([`Isa`]), every SIMD kernel has a scalar oracle beside
-//! it, and all work goes through one [`ThreadPool`]. [`Cpu::matmul`] multiplies weights in their file type: row by row
-//! (GEMV) for one token, in decoded panels for several. Where few neurons fire, [`Cpu::matmul_rows`] reads only selected rows, and
-//! [`Cpu::accumulate_rows`] and [`Cpu::matmul_neurons`] sum rows of a matrix that has one per neuron; [`Cpu::accumulate_sums`]
-//! does so for several matrices or several tokens, each in the order that it has alone. [`InputMajor`] is for products with activations that are mostly zero. [`ops`] holds what stands between the matrix products.
+//! CPU kernels. The instruction set is chosen once at run time ([`Isa`]). Every SIMD kernel has a
+//! scalar oracle beside it. All work runs on one [`ThreadPool`].
+//!
+//! - [`Cpu::matmul`] multiplies weights in their file type: row by row (GEMV) for one token, in
+//!   decoded panels for several tokens.
+//! - [`Cpu::matmul_rows`] reads only selected rows, for layers in which few neurons fire.
+//! - [`Cpu::accumulate_rows`] and [`Cpu::matmul_neurons`] sum rows of a matrix with one row per
+//!   neuron.
+//! - [`Cpu::accumulate_sums`] does so for several matrices or tokens. Each sum keeps its own order.
+//! - [`InputMajor`] is for products with activations that are mostly zero.
+//! - [`ops`] has the operations between the matrix products.
 
-// They panic where nobody reads.
+// The print macros panic if nobody reads the output.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 mod code_panels;
@@ -46,15 +52,16 @@ use thermocline_formats::{
 /// Settings of a [`Cpu`].
 #[derive(Debug, Clone, Default)]
 pub struct CpuOptions {
-    /// Worker threads including the caller; default: one per physical core.
+    /// Worker threads, the caller included. Default: one per physical core.
     pub threads: Option<usize>,
-    /// Instruction set; default: the best this machine has. Asking for one it lacks is an error.
+    /// Instruction set. Default: the best of this machine. An instruction set that this machine
+    /// lacks is an error.
     pub isa: Option<Isa>,
     /// Precision of the inputs of products with quantised weights.
     pub activations: InputPrecision,
 }
 
-/// The CPU as a processor: an instruction set and a thread pool.
+/// The CPU as a compute device: an instruction set and a thread pool.
 #[derive(Debug)]
 pub struct Cpu {
     isa: Isa,
@@ -65,21 +72,21 @@ pub struct Cpu {
     scratch: scratch::ScratchPool<Scratch>,
     /// Unpacked panels of weights, one set per worker in a product.
     panels: scratch::ScratchPool<gemm::PanelScratch>,
-    /// The same of codes.
+    /// Decoded panels of codes, one set per worker in a product.
     code_panels: scratch::ScratchPool<code_panels::CodePanelScratch>,
 }
 
-/// Scratch memory of one product apart from its panels.
+/// Scratch memory of one product, except for its panels.
 #[derive(Debug, Default)]
 struct Scratch {
-    /// One token's inputs, rounded to 8 bits: one per distinct input of the product.
+    /// Inputs of one token, rounded to 8 bits: one entry per distinct input of the product.
     rows: Vec<product_input::QuantisedInputBuffer>,
     code_tiles: product_input::CodeTiles,
     token_tiles: code_panels::TokenTiles,
     float_tiles: product_input::FloatTiles,
     /// Ascending indices of the inputs that are not zero.
     active: Vec<u32>,
-    /// The same of each token of a chunk.
+    /// The neurons that fire for each token of a chunk.
     firing: firing_lists::FiringLists,
     /// `[parts, d]`
     partial: scratch::AlignedBuffer<f32>,
@@ -91,11 +98,12 @@ impl Cpu {
         Self::with_workers(options, Arc::new(ThreadPool::new(options.threads)))
     }
 
-    /// A CPU that shares `workers` with another one: the two need no more threads than one, and take turns if both compute.
-    /// `options.threads` is ignored.
+    /// Creates a CPU that shares `workers` with another CPU. They need no more threads than one
+    /// CPU, and take turns if both compute. `options.threads` is ignored.
     ///
     /// # Errors
-    /// [`Error::Unsupported`](thermocline_base::error::Error::Unsupported) for an instruction set this machine has not.
+    /// [`Error::Unsupported`](thermocline_base::error::Error::Unsupported) if this machine lacks
+    /// the instruction set.
     pub fn with_workers(options: &CpuOptions, workers: Arc<ThreadPool>) -> Result<Self> {
         let isa = Isa::choose(options.isa)?;
         Ok(Cpu {
@@ -119,7 +127,8 @@ impl Cpu {
         self.activations
     }
 
-    /// The block type as whose codes `weight` is multiplied; `None` where the product is one of floats.
+    /// The block type whose codes represent `weight` in products. `None` if products with it use
+    /// floats.
     fn codes_of(&self, weight: &Matrix) -> Option<BlockType> {
         match (self.activations, weight.encoding()) {
             (InputPrecision::Int8, Encoding::Blocks(ty)) => Some(ty),
@@ -132,7 +141,7 @@ impl Cpu {
         &self.pool
     }
 
-    /// The workers, to share them ([`Cpu::with_workers`]).
+    /// The workers, for sharing ([`Cpu::with_workers`]).
     pub fn workers(&self) -> Arc<ThreadPool> {
         Arc::clone(&self.pool)
     }

@@ -1,4 +1,4 @@
-//! Products of weights and activations: the entry, and the path of one token.
+//! Products of weights and activations: the entry points, and the path of one token.
 
 use std::ops::Range;
 
@@ -13,11 +13,11 @@ use super::{
 };
 use thermocline_formats::format::Matrix;
 
-/// Bytes of weights a worker takes at a time: long enough that a stream of reads is rarely broken, short enough that
-/// workers finish together.
+/// Bytes of weights that a worker takes at a time. Long enough that a stream of reads is rarely
+/// interrupted, short enough that workers finish at about the same time.
 const CHUNK_BYTES: usize = 96 << 10;
 
-/// Fewer bytes than this per worker are not worth waking one.
+/// Fewest bytes of weights that are worth waking a worker.
 const LEAST_CHUNK_BYTES: usize = 8 << 10;
 
 /// Bytes of the next product that a waiting worker prefetches: a part of a second-level cache.
@@ -34,16 +34,16 @@ pub struct MatmulJob<'a> {
     pub out: &'a mut [f32],
 }
 
-/// A product with some rows of a matrix: `out[t, i] = W[rows[i]] x[t] + bias[rows[i]]`.
+/// A product with selected rows of a matrix: `out[t, i] = W[rows[i]] x[t] + bias[rows[i]]`.
 #[derive(Debug)]
 pub struct RowsJob<'a> {
     /// `[all rows, cols]` weights.
     pub weight: &'a Matrix,
     /// Biases of all rows.
     pub bias: Option<&'a [f32]>,
-    /// Row numbers; `None` for all rows.
+    /// Row indices. `None` for all rows.
     pub rows: Option<&'a [u32]>,
-    /// `[tokens, rows chosen]`; overwritten.
+    /// `[tokens, selected rows]`; overwritten.
     pub out: &'a mut [f32],
 }
 
@@ -60,7 +60,7 @@ impl RowsJob<'_> {
     }
 }
 
-/// How a product of several tokens is computed.
+/// The method for a product of several tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Path {
     /// See [`code_panels`].
@@ -76,7 +76,7 @@ pub(super) struct RowBlock<'a> {
     pub weight: &'a Matrix,
     bias: Option<&'a [f32]>,
     pub selection: RowSelection<'a>,
-    /// Place of the first row among those selected.
+    /// Index of the first row among the selected rows.
     pub first: usize,
     pub out: ColumnsMut<'a>,
 }
@@ -96,7 +96,7 @@ impl<'a> RowBlock<'a> {
         blocks
     }
 
-    /// Applies the matrix's factor and the biases to a token's products with `rows` of the block.
+    /// Applies the matrix's factor and the biases to a token's products for `rows` of the block.
     pub fn finish(&mut self, token: usize, rows: Range<usize>) {
         let out = &mut self.out.row_mut(token)[rows.clone()];
         self.weight.scale(out);
@@ -106,23 +106,23 @@ impl<'a> RowBlock<'a> {
     }
 }
 
-/// Rows of one job that follow each other (in the matrix, or in the list of those chosen) and their outputs.
+/// Consecutive rows of one job (of the matrix or of the list of selected rows), and their outputs.
 struct RowRun<'a> {
     weight: &'a Matrix,
     bias: Option<&'a [f32]>,
     selection: RowSelection<'a>,
     first: usize,
-    /// Index of their input.
+    /// Index of the rows' input.
     input: usize,
     out: &'a mut [f32],
 }
 
 impl Cpu {
-    /// `out[t] = W x[t] + bias` for every job; `x` is `[tokens, cols]`, the same for all jobs.
+    /// `out[t] = W x[t] + bias` for every job. `x` is `[tokens, cols]`, one for all jobs.
     ///
-    /// Quantised weights see `x` as [`InputPrecision`](super::InputPrecision) says, float weights as it is. The result does not
-    /// depend on the number of threads. A token's result has the same bits alone and among others, up to as many as
-    /// [`Cpu::same_bits`] says.
+    /// Quantised weights use `x` in the precision of [`InputPrecision`](super::InputPrecision),
+    /// float weights use it unrounded. The result does not depend on the number of threads. A
+    /// token's result is bit-identical alone and in a pass of up to [`Cpu::same_bits`] tokens.
     ///
     /// # Panics
     /// If shapes disagree.
@@ -132,21 +132,24 @@ impl Cpu {
         self.matmul_rows(&mut jobs.collect::<SmallVec<[_; 4]>>(), x, tokens);
     }
 
-    /// Most tokens of a pass in which every token's product with `weight` has the bits that it has alone.
+    /// Most tokens of a pass in which every token's product with `weight` has the bits of the token
+    /// computed alone.
     pub fn same_bits(&self, weight: &Matrix) -> usize {
-        // With AVX-512, and with decoded weights, tiles sum in another order than the kernels of one token.
+        // With AVX-512, and with decoded weights, tiles sum in another order than the kernels of
+        // one token.
         let tiles_agree = self.codes_of(weight).is_some() && self.isa() != Isa::Avx512;
         if tiles_agree || few_tokens::takes_any(self, weight) { usize::MAX } else { few_tokens::most(self) }
     }
 
-    /// [`Cpu::matmul`] for some rows of every job. Only those rows are read. A row's result is that of [`Cpu::matmul`].
+    /// Computes [`Cpu::matmul`] for selected rows of every job, and reads only these rows. Each
+    /// row's result equals that of [`Cpu::matmul`].
     ///
     /// # Panics
     /// If shapes disagree, or a row does not exist.
     pub fn matmul_rows(&self, jobs: &mut [RowsJob<'_>], x: &[f32], tokens: usize) {
         jobs.iter().for_each(|job| job.check(x, tokens));
         if x.is_empty() {
-            // No tokens, or no columns: nothing but the bias is left.
+            // Without tokens or columns only the bias remains.
             for RowsJob { weight, bias, rows, out } in jobs {
                 let selection = rows.map_or(RowSelection::All, RowSelection::Listed);
                 for token in out.chunks_exact_mut(selection.len(weight.rows()).max(1)) {
@@ -169,7 +172,7 @@ impl Cpu {
         }
     }
 
-    /// The path of a product of several tokens.
+    /// Chooses the path of a product of several tokens.
     fn path(&self, weight: &Matrix, tokens: usize) -> Path {
         if self.kernels.code_tiles.is_none() && self.codes_of(weight).is_some() {
             Path::Panels
@@ -180,11 +183,12 @@ impl Cpu {
         }
     }
 
-    /// [`Cpu::matmul_rows`] of jobs with inputs of their own, `[tokens, cols]` each. Those of one token are one piece of work, so that workers are
-    /// busy however small each is.
+    /// Computes [`Cpu::matmul_rows`] for jobs with separate inputs, `[tokens, cols]` each. All
+    /// products of one token are one piece of work, so that workers stay busy even if each product
+    /// is small.
     ///
     /// # Panics
-    /// If there are not as many inputs as jobs, shapes disagree, or a row does not exist.
+    /// If the numbers of inputs and jobs differ, shapes disagree, or a row does not exist.
     pub fn matmul_each(&self, jobs: &mut [RowsJob<'_>], inputs: &[&[f32]], tokens: usize) {
         assert_eq!(inputs.len(), jobs.len(), "inputs of {} products", jobs.len());
         if tokens != 1 || inputs.iter().any(|x| x.is_empty()) {
@@ -195,8 +199,9 @@ impl Cpu {
         self.matvec(jobs, inputs);
     }
 
-    /// Names the matrices that the next product of one token will read, whole and together: a worker that is idle until then
-    /// prefetches the beginning of its range of them. Replaces the list before; an empty one ends the prefetching.
+    /// Announces the matrices that the next product of one token will read in full and in one call.
+    /// Each idle worker prefetches the beginning of its share of them. Replaces the previous list.
+    /// An empty list ends the prefetching.
     pub fn prefetch(&self, weights: &[&Matrix]) {
         let chunk = self.chunk_of(weights.iter().map(|weight| weight.data().len()).sum());
         let items = |weight: &Matrix| weight.rows().div_ceil(rows_of(chunk, weight));
@@ -214,7 +219,7 @@ impl Cpu {
         });
     }
 
-    /// Bytes of weights a worker takes at a time, of so many in all.
+    /// Bytes of weights that a worker takes at a time, if there are `bytes` in all.
     pub(super) fn chunk_of(&self, bytes: usize) -> usize {
         (bytes / (4 * self.pool().threads())).clamp(LEAST_CHUNK_BYTES, CHUNK_BYTES)
     }
@@ -225,8 +230,7 @@ impl Cpu {
         self.chunk_of(jobs.iter().map(bytes).sum())
     }
 
-    /// `out[r] = W[r] . x` for some rows of `weight`, one behind the other; `codes` are those of
-    /// `x`.
+    /// `out[r] = W[r] . x` for consecutive rows of `weight`. `codes` are the codes of `x`.
     fn dot_rows(
         &self,
         weight: &Matrix,
@@ -242,7 +246,7 @@ impl Cpu {
         }
     }
 
-    /// `out[i] = W[list[first + i]] . x`; `codes` are those of `x`.
+    /// `out[i] = W[list[first + i]] . x`. `codes` are the codes of `x`.
     pub(super) fn dot_listed(
         &self,
         weight: &Matrix,
@@ -272,7 +276,7 @@ impl Cpu {
         (at..).zip(rest).for_each(|(at, out)| one(gathered(at), out));
     }
 
-    /// `inputs` are the jobs', or one of all jobs.
+    /// Multiplies for one token. There is one input per job, or one for all jobs.
     fn matvec(&self, jobs: &mut [RowsJob<'_>], inputs: &[&[f32]]) {
         self.scratch.with(|scratch| {
             let codes = &mut scratch.rows;
@@ -315,7 +319,7 @@ impl Cpu {
     }
 }
 
-/// Rows of a chunk.
+/// Number of rows in `chunk` bytes.
 pub(super) fn rows_of(chunk: usize, weight: &Matrix) -> usize {
     (chunk / weight.row_bytes().max(1)).max(1)
 }
@@ -359,8 +363,7 @@ pub(super) mod tests {
         options.map(|options| Cpu::new(&options).unwrap()).collect()
     }
 
-    /// Checks the results of CPUs with one instruction set and precision: the number of threads
-    /// makes no difference.
+    /// Checks that CPUs with one instruction set and precision agree for any number of threads.
     pub(crate) fn same_for_threads(
         first: &mut Option<(Isa, InputPrecision, Vec<f32>)>,
         cpu: &Cpu,
@@ -382,7 +385,7 @@ pub(super) mod tests {
     }
 
     impl ExactSums {
-        /// Adds the sums over `rows` of `weight` to `before`, `[tokens, d]`; `a` is `[tokens,
+        /// Adds the sums over `rows` of `weight` to `before`, `[tokens, d]`. `a` is `[tokens,
         /// rows]`.
         pub(crate) fn new(
             weight: &Matrix,
@@ -407,7 +410,7 @@ pub(super) mod tests {
             ExactSums { sums, magnitudes }
         }
 
-        /// Compares `got` with the sums.
+        /// Compares `got` with the exact sums.
         pub(crate) fn check(&self, got: &[f32]) -> Result<(), TestCaseError> {
             for (i, got) in got.iter().enumerate() {
                 let error = (f64::from(*got) - self.sums[i]).abs();
@@ -506,7 +509,8 @@ pub(super) mod tests {
         }
     }
 
-    /// Tokens of a pass as long as [`Cpu::same_bits`] says have the bits that they have alone, with all rows and with some.
+    /// Checks that tokens have the bits that they have alone, in passes of up to [`Cpu::same_bits`]
+    /// tokens, with all rows and with some rows.
     fn assert_bits_of_single_tokens(ty: TensorType, rows: usize, cols: usize, passes: &[usize]) {
         let rng = &mut StdRng::seed_from_u64(9);
         let weight = random_matrix(ty, rows, cols, rng).with_factor(0.75);
@@ -537,7 +541,7 @@ pub(super) mod tests {
         }
     }
 
-    /// A row may be longer than what a kernel keeps in a cache.
+    /// A row may be longer than the part that a kernel keeps in a cache.
     #[test]
     fn tokens_have_the_bits_that_they_have_alone_in_rows_of_thirty_thousand_columns() {
         for ty in TYPES {

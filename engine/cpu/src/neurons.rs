@@ -1,4 +1,5 @@
-//! Sums of scaled rows, `y = sum a[i] W[i]`, each row a neuron's down column: only rows of neurons that fired are read.
+//! Sums of scaled rows, `y = sum a[i] W[i]`. Each row is a neuron's down column. Only the rows of
+//! neurons that fired are read.
 
 use std::ops::Range;
 
@@ -12,7 +13,7 @@ use super::{
 };
 use thermocline_formats::format::Matrix;
 
-/// Most parts of a matrix's rows, each with partial sums of its own.
+/// Most parts of a matrix's rows. Each part has its own partial sums.
 const PARTS: usize = 32;
 /// Fewest rows of a part.
 const LEAST_PART: usize = 128;
@@ -21,23 +22,24 @@ const SUM_ELEMENTS: usize = 1 << 14;
 /// Neurons of a panel.
 const PANEL_NEURONS: usize = 128;
 
-/// A token's sum of rows of a neuron-major matrix: `out += sum over i of a[i] W[rows[i]]`.
+/// A token's sum over rows of a neuron-major matrix: `out += sum over i of a[i] W[rows[i]]`.
 #[derive(Debug)]
 pub struct RowSum<'a> {
     /// `[n_ff, d]`
     pub weight: &'a Matrix,
-    /// Row numbers, ascending; `None` for all rows.
+    /// Row indices, ascending. `None` for all rows.
     pub rows: Option<&'a [u32]>,
-    /// Activations of those rows. Where one is zero its row is not read.
+    /// Activations of these rows. A row whose activation is zero is not read.
     pub a: &'a [f32],
     /// `[d]`
     pub out: &'a mut [f32],
 }
 
 impl Cpu {
-    /// `out[t] = W^T a[t] + bias` where row `i` of `weight` `[n_ff, d]` is neuron `i`'s down column and `a` is
-    /// `[tokens, n_ff]`; rows whose activation is zero (for all tokens) are not read. `out` is `[tokens, d]`,
-    /// overwritten. The result does not depend on the number of threads. Returns how many rows were read.
+    /// `out[t] = W^T a[t] + bias`. Row `i` of `weight`, `[n_ff, d]`, is neuron `i`'s down column,
+    /// and `a` is `[tokens, n_ff]`. Rows whose activation is zero for all tokens are not read.
+    /// `out` is `[tokens, d]` and overwritten. The result does not depend on the number of threads.
+    /// Returns the number of rows read.
     ///
     /// # Panics
     /// If shapes disagree.
@@ -57,9 +59,10 @@ impl Cpu {
         self.add_neurons(weight, RowSelection::All, a, tokens, out)
     }
 
-    /// `out[t] += sum over i of a[t, i] W[rows[i]]`: some rows, ascending, of a matrix `[n_ff, d]` that has one per neuron, `a` being
-    /// `[tokens, rows.len()]` and `out` `[tokens, d]`. Rows whose activation is zero (for all tokens) are not read. The result
-    /// does not depend on the number of threads. Returns how many rows were read.
+    /// `out[t] += sum over i of a[t, i] W[rows[i]]`. `rows` are ascending rows of `weight`, `[n_ff,
+    /// d]`, which has one row per neuron. `a` is `[tokens, rows.len()]`, `out` is `[tokens, d]`.
+    /// Rows whose activation is zero for all tokens are not read. The result does not depend on the
+    /// number of threads. Returns the number of rows read.
     ///
     /// # Panics
     /// If shapes disagree, or a row does not exist.
@@ -67,11 +70,12 @@ impl Cpu {
         self.add_neurons(weight, RowSelection::Listed(rows), a, tokens, out)
     }
 
-    /// Adds up all `sums`, as one piece of work, so that workers are busy however short each is. Where sums that follow each other
-    /// have one matrix, its rows are read once for all.
+    /// Adds up all `sums` as one piece of work, so that workers stay busy even if each sum is
+    /// short. If consecutive sums share a matrix, its rows are read once for all of them.
     ///
-    /// The order of a sum depends on its rows and activations alone: the firing rows of each part of the matrix are summed, then
-    /// the parts. So a token has the same bits alone and among others, for any number of threads.
+    /// The order of a sum depends only on its rows and activations. First the firing rows of each
+    /// part of the matrix are summed, then the parts. A token's result is therefore bit-identical
+    /// alone and in a batch, for any number of threads.
     ///
     /// # Panics
     /// If shapes disagree, or a row does not exist.
@@ -145,7 +149,7 @@ impl Cpu {
             scratch.float_tiles.fill(self.kernels, self.pool(), a, n, RowSelection::Listed(active));
             let (kernels, tiles) = (self.kernels, &scratch.float_tiles);
             let (width, tile_tokens) = (kernels.panel_rows, kernels.float_tokens);
-            // As many columns at a time as whole blocks and whole panels need.
+            // Whole blocks and whole panels need this many columns at a time.
             let block = weight.ty().block_len().max(width);
             let mut columns: Vec<_> = split_columns(out, d, block).into_iter().enumerate().collect();
             self.pool().for_each(&mut columns, |_, (at, out)| {
@@ -188,30 +192,30 @@ impl Cpu {
     }
 }
 
-/// The rows of a matrix that fire for a token.
+/// The rows of a matrix whose neurons fire for a token.
 #[derive(Clone, Copy)]
 struct FiringRows<'a> {
     weight: &'a Matrix,
     selection: RowSelection<'a>,
-    /// Activations of the rows selected.
+    /// Activations of the selected rows.
     a: &'a [f32],
-    /// Places of the firing rows among those selected, ascending.
+    /// Indices of the firing rows among the selected rows, ascending.
     active: &'a [u32],
 }
 
 impl FiringRows<'_> {
-    /// Number of firing row `at`.
+    /// Row index of firing row `at`.
     fn row(&self, at: usize) -> usize {
         self.selection.get(self.active[at] as usize)
     }
 
-    /// The firing rows among `rows` of the matrix.
+    /// Range of the firing rows that are in `rows` of the matrix.
     fn among(&self, rows: &Range<usize>) -> Range<usize> {
         let below = |end: usize| self.active.partition_point(|at| self.selection.get(*at as usize) < end);
         below(rows.start)..below(rows.end)
     }
 
-    /// `sum +=` multiples of firing rows, in groups from the first on.
+    /// Adds multiples of firing rows to `sum`, in groups from the first row on.
     fn add(&self, cpu: &Cpu, firing: Range<usize>, sum: &mut [f32]) {
         let multiple = |at: usize| ScaledRow {
             row: self.weight.row(self.row(at)),
@@ -228,22 +232,22 @@ impl FiringRows<'_> {
     }
 }
 
-/// A part of a matrix's rows, and the sums of those that fire for each token.
+/// A part of a matrix's rows, and for each token the sum of the part's firing rows.
 struct SumPart<'l, 's> {
     rows: Range<usize>,
-    /// Tokens for which any of the rows fire, by the number of their list.
+    /// Index and rows of the tokens for which any of the part's rows fire.
     lists: SmallVec<[(usize, FiringRows<'l>); 1]>,
     /// `[lists, d]`
     sums: &'s mut [f32],
 }
 
 impl SumPart<'_, '_> {
-    /// Elements of the sums.
+    /// Number of elements of the sums.
     fn len(&self) -> usize {
         self.lists.iter().map(|(_, list)| list.weight.cols()).sum()
     }
 
-    /// One token after the other, while the rows are in the cache.
+    /// Computes the sums, one token after the other, while the rows are in the cache.
     fn fill(&mut self, cpu: &Cpu) {
         let Some(d) = self.lists.first().map(|(_, list)| list.weight.cols()) else { return };
         for ((_, list), sum) in self.lists.iter().zip(self.sums.chunks_exact_mut(d.max(1))) {
@@ -252,7 +256,7 @@ impl SumPart<'_, '_> {
         }
     }
 
-    /// The sum of list `number`, if any of its rows fire here.
+    /// The sum of list `number`, if any of its rows fire in this part.
     fn sum_of(&self, number: usize) -> Option<&[f32]> {
         let at = self.lists.iter().position(|(at, _)| *at == number)?;
         let d = self.sums.len() / self.lists.len();
@@ -260,7 +264,7 @@ impl SumPart<'_, '_> {
     }
 }
 
-/// The parts of the matrices of `lists` in which any row fires, without room for their sums.
+/// The parts of the matrices of `lists` in which any row fires. Their sums have no memory yet.
 fn parts_of<'l, 's>(lists: &[FiringRows<'l>]) -> Vec<SumPart<'l, 's>> {
     let (mut parts, mut first) = (Vec::with_capacity(PARTS), 0);
     for tokens in lists.chunk_by(|a, b| std::ptr::eq(a.weight, b.weight)) {
@@ -279,7 +283,7 @@ fn parts_of<'l, 's>(lists: &[FiringRows<'l>]) -> Vec<SumPart<'l, 's>> {
     parts
 }
 
-/// Adds what was accumulated, `[sides, tokens (padded), width]`, to the columns of the output.
+/// Adds the accumulated sums, `[sides, tokens (padded), width]`, to the columns of the output.
 fn add_out(out: &mut ColumnsMut<'_>, acc: &[f32], of_side: usize, width: usize, tokens: usize) {
     for token in 0..tokens {
         for (side, out) in out.row_mut(token).chunks_mut(width).enumerate() {

@@ -1,4 +1,5 @@
-//! Inputs of products in the layouts the kernels read: one quantised vector for dot kernels, tiles of tokens for tile kernels.
+//! Inputs of products in the layouts of the kernels: one quantised vector for dot kernels, tiles of
+//! tokens for tile kernels.
 
 use std::{fmt, str::FromStr};
 
@@ -10,13 +11,13 @@ use super::{
 };
 use thermocline_base::error::{Error, Result};
 
-/// Precision of the inputs of products with quantised weights. Float weights take them as f32.
+/// Precision of the inputs of products with quantised weights. Float weights always use f32.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum InputPrecision {
-    /// Rounded to 8 bits in blocks of 32, for integer products: the quickest.
+    /// Rounded to 8 bits in blocks of 32, for integer products. The fastest choice.
     #[default]
     Int8,
-    /// f32, as on a GPU: CPU and GPU then write the same text.
+    /// f32, as on a GPU. CPU and GPU then write the same text.
     Float,
 }
 
@@ -38,7 +39,7 @@ impl FromStr for InputPrecision {
     }
 }
 
-/// Owner of a [`QuantisedInput`]: `[n]` activations rounded to 8 bits.
+/// Owned memory of a [`QuantisedInput`]: `[n]` activations rounded to 8 bits.
 #[derive(Debug, Default)]
 pub(super) struct QuantisedInputBuffer {
     n: usize,
@@ -65,7 +66,7 @@ impl QuantisedInputBuffer {
         (kernels.quantise)(x, row);
     }
 
-    /// The vector rounded last.
+    /// The most recently rounded vector.
     pub fn row(&self) -> QuantisedInput<'_> {
         QuantisedInput {
             codes: self.codes.get(self.n),
@@ -78,7 +79,8 @@ impl QuantisedInputBuffer {
     }
 }
 
-/// `[tokens, n]` activations rounded to 8 bits, in tiles of [`TILE_TOKENS`]; the last tile is padded with zeros.
+/// `[tokens, n]` activations rounded to 8 bits, in tiles of [`TILE_TOKENS`]. The last tile is
+/// padded with zeros.
 #[derive(Debug, Default)]
 pub(super) struct CodeTiles {
     n: usize,
@@ -126,7 +128,7 @@ impl CodeTiles {
         });
     }
 
-    /// Columns `first..first + len` of tile `tile`; both multiples of 32.
+    /// Columns `first..first + len` of tile `tile`, both multiples of 32.
     pub fn tile(&self, tile: usize, first: usize, len: usize) -> CodeTile<'_> {
         let start = tile * self.n + first;
         let part = |per: usize| start / per * TILE_TOKENS..(start + len) / per * TILE_TOKENS;
@@ -140,7 +142,8 @@ impl CodeTiles {
     }
 }
 
-/// `[tokens, n]` f32 activations in tiles, `[tiles, n, tile_tokens]`; the last tile is padded with zeros.
+/// `[tokens, n]` f32 activations in tiles, `[tiles, n, tile_tokens]`. The last tile is padded with
+/// zeros.
 #[derive(Debug, Default)]
 pub(super) struct FloatTiles {
     n: usize,
@@ -149,7 +152,7 @@ pub(super) struct FloatTiles {
 }
 
 impl FloatTiles {
-    /// Lays out columns `columns` of `x`, `[tokens, stride]`.
+    /// Copies columns `columns` of `x`, `[tokens, stride]`, into tiles.
     pub fn fill(&mut self, kernels: &Kernels, pool: &ThreadPool, x: &[f32], stride: usize, columns: RowSelection<'_>) {
         self.n = columns.len(stride);
         self.tokens = kernels.float_tokens;
@@ -175,7 +178,7 @@ impl FloatTiles {
         });
     }
 
-    /// Columns `first..first + len` (of those laid out) of tile `tile`.
+    /// Columns `first..first + len` of tile `tile`, among the columns that were copied.
     pub fn tile(&self, tile: usize, first: usize, len: usize) -> &[f32] {
         let start = (tile * self.n + first) * self.tokens;
         let end = start + len * self.tokens;

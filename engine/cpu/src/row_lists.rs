@@ -1,16 +1,17 @@
-//! Products of several tokens, each with rows of its own: tokens of different sequences, for which different neurons fire. Rows are gone
-//! through in order, and each token takes its own while they are in the second-level cache: the union of the lists is read from memory
-//! once, and nothing is computed that no token wants.
+//! Products of several tokens, each with its own list of rows, for tokens of different sequences
+//! that fire different neurons. Workers visit rows in order, and each token uses its own rows while
+//! they are in the second-level cache. The union of the lists is therefore read from memory once,
+//! and only requested products are computed.
 
 use smallvec::SmallVec;
 
 use super::{Cpu, matmul::rows_of};
 use thermocline_formats::format::Matrix;
 
-/// One token's product with some rows: `out[i] = W[rows[i]] x + bias[rows[i]]`.
+/// One token's product with selected rows: `out[i] = W[rows[i]] x + bias[rows[i]]`.
 #[derive(Debug)]
 pub struct TokenRows<'a> {
-    /// Row numbers, ascending.
+    /// Row indices, ascending.
     pub rows: &'a [u32],
     /// `[cols]`
     pub x: &'a [f32],
@@ -31,7 +32,8 @@ fn below(rows: &[u32], end: usize) -> usize {
 }
 
 impl Cpu {
-    /// Products of every token with its own rows of `weight`. A row's result is that of [`Cpu::matmul_rows`] for the token alone.
+    /// Products of every token with its own rows of `weight`. Each row's result equals that of
+    /// [`Cpu::matmul_rows`] for the token alone.
     ///
     /// # Panics
     /// If shapes disagree, or a row does not exist.
@@ -95,7 +97,7 @@ mod tests {
         [0.0, 0.05, 0.5, 1.0, 0.3].map(|density| (0..rows as u32).filter(|_| rng.random_bool(density)).collect()).into()
     }
 
-    /// Every token's products with its own rows are those of the token alone, bit by bit.
+    /// Every token's products with its own rows equal those of the token alone, bit by bit.
     #[test]
     fn products_with_lists_equal_those_of_each_token_alone() {
         let rng = &mut StdRng::seed_from_u64(5);
@@ -120,7 +122,8 @@ mod tests {
         }
     }
 
-    /// Every token's sum of its own rows is that of the token alone, bit by bit, for any number of threads.
+    /// Every token's sum of its own rows equals that of the token alone, bit by bit, for any number
+    /// of threads.
     #[test]
     fn sums_of_several_tokens_equal_those_of_each_token_alone() {
         let rng = &mut StdRng::seed_from_u64(6);
@@ -141,7 +144,7 @@ mod tests {
                     let mut alone = vec![1.0; d];
                     cpu.accumulate_rows(&weight, list, a, 1, &mut alone);
                     assert_eq!(*out, alone, "{ty} {}", cpu.isa());
-                    // Among all rows, the others being silent.
+                    // The same sum over all rows, with zero activations for the other rows.
                     let mut all = vec![0.0; rows];
                     list.iter().zip(a).for_each(|(row, a)| all[*row as usize] = *a);
                     alone.fill(1.0);

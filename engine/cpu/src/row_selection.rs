@@ -1,28 +1,29 @@
-//! Row (or column) selection of a product, and the prefetch distance while a row is read.
+//! Row (or column) selection of a product, and the prefetch distance during a row's read.
 
 use super::simd::prefetch;
 use thermocline_formats::format::Matrix;
 
-/// Prefetch distance in bytes for rows in order. A page is too late, and much earlier lines have left a first-level cache again.
+/// Prefetch distance in bytes for rows in order. A page is too late. At much longer distances a
+/// line has left the first-level cache before it is read.
 pub(super) const AHEAD: usize = 16 << 10;
-/// Prefetch distance in bytes of rows for gathered rows: the processor's own prefetcher does not know of them, so that lines which
-/// come too early take the place of those needed first.
+/// Prefetch distance in bytes of rows for gathered rows. The processor's own prefetcher does not
+/// see them. Lines that arrive too early replace lines that are needed first.
 const AHEAD_ROWS: usize = 8 << 10;
-/// Prefetch distance in bytes of rows for both ends of a gathered row: its pages are in the translation buffer before its lines are
-/// prefetched.
+/// Prefetch distance in bytes of rows for both ends of a gathered row. Its pages are then in the
+/// translation buffer before its lines are prefetched.
 const AHEAD_ENDS: usize = 64 << 10;
 
-/// All rows or columns of a matrix, or some of them, in this order.
+/// All rows or columns of a matrix, or a list of them in this order.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum RowSelection<'a> {
-    /// All.
+    /// All rows or columns.
     All,
-    /// These, by number.
+    /// The rows or columns with these indices.
     Listed(&'a [u32]),
 }
 
 impl RowSelection<'_> {
-    /// Number of rows selected of `all`.
+    /// Number of selected rows, of `all` rows.
     pub fn len(self, all: usize) -> usize {
         match self {
             RowSelection::All => all,
@@ -30,7 +31,7 @@ impl RowSelection<'_> {
         }
     }
 
-    /// Number of the `at`th row selected.
+    /// Index of the `at`th selected row.
     pub fn get(self, at: usize) -> usize {
         match self {
             RowSelection::All => at,
@@ -39,8 +40,9 @@ impl RowSelection<'_> {
     }
 }
 
-/// Prefetch distance in bytes while gathered row `at` of `n` is read: to the row that follows [`AHEAD_ROWS`] bytes of rows later, and
-/// at least `least` rows later; 0 where none follows. Also prefetches both ends of the row [`AHEAD_ENDS`] bytes of rows later.
+/// Prefetch distance in bytes during the read of gathered row `at` of `n`. It leads to the row that
+/// follows [`AHEAD_ROWS`] bytes of rows later, and at least `least` rows later. 0 if there is no
+/// such row. Also prefetches both ends of the row that follows [`AHEAD_ENDS`] bytes of rows later.
 pub(super) fn prefetch_distance(
     weight: &Matrix,
     at: usize,
@@ -70,7 +72,7 @@ mod tests {
     };
     use thermocline_formats::quant::sample::WEIGHTS as TYPES;
 
-    /// A random selection of `n` rows, ascending; `density` is the fraction selected, 0 to 1.
+    /// A random selection of `n` rows, ascending. `density` is the fraction selected, 0 to 1.
     fn some_rows(n: usize, density: f64, rng: &mut StdRng) -> Vec<u32> {
         (0..n as u32).filter(|_| rng.random_bool(density)).collect()
     }
@@ -197,7 +199,7 @@ mod tests {
             random_matrix(thermocline_formats::quant::TensorType::F32, 40, 1024, &mut StdRng::seed_from_u64(1));
         let list: Vec<u32> = (0..20).map(|i| 2 * i).collect();
         let row = |at: usize| list[at] as usize;
-        // Two rows of 4 KiB are 8 KiB; they lie twice as far apart.
+        // Two rows of 4 KiB are 8 KiB. The listed rows are twice as far apart in memory.
         assert_eq!(prefetch_distance(&weight, 3, list.len(), 1, row), 4 * 4096);
         assert_eq!(prefetch_distance(&weight, 3, list.len(), 3, row), 6 * 4096);
         assert_eq!(prefetch_distance(&weight, 18, list.len(), 1, row), 0);

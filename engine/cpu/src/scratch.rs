@@ -1,4 +1,5 @@
-//! Buffers that live as long as the [`Cpu`](super::Cpu), so that a product allocates nothing once warm.
+//! Buffers that are kept as long as the [`Cpu`](super::Cpu), so that repeated products allocate
+//! nothing.
 
 use parking_lot::Mutex;
 
@@ -10,7 +11,7 @@ pub(super) const LINE: usize = 64;
 pub(super) struct AlignedBuffer<T>(Vec<T>);
 
 impl<T: Copy + Default> AlignedBuffer<T> {
-    /// `n` elements of any content.
+    /// Returns `n` elements with unspecified contents.
     pub fn take(&mut self, n: usize) -> &mut [T] {
         let spare = LINE / size_of::<T>();
         if self.0.len() < n + spare {
@@ -20,7 +21,7 @@ impl<T: Copy + Default> AlignedBuffer<T> {
         &mut self.0[start..start + n]
     }
 
-    /// The first `n` elements of the last [`AlignedBuffer::take`].
+    /// Returns the first `n` elements of the last [`AlignedBuffer::take`].
     pub fn get(&self, n: usize) -> &[T] {
         let start = self.start();
         &self.0[start..start + n]
@@ -32,17 +33,18 @@ impl<T: Copy + Default> AlignedBuffer<T> {
     }
 
     fn start(&self) -> usize {
-        // The spare elements cover any offset; if the address cannot be aligned, an unaligned buffer is only slower.
+        // The spare elements cover any offset. If the address cannot be aligned, the unaligned
+        // buffer is only slower.
         self.0.as_ptr().align_offset(LINE).min(LINE / size_of::<T>())
     }
 }
 
-/// Scratch memory lent to one product at a time; more is made when all is in use.
+/// Scratch memory that is lent to one product at a time. If all of it is in use, more is allocated.
 #[derive(Debug, Default)]
 pub(super) struct ScratchPool<T>(Mutex<Vec<T>>);
 
 impl<T: Default> ScratchPool<T> {
-    /// Lends one to `f`.
+    /// Lends scratch memory to `f`.
     pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         let free = self.0.lock().pop();
         let mut scratch = free.unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Tests of what a token's products and attention do not depend on: how many tokens a pass has, and the instruction set.
+//! Tests that a token's products and attention depend neither on the number of tokens in the pass
+//! nor on the instruction set.
 
 use rand::{SeedableRng, rngs::StdRng};
 
@@ -10,9 +11,10 @@ use super::{
 };
 use thermocline_formats::quant::{Encoding, sample::WEIGHTS};
 
-/// Rows of a matrix: some panels and a part of one, and some groups of rows and a part of one.
+/// Rows of a matrix: several panels and a partial one, several groups of rows and a partial one.
 const ROWS: usize = 35;
-/// Most tokens of a pass: more than are multiplied one after the other, and some tiles and a part of one.
+/// Most tokens of a pass: more than are multiplied one after the other, several tiles and a partial
+/// one.
 const TOKENS: usize = 16;
 
 /// One CPU for each instruction set, with activations of 8 bits.
@@ -25,13 +27,15 @@ fn cpus() -> Vec<Cpu> {
     options.map(|options| Cpu::new(&options).unwrap()).collect()
 }
 
-/// Most tokens of a pass in which blocks have the bits of one token; with AVX-512 tiles sum in another order.
+/// Most tokens of a pass in which quantised weights give the bits of one token. With AVX-512 tiles
+/// sum in another order.
 fn most(cpu: &Cpu) -> usize {
     if cpu.isa() == Isa::Avx512 { few_tokens::most(cpu) } else { TOKENS }
 }
 
-/// A token's products have the same bits alone and in passes of up to sixteen tokens, with every type of weights, whole lines of
-/// columns and parts of them; with blocks they have the same bits on all instruction sets but AVX-512.
+/// A token's products have the same bits alone and in passes of up to sixteen tokens. This holds
+/// for every weight type, for whole lines of columns and for parts of lines. With quantised weights
+/// the bits are the same on all instruction sets but AVX-512.
 #[test]
 fn a_tokens_products_are_the_same_alone_and_among_others() {
     let rng = &mut StdRng::seed_from_u64(39);
@@ -76,7 +80,8 @@ fn a_tokens_products_are_the_same_alone_and_among_others() {
     }
 }
 
-/// A token's attention has the same bits alone and in a prompt, over several ranges of positions, in a window and beside sinks.
+/// A token's attention has the same bits alone and in a prompt: over several ranges of positions,
+/// in a window, and with sinks.
 #[test]
 fn a_tokens_attention_is_the_same_alone_and_in_a_prompt() {
     let rng = &mut StdRng::seed_from_u64(6);

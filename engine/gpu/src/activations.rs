@@ -1,4 +1,5 @@
-//! Activations made ready for a product's kernel: rounded to eight bits for products of integers, scaled for products of halves.
+//! Conversion of activations for matrix product kernels: rounding to 8 bits for integer products,
+//! scaling for 16-bit float products.
 
 use thermocline_shaders::params;
 
@@ -10,12 +11,12 @@ use thermocline_base::error::Result;
 pub(super) struct QuantisedActivations {
     params: params::Quantise,
     op: Op,
-    /// Nine words a chunk.
+    /// 36 bytes (nine 32-bit words) per chunk of 32 columns.
     pub to: Buffer,
 }
 
 impl QuantisedActivations {
-    /// Of the first row of `x`, of so many chunks of 32 columns.
+    /// Prepares the rounding of the first row of `x`, which has `chunks` chunks of 32 columns.
     pub fn new(gpu: &Gpu, chunks: usize, x: &Buffer) -> Result<Self> {
         let to =
             gpu.arena().buffer(Purpose::Scratch, "activations of eight bits", chunks as u64 * 36, Usage::Storage)?;
@@ -31,8 +32,8 @@ impl QuantisedActivations {
     }
 }
 
-/// Powers of two that bring each token's activations to where halves have all their bits: a half holds no more than 65504, and models
-/// have activations beyond that.
+/// Powers of two that scale each token's activations into the range where 16-bit floats keep full
+/// precision. A 16-bit float holds at most 65504, and some models have larger activations.
 #[derive(Debug, Clone)]
 pub(super) struct ActivationScales {
     chunks: u32,
@@ -42,16 +43,18 @@ pub(super) struct ActivationScales {
 }
 
 impl ActivationScales {
-    /// Of the rows of `x`, of so many chunks of 32 columns.
+    /// Prepares scales for the rows of `x`, which have `chunks` chunks of 32 columns.
     pub fn new(gpu: &Gpu, chunks: usize, x: &Buffer) -> Result<Self> {
-        // Rows are no shorter than their columns.
+        // A row of `x` is at least as long as its columns, so this is the most rows that `x` can
+        // hold.
         let tokens = (x.bytes() / (128 * chunks as u64)).max(1);
         let scales = gpu.arena().buffer(Purpose::Scratch, "scales of activations", tokens * 8, Usage::Storage)?;
         let op = Op::of(gpu, "half_scale", 128, &[], &[x, &scales])?;
         Ok(ActivationScales { chunks: chunks as u32, op, scales })
     }
 
-    /// Records the scales of the first `tokens` rows, `x_pitch` elements apart.
+    /// Records the computation of the scales of the first `tokens` rows, which are `x_pitch`
+    /// elements apart.
     pub fn record(&self, recorder: &mut Recorder, tokens: usize, x_pitch: u32) {
         recorder.dispatch(&self.op, &params::HalfScale { chunks: self.chunks, x_pitch }, [tokens as u32, 1, 1]);
     }

@@ -1,4 +1,4 @@
-//! An adapter as its driver describes it, and the choice of one among several.
+//! Description of an adapter by its driver, and the choice of one adapter among several.
 
 use std::{fmt, str::FromStr};
 
@@ -11,21 +11,21 @@ use thermocline_base::error::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AdapterKind {
-    /// A card with memory of its own.
+    /// A card with its own memory.
     Discrete,
-    /// Shares the CPU's memory.
+    /// An adapter that shares the CPU's memory.
     Integrated,
-    /// Lent by a hypervisor.
+    /// A virtual adapter, provided by a hypervisor.
     Virtual,
     /// A driver that computes on the CPU.
     Software,
-    /// The driver does not say.
+    /// The driver does not report the kind.
     #[default]
     Other,
 }
 
 impl AdapterKind {
-    /// Name, as shown and printed.
+    /// Returns the name, as shown and printed.
     pub const fn name(self) -> &'static str {
         match self {
             AdapterKind::Discrete => "discrete",
@@ -36,7 +36,7 @@ impl AdapterKind {
         }
     }
 
-    /// True if its memory is a part of the CPU's.
+    /// True if the adapter's memory is a part of the CPU's memory.
     pub const fn has_unified_memory(self) -> bool {
         matches!(self, AdapterKind::Integrated)
     }
@@ -60,31 +60,31 @@ impl From<wgpu::DeviceType> for AdapterKind {
     }
 }
 
-/// One adapter, as its driver describes it.
+/// Description of one adapter by its driver.
 #[derive(Debug, Clone, Default)]
 pub struct AdapterReport {
-    /// Place in the list, by which it may be chosen.
+    /// Index in the list of adapters. The user can choose the adapter by it.
     pub index: usize,
-    /// Name; of cards that are called the same, each with its place.
+    /// Name. Equal names have the PCI address or the index appended.
     pub name: String,
-    /// Its kind.
+    /// Kind.
     pub kind: AdapterKind,
     /// `vulkan`, `metal`, `dx12`.
     pub backend: String,
     /// Driver and its version.
     pub driver: String,
-    /// `0000:01:00.0`; empty where the driver does not say.
+    /// PCI address, as `0000:01:00.0`. Empty if the driver does not report it.
     pub pci_bus_id: String,
-    /// Its limits and features.
+    /// Limits and features.
     pub caps: Caps,
-    /// Readings of its memory when it was listed, one per source.
+    /// Readings of the adapter's memory when it was listed, one per source.
     pub vram: Vec<VramReading>,
-    /// Parts of it that are done without.
+    /// Parts of the adapter that are disabled.
     pub fallbacks: Vec<Fallback>,
 }
 
 impl AdapterId {
-    /// The identity of a listed adapter.
+    /// Returns the identity of a listed adapter.
     pub fn of(report: &AdapterReport) -> Self {
         let AdapterReport { name, backend, driver, pci_bus_id, .. } = report.clone();
         AdapterId { name, backend, driver, pci_bus_id }
@@ -92,12 +92,12 @@ impl AdapterId {
 }
 
 impl AdapterReport {
-    /// True unless all of it is done without.
+    /// True unless the whole adapter is disabled.
     pub fn is_usable(&self) -> bool {
         !self.fallbacks.iter().any(|it| it.part == FallbackPart::Adapter)
     }
 
-    /// Features that are done without.
+    /// Returns the disabled features.
     pub fn features_given_up(&self) -> impl Iterator<Item = GpuFeature> {
         self.fallbacks.iter().filter_map(|it| match it.part {
             FallbackPart::Feature(feature) => Some(feature),
@@ -113,7 +113,7 @@ impl AdapterReport {
         }
     }
 
-    /// Place of its backend in the order in which they are preferred.
+    /// Rank of the adapter's backend in the order of preference.
     fn backend_rank(&self) -> usize {
         const ORDER: [&str; 3] = ["vulkan", "metal", "dx12"];
         ORDER.iter().position(|it| *it == self.backend).unwrap_or(ORDER.len())
@@ -123,17 +123,17 @@ impl AdapterReport {
 /// Choice of an adapter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum AdapterChoice {
-    /// The most capable one that is not software.
+    /// The most capable adapter that is not software.
     #[default]
     Best,
-    /// The one at this place of [`adapters`](super::adapters)' list.
+    /// The adapter at this index of the list of [`adapters`](super::adapters).
     Index(usize),
-    /// The first whose name contains this, in any case.
+    /// The first adapter whose name contains this text, ignoring case.
     Name(String),
 }
 
 impl AdapterChoice {
-    /// True if `adapter` is what it names.
+    /// True if the choice matches `adapter`.
     pub fn names(&self, adapter: &AdapterReport) -> bool {
         match self {
             AdapterChoice::Best => adapter.kind != AdapterKind::Software,
@@ -142,19 +142,19 @@ impl AdapterChoice {
         }
     }
 
-    /// Index of the chosen adapter in `all`: the first of those that it means which is not done without.
+    /// Returns the index in `all` of the first matching adapter that is not disabled.
     pub fn among(&self, all: &[AdapterReport]) -> Option<usize> {
         self.ranked(all).into_iter().find(|at| all[*at].is_usable())
     }
 
-    /// The error of a choice that names none of `all`.
+    /// Returns the error of a choice that matches no adapter in `all`.
     pub fn error(&self, all: &[AdapterReport]) -> Error {
         let names: Vec<String> = all.iter().map(|it| format!("{} {} ({})", it.index, it.name, it.kind)).collect();
         no_gpu(self, there(self, &names))
     }
 
-    /// Indices of the adapters in `all` that it means, the preferred one first: a card over the other backends comes behind its first
-    /// one, and before the next card.
+    /// Returns the indices of the matching adapters in `all`, the preferred adapter first. The
+    /// entries of one card over other backends follow its first entry directly.
     pub(super) fn ranked(&self, all: &[AdapterReport]) -> Vec<usize> {
         let meant = |it: &AdapterReport| all.iter().any(|other| self.names(other) && other.is_same_card(it));
         let rank = |it: &AdapterReport| {
@@ -164,7 +164,7 @@ impl AdapterChoice {
                 (_, AdapterKind::Virtual | AdapterKind::Other | AdapterKind::Software) => 2,
             };
             let card = all.iter().position(|other| other.is_same_card(it));
-            // The one that was asked for by its number is that one, whatever its backend.
+            // A choice by index prefers exactly that adapter, whatever its backend.
             let asked = matches!(self, AdapterChoice::Index(index) if it.index == *index);
             (kind, card, !asked, it.backend_rank(), it.index)
         };
@@ -192,7 +192,7 @@ impl fmt::Display for AdapterChoice {
     }
 }
 
-/// The adapters there are, for an error about `choice`.
+/// Lists the available adapters, for an error about `choice`.
 fn there(choice: &AdapterChoice, names: &[String]) -> String {
     match (names.is_empty(), choice) {
         (true, _) => "no driver offers one".to_owned(),
@@ -203,7 +203,7 @@ fn there(choice: &AdapterChoice, names: &[String]) -> String {
     }
 }
 
-/// The error of a choice that names none.
+/// Returns the error of a choice that matches no adapter.
 pub(super) fn no_gpu(choice: &AdapterChoice, there: String) -> Error {
     let wanted = match choice {
         AdapterChoice::Best => "was found".to_owned(),
@@ -265,7 +265,7 @@ mod tests {
             (Some(2), [None, None, Some(2), Some(3)]),
             (Some(3), [None, None, Some(3), Some(3)]),
             (Some(4), [None; 4]),
-            // Software is never the best.
+            // A software adapter is never chosen as the best.
             (None, [None; 4]),
         ]
         .into_iter();

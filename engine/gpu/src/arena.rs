@@ -1,4 +1,5 @@
-//! The accountant: every byte the engine has on a device is allocated and counted here, by purpose, under a budget.
+//! Memory accounting: the arena allocates every buffer of the engine on a device and counts its
+//! bytes by purpose, under a budget.
 
 use std::sync::{
     Arc,
@@ -11,22 +12,22 @@ use super::{
 };
 use thermocline_base::error::{Error, Result, ScarceMemory};
 
-/// Purpose of device memory, by which it is reported.
+/// Purpose of device memory, for reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// Query, key, value and output matrices.
     Attention,
     /// Gate, up and down matrices, experts and their routers.
     Ffn,
-    /// The head.
+    /// The head (output matrix).
     Head,
     /// Norms and biases.
     Vectors,
-    /// Keys and values of contexts.
+    /// KV caches of contexts.
     Kv,
     /// Registers and temporaries of the forward pass.
     Scratch,
-    /// On their way up or down.
+    /// Data in transfer between CPU and device.
     Staging,
     /// Activation predictors.
     Predictor,
@@ -45,7 +46,7 @@ impl Purpose {
         Purpose::Predictor,
     ];
 
-    /// Name, as shown and printed.
+    /// Returns the name, as shown and printed.
     pub const fn name(self) -> &'static str {
         match self {
             Purpose::Attention => "attention weights",
@@ -59,24 +60,24 @@ impl Purpose {
         }
     }
 
-    /// Kind of the memory, for errors.
+    /// Returns the kind of memory, for errors.
     fn memory_kind(self) -> ScarceMemory {
         if self == Purpose::Kv { ScarceMemory::KvCache } else { ScarceMemory::Gpu }
     }
 }
 
-/// Use of a buffer by the device.
+/// How the device uses a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Usage {
-    /// Read and written by kernels, copied from and to.
+    /// Kernels read and write the buffer; copies read and write it as well.
     Storage,
-    /// [`Usage::Storage`] that also holds the grids of indirect dispatches.
+    /// [`Usage::Storage`] whose contents can also be the grid of an indirect dispatch.
     Indirect,
-    /// Written by the CPU, copied from.
+    /// The CPU writes the buffer; copies read it.
     Upload,
-    /// Copied to, read by the CPU.
+    /// Copies write the buffer; the CPU reads it.
     Readback,
-    /// Receives the results of queries, copied from.
+    /// Queries write their results into the buffer; copies read it.
     Query,
 }
 
@@ -93,31 +94,32 @@ impl From<Usage> for wgpu::BufferUsages {
     }
 }
 
-/// Least budget, in bytes, that holds not only for buffers but also for the blocks of a few MiB per kind of memory that the driver's
-/// allocator reserves for them. Smaller budgets would be all blocks.
+/// Smallest budget, in bytes, that also limits the blocks of a few MiB that the driver's allocator
+/// reserves per kind of memory. With a smaller budget these blocks would use all of it.
 pub(super) const MEASURED_FROM: u64 = 64 << 20;
 
-/// Bytes in use, by purpose, and the budget.
+/// The budget, and the bytes in use by purpose.
 #[derive(Debug)]
 struct Ledger {
     budget: AtomicU64,
     total: AtomicU64,
     by_purpose: [AtomicU64; Purpose::ALL.len()],
-    /// Buffers made since the device was opened.
+    /// Buffers created since the device was opened.
     made: AtomicU64,
     faults: FaultCounter,
 }
 
-/// The use of some memory: the purpose that it is reported under, and its name in errors.
+/// Use of some memory: its purpose in reports and its name in errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryUse {
-    /// Purpose.
+    /// Purpose in reports.
     pub purpose: Purpose,
-    /// Name.
+    /// Name in errors.
     pub what: &'static str,
 }
 
-/// Makes buffers, as long as the budget lasts. That of a device that only counts makes them without memory, under the same rules.
+/// Allocates buffers within the budget. The arena of a device that only counts applies the same
+/// rules without allocating memory.
 #[derive(Debug, Clone)]
 pub struct Arena {
     /// `None`: buffers are only counted.
@@ -127,7 +129,7 @@ pub struct Arena {
     ledger: Arc<Ledger>,
 }
 
-/// A buffer on the device. Its bytes are free again when the last clone of it is gone.
+/// A buffer on the device. Dropping its last clone frees its bytes.
 #[derive(Debug, Clone)]
 pub struct Buffer(Arc<BufferInner>);
 
@@ -147,19 +149,19 @@ impl Drop for BufferInner {
 }
 
 impl Buffer {
-    /// Bytes.
+    /// Size in bytes.
     pub fn bytes(&self) -> u64 {
         self.0.bytes
     }
 
-    /// The driver's buffer; `None` on a device that only counts.
+    /// Returns the driver's buffer; `None` on a device that only counts.
     pub(super) fn raw(&self) -> Option<&wgpu::Buffer> {
         self.0.raw.as_ref()
     }
 }
 
 impl Ledger {
-    /// Takes `bytes` out of the budget; the error is how many are left of it.
+    /// Takes `bytes` from the budget. The error is the number of bytes left in the budget.
     fn reserve(&self, purpose: Purpose, bytes: u64) -> std::result::Result<(), u64> {
         let budget = self.budget.load(Relaxed);
         let grown = |total: u64| total.checked_add(bytes).filter(|total| *total <= budget);
@@ -192,16 +194,17 @@ impl Arena {
         Arena { device, health, max_buffer, ledger: Arc::new(ledger) }
     }
 
-    /// Its failures on purpose.
+    /// Returns the counter of simulated failures.
     pub(super) fn faults(&self) -> &FaultCounter {
         &self.ledger.faults
     }
 
-    /// A buffer of zeros, `bytes` rounded up to a multiple of 16 and at least 16. An upload buffer is mapped.
+    /// Allocates a buffer of zeros. `bytes` is rounded up to a multiple of 16 and is at least 16.
+    /// An upload buffer is mapped.
     ///
     /// # Errors
-    /// [`Error::Memory`] if the budget, the adapter's limit or the driver has not that much, [`Error::Gpu`] if the device is
-    /// lost.
+    /// [`Error::Memory`] if `bytes` exceeds the budget, the adapter's limit or the driver's free
+    /// memory. [`Error::Gpu`] if the device is lost.
     pub fn buffer(&self, purpose: Purpose, what: &'static str, bytes: u64, usage: Usage) -> Result<Buffer> {
         self.health.check()?;
         let size = bytes.max(1).checked_next_multiple_of(16).unwrap_or(u64::MAX);
@@ -211,7 +214,7 @@ impl Arena {
             return Err(refused(self.max_buffer));
         }
         self.ledger.reserve(purpose, size).map_err(refused)?;
-        // From here on an error gives the bytes back.
+        // From here on, dropping `buffer` on an error returns its bytes to the budget.
         let mut buffer = BufferInner { raw: None, bytes: size, purpose, ledger: Arc::clone(&self.ledger) };
         let full = usage == Usage::Upload && self.ledger.faults.is_full(self.used_for(Purpose::Staging));
         if full || self.ledger.faults.at(FaultPoint::Allocation) {
@@ -230,7 +233,7 @@ impl Arena {
         Ok(Buffer(Arc::new(buffer)))
     }
 
-    /// The driver's buffer of `size` bytes.
+    /// Allocates the driver's buffer of `size` bytes.
     fn on_device(
         &self,
         device: &wgpu::Device,
@@ -257,17 +260,18 @@ impl Arena {
         })
     }
 
-    /// Bytes the driver's allocator holds, if it tells and they are to be held against the budget.
+    /// Bytes that the driver's allocator holds. `None` if the driver does not report them or the
+    /// budget does not limit them.
     fn reserved(&self) -> Option<u64> {
         let counts = (MEASURED_FROM..u64::MAX).contains(&self.budget());
         let device = self.device.as_ref().filter(|_| counts)?;
         device.generate_allocator_report().map(|report| report.total_reserved_bytes)
     }
 
-    /// Changes the budget, which must not be below the bytes held.
+    /// Changes the budget. It must not be below the bytes in use.
     ///
     /// # Errors
-    /// [`Error::Memory`] if more is held; the budget then stays.
+    /// [`Error::Memory`] if more bytes are in use. The budget then stays unchanged.
     pub fn set_budget(&self, bytes: u64) -> Result<()> {
         let wanted = self.used();
         if wanted > bytes {
@@ -277,27 +281,27 @@ impl Arena {
         Ok(())
     }
 
-    /// Most bytes that may be held.
+    /// Returns the budget in bytes.
     pub fn budget(&self) -> u64 {
         self.ledger.budget.load(Relaxed)
     }
 
-    /// Bytes held.
+    /// Returns the bytes in use.
     pub fn used(&self) -> u64 {
         self.ledger.total.load(Relaxed)
     }
 
-    /// Bytes held for `purpose`.
+    /// Returns the bytes in use for `purpose`.
     pub fn used_for(&self, purpose: Purpose) -> u64 {
         self.ledger.by_purpose[purpose as usize].load(Relaxed)
     }
 
-    /// Bytes left of the budget.
+    /// Returns the bytes left in the budget.
     pub fn available(&self) -> u64 {
         self.budget().saturating_sub(self.used())
     }
 
-    /// Buffers made so far.
+    /// Returns the number of buffers created so far.
     pub fn made(&self) -> u64 {
         self.ledger.made.load(Relaxed)
     }
@@ -323,7 +327,7 @@ mod tests {
                 assert!(budget < MEASURED_FROM || reserved <= budget, "{reserved} of {budget}");
             };
             assert!(matches!(refusal, Error::Memory { wanted, available, .. } if wanted > available), "{refusal}");
-            // Blocks cost something, but not most of the budget.
+            // The allocator's blocks use some of the budget, but not most of it.
             assert!(gpu.arena().used() > budget / 2, "{} of {budget}", gpu.arena().used());
             held.clear();
             assert_eq!(gpu.arena().used_for(Purpose::Ffn), 0);

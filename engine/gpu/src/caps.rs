@@ -1,45 +1,47 @@
-//! Limits and features of an adapter, decided once.
+//! Limits and features of an adapter, determined once.
 
 use thermocline_shaders::{KERNELS, KernelFeatures, Tier};
 
 use super::GpuFeature;
 
-/// Limits and features the kernels and the arena go by. May be narrowed, never widened, by [`super::GpuOptions`].
+/// Limits and features that the kernels and the arena use. [`super::GpuOptions`] can narrow them,
+/// never widen them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Caps {
-    /// Texts of the kernels it runs.
+    /// Tier of the kernel sources that the adapter can run.
     pub tier: Tier,
-    /// Largest buffer, in bytes.
+    /// Largest buffer in bytes.
     pub max_buffer: u64,
-    /// Largest part of a buffer one kernel sees at once, in bytes.
+    /// Largest binding in bytes: the part of a buffer that a kernel can access.
     pub max_binding: u64,
-    /// Offsets of such parts are multiples of this.
+    /// Alignment of binding offsets in bytes.
     pub binding_alignment: u64,
-    /// Workgroups in one dimension of a grid.
+    /// Most workgroups in one dimension of a grid.
     pub max_groups: u32,
-    /// Invocations of a workgroup.
+    /// Most invocations in a workgroup.
     pub max_workgroup: u32,
-    /// Smallest and largest subgroup.
+    /// Smallest and largest subgroup size.
     pub subgroups: (u32, u32),
-    /// Timestamps around passes.
+    /// True if passes can be timed with timestamps.
     pub timestamps: bool,
-    /// Tiles of matrix products in hardware, if they are offered; a trial decides whether they are used.
+    /// Tile of the hardware's matrix products, if the adapter offers one. A trial decides whether
+    /// it is used.
     pub cooperative: Option<CooperativeTile>,
 }
 
-/// Square tiles that hardware multiplies: of halves, summed in floats.
+/// Square tile of the hardware's matrix products: 16-bit float inputs, 32-bit float sums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CooperativeTile {
     /// 16 x 16.
     Sixteen,
-    /// 8 x 8, as Metal has them.
+    /// 8 x 8, as on Metal.
     Eight,
 }
 
 impl CooperativeTile {
     const ALL: [CooperativeTile; 2] = [CooperativeTile::Sixteen, CooperativeTile::Eight];
 
-    /// Rows and columns.
+    /// Returns the number of rows, which is also the number of columns.
     fn side(self) -> u32 {
         match self {
             CooperativeTile::Sixteen => 16,
@@ -47,7 +49,7 @@ impl CooperativeTile {
         }
     }
 
-    /// The kernel that multiplies with them.
+    /// Returns the name of the kernel that multiplies with this tile.
     pub fn kernel(self) -> &'static str {
         match self {
             CooperativeTile::Sixteen => "gemm_coop",
@@ -55,7 +57,7 @@ impl CooperativeTile {
         }
     }
 
-    /// Subgroups of a workgroup of that kernel.
+    /// Returns the subgroups in a workgroup of that kernel.
     pub(super) fn subgroups(self) -> u32 {
         match self {
             CooperativeTile::Sixteen => 4,
@@ -63,7 +65,7 @@ impl CooperativeTile {
         }
     }
 
-    /// The largest tiles among those that an adapter offers.
+    /// Returns the largest supported tile among the tiles that an adapter offers.
     fn among(offered: &[wgpu::CooperativeMatrixProperties]) -> Option<Self> {
         use wgpu::CooperativeScalarType::{F16, F32};
         Self::ALL.into_iter().find(|tile| {
@@ -76,7 +78,7 @@ impl CooperativeTile {
 }
 
 impl Caps {
-    /// Without these an adapter is not listed.
+    /// Features that an adapter must have to be listed.
     pub(super) const REQUIRED: wgpu::Features = wgpu::Features::IMMEDIATES;
 
     pub(super) fn of(adapter: &wgpu::Adapter) -> Self {
@@ -98,9 +100,9 @@ impl Caps {
         }
     }
 
-    /// Checks the limits that kernels cannot do without; the error says which is too small.
+    /// Checks the limits that kernels depend on. The error names the limit that is too small.
     pub(super) fn check(&self) -> Result<(), String> {
-        // A row of weights fits.
+        // A row of weights must fit into a binding.
         const BYTES: u64 = 4 << 10;
         let parts = [
             (self.max_buffer, BYTES, "bytes of a buffer"),
@@ -116,7 +118,7 @@ impl Caps {
         }
     }
 
-    /// Features that the device is opened with.
+    /// Returns the features to open the device with.
     pub(super) fn features(&self) -> wgpu::Features {
         let mut features = Self::REQUIRED;
         features.set(wgpu::Features::SUBGROUP, self.tier.subgroups);
@@ -126,7 +128,8 @@ impl Caps {
         features
     }
 
-    /// Features that some kernel uses, packed dot products only if they are allowed.
+    /// Returns the features that any kernel uses. Packed dot products count only if `packed` allows
+    /// them.
     pub(super) fn used_by_kernels(&self, packed: bool) -> KernelFeatures {
         let mut all = KernelFeatures { cooperative: self.cooperative.is_some(), ..KernelFeatures::default() };
         for kernel in KERNELS {
@@ -141,7 +144,8 @@ impl Caps {
         all
     }
 
-    /// The caps without `feature`. Packed dot products are no capability: every device has them, and tuning leaves them out.
+    /// Returns the caps without `feature`. Packed dot products are not part of the caps: every
+    /// device supports them, and tuning excludes them.
     pub(super) fn without(mut self, feature: GpuFeature) -> Self {
         match feature {
             GpuFeature::CooperativeMatrices => self.cooperative = None,
@@ -152,7 +156,7 @@ impl Caps {
         self
     }
 
-    /// The caps narrowed to `tier`.
+    /// Returns the caps limited to `tier`.
     pub(super) fn at_most(mut self, tier: Tier) -> Self {
         self.tier.subgroups &= tier.subgroups;
         self.tier.f16 &= tier.f16;
@@ -161,8 +165,9 @@ impl Caps {
     }
 }
 
-/// Bytes of the largest binding, where the adapter offers `limit`. Through Metal, kernels read wrong places of bindings of 4 GiB and
-/// more unless indirect calls are validated, which is off.
+/// Returns the largest binding in bytes, given the adapter's `limit`. On Metal, kernels read wrong
+/// addresses of bindings of 4 GiB and more unless wgpu validates indirect calls. That validation is
+/// off.
 fn binding_limit(backend: wgpu::Backend, limit: u64) -> u64 {
     const METAL: u64 = (1 << 32) - 4;
     if backend == wgpu::Backend::Metal { limit.min(METAL) } else { limit }

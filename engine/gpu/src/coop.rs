@@ -1,5 +1,5 @@
-//! Trial of matrix products in hardware. The extension is experimental in wgpu, and drivers differ: they are used where their sums
-//! are right and they are quicker than the plain kernel.
+//! Trial of matrix products in hardware. The extension is experimental in wgpu, and drivers differ.
+//! The products are used if their sums are right and they are faster than the plain kernel.
 
 use std::time::Duration;
 
@@ -10,12 +10,13 @@ use super::{
 use thermocline_base::error::Result;
 use thermocline_formats::quant::TensorType;
 
-/// The sample; sizes are no multiples of a tile.
+/// Size of the sample. No dimension is a multiple of a tile.
 const SIZE: SampleSize = SampleSize { rows: 1000, cols: 1056, tokens: 100, outliers: false };
-/// Products in a measurement.
+/// Products per measurement.
 const PRODUCTS: usize = 4;
 
-/// True if the device computes the kernel of its tiles, correctly, and faster than `gemm`. Any failure but the loss of the device means false.
+/// True if the kernel for the device's tiles is correct and faster than `gemm`. Any failure except
+/// the loss of the device returns false.
 pub(super) fn usable(gpu: &Gpu) -> Result<bool> {
     let Some(tile) = KernelShape::tiles(gpu.caps()) else { return Ok(false) };
     let what = FallbackPart::Feature(GpuFeature::CooperativeMatrices);
@@ -38,7 +39,7 @@ pub(super) fn usable(gpu: &Gpu) -> Result<bool> {
     Ok(usable)
 }
 
-/// The error of products in hardware, and the time of both kernels.
+/// Returns the error of the hardware products and the times of both kernels.
 #[derive(Debug)]
 struct ProductTrial {
     difference: LargestError,
@@ -66,7 +67,7 @@ mod tests {
         let gpu = Gpu::open(&GpuOptions::first()).unwrap();
         assert!(gpu.caps().cooperative.is_none(), "the tests' driver has none");
         assert!(!usable(&gpu).unwrap());
-        // The kernel needs a feature the device has not.
+        // The kernel needs a feature that the device does not have.
         assert!(matches!(compare(&gpu), Err(Error::Gpu { reason, .. }) if reason.contains("gemm_coop")));
         assert!(gpu.lost().is_none());
         let sample = ProductSample::new(&gpu, TensorType::Q8_0, SIZE).unwrap();

@@ -1,12 +1,13 @@
-//! A device that is not there, and only counts the bytes it would hold.
+//! A simulated device that only counts the bytes that a real device would allocate.
 
 use super::{AdapterId, AdapterReport, Caps, Fallbacks, Gpu, GpuOptions, trust::Health};
 use thermocline_base::error::{Error, GpuFailure, Result};
 
 impl Gpu {
-    /// A device with the limits of `caps` that only counts: whatever is made on it takes its bytes in the arena, by the rules
-    /// of a real device and without a budget, but nothing is allocated, compiled or uploaded. What needs a real device is an
-    /// error. `packed_dot` is as in [`GpuOptions`]; `None`: the choice that takes more memory.
+    /// Creates a device with the limits of `caps` that only counts. Its arena counts bytes by the
+    /// rules of a real device, without a budget. Nothing is allocated, compiled or uploaded. Calls
+    /// that need a real device return an error. `packed_dot` is as in [`GpuOptions`]; `None`
+    /// selects the kernel that uses more memory.
     ///
     /// # Errors
     /// [`Error::Gpu`] if the limits are too small for the kernels.
@@ -18,12 +19,12 @@ impl Gpu {
         Self::with(&options, None, report, health, None)
     }
 
-    /// True if it only counts.
+    /// True if the device only counts.
     pub(super) fn is_counting(&self) -> bool {
         self.device().is_none()
     }
 
-    /// The error of a call that needs a real device.
+    /// Returns the error of a call that needs a real device.
     pub(super) fn only_counts(&self) -> Error {
         let reason = "it holds and computes nothing".to_owned();
         Error::Gpu { adapter: self.report().name.clone(), reason, failure: GpuFailure::Unfit }
@@ -49,7 +50,8 @@ mod tests {
         Gpu::counting(*software().caps(), None).unwrap()
     }
 
-    /// Makes and frees the same things on both devices: their accounts are equal after each.
+    /// Creates and frees the same objects on both devices, and compares their counts after each
+    /// step.
     #[test]
     fn counted_bytes_are_those_of_a_real_device() {
         let (real, counting) = (software(), counting());

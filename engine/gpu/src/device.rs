@@ -1,4 +1,4 @@
-//! A device of the engine's own.
+//! An open device.
 
 use std::{
     collections::HashMap,
@@ -34,43 +34,47 @@ use thermocline_base::error::{Error, GpuFailure, Result};
 pub struct GpuOptions {
     /// Choice of the adapter.
     pub adapter: AdapterChoice,
-    /// Most bytes to allocate; `None`: nine tenths of what the system says is free, or no limit if it says nothing.
+    /// Most bytes to allocate. `None`: nine tenths of the free memory that the system reports, or
+    /// no limit if the system reports none.
     pub budget: Option<u64>,
-    /// Kernels of a plainer tier than the adapter's.
+    /// Limits the kernels to this tier, if it is plainer than the adapter's.
     pub tier: Option<Tier>,
-    /// Bindings (and buffers of weights) no larger than this, in bytes.
+    /// Most bytes of a binding and of a weight buffer.
     pub max_binding: Option<u64>,
-    /// Integer products for one token, activations rounded to eight bits, where the weights allow it; `None`: where they are
-    /// measured to be quicker. Other products are of floats.
+    /// Multiplies integers for a single token, with activations rounded to 8 bits, if the weight
+    /// type allows it. `None`: uses integers where a measurement finds them faster. All other
+    /// products use floats.
     pub packed_dot: Option<bool>,
-    /// Parts of adapters to do without, whatever is asked for.
+    /// Parts of adapters to disable, whatever the other settings request.
     pub fallbacks: Fallbacks,
-    /// Folder to keep compiled kernels in; none are kept without.
+    /// Folder for compiled kernels. `None`: kernels are not saved.
     pub pipeline_cache: Option<PathBuf>,
-    /// Kind that the adapter is taken for, whatever its driver says: tests have a software driver taken for a card, or for one that
-    /// shares the CPU's memory.
+    /// Kind to report for the adapter instead of its driver's. Tests let a software driver pass for
+    /// a card or for an adapter with shared memory.
     pub pretended_kind: Option<AdapterKind>,
-    /// A failure on purpose.
+    /// A simulated failure.
     pub faults: Faults,
-    /// A kernel that computes something else, on purpose.
+    /// A kernel that computes something wrong on purpose.
     pub mutation: Option<KernelMutation>,
 }
 
-/// Time without an answer after which the device counts as hung; a driver that computes on the CPU may only be slow.
+/// Time without an answer after which the device counts as hung. A software driver gets longer,
+/// because it may only be slow.
 const PATIENCE: Duration = Duration::from_secs(10);
 const SOFTWARE_PATIENCE: Duration = Duration::from_secs(120);
-/// Time for which results are asked for before the thread sleeps until they are there.
+/// Time to poll for results before the thread sleeps until they arrive.
 const SPIN: Duration = Duration::from_micros(200);
-/// Time between the end of a submission and the arrival of its results after which they count as missing.
+/// Longest time from the end of a submission to the arrival of its results. Later results count as
+/// missing.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// An open device; a handle that may be cloned.
+/// Handle of an open device. Clones share the device.
 #[derive(Debug, Clone)]
 pub struct Gpu(Arc<OpenDevice>);
 
 #[derive(Debug)]
 struct OpenDevice {
-    /// `None`: the device only counts.
+    /// `None` if the device only counts.
     driver: Option<DriverHandles>,
     report: AdapterReport,
     health: Health,
@@ -81,17 +85,18 @@ struct OpenDevice {
     counts: super::test_counts::TestCounts,
     profiler: GpuProfiler,
     pace: DevicePace,
-    /// Time without an answer after which it counts as hung, whatever kind the adapter pretends to be.
+    /// Time without an answer after which the device counts as hung. It depends on the adapter's
+    /// real kind, not the pretended one.
     patience: Duration,
     tuning: Tuning,
     /// Placeholder for bindings that a kernel's variant does not read.
     nothing: Buffer,
     first_submission: FirstSubmission,
-    /// Code books that kernels have been prepared with.
+    /// Code books of the weight types that kernels have been prepared for.
     code_books: Mutex<HashMap<WeightType, Buffer>>,
 }
 
-/// The first submission of a device, and its sentinel until it is known to be done.
+/// State of a device's first submission, with its sentinel until the submission is done.
 #[derive(Debug, Default)]
 struct FirstSubmission {
     begun: AtomicBool,
@@ -108,23 +113,25 @@ pub(super) struct DriverHandles {
 }
 
 impl GpuOptions {
-    /// Settings of the first adapter, which tests use.
+    /// Returns settings that choose the first adapter, for tests.
     #[cfg(test)]
     pub(crate) fn first() -> Self {
         GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() }
     }
 
-    /// These settings with products of floats alone, if `only`: however quick integer products are, they are not chosen.
+    /// Returns these settings, with float products only if `only` is set, even if integer products
+    /// are faster.
     pub fn of_floats(&self, only: bool) -> Self {
         GpuOptions { packed_dot: if only { Some(false) } else { self.packed_dot }, ..self.clone() }
     }
 }
 
 impl Gpu {
-    /// Opens the adapter `options` chooses.
+    /// Opens the adapter that `options` chooses.
     ///
     /// # Errors
-    /// [`thermocline_base::error::Error::NoGpu`] if there is no such adapter, [`thermocline_base::error::Error::Gpu`] if it cannot be opened.
+    /// [`thermocline_base::error::Error::NoGpu`] if no adapter matches.
+    /// [`thermocline_base::error::Error::Gpu`] if the adapter cannot be opened.
     pub fn open(options: &GpuOptions) -> Result<Self> {
         let faults = FaultCounter::new(options.faults);
         let (mut report, adapter) = enumeration::choose(&options.adapter, &options.fallbacks, &faults)?;
@@ -151,7 +158,7 @@ impl Gpu {
                 label: Some("thermocline"),
                 required_features: caps.features() | cache_features,
                 required_limits: adapter.limits(),
-                // Large blocks would reserve what the budget does not know of.
+                // Large blocks would reserve memory that the budget does not count.
                 memory_hints: wgpu::MemoryHints::MemoryUsage,
                 experimental_features: raw::experimental_features(caps.cooperative.is_some()),
                 ..wgpu::DeviceDescriptor::default()
@@ -162,13 +169,13 @@ impl Gpu {
         let lock = CreationLock::take();
         let mut opened = request(caps);
         if opened.is_err() && caps.cooperative.is_some() {
-            // What is experimental must not keep a device from opening.
+            // An experimental feature must not prevent opening the device.
             caps.cooperative = None;
             opened = request(caps);
         }
         drop((lock, sentinel));
         let (device, queue) = opened.map_err(|error| health.failed("it cannot be opened", &error))?;
-        // Both at once: without them wgpu panics on what these report.
+        // Both handlers are set at once: without them wgpu panics on the errors that they receive.
         let of = health.clone();
         device.on_uncaptured_error(Arc::new(move |error| of.lose_by(&error)));
         let of = health.clone();
@@ -182,7 +189,8 @@ impl Gpu {
             .with_true_subgroups()
     }
 
-    /// The device of an adapter whose `report` has the limits and features that it may use; without a driver it only counts.
+    /// Creates the device of an adapter. `report` holds the limits and features that the device may
+    /// use. Without a driver the device only counts.
     pub(super) fn with(
         options: &GpuOptions,
         driver: Option<DriverHandles>,
@@ -221,16 +229,16 @@ impl Gpu {
         })))
     }
 
-    /// Without subgroups, if they are not as the adapter says.
+    /// Disables subgroups if they differ from what the adapter reports.
     fn with_true_subgroups(mut self) -> Result<Self> {
-        // The device's own affairs are not what tests count.
+        // Tests must not count the device's own trial.
         let pause = |on| [&self.0.faults, self.0.arena.faults()].map(|faults| faults.pause(on));
         pause(true);
         let distrusted = subgroups::distrusted(&self);
         pause(false);
         if let Some(why) = distrusted? {
             self.give_up(GpuFeature::Subgroups, &why);
-            // Nothing else holds the device yet.
+            // The device has no other owner yet.
             if let Some(inner) = Arc::get_mut(&mut self.0) {
                 let caps = inner.report.caps.without(GpuFeature::Subgroups);
                 inner.report.caps = caps;
@@ -240,11 +248,13 @@ impl Gpu {
         Ok(self)
     }
 
-    /// The same device with kernels of a tier that is no higher than its own, compiled apart, and an account of what its budget has
-    /// left: for trials of the device, which tests do not count.
+    /// Returns the same device with kernels of at most `tier`, which are compiled separately. Its
+    /// budget is what this device's budget has left. It is for trials of the device, which tests do
+    /// not count.
     ///
     /// # Errors
-    /// [`thermocline_base::error::Error::Gpu`] if it is lost, [`thermocline_base::error::Error::Memory`] if the budget is used up.
+    /// [`thermocline_base::error::Error::Gpu`] if the device is lost.
+    /// [`thermocline_base::error::Error::Memory`] if the budget is used up.
     pub fn on_trial(&self, tier: Tier) -> Result<Self> {
         let mutation = self.pipelines().mutation().cloned();
         let options = GpuOptions { budget: Some(self.arena().available()), mutation, ..GpuOptions::default() };
@@ -253,32 +263,33 @@ impl Gpu {
         Self::with(&options, self.0.driver.clone(), report, self.0.health.clone(), None)
     }
 
-    /// The adapter, with what this device may use of it.
+    /// Returns the adapter's description, limited to what this device may use.
     pub fn report(&self) -> &AdapterReport {
         &self.0.report
     }
 
-    /// Its limits and features.
+    /// Returns the limits and features.
     pub fn caps(&self) -> &Caps {
         &self.0.report.caps
     }
 
-    /// Allocates on it.
+    /// Returns the allocator of the device's memory.
     pub fn arena(&self) -> &Arena {
         &self.0.arena
     }
 
-    /// Its kernels.
+    /// Returns the device's kernels.
     pub fn pipelines(&self) -> &Pipelines {
         &self.0.pipelines
     }
 
-    /// Placeholder for bindings that a kernel's variant does not read: 16 bytes of zeros.
+    /// Returns a buffer of 16 zero bytes, the placeholder for bindings that a kernel's variant does
+    /// not read.
     pub fn nothing(&self) -> &Buffer {
         &self.0.nothing
     }
 
-    /// The code book of a weight type, if it has one: allocated when it is asked for the first time.
+    /// Returns the code book of a weight type, if the type has one. The first call allocates it.
     pub(super) fn code_book(&self, ty: WeightType) -> Result<Option<Buffer>> {
         let Some(words) = ty.code_book() else { return Ok(None) };
         let mut made = self.0.code_books.lock();
@@ -294,70 +305,75 @@ impl Gpu {
         Ok(Some(buffer))
     }
 
-    /// Parts of its adapter that are done without by now.
+    /// Returns the parts of the adapter that are disabled by now.
     pub fn fallbacks(&self) -> Vec<Fallback> {
         self.0.health.fallbacks()
     }
 
-    /// Has its adapter do without `feature` from the next opening on, because of `why`.
+    /// Disables `feature` of the adapter from the next opening on, because of `why`.
     pub(super) fn give_up(&self, feature: GpuFeature, why: &str) {
         self.0.health.give_up(feature, why);
     }
 
-    /// The sentinel of a step: `part` is given up if the process ends before it is dropped. `when` ends the sentence that says so.
+    /// Returns the sentinel of a step. If the process ends before the sentinel is dropped, `part`
+    /// is disabled. `when` ends the message about it.
     pub fn guard(&self, step: RiskyStep, part: FallbackPart, when: &str) -> Option<CrashSentinel> {
         self.0.health.guard(step, part, when, &self.0.faults)
     }
 
-    /// The error of a device that was lost in a trial of the kernel `name`, if it was: what it tried is given up.
+    /// If the device was lost in a trial of the kernel `name`, disables the feature in trial and
+    /// returns the error.
     pub(super) fn check_trial(&self, name: &str, weights: Option<WeightType>) -> Result<()> {
         let (Some(kernel), Some(reason)) = (Kernel::named(name), self.lost()) else { return self.check() };
         let why = format!("the device was lost in a trial of the kernel `{name}`: {reason}");
         Err(self.0.health.refused(kernel.name, kernel.features(self.caps().tier, weights), &why))
     }
 
-    /// [`thermocline_base::error::Error::Gpu`] of a device that was lost, or failed for `reason`.
+    /// Returns the [`thermocline_base::error::Error::Gpu`] of a device that was lost or failed for
+    /// `reason`.
     pub(super) fn failed(&self, reason: impl ToString) -> Error {
         self.check().err().unwrap_or_else(|| self.0.health.failure(reason, GpuFailure::Lost))
     }
 
-    /// Why it was lost, if it was.
+    /// Returns the reason of the loss, if the device was lost.
     pub fn lost(&self) -> Option<&str> {
         self.0.health.reason()
     }
 
-    /// [`thermocline_base::error::Error::Gpu`] if it was lost.
+    /// Returns [`thermocline_base::error::Error::Gpu`] if the device was lost.
     pub fn check(&self) -> Result<()> {
         self.0.health.check()
     }
 
-    /// Loses the device, as a driver update or an unplugged cable would.
+    /// Loses the device, as a driver update or an unplugged cable does.
     pub(super) fn lose(&self) {
         if let Some(device) = self.device() {
             device.destroy();
-            // The callback comes out of a poll; whatever that says, the device is gone.
+            // Polling runs the callback. Its result does not matter, because the device is lost.
             let _ = device.poll(wgpu::PollType::Poll);
         }
         self.0.health.lose("destroyed");
     }
 
-    /// Readings of the adapter's memory now, one per source. Takes up to a few milliseconds.
+    /// Reads the adapter's memory now and returns one reading per source. Takes up to a few
+    /// milliseconds.
     pub fn vram(&self) -> Vec<VramReading> {
         let unified = self.0.report.kind.has_unified_memory();
         self.0.driver.as_ref().map_or_else(Vec::new, |driver| vram::readings(&driver.adapter, unified))
     }
 
-    /// The types whose products for one token round activations to eight bits, of those used so far.
+    /// Returns the weight types used so far whose single-token products round activations to 8
+    /// bits.
     pub fn rounding_types(&self) -> Vec<WeightType> {
         self.0.tuning.rounding_types()
     }
 
-    /// The shape of products with weights of `ty`.
+    /// Returns the kernel shape of products with weights of type `ty`.
     pub(super) fn shape(&self, ty: WeightType) -> Result<KernelShape> {
         self.0.tuning.shape(self, ty)
     }
 
-    /// The driver's device; `None` if this one only counts.
+    /// Returns the driver's device; `None` if this device only counts.
     pub(super) fn device(&self) -> Option<&wgpu::Device> {
         self.0.driver.as_ref().map(|driver| &driver.device)
     }
@@ -366,17 +382,17 @@ impl Gpu {
         &self.0.profiler
     }
 
-    /// The work that its submissions may hold, by the times of those before.
+    /// Returns the measured pace, which limits the work of a submission.
     pub fn pace(&self) -> &DevicePace {
         &self.0.pace
     }
 
-    /// Nanoseconds of one step of the device's clock.
+    /// Returns the nanoseconds per tick of the device's clock.
     pub(super) fn timestamp_period(&self) -> f32 {
         self.0.driver.as_ref().map_or(1.0, |driver| driver.queue.get_timestamp_period())
     }
 
-    /// Counts for tests.
+    /// Returns the counters for tests.
     #[cfg(any(test, feature = "test-hooks"))]
     pub(super) fn counts(&self) -> &super::test_counts::TestCounts {
         &self.0.counts
@@ -390,7 +406,7 @@ impl Gpu {
         if self.0.faults.at(FaultPoint::Validation)
             && let Some(nothing) = self.0.nothing.raw()
         {
-            // Copies of three bytes do not exist.
+            // A copy of three bytes is invalid.
             let mut encoder = device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
             encoder.copy_buffer_to_buffer(nothing, 0, nothing, 0, 3);
             queue.submit([encoder.finish()]);
@@ -417,7 +433,8 @@ impl Gpu {
     /// Waits until the submission `index` is done.
     ///
     /// # Errors
-    /// [`thermocline_base::error::Error::Gpu`] if the device is lost, does not answer, or only counts.
+    /// [`thermocline_base::error::Error::Gpu`] if the device is lost, does not answer, or only
+    /// counts.
     pub fn wait(&self, index: wgpu::SubmissionIndex) -> Result<()> {
         if self.0.faults.at(FaultPoint::Readback) {
             self.lose();
@@ -425,8 +442,8 @@ impl Gpu {
         self.wait_for(Some(index))
     }
 
-    /// Waits until the submission `index` is done and `arrived` is set, by the callback of what it maps. A moment is spent asking: a
-    /// hand-over is shorter than the time it takes to be woken up.
+    /// Waits until the submission `index` is done and the callback of its mapping has set
+    /// `arrived`. Polls for a moment first, because waking a thread takes longer than a hand-over.
     pub(super) fn wait_for_results(&self, index: wgpu::SubmissionIndex, arrived: &AtomicBool) -> Result<()> {
         if self.0.faults.at(FaultPoint::Readback) {
             self.lose();
@@ -445,13 +462,13 @@ impl Gpu {
             self.wait_for(Some(index))?;
         }
         if hangs || !comes(arrived) {
-            // The driver says that it is done, and nothing came.
+            // The driver reports the submission as done, but its results did not arrive.
             self.0.health.hang("no answer: the results of a submission did not arrive");
         }
         self.check()
     }
 
-    /// Waits until everything submitted is done.
+    /// Waits until all submissions are done.
     pub(super) fn idle(&self) -> Result<()> {
         self.wait_for(None)
     }
@@ -476,7 +493,8 @@ impl Gpu {
     }
 }
 
-/// True once `called` is set by a callback whose submission is done. Another thread that polled first may be about to call it.
+/// True once a callback has set `called`. The submission of the callback is done, but another
+/// thread that polled first may not have run the callback yet.
 pub(super) fn comes(called: &AtomicBool) -> bool {
     let deadline = Instant::now() + GRACE;
     while !called.load(Acquire) && Instant::now() < deadline {

@@ -1,4 +1,4 @@
-//! The adapters of this machine, as their drivers list them.
+//! Lists the adapters of this machine, as their drivers report them.
 
 use super::{
     AdapterChoice, AdapterId, AdapterKind, AdapterReport, Caps, CreationLock, Fallback, FallbackPart, Fallbacks,
@@ -9,15 +9,17 @@ use super::{
 };
 use thermocline_base::error::{Error, GpuFailure, Result};
 
-/// Percentage of the driver's budget above which it refuses buffers rather than starting to page.
+/// Percentage of the driver's memory budget above which wgpu refuses buffers, before the system
+/// starts paging.
 const MEMORY_THRESHOLD: u8 = 90;
 
-/// Every adapter that can run the kernels, in the drivers' order, with its part of `fallbacks`.
+/// Returns every adapter that can run the kernels, in the drivers' order, each with its entries of
+/// `fallbacks`.
 pub fn adapters(fallbacks: &Fallbacks) -> Vec<AdapterReport> {
     enumerate(fallbacks, &FaultCounter::default()).into_iter().map(|(report, _)| report).collect()
 }
 
-/// Backends that compute, the preferred one first. OpenGL is none of them.
+/// Supported backends, the preferred backend first. OpenGL is not supported.
 const BACKENDS: [(wgpu::Backends, &str); 3] =
     [(wgpu::Backends::VULKAN, "vulkan"), (wgpu::Backends::METAL, "metal"), (wgpu::Backends::DX12, "dx12")];
 
@@ -41,7 +43,8 @@ fn enumerate(fallbacks: &Fallbacks, faults: &FaultCounter) -> Vec<(AdapterReport
     reports.into_iter().zip(adapters).collect()
 }
 
-/// Backends of this system that `fallbacks` leave, the preferred one first.
+/// Returns the backends of this system that `fallbacks` does not disable, the preferred backend
+/// first.
 fn left_by(fallbacks: &Fallbacks) -> impl Iterator<Item = (wgpu::Backends, &'static str)> {
     let enabled = wgpu::Instance::enabled_backend_features();
     let here = BACKENDS.into_iter().filter(move |(backend, _)| enabled.contains(*backend));
@@ -49,20 +52,22 @@ fn left_by(fallbacks: &Fallbacks) -> impl Iterator<Item = (wgpu::Backends, &'sta
     here.filter(move |(_, name)| !fallbacks.of(&AdapterId::of_backend(name)).iter().any(is_given_up))
 }
 
-/// The adapters of a backend.
+/// Returns the adapters of a backend.
 fn of_backend(backend: wgpu::Backends) -> Vec<wgpu::Adapter> {
     let _lock = CreationLock::take();
     let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
     descriptor.backends = backend;
-    // Validation layers and the like are for debugging, and environment variables are no interface.
+    // Validation layers are for debugging only, and environment variables are not part of the
+    // interface.
     descriptor.flags = wgpu::InstanceFlags::empty();
     descriptor.memory_budget_thresholds.for_resource_creation = Some(MEMORY_THRESHOLD);
     let instance = wgpu::Instance::new(descriptor);
     pollster::block_on(instance.enumerate_adapters(backend))
 }
 
-/// Gives adapters of one name and backend names of their own, by which they may be chosen and are found again: with their place on
-/// the bus, or in the list where that is unknown or the same. A card has the same name over every backend.
+/// Gives adapters with equal name and backend distinct names, so that a name identifies one
+/// adapter. Appends the PCI address, or the list index if the address is unknown or equal. A card
+/// keeps its name over every backend.
 fn tell_apart(all: &mut [AdapterReport]) {
     let known: Vec<[String; 3]> =
         all.iter().map(|it| [it.name.clone(), it.pci_bus_id.clone(), it.backend.clone()]).collect();
@@ -93,9 +98,11 @@ fn report(index: usize, adapter: &wgpu::Adapter) -> AdapterReport {
     }
 }
 
-/// True if the kernel has a driver for an adapter that is not software; true as well where it cannot be asked.
+/// True if the system has a driver for an adapter that is not software, or if this cannot be
+/// checked.
 ///
-/// Loading the Vulkan drivers takes a moment, and some of them write to standard error: not for a choice that can only be none.
+/// Loading the Vulkan drivers takes a moment, and some write to standard error. This check avoids
+/// the loading if no adapter can be found.
 fn has_hardware() -> bool {
     if !cfg!(target_os = "linux") {
         return true;
@@ -104,15 +111,15 @@ fn has_hardware() -> bool {
         entry.is_ok_and(|entry| entry.file_name().to_string_lossy().starts_with("renderD"))
     };
     let drm = std::fs::read_dir("/dev/dri").is_ok_and(|mut entries| entries.any(render_node));
-    // Of drivers without render nodes: NVIDIA's, Windows' for its guests, ARM's and Qualcomm's.
+    // Devices of drivers without render nodes: NVIDIA, Windows Subsystem for Linux, ARM, Qualcomm.
     let others = ["/dev/nvidiactl", "/dev/dxg", "/dev/mali0", "/dev/kgsl-3d0"];
     drm || others.iter().any(|path| std::path::Path::new(path).exists())
 }
 
-/// The adapter `choice` means, of those that `fallbacks` leave.
+/// Returns the adapter that `choice` matches and `fallbacks` does not disable.
 ///
 /// # Errors
-/// [`Error::NoGpu`] if it means none, [`Error::Gpu`] if all are done without that it means.
+/// [`Error::NoGpu`] if no adapter matches, [`Error::Gpu`] if every matching adapter is disabled.
 pub(super) fn choose(
     choice: &AdapterChoice,
     fallbacks: &Fallbacks,
@@ -132,7 +139,7 @@ pub(super) fn choose(
         let reason = of_all.map(Fallback::to_string).unwrap_or_default();
         return Err(Error::Gpu { adapter: first.name.clone(), reason, failure });
     }
-    // The one that was meant may be among those that are not looked for.
+    // The adapter may belong to a disabled backend, which was not searched.
     if let Some(fallback) = fallbacks.all().into_iter().find(|it| it.part == FallbackPart::Backend) {
         let (adapter, reason) = (fallback.adapter.backend.clone(), fallback.to_string());
         let failure = GpuFailure::GivenUp { listed: false, known: false };
@@ -183,7 +190,7 @@ mod tests {
     #[test]
     fn adapters_report_their_memory() {
         for adapter in adapters(&Fallbacks::default()) {
-            // Every Vulkan driver knows its heaps.
+            // Every Vulkan driver reports its heaps.
             assert!(!adapter.vram.is_empty() || adapter.backend != "vulkan", "{adapter:?}");
             for reading in adapter.vram {
                 let total = reading.total.unwrap_or(0);

@@ -1,4 +1,5 @@
-//! Hidden activations of the experts that a router chose, without the up rows of silent neurons.
+//! Computes the hidden activations of the experts that a router chose. Skips the up rows of silent
+//! neurons.
 
 use std::ops::Range;
 
@@ -7,7 +8,7 @@ use thermocline_shaders::{limits::SPARSE_NEURONS, params};
 use super::{Buffer, Gpu, GpuMatrix, Op, Recorder, grid};
 use thermocline_base::error::{Error, Result};
 
-/// Invocations of a workgroup, and those that share the rows of two neurons.
+/// Invocations in a workgroup, and invocations that share the rows of two neurons.
 const WORKGROUP: u32 = 128;
 const LANES: u32 = 32;
 
@@ -16,26 +17,28 @@ const LANES: u32 = 32;
 pub struct GateFirst<'a> {
     /// Activations.
     pub x: &'a Buffer,
-    /// Elements from one row of `x` to the next, as of an [`ExpertInput`](super::ExpertInput).
+    /// Elements from one row of `x` to the next, as in [`ExpertInput`](super::ExpertInput).
     pub x_pitch: usize,
-    /// Pairs in a row that read one row of `x`.
+    /// Consecutive pairs that read the same row of `x`.
     pub pairs_per_row: usize,
-    /// Per pair the place of its expert.
+    /// Place of the expert of each pair.
     pub places: &'a Buffer,
-    /// One number per row of every expert of the matrix.
+    /// Bias: one number per row of every expert of the matrix.
     pub bias: Option<&'a Buffer>,
-    /// Numbers of `activation.wgsl`, by name.
+    /// Constants for `activation.wgsl`, by name.
     pub activation: [(&'static str, f64); 2],
     /// Neurons of an expert.
     pub neurons: usize,
-    /// Gates of every pair, and elements from one pair's to the next's, where the matrix has up rows alone.
+    /// Gates of all pairs, and the elements from one pair to the next. Used if the matrix has only
+    /// up rows.
     pub gates: Option<(&'a Buffer, usize)>,
-    /// Written, and elements from one pair to the next.
+    /// Output, and the elements from one pair to the next.
     pub hidden: (&'a Buffer, usize),
 }
 
-/// `hidden[s, j] = f(gate[place[s], j] . x) * (up[place[s], j] . x)`, or 0 where the gate's activation is not above a threshold in
-/// magnitude: up rows of such neurons are not read. Pairs of experts that the matrix has not are left alone.
+/// `hidden[s, j] = f(gate[place[s], j] . x) * (up[place[s], j] . x)`, or 0 if the magnitude of the
+/// gate's activation is not above a threshold. The up rows of such neurons are not read. The output
+/// of pairs whose expert is not in the matrix stays unchanged.
 #[derive(Debug, Clone)]
 pub struct ExpertGateUp {
     parts: Vec<GateUpPart>,
@@ -44,18 +47,19 @@ pub struct ExpertGateUp {
 
 #[derive(Debug, Clone)]
 struct GateUpPart {
-    /// Parameters; pairs and threshold are filled in when recorded.
+    /// Parameters. Recording fills in the number of pairs and the threshold.
     params: params::ExpertGateUp,
     op: Op,
 }
 
 impl ExpertGateUp {
-    /// For `matrix`, in which the experts of `places` lie one behind the other, each with its gate rows and then its up rows, or with up
-    /// rows alone.
+    /// Prepares the kernel for `matrix`, which holds the experts of `places` one after another.
+    /// Each expert has its gate rows and then its up rows, or only up rows.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for parts that are not whole experts, or experts of other sizes, [`Error::Gpu`] if the device is lost or the
-    /// kernel does not compile, [`Error::Memory`] if a buffer is larger than a binding.
+    /// [`Error::Invalid`] if a part does not hold whole experts or the experts have other sizes.
+    /// [`Error::Gpu`] if the device is lost or the kernel does not compile. [`Error::Memory`] if a
+    /// buffer is larger than a binding.
     pub fn new(gpu: &Gpu, matrix: &GpuMatrix, places: Range<usize>, input: &GateFirst<'_>) -> Result<Self> {
         let rows = input.neurons * if input.gates.is_some() { 1 } else { 2 };
         let misaligned = matrix.parts().iter().any(|part| !part.rows().start.is_multiple_of(rows.max(1)));
@@ -105,10 +109,10 @@ impl ExpertGateUp {
         Ok(ExpertGateUp { parts: parts.collect::<Result<_>>()?, max_groups: gpu.caps().max_groups })
     }
 
-    /// Records the hidden activations of the first `pairs` pairs.
+    /// Records the computation of the hidden activations of the first `pairs` pairs.
     pub fn record(&self, recorder: &mut Recorder, pairs: usize, threshold: f32) {
         for part in &self.parts {
-            // A device may have narrower workgroups than asked for.
+            // A device may narrow the requested workgroup.
             let neurons = SPARSE_NEURONS * part.op.pipeline().workgroup() / LANES;
             let [a, b] = grid(part.params.neurons.div_ceil(neurons) as usize, self.max_groups);
             let params = params::ExpertGateUp { pairs: pairs as u32, stride: a, threshold, ..part.params };

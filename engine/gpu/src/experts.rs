@@ -10,9 +10,9 @@ use super::{
 };
 use thermocline_base::error::{Error, Result};
 
-/// Invocations of `group_slots`, which is one workgroup.
+/// Invocations of `group_slots`, which runs as one workgroup.
 const GROUP_WORKGROUP: u32 = 256;
-/// With fewer pairs than this for each expert, on average, grouping them costs more than it saves.
+/// Fewest pairs per expert, on average, for which grouping the pairs saves time.
 const FEW: usize = 4;
 
 /// Inputs of an [`ExpertMatmul`].
@@ -20,31 +20,34 @@ const FEW: usize = 4;
 pub struct ExpertInput<'a> {
     /// Activations.
     pub x: &'a Buffer,
-    /// Elements from one row of `x` to the next, a multiple of 4. What is behind a row's columns, up to a multiple of 32, is finite.
+    /// Elements from one row of `x` to the next, a multiple of 4. The elements after a row's
+    /// columns, up to a multiple of 32, are finite.
     pub x_pitch: usize,
-    /// Pairs in a row that read one row of `x`: as many as a token uses experts, or 1 where each pair has its own.
+    /// Consecutive pairs that read the same row of `x`: the experts per token, or 1 if each pair
+    /// has its own row.
     pub pairs_per_row: usize,
-    /// Per pair the place of its expert; products leave alone the pairs of experts they have not.
+    /// Place of the expert of each pair. Products skip pairs whose expert is not in the matrix.
     pub places: &'a Buffer,
-    /// The pairs in the order of their experts.
+    /// The pairs, grouped by expert.
     pub groups: &'a ExpertPairs,
-    /// One number per row of every expert of the matrix.
+    /// Bias: one number per row of every expert of the matrix.
     pub bias: Option<&'a Buffer>,
 }
 
-/// Pairs in the order of their experts, so that many pairs of one share its weights.
+/// Pairs sorted by expert, so that many pairs of an expert share its weights.
 #[derive(Debug, Clone)]
 pub struct ExpertPairs {
-    /// `[pairs]`
+    /// `[pairs]`: the pairs sorted by expert.
     order: Buffer,
-    /// `[tiles, 3]`: expert, first and end in the order.
+    /// `[tiles, 3]`: expert, first pair and end of each tile in `order`.
     tiles: Buffer,
     op: Op,
     experts: usize,
 }
 
 impl ExpertPairs {
-    /// For up to `pairs` pairs whose choice among `experts` places is in `places`; those of other places are in no group.
+    /// Prepares the grouping of up to `pairs` pairs by the first `experts` places. `places` holds
+    /// the place of each pair's expert. Pairs with other places are in no group.
     ///
     /// # Errors
     /// [`Error::Memory`] if the budget is too small, [`Error::Gpu`] if the device is lost.
@@ -56,45 +59,47 @@ impl ExpertPairs {
         Ok(ExpertPairs { order, tiles, op, experts })
     }
 
-    /// True if `pairs` pairs are so many that grouping them by expert saves time.
+    /// True if grouping `pairs` pairs by expert saves time.
     pub fn pay(&self, pairs: usize) -> bool {
         pairs >= FEW * self.experts
     }
 
-    /// Groups the first `pairs` pairs.
+    /// Records the grouping of the first `pairs` pairs.
     pub fn record(&self, recorder: &mut Recorder, pairs: usize) {
         let [experts, pairs32, tiles] = [self.experts, pairs, expert_tiles(pairs, self.experts)].map(|n| n as u32);
         recorder.dispatch(&self.op, &params::GroupSlots { experts, pairs: pairs32, tiles }, [1, 1, 1]);
     }
 }
 
-/// `y[s, offset + r] = W[place[s], r] . x[s / pairs_per_row] (+ bias[place[s], r])`, a pair `s` being a token and one of its experts. A
-/// matrix has the experts of some places; the pairs of others are not written.
+/// `y[s, offset + r] = W[place[s], r] . x[s / pairs_per_row] (+ bias[place[s], r])`, where a pair
+/// `s` is a token and one of its experts. The matrix holds the experts of some places. Products of
+/// other pairs are not written.
 #[derive(Debug, Clone)]
 pub struct ExpertMatmul {
     parts: Vec<ExpertProductPart>,
-    /// Of all matrices.
+    /// Number of experts of all matrices.
     experts: usize,
     max_groups: u32,
 }
 
 #[derive(Debug, Clone)]
 struct ExpertProductPart {
-    /// Parameters; the number of pairs is filled in when recorded.
+    /// Parameters. Recording fills in the number of pairs.
     params: params::ExpertMatmul,
-    /// Pair by pair.
+    /// Kernel that computes each pair separately.
     each: Op,
-    /// Tile by tile of [`ExpertPairs`].
+    /// Kernel that computes each tile of [`ExpertPairs`].
     grouped: Op,
 }
 
 impl ExpertMatmul {
-    /// The products of `matrix`, in which the experts of `places` lie one behind the other. Its epilogue is
-    /// [`super::Epilogue::Store`].
+    /// Prepares the products of `matrix`, which holds the experts of `places` one after another.
+    /// The epilogue must be [`super::Epilogue::Store`].
     ///
     /// # Errors
-    /// [`Error::Invalid`] for parts that are not whole experts and other epilogues, [`Error::Gpu`] if the device is lost or
-    /// the kernel does not compile, [`Error::Memory`] if a buffer is larger than a binding.
+    /// [`Error::Invalid`] if a part does not hold whole experts or the epilogue is another one.
+    /// [`Error::Gpu`] if the device is lost or the kernel does not compile. [`Error::Memory`] if a
+    /// buffer is larger than a binding.
     pub fn new(
         gpu: &Gpu,
         matrix: &GpuMatrix,
@@ -146,14 +151,15 @@ impl ExpertMatmul {
         Ok(ExpertMatmul { parts: parts.collect::<Result<_>>()?, experts, max_groups })
     }
 
-    /// Records the products of the first `pairs` pairs; `grouped`: [`ExpertPairs::record`] has been.
+    /// Records the products of the first `pairs` pairs. Set `grouped` if [`ExpertPairs::record`]
+    /// was recorded before.
     pub fn record(&self, recorder: &mut Recorder, pairs: usize, grouped: bool) {
         for part in &self.parts {
             let rows = if grouped { part.grouped.pipeline().workgroup() / 2 } else { ROWS };
             let [a, b] = grid(part.params.rows.div_ceil(rows) as usize, self.max_groups);
             let params = params::ExpertMatmul { pairs: pairs as u32, stride: a, ..part.params };
             if grouped {
-                // Neighbours share weights.
+                // Neighbouring workgroups share weights.
                 let tiles = expert_tiles(pairs, self.experts) as u32;
                 recorder.dispatch(&part.grouped, &params, [tiles, a, b]);
             } else {

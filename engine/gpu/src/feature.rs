@@ -1,29 +1,29 @@
-//! Features of a device that can be given up one by one.
+//! Features of a device that can be disabled one by one.
 
 use serde::{Deserialize, Serialize};
 use thermocline_shaders::KernelFeatures;
 
-/// Feature of a device that makes products quicker and that they can do without: what a driver does wrong with one is no reason to
-/// give up the device.
+/// Feature of a device that makes products faster and that kernels can do without. If a driver
+/// fails with a feature, disabling that feature is enough.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GpuFeature {
     /// Matrix products in hardware.
     CooperativeMatrices,
-    /// Dot products of four integers of eight bits.
+    /// Dot products of four 8-bit integers.
     PackedDot,
-    /// Arithmetic of halves.
+    /// 16-bit float arithmetic.
     F16,
     /// Operations among the lanes of a subgroup.
     Subgroups,
 }
 
 impl GpuFeature {
-    /// Every feature, in the order in which they are given up.
+    /// All features, in the order in which they are disabled.
     pub const ALL: [GpuFeature; 4] =
         [GpuFeature::CooperativeMatrices, GpuFeature::PackedDot, GpuFeature::F16, GpuFeature::Subgroups];
 
-    /// Name, as shown and printed.
+    /// Returns the name, as shown and printed.
     pub const fn name(self) -> &'static str {
         match self {
             GpuFeature::CooperativeMatrices => "cooperative matrices",
@@ -33,7 +33,7 @@ impl GpuFeature {
         }
     }
 
-    /// True if it is among those that a kernel uses.
+    /// True if `used` contains this feature.
     pub(super) fn is_in(self, used: KernelFeatures) -> bool {
         match self {
             GpuFeature::CooperativeMatrices => used.cooperative,

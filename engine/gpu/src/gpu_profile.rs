@@ -1,5 +1,6 @@
-//! Times of kernels. While a profile is taken every dispatch is a pass of its own between two timestamps, which costs a little;
-//! otherwise nothing here is used and nothing is allocated.
+//! Times of kernels. While a profile is taken, every dispatch runs in its own pass between two
+//! timestamps, which is slightly slower. Without a profile, this module allocates nothing and costs
+//! no time.
 
 use std::{
     collections::BTreeMap,
@@ -14,20 +15,20 @@ use thermocline_shaders::WeightType;
 use super::{Buffer, Gpu, GpuTimestamps, Purpose, Usage, Work};
 use thermocline_base::error::{Error, Result};
 
-/// Clock behind the times of a profile.
+/// Clock of a profile's times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Clock {
     /// The device's own clock around each dispatch.
     #[default]
     Timestamps,
-    /// From a dispatch's submission until the CPU knows that it is done: the device has no clock to read. Far too long for
-    /// short kernels.
+    /// Time from a dispatch's submission until the CPU knows that the dispatch is done, for a
+    /// device without a readable clock. Much too long for short kernels.
     Wall,
 }
 
 impl Clock {
-    /// Name, as shown and printed.
+    /// Returns the name, as shown and printed.
     pub const fn name(self) -> &'static str {
         match self {
             Clock::Timestamps => "timestamps",
@@ -36,35 +37,35 @@ impl Clock {
     }
 }
 
-/// All dispatches of one kernel on one type of weights.
+/// Total of all dispatches of one kernel on one weight type.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KernelTimes {
     /// Name of the kernel.
     pub kernel: &'static str,
-    /// Weights it read.
+    /// Weight type that the kernel read.
     pub weights: Option<WeightType>,
-    /// Dispatches.
+    /// Number of dispatches.
     pub calls: u64,
-    /// Time of all of them, in nanoseconds.
+    /// Time of all dispatches in nanoseconds.
     pub nanoseconds: f64,
-    /// Bytes they had to read and write; 0 if that is not known.
+    /// Bytes that the dispatches had to read and write; 0 if unknown.
     pub bytes: u64,
-    /// Floating-point operations they did; 0 where bytes are all that matters.
+    /// Floating-point operations; 0 for kernels that only move bytes.
     pub flops: u64,
 }
 
 impl KernelTimes {
-    /// `gemv Q4_0`
+    /// Returns the kernel and weight type, as `gemv Q4_0`.
     pub fn name(&self) -> String {
         self.weights.map_or_else(|| self.kernel.to_owned(), |ty| format!("{} {ty}", self.kernel))
     }
 
-    /// Bytes moved per second, where known.
+    /// Returns the bytes moved per second, if known.
     pub fn bytes_per_second(&self) -> Option<f64> {
         self.rate(self.bytes)
     }
 
-    /// Operations per second, where known.
+    /// Returns the floating-point operations per second, if known.
     pub fn flops_per_second(&self) -> Option<f64> {
         self.rate(self.flops)
     }
@@ -77,25 +78,25 @@ impl KernelTimes {
 /// Times measured between [`Gpu::start_profile`] and [`Gpu::take_profile`].
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct GpuProfile {
-    /// Clock behind the times.
+    /// Clock of the times.
     pub clock: Clock,
-    /// One entry per kernel and weight type, the longest first.
+    /// One entry per kernel and weight type, the longest time first.
     pub kernels: Vec<KernelTimes>,
 }
 
 impl GpuProfile {
-    /// Dispatches.
+    /// Returns the number of dispatches.
     pub fn calls(&self) -> u64 {
         self.kernels.iter().map(|times| times.calls).sum()
     }
 
-    /// Nanoseconds in all kernels.
+    /// Returns the nanoseconds of all kernels together.
     pub fn nanoseconds(&self) -> f64 {
         self.kernels.iter().map(|times| times.nanoseconds).sum()
     }
 }
 
-/// The profile a device is taking.
+/// State of a profile in progress on a device.
 #[derive(Debug, Default)]
 pub(super) struct GpuProfiler {
     on: AtomicBool,
@@ -106,13 +107,14 @@ pub(super) struct GpuProfiler {
 struct ProfilerState {
     clock: Clock,
     kernels: BTreeMap<(&'static str, Option<WeightType>), KernelTimes>,
-    /// Timers that no recorder uses at the moment.
+    /// Timers that no recorder uses now.
     idle: Vec<DispatchTimer>,
 }
 
 impl Gpu {
-    /// From now on times every dispatch by `clock`, or by the wall's if the device has none. Recorders made before are not
-    /// timed. A submission then returns when it is done.
+    /// Starts to time every dispatch by `clock`, or by the wall clock if the device has no readable
+    /// clock. Recorders created earlier are not timed. Each submission then returns only when it is
+    /// done.
     pub fn start_profile(&self, clock: Clock) {
         let mut state = self.profiler().state.lock();
         state.kernels.clear();
@@ -120,7 +122,7 @@ impl Gpu {
         self.profiler().on.store(true, Relaxed);
     }
 
-    /// Ends the profile and returns it; an empty one if none was started.
+    /// Ends the profile and returns it. Returns an empty profile if none was started.
     pub fn take_profile(&self) -> GpuProfile {
         self.profiler().on.store(false, Relaxed);
         let mut state = self.profiler().state.lock();
@@ -131,10 +133,10 @@ impl Gpu {
     }
 }
 
-/// Dispatches of one timer.
+/// Dispatches per timer.
 const TIMED: usize = 512;
 
-/// Timestamps of [`TIMED`] dispatches and the buffer that brings them to the CPU.
+/// Timestamps of [`TIMED`] dispatches, and the buffer that transfers them to the CPU.
 #[derive(Debug)]
 struct DispatchTimer {
     timestamps: GpuTimestamps,
@@ -142,7 +144,7 @@ struct DispatchTimer {
 }
 
 impl DispatchTimer {
-    /// `None` for a device without a clock to read.
+    /// Creates a timer; `None` if the device has no readable clock.
     fn new(gpu: &Gpu) -> Result<Option<Self>> {
         let Some(timestamps) = GpuTimestamps::new(gpu, TIMED)? else { return Ok(None) };
         let bytes = GpuTimestamps::bytes(TIMED);
@@ -151,13 +153,13 @@ impl DispatchTimer {
     }
 }
 
-/// One dispatch to be timed.
+/// A dispatch that is being timed.
 #[derive(Debug)]
 struct TimedDispatch {
     kernel: &'static str,
     weights: Option<WeightType>,
     work: Work,
-    /// Known at once by the wall's clock, later by the device's.
+    /// The wall clock sets the time at once, the device's clock later.
     nanoseconds: f64,
 }
 
@@ -171,7 +173,7 @@ pub(super) struct DispatchTiming {
 }
 
 impl DispatchTiming {
-    /// The timing of a new recorder; `None` unless a profile is being taken.
+    /// Starts the timing of a new recorder; `None` unless a profile is being taken.
     pub fn begin(gpu: &Gpu) -> Option<Self> {
         gpu.profiler().on.load(Relaxed).then(|| DispatchTiming {
             clock: gpu.profiler().state.lock().clock,
@@ -186,8 +188,8 @@ impl DispatchTiming {
         self.dispatches.push(TimedDispatch { kernel, weights, work, nanoseconds: 0.0 });
     }
 
-    /// The timestamps of the pass of the dispatch noted last. `None` by the wall's clock, or if there is no memory for them, which
-    /// [`DispatchTiming::finish`] reports.
+    /// Returns the timestamps for the pass of the latest dispatch. `None` with the wall clock, or
+    /// if memory is short, which [`DispatchTiming::finish`] reports.
     pub fn next_pass(&mut self, gpu: &Gpu) -> Option<wgpu::ComputePassTimestampWrites<'_>> {
         let dispatch = self.dispatches.len().checked_sub(1)?;
         if self.clock == Clock::Wall || self.failed.is_some() {
@@ -209,32 +211,33 @@ impl DispatchTiming {
         self.timers.last()?.timestamps.next_pass()
     }
 
-    /// The last dispatch noted began at `started` and is done now.
+    /// Sets the time of the latest dispatch, which began at `started` and is done now.
     pub fn stop(&mut self, started: Instant) {
         if let Some(dispatch) = self.dispatches.last_mut() {
             dispatch.nanoseconds = started.elapsed().as_nanos() as f64;
         }
     }
 
-    /// Keeps the first failure for [`DispatchTiming::finish`].
+    /// Keeps the first failure, which [`DispatchTiming::finish`] returns.
     pub fn failed(&mut self, result: Result<()>) {
         self.failed = self.failed.take().or(result.err());
     }
 
-    /// Records the way of the timestamps to the CPU.
+    /// Records the transfer of the timestamps to the CPU.
     pub fn resolve(&self, encoder: &mut wgpu::CommandEncoder) {
         for DispatchTimer { timestamps, readback } in &self.timers {
             if let Some((resolved, bytes)) = timestamps.resolve_into(encoder)
                 && let (Some(resolved), Some(readback)) = (resolved.raw(), readback.raw())
             {
                 encoder.copy_buffer_to_buffer(resolved, 0, readback, 0, bytes);
-                // Whether it worked is seen when it is read.
+                // The later read reports a failed mapping.
                 encoder.map_buffer_on_submit(readback, wgpu::MapMode::Read, 0..bytes, |_| ());
             }
         }
     }
 
-    /// Waits for the submission that [`DispatchTiming::resolve`] was recorded into and adds the times to the profile.
+    /// Waits for the submission that contains [`DispatchTiming::resolve`], and adds the times to
+    /// the profile.
     pub fn finish(mut self, gpu: &Gpu) -> Result<()> {
         if let Some(error) = self.failed.take() {
             return Err(error);
@@ -277,7 +280,7 @@ mod tests {
     use super::*;
     use crate::{GpuOptions, Op, Recorder, params::Elements};
 
-    /// `add` on 1,000 floats.
+    /// Prepares `add` on 1,000 floats.
     fn adder(gpu: &Gpu) -> (Op, Elements) {
         let buffer = || gpu.arena().buffer(Purpose::Scratch, "test", 4096, Usage::Storage).unwrap();
         let op = Op::of(gpu, "add", 64, &[], &[&buffer(), &buffer()]).unwrap();

@@ -1,14 +1,20 @@
-//! The GPU through wgpu: which adapters there are ([`adapters`]), a device of the engine's own ([`Gpu`]) with what it can do
-//! ([`Caps`]) and what is done without after its driver has failed ([`Fallbacks`]), the accountant every allocation goes
-//! through ([`Arena`]), pipelines made once ([`Pipelines`]), prepared dispatches ([`Op`]) recorded into one submission per
-//! segment ([`Recorder`]), and the rings that carry data up and down ([`UploadRing`], [`ReadbackRing`]). Weights are repacked
-//! ([`thermocline_formats::quant::repack`]) on their way up ([`Uploader`]) into a [`GpuMatrix`], which [`Matmul`] multiplies.
-//! [`GpuTimestamps`] is its timer, behind the times of kernels ([`GpuProfile`]) and of layers; [`VramReading`] is the system's
-//! view of memory. [`DevicePace`] says how much work its submissions may hold. [`Gpu::counting`] is a device that is not there
-//! and counts the bytes that a real one would hold. It knows weight formats but no models: what is computed in which order is
-//! `model`'s business.
+//! The GPU through wgpu. [`adapters`] lists the adapters. [`Gpu`] is an open device with its
+//! [`Caps`] and its [`Fallbacks`], the parts that are disabled after a driver's failure.
+//!
+//! [`Arena`] counts every allocation. [`Pipelines`] compiles each kernel once. An [`Op`] is a
+//! prepared dispatch, and a [`Recorder`] records the dispatches of a segment into one submission.
+//! [`UploadRing`] and [`ReadbackRing`] transfer data to and from the device.
+//!
+//! [`Uploader`] repacks weights ([`thermocline_formats::quant::repack`]) into a [`GpuMatrix`],
+//! which [`Matmul`] multiplies. [`GpuTimestamps`] measures the times of kernels ([`GpuProfile`])
+//! and of layers. [`VramReading`] is the system's view of memory. [`DevicePace`] limits the work of
+//! a submission. [`Gpu::counting`] simulates a device and counts the bytes that a real device would
+//! allocate.
+//!
+//! This crate implements weight formats but no models. `model` decides which kernels run in which
+//! order.
 
-// They panic where nobody reads.
+// The print macros panic if the output is closed.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 mod activations;
@@ -71,6 +77,6 @@ pub use trust::{
 pub use tune::KernelShape;
 pub use uploader::{RowOf, Uploader};
 pub use vram::{VramReading, VramSource};
-/// Index of a submission, to wait for.
+/// Index of a submission, for waiting.
 pub use wgpu::SubmissionIndex as Submission;
 pub use work::Work;

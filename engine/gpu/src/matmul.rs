@@ -10,40 +10,40 @@ use super::{
 };
 use thermocline_base::error::Result;
 
-/// Rows of a workgroup of `gemv`.
+/// Rows per workgroup of `gemv`.
 pub(super) const ROWS: u32 = 4;
-/// Tokens of a workgroup of `gemv` when there are several.
+/// Tokens per workgroup of `gemv` for several tokens.
 const TOKENS: u32 = 4;
-/// With more tokens than this `gemm` is quicker: its tiles are 64 tokens long however many there are, while `gemv` reads the
-/// weights once for every four.
+/// Most tokens for `gemv`. With more tokens `gemm` is faster. Its tiles always have 64 tokens,
+/// while `gemv` reads the weights once per four tokens.
 const FEW: usize = 16;
-/// Invocations of `gemm`.
+/// Invocations per workgroup of `gemm`.
 pub(super) const GEMM_WORKGROUP: u32 = 128;
-/// Tokens of its workgroups.
+/// Tokens per workgroup of `gemm`.
 const GEMM_TOKENS: u32 = 64;
 
 /// Last step of a product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Epilogue {
-    /// It is stored.
+    /// Stores the product.
     #[default]
     Store,
-    /// Its positive part is stored.
+    /// Stores the positive part of the product.
     Relu,
-    /// It is added to what is there.
+    /// Adds the product to the output buffer.
     Accumulate,
 }
 
 /// Destination of a product: element `row * pitch + offset + column` of `buffer`.
 #[derive(Debug, Clone)]
 pub struct MatmulOutput<'a> {
-    /// Written.
+    /// Output buffer.
     pub buffer: &'a Buffer,
     /// Elements from one token to the next.
     pub pitch: usize,
-    /// Elements before the product.
+    /// Elements of a token's row before the product.
     pub offset: usize,
-    /// Its last step.
+    /// Last step of the product.
     pub epilogue: Epilogue,
 }
 
@@ -52,10 +52,10 @@ pub struct MatmulOutput<'a> {
 pub struct Matmul {
     /// Rounds one token's activations to eight bits for integer products.
     quantise: Option<QuantisedActivations>,
-    /// Scales many tokens' activations for products of halves.
+    /// Scales many tokens' activations for 16-bit float products.
     half_scale: Option<ActivationScales>,
     parts: Vec<ProductPart>,
-    /// Rows of a workgroup for one token, and for many.
+    /// Rows per workgroup for one token, and for many tokens.
     rows: u32,
     many_rows: u32,
     max_groups: u32,
@@ -63,7 +63,7 @@ pub struct Matmul {
 
 #[derive(Debug, Clone)]
 struct ProductPart {
-    /// Parameters; the number of tokens is filled in when recorded.
+    /// Parameters. Recording fills in the number of tokens.
     params: params::Matmul,
     one: Op,
     few: Op,
@@ -71,13 +71,14 @@ struct ProductPart {
 }
 
 impl Matmul {
-    /// The product of `matrix` and `x`, whose rows are [`pitch`]`(cols)` apart, with `bias` (one number per row of the
-    /// matrix), written to `y`, whose rows are `y_pitch` apart, from element `y_offset` of each. `x` and `y` are not one
-    /// buffer.
+    /// Prepares the product of `matrix` and `x`, with `bias` (one number per row of the matrix).
+    /// Rows of `x` are [`pitch`]`(cols)` apart. The product of a token is written to `y` from
+    /// element `y_offset` of its row, and rows of `y` are `y_pitch` apart. `x` and `y` must be
+    /// different buffers.
     ///
     /// # Errors
-    /// [`thermocline_base::error::Error::Gpu`] if the device is lost or a kernel does not compile, [`thermocline_base::error::Error::Memory`] if a buffer is
-    /// larger than a binding.
+    /// [`thermocline_base::error::Error::Gpu`] if the device is lost or a kernel does not compile.
+    /// [`thermocline_base::error::Error::Memory`] if a buffer is larger than a binding.
     pub fn new(
         gpu: &Gpu,
         matrix: &GpuMatrix,
@@ -91,7 +92,7 @@ impl Matmul {
         Self::with(gpu, matrix, x, bias, &output)
     }
 
-    /// [`Matmul::new`] with an [`Epilogue`].
+    /// Like [`Matmul::new`], with an [`Epilogue`].
     ///
     /// # Errors
     /// As [`Matmul::new`].
@@ -105,7 +106,8 @@ impl Matmul {
         Self::shaped(gpu, matrix, x, bias, output, gpu.shape(matrix.ty())?)
     }
 
-    /// [`Matmul::with`] for several tokens at a time: without the scratch memory and tuning of a single token.
+    /// Like [`Matmul::with`], for several tokens at a time, without the scratch memory and the
+    /// tuning for a single token.
     ///
     /// # Errors
     /// As [`Matmul::new`].
@@ -120,7 +122,7 @@ impl Matmul {
         Self::shaped(gpu, matrix, x, bias, output, shape)
     }
 
-    /// [`Matmul::with`] in a given shape.
+    /// Like [`Matmul::with`], in a given kernel shape.
     pub(super) fn shaped(
         gpu: &Gpu,
         matrix: &GpuMatrix,
@@ -142,7 +144,8 @@ impl Matmul {
         };
         let narrow = gemv_workgroup(matrix.chunks());
         let few = kernel("gemv", narrow, &[("ROWS", ROWS), ("TOKENS", TOKENS)])?;
-        // Subgroups of any size, or half as many rows as invocations.
+        // The hardware kernel works with subgroups of any size. `gemm` has half as many rows as
+        // invocations.
         let tile = gpu.caps().cooperative.unwrap_or(CooperativeTile::Sixteen);
         let (many, many_rows) = if shape.cooperative {
             (kernel(tile.kernel(), gpu.caps().subgroups.1 * tile.subgroups(), &[])?, 64)
@@ -151,7 +154,7 @@ impl Matmul {
             let rows = gemm.workgroup() / 2;
             (gemm, rows)
         };
-        // Of one token an invocation takes more columns.
+        // For a single token, an invocation reads more columns.
         let narrow = gemv_workgroup((matrix.chunks() * 4).div_ceil(matrix.ty().parts()));
         let workgroup = if narrow < KernelShape::DEFAULT.workgroup { narrow } else { shape.workgroup };
         let one = if shape.packed {
@@ -190,8 +193,8 @@ impl Matmul {
         Ok(Matmul { quantise, half_scale, parts, rows: shape.rows, many_rows, max_groups: gpu.caps().max_groups })
     }
 
-    /// Sets the elements from one row of `x` to the next, a multiple of 4. What is behind a row's columns, up to a multiple of 32, is
-    /// finite.
+    /// Sets the elements from one row of `x` to the next, a multiple of 4. The elements after a
+    /// row's columns, up to a multiple of 32, must be finite.
     pub fn set_x_pitch(&mut self, pitch: usize) {
         self.parts.iter_mut().for_each(|part| part.params.x_pitch = pitch as u32);
     }
@@ -201,7 +204,7 @@ impl Matmul {
         self.record_rows(recorder, tokens, usize::MAX);
     }
 
-    /// [`Matmul::record`] with the first `rows` rows of the matrix alone.
+    /// Records the product of only the first `rows` rows of the matrix.
     pub fn record_rows(&self, recorder: &mut Recorder, tokens: usize, rows: usize) {
         if let (1, Some(quantise)) = (tokens, &self.quantise) {
             quantise.record(recorder);
@@ -213,13 +216,13 @@ impl Matmul {
         }
         let tokens32 = tokens as u32;
         for part in &self.parts {
-            // Parts are written where their first row belongs.
+            // Each part writes its rows at their index in the whole matrix.
             let before = (part.params.bias_offset as usize).min(rows);
             let wanted = (rows - before).min(part.params.rows as usize);
             if wanted == 0 {
                 break;
             }
-            // Rows and tokens of a workgroup.
+            // Rows and tokens per workgroup.
             let (op, at_once, shared) = match tokens {
                 1 => (&part.one, self.rows, 1),
                 ..=FEW => (&part.few, ROWS, TOKENS),
@@ -228,14 +231,15 @@ impl Matmul {
             let [a, b] = grid(wanted.div_ceil(at_once as usize), self.max_groups);
             let params = params::Matmul { rows: wanted as u32, tokens: tokens32, stride: a, ..part.params };
             let token_groups = tokens32.div_ceil(shared);
-            // Groups that share weights are neighbours in `gemm`.
+            // In `gemm`, neighbouring workgroups share weights.
             let groups = if tokens > FEW { [token_groups, a, b] } else { [a, b, token_groups] };
             recorder.dispatch(op, &params, groups);
         }
     }
 }
 
-/// Invocations for rows that this many can read; those beyond a row would be idle.
+/// Returns the invocations per workgroup for rows that `readers` invocations can read. More
+/// invocations would be idle.
 pub(super) fn gemv_workgroup(readers: usize) -> u32 {
     if readers > 64 { 128 } else { 64 }
 }

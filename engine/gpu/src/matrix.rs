@@ -7,10 +7,10 @@ use thermocline_shaders::WeightType;
 use super::{Binding, Buffer, Caps, Gpu, MemoryUse, Usage};
 use thermocline_base::error::{Error, Result, ScarceMemory};
 
-/// Most bytes of a part: kernels count 16-byte elements and words of a buffer in 32 bits.
+/// Most bytes of a part, because kernels index a buffer's 16-byte elements and words with 32 bits.
 const MOST_BYTES: u64 = 1 << 31;
 
-/// `[rows, cols]` weights on the device, as many buffers as the adapter's limits ask for.
+/// Weights `[rows, cols]` on the device, in as many buffers as the adapter's limits require.
 #[derive(Debug, Clone)]
 pub struct GpuMatrix {
     ty: WeightType,
@@ -22,28 +22,28 @@ pub struct GpuMatrix {
 /// The shape of a [`GpuMatrix`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MatrixLayout {
-    /// Encoding.
+    /// Weight type.
     pub ty: WeightType,
     /// Rows, a multiple of `rows_together`.
     pub rows: usize,
     /// Columns.
     pub cols: usize,
-    /// Rows that are never split between two buffers.
+    /// Rows that always stay in one buffer.
     pub rows_together: usize,
 }
 
-/// Some rows of a [`GpuMatrix`], in a buffer of their own: `main`, and `aux` behind it.
+/// Consecutive rows of a [`GpuMatrix`] in one buffer: the `main` stream, then the `aux` stream.
 #[derive(Debug, Clone)]
 pub struct MatrixPart {
     rows: Range<usize>,
     buffer: Buffer,
-    /// Bytes of `main`, and where `aux` begins and how long it is.
+    /// Bytes of the main stream; offset and bytes of the auxiliary stream.
     main: u64,
     aux: (u64, u64),
 }
 
 impl GpuMatrix {
-    /// Buffers for a matrix, still empty.
+    /// Allocates the buffers of a matrix of zeros.
     pub(super) fn new(gpu: &Gpu, MemoryUse { purpose, what }: MemoryUse, layout: MatrixLayout) -> Result<Self> {
         let MatrixLayout { ty, rows, cols, .. } = layout;
         let plan = plan(gpu.caps(), what, layout)?;
@@ -55,10 +55,10 @@ impl GpuMatrix {
         Ok(GpuMatrix { ty, rows, cols, parts: parts.collect::<Result<_>>()? })
     }
 
-    /// A matrix in the first bytes of `buffer`, which other matrices may use at other times.
+    /// Places a matrix in the first bytes of `buffer`, which other matrices may use at other times.
     ///
     /// # Errors
-    /// [`Error::Memory`] if it is longer than the buffer, or than a kernel can see at once.
+    /// [`Error::Memory`] if the matrix is longer than the buffer or than a binding.
     pub fn within(gpu: &Gpu, buffer: &Buffer, ty: WeightType, rows: usize, cols: usize) -> Result<Self> {
         let (main, aux, wanted) = streams(gpu.caps(), ty, rows, cols);
         let available = buffer.bytes().min(gpu.caps().max_binding);
@@ -69,45 +69,45 @@ impl GpuMatrix {
         Ok(GpuMatrix { ty, rows, cols, parts: vec![part] })
     }
 
-    /// Encoding.
+    /// Returns the weight type.
     pub fn ty(&self) -> WeightType {
         self.ty
     }
 
-    /// Rows: outputs of `y = W x`.
+    /// Returns the number of rows, which are the outputs of `y = W x`.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Columns: inputs of `y = W x`.
+    /// Returns the number of columns, which are the inputs of `y = W x`.
     pub fn cols(&self) -> usize {
         self.cols
     }
 
-    /// 32-column chunks of a row.
+    /// Returns the 32-column chunks per row.
     pub fn chunks(&self) -> usize {
         self.cols.next_multiple_of(self.ty.block()) / 32
     }
 
-    /// Bytes of a row in the main stream, and in the auxiliary one.
+    /// Returns the bytes of a row in the main stream and in the auxiliary stream.
     pub(super) fn row_bytes(&self) -> (usize, usize) {
         (self.ty.main_len(self.cols) * 16, self.ty.aux_len(self.cols) * 4)
     }
 
-    /// The buffers, in the order of their rows.
+    /// Returns the buffers, in row order.
     pub fn parts(&self) -> &[MatrixPart] {
         &self.parts
     }
 
-    /// Bytes on the device.
+    /// Returns the bytes on the device.
     pub fn bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.buffer.bytes()).sum()
     }
 
-    /// Bytes a matrix will take on a device with these limits.
+    /// Returns the bytes of a matrix on a device with these limits.
     ///
     /// # Errors
-    /// [`Error::Memory`] if one row is larger than the limits allow.
+    /// [`Error::Memory`] if one row exceeds the limits.
     pub fn bytes_of(caps: &Caps, ty: WeightType, rows: usize, cols: usize) -> Result<u64> {
         let parts = plan(caps, "a matrix", MatrixLayout { ty, rows, cols, rows_together: 1 })?;
         let part = |rows: Range<usize>| streams(caps, ty, rows.len(), cols).2.max(1).next_multiple_of(16);
@@ -116,17 +116,17 @@ impl GpuMatrix {
 }
 
 impl MatrixPart {
-    /// Rows of the matrix.
+    /// Returns the part's rows of the matrix.
     pub fn rows(&self) -> Range<usize> {
         self.rows.clone()
     }
 
-    /// Binding 0 of kernels: codes or values.
+    /// Returns binding 0 of kernels: codes or values.
     pub fn main(&self) -> Binding {
         Binding::part(&self.buffer, 0, self.main)
     }
 
-    /// Binding 1 of kernels: scales, or `nothing` where the type has none.
+    /// Returns binding 1 of kernels: scales, or `nothing` if the weight type has none.
     pub fn aux(&self, nothing: &Buffer) -> Binding {
         let (offset, bytes) = self.aux;
         if bytes == 0 { nothing.into() } else { Binding::part(&self.buffer, offset, bytes) }
@@ -136,26 +136,27 @@ impl MatrixPart {
         &self.buffer
     }
 
-    /// Bytes before `aux` in the buffer.
+    /// Returns the offset of the auxiliary stream in the buffer, in bytes.
     pub(super) fn aux_offset(&self) -> u64 {
         self.aux.0
     }
 }
 
-/// Bytes of both streams.
+/// Returns the bytes of both streams.
 fn bytes(ty: WeightType, rows: usize, cols: usize) -> (u64, u64) {
     let stream = |row: usize| rows as u64 * row as u64;
     (stream(ty.main_len(cols) * 16), stream(ty.aux_len(cols) * 4))
 }
 
-/// Bytes of the main stream, place and bytes of the auxiliary one behind it, and bytes of both.
+/// Returns the bytes of the main stream, the offset and bytes of the auxiliary stream, and the
+/// bytes of both.
 fn streams(caps: &Caps, ty: WeightType, rows: usize, cols: usize) -> (u64, (u64, u64), u64) {
     let (main, aux) = bytes(ty, rows, cols);
     let offset = main.next_multiple_of(caps.binding_alignment.max(16));
     (main, (offset, aux), if aux > 0 { offset + aux } else { main })
 }
 
-/// Rows of each part: as few parts as the limits allow, about equally long.
+/// Divides the rows into as few parts as the limits allow, of about equal length.
 fn plan(caps: &Caps, what: &'static str, layout: MatrixLayout) -> Result<Vec<Range<usize>>> {
     let MatrixLayout { ty, rows, cols, rows_together } = layout;
     if rows == 0 || cols == 0 || rows_together == 0 || !rows.is_multiple_of(rows_together) {

@@ -1,4 +1,4 @@
-//! Dispatches prepared once and recorded as often as needed.
+//! Dispatches that are prepared once and recorded any number of times.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub struct BufferRows<'a> {
     pub pitch: usize,
 }
 
-/// A part of a buffer, as a kernel sees it.
+/// A part of a buffer that is bound to a kernel.
 #[derive(Debug, Clone)]
 pub struct Binding {
     buffer: Buffer,
@@ -23,7 +23,8 @@ pub struct Binding {
 }
 
 impl Binding {
-    /// `bytes` of `buffer` from `offset` on, which is a multiple of [`super::Caps::binding_alignment`].
+    /// Binds `bytes` of `buffer` from `offset`, which is a multiple of
+    /// [`super::Caps::binding_alignment`].
     pub fn part(buffer: &Buffer, offset: u64, bytes: u64) -> Self {
         Binding { buffer: buffer.clone(), offset, bytes }
     }
@@ -35,22 +36,23 @@ impl From<&Buffer> for Binding {
     }
 }
 
-/// A kernel with its buffers, which count as used for as long as it lives.
+/// A kernel with its buffers. The arena counts the buffers as used until the `Op` is dropped.
 #[derive(Debug, Clone)]
 pub struct Op {
     pub(super) pipeline: Arc<Pipeline>,
     /// `None` on a device that only counts.
     pub(super) group: Option<wgpu::BindGroup>,
-    /// The bind group holds the driver's buffers; these hold the accountant's entries.
+    /// Keeps the arena's entries of the buffers. The bind group keeps only the driver's buffers.
     buffers: Arc<[Buffer]>,
 }
 
 impl Op {
-    /// `pipeline` on `bindings`, in the order of its kernel's, and on the code book of its weights' type.
+    /// Prepares `pipeline` with `bindings` in the order of its kernel's, and with the code book of
+    /// its weight type.
     ///
     /// # Errors
-    /// [`Error::Memory`] if a binding is larger than the device allows, [`Error::Invalid`] if their number is wrong,
-    /// [`Error::Gpu`] if the device is lost.
+    /// [`Error::Memory`] if a binding is larger than the device allows, [`Error::Invalid`] if the
+    /// number of bindings is wrong, [`Error::Gpu`] if the device is lost.
     pub fn new(gpu: &Gpu, pipeline: &Arc<Pipeline>, bindings: &[Binding]) -> Result<Self> {
         gpu.check()?;
         let expected = pipeline.kernel.bindings.len();
@@ -71,7 +73,7 @@ impl Op {
         Ok(Op { pipeline: Arc::clone(pipeline), group, buffers })
     }
 
-    /// The kernel of this name, which reads no weights, on whole `buffers`.
+    /// Prepares the kernel `name`, which reads no weights, with whole `buffers`.
     ///
     /// # Errors
     /// As [`Op::new`] and [`Pipelines::get`](super::Pipelines::get).
@@ -86,18 +88,19 @@ impl Op {
         Op::new(gpu, &gpu.pipelines().get(kernel, None, workgroup, overrides)?, &bindings)
     }
 
-    /// This op's buffers with another variant of its kernel, or a kernel that binds its buffers alike.
+    /// Returns this op with another variant of its kernel, or with another kernel that has the same
+    /// bindings.
     pub fn variant(&self, pipeline: &Arc<Pipeline>) -> Op {
         Op { pipeline: Arc::clone(pipeline), group: self.group.clone(), buffers: Arc::clone(&self.buffers) }
     }
 
-    /// Its pipeline.
+    /// Returns the pipeline.
     pub fn pipeline(&self) -> &Pipeline {
         &self.pipeline
     }
 }
 
-/// The driver's group of `bindings`.
+/// Creates the driver's bind group of `bindings`.
 fn bind_group(device: &wgpu::Device, pipeline: &Pipeline, bindings: &[Binding]) -> Option<wgpu::BindGroup> {
     let layout = &pipeline.compiled.as_ref()?.layout;
     let places = pipeline.kernel.bindings_of(pipeline.weights).zip(bindings);
@@ -111,12 +114,14 @@ fn bind_group(device: &wgpu::Device, pipeline: &Pipeline, bindings: &[Binding]) 
     Some(device.create_bind_group(&wgpu::BindGroupDescriptor { label, layout, entries: &entries }))
 }
 
-/// Elements from one row of `cols` to the next: rows are padded so that kernels can read whole chunks of 32.
+/// Returns the elements from one row of `cols` columns to the next. Rows are padded so that kernels
+/// can read whole chunks of 32 columns.
 pub const fn pitch(cols: usize) -> usize {
     cols.next_multiple_of(32)
 }
 
-/// A two-dimensional grid of at least `groups` workgroups, no more than `most` in a dimension.
+/// Returns a two-dimensional grid of at least `groups` workgroups, at most `most` in each
+/// dimension.
 pub fn grid(groups: usize, most: u32) -> [u32; 2] {
     let rows = groups.div_ceil(most as usize).max(1);
     [groups.div_ceil(rows).max(1) as u32, rows as u32]

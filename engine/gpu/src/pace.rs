@@ -1,6 +1,6 @@
-//! The pace of a device: the work that one submission may hold, by the times that the submissions before it took. A driver's
-//! watchdog ends submissions after two seconds, some after more, and a desktop that the same card draws stands still for as
-//! long as one takes.
+//! Pace of a device: limits the work of a submission by the times of earlier submissions. Driver
+//! watchdogs end submissions after about two seconds. Until a submission ends, the desktop on the
+//! same card does not update.
 
 use std::ops::Range;
 
@@ -8,48 +8,51 @@ use parking_lot::Mutex;
 
 use super::trust::FaultCounter;
 
-/// Seconds that a submission is to take at most. Some take longer than those before them: the clock sinks, others use the device.
+/// Longest intended time of a submission, in seconds. Some submissions take longer than predicted,
+/// because the clock drops or other programs use the device.
 const TARGET: f64 = 0.06;
-/// Submissions of a kind that are waited for before the next is made, so that each is timed alone.
+/// First submissions of a kind, each of which is waited for before the next, so that its time is
+/// measured alone.
 const FIRST: usize = 4;
-/// Times a submission's work may be that of the largest one before it: a small one says little about a large one.
+/// Most growth of a submission's work over the largest earlier submission. The time of small work
+/// predicts little about large work.
 const GROWTH: u64 = 8;
-/// Latest submissions of a kind by the slowest of which it is judged.
+/// Latest submissions of a kind that count. The slowest of them sets the pace.
 const RECENT: usize = 8;
-/// Work below which a time is that of the submission itself.
+/// Least work whose time counts. The time of less work is mostly overhead of the submission.
 const TELLING_WORK: u64 = 1 << 21;
-/// Tokens with which a weight is multiplied in about the time that it takes to read it.
+/// Tokens whose multiplications with a weight take about as long as reading the weight.
 const READ: u64 = 8;
-/// Tokens that kernels for single tokens compute.
+/// Most tokens for the kernels for single tokens.
 const FEW_TOKENS: usize = 8;
 
-/// A kind of work: its kernels differ from those of the other kinds in what they make of a device.
+/// Kind of work. Each kind has a pace of its own, because its kernels use the device differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkKind {
-    /// All of a pass of a few tokens.
+    /// A pass with few tokens, including attention.
     Token,
-    /// Products and scans of a pass of many.
+    /// Products and scans of a pass with many tokens.
     Prompt,
-    /// Their attention to the keys of the context.
+    /// Attention of a pass with many tokens to the keys of the context.
     Scores,
 }
 
 impl WorkKind {
-    /// All of them, by number.
+    /// All kinds, by number.
     const ALL: [WorkKind; 3] = [WorkKind::Token, WorkKind::Prompt, WorkKind::Scores];
 
-    /// The kind of products with `tokens` tokens.
+    /// Returns the kind of products with `tokens` tokens.
     pub fn of(tokens: usize) -> Self {
         if tokens <= FEW_TOKENS { WorkKind::Token } else { WorkKind::Prompt }
     }
 
-    /// The kind of attention of `tokens` tokens.
+    /// Returns the kind of attention with `tokens` tokens.
     pub fn of_scores(tokens: usize) -> Self {
         if tokens <= FEW_TOKENS { WorkKind::Token } else { WorkKind::Scores }
     }
 
-    /// Work of a submission before any was timed: less than 0.1 s on the slowest devices that draw a desktop. That of attention
-    /// is a group of queries in the first thousand tokens.
+    /// Returns the most work of the first submission: less than 0.1 s on the slowest devices that
+    /// draw a desktop. For attention, it is a group of queries within the first thousand tokens.
     fn first_work(self) -> u64 {
         match self {
             WorkKind::Token | WorkKind::Prompt => 1 << 26,
@@ -57,7 +60,8 @@ impl WorkKind {
         }
     }
 
-    /// Work that may always be submitted: a device that was stopped for a moment is not taken for one that takes long for less.
+    /// Returns the work that a submission may always hold. A device that only paused for a moment
+    /// must not be limited to less.
     fn least_work(self) -> u64 {
         match self {
             WorkKind::Token | WorkKind::Prompt => 1 << 24,
@@ -66,35 +70,36 @@ impl WorkKind {
     }
 }
 
-/// Work of `tokens` tokens with weights that each is multiplied with, `multiply_adds` a token. The unit is a multiply-add; the
-/// weights are read once for all tokens, which counts as some multiply-adds with each.
+/// Returns the work of `tokens` tokens with weights that need `multiply_adds` per token. The unit
+/// is one multiply-add. Reading the weights once for all tokens counts as `READ` tokens.
 pub fn work_of(multiply_adds: u64, tokens: usize) -> u64 {
     multiply_adds.saturating_mul((tokens as u64).saturating_add(READ))
 }
 
-/// Most tokens whose work with weights of `multiply_adds` a token is not above `work`.
+/// Returns the most tokens whose work is at most `work`, for weights that need `multiply_adds` per
+/// token.
 pub fn tokens_within(work: u64, multiply_adds: u64) -> usize {
     usize::try_from((work / multiply_adds.max(1)).saturating_sub(READ)).unwrap_or(usize::MAX)
 }
 
-/// The work of a submission, and the commands it stands for.
+/// Work of a submission and the commands that it holds.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SubmissionWork {
-    /// Of each kind, as [`work_of`] counts it.
+    /// Work of each kind, in the unit of [`work_of`].
     work: [u64; WorkKind::ALL.len()],
     /// Tokens of the pass.
     pub tokens: usize,
-    /// Layers that it computes, or parts of them; empty without any.
+    /// Layers that the submission computes, whole or in part. Empty if it computes none.
     pub layers: Range<usize>,
 }
 
 impl SubmissionWork {
-    /// No work yet, of a pass of `tokens` tokens.
+    /// Creates a submission without work, in a pass of `tokens` tokens.
     pub fn new(tokens: usize) -> Self {
         SubmissionWork { tokens, ..SubmissionWork::default() }
     }
 
-    /// Adds `work` of `layer`, or of none.
+    /// Adds `work`, which belongs to `layer` if there is one.
     pub fn add(&mut self, kind: WorkKind, work: u64, layer: Option<usize>) {
         let sum = &mut self.work[kind as usize];
         *sum = sum.saturating_add(work);
@@ -104,26 +109,26 @@ impl SubmissionWork {
         }
     }
 
-    /// Work of all kinds.
+    /// Returns the work of all kinds together.
     pub fn total(&self) -> u64 {
         self.work.iter().fold(0, |sum, work| sum.saturating_add(*work))
     }
 }
 
-/// A submission whose time is known.
+/// A submission with its time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SubmissionTime {
-    /// Seconds from its beginning on the device to its end.
+    /// Seconds on the device from begin to end.
     pub seconds: f64,
-    /// Its commands.
+    /// Work that the submission held.
     pub held: SubmissionWork,
 }
 
-/// The pace of one device. Every submission of a model's commands is timed by waits that are made anyway; only the first few of
-/// a kind are waited for by themselves.
+/// Pace of one device. Existing waits measure the time of every submission of a model's commands.
+/// Only the first few submissions of a kind need an extra wait.
 #[derive(Debug)]
 pub struct DevicePace {
-    /// Picoseconds that each unit of work takes by the clock, on purpose.
+    /// Picoseconds per unit of work that a simulated clock reports, for tests.
     work_clock: Option<u64>,
     measured: Mutex<MeasuredPace>,
 }
@@ -134,22 +139,23 @@ struct MeasuredPace {
     longest: Option<SubmissionTime>,
 }
 
-/// The pace of one kind of work.
+/// Pace of one kind of work.
 #[derive(Debug, Default, Clone)]
 struct KindPace {
-    /// Seconds per unit of work of the latest submissions, and the place of the next; 0 where there was none yet.
+    /// Seconds per unit of work of the latest submissions, 0 if empty, and the index of the next
+    /// entry.
     recent: [f64; RECENT],
     next: usize,
-    /// The slowest of them.
+    /// Maximum of `recent`.
     slowest: f64,
-    /// Work of the largest so far.
+    /// Work of the largest submission so far.
     largest: u64,
     /// Submissions timed so far.
     timed: usize,
 }
 
 impl KindPace {
-    /// Learns that `work` took so long.
+    /// Records that `work` took `seconds`.
     fn learn(&mut self, work: u64, seconds: f64) {
         self.timed += 1;
         if work < TELLING_WORK {
@@ -163,36 +169,37 @@ impl KindPace {
 }
 
 impl MeasuredPace {
-    /// Work of one kind that a submission may hold. One of which nothing is known is taken to be as slow as the slowest.
+    /// Returns the most work of one kind that a submission may hold. A kind without times is
+    /// assumed to be as slow as the slowest kind.
     fn most(&self, kind: WorkKind) -> u64 {
         let of = &self.kinds[kind as usize];
         let slowest = match of.slowest {
             0.0 => self.kinds.iter().map(|of| of.slowest).fold(0.0, f64::max),
             slowest => slowest,
         };
-        // Without any time this is as much as there is.
+        // Without any time, this is `u64::MAX`.
         let in_time = (TARGET / slowest) as u64;
         in_time.min(of.largest.saturating_mul(GROWTH).max(kind.first_work())).max(kind.least_work())
     }
 
-    /// For each kind, its work as a fraction of the most that a submission may hold.
+    /// Returns for each kind its work as a fraction of the most work that a submission may hold.
     fn fractions(&self, held: &SubmissionWork) -> [f64; WorkKind::ALL.len()] {
         WorkKind::ALL.map(|kind| held.work[kind as usize] as f64 / self.most(kind) as f64)
     }
 }
 
 impl DevicePace {
-    /// A device of which nothing is known.
+    /// Creates the pace of a device without any times.
     pub(super) fn new(faults: &FaultCounter) -> Self {
         DevicePace { work_clock: faults.work_clock(), measured: Mutex::default() }
     }
 
-    /// Work of one kind that a submission may hold.
+    /// Returns the most work of one kind that a submission may hold.
     pub fn most(&self, kind: WorkKind) -> u64 {
         self.measured.lock().most(kind)
     }
 
-    /// True if `work` more of one kind is too much for a submission that holds something.
+    /// True if adding `work` of `kind` to a submission with other work would exceed the limit.
     pub fn is_full(&self, held: &SubmissionWork, kind: WorkKind, work: u64) -> bool {
         let measured = self.measured.lock();
         let before: f64 = measured.fractions(held).iter().sum();
@@ -200,21 +207,22 @@ impl DevicePace {
         before > 0.0 && before + more > 1.0
     }
 
-    /// True if a submission of `held` is one of the first that mostly hold work of its kind: it is to be waited for.
+    /// True if a submission of `held` is one of the first of its main kind of work. The caller must
+    /// then wait for it.
     pub fn is_new(&self, held: &SubmissionWork) -> bool {
         let measured = self.measured.lock();
         let kind = largest(&measured.fractions(held));
         kind.is_some_and(|kind| measured.kinds[kind].timed < FIRST)
     }
 
-    /// Notes that a submission of `held` took `seconds`; `None` if its end is not known.
+    /// Records that a submission of `held` took `seconds`; `None` if its end is not known.
     pub fn note(&self, held: &SubmissionWork, seconds: Option<f64>) {
         let slow = self.work_clock.map(|picoseconds| held.total() as f64 * picoseconds as f64 * 1e-12);
         let Some(seconds) = slow.or(seconds) else { return };
         let mut measured = self.measured.lock();
         let fractions = measured.fractions(held);
         let Some(kind) = largest(&fractions) else { return };
-        // What else it held took its part of the time.
+        // The other kinds of work took their share of the time.
         let part = fractions[kind] / fractions.iter().sum::<f64>();
         measured.kinds[kind].learn(held.work[kind], seconds * part);
         if measured.longest.as_ref().is_none_or(|longest| seconds > longest.seconds) {
@@ -222,18 +230,19 @@ impl DevicePace {
         }
     }
 
-    /// The longest submission since the device was opened, or since it was forgotten.
+    /// Returns the longest submission since the device was opened or since
+    /// [`DevicePace::forget_longest`].
     pub fn longest(&self) -> Option<SubmissionTime> {
         self.measured.lock().longest.clone()
     }
 
-    /// Forgets the longest submission; the pace stays.
+    /// Forgets the longest submission. The pace does not change.
     pub fn forget_longest(&self) {
         self.measured.lock().longest = None;
     }
 }
 
-/// The number of the kind with the largest fraction, if any is above 0.
+/// Returns the number of the kind with the largest fraction, if any fraction is above 0.
 fn largest(fractions: &[f64; WorkKind::ALL.len()]) -> Option<usize> {
     let at = (0..fractions.len()).max_by(|a, b| fractions[*a].total_cmp(&fractions[*b]))?;
     (fractions[at] > 0.0).then_some(at)
@@ -254,7 +263,8 @@ mod tests {
         held
     }
 
-    /// Submits what the pace allows, time and again, to a device that takes `seconds` for a unit; returns the times.
+    /// Submits as much as the pace allows, `times` times, to a device that takes `seconds` per
+    /// unit. Returns the times.
     fn submitted(pace: &DevicePace, kind: WorkKind, seconds: f64, times: usize) -> Vec<f64> {
         let submit = |_| {
             let work = pace.most(kind);
@@ -282,14 +292,14 @@ mod tests {
         let pace = pace();
         submitted(&pace, WorkKind::Prompt, 1e-12, 12);
         let before = pace.most(WorkKind::Prompt);
-        // The clock sinks to a fifth.
+        // The clock drops to a fifth.
         let times = submitted(&pace, WorkKind::Prompt, 5e-12, 3);
         assert!(times[0] > 0.1 && times[1..].iter().all(|time| *time < 0.1), "{times:?}");
         submitted(&pace, WorkKind::Prompt, 1e-12, RECENT - 1);
         assert!(pace.most(WorkKind::Prompt) < before);
         submitted(&pace, WorkKind::Prompt, 1e-12, 4);
         assert!(pace.most(WorkKind::Prompt).abs_diff(before) < before / 1000);
-        // A machine that slept is not a device on which nothing can be computed.
+        // A suspended machine must not stop all computation on the device.
         pace.note(&held(WorkKind::Prompt, 1 << 30), Some(3600.0));
         assert_eq!(pace.most(WorkKind::Prompt), WorkKind::Prompt.least_work());
     }
@@ -301,12 +311,12 @@ mod tests {
         assert_eq!(pace.most(WorkKind::Scores), WorkKind::Scores.first_work());
         assert_eq!(pace.most(WorkKind::Token), WorkKind::Token.first_work());
         assert!(!pace.is_new(&held(WorkKind::Prompt, 1 << 30)) && pace.is_new(&held(WorkKind::Scores, 1 << 20)));
-        // Half of what either may hold is together as much as may be held.
+        // Half the limit of each kind is together the limit of a submission.
         let mut both = held(WorkKind::Prompt, pace.most(WorkKind::Prompt) / 2);
         assert!(!pace.is_full(&both, WorkKind::Scores, pace.most(WorkKind::Scores) / 2));
         assert!(pace.is_full(&both, WorkKind::Scores, pace.most(WorkKind::Scores)));
         assert!(!pace.is_full(&SubmissionWork::new(1), WorkKind::Token, u64::MAX), "nothing is there to go ahead");
-        // Of a submission of both, the kind that is most of it learns its part.
+        // A mixed submission sets the pace of its main kind, by that kind's share of the time.
         both.add(WorkKind::Scores, pace.most(WorkKind::Scores), None);
         let before = pace.most(WorkKind::Prompt);
         pace.note(&both, Some(0.03));

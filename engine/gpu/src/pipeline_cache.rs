@@ -1,5 +1,5 @@
-//! Compiled kernels on disk, where the backend lets us have them (Vulkan; the others keep such a cache by themselves): the
-//! second start need not compile what the first has.
+//! Cache of compiled kernels on disk, so that the second start need not compile them again. Used if
+//! the backend allows it (Vulkan). Other backends keep such a cache themselves.
 
 use std::{
     fs,
@@ -9,24 +9,25 @@ use std::{
 use super::raw;
 use thermocline_base::files::keep;
 
-/// The driver's cache, and the file it came from and goes to.
+/// The driver's cache, and the file that keeps it.
 #[derive(Debug)]
 pub(super) struct PipelineCache {
     raw: wgpu::PipelineCache,
     file: PathBuf,
 }
 
-/// Magic of a cache file; the checksum of the rest follows.
+/// Magic of a cache file. The checksum of the rest follows.
 const MAGIC: &[u8; 8] = b"THERMPC1";
 
 impl PipelineCache {
-    /// Features of a device with a cache; none where the adapter has no such thing.
+    /// Returns the features that a device with a cache needs, or none if the adapter does not
+    /// support a cache.
     pub fn features(adapter: &wgpu::Adapter) -> wgpu::Features {
         adapter.features() & wgpu::Features::PIPELINE_CACHE
     }
 
-    /// The cache of `adapter` in `folder`. Empty if there is no file, or one that is damaged or another driver's; none if the
-    /// backend has no such thing.
+    /// Opens the cache of `adapter` in `folder`. The cache is empty if the file is missing, damaged
+    /// or of another driver. `None` if the backend does not support a cache.
     pub fn open(device: &wgpu::Device, adapter: &wgpu::Adapter, folder: &Path) -> Option<Self> {
         if !device.features().contains(wgpu::Features::PIPELINE_CACHE) {
             return None;
@@ -36,13 +37,13 @@ impl PipelineCache {
         Some(PipelineCache { raw: raw::pipeline_cache(device, data.as_deref()), file })
     }
 
-    /// The cache, for pipeline descriptors.
+    /// Returns the cache for pipeline descriptors.
     pub fn raw(&self) -> &wgpu::PipelineCache {
         &self.raw
     }
 
-    /// Writes the pipelines that the driver has compiled so far. A failure is only logged: without the file they are compiled
-    /// again.
+    /// Writes the pipelines that the driver has compiled so far. A failure is only logged, because
+    /// the next start then compiles them again.
     pub fn store(&self) {
         let Some(data) = self.raw.get_data() else { return };
         if let Err(error) = keep(&self.file, &sealed(&data)) {
@@ -51,18 +52,18 @@ impl PipelineCache {
     }
 }
 
-/// The driver's bytes of a file, if they are what was once written.
+/// Returns the driver's bytes of a file, if the checksum matches.
 fn checked(bytes: &[u8]) -> Option<&[u8]> {
     let (sum, data) = bytes.strip_prefix(MAGIC)?.split_first_chunk::<8>()?;
     (u64::from_le_bytes(*sum) == checksum(data)).then_some(data)
 }
 
-/// FNV-1a.
+/// Computes the FNV-1a hash.
 fn checksum(data: &[u8]) -> u64 {
     data.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
-/// Contents of a file with the driver's bytes.
+/// Returns the contents of a file that holds the driver's bytes.
 fn sealed(data: &[u8]) -> Vec<u8> {
     [&MAGIC[..], &checksum(data).to_le_bytes(), data].concat()
 }

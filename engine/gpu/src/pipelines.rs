@@ -1,4 +1,4 @@
-//! Compiled kernels, each variant once.
+//! Compiled kernels. Each variant is compiled once.
 
 use std::{
     collections::HashMap,
@@ -23,7 +23,7 @@ use thermocline_base::error::{Result, first_line, root_cause};
 #[derive(Debug)]
 pub struct Pipeline {
     pub(super) kernel: &'static Kernel,
-    /// Encoding of the weights it reads.
+    /// Weight type that the kernel reads.
     pub(super) weights: Option<WeightType>,
     workgroup: u32,
     overrides: Vec<(&'static str, f64)>,
@@ -31,7 +31,7 @@ pub struct Pipeline {
     pub(super) compiled: Option<CompiledKernel>,
 }
 
-/// The driver's objects of a kernel.
+/// The driver's objects of a compiled kernel.
 #[derive(Debug)]
 pub(super) struct CompiledKernel {
     pub raw: wgpu::ComputePipeline,
@@ -39,21 +39,21 @@ pub(super) struct CompiledKernel {
 }
 
 impl Pipeline {
-    /// Invocations of a workgroup.
+    /// Returns the invocations in a workgroup.
     pub fn workgroup(&self) -> u32 {
         self.workgroup
     }
 
-    /// Value of an override that was not left at its default.
+    /// Returns the value of an override, if it was set.
     pub fn overridden(&self, name: &str) -> Option<f64> {
         self.overrides.iter().find(|(its, _)| *its == name).map(|(_, value)| *value)
     }
 }
 
-/// Kernel, weight type, overrides (bits of their values).
+/// Kernel, weight type, and overrides (bits of their values).
 type VariantKey = (&'static str, Option<WeightType>, Vec<(&'static str, u64)>);
 
-/// Every variant that was asked for.
+/// All compiled variants.
 #[derive(Debug)]
 pub struct Pipelines {
     /// `None`: nothing is compiled.
@@ -63,10 +63,10 @@ pub struct Pipelines {
     made: Mutex<HashMap<VariantKey, Arc<Pipeline>>>,
     cache: Option<PipelineCache>,
     faults: FaultCounter,
-    /// Kinds of kernels that were compiled: cooperative ones or not, packed ones or not.
+    /// Kinds of kernels compiled so far: cooperative or not, packed or not.
     known: Mutex<Vec<[bool; 2]>>,
     mutation: Option<KernelMutation>,
-    /// Made since the cache was stored.
+    /// True if kernels were compiled since the cache was stored.
     fresh: AtomicBool,
 }
 
@@ -89,19 +89,20 @@ impl Pipelines {
         Pipelines { device, health, caps, made, cache, faults, known, mutation, fresh }
     }
 
-    /// Kernels of a plainer tier from here on.
+    /// Limits the kernels to the tier of `caps` from now on.
     pub(super) fn narrow(&mut self, caps: Caps) {
         self.caps = caps;
         self.made.get_mut().clear();
         self.known.get_mut().clear();
     }
 
-    /// The change of a kernel that it compiles, if any.
+    /// Returns the simulated change of a kernel, if any.
     pub fn mutation(&self) -> Option<&KernelMutation> {
         self.mutation.as_ref()
     }
 
-    /// Writes the cache on disk, if there is one and kernels were compiled since. Happens by itself when the device is closed.
+    /// Writes the cache on disk, if there is one and kernels were compiled since. Closing the
+    /// device also does this.
     pub fn store(&self) {
         if let Some(cache) = &self.cache
             && self.health.check().is_ok()
@@ -111,11 +112,13 @@ impl Pipelines {
         }
     }
 
-    /// The variant of kernel `name` for `weights` with these overrides; compiled when it is asked for the first time.
-    /// `workgroup` is the wanted size of a workgroup, narrowed to what the device has.
+    /// Returns the variant of kernel `name` for `weights` with these overrides. The first call
+    /// compiles it. `workgroup` is the wanted size of a workgroup, which is narrowed to the
+    /// device's limit.
     ///
     /// # Errors
-    /// [`thermocline_base::error::Error::Gpu`] if the driver cannot compile it or the device is lost.
+    /// [`thermocline_base::error::Error::Gpu`] if the driver cannot compile the kernel or the
+    /// device is lost.
     pub fn get(
         &self,
         name: &'static str,
@@ -173,10 +176,10 @@ impl Pipelines {
         };
         if self.faults.at(FaultPoint::CompileLost) {
             device.destroy();
-            // The callback comes out of a poll; whatever that says, the device is gone.
+            // Polling runs the callback. Its result does not matter, because the device is lost.
             let _ = device.poll(wgpu::PollType::Poll);
         }
-        // A text that no compiler accepts.
+        // Source that no compiler accepts.
         let source = if self.faults.at(FaultPoint::Compile) { format!("{source}\n(") } else { source };
         let lock = CreationLock::take();
         let scope = device.push_error_scope(wgpu::ErrorFilter::Validation);
@@ -211,7 +214,7 @@ impl Pipelines {
             entry_point: Some(name),
             compilation_options: wgpu::PipelineCompilationOptions {
                 constants: &constants,
-                // Every kernel writes what it reads of it.
+                // Every kernel writes workgroup memory before reading it.
                 zero_initialize_workgroup_memory: false,
             },
             cache: self.cache.as_ref().map(PipelineCache::raw),
@@ -220,7 +223,7 @@ impl Pipelines {
         let errors = [internal, scope].map(|scope| pollster::block_on(scope.pop()));
         let error = errors.into_iter().flatten().next();
         let why = match (self.health.reason(), error) {
-            // A driver that fails inside takes the device with it.
+            // A crash inside the driver also loses the device.
             (Some(reason), _) => format!("the device was lost while the kernel `{name}` was compiled: {reason}"),
             (None, Some(error)) => {
                 tracing::warn!(kernel = name, %error, "the driver refused a kernel");

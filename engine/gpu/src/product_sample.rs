@@ -1,4 +1,5 @@
-//! A product with hard inputs and its exact sums: what a driver's products are held against before one is trusted.
+//! A product with difficult inputs and its exact sums, to check a driver's products before they are
+//! trusted.
 
 use std::ops::ControlFlow;
 
@@ -16,13 +17,14 @@ use thermocline_formats::{
     quant::{TensorType, device_type, sample::random_weights},
 };
 
-/// Multiply-adds of the sums that the CPU computes: rows are left out of larger products.
+/// Most multiply-adds of the CPU's exact sums. For larger products only some rows are checked.
 const MOST_MACS: usize = 1 << 21;
-/// Chunks of which one has activations beyond what a half holds.
+/// Chunks per chunk whose activations exceed the range of 16-bit floats.
 const CHUNKS_PER_OUTLIER: usize = 16;
-/// Largest error of a sum of floats, relative to the sum of the products' magnitudes.
+/// Largest error of a 32-bit float sum, relative to the sum of the products' magnitudes.
 const TOLERANCE: f64 = 1e-5;
-/// Largest error of a sum of products of halves, which carry eleven bits, relative to the root of the sum of their squares.
+/// Largest error of a sum of 16-bit float products (11 bits), relative to the square root of the
+/// sum of the products' squares.
 const HALVES_TOLERANCE: f64 = 0.01;
 
 /// Shape of a product.
@@ -30,28 +32,29 @@ const HALVES_TOLERANCE: f64 = 0.01;
 pub struct SampleSize {
     /// Rows of the weights.
     pub rows: usize,
-    /// A multiple of every block.
+    /// Columns, a multiple of every block size.
     pub cols: usize,
     /// Rows of activations.
     pub tokens: usize,
-    /// True if some activations are larger than 65504, which is the most that a half holds.
+    /// True if some activations are larger than 65504, the largest 16-bit float.
     pub outliers: bool,
 }
 
 impl SampleSize {
-    /// Sizes that every kernel of products is held against: rows and tokens that fill no tile, and sums of 16384 products with outliers.
+    /// Sizes that every product kernel is checked with. One has rows and tokens that do not fill a
+    /// tile, the other has sums of 16384 products with outliers.
     pub const ALL: [SampleSize; 2] = [
         SampleSize { rows: 69, cols: 768, tokens: 33, outliers: false },
         SampleSize { rows: 5, cols: 1 << 14, tokens: 17, outliers: true },
     ];
 }
 
-/// An error, and the largest one that is right.
+/// Largest error of a product, and its tolerance.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LargestError {
-    /// Largest error, relative as the kernel's tolerance is; not finite where a result is not.
+    /// Largest error, relative as the tolerance is. Not finite if a result is not finite.
     pub largest: f64,
-    /// The most that rounding makes it.
+    /// Largest error that rounding explains.
     pub tolerance: f64,
 }
 
@@ -61,25 +64,25 @@ impl LargestError {
         self.largest <= self.tolerance
     }
 
-    /// The worse of both.
+    /// Returns the worse of the two errors, relative to their tolerances.
     pub fn or_worse(self, other: LargestError) -> LargestError {
         let times = |it: &LargestError| if it.largest.is_nan() { f64::INFINITY } else { it.largest / it.tolerance };
         if times(&other) > times(&self) { other } else { self }
     }
 }
 
-/// Sum of products in f64, and what its error is relative to.
+/// Sum of products in f64, and the values that its error is relative to.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct ExactSum {
     pub sum: f64,
     /// Sum of the products' magnitudes.
     pub magnitude: f64,
-    /// Sum of their squares.
+    /// Sum of the products' squares.
     pub squares: f64,
 }
 
 impl ExactSum {
-    /// Of a decoded row of weights and activations.
+    /// Computes the sum for a decoded row of weights and a row of activations.
     pub fn new(weights: &[f32], x: &[f32]) -> Self {
         let (mut sum, mut magnitude, mut squares) = (0.0, 0.0, 0.0);
         for (w, x) in weights.iter().zip(x) {
@@ -91,7 +94,7 @@ impl ExactSum {
         ExactSum { sum, magnitude, squares }
     }
 
-    /// The error of `got`.
+    /// Returns the error of `got`. `halves` selects the tolerance of 16-bit float products.
     pub fn difference(&self, got: f32, halves: bool) -> LargestError {
         let error = (f64::from(got) - self.sum).abs();
         let error = if error.is_nan() { f64::INFINITY } else { error };
@@ -102,22 +105,24 @@ impl ExactSum {
     }
 }
 
-/// A matrix of random codes and activations whose eight-bit form is exact: products of integers have the sums of products of floats.
+/// A matrix of random codes, and activations that 8 bits represent exactly, so that integer
+/// products and float products have equal sums.
 pub struct ProductSample {
     size: SampleSize,
     matrix: GpuMatrix,
     x: Buffer,
     y: Buffer,
-    /// Of every `step`th row, token after token.
+    /// Exact sums of every `step`th row, by row and then by token.
     sums: Vec<ExactSum>,
     step: usize,
 }
 
 impl ProductSample {
-    /// A sample with weights of `ty`.
+    /// Creates a sample with weights of type `ty`.
     ///
     /// # Errors
-    /// [`Error::Memory`] if it does not fit the budget, [`Error::Gpu`] if the device is lost.
+    /// [`Error::Memory`] if the sample does not fit the budget, [`Error::Gpu`] if the device is
+    /// lost.
     pub fn new(gpu: &Gpu, ty: TensorType, size: SampleSize) -> Result<Self> {
         let SampleSize { rows, cols, tokens, .. } = size;
         let random = &mut ChaCha8Rng::seed_from_u64(7);
@@ -130,7 +135,7 @@ impl ProductSample {
         let on_device = uploader.vector(Purpose::Scratch, "sample", &x)?;
         uploader.finish()?;
         let y = gpu.arena().buffer(Purpose::Scratch, "sample", (tokens * rows * 4) as u64, Usage::Storage)?;
-        // An odd step meets every row of a tile.
+        // An odd step reaches every row index within a tile.
         let step = (rows * cols * tokens).div_ceil(MOST_MACS) | 1;
         let mut decoded = vec![0.0; cols];
         let mut sums = Vec::new();
@@ -141,7 +146,7 @@ impl ProductSample {
         Ok(ProductSample { size, matrix, x: on_device, y, sums, step })
     }
 
-    /// A sample for weights that are `ty` on a device, whatever they are in a file.
+    /// Creates a sample with weights whose type on the device is `ty`.
     ///
     /// # Errors
     /// As [`ProductSample::new`].
@@ -150,7 +155,7 @@ impl ProductSample {
         Self::new(gpu, file.unwrap_or(TensorType::F32), size)
     }
 
-    /// The product in a shape, prepared.
+    /// Prepares the product in `shape`.
     ///
     /// # Errors
     /// [`Error::Gpu`] if a kernel does not compile or the device is lost, [`Error::Memory`].
@@ -159,7 +164,8 @@ impl ProductSample {
         Matmul::shaped(gpu, &self.matrix, &self.x, None, &output, shape)
     }
 
-    /// Largest error of `matmul`, a product of this sample, for its first `tokens`. `halves`: the kernel multiplies halves.
+    /// Returns the largest error of `matmul`, a product of this sample, for the first `tokens`
+    /// tokens. Set `halves` if the kernel multiplies 16-bit floats.
     ///
     /// # Errors
     /// [`Error::Gpu`] if the device is lost.
@@ -179,7 +185,8 @@ impl ProductSample {
         Ok(differences.fold(none, LargestError::or_worse))
     }
 
-    /// Largest error of the product in `shape`: for one token, or for more than the kernel of a few takes.
+    /// Returns the largest error of the product in `shape` for `tokens` tokens: 1, or more than the
+    /// kernel for few tokens takes.
     ///
     /// # Errors
     /// As [`ProductSample::product`].
@@ -188,12 +195,13 @@ impl ProductSample {
     }
 }
 
-/// `[tokens, pitch]`: integers of eight bits times a power of two, in each chunk one of the largest.
+/// Returns activations `[tokens, pitch]`: 8-bit integers times a power of two. Each chunk contains
+/// an integer of the largest magnitude.
 fn activations(size: SampleSize, random: &mut ChaCha8Rng) -> Vec<f32> {
     let chunks = pitch(size.cols) / 32;
     let mut x = Vec::with_capacity(size.tokens * chunks * 32);
     for chunk in 0..size.tokens * chunks {
-        // Another chunk in each token.
+        // The outliers are in another chunk of each token.
         let outlier = size.outliers && (chunk + chunk / chunks).is_multiple_of(CHUNKS_PER_OUTLIER);
         let scale = if outlier { 1024.0 } else { 1.0 / 128.0 };
         x.extend((0..32).map(|_| scale * f32::from(random.random_range(-126_i8..=126))));
@@ -227,7 +235,7 @@ mod tests {
                 }
             }
         }
-        // Activations of another sample.
+        // These are activations of another sample.
         let mut sample = ProductSample::new(&gpu, TensorType::Q4_0, SampleSize::ALL[0]).unwrap();
         let size = SampleSize { outliers: true, ..SampleSize::ALL[0] };
         sample.x = ProductSample::new(&gpu, TensorType::Q4_0, size).unwrap().x;

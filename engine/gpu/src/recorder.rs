@@ -1,4 +1,4 @@
-//! One segment of work: recorded, then submitted at once.
+//! One segment of work, which is recorded and then submitted as a whole.
 
 use std::{
     sync::{
@@ -17,52 +17,52 @@ use super::{
 };
 use thermocline_base::error::Result;
 
-/// Records dispatches and copies in order; wgpu sees to it that each sees what those before it wrote. On a device that only
-/// counts nothing is recorded, and there is nothing to submit.
+/// Records dispatches and copies in order. wgpu makes each command's writes visible to the commands
+/// after it. On a device that only counts, nothing is recorded or submitted.
 #[derive(Debug)]
 pub struct Recorder {
     gpu: Gpu,
     /// `None` on a device that only counts.
     encoder: Option<wgpu::CommandEncoder>,
     pass: Option<wgpu::ComputePass<'static>>,
-    /// Only while a profile is taken.
+    /// Timing of each dispatch. Used only while a profile is taken.
     timing: Option<DispatchTiming>,
-    /// Times of its parts.
+    /// Timestamps of the segment's parts.
     timestamps: Option<GpuTimestamps>,
 }
 
 impl Recorder {
-    /// An empty segment.
+    /// Creates an empty segment.
     pub fn new(gpu: &Gpu) -> Self {
         Self::with_timestamps(gpu, None)
     }
 
-    /// An empty segment whose parts `timestamps` times, unless a profile is taken.
+    /// Creates an empty segment. `timestamps` measures its parts, unless a profile is taken.
     pub fn with_timestamps(gpu: &Gpu, timestamps: Option<&GpuTimestamps>) -> Self {
         let (timing, timestamps) = (DispatchTiming::begin(gpu), timestamps.cloned());
         Recorder { gpu: gpu.clone(), encoder: encoder(gpu), pass: None, timing, timestamps }
     }
 
-    /// Dispatches recorded from here on belong to `part` of its timestamps, if it has any.
+    /// Assigns the following dispatches to `part` of the timestamps, if there are timestamps.
     pub fn begin_part(&mut self, part: Option<usize>) {
         if self.timestamps.as_ref().is_some_and(|timestamps| timestamps.begin_part(part)) {
             self.pass = None;
         }
     }
 
-    /// The encoder, with the pass before ended; `None` on a device that only counts.
+    /// Ends the current pass and returns the encoder; `None` on a device that only counts.
     pub(super) fn encoder_between_passes(&mut self) -> Option<&mut wgpu::CommandEncoder> {
         self.pass = None;
         self.encoder.as_mut()
     }
 
-    /// `op` over `groups` workgroups.
+    /// Dispatches `op` over `groups` workgroups.
     pub fn dispatch<P: Params>(&mut self, op: &Op, params: &P, groups: [u32; 3]) {
         let work = self.timing.as_ref().map(|_| Work::of(&op.pipeline, params));
         self.record_dispatch(op, params, work, |pass| pass.dispatch_workgroups(groups[0], groups[1], groups[2]));
     }
 
-    /// `op` over as many workgroups as three words of `groups` at `offset` bytes say.
+    /// Dispatches `op` over a grid that three words of `groups` at byte `offset` contain.
     pub fn dispatch_indirect<P: Params>(&mut self, op: &Op, params: &P, groups: &Buffer, offset: u64) {
         let groups = groups.raw();
         self.record_dispatch(op, params, None, |pass| {
@@ -116,7 +116,8 @@ impl Recorder {
         }))
     }
 
-    /// Submits what was recorded so far and waits for it, where every dispatch is timed by itself.
+    /// Submits the commands recorded so far and waits for them, if every dispatch is timed
+    /// separately.
     fn flush(&mut self) {
         self.pass = None;
         let recorded = std::mem::replace(&mut self.encoder, encoder(&self.gpu));
@@ -127,7 +128,7 @@ impl Recorder {
         }
     }
 
-    /// Copies between buffers; offsets and length are multiples of 4.
+    /// Copies between buffers. Offsets and length are multiples of 4.
     pub fn copy(&mut self, from: &Buffer, from_offset: u64, to: &Buffer, to_offset: u64, bytes: u64) {
         self.pass = None;
         if let (Some(encoder), Some(from), Some(to)) = (&mut self.encoder, from.raw(), to.raw()) {
@@ -135,21 +136,21 @@ impl Recorder {
         }
     }
 
-    /// Maps `buffer` for reading once the segment is done, and sets `arrived`.
+    /// Maps `buffer` for reading once the segment is done, and then sets `arrived`.
     pub(super) fn map_for_reading(&mut self, buffer: &Buffer, bytes: u64, arrived: &Arc<AtomicBool>) {
         self.pass = None;
         let arrived = Arc::clone(arrived);
-        // Whether it worked is seen when it is read.
+        // The later read reports a failed mapping.
         let tell = move |_| arrived.store(true, Release);
         if let (Some(encoder), Some(buffer)) = (&mut self.encoder, buffer.raw()) {
             encoder.map_buffer_on_submit(buffer, wgpu::MapMode::Read, 0..bytes, tell);
         }
     }
 
-    /// Submits what was recorded.
+    /// Submits the recorded commands.
     ///
     /// # Errors
-    /// [`thermocline_base::error::Error::Gpu`] if the device is lost, or only counts.
+    /// [`thermocline_base::error::Error::Gpu`] if the device is lost or only counts.
     pub fn submit(mut self) -> Result<wgpu::SubmissionIndex> {
         self.pass = None;
         self.gpu.check()?;
@@ -167,7 +168,7 @@ fn encoder(gpu: &Gpu) -> Option<wgpu::CommandEncoder> {
     gpu.device().map(create)
 }
 
-/// The commands that were recorded.
+/// Returns the recorded commands.
 fn finished(gpu: &Gpu, encoder: Option<wgpu::CommandEncoder>) -> Result<wgpu::CommandBuffer> {
     encoder.map(wgpu::CommandEncoder::finish).ok_or_else(|| gpu.only_counts())
 }

@@ -1,5 +1,5 @@
-//! Weights that pass through: rows from the CPU's memory are repacked into matrices that are written again and again, as part of
-//! what is recorded.
+//! Streams weights through the device: rows from the CPU's memory are repacked into matrices that
+//! are overwritten again and again.
 
 use super::{
     Buffer, Gpu, GpuMatrix, Recorder, UploadRing,
@@ -8,18 +8,18 @@ use super::{
 };
 use thermocline_base::error::{Error, Result};
 
-/// The first rows of a matrix in one buffer, to be written.
+/// The first rows of a matrix in one buffer, to be overwritten.
 #[derive(Clone, Copy)]
 pub struct RowLoad<'a, 'm> {
-    /// Their destination.
+    /// Matrix that receives the rows.
     pub matrix: &'a GpuMatrix,
     /// Number of rows.
     pub rows: usize,
-    /// Their sources.
+    /// Source of each row.
     pub row: RowOf<'a, 'm>,
 }
 
-/// Carries them. While the device is at one load the next is repacked.
+/// Streams loads of rows. While the device uses one load, the CPU repacks the next.
 #[derive(Debug)]
 pub struct RowStream {
     ring: UploadRing,
@@ -27,26 +27,28 @@ pub struct RowStream {
 }
 
 impl RowStream {
-    /// For loads of `bytes`, with what their pieces are rounded up to.
+    /// Prepares staging buffers for loads of `bytes`, which includes the padding of pieces.
     ///
     /// # Errors
-    /// [`Error::Memory`] if the staging buffers do not fit the budget, [`Error::Gpu`] if the device is lost.
+    /// [`Error::Memory`] if the staging buffers do not fit the budget, [`Error::Gpu`] if the device
+    /// is lost.
     pub fn new(gpu: &Gpu, bytes: u64) -> Result<Self> {
         Ok(RowStream { ring: UploadRing::new(gpu, 2, bytes)?, packed: Vec::new() })
     }
 
-    /// Bytes of a load of matrices and vectors of so many bytes.
+    /// Returns the bytes of a load whose matrices and vectors have `pieces` bytes each.
     pub fn bytes_of(pieces: impl IntoIterator<Item = u64>) -> u64 {
-        // A matrix is two pieces.
+        // A matrix has two pieces.
         pieces.into_iter().map(|bytes| bytes + 2 * PIECE as u64).sum()
     }
 
-    /// Records `loads`, and numbers that go to the beginning of a buffer, ahead of what is recorded next; returns how many bytes
-    /// those are. To be followed by `recorder`'s submission and [`RowStream::submitted`], unless `recorder` is given up.
+    /// Records the upload of `loads`, and of numbers for the beginning of a buffer, before the
+    /// commands recorded next. Returns the uploaded bytes. The caller then submits `recorder` and
+    /// calls [`RowStream::submitted`], or drops `recorder`.
     ///
     /// # Errors
-    /// [`Error::Memory`] if that is more than a load holds, [`Error::Invalid`] if a row holds numbers its type on the device
-    /// cannot, [`Error::Gpu`] if the device is lost.
+    /// [`Error::Memory`] if the data exceeds the size of a load, [`Error::Invalid`] if a row holds
+    /// numbers that its device type cannot hold, [`Error::Gpu`] if the device is lost.
     pub fn record(
         &mut self,
         recorder: &mut Recorder,
@@ -78,7 +80,7 @@ impl RowStream {
         Ok(pieces.iter().map(|(bytes, ..)| bytes.len() as u64).sum())
     }
 
-    /// Call once the recorded loads were submitted.
+    /// Must be called once the recorded loads are submitted.
     pub fn submitted(&mut self) {
         self.ring.submitted();
     }

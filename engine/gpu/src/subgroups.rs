@@ -1,15 +1,16 @@
-//! Trial of subgroups. Kernels run with subgroups of any size from 4 to 128, but drivers have reported sizes that they do not have, and
-//! sums over a part of a subgroup would be wrong without any error.
+//! Trial of subgroups. Kernels work with subgroups of any size from 4 to 128, but drivers have
+//! reported wrong sizes. A sum over a part of a subgroup would then be wrong without any error.
 
 use super::{Gpu, Op, Purpose, ReadbackRing, Recorder, Usage, params};
 use thermocline_base::error::{Error, Result};
 
-/// Invocations of the trial.
+/// Invocations in the trial.
 const WORKGROUP: u32 = 128;
-/// Added to every invocation's index.
+/// Number that the trial adds to every invocation's index.
 const VALUE: u32 = 3;
 
-/// Why the subgroups of `gpu`, if its kernels use any, are not to be trusted; `None` if they are.
+/// Returns why the subgroups of `gpu` cannot be trusted; `None` if they can or if its kernels use
+/// none.
 ///
 /// # Errors
 /// [`Error::Gpu`] if the device is lost.
@@ -23,7 +24,7 @@ pub(super) fn distrusted(gpu: &Gpu) -> Result<Option<String>> {
         return Ok(Some(format!("subgroups of {least} to {most} are reported, kernels are made for 4 to 128")));
     }
     let got = match trial(gpu) {
-        // A budget without room for a few numbers has none for a kernel.
+        // A budget without room for these few numbers has no room for a kernel either.
         Err(Error::Memory { .. }) => return Ok(None),
         Err(error) => {
             gpu.check_trial("subgroup_trial", None)?;
@@ -34,7 +35,8 @@ pub(super) fn distrusted(gpu: &Gpu) -> Result<Option<String>> {
     Ok(verdict(&got, least, most))
 }
 
-/// The defect of the trial's answer, which is the number of subgroups and each invocation's sum.
+/// Returns the defect of the trial's answer `got`, which is the number of subgroups and then each
+/// invocation's sum.
 fn verdict(got: &[u32], least: u32, most: u32) -> Option<String> {
     let [subgroups, sums @ ..] = got else { return Some("they do not answer".to_owned()) };
     let workgroup = sums.len() as u32;
@@ -80,7 +82,7 @@ mod tests {
         assert!(honest.caps().tier.subgroups && distrusted(&honest).unwrap().is_none());
         let liar = Gpu::open(&GpuOptions { faults, ..GpuOptions::first() }).unwrap();
         assert!(!liar.caps().tier.subgroups && liar.caps().tier.f16 == honest.caps().tier.f16);
-        // Kernels that use none.
+        // These kernels use no subgroups.
         assert_eq!(trial(&liar).unwrap()[0], 1);
     }
 }

@@ -1,4 +1,4 @@
-//! Counts of a device for tests: how much work it was given, and how much was made for it anew.
+//! Counters of a device for tests: submitted work and created objects.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -12,17 +12,17 @@ pub(super) struct TestCounts {
 }
 
 impl Gpu {
-    /// Submissions so far.
+    /// Returns the submissions so far.
     pub fn submits(&self) -> u64 {
         self.counts().submits.load(Relaxed)
     }
 
-    /// Bind groups made so far.
+    /// Returns the bind groups created so far.
     pub fn bind_groups(&self) -> u64 {
         self.counts().bind_groups.load(Relaxed)
     }
 
-    /// Bytes the driver's allocator holds for this device, where known.
+    /// Returns the bytes that the driver's allocator holds for this device, if known.
     pub fn allocated(&self) -> Option<u64> {
         self.device()?.generate_allocator_report().map(|report| report.total_reserved_bytes)
     }

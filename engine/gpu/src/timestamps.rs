@@ -1,5 +1,5 @@
-//! GPU timestamps around compute passes: the one timer of the device, behind profiles ([`super::GpuProfile`]) and the times of layers.
-//! It costs no wait of its own: the timestamps are read back with other results.
+//! GPU timestamps around compute passes, for profiles ([`super::GpuProfile`]) and for the times of
+//! layers. They need no wait of their own, because they are read back with other results.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use thermocline_base::error::Result;
 
 /// Bytes of one pass's two timestamps.
 const PASS_BYTES: u64 = 16;
-/// Most passes: the room of a set of queries.
+/// Most passes that one query set holds.
 const MOST_PASSES: u32 = 2048;
 
-/// Two timestamps for each of a number of passes, and the part of the work that each pass belongs to. Recorders write them
-/// ([`Recorder::with_timestamps`]), in one submission or several.
+/// Two timestamps for each of many passes, and the part of the work that each pass belongs to.
+/// Recorders write them ([`Recorder::with_timestamps`]), in one or several submissions.
 #[derive(Debug, Clone)]
 pub struct GpuTimestamps(Arc<TimestampQueries>);
 
@@ -22,30 +22,32 @@ pub struct GpuTimestamps(Arc<TimestampQueries>);
 struct TimestampQueries {
     /// `None` on a device that only counts.
     queries: Option<wgpu::QuerySet>,
-    /// `[room, 2]` timestamps of u64, steps of the device's clock.
+    /// `[room, 2]` timestamps as u64, in ticks of the device's clock.
     resolved: Buffer,
-    /// Passes there is room for.
+    /// Most passes.
     room: u32,
-    /// Nanoseconds of a step of the clock.
+    /// Nanoseconds per tick of the clock.
     period: f64,
     passes: Mutex<TimedPasses>,
 }
 
 #[derive(Debug, Default)]
 struct TimedPasses {
-    /// The part that is recorded next; `None` is not timed.
+    /// Part that is recorded next. `None` is not timed.
     part: Option<usize>,
-    /// `[passes]`, the part each timed pass belongs to.
+    /// `[passes]`: the part of each timed pass.
     parts: Vec<usize>,
-    /// Set if there were more passes than room.
+    /// True if there were more passes than `room`.
     overflown: bool,
 }
 
 impl GpuTimestamps {
-    /// Room for `passes` passes, at most 2,048; `None` for a device without a clock to read.
+    /// Creates timestamps for `passes` passes, at most 2,048. `None` if the device has no readable
+    /// clock.
     ///
     /// # Errors
-    /// [`thermocline_base::error::Error::Memory`] if there is no room, [`thermocline_base::error::Error::Gpu`] if the device is lost.
+    /// [`thermocline_base::error::Error::Memory`] if they do not fit the budget.
+    /// [`thermocline_base::error::Error::Gpu`] if the device is lost.
     pub fn new(gpu: &Gpu, passes: usize) -> Result<Option<Self>> {
         if !gpu.caps().timestamps {
             return Ok(None);
@@ -61,24 +63,27 @@ impl GpuTimestamps {
         Ok(Some(GpuTimestamps(Arc::new(TimestampQueries { queries, resolved, room, period, passes }))))
     }
 
-    /// Bytes of device memory of timestamps for `passes` passes, and of [`GpuTimestamps::resolve`] at most.
+    /// Returns the bytes of device memory for `passes` passes, which is also the most that
+    /// [`GpuTimestamps::resolve`] returns.
     pub fn bytes(passes: usize) -> u64 {
         u64::from(room(passes)) * PASS_BYTES
     }
 
-    /// Forgets all passes; those of recorders that were dropped unsubmitted must not be resolved.
+    /// Forgets all passes. Must be called after a recorder was dropped without submission, before
+    /// the next [`GpuTimestamps::resolve`].
     pub fn restart(&self) {
         let mut passes = self.0.passes.lock();
         passes.parts.clear();
         (passes.part, passes.overflown) = (None, false);
     }
 
-    /// Passes recorded from here on belong to `part`; `None` is not timed. Returns whether they did not before.
+    /// Assigns the passes recorded from here on to `part`; `None` is not timed. Returns whether the
+    /// part has changed.
     pub(super) fn begin_part(&self, part: Option<usize>) -> bool {
         std::mem::replace(&mut self.0.passes.lock().part, part) != part
     }
 
-    /// The timestamps of the next pass, if it is timed.
+    /// Returns the timestamps of the next pass, if it is timed.
     pub(super) fn next_pass(&self) -> Option<wgpu::ComputePassTimestampWrites<'_>> {
         let query_set = self.0.queries.as_ref()?;
         let mut passes = self.0.passes.lock();
@@ -96,12 +101,13 @@ impl GpuTimestamps {
         })
     }
 
-    /// Records that the timestamps of all passes so far, each of which was recorded, become bytes; returns their buffer and number.
+    /// Records the conversion of all timestamps so far into bytes. Every pass must have been
+    /// recorded. Returns the buffer and its number of bytes.
     pub fn resolve(&self, recorder: &mut Recorder) -> Option<(&Buffer, u64)> {
         self.resolve_into(recorder.encoder_between_passes()?)
     }
 
-    /// [`GpuTimestamps::resolve`], into the encoder itself.
+    /// Like [`GpuTimestamps::resolve`], but records into an encoder.
     pub(super) fn resolve_into(&self, encoder: &mut wgpu::CommandEncoder) -> Option<(&Buffer, u64)> {
         let passes = self.0.passes.lock().parts.len() as u32;
         if passes == 0 {
@@ -111,14 +117,14 @@ impl GpuTimestamps {
         Some((&self.0.resolved, u64::from(passes) * PASS_BYTES))
     }
 
-    /// Adds the nanoseconds of each part to `times`, which grows as needed, from the bytes that [`GpuTimestamps::resolve`] left. Adds
-    /// nothing if there were more passes than room.
+    /// Adds the nanoseconds of each part to `times`, which grows as needed. `bytes` come from
+    /// [`GpuTimestamps::resolve`]. Adds nothing if there were more passes than room.
     pub fn add_times(&self, bytes: &[u8], times: &mut Vec<u64>) {
         let passes = self.0.passes.lock();
         if passes.overflown {
             return;
         }
-        // One pass may begin before the one before has ended; no moment counts twice.
+        // A pass may begin before the previous pass ends. The overlap counts only once.
         let mut until = 0;
         for (part, (began, ended)) in passes.parts.iter().zip(clock_steps(bytes)) {
             let began = began.max(until);
@@ -130,18 +136,19 @@ impl GpuTimestamps {
         }
     }
 
-    /// Nanoseconds of each pass, from the bytes that [`GpuTimestamps::resolve`] left. A clock that was set back in between gives 0.
+    /// Returns the nanoseconds of each pass. `bytes` come from [`GpuTimestamps::resolve`]. A pass
+    /// during which the clock was set back counts as 0.
     pub(super) fn pass_times(&self, bytes: &[u8]) -> impl Iterator<Item = f64> {
         clock_steps(bytes).map(|(began, ended)| ended.saturating_sub(began) as f64 * self.0.period)
     }
 }
 
-/// Passes of a timer that was asked for `passes`.
+/// Returns the passes of a timer that should hold `passes`.
 fn room(passes: usize) -> u32 {
     u32::try_from(passes).unwrap_or(MOST_PASSES).clamp(1, MOST_PASSES)
 }
 
-/// Begin and end of each pass in steps of the device's clock.
+/// Returns begin and end of each pass, in ticks of the device's clock.
 fn clock_steps(bytes: &[u8]) -> impl Iterator<Item = (u64, u64)> {
     bytes.as_chunks::<16>().0.iter().map(|both| {
         let both = u128::from_le_bytes(*both);
@@ -156,7 +163,7 @@ mod tests {
 
     const ROOM: usize = 100;
 
-    /// A device, `add` on `cols` floats, and timestamps.
+    /// Prepares a device, `add` on `cols` floats, and timestamps.
     fn prepared(cols: u32) -> (Gpu, Op, Elements, GpuTimestamps) {
         let gpu = Gpu::open(&GpuOptions::first()).unwrap();
         let bytes = u64::from(cols) * 4;
@@ -167,7 +174,7 @@ mod tests {
         (gpu, op, Elements { cols, pitch: cols, rows: 1, stride: cols }, timestamps)
     }
 
-    /// Times of the parts, read back behind the work of `recorder`.
+    /// Returns the times of the parts, read back after the work of `recorder`.
     fn times(gpu: &Gpu, timestamps: &GpuTimestamps, mut recorder: Recorder) -> Vec<u64> {
         let mut times = Vec::new();
         let (buffer, bytes) = timestamps.resolve(&mut recorder).unwrap();
@@ -180,7 +187,8 @@ mod tests {
     fn add_times_sums_a_part_over_submissions() {
         let (gpu, op, params, timestamps) = prepared(1 << 16);
         let groups = [(1 << 16) / 64, 1, 1];
-        // The least of a few rounds: a software driver is preempted like any other program.
+        // The minimum of a few rounds counts, because a software driver is preempted like any other
+        // program.
         let mut least = [u64::MAX; 2];
         for _ in 0..12 {
             timestamps.restart();
@@ -189,7 +197,7 @@ mod tests {
             recorder.begin_part(Some(1));
             (0..40).for_each(|_| recorder.dispatch(&op, &params, groups));
             recorder.submit().unwrap();
-            // The part goes on in the next submission.
+            // The part continues in the next submission.
             let mut recorder = Recorder::with_timestamps(&gpu, Some(&timestamps));
             recorder.dispatch(&op, &params, groups);
             recorder.begin_part(Some(3));

@@ -1,4 +1,4 @@
-//! Rings of mapped buffers that carry data to the device and back without allocations.
+//! Rings of mapped buffers that transfer data to the device and back without allocations.
 
 use std::sync::{
     Arc,
@@ -8,32 +8,33 @@ use std::sync::{
 use super::{Buffer, Gpu, Purpose, Recorder, Usage, device::comes};
 use thermocline_base::error::{Error, Result, ScarceMemory};
 
-/// Carries data to the device: as many loads may be under way as there are buffers.
+/// Transfers data to the device. As many loads can be in transfer as the ring has buffers.
 #[derive(Debug)]
 pub struct UploadRing {
     gpu: Gpu,
     stages: Vec<StagingBuffer>,
     next: usize,
     bytes: u64,
-    /// Set while the next stage holds a load that was not submitted yet.
+    /// True while the next stage holds a load that was not submitted yet.
     recorded: bool,
 }
 
 #[derive(Debug)]
 struct StagingBuffer {
     buffer: Buffer,
-    /// Set while it is mapped; by the driver when a submission that used it is done.
+    /// True while the buffer is mapped. The driver sets it when the submission that uses the buffer
+    /// is done.
     mapped: Arc<AtomicBool>,
 }
 
-/// Pieces of a load begin at multiples of this.
+/// Alignment of a load's pieces in bytes.
 pub(super) const PIECE: usize = wgpu::MAP_ALIGNMENT as usize;
 
 impl UploadRing {
-    /// `depth` buffers of `bytes`.
+    /// Creates a ring of `depth` buffers of `bytes` each.
     ///
     /// # Errors
-    /// [`Error::Memory`] if they do not fit the budget.
+    /// [`Error::Memory`] if the buffers do not fit the budget.
     pub fn new(gpu: &Gpu, depth: usize, bytes: u64) -> Result<Self> {
         let stage = || {
             let buffer = gpu.arena().buffer(Purpose::Staging, "upload", bytes, Usage::Upload)?;
@@ -43,25 +44,28 @@ impl UploadRing {
         Ok(UploadRing { gpu: gpu.clone(), stages, next: 0, bytes, recorded: false })
     }
 
-    /// Bytes one load can have.
+    /// Returns the most bytes of one load.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Records one load: each piece goes to its buffer and offset, in order. Lengths and offsets are multiples of 4; a length
-    /// that is none of 8 takes the room of the next that is. To be followed by `recorder`'s submission and [`UploadRing::submitted`], unless `recorder` is dropped.
+    /// Records one load, which copies each piece to its buffer and offset, in order. Lengths and
+    /// offsets are multiples of 4. A length that is not a multiple of 8 takes the room of the next
+    /// multiple. The caller then submits `recorder` and calls [`UploadRing::submitted`], or drops
+    /// `recorder`.
     ///
     /// # Errors
-    /// [`Error::Memory`] if the pieces are longer than a buffer of the ring, [`Error::Gpu`] if the device is lost, or only counts.
+    /// [`Error::Memory`] if the pieces are longer than a buffer of the ring, [`Error::Gpu`] if the
+    /// device is lost or only counts.
     pub fn record(&mut self, recorder: &mut Recorder, pieces: &[(&[u8], &Buffer, u64)]) -> Result<()> {
         let wanted = pieces.iter().fold(0, |end: usize, (data, ..)| end.next_multiple_of(PIECE) + data.len()) as u64;
         if wanted > self.bytes {
             return Err(Error::memory(ScarceMemory::Gpu, "one upload", wanted, self.bytes));
         }
-        // The recorder of the last load was dropped.
+        // If the recorder of the last load was dropped, its buffer is mapped again.
         self.submitted();
         let stage = &self.stages[self.next];
-        // Once everything submitted is done, it has come back if it ever does.
+        // Once all submissions are done, a buffer that is not mapped again never will be.
         if !stage.mapped.load(SeqCst) {
             self.gpu.idle()?;
             if !comes(&stage.mapped) {
@@ -87,8 +91,8 @@ impl UploadRing {
         Ok(())
     }
 
-    /// The recorder of the last load was submitted: its buffer comes back when the device is done with it. Does nothing if
-    /// there was no load since the last call.
+    /// Must be called when the recorder of the last load was submitted. The buffer is mapped again
+    /// when the device is done with it. Does nothing if nothing was recorded since the last call.
     pub fn submitted(&mut self) {
         if !std::mem::take(&mut self.recorded) {
             return;
@@ -106,43 +110,43 @@ impl UploadRing {
     }
 }
 
-/// Carries results back from the device.
+/// Transfers results back from the device.
 #[derive(Debug)]
 pub struct ReadbackRing {
     gpu: Gpu,
     stages: Vec<Buffer>,
     next: usize,
-    /// Set while results are on their way into the next stage.
+    /// True while the next stage receives results.
     coming: bool,
 }
 
-/// Results on their way into a [`ReadbackRing`].
+/// Results in transfer into a [`ReadbackRing`].
 #[derive(Debug)]
 pub struct Coming {
     index: wgpu::SubmissionIndex,
     bytes: u64,
-    /// Set when they are there.
+    /// Set when the results have arrived.
     arrived: Arc<AtomicBool>,
 }
 
 impl ReadbackRing {
-    /// `depth` buffers of `bytes`.
+    /// Creates a ring of `depth` buffers of `bytes` each.
     ///
     /// # Errors
-    /// [`Error::Memory`] if they do not fit the budget.
+    /// [`Error::Memory`] if the buffers do not fit the budget.
     pub fn new(gpu: &Gpu, depth: usize, bytes: u64) -> Result<Self> {
         let stage = || gpu.arena().buffer(Purpose::Staging, "readback", bytes, Usage::Readback);
         let stages = (0..depth.max(1)).map(|_| stage()).collect::<Result<_>>()?;
         Ok(ReadbackRing { gpu: gpu.clone(), stages, next: 0, coming: false })
     }
 
-    /// Bytes one stage holds.
+    /// Returns the most bytes of one stage.
     pub fn bytes(&self) -> u64 {
         self.stages.first().map_or(0, Buffer::bytes)
     }
 
-    /// Submits `recorder` with copies of `pieces` (buffer, offset, bytes; multiples of 4) behind it, waits, and hands the
-    /// bytes, one piece after the other, to `read`.
+    /// Submits `recorder`, followed by copies of `pieces` (buffer, offset, bytes; multiples of 4).
+    /// Waits, and passes the bytes of all pieces, one after another, to `read`.
     ///
     /// # Errors
     /// [`Error::Gpu`] if the device is lost or does not answer.
@@ -158,10 +162,12 @@ impl ReadbackRing {
         self.wait_and_read(coming, read)
     }
 
-    /// Submits as [`ReadbackRing::read`] does, without waiting. Results not taken before the next call are lost.
+    /// Submits like [`ReadbackRing::read`], without waiting. Results not read before the next call
+    /// are lost.
     ///
     /// # Errors
-    /// [`Error::Memory`] if the pieces are longer than a stage, [`Error::Gpu`] if the device is lost, or only counts.
+    /// [`Error::Memory`] if the pieces are longer than a stage, [`Error::Gpu`] if the device is
+    /// lost or only counts.
     pub fn submit(&mut self, mut recorder: Recorder, pieces: &[(&Buffer, u64, u64)]) -> Result<Coming> {
         let stage = &self.stages[self.next];
         let wanted = pieces.iter().map(|(.., length)| length).sum::<u64>();
@@ -184,7 +190,7 @@ impl ReadbackRing {
         Ok(Coming { index, bytes, arrived })
     }
 
-    /// Waits for submitted results and hands their bytes to `read`.
+    /// Waits for submitted results and passes their bytes to `read`.
     ///
     /// # Errors
     /// [`Error::Gpu`] if the device is lost or does not answer.
@@ -221,7 +227,7 @@ mod tests {
             let got = down.read(recorder, &[(&buffer, 4, 8), (&buffer, 20, 16)], || up.submitted(), <[u8]>::to_vec);
             assert_eq!(got.unwrap(), [&a[..], &b[..]].concat());
         }
-        // Loads whose recorders are dropped leave the ring as good as new.
+        // Loads whose recorders are dropped leave the ring usable.
         for round in 0..5_u8 {
             up.record(&mut Recorder::new(&gpu), &[(&[9; 32], &buffer, 0)]).unwrap();
             let mut recorder = Recorder::new(&gpu);

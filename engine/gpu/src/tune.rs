@@ -1,5 +1,5 @@
-//! Tuning: the quickest shape of a product on this adapter, measured once per weight type, when the first matrix of it is
-//! prepared.
+//! Tuning: finds the fastest kernel shape of a product on this adapter. It measures once per weight
+//! type, when the first matrix of the type is prepared.
 
 use std::{
     collections::HashMap,
@@ -16,38 +16,40 @@ use super::{
 };
 use thermocline_base::error::{Error, Result};
 
-/// Kernel and workgroup of a product.
+/// Kernel and workgroup shape of a product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KernelShape {
-    /// For one token: activations of eight bits and integer products.
+    /// For one token: multiply integers, with activations rounded to 8 bits.
     pub packed: bool,
-    /// Invocations of a workgroup, for one token.
+    /// For one token: invocations per workgroup.
     pub workgroup: u32,
-    /// Rows of a workgroup, for one token.
+    /// For one token: rows per workgroup.
     pub rows: u32,
-    /// For many tokens: matrix products in hardware.
+    /// For many tokens: use matrix products in hardware.
     pub cooperative: bool,
 }
 
 impl KernelShape {
-    /// The shape where nothing is measured.
+    /// Shape without a measurement.
     pub const DEFAULT: KernelShape = KernelShape { packed: false, workgroup: 128, rows: 4, cooperative: false };
 
-    /// Tiles of matrix products in hardware, on a device that has them and workgroups of as many subgroups as their kernel takes.
+    /// Returns the tile of the hardware's matrix products, if the device supports it and workgroups
+    /// with as many subgroups as its kernel needs.
     pub fn tiles(caps: &Caps) -> Option<CooperativeTile> {
         caps.cooperative.filter(|tile| caps.subgroups.1 * tile.subgroups() <= caps.max_workgroup)
     }
 }
 
-/// Workgroups and rows that are measured. Small workgroups suit wide subgroups and short rows, many rows save reads of the activations.
+/// Workgroup sizes and rows to measure. Small workgroups suit wide subgroups and short rows. Many
+/// rows save reads of the activations.
 const CANDIDATES: [(u32, u32); 4] = [(128, 4), (64, 4), (64, 8), (256, 2)];
-/// Bytes of the matrix that is measured: more than caches hold, where there is room.
+/// Bytes of the measured matrix: larger than caches, if there is room.
 const BYTES: u64 = 96 << 20;
-/// Fewest bytes that measure the memory rather than caches.
+/// Fewest bytes for which a measurement shows the speed of memory, not of caches.
 const LEAST_BYTES: u64 = 16 << 20;
-/// Columns of it, as 7B models have.
+/// Columns of the measured matrix, as in 7B models.
 const COLS: usize = 4096;
-/// Products in a measurement, and measurements of which the shortest counts.
+/// Products per measurement, and number of measurements. The shortest measurement counts.
 const PRODUCTS: usize = 8;
 const ROUNDS: usize = 3;
 
@@ -60,13 +62,13 @@ pub(super) struct Tuning {
 }
 
 impl Tuning {
-    /// `packed` settles which kind of kernel is used, for types that have both.
+    /// `packed` sets the kind of kernel for weight types that have both kinds.
     pub fn new(packed: Option<bool>) -> Self {
         Tuning { packed, ..Tuning::default() }
     }
 
-    /// The shape for weights of `ty`. On a device that only counts nothing is measured: where the kind of kernel is not
-    /// settled, it is the one with more memory.
+    /// Returns the shape for weights of type `ty`. A device that only counts measures nothing. If
+    /// the kind of kernel is not set, it assumes the kind that uses more memory.
     pub fn shape(&self, gpu: &Gpu, ty: WeightType) -> Result<KernelShape> {
         if gpu.is_counting() {
             let packed = WeightType::PACKED.contains(&ty) && self.packed.unwrap_or(true);
@@ -80,12 +82,12 @@ impl Tuning {
                 *self.cooperative.get_or_init(|| usable)
             }
         };
-        // Halves would lose what F32 weights have.
+        // 16-bit floats would lose the precision of F32 weights.
         let cooperative = cooperative && ty != WeightType::F32;
         Ok(KernelShape { cooperative, ..self.one_token(gpu, ty)? })
     }
 
-    /// Types whose products for one token round activations.
+    /// Returns the weight types whose single-token products round activations.
     pub fn rounding_types(&self) -> Vec<WeightType> {
         let shapes = self.shapes.lock();
         let mut types: Vec<_> = shapes.iter().filter(|(_, shape)| shape.packed).map(|(ty, _)| *ty).collect();
@@ -93,7 +95,8 @@ impl Tuning {
         types
     }
 
-    /// Software adapters and those without room for a measurement get the default.
+    /// Returns the shape for one token. Software adapters and devices without room for a
+    /// measurement use the default.
     fn one_token(&self, gpu: &Gpu, ty: WeightType) -> Result<KernelShape> {
         let mut shapes = self.shapes.lock();
         if let Some(shape) = shapes.get(&ty) {
@@ -118,13 +121,14 @@ impl Tuning {
     }
 }
 
-/// Bytes of the matrix to measure: no more than half of what the budget has left, and one buffer.
+/// Returns the bytes of the matrix to measure: at most half of the free budget, and at most one
+/// buffer.
 fn room(gpu: &Gpu) -> u64 {
     let most = gpu.caps().max_binding.min(gpu.caps().max_buffer).saturating_sub(1 << 20);
     BYTES.min(gpu.arena().available() / 2).min(most)
 }
 
-/// Times every candidate on a matrix of `bytes`; the quickest right one.
+/// Measures every candidate on a matrix of `bytes`, and returns the fastest correct candidate.
 fn measure(gpu: &Gpu, ty: WeightType, packings: &[bool], bytes: u64) -> Result<KernelShape> {
     let rows = bytes as usize / ty.row_bytes(COLS);
     let what = MemoryUse { purpose: Purpose::Scratch, what: "measured matrix" };
@@ -148,7 +152,7 @@ fn measure(gpu: &Gpu, ty: WeightType, packings: &[bool], bytes: u64) -> Result<K
     Ok(shape)
 }
 
-/// Shortest time of `products` products of `tokens` tokens, once the kernel is warm.
+/// Returns the shortest time of `products` products of `tokens` tokens, after a warm-up.
 pub(super) fn shortest_time(gpu: &Gpu, matmul: &Matmul, tokens: usize, products: usize) -> Result<Duration> {
     let run = |products: usize| {
         let mut recorder = Recorder::new(gpu);
@@ -167,7 +171,8 @@ pub(super) fn shortest_time(gpu: &Gpu, matmul: &Matmul, tokens: usize, products:
     Ok(best)
 }
 
-/// The quickest of the shapes whose products of hard samples are right: no time makes up for a wrong sum.
+/// Returns the fastest shape whose products of difficult samples are correct. A fast kernel with
+/// wrong sums is never used.
 fn quickest_right(
     gpu: &Gpu,
     ty: WeightType,
@@ -229,7 +234,7 @@ mod tests {
             shape.packed
         };
         chosen(&[false, true]);
-        // Timing never chooses what is not asked for.
+        // Tuning never chooses a kind that the setting excludes.
         assert!(!chosen(&[false]) && chosen(&[true]));
         assert_eq!(gpu.arena().used(), used);
         assert_eq!(room(&gpu), BYTES);

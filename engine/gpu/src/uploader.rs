@@ -1,4 +1,4 @@
-//! Weights on their way to the device: repacked row by row from where they lie in the file into a small ring.
+//! Uploads weights to the device: repacks them row by row from the mapped file into a small ring.
 
 use std::{
     ops::{ControlFlow, Range},
@@ -16,34 +16,34 @@ use thermocline_formats::{
     quant::{device_type, repack},
 };
 
-/// Least and most bytes of one load.
+/// Least and most bytes of a load.
 const LEAST: u64 = 16 << 10;
 const LOAD: u64 = 4 << 20;
-/// Pieces of at most a load's `SMALL`th part go up together.
+/// Pieces of at most 1/`SMALL` of a load are collected and uploaded together.
 const SMALL: usize = 8;
-/// Fewer bytes than this are repacked on one thread.
+/// Fewest bytes that are repacked on several threads.
 const PER_THREAD: usize = 256 << 10;
-/// Most threads: past a few the bus is the limit.
+/// Most threads. With more, the bus is the bottleneck.
 const MOST_THREADS: usize = 8;
 
-/// Threads that repack.
+/// Number of threads that repack.
 static THREADS: LazyLock<usize> =
     LazyLock::new(|| thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS));
 
-/// Source of each row on the device: a matrix and a row of it; `None`: zeros.
+/// Source of each row on the device: a matrix and a row of the matrix. `None`: zeros.
 pub type RowOf<'a, 'm> = &'a (dyn Fn(usize) -> Option<(&'m Matrix, usize)> + Sync);
 
-/// Uploads weights. Neither it nor the driver holds more of them than a few MiB at a time. To a device that only counts nothing
-/// is uploaded, and of files the bytes that would be read are counted.
+/// Uploads weights. The uploader and the driver hold only a few MiB of them at a time. For a device
+/// that only counts, nothing is uploaded, and only the file bytes are counted.
 pub struct Uploader<'a> {
     gpu: Gpu,
     ring: UploadRing,
     progress: &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>,
-    /// Bytes of files read, and those announced.
+    /// Bytes of files read, and bytes announced.
     done: u64,
     total: u64,
     packed: Vec<u8>,
-    /// Small pieces that go up together: their bytes, and the destination of each.
+    /// Small pieces that are uploaded together: their bytes, and the destination of each.
     staged: Vec<u8>,
     places: Vec<(Range<usize>, Buffer, u64)>,
 }
@@ -55,9 +55,10 @@ impl std::fmt::Debug for Uploader<'_> {
 }
 
 impl<'a> Uploader<'a> {
-    /// An uploader that calls `progress` after each load with the bytes of files done and those announced
-    /// ([`Uploader::expect`]); it may cancel. A small budget, which plans use to the last byte, is not spent on staging; nor is that
-    /// of a device that only counts.
+    /// Creates an uploader that calls `progress` after each load. Its arguments are the bytes of
+    /// files uploaded and announced ([`Uploader::expect`]), and it can cancel. Staging buffers are
+    /// as small as possible for a small budget, which plans use to the last byte, and for a device
+    /// that only counts.
     ///
     /// # Errors
     /// [`Error::Memory`] if the staging buffers do not fit the budget.
@@ -67,11 +68,11 @@ impl<'a> Uploader<'a> {
         Self::with_loads(gpu, if least { LEAST } else { arena.available() / 64 }, progress)
     }
 
-    /// [`Uploader::new`] with two staging buffers of about `load` bytes, or of fewer where there is no room for that many: the heap that
-    /// a driver maps may be a small one, whatever the budget has left.
+    /// Like [`Uploader::new`], with two staging buffers of about `load` bytes, or of fewer bytes if
+    /// there is no room. The heap that a driver maps may be small, however much budget is left.
     ///
     /// # Errors
-    /// As [`Uploader::new`], if there is no room for the least ones.
+    /// As [`Uploader::new`], if there is no room for the smallest staging buffers.
     pub fn with_loads(gpu: &Gpu, load: u64, progress: &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>) -> Result<Self> {
         let load = load.clamp(LEAST, LOAD).min(gpu.caps().max_buffer) / 16 * 16;
         let ring = staging(gpu, load)?;
@@ -87,21 +88,23 @@ impl<'a> Uploader<'a> {
         })
     }
 
-    /// `bytes` more of files will be uploaded.
+    /// Announces `bytes` more of files to upload.
     pub fn expect(&mut self, bytes: u64) {
         self.total += bytes;
     }
 
-    /// Bytes of files that went up.
+    /// Returns the bytes of files uploaded so far.
     pub fn done(&self) -> u64 {
         self.done
     }
 
-    /// One matrix of the rows of `stacked`, in order. They have the same columns and the same [`device_type`].
+    /// Uploads the rows of `stacked`, in order, as one matrix. The matrices must have the same
+    /// columns and the same [`device_type`].
     ///
     /// # Errors
-    /// [`Error::Memory`] if it does not fit the budget, [`Error::Cancelled`], [`Error::Gpu`] if the device is lost,
-    /// [`Error::Invalid`] if the matrices differ or hold numbers their device type cannot.
+    /// [`Error::Memory`] if the matrix does not fit the budget, [`Error::Cancelled`],
+    /// [`Error::Gpu`] if the device is lost, [`Error::Invalid`] if the matrices differ or hold
+    /// numbers that their device type cannot hold.
     pub fn matrix(&mut self, purpose: Purpose, what: &'static str, stacked: &[&Matrix]) -> Result<GpuMatrix> {
         let Some(first) = stacked.first() else {
             return Err(Error::invalid("matrices to stack", "at least one", 0));
@@ -131,7 +134,7 @@ impl<'a> Uploader<'a> {
         self.gathered(what, layout, &row)
     }
 
-    /// A matrix whose rows are rows of others, or zeros.
+    /// Uploads a matrix whose rows are rows of other matrices, or zeros.
     ///
     /// # Errors
     /// As [`Uploader::matrix`].
@@ -141,15 +144,16 @@ impl<'a> Uploader<'a> {
         Ok(matrix)
     }
 
-    /// A matrix of zeros, which [`Uploader::rewrite`] fills.
+    /// Allocates a matrix of zeros for [`Uploader::rewrite`].
     ///
     /// # Errors
-    /// [`Error::Memory`] if it does not fit the budget, [`Error::Gpu`] if the device is lost.
+    /// [`Error::Memory`] if the matrix does not fit the budget, [`Error::Gpu`] if the device is
+    /// lost.
     pub fn room(&mut self, what: MemoryUse, layout: MatrixLayout) -> Result<GpuMatrix> {
         GpuMatrix::new(&self.gpu, what, layout)
     }
 
-    /// Writes `rows` of `matrix`, or writes them again.
+    /// Overwrites `rows` of `matrix`.
     ///
     /// # Errors
     /// As [`Uploader::matrix`].
@@ -161,7 +165,7 @@ impl<'a> Uploader<'a> {
         Ok(())
     }
 
-    /// Some rows of one part, as many at a time as a load holds.
+    /// Uploads some rows of one part, as many at a time as a load holds.
     fn part<'m>(
         &mut self,
         matrix: &GpuMatrix,
@@ -177,7 +181,7 @@ impl<'a> Uploader<'a> {
         let step = (self.ring.bytes() as usize / (main_row + aux_row)).max(1);
         for start in rows.clone().step_by(step) {
             let count = step.min(rows.end - start);
-            // Taken out for the time of the load, so that what reads it may use the ring.
+            // The buffer is taken out during the load, so that `self` can use the ring meanwhile.
             let mut packed = std::mem::take(&mut self.packed);
             packed.resize(count * (main_row + aux_row), 0);
             let (main, aux) = packed.split_at_mut(count * main_row);
@@ -190,10 +194,11 @@ impl<'a> Uploader<'a> {
         Ok(())
     }
 
-    /// `values`, padded with zeros to their [`pitch`].
+    /// Uploads `values`, padded with zeros to their [`pitch`].
     ///
     /// # Errors
-    /// [`Error::Memory`] if they do not fit the budget, [`Error::Cancelled`], [`Error::Gpu`] if the device is lost.
+    /// [`Error::Memory`] if the values do not fit the budget, [`Error::Cancelled`], [`Error::Gpu`]
+    /// if the device is lost.
     pub fn vector(&mut self, purpose: Purpose, what: &'static str, values: &[f32]) -> Result<Buffer> {
         let buffer = self.gpu.arena().buffer(purpose, what, pitch(values.len()) as u64 * 4, Usage::Storage)?;
         self.send(&buffer, [(bytemuck::cast_slice(values), 0), (&[], 0)])?;
@@ -201,7 +206,7 @@ impl<'a> Uploader<'a> {
         Ok(buffer)
     }
 
-    /// The weights of a small `matrix`, row by row, as [`Uploader::vector`].
+    /// Uploads the weights of a small `matrix`, row by row, like [`Uploader::vector`].
     ///
     /// # Errors
     /// As [`Uploader::vector`].
@@ -214,7 +219,7 @@ impl<'a> Uploader<'a> {
         self.vector(purpose, what, &values)
     }
 
-    /// Bytes, a multiple of 4, to an offset in `to`, a multiple of 4 as well.
+    /// Uploads `bytes` to `offset` in `to`. Offset and length are multiples of 4.
     ///
     /// # Errors
     /// [`Error::Gpu`] if the device is lost.
@@ -222,7 +227,7 @@ impl<'a> Uploader<'a> {
         self.send(to, [(bytes, offset), (&[], 0)])
     }
 
-    /// Waits until everything has arrived.
+    /// Waits until all data has arrived.
     ///
     /// # Errors
     /// [`Error::Gpu`] if the device is lost.
@@ -247,7 +252,7 @@ impl<'a> Uploader<'a> {
         Ok(())
     }
 
-    /// Two pieces to their offsets in `to`, in one load if they fit.
+    /// Uploads two pieces to their offsets in `to`, in one load if they fit.
     fn send(&mut self, to: &Buffer, [first, second]: [(&[u8], u64); 2]) -> Result<()> {
         if self.gpu.is_counting() {
             return Ok(());
@@ -266,7 +271,7 @@ impl<'a> Uploader<'a> {
             }
             return Ok(());
         }
-        // What was written first must not come last.
+        // Earlier small pieces must arrive before this load.
         self.flush()?;
         if both <= room {
             return self.load(&[(first.0, to, first.1), (second.0, to, second.1)]);
@@ -296,7 +301,8 @@ impl<'a> Uploader<'a> {
     }
 }
 
-/// Two staging buffers of `load` bytes; of half as many as long as that is refused, down to [`LEAST`].
+/// Allocates two staging buffers of `load` bytes. Halves the size while the allocation fails, down
+/// to [`LEAST`].
 fn staging(gpu: &Gpu, load: u64) -> Result<UploadRing> {
     match UploadRing::new(gpu, 2, load) {
         Err(Error::Memory { wanted, available, .. }) if load > LEAST => {
@@ -307,7 +313,7 @@ fn staging(gpu: &Gpu, load: u64) -> Result<UploadRing> {
     }
 }
 
-/// Repacks rows of `matrix` from `start` on into both of its streams.
+/// Repacks rows of `matrix` from `start` on into both streams.
 pub(super) fn pack<'m>(
     matrix: &GpuMatrix,
     start: usize,
@@ -349,7 +355,7 @@ mod tests {
     use crate::{FaultPoint, Faults, GpuOptions, ReadbackRing};
     use thermocline_formats::{format::Bytes, quant::TensorType};
 
-    /// A matrix that is larger than the heap arrives in loads that fit it.
+    /// A matrix larger than the heap must arrive in loads that fit the heap.
     #[test]
     fn uploads_become_smaller_where_the_mapped_heap_is_full() {
         const ROWS: usize = 600;

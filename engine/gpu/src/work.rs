@@ -1,4 +1,5 @@
-//! Least work of a dispatch, from its parameters alone: bytes and operations that a kernel's time is compared with.
+//! Least work of a dispatch, computed from its parameters: the bytes and operations that a kernel's
+//! time is compared with.
 
 use bytemuck::{bytes_of, pod_read_unaligned};
 use thermocline_shaders::{
@@ -11,14 +12,15 @@ use super::Pipeline;
 /// Work of a dispatch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Work {
-    /// Bytes that must be read and written at least once.
+    /// Bytes that the kernel must read and write at least once.
     pub bytes: u64,
-    /// Floating-point operations, a multiply-accumulate being two; 0 where bytes are all that matters.
+    /// Floating-point operations, two per multiply-accumulate; 0 for kernels that only move bytes.
     pub flops: u64,
 }
 
 impl Work {
-    /// Work of `pipeline` under `params`; nothing where they alone do not tell (indirect grids, routing).
+    /// Returns the work of `pipeline` with `params`, or no work if the parameters do not determine
+    /// it (indirect grids, routing).
     pub(super) fn of<P: Params>(pipeline: &Pipeline, params: &P) -> Work {
         if P::FIELDS == params::Matmul::FIELDS {
             matmul(pipeline.weights, &same(params))
@@ -34,7 +36,7 @@ impl Work {
             let at: params::Norm = same(params);
             Work { bytes: 8 * u64::from(at.rows) * u64::from(at.cols), flops: 0 }
         } else if P::FIELDS == params::Elements::FIELDS {
-            // Two inputs and an output, as `add` and a gated activation have.
+            // `add` and gated activations have two inputs and an output.
             let at: params::Elements = same(params);
             Work { bytes: 12 * u64::from(at.rows) * u64::from(at.cols), flops: 0 }
         } else if P::FIELDS == params::TopK::FIELDS {
@@ -49,7 +51,8 @@ impl Work {
     }
 }
 
-/// `params` as the type whose fields it has. Every field of either is four bytes, so equal fields are equal layouts.
+/// Converts `params` to the type with the same fields. Every field of both types has four bytes, so
+/// equal fields mean equal layouts.
 fn same<P: Params, Q: Params>(params: &P) -> Q {
     pod_read_unaligned(bytes_of(params))
 }
@@ -60,7 +63,7 @@ fn matmul(weights: Option<WeightType>, at: &params::Matmul) -> Work {
     Work { bytes: rows * row_bytes + 4 * tokens * (rows + cols), flops: 2 * rows * cols * tokens }
 }
 
-/// As if all pairs chose among the experts bound, and each another one as long as there are any.
+/// Assumes that all pairs use experts of this matrix, and as many different experts as possible.
 fn expert_matmul(weights: Option<WeightType>, at: &params::ExpertMatmul) -> Work {
     let (rows, cols, pairs) = (u64::from(at.rows), u64::from(at.chunks) * 32, u64::from(at.pairs));
     let row_bytes = weights.map_or(0, |ty| ty.row_bytes(cols as usize) as u64);
@@ -73,11 +76,11 @@ fn attention(pipeline: &Pipeline, at: &params::Attention) -> Work {
     let window = if at.window == 0 { u64::MAX } else { u64::from(at.window) };
     let visible = |token: u64| (position + token + 1).min(window);
     let pairs: u64 = (0..tokens).map(visible).sum();
-    // The last token's keys, and those before them that only earlier tokens see.
+    // The last token's visible keys, and earlier keys that only earlier tokens see.
     let keys = visible(tokens.saturating_sub(1)).saturating_add(tokens.saturating_sub(1)).min(position + tokens);
     let element = if pipeline.overridden("KV_F32").is_some_and(|on| on != 0.0) { 4 } else { 2 };
     let head = pipeline.overridden("HEAD_DIM").map_or(0, |elements| elements as u64);
-    // Heads of the page.
+    // Heads of the KV page.
     let kv_heads = u64::from(at.kv_heads);
     let n_head = kv_heads * u64::from(at.n_head / at.n_kv_head.max(1));
     Work { bytes: 2 * keys * kv_heads * head * element + 8 * tokens * n_head * head, flops: 4 * pairs * n_head * head }

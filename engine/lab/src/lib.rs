@@ -1,7 +1,7 @@
-//! Measures and learns. [`sparsity`] learns which neurons fire, [`calibration`] measures this machine, and [`eval`]
-//! scores a model's answers.
+//! Measurements and training. [`sparsity`] learns which neurons fire, [`calibration`] measures the
+//! speeds of this machine, and [`eval`] scores a model's answers.
 
-// They panic where nobody reads.
+// The print macros panic if the output is closed.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod calibration;
@@ -12,7 +12,7 @@ use std::ops::ControlFlow;
 
 use thermocline_base::error::{Error, Result};
 
-/// [`Error::Cancelled`] if a caller that was asked has said so.
+/// Returns [`Error::Cancelled`] if `said`, a caller's answer, is `Break`.
 fn unless_stopped(said: ControlFlow<()>) -> Result<()> {
     if said.is_break() { Err(Error::Cancelled) } else { Ok(()) }
 }

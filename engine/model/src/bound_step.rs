@@ -1,5 +1,5 @@
-//! Steps of a layer's program together with the weights and the configuration that they name. They are found here, and nowhere else:
-//! loading a model binds every step once, so that a processor asks for nothing that a layer may not have.
+//! The steps of a layer's program, each with the weights and the configuration that it names.
+//! Loading a model looks them all up once. A processor therefore never finds a part missing.
 
 use super::{
     AltupStep, AltupWeights, BoundAttention, BoundFfn, BoundRecurrent, ExpertWeights, FfnKind, FfnWeights, Model,
@@ -7,19 +7,20 @@ use super::{
 };
 use thermocline_base::error::{Error, Result};
 
-/// A step of a layer's program with all that it names. It borrows from the model and is bound anew in every pass: weights may be
-/// replaced between two.
+/// A step of a layer's program with references to everything that it names. It borrows from the
+/// model. Every pass binds it again, because weights may be replaced between passes.
 #[derive(Debug, Clone, Copy)]
 pub struct BoundStep<'m> {
     /// Number of the layer.
     pub layer: usize,
-    /// Number of the step in the layer's program, by which a device finds its prepared form.
+    /// Index of the step in the layer's program. A device finds the prepared form of the step by
+    /// this index.
     pub index: usize,
     /// The operation.
     pub operation: BoundOperation<'m>,
 }
 
-/// The operation of a [`Step`]. None but a norm, a sum or a factor reads `Out`.
+/// The operation of a [`Step`]. Only a norm, a sum and a factor may read `Out`.
 #[derive(Debug, Clone, Copy)]
 pub enum BoundOperation<'m> {
     /// `into = norm(from)`; `from` and `into` may be the same.
@@ -30,34 +31,38 @@ pub enum BoundOperation<'m> {
         from: Register,
         /// Output.
         into: Register,
-        /// True if the layer's FFN reads what this norm yields; a predictor runs right behind it.
+        /// True if the layer's FFN reads the output of this norm. A predictor then runs right after
+        /// the norm.
         feeds_ffn: bool,
-        /// True if the FFN's predictor may need `from` as it is now, after the residual stream has moved on.
+        /// True if `from` changes before the FFN runs, and the FFN's predictor may read the present
+        /// `from`.
         keeps_input: bool,
     },
-    /// `Out = attention(from)`; the chunk's keys and values are appended to the layer's cache of each sequence.
+    /// `Out = attention(from)`. Appends the keys and values of the chunk to the layer's KV cache of
+    /// each sequence.
     Attention(BoundAttention<'m>),
-    /// `Out = recurrent mixer(from)`; the layer's recurrent state of each sequence is advanced by its rows.
+    /// `Out = recurrent mixer(from)`. The rows of each sequence advance its recurrent state in the
+    /// layer.
     Recurrent(BoundRecurrent<'m>),
-    /// Chooses the experts of the layer's FFN by `from`.
+    /// The router reads `from` and chooses the experts of the layer's FFN.
     Route {
-        /// The FFN.
+        /// FFN whose experts are chosen.
         ffn: BoundFfn<'m>,
-        /// Its experts.
+        /// Experts of that FFN.
         experts: &'m ExpertWeights,
         /// Input.
         from: Register,
     },
     /// `Out = ffn(from)`
     Ffn(BoundFfn<'m>),
-    /// `Out = dense FFN(from)`, of the one beside the layer's experts.
+    /// `Out = dense FFN(from)`, for the dense FFN beside the layer's experts.
     DenseFfn {
         /// Weights.
         weights: &'m FfnWeights,
         /// Input.
         from: Register,
     },
-    /// `into += from`, two registers.
+    /// `into += from`; the two registers differ.
     Add {
         /// The summand.
         from: Register,
@@ -66,13 +71,13 @@ pub enum BoundOperation<'m> {
     },
     /// `Residual += Out`, times [`ModelConfig::residual_scale`].
     AddOut,
-    /// `Out =` what these weights make of the layer's own input and `Residual`.
+    /// `Out =` these weights applied to the layer's own input and `Residual`.
     PerLayerInput(&'m PerLayerWeights),
-    /// A step between the streams of a model that has several.
+    /// A step between the streams of a model with several streams (AltUp).
     Altup {
         /// The step.
         step: AltupStep,
-        /// Weights of all such steps of the layer.
+        /// AltUp weights of the layer, for all of its AltUp steps.
         weights: &'m AltupWeights,
     },
     /// `Residual *=` this factor.
@@ -80,26 +85,28 @@ pub enum BoundOperation<'m> {
 }
 
 impl Model {
-    /// The steps of `layer` in the order of its program.
+    /// Binds the steps of `layer`, in program order.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a step that names what the model does not have; none of a model that was loaded.
+    /// [`Error::Invalid`] for a step that names a part that the model lacks. A loaded model has no
+    /// such step.
     pub fn steps(&self, layer: usize) -> impl Iterator<Item = Result<BoundStep<'_>>> {
         let steps = 0..self.config.layers[layer].steps.len();
         steps.map(move |index| BoundStep::new(&self.config, &self.weights, layer, index))
     }
 
-    /// The FFN of `layer`, if it has one.
+    /// Returns the FFN of `layer`, if it has one.
     pub fn ffn(&self, layer: usize) -> Option<BoundFfn<'_>> {
         bound_ffn(&self.config, &self.weights, layer)
     }
 }
 
 impl<'m> BoundStep<'m> {
-    /// Step `index` of `layer`.
+    /// Binds step `index` of `layer`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it names what the model does not have, or reads a register that it writes.
+    /// [`Error::Invalid`] if the step names a part that the model lacks, or reads a register that
+    /// it writes.
     pub(super) fn new(config: &'m ModelConfig, weights: &'m Weights, layer: usize, index: usize) -> Result<Self> {
         let (shape, of) = (&config.layers[layer], &weights.layers[layer]);
         let step = shape.steps[index];
@@ -157,7 +164,7 @@ impl<'m> BoundStep<'m> {
     }
 }
 
-/// `None` for a layer without an FFN.
+/// Binds the FFN of `layer`; `None` for a layer without an FFN.
 fn bound_ffn<'m>(config: &'m ModelConfig, weights: &'m Weights, layer: usize) -> Option<BoundFfn<'m>> {
     let (shape, weights) = (&config.layers[layer], &weights.layers[layer]);
     Some(BoundFfn {
@@ -173,8 +180,9 @@ fn bound_ffn<'m>(config: &'m ModelConfig, weights: &'m Weights, layer: usize) ->
     })
 }
 
-/// The experts of `ffn` if they can be chosen ahead of it: by one router, before they are computed, with no gate that reads the same
-/// input.
+/// Returns the experts of `ffn` if a step before the FFN can choose them. This needs exactly one
+/// router step, which comes before the FFN. A shared expert must not have a gate, because the gate
+/// would read the same input.
 fn routed_early<'m>(steps: &[Step], ffn: FfnKind<'m>) -> Option<&'m ExpertWeights> {
     let FfnKind::Experts(experts) = ffn else { return None };
     let routers = steps.iter().filter(|step| matches!(step, Step::Route { .. })).count();

@@ -1,5 +1,6 @@
-//! Files that lie beside a model and are none by themselves: towers that turn pictures or sound into embeddings, drafters, adapters,
-//! statistics for quantising. They are GGUF files like models, and are told apart by what they hold or by their names.
+//! Files that accompany a model but are not models: towers that turn pictures or sound into
+//! embeddings, drafters, adapters, and statistics for quantising. They are GGUF files like models.
+//! Their metadata or their names identify them.
 
 use std::{fmt, path::Path};
 
@@ -7,30 +8,31 @@ use super::load::layer_and_name;
 use thermocline_base::error::Error;
 use thermocline_formats::format::{Checkpoint, Metadata};
 
-/// Beginnings of the names of drafters' files.
+/// Prefixes of the file names of drafters.
 const DRAFTER_FILES: [&str; 4] = ["mtp-", "dflash-", "dspark-", "eagle3-"];
 
-/// Architectures of drafters, whole or as the last part of a name.
+/// Architectures of drafters: the whole name or its last part.
 const DRAFTERS: [&str; 6] = ["assistant", "eagle", "eagle3", "dflash", "dspark", "mtp"];
 
-/// The same of towers for pictures and sound.
+/// Architectures of towers for pictures and sound: the whole name or its last part.
 const TOWERS: [&str; 5] = ["clip", "mmproj", "vision", "vision-model", "siglip"];
 
-/// Kind of a file that goes with a model.
+/// Kind of a file that accompanies a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Companion {
     /// Projector of pictures or sound into a model's embeddings.
     VisionTower,
-    /// Small network that proposes tokens to a model, and that model's name, where the file has it.
+    /// Small network that proposes tokens to a model, with the name of this model if the file gives
+    /// it.
     Drafter(Option<String>),
-    /// Changes of a model's weights.
+    /// Changes to a model's weights.
     Adapter,
     /// Importance matrix: statistics for quantising a model.
     Statistics,
 }
 
 impl Companion {
-    /// The kind that the name of a file or folder tells.
+    /// Returns the kind that the name of a file or folder indicates.
     pub fn of_name(name: &str) -> Option<Self> {
         let name = name.to_ascii_lowercase();
         if name.contains("mmproj") {
@@ -42,7 +44,7 @@ impl Companion {
         }
     }
 
-    /// The kind that the contents of a file tell; `None` for a model.
+    /// Returns the kind that the contents of a file indicate; `None` for a model.
     pub fn of(checkpoint: &Checkpoint) -> Option<Self> {
         let text = |key: &str| checkpoint.metadata.str(key).ok().flatten();
         match text("general.type") {
@@ -53,14 +55,15 @@ impl Companion {
         }
         let arch = text("general.architecture")?;
         let named = Self::of_architecture(arch, &checkpoint.metadata);
-        // A model's tail in a file of its own has the model's architecture and none of its layers.
+        // The tail of a model may be a file of its own, with the model's architecture but without
+        // layer 0.
         let layers = || checkpoint.tensors().iter().filter_map(|tensor| layer_and_name(&tensor.name));
         let tail_alone =
             || layers().any(|(_, name)| name.starts_with("nextn.")) && !layers().any(|(layer, _)| layer == 0);
         named.or_else(|| tail_alone().then(|| Companion::drafter_of(&checkpoint.metadata, Some(arch))))
     }
 
-    /// The kind that an architecture's or model type's name tells.
+    /// Returns the kind that the name of an architecture or model type indicates.
     pub(super) fn of_architecture(name: &str, metadata: &Metadata) -> Option<Self> {
         let name = name.replace('_', "-");
         let is = |of: &str| name.strip_suffix(of).is_some_and(|rest| rest.is_empty() || rest.ends_with('-'));
@@ -72,13 +75,13 @@ impl Companion {
         Some(Companion::drafter_of(metadata, base))
     }
 
-    /// A drafter of the model that `metadata` names, else of that called `base`.
+    /// Returns a drafter of the model that `metadata` names, or else of the model `base`.
     fn drafter_of(metadata: &Metadata, base: Option<&str>) -> Self {
         let named = metadata.str("general.base_model.0.name").ok().flatten().filter(|name| !name.is_empty());
         Companion::Drafter(named.or(base).map(str::to_owned))
     }
 
-    /// The error of opening such a file as a model.
+    /// Returns the error for opening this file as a model.
     pub(super) fn refusal(&self, path: &Path) -> Error {
         Error::Companion { path: path.to_owned(), got: self.to_string() }
     }

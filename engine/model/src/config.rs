@@ -1,4 +1,5 @@
-//! Sizes and variants of a model and of its layers: everything that the forward pass needs beside the weights.
+//! Sizes and variants of a model and of its layers: everything that the forward pass needs besides
+//! the weights.
 
 use std::sync::Arc;
 
@@ -13,16 +14,17 @@ pub use thermocline_cpu::ops::{Activation, ActivationForm};
 pub struct LayerConfig {
     /// Program of the layer.
     pub steps: Arc<[Step]>,
-    /// Its attention, if it has one.
+    /// Attention of the layer, if it has one.
     pub attention: Option<AttentionConfig>,
-    /// Its recurrent mixer, if it has one.
+    /// Recurrent mixer of the layer, if it has one.
     pub recurrent: Option<RecurrentConfig>,
-    /// Neurons of its dense FFN; for MoE layers see [`Experts::n_ff`].
+    /// Number of neurons of the dense FFN; for MoE layers see [`Experts::n_ff`].
     pub n_ff: usize,
 }
 
 impl LayerConfig {
-    /// The register that the router reads ahead of the FFN; `None` if it reads the FFN's input.
+    /// Returns the register that the router reads before the FFN; `None` if it reads the FFN's
+    /// input.
     pub fn early_router_input(&self) -> Option<Register> {
         self.steps.iter().find_map(|step| match step {
             Step::Route { from } => Some(*from),
@@ -30,7 +32,7 @@ impl LayerConfig {
         })
     }
 
-    /// The FFN's step in the program, and the register that it reads.
+    /// Returns the index of the FFN step in the program, and the register that the FFN reads.
     fn ffn_step(&self) -> Option<(usize, Register)> {
         self.steps.iter().enumerate().find_map(|(at, step)| match step {
             Step::Ffn { from } => Some((at, *from)),
@@ -38,126 +40,131 @@ impl LayerConfig {
         })
     }
 
-    /// The register that the program's FFN reads.
+    /// Returns the register that the FFN reads.
     pub fn ffn_input(&self) -> Option<Register> {
         self.ffn_step().map(|(_, from)| from)
     }
 
-    /// The step of the norm whose output the FFN reads.
+    /// Returns the index of the norm step whose output the FFN reads.
     pub fn ffn_norm(&self) -> Option<usize> {
         let (ffn, from) = self.ffn_step()?;
         self.steps[..ffn].iter().rposition(|step| matches!(step, Step::Norm { into, .. } if *into == from))
     }
 
-    /// The register that the program's FFN reads, if the residual stream changes between its norm and the FFN, as in layers with
-    /// attention and FFN in parallel: the norm's input is then overwritten before the FFN runs.
+    /// Returns the input register of the FFN's norm if that register changes before the FFN runs.
+    /// This happens in layers with attention and FFN in parallel.
     pub fn early_ffn_input(&self) -> Option<Register> {
         let ((ffn, from), norm) = (self.ffn_step()?, self.ffn_norm()?);
         self.steps[norm..ffn].contains(&Step::AddOut).then_some(from)
     }
 
-    /// Shape of its recurrent state, if it has one.
+    /// Returns the shape of the layer's recurrent state, if it has one.
     pub fn state(&self) -> Option<StateShape> {
         self.recurrent.as_ref().map(RecurrentConfig::state)
     }
 }
 
-/// Sizes and variants of one model. All sizes are checked against the weights when it is loaded.
+/// Sizes and variants of one model. Loading checks all sizes against the weights.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelConfig {
     /// GGUF's name of the architecture.
     pub architecture: String,
-    /// The model's own name, or the file's.
+    /// Name of the model; the name of the file if the metadata has none.
     pub name: String,
     /// Width of the residual stream, `d`.
     pub d_model: usize,
-    /// Neurons of the widest dense layer; for MoE layers see [`Experts::n_ff`].
+    /// Number of neurons of the widest dense layer; for MoE layers see [`Experts::n_ff`].
     pub n_ff: usize,
-    /// Rows of the head.
+    /// Number of tokens in the vocabulary: rows of the head.
     pub n_vocab: usize,
-    /// Tokens the model was trained to see, the default context.
+    /// Number of tokens of the training context, and the default context.
     pub context_length: usize,
-    /// Longest context in which attention sees all keys, where it sees chosen ones in longer ones (InfLLM-v2); these are refused.
+    /// Longest context in which attention reads all keys (InfLLM-v2). In longer contexts it would
+    /// read chosen keys only, so the engine refuses them.
     pub dense_context: Option<usize>,
     /// Kind of norm, for the whole model.
     pub norm: NormKind,
-    /// Added under the root.
+    /// Epsilon that norms add under the root.
     pub norm_eps: f32,
-    /// Positions.
+    /// Encoding of positions.
     pub position: Position,
-    /// Tables of rotations that layers name.
+    /// Rotation tables, which layers refer to by index.
     pub ropes: Vec<Rope>,
-    /// FFN activation.
+    /// Activation of the FFNs.
     pub activation: Activation,
     /// Mixture of experts, in MoE models.
     pub experts: Option<Experts>,
-    /// Elements of the input that each layer has of its own beside the residual stream ([`PerLayerTable`](super::PerLayerTable)).
+    /// Width of each layer's own input besides the residual stream
+    /// ([`PerLayerTable`](super::PerLayerTable)).
     pub per_layer_input: Option<usize>,
-    /// Streams beside the residual one, in models that have several.
+    /// Sizes of the further streams, in models with several streams (AltUp).
     pub altup: Option<AltupConfig>,
     /// Factor on embeddings (Gemma: `sqrt(d)`).
     pub embedding_scale: f32,
-    /// Factor on the outputs of attention and FFN where they are added to the residual stream (Granite).
+    /// Factor on the outputs of attention and FFN before the addition to the residual stream
+    /// (Granite).
     pub residual_scale: f32,
-    /// Factor on logits (Cohere, Granite); loading multiplies it into the final norm.
+    /// Factor on logits (Cohere, Granite). Loading multiplies it into the final norm.
     pub logit_scale: f32,
-    /// `cap * tanh(x / cap)` on logits.
+    /// Cap on logits: `cap * tanh(x / cap)`.
     pub final_softcap: Option<f32>,
-    /// One per layer.
+    /// Configuration of each layer.
     pub layers: Vec<LayerConfig>,
 }
 
 impl ModelConfig {
-    /// Number of layers.
+    /// Returns the number of layers.
     pub fn n_layer(&self) -> usize {
         self.layers.len()
     }
 
-    /// The attention of every layer that has one.
+    /// Iterates over the attention of every layer that has one.
     pub fn attentions(&self) -> impl Iterator<Item = &AttentionConfig> {
         self.layers.iter().filter_map(|layer| layer.attention.as_ref())
     }
 
-    /// The same, to change it.
+    /// Iterates mutably over the attention of every layer that has one.
     pub fn attentions_mut(&mut self) -> impl Iterator<Item = &mut AttentionConfig> {
         self.layers.iter_mut().filter_map(|layer| layer.attention.as_mut())
     }
 
-    /// Elements of the inputs that the layers have of their own, of a token and all layers together.
+    /// Returns the total width of all layers' own inputs, in elements per token.
     pub fn per_layer_inputs(&self) -> usize {
         self.per_layer_input.map_or(0, |width| width * self.n_layer())
     }
 
-    /// Streams of the model: the residual one, and those beside it where there are several.
+    /// Returns the number of streams: the residual stream plus the further streams (AltUp).
     pub fn streams(&self) -> usize {
         self.altup.map_or(1, |altup| altup.streams)
     }
 
-    /// True if a chunk begins with embeddings alone: no stream or input of a layer is made of them.
+    /// True if a chunk starts from embeddings alone, without further streams and without layers'
+    /// own inputs.
     pub fn begins_with_embeddings(&self) -> bool {
         self.per_layer_input.is_none() && self.streams() == 1
     }
 
-    /// The layer whose keys and values `layer` reads: itself, or the one it shares them with; `None` without attention.
+    /// Returns the layer whose keys and values `layer` reads: `layer` itself, or the layer that
+    /// shares them. `None` without attention.
     pub fn kv_source(&self, layer: usize) -> Option<usize> {
         let attention = self.layers.get(layer)?.attention.as_ref()?;
         Some(attention.kv_from.unwrap_or(layer))
     }
 
-    /// The window that keys and values of `layer` are kept for: the widest of the layers that read them; `None` if one of these
-    /// sees all.
+    /// Returns the window for which the keys and values of `layer` are kept: the widest window of
+    /// the layers that read them. `None` if one of these layers reads all keys.
     pub fn kept_window(&self, layer: usize) -> Option<usize> {
         let readers = (0..self.n_layer()).filter(|reader| self.kv_source(*reader) == Some(layer));
         let windows = readers.filter_map(|reader| self.layers[reader].attention.as_ref()).map(|of| of.window);
         windows.reduce(|widest, window| Some(widest?.max(window?))).flatten()
     }
 
-    /// True if a layer has a recurrent state, which cannot be taken back to an earlier token.
+    /// True if some layer has a recurrent state. Such a state cannot return to an earlier token.
     pub fn is_recurrent(&self) -> bool {
         self.layers.iter().any(|layer| layer.state().is_some())
     }
 
-    /// Bytes of the recurrent states of one conversation.
+    /// Returns the bytes of the recurrent states of one conversation.
     pub fn state_bytes(&self) -> u64 {
         self.layers.iter().filter_map(LayerConfig::state).map(|state| state.bytes()).sum()
     }
@@ -168,7 +175,7 @@ impl ModelConfig {
         self.layers.iter_mut().for_each(|layer| layer.steps = Arc::clone(&steps));
     }
 
-    /// Index of `rope` among [`ModelConfig::ropes`], where it is added if it is new.
+    /// Returns the index of `rope` in [`ModelConfig::ropes`], and appends it if it is new.
     pub fn add_rope(&mut self, rope: Rope) -> usize {
         self.ropes.iter().position(|known| *known == rope).unwrap_or_else(|| {
             self.ropes.push(rope);
@@ -176,12 +183,12 @@ impl ModelConfig {
         })
     }
 
-    /// The rotations of `layer`'s queries and keys.
+    /// Returns the rotations of `layer`'s queries and keys.
     pub fn rope(&self, layer: usize) -> Option<&Rope> {
         self.ropes.get(self.layers.get(layer)?.attention.as_ref()?.rope?)
     }
 
-    /// The tensors of layer `n` in a checkpoint.
+    /// Returns access to the tensors of layer `n` in a checkpoint.
     pub(crate) fn layer_tensors<'a>(&self, loader: &'a Loader<'a>, n: usize) -> LayerTensors<'a> {
         LayerTensors { loader, n, d_model: self.d_model, norm: self.norm }
     }

@@ -1,5 +1,6 @@
-//! Input sparsity: small inputs of a layer's products are taken for zero, and their weights are not read (TEAL, Liu et al. 2024).
-//! An input is small if its importance is: its magnitude times the norm of its column of weights (WINA, Chen et al. 2025).
+//! Input sparsity: a product treats small inputs as zero and does not read their weights (TEAL, Liu
+//! et al. 2024). An input is small if its magnitude times the norm of its weight column is small
+//! (WINA, Chen et al. 2025).
 
 use std::sync::{Arc, OnceLock};
 
@@ -10,24 +11,24 @@ use thermocline_base::error::{Error, Result};
 use thermocline_cpu::{Cpu, InputMajor};
 use thermocline_formats::format::Matrix;
 
-/// Input of a layer that several of its matrices may share.
+/// Input of a layer that several matrices may read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InputSite {
-    /// Of the query, key and value projections, `[d]`.
+    /// Input of the query, key and value projections, `[d]`.
     Attention,
-    /// Of attention's output projection: the heads, `[n_head * head_dim]`.
+    /// Outputs of the heads, the input of attention's output projection, `[n_head * head_dim]`.
     Heads,
-    /// Of a dense FFN's gate and up matrices, `[d]`.
+    /// Input of a dense FFN's gate and up matrices, `[d]`.
     Ffn,
-    /// Of its down projection: the hidden values, `[n_ff]`.
+    /// Hidden values, the input of a dense FFN's down projection, `[n_ff]`.
     Hidden,
 }
 
 impl InputSite {
-    /// Every site, in the order of a token's way.
+    /// Every site, in the order of computation.
     pub const ALL: [InputSite; 4] = [InputSite::Attention, InputSite::Heads, InputSite::Ffn, InputSite::Hidden];
 
-    /// Its name in files and tables.
+    /// Returns the name of the site in files and tables.
     pub const fn name(self) -> &'static str {
         match self {
             InputSite::Attention => "attention",
@@ -37,7 +38,8 @@ impl InputSite {
         }
     }
 
-    /// The matrices of a layer that read this input; none where a layer has no such product, or another kind of it.
+    /// Returns the matrices of a layer that read this input. Empty if the layer has no such
+    /// product, or another kind of it.
     pub fn linears(self, layer: &LayerWeights) -> Vec<&Linear> {
         let attention = layer.attention.as_ref().filter(|of| of.latent.is_none() && layer.altup.is_none());
         let ffn = match &layer.ffn {
@@ -52,7 +54,7 @@ impl InputSite {
         }
     }
 
-    /// Number of inputs; 0 where [`InputSite::linears`] are none.
+    /// Returns the number of inputs; 0 if [`InputSite::linears`] is empty.
     pub fn inputs(self, layer: &LayerWeights) -> usize {
         let linears = self.linears(layer);
         match (&layer.ffn, self) {
@@ -62,26 +64,27 @@ impl InputSite {
     }
 }
 
-/// Importances of a site's inputs, and its threshold at every level of [`InputCurves`].
+/// Importances of a site's inputs, and the site's threshold at every level of [`InputCurves`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SiteCurve {
-    /// Factor of each input's magnitude, `[inputs]`.
+    /// Factor on the magnitude of each input, `[inputs]`.
     pub importance: Vec<f32>,
-    /// Inputs whose importance does not exceed this are skipped: ascending, one per level.
+    /// One threshold per level, ascending. Inputs whose magnitude times importance is not above it
+    /// are skipped.
     pub thresholds: Vec<f32>,
 }
 
-/// A layer's thresholds by level.
+/// Thresholds of a layer by level.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct InputCurves {
-    /// Fractions of the layer's weights that are skipped, ascending, above 0 and below 1.
+    /// Levels: fractions of the layer's weights that are skipped. Ascending, above 0 and below 1.
     pub levels: Vec<f32>,
-    /// By [`InputSite`]; `None` where none is skipped.
+    /// Curves by [`InputSite`]; `None` if no input of the site is skipped.
     pub sites: [Option<SiteCurve>; 4],
 }
 
 impl InputCurves {
-    /// The thresholds at `level`, between those of the levels on both sides of it.
+    /// Interpolates the thresholds at `level` between those of the two nearest levels.
     fn at(&self, level: f32) -> [Option<SiteThreshold>; 4] {
         self.sites.each_ref().map(|site| {
             let SiteCurve { importance, thresholds } = site.as_ref()?;
@@ -100,38 +103,40 @@ impl InputCurves {
     }
 }
 
-/// Cost of a level of input sparsity on held-out text, all of it computed as generated text is.
+/// Cost of a level of input sparsity on held-out text. All tokens are computed as generated tokens
+/// are.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct InputFigures {
-    /// The level: fraction of the layers' weights that is not multiplied.
+    /// Level: the fraction of the layers' weights that is not multiplied.
     pub level: f64,
-    /// Perplexity of the dense model, and at this level.
+    /// Perplexity of the dense model.
     pub dense_perplexity: f64,
-    /// The same at this level.
+    /// Perplexity at this level.
     pub perplexity: f64,
-    /// Kullback-Leibler divergence from the dense model's probabilities, in nats per token, and its standard error.
+    /// Mean Kullback-Leibler divergence from the dense model's probabilities, in nats per token.
     pub kl: f64,
-    /// Its standard error.
+    /// Standard error of `kl`.
     pub kl_error: f64,
-    /// Fraction of tokens with the dense model's likeliest token.
+    /// Fraction of tokens with the same most likely token as the dense model.
     pub same_top: f64,
-    /// Bytes of the layers' weights that a token reads, over the dense model's; scales are always read.
+    /// Bytes of the layers' weights that a token reads, relative to the dense model. Scales are
+    /// always read.
     pub read: f64,
-    /// Tokens measured.
+    /// Number of tokens measured.
     pub tokens: u64,
 }
 
-/// The inputs that one site skips.
+/// Rule by which one site skips inputs.
 #[derive(Debug, Clone)]
 pub struct SiteThreshold {
-    /// As [`SiteCurve::importance`].
+    /// Importances, as [`SiteCurve::importance`].
     pub importance: Arc<[f32]>,
-    /// As one of [`SiteCurve::thresholds`].
+    /// Threshold at the chosen level, as in [`SiteCurve::thresholds`].
     pub threshold: f32,
 }
 
 impl InputFigures {
-    /// Its cost in words, without a full stop.
+    /// Describes the cost in words, without a full stop.
     pub fn cost(&self) -> String {
         format!(
             "at {:.0} % perplexity {:.3} instead of {:.3}, KL {:.4} ± {:.4} nats, the same likeliest token {:.1} % of the time, {:.0} % \
@@ -149,7 +154,8 @@ impl InputFigures {
 }
 
 impl SiteThreshold {
-    /// `out = x`, with zeros where the importance of an input is not above the threshold; both `[tokens, inputs]`.
+    /// `out = x`, with zeros for inputs whose magnitude times importance is not above the
+    /// threshold. Both are `[tokens, inputs]`.
     pub fn keep_large(&self, x: &[f32], out: &mut [f32]) {
         let n = self.importance.len().max(1);
         for (x, out) in x.chunks_exact(n).zip(out.chunks_exact_mut(n)) {
@@ -160,19 +166,20 @@ impl SiteThreshold {
     }
 }
 
-/// Most matrices that read one input.
+/// Largest number of matrices that read one input.
 const MATRICES: usize = 3;
 
-/// The inputs that a layer skips at the level that was chosen, and its matrices in input-major order.
+/// The inputs that a layer skips at the chosen level, and its matrices in input-major order.
 #[derive(Debug, Default)]
 pub struct SkippedInputs {
-    /// By [`InputSite`].
+    /// Thresholds by [`InputSite`].
     pub sites: [Option<SiteThreshold>; 4],
-    /// By site, in the order of [`InputSite::linears`]: input-major copies, each made with the first product of one token.
+    /// Input-major copies by site, in the order of [`InputSite::linears`]. The first single-token
+    /// product makes each copy.
     copies: [[OnceLock<Option<InputMajor>>; MATRICES]; 4],
 }
 
-/// Without the copies: the matrices of a model that was cloned may be changed.
+/// A clone has no copies, because the matrices of a cloned model may change.
 impl Clone for SkippedInputs {
     fn clone(&self) -> Self {
         SkippedInputs::new(self.sites.clone())
@@ -180,17 +187,18 @@ impl Clone for SkippedInputs {
 }
 
 impl SkippedInputs {
-    /// With these thresholds, before any product.
+    /// Creates the skipped inputs with these thresholds, still without copies.
     pub fn new(sites: [Option<SiteThreshold>; 4]) -> Self {
         SkippedInputs { sites, ..Self::default() }
     }
 
-    /// The inputs that `site` skips.
+    /// Returns the rule by which `site` skips inputs.
     pub fn site(&self, site: InputSite) -> Option<&SiteThreshold> {
         self.sites[site as usize].as_ref()
     }
 
-    /// The input-major copy of `weight`, matrix `at` of `site`; `None` if its type or shape has none, or memory is short.
+    /// Returns the input-major copy of `weight`, matrix `at` of `site`. `None` if its type or shape
+    /// has no input-major form, or if memory is short.
     pub fn copy(&self, cpu: &Cpu, site: InputSite, at: usize, weight: &Matrix) -> Option<&InputMajor> {
         let cell = self.copies[site as usize].get(at).filter(|_| cpu.takes_inputs())?;
         let copy = cell.get_or_init(|| {
@@ -206,22 +214,23 @@ impl SkippedInputs {
 /// Sizes of the input-major copies of a model.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct InputCopies {
-    /// Bytes that the copies take beside the file's weights.
+    /// Bytes that the copies take in addition to the file's weights.
     pub bytes: u64,
-    /// Bytes of all matrices whose inputs are skipped, those without a copy included.
+    /// Bytes of all matrices whose inputs are skipped, including matrices without a copy.
     pub weights: u64,
-    /// Bytes among them that belong to single inputs, so that they are not read where those are skipped.
+    /// Bytes among `weights` that belong to single inputs. They are not read if their input is
+    /// skipped.
     pub skippable: u64,
 }
 
 impl Model {
-    /// Skips the inputs of products that thresholds name small at `level`, from then on in every sparsity mode but
-    /// [`Sparsity::Dense`](super::Sparsity::Dense): attention's, and with
-    /// [`Sparsity::Threshold`](super::Sparsity::Threshold) those of dense FFNs; no neuron is then skipped by its gate. Copies
-    /// are made when they are needed.
+    /// Makes products skip inputs that are small at `level`, in every sparsity mode but
+    /// [`Sparsity::Dense`](super::Sparsity::Dense). Attention skips inputs in all these modes, a
+    /// dense FFN only with [`Sparsity::Threshold`](super::Sparsity::Threshold). A gate then no
+    /// longer skips its neuron. Copies are made when they are first needed.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a level out of range, or a model without thresholds.
+    /// [`Error::Invalid`] for a level out of range, or for a model without thresholds.
     pub fn skip_inputs(&mut self, level: f32) -> Result<InputCopies> {
         let known = self.weights.layers.iter().filter_map(|layer| layer.input_curves.as_ref());
         let Some(most) = known.filter_map(|curves| curves.levels.last().copied()).reduce(f32::min) else {
@@ -233,7 +242,7 @@ impl Model {
         }
         for layer in &mut self.weights.layers {
             let sites = layer.input_curves.as_ref().map(|curves| curves.at(level));
-            // Inputs are skipped in place of neurons, on a device too.
+            // Skipped inputs replace skipped neurons, also on a device.
             layer.activation_threshold = None;
             layer.skipped_inputs = sites.map(|sites| Box::new(SkippedInputs::new(sites)));
         }
@@ -241,18 +250,19 @@ impl Model {
         Ok(self.input_copies(true))
     }
 
-    /// True if some layer has thresholds of inputs.
+    /// True if some layer has thresholds for inputs.
     pub fn has_input_thresholds(&self) -> bool {
         self.weights.layers.iter().any(|layer| layer.input_curves.is_some())
     }
 
-    /// Figures of the measured level that is nearest to `level`.
+    /// Returns the figures of the measured level nearest to `level`.
     pub fn figures_of_level(&self, level: f32) -> Option<&InputFigures> {
         let off = |of: &InputFigures| (of.level - f64::from(level)).abs();
         self.weights.input_figures.iter().min_by(|a, b| off(a).total_cmp(&off(b)))
     }
 
-    /// Sizes of the copies that skipping inputs takes; with `ffn`, those of dense FFNs too.
+    /// Returns the sizes of the copies for skipped inputs, including those of dense FFNs if `ffn`
+    /// is true.
     pub fn input_copies(&self, ffn: bool) -> InputCopies {
         let mut copies = InputCopies::default();
         for layer in &self.weights.layers {
@@ -265,7 +275,8 @@ impl Model {
                 let by_neuron = matches!(&layer.ffn, Ffn::Dense(FfnWeights { down: Down::Neurons(_), .. }));
                 for linear in site.linears(layer) {
                     copies.weights += linear.weight.data().len() as u64;
-                    // A neuron-major down projection is one by input already.
+                    // A neuron-major down projection needs no copy: each of its rows already
+                    // belongs to one input.
                     if by_neuron && site == InputSite::Hidden {
                         copies.skippable += linear.weight.data().len() as u64;
                     } else if let Some(bytes) = InputMajor::bytes(&linear.weight) {

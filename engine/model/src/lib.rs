@@ -1,8 +1,10 @@
-//! The description of a model: its configuration ([`ModelConfig`]), its weights by role ([`Weights`]) and a layer as a short
-//! program of coarse operations ([`Step`]). An architecture family is one file in [`families`] that fills these in from GGUF
-//! metadata (and maps Hugging Face folders to them); the forward pass executes the program and knows no families.
+//! The description of a model: its configuration ([`ModelConfig`]), its weights by role
+//! ([`Weights`]), and each layer as a short program of coarse operations ([`Step`]). An
+//! architecture family is one file in [`families`]. It fills in the description from GGUF metadata
+//! and maps Hugging Face folders to GGUF. The forward pass executes the program and does not depend
+//! on families.
 
-// They panic where nobody reads.
+// The print macros panic if nobody reads the stream.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 mod alibi;
@@ -65,20 +67,20 @@ use thermocline_formats::format::{self, Checkpoint, Container, Metadata, Opened,
 /// Options of loading a model.
 #[derive(Debug, Clone, Default)]
 pub struct LoadOptions {
-    /// Map the file or read it into memory.
+    /// Whether to map the file or to read it into memory.
     pub read_mode: ReadMode,
     /// FFN activation, for files that do not name theirs or name a wrong one.
     pub activation: Option<Activation>,
 }
 
-/// A model that can be run: immutable, shared by sessions.
+/// A model that can be run. It is immutable, and sessions share it.
 #[derive(Debug, Clone)]
 pub struct Model {
     /// Sizes and variants.
     pub config: ModelConfig,
     /// Weights by role, still in their file types.
     pub weights: Weights,
-    /// The file they came from.
+    /// File that the weights were read from.
     pub checkpoint: Checkpoint,
 }
 
@@ -86,13 +88,14 @@ impl Model {
     /// Opens a GGUF file, a PowerInfer file or a Hugging Face folder.
     ///
     /// # Errors
-    /// Errors of the file with key or tensor; [`Error::Unsupported`] for an architecture, or a variant of
-    /// one, that the engine does not run.
+    /// Errors of the file, with key or tensor; [`Error::Unsupported`] for an architecture or a
+    /// variant that the engine does not run.
     pub fn open(path: &Path, options: &LoadOptions) -> Result<Model> {
         Model::from_checkpoint(Model::open_checkpoint(path, options.read_mode)?, options)
     }
 
-    /// The file or folder under GGUF's names, not yet checked against an architecture: enough for a tokenizer or for inspection.
+    /// Opens a file or folder under GGUF names, without a check against an architecture. This is
+    /// enough for a tokenizer or for inspection.
     ///
     /// # Errors
     /// Errors of the container.
@@ -103,18 +106,18 @@ impl Model {
         }
     }
 
-    /// The neurons of its layers that [`Probe::firing`] tells of.
+    /// Returns the numbering of neurons that `Probe::firing` uses.
     pub fn neuron_shape(&self) -> NeuronShape {
         NeuronShape::of(self.weights.layers.iter().map(|layer| layer.ffn.neurons()))
     }
 
-    /// Number of layers that have an FFN.
+    /// Returns the number of layers that have an FFN.
     pub fn ffn_layers(&self) -> usize {
         self.weights.layers.iter().filter(|layer| !matches!(layer.ffn, Ffn::None)).count()
     }
 
-    /// The model in `checkpoint`; every size is checked against every tensor. Unknown keys are ignored, and tensors without a role set
-    /// aside ([`Checkpoint::unused`]).
+    /// Builds the model in `checkpoint` and checks every size against every tensor. It ignores
+    /// unknown keys and sets tensors without a role aside ([`Checkpoint::unused`]).
     ///
     /// # Errors
     /// As [`Model::open`].
@@ -132,7 +135,8 @@ impl Model {
         Ok(Model { config, weights, checkpoint })
     }
 
-    /// The model that `metadata` describes, without a file: its configuration, blank weights, and the tensors that its family asks for.
+    /// Builds the model that `metadata` describes, without a file: its configuration, blank
+    /// weights, and the tensors that its family requests.
     ///
     /// # Errors
     /// As [`Model::open`]; [`Error::Memory`] if there is no address space for a tensor.
@@ -147,7 +151,7 @@ impl Model {
     }
 }
 
-/// The architecture that `checkpoint` names, and its family.
+/// Returns the architecture that `checkpoint` names, and its family.
 fn family(checkpoint: &Checkpoint) -> Result<(&str, &'static families::Family)> {
     if let Some(companion) = Companion::of(checkpoint) {
         return Err(companion.refusal(&checkpoint.path));
@@ -161,7 +165,7 @@ fn family(checkpoint: &Checkpoint) -> Result<(&str, &'static families::Family)> 
     Ok((arch, family))
 }
 
-/// Configuration and weights, every size checked against every tensor.
+/// Reads configuration and weights, and checks every size against every tensor.
 fn read(loader: &load::Loader<'_>, family: &families::Family) -> Result<(ModelConfig, Weights)> {
     let mut config = (family.config)(loader, &loader.sizes()?)?;
     let weights = families::weights(loader, &mut config, family)?;
@@ -175,7 +179,7 @@ fn read(loader: &load::Loader<'_>, family: &families::Family) -> Result<(ModelCo
     Ok((config, weights))
 }
 
-/// Binds every step, and checks further assumptions of the forward pass than sizes.
+/// Binds every step, and checks the forward pass's further assumptions about the configuration.
 fn check_program(config: &ModelConfig, weights: &Weights) -> Result<()> {
     let gated = |ffn: &Ffn| match ffn {
         Ffn::Dense(ffn) => ffn.gate.is_some(),

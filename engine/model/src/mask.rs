@@ -1,8 +1,9 @@
-//! Masks: sets of neurons as bits, in the form that processors and observers exchange. Bit `i % 32` of word `i / 32` is neuron `i`'s.
+//! Masks: sets of neurons as bits, which processors and observers exchange. Bit `i % 32` of word
+//! `i / 32` belongs to neuron `i`.
 
 use std::ops::Range;
 
-/// Words of a mask of `n` neurons.
+/// Returns the number of words of a mask of `n` neurons.
 pub const fn words(n: usize) -> usize {
     n.div_ceil(32)
 }
@@ -12,18 +13,19 @@ pub fn contains(mask: &[u32], neuron: usize) -> bool {
     mask.get(neuron / 32).is_some_and(|word| word >> (neuron % 32) & 1 == 1)
 }
 
-/// Adds `neuron`.
+/// Adds `neuron` to the set.
 ///
 /// # Panics
-/// If the mask is not that long.
+/// If the mask is too short for `neuron`.
 pub fn insert(mask: &mut [u32], neuron: usize) {
     mask[neuron / 32] |= 1 << (neuron % 32);
 }
 
-/// Adds those of `neurons` for whose index in the list `is_in` is true. Free of branches on `is_in`, which a CPU cannot predict.
+/// Adds each of `neurons` for whose list index `is_in` is true. Does not branch on `is_in`, because
+/// a CPU could not predict the branch.
 ///
 /// # Panics
-/// If the mask is not that long.
+/// If the mask is too short for one of them.
 pub fn insert_some(mask: &mut [u32], neurons: &[u32], is_in: impl Fn(usize) -> bool) {
     for (at, neuron) in neurons.iter().enumerate() {
         mask[*neuron as usize / 32] |= u32::from(is_in(at)) << (neuron % 32);
@@ -33,7 +35,7 @@ pub fn insert_some(mask: &mut [u32], neurons: &[u32], is_in: impl Fn(usize) -> b
 /// Adds the neurons in `from`, shifted up by `first`.
 ///
 /// # Panics
-/// If the mask is not that long.
+/// If the mask is too short for the shifted neurons.
 pub fn insert_shifted(mask: &mut [u32], first: usize, from: &[u32]) {
     let (word, shift) = (first / 32, first % 32);
     for (at, bits) in from.iter().enumerate().filter(|(_, bits)| **bits != 0) {
@@ -48,7 +50,7 @@ pub fn insert_shifted(mask: &mut [u32], first: usize, from: &[u32]) {
 /// Adds the neurons in `range`.
 ///
 /// # Panics
-/// If the mask is not that long.
+/// If the mask is too short for `range`.
 pub fn insert_range(mask: &mut [u32], range: Range<usize>) {
     for word in range.start / 32..range.end.div_ceil(32) {
         let (start, end) = (range.start.saturating_sub(32 * word), range.end - 32 * word);
@@ -56,10 +58,10 @@ pub fn insert_range(mask: &mut [u32], range: Range<usize>) {
     }
 }
 
-/// Makes `mask` the set of those below `n` for which `is_in` is true; the rest of the mask becomes empty.
+/// Sets `mask` to the neurons below `n` for which `is_in` is true, and clears all its other bits.
 ///
 /// # Panics
-/// If the mask is not that long.
+/// If the mask is shorter than `n` neurons.
 pub fn fill(mask: &mut [u32], n: usize, is_in: impl Fn(usize) -> bool) {
     mask.fill(0);
     for (at, word) in mask[..words(n)].iter_mut().enumerate() {
@@ -74,8 +76,8 @@ pub fn fill(mask: &mut [u32], n: usize, is_in: impl Fn(usize) -> bool) {
     }
 }
 
-/// Bit `i` is the lowest bit of byte `i`; the bytes are 0 or 1. Eight at a time: multiplied by `TOGETHER`, they meet in the highest
-/// byte, without a carry into it.
+/// Returns a word whose bit `i` is byte `i`. Every byte is 0 or 1. The product of eight bytes with
+/// `TOGETHER` collects their bits in the highest byte, without a carry into it.
 fn gather(bytes: &[u8; 32]) -> u32 {
     const TOGETHER: u64 = 0x0102_0408_1020_4080;
     let (eights, _) = bytes.as_chunks::<8>();
@@ -83,7 +85,7 @@ fn gather(bytes: &[u8; 32]) -> u32 {
     eights.iter().enumerate().fold(0, |word, (at, eight)| word | bits(eight) << (8 * at))
 }
 
-/// The neurons of the set, ascending.
+/// Iterates over the neurons of the set, ascending.
 pub fn neurons(mask: &[u32]) -> impl Iterator<Item = u32> {
     (0u32..).zip(mask).flat_map(|(at, word)| {
         let mut left = *word;
@@ -95,7 +97,7 @@ pub fn neurons(mask: &[u32]) -> impl Iterator<Item = u32> {
     })
 }
 
-/// Number of neurons in the set.
+/// Returns the number of neurons in the set.
 pub fn count(mask: &[u32]) -> usize {
     mask.iter().map(|word| word.count_ones() as usize).sum()
 }

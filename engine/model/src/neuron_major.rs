@@ -1,8 +1,10 @@
-//! Neuron-major down projections. A GGUF file stores `[d, n_ff]`: a neuron's weights are a column, spread over the whole matrix,
-//! so skipping neurons saves nothing. Transposed to `[n_ff, d]` a neuron is a row.
+//! Neuron-major down projections. A GGUF file stores `[d, n_ff]`. Each neuron is a column, spread
+//! over the whole matrix, so that skipping neurons saves no reads. Transposed to `[n_ff, d]`, each
+//! neuron is a row.
 //!
-//! Floats are copied. Quantised blocks lie along the rows, so transposing means quantising again, which adds an error; the
-//! cheapest type is taken whose error is small beside that of the file's own type.
+//! Floats are copied. Quantised blocks run along the rows, so transposing quantises again and adds
+//! an error. The cheapest type is chosen whose error is small relative to that of the file's own
+//! type.
 
 use std::ops::ControlFlow;
 
@@ -15,19 +17,21 @@ use thermocline_formats::{
     quant::TensorType,
 };
 
-/// Columns of the file's matrix transposed at a time, a whole number of any type's blocks.
+/// Columns of the file's matrix that are transposed at a time: a whole number of blocks of any
+/// type.
 const TILE: usize = 256;
-/// Rows decoded before they are transposed: a cache line of each neuron's row.
+/// Rows that are decoded before they are transposed: a cache line of each neuron's row.
 const ROWS: usize = 16;
-/// Types a neuron-major matrix may have: those with row-summing kernels on every instruction set. Others of as many bits are
-/// several times slower.
+/// Types that a neuron-major matrix may have: the types with row-summing kernels on every
+/// instruction set. Other types of as many bits are several times slower.
 const TYPES: [TensorType; 5] =
     [TensorType::Q4_0, TensorType::Q4_K, TensorType::Q5_K, TensorType::Q6_K, TensorType::Q8_0];
-/// Neurons from which the type is selected.
+/// Number of neurons from which the type is selected.
 const SAMPLE: usize = 24;
-/// Relative error that is small for any file type: about that of 8 bits.
+/// Relative error that counts as small for any file type: about the error of 8 bits.
 const SMALL_ERROR: f64 = 0.01;
-/// Relative error allowed for file types that this engine cannot encode, all of about 4 bits or fewer.
+/// Relative error allowed for file types that this engine cannot encode. All of them have about 4
+/// bits or fewer.
 const COARSE_ERROR: f64 = 0.045;
 
 /// Result of transposing a model's down projections.
@@ -35,19 +39,21 @@ const COARSE_ERROR: f64 = 0.045;
 pub struct NeuronMajorReport {
     /// Number of matrices transposed.
     pub matrices: usize,
-    /// Bytes of memory they take.
+    /// Bytes of memory that the transposed matrices take.
     pub bytes: u64,
-    /// Largest error of a requantised matrix: root mean square of the difference from the file's weights, relative to theirs.
+    /// Largest relative error of a requantised matrix: root mean square of the difference from the
+    /// file's weights, relative to the weights.
     pub error: f64,
 }
 
 impl Model {
-    /// The same model with neuron-major down projections, transposed in memory where the file has others, I2_S excepted; everything
-    /// else is shared. `progress` is called with the number of layers done and their total.
+    /// Returns the same model with neuron-major down projections. Output-major ones are transposed
+    /// in memory, except I2_S. The models share everything else. `progress` receives the number of
+    /// layers done and their total.
     ///
     /// # Errors
-    /// [`Error::Cancelled`] if `progress` says so, [`Error::Memory`] if there is no room, [`Error::Invalid`] for weights that
-    /// are not finite.
+    /// [`Error::Cancelled`] if `progress` cancels, [`Error::Memory`] if there is no room,
+    /// [`Error::Invalid`] for weights that are not finite.
     pub fn neuron_major(
         &self,
         pool: &ThreadPool,
@@ -65,17 +71,18 @@ impl Model {
         Ok((model, report))
     }
 
-    /// The same model with `transpose` applied to each down projection that is not neuron-major, but for those of I2_S.
+    /// Returns the same model with `transpose` applied to each output-major down projection, except
+    /// I2_S.
     ///
     /// # Errors
-    /// Those of `transpose`, [`Error::Cancelled`] if `progress` says so.
+    /// Errors of `transpose`, and [`Error::Cancelled`] if `progress` cancels.
     pub(crate) fn with_downs(
         &self,
         transpose: &mut dyn FnMut(&Matrix) -> Result<Matrix>,
         progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
     ) -> Result<Model> {
         let mut neuron_major = |down: &Down| match down {
-            // The types it could have take four times the bytes: more than skipping saves.
+            // Its possible types take four times the bytes, more than skipping saves.
             Down::Outputs(down) if down.weight.ty() == TensorType::I2_S => Ok(None),
             Down::Outputs(down) => transpose(&down.weight).map(Some),
             Down::Neurons(_) => Ok(None),
@@ -103,8 +110,8 @@ impl Model {
     }
 }
 
-/// `down` `[d, n_ff]` transposed to `[n_ff, d]`, and its error: root mean square of the difference, relative to that of the
-/// weights; 0 for floats.
+/// Transposes `down` from `[d, n_ff]` to `[n_ff, d]`. Also returns the error: root mean square of
+/// the difference, relative to the weights; 0 for floats.
 ///
 /// # Errors
 /// [`Error::Memory`] if there is no room, [`Error::Invalid`] for weights that are not finite.
@@ -140,7 +147,8 @@ pub(crate) fn no_matrix(ty: TensorType, n_ff: usize, d: usize) -> Error {
     Error::invalid("down projection", format!("whole rows of {ty}"), format!("[{d}, {n_ff}]"))
 }
 
-/// Encodes the neurons of tile `at` into `out` and returns the sums of squared errors and of squared weights.
+/// Encodes the neurons of tile `at` into `out`. Returns the sums of squared errors and of squared
+/// weights.
 fn encode_tile(down: &Matrix, ty: TensorType, at: usize, out: &mut [u8]) -> Result<(f64, f64)> {
     let d = down.rows();
     let first = at * TILE;
@@ -161,7 +169,8 @@ fn encode_tile(down: &Matrix, ty: TensorType, at: usize, out: &mut [u8]) -> Resu
     Ok((error, square))
 }
 
-/// Columns `first..first + neurons` of `down` as rows, `[neurons, d]`; both are multiples of a block, but at the end.
+/// Returns columns `first..first + neurons` of `down` as rows, `[neurons, d]`. Except at the end of
+/// the matrix, both numbers are multiples of a block.
 fn decode(down: &Matrix, first: usize, neurons: usize) -> Vec<f32> {
     let (d, ty) = (down.rows(), down.ty());
     let at = |column: usize| column / ty.block_len() * ty.block_bytes();
@@ -182,13 +191,13 @@ fn decode(down: &Matrix, first: usize, neurons: usize) -> Vec<f32> {
     values
 }
 
-/// The type of `down` transposed.
+/// Selects the type of the transposed `down`.
 fn select_type(pool: &ThreadPool, down: &Matrix) -> Result<TensorType> {
     let (d, own) = (down.rows(), down.ty());
     if own.block_len() == 1 {
         return Ok(own);
     }
-    // A few neurons from three tiles; a tile begins with a block.
+    // Takes a few neurons from three tiles. A tile begins with a block.
     let tiles = down.cols().div_ceil(TILE);
     let picked = [0, tiles / 2, tiles.saturating_sub(1)];
     let mut sample = Vec::new();
@@ -200,13 +209,14 @@ fn select_type(pool: &ThreadPool, down: &Matrix) -> Result<TensorType> {
     cheapest(pool, own, d, &sample)
 }
 
-/// The type for neurons of `d` weights, judged by a `sample` of them; `own` is the file's type, with blocks along the other axis.
+/// Returns the cheapest type for neurons of `d` weights, judged by a `sample` of them. `own` is the
+/// file's type, whose blocks run along the other axis.
 pub(crate) fn cheapest(pool: &ThreadPool, own: TensorType, d: usize, sample: &[f32]) -> Result<TensorType> {
     let mut types: Vec<(TensorType, Result<f64>)> =
         TYPES.into_iter().filter(|ty| ty.row_bytes(d).is_some()).map(|ty| (ty, Ok(0.0))).collect();
     types.sort_by_key(|(ty, _)| (ty.block_bytes() * 256 / ty.block_len(), *ty));
     if quant::QUANTISABLE.contains(&own) && !TYPES.contains(&own) && own.row_bytes(d).is_some() {
-        // Not a candidate; its error is the yardstick.
+        // The file's type is no candidate, but its error is the reference.
         types.push((own, Ok(0.0)));
     }
     pool.for_each(&mut types, |_, (ty, error)| *error = sample_error(*ty, sample));
@@ -214,15 +224,15 @@ pub(crate) fn cheapest(pool: &ThreadPool, own: TensorType, d: usize, sample: &[f
     for (ty, error) in types {
         errors.push((ty, error?));
     }
-    // With blocks along the other axis the file's type would have about the error it had when the file was made; half of that
-    // adds an eighth to the noise.
+    // With blocks along the other axis, the file's type would have about the same error as in the
+    // file. An error of half that size adds an eighth to the noise.
     let lost = errors.iter().find(|(ty, _)| *ty == own).map_or(2.0 * COARSE_ERROR, |(_, error)| *error);
     let allowed = (lost / 2.0).max(SMALL_ERROR);
     let cheapest = errors.into_iter().find(|(ty, error)| TYPES.contains(ty) && *error <= allowed);
     Ok(cheapest.map_or(TensorType::F16, |(ty, _)| ty))
 }
 
-/// Relative error of `values`, some rows, as `ty`.
+/// Returns the relative error of `values`, some rows, in type `ty`.
 fn sample_error(ty: TensorType, values: &[f32]) -> Result<f64> {
     let mut bytes = Vec::new();
     quant::quantise(ty, values, &mut bytes)?;
@@ -250,7 +260,7 @@ mod tests {
         Matrix::new(ty, rows, cols, Bytes::new(bytes)).unwrap()
     }
 
-    /// Largest difference of any weight from its transposed position.
+    /// Returns the largest difference of any weight from its transposed copy.
     fn moved(from: &Matrix, to: &Matrix) -> f32 {
         let (mut row, mut column) = (vec![0.0; from.cols()], vec![0.0; to.cols()]);
         let mut all = vec![vec![0.0; from.rows()]; from.cols()];

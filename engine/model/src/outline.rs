@@ -1,4 +1,5 @@
-//! The sizes of a model with neuron-major down projections, before they are made: plans need them for models that are not open.
+//! The sizes of a model with neuron-major down projections, before these exist. Plans need them for
+//! models that are not open.
 
 use std::ops::ControlFlow;
 
@@ -17,12 +18,13 @@ use thermocline_formats::{
 const SAMPLE: usize = 8192;
 
 impl Model {
-    /// The model that [`Model::neuron_major`] is expected to make, for plans that need its sizes, and the bytes of memory its new
-    /// matrices will take. They have their shapes, and types that suit normally distributed weights, but no content; the weights
-    /// are not read.
+    /// Returns the expected result of [`Model::neuron_major`], for plans that need its sizes, and
+    /// the bytes of memory of its new matrices. The new matrices have the right shapes, and types
+    /// that suit normally distributed weights, but no content. The weights are not read.
     ///
     /// # Errors
-    /// [`Error::Memory`](thermocline_base::error::Error::Memory) if there is no address space for one of them.
+    /// [`Error::Memory`](thermocline_base::error::Error::Memory) if there is no address space for a
+    /// matrix.
     pub fn neuron_major_outline(&self) -> Result<(Model, u64)> {
         let mut outline = BlankDowns::default();
         let mut bytes = 0;
@@ -40,12 +42,12 @@ impl Model {
 #[derive(Debug, Default)]
 struct BlankDowns {
     blank: Blank,
-    /// File types and row lengths, with the types selected for them.
+    /// Selected types by file type and row length.
     types: Vec<((TensorType, usize), TensorType)>,
 }
 
 impl BlankDowns {
-    /// A blank `[n_ff, d]` matrix for `down` `[d, n_ff]`.
+    /// Returns a blank `[n_ff, d]` matrix for `down` `[d, n_ff]`.
     fn transposed(&mut self, down: &Matrix) -> Result<Matrix> {
         let (d, n_ff) = (down.rows(), down.cols());
         let ty = self.selected_type(down.ty(), d)?;
@@ -70,7 +72,7 @@ impl BlankDowns {
     }
 }
 
-/// `n` nearly normal values, as weights are; always the same.
+/// Returns `n` nearly normal values, as weights are. Every call returns the same values.
 pub(crate) fn normal(n: usize) -> Vec<f32> {
     let mut seed = 4_u64;
     let mut uniform = || {

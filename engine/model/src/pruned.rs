@@ -1,17 +1,22 @@
-//! A model without some of its neurons: their rows are taken out of the matrices, so that they are neither read nor computed.
+//! A model without some of its neurons. Their rows are removed from the matrices, so that they are
+//! neither read nor computed.
 
 use super::{Down, Ffn, FfnWeights, Linear, Model};
 use thermocline_base::error::{Error, Result, ScarceMemory};
 use thermocline_formats::format::{Bytes, Matrix};
 
 impl Model {
-    /// The same model without the fraction `fraction` of the neurons of each FFN (of each expert, in an MoE layer): those with the
-    /// smallest `ranks`, of which each layer has `[neurons]` as [`Model::neuron_shape`] numbers them; of equal ones the first. Every FFN
-    /// keeps at least one neuron. Predictors and frequencies, which are of all neurons, are gone.
+    /// Returns the same model without the fraction `fraction` of each FFN's neurons (in an MoE
+    /// layer, of each expert's). It removes the neurons with the smallest `ranks`, and among equal
+    /// ranks the first. `ranks` holds `[neurons]` per layer, numbered as in
+    /// [`Model::neuron_shape`]. Every FFN keeps at least one neuron. Predictors and frequencies are
+    /// dropped, because they describe all neurons.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for down projections that are not neuron-major ([`Model::neuron_major`]) and layers in which what a neuron
-    /// yields depends on the others, [`Error::Invalid`] for ranks of another number of neurons, [`Error::Memory`] if there is no room.
+    /// [`Error::Unsupported`] for down projections that are not neuron-major
+    /// ([`Model::neuron_major`]), and for layers in which a neuron's output depends on the other
+    /// neurons. [`Error::Invalid`] for ranks of another number of neurons, [`Error::Memory`] if
+    /// there is no room.
     pub fn pruned(&self, ranks: &[Vec<u32>], fraction: f64) -> Result<Model> {
         let (mut config, mut weights) = (self.config.clone(), self.weights.clone());
         for (at, layer) in weights.layers.iter_mut().enumerate() {
@@ -54,7 +59,8 @@ fn unsupported(layer: usize, got: &str, supported: &str) -> Error {
     Error::unsupported("FFN to prune", format!("layer {layer} with {got}"), supported)
 }
 
-/// `ffn` without the fraction of its neurons that have the smallest `ranks`, `[n_ff]`.
+/// Returns `ffn` without the fraction `fraction` of its neurons: those with the smallest `ranks`,
+/// `[n_ff]`.
 fn without_lowest(ffn: &FfnWeights, ranks: &[u32], fraction: f64, layer: usize) -> Result<FfnWeights> {
     let Down::Neurons(down) = &ffn.down else {
         return Err(unsupported(layer, "an output-major down projection", "neuron-major down projections"));
@@ -69,13 +75,13 @@ fn without_lowest(ffn: &FfnWeights, ranks: &[u32], fraction: f64, layer: usize) 
     Ok(FfnWeights {
         gate: ffn.gate.as_ref().map(by_neuron).transpose()?,
         up: by_neuron(&ffn.up)?,
-        // Its bias is of the outputs.
+        // The bias belongs to the outputs, so it stays whole.
         down: Down::Neurons(Linear { weight: rows(&down.weight, &kept)?, bias: down.bias.clone() }),
         limit: ffn.limit,
     })
 }
 
-/// The matrix of the rows `kept` of `matrix`.
+/// Returns a matrix of the rows `kept` of `matrix`.
 fn rows(matrix: &Matrix, kept: &[usize]) -> Result<Matrix> {
     let (len, bytes) = (matrix.row_bytes(), kept.len() * matrix.row_bytes());
     let mut data = Vec::new();

@@ -4,8 +4,9 @@ use super::{Ffn, FfnWeights, Model};
 use thermocline_formats::format::Matrix;
 
 impl Model {
-    /// Bytes of weights that every token reads: all matrices but those of FFNs, and one row of the embedding. Where a level of input sparsity
-    /// was chosen, without that part of attention's.
+    /// Returns the bytes of weights that every token reads: all matrices outside FFNs, and one row
+    /// of the embedding. Inputs that attention skips at the chosen level of input sparsity are not
+    /// counted.
     pub fn always_read_bytes(&self) -> u64 {
         let layers =
             self.weights.layers.iter().flat_map(|layer| layer.mixers().map(|linear| matrix_bytes(&linear.weight)));
@@ -15,7 +16,8 @@ impl Model {
         layers.sum::<u64>() - skipped + matrix_bytes(&self.weights.output.weight) + embedding
     }
 
-    /// Bytes of FFNs that a token reads if nothing is skipped but the experts that it is not routed to.
+    /// Returns the bytes of FFN weights that a token reads if only the unchosen experts are
+    /// skipped.
     pub fn dense_ffn_bytes(&self) -> u64 {
         let routed = self.config.experts.map_or(0, |experts| experts.used) as u64;
         let ffn = |ffn: &Ffn| match ffn {

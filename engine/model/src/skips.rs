@@ -1,5 +1,5 @@
-//! The neurons of an FFN that may be left out of a token's computation: one rule, which the CPU, a device and plans ask. A processor
-//! leaves out what its kernels can, never more.
+//! The neurons of an FFN that a token's computation may leave out. The CPU, devices and plans all
+//! use this one rule. A processor may leave out fewer neurons, never more.
 
 use super::{Activation, Ffn, FfnWeights, LayerWeights, Sparsity};
 
@@ -8,16 +8,18 @@ use super::{Activation, Ffn, FfnWeights, LayerWeights, Sparsity};
 pub enum Skips {
     /// None.
     Nothing,
-    /// Those that are silent: their firing row (gate, or up without a gate) says that they contribute zero.
+    /// Silent neurons: their firing row (the gate's, or the up matrix's without a gate) shows that
+    /// they contribute zero.
     Silent,
-    /// Those whose gate's activation is not above this in magnitude.
+    /// Neurons whose gate activation has at most this magnitude.
     Above(f32),
-    /// Those that the predictor rules out, and of the others those that are silent.
+    /// Neurons that the predictor rules out, and silent neurons among the others.
     NotPredicted,
 }
 
 impl Skips {
-    /// The magnitude that a gate's activation has to exceed, where that is an approximation.
+    /// Returns the magnitude that a gate's activation has to exceed; `None` for rules that are
+    /// exact or use a predictor.
     pub fn activation_threshold(self) -> Option<f32> {
         match self {
             Skips::Above(threshold) => Some(threshold),
@@ -25,7 +27,8 @@ impl Skips {
         }
     }
 
-    /// The same for kernels that compute gates first and know no prediction: silent neurons are those not above zero.
+    /// Returns the same threshold for kernels that compute gates first and have no prediction. For
+    /// silent neurons it is zero.
     pub fn gate_threshold(self) -> Option<f32> {
         match self {
             Skips::Nothing => None,
@@ -35,25 +38,27 @@ impl Skips {
     }
 }
 
-/// The facts of a layer's FFN that decide which neurons may be left out.
+/// Facts about a layer's FFN that decide which neurons may be left out.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct SkipRule {
     /// True if the activation makes silent neurons exactly zero.
     pub sparse_activation: bool,
-    /// True if gates are silenced, exactly, below a threshold of the token's own ([`LayerWeights::gate_deviations`]).
+    /// True if gates below a threshold that depends on the token are set exactly to zero
+    /// ([`LayerWeights::gate_deviations`]).
     pub silences_gates: bool,
     /// True if neurons have gates.
     pub gated: bool,
-    /// True if there is a predictor, or a prediction.
+    /// True if the layer has a predictor, or a prediction exists.
     pub has_predictor: bool,
-    /// Activation threshold.
+    /// Threshold on the magnitude of a gate's activation.
     pub threshold: Option<f32>,
     /// True if [`Sparsity::Threshold`] skips small inputs of the FFN's products instead of neurons.
     pub skips_inputs: bool,
 }
 
 impl SkipRule {
-    /// The rule of `layer`'s FFN, in a model with this activation. Experts are computed several at a time and have no predictor.
+    /// Returns the rule of `layer`'s FFN in a model with this activation. Experts are computed
+    /// several at a time and have no predictor.
     pub fn of(layer: &LayerWeights, activation: Activation) -> Self {
         let has_gate = |ffn: &FfnWeights| ffn.gate.is_some();
         let (dense, gated) = match &layer.ffn {
@@ -71,14 +76,16 @@ impl SkipRule {
         }
     }
 
-    /// The neurons that a sparsity mode leaves out. `alone`: a single token, or tokens each of which is computed as one alone; together
-    /// several need nearly all neurons. `shows`: an observer sees hidden values, of all neurons where that does not change the output.
+    /// Returns the neurons that a sparsity mode leaves out. `alone` is true for a single token, and
+    /// for tokens that are each computed like a single one. Several tokens together need nearly all
+    /// neurons. `shows` is true if an observer reads the hidden values. All neurons are then
+    /// computed, provided that this does not change the output.
     pub fn skips(&self, mode: Sparsity, alone: bool, shows: bool) -> Skips {
         let is_silent = self.silences_gates || self.sparse_activation;
         match mode {
             _ if !alone => Skips::Nothing,
             Sparsity::Dense => Skips::Nothing,
-            // What silences gates is known once all of them are.
+            // The threshold that silences gates is known only after all gates are computed.
             Sparsity::Predicted if self.sparse_activation && self.has_predictor && !self.silences_gates => {
                 Skips::NotPredicted
             }
@@ -89,8 +96,9 @@ impl SkipRule {
         }
     }
 
-    /// The magnitude that a gate's activation has to exceed for its neuron to count as fired though all neurons were computed, where
-    /// the activation makes none exactly zero.
+    /// Returns the magnitude that a gate's activation has to exceed for its neuron to count as
+    /// fired when all neurons are computed. `None` for ungated neurons, and for activations that
+    /// make silent neurons exactly zero.
     pub fn fires_above(&self) -> Option<f32> {
         self.threshold.filter(|_| self.gated && !self.sparse_activation)
     }
@@ -112,7 +120,8 @@ mod tests {
     /// SwiGLU family.
     const SWIGLU: SkipRule = SkipRule { sparse_activation: false, ..RELU };
 
-    /// By rule: the neurons left out of a token alone, in the order of [`Sparsity::ALL`].
+    /// Checks, by rule, which neurons are left out of a single token, in the order of
+    /// [`Sparsity::ALL`].
     #[test]
     fn every_mode_skips_what_the_facts_allow() {
         use Skips::{Above, NotPredicted, Nothing, Silent};
@@ -155,7 +164,8 @@ mod tests {
         for (name, rule, wanted) in table {
             for (mode, wanted) in Sparsity::ALL.into_iter().zip(wanted) {
                 assert_eq!(rule.skips(mode, true, false), wanted, "{name}, {mode}");
-                // An observer sees the neurons that contribute zero too, but does not change the output.
+                // An observer also reads the neurons that contribute zero, which does not change
+                // the output.
                 let shown = if wanted == Silent { Nothing } else { wanted };
                 assert_eq!(rule.skips(mode, true, true), shown, "{name}, {mode}, observed");
                 for shows in [false, true] {

@@ -1,25 +1,28 @@
-//! Sparsity modes: the neurons of an FFN that are computed.
+//! Sparsity modes, which decide which neurons of an FFN are computed.
 
 use std::{fmt, str::FromStr};
 
 use thermocline_base::error::{Error, Result};
 
-/// Sparsity mode: the neurons that may be skipped when a single token is computed, as [`SkipRule`](super::SkipRule) says of a layer.
-/// Chunks of several tokens are dense in every mode: together they need nearly all neurons.
+/// Sparsity mode: the neurons that may be skipped for a single token. [`SkipRule`](super::SkipRule)
+/// applies it to a layer. Chunks of several tokens are dense in every mode, because together they
+/// need nearly all neurons.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Sparsity {
-    /// Nothing.
+    /// Skips nothing.
     #[default]
     Dense,
-    /// ReLU family: the gate of every neuron is computed, the rest only where it fires. Equal to [`Sparsity::Dense`] but for
-    /// the order of sums. So are layers whose gates are silenced below a threshold of the token's own; on other activations the same
-    /// as dense.
+    /// ReLU family: computes the gate of every neuron, and the rest only for neurons that fire.
+    /// Equal to [`Sparsity::Dense`] except for the order of sums. Layers that silence gates below a
+    /// threshold that depends on the token are computed in the same way. Layers with other
+    /// activations are dense.
     Exact,
-    /// ReLU family: neurons the layer's predictor rules out are not looked at; then as [`Sparsity::Exact`]. Layers without a
-    /// predictor are computed as there.
+    /// ReLU family: ignores neurons that the layer's predictor rules out, and computes the others
+    /// as in [`Sparsity::Exact`]. Layers without a predictor are computed as in
+    /// [`Sparsity::Exact`].
     Predicted,
-    /// Any gated activation: up and down only where the magnitude of the gate's activation exceeds the layer's activation threshold.
-    /// Layers without one are dense.
+    /// Any gated activation: computes up and down only for neurons whose gate activation exceeds
+    /// the layer's activation threshold in magnitude. Layers without a threshold are dense.
     Threshold,
 }
 
@@ -27,7 +30,7 @@ impl Sparsity {
     /// Every mode.
     pub const ALL: [Sparsity; 4] = [Sparsity::Dense, Sparsity::Exact, Sparsity::Predicted, Sparsity::Threshold];
 
-    /// Its name on the command line.
+    /// Returns the name of the mode on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Sparsity::Dense => "dense",

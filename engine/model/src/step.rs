@@ -7,11 +7,11 @@ use super::{AltupStep, NormSlot};
 pub enum Register {
     /// The residual stream.
     Residual,
-    /// Normed input of attention (and of the FFN where both share it).
+    /// Normed input of attention. The FFN reads it too if both share a norm.
     Normed,
-    /// Normed input of the FFN where it differs from attention's and both are needed at once.
+    /// Normed input of the FFN, if it differs from attention's and both exist at once.
     NormedFfn,
-    /// Output of attention or FFN, before it is added to the residual.
+    /// Output of attention or FFN, before its addition to the residual stream.
     Out,
 }
 
@@ -20,7 +20,7 @@ pub enum Register {
 pub enum Step {
     /// `into = norm(from)`; `from` and `into` may be the same.
     Norm {
-        /// The norm.
+        /// Place of the norm in the layer.
         norm: NormSlot,
         /// Input.
         from: Register,
@@ -32,12 +32,14 @@ pub enum Step {
         /// Input.
         from: Register,
     },
-    /// `Out = recurrent mixer(from)`: projections, short convolution, scan, gated norm, output projection.
+    /// `Out = recurrent mixer(from)`: projections, short convolution, scan, gated norm, output
+    /// projection.
     Recurrent {
         /// Input.
         from: Register,
     },
-    /// Chooses the experts of the layer's FFN by `from`; without this step, the FFN chooses them by its own input.
+    /// The router reads `from` and chooses the experts of the layer's FFN. Without this step, it
+    /// reads the FFN's input.
     Route {
         /// Input of the router.
         from: Register,
@@ -47,7 +49,7 @@ pub enum Step {
         /// Input.
         from: Register,
     },
-    /// `Out = dense FFN(from)`: the one beside the experts.
+    /// `Out = dense FFN(from)`, for the dense FFN beside the experts.
     DenseFfn {
         /// Input.
         from: Register,
@@ -59,18 +61,20 @@ pub enum Step {
         /// The sum.
         into: Register,
     },
-    /// `Residual += Out`, times [`ModelConfig::residual_scale`](super::ModelConfig::residual_scale).
+    /// `Residual += Out`, times
+    /// [`ModelConfig::residual_scale`](super::ModelConfig::residual_scale).
     AddOut,
-    /// `Out =` what [`PerLayerWeights`](super::PerLayerWeights) make of the layer's own input and `Residual`.
+    /// `Out =` [`PerLayerWeights`](super::PerLayerWeights) applied to the layer's own input and
+    /// `Residual`.
     PerLayerInput,
-    /// A step of a model with several streams.
+    /// A step of a model with several streams (AltUp).
     Altup(AltupStep),
     /// `Residual *=` [`LayerWeights::output_scale`](super::LayerWeights::output_scale).
     Scale,
 }
 
 impl Step {
-    /// The usual decoder layer: norm, attention, residual; norm, FFN, residual.
+    /// Returns the usual decoder layer: norm, attention, residual; norm, FFN, residual.
     pub fn sequential() -> Vec<Step> {
         use Register::{Normed, Residual};
         vec![
@@ -83,15 +87,16 @@ impl Step {
         ]
     }
 
-    /// The usual layer whose experts are chosen by the residual stream before attention (SmallThinker). The router comes behind the
-    /// norm, which does not change what it reads.
+    /// Returns the usual layer, in which the residual stream before attention chooses the experts
+    /// (SmallThinker). The router step follows the norm, which does not change the router's input.
     pub fn sequential_routed_early() -> Vec<Step> {
         let mut steps = Step::sequential();
         steps.insert(1, Step::Route { from: Register::Residual });
         steps
     }
 
-    /// The layer with norms behind its blocks: attention, norm, residual; FFN, norm, residual (OLMo 2).
+    /// Returns the layer with norms after attention and FFN: attention, norm, residual; FFN, norm,
+    /// residual (OLMo 2).
     pub fn norms_after() -> Vec<Step> {
         use Register::{Out, Residual};
         vec![
@@ -104,7 +109,7 @@ impl Step {
         ]
     }
 
-    /// The layer with norms before and behind its blocks (Gemma 2, GLM 4).
+    /// Returns the layer with norms before and after attention and FFN (Gemma 2, GLM 4).
     pub fn norms_around() -> Vec<Step> {
         use Register::{Normed, Out, Residual};
         vec![
@@ -119,7 +124,8 @@ impl Step {
         ]
     }
 
-    /// The layer whose attention and FFN read the same norm of the residual stream (Falcon 7B, Cohere 2).
+    /// Returns the layer whose attention and FFN read the same norm of the residual stream (Falcon
+    /// 7B, Cohere 2).
     pub fn parallel() -> Vec<Step> {
         use Register::{Normed, Residual};
         vec![

@@ -1,8 +1,10 @@
-//! Traits of a model that set it apart from a plain transformer, and the sparsity to expect of it, as text for people.
+//! Traits of a model that differ from a plain transformer, and its expected sparsity, as text for
+//! people.
 
 use super::{Ffn, HeadGate, Model};
 
-/// Traits of `model`, one line each, from its configuration and its weights' shapes; none for a plain transformer.
+/// Returns the traits of `model`, one line each, from its configuration and the shapes of its
+/// weights. Empty for a plain transformer.
 pub fn traits(model: &Model) -> Vec<String> {
     let (config, weights) = (&model.config, &model.weights);
     let mut lines = Vec::new();
@@ -54,7 +56,8 @@ pub fn traits(model: &Model) -> Vec<String> {
     lines
 }
 
-/// The sparsity to expect of `model`'s neurons: by its activation, with the fraction that fires in dense layers where it was measured.
+/// Describes the expected sparsity of `model`'s neurons by its activation, with the fraction that
+/// fires in dense layers if it was measured.
 pub fn expected_sparsity(model: &Model) -> String {
     let activation = model.config.activation;
     let (thresholded, layers) = (thresholded(model), model.config.n_layer());
@@ -80,7 +83,8 @@ pub fn expected_sparsity(model: &Model) -> String {
     )
 }
 
-/// Number of layers whose gates are zero up to some standard deviations above their mean (Gemma 3n).
+/// Returns the number of layers whose gates are zero up to some standard deviations above their
+/// mean (Gemma 3n).
 fn thresholded(model: &Model) -> usize {
     model.weights.layers.iter().filter(|layer| layer.gate_deviations.is_some()).count()
 }

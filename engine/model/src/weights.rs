@@ -1,4 +1,5 @@
-//! Weights of a model and of its layers by role. Matrices keep their file type and share the file's bytes; vectors are f32.
+//! Weights of a model and of its layers by role. Matrices keep their file type and share the file's
+//! bytes. Vectors are F32.
 
 use smallvec::SmallVec;
 
@@ -11,7 +12,7 @@ use thermocline_formats::format::Matrix;
 /// Weights of one layer.
 #[derive(Debug, Clone, Default)]
 pub struct LayerWeights {
-    /// Norms the layer's program names.
+    /// Norms that the layer's program names.
     pub norms: Vec<(NormSlot, Norm)>,
     /// Attention, if the layer has one.
     pub attention: Option<AttentionWeights>,
@@ -19,37 +20,42 @@ pub struct LayerWeights {
     pub recurrent: Option<RecurrentWeights>,
     /// FFN.
     pub ffn: Ffn,
-    /// Dense FFN beside the experts, with norms of its own, if the layer has one (Gemma 4).
+    /// Dense FFN beside the experts, with its own norms, if the layer has one (Gemma 4).
     pub beside_experts: Option<FfnWeights>,
-    /// Use of the layer's own input, if it has one.
+    /// Weights for the layer's own input, if it has one.
     pub per_layer: Option<PerLayerWeights>,
-    /// Use of several streams, if the model has them.
+    /// Weights for several streams (AltUp), if the model has them.
     pub altup: Option<Box<AltupWeights>>,
-    /// Standard deviations above the mean of a token's gates that a gate has to exceed for its neuron to fire; the excess is activated
-    /// (Gemma 3n). `None`: every gate is activated as it is.
+    /// Standard deviations above the mean of a token's gates that a gate has to exceed for its
+    /// neuron to fire. Only the excess is activated (Gemma 3n). `None`: all gates are activated
+    /// unchanged.
     pub gate_deviations: Option<f32>,
-    /// Factor of [`Step::Scale`](super::Step::Scale) on the residual stream.
+    /// Factor that [`Step::Scale`](super::Step::Scale) applies to the residual stream.
     pub output_scale: Option<f32>,
-    /// Predictor, where the file or its sidecar has one.
+    /// Activation predictor, if the file or its sidecar has one.
     pub predictor: Option<Predictor>,
-    /// Magnitude of the gate's activation at or below which [`Sparsity::Threshold`](super::Sparsity::Threshold) skips a
-    /// neuron, from the sidecar.
+    /// Magnitude of the gate's activation up to which
+    /// [`Sparsity::Threshold`](super::Sparsity::Threshold) skips a neuron, from the sidecar.
     pub activation_threshold: Option<f32>,
-    /// Thresholds of the inputs of its products, by level, from the sidecar.
+    /// Thresholds for the inputs of the layer's products, by level, from the sidecar.
     pub input_curves: Option<InputCurves>,
-    /// Inputs that are skipped, at the level that was chosen ([`Model::skip_inputs`](super::Model::skip_inputs)).
+    /// Inputs that are skipped at the chosen level
+    /// ([`Model::skip_inputs`](super::Model::skip_inputs)).
     pub skipped_inputs: Option<Box<SkippedInputs>>,
-    /// Fraction of tokens at which each neuron fires, `[n_ff]`; in an MoE layer, at which each expert is chosen, `[experts]`. From
-    /// the sidecar or a profile.
+    /// Firing frequency of each neuron: the fraction of tokens at which it fires, `[n_ff]`. In an
+    /// MoE layer, the fraction of tokens that choose each expert, `[experts]`. From the sidecar or
+    /// a profile.
     pub frequency: Option<Vec<f32>>,
-    /// The same from counts of earlier runs (`KeptCounts`), for plans of a layer without a profile.
+    /// Firing frequency counted in earlier runs (`KeptCounts`), for plans of a layer without a
+    /// profile.
     pub counted_frequency: Option<Vec<f32>>,
-    /// In an MoE layer: fraction of tokens at which each neuron fires, expert by expert, the shared expert's last.
+    /// In an MoE layer, the fraction of tokens at which each neuron fires: expert by expert, the
+    /// shared expert last.
     pub neuron_frequency: Option<Vec<f32>>,
 }
 
 impl LayerWeights {
-    /// The weights of a layer as its file has them, without the figures of a sidecar.
+    /// Creates the weights of a layer from its file, without the figures of a sidecar.
     pub fn new(
         norms: Vec<(NormSlot, Norm)>,
         attention: impl Into<Option<AttentionWeights>>,
@@ -59,12 +65,14 @@ impl LayerWeights {
         LayerWeights { norms, attention: attention.into(), ffn, predictor, ..LayerWeights::default() }
     }
 
-    /// Firing frequencies that plans go by: of a profile, else of earlier runs.
+    /// Returns the firing frequencies that plans use: those of a profile, or else those of earlier
+    /// runs.
     pub fn planned_frequency(&self) -> Option<&[f32]> {
         self.frequency.as_deref().or(self.counted_frequency.as_deref())
     }
 
-    /// The parts that are where the layer's attention is, whatever becomes of its FFN.
+    /// Iterates over the parts that are always placed with the layer's attention. The FFN is placed
+    /// separately.
     pub fn parts(&self) -> impl Iterator<Item = LayerPart<'_>> {
         let attention = self.attention.iter().map(LayerPart::Attention);
         let recurrent = self.recurrent.iter().map(LayerPart::Recurrent);
@@ -74,27 +82,29 @@ impl LayerWeights {
         attention.chain(recurrent).chain(per_layer).chain(altup).chain(dense)
     }
 
-    /// The matrices that the layer reads first, of its mixer of tokens; none of a layer without one.
+    /// Returns the matrices that the layer reads first, those of its token mixer. Empty for a layer
+    /// without a mixer.
     pub fn first_read(&self) -> SmallVec<[&Matrix; 3]> {
         self.parts().flat_map(LayerPart::first_read).map(|linear| &linear.weight).collect()
     }
 
-    /// The matrices of those parts.
+    /// Iterates over the matrices of [`LayerWeights::parts`].
     pub fn mixers(&self) -> impl Iterator<Item = &Linear> {
         self.parts().flat_map(LayerPart::linears)
     }
 
-    /// True if what a neuron of the dense FFN yields depends on the others: by a norm of them all, or a threshold from their gates.
+    /// True if the output of a neuron of the dense FFN depends on the other neurons. The reason is
+    /// a norm over all neurons, or a threshold from their gates.
     pub fn couples_neurons(&self) -> bool {
         self.gate_deviations.is_some() || self.norm(NormSlot::Hidden).is_some()
     }
 
-    /// The norm in `slot`. Loading checks that every norm the program names is there.
+    /// Returns the norm in `slot`. Loading checks that every norm in the program exists.
     pub fn norm(&self, slot: NormSlot) -> Option<&Norm> {
         self.layer_norms().get(slot)
     }
 
-    /// All norms.
+    /// Returns all norms of the layer.
     pub fn layer_norms(&self) -> LayerNorms<'_> {
         LayerNorms::new(&self.norms)
     }
@@ -105,22 +115,22 @@ impl LayerWeights {
 pub struct Weights {
     /// `[n_vocab, d]`
     pub token_embedding: Matrix,
-    /// `[positions + offset, d]`, learned positions only.
+    /// `[positions + offset, d]`; only for learned positions.
     pub position_embedding: Option<Matrix>,
-    /// The inputs that layers have of their own.
+    /// Table of the layers' own inputs, if the model has them.
     pub per_layer: Option<PerLayerTable>,
-    /// Streams beside the first, in models that have several.
+    /// Maps for the streams after the first, in models with several streams (AltUp).
     pub altup: Option<AltupTable>,
     /// Weights per layer.
     pub layers: Vec<LayerWeights>,
     /// Norm before the head.
     pub output_norm: Norm,
-    /// `[n_vocab, d]`; the embedding's own matrix when tied.
+    /// Head, `[n_vocab, d]`; the embedding's matrix if tied.
     pub output: Linear,
     /// True if the head is the embedding.
     pub tied: bool,
-    /// Level of input sparsity that was chosen: the fraction of the layers' weights that is skipped.
+    /// Chosen level of input sparsity: the fraction of the layers' weights that is skipped.
     pub input_level: Option<f32>,
-    /// Costs of levels, from the sidecar.
+    /// Measured costs of levels, from the sidecar.
     pub input_figures: Vec<InputFigures>,
 }

@@ -1,5 +1,5 @@
-//! A model some of whose neurons are switched off: their gate and up rows are zeros, so that their activation is zero whatever
-//! their input, on every processor and in every sparsity mode.
+//! A model with some neurons switched off. Their gate and up rows are zeros, so that their
+//! activation is always zero, on every processor and in every sparsity mode.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,8 @@ use thermocline_formats::{
     quant,
 };
 
-/// Bytes that a row of zeros may consist of: zero scales, or, in types without scales of their own, codes of zero.
+/// Byte values that can fill a row of zeros: zero scales, or, in types without scales, codes of
+/// zero.
 const ZERO_BYTES: [u8; 2] = [0, 0x55];
 
 /// Place of a neuron in a model.
@@ -18,20 +19,21 @@ const ZERO_BYTES: [u8; 2] = [0, 0x55];
 pub struct NeuronIndex {
     /// Index of the layer.
     pub layer: usize,
-    /// Index of the neuron in its layer; in an MoE layer as [`LayerNeurons::Experts`](thermocline_base::telemetry::neurons::LayerNeurons::Experts)
-    /// numbers them.
+    /// Index of the neuron in its layer, numbered in an MoE layer as in
+    /// [`LayerNeurons::Experts`](thermocline_base::telemetry::neurons::LayerNeurons::Experts).
     pub neuron: usize,
 }
 
 impl Model {
-    /// The same model with `neurons` switched off. Matrices that hold none of them are shared; a changed one takes its bytes in memory
-    /// once more.
+    /// Returns the same model with `neurons` switched off. Unchanged matrices are shared. A changed
+    /// matrix takes its size in memory again.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a neuron that the model does not have, [`Error::Memory`] if there is no room.
+    /// [`Error::Invalid`] for a neuron that the model does not have, [`Error::Memory`] if there is
+    /// no room.
     pub fn without_neurons(&self, neurons: &[NeuronIndex]) -> Result<Model> {
         let shape = self.neuron_shape();
-        // Per FFN of a layer (an expert, in an MoE layer) its rows.
+        // Rows to clear, by layer and by FFN in the layer (in an MoE layer, by expert).
         let mut rows: BTreeMap<(usize, usize), Vec<usize>> = BTreeMap::new();
         for NeuronIndex { layer, neuron } in neurons {
             let count = shape.neurons(*layer);
@@ -55,7 +57,7 @@ impl Model {
     }
 }
 
-/// Sets the rows `rows` of gate and up matrix, and their biases, to zero.
+/// Sets the rows `rows` of the gate and up matrices, and their biases, to zero.
 fn silence(ffn: &mut FfnWeights, rows: &[usize]) -> Result<()> {
     for linear in ffn.gate.iter_mut().chain([&mut ffn.up]) {
         *linear = with_zero_rows(linear, rows)?;
@@ -83,7 +85,7 @@ fn with_zero_rows(linear: &Linear, rows: &[usize]) -> Result<Linear> {
     Ok(Linear { weight: matrix.with_factor(weight.factor()), bias })
 }
 
-/// A row of zeros in the type of `weight`.
+/// Returns a row of zeros in the type of `weight`.
 fn zero_row(weight: &Matrix) -> Result<Vec<u8>> {
     let mut values = vec![0.0; weight.cols()];
     for byte in ZERO_BYTES {

@@ -1,7 +1,8 @@
-//! Computes models. [`runtime`] runs the forward pass on the CPU, [`device`] records it on a GPU, [`placement`] decides
-//! which neurons, layers and caches are in VRAM, and [`hybrid`] splits a layer between both processors.
+//! Computes models. [`runtime`] runs the forward pass on the CPU, and [`device`] records it on a
+//! GPU. [`placement`] decides which neurons, layers and caches are in VRAM. [`hybrid`] splits a
+//! layer between both processors.
 
-// They panic where nobody reads.
+// Print macros panic if nobody reads their output.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod device;

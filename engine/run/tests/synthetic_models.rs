@@ -9,7 +9,7 @@ use thermocline_model::{
 };
 use thermocline_run::runtime::{Forward, KvType, Outputs};
 
-/// Metadata, and which optional tensors there are, are all that a synthetic model of an architecture needs.
+/// A synthetic model of an architecture needs only its metadata and its list of optional tensors.
 #[test]
 fn architectures_of_no_shape_are_synthesised_from_metadata() {
     let folder = tempfile::tempdir().unwrap();

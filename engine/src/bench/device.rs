@@ -17,13 +17,13 @@ pub(super) enum BenchDevice {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct PlacedModel {
     pub granularity: Granularity,
-    /// Threads of the CPU.
+    /// Number of CPU threads.
     pub threads: usize,
-    /// Layers whose attention is on the GPU.
+    /// Number of layers whose attention is on the GPU.
     pub layers: usize,
     /// Fraction of all neurons that are on the GPU.
     pub hot: f64,
-    /// How far a split is followed, if one is.
+    /// How much of a requested split was placed; `None` without a split.
     pub split: Option<SplitReport>,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct DeviceDescription {
     pub gpu: String,
     pub threads: usize,
     pub kernels: String,
-    /// Types whose products for one token round activations to 8 bits.
+    /// Weight types whose products for one token round activations to 8 bits.
     pub rounding_types: String,
     pub layers: i32,
     pub hot_fraction: f64,
@@ -48,7 +48,7 @@ pub(super) struct DeviceDescription {
 impl BenchDevice {
     pub fn described(&self, n_layer: usize) -> DeviceDescription {
         match self {
-            // The read bandwidth is measured with each repetition.
+            // The read bandwidth is measured with each repetition instead.
             BenchDevice::Cpu { pool, isa, .. } => DeviceDescription {
                 backend: "CPU".to_owned(),
                 threads: pool.threads(),
@@ -58,7 +58,7 @@ impl BenchDevice {
             BenchDevice::Gpu { gpu, speed, placed } => DeviceDescription {
                 backend: backend_name(&gpu.report().backend),
                 gpu: gpu.report().name.clone(),
-                // The CPU computes nothing but the embedding's row.
+                // The CPU computes only the embedding lookup.
                 threads: placed.map_or(1, |placed| placed.threads),
                 kernels: gpu.caps().tier.to_string(),
                 rounding_types: gpu.rounding_types().iter().map(|ty| ty.name()).collect::<Vec<_>>().join(", "),
@@ -85,7 +85,7 @@ fn backend_name(backend: &str) -> String {
     .to_owned()
 }
 
-/// `llama 7B Q4_0`: architecture, size, the weight type most bytes have.
+/// `llama 7B Q4_0`: architecture, size and the weight type with the most bytes.
 pub(super) fn model_type(model: &Model, params: usize) -> String {
     let mut bytes = std::collections::BTreeMap::new();
     for tensor in model.checkpoint.tensors() {

@@ -1,5 +1,6 @@
-//! The limit of a token's speed: the memory bandwidth around each repetition. On a shared machine it changes by the second, so a
-//! repetition is compared with the bandwidth right before and right after it.
+//! The limit of a token's speed: the memory bandwidth around each repetition. On a shared machine
+//! the bandwidth changes every second. Each repetition is therefore compared with the bandwidth
+//! measured right before and right after it.
 
 use std::time::Duration;
 
@@ -9,20 +10,22 @@ use thermocline_base::error::Result;
 use thermocline_cpu::ThreadPool;
 use thermocline_lab::calibration::{MemoryKind, ReadProbe};
 
-/// Bytes of the memory that is read, many times any desktop's last cache.
+/// Bytes of the memory that the probe reads: many times the last-level cache of any desktop.
 const BYTES: usize = 512 << 20;
-/// Time of one measurement of one kind of reads.
+/// Time of one bandwidth measurement, per kind of read.
 const TIME: Duration = Duration::from_millis(60);
 
 /// Memory bandwidth around one repetition, in bytes per second.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct BandwidthLimit {
-    /// Sequential reads.
+    /// Bandwidth of sequential reads.
     pub read_bandwidth: f64,
-    /// Reads of scattered rows of single neurons, as many and as long as the repetition's; null where it had none.
+    /// Bandwidth of reads of scattered single-neuron rows, with the repetition's row length and
+    /// number of rows. Null if the repetition read no such rows.
     pub scattered_bandwidth: Option<f64>,
-    /// The time that reading a token's bytes takes at least, rows of single neurons at `scattered_bandwidth` and all else at
-    /// `read_bandwidth`, as a fraction of the time it took; null for prompts.
+    /// Shortest possible time to read a token's bytes, as a fraction of the measured time.
+    /// Single-neuron rows count at `scattered_bandwidth`, all other bytes at `read_bandwidth`. Null
+    /// for prompts.
     #[serde(rename = "bandwidth_share")]
     pub bandwidth_fraction: Option<f64>,
 }
@@ -38,7 +41,8 @@ impl BandwidthLimit {
         }
     }
 
-    /// Sets `bandwidth_fraction` for a token of `seconds` that reads `bytes`, `scattered` of them as rows.
+    /// Sets `bandwidth_fraction` for a token that took `seconds` and read `bytes`, of which
+    /// `scattered` bytes were scattered rows.
     pub fn set_bandwidth_fraction(&mut self, seconds: f64, bytes: u64, scattered: u64) {
         let rows = self.scattered_bandwidth.map_or(0.0, |rate| scattered as f64 / rate);
         let in_order = bytes - if self.scattered_bandwidth.is_some() { scattered.min(bytes) } else { 0 };
@@ -66,7 +70,8 @@ impl LimitProbe {
         Ok(LimitProbe { probe: ReadProbe::new(kind, BYTES)?, time: TIME })
     }
 
-    /// The bandwidth of sequential reads, and of scattered `rows`: bytes of a row, and the fraction of rows that is read.
+    /// Measures the bandwidth of sequential reads and of scattered `rows`. `rows` holds the bytes
+    /// of a row and the fraction of rows that is read.
     pub fn measure(&mut self, pool: &ThreadPool, rows: Option<(usize, f64)>) -> BandwidthLimit {
         BandwidthLimit {
             read_bandwidth: self.probe.sequential(pool, self.time),
@@ -89,10 +94,11 @@ mod tests {
         };
         let mut between = limit(30.0, Some(10.0)).mean_with(limit(50.0, Some(30.0)));
         assert_eq!(between, limit(40.0, Some(20.0)));
-        // 80 in order and 20 as rows: 2 s and 1 s of 6.
+        // 80 sequential bytes take 2 s and 20 scattered bytes take 1 s, of 6 s in all.
         between.set_bandwidth_fraction(6.0, 100, 20);
         assert_eq!(between.bandwidth_fraction, Some(0.5));
-        // Scattered reads may be measured after the repetition only.
+        // A half-sum may lack one side: scattered reads are sometimes measured only after the
+        // repetition.
         let mut half = limit(50.0, None).mean_with(limit(50.0, Some(10.0)));
         assert_eq!(half.scattered_bandwidth, Some(10.0));
         half.scattered_bandwidth = None;

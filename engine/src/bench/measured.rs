@@ -12,13 +12,13 @@ use thermocline_lab::calibration::cpu_name;
 use thermocline_model::Model;
 use thermocline_run::runtime::{KvCache, Sparsity};
 
-/// Times of repetitions, in milliseconds, and the reads of their tokens.
+/// Times of repetitions in milliseconds, and the reads of their tokens.
 #[derive(Default)]
 pub(super) struct Gaps {
     pub first: Vec<f64>,
     pub tokens: Vec<f64>,
     pub reads: ReadCounter,
-    /// True to count reads, which costs a GPU time.
+    /// True if reads are counted, which slows a GPU down.
     pub records: bool,
 }
 
@@ -27,41 +27,43 @@ impl Gaps {
         Gaps { records, ..Gaps::default() }
     }
 
-    /// Fraction of the tokens' time that the CPU waited for the device; `None` if reads were not counted.
+    /// Fraction of the tokens' time that the CPU waited for the device; `None` if reads were not
+    /// counted.
     fn waiting(&self) -> Option<f64> {
         let seconds = self.tokens.iter().sum::<f64>() / 1e3;
         (self.records && seconds > 0.0).then(|| self.reads.waited() / seconds)
     }
 }
 
-/// The repetitions of one test.
+/// The measured repetitions of one test.
 pub(super) struct Measured {
     pub test: Test,
-    /// Time of their beginning.
+    /// Start time of the repetitions.
     pub time: String,
-    /// Seconds of each.
+    /// Seconds of each repetition.
     pub seconds: Vec<f64>,
     pub gaps: Gaps,
-    /// A repetition that counted reads and was not timed, where counting costs time.
+    /// A repetition that counted reads and was not timed. It is present if counting slows the
+    /// device down.
     pub recorded: Option<Gaps>,
-    /// Memory bandwidth around each.
+    /// Memory bandwidth around each repetition.
     pub limits: Vec<BandwidthLimit>,
-    /// The longest submission of all.
+    /// The longest submission of all repetitions.
     pub longest: Option<LongestSubmission>,
 }
 
-/// Bytes that a generated token reads, and how quickly.
+/// Bytes that a generated token reads, and their rate.
 struct ReadFigures {
     bytes_per_token: Option<u64>,
-    /// Of these, those of single neurons' rows.
+    /// Bytes of single-neuron rows among them.
     scattered: u64,
     bytes_per_second: Option<f64>,
-    /// Of the memory's bandwidth.
+    /// Achieved fraction of the memory bandwidth.
     bandwidth_fraction: Option<f64>,
 }
 
 impl Measured {
-    /// Tokens of a repetition.
+    /// Number of tokens of a repetition.
     fn tokens(&self) -> f64 {
         (self.test.prompt + self.test.generate) as f64
     }
@@ -71,12 +73,12 @@ impl Measured {
         self.seconds.iter().map(|s| self.tokens() / s).collect()
     }
 
-    /// The figures of reads; the limits are given theirs.
+    /// Computes the figures of reads, and sets `bandwidth_fraction` in every limit.
     fn read_figures(&mut self, model: &Model, on: &DeviceDescription, kv: &KvCache) -> ReadFigures {
         let (test, tokens) = (self.test, self.tokens());
         let per_token = self.recorded.as_ref().unwrap_or(&self.gaps).reads.per_token();
         let (ffn, scattered) = per_token.unwrap_or((model.dense_ffn_bytes(), 0));
-        // Half of the generated tokens are behind the average one.
+        // The average generated token has half of the other generated tokens before it.
         let context = test.depth + test.prompt + test.generate / 2;
         let bytes_per_token = model.always_read_bytes() + ffn + kv.read_bytes(context);
         let generating = test.generate > 0 && test.prompt == 0;
@@ -85,7 +87,7 @@ impl Measured {
                 limit.set_bandwidth_fraction(seconds / tokens, bytes_per_token, scattered);
             }
         }
-        // Under a placement two memories are read, of which only the CPU's is counted.
+        // A placed model reads two memories, and only the CPU's reads are counted.
         let bytes_per_token = match on.placed {
             Some(_) => per_token.map(|(ffn, _)| ffn),
             None => Some(bytes_per_token),

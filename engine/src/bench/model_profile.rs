@@ -6,32 +6,33 @@ use super::{BenchOptions, GpuSpeed, Progress, Test, run::Bench};
 use thermocline_base::error::{Error, Result};
 use thermocline_gpu::{AdapterReport, Clock, GpuProfile};
 
-/// A model's kernels on a GPU.
+/// The kernel times of a model on a GPU.
 #[derive(Debug, Clone)]
 pub struct ModelProfile {
     /// The GPU.
     pub adapter: AdapterReport,
-    /// Its measured speed.
+    /// Measured speed of the GPU.
     pub speed: GpuSpeed,
     /// One entry per test.
     pub tests: Vec<TestProfile>,
 }
 
-/// One test.
+/// The kernel times of one test.
 #[derive(Debug, Clone)]
 pub struct TestProfile {
     /// The test.
     pub test: Test,
-    /// Seconds it takes while nothing is timed.
+    /// Seconds of the test without timed dispatches.
     pub seconds: f64,
-    /// The times of its dispatches.
+    /// Times of the test's dispatches.
     pub profile: GpuProfile,
 }
 
 /// Runs every test of `options` once as usual and once with its dispatches timed.
 ///
 /// # Errors
-/// As [`run`](super::run); [`Error::Invalid`] if no GPU is chosen: the CPU's work is not made of dispatches.
+/// As [`run`](super::run); [`Error::Invalid`] if no GPU is chosen, because only a GPU has
+/// dispatches.
 pub fn profile_kernels(
     path: &Path,
     options: &BenchOptions,
@@ -74,7 +75,7 @@ mod tests {
         };
         let of = profile_kernels(&path, &options, &mut |_| {}).unwrap();
         let [three, six, prompt] = &of.tests[..] else { panic!("{of:?}") };
-        // A token's dispatches are the same each time.
+        // Every token runs the same dispatches.
         assert_eq!(2 * three.profile.calls(), six.profile.calls());
         let gemv = six.profile.kernels.iter().find(|times| times.name() == "gemv Q4_0").unwrap();
         assert!(gemv.bytes_per_second().unwrap() > 0.0 && gemv.calls % 6 == 0, "{gemv:?}");

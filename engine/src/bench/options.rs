@@ -22,47 +22,48 @@ use thermocline_run::{
 pub struct Test {
     /// Prompt tokens, computed in chunks.
     pub prompt: usize,
-    /// Tokens generated one by one behind the prompt.
+    /// Tokens generated one by one after the prompt.
     pub generate: usize,
     /// Tokens already in the context.
     pub depth: usize,
 }
 
-/// Tests to run, and how.
+/// The tests of a benchmark and their settings.
 #[derive(Debug, Clone)]
 pub struct BenchOptions {
-    /// llama-bench's defaults: 512 prompt tokens, then 128 generated.
+    /// Tests to run. The default is llama-bench's: 512 prompt tokens, then 128 generated tokens.
     pub tests: Vec<Test>,
     /// Timed runs per test.
     pub repetitions: usize,
-    /// Run each test once without timing it before it is timed.
+    /// True to run each test once untimed before the timed runs.
     pub warm_up: bool,
     /// Threads and instruction set.
     pub cpu: CpuOptions,
-    /// The GPU that computes; the CPU if there is none.
+    /// The GPU to compute on; `None` for the CPU.
     pub gpu: Option<GpuOptions>,
     /// Effort of measuring a GPU.
     pub effort: GpuEffort,
-    /// The pieces in which as much of the model as fits goes to the GPU; `None`: all of it.
+    /// Granularity in which as much of the model as fits is placed on the GPU; `None` places the
+    /// whole model there.
     pub placement: Option<Granularity>,
-    /// A split of PowerInfer's to follow, where neurons are placed.
+    /// A PowerInfer split to follow for the placement of neurons.
     pub split: Option<PathBuf>,
-    /// Folder in which the speeds of machines are kept, to plan with.
+    /// Folder with the measured speeds of machines, which plans use.
     pub speeds: Option<PathBuf>,
-    /// Streaming of cold neurons for prompts, as in
-    /// [`EngineOptions::stream_prompts`](crate::session::EngineOptions::stream_prompts); for placed models.
+    /// Streaming of cold neurons for prompts of placed models, as in
+    /// [`EngineOptions::stream_prompts`](crate::session::EngineOptions::stream_prompts).
     pub stream_prompts: Option<bool>,
-    /// Sparsity mode in which tokens are generated.
+    /// Sparsity mode of generated tokens.
     pub sparsity: Sparsity,
-    /// Level of input sparsity, in every mode but dense.
+    /// Level of input sparsity, for all modes except dense.
     pub level: Option<f32>,
     /// Encoding of cached keys and values.
     pub kv_type: KvType,
-    /// Prompt tokens computed at once.
+    /// Number of prompt tokens computed at once.
     pub chunk: usize,
     /// Options of loading the model.
     pub load: LoadOptions,
-    /// Place of its sidecar.
+    /// Where to look for the model's sidecar.
     pub sidecar: SidecarChoice,
 }
 
@@ -92,15 +93,15 @@ impl Default for BenchOptions {
 /// The progress of a benchmark.
 #[derive(Debug, Clone, Copy)]
 pub enum Progress<'a> {
-    /// Loading the model, measuring the machine.
+    /// The model is being loaded and the machine measured.
     Preparing,
-    /// The model is open, with this sidecar.
+    /// The model is open, with this sidecar attached.
     Opened(&'a SidecarAttachment),
     /// A timed run starts.
     Repetition {
         /// The test.
         test: Test,
-        /// From 1.
+        /// Number of the run, from 1.
         number: usize,
         /// Number of timed runs of the test.
         of: usize,

@@ -1,4 +1,5 @@
-//! llama.cpp's `llama-bench` on the same file at the same time: the two take turns, so that both see the same machine.
+//! Alternates our tests with llama.cpp's `llama-bench` on the same file, so that both see the same
+//! machine.
 
 use std::{
     path::{Path, PathBuf},
@@ -19,34 +20,35 @@ use thermocline_base::error::{Error, FileAction, Result};
 /// The program to compare with.
 #[derive(Debug, Clone)]
 pub struct Peer {
-    /// A llama-bench.
+    /// Path of the llama-bench binary.
     pub program: PathBuf,
-    /// The model it runs, where it cannot run ours: of the same shape and types.
+    /// A model of the same shape and types for the program, if it cannot run our file.
     pub model: Option<PathBuf>,
 }
 
-/// One test, ours and the peer's.
+/// One test, with our results and the peer's.
 #[derive(Debug, Clone, Serialize)]
 pub struct Comparison {
-    /// Ours, all rounds together.
+    /// Our record, over all rounds.
     pub ours: Record,
     /// The peer's tokens per second, one per round.
     pub peer_samples_ts: Vec<f64>,
-    /// Mean of them.
+    /// Mean of the peer's samples.
     pub peer_avg_ts: f64,
-    /// Their sample standard deviation.
+    /// Sample standard deviation of the peer's samples.
     pub peer_stddev_ts: f64,
-    /// Our speed by the peer's, round by round.
+    /// Our speed divided by the peer's, for each round.
     pub ratios: Vec<f64>,
-    /// Their median.
+    /// Median of `ratios`.
     pub ratio: f64,
 }
 
-/// Runs every test `options.repetitions` times here and in `peer`, in turns, with the same number of threads.
+/// Runs every test `options.repetitions` times here and in `peer`, alternately, with the same
+/// number of threads.
 ///
 /// # Errors
-/// As [`run`](super::run); [`Error::Io`] if the program cannot be started, [`Error::Invalid`] if it fails or its
-/// output is not llama-bench's.
+/// As [`run`](super::run); [`Error::Io`] if the program cannot be started, [`Error::Invalid`] if it
+/// fails or its output is not llama-bench's.
 pub fn compare(
     path: &Path,
     options: &BenchOptions,
@@ -73,7 +75,7 @@ pub fn compare(
     Ok(comparisons)
 }
 
-/// One round of the peer, in tokens per second.
+/// Runs one round of the peer and returns its tokens per second.
 fn peer_speed(program: &Path, model: &Path, test: Test, threads: usize, options: &BenchOptions) -> Result<f64> {
     let kv = options.kv_type.name().to_lowercase();
     let mut command = Command::new(program);
@@ -87,7 +89,7 @@ fn peer_speed(program: &Path, model: &Path, test: Test, threads: usize, options:
         (p, n) => command.args(["-p", "0", "-n", "0", "-pg", &format!("{p},{n}")]),
     };
     if let Some(folder) = program.parent() {
-        // Its shared libraries lie beside it.
+        // The program's shared libraries are in its folder.
         command.env("LD_LIBRARY_PATH", folder);
     }
     let output = command.output().map_err(|source| Error::io(FileAction::Start, program, source))?;
@@ -105,7 +107,7 @@ fn peer_speed(program: &Path, model: &Path, test: Test, threads: usize, options:
         .ok_or_else(|| Error::invalid("llama-bench", "`avg_ts` in its JSON", "none"))
 }
 
-/// Rounds as one comparison; `None` if there were none.
+/// Joins the rounds into one comparison; `None` without rounds.
 fn join(records: Vec<Record>, theirs: Vec<f64>) -> Option<Comparison> {
     let ratios: Vec<f64> = records.iter().zip(&theirs).map(|(ours, theirs)| ours.avg_ts / theirs).collect();
     let ratio = median(ratios.iter().copied())?;

@@ -1,4 +1,5 @@
-//! A model that is placed under a budget for a benchmark, as an engine would place it, or layer by layer.
+//! Opens a model for a benchmark, placed under a budget as an engine would place it, or layer by
+//! layer.
 
 use std::{ops::ControlFlow, sync::Arc};
 
@@ -14,14 +15,14 @@ use thermocline_run::{
     runtime::{Forward, Sparsity},
 };
 
-/// Loads what of `model` the GPU's budget is best used for, in pieces of this granularity.
+/// Loads the part of `model` that makes the best use of the GPU's budget, at this granularity.
 pub(super) fn open(
     model: Model,
     gpu: &GpuOptions,
     granularity: Granularity,
     options: &BenchOptions,
 ) -> Result<(Forward, Gpu, GpuSpeed, PlacedModel)> {
-    // Measured and given back before the model takes the budget.
+    // The measurement frees its memory before the model takes the budget.
     let speed = gpu_speed(&Gpu::open(gpu)?, &options.effort)?;
     let cpu = Cpu::new(&options.cpu)?;
     let threads = cpu.pool().threads();
@@ -55,7 +56,7 @@ pub(super) fn open(
     let (processor, gpu) = load_on_device(&model, &load, &planner, &mut |_| ControlFlow::Continue(()))?;
     let mut forward = Forward::on(Arc::clone(&model), Box::new(processor));
     forward.set_sparsity(options.sparsity);
-    // Predictors and the like are uploaded after the weights.
+    // Predictors and other small tensors are uploaded after the weights.
     let mut resident = Resident::default();
     if let Some((model, residency)) = forward.residency() {
         while residency.settle(model, &mut [])? {}
@@ -63,7 +64,7 @@ pub(super) fn open(
     }
     let n_layer = model.config.n_layer();
     let hot: usize = (0..n_layer).map(|layer| resident.count(layer)).sum();
-    // In MoE layers experts are counted.
+    // MoE layers count experts instead of neurons.
     let all = n_layer * model.config.experts.as_ref().map_or(model.config.n_ff, |experts| experts.count);
     let placed = PlacedModel {
         granularity,

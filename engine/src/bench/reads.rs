@@ -1,4 +1,4 @@
-//! The bytes that tokens read of FFNs, counted while they are generated.
+//! Counts the FFN bytes that tokens read while they are generated.
 
 use thermocline_base::telemetry::neurons::LayerNeurons;
 use thermocline_model::{Ffn, Model};
@@ -9,7 +9,7 @@ fn routed_experts(model: &Model) -> u64 {
     model.config.experts.as_ref().map_or(0, |experts| experts.used) as u64
 }
 
-/// Number of neurons in all layers; in MoE layers, of the routed and shared experts.
+/// Number of neurons in all layers. MoE layers count the routed and shared experts.
 fn neurons(model: &Model) -> u64 {
     let of = |ffn: &Ffn| match ffn.neurons() {
         LayerNeurons::Dense(neurons) => neurons as u64,
@@ -27,30 +27,31 @@ pub(super) fn neuron_row(model: &Model) -> Option<usize> {
     })
 }
 
-/// Reads of FFNs and firings of neurons, counted over generated tokens.
+/// Counts FFN reads and firing neurons over generated tokens.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct ReadCounter {
-    /// Number of layers of tokens that were recorded.
+    /// Number of recorded layers, over all tokens.
     layers: u64,
     bytes: u64,
     scattered: u64,
-    /// Neurons that fired.
+    /// Number of neurons that fired.
     fired: u64,
     last_layer: usize,
     tokens: u64,
     /// Number of neurons that fired and were computed on a device.
     hits: u64,
-    /// Nanoseconds the CPU waited for the device.
+    /// Nanoseconds that the CPU waited for the device.
     waited: u64,
 }
 
 impl ReadCounter {
-    /// Bytes read by an average token: all, and those in scattered rows.
+    /// Bytes that the average token reads: all bytes, and bytes of scattered rows.
     pub fn per_token(&self) -> Option<(u64, u64)> {
         Some((self.bytes.checked_div(self.tokens)?, self.scattered.checked_div(self.tokens)?))
     }
 
-    /// Fraction of the firing neurons that were computed on a device; `None` if none fired, or not all `layers` recorded theirs.
+    /// Fraction of the firing neurons that were computed on a device. `None` if no neuron fired or
+    /// some of the `layers` were not recorded.
     pub fn hit_rate(&self, layers: usize) -> Option<f64> {
         let complete = self.layers == self.tokens * layers as u64;
         (complete && self.fired > 0).then(|| self.hits as f64 / self.fired as f64)
@@ -61,7 +62,7 @@ impl ReadCounter {
         self.waited as f64 / 1e9
     }
 
-    /// Fraction of the neurons that fired; `None` if not all layers of `model` recorded theirs.
+    /// Fraction of the neurons that fired; `None` if some layer of `model` was not recorded.
     pub fn active(&self, model: &Model) -> Option<f64> {
         let complete = self.layers == self.tokens * model.ffn_layers() as u64;
         let all = self.tokens * neurons(model);

@@ -1,4 +1,5 @@
-//! One line of a benchmark, under llama-bench's field names, so that programs that read its JSON read ours.
+//! One line of a benchmark under llama-bench's field names, so that programs that read its JSON
+//! also read ours.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -8,8 +9,9 @@ use super::BandwidthLimit;
 use thermocline_gpu::SubmissionTime;
 use thermocline_run::placement::SplitReport;
 
-/// Result of one test. Fields up to `samples_ts` are llama-bench's (speeds in tokens per second, times in
-/// nanoseconds); those that have no meaning here keep its neutral value. [`Extra`] holds figures that it has no field for.
+/// Result of one test. Fields up to `samples_ts` are llama-bench's: speeds in tokens per second,
+/// times in nanoseconds. Fields without a meaning here keep llama-bench's neutral value. [`Extra`]
+/// holds figures that llama-bench has no field for.
 #[derive(Debug, Clone, Default, Serialize)]
 #[allow(missing_docs)]
 pub struct Record {
@@ -48,7 +50,7 @@ pub struct Record {
     pub test_time: String,
     pub avg_ns: u64,
     pub stddev_ns: u64,
-    /// Mean of the repetitions' speeds, not tokens over mean time.
+    /// Mean of the repetitions' speeds, not total tokens divided by total time.
     pub avg_ts: f64,
     pub stddev_ts: f64,
     pub samples_ns: Vec<u64>,
@@ -59,74 +61,82 @@ pub struct Record {
 /// Figures that llama-bench has no field for.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Extra {
-    /// Instruction set of the kernels, or their tier on a GPU.
+    /// Instruction set of the CPU kernels, or tier of the GPU kernels.
     pub isa: String,
-    /// Weight types whose products for one token round activations to 8 bits on the GPU; empty where none do.
+    /// Weight types whose products for one token round activations to 8 bits on the GPU; empty
+    /// without such types.
     pub rounding_types: String,
     /// Sparsity mode.
     pub sparsity: String,
-    /// Kind of predictor, if one took part.
+    /// Kind of the predictor; null without one.
     pub predictor: Option<String>,
-    /// The pieces in which the model was placed under a budget: neurons or layers; null without a placement.
+    /// Granularity of the placement under a budget: neurons or layers; null without a placement.
     pub placement: Option<String>,
-    /// How far a split of PowerInfer's was followed; null without one.
+    /// How much of a requested PowerInfer split was placed; null without a split.
     pub split: Option<SplitReport>,
     /// Fraction of neurons resident on the GPU.
     pub hot_fraction: f64,
-    /// Fraction of the firing neurons that are resident, over all generated tokens; null without a placement or generated tokens, and
-    /// where some layer does not record firings.
+    /// Fraction of the firing neurons that are resident, over all generated tokens. Null without a
+    /// placement or generated tokens, or if some layer does not record firings.
     pub hit_rate: Option<f64>,
-    /// Fraction of the time of generated tokens that the CPU waited for the GPU in layers that both compute; null without them.
+    /// Fraction of the generated tokens' time that the CPU waited for the GPU, in layers that both
+    /// compute. Null without such layers.
     pub waiting: Option<f64>,
-    /// Bytes the GPU may use.
+    /// Bytes that the GPU may use.
     pub vram_budget: u64,
-    /// Bytes it uses.
+    /// Bytes that the GPU uses.
     pub vram_used: u64,
-    /// Weights and cached keys and values one generated token reads, averaged over the test. Under a placement, the bytes of FFNs
-    /// that the CPU reads, which placing saves; null where they were not counted.
+    /// Bytes of weights and cached keys and values that one generated token reads, averaged over
+    /// the test. Under a placement it counts only the FFN bytes that the CPU reads. Null if reads
+    /// were not counted.
     pub bytes_per_token: Option<u64>,
-    /// Those of them that the CPU reads as scattered rows of single neurons.
+    /// Bytes among them that the CPU reads as scattered rows of single neurons.
     pub scattered_bytes_per_token: u64,
-    /// Fraction of the neurons that fired for a generated token; null where it was not counted.
+    /// Fraction of the neurons that fired for a generated token; null if firings were not counted.
     pub active_neurons: Option<f64>,
     /// Bytes read per second while generating; null for prompts.
     pub bytes_per_second: Option<f64>,
-    /// Bytes per second of sequential reads of the device's memory; on the CPU the median over the repetitions.
+    /// Bytes per second of sequential reads of the device's memory. On the CPU it is the median
+    /// over the repetitions.
     pub read_bandwidth: f64,
-    /// Bytes per second of copies within a GPU's memory, bytes read and written both counted; null on the CPU.
+    /// Bytes per second of copies within GPU memory, which counts both the bytes read and the bytes
+    /// written. Null on the CPU.
     pub copy_bandwidth: Option<f64>,
-    /// Bytes per second of reads of scattered rows, as many and as long as the test's, median over the repetitions; null without
-    /// any.
+    /// Bytes per second of reads of scattered rows, with the test's row length and number of rows.
+    /// It is the median over the repetitions; null without such rows.
     pub scattered_bandwidth: Option<f64>,
-    /// The time that reading a token's bytes takes at least, rows of single neurons at `scattered_bandwidth` and all else at
-    /// `read_bandwidth`, as a fraction of the time it took: the median over the repetitions, each with the bandwidth measured
-    /// around it (`limits`). On a GPU `bytes_per_second / copy_bandwidth`.
+    /// Shortest possible time to read a token's bytes, as a fraction of the measured time.
+    /// Single-neuron rows count at `scattered_bandwidth`, all other bytes at `read_bandwidth`. It
+    /// is the median over the repetitions, each with its own bandwidth (`limits`). On a GPU it is
+    /// `bytes_per_second / copy_bandwidth`.
     #[serde(rename = "bandwidth_share")]
     pub bandwidth_fraction: Option<f64>,
     /// Memory bandwidth around each repetition; empty on a GPU.
     pub limits: Vec<BandwidthLimit>,
     /// Time from the first prompt token to its logits; null without a prompt.
     pub ttft_ms: Option<f64>,
-    /// Gaps between generated tokens; null without any.
+    /// Times between generated tokens; null without generated tokens.
     pub itl_ms: Option<LatencyPercentiles>,
-    /// The longest submission to a GPU in the timed runs; null without one whose time is known.
+    /// The longest submission to a GPU in the timed runs; null if no submission time is known.
     pub longest_submission: Option<LongestSubmission>,
-    /// Never estimated: null where it cannot be read.
+    /// Measured joules per token. Never estimated: null if the energy cannot be read.
     pub energy_j_per_token: Option<f64>,
-    /// Mains or battery, where the system says.
+    /// Mains or battery; null if the system does not report it.
     pub power_source: Option<String>,
 }
 
-/// The longest submission of a test.
+/// The longest submission to a GPU in a test.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LongestSubmission {
-    /// Milliseconds.
+    /// Duration in milliseconds.
     pub ms: f64,
-    /// Multiply-adds that it held, reads of weights counted as some ([`work_of`](thermocline_gpu::work_of)).
+    /// Number of multiply-adds in the submission. Weight reads count as some of them
+    /// ([`work_of`](thermocline_gpu::work_of)).
     pub work: u64,
-    /// Tokens of its pass.
+    /// Number of tokens in the submission's pass.
     pub tokens: usize,
-    /// The first and the last layer that it computed, or a part of; null where it was the head alone.
+    /// First and last layer that the submission computed, at least in part; null if it computed
+    /// only the head.
     pub layers: Option<[usize; 2]>,
 }
 
@@ -137,7 +147,7 @@ impl From<SubmissionTime> for LongestSubmission {
     }
 }
 
-/// Points of a distribution.
+/// Percentiles of a distribution.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[allow(missing_docs)]
 pub struct LatencyPercentiles {
@@ -147,7 +157,7 @@ pub struct LatencyPercentiles {
 }
 
 impl LatencyPercentiles {
-    /// Nearest-rank percentiles; `None` of nothing.
+    /// Nearest-rank percentiles; `None` without values.
     pub fn of(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -171,7 +181,7 @@ pub(super) fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
 }
 
 impl Record {
-    /// `pp512`, `tg128`, `pp512 @ d1024`: the test's name in llama-bench's tables.
+    /// The test's name in llama-bench's tables: `pp512`, `tg128`, `pp512 @ d1024`.
     pub fn test_name(&self) -> String {
         let mut name = match (self.n_prompt, self.n_gen) {
             (n, 0) => format!("pp{n}"),
@@ -185,7 +195,7 @@ impl Record {
     }
 }
 
-/// The time now, `2026-01-31T12:00:00Z`.
+/// The current time, such as `2026-01-31T12:00:00Z`.
 pub(super) fn now_utc() -> String {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     iso8601(seconds)
@@ -194,7 +204,7 @@ pub(super) fn now_utc() -> String {
 /// Seconds since 1970 as a date, by the civil-from-days rule of the proleptic Gregorian calendar.
 fn iso8601(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Years start in March here, so that the leap day is a year's last.
+    // Years start in March here, so that the leap day is the last day of a year.
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;

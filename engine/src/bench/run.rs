@@ -1,5 +1,5 @@
-//! The tests of llama-bench: a prompt of random tokens, or generation of random tokens, behind a context of some depth.
-//! Tokenising and sampling are not part of the time.
+//! The tests of llama-bench: a prompt of random tokens, or generation of random tokens, after a
+//! context of some depth. The measured time excludes tokenising and sampling.
 
 use std::{ops::ControlFlow, path::Path, sync::Arc, time::Instant};
 
@@ -45,7 +45,7 @@ pub(super) struct Bench<'a> {
     device: BenchDevice,
 }
 
-/// A test's tokens, and the cache they go to.
+/// A test's tokens, and the cache that receives them.
 pub(super) struct PreparedTest {
     test: Test,
     kv: KvCache,
@@ -72,7 +72,7 @@ impl<'a> Bench<'a> {
                     ReadMode::Map => MemoryKind::Small,
                     ReadMode::Read => MemoryKind::Large,
                 })?;
-                // Copies by input are of the file's own weights.
+                // Input-major copies exist only of the file's own weights.
                 if !matches!((options.sparsity, level), (Sparsity::Dense, _) | (Sparsity::Threshold, Some(_))) {
                     model = model.neuron_major(&pool, &mut |_, _| ControlFlow::Continue(()))?.0;
                 }
@@ -88,7 +88,7 @@ impl<'a> Bench<'a> {
                 let gpu = Gpu::open(&gpu.of_floats(options.cpu.activations == InputPrecision::Float))?;
                 let speed = gpu_speed(&gpu, &options.effort)?;
                 let load = GpuLoad { chunk: options.chunk, ..GpuLoad::default() };
-                // No layer is the CPU's: its threads would only wait.
+                // The CPU computes no layer, so that more threads would only wait.
                 let cpu = Cpu::new(&CpuOptions { threads: Some(1), ..options.cpu })?;
                 let mut go_on = |_, _| ControlFlow::Continue(());
                 let processor = HybridProcessor::load_whole(&gpu, cpu, &model, &load, &mut go_on)?;
@@ -100,7 +100,7 @@ impl<'a> Bench<'a> {
         Ok(Bench { options, forward, device })
     }
 
-    /// The GPU that computes and its speed, if one does.
+    /// The GPU and its speed, if a GPU computes.
     pub fn gpu(&self) -> Option<(&Gpu, &GpuSpeed)> {
         match &self.device {
             BenchDevice::Cpu { .. } => None,
@@ -108,7 +108,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// The tokens of `test` and a cache that holds those in front of it, after the warm-up.
+    /// Returns the tokens of `test` and a cache with the tokens before them, after the warm-up.
     pub fn prepare(&mut self, test: Test) -> Result<PreparedTest> {
         if test.prompt + test.generate == 0 {
             return Err(Error::invalid("benchmark", "prompt or generated tokens", "neither"));
@@ -191,7 +191,7 @@ impl<'a> Bench<'a> {
         Ok(record)
     }
 
-    /// The memory bandwidth at the moment, for tokens such as those in `gaps`; `None` on a GPU.
+    /// The current memory bandwidth, for tokens like those in `gaps`; `None` on a GPU.
     fn limit(&mut self, gaps: &Gaps) -> Option<BandwidthLimit> {
         let BenchDevice::Cpu { pool, limits, .. } = &mut self.device else { return None };
         let model = self.forward.model();

@@ -1,5 +1,5 @@
-//! Several streams at once, as clients of a server are: every one asks for an answer of its own at the same time, and all share the
-//! passes of one engine.
+//! Measures several streams at once, as a server's clients cause them. All streams request their
+//! own answers at the same time and share the passes of one engine.
 
 use std::time::{Duration, Instant};
 
@@ -8,20 +8,20 @@ use serde::Serialize;
 use crate::session::{Engine, Event, Prompt, Request, Sampling, SessionOptions, SpeculationMode};
 use thermocline_base::error::{Error, Result};
 
-/// Streams to measure.
+/// The numbers and lengths of streams to measure.
 #[derive(Debug, Clone)]
 pub struct StreamsOptions {
-    /// Numbers of streams.
+    /// Numbers of simultaneous streams, each measured in turn.
     pub streams: Vec<usize>,
-    /// Tokens of each stream's prompt, at least 1; no two prompts begin alike.
+    /// Prompt tokens of each stream, at least 1. No two prompts start with the same token.
     pub prompt: usize,
     /// Tokens of each answer, at least 2.
     pub generate: usize,
-    /// Timed runs of every number.
+    /// Timed runs for every number of streams.
     pub repetitions: usize,
 }
 
-/// The speed of some number of streams: means of the runs.
+/// The mean speed over the runs with one number of streams.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StreamsRecord {
     /// Number of streams.
@@ -30,24 +30,25 @@ pub struct StreamsRecord {
     pub n_prompt: usize,
     /// Tokens of each answer.
     pub n_gen: usize,
-    /// Tokens per second of all streams together, once all have begun to answer.
+    /// Tokens per second of all streams together, while all of them decode.
     pub decode_ts: f64,
-    /// The same beside that of the first number measured.
+    /// `decode_ts` divided by that of the first number of streams measured.
     pub ratio: f64,
-    /// Tokens of the answers per second, prompts included.
+    /// Answer tokens per second, over a time that includes the prompts.
     pub total_ts: f64,
-    /// Milliseconds to a stream's first token: the mean of the streams.
+    /// Milliseconds to a stream's first token, averaged over the streams.
     pub first_ms: f64,
     /// Milliseconds to the first token of the stream that waited longest.
     pub last_first_ms: f64,
-    /// Tokens that a pass decoded on average.
+    /// Average number of tokens that a pass decoded.
     pub batch: f64,
 }
 
-/// Measures every number of streams on `engine`, whose contexts have room. `progress` is told of each run that begins.
+/// Measures every number of streams on `engine`, whose contexts must have room. Calls `progress` at
+/// the start of each run.
 ///
 /// # Errors
-/// [`Error::Invalid`] for no streams or tokens; those of a generation.
+/// [`Error::Invalid`] without streams or tokens, and the errors of a generation.
 pub fn run_streams(
     engine: &Engine,
     options: &StreamsOptions,
@@ -60,7 +61,7 @@ pub fn run_streams(
     }
     let mut records: Vec<StreamsRecord> = Vec::new();
     for streams in &options.streams {
-        // A first run that is not counted: buffers grow.
+        // The first run is not counted, because buffers grow in it.
         once(engine, *streams, prompt.min(32), 4)?;
         let mut runs = Vec::new();
         for number in 0..options.repetitions.max(1) {
@@ -95,7 +96,7 @@ struct StreamsRun {
     batch: f64,
 }
 
-/// When a stream's tokens came, since the beginning.
+/// Times of a stream's tokens since the start.
 fn listen(events: &std::sync::mpsc::Receiver<Event>, started: Instant) -> Result<Vec<Duration>> {
     let mut times = Vec::new();
     for event in events {
@@ -110,7 +111,7 @@ fn listen(events: &std::sync::mpsc::Receiver<Event>, started: Instant) -> Result
 
 fn once(engine: &Engine, streams: usize, prompt: usize, generate: usize) -> Result<StreamsRun> {
     let vocab = engine.config().n_vocab;
-    // No two prompts begin alike.
+    // No two prompts start with the same token.
     let id = |stream: usize, at: usize| ((at * 7919 + at * at * 31 + stream * 104_729 + 11) % vocab) as u32;
     let sessions = (0..streams).map(|_| engine.session(SessionOptions::default())).collect::<Result<Vec<_>>>()?;
     let before = engine.telemetry();
@@ -140,7 +141,7 @@ fn once(engine: &Engine, streams: usize, prompt: usize, generate: usize) -> Resu
     let firsts: Vec<f64> = all.iter().map(|times| seconds(times, Some(0))).collect();
     let lasts = all.iter().map(|times| seconds(times, times.len().checked_sub(1)));
     let (begun, end) = (firsts.iter().copied().fold(0.0, f64::max), lasts.clone().fold(0.0, f64::max));
-    // While all of them answer: until the first ends.
+    // All streams decode until the first one ends.
     let until = lasts.fold(f64::INFINITY, f64::min);
     let together = all.iter().flatten().filter(|time| (begun..=until).contains(&time.as_secs_f64())).count();
     let passes = (after.decode_passes - before.decode_passes).max(1);
@@ -167,7 +168,7 @@ mod tests {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/models/llama-relu");
         let sparsity = SparsityChoice::Mode(Sparsity::Dense);
         let engine = Engine::open(Path::new(path), EngineOptions { sparsity, ..EngineOptions::default() }).unwrap();
-        // So many tokens that a stream does not end before a busy machine begins the last one.
+        // Enough tokens that no stream ends before a busy machine starts the last one.
         let options = StreamsOptions { streams: vec![1, 4], prompt: 8, generate: 240, repetitions: 2 };
         let mut runs = 0;
         let records = run_streams(&engine, &options, &mut |_| runs += 1).unwrap();

@@ -1,5 +1,6 @@
-//! One pass for the next tokens of several generations: weights are read once for all of them. Each has its own cache, its own sampler
-//! and its own grammar, and none waits for another's choice.
+//! Computes the next tokens of several generations in one pass, which reads the weights once for
+//! all of them. Each generation has its own cache, sampler and grammar, and waits for no other
+//! generation's choice.
 
 use std::{sync::atomic::AtomicU64, thread::ScopedJoinHandle, time::Instant};
 
@@ -16,9 +17,9 @@ use thermocline_base::{
 };
 use thermocline_run::runtime::{Forward, KvCache};
 
-/// A generation of a batch, and the token that is computed for it.
+/// A generation of a batch, and its token to compute.
 pub(super) struct BatchRow<'r, 'g> {
-    /// Place of its session in the list of sessions, and the session's number.
+    /// Index of its session in the list of sessions, and the session's number.
     pub at: usize,
     pub session: u64,
     pub token: u32,
@@ -27,8 +28,9 @@ pub(super) struct BatchRow<'r, 'g> {
     pub events: &'r EventSender,
 }
 
-/// Computes the tokens of `rows` in one pass that began at `started`, and has every generation choose its next. Generations that end
-/// are added to `ends`. On an error no context has changed and no token was chosen.
+/// Computes the tokens of `rows` in one pass that began at `started`, and has every generation
+/// choose its next token. Adds generations that end to `ends`. On an error no context has changed
+/// and no token was chosen.
 pub(super) fn compute_batch(
     forward: &mut Forward,
     rows: &mut [BatchRow<'_, '_>],
@@ -38,7 +40,7 @@ pub(super) fn compute_batch(
     ends: &mut Vec<(usize, Result<StopReason>)>,
 ) -> Result<()> {
     let n_vocab = forward.model().config.n_vocab;
-    // One request cannot cancel the pass of the others.
+    // One request cannot cancel the pass that it shares with others.
     let never = AtomicU64::new(0);
     let mut probe = GenerationProbe::new(&never, 0);
     let recorded = rows.iter().all(|row| row.generation.recorded);
@@ -62,7 +64,7 @@ pub(super) fn compute_batch(
         grammars.push(generation.grammar_mut());
     }
     let (computed, masks) = std::thread::scope(|scope| {
-        // Masks depend on the tokens so far, as logits do: all are computed at once.
+        // Like logits, masks depend on the tokens so far, and all masks are computed at once.
         let masks: Vec<_> = grammars
             .into_iter()
             .map(|grammar| grammar.map(|grammar| scope.spawn(move || grammar.compute_mask())))

@@ -1,39 +1,45 @@
-//! The parts of a token's time: as the plan in force expects them, and as they were measured of the last tokens.
+//! Splits a token's time into parts: as the current plan expects them, and as measured for the
+//! latest tokens.
 
 use super::{DeviceStatus, Engine, step_times::TimedToken};
 use thermocline_base::error::Result;
 use thermocline_run::placement::{Placement, Plan, TokenTime};
 
-/// The time of a token in the present mode and placement, by part.
+/// The time of a token in the current mode and placement, by part.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Breakdown {
-    /// By the time model and the speeds of this machine; `None` where it has none for the device.
+    /// Times from the time model and this machine's speeds; `None` if the device's speeds are
+    /// unknown.
     pub planned: Option<TokenTime>,
-    /// True if those speeds are published or typical figures: nothing was measured here.
+    /// True if those speeds are published or typical figures, because nothing was measured on this
+    /// machine.
     pub assumed: bool,
-    /// Of the last tokens; `None` before an answer was long enough.
+    /// Measured times of the latest tokens; `None` until an answer was long enough.
     pub measured: Option<MeasuredTime>,
     /// True if a device computes a part of the model.
     pub on_device: bool,
 }
 
-/// Measured times.
+/// Measured times of tokens, by part.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MeasuredTime {
-    /// The mean of the tokens. The device's clock is read once a layer: its time is divided between attention and FFN as the plan
-    /// divides it, and its head has as much of the time that the engine waited for results as is planned.
+    /// Mean over the tokens. The device's clock is read once per layer, so its time is split
+    /// between attention and FFN in the plan's ratio. The device's head gets its planned time, at
+    /// most the time that the engine waited for results.
     pub time: TokenTime,
     /// Tokens that were timed.
     pub tokens: usize,
-    /// Seconds of these tokens, whose steps were timed one by one, which takes time; `time` is scaled to that of the others.
+    /// Seconds per timed token. Timing every step takes time itself, so `time` is scaled to the
+    /// rate of untimed tokens.
     pub timed_seconds: f64,
-    /// True if the device told its times, or none computes; else what it computed is among the waiting.
+    /// True if the device reported its times, or no device computes. Otherwise the device's time is
+    /// part of `waiting`.
     pub has_device_times: bool,
 }
 
 impl Engine {
-    /// The time of a token as planned and as measured. The first call after a change of context, mode or device solves for plans
-    /// anew, which takes a while.
+    /// Returns the planned and the measured time of a token. The first call after a change of
+    /// context, mode or device solves for new plans, which takes a while.
     ///
     /// # Errors
     /// As [`Engine::forecast`].
@@ -58,7 +64,7 @@ impl Engine {
 }
 
 impl MeasuredTime {
-    /// The mean of `tokens`, which were computed as `plan` places the model.
+    /// The mean time of `tokens`, computed under the placement of `plan`.
     fn of(tokens: &[TimedToken], plan: &Plan) -> Option<Self> {
         let count = tokens.len() as f64;
         let sum: TokenTime = tokens.iter().map(|token| measured(token, plan)).sum();
@@ -75,7 +81,8 @@ impl MeasuredTime {
         (!tokens.is_empty()).then_some(MeasuredTime { time, tokens: tokens.len(), timed_seconds, has_device_times })
     }
 
-    /// The same parts of the time that a token takes at `rate` tokens per second, where that is shorter.
+    /// Scales the parts to the time of a token at `rate` tokens per second, if that time is
+    /// shorter.
     fn scaled_to(self, rate: Option<f64>) -> Self {
         let seconds = rate.filter(|rate| *rate > 0.0).map(|rate| 1.0 / rate).filter(|it| *it < self.timed_seconds);
         let Some(factor) = seconds.map(|seconds| seconds / self.timed_seconds) else { return self };
@@ -85,7 +92,8 @@ impl MeasuredTime {
     }
 }
 
-/// The parts of one token. Of a layer that both processors compute, the slower side has the FFN's time, as in plans.
+/// The time of one token by part. If both processors compute a layer, the slower one gets the FFN's
+/// time, as in plans.
 fn measured(token: &TimedToken, plan: &Plan) -> TokenTime {
     let mut time = TokenTime::default();
     for (layer, times) in plan.layers.iter().zip(&token.times.layers) {

@@ -1,4 +1,5 @@
-//! Forecasts of VRAM budgets, for an open engine and for a model that is not open, and the measured decoding rates that correct them.
+//! Forecasts the effect of VRAM budgets, for open and unopened models. Measured decoding rates
+//! correct the forecasts.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,14 +23,17 @@ use thermocline_run::{
     runtime::Sparsity,
 };
 
-/// Tokens after which a rate is used: the first ones touch memory that was not touched before.
+/// Number of tokens after which a rate is used. The first tokens are slower, because they touch
+/// memory for the first time.
 const ENOUGH_TOKENS: usize = 8;
 
-/// Largest plausible factor between a measured and an expected rate; a larger one was a disturbance.
+/// Largest plausible factor between a measured and an expected rate. A larger factor means that
+/// something disturbed the measurement.
 const MAX_CORRECTION: f64 = 1e4;
 
-/// The planner of `model` (with its sidecar attached) as an engine would open it with `options` on `gpu`; `None`: on the CPU alone.
-/// It plans with the speeds given in the options, or kept in their folder, and reads none of the weights.
+/// The planner that an engine would use for `model` (with its sidecar attached), `options` and
+/// `gpu`; `None` plans for the CPU alone. It uses the speeds given in the options or kept in their
+/// folder, and reads no weights.
 ///
 /// # Errors
 /// As [`planner`].
@@ -60,15 +64,16 @@ pub fn unopened_planner(
 }
 
 impl Engine {
-    /// Forecast for a budget of `bytes`, with the model, the context and the sparsity mode as they are: speed, memory by purpose,
-    /// hot neurons, bytes to move. Changes nothing. May be called from any thread while the engine works, for every frame of a
-    /// slider: the first call after a change of context, mode or device solves anew, the others are lookups.
+    /// Forecasts speed, memory by purpose, hot neurons and bytes to move for a budget of `bytes`.
+    /// It assumes the current model, context and sparsity mode, and changes nothing. Any thread may
+    /// call it while the engine works, even for every frame of a slider. The first call after a
+    /// change of context, mode or device solves again; later calls are lookups.
     ///
-    /// Without a GPU, or where none is chosen, it is what the CPU gives, for any budget.
+    /// Without a GPU, or if none is chosen, the forecast is the CPU's, for any budget.
     ///
     /// # Errors
-    /// [`Error::Memory`] if the device's limits are too narrow for a row of the model's weights, [`Error::Invalid`] if its
-    /// sidecar has not one frequency per neuron.
+    /// [`Error::Memory`] if the device's limits are too small for one row of the model's weights;
+    /// [`Error::Invalid`] if its sidecar does not have exactly one frequency per neuron.
     pub fn forecast(&self, bytes: u64) -> Result<Forecast> {
         let state = self.state();
         let planner = state.planner.planner(&state.model)?;
@@ -78,7 +83,7 @@ impl Engine {
                 let none = |reason: &Arc<Error>| matches!(**reason, Error::NoGpu { .. } | Error::Unsupported { .. });
                 (0, reason.filter(none))
             }
-            // The plan in force may have turned out to need more than expected.
+            // The current plan may have needed more memory than expected.
             DeviceStatus::Gpu(memory) if memory.budget == Some(bytes) => (state.planner.reserved(), None),
             _ => (0, None),
         };
@@ -92,22 +97,23 @@ impl Engine {
         Ok(forecast)
     }
 
-    /// Tokens per second of the latest answer, if the mode, the device and its budget are still as they were then. Does not wait.
+    /// Tokens per second of the latest answer, if the mode, the device and its budget have not
+    /// changed since. Does not wait.
     pub fn observed_rate(&self) -> Option<f64> {
         let state = self.state();
         state.figures.decode_rates.measured_rate(&state.decode_conditions(self.sparsity().mode))
     }
 }
 
-/// The conditions that a decoding rate is measured under.
+/// The conditions under which a decoding rate is measured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct DecodeConditions {
     pub mode: Sparsity,
-    /// The adapter and its budget in bytes; `None`: the CPU computes alone.
+    /// The adapter and its budget in bytes; `None` if the CPU computes alone.
     pub device: Option<(String, Option<u64>)>,
 }
 
-/// Tokens decoded one after the other under the same conditions.
+/// Consecutive tokens decoded under the same conditions.
 #[derive(Debug, Clone)]
 struct DecodeRun {
     conditions: DecodeConditions,
@@ -115,7 +121,8 @@ struct DecodeRun {
     resident: Option<Arc<Resident>>,
     rate: Rate,
     tokens: usize,
-    /// The measured rate divided by the expected one, and the machine's speeds that this was expected with.
+    /// The measured rate divided by the expected rate, and the machine speeds behind the expected
+    /// rate.
     correction: Option<(Arc<Machine>, f64)>,
 }
 
@@ -123,12 +130,13 @@ struct DecodeRun {
 struct DecodeRuns {
     /// The run that the latest token belongs to.
     latest: Option<DecodeRun>,
-    /// The latest runs of enough tokens, of the CPU alone and with a device.
+    /// The latest run with enough tokens, on the CPU alone (`cpu`) and with a device (`device`).
     cpu: Option<DecodeRun>,
     device: Option<DecodeRun>,
 }
 
-/// Measured decoding rates of the latest answers. Their ratio to the expected rates corrects every forecast.
+/// Measured decoding rates of the latest answers. Their ratios to the expected rates correct every
+/// forecast.
 #[derive(Debug, Default)]
 pub(super) struct DecodeRates(Mutex<DecodeRuns>);
 
@@ -154,7 +162,7 @@ impl DecodeRates {
         }
     }
 
-    /// Forgets the rates of the device, since another one is to compute.
+    /// Forgets the rates of the device, because another device will compute.
     pub fn forget_device(&self) {
         let mut runs = self.0.lock();
         (runs.latest, runs.device) = (None, None);
@@ -167,8 +175,8 @@ impl DecodeRates {
         run.as_ref().filter(|run| run.conditions == *conditions).map(|run| run.rate.get()).filter(|rate| *rate > 0.0)
     }
 
-    /// Tokens per second to expect of `plan`, corrected by the measured rates; `None` if neither the speeds of this machine were
-    /// measured nor an answer has shown them.
+    /// Expected tokens per second of `plan`, corrected by the measured rates. `None` if this
+    /// machine's speeds were not measured and no answer has shown the rate.
     pub fn corrected_rate(&self, planner: &PlacementSolver, plan: &Plan) -> Option<f64> {
         match self.correction(planner, plan) {
             Some(correction) => Some(correction * plan.tokens_per_second()),
@@ -176,7 +184,8 @@ impl DecodeRates {
         }
     }
 
-    /// The measured rate divided by the expected one, on the processors that `plan` uses; `None` if no answer has shown it.
+    /// The measured rate divided by the expected rate, on the processors that `plan` uses; `None`
+    /// until an answer has shown it.
     fn correction(&self, planner: &PlacementSolver, plan: &Plan) -> Option<f64> {
         let mut runs = self.0.lock();
         let run = if plan.placement.any_resident() { &mut runs.device } else { &mut runs.cpu };
@@ -192,7 +201,7 @@ impl DecodeRun {
         {
             return Some(*correction);
         }
-        // The rate that was expected in another mode is not known any more.
+        // The expected rate of another mode is no longer known.
         if self.conditions.mode != inputs.sparsity {
             return None;
         }

@@ -1,39 +1,41 @@
-//! A chat that may be longer than the context: its oldest turns are forgotten as a whole, its system prompt never is.
+//! Fits a chat that may be longer than the context: whole turns are forgotten, oldest first, but
+//! never the system prompt.
 
 use super::{ChatOptions, Message, Prompt, Role, encoded_prompt::encode, engine_state::EngineState};
 use thermocline_base::error::{Error, Result};
 use thermocline_text::EncodeOptions;
 
-/// Fraction of the context that turns are forgotten for, so that an answer has room.
+/// Reciprocal of the fraction of the context that forgetting turns frees for an answer.
 const ANSWER_FRACTION: usize = 8;
 
-/// Fraction of the context in steps of which turns are forgotten. Between two steps a chat that grows keeps its beginning, so
-/// that only its end is computed.
+/// Reciprocal of the fraction of the context that one step of forgetting frees. Between two steps a
+/// growing chat keeps its beginning, so that only its end is computed.
 const STEP_FRACTION: usize = 4;
 
-/// Messages of a prompt, of which the oldest turns may be forgotten: a turn is a message of the user and all that follows it up
-/// to the next one. What is left is rendered by the chat template, so that every role mark is there.
+/// The messages of a prompt, whose oldest turns may be forgotten. A turn is a user message and all
+/// messages up to the next user message. The chat template renders the remaining messages, so that
+/// every role mark is present.
 #[derive(Debug)]
 pub(super) struct ChatHistory<'a> {
     state: &'a EngineState,
     options: ChatOptions,
     messages: Vec<Message>,
-    /// True if the last message is an answer to go on with.
+    /// True if the last message is an answer to continue.
     continues: bool,
-    /// Number of messages of the system at the beginning.
+    /// Number of system messages at the beginning.
     system: usize,
     /// Index of the first message of each turn.
     turns: Vec<usize>,
-    /// Turns that are forgotten.
+    /// Number of forgotten turns.
     pub forgotten: usize,
-    /// Tokens of the prompt with nothing forgotten.
+    /// Number of prompt tokens if nothing is forgotten.
     whole: usize,
-    /// Ids of the prompt without the forgotten turns.
+    /// Token ids of the prompt without the forgotten turns.
     prompt: Vec<u32>,
 }
 
 impl<'a> ChatHistory<'a> {
-    /// The history of a prompt, of which nothing is forgotten yet; `None` if the prompt is no chat.
+    /// The history of a prompt, with nothing forgotten yet; `None` if the prompt is not a chat.
     pub fn new(state: &'a EngineState, prompt: &Prompt, options: &ChatOptions) -> Option<Self> {
         let (messages, continues) = match prompt {
             Prompt::Chat(messages) => (messages.clone(), false),
@@ -47,10 +49,11 @@ impl<'a> ChatHistory<'a> {
         Some(ChatHistory { state, options, messages, continues, system, turns, forgotten: 0, whole: 0, prompt })
     }
 
-    /// The ids `prompt` of all messages, without the oldest turns if a context of `capacity` tokens has no room for them.
+    /// Returns the token ids `prompt` of all messages, without the oldest turns if a context of
+    /// `capacity` tokens is too small.
     ///
     /// # Errors
-    /// [`Error::ContextFull`] if it has no room for the last turn.
+    /// [`Error::ContextFull`] if the last turn does not fit.
     pub fn fit(&mut self, prompt: Vec<u32>, capacity: usize) -> Result<Vec<u32>> {
         (self.whole, self.prompt) = (prompt.len(), prompt);
         if self.prompt.len() > capacity {
@@ -61,15 +64,16 @@ impl<'a> ChatHistory<'a> {
             if !self.continues || !has_answer_room(question, capacity) {
                 return Err(Error::ContextFull { wanted: self.prompt.len(), at_least: false, available: capacity });
             }
-            // The answer to go on with is too long: its end is kept.
+            // The answer to continue is too long, so only its end is kept.
             let last = (capacity - question).div_ceil(2);
             self.prompt.drain(question..self.prompt.len() - last);
         }
         Ok(self.prompt.clone())
     }
 
-    /// The ids that a full context is to hold instead of `held`, the prompt and an answer: without the oldest turns or, of the
-    /// last turn, without the older half of the answer. `None` if the last turn leaves no room for an answer.
+    /// Returns the token ids that a full context must hold instead of `held`, a prompt and an
+    /// answer. They lack the oldest turns. If only the last turn remains, they lack the older half
+    /// of the answer. `None` if the last turn leaves no room for an answer.
     pub fn make_room(&mut self, held: &[u32], capacity: usize) -> Result<Option<Vec<u32>>> {
         let answer = held.get(self.prompt.len()..).unwrap_or_default();
         if self.forget_turns(answer.len(), capacity)? {
@@ -83,8 +87,8 @@ impl<'a> ChatHistory<'a> {
         Ok(Some([&held[..question], &held[question + older..]].concat()))
     }
 
-    /// Forgets at least one more turn, and as many as a prompt with `answer` more tokens needs; the last one is kept. False if
-    /// none can be forgotten.
+    /// Forgets at least one more turn, and as many as a prompt with `answer` more tokens needs, but
+    /// never the last turn. False if no turn can be forgotten.
     fn forget_turns(&mut self, answer: usize, capacity: usize) -> Result<bool> {
         let step = (capacity / STEP_FRACTION).max(1);
         let excess = (self.whole + answer + capacity / ANSWER_FRACTION).saturating_sub(capacity);
@@ -115,14 +119,14 @@ impl<'a> ChatHistory<'a> {
         [&self.messages[..self.system], &self.messages[from..]].concat()
     }
 
-    /// Ids of the prompt without the first `turns` turns.
+    /// Token ids of the prompt without the first `turns` turns.
     fn prompt_without(&self, turns: usize) -> Result<Vec<u32>> {
         let messages = self.messages_without(turns);
         let prompt = if self.continues { Prompt::Continue(messages) } else { Prompt::Chat(messages) };
         Ok(encode(self.state, prompt, &self.options, EncodeOptions::CHAT, None)?.tokens)
     }
 
-    /// Number of tokens of the prompt up to where the answer begins.
+    /// Number of prompt tokens before the answer begins.
     fn question(&self) -> Result<usize> {
         if !self.continues {
             return Ok(self.prompt.len());
@@ -134,7 +138,7 @@ impl<'a> ChatHistory<'a> {
     }
 }
 
-/// True if a context of `capacity` tokens has room for an answer behind the first `question`.
+/// True if a context of `capacity` tokens has room for an answer after the first `question` tokens.
 fn has_answer_room(question: usize, capacity: usize) -> bool {
     capacity.saturating_sub(question) >= (capacity / ANSWER_FRACTION).max(2)
 }

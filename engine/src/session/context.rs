@@ -4,48 +4,49 @@ use thermocline_base::error::{Error, Result};
 use thermocline_cpu::Isa;
 use thermocline_run::runtime::{Forward, KvCache, KvType, Outputs, Probe, Shortlist};
 
-/// The logits wanted of the last token of a chunk.
+/// The logits to compute for a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WantedLogits {
-    /// None: another chunk follows.
+    /// No logits, because another chunk follows.
     Nothing,
-    /// All.
+    /// All logits of the last token.
     Logits,
-    /// All, of every token of the chunk.
+    /// All logits of every token of the chunk.
     EveryLogits,
-    /// All, of a token and the drafts behind it: each as of a pass of its own.
+    /// All logits of a token and the drafts after it, each as in a pass of its own.
     DraftLogits,
-    /// This number of the largest.
+    /// This number of the largest logits of the last token.
     Shortlist(usize),
-    /// None, but the hidden states of every token of the chunk.
+    /// The hidden states of every token of the chunk, and no logits.
     Hidden,
 }
 
-/// The logits that were computed.
+/// The result of computing a chunk.
 #[derive(Debug)]
 pub(super) enum ComputedLogits<'f> {
     Nothing,
     /// `[n, n_vocab]`, of the last token or of every token.
     Logits(&'f [f32]),
     Shortlist(Shortlist<'f>),
-    /// `[n, d_model]`, the hidden states of every token.
+    /// `[n, d_model]`, hidden states of every token.
     Hidden(&'f [f32]),
 }
 
-/// The context of a session. The cache holds exactly `tokens`, whatever fails in between; only after it had to be given up, with a
-/// device that is lost, it holds fewer of them until [`SessionContext::settle`] has computed the rest again.
+/// The context of a session. The cache holds exactly `tokens`, even after a failure. Only a cache
+/// that was given up with a lost device holds fewer tokens, until [`SessionContext::settle`] has
+/// computed the rest again.
 #[derive(Debug)]
 pub(super) struct SessionContext {
     kv: Option<KvCache>,
-    /// Most tokens it can hold.
+    /// Largest number of tokens.
     capacity: usize,
-    /// Requested encoding.
+    /// Requested type of keys and values.
     ty: KvType,
-    /// Most bytes of the cache it was made with, with all snapshots that may be.
+    /// Largest size of the cache in bytes, with all possible snapshots.
     reserved: u64,
     tokens: Vec<u32>,
-    /// Number of tokens at the start whose entries are those of a fresh computation; those behind were computed before tokens in
-    /// front of them were forgotten.
+    /// Number of tokens at the start whose entries equal those of a fresh computation. Later
+    /// entries were computed before tokens in front of them were forgotten.
     exact: usize,
 }
 
@@ -55,27 +56,27 @@ impl SessionContext {
         SessionContext { capacity, ty, reserved, kv: Some(kv), tokens: Vec::new(), exact: 0 }
     }
 
-    /// The tokens it holds.
+    /// The tokens in the context.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// Most tokens it can hold.
+    /// Largest number of tokens that fit.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Number of tokens it has room for.
+    /// Number of tokens that still fit.
     pub fn room(&self) -> usize {
         self.capacity() - self.tokens.len()
     }
 
-    /// Bytes of the cache.
+    /// Bytes of the cache now.
     pub fn bytes(&self) -> u64 {
         self.kv.as_ref().map_or(0, KvCache::bytes)
     }
 
-    /// Most bytes that its cache takes, now or once it is made again.
+    /// Largest size of its cache in bytes, whether or not the cache exists now.
     pub fn reserved(&self) -> u64 {
         self.reserved.max(self.bytes())
     }
@@ -85,20 +86,21 @@ impl SessionContext {
         self.kv.is_some() && !self.tokens.is_empty()
     }
 
-    /// Gives up cache and tokens.
+    /// Drops the cache and the tokens.
     pub fn forget(&mut self) {
         (self.kv, self.exact) = (None, 0);
         self.tokens.clear();
     }
 
-    /// Number of tokens at the start of a prompt, which is `first` and then `rest`, that it holds as computed from scratch.
+    /// Number of prompt tokens at the start that the context holds as computed from scratch. The
+    /// prompt is `first` followed by `rest`.
     pub fn common(&self, first: &[u32], rest: &[u32]) -> usize {
         let prompt = first.iter().chain(rest);
         self.tokens[..self.exact].iter().zip(prompt).take_while(|(held, wanted)| held == wanted).count()
     }
 
-    /// Copies what `from` holds of `rest`, the tokens behind its own, up to `tokens` in all; both are settled. Returns the number of
-    /// tokens copied.
+    /// Copies entries of `rest`, the tokens after its own, from `from`, up to `tokens` tokens in
+    /// all. Both contexts must be settled. Returns the number of copied tokens.
     pub fn copy_prefix(&mut self, from: &Self, rest: &[u32], tokens: usize, forward: &mut Forward) -> Result<usize> {
         let (Some(kv), Some(from)) = (&mut self.kv, &from.kv) else { return Ok(0) };
         let copied = forward.copy_prefix(from, kv, tokens)?.saturating_sub(self.tokens.len());
@@ -111,7 +113,7 @@ impl SessionContext {
         self.kv.as_ref().is_some_and(|kv| !kv.on_host())
     }
 
-    /// The cache; `None` if it was given up.
+    /// The cache; `None` if it was dropped.
     pub fn kv_mut(&mut self) -> Option<&mut KvCache> {
         self.kv.as_mut()
     }
@@ -121,19 +123,19 @@ impl SessionContext {
         self.kv.as_ref().is_some_and(KvCache::is_recurrent)
     }
 
-    /// Keeps a copy of recurrent states and windows, if there are any.
+    /// Takes a snapshot of recurrent states and windows, if the cache has any.
     pub fn take_snapshot(&mut self) {
         if let Some(kv) = self.kv.as_mut().filter(|kv| kv.len() == self.tokens.len()) {
             kv.take_snapshot();
         }
     }
 
-    /// Gives up the cache, but not the tokens.
+    /// Drops the cache, but not the tokens.
     pub fn drop_cache(&mut self) {
         self.kv = None;
     }
 
-    /// Moves the cache from the device of `forward` into RAM; gives it up if that fails.
+    /// Moves the cache from the device of `forward` into RAM. Drops the cache if that fails.
     pub fn move_to_ram(&mut self, forward: &mut Forward) {
         let Some(kv) = &mut self.kv else { return };
         let returned = forward.residency().is_none_or(|(_, residency)| residency.return_kv(kv).is_ok());
@@ -142,13 +144,13 @@ impl SessionContext {
         }
     }
 
-    /// True if the cache is where `forward` works, and holds every token.
+    /// True if the cache is on the processor of `forward` and holds every token.
     pub fn is_settled(&self, forward: &Forward) -> bool {
         self.kv.as_ref().is_some_and(|kv| forward.holds(kv) && kv.len() == self.tokens.len())
     }
 
-    /// Moves the cache to where `forward` works, and computes the next `chunk` of the tokens that are missing there. On an error it
-    /// holds at least what it held before.
+    /// Moves the cache to the processor of `forward`, and computes the next `chunk` of the tokens
+    /// that are missing from it. On an error the cache holds at least what it held before.
     pub fn settle(&mut self, forward: &mut Forward, chunk: usize, probe: &mut dyn Probe) -> Result<()> {
         if let Some(kv) = self.kv.as_mut().filter(|kv| !forward.holds(kv))
             && let Some((model, residency)) = forward.residency()
@@ -156,7 +158,7 @@ impl SessionContext {
             residency.take_kv(model, kv)?;
         }
         if self.kv.as_ref().is_none_or(|kv| !forward.holds(kv)) {
-            // The old one first, so that there is room for the new.
+            // Drops the old cache first to make room for the new one.
             self.kv = None;
             self.exact = self.tokens.len();
         }
@@ -170,19 +172,21 @@ impl SessionContext {
             return Ok(());
         }
         let computed = forward.run(next, kv, Outputs::None, probe).map(drop);
-        // Drops the rest of a chunk that was not completed.
+        // Drops the rest of an incomplete chunk.
         kv.truncate(kv.len());
         computed
     }
 
-    /// Forgets the tokens that `prompt` does not begin with, and at least its last token, whose logits are wanted. Returns the
-    /// number of the prompt's tokens that are left to reuse.
+    /// Keeps only the tokens that `prompt` starts with, and never its last token, whose logits are
+    /// needed. Returns the number of prompt tokens to reuse.
     ///
-    /// With recurrent states fewer are left: and with windows that are not held any more: those of the snapshot before.
-    /// Entries that survived a shift are not reused: the answer to a prompt does not depend on earlier ones.
+    /// Recurrent states, and windows that are no longer held, can only return to their last
+    /// snapshot, which leaves fewer tokens. Entries that survived a shift are not reused, so that
+    /// an answer never depends on earlier answers.
     pub fn reuse(&mut self, prompt: &[u32]) -> usize {
         let common = self.tokens.iter().zip(prompt).take_while(|(held, wanted)| held == wanted).count();
-        // What was computed last is a whole message, most likely: the next prompt may branch off here.
+        // The latest tokens are most likely a whole message, and the next prompt may branch off
+        // here.
         self.take_snapshot();
         self.truncate(common.min(self.exact).min(prompt.len().saturating_sub(1)));
         if let Some(kv) = &self.kv {
@@ -193,8 +197,8 @@ impl SessionContext {
         self.tokens.len()
     }
 
-    /// Computes `tokens`, for which there is room, behind those it holds; it must be settled. On an error it holds what it held
-    /// before.
+    /// Computes `tokens` after those in the context, which must be settled and have room. On an
+    /// error the context is unchanged.
     pub fn compute<'f>(
         &mut self,
         forward: &'f mut Forward,
@@ -220,7 +224,7 @@ impl SessionContext {
         computed
     }
 
-    /// `tokens` were appended to its cache.
+    /// Records that `tokens` were appended to the cache.
     pub fn push(&mut self, tokens: &[u32]) {
         if self.exact == self.tokens.len() {
             self.exact += tokens.len();
@@ -228,24 +232,25 @@ impl SessionContext {
         self.tokens.extend_from_slice(tokens);
     }
 
-    /// Drops what the cache holds beyond the tokens, after a pass that failed.
+    /// Drops cache entries beyond the tokens, after a failed pass.
     pub fn drop_unfinished(&mut self) {
         if let Some(kv) = &mut self.kv {
             kv.truncate(self.tokens.len());
         }
     }
 
-    /// Forgets the older half of the tokens behind the first `keep`. Returns the tokens to compute again: none if the cache can
-    /// move its entries, which it does by `isa`, otherwise all behind the gap.
+    /// Forgets the older half of the tokens after the first `keep`. Returns the tokens to compute
+    /// again. There are none if the cache can move its entries, with kernels for `isa`; otherwise
+    /// they are all tokens after the gap.
     pub fn shift(&mut self, isa: Isa, keep: usize) -> Vec<u32> {
         let keep = keep.min(self.tokens.len());
         let discard = (self.tokens.len() - keep).div_ceil(2);
         self.remove(isa, keep, discard)
     }
 
-    /// Forgets tokens so that it holds `wanted`, which has fewer. Returns the tokens to compute again: none if these are the
-    /// tokens it holds without some in a row and the cache can move its entries, otherwise all behind those they have in
-    /// common.
+    /// Forgets tokens so that the context holds the shorter `wanted`. Returns the tokens to compute
+    /// again. There are none if `wanted` lacks one consecutive run of tokens and the cache can move
+    /// its entries. Otherwise they are all tokens after the common prefix.
     pub fn shorten(&mut self, isa: Isa, wanted: &[u32]) -> Vec<u32> {
         let keep = self.tokens.iter().zip(wanted).take_while(|(held, wanted)| held == wanted).count();
         let discard = self.tokens.len().saturating_sub(wanted.len());
@@ -256,7 +261,7 @@ impl SessionContext {
         wanted[keep..].to_vec()
     }
 
-    /// Forgets `discard` tokens behind the first `keep`, as [`SessionContext::shift`] does.
+    /// Forgets `discard` tokens after the first `keep`, as [`SessionContext::shift`] does.
     fn remove(&mut self, isa: Isa, keep: usize, discard: usize) -> Vec<u32> {
         if self.kv.as_mut().is_some_and(|kv| kv.shift(isa, keep, discard).is_ok()) {
             self.tokens.drain(keep..keep + discard);

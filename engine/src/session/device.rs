@@ -1,4 +1,4 @@
-//! The device of an engine: the caller's choice, its status, and events.
+//! The device of an engine: the caller's choice, the status, and events.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,18 +11,18 @@ use thermocline_run::placement::GpuUse;
 /// The device that a caller chooses.
 #[derive(Debug, Clone, Default)]
 pub enum DeviceChoice {
-    /// On the CPU.
+    /// Compute on the CPU.
     #[default]
     Cpu,
-    /// On a GPU if there is one with which the model is expected to be quicker; otherwise as [`DeviceChoice::Gpu`].
+    /// Use a GPU if the model is expected to be faster with it; otherwise as [`DeviceChoice::Gpu`].
     Auto(GpuOptions),
-    /// On a GPU. The model is loaded into it in the background, and requests wait for that. If there is none, or it is lost, the CPU
-    /// does the work ([`DeviceStatus`] says why).
+    /// Use a GPU. The model is loaded into it in the background, and requests wait for the load. If
+    /// there is no GPU, or it is lost, the CPU computes ([`DeviceStatus`] says why).
     Gpu(GpuOptions),
 }
 
 impl DeviceChoice {
-    /// Most bytes of device memory it allows; `None`: all that is free.
+    /// Largest number of bytes of device memory to use; `None` allows all free memory.
     pub fn budget(&self) -> Option<u64> {
         match self {
             DeviceChoice::Cpu => None,
@@ -30,7 +30,7 @@ impl DeviceChoice {
         }
     }
 
-    /// The use of the GPU in plans for this choice.
+    /// How plans use the GPU for this choice.
     pub const fn gpu_use(&self) -> GpuUse {
         match self {
             DeviceChoice::Cpu => GpuUse::Never,
@@ -40,20 +40,20 @@ impl DeviceChoice {
     }
 }
 
-/// Device memory taken by the engine.
+/// Device memory that the engine uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceMemory {
     /// Name of the adapter.
     pub adapter: String,
-    /// Most bytes to take; `None`: no limit.
+    /// Largest number of bytes to use; `None` for no limit.
     pub budget: Option<u64>,
-    /// Bytes taken.
+    /// Bytes in use.
     pub accounted: u64,
-    /// Bytes taken by purpose, in the order of [`Purpose::ALL`].
+    /// Bytes in use by purpose, in the order of [`Purpose::ALL`].
     pub by_purpose: [(Purpose, u64); Purpose::ALL.len()],
-    /// True while weights are uploaded or released until the plan for the budget is reached.
+    /// True while weights are uploaded or released to reach the plan for the budget.
     pub moving: bool,
-    /// Parts of the adapter that are done without.
+    /// Disabled features of the adapter.
     pub fallbacks: Vec<Fallback>,
 }
 
@@ -62,9 +62,9 @@ pub struct DeviceMemory {
 pub enum LoadStage {
     /// The device is being opened.
     Opening,
-    /// Its kernels are held against the CPU, before its driver is used for the first time.
+    /// Its kernels are compared with the CPU's, before the first use of its driver.
     Testing,
-    /// The model is on its way.
+    /// The model is being uploaded.
     Uploading {
         /// Bytes uploaded.
         done: u64,
@@ -74,7 +74,7 @@ pub enum LoadStage {
 }
 
 impl LoadStage {
-    /// Name of the stage, for programs.
+    /// Name of the stage for programs.
     pub const fn name(self) -> &'static str {
         match self {
             LoadStage::Opening => "opening",
@@ -83,7 +83,7 @@ impl LoadStage {
         }
     }
 
-    /// Bytes uploaded and their total, which is 0 until it is known.
+    /// Bytes uploaded and bytes to upload. The total is 0 until it is known.
     pub const fn bytes(self) -> (u64, u64) {
         match self {
             LoadStage::Opening | LoadStage::Testing => (0, 0),
@@ -91,7 +91,7 @@ impl LoadStage {
         }
     }
 
-    /// Fraction of the bytes that is uploaded.
+    /// Uploaded fraction of the bytes.
     pub fn fraction(self) -> f32 {
         match self.bytes() {
             (_, 0) => 0.0,
@@ -100,44 +100,45 @@ impl LoadStage {
     }
 }
 
-/// The processor that an engine computes on now.
+/// The processor on which an engine computes now.
 #[derive(Debug, Clone)]
 pub enum DeviceStatus {
     /// The CPU.
     Cpu {
-        /// Why not a GPU; `None` if none was asked for.
+        /// Why no GPU computes; `None` if none was requested.
         reason: Option<Arc<Error>>,
     },
-    /// The CPU, while the model is being loaded into a GPU.
+    /// The CPU computes while the model is loaded into a GPU.
     Loading(LoadStage),
     /// A GPU.
     Gpu(DeviceMemory),
-    /// The CPU, after a GPU was lost, which will be tried again soon.
+    /// The CPU computes after a GPU was lost. The engine will soon try that GPU again.
     Lost {
         /// Name of the adapter.
         adapter: String,
-        /// Message of its driver.
+        /// Message of the driver.
         reason: String,
     },
 }
 
-/// A change of the device while a generation was running or waiting. The generation goes on: what was computed on a device that is
-/// lost is computed again.
+/// A change of the device while a generation is running or waiting. The generation continues: the
+/// engine recomputes what it had computed on a lost device.
 #[derive(Debug, Clone)]
 pub enum DeviceEvent {
-    /// The GPU was lost. The CPU goes on; the GPU is tried again soon.
+    /// The GPU was lost. The CPU continues, and the engine will soon try the GPU again.
     Lost {
         /// Name of the adapter.
         adapter: String,
-        /// Message of its driver.
+        /// Message of the driver.
         reason: String,
     },
-    /// The CPU computes from now on.
+    /// The CPU computes from now on, without a GPU.
     Cpu {
-        /// Why not the GPU.
+        /// Why no GPU computes.
         reason: Arc<Error>,
     },
-    /// A part of a GPU is done without from now on; the GPU is loaded again at once, and the CPU goes on meanwhile.
+    /// A GPU feature failed and is now disabled. The model reloads on the GPU without it, and the
+    /// CPU continues meanwhile.
     Fallback(Fallback),
     /// A GPU computes from now on.
     Gpu {
@@ -146,7 +147,7 @@ pub enum DeviceEvent {
     },
 }
 
-/// The device's status, for all threads to read.
+/// The device's status, which all threads can read.
 #[derive(Debug)]
 pub(super) struct StatusBoard {
     status: Mutex<DeviceStatus>,
@@ -158,7 +159,7 @@ impl StatusBoard {
         StatusBoard { status: Mutex::new(status), changed: Condvar::new() }
     }
 
-    /// The status now.
+    /// The current status.
     pub fn read(&self) -> DeviceStatus {
         self.status.lock().clone()
     }
@@ -169,14 +170,14 @@ impl StatusBoard {
         self.changed.notify_all();
     }
 
-    /// Sets the stage of a load, unless the status is another by now.
+    /// Sets the stage of a load, unless the status is no longer loading.
     pub fn set_progress(&self, now: LoadStage) {
         if let DeviceStatus::Loading(stage) = &mut *self.status.lock() {
             *stage = now;
         }
     }
 
-    /// The status as soon as it is not loading, or after `longest`.
+    /// Waits until the status is no longer loading, at most `longest`, and returns it.
     pub fn wait_until_loaded(&self, longest: Duration) -> DeviceStatus {
         let mut status = self.status.lock();
         let loading = |status: &mut DeviceStatus| matches!(status, DeviceStatus::Loading(_));

@@ -1,5 +1,5 @@
-//! The device manager: gives an engine's forward pass its processor, the CPU or a device that is loaded in the background and may be
-//! lost.
+//! Gives an engine's forward pass its processor: the CPU, or a device that is loaded in the
+//! background and may be lost.
 
 use std::{
     sync::{Arc, mpsc::Sender},
@@ -17,52 +17,55 @@ use thermocline_base::error::{Error, GpuFailure, Result, ScarceMemory};
 use thermocline_gpu::Fallback;
 use thermocline_run::runtime::{Forward, KvCache, Processor};
 
-/// Times after which a lost device is tried again; after the last attempt a part of it is done without, and they begin anew.
+/// Delays before a lost device is tried again. After the last attempt one of its features is
+/// disabled, and the delays start over.
 const RETRY_DELAYS: [Duration; 3] = [Duration::from_millis(250), Duration::from_secs(1), Duration::from_secs(4)];
 
-/// Time after which a device that works has all its attempts again.
+/// Time of stable work after which a device has all its attempts again.
 const STABLE_AFTER: Duration = Duration::from_secs(60);
 
-/// The processor of the forward pass, and the device that it has or waits for.
+/// Manages the processor of the forward pass and the device that is in use, loading or lost.
 #[derive(Debug)]
 pub(super) struct DeviceManager {
     engine: Arc<EngineState>,
-    /// The engine thread's commands, to which load threads report.
+    /// Sender of the engine thread's commands, to which load threads report.
     commands: Sender<EngineCommand>,
-    /// The source of the chosen device; `None`: the CPU was chosen.
+    /// Source of the chosen device; `None` if the CPU was chosen.
     source: Option<Arc<dyn DeviceSource>>,
     state: DeviceState,
-    /// The CPU's processor while the forward pass has a device's.
+    /// The CPU processor, kept while the forward pass uses a device's processor.
     cpu: Option<Box<dyn Processor>>,
     /// Number of loads so far.
     loads: u64,
     /// Attempts since the device last worked for [`STABLE_AFTER`].
     attempts: usize,
-    /// Fallbacks that were told, or were in force before.
+    /// Fallbacks that were reported, or were in force before.
     told: Vec<Fallback>,
-    /// A budget that was too small for the device to be of use.
+    /// A budget that was too small to use the device.
     too_small: Option<u64>,
-    /// True while weights are on their way to or from the device.
+    /// True while weights are being moved to or from the device.
     pub moving: bool,
-    /// Load and [`Residency::moves`](thermocline_run::runtime::Residency::moves) published last; `None`: nothing on a device.
+    /// Load number and [`Residency::moves`](thermocline_run::runtime::Residency::moves) of the last
+    /// published state; `None` if nothing was on a device.
     published: Option<(u64, u64)>,
 }
 
 /// The state of the device.
 #[derive(Debug)]
 enum DeviceState {
-    /// Not in use: the CPU computes.
+    /// Not in use; the CPU computes.
     Cpu,
-    /// Being loaded, while the CPU computes. `first`: nothing was computed yet, and requests wait for the device.
+    /// Being loaded while the CPU computes. If `first` is true, nothing was computed yet and
+    /// requests wait for the device.
     Loading { thread: LoadThread, first: bool },
     /// In use.
     InUse { memory: Box<dyn MemoryLedger>, since: Instant },
-    /// Lost: the CPU computes until it is tried again.
+    /// Lost; the CPU computes until the device is tried again.
     Lost { until: Instant },
 }
 
 impl DeviceManager {
-    /// A manager with the CPU in use. With a `source`, loads from there at once.
+    /// A manager that starts on the CPU. With a `source` it starts to load the device at once.
     pub fn new(
         engine: Arc<EngineState>,
         commands: Sender<EngineCommand>,
@@ -97,7 +100,7 @@ impl DeviceManager {
         matches!(self.state, DeviceState::InUse { .. })
     }
 
-    /// Time at which [`DeviceManager::retry_if_due`] has something to do.
+    /// Time at which [`DeviceManager::retry_if_due`] must be called.
     pub fn deadline(&self) -> Option<Instant> {
         match self.state {
             DeviceState::Lost { until } => Some(until),
@@ -105,14 +108,14 @@ impl DeviceManager {
         }
     }
 
-    /// Tries a lost device again when its delay is over.
+    /// Tries a lost device again if its delay is over.
     pub fn retry_if_due(&mut self) {
         if self.deadline().is_some_and(|until| Instant::now() >= until) {
             self.start_load(false);
         }
     }
 
-    /// Publishes the use of the device's memory.
+    /// Publishes the device's memory usage.
     pub fn publish_memory(&self) {
         let telemetry = &self.engine.figures.telemetry;
         let memory = match &self.state {
@@ -137,7 +140,7 @@ impl DeviceManager {
         }
     }
 
-    /// Switches to the device of `source`, or to the CPU; gives up the previous device first.
+    /// Switches to the device of `source`, or to the CPU. Drops the previous device first.
     pub fn switch_source(&mut self, forward: &mut Forward, source: Option<Arc<dyn DeviceSource>>) {
         self.move_to_cpu(forward);
         self.told = source.as_ref().map_or_else(Vec::new, |source| source.fallbacks());
@@ -145,8 +148,9 @@ impl DeviceManager {
         self.retry();
     }
 
-    /// Sets the most `bytes` to hold on the device: the excess has been released when this returns, and `contexts` (all of them) have
-    /// moved with it. With too few bytes the CPU computes; with more again the device comes back.
+    /// Sets the largest number of `bytes` to hold on the device. On return the excess has been
+    /// released, and `contexts` (all contexts) have moved. If the bytes are too few, the CPU
+    /// computes. Once they suffice again, the device is loaded again.
     pub fn set_budget(
         &mut self,
         forward: &mut Forward,
@@ -154,7 +158,7 @@ impl DeviceManager {
         bytes: u64,
     ) -> Vec<DeviceEvent> {
         match &self.state {
-            // The budget is set after the load, or after the device has come back.
+            // The budget is applied after the load, or after the device has returned.
             DeviceState::Loading { .. } | DeviceState::Lost { .. } => Vec::new(),
             DeviceState::Cpu if self.too_small.is_some_and(|small| bytes > small) => {
                 self.retry();
@@ -203,7 +207,8 @@ impl DeviceManager {
         }
     }
 
-    /// Plans anew under the same budget, after an input of plans has changed. True if that succeeded.
+    /// Solves for a new plan under the same budget, after an input of plans has changed. True on
+    /// success.
     pub fn replan(&mut self, forward: &mut Forward, contexts: &mut [&mut SessionContext]) -> bool {
         let DeviceState::InUse { memory, .. } = &self.state else { return false };
         let bytes = memory.read().budget.unwrap_or(u64::MAX);
@@ -212,7 +217,7 @@ impl DeviceManager {
                 self.moving = true;
                 true
             }
-            // The placement stays; a lost device is noticed with the next token.
+            // The placement stays. If the device is lost, the next token reveals it.
             Err(error) => {
                 tracing::warn!(%error, "the plan stays as it is");
                 false
@@ -220,7 +225,8 @@ impl DeviceManager {
         }
     }
 
-    /// Plans anew after the machine's speeds have changed: the device may turn out to be the slower one after all, or the quicker.
+    /// Solves for a new plan after the machine's speeds have changed. The device may now be
+    /// expected to be slower than the CPU, or faster.
     pub fn replan_for_new_speeds(
         &mut self,
         forward: &mut Forward,
@@ -250,8 +256,8 @@ impl DeviceManager {
         Vec::new()
     }
 
-    /// Moves a bounded number of bytes, if any are to be moved; while the hot set follows the text (`adapts`), that may be at any
-    /// time.
+    /// Moves a bounded number of bytes, if any remain to be moved. If the hot set adapts to the
+    /// text (`adapts`), bytes may have to be moved at any time.
     ///
     /// # Errors
     /// [`Error::Gpu`] if the device is lost.
@@ -269,7 +275,7 @@ impl DeviceManager {
         match residency.settle(model, &mut caches(contexts)) {
             Ok(more) => self.moving = more,
             Err(error @ Error::Gpu { .. }) => return Err(error),
-            // There is less room than the budget promises: the placement stays.
+            // The device has less memory than the budget promises, so the placement stays.
             Err(error) => {
                 tracing::warn!(%error, "the placement stays as it is");
                 self.moving = false;
@@ -278,7 +284,7 @@ impl DeviceManager {
         Ok(())
     }
 
-    /// Tries the device again, now and with all attempts, unless it is in use or being loaded.
+    /// Tries the device again now, with all attempts, unless it is in use or being loaded.
     pub fn retry(&mut self) {
         match self.state {
             DeviceState::InUse { .. } | DeviceState::Loading { .. } => {}
@@ -294,7 +300,8 @@ impl DeviceManager {
         }
     }
 
-    /// Ends load `number`: the forward pass moves to the device if it succeeded. Returns nothing for a load that was given up.
+    /// Handles the end of load `number`, and moves the forward pass to the device on success.
+    /// Returns no events for a load that was given up.
     pub fn finish_load(
         &mut self,
         forward: &mut Forward,
@@ -310,7 +317,8 @@ impl DeviceManager {
                 self.moving = true;
                 self.cpu = Some(forward.replace(&self.engine.model, processor));
                 self.state = DeviceState::InUse { memory, since: Instant::now() };
-                // Before the status: its readers may ask for the placement.
+                // The placement is published before the status, because readers of the status may
+                // ask for it.
                 self.publish_resident(forward);
                 self.publish_memory();
                 let mut events = self.tell_fallbacks();
@@ -341,7 +349,7 @@ impl DeviceManager {
         self.after_failure(error)
     }
 
-    /// Moves the forward pass to the CPU and gives up the device.
+    /// Moves the forward pass to the CPU and drops the device.
     fn move_to_cpu(&mut self, forward: &mut Forward) {
         self.state = DeviceState::Cpu;
         self.moving = false;
@@ -350,9 +358,10 @@ impl DeviceManager {
         }
     }
 
-    /// Loads a device again at once without what was given up for its failure; waits for a lost one to come back (its adapter may be
-    /// missing meanwhile), which does without one more part when it was lost too often; gives it up after any other error, which would
-    /// only come again.
+    /// Decides what follows a failure. If a feature was disabled for it, the device is loaded again
+    /// at once without that feature. A lost device is tried again later, even if its adapter is
+    /// missing meanwhile. After too many losses, one more feature is disabled. Any other error
+    /// would repeat, so the device is given up.
     fn after_failure(&mut self, error: Error) -> Vec<DeviceEvent> {
         let was_lost = matches!(self.engine.device.status.read(), DeviceStatus::Lost { .. });
         let (may_return, refused) = match &error {
@@ -396,7 +405,7 @@ impl DeviceManager {
         events
     }
 
-    /// Events of the fallbacks that were not told yet.
+    /// Events of the fallbacks that were not reported yet.
     fn tell_fallbacks(&mut self) -> Vec<DeviceEvent> {
         let all = self.source.as_ref().map_or_else(Vec::new, |source| source.fallbacks());
         let new = all.iter().filter(|it| !self.told.contains(it)).cloned().map(DeviceEvent::Fallback).collect();
@@ -415,7 +424,7 @@ impl DeviceManager {
     }
 }
 
-/// Makes the device hold at most `bytes` from now on.
+/// Limits the device to `bytes` from now on.
 fn change_budget(forward: &mut Forward, contexts: &mut [&mut SessionContext], bytes: u64) -> Result<()> {
     let Some((model, residency)) = forward.residency() else { return Ok(()) };
     residency.set_budget(model, bytes, &mut caches(contexts))

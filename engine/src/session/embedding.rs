@@ -1,19 +1,19 @@
-//! Embeddings of texts: hidden states pooled into one vector of length 1.
+//! Embeds texts: hidden states are pooled into one vector of length 1.
 
 use thermocline_base::error::{Error, Result};
 
 /// How the hidden states of a text's tokens become one vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Pooling {
-    /// Their mean.
+    /// The mean over the tokens.
     #[default]
     Mean,
-    /// The last token's.
+    /// The hidden state of the last token.
     Last,
 }
 
 impl Pooling {
-    /// The pooling of this name: `mean` or `last`.
+    /// The pooling with this name: `mean` or `last`.
     pub fn of_name(name: &str) -> Option<Self> {
         match name {
             "mean" => Some(Pooling::Mean),
@@ -23,21 +23,21 @@ impl Pooling {
     }
 }
 
-/// The hidden states of the tokens so far, pooled.
+/// The pooled hidden states of the tokens so far.
 #[derive(Debug)]
 pub(super) struct PooledStates {
     pooling: Pooling,
-    /// `[d_model]`, the sum of all states, or the last one.
+    /// `[d_model]`, the sum of all states, or the last state.
     sum: Vec<f64>,
 }
 
 impl PooledStates {
-    /// None so far.
+    /// Pooled states of no tokens.
     pub fn new(pooling: Pooling, d_model: usize) -> Self {
         PooledStates { pooling, sum: vec![0.0; d_model] }
     }
 
-    /// Adds the states of the next tokens, `[tokens, d_model]`.
+    /// Adds the hidden states of the next tokens, `[tokens, d_model]`.
     pub fn add(&mut self, states: &[f32]) {
         for state in states.chunks_exact(self.sum.len()) {
             if self.pooling == Pooling::Last {
@@ -47,9 +47,10 @@ impl PooledStates {
         }
     }
 
-    /// The pooled states at length 1, `[d_model]`; zeros stay zeros. [`Error::NotFinite`] if they are no numbers.
+    /// The pooled states scaled to length 1, `[d_model]`; zeros stay zeros. [`Error::NotFinite`] if
+    /// a state is not finite.
     pub fn embedding(&self) -> Result<Vec<f32>> {
-        // The number of tokens does not change the direction.
+        // The direction of the sum equals that of the mean.
         let length = self.sum.iter().map(|x| x * x).sum::<f64>().sqrt();
         if !length.is_finite() {
             return Err(Error::NotFinite { what: "hidden states", got: length.to_string() });

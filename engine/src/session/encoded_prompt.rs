@@ -1,4 +1,5 @@
-//! Prompts as tokens: texts encoded, chats rendered by the model's template, and what is known of the answer to come.
+//! Prompts as tokens: encoded texts, chats rendered by the model's template, and how to read the
+//! answer.
 
 use super::{
     ChatOptions, ContextPolicy, Message, Prompt, Role, chat_history::ChatHistory, engine::Engine,
@@ -10,37 +11,38 @@ use thermocline_text::{
     reasoning::{AnswerParser, transcript::Thoughts},
 };
 
-/// The tokens that end thoughts and begin the answer.
+/// The tokens that close the thoughts and begin the answer.
 pub(super) fn end_of_thoughts(state: &EngineState) -> Result<Vec<u32>> {
     let options = EncodeOptions { special: true, add_bos: false, add_eos: false };
     state.text.tokenizer.encode(&state.text.template.reasoning().end_of_thoughts(), options)
 }
 
-/// A prompt and how to read what follows it.
+/// A prompt's tokens, and how to read the answer.
 pub(super) struct EncodedPrompt {
-    /// Its ids.
+    /// Token ids of the prompt.
     pub tokens: Vec<u32>,
-    /// The answer is a text of its own rather than the rest of one.
+    /// True if the answer is a text of its own, not the rest of one.
     pub starts_text: bool,
-    /// Of answers in a chat.
+    /// Parser of the answer in a chat; `None` for other prompts.
     pub parser: Option<AnswerParser>,
 }
 
-/// A prompt for which the context has room.
+/// A prompt that fits the context.
 pub(super) struct FittedPrompt<'a> {
-    /// It, without what was forgotten.
+    /// The prompt without the forgotten tokens.
     pub encoded: EncodedPrompt,
-    /// Tokens that were forgotten.
+    /// Number of forgotten tokens.
     pub forgotten_tokens: usize,
-    /// Of chats that may forget more.
+    /// History of a chat that may forget more turns.
     pub history: Option<ChatHistory<'a>>,
 }
 
-/// Encodes a prompt, a text with the options `text`, and shortens it to a context of `capacity` tokens as `on_full` wants: a chat by its oldest turns, another
-/// prompt as a shift would.
+/// Encodes a prompt and shortens it to a context of `capacity` tokens as `on_full` requires. A chat
+/// loses its oldest turns, any other prompt what a shift would forget. `text` holds the options of
+/// [`Prompt::Text`].
 ///
 /// # Errors
-/// [`Error::ContextFull`] where it is not to be shortened, or its last turn alone is too long.
+/// [`Error::ContextFull`] if the prompt must not be shortened, or its last turn alone is too long.
 pub(super) fn encode_to_fit<'a>(
     state: &'a EngineState,
     prompt: Prompt,
@@ -66,17 +68,18 @@ pub(super) fn encode_to_fit<'a>(
 }
 
 impl Engine {
-    /// Ids of the tokens that a request's prompt has, rendered by the chat template with `chat` if it is a chat.
+    /// Token ids of a request's prompt. `chat` holds the values for the chat template.
     ///
     /// # Errors
-    /// [`Error::Template`] if the template refuses the messages, [`Error::Invalid`] for a chat to continue that does not end with the
-    /// assistant.
+    /// [`Error::Template`] if the template refuses the messages, [`Error::Invalid`] if a chat to
+    /// continue does not end with an assistant message.
     pub fn prompt_tokens(&self, prompt: Prompt, chat: &ChatOptions) -> Result<Vec<u32>> {
         Ok(encode(self.state(), prompt, chat, EncodeOptions::CHAT, None)?.tokens)
     }
 }
 
-/// Encodes a prompt, a text with the options `text`. `limit`: tokens beyond which it is refused; a text that must have more is refused before it is encoded.
+/// Encodes a prompt; `text` holds the options of [`Prompt::Text`]. A text that must have more than
+/// `limit` tokens is refused before it is encoded, because encoding megabytes takes seconds.
 pub(super) fn encode(
     state: &EngineState,
     prompt: Prompt,
@@ -116,9 +119,10 @@ pub(super) fn encode(
     Ok(EncodedPrompt { tokens, starts_text, parser })
 }
 
-/// Refuses a text that has more than `limit` tokens even if each were the longest of the vocabulary. Encoding megabytes takes seconds.
+/// Refuses a text that would exceed `limit` tokens even if each were the longest token of the
+/// vocabulary.
 fn refuse_long_text(tokenizer: &Tokenizer, text: &str, limit: usize) -> Result<()> {
-    // Shorter texts are encoded at once.
+    // Shorter texts are encoded without this check.
     const SHORT: usize = 1 << 16;
     if text.len() <= SHORT {
         return Ok(());
@@ -128,7 +132,8 @@ fn refuse_long_text(tokenizer: &Tokenizer, text: &str, limit: usize) -> Result<(
     if least > limit { Err(Error::ContextFull { wanted: least, at_least: true, available: limit }) } else { Ok(()) }
 }
 
-/// The text of a chat up to where the assistant speaks, or goes on after `begun`, and the parser of what it says.
+/// Renders a chat up to where the assistant speaks, or continues after `begun`, and returns the
+/// parser of its answer.
 fn render(
     state: &EngineState,
     messages: &[Message],
@@ -153,8 +158,8 @@ fn chat_message(message: &Message) -> ChatMessage<'_> {
     ChatMessage { role: message.role.name(), content: &message.content, fields }
 }
 
-/// Shortens a prompt without turns that is longer than the context as a shift would: to the first `keep` tokens, and as many of
-/// the last as fill half of the rest.
+/// Shortens a prompt without turns that exceeds the context, as a shift would. It keeps the first
+/// `keep` tokens, and of the last tokens as many as fill half of the rest.
 fn fit(prompt: Vec<u32>, capacity: usize, on_full: ContextPolicy) -> Result<Vec<u32>> {
     if prompt.len() <= capacity {
         return Ok(prompt);

@@ -1,4 +1,4 @@
-//! The engine: a model with the thread that computes it.
+//! The engine: a model and the thread that computes it.
 
 mod controls;
 
@@ -41,19 +41,20 @@ use thermocline_run::{
 };
 use thermocline_text::{ChatTemplate, TemplateOrigin, Tokenizer};
 
-/// Bytes that an engine holds, those on a device included.
+/// Bytes that an engine holds, including those on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryReport {
-    /// Weights, mapped (shared with the system's page cache) or read.
+    /// Bytes of weights, either mapped (shared with the system's page cache) or read into RAM.
     pub weights: u64,
-    /// KV caches of all sessions.
+    /// Bytes of the KV caches of all sessions.
     pub kv: u64,
-    /// Buffers of the forward pass.
+    /// Bytes of the forward pass's buffers.
     pub scratch: u64,
 }
 
-/// A model ready to run; a handle that may be cloned and used from any thread. The engine ends with its last handle and session:
-/// dropping that waits until the thread has stopped its work, which takes no longer than a cancellation.
+/// A model ready to run. The handle can be cloned and used from any thread. The engine ends when
+/// its last handle and session are dropped. That drop waits until the thread has stopped, which
+/// takes no longer than a cancellation.
 ///
 /// ```
 /// use thermocline_engine::session::{
@@ -87,7 +88,7 @@ pub struct Engine {
     handle: Arc<SharedEngine>,
 }
 
-/// The engine that its handles keep: its end stops the thread.
+/// The engine behind its handles. Dropping it stops the thread.
 #[derive(Debug)]
 struct SharedEngine {
     state: Arc<EngineState>,
@@ -98,12 +99,12 @@ struct SharedEngine {
     thread: Option<JoinHandle<()>>,
 }
 
-/// A handle that does not keep the engine.
+/// A handle that does not keep the engine alive.
 #[derive(Debug)]
 pub(super) struct WeakEngine(Weak<SharedEngine>);
 
 impl WeakEngine {
-    /// The engine, if another handle still keeps it.
+    /// The engine, if another handle still keeps it alive.
     pub fn upgrade(&self) -> Option<Engine> {
         self.0.upgrade().map(|handle| Engine { handle })
     }
@@ -114,7 +115,7 @@ impl Drop for SharedEngine {
         // The thread may have ended already.
         let _ = self.commands.send(EngineCommand::Shutdown);
         if let Some(thread) = self.thread.take() {
-            // Its panics were reported where they happened.
+            // The thread's panics were reported where they happened.
             let _ = thread.join();
         }
     }
@@ -131,15 +132,15 @@ impl Engine {
         Self::from_model(model, options)
     }
 
-    /// Starts an engine with a loaded model. `options.activation`, `options.read_mode` and `options.sidecar` only matter when a model
-    /// is loaded.
+    /// Starts an engine with a loaded model. It ignores `options.activation`, `options.read_mode`
+    /// and `options.sidecar`, which only matter for loading.
     pub fn from_model(model: Model, options: EngineOptions) -> Result<Self> {
         let (cpu, device) = (Cpu::new(&options.cpu)?, options.device.clone());
         Self::start(model, options, cpu, |load| device_source(&device, load))
     }
 
-    /// Starts an engine for another model on this engine's workers, with its instruction set and precision: the two need no more
-    /// threads than one.
+    /// Starts an engine for another model on this engine's workers, with its instruction set and
+    /// precision. The two engines need no more threads than one.
     ///
     /// # Errors
     /// As [`Engine::from_model`].
@@ -164,7 +165,8 @@ impl Engine {
             split.check(&model)?;
         }
         let text = TextCodec::new(&model, options.special_in_content)?;
-        // The CPU's part of a model on a device is computed when the CPU alone computes nothing.
+        // The CPU's share of a placed model and the CPU-only pass never run at the same time, so
+        // that they can share workers.
         let device_load = DeviceLoadOptions { workers: Some(cpu.workers()), ..options.device_load() };
         let source = source(&device_load);
         let blind = lacks_profile(&model);
@@ -219,10 +221,10 @@ impl Engine {
         Ok(Engine { handle: Arc::new(handle) })
     }
 
-    /// Begins a conversation with an empty KV cache of its own.
+    /// Starts a conversation with an empty KV cache of its own.
     ///
-    /// [`Error::Invalid`] for a context the model cannot have, [`Error::Memory`] when there is no room for the cache,
-    /// [`Error::Stopped`] after the engine has stopped.
+    /// [`Error::Invalid`] if the model does not support the context, [`Error::Memory`] if the cache
+    /// does not fit, [`Error::Stopped`] after the engine has stopped.
     pub fn session(&self, options: SessionOptions) -> Result<Session> {
         let state = &self.handle.state;
         let context = options.context.unwrap_or(self.handle.context);
@@ -250,12 +252,13 @@ impl Engine {
         &self.handle.state.text.tokenizer
     }
 
-    /// The model's chat template, or the fallback.
+    /// The model's chat template, or the fallback template.
     pub fn chat_template(&self) -> &ChatTemplate {
         &self.handle.state.text.template
     }
 
-    /// True if the model brings a chat template of its own, even one that fails and has one of ours in its place.
+    /// True if the model has a chat template of its own, even if the template fails and ours
+    /// replaces it.
     pub fn has_chat_template(&self) -> bool {
         match self.chat_template().origin() {
             TemplateOrigin::Model(_) => true,
@@ -263,39 +266,41 @@ impl Engine {
         }
     }
 
-    /// Context of its sessions, in tokens, unless they ask for another.
+    /// Default context of its sessions, in tokens.
     pub fn context(&self) -> usize {
         self.handle.context
     }
 
-    /// Most bytes of the KV caches of all sessions, if they are limited.
+    /// Largest number of bytes for the KV caches of all sessions; `None` for no limit.
     pub fn kv_budget(&self) -> Option<u64> {
         self.handle.state.kv_budget
     }
 
-    /// Type of its sessions' KV caches, unless they ask for another.
+    /// Default type of its sessions' KV caches.
     pub fn kv_type(&self) -> KvType {
         self.handle.kv_type
     }
 
-    /// Bytes held now.
+    /// Bytes that the engine holds now.
     pub fn memory(&self) -> MemoryReport {
         let now = self.telemetry();
         MemoryReport { weights: now.weight_bytes, kv: now.kv_bytes, scratch: now.scratch_bytes }
     }
 
-    /// Rates, counters and memory now. Does not wait.
+    /// Current rates, counters and memory. Does not wait.
     pub fn telemetry(&self) -> Snapshot {
         self.handle.state.figures.telemetry.snapshot()
     }
 
-    /// The firings of neurons, token by token, and how often each fires. The engine does not wait for readers.
+    /// The firings of neurons, token by token, and each neuron's firing frequency. The engine does
+    /// not wait for readers.
     pub fn neurons(&self) -> &Arc<NeuronBoard> {
         &self.handle.state.figures.neurons
     }
 
-    /// The reason why the engine has stopped, if it has: [`Error::Stopped`] after a fault inside it, [`Error::FileLost`] if a
-    /// mapped file of the model is lost. Every request gets this error, and the model has to be opened again.
+    /// The reason why the engine has stopped, if it has. [`Error::Stopped`] follows an internal
+    /// fault, [`Error::FileLost`] the loss of a mapped model file. Every request gets this error,
+    /// and the model must be opened again.
     pub fn stopped(&self) -> Option<Error> {
         self.handle.state.stop_error()
     }
@@ -308,8 +313,9 @@ impl Engine {
         &self.handle.state
     }
 
-    /// Stops the engine as a fault inside it would, by a panic of its thread, for tests of what happens then (like
-    /// [`Faults`](thermocline_gpu::Faults) of a device): every request gets [`Error::Stopped`], and the model has to be opened again.
+    /// Stops the engine by a panic of its thread, as an internal fault would, for tests (like
+    /// [`Faults`](thermocline_gpu::Faults) for a device). Every request then gets
+    /// [`Error::Stopped`], and the model must be opened again.
     #[cfg(any(test, feature = "test-hooks"))]
     pub fn break_down(&self) {
         // The thread may have ended already.
@@ -334,7 +340,7 @@ fn spawn(serve: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
     thread.spawn(serve).map_err(|error| Error::Stopped(format!("its thread did not start: {error}")))
 }
 
-/// Checks that the model can have a context of `context` tokens.
+/// Checks that the model supports a context of `context` tokens.
 fn check_context(model: &Model, context: usize) -> Result<()> {
     let most = match (&model.config.position, &model.weights.position_embedding) {
         (Position::Learned { offset }, Some(matrix)) => matrix.rows().saturating_sub(*offset),

@@ -22,7 +22,7 @@ pub struct Session {
     id: u64,
     context: usize,
     requests: AtomicU64,
-    /// Requests with a lower number than this are cancelled.
+    /// Requests with a number below this one are cancelled.
     cancelled: Arc<AtomicU64>,
 }
 
@@ -35,14 +35,17 @@ impl Session {
         Arc::clone(&self.cancelled)
     }
 
-    /// Generates an answer. The events end with [`Event::Done`] or [`Event::Error`]; all errors arrive there. Requests of one session
-    /// run one after the other, those of several take turns token by token. Dropping the receiver cancels.
+    /// Generates an answer. The events end with [`Event::Done`] or [`Event::Error`], and every
+    /// error arrives as an event. Requests of one session run one after the other; several sessions
+    /// take turns token by token. Dropping the receiver cancels the request.
     ///
-    /// Tokens of the prompt that the cache already holds are not computed again, so a conversation is continued by sending it whole. The result is the same as from an empty cache, up to float summation order.
+    /// Tokens of the prompt that the cache already holds are not computed again, so a conversation
+    /// is continued by sending it whole. The result equals that of an empty cache, up to the order
+    /// of float sums.
     pub fn generate(&self, request: Request) -> Receiver<Event> {
         let (events, receiver) = EventSender::new(self.engine.stop_cell());
         let number = self.requests.fetch_add(1, SeqCst);
-        // If it cannot be delivered, the event sender says so as it is dropped.
+        // If the command cannot be delivered, dropping its event sender reports the error.
         let _ = self.engine.command(EngineCommand::Generate {
             id: self.id,
             request: Box::new(QueuedRequest { number, request, events, requested_at: Instant::now() }),
@@ -50,25 +53,27 @@ impl Session {
         receiver
     }
 
-    /// Cancels all requests of this session so far. The running generation ends within one token, or within one layer
-    /// of a prompt; its events end with [`StopReason::Cancelled`](super::StopReason::Cancelled), and the session stays usable.
+    /// Cancels all previous requests of this session. The running generation ends within one token,
+    /// or within one layer of a prompt. Its events end with
+    /// [`StopReason::Cancelled`](super::StopReason::Cancelled), and the session stays usable.
     pub fn cancel(&self) {
         self.cancelled.fetch_max(self.requests.load(SeqCst), SeqCst);
-        // The engine may be asleep until a device is loaded. One that has stopped has nothing left to cancel.
+        // The engine may be asleep until a device is loaded. A stopped engine has nothing left to
+        // cancel.
         let _ = self.engine.command(EngineCommand::Wake);
     }
 
-    /// Its number, by which the board of neurons tells sessions apart.
+    /// Number of the session, by which the neuron board distinguishes sessions.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// Length of its context, in tokens.
+    /// Length of the session's context, in tokens.
     pub fn context(&self) -> usize {
         self.context
     }
 
-    /// Its engine.
+    /// The engine of the session.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
@@ -77,7 +82,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         self.cancelled.store(u64::MAX, SeqCst);
-        // An engine that has stopped has no caches to free.
+        // A stopped engine has no caches to free.
         let _ = self.engine.command(EngineCommand::Close { id: self.id });
     }
 }

@@ -34,20 +34,20 @@ pub(super) struct EngineState {
     pub settings: SettingsMailbox,
     pub sparsity: Mutex<SparsityReport>,
     pub recall: f32,
-    /// Most bytes of all caches.
+    /// Largest number of bytes of all caches; `None` for no limit.
     pub kv_budget: Option<u64>,
     pub chunk: usize,
     pub stopped: StopCell,
 }
 
-/// From messages to tokens, and back.
+/// Tokenizer, chat template and grammars, which convert messages to tokens and back.
 #[derive(Debug)]
 pub(super) struct TextCodec {
     pub tokenizer: Tokenizer,
     pub template: ChatTemplate,
-    /// True if control tokens in messages count as such.
+    /// True if control tokens in messages act as control tokens, rather than as plain text.
     pub special_in_content: bool,
-    /// Made for the first request with a grammar.
+    /// Compiler of grammars, made for the first request with a grammar.
     pub grammars: OnceLock<GrammarCompiler>,
 }
 
@@ -60,20 +60,20 @@ impl TextCodec {
     }
 }
 
-/// The device that is wanted, and the one in use.
+/// The chosen device, and the device in use.
 #[derive(Debug)]
 pub(super) struct EngineDevice {
     pub status: StatusBoard,
-    /// The device chosen last.
+    /// The latest choice of a device.
     pub choice: Mutex<DeviceChoice>,
     /// The parts of the model on the device now.
     pub resident: Mutex<Option<Arc<Resident>>>,
-    /// Options by which any device is loaded.
+    /// Options for loading any device.
     pub load: DeviceLoadOptions,
 }
 
 impl EngineDevice {
-    /// `loads` is true if the chosen device will be loaded.
+    /// An initial state; `loads` is true if the chosen device will be loaded.
     pub fn new(choice: DeviceChoice, load: DeviceLoadOptions, loads: bool) -> Self {
         let status = StatusBoard::new(match loads {
             true => DeviceStatus::Loading(LoadStage::Opening),
@@ -90,16 +90,16 @@ pub(super) struct EngineFigures {
     pub neurons: Arc<NeuronBoard>,
     pub decode_rates: DecodeRates,
     pub timed_tokens: TimedTokens,
-    /// Firings kept for the next run.
+    /// Firing counts that are saved for the next run.
     pub counts: Option<KeptCounts>,
-    /// Bytes that the FFN of each layer reads with nothing skipped.
+    /// Bytes that each layer's FFN reads if nothing is skipped.
     pub ffn_sizes: Vec<FfnSize>,
-    /// True once [`Engine::weigh_neurons`](super::Engine::weigh_neurons) weighs the neurons.
+    /// True once [`Engine::weigh_neurons`](super::Engine::weigh_neurons) was called.
     pub weighed: AtomicBool,
 }
 
 impl EngineFigures {
-    /// Nothing measured of `model` yet.
+    /// Figures of `model` before any measurement.
     pub fn new(model: &Model, neurons: Arc<NeuronBoard>, counts: Option<KeptCounts>) -> Self {
         let telemetry = Telemetry::default();
         telemetry.weight_bytes.set(model.checkpoint.tensor_bytes());
@@ -120,7 +120,7 @@ impl EngineState {
     pub fn compile_grammar(&self, grammar: &Grammar) -> Result<GrammarState> {
         if self.text.grammars.get().is_none() {
             let compiler = GrammarCompiler::new(&self.text.tokenizer, self.model.config.n_vocab)?;
-            // Another thread may have been faster.
+            // Another thread may have set it first.
             let _ = self.text.grammars.set(compiler);
         }
         match self.text.grammars.get() {
@@ -129,13 +129,14 @@ impl EngineState {
         }
     }
 
-    /// The error of every request, if the engine has stopped. A mapped file that is lost stops it.
+    /// The error that every request gets if the engine has stopped. The loss of a mapped file stops
+    /// the engine.
     pub fn stop_error(&self) -> Option<Error> {
         if self.stopped.get().is_none()
             && let Err(Error::FileLost { path }) = self.model.checkpoint.files().check()
         {
             tracing::error!(path = %path.display(), "a file of the model is lost");
-            // Another thread may have been faster.
+            // Another thread may have set it first.
             let _ = self.stopped.set(EngineStop::FileLost(path));
         }
         self.stopped.get().map(EngineStop::error)

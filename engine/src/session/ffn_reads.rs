@@ -1,10 +1,11 @@
-//! Reads of the FFNs of decoded tokens, against those of the same FFNs with nothing skipped.
+//! Compares the FFN bytes that decoded tokens read with those of the same FFNs without skipping.
 
 use super::FfnReads;
 use thermocline_base::telemetry::neurons::LayerFiring;
 use thermocline_model::{Ffn, FfnWeights, Model};
 
-/// A layer's FFN with nothing skipped; of an MoE layer the experts in use.
+/// Bytes and neurons of a layer's FFN without skipping. An MoE layer counts only the experts in
+/// use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct FfnSize {
     pub bytes: u64,
@@ -12,7 +13,7 @@ pub(super) struct FfnSize {
 }
 
 impl FfnSize {
-    /// Those of every layer.
+    /// The FFN sizes of all layers.
     pub fn of_layers(model: &Model) -> Vec<FfnSize> {
         let bytes = |ffn: &FfnWeights| ffn.linears().map(|linear| linear.weight.data().len() as u64).sum::<u64>();
         let rows = |ffn: &FfnWeights| ffn.up.weight.rows() as u64;
@@ -34,7 +35,7 @@ impl FfnSize {
 }
 
 impl FfnReads {
-    /// Adds a layer's report on one token; `dense`: the mode skips nothing.
+    /// Adds a layer's report on one token; `dense` is true if the mode skips nothing.
     pub(super) fn add(&mut self, sizes: &[FfnSize], firing: &LayerFiring<'_>, dense: bool) {
         let Some(size) = sizes.get(firing.layer).filter(|size| firing.tokens == 1 && size.bytes > 0) else { return };
         let fired: u64 = firing.fired.iter().map(|word| u64::from(word.count_ones())).sum();
@@ -58,7 +59,7 @@ mod tests {
         let firing = LayerFiring { tokens: 1, fired: &[0b1011, 1], cpu_bytes: 250, ..LayerFiring::default() };
         reads.add(&sizes, &firing, false);
         reads.add(&sizes, &firing, false);
-        // Neither several tokens at once, nor a layer without an FFN.
+        // Neither a report on several tokens nor a layer without an FFN is counted.
         reads.add(&sizes, &LayerFiring { tokens: 2, ..firing }, false);
         reads.add(&sizes, &LayerFiring { layer: 1, ..firing }, false);
         assert_eq!((reads.read_bytes, reads.dense_bytes), (500, 2000));

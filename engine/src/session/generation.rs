@@ -33,8 +33,8 @@ use thermocline_base::{
 use thermocline_run::runtime::Forward;
 use thermocline_text::{EncodeOptions, Tokenizer, tools::CallSplitter};
 
-/// A request being carried out. A step computes a chunk of what is to be computed; when nothing is left of that, it
-/// chooses a token, which is then what is to be computed.
+/// A request in progress. Each step computes a chunk of the queued tokens. Once no tokens are left,
+/// the step chooses a token, which becomes the new queue.
 #[derive(Debug)]
 pub(super) struct Generation<'a> {
     tokenizer: &'a Tokenizer,
@@ -47,31 +47,32 @@ pub(super) struct Generation<'a> {
     max_tokens: Option<usize>,
     on_full: ContextPolicy,
     ignore_eos: bool,
-    /// Most tokens of thoughts, and the tokens that end thoughts and begin the answer.
+    /// Largest number of thought tokens, and the tokens that close the thoughts and begin the
+    /// answer.
     thought_budget: Option<(usize, Vec<u32>)>,
     /// The chat, if its oldest turns may be forgotten.
     history: Option<ChatHistory<'a>>,
     chooser: Chooser,
     text: TextStream<'a>,
-    /// The embedding of the prompt, if one is wanted.
+    /// Pooled states for the embedding of the prompt; `None` if no embedding is requested.
     pooled: Option<PooledStates>,
-    /// True if its tokens are recorded.
+    /// True if the request's tokens are recorded.
     pub(super) recorded: bool,
-    /// The passes in which there may be drafts.
+    /// Which passes may contain drafts.
     draft_mode: SpeculationMode,
     speculation: Option<PromptLookup>,
-    /// Firings of a pass with drafts, until adaptation counts those of the drawn ones.
+    /// Firings of a pass with drafts, held until adaptation counts the accepted tokens.
     draft_masks: DraftMasks,
     todo: TokenQueue,
     pub(super) progress: GenerationProgress,
 }
 
-/// Chooses tokens by their logits.
+/// Chooses tokens from their logits.
 #[derive(Debug)]
 struct Chooser {
     sampler: Sampler,
     grammar: Option<GrammarState>,
-    /// Logits that the grammar has changed.
+    /// Logits with the grammar's mask applied.
     masked: Vec<f32>,
     logprobs: Option<LogprobsRequest>,
 }
@@ -82,7 +83,7 @@ struct TokenQueue {
     tokens: Vec<u32>,
     /// Tokens at the beginning that are computed.
     computed: usize,
-    /// Tokens at the end that are drafts.
+    /// Number of drafts at the end.
     drafted: usize,
 }
 
@@ -97,7 +98,7 @@ impl TokenQueue {
     }
 }
 
-/// Resources of a step: a generation computes with them, and tells of it.
+/// What a generation computes with and reports to in a step.
 pub(super) struct StepResources<'s, 'm> {
     pub forward: &'s mut Forward,
     pub events: &'s EventSender,
@@ -108,7 +109,8 @@ pub(super) struct StepResources<'s, 'm> {
 }
 
 impl<'a> Generation<'a> {
-    /// Checks and tokenises `request`, and makes `context` forget what is not part of its prompt.
+    /// Checks and tokenises `request`, and removes from `context` all tokens that its prompt does
+    /// not start with.
     pub fn new(
         state: &'a EngineState,
         session: u64,
@@ -125,7 +127,7 @@ impl<'a> Generation<'a> {
         let grammar = request.grammar.as_ref().map(|grammar| state.compile_grammar(grammar)).transpose()?;
         let stops = stops_of(state, &request);
         let calls = calls_of(state, &request.chat);
-        // An embedding is of a whole text; every other prompt is continued.
+        // An embedding encodes a complete text; a generation continues its prompt.
         let options = if request.embedding.is_some() { EncodeOptions::WHOLE } else { EncodeOptions::CHAT };
         let FittedPrompt { encoded, forgotten_tokens, history } =
             encode_to_fit(state, request.prompt, &request.chat, options, request.on_full, context.capacity())?;
@@ -136,7 +138,7 @@ impl<'a> Generation<'a> {
             _ => None,
         };
         let text = TextStream::new(detokeniser, stops, parser).with_calls(calls, state.text.template.tools().tokens());
-        // Every place of the prompt is computed where its log probabilities or its hidden states are wanted.
+        // Log probabilities and hidden states of the prompt require computing every prompt token.
         let reads_prompt = request.embedding.is_some() || request.logprobs.is_some_and(|it| it.prompt);
         let reused = context.reuse(if reads_prompt { &[] } else { &todo });
         state.figures.telemetry.reused_tokens.add(reused as u64);
@@ -184,7 +186,7 @@ impl<'a> Generation<'a> {
         self.progress.stats.generated_tokens == 0
     }
 
-    /// Chooses a token by `logits`, `[n_vocab]`.
+    /// Chooses a token from `logits`, `[n_vocab]`.
     fn choose(&mut self, logits: &[f32], context: &SessionContext) -> Result<(u32, Option<TokenLogprobs>)> {
         let Chooser { sampler, grammar, masked, logprobs } = &mut self.chooser;
         let id = match grammar.as_mut().filter(|_| self.text.is_answering()) {
@@ -203,8 +205,9 @@ impl<'a> Generation<'a> {
         Ok((id, logprobs.map(|it| TokenLogprobs::new(logits, id, it.top)).transpose()?))
     }
 
-    /// Ends with a chosen token, or sends it, which is then to be computed next; behind it those
-    /// that end thoughts, if it was the last of them.
+    /// Ends the generation if `id` is an end token. Otherwise sends the token and queues it for
+    /// computing. If that exhausts the thought budget, the tokens that close the thoughts follow
+    /// it.
     fn accept(&mut self, id: u32, logprobs: Option<TokenLogprobs>, events: &EventSender) -> Option<StopReason> {
         if self.tokenizer.is_end(id) && !self.ignore_eos {
             return Some(StopReason::EndOfText);
@@ -213,7 +216,7 @@ impl<'a> Generation<'a> {
         if end.is_none() && self.spent_thoughts() { self.end_thoughts(events) } else { end }
     }
 
-    /// Ends the generation: sends the text that is left and returns the last event.
+    /// Ends the generation: sends the remaining text and returns the last event.
     pub fn finish(mut self, end: Result<StopReason>, context: &SessionContext, events: &EventSender) -> Event {
         let stop = self.text.finish(matches!(end, Ok(StopReason::EndOfText)), events);
         self.progress.stats.context_used = context.tokens().len();
@@ -223,13 +226,14 @@ impl<'a> Generation<'a> {
         }
     }
 
-    /// True if the model is thinking and may not think any longer.
+    /// True if the model is thinking and has used up its thought budget.
     fn spent_thoughts(&self) -> bool {
         let spent = |(budget, _): &(usize, Vec<u32>)| self.progress.stats.thought_tokens >= *budget;
         self.text.is_thinking() && self.thought_budget.as_ref().is_some_and(spent)
     }
 
-    /// Ends the thoughts in the model's stead: sends the tokens that do, which are computed next, behind what is to be computed.
+    /// Closes the thoughts for the model. Sends the closing tokens and queues them after the tokens
+    /// that are still to be computed.
     fn end_thoughts(&mut self, events: &EventSender) -> Option<StopReason> {
         let (_, ids) = self.thought_budget.take()?;
         let mut todo = self.todo.rest().to_vec();
@@ -268,7 +272,7 @@ impl<'a> Generation<'a> {
         }
     }
 
-    /// Times of the steps of the token that was computed last; `None` if it was not timed.
+    /// Step times of the latest token; `None` if it was not timed.
     pub fn step_times(&self) -> Option<&StepTimes> {
         Some(&self.progress.step_times).filter(|times| !times.layers.is_empty())
     }
@@ -288,7 +292,7 @@ fn stops_of(state: &EngineState, request: &Request) -> StopStrings {
     StopStrings::new(request.stop.clone(), turn_ends)
 }
 
-/// The strings that break a repeat, if repeats are punished.
+/// The DRY breakers of `request`; none if DRY is off.
 fn breakers_of(state: &EngineState, request: &Request) -> Breakers {
     if request.sampling.dry_multiplier <= 0.0 {
         return Breakers::default();
@@ -299,13 +303,13 @@ fn breakers_of(state: &EngineState, request: &Request) -> Breakers {
     Breakers::new(&request.sampling.dry_breakers, vocab, |id| tokenizer.token_bytes(id), encode)
 }
 
-/// The splitter of an answer in which tools may be called.
+/// The splitter for tool calls in the answer; `None` if there are no tools.
 fn calls_of(state: &EngineState, chat: &ChatOptions) -> Option<CallSplitter> {
     let format = chat.call_format.as_ref().unwrap_or(state.text.template.tools());
     (!chat.tools.is_empty()).then(|| CallSplitter::new(format.clone(), &chat.tools))
 }
 
-/// Checks what can be checked before the prompt is encoded.
+/// Checks everything that does not need the encoded prompt.
 fn check(request: &Request, context: &SessionContext, vocab: usize) -> Result<()> {
     if request.stop.iter().any(String::is_empty) {
         return Err(Error::invalid("stop", "strings of at least one character", "an empty one"));

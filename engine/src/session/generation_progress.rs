@@ -1,21 +1,21 @@
-//! Times and figures of a generation, and their events.
+//! Times and counts of a generation, and the events that report them.
 
 use std::time::{Duration, Instant};
 
 use super::{Event, GenerationStats, context::SessionContext, request::EventSender, step_times::StepTimes};
 use thermocline_base::telemetry::Meter;
 
-/// Shortest time between two [`Event::Stats`].
+/// Shortest interval between two [`Event::Stats`].
 const STATS_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Times and figures of a generation so far.
+/// Times and counts of a generation so far.
 #[derive(Debug)]
 pub(super) struct GenerationProgress {
     pub requested_at: Instant,
     reported_at: Instant,
-    /// Steps that computed one token, and their time.
+    /// Number of steps that computed one token, and their total time.
     pub single_steps: (usize, Duration),
-    /// Times of the steps of the token that was computed last, if it was timed.
+    /// Step times of the latest token; empty if it was not timed.
     pub step_times: StepTimes,
     pub stats: GenerationStats,
 }
@@ -30,7 +30,7 @@ impl GenerationProgress {
         *if in_prompt { &mut self.stats.prompt_time } else { &mut self.stats.decode_time } += time;
     }
 
-    /// Counts a pass of `chunk` tokens that took `time`.
+    /// Records a pass of `chunk` tokens that took `time`.
     pub fn update(
         &mut self,
         in_prompt: bool,
@@ -51,7 +51,7 @@ impl GenerationProgress {
         meter.context(context.tokens().len(), context.capacity());
     }
 
-    /// Sends the figures if they are due. False if nobody listens any more.
+    /// Sends the statistics if they are due. False if the receiver is gone.
     pub fn report(&mut self, events: &EventSender) -> bool {
         if self.reported_at.elapsed() < STATS_INTERVAL {
             return true;

@@ -1,5 +1,5 @@
-//! Calibration of the machine while the engine is idle: once per adapter, driver and CPU, and once more for weight types that no
-//! earlier model had.
+//! Calibrates the machine while the engine is idle: once per adapter, driver and CPU, and again for
+//! weight types that no earlier model had.
 
 use std::{
     ops::ControlFlow,
@@ -14,16 +14,16 @@ use thermocline_gpu::{Gpu, GpuOptions};
 use thermocline_lab::calibration::{MachineOptions, MeasureEffort, cached_machine};
 use thermocline_run::placement::Machine;
 
-/// Times and effort of calibration.
+/// Timing and effort of calibration.
 #[derive(Debug, Clone, Copy)]
 pub struct CalibrationOptions {
-    /// Idle time before it begins: nothing was computed or moved.
+    /// Idle time before an attempt, in which the engine neither computes nor moves weights.
     pub idle: Duration,
-    /// Time between two looks at the engine.
+    /// Time between two checks whether the engine is idle.
     pub poll: Duration,
-    /// Longest time of one attempt.
+    /// Longest duration of one attempt.
     pub longest: Duration,
-    /// Effort of the first attempt; after one that took too long it is less.
+    /// Effort of the first attempt. An attempt that takes too long reduces it for the next one.
     pub effort: MeasureEffort,
 }
 
@@ -38,13 +38,13 @@ impl Default for CalibrationOptions {
     }
 }
 
-/// Attempts that may fail before a device is not calibrated any more.
+/// Number of failed attempts after which a device is no longer calibrated.
 const ATTEMPTS: usize = 3;
 
-/// Device bytes that products of the largest matrices take.
+/// Bytes of device memory that products of the largest matrices need.
 const MATRIX_BYTES: u64 = 128 << 20;
 
-/// Decides when an attempt begins.
+/// Decides when an attempt starts.
 #[derive(Debug, Default)]
 struct IdleTimer {
     idle_since: Option<Instant>,
@@ -52,14 +52,14 @@ struct IdleTimer {
 }
 
 impl IdleTimer {
-    /// True if an attempt is due at `now`, after a time `idle` without being `busy`.
+    /// True if an attempt is due at `now`, after being idle (not `busy`) for `idle`.
     fn due(&mut self, now: Instant, busy: bool, idle: Duration) -> bool {
         if busy {
             self.idle_since = None;
             return false;
         }
         let since = *self.idle_since.get_or_insert(now);
-        // After a failure the wait is longer.
+        // Each failure lengthens the wait.
         let wait = idle * (1 << (2 * self.failed.min(ATTEMPTS)));
         self.failed < ATTEMPTS && now.saturating_duration_since(since) >= wait
     }
@@ -79,13 +79,14 @@ enum CalibrationTarget {
 }
 
 impl Engine {
-    /// Measures the speeds of this machine in the background, after a time of idleness, unless they are known; they are kept in
-    /// [`EngineOptions::speeds`](super::EngineOptions::speeds), and planned with from then on. An answer that begins meanwhile goes
-    /// first, and so does any work that makes the caller `busy`. Another device is measured when it is chosen. Ends with the
-    /// engine.
+    /// Measures this machine's speeds in the background once the engine is idle, unless they are
+    /// known. They are saved in [`EngineOptions::speeds`](super::EngineOptions::speeds), and plans
+    /// use them from then on. A new answer interrupts the measurement, and so does work for which
+    /// `busy` returns true. Another device is measured when it is chosen. The measurement ends with
+    /// the engine.
     ///
     /// # Errors
-    /// [`Error::Stopped`] if there is no thread for it.
+    /// [`Error::Stopped`] if its thread cannot be started.
     pub fn measure_when_idle(
         &self,
         options: CalibrationOptions,
@@ -97,7 +98,7 @@ impl Engine {
         spawned.map(drop).map_err(|error| Error::Stopped(format!("no thread to measure the machine: {error}")))
     }
 
-    /// Plans with these speeds from now on, between two tokens.
+    /// Uses these speeds for plans from now on. The change takes effect between two tokens.
     ///
     /// # Errors
     /// [`Error::Stopped`] after the engine has stopped.
@@ -105,7 +106,8 @@ impl Engine {
         self.command(EngineCommand::SetMachine { machine: Some(Box::new(machine)) })
     }
 
-    /// True if plans use measured speeds, of the chosen device and for all types of the model's weights. Waits for a solve at most.
+    /// True if plans use measured speeds of the chosen device and of all the model's weight types.
+    /// Waits for a solve at most.
     pub fn knows_speeds(&self) -> bool {
         let state = self.state();
         state.planner.planner(&state.model).is_ok_and(|planner| {
@@ -121,7 +123,7 @@ impl Engine {
     }
 }
 
-/// The target for the chosen device; `None` while that is being loaded.
+/// The target for the chosen device; `None` while the device is loading or lost.
 fn target(state: &EngineState) -> Option<CalibrationTarget> {
     let choice = state.device.choice.lock().clone();
     let (DeviceChoice::Auto(gpu) | DeviceChoice::Gpu(gpu)) = choice else { return Some(CalibrationTarget::Cpu) };
@@ -129,7 +131,7 @@ fn target(state: &EngineState) -> Option<CalibrationTarget> {
         DeviceStatus::Loading(_) | DeviceStatus::Lost { .. } => None,
         DeviceStatus::Gpu(_) => Some(CalibrationTarget::Gpu(gpu)),
         DeviceStatus::Cpu { reason } => Some(match reason.as_deref() {
-            // With its measured speeds it may turn out to be of use.
+            // Measured speeds may show that the GPU is useful after all.
             Some(Error::SlowGpu | Error::Memory { .. }) => CalibrationTarget::Gpu(gpu),
             _ => CalibrationTarget::Cpu,
         }),
@@ -166,7 +168,7 @@ fn calibrate(engine: &WeakEngine, options: &CalibrationOptions, others: &dyn Fn(
         let measured = measure(here, &target, &effort, &mut go_on);
         let Some(here) = engine.upgrade() else { return };
         let machine = match measured {
-            // If another device was chosen meanwhile, these are not its speeds.
+            // If another device was chosen meanwhile, these speeds are not its own.
             Ok(machine) => {
                 let now = self::target(here.state()).map(|target| format!("{target:?}"));
                 (now == chosen).then(|| Box::new(machine))
@@ -182,12 +184,12 @@ fn calibrate(engine: &WeakEngine, options: &CalibrationOptions, others: &dyn Fn(
                 None
             }
         };
-        // An engine that has stopped makes no plans.
+        // A stopped engine makes no plans.
         let _ = here.command(EngineCommand::SetMachine { machine });
     }
 }
 
-/// Measures the speeds of `target`, in device memory that the engine makes free.
+/// Measures the speeds of `target` in device memory that the engine frees for it.
 fn measure(
     engine: Engine,
     target: &CalibrationTarget,
@@ -206,13 +208,13 @@ fn measure(
             Some(Gpu::open(&GpuOptions { budget, ..options.of_floats(floats) })?)
         }
     };
-    // Closing the model does not wait for the measurement.
+    // Drops the handle so that closing the model does not wait for the measurement.
     drop(engine);
     cached_machine(&cpu, gpu.as_ref(), &types, &how, go_on)
 }
 
-/// Reserves device memory to measure in, at most `wanted` bytes: the rest of the engine's budget, and what it releases. Returns the
-/// bytes.
+/// Reserves at most `wanted` bytes of device memory for measuring: the rest of the engine's budget
+/// and what the engine releases. Returns the bytes.
 fn reserve_memory(engine: &Engine, wanted: u64, go_on: &mut dyn FnMut() -> ControlFlow<()>) -> Result<u64> {
     let left = |engine: &Engine| match engine.device() {
         DeviceStatus::Gpu(memory) => {

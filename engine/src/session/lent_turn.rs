@@ -1,4 +1,4 @@
-//! The engine's turn, lent to another thread: what it computes then has the engine's workers to itself.
+//! Lends the engine's turn to another thread, which then has the engine's workers to itself.
 
 use std::sync::mpsc::{self, Receiver, Sender};
 
@@ -6,12 +6,12 @@ use super::{Engine, request::stopped_error, worker::EngineCommand};
 use thermocline_base::error::Result;
 use thermocline_cpu::Cpu;
 
-/// A turn that the engine's thread gives away.
+/// A turn that the engine's thread lends.
 #[derive(Debug)]
 pub(super) struct TurnLoan {
-    /// Told when the turn begins.
+    /// Receives a message when the turn begins.
     begun: Sender<()>,
-    /// Closed when the turn ends.
+    /// Disconnects when the turn ends.
     ends: Receiver<()>,
 }
 
@@ -19,23 +19,24 @@ impl TurnLoan {
     /// Waits for the end of the turn, on the engine's thread.
     pub fn wait(self) {
         if self.begun.send(()).is_ok() {
-            // Nothing is sent: the other end is dropped, after a panic too.
+            // No message is sent: the other end is dropped, even after a panic.
             let _ = self.ends.recv();
         }
     }
 }
 
-/// The engine's turn while this lives: no session computes. Dropping it gives the turn back.
+/// The engine's turn while this value lives; no session computes meanwhile. Dropping it gives the
+/// turn back.
 #[derive(Debug)]
 pub struct LentTurn {
-    /// Dropped before the engine, whose thread waits for it.
+    /// Declared before the engine to be dropped first, because the engine's thread waits for it.
     done: Option<Sender<()>>,
     engine: Engine,
 }
 
 impl LentTurn {
-    /// Gives the turn back and waits for the next one, so that sessions compute in between. Not to be called by the engine's own
-    /// thread.
+    /// Gives the turn back and waits for the next one, so that sessions compute in between. The
+    /// engine's own thread must not call it.
     ///
     /// # Errors
     /// [`Engine::stopped`]
@@ -51,7 +52,7 @@ impl LentTurn {
 }
 
 impl Engine {
-    /// The engine's turn, once it has it to give. Its holder computes on [`Engine::cpu`].
+    /// Waits for the engine's turn and borrows it. The borrower computes on [`Engine::cpu`].
     ///
     /// # Errors
     /// [`Engine::stopped`]

@@ -1,4 +1,4 @@
-//! The planner of a model that runs: plans by the inputs as they are now.
+//! The planner of a running model, whose plans follow the current inputs.
 
 use std::{
     path::Path,
@@ -22,49 +22,51 @@ use thermocline_run::{
     runtime::Sparsity,
 };
 
-/// The planner of `model` on a device with the limits of `caps`; `None`: those of the GPU in `inputs.machine`.
+/// The planner of `model` on a device with the limits `caps`; `None` uses the limits of the GPU in
+/// `inputs.machine`.
 ///
 /// # Errors
-/// [`Error::Memory`] if the limits are too narrow for a row of the model's weights,
-/// [`Error::Invalid`] if its sidecar has not one frequency per neuron.
+/// [`Error::Memory`] if the limits are too small for one row of the model's weights;
+/// [`Error::Invalid`] if its sidecar does not have exactly one frequency per neuron.
 pub fn planner(model: &Model, caps: Option<Caps>, inputs: PlanInputs) -> Result<PlacementSolver> {
     let caps = caps.unwrap_or_else(|| caps_of(inputs.limits()));
     let bytes = match device_bytes(&caps, model, inputs.chunk, inputs.kv_type) {
-        // The CPU's plans remain, and a load says why there are no others.
+        // Only CPU plans remain. Loading the device reports why.
         Err(Error::Unsupported { .. }) => DeviceBytes::none(model.config.n_layer()),
         bytes => bytes?,
     };
     PlacementSolver::new(model, &bytes, inputs)
 }
 
-/// The inputs of a running model's plans.
+/// The inputs of the plans of a running model.
 #[derive(Debug, Clone, PartialEq)]
 struct LiveInputs {
     plan: PlanInputs,
-    /// Limits of the device; `None` until one is opened.
+    /// Limits of the device; `None` until a device is opened.
     caps: Option<Caps>,
 }
 
-/// The planner of a running model. The engine thread and loaders change its inputs; the device's processor, forecasts and
-/// calibration read its plans, which are solved anew only after an input has changed.
+/// The planner of a running model. The engine thread and loaders change its inputs. The device's
+/// processor, forecasts and calibration read its plans, which are solved again only after an input
+/// has changed.
 #[derive(Debug)]
 pub struct LivePlanner {
     inputs: Mutex<LiveInputs>,
-    /// The latest planner, with its inputs.
+    /// The latest planner and the inputs that it was solved for.
     solved: Mutex<Option<(LiveInputs, Arc<PlacementSolver>)>>,
-    /// Fewest tokens to plan for, of all contexts together.
+    /// Smallest number of tokens to plan for, over all contexts together.
     least_context: usize,
-    /// Bytes of the budget that are kept free of plans.
+    /// Bytes of the budget that plans must leave free.
     reserved: AtomicU64,
-    /// True if the machine's speeds were given: no others are looked up.
+    /// True if the machine's speeds were given, so that no saved speeds are looked up.
     machine_given: bool,
-    /// A split that is followed in place of the best plan.
+    /// A PowerInfer split that replaces the best plan.
     split: Option<Arc<PowerInferSplit>>,
     pub(super) adaptation: HotSetAdaptation,
 }
 
 impl LivePlanner {
-    /// A planner with these inputs, until they change; its context never becomes shorter.
+    /// A planner that starts with these inputs. Its context never gets shorter.
     pub fn new(inputs: PlanInputs) -> Self {
         LivePlanner {
             least_context: inputs.context,
@@ -77,7 +79,7 @@ impl LivePlanner {
         }
     }
 
-    /// The planner with these speeds, which are then not looked up.
+    /// Uses these speeds and never looks up saved ones.
     #[must_use]
     pub fn with_machine(mut self, machine: Machine) -> Self {
         self.set_machine(machine);
@@ -85,14 +87,14 @@ impl LivePlanner {
         self
     }
 
-    /// The planner with the neurons of `split` resident instead of the best ones, as far as budgets have room.
+    /// Makes the neurons of `split` resident instead of the best neurons, as far as budgets allow.
     #[must_use]
     pub fn following(mut self, split: PowerInferSplit) -> Self {
         self.split = Some(Arc::new(split));
         self
     }
 
-    /// The split that is followed, if any.
+    /// The split that plans follow, if any.
     pub fn split(&self) -> Option<&PowerInferSplit> {
         self.split.as_deref()
     }
@@ -101,8 +103,8 @@ impl LivePlanner {
         self.inputs.lock().plan.machine = Arc::new(machine);
     }
 
-    /// Takes the speeds of `cpu` and `gpu` that are kept in `folder`, unless speeds were given. Where none are kept, speeds of other
-    /// processors are replaced by typical ones.
+    /// Loads the saved speeds of `cpu` and `gpu` from `folder`, unless speeds were given. If none
+    /// are saved, typical speeds replace those of other processors.
     pub(super) fn look_up_machine(
         &self,
         folder: Option<&Path>,
@@ -129,15 +131,16 @@ impl LivePlanner {
         self.inputs.lock().plan.sparsity = mode;
     }
 
-    /// Plans for `contexts` contexts of `tokens` tokens altogether: each has keys and values of its tokens, and recurrent states however
-    /// few they are.
+    /// Plans for `contexts` contexts of `tokens` tokens altogether. Each context has keys and
+    /// values for its tokens, and recurrent states regardless of its length.
     pub(super) fn set_contexts(&self, tokens: usize, contexts: usize) {
         let contexts = contexts.max(1);
         let plan = &mut self.inputs.lock().plan;
         (plan.context, plan.sessions) = (tokens.max(self.least_context).div_ceil(contexts), contexts);
     }
 
-    /// Plans for prompts of which `tokens` tokens are computed at a time, or fewer where a device should not compute so many.
+    /// Plans for prompts computed in chunks of `tokens` tokens, or fewer if a device should
+    /// not compute that many.
     pub(super) fn set_chunk(&self, tokens: usize) {
         self.inputs.lock().plan.chunk = device_chunk(tokens);
     }
@@ -149,22 +152,22 @@ impl LivePlanner {
         inputs.plan.chunk
     }
 
-    /// Keeps `bytes` more of the budget free.
+    /// Leaves `bytes` more of the budget free.
     pub(super) fn reserve_more(&self, bytes: u64) {
         self.reserved.fetch_add(bytes, Relaxed);
     }
 
-    /// Keeps nothing of the budget free.
+    /// Leaves nothing of the budget free.
     pub(super) fn clear_reserve(&self) {
         self.reserved.store(0, Relaxed);
     }
 
-    /// Bytes of the budget that are kept free.
+    /// Bytes of the budget that plans leave free.
     pub(super) fn reserved(&self) -> u64 {
         self.reserved.load(Relaxed)
     }
 
-    /// The plan for `budget` bytes: that of the split, or the quickest ([`PlacementSolver::plan`]).
+    /// The plan for `budget` bytes: the split's plan, or the fastest ([`PlacementSolver::plan`]).
     ///
     /// # Errors
     /// As [`PlacementSolver::plan`] and [`PlacementSolver::following`].
@@ -175,7 +178,7 @@ impl LivePlanner {
         }
     }
 
-    /// The planner with the inputs as they are now. Solved anew only where one has changed.
+    /// The planner for the current inputs, solved again only if an input has changed.
     ///
     /// # Errors
     /// As [`planner`].
@@ -191,7 +194,7 @@ impl LivePlanner {
     }
 }
 
-/// Prompt tokens that a device computes at a time, where `tokens` are asked for.
+/// Number of prompt tokens that a device computes at a time if `tokens` are requested.
 pub(super) fn device_chunk(tokens: usize) -> usize {
     tokens.clamp(1, PlanInputs::MAX_CHUNK)
 }

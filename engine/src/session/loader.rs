@@ -1,4 +1,4 @@
-//! Loading a model into a device: opening it, planning, uploading, in a thread of its own.
+//! Loads a model into a device in a thread of its own: opens the device, plans and uploads.
 
 use std::{
     any::Any,
@@ -32,26 +32,29 @@ use thermocline_run::{
     runtime::Processor,
 };
 
-/// Attempts to load, each with a smaller target, where a plan turns out to take more bytes than it expected.
+/// Number of attempts to load. A plan that needs more bytes than expected is retried with a smaller
+/// target.
 const ATTEMPTS: usize = 4;
 
 /// Options of loading a model into a GPU.
 #[derive(Debug, Clone, Default)]
 pub struct DeviceLoadOptions {
-    /// The GPU, and how many bytes of it.
+    /// The GPU, and how many of its bytes to use.
     pub gpu: GpuOptions,
-    /// The CPU for what is not resident.
+    /// The CPU for weights that are not resident.
     pub cpu: CpuOptions,
-    /// Its threads, where there are some already; `None`: threads of its own.
+    /// Existing CPU threads to share; `None` starts new threads.
     pub workers: Option<Arc<ThreadPool>>,
-    /// Tokens of a prompt computed at a time.
+    /// Number of prompt tokens computed at a time.
     pub chunk: usize,
-    /// The pieces in which the model is placed.
+    /// Granularity of the placement.
     pub granularity: Granularity,
-    /// [`GpuUse::IfQuicker`] refuses a GPU with which the model would be slower; otherwise it is used for as much as fits.
+    /// [`GpuUse::IfQuicker`] refuses a GPU that would make the model slower; other values use it
+    /// for as much as fits.
     pub gpu_use: GpuUse,
-    /// Folder in which the speeds of machines are kept, and which devices have passed their self-test: this one's speeds are planned
-    /// with, unless the planner was given others. Without a folder no device is tested.
+    /// Folder with the saved speeds of machines and the devices that have passed their self-test.
+    /// Plans use these speeds unless the planner was given others. Without a folder no device is
+    /// tested.
     pub speeds: Option<PathBuf>,
 }
 
@@ -68,13 +71,14 @@ impl DeviceLoadOptions {
     }
 }
 
-/// Opens the GPU and loads what of `model` its budget is best used for, after a self-test at the first use of its driver. `progress`
-/// gets the stages, and may cancel.
+/// Opens the GPU and loads the part of `model` that makes the best use of its budget. The first use
+/// of a driver starts with a self-test. `progress` receives the stages and may cancel.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if a layer of the model has no kernels on a device ([`device::device_support`]),
-/// [`Error::Memory`] if nothing useful fits, [`Error::NoGpu`] if there is no such GPU, [`Error::SlowGpu`] if the CPU alone is
-/// expected to be quicker and that is asked, [`Error::Gpu`] if the device is lost, [`Error::Cancelled`].
+/// [`Error::Unsupported`] if a layer of the model has no kernels on a device
+/// ([`device::device_support`]), [`Error::Memory`] if nothing useful fits, [`Error::NoGpu`] if
+/// there is no such GPU, [`Error::SlowGpu`] if `gpu_use` requires a speedup and none is expected,
+/// [`Error::Gpu`] if the device is lost, [`Error::Cancelled`].
 pub fn load_on_device(
     model: &Model,
     options: &DeviceLoadOptions,
@@ -93,7 +97,8 @@ pub fn load_on_device(
             look_up(Some(&gpu));
             Ok((load_on(&gpu, &wanted, model, options, planner, progress)?, gpu))
         });
-        // A driver that refuses a kernel may accept it without the feature that was given up for that: never the same twice.
+        // A driver that refuses a kernel may accept it once a feature is disabled. Each retry
+        // disables another feature.
         let refused = matches!(loaded, Err(Error::Gpu { failure: GpuFailure::Refused { .. }, .. }));
         if !refused || wanted.fallbacks.all().len() == known {
             return loaded;
@@ -102,8 +107,8 @@ pub fn load_on_device(
     }
 }
 
-/// Loads what of `model` the budget of `gpu` is best used for, after the kernels that it uses were
-/// held against the CPU, if that was not done before.
+/// Loads the part of `model` that makes the best use of the budget of `gpu`. It first compares the
+/// needed kernels with the CPU's, unless an earlier test has done so.
 fn load_on(
     gpu: &Gpu,
     wanted: &GpuOptions,
@@ -114,7 +119,7 @@ fn load_on(
 ) -> Result<HybridProcessor> {
     planner.set_chunk(options.chunk);
     let chunk = planner.set_caps(*gpu.caps());
-    // A software driver is trusted: it is the same processor's arithmetic, and compiles for long.
+    // A software driver is trusted, because it runs on the CPU itself and compiles slowly.
     if let Some(folder) = options.speeds.as_ref().filter(|_| gpu.report().kind != AdapterKind::Software) {
         let types = planner.planner(model)?.profile().weight_types();
         ensure_tested(gpu, &types, folder, &wanted.fallbacks, &mut || progress(LoadStage::Testing))?;
@@ -135,7 +140,8 @@ fn load_on(
     Err(Error::Cancelled)
 }
 
-/// The source of placements of a [`HybridProcessor`]: plans by the inputs as they are now, and swaps of neurons under one budget.
+/// Supplies a [`HybridProcessor`] with placements: plans for the current inputs, and swaps of
+/// neurons under one budget.
 #[derive(Debug)]
 struct PlacementSource {
     planner: Arc<LivePlanner>,
@@ -168,12 +174,13 @@ impl hybrid::Planner for PlacementSource {
     }
 }
 
-/// A callback with the stage that a load has reached; it says whether to go on.
+/// A callback that receives the current stage of a load and decides whether to continue.
 pub type LoadProgress<'a> = &'a mut dyn FnMut(LoadStage) -> ControlFlow<()>;
 
 /// A source of processors other than the CPU, each with the model loaded.
 pub(super) trait DeviceSource: Debug + Send + Sync {
-    /// Opens the device and loads as much of `model` as is to be there under `budget` bytes (`None`: what is free).
+    /// Opens the device and loads as much of `model` as belongs there under `budget` bytes (`None`
+    /// allows all free memory).
     ///
     /// # Errors
     /// As [`load_on_device`].
@@ -185,10 +192,11 @@ pub(super) trait DeviceSource: Debug + Send + Sync {
         progress: LoadProgress<'_>,
     ) -> Result<LoadedDevice>;
 
-    /// Parts of its adapters that are done without.
+    /// Disabled features of its adapters.
     fn fallbacks(&self) -> Vec<Fallback>;
 
-    /// Does without one more part of the adapter of this name, which was lost too often; `None` if nothing is known of it.
+    /// Disables one more feature of the named adapter, which was lost too often; `None` if there is
+    /// none to disable.
     fn after_losses(&self, adapter: &str, why: &str) -> Option<Fallback>;
 }
 
@@ -199,13 +207,13 @@ pub(super) struct LoadedDevice {
     pub memory: Box<dyn MemoryLedger>,
 }
 
-/// The account of a device's memory.
+/// Accounts for a device's memory.
 pub(super) trait MemoryLedger: Debug + Send {
-    /// Bytes taken, by purpose.
+    /// Current memory usage, by purpose.
     fn read(&self) -> DeviceMemory;
 }
 
-/// A GPU as a source.
+/// A GPU as a device source.
 #[derive(Debug)]
 struct GpuSource(DeviceLoadOptions);
 
@@ -257,13 +265,14 @@ pub(super) fn device_source(choice: &DeviceChoice, options: &DeviceLoadOptions) 
     }
 }
 
-/// A thread that loads a device. Its result arrives as [`EngineCommand::Loaded`]. Dropping it cancels the load and waits for the thread,
-/// which looks up after every piece of the model.
+/// A thread that loads a device. Its result arrives as [`EngineCommand::Loaded`]. Dropping it
+/// cancels the load and waits for the thread, which checks for a cancellation after every piece of
+/// the model.
 #[derive(Debug)]
 pub(super) struct LoadThread {
     /// Number of the load in this engine.
     pub number: u64,
-    /// The budget it loads under.
+    /// The budget of the load.
     pub budget: Option<u64>,
     cancelled: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -273,7 +282,7 @@ impl LoadThread {
     /// Starts load `number` from `source`, under the requested budget.
     ///
     /// # Errors
-    /// [`Error::Stopped`] if the system has no thread for it.
+    /// [`Error::Stopped`] if the system cannot start the thread.
     pub fn start(
         number: u64,
         source: Arc<dyn DeviceSource>,
@@ -288,12 +297,13 @@ impl LoadThread {
                 state.device.status.set_progress(stage);
                 if stop.load(SeqCst) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             };
-            // What a panic leaves half done is dropped, not used; the engine must hear of the end in any case.
+            // After a panic the half-loaded device is dropped, and the engine must still receive
+            // the end of the load.
             let loaded =
                 catch_unwind(AssertUnwindSafe(|| source.load(&state.model, &state.planner, budget, &mut progress)));
             let bug = |panic: &(dyn Any + Send)| format!("loading the model failed inside ({})", panic_message(panic));
             let result = loaded.unwrap_or_else(|panic| Err(Error::Stopped(bug(panic.as_ref()))));
-            // An engine that is gone does not need it.
+            // An engine that is gone does not need the result.
             let _ = done.send(EngineCommand::Loaded { number, result });
         };
         let thread = thread::Builder::new().name("thermocline-load".to_owned()).spawn(work);
@@ -306,7 +316,7 @@ impl Drop for LoadThread {
     fn drop(&mut self) {
         self.cancelled.store(true, SeqCst);
         if let Some(thread) = self.thread.take() {
-            // Its panics were caught.
+            // The thread's panics were caught.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! Log probabilities of tokens: of those that were chosen, and of a prompt's own.
+//! Log probabilities of chosen tokens and of a prompt's tokens.
 
 use thermocline_base::error::Result;
 use thermocline_run::runtime::check_logits;
@@ -6,22 +6,25 @@ use thermocline_run::runtime::check_logits;
 /// Log probabilities that a request wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LogprobsRequest {
-    /// Number of the likeliest tokens that are reported at every place.
+    /// Number of the most likely tokens to report at every position.
     pub top: usize,
-    /// The tokens of the prompt, too. Nothing of the prompt is reused then.
+    /// True to report the prompt's tokens too. Then no cached tokens of the prompt are reused.
     pub prompt: bool,
 }
 
-/// The log probability of one token, and the likeliest tokens at its place.
+/// The log probability of one token, and the most likely tokens at its position.
 ///
-/// Natural logarithms of the softmax of the model's logits as they are: before bias, penalties, grammar and temperature.
+/// Natural logarithms of the softmax of the model's raw logits, before bias, penalties, grammar and
+/// temperature.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenLogprobs {
     /// The token.
     pub id: u32,
-    /// Its log probability; `None` for the first token of a prompt, which nothing predicts.
+    /// Log probability of the token; `None` for the first token of a prompt, which nothing
+    /// predicts.
     pub logprob: Option<f32>,
-    /// The likeliest tokens with theirs, the likeliest first; of equals the one with the lower id.
+    /// The most likely tokens with their log probabilities, most likely first. Ties go to the lower
+    /// id.
     pub top: Vec<(u32, f32)>,
 }
 
@@ -31,8 +34,9 @@ impl TokenLogprobs {
         TokenLogprobs { id, logprob: None, top: Vec::new() }
     }
 
-    /// The token `id`, which `logits [n_vocab]` predict, with the `top` likeliest.
-    /// [`Error::NotFinite`](thermocline_base::error::Error::NotFinite) if they are no numbers.
+    /// The token `id`, predicted by `logits` (`[n_vocab]`), with the `top` most likely tokens.
+    /// [`Error::NotFinite`](thermocline_base::error::Error::NotFinite) if the logits are not
+    /// finite.
     pub(super) fn new(logits: &[f32], id: u32, top: usize) -> Result<Self> {
         check_logits(logits)?;
         let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);

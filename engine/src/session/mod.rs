@@ -1,19 +1,26 @@
-//! An [`Engine`] owns a model and one thread; a [`Session`] is one conversation with its own KV cache. A [`Request`] goes in,
-//! [`Event`]s come out of a channel, and any request can be cancelled within one token.
+//! An [`Engine`] owns a model and one thread; a [`Session`] is one conversation with its own KV
+//! cache. A session takes a [`Request`] and returns [`Event`]s on a channel. Any request can be
+//! cancelled within one token.
 //!
-//! Inside, the thread ([`worker`]) takes [`turns`]: a pass that computes the next token of every session, a [`batch`] that reads the
-//! weights once, then a chunk of one prompt. A step of a [`generation`] computes a chunk of tokens in a [`context`] (a KV cache and the
-//! tokens it holds), has [`sampling`] choose one from the logits, and passes it through [`text`] (whole characters, no stop strings) to
-//! the caller. An [`embedding`] is a generation of no tokens.
+//! The thread ([`worker`]) works in [`turns`]. A turn computes the next token of every session in
+//! one pass, a [`batch`], which reads the weights once. It then computes a chunk of one prompt. A
+//! step of a [`generation`] computes a chunk of tokens in a [`context`], which is a KV cache with
+//! its tokens. [`sampling`] then chooses a token from the logits. [`text`] turns tokens into whole
+//! characters without stop strings, for the caller. An [`embedding`] is a generation of no tokens.
 //!
-//! The forward pass may live on a GPU that has passed its test ([`tested_device`]): the [`device_manager`] has a [`loader`] bring there
-//! as much of the model as the [`live_planner`] finds the budget best used for, moves back to the CPU when the [`device`] is lost, and
-//! tries it again. Contexts follow with their keys and values, or by computing their tokens anew, and generations go on from the token
-//! they were at. What callers change on a running engine (VRAM budget, sparsity mode, adaptation) is requested in [`settings`] and
-//! applied between two tokens. A [`budget_forecast`] says what a budget would give, corrected by the rates that were measured while decoding; a
-//! [`breakdown`] sets the parts of a token's time as planned beside those of [`step_times`];
-//! [`idle_calibration`] measures the machine while the engine is idle; a [`lent_turn`] has another thread compute between two turns; [`neurons`] records firings and lets the hot set follow them,
-//! [`neuron_norms`] weighs neurons that are never zero, and [`ffn_reads`] says what skipping saved.
+//! The forward pass may run on a GPU that has passed its test ([`tested_device`]). The
+//! [`device_manager`] has a [`loader`] upload as much of the model as the [`live_planner`] finds
+//! best for the budget. If the [`device`] is lost, it moves back to the CPU and later tries the
+//! device again. Contexts move with their keys and values or recompute their tokens, and
+//! generations continue from their last token.
+//!
+//! [`settings`] holds what callers change on a running engine (VRAM budget, sparsity mode,
+//! adaptation). The engine applies changes between two tokens. A [`budget_forecast`] predicts the
+//! effect of a budget, corrected by measured decoding rates. A [`breakdown`] compares the planned
+//! parts of a token's time with the measured [`step_times`]. [`idle_calibration`] measures the
+//! machine while the engine is idle, and a [`lent_turn`] lets another thread compute between two
+//! turns. [`neurons`] records firings and adapts the hot set to them. [`neuron_norms`] weighs
+//! neurons that are never zero, and [`ffn_reads`] reports what skipping saved.
 
 mod batch;
 mod breakdown;

@@ -1,4 +1,5 @@
-//! The norms by which the output mass of neurons is weighed, computed beside the engine's thread while that is idle.
+//! Computes the norms that weigh the output mass of neurons, in a thread that runs while the engine
+//! is idle.
 
 use std::{sync::atomic::Ordering::SeqCst, thread, time::Duration};
 
@@ -6,17 +7,19 @@ use super::Engine;
 use thermocline_lab::sparsity::predictor::metrics::down_norms;
 use thermocline_model::{Ffn, Model};
 
-/// Fraction of a layer's output mass that decides which neurons of a model without natural zeros fire, unless it is changed.
+/// Default fraction of a layer's output mass that defines which neurons fire, for models without
+/// natural zeros.
 pub const USUAL_MASS: f32 = 0.9;
 
-/// Bytes of down projections beyond which they are not read for it: neurons then weigh alike.
+/// Largest number of bytes of down projections that are read for norms. In larger models all
+/// neurons weigh alike.
 const MOST_BYTES: u64 = 4 << 30;
 
-/// Pause before it is looked again whether the engine is idle.
+/// Pause between two checks whether the engine is idle.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The fraction of the output mass for `model`; `None` where neurons are zero for most tokens, or belong to experts: there the
-/// router's choice says which of them count.
+/// The fraction of the output mass for `model`. `None` if its neurons are zero for most tokens, or
+/// if they belong to experts: there the router's choice decides which neurons count.
 pub(super) fn mass_of(model: &Model) -> Option<f32> {
     let dense = model.weights.layers.iter().all(|layer| !matches!(layer.ffn, Ffn::Experts(_)));
     (dense && !model.config.activation.is_sparse()).then_some(USUAL_MASS)
@@ -31,9 +34,9 @@ fn down_bytes(model: &Model) -> u64 {
 }
 
 impl Engine {
-    /// Has the neurons of a model without natural zeros weighed by the norms of their down columns, which a thread of its own reads
-    /// while nothing is generated; until it is done, and in models whose down projections have more than 4 GiB, all weigh alike.
-    /// Further calls do nothing.
+    /// Weighs the neurons of a model without natural zeros by the norms of their down columns. A
+    /// thread reads the columns while nothing is generated. Until it is done, and in models with
+    /// more than 4 GiB of down projections, all neurons weigh alike. Further calls do nothing.
     pub fn weigh_neurons(&self) {
         let state = self.state();
         if state.figures.neurons.mass().is_none()
@@ -46,7 +49,7 @@ impl Engine {
         let work = move || {
             let mut layer = 0;
             while layer < layers {
-                // Held for one layer at a time, so that the model can be closed.
+                // The handle is held for one layer at a time, so that the model can be closed.
                 let Some(engine) = engine.upgrade() else { return };
                 if engine.telemetry().generations > 0 {
                     drop(engine);
@@ -59,7 +62,7 @@ impl Engine {
                 layer += 1;
             }
         };
-        // Without a thread they weigh alike.
+        // Without a thread all neurons weigh alike.
         let _ = thread::Builder::new().name("weigh-neurons".to_owned()).spawn(work);
     }
 }

@@ -1,4 +1,5 @@
-//! Firings of neurons in an engine: how often each fires, the hot set that follows them, and the probe that records them.
+//! Firings of neurons in an engine: their frequencies, the hot set that adapts to them, and the
+//! probe that records them.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::SeqCst},
@@ -19,25 +20,27 @@ use thermocline_run::{
 /// The source of firing frequencies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrequencySource {
-    /// The profile that `prepare` counted on its text. Plans go by it.
+    /// The profile that `prepare` measured on its text. Plans use it.
     Profile,
-    /// The engine, on this number of tokens since the model was opened.
+    /// The engine's counts over this number of tokens, since the model was opened.
     Counted(u64),
 }
 
 /// Firing frequencies of one layer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NeuronFrequencies {
-    /// `[n_ff]` fraction of the tokens for which each neuron fires.
+    /// `[n_ff]`, fraction of the tokens for which each neuron fires.
     pub values: Vec<f32>,
-    /// `[experts]` fraction of the tokens that are routed to each expert; empty in a layer without experts.
+    /// `[experts]`, fraction of the tokens that are routed to each expert; empty in a layer without
+    /// experts.
     pub experts: Vec<f32>,
-    /// Their source.
+    /// Source of the frequencies.
     pub source: FrequencySource,
 }
 
 impl NeuronFrequencies {
-    /// The frequencies of `layer`: the profile's if there is one, else those the engine has counted. `None` if neither knows any.
+    /// The frequencies of `layer`: the profile's, or without a profile the engine's own counts.
+    /// `None` if neither exists.
     pub(super) fn of_layer(model: &Model, board: &NeuronBoard, layer: usize) -> Option<Self> {
         let shape = board.shape();
         let (neurons, experts) = (shape.neurons(layer), shape.experts(layer));
@@ -62,13 +65,13 @@ impl NeuronFrequencies {
     }
 }
 
-/// The follower of the hot set, while adaptation is on. Only the engine thread uses it, through the planner and the probe that it
-/// is handed to.
+/// Adapts the hot set to firings while adaptation is on. Only the engine thread uses it, through
+/// the planner and the probe.
 #[derive(Debug, Default)]
 pub(super) struct HotSetAdaptation(Mutex<Option<Follower>>);
 
 impl HotSetAdaptation {
-    /// Starts to follow firings, or stops and forgets them.
+    /// Turns adaptation on, or turns it off and forgets the firings.
     pub fn switch(&self, on: bool, model: &Model, recall: f32) {
         let mut follower = self.0.lock();
         if on != follower.is_some() {
@@ -77,7 +80,7 @@ impl HotSetAdaptation {
         }
     }
 
-    /// True while it follows firings.
+    /// True while adaptation is on.
     pub fn is_on(&self) -> bool {
         self.0.lock().is_some()
     }
@@ -96,7 +99,7 @@ impl HotSetAdaptation {
         }
     }
 
-    /// Counts the first `drawn` tokens of a pass with drafts, whose firings were held.
+    /// Counts the first `drawn` tokens of a pass with drafts, whose firings were held back.
     pub fn record_draft(&self, masks: &DraftMasks, drawn: usize) {
         if let Some(follower) = &mut *self.0.lock() {
             masks.firings(drawn).for_each(|firing| follower.add_firing(&firing));
@@ -104,37 +107,41 @@ impl HotSetAdaptation {
         }
     }
 
-    /// A placement with some neurons swapped, if firings speak for one.
+    /// A placement with some neurons swapped, if the firings justify it.
     pub fn revise(&self, now: &Placement) -> Option<Placement> {
         self.0.lock().as_mut()?.revise(now)
     }
 
-    /// The threshold corrections and the recall check of the next token; none while adaptation is off.
+    /// The threshold corrections and the recall check for the next token; empty while adaptation is
+    /// off.
     pub fn threshold_correction(&self) -> ThresholdCorrection {
         self.0.lock().as_mut().map(Follower::threshold_correction).unwrap_or_default()
     }
 }
 
-/// The probe of a generation's forward pass: notices a cancellation between layers, and passes on which neurons fire.
+/// The probe of a generation's forward pass. It notices a cancellation between layers and passes on
+/// which neurons fire.
 pub(super) struct GenerationProbe<'a> {
     cancelled: &'a AtomicU64,
     number: u64,
     recorder: Option<&'a mut NeuronRecorder>,
     watch: Watch,
-    /// True if reads are counted of a request whose neurons are not recorded.
+    /// True if only reads are counted, for a request whose neurons are not recorded.
     pub only_reads: bool,
     adaptation: Option<&'a HotSetAdaptation>,
-    /// Holds the firings of a pass with drafts that adaptation is to count once it is known which
-    /// are drawn.
+    /// Holds the firings of a pass with drafts. Adaptation counts them once the accepted drafts are
+    /// known.
     pub draft: Option<&'a mut DraftMasks>,
-    /// Counts the reads of a decoded token, of FFNs of these sizes; true if the mode skips nothing.
+    /// Counts the reads of a decoded token in FFNs of these sizes; the flag is true if the mode
+    /// skips nothing.
     pub reads: Option<(&'a [FfnSize], &'a mut FfnReads, bool)>,
-    /// Adds the times of the pass's steps up.
+    /// Sums the times of the pass's steps.
     pub times: Option<&'a mut StepTimes>,
 }
 
 impl<'a> GenerationProbe<'a> {
-    /// A probe of the request `number` of a session, of which all below `cancelled` are cancelled. Records no neurons.
+    /// A probe of request `number` of a session whose requests below `cancelled` are cancelled. It
+    /// records no neurons.
     pub fn new(cancelled: &'a AtomicU64, number: u64) -> Self {
         GenerationProbe {
             cancelled,
@@ -149,17 +156,17 @@ impl<'a> GenerationProbe<'a> {
         }
     }
 
-    /// The probe with its firings counted by `adaptation`, if that is on.
+    /// Lets `adaptation` count the firings, if it is on.
     pub fn with_adaptation(self, adaptation: &'a HotSetAdaptation) -> Self {
         GenerationProbe { adaptation: Some(adaptation).filter(|adaptation| adaptation.is_on()), ..self }
     }
 
-    /// True if firings are wanted for what they are, and not for their times only.
+    /// True if the firings themselves are needed, not only their times.
     fn counts_firing(&self) -> bool {
         self.watch != Watch::Off || self.adaptation.is_some() || self.only_reads
     }
 
-    /// The probe with its firings recorded, as far as the recorder's board is watched.
+    /// Lets `recorder` record the firings, if its board is being watched.
     pub fn with_recorder(self, recorder: &'a mut NeuronRecorder) -> Self {
         let watch = recorder.watch();
         GenerationProbe { recorder: Some(recorder).filter(|_| watch != Watch::Off), watch, ..self }

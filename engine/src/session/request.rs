@@ -22,12 +22,12 @@ pub enum Role {
     System,
     User,
     Assistant,
-    /// The result of a tool's call.
+    /// The result of a tool call.
     Tool,
 }
 
 impl Role {
-    /// Its name in templates and requests.
+    /// Name of the role in templates and requests.
     pub fn name(self) -> &'static str {
         match self {
             Role::System => "system",
@@ -43,7 +43,8 @@ impl Role {
 pub struct Message {
     /// The speaker.
     pub role: Role,
-    /// Its text; of the assistant a [transcript](thermocline_text::reasoning::transcript).
+    /// Text of the message. An assistant's text is a
+    /// [transcript](thermocline_text::reasoning::transcript).
     pub content: String,
     /// Further fields for the template, in OpenAI's form: `tool_calls`, `tool_call_id`, `name`.
     pub fields: Map<String, Value>,
@@ -56,31 +57,33 @@ impl Message {
     }
 }
 
-/// Values that a chat template is given beside the messages.
+/// Values for the chat template besides the messages.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ChatOptions {
     /// Definitions of the tools that the model may call, in OpenAI's form.
     pub tools: Vec<Value>,
-    /// Further variables of the template, like `enable_thinking`.
+    /// Further template variables, such as `enable_thinking`.
     pub variables: Map<String, Value>,
-    /// Format of the calls in the answer; `None`: the model's. A grammar may force [another](ToolFormat::forced).
+    /// Format of tool calls in the answer; `None` for the model's own. A grammar may force
+    /// [another](ToolFormat::forced).
     pub call_format: Option<ToolFormat>,
 }
 
 /// The beginning that a generation continues.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Prompt {
-    /// Text as it is, special tokens recognised, BOS added where the vocabulary wants it.
+    /// Plain text: special tokens are recognised, and BOS is added if the vocabulary asks for it.
     Text(String),
-    /// Token ids as they are.
+    /// Token ids, used unchanged.
     Tokens(Vec<u32>),
-    /// A chat, rendered with the model's template, the assistant to speak next.
+    /// A chat rendered with the model's template; the assistant speaks next.
     Chat(Vec<Message>),
-    /// A chat whose last message, the assistant's, is to be continued.
+    /// A chat whose last message, by the assistant, is continued.
     Continue(Vec<Message>),
 }
 
-/// Text of an answer, with the parts of the answer that its pieces belong to. As a `str` it is all of it.
+/// Text of an answer in pieces, each with the part of the answer that it belongs to. Its `str` form
+/// is the whole text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AnswerText {
     text: String,
@@ -106,7 +109,7 @@ impl AnswerText {
         other.pieces().for_each(|(part, piece)| self.push(part, piece));
     }
 
-    /// The pieces in order; neighbours are of different parts.
+    /// The pieces in order; neighbouring pieces belong to different parts.
     pub fn pieces(&self) -> impl Iterator<Item = (AnswerPart, &str)> {
         let starts = std::iter::once(0).chain(self.pieces.iter().map(|&(_, end)| end));
         starts.zip(&self.pieces).map(|(start, &(part, end))| (part, &self.text[start..end]))
@@ -121,19 +124,20 @@ impl std::ops::Deref for AnswerText {
     }
 }
 
-/// Settings by which the next token is chosen. Applied in this order: logit bias, penalties, DRY, top-k, typical, top-p, min-p,
-/// temperature, draw. The default is the usual chat setting; [`Sampling::greedy`] is the argmax.
+/// Settings for choosing the next token. They apply in this order: logit bias, penalties, DRY,
+/// top-k, typical, top-p, min-p, temperature, draw. The default suits chats; [`Sampling::greedy`]
+/// is the argmax.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampling {
     /// 0 is greedy.
     pub temperature: f32,
-    /// Keep the `k` likeliest; 0 keeps all.
+    /// Keeps the `k` most likely tokens; 0 keeps all.
     pub top_k: usize,
-    /// Keep the smallest set with this much probability; 1 keeps all.
+    /// Keeps the smallest set of tokens with this total probability; 1 keeps all.
     pub top_p: f32,
-    /// Keep tokens at least this fraction as likely as the likeliest; 0 keeps all.
+    /// Keeps tokens that are at least this fraction as likely as the most likely one; 0 keeps all.
     pub min_p: f32,
-    /// Locally typical sampling (Meister et al. 2022): mass kept; 1 keeps all.
+    /// Locally typical sampling (Meister et al. 2022): probability mass to keep; 1 keeps all.
     pub typical_p: f32,
     /// Divides positive and multiplies negative logits of recent tokens; 1 is off.
     pub repeat_penalty: f32,
@@ -141,21 +145,22 @@ pub struct Sampling {
     pub presence_penalty: f32,
     /// Subtracted per occurrence from logits of recent tokens.
     pub frequency_penalty: f32,
-    /// Number of recent tokens that the three penalties look at; 0 is off, `usize::MAX` the whole context.
+    /// Number of recent tokens that the three penalties consider; 0 is off, `usize::MAX` means the
+    /// whole context.
     pub penalty_last_n: usize,
     /// DRY (don't repeat yourself): strength; 0 is off.
     pub dry_multiplier: f32,
     /// DRY: base of the exponential.
     pub dry_base: f32,
-    /// DRY: repeats up to this length are free.
+    /// DRY: longest repeat without a penalty.
     pub dry_allowed_length: usize,
-    /// DRY: number of recent tokens looked at; `usize::MAX` is the whole context.
+    /// DRY: number of recent tokens to consider; `usize::MAX` means the whole context.
     pub dry_last_n: usize,
     /// DRY: strings that break a repeat.
     pub dry_breakers: Vec<String>,
-    /// Added to the logits of single tokens; `-inf` bans.
+    /// Added to the logits of single tokens; `-inf` bans a token.
     pub logit_bias: Vec<(u32, f32)>,
-    /// Same seed, same text. `None` draws one, reported in [`GenerationStats`].
+    /// The same seed gives the same text. `None` draws a seed, which [`GenerationStats`] reports.
     pub seed: Option<u64>,
 }
 
@@ -183,14 +188,14 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    /// Always the likeliest token.
+    /// Always chooses the most likely token.
     pub fn greedy() -> Self {
         Sampling { temperature: 0.0, ..Self::default() }
     }
 
     /// Checks every parameter against its domain; `vocab` is the number of tokens.
     ///
-    /// [`Error::Invalid`] names the first one outside.
+    /// [`Error::Invalid`] names the first parameter outside its domain.
     pub fn validate(&self, vocab: usize) -> Result<()> {
         let finite = |value: f32, low: f32, high: f32| value.is_finite() && (low..=high).contains(&value);
         for (what, value, low, high, domain) in [
@@ -223,67 +228,76 @@ impl Sampling {
 /// Behaviour when the context is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ContextPolicy {
-    /// End with [`StopReason::ContextFull`]; a prompt that does not fit is an error.
+    /// The generation ends with [`StopReason::ContextFull`]; a prompt that does not fit is an
+    /// error.
     #[default]
     Stop,
-    /// Forget the beginning and go on: of a chat its oldest turns, never its system prompt, and where only the last turn is
-    /// left the older half of the answer; of another prompt the older half of what follows its first `keep` tokens. A chat
-    /// whose last turn alone does not fit is an error.
+    /// The context forgets its beginning and the generation continues. A chat loses its oldest
+    /// turns, but never its system prompt. Once only its last turn is left, it loses the older half
+    /// of the answer. Any other prompt loses the older half of the tokens after its first `keep`. A
+    /// chat whose last turn alone does not fit is an error.
     Shift {
-        /// Tokens at the start that are never forgotten, where the prompt is no chat.
+        /// Number of tokens at the start that are never forgotten; ignored for chats.
         keep: usize,
     },
 }
 
-/// One generation to be done.
+/// The parameters of one generation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
-    /// The beginning to continue.
+    /// The prompt to continue.
     pub prompt: Prompt,
-    /// Settings by which tokens are chosen.
+    /// Settings for choosing tokens.
     pub sampling: Sampling,
-    /// Most tokens to generate; `None`: until the model ends or the context is full.
+    /// Largest number of tokens to generate; `None` generates until the model ends or the context
+    /// is full.
     pub max_tokens: Option<usize>,
-    /// Texts that end the generation where they are said to the user, not in thoughts or calls of tools; not part of the output.
+    /// Texts that end the generation. They are searched for only in the answer to the user, not in
+    /// thoughts or tool calls, and are not part of the output.
     pub stop: Vec<String>,
     /// Behaviour when the context is full.
     pub on_full: ContextPolicy,
-    /// Go on past the end-of-text token (benchmarks).
+    /// Continue past the end-of-text token (for benchmarks).
     pub ignore_eos: bool,
     /// Values for the chat template; used by [`Prompt::Chat`] and [`Prompt::Continue`].
     pub chat: ChatOptions,
-    /// Grammar of the answer, thoughts before it excepted.
+    /// Grammar of the answer, which does not apply to thoughts.
     pub grammar: Option<Grammar>,
-    /// Drafts of tokens that may follow, computed together with the next one.
+    /// Drafts of following tokens, computed together with the next token.
     pub speculation: SpeculationMode,
-    /// Log probabilities to report; `None`: none.
+    /// Log probabilities to report.
     pub logprobs: Option<LogprobsRequest>,
-    /// Most tokens of thoughts: behind them the answer is begun by force. `None`: as many as the model writes.
+    /// Largest number of thought tokens, after which the answer is forced to begin; `None` for no
+    /// limit.
     pub thought_budget: Option<usize>,
-    /// Compute an embedding of the prompt and generate nothing.
+    /// How to pool an embedding of the prompt. If present, nothing is generated.
     pub embedding: Option<Pooling>,
-    /// Record its tokens: their neurons on the board, in the counts and for the hot set, their times among the measured speeds. A pass
-    /// shared with a request that is not recorded is not either.
+    /// True to record the request's tokens. Their neurons are recorded on the board, in the counts
+    /// and for the hot set, and their times among the measured speeds. A pass shared with an
+    /// unrecorded request is not recorded.
     pub recorded: bool,
 }
 
 /// The source of drafted tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SpeculationMode {
-    /// None: every pass is of one token.
+    /// No drafts: every pass computes one token.
     Off,
-    /// [`SpeculationMode::PromptLookup`] where a pass of several tokens gives each the bits of a pass of its own
-    /// ([`Forward::same_bits`](thermocline_run::runtime::Forward::same_bits)). The text is the one without drafts.
+    /// As [`SpeculationMode::PromptLookup`], but only if each token of a longer pass gets the same
+    /// bits as in its own pass
+    /// ([`Forward::same_bits`](thermocline_run::runtime::Forward::same_bits)). The text equals the
+    /// text without drafts.
     #[default]
     SameBits,
-    /// Repetitions: the tokens that followed the last ones where these occurred before. Rounding may differ in passes of several
-    /// tokens, so a token may take the place of one that is nearly as likely. Models with recurrent states and answers by a grammar
-    /// have no drafts. Approximate sparsity modes have those of [`SpeculationMode::SameBits`].
+    /// Drafts the tokens that followed an earlier occurrence of the latest tokens. Longer passes
+    /// may round differently, so a token may be replaced by a nearly equally likely one. Models
+    /// with recurrent states and answers under a grammar get no drafts. Approximate sparsity modes
+    /// draft as [`SpeculationMode::SameBits`].
     PromptLookup,
 }
 
 impl Request {
-    /// `prompt` with default settings.
+    /// A request for `prompt` with default settings.
     pub fn new(prompt: Prompt) -> Self {
         Request {
             prompt,
@@ -321,60 +335,63 @@ pub enum StopReason {
 /// Counts and times of one generation.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GenerationStats {
-    /// Tokens of the prompt, after it was shortened to fit.
+    /// Tokens of the prompt, after shortening it to fit.
     pub prompt_tokens: usize,
-    /// Tokens of the prompt that were still in the KV cache and were not computed again.
+    /// Tokens of the prompt that were already in the KV cache and were not computed again.
     pub reused_tokens: usize,
-    /// Tokens generated: one [`Event::Token`] each. A token that ended the text is not among them.
+    /// Generated tokens, each with an [`Event::Token`]. A token that ended the text is not counted.
     pub generated_tokens: usize,
-    /// Those of them that were thoughts.
+    /// Generated tokens that were thoughts.
     pub thought_tokens: usize,
-    /// Decoding steps: generated tokens that were fed back to find the next one.
+    /// Number of decoding steps: generated tokens that were fed back to compute the next one.
     pub decode_steps: usize,
-    /// Tokens that were drafted, and those of them that were drawn.
+    /// Number of drafted tokens. [`GenerationStats::accepted_tokens`] counts those that the sampler
+    /// also chose.
     pub drafted_tokens: usize,
     /// See [`GenerationStats::drafted_tokens`].
     pub accepted_tokens: usize,
-    /// Time to compute the prompt, without the turns of other sessions.
+    /// Time to compute the prompt, without other sessions' turns.
     pub prompt_time: Duration,
-    /// Time from the request to the first token, waiting included.
+    /// Time from the request to the first token, including waiting.
     pub time_to_first_token: Duration,
-    /// Time of all decoding steps, without the turns of other sessions.
+    /// Time of all decoding steps, without other sessions' turns.
     pub decode_time: Duration,
-    /// Tokens now in the context.
+    /// Number of tokens in the context now.
     pub context_used: usize,
     /// Length of the context.
     pub context_length: usize,
-    /// Tokens of the chat that the model no longer has: left out of a prompt that was too long, or forgotten when the context was
-    /// full. See [`ContextPolicy::Shift`].
+    /// Tokens of the chat that the model no longer sees. They were cut from a long prompt or
+    /// forgotten when the context was full. See [`ContextPolicy::Shift`].
     pub forgotten_tokens: usize,
-    /// Turns of the chat that are forgotten: its oldest messages of the user, each with all up to the next one.
+    /// Forgotten turns of the chat. A turn is a user message and all messages up to the next user
+    /// message.
     pub forgotten_turns: usize,
-    /// Reads of the FFNs of the decoded tokens; of no tokens where neurons are not recorded.
+    /// FFN reads of the decoded tokens; zero tokens if neurons are not recorded.
     pub ffn: FfnReads,
     /// Seed of the sampler.
     pub seed: u64,
 }
 
-/// Reads and skips of the FFNs of decoded tokens, summed over tokens and layers.
+/// Reads and skips in the FFNs of decoded tokens, summed over tokens and layers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FfnReads {
-    /// Tokens counted.
+    /// Number of tokens counted.
     pub tokens: usize,
-    /// Bytes of weights the CPU read.
+    /// Bytes of weights that the CPU read.
     pub read_bytes: u64,
-    /// Bytes of the weights of the same FFNs, of MoE layers of the experts in use: what is read where nothing is skipped.
+    /// Bytes that the same FFNs read without skipping. MoE layers count the experts in use.
     pub dense_bytes: u64,
-    /// Neurons whose up and down rows were used, and all neurons of the same FFNs (of MoE layers those of the experts in use).
+    /// Neurons whose up and down rows were used. [`FfnReads::neurons`] counts all neurons of the
+    /// same FFNs, in MoE layers those of the experts in use.
     pub used_neurons: u64,
     /// See [`FfnReads::used_neurons`].
     pub neurons: u64,
-    /// True if a device computed some of the neurons: what it read of its own memory is not among the bytes.
+    /// True if a GPU computed some of the neurons. `read_bytes` then counts only what the CPU read.
     pub on_device: bool,
 }
 
 impl FfnReads {
-    /// Fraction of the bytes that the CPU did not read; `None` without a token.
+    /// Fraction of the bytes that the CPU did not read; `None` without tokens.
     pub fn spared(&self) -> Option<f64> {
         (self.dense_bytes > 0).then(|| 1.0 - (self.read_bytes as f64 / self.dense_bytes as f64).min(1.0))
     }
@@ -396,58 +413,59 @@ fn rate(count: usize, time: Duration) -> f64 {
     if time.is_zero() { 0.0 } else { count as f64 / time.as_secs_f64() }
 }
 
-/// One event of a generation. After [`Event::Done`] or [`Event::Error`] the channel closes.
+/// An event of a generation. The channel closes after [`Event::Done`] or [`Event::Error`].
 #[derive(Debug)]
 pub enum Event {
     /// The prompt is being computed.
     Prompt {
-        /// Tokens in the cache so far.
+        /// Tokens in the cache.
         done: usize,
         /// Tokens of the prompt.
         total: usize,
     },
-    /// A token was chosen. While its text is incomplete the event waits for the next token, so that the text of the last
-    /// event, whatever ends the generation, is complete.
+    /// A token was chosen. While its text is incomplete, the event waits for the next token. The
+    /// text of the last event is therefore complete, however the generation ends.
     Token {
-        /// Its id.
+        /// Id of the token.
         id: u32,
-        /// Text that became complete with it: may be empty (inside a UTF-8 character or a possible stop string) and
-        /// may hold the text of several tokens. The marks of a model's thoughts are not part of it.
+        /// Text that the token completed. It may be empty (inside a UTF-8 character or a possible
+        /// stop string) and may contain the text of several tokens. It never contains the markers
+        /// of thoughts.
         text: AnswerText,
-        /// Its log probability, if the request wants it.
+        /// Log probability of the token, if requested.
         logprobs: Option<TokenLogprobs>,
     },
-    /// The log probabilities of the next tokens of the prompt, in order, if the request wants them; all before the first
-    /// [`Event::Token`].
+    /// Log probabilities of the next prompt tokens in order, if requested. All arrive before the
+    /// first [`Event::Token`].
     PromptLogprobs(Vec<TokenLogprobs>),
-    /// The embedding of the prompt, `[d_model]`, if the request wants it, of length 1.
+    /// The embedding of the prompt, `[d_model]`, with length 1, if requested.
     Embedding(Vec<f32>),
-    /// The device changed; the generation goes on.
+    /// The device changed; the generation continues.
     Device(DeviceEvent),
     /// Counts and times so far, at most a few times per second.
     Stats(GenerationStats),
-    /// The end.
+    /// The generation ended.
     Done {
-        /// The reason.
+        /// Reason of the end.
         reason: StopReason,
         /// Final counts and times.
         stats: GenerationStats,
     },
-    /// The end, by an error. Tokens generated before stay valid.
+    /// The generation failed. Tokens generated before the error stay valid.
     Error(Error),
 }
 
 /// The reason why an engine has stopped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum EngineStop {
-    /// A fault inside it: a message.
+    /// An internal fault, with its message.
     Fault(String),
     /// A mapped file of the model is lost.
     FileLost(PathBuf),
 }
 
 impl EngineStop {
-    /// The error of every request from then on.
+    /// The error of every request after the stop.
     pub fn error(&self) -> Error {
         match self {
             EngineStop::Fault(message) => Error::Stopped(message.clone()),
@@ -456,11 +474,11 @@ impl EngineStop {
     }
 }
 
-/// The cause of an engine's end; unset while it runs.
+/// The reason why an engine stopped; unset while it runs.
 pub(super) type StopCell = Arc<OnceLock<EngineStop>>;
 
-/// The sending end of a generation's events. It makes sure that the last event is an end: dropped without one, by a panic or with a
-/// queue, it reports that the engine stopped.
+/// Sends a generation's events and makes sure that the last one is an end. If it is dropped without
+/// one, by a panic or with a queue, it reports that the engine stopped.
 #[derive(Debug)]
 pub(super) struct EventSender {
     sender: Option<Sender<Event>>,

@@ -1,4 +1,5 @@
-//! Settings of an engine and its sessions: those they are opened with, and those that callers change while the engine runs.
+//! Settings of an engine and its sessions: those given at opening, and those that callers change
+//! while the engine runs.
 
 use std::{
     path::PathBuf,
@@ -20,57 +21,64 @@ use thermocline_run::{
     runtime::{KvType, Sparsity},
 };
 
-/// Longest default context, in tokens: enough for a conversation, and its cache fits beside a large model.
+/// Longest default context in tokens. It is enough for a conversation, and its cache fits next to a
+/// large model.
 const DEFAULT_CONTEXT: usize = 4096;
 
-/// Options of opening a model.
+/// Options for opening a model.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
-    /// Longest context of a session, in tokens. `None`: what the model was trained with, at most 4096. More than it was
-    /// trained with is allowed, unless its positions are learned and it has no more of them.
+    /// Longest context of a session in tokens. `None` uses the trained context, at most 4096. It
+    /// may exceed the trained context, unless the model has learned positions and no more of them.
     pub context: Option<usize>,
     /// Type of the KV caches.
     pub kv_type: KvType,
-    /// Most bytes of the KV caches of all sessions that hold tokens; `None`: no limit. Caches of idle sessions are given up for those of
-    /// others, and requests wait until there is room. A single cache is never refused.
+    /// Largest number of bytes for the KV caches of all sessions; `None` for no limit. Caches of
+    /// idle sessions are dropped for active ones, and requests wait until there is room. A single
+    /// cache is never refused.
     pub kv_budget: Option<u64>,
     /// Threads and instruction set.
     pub cpu: CpuOptions,
-    /// FFN activation, for files that do not say.
+    /// FFN activation, for files that do not specify it.
     pub activation: Option<Activation>,
-    /// Map the file or read it into RAM.
+    /// Whether the file is mapped or read into RAM.
     pub read_mode: ReadMode,
-    /// Place of the sidecar, which `prepare` wrote.
+    /// Where to look for the sidecar, which `prepare` wrote.
     pub sidecar: SidecarChoice,
-    /// Tokens of a prompt computed at a time, between which sessions take turns: at least 1.
+    /// Number of prompt tokens computed at a time, at least 1. Sessions take turns between chunks.
     pub chunk: usize,
-    /// Control tokens in messages, tools and files count as such, as in other programs: who writes them can end the turn. Without, they
-    /// are words.
+    /// True if control tokens in messages, tools and files act as control tokens, as in other
+    /// programs. Whoever writes them can then end the turn. If false, they are plain text.
     pub special_in_content: bool,
     /// The device to compute on.
     pub device: DeviceChoice,
-    /// Neurons to skip.
+    /// Choice of the sparsity mode.
     pub sparsity: SparsityChoice,
-    /// Fraction of the layers' weights that is skipped because their inputs are small ([`Model::skip_inputs`](thermocline_model::Model::skip_inputs)),
-    /// in every mode but [`Sparsity::Dense`](thermocline_run::runtime::Sparsity::Dense).
+    /// Fraction of the layers' weights that is skipped because their inputs are small
+    /// ([`Model::skip_inputs`](thermocline_model::Model::skip_inputs)), in every mode except
+    /// [`Sparsity::Dense`](thermocline_run::runtime::Sparsity::Dense).
     pub level: Option<f32>,
-    /// Fraction of the firings that predictors have to find: [`SparsityChoice::Auto`] uses them only if they do, and
-    /// [`EngineOptions::adaptive`] holds them to it.
+    /// Fraction of the firings that predictors must find. [`SparsityChoice::Auto`] uses only
+    /// predictors that do, and [`EngineOptions::adaptive`] corrects them to keep it.
     pub recall: f32,
-    /// Swap neurons that have lately fired often for colder ones in VRAM, and correct predictors while they work; `None`: for
-    /// models without a profile, unless `split` chooses the neurons.
+    /// True to swap neurons that fired often lately for colder ones in VRAM, and to correct
+    /// predictors at run time. `None` does so for models without a profile, unless `split` chooses
+    /// the neurons.
     pub adaptive: Option<bool>,
-    /// Folder in which counts of firings are kept between runs, for plans of models without a profile; `None`: they are not.
+    /// Folder for firing counts, kept between runs to plan models without a profile. `None` keeps
+    /// no counts.
     pub counts: Option<PathBuf>,
-    /// A `.gpuidx` file of PowerInfer's: the neurons it puts on the GPU are in VRAM, as far as the budget has room, instead of
-    /// those that are expected to be worth most there.
+    /// A PowerInfer `.gpuidx` file. The neurons that it puts on the GPU are kept in VRAM as far as
+    /// the budget allows, instead of the best neurons.
     pub split: Option<PathBuf>,
-    /// Stream cold neurons to the GPU for long prompts: always, never, or (`None`) where that is expected to be quicker than the
-    /// CPU at the machine's speeds.
+    /// Whether to stream cold neurons to the GPU for long prompts. `None` streams if that is
+    /// expected to be faster than the CPU, at the machine's speeds.
     pub stream_prompts: Option<bool>,
-    /// Speeds of this machine to plan with; `None`: those in [`EngineOptions::speeds`], else those of a typical desktop.
+    /// Speeds of this machine for plans. `None` uses those saved in [`EngineOptions::speeds`], or
+    /// else a typical desktop's.
     pub machine: Option<Machine>,
-    /// Folder in which the speeds of machines are kept ([`cached_machine`](thermocline_lab::calibration::cached_machine) measures them).
+    /// Folder with the saved speeds of machines, which
+    /// [`cached_machine`](thermocline_lab::calibration::cached_machine) measures.
     pub speeds: Option<PathBuf>,
 }
 
@@ -80,7 +88,7 @@ impl EngineOptions {
         DeviceLoadOptions { cpu, chunk, speeds, ..DeviceLoadOptions::default() }
     }
 
-    /// Checks what does not depend on the model.
+    /// Checks the options that do not depend on the model.
     pub(super) fn check(&self) -> Result<()> {
         if self.chunk == 0 {
             return Err(Error::invalid("chunk", "at least 1 token", 0));
@@ -91,7 +99,7 @@ impl EngineOptions {
         Ok(())
     }
 
-    /// The planner for contexts of `context` tokens, which follows `split` if there is one.
+    /// A planner for contexts of `context` tokens, which follows `split` if it is given.
     pub(super) fn planner(&self, mode: Sparsity, context: usize, split: Option<PowerInferSplit>) -> LivePlanner {
         let mut planner = LivePlanner::new(PlanInputs {
             chunk: device_chunk(self.chunk),
@@ -107,7 +115,7 @@ impl EngineOptions {
         }
     }
 
-    /// Tokens of the context of a session that has no length of its own.
+    /// Context length in tokens for sessions that do not set their own.
     pub fn context_of(&self, config: &ModelConfig) -> usize {
         self.context.unwrap_or(config.context_length.min(DEFAULT_CONTEXT))
     }
@@ -139,34 +147,34 @@ impl Default for EngineOptions {
     }
 }
 
-/// Settings of one session.
+/// Options of one session.
 #[derive(Debug, Clone, Default)]
 pub struct SessionOptions {
     /// Context in tokens; `None`: [`EngineOptions::context`].
     pub context: Option<usize>,
     /// Type of the KV cache; `None`: [`EngineOptions::kv_type`].
     pub kv_type: Option<KvType>,
-    /// Its rank among other sessions.
+    /// Priority among the engine's sessions.
     pub priority: Priority,
 }
 
-/// The settings that callers can change while an engine runs.
+/// Settings that callers can change while an engine runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RequestedSettings {
-    /// Neurons to skip.
+    /// Choice of the sparsity mode.
     pub sparsity: SparsityChoice,
-    /// Most bytes of device memory; `None`: all that is free.
+    /// Largest number of bytes of device memory; `None` allows all free memory.
     pub budget: Option<u64>,
-    /// True to let the hot set follow the text.
+    /// True to adapt the hot set to the text.
     pub adaptive: bool,
 }
 
-/// The latest requested settings: written by callers, applied by the engine thread. Only the last value of each counts, since a
-/// slider may move faster than the engine.
+/// The latest requested settings, written by callers and applied by the engine thread. Only the
+/// last value of each setting counts, because a slider may move faster than the engine.
 #[derive(Debug)]
 pub(super) struct SettingsMailbox {
     settings: Mutex<RequestedSettings>,
-    /// True if the thread has been notified and has not taken the settings yet.
+    /// True if the thread was notified and has not yet taken the settings.
     notified: AtomicBool,
 }
 
@@ -175,21 +183,21 @@ impl SettingsMailbox {
         SettingsMailbox { settings: Mutex::new(settings), notified: AtomicBool::new(false) }
     }
 
-    /// The settings requested last.
+    /// The latest requested settings.
     pub fn latest(&self) -> RequestedSettings {
         *self.settings.lock()
     }
 
-    /// Changes the settings. True if the thread has to be notified.
+    /// Changes the settings. True if the thread must be notified.
     #[must_use]
     pub fn change(&self, change: impl FnOnce(&mut RequestedSettings)) -> bool {
         change(&mut self.settings.lock());
         !self.notified.swap(true, SeqCst)
     }
 
-    /// The settings for the thread to apply.
+    /// Takes the settings to apply.
     pub fn take(&self) -> RequestedSettings {
-        // In this order: a change from here on notifies again.
+        // The flag is cleared first, so that any later change notifies again.
         self.notified.store(false, SeqCst);
         self.latest()
     }

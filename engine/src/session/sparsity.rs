@@ -1,4 +1,5 @@
-//! The sparsity mode of an engine: the caller's choice, and the mode it resolves to for a model.
+//! The sparsity mode of an engine: the caller's choice, and the mode that it resolves to for a
+//! model.
 
 use std::{fmt, ops::ControlFlow, str::FromStr, sync::Arc};
 
@@ -8,16 +9,18 @@ use thermocline_formats::{format::Matrix, quant::TensorType};
 use thermocline_model::{Activation, Down, Ffn, FfnWeights, LayerWeights, Model, PredictorKind, SkipRule, Skips};
 use thermocline_run::runtime::Sparsity;
 
-/// Bytes of a layer's gates that a predictor has to spare beyond its own. With fewer, its two products take longer than the reads
-/// they replace: a CPU core reads this much from its caches in some 50 microseconds.
+/// Fewest bytes of a layer's gates that a predictor must save beyond its own. Below that its two
+/// products take longer than the reads that they replace. A CPU core reads this much from its
+/// caches in about 50 microseconds.
 pub const WORTH_PREDICTING: u64 = 1 << 20;
 
 /// A caller's choice of a sparsity mode.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum SparsityChoice {
-    /// The quickest mode that loses next to nothing: [`Sparsity::Predicted`] where the measured recall of predictors suffices (they
-    /// miss a few neurons, so the text may differ) and they spare [`WORTH_PREDICTING`] or more, else [`Sparsity::Exact`] for the
-    /// ReLU family, else [`Sparsity::Dense`]; the text of these two is the model's.
+    /// The fastest mode with almost no loss. It is [`Sparsity::Predicted`] if the predictors'
+    /// measured recall suffices and they save at least [`WORTH_PREDICTING`] bytes. They miss a few
+    /// neurons, so the text may differ. Otherwise it is [`Sparsity::Exact`] for the ReLU family and
+    /// [`Sparsity::Dense`] for others, which keep the model's text.
     #[default]
     Auto,
     /// This mode.
@@ -25,7 +28,7 @@ pub enum SparsityChoice {
 }
 
 impl SparsityChoice {
-    /// Every choice, in the order of a list.
+    /// Every choice, in display order.
     pub const ALL: [SparsityChoice; 5] = [
         SparsityChoice::Auto,
         SparsityChoice::Mode(Sparsity::Dense),
@@ -34,7 +37,7 @@ impl SparsityChoice {
         SparsityChoice::Mode(Sparsity::Threshold),
     ];
 
-    /// Its name on the command line.
+    /// Name of the choice on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             SparsityChoice::Auto => "auto",
@@ -42,25 +45,27 @@ impl SparsityChoice {
         }
     }
 
-    /// True if an engine transposes the down projections of `model` to neuron-major when it opens it: where this choice gains by
-    /// that, or neurons are to be placed one by one (`by_neuron`). With [`SparsityChoice::Auto`] only floats are transposed: other
-    /// weights have to be quantised again, which changes answers a little; and no experts, most of an MoE model, which would be in
-    /// memory twice.
+    /// True if an engine makes the down projections of `model` neuron-major when it opens the
+    /// model. It does so if this choice profits from it, or if neurons are placed one by one
+    /// (`by_neuron`). [`SparsityChoice::Auto`] transposes only floats, because requantising other
+    /// weights changes answers slightly. It transposes no experts, because most of an MoE model
+    /// would then be in memory twice.
     pub fn makes_neuron_major(self, model: &Model, by_neuron: bool) -> bool {
         let moe = model.weights.layers.iter().any(|layer| matches!(layer.ffn, Ffn::Experts(_)));
         match self {
             _ if by_neuron => true,
-            // Copies by input, made when they are needed, are of the file's own weights.
+            // Input-major copies are made later, from the file's own weights.
             SparsityChoice::Mode(Sparsity::Threshold) if model.weights.input_level.is_some() && !moe => false,
             SparsityChoice::Auto => model.config.activation.is_sparse() && only_floats(model) && !moe,
             SparsityChoice::Mode(mode) => mode != Sparsity::Dense,
         }
     }
 
-    /// The sizes of `model` after an engine has opened it ([`Model::neuron_major_outline`]), and the bytes of RAM that its
-    /// neuron-major down projections will take; `None` if they will not be transposed ([`SparsityChoice::makes_neuron_major`]).
+    /// The sizes of `model` after an engine has opened it ([`Model::neuron_major_outline`]), and
+    /// the RAM bytes of its neuron-major down projections. `None` if they will not be transposed
+    /// ([`SparsityChoice::makes_neuron_major`]).
     pub fn neuron_major_outline(self, model: &Model, by_neuron: bool) -> Option<(Model, u64)> {
-        // Where there is no room, the engine will leave them as they are, too.
+        // If there is no room, the engine leaves them untransposed too.
         self.makes_neuron_major(model, by_neuron).then(|| model.neuron_major_outline().ok()).flatten()
     }
 }
@@ -80,21 +85,23 @@ impl FromStr for SparsityChoice {
     }
 }
 
-/// The sparsity mode in use, and why.
+/// The sparsity mode in use and the reason for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SparsityReport {
-    /// The choice.
+    /// The caller's choice.
     pub asked: SparsityChoice,
     /// The mode in use.
     pub mode: Sparsity,
-    /// The mode whose work is done: `mode`, or a lesser one where the model lacks what `mode` needs.
+    /// The mode that is effectively computed: `mode`, or a lesser one if the model lacks what
+    /// `mode` needs.
     pub at_work: Sparsity,
-    /// The reason: a sentence for people, without a full stop.
+    /// The reason: a sentence for users, without a full stop.
     pub reason: String,
 }
 
 impl SparsityReport {
-    /// The mode that `asked` resolves to for `model`, where predictors must find the fraction `recall` of the firings.
+    /// The mode that `asked` resolves to for `model`, if predictors must find the fraction `recall`
+    /// of the firings.
     pub fn new(asked: SparsityChoice, model: &Model, recall: f32) -> Self {
         let facts = SparsityFacts::of(model);
         let (mode, reason) = match asked {
@@ -109,14 +116,15 @@ impl SparsityReport {
         SparsityReport { asked, mode, at_work: facts.at_work(mode, level.is_some()), reason }
     }
 
-    /// The reason why the model cannot have the mode that was asked for: it would do the work of another one. `None` if it can.
+    /// The reason why the model cannot use the requested mode and would compute as another one.
+    /// `None` if it can.
     pub fn obstacle(&self) -> Option<&str> {
         (self.mode != self.at_work).then_some(&self.reason)
     }
 }
 
 impl fmt::Display for SparsityReport {
-    /// The mode at work, the choice if that is another, and the reason.
+    /// Writes the effective mode, the choice if it differs, and the reason.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let SparsityReport { asked, mode, at_work, reason } = self;
         match asked {
@@ -127,7 +135,7 @@ impl fmt::Display for SparsityReport {
     }
 }
 
-/// The reason of `mode` with what skipping inputs at `level` adds to it.
+/// Adds to the reason of `mode` what skipping inputs at `level` means.
 fn with_inputs(model: &Model, mode: Sparsity, level: f32, reason: String) -> String {
     let ffn = mode == Sparsity::Threshold;
     let mut text = match ffn {
@@ -144,22 +152,24 @@ fn with_inputs(model: &Model, mode: Sparsity, level: f32, reason: String) -> Str
     text
 }
 
-/// The properties of a model that decide on its mode.
+/// The properties of a model that decide its mode.
 #[derive(Debug, Clone, PartialEq)]
 struct SparsityFacts {
     activation: Activation,
-    /// Number of layers, and of those with neuron-major down projections, usable predictors, and activation thresholds.
+    /// Number of layers. The next three count layers with neuron-major down projections, usable
+    /// predictors, and activation thresholds.
     layers: usize,
     neuron_major: usize,
     predictors: usize,
     thresholds: usize,
     /// Number of MoE layers, which have no predictors.
     moe: usize,
-    /// Number of layers that have silent neurons to skip.
+    /// Number of layers with silent neurons to skip.
     silent: usize,
     /// Mean measured recall of the predictors; `None` unless all were measured.
     recall: Option<f32>,
-    /// Bytes of a layer's firing rows that its predictor spares beyond its own, the mean over the layers that have one.
+    /// Bytes of a layer's firing rows that its predictor saves beyond its own, averaged over the
+    /// layers with a predictor.
     spared: u64,
 }
 
@@ -224,7 +234,8 @@ impl SparsityFacts {
         }
     }
 
-    /// The mode whose work `mode` does; `level`: small inputs of attention are skipped in all but [`Sparsity::Dense`].
+    /// The mode that is effectively computed in `mode`. `level` is true if attention skips small
+    /// inputs in all modes but [`Sparsity::Dense`].
     fn at_work(&self, mode: Sparsity, level: bool) -> Sparsity {
         match mode {
             Sparsity::Exact | Sparsity::Predicted if self.silent == 0 && !level => Sparsity::Dense,
@@ -266,7 +277,8 @@ impl SparsityFacts {
     }
 }
 
-/// Bytes of the rows of `layer` whose firing decides (gates, or up rows without them) that its predictor leaves unread, less its own.
+/// Bytes that the predictor of `layer` saves beyond its own. They belong to the rows that decide
+/// firing: gate rows, or up rows without gates.
 fn spared(layer: &LayerWeights) -> u64 {
     let (Some(predictor), Ffn::Dense(ffn)) = (&layer.predictor, &layer.ffn) else { return 0 };
     let bytes = |matrix: &Matrix| matrix.data().len() as u64;
@@ -279,8 +291,8 @@ fn spared(layer: &LayerWeights) -> u64 {
     ((rows as f64 * f64::from(1.0 - named)) as u64).saturating_sub(own)
 }
 
-/// `model` with neuron-major down projections where [`SparsityChoice::makes_neuron_major`] says so
-/// of `asked` and there is room.
+/// Makes the down projections of `model` neuron-major if [`SparsityChoice::makes_neuron_major`]
+/// holds for `asked` and there is room.
 pub(super) fn prepared_for(model: Model, asked: SparsityChoice, by_neuron: bool, pool: &ThreadPool) -> Arc<Model> {
     if !asked.makes_neuron_major(&model, by_neuron) {
         return Arc::new(model);
@@ -299,7 +311,7 @@ pub(super) fn prepared_for(model: Model, asked: SparsityChoice, by_neuron: bool,
     }
 }
 
-/// True if every dense down projection that is not neuron-major has floats as weights.
+/// True if every dense down projection that is not neuron-major has float weights.
 fn only_floats(model: &Model) -> bool {
     model.weights.layers.iter().all(|layer| match &layer.ffn {
         Ffn::Dense(FfnWeights { down: Down::Outputs(down), .. }) => {

@@ -1,17 +1,19 @@
-//! Speculative decoding by prompt lookup: where the last tokens occurred before, the tokens that followed them then are computed together
-//! with the next one, in one pass. Tokens are drawn as ever; drafts that are not drawn are forgotten. A controller stops drafting where
-//! passes of several tokens do not pay.
+//! Speculative decoding by prompt lookup. If the latest tokens occurred before, the tokens that
+//! followed them then are drafted and computed together with the next token in one pass. The
+//! sampler draws tokens as usual, and drafts that it does not draw are dropped. A controller stops
+//! drafting if longer passes do not pay.
 
 use std::{collections::HashMap, time::Duration};
 
-/// Tokens that have to have occurred before, in a row, for those behind them to be drafted.
+/// Number of consecutive tokens that must have occurred before.
 const GRAM: usize = 3;
-/// Most tokens of a draft, and those of the first.
+/// Largest number of tokens in a draft, and the number in the first draft.
 const MOST: usize = 16;
 const FIRST: usize = 3;
 /// Weight of the latest pass in running means.
 const LATEST: f64 = 0.25;
-/// Passes with drafts before they are judged, and decoded tokens without drafts after they did not pay: doubled each time in a row.
+/// Number of passes with drafts before they are judged, and of tokens decoded without drafts after
+/// they did not pay. Each failure in a row doubles the pause.
 const TRIAL: usize = 2;
 const PAUSE: usize = 16;
 const LONGEST_PAUSE: usize = 512;
@@ -21,29 +23,30 @@ const LONGEST_PAUSE: usize = 512;
 pub(super) struct PromptLookup {
     /// The prompt and all tokens since.
     history: Vec<u32>,
-    /// Behind the latest occurrence of each gram but the history's last.
+    /// The position after each gram's latest occurrence, without the gram that ends the history.
     behind: HashMap<[u32; GRAM], usize>,
-    /// Tokens of the next draft.
+    /// Number of tokens in the next draft.
     width: usize,
-    /// Seconds of a pass of one token, running mean.
+    /// Seconds of a pass of one token, as a running mean.
     single: Option<f64>,
-    /// Tokens gained per second with drafts, as a multiple of those without: running mean over `passes` in a row.
+    /// Tokens per second with drafts divided by those without, as a running mean over `passes` in a
+    /// row.
     gain: f64,
     passes: usize,
-    /// Decoded tokens until drafts are tried again, and the next pause.
+    /// Decoded tokens until drafts are tried again, and the length of the next pause.
     paused: usize,
     pause: usize,
 }
 
 impl PromptLookup {
-    /// No drafts yet; `prompt` is what is generated from.
+    /// Creates a lookup without drafts, for a generation from `prompt`.
     pub fn new(prompt: &[u32]) -> Self {
         let mut speculation = PromptLookup { width: FIRST, pause: PAUSE, ..PromptLookup::default() };
         prompt.iter().for_each(|id| speculation.push(*id));
         speculation
     }
 
-    /// `id` is the next token of the history.
+    /// Appends `id` to the history.
     pub fn push(&mut self, id: u32) {
         if let Some(gram) = self.history.last_chunk() {
             self.behind.insert(*gram, self.history.len());
@@ -51,18 +54,18 @@ impl PromptLookup {
         self.history.push(id);
     }
 
-    /// Appends a draft of the tokens behind the history to `draft`, at most `room` of them; none without evidence, and none where
-    /// drafts have not paid.
+    /// Appends at most `room` drafted tokens to `draft`. It drafts none if the latest tokens did
+    /// not occur before, or if drafts have not paid.
     pub fn draft(&mut self, room: usize, draft: &mut Vec<u32>) {
         if self.paused > 0 {
             self.paused -= 1;
             return;
         }
-        // What a pass of one token takes has to be known to judge others.
+        // Judging a draft pass requires the time of a pass of one token.
         let (Some(gram), Some(_)) = (self.history.last_chunk(), self.single) else { return };
         let Some(from) = self.behind.get(gram).copied() else { return };
         for at in from..from + self.width.min(room) {
-            // A repeat that reaches its own beginning goes on with itself.
+            // A repeat that overlaps its own beginning continues with itself.
             let id = match self.history.get(at) {
                 Some(id) => *id,
                 None => draft[draft.len() - (self.history.len() - from)],
@@ -71,13 +74,14 @@ impl PromptLookup {
         }
     }
 
-    /// A pass of one token took `time`.
+    /// Records that a pass of one token took `time`.
     pub fn note_single(&mut self, time: Duration) {
         let time = time.as_secs_f64();
         self.single = Some(self.single.map_or(time, |mean| mean + LATEST * (time - mean)));
     }
 
-    /// A pass of a token and `drafted` more took `time`; `accepted` of the drafts were drawn.
+    /// Records that a pass of a token and `drafted` drafts took `time`, and that `accepted` of the
+    /// drafts were drawn.
     pub fn note_draft(&mut self, drafted: usize, accepted: usize, time: Duration) {
         self.width = if accepted == drafted { (2 * drafted).min(MOST) } else { (accepted + 1).max(2) };
         let Some(single) = self.single else { return };
@@ -157,7 +161,8 @@ mod tests {
         assert_eq!(draft(&mut speculation, 100).len(), 2);
     }
 
-    /// On a text where no draft is ever accepted and a pass of several costs twice one's, less than 3 % of the time is lost.
+    /// The lookup loses less than 3 % of the time if no draft is ever accepted and a longer pass
+    /// costs twice as much.
     #[test]
     fn drafts_that_do_not_pay_cost_little() {
         let mut speculation = ready(&[7; 10]);
@@ -175,7 +180,7 @@ mod tests {
         assert!(ratio >= 0.97, "{ratio}");
     }
 
-    /// After a stretch where they did not pay, drafts come back where they do.
+    /// Drafts resume once they pay, after a stretch in which they did not.
     #[test]
     fn drafts_that_pay_again_are_kept() {
         let mut speculation = ready(&[7; 10]);

@@ -1,4 +1,5 @@
-//! Times of the steps of decoded tokens, as the observer of a pass hears them: kept of the last tokens that were timed.
+//! Times of the steps of decoded tokens, as a pass reports them. The times of the latest timed
+//! tokens are kept.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -7,39 +8,40 @@ use parking_lot::Mutex;
 use super::budget_forecast::DecodeConditions;
 use thermocline_run::runtime::{LayerFiring, PassPart};
 
-/// Of so many decoded tokens one is timed step by step: looking at the clock takes time, too.
+/// One token in this number is timed step by step, because reading the clock takes time too.
 const PERIOD: usize = 32;
 
-/// Tokens whose times are kept.
+/// Number of tokens whose times are kept.
 const KEPT: usize = 8;
 
 /// Times of one layer's steps for one token.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LayerStepTimes {
-    /// Of the engine thread before the FFN, and in it.
+    /// Time of the engine thread before the FFN, and (`ffn`) in the FFN.
     pub mixer: Duration,
     pub ffn: Duration,
-    /// Of the device for the layer, by its own clock; 0 without one.
+    /// Time of the device for the layer, by its own clock; 0 without a device.
     pub device: Duration,
-    /// Of the CPU for the FFN, or for its cold part.
+    /// Time of the CPU for the FFN, or for its cold part.
     pub cold: Duration,
 }
 
-/// Times of the steps of one token; empty while none was timed.
+/// Times of the steps of one token; empty if it was not timed.
 #[derive(Debug, Clone, Default)]
 pub(super) struct StepTimes {
     pub layers: Vec<LayerStepTimes>,
-    /// Of the engine thread for the head.
+    /// Time of the engine thread for the head.
     pub head: Duration,
 }
 
 impl StepTimes {
-    /// True if the token after `decoded` others is to be timed. The first ones touch memory that was not touched before.
+    /// True if the token after `decoded` others must be timed. The first tokens are skipped,
+    /// because they touch memory for the first time.
     pub fn are_due(decoded: usize) -> bool {
         decoded % PERIOD == PERIOD / 4
     }
 
-    /// Forgets the token.
+    /// Clears the times.
     pub fn clear(&mut self) {
         self.layers.clear();
         self.head = Duration::ZERO;
@@ -73,16 +75,16 @@ impl StepTimes {
 #[derive(Debug, Clone)]
 pub(super) struct TimedToken {
     pub times: StepTimes,
-    /// All of its time, the draw of the next token included.
+    /// Total time of the token, including the draw of the next token.
     pub total: Duration,
 }
 
-/// The last tokens that were timed, all under the same conditions.
+/// The latest timed tokens, all under the same conditions.
 #[derive(Debug, Default)]
 pub(super) struct TimedTokens(Mutex<(Option<DecodeConditions>, VecDeque<TimedToken>)>);
 
 impl TimedTokens {
-    /// Keeps a token that was decoded in `total`, while no weights moved.
+    /// Records a token that was decoded in `total`, while no weights moved.
     pub fn record(&self, conditions: DecodeConditions, times: &StepTimes, total: Duration) {
         let mut kept = self.0.lock();
         let (of, tokens) = &mut *kept;
@@ -96,14 +98,14 @@ impl TimedTokens {
         tokens.push_back(TimedToken { times: times.clone(), total });
     }
 
-    /// The tokens kept of `conditions`, the latest last.
+    /// The recorded tokens under `conditions`, latest last.
     pub fn under(&self, conditions: &DecodeConditions) -> Vec<TimedToken> {
         let kept = self.0.lock();
         let (of, tokens) = &*kept;
         if of.as_ref() == Some(conditions) { tokens.iter().cloned().collect() } else { Vec::new() }
     }
 
-    /// Forgets them: the machine or the model's place has changed.
+    /// Clears the tokens, because the machine or the placement has changed.
     pub fn forget(&self) {
         self.0.lock().1.clear();
     }

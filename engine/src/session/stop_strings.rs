@@ -1,37 +1,38 @@
-//! Strings that end an answer, searched for while it arrives.
+//! Searches an arriving answer for strings that end it.
 
 use super::StopReason;
 
-/// Stop strings, searched for in a text that arrives in pieces. The text that comes out never contains one, and is held back only
-/// while it may still become one.
+/// Stop strings, searched for in a text that arrives in pieces. The returned text never contains a
+/// stop string. It is held back only while it may still become one.
 #[derive(Debug)]
 pub(super) struct StopStrings {
-    /// The caller's, then those that end a turn.
+    /// The caller's strings, followed by those that end a turn.
     strings: Vec<String>,
-    /// Number of the caller's.
+    /// Number of the caller's strings.
     asked: usize,
-    /// The end of the text so far that is the beginning of a stop string.
+    /// The end of the text so far that may begin a stop string.
     held: String,
 }
 
 impl StopStrings {
-    /// Watches for the caller's `strings` and for `turn_ends`, which a chat format has instead of an end token; none of them
-    /// is empty.
+    /// Watches for the caller's `strings`, and for the `turn_ends` of chat formats without an end
+    /// token. No string may be empty.
     pub fn new(mut strings: Vec<String>, turn_ends: &[&str]) -> Self {
         let asked = strings.len();
         strings.extend(turn_ends.iter().map(|&end| end.to_owned()));
         StopStrings { strings, asked, held: String::new() }
     }
 
-    /// Those alone that end a turn.
+    /// A copy that watches only for the strings that end a turn.
     pub fn turn_ends(&self) -> Self {
         StopStrings { strings: self.strings[self.asked..].to_vec(), asked: 0, held: String::new() }
     }
 
-    /// Adds the next piece. Returns the text that is certain, and the reason to stop if a string is complete (the text behind it
-    /// is dropped).
+    /// Adds the next piece. Returns the text that cannot be part of a stop string, and the reason
+    /// to stop if a string is complete. The text after that string is dropped.
     ///
-    /// Of several strings the one that is complete first counts, so that the result does not depend on where pieces end.
+    /// Of several strings the first complete one counts, so that the result does not depend on
+    /// where pieces end.
     pub fn push(&mut self, piece: &str) -> (String, Option<StopReason>) {
         self.held.push_str(piece);
         let found = self.strings.iter().enumerate().filter_map(|(at, stop)| {
@@ -54,7 +55,7 @@ impl StopStrings {
         !self.held.is_empty()
     }
 
-    /// The text held back; no more follows.
+    /// Returns the text held back, because no more text follows.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
@@ -121,7 +122,7 @@ mod tests {
             stops in prop::collection::vec("[abé]{1,4}", 0..4),
             splits in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
         ) {
-            // Character by character: the text ends where some stop string first becomes complete.
+            // Character by character, the text ends where the first stop string is complete.
             let mut want = (text.clone(), None);
             'text: for end in (1..=text.len()).filter(|&at| text.is_char_boundary(at)) {
                 let mut complete: Vec<_> = stops.iter().filter(|stop| text[..end].ends_with(stop.as_str())).collect();

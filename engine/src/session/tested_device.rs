@@ -1,5 +1,5 @@
-//! Trust in a device: the self-test at the first use of an adapter with its driver and this version of the program, and the file
-//! that keeps that it was passed.
+//! Decides whether a device is trusted. Each adapter passes a self-test at its first use with this
+//! driver and program version, and a file records the pass.
 
 use std::{
     fs,
@@ -19,20 +19,20 @@ use thermocline_formats::quant::TensorType;
 use thermocline_gpu::{AdapterId, Fallback, FallbackPart, Fallbacks, Gpu, GpuFeature};
 use thermocline_run::device::self_test;
 
-/// A device whose kernels were right, as it was when they were tested.
+/// A device whose kernels passed the test, as it was when they were tested.
 #[derive(Debug, Hash, Serialize, Deserialize)]
 struct PassedTest {
-    /// Version of the program, whose kernels were tested.
+    /// Version of the tested program.
     program: String,
     adapter: AdapterId,
-    /// Features that were used.
+    /// Features that the kernels used.
     features: Vec<GpuFeature>,
-    /// Names of the types of weights.
+    /// Names of the tested weight types.
     types: Vec<String>,
 }
 
 impl PassedTest {
-    /// A device that is not tested yet.
+    /// A record of a device that is not tested yet.
     fn new(gpu: &Gpu, given_up: &[GpuFeature]) -> Self {
         let caps = gpu.caps();
         let has = |feature: &GpuFeature| match feature {
@@ -46,14 +46,15 @@ impl PassedTest {
         PassedTest { program, adapter, features, types: Vec::new() }
     }
 
-    /// The file in `folder` for this device, which is not tested yet.
+    /// The file in `folder` for this device, whether or not it is tested.
     fn file(&self, folder: &Path) -> PathBuf {
         let mut key = DefaultHasher::new();
         self.hash(&mut key);
         folder.join(format!("self-test-{:016x}.json", key.finish()))
     }
 
-    /// Types of weights with which an earlier test of the same device has passed; `None` if the file is damaged or another device's.
+    /// Weight types that an earlier test of the same device has passed. `None` if the file is
+    /// damaged or describes another device.
     fn passed_types(&self, file: &Path) -> Option<Vec<String>> {
         let kept: PassedTest = serde_json::from_slice(&fs::read(file).ok()?)
             .inspect_err(|error| tracing::warn!(file = %file.display(), %error, "the device is tested again"))
@@ -63,11 +64,13 @@ impl PassedTest {
     }
 }
 
-/// Sees that `gpu` computes every kernel as the CPU does, with weights of `types`: as an earlier test has kept in `folder`, or by a
-/// self-test now, if the budget has room for one. What it is wrong with is added to `fallbacks`, to be opened again without.
+/// Makes sure that `gpu` computes every kernel as the CPU does, with weights of `types`. It relies
+/// on an earlier test saved in `folder`, or runs a self-test now if the budget allows. Features
+/// that fail are added to `fallbacks`, so that the device is opened again without them.
 ///
 /// # Errors
-/// [`Error::Gpu`] of [`GpuFailure::Refused`] if a kernel is wrong, and as [`self_test`]; a file that cannot be written is no error.
+/// [`Error::Gpu`] with [`GpuFailure::Refused`] if a kernel is wrong, and as [`self_test`]. A file
+/// that cannot be written is no error.
 pub(super) fn ensure_tested(
     gpu: &Gpu,
     types: &[TensorType],
@@ -130,7 +133,8 @@ mod tests {
         Gpu::open(&GpuOptions { adapter, mutation, fallbacks, ..GpuOptions::default() })
     }
 
-    /// The verdict, and how often the test asked whether to go on: never where it was known.
+    /// The verdict, and how often the test asked whether to continue; 0 if the verdict was already
+    /// known.
     fn trusted(gpu: &Gpu, types: &[TensorType], folder: &Path, fallbacks: &Fallbacks) -> (bool, usize) {
         let mut asked = 0;
         let verdict = ensure_tested(gpu, types, folder, fallbacks, &mut || {
@@ -183,7 +187,7 @@ mod tests {
         assert!(!again.caps().tier.subgroups);
         assert!(trusted(&again, &[TensorType::Q4_0], folder.path(), &fallbacks).0);
         assert_eq!(trusted(&again, &[TensorType::Q4_0], folder.path(), &fallbacks), (true, 0));
-        // With subgroups it is as little trusted as before.
+        // The device with subgroups is still as little trusted as before.
         let afresh = Fallbacks::default();
         let gpu = open(mutation, &afresh).unwrap();
         assert!(!trusted(&gpu, &[TensorType::Q4_0], folder.path(), &afresh).0);
@@ -197,7 +201,7 @@ mod tests {
         assert!(!trusted(&gpu, &[TensorType::Q4_K], folder.path(), &fallbacks).0);
         let Err(Error::Gpu { reason, .. }) = open(mutation, &fallbacks) else { panic!("it was given up") };
         assert!(reason.contains("the kernel `gemv Q4_K` failed the self-test"), "{reason}");
-        // No feature is to blame for what is wrong without it.
+        // A kernel that is wrong without a feature does not count against the feature.
         assert_eq!(fallbacks.all().len(), 1);
     }
 }

@@ -1,4 +1,5 @@
-//! The text of an answer: tokens become events with whole characters and parts, and stop strings end it.
+//! The text of an answer: tokens become events with whole characters and parts, and stop strings
+//! end the answer.
 
 use super::{
     StopReason, TokenLogprobs,
@@ -15,11 +16,11 @@ use thermocline_text::{
 /// The outcome of a token.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum TokenOutcome {
-    /// It was sent, or is kept back until its text is complete.
+    /// The token was sent, or is held back until its text is complete.
     Sent,
     /// The receiver of the events is gone.
     ReceiverGone,
-    /// It completed a stop string.
+    /// The token completed a stop string.
     Stop(StopReason),
 }
 
@@ -31,32 +32,33 @@ struct KeptToken {
     logprobs: Option<TokenLogprobs>,
 }
 
-/// Turns the tokens of one generation into [`Event::Token`]s: whole characters, nothing of a stop string, one event per
-/// token. The caller's stop strings are searched in what is said to the user: not in thoughts, nor in calls of tools.
+/// Turns the tokens of one generation into [`Event::Token`]s, one event per token, with whole
+/// characters and no stop string. The caller's stop strings are searched for in the answer to the
+/// user, not in thoughts or tool calls.
 ///
-/// An event whose text is incomplete is kept back until the next token or the end, so there is always an event left for
-/// the text to go with.
+/// An event whose text is incomplete is held back until the next token or the end. Thus there is
+/// always an event left to carry the text.
 #[derive(Debug)]
 pub(super) struct TextStream<'a> {
     detokeniser: Detokeniser<'a>,
-    /// Of the words.
+    /// Stop strings of the answer.
     stops: StopStrings,
-    /// Of thoughts and calls: those that end a turn.
+    /// Turn ends, the only stop strings in thoughts and tool calls.
     turn_ends: StopStrings,
-    /// Absent: all is the answer.
+    /// `None` if the whole text is the answer.
     parser: Option<AnswerParser>,
-    /// Absent: the answer has no calls.
+    /// `None` if the answer has no tool calls.
     calls: Option<CallSplitter>,
-    /// Calls at the end of thoughts that are not closed. Absent as above.
+    /// Reader of tool calls at the end of unclosed thoughts. `None` under the same condition.
     thought_calls: Option<ThoughtCalls>,
-    /// The part of the last piece.
+    /// Part of the last piece.
     part: AnswerPart,
     thought: bool,
-    /// A word was said.
+    /// True once the answer has text.
     spoke: bool,
     stopped: bool,
     kept: Option<KeptToken>,
-    /// Tokens that are part of calls of tools.
+    /// Tokens that are part of tool calls.
     call_tokens: Vec<CallToken>,
 }
 
@@ -78,7 +80,8 @@ impl<'a> TextStream<'a> {
         }
     }
 
-    /// Tells calls of tools from words, if there are `calls`, in which the tokens `call_tokens` are shown.
+    /// Separates tool calls from the answer if there are `calls`; `call_tokens` are shown in their
+    /// text.
     pub fn with_calls(self, calls: Option<CallSplitter>, call_tokens: &[CallToken]) -> Self {
         let call_tokens = if calls.is_some() { call_tokens.to_vec() } else { Vec::new() };
         TextStream { thought_calls: calls.clone().map(ThoughtCalls::new), calls, call_tokens, ..self }
@@ -118,15 +121,16 @@ impl<'a> TextStream<'a> {
             piece = piece.replace(CONTROL, "");
         }
         if let Some(token) = self.call_tokens.iter().find(|token| token.id == id) {
-            // The vocabulary may hide it.
+            // The vocabulary may hide the token's text.
             piece.truncate(piece.strip_suffix(&*token.text).unwrap_or(&piece).len());
             piece.push_str(&token.shown);
         }
         piece
     }
 
-    /// Sends the text that was kept back; no token follows. `ended`: the model has ended its answer, it was not cut short. Returns the
-    /// reason to stop, if the last bytes completed a stop string.
+    /// Sends the text that was held back, because no token follows. `ended` is true if the model
+    /// ended its answer and the answer was not cut short. Returns the reason to stop if the last
+    /// bytes completed a stop string.
     pub fn finish(&mut self, ended: bool, events: &EventSender) -> Option<StopReason> {
         let mut text = AnswerText::default();
         let stop = if self.stopped { None } else { self.read_rest(ended, &mut text) };
@@ -137,7 +141,7 @@ impl<'a> TextStream<'a> {
         stop
     }
 
-    /// Reads all that is held back.
+    /// Reads all text that is held back.
     fn read_rest(&mut self, ended: bool, text: &mut AnswerText) -> Option<StopReason> {
         let rest = self.detokeniser.finish();
         let in_thoughts = self.is_thinking();
@@ -168,8 +172,9 @@ impl<'a> TextStream<'a> {
         pieces.iter().find_map(|(part, piece)| self.watch(*part, piece, text))
     }
 
-    /// Adds to `text` what is certain of the next pieces. Returns the reason to stop, if a stop string is complete; what follows is
-    /// dropped.
+    /// Adds the text of the next pieces to `text`, unless it may still become part of a stop
+    /// string. Returns the reason to stop if a stop string is complete, and drops the text after
+    /// it.
     fn read(&mut self, pieces: Vec<(AnswerPart, String)>, text: &mut AnswerText) -> Option<StopReason> {
         for (part, piece) in pieces {
             let stop = match &mut self.thought_calls {
@@ -201,7 +206,7 @@ impl<'a> TextStream<'a> {
         }
     }
 
-    /// Searches a piece for stop strings, which do not reach from one part into another.
+    /// Searches a piece for stop strings. A stop string never spans two parts.
     fn watch(&mut self, part: AnswerPart, piece: &str, text: &mut AnswerText) -> Option<StopReason> {
         if part != self.part {
             self.flush(text);
@@ -210,7 +215,7 @@ impl<'a> TextStream<'a> {
         let mut piece = piece;
         self.thought |= part == AnswerPart::Thinking;
         if part == AnswerPart::Answer && self.thought && !self.spoke {
-            // Line ends between thoughts and words are neither's.
+            // Line ends between thoughts and the answer belong to neither.
             let words = piece.trim_start_matches('\n');
             text.push(part, &piece[..piece.len() - words.len()]);
             self.spoke = !words.is_empty();
@@ -221,7 +226,7 @@ impl<'a> TextStream<'a> {
         stop
     }
 
-    /// Adds the text that might have become a stop string.
+    /// Adds the held-back text that might have become a stop string.
     fn flush(&mut self, text: &mut AnswerText) {
         let part = self.part;
         text.push(part, &self.stops_of(part).finish());
@@ -262,7 +267,7 @@ mod tests {
     use thermocline_formats::format::{Array, Metadata, Value};
     use thermocline_text::{Tokenizer, reasoning::ReasoningFormat, tools::ToolFormat};
 
-    /// These tokens, of these types, and bytes.
+    /// A tokenizer with these tokens, of these types, and all byte tokens.
     fn tokenizer_of(texts: [&str; 4], types: [i32; 4]) -> Tokenizer {
         let mut metadata = Metadata::new("m.gguf");
         let mut tokens = texts.map(str::to_owned).to_vec();
@@ -275,12 +280,12 @@ mod tests {
         Tokenizer::from_metadata(&metadata).expect("valid")
     }
 
-    /// Text, `<think>`, `</think>` and bytes.
+    /// A tokenizer with text, `<think>`, `</think>` and bytes.
     fn tokenizer() -> Tokenizer {
         tokenizer_of(["<think>", "</think>", "Hm", "Yes"], [4, 3, 1, 1])
     }
 
-    /// The ids and all the text of the events that were sent.
+    /// The token ids and the whole text of the sent events.
     fn received(events: EventSender, received: Receiver<Event>) -> (Vec<u32>, AnswerText) {
         events.finish(Event::Error(thermocline_base::error::Error::Cancelled));
         let (mut ids, mut text) = (Vec::new(), AnswerText::default());
@@ -298,7 +303,8 @@ mod tests {
         let tokenizer = tokenizer();
         let format = ReasoningFormat::detect(&tokenizer, "");
         let byte = |byte: u32| 4 + byte;
-        // In the middle, a letter that ends with the thoughts, and half a stop string.
+        // The answer contains a letter that is cut off by the end of the thoughts, and half a stop
+        // string.
         let ids = [0, 2, byte(0xc3), 1, byte(0x45), 3, byte(0xc3), byte(0xa9), 0, byte(0x45), byte(0x4e), 2];
         let stops = StopStrings::new(vec!["EN".to_owned()], &[]);
         let mut stream = TextStream::new(tokenizer.stream(), stops, Some(format.parser("", None)));
@@ -314,7 +320,8 @@ mod tests {
         assert_eq!(&*text, "Hm\u{fffd}EYesé<think>");
     }
 
-    /// The text of an answer that arrives byte by byte, and its stop string; `calls` tells calls apart.
+    /// Reads an answer that arrives byte by byte. Returns its parts and its stop string; `calls`
+    /// enables tool calls.
     fn answer(text: &str, stops: &[&str], calls: bool) -> (Vec<(AnswerPart, String)>, Option<String>) {
         let tokenizer = tokenizer();
         let format = ReasoningFormat::detect(&tokenizer, "");
@@ -342,8 +349,9 @@ mod tests {
         (text.pieces().map(|(part, piece)| (part, piece.to_owned())).collect(), stop)
     }
 
-    /// The parts of an answer of a model whose tokens are bytes, `<think>`, `</think>`, `<tool_call>` and `</tool_call>`: `#` stands
-    /// before a token, in the answer and in the parts. `ended`: the model has ended its answer.
+    /// The parts of an answer of a model whose tokens are bytes, `<think>`, `</think>`,
+    /// `<tool_call>` and `</tool_call>`. In the answer and in the parts, `#` precedes a token.
+    /// `ended` is true if the model ended its answer.
     fn parts_of(answer: &str, ended: bool) -> Vec<(AnswerPart, String)> {
         let tokens = ["<think>", "</think>", "<tool_call>", "</tool_call>"];
         let tokenizer = tokenizer_of(tokens, [3; 4]);
@@ -421,7 +429,7 @@ mod tests {
             let want: Vec<_> = want.into_iter().map(|(part, text)| (part, text.to_owned())).collect();
             assert_eq!(answer(text, &[stops], true), (want, stop.map(str::to_owned)), "{text} until {stops:?}");
         }
-        // Without tools all of it is words.
+        // Without tools the whole text is the answer.
         assert_eq!(answer(&two, &["}"], false).1, Some("}".to_owned()));
     }
 }

@@ -1,25 +1,27 @@
-//! Calls of tools at the end of thoughts: some models call a tool before they have closed their thoughts.
+//! Finds tool calls at the end of thoughts. Some models call a tool before they close their
+//! thoughts.
 
 use thermocline_text::{
     reasoning::AnswerPart,
     tools::{CallSplitter, plain},
 };
 
-/// Texts with the parts they belong to.
+/// Texts with the parts that they belong to.
 type PartPieces = Vec<(AnswerPart, String)>;
 
-/// Reads thoughts, and holds back what looks like a call until it is known that thoughts follow it, or nothing.
+/// Reads thoughts. It holds back possible tool calls until more thoughts follow them or the text
+/// ends.
 #[derive(Debug)]
 pub(super) struct ThoughtCalls {
-    /// Of an answer without text so far.
+    /// A splitter that has read no text.
     fresh: CallSplitter,
     splitter: CallSplitter,
-    /// Calls behind which no thought stands.
+    /// Calls that no thought has followed yet.
     tail: String,
 }
 
 impl ThoughtCalls {
-    /// A reader of thoughts; `splitter` has not read any text.
+    /// Creates a reader of thoughts from a `splitter` that has read no text.
     pub fn new(splitter: CallSplitter) -> Self {
         ThoughtCalls { fresh: splitter.clone(), splitter, tail: String::new() }
     }
@@ -30,7 +32,8 @@ impl ThoughtCalls {
         self.thoughts(pieces)
     }
 
-    /// The text held back: calls, if the answer has ended within the thoughts and all of these calls are complete, else thoughts.
+    /// Returns the text held back. It is calls if the answer ended within the thoughts and all of
+    /// these calls are complete, and otherwise thoughts.
     pub fn finish(&mut self, ended_within: bool) -> PartPieces {
         let pieces = self.splitter.finish();
         let mut out = self.thoughts(pieces);
@@ -44,7 +47,7 @@ impl ThoughtCalls {
         out
     }
 
-    /// True if `text` is nothing but complete calls.
+    /// True if `text` consists only of complete calls.
     fn are_whole_calls(&self, text: &str) -> bool {
         let mut splitter = self.fresh.clone();
         let pieces = [splitter.push(text), splitter.finish()].concat();
@@ -56,7 +59,7 @@ impl ThoughtCalls {
         !self.tail.is_empty() || self.splitter.is_holding()
     }
 
-    /// The pieces that are thoughts for certain.
+    /// Returns the pieces that are certainly thoughts.
     fn thoughts(&mut self, pieces: PartPieces) -> PartPieces {
         let mut out = String::new();
         for (part, piece) in pieces {
@@ -81,7 +84,7 @@ mod tests {
 
     const CALL: &str = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
 
-    /// Thoughts and calls in `text`, which arrives letter by letter.
+    /// The thoughts and the calls in `text`, which arrives letter by letter.
     fn read(text: &str, ended_within: bool) -> [String; 2] {
         let tools = [json!({ "type": "function", "function": { "name": "f" } })];
         let mut calls = ThoughtCalls::new(CallSplitter::new(ToolFormat::of_texts("<tool_call>"), &tools));
@@ -110,7 +113,7 @@ mod tests {
         }
         // The thoughts were closed, or the answer was cut short.
         assert_eq!(read(CALL, false), thought(CALL));
-        // What was thought of before does not count.
+        // A call that more thoughts follow does not count.
         assert_eq!(read(&format!("{CALL}, no. {CALL}"), true)[1], CALL);
     }
 }

@@ -1,60 +1,63 @@
-//! Turns of the engine thread: which sessions' next tokens one pass computes together, and whose chunk of a prompt comes between two
-//! passes. Pure arithmetic on times that were measured.
+//! Turns of the engine thread. A turn computes the next tokens of several sessions in one pass, and
+//! then a chunk of one prompt. This module only does arithmetic on measured times.
 //!
-//! Weights are read once for all sequences of a pass, so that all tokens that are due are computed together, and prompts advance by a
-//! chunk between passes: a token waits for one chunk at most. Sessions in the foreground (the window's) keep
-//! [`FOREGROUND_SHARE`] of the speed they have alone: what the background's tokens and chunks add to the time is paid from a credit
-//! that the foreground's own work earns.
+//! One pass reads the weights once for all its sequences, so all due tokens are computed together.
+//! Prompts advance by a chunk between passes, so a token waits for one chunk at most. Foreground
+//! sessions (the window's) keep [`FOREGROUND_SHARE`] of the speed that they have alone. The time
+//! that background tokens and chunks add is paid from a credit, which the foreground's own work
+//! earns.
 
 use std::time::Duration;
 
-/// The rank of a session among others of its engine.
+/// The priority of a session among those of its engine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Priority {
-    /// Waits for the foreground: what comes from the network while a person works in the window.
+    /// Waits for the foreground. Used for network requests while a person works in the window.
     Background,
-    /// Keeps at least four fifths of the speed it has alone, whatever is in the background.
+    /// Keeps at least four fifths of the speed that it has alone, whatever runs in the background.
     #[default]
     Foreground,
 }
 
-/// Fraction of its speed alone that the foreground keeps.
+/// Fraction of its undisturbed speed that the foreground keeps.
 const FOREGROUND_SHARE: f64 = 0.8;
 /// Seconds of background work that the foreground's work earns per second.
 const EARNED: f64 = 1.0 / FOREGROUND_SHARE - 1.0;
-/// Most seconds of background work that are saved up.
+/// Largest credit, in seconds of background work.
 const MOST_CREDIT: f64 = 0.1;
 /// Weight of the latest pass in running means.
 const LATEST: f64 = 0.25;
-/// Passes of a size before their time counts.
+/// Number of passes of a size before their time counts.
 const TRIALS: usize = 4;
-/// Fraction by which the time of the quickest pass grows with every later one.
+/// Fraction by which every later pass increases the remembered time of the fastest pass.
 const FORGETTING: f64 = 0.02;
-/// Seconds that a chunk may take while tokens wait behind it: of any session, and of one in the foreground.
+/// Longest seconds of a chunk while tokens wait for it: for any session, and for a foreground
+/// session.
 const CHUNK_SECONDS: f64 = 0.2;
 const FOREGROUND_CHUNK_SECONDS: f64 = 0.05;
-/// Chunks between passes are a multiple of this number of tokens; the first is twice as long.
+/// Chunks between passes are a multiple of this number of tokens. The first chunk is twice as long.
 const CHUNK_MULTIPLE: usize = 32;
-/// Sequences of a pass whose times are told apart.
+/// Number of pass sizes, in sequences, whose times are kept separately.
 const SIZES: usize = 33;
-/// Turns after which sequences are computed together again, after that took longer than one by one.
+/// Number of turns until sequences are computed together again, after that was slower than one by
+/// one.
 const RETRY: usize = 64;
 
-/// Work of a session.
+/// The kind of work that a session has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SessionWork {
     /// One token.
     Token,
-    /// A chunk of its prompt, or of a cache that is computed again.
+    /// A chunk of its prompt, or of a cache that is recomputed.
     Chunk,
 }
 
 /// A session with work.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TurnCandidate {
-    /// Its place in the list of sessions.
+    /// Index of the session in the list of sessions.
     pub at: usize,
-    /// Its number.
+    /// Number of the session.
     pub id: u64,
     pub priority: Priority,
     pub work: SessionWork,
@@ -63,27 +66,32 @@ pub(super) struct TurnCandidate {
 /// The work of one turn.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Turn {
-    /// Sessions whose next token is computed, and true if that is one pass.
+    /// Sessions whose next token is computed, and (`together`) true if one pass computes all of
+    /// them.
     pub tokens: Vec<usize>,
     pub together: bool,
-    /// The session whose chunk is computed behind them, and its most tokens (`usize::MAX`: as many as ever).
+    /// The session whose chunk is computed after the tokens, and the chunk's largest number of
+    /// tokens (`usize::MAX` for no limit).
     pub chunk: Option<(usize, usize)>,
-    /// True if sessions in the foreground, or in the background, take part in the pass, or that is the chunk's session.
+    /// True if foreground or background sessions take part in the pass, or if the chunk's
+    /// session is in the foreground.
     foreground: bool,
     background: bool,
     chunk_in_foreground: bool,
 }
 
-/// Chooses turns, and keeps the times they take.
+/// Chooses turns and records their times.
 #[derive(Debug)]
 pub(super) struct Turns {
     /// The session that computed a chunk last.
     last_chunk: u64,
-    /// Seconds that the background may use while there is a foreground.
+    /// Seconds of background work that are allowed while a foreground session is active.
     credit: f64,
-    /// Running means in seconds: of passes by the number of their sequences, and of a chunk's token.
+    /// Running means in seconds: of passes by their number of sequences, and (`chunk_token`) of one
+    /// token of a chunk.
     passes: [Option<f64>; SIZES],
-    /// By the number of sequences: passes so far, and seconds of the quickest recent one. What disturbs a pass only makes it slower.
+    /// Number of passes so far and seconds of the fastest recent pass, by number of sequences. The
+    /// fastest pass counts, because disturbances only make passes slower.
     quickest: [(usize, f64); SIZES],
     chunk_token: Option<f64>,
     /// Turns until sequences are computed together again.
@@ -104,14 +112,15 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// The next turn. `sparse`: a pass of several sequences reads more than that of one, so that one by one may take less time.
+    /// Chooses the next turn. `sparse` is true if a pass of several sequences reads more weights
+    /// than a pass of one. Computing them one by one may then be faster.
     pub fn next(&mut self, candidates: &[TurnCandidate], sparse: bool) -> Turn {
         let is = |priority, work| move |it: &&TurnCandidate| it.priority == priority && it.work == work;
         let some = |priority, work| candidates.iter().any(|it| is(priority, work)(&it));
         let (front, back) = (Priority::Foreground, Priority::Background);
         let is_front = some(front, SessionWork::Token) || some(front, SessionWork::Chunk);
         let front_tokens = candidates.iter().filter(is(front, SessionWork::Token)).count();
-        // What the foreground takes alone has to be known to keep it.
+        // Protecting the foreground's speed requires knowing its time alone.
         let known = front_tokens == 0 || self.pass(front_tokens).is_some();
         let with_back = !is_front || (self.credit > 0.0 && known);
         let takes_part = |it: &&TurnCandidate| it.priority == front || with_back;
@@ -119,7 +128,7 @@ impl Turns {
         let tokens: Vec<usize> = tokens.map(|it| it.at).collect();
         let of_rank = |rank| self.next_chunk(candidates.iter().filter(is(rank, SessionWork::Chunk)));
         let chunk = of_rank(front).or_else(|| of_rank(back).filter(|_| with_back));
-        // Tokens that are due limit the chunk they wait for.
+        // Waiting tokens limit the length of the chunk.
         let due = match (front_tokens > 0, candidates.iter().any(|it| it.work == SessionWork::Token)) {
             (true, _) => self.chunk_within(FOREGROUND_CHUNK_SECONDS),
             (false, true) => self.chunk_within(CHUNK_SECONDS),
@@ -141,13 +150,13 @@ impl Turns {
         }
     }
 
-    /// The session whose turn it is: the one behind the last in order of numbers.
+    /// The session whose chunk is next: the one with the next higher number after the last one.
     fn next_chunk<'c>(&self, candidates: impl Iterator<Item = &'c TurnCandidate>) -> Option<&'c TurnCandidate> {
         let last = self.last_chunk;
         candidates.min_by_key(|it| (it.id <= last, it.id))
     }
 
-    /// Tokens of a chunk that takes about `seconds`.
+    /// Number of tokens of a chunk that takes about `seconds`.
     fn chunk_within(&self, seconds: f64) -> usize {
         let tokens = self.chunk_token.map_or(2 * CHUNK_MULTIPLE, |each| (seconds / each.max(1e-9)).min(1e6) as usize);
         (tokens / CHUNK_MULTIPLE).max(1) * CHUNK_MULTIPLE
@@ -157,14 +166,14 @@ impl Turns {
         self.passes.get(sequences).copied().flatten()
     }
 
-    /// True unless a pass of so many sequences takes longer than one pass for each.
+    /// True unless a pass of `sequences` takes longer than one pass for each of them.
     fn pays(&mut self, sequences: usize) -> bool {
         if self.apart > 0 {
             self.apart -= 1;
-            // The last of them tries again.
+            // The last of these turns tries again.
             return self.apart == 0;
         }
-        // The first passes of a size allocate.
+        // The first passes of a size are slower, because they allocate.
         let quickest = |n: usize| self.quickest.get(n).filter(|(passes, _)| *passes >= TRIALS).map(|(_, time)| *time);
         let (Some(one), Some(all)) = (quickest(1), quickest(sequences)) else { return true };
         if all > one * sequences as f64 {
@@ -174,7 +183,7 @@ impl Turns {
         true
     }
 
-    /// A pass of so many sequences took `time`.
+    /// Records that a pass of `sequences` took `time`.
     pub fn note_pass(&mut self, sequences: usize, time: Duration) {
         if let Some(mean) = self.passes.get_mut(sequences) {
             *mean = Some(running(*mean, time.as_secs_f64()));
@@ -186,18 +195,20 @@ impl Turns {
         }
     }
 
-    /// A chunk of `tokens` tokens took `time`.
+    /// Records that a chunk of `tokens` tokens took `time`.
     pub fn note_chunk(&mut self, tokens: usize, time: Duration) {
         if tokens > 0 {
             self.chunk_token = Some(running(self.chunk_token, time.as_secs_f64() / tokens as f64));
         }
     }
 
-    /// `turn` is over: its tokens took `tokens`, its chunk `chunk`. `front`: its sequences in the foreground.
+    /// Records that the tokens of `turn` took `tokens` and its chunk `chunk`. `front` is the number
+    /// of its foreground sequences.
     pub fn note_turn(&mut self, turn: &Turn, front: usize, tokens: Duration, chunk: Duration) {
         let (tokens, chunk) = (tokens.as_secs_f64(), chunk.as_secs_f64());
         if !turn.foreground && !turn.chunk_in_foreground {
-            // Without a foreground nothing is owed; a debt is not forgotten between two of its tokens.
+            // Without a foreground no debt accrues, but an existing debt stays between two
+            // foreground tokens.
             self.credit = self.credit.max(-MOST_CREDIT);
             return;
         }
@@ -231,8 +242,8 @@ mod tests {
             .collect()
     }
 
-    /// Takes turns for `seconds` of a machine whose passes take `10 + 3 n` ms and whose chunks 1 ms a token; returns the tokens of each
-    /// session and the longest time between two of them.
+    /// Simulates `seconds` of turns. A pass of n sequences takes `10 + 3 n` ms, and a chunk 1 ms
+    /// per token. Returns each session's tokens and the longest time between two of them.
     fn simulate(all: &[(Priority, SessionWork)], seconds: f64) -> (Vec<usize>, Vec<f64>) {
         let all = candidates(all);
         let (mut turns, mut now) = (Turns::default(), 0.0);
@@ -286,7 +297,7 @@ mod tests {
             assert!(done[1] > 100 && done[2] > 100, "{done:?}");
             assert!(gaps[0] < FOREGROUND_CHUNK_SECONDS + 0.05, "{gaps:?}");
         }
-        // Its prompt, too: 1 ms a token alone.
+        // A foreground prompt keeps its share too: alone it takes 1 ms per token.
         let (done, _) = simulate(&[(Foreground, SessionWork::Chunk), (Background, SessionWork::Token)], 20.0);
         assert!(done[0] as f64 >= 0.79 * 20.0 / MS && done[1] > 90, "{done:?}");
     }

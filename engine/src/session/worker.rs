@@ -1,4 +1,5 @@
-//! The engine thread: carries out commands, and takes turns: tokens of all sessions in one pass, then a chunk of one prompt.
+//! The engine thread carries out commands and takes turns. A turn computes tokens of all sessions
+//! in one pass, then a chunk of one prompt.
 
 mod turn;
 
@@ -34,15 +35,15 @@ use thermocline_run::{
     runtime::{Forward, Sparsity, ThresholdCorrection},
 };
 
-/// Attempts to release neurons for something that does not fit, before the CPU takes over.
+/// Number of attempts to make room by releasing neurons, before the CPU takes over.
 const EVICTIONS: usize = 4;
-/// Time after which counts of firings are saved, once there is nothing to compute.
+/// Interval at which firing counts are saved while there is nothing to compute.
 const COUNTS_PERIOD: Duration = Duration::from_secs(300);
 
-/// A request on its way to the thread.
+/// A request that waits for the thread.
 #[derive(Debug)]
 pub(super) struct QueuedRequest {
-    /// Its number within its session, in ascending order.
+    /// Number of the request within its session, ascending.
     pub number: u64,
     pub request: Request,
     pub events: EventSender,
@@ -66,23 +67,24 @@ pub(super) enum EngineCommand {
     RetryDevice,
     /// Apply the latest settings.
     ApplySettings,
-    /// Keep `bytes` of the budget free until the next [`EngineCommand::SetMachine`].
+    /// Leave `bytes` of the budget free until the next [`EngineCommand::SetMachine`].
     Reserve { bytes: u64 },
-    /// Plan with these speeds; `None`: with those known. Ends a reservation.
+    /// Use these speeds for plans; `None` uses the known speeds. Ends a reservation.
     SetMachine { machine: Option<Box<Machine>> },
-    /// Another thread computes.
+    /// Let another thread compute.
     Lend(TurnLoan),
     /// Load `number` has ended.
     Loaded { number: u64, result: Result<LoadedDevice> },
     /// The last handle was dropped.
     Shutdown,
-    /// Panic, for tests of what happens then.
+    /// Panic, for tests of internal faults.
     #[cfg(any(test, feature = "test-hooks"))]
     Panic,
 }
 
-/// Carries out commands and requests until the last handle is dropped. A panic stops the engine for good: running and later requests
-/// get [`Error::Stopped`] with its message. So does the loss of a mapped file, with [`Error::FileLost`].
+/// Carries out commands and requests until the last handle is dropped. A panic stops the engine for
+/// good: running and later requests get [`Error::Stopped`] with its message. The loss of a mapped
+/// file also stops it, with [`Error::FileLost`].
 pub(super) fn serve(
     state: &Arc<EngineState>,
     forward: Forward,
@@ -95,11 +97,12 @@ pub(super) fn serve(
     let meter = Meter::new(&state.figures.telemetry, neurons);
     let (conversations, turns) = (Vec::new(), Turns::default());
     let mut worker = EngineWorker { state, forward, device, conversations, meter, evictions: 0, turns };
-    // What a panic leaves half done is dropped, not used.
+    // State that a panic leaves half changed is dropped, not used.
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| worker.run(&inbox))) {
         let message = format!("it failed inside ({}); open the model again", panic_message(panic.as_ref()));
         tracing::error!("{message}");
-        // Before the event senders are dropped, which quote it. A lost file may have been noticed before.
+        // The reason must be set before the event senders are dropped, because they report it. A
+        // lost file may have set it earlier.
         let _ = state.stopped.set(EngineStop::Fault(message));
     }
     worker.meter.idle();
@@ -112,13 +115,13 @@ pub(super) fn panic_message(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
 }
 
-/// A session on the side of the thread.
+/// The engine thread's view of a session.
 struct ServedSession<'a> {
     id: u64,
     context: SessionContext,
     cancelled: Arc<AtomicU64>,
     priority: Priority,
-    /// When it computed last.
+    /// Time of its last computation.
     used_at: Instant,
     waiting: VecDeque<QueuedRequest>,
     running: Option<(Generation<'a>, EventSender)>,
@@ -131,13 +134,13 @@ struct EngineWorker<'a> {
     device: DeviceManager,
     conversations: Vec<ServedSession<'a>>,
     meter: Meter<'a>,
-    /// Number of times that neurons were released since the last token.
+    /// How often neurons were released since the last token.
     evictions: usize,
     turns: Turns,
 }
 
 impl EngineWorker<'_> {
-    /// Commands and steps in turn; sleeps when there is nothing to do.
+    /// Alternates commands and turns; sleeps when there is nothing to do.
     fn run(&mut self, commands: &Receiver<EngineCommand>) {
         let mut counts_saved = Instant::now();
         loop {
@@ -166,7 +169,8 @@ impl EngineWorker<'_> {
                 Ok(command) => {
                     let repeats = matches!(command, EngineCommand::ApplySettings | EngineCommand::Lend(_));
                     self.handle_command(command);
-                    // These may come faster than they are carried out.
+                    // These commands may arrive faster than they are carried out, so that turns are
+                    // taken in between.
                     if repeats && busy {
                         self.run_turn();
                     }
@@ -174,14 +178,14 @@ impl EngineWorker<'_> {
                 Err(TryRecvError::Empty) => self.run_turn(),
             }
             self.publish_memory();
-            // Requests end with the error as their event senders are dropped.
+            // Requests end with the stop error when their event senders are dropped.
             if self.state.stop_error().is_some() {
                 return;
             }
         }
     }
 
-    /// Keeps the firings counted so far for the next run.
+    /// Saves the firing counts for the next run.
     fn save_counts(&self) {
         let Some(counts) = &self.state.figures.counts else { return };
         if let Err(error) = counts.save(&self.state.figures.neurons) {
@@ -189,7 +193,7 @@ impl EngineWorker<'_> {
         }
     }
 
-    /// True if there is something to compute, and a processor to do it.
+    /// True if there is something to compute and a processor to compute it.
     fn is_busy(&self) -> bool {
         let has_work = |it: &ServedSession<'_>| it.running.is_some() || !it.waiting.is_empty();
         !self.device.is_awaited() && self.conversations.iter().any(has_work)
@@ -222,7 +226,8 @@ impl EngineWorker<'_> {
             }
             EngineCommand::Close { id } => {
                 if let Some(at) = self.conversations.iter().position(|it| it.id == id) {
-                    // All its requests are cancelled by now: this only sends their last events.
+                    // All requests of the session are cancelled by now, so this only sends their
+                    // last events.
                     while self.step(at, usize::MAX) {}
                     self.conversations.remove(at);
                     telemetry.sessions.subtract(1);
@@ -232,7 +237,8 @@ impl EngineWorker<'_> {
             EngineCommand::SwitchDevice { source } => {
                 self.move_caches_to_ram();
                 self.device.switch_source(&mut self.forward, source);
-                // The switch has changed settings, too, and where nothing is loaded no event would apply them.
+                // The switch also changed settings, and if nothing is loaded, no later event would
+                // apply them.
                 self.apply_settings();
             }
             EngineCommand::ApplySettings => self.apply_settings(),
@@ -264,7 +270,7 @@ impl EngineWorker<'_> {
         }
     }
 
-    /// Applies the settings that callers requested last.
+    /// Applies the latest requested settings.
     fn apply_settings(&mut self) {
         let settings = self.state.settings.take();
         let now = SparsityReport::new(settings.sparsity, &self.state.model, self.state.recall);
@@ -289,7 +295,7 @@ impl EngineWorker<'_> {
         }
     }
 
-    /// Plans for the caches that are on the device or soon will be.
+    /// Plans for the caches that are on the device or soon will be there.
     fn update_planned_context(&self) {
         let is_active =
             |it: &&ServedSession<'_>| it.running.is_some() || !it.waiting.is_empty() || it.context.on_device();
@@ -298,14 +304,15 @@ impl EngineWorker<'_> {
         self.state.planner.set_contexts(tokens, contexts);
     }
 
-    /// Plans anew. True if that succeeded.
+    /// Solves for a new plan. True on success.
     fn replan(&mut self) -> bool {
         self.update_planned_context();
         let mut contexts: Vec<&mut SessionContext> = self.conversations.iter_mut().map(|it| &mut it.context).collect();
         self.device.replan(&mut self.forward, &mut contexts)
     }
 
-    /// Ends requests that were cancelled before they began; running ones notice it between tokens.
+    /// Ends requests that were cancelled before they started. Running requests notice a
+    /// cancellation between tokens.
     fn end_cancelled(&mut self) {
         for ServedSession { cancelled, waiting, .. } in &mut self.conversations {
             let all = std::mem::take(waiting);
@@ -324,13 +331,13 @@ impl EngineWorker<'_> {
         for ServedSession { waiting, running, .. } in &self.conversations {
             let running = running.iter().map(|(_, events)| events);
             for events in running.chain(waiting.iter().map(|request| &request.events)) {
-                // A receiver that is gone is noticed with the next token.
+                // A missing receiver is noticed with the next token.
                 device_events.iter().for_each(|event| _ = events.send(Event::Device(event.clone())));
             }
         }
     }
 
-    /// Drops the caches on a device that is lost.
+    /// Drops the caches that are on a lost device.
     fn drop_device_caches(&mut self) {
         for ServedSession { context, .. } in &mut self.conversations {
             if context.on_device() {
@@ -346,18 +353,19 @@ impl EngineWorker<'_> {
         }
     }
 
-    /// Moves the caches of idle sessions into RAM, until their next request. True if there were any on the device.
+    /// Moves the caches of idle sessions into RAM until their next request. True if any cache was
+    /// on the device.
     fn move_idle_caches_to_ram(&mut self) -> bool {
         let idle = self.conversations.iter_mut().filter(|it| it.running.is_none() && it.context.on_device());
         idle.map(|it| it.context.move_to_ram(&mut self.forward)).count() > 0
     }
 
-    /// Releases neurons for something that did not fit, unless that was tried too often. True if that succeeded.
+    /// Releases neurons to make room, unless that was tried too often. True on success.
     fn evict_neurons(&mut self, error: &Error) -> bool {
         if self.evictions == EVICTIONS {
             return false;
         }
-        // At first, new caches may be all that plans did not include.
+        // The first failure may only come from new caches, which the plan did not include.
         if let Error::Memory { wanted, available, .. } = error
             && self.evictions > 0
         {
@@ -367,7 +375,7 @@ impl EngineWorker<'_> {
         self.replan()
     }
 
-    /// One turn of the sessions that have work, and one step of moving weights.
+    /// Takes one turn of the sessions with work, and moves weights by one step.
     fn run_turn(&mut self) {
         for at in 0..self.conversations.len() {
             if self.make_room(at) {
@@ -375,7 +383,7 @@ impl EngineWorker<'_> {
             }
         }
         let candidates = self.candidates();
-        // Tokens of several sequences are computed without skipping what single ones skip on a device.
+        // On a device a pass of several sequences skips nothing, unlike passes of single sequences.
         let mode = self.forward.sparsity();
         let approximate = matches!(mode, Sparsity::Predicted | Sparsity::Threshold);
         let apart = approximate && self.device.on_device();
@@ -389,7 +397,7 @@ impl EngineWorker<'_> {
         }
     }
 
-    /// Goes on with the CPU after the device has failed.
+    /// Continues on the CPU after the device has failed.
     fn continue_on_cpu(&mut self, error: Error) {
         self.meter.neurons().forget_paces();
         if matches!(error, Error::Memory { .. }) {
@@ -413,7 +421,8 @@ impl EngineWorker<'_> {
         }
     }
 
-    /// Makes room after the device had none, with that of idle sessions or of neurons, or goes on with the CPU. What failed is repeated.
+    /// Reacts to a full or failed device. If it is full, moves the caches of idle sessions or
+    /// releases neurons. Otherwise continues on the CPU. The failed step is repeated later.
     fn recover(&mut self, error: Error) {
         let full = matches!(error, Error::Memory { .. });
         if !(full && (self.move_idle_caches_to_ram() || self.evict_neurons(&error))) {
@@ -422,7 +431,7 @@ impl EngineWorker<'_> {
     }
 
     /// Starts the next request of a session that has none running, unless it was cancelled while it
-    /// waited, or is invalid. False if the session has no request.
+    /// waited or is invalid. False if the session has no request.
     fn start(&mut self, at: usize) -> bool {
         let Some(conversation) = self.conversations.get_mut(at) else { return false };
         let ServedSession { id, context, cancelled, waiting, running, .. } = conversation;
@@ -441,7 +450,8 @@ impl EngineWorker<'_> {
         true
     }
 
-    /// One step of a session: the next chunk of its prompt, of at most `most` tokens, or its next token. False if it had nothing to do.
+    /// Computes one step of a session: the next chunk of its prompt, of at most `most` tokens, or
+    /// its next token. False if the session has no work.
     fn step(&mut self, at: usize, most: usize) -> bool {
         if !self.start(at) {
             return false;
@@ -457,7 +467,7 @@ impl EngineWorker<'_> {
         let (forward, meter) = (&mut self.forward, &mut self.meter);
         let stepped = generation.step(context, most, StepResources { forward, events, cancelled, adaptation, meter });
         let (decoded, time) = generation.progress.single_steps;
-        // While weights move, the rate is not that of the placement.
+        // While weights move, the measured rate does not belong to the placement.
         if recorded && decoded > steps && !self.device.moving {
             let resident = self.state.device.resident.lock().clone();
             let conditions = self.state.decode_conditions(self.forward.sparsity());
@@ -484,7 +494,7 @@ impl EngineWorker<'_> {
         true
     }
 
-    /// Publishes the bytes held.
+    /// Publishes the bytes that the engine holds.
     fn publish_memory(&mut self) {
         let telemetry = self.meter.telemetry();
         telemetry.kv_bytes.set(self.conversations.iter().map(|it| it.context.bytes()).sum());
@@ -494,7 +504,7 @@ impl EngineWorker<'_> {
     }
 }
 
-/// Ends a request that has not begun.
+/// Ends a request that has not started.
 fn refuse(events: EventSender, with: Event, meter: &Meter<'_>) {
     meter.telemetry().generations.subtract(1);
     events.finish(with);

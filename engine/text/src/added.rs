@@ -1,4 +1,4 @@
-//! Tokens that are split off the text before any merging: control tokens and user-defined ones.
+//! Tokens that are split off the text before any merging: control tokens and user-defined tokens.
 
 use std::{borrow::Cow, ops::Range};
 
@@ -6,33 +6,33 @@ use aho_corasick::{AhoCorasick, AhoCorasickKind, Input, MatchKind};
 
 use super::prompt_text::BREAK;
 
-/// One token that is recognised by its text.
+/// A token that is recognised by its text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AddedToken {
-    /// Its id.
+    /// Id of the token.
     pub id: u32,
-    /// The text it is recognised by.
+    /// The text to recognise.
     pub text: String,
     /// Recognised only when the caller asks for special tokens.
     pub special: bool,
-    /// Takes the white space on its left with it.
+    /// Absorbs the white space on its left.
     pub left_strip: bool,
-    /// Takes the white space on its right with it.
+    /// Absorbs the white space on its right.
     pub right_strip: bool,
-    /// Recognised only where it is not part of a word.
+    /// Recognised only outside of words.
     pub single_word: bool,
 }
 
-/// A part of a text.
+/// A fragment of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fragment {
     /// Ordinary text.
     Text(Range<usize>),
-    /// A token and the text it took.
+    /// A token and the range of text that it covers.
     Token(u32, Range<usize>),
 }
 
-/// Finds added tokens in text: leftmost first, longest among those.
+/// Finds added tokens in text: leftmost first, and the longest of those.
 #[derive(Debug, Default)]
 pub struct AddedTokens {
     all: Matcher,
@@ -46,7 +46,8 @@ struct Matcher {
 }
 
 impl AddedTokens {
-    /// Prepares the search; tokens without text are ignored. The error is the search library's: too much text.
+    /// Prepares the search and ignores tokens without text. The error is the search library's: too
+    /// much text.
     pub fn new(mut tokens: Vec<AddedToken>) -> Result<Self, String> {
         tokens.retain(|token| !token.text.is_empty());
         let ordinary = tokens.iter().filter(|token| !token.special).cloned().collect();
@@ -63,7 +64,7 @@ impl AddedTokens {
         self.all.tokens.iter().filter(|token| token.special).map(|token| &*token.text)
     }
 
-    /// `text` with a break within each text of a special token, so that none is recognised in it.
+    /// `text` with a break inside each special token's text, so that none is recognised.
     pub fn break_special<'t>(&self, text: &'t str) -> Cow<'t, str> {
         let Some(automaton) = &self.all.automaton else { return text.into() };
         let (mut broken, mut done, mut from) = (String::new(), 0, 0);
@@ -71,7 +72,8 @@ impl AddedTokens {
             let first = text[found.start()..].chars().next().map_or(1, char::len_utf8);
             from = found.start() + first;
             if self.all.tokens[found.pattern().as_usize()].special {
-                // A single character has no place within; behind a break it is not recognised.
+                // A single character has no inside. It gets a break in front, after which it is not
+                // recognised.
                 let at = if found.len() > first { from } else { found.start() };
                 broken.push_str(&text[done..at]);
                 broken.push(BREAK);
@@ -85,7 +87,8 @@ impl AddedTokens {
         broken.into()
     }
 
-    /// Splits `text` into fragments that cover it, none of them empty. Special tokens right behind a break are text.
+    /// Splits `text` into non-empty fragments that cover it. Special tokens directly after a break
+    /// are text.
     pub fn split(&self, text: &str, special: bool) -> Vec<Fragment> {
         let matcher = if special { &self.all } else { &self.ordinary };
         matcher.split(text)
@@ -97,7 +100,7 @@ impl Matcher {
         if tokens.is_empty() {
             return Ok(Matcher::default());
         }
-        // The other automaton, a DFA, is faster but its size multiplies with that of hostile tokens.
+        // The alternative, a DFA, is faster, but hostile tokens multiply its size.
         let automaton = AhoCorasick::builder()
             .kind(Some(AhoCorasickKind::ContiguousNFA))
             .match_kind(MatchKind::LeftmostLongest)

@@ -1,5 +1,6 @@
-//! Byte-pair encoding on the `tokenizers` library: normaliser, pre-tokeniser and merges. The library's own build
-//! functions trust the file; what is handed to them here has been checked first.
+//! Byte-pair encoding with the `tokenizers` library: normaliser, pre-tokeniser and merges. The
+//! library's own build functions trust the file, so this module checks everything that it passes to
+//! them.
 
 use std::borrow::Cow;
 
@@ -19,13 +20,13 @@ use super::{
 pub struct Merges {
     /// Token text to id.
     pub vocab: AHashMap<String, u32>,
-    /// Pairs that merge, most important first.
+    /// Pairs that merge, highest priority first.
     pub merges: Vec<(String, String)>,
-    /// A word that is a token is taken whole, whatever the merges say.
+    /// A word that is a token is taken whole, regardless of the merges.
     pub ignore_merges: bool,
     /// Characters without a token become their `<0xHH>` byte tokens.
     pub byte_fallback: bool,
-    /// Neighbouring unknown characters become one unknown token.
+    /// Adjacent unknown characters become one unknown token.
     pub fuse_unknown: bool,
     /// Text of the token for unknown characters.
     pub unknown: Option<String>,
@@ -34,7 +35,7 @@ pub struct Merges {
 /// A byte-pair encoder.
 #[derive(Debug)]
 pub struct Bpe {
-    /// Added tokens recognised in the text as it is.
+    /// Added tokens recognised before normalisation.
     pub added: AddedTokens,
     /// Added tokens recognised after normalisation.
     pub added_normalised: AddedTokens,
@@ -44,8 +45,8 @@ pub struct Bpe {
 }
 
 impl Bpe {
-    /// Builds the encoder. Merges of or into something that is not a token can never apply and are dropped, with a
-    /// warning; the error text is the library's.
+    /// Builds the encoder. Merges with a part or result that is not a token can never apply and are
+    /// dropped with a warning. The error text is the library's.
     pub fn new(
         mut parts: Merges,
         added: AddedTokens,
@@ -77,8 +78,8 @@ impl Bpe {
         Ok(Bpe { added, added_normalised, normaliser, pre_tokeniser, model })
     }
 
-    /// Appends the ids of `text`. Special tokens are recognised if `special`, and then breaks are left out. The error text is the
-    /// library's.
+    /// Appends the ids of `text`. If `special`, recognises special tokens and drops breaks. The
+    /// error text is the library's.
     pub fn encode(&self, text: &str, special: bool, ids: &mut Vec<u32>) -> tokenizers::Result<()> {
         let mut pieces = PreTokenizedString::from(text);
         pieces.split(|_, piece| split_at_added(&piece, &self.added, special))?;
@@ -109,7 +110,7 @@ impl Bpe {
             return broken;
         }
         let again = self.added_normalised.break_special(&broken).into_owned();
-        // Normalisation may make a token of other characters.
+        // Normalisation may turn other characters into a token.
         let mut normalised = NormalizedString::from(again.as_str());
         let known = self.normaliser.as_ref().is_none_or(|it| it.normalize(&mut normalised).is_ok());
         match self.added_normalised.break_special(normalised.get()) {

@@ -1,6 +1,8 @@
-//! GPT-2's byte alphabet: every byte as one printable character, so that a byte-level vocabulary is text.
+//! GPT-2's byte alphabet, which maps every byte to a printable character, so that a byte-level
+//! vocabulary is text.
 
-/// The character that stands for `byte` in GPT-2's byte alphabet: itself where it is printable Latin-1, else one from U+0100 upwards.
+/// The character for `byte` in GPT-2's byte alphabet: the byte itself if it is printable Latin-1,
+/// otherwise a character from U+0100 upwards.
 pub fn byte_char(byte: u8) -> char {
     let offset = match byte {
         b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff => return char::from(byte),
@@ -11,7 +13,7 @@ pub fn byte_char(byte: u8) -> char {
     char::from_u32(0x100 + offset).unwrap_or(char::REPLACEMENT_CHARACTER)
 }
 
-/// The byte that `character` stands for, if it is in the alphabet.
+/// The byte for `character`, if it is in the alphabet.
 pub fn byte_of(character: char) -> Option<u8> {
     Some(match u32::from(character) {
         code @ (0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff) => code as u8,
@@ -22,7 +24,8 @@ pub fn byte_of(character: char) -> Option<u8> {
     })
 }
 
-/// The bytes a token of a byte-level vocabulary stands for; text outside the alphabet stands for itself.
+/// Appends the bytes of a token of a byte-level vocabulary. Characters outside the alphabet stand
+/// for themselves.
 pub fn decode(token: &str, bytes: &mut Vec<u8>) {
     let start = bytes.len();
     for character in token.chars() {

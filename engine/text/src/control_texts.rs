@@ -1,26 +1,26 @@
-//! Texts of control tokens, found in what is said.
+//! Finds texts of control tokens in contents.
 
 use std::borrow::Cow;
 
 use super::{added::AddedTokens, prompt_text::BREAK};
 
-/// Longest text of a control token, in bytes, of which a part at the border of a content is found.
+/// Longest control token text, in bytes, whose parts are found at the borders of a content.
 const LONGEST: usize = 256;
 
-/// The texts of a vocabulary's control tokens, ordered so that the beginnings and ends of them are found.
+/// The texts of a vocabulary's control tokens, ordered to find their beginnings and ends.
 #[derive(Debug, Default)]
 pub(super) struct ControlTexts {
-    /// Ascending.
+    /// Texts in ascending order.
     texts: Vec<String>,
-    /// Each from its last character to its first, ascending.
+    /// Texts with reversed characters, in ascending order.
     reversed: Vec<String>,
-    /// All with a line end between, for parts from the middle.
+    /// All texts joined by line ends, to find parts from the middle.
     joined: String,
     longest: usize,
 }
 
 impl ControlTexts {
-    /// The texts of the control tokens that `added` recognise.
+    /// The texts of the control tokens in `added`.
     pub fn of<'a>(added: impl IntoIterator<Item = &'a AddedTokens>) -> Self {
         let specials = added.into_iter().flat_map(AddedTokens::special_texts);
         let mut texts: Vec<String> = specials.map(str::to_owned).collect();
@@ -32,11 +32,11 @@ impl ControlTexts {
         ControlTexts { joined: texts.join("\n"), texts, reversed, longest }
     }
 
-    /// `text` with a break where it could end a control token that begins before it, be the middle of one, or begin one that ends
-    /// behind it.
+    /// `text` with a break at each border where it may complete a control token. Its start may end
+    /// one that begins before it, its end may begin one, or all of it may be the middle of one.
     pub fn break_borders<'t>(&self, text: &'t str) -> Cow<'t, str> {
         let is_name = |text: &str| text.chars().all(|c| c.is_alphanumeric() || c == '_');
-        // Templates may take away white space.
+        // Templates may strip white space.
         let inner = text.trim();
         let (at_start, at_end) = (self.ends_one(inner), self.begins_one(inner));
         let in_middle = inner.len() <= self.longest && !is_name(inner) && self.joined.contains(inner);
@@ -72,7 +72,7 @@ impl ControlTexts {
     }
 }
 
-/// True if one of `texts`, which are ascending, is longer than `beginning` and begins with it.
+/// True if one of the ascending `texts` is longer than `beginning` and starts with it.
 fn begins_longer(texts: &[String], beginning: &str) -> bool {
     let next = texts.partition_point(|text| text.as_str() <= beginning);
     texts.get(next).is_some_and(|text| text.starts_with(beginning))

@@ -1,10 +1,11 @@
-//! Token ids to text as they arrive.
+//! Turns arriving token ids into text.
 
 use super::Tokenizer;
 
-/// Joins tokens into text without ever splitting a UTF-8 character: bytes are held back until the character is
-/// complete, and U+FFFD appears only once it is certain that the bytes cannot become one. The texts returned, joined,
-/// are what [`Tokenizer::decode`] gives for all ids at once, apart from the leading space.
+/// Joins tokens into text without splitting a UTF-8 character. Bytes are held back until the
+/// character is complete. U+FFFD appears only once it is certain that the bytes cannot become a
+/// character. Joined, the returned texts equal [`Tokenizer::decode`] of all ids, apart from the
+/// leading space.
 #[derive(Debug, Clone)]
 pub struct Detokeniser<'a> {
     tokenizer: &'a Tokenizer,
@@ -18,22 +19,22 @@ impl<'a> Detokeniser<'a> {
         Detokeniser { tokenizer, skip_special: true, strip_space: false, pending: Vec::new() }
     }
 
-    /// Writes out special tokens too; by default they are silent.
+    /// Also writes special tokens, which are skipped by default.
     #[must_use]
     pub fn with_special(mut self) -> Self {
         self.skip_special = false;
         self
     }
 
-    /// The tokens begin a text of their own rather than continue one (a chat answer; not a completion of a prompt):
-    /// drops the space that SentencePiece vocabularies put before the first word.
+    /// Marks the tokens as a text of their own, such as a chat answer, rather than the continuation
+    /// of a prompt. Drops the space that SentencePiece vocabularies put before the first word.
     #[must_use]
     pub fn at_text_start(mut self) -> Self {
         self.strip_space = self.tokenizer.adds_space_prefix();
         self
     }
 
-    /// The text that `id` completes; empty while a character is incomplete.
+    /// Returns the text that `id` completes; empty while a character is incomplete.
     pub fn push(&mut self, id: u32) -> String {
         if self.skip_special && self.tokenizer.is_special(id) {
             return String::new();
@@ -52,7 +53,8 @@ impl<'a> Detokeniser<'a> {
         !self.pending.is_empty()
     }
 
-    /// The rest of the text after the last token: an incomplete character becomes one U+FFFD.
+    /// Returns the rest of the text after the last token. An incomplete character becomes one
+    /// U+FFFD.
     pub fn finish(&mut self) -> String {
         String::from_utf8_lossy(&std::mem::take(&mut self.pending)).into_owned()
     }

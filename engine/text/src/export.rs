@@ -1,8 +1,10 @@
-//! From `tokenizer.json` to GGUF's `tokenizer.ggml.*` keys, so that a converted file carries its tokenizer.
+//! Converts `tokenizer.json` to GGUF's `tokenizer.ggml.*` keys, so that a converted file carries
+//! its tokenizer.
 //!
-//! Byte-level vocabularies become model `gpt2` with their merges and the name of their pre-tokeniser. SentencePiece-like
-//! ones (byte fallback) become model `llama`, where a token's score is what orders merges: minus the rank of the first
-//! merge that makes it.
+//! Byte-level vocabularies become model `gpt2` with their merges and the name of their
+//! pre-tokeniser. SentencePiece-like vocabularies (byte fallback) become model `llama`, in which
+//! the tokens' scores order the merges. A token's score is minus the rank of the first merge that
+//! produces it.
 
 use std::collections::HashMap;
 
@@ -18,10 +20,12 @@ use super::{
 use thermocline_base::error::{Error, Result};
 use thermocline_formats::format::{Array, Metadata, TokenizerSource, Value as Meta};
 
-/// Writes the tokenizer `source` describes into `metadata`, one token for each of the embedding's `n_vocab` rows: rows
-/// without a token get an unused one, and added tokens beyond the last row are left out.
+/// Writes the tokenizer of `source` into `metadata`, with one token for each of the embedding's
+/// `n_vocab` rows. Rows without a token get an unused one, and added tokens beyond the last row are
+/// dropped.
 ///
-/// Nothing is done for a source that is metadata already. Errors name the part of `tokenizer.json` that GGUF cannot say.
+/// A source that is already metadata is left alone. Errors name the part of `tokenizer.json` that
+/// GGUF cannot represent.
 pub fn export_metadata(source: &TokenizerSource, n_vocab: usize, metadata: &mut Metadata) -> Result<()> {
     let TokenizerSource::HuggingFace { tokenizer_json, tokenizer_config } = source else { return Ok(()) };
     let tokenizer = Tokenizer::from_json(tokenizer_json, tokenizer_config, metadata)?;
@@ -50,7 +54,8 @@ pub fn export_metadata(source: &TokenizerSource, n_vocab: usize, metadata: &mut 
     Ok(())
 }
 
-/// Everything that depends on how tokens are spelled, without the keys' common prefix.
+/// The part of the vocabulary that depends on how tokens are spelled, with keys that lack the
+/// common prefix.
 fn vocabulary(
     file: TokenizerJson,
     spelling: Spelling,
@@ -96,7 +101,7 @@ fn vocabulary(
     if sentence_piece {
         keys.push(("scores", Meta::Array(Array::F32(scores(&tokens, &merges)))));
     } else {
-        // Byte-level tokens have no spaces of their own; those that do are spelled like the others.
+        // Byte-level tokens normally contain no spaces. If one does, the space is written as `Ġ`.
         let line = |(left, right): (String, String)| format!("{} {}", left.replace(' ', "Ġ"), right.replace(' ', "Ġ"));
         keys.push(("merges", Meta::Array(Array::String(merges.into_iter().map(line).collect()))));
     }
@@ -104,8 +109,8 @@ fn vocabulary(
     Ok(keys)
 }
 
-/// Minus the rank of the first merge that makes each token. Those no merge makes score lowest, so that they merge only
-/// where nothing else does.
+/// Minus the rank of the first merge that produces each token. Tokens without a merge get the
+/// lowest score, so that they merge last.
 fn scores(tokens: &[String], merges: &[(String, String)]) -> Vec<f32> {
     let unmade = |token: &str| if token.chars().nth(1).is_none() { 0.0 } else { -1e6 };
     let mut ranks = HashMap::with_capacity(merges.len());
@@ -115,11 +120,11 @@ fn scores(tokens: &[String], merges: &[(String, String)]) -> Vec<f32> {
     tokens.iter().map(|token| ranks.get(token).map_or_else(|| unmade(token), |&rank| -(rank as f32))).collect()
 }
 
-/// The name GGUF has for the file's pre-tokeniser.
+/// GGUF's name for the file's pre-tokeniser.
 fn pre_tokenizer(file: &TokenizerJson) -> Result<&'static str> {
     let mut patterns = Vec::new();
     collect(&file.pre_tokenizer, &mut patterns);
-    // Falcon's steps, of which its own name leaves out one that changes nothing.
+    // These are Falcon's steps. GGUF's `falcon` omits one of them, which changes nothing.
     if let Some("default") = Scheme::name_of(&patterns, false) {
         return Ok("falcon");
     }
@@ -127,7 +132,7 @@ fn pre_tokenizer(file: &TokenizerJson) -> Result<&'static str> {
         .ok_or_else(|| Error::unsupported("pre-tokeniser to write to GGUF", patterns.join(" then "), Scheme::names()))
 }
 
-/// Appends the patterns by which `step` splits text.
+/// Appends the patterns with which `step` splits text.
 fn collect(step: &Value, patterns: &mut Vec<String>) {
     let flag = |name: &str, default: bool| step.get(name).and_then(Value::as_bool).unwrap_or(default);
     match step.get("type").and_then(Value::as_str).unwrap_or_default() {

@@ -1,15 +1,15 @@
-//! Code fences: the lines that open and close code blocks in Markdown (CommonMark 0.31, section 4.5).
+//! Code fences: lines that open and close code blocks in Markdown (CommonMark 0.31, section 4.5).
 
 use std::borrow::Cow;
 
 /// A line that opens a code block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fence<'a> {
-    /// The backticks or tildes.
+    /// The run of backticks or tildes.
     pub mark: &'a str,
     /// Language of the code; empty if not given.
     pub language: &'a str,
-    /// Spaces before the mark, up to 3, that do not belong to the lines of the code either.
+    /// Number of spaces before the mark, up to 3. They are also removed from the lines of the code.
     pub indent: usize,
 }
 
@@ -29,7 +29,8 @@ impl<'a> Fence<'a> {
         })
     }
 
-    /// The lines of the block that this fence opened, each without as many spaces as are before the fence.
+    /// The lines of the block that this fence opened, each with up to `indent` leading spaces
+    /// removed.
     pub fn code<'c>(&self, lines: &'c str) -> Cow<'c, str> {
         if self.indent == 0 {
             return Cow::Borrowed(lines);
@@ -44,7 +45,7 @@ impl<'a> Fence<'a> {
         line.starts_with(self.mark) && line.chars().all(|c| self.mark.starts_with(c))
     }
 
-    /// The fence that `text` opens and does not close.
+    /// The fence that `text` opens but does not close.
     pub fn left_open(text: &'a str) -> Option<Self> {
         text.lines().fold(None, |open: Option<Self>, line| match open {
             None => Fence::opening(line),
@@ -53,7 +54,7 @@ impl<'a> Fence<'a> {
     }
 }
 
-/// A line without its indentation; `None` if the indentation makes it code.
+/// The line without its indentation; `None` if the indentation makes it code.
 fn outdented(line: &str) -> Option<&str> {
     let body = line.trim_start_matches(' ');
     (line.len() - body.len() < 4).then_some(body)

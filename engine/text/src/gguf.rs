@@ -1,4 +1,4 @@
-//! Tokenizers from GGUF's `tokenizer.ggml.*` keys.
+//! Builds tokenizers from GGUF's `tokenizer.ggml.*` keys.
 
 use std::{
     borrow::Cow,
@@ -27,7 +27,8 @@ const TOKENS: &str = "tokenizer.ggml.tokens";
 const TOKEN_TYPE: &str = "tokenizer.ggml.token_type";
 const SCORES: &str = "tokenizer.ggml.scores";
 const MERGES: &str = "tokenizer.ggml.merges";
-/// All ids that end an answer, where `generation_config.json` lists several; GGUF has a key for one.
+/// All ids that end an answer, from a `generation_config.json` that lists several. GGUF's own key
+/// holds one.
 const END_IDS: &str = "thermocline.tokenizer.end_token_ids";
 
 /// Builds the tokenizer that `metadata` describes.
@@ -93,7 +94,7 @@ fn build_bpe(metadata: &Metadata, scheme: &Scheme) -> Result<Tokenizer> {
     ids.add_known_ends(|text| encoder.token_id(text));
     let (mut before, after) = framing(metadata, &ids, scheme.add_bos)?;
     if scheme.is_gemma4() {
-        // Published files say it begins without BOS; the model does not work so.
+        // Published files say that a text begins without BOS, but the model does not work that way.
         before = ids.bos.into_iter().collect();
     }
     let encoder = Encoder::Bpe(Box::new(encoder));
@@ -101,9 +102,10 @@ fn build_bpe(metadata: &Metadata, scheme: &Scheme) -> Result<Tokenizer> {
     Ok(Tokenizer { encoder, control_texts, vocab, ids, before, after, space_prefix: false })
 }
 
-/// The tokens of a file. Those that are no text stand for their bytes: they come out of a model, and no text has them in it.
+/// The tokens of a file. Tokens that are not UTF-8 stand for their bytes. A model may generate
+/// them, but no text contains them.
 struct VocabTokens<'a> {
-    /// Texts, with U+FFFD for what is not UTF-8.
+    /// Token texts, with U+FFFD for invalid UTF-8.
     texts: Cow<'a, [String]>,
     /// Bytes of the tokens that are not UTF-8, by id.
     bytes: BTreeMap<usize, &'a [u8]>,
@@ -200,7 +202,7 @@ fn merges(metadata: &Metadata) -> Result<Vec<(String, String)>> {
         |got: String| malformed(metadata, MERGES, "an array of strings, two tokens with a space between", got);
     let lines = match metadata.array(MERGES)? {
         Some(Array::String(lines)) => Cow::Borrowed(&lines[..]),
-        // A merge of bytes that are no text joins no piece of a text.
+        // A merge of bytes that are not text cannot join parts of a text.
         Some(Array::Bytes(lines)) => {
             Cow::Owned(lines.iter().filter_map(|line| Some(std::str::from_utf8(line).ok()?.to_owned())).collect())
         }
@@ -236,7 +238,7 @@ fn named(name: &str) -> Result<&'static Scheme> {
 }
 
 fn added(metadata: &Metadata, tokens: &VocabTokens<'_>, kinds: &[TokenKind]) -> Result<AddedTokens> {
-    // Phi-3's tokens take the white space after them along; GGUF has no key for that.
+    // Phi-3's tokens absorb the following white space, for which GGUF has no key.
     let name = metadata.str("general.name")?.unwrap_or_default().to_lowercase();
     let phi3 = name.contains("phi-3") || name.contains("phi3");
     let mut added = Vec::new();
@@ -252,13 +254,13 @@ fn added(metadata: &Metadata, tokens: &VocabTokens<'_>, kinds: &[TokenKind]) -> 
     AddedTokens::new(added).map_err(|error| malformed(metadata, TOKENS, "tokens", error))
 }
 
-/// Ids under `tokenizer.ggml.*_token_id`. One that is out of range is ignored with a warning: files carry such ids for
-/// roles they do not use.
+/// Ids under `tokenizer.ggml.*_token_id`. An id that is out of range is ignored with a warning,
+/// because files contain such ids for unused roles.
 pub fn special_ids(metadata: &Metadata, tokens: usize, defaults: SpecialIds) -> Result<SpecialIds> {
     let find = |role: &str, default: Option<u32>| -> Result<Option<u32>> {
         let key = format!("tokenizer.ggml.{role}_token_id");
         let id = match metadata.get(&key) {
-            // Absent roles are also written as -1, in either signedness.
+            // Absent roles are also written as -1, signed or unsigned.
             Some(value) => value.as_u64().and_then(|id| u32::try_from(id).ok()).or(Some(u32::MAX)),
             None => default,
         };
@@ -301,7 +303,8 @@ mod tests {
     };
     use thermocline_formats::format::Value;
 
-    /// A vocabulary of Gemma 4's kind: spaces are U+2581, merges are of characters, the rest are byte tokens.
+    /// A vocabulary like Gemma 4's: spaces are U+2581, merges work on characters, and the rest are
+    /// byte tokens.
     fn gemma4() -> Tokenizer {
         let pieces = ["<pad>", "<eos>", "<bos>", "<unk>", "<turn|>", "▁", "a", "b", "\n", "ab", "▁ab", "\n\n", "▁▁"];
         let mut metadata = vocabulary("gemma4", with_bytes(&pieces), |id| match id {

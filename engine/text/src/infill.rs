@@ -1,9 +1,11 @@
-//! Prompts for the text between two texts, for vocabularies with tokens that mark it ("fill in the middle").
+//! Prompts for the text between two texts ("fill in the middle"), for vocabularies with tokens that
+//! mark it.
 
 use super::{EncodeOptions, Tokenizer};
 use thermocline_base::error::Result;
 
-/// Texts of the tokens before the beginning, before the end, and before the middle, in published vocabularies.
+/// Token texts before the prefix, before the suffix, and before the middle, in published
+/// vocabularies.
 const MARKS: [[&str; 3]; 6] = [
     ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"],
     ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"],
@@ -13,12 +15,12 @@ const MARKS: [[&str; 3]; 6] = [
     ["<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"],
 ];
 
-/// Mistral's, of which the end comes first and nothing marks the middle.
+/// Mistral's tokens. Its suffix comes first, and no token marks the middle.
 const END_FIRST: [&str; 2] = ["[PREFIX]", "[SUFFIX]"];
 
 impl Tokenizer {
-    /// Ids of the prompt behind which a model writes what belongs between `prefix` and `suffix`; `None` if the vocabulary has no tokens
-    /// for that.
+    /// Token ids of a prompt after which a model writes the text between `prefix` and `suffix`.
+    /// `None` if the vocabulary has no tokens for it.
     pub fn infill_prompt(&self, prefix: &str, suffix: &str) -> Result<Option<Vec<u32>>> {
         let encode = |text: &str| self.encode(text, EncodeOptions::PLAIN);
         let mut ids: Vec<u32> = self.bos().filter(|_| self.adds_bos()).into_iter().collect();
@@ -49,7 +51,7 @@ mod tests {
     use crate::test_vocabulary::{vocabulary, with_bytes};
     use thermocline_formats::format::Value;
 
-    /// A vocabulary of bytes behind `marks`.
+    /// A vocabulary of bytes after `marks`.
     fn tokenizer(marks: &[&str]) -> Tokenizer {
         let mut metadata = vocabulary("llama", with_bytes(marks), |id| if id < marks.len() { 3 } else { 6 });
         metadata.set("tokenizer.ggml.add_space_prefix", Value::Bool(false));

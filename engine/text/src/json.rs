@@ -1,5 +1,5 @@
-//! Tokenizers from a Hugging Face `tokenizer.json`. The file is read into the few things a byte-pair encoder needs;
-//! whatever else the format allows is refused by name.
+//! Builds tokenizers from a Hugging Face `tokenizer.json`. It reads only what a byte-pair encoder
+//! needs and refuses everything else by name.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ use super::{
 use thermocline_base::error::{Error, Location, Result};
 use thermocline_formats::format::Metadata;
 
-/// The parts of `tokenizer.json` that matter.
+/// The parts of `tokenizer.json` that are used.
 #[derive(Debug, Deserialize)]
 pub struct TokenizerJson {
     #[serde(default)]
@@ -72,7 +72,7 @@ pub struct ModelJson {
     pub ignore_merges: bool,
 }
 
-/// Token text to id. Empty for models that keep theirs as a list.
+/// Token text to id. Empty for models that store a list.
 #[derive(Debug, Default)]
 pub struct VocabJson(pub ahash::AHashMap<String, u32>);
 
@@ -103,7 +103,7 @@ impl<'de> Deserialize<'de> for VocabJson {
     }
 }
 
-/// A merge: `"a b"` in older files, `["a", "b"]` in newer ones.
+/// A merge, written as `"a b"` in older files and `["a", "b"]` in newer ones.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub enum MergeJson {
@@ -111,7 +111,7 @@ pub enum MergeJson {
     Line(String),
 }
 
-/// The error for the part called `at` of the `tokenizer.json` beside what `metadata` was read from.
+/// The error for the part `at` of the `tokenizer.json` next to the file of `metadata`.
 pub fn malformed(metadata: &Metadata, at: &str, expected: &str, got: impl fmt::Display) -> Error {
     let path = metadata.path().join("tokenizer.json");
     Error::malformed(path, Location::Key(at.to_owned()), expected, got)
@@ -159,7 +159,7 @@ pub fn build(tokenizer_json: &str, config: &Value, metadata: &Metadata) -> Resul
 
     let find = |name: &str| config_token(config, name).and_then(|text| encoder.token_id(text));
     let mut ids = gguf::special_ids(metadata, vocab.len(), SpecialIds::default())?;
-    // The end that config.json names and the one that tokenizer_config.json names can differ; both end.
+    // The end tokens of config.json and tokenizer_config.json may differ, and both end a text.
     ids.ends.extend(ids.eos);
     ids.bos = find("bos_token").or(ids.bos).or(before.first().copied());
     ids.eos = find("eos_token").or(ids.eos);
@@ -183,7 +183,7 @@ pub fn build(tokenizer_json: &str, config: &Value, metadata: &Metadata) -> Resul
     })
 }
 
-/// Reads the file and checks that its model is one this engine knows.
+/// Reads the file and checks that its model type is supported.
 pub fn parse(tokenizer_json: &str, metadata: &Metadata) -> Result<TokenizerJson> {
     let file: TokenizerJson = serde_json::from_str(tokenizer_json)
         .map_err(|error| malformed(metadata, "the whole", "a tokenizer description", error))?;
@@ -202,14 +202,14 @@ pub fn parse(tokenizer_json: &str, metadata: &Metadata) -> Result<TokenizerJson>
     Ok(file)
 }
 
-/// Texts of all tokens by id: content, whether added, whether special.
+/// All tokens by id: their content, and whether they are added and special.
 fn vocabulary(file: &TokenizerJson, decoding: &Decoding, metadata: &Metadata) -> Result<Vocab> {
     let listed = file.model.vocab.0.len() + file.added_tokens.len();
     let ids = file.model.vocab.0.values().copied().chain(file.added_tokens.iter().map(|token| token.id));
     let Some(highest) = ids.max() else {
         return Err(malformed(metadata, "model.vocab", "at least one token", "none"));
     };
-    // Ids have gaps, but not such that a short file makes a long table.
+    // Ids may have gaps, but a short file must not produce a long table.
     let most = 2 * listed + 65_536;
     if highest as usize >= most {
         return Err(malformed(metadata, "model.vocab", &format!("ids below {most}"), highest));
@@ -253,7 +253,7 @@ const NORMALISERS: &[&str] =
 const PRE_TOKENISERS: &[&str] =
     &["Sequence", "Split", "ByteLevel", "Digits", "Punctuation", "Metaspace", "Whitespace", "WhitespaceSplit"];
 
-/// Refuses steps outside `known`; the others belong to models this engine does not run.
+/// Refuses steps outside `known`, which belong to unsupported models.
 fn check_types(step: &Value, what: &'static str, list: &str, known: &[&str]) -> Result<()> {
     if step.is_null() {
         return Ok(());
@@ -262,7 +262,7 @@ fn check_types(step: &Value, what: &'static str, list: &str, known: &[&str]) -> 
     if !known.contains(&kind) {
         return Err(Error::unsupported(what, kind, known.join(", ")));
     }
-    // The library indexes out of bounds on steps that put or look for nothing.
+    // The library indexes out of bounds for steps that insert or search for an empty text.
     let empty = |pointer: &str| step.pointer(pointer).and_then(Value::as_str) == Some("");
     let matches_nothing = step
         .pointer("/pattern/Regex")
@@ -278,9 +278,9 @@ fn check_types(step: &Value, what: &'static str, list: &str, known: &[&str]) -> 
     Ok(())
 }
 
-/// How ids become text again.
+/// How ids become text.
 pub struct Decoding {
-    /// How tokens write text.
+    /// How token texts represent text.
     pub spelling: Spelling,
     strip_space: bool,
 }
@@ -322,7 +322,7 @@ impl Decoding {
     }
 }
 
-/// The ids that the post-processor puts before and after a text; those out of range are left out.
+/// The ids that the post-processor puts before and after a text, without those out of range.
 fn frame(post_processor: &Value, tokens: usize) -> (Vec<u32>, Vec<u32>) {
     let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok()).filter(|&id| (id as usize) < tokens);
     let second = |key: &str| post_processor.get(key).and_then(|pair| pair.get(1)).and_then(id);

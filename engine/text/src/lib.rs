@@ -1,14 +1,18 @@
-//! Text to token ids and back, and chat templates.
+//! Converts text to token ids and back, and renders chat templates.
 //!
-//! A [`Tokenizer`] is built from GGUF metadata or from a Hugging Face `tokenizer.json`. Byte-level BPE runs on the
-//! `tokenizers` library ([`bpe`]); SentencePiece vocabularies with scores, which that library cannot represent, run on the
-//! merge in [`sentence_piece`]. Special tokens are split off the text beforehand ([`added`]), so that they are
-//! recognised only when the caller asks. Going back, every token is a string of bytes ([`vocab`]); a [`Detokeniser`]
-//! joins them without ever splitting a UTF-8 character. A [`ChatTemplate`] turns messages into a [`PromptText`], in
-//! which control tokens are those of the template alone ([`control_texts`]);
-//! [`reasoning`] tells thoughts and answer apart in what comes back, [`tools`] text and calls. [`fence`] recognises code in Markdown.
+//! A [`Tokenizer`] is built from GGUF metadata or from a Hugging Face `tokenizer.json`. Byte-level
+//! BPE uses the `tokenizers` library ([`bpe`]). SentencePiece vocabularies with scores, which that
+//! library cannot represent, use the merge in [`sentence_piece`]. Special tokens are split off the
+//! text beforehand ([`added`]), so that they are recognised only if the caller asks.
+//!
+//! For decoding, every token is a string of bytes ([`vocab`]). A [`Detokeniser`] joins them without
+//! splitting a UTF-8 character.
+//!
+//! A [`ChatTemplate`] turns messages into a [`PromptText`], in which only the template itself can
+//! write control tokens ([`control_texts`]). [`reasoning`] separates thoughts from the answer, and
+//! [`tools`] separates text from tool calls. [`fence`] recognises code in Markdown.
 
-// They panic where nobody reads.
+// Printing panics if nobody reads the output.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 mod added;

@@ -1,6 +1,7 @@
-//! Pre-tokenisers of byte-level vocabularies: how text is split into words before merging, by the name GGUF gives them
-//! (`tokenizer.ggml.pre`). The patterns are those of the models' published `tokenizer.json` files. Patterns are applied
-//! one after the other, each splitting what the one before left; text between matches is a word as well.
+//! Pre-tokenisers of byte-level vocabularies split text into words before merging. They are listed
+//! by their GGUF names (`tokenizer.ggml.pre`), with the patterns of the models' published
+//! `tokenizer.json` files. Patterns apply in order, and each splits what the previous pattern left.
+//! Text between matches is a word too.
 
 use tokenizers::{
     PreTokenizerWrapper, SplitDelimiterBehavior,
@@ -21,16 +22,16 @@ const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{
 const QWEN2: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// Qwen2's with marks as parts of words.
+/// Qwen2's split, with combining marks as parts of words.
 const QWEN35: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// Qwen2's without English contractions.
+/// Qwen2's split without English contractions.
 const UFAKZEKA: &str = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 const MINICPM5: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// Llama 3's with white space in powers of two.
+/// Llama 3's split, with white space in powers of two.
 const JAIS2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)|\s{8}(?!\S)|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}";
 
 /// Words of several parts with single spaces between them.
@@ -40,10 +41,10 @@ const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}
 
 const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// GPT-4o's on text without Han characters, which are words of their own.
+/// GPT-4o's split for text without Han characters; runs of Han characters are words.
 const KIMI: &str = r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// GPT-4o's with single digits, after [`YOUTU_SCRIPTS`].
+/// GPT-4o's split with single digits, applied after [`YOUTU_SCRIPTS`].
 const YOUTU: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 const SEED_CODER: &str =
@@ -54,7 +55,7 @@ const BAILING: &str =
 
 const BLOOM: &str = " ?[^(\\s|.,!?\u{2026}\u{3002}\u{FF0C}\u{3001}\u{964}\u{6D4}\u{60C})]+";
 
-/// Lines and the ends between them.
+/// Lines, and the line ends between them.
 const LINES: &str = "[^\n]+|[\n]+";
 /// Runs of punctuation.
 pub const PUNCTUATION: &str = r"[\p{P}\$\+<=>\^~\|]+";
@@ -70,7 +71,7 @@ const HAN_AND_HANGUL: &str = "[\u{4E00}-\u{9FA5}\u{800}-\u{4E00}\u{AC00}-\u{D7FF
 const HAN_AND_KANA: &str = "[\u{4E00}-\u{9FA5}\u{3040}-\u{309F}\u{30A0}-\u{30FF}]+";
 const YOUTU_SCRIPTS: &str = "[\u{AC00}-\u{D7A3}\u{3131}-\u{318E}]+|[\u{FF01}\u{2026}\u{201C}\u{201D}\u{2018}\u{2019}\u{2014}\u{FF1A}\u{FF1B}\u{FF0C}\u{3001}-\u{303F}\u{FE30}-\u{FE4F}]+|[\u{3105}-\u{312F}]+|[\u{4E00}-\u{9FA5}\u{3040}-\u{309F}\u{30A0}-\u{30FF}]+";
 
-/// Letters with case, as the Unicode version of its day listed them.
+/// Letters with case, as listed in the Unicode version of that time.
 const DEEPSEEK_LETTERS: &str = "\\s?[A-Za-z\u{B5}\u{C0}-\u{D6}\u{D8}-\u{F6}\u{F8}-\u{1BA}\u{1BC}-\u{1BF}\u{1C4}-\u{293}\u{295}-\u{2AF}\
     \u{370}-\u{373}\u{376}\u{377}\u{37B}-\u{37D}\u{37F}\u{386}\u{388}-\u{38A}\u{38C}\u{38E}-\u{3A1}\
     \u{3A3}-\u{3F5}\u{3F7}-\u{481}\u{48A}-\u{52F}\u{531}-\u{556}\u{10A0}-\u{10C5}\u{13A0}-\u{13F5}\
@@ -87,19 +88,20 @@ const DEEPSEEK_LETTERS: &str = "\\s?[A-Za-z\u{B5}\u{C0}-\u{D6}\u{D8}-\u{F6}\u{F8
 const DEEPSEEK_PUNCTUATION: &str = "\\s?[!-/:-~\u{FF01}-\u{FF0F}\u{FF1A}-\u{FF5E}\u{2018}-\u{201F}\u{3000}-\u{3002}]+";
 const DEEPSEEK3: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##;
 
-/// Name of the scheme that belongs to the tokenizer model of the same name.
+/// Name of the scheme for the tokenizer model of the same name.
 pub const GEMMA4: &str = "gemma4";
 
-/// One way of splitting text into words, and what llama.cpp attaches to its name.
+/// A way of splitting text into words, with the settings that llama.cpp derives from its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scheme {
     names: &'static [&'static str],
     patterns: &'static [&'static str],
-    /// A word that is a token is taken whole, whatever the merges say.
+    /// A word that is a token is taken whole, regardless of the merges.
     pub ignore_merges: bool,
-    /// A text begins with BOS unless the file says otherwise.
+    /// A text begins with BOS, unless the file says otherwise.
     pub add_bos: bool,
-    /// How the tokens write text. In SentencePiece's way characters without a token become byte tokens.
+    /// How tokens represent text. With SentencePiece's spelling, characters without a token become
+    /// byte tokens.
     pub spelling: Spelling,
 }
 
@@ -162,22 +164,22 @@ const SCHEMES: &[Scheme] = &[
 ];
 
 impl Scheme {
-    /// The scheme that GGUF calls `name`.
+    /// The scheme with the GGUF name `name`.
     pub fn named(name: &str) -> Option<&'static Scheme> {
         SCHEMES.iter().find(|scheme| scheme.names.contains(&name))
     }
 
-    /// True for Gemma 4's.
+    /// True for Gemma 4's scheme.
     pub fn is_gemma4(&self) -> bool {
         self.names == [GEMMA4]
     }
 
-    /// All names, for messages.
+    /// All names, for error messages.
     pub fn names() -> String {
         SCHEMES.iter().flat_map(|scheme| scheme.names).copied().collect::<Vec<_>>().join(", ")
     }
 
-    /// The name GGUF gives to the scheme that consists of exactly these patterns.
+    /// The GGUF name of the scheme with exactly these patterns.
     pub fn name_of(patterns: &[String], ignore_merges: bool) -> Option<&'static str> {
         let same =
             |scheme: &&Scheme| scheme.spelling == Spelling::ByteLevel && scheme.patterns.iter().eq(patterns.iter());
@@ -186,7 +188,8 @@ impl Scheme {
         candidates.first().map(|scheme| scheme.names[0])
     }
 
-    /// The splits, followed by the byte alphabet where tokens are written in it. The error text is the regex library's.
+    /// The splits, followed by the byte alphabet if tokens use it. The error text is the regex
+    /// library's.
     pub fn build(&self) -> Result<PreTokenizerWrapper, String> {
         let mut steps = Vec::with_capacity(self.patterns.len() + 1);
         for &pattern in self.patterns {
@@ -236,7 +239,7 @@ mod tests {
         }
     }
 
-    /// tests/fixtures/pre_tokenizers/README.md.
+    /// The fixture is described in tests/fixtures/pre_tokenizers/README.md.
     #[test]
     fn schemes_split_as_the_published_patterns_do() {
         let fixture = include_str!("../../../tests/fixtures/pre_tokenizers/splits.json");

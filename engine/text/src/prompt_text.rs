@@ -1,9 +1,10 @@
-//! Texts of prompts in which the words of others are words: nothing that they say can act as a control token.
+//! Texts of prompts whose contents cannot act as control tokens.
 //!
-//! A break is put into each text of a control token within a content before the content is rendered or appended. It goes where the text
-//! goes, through whatever a template does with it; encoding finds control tokens in the text with the breaks, which are those that the
-//! template wrote, and takes the breaks out before ordinary text is encoded. So texts without control tokens are the same to a template and
-//! to the encoder as if they were not guarded at all.
+//! A break is inserted into each control token text within a content, before the content is
+//! rendered or appended. The break stays in the text, whatever a template does with it. Encoding
+//! finds control tokens in the text with breaks, so that it finds only those that the template
+//! wrote. It then removes the breaks before it encodes ordinary text. A content without control
+//! token texts is therefore unchanged for the template and the encoder.
 
 use std::borrow::Cow;
 
@@ -11,10 +12,11 @@ use serde_json::{Map, Value as Json};
 
 use super::Tokenizer;
 
-/// A noncharacter of Unicode, for a program's own use, that stands within the text of what is no control token.
+/// A Unicode noncharacter for internal use, inserted into texts that must not become control
+/// tokens.
 pub(super) const BREAK: char = '\u{FDD0}';
 
-/// Removed from what is said: the break, and the noncharacters that stand around probes.
+/// Characters removed from contents: the break, and the noncharacters around probes.
 const RESERVED: [char; 3] = [BREAK, '\u{FDD1}', '\u{FDD2}'];
 
 /// The text of a prompt, to be encoded with [`Tokenizer::encode_prompt`].
@@ -23,7 +25,7 @@ pub struct PromptText {
     text: String,
 }
 
-/// Takes the power from control tokens in what is said, or leaves it as it is.
+/// Keeps contents from acting as control tokens, or allows it.
 #[derive(Debug, Clone, Copy)]
 pub struct ContentGuard<'a>(Option<&'a Tokenizer>);
 
@@ -33,34 +35,34 @@ impl PromptText {
         PromptText { text }
     }
 
-    /// Appends a text whose control tokens count.
+    /// Appends template text, whose control tokens are recognised.
     pub fn push_format(&mut self, text: &str) {
         self.text.push_str(text);
     }
 
-    /// Appends what is said.
+    /// Appends a content.
     pub fn push_content(&mut self, text: &str, guard: ContentGuard<'_>) {
         self.text.push_str(&guard.text(text));
     }
 
-    /// It with the breaks, in which a control token is one that counts.
+    /// The text with breaks. Any control token in it must be recognised.
     pub fn with_breaks(&self) -> &str {
         &self.text
     }
 
-    /// The text as a reader sees it.
+    /// The text without breaks, as a reader sees it.
     pub fn plain(&self) -> Cow<'_, str> {
         without_breaks(&self.text)
     }
 }
 
 impl<'a> ContentGuard<'a> {
-    /// A guard against the control tokens of `tokenizer`; `None`: against none.
+    /// A guard against the control tokens of `tokenizer`; `None` guards against nothing.
     pub fn new(tokenizer: Option<&'a Tokenizer>) -> Self {
         ContentGuard(tokenizer)
     }
 
-    /// `said` as it may be rendered.
+    /// `said` in a form that is safe to render.
     pub fn text<'t>(&self, said: &'t str) -> Cow<'t, str> {
         let said: Cow<'t, str> = if said.contains(RESERVED) { said.replace(RESERVED, "").into() } else { said.into() };
         let broken = match self.0.map(|tokenizer| tokenizer.with_breaks(&said)) {
@@ -70,7 +72,7 @@ impl<'a> ContentGuard<'a> {
         broken.map_or(said, Cow::Owned)
     }
 
-    /// `value` with all its texts as they may be rendered.
+    /// `value` with all its texts in a form that is safe to render.
     pub fn value(&self, value: &Json) -> Json {
         match value {
             Json::String(text) => Json::String(self.text(text).into_owned()),
@@ -80,7 +82,7 @@ impl<'a> ContentGuard<'a> {
         }
     }
 
-    /// `map` with all its texts, keys included, as they may be rendered.
+    /// `map` with all its texts and keys in a form that is safe to render.
     pub fn map(&self, map: &Map<String, Json>) -> Map<String, Json> {
         map.iter().map(|(key, value)| (self.text(key).into_owned(), self.value(value))).collect()
     }

@@ -1,6 +1,7 @@
-//! SentencePiece's merge, as GGUF vocabularies of model `llama` need it: neighbouring symbols whose joined text is a
-//! token merge, highest score first, leftmost among equals. There is no merge list: any two symbols may merge, whether
-//! they are tokens themselves or not, and equal scores compete by position, so a ranked list of pairs cannot express it.
+//! SentencePiece's merge for GGUF vocabularies of model `llama`. It merges adjacent symbols whose
+//! joined text is a token, highest score first, leftmost among equals. There is no merge list: any
+//! two symbols may merge, even if they are not tokens, and equal scores compete by position. A
+//! ranked list of pairs cannot express that.
 
 use std::{cmp::Ordering, collections::BinaryHeap, ops::Range};
 
@@ -20,11 +21,11 @@ pub struct SentencePiece {
     pub vocab: AHashMap<String, u32>,
     /// Score of each id, finite.
     pub scores: Vec<f32>,
-    /// Id of each byte's own token; the last resort for characters that have none.
+    /// Id of each byte's token, the last resort for characters without a token.
     pub bytes: Box<[Option<u32>; 256]>,
-    /// Stands for a byte that has no token either.
+    /// The token for a byte that has no token either.
     pub unknown: Option<u32>,
-    /// A space is put before the text, and before the text after each added token.
+    /// True if a space is put before the text, and before the text after each added token.
     pub space_prefix: bool,
 }
 
@@ -36,7 +37,7 @@ struct Symbol {
     next: Option<usize>,
 }
 
-/// A possible merge of two neighbouring symbols, into `len` bytes.
+/// A possible merge of two adjacent symbols into `len` bytes.
 #[derive(Debug)]
 struct MergeCandidate {
     score: f32,
@@ -66,7 +67,7 @@ impl PartialEq for MergeCandidate {
 impl Eq for MergeCandidate {}
 
 impl SentencePiece {
-    /// Appends the ids of `text`. Special tokens are recognised if `special`, and then breaks are left out.
+    /// Appends the ids of `text`. If `special`, recognises special tokens and drops breaks.
     pub fn encode(&self, text: &str, special: bool, ids: &mut Vec<u32>) {
         let mut after_token = true;
         for fragment in self.added.split(text, special) {

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-/// Texts of tokens that end a turn or a text in published vocabularies. Files often name only one of several.
+/// Texts of tokens that end a turn or a text in published vocabularies. Files often name only one
+/// of several end tokens.
 const ENDS: &[&str] = &[
     "<|im_end|>",
     "<|eot_id|>",
@@ -33,23 +34,24 @@ const ENDS: &[&str] = &[
     "<|file_sep|>",
 ];
 
-/// Ids with a role; each is less than the number of tokens.
+/// Ids with a special role; each is less than the number of tokens.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SpecialIds {
-    /// Begins a text.
+    /// Beginning of a text (BOS).
     pub bos: Option<u32>,
-    /// Ends a text.
+    /// End of a text (EOS).
     pub eos: Option<u32>,
-    /// Stands for what cannot be said.
+    /// Text that the vocabulary cannot represent.
     pub unknown: Option<u32>,
-    /// Fills up batches.
+    /// Padding of batches.
     pub padding: Option<u32>,
-    /// Everything after which generation is over.
+    /// Ids that end a generation.
     pub ends: BTreeSet<u32>,
 }
 
 impl SpecialIds {
-    /// Adds the end-of-generation tokens that published vocabularies have, by their text. `find` gives the id of a token's text.
+    /// Adds the well-known end tokens of published vocabularies. `find` returns the id of a token's
+    /// text.
     pub fn add_known_ends(&mut self, find: impl Fn(&str) -> Option<u32>) {
         self.ends.extend(self.eos);
         self.ends.extend(ENDS.iter().filter_map(|text| find(text)));

@@ -2,7 +2,8 @@
 
 use thermocline_formats::format::{Array, Metadata, Value};
 
-/// The keys of a vocabulary of the tokenizer `model`: the texts `tokens`, GGUF's number `kind` of each, and equal scores.
+/// Metadata keys of a vocabulary for the tokenizer `model`. It has the texts `tokens`, GGUF's
+/// number `kind` for each token, and equal scores.
 pub fn vocabulary(model: &str, tokens: Vec<String>, kind: impl Fn(usize) -> i32) -> Metadata {
     let mut metadata = Metadata::new("m.gguf");
     let kinds = (0..tokens.len()).map(kind).collect();
@@ -13,7 +14,7 @@ pub fn vocabulary(model: &str, tokens: Vec<String>, kind: impl Fn(usize) -> i32)
     metadata
 }
 
-/// `pieces`, and the tokens of all bytes behind them.
+/// `pieces`, followed by the tokens of all bytes.
 pub fn with_bytes(pieces: &[&str]) -> Vec<String> {
     let bytes = (0..=255).map(|byte| format!("<0x{byte:02X}>"));
     pieces.iter().map(|&piece| piece.to_owned()).chain(bytes).collect()

@@ -1,4 +1,4 @@
-//! The tokenizer of one checkpoint, wherever its description came from.
+//! The tokenizer of one checkpoint, whatever the source of its description.
 
 use std::borrow::Cow;
 
@@ -12,23 +12,27 @@ use thermocline_formats::format::{Checkpoint, Metadata, TokenizerSource};
 /// How text becomes ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EncodeOptions {
-    /// Recognise control tokens (`<s>`, `<|im_end|>`) in the text. Off for text that comes from outside, on for the
-    /// output of a chat template.
+    /// Recognise control tokens (`<s>`, `<|im_end|>`) in the text. Turn it off for external text,
+    /// and on for the output of a chat template.
     pub special: bool,
-    /// Begin with BOS where the model asks for it and the text does not already.
+    /// Begin with BOS if the model asks for it and the text does not start with it.
     pub add_bos: bool,
-    /// End with EOS where the model asks for it and the text does not already. Off for a text that is to be continued.
+    /// End with EOS if the model asks for it and the text does not end with it. Turn it off for a
+    /// text to be continued.
     pub add_eos: bool,
 }
 
 impl EncodeOptions {
-    /// Only the text: no special tokens, nothing added.
+    /// Encodes only the text: no special tokens, nothing added.
     pub const PLAIN: EncodeOptions = EncodeOptions { special: false, add_bos: false, add_eos: false };
-    /// A text to continue: no special tokens in it, BOS where the model asks for it.
+    /// Encodes a text to continue: no special tokens are recognised, and BOS is added if the model
+    /// asks for it.
     pub const TEXT: EncodeOptions = EncodeOptions { special: false, add_bos: true, add_eos: false };
-    /// A rendered chat template: special tokens recognised, BOS unless the template wrote it.
+    /// Encodes a rendered chat template: special tokens are recognised, and BOS is added unless the
+    /// template wrote it.
     pub const CHAT: EncodeOptions = EncodeOptions { special: true, add_bos: true, add_eos: false };
-    /// A whole text: special tokens recognised, BOS and EOS where the model asks for them.
+    /// Encodes a complete text: special tokens are recognised, and BOS and EOS are added if the
+    /// model asks for them.
     pub const WHOLE: EncodeOptions = EncodeOptions { special: true, add_bos: true, add_eos: true };
 }
 
@@ -55,24 +59,24 @@ impl Encoder {
     }
 }
 
-/// Text to ids and back. `Send + Sync`; encoding and decoding take `&self`.
+/// Converts text to ids and back. It is `Send + Sync`; encoding and decoding take `&self`.
 #[derive(Debug)]
 pub struct Tokenizer {
     pub(super) encoder: Encoder,
-    /// Texts of its control tokens, for prompts.
+    /// Texts of its control tokens, for guarding prompts.
     pub(super) control_texts: ControlTexts,
     pub(super) vocab: Vocab,
     pub(super) ids: SpecialIds,
-    /// Ids put before and after a text when the caller lets them.
+    /// Ids put before and after a text if the caller allows it.
     pub(super) before: Vec<u32>,
     pub(super) after: Vec<u32>,
-    /// Decoding drops the space that encoding put in front.
+    /// True if decoding drops the space that encoding put in front.
     pub(super) space_prefix: bool,
 }
 
 impl Tokenizer {
-    /// The tokenizer that a checkpoint describes. Errors name the key: missing or empty vocabulary, arrays of different
-    /// lengths, a model or pre-tokeniser this engine does not know.
+    /// Builds the tokenizer of a checkpoint. Errors name the key: a missing or empty vocabulary,
+    /// arrays of different lengths, an unknown model or pre-tokeniser.
     pub fn from_checkpoint(checkpoint: &Checkpoint) -> Result<Self> {
         match &checkpoint.tokenizer {
             TokenizerSource::Metadata => Self::from_metadata(&checkpoint.metadata),
@@ -82,13 +86,14 @@ impl Tokenizer {
         }
     }
 
-    /// From GGUF's `tokenizer.ggml.*` keys.
+    /// Builds the tokenizer from GGUF's `tokenizer.ggml.*` keys.
     pub fn from_metadata(metadata: &Metadata) -> Result<Self> {
         gguf::build(metadata)
     }
 
-    /// From the text of `tokenizer.json` and the contents of `tokenizer_config.json` (or null). Special ids those do
-    /// not name are looked up in `metadata`, whose path errors name.
+    /// Builds the tokenizer from the text of `tokenizer.json` and the contents of
+    /// `tokenizer_config.json` (or null). Special ids that they do not name are looked up in
+    /// `metadata`, whose path appears in errors.
     pub fn from_json(tokenizer_json: &str, tokenizer_config: &serde_json::Value, metadata: &Metadata) -> Result<Self> {
         json::build(tokenizer_json, tokenizer_config, metadata)
     }
@@ -111,12 +116,13 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// The ids of a prompt: special tokens recognised outside contents, BOS in front unless the format wrote it.
+    /// The ids of a prompt. Special tokens are recognised outside contents, and BOS is put in front
+    /// unless the format wrote it.
     pub fn encode_prompt(&self, prompt: &PromptText) -> Result<Vec<u32>> {
         self.encode(prompt.with_breaks(), EncodeOptions::CHAT)
     }
 
-    /// `said` with breaks, so that a prompt with it has no control token that the format did not write.
+    /// `said` with breaks, so that it cannot add a control token to a prompt.
     pub(super) fn with_breaks<'t>(&self, said: &'t str) -> Cow<'t, str> {
         let broken = match &self.encoder {
             Encoder::Bpe(encoder) => encoder.break_special(said),
@@ -129,8 +135,8 @@ impl Tokenizer {
         both.map_or(broken, Cow::Owned)
     }
 
-    /// The text of `ids`, with special tokens left out or written out. Bytes that are not UTF-8 become U+FFFD; ids
-    /// outside the vocabulary are silent.
+    /// The text of `ids`. `skip_special` omits special tokens. Bytes that are not UTF-8 become
+    /// U+FFFD, and ids outside the vocabulary are skipped.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
         let mut stream = if skip_special { self.stream() } else { self.stream().with_special() }.at_text_start();
         let mut text: String = ids.iter().map(|&id| stream.push(id)).collect();
@@ -138,12 +144,13 @@ impl Tokenizer {
         text
     }
 
-    /// Starts turning ids into text as they come. The stream continues a text; see [`Detokeniser::at_text_start`].
+    /// Starts turning arriving ids into text. The stream continues a text; see
+    /// [`Detokeniser::at_text_start`].
     pub fn stream(&self) -> Detokeniser<'_> {
         Detokeniser::new(self)
     }
 
-    /// The bytes `id` stands for, which may be part of a character; empty outside the vocabulary.
+    /// The bytes of token `id`, possibly a part of a character; empty outside the vocabulary.
     pub fn token_bytes(&self, id: u32) -> &[u8] {
         self.vocab.bytes(id)
     }
@@ -153,7 +160,7 @@ impl Tokenizer {
         self.vocab.kind(id)
     }
 
-    /// The id of the token with exactly this text, as the vocabulary writes it.
+    /// The id of the token with exactly this text, in the vocabulary's spelling.
     pub fn token_id(&self, text: &str) -> Option<u32> {
         match &self.encoder {
             Encoder::Bpe(encoder) => encoder.token_id(text),
@@ -166,28 +173,28 @@ impl Tokenizer {
         self.vocab.len()
     }
 
-    /// True if `id` is a control token or the unknown token: not part of the text.
+    /// True if `id` is a control token or the unknown token, which are not part of the text.
     pub fn is_special(&self, id: u32) -> bool {
         matches!(self.vocab.kind(id), Some(TokenKind::Control | TokenKind::Unknown))
     }
 
-    /// Begins a text.
+    /// The token that begins a text.
     pub fn bos(&self) -> Option<u32> {
         self.ids.bos
     }
 
-    /// Ends a text.
+    /// The token that ends a text.
     pub fn eos(&self) -> Option<u32> {
         self.ids.eos
     }
 
-    /// Fills up batches.
+    /// The token that pads batches.
     pub fn padding(&self) -> Option<u32> {
         self.ids.padding
     }
 
-    /// True if generation ends with `id`: end of text, of turn or of message, as the file names them and as their
-    /// text tells.
+    /// True if generation ends with `id`: an end of text, turn or message, either named by the file
+    /// or known by its text.
     pub fn is_end(&self, id: u32) -> bool {
         self.ids.ends.contains(&id)
     }
@@ -197,12 +204,12 @@ impl Tokenizer {
         self.ids.ends.iter().copied()
     }
 
-    /// True if encoding begins with BOS where the options allow it.
+    /// True if encoding puts BOS in front when the options allow it.
     pub fn adds_bos(&self) -> bool {
         self.ids.bos.is_some_and(|bos| self.before.first() == Some(&bos))
     }
 
-    /// True if encoding puts a space in front of the text, which decoding a whole text drops again.
+    /// True if encoding puts a space in front of the text, which decoding a complete text removes.
     pub fn adds_space_prefix(&self) -> bool {
         self.space_prefix
     }

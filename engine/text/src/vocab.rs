@@ -2,24 +2,24 @@
 
 use super::byte_level;
 
-/// Kind of a token, by GGUF's number for it.
+/// Kind of a token, with GGUF's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenKind {
-    /// Text.
+    /// Ordinary text.
     Normal = 1,
-    /// Stands for what the vocabulary cannot say.
+    /// Placeholder for text that the vocabulary cannot represent.
     Unknown = 2,
-    /// Steers the model (`<s>`, `<|im_end|>`); not text.
+    /// Controls the model (`<s>`, `<|im_end|>`); not part of the text.
     Control = 3,
-    /// Text that is always taken whole, before any merging.
+    /// Text that is always one token, before any merging.
     UserDefined = 4,
-    /// Reserved, never produced.
+    /// Reserved and never produced.
     Unused = 5,
     /// One byte of a character that has no token of its own.
     Byte = 6,
 }
 
-/// How a vocabulary writes text.
+/// How a vocabulary represents text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spelling {
     /// In GPT-2's byte alphabet.
@@ -37,7 +37,7 @@ pub struct Vocab {
 }
 
 impl Vocab {
-    /// Appends the next id's token.
+    /// Appends the token of the next id.
     pub fn push(&mut self, text: &str, kind: TokenKind, spelling: Spelling) {
         match (kind, spelling) {
             (TokenKind::Control | TokenKind::Unknown, _) | (TokenKind::UserDefined, Spelling::ByteLevel) => {
@@ -61,7 +61,7 @@ impl Vocab {
         self.kinds.push(kind);
     }
 
-    /// Appends the next id's token, whose text is not UTF-8: it stands for those bytes.
+    /// Appends the token of the next id, whose text is not UTF-8 but these bytes.
     pub fn push_bytes(&mut self, bytes: &[u8], kind: TokenKind) {
         self.bytes.extend_from_slice(bytes);
         self.ends.push(self.bytes.len());
@@ -73,7 +73,7 @@ impl Vocab {
         self.ends.len()
     }
 
-    /// The bytes `id` stands for; none if there is no such id.
+    /// The bytes of token `id`; empty if there is no such id.
     pub fn bytes(&self, id: u32) -> &[u8] {
         let at = id as usize;
         match self.ends.get(at) {
@@ -88,7 +88,7 @@ impl Vocab {
     }
 }
 
-/// The byte a SentencePiece byte token (`<0x0A>`) stands for.
+/// The byte of a SentencePiece byte token (`<0x0A>`).
 pub fn byte_token(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
     let well_formed = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());

@@ -1,11 +1,11 @@
-//! Points of IQ1_S and IQ1_M: eight values of -1, 0 or 1 each, times eight.
+//! Points of IQ1_S and IQ1_M: eight values of -1, 0 or 1, stored times eight.
 
 use super::points8;
 
-/// Points of both types; a shift of an eighth is then one.
+/// Points of both types. A shift of an eighth equals 1 in these units.
 pub static IQ1: [[i8; 8]; 2048] = points8(&IQ1_PACKED, [-8, 0, 8, 0]);
 
-/// [`IQ1`], packed.
+/// [`IQ1`] in packed form.
 #[rustfmt::skip]
 pub(super) const IQ1_PACKED: [u16; 2048] = [
     0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0015, 0x0020, 0x0022, 0x0028, 0x002a, 0x0045, 0x0051, 0x0054,

@@ -1,8 +1,8 @@
-//! Points of the two-bit types: eight magnitudes each.
+//! Points of the 2-bit IQ types: eight magnitudes each.
 
 use super::points8;
 
-/// Magnitudes of a coordinate.
+/// Possible magnitudes of a coordinate.
 const VALUES: [i8; 4] = [8, 25, 43, 0];
 
 /// Points of IQ2_XXS.
@@ -14,7 +14,7 @@ pub static IQ2_XS: [[i8; 8]; 512] = points8(&IQ2_XS_PACKED, VALUES);
 /// Points of IQ2_S.
 pub static IQ2_S: [[i8; 8]; 1024] = points8(&IQ2_S_PACKED, VALUES);
 
-/// [`IQ2_XXS`], packed.
+/// [`IQ2_XXS`] in packed form.
 #[rustfmt::skip]
 const IQ2_XXS_PACKED: [u16; 256] = [
     0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0014, 0x0020, 0x0022, 0x0028, 0x002a, 0x0041, 0x0044, 0x0050,
@@ -38,7 +38,7 @@ const IQ2_XXS_PACKED: [u16; 256] = [
     0xa200, 0xa418, 0xa850, 0xa904,
 ];
 
-/// [`IQ2_XS`], packed.
+/// [`IQ2_XS`] in packed form.
 #[rustfmt::skip]
 const IQ2_XS_PACKED: [u16; 512] = [
     0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0014, 0x0016, 0x0019, 0x0020, 0x0022, 0x0025, 0x0028, 0x0041,
@@ -80,7 +80,7 @@ const IQ2_XS_PACKED: [u16; 512] = [
     0xa8a8, 0xa904, 0xa984, 0xa986, 0xaa28, 0xaa2a, 0xaa91, 0xaaaa,
 ];
 
-/// [`IQ2_S`], packed.
+/// [`IQ2_S`] in packed form.
 #[rustfmt::skip]
 const IQ2_S_PACKED: [u16; 1024] = [
     0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0014, 0x0016, 0x0019, 0x0020, 0x0022, 0x0025, 0x0028, 0x0041,

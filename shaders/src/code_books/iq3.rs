@@ -1,4 +1,4 @@
-//! Points of the three-bit types: four magnitudes each.
+//! Points of the 3-bit IQ types: four magnitudes each.
 
 use super::points4;
 
@@ -8,7 +8,7 @@ pub static IQ3_XXS: [[i8; 4]; 256] = points4(&IQ3_XXS_PACKED, [4, 12, 20, 28, 36
 /// Points of IQ3_S.
 pub static IQ3_S: [[i8; 4]; 512] = points4(&IQ3_S_PACKED, [1, 3, 5, 7, 9, 11, 13, 15]);
 
-/// [`IQ3_XXS`], packed.
+/// [`IQ3_XXS`] in packed form.
 #[rustfmt::skip]
 const IQ3_XXS_PACKED: [u16; 256] = [
     0x0000, 0x0002, 0x0004, 0x0009, 0x000b, 0x000f, 0x0010, 0x0012, 0x0019, 0x0022, 0x003b, 0x003d, 0x0041, 0x0043,
@@ -32,7 +32,7 @@ const IQ3_XXS_PACKED: [u16; 256] = [
     0x0f40, 0x0f42, 0x0f54, 0x0f98,
 ];
 
-/// [`IQ3_S`], packed.
+/// [`IQ3_S`] in packed form.
 #[rustfmt::skip]
 const IQ3_S_PACKED: [u16; 512] = [
     0x0000, 0x0001, 0x0002, 0x0005, 0x0007, 0x0008, 0x0009, 0x000a, 0x000c, 0x000e, 0x0010, 0x0011, 0x0015, 0x001b,

@@ -1,8 +1,10 @@
-//! Code books of the IQ types. A code is the number of a point, whose four or eight coordinates are the weights' values or
-//! magnitudes. The tables hold the points packed, in ascending order, the first coordinate in the lowest bits, each coordinate
-//! as its index into the few values that it may have: two bits of eight coordinates, or three bits of four.
+//! Code books of the IQ types. A code is the index of a point. The four or eight coordinates of the
+//! point are the values or magnitudes of the weights. The tables hold packed points in ascending
+//! order, with the first coordinate in the lowest bits. Each coordinate is an index into its few
+//! possible values: two bits for each of eight coordinates, or three bits for each of four.
 //!
-//! Where codes are magnitudes, signs follow: a bit per weight, or seven for eight weights, of which an even number is negative.
+//! If the coordinates are magnitudes, signs are stored separately: one bit per weight, or seven
+//! bits per eight weights with an even number of negative ones.
 
 mod iq1;
 mod iq2;
@@ -15,7 +17,8 @@ pub use iq3::{IQ3_S, IQ3_XXS};
 
 use crate::WeightType;
 
-/// Words of [`IQ1`] in device memory, two points to a word as they are packed: of its values the code is one more.
+/// Words of [`IQ1`] in device memory, two packed points per word. A coordinate's 2-bit code is its
+/// value plus one.
 static IQ1_WORDS: [u32; 1024] = {
     let (mut words, mut at) = ([0; 1024], 0);
     while at < words.len() {
@@ -32,8 +35,8 @@ static IQ3_XXS_WORDS: [u32; 256] = words4(&IQ3_XXS);
 static IQ3_S_WORDS: [u32; 512] = words4(&IQ3_S);
 
 impl WeightType {
-    /// The code book that kernels of the type read, as it lies in device memory: a point's coordinates one to a byte, those of IQ1_S and
-    /// IQ1_M packed.
+    /// The code book of this type in device memory: one byte per coordinate, or packed points for
+    /// IQ1_S and IQ1_M. `None` for types without a code book.
     pub fn code_book(self) -> Option<&'static [u32]> {
         match self {
             WeightType::IQ1_S | WeightType::IQ1_M => Some(&IQ1_WORDS),
@@ -47,7 +50,7 @@ impl WeightType {
     }
 }
 
-/// Points of eight coordinates, two bits each in `packed`.
+/// Unpacks points of eight 2-bit coordinates.
 const fn points8<const N: usize>(packed: &[u16; N], values: [i8; 4]) -> [[i8; 8]; N] {
     let (mut points, mut at) = ([[0; 8]; N], 0);
     while at < 8 * N {
@@ -57,7 +60,7 @@ const fn points8<const N: usize>(packed: &[u16; N], values: [i8; 4]) -> [[i8; 8]
     points
 }
 
-/// Points of four coordinates, three bits each in `packed`.
+/// Unpacks points of four 3-bit coordinates.
 const fn points4<const N: usize>(packed: &[u16; N], values: [i8; 8]) -> [[i8; 4]; N] {
     let (mut points, mut at) = ([[0; 4]; N], 0);
     while at < 4 * N {
@@ -67,7 +70,7 @@ const fn points4<const N: usize>(packed: &[u16; N], values: [i8; 8]) -> [[i8; 4]
     points
 }
 
-/// Coordinates of points of eight, one to a byte.
+/// Packs points of eight coordinates with one byte per coordinate.
 const fn words8<const N: usize, const WORDS: usize>(points: &[[i8; 8]; N]) -> [u32; WORDS] {
     assert!(WORDS == 2 * N);
     let (mut words, mut at) = ([0; WORDS], 0);
@@ -78,7 +81,7 @@ const fn words8<const N: usize, const WORDS: usize>(points: &[[i8; 8]; N]) -> [u
     words
 }
 
-/// Coordinates of points of four, one to a byte.
+/// Packs points of four coordinates with one byte per coordinate.
 const fn words4<const N: usize>(points: &[[i8; 4]; N]) -> [u32; N] {
     let (mut words, mut at) = ([0; N], 0);
     while at < 4 * N {
@@ -101,7 +104,8 @@ mod tests {
         assert!(distinct(&IQ3_XXS) && distinct(&IQ3_S));
     }
 
-    /// Kernels negate a byte by its complement and one more, which carries over where it is 0.
+    /// Kernels negate a byte as its complement plus one, which would carry into the next byte if
+    /// the byte were 0.
     #[test]
     fn magnitudes_are_not_zero() {
         let of = |ty: WeightType| ty.code_book().unwrap_or_default();

@@ -5,7 +5,7 @@ use bytemuck::{Pod, Zeroable};
 use super::Params;
 
 params! {
-    /// `rope_append`, grid (`2 * kv_heads`, and before them `n_head` if `first_kv_head` is 0; tokens)
+    /// `rope_append`, grid (`2 * kv_heads`, preceded by `n_head` if `first_kv_head` is 0; tokens)
     RopeAppend {
         /// Query heads.
         n_head: u32,
@@ -23,21 +23,22 @@ params! {
         dims: u32,
         /// Elements from one token's stacked q, k, v to the next's.
         qkv_pitch: u32,
-        /// Elements from one token's queries to the next's, a multiple of 4; heads are [`head_pitch`](crate::head_pitch) apart.
+        /// Elements from one token's queries to the next's, a multiple of 4. Consecutive heads are
+        /// [`head_pitch`](crate::head_pitch) apart.
         q_pitch: u32,
-        /// Position of the first token: modulo `capacity` its row of the caches.
+        /// Position of the first token. Its row in the caches is `position % capacity`.
         position: u32,
         /// Rows of each head in the caches, [`head_pitch`](crate::head_pitch) elements each.
         capacity: u32,
-        /// Added under the root of the heads' norms.
+        /// Added under the square root of the heads' norms.
         eps: f32,
-        /// Weight of the logarithm by which queries grow with their position.
+        /// Factor of the logarithm by which queries grow with their position.
         query_beta: f32,
         /// Positions per step of that growth, at least 1.
         query_length: u32,
-        /// Added to positions in that growth.
+        /// Offset added to positions in that growth.
         query_offset: u32,
-        /// Row of the first token in the buffers that tokens share with those of other sequences.
+        /// First row of this sequence's tokens in the buffers that sequences share.
         row: u32,
     }
 
@@ -57,19 +58,19 @@ params! {
         projected_pitch: u32,
         /// Elements from one head's input to the next's.
         inputs_pitch: u32,
-        /// Position of the first token: modulo `capacity` its row of the cache.
+        /// Position of the first token. Its row in the cache is `position % capacity`.
         position: u32,
         /// Rows of the cache.
         capacity: u32,
-        /// Added under the root of the latent's norm.
+        /// Added under the square root of the latent's norm.
         eps: f32,
-        /// Weight of the logarithm by which queries grow with their position.
+        /// Factor of the logarithm by which queries grow with their position.
         query_beta: f32,
         /// Positions per step of that growth, at least 1.
         query_length: u32,
-        /// Added to positions in that growth.
+        /// Offset added to positions in that growth.
         query_offset: u32,
-        /// Row of the first token in the buffers that tokens share with those of other sequences.
+        /// First row of this sequence's tokens in the buffers that sequences share.
         row: u32,
     }
 
@@ -83,16 +84,18 @@ params! {
         rows: u32,
         /// Invocations in one row of the grid.
         stride: u32,
-        /// Elements of heads per gate; of a head, where gates stand behind the queries of their head.
+        /// Elements of heads per gate, or elements per head if each gate follows the query of its
+        /// head.
         gate_width: u32,
         /// Elements from one token's queries and gates to the next's.
         gate_pitch: u32,
-        /// The first gate of a token, where gates stand by themselves.
+        /// Index of a token's first gate, if the gates are separate.
         gate_first: u32,
     }
 
-    /// `attention_decode` (grid: [`DecodeGrid`](crate::DecodeGrid)) and `attention_prompt` (grid: query heads of the page, then
-    /// groups of [`ATTENTION_QUERIES`](crate::limits::ATTENTION_QUERIES) tokens, then of [`ATTENTION_OUT`](crate::limits::ATTENTION_OUT) elements)
+    /// `attention_decode` (grid: [`DecodeGrid`](crate::DecodeGrid)) and `attention_prompt` (grid:
+    /// query heads of the page; groups of [`ATTENTION_QUERIES`](crate::limits::ATTENTION_QUERIES)
+    /// tokens; groups of [`ATTENTION_OUT`](crate::limits::ATTENTION_OUT) elements)
     Attention {
         /// Query heads.
         n_head: u32,
@@ -108,11 +111,12 @@ params! {
         out_pitch: u32,
         /// Tokens of the chunk.
         tokens: u32,
-        /// Position of the first.
+        /// Position of the first token.
         position: u32,
-        /// Rows of each head in the caches, a ring with room for all that the tokens see and 64 positions more.
+        /// Rows of each head in the caches. Each head is a ring with room for all keys that the
+        /// tokens see and 64 more positions.
         capacity: u32,
-        /// A query sees itself and the `window - 1` keys before it; 0: all.
+        /// A query sees itself and the `window - 1` keys before it. 0: all keys.
         window: u32,
         /// Keys of one split (decoding only).
         span: u32,
@@ -120,9 +124,9 @@ params! {
         splits: u32,
         /// Factor on query-key products.
         scale: f32,
-        /// `cap * tanh(score / cap)`; 0: none.
+        /// Scores are capped as `softcap * tanh(score / softcap)`. 0: no cap.
         softcap: f32,
-        /// Row of the first token in the buffers that tokens share with those of other sequences.
+        /// First row of this sequence's tokens in the buffers that sequences share.
         row: u32,
     }
 
@@ -134,7 +138,7 @@ params! {
         out_pitch: u32,
         /// Partials per head and token.
         splits: u32,
-        /// Row of the first token in the buffers that tokens share with those of other sequences.
+        /// First row of this sequence's tokens in the buffers that sequences share.
         row: u32,
     }
 }

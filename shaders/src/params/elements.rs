@@ -1,13 +1,13 @@
-//! Parameters of kernels that work element by element, row by row, or on the device itself.
+//! Parameters of kernels that work per element or per row, or that test the device.
 
 use bytemuck::{Pod, Zeroable};
 
 use super::Params;
 
 params! {
-    /// One element per invocation: `add` and its like.
+    /// `add` and similar kernels with one element per invocation
     Elements {
-        /// Elements of a row that count.
+        /// Columns of a row, without padding.
         cols: u32,
         /// Elements from one row to the next.
         pitch: u32,
@@ -27,7 +27,8 @@ params! {
         rows: u32,
         /// Invocations in one row of the grid.
         stride: u32,
-        /// Neurons whose gate's activation is not above this, as a magnitude, give 0; negative: none.
+        /// Neurons give 0 if the magnitude of their gate's activation is at most this value.
+        /// Negative: no threshold.
         threshold: f32,
     }
 
@@ -43,7 +44,7 @@ params! {
 
     /// `norm`
     Norm {
-        /// Elements of a row that count.
+        /// Columns of a row, without padding.
         cols: u32,
         /// Elements from one row to the next, in input and output.
         pitch: u32,
@@ -51,13 +52,13 @@ params! {
         rows: u32,
         /// Workgroups in one row of the grid.
         stride: u32,
-        /// Added under the root.
+        /// Added under the square root.
         eps: f32,
     }
 
     /// `altup_predict`, `altup_correct` and `altup_add`
     Streams {
-        /// Elements of a row that count.
+        /// Columns of a row, without padding.
         cols: u32,
         /// Elements from one row to the next.
         pitch: u32,
@@ -73,7 +74,7 @@ params! {
 
     /// `gated_input`
     GatedInput {
-        /// Elements of a row that count.
+        /// Columns of a row, without padding.
         cols: u32,
         /// Elements from one row of the gates, or of the result, to the next.
         pitch: u32,
@@ -81,13 +82,13 @@ params! {
         rows: u32,
         /// Invocations in one row of the grid.
         stride: u32,
-        /// The first element of the inputs.
+        /// Index of the first input element.
         first: u32,
     }
 
     /// `scale`
     Scale {
-        /// Elements of a row that count.
+        /// Columns of a row, without padding.
         cols: u32,
         /// Elements from one row to the next.
         pitch: u32,
@@ -101,7 +102,7 @@ params! {
 
     /// `soft_cap`
     SoftCap {
-        /// Elements of a row that count.
+        /// Columns of a row, without padding.
         cols: u32,
         /// Elements from one row to the next.
         pitch: u32,
@@ -109,7 +110,7 @@ params! {
         rows: u32,
         /// Invocations in one row of the grid.
         stride: u32,
-        /// The result lies between `-cap` and `cap`.
+        /// Results are between `-cap` and `cap`.
         cap: f32,
     }
 
@@ -117,13 +118,13 @@ params! {
     TopK {
         /// Values to choose from.
         len: u32,
-        /// Values wanted of each workgroup's range, at most [`TOP_K_MOST`](crate::limits::TOP_K_MOST).
+        /// Values chosen per workgroup's range, at most [`TOP_K_MOST`](crate::limits::TOP_K_MOST).
         k: u32,
     }
 
     /// `subgroup_trial`
     SubgroupTrial {
-        /// Added to each invocation's index.
+        /// Value added to each invocation's index.
         value: u32,
     }
 }

@@ -1,5 +1,6 @@
-//! Parameters of a dispatch, as they lie in a kernel's `var<immediate>`. Every field is four bytes, so that Rust and
-//! WGSL lay them out alike; a test holds names, offsets and sizes against the kernels' own structs.
+//! Parameters of a dispatch, in the layout of a kernel's `var<immediate>`. Every field has four
+//! bytes, so that Rust and WGSL use the same layout. A test compares names, offsets and sizes with
+//! the kernels' own structs.
 
 use bytemuck::Pod;
 
@@ -9,7 +10,7 @@ pub trait Params: Pod {
     const FIELDS: &'static [(&'static str, usize)];
 }
 
-/// Defines parameter structs together with the list of their fields.
+/// Defines parameter structs and the list of their fields.
 macro_rules! params {
     ($($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $ty:ty,)* })*) => { $(
         $(#[$doc])*

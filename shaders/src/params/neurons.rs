@@ -1,4 +1,4 @@
-//! Parameters of sparse FFNs: which neurons fire, and products of theirs alone.
+//! Parameters of sparse FFNs: which neurons fire, and products with only those neurons.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -25,7 +25,7 @@ params! {
         rows: u32,
         /// Workgroups in one row of the grid.
         stride: u32,
-        /// Standard deviations above a row's mean that a gate has to exceed.
+        /// Standard deviations by which a gate must exceed its row's mean.
         deviations: f32,
     }
 
@@ -35,13 +35,14 @@ params! {
         chunks: u32,
         /// Rows from one neuron's first row to the next's.
         step: u32,
-        /// Rows from a neuron's gate to its up (0 without a gate).
+        /// Rows from a neuron's gate row to its up row. 0 without a gate.
         up_at: u32,
         /// Workgroups in one row of the grid, as in [`SlotList`](super::SlotList).
         stride: u32,
-        /// Neurons, where there is no list of them.
+        /// Number of neurons, if there is no list of neurons.
         count: u32,
-        /// Magnitude of the gate's activation at or below which a neuron's up row is not read, with `GATE_FIRST`.
+        /// With `GATE_FIRST`, a neuron's up row is not read if the magnitude of its gate's
+        /// activation is at most this value.
         threshold: f32,
     }
 
@@ -55,11 +56,11 @@ params! {
         tokens: u32,
         /// Elements from one token's hidden activations to the next's; a multiple of 4.
         hidden_pitch: u32,
-        /// Ranges the neurons are split into, each with a row of `32 * chunks` partial sums per token.
+        /// Ranges of neurons. Each range has a row of `32 * chunks` partial sums per token.
         splits: u32,
-        /// Index of the first partial sum among those of all matrices.
+        /// Index of the first partial sum, among the partial sums of all matrices.
         first: u32,
-        /// 1 if the sums are added to the values there, else 0.
+        /// 1 if the sums are added to the existing values, else 0.
         accumulate: u32,
     }
 }

@@ -1,4 +1,5 @@
-//! Parameters of products of matrices and of what surrounds them: quantised inputs, rows of embeddings, sums of splits.
+//! Parameters of matrix products and related kernels: quantised inputs, rows of embeddings, and
+//! sums of splits.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -7,7 +8,7 @@ use super::Params;
 params! {
     /// `gemv`, `gemv_dot` and `gemm`
     Matmul {
-        /// Rows of the weights bound.
+        /// Rows of the bound weights.
         rows: u32,
         /// 32-column chunks of a row of weights.
         chunks: u32,
@@ -17,9 +18,9 @@ params! {
         x_pitch: u32,
         /// Elements from one output row to the next.
         y_pitch: u32,
-        /// Where the first row of weights writes in an output row.
+        /// Offset of the first row of weights in an output row.
         y_offset: u32,
-        /// Where its bias is.
+        /// Offset of the bias of the first row of weights.
         bias_offset: u32,
         /// Workgroups in one row of the grid.
         stride: u32,
@@ -47,9 +48,9 @@ params! {
 
     /// `embedding`
     Embedding {
-        /// The first row bound.
+        /// The first bound row.
         first_row: u32,
-        /// Rows bound.
+        /// Number of bound rows.
         rows: u32,
         /// 32-column chunks of a row of weights.
         chunks: u32,
@@ -65,7 +66,7 @@ params! {
 
     /// `sum_splits`
     SumSplits {
-        /// Elements of a row that count.
+        /// Columns of a row, without padding.
         cols: u32,
         /// Elements from one row of the sum to the next.
         pitch: u32,

@@ -19,9 +19,9 @@ params! {
         y_pitch: u32,
         /// Tokens of a run.
         span: u32,
-        /// 1 if the state is brought behind the tokens, by a grid of one run; else 0.
+        /// 1 if the state is advanced past the tokens, which needs a grid of one run; else 0.
         save: u32,
-        /// Row of the first token in the buffers that tokens share with those of other sequences.
+        /// First row of this sequence's tokens in the buffers that sequences share.
         row: u32,
     }
 
@@ -37,9 +37,9 @@ params! {
         qkv_pitch: u32,
         /// Elements from one token's rates to the next's.
         rates_pitch: u32,
-        /// Where the decays are in a row of rates.
+        /// Offset of the decays in a row of rates.
         decay_at: u32,
-        /// Where the rates of the delta rule are.
+        /// Offset of the rates of the delta rule in a row of rates.
         rate_at: u32,
     }
 
@@ -57,13 +57,13 @@ params! {
         qkv_pitch: u32,
         /// Elements from one token's rates to the next's.
         rates_pitch: u32,
-        /// Where the decays are in a row of rates.
+        /// Offset of the decays in a row of rates.
         decay_at: u32,
-        /// Where the rates of the delta rule are.
+        /// Offset of the rates of the delta rule in a row of rates.
         rate_at: u32,
         /// Elements from one token's outputs to the next's.
         out_pitch: u32,
-        /// Row of the first token in the buffers that tokens share with those of other sequences.
+        /// First row of this sequence's tokens in the buffers that sequences share.
         row: u32,
     }
 
@@ -81,7 +81,7 @@ params! {
         vectors_pitch: u32,
         /// Elements from one token's steps to the next's.
         rates_pitch: u32,
-        /// Where the steps are in a row.
+        /// Offset of the steps in a row.
         steps_at: u32,
         /// Elements from one token's outputs to the next's.
         out_pitch: u32,
@@ -89,7 +89,7 @@ params! {
         least: f32,
         /// Largest step, finite.
         most: f32,
-        /// Row of the first token in the buffers that tokens share with those of other sequences.
+        /// First row of this sequence's tokens in the buffers that sequences share.
         row: u32,
     }
 
@@ -101,9 +101,9 @@ params! {
         pitch: u32,
         /// Elements from one token's gates to the next's.
         gate_pitch: u32,
-        /// Where the gates are in a row.
+        /// Offset of the gates in a row.
         gate_at: u32,
-        /// Added under the root.
+        /// Added under the square root.
         eps: f32,
     }
 }

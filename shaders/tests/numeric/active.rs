@@ -1,4 +1,4 @@
-//! Neurons to compute: masks and lists.
+//! Selection of neurons to compute: masks and lists.
 
 use bytemuck::{bytes_of, cast_slice};
 use thermocline_shaders::{
@@ -11,10 +11,10 @@ use crate::gpu::{Call, Gpu, bytes, noise};
 
 const WORKGROUPS: [u32; 3] = [32, 96, 256];
 
-/// Neurons of layers small and large, whole words and not.
+/// Neurons of small and large layers, in whole words and not.
 const LAYERS: [usize; 5] = [1, 31, 64, 1000, 33_000];
 
-/// Masks of rows of scores.
+/// Computes the masks of rows of scores.
 fn masks(gpu: &Gpu, tier: Tier, workgroup: u32, test: u32, params: params::ActiveMask, scores: &[f32]) -> Vec<u32> {
     let words = params.neurons.div_ceil(32);
     let tokens = scores.len() as u32 / params.pitch;
@@ -32,7 +32,7 @@ fn masks(gpu: &Gpu, tier: Tier, workgroup: u32, test: u32, params: params::Activ
     mask
 }
 
-/// One row's mask.
+/// The mask of one row.
 fn mask_of(passes: &[bool]) -> Vec<u32> {
     let word = |bits: &[bool]| bits.iter().enumerate().map(|(i, bit)| u32::from(*bit) << i).sum();
     passes.chunks(32).map(word).collect()
@@ -44,7 +44,7 @@ fn active_mask_holds_the_scores_that_pass() {
     let tests: [(u32, f32); 4] = [(0, 0.0), (0, -0.4), (1, 0.0), (1, 0.5)];
     for neurons in LAYERS {
         let (tokens, pitch) = (3, neurons.div_ceil(32) * 32);
-        // Zeros of both signs, and what is no number.
+        // Zeros of both signs, and NaN.
         let mut scores: Vec<f32> = noise(tokens * pitch, 1).iter().map(|v| (v * 8.0).round() / 4.0).collect();
         scores.iter_mut().step_by(11).for_each(|v| *v = -0.0);
         scores.iter_mut().step_by(17).for_each(|v| *v = f32::NAN);
@@ -72,7 +72,7 @@ fn active_mask_holds_the_scores_that_pass() {
 fn slots_are_listed_by_neuron_block() {
     let gpu = Gpu::get();
     let (neurons, most, per_workgroup, stride) = (1000_usize, 3_usize, 3_u32, 40_u32);
-    // Slots, the last of them without a neuron.
+    // Blocks of slots. The last slots have no neuron.
     for (sizes, empty) in [(vec![64_usize], 0_usize), (vec![512, 192], 5), (vec![64, 128, 768], 64)] {
         let slots: usize = sizes.iter().sum();
         let held = |slot: usize| (slot < slots - empty).then_some((slot * 7 + 3) % neurons);

@@ -1,4 +1,5 @@
-//! Attention for decoding and for prompts against its equation in f64, at head sizes, ratios and offsets that do not fit tiles.
+//! Attention for decoding and for prompts, compared with its equation in f64, at head sizes, ratios
+//! and offsets that do not match the tiles.
 
 use bytemuck::{bytes_of, cast_slice};
 use half::f16;
@@ -14,7 +15,7 @@ struct Shape {
     n_head: u32,
     n_kv_head: u32,
     head_dim: u32,
-    /// Width of values; 0: that of keys.
+    /// Width of values; 0: the width of keys.
     value_dim: u32,
     tokens: u32,
     position: u32,
@@ -22,9 +23,9 @@ struct Shape {
     softcap: f32,
     kv_f32: bool,
     sinks: bool,
-    /// The caches have room for the window, the tokens and a tile alone.
+    /// True if the caches have room only for the window, the tokens and one tile.
     ring: bool,
-    /// Key/value heads of a page of the caches; 0: all.
+    /// Key/value heads per page of the caches; 0: all heads.
     page_heads: u32,
 }
 
@@ -43,12 +44,12 @@ const PLAIN: Shape = Shape {
     page_heads: 0,
 };
 
-/// Filler beside the data of a buffer that must not be read.
+/// Filler around input data. It must not be read.
 const POISON: f32 = f32::NAN;
-/// Filler beside the results of a buffer that must stay.
+/// Filler around results. It must not be changed.
 const UNTOUCHED: f32 = 7.0;
 
-/// Inputs of one case, and the output its equation gives.
+/// Inputs of one case, and the output computed from its equation.
 struct Case {
     params: Attention,
     shape: Shape,
@@ -65,7 +66,8 @@ impl Shape {
     }
 }
 
-/// A cache [n_kv_head, capacity, dim] of noise up to row `rows`: its bytes, and its values as they were rounded.
+/// A cache [n_kv_head, capacity, dim] with noise up to row `rows`: its bytes, and its rounded
+/// values.
 fn cache(shape: &Shape, dim: u32, capacity: usize, rows: usize, seed: u32) -> (Vec<u8>, Vec<f64>) {
     let [heads, dim, pitch] = [shape.n_kv_head, dim, head_pitch(dim)].map(|v| v as usize);
     let mut noise = noise(heads * capacity * pitch, seed);
@@ -104,7 +106,7 @@ impl Case {
             window,
             span: 0,
             splits: 0,
-            // Scores of a few units: neither one key alone nor all alike.
+            // Scores of a few units, so that neither one key dominates nor all weigh the same.
             scale: 6.0 / (dim as f32).sqrt(),
             softcap,
             row: 0,
@@ -153,7 +155,7 @@ impl Case {
         vec![value_dim, ("HEAD_DIM", f64::from(head_dim)), ("KV_F32", switch(kv_f32)), ("SINKS", switch(sinks))]
     }
 
-    /// The parameters for each page of the caches, with its part of the keys and of the values.
+    /// The parameters of each page of the caches, with its keys and values.
     fn pages(&self) -> Vec<(Attention, &[u8], &[u8])> {
         let Shape { n_kv_head, page_heads, .. } = self.shape;
         let page_heads = if page_heads == 0 { n_kv_head } else { page_heads };
@@ -236,7 +238,7 @@ impl Case {
         assert_close(&self.attend(tier, None), &self.expected, 2e-5, &what);
     }
 
-    /// Split for `workgroups`; 0: into spans of one tile.
+    /// Checks decoding with splits for `workgroups` workgroups; 0: splits of one tile.
     fn check_decode(&self, tier: Tier, workgroups: u32, workgroup: u32) {
         let heads = decode_heads(self.shape.n_head, self.shape.n_kv_head, self.shape.head_dim).min(workgroup / 16);
         let mut grid = DecodeGrid::new(&self.params, heads, workgroups);
@@ -269,7 +271,7 @@ fn attention_matches_its_equation_for_every_head_size() {
         let shape = Shape { head_dim, kv_f32, n_head: 3, n_kv_head: 1, ..PLAIN };
         let decode = Case::new(Shape { tokens: 2, position: 171, ..shape });
         let prompt = Case::new(Shape { tokens: 45, position: 83, ..shape });
-        // At least an invocation per unit of a head.
+        // At least one invocation per unit of a head.
         let workgroup = (head_pitch(head_dim) / 4).next_multiple_of(32).max(128);
         for tier in Gpu::get().tiers() {
             decode.check_decode(tier, 0, workgroup);

@@ -1,4 +1,4 @@
-//! The kernel that only reads, read back: it must not miss a word, or what it measures is not what was read.
+//! Checks that the bandwidth kernel reads every word, because a measurement counts all of them.
 
 use bytemuck::{bytes_of, cast_slice};
 use thermocline_shaders::{Tier, params::Stream};
@@ -16,7 +16,7 @@ fn read_bandwidth_reads_every_word_once() {
         };
         let data: Vec<u32> = (0..4 * len).map(|_| word()).collect();
         let (stride, invocations) = (workgroups.0 * 64, workgroups.0 * workgroups.1 * 64);
-        // The previous contents must be gone.
+        // The previous contents must be overwritten.
         let sums = vec![u32::MAX; invocations as usize];
         let params = Stream { len, stride, invocations };
         let call = Call {

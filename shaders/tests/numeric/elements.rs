@@ -1,4 +1,4 @@
-//! Kernels that go through vectors element by element: norms, activations, sums, scaled and gated rows.
+//! Kernels that work per element: norms, activations, sums, scaled and gated rows.
 
 use bytemuck::bytes_of;
 use thermocline_shaders::params;
@@ -10,7 +10,7 @@ fn norm_matches_its_equation() {
     let gpu = Gpu::get();
     let (rows, eps) = (3, 1e-5_f32);
     for (cols, pitch) in [(1, 4), (7, 32), (64, 64), (129, 160), (1000, 1024)] {
-        // A large mean shows whether the variance is taken from centred values.
+        // With a large mean, the result shows whether the variance is computed from centred values.
         let x: Vec<f32> = noise(rows * pitch, 1).iter().map(|v| v + 30.0).collect();
         let (delta, weight, bias) = (noise(rows * pitch, 2), noise(pitch, 3), noise(pitch, 4));
         for tier in gpu.tiers() {
@@ -84,14 +84,14 @@ fn subgroup_trial_sums_over_the_workgroup() {
 fn activation_matches_its_equation() {
     let gpu = Gpu::get();
     let (rows, cols, pitch) = (5, 200, 224);
-    // Wide enough to reach where tanh and exp saturate.
+    // A range wide enough for tanh and exp to saturate.
     let input: Vec<f32> = noise(rows * pitch * 2, 5).iter().map(|v| v * 60.0).collect();
     let forms = [(0, false, -1.0), (1, false, -1.0), (1, true, -1.0), (1, true, 0.5), (1, false, 0.0), (0, false, 2.0)];
     for tier in gpu.tiers() {
         let limited = [(2, 3.5), (3, 0.25), (6, 5.0)];
         let kinds = (0..7).map(|kind| (kind, 0.0)).chain(limited);
         for ((kind, limit), (gated, interleaved, threshold)) in kinds.flat_map(|kind| forms.map(|form| (kind, form))) {
-            // 5 by 2 workgroups of 128: more than the elements, and two rows of the grid.
+            // 5 by 2 workgroups of 128: more than the elements, in two rows of the grid.
             let params = params::Activation { cols: 200, pitch: 224, rows: 5, stride: 640, threshold };
             let out = vec![0.0_f32; rows * pitch];
             let call = Call {

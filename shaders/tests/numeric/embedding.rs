@@ -1,4 +1,4 @@
-//! Rows of the embedding by id, of weights of every type.
+//! Rows of the embedding by token id, for weights of every type.
 
 use bytemuck::{bytes_of, cast_slice};
 use thermocline_shaders::{WeightType, params};
@@ -13,7 +13,8 @@ fn embedding_returns_the_rows_of_the_ids() {
         for chunks in [1, 3 * ty.block() as u32 / 32] {
             let cols = (chunks as usize * 32).next_multiple_of(ty.block());
             let weights = Weights::random(ty, rows as usize, cols, 3);
-            // Rows of weights may be longer than those of the output; some ids belong to other parts of the matrix.
+            // Rows of weights may be longer than output rows. Some ids belong to other parts of the
+            // matrix.
             let pitch = chunks as usize * 32;
             let ids: [u32; 7] = [100, 122, 111, 99, 123, 0, 100];
             let scale = 2.5_f32;

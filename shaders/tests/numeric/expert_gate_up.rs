@@ -1,4 +1,4 @@
-//! Hidden activations of the experts that tokens chose, without the up rows of silent neurons.
+//! Hidden activations of the chosen experts, without the up rows of silent neurons.
 
 use bytemuck::{bytes_of, cast_slice};
 use thermocline_shaders::{
@@ -9,7 +9,7 @@ use thermocline_shaders::{
 
 use crate::gpu::{Call, Gpu, activation, assert_close, bytes, noise, weights::Weights};
 
-/// Experts that have places; the first and the last are not bound.
+/// Number of experts with places. The first and the last are not bound.
 const EXPERTS: usize = 5;
 const NEURONS: usize = 37;
 /// Elements from one pair to the next.
@@ -19,7 +19,7 @@ const HIDDEN_PITCH: usize = NEURONS + 3;
 /// Experts of the pairs.
 const IDS: [u32; 8] = [3, 0, NO_NEURON, 1, 4, 2, 1, 3];
 
-/// Form of a call: activation, gates known, bias, threshold.
+/// Form of a call: activation, whether gates are known, bias, threshold.
 type Form = (u32, bool, bool, f32);
 
 const FORMS: [Form; 6] = [
@@ -35,7 +35,8 @@ fn switch(on: bool) -> f64 {
     f64::from(u8::from(on))
 }
 
-/// Hidden activations of a pair; `product` is that of a row of its expert. Where gates are known all rows are up rows.
+/// Hidden activations of a pair. `product` gives the product with a row of the pair's expert. If
+/// gates are known, all rows are up rows.
 fn hidden(kind: u32, threshold: f32, known: Option<&[f32]>, product: impl Fn(usize) -> f64) -> Vec<f64> {
     let hidden = |neuron: usize| {
         let (gate, up) = match known {
@@ -82,7 +83,7 @@ fn expert_gate_up_matches_its_equation() {
                     gpu.tiers().into_iter().flat_map(|tier| sizes.iter().map(move |size| (tier, *size)))
                 {
                     let groups = NEURONS.div_ceil((SPARSE_NEURONS * workgroup / lanes) as usize) as u32;
-                    // One pair more, which is not there.
+                    // The last pair is not part of the dispatch.
                     let pairs = IDS.len() as u32 - 1;
                     let mut expected = expected.clone();
                     expected[pairs as usize * HIDDEN_PITCH..].fill(7.0);

@@ -1,4 +1,4 @@
-//! MoE: which experts a token uses, and the sum of what they say.
+//! MoE: the choice of experts per token, and the weighted sum of their outputs.
 
 use bytemuck::{bytes_of, cast_slice, cast_vec};
 use thermocline_shaders::{
@@ -12,7 +12,8 @@ use crate::gpu::{
     weights::{Weights, grids_of},
 };
 
-/// How a test routes: score, bias, groups (all, used, best), renormalised, scale, a factor for each expert.
+/// How a test routes: score, bias, groups (all, used, best), whether to renormalise, scale, and
+/// whether each expert has a factor.
 #[derive(Debug, Clone, Copy)]
 struct Router {
     score: u32,
@@ -23,14 +24,14 @@ struct Router {
     scaled: bool,
 }
 
-/// The numbers in descending order, the first of equals first.
+/// Indices in descending order of the values. Of equal values, the first comes first.
 fn descending(of: &[f64]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..of.len()).collect();
     order.sort_by(|a, b| of[*b].partial_cmp(&of[*a]).unwrap());
     order
 }
 
-/// Expert ids and router weights of one token; `bias` and `factors` are those of the experts.
+/// Expert ids and router weights of one token. `bias` and `factors` have one value per expert.
 fn plain_route(logits: &[f32], [bias, factors]: [&[f32]; 2], used: usize, router: &Router) -> (Vec<u32>, Vec<f64>) {
     let logits: Vec<f64> = logits.iter().map(|v| f64::from(*v)).collect();
     let top = logits.iter().copied().fold(f64::MIN, f64::max);
@@ -73,7 +74,7 @@ fn plain_route(logits: &[f32], [bias, factors]: [&[f32]; 2], used: usize, router
     (chosen.iter().map(|e| *e as u32).collect(), weights)
 }
 
-/// Routes random logits of every size, some of them equal and some large, and compares.
+/// Routes random logits of every size, some of them equal or large, and compares the result.
 fn routes(router: &Router) {
     let gpu = Gpu::get();
     let most = (ROUTE_EXPERTS as usize, ROUTE_USED as usize);
@@ -83,7 +84,7 @@ fn routes(router: &Router) {
             continue;
         }
         let (tokens, pitch) = (5, experts + 7);
-        // Coarse scores in one token, so that several are equal; large ones in another.
+        // Coarse scores for one token, so that several are equal, and large scores for another.
         let mut scores: Vec<f32> = noise(tokens * pitch, experts as u32).iter().map(|v| v * 6.0).collect();
         if !router.bias && router.groups.is_none() {
             scores[..pitch].iter_mut().for_each(|v| *v = v.round());
@@ -108,7 +109,7 @@ fn routes(router: &Router) {
                     scale: router.scale,
                 };
                 let out = vec![0_u32; tokens * used];
-                // Every third expert is somewhere else.
+                // Every third expert is not on the device.
                 let place = |e: u32| if e % 3 == 2 { NO_NEURON } else { e / 3 };
                 let place_of: Vec<u32> = (0..experts32).map(place).collect();
                 let switch = |on: bool| f64::from(u8::from(on));
@@ -216,7 +217,7 @@ fn combine_matches_the_weighted_sum_of_experts() {
     for (cols, pitch, used) in [(1, 32, 1), (45, 64, 2), (128, 128, 8)] {
         let (tokens, gate_pitch) = (3, 32);
         let (mut y, router_weights) = (noise(tokens * used * pitch, 1), noise(tokens * used, 2));
-        // Rows that were not written are no part of a sum.
+        // Rows that were not written must not be added.
         let places: Vec<u32> = (0..tokens * used).map(|s| [4, 0, 5, NO_NEURON][s % 4]).collect();
         let resident = 5;
         let here = |s: usize| places[s] < resident;
@@ -253,7 +254,7 @@ fn combine_matches_the_weighted_sum_of_experts() {
                 ],
                 workgroups: (3, (tokens32 * cols32).div_ceil(96), 1),
             };
-            // Elements past the columns stay as they were.
+            // Elements past the columns stay unchanged.
             let mut expected = vec![9.0; out.len()];
             for (t, c) in (0..tokens).flat_map(|t| (0..cols).map(move |c| (t, c))) {
                 let said = |s: usize| f64::from(router_weights[s]) * f64::from(y[s * pitch + c]);
@@ -267,14 +268,15 @@ fn combine_matches_the_weighted_sum_of_experts() {
     }
 }
 
-/// Expert of each pair: some have many, some none, and some pairs have one that is somewhere else.
+/// Expert of each pair. Some experts have many pairs, some have none, and some are not on the
+/// device.
 fn chosen(pairs: usize, experts: usize) -> Vec<u32> {
     let skewed = |v: &f32| ((v * v) * experts as f32) as u32;
     let experts = noise(pairs, pairs as u32).iter().map(skewed).map(|e| e.min(experts as u32 - 1)).collect::<Vec<_>>();
     (0..).zip(experts).map(|(pair, e)| if pair % 7 == 3 { NO_NEURON } else { e }).collect()
 }
 
-/// The order and the tiles of pairs.
+/// Computes the order and the tiles of pairs.
 fn grouped(tier: Tier, ids: &[u32], experts: usize, workgroup: f64) -> (Vec<u32>, Vec<u32>) {
     let tiles = expert_tiles(ids.len(), experts);
     let [pairs, experts, tiles32] = [ids.len(), experts, tiles].map(|n| n as u32);
@@ -322,7 +324,8 @@ fn product(weights: &[f64], x: &[f32], bias: f32) -> f64 {
     weights.iter().zip(x).map(|(w, x)| w * f64::from(*x)).sum::<f64>() + f64::from(bias)
 }
 
-/// Both products with experts, `[pairs, rows]` behind `OFFSET` columns, of all experts but the first and the last.
+/// Checks both expert products, `[pairs, rows]` after `OFFSET` columns, with all experts but the
+/// first and the last bound.
 #[test]
 fn products_with_experts_match_their_equation() {
     const OFFSET: usize = 3;
@@ -333,7 +336,7 @@ fn products_with_experts_match_their_equation() {
         for (tokens, used) in [(1, 2), (90, 2)] {
             let pairs = tokens * used;
             let ids = chosen(pairs, experts);
-            // Of all experts but the first.
+            // Biases of all experts but the first.
             let bias = noise((experts - 1) * rows, 11);
             for pairs_per_row in [1, used] {
                 let x = noise(pairs / pairs_per_row * cols, 10);

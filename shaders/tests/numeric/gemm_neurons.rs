@@ -1,4 +1,4 @@
-//! The down projection with neurons for rows, of many tokens.
+//! The down projection with one row per neuron, for many tokens.
 
 use bytemuck::{bytes_of, cast_slice};
 use thermocline_shaders::{WeightType, limits::GEMM_NEURONS_COLUMNS, params};
@@ -19,7 +19,7 @@ fn many_tokens_share_tiles_of_neurons() {
             let cols = blocks * ty.block();
             let pitch = rows.next_multiple_of(32);
             let weights = Weights::random(ty, rows, cols, 1);
-            // Padding behind the neurons of a row does not count.
+            // Padding after the neurons of a row must be ignored.
             let hidden = noise(tokens * pitch, 2);
             let sum = |t: usize, c: usize| -> f64 {
                 let products = (0..rows).map(|k| f64::from(hidden[t * pitch + k]) * weights.values[k * cols + c]);

@@ -1,16 +1,18 @@
-//! Products of halves in hardware, whose tiles are functions of plain WGSL here, and the scales of their activations.
+//! Hardware products of 16-bit floats, replaced here by functions in plain WGSL, and the scales of
+//! their activations.
 
 use bytemuck::{bytes_of, cast_slice};
 use thermocline_shaders::{Tier, WeightType, params};
 
 use crate::gpu::{Call, Gpu, assert_close, bytes, noise, weights::Weights};
 
-/// The kernels, and the subgroups of their workgroups.
+/// The kernels, and their number of subgroups per workgroup.
 const KERNELS: [(&str, u32); 2] = [("gemm_coop", 4), ("gemm_coop_8", 8)];
 /// Contents of the output before the dispatch.
 const BEFORE: f32 = 0.25;
 
-/// The scales of the rows of `x`, `pitch` elements apart, by their first `chunks` of 32.
+/// Computes the scales of the rows of `x`, `pitch` elements apart, from their first `chunks` chunks
+/// of 32 columns.
 fn scales(tier: Tier, x: &[f32], chunks: usize, pitch: usize) -> Vec<f32> {
     let params = params::HalfScale { chunks: chunks as u32, x_pitch: pitch as u32 };
     let tokens = x.len() / pitch;
@@ -27,8 +29,8 @@ fn scales(tier: Tier, x: &[f32], chunks: usize, pitch: usize) -> Vec<f32> {
     Gpu::get().run(&call, 1)
 }
 
-/// Activations that halves hold exactly when they are scaled: noise of eleven bits, in every third token with one of more than 65504,
-/// and in every fifth of numbers below the smallest that halves have.
+/// Activations that 16-bit floats represent exactly after scaling: 11-bit noise. Every third token
+/// also has a value above 65504. Every fifth token has only values below the smallest 16-bit float.
 fn activations(tokens: usize, cols: usize) -> Vec<f32> {
     let mut x: Vec<f32> = noise(tokens * cols, 10).iter().map(|value| (value * 1024.0).round() / 1024.0).collect();
     for (token, row) in x.chunks_exact_mut(cols).enumerate() {
@@ -46,7 +48,7 @@ fn tiles_of_halves_match_the_equation() {
     let full = Tier { subgroups: true, f16: true };
     assert!(Gpu::get().tiers().contains(&full), "the driver has subgroups and halves");
     let lanes = Gpu::get().subgroup();
-    // F16 has no more bits than halves; other types lose those beyond eleven.
+    // F16 weights have no more bits than the products. Other types lose bits beyond the eleventh.
     for (ty, tolerance) in [(WeightType::F16, 2e-5), (WeightType::Q4_K, 2e-3)] {
         let (rows, cols, tokens) = (70, if ty == WeightType::F16 { 96 } else { 256 }, 67);
         let (weights, x, bias) = (Weights::random(ty, rows, cols, 9), activations(tokens, cols), noise(rows, 11));
@@ -73,7 +75,8 @@ fn tiles_of_halves_match_the_equation() {
             expected[at] = products().sum::<f64>() + f64::from(bias[row]);
             magnitudes[at] = 1.0 + products().map(f64::abs).sum::<f64>();
         }
-        // Of the subgroups that a kernel uses, and with some that repeat the last's work.
+        // With the number of subgroups that the kernel uses, and with more, which repeat the work
+        // of the last one.
         for ((kernel, subgroups), more) in KERNELS.into_iter().flat_map(|kernel| [(kernel, 1), (kernel, 2)]) {
             if more > 1 && ty != WeightType::F16 {
                 continue;
@@ -95,7 +98,7 @@ fn tiles_of_halves_match_the_equation() {
                 workgroups: (2, 1, 2),
             };
             let got = Gpu::get().run(&call, 4);
-            // An error relative to the products.
+            // The error relative to the magnitude of the products.
             let relative = |values: &mut dyn Iterator<Item = f64>| -> Vec<f64> {
                 values.zip(&magnitudes).map(|(value, magnitude)| value / magnitude).collect()
             };
@@ -116,7 +119,7 @@ fn tiles_of_halves_match_the_equation() {
 fn half_scales_bring_activations_within_halves() {
     let (chunks, pitch, tokens) = (5_usize, 192_usize, 6_usize);
     let mut x = noise(tokens * pitch, 10);
-    // Beyond the columns is what does not count.
+    // Values beyond the columns must be ignored.
     x.chunks_exact_mut(pitch).for_each(|row| row[chunks * 32..].fill(1e30));
     let largest = [1.0_f32, 1e5, 65504.0, 1e-30, 3e38, 0.0];
     for (row, largest) in x.chunks_exact_mut(pitch).zip(largest) {

@@ -1,4 +1,5 @@
-//! Queries and keys of latent attention, and gates above the mean of a token's, against their equations in f64.
+//! Queries and keys of latent attention, and gates above the mean of their token, compared with
+//! their equations in f64.
 
 use bytemuck::{bytes_of, cast_slice};
 use half::f16;
@@ -20,12 +21,12 @@ struct Variant {
     rank: usize,
     neox: bool,
     rotates: bool,
-    /// Queries grow with their position.
+    /// True if queries grow with their position.
     grows: bool,
     kv_f32: bool,
 }
 
-/// Element `i` of `row`, rotated by token `token`'s rotations.
+/// Element `i` of `row`, rotated with the rotations of token `token`.
 fn rotated(variant: Variant, row: &[f32], table: &[f32], token: usize, i: usize) -> f64 {
     let half = variant.rope / 2;
     if !variant.rotates {
@@ -38,7 +39,7 @@ fn rotated(variant: Variant, row: &[f32], table: &[f32], token: usize, i: usize)
     if i == a { x * cos - y * sin } else { x * sin + y * cos }
 }
 
-/// A token's key as it is cached, padding included: the latent under its norm, then what is rotated.
+/// A token's cached key including padding: the normalised latent, then the rotated part.
 fn key(variant: Variant, row: &[f32], norm: &[f32], table: &[f32], token: usize) -> Vec<f64> {
     let Variant { rope, rank, .. } = variant;
     let mean = row[..rank].iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / rank as f64;
@@ -50,15 +51,15 @@ fn key(variant: Variant, row: &[f32], norm: &[f32], table: &[f32], token: usize)
     (0..(rank + rope).next_multiple_of(4)).map(element).collect()
 }
 
-/// Rows of the cache: the last tokens go on at its beginning.
+/// Rows of the cache. The last tokens wrap around to its beginning.
 const CAPACITY: usize = 6;
 
-/// Weight, step and offset of the growth of queries.
+/// Factor, step and offset of the growth of queries.
 const BETA: f32 = 0.25;
 const LENGTH: usize = 2;
 const OFFSET: usize = 1;
 
-/// Factor on the query at `position`.
+/// Growth factor of the query at `position`.
 fn growth(variant: Variant, position: usize) -> f64 {
     let steps = (position + OFFSET) / LENGTH;
     if variant.grows { 1.0 + f64::from(BETA) * (1.0 + steps as f64).ln() } else { 1.0 }

@@ -1,4 +1,5 @@
-//! Every kernel computes what its equation says, in every tier the adapter has, at sizes that do not fit the workgroup.
+//! Tests that every kernel computes its equation, in every tier of the adapter, at sizes that do
+//! not match the workgroup.
 #![allow(clippy::unwrap_used)]
 
 mod active;

@@ -1,4 +1,4 @@
-//! Products of weights of every type and of activations.
+//! Products of weights of every type with activations.
 
 use bytemuck::{bytes_of, cast_slice};
 use thermocline_shaders::{Tier, WeightType, params};
@@ -8,7 +8,7 @@ use crate::gpu::{
     weights::{Weights, grids_of},
 };
 
-/// Everything about one product but its kernel.
+/// A matrix product, without the kernel that computes it.
 #[derive(Clone)]
 struct Product {
     ty: WeightType,
@@ -20,7 +20,8 @@ struct Product {
     bias: Vec<f32>,
 }
 
-/// Elements of an output row beside those the product writes: `OFFSET` of them before.
+/// Elements of an output row besides the results of the product. `OFFSET` of them precede the
+/// results.
 const MARGIN: usize = 5;
 const OFFSET: usize = 3;
 /// Contents of the output before the dispatch.
@@ -57,7 +58,7 @@ impl Product {
         self.run_on(&self.x, kernel, tier, overrides, params, groups)
     }
 
-    /// With activations in another form.
+    /// Runs the product with activations in another form.
     fn run_on(
         &self,
         x: &[f32],
@@ -86,7 +87,7 @@ impl Product {
         Gpu::get().run(&call, 4)
     }
 
-    /// `finish` is what becomes of a sum, its bias and what was there before.
+    /// Compares with the expected output. `finish` combines a sum, its bias and the earlier output.
     fn check(&self, got: &[f32], finish: impl Fn(f64, f64, f64) -> f64, what: &str) {
         let pitch = self.rows + MARGIN;
         let mut expected = vec![f64::from(BEFORE); self.tokens * pitch];
@@ -179,7 +180,7 @@ fn gemv_dot_multiplies_quantised_activations() {
     for ty in WeightType::PACKED {
         let (rows, chunks, tokens) = (37, 9 * ty.block() / 32, 2);
         let mut product = Product::random(ty, rows, chunks * 32, tokens);
-        // One chunk of silence, one of almost.
+        // One chunk of zeros, one of nearly zeros.
         product.x[32..64].fill(0.0);
         product.x[64..96].fill(1e-38);
         let params = params::Quantise { chunks: chunks as u32, tokens: 2, x_pitch: chunks as u32 * 32, stride: 64 };

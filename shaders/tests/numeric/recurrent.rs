@@ -1,4 +1,5 @@
-//! Kernels of recurrent mixers: short convolution, gated delta rule, Mamba-2, gated norm; and the gates of attention's heads.
+//! Kernels of recurrent mixers: short convolution, gated delta rule, Mamba-2 and gated norm. Also
+//! the gates of attention heads.
 
 use bytemuck::{bytes_of, cast_vec};
 use thermocline_shaders::{limits::SCAN_ROWS, params};
@@ -19,7 +20,7 @@ fn short_conv_in_runs_and_pieces_matches_its_equation() {
         let of_kinds = [(true, false, false), (true, true, false), (false, true, false), (false, false, true)];
         for (tier, (activate, biased, gated)) in gpu.tiers().into_iter().flat_map(|tier| of_kinds.map(|of| (tier, of)))
         {
-            // Part of a token's row: inputs, their gates, gates of the outputs.
+            // Parts of a token's row: inputs, input gates, output gates.
             let at = |token: usize, part: usize, c: usize| f64::from(x[token * x_pitch + part * channels + c]);
             let input = |row: usize, c: usize| match row.checked_sub(history) {
                 Some(token) => at(token, 0, c) * if gated { at(token, 1, c) } else { 1.0 },
@@ -68,7 +69,8 @@ fn short_conv_in_runs_and_pieces_matches_its_equation() {
     }
 }
 
-/// Shapes of delta nets: key heads, value heads, their sizes, order of heads, tokens.
+/// Shapes of delta nets: key heads, value heads, their sizes, whether heads are interleaved,
+/// tokens.
 const DELTA_NETS: [(usize, usize, usize, usize, bool, usize); 6] = [
     (2, 4, 16, 16, true, 5),
     (2, 4, 16, 16, false, 1),
@@ -199,7 +201,8 @@ fn delta_net_matches_the_rule_token_by_token() {
     }
 }
 
-/// Shapes of Mamba-2: heads, their inputs, groups, elements of `B`, tokens, and limits of steps.
+/// Shapes of Mamba-2: heads, size of their inputs, groups, elements of `B`, tokens, limits of
+/// steps.
 const MAMBAS: [(usize, usize, usize, usize, usize, [f32; 2]); 6] = [
     (4, 16, 2, 16, 5, [0.0, f32::MAX]),
     (4, 16, 1, 16, 1, [0.0, f32::MAX]),
@@ -216,7 +219,7 @@ fn mamba2_scan_matches_its_equations_token_by_token() {
         let inner = heads * width;
         let (pitch, rates_pitch, out_pitch, steps_at) = (inner + 2 * groups * rows + 5, heads + 4, inner + 2, 3);
         let vectors = noise(tokens * pitch, 1);
-        // Steps from nearly none to those that forget everything.
+        // Steps from nearly zero to steps that forget the whole state.
         let steps: Vec<f32> = noise(tokens * rates_pitch, 2).iter().map(|v| v * 12.0 - 4.0).collect();
         let (a, bias, d) = (noise(heads, 3), noise(heads, 4), noise(heads, 5));
         let of_heads: Vec<f32> = a.iter().map(|v| -4.0 * v.abs()).chain(bias).chain(d).collect();
@@ -362,7 +365,7 @@ fn gates_of_their_own_are_softplus_or_sigmoid() {
     let (cols, pitch, gate_pitch) = (heads * dim, 32, 40);
     let x = noise(tokens * pitch, 1);
     let gates: Vec<f32> = noise(tokens * gate_pitch, 2).iter().map(|v| v * 60.0).collect();
-    // One gate per head, or per element.
+    // One gate per head, or one per element.
     for (width, is_softplus) in [(dim, true), (1, true), (dim, false), (1, false)] {
         let wanted: Vec<f64> = (0..tokens * pitch)
             .map(|at| {

@@ -1,4 +1,4 @@
-//! Norms of heads, rotation and appending to the caches, against their equations in f64.
+//! Head norms, rotation and appending to the caches, compared with their equations in f64.
 
 use bytemuck::{bytes_of, cast_slice, cast_vec};
 use half::f16;
@@ -13,17 +13,17 @@ struct Variant {
     neox: bool,
     rope: bool,
     qk_norm: bool,
-    /// The norms are of all heads together.
+    /// True if each norm covers all heads together.
     norm_all: bool,
-    /// Weights of the norms come behind the rotation.
+    /// True if the weights of norms are applied after the rotation.
     norm_after: bool,
     gated: bool,
-    /// Width of values, where it is not that of keys, and a factor on them.
+    /// Width of values and a factor on them; `None`: the width of keys and no factor.
     values: Option<(u32, f64)>,
-    /// Queries grow with their position.
+    /// True if queries grow with their position.
     grows: bool,
     kv_f32: bool,
-    /// The caches are a page of each head.
+    /// True if each key/value head has a page of its own in the caches.
     pages: bool,
     position: u32,
     workgroup: u32,
@@ -46,10 +46,11 @@ const PLAIN: Variant = Variant {
     workgroup: 32,
 };
 
-/// Contents of the buffers before the dispatch: the kernel must leave it where nothing belongs.
+/// Contents of the buffers before the dispatch. The kernel must not change elements outside its
+/// output.
 pub(super) const UNTOUCHED: f32 = 7.0;
 
-/// A cache of `len` elements that nothing has been written to.
+/// A cache of `len` elements before the dispatch.
 pub(super) fn untouched(len: usize, kv_f32: bool) -> Vec<u8> {
     match kv_f32 {
         true => cast_slice(&vec![UNTOUCHED; len]).to_vec(),
@@ -66,12 +67,12 @@ struct Inputs<'a> {
     params: RopeAppend,
     qkv: &'a [f32],
     table: &'a [f32],
-    /// Of queries and of keys.
+    /// Norm weights of queries and of keys.
     norms: &'a [Vec<f32>; 2],
 }
 
 impl Inputs<'_> {
-    /// Element `i` of head `slot` of a token, of queries, then keys, then values.
+    /// Element `i` of head `slot` of a token. Slots are queries, then keys, then values.
     fn element(&self, token: usize, slot: usize, i: usize) -> f64 {
         let Inputs { variant, params, qkv, table, norms } = self;
         let Variant { neox, rope, qk_norm, norm_all, norm_after, gated, grows, position, .. } = *variant;
@@ -115,7 +116,7 @@ impl Inputs<'_> {
         rotated * behind(i)
     }
 
-    /// Queries, and the caches of keys and of values, as the kernel leaves them.
+    /// Expected queries, and expected caches of keys and of values.
     fn outputs(&self) -> (Vec<f64>, [Vec<f64>; 2]) {
         let Inputs { variant, params, .. } = self;
         let [tokens, capacity, position] = [TOKENS, params.capacity, variant.position].map(|v| v as usize);
@@ -154,7 +155,7 @@ fn params(variant: Variant) -> RopeAppend {
         qkv_pitch: ((2 * N_HEAD + 2 * N_KV_HEAD) * head_dim.max(value_dim)).next_multiple_of(32) + 32,
         q_pitch: (N_HEAD * head_pitch(head_dim)).next_multiple_of(32) + 32,
         position,
-        // Some wrap.
+        // Some positions wrap around.
         capacity: if position >= TOKENS { position + 1 } else { position + TOKENS + 3 },
         eps: 1e-5,
         query_beta: 0.25,
@@ -164,7 +165,7 @@ fn params(variant: Variant) -> RopeAppend {
     }
 }
 
-/// Queries and the caches' words, as the kernel leaves them: one page behind the other.
+/// Computed queries, and the words of the caches, one page after the other.
 struct Appended {
     q: Vec<u32>,
     caches: [Vec<u32>; 2],

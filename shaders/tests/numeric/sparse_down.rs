@@ -1,4 +1,4 @@
-//! The down projection with neurons for rows.
+//! The down projection with one row per neuron.
 
 use bytemuck::{bytes_of, cast_slice};
 use thermocline_shaders::{Tier, WeightType, limits::SPARSE_DOWN_TOKENS, params};
@@ -8,13 +8,13 @@ use crate::gpu::{
     weights::{Weights, grids_of},
 };
 
-/// How the work is laid out.
+/// How the work is divided.
 #[derive(Debug, Clone, Copy)]
 struct Grid {
     workgroup: u32,
     strip: u32,
     splits: u32,
-    /// Tokens a workgroup takes.
+    /// Tokens per workgroup.
     tokens: u32,
     skip: bool,
     accumulate: bool,
@@ -27,7 +27,7 @@ const GRIDS: [Grid; 4] = [
     Grid { workgroup: 128, strip: 8, splits: 3, tokens: 1, skip: true, accumulate: false },
 ];
 
-/// Weights `[rows, cols]`, and hidden activations `[tokens, rows]` of their neurons.
+/// Weights `[rows, cols]`, and hidden activations `[tokens, rows]` of the same neurons.
 struct Input<'a> {
     weights: &'a Weights,
     rows: usize,
@@ -37,13 +37,13 @@ struct Input<'a> {
     pitch: usize,
 }
 
-/// Both dispatches: `[tokens, cols + 3]`, the last three columns untouched.
+/// Runs both kernels and returns `[tokens, cols + 3]`, the last three columns untouched.
 fn down(gpu: &Gpu, tier: Tier, ty: WeightType, grid: Grid, input: &Input<'_>, bias: &[f32]) -> Vec<f32> {
     let [tokens, rows, cols, pitch] = [input.tokens, input.rows, input.cols, input.pitch].map(|v| v as u32);
     let chunks = cols / 32;
-    // Room for tokens that are not there.
+    // Length of the partial sums. Below, room for tokens past the end is added.
     let len = (tokens * grid.splits * cols) as usize;
-    // And a partial sum of another matrix before them.
+    // A partial sum of another matrix precedes them.
     let before = (tokens * cols) as usize;
     let mut partials = vec![f32::NAN; before + len + (SPARSE_DOWN_TOKENS * cols) as usize];
     if grid.accumulate {

@@ -1,4 +1,4 @@
-//! One token through a whole FFN that computes only what it must: mask, list, hidden activations, sum.
+//! One token through a whole sparse FFN: mask, list, hidden activations, sum.
 
 use bytemuck::{bytes_of, cast_slice, cast_vec};
 use thermocline_shaders::{
@@ -13,24 +13,24 @@ const NEURONS: usize = 700;
 const COLS: usize = 256;
 const WORKGROUP: f64 = 64.0;
 const SPLITS: u32 = 3;
-/// The neurons' slots, the last of them without a neuron.
+/// Slots of the neurons. The last slots have no neuron.
 const SLOTS: usize = NEURONS.next_multiple_of(64);
 
-/// Gate and up rows alternate, neuron after neuron.
+/// An FFN whose gate and up rows alternate.
 struct Ffn {
     gate_up: Weights,
     down: Weights,
     x: Vec<f32>,
 }
 
-/// Which neurons are computed, and how.
+/// How neurons are selected and computed.
 #[derive(Debug, Clone, Copy)]
 struct Form {
     ty: WeightType,
     kind: u32,
     /// Least score of a neuron that is listed.
     threshold: f32,
-    /// The gate's activation at or below which the up row is not read.
+    /// A neuron's up row is not read if its gate's activation is at most this value.
     gate: f32,
 }
 
@@ -40,7 +40,7 @@ impl Ffn {
         products.map(|(w, x)| w * f64::from(*x)).sum()
     }
 
-    /// The sum over the neurons `counts` names.
+    /// The expected sum over the neurons for which `counts` is true.
     fn expected(&self, kind: u32, counts: impl Fn(usize) -> bool) -> Vec<f64> {
         let mut out = vec![0.0; COLS];
         for i in (0..NEURONS).filter(|i| counts(*i)) {
@@ -50,8 +50,9 @@ impl Ffn {
         out
     }
 
-    /// The same on the device, with how many neurons were listed: those whose score is at least `threshold`. Up rows are read of
-    /// those of them whose gate's activation is above `gate`.
+    /// Computes the sum on the device, and returns it with the number of listed neurons, whose
+    /// score is at least `threshold`. Of these, up rows are read only if the gate's activation is
+    /// above `gate`.
     fn run(&self, gpu: &Gpu, tier: Tier, form: Form, scores: &[f32]) -> (Vec<f32>, usize) {
         let Form { ty, kind, threshold, gate } = form;
         let plain = |kernel, overrides, params, buffers, workgroups| Call {
@@ -77,7 +78,7 @@ impl Ffn {
         let mut table = vec![0, SLOTS as u32];
         table.extend((0..SLOTS as u32).map(|slot| if slot < NEURONS as u32 { slot } else { NO_NEURON }));
         let (list, grid) = (vec![0_u32; SLOTS + 1], vec![0_u32; SLOT_GRID as usize]);
-        // Results of an earlier token must not count.
+        // Hidden activations of an earlier token must be ignored.
         let hidden = vec![f32::NAN; SLOTS];
         let overrides = [("WORKGROUP_SIZE", WORKGROUP), ("BLOCKS", 1.0)];
         let buffers = [cast_slice(&mask), cast_slice(&table), cast_slice(&list), cast_slice(&grid), bytes(&hidden)];
@@ -116,13 +117,13 @@ impl Ffn {
 }
 
 fn ffn(ty: WeightType) -> Ffn {
-    // Rows of the down projection for empty slots, too.
+    // The down projection has rows for empty slots, too.
     let gate_up = Weights::random(ty, 2 * NEURONS, COLS, 2);
     let down = Weights::random(ty, SLOTS, COLS, 1);
     Ffn { gate_up, down, x: noise(COLS, 3).iter().map(|v| v / 8.0).collect() }
 }
 
-/// Scores padded as a register is.
+/// Scores, padded to the pitch.
 fn scores() -> Vec<f32> {
     let mut scores = noise(NEURONS, 9);
     scores.resize(NEURONS.next_multiple_of(32), 0.0);

@@ -1,4 +1,4 @@
-//! Hidden activations of a list of neurons, over the grid the list asks for.
+//! Hidden activations of a list of neurons, with the grid that the list requires.
 
 use bytemuck::{bytes_of, cast_slice};
 use thermocline_shaders::{WeightType, limits::SPARSE_NEURONS, params};
@@ -10,7 +10,7 @@ use crate::gpu::{
 
 const NEURONS: usize = 150;
 
-/// Where a neuron's rows are.
+/// Layout of a neuron's rows.
 #[derive(Debug, Clone, Copy)]
 struct Form {
     kind: u32,
@@ -18,7 +18,7 @@ struct Form {
     bias: bool,
     step: usize,
     up_at: usize,
-    /// The gate's activation at or below which the up row is not read.
+    /// A neuron's up row is not read if its gate's activation is at most this value.
     threshold: Option<f32>,
 }
 
@@ -61,7 +61,8 @@ fn sparse_gate_up_matches_its_equation() {
                 }
                 if form.gated { activation(form.kind, out(first), Some(up)) } else { activation(form.kind, up, None) }
             };
-            // One element more, which nothing may touch, as those of neurons that are not listed.
+            // One more element, which must not be changed, like the elements of neurons that are
+            // not listed.
             let mut expected = vec![7.0; NEURONS + 1];
             list.iter().for_each(|neuron| expected[*neuron as usize] = hidden(neuron));
             let listed: Vec<u32> = [list.len() as u32].iter().chain(list).copied().chain([u32::MAX]).collect();

@@ -1,4 +1,5 @@
-//! Prediction and correction of the streams of a model that has several (AltUp), against their equations in f64.
+//! Prediction and correction of the streams of a model with several streams (AltUp), compared with
+//! their equations in f64.
 
 use bytemuck::bytes_of;
 use thermocline_shaders::params::Streams;
@@ -12,7 +13,7 @@ const PITCH: usize = 64;
 const STREAM_PITCH: usize = (ROWS + 1) * PITCH;
 const MODALITIES_PITCH: usize = 32;
 
-/// Runs `kernel` on `buffers` in every tier and compares those of `wanted`.
+/// Runs `kernel` on `buffers` in every tier and compares the buffers listed in `wanted`.
 fn check(kernel: &'static str, buffers: &[&[f32]], wanted: &[(usize, &[f64])]) {
     let params = Streams {
         cols: COLS as u32,
@@ -44,12 +45,12 @@ fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().map(|x| f64::from(*x)).collect()
 }
 
-/// Every element of a stream: its row and where it is.
+/// Every element of a stream: its row and its column.
 fn elements() -> impl Iterator<Item = (usize, usize)> {
     (0..ROWS).flat_map(|row| (0..COLS).map(move |col| (row, row * PITCH + col)))
 }
 
-/// Product of a row of `map` with a row's modalities.
+/// Product of a row of `map` and the modalities of a row.
 fn coefficient(modalities: &[f32], map: &[f32], row: usize, at: usize) -> f64 {
     (0..STREAMS)
         .map(|j| f64::from(map[at * STREAMS + j]) * f64::from(modalities[row * MODALITIES_PITCH + j]).tanh())

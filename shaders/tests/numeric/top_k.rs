@@ -9,7 +9,7 @@ use thermocline_shaders::{
 
 use crate::gpu::{Call, Gpu, bytes, noise};
 
-/// Values and ids of the `k` largest, as a host runs the rounds.
+/// Values and ids of the `k` largest logits. Runs the rounds like the host.
 fn top_k(gpu: &Gpu, tier: Tier, workgroup: f64, logits: &[f32], k: u32) -> (Vec<f32>, Vec<u32>) {
     let (mut values, mut ids) = (logits.to_vec(), vec![0_u32]);
     for round in 0.. {
@@ -35,7 +35,8 @@ fn top_k(gpu: &Gpu, tier: Tier, workgroup: f64, logits: &[f32], k: u32) -> (Vec<
     (values, ids)
 }
 
-/// Largest first, the lower index first among equals, NaN last; filled up with -inf and no id.
+/// Largest first, the lower index first among equals, NaN last. Padded with -inf and the id for
+/// none.
 fn sorted(logits: &[f32], k: u32) -> (Vec<f32>, Vec<u32>) {
     let mut order: Vec<u32> = (0..logits.len() as u32).collect();
     order.sort_by(|a, b| {
@@ -73,11 +74,11 @@ fn top_k_matches_a_sort_for_any_vocabulary_size() {
 fn top_k_of_equals_takes_the_lowest_index() {
     let gpu = Gpu::get();
     for tier in gpu.tiers() {
-        // Few different values, so that equals are spread over ranges and rounds.
+        // Few different values, so that equal values are in different ranges and rounds.
         let coarse: Vec<f32> = noise(70_000, 3).iter().map(|v| (v * 3.0).round()).collect();
         check(gpu, tier, 128.0, &coarse, 64, "coarse");
         check(gpu, tier, 128.0, &[2.5; 9000], 64, "all equal");
-        // The zeros are equal.
+        // Both zeros are equal.
         check(gpu, tier, 128.0, &[-1.0, -0.0, 0.0, -0.0], 3, "zeros");
     }
 }
@@ -97,7 +98,7 @@ fn top_k_orders_infinities_and_nan() {
         check(gpu, tier, 64.0, &many, 64, "many");
         check(gpu, tier, 64.0, &masked, 64, "masked");
         check(gpu, tier, 64.0, &[f32::NAN; 2000], 5, "no number at all");
-        // The last range is filled up with values that sort below NaN in the next round, too.
+        // The last range is padded with values that sort below NaN, also in the next round.
         check(gpu, tier, 64.0, &[f32::NAN; 1025], 64, "no number at all");
     }
 }

@@ -1,10 +1,12 @@
-//! Requirements of Direct3D's compiler on an entry point's inputs, which naga does not check in the HLSL it writes.
+//! Requirements of Direct3D's compiler on the inputs of entry points. naga does not check them in
+//! its HLSL.
 
 use thermocline_shaders::KERNELS;
 
 use crate::translation::{direct3d, parse, specialise, switches, texts, type_name};
 
-/// The inputs of an entry point as the text declares them: its arguments, in place of a struct its members.
+/// The inputs of an entry point as declared in the text: its arguments, or the members of a struct
+/// argument.
 fn inputs<'a>(text: &'a str, entry: &str) -> Vec<&'a str> {
     let (_, behind) = text.split_once(&format!("void {entry}(")).unwrap_or_else(|| panic!("no {entry} in\n{text}"));
     let (arguments, _) = behind.split_once(")\n{").unwrap_or_else(|| panic!("no body of {entry} in\n{text}"));

@@ -1,4 +1,5 @@
-//! Every drawing parses, validates and is translated to every backend's language, OpenGL ES 3.0 among them.
+//! Tests that every drawing parses, validates and translates to every backend's language, including
+//! OpenGL ES 3.0.
 
 use std::mem::offset_of;
 

@@ -1,4 +1,5 @@
-//! Every kernel, in every tier, parses, validates and is translated to every backend's language.
+//! Tests that every kernel parses, validates and translates to every backend's language, in every
+//! tier.
 
 use naga::{
     AddressSpace, Module, ShaderStage, TypeInner,
@@ -10,7 +11,8 @@ use thermocline_shaders::{Access, KERNELS, Kernel, Tier, WeightType};
 
 use crate::translation::{direct3d, metal, parse, specialise, switches, texts, type_name, types};
 
-/// Languages that a text of a kernel is written in, as (name, length in bytes or words), with every boolean override set to `on`.
+/// Translates a kernel's text and returns (name, length in bytes or words) per language. Sets every
+/// boolean override to `on`.
 fn translate(
     kernel: &Kernel,
     tier: Tier,
@@ -39,7 +41,7 @@ fn translate(
         return sizes;
     }
     sizes.push(("HLSL", direct3d(kernel, weights, &specialised).0.len()));
-    // naga's GLSL writer has neither f16 nor subgroups on ES.
+    // naga's GLSL writer supports neither f16 nor subgroups on ES.
     if tier == Tier::PORTABLE {
         let options = glsl::Options { version: glsl::Version::new_gles(310), ..glsl::Options::default() };
         let pipeline = glsl::PipelineOptions {
@@ -55,7 +57,7 @@ fn translate(
     sizes
 }
 
-/// Every text of `tier`.
+/// Translates every text of `tier`.
 fn every_kernel_translates(tier: Tier) {
     for kernel in KERNELS {
         for (_, weights) in texts(kernel).filter(|(of, _)| *of == tier) {
@@ -150,7 +152,8 @@ fn bindings_match_the_kernel_table() {
 fn workgroups_fit_the_smallest_shared_memory() {
     for kernel in KERNELS {
         for (tier, weights) in texts(kernel) {
-            // Most that a kernel with arrays per invocation may be made for; the others need less.
+            // The largest workgroup size of kernels with arrays per invocation. Other kernels need
+            // less.
             let constants = PipelineConstants::from_iter([("WORKGROUP_SIZE".to_owned(), 128.0)]);
             let (module, _) = specialise(kernel, &parse(kernel, tier, weights), &constants);
             let shared =

@@ -1,4 +1,4 @@
-//! Kernels and drawings in every backend's language, without a device.
+//! Translation of kernels and drawings to every backend's language, without a device.
 #![allow(clippy::unwrap_used)]
 
 mod direct3d;

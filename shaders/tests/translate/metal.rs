@@ -1,4 +1,5 @@
-//! Names in the kernels' texts for Metal, held against tables of its specification: its compiler runs on its own system only.
+//! Checks names in the kernels' Metal texts against tables of its specification, because Metal's
+//! compiler runs only on macOS.
 
 use std::collections::BTreeSet;
 
@@ -6,11 +7,12 @@ use thermocline_shaders::KERNELS;
 
 use crate::translation::{METAL_LANGUAGE, metal, parse, specialise, switches, texts};
 
-/// Version of Metal's language.
+/// Version of the Metal language.
 type Version = (u8, u8);
 
-/// Names of Metal's library beside its types of numbers, with the version of the language for macOS that has them first. Those of later
-/// versions than the texts' are here to be refused.
+/// Names of Metal's library other than number types, each with the first language version for macOS
+/// that has it. Names of versions later than the texts' version are listed so that they are
+/// rejected.
 const LIBRARY: [(Version, &[&str]); 7] = [
     (
         (1, 0),
@@ -113,17 +115,18 @@ const LIBRARY: [(Version, &[&str]); 7] = [
     ((3, 1), &["atomic_ulong", "bfloat"]),
 ];
 
-/// True if the texts' version of the library has the name.
+/// True if the library has this name in the version of the texts.
 fn library_has(name: &str) -> bool {
     LIBRARY.iter().any(|(since, names)| *since <= METAL_LANGUAGE && names.contains(&name))
 }
 
-/// The names that a text takes from the library.
+/// The library names that a text uses.
 fn library_names(text: &str) -> impl Iterator<Item = &str> {
     text.split("metal::").skip(1).filter_map(|rest| rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next())
 }
 
-/// Types of Metal's language that begin like scalars, vectors, matrices or tiles of a SIMD group, as its specification lists them.
+/// True for types of Metal's specification that begin like scalars, vectors, matrices or SIMD-group
+/// tiles.
 fn metal_has(name: &str) -> bool {
     const SCALARS: [&str; 13] = [
         "bool",
@@ -143,7 +146,7 @@ fn metal_has(name: &str) -> bool {
     let split = name.find(|c: char| c.is_ascii_digit()).unwrap_or(name.len());
     let (base, size) = name.split_at(split);
     if let Some(element) = base.strip_prefix("simdgroup_") {
-        // The hardware's tiles are 8 x 8.
+        // Hardware tiles are 8 x 8.
         return ["half", "float", "bfloat"].contains(&element) && size == "8x8";
     }
     let of_packed = base.strip_prefix("packed_").unwrap_or(base);
@@ -153,7 +156,7 @@ fn metal_has(name: &str) -> bool {
     SCALARS.contains(&of_packed) && (vector || matrix)
 }
 
-/// The types of such names that a text in Metal's language mentions.
+/// The types with such names in a Metal text.
 fn metal_types(text: &str) -> Vec<&str> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let looks_like_a_type = |word: &&str| {
@@ -172,7 +175,7 @@ fn metal_types(text: &str) -> Vec<&str> {
 #[test]
 fn metal_texts_name_only_what_metal_has() {
     let (mut missing, mut library) = (BTreeSet::new(), BTreeSet::new());
-    // Tiles of 16 x 16, which Metal lacks: the engine makes this kernel only where an adapter offers them.
+    // Metal lacks tiles of 16 x 16. The engine creates this kernel only if an adapter offers them.
     for kernel in KERNELS.iter().filter(|kernel| kernel.name != "gemm_coop") {
         for (tier, weights) in texts(kernel) {
             let parsed = parse(kernel, tier, weights);

@@ -1,4 +1,4 @@
-//! Kernels as naga modules, and as the HLSL that wgpu gives Direct3D's compiler.
+//! Kernels as naga modules, and as the HLSL that wgpu passes to Direct3D's compiler.
 #![allow(dead_code, clippy::unwrap_used)] // each program uses a part
 
 pub mod variants;
@@ -11,7 +11,7 @@ use naga::{
 };
 use thermocline_shaders::{Access, Kernel, Tier, WeightType};
 
-/// The weight types that a kernel has a text for; `None` for a kernel that reads no weights.
+/// The weight types for which a kernel has a text; `None` for a kernel that reads no weights.
 pub fn types(kernel: &Kernel) -> Vec<Option<WeightType>> {
     if kernel.weights.is_empty() { vec![None] } else { kernel.weights.iter().copied().map(Some).collect() }
 }
@@ -21,17 +21,17 @@ pub fn type_name(weights: Option<WeightType>) -> &'static str {
     weights.map_or("", WeightType::name)
 }
 
-/// Every text of a kernel: each tier with each weight type.
+/// All texts of a kernel: each tier with each weight type.
 pub fn texts(kernel: &Kernel) -> impl Iterator<Item = (Tier, Option<WeightType>)> + '_ {
     kernel.tiers().iter().flat_map(|tier| types(kernel).into_iter().map(move |ty| (*tier, ty)))
 }
 
-/// One text, parsed and validated with what its tier offers and no more.
+/// Parses and validates one text with exactly the features of its tier.
 pub fn parse(kernel: &Kernel, tier: Tier, weights: Option<WeightType>) -> (Module, ModuleInfo) {
     let source = kernel.source(tier, weights).unwrap_or_else(|error| panic!("{error}"));
     let module = naga::front::wgsl::parse_str(&source)
         .unwrap_or_else(|error| panic!("{} ({tier}):\n{}", kernel.name, error.emit_to_string(&source)));
-    // unpack2x16float needs the second; every wgpu backend but WebGL has it.
+    // `unpack2x16float` needs the second capability. Every wgpu backend except WebGL has it.
     let mut capabilities = Capabilities::IMMEDIATES | Capabilities::SHADER_FLOAT16_IN_FLOAT32;
     capabilities.set(Capabilities::SUBGROUP, tier.subgroups);
     capabilities.set(Capabilities::SHADER_FLOAT16, tier.f16);
@@ -46,7 +46,7 @@ pub fn parse(kernel: &Kernel, tier: Tier, weights: Option<WeightType>) -> (Modul
     (module, info)
 }
 
-/// A value for every boolean override of `module` but those that follow from other overrides.
+/// Sets every boolean override of `module` to `value`, except overrides derived from others.
 pub fn switches(module: &Module, value: bool) -> PipelineConstants {
     let overrides = module.overrides.iter().map(|(_, number)| number);
     let booleans = overrides.filter(|number| module.types[number.ty].inner.scalar() == Some(Scalar::BOOL));
@@ -68,7 +68,7 @@ pub fn specialise(
     (module.into_owned(), info.into_owned())
 }
 
-/// A specialised kernel's HLSL, with the options that wgpu-hal gives naga for it, and the name of its entry point there.
+/// HLSL of a specialised kernel, with wgpu-hal's options for naga, and the name of its entry point.
 pub fn direct3d(
     kernel: &Kernel,
     weights: Option<WeightType>,
@@ -103,10 +103,10 @@ pub fn direct3d(
     (text, entry.clone())
 }
 
-/// Version of Metal's language that texts are written in.
+/// Version of the Metal language of the texts.
 pub const METAL_LANGUAGE: (u8, u8) = (2, 4);
 
-/// A specialised kernel's text for Metal.
+/// Metal text of a specialised kernel.
 pub fn metal(kernel: &Kernel, (module, info): &(Module, ModuleInfo)) -> String {
     let options = msl::Options { lang_version: METAL_LANGUAGE, fake_missing_bindings: true, ..msl::Options::default() };
     let entry_point = Some((ShaderStage::Compute, kernel.name.to_owned()));
@@ -117,7 +117,8 @@ pub fn metal(kernel: &Kernel, (module, info): &(Module, ModuleInfo)) -> String {
     }
 }
 
-/// A specialised kernel's SPIR-V, with the options that wgpu-hal gives naga on a driver that guards buffers itself.
+/// SPIR-V of a specialised kernel, with wgpu-hal's options for naga on a driver that checks buffer
+/// bounds itself.
 pub fn vulkan(kernel: &Kernel, tier: Tier, (module, info): &(Module, ModuleInfo)) -> Vec<u32> {
     use spv::Capability as C;
     let mut capabilities = vec![C::Shader, C::Matrix, C::Int8];

@@ -1,11 +1,13 @@
-//! Variants: the numbers that the engine makes kernels with, where loops and conditions depend on them.
+//! Variants: the override values with which the engine creates kernels, if loops and conditions
+//! depend on them.
 
 use thermocline_shaders::{KERNELS, Kernel};
 
-/// Numbers of a variant.
+/// Override values of a variant.
 pub type Numbers = &'static [(&'static str, f64)];
 
-/// Name of a kernel, of the variant in tables, and its numbers. Kernels that are not here have one variant, with their defaults.
+/// Kernel, name of the variant in tables, and its override values. Kernels that are not listed have
+/// one variant with default values.
 const VARIANTS: &[(&str, &str, Numbers)] = &[
     ("activation", "relu", &[("KIND", 0.0)]),
     ("activation", "gelu", &[("KIND", 4.0)]),
@@ -39,7 +41,7 @@ const VARIANTS: &[(&str, &str, Numbers)] = &[
     ("sparse_down", "few", &[("SKIP", 0.0), ("TOKENS", 8.0)]),
 ];
 
-/// The variants of a kernel: their names (empty for the only one) and numbers.
+/// The variants of a kernel: names (empty if there is only one) and override values.
 pub fn of(kernel: &Kernel) -> Vec<(&'static str, Numbers)> {
     for (name, ..) in VARIANTS {
         assert!(KERNELS.iter().any(|kernel| kernel.name == *name), "no kernel {name}");

@@ -1,11 +1,12 @@
-// f(v), by KIND:
+// f(v), selected by KIND:
 //   0 relu  1 relu squared  2 silu  3 gelu (tanh)  4 gelu (erf)  5 drelu: relu(gate) * relu(up)
 //   6 clamped SwiGLU: with h = min(gate, 7), h * sigmoid(1.702 h) * (1 + min(max(up, -7), 7))
-// With a LIMIT above 0 activated gates are at most LIMIT, and ups within it on both sides; NaN stays.
+// With a LIMIT above 0, activated gates are at most LIMIT, and ups are between -LIMIT and LIMIT.
+// NaN is kept.
 override KIND: u32 = 0u;
 override LIMIT: f32 = 0.0;
 
-// Abramowitz and Stegun 7.1.26: off by at most 1.5e-7.
+// Abramowitz and Stegun 7.1.26, with an error of at most 1.5e-7.
 fn erf(v: f32) -> f32 {
     let t = 1.0 / (1.0 + 0.3275911 * abs(v));
     let poly = ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592) * t;
@@ -22,7 +23,7 @@ fn unlimited(v: f32) -> f32 {
             return v / (1.0 + exp(-v));
         }
         case 3u: {
-            // tanh overflows to NaN on some drivers past about 44; 10 is already 1 to the last bit.
+            // On some drivers tanh is NaN above about 44. tanh(10) is already 1 to the last bit.
             let inner = 0.7978845608 * (v + 0.044715 * v * v * v);
             return 0.5 * v * (1.0 + tanh(clamp(inner, -10.0, 10.0)));
         }

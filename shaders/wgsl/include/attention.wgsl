@@ -1,20 +1,23 @@
-// Inputs of attention: queries [tokens, n_head, units], and per key/value head of a page, kv_heads of them from first_kv_head on, `capacity`
-// rows of keys and of values, a ring: the row of position p is p % capacity. It has room for all that the tokens see and for TILES positions more.
-// Query head h reads key/value head h / (n_head / n_kv_head).
+// Inputs of attention: queries [tokens, n_head, units], and a page of the caches. For each of the
+// kv_heads key/value heads from first_kv_head on, the page has `capacity` rows of keys and of
+// values. The rows are a ring: position p is in row p % capacity. It has room for all keys that the
+// tokens see and for TILES more positions. Query head h reads key/value head h / (n_head /
+// n_kv_head).
 #include "head.wgsl"
 
 // True if the caches hold f32, otherwise pairs of f16.
 override KV_F32: bool = false;
-// Each query head has one more key without a value, whose score `sinks` has.
+// Each query head has an additional key without a value, with its score in `sinks`.
 override SINKS: bool = false;
 
-// Largest tile of positions: tiles start at its multiples, or at the first position that is seen.
+// Largest tile of positions. Tiles start at multiples of their size, or at the first position that
+// is seen.
 const TILES: u32 = 64u;
 
 struct Params {
     n_head: u32,
     n_kv_head: u32,
-    // Those of the page.
+    // Key/value heads of the page.
     first_kv_head: u32,
     kv_heads: u32,
     // Elements from one token's queries to the next's.
@@ -22,16 +25,16 @@ struct Params {
     // Elements from one token's output to the next's.
     out_pitch: u32,
     tokens: u32,
-    // Of the first token.
+    // Position of the first token.
     position: u32,
     capacity: u32,
-    // A query sees itself and the window - 1 keys before it; 0: all.
+    // A query sees itself and the window - 1 keys before it. 0: all keys.
     window: u32,
-    // Keys of a split, and splits (decoding only).
+    // Keys per split, and number of splits (decoding only).
     span: u32,
     splits: u32,
     scale: f32,
-    // 0: none.
+    // 0: no cap.
     softcap: f32,
     // Row of the first token in queries and outputs: several conversations may share a pass.
     row: u32,
@@ -44,7 +47,7 @@ var<immediate> params: Params;
 // [n_head]
 @group(0) @binding(3) var<storage, read> sinks: array<f32>;
 
-// Four elements of a cache as they lie in it. What is read early and needed late is kept like this.
+// Four elements of a cache as stored. Values that are loaded early and used late stay in this form.
 fn key_words(unit: u32) -> vec4<u32> {
     if KV_F32 {
         return vec4<u32>(keys[2u * unit], keys[2u * unit + 1u]);
@@ -66,17 +69,18 @@ fn widened(words: vec4<u32>) -> vec4<f32> {
     return vec4<f32>(unpack2x16float(words.x), unpack2x16float(words.y));
 }
 
-// The first key that a query at this position sees; its own is the last.
+// The first key that a query at this position sees. The last is its own.
 fn first_seen(position: u32) -> u32 {
     return select(0u, position + 1u - params.window, params.window != 0u && params.window <= position);
 }
 
-// The position in row 0 from which on the tokens' keys are: those that reach past the last row go on in row 0.
+// The position in row 0 from which the row of a key is counted. Positions past the last row
+// continue in row 0.
 fn ring_start() -> u32 {
     return first_seen(params.position) / TILES * TILES / params.capacity * params.capacity;
 }
 
-// The row of a key at this position; `start` is that of `ring_start`.
+// The row of the key at this position. `start` is the result of `ring_start`.
 fn ring_row(position: u32, start: u32) -> u32 {
     let row = position - start;
     return select(row, row - params.capacity, row >= params.capacity);
@@ -86,6 +90,6 @@ fn capped(score: vec4<f32>) -> vec4<f32> {
     if params.softcap == 0.0 {
         return score;
     }
-    // tanh overflows to NaN on some drivers past about 44; 10 is already 1 to the last bit.
+    // On some drivers tanh is NaN above about 44. tanh(10) is already 1 to the last bit.
     return params.softcap * tanh(clamp(score / params.softcap, vec4<f32>(-10.0), vec4<f32>(10.0)));
 }

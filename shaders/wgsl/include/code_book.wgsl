@@ -1,28 +1,30 @@
-// Weights that are points of a code book, magnitudes with signs: eight neighbouring columns. A file of such a type gives `codes8`, their
-// signed codes, one to a byte, as two words; and `scales_of`, the scale of their chunk and, as a multiple of it, that of the eight.
+// Weights that are points of a code book: magnitudes with signs, for eight adjacent columns. The
+// file of such a type defines `codes8`, their signed codes, one per byte, as two words. It also
+// defines `scales_of`: the scale of the chunk, and a factor of these eight weights.
 #include "load8.wgsl"
 
-// The coordinates of every point, one to a byte, none of them 0.
+// The coordinates of every point, one per byte. None is 0.
 @group(0) @binding(7) var<storage, read> code_book: array<u32>;
 
 fn columns8(i: u32) -> vec2<u32> {
     return vec2<u32>(2u * i, 2u * i + 1u);
 }
 
-// Four magnitudes, negative where a bit of `signs` is set.
+// Four magnitudes, negated if their bit of `signs` is set.
 fn signed_codes(magnitudes: u32, signs: u32) -> u32 {
-    // Four bits in a row, multiplied, land one in each byte. Complement and one more: no byte is 0, so none carries.
+    // The product puts one of four adjacent bits into each byte. Negation is complement plus one.
+    // No byte is 0, so nothing carries.
     let negative = ((signs & 15u) * 0x204081u) & 0x01010101u;
     return (magnitudes ^ (negative * 255u)) + negative;
 }
 
-// Eight signs of seven bits: the eighth makes their number even.
+// Eight signs from seven bits. The eighth makes the number of set bits even.
 fn even_signs(seven: u32) -> u32 {
     let bits = seven & 127u;
     return bits | ((countOneBits(bits) & 1u) << 7u);
 }
 
-// A point of eight coordinates with its signs.
+// A point of eight coordinates, with signs.
 fn signed_point8(point: u32, signs: u32) -> vec2<u32> {
     return vec2<u32>(
         signed_codes(code_book[2u * point], signs),
@@ -30,7 +32,7 @@ fn signed_point8(point: u32, signs: u32) -> vec2<u32> {
     );
 }
 
-// Two points of four.
+// Two points of four coordinates, with signs.
 fn signed_points4(first: u32, second: u32, signs: u32) -> vec2<u32> {
     return vec2<u32>(signed_codes(code_book[first], signs), signed_codes(code_book[second], signs >> 4u));
 }

@@ -1,16 +1,17 @@
-// Weights that are points of the code book of -1, 0 and 1, with a shift: eight neighbouring columns. A file of such a type gives
-// `point8`, which says where they are.
+// Weights that are points of the code book of -1, 0 and 1, plus a shift, for eight adjacent
+// columns. The file of such a type defines `point8`, which returns the index, scales and shift of
+// the point.
 #include "pairs.wgsl"
 
-// Two points to a word, two bits to a coordinate, which is one less.
+// Two points per word, two bits per coordinate. A coordinate's value is its code minus one.
 @group(0) @binding(7) var<storage, read> code_book: array<u32>;
 
 struct Point8 {
     number: u32,
-    // Of its chunk and, as a multiple of it, of the eight.
+    // Scale of the chunk, and a factor of these eight weights.
     scale: f32,
     factor: f32,
-    // Of all eight: an eighth up or down.
+    // Shift of all eight weights, an eighth up or down.
     shift: f32,
 }
 

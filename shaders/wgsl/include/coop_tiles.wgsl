@@ -1,18 +1,19 @@
-// Tiles of a product of small matrices in hardware: 32 columns of 64 rows and of 64 tokens, as halves. A token's activations are
-// multiplied by a power of two of its own, half_scale's, and its sums by the inverse.
+// Tiles for hardware matrix products: 32 columns of 64 rows and of 64 tokens, as 16-bit floats. A
+// token's activations are multiplied by its power of two (half_scale), and its sums by the inverse.
 const TOKENS: u32 = 64u;
 const ROWS: u32 = 64u;
-// Halves from one row of a tile to the next: 32 columns, and 8 so that rows start in different banks.
+// Elements from one row of a tile to the next: 32 columns, and 8 more so that rows start in
+// different banks.
 const STRIDE: u32 = 40u;
 const MOST_HALF: f32 = 65504.0;
 
 @group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;
-// Per token a factor on its activations, and the inverse, on its sums.
+// Per token: the factor on its activations, and its inverse, the factor on its sums.
 @group(0) @binding(5) var<storage, read> x_scales: array<vec2<f32>>;
 
 var<workgroup> weight_tile: array<f16, 2560>;
 var<workgroup> x_tile: array<f16, 2560>;
-// 64 rows of 16 tokens on their way out.
+// 64 rows of 16 tokens, to be written out.
 var<workgroup> sums: array<f32, 1024>;
 
 fn put_weights(row: u32, columns: u32, values: vec4<f32>) {
@@ -33,9 +34,9 @@ fn put_x(token: u32, columns: u32, values: vec4<f32>) {
     x_tile[at + 3u] = halves.w;
 }
 
-// Puts 32 columns of 64 rows and of 64 tokens into the tiles.
+// Loads 32 columns of 64 rows and of 64 tokens into the tiles.
 fn stage(index: u32, first_row: u32, first_token: u32, chunk: u32) {
-    // Past the end is the last row or token again; `finish` leaves those out.
+    // Past the end, the last row or token is repeated. `finish` does not write those.
     for (var item = index; item < ROWS * 4u; item += WORKGROUP_SIZE) {
         let row = item / 4u;
         let w = load8(min(first_row + row, params.rows - 1u), chunk, item % 4u, params.chunks);
@@ -51,7 +52,7 @@ fn stage(index: u32, first_row: u32, first_token: u32, chunk: u32) {
     }
 }
 
-// Writes what the subgroups left in `sums`: of each of 64 rows 16 tokens, those that `token_of` says.
+// Writes out `sums`: 16 tokens of each of 64 rows. `token_of` gives the tokens.
 fn write_out(index: u32, first_row: u32, first_token: u32, part: u32) {
     for (var item = index; item < 1024u; item += WORKGROUP_SIZE) {
         let token = first_token + token_of(part, item % 16u);

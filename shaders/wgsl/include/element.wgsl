@@ -1,5 +1,5 @@
-// Kernels with one invocation per element of [rows, cols]; the grid is two-dimensional because one dimension holds at most
-// 65,535 workgroups.
+// Common part of kernels with one invocation per element of [rows, cols]. The grid is
+// two-dimensional because a dimension holds at most 65,535 workgroups.
 #include "lane.wgsl"
 
 struct Params {

@@ -1,15 +1,15 @@
-// Common part of the products with the experts that tokens chose. s is a pair of a token and one of its experts.
+// Common part of products with the chosen experts. s is a pair of a token and one of its experts.
 //   y[s, y_offset + r] = W[ids[s], r] . x[s / pairs_per_row] (+ bias[ids[s], r])
-// The weights bound are those of experts first_expert .. + experts, one behind the other, and the biases those from first_bias
-// on; pairs of other experts are left alone.
+// The bound weights are those of experts first_expert .. + experts, one after the other. The bound
+// biases start with expert first_bias. Pairs of other experts are not written.
 override HAS_BIAS: bool = false;
 
 struct Params {
-    // Of an expert.
+    // Rows of an expert.
     rows: u32,
     chunks: u32,
     pairs: u32,
-    // Pairs in a row that read one row of x.
+    // Consecutive pairs that read the same row of x.
     pairs_per_row: u32,
     x_pitch: u32,
     y_pitch: u32,
@@ -23,7 +23,7 @@ struct Params {
 var<immediate> params: Params;
 @group(0) @binding(3) var<storage, read> bias: array<f32>;
 
-// Writes a sum, unless its row is past the end; `expert` counts from the first bound.
+// Writes a sum, unless its row is past the end. `expert` counts from the first bound expert.
 fn finish(pair: u32, expert: u32, row: u32, sum: f32) {
     if row >= params.rows {
         return;

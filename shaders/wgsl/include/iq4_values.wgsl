@@ -1,11 +1,11 @@
-// The sixteen values of IQ4_NL and IQ4_XS, four to a word.
+// The sixteen values of IQ4_NL and IQ4_XS, four per word.
 #include "load8.wgsl"
 
 fn columns8(i: u32) -> vec2<u32> {
     return vec2<u32>(i, i + 4u);
 }
 
-// The words with the values of four codes in the lower four bits.
+// The words that contain the values of four codes, each in the lower four bits.
 fn value_words(codes: vec4<u32>) -> vec4<u32> {
     let odd = (codes & vec4<u32>(4u)) != vec4<u32>(0u);
     let low = select(vec4<u32>(0xbfad9881u), vec4<u32>(0xf6eaddcfu), odd);
@@ -13,14 +13,14 @@ fn value_words(codes: vec4<u32>) -> vec4<u32> {
     return select(low, high, (codes & vec4<u32>(8u)) != vec4<u32>(0u));
 }
 
-// Values of four codes in the lower four bits.
+// Values of four codes, each in the lower four bits.
 fn iq4_values(codes: vec4<u32>) -> vec4<f32> {
-    // The byte asked for becomes the highest, which has the sign.
+    // Shifts the selected byte to the top, so that its sign becomes the sign of the word.
     let bytes = value_words(codes) << ((vec4<u32>(3u) - (codes & vec4<u32>(3u))) << vec4<u32>(3u));
     return vec4<f32>(bitcast<vec4<i32>>(bytes) >> vec4<u32>(24u));
 }
 
-// Values of the low nibbles of a word, one to a byte.
+// Values of the low nibbles of a word, one per byte.
 fn iq4_packed(word: u32) -> u32 {
     let codes = (vec4<u32>(word) >> vec4<u32>(0u, 8u, 16u, 24u)) & vec4<u32>(15u);
     let bytes = (value_words(codes) >> ((codes & vec4<u32>(3u)) << vec4<u32>(3u))) & vec4<u32>(255u);

@@ -1,4 +1,5 @@
-// Index of an invocation within its workgroup. An entry point takes the arguments of builtins.wgsl and calls lane_of.
+// Index of an invocation in its workgroup. An entry point takes the arguments of builtins.wgsl and
+// calls lane_of.
 override WORKGROUP_SIZE: u32 = 128u;
 
 struct Lane {

@@ -1,6 +1,7 @@
-// Eight weights of a chunk of 32: four neighbouring invocations read neighbouring words of one chunk. A file of a weight
-// type gives `load8`, and `columns8`: the two of a chunk's eight vec4 of columns that the eight weights cover. Quantised types
-// also give `dot8_packed`, the product of eight weights with 8-bit activations, without their scale.
+// Eight weights of a 32-column chunk. Four neighbouring invocations read neighbouring words of one
+// chunk. The file of a weight type defines `load8`, and `columns8`: which two of the chunk's eight
+// vec4 of columns the eight weights cover. Quantised types also define `dot8_packed`, the product
+// of eight weights with 8-bit activations, without the activations' scale.
 
 // The weights are scale * low + offset and scale * high + offset.
 struct Weights8 {
@@ -10,14 +11,14 @@ struct Weights8 {
     offset: f32,
 }
 
-// The activations of the same columns.
+// The activations of the same columns, and their sum.
 struct Input8 {
     low: vec4<f32>,
     high: vec4<f32>,
     sum: f32,
 }
 
-// The same, quantised: codes four to a word, and their sums.
+// Quantised activations: codes, four per word, and their sums.
 struct PackedInput {
     low: u32,
     high: u32,
@@ -34,7 +35,7 @@ fn dot8(w: Weights8, x: Input8) -> f32 {
     return w.scale * (dot(w.low, x.low) + dot(w.high, x.high)) + w.offset * x.sum;
 }
 
-// Columns 32 * chunk .. + 32 of a row that has `chunks` of them.
+// Columns 32 * chunk .. + 32 of a row with `chunks` chunks.
 fn chunk_weights(row: u32, chunk: u32, chunks: u32) -> array<vec4<f32>, 8> {
     var out: array<vec4<f32>, 8>;
     for (var i = 0u; i < 4u; i += 1u) {
@@ -46,7 +47,7 @@ fn chunk_weights(row: u32, chunk: u32, chunks: u32) -> array<vec4<f32>, 8> {
     return out;
 }
 
-// The same columns times x.
+// The product of these columns with x.
 fn chunk_dot(row: u32, chunk: u32, chunks: u32, x: array<vec4<f32>, 8>) -> f32 {
     var part = x;
     var sum = 0.0;

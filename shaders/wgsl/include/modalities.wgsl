@@ -1,8 +1,8 @@
-// What the streams of a model that has several are mixed by (AltUp, Baykal et al. 2023): modalities of a token, and coefficients that
-// are linear in them.
+// Coefficients that mix the streams of a model with several streams (AltUp, Baykal et al. 2023).
+// They are linear in the modalities of a token.
 const STREAMS: u32 = 4u;
 
-// Logits of modalities, [rows, modalities_pitch].
+// Logits of the modalities, [rows, modalities_pitch].
 @group(0) @binding(0) var<storage, read> modalities: array<f32>;
 // [coefficients, STREAMS]
 @group(0) @binding(1) var<storage, read> map: array<vec4<f32>>;

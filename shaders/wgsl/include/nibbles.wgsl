@@ -1,8 +1,9 @@
-// Four-bit codes, eight to a word: byte j holds column j of the low vec4 and, in its upper half, of its high one.
+// 4-bit codes, eight per word: byte j holds column j of the low vec4 in its lower half, and column
+// j of the high vec4 in its upper half.
 #include "load8.wgsl"
 
-// 1 + code / 16 by putting the codes at the top of the mantissas of two halves: no conversion of integers, and where a processor
-// multiplies halves with floats none at all.
+// 1 + code / 16: each code becomes the top of the mantissa of a 16-bit float. This needs no integer
+// conversion, and no conversion at all on processors that multiply 16-bit with 32-bit floats.
 fn nibble_floats(word: u32) -> array<vec4<f32>, 2> {
     let mask = 0x03c003c0u;
     let one = 0x3c003c00u;

@@ -1,5 +1,6 @@
-// The bits of an f32 as an integer that compares as the float does: both zeros are one value, NaN is 0, below everything.
-// Integers, because drivers need not compare NaN and infinity as IEEE 754 says.
+// Maps the bits of an f32 to an integer with the same order. Both zeros are equal, and NaN is 0,
+// below everything. Integers are used because drivers need not compare NaN and infinity as in IEEE
+// 754.
 fn order_of(bits: u32) -> u32 {
     let magnitude = bits & 0x7fffffffu;
     if magnitude > 0x7f800000u {

@@ -1,17 +1,18 @@
-// Pairs of bits of eight codes: bits 8 i + 2 j of a word are column j of a vec4.
+// 2-bit codes: bits 8 i + 2 j of a word are column j of vec4 i.
 #include "load8.wgsl"
 
-// 1 + code / 4, the code's two bits at the top of the mantissas of halves; see nibble_floats.
+// 1 + code / 4: the two bits of a code become the top of the mantissa of a 16-bit float, see
+// nibble_floats.
 fn pair_floats(word: u32, i: u32) -> vec4<f32> {
     let four = (word >> (i * 8u)) & 255u;
-    // Columns j and j + 2, to be sixteen bits apart.
+    // Columns j and j + 2, moved sixteen bits apart.
     let apart = four | (four << 12u);
     let a = unpack2x16float(((apart << 8u) & 0x03000300u) | 0x3c003c00u);
     let b = unpack2x16float(((apart << 6u) & 0x03000300u) | 0x3c003c00u);
     return vec4<f32>(a.x, b.x, a.y, b.y);
 }
 
-// 1 + code / 8 of codes whose third bits are the lowest four of `third`.
+// 1 + code / 8, for codes whose third bits are the lowest four bits of `third`.
 fn three_bit_floats(word: u32, i: u32, third: u32) -> vec4<f32> {
     let four = (word >> (i * 8u)) & 255u;
     let apart = four | (four << 12u);
@@ -21,7 +22,7 @@ fn three_bit_floats(word: u32, i: u32, third: u32) -> vec4<f32> {
     return vec4<f32>(a.x, b.x, a.y, b.y);
 }
 
-// Four pairs of bits, one to a byte.
+// Four 2-bit codes, one per byte.
 fn spread_pairs(word: u32, i: u32) -> u32 {
     let p = (word >> (i * 8u)) & 255u;
     return (p | (p << 6u) | (p << 12u) | (p << 18u)) & 0x03030303u;

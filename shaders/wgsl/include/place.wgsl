@@ -1,5 +1,6 @@
-// A place of a row: the columns that an invocation takes at once, PARTS times eight of one chunk, so that it loads 16 bytes of
-// weights side by side and decodes their scale once. PARTS is the weight type's.
+// A place of a row: the columns that an invocation takes at once, PARTS times eight columns of one
+// chunk. It then loads 16 adjacent bytes of weights and decodes their scale once. PARTS depends on
+// the weight type.
 #include "weights.wgsl"
 
 @group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;
@@ -10,19 +11,19 @@ struct Place {
     part: u32,
 }
 
-// The activations of a place, and the sum of all of them.
+// The activations of a place, and their sum.
 struct Inputs {
     low: array<vec4<f32>, PARTS>,
     high: array<vec4<f32>, PARTS>,
     sum: f32,
 }
 
-// Of a row's places number i.
+// Place number i of a row.
 fn place_of(i: u32) -> Place {
     return Place(i / (4u / PARTS), i % (4u / PARTS) * PARTS);
 }
 
-// The activations of a row of x that begins at element `row`.
+// The activations of a place in the row of x that begins at element `row`.
 fn inputs_at(row: u32, at: Place) -> Inputs {
     var inputs: Inputs;
     var sums = vec4<f32>();
@@ -36,7 +37,8 @@ fn inputs_at(row: u32, at: Place) -> Inputs {
     return inputs;
 }
 
-// A place of a row of weights times its activations. All parts of a chunk have one scale and one offset.
+// The product of a place of a row of weights with its activations. All parts of a chunk have one
+// scale and one offset.
 fn place_dot(row: u32, at: Place, chunks: u32, input: Inputs) -> f32 {
     let first = load8(row, at.chunk, at.part, chunks);
     var sums = first.low * input.low[0] + first.high * input.high[0];

@@ -1,7 +1,7 @@
-// Common part of the matrix products, except the activations.
+// Common part of the matrix products, without the activations.
 //   y[t, y_offset + r] = W[r] . x[t] (+ bias[bias_offset + r])
-//   RELU:       max(0, that)
-//   ACCUMULATE: y += that
+//   RELU:       max(0, sum)
+//   ACCUMULATE: y += sum
 override HAS_BIAS: bool = false;
 override RELU: bool = false;
 override ACCUMULATE: bool = false;

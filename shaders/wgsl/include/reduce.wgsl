@@ -1,9 +1,10 @@
-// Sums one value per invocation over the workgroup; every invocation gets the result.
-// All invocations of a one-dimensional workgroup of WORKGROUP_SIZE must call it. Two calls in a row are safe.
+// Sums one value per invocation over the workgroup. Every invocation gets the result. All
+// invocations of a one-dimensional workgroup of WORKGROUP_SIZE must call it. Two calls in a row are
+// safe.
 #include "lane.wgsl"
 
-// With subgroups one slot per subgroup is used. A length computed from the override would save a few hundred bytes, but
-// naga 30 fails to fold it.
+// With subgroups, one slot per subgroup is used. An array length computed from the override would
+// save a few hundred bytes, but naga 30 cannot fold it.
 var<workgroup> reduce_slots: array<f32, WORKGROUP_SIZE>;
 
 #if subgroups
@@ -25,7 +26,7 @@ fn workgroup_sum(value: f32, lane: Lane) -> f32 {
     workgroupBarrier();
     reduce_slots[lane.index] = value;
     workgroupBarrier();
-    // Halves by rounding up, so that any workgroup size works.
+    // Halve and round up, so that any workgroup size works.
     var remaining = WORKGROUP_SIZE;
     while remaining > 1u {
         let upper = (remaining + 1u) / 2u;

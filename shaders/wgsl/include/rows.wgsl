@@ -1,8 +1,8 @@
-// Products of a workgroup's ROWS rows, at most 16, and a piece of one row of activations. A kernel gives `row_dot(r, piece)`,
-// row r of the workgroup's times the columns of a `Piece`.
+// Products of a workgroup's ROWS rows, at most 16, with a piece of one row of activations. The
+// kernel defines `row_dot(r, piece)`: row r of the workgroup times the columns of a `Piece`.
 #include "sums.wgsl"
 
-// Adds to the sum of each row; see sums.wgsl for why there is no loop.
+// Adds the products to the sums of the rows. See sums.wgsl for why there is no loop.
 fn add_rows(before: array<vec4<f32>, SUMS>, piece: Piece) -> array<vec4<f32>, SUMS> {
     var sums = before;
     sums[0] += four_rows(0u, piece);

@@ -1,6 +1,8 @@
-// The state of a recurrent mixer's head, [STATE_ROWS, width], in the registers of a workgroup: COLUMNS of its columns for all tokens of
-// a chunk, ROWS rows of one in lane (slice, column). WORKGROUP_SIZE is SLICES * COLUMNS, at most MOST_LANES. A kernel that includes
-// this declares `state`, [heads, STATE_ROWS, width], and `vectors`, which has the vectors of STATE_ROWS elements.
+// The state of a recurrent mixer's head, [STATE_ROWS, width], in the registers of a workgroup. The
+// workgroup holds COLUMNS of its columns for all tokens of a chunk; lane (slice, column) holds ROWS
+// rows of one column. WORKGROUP_SIZE is SLICES * COLUMNS, at most MOST_LANES. The including kernel
+// declares `state`, [heads, STATE_ROWS, width], and `vectors`, which contains the vectors of
+// STATE_ROWS elements.
 #include "lane.wgsl"
 
 override STATE_ROWS: u32 = 128u;
@@ -12,10 +14,10 @@ const MOST_LANES: u32 = 128u;
 override SLICES: u32 = (STATE_ROWS + ROWS - 1u) / ROWS;
 override EVEN: bool = STATE_ROWS % ROWS == 0u;
 
-// A lane's rows of its column, four to a unit.
+// A lane's rows of its column, four per unit.
 alias Rows = array<vec4<f32>, UNITS>;
 
-// Four elements of a vector that begins at `start`; those past its end are 0.
+// Four elements of the vector that begins at `start`. Elements past its end are 0.
 fn elements(start: u32, row: u32) -> vec4<f32> {
     let at = start + row;
     if EVEN || row + 3u < STATE_ROWS {
@@ -47,7 +49,7 @@ fn keep(head: u32, row: u32, column: u32, width: u32, value: f32) {
     }
 }
 
-// Rows of a column from `first` on.
+// The rows of a column from `first` on.
 fn load_rows(head: u32, first: u32, column: u32, width: u32) -> Rows {
     var s: Rows;
     for (var unit = 0u; unit < UNITS; unit += 1u) {

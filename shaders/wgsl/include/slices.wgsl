@@ -1,12 +1,13 @@
-// A workgroup holds as many copies of a head's values as fit, one lane per unit: lane = slice * VALUE_UNITS + unit. There is at
-// least one.
+// A workgroup holds as many copies of a head's values as fit, at least one. One lane per unit: lane
+// = slice * VALUE_UNITS + unit.
 #include "head.wgsl"
 
 override SLICES: u32 = WORKGROUP_SIZE / VALUE_UNITS;
 
 var<workgroup> slice_values: array<vec4<f32>, WORKGROUP_SIZE>;
 
-// Sums over the slices; lanes below VALUE_UNITS get their unit's. All lanes must call it; those past the last slice do not count.
+// Sums over the slices. Each lane below VALUE_UNITS gets the sum of its unit. All lanes must call
+// it; lanes past the last slice are ignored.
 fn sum_slices(value: vec4<f32>, lane: u32) -> vec4<f32> {
     workgroupBarrier();
     slice_values[lane] = value;

@@ -1,19 +1,20 @@
-// Sums several values per invocation over the workgroup at once: one barrier (or one tree of them) however many there are.
-// Values are four to a vector and indexed by constants: a compiler that keeps loops, as Direct3D's does, has what a loop indexes
-// in memory.
+// Sums several values per invocation over the workgroup at once, with one barrier (or one tree of
+// barriers). Values are four per vector and indexed by constants. Compilers that keep loops, such
+// as Direct3D's, put arrays indexed by a loop into memory.
 #include "lane.wgsl"
 
-// Most values are 4 * SUMS; WORKGROUP_SIZE is at least that and at most 256.
+// There are at most 4 * SUMS values. WORKGROUP_SIZE is at least that and at most 256.
 const SUMS: u32 = 4u;
 
 #if subgroups
-// One slot per subgroup, of at least four invocations.
+// One slot per subgroup. A subgroup has at least four invocations.
 var<workgroup> sum_slots: array<array<vec4<f32>, SUMS>, 64>;
 #else
 var<workgroup> sum_slots: array<array<vec4<f32>, SUMS>, WORKGROUP_SIZE>;
 #endif
 
-// In invocations below `count` the total of value lane.index. All invocations of a workgroup call it, once.
+// Returns the total of value lane.index in invocations below `count`. All invocations of a
+// workgroup call it, once.
 fn workgroup_sums(values: array<vec4<f32>, SUMS>, count: u32, lane: Lane) -> f32 {
     put_sums(0u, values[0], lane);
     if count > 4u {
@@ -36,7 +37,7 @@ fn workgroup_sums(values: array<vec4<f32>, SUMS>, count: u32, lane: Lane) -> f32
     }
     return total;
 #else
-    // Halves by rounding up, so that any workgroup size works.
+    // Halve and round up, so that any workgroup size works.
     var remaining = WORKGROUP_SIZE;
     while remaining > 1u {
         let upper = (remaining + 1u) / 2u;

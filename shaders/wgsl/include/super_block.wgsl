@@ -1,12 +1,12 @@
-// Rows of super-blocks whose words of aux come first and their scales, two to a word, behind them.
+// Rows of super-blocks with all words of aux first, followed by the scales, two per word.
 
 struct SuperBlock {
-    // Its first word of aux.
+    // Index of its first word of aux.
     at: u32,
     d: f32,
 }
 
-// The super-block of a chunk, with `words` of aux.
+// The super-block of a chunk, with `words` words of aux per super-block.
 fn super_block(row: u32, chunk: u32, chunks: u32, words: u32) -> SuperBlock {
     let blocks = chunks / 8u;
     let block = chunk / 8u;

@@ -1,5 +1,6 @@
-// Weights of -1, 0 and 1 under a scale: eight neighbouring columns. A file of such a type gives `ternary8`, their codes 0, 1 and 2,
-// one to a byte, as two words; and `scale_of`, the scale of a chunk.
+// Weights of -1, 0 and 1 with a scale, for eight adjacent columns. The file of such a type defines
+// `ternary8`, their codes 0, 1 and 2, one per byte, as two words. It also defines `scale_of`, the
+// scale of a chunk.
 #include "load8.wgsl"
 
 fn columns8(i: u32) -> vec2<u32> {

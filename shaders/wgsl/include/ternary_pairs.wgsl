@@ -1,4 +1,4 @@
-// Ternary weights whose codes are pairs of bits, sixteen to a word.
+// Ternary weights with 2-bit codes, sixteen per word.
 #include "pairs.wgsl"
 #include "ternary.wgsl"
 

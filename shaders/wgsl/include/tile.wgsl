@@ -1,15 +1,16 @@
-// Products of a tile of rows of weights and one of rows of activations: chunk by chunk both sides go through shared memory, the
-// weights decoded on the way, and every invocation computes 8 rows of 4 tokens, so that a number from shared memory serves four
-// or eight products. A kernel includes weights.wgsl, and gives `x_row`: where the row of activations of a token begins.
+// Products of a tile of rows of weights with a tile of rows of activations. Both sides pass through
+// shared memory chunk by chunk, with decoded weights. Each invocation computes 8 rows of 4 tokens,
+// so that a number from shared memory serves four or eight products. The kernel includes
+// weights.wgsl, and defines `x_row`: the start of a token's row of activations.
 #include "lane.wgsl"
 
-// Tokens of a tile; its rows are WORKGROUP_SIZE / 2.
+// Tokens per tile. A tile has WORKGROUP_SIZE / 2 rows.
 const TOKENS: u32 = 64u;
 
 @group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;
 
-// [rows, 8 vec4 of columns] and [tokens, the same]; the vec4 of a row are permuted by `place`, so that neighbours are in
-// different banks. WORKGROUP_SIZE is a multiple of 16 and at most 128.
+// [rows, 8 vec4 of columns] and [tokens, 8 vec4 of columns]. `place` permutes the vec4 of a row, so
+// that neighbours are in different banks. WORKGROUP_SIZE is a multiple of 16 and at most 128.
 var<workgroup> weight_tile: array<vec4<f32>, 512>;
 var<workgroup> x_tile: array<vec4<f32>, 512>;
 
@@ -17,7 +18,7 @@ fn place(row: u32, column: u32) -> u32 {
     return row * 8u + (column ^ (row % 8u));
 }
 
-// The rows of an invocation within the tile are `tile_row`, its tokens `tile_token`.
+// `tile_row` and `tile_token` give the rows and tokens of an invocation in the tile.
 fn tile_row(index: u32, i: u32) -> u32 {
     return index % (WORKGROUP_SIZE / 16u) + WORKGROUP_SIZE / 16u * i;
 }
@@ -26,8 +27,9 @@ fn tile_token(index: u32, j: u32) -> u32 {
     return index / (WORKGROUP_SIZE / 16u) + 16u * j;
 }
 
-// The products of rows first_row .. and tokens first_token .., per row of the invocation its four tokens. Past the last row or
-// token these are computed again. All invocations of a workgroup call it.
+// The products of rows from first_row on with tokens from first_token on: four tokens per row of
+// the invocation. Past the last row or token, that row or token is repeated. All invocations of a
+// workgroup call it.
 fn tile_product(
     index: u32,
     first_row: u32,

@@ -1,4 +1,5 @@
-// IQ2_S weights, d * (2 scale + 1) / 8 * magnitude * sign with a scale for each half of a chunk; see WeightType.
+// IQ2_S weights, d * (2 scale + 1) / 8 * magnitude * sign with a scale for each half of a chunk;
+// see WeightType.
 #include "code_book.wgsl"
 
 @group(0) @binding(0) var<storage, read> weight_main: array<u32>;

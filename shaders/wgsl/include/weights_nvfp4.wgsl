@@ -1,10 +1,11 @@
-// NVFP4 weights, factor * scale / 2 * value with a scale for each half of a chunk and a factor for each row; see WeightType.
+// NVFP4 weights, factor * scale / 2 * value with a scale for each half of a chunk and a factor for
+// each row; see WeightType.
 #include "e2m1.wgsl"
 
 @group(0) @binding(0) var<storage, read> weight_main: array<vec4<u32>>;
 @group(0) @binding(1) var<storage, read> weight_aux: array<u32>;
 
-// Half of a number of four bits of exponent, bias 7, and three of fraction.
+// Half the value of an E4M3 number: four bits of exponent with bias 7, three bits of fraction.
 fn half_e4m3(bits: u32) -> f32 {
     let normal = bitcast<f32>(((((bits >> 3u) & 15u) + 119u) << 23u) | ((bits & 7u) << 20u));
     return select(f32(bits & 7u) / 1024.0, normal, (bits & 0x78u) != 0u);

@@ -5,7 +5,7 @@
 @group(0) @binding(1) var<storage, read> weight_aux: array<u32>;
 
 fn load8(row: u32, chunk: u32, i: u32, chunks: u32) -> Weights8 {
-    // A bit that is set stands for +1.
+    // A set bit means +1.
     let signs = ~weight_main[row * chunks + chunk] >> (i * 8u);
     let blocks = chunks / 4u;
     let scales = unpack2x16float(weight_aux[row * ((blocks + 1u) / 2u) + chunk / 8u]);

@@ -1,4 +1,5 @@
-// Q2_K weights, d * scale * code - dmin * min with a scale and a min for each half of a chunk; see WeightType.
+// Q2_K weights, d * scale * code - dmin * min with a scale and a min for each half of a chunk; see
+// WeightType.
 #include "pairs.wgsl"
 
 @group(0) @binding(0) var<storage, read> weight_main: array<vec2<u32>>;

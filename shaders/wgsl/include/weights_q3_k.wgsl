@@ -1,4 +1,5 @@
-// Q3_K weights, d * (scale - 32) * (code - 4) with a scale for each half of a chunk; see WeightType.
+// Q3_K weights, d * (scale - 32) * (code - 4) with a scale for each half of a chunk; see
+// WeightType.
 #include "pairs.wgsl"
 #include "super_block.wgsl"
 
@@ -38,7 +39,7 @@ fn dot8_packed(row: u32, chunk: u32, i: u32, chunks: u32, x: PackedInput) -> f32
     let pairs = weight_main[row * chunks + chunk];
     let block = super_block(row, chunk, chunks, 11u);
     let third = weight_aux[block.at + chunk % 8u] >> (i * 4u);
-    // Four bits in a row, multiplied, land one in each byte.
+    // The product puts one of four adjacent bits into each byte.
     let low = spread_pairs(pairs.x, i) | ((((third & 15u) * 0x204081u) & 0x01010101u) << 2u);
     let high = spread_pairs(pairs.y, i) | (((((third >> 16u) & 15u) * 0x204081u) & 0x01010101u) << 2u);
     let scales = half_scales(block.at, chunk);

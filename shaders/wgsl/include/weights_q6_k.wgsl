@@ -5,12 +5,13 @@
 @group(0) @binding(0) var<storage, read> weight_main: array<vec4<u32>>;
 @group(0) @binding(1) var<storage, read> weight_aux: array<u32>;
 
-// 1 + code / 64, the code's six bits at the top of the mantissas of two halves; see nibble_floats.
+// 1 + code / 64: the six bits of a code become the top of the mantissa of a 16-bit float, see
+// nibble_floats.
 fn six_bit_floats(nibbles: u32, low_pairs: u32, high_pairs: u32, i: u32) -> array<vec4<f32>, 2> {
     let mask = 0x00f000f0u;
     let one = 0x3c003c00u;
     let upper = 0x03000300u;
-    // Of the pairs of columns j and j + 2, to be sixteen bits apart.
+    // Bit pairs of columns j and j + 2, moved sixteen bits apart.
     let low = (low_pairs >> (i * 8u)) & 255u;
     let high = (high_pairs >> (i * 8u)) & 255u;
     let lows = low | (low << 12u);

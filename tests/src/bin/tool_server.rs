@@ -1,5 +1,5 @@
-//! An MCP server on standard input and output, for tests. Its argument says how it behaves; a silent one leaves a mark at the path
-//! of the second when it is called.
+//! An MCP server on standard input and output, for tests. The first argument chooses its behaviour.
+//! A silent server creates the file that the second argument names when a client calls it.
 
 use std::io::{BufRead, Write};
 
@@ -85,7 +85,7 @@ fn main() {
     }
 }
 
-/// Asks the client for what only a person may allow, and answers what it said.
+/// Sends the client a request that only a person may allow. Answers with the client's reply.
 fn ask(id: &Value, lines: &mut impl Iterator<Item = String>) {
     let mut refused = Vec::new();
     let requests = [

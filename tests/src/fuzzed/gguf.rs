@@ -1,5 +1,6 @@
-//! The GGUF reader, on bytes as they come and on files of random structure. It must not panic, hang or allocate more
-//! than the file warrants, and what it accepts must come back from the writer unchanged.
+//! Property of the GGUF reader, on raw bytes and on files of random structure. It must not panic,
+//! hang or allocate more than the file's size warrants. The writer must reproduce every accepted
+//! file unchanged.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! PowerInfer's index, on bytes as they come (the corpus begins with real ones): a split or an error, and in a split the two
-//! tables of a layer agree.
+//! Property of the reader of PowerInfer's index, on raw bytes (the corpus begins with real files).
+//! The result is a split or an error, and in a split the two tables of each layer agree.
 
 use std::path::Path;
 

@@ -1,5 +1,6 @@
-//! Properties of everything that reads files of others, one function per reader, each on one input: no panic, no hang, and what was read is
-//! written unchanged. The fuzz targets search inputs for them; the tests hold them against mutated fixtures.
+//! Properties of every reader of foreign files, one function per reader, each on one input. No
+//! reader may panic or hang, and files that were read are written unchanged. The fuzz targets
+//! search for inputs that break a property. The tests check the properties on mutated fixtures.
 
 pub mod gguf;
 pub mod gpuidx;

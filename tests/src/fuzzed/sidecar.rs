@@ -1,5 +1,6 @@
-//! The sidecar reader, on bytes as they come and on a good sidecar damaged at places of the fuzzer's choice. It must refuse
-//! or read; what it reads, a model must take or refuse, and it must come back from the writer unchanged.
+//! Property of the sidecar reader, on raw bytes and on a valid sidecar with damage at places that
+//! the fuzzer chooses. The reader accepts or refuses a file. A model accepts or refuses each
+//! sidecar that was read, and the writer reproduces it unchanged.
 
 use std::{path::Path, sync::LazyLock};
 
@@ -16,7 +17,7 @@ fn model() -> Model {
     Model::open(Path::new(MODEL), &LoadOptions::default()).expect("a fixture")
 }
 
-/// One for the model, that has everything but matrices of its own.
+/// A valid sidecar of the model, with all parts except matrices of its own.
 static GOOD: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let model = model();
     let predictor = PreparedPredictor {

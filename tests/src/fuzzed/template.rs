@@ -1,4 +1,4 @@
-//! Chat templates as they come. A rendering must end soon and stay small, whatever the template.
+//! Property of chat templates: for any template, a rendering must end soon and stay small.
 
 use std::{
     sync::LazyLock,

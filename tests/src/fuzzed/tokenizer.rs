@@ -1,5 +1,5 @@
-//! The tokenizer builders, on vocabularies of random structure. They must refuse or work; text streamed must equal text
-//! decoded at once.
+//! Property of the tokenizer builders, on vocabularies of random structure. A builder must refuse
+//! the vocabulary or make a tokenizer. Its streamed text must equal text that is decoded at once.
 
 use arbitrary::Unstructured;
 use thermocline_engine::{

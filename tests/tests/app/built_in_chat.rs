@@ -8,7 +8,7 @@ use thermocline_engine::session::{ContextPolicy, Event, Message, Prompt, Request
 use thermocline_host::builtin;
 use thermocline_tests::served::storyteller;
 
-/// The words that occur at least three times in the stories of the model's training, one per line.
+/// The words that occur at least three times in the stories that trained the model, one per line.
 const WORDS: &str = include_str!("../../fixtures/storyteller/words.txt");
 
 const REQUESTS: [&str; 5] = [
@@ -19,7 +19,8 @@ const REQUESTS: [&str; 5] = [
     "Write a story about a bird.",
 ];
 
-/// The five stories of one chat. The session forgets the oldest turns when the context is full.
+/// Returns the five stories of one chat. The session forgets the oldest turns when the context is
+/// full.
 fn chat(seed: u64) -> Vec<String> {
     let engine = storyteller();
     let session = engine.session(SessionOptions::default()).unwrap();
@@ -62,6 +63,6 @@ fn five_stories_of_a_chat_are_made_of_words() {
             unknown.extend(others.map(|word| format!("{word} (story {}, seed {seed})", turn + 1)));
         }
     }
-    // Names and rare words are not in the list. One word in 200 leaves room for them.
+    // The list lacks names and rare words, so one word in 200 may be unknown.
     assert!(200 * unknown.len() <= words, "of {words} words: {unknown:?}");
 }

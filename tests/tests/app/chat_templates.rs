@@ -1,4 +1,5 @@
-//! Chat templates from outside: one that fails is told wherever the program speaks of its model, and dates are those of this place.
+//! Chat templates from outside. The program reports a template that fails wherever it describes the
+//! model, and dates use the local time zone.
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
@@ -17,7 +18,7 @@ use thermocline_tests::{
 
 use super::cli_serve::Serving;
 
-/// A folder with a tiny model that has this chat template.
+/// Makes a folder with a tiny model that has this chat template.
 fn model(template: &str) -> TempDir {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models/llama-relu");
     let folder = tempfile::tempdir().unwrap();
@@ -31,8 +32,9 @@ fn model(template: &str) -> TempDir {
     folder
 }
 
-/// Told by the chat before its first answer, by the server at its start and in the state it reports, with the same words as
-/// `inspect`'s; a template that works is told of as the model's own.
+/// The chat reports a template that fails before its first answer. The server reports it at its
+/// start and in its state. Both use the words of `inspect`. They report a template that works as
+/// the model's own.
 #[test]
 fn failing_template_is_told_by_chat_and_server() {
     let broken = model("{{ messages | no_such_filter }}");
@@ -64,7 +66,8 @@ fn failing_template_is_told_by_chat_and_server() {
     assert!(!serving.killed().contains("template"));
 }
 
-/// `strftime_now` by the clock of the zone that `TZ` names: within 26 hours there are always two dates. The reference is `date`.
+/// `strftime_now` uses the clock of the time zone in `TZ`. Zones differ by up to 26 hours, so two
+/// of them always have different dates. The reference is `date`.
 #[cfg(unix)]
 #[test]
 fn dates_in_templates_are_those_of_the_time_zone() {
@@ -78,7 +81,7 @@ fn dates_in_templates_are_those_of_the_time_zone() {
         };
         let mut inspect = command(&["inspect", asks.path().to_str().unwrap(), "--json"]);
         inspect.env("TZ", zone);
-        // The minute may end in between.
+        // The minute may change between the two calls.
         let before = date();
         let shown = run(inspect, b"").json();
         let failure = shown["chat_template"]["failure"].as_str().unwrap();

@@ -1,4 +1,5 @@
-//! `thermocline bench`: llama-bench's fields, a GPU's kernels, and models of which a part is on a GPU.
+//! `thermocline bench`: llama-bench's fields, kernels of a GPU, and models that are partly on a
+//! GPU.
 
 #![allow(clippy::unwrap_used)]
 
@@ -45,7 +46,7 @@ fn bench_tells_the_longest_submission() {
     let text = on_gpu("md").ok();
     let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("longest submission of ")).collect();
     assert_eq!(lines.len(), 2, "{text}");
-    // A chunk is shorter where the machine is busy.
+    // Chunks are shorter if the machine is busy.
     let wanted = [("pp40", 1..=40), ("tg3", 1..=1)];
     for (line, (name, tokens)) in lines.iter().zip(wanted.clone()) {
         let rest = line.strip_prefix(&format!("longest submission of {name}: ")).unwrap_or_else(|| panic!("{text}"));
@@ -82,10 +83,10 @@ fn bench_rows_have_the_fields_of_llama_bench() {
     thermocline(&["bench", "-p", "0", "-n", "0"]).refusal();
 }
 
-/// A small model, of which a part is to be on the GPU.
+/// A small model that is placed partly on the GPU.
 struct Part {
     folder: TempDir,
-    /// Bytes of the GPU: room for two layers and a half.
+    /// VRAM budget in bytes, with room for two layers and a half.
     budget: String,
 }
 
@@ -97,7 +98,7 @@ impl Part {
         let made =
             ["synth", "--shape", "tiny-relu-llama", "--layers", "4", "--type", "q8_0", "--sidecar", "--out", &model];
         thermocline(&made).ok();
-        // On which all of so small a model is worth bringing to the GPU.
+        // On this machine, it pays to place all of such a small model on the GPU.
         let mut slow = Machine::typical();
         slow.cpu.rates.values_mut().for_each(|rate| (rate.sequential, rate.scattered) = (1e6, 1e6));
         slow.store(machine.as_ref()).unwrap();
@@ -117,7 +118,7 @@ impl Part {
         self.folder.path().join(name).to_str().unwrap().to_owned()
     }
 
-    /// `thermocline bench` of tokens one by one on the GPU.
+    /// Runs `thermocline bench` on the GPU without a prompt.
     fn bench(&self, args: &[&str]) -> Ran {
         let model = self.path("m.gguf");
         let fixed = ["bench", "-m", &model, "--device", "0", "--quick", "-p", "0", "--vram", &self.budget];
@@ -125,7 +126,7 @@ impl Part {
     }
 }
 
-/// A figure of a row that llama-bench has not.
+/// Returns a figure of a row that llama-bench does not have.
 fn of(row: &Value, name: &str) -> f64 {
     row["thermocline"][name].as_f64().unwrap_or_else(|| panic!("{name}: {row}"))
 }
@@ -150,7 +151,8 @@ fn bench_compares_neuron_and_layer_placement_at_one_budget() {
         assert!(of(row, "vram_used") > 0.0 && of(row, "vram_used") <= of(row, "vram_budget"), "{row}");
         assert!((of(row, "ratio_to_layers") - speed(row) / speed(&rows[0])).abs() < 1e-9, "{row}");
         let (hot, hits, waiting) = (of(row, "hot_fraction"), of(row, "hit_rate"), of(row, "waiting"));
-        // The synthetic model's layers are alike, and what fires most is placed first.
+        // The synthetic model's layers are alike, and the planner places the neurons that fire most
+        // first.
         assert!((0.0..=1.0).contains(&hits) && hits >= 0.8 * hot && waiting < 1.0, "{row}");
         let layers = row["n_gpu_layers"].as_u64().unwrap();
         match *placement {
@@ -169,7 +171,7 @@ fn bench_compares_neuron_and_layer_placement_at_one_budget() {
 #[test]
 fn bench_tables_have_columns_of_placements() {
     let (part, short) = (Part::new(), ["-n", "2", "-r", "1"]);
-    // Without a placement everything has to be there.
+    // Without a placement, the whole model must fit on the GPU.
     assert!(part.bench(&short).failure(1).contains("wanted"));
     let table = part.bench(&[&short[..], &["--placement", "layers,neurons"]].concat()).ok();
     assert!(["placement", "hit rate", "waiting", "of layers"].iter().all(|head| table.contains(head)), "{table}");
@@ -177,11 +179,11 @@ fn bench_tables_have_columns_of_placements() {
     assert_eq!(one.lines().count(), 2, "{one}");
 }
 
-/// The buffer that carries the others to the GPU for prompts takes its place there.
+/// The buffer that streams cold rows of prompts to the GPU takes VRAM there.
 #[test]
 fn bench_streams_prompts_where_it_is_told_to() {
     let part = Part::new();
-    // Room for the buffer, a quarter of the budget, beside the least that is worth placing.
+    // The budget has room for the smallest useful placement and for the buffer, a quarter of it.
     let budget = part.budget.parse::<u64>().unwrap() / 8 * 9;
     let part = Part { budget: budget.to_string(), ..part };
     let used = |when: &str| {

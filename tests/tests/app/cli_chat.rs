@@ -10,7 +10,7 @@ fn chat(flags: &[&str], lines: &str) -> Ran {
     with_input(&[&["chat", "--temp", "0", "-n", "24"], flags].concat(), lines.as_bytes())
 }
 
-// Elsewhere there always is a display, and the app opens.
+// Other systems always have a display, so the app opens there.
 #[cfg(target_os = "linux")]
 #[test]
 fn chat_is_the_default_command() {
@@ -115,7 +115,7 @@ fn chat_beyond_the_context_fails_or_shifts() {
     assert!(shifted.lines().filter(|line| !line.is_empty()).count() >= 8, "{shifted}");
 }
 
-/// A message is answered as soon as it is there, not at the end of the input.
+/// `chat` answers a message as soon as it arrives, not at the end of the input.
 #[test]
 fn chat_answers_before_the_input_ends() {
     let mut child = command(&["chat", "--temp", "0", "-n", "8"]).spawn().unwrap();

@@ -86,7 +86,8 @@ fn perplexity_does_not_depend_on_the_placement() {
     for mode in [&["--sparsity", "dense"][..], &["--sparsity", "exact"], &["--sparsity", "exact", "--phase", "prefill"]]
     {
         let (want, _) = value(&[mode, &["--device", "cpu", "--activations", "float"]].concat());
-        // Room for the last layer's attention and half of all FFNs: something is on the GPU, and something is not.
+        // This budget has room for the last layer's attention and half of all FFNs, so the model is
+        // partly on the GPU.
         let on_gpu = [mode, &["--device", "0", "--activations", "float", "--vram"]].concat();
         let refused = eval(&[&on_gpu[..], &["64KiB"]].concat()).refusal();
         let least = refused.split(" bytes wanted").next().and_then(|text| text.rsplit(' ').next());
@@ -138,7 +139,7 @@ fn eval_plot_draws_a_csv_table() {
     assert!(plot(&["--out", &path("x.svg"), "--y", "speed"]).refusal().contains("got speed"));
 }
 
-/// Thresholds of inputs from `prepare` to the modes that use them.
+/// Thresholds of inputs, from `prepare` to the modes that use them.
 #[test]
 fn input_sparsity_is_prepared_chosen_and_measured() {
     let folder = tempfile::tempdir().unwrap();
@@ -158,7 +159,7 @@ fn input_sparsity_is_prepared_chosen_and_measured() {
     let lines: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();
     let kl = lines[0].iter().position(|head| head.contains("KL")).unwrap();
     let [low, high] = [1, 2].map(|line| lines[line][kl].parse::<f64>().unwrap());
-    // What the smallest tenth adds is less than the table shows.
+    // The divergence that the smallest tenth of the inputs adds is less than the table shows.
     assert!(0.0 <= low && low < high && high > 0.01, "{csv}");
 
     let run = |more: &[&str]| {

@@ -1,4 +1,5 @@
-//! Files that are broken, absent or forbidden: one clear error, exit code 2, nothing half-written.
+//! Files that are broken, missing or forbidden. Each gives one clear error and exit code 2, and no
+//! file is left half-written.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +16,7 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
 }
 
-/// Every command that reads a model, on `model`; `out` is where those that write would.
+/// Returns every command that reads `model`. Commands that write a file write to `out`.
 fn readers<'a>(model: &'a str, out: &'a str) -> [Vec<&'a str>; 6] {
     [
         vec!["inspect", model],
@@ -76,7 +77,7 @@ fn inspect_of_an_unreadable_file_names_its_path() {
     fs::copy(fixture("malformed/valid-control.gguf"), &path).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
     let inspected = thermocline(&["inspect", path.to_str().unwrap()]);
-    // Whatever the system lets this user do: root reads everything.
+    // The result depends on the user, because root can read every file.
     match fs::read(&path) {
         Ok(_) => assert!(inspected.ok().contains("llama")),
         Err(_) => assert!(inspected.refusal().contains("secret.gguf")),
@@ -92,7 +93,7 @@ fn unknown_architecture_is_named() {
     let path = path.to_str().unwrap();
     let error = thermocline(&["run", "-m", path, "-p", "x"]).refusal();
     assert!(error.contains("quant-fixture") && error.contains("llama"), "{error}");
-    // Looking at it is no error.
+    // `inspect` shows the file without an error.
     let shown = thermocline(&["inspect", path, "--json", "--tensors"]).json();
     assert!(shown["problem"].as_str().unwrap().contains("quant-fixture"));
     assert_eq!(shown["tensors"].as_array().unwrap().len(), 16);
@@ -130,7 +131,7 @@ fn converted_model_generates_the_same_text() {
     let tell = |model: &str| thermocline(&["run", "-m", model, "--raw", "-p", "abc", "--temp", "0", "-n", "16"]).ok();
     assert_eq!(tell(source), tell(out));
     assert!(thermocline(&["convert", source, "--type", "q8_0", "--out", out]).ok().contains("Q8_0"));
-    // Rows of this model are no whole blocks of 256.
+    // Row lengths of this model are not multiples of 256.
     let text = thermocline(&["convert", source, "--type", "q6_k", "--out", out]).ok();
     assert!(
         text.contains("note: ") && text.contains("Q8_0 instead of Q6_K, whose blocks do not divide rows of"),
@@ -146,7 +147,7 @@ fn converted_model_generates_the_same_text() {
     assert_eq!(thermocline(&["convert", out, "--out", out]).refusal().matches("model.gguf").count(), 1);
 }
 
-/// The file size limit stands in for a full disk: a write fails halfway, in a way no permission can avoid.
+/// The file size limit replaces a full disk. A write fails halfway, for every user.
 #[cfg(target_os = "linux")]
 #[test]
 fn full_disk_leaves_the_old_file_and_no_partial_one() {
@@ -160,7 +161,7 @@ fn full_disk_leaves_the_old_file_and_no_partial_one() {
         vec!["logits", "--tokens", "1,2,3,4,5,6,7,8,9,10", "--out", out],
         vec!["synth", "--shape", "tiny-llama", "--out", out],
     ] {
-        // SIGXFSZ is ignored so that the write itself fails, as it does on a full disk.
+        // The test ignores SIGXFSZ so that the write itself fails, as it does on a full disk.
         let mut limited = std::process::Command::new("bash");
         limited.args(["-c", "trap '' XFSZ; ulimit -f 40; exec \"$@\"", "bash"]).arg(&program).args(&args);
         limited.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());

@@ -1,4 +1,4 @@
-//! The terminal on a GPU, which is a software driver where there is none.
+//! The terminal on a GPU, or on a software driver if there is no GPU.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,7 +8,7 @@ use thermocline_tests::{
     terminal::{command_in, run, thermocline, with_input},
 };
 
-/// The first adapter, whatever it is.
+/// Chooses the first adapter of any kind.
 const GPU: [&str; 2] = ["--device", "0"];
 
 fn adapter() -> String {
@@ -18,12 +18,12 @@ fn adapter() -> String {
 
 #[test]
 fn run_prints_the_same_text_on_gpu_and_cpu() {
-    // What predictors of quantised rows find depends on the processor's rounding.
+    // The neurons that predictors of quantised rows find depend on the processor's rounding.
     let run = ["run", "-p", "A cat and a kite", "--temp", "0", "-n", "24", "--quiet", "--sparsity", "exact"];
     let want = thermocline(&[&run[..], &["--device", "cpu"]].concat()).ok();
     assert!(want.len() > 20, "{want}");
     assert_eq!(thermocline(&[&run[..], &GPU].concat()).ok(), want);
-    // With a part of it there, whether or not the rest passes through for the prompt.
+    // Only part of the model is on the GPU. The cold rows of the prompt are streamed or not.
     for when in ["on", "off", "auto"] {
         let flags = ["--vram", "12MiB", "--context", "128", "--stream-prompts", when];
         assert_eq!(thermocline(&[&run[..], &GPU, &flags].concat()).ok(), want, "{when}");
@@ -91,12 +91,12 @@ fn run_with_an_unusable_gpu_is_an_error() {
         error.refusal();
         assert!(words.iter().all(|word| all.contains(word)), "{flags:?}: {all}");
     }
-    // A model that fits, with a context that does not.
+    // The model fits, but not with the long context.
     let with = |context| thermocline(&[&run[..], &["--device", "0", "--vram", "64MiB", "--context", context]].concat());
     with("256").ok();
     let error = with("256k").refusal();
     assert!(error.contains("in VRAM") && error.contains("wanted"), "{error}");
-    // Without a requested device, the CPU is good enough.
+    // Without `--device`, the CPU is enough.
     thermocline(&[&run[..], &["--vram", "0"]].concat()).ok();
     thermocline(&[&run[..], &["--device", "auto", "--vram", "1MiB"]].concat()).ok();
 }
@@ -160,7 +160,7 @@ fn devices_test_prints_every_kernel_of_a_named_gpu() {
     let text = thermocline(&test).ok();
     assert!(text.contains(&format!("{name}: all {} kernels are right", rows.len())), "{text}");
     assert!(text.lines().any(|line| line.contains("gemv_dot Q4_0") && line.contains("packed dot products")), "{text}");
-    // Nothing is tested unasked that is never chosen by itself.
+    // Software adapters are never chosen automatically, so they are not tested unless named.
     if json["gpu"][0]["type"] == "software" {
         assert!(thermocline(&["devices", "--test"]).ok().contains("no GPU was tested"));
     }

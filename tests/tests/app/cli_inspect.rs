@@ -1,5 +1,6 @@
-//! `inspect` says of any file if it will run here, and how well: what is not used, if its text can be read, where its chat template is
-//! from, what is to be skipped.
+//! `inspect` reports for any file whether it runs on this machine, and how well. It names what is
+//! not used, whether the model's text can be read, the source of the chat template, and what can be
+//! skipped.
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
@@ -15,7 +16,7 @@ use thermocline_engine::{
 };
 use thermocline_tests::terminal::thermocline;
 
-/// A copy of a fixture, changed.
+/// A changed copy of a fixture.
 struct Variant {
     folder: tempfile::TempDir,
     file: Checkpoint,
@@ -38,14 +39,14 @@ impl Variant {
         self.set(key, Value::String(text.to_owned()))
     }
 
-    /// With a tensor of 64 x 64 more.
+    /// Adds a tensor of 64 x 64.
     fn tensor(mut self, name: &str) -> Self {
         let data = Bytes::new(vec![0; 64 * 64 * 4]);
         self.added.push(Tensor { name: name.to_owned(), ty: TensorType::F32, shape: vec![64, 64], data });
         self
     }
 
-    /// The file, with `change` made to its bytes.
+    /// Writes the file without the keys `without`, after `change` has changed its bytes.
     fn write(&self, without: &[&str], change: impl FnOnce(Vec<u8>) -> Vec<u8>) -> String {
         let mut metadata = thermocline_engine::format::Metadata::new("copy");
         for (key, value) in self.file.metadata.iter().filter(|(key, _)| !without.contains(key)) {

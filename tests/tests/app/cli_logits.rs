@@ -1,4 +1,4 @@
-//! `logits` and `tokenize`: what other implementations are compared with.
+//! `logits` and `tokenize`, whose output is compared with other implementations.
 
 #![allow(clippy::unwrap_used)]
 
@@ -54,7 +54,7 @@ fn bits(file: &SafeTensors<'_>, name: &str) -> (Vec<usize>, Vec<bool>) {
     (tensor.shape().to_vec(), tensor.data().iter().map(|byte| *byte == 1).collect())
 }
 
-/// On the CPU, and with the neurons in two places.
+/// Runs on the CPU, and with neurons on both the GPU and the CPU.
 #[test]
 fn logits_file_has_the_firing_mask_of_sparse_modes() {
     let model = fixture("powerinfer/llama-relu-f16.powerinfer.gguf");
@@ -73,14 +73,15 @@ fn logits_file_has_the_firing_mask_of_sparse_modes() {
             let (wanted_shape, gates) = bits(&reference, "f16.dense_ffn_active");
             let (_, named) = bits(&reference, "f16.pred_mask");
             assert_eq!((&shape, shape.iter().product::<usize>()), (&wanted_shape, fired.len()));
-            // Sums in another order: a gate that is nearly zero, or a score near the threshold, may fall on the other side.
+            // Sums have another order here, so a gate near zero or a score near the threshold may
+            // fall on the other side.
             let few = fired.len() / 500;
             let count = |is: &dyn Fn(usize) -> bool| (0..fired.len()).filter(|at| is(*at)).count();
             if mode == "exact" {
                 assert!(count(&|at| fired[at] != gates[at]) <= few, "{device:?}");
             } else {
                 assert!(count(&|at| fired[at] && !named[at]) <= few, "{device:?}");
-                // Behind the first layer, gates see what predictors left.
+                // Behind the first layer, gates depend on what predictors skipped.
                 let first = fired.len() / shape[0];
                 let wrong = (0..first).filter(|at| fired[*at] != (gates[*at] && named[*at])).count();
                 assert!(wrong <= few, "{device:?}: {wrong}");
@@ -125,7 +126,7 @@ fn tokenize_round_trips_text_and_ids() {
     let back = thermocline(&["tokenize", "--ids", &ids.join(","), "--json"]).json();
     assert_eq!(back["text"], text);
 
-    // A file and a pipe are tokenized to their last byte.
+    // `tokenize` reads a file and a pipe to the last byte.
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("text");
     std::fs::write(&file, "Once\n").unwrap();

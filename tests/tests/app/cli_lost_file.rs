@@ -1,6 +1,7 @@
-//! A model file that shrinks while `run` or `serve` has it open: the answer ends with an error that names the file.
+//! A model file that shrinks while `run` or `serve` has it open. The answer ends with an error that
+//! names the file.
 
-// Only unix lets a file that is mapped be truncated.
+// Only Unix can truncate a mapped file.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)]
 
@@ -18,7 +19,7 @@ use thermocline_tests::{
 
 use super::cli_serve::Serving;
 
-/// A small model in a file of its own.
+/// Makes a small model in its own file.
 fn model_file(folder: &Path) -> PathBuf {
     let path = folder.join("shrinks.gguf");
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/gguf/llama-silu-gqa-256-Q8_0.gguf");
@@ -68,7 +69,8 @@ fn serve_ends_the_stream_with_an_error_and_stays() {
         assert!(is_told(message) && !message.contains(folder.path().to_str().unwrap()), "{error}");
     }
     let said = serving.killed();
-    // The file is told of once, unless the program was ended before, and every refusal names it.
+    // The program reports the file at most once, because it may have been killed before. Every
+    // refusal names the file.
     assert!(said.matches("error: ").count() <= 1, "{said}");
     assert_eq!(said.matches("(503)").count(), 2, "{said}");
 }

@@ -1,5 +1,6 @@
-//! Where commands write their files: only a regular file is ever replaced. A pipe or a device gets what can be read as a stream,
-//! and is refused, before anything is computed, for what is mapped or read again.
+//! Output files of commands. Only a regular file is ever replaced. Sequential output goes through a
+//! pipe or a device. A command whose output is mapped or read again refuses them before it computes
+//! anything.
 
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)]
@@ -21,7 +22,7 @@ use thermocline_tests::terminal::thermocline;
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/models/llama-relu");
 const TEXT: &str = "Once upon a time there was a little dog. He liked to run in the park and play with his red ball. ";
 
-/// A folder with a text, a machine and one of each thing that is no regular file.
+/// A folder with a text, a machine and one non-regular file of each kind.
 struct Place {
     folder: tempfile::TempDir,
     _socket: UnixListener,
@@ -44,7 +45,7 @@ impl Place {
         self.folder.path().join(name)
     }
 
-    /// Arguments of each command that writes a file, before the file.
+    /// Returns arguments of each command that maps its output. The path of the output follows.
     fn mapped(&self) -> [Vec<String>; 3] {
         [
             vec!["convert", MODEL, "--type", "f32", "--out"],
@@ -71,7 +72,7 @@ impl Place {
         .map(owned)
     }
 
-    /// Everything is as it was made.
+    /// Checks that every file is unchanged and no temporary file is left.
     #[track_caller]
     fn unharmed(&self) {
         let ty = |name: &str| fs::symlink_metadata(self.path(name)).unwrap().file_type();
@@ -88,7 +89,7 @@ fn with<'a>(args: &'a [String], out: &'a Path) -> Vec<&'a str> {
     args.iter().map(String::as_str).chain([out.to_str().unwrap()]).collect()
 }
 
-/// Reads `pipe` to its end.
+/// Starts a thread that reads `pipe` to its end.
 fn reader(pipe: &Path) -> JoinHandle<Vec<u8>> {
     let pipe = pipe.to_path_buf();
     thread::spawn(move || fs::read(pipe).unwrap())
@@ -103,7 +104,8 @@ fn random_access_output_requires_a_regular_file() {
             assert!(error.contains(&format!("/{name}: expected ")) && error.ends_with(got), "{args:?}: {error}");
             place.unharmed();
         }
-        // The device itself is only named where the refusal of a link to it has been seen.
+        // The link to the device is tested first. The test names the device itself only if the link
+        // was refused.
         let null = place.path("null");
         symlink("/dev/null", &null).unwrap();
         assert!(thermocline(&with(&args, &null)).refusal().ends_with("got a character device"), "{args:?}");
@@ -126,7 +128,7 @@ fn sequential_output_goes_through_pipes() {
             let read = reader(&place.path("pipe"));
             thermocline(&with(&args, &place.path(name))).ok();
             let read = read.join().unwrap();
-            // Speeds are among the figures that an evaluation measures, and differ from run to run.
+            // The figures of an evaluation include speeds, which differ from run to run.
             let timed = args[0] == "eval" && !args.iter().any(|arg| arg == "--write-base");
             let alike = read.len() > whole.len() / 2 && read[..5] == whole[..5] && read.last() == whole.last();
             assert!(read == whole || timed && alike, "{args:?}: {} and {} bytes", read.len(), whole.len());
@@ -146,7 +148,7 @@ fn dev_stdout_is_appended_to() {
     let [_, csv, ..] = place.streamed();
     let shown = thermocline(&with(&csv, Path::new("/dev/stdout"))).ok();
     assert!(shown.contains("| perplexity") && shown.contains("\r\nperplexity,"), "{shown}");
-    // A file that output is appended to keeps what it has, and nothing is renamed over it.
+    // If output is appended to a file, the file keeps its contents and no other file replaces it.
     let log = place.folder.path().with_extension("log");
     fs::write(&log, "before\n").unwrap();
     let program = thermocline_tests::terminal::program();

@@ -21,14 +21,15 @@ fn fixture(name: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name).to_str().unwrap().to_owned()
 }
 
-/// The speeds of a usual desktop, in a file.
+/// Writes the speeds of a typical desktop to a file and returns its path.
 fn typical(folder: &Path) -> String {
     let path: PathBuf = folder.join("desktop.json");
     Machine::typical().store(&path).unwrap();
     path.to_str().unwrap().to_owned()
 }
 
-/// Those of one on which everything pays, also the way of a prompt's cold rows to the GPU.
+/// Writes the speeds of a machine on which every use of the GPU pays, including streamed prompts.
+/// Returns the path.
 fn eager(folder: &Path) -> String {
     let mut eager = Machine::typical();
     eager.cpu.rates.values_mut().for_each(|rate| (rate.sequential, rate.scattered) = (1e6, 1e6));
@@ -38,12 +39,12 @@ fn eager(folder: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Bytes that cold rows of prompts pass through.
+/// Returns the bytes of the buffer that streams cold rows of prompts.
 fn streamed(plan: &Value) -> u64 {
     plan["bytes_by_purpose"]["streamed prompts"].as_u64().unwrap()
 }
 
-/// Bytes of RAM beside the file.
+/// Returns the bytes of RAM for a purpose, without the mapped file.
 fn ram(plan: &Value, purpose: &str) -> u64 {
     plan["ram_by_purpose"][purpose].as_u64().unwrap()
 }
@@ -87,7 +88,8 @@ fn built_in_model_is_planned_for_another_machine() {
     }
 }
 
-/// Memory that a published machine does not have is told, in text and JSON. Unified memory is one budget.
+/// `plan` reports in text and JSON if a published machine lacks memory. Unified memory is one
+/// budget.
 #[test]
 fn plan_tells_memory_that_is_not_there() {
     let plan = |shape: &str, machine: &str, vram: &str, form: &[&str]| {
@@ -108,7 +110,8 @@ fn plan_tells_memory_that_is_not_there() {
     assert_eq!(told("relu-llama-7b", "rtx3060-r5", "4GiB"), (0, 4 << 30, String::new()));
 }
 
-/// A card with a third of its speed in bursts: both are told, and less is expected of split layers, as much of whole ones.
+/// A card runs at a third of its speed in bursts. `plan` reports both speeds. It expects less of
+/// split layers and the same of whole layers.
 #[test]
 fn plan_tells_speeds_that_sink_in_bursts() {
     let folder = tempfile::tempdir().unwrap();
@@ -139,7 +142,7 @@ fn plan_tells_speeds_that_sink_in_bursts() {
 #[test]
 fn moe_model_is_planned_expert_by_expert() {
     let folder = tempfile::tempdir().unwrap();
-    // One on which even the smallest expert pays.
+    // On this machine even the smallest expert pays.
     let mut quick = Machine::typical();
     let gpu = quick.gpu.as_mut().unwrap();
     (gpu.hand_over, gpu.dispatch) = (0.0, 0.0);
@@ -168,7 +171,7 @@ fn moe_model_is_planned_expert_by_expert() {
 fn plan_has_a_row_for_the_streaming_buffer() {
     let folder = tempfile::tempdir().unwrap();
     let path = eager(folder.path());
-    // Has a row for every neuron.
+    // This model has neuron-major down projections.
     let model = fixture("powerinfer/llama-relu-q4_0.powerinfer.gguf");
     let plan = |vram: u64, form: &[&str]| {
         let vram = vram.to_string();
@@ -188,7 +191,8 @@ fn plan_has_a_row_for_the_streaming_buffer() {
     assert!(plan(budget, &[]).ok().contains("| streamed prompts"));
 }
 
-/// Opening a model makes its down projections neuron-major: they take RAM, and prompts can stream them.
+/// Opening a model makes its down projections neuron-major. The copies take RAM, and prompts can
+/// stream them.
 #[test]
 fn neuron_major_copies_made_on_opening_are_planned() {
     let folder = tempfile::tempdir().unwrap();
@@ -211,7 +215,7 @@ fn neuron_major_copies_made_on_opening_are_planned() {
     assert!(bytes == 0 && buffer == 0, "{bytes} {buffer} {reason}");
 }
 
-/// The CPU has a copy of the second layers of the predictors it asks, if it rounds activations.
+/// A CPU that rounds activations has copies of the second layers of the predictors that it uses.
 #[test]
 fn plan_counts_cpu_copies_of_predictors() {
     let folder = tempfile::tempdir().unwrap();
@@ -235,7 +239,8 @@ fn plan_counts_cpu_copies_of_predictors() {
     assert!(text.contains("for copies of predictors\n"), "{text}");
 }
 
-/// The bytes of a session's caches when it is new, and the most that they become in a chat of 24 messages.
+/// Returns the bytes of a session's caches when it is new, and their maximum in a chat of 24
+/// messages.
 fn held_bytes(model: &str, context: usize) -> [u64; 2] {
     let options = EngineOptions { context: Some(context), device: DeviceChoice::Cpu, ..EngineOptions::default() };
     let engine = Engine::open(model.as_ref(), options).unwrap();
@@ -252,7 +257,8 @@ fn held_bytes(model: &str, context: usize) -> [u64; 2] {
     [new, most.max().unwrap()]
 }
 
-/// RAM of caches is planned, and with it the most that copies of windows and states take: to the byte that of a session.
+/// The planned RAM of caches, with the maximum for copies of windows and states, equals the RAM of
+/// a session to the byte.
 #[test]
 fn snapshots_are_planned_as_sessions_hold_them() {
     const CONTEXT: usize = 1024;
@@ -331,7 +337,8 @@ fn budget_is_planned_on_a_machine_without_a_gpu() {
     assert!(plan["resident_layers"].as_u64() > Some(0) && plan["machine"]["gpu"].is_object(), "{plan}");
 }
 
-/// No weights, no card: sizes of the shape and published figures of the machine.
+/// Plans without a model file and without a GPU, from the sizes of a shape and the published
+/// figures of a machine.
 #[test]
 fn shape_is_planned_for_a_published_machine_without_a_file() {
     let plan = |shape: &str, machine: &str, more: &[&str]| {
@@ -343,7 +350,7 @@ fn shape_is_planned_for_a_published_machine_without_a_file() {
     assert!(speed(&card) > 1.3 * speed(&alone) && speed(&alone) > 0.1, "{} {}", speed(&card), speed(&alone));
     let small = plan("relu-llama-70b", "rtx4090-i9", &["--vram", "8GiB"]);
     assert!(speed(&small) < speed(&card), "{} {}", speed(&small), speed(&card));
-    // Twice the neurons firing cost more; fewer bits cost less.
+    // Twice as many firing neurons cost speed, and so do wider weights.
     let busy = plan("relu-llama-70b", "rtx4090-i9", &["--active", "0.3"]);
     let wide = plan("relu-llama-70b", "rtx4090-i9", &["--type", "f16"]);
     assert!(speed(&busy) < speed(&card) && speed(&wide) < speed(&card));
@@ -353,7 +360,8 @@ fn shape_is_planned_for_a_published_machine_without_a_file() {
     assert!(said.code != Some(0) && said.stderr.contains("pc-of-no-one"), "{}", said.stderr);
 }
 
-/// A GPU has no cache of eight bits; who asks for one is told what it has, with the bytes of that.
+/// A GPU has no 8-bit KV cache. If the user asks for one, `plan` names the type that the GPU uses
+/// and counts its bytes.
 #[test]
 fn plan_and_inspect_say_which_cache_a_gpu_has() {
     let plan = |ty: &str, form: &[&str]| {

@@ -15,7 +15,7 @@ use thermocline_tests::{
     terminal::{command, thermocline, wait, with_input},
 };
 
-/// Arguments for an answer that never ends: the end token is banned and the context shifts.
+/// Arguments for an answer that never ends. They ban the end token and let the context shift.
 const ENDLESS: [&str; 9] =
     ["run", "-p", "Tell me a story.", "--logit-bias", "1=-inf", "--on-full", "shift", "--seed", "1"];
 
@@ -38,7 +38,8 @@ fn run_output_depends_on_the_seed() {
     assert_eq!(first.stderr, "");
     assert_eq!(first.stdout, again.stdout);
     assert_ne!(first.stdout, other.stdout);
-    // Coherent: words of the training text's kind, in sentences, about what was asked.
+    // The answer is coherent: sentences of words from the training text, about the subject of the
+    // prompt.
     let story = first.ok();
     assert!(story.contains("dog"), "{story}");
     assert!(story.matches(['.', '!', '?']).count() >= 4, "{story}");
@@ -124,7 +125,7 @@ fn run_stops_or_shifts_at_a_full_context() {
 #[test]
 fn run_applies_stop_strings_and_logit_biases() {
     let args = ["run", "-p", "Tell me a story about a cat and a dog.", "--temp", "0", "--json"];
-    // Two words of the middle and what is before them.
+    // The stop string is two words from the middle of the answer.
     let reference = reference_answer(0);
     let starts: Vec<usize> = reference.match_indices(' ').map(|(at, _)| at + 1).collect();
     let stop = &reference[starts[9]..starts[11] - 1];
@@ -132,7 +133,7 @@ fn run_applies_stop_strings_and_logit_biases() {
     let stopped = thermocline(&[&args[..], &["--stop", stop]].concat()).json();
     assert_eq!(stopped["text"], before);
     assert_eq!(stopped["stop_string"], stop);
-    // 427 is "Once".
+    // Token 427 is "Once".
     let banned = thermocline(&[&args[..], &["--logit-bias", "427=-inf", "-n", "5"]].concat()).json();
     assert!(!banned["text"].as_str().unwrap().starts_with("Once"), "{banned}");
     assert_eq!(banned["reason"], "max_tokens");
@@ -208,7 +209,7 @@ fn failing_chat_template_is_told_and_replaced() {
         (told, run.json()["stats"]["prompt_tokens"].as_u64().unwrap())
     };
     let (_, raw) = run(None, true);
-    // Without a template a prompt is continued, as ever.
+    // Without a template the model continues the prompt.
     assert_eq!(run(None, false), (Vec::new(), raw));
     let (told, rendered) = run(Some("{{ bos_token }}{{ messages[0].content }}!"), false);
     assert!(told.is_empty() && rendered > raw, "{told:?}");

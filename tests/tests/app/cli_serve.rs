@@ -1,4 +1,5 @@
-//! `thermocline serve` as a process: its output, its end, and its answers, which are those of `run`.
+//! `thermocline serve` as a process: its output, its end, and its answers, which equal those of
+//! `run`.
 
 #![allow(clippy::unwrap_used)]
 
@@ -25,7 +26,7 @@ use thermocline_tests::{
 #[cfg(unix)]
 const QUESTION: &str = "Tell me a story about a dog and a kite.";
 
-/// The program at any free port, and a client of it.
+/// The program at any free port, with a client.
 pub(super) struct Serving {
     child: Child,
     pub client: Client,
@@ -55,13 +56,13 @@ impl Serving {
         assert!(sent.unwrap().success());
     }
 
-    /// Its standard error until now, where it is ended.
+    /// Ends the program and returns its standard error.
     pub fn killed(mut self) -> String {
         self.child.kill().unwrap();
         self.end().0
     }
 
-    /// Its standard error and exit status.
+    /// Waits for the end and returns standard error and exit status.
     fn end(mut self) -> (String, Option<i32>) {
         let code = wait(&mut self.child).code();
         let mut said = String::new();
@@ -72,7 +73,7 @@ impl Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        // One that has ended cannot be killed.
+        // `kill` fails if the process has already ended.
         let _ = self.child.kill();
     }
 }
@@ -160,7 +161,7 @@ fn second_interrupt_ends_the_server_at_once() {
     let mut caller = serving.client.begin(CHAT, &endless);
     assert!(caller.line_with("content\":\"").is_some());
     serving.interrupt();
-    // Once it refuses to listen, the first one has been noticed.
+    // The server has noticed the first signal once it refuses connections.
     eventually("a closed port", || std::net::TcpStream::connect(serving.client.address).is_err());
     assert!(caller.line_with("content\":\"").is_some(), "the answer goes on");
     serving.interrupt();
@@ -232,7 +233,7 @@ fn folder_of_models_is_served_by_name() {
     }
     let error = ask("llama-99").error(404);
     assert!(error["message"].as_str().unwrap().contains("llama-silu-gqa-256-Q4_0, "), "{error}");
-    // Windows has no signals; a console's Ctrl-C is pressed by tests/windows.sh.
+    // Windows has no signals. `tests/windows.sh` tests Ctrl-C in a console.
     if cfg!(unix) {
         serving.interrupt();
         assert_eq!(serving.end().1, Some(0));

@@ -1,4 +1,5 @@
-//! Standard error that nobody reads, and help pages that cannot be written: what cannot be said is lost, and nothing else.
+//! Standard error that nobody reads, and help pages that cannot be written. The program loses this
+//! output but works as usual.
 
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)]
@@ -16,14 +17,14 @@ use thermocline_tests::{
     terminal::{command, run, wait},
 };
 
-/// Two ends of standard error that take nothing: a pipe whose reader is gone, and a full disk.
+/// Two kinds of standard error that accept no bytes: a pipe without a reader, and a full disk.
 fn deaf_ends() -> [Stdio; 2] {
     let (reader, writer) = io::pipe().unwrap();
     drop(reader);
     [writer.into(), full().into()]
 }
 
-/// A file on a full disk.
+/// Opens a file on a full disk.
 fn full() -> File {
     OpenOptions::new().write(true).open("/dev/full").unwrap()
 }
@@ -49,7 +50,7 @@ fn commands_do_their_work_where_standard_error_takes_nothing() {
     }
 }
 
-/// `thermocline serve` with a standard error.
+/// Starts `thermocline serve` with this standard error.
 fn serving(stderr: Stdio) -> (Child, Client) {
     let mut command = command(&["serve", "--port", "0"]);
     let mut child = command.stderr(stderr).spawn().unwrap();
@@ -60,7 +61,7 @@ fn serving(stderr: Stdio) -> (Child, Client) {
     (child, client)
 }
 
-/// Ends the server, which must end as usual.
+/// Ends the server and checks that it ends as usual.
 fn end(mut child: Child) {
     let id = child.id().to_string();
     assert!(std::process::Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
@@ -81,7 +82,7 @@ fn server_answers_and_ends_where_its_log_takes_nothing() {
 fn server_answers_while_nobody_reads_its_log() {
     let (reader, writer) = io::pipe().unwrap();
     let (child, client) = serving(writer.into());
-    // Far more than a pipe holds.
+    // The 200 log lines are far more than a pipe holds.
     let path = format!("/{}", "x".repeat(4000));
     (0..200).for_each(|_| drop(client.get(&path).error(404)));
     client.post(CHAT, &chat("Hello!", json!({ "max_tokens": 3 }))).json(200);

@@ -1,4 +1,4 @@
-//! The command line itself: help, versions, wrong flags.
+//! The command line: help, versions, wrong flags.
 
 #![allow(clippy::unwrap_used)]
 
@@ -26,7 +26,7 @@ fn every_command_has_a_help_page() {
         assert!(overview.contains(&format!("\n  {command}")), "{command}: {overview}");
         let help = thermocline(&[command, "--help"]).ok();
         assert!(help.contains("Usage: thermocline"), "{help}");
-        // Examples are whole, to be copied.
+        // Example lines are not wrapped, so that users can copy them.
         let long = |line: &&str| line.chars().count() > 100 && !line.starts_with("  thermocline ");
         assert_eq!(help.lines().find(long), None, "{command}");
     }
@@ -106,7 +106,7 @@ fn gpus_are_listed_and_software_is_not_chosen() {
     assert_eq!(chosen, real.min(1));
 }
 
-/// Where Vulkan is the only way to a GPU.
+/// Linux, where Vulkan is the only API for a GPU.
 #[test]
 #[cfg(target_os = "linux")]
 fn devices_lists_no_gpu_without_a_graphics_driver() {
@@ -138,7 +138,7 @@ fn misspelt_command_is_not_taken_for_a_model() {
     let ran = thermocline(&["benhc"]);
     assert!(ran.stderr.contains("did you mean `thermocline bench`?"), "{ran:?}");
     assert!(ran.refusal().contains("expected a command"));
-    // Elsewhere there is always a screen, and a window says so.
+    // Other systems always have a display, where a window shows the error.
     #[cfg(target_os = "linux")]
     assert!(thermocline(&["/no/such.gguf"]).stderr.contains("/no/such.gguf"));
 }

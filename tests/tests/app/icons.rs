@@ -1,4 +1,4 @@
-//! The icon's files, as systems read them.
+//! The icon files, read as operating systems read them.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +16,7 @@ fn little(bytes: &[u8]) -> usize {
     u32::from_le_bytes(bytes.try_into().unwrap()) as usize
 }
 
-/// Width of a square PNG with an alpha channel.
+/// Returns the width of a square PNG with an alpha channel.
 fn png(bytes: &[u8]) -> usize {
     assert_eq!(&bytes[..8], b"\x89PNG\r\n\x1a\n");
     assert_eq!(&bytes[bytes.len() - 8..bytes.len() - 4], b"IEND");
@@ -42,7 +42,8 @@ fn ico_file_has_every_size() {
             let entry = &file[6 + 16 * n..22 + 16 * n];
             let (length, start) = (little(&entry[8..12]), little(&entry[12..16]));
             let picture = &file[start..start + length];
-            // 0 stands for 256, which is a PNG; the others are bitmaps of 32 bits, twice as high for a mask.
+            // 0 means 256, which is a PNG. The other images are 32-bit bitmaps of twice the height,
+            // because they include a mask.
             if entry[0] == 0 {
                 return png(picture);
             }

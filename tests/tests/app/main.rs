@@ -1,6 +1,7 @@
-//! The program from outside: its command line, its server, its files. One test program, so that it is linked once.
+//! Tests of the program from outside: its command line, its server, its files. They are one test
+//! program, which is linked once.
 
-// Tests that ask whether a thread may have an engine look through all that wgpu is made of.
+// The compiler checks whether an engine can be sent to a thread through all types of wgpu.
 #![recursion_limit = "256"]
 
 mod built_in_chat;

@@ -1,5 +1,5 @@
-//! A program that was made portable: everything it writes is beside it. Where there is no display, since the program then
-//! talks in the terminal.
+//! A portable program, which keeps all its files beside itself. The test needs a system without a
+//! display, because the program then runs in the terminal.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
@@ -12,10 +12,10 @@ use std::{
 
 use thermocline_tests::terminal::{Ran, program, run};
 
-/// A command that measures the machine and keeps what it measured.
+/// Arguments of a command that measures the machine and stores the measurement.
 const MEASURE: [&str; 6] = ["plan", "--json", "--vram", "16MiB", "--device", "0"];
 
-/// The program on a USB stick, and a home folder.
+/// The program on a USB stick, with a separate home folder.
 struct Stick {
     folder: tempfile::TempDir,
 }
@@ -48,12 +48,12 @@ impl Stick {
         for name in ["DISPLAY", "WAYLAND_DISPLAY", "WAYLAND_SOCKET", "APPIMAGE"] {
             command.env_remove(name);
         }
-        // The graphics driver keeps shaders of its own.
+        // The graphics driver would keep its own cache of shaders.
         command.env("HOME", &home).env("XDG_RUNTIME_DIR", &home).env("MESA_SHADER_CACHE_DISABLE", "true");
         command
     }
 
-    /// File that a measurement of the machine leaves.
+    /// Runs the command that stores a measurement of the machine.
     fn measure(&self) {
         self.run(&MEASURE, "").json();
     }
@@ -88,7 +88,7 @@ fn folder_of_the_environment_comes_before_the_one_beside_the_program() {
     run(command, b"").json();
     assert!(!files(&named.join("cache")).is_empty());
     assert!(files(&stick.data()).is_empty() && stick.at_home().is_empty());
-    // One without a name is none.
+    // A folder with an empty name does not count.
     let mut command = stick.command(&MEASURE);
     command.env("THERMOCLINE_DATA", "");
     run(command, b"").json();
@@ -109,5 +109,5 @@ fn portable_program_without_a_data_folder_is_an_error() {
     let stick = Stick::new();
     fs::write(stick.data(), "a file").unwrap();
     let error = stick.run(&["--portable"], "").refusal();
-    assert!(error.contains("thermocline-data") && error.contains("may write"), "{error}");
+    assert!(error.contains("thermocline-data") && error.contains("can write"), "{error}");
 }

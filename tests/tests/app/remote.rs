@@ -1,4 +1,5 @@
-//! Models of servers: the program's own client, and `chat --remote`, against a real server of it.
+//! Models of servers: the program's own client, and `chat --remote`, against a real server of the
+//! program.
 
 #![allow(clippy::unwrap_used)]
 
@@ -58,7 +59,8 @@ fn client_reads_models_answers_calls_and_refusals_of_a_server() {
     assert_eq!(usage.prompt_tokens as u64, whole["usage"]["prompt_tokens"].as_u64().unwrap());
 
     let mut tools = request(256);
-    // Without more properties, of which a small model may write one after the other.
+    // The schema forbids additional properties, because a small model may write one after the
+    // other.
     let city = json!({
         "type": "object",
         "properties": { "city": { "enum": ["Rome", "Oslo"] } },
@@ -86,7 +88,7 @@ fn key_of_a_server_is_sent_and_never_told() {
     let served = Served::with(|options| options.key = Some(KEY.to_owned()));
     assert_eq!(client(&served, Some(KEY)).models().unwrap(), ["Storyteller"]);
     assert_eq!(answer(&client(&served, Some(KEY)), &request(4)).1.unwrap().reason, FinishReason::Length);
-    for (key, says) in [(None, "no key was given"), (Some("sk-another"), "it needs an API key, or another one")] {
+    for (key, says) in [(None, "no API key was sent"), (Some("sk-another"), "the API key is missing or wrong")] {
         let error = client(&served, key).models().unwrap_err().to_string();
         assert!(error.contains("401") && error.contains(says) && !error.contains("sk-"), "{error}");
     }
@@ -100,7 +102,7 @@ fn cancelled_answer_ends_on_the_server() {
         let (client, cancel) = (client(&served, None), cancel.clone());
         let mut request = request(1);
         request.settings.remove("max_tokens");
-        // The token that ends texts is never chosen.
+        // This bias bans the token that ends texts.
         request.set("logit_bias", Some(json!({ "1": -1e6 })));
         thread::spawn(move || client.chat(&request, &cancel, &mut |_| sender.send(()).unwrap_or(())))
     };
@@ -133,7 +135,7 @@ fn terminal_chats_with_a_model_of_a_server() {
     let text = fs::read_to_string(&saved).unwrap();
     assert!(text.contains("Tell me a story") && !text.contains(KEY), "{text}");
 
-    // By the environment, and with a name.
+    // The key comes from the environment, and the model has a name.
     let mut command = command(&[&options[..], &["--model", "Storyteller"]].concat());
     command.env("THERMOCLINE_REMOTE_KEY", KEY);
     assert_eq!(run(command, QUESTION.as_bytes()).ok().trim_end(), story.trim_end());

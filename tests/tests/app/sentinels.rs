@@ -1,4 +1,5 @@
-//! Steps within which a driver ends the program: the next start does without what was tried, and answers.
+//! Steps in which a driver crashes the program. The next start disables the feature of the failed
+//! step and answers.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,12 +14,12 @@ use thermocline_tests::{
     terminal::{command_in, run, thermocline},
 };
 
-/// A step on the software driver the tests have, and its sentence.
+/// A step on the software driver of the tests, and the sentence that reports it.
 struct Step {
     name: &'static str,
     step: RiskyStep,
     why: &'static str,
-    /// True if the adapter computes without what was tried.
+    /// True if the adapter still computes after the failed step is disabled.
     computes: bool,
 }
 
@@ -50,7 +51,8 @@ const STEPS: [Step; 5] = [
     },
 ];
 
-/// Opens the first adapter, tests it and ends within a step: the part of another process.
+/// Opens the first adapter, tests it and crashes within a step. This is the part of another
+/// process.
 fn end_within(name: &str, cache: &Path) {
     let step = STEPS.iter().find(|it| it.name == name).unwrap().step;
     let (faults, fallbacks) = (Faults(Some((FaultPoint::Abort(step), 1))), Fallbacks::in_folder(cache));

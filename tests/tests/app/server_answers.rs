@@ -16,7 +16,7 @@ fn said(reply: &Value) -> String {
     choice["message"]["content"].as_str().or(choice["text"].as_str()).unwrap().to_owned()
 }
 
-/// The text of a stream, why it ended, and its figures.
+/// Returns the text of a stream, the reason of its end, and its figures.
 fn joined(reply: &Reply) -> (String, Value, Value) {
     let (mut text, mut reason, mut usage) = (String::new(), Value::Null, Value::Null);
     for event in reply.events() {
@@ -54,7 +54,7 @@ fn chat_is_answered_whole_and_as_a_stream() {
     let (text, reason, usage) = joined(&stream);
     assert_eq!((text, reason), (story, json!("stop")));
     assert_eq!(usage["total_tokens"], whole["usage"]["total_tokens"]);
-    // All of the prompt but its last token was there.
+    // The cache had all tokens of the prompt but the last.
     assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], count("prompt_tokens") - 1);
 }
 
@@ -90,7 +90,7 @@ fn completion_continues_the_prompt() {
         (&whole["object"], &whole["choices"][0]["finish_reason"]),
         (&json!("text_completion"), &json!("length"))
     );
-    // What the engine says itself.
+    // The reference is the answer of the engine itself.
     let session = served.engine.session(SessionOptions::default()).unwrap();
     let prompt = Prompt::Text("Once upon a time".to_owned());
     let request = Request { sampling: Sampling::greedy(), max_tokens: Some(10), ..Request::new(prompt) };
@@ -113,7 +113,7 @@ fn completion_continues_the_prompt() {
 fn stop_strings_match_across_token_boundaries() {
     let served = Served::new();
     let whole = said(&served.client.post(TEXT, &text("Once upon a time", json!({ "max_tokens": 40 }))).json(200));
-    // Of every length and at every place, so that some begin and end inside tokens.
+    // Stop strings have various lengths and places, so that some begin and end inside tokens.
     for (from, to) in [(3, 4), (5, 12), (2, 30), (10, 17), (20, 21), (9, 40)] {
         let stop = &whole[from..to];
         let before = &whole[..whole.find(stop).unwrap()];
@@ -136,7 +136,8 @@ fn stop_strings_match_across_token_boundaries() {
 #[test]
 fn streamed_characters_are_never_split() {
     let served = Served::new();
-    // The two bytes of é are a token each; biases that fall with each use have them take turns.
+    // Each of the two bytes of é is a token. Biases and the frequency penalty make the two tokens
+    // alternate.
     let tokenizer = served.engine.tokenizer();
     let ids = tokenizer.encode("é", thermocline_engine::tokenizer::EncodeOptions::PLAIN).unwrap();
     let [first, second] = ids[ids.len() - 2..] else { panic!("{ids:?}") };
@@ -147,7 +148,7 @@ fn streamed_characters_are_never_split() {
     };
     let even = served.client.post(TEXT, &body(8));
     assert_eq!(joined(&even).0, "éééé");
-    // What is left of a character at the end is told once, as what it is: nothing that can be read.
+    // An incomplete character at the end is sent once, as a replacement character.
     let odd = served.client.post(TEXT, &body(7));
     assert_eq!(joined(&odd).0, "ééé\u{fffd}");
     let usage = |reply: Reply| reply.json(200)["usage"]["completion_tokens"].clone();
@@ -167,7 +168,7 @@ fn sampling_fields_take_effect() {
     let greedy = tell(json!({ "temperature": 0 }));
     assert_eq!(tell(json!({ "seed": 5 })), tell(json!({ "seed": 5 })));
     assert_ne!(tell(json!({ "seed": 5 })), tell(json!({ "seed": 6 })));
-    // Each of these leaves one token to choose from.
+    // Each of these options leaves one token to choose from.
     for one in [json!({ "top_k": 1 }), json!({ "top_p": 0 }), json!({ "min_p": 1 })] {
         assert_eq!(tell(one.clone()), greedy, "{one}");
     }

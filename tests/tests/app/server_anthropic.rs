@@ -10,14 +10,14 @@ use thermocline_tests::{
 
 const MESSAGES: &str = "/v1/messages";
 
-/// A request for a message, answered with the likeliest words; `more` is what else it says.
+/// Returns a request for a greedy answer. `more` has further fields of the request.
 fn message(text: &str, more: Value) -> Value {
     let mut body = json!({ "max_tokens": 24, "temperature": 0, "messages": [{ "role": "user", "content": text }] });
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     body
 }
 
-/// Names and data of a stream's events.
+/// Returns names and data of a stream's events.
 fn events(reply: &Reply) -> Vec<(String, Value)> {
     assert_eq!(reply.status, 200, "{reply:?}");
     let event = |event: &str| {

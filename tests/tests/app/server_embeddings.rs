@@ -24,7 +24,7 @@ fn embed(served: &Served, body: Value) -> Vec<Vec<f64>> {
     data.iter().map(|it| numbers(&it["embedding"])).collect()
 }
 
-/// Little-endian numbers in base64.
+/// Decodes little-endian numbers from base64.
 fn decoded(text: &str) -> Vec<f64> {
     const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let (mut bits, mut count, mut bytes) = (0u32, 0, Vec::new());
@@ -88,7 +88,8 @@ fn embeddings_by_ollamas_paths_are_the_same() {
     let one = served.client.post("/api/embeddings", &json!({ "model": "m", "prompt": "The end." })).json(200);
     assert_eq!(numbers(&one["embedding"]), wanted[1]);
     assert_eq!(served.client.post("/api/embed", &json!({ "model": "m" })).json(200)["embeddings"], json!([]));
-    // Longer than the context: shortened by default, refused otherwise.
+    // The text is longer than the context. The server shortens it by default and refuses it
+    // otherwise.
     let long = "word ".repeat(3000);
     let reply = served.client.post("/api/embed", &json!({ "input": long })).json(200);
     assert_eq!((reply["prompt_eval_count"].as_u64(), reply["embeddings"].as_array().unwrap().len()), (Some(512), 1));

@@ -1,5 +1,6 @@
-//! Requests mutated at random: each is answered or refused, and nothing panics. `THERMOCLINE_FUZZ_REQUESTS=100000` in the environment sends
-//! that many.
+//! Randomly mutated requests. The server answers or refuses each, and nothing panics. The
+//! environment variable `THERMOCLINE_FUZZ_REQUESTS` sets the number of requests, for example
+//! 100000.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,10 +10,10 @@ use thermocline_tests::{
     served::{CHAT, Served, TEXT, chat},
 };
 
-/// Requests that are sent by default.
+/// Default number of requests.
 const REQUESTS: usize = 400;
 
-/// Requests that are answered.
+/// Returns valid requests with their paths.
 fn valid() -> Vec<(&'static str, Value)> {
     let schema = json!({ "type": "object", "properties": { "a": { "type": "integer" } } });
     let tool = json!({ "type": "function", "function": { "name": "f", "parameters": schema } });
@@ -59,7 +60,7 @@ fn valid() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// A value that may be anywhere.
+/// Returns a random JSON value.
 fn any_value(dice: &mut Dice) -> Value {
     match dice.below(14) {
         0 => Value::Null,
@@ -79,7 +80,7 @@ fn any_value(dice: &mut Dice) -> Value {
     }
 }
 
-/// Replaces, removes or doubles something in a value.
+/// Replaces, removes or doubles a part of a value.
 fn mutate(value: &mut Value, dice: &mut Dice) {
     match value {
         Value::Object(map) if !map.is_empty() && dice.below(4) > 0 => {
@@ -119,7 +120,7 @@ fn mutated_requests_are_answered_or_refused_and_nothing_panics() {
         let (path, body) = &bodies[dice.below(bodies.len())];
         let mut body = body.clone();
         (0..1 + dice.below(3)).for_each(|_| mutate(&mut body, &mut dice));
-        // Answers without a limit would take long.
+        // Answers without a limit would take too long.
         if let Value::Object(map) = &mut body {
             let limits = ["max_tokens", "max_output_tokens"].into_iter().filter(|field| map.contains_key(*field));
             let limit: Vec<&str> = limits.collect();

@@ -94,7 +94,7 @@ fn numbers_below_zero_and_empty_stops_set_no_limit_in_any_protocol() {
         let more = json!({ "messages": user, "max_tokens": number, "top_k": number, "stop_sequences": [""], "temperature": 0 });
         let answer = served.client.post("/v1/messages", &more).json(200);
         whole(&answer, &answer["stop_reason"], "end_turn");
-        // Responses have no stops of their own.
+        // The responses protocol has no stop strings.
         let input = json!({ "input": "Tell me a story.", "max_output_tokens": number, "temperature": 0 });
         let answer = served.client.post("/v1/responses", &input).json(200);
         assert_eq!((&answer["status"], &answer["max_output_tokens"]), (&json!("completed"), &Value::Null), "{answer}");
@@ -117,7 +117,8 @@ fn numbers_below_zero_and_empty_stops_set_no_limit_in_any_protocol() {
     }
 }
 
-/// Bodies of other protocols are read as OpenAI's with fields that the client has not sent; those are not refused.
+/// The server converts requests of other protocols to OpenAI's and adds fields. A strict server
+/// must not refuse fields that the client did not send.
 #[test]
 fn strict_server_answers_requests_of_every_protocol() {
     let served = Served::with(|options| options.strict = true);
@@ -178,7 +179,8 @@ fn prompt_longer_than_the_context_is_refused_with_both_lengths() {
             assert!(message.contains("has 600") && message.contains("holds 512"), "{message}");
         }
     }
-    // One that fits, but leaves less room than is asked for, ends early and says so.
+    // This prompt fits but leaves less room than `max_tokens`. The answer ends early and reports
+    // the reason.
     let prompt = "word ".repeat(250);
     let answer =
         served.client.post(TEXT, &text(&prompt, json!({ "max_tokens": 5000, "logit_bias": { "1": -1e6 } }))).json(200);
@@ -231,7 +233,7 @@ fn foreign_origins_and_host_names_are_refused() {
         assert_eq!(reply.headers["access-control-allow-origin"], "http://localhost:3000");
         assert_eq!(reply.headers["vary"], "origin");
     }
-    // OPTIONS is answered for preflights only.
+    // The server answers OPTIONS only for preflights.
     served.client.send_empty("OPTIONS", CHAT).error(405);
     assert_eq!(served.engine.telemetry().generated_tokens, 6, "what was refused was not computed");
 }
@@ -253,12 +255,12 @@ fn malformed_requests_do_not_affect_others() {
     client.post(CHAT, &small()).json(200);
 }
 
-/// A machine may be so busy that even what is sent at once comes too late, but not always.
+/// On a busy machine a complete request may arrive too late, but not every time.
 #[test]
 fn slow_requests_end_and_do_not_affect_others() {
     let served = Served::with(|options| options.timeout = Duration::from_millis(300));
     let client = &served.client;
-    // Half a head, and nothing at all.
+    // The first client sends half a head, the second sends nothing.
     client.raw(b"GET /health HT").rest();
     client.raw(b"").rest();
     let half = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{";
@@ -332,7 +334,7 @@ fn requests_wait_in_order_up_to_the_queue_limit() {
     let refused = served.client.post(CHAT, &small());
     assert_eq!(refused.error(429)["code"], "rate_limit_exceeded");
     assert!(refused.headers.contains_key("retry-after"));
-    // Other routes do not wait.
+    // Other routes do not wait in the queue.
     served.client.get("/v1/models").json(200);
     // A client that disconnects leaves the queue.
     drop(second);
@@ -418,16 +420,16 @@ fn bind_errors_are_sentences() {
 #[test]
 fn client_that_does_not_read_is_disconnected() {
     let served = Served::with(|options| options.timeout = Duration::from_secs(1));
-    // More than systems keep for a client that does not read.
+    // The list is larger than the buffers of a system for a client that does not read.
     let name = "x".repeat(32 << 20);
     served.offers(Ok(offer(&name, &served.engine)));
     let mut deaf = served.client.raw(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    // The server writes from here on.
+    // The server begins to send the list here.
     assert!(deaf.line_with("200 OK").is_some());
     eventually("the end of the connection", || deaf.is_closed());
     let taken = deaf.rest();
     assert!(taken.len() < name.len(), "{} bytes", taken.len());
-    // One that reads has all of it, if the machine lets it read in time.
+    // A client that reads receives the whole list, unless the machine is too busy to read in time.
     eventually("the whole list", || {
         let request = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
         served.client.raw(request).rest().len() > name.len()
@@ -487,7 +489,7 @@ fn requests_that_pages_could_forge_are_refused_without_work() {
 fn half_sent_heads_and_idle_connections_do_not_keep_others_out() {
     let served = Served::with(|options| {
         options.max_connections = 8;
-        // None of them ends by itself.
+        // The timeout does not end any connection during the test.
         options.timeout = Duration::from_secs(3600);
     })
     .endless();

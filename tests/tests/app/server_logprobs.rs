@@ -1,4 +1,5 @@
-//! Log probabilities over the API, against logits of the same model; several prompts and several answers.
+//! Log probabilities over the API, compared with logits of the same model. Also tests several
+//! prompts and several answers in one request.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +16,7 @@ use thermocline_tests::served::{CHAT, Served, TEXT, chat, text};
 
 const PROMPT: &str = "Once upon a time, there was a bear.";
 
-/// Logarithm of the softmax of the engine's logits behind each of `tokens`, `[tokens, n_vocab]`.
+/// Returns the log softmax of the engine's logits behind each of `tokens`, `[tokens, n_vocab]`.
 fn log_softmax(served: &Served, tokens: &[u32]) -> Vec<Vec<f64>> {
     let model = Arc::clone(served.engine.model());
     let vocab = model.config.n_vocab;
@@ -44,7 +45,7 @@ fn echoed_logprobs_are_those_of_the_logits() {
     let served = Served::new();
     let ids = served.engine.tokenizer().encode(PROMPT, EncodeOptions::CHAT).unwrap();
     let want = log_softmax(&served, &ids);
-    // As lm-evaluation-harness asks: lists of ids, one token more than the prompt has.
+    // lm-evaluation-harness sends such requests: lists of ids, with an answer of one token.
     let body = json!({
         "prompt": [ids, ids[..4]], "temperature": 0, "max_tokens": 1, "logprobs": 1, "seed": 1234, "echo": true,
     });
@@ -63,9 +64,10 @@ fn echoed_logprobs_are_those_of_the_logits() {
             let likeliest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             assert!((largest(&logprobs["top_logprobs"][at]) - likeliest).abs() < 1e-4, "{at}");
         }
-        // The token behind the prompt is the likeliest, by the same number bit by bit.
+        // The token behind the prompt is the likeliest, and both lists have the same number to the
+        // bit.
         assert_eq!(logprobs["token_logprobs"][length].as_f64().unwrap(), largest(&logprobs["top_logprobs"][length]));
-        // Offsets are places in the text.
+        // Offsets are character positions in the text.
         let text: Vec<char> = choice["text"].as_str().unwrap().chars().collect();
         let offsets = numbers(&logprobs["text_offset"]);
         assert!(offsets.is_sorted() && offsets[length] < text.len() as f64, "{offsets:?}");
@@ -107,12 +109,12 @@ fn generated_logprobs_are_those_of_the_logits_whatever_is_sampled() {
     assert_eq!(streamed.len(), content.len());
     for (streamed, whole) in streamed.iter().zip(content) {
         assert_eq!((&streamed["token"], &streamed["bytes"]), (&whole["token"], &whole["bytes"]));
-        // The prompt of the second request was there: sums are made in another order.
+        // The cache had the prompt of the second request, so sums had another order.
         let logprob = |entry: &Value| entry["logprob"].as_f64().unwrap();
         assert!((logprob(streamed) - logprob(whole)).abs() < 1e-4, "{streamed} {whole}");
     }
 
-    // Texts: the answer of one request is the prompt of the next, which must find the same numbers.
+    // The answer of one request becomes the prompt of the next, which must have the same numbers.
     let body = text(PROMPT, json!({ "max_tokens": 8, "temperature": 1.2, "seed": 3, "logprobs": 0, "echo": true }));
     let answer = served.client.post(TEXT, &body).json(200);
     let logprobs = &answer["choices"][0]["logprobs"];
@@ -127,7 +129,8 @@ fn generated_logprobs_are_those_of_the_logits_whatever_is_sampled() {
     let want = log_softmax(&served, &ids);
     for at in length..ids.len() {
         let got = logprobs["token_logprobs"][at].as_f64().unwrap();
-        // Computed one by one rather than at once: activations are rounded to 8 bits.
+        // The answer was computed token by token, the reference at once. Activations are rounded to
+        // 8 bits.
         assert!((got - want[at - 1][ids[at] as usize]).abs() < 1e-4, "{at}: {got}");
     }
 }
@@ -158,7 +161,8 @@ fn several_answers_have_seeds_of_their_own() {
         ends.extend(choice["finish_reason"].as_str().map(|_| index));
     }
     assert_eq!((streamed, ends), ([one(5), one(6)], vec![0, 1]));
-    // The likeliest of three, by the mean of the log probabilities that each has alone.
+    // The best answer of three has the highest mean log probability. The test computes each answer
+    // alone.
     let mean = |seed: u64| {
         let logprobs = ask(json!({ "seed": seed, "logprobs": 0 })).json(200)["choices"][0]["logprobs"].clone();
         let numbers = numbers(&logprobs["token_logprobs"]);
@@ -166,7 +170,7 @@ fn several_answers_have_seeds_of_their_own() {
     };
     let best = (5..8).max_by(|a, b| mean(*a).total_cmp(&mean(*b))).unwrap();
     assert_eq!(texts(ask(json!({ "best_of": 3 })).json(200)), [one(best)]);
-    // Prompts of both kinds at once.
+    // One request has a prompt of text and a prompt of ids.
     let ids = served.engine.tokenizer().encode("One day", EncodeOptions::CHAT).unwrap();
     assert_eq!(texts(ask(json!({ "prompt": ["One day", ids] })).json(200)), [one(5), one(5)]);
 }

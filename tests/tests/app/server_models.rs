@@ -1,4 +1,4 @@
-//! Models by name over real connections: a folder of which one model is loaded at a time.
+//! Models by name over real connections. The server offers a folder and loads one model at a time.
 
 #![allow(clippy::unwrap_used)]
 
@@ -28,18 +28,18 @@ use thermocline_tests::{
     served::{CHAT, chat},
 };
 
-/// A server of a folder.
+/// A server of a folder of models.
 struct Library {
     client: Client,
     _server: Server,
     opened: Arc<AtomicUsize>,
-    /// Engines that are open, at most one.
+    /// Maximum number of engines that were open at the same time; must be one.
     most_open: Arc<AtomicUsize>,
     folder: TempDir,
 }
 
 impl Library {
-    /// Of copies of two models, closed after `idle`.
+    /// Serves copies of two models, which close after `idle`.
     fn new(idle: Option<Duration>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/gguf");
@@ -134,7 +134,7 @@ fn requests_for_another_model_wait_their_turn_and_none_starves() {
     running.line_with("content").unwrap();
     let answered = AtomicBool::new(false);
     thread::scope(|scope| {
-        // Alpha is asked for without a pause.
+        // Two clients request alpha without a pause.
         for _ in 0..2 {
             scope.spawn(|| {
                 while !answered.load(SeqCst) {
@@ -154,7 +154,7 @@ fn requests_for_another_model_wait_their_turn_and_none_starves() {
 #[test]
 fn model_that_cannot_be_opened_is_a_sentence_and_others_go_on() {
     let library = Library::new(None);
-    // A file whose head is right, but whose weights are missing.
+    // This file has a valid head, but its weights are missing.
     let whole = fs::read(library.folder.path().join("alpha.gguf")).unwrap();
     fs::write(library.folder.path().join("half.gguf"), &whole[..whole.len() / 2]).unwrap();
     let reply = library.client.post(CHAT, &chat("Hi", json!({ "model": "half" })));

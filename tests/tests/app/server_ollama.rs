@@ -11,7 +11,7 @@ use thermocline_tests::{
 const API_CHAT: &str = "/api/chat";
 const API_GENERATE: &str = "/api/generate";
 
-/// The objects of a streamed answer, of which only the last says that it is done.
+/// Returns the objects of a streamed answer. Only the last has `done` set.
 fn lines(reply: &Reply) -> Vec<Value> {
     assert_eq!((reply.status, &reply.headers["content-type"]), (200, &"application/x-ndjson".parse().unwrap()));
     let lines: Vec<Value> = reply.body.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

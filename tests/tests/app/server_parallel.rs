@@ -1,4 +1,5 @@
-//! Several requests at a time: their own answers, in shared passes, and slots that are counted.
+//! Several requests at a time. Each gets its own answer, they share passes, and the server counts
+//! slots.
 #![allow(clippy::unwrap_used)]
 
 use std::thread;
@@ -13,7 +14,7 @@ fn parallel(n: usize) -> Served {
     Served::with(|options| options.parallel = n)
 }
 
-/// The value of a figure of `/metrics`.
+/// Returns a figure of `/metrics`.
 fn figure(served: &Served, name: &str) -> f64 {
     let reply = served.client.get("/metrics");
     let line = reply.body.lines().find(|line| line.starts_with(&format!("thermocline_{name} "))).unwrap_or_default();
@@ -56,9 +57,10 @@ fn busy_slots_and_batches_are_counted_and_the_next_request_waits() {
     assert!(third.line_with("content\":\"").is_some());
     assert!(second.line_with("content\":\"").is_some(), "the other goes on");
     assert_eq!(served.client.get("/v1/thermocline").json(200)["slots"], json!({ "total": 2, "busy": 2 }));
+    assert_eq!(served.client.get("/props").json(200)["total_slots"], 2);
 }
 
-/// Two chats that alternate keep what is computed of them, each in its slot.
+/// Two alternating chats keep their computed prefixes, each in its own slot.
 #[test]
 fn alternating_chats_keep_their_prefixes() {
     let served = parallel(2);

@@ -1,12 +1,12 @@
-//! Budgets of thoughts over real connections, in every protocol: the built-in model goes on with thoughts that a request has begun, and
-//! never ends them itself.
+//! Thinking budgets over real connections, in every protocol. The built-in model continues thoughts
+//! that a request has begun, and never ends them itself.
 
 #![allow(clippy::unwrap_used)]
 
 use serde_json::{Value, json};
 use thermocline_tests::served::{CHAT, Served};
 
-/// A chat in which the assistant has begun to think.
+/// Returns a chat in which the assistant has begun to think.
 fn thinking(more: Value) -> Value {
     let messages =
         json!([{ "role": "user", "content": "Hi" }, { "role": "assistant", "content": "<think>\nOnce upon" }]);
@@ -15,7 +15,7 @@ fn thinking(more: Value) -> Value {
     body
 }
 
-/// Thoughts, answer, and tokens of thoughts.
+/// Returns the thoughts, the answer, and the number of thinking tokens.
 fn asked(served: &Served, more: Value) -> (String, String, u64) {
     let reply = served.client.post(CHAT, &thinking(more)).json(200);
     let message = &reply["choices"][0]["message"];

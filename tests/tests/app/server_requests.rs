@@ -1,4 +1,4 @@
-//! Requests as agents and clients of other servers send them, with the built-in model.
+//! Requests in the forms of agents and of clients of other servers, with the built-in model.
 
 #![allow(clippy::unwrap_used)]
 
@@ -70,14 +70,14 @@ fn negative_seeds_are_drawn_and_whole_numbers_may_have_a_point_on_every_route() 
     assert_eq!(error["param"], "seed");
 }
 
-/// Adds `value` to `body` at a pointer whose last segment may be new.
+/// Adds `value` to `body` at a JSON pointer. The last segment may be a new field.
 fn with(mut body: Value, pointer: &str, value: Value) -> Value {
     let (place, field) = pointer.rsplit_once('/').unwrap();
     body.pointer_mut(place).unwrap()[field] = value;
     body
 }
 
-/// A conversation with a call in Anthropic's form, with places for every hint.
+/// Returns a conversation with a tool call in Anthropic's form, with a place for every hint.
 fn messages_body() -> Value {
     json!({
         "max_tokens": 3, "temperature": 0, "thinking": { "type": "disabled" },
@@ -247,7 +247,7 @@ fn system_among_messages_reaches_the_prompt_and_an_empty_answer_is_one() {
     served.client.post(MESSAGES, &empty).json(200);
 }
 
-/// A model whose logits are all NaN, as a file.
+/// Writes a model whose logits are all NaN to a file.
 fn broken_model(folder: &Path) -> std::path::PathBuf {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/gguf/llama-silu-gqa-256-F16.gguf");
     let file = from_bytes(&path, Bytes::new(std::fs::read(&path).unwrap())).unwrap();
@@ -316,7 +316,7 @@ fn client_that_bans_every_token_is_told_so() {
     assert_eq!(error["param"], "logits", "{error}");
 }
 
-/// The built-in model with a context of 64 tokens, which forgets the beginning where `shifts`.
+/// Serves the built-in model with a context of 64 tokens. The context shifts if `shifts`.
 fn small_context(shifts: bool) -> Served {
     let served = Served::new();
     let model = ModelId::Builtin.open(&LoadOptions::default()).unwrap();
@@ -352,7 +352,7 @@ fn long_chats_lose_whole_turns_with_shift_and_say_so_on_every_route_and_are_refu
         let refused = stopping.client.post(path, &body).json(400);
         assert!(refused.to_string().contains("but the context holds 64"), "{refused}");
     }
-    // A question that is too long by itself is never shortened.
+    // The server never shortens a question that is too long by itself.
     for (path, body) in [
         (CHAT, json!({ "messages": user(&long), "max_tokens": 2 })),
         (MESSAGES, json!({ "messages": user(&long), "max_tokens": 2 })),
@@ -382,7 +382,7 @@ fn number_of_tokens_in_a_refusal_is_exact_or_a_least_one() {
     };
     let few = 4 + served.engine.context() / 3;
     assert!(message(few).starts_with(&format!("the prompt has {} tokens, ", counted(few))), "{}", message(few));
-    // From 64 KiB of text on, tokens are not counted one by one.
+    // From 64 KiB of text on, the server gives a lower bound of the number of tokens.
     let many = message(9001);
     let least =
         many.strip_prefix("the prompt has at least ").and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());

@@ -16,7 +16,8 @@ fn asked(input: Value, more: Value) -> Value {
     body
 }
 
-/// The data of a stream's events, which have their type as a name and are numbered.
+/// Returns the data of a stream's events. Checks that each event's name is its type and that they
+/// are numbered.
 fn events(reply: &Reply) -> Vec<Value> {
     assert_eq!(reply.status, 200, "{reply:?}");
     let event = |(at, event): (usize, &str)| {
@@ -161,7 +162,7 @@ fn text_format_is_followed_and_what_cannot_be_honoured_is_refused() {
     strict.client.post(RESPONSES, &asked(json!("a"), json!({ "model": "gpt" }))).error(404);
 }
 
-/// Tools as an agent has them in every request.
+/// Returns the tools that an agent sends in every request.
 fn tools_of_an_agent() -> Value {
     let function = |name: &str| {
         let parameters = json!({ "type": "object", "properties": { "query": { "enum": ["files"] } }, "required": ["query"], "additionalProperties": false });
@@ -208,7 +209,8 @@ fn requests_of_agents_with_tools_of_other_servers_are_answered_with_the_function
     let done = events.iter().find(|event| event["type"] == "response.output_item.done").unwrap();
     assert_eq!((&done["item"]["namespace"], &done["item"]["name"]), (&json!("mcp__notes__"), &json!("find")));
 
-    // The call, its result, and what other servers' tools did go back. The context has no room for the definitions as well.
+    // The next request includes the call, its result, and results of other servers' tools. The
+    // context has no room for the definitions of the tools.
     let history = json!([
         { "role": "user", "content": "List the files." }, call,
         { "type": "function_call_output", "call_id": call["call_id"], "output": "None." },

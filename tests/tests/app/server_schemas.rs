@@ -1,4 +1,5 @@
-//! Schemas of answers and of the parameters of tools, as clients write them, with the built-in model.
+//! Schemas of answers and of tool parameters, in the forms that clients send, with the built-in
+//! model.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +14,7 @@ fn function(name: &str, parameters: Value) -> Value {
     json!({ "type": "function", "function": { "name": name, "parameters": parameters } })
 }
 
-/// Name and arguments of the call that a chat is forced to.
+/// Returns name and arguments of the call that `choice` forces.
 fn forced(served: &Served, tools: &Value, choice: &Value) -> (String, Value) {
     let more = json!({ "tools": tools, "tool_choice": choice, "max_tokens": 300 });
     let answer = served.client.post(CHAT, &chat("Water the plants.", more)).json(200);
@@ -25,7 +26,7 @@ fn forced(served: &Served, tools: &Value, choice: &Value) -> (String, Value) {
     (function["name"].as_str().unwrap().to_owned(), value)
 }
 
-/// Two tools whose definitions have the same names, in the forms that generators of schemas use.
+/// Returns two tools whose schemas define the same names, in the forms that schema generators use.
 fn garden() -> Value {
     let water = json!({
         "type": "object", "properties": { "how": { "$ref": "#/$defs/How" } }, "required": ["how"], "additionalProperties": false,
@@ -114,7 +115,7 @@ fn escaped_references_and_the_clients_options_are_understood_in_every_schema() {
     let text = json!({ "format": { "type": "json_schema", "name": "plant", "schema": schema } });
     let body = json!({ "input": "Name a plant.", "text": text, "max_output_tokens": 150, "temperature": 0 });
     check(served.client.post(RESPONSES, &body).json(200)["output"][0]["content"][0]["text"].as_str().unwrap());
-    // The parameters of a tool are told to the model as well, which has little room.
+    // The prompt also contains the tool's parameters, and this model's context is short.
     let few = json!({
         "type": "object", "required": ["leaf", "root"], "additionalProperties": false,
         "properties": { "leaf": { "$ref": "#/$defs/Leaf%5Bint%5D" }, "root": { "$ref": "#/$defs/deep~1root" } },
@@ -149,7 +150,7 @@ fn forced_calls_without_parameters_or_types_are_objects() {
     assert!(arguments.starts_with("{\"times\": 2"), "{arguments}");
 }
 
-/// Limits that end a forced call before, in and behind its arguments.
+/// Returns token limits that end a forced call before, in and behind its arguments.
 fn limits(served: &Served) -> impl Iterator<Item = usize> {
     let tools = json!([function(
         "ring",

@@ -1,4 +1,5 @@
-//! Tools and structured output over real connections, with the built-in model: a grammar makes it call and write JSON.
+//! Tools and structured output over real connections, with the built-in model. A grammar forces
+//! calls and JSON.
 
 #![allow(clippy::unwrap_used)]
 
@@ -23,7 +24,8 @@ fn weather() -> Value {
     } })
 }
 
-/// The call of a stream, joined from its deltas, and the reason of its end.
+/// Joins the call of a stream from its deltas. Returns id, arguments, finish reason and number of
+/// pieces.
 fn joined_call(reply: &Reply) -> (String, String, Value, usize) {
     let (mut id, mut arguments, mut reason, mut pieces) = (String::new(), String::new(), Value::Null, 0);
     for event in reply.events() {
@@ -64,7 +66,7 @@ fn forced_call_follows_the_schema_whole_and_streamed_and_its_result_is_answered(
         assert_eq!((serde_json::from_str::<Value>(&streamed).unwrap(), reason), (arguments, json!("tool_calls")));
         assert!(id.len() == 9 && pieces > 0, "{id} {pieces}");
 
-        // The second step of an agent: the result goes back, and the model answers.
+        // In the second step of an agent, the client sends the result and the model answers.
         let messages = json!([
             { "role": "user", "content": "How is the weather?" },
             choice["message"],
@@ -175,7 +177,7 @@ fn schemas_that_cannot_be_followed_are_refused_by_name() {
     served.client.post(CHAT, &fine).json(200);
 }
 
-/// A form that says nothing of the weather, in each way to ask for one.
+/// Requests an answer without a word about the weather, in each form of structured output.
 fn forms() -> Vec<Value> {
     let schema = json!({ "enum": ["nothing"] });
     vec![
@@ -240,14 +242,14 @@ fn form_beside_tools_is_that_of_an_answer_without_a_call() {
     assert_eq!(served.client.post(CHAT, &chat("Weather?", more)).error(400)["param"], "grammar");
 }
 
-/// Content, name of the first call and reason of the end of a choice.
+/// Returns content, name of the first call and finish reason of a choice.
 fn message_of(choice: &Value) -> [String; 3] {
     let message = &choice["message"];
     let parts = [&message["content"], &message["tool_calls"][0]["function"]["name"], &choice["finish_reason"]];
     parts.map(|part| part.as_str().unwrap_or_default().to_owned())
 }
 
-/// The same of a stream.
+/// Does the same as [`message_of`] for a stream.
 fn joined(reply: &Reply) -> [String; 3] {
     let mut joined = [String::new(), String::new(), String::new()];
     for event in reply.events() {

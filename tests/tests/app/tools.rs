@@ -1,4 +1,5 @@
-//! Tools of MCP servers: real ones on standard input and output and over HTTP, and such as do what no server should.
+//! Tools of MCP servers. Some are real, on standard input and output or over HTTP. Others break the
+//! protocol.
 
 #![allow(clippy::unwrap_used)]
 
@@ -42,7 +43,7 @@ impl Servers {
         Servers { hub: Arc::new(ToolHub::new(keys, limits, || ())), folder }
     }
 
-    /// The state of the only server once it is connected, or is not.
+    /// Connects to a server. Returns its state once it is connected or has failed.
     fn connect(&self, config: &ServerConfig) -> ToolServerState {
         self.hub.connect(std::slice::from_ref(config));
         eventually("a connection", || !self.hub.is_connecting());
@@ -68,7 +69,7 @@ impl Servers {
     }
 }
 
-/// The result of a call to a server that behaves like this, which must still be there or say why not.
+/// Returns the result of a call to a server with this behaviour.
 fn call(behaviour: &str) -> Result<String, String> {
     Servers::new(LIMITS).call(&command(behaviour), "echo", json!({ "text": "hello" }))
 }
@@ -98,7 +99,7 @@ fn tools_of_a_program_are_listed_called_and_their_errors_told() {
     toolbox.settings.consents.set(Some("noisy"), &tools[0], Consent::Never);
     assert_eq!(toolbox.offered().len(), 3);
 
-    // Removed while connected, and switched off.
+    // The server is removed while it is connected; another is switched off.
     servers.hub.connect(&[]);
     assert!(servers.hub.servers().is_empty());
     let off = ServerConfig { enabled: false, ..command("good") };
@@ -108,7 +109,7 @@ fn tools_of_a_program_are_listed_called_and_their_errors_told() {
 
 #[test]
 fn program_gets_no_variables_but_the_usual_and_its_own() {
-    // A test program has many of cargo's.
+    // cargo sets many variables for a test program.
     let text = Servers::new(ToolLimits { result: 100_000, ..LIMITS })
         .call(&command("environment"), "echo", json!({}))
         .unwrap();
@@ -119,7 +120,7 @@ fn program_gets_no_variables_but_the_usual_and_its_own() {
 #[test]
 fn hostile_servers_end_in_errors_that_say_so() {
     let error = call("huge").unwrap_err();
-    assert!(error.contains("it sent a message of more than 4194304 bytes"), "{error}");
+    assert!(error.contains("the server sent a message of more than 4194304 bytes"), "{error}");
     let long = call("long").unwrap();
     assert!(long.len() < 1100 && long.ends_with("[the result is longer: 1000 of 2097152 bytes are given]"), "{long}");
     let error = call("dies").unwrap_err();
@@ -131,7 +132,7 @@ fn hostile_servers_end_in_errors_that_say_so() {
     for behaviour in ["silent", "malformed"] {
         let error = servers.call(&command(behaviour), "echo", json!({})).unwrap_err();
         assert!(
-            error.contains("does not answer within 0.5 s") || error.contains("something else"),
+            error.contains("did not answer within 0.5 s") || error.contains("does not match the request"),
             "{behaviour}: {error}"
         );
     }
@@ -148,17 +149,20 @@ fn hostile_servers_end_in_errors_that_say_so() {
 fn servers_that_do_not_start_say_why() {
     let servers = Servers::new(ToolLimits { connect: Duration::from_millis(800), ..LIMITS });
     let error = servers.failure(&command("mute"));
-    assert!(error.contains("does not answer within 0.8 s"), "{error}");
+    assert!(error.contains("did not answer within 0.8 s"), "{error}");
     let error = servers.failure(&command("nonsense"));
-    assert!(error.contains("does not answer within 0.8 s"), "{error}");
+    assert!(error.contains("did not answer within 0.8 s"), "{error}");
     let servers = Servers::new(LIMITS);
     let error = servers.failure(&command("ends"));
-    assert!(error.contains("it ended before it answered; it says: the configuration is missing"), "{error}");
+    assert!(
+        error.contains("the server ended before it answered; the server reports: the configuration is missing"),
+        "{error}"
+    );
     let nowhere =
         ServerTransport::Command { command: "no-such-program-1".to_owned(), args: Vec::new(), env: BTreeMap::new() };
     let nowhere = ServerConfig { name: "nowhere".to_owned(), transport: nowhere, enabled: true };
     let error = servers.failure(&nowhere);
-    assert!(error.contains("there is no such program"), "{error}");
+    assert!(error.contains("the program was not found"), "{error}");
     servers.hub.retry("nowhere");
     assert_eq!(servers.failure(&nowhere), error);
 }
@@ -192,7 +196,7 @@ fn cancelled_calls_and_closed_hubs_leave_nothing_behind() {
     let call = servers.hub.call("silent", "echo", Map::new());
     eventually("the call at the server", || mark.exists());
     drop(call);
-    // Does not wait for an answer.
+    // `close` does not wait for an answer.
     servers.hub.close();
     assert!(servers.hub.servers().is_empty());
     let path = servers.folder.path().to_owned();
@@ -200,7 +204,8 @@ fn cancelled_calls_and_closed_hubs_leave_nothing_behind() {
     assert!(!path.exists());
 }
 
-/// An HTTP server that answers the messages of one connection at a time by `reply`, which gets the head and the message.
+/// Starts an HTTP server that answers one connection at a time. `reply` gets the head and the
+/// message.
 fn http(reply: impl Fn(&str, &Value, &mut TcpStream) + Send + 'static) -> (ServerConfig, mpsc::Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/mcp", listener.local_addr().unwrap());
@@ -236,7 +241,7 @@ fn respond(stream: &mut TcpStream, status: &str, kind: &str, body: &str) {
     let _ = stream.write_all((head + body).as_bytes());
 }
 
-/// The result of a request to a server of one tool; `None` for a notification.
+/// Returns the result of a request to a server with one tool; `None` for a notification.
 fn result(message: &Value) -> Option<Value> {
     let result = match message["method"].as_str()? {
         "initialize" => json!({
@@ -288,9 +293,9 @@ fn hostile_http_servers_end_in_errors_that_say_so() {
             b"HTTP/1.1 307 Temporary Redirect\r\nLocation: http://elsewhere.example/\r\nContent-Length: 0\r\n\r\n",
         );
     });
-    assert!(error.contains("it says to ask http://elsewhere.example/, which is not done"), "{error}");
+    assert!(error.contains("the server redirects to http://elsewhere.example/, which is not followed"), "{error}");
     let error = failure(|_, stream| respond(stream, "200 OK", "application/json", &"[".repeat(8 << 20)));
-    assert!(error.contains("it sent a message of more than 4194304 bytes"), "{error}");
+    assert!(error.contains("the server sent a message of more than 4194304 bytes"), "{error}");
 
     let huge = |message: &Value, stream: &mut TcpStream| match result(message) {
         None => respond(stream, "202 Accepted", "text/plain", ""),
@@ -306,5 +311,5 @@ fn hostile_http_servers_end_in_errors_that_say_so() {
     let absent = ServerTransport::Url { url: "http://127.0.0.1:9/mcp".to_owned(), headers: BTreeMap::new() };
     let absent = ServerConfig { name: "absent".to_owned(), transport: absent, enabled: true };
     let error = Servers::new(LIMITS).failure(&absent);
-    assert!(error.contains("it cannot be reached"), "{error}");
+    assert!(error.contains("the server cannot be reached"), "{error}");
 }

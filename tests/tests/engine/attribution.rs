@@ -1,4 +1,5 @@
-//! Parts of logits that neurons make, held against the forward pass and against models with those neurons switched off.
+//! Parts of logits that neurons contribute. They are compared with the forward pass and with models
+//! whose neurons are switched off.
 
 #![allow(clippy::unwrap_used)]
 
@@ -43,8 +44,9 @@ fn likeliest(logits: &[f32]) -> u32 {
 
 const CONTEXT: [u32; 6] = [1, 7, 30, 12, 9, 21];
 
-/// Families whose FFNs differ in what stands between a neuron and the residual stream: nothing, a layer norm at the end, norms behind
-/// FFNs, parallel attention, experts, shared experts, a norm of hidden values, residual factors.
+/// Families with different steps between a neuron and the residual stream: none, a layer norm at
+/// the end, norms behind FFNs, parallel attention, experts, shared experts, a norm of hidden
+/// values, residual factors.
 const MODELS: [&str; 13] = [
     "llama-relu",
     "opt",
@@ -77,8 +79,8 @@ fn attribution_logit_is_that_of_the_forward_pass() {
     }
 }
 
-/// A layer's sum is what its FFN adds: with all neurons of the last layer off, the rest of the logit is the same but for the final
-/// norm's scale, which `direction` of both passes holds.
+/// The sum of a layer is what its FFN adds. With all neurons of the last layer off, only the final
+/// norm's scale changes the rest of the logit. `direction` of both passes contains that scale.
 #[test]
 fn effects_of_the_last_layer_are_what_switching_it_off_takes_away() {
     for name in MODELS {
@@ -92,7 +94,8 @@ fn effects_of_the_last_layer_are_what_switching_it_off_takes_away() {
         let count = model.neuron_shape().neurons(last);
         let off: Vec<NeuronIndex> = (0..count).map(|neuron| NeuronIndex { layer: last, neuron }).collect();
         let without = Arc::new(model.without_neurons(&off).unwrap());
-        // The ratio of two tokens' remaining logits does not depend on the scale of an RMS norm.
+        // The ratio of the remaining logits of two tokens does not depend on the scale of an RMS
+        // norm.
         let [a, b] = [3, 11].map(|token| (parts(&model, &CONTEXT, token, 0), parts(&without, &CONTEXT, token, 0)));
         for (_, without) in [&a, &b] {
             assert_eq!(without.layers[last], 0.0, "{name}");
@@ -100,7 +103,8 @@ fn effects_of_the_last_layer_are_what_switching_it_off_takes_away() {
         let rest = |of: &Attribution| f64::from(of.logit - of.layers[last]);
         let off_by = rest(&a.0) * f64::from(b.1.logit) - rest(&b.0) * f64::from(a.1.logit);
         let size = rest(&a.0).abs() * f64::from(b.1.logit).abs() + 1e-3;
-        // Biases of heads and norms do not scale, nor do those of down projections vanish.
+        // The final norm does not scale biases of heads and norms, and biases of down projections
+        // remain.
         let biased = model.weights.output.bias.is_some() || model.weights.output_norm.bias.is_some();
         assert!(biased || off_by.abs() < 2e-3 * size, "{name}: {off_by} of {size}");
     }
@@ -143,7 +147,8 @@ fn attribution_refuses_what_it_cannot_do() {
     assert!(matches!(stopped, Err(Error::Cancelled)));
 }
 
-/// A neuron's cosine, times the length of its down column, is its lens' figure of the token, but for one factor of the token.
+/// A neuron's cosine times the length of its down column equals its lens value for the token, up to
+/// a factor of the token.
 #[test]
 fn token_neurons_are_the_lenses_of_all_neurons_seen_from_a_token() {
     let (token, go) = (7, || ControlFlow::Continue(()));
@@ -156,7 +161,7 @@ fn token_neurons_are_the_lenses_of_all_neurons_seen_from_a_token() {
         assert!(all.iter().flatten().all(|cosine| cosine.abs() < 1.001), "{name}");
         let norms: Vec<f32> = match &model.weights.layers[layer].ffn {
             Ffn::Dense(ffn) => down_norms(ffn),
-            // Lengths in a latent are not those behind it.
+            // The length of a vector in a latent differs from its length behind it.
             Ffn::Experts(moe) if moe.latent.is_some() => continue,
             Ffn::Experts(moe) => moe.ffns().flat_map(down_norms).collect(),
             Ffn::None => unreachable!(),
@@ -182,7 +187,8 @@ fn token_neurons_are_the_lenses_of_all_neurons_seen_from_a_token() {
     assert!(matches!(stopped, Err(Error::Cancelled)));
 }
 
-/// The logit of `token` after `context`, with the last token computed by `last` and those before by `model`.
+/// Returns the logit of `token` after `context`. `last` computes the last token, `model` computes
+/// the tokens before.
 fn logit_with_last_token_by(model: &Arc<Model>, last: Model, context: &[u32], token: u32) -> f32 {
     let (id, before) = context.split_last().unwrap();
     let mut forward = Forward::new(Arc::clone(model), cpu());
@@ -192,8 +198,8 @@ fn logit_with_last_token_by(model: &Arc<Model>, last: Model, context: &[u32], to
     rest.run(&[*id], &mut kv, Outputs::Last, &mut ()).unwrap()[token as usize]
 }
 
-/// The five neurons that add most to a word of the built-in model: switched off together they lower its logit by the sum of the falls
-/// that are shown one by one.
+/// Switches off the five neurons that add most to a word of the built-in model. The logit falls by
+/// the sum of the falls that are shown for each neuron.
 #[test]
 fn switching_off_a_words_neurons_lowers_its_logit_by_the_sum_shown() {
     let model = open("../assets/storyteller/storyteller-F16.gguf");
@@ -215,7 +221,7 @@ fn switching_off_a_words_neurons_lowers_its_logit_by_the_sum_shown() {
     }
 }
 
-/// Recurrent states and experts go back to the tokens before, too.
+/// Recurrent states and experts also return to the tokens before the last.
 #[test]
 fn switching_off_computes_the_last_token_alone_in_every_family() {
     for name in MODELS {

@@ -1,5 +1,5 @@
-//! A pass of several sequences computes for each what a pass of its own computes: on the CPU, on a GPU (a software driver where there
-//! is none) and on both, for every architecture.
+//! A pass of several sequences computes the same for each as a pass of its own. Tested for every
+//! architecture on the CPU, on a GPU and on both; a software driver replaces a missing GPU.
 #![allow(clippy::unwrap_used)]
 
 use std::{
@@ -29,13 +29,14 @@ fn model(name: &str) -> Arc<Model> {
     Arc::new(Model::open(&here("fixtures/models").join(name), &LoadOptions::default()).unwrap())
 }
 
-/// Prompts of different lengths; long ones go past windows and through several ranges of keys.
+/// Returns prompts of different lengths. Long prompts exceed windows and span several ranges of
+/// keys.
 fn prompts(model: &Model, n: usize, longest: usize) -> Vec<Vec<u32>> {
     let id = |sequence: usize, at: usize| ((at * at * 31 + at * 97 + sequence * 53 + 11) % model.config.n_vocab) as u32;
     (0..n).map(|of| (0..1 + (of * 7 + 3) % longest).map(|at| id(of, at)).collect()).collect()
 }
 
-/// Caches that hold the prompts but for their last tokens, which are returned with them.
+/// Fills caches with the prompts without their last tokens. Returns each cache with that token.
 fn filled(forward: &mut Forward, prompts: &[Vec<u32>], room: usize) -> Vec<(KvCache, u32)> {
     let fill = |prompt: &Vec<u32>| {
         let mut kv = forward.kv_cache(prompt.len() + room, KvType::F32).unwrap();
@@ -48,8 +49,8 @@ fn filled(forward: &mut Forward, prompts: &[Vec<u32>], room: usize) -> Vec<(KvCa
     prompts.iter().map(fill).collect()
 }
 
-/// The logits of `steps` tokens of each prompt, each the likeliest after the one before, `[step][sequence]`: one by one, and in batches
-/// that take the same tokens.
+/// Returns the logits of `steps` greedy tokens of each prompt, `[step][sequence]`. The first result
+/// is computed one by one, the second in batches of the same tokens.
 fn both_ways(forward: &mut Forward, prompts: &[Vec<u32>], steps: usize) -> [Vec<Vec<Vec<f32>>>; 2] {
     let mut alone = filled(forward, prompts, steps);
     let mut together = filled(forward, prompts, steps);
@@ -72,12 +73,14 @@ fn both_ways(forward: &mut Forward, prompts: &[Vec<u32>], steps: usize) -> [Vec<
     logits
 }
 
-/// The largest difference that other sums make: rounded weights of few bits, and norms behind squares, magnify it.
+/// Returns the largest difference that another order of sums may make. Weights of few bits and
+/// norms behind squares magnify rounding.
 fn tolerance(name: &str) -> f32 {
     if name == "bitnet" || name.ends_with("mxfp4") { 2e-2 } else { 1e-3 }
 }
 
-/// The largest difference of two logits, relative to the largest logit of their row where that is above 1.
+/// Returns the largest difference of two logits. It is relative to the largest logit of the row if
+/// that is above 1.
 fn distance([alone, together]: &[Vec<Vec<Vec<f32>>>; 2]) -> f32 {
     let steps = alone.iter().zip(together);
     let rows = steps.flat_map(|(alone, together)| alone.iter().zip(together));
@@ -93,7 +96,7 @@ fn batched_tokens_equal_single_ones_in_every_model_on_the_cpu() {
             let mut forward = golden::forward(&model, Setup::default());
             let prompts = prompts(&model, sequences, 23);
             let off = distance(&both_ways(&mut forward, &prompts, 4));
-            // Eight and fewer are multiplied by the kernels of one token.
+            // Up to eight tokens use the kernels of one token.
             let most = if sequences <= 8 && model.config.experts.is_none() { 1e-5 } else { tolerance(name) };
             assert!(off <= most, "{name}, {sequences} sequences: {off}");
         }
@@ -217,7 +220,7 @@ fn copied_prefixes_are_what_computing_them_gives() {
             let wanted = forward.run(&prompt[held..], &mut alone, Outputs::Last, &mut ()).unwrap();
             let off = max_diff(&copied, wanted);
             assert!(off <= 1e-4, "{name}: {off}");
-            // Another type is not copied.
+            // A prefix of another KV type is not copied.
             let mut other = forward.kv_cache(60, KvType::F16).unwrap();
             assert_eq!(forward.copy_prefix(&from, &mut other, 20).unwrap(), 0);
         }

@@ -1,5 +1,5 @@
-//! The boundary between VRAM and RAM moves while a model talks: what it says stays the same, and no byte more than the budget of
-//! the moment is held.
+//! The boundary between VRAM and RAM moves during an answer. The tokens stay the same, and no more
+//! than the current budget is in use.
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
@@ -23,7 +23,7 @@ use thermocline_tests::{
     wait::{LONGEST, eventually, until_given_up},
 };
 
-/// All of the tiny model, and of the storyteller, in bytes; with room to spare.
+/// Bytes with room for all of the tiny model, and of the storyteller.
 const TINY: u64 = 3 << 20;
 const STORYTELLER: u64 = 32 << 20;
 
@@ -40,7 +40,7 @@ fn gpu(budget: u64) -> GpuOptions {
 }
 
 fn open(path: &Path, device: DeviceChoice) -> Engine {
-    // More workers than idle cores make a tiny model slow.
+    // More workers than idle cores would make a tiny model slow.
     let cpu = CpuOptions { threads: Some(1), ..CpuOptions::default() };
     let sparsity = SparsityChoice::Mode(Sparsity::Exact);
     Engine::open(path, EngineOptions { cpu, chunk: 16, device, sparsity, ..EngineOptions::default() }).unwrap()
@@ -59,7 +59,7 @@ fn numbers(tokens: usize) -> Request {
     greedy(Prompt::Tokens((5..29).collect()), tokens)
 }
 
-/// Every token goes to `each` as it comes, with how many there were; returns them all.
+/// Calls `each` with the number of tokens so far whenever a token arrives. Returns all tokens.
 fn listen(events: &Receiver<Event>, mut each: impl FnMut(usize)) -> Vec<u32> {
     let mut ids = Vec::new();
     loop {
@@ -78,7 +78,7 @@ fn listen(events: &Receiver<Event>, mut each: impl FnMut(usize)) -> Vec<u32> {
     }
 }
 
-/// The CPU's text for `request`.
+/// Returns the CPU's tokens for `request`.
 fn undisturbed(path: &Path, request: Request) -> Vec<u32> {
     listen(&session(&open(path, DeviceChoice::Cpu)).generate(request), |_| ())
 }
@@ -90,7 +90,7 @@ fn memory(engine: &Engine) -> Option<DeviceMemory> {
     }
 }
 
-/// Nothing is held beyond the budget.
+/// Checks that memory in use is within the budget.
 #[track_caller]
 fn check(engine: &Engine) {
     if let Some(memory) = memory(engine) {
@@ -105,12 +105,12 @@ fn wait(engine: &Engine, what: &str, done: impl Fn(&DeviceStatus) -> bool) {
     assert!(found.is_some(), "not within {LONGEST:?}: {what}: {:?}", engine.device());
 }
 
-/// True if all is where it should be under `budget`.
+/// Returns true if nothing moves any more under `budget`.
 fn rests(status: &DeviceStatus, budget: u64) -> bool {
     matches!(status, DeviceStatus::Gpu(memory) if memory.budget == Some(budget) && !memory.moving)
 }
 
-/// Numbers without structure, below `n`.
+/// A generator of pseudo-random numbers below `n`.
 struct Dice(u64);
 
 impl Dice {
@@ -157,7 +157,7 @@ fn kv_cache_moves_between_cpu_and_device_unchanged() {
             let error = want.iter().zip(&got).fold(0f32, |most, (a, b)| most.max((a - b).abs())) / largest;
             assert!(error <= tolerance, "{name} {ty}, turn {turn}: {error}");
         }
-        // What is forgotten is forgotten on the way, too.
+        // The cache forgets tokens on the device, then returns to RAM.
         moved.truncate(15);
         device.residency().unwrap().1.return_kv(&mut moved).unwrap();
         plain.truncate(15);
@@ -184,7 +184,7 @@ fn changing_budgets_keep_the_tokens_of_a_long_answer() {
             seen += 1;
             (least, most) = (least.min(memory.accounted), most.max(memory.accounted));
         }
-        // Up and down, by leaps and by steps.
+        // The budget changes in large and in small steps.
         if tokens.is_multiple_of(5) {
             asked = match dice.below(3) {
                 0 => full / 4 + dice.below(full),
@@ -196,7 +196,7 @@ fn changing_budgets_keep_the_tokens_of_a_long_answer() {
     });
     assert_eq!(ids, want);
     assert!(seen > 100 && least < full / 2 && most > full / 4 * 3, "{seen} readings from {least} to {most} of {full}");
-    // At rest, too.
+    // The budget also changes while the engine is idle.
     engine.set_vram_budget(full / 2).unwrap();
     wait(&engine, "half", |status| rests(status, full / 2));
     check(&engine);
@@ -205,7 +205,7 @@ fn changing_budgets_keep_the_tokens_of_a_long_answer() {
     assert!(memory(&engine).unwrap().accounted > full / 4 * 3);
 }
 
-/// Experts one by one, in the middle of a sentence.
+/// Moves experts one by one during an answer.
 #[test]
 fn moving_experts_during_an_answer_keeps_the_tokens() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models/mixtral");
@@ -222,7 +222,8 @@ fn moving_experts_during_an_answer_keeps_the_tokens() {
         }
     });
     assert_eq!(ids, want);
-    // Where a budget has come to rest, layers have as many experts as it has room for; at last nothing is left to be there.
+    // Once nothing moves under a budget, layers have as many experts as fit. With the smallest
+    // budgets nothing is resident.
     let mut seen = vec![0; experts + 1];
     for budget in (0..130).rev().map(|percent| full * percent / 100) {
         engine.set_vram_budget(budget).unwrap();

@@ -1,4 +1,4 @@
-//! Files of every container, as a person would open them.
+//! Opens files of every container as a user would.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ fn checkpoint(path: &Path, mode: ReadMode) -> Checkpoint {
     }
 }
 
-/// Files whose defect only a model can see are opened here without complaint.
+/// Opens files whose defect only a model can detect. Opening the container succeeds.
 #[test]
 fn malformed_files_are_refused() {
     let folder = fixtures().join("malformed");
@@ -58,7 +58,7 @@ fn every_tensor_type_opens() {
     }
 }
 
-/// The index beside each PowerInfer file holds what the reference values say.
+/// The index beside each PowerInfer file has the reference values.
 #[test]
 fn powerinfer_files_open_with_their_index() {
     let folder = fixtures().join("powerinfer");

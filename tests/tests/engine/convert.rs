@@ -1,4 +1,5 @@
-//! Converting: what is written runs like what was read, and nothing is left behind when it fails.
+//! Conversion: the written model computes the same as the source, and a failed conversion leaves no
+//! file.
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
@@ -32,7 +33,7 @@ fn logits(path: &Path, ids: &[u32]) -> Vec<f32> {
     forward.run(ids, &mut kv, Outputs::All, &mut ()).unwrap().to_vec()
 }
 
-/// `input_ids` and `logits` of a fixture's `expected.safetensors`.
+/// Returns `input_ids` and `logits` of a fixture's `expected.safetensors`.
 fn expected(path: &Path, logits: &str) -> (Vec<u32>, Vec<f32>) {
     let bytes = fs::read(path).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();
@@ -67,19 +68,21 @@ fn converted_hugging_face_folders_keep_their_logits() {
     }
 }
 
-/// Every type, from folders and from GGUF: the narrower the type the larger the difference, within what the type costs.
+/// Converts folders and GGUF files to every type. Narrower types have larger errors, within a bound
+/// for each type.
 #[test]
 fn every_type_stays_close_to_the_source() {
     let scratch = tempfile::tempdir().unwrap();
     for name in ["llama-relu-256", "qwen2", "gemma2", "phi3", "falcon-new", "opt"] {
         let folder = fixtures().join("models").join(name);
         let (ids, wanted) = expected(&folder.join("expected.safetensors"), "logits");
-        // Not like that of a type: some file systems do not tell capitals apart.
+        // The name must not equal a type's name, because some file systems ignore case.
         let f16 = scratch.path().join("source.gguf");
         convert(&folder, &f16, TensorType::F16, &mut |_, _| ()).unwrap();
         for ty in CONVERT_TYPES {
-            // RMS error of the logits over their RMS. Weights are random, which exaggerates it, and kernels of quantised
-            // types round activations to 8 bits as well.
+            // The bound is for the RMS error of the logits over their RMS. Random weights
+            // exaggerate the error, and kernels of quantised types also round activations to 8
+            // bits.
             let bound = match ty {
                 TensorType::F32 | TensorType::F16 => 0.002,
                 TensorType::BF16 => 0.02,
@@ -123,7 +126,7 @@ fn failures_leave_nothing_behind() {
     assert!(convert(&folder, &scratch.path().join("no/folder.gguf"), TensorType::F16, &mut |_, _| ()).is_err());
     assert!(fs::read_dir(scratch.path()).unwrap().next().is_none());
 
-    // A file is never converted onto itself, and a target that was there survives a failure.
+    // A file is never converted onto itself, and an existing target survives a failure.
     convert(&folder, &target, TensorType::F16, &mut |_, _| ()).unwrap();
     let before = fs::read(&target).unwrap();
     let error = convert(&target, &target, TensorType::Q8_0, &mut |_, _| ()).unwrap_err().to_string();
@@ -132,7 +135,7 @@ fn failures_leave_nothing_behind() {
     assert_eq!(fs::read(&target).unwrap(), before);
 }
 
-/// A weight that F16 cannot hold is an error that names its tensor.
+/// If F16 cannot hold a weight, the error names its tensor.
 #[test]
 fn values_out_of_range_are_refused() {
     let scratch = tempfile::tempdir().unwrap();
@@ -156,7 +159,8 @@ fn values_out_of_range_are_refused() {
     convert(&folder, &target, TensorType::BF16, &mut |_, _| ()).unwrap();
 }
 
-/// Gates and ups of experts are read as one tensor or apart, and written apart, but where published files have them as one.
+/// Gates and ups of experts are read as one tensor or as two. They are written as two, except in a
+/// family whose published files have one.
 #[test]
 fn gates_and_ups_of_experts_are_written_apart() {
     let scratch = tempfile::tempdir().unwrap();
@@ -182,7 +186,7 @@ fn gates_and_ups_of_experts_are_written_apart() {
         let read = convert(&target, &scratch.path().join("again.gguf"), TensorType::F32, &mut |_, _| ()).unwrap();
         assert_eq!(read.parameters, report.parameters, "{name}");
     }
-    // A file that has them as one, as converting wrote it before.
+    // This file has them as one tensor, as earlier versions of `convert` wrote it.
     let file = Model::open_checkpoint(&scratch.path().join("llama4.gguf"), ReadMode::Map).unwrap();
     let mut tensors: Vec<(TensorInfo, Vec<u8>)> = Vec::new();
     for tensor in file.tensors() {

@@ -1,5 +1,5 @@
-//! Perplexity, distance from the dense model and recall, held against recorded references, against sums made here in f64, and
-//! against each other.
+//! Tests perplexity, divergence from the dense model and recall. They are compared with recorded
+//! references, with sums in f64, and with each other.
 
 #![allow(clippy::unwrap_used)]
 
@@ -44,7 +44,8 @@ fn sweep_setup<'a>(walk: &'a Walk, corpus: &'a Corpus, calibration: &'a Corpus) 
 const DECODE: Method = Method { sparsity: Sparsity::Dense, phase: Phase::Decode, kv_type: KvType::F32 };
 const PREFILL: Method = Method { phase: Phase::Prefill, ..DECODE };
 
-/// The tiny model with a predictor in every layer: a copy of the gate's rows, with thresholds given.
+/// Returns the tiny model with a predictor in every layer. The predictor is a copy of the gate's
+/// rows, with thresholds if given.
 fn tiny(thresholds: Option<f32>) -> Arc<Model> {
     let mut model = open(&here("fixtures/models/llama-relu"));
     model = model.neuron_major(cpu().pool(), &mut |_, _| ControlFlow::Continue(())).unwrap().0;
@@ -63,7 +64,7 @@ fn tiny(thresholds: Option<f32>) -> Arc<Model> {
     Arc::new(model)
 }
 
-/// Tokens that follow no rule, in windows.
+/// Returns windows of pseudo-random tokens.
 fn noise(model: &Model, windows: usize, context: usize) -> Corpus {
     let mut seed = 5u64;
     let ids = (0..windows * context).map(|_| {
@@ -79,7 +80,7 @@ fn perplexity_of_recorded_logits() {
     let (model, expected) = (Arc::new(open(&folder)), Expected::read(&folder.join("expected.safetensors")));
     let (ids, logits) = (expected.ids("input_ids"), expected.f32("logits"));
     let n_vocab = model.config.n_vocab;
-    // The reference, in f64 from the reference's own logits.
+    // The reference is computed in f64 from the reference logits.
     let terms: Vec<f64> = (0..ids.len() - 1)
         .map(|t| {
             let row: Vec<f64> = logits[t * n_vocab..][..n_vocab].iter().map(|x| f64::from(*x)).collect();
@@ -102,7 +103,7 @@ fn perplexity_of_recorded_logits() {
     }
 }
 
-/// Perplexity of the built-in model on `stories` and how much of it fires, against the record.
+/// Compares perplexity and active share of the built-in model on `stories` with the record.
 fn storyteller_perplexity(stories: &HeldOut) {
     let expected = &stories.figures;
     let model = Arc::new(open(&here("../assets/storyteller/storyteller-F16.gguf")));
@@ -118,7 +119,7 @@ fn storyteller_perplexity(stories: &HeldOut) {
     let mean = expected["mean_nll"].as_f64().unwrap();
     assert!((got.nll.value - mean).abs() < 1e-4, "{} {mean}", got.nll.value);
     assert!((got.perplexity.value - expected["perplexity"].as_f64().unwrap()).abs() < 1e-3, "{:?}", got.perplexity);
-    // Of the tokens that are computed: all but the last of a story.
+    // The share counts computed tokens: all but the last of a story.
     let wanted = expected["active_share_per_layer"].as_array().unwrap();
     for (layer, wanted) in got.activity.layers().iter().zip(wanted) {
         assert!((layer.active - wanted.as_f64().unwrap()).abs() < 1e-6, "{layer:?} {wanted}");
@@ -137,8 +138,8 @@ fn storyteller_perplexity_on_all_held_out_stories_matches_the_record() {
     storyteller_perplexity(&HeldOut::all());
 }
 
-/// The model was trained on chats that fill its context, so that it predicts the second half of 512 tokens as well as the second half
-/// of 256. Both contexts score about the same stories.
+/// The model was trained on chats that fill its context. It therefore predicts the second half of
+/// 512 tokens as well as the second half of 256. Both contexts score about the same stories.
 #[test]
 fn storyteller_perplexity_does_not_grow_with_the_context() {
     let model = Arc::new(open(&here("../assets/storyteller/storyteller-F16.gguf")));
@@ -184,7 +185,8 @@ fn divergence_and_recall_follow_the_predictor_threshold() {
         let recall = eval::recall(&mut on_cpu(&model), &cpu(), &corpus, predicted, "cpu", &mut ()).unwrap();
         (of, recall)
     };
-    // All, exactly those that fire (the gate is its own predictor), and few.
+    // The thresholds select all neurons, exactly the firing ones (the gate is its own predictor),
+    // and few.
     let (all, of_all) = measure(f32::NEG_INFINITY);
     assert!(all.kld.value.abs() < 1e-6 && all.same_top.value == 1.0, "{all:?}");
     assert_eq!((of_all.recall, of_all.mass_recall), ((1.0, 1.0), (1.0, 1.0)));
@@ -201,7 +203,7 @@ fn divergence_and_recall_follow_the_predictor_threshold() {
     }
     assert!(few.activity.predicted().unwrap() < all.activity.predicted().unwrap());
     assert_eq!(few.conditions.predictor.as_deref(), Some("rows"));
-    // In chunks it would be the dense model.
+    // Chunks are computed densely.
     let model = tiny(Some(0.5));
     let chunks = Method { phase: Phase::Prefill, ..predicted };
     let corpus = noise(&model, 3, 80);
@@ -243,7 +245,8 @@ fn standard_errors_of_perplexities_are_those_of_a_bootstrap() {
     let corpus = noise(&model, 12, 64);
     let method = Method { sparsity: Sparsity::Predicted, ..DECODE };
     let whole = eval::divergence(&mut on_cpu(&model), &corpus, method, Base::Dense, "cpu", &mut ()).unwrap();
-    // One window's tokens are as good as another's here, so windows drawn with replacement spread as tokens do.
+    // Tokens of all windows are alike here. Windows drawn with replacement therefore vary as tokens
+    // do.
     let each: Vec<(f64, f64)> = corpus
         .passages
         .iter()
@@ -290,7 +293,7 @@ fn texts_of_any_script_and_texts_too_short() {
     assert!(error.to_string().contains("at least 100 scored tokens"), "{error}");
 }
 
-/// Stops after some tokens.
+/// Stops after a number of tokens.
 struct Impatient(u64);
 
 impl Control for Impatient {
@@ -345,7 +348,8 @@ fn sweep_points_go_from_high_to_low_density() {
         }
         assert_eq!(points[1].divergence.conditions.sparsity, some);
     }
-    // A target is met on other text of the same kind: the gate predicts itself, so the shift for 90 % finds 90 %.
+    // A target also holds on other text of the same kind. The gate predicts itself, so the shift
+    // for 90 % finds 90 %.
     let points = walk(Walk::Recall(vec![0.9])).unwrap();
     let found = points[0].active.unwrap();
     let fires = walk(Walk::Recall(vec![1.0])).unwrap()[0].active.unwrap();
@@ -357,8 +361,8 @@ fn sweep_points_go_from_high_to_low_density() {
     assert_eq!(curve.points.len(), 1);
 }
 
-/// Without its coldest neurons a model loses less than without as many others, and reads as much less as their rows take; without
-/// none it is the model itself.
+/// Pruning the coldest neurons costs a model less than pruning as many others, and saves the bytes
+/// of their rows. Pruning none changes nothing.
 #[test]
 fn pruning_the_coldest_neurons_costs_less_than_pruning_others() {
     let open = |path: &str| Arc::new(crate::models::open(path));
@@ -381,7 +385,7 @@ fn pruning_the_coldest_neurons_costs_less_than_pruning_others() {
             println!("{order:?}: {} {}", cold[2].divergence.kld.value, other.divergence.kld.value);
             assert!(cold[2].divergence.kld.value < other.divergence.kld.value, "{order:?}: {cold:?} {other:?}");
         }
-        // Of every FFN a neuron stays.
+        // Pruning keeps one neuron of every FFN.
         assert!(walk(PruneOrder::Cold, &[1.0]).unwrap()[0].divergence.kld.value > cold[2].divergence.kld.value);
     }
     let silu = open("models/llama-silu-gqa");
@@ -392,7 +396,8 @@ fn pruning_the_coldest_neurons_costs_less_than_pruning_others() {
     assert!(error.unwrap_err().to_string().contains("different rates"));
 }
 
-/// A tiny MoE model with this activation and activation threshold, and neuron-major down projections.
+/// Returns a tiny MoE model with this activation, this activation threshold and neuron-major down
+/// projections.
 fn moe_model(activation: Activation, threshold: Option<f32>) -> Arc<Model> {
     let options = LoadOptions { activation: Some(activation), ..LoadOptions::default() };
     let mut model = Model::open(&here("fixtures/models/mixtral"), &options).unwrap();
@@ -400,8 +405,8 @@ fn moe_model(activation: Activation, threshold: Option<f32>) -> Arc<Model> {
     Arc::new(model.neuron_major(cpu().pool(), &mut |_, _| ControlFlow::Continue(())).unwrap().0)
 }
 
-/// Half of the chosen experts' neurons fire, or a quarter where two rows decide. Leaving out the others costs nothing but the order
-/// of sums, and saves their up rows.
+/// Half of the chosen experts' neurons fire, or a quarter if two rows decide. Skipping the others
+/// changes only the order of sums, and saves their up rows.
 #[test]
 fn exact_sparsity_of_rectified_experts_keeps_the_logits() {
     for (activation, fraction) in [(Activation::Relu, 0.5), (Activation::DRelu, 0.25)] {
@@ -426,17 +431,18 @@ fn exact_sparsity_of_rectified_experts_keeps_the_logits() {
         }
         let (read, all) = (exact.bytes_per_token.unwrap(), dense.bytes_per_token.unwrap());
         let saved = (all - read) / dense.activity.dense_bytes() as f64;
-        // Up rows where the gate does not fire, which is half of a third; down rows of silent neurons are not read once they are neuron-major.
+        // The saving is the up rows of neurons whose gate does not fire: half of a third.
+        // Neuron-major down rows of silent neurons are not read either way.
         assert!((0.08..0.2).contains(&saved), "{activation}: {saved}");
-        // In chunks nothing is left out.
+        // Chunks skip nothing.
         let chunks = Method { phase: Phase::Prefill, sparsity: Sparsity::Exact, ..DECODE };
         let of = eval::divergence(&mut on_cpu(&model), &corpus, chunks, Base::Dense, "cpu", &mut ()).unwrap();
         assert!(of.kld.value == 0.0 && of.conditions.is_dense_after_all(), "{of:?}");
     }
 }
 
-/// Activation thresholds of a SwiGLU MoE model: the higher they are, the fewer bytes are read and the farther the output is from
-/// the dense model. There are no predictors to measure.
+/// Activation thresholds of a SwiGLU MoE model. Higher thresholds read fewer bytes and move the
+/// output farther from the dense model. There are no predictors to measure.
 #[test]
 fn activation_thresholds_of_moe_models_are_measured_and_predictors_refused() {
     let method = Method { sparsity: Sparsity::Threshold, ..DECODE };

@@ -1,4 +1,4 @@
-//! Forecasts for a budget before it is set, and reports on what is in VRAM.
+//! Forecasts for a budget before it is set, and reports on the contents of VRAM.
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
@@ -39,7 +39,7 @@ fn open(path: &Path, device: DeviceChoice, mode: Sparsity) -> Engine {
     Engine::open(path, EngineOptions { context, cpu, chunk: 16, device, sparsity, ..EngineOptions::default() }).unwrap()
 }
 
-/// Checks that VRAM holds what `forecast` says, neuron by neuron.
+/// Checks neuron by neuron that VRAM has what `forecast` predicts.
 #[track_caller]
 fn assert_there(engine: &Engine, forecast: &Forecast) {
     let (resident, placement) = (engine.resident().unwrap(), &forecast.plan.placement);
@@ -50,7 +50,7 @@ fn assert_there(engine: &Engine, forecast: &Forecast) {
     }
 }
 
-/// Waits until everything is where it should be under `budget`.
+/// Waits until nothing moves any more under `budget`.
 #[track_caller]
 fn settle(engine: &Engine, budget: u64) {
     let rests = |memory: &thermocline_engine::session::DeviceMemory| memory.budget == Some(budget) && !memory.moving;
@@ -99,7 +99,7 @@ fn forecast_matches_the_placement_that_follows() {
     eventually("an empty device", || engine.resident().is_none());
 }
 
-/// Expert by expert, and within the budget.
+/// Compares expert by expert, and checks the budget.
 #[test]
 fn forecast_of_an_moe_model_matches_the_placement_that_follows() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models/mixtral");
@@ -156,7 +156,7 @@ fn forecast_depends_on_the_mode_and_the_machine() {
     assert!(slow.plan.tokens_per_second() < dense / 2.0, "{} {dense}", slow.plan.tokens_per_second());
 }
 
-/// Has the engine decode some tokens.
+/// Makes the engine decode some tokens.
 #[track_caller]
 fn talk(engine: &Engine, tokens: usize) {
     let prompt = Prompt::Text("Once".to_owned());
@@ -261,7 +261,7 @@ fn cached_machine_speeds_are_used_for_forecasts() {
     let (kept, usual) = (told(how.folder), told(None));
     let assumed = |plan: &Plan| plan.assumptions.contains(&Assumption::UnmeasuredMachine);
     assert!(!assumed(&kept) && assumed(&usual));
-    // The head is a product of F16 weights on the device, or on the CPU.
+    // The head multiplies F16 weights, on the device or on the CPU.
     let head = kept.placement.head.then(|| measured.gpu.unwrap().rate(TensorType::F16));
     let rate = head.unwrap_or(measured.cpu.rate(TensorType::F16)).sequential;
     assert!(kept.head_seconds > 2048.0 * 256.0 / rate && kept.head_seconds != usual.head_seconds);

@@ -1,4 +1,5 @@
-//! The fuzz targets' properties on mutated fixtures and on bytes of no structure, the same each time.
+//! Checks the fuzz targets' properties on mutated fixtures and on random bytes, the same in every
+//! run.
 
 use thermocline_tests::{
     dice::Dice,
@@ -6,7 +7,7 @@ use thermocline_tests::{
     mutations::{MUTATIONS, hold, seeds},
 };
 
-/// Bytes of no structure, `first` before them.
+/// Returns random bytes behind `first`.
 fn noise(first: &[u8], dice: &mut Dice) -> Vec<u8> {
     let len = dice.below(2048);
     first.iter().copied().chain((0..len).map(|_| dice.below(256) as u8)).collect()

@@ -1,4 +1,4 @@
-//! GGUF files that are wrong in every way llama.cpp's own tests know, and in random ones.
+//! GGUF files with every defect that llama.cpp's own tests cover, and random files.
 
 use std::path::Path;
 
@@ -18,7 +18,8 @@ fn read(bytes: Vec<u8>) -> Result<Checkpoint> {
     from_bytes(Path::new("test.gguf"), Bytes::new(bytes))
 }
 
-/// `tiny` with one thing wrong must be refused, and the error must name `field` and where it lies.
+/// Breaks one part of `tiny`. The reader must refuse it, and the error must name `field` and its
+/// place.
 #[track_caller]
 fn refused(field: &str, spoil: impl FnOnce(&mut RawGguf)) {
     let mut file = RawGguf::tiny();
@@ -91,7 +92,7 @@ fn malformed_tensor_entries_are_refused() {
     refused("name of tensor 1", |file| file.tensors[1].name.clear());
     refused("number of dimensions of tensor `b.weight`", |file| file.tensors[1].dim_count = Some(5));
     refused("number of dimensions of tensor `b.weight`", |file| file.tensors[1].ne.clear());
-    // Rows that are not whole blocks, negative dimensions, elements and bytes past 2^64.
+    // Defects: rows that are not whole blocks, negative dimensions, elements and bytes beyond 2^64.
     refused("dimensions of tensor `b.weight`", |file| file.tensors[1].ne[0] = 33);
     refused("dimensions of tensor `b.weight`", |file| file.tensors[1].ne[1] = 0);
     refused("of tensor `b.weight`", |file| file.tensors[1].ne[1] = -1i64 as u64);
@@ -104,9 +105,9 @@ fn malformed_tensor_entries_are_refused() {
     refused("type of tensor `b.weight`", |file| file.tensors[1].ty = 4);
     refused("offset of tensor `b.weight`", |file| file.tensors[1].offset += 4);
     refused("b.weight", |file| file.tensors[2].name = file.tensors[1].name.clone());
-    // The file says 4096, its offsets are multiples of 32.
+    // The file declares 4096, but its offsets are multiples of 32.
     refused("offset of tensor `b.weight`", |file| file.pairs.push(alignment(4096)));
-    // It says nothing, its offsets are packed.
+    // The file declares no alignment, and its offsets are packed.
     refused("offset of tensor `b.weight`", |file| {
         file.tensors[1].offset = 24;
         file.tensors[2].offset = 24 + 36;
@@ -120,15 +121,15 @@ fn malformed_tensor_data_are_refused() {
     refused("offset of tensor `b.weight`", |file| file.tensors[1].offset = u64::MAX - 31);
     refused("offset of tensor `b.weight`", |file| file.tensors[1].offset = 0);
     refused("offset of tensor `c.weight`", |file| file.tensors[2].offset = 64);
-    // A size that padding up to the alignment would wrap to zero.
+    // Padding this size to the alignment would wrap to zero.
     refused("of tensor `c.weight`", |file| file.tensors[2].ne = vec![u64::MAX - 5]);
-    // Two sizes that fit, and whose sum does not.
+    // Each of the two sizes fits, but their sum does not.
     refused("of tensor `a.weight`", |file| {
         for tensor in &mut file.tensors {
             (tensor.ty, tensor.ne) = (24, vec![0x7fff_ffff_ffff_ffc0]);
         }
     });
-    // The data start where the descriptions' alignment says, past the end.
+    // The declared alignment moves the beginning of the data past the end of the file.
     refused("offset of tensor `a.weight`", |file| {
         file.pairs.push(alignment(1 << 20));
         file.tensors.truncate(1);
@@ -160,14 +161,15 @@ fn valid_gguf_files_are_read() {
     wide.data = 512 + 5;
     assert!(read(wide.to_bytes()).is_ok());
 
-    // The one file whose tensors may be empty: a layer with no neuron on the GPU.
+    // PowerInfer's index is the only file that may have empty tensors: a layer without neurons on
+    // the GPU.
     let mut index = RawGguf::empty();
     index.pairs.push(text("general.architecture", "generic.gpu_index"));
     index.tensors.push(tensor("blk.0.gpu_bucket", &[0], 26, 0));
     assert!(read(index.to_bytes()).unwrap().tensors()[0].is_empty());
 }
 
-/// Tensors may lie in any order, with gaps between them.
+/// Tensors may have any order and gaps between them.
 #[test]
 fn order_and_gaps_do_not_matter() {
     let mut file = RawGguf::tiny();
@@ -179,7 +181,8 @@ fn order_and_gaps_do_not_matter() {
     assert!(read.tensor("a.weight").unwrap().data.iter().copied().eq(0..24));
 }
 
-/// Random files, many nearly good. None may panic, and one that is accepted must be written and read again with nothing changed.
+/// Random files, many of them nearly valid. The reader must not panic. The writer must reproduce
+/// every accepted file unchanged.
 #[test]
 fn random_files_are_refused_or_come_back() {
     let mut accepted = 0;

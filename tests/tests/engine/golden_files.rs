@@ -27,7 +27,7 @@ fn setups() -> Vec<Setup> {
     Isa::available().into_iter().flat_map(each).collect()
 }
 
-/// Checks a greedy continuation up to the first step whose margin the engine's own error could overturn.
+/// Checks a greedy continuation up to the first step whose margin is within the engine's own error.
 fn check_greedy(what: &str, got: &[u32], wanted: &[u32], margins: &[f32], error: f32) {
     for (step, (got, wanted)) in got.iter().zip(wanted).enumerate() {
         if margins[step] <= 2.0 * error {
@@ -37,8 +37,8 @@ fn check_greedy(what: &str, got: &[u32], wanted: &[u32], margins: &[f32], error:
     }
 }
 
-/// Type, and the largest RMS difference to exact arithmetic. Weights that stay floats leave no error; 8-bit activations
-/// leave what llama.cpp's leave (0.07 to 0.11), with a fifth to spare.
+/// Type, and largest RMS difference from exact arithmetic. Float weights leave almost no error. The
+/// bounds for 8-bit activations are a fifth above llama.cpp's errors (0.07 to 0.11).
 const GGUF: [(&str, f32); 6] =
     [("F16", 1e-4), ("Q8_0", 0.085), ("Q4_0", 0.1), ("Q4_K_M", 0.13), ("Q5_K_M", 0.12), ("Q6_K", 0.13)];
 
@@ -79,7 +79,8 @@ fn quantised_files_match_the_reference() {
 fn powerinfer_files_match_the_reference() {
     let expected = Expected::read(&here("fixtures/powerinfer/expected.safetensors"));
     let ids = expected.ids("input_ids");
-    // 8-bit activations against exact arithmetic, for the quantised file; and floats against it.
+    // The quantised file is compared with exact arithmetic twice: with 8-bit and with float
+    // activations.
     let (int8, float) = (InputPrecision::Int8, InputPrecision::Float);
     for (ty, activations, tolerance, flips) in
         [("f16", int8, 1e-3, 0.0), ("q4_0", int8, 0.6, 0.02), ("q4_0", float, 1e-3, 0.0)]
@@ -104,7 +105,7 @@ fn powerinfer_files_match_the_reference() {
     }
 }
 
-/// F16 weights, exactly as they are shipped, against float64 arithmetic on the same weights.
+/// Compares the published F16 weights with float64 arithmetic on the same weights.
 #[test]
 fn built_in_model_matches_the_reference() {
     let model = open(&here("../assets/storyteller/storyteller-F16.gguf"));
@@ -113,7 +114,8 @@ fn built_in_model_matches_the_reference() {
     for k in 0..3 {
         let (ids, continued) = (expected.ids(&format!("{k}.prompt_ids")), expected.ids(&format!("{k}.greedy_ids")));
         let all = [ids.clone(), continued.clone()].concat();
-        // Logits of every fourth position, the likeliest token of each, and a bit per neuron.
+        // The record has logits of every fourth position, the likeliest token of each position, and
+        // a bit per neuron.
         let (logits, likeliest) = (expected.f32(&format!("{k}.logits")), expected.ids(&format!("{k}.likeliest")));
         let active = expected.u8(&format!("{k}.ffn_active")).unwrap();
         for isa in Isa::available() {
@@ -145,7 +147,7 @@ fn forward_refuses_invalid_tokens_contexts_and_caches() {
     };
     assert!(matches!(run(&mut forward, &mut kv, &[]), Err(Error::Invalid { .. })));
     assert!(matches!(run(&mut forward, &mut kv, &[3, 384]), Err(Error::Invalid { .. })));
-    // 64 learned positions, whatever the cache holds.
+    // The model has 64 learned positions, even if the cache is longer.
     assert_eq!(run(&mut forward, &mut kv, &[3; 64]).unwrap(), 384);
     assert!(matches!(run(&mut forward, &mut kv, &[3]), Err(Error::ContextFull { wanted: 65, available: 64, .. })));
     assert_eq!(kv.len(), 64);

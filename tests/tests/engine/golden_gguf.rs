@@ -1,4 +1,5 @@
-//! GGUF files of the architectures of 2025 and 2026 reproduce their references on the CPU and on the GPU.
+//! GGUF files of architectures from 2025 and 2026 reproduce their references on the CPU and on the
+//! GPU.
 
 use std::{
     path::{Path, PathBuf},
@@ -15,10 +16,11 @@ use thermocline_tests::{
     gpu::{FULL, forward, shared},
 };
 
-/// File, tensor of its reference and largest RMS difference with 8-bit activations. A reference beginning with `/` is the `logits` of
-/// a folder of `fixtures/models`.
+/// File, tensor of its reference, and largest RMS difference with 8-bit activations. A reference
+/// that begins with `/` is the `logits` tensor of a folder of `fixtures/models`.
 const FILES: &[(&str, &str, f32)] = &[
-    // 8-bit activations turn over a choice of experts now and then, llama.cpp's by 0.19.
+    // Rounding to 8-bit activations sometimes changes a choice of experts. llama.cpp's difference
+    // is 0.19.
     ("gpt-oss-mxfp4-MXFP4-F16.gguf", "transformers.gpt-oss-mxfp4", 0.4),
     ("gemma4-e2b-F16.gguf", "/gemma4-e2b", 1e-3),
     ("gemma4-e2b-Q8_0.gguf", "exact.gemma4-e2b-Q8_0.gguf", 0.2),
@@ -48,7 +50,7 @@ fn here(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(path)
 }
 
-/// Model, prompt and logits of every file.
+/// Calls `check` with model, prompt and logits of every file.
 fn each(check: impl Fn(&str, &Arc<Model>, &[u32], &[f32], f32)) {
     let expected = Expected::read(&here("gguf2026/expected.safetensors"));
     let json = std::fs::read_to_string(here("gguf2026/expected.json")).expect("the fixture");

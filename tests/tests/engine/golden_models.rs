@@ -1,5 +1,6 @@
-//! Every architecture reproduces its reference: logits, hidden states, firing neurons, routing, greedy continuation; on
-//! every instruction set, for any chunk size and number of workers, from the cache as from the prompt.
+//! Every architecture reproduces its reference: logits, hidden states, firing neurons, routing,
+//! greedy continuation. Tested on every instruction set, with any chunk size and number of workers,
+//! from the cache and from a prompt.
 
 use std::{collections::HashSet, path::PathBuf, sync::Arc};
 
@@ -63,29 +64,30 @@ fn logits_with_f16_and_q8_caches_stay_close() {
     for name in all() {
         let (model, expected) = load(name);
         let logits = expected.f32("logits");
-        // ReLUs, and squared ones more so, magnify what keys and values lost.
+        // ReLU magnifies the rounding of keys and values. Squared ReLU magnifies it more.
         let magnified = match (model.config.activation, model.config.experts) {
             (Activation::ReluSquared, _) => 3.0,
             (Activation::Relu, Some(_)) => 1.5,
             _ => 1.0,
         };
-        // So do scores that are not scaled down, or that a norm of queries scales up again.
+        // Scores that are not scaled down, or that a norm of queries scales up, also magnify it.
         let unscaled = model.config.layers.iter().zip(&model.weights.layers).any(|(of, weights)| {
             let (Some(of), Some(weights)) = (&of.attention, &weights.attention) else { return false };
             let norm = weights.q_norm.iter().flat_map(|norm| &norm.weight).fold(1.0, |most: f32, of| most.max(*of));
             of.scale * norm >= 1.0
         });
         let magnified = if unscaled { 2.0 * magnified } else { magnified };
-        // And scores whose threshold depends on the largest.
+        // So do scores whose threshold depends on the largest score.
         let mixed = model.config.experts.is_some_and(|experts| experts.router.score == RouterScore::SparseMixer);
         let magnified = if mixed { 2.0 * magnified } else { magnified };
-        // A latent's error is in the keys and values of every head.
+        // The rounding of a latent enters the keys and values of every head.
         let latent = model.config.attentions().any(|attention| attention.latent.is_some());
         let magnified = if latent { 2.0 * magnified } else { magnified };
         for (kv, tolerance) in [(KvType::F16, 0.02 * magnified), (KvType::Q8_0, 0.4 * magnified)] {
             let run = prompt(&model, Setup { kv, ..Setup::default() }, &expected.ids("input_ids"));
             if let Some(experts) = model.config.experts {
-                // Keys of 8 bits turn over choices of experts in models this small; what follows is another computation.
+                // In such small models, 8-bit keys sometimes change a choice of experts. Later
+                // results then differ.
                 let chosen: Vec<u32> = run.router.concat().into_iter().map(|e| e as u32).collect();
                 let same = by_token(&chosen, experts.used) == by_token(&expected.ids("router_top"), experts.used);
                 assert!(same || kv == KvType::Q8_0, "{name} {kv}: other experts");
@@ -122,8 +124,8 @@ fn firing_neurons_match_the_reference() {
     assert_eq!(seen, 13);
 }
 
-/// Queries of a latent grow with their position in every file that says so, whatever its architecture is called (files of Mistral
-/// Large are `deepseek2`), and without the key they do not.
+/// Queries of a latent grow with their position in every file with the key, whatever its
+/// architecture is called (files of Mistral Large are `deepseek2`). Without the key they do not.
 #[test]
 fn queries_of_latents_grow_under_either_name() {
     let (_, expected) = load("mistral4");
@@ -146,7 +148,7 @@ fn queries_of_latents_grow_under_either_name() {
     assert!(with <= 1e-3 && without > 0.1, "logits differ by {with}, without the key by {without}");
 }
 
-/// Firing of each layer's neurons, `[tokens, words]` token after token.
+/// Firing masks of each layer, `[tokens, words]`, token after token.
 #[derive(Default)]
 struct FiredExperts(Vec<Vec<u32>>);
 
@@ -163,7 +165,7 @@ impl Probe for FiredExperts {
     }
 }
 
-/// Chunks are dense; single tokens skip silent neurons and give the same logits.
+/// Chunks are dense. Single tokens skip silent neurons and give the same logits.
 #[test]
 fn firing_neurons_of_experts_match_the_reference() {
     let mut seen = 0;
@@ -219,7 +221,7 @@ fn routing_matches_the_reference() {
     assert_eq!(seen, 29);
 }
 
-/// Conversations' states behind a prompt are the reference's, however the prompt is divided.
+/// Recurrent states behind a prompt equal the reference, for every division of the prompt.
 #[test]
 fn recurrent_states_match_the_reference() {
     for name in RECURRENT {
@@ -235,7 +237,7 @@ fn recurrent_states_match_the_reference() {
                 let (conv, scan) = reference_order(of, state);
                 let [taps, all_taps] = [state.conv.len(), expected.f32(&format!("conv.{n}")).len()];
                 let wanted = expected.f32(&format!("conv.{n}"));
-                // The reference keeps one input more than the next token needs.
+                // The reference keeps one more input than the next token needs.
                 let channels = all_taps - taps;
                 let wanted: Vec<f32> =
                     wanted.chunks(all_taps / channels).flat_map(|taps| taps[1..].iter().copied()).collect();
@@ -250,8 +252,9 @@ fn recurrent_states_match_the_reference() {
     }
 }
 
-/// A state in the reference's order: inputs of the convolution `[channels, taps - 1]`, and of Mamba-2 `[heads, head_dim, state]`; value
-/// heads of delta nets in the order of their key heads.
+/// Returns a state in the reference's order. Inputs of the convolution are `[channels, taps - 1]`,
+/// and a Mamba-2 state is `[heads, head_dim, state]`. Value heads of delta nets are in the order of
+/// their key heads.
 fn reference_order(of: &RecurrentConfig, state: &RecurrentState) -> (Vec<f32>, Vec<f32>) {
     let by_channel = |channels: usize| -> Vec<f32> {
         let taps = state.conv.len() / channels.max(1);
@@ -280,8 +283,8 @@ fn reference_order(of: &RecurrentConfig, state: &RecurrentState) -> (Vec<f32>, V
     }
 }
 
-/// Weights that are published in blocks: with float activations as the reference has them; with 8-bit activations a choice of
-/// experts turns over now and then.
+/// Weights that are published in blocks. Float activations reproduce the reference. With 8-bit
+/// activations, a choice of experts sometimes changes.
 #[test]
 fn quantised_weights_as_published_match_the_reference() {
     for name in QUANTISED {
@@ -315,7 +318,7 @@ fn greedy_continuation_matches_the_reference() {
     }
 }
 
-/// The neurons that fired, layer by layer.
+/// Firing masks, layer by layer.
 #[derive(Default)]
 struct Fired(Vec<Vec<Vec<u32>>>);
 
@@ -330,7 +333,8 @@ impl Probe for Fired {
     }
 }
 
-/// Gates far above the mean of a token's gates alone fire: `exact` gives what `dense` gives, and records them.
+/// Only gates far above the mean of a token's gates fire. `exact` gives the logits of `dense` and
+/// records the firings.
 #[test]
 fn gates_above_the_mean_alone_are_computed_in_exact_mode() {
     let (model, expected) = load("gemma3n");

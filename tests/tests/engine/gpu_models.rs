@@ -1,5 +1,6 @@
-//! Every fixture model on the GPU, which is a software driver where there is none: the same logits, hidden states, firing
-//! neurons, routing and continuations as the references and as the scalar CPU, in every tier.
+//! Every fixture model on the GPU, or on a software driver if there is no GPU. In every tier,
+//! logits, hidden states, firing neurons, routing and continuations equal the references and the
+//! scalar CPU.
 #![allow(clippy::unwrap_used)]
 
 use std::{
@@ -33,17 +34,17 @@ fn load(name: &str) -> (Arc<Model>, Expected) {
     (model(&folder), Expected::read(&folder.join("expected.safetensors")))
 }
 
-/// `model` on the scalar CPU.
+/// Returns `model` on the scalar CPU.
 fn scalar(model: &Arc<Model>) -> Forward {
     golden::forward(model, Setup { isa: Some(Isa::Scalar), ..Setup::default() })
 }
 
-/// `n` token ids without structure.
+/// Returns `n` pseudo-random token ids.
 fn ids(model: &Model, n: usize) -> Vec<u32> {
     (0..n).map(|i| ((i * i * 31 + i * 97 + 11) % model.config.n_vocab) as u32).collect()
 }
 
-/// Every fixture against its reference.
+/// Compares every fixture with its reference.
 fn every_model(tier: Tier) {
     let gpu = shared(tier);
     for name in MODELS.into_iter().chain(QUANTISED).chain(RECURRENT) {
@@ -74,11 +75,12 @@ fn every_model(tier: Tier) {
     }
 }
 
-/// Types of files. Activations stay floats here, so that what is left of the difference to exact arithmetic is the order of sums; Q5_K_M
-/// has matrices of Q5_1.
+/// Types of files. Activations stay floats here, so only the order of sums differs from exact
+/// arithmetic. Q5_K_M has matrices of Q5_1.
 const GGUF: [&str; 6] = ["F16", "Q8_0", "Q4_0", "Q4_K_M", "Q5_K_M", "Q6_K"];
 
-/// Weights of every quantised type, and files with a row per neuron.
+/// Compares files with weights of every quantised type, and files with neuron-major down
+/// projections.
 fn every_file(tier: Tier) {
     let gpu = shared(tier);
     let expected = Expected::read(&here("fixtures/gguf/expected.safetensors"));
@@ -106,7 +108,7 @@ fn every_file(tier: Tier) {
     }
 }
 
-/// The last tokens one by one from the cache are as good as in a prompt.
+/// Checks that decoding the last tokens from the cache gives the logits of a prompt.
 fn decoding_goes_on(forward: &mut Forward, ids: &[u32], tolerance: f32, what: &str) {
     let mut kv = forward.kv_cache(ids.len(), KvType::F32).unwrap();
     let whole = forward.run(ids, &mut kv, Outputs::All, &mut ()).unwrap().to_vec();
@@ -144,13 +146,14 @@ fn models_match_the_reference_with_subgroups_and_f16() {
     every_file(FULL);
 }
 
-/// Chunks of any size, caches of both types, contexts of `n` tokens, longer than a tile of keys: against the scalar CPU.
+/// Compares chunks of several sizes and caches of both types with the scalar CPU, in contexts of
+/// `n` tokens, longer than a tile of keys.
 fn any_chunk_and_cache_type(name: &str, n: usize) {
     let (model, _) = load(name);
     let ids = ids(&model, n);
     let n_vocab = model.config.n_vocab;
     let mut forward = forward(shared(FULL), &model, 64);
-    // A key that is rounded to the other neighbour in F16 shows.
+    // The tolerance for F16 allows a key that is rounded to the other neighbour.
     for (ty, chunks, tolerance) in [(KvType::F32, [64, 1], 1e-3), (KvType::F16, [64, 5], 0.01)] {
         let mut cpu = scalar(&model);
         let mut kv = cpu.kv_cache(n, ty).unwrap();
@@ -161,7 +164,7 @@ fn any_chunk_and_cache_type(name: &str, n: usize) {
             let logits = forward.run(&ids, &mut kv, Outputs::All, &mut ()).unwrap();
             let error = max_diff(logits, wanted);
             assert!(error <= tolerance, "{name} {chunk} {ty}: logits differ by {error}");
-            // Two prompts and then single tokens, in what is left of another conversation.
+            // Two prompts and then single tokens use a cache with remains of another conversation.
             kv.truncate(0);
             forward.run(&ids[..40], &mut kv, Outputs::None, &mut ()).unwrap();
             forward.run(&ids[40..n - 3], &mut kv, Outputs::None, &mut ()).unwrap();
@@ -219,11 +222,12 @@ fn logits_of_other_recurrent_models_match_the_cpu_for_any_chunk_and_cache_type()
     any_chunk_and_cache_type("lfm2", 90);
 }
 
-/// With narrow bindings matrices, the head and the sums over neurons are split into parts, and chunks are shorter.
+/// With narrow bindings, matrices, the head and sums over neurons are split into parts, and chunks
+/// are shorter.
 #[test]
 fn logits_match_the_cpu_with_narrow_bindings() {
     let wide = 64 << 10;
-    // A unit of 64 neurons is not split.
+    // A unit of 64 neurons cannot be split.
     let narrow = 32 << 10;
     for (path, max_binding, shorter) in [
         ("models/llama-relu-256", wide, 16),
@@ -243,7 +247,7 @@ fn logits_match_the_cpu_with_narrow_bindings() {
         let logits = forward.run(&ids, &mut kv, Outputs::All, &mut ()).unwrap();
         let error = max_diff(logits, wanted);
         assert!(error <= 0.01, "{path}: logits differ by {error}");
-        // One token reads the parts with other kernels.
+        // Other kernels read the parts for one token.
         let n_vocab = model.config.n_vocab;
         kv.truncate(69);
         let logits = forward.run(&ids[69..], &mut kv, Outputs::Last, &mut ()).unwrap();
@@ -252,7 +256,7 @@ fn logits_match_the_cpu_with_narrow_bindings() {
     }
 }
 
-/// A shortlist read back is the head of the sorted logits, whatever the chunk.
+/// A shortlist from the device has the largest logits in order, for any chunk size.
 #[test]
 fn shortlist_on_the_device_holds_the_largest_logits() {
     let gpu = shared(FULL);
@@ -276,7 +280,7 @@ fn shortlist_on_the_device_holds_the_largest_logits() {
     }
 }
 
-/// The built-in model tells the same story, in chunks split into several submissions as well.
+/// The built-in model gives the same logits if its chunks are split into several submissions.
 #[test]
 fn built_in_model_logits_match_the_cpu_for_any_submission_size() {
     let model = model(&here("../assets/storyteller/storyteller-F16.gguf"));
@@ -286,7 +290,7 @@ fn built_in_model_logits_match_the_cpu_for_any_submission_size() {
     let wanted = cpu.run(&ids, &mut kv, Outputs::All, &mut ()).unwrap();
     let mut runs = Vec::new();
     for submission in [GpuLoad::default().submission, 1 << 20] {
-        // By a clock of its own: the pace of a busy machine may have other chunks.
+        // The artificial clock keeps chunk sizes constant on a busy machine.
         let gpu = paced(1);
         let mut forward = forward_with(&gpu, &model, &GpuLoad { submission, ..GpuLoad::default() });
         let mut kv = forward.kv_cache(100, KvType::F16).unwrap();
@@ -297,7 +301,8 @@ fn built_in_model_logits_match_the_cpu_for_any_submission_size() {
     assert!(error < 0.01, "logits differ by {error}");
 }
 
-/// On a device that computes less than 10^9 multiply-adds in a second, chunks are short, and a token is more than one submission.
+/// A device with less than 10^9 multiply-adds per second has short chunks, and a token takes more
+/// than one submission.
 #[test]
 fn built_in_model_logits_match_the_cpu_on_slow_devices() {
     let model = model(&here("../assets/storyteller/storyteller-F16.gguf"));
@@ -312,14 +317,14 @@ fn built_in_model_logits_match_the_cpu_on_slow_devices() {
     let before = gpu.submits();
     let error = max_diff(forward.run(prompt, &mut slow_kv, Outputs::All, &mut ()).unwrap(), &wanted);
     assert!(error < 0.01, "logits differ by {error}");
-    // A hundred tokens of more than six million multiply-adds each.
+    // The prompt has a hundred tokens of more than six million multiply-adds each.
     assert!(gpu.submits() - before >= 10, "{} submissions", gpu.submits() - before);
     for (at, id) in rest.iter().enumerate() {
         let wanted = cpu.run(&[*id], &mut kv, Outputs::Last, &mut ()).unwrap();
         let before = (gpu.submits(), gpu.arena().made(), gpu.bind_groups());
         let error = max_diff(forward.run(&[*id], &mut slow_kv, Outputs::Last, &mut ()).unwrap(), wanted);
         assert!(error < 0.01, "token {at}: logits differ by {error}");
-        // The first token's time is not known before it is computed.
+        // The time of a token is unknown before the first token.
         let submits = if at == 0 { 1..=2 } else { 2..=2 };
         assert!(submits.contains(&(gpu.submits() - before.0)), "token {at}: {} submissions", gpu.submits() - before.0);
         assert_eq!((gpu.arena().made(), gpu.bind_groups()), (before.1, before.2), "nothing is made for a token");
@@ -328,7 +333,8 @@ fn built_in_model_logits_match_the_cpu_on_slow_devices() {
     assert!(longest.seconds < 0.1 && longest.seconds > 0.03, "{longest:?}");
 }
 
-/// Attention of a prompt in pieces, down to rows by themselves, is that of whole chunks.
+/// Attention of a prompt may be split into pieces, down to single rows. The logits equal those of
+/// whole chunks.
 #[test]
 fn attention_in_pieces_gives_the_same_logits() {
     let (model, _) = load("llama-silu-gqa");
@@ -340,7 +346,8 @@ fn attention_in_pieces_gives_the_same_logits() {
         let logits = forward.run(&ids, &mut kv, Outputs::Last, &mut ()).unwrap().to_vec();
         (logits, gpu.submits() - before)
     };
-    // Both by a clock of their own: on a busy machine the real one has attention in pieces as well.
+    // Both runs use an artificial clock. On a busy machine, the real clock would also split
+    // attention.
     let (wanted, few) = logits(&paced(1));
     let (got, many) = logits(&paced(30_000));
     let error = max_diff(&got, &wanted);

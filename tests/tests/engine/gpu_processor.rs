@@ -1,5 +1,5 @@
-//! Properties of the GPU as a processor: how much it makes and submits for a token, that its budget holds, and that what is
-//! given up leaves no trace.
+//! Properties of the GPU as a processor: how many objects and submissions a token costs, that the
+//! budget holds, and that dropped objects leave nothing behind.
 #![allow(clippy::unwrap_used)]
 
 use std::{ops::ControlFlow, path::Path, sync::Arc};
@@ -29,7 +29,7 @@ fn token_submits_once_and_creates_no_gpu_objects() {
     for path in ["models/gemma2", "models/falcon-mqa", "powerinfer/llama-relu-q4_0.powerinfer.gguf"] {
         let model = fixture(path);
         let mut forward = forward(&gpu, &model, 32);
-        // Long enough for the attention of one token to be split.
+        // The context is long enough to split the attention of one token.
         let mut kv = forward.kv_cache(200, KvType::F16).unwrap();
         forward.run(&ids(120), &mut kv, Outputs::None, &mut ()).unwrap();
         let counts = || (gpu.submits(), gpu.arena().made(), gpu.bind_groups());
@@ -42,14 +42,14 @@ fn token_submits_once_and_creates_no_gpu_objects() {
             }
             assert_eq!(counts(), (before.0 + 1, before.1, before.2), "{path}: submits, buffers, bind groups");
         }
-        // A prompt that fits a chunk and is little work is one submission, too.
+        // A short prompt that fits one chunk is also one submission.
         let before = counts();
         forward.run(&ids(30), &mut kv, Outputs::Last, &mut ()).unwrap();
         assert_eq!(counts(), (before.0 + 1, before.1, before.2), "{path}");
     }
 }
 
-/// Stops before the given layer visit.
+/// Stops before this layer visit.
 struct StopAt(usize);
 
 impl Probe for StopAt {
@@ -68,7 +68,7 @@ fn cancelled_prompt_keeps_whole_chunks() {
     let mut kv = forward.kv_cache(30, KvType::F16).unwrap();
     let wanted = forward.run(&ids, &mut kv, Outputs::Last, &mut ()).unwrap().to_vec();
     let layers = model.config.n_layer();
-    // More often than the upload ring has slots.
+    // The loop has more passes than the upload ring has slots.
     for visits in [1, 2, 3, layers, layers + 2, 3 * layers, 2, 2] {
         let mut kv = forward.kv_cache(30, KvType::F16).unwrap();
         let stopped = forward.run(&ids, &mut kv, Outputs::Last, &mut StopAt(visits)).map(<[f32]>::len);
@@ -85,7 +85,7 @@ fn kv_caches_belong_to_their_processor() {
     let model = fixture("models/mistral");
     let (mut one, mut other) = (forward(&gpu, &model, 8), forward(&gpu, &model, 8));
     let mut kv = one.kv_cache(16, KvType::Q8_0).unwrap();
-    // What would be in RAM would have eight bits; the device has halves.
+    // In RAM the cache would be Q8_0, but the device stores it as F16.
     assert_eq!((kv.ty(), kv.bytes()), (KvType::Q8_0, one.kv_cache(16, KvType::F16).unwrap().bytes()));
     assert!(!kv.on_host() && one.holds(&kv) && !other.holds(&kv));
     assert!(matches!(other.run(&[1], &mut kv, Outputs::None, &mut ()), Err(Error::Invalid { .. })));
@@ -94,13 +94,13 @@ fn kv_caches_belong_to_their_processor() {
     assert_eq!(kv.bytes(), gpu.arena().used_for(Purpose::Kv));
     let empty = one.kv_cache(0, KvType::F16).map(|kv| kv.capacity());
     assert!(matches!(empty, Err(Error::Invalid { .. })));
-    // One without windows, whose rows would all be kept.
+    // This model has no windows, so the cache would keep all rows.
     let mut whole = forward(&gpu, &fixture("models/llama-relu"), 8);
     let huge = whole.kv_cache(1 << 40, KvType::F16).map(|kv| kv.capacity());
     drop(whole);
     assert!(matches!(huge, Err(Error::Memory { wanted, available, .. }) if wanted > available));
 
-    // The CPU goes on where the device stood.
+    // The CPU continues at the position of the device.
     let wanted = one.run(&[4], &mut kv, Outputs::Last, &mut ()).unwrap().to_vec();
     let cpu = thermocline_engine::cpu::Cpu::new(&Default::default()).unwrap();
     one.replace(&model, Box::new(thermocline_engine::runtime::CpuProcessor::new(cpu)));
@@ -112,10 +112,11 @@ fn kv_caches_belong_to_their_processor() {
     assert!(thermocline_tests::golden::max_diff(logits, &wanted) < 0.02);
 }
 
-/// Bytes the driver's allocator may have reserved without use: blocks of a few MiB per kind of memory.
+/// Bytes that the driver's allocator may reserve without use: blocks of a few MiB per kind of
+/// memory.
 const BLOCKS: u64 = 16 << 20;
 
-/// Whatever the budget, loading fits it or says what was wanted, and all is free again afterwards.
+/// For any budget, loading fits it or reports the bytes wanted, and frees all memory afterwards.
 #[test]
 fn loading_stays_within_any_budget_or_fails() {
     for path in ["models/llama-relu-256", "models/mixtral", "powerinfer/llama-relu-f16.powerinfer.gguf"] {
@@ -149,7 +150,8 @@ fn loading_stays_within_any_budget_or_fails() {
                         forward.run(&ids(n), kv, Outputs::Last, &mut ()).unwrap();
                     }
                     assert!(gpu.arena().used() <= budget, "{path}: {} of {budget}", gpu.arena().used());
-                    // Beside what is accounted the driver's allocator holds no more than the rest of a few small blocks.
+                    // Beyond the accounted bytes, the driver's allocator reserves at most the
+                    // unused rest of a few small blocks.
                     let reserved = gpu.allocated().unwrap_or(0);
                     assert!(reserved <= gpu.arena().used() + BLOCKS, "{path}: {reserved} reserved in {budget}");
                     drop((forward, kv));

@@ -1,5 +1,5 @@
-//! Sessions on a GPU, which is a software driver where there is none: the same tokens as on the CPU, whatever becomes of the
-//! device and whenever.
+//! Sessions on a GPU, or on a software driver if there is no GPU. The tokens equal those of the
+//! CPU, even if the device fails at any time.
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
@@ -27,7 +27,7 @@ use thermocline_engine::{
 };
 use thermocline_tests::wait::{LONGEST, eventually, until_given_up};
 
-/// Tokens computed at once: the prompt has two chunks.
+/// Tokens per chunk. The prompt has two chunks.
 const CHUNK: usize = 16;
 /// Tokens of the prompt.
 const PROMPT: u32 = 24;
@@ -44,15 +44,16 @@ fn gpu() -> GpuOptions {
     GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() }
 }
 
-/// A GPU that fails at the `n`-th passage of `point`.
+/// Returns options of a GPU that fails the `n`-th time that `point` is passed.
 fn failing(point: FaultPoint, n: u64) -> GpuOptions {
     GpuOptions { faults: Faults(Some((point, n))), ..gpu() }
 }
 
 fn open_at(path: &Path, device: DeviceChoice) -> Engine {
-    // More workers than idle cores make a tiny model slow.
+    // More workers than idle cores would make a tiny model slow.
     let cpu = CpuOptions { threads: Some(1), ..CpuOptions::default() };
-    // Scores of a predictor are rounded as their processor rounds: with one, two processors may skip different neurons.
+    // Each processor rounds a predictor's scores differently. With a predictor, two processors
+    // might skip different neurons.
     let sidecar = SidecarChoice::Without;
     Engine::open(path, EngineOptions { cpu, chunk: CHUNK, device, sidecar, ..EngineOptions::default() }).unwrap()
 }
@@ -74,7 +75,7 @@ fn greedy(tokens: usize) -> Request {
     }
 }
 
-/// Events of a generation.
+/// Everything that a generation reported.
 #[derive(Debug, Default)]
 struct Heard {
     ids: Vec<u32>,
@@ -89,7 +90,7 @@ impl Heard {
     }
 }
 
-/// Listens to the end, which must come.
+/// Collects events to the end, which must arrive.
 fn hear(events: &Receiver<Event>) -> Heard {
     let mut heard = Heard::default();
     loop {
@@ -114,7 +115,7 @@ fn generate(engine: &Engine, request: Request) -> Heard {
     hear(&session(engine).generate(request))
 }
 
-/// The CPU's text.
+/// Returns the tokens of the CPU.
 fn undisturbed(tokens: usize) -> Vec<u32> {
     generate(&open_at(&tiny(), DeviceChoice::Cpu), greedy(tokens)).ids
 }
@@ -129,7 +130,7 @@ fn settled(engine: &Engine) -> DeviceStatus {
     wait(engine, "the end of the load", |status| !matches!(status, DeviceStatus::Loading(_)))
 }
 
-/// Submissions of a load.
+/// Returns the number of submissions of a load.
 fn submits_of_a_load() -> u64 {
     let model = Model::open(&tiny(), &LoadOptions::default()).unwrap();
     let pool = ThreadPool::new(Some(1));
@@ -161,11 +162,12 @@ fn storyteller_text_is_the_same_on_gpu_and_cpu() {
     assert!(matches!(on_gpu.device(), DeviceStatus::Gpu(_)));
 }
 
-/// An answer of `tokens` tokens whose device is lost at each of the submissions that load it and compute it.
+/// Loses the device at each submission that loads the model or computes the answer of `tokens`
+/// tokens.
 fn loss_at_any_submission(tokens: usize) {
     let (want, load) = (undisturbed(tokens), submits_of_a_load());
-    // Two chunks of the prompt, the last of which gives the first token; the others are fed back. What is still moving after a
-    // load may take a few more.
+    // The prompt has two chunks, and the second gives the first token. Each further token takes one
+    // submission. Moves after the load may add a few.
     let last = load + 2 + tokens as u64 - 1;
     for n in (1..=last).chain([last + 8]) {
         let engine = open(failing(FaultPoint::Submit, n));
@@ -175,10 +177,10 @@ fn loss_at_any_submission(tokens: usize) {
     }
 }
 
-/// An answer of `tokens` tokens whose device is lost at each of them.
+/// Loses the device at each token of an answer of `tokens` tokens.
 fn loss_at_any_token(tokens: usize) {
     let (want, last) = (undisturbed(tokens), tokens as u64);
-    // One result is read for each token, and perhaps a few more.
+    // Each token reads one result, and there may be a few more.
     for n in (1..=last).chain([last + 8]) {
         let engine = open(failing(FaultPoint::Readback, n));
         let heard = generate(&engine, greedy(tokens));
@@ -209,7 +211,8 @@ fn device_loss_at_any_token_keeps_the_tokens_of_a_long_answer() {
     loss_at_any_token(50);
 }
 
-/// Allocations of a load that are the staging of uploads; the first is the device's own.
+/// Allocations of a load that are staging buffers. The first allocation belongs to the device
+/// itself.
 const STAGING: RangeInclusive<u64> = 2..=3;
 
 #[test]
@@ -222,7 +225,7 @@ fn failed_allocations_continue_on_the_cpu_with_the_same_tokens() {
         assert_eq!(heard.ids, want, "allocation {n}");
         match engine.device() {
             DeviceStatus::Cpu { reason: Some(reason) } => assert!(matches!(*reason, Error::Memory { .. }), "{reason}"),
-            // Where staging is refused, a smaller one is asked for.
+            // If staging is refused, the engine requests a smaller buffer.
             DeviceStatus::Gpu(_) if STAGING.contains(&n) => continue,
             DeviceStatus::Gpu(_) => {
                 assert!(n > 20, "allocation {n} was not made to fail");
@@ -239,7 +242,8 @@ fn failed_allocations_continue_on_the_cpu_with_the_same_tokens() {
 #[test]
 fn device_failures_continue_on_the_cpu_with_the_same_tokens() {
     let want = undisturbed(12);
-    // How often a point is passed depends on what is loaded: the first time, and somewhere in the middle.
+    // How often a point is passed depends on what is loaded. The test fails the first passage and
+    // one in the middle.
     for (point, passages) in [
         (FaultPoint::Validation, [1, submits_of_a_load() + 3]),
         (FaultPoint::FirstUse, [2, 20]),
@@ -277,7 +281,7 @@ fn kernel_that_the_driver_refuses_takes_away_what_it_uses() {
                 status => panic!("{point:?} {n}: {status:?}"),
             }
         }
-        // Kernels of the portable tier use nothing that could be given up.
+        // The portable tier uses no feature that could be disabled.
         let engine = open(GpuOptions { tier: Some(Tier::PORTABLE), ..failing(point, 2) });
         settled(&engine);
         assert_eq!(generate(&engine, greedy(6)).ids, want, "{point:?}");
@@ -313,7 +317,7 @@ fn kernel_that_a_driver_computes_wrongly_is_found_before_the_first_token() {
     let sum = ["inverseSqrt(sum / n + params.eps)", "inverseSqrt(sum * n + params.eps)"];
     let DeviceStatus::Cpu { reason: Some(reason) } = wrong(sum[0], sum[1]) else { panic!("a wrong kernel is used") };
     assert!(reason.to_string().contains("the kernel `norm` failed the self-test"), "{reason}");
-    // By itself a software driver is not tested.
+    // Software drivers are not tested by default.
     let engine = open(sum[0], sum[1], None);
     assert!(matches!(settled(&engine), DeviceStatus::Gpu(_)));
     assert_ne!(generate(&engine, greedy(6)).ids, want);
@@ -327,7 +331,7 @@ fn adapter_without_room_for_a_row_is_refused_with_its_limit() {
     assert!(heard.device.iter().any(|event| told(event, "limits are too small")), "{:?}", heard.device);
 }
 
-/// True if an event's reason contains `text`.
+/// Returns true if an event's reason contains `text`.
 fn told(event: &DeviceEvent, text: &str) -> bool {
     format!("{event:?}").contains(text)
 }
@@ -360,14 +364,14 @@ fn any_budget_is_kept_or_falls_back_to_the_cpu() {
 
 #[test]
 fn device_is_loaded_again_after_a_loss() {
-    // After the load: the prompt's two chunks and six tokens.
+    // The load comes first, then the two chunks of the prompt and six tokens.
     let engine = open(failing(FaultPoint::Submit, submits_of_a_load() + 8));
     let session = session(&engine);
     let heard = hear(&session.generate(greedy(20)));
     assert_eq!(heard.ids, undisturbed(20));
     assert!(heard.was_lost());
     wait(&engine, "the device's return", |status| matches!(status, DeviceStatus::Gpu(_)));
-    // The session's tokens are computed there again.
+    // The device computes the session's tokens again.
     let heard = hear(&session.generate(greedy(3)));
     assert_eq!(heard.ids, undisturbed(3));
     assert!(heard.device.is_empty() && matches!(engine.device(), DeviceStatus::Gpu(_)), "{heard:?}");
@@ -406,7 +410,8 @@ fn idle_sessions_release_vram_for_the_active_one() {
         assert_eq!(heard.ids, first.ids, "turn {turn}");
         assert!(heard.device.is_empty(), "turn {turn}: {heard:?}");
     }
-    // Where two that speak at the same time do not fit, neurons make room for the second.
+    // If the caches of two active sessions do not fit, neurons move out to make room for the
+    // second.
     let events = [sessions[0].generate(greedy(20)), sessions[1].generate(greedy(20))];
     for events in &events {
         assert_eq!(hear(events).ids, undisturbed(20));
@@ -421,7 +426,7 @@ fn shortlist_on_the_device_samples_the_tokens_of_all_logits() {
     let sampling = Sampling { temperature: 1.0, top_k: 20, seed: Some(3), ..Sampling::default() };
     let request = |sampling: Sampling| Request { sampling, ..greedy(60) };
     let few = generate(&engine, request(sampling.clone()));
-    // A bias that may raise a token needs all logits, even if it is too small to raise any.
+    // A bias that raises a token needs all logits, however small it is.
     let all = generate(&engine, request(Sampling { logit_bias: vec![(7, f32::MIN_POSITIVE)], ..sampling }));
     assert_eq!(few.ids, all.ids);
     assert!(matches!(engine.device(), DeviceStatus::Gpu(_)));
@@ -445,7 +450,7 @@ fn request_waiting_for_a_load_and_the_load_can_be_cancelled() {
         let events = session.generate(greedy(1000));
         session.cancel();
         assert_eq!(hear(&events).reason, Some(StopReason::Cancelled));
-        // Nothing waits for the rest of the load.
+        // Dropping the engine does not wait for the rest of the load.
         drop((session, engine));
     }
     let engine = open_at(&storyteller(), DeviceChoice::Gpu(gpu()));
@@ -515,7 +520,8 @@ fn missing_adapter_falls_back_to_the_cpu_with_a_reason() {
     assert_eq!(generate(&engine, greedy(6)).ids, undisturbed(6));
 }
 
-/// The tiny model with so many bytes of a GPU, on which prompts' cold rows pass through (`streams`) or not; at rest.
+/// Opens the tiny model on a GPU with `budget` bytes and waits until nothing moves. `streams`
+/// decides whether cold rows of prompts are streamed.
 fn narrow(gpu: GpuOptions, budget: u64, streams: bool) -> Engine {
     let cpu = CpuOptions { threads: Some(1), ..CpuOptions::default() };
     let device = DeviceChoice::Gpu(GpuOptions { budget: Some(budget), ..gpu });
@@ -529,7 +535,8 @@ fn narrow(gpu: GpuOptions, budget: u64, streams: bool) -> Engine {
     engine
 }
 
-/// An engine that sends what is cold of a prompt to the device says what the CPU says, also when the device is lost on the way.
+/// An engine that streams cold rows of a prompt gives the tokens of the CPU, even if the device is
+/// lost meanwhile.
 #[test]
 fn streamed_prompts_keep_the_tokens() {
     let want = undisturbed(4);
@@ -555,7 +562,7 @@ fn streamed_prompts_keep_the_tokens() {
         let engine = narrow(failing(FaultPoint::Submit, n), budget, true);
         let heard = generate(&engine, greedy(4));
         assert_eq!(heard.ids, want, "lost at submission {n}");
-        // Nothing was lost, neither before the prompt nor after it.
+        // The device was lost neither before nor after the prompt.
         if heard.device.is_empty() && matches!(engine.device(), DeviceStatus::Gpu(_)) && !heard.was_lost() && n > 100 {
             break;
         }

@@ -1,4 +1,5 @@
-//! Counts of firings kept between runs: what they change in a plan, and files that are not the model's.
+//! Firing counts that are kept between runs: how they change a plan, and files that belong to
+//! another model.
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
@@ -24,7 +25,7 @@ fn open(path: &Path) -> Model {
     Model::open(path, &LoadOptions::default()).unwrap()
 }
 
-/// An engine that keeps counts in `counts`, after `tokens` tokens of talk.
+/// Returns an engine that keeps counts in `counts`, after an answer of `tokens` tokens.
 fn talked(path: &Path, counts: Option<&Path>, tokens: usize) -> Engine {
     let cpu = CpuOptions { threads: Some(1), ..CpuOptions::default() };
     let counts = counts.map(Path::to_path_buf);
@@ -40,16 +41,16 @@ fn talked(path: &Path, counts: Option<&Path>, tokens: usize) -> Engine {
     engine
 }
 
-/// Plans with room for parts of the model.
+/// Returns plans with room for parts of the model.
 fn plans(model: &Model) -> Vec<Plan> {
-    // As it is when an engine has opened it.
+    // This is the model as an engine opens it.
     let (model, _) = model.neuron_major_outline().unwrap();
     let model = &model;
     let inputs = PlanInputs::new(Sparsity::Exact, 64, KvType::F16);
     let bytes = device_bytes(&caps_of(Machine::typical_limits()), model, inputs.chunk, inputs.kv_type).unwrap();
     let planner = PlacementSolver::new(model, &bytes, inputs).unwrap();
     let budgets = (20..40).map(|part| planner.everything() * part / 40);
-    // The least budgets have no room for a layer.
+    // The smallest budgets have no room for a layer.
     budgets.filter_map(|budget| planner.plan(budget, GpuUse::Always).ok()).collect()
 }
 
@@ -60,7 +61,7 @@ fn counts_file(counts: &Path) -> PathBuf {
     path
 }
 
-/// Of other text than was counted, by the plan with counts against the plan without.
+/// Counts firings of other text, and compares a plan with counts and a plan without.
 #[test]
 fn counts_of_an_earlier_run_make_more_firings_hit_hot_neurons() {
     let folder = tempfile::tempdir().unwrap();
@@ -88,7 +89,8 @@ fn counts_of_an_earlier_run_make_more_firings_hit_hot_neurons() {
             });
             hits.sum()
         };
-        // Per hot neuron (or expert): a plan that knows more may keep fewer of them.
+        // The figure is per hot neuron or expert, because a plan with counts may place fewer of
+        // them.
         let hot =
             |plans: &[Plan]| plans.iter().flat_map(|plan| &plan.placement.hot).map(Vec::len).sum::<usize>() as f64;
         let [known, unknown] = [&planned, &blind].map(|plans| hits(plans) / hot(plans));

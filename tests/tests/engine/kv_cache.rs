@@ -1,4 +1,5 @@
-//! Properties of a KV cache: prefixes can be kept, a pass can be stopped, the context can be shifted.
+//! Properties of a KV cache: it keeps prefixes, a pass can be stopped, and the context can be
+//! shifted.
 
 use std::{path::Path, sync::Arc};
 
@@ -24,7 +25,7 @@ fn ids(n: u32) -> Vec<u32> {
     (0..n).map(|i| (i * 37 + 11) % 384).collect()
 }
 
-/// Stops before the given layer visit.
+/// Stops before this layer visit.
 struct StopAt(usize);
 
 impl Probe for StopAt {
@@ -43,7 +44,7 @@ fn truncated_kv_cache_gives_the_logits_of_a_fresh_one() {
         let mut kv = KvCache::new(&model.config, 64, kv_type).unwrap();
         let ids = ids(40);
         let wanted = forward.run(&ids, &mut kv, Outputs::Last, &mut ()).unwrap().to_vec();
-        // Another continuation, then back.
+        // The test computes another continuation, then returns to the first.
         kv.truncate(32);
         forward.run(&[5, 6, 7], &mut kv, Outputs::None, &mut ()).unwrap();
         kv.truncate(32);
@@ -89,11 +90,12 @@ fn rows(rows: &KvRows, dim: usize) -> Vec<f32> {
     all
 }
 
-/// The first layer's keys and values depend on a token and its position alone, so after a shift they must be those of
-/// the tokens left, computed afresh.
+/// The first layer's keys and values depend only on a token and its position. After a shift they
+/// must equal those of the remaining tokens, computed anew.
 #[test]
 fn shifted_keys_are_those_of_the_new_positions() {
-    // Half rotations, rotated pairs, scaled frequencies, two kinds of layers, a head wider than a block.
+    // The models have half rotations, rotated pairs, scaled frequencies, two kinds of layers, and a
+    // head wider than a block.
     for name in ["models/llama-relu", "models/llama-silu-gqa", "gguf/llama-silu-gqa-256-F16.gguf", "models/gemma3"] {
         let model = open(name);
         let dim = model.config.attentions().next().unwrap().head_dim;
@@ -116,7 +118,7 @@ fn shifted_keys_are_those_of_the_new_positions() {
             for (a, b) in kv_layer.values.iter().zip(&fresh_layer.values) {
                 assert_eq!(rows(a, dim), rows(b, dim), "{name} {kv_type}");
             }
-            // And it goes on from there.
+            // Computation continues from the shifted cache.
             forward.run(&[1, 2, 3], &mut kv, Outputs::Last, &mut ()).unwrap();
             assert_eq!(kv.len(), left.len() + 3);
             assert!(matches!(kv.shift(forward.isa(), 0, 64), Err(Error::Invalid { .. })));
@@ -125,7 +127,8 @@ fn shifted_keys_are_those_of_the_new_positions() {
     }
 }
 
-/// Every bit of the keys is what the chosen instruction set makes of them; others round otherwise.
+/// Every bit of the keys equals what the chosen instruction set computes. Other instruction sets
+/// round differently.
 #[test]
 fn shifted_keys_are_rotated_by_the_chosen_instruction_set() {
     let model = open("models/llama-silu-gqa");
@@ -152,7 +155,8 @@ fn learned_positions_cannot_be_shifted() {
     assert!(matches!(kv.shift(Isa::Scalar, 0, 0), Err(Error::Unsupported { .. })));
 }
 
-/// A recurrent state goes back to snapshots only; the cache says how far, and goes on from there as if nothing had been.
+/// A recurrent state can return only to snapshots. The cache reports the length that it returned to
+/// and continues from there.
 #[test]
 fn recurrent_states_go_back_to_snapshots() {
     for name in ["models/qwen3_5", "models/qwen3-next"] {
@@ -172,7 +176,8 @@ fn recurrent_states_go_back_to_snapshots() {
             kv.truncate(given_up);
             assert_eq!(kv.len(), 20, "{name}");
         }
-        // A chunk that is stopped halfway leaves the snapshot's tokens, whatever layers have seen of it.
+        // If a chunk is stopped halfway, the cache keeps the snapshot's tokens, for any number of
+        // layers that have computed.
         for layers in [1, 2, 3, 6] {
             let stopped = forward.run(&ids[20..], &mut kv, Outputs::None, &mut StopAt(layers));
             assert!(matches!(stopped, Err(Error::Cancelled)));
@@ -193,20 +198,21 @@ fn kv_cache_counts_its_bytes_and_refuses_more_than_memory() {
     let model = open("models/gemma2");
     let config = &model.config;
     let rows = (2 * config.n_layer() * config.attentions().next().unwrap().n_kv_head) as u64;
-    // Heads of 24 are padded to 32; every head's rows start on a cache line.
+    // Heads of 24 are padded to 32, and the rows of every head start on a cache line.
     for (ty, row, slack) in [(KvType::F16, 64, 64), (KvType::F32, 128, 64), (KvType::Q8_0, 34, 128)] {
         let kv = KvCache::new(config, 100, ty).unwrap();
         assert_eq!(kv.bytes(), rows * (100 * row + slack), "{ty}");
     }
     let huge = KvCache::new(config, 1 << 50, KvType::F16).map(|kv| kv.capacity());
-    // Every other layer has a window, of which so long a context keeps no more than of a shorter one.
+    // Every other layer has a window, whose rows do not grow with the context.
     let ring = (8 + LONGEST_PASS as u64).next_multiple_of(64) + 64;
     let all = rows / 2 * 64 * ((1 << 50) + ring);
     assert!(matches!(huge, Err(Error::Memory { wanted, .. }) if wanted == all), "{huge:?}, not {all}");
     assert!(matches!(KvCache::new(config, 0, KvType::F16), Err(Error::Invalid { .. })));
 }
 
-/// Contexts in which a model would choose among its keys are refused by name; its folder says where they begin.
+/// The model attends sparsely from a context length that its folder names. Longer contexts are
+/// refused by name.
 #[test]
 fn contexts_of_sparse_attention_are_refused() {
     let scratch = tempfile::tempdir().unwrap();
@@ -235,7 +241,8 @@ fn contexts_of_sparse_attention_are_refused() {
     }
 }
 
-/// Weights of a norm behind the rotation stay in place while the rotation moves on: such keys are not shifted, but computed again.
+/// Such a norm's weights apply after the rotation and do not rotate with it. The keys are therefore
+/// not shifted but computed again.
 #[test]
 fn keys_normed_behind_their_rotation_are_not_shifted() {
     let model = open("models/hunyuan-dense");

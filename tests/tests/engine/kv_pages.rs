@@ -1,5 +1,5 @@
-//! Caches that are longer than a binding of the device, so that each layer's lie in several buffers: the same logits, whatever is done
-//! with them.
+//! Caches that are longer than a binding of the device, so that each layer's cache is in several
+//! buffers. The logits stay the same after every operation.
 #![allow(clippy::unwrap_used)]
 
 use std::{path::Path, sync::Arc};
@@ -15,15 +15,15 @@ use thermocline_tests::{
     gpu::{forward, open},
 };
 
-/// Bytes of a binding, as narrow as the models' matrices allow.
+/// Bytes of a binding, the smallest size that the models' matrices allow.
 const BINDING: u64 = 64 << 10;
 
 fn narrow() -> Gpu {
     open(GpuOptions { max_binding: Some(BINDING), ..GpuOptions::default() })
 }
 
-/// A model with room for so many positions that the keys of at least one layer without a window are more than a binding and one head's are
-/// not.
+/// Returns a model with a number of positions. In at least one layer without a window, all keys
+/// exceed a binding, but the keys of one head fit.
 fn paged(name: &str, ty: KvType) -> (Arc<Model>, usize) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models").join(name);
     let model = Arc::new(Model::open(&path, &LoadOptions::default()).unwrap());
@@ -42,7 +42,8 @@ fn ids(n: usize) -> Vec<u32> {
 #[test]
 fn caches_in_pages_give_the_same_logits() {
     let gpu = narrow();
-    // Grouped heads, a head per query, layers that read another's cache, values of another width with sinks, windows.
+    // The models have grouped heads, a head per query, layers that read another layer's cache,
+    // values of another width with sinks, and windows.
     for name in ["llama-silu-gqa", "llama-relu-256", "jais2", "gemma3n", "mimo-v2-flash", "gpt-oss"] {
         for ty in [KvType::F32, KvType::F16] {
             let (model, room) = paged(name, ty);
@@ -55,7 +56,7 @@ fn caches_in_pages_give_the_same_logits() {
             let logits = forward.run(&ids, &mut kv, Outputs::All, &mut ()).unwrap();
             let off = max_diff(logits, wanted);
             assert!(off <= 0.01, "{name} {ty}: {off}");
-            // One token is computed by other kernels, and so are a few.
+            // Other kernels compute one token or a few tokens.
             for first in [69, 66] {
                 kv.truncate(first);
                 let logits = forward.run(&ids[first..], &mut kv, Outputs::All, &mut ()).unwrap();
@@ -66,7 +67,7 @@ fn caches_in_pages_give_the_same_logits() {
     }
 }
 
-/// The caches have rooms, and so pages, of different sizes.
+/// The caches have different capacities and therefore pages of different sizes.
 #[test]
 fn copied_prefixes_in_pages_are_what_computing_them_gives() {
     let gpu = narrow();

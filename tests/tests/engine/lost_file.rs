@@ -1,7 +1,7 @@
-//! A model file that is truncated while it is mapped: its readers get an error that names the file, the process goes on, and nothing
-//! is computed with what is not there.
+//! A model file is truncated while it is mapped. Its readers get an error that names the file, the
+//! process continues, and no result is computed from missing data.
 
-// Only unix lets a file that is mapped be truncated.
+// Only Unix can truncate a mapped file.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
@@ -28,11 +28,11 @@ use super::models::fixtures;
 
 const LEN: usize = 1 << 20;
 
-/// Status of a process that has read the same data before and after, and of one that was told of the loss.
+/// Exit codes of a process that read the same data twice, and of a process that got the error.
 const SAME: i32 = 10;
 const TOLD: i32 = 11;
 
-/// Environment variable with the file that the process is to read.
+/// Environment variable with the file that the process reads.
 const FILE: &str = "THERMOCLINE_TEST_FILE";
 
 #[test]
@@ -58,7 +58,7 @@ fn raw_file() -> Vec<u8> {
     file.to_bytes()
 }
 
-/// Reads the file, truncates it and reads it again; ends the process.
+/// Reads the file, truncates it, reads it again and ends the process.
 fn use_and_lose(path: &Path, mode: ReadMode) -> ! {
     survive_lost_files();
     let Ok(Opened::Checkpoint(file)) = open(path, mode) else { exit(3) };
@@ -78,7 +78,7 @@ fn truncate(path: &Path, len: u64) {
     fs::File::options().write(true).open(path).and_then(|file| file.set_len(len)).unwrap();
 }
 
-/// A page that is truncated in its middle reads as zeros without a fault.
+/// The rest of a page that is truncated in its middle reads as zeros without a fault.
 #[test]
 fn file_that_loses_a_part_of_a_page_is_told_of() {
     let folder = tempfile::tempdir().unwrap();
@@ -88,12 +88,12 @@ fn file_that_loses_a_part_of_a_page_is_told_of() {
     let Opened::Checkpoint(file) = open(&path, ReadMode::Map).unwrap() else { panic!() };
     truncate(&path, bytes.len() as u64 - 1);
     assert!(matches!(file.files().check(), Err(Error::FileLost { .. })));
-    // It grows again, with another end.
+    // The file grows again, with other contents at its end.
     truncate(&path, bytes.len() as u64);
     assert!(matches!(file.files().check(), Err(Error::FileLost { .. })));
 }
 
-/// A small model in a file of its own.
+/// Makes a small model in its own file.
 fn model_file(folder: &Path, name: &str) -> PathBuf {
     let path = folder.join(name);
     fs::copy(fixtures().join("gguf/llama-silu-gqa-256-Q8_0.gguf"), &path).unwrap();
@@ -109,7 +109,7 @@ fn endless() -> Request {
     }
 }
 
-/// The tokens of an answer, and the error that ended it.
+/// Returns the tokens of an answer and the error that ended it.
 fn rest_of(events: &Receiver<Event>) -> (Vec<u32>, Option<Error>) {
     let (mut ids, mut end) = (Vec::new(), None);
     for event in events {
@@ -136,7 +136,7 @@ fn answers_end_with_an_error_that_names_the_lost_file_and_other_models_go_on() {
     let names_it = |end: &Option<Error>| matches!(end, Some(Error::FileLost { path }) if *path == lost);
     let (ids, end) = rest_of(&running);
     assert!(names_it(&end), "{end:?}");
-    // What was said before is what the whole model says.
+    // The tokens before the loss equal those of the whole model.
     let healthy = other.session(SessionOptions::default()).unwrap();
     let enough = Request { max_tokens: Some(ids.len() + 1), ..endless() };
     let (wanted, error) = rest_of(&healthy.generate(enough));
@@ -160,7 +160,7 @@ fn model_whose_file_shrinks_while_it_opens_is_refused() {
     assert!(matches!(&error, Error::FileLost { path: lost } if *lost == path), "{error}");
 }
 
-/// Nothing is written from zeros: the file that was there stays.
+/// `convert` writes nothing from zeros, and an existing target stays.
 #[test]
 fn conversion_of_a_file_that_shrinks_writes_nothing() {
     survive_lost_files();

@@ -1,7 +1,7 @@
-//! The engine from outside: every test of its public interface that does not measure. One program, so that it is
+//! Tests of the engine's public interface that do not measure time. They are one program, which is
 //! linked once.
 
-// Tests that ask whether a thread may have an engine look through all that wgpu is made of.
+// The compiler checks whether an engine can be sent to a thread through all types of wgpu.
 #![recursion_limit = "256"]
 
 mod attribution;

@@ -1,4 +1,5 @@
-//! Every model fixture is recognised: what its file says becomes the configuration the engine runs.
+//! Every model fixture is recognised, and its metadata becomes the configuration that the engine
+//! runs.
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
@@ -22,7 +23,7 @@ pub fn open(path: &str) -> Model {
     Model::open(&fixtures().join(path), &LoadOptions::default()).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// d, layers, heads, kv heads, head width, FFN width
+/// Returns d, layers, heads, KV heads, head width and FFN width.
 fn sizes(config: &ModelConfig) -> [usize; 6] {
     let attention = config.attentions().next().unwrap();
     let (d_model, n_layer) = (config.d_model, config.n_layer());
@@ -195,7 +196,7 @@ fn layers_that_differ_and_factors_reach_the_configuration() {
     }
 }
 
-/// Constants of an architecture in llama.cpp, which its files need not say.
+/// Constants of an architecture in llama.cpp, which files may omit.
 #[test]
 fn patterns_that_files_leave_to_the_architecture() {
     let without = |name: &str, key: &str| {
@@ -230,7 +231,7 @@ fn patterns_that_files_leave_to_the_architecture() {
     assert!(exaone.attentions().all(|attention| attention.rope.is_some()));
 }
 
-/// Lists and factors that contradict the model are errors that name them.
+/// If lists or factors contradict the model, the error names them.
 #[test]
 fn lists_that_do_not_fit_are_refused() {
     let refused = |name: &str, key: &str, value: Value| {
@@ -270,7 +271,7 @@ fn gguf_and_powerinfer_files_load() {
     }
 }
 
-/// An NVFP4 matrix with the factor of its tensor.
+/// Tests an NVFP4 matrix with the factor of its tensor.
 #[test]
 fn nvfp4_factors_are_read_and_must_be_finite() {
     let path = fixtures().join("gguf/llama-silu-gqa-256-F16.gguf");
@@ -303,7 +304,7 @@ fn nvfp4_factors_are_read_and_must_be_finite() {
             assert!(at && shown.contains("blk.0.ffn_up.weight") && shown.contains(&factor.to_string()), "{shown}");
         }
     }
-    // Beside a matrix of another type such a tensor is one that nothing depends on.
+    // A factor beside a matrix of another type is ignored.
     open(Some((0.25, "blk.0.ffn_down.scale"))).unwrap();
 }
 
@@ -316,7 +317,7 @@ fn activation_can_be_overridden() {
     assert!(Model::open(&fixtures().join("models/opt"), &options).is_err(), "OPT has no gate");
 }
 
-/// Facts of the MoE families that a golden would not tell apart from luck.
+/// Facts about MoE families that a golden reference might match by chance.
 #[test]
 fn routing_reaches_the_configuration() {
     let router = |name: &str| open(&format!("models/{name}")).config.experts.unwrap().router;

@@ -27,7 +27,7 @@ use thermocline_tests::{
     wait::{LONGEST, eventually},
 };
 
-/// Of the fixture: experts, those a token uses, and neurons of each.
+/// Number of experts of the fixture, experts per token, and neurons per expert.
 const EXPERTS: usize = 4;
 const USED: usize = 2;
 const WIDTH: usize = 160;
@@ -56,7 +56,7 @@ fn gpu() -> DeviceChoice {
     DeviceChoice::Gpu(GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() })
 }
 
-/// Runs a request to its end; returns the tokens.
+/// Runs a request to its end. Returns the tokens.
 fn generate(engine: &Engine, prompt: Vec<u32>, tokens: usize) -> Vec<u32> {
     let session = engine.session(SessionOptions::default()).unwrap();
     let request = Request {
@@ -68,8 +68,9 @@ fn generate(engine: &Engine, prompt: Vec<u32>, tokens: usize) -> Vec<u32> {
     events::tokens(&session, request)
 }
 
-/// The neurons of each layer stand expert by expert; every token chooses as the reference does, and only neurons of what it
-/// chose fire: all of them, because this activation is never exactly zero.
+/// The neurons of each layer are ordered by expert. Every token chooses the experts of the
+/// reference. All neurons of chosen experts fire and no others, because this activation is never
+/// exactly zero.
 #[test]
 fn expert_choices_match_the_reference_on_cpu_and_gpu() {
     let expected = Expected::read(&folder().join("expected.safetensors"));
@@ -131,7 +132,8 @@ fn recording_does_not_change_tokens() {
     }
 }
 
-/// Also in modes for which other models get neuron-major down projections, which a device does not take of experts.
+/// Also tests modes that make down projections of other models neuron-major. A device does not
+/// support this for experts.
 #[test]
 fn rectified_moe_models_load_onto_a_device() {
     let adapter = GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() };
@@ -150,7 +152,7 @@ fn rectified_moe_models_load_onto_a_device() {
     }
 }
 
-/// Report on each layer of each chunk: layer, tokens, what fired and what was chosen.
+/// Reports on each layer of each chunk: layer, tokens, firing neurons and chosen experts.
 #[derive(Default)]
 struct Heard(Vec<(usize, usize, Vec<u32>, Vec<u32>)>);
 
@@ -174,7 +176,8 @@ fn relu() -> Arc<Model> {
     Arc::new(Model::open(&folder(), &options).unwrap())
 }
 
-/// With neurons that are zero more often than not: the scalar CPU's firings wherever the experts are, in prompts and tokens.
+/// More than half of the neurons are zero. Firings equal those of the scalar CPU wherever the
+/// experts are, for prompts and tokens.
 #[test]
 fn placements_of_experts_do_not_change_firings() {
     let (gpu, model) = (shared(FULL), relu());
@@ -218,12 +221,13 @@ fn placements_of_experts_do_not_change_firings() {
             assert_eq!((heard.0, heard.1, &heard.3), (wanted.0, wanted.1, &wanted.3), "{placement:?}");
             differ += heard.2.iter().zip(&wanted.2).map(|(a, b)| (a ^ b).count_ones()).sum::<u32>();
         }
-        // Of 25,000: those a rounding away from zero.
+        // Of 25,000 neurons, a few near zero may differ by rounding.
         assert!(differ <= 4, "{placement:?}: {differ} neurons differ");
     }
 }
 
-/// Bytes that the CPU read for each layer of each token, and how many neurons of each expert fired.
+/// Bytes that the CPU read for each layer of each token, and the number of firing neurons of each
+/// expert.
 #[derive(Default)]
 struct Read(Vec<(u64, Vec<usize>)>);
 
@@ -239,8 +243,9 @@ impl Probe for Read {
     }
 }
 
-/// Of the chosen experts a single token reads all gate rows, and up and down rows of neurons that fire or are above the
-/// activation threshold: as many bytes as that is, whatever computes them. The answers of `exact` are the dense model's.
+/// For a single token, all gate rows of the chosen experts are read. Up and down rows are read only
+/// for neurons that fire or exceed the activation threshold. Every instruction set reads exactly
+/// these bytes. In `exact` mode the answers equal the dense model's.
 #[test]
 fn moe_token_reads_the_rows_of_firing_neurons_only() {
     let ids: Vec<u32> = (0..24).map(|i| (i * 53 + 7) % 384).collect();
@@ -276,11 +281,11 @@ fn moe_token_reads_the_rows_of_firing_neurons_only() {
             let mut fewer = 0;
             for ((dense, _), (bytes, fired)) in all.iter().zip(&some) {
                 assert_eq!(fired.len(), USED);
-                // Most rows of a matrix are read as all are.
+                // If most rows of a matrix are needed, all are read.
                 let ups = |fires: usize| if fires * 10 > WIDTH * 6 { WIDTH } else { fires };
                 let rows: usize = fired.iter().map(|fires| WIDTH + ups(*fires) + fires).sum();
                 let least = router + rows as u64 * row;
-                // Neurons of dReLU whose up row is not positive are looked at and do not fire.
+                // dReLU may also read neurons whose up row is not positive, which do not fire.
                 let some_more = activation == Activation::DRelu && *bytes >= least;
                 assert!(*bytes == least || some_more, "{activation}: {bytes} read, {least} needed");
                 fewer += usize::from(bytes < dense);
@@ -290,7 +295,7 @@ fn moe_token_reads_the_rows_of_firing_neurons_only() {
     }
 }
 
-/// Also with a probe of what fires.
+/// Submissions stay the same with a probe of firing neurons.
 #[test]
 fn probed_moe_token_submits_once_and_creates_no_gpu_objects() {
     let gpu = paced(1);
@@ -308,7 +313,7 @@ fn probed_moe_token_submits_once_and_creates_no_gpu_objects() {
     }
 }
 
-/// A shape says where whose neurons are, with the model's own sizes.
+/// The neuron shape locates each expert's neurons and has the model's sizes.
 #[test]
 fn neuron_shape_has_the_models_experts() {
     let model = relu();

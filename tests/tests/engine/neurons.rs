@@ -1,4 +1,4 @@
-//! Neurons that fire, as a running engine records them.
+//! Firing neurons as a running engine records them.
 
 #![allow(clippy::unwrap_used)]
 
@@ -36,7 +36,7 @@ fn engine(chunk: usize) -> Engine {
     Engine::open(&folder(), options).unwrap()
 }
 
-/// The same on a GPU that computes all of every FFN, in the file's order.
+/// Opens the engine on a GPU that computes all of every FFN, in the file's order of neurons.
 fn engine_on_gpu(chunk: usize) -> Engine {
     let adapter = GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() };
     let options = EngineOptions {
@@ -57,13 +57,13 @@ fn request(prompt: Vec<u32>, tokens: usize) -> Request {
     Request { sampling, max_tokens: Some(tokens), ignore_eos: true, ..Request::new(Prompt::Tokens(prompt)) }
 }
 
-/// Runs a request to its end; returns the tokens.
+/// Runs a request to its end. Returns the tokens.
 fn generate(engine: &Engine, prompt: Vec<u32>, tokens: usize) -> Vec<u32> {
     let session = engine.session(SessionOptions::default()).unwrap();
     events::tokens(&session, request(prompt, tokens))
 }
 
-/// The reference's firings for a prompt, `[layers, T, n_ff]`.
+/// Returns a prompt and the reference's firings for it, `[layers, T, n_ff]`.
 fn recorded() -> (Vec<u32>, Vec<u8>) {
     let expected = Expected::read(&folder().join("expected.safetensors"));
     (expected.ids("input_ids"), expected.u8("ffn_active").unwrap())
@@ -105,8 +105,8 @@ fn prompt_firings_match_the_reference_for_any_chunk() {
     }
 }
 
-/// Where a device computes a prompt in the file's order of neurons, what fires is what the reference says, but for neurons that
-/// are a rounding away from zero, and all of it is hot.
+/// A device computes a prompt in the file's order of neurons. The firings equal the reference,
+/// except for neurons near zero, and all neurons are hot.
 #[test]
 fn gpu_firings_of_whole_ffns_match_the_reference() {
     let (ids, active) = recorded();
@@ -143,7 +143,7 @@ fn decode_firings_are_equal_in_dense_and_exact_mode() {
         let first = engine.neurons().kept().tokens.end;
         let tokens = generate(&engine, ids.clone(), 12);
         let all = engine.neurons().tokens(first..u64::MAX);
-        // The last token that is chosen is not computed.
+        // The last chosen token is not computed.
         assert_eq!(all.iter().filter(|token| token.decoded).count(), 11);
         let decoded: Vec<TokenTrace> = all.into_iter().filter(|token| token.decoded).collect();
         assert_eq!(decoded.iter().map(|token| token.token).collect::<Vec<_>>(), &tokens[..11]);
@@ -193,7 +193,7 @@ fn board_readers_do_not_change_tokens() {
         assert_eq!(generate(&engine, ids.clone(), 60), undisturbed);
         done.store(true, SeqCst);
     });
-    // What readers were in the way of arrives when the engine is idle.
+    // Readers may delay records, which arrive once the engine is idle.
     let end = ids.len() as u64 + 59;
     eventually("all tokens", || engine.neurons().kept().tokens.end >= end);
     assert_eq!(engine.neurons().kept().tokens, 0..end);

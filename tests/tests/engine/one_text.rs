@@ -1,7 +1,8 @@
-//! A token's logits do not depend on how many tokens are computed with it: those of a prompt in chunks of any size are the same bits, and
-//! so are those of separate tokens in every sparsity mode, so that drafts, reused prefixes and batches change no greedy text. Of
-//! AVX-512, whose tiles sum in an order of their own, that is true of passes of up to eight tokens; of models with recurrent states
-//! it is not.
+//! A token's logits do not depend on how many tokens are computed with it. A prompt has the same
+//! bits in chunks of any size, and so have separate tokens in every sparsity mode. Drafts, reused
+//! prefixes and batches therefore change no greedy text. On AVX-512, whose tiles have another order
+//! of sums, this holds for passes of up to eight tokens. It does not hold for models with recurrent
+//! states.
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
 use std::{path::Path, sync::Arc};
@@ -15,7 +16,7 @@ use thermocline_tests::golden::{MODELS, QUANTISED, RECURRENT, Setup, forward};
 
 use super::models::fixtures;
 
-/// Bits of the logits of `n` tokens, computed `setup.chunk` at a time.
+/// Returns the bits of the logits of `n` tokens, computed `setup.chunk` at a time.
 fn logits(model: &Arc<Model>, setup: Setup, n: usize) -> Vec<u32> {
     let ids: Vec<u32> = (0..n).map(|at| (at * at * 31 + 17 * at + 3) as u32 % model.config.n_vocab as u32).collect();
     let mut forward = forward(model, setup);
@@ -28,7 +29,8 @@ fn open(path: &Path) -> Arc<Model> {
     Arc::new(model.unwrap_or_else(|error| panic!("{}: {error}", path.display())))
 }
 
-/// Where the logits of a prompt first differ when it is computed by the token and in chunks; `None` if they are the same.
+/// Returns where logits of a prompt in chunks first differ from logits token by token; `None` if
+/// they are the same.
 fn first_difference(path: &Path, model: &Arc<Model>, setup: Setup, n: usize, chunks: &[usize]) -> Option<String> {
     let name = path.file_name()?.display();
     let alone = logits(model, Setup { chunk: 1, ..setup }, n);
@@ -41,7 +43,8 @@ fn first_difference(path: &Path, model: &Arc<Model>, setup: Setup, n: usize, chu
     })
 }
 
-/// Setups of the instruction sets that this machine has, and the chunks whose logits are the same.
+/// Returns setups of this machine's instruction sets, with the chunk sizes whose logits are the
+/// same.
 fn setups() -> Vec<(Setup, &'static [usize])> {
     let chunks = |isa: Isa| -> &'static [usize] { if isa == Isa::Avx512 { &[2, 5, 8] } else { &[5, 9, 16, 300] } };
     Isa::available().into_iter().map(|isa| (Setup { isa: Some(isa), ..Setup::default() }, chunks(isa))).collect()
@@ -56,7 +59,7 @@ fn chunks_of_any_size_give_the_same_logits_in_every_quantised_family() {
     }
     paths.retain(|path| !path.to_string_lossy().ends_with("F16.gguf"));
     paths.sort();
-    // Recurrent states are taken several tokens on at a time, in sums of another order.
+    // Recurrent states advance several tokens at a time, with another order of sums.
     let models: Vec<_> =
         paths.iter().map(|path| (path, open(path))).filter(|(_, model)| !model.config.is_recurrent()).collect();
     assert!(models.len() >= 10, "{}", models.len());
@@ -88,7 +91,7 @@ struct Conditions {
     mode: Sparsity,
 }
 
-/// Every instruction set of this machine, and on the best one every precision and mode.
+/// Returns every instruction set of this machine, and every precision and mode on the best one.
 fn conditions() -> Vec<Conditions> {
     let (activations, mode) = (InputPrecision::Int8, Sparsity::Dense);
     let mut all: Vec<_> = Isa::available().into_iter().map(|isa| Conditions { isa, activations, mode }).collect();
@@ -102,8 +105,9 @@ fn conditions() -> Vec<Conditions> {
     all
 }
 
-/// The passes of several separate tokens that [`Forward::same_bits`](thermocline_engine::runtime::Forward::same_bits) promises, and
-/// where they differ from passes of one token.
+/// Returns the longest pass that
+/// [`Forward::same_bits`](thermocline_engine::runtime::Forward::same_bits) promises. Also reports
+/// the first pass whose logits differ from passes of one token.
 fn broken_promise(path: &Path, model: &Arc<Model>, conditions: Conditions) -> (usize, Option<String>) {
     const TOKENS: usize = 18;
     let ids: Vec<u32> = (0..TOKENS).map(|at| (at * 53 + 11) as u32 % model.config.n_vocab as u32).collect();
@@ -130,8 +134,9 @@ fn broken_promise(path: &Path, model: &Arc<Model>, conditions: Conditions) -> (u
     (promised, differs.map(|tokens| format!("{name} {conditions:?}: passes of {tokens}, {promised} promised")))
 }
 
-/// Every type of weights and every family, on every instruction set of this machine, in every mode: passes up to the promised size
-/// have the bits of single tokens. Drafts are made there by default.
+/// Tests every weight type and family, on every instruction set of this machine, in every mode.
+/// Passes up to the promised size have the bits of single tokens. Where this holds, drafts are on
+/// by default.
 #[test]
 fn promised_passes_have_the_bits_of_single_tokens() {
     let names = MODELS.iter().chain(&QUANTISED).chain(&RECURRENT);
@@ -143,7 +148,7 @@ fn promised_passes_have_the_bits_of_single_tokens() {
     let folders = fixtures().join("models");
     let (mut broken, mut several) = (Vec::new(), 0);
     for (path, model) in paths.iter().map(|path| (path, open(path))) {
-        // In plain Rust the files are enough.
+        // The scalar instruction set tests the files only.
         let skips = |it: &Conditions| it.isa == Isa::Scalar && path.starts_with(&folders);
         for conditions in conditions().into_iter().filter(|it| !skips(it)) {
             let (promised, differs) = broken_promise(path, &model, conditions);
@@ -156,7 +161,7 @@ fn promised_passes_have_the_bits_of_single_tokens() {
     assert!(several > 100, "only {several} promises");
 }
 
-/// The layer's small inputs, of which about half are skipped.
+/// Returns curves that skip about half of the layer's inputs, the small ones.
 fn input_curves(layer: &LayerWeights) -> InputCurves {
     let curve = |(site, threshold): (InputSite, f32)| {
         let inputs = site.inputs(layer);
@@ -167,7 +172,7 @@ fn input_curves(layer: &LayerWeights) -> InputCurves {
     InputCurves { levels: vec![0.5], sites: sites.map(curve) }
 }
 
-/// Bits of the logits of tokens, each in a pass of its own.
+/// Returns the bits of the logits of tokens, each in its own pass.
 fn alone(model: &Arc<Model>, mode: Sparsity) -> Vec<u32> {
     let ids: Vec<u32> = (0..9).map(|at| (at * 53 + 11) % model.config.n_vocab as u32).collect();
     let mut forward = forward(model, Setup { chunk: 1, ..Setup::default() });
@@ -176,8 +181,8 @@ fn alone(model: &Arc<Model>, mode: Sparsity) -> Vec<u32> {
     forward.run(&ids, &mut kv, Outputs::All, &mut ()).unwrap().iter().map(|logit| logit.to_bits()).collect()
 }
 
-/// Tokens that skip neurons below a threshold, or small inputs, have their bits in passes of several tokens too, on every
-/// instruction set.
+/// Tokens that skip neurons below a threshold, or small inputs, have the same bits in passes of
+/// several tokens, on every instruction set.
 #[test]
 fn tokens_that_skip_have_the_same_bits_alone_and_among_others() {
     let mut broken = Vec::new();

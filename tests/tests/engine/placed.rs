@@ -1,4 +1,5 @@
-//! Models placed under a budget, by neurons and by whole layers: what is resident, and that it changes no logit.
+//! Models that are placed under a budget, by neurons and by whole layers: what is resident, and
+//! that placement changes no logit.
 
 #![allow(clippy::unwrap_used)]
 
@@ -24,7 +25,7 @@ fn cpu() -> CpuOptions {
     CpuOptions { threads: Some(1), isa: Some(Isa::Scalar), activations: InputPrecision::Float }
 }
 
-/// A small model that knows how often its neurons fire, or its experts are chosen.
+/// Returns a small model with firing frequencies of its neurons or experts.
 fn model(folder: &Path, shape: &str) -> Arc<Model> {
     let mut options = SynthOptions::new(SynthShape::named(shape).unwrap(), folder.join("m.gguf"));
     options.layers = Some(LAYERS);
@@ -37,7 +38,8 @@ fn model(folder: &Path, shape: &str) -> Arc<Model> {
     Arc::new(model)
 }
 
-/// A machine on which neurons are worth placing one by one: a slow CPU, and hand-overs that cost nothing.
+/// Returns a machine on which it pays to place single neurons: a slow CPU, and hand-overs without
+/// cost.
 fn machine() -> Machine {
     let mut machine = Machine::typical();
     for rate in machine.cpu.rates.values_mut() {
@@ -68,7 +70,7 @@ impl Probe for Firings {
     }
 }
 
-/// Logits of a prompt and of tokens one by one.
+/// Returns logits of a prompt and of tokens one by one.
 fn logits(forward: &mut Forward, probe: &mut dyn Probe) -> Vec<f32> {
     let n_vocab = forward.model().config.n_vocab;
     let ids: Vec<u32> = (0..TOKENS).map(|at| ((at * at * 31 + 7 * at + 3) % n_vocab) as u32).collect();
@@ -80,7 +82,7 @@ fn logits(forward: &mut Forward, probe: &mut dyn Probe) -> Vec<f32> {
     all
 }
 
-/// The resident part, its bytes, and the results.
+/// Returns the resident part, its bytes, and the logits.
 fn placed(model: &Arc<Model>, granularity: Granularity, mode: Sparsity, budget: u64) -> Result<Placed, Error> {
     let gpu = GpuOptions { adapter: AdapterChoice::Index(0), budget: Some(budget), ..GpuOptions::default() };
     let options = DeviceLoadOptions { gpu, cpu: cpu(), chunk: 16, granularity, ..DeviceLoadOptions::default() };
@@ -101,17 +103,18 @@ struct Placed {
     logits: Vec<f32>,
 }
 
-/// The placements of a granularity that were seen under growing budgets.
+/// Placements of a granularity under growing budgets.
 #[derive(Default)]
 struct Seen {
-    /// Layers on the device, from budget to budget.
+    /// Numbers of layers on the device.
     layers: BTreeSet<usize>,
-    /// Layers that were there in part.
+    /// Number of partly resident layers.
     split: usize,
 }
 
-/// Placements of this granularity under budgets from half of the model to all of it: they keep to the budget, change no logit, and what
-/// is resident of a layer in part is what fires most.
+/// Places the model with this granularity under budgets from half of its size to all of it. Checks
+/// that each placement keeps to its budget and changes no logit. Resident neurons of partly
+/// resident layers must fire most.
 fn every_budget(granularity: Granularity) -> Seen {
     let folder = tempfile::tempdir().unwrap();
     let model = model(folder.path(), "tiny-relu-llama");
@@ -124,12 +127,12 @@ fn every_budget(granularity: Granularity) -> Seen {
 
     let mut seen = Seen::default();
     for part in (20..=40).step_by(2) {
-        // Of two neighbours one has either mode.
+        // Neighbouring budgets alternate between the modes.
         let mode = if part % 4 == 0 { Sparsity::Dense } else { Sparsity::Exact };
         let budget = all * part / 40;
         let placed = match placed(&model, granularity, mode, budget) {
             Ok(placed) => placed,
-            // Not even a layer's attention, or not one layer with all it has.
+            // The budget lacks room for one layer's attention, or for one whole layer.
             Err(Error::Memory { wanted, available, .. }) => {
                 assert!(wanted > available && part < 40, "{wanted} of {available}");
                 continue;
@@ -146,7 +149,7 @@ fn every_budget(granularity: Granularity) -> Seen {
             assert!((0..LAYERS).all(|at| counts[at] == if at < first_layer { 0 } else { n_ff }), "{what}");
         }
         seen.layers.insert(LAYERS - first_layer);
-        // Of a layer that is there in part, the neurons that fire most.
+        // In partly resident layers, the hot neurons fire most.
         for (layer, count) in counts.iter().enumerate().filter(|(_, count)| (1..n_ff).contains(*count)) {
             let fired = |hot| {
                 let of = (0..n_ff).filter(|at| placed.resident.is_hot(layer, *at) == hot);
@@ -178,7 +181,7 @@ fn placements_by_frequency_do_not_change_logits() {
     assert!(split > 2, "{split} layers split");
 }
 
-/// Of MoE models whole experts are resident or not: those that tokens choose most come first.
+/// Whole experts of MoE models are resident or not. The experts that tokens choose most come first.
 #[test]
 fn placements_of_experts_do_not_change_logits() {
     const EXPERTS: usize = 8;

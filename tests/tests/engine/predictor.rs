@@ -1,5 +1,5 @@
-//! Predictors of whole models: those that came with a model find what they are known to find, and those made for the
-//! built-in model meet their targets on stories they were not made from.
+//! Predictors of whole models. Published predictors reach their known recall. Predictors for the
+//! built-in model reach their targets on stories that did not train them.
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
@@ -22,10 +22,10 @@ use thermocline_engine::{
     tokenizer::{EncodeOptions, Tokenizer},
 };
 
-/// Inputs of every layer's FFN.
+/// Inputs of every layer's FFN, for training a predictor.
 #[derive(Default)]
 struct Inputs {
-    /// Per layer, `[tokens, d]` in F16.
+    /// Normed inputs per layer, `[tokens, d]` in F16.
     normed: Vec<Vec<u8>>,
     residual: Vec<Vec<u8>>,
 }
@@ -47,7 +47,7 @@ impl Probe for Inputs {
 }
 
 impl Inputs {
-    /// Of `model` reading `texts`, each from an empty context.
+    /// Records the inputs of `model` for `texts`, each from an empty context.
     fn of<'t>(model: &Arc<Model>, texts: impl Iterator<Item = &'t [u32]>) -> Self {
         let mut forward = Forward::new(Arc::clone(model), cpu());
         let mut inputs = Inputs::default();
@@ -98,12 +98,13 @@ fn assessed_recall_of_synthetic_predictors_is_the_requested_one() {
             assert!(other.figures.recall > 0.94 && other.figures.mass_recall > 0.98, "{other}");
             assert!(other.figures.density < 0.6, "{other}");
         }
-        // As exact as such files are.
+        // Recall of such files varies by up to a tenth.
         assert!((mean / recall - 1.0).abs() < 0.1, "{shape}: recall is {mean:.4}, made for {recall}");
     }
 }
 
-/// Stories as token ids, `tokens` of them together, none longer than the model's context.
+/// Returns stories as token ids, `tokens` tokens in all. No story is longer than the model's
+/// context.
 fn stories(model: &Model, file: &str, tokens: usize) -> Vec<Vec<u32>> {
     let tokenizer = Tokenizer::from_checkpoint(&model.checkpoint).unwrap();
     let text = std::fs::read_to_string(here("fixtures/text").join(file)).unwrap();
@@ -122,8 +123,8 @@ fn stories(model: &Model, file: &str, tokens: usize) -> Vec<Vec<u32>> {
     stories
 }
 
-/// The predictors of these layers of the built-in model, made from `tokens` tokens and judged on as many of stories they were not made
-/// from.
+/// Trains predictors of these layers of the built-in model on `tokens` tokens. Assesses them on as
+/// many tokens of stories that did not train them.
 fn check_storyteller_predictors(layers: &[usize], tokens: usize) {
     let path = here("../assets/storyteller/storyteller-F16.gguf");
     let model = Arc::new(Model::open(&path, &LoadOptions::default()).unwrap());
@@ -153,14 +154,14 @@ fn check_storyteller_predictors(layers: &[usize], tokens: usize) {
         }
         for report in &candidates {
             assert!(report.figures.recall >= target.recall - 0.01, "layer {layer}: {report}");
-            // Other stories fire a little differently.
+            // Firings in other stories differ a little.
             assert!(report.figures.mass_recall >= target.mass - 0.003, "layer {layer}: {report}");
         }
         let cost = FfnCost::new(data.ffn());
         println!("  {}", select_predictor(&cost, candidates[0].figures.active, &candidates).why);
     }
     println!("{used} parameters of {parameters}");
-    // A part of the layers has its part of them.
+    // Some of the layers get the same fraction of the parameters.
     let part = layers.len() as f64 / model.config.n_layer() as f64;
     assert!(used as f64 <= PREDICTOR_FRACTION * parameters as f64 * part);
 }

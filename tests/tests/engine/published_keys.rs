@@ -1,4 +1,5 @@
-//! Models whose published files have other keys than what the reference saves: both forms give the same logits.
+//! Models whose published files have other keys than the reference's files. Both forms give the
+//! same logits.
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
@@ -13,13 +14,14 @@ use thermocline_tests::golden::{Setup, prompt};
 
 use super::models::fixtures;
 
-/// The logits of a prompt.
+/// Returns the logits of a prompt.
 fn logits(model: Model) -> Vec<f32> {
     let ids: Vec<u32> = (0..20).map(|at| 17 * at % model.config.n_vocab as u32).collect();
     prompt(&Arc::new(model), Setup::default(), &ids).logits
 }
 
-/// The logits of the folder `name`, with the keys that `change` makes of its language model's.
+/// Returns the logits of the folder `name` after `change` has edited the keys of its language
+/// model.
 fn changed(name: &str, change: impl FnOnce(&mut Map<String, Json>)) -> Vec<f32> {
     let (source, folder) = (fixtures().join("models").join(name), tempfile::tempdir().unwrap());
     for file in ["tokenizer.json", "tokenizer_config.json", "model.safetensors"] {
@@ -48,7 +50,7 @@ fn rename(config: &mut Map<String, Json>, names: &[(&str, &str)]) {
     }
 }
 
-/// Step 3.5 lists bases and rotated fractions layer by layer, those of its tail included.
+/// Step 3.5 lists rope bases and rotated fractions layer by layer, including its tail.
 #[test]
 fn published_keys_of_step_are_understood() {
     let published = |config: &mut Map<String, Json>| {
@@ -81,7 +83,7 @@ fn published_keys_of_step_are_understood() {
     assert!(changed("step3", published) == plain("step3"));
 }
 
-/// MiMo 2 marks windows by numbers, and counts the tokens before a query's own in them.
+/// MiMo 2 marks layers with windows by numbers, and its windows do not count the query's own token.
 #[test]
 fn published_keys_of_mimo_are_understood() {
     let published = |config: &mut Map<String, Json>| {
@@ -97,7 +99,8 @@ fn published_keys_of_mimo_are_understood() {
     assert!(changed("mimo-v2-flash", published) == plain("mimo-v2-flash"));
 }
 
-/// Files of Step 3.5 leave out how many elements are rotated: half of a head, and all of it in layers with a window.
+/// Files of Step 3.5 omit the number of rotated elements. It is half of a head, or all of it in
+/// layers with a window.
 #[test]
 fn rotated_elements_that_files_of_step_leave_out_are_half_a_head() {
     let path = fixtures().join("models/step3");

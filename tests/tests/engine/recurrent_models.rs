@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used)]
-//! Families with recurrent layers: squared-ReLU experts skip what is silent, and files that contradict themselves are refused.
+//! Families with recurrent layers. Experts with squared ReLU skip silent neurons, and inconsistent
+//! files are refused.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -16,7 +17,7 @@ fn here(path: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(path)
 }
 
-/// The neurons that fired, by layer `[T, words]`, and the bytes read.
+/// Firing masks per layer, `[T, words]`, and the bytes read.
 #[derive(Default)]
 struct Seen {
     fired: Vec<Vec<u32>>,
@@ -45,8 +46,8 @@ fn run(model: &Arc<Model>, isa: Isa, mode: Sparsity, chunk: usize, ids: &[u32]) 
     (forward.run(ids, &mut kv, Outputs::All, &mut seen).unwrap().to_vec(), seen)
 }
 
-/// Logits of `exact` are those of `dense`, its firing neurons too, and with down projections by neuron it reads fewer bytes: rows of
-/// silent neurons are left out, those of experts and of FFNs without gates alike.
+/// `exact` gives the logits and firings of `dense`. With neuron-major down projections it reads
+/// fewer bytes, because it skips rows of silent neurons in experts and in FFNs without gates.
 #[test]
 fn exact_squared_relu_layers_equal_dense_ones_and_read_fewer_bytes() {
     for name in ["nemotron-h", "nemotron-3-nano", "bitnet"] {
@@ -68,7 +69,8 @@ fn exact_squared_relu_layers_equal_dense_ones_and_read_fewer_bytes() {
     }
 }
 
-/// The neurons of chosen experts and of the shared one that fire are the reference's, one token at a time and in chunks.
+/// The firing neurons of chosen experts and of the shared expert equal the reference, for single
+/// tokens and chunks.
 #[test]
 fn firing_neurons_of_squared_relu_experts_match_the_reference() {
     let path = here("models/nemotron-3-nano");
@@ -101,7 +103,7 @@ fn firing_neurons_of_squared_relu_experts_match_the_reference() {
     }
 }
 
-/// A GGUF file of the fixtures, changed, opened as a model.
+/// Opens a changed GGUF file of the fixtures as a model.
 fn changed(file: &str, change: impl FnOnce(&mut Checkpoint, &mut Vec<Tensor>)) -> Result<Model, Error> {
     let path = here("gguf2026").join(file);
     let mut file = Model::open_checkpoint(&path, ReadMode::Map)?;
@@ -111,7 +113,7 @@ fn changed(file: &str, change: impl FnOnce(&mut Checkpoint, &mut Vec<Tensor>)) -
     Model::from_checkpoint(checkpoint, &LoadOptions::default())
 }
 
-/// Sizes and tensors that contradict each other are named, with what was expected.
+/// If sizes and tensors contradict each other, the error names them and the expected value.
 #[test]
 fn malformed_recurrent_files_are_refused() {
     let (nemotron, granite, lfm2) = ("nemotron-3-nano-F16.gguf", "granite-4-h-F16.gguf", "lfm2-F16.gguf");
@@ -140,7 +142,7 @@ fn malformed_recurrent_files_are_refused() {
         }
         assert!(set(file, key, Value::String("4".to_owned())).is_err(), "{key}");
     }
-    // A layer of another kind than its tensors.
+    // These lists give a layer another kind than its tensors have.
     let lists = [vec![0, 0, 0, 2, 0], vec![2, 0, 0, 2, 0, 0], vec![0, 2, 0, 2, 0, 0], vec![0; 6]];
     for heads in lists {
         let shown = format!("{heads:?}");
@@ -165,7 +167,7 @@ fn malformed_recurrent_files_are_refused() {
     }
 }
 
-/// A pattern of layers in a folder that is not one.
+/// Tests invalid patterns of layers in a folder.
 #[test]
 fn malformed_layer_patterns_are_refused() {
     let scratch = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Files that no model can be made of are refused: by the key or tensor that is wrong, before anything is computed from it.
+//! Invalid files are refused with the name of the wrong key or tensor, before anything is computed
+//! from them.
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
@@ -34,14 +35,15 @@ fn model_open_refuses_malformed_files_by_key_or_tensor() {
     }
 }
 
-/// `control` with one key changed.
+/// Returns `control` with one key changed.
 fn altered(control: &Checkpoint, key: &str, value: Value) -> Checkpoint {
     let mut checkpoint = control.clone();
     checkpoint.metadata.set(key, value);
     checkpoint
 }
 
-/// Numbers no model has: an error that names the key (or the tensor that contradicts it), nothing computed from them.
+/// Impossible numbers give an error that names the key or the tensor that contradicts it. Nothing
+/// is computed from them.
 #[test]
 fn absurd_hyperparameters_are_refused() {
     let path = fixtures().join("malformed/valid-control.gguf");
@@ -80,7 +82,7 @@ fn absurd_hyperparameters_are_refused() {
     }
     refuse("llama.rope.freq_base", Value::F32(0.0));
     refuse("llama.rope.scaling.type", Value::String("sideways".to_owned()));
-    // With factors of its own in the file, too.
+    // The same key is refused if the file has its own rope factors.
     let Checkpoint { path, container, metadata, tokenizer, .. } =
         altered(&control, "llama.rope.scaling.type", Value::String("sideways".to_owned()));
     let factors = Tensor {
@@ -108,7 +110,8 @@ fn absurd_hyperparameters_are_refused() {
     Model::from_checkpoint(control, &LoadOptions::default()).unwrap();
 }
 
-/// Sizes of recurrent states that contradict each other or the tensors: named before anything is allocated.
+/// Sizes of recurrent states that contradict each other or the tensors. The error names them before
+/// anything is allocated.
 #[test]
 fn absurd_recurrent_sizes_are_refused() {
     let path = fixtures().join("gguf2026/qwen3_5-F16.gguf");
@@ -136,7 +139,8 @@ fn absurd_recurrent_sizes_are_refused() {
     Model::from_checkpoint(control, &LoadOptions::default()).unwrap();
 }
 
-/// Sizes of latent attention that contradict each other or the tensors, and matrices of heads that are missing or of another number.
+/// Sizes of latent attention that contradict each other or the tensors, and head matrices that are
+/// missing or have a wrong count.
 #[test]
 fn latent_attention_of_absurd_sizes_is_refused() {
     let file = "gguf2026/glm4-moe-lite-F16.gguf";
@@ -168,7 +172,7 @@ fn latent_attention_of_absurd_sizes_is_refused() {
         let error = changed(file, |tensors| tensors.retain(|tensor| tensor.name != name)).unwrap_err().to_string();
         assert!(error.contains(expected), "{name}: {error}");
     }
-    // One head too few.
+    // The tensor lacks one head.
     let odd = changed(file, |tensors| {
         let tensor = tensors.iter_mut().find(|tensor| tensor.name == "blk.1.attn_k_b.weight").unwrap();
         let bytes = tensor.data.len() / 4 * 3;
@@ -179,7 +183,7 @@ fn latent_attention_of_absurd_sizes_is_refused() {
     Model::from_checkpoint(control, &LoadOptions::default()).unwrap();
 }
 
-/// Folders of families without a GGUF fixture whose tensors are missing, or of another shape.
+/// Folders of families without a GGUF fixture, whose tensors are missing or have another shape.
 #[test]
 fn folders_that_lack_tensors_or_contradict_their_sizes_are_refused() {
     for (folder, name, shape, expected) in [
@@ -304,7 +308,7 @@ fn absurd_config_json_is_refused() {
     }
 }
 
-/// A GGUF file of the fixtures with other tensors, opened as a model.
+/// Opens a GGUF file of the fixtures with other tensors as a model.
 fn changed(path: &str, change: impl Fn(&mut Vec<Tensor>)) -> thermocline_engine::Result<Model> {
     let path = fixtures().join(path);
     let file = Model::open_checkpoint(&path, ReadMode::Map)?;
@@ -331,7 +335,7 @@ fn gpt_oss_files_without_what_they_need_are_refused() {
         let stem = name.trim_end_matches("_exps.weight");
         assert!(error.contains(stem) && error.contains(expected), "{error}");
     }
-    // One expert too few.
+    // The tensor lacks one expert.
     let odd = changed(file, |tensors| {
         let tensor = tensors.iter_mut().find(|tensor| tensor.name == "blk.1.ffn_down_exps.weight").unwrap();
         let bytes = tensor.data.len() / 6 * 5;
@@ -339,7 +343,7 @@ fn gpt_oss_files_without_what_they_need_are_refused() {
     });
     let error = odd.unwrap_err().to_string();
     assert!(error.contains("blk.1.ffn_down_exps.weight") && error.contains("[6, 64, 64]"), "{error}");
-    // Sinks of too few heads.
+    // The sinks lack some heads.
     let short = changed(file, |tensors| {
         let tensor = tensors.iter_mut().find(|tensor| tensor.name == "blk.0.attn_sinks.weight").unwrap();
         (tensor.shape, tensor.data) = (vec![4], tensor.data.slice(0..16).unwrap());
@@ -353,7 +357,7 @@ fn gemma4_files_that_contradict_themselves_are_refused() {
     let file = "gguf2026/gemma4-e2b-F16.gguf";
     let Opened::Checkpoint(control) = open_file(&fixtures().join(file), ReadMode::Map).unwrap() else { panic!() };
     for (key, values) in [
-        // Of four layers that share, one finds no earlier layer of its kind.
+        // With four sharing layers, one has no earlier layer of its kind.
         ("attention.shared_kv_layers", &[4, 6, 1 << 40][..]),
         ("embedding_length_per_layer_input", &[15, 32, 1 << 40]),
         ("attention.key_length_swa", &[0, 8, 64, 1 << 40]),
@@ -385,7 +389,7 @@ fn gemma4_files_that_contradict_themselves_are_refused() {
     }
 }
 
-/// A mixture without what stands beside its experts, or with one expert too few.
+/// A mixture of experts without a tensor beside its experts, or with one expert too few.
 #[test]
 fn gemma4_moe_files_that_lack_parts_are_refused() {
     let file = "gguf2026/gemma4-moe-F16.gguf";
@@ -411,7 +415,8 @@ fn gemma4_moe_files_that_lack_parts_are_refused() {
     assert!(error.contains("blk.1.ffn_gate_up_exps.weight") && error.contains("[4, 64, 64]"), "{error}");
 }
 
-/// Chunked windows, and weights on the inputs of experts, have no kernels: a device refuses them by name.
+/// Chunked windows and weights on the inputs of experts have no kernels. A device refuses them by
+/// name.
 #[test]
 fn parts_without_kernels_are_refused_by_the_device() {
     let mut model = changed("models/llama4", |_| ()).unwrap();
@@ -422,7 +427,8 @@ fn parts_without_kernels_are_refused_by_the_device() {
     assert!(error.contains("weights on their inputs"), "{error}");
 }
 
-/// Folders of several streams that lack a part, or have another number of streams, and the reason why the GPU does not compute them.
+/// Folders of several streams that lack a tensor or have another number of streams, and the reason
+/// why the GPU does not compute them.
 #[test]
 fn gemma3n_folders_that_contradict_themselves_are_refused() {
     let folder = "models/gemma3n";

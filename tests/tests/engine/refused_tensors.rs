@@ -1,5 +1,5 @@
-//! Every kind of tensor of every model of the fixtures, taken away or with a row too few: the model is refused, and the error names the
-//! tensor. The tensors that models do without are listed.
+//! Removes or shortens every kind of tensor of every fixture model. The model must be refused with
+//! an error that names the tensor. The lists below have the optional tensors.
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
@@ -13,16 +13,18 @@ use thermocline_engine::{
 
 use super::models::fixtures;
 
-/// Tensors that a model opens without: heads that are the embedding, biases of the last norm and of the head, factors of positions.
+/// Optional tensors: heads that equal the embedding, biases of the last norm and of the head,
+/// factors of positions.
 const OPTIONAL: [&str; 5] =
     ["output.weight", "output.bias", "output_norm.bias", "rope_factors_long.weight", "rope_freqs.weight"];
 
-/// Tensors that layers which share the keys and values of another have in the files of these models, and do not need.
+/// Tensors in layers that share the keys and values of another layer. The files of these models
+/// have them but do not need them.
 const UNUSED: [&str; 3] = ["blk.attn_k.weight", "blk.attn_k_norm.weight", "blk.attn_v.weight"];
 const SHARING: [&str; 3] = ["gemma4-e2b-F16.gguf", "gemma4-e2b", "gemma3n"];
 
-/// Kinds of tensors, and the name that stands in an error for one that is not there or has another size: that of the tensor which the
-/// model would need instead, or whose size contradicts it.
+/// Kinds of tensors, and another name that an error about them may have. The error then names the
+/// tensor that the model would need instead, or whose size contradicts it.
 const STANDS_FOR: [(&str, &str); 8] = [
     ("attn_qkv", "attn_q"),
     ("attn_kv_b", "attn_k_b"),
@@ -34,7 +36,8 @@ const STANDS_FOR: [(&str, &str); 8] = [
     ("token_embd", "vocab_size"),
 ];
 
-/// Models of the fixtures: folders of safetensors and the GGUF files whose weights are not quantised.
+/// Returns paths of fixture models: folders of safetensors, and GGUF files whose weights are not
+/// quantised.
 fn paths() -> Vec<PathBuf> {
     let list = |folder: &str| std::fs::read_dir(fixtures().join(folder)).unwrap().map(|it| it.unwrap().path());
     let folders = list("models").filter(|path| path.join("config.json").is_file());
@@ -45,20 +48,22 @@ fn paths() -> Vec<PathBuf> {
     paths
 }
 
-/// The name without the numbers of its layer and expert: `blk.2.ffn_up.5.weight` is `blk.ffn_up.weight`.
+/// Removes the numbers of layer and expert from a name: `blk.2.ffn_up.5.weight` becomes
+/// `blk.ffn_up.weight`.
 fn kind(name: &str) -> String {
     let words = name.split('.').filter(|word| word.parse::<usize>().is_err());
     words.collect::<Vec<_>>().join(".")
 }
 
-/// The model of `file` with `tensors`.
+/// Opens the model of `file` with `tensors`.
 fn model(file: &Checkpoint, tensors: Vec<Tensor>) -> Result<Model> {
     let (path, metadata, tokenizer) = (file.path.clone(), file.metadata.clone(), file.tokenizer.clone());
     let checkpoint = Checkpoint::new(path, file.container, metadata, tokenizer, tensors)?;
     Model::from_checkpoint(checkpoint, &LoadOptions::default())
 }
 
-/// Changes the last tensor of each kind of each model. Gets the kinds that opened, and those whose error has another name, by model.
+/// Changes the last tensor of each kind of each model. Returns the kinds that opened, with their
+/// models, and the errors that name another tensor.
 fn changed(change: impl Fn(&mut Vec<Tensor>, usize) -> bool) -> (BTreeMap<String, Vec<String>>, Vec<String>) {
     let (mut opened, mut unnamed): (BTreeMap<_, Vec<String>>, _) = (BTreeMap::new(), Vec::new());
     for path in paths() {
@@ -77,9 +82,11 @@ fn changed(change: impl Fn(&mut Vec<Tensor>, usize) -> bool) -> (BTreeMap<String
             }
             match model(&file, tensors) {
                 Ok(_) if UNUSED.contains(&kind.as_str()) && SHARING.contains(&shown.as_str()) => {}
-                // Gemma 4's layers without a window may take their keys for values, and this model has one such layer.
+                // Gemma 4's layers without a window may use their keys as values, and this model
+                // has one such layer.
                 Ok(_) if kind == "blk.attn_v.weight" && shown == "gemma4" => {}
-                // Whether the only layer with attention has norms of heads is seen in no other.
+                // With only one attention layer, no other layer shows whether the model has norms
+                // of heads.
                 Ok(_) if count == 1 && kind.starts_with("blk.attn_") => {}
                 Ok(_) => opened.entry(kind).or_default().push(shown.clone()),
                 Err(error) => {

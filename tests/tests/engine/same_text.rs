@@ -1,6 +1,7 @@
-//! The likeliest text is the same on the GPU (a software driver where there is none) and on the CPU, token for token, where
-//! nothing is rounded coarsely. What is left is the order of sums, some 2e-5 of a logit. Caches of F16 would make 2e-3 of it: a
-//! key that lies between two halves goes one way here and the other there, on two instruction sets of one CPU as well.
+//! Greedy text on the GPU equals the CPU's token for token if no step rounds coarsely. A software
+//! driver replaces a missing GPU. The order of sums changes a logit by about 2e-5. With F16 caches
+//! the difference would be 2e-3, because a key between two F16 numbers may round either way. This
+//! happens even between two instruction sets of one CPU.
 #![allow(clippy::unwrap_used)]
 
 use std::{path::Path, sync::Arc};
@@ -23,23 +24,23 @@ fn open(path: &str) -> Arc<Model> {
     Arc::new(Model::open(&path, &LoadOptions::default()).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
 }
 
-/// How far two processors were apart, and how near to another choice.
+/// Largest distance between two processors, and the smallest margin of a choice.
 #[derive(Debug, Default)]
 struct Distance {
     /// Largest difference of two logits.
     logits: f32,
-    /// Smallest lead of a token that was chosen.
+    /// Smallest lead of a chosen token.
     margin: f32,
 }
 
-/// Largest logit less the second largest.
+/// Returns the difference of the two largest logits.
 fn margin(logits: &[f32]) -> f32 {
     let best = argmax(logits) as usize;
     let others = logits.iter().enumerate().filter(|(id, _)| *id != best);
     logits[best] - others.fold(f32::NEG_INFINITY, |most, (_, logit)| most.max(*logit))
 }
 
-/// Continues every prompt by `n` tokens on both, side by side.
+/// Continues every prompt by `n` tokens on both processors, in step.
 fn continue_both([one, other]: [&mut Forward; 2], kv: KvType, prompts: &[Vec<u32>], n: usize, what: &str) -> Distance {
     let mut distance = Distance { logits: 0.0, margin: f32::INFINITY };
     for (at, prompt) in prompts.iter().enumerate() {
@@ -64,7 +65,7 @@ fn continue_both([one, other]: [&mut Forward; 2], kv: KvType, prompts: &[Vec<u32
     distance
 }
 
-/// Requests for stories, as a chat renders them.
+/// Requests for stories, in a chat's template.
 const REQUESTS: [&str; 16] = [
     "Tell me a story about a cat and a boat.",
     "Tell me a story about a dog and a kite.",
@@ -84,7 +85,7 @@ const REQUESTS: [&str; 16] = [
     "",
 ];
 
-/// Beginnings to be continued.
+/// Beginnings of texts to continue.
 const BEGINNINGS: [&str; 12] = [
     "Ben had a red car. He liked to",
     "Once upon a time, there was a princess",
@@ -100,7 +101,7 @@ const BEGINNINGS: [&str; 12] = [
     "He was sad. She was sad. They were sad. The dog was sad. The cat was",
 ];
 
-/// The built-in model goes on for `n` tokens after each of these requests and beginnings.
+/// Continues each of these requests and beginnings by `n` tokens with the built-in model.
 fn built_in_model_goes_on(requests: &[&str], beginnings: &[&str], n: usize) {
     let model = open("../assets/storyteller/storyteller-F16.gguf");
     let tokenizer = Tokenizer::from_checkpoint(&model.checkpoint).unwrap();
@@ -115,7 +116,7 @@ fn built_in_model_goes_on(requests: &[&str], beginnings: &[&str], n: usize) {
     assert!(distance.logits < 2e-4, "{distance:?}");
 }
 
-/// One whole story, and the first words of some more.
+/// Computes one whole story and the first words of some others.
 #[test]
 fn built_in_model_writes_the_same_stories() {
     built_in_model_goes_on(&REQUESTS[..1], &[], 140);
@@ -130,7 +131,7 @@ fn built_in_model_writes_the_same_stories_for_every_prompt() {
 
 #[test]
 fn quantised_models_write_the_same_text_when_activations_stay_floats() {
-    // Of the fixtures' types these are the same on the device as in the file.
+    // The device stores these types of the fixtures as the file does.
     let files = ["Q8_0", "Q4_0", "Q4_K_M", "Q6_K"].map(|ty| format!("fixtures/gguf/llama-silu-gqa-256-{ty}.gguf"));
     for file in files.iter().map(String::as_str).chain(["fixtures/powerinfer/llama-relu-q4_0.powerinfer.gguf"]) {
         let model = open(file);
@@ -152,7 +153,7 @@ fn quantised_models_round_activations_on_the_device_as_on_the_cpu() {
     for ty in ["Q8_0", "Q4_0", "Q4_K_M", "Q6_K"] {
         let model = open(&format!("fixtures/gguf/llama-silu-gqa-256-{ty}.gguf"));
         let mut cpu = golden::forward(&model, Setup { activations: InputPrecision::Int8, ..Setup::default() });
-        // One token at a time: passes of several are of floats on a device.
+        // The chunk is one token, because a device computes longer passes with float activations.
         let mut devices = [forward(&rounding, &model, 1), forward(shared(FULL), &model, 1)];
         let n_vocab = model.config.n_vocab as u32;
         let text: Vec<u32> = (0..24u32).map(|i| (i * i * 31 + i * 97 + 11) % n_vocab).collect();

@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used)]
-//! Sparsity modes on the CPU: what they leave out is what they say, and `exact` leaves nothing out.
+//! Sparsity modes on the CPU. Each mode skips what it reports, and `exact` skips nothing that
+//! matters.
 
 use std::{ops::ControlFlow, path::PathBuf, sync::Arc};
 
@@ -22,7 +23,7 @@ fn cpu(threads: usize, isa: Option<Isa>) -> Cpu {
     Cpu::new(&CpuOptions { threads: Some(threads), isa, ..CpuOptions::default() }).unwrap()
 }
 
-/// Everything a pass tells, per layer.
+/// Everything that a pass reports, per layer.
 #[derive(Default)]
 struct Seen {
     fired: Vec<Vec<u32>>,
@@ -64,7 +65,7 @@ impl Probe for Seen {
     }
 }
 
-/// All logits of `ids`, computed `chunk` tokens at a time.
+/// Returns all logits of `ids`, computed `chunk` tokens at a time.
 fn run(model: &Arc<Model>, cpu: Cpu, mode: Sparsity, chunk: usize, ids: &[u32], probe: &mut dyn Probe) -> Vec<f32> {
     let mut forward = Forward::new(Arc::clone(model), cpu);
     forward.set_chunk(chunk);
@@ -77,7 +78,7 @@ fn largest(x: &[f32]) -> f32 {
     x.iter().fold(0.0, |most, x| most.max(x.abs()))
 }
 
-/// True if a neuron of the model may be known to be silent before all of it has been read.
+/// Returns true if the model can detect a silent neuron before it reads all of its rows.
 fn skips_up_rows(model: &Model) -> bool {
     let gated = |ffn: &Ffn| matches!(ffn, Ffn::Dense(ffn) if ffn.gate.is_some());
     model.config.activation.is_sparse() && model.weights.layers.iter().all(|layer| gated(&layer.ffn))
@@ -113,7 +114,7 @@ fn exact_logits_equal_dense_ones_and_read_fewer_bytes() {
     assert_eq!(sparse, 3 * 2 * 3, "gated models that fire sparsely, in both orientations, on every processor");
 }
 
-/// Neurons whose masks differ, as a fraction.
+/// Returns the number of compared neurons, and the indices of neurons whose masks differ.
 fn differing(masks: &[Vec<u32>], n_ff: usize, wanted: &[u8]) -> (usize, Vec<usize>) {
     let tokens = wanted.len() / n_ff / masks.len();
     let mut wrong = Vec::new();
@@ -131,7 +132,7 @@ fn differing(masks: &[Vec<u32>], n_ff: usize, wanted: &[u8]) -> (usize, Vec<usiz
 fn predicted_masks_and_logits_match_powerinfer() {
     let expected = Expected::read(&here("powerinfer/expected.safetensors"));
     let ids = expected.ids("input_ids");
-    // Activations rounded to 8 bits, where weights are quantised, are not those of the reference.
+    // If weights are quantised, 8-bit activations differ from the reference.
     let cases = [
         ("f16", InputPrecision::Int8, 1e-3, 0.0),
         ("q4_0", InputPrecision::Float, 1e-3, 0.0),
@@ -160,7 +161,7 @@ fn predicted_masks_and_logits_match_powerinfer() {
             }
         }
 
-        // Greedy, from a dense prompt on, as in use.
+        // Decodes greedily after a dense prompt, as in normal use.
         let mut forward = Forward::new(Arc::clone(&model), cpu(2, None));
         forward.set_sparsity(Sparsity::Predicted);
         forward.set_chunk(1);
@@ -190,15 +191,15 @@ fn chunks_of_several_tokens_are_dense() {
     assert!(seen.predicted.concat().is_empty());
 }
 
-/// A predictor of the residual stream sees what the FFN's norm saw: in Falcon's layers, where attention and FFN stand side by
-/// side, that is the layer's input; elsewhere attention has been added.
+/// A predictor of the residual stream sees the input of the FFN's norm. In Falcon's parallel layers
+/// this is the layer's input. In other layers it includes attention.
 #[test]
 fn residual_predictors_see_the_input_of_the_norm() {
     for (name, layer_input) in [("falcon-mqa", true), ("falcon-new", true), ("llama-relu", false), ("opt", false)] {
         let path = format!("models/{name}");
         let ids = Expected::read(&here(&path).join("expected.safetensors")).ids("input_ids");
         let mut model = open(&path);
-        // The FFN's own rows as a predictor: what it predicts tells what it saw.
+        // The predictor is the FFN's own rows, so that its predictions reveal its input.
         for layer in &mut model.weights.layers {
             let Ffn::Dense(ffn) = &layer.ffn else { panic!("{name} is an MoE model") };
             let kind = PredictorKind::Rows { rows: ffn.up.weight.clone(), bias: None };
@@ -228,7 +229,8 @@ fn residual_predictors_see_the_input_of_the_norm() {
     }
 }
 
-/// A higher activation threshold skips more neurons, and one of 0 skips none. Layers without a threshold are dense.
+/// A higher activation threshold skips more neurons, and a threshold of 0 skips none. Layers
+/// without a threshold are dense.
 #[test]
 fn higher_activation_thresholds_skip_more_neurons() {
     let ids = Expected::read(&here("models/llama-silu-gqa/expected.safetensors")).ids("input_ids");
@@ -245,7 +247,7 @@ fn higher_activation_thresholds_skip_more_neurons() {
         assert!(fired < fewer, "{threshold}: {fired} fire");
         assert!(threshold > 0.0 || off <= 1e-4, "{off}");
         (fewer, error) = (fired, off);
-        // A probe of a dense pass is told the same threshold.
+        // A probe of a dense pass gets firings by the same threshold.
         let mut told = Seen::of(&variant);
         run(&variant, cpu(2, None), Sparsity::Dense, 1, &ids[..1], &mut told);
         assert_eq!(told.fired[0], seen.fired[0][..told.fired[0].len()]);
@@ -253,14 +255,14 @@ fn higher_activation_thresholds_skip_more_neurons() {
     assert!(error > 0.0);
 }
 
-/// The model with this activation threshold in every layer.
+/// Returns the model with this activation threshold in every layer.
 fn copy(model: &Model, threshold: Option<f32>) -> Model {
     let mut weights = model.weights.clone();
     weights.layers.iter_mut().for_each(|layer| layer.activation_threshold = threshold);
     Model { config: model.config.clone(), weights, checkpoint: model.checkpoint.clone() }
 }
 
-/// `Model::neuron_major` leaves a model as it is whose down projections are neuron-major already.
+/// `Model::neuron_major` does not change a model whose down projections are already neuron-major.
 #[test]
 fn neuron_major_leaves_neuron_major_models_unchanged() {
     let pool = cpu(1, None);

@@ -1,4 +1,4 @@
-//! PowerInfer's split, followed where a model is opened.
+//! An engine that opens a model with PowerInfer's split follows the split.
 
 #![allow(clippy::unwrap_used)]
 
@@ -59,7 +59,7 @@ fn tells(engine: &Engine) -> Vec<u32> {
     events::tokens(&session, request)
 }
 
-/// True if what is resident is no more than the file says; how many neurons that is.
+/// Checks that all resident neurons are in the split file. Returns their number.
 fn is_the_files(resident: &Resident, index: &GpuIndex) -> usize {
     let mut count = 0;
     for (at, layer) in index.layers.iter().enumerate() {
@@ -90,7 +90,7 @@ fn resident_neurons_match_the_split_file() {
     let forecast = engine.forecast(all + (1 << 20)).unwrap();
     assert_eq!(forecast.plan.placement.hot.iter().map(Vec::len).sum::<usize>(), neurons);
 
-    // With less, the file's without some of them.
+    // With less VRAM, the device has only some of the file's neurons.
     let weights = 4 * model().metadata().unwrap().len() / 5;
     let (mut least, mut tight) = (neurons, all);
     for part in 1..16 {
@@ -111,7 +111,7 @@ fn resident_neurons_match_the_split_file() {
     }
     assert!(least < neurons, "some budget was too small for all of them");
 
-    // And back.
+    // With more VRAM, all of the file's neurons return.
     let engine = on_gpu(Some(tight));
     assert!(engine.split().unwrap().resident < neurons);
     engine.set_vram_budget(2 * all).unwrap();
@@ -142,7 +142,7 @@ fn run_command_follows_the_split() {
     let want = on(&["--device", "cpu", "--activations", "float"]).ok();
     assert_eq!(all.ok(), want);
     assert!(on(&["--device", "cpu", "--split", split]).refusal().contains("--split"));
-    // A little more than the least: some of it, and that is said.
+    // With a little more than the minimum, `run` places some of the neurons and reports it.
     let refused = on(&["--device", "0", "--split", split, "--vram", "64KiB"]).refusal();
     let least = refused.split(" bytes wanted").next().and_then(|text| text.rsplit(' ').next());
     let least: u64 = least.and_then(|bytes| bytes.parse().ok()).unwrap_or_else(|| panic!("{refused}"));

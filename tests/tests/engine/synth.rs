@@ -1,4 +1,5 @@
-//! Synthetic models in the real forward pass: they fire as they were asked to, and their predictors find what fires.
+//! Synthetic models in the real forward pass. They fire as requested, and their predictors find the
+//! firing neurons.
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
@@ -14,15 +15,15 @@ use thermocline_engine::{
 };
 use thermocline_tests::golden::max_diff;
 
-/// Enough for the firing counts of single neurons to mean something.
+/// Number of tokens, enough for meaningful firing counts of single neurons.
 const TOKENS: usize = 1024;
 
-/// Keeps what passes by, per layer.
+/// Records activations and outputs per layer.
 #[derive(Default)]
 struct Recorder {
-    /// `[tokens, n_ff]`: the FFN's hidden vector.
+    /// Hidden activations of the FFN, `[tokens, n_ff]`.
     hidden: Vec<Vec<f32>>,
-    /// `[tokens, d]`
+    /// Outputs, `[tokens, d]`.
     outputs: Vec<Vec<f32>>,
     activation: Option<Activation>,
 }
@@ -71,7 +72,7 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
     sums.iter().sum()
 }
 
-/// Fraction of the firings that the predictor finds; `x` is `[tokens, d]`, what it sees.
+/// Returns the fraction of firings that the predictor finds. `x` is its input, `[tokens, d]`.
 fn recall(predictor: &Predictor, x: &[f32], hidden: &[f32]) -> f64 {
     let PredictorKind::LowRank { fc1, fc2 } = &predictor.kind else { panic!("synthetic predictors have two layers") };
     let (d, n_ff, rank) = (fc1.cols(), fc2.rows(), fc1.rows());
@@ -87,7 +88,7 @@ fn recall(predictor: &Predictor, x: &[f32], hidden: &[f32]) -> f64 {
     f64::from(found) / f64::from(fired)
 }
 
-/// Output of a layer's FFN: `hidden` through its down projection, by neuron.
+/// Returns the output of a layer's FFN: `hidden` through its neuron-major down projection.
 fn ffn_output(down: &Down, hidden: &[f32]) -> Vec<f32> {
     let Down::Neurons(down) = down else { panic!("synthetic models with predictors have a row per neuron") };
     let (n_ff, d) = (down.weight.rows(), down.weight.cols());
@@ -101,7 +102,7 @@ fn ffn_output(down: &Down, hidden: &[f32]) -> Vec<f32> {
     out
 }
 
-/// The smallest fraction of the neurons that makes 80 % of the firings.
+/// Returns the smallest fraction of the neurons that has 80 % of the firings.
 fn hot_fraction(counts: &[u32]) -> f64 {
     let mut sorted = counts.to_vec();
     sorted.sort_unstable_by(|a, b| b.cmp(a));
@@ -129,7 +130,7 @@ fn check(shape: &str, ty: TensorType, active: f64, skew: f64) {
     let n_ff = model.config.n_ff;
     let mut recorder = Recorder { activation: Some(model.config.activation), ..Recorder::default() };
     let mut kv = KvCache::new(&model.config, TOKENS, KvType::F16).unwrap();
-    // Every token at most once; an odd factor visits all of a vocabulary of 2^n.
+    // The tokens are all different. An odd factor visits every token of a vocabulary of 2^n.
     let tokens: Vec<u32> = (0..TOKENS).map(|i| ((i * 997 + 13) % model.config.n_vocab) as u32).collect();
     let mut forward = Forward::new(model.clone(), Cpu::new(&CpuOptions::default()).unwrap());
     let logits = forward.run(&tokens, &mut kv, Outputs::Last, &mut recorder).unwrap();
@@ -147,7 +148,8 @@ fn check(shape: &str, ty: TensorType, active: f64, skew: f64) {
         near("fraction of hot neurons", layer, hot_fraction(&counts), skew);
 
         let (Some(predictor), Ffn::Dense(ffn)) = (&weights.predictor, &weights.ffn) else { panic!("no predictor") };
-        // The predictor looks at the stream before the FFN; where attention stands beside the FFN, at the layer's input.
+        // The predictor's input is the residual stream before the FFN. In parallel layers it is the
+        // layer's input.
         let seen = match options.shape.architecture {
             "falcon" if layer == 0 => continue,
             "falcon" => recorder.outputs[layer - 1].clone(),
@@ -201,7 +203,7 @@ fn dense_shapes_run() {
     }
 }
 
-/// Per layer: how often each expert was chosen, and each neuron fired.
+/// Counts per layer how often each expert was chosen and each neuron fired.
 #[derive(Default)]
 struct Experts {
     chosen: Vec<Vec<u32>>,
@@ -226,8 +228,9 @@ impl Probe for Experts {
     }
 }
 
-/// Of both kinds of MoE models experts are chosen as often as they were made to be; the neurons of a rectified one fire as asked
-/// among those of chosen experts, by a power law in each, and what is left out in `exact` changes nothing.
+/// In both kinds of MoE models, experts are chosen as often as requested. In a rectified model,
+/// firings within each chosen expert follow a power law with the requested rate. Skipping silent
+/// neurons in `exact` changes nothing.
 #[test]
 fn expert_choice_and_firing_meet_the_request() {
     const ALL: usize = 2 * TOKENS;
@@ -270,7 +273,7 @@ fn expert_choice_and_firing_meet_the_request() {
             for (got, asked) in got.iter().zip(&report.chosen[layer]) {
                 assert!((got / f64::from(*asked) - 1.0).abs() < 0.2, "layer {layer}: {got} of {asked}");
             }
-            // As often as if every token chose every expert.
+            // This scales the firings as if every token chose every expert.
             let often = |(at, fired): (usize, &u32)| (f64::from(*fired) / got[at / experts.n_ff]) as u32;
             let routed = &fired[..8 * experts.n_ff];
             let counts: Vec<u32> = routed.iter().enumerate().map(often).collect();

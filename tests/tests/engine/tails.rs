@@ -1,5 +1,6 @@
-//! Files with a tail, layers behind the last one that predict further tokens, give the logits of the same file without: bit for bit, in
-//! every family, whatever is there of the tail.
+//! Files with a tail: layers behind the last one that predict further tokens. The logits equal
+//! those of the same file without a tail, bit for bit. This holds in every family, for any parts of
+//! the tail.
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
@@ -19,16 +20,17 @@ use thermocline_tests::golden::{CPU_ONLY, MODELS, RECURRENT, Setup, prompt};
 
 use super::models::fixtures;
 
-/// Parts of a tail that a file has.
+/// Parts of a tail in a file.
 #[derive(Debug, Clone, Copy)]
 struct Tail {
-    /// Layers that `nextn_predict_layers` says; `None` without the key.
+    /// Value of `nextn_predict_layers`; `None` without the key.
     said: Option<u32>,
-    /// Layers that `block_count` counts beside those that run.
+    /// Additional layers that `block_count` counts.
     counted: u32,
-    /// True if there are tensors of it, all that any layer has and those of a predicting layer.
+    /// True if the file has all tensors of the tail: those of a layer and those of a predicting
+    /// layer.
     tensors: bool,
-    /// True if arrays with an element per layer have one for it.
+    /// True if arrays with an element per layer have an element for the tail.
     arrays: bool,
 }
 
@@ -48,7 +50,8 @@ fn open(file: Checkpoint) -> Result<Model, Error> {
     Model::from_checkpoint(file, &LoadOptions::default())
 }
 
-/// One element more, the largest of the others: a layer of every kind at once, where sizes tell the kind.
+/// Adds an element, the largest of the others. Sizes determine the kind of a layer, so the new
+/// layer has every kind at once.
 fn longer(value: &Value, layers: usize) -> Option<Value> {
     let Value::Array(array) = value else { return None };
     let more = match array {
@@ -65,7 +68,7 @@ fn longer(value: &Value, layers: usize) -> Option<Value> {
     Some(Value::Array(more))
 }
 
-/// `file` with a tail.
+/// Returns `file` with a tail.
 fn with_tail(file: &Checkpoint, tail: Tail) -> Checkpoint {
     let arch = file.metadata.str("general.architecture").unwrap().unwrap().to_owned();
     let layers = file.metadata.usize(&format!("{arch}.block_count")).unwrap().unwrap();
@@ -102,7 +105,7 @@ fn with_tail(file: &Checkpoint, tail: Tail) -> Checkpoint {
     checkpoint
 }
 
-/// The bits of the logits of a prompt.
+/// Returns the bits of the logits of a prompt.
 fn logits(model: Model) -> Vec<u32> {
     let ids: Vec<u32> = (0..12).map(|at| 17 * at % model.config.n_vocab as u32).collect();
     prompt(&Arc::new(model), Setup::default(), &ids).logits.into_iter().map(f32::to_bits).collect()
@@ -134,7 +137,7 @@ fn tails_change_no_logit_in_any_family() {
     }
 }
 
-/// Written to a file, converted, and read again.
+/// Writes a file with a tail, converts it and reads it again.
 #[test]
 fn tails_survive_files_and_conversion() {
     let folder = tempfile::tempdir().unwrap();
@@ -179,7 +182,8 @@ fn tails_that_leave_no_layer_are_refused_by_their_key() {
     assert_eq!(refusal(flags, two_more), (flags.to_owned(), "4 flags, one per layer; 6".to_owned()));
 }
 
-/// Folders name a tail in several ways, have its tensors beside the layers or as a layer behind the last, and lists may be longer.
+/// Folders name a tail in several ways. Its tensors are beside the layers or in a layer behind the
+/// last, and lists may have more elements.
 #[test]
 fn tails_of_folders_are_left_out() {
     for (name, key, list, tensor) in [
@@ -205,7 +209,7 @@ fn tails_of_folders_are_left_out() {
         for file in ["tokenizer.json", "tokenizer_config.json"] {
             fs::copy(source.join(file), folder.path().join(file)).unwrap();
         }
-        // Numbers of Python that JSON has not.
+        // JSON does not have Python's infinite numbers.
         let text = fs::read_to_string(source.join("config.json")).unwrap().replace("Infinity", "1e30");
         let mut config: serde_json::Value = serde_json::from_str(&text).unwrap();
         let inner = if config.get("text_config").is_some() { &mut config["text_config"] } else { &mut config };

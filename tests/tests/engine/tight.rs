@@ -1,4 +1,5 @@
-//! Models whose down projections have a row per output, on a device that is too small for them, or that they come to later.
+//! Models whose down projections have a row per output, on a device that is too small for them or
+//! that is chosen later.
 
 #![allow(clippy::unwrap_used)]
 
@@ -22,7 +23,7 @@ use thermocline_tests::{
     wait::{eventually, until_given_up},
 };
 
-/// A machine on which all that is on a device pays.
+/// Returns a machine on which everything that fits the device pays.
 fn machine() -> Machine {
     let mut machine = Machine::typical();
     for rate in machine.cpu.rates.values_mut() {
@@ -52,15 +53,16 @@ fn tells(engine: &Engine) -> Vec<u32> {
     events::tokens(&session, request)
 }
 
-/// The resident part, once `is` holds.
+/// Waits until `is` holds for the resident part. Returns it.
 fn settled(engine: &Engine, is: impl Fn(&Resident) -> bool) -> Resident {
     let found = until_given_up(|| engine.resident().filter(|resident| is(resident)));
     let found = found.unwrap_or_else(|| panic!("{:?} {:?}", engine.device(), engine.resident()));
     Resident::clone(&found)
 }
 
-/// Unasked, quantised down projections stay as they are, so that their FFNs are on the device whole or not at all; asked for a
-/// sparse mode, they get a row per neuron, and some neurons are.
+/// By default, quantised down projections keep their orientation, so their FFNs are on the device
+/// as a whole or not at all. If the user requests a sparse mode, they become neuron-major and
+/// single neurons are resident.
 #[test]
 fn quantised_model_without_a_sidecar_goes_to_a_small_device() {
     const NEURONS: usize = 1024;
@@ -90,7 +92,7 @@ fn quantised_model_without_a_sidecar_goes_to_a_small_device() {
         assert_eq!(resident.first_layer, expected.first_resident);
         let (some, parts) = (hot.iter().sum::<usize>(), hot.iter().any(|count| count % NEURONS != 0));
         assert!(some > 0 && some < 4 * NEURONS && parts == neuron_major, "{sparsity}: {hot:?}");
-        // Another mode while it is open changes no orientation.
+        // Changing the mode of an open model does not change the orientation.
         for mode in [Sparsity::Dense, Sparsity::Exact] {
             engine.set_sparsity(SparsityChoice::Mode(mode)).unwrap();
             assert_eq!(tells(&engine), want, "{sparsity}, then {mode}");
@@ -102,7 +104,8 @@ fn quantised_model_without_a_sidecar_goes_to_a_small_device() {
     }
 }
 
-/// The CPU has its experts' down projections neuron-major for a sparse mode; a device takes them as the file has them.
+/// For a sparse mode, the CPU has neuron-major down projections of experts. A device uses the
+/// orientation of the file.
 #[test]
 fn moe_model_opened_sparse_on_the_cpu_moves_to_a_device_and_back() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models/mixtral");

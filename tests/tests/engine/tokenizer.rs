@@ -1,4 +1,5 @@
-//! Tokenisation held against the reference ids of the fixture models and of the built-in one. Published vocabularies: vocabularies.rs.
+//! Compares tokenisation with the reference ids of the fixture models and of the built-in model.
+//! `vocabularies.rs` tests published vocabularies.
 
 use std::path::Path;
 
@@ -46,7 +47,7 @@ fn fixture_tokenizer_matches_token_for_token() {
     }
 }
 
-/// The storyteller's tokenizer as its Hugging Face folder describes it.
+/// Tests the storyteller's tokenizer as its Hugging Face folder describes it.
 #[test]
 fn gguf_and_tokenizer_json_agree_on_the_built_in_model() {
     let checkpoint = gguf(&repository().join("assets/storyteller/storyteller-F16.gguf"));

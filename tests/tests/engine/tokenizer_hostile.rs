@@ -1,5 +1,5 @@
-//! Vocabularies as no tokenizer was ever trained: refused with an error, or harmless. And every text comes back from the
-//! ids it was given.
+//! Vocabularies that no tokenizer training would produce. They are refused with an error, or
+//! harmless. Also tests that every text is decoded from its ids unchanged.
 
 use arbitrary::Unstructured;
 use rand_chacha::{
@@ -18,7 +18,7 @@ fn random_bytes(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Whatever the vocabulary, what comes out in pieces is what comes out at once.
+/// Checks that streamed text equals text that is decoded at once.
 fn exercise(tokenizer: &Tokenizer, text: &str) {
     for special in [false, true] {
         let options = EncodeOptions { special, add_bos: special, add_eos: special };
@@ -76,7 +76,7 @@ fn random_tokenizer_json_is_refused_or_harmless() {
     assert!(built > 300, "{built}");
 }
 
-/// A vocabulary of model `model` with these tokens and types.
+/// Returns a vocabulary of model `model` with these tokens and types.
 fn vocabulary(model: &str, tokens: &[&str], types: &[i32]) -> Metadata {
     let mut metadata = Metadata::new("hostile.gguf");
     let strings = |list: &[&str]| Value::Array(Array::String(list.iter().map(|&text| text.to_owned()).collect()));
@@ -174,7 +174,8 @@ fn broken_tokenizer_json_is_refused_by_key() {
     }
 }
 
-/// Strings of random characters: a few scripts, white space, controls, look-alikes of tokens, anything.
+/// Returns random characters: a few scripts, white space, controls, look-alikes of tokens,
+/// anything.
 fn random_text(rng: &mut ChaCha8Rng) -> String {
     let mut text = String::new();
     for _ in 0..rng.next_u32() % 24 {
@@ -215,7 +216,8 @@ fn byte_level_round_trips() {
     assert_round_trips(&tokenizer, 60_000, 1, str::to_owned);
 }
 
-/// All texts come back but for one character: U+2581 is how SentencePiece writes a space, and comes back as one.
+/// All texts are decoded unchanged, with one exception: SentencePiece writes a space as U+2581, so
+/// U+2581 becomes a space.
 #[test]
 fn sentence_piece_round_trips() {
     let bytes: Vec<String> = (0..=255).map(|byte| format!("<0x{byte:02X}>")).collect();

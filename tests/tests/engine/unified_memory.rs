@@ -1,5 +1,5 @@
-//! A GPU that shares the CPU's memory, for which a software driver is taken: it is tested before its first use as any hardware is,
-//! its results are waited for as hardware's are, and its words are the CPU's.
+//! A software driver that acts as a GPU with unified memory. The engine tests it before its first
+//! use and waits for its results as for hardware, and its tokens equal the CPU's.
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
@@ -15,7 +15,7 @@ use thermocline_engine::{
 };
 use thermocline_tests::{events, wait::eventually};
 
-/// The tokens that the engine answers with.
+/// Returns the tokens of the engine's answer.
 fn answer(engine: &Engine) -> Vec<u32> {
     let request = Request {
         sampling: Sampling::greedy(),

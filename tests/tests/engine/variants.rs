@@ -1,5 +1,6 @@
-//! Small folders, each with a setting that published models of its family have otherwise or leave out: computed as the reference
-//! computes it, or refused by the key's name. The reference is transformers 5.24.
+//! Small folders, each with a setting that published models of its family change or omit. The
+//! engine computes the folder as the reference does, or refuses it by the key's name. The reference
+//! is transformers 5.24.
 
 use std::{
     collections::BTreeSet,
@@ -19,7 +20,7 @@ use thermocline_tests::{
     gpu::{FULL, forward, shared},
 };
 
-/// Folders that are right.
+/// Folders that the engine computes.
 const RIGHT: [&str; 41] = [
     "bitnet-tie-absent",
     "cohere-norms-of-heads",
@@ -64,7 +65,8 @@ const RIGHT: [&str; 41] = [
     "yarn-mscale-all-dim-alone",
 ];
 
-/// Folders that are refused, and the key that the error names: no published model has such a setting, or the engine has no such layer.
+/// Refused folders, and the key that the error names. No published model has such a setting, or the
+/// engine has no such layer.
 const REFUSED: [(&str, &str); 5] = [
     ("gemma3-bidirectional", "use_bidirectional_attention = true"),
     ("gpt_oss-swiglu-alpha", "swiglu_alpha"),
@@ -73,14 +75,15 @@ const REFUSED: [(&str, &str); 5] = [
     ("recurrent-act-qwen3_5", "hidden_act = gelu"),
 ];
 
-/// Folders whose layers devices refuse: they have no layer norms of heads, no windows of chunks and no biases by
-/// position.
+/// Folders that devices refuse. Devices have no layer norms of heads, no windows of chunks and no
+/// biases by position.
 const CPU_ALONE: [&str; 4] = ["cohere-norms-of-heads", "falcon-rw", "llama4-own-theta", "stablelm-2-12b"];
 
-/// Tokens that the reference had seen when it computed the folder whose frequencies depend on their number.
+/// Tokens that the reference had seen before it computed the folder whose rope frequencies depend
+/// on their number.
 const DYNAMIC_LENGTH: usize = 30;
 
-/// Tokens of the context that a prompt is computed in.
+/// Returns the context length in which a prompt is computed.
 fn context(name: &str, ids: &[u32]) -> usize {
     if name == "dynamic-beyond-trained" { DYNAMIC_LENGTH } else { ids.len() }
 }
@@ -101,7 +104,7 @@ fn load(name: &str) -> (Arc<Model>, Expected) {
     (open(&folder(name)), Expected::read(&folder(name).join("expected.safetensors")))
 }
 
-/// Fails if `error` is more than the order of sums explains.
+/// Fails if `error` exceeds what the order of sums explains.
 fn check(what: &str, error: f32) {
     assert!(error <= 1e-3, "{what}: off by {error}");
 }
@@ -150,17 +153,20 @@ fn logits_and_hidden_states_of_variants_match_the_reference() {
     assert!(wrong.is_empty(), "{wrong:?}");
 }
 
-/// The folder whose last layer's norm is the model's in our form of it, so that the reference's last hidden state is one norm further.
+/// The engine treats the last layer's norm of this folder as the model's final norm. The
+/// reference's last hidden state therefore includes one more norm.
 const LAST_NORM_IS_FINAL: &str = "opt-350m";
 
-/// The hidden states of `of`, `[layers, tokens, d]`, that the reference has as well.
+/// Returns the hidden states of `of`, `[layers, tokens, d]`, that are comparable with the
+/// reference.
 fn same_hidden<'a>(name: &str, model: &Model, of: &'a [f32]) -> &'a [f32] {
     let layers = model.config.n_layer();
     let same = if name == LAST_NORM_IS_FINAL { layers - 1 } else { layers };
     &of[..of.len() / layers * same]
 }
 
-/// The frequencies of a dynamic rotation depend on the length of the context, which a continuation makes longer.
+/// Dynamic rope frequencies depend on the length of the context. A continuation would change it, so
+/// folders with them are left out.
 #[test]
 fn greedy_continuations_of_variants_match_the_reference() {
     for name in RIGHT.into_iter().filter(|name| !name.starts_with("dynamic")) {

@@ -1,5 +1,5 @@
-//! Weights of every type that a device reads in the file's own size: a model of them on the GPU computes what it computes with the same
-//! weights decoded, and takes as many bytes.
+//! Weights of every type that a device stores in the size of the file. A model with them on the GPU
+//! gives the logits of decoded weights, and takes as many bytes as in the file.
 #![allow(clippy::unwrap_used)]
 
 use std::{
@@ -28,7 +28,7 @@ fn fixture(path: &str) -> Checkpoint {
     file
 }
 
-/// The values of a matrix's rows, one after the other.
+/// Returns the values of a matrix's rows, row after row.
 fn decoded(tensor: &Tensor) -> Vec<f32> {
     let matrix = tensor.matrix().unwrap();
     let mut values = vec![0.0; tensor.rows() * tensor.cols()];
@@ -37,12 +37,12 @@ fn decoded(tensor: &Tensor) -> Vec<f32> {
     values
 }
 
-/// True for matrices of layers with whole blocks of every type.
+/// Returns true for matrices of layers whose rows are whole blocks of every type.
 fn of_layer(tensor: &Tensor) -> bool {
     tensor.name.starts_with("blk.") && tensor.shape.len() == 2 && tensor.cols().is_multiple_of(256)
 }
 
-/// The model of `file` with each matrix of its layers changed.
+/// Returns the model of `file` after `change` of each matrix of its layers.
 fn changed(file: &Checkpoint, change: impl Fn(&mut Tensor)) -> Arc<Model> {
     let Checkpoint { path, container, metadata, tokenizer, .. } = file.clone();
     let mut tensors = file.clone().into_tensors();
@@ -51,7 +51,8 @@ fn changed(file: &Checkpoint, change: impl Fn(&mut Tensor)) -> Arc<Model> {
     Arc::new(Model::from_checkpoint(file, &LoadOptions::default()).unwrap())
 }
 
-/// `tensor` in `ty`: its values where the type can be written, else blocks of the reference's quantiser in turn.
+/// Converts `tensor` to `ty`. If the type cannot be written, the data are repeated blocks of the
+/// reference's quantiser.
 fn encode(tensor: &mut Tensor, ty: TensorType, blocks: &[Checkpoint; 2]) {
     let mut data = Vec::new();
     if QUANTISABLE.contains(&ty) {
@@ -92,13 +93,15 @@ fn models_of_every_weight_type_on_the_gpu_equal_their_decoded_weights_and_keep_t
         let (in_file, rows) =
             matrices.fold((0, 0), |(bytes, rows), tensor| (bytes + tensor.data.len(), rows + tensor.rows()));
         let on_device = gpu.arena().used_for(Purpose::Attention) + gpu.arena().used_for(Purpose::Ffn);
-        // A row's factor, rows of streams padded to words, and streams to the alignment of a binding.
+        // The device adds a factor per row, padding of rows to words, and padding of streams to a
+        // binding's alignment.
         let most = in_file + in_file / 50 + 4 * rows + 16 * 256;
         assert!(on_device <= most as u64, "{ty}: {on_device} bytes, {in_file} in the file");
     }
 }
 
-/// Tensors of `file` with NVFP4 in place of `matrices`, each with its factors, and those matrices in floats.
+/// Replaces the tensors of `file` that `matrices` selects by NVFP4, each with its factors. Returns
+/// that model and a model with the same values as floats.
 fn with_factors(file: &Checkpoint, matrices: impl Fn(&Tensor) -> bool, suffix: &str) -> [Arc<Model>; 2] {
     let blocks = ["quants/quants.gguf", "quants/blocks.gguf"].map(fixture);
     let Checkpoint { path, container, metadata, tokenizer, .. } = file.clone();
@@ -156,7 +159,8 @@ fn nvfp4_factors_of_tensors_and_experts_scale_products_on_both_processors() {
 /// Name, type, shape and bytes of a tensor.
 type Part = (String, Dtype, Vec<usize>, Vec<u8>);
 
-/// Two folders of `source`'s model: its layers' matrices in NVFP4 as ModelOpt writes it, and in floats of the same values.
+/// Writes two folders of `source`'s model. In one, matrices of layers are NVFP4 in ModelOpt's
+/// format; in the other, they are floats of the same values.
 fn nvfp4_folders(source: &Path, [typed, floats]: [&Path; 2]) {
     const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
     let json = fs::read_to_string(source.join("config.json")).unwrap();

@@ -1,4 +1,5 @@
-//! Layers with a window keep a ring of the last positions: everything computed is to the bit that of a cache that keeps all.
+//! Layers with a window keep a ring of the last positions. All results equal those of a cache that
+//! keeps all positions, to the bit.
 
 #![allow(clippy::unwrap_used)]
 
@@ -30,9 +31,9 @@ const NAMES: [&str; 12] = [
     "laguna",
     "smallthinker",
 ];
-/// Window of all of them.
+/// Window of all models here.
 const WINDOW: usize = 8;
-/// Longest pass of the rings here: with it they have room for 128 positions.
+/// Longest pass of the rings here, which have room for 128 positions.
 const PASS: usize = 24;
 const CONTEXT: usize = 400;
 
@@ -49,12 +50,12 @@ fn runner(model: &Arc<Model>) -> Forward {
     forward(model, Setup { chunk: PASS, isa: None, ..Setup::default() })
 }
 
-/// A cache with rings, and one that keeps all.
+/// Returns a cache with rings, and a cache that keeps all positions.
 fn caches(model: &Model, ty: KvType) -> [KvCache; 2] {
     [PASS, CONTEXT].map(|pass| KvCache::for_passes(&model.config, CONTEXT, ty, pass).unwrap())
 }
 
-/// The logits of every token of `ids`, in passes of the lengths of `passes` in turn.
+/// Returns the logits of every token of `ids`, in passes whose lengths alternate as in `passes`.
 fn logits(forward: &mut Forward, kv: &mut KvCache, ids: &[u32], passes: &[usize]) -> Vec<f32> {
     let (mut all, mut rest) = (Vec::new(), ids);
     for pass in passes.iter().cycle() {
@@ -97,7 +98,7 @@ fn a_cache_goes_back_as_far_as_its_windows_and_else_to_the_beginning() {
             let [mut ring, mut all] = caches(&model, KvType::F16);
             forward.run(&ids[..270], &mut ring, Outputs::None, &mut ()).unwrap();
             ring.truncate(270 - back);
-            // 128 positions are held, of which the window before the next token takes 7.
+            // The ring has 128 positions. The window before the next token takes 7 of them.
             let held = if back <= 121 { 270 - back } else { 0 };
             assert_eq!(ring.len(), held, "{name}: {back} back");
             let got = logits(&mut forward, &mut ring, &ids[held..], &[PASS]);
@@ -131,7 +132,7 @@ fn a_cache_goes_back_to_copies_of_its_windows_and_gives_them_to_others() {
             for kv in [&mut ring, &mut other] {
                 assert!(logits(&mut forward, kv, &ids[100..], &[PASS, 1]) == wanted, "{name} {ty}");
             }
-            // And again, behind what was copied since.
+            // A second step back returns to the same copy of the windows, and no further.
             ring.truncate(101);
             assert_eq!(ring.len(), 100, "{name} {ty}");
             ring.truncate(99);
@@ -151,7 +152,7 @@ fn a_shift_leaves_rings_with_what_a_cache_that_keeps_all_has() {
             let [got, wanted] = [&mut ring, &mut all].map(|kv| {
                 forward.run(&ids[..300], kv, Outputs::None, &mut ()).unwrap();
                 kv.shift(forward.isa(), keep, discard).unwrap();
-                // Twice: shifted rows are shifted again.
+                // The second shift shifts rows that were already shifted.
                 let mut got = logits(&mut forward, kv, &ids[300..], &[PASS, 1]);
                 kv.shift(forward.isa(), 2, 30).unwrap();
                 got.extend(logits(&mut forward, kv, &ids[..60], &[PASS, 1]));
@@ -159,7 +160,7 @@ fn a_shift_leaves_rings_with_what_a_cache_that_keeps_all_has() {
             });
             assert!(got == wanted, "{name}: {discard} behind {keep}");
         }
-        // The window would reach back to tokens in front of the gap, which are lost.
+        // The window would need tokens before the gap, which are lost.
         let [mut ring, _] = caches(&model, KvType::F16);
         forward.run(&ids[..200], &mut ring, Outputs::None, &mut ()).unwrap();
         let refused = ring.shift(Isa::Scalar, 60, 138);
@@ -188,7 +189,7 @@ fn a_prefix_is_copied_between_rings_where_they_hold_it() {
             let now = forward.copy_prefix(&from, &mut to, tokens).unwrap();
             assert_eq!((now, to.len()), (copied, copied), "{name}: {held} held, {tokens} wanted");
             all.truncate(copied);
-            // Rows were computed in passes that began elsewhere, which rounds otherwise.
+            // The rows were computed in passes that began at other tokens, which changes rounding.
             let [got, wanted] = [&mut to, &mut all].map(|kv| logits(&mut forward, kv, &ids[copied..], &[PASS]));
             let off = max_diff(&got, &wanted);
             assert!(off < 1e-2, "{name}: {held} held, {tokens} wanted: {off}");
@@ -196,7 +197,7 @@ fn a_prefix_is_copied_between_rings_where_they_hold_it() {
     }
 }
 
-/// The sizes of Gemma 3 4B.
+/// Returns the configuration of Gemma 3 4B.
 fn gemma3() -> ModelConfig {
     let mut config = open("gemma3").config.clone();
     let [windowed, all] = [true, false].map(|has| {
@@ -220,8 +221,8 @@ fn shape(name: &str) -> ModelConfig {
     Model::from_checkpoint(outline.checkpoint, &LoadOptions::default()).unwrap().config.clone()
 }
 
-/// Bytes of caches for 32,768 tokens in half precision, by hand: per layer 4 bytes for each element of its keys, times the
-/// positions that it keeps.
+/// Bytes of F16 caches for 32,768 tokens, computed by hand. Each layer has 4 bytes for each element
+/// of its keys, times the positions that it keeps.
 #[test]
 fn published_shapes_keep_windows_and_not_the_whole_context() {
     const TOKENS: usize = 32_768;
@@ -229,7 +230,8 @@ fn published_shapes_keep_windows_and_not_the_whole_context() {
     let all = TOKENS as u64;
     for (name, config, before, after) in [
         ("Gemma 3 4B", gemma3(), 34 * 4096 * all, (5 * all + 29 * ring(1024)) * 4096),
-        // Four of 24 layers of their own see all, with heads of twice the width.
+        // 24 layers have their own cache. Four of them see all positions, with heads of twice the
+        // width.
         ("Gemma 4 E4B", shape("gemma4-e4b"), (20 + 4 * 2) * 2048 * all, (4 * 2 * all + 20 * ring(512)) * 2048),
         ("gpt-oss 20B", shape("gpt-oss-20b"), 24 * 2048 * all, 12 * (all + ring(128)) * 2048),
         ("Qwen 3.5 4B", shape("qwen3.5-4b"), 8 * 4096 * all, 8 * 4096 * all),
@@ -242,7 +244,8 @@ fn published_shapes_keep_windows_and_not_the_whole_context() {
     }
 }
 
-/// Rings in a device's memory, in RAM, and moved between both: within rounding of a cache in RAM that keeps all.
+/// Rings in a device's memory, in RAM, and moved between both. The logits equal those of a cache in
+/// RAM that keeps all positions, within rounding.
 #[test]
 fn rings_on_a_device_give_the_logits_of_a_cache_that_keeps_all() {
     let ids = ids(300);
@@ -258,7 +261,7 @@ fn rings_on_a_device_give_the_logits_of_a_cache_that_keeps_all() {
         let wanted = logits(&mut cpu, &mut all, &ids, &[PASS]);
         let n_vocab = model.config.n_vocab;
         let mut other = KvCache::for_passes(&model.config, CONTEXT, ty, PASS).unwrap();
-        // Parts of the text: prompts and single tokens on the device, and what the CPU computes in between.
+        // The device computes prompts and single tokens. The CPU computes a part in between.
         for (part, on_device, passes) in [
             (0..170, true, &[PASS][..]),
             (170..180, true, &[1]),
@@ -280,7 +283,7 @@ fn rings_on_a_device_give_the_logits_of_a_cache_that_keeps_all() {
             let off = max_diff(&got, &wanted[part.start * n_vocab..part.end * n_vocab]);
             assert!(off <= tolerance, "{name} {ty}, tokens {part:?}: {off}");
         }
-        // To another conversation on the device, which goes on from there.
+        // The cache is copied to another conversation on the device, which continues from it.
         assert_eq!(device.copy_prefix(&ring, &mut other, 265).unwrap(), 265, "{name}");
         ring.truncate(250);
         assert_eq!(ring.len(), 250, "{name}");

@@ -1,4 +1,5 @@
-//! How many threads compute. In a process of its own, so that all threads are this engine's; Linux tells their names.
+//! Number of threads that compute. The test has its own process, so that all threads belong to this
+//! engine. Linux reports their names.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
@@ -13,14 +14,14 @@ use thermocline_engine::{
 };
 use thermocline_tests::{events, own_process, wait};
 
-/// Threads of pools: the callers, who are workers too, have other names.
+/// Returns the number of threads of pools. The calling threads also work, but have other names.
 fn pool_threads() -> usize {
     let threads = fs::read_dir("/proc/self/task").unwrap();
     let names = threads.filter_map(|thread| fs::read_to_string(thread.unwrap().path().join("comm")).ok());
     names.filter(|name| name.starts_with("cpu-")).count()
 }
 
-/// Said by the process once all is as it should be.
+/// Message of the process after all checks have passed.
 const SIGN: &str = "one pool was counted";
 
 #[test]
@@ -42,7 +43,7 @@ fn count_threads() {
         context: Some(64),
         cpu: CpuOptions { threads: Some(4), ..CpuOptions::default() },
         device: DeviceChoice::Gpu(gpu),
-        // Leaves neurons to the CPU.
+        // The split leaves neurons to the CPU.
         split: Some(GpuIndex::path_beside(&model)),
         ..EngineOptions::default()
     };
@@ -50,7 +51,7 @@ fn count_threads() {
     let status = engine.wait_for_device(wait::LONGEST);
     assert!(matches!(status, DeviceStatus::Gpu(_)), "{status:?}");
     let session = engine.session(SessionOptions::default()).unwrap();
-    // What a random model draws may be the end of its text.
+    // A random model may sample the end token, so the request ignores it.
     let request = Request { max_tokens: Some(4), ignore_eos: true, ..Request::new(Prompt::Tokens((3..20).collect())) };
     assert_eq!((events::tokens(&session, request).len(), pool_threads()), (4, 3));
     engine.set_device(&DeviceChoice::Cpu).unwrap();

@@ -12,30 +12,33 @@ struct Figure {
     constant: &'static str,
 }
 
-const GUIDE: &str = "docs/guide.md";
+/// A figure of the page about the window.
+const fn window(sentence: &'static str, file: &'static str, constant: &'static str) -> Figure {
+    Figure { page: "docs/window.md", sentence, file, constant }
+}
 
-/// What a figure of the guide comes from.
-const fn guide(sentence: &'static str, file: &'static str, constant: &'static str) -> Figure {
-    Figure { page: GUIDE, sentence, file, constant }
+/// A figure of the page about the server.
+const fn server(sentence: &'static str, file: &'static str, constant: &'static str) -> Figure {
+    Figure { page: "docs/server.md", sentence, file, constant }
 }
 
 const FIGURES: &[Figure] = &[
-    guide("(with `top_logprobs` up to {} in chats)", "app/server/src/openai/prompts.rs", "MAX_TOP"),
-    guide("`prompt` may be a list of up to {} strings", "app/server/src/openai/prompts.rs", "MAX_PROMPTS"),
-    guide("`n` and `best_of` (up to {})", "app/server/src/openai/prompts.rs", "MAX_ANSWERS"),
-    guide("The latest {} responses are kept in memory", "app/server/src/openai/responses/store.rs", "MOST"),
-    guide("at most {} requests wait", "app/server/src/options.rs", "MAX_WAITING"),
-    guide("{} requests are answered at once", "app/server/src/options.rs", "PARALLEL"),
-    guide("{} answers with calls in a row", "app/chats/src/chat/tool_round.rs", "MOST_ROUNDS"),
-    guide("{} calls in each", "app/chats/src/chat/call_reader.rs", "MOST_CALLS"),
-    guide("(ranked by BM25, {} at most)", "app/chats/src/chat/given.rs", "MOST_PASSAGES"),
-    guide("{} tokens are assumed", "app/chats/src/chat/given.rs", "SERVER_CONTEXT"),
-    guide("files over {} MiB", "app/chats/src/attachment/document.rs", "LARGEST_FILE"),
-    guide("with more than {} MiB of text", "app/chats/src/attachment/document.rs", "LARGEST_TEXT"),
-    guide("neurons that carry {} % of the layer's output mass", "engine/src/session/neuron_norms.rs", "USUAL_MASS"),
-    guide("a card {} pixels wide", "app/window/src/neurons/picture_card.rs", "WIDTH"),
-    guide("shows the last {} tokens on such a card", "app/window/src/neurons/animation.rs", "MOST_FRAMES"),
-    guide("an animated PNG of at most {} MiB", "app/window/src/neurons/animation.rs", "MOST_BYTES"),
+    server("at each position, up to {} in chats", "app/server/src/openai/prompts.rs", "MAX_TOP"),
+    server("a list of up to {} strings", "app/server/src/openai/prompts.rs", "MAX_PROMPTS"),
+    server("`n` and `best_of` (up to {})", "app/server/src/openai/prompts.rs", "MAX_ANSWERS"),
+    server("keeps the latest {} responses in memory", "app/server/src/openai/responses/store.rs", "MOST"),
+    server("at most {} requests wait", "app/server/src/options.rs", "MAX_WAITING"),
+    server("{} requests are answered at once", "app/server/src/options.rs", "PARALLEL"),
+    window("| answers with calls in a row | {} |", "app/chats/src/chat/tool_round.rs", "MOST_ROUNDS"),
+    window("| calls in one answer | {} |", "app/chats/src/chat/call_reader.rs", "MOST_CALLS"),
+    window("(ranked by BM25, {} at most)", "app/chats/src/chat/given.rs", "MOST_PASSAGES"),
+    window("{} tokens are assumed", "app/chats/src/chat/given.rs", "SERVER_CONTEXT"),
+    window("files over {} MiB", "app/chats/src/attachment/document.rs", "LARGEST_FILE"),
+    window("with more than {} MiB of text", "app/chats/src/attachment/document.rs", "LARGEST_TEXT"),
+    window("neurons that carry {} % of the layer's output mass", "engine/src/session/neuron_norms.rs", "USUAL_MASS"),
+    window("a card {} pixels wide", "app/window/src/neurons/picture_card.rs", "WIDTH"),
+    window("shows the last {} tokens on such a card", "app/window/src/neurons/animation.rs", "MOST_FRAMES"),
+    window("an animated PNG of at most {} MiB", "app/window/src/neurons/animation.rs", "MOST_BYTES"),
     Figure {
         page: "README.md",
         sentence: "the last {} tokens to go back through",

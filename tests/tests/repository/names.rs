@@ -1,5 +1,5 @@
-//! The names of types: a name means one type in the whole workspace, whether the type is public or private. The test does not see types
-//! that macros make.
+//! Names of types. A name means one type in the whole workspace, public or private. The test does
+//! not see types that macros define.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,7 +19,7 @@ fn is_for_tests(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// The attributes and the name of an item that defines a type.
+/// Returns the attributes and the name of an item that defines a type.
 fn defined(item: &Item) -> Option<(&[Attribute], &Ident)> {
     match item {
         Item::Enum(it) => Some((&it.attrs, &it.ident)),
@@ -31,7 +31,8 @@ fn defined(item: &Item) -> Option<(&[Attribute], &Ident)> {
     }
 }
 
-/// Adds the types of a module. Two types of a name in one module count as one type: they are its forms for different systems.
+/// Adds the types of a module. Two types of the same name in one module count as one: they are
+/// versions for different systems.
 fn add(modules: &mut Modules, module: &str, items: &[Item]) {
     for item in items {
         match item {
@@ -49,7 +50,7 @@ fn add(modules: &mut Modules, module: &str, items: &[Item]) {
     }
 }
 
-/// Names that more than one module gives to a type.
+/// Returns names that more than one module defines.
 fn shared(mut modules: Modules) -> Modules {
     modules.retain(|_, modules| modules.len() > 1);
     modules

@@ -6,15 +6,18 @@ use std::{
 };
 
 /// Pages whose links are checked.
-const PAGES: [&str; 9] = [
+const PAGES: [&str; 12] = [
     "README.md",
     "CONTRIBUTING.md",
-    "docs/guide.md",
+    "docs/window.md",
+    "docs/models.md",
+    "docs/server.md",
     "docs/benchmarks.md",
     "docs/drivers.md",
     "engine/ARCHITECTURE.md",
     "engine/GLOSSARY.md",
     "packaging/README.md",
+    "tests/reference/README.md",
     "assets/storyteller/README.md",
 ];
 
@@ -22,13 +25,13 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-/// Targets of `[text](target)` and `![text](target)` within the repository.
+/// Returns the targets of `[text](target)` and `![text](target)` within the repository.
 fn links(text: &str) -> Vec<&str> {
     let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     targets.filter(|target| !target.contains("://") && !target.starts_with("mailto:")).collect()
 }
 
-/// The anchor of a heading, as GitHub makes it.
+/// Returns GitHub's anchor of a heading.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().to_lowercase();
     kept.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).map(|c| if c == ' ' { '-' } else { c }).collect()

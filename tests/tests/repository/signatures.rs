@@ -1,5 +1,6 @@
-//! Parameters of functions: an anonymous tuple says neither what its parts are nor that they belong together, so that a function takes
-//! a named struct or more parameters. Closures may: what they are called with is not theirs to choose.
+//! Parameters of functions. An anonymous tuple does not name its parts or their relation, so a
+//! function takes a named struct or more parameters. Closures may take tuples, because their caller
+//! determines the parameters.
 
 use std::fs;
 
@@ -10,12 +11,12 @@ use syn::{
 
 use super::sources::{root, sources};
 
-/// Functions with a tuple for a parameter, with the parameter's number from 0.
+/// Functions with a tuple parameter, and the parameter's index from 0.
 #[derive(Default)]
 struct TupleParameters(Vec<(Ident, usize)>);
 
 impl TupleParameters {
-    /// Those of a source.
+    /// Returns the functions with a tuple parameter in a source.
     fn of(text: &str) -> syn::Result<Vec<(Ident, usize)>> {
         let mut found = TupleParameters::default();
         found.visit_file(&syn::parse_file(text)?);
@@ -32,7 +33,7 @@ impl TupleParameters {
     }
 }
 
-/// True for tuples of anything, and references to them.
+/// Returns true for a tuple or a reference to a tuple.
 fn is_tuple(ty: &Type) -> bool {
     match ty {
         Type::Tuple(tuple) => !tuple.elems.is_empty(),

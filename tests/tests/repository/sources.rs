@@ -5,12 +5,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The workspace's root.
+/// Returns the root of the workspace.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
-/// Every source file of the packages that are built into the program, below the root.
+/// Returns every source file of the packages in the program, relative to the root.
 pub fn sources() -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = ["app", "engine", "shaders"].map(|folder| root().join(folder)).into();
     let mut found = Vec::new();

@@ -1,5 +1,6 @@
-//! A program that is killed while a model writes loses no more than the last second of it, and two windows on the same chats do not
-//! harm each other. The test starts itself again as the window, with the real model but no screen, and kills it.
+//! A program that is killed while a model writes loses at most the last second of the answer. Two
+//! windows on the same chats do not harm each other. The test starts itself again as the window,
+//! with the real model but without a screen, and kills it.
 
 use std::{
     collections::HashMap,
@@ -24,13 +25,13 @@ use thermocline_window::Window;
 
 use super::alone;
 
-/// Windows killed at a time.
+/// Number of windows that run at the same time.
 const AT_ONCE: usize = 5;
 
-/// A window is killed within this time after its first words.
+/// Maximum time from a window's first words to its end, in milliseconds.
 const WITHIN: u64 = 2500;
 
-/// The most that may be lost, in milliseconds.
+/// Maximum loss, in milliseconds.
 const LOSS: u128 = 1000;
 
 const QUESTION: &str = "Tell me a story about a cat and a boat.";
@@ -42,14 +43,15 @@ fn now() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()
 }
 
-/// Asks for a story, and for another version of it when it ends, until the program is ended. Says with every frame, on standard error,
-/// when it began, when it was shown, and how much of which answer is on the screen.
+/// Requests a story, and another version of it when it ends, until the process is killed. For every
+/// frame it writes a line to standard error: when the frame began, when it was shown, which answer
+/// it shows, and the answer's length.
 fn window(folder: &Path) -> ! {
     let ctx = egui::Context::default();
     let mut window = Window::new(&ctx, Folders::below(folder), None).unwrap();
     let key = |key, modifiers| Event::Key { key, physical_key: None, pressed: true, repeat: false, modifiers };
     let began = Instant::now();
-    // What is typed, last key first; the field has the cursor a frame after it was asked to.
+    // Input events, the last first. The text field has the cursor one frame after it requests it.
     let mut script: Vec<Option<Event>> = Vec::new();
     let mut asked = false;
     loop {
@@ -84,7 +86,8 @@ fn window(folder: &Path) -> ! {
     }
 }
 
-/// Progress of an answer on the screen, as the window says it; times are milliseconds since 1970.
+/// Progress of an answer on the screen, as the window reports it. Times are milliseconds since
+/// 1970.
 struct Said {
     frame_began: u128,
     seen: u128,
@@ -102,7 +105,7 @@ impl Said {
     }
 }
 
-/// A window in a folder, and what it has said so far.
+/// A window on a folder, and its reports so far.
 struct Writing {
     window: Child,
     says: Receiver<Said>,
@@ -110,7 +113,7 @@ struct Writing {
 }
 
 impl Writing {
-    /// Waits for its first words.
+    /// Opens a window and waits for its first words.
     fn open(folder: &Path) -> Self {
         let mut command = own_process::start("chats_killed::killed_windows_lose_at_most_the_last_second", "window");
         let mut window = command.env(FOLDER, folder).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
@@ -131,7 +134,7 @@ impl Writing {
         it
     }
 
-    /// Listens until it says this.
+    /// Waits for a report for which `is` is true.
     fn until(&mut self, what: &str, is: impl Fn(&Said) -> bool) -> &Said {
         loop {
             let said = self.says.recv_timeout(wait::LONGEST).unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -143,7 +146,7 @@ impl Writing {
         }
     }
 
-    /// Kills it. Returns when that was, and has heard all that it said.
+    /// Kills the window and collects all its reports. Returns the time of the kill.
     fn kill(&mut self) -> u128 {
         self.window.kill().unwrap();
         let killed = now();
@@ -155,13 +158,13 @@ impl Writing {
 
 impl Drop for Writing {
     fn drop(&mut self) {
-        // One that was killed cannot be killed again.
+        // `kill` fails if the window has already been killed.
         let _ = self.window.kill();
         let _ = self.window.wait();
     }
 }
 
-/// A folder whose window computes with the CPU alone: GPUs are not what is tested.
+/// Returns a folder whose window uses the CPU only, because this test is not about GPUs.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let settings = r#"{"models": {"builtin:storyteller": {"device": ""}}, "heatmap": {"on": true}}"#;
@@ -169,7 +172,7 @@ fn folder() -> tempfile::TempDir {
     folder
 }
 
-/// Every message, after checking that the file is whole.
+/// Checks that the chat file is intact. Returns all messages.
 fn messages(folder: &Path) -> Vec<Vec<StoredMessage>> {
     let (store, damage) = Store::open(&Folders::below(folder).chats()).unwrap();
     assert_eq!(damage, None);
@@ -190,7 +193,7 @@ fn fifty_killed_windows_lose_at_most_the_last_second() {
     kill(50);
 }
 
-/// Kills so many windows.
+/// Kills this number of windows.
 fn kill(windows: usize) {
     let _alone = alone();
     let seed = now() as u64;
@@ -208,7 +211,8 @@ fn kill(windows: usize) {
     println!("{windows} windows killed while they wrote; at most the last {most} ms were lost");
 }
 
-/// Kills a window so long after its first words. Returns how old the oldest words are that were seen and lost, in milliseconds.
+/// Kills a window `delay` ms after its first words. Returns the age of the oldest words that were
+/// shown and lost, in milliseconds.
 fn kill_one(delay: u64) -> u128 {
     let folder = folder();
     let mut window = Writing::open(folder.path());
@@ -219,8 +223,8 @@ fn kill_one(delay: u64) -> u128 {
     assert_eq!((chats[0][0].speaker, &*chats[0][0].content), (Speaker::User, QUESTION));
     let kept: HashMap<String, &StoredMessage> =
         chats[0].iter().map(|message| (format!("{:?}", message.id), message)).collect();
-    // A frame saves before it is shown, and this is the last that was shown. What a busy machine lets the window not do since then is
-    // no loss of the program's.
+    // A frame saves before it is shown, and this is the last shown frame. If a busy machine stopped
+    // the window afterwards, that is no loss by the program.
     let alive = window.said[window.said.len() - 1].frame_began;
     let mut loss = 0;
     for Said { seen, id, length, .. } in &window.said {
@@ -233,7 +237,7 @@ fn kill_one(delay: u64) -> u128 {
     }
     let answers: Vec<&StoredMessage> =
         chats[0].iter().filter(|message| message.speaker == Speaker::Assistant).collect();
-    // The latest may have begun after the window said something last.
+    // The latest answer may have begun after the window's last report.
     for answer in answers.split_last().map_or(&[][..], |(_, earlier)| earlier) {
         let ended = matches!(answer.state, MessageState::Complete | MessageState::Truncated);
         assert!(ended, "an earlier answer is {:?}", answer.state);
@@ -241,7 +245,7 @@ fn kill_one(delay: u64) -> u128 {
     loss
 }
 
-/// Each writes its own chat, one is killed, the other goes on.
+/// Each window writes its own chat. One is killed, and the other continues.
 #[test]
 fn two_windows_on_the_same_chats_do_not_harm_each_other() {
     let _alone = alone();

@@ -1,4 +1,4 @@
-//! Time of forecasts while the model talks.
+//! Time of forecasts during an answer.
 
 use std::{
     path::Path,

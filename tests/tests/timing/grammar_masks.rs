@@ -1,4 +1,4 @@
-//! Time of the masks of a grammar for a vocabulary of 150,000 tokens, and of the refusal of grammars.
+//! Time of a grammar's masks for a vocabulary of 150,000 tokens, and time to refuse a grammar.
 
 use std::time::Duration;
 
@@ -18,13 +18,14 @@ use super::alone;
 
 const VOCAB: usize = 150_000;
 
-/// Longest median time of a mask. The libraries of tests are not optimised.
+/// Maximum median time of a mask. Libraries of debug builds are not optimised.
 const LONGEST: Duration = if cfg!(debug_assertions) { Duration::from_millis(40) } else { Duration::from_millis(1) };
 
-/// Longest time of a grammar that is refused, or of the first mask of one that is not.
+/// Maximum time to refuse a grammar, or to compute the first mask of an accepted one.
 const LONGEST_COMPILATION: Duration = Duration::from_secs(10);
 
-/// Bytes, an end, and words as vocabularies have them: with spaces, capitals, digits, and the punctuation of JSON.
+/// Returns a tokenizer with bytes, an end token, and words as in real vocabularies: with spaces,
+/// capitals, digits, and the punctuation of JSON.
 fn tokenizer() -> Tokenizer {
     let mut dice = Dice(3);
     let mut tokens: Vec<String> = vec!["</s>".to_owned()];
@@ -78,7 +79,7 @@ fn schema_grammar(schema: &Json) -> Grammar {
     Grammar::JsonSchema(JsonSchema::new(schema, false).unwrap())
 }
 
-/// The times of the masks along `text`, byte by byte.
+/// Returns the times of the masks along `text`, byte by byte.
 fn times(compiler: &GrammarCompiler, grammar: &Grammar, text: &str) -> Vec<Duration> {
     let mut state: GrammarState = compiler.compile(grammar).unwrap();
     let mut logits = vec![0.0; VOCAB];
@@ -126,7 +127,8 @@ number ::= "-"? [0-9]+ ("." [0-9]+)?
         ("GBNF", Grammar::Gbnf(gbnf.to_owned())),
         ("expression", Grammar::Regex("[^<>]{1,200}".to_owned())),
     ] {
-        // The shortest time of each place: page faults and a shared core count as this thread's time.
+        // Takes the shortest time of each position, because page faults and a shared core add to
+        // this thread's time.
         let mut best = times(&compiler, &grammar, text);
         for _ in 0..2 {
             let again = times(&compiler, &grammar, text);

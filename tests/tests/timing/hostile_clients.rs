@@ -1,4 +1,5 @@
-//! A thousand hostile clients in a row: the server goes on answering, and memory stays flat.
+//! A thousand hostile clients in a row. The server continues to answer, and its memory does not
+//! grow.
 
 use std::{
     fs,
@@ -15,10 +16,10 @@ use thermocline_tests::{
 
 use super::alone;
 
-/// Growth that is taken for memory that is not given back.
+/// Growth in bytes above which the test assumes a leak.
 const MOST_GROWTH: u64 = 48 << 20;
 
-/// Bytes of RAM that this process holds, where the system tells.
+/// Returns the bytes of RAM of this process, if the system reports them.
 fn resident() -> Option<u64> {
     let pages = fs::read_to_string("/proc/self/statm").ok()?.split_whitespace().nth(1)?.parse::<u64>().ok()?;
     Some(pages * 4096)
@@ -32,7 +33,7 @@ fn assert_answers(served: &Served) {
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
 }
 
-/// One hostile client.
+/// Acts as one hostile client.
 fn attack(client: &Client, dice: &mut Dice) {
     let head = |length: usize| {
         format!(
@@ -40,11 +41,11 @@ fn attack(client: &Client, dice: &mut Dice) {
         )
     };
     match dice.below(11) {
-        // Half a head, half a body, and a client that is gone at once.
+        // These clients send half a head or half a body, or disconnect at once.
         0 => drop(client.raw(b"POST /v1/chat/completions HTTP/1.1\r\nHost: loc")),
         1 => drop(client.raw((head(100_000) + "{\"messages\":").as_bytes())),
         2 => drop(client.raw(b"")),
-        // One that hangs up while it is answered.
+        // This client disconnects during the answer.
         3 => {
             let mut stream = client.begin(CHAT, &chat("Hello!", json!({ "stream": true, "max_tokens": 50 })));
             stream.line_with("data:");
@@ -76,7 +77,7 @@ fn attack(client: &Client, dice: &mut Dice) {
     }
 }
 
-/// A client that asks for what takes long to find impossible.
+/// Requests a grammar that takes long to refuse.
 fn ask_for_too_much(client: &Client) {
     let schema = json!({ "type": "regex", "pattern": "(((a{1,500}){1,500}){1,500}){1,500}" });
     let body = chat("Hello!", json!({ "response_format": schema, "max_tokens": 2 }));

@@ -1,7 +1,7 @@
-//! Tests of time, speed and memory, from outside. They run when nothing else does, and one at a time.
+//! Tests of time, speed and memory, from outside. They run one at a time, without other programs.
 
 #![allow(clippy::unwrap_used)]
-// Tests that ask whether a thread may have an engine look through all that wgpu is made of.
+// The compiler checks whether an engine can be sent to a thread through all types of wgpu.
 #![recursion_limit = "256"]
 
 mod chats_killed;
@@ -14,7 +14,8 @@ mod templates;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The right to be the only one that measures: each test has it to its end, also where they run on threads of one process.
+/// Waits until no other test measures. Each test holds the guard to its end, even if tests run on
+/// threads of one process.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,4 +1,4 @@
-//! Time of prompts that are refused.
+//! Time to refuse prompts.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ fn huge_prompt_is_refused_before_it_is_encoded() {
     let error = served.client.post(TEXT, &text(&words, json!({}))).error(400);
     let refused = began.elapsed();
     assert_eq!(error["code"], "context_length_exceeded");
-    // A sixteenth of it takes longer to encode.
+    // Encoding a sixteenth of the prompt takes longer than refusing all of it.
     let part = &words[..words.len() / 16];
     let began = Instant::now();
     let count = served.client.post("/tokenize", &json!({ "content": part })).json(200)["count"].as_u64();

@@ -1,4 +1,4 @@
-//! Time until the program's first words.
+//! Time until the program's first token.
 
 use std::time::{Duration, Instant};
 
@@ -6,13 +6,14 @@ use thermocline_tests::terminal::thermocline;
 
 use super::alone;
 
-/// Generous, for an unoptimised program: nothing big happens before the first token.
+/// Maximum time. It is long because the program is not optimised; nothing large is computed before
+/// the first token.
 const LONGEST: Duration = Duration::from_secs(5);
 
 #[test]
 fn run_starts_within_five_seconds() {
     let _alone = alone();
-    // The first one has the program built and its file read.
+    // The first call builds the program and loads its file into the system's cache.
     thermocline(&["--version"]).ok();
     let started = Instant::now();
     thermocline(&["--version"]).ok();

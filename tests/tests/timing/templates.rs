@@ -1,4 +1,4 @@
-//! Time of chat templates as they come.
+//! Time of mutated chat templates.
 
 use thermocline_tests::{
     fuzzed::template,

@@ -1,4 +1,4 @@
-//! A file that was read.
+//! A file read as text.
 
 use std::{fs::File, io::Read, path::Path};
 
@@ -9,7 +9,7 @@ use super::{
     text::{self, NotText},
 };
 
-/// Most bytes of a file, and of its text.
+/// Largest size of a file, and of its text, in bytes.
 const LARGEST_FILE: u64 = 64 << 20;
 const LARGEST_TEXT: u64 = 8 << 20;
 
@@ -25,10 +25,10 @@ pub struct Document {
 }
 
 impl Document {
-    /// Reads a file. What it is its first bytes say, then its name.
+    /// Reads a file. Its first bytes decide its format, then its name.
     ///
     /// # Errors
-    /// A sentence for the person who chose it.
+    /// A sentence for the person who chose the file.
     pub fn open(path: &Path) -> Result<Self, AttachmentError> {
         let name =
             path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned());
@@ -42,15 +42,15 @@ impl Document {
             return Err(refused(AttachmentFault::TooLarge { size: about.len(), most: LARGEST_FILE }));
         }
         let mut bytes = Vec::new();
-        // The file may grow while it is read.
+        // Limit the read, because the file may grow meanwhile.
         File::open(path).and_then(|file| file.take(LARGEST_FILE).read_to_end(&mut bytes)).map_err(unreadable)?;
         Self::read(name, DocumentKind::from_path(path), &bytes)
     }
 
-    /// Reads the contents of a file of this name.
+    /// Reads the contents of a file with this name.
     ///
     /// # Errors
-    /// As [`Document::open`].
+    /// The errors of [`Document::open`].
     pub fn read(name: String, kind: DocumentKind, bytes: &[u8]) -> Result<Self, AttachmentError> {
         let kind = if bytes.starts_with(b"%PDF-") { DocumentKind::Pdf } else { kind };
         match passages(kind, bytes) {
@@ -59,7 +59,7 @@ impl Document {
         }
     }
 
-    /// All of its text.
+    /// The whole text of the file.
     pub fn text(&self) -> String {
         self.passages.iter().map(|passage| passage.text.as_str()).collect()
     }

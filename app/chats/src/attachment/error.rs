@@ -10,43 +10,45 @@ use thermocline_host::units::bytes;
 pub struct AttachmentError {
     /// File name.
     pub name: String,
-    /// The fault.
+    /// Why it cannot be read.
     pub fault: AttachmentFault,
 }
 
-/// The fault of a file that cannot be read as text, after its name.
+/// Why a file cannot be read as text, as words that follow its name.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachmentFault {
-    /// The system refused.
+    /// The system refused to read it.
     #[error("cannot be read: {0}")]
     Unreadable(io::Error),
     /// It is a folder or a device.
-    #[error("is not a file; attach the files in it one by one")]
+    #[error("is not a file. Attach the files of a folder one by one")]
     NoFile,
-    /// It has nothing to read.
+    /// It has no text.
     #[error("is empty")]
     Empty,
-    /// A PDF without letters.
-    #[error("has no text, only pictures of it: it would have to be recognised first, which this program does not do")]
+    /// It is a PDF without text.
+    #[error(
+        "contains only pictures of text, which Thermocline cannot read. Convert it with a text recognition (OCR) program first"
+    )]
     OnlyPictures,
-    /// It is larger than a file may be.
-    #[error("has {}; at most {} can be attached", bytes(*size), bytes(*most))]
+    /// It is larger than the limit.
+    #[error("has {}. The limit for a file is {}", bytes(*size), bytes(*most))]
     TooLarge {
-        /// Its bytes, of the file or of its text.
+        /// Size of the file or of its text, in bytes.
         size: u64,
-        /// Most of them.
+        /// Size limit in bytes.
         most: u64,
     },
-    /// It opens with a password only.
-    #[error("is encrypted; save a copy without a password and attach that")]
+    /// It opens only with a password.
+    #[error("is encrypted. Save a copy without a password and attach the copy")]
     Encrypted,
-    /// It is no text, and of no kind that is read.
-    #[error("is not text; what can be attached is text, code, Markdown, PDF and docx")]
+    /// It is not text, and its format is not supported.
+    #[error("is not a text file. You can attach text, code, Markdown, PDF and docx files")]
     Binary,
-    /// It is text of an encoding that cannot be told for sure.
-    #[error("is not UTF-8, and its encoding cannot be recognised; save it as UTF-8 and attach that")]
+    /// It is text in an encoding that cannot be recognised for sure.
+    #[error("has an unknown text encoding. Save it as UTF-8 and attach it again")]
     UnknownEncoding,
-    /// It is not what its name says, or it is incomplete.
+    /// Its contents do not match its name, or it is incomplete.
     #[error("is damaged, or not a {kind} file: {reason}")]
     Damaged {
         /// The expected format, by name.

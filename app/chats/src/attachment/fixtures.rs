@@ -1,4 +1,4 @@
-//! Files that tests make.
+//! Files for tests.
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
@@ -7,7 +7,7 @@ use std::io::{Cursor, Write};
 use pdf_extract::{Document, EncryptionState, EncryptionVersion, Object, Permissions};
 use zip::{ZipWriter, write::SimpleFileOptions};
 
-/// A PDF file whose pages have these lines of Latin letters.
+/// A PDF file whose pages contain these lines of Latin letters.
 pub fn pdf(pages: &[&[&str]]) -> Vec<u8> {
     let kids: Vec<String> = (0..pages.len()).map(|page| format!("{} 0 R", 4 + 2 * page)).collect();
     let mut objects = vec![
@@ -38,7 +38,7 @@ pub fn pdf(pages: &[&[&str]]) -> Vec<u8> {
     file.into_bytes()
 }
 
-/// The same, which opens with `password`; an empty one opens it without asking.
+/// [`pdf`] encrypted with `password`. An empty password opens without asking.
 pub fn encrypted_pdf(pages: &[&[&str]], password: &str) -> Vec<u8> {
     let mut document = Document::load_mem(&pdf(pages)).unwrap();
     assert!(matches!(document.trailer.get(b"ID"), Ok(Object::Array(_))));
@@ -56,12 +56,12 @@ pub fn encrypted_pdf(pages: &[&[&str]], password: &str) -> Vec<u8> {
     bytes
 }
 
-/// A docx file whose body is this XML.
+/// A docx file with this XML as its body.
 pub fn docx(body: &str) -> Vec<u8> {
     archive(&[("word/document.xml", &document(body))])
 }
 
-/// The main part of a docx file, whose body is this XML.
+/// The main part of a docx file, with this XML as its body.
 pub fn document(body: &str) -> String {
     format!(
         r#"<?xml version="1.0" encoding="UTF-8" standalone="yes"?>
@@ -81,7 +81,7 @@ pub fn archive(files: &[(&str, &str)]) -> Vec<u8> {
     bytes.into_inner()
 }
 
-/// A long text about many things, of which `needle` stands in the middle.
+/// A long text about many things, with `needle` in the middle.
 pub fn haystack(needle: &str) -> String {
     let line =
         |at: usize| format!("Item {at} of the register is a boat that lies in the harbour and waits for its crew.\n");

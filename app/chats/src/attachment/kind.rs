@@ -9,20 +9,20 @@ pub enum DocumentKind {
     Text,
     /// Markdown.
     Markdown,
-    /// The source of a program, or data as text.
+    /// Source code, or data as text.
     Code,
     /// Portable Document Format.
     Pdf,
-    /// A text of Word and of other word processors.
+    /// A document of Word or of another word processor.
     Docx,
 }
 
 impl DocumentKind {
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [DocumentKind; 5] =
         [DocumentKind::Text, DocumentKind::Markdown, DocumentKind::Code, DocumentKind::Pdf, DocumentKind::Docx];
 
-    /// The kind as the store and files of chats name it.
+    /// The name of this kind in the store and in files of chats.
     pub const fn name(self) -> &'static str {
         match self {
             DocumentKind::Text => "text",
@@ -33,12 +33,12 @@ impl DocumentKind {
         }
     }
 
-    /// The kind of this [`DocumentKind::name`].
+    /// The kind with this [`DocumentKind::name`].
     pub fn from_name(name: &str) -> Option<DocumentKind> {
         DocumentKind::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// The kind that a file name stands for; text if it says nothing else.
+    /// The kind that a file name stands for; text if its extension is unknown.
     pub fn from_path(path: &Path) -> DocumentKind {
         let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
         match extension.to_ascii_lowercase().as_str() {

@@ -1,6 +1,7 @@
-//! Files that go with a message. [`Document::open`] reads one: text of any kind ([`text`]), PDF ([`pdf`]) or docx ([`docx`]), cut into
-//! [`Passage`]s that know their place in the file. [`prompt`] says how they are put before the model: whole where the context has
-//! room for the file, else those passages that fit the question best. Nothing here knows chats or windows.
+//! Files attached to messages. [`Document::open`] reads a file: text ([`text`]), PDF ([`pdf`]) or
+//! docx ([`docx`]). It cuts the text into [`Passage`]s, each with its place in the file. [`prompt`]
+//! writes files into the prompt: whole if the context has room, otherwise the passages that fit the
+//! question best. This module does not depend on chats or windows.
 
 mod document;
 mod docx;

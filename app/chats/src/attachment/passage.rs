@@ -1,21 +1,22 @@
-//! Pieces of a file, each with its place in it: as long as a question about the file may need, and no longer.
+//! Passages of a file, each with its place in the file. A passage is about as long as a question
+//! needs.
 
-/// A passage has about so many bytes; a file is cut between lines where it can be.
+/// Approximate length of a passage in bytes. A file is cut between lines if possible.
 const LONG: usize = 800;
 
-/// Headings at the end of a passage go to the next one if they have at most so many bytes.
+/// Longest run of headings, in bytes, that moves from the end of a passage to the next one.
 const MOST_HEADINGS: usize = LONG / 4;
 
-/// A piece of a file. All of them, one after the other, are the file's text.
+/// A piece of a file. The passages of a file, in order, are its whole text.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Passage {
-    /// Where it is: `page 3`, `lines 12–40`.
+    /// Place in the file: `page 3`, `lines 12–40`.
     pub place: String,
-    /// Its text, with the line ends it has in the file.
+    /// Text, with the line ends of the file.
     pub text: String,
 }
 
-/// A part of a file, as a reader of it gives it: a page, or a paragraph.
+/// A part of a file, such as a page or a paragraph.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourcePart {
     /// Number, from 1.
@@ -24,19 +25,19 @@ pub struct SourcePart {
     pub text: String,
 }
 
-/// Cuts lines into passages whose places are numbers of lines.
+/// Cuts a text into passages. Their places are line numbers.
 pub(super) fn of_lines(text: &str) -> Vec<Passage> {
     let parts =
         text.split_inclusive('\n').enumerate().map(|(at, line)| SourcePart { number: at + 1, text: line.to_owned() });
     joined(parts, "line", "lines")
 }
 
-/// Cuts paragraphs into passages whose places are numbers of paragraphs.
+/// Cuts paragraphs into passages. Their places are paragraph numbers.
 pub(super) fn of_paragraphs(parts: impl IntoIterator<Item = SourcePart>) -> Vec<Passage> {
     joined(parts, "paragraph", "paragraphs")
 }
 
-/// Cuts pages into passages; none has text of two pages.
+/// Cuts pages into passages. No passage spans two pages.
 pub(super) fn of_pages(pages: impl IntoIterator<Item = SourcePart>) -> Vec<Passage> {
     let pages = pages.into_iter().flat_map(|page| {
         let place = format!("page {}", page.number);
@@ -47,11 +48,11 @@ pub(super) fn of_pages(pages: impl IntoIterator<Item = SourcePart>) -> Vec<Passa
     pages.collect()
 }
 
-/// Parts that are not a passage yet.
+/// Parts that do not form a passage yet.
 #[derive(Debug, Default)]
 struct OpenPassage {
     parts: Vec<SourcePart>,
-    /// Bytes of their text.
+    /// Length of their text in bytes.
     len: usize,
 }
 
@@ -61,7 +62,7 @@ impl OpenPassage {
         self.parts.push(SourcePart { number, text: text.to_owned() });
     }
 
-    /// Takes the parts except for headings at the end, which go with the text below them.
+    /// Takes all parts except headings at the end, which stay with the text below them.
     fn take(&mut self) -> Vec<SourcePart> {
         let is_blank = |part: &SourcePart| part.text.trim().is_empty();
         let words =
@@ -77,13 +78,13 @@ impl OpenPassage {
     }
 }
 
-/// True for a heading of Markdown.
+/// True for a Markdown heading.
 fn is_heading(line: &str) -> bool {
     let marks = line.len() - line.trim_start_matches('#').len();
     (1..=6).contains(&marks) && line[marks..].starts_with(' ')
 }
 
-/// Joins small parts, and cuts large ones, until each passage has about [`LONG`] bytes.
+/// Joins small parts and cuts large ones into passages of about [`LONG`] bytes.
 fn joined(parts: impl IntoIterator<Item = SourcePart>, one: &str, many: &str) -> Vec<Passage> {
     let close = |parts: Vec<SourcePart>| {
         let (first, last) = (parts.first()?.number, parts.last()?.number);
@@ -108,7 +109,7 @@ fn joined(parts: impl IntoIterator<Item = SourcePart>, one: &str, many: &str) ->
     passages
 }
 
-/// Cuts a text after at most `most` bytes: between words, or where there are none, between letters.
+/// Cuts a text after at most `most` bytes: between words, or between letters if it has no spaces.
 fn split_text(text: &str, most: usize) -> (&str, &str) {
     let most = text.floor_char_boundary(most);
     let space = text[..most].rfind(char::is_whitespace).filter(|at| *at > most / 2);
@@ -147,7 +148,7 @@ mod tests {
         }
         let rules = passages.iter().find(|passage| passage.text.starts_with("# Rules")).unwrap();
         assert!(rules.text.contains("word") && rules.place == "lines 121–124", "{rules:?}");
-        // Many lines of comments are no headings.
+        // Many lines of comments are not headings.
         let comments = of_lines(&"# a comment of a program\n".repeat(100));
         assert!(comments.len() > 2 && comments.iter().all(|passage| passage.text.len() <= LONG));
     }

@@ -1,4 +1,4 @@
-//! The text of PDF files, page by page.
+//! Text of PDF files, page by page.
 
 use std::panic::{self, AssertUnwindSafe};
 
@@ -12,7 +12,7 @@ fn damaged(reason: impl ToString) -> AttachmentFault {
 
 /// The pages of a PDF file that have text.
 pub(super) fn pages(bytes: &[u8]) -> Result<Vec<SourcePart>, AttachmentFault> {
-    // Of a damaged file the reader may demand what is not there.
+    // The PDF reader may panic on a damaged file.
     let read = panic::catch_unwind(AssertUnwindSafe(|| read(bytes)));
     read.unwrap_or_else(|_| Err(damaged("its contents contradict each other")))
 }
@@ -33,7 +33,7 @@ fn read(bytes: &[u8]) -> Result<Vec<SourcePart>, AttachmentFault> {
     for number in numbers {
         let mut text = String::new();
         let mut output = PlainTextOutput::new(&mut text);
-        // One page that cannot be read does not take the others with it.
+        // If one page cannot be read, the other pages still are.
         let read = panic::catch_unwind(AssertUnwindSafe(|| output_doc_page(&document, &mut output, number)));
         match read {
             Ok(Ok(())) => {}
@@ -51,7 +51,7 @@ fn read(bytes: &[u8]) -> Result<Vec<SourcePart>, AttachmentFault> {
     }
 }
 
-/// Without the spaces at the ends of lines and more than one empty line.
+/// Removes spaces at the ends of lines, and repeated empty lines.
 fn tidy(text: &str) -> String {
     let mut tidy = String::with_capacity(text.len());
     let mut empty = true;

@@ -1,20 +1,21 @@
-//! How files are put before the model: above the words of the message they go with, each between two lines that name it.
+//! Files in the prompt: above the text of their message, each between two lines that name it.
 
 use super::Passage;
 
-/// Tokens that the lines around a file take, about.
+/// Approximate tokens of the two lines around a file.
 const AROUND: usize = 24;
 
-/// Tokens that files leave to the answer, and the fraction of the context that is enough.
+/// Tokens that files leave free for the answer, and the fraction of the context that suffices.
 const ANSWER: usize = 1024;
 const ANSWER_FRACTION: usize = 4;
 
-/// Tokens of a context of so many that are kept free for the answer.
+/// Tokens that a context of `context` tokens keeps free for the answer.
 pub fn kept_for_answer(context: usize) -> usize {
     ANSWER.min(context / ANSWER_FRACTION)
 }
 
-/// Which files are given whole, when `room` tokens are free: each in turn if what is left has room for it.
+/// Which files fit whole into `room` tokens. Each file in turn is whole if the remaining room
+/// suffices.
 pub fn whole(tokens: impl IntoIterator<Item = usize>, mut room: usize) -> Vec<bool> {
     let fits = |tokens: usize| match room.checked_sub(tokens + AROUND) {
         Some(left) => {
@@ -26,25 +27,25 @@ pub fn whole(tokens: impl IntoIterator<Item = usize>, mut room: usize) -> Vec<bo
     tokens.into_iter().map(fits).collect()
 }
 
-/// Tokens of a file with the lines around it.
+/// Tokens of a file including the lines around it.
 pub fn with_lines(tokens: usize) -> usize {
     tokens + AROUND
 }
 
-/// A whole file.
+/// The prompt text of a whole file.
 pub fn file(name: &str, text: &str) -> String {
     let end = if text.ends_with('\n') { "" } else { "\n" };
     format!("<file name=\"{}\">\n{text}{end}</file>\n\n", quoted(name))
 }
 
-/// A passage of a file that is too long to be given whole.
+/// The prompt text of a passage, if the file is too long to be given whole.
 pub fn excerpt(name: &str, passage: &Passage) -> String {
     let end = if passage.text.ends_with('\n') { "" } else { "\n" };
     let (name, place) = (quoted(name), quoted(&passage.place));
     format!("<excerpt file=\"{name}\" place=\"{place}\">\n{}{end}</excerpt>\n\n", passage.text)
 }
 
-/// A file of which nothing is given.
+/// The prompt text of a file whose contents are left out.
 pub fn left_out(name: &str) -> String {
     format!("<file name=\"{}\" omitted=\"too long\"/>\n\n", quoted(name))
 }

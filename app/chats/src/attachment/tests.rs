@@ -22,14 +22,14 @@ fn pdf_text_is_read_page_by_page() {
 #[test]
 fn pdf_files_that_cannot_be_read_say_why() {
     let secret = encrypted_pdf(&[&["secret"]], "key");
-    assert_eq!(refusal("a.pdf", &secret), "a.pdf is encrypted; save a copy without a password and attach that");
+    assert_eq!(refusal("a.pdf", &secret), "a.pdf is encrypted. Save a copy without a password and attach the copy");
     let open = encrypted_pdf(&[&["for all to read"]], "");
     assert_eq!(read("a.pdf", &open).unwrap().text(), "for all to read\n");
-    assert!(refusal("a.pdf", &pdf(&[&[], &[]])).starts_with("a.pdf has no text, only pictures"));
+    assert!(refusal("a.pdf", &pdf(&[&[], &[]])).starts_with("a.pdf contains only pictures"));
     let whole = pdf(&[&["some words"]]);
     assert!(refusal("a.pdf", b"%PDF-1.7\nnothing").starts_with("a.pdf is damaged, or not a PDF file: "));
     assert!(refusal("a.pdf", b"words").starts_with("a.pdf is damaged"), "not what its name says");
-    // Whatever is cut off or changed, there is an answer and no panic.
+    // However the file is cut or changed, reading it returns and does not panic.
     for at in (0..whole.len()).step_by(7) {
         let _ = read("a.pdf", &whole[..at]);
         let mut other = whole.clone();
@@ -57,12 +57,12 @@ fn docx_paragraphs_headings_lists_and_tables_are_read() {
     assert_eq!(document.passages[0].place, "paragraphs 1–6");
 }
 
-/// A run with these words.
+/// A docx run with this text.
 fn run(words: &str) -> String {
     format!("<w:r><w:t xml:space=\"preserve\">{words}</w:t></w:r>")
 }
 
-/// A file of relations: kinds and targets.
+/// A relations file with these kinds and targets.
 fn relations(of: &[(&str, &str)]) -> String {
     let relation = |(kind, target): &(&str, &str)| {
         let kind = format!("http://schemas.openxmlformats.org/officeDocument/2006/relationships/{kind}");
@@ -159,7 +159,7 @@ fn docx_files_that_cannot_be_read_say_why() {
     assert!(refusal("a.docx", encrypted).starts_with("a.docx is encrypted"));
     assert!(refusal("a.docx", b"no archive").starts_with("a.docx is damaged, or not a docx file: "));
     let other = archive(&[("content.xml", "<x/>")]);
-    assert!(refusal("a.docx", &other).ends_with("there is no word/document.xml in it"));
+    assert!(refusal("a.docx", &other).ends_with("word/document.xml is missing"));
     assert_eq!(refusal("a.docx", &docx("<w:p/>")), "a.docx is empty");
     assert!(refusal("a.docx", &docx("<w:p><w:t>x</w:p>")).starts_with("a.docx is damaged"));
 }
@@ -178,16 +178,14 @@ fn open_reads_text_and_refuses_what_is_none() {
     assert_eq!(why("nothing.txt", b""), "nothing.txt is empty");
     assert_eq!(why("blank.md", b" \n\n"), "blank.md is empty");
     let short = [0xc4, 0xe0];
-    assert!(
-        why("short.txt", &short).starts_with("short.txt is not UTF-8, and its encoding cannot be recognised; save it")
-    );
-    assert!(why("picture.png", b"\x89PNG\r\n\x1a\n\0\0\0").starts_with("picture.png is not text; what can"));
+    assert!(why("short.txt", &short).starts_with("short.txt has an unknown text encoding. Save it"));
+    assert!(why("picture.png", b"\x89PNG\r\n\x1a\n\0\0\0").starts_with("picture.png is not a text file. You can"));
     let long = why("long.txt", &b"words and words\n".repeat(600_000));
-    assert_eq!(long, "long.txt has 9.2 MiB; at most 8.0 MiB can be attached");
+    assert_eq!(long, "long.txt has 9.2 MiB. The limit for a file is 8.0 MiB");
     let large = folder.path().join("large.bin");
     fs::File::create(&large).unwrap().set_len(65 << 20).unwrap();
     let why = |path| Document::open(path).unwrap_err().to_string();
-    assert_eq!(why(&large), "large.bin has 65.0 MiB; at most 64.0 MiB can be attached");
-    assert!(why(folder.path()).ends_with("is not a file; attach the files in it one by one"));
+    assert_eq!(why(&large), "large.bin has 65.0 MiB. The limit for a file is 64.0 MiB");
+    assert!(why(folder.path()).ends_with("is not a file. Attach the files of a folder one by one"));
     assert!(why(&folder.path().join("gone.txt")).starts_with("gone.txt cannot be read: "));
 }

@@ -1,37 +1,39 @@
-//! The letters in bytes: Unicode in any of its forms, or an older encoding that is recognised by the letters themselves.
+//! Decoding of text files: any form of Unicode, or an older encoding recognised by its letters.
 
 use std::{borrow::Cow, collections::HashSet};
 
 use chardetng::{EncodingDetector, Iso2022JpDetection, Utf8Detection};
 use encoding_rs::{Encoding, GB18030, GBK, ISO_2022_JP, UTF_16BE, UTF_16LE, WINDOWS_1252};
 
-/// Share of control characters above which bytes are no text.
+/// Bytes are not text if more than one in this many is a control character.
 const MOST_CONTROLS: usize = 50;
 
-/// A text in UTF-8 has this many letters beyond ASCII for each byte that is out of place.
+/// Number of non-ASCII letters that UTF-8 text must have for each invalid byte.
 const LETTERS_FOR_A_FAULT: usize = 4;
 
-/// One character in so many of a text in UTF-16 is a space, an ASCII character or the punctuation of East Asia.
+/// UTF-16 text must have at least one familiar character in this many: a space, an ASCII character
+/// or East Asian punctuation.
 const FAMILIAR: usize = 20;
 
-/// So many different letters beyond ASCII tell one encoding of Latin letters from another.
+/// Number of different non-ASCII bytes needed to tell the encodings of Latin letters apart.
 const TELLING_LETTERS: usize = 3;
 
 /// Bytes that cannot be read as text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotText {
-    /// They are something else.
+    /// They are not text.
     #[error("not text")]
     Binary,
-    /// They are letters of an encoding that cannot be told for sure.
+    /// They are text in an encoding that cannot be recognised for sure.
     #[error("the text is not UTF-8, and its encoding cannot be recognised; save it as UTF-8")]
     UnknownEncoding,
 }
 
-/// The text in `bytes`: UTF-8 or UTF-16, with or without a mark, or an older encoding of one alphabet.
+/// Decodes `bytes` as text: UTF-8 or UTF-16, with or without a byte order mark, or an older
+/// encoding of one alphabet.
 ///
 /// # Errors
-/// [`NotText`] if it is no text, or if its letters may be others.
+/// [`NotText`] if the bytes are not text, or if the encoding is uncertain.
 pub fn decode(bytes: &[u8]) -> Result<Cow<'_, str>, NotText> {
     let text = match Encoding::for_bom(bytes) {
         Some((encoding, mark)) => strictly(encoding, &bytes[mark..]).ok_or(NotText::Binary)?,
@@ -48,18 +50,18 @@ pub fn decode(bytes: &[u8]) -> Result<Cow<'_, str>, NotText> {
     is_text.then_some(text).ok_or(NotText::Binary)
 }
 
-/// The text, if every byte of it is of this encoding.
+/// Decodes `bytes`; `None` if any byte is invalid in this encoding.
 fn strictly<'a>(encoding: &'static Encoding, bytes: &'a [u8]) -> Option<Cow<'a, str>> {
     encoding.decode_without_bom_handling_and_without_replacement(bytes)
 }
 
-/// Japanese whose letters are ASCII, after escapes that switch to them.
+/// Decodes ISO-2022-JP: Japanese written in ASCII bytes after escape sequences.
 fn switched(text: &str) -> Option<Cow<'_, str>> {
     let is_switched = text.is_ascii() && (text.contains("\u{1b}$B") || text.contains("\u{1b}$@"));
     is_switched.then(|| strictly(ISO_2022_JP, text.as_bytes())).flatten()
 }
 
-/// UTF-16 without a mark, in the order of bytes that gives more familiar characters.
+/// Decodes UTF-16 without a byte order mark, in the byte order that gives more familiar characters.
 fn utf16(bytes: &[u8]) -> Option<Cow<'_, str>> {
     let familiar = |text: &str| text.chars().filter(|c| is_familiar(*c)).count();
     let texts = [UTF_16LE, UTF_16BE].into_iter().filter_map(|encoding| strictly(encoding, bytes));
@@ -68,11 +70,12 @@ fn utf16(bytes: &[u8]) -> Option<Cow<'_, str>> {
 }
 
 fn is_familiar(c: char) -> bool {
-    // No others of these blocks: with their bytes exchanged, frequent letters of Cyrillic are such characters.
+    // No other characters of these blocks: frequent Cyrillic letters become such characters if
+    // their bytes are swapped.
     c.is_ascii_graphic() || matches!(c, ' ' | '\n' | '\r' | '\t' | '\u{3000}' | '、' | '。' | '「' | '」' | '！'..='～')
 }
 
-/// True for UTF-8 in which a few bytes are broken, such as a character that was cut.
+/// True for UTF-8 with a few broken bytes, such as a character that was cut.
 fn is_nearly_utf8(bytes: &[u8]) -> bool {
     let (mut letters, mut faults) = (0, 0);
     for chunk in bytes.utf8_chunks() {
@@ -82,12 +85,12 @@ fn is_nearly_utf8(bytes: &[u8]) -> bool {
     letters >= faults * LETTERS_FOR_A_FAULT
 }
 
-/// Text of the time before Unicode.
+/// Decodes text in an encoding older than Unicode.
 fn older(bytes: &[u8]) -> Result<Cow<'_, str>, NotText> {
     let mut detector = EncodingDetector::new(Iso2022JpDetection::Deny);
     detector.feed(bytes, true);
     let encoding = detector.guess(None, Utf8Detection::Deny);
-    // GB18030 has all letters of GBK.
+    // GB18030 contains all of GBK.
     let encoding = if encoding == GBK { GB18030 } else { encoding };
     let text = strictly(encoding, bytes).ok_or(NotText::UnknownEncoding)?;
     if !text.chars().filter(|c| !c.is_ascii() && c.is_alphabetic()).all(is_latin) {
@@ -103,7 +106,8 @@ fn is_latin(c: char) -> bool {
     matches!(c, 'ª' | 'º' | 'À'..='ɏ' | 'Ḁ'..='ỿ')
 }
 
-/// True if every word with letters beyond ASCII has no others: Latin words mix them.
+/// True if words with non-ASCII letters have no ASCII letters. Words of Latin languages mix the
+/// two.
 fn is_of_another_alphabet(text: &str) -> bool {
     let (mut pure, mut mixed) = (false, false);
     for word in text.split(|c: char| !c.is_alphabetic()) {

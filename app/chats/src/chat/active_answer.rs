@@ -1,4 +1,4 @@
-//! One answer being generated and saved.
+//! An answer that is being generated and saved.
 
 use std::{
     sync::Arc,
@@ -23,22 +23,22 @@ use thermocline_host::{
 /// Pause before the end of an answer is saved again after a failure.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
 
-/// Pause between two times at which the neurons of an answer under way are kept.
+/// Time between two saves of an answer's neurons while it is being generated.
 const MAP_PERIOD: Duration = Duration::from_secs(3);
 
-/// The cause of an early end.
+/// Why an answer ended early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopCause {
     /// The user stopped the answer, or sent another message.
     User,
-    /// The model was closed, or another one was opened.
+    /// The model was closed, or another model was opened.
     ModelClosed,
     /// The window was closed.
     WindowClosed,
 }
 
 impl StopCause {
-    /// Its name in [`AnswerStats::reason`].
+    /// The name of this cause in [`AnswerStats::reason`].
     fn reason(self) -> &'static str {
         match self {
             StopCause::User => "cancelled",
@@ -51,23 +51,23 @@ impl StopCause {
 /// Progress of an answer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AnswerProgress<'a> {
-    /// The message it is written to.
+    /// The message that the answer is written to.
     pub id: MessageId,
     /// The text so far.
     pub content: &'a str,
-    /// Prompt tokens computed, and their total, until the first token of the answer.
+    /// Prompt tokens computed, and their total. `None` after the first token of the answer.
     pub prompt: Option<(usize, usize)>,
-    /// `true` while it waits for a model that is being opened.
+    /// `true` while it waits for a model that is opening.
     pub waits: bool,
-    /// Figures so far.
+    /// Statistics so far.
     pub figures: Option<&'a AnswerStats>,
-    /// Why the latest text could not be saved; it is tried again.
+    /// Why the latest text could not be saved. Saving is tried again.
     pub unsaved: Option<&'a str>,
     /// `true` if the generation has ended and only saving remains.
     pub ended: bool,
 }
 
-/// An answer, its message in the store and its generation.
+/// An answer: its message in the store and its generation.
 #[derive(Debug)]
 pub(super) struct ActiveAnswer {
     streaming: StreamingMessage,
@@ -76,17 +76,17 @@ pub(super) struct ActiveAnswer {
     figures: Option<AnswerStats>,
     pending: String,
     writer: TranscriptWriter,
-    /// Reader of calls, if the model was told of tools.
+    /// Reader of tool calls, if the model was given tools.
     reader: Option<CallReader>,
     pub stopped: bool,
     end: Option<MessageState>,
     /// Latest error of the store, until saving succeeds.
     unsaved: Option<String>,
-    /// Time at which saving the end failed.
+    /// Time at which saving the end failed last.
     save_failed_at: Option<Instant>,
     /// Key of the model that writes it.
     model: Option<String>,
-    /// Time at which its neurons are kept next.
+    /// Time of the next save of its neurons.
     map_due: Instant,
 }
 
@@ -129,15 +129,15 @@ impl ActiveAnswer {
         self.answer.is_some()
     }
 
-    /// Waits until the generation has ended, but no longer than `longest`.
+    /// Waits until the generation has ended, but at most `longest`.
     pub fn wait(&self, longest: Duration) {
         if let Some((answer, _)) = &self.answer {
             answer.end_signal().wait(longest);
         }
     }
 
-    /// Records the generation, the session if it is here and not on a server, the reader of calls if the model was told of tools, and the
-    /// model that writes it.
+    /// Records the start of the generation. `session` is `None` for a server's model, and `reader`
+    /// is `None` if the model was given no tools. `model` is the key of the model.
     pub fn start(
         &mut self,
         answer: Answer,
@@ -150,7 +150,7 @@ impl ActiveAnswer {
         self.model = model.as_ref().map(ModelId::key);
     }
 
-    /// The session that writes it, if it is here and not on a server.
+    /// The session that generates it; `None` for a server's model.
     pub fn session(&self) -> Option<&Arc<Session>> {
         self.answer.as_ref()?.1.as_ref()
     }
@@ -160,7 +160,7 @@ impl ActiveAnswer {
         self.model.as_deref()
     }
 
-    /// `true` now and then while it is written: its neurons are kept then, so that a crash costs no more than some of them.
+    /// `true` if its neurons are due to be saved. Regular saves limit what a crash loses.
     pub fn is_map_due(&mut self) -> bool {
         let due = !self.streaming.content().is_empty() && self.map_due <= Instant::now();
         if due {
@@ -169,13 +169,13 @@ impl ActiveAnswer {
         due
     }
 
-    /// The calls of an answer that ended by itself.
+    /// The tool calls of an answer that ended by itself.
     pub fn calls(&self) -> &[ToolCall] {
         let ended = self.reader.as_ref().filter(|_| self.end == Some(MessageState::Complete));
         ended.map_or(&[], CallReader::calls)
     }
 
-    /// Records the end and returns the session. The message remains to be finished.
+    /// Records the end and returns the session. The end remains to be saved.
     pub fn end(&mut self, state: MessageState, figures: Option<AnswerStats>) -> Option<Arc<Session>> {
         self.end = Some(state);
         let figures = figures.or(self.figures.take());
@@ -183,7 +183,7 @@ impl ActiveAnswer {
         self.answer.take().and_then(|(_, session)| session)
     }
 
-    /// Ends the generation before it has ended by itself, and returns the session.
+    /// Ends the generation early and returns the session.
     pub fn break_off(&mut self, cause: StopCause) -> Option<Arc<Session>> {
         let figures = self.figures.take().unwrap_or_default();
         let figures = AnswerStats { reason: cause.reason().to_owned(), ..figures };
@@ -194,7 +194,7 @@ impl ActiveAnswer {
         self.end.is_some()
     }
 
-    /// `true` if saving the end may be tried again.
+    /// `true` if it is time to try saving the end again.
     pub fn is_due(&self) -> bool {
         self.save_failed_at.is_none_or(|at| at.elapsed() >= RETRY_PAUSE)
     }
@@ -262,7 +262,7 @@ impl ActiveAnswer {
         saved.inspect_err(|error| self.unsaved = Some(error.to_string()))
     }
 
-    /// Saves the end; may be repeated if it fails.
+    /// Saves the end. May be repeated after a failure.
     pub fn finish(&mut self, store: &mut Store) -> Result<(), StoreError> {
         self.streaming.append(&std::mem::take(&mut self.pending));
         let figures = self.figures.as_ref().and_then(|figures| serde_json::to_string(figures).ok());

@@ -1,4 +1,4 @@
-//! Calls of tools in an answer, told from its words while it arrives.
+//! Reading tool calls from an answer while its text arrives.
 
 use serde_json::Value;
 use thermocline_engine::tokenizer::{
@@ -8,30 +8,30 @@ use thermocline_engine::tokenizer::{
 
 use crate::store::{MessageId, ToolCall};
 
-/// Most calls that one answer may have; others are left out.
+/// Largest number of calls in one answer. Further calls are left out.
 pub const MOST_CALLS: usize = 16;
 
-/// The reader of one answer of a model that was told of tools.
+/// Reads the tool calls of one answer.
 #[derive(Debug)]
 pub struct CallReader {
-    /// `None` for an answer of a server, which tells calls and words apart itself.
+    /// `None` for a server's answer: the server separates calls from text itself.
     parser: Option<ToolParser>,
     message: MessageId,
     calls: Vec<ToolCall>,
-    /// `true` if the call that is being read is left out.
+    /// `true` if the current call is left out.
     left_out: bool,
     /// `true` between the beginning and the end of a call.
     in_call: bool,
 }
 
 impl CallReader {
-    /// Of an answer that is written to `message`; `format` is how the model calls tools.
+    /// A reader for the answer `message`. `format` is the form in which the model writes calls.
     pub fn new(message: MessageId, format: Option<&ToolFormat>, definitions: &[Value]) -> Self {
         let parser = format.map(|format| ToolParser::new(format.clone(), definitions));
         CallReader { parser, message, calls: Vec::new(), left_out: false, in_call: false }
     }
 
-    /// Reads a piece; returns its words.
+    /// Reads a piece of the answer and returns its text without calls.
     pub fn push(&mut self, part: AnswerPart, piece: &str) -> String {
         match &mut self.parser {
             Some(parser) if part != AnswerPart::Thinking => {
@@ -42,7 +42,8 @@ impl CallReader {
         }
     }
 
-    /// The words held back; no more text follows. A call that breaks off is none.
+    /// Returns the text held back, at the end of the answer. A call that is not complete is
+    /// dropped.
     pub fn finish(&mut self) -> String {
         let events = self.parser.as_mut().map(ToolParser::finish).unwrap_or_default();
         let words = self.take(events);
@@ -50,16 +51,16 @@ impl CallReader {
         words
     }
 
-    /// Drops a call that has begun and not ended.
+    /// Drops a call that has begun but not ended.
     fn drop_broken(&mut self) {
         if std::mem::take(&mut self.in_call) && !self.left_out {
             self.calls.pop();
         }
     }
 
-    /// Adds a call that a server has told apart.
+    /// Adds a call that a server separated.
     pub fn add(&mut self, name: String, arguments: String) {
-        // Nine letters, as some templates want them; unique by message and place.
+        // Nine letters, which some templates require. The message and the index make the id unique.
         let id = format!("c{:06}{:02}", self.message.number().rem_euclid(1_000_000), self.calls.len());
         self.left_out = self.calls.len() >= MOST_CALLS;
         if !self.left_out {
@@ -136,7 +137,7 @@ mod tests {
         }
         assert_eq!(reader.calls().len(), MOST_CALLS);
 
-        // The arguments of those that are left out are no other call's.
+        // The arguments of a left-out call do not become part of another call.
         let mut reader = CallReader::new(message(), Some(&ToolFormat::forced()), &[json!({})]);
         let calls = vec!["{\"name\": \"clock\", \"arguments\": {}}"; MOST_CALLS + 2].join(", ");
         assert_eq!(reader.push(AnswerPart::Answer, &format!("[{calls}]")) + &reader.finish(), "");

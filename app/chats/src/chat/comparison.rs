@@ -1,5 +1,5 @@
-//! Comparisons of answers: the same request, with the same seed, is answered by two models one after the other. Computed by a
-//! thread of its own; nothing here waits for it.
+//! Comparisons of answers: two models answer the same request with the same seed, one after the
+//! other. A separate thread computes them. Nothing here waits for it.
 
 use std::{
     ops::ControlFlow,
@@ -22,13 +22,13 @@ use thermocline_host::{
 /// A side of a comparison.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Side {
-    /// Its name, as a title.
+    /// Title of the side.
     pub title: String,
     /// The model that answers.
     pub model: SideModel,
 }
 
-/// State of a side's answer.
+/// State of one side's answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum SideState {
     /// It has not begun.
@@ -38,37 +38,37 @@ pub enum SideState {
     Writing,
     /// It is complete.
     Ended,
-    /// It failed; a sentence.
+    /// It failed. Holds the reason as a sentence.
     Failed(String),
 }
 
 /// The answer of a side.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SideText {
-    /// The side's name.
+    /// Title of the side.
     pub title: String,
     /// The text so far.
     pub text: String,
     /// Counts and times so far.
     pub stats: Option<AnswerStats>,
-    /// State of it.
+    /// State of the answer.
     pub state: SideState,
 }
 
-/// A comparison being made, or its result. Dropping it ends it.
+/// A comparison that is running or has ended. Dropping it ends it.
 #[derive(Debug)]
 pub struct AnswerComparison {
     sides: Arc<Mutex<[SideText; 2]>>,
     over: Arc<AtomicBool>,
-    /// True if the speeds of both sides may be compared: each was warmed up where the model is
-    /// computed. Models without some of their neurons are copies on the CPU, whose first tokens
-    /// pay for what later ones find in memory.
+    /// True if the speeds of both sides may be compared, because each side was warmed up. A model
+    /// without some neurons is a copy on the CPU that is not warmed up.
     pub race: bool,
 }
 
 impl AnswerComparison {
-    /// Begins to have `request` answered by both sides, with `engine` for the open model. Nothing of it is recorded. The engine's mode
-    /// is `own` again afterwards, if a side has another, and so is its VRAM budget what it is now.
+    /// Starts to answer `request` on both sides. `engine` holds the open model. The neurons of
+    /// these answers are not recorded. Afterwards the engine gets its sparsity mode `own` and its
+    /// VRAM budget back, if a side changed them.
     pub fn start(
         handle: &EngineHandle,
         engine: Engine,
@@ -93,19 +93,20 @@ impl AnswerComparison {
             }
         };
         if let Err(error) = thread::Builder::new().name("compare-answers".to_owned()).spawn(work) {
-            let why = SideState::Failed(format!("No thread to compute it: {error}"));
+            let why = SideState::Failed(format!("The computation could not start: {error}"));
             comparison.sides.lock().iter_mut().for_each(|side| side.state = why.clone());
             comparison.over.store(true, Relaxed);
         }
         comparison
     }
 
-    /// Reads both sides; their writer waits meanwhile.
+    /// Calls `read` with both sides. The writer waits meanwhile.
     pub fn read<R>(&self, read: impl FnOnce(&[SideText; 2]) -> R) -> R {
         read(&self.sides.lock())
     }
 
-    /// The flag that is set once both sides have ended and the model has its own mode and budget again, also after this is dropped.
+    /// Flag that is set when both sides have ended and the model has its own mode and budget again.
+    /// It is also set if the comparison was dropped.
     pub fn over(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.over)
     }
@@ -116,18 +117,18 @@ impl AnswerComparison {
     }
 }
 
-/// The writer of the sides. It ends once it alone holds them.
+/// Writes the two answers. It stops when no one else holds `sides`.
 struct SideWriter {
     sides: Arc<Mutex<[SideText; 2]>>,
     over: Arc<AtomicBool>,
     handle: EngineHandle,
     engine: Engine,
-    /// Mode of the engine before, if a side has another.
+    /// The engine's own mode, if a side has another mode.
     own: Option<SparsityChoice>,
     budget: Option<RacedBudgets>,
 }
 
-/// The budgets of a race, and the one that the engine has before and after it.
+/// The budgets of both sides, and the engine's own budget.
 #[derive(Debug)]
 struct RacedBudgets {
     sides: Vec<u64>,
@@ -146,12 +147,12 @@ impl RacedBudgets {
             DeviceStatus::Gpu(memory) => memory.budget,
             _ => None,
         };
-        // Without a limit, what is free is the limit.
+        // Without a limit, the free VRAM is the limit.
         let own = engine.vram_budget().or(in_force).unwrap_or(u64::MAX);
         (!raced.is_empty()).then_some(RacedBudgets { sides: raced, own })
     }
 
-    /// Gives the engine its own budget again, unless it was given another one meanwhile.
+    /// Gives the engine its own budget back, unless another budget was set meanwhile.
     fn restore(&self, engine: &Engine) {
         if engine.vram_budget().is_some_and(|now| self.sides.contains(&now)) {
             // An engine that has stopped has no budget.
@@ -161,7 +162,8 @@ impl RacedBudgets {
 }
 
 impl Drop for SideWriter {
-    /// Also if it ends early, the model has its own mode again and another comparison can begin.
+    /// Restores the model's mode and budget, also after an early end, and allows another
+    /// comparison.
     fn drop(&mut self) {
         if let Some(own) = self.own {
             // An engine that has stopped has no mode.
@@ -176,7 +178,7 @@ impl Drop for SideWriter {
 }
 
 impl SideWriter {
-    /// True once nobody reads the comparison any more.
+    /// True if the comparison was dropped.
     fn is_dropped(&self) -> bool {
         Arc::strong_count(&self.sides) == 1
     }
@@ -224,7 +226,7 @@ mod tests {
     use crate::chat::SamplingOverrides;
     use thermocline_host::{library::ModelId, testing::eventually};
 
-    /// A comparison of the built-in model on the CPU that has begun.
+    /// A running comparison of the built-in model on the CPU.
     fn begun(models: [SideModel; 2], budget: Option<u64>) -> (EngineHandle, AnswerComparison) {
         let handle = EngineHandle::new(|| ());
         let options = EngineOptions { device: DeviceChoice::Cpu, ..EngineOptions::default() };
@@ -262,7 +264,8 @@ mod tests {
         assert!(more >= 2, "each side was warmed up: {more}");
     }
 
-    /// Traces of an answer: the latest token, counts and tokens of the first layer, the measured speed.
+    /// Traces that an answer leaves: the index of the latest token, counts and tokens of the first
+    /// layer, and the measured speed.
     fn traces(engine: &Engine) -> (Option<u64>, Vec<u32>, u64, Option<f64>) {
         let (board, tally) = (engine.neurons(), engine.neurons().tally(0));
         (board.latest().map(|token| token.index), tally.counts, tally.tokens, engine.observed_rate())
@@ -322,7 +325,7 @@ mod tests {
         assert!(comparison.read(|sides| matches!(sides[1].state, SideState::Failed(_))));
         assert_eq!(handle.engine().unwrap().vram_budget(), own);
 
-        // The user's choice during the race stays.
+        // A budget that the user sets during the race stays.
         let (handle, comparison) = begun(race(), own);
         let engine = handle.engine().unwrap();
         eventually("the second side", || comparison.read(|sides| !sides[1].text.is_empty()));

@@ -1,4 +1,5 @@
-//! The controller of chats: answers that are active, and what begins and ends them. [`generation`] carries them on.
+//! The controller of chats. It holds the active answers, and starts and ends them. [`generation`]
+//! continues them.
 
 mod generation;
 
@@ -27,34 +28,36 @@ use thermocline_host::{
     library::ModelId,
 };
 
-/// The active answers, and the session used last.
+/// Starts and ends the answers of chats. Holds the active answers and the last session.
 #[derive(Debug)]
 pub struct ChatController {
     engine_handle: EngineHandle,
     answers: HashMap<ChatId, ActiveAnswer>,
-    /// Calls of tools that are waited for before the next answer.
+    /// Tool calls that must end before the next answer, by chat.
     rounds: HashMap<ChatId, ToolRound>,
-    /// The tools; `None`: no model is told of any.
+    /// The tools; `None`: models get no tools.
     tools: Option<Toolbox>,
-    /// The chat answered last, with its session: the tokens in its KV cache need not be computed again.
+    /// The chat answered last and its session. The tokens in its KV cache need not be computed
+    /// again.
     idle: Option<(ChatId, Arc<Session>)>,
     /// Titles that the model writes.
     titles: Titles,
-    /// Words of neurons across chats.
+    /// Words at which neurons fire, across chats.
     words: WordKeeper,
     /// The model that the sessions belong to.
     model: Weak<Model>,
     revision: u64,
     /// Errors that the next [`ChatController::poll`] returns.
     errors: Vec<StoreError>,
-    /// `true` if answers start with the next poll only.
+    /// `true` if answers start only with the next poll.
     deferred: bool,
-    /// `true` if an answer was broken off because its model was closed, until that is said.
+    /// `true` if an answer was cut off because its model was closed, until
+    /// [`ChatController::take_broken_off`] reports it.
     broken_off: bool,
 }
 
 impl ChatController {
-    /// A controller without answers, which the model of `engine_handle` will write.
+    /// A controller without answers. Answers come from the model of `engine_handle`.
     pub fn new(engine_handle: EngineHandle) -> Self {
         ChatController {
             engine_handle,
@@ -72,49 +75,49 @@ impl ChatController {
         }
     }
 
-    /// Number that changes whenever messages were added or an answer has ended.
+    /// Number that changes when messages were added or an answer has ended.
     pub fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// `true` if an answer was broken off since the last call because its model was closed.
+    /// `true` if an answer was cut off since the last call because its model was closed.
     pub fn take_broken_off(&mut self) -> bool {
         std::mem::take(&mut self.broken_off)
     }
 
-    /// `true` while any chat is being answered, or waits for a tool.
+    /// `true` while any chat is being answered or waits for a tool.
     pub fn is_busy(&self) -> bool {
         self.busy_chats() > 0
     }
 
-    /// Number of chats that are being answered, or wait for a tool.
+    /// Number of chats that are being answered or wait for a tool.
     pub fn busy_chats(&self) -> usize {
         let answers =
             self.answers.iter().filter(|(chat, answer)| !answer.is_ended() && !self.rounds.contains_key(*chat));
         answers.count() + self.rounds.len()
     }
 
-    /// `true` while this chat is being answered, or waits for a tool.
+    /// `true` while this chat is being answered or waits for a tool.
     pub fn is_answering(&self, chat: ChatId) -> bool {
         self.rounds.contains_key(&chat) || self.answers.get(&chat).is_some_and(|answer| !answer.is_ended())
     }
 
-    /// Keeps the words of answers at which neurons fire, or no longer.
+    /// Turns the recording of words at which neurons fire on or off.
     pub fn set_keeps_words(&mut self, on: bool) {
         self.words.set_on(on);
     }
 
-    /// Forgets those that were not kept yet, and has those that were read again.
+    /// Drops recorded words that are not saved yet. Saved words are then read again.
     pub fn forget_words(&mut self) {
         self.words.forget();
     }
 
-    /// Number that changes when such words were kept.
+    /// Number that changes when such words were saved.
     pub fn kept_words_revision(&self) -> u64 {
         self.words.revision()
     }
 
-    /// Gives models of chats that may call tools these.
+    /// Sets the tools of chats whose models may call tools.
     pub fn set_tools(&mut self, tools: Toolbox) {
         self.tools = Some(tools);
     }
@@ -124,25 +127,26 @@ impl ChatController {
         self.tools.as_mut()
     }
 
-    /// The call in a chat that the user is asked about, or that runs.
+    /// The call of a chat that waits for the user's consent or runs.
     pub fn pending_call(&self, chat: ChatId) -> Option<PendingCall<'_>> {
         self.rounds.get(&chat)?.pending()
     }
 
-    /// Has the calls of an answer done that was not written here.
+    /// Runs the tool calls of an answer that the controller did not generate.
     #[cfg(any(test, feature = "test-hooks"))]
     pub fn begin_calls(&mut self, chat: ChatId, answer: &StoredMessage) {
         self.rounds.insert(chat, ToolRound::new(answer.id, answer.calls()));
     }
 
-    /// Carries out the user's decision on the call that a chat asks about.
+    /// Applies the user's decision on the pending call of a chat.
     pub fn decide_call(&mut self, chat: ChatId, decision: ToolDecision) {
         if let (Some(round), Some(tools)) = (self.rounds.get_mut(&chat), &self.tools) {
             round.decide(tools, decision);
         }
     }
 
-    /// Has answers start with the next [`ChatController::poll`] instead of at once, if `so`: then the caller can finish other work first.
+    /// If `so`, answers start with the next [`ChatController::poll`] instead of at once, so that
+    /// the caller can finish other work first.
     pub fn set_deferred(&mut self, so: bool) {
         self.deferred = so;
     }
@@ -154,19 +158,19 @@ impl ChatController {
             && matches!(self.engine_handle.state(), ModelState::Ready { .. } | ModelState::Remote { .. })
     }
 
-    /// The chat whose answers a session of the engine writes, or has written last.
+    /// The chat whose answers this session generates or generated last.
     pub fn chat_of(&self, session: u64) -> Option<ChatId> {
         let idle = self.idle.iter().map(|(chat, idle)| (*chat, idle.id()));
         let active = self.answers.iter().filter_map(|(chat, answer)| Some((*chat, answer.session()?.id())));
         active.chain(idle).find(|(_, id)| *id == session).map(|(chat, _)| chat)
     }
 
-    /// `true` while the model computes a prompt or an answer in any chat.
+    /// `true` while the model computes a prompt or an answer of any chat.
     pub fn is_generating(&self) -> bool {
         self.answers.values().any(ActiveAnswer::is_started)
     }
 
-    /// Waits until every started answer has ended, but no longer than `longest`.
+    /// Waits until every started answer has ended, but at most `longest`.
     pub fn wait_until_idle(&self, longest: Duration) {
         let until = Instant::now() + longest;
         for answer in self.answers.values() {
@@ -174,7 +178,7 @@ impl ChatController {
         }
     }
 
-    /// `true` if the text of an answer could not be saved; [`ChatController::poll`] tries again.
+    /// `true` if the text of an answer could not be saved. [`ChatController::poll`] tries again.
     pub fn has_unsaved_text(&self) -> bool {
         self.answers.values().any(ActiveAnswer::has_unsaved_text)
     }
@@ -184,8 +188,8 @@ impl ChatController {
         self.answers.get(&chat).map(ActiveAnswer::progress)
     }
 
-    /// Adds the user's message below `parent`, with the files that wait for it, and starts its answer. The chat is named after its first
-    /// message.
+    /// Adds the user's message below `parent`, with the waiting attachments, and starts its answer.
+    /// The first message gives the chat its title.
     ///
     /// # Errors
     /// The store's error.
@@ -205,7 +209,8 @@ impl ChatController {
         self.start_answer(store, chat, Some(message))
     }
 
-    /// Adds another version of the user's message `of`, with the same files, and starts its answer.
+    /// Adds another version of the user's message `of` with the same attachments, and starts its
+    /// answer.
     ///
     /// # Errors
     /// The store's error.
@@ -222,7 +227,7 @@ impl ChatController {
         self.start_answer(store, chat, Some(message))
     }
 
-    /// Starts an answer to `parent`, as a further version if there is one.
+    /// Starts an answer to `parent`. If there is an answer already, the new one is another version.
     ///
     /// # Errors
     /// The store's error.
@@ -262,7 +267,7 @@ impl ChatController {
         Ok(())
     }
 
-    /// Stops the answer of a chat after the token being computed.
+    /// Stops the answer of a chat after the current token.
     pub fn stop_answer(&mut self, chat: ChatId) {
         if let Some(active_answer) = self.answers.get_mut(&chat) {
             active_answer.stop();
@@ -282,12 +287,13 @@ impl ChatController {
             drop_in_background(session.map(|session| (chat, session)));
         }
         let finished = self.finish(store, chat, active_answer);
-        // Its calls, too, are given up.
+        // Drop its tool calls, too.
         self.rounds.remove(&chat);
         finished
     }
 
-    /// Saves an answer that has ended. If that fails it stays active, so that it is shown and saving is tried again.
+    /// Saves an answer that has ended. If that fails, the answer stays active: it remains visible,
+    /// and saving is tried again.
     fn finish(&mut self, store: &mut Store, chat: ChatId, mut active_answer: ActiveAnswer) -> Result<(), StoreError> {
         self.revision += 1;
         let saved = active_answer.finish(store);
@@ -300,7 +306,7 @@ impl ChatController {
         saved
     }
 
-    /// Ends all answers at once and releases the model, so that it can be closed. The texts stay.
+    /// Ends all answers at once and releases the model so that it can be closed. The texts stay.
     pub fn release_model(&mut self, store: &mut Store, cause: StopCause) -> Vec<StoreError> {
         self.broken_off |= cause == StopCause::ModelClosed && self.is_busy();
         let chats: Vec<ChatId> = self.answers.keys().copied().collect();
@@ -313,15 +319,16 @@ impl ChatController {
     }
 }
 
-/// `true` if the message was removed, so that there is nothing to save any more.
+/// `true` if the message was removed, so that nothing remains to be saved.
 pub(super) fn is_removed(error: &StoreError) -> bool {
     matches!(error, StoreError::Missing { .. })
 }
 
-/// Drops a session on a thread of its own: it may be the last one that holds the engine, which takes time to end.
+/// Drops a session on a separate thread. It may be the last one that holds the engine, which takes
+/// time to end.
 pub(super) fn drop_in_background(session: Option<(ChatId, Arc<Session>)>) {
     if session.is_some() {
-        // If there is no thread, it is dropped here.
+        // Without a thread, the session is dropped here.
         let _ = thread::Builder::new().name("close-session".to_owned()).spawn(move || drop(session));
     }
 }

@@ -1,5 +1,6 @@
-//! Explanations of words: which neurons make one word of an answer, and how the answer goes on with them switched off. Computed by a
-//! thread of its own in turns that the engine lends, from the model that is open; nothing here waits for it.
+//! Explanations of words: which neurons produce a word of an answer, and how the answer continues
+//! with them switched off. A separate thread computes an explanation on the open model, in turns
+//! lent by the engine. Nothing here waits for it.
 
 use std::{
     ops::ControlFlow,
@@ -24,54 +25,56 @@ use super::{
 };
 use thermocline_host::engine_handle::{EngineHandle, error_message};
 
-/// Neurons listed.
+/// Number of listed neurons.
 pub const LISTED: usize = 8;
-/// Neurons switched off together.
+/// Number of neurons switched off together.
 pub const SWITCHED_OFF: usize = 5;
-/// Tokens of either continuation.
+/// Length of each continuation in tokens.
 const CONTINUED: usize = 32;
-/// Neurons searched for those that add most.
+/// Number of neurons searched for those that raise the logit most.
 const SEARCHED: usize = 1000;
 
 /// A neuron and the words it raises and lowers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExplainedNeuron {
-    /// Its part of the logit.
+    /// Its part of the word's logit.
     pub effect: NeuronEffect,
-    /// Words that it raises and lowers with the activation it has.
+    /// Words that it raises and lowers, for the sign of its activation.
     pub words: NeuronWords,
 }
 
-/// The parts of one word's logit.
+/// The parts of a word's logit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explained {
     /// The word.
     pub word: String,
-    /// Number of its tokens.
+    /// Number of the word's tokens.
     pub tokens: usize,
-    /// All parts.
+    /// All parts of the logit.
     pub attribution: Attribution,
     /// The neurons with the largest effects.
     pub neurons: Vec<ExplainedNeuron>,
 }
 
-/// The answer's greedy continuations with and without the neurons that add most.
+/// How the answer changes without the neurons that raise the word's logit most.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SwitchedOff {
-    /// The neurons.
+    /// The neurons that are switched off.
     pub neurons: Vec<NeuronIndex>,
-    /// Falls of the word's logit as they are switched off one after the other, for this word alone.
+    /// Decrease of the word's logit as the neurons are switched off one after the other, for this
+    /// word alone.
     pub logit: SwitchingOff,
-    /// Text from the word on without the neurons, from the chat's first token on.
+    /// The continuation from the word on. The neurons are switched off from the first token of the
+    /// chat.
     pub without: String,
 }
 
-/// A word of an answer, and what the answer was made from.
+/// A word of an answer, and the prompt before it.
 #[derive(Debug, Clone)]
 pub struct AnsweredWord {
-    /// The chat before the word.
+    /// The chat up to the word.
     pub prompt: Prompt,
-    /// Tools and variables that the chat's template was given.
+    /// Tools and variables given to the chat template.
     pub chat: ChatOptions,
     /// The word, with the white space before it.
     pub text: String,
@@ -80,12 +83,12 @@ pub struct AnsweredWord {
 /// State of an explanation.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum ExplanationProgress {
-    /// The model reads the text before the word.
+    /// The model is reading the text before the word.
     #[default]
     Reading,
-    /// The parts are known.
+    /// The parts of the logit are computed.
     Explained(Arc<Explained>),
-    /// It failed; a sentence.
+    /// It failed. Holds the reason as a sentence.
     Failed(String),
 }
 
@@ -95,17 +98,17 @@ struct Shared {
     switched_off: Option<Arc<SwitchedOff>>,
 }
 
-/// An explanation being computed, or its result. Dropping it stops the computation.
+/// A running or finished explanation. Dropping it stops the computation.
 #[derive(Debug)]
 pub struct Explanation {
-    /// The model whose neurons these are.
+    /// The model that the neurons belong to.
     model: Weak<Model>,
-    /// The computation ends once it alone holds this.
+    /// The computation stops when no one else holds this.
     shared: Arc<Mutex<Shared>>,
 }
 
 impl Explanation {
-    /// Begins to explain a word of the model of `engine`.
+    /// Starts to explain a word of an answer by the model of `engine`.
     pub fn start(handle: &EngineHandle, engine: Engine, word: AnsweredWord) -> Self {
         let model = Arc::downgrade(engine.model());
         let explanation = Explanation { model, shared: Arc::default() };
@@ -118,39 +121,39 @@ impl Explanation {
                 handle.notify();
             };
             if let Err(error) = explain(&engine, word, &mut proceed, &mut publish) {
-                // An engine that stops in between breaks off the computation.
+                // The error of an engine that stopped meanwhile comes first.
                 let sentence = error_message(&engine.stopped().unwrap_or(error));
                 publish(&|shared| shared.progress = ExplanationProgress::Failed(sentence.clone()));
             }
         };
         if let Err(error) = thread::Builder::new().name("explain-word".to_owned()).spawn(work) {
             explanation.shared.lock().progress =
-                ExplanationProgress::Failed(format!("No thread to compute it: {error}"));
+                ExplanationProgress::Failed(format!("The computation could not start: {error}"));
         }
         explanation
     }
 
-    /// True if its neurons are those of `engine`.
+    /// True if its neurons belong to the model of `engine`.
     pub fn is_of(&self, engine: &Engine) -> bool {
         ptr::eq(self.model.as_ptr(), Arc::as_ptr(engine.model()))
     }
 
-    /// State now.
+    /// Current state.
     pub fn progress(&self) -> ExplanationProgress {
         self.shared.lock().progress.clone()
     }
 
-    /// The continuations, once they are computed.
+    /// The continuation without the neurons, once it is computed.
     pub fn switched_off(&self) -> Option<Arc<SwitchedOff>> {
         self.shared.lock().switched_off.clone()
     }
 }
 
-/// Changes what the window sees.
+/// Changes the result that the window shows.
 type Publish<'a> = dyn FnMut(&dyn Fn(&mut Shared)) + 'a;
 
-/// Computes in turns that the engine lends, on its workers, with its instruction set and precision: between two layers the turn is
-/// passed on, so that answers go on.
+/// Computes an explanation in turns lent by the engine, on its workers, with its instruction set
+/// and precision. It passes the turn on between layers, so that answers continue.
 fn explain(
     engine: &Engine,
     word: AnsweredWord,
@@ -177,7 +180,7 @@ fn explain(
             return Err(Error::Cancelled);
         }
     }
-    // Nothing read from a file that was lost meanwhile is shown.
+    // Show nothing that was read from a file lost meanwhile.
     engine.stopped().map_or(Ok(()), Err)?;
     let adding = of.neurons.iter().filter(|neuron| neuron.logit > 0.0).take(SWITCHED_OFF);
     let places: Vec<NeuronIndex> = adding.map(|neuron| neuron.place).collect();
@@ -185,7 +188,7 @@ fn explain(
     let explained = Arc::new(Explained { word: text, tokens: parts.len(), attribution: of, neurons });
     publish(&|shared| shared.progress = ExplanationProgress::Explained(Arc::clone(&explained)));
     let logit = parts.switching_off(&places, &mut between_layers)?;
-    // The continuation is an answer of its own.
+    // Release the turn, because the continuation is an answer of its own.
     drop(turn);
     let without = continued(engine, &context, &places, proceed)?;
     let switched_off = Arc::new(SwitchedOff { neurons: places, logit, without });
@@ -230,7 +233,7 @@ mod tests {
     use super::*;
     use thermocline_host::testing::until;
 
-    /// A small model whose template names its tools and says a variable.
+    /// A small model whose chat template prints its tools and a variable.
     fn model(folder: &Path) -> Engine {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models/llama-relu");
         for file in ["config.json", "model.safetensors", "tokenizer.json"] {
@@ -248,7 +251,8 @@ mod tests {
         AnsweredWord { prompt, chat: chat.clone(), text: "b".to_owned() }
     }
 
-    /// A word is explained after the prompt that its answer had, on the engine's CPU, while an answer goes on.
+    /// Explains a word after the prompt of its answer, on the engine's CPU, while another answer
+    /// continues.
     #[test]
     fn explanation_has_the_answers_tools_variables_and_cpu() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Neurons found by a word: those that fired at it in the tokens that are still known, then those that raise it, by the model's
-//! weights.
+//! Neurons found by a word: first neurons that fired at the word in recorded tokens, then neurons
+//! whose weights raise the word.
 
 use std::{collections::HashSet, ops::ControlFlow};
 
@@ -19,21 +19,22 @@ use super::{
 };
 use crate::store::KeptWord;
 
-/// Neurons listed, and of these most that are listed because they fired.
+/// Number of listed neurons, and the largest number listed because they fired.
 const LISTED: usize = 12;
 const MOST_FIRED: usize = 6;
 
-/// Least [`WordFiring::preference`] of a neuron that counts as one of the word's.
+/// Least [`WordFiring::preference`] of a neuron that is listed because it fired at the word.
 const LEAST_PREFERENCE: f32 = 0.25;
 
-/// The question.
+/// A search for neurons by a word.
 #[derive(Debug, Clone, Default)]
 pub struct NeuronQuery {
-    /// The word, or several.
+    /// The word or words.
     pub text: String,
-    /// Tokens of the chat from before the model was opened; the model's own are looked at if there are none.
+    /// Tokens of the chat from before the model was opened. If empty, the tokens recorded by the
+    /// model are searched.
     pub before: Vec<TokenTrace>,
-    /// Neurons of which the word is kept across chats, best first.
+    /// Neurons recorded for this word across chats, best first.
     pub kept: Vec<KeptWord>,
 }
 
@@ -42,26 +43,26 @@ pub struct NeuronQuery {
 pub struct FoundNeuron {
     /// The neuron.
     pub place: NeuronIndex,
-    /// Words that it raises and lowers; turned around if it raises the word where it is negative.
+    /// Words that it raises and lowers. Reversed if a negative activation raises the searched word.
     pub words: NeuronWords,
-    /// Tokens of the word at which it fired, and all of them that are known.
+    /// Tokens of the word at which it fired.
     pub fired: u32,
-    /// All tokens of the word that are known.
+    /// All recorded tokens of the word.
     pub of: u32,
-    /// Fraction of the other tokens that are known at which it fired.
+    /// Fraction of the other recorded tokens at which it fired.
     pub elsewhere: f32,
-    /// Cosine of its down projection and the direction in which the model's head reads the word.
+    /// Cosine of its down projection and the direction that the model's head reads as the word.
     pub cosine: f32,
-    /// How often it fired at the word across chats, as far as that is kept.
+    /// Number of recorded firings at the word across chats.
     pub kept: u32,
 }
 
 impl FoundNeuron {
-    /// The neurons for a word, best first; none for a text without words. Computed by the calling thread, which reads all down
-    /// projections of the model. `proceed` is asked now and then.
+    /// Finds the neurons of a word, best first; none for a text without words. Computes on the
+    /// calling thread and reads all down projections of the model. Calls `proceed` now and then.
     ///
     /// # Errors
-    /// As [`token_neurons`].
+    /// The errors of [`token_neurons`].
     pub fn search(
         engine: &Engine,
         query: &NeuronQuery,
@@ -91,7 +92,8 @@ impl FoundNeuron {
     }
 }
 
-/// The tokens that are a word of `text` each, in any of its forms; of a word that is none, the first token.
+/// The tokens that are a whole word of `text` in any of its forms. A word without such a token
+/// gives the first token of its encoding.
 fn tokens_of(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>> {
     let mut tokens = Vec::new();
     for word in text.split_whitespace() {
@@ -112,7 +114,8 @@ fn tokens_of(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>> {
     Ok(tokens)
 }
 
-/// Tokens whose neurons are known, oldest first. Each is asked for alone, so that no other reader waits for all.
+/// Tokens with recorded neurons, oldest first. Each token is read separately, so that other readers
+/// need not wait for all.
 fn known_tokens(
     engine: &Engine,
     query: &NeuronQuery,
@@ -132,7 +135,7 @@ fn known_tokens(
     Ok(known)
 }
 
-/// A neuron before its words are known.
+/// A neuron whose words are not computed yet.
 #[derive(Debug, Clone, Copy)]
 struct RankedNeuron {
     place: NeuronIndex,
@@ -142,7 +145,7 @@ struct RankedNeuron {
     preference: f32,
 }
 
-/// The neurons that are listed, best first.
+/// The neurons to list, best first.
 fn ranked(model: &Model, cosines: &[Vec<f32>], firing: &WordFiring, kept: &[KeptWord]) -> Vec<RankedNeuron> {
     let shape = model.neuron_shape();
     let mut all: Vec<RankedNeuron> = Vec::with_capacity(shape.total());
@@ -150,7 +153,8 @@ fn ranked(model: &Model, cosines: &[Vec<f32>], firing: &WordFiring, kept: &[Kept
         let gated = is_gated(&model.weights.layers[layer].ffn);
         for (neuron, cosine) in cosines.iter().enumerate() {
             let index = shape.range(layer).start + neuron;
-            // A neuron without a gate is never negative: pointing away from the word it can only speak against it.
+            // The activation of a neuron without a gate is never negative: such a neuron cannot
+            // raise a word that its weights point away from.
             let cosine = if gated { *cosine } else { cosine.max(0.0) };
             let (fired, preference) = (firing.times(index), firing.preference(index));
             all.push(RankedNeuron { place: NeuronIndex { layer, neuron }, cosine, fired, kept: 0, preference });
@@ -165,7 +169,7 @@ fn ranked(model: &Model, cosines: &[Vec<f32>], firing: &WordFiring, kept: &[Kept
     let mut fired: Vec<RankedNeuron> = all.iter().copied().filter(of_word).collect();
     let by_weights =
         |a: &RankedNeuron, b: &RankedNeuron| b.cosine.abs().total_cmp(&a.cosine.abs()).then(a.place.cmp(&b.place));
-    // What several chats say counts more than what the last tokens do.
+    // Firings recorded across chats count more than firings at the last tokens.
     let by_firing = |a: &RankedNeuron, b: &RankedNeuron| {
         b.kept.min(4).cmp(&a.kept.min(4)).then(b.preference.total_cmp(&a.preference)).then_with(|| by_weights(a, b))
     };
@@ -208,7 +212,7 @@ mod tests {
         eventually("a model", || handle.engine().is_some());
         let engine = handle.engine().unwrap();
 
-        // Nothing was said yet: the weights alone.
+        // There are no tokens yet, so only the weights count.
         let silent = search(&engine, "rain");
         assert_eq!(silent.len(), LISTED);
         assert!(silent.iter().all(|found| (found.fired, found.of) == (0, 0)));
@@ -234,7 +238,7 @@ mod tests {
                 |token: &&&TokenTrace| mask::contains(token.fired(board.shape(), place.layer).unwrap(), place.neuron);
             assert_eq!((*fired as usize, *of as usize), (rain.iter().filter(fires).count(), rain.len()), "{place:?}");
         }
-        // The order is that of the figures that are told.
+        // The order follows the reported figures.
         let told = |found: &FoundNeuron| found.fired as f32 / found.of as f32 - found.elsewhere;
         assert!(found[..fired].windows(2).all(|two| told(&two[0]) >= told(&two[1])), "{found:?}");
         assert!(found[fired..].windows(2).all(|two| two[0].cosine.abs() >= two[1].cosine.abs()), "{found:?}");

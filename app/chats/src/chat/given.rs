@@ -1,6 +1,7 @@
-//! The text of a chat's files that the model is given: all of a file where the context has room for it, else the
-//! passages that fit the message best. It is decided when a message is answered, and recorded: later prompts repeat it, so that
-//! nothing that was read is read again, and the sources of an answer are known.
+//! Text of attached files in the prompt: whole files if the context has room, otherwise the
+//! passages that fit the message best. The choice is made when a message is answered, and recorded.
+//! Later prompts repeat it, so that tokens in the KV cache stay valid and the sources of an answer
+//! are known.
 
 use serde_json::Value;
 use thermocline_engine::{
@@ -16,23 +17,24 @@ use crate::{
     },
 };
 
-/// Most passages that go with one message.
+/// Largest number of passages in one message.
 const MOST_PASSAGES: usize = 16;
 
-/// Tokens that a template puts around a message, about.
+/// Approximate tokens that a template adds around a message.
 const AROUND: usize = 8;
 
-/// Context of a server's model, which does not say how long it is, in tokens; and bytes of a token of it, about.
+/// Assumed context of a server's model in tokens, and approximate bytes per token. Servers do not
+/// report them.
 const SERVER_CONTEXT: usize = 16_384;
 const SERVER_TOKEN: usize = 3;
 
-/// How long texts are for a model, and how long its context is.
+/// Counts the tokens of texts for a model, and holds the model's context length.
 pub struct Measure<'a> {
     context: usize,
-    /// Key of the model, if its tokens can be counted.
+    /// Key of the model; `None` if its tokens cannot be counted.
     model: Option<&'a str>,
     count: Box<CountText<'a>>,
-    /// Tokens of a chat before the words of its next message.
+    /// Counts the tokens of a chat before the text of its next message.
     count_chat: Box<CountChat<'a>>,
 }
 
@@ -40,13 +42,14 @@ type CountText<'a> = dyn Fn(&str) -> usize + 'a;
 type CountChat<'a> = dyn Fn(&[Message]) -> usize + 'a;
 
 impl<'a> Measure<'a> {
-    /// Of a model whose `count` gives the tokens of a text.
+    /// A measure for a model with a context of `context` tokens. `count` counts the tokens of a
+    /// text.
     pub fn new(context: usize, model: &'a str, count: impl Fn(&str) -> usize + Copy + 'a) -> Self {
         let count_chat = move |turns: &[Message]| around(turns, count);
         Measure { context, model: Some(model), count: Box::new(count), count_chat: Box::new(count_chat) }
     }
 
-    /// Of the model of an engine, which has this key and is told of these tools.
+    /// A measure for the model of `engine`, with its key and the tools given to it.
     pub fn engine(engine: &'a Engine, key: &'a str, tools: &'a [Value]) -> Self {
         let count = |text: &str| tokens(engine, text);
         let count_chat = move |turns: &[Message]| {
@@ -55,7 +58,7 @@ impl<'a> Measure<'a> {
         Measure { count_chat: Box::new(count_chat), ..Measure::new(engine.context(), key, count) }
     }
 
-    /// Of a server's model, of which nothing is known.
+    /// A measure for a server's model, with assumed values.
     pub fn server() -> Measure<'static> {
         let count = |text: &str| text.len().div_ceil(SERVER_TOKEN);
         Measure { model: None, ..Measure::new(SERVER_CONTEXT, "", count) }
@@ -65,7 +68,7 @@ impl<'a> Measure<'a> {
         if let Some(tokens) = self.model.and_then(|model| attachment.tokens_for(model)) {
             return Ok(tokens);
         }
-        // A token has no more than a word: what is far too long need not be counted.
+        // A text this much longer than the context need not be counted exactly.
         if self.model.is_some() && attachment.size / 32 > self.context {
             return Ok(attachment.size / 32);
         }
@@ -73,20 +76,21 @@ impl<'a> Measure<'a> {
     }
 }
 
-/// Tokens of a chat before the words of its next message, about, for a model without a template.
+/// Approximate tokens of a chat before the text of its next message, without a template.
 fn around(turns: &[Message], count: impl Fn(&str) -> usize) -> usize {
     AROUND + turns.iter().map(|turn| count(&turn.content) + AROUND).sum::<usize>()
 }
 
-/// Tokens of a chat before the words of its next message; `None` if the model's template refuses it.
+/// Tokens of a chat before the text of its next message; `None` if the model's template refuses the
+/// chat.
 pub fn chat_tokens(engine: &Engine, turns: &[Message], tools: &[Value]) -> Option<usize> {
-    // One word stands for the message, which templates want.
+    // One word stands for the message that templates require.
     let prompt = Prompt::Chat([turns, &[Message::new(Role::User, "x")]].concat());
     let options = ChatOptions { tools: tools.to_vec(), ..ChatOptions::default() };
     engine.prompt_tokens(prompt, &options).ok().map(|tokens| tokens.len().saturating_sub(1))
 }
 
-/// Tokens of a text for a model here.
+/// Tokens of a text for the model of `engine`.
 pub fn tokens(engine: &Engine, text: &str) -> usize {
     engine.tokenizer().encode(text, EncodeOptions::PLAIN).map_or(0, |tokens| tokens.len())
 }
@@ -95,8 +99,8 @@ fn text(store: &Store, id: AttachmentId) -> Result<String, StoreError> {
     Ok(store.attached(id)?.into_iter().map(|passage| passage.text).collect())
 }
 
-/// The text of each message of `path` as the model reads it, its files above its words. Everything is taken from what was recorded;
-/// what was not decided is left out.
+/// The text of each message of `path` as the model reads it, with the files above the message. Uses
+/// only recorded choices; files without a recorded choice are left out.
 pub fn texts(store: &Store, chat: ChatId, path: &[&StoredMessage]) -> Result<Vec<String>, StoreError> {
     let files = store.attachments(chat)?;
     if files.is_empty() {
@@ -126,7 +130,7 @@ fn message_text(
     Ok(said)
 }
 
-/// The sources of an answer in one line: files, and the places of passages.
+/// The sources of an answer in one line: file names, and the places of passages.
 pub fn sources_line(sources: &[Source]) -> String {
     let mut parts: Vec<String> = Vec::new();
     let mut last: Option<&str> = None;
@@ -141,8 +145,8 @@ pub fn sources_line(sources: &[Source]) -> String {
     format!("Sources: {}", parts.join("; "))
 }
 
-/// Decides what the model is given with those messages of `path` of which that is not known yet, and with the last one anew.
-/// `system` is above them.
+/// Chooses the files and passages that the model gets with the messages of `path`. Messages with a
+/// recorded choice keep it, except the last one. `system` is the system prompt.
 pub fn decide(
     store: &mut Store,
     chat: ChatId,
@@ -177,43 +181,44 @@ pub fn decide(
     Ok(())
 }
 
-/// The part of a file that the model is given.
+/// How much of a file the model gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FilePart {
-    /// All of it.
+    /// The whole file.
     Whole,
-    /// Passages of it.
+    /// Some of its passages.
     Passages,
-    /// Its name only.
+    /// Only its name.
     Name,
 }
 
-/// The parts of files that the model is given with a message.
+/// The files and passages that the model gets with a message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FileParts {
-    /// For each of the message's own files.
+    /// For each file of this message, how much the model gets.
     pub each: Vec<FilePart>,
-    /// Passages of them and of files further up.
+    /// Passages of these files and of files of earlier messages.
     pub passages: Vec<PassageId>,
-    /// Tokens of all.
+    /// Tokens of all files and passages together.
     pub tokens: usize,
 }
 
-/// A message that has files, or that is about those of earlier messages.
+/// A message with files, or with files in earlier messages.
 #[derive(Debug, Clone, Copy)]
 pub struct Question<'a> {
-    /// Its words.
+    /// Text of the message.
     pub text: &'a str,
-    /// Tokens of the chat above its words.
+    /// Tokens of the chat above this text.
     pub above: usize,
-    /// Its own files.
+    /// Files of this message.
     pub files: &'a [&'a Attachment],
-    /// Files of earlier messages that the model was not given whole.
+    /// Files of earlier messages that did not fit whole.
     pub long: &'a [AttachmentId],
 }
 
 impl Question<'_> {
-    /// The parts of files that the model is given. This alone decides it, before a message is sent and when it is answered.
+    /// Chooses the files and passages that the model gets. It is the only place for this choice,
+    /// both before a message is sent and when it is answered.
     pub fn parts(&self, store: &Store, measure: &Measure<'_>) -> Result<FileParts, StoreError> {
         let used = self.above + (measure.count)(self.text);
         let room = measure.context.saturating_sub(kept_for_answer(measure.context) + used);
@@ -236,7 +241,8 @@ impl Question<'_> {
     }
 }
 
-/// The passages of `files` that fit `question` best: as many as half of `room` tokens have room for, but one if all of it has.
+/// The passages of `files` that fit `question` best and fit into half of `room` tokens. The first
+/// passage may use all of `room`.
 fn passages(
     store: &Store,
     files: &[AttachmentId],

@@ -1,11 +1,19 @@
-//! Generation of answers in chats. The [`ChatController`] starts answers on the engine's sessions, or on a server, and moves
-//! their text into the store; [`AnswerStats`] are the statistics stored with an answer, [`SamplingOverrides`] the user's sampling
-//! settings; [`given`] decides what of attached files the model reads, [`remembered`] keeps the neurons of a chat's last tokens,
-//! and the [`word_keeper`] the words of neurons across chats. An [`Explanation`] says which neurons made a word, from the
-//! [parts](word_parts) of its logits, [`NeuronWords`] which words a neuron raises, a [`FoundNeuron`] was found by a word and
-//! by how it [fires at it](word_firing), and a [`AnswerComparison`] has an answer written once more by two models, one after the other.
-//! Tools that an answer calls are run by a [`tool_round`], with the user's consent, and the chat goes on with another answer.
-//! [`titles`] are written when there is nothing else to do. Nothing here depends on a window, and nothing blocks.
+//! Generation of answers in chats. Nothing here depends on a window, and nothing blocks.
+//!
+//! - [`ChatController`] starts answers on the engine's sessions or on a server, and moves their
+//!   text into the store.
+//! - `AnswerStats` are the statistics stored with an answer, [`SamplingOverrides`] the user's
+//!   sampling settings.
+//! - [`given`] chooses which parts of attached files the model reads.
+//! - [`remembered`] saves the neurons of a chat's last tokens, and [`word_keeper`] saves the words
+//!   at which neurons fire.
+//! - [`Explanation`] shows which neurons produced a word, from the [parts](word_parts) of its
+//!   logits. [`NeuronWords`] are the words that a neuron raises and lowers.
+//! - [`FoundNeuron`] is a neuron found by a word and by how it [fires at the word](word_firing).
+//! - [`AnswerComparison`] lets two models answer the same request, one after the other.
+//! - [`tool_round`] runs the tools that an answer calls, with the user's consent, and starts the
+//!   next answer.
+//! - [`titles`] writes titles of chats when nothing else is computed.
 
 mod active_answer;
 mod call_reader;

@@ -1,4 +1,5 @@
-//! The beginning of an answer: what a chat says before it and what the model is given of its files, for an engine here and for a server.
+//! The prompt of an answer, for the engine and for a server: the messages above it and the attached
+//! files.
 
 use std::collections::HashMap;
 
@@ -17,26 +18,27 @@ use crate::{
 };
 use thermocline_host::{answer_stats::AnswerStats, library::ModelId, remote::RemoteRequest};
 
-/// The messages above an answer, and how it is to be sampled.
+/// The messages above an answer, and its sampling settings.
 #[derive(Debug)]
 pub(super) struct ChatPrompt {
     turns: Vec<Message>,
-    /// Text that the answer has already, to be continued.
+    /// Existing text of the answer that the model continues.
     partial_answer: String,
-    /// Number of the version, from 1.
+    /// Version of the answer, from 1.
     version: usize,
     choices: SamplingOverrides,
-    /// Definitions of the tools that the model is told of.
+    /// Definitions of the tools given to the model.
     pub tools: Vec<Value>,
 }
 
 impl ChatPrompt {
-    /// Reads the prompt of message `id`, and decides what the model is given of the files in it. The error is a sentence.
+    /// Reads the prompt of message `id`, and chooses the parts of attached files that the model
+    /// gets. The error is a sentence.
     pub fn read(store: &mut Store, chat: ChatId, id: MessageId, measure: &Measure<'_>) -> Result<Self, String> {
         let read = |error: StoreError| error.to_string();
         let about = store.chat(chat).map_err(read)?;
         let own = store.message(id).ok();
-        // What an answer that goes on was given stays what it was.
+        // An answer that is continued keeps its files and passages.
         if own.as_ref().is_none_or(|message| message.content.is_empty()) {
             let messages = store.messages(chat).map_err(read)?;
             given::decide(store, chat, &above(&messages, id), &about.system_prompt, measure).map_err(read)?;
@@ -50,7 +52,8 @@ impl ChatPrompt {
         })
     }
 
-    /// The prompt that message `id` answered, with the seed that its answer had, or a fixed one if that is not known.
+    /// The prompt that message `id` answered, with the seed of that answer, or a fixed seed if it
+    /// is unknown.
     pub fn repeated(store: &Store, chat: ChatId, id: MessageId) -> Result<Self, StoreError> {
         let about = store.chat(chat)?;
         let mut choices = SamplingOverrides::from_json(about.sampling.as_deref());
@@ -60,25 +63,26 @@ impl ChatPrompt {
         Ok(ChatPrompt { turns, partial_answer: String::new(), version: 1, choices, tools: Vec::new() })
     }
 
-    /// The seed, if one is set. The same one would repeat the previous version.
+    /// The seed, if one is set, plus the version. Without the version, each version would repeat
+    /// the first.
     fn seed(&self) -> Option<u64> {
         self.choices.seed.map(|seed| seed.wrapping_add(self.version as u64 - 1))
     }
 
-    /// The engine's request, for a context of so many tokens.
+    /// The request to the engine, for a context of `context` tokens.
     pub fn request(self, context: usize, model: &ModelId) -> Request {
         let mut sampling = self.choices.apply_to(SamplingOverrides::model_defaults(model));
         sampling.seed = self.seed().or(sampling.seed);
         let on_full = if self.choices.stop_when_full { ContextPolicy::Stop } else { ContextPolicy::Shift { keep: 1 } };
-        // An answer whose beginning was shifted out of the context seldom ends.
+        // An answer whose beginning was shifted out of the context rarely ends.
         let most = self.choices.max_tokens.unwrap_or(context);
         let prompt = prompt(self.turns, &self.partial_answer);
         let chat = ChatOptions { tools: self.tools, ..ChatOptions::default() };
         Request { sampling, max_tokens: Some(most), on_full, chat, ..Request::new(prompt) }
     }
 
-    /// The request to a server for its model `name`. Only what the user has set is sent beside the messages; thoughts of earlier answers
-    /// are not.
+    /// The request to a server for its model `name`. Beside the messages it sends only settings
+    /// that the user changed. It leaves out the thoughts of earlier answers.
     pub fn remote_request(self, name: &str) -> RemoteRequest {
         let mut request =
             RemoteRequest { model: name.to_owned(), tools: self.tools.clone(), ..RemoteRequest::default() };
@@ -105,7 +109,8 @@ impl ChatPrompt {
     }
 }
 
-/// The prompt of message `id`: the messages above it and the first `partial_len` bytes of its own text, which the model continues.
+/// The prompt of message `id`: the messages above it and the first `partial_len` bytes of its own
+/// text. The model continues that text.
 ///
 /// # Errors
 /// The store's error.
@@ -115,7 +120,7 @@ pub fn prompt_before(store: &Store, chat: ChatId, id: MessageId, partial_len: us
     Ok(prompt(turns_before(store, chat, id)?, partial_answer))
 }
 
-/// A chat that the assistant answers, or goes on answering after `partial_answer`.
+/// The prompt for an answer to `turns`, or for the rest of `partial_answer`.
 fn prompt(mut turns: Vec<Message>, partial_answer: &str) -> Prompt {
     if partial_answer.is_empty() {
         return Prompt::Chat(turns);
@@ -132,13 +137,15 @@ fn turns_before(store: &Store, chat: ChatId, id: MessageId) -> Result<Vec<Messag
     Ok(chat_turns(&about.system_prompt, &before, given::texts(store, chat, &before)?))
 }
 
-/// The turns of a chat with this system prompt and these messages, whose texts are `texts`.
+/// The turns of a chat: the system prompt, and the messages of `branch` with `texts` as their
+/// texts.
 pub fn chat_turns(system: &str, branch: &[&StoredMessage], texts: Vec<String>) -> Vec<Message> {
     let system = (!system.trim().is_empty()).then(|| Message::new(Role::System, system));
     system.into_iter().chain(branch_turns(branch, texts)).collect()
 }
 
-/// The turns of messages with these texts. Calls that have no result are told to be stopped: templates want one for each.
+/// The turns of messages with these texts. A call without a result gets the result that it was
+/// stopped, because templates require a result for each call.
 fn branch_turns(branch: &[&StoredMessage], texts: Vec<String>) -> Vec<Message> {
     let mut turns = Vec::new();
     // Calls whose results may follow.
@@ -153,7 +160,7 @@ fn branch_turns(branch: &[&StoredMessage], texts: Vec<String>) -> Vec<Message> {
                     open.retain(|call| call.id != result.call.id);
                     turns.push(result_turn(&result.call, text));
                 }
-                // One without its call is left out: no template knows what to do with it.
+                // Leave out a result without its call, which no template supports.
                 continue;
             }
             Speaker::User => {
@@ -193,12 +200,12 @@ pub(super) fn above(all: &[StoredMessage], id: MessageId) -> Vec<&StoredMessage>
     before
 }
 
-/// An answer without its thoughts.
+/// The text of an answer without its thoughts.
 pub(super) fn said(transcript: &str) -> &str {
     Thoughts::of(transcript).answer.trim_start()
 }
 
-/// `value` with the digits a person sees: 0.7, not 0.699999988.
+/// `value` with the digits that the user sees: 0.7, not 0.699999988.
 fn exact(value: f32) -> f64 {
     value.to_string().parse().unwrap_or(f64::from(value))
 }
@@ -246,7 +253,7 @@ mod tests {
             json!({ "role": "assistant", "content": "Well.", "tool_calls": [call("a"), call("b")] }),
             json!({ "role": "tool", "tool_call_id": "a", "name": "clock", "content": "noon" }),
             json!({ "role": "tool", "tool_call_id": "b", "name": "clock", "content": "The user stopped this call." }),
-            // The message itself is the answer that is asked for.
+            // Message `id` itself is the requested answer.
             json!({ "role": "assistant", "content": "x" }),
         ];
         assert_eq!(request, want);

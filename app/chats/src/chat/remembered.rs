@@ -1,27 +1,31 @@
-//! The last tokens of a chat as bytes, so that its map is there again after a restart: written into the file of chats, read back
-//! while the model has not said anything yet.
+//! The last tokens of a chat as bytes, so that its neuron map is there after a restart. The bytes
+//! are saved in the file of chats. They are read back while the model has not generated anything
+//! yet.
 
 use std::sync::Arc;
 
 use thermocline_engine::telemetry::neurons::{LayerTrace, NeuronBoard, NeuronShape, TokenMasks, TokenTrace};
 
-/// Most tokens that are kept of a chat, and most bytes of them.
+/// Largest number of tokens saved per chat, and the largest size in bytes.
 const MOST_TOKENS: usize = 64;
 const MOST_BYTES: usize = 1 << 20;
 
-/// Most bytes of strengths that are kept of the last of these tokens.
+/// Largest size in bytes of the strengths saved with the last tokens.
 const MOST_STRENGTHS: usize = 1 << 20;
 
-/// First bytes of the form below; the last one is its version. The first version had no strengths.
+/// First bytes of the format below. The last byte is the version. Version 1 had no strengths.
 const MAGIC: &[u8; 8] = b"tc-map\0\x02";
 const WITHOUT_STRENGTHS: &[u8; 8] = b"tc-map\0\x01";
 
 /// The latest tokens of `session` on the board, oldest first; empty if there are none.
 ///
-/// Little-endian u32s after [`MAGIC`]: words of a token's masks of neurons and of experts, number of layers, number of tokens; then per
-/// token its id, its position, 1 if it was decoded, the masks of fired neurons and of chosen experts. Behind them the number of last
-/// tokens whose strengths are kept; per token its greatest strength in each layer, as f32, and a byte for each neuron, filled up to
-/// whole words.
+/// The format is little-endian u32s after [`MAGIC`]:
+/// - words of a token's mask of neurons, words of its mask of experts, number of layers, number of
+///   tokens
+/// - per token: id, position, 1 if it was decoded, mask of fired neurons, mask of chosen experts
+/// - number of last tokens with strengths
+/// - per such token: greatest strength of each layer as f32, and a byte per neuron, padded to whole
+///   words
 pub fn write(board: &NeuronBoard, session: u64) -> Vec<u8> {
     let shape = board.shape();
     let (words, experts) = (shape.total_words(), shape.total_expert_words());
@@ -57,18 +61,19 @@ pub fn write(board: &NeuronBoard, session: u64) -> Vec<u8> {
     bytes
 }
 
-/// Words of a token's strengths.
+/// Words of the strengths of one token.
 fn strength_words(shape: &NeuronShape) -> usize {
     shape.layers() + shape.total().div_ceil(4)
 }
 
-/// The masks of a token with the strengths of all neurons.
+/// The masks of a token, if they hold the strengths of all neurons.
 fn strengths<'a>(token: &'a TokenTrace, shape: &NeuronShape) -> Option<&'a TokenMasks> {
     let whole = |masks: &&TokenMasks| masks.strength.len() == shape.total() && masks.greatest.len() == shape.layers();
     token.masks.as_deref().filter(whole)
 }
 
-/// The tokens in `bytes`, for a model of this shape and a vocabulary of `n_vocab` tokens; none if they are another model's, or damaged.
+/// Reads the tokens in `bytes`, for a model of this shape with a vocabulary of `n_vocab` tokens.
+/// Returns none if the bytes are damaged or belong to another model.
 pub fn read(bytes: &[u8], shape: &NeuronShape, n_vocab: usize) -> Vec<TokenTrace> {
     let with_strengths = bytes.strip_prefix(MAGIC);
     let Some(rest) = with_strengths.or_else(|| bytes.strip_prefix(WITHOUT_STRENGTHS)) else { return Vec::new() };
@@ -171,7 +176,7 @@ mod tests {
         for position in 0..3u32 {
             recorder.begin(0, position as usize, &[position], true);
             for (layer, values) in [&[0.5, 0.0, 2.0, 1.0, 0.0, 0.25][..], &[0.0, 3.0, 1.5]].into_iter().enumerate() {
-                // The first token has none.
+                // The first token has no strengths.
                 let strength = (position > 0).then_some(Strength::All(values));
                 recorder.layer(&LayerFiring { layer, tokens: 1, fired: &[0b101], strength, ..LayerFiring::default() });
             }
@@ -189,7 +194,7 @@ mod tests {
         for length in [bytes.len() - 4, bytes.len() - 8] {
             assert!(read(&bytes[..length], shape, 3).is_empty(), "{length} bytes");
         }
-        // Of the first version, without strengths.
+        // Version 1, without strengths.
         let count = 24 + 3 * 4 * (3 + 2);
         let old = [&WITHOUT_STRENGTHS[..], &bytes[8..count]].concat();
         let before = read(&old, shape, 3);

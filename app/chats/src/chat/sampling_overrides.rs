@@ -5,41 +5,41 @@ use thermocline_engine::session::Sampling;
 
 use thermocline_host::{builtin, library::ModelId};
 
-/// Settings that differ from the model's own sampling.
+/// Settings that differ from the model's default sampling.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SamplingOverrides {
-    /// Temperature; 0 always takes the most probable token.
+    /// Temperature; 0 always takes the most likely token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f32>,
-    /// Number of candidate tokens; 0: all.
+    /// Number of candidate tokens; 0: all tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top_k: Option<usize>,
     /// Cumulative probability of the candidate tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top_p: Option<f32>,
-    /// Least probability of a candidate, as a fraction of the most probable token's.
+    /// Least probability of a candidate, as a fraction of the most likely token's probability.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_p: Option<f32>,
-    /// Factor by which recent tokens become less likely; 1: none.
+    /// Factor by which recent tokens become less likely; 1: no penalty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repeat_penalty: Option<f32>,
-    /// Strength of the penalty on repeated phrases; 0: none.
+    /// Strength of the penalty on repeated phrases; 0: no penalty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dry_multiplier: Option<f32>,
     /// Seed of the sampler.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
-    /// Longest answer in tokens; `None`: the length of the context.
+    /// Maximum length of an answer in tokens; `None`: the length of the context.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<usize>,
-    /// End an answer when the context is full, instead of forgetting the oldest turns.
+    /// End an answer when the context is full, instead of dropping the oldest turns.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub stop_when_full: bool,
 }
 
 impl SamplingOverrides {
-    /// Parses stored JSON; no overrides if it is invalid.
+    /// Parses stored JSON; invalid JSON gives no overrides.
     pub fn from_json(json: Option<&str>) -> Self {
         json.and_then(|json| serde_json::from_str(json).ok()).unwrap_or_default()
     }
@@ -49,10 +49,11 @@ impl SamplingOverrides {
         if *self == SamplingOverrides::default() { None } else { serde_json::to_string(self).ok() }
     }
 
-    /// The model's own sampling.
+    /// The model's default sampling.
     pub fn model_defaults(model: &ModelId) -> Sampling {
         match model {
-            // The length of stories varies widely: a test with a random seed would pass or fail by chance.
+            // The length of stories varies widely. With a random seed, tests would pass or fail by
+            // chance.
             ModelId::Builtin => {
                 Sampling { seed: cfg!(any(test, feature = "test-hooks")).then_some(2), ..builtin::sampling() }
             }

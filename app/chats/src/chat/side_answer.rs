@@ -1,5 +1,5 @@
-//! An answer that is written beside the chats, by the open model in another mode, with another VRAM budget, or with some of its neurons
-//! switched off. The caller's thread waits for it.
+//! A side answer, generated outside the chats: by the open model in another mode, with another VRAM
+//! budget, or with some of its neurons switched off. The calling thread waits for it.
 
 use std::{
     ops::ControlFlow,
@@ -15,26 +15,27 @@ use thermocline_engine::{
     },
 };
 
-/// Pause between two looks at weights that move.
+/// Time between two checks whether weights have stopped moving.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Most tokens and most time of a warm-up.
+/// Largest number of tokens, and longest time, of a warm-up.
 const WARM_UP_TOKENS: usize = 64;
 const WARM_UP_TIME: Duration = Duration::from_millis(500);
 
-/// The model that writes the answer.
+/// The model that generates the answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SideModel {
-    /// The open model's weights with these neurons switched off, on the CPU.
+    /// A copy of the open model on the CPU with these neurons switched off.
     Without(Vec<NeuronIndex>),
-    /// The open model where it is, in this mode, which it keeps.
+    /// The open model on its device, in this mode. The mode stays set.
     Mode(SparsityChoice),
-    /// The open model where it is, with this most bytes of device memory, which it keeps.
+    /// The open model on its device, with this VRAM budget in bytes. The budget stays set.
     Budget(u64),
 }
 
-/// Has `request` answered by `model`, with `engine` for the open one. Nothing of it is recorded. `told` gets every event, and `None`
-/// while the model is being made ready; a break of it is the end.
+/// Answers `request` with `model`; `engine` holds the open model. The neurons are not recorded.
+/// `told` gets every event, and `None` while the model is being prepared. `ControlFlow::Break` ends
+/// the answer.
 ///
 /// # Errors
 /// The engine's error.
@@ -60,14 +61,14 @@ pub fn write_side(
     }
 }
 
-/// A request of `tokens` tokens whose words nobody reads.
+/// A request for `tokens` tokens whose text is ignored.
 fn unread(engine: &Engine, tokens: usize) -> Request {
     let prompt = Prompt::Tokens(vec![engine.tokenizer().bos().unwrap_or(0)]);
     Request { max_tokens: Some(tokens), ignore_eos: true, recorded: false, ..Request::new(prompt) }
 }
 
-/// Has the engine write a few tokens, so that its speed afterwards is not that of weights and memory that are touched for the first
-/// time in this mode, or with this budget.
+/// Generates a few tokens. Otherwise the measured speed would include the first use of weights and
+/// memory in this mode or budget.
 fn warm_up(engine: &Engine, told: &mut dyn FnMut(Option<&Event>) -> ControlFlow<()>) -> Result<ControlFlow<()>> {
     let (began, mut wanted) = (Instant::now(), ControlFlow::Continue(()));
     generate(engine, unread(engine, WARM_UP_TOKENS), &mut |_| {
@@ -77,14 +78,16 @@ fn warm_up(engine: &Engine, told: &mut dyn FnMut(Option<&Event>) -> ControlFlow<
     Ok(wanted)
 }
 
-/// Gives the engine a budget of `bytes` and waits until it holds all that allows: before that its speed is not that of the budget.
+/// Sets a budget of `bytes` and waits until all weights that fit are in VRAM. Before that, the
+/// measured speed would not be the speed of this budget.
 fn settle(
     engine: &Engine,
     bytes: u64,
     told: &mut dyn FnMut(Option<&Event>) -> ControlFlow<()>,
 ) -> Result<ControlFlow<()>> {
     engine.set_vram_budget(bytes)?;
-    // A request is computed with the settings that were changed before it: once it is answered, the device's status is theirs.
+    // The engine applies earlier changes of settings before a request. After the answer, its device
+    // status reflects them.
     generate(engine, unread(engine, 1), &mut |_| told(None))?;
     while told(None).is_continue() {
         match engine.device() {
@@ -103,8 +106,8 @@ fn settle(
     Ok(ControlFlow::Break(()))
 }
 
-/// An engine for the model without `neurons`, on the workers of `engine`, with room for the request alone: it counts and learns
-/// nothing.
+/// An engine for the model without `neurons`, on the workers of `engine`, with a context for this
+/// request alone. It counts no firings and adapts nothing.
 fn without(engine: &Engine, neurons: &[NeuronIndex], request: &Request) -> Result<Engine> {
     let prompt = engine.prompt_tokens(request.prompt.clone(), &request.chat)?.len();
     let wanted = prompt.saturating_add(request.max_tokens.unwrap_or(usize::MAX)).saturating_add(1);
@@ -156,7 +159,7 @@ mod tests {
         let (own, theirs) = (engine.cpu().unwrap(), side.cpu().unwrap());
         assert!(Arc::ptr_eq(&own.workers(), &theirs.workers()), "the side has threads of its own");
         assert_eq!((theirs.isa(), theirs.activations()), (Isa::Scalar, InputPrecision::Int8));
-        // Both compute at the same time.
+        // Both answers are computed at the same time.
         let mut written = [0; 2];
         thread::scope(|scope| {
             for (engine, written) in [&engine, &side].into_iter().zip(&mut written) {

@@ -1,6 +1,6 @@
-//! Titles of chats by the model: after the first answer of a chat, when nothing else is to be computed, the open model is asked for
-//! a few words, in a short session of its own that gives way to answers. Nothing of it is on the map of neurons. A title that the
-//! user has given stays.
+//! Titles of chats, written by the model. After the first answer of a chat, when nothing else is
+//! being computed, the open model writes a few words. A short session generates them and gives way
+//! to answers. The neuron map does not record it. A title set by the user stays.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -22,19 +22,19 @@ use thermocline_host::{
     library::ModelId,
 };
 
-/// Tokens of a title.
+/// Length of a title in tokens.
 const TOKENS: usize = 12;
 
-/// Tokens of the session that writes one.
+/// Context of the session that writes a title, in tokens.
 const CONTEXT: usize = 1024;
 
-/// Characters of the question, and of the answer, that the model reads.
+/// Number of characters of the question, and of the answer, that the model reads.
 const EXCERPT: usize = 400;
 
-/// Marks around a title that are not part of it.
+/// Marks around a title that are not part of the title.
 const MARKS: &[char] = &['"', '\'', '`', '*', '#', '_', '“', '”', '„', '‘', '’', '«', '»', '.', ':', ',', ';', ' '];
 
-/// Titles that are wanted, and the one that is being written.
+/// Chats that need a title, and the title that is being written.
 #[derive(Debug, Default)]
 pub(super) struct Titles {
     wanted: VecDeque<ChatId>,
@@ -50,13 +50,14 @@ struct TitleWriting {
 }
 
 impl Titles {
-    /// True if no title is wanted and none is being written.
+    /// True if no chat needs a title and none is being written.
     #[cfg(any(test, feature = "test-hooks"))]
     pub fn is_idle(&self) -> bool {
         self.wanted.is_empty() && self.writing.is_none()
     }
 
-    /// Wants a title of a chat whose answer has ended, if that was its first and no better title is there than the question.
+    /// Queues a chat for a title after an answer, if it was the first answer and the title is still
+    /// the question.
     pub fn answered(&mut self, store: &Store, state: &ModelState, chat: ChatId) -> Result<(), StoreError> {
         if !matches!(state, ModelState::Ready { model, .. } if *model != ModelId::Builtin) {
             return Ok(());
@@ -69,7 +70,7 @@ impl Titles {
         Ok(())
     }
 
-    /// Gives way to an answer: the title being written is wanted again.
+    /// Stops the current title to give way to an answer, and queues it again.
     pub fn give_way(&mut self) {
         if let Some(writing) = self.writing.take() {
             self.wanted.push_front(writing.chat);
@@ -77,13 +78,14 @@ impl Titles {
         }
     }
 
-    /// Forgets all, so that the model can be closed.
+    /// Drops all titles so that the model can be closed.
     pub fn clear(&mut self) {
         self.wanted.clear();
         self.writing.take().into_iter().for_each(TitleWriting::leave);
     }
 
-    /// Begins a title, or takes the words of one. To be called while nothing is answered. True if a chat has another title now.
+    /// Starts a title, or reads the words of one. Call it only while no answer is being generated.
+    /// Returns true if a chat got a new title.
     pub fn poll(
         &mut self,
         store: &mut Store,
@@ -122,7 +124,8 @@ struct FirstExchange {
 }
 
 impl FirstExchange {
-    /// `None` unless the chat's branch is this question and this answer, which ended well.
+    /// `None` unless the branch of the chat is one question and one answer, and the answer ended
+    /// well.
     fn first(store: &Store, chat: ChatId) -> Result<Option<Self>, StoreError> {
         let branch = store.branch(chat)?;
         let [question, answer] = &branch[..] else { return Ok(None) };
@@ -157,7 +160,7 @@ impl FirstExchange {
 }
 
 impl TitleWriting {
-    /// `None` if there is no room for a session: the chat keeps its title.
+    /// `None` if there is no memory for a session: the chat keeps its title.
     fn begin(engine_handle: &EngineHandle, engine: &Engine, chat: ChatId, exchange: &FirstExchange) -> Option<Self> {
         let context = Some(CONTEXT.min(engine.context()));
         let options = SessionOptions { context, priority: Priority::Background, ..SessionOptions::default() };
@@ -173,7 +176,7 @@ impl TitleWriting {
         Some(TitleWriting { chat, answer, session, text: String::new() })
     }
 
-    /// Takes new words; returns the title at the end, empty if there is none.
+    /// Takes new words. Returns the title at the end, or an empty text if there is no title.
     fn take(&mut self) -> Option<String> {
         let update = self.answer.take_update();
         for (part, piece) in update.text.pieces() {
@@ -191,7 +194,7 @@ impl TitleWriting {
         })
     }
 
-    /// Ends it; the session may be the last one that holds the engine.
+    /// Ends the title. Its session may be the last one that holds the engine.
     fn leave(self) {
         let TitleWriting { chat, answer, session, .. } = self;
         drop(answer);
@@ -199,8 +202,8 @@ impl TitleWriting {
     }
 }
 
-/// The title in a model's words: their first line without marks around it. The last word of one that was not ended may be half a
-/// word.
+/// Cleans a title: the first line of the model's text, without the marks around it. If the text was
+/// cut off, its last word may be incomplete.
 fn cleaned(text: &str, is_unended: bool) -> String {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let Some(line) = lines.next() else { return String::new() };

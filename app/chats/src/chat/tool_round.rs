@@ -1,4 +1,5 @@
-//! The calls of one answer, one after the other: each waits for the user's consent, runs, and leaves its result in the chat.
+//! The tool calls of one answer, one after the other. Each call waits for the user's consent, runs,
+//! and leaves its result in the chat.
 
 use std::{collections::VecDeque, time::Instant};
 
@@ -9,33 +10,33 @@ use crate::{
     tools::{Consent, OfferedTool, RunningCall, Toolbox, shortened},
 };
 
-/// Most answers with calls in a row, to one message of the user. The next answer is told of no tools.
+/// Largest number of answers with calls in a row, per user message. The next answer gets no tools.
 pub const MOST_ROUNDS: usize = 8;
 
 /// The user's decision on a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolDecision {
-    /// It may run.
+    /// The call may run.
     Allow,
-    /// It may not; the model is told.
+    /// The call may not run, and the model is told so.
     Deny,
 }
 
-/// The call that is waited for.
+/// The call that the round waits for.
 #[derive(Debug, Clone, Copy)]
 pub struct PendingCall<'a> {
     /// The call.
     pub call: &'a ToolCall,
     /// The tool.
     pub tool: &'a OfferedTool,
-    /// Time since when it runs; `None` while the user is asked.
+    /// Start of the call; `None` while the user is asked.
     pub since: Option<Instant>,
 }
 
-/// Calls that are not finished.
+/// Calls that have not ended.
 #[derive(Debug)]
 pub(super) struct ToolRound {
-    /// The message that the next one is below.
+    /// The message that the next result is added below.
     after: MessageId,
     waiting: VecDeque<ToolCall>,
     current: Option<Current>,
@@ -52,7 +53,7 @@ struct Current {
 }
 
 impl ToolRound {
-    /// Of the calls of an answer.
+    /// A round for the calls of an answer.
     pub fn new(answer: MessageId, calls: &[ToolCall]) -> Self {
         ToolRound { after: answer, waiting: calls.iter().cloned().collect(), current: None, unsaved: None }
     }
@@ -62,13 +63,13 @@ impl ToolRound {
         self.after
     }
 
-    /// The call that the user is asked about, or that runs.
+    /// The call that waits for the user's consent or runs.
     pub fn pending(&self) -> Option<PendingCall<'_>> {
         let Current { call, tool, running, .. } = self.current.as_ref()?;
         Some(PendingCall { call, tool, since: running.as_ref().map(|(_, since)| *since) })
     }
 
-    /// Carries out the user's decision on the call that is asked about.
+    /// Applies the user's decision on the pending call.
     pub fn decide(&mut self, toolbox: &Toolbox, decision: ToolDecision) {
         let Some(Current { tool, arguments, running: running @ None, .. }) = &mut self.current else { return };
         match decision {
@@ -77,7 +78,8 @@ impl ToolRound {
         }
     }
 
-    /// Goes on as far as possible; the message to answer once every call has its result. `limit` is the most bytes of a result.
+    /// Continues as far as possible. Returns the message to answer once every call has its result.
+    /// `limit` is the largest size of a result in bytes.
     pub fn advance(
         &mut self,
         store: &mut Store,
@@ -133,7 +135,7 @@ impl ToolRound {
     }
 }
 
-/// The arguments of a call, which must be an object; none at all are an empty one.
+/// The arguments of a call, which must be a JSON object. An empty text gives an empty object.
 fn arguments(text: &str) -> Result<Map<String, Value>, String> {
     match serde_json::from_str(if text.trim().is_empty() { "{}" } else { text }) {
         Ok(Value::Object(arguments)) => Ok(arguments),
@@ -142,7 +144,7 @@ fn arguments(text: &str) -> Result<Map<String, Value>, String> {
     }
 }
 
-/// Answers with calls at the end of `path`, since the user's last message.
+/// Number of answers with calls at the end of `path`, since the user's last message.
 pub(super) fn rounds(path: &[&StoredMessage]) -> usize {
     let since = path.iter().rev().take_while(|message| message.speaker != Speaker::User);
     since.filter(|message| !message.calls().is_empty()).count()

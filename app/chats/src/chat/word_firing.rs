@@ -1,22 +1,24 @@
-//! Firings at a word: how often each neuron fires at the tokens of a text in which a word stands, and how often at the others.
+//! Firings at a word: how often each neuron fires at the tokens of a word in a text, and how often
+//! at the other tokens.
 
 use thermocline_engine::telemetry::neurons::{NeuronShape, TokenTrace, neurons_of};
 
-/// Counts of a model's neurons, in the order of their shape's ranges.
+/// Firing counts of a model's neurons, in the order of the ranges of [`NeuronShape`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct WordFiring {
-    /// Tokens of the word.
+    /// Number of tokens of the word.
     pub tokens: u32,
-    /// Of each neuron, the tokens of the word at which it fired.
+    /// For each neuron, the number of the word's tokens at which it fired.
     at_word: Vec<u32>,
-    /// The other tokens, and of each neuron those at which it fired.
+    /// Number of other tokens, and for each neuron the number of those at which it fired.
     others: u32,
     elsewhere: Vec<u32>,
 }
 
 impl WordFiring {
-    /// Counts the firings at those of `tokens` that are part of `word`, with the bytes of a vocabulary. Capital letters at the word's
-    /// beginning, or throughout, are the same word; it stands at the beginning of a word of the text.
+    /// Counts firings at the tokens that are part of `word` and at the other tokens. `bytes` gives
+    /// the bytes of a token. A match begins at the start of a word in the text, in any of the
+    /// word's `forms`.
     pub fn count<'a>(tokens: &[TokenTrace], shape: &NeuronShape, word: &str, bytes: impl Fn(u32) -> &'a [u8]) -> Self {
         let mut text = Vec::new();
         let ends: Vec<usize> = tokens
@@ -50,18 +52,19 @@ impl WordFiring {
         firing
     }
 
-    /// Tokens of the word at which the neuron at `index` fired.
+    /// Number of the word's tokens at which the neuron at `index` fired.
     pub fn times(&self, index: usize) -> u32 {
         self.at_word.get(index).copied().unwrap_or(0)
     }
 
-    /// The fraction of the word's tokens at which the neuron at `index` fires, less the fraction of the others: 1 for a neuron of this
-    /// word alone, about 0 for one that fires at everything.
+    /// Fraction of the word's tokens at which the neuron at `index` fires, minus its fraction of
+    /// the other tokens. 1 for a neuron of this word alone, about 0 for a neuron that fires
+    /// everywhere.
     pub fn preference(&self, index: usize) -> f32 {
         fraction(self.times(index), self.tokens) - self.elsewhere(index)
     }
 
-    /// The fraction of the tokens that are not the word's at which the neuron at `index` fires.
+    /// Fraction of the other tokens at which the neuron at `index` fires.
     pub fn elsewhere(&self, index: usize) -> f32 {
         fraction(self.elsewhere.get(index).copied().unwrap_or(0), self.others)
     }
@@ -71,7 +74,7 @@ fn fraction(count: u32, of: u32) -> f32 {
     if of == 0 { 0.0 } else { count as f32 / of as f32 }
 }
 
-/// Forms in which a word is written: as it is, in small letters, with a capital, in capitals.
+/// Written forms of a word: unchanged, lower case, capitalised, upper case.
 pub fn forms(word: &str) -> Vec<String> {
     let small = word.to_lowercase();
     let mut letters = small.chars();
@@ -82,7 +85,7 @@ pub fn forms(word: &str) -> Vec<String> {
     forms
 }
 
-/// First and last byte but one of the places in `text` where `word` stands at the beginning of a word.
+/// Byte ranges of `word` in `text`, as start and end, if a word of the text begins there.
 fn places(text: &[u8], word: &str) -> Vec<(usize, usize)> {
     let mut places = Vec::new();
     for form in forms(word).iter().filter(|form| !form.is_empty()) {
@@ -103,7 +106,8 @@ mod tests {
     fn firings_at_a_word_are_told_from_those_elsewhere() {
         let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([32, 32]));
         let vocabulary: [&[u8]; 6] = [b"The ", b"tr", b"rain", b" Ra", b"in", b" fell"];
-        // "The trrain fell Rain fell": the word stands in two tokens, and the same letters within another word.
+        // "The trrain fell Rain fell": the word takes up two tokens, and its letters also occur
+        // inside another word.
         for (position, token) in [0u32, 1, 2, 5, 3, 4, 5].into_iter().enumerate() {
             let fired = if [3, 4].contains(&token) { 0b11 } else { 0b10 };
             recorder.begin(0, position, &[token], true);

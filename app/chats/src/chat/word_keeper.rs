@@ -1,5 +1,6 @@
-//! The keeper of neurons' words across chats: after an answer it finds, beside the window, the neurons that fired at each of its words
-//! and at little else, and puts them into the store a few at a time. It does nothing unless it is switched on.
+//! Recording of neurons' words across chats, off by default. After an answer, a thread finds the
+//! neurons that fired at each of its words and at few other tokens. They are written into the store
+//! in small batches.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -16,25 +17,25 @@ use thermocline_engine::{
 use crate::store::{KeptWord, Store, StoreError};
 use thermocline_host::engine_handle::EngineHandle;
 
-/// Tokens of an answer that are looked at: its last ones.
+/// Number of tokens at the end of an answer that are searched.
 const MOST_TOKENS: u64 = 256;
-/// Neurons that are kept of each word of an answer.
+/// Largest number of neurons recorded for each word of an answer.
 const NEURONS_OF_WORD: usize = 24;
-/// Least fraction of a word's tokens at which a neuron fires, beyond the fraction of all tokens.
+/// Least difference between a neuron's firing fraction at the word's tokens and at all tokens.
 const LEAST_PREFERENCE: f32 = 0.5;
-/// Most letters of a word.
+/// Longest word, in characters.
 const LONGEST: usize = 32;
-/// Rows that are written at once: no frame waits for more.
+/// Rows written at once, so that no frame waits long.
 const BATCH: usize = 256;
 
-/// Words of an answer, by the model's fingerprint.
+/// Recorded words of an answer, and the fingerprint of its model.
 #[derive(Debug)]
 struct CountedWords {
     model: String,
     words: Vec<KeptWord>,
 }
 
-/// Puts the words of answers into the store, while it is switched on.
+/// Writes the words of answers into the store while it is on.
 #[derive(Debug)]
 pub(super) struct WordKeeper {
     on: bool,
@@ -50,7 +51,7 @@ impl Default for WordKeeper {
 }
 
 impl WordKeeper {
-    /// Switches it on or off; off, what was not written yet is forgotten.
+    /// Turns the recording on or off. Turning it off drops words that are not written yet.
     pub fn set_on(&mut self, on: bool) {
         if self.on && !on {
             self.forget();
@@ -58,7 +59,7 @@ impl WordKeeper {
         self.on = on;
     }
 
-    /// Forgets what was not written yet.
+    /// Drops words that are not written yet.
     pub fn forget(&mut self) {
         *self = WordKeeper { on: self.on, revision: self.revision + 1, ..WordKeeper::default() };
     }
@@ -68,7 +69,7 @@ impl WordKeeper {
         self.revision
     }
 
-    /// Begins to count the answer that `session` has just ended.
+    /// Starts to count the words of the answer that `session` has just ended.
     pub fn answered(&self, engine: &Engine, session: u64, handle: &EngineHandle) {
         if !self.on {
             return;
@@ -78,7 +79,7 @@ impl WordKeeper {
             let words = words(&engine, session);
             if !words.is_empty() {
                 let model = Identity::of_model(engine.model()).fingerprint();
-                // The keeper may have been switched off.
+                // The keeper may have been turned off.
                 let _ = counted.send(CountedWords { model, words });
                 handle.notify();
             }
@@ -88,7 +89,7 @@ impl WordKeeper {
         }
     }
 
-    /// Writes some of what was counted. What cannot be written is given up.
+    /// Writes a batch of counted words. Words that cannot be written are dropped.
     ///
     /// # Errors
     /// The store's error.
@@ -108,7 +109,7 @@ impl WordKeeper {
     }
 }
 
-/// The words of the answer that `session` has written last, with their neurons.
+/// The words of the last answer of `session`, with their neurons.
 fn words(engine: &Engine, session: u64) -> Vec<KeptWord> {
     let board = engine.neurons();
     let end = board.kept().masks;
@@ -131,7 +132,8 @@ fn words(engine: &Engine, session: u64) -> Vec<KeptWord> {
     words
 }
 
-/// Per layer the fraction of all tokens at which each neuron has fired since the model was opened.
+/// Per layer and neuron, the fraction of all tokens at which the neuron fired since the model was
+/// opened.
 fn frequencies(board: &NeuronBoard) -> Vec<Vec<f32>> {
     let of_layer = |layer| {
         let tally = board.tally(layer);
@@ -140,7 +142,8 @@ fn frequencies(board: &NeuronBoard) -> Vec<Vec<f32>> {
     (0..board.shape().layers()).map(of_layer).collect()
 }
 
-/// The words of a text in small letters, with the numbers of the tokens in which each stands. What has no letters is no word.
+/// The lowercased words of a text, each with the indices of its tokens. Words without letters are
+/// skipped.
 fn tokens_of_words<'a>(tokens: &[TokenTrace], bytes: impl Fn(u32) -> &'a [u8]) -> BTreeMap<String, Vec<usize>> {
     let (mut text, mut owners) = (Vec::new(), Vec::new());
     for (at, token) in tokens.iter().enumerate() {
@@ -154,7 +157,7 @@ fn tokens_of_words<'a>(tokens: &[TokenTrace], bytes: impl Fn(u32) -> &'a [u8]) -
     for part in text.chunk_by(|a, b| is_letter(a) == is_letter(b)) {
         let place = start..start + part.len();
         start = place.end;
-        // A word that begins or ends within a letter is not whole.
+        // A part that begins or ends inside a character is not a whole word.
         let Ok(word) = std::str::from_utf8(part) else { continue };
         let word = word.trim_matches('\'').to_lowercase();
         if word.chars().count() > LONGEST || !word.chars().any(char::is_alphabetic) {
@@ -198,7 +201,8 @@ mod tests {
     use super::*;
     use thermocline_host::{library::ModelId, testing::eventually};
 
-    /// The words that a keeper has written of an answer of the built-in model, with what the board knows of it.
+    /// The words recorded for an answer of the built-in model, the engine, and the model's
+    /// fingerprint. The keeper is on if `on`.
     fn kept(on: bool) -> (Store, Engine, String) {
         let handle = EngineHandle::new(|| ());
         handle.open(ModelId::Builtin, EngineOptions { device: DeviceChoice::Cpu, ..EngineOptions::default() });

@@ -1,4 +1,4 @@
-//! The parts of a word's logits: those of its tokens, each after the ones before it, added up.
+//! The parts of a word's logits: the sum over its tokens, each computed after the tokens before it.
 
 use std::{collections::BTreeMap, ops::ControlFlow};
 
@@ -10,22 +10,23 @@ use thermocline_engine::{
     session::Engine,
 };
 
-/// Most tokens of a word that are explained: the model reads the text before it once for each.
+/// Largest number of explained tokens of a word. The model reads the text before the word once for
+/// each token.
 const MOST_TOKENS: usize = 8;
 
-/// A word after a text, both as tokens.
+/// A word and the text before it, as tokens.
 #[derive(Debug)]
 pub(super) struct WordTokens<'a> {
     engine: &'a Engine,
     cpu: &'a Cpu,
-    /// The text before the word, then the word.
+    /// Tokens of the text before the word, then tokens of the word.
     all: Vec<u32>,
     /// Number of tokens before the word.
     before: usize,
 }
 
 impl<'a> WordTokens<'a> {
-    /// `word` after `context`.
+    /// The tokens of `word` after those of `context`.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a word without tokens.
@@ -37,7 +38,7 @@ impl<'a> WordTokens<'a> {
         Ok(WordTokens { engine, cpu, all, before: context.len() })
     }
 
-    /// Number of the word's tokens that are explained.
+    /// Number of explained tokens of the word.
     pub fn len(&self) -> usize {
         self.all.len() - self.before
     }
@@ -47,11 +48,11 @@ impl<'a> WordTokens<'a> {
         (self.before..self.all.len()).map(|at| (&self.all[..at], self.all[at]))
     }
 
-    /// The parts of the word's logits, with the `top` neurons of the largest effects on each. The probability is that of all its
-    /// tokens. `proceed` is asked between layers.
+    /// The parts of the word's logits, with the `top` neurons of the largest effects on each token.
+    /// The probability is the product over all tokens. `proceed` is called between layers.
     ///
     /// # Errors
-    /// As [`attribution`].
+    /// The errors of [`attribution`].
     pub fn attribution(&self, top: usize, proceed: &mut dyn FnMut() -> ControlFlow<()>) -> Result<Attribution> {
         let mut parts = Vec::new();
         for (context, token) in self.each() {
@@ -62,10 +63,11 @@ impl<'a> WordTokens<'a> {
         Ok(parts.fold(first, sum))
     }
 
-    /// The falls of the word's logits while `neurons` are switched off one after the other for the token before each.
+    /// Decreases of the word's logits as `neurons` are switched off one after the other, for the
+    /// token before each token of the word.
     ///
     /// # Errors
-    /// As [`switching_off`].
+    /// The errors of [`switching_off`].
     pub fn switching_off(
         &self,
         neurons: &[NeuronIndex],
@@ -82,7 +84,7 @@ impl<'a> WordTokens<'a> {
     }
 }
 
-/// The parts of two tokens together. A neuron has the activation with which it adds most.
+/// Adds the parts of two tokens. A neuron keeps the activation of its larger effect.
 fn sum(one: Attribution, other: Attribution) -> Attribution {
     let mut neurons: BTreeMap<NeuronIndex, NeuronEffect> = one.neurons.into_iter().map(|it| (it.place, it)).collect();
     for effect in other.neurons {
@@ -140,7 +142,7 @@ mod tests {
         near(off.whole, of.logit);
         near(off.falls.iter().sum(), off.whole - off.without);
 
-        // A word of one token is that token's.
+        // The parts of a one-token word are the parts of its token.
         let one = WordTokens::new(&engine, &cpu, &context, &tokens[..1]).unwrap();
         let same = attribution(engine.model(), &cpu, &context, tokens[0], 50, go).unwrap();
         assert_eq!((one.attribution(50, go).unwrap(), one.len()), (same, 1));

@@ -1,5 +1,6 @@
-//! Chat models that are offered for download, and which of them fit a computer. They are listed in `assets/chat_models.json`,
-//! smallest first, each of a family that the engine opens; how large a file is exactly, and its checksum, the repository says.
+//! Chat models offered for download, and which of them fit a computer. `assets/chat_models.json`
+//! lists them, smallest first. All are of families that the engine opens. The repository supplies
+//! exact file sizes and checksums.
 
 use std::sync::LazyLock;
 
@@ -7,19 +8,19 @@ use serde::Deserialize;
 
 use super::{GpuMemory, MemoryFit, hub::HubModel};
 
-/// The data file.
+/// The list as JSON.
 const LIST: &str = include_str!("../../../../assets/chat_models.json");
 
 /// Number of models offered at once.
 pub const OFFERED: usize = 3;
 
-/// Tokens per second that feel like a conversation.
+/// Tokens per second that suffice for a conversation.
 const FLUENT: f64 = 5.0;
 
-/// Fractions of the memory's read speed that decoding reaches on small and on large machines.
+/// Fractions of the memory's read bandwidth that decoding reaches on small and on large machines.
 pub const REACHED: [f64; 2] = [0.5, 0.8];
 
-/// A chat model in a repository of the hub.
+/// A chat model in a Hugging Face repository.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChatModel {
@@ -29,34 +30,35 @@ pub struct ChatModel {
     pub year: u16,
     /// Repository as `owner/name`.
     pub repository: String,
-    /// Part of the name of the file to take of the repository: its quantisation.
+    /// Part of the file name that selects the file in the repository: its quantisation.
     pub file: String,
-    /// Size of the file, about.
+    /// Approximate size of the file.
     pub gigabytes: f64,
-    /// Of that, what a token reads: with MoE models the experts in use.
+    /// Gigabytes of weights read per token. With MoE models, only the experts in use.
     pub read_gigabytes: f64,
     /// Description in one line.
     pub about: String,
 }
 
-/// All of them.
+/// All listed models, smallest first.
 pub fn all() -> &'static [ChatModel] {
     static ALL: LazyLock<Vec<ChatModel>> = LazyLock::new(|| serde_json::from_str(LIST).unwrap_or_default());
     &ALL
 }
 
 impl ChatModel {
-    /// Its fit on a machine with so many bytes of RAM, and this GPU.
+    /// The fit of this model on a machine with `ram` bytes of RAM and this GPU.
     pub fn fit(&self, ram: u64, gpu: GpuMemory) -> MemoryFit {
         MemoryFit::of(self.gigabytes * 1e9, ram, gpu)
     }
 
-    /// Least and greatest tokens per second to expect of a CPU whose memory is read at `bandwidth` bytes per second.
+    /// Lowest and highest expected tokens per second of a CPU that reads memory at `bandwidth`
+    /// bytes per second.
     pub fn rates(&self, bandwidth: f64) -> [f64; 2] {
         REACHED.map(|reached| reached * bandwidth / (self.read_gigabytes * 1e9))
     }
 
-    /// The model's file, or files, among those of its repository.
+    /// The file of this model, or its split files, among the files of its repository.
     pub fn pick<'m>(&self, found: &'m [HubModel]) -> Option<&'m HubModel> {
         let wanted = self.file.to_ascii_lowercase();
         let has = |model: &&HubModel| model.name.to_ascii_lowercase().contains(&wanted);
@@ -64,9 +66,10 @@ impl ChatModel {
     }
 }
 
-/// The models to offer to a machine with so many bytes of RAM and this GPU, whose memory is read at `bandwidth` bytes per second, as far
-/// as that is known: of the latest year the largest that fits and talks fluently, and smaller ones. Largest first. Older ones only
-/// where too few of that year fit.
+/// The models to offer for a machine with `ram` bytes of RAM and this GPU, largest first.
+/// `bandwidth` is the memory's read bandwidth in bytes per second, if known. Offers the largest
+/// model that fits and is fast enough, and smaller ones, all of the latest year. Includes older
+/// models only if too few of the latest year fit.
 pub fn offered(ram: u64, gpu: GpuMemory, bandwidth: Option<f64>) -> Vec<&'static ChatModel> {
     let fits = |model: &&ChatModel| model.fit(ram, gpu) != MemoryFit::TooLarge;
     let latest = all().iter().map(|model| model.year).max();
@@ -76,7 +79,7 @@ pub fn offered(ram: u64, gpu: GpuMemory, bandwidth: Option<f64>) -> Vec<&'static
     }
     let fluent = |model: &&&ChatModel| {
         let most = bandwidth.map_or(f64::INFINITY, |bandwidth| model.rates(bandwidth)[1]);
-        // What is in a card's memory is read faster.
+        // A model in VRAM is read faster.
         most >= FLUENT || !gpu.shared && model.fit(ram, gpu) == MemoryFit::Gpu
     };
     let mut offered: Vec<&ChatModel> = fitting.iter().filter(fluent).copied().collect();
@@ -85,7 +88,7 @@ pub fn offered(ram: u64, gpu: GpuMemory, bandwidth: Option<f64>) -> Vec<&'static
         offered.truncate(OFFERED);
     }
     offered.reverse();
-    // One of about each size: the largest, one of half its size or less, and one of half of that.
+    // Choose different sizes: the largest model, then each time one of at most 0.6 times the size.
     let mut chosen: Vec<&ChatModel> = Vec::new();
     for model in &offered {
         if chosen.len() < OFFERED && chosen.last().is_none_or(|last| model.gigabytes <= 0.6 * last.gigabytes) {
@@ -108,7 +111,7 @@ mod tests {
 
     const GB: u64 = 1_000_000_000;
 
-    /// The memory of a card of so many gigabytes.
+    /// The memory of a graphics card with this many gigabytes.
     fn card(gigabytes: u64) -> GpuMemory {
         GpuMemory { bytes: gigabytes * GB, shared: false }
     }
@@ -145,7 +148,7 @@ mod tests {
         let few = offered(4 * GB, card(0), None);
         assert!(few.len() == OFFERED && few.iter().any(|model| model.year < 2026), "older ones fill up: {few:?}");
         assert!(offered(2 * GB, card(0), None).is_empty(), "none fits");
-        // Memory that the GPU shares is no faster and no more for it.
+        // Memory that the GPU shares with the CPU is neither faster nor larger.
         for bandwidth in [None, Some(12e9), Some(100e9)] {
             let shared = offered(16 * GB, GpuMemory { bytes: 11 * GB, shared: true }, bandwidth);
             assert_eq!(shared, offered(16 * GB, card(0), bandwidth));

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use thermocline_host::{network, units::bytes};
 
-/// A failed download. The received part is kept where it can be resumed.
+/// A failed download. The received part is kept if it can be resumed.
 #[derive(Debug, thiserror::Error)]
 pub enum DownloadError {
-    /// The network or the server.
+    /// A failure of the network or of the server.
     #[error("{}", network::why_unreachable(network::host(url), source))]
     Network {
         /// The requested address.
@@ -15,14 +15,14 @@ pub enum DownloadError {
         /// The HTTP client's error.
         source: Box<ureq::Error>,
     },
-    /// The connection ended before the file did.
+    /// The connection ended before the end of the file.
     #[error("{url}: the connection ended after {got} of {wanted} bytes")]
     Short {
         /// The requested address.
         url: String,
-        /// Available bytes.
+        /// Length of the file in bytes.
         wanted: u64,
-        /// Bytes that arrived.
+        /// Received bytes.
         got: u64,
     },
     /// The server answered with an error status.
@@ -45,8 +45,8 @@ pub enum DownloadError {
         /// The received content.
         got: String,
     },
-    /// The file does not have the listed checksum; it was removed.
-    #[error("{url}: the checksum is wrong: expected sha256 {wanted}, got {got}; what arrived was removed, try again")]
+    /// The file does not match the listed checksum, and was removed.
+    #[error("{url}: the checksum is wrong (expected sha256 {wanted}, got {got}). The file was deleted. Try again")]
     Checksum {
         /// The requested address.
         url: String,
@@ -55,9 +55,9 @@ pub enum DownloadError {
         /// Checksum of the received file.
         got: String,
     },
-    /// The disk is too full.
+    /// The disk has too little free space.
     #[error(
-        "{}: {} are needed, {} are free on this disk. Make room, then go on",
+        "{}: the download needs {}, but only {} are free on this disk. Free some space, then resume",
         folder.display(),
         bytes(*wanted),
         bytes(*free)
@@ -70,10 +70,10 @@ pub enum DownloadError {
         /// Available bytes.
         free: u64,
     },
-    /// There is a file of that name.
-    #[error("{} exists already; nothing was downloaded", .0.display())]
+    /// A file of that name exists already.
+    #[error("{} already exists. Nothing was downloaded", .0.display())]
     Exists(PathBuf),
-    /// The file system refused.
+    /// The file system refused an operation.
     #[error("{operation} {}: {source}", path.display())]
     File {
         /// The operation.
@@ -83,7 +83,7 @@ pub enum DownloadError {
         /// The system's error.
         source: std::io::Error,
     },
-    /// Stopped by the caller; the received part is kept.
+    /// The caller stopped the download. The received part is kept.
     #[error("stopped")]
     Stopped,
 }

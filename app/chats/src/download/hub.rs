@@ -1,4 +1,5 @@
-//! Downloadable models: the files of a Hugging Face repository, and a few models whose neurons fire sparsely.
+//! Models for download: the files of a Hugging Face repository, and a few recommended models whose
+//! neurons fire sparsely.
 
 use std::path::{Path, PathBuf};
 
@@ -8,31 +9,31 @@ use thermocline_engine::model::Companion;
 
 use super::{DownloadError, DownloadRequest, DownloadSource, json_request::JsonRequest, quantization};
 
-/// Bytes of a path that an address has in another form.
+/// Bytes of a path that are percent-encoded in an address.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');
 
 /// Base address of the repositories.
 pub const HUGGING_FACE: &str = "https://huggingface.co";
 
-/// Longest list of files that is read, in bytes.
+/// Largest file list that is read, in bytes.
 const LIST: u64 = 32 << 20;
 
-/// Quantisations to take where nothing is chosen, the best compromise of size and quality first.
+/// Quantisations chosen by default, the best compromise of size and quality first.
 const USUAL: [&str; 8] = ["Q4_K_M", "Q4_K_S", "Q4_0", "MXFP4", "IQ4_XS", "Q5_K_M", "Q8_0", "F16"];
 
-/// Models with ReLU: name, repository of [`SPARSE_OWNER`]'s and description. Those of PowerInfer's
-/// own format are published with their predictors. Sizes are listed by the repositories.
+/// Recommended ReLU models: name, repository of [`SPARSE_OWNER`], and description. The models in
+/// PowerInfer's own format include predictors. The repositories list the sizes.
 pub const RECOMMENDED_MODELS: [[&str; 3]; 10] = [
-    ["SmallThinker 4B", "SmallThinker-4BA0.6B-Instruct-GGUF", "made for PCs: few experts and few neurons per word"],
-    ["SmallThinker 21B", "SmallThinker-21BA3B-Instruct-GGUF", "the larger one, in some 12 GiB of memory"],
-    ["ProSparse 7B", "prosparse-llama-2-7b-gguf", "Llama 2 made sparse: about 89 % of the neurons are silent"],
-    ["ProSparse 13B", "prosparse-llama-2-13b-gguf", "the larger one, 88 % silent"],
-    ["Bamboo 7B", "Bamboo-base-v0.1-gguf", "of Mistral's shape, with two ReLUs: about 85 % silent"],
-    ["Bamboo 7B DPO", "Bamboo-DPO-v0.1-gguf", "the same, taught to answer questions"],
+    ["SmallThinker 4B", "SmallThinker-4BA0.6B-Instruct-GGUF", "made for PCs: few experts and neurons per token"],
+    ["SmallThinker 21B", "SmallThinker-21BA3B-Instruct-GGUF", "the larger version, needs about 12 GiB of memory"],
+    ["ProSparse 7B", "prosparse-llama-2-7b-gguf", "sparse Llama 2: about 89 % of the neurons are silent"],
+    ["ProSparse 13B", "prosparse-llama-2-13b-gguf", "the larger version, 88 % silent"],
+    ["Bamboo 7B", "Bamboo-base-v0.1-gguf", "like Mistral, with two ReLUs: about 85 % silent"],
+    ["Bamboo 7B DPO", "Bamboo-DPO-v0.1-gguf", "the same model, trained to answer questions"],
     ["ReluLLaMA 7B", "ReluLLaMA-7B-PowerInfer-GGUF", "Llama 2 with a ReLU: about 67 % silent"],
-    ["ReluLLaMA 13B", "ReluLLaMA-13B-PowerInfer-GGUF", "the larger one, 72 % silent"],
-    ["ReluLLaMA 70B", "ReluLLaMA-70B-PowerInfer-GGUF", "the largest; needs some 40 GiB of memory"],
-    ["ReluFalcon 40B", "ReluFalcon-40B-PowerInfer-GGUF", "Falcon with its ReLU: the most to gain from few neurons"],
+    ["ReluLLaMA 13B", "ReluLLaMA-13B-PowerInfer-GGUF", "the larger version, 72 % silent"],
+    ["ReluLLaMA 70B", "ReluLLaMA-70B-PowerInfer-GGUF", "the largest version, needs about 40 GiB of memory"],
+    ["ReluFalcon 40B", "ReluFalcon-40B-PowerInfer-GGUF", "Falcon with ReLU: gains most from sparsity"],
 ];
 
 /// Owner of the repositories of [`RECOMMENDED_MODELS`].
@@ -54,7 +55,7 @@ pub struct HubFile {
     pub path: String,
     /// Length in bytes.
     pub bytes: u64,
-    /// SHA-256 in hexadecimal, where the repository knows it.
+    /// SHA-256 in hexadecimal, if the repository lists it.
     pub sha256: Option<String>,
 }
 
@@ -77,7 +78,7 @@ struct Lfs {
 /// The GGUF models of `repository` (`owner/name`) at `hub`.
 ///
 /// # Errors
-/// [`DownloadError`], also for a name that cannot be a repository's.
+/// [`DownloadError`], also if `repository` is not a valid name.
 pub fn list_models(agent: &ureq::Agent, hub: &str, repository: &str) -> Result<Vec<HubModel>, DownloadError> {
     let Some(repository) = repository_name(repository) else {
         let expected = "a repository like owner/name";
@@ -85,7 +86,7 @@ pub fn list_models(agent: &ureq::Agent, hub: &str, repository: &str) -> Result<V
     };
     let url = format!("{hub}/api/models/{repository}/tree/main?recursive=true");
     let hint = |status: u16| match status {
-        401 | 404 => ": there is no such public repository",
+        401 | 404 => ": this public repository does not exist",
         _ => "",
     };
     let entries: Vec<HubEntry> =
@@ -100,14 +101,14 @@ pub fn list_models(agent: &ureq::Agent, hub: &str, repository: &str) -> Result<V
     Ok(grouped(files.collect()))
 }
 
-/// `owner/name` from a user's input: that name, or an address of the repository.
+/// Reads `owner/name` from a user's input, which may also be the repository's address.
 pub fn repository_name(text: &str) -> Option<String> {
     let text = text.trim().trim_end_matches('/');
     let address = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
     let hubs = ["huggingface.co/", "www.huggingface.co/", "hf.co/"];
     let text = match hubs.iter().find_map(|it| address.unwrap_or(text).strip_prefix(it)) {
         Some(path) => path,
-        // An address of another site.
+        // The address of another site.
         None if address.is_some() => return None,
         None => text,
     };
@@ -119,18 +120,18 @@ pub fn repository_name(text: &str) -> Option<String> {
             && !part.starts_with('.')
             && part.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
     };
-    // `tree/main` and the like may follow, nothing else.
+    // Only paths such as `tree/main` may follow.
     let rest = parts.next().is_none_or(|part| matches!(part, "tree" | "blob" | "resolve"));
     (valid(owner) && valid(name) && rest).then(|| format!("{owner}/{name}"))
 }
 
 impl HubModel {
-    /// Bytes of all its files.
+    /// Size of all its files in bytes.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.bytes).sum()
     }
 
-    /// Its quantisation, as its name says.
+    /// Its quantisation, from its name.
     pub fn quantization(&self) -> Option<String> {
         quantization(&self.name)
     }
@@ -149,7 +150,7 @@ impl HubModel {
     }
 }
 
-/// The model of a repository to take where none is chosen; `None`: there is none.
+/// The model of a repository chosen by default; `None` if there is none.
 pub fn preferred(models: &[HubModel]) -> Option<&HubModel> {
     let rank = |model: &HubModel| {
         let quantization = model.quantization();
@@ -163,7 +164,7 @@ fn is_model(path: &str) -> bool {
     name.ends_with(".gguf") && Companion::of_name(&name).is_none()
 }
 
-/// A path of the repository as a relative path without `..` or drives.
+/// Converts a path in the repository to a relative path without `..` or drives.
 fn local(path: &str) -> PathBuf {
     path.split(['/', '\\'])
         .filter(|part| !matches!(*part, "" | "." | ".."))
@@ -171,14 +172,14 @@ fn local(path: &str) -> PathBuf {
         .collect()
 }
 
-/// Stem, part and parts of `name-00001-of-00003.gguf`.
+/// Stem, part number and part count of `name-00001-of-00003.gguf`.
 fn split_name(path: &str) -> Option<(&str, u32, u32)> {
     let (rest, parts) = path.get(..path.len() - 5)?.rsplit_once("-of-")?;
     let (stem, part) = rest.rsplit_once('-')?;
     Some((stem, part.parse().ok()?, parts.parse().ok()?))
 }
 
-/// Groups the parts of split models; a model that lacks a part is left out.
+/// Groups the parts of split models, and leaves out models that lack a part.
 fn grouped(mut files: Vec<HubFile>) -> Vec<HubModel> {
     files.sort_by(|a, b| a.path.cmp(&b.path));
     let mut offers: Vec<HubModel> = Vec::new();

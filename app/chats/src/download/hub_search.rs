@@ -1,28 +1,29 @@
-//! Search of the hub by keywords.
+//! Keyword search of Hugging Face repositories.
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
 use super::{DownloadError, hub::repository_name, json_request::JsonRequest};
 
-/// Largest number of repositories that a search finds.
+/// Largest number of results of a search.
 pub const MOST_FOUND: usize = 20;
 
-/// Longest answer that is read, in bytes.
+/// Largest response that is read, in bytes.
 const LIST: u64 = 8 << 20;
 
-/// A repository that a search has found.
+/// A repository found by a search.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct HubRepository {
     /// Name as `owner/name`.
     #[serde(rename = "id")]
     pub name: String,
-    /// Downloads of the last month.
+    /// Downloads in the last month.
     #[serde(default)]
     pub downloads: u64,
 }
 
-/// Repositories at `hub` with GGUF files whose names have these `words`, the most downloaded first.
+/// Finds repositories at `hub` that have GGUF files and whose names contain `words`, the most
+/// downloaded first.
 ///
 /// # Errors
 /// [`DownloadError`].

@@ -1,4 +1,4 @@
-//! Requests for JSON, with errors that say what was expected and what came.
+//! Requests for JSON. The errors name the expected and the received content.
 
 use serde::de::DeserializeOwned;
 
@@ -11,17 +11,18 @@ pub(crate) struct JsonRequest<'u> {
     pub(crate) url: &'u str,
     /// The expected content, in words.
     pub(crate) expected: &'static str,
-    /// Longest answer that is read, in bytes.
+    /// Largest response that is read, in bytes.
     pub(crate) limit: u64,
-    /// Usual meaning of a status other than 200.
+    /// Hint for an HTTP status other than 200.
     pub(crate) hint: fn(u16) -> &'static str,
 }
 
 impl JsonRequest<'_> {
-    /// The answer.
+    /// Sends the request and parses the response.
     ///
     /// # Errors
-    /// [`DownloadError`] of the network, for another status than 200, and for what is not the expected JSON.
+    /// [`DownloadError`] if the network fails, if the status is not 200, or if the response is not
+    /// the expected JSON.
     pub(crate) fn send<T: DeserializeOwned>(&self, agent: &ureq::Agent) -> Result<T, DownloadError> {
         let url = || self.url.to_owned();
         let network = |source| DownloadError::Network { url: url(), source: Box::new(source) };

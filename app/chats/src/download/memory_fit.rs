@@ -1,37 +1,37 @@
-//! Fit of a model's files in the memory of a computer, before they are downloaded.
+//! Whether a model's files fit into the memory of a computer, computed before a download.
 
-/// Memory that the system and other programs need, in bytes.
+/// Memory needed by the system and other programs, in bytes.
 const OTHERS: f64 = 2e9;
 
-/// Memory a model takes beside its file, as a fraction of that: cache and buffers.
+/// Memory for KV cache and buffers, as a fraction of the file size.
 const BESIDE: f64 = 0.15;
 
-/// Fraction of the VRAM that a model may take beside RAM: hot weights in VRAM stay mapped in RAM as well, but need not stay in
-/// its cache.
+/// Fraction of the VRAM that adds to RAM. Hot weights in VRAM stay mapped from the file, but need
+/// not stay in RAM.
 const OF_VRAM: f64 = 0.8;
 
-/// Memory of a GPU; the default is that of none.
+/// Memory of a GPU. The default means no GPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct GpuMemory {
-    /// All that the GPU may use, in bytes.
+    /// Memory that the GPU may use, in bytes.
     pub bytes: u64,
-    /// True if it is a part of RAM, as on Apple's machines: it has no room beside RAM.
+    /// True if the GPU shares RAM, as on Apple machines, so that it adds no memory.
     pub shared: bool,
 }
 
-/// Place that has room for a model.
+/// The memory that a model fits into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryFit {
-    /// The memory of the GPU has room for all of it.
+    /// The whole model fits into GPU memory.
     Gpu,
-    /// RAM, with that of a graphics card, has room for it.
+    /// The model fits into RAM, or into RAM and VRAM together.
     Memory,
-    /// None: it would be read from disk all the time.
+    /// The model does not fit, and would be read from disk all the time.
     TooLarge,
 }
 
 impl MemoryFit {
-    /// The fit of a model of so many `bytes` on a computer with so many bytes of RAM, and this GPU.
+    /// The fit of a model of `bytes` bytes on a computer with `ram` bytes of RAM and this GPU.
     pub fn of(bytes: f64, ram: u64, gpu: GpuMemory) -> Self {
         let needed = bytes * (1.0 + BESIDE);
         let beside = if gpu.shared { 0.0 } else { gpu.bytes as f64 * OF_VRAM };
@@ -45,7 +45,7 @@ impl MemoryFit {
         }
     }
 
-    /// It in words.
+    /// The fit in words.
     pub fn words(self) -> &'static str {
         match self {
             MemoryFit::Gpu => "fits into GPU memory",
@@ -81,7 +81,7 @@ mod tests {
         assert_eq!(fit(6.0, 16, 11), MemoryFit::Gpu);
         assert_eq!(fit(12.0, 16, 11), MemoryFit::Memory);
         assert_eq!(fit(13.0, 16, 11), MemoryFit::TooLarge, "a card of this size would have room for the rest");
-        // A system that lets the GPU have all of RAM: other programs need some.
+        // If the system lets the GPU use all of RAM, other programs still need some.
         assert_eq!(fit(13.0, 16, 16), MemoryFit::TooLarge);
     }
 }

@@ -1,10 +1,13 @@
-//! Models from the network. [`transfer`] fetches one file: it goes on where it was interrupted, checks the free space first
-//! and the checksum at the end, and a file under its own name is always complete. [`hub_search`] finds repositories by words,
-//! [`hub`] lists the files of any Hugging Face repository, and a few sparsely firing models, [`chat_models`] has those that suit
-//! a computer; [`quantization`](mod@quantization) reads names of files and [`memory_fit`] says which have room. [`queue`]
-//! downloads in the background, [`json_request`] asks for lists.
+//! Models from the network. Nothing here runs unless the user asks for a download.
 //!
-//! Nothing here is called unless the user asks for a download.
+//! - [`transfer`] downloads one file and resumes interrupted downloads. It checks free space first
+//!   and the checksum at the end. A file gets its final name only when it is complete.
+//! - [`hub_search`] finds repositories by words. [`hub`] lists the files of any Hugging Face
+//!   repository, and a few models that fire sparsely.
+//! - [`chat_models`] has the models that suit a computer, and [`memory_fit`] computes whether a
+//!   model fits.
+//! - [`quantization`](mod@quantization) reads the quantisation from file names.
+//! - [`queue`] downloads in the background, and [`json_request`] requests lists.
 
 pub mod chat_models;
 mod error;
@@ -30,7 +33,7 @@ pub use quantization::quantization;
 pub use queue::{DownloadId, DownloadRequest, DownloadState, DownloadStatus, Downloads};
 pub use transfer::{DownloadProgress, DownloadSource, FetchedFile, fetch};
 
-/// The HTTP client. It follows redirects and gives up on silent servers.
+/// Creates the HTTP client. It follows redirects and times out if a server is silent.
 pub fn agent() -> ureq::Agent {
     let silence = Some(Duration::from_secs(30));
     ureq::Agent::config_builder()

@@ -1,10 +1,10 @@
-//! The quantisation of a model, as the name of its file says.
+//! The quantisation of a model, from its file name.
 
-/// Types without a number of bits behind a letter.
+/// Types that are not a letter and a number of bits.
 const OTHERS: [&str; 7] = ["F16", "BF16", "F32", "FP16", "MXFP4", "NVFP4", "I2_S"];
 
-/// The quantisation in the name of a file, in capitals: `Q4_K_M` of `sub/model-q4_k_m-00001-of-00002.gguf`. `None` where the name
-/// says none.
+/// The quantisation in a file name, in upper case: `Q4_K_M` for
+/// `sub/model-q4_k_m-00001-of-00002.gguf`. `None` if the name contains none.
 pub fn quantization(path: &str) -> Option<String> {
     let name = path.rsplit(['/', '\\']).next().unwrap_or(path);
     let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);

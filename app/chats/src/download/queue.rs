@@ -1,4 +1,4 @@
-//! The queue of downloads, which run in the background one after the other.
+//! The download queue. Downloads run in the background, one after the other.
 
 use std::{
     ops::ControlFlow,
@@ -12,7 +12,8 @@ use parking_lot::{Condvar, Mutex};
 
 use super::{DownloadError, DownloadProgress, DownloadSource, FetchedFile, agent, fetch, transfer::PART_FILES};
 
-/// Seconds before each attempt after a temporary failure; an attempt that receives data resets the count.
+/// Seconds before each attempt after a temporary failure; an attempt that receives data resets the
+/// count.
 const RETRY_SECONDS: [u64; 5] = [1, 3, 10, 30, 60];
 
 /// Number of a download.
@@ -22,7 +23,7 @@ pub struct DownloadId(u64);
 /// A requested file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DownloadRequest {
-    /// Where it comes from.
+    /// Address, length and checksum of the file.
     pub source: DownloadSource,
     /// Path of the complete file.
     pub to: PathBuf,
@@ -31,22 +32,22 @@ pub struct DownloadRequest {
 /// State of a download.
 #[derive(Debug, Clone)]
 pub enum DownloadState {
-    /// Waits for others.
+    /// Waiting for other downloads.
     Waiting,
     /// Being received.
     Running,
-    /// Failed and will be tried again.
+    /// Failed, and waiting for the next attempt.
     Retrying {
         /// The failure.
         reason: Arc<DownloadError>,
         /// Time of the next attempt.
         at: Instant,
     },
-    /// Paused by the user; can be resumed.
+    /// Paused by the user, who can resume it.
     Paused,
     /// Complete.
     Done(FetchedFile),
-    /// Failed; can be resumed by the user.
+    /// Failed. The user can resume it.
     Failed(Arc<DownloadError>),
 }
 
@@ -65,7 +66,8 @@ pub struct DownloadStatus {
     pub rate: f64,
 }
 
-/// All downloads of the program. Dropping it stops them; received parts stay on disk, and the same request resumes them.
+/// All downloads of the program. Dropping the queue stops them. Received parts stay on disk, and
+/// the same request resumes them.
 #[derive(Debug)]
 pub struct Downloads {
     queue: Arc<DownloadQueue>,
@@ -75,7 +77,7 @@ pub struct Downloads {
 struct DownloadQueue {
     list: Mutex<QueueEntries>,
     changed: Condvar,
-    /// Called after every change, from the thread that made it.
+    /// Called after every change, on the thread that made it.
     notify: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -93,7 +95,7 @@ struct QueueEntries {
 }
 
 impl DownloadQueue {
-    /// Changes a download that still exists.
+    /// Changes a download if it is still listed.
     fn change(&self, id: DownloadId, change: impl FnOnce(&mut DownloadStatus)) {
         if let Some(status) = self.list.lock().all.iter_mut().find(|it| it.id == id) {
             change(status);
@@ -104,10 +106,10 @@ impl DownloadQueue {
 }
 
 impl Downloads {
-    /// An empty queue. `notify` is called whenever a download has changed.
+    /// Creates an empty queue. `notify` is called after every change of a download.
     ///
     /// # Errors
-    /// The system has no thread for it.
+    /// The system cannot start a thread.
     pub fn new(notify: impl Fn() + Send + Sync + 'static) -> std::io::Result<Self> {
         let (list, changed) = (Mutex::default(), Condvar::new());
         let queue = Arc::new(DownloadQueue { list, changed, notify: Box::new(notify) });
@@ -116,7 +118,8 @@ impl Downloads {
         Ok(Downloads { queue, thread: Some(thread) })
     }
 
-    /// Adds a download behind the others. A file that is already listed is resumed instead.
+    /// Adds a download to the end of the queue. If the file is already listed, that download is
+    /// resumed instead.
     pub fn add(&self, request: DownloadRequest) -> DownloadId {
         let mut list = self.queue.list.lock();
         if let Some(status) = list.all.iter().find(|it| it.request.to == request.to) {
@@ -157,7 +160,7 @@ impl Downloads {
         });
     }
 
-    /// Removes a download from the list. The received part stays, unless `discard`.
+    /// Removes a download from the list. The received part stays unless `discard` is set.
     pub fn remove(&self, id: DownloadId, discard: bool) {
         let mut list = self.queue.list.lock();
         let removed = list.all.iter().position(|it| it.id == id).map(|at| list.all.remove(at));
@@ -165,7 +168,7 @@ impl Downloads {
         self.queue.changed.notify_all();
         if let Some(status) = removed.filter(|_| discard) {
             for extension in PART_FILES {
-                // There is no part if it has not started.
+                // A download that has not started has no part.
                 let _ = std::fs::remove_file(status.request.to.with_added_extension(extension));
             }
         }
@@ -177,13 +180,13 @@ impl Drop for Downloads {
         self.queue.list.lock().ended = true;
         self.queue.changed.notify_all();
         if let Some(thread) = self.thread.take() {
-            // Its panics were reported where they happened.
+            // A panic was already reported by the thread.
             let _ = thread.join();
         }
     }
 }
 
-/// Runs the downloads, one after the other, until the queue ends.
+/// Runs the downloads one after the other until the queue ends.
 fn run_queue(queue: &DownloadQueue) {
     let agent = agent();
     let mut failures: Vec<(DownloadId, usize)> = Vec::new();
@@ -210,7 +213,7 @@ fn run_queue(queue: &DownloadQueue) {
                     status.progress = DownloadProgress { done: fetched.bytes, total: Some(fetched.bytes) };
                     DownloadState::Done(fetched)
                 }
-                // The caller that stopped it has set the state.
+                // The caller that stopped the download has set its state.
                 Err(DownloadError::Stopped) if matches!(status.state, DownloadState::Running) => DownloadState::Paused,
                 Err(DownloadError::Stopped) => return,
                 Err(error) => match RETRY_SECONDS.get(failed).filter(|_| error.is_passing()) {
@@ -228,7 +231,7 @@ fn run_queue(queue: &DownloadQueue) {
     }
 }
 
-/// Waits for the next download that is due; `None` at the end of the program.
+/// Waits for the next download that is due. Returns `None` when the queue ends.
 fn next_due(queue: &DownloadQueue) -> Option<(DownloadId, DownloadRequest)> {
     let mut list = queue.list.lock();
     loop {
@@ -254,7 +257,7 @@ fn next_due(queue: &DownloadQueue) -> Option<(DownloadId, DownloadRequest)> {
     }
 }
 
-/// Transfer rate of an attempt, and the time it was last reported.
+/// Transfer rate of an attempt, and the time of the last report.
 struct RateMeter {
     since: Instant,
     from: Option<u64>,

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use sysinfo::Disks;
 
-/// Bytes that can be written below `folder`, which exists; `None` if unknown.
+/// Free bytes on the disk of `folder`, which must exist; `None` if unknown.
 pub(super) fn free(folder: &Path) -> Option<u64> {
     let folder = folder.canonicalize().ok()?;
     let disks = Disks::new_with_refreshed_list().ok()?;

@@ -1,4 +1,4 @@
-//! A server of files that misbehaves on demand, for tests of downloads.
+//! A file server that misbehaves on demand, for tests of downloads.
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
@@ -17,24 +17,25 @@ use sha2::{Digest, Sha256};
 /// Behaviour of the server for one request.
 #[derive(Debug, Clone)]
 pub enum ServerBehaviour {
-    /// Serves the file, ranges included.
+    /// Serves the file and supports ranges.
     Well,
-    /// Closes the connection after so many bytes of the body.
+    /// Closes the connection after this many bytes of the body.
     ClosesAfter(usize),
     /// Serves another file under the same name.
     Changed,
     /// Ignores ranges.
     NoRanges,
-    /// Answers with an error status.
+    /// Answers with this error status.
     Says(u16),
 }
 
-/// The SHA-256 sum of a file, in hexadecimal digits.
+/// The SHA-256 checksum of a file, in hexadecimal.
 pub fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Serves a file with one behaviour per request, the last one repeated; returns the address of the server and its number of requests.
+/// Serves a file with one behaviour per request. The last behaviour is repeated. Returns the
+/// address of the server and its request count.
 pub fn serve(file: Vec<u8>, manners: Vec<ServerBehaviour>) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());

@@ -19,7 +19,8 @@ fn content() -> Vec<u8> {
     (0..900_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
 }
 
-/// Starts a server with one behaviour per request, the last one repeated; returns its address and its request count.
+/// Starts a server with one behaviour per request. The last behaviour is repeated. Returns its
+/// address and its request count.
 fn server(manners: Vec<ServerBehaviour>) -> (String, Arc<AtomicUsize>) {
     serve(content(), manners)
 }
@@ -130,7 +131,7 @@ fn downloads_are_paused_resumed_and_discarded() {
     let id = downloads.add(DownloadRequest { source: source(&address, None), to: to.clone() });
     wait(&downloads, id, "a retry", |status| matches!(status.state, DownloadState::Retrying { .. }));
     downloads.pause(id);
-    // One that fails later is tried again, so this one would have been, too.
+    // The later download is retried while the first one is paused and could have been retried, too.
     let (later, _) = server(vec![ServerBehaviour::ClosesAfter(300_000), ServerBehaviour::Well]);
     let third = downloads.add(DownloadRequest { source: source(&later, None), to: folder.path().join("third.gguf") });
     wait(&downloads, third, "its end", |status| matches!(status.state, DownloadState::Done(_)));

@@ -12,9 +12,9 @@ use sha2::{Digest, Sha256};
 
 use super::{DownloadError, space};
 
-/// Bytes read at a time; progress is reported after each read.
+/// Bytes per read. Progress is reported after each read.
 const PIECE: usize = 256 << 10;
-/// Extensions that the part of a file and its record have behind the file's own name.
+/// Extensions that are appended to the file name for the part and for its record.
 pub(super) const PART_FILES: [&str; 2] = ["part", "part.json"];
 /// Bytes left free on the disk.
 const MARGIN: u64 = 64 << 20;
@@ -35,7 +35,7 @@ pub struct DownloadSource {
 pub struct DownloadProgress {
     /// Bytes on disk.
     pub done: u64,
-    /// Length of the file, once the server has sent it.
+    /// Length of the file, once known from the server.
     pub total: Option<u64>,
 }
 
@@ -46,11 +46,12 @@ pub struct FetchedFile {
     pub bytes: u64,
     /// SHA-256 in hexadecimal.
     pub sha256: String,
-    /// `true` if the checksum is the listed one; `false` if none was listed.
+    /// `true` if the checksum matches the listed one; `false` if no checksum was listed.
     pub verified: bool,
 }
 
-/// Record beside a partial file: its address, and the validator by which the server detects a change.
+/// Record beside a partial file: its address, and the validator that detects a change of the file
+/// on the server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct ResumeRecord {
     url: String,
@@ -58,11 +59,12 @@ struct ResumeRecord {
     total: Option<u64>,
 }
 
-/// Fetches `source` into the new file `to`, by way of `to.part`. An existing part is resumed if the server
-/// still has the same file. `progress` is called after each read and may stop the transfer: then the part stays.
+/// Downloads `source` into the new file `to`, by way of `to.part`. An existing part is resumed if
+/// the server still has the same file. `progress` is called after each read and may stop the
+/// transfer. The part is then kept.
 ///
 /// # Errors
-/// [`DownloadError`]; its variants say which of them keep the part.
+/// [`DownloadError`]; its variants say whether the part is kept.
 pub fn fetch(
     agent: &ureq::Agent,
     source: &DownloadSource,
@@ -73,7 +75,7 @@ pub fn fetch(
         return Err(DownloadError::Exists(to.to_owned()));
     }
     let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    fs::create_dir_all(folder).map_err(failed("making the folder", folder))?;
+    fs::create_dir_all(folder).map_err(failed("creating the folder", folder))?;
     let part = PartFile::open(source, to)?;
     let (file, sum) = part.receive(agent, source, folder, progress)?;
     let got = hex(&sum.finalize());
@@ -91,7 +93,7 @@ struct PartFile {
     path: PathBuf,
     record_path: PathBuf,
     file: File,
-    /// Origin of the part, if it can be resumed.
+    /// Origin of the part; `None` if it cannot be resumed.
     record: Option<ResumeRecord>,
     done: u64,
 }
@@ -111,7 +113,7 @@ impl PartFile {
         Ok(PartFile { path, record_path, file, record, done })
     }
 
-    /// Receives the missing bytes; returns the checksum of the whole file.
+    /// Receives the missing bytes and returns the checksum of the whole file.
     fn receive(
         mut self,
         agent: &ureq::Agent,
@@ -140,7 +142,7 @@ impl PartFile {
                 self.restart()?;
                 header("content-length").and_then(|length| length.parse().ok())
             }
-            // Nothing is missing, or the file has become shorter.
+            // The part is complete, or the file became shorter.
             416 if self.done > 0 => {
                 let of = header("content-range").and_then(|range| range.strip_prefix("bytes */")?.parse::<u64>().ok());
                 if of != Some(self.done) {
@@ -228,13 +230,13 @@ impl PartFile {
         fs::write(&self.record_path, json).map_err(failed("writing", &self.record_path))
     }
 
-    /// Removes a part that does not go with what the server sent.
+    /// Removes a part that does not match the server's response.
     fn unexpected(self, url: &str, expected: &'static str, got: String) -> DownloadError {
         self.remove();
         DownloadError::Answer { url: url.to_owned(), expected, got }
     }
 
-    /// Removes a useless part. If that fails, the next attempt detects it again.
+    /// Removes an unusable part. If that fails, the next attempt detects it again.
     fn remove(self) {
         let _ = fs::remove_file(&self.record_path);
         let _ = fs::remove_file(&self.path);
@@ -251,7 +253,7 @@ impl PartFile {
     }
 }
 
-/// First byte and, if known, length of `bytes 5-9/10`.
+/// First byte and length of a range such as `bytes 5-9/10`. The length is `None` if unknown.
 fn content_range(text: &str) -> Option<(u64, Option<u64>)> {
     let (range, total) = text.strip_prefix("bytes ")?.split_once('/')?;
     let (first, _) = range.split_once('-')?;
@@ -260,10 +262,12 @@ fn content_range(text: &str) -> Option<(u64, Option<u64>)> {
 
 const fn hint(status: u16) -> &'static str {
     match status {
-        401 | 403 => ": it has to be asked for in a browser first (a licence to accept, or a private repository)",
-        404 => ": there is no such file",
-        429 => ": too many requests; it will be tried again later",
-        500..=599 => ": it has a problem of its own; it will be tried again later",
+        401 | 403 => {
+            ": access is restricted. Accept the licence in a browser first; a private repository cannot be downloaded"
+        }
+        404 => ": the file does not exist",
+        429 => ": too many requests. Thermocline will retry later",
+        500..=599 => ": the server has an error. Thermocline will retry later",
         _ => "",
     }
 }

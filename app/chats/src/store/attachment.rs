@@ -1,4 +1,4 @@
-//! Files that go with messages: their text in passages, and what of it the model was given.
+//! Attached files: their text in passages, and which parts the model was given.
 
 use std::collections::HashMap;
 
@@ -22,22 +22,22 @@ pub struct AttachmentId(pub(super) i64);
 pub struct Attachment {
     /// Row id.
     pub id: AttachmentId,
-    /// The message it goes with; `None`: the one being written.
+    /// The message it is attached to; `None`: the message being written.
     pub message: Option<MessageId>,
     /// File name.
     pub name: String,
     /// Format of the file.
     pub kind: DocumentKind,
-    /// Bytes of its text.
+    /// Size of its text in bytes.
     pub size: usize,
-    /// Number of tokens, and the key of the model they were counted for.
+    /// Number of tokens, and the key of the model that they were counted for.
     pub tokens: Option<(usize, String)>,
-    /// `true` if the model was given all of it, `false` for passages; `None` before that is decided.
+    /// `true` if the model was given the whole file, `false` if not; `None` before the choice.
     pub whole: Option<bool>,
 }
 
 impl Attachment {
-    /// Its tokens for the model of this key, if they were counted.
+    /// Its number of tokens for the model with this key, if counted.
     pub fn tokens_for(&self, model: &str) -> Option<usize> {
         self.tokens.as_ref().filter(|(_, key)| key == model).map(|(tokens, _)| *tokens)
     }
@@ -48,7 +48,7 @@ impl Attachment {
 pub struct Source {
     /// File name.
     pub name: String,
-    /// The passage; `None`: all of the file.
+    /// The passage; `None`: the whole file.
     pub passage: Option<Passage>,
 }
 
@@ -71,7 +71,7 @@ impl Attachment {
     }
 }
 
-/// Adds a file to a message, or to the one being written.
+/// Adds a file to a message, or to the message being written.
 pub(super) fn insert(
     db: &Connection,
     chat: ChatId,
@@ -89,16 +89,16 @@ pub(super) fn insert(
     Ok(id)
 }
 
-/// Records what of its file the model was given.
+/// Records whether the model was given the whole file.
 pub(super) fn set_whole(db: &Connection, id: AttachmentId, whole: Option<bool>) -> Result<(), StoreError> {
     let sets = db.execute("UPDATE attachment SET whole = ?2 WHERE id = ?1", params![id.0, whole]);
-    one(sets.during("recording what the model reads")?, "attachment", id.0)
+    one(sets.during("recording the model's input")?, "attachment", id.0)
 }
 
 /// Records a passage that the model was given with a message.
 pub(super) fn give(db: &Connection, message: MessageId, passage: PassageId) -> Result<(), StoreError> {
     let sql = "INSERT OR IGNORE INTO given (message, passage) VALUES (?1, ?2)";
-    db.execute(sql, [message.0, passage.0]).during("recording what the model reads")?;
+    db.execute(sql, [message.0, passage.0]).during("recording the model's input")?;
     Ok(())
 }
 
@@ -114,7 +114,7 @@ impl Store {
         one(self.db.execute("DELETE FROM attachment WHERE id = ?1", [id.0]).during(OPERATION)?, "attachment", id.0)
     }
 
-    /// The files of a chat in the order they were attached.
+    /// The files of a chat, in the order they were attached.
     pub fn attachments(&self, chat: ChatId) -> Result<Vec<Attachment>, StoreError> {
         let sql = format!("SELECT {COLUMNS} FROM attachment WHERE chat = ?1 ORDER BY attachment.id");
         rows(&self.db, "reading the files of a chat", &sql, [chat.0], Attachment::read)
@@ -127,14 +127,14 @@ impl Store {
         rows(&self.db, "reading a file", sql, [id.0], read)
     }
 
-    /// Has the files of the message being written go with `message`.
+    /// Attaches the files of the message being written to `message`.
     pub fn send_attachments(&mut self, chat: ChatId, message: MessageId) -> Result<(), StoreError> {
         let sql = "UPDATE attachment SET message = ?2 WHERE chat = ?1 AND message IS NULL";
         self.db.execute(sql, [chat.0, message.0]).during("sending files")?;
         Ok(())
     }
 
-    /// Has copies of the files of one message go with another, its next version.
+    /// Copies the files of one message to another message, its next version.
     pub fn copy_attachments(&mut self, from: MessageId, to: MessageId) -> Result<(), StoreError> {
         const OPERATION: &str = "copying the files of a message";
         let sql = "SELECT chat FROM message WHERE id = ?1";
@@ -148,7 +148,7 @@ impl Store {
         })
     }
 
-    /// Records the tokens of a file for the model of this key.
+    /// Records the number of tokens of a file for the model with this key.
     pub fn set_attachment_tokens(&mut self, id: AttachmentId, model: &str, tokens: usize) -> Result<(), StoreError> {
         let sql = "UPDATE attachment SET tokens = ?2, counted_by = ?3 WHERE id = ?1";
         let tokens = i64::try_from(tokens).unwrap_or(i64::MAX);
@@ -156,14 +156,14 @@ impl Store {
         Ok(())
     }
 
-    /// Records what the model is given with `message`: all of some files, and passages of others.
+    /// Records what the model is given with `message`: whole files, and passages of others.
     pub fn set_given(
         &mut self,
         message: MessageId,
         files: &[(AttachmentId, bool)],
         passages: &[PassageId],
     ) -> Result<(), StoreError> {
-        const OPERATION: &str = "recording what the model reads";
+        const OPERATION: &str = "recording the model's input";
         self.transaction(OPERATION, |db| {
             files.iter().try_for_each(|(id, whole)| set_whole(db, *id, Some(*whole)))?;
             db.execute("DELETE FROM given WHERE message = ?1", [message.0]).during(OPERATION)?;
@@ -171,7 +171,8 @@ impl Store {
         })
     }
 
-    /// Sources by message of a chat: files and passages in the order in which the model was given them.
+    /// Sources of each message of a chat: files and passages, in the order in which the model was
+    /// given them.
     pub fn sources(&self, chat: ChatId) -> Result<HashMap<MessageId, Vec<Source>>, StoreError> {
         let sql = "SELECT message, name, NULL, NULL, id AS file, 0 AS at FROM attachment WHERE chat = ?1 AND whole = 1 AND message IS NOT NULL
             UNION ALL SELECT given.message, name, place, text, attachment.id, passage.id FROM attachment
@@ -183,7 +184,7 @@ impl Store {
             Ok((MessageId(row.get(0)?), Source { name: row.get(1)?, passage }))
         };
         let mut sources: HashMap<MessageId, Vec<Source>> = HashMap::new();
-        for (message, source) in rows(&self.db, "reading what the model was given", sql, [chat.0], read)? {
+        for (message, source) in rows(&self.db, "reading the model's input", sql, [chat.0], read)? {
             sources.entry(message).or_default().push(source);
         }
         Ok(sources)

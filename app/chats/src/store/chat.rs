@@ -1,4 +1,4 @@
-//! Chats: their list, and the properties of one beside its messages.
+//! Chats: their list, and the properties of a chat other than its messages.
 
 use rusqlite::{OptionalExtension, Row, params};
 
@@ -13,7 +13,7 @@ use super::{
 pub struct ChatId(pub(super) i64);
 
 impl ChatId {
-    /// The number that settings store.
+    /// The number of this chat in the settings.
     pub fn number(self) -> i64 {
         self.0
     }
@@ -24,11 +24,11 @@ impl ChatId {
 pub struct Chat {
     /// Row id.
     pub id: ChatId,
-    /// Title; empty until there is a first message or the user gives one.
+    /// Title; empty until the first message, or until the user sets one.
     pub title: String,
-    /// The folder it is in.
+    /// The folder that contains the chat.
     pub folder: Option<FolderId>,
-    /// `true` if it stays on top of the list.
+    /// `true` if the chat stays at the top of the list.
     pub pinned: bool,
     /// Time of creation, in milliseconds since 1970.
     pub created: i64,
@@ -42,13 +42,13 @@ pub struct Chat {
     pub sampling: Option<String>,
     /// Text typed but not sent.
     pub draft: String,
-    /// Last message of the shown branch.
+    /// Last message of the visible branch.
     pub leaf: Option<MessageId>,
     /// `true` if the model may call tools.
     pub tools: bool,
 }
 
-/// Largest number of characters of a title.
+/// Longest title, in characters.
 const TITLE: usize = 48;
 
 /// Columns, as [`Chat::read`] expects them.
@@ -77,42 +77,42 @@ impl Store {
     /// Adds an empty chat.
     pub fn add_chat(&mut self, model: Option<&str>, system_prompt: &str) -> Result<ChatId, StoreError> {
         let sql = "INSERT INTO chat (title, created, updated, model, system_prompt) VALUES ('', ?1, ?1, ?2, ?3)";
-        let added = self.db.execute(sql, params![now(), model, system_prompt]).during("beginning a chat");
+        let added = self.db.execute(sql, params![now(), model, system_prompt]).during("creating a chat");
         added.map_err(|error| error.of_file(&self.path))?;
         Ok(ChatId(self.db.last_insert_rowid()))
     }
 
-    /// All chats that are not deleted: pinned ones first, then the latest.
+    /// All chats that are not deleted: pinned chats first, then by latest change.
     pub fn chats(&self) -> Result<Vec<Chat>, StoreError> {
         let sql =
             format!("SELECT {COLUMNS} FROM chat WHERE deleted IS NULL ORDER BY pinned DESC, updated DESC, id DESC");
         rows(&self.db, "reading the list of chats", &sql, [], Chat::read)
     }
 
-    /// The chat with this number, unless it is deleted or does not exist.
+    /// The chat with this number; `None` if it is deleted or does not exist.
     pub fn find_chat(&self, number: i64) -> Result<Option<Chat>, StoreError> {
         let sql = format!("SELECT {COLUMNS} FROM chat WHERE id = ?1 AND deleted IS NULL");
         self.db.query_row(&sql, [number], Chat::read).optional().during("reading a chat")
     }
 
-    /// Reads a chat, deleted or not.
+    /// Reads a chat, even a deleted one.
     pub fn chat(&self, id: ChatId) -> Result<Chat, StoreError> {
         let sql = format!("SELECT {COLUMNS} FROM chat WHERE id = ?1");
         let found = self.db.query_row(&sql, [id.0], Chat::read).optional().during("reading a chat")?;
         found.ok_or(StoreError::Missing { what: "chat", id: id.0 })
     }
 
-    /// Sets the title the user has given.
+    /// Sets a title chosen by the user.
     pub fn rename_chat(&mut self, id: ChatId, title: &str) -> Result<(), StoreError> {
         self.change_chat(id, "renaming a chat", "title = ?2, titled = 1", title)
     }
 
-    /// Sets a title unless the user has given one.
+    /// Sets a title, unless the user has chosen one.
     pub fn suggest_title(&mut self, id: ChatId, title: &str) -> Result<(), StoreError> {
         self.change_chat(id, "naming a chat", "title = CASE titled WHEN 0 THEN ?2 ELSE title END", title)
     }
 
-    /// True if the user has given the chat its title.
+    /// True if the user has chosen the title.
     pub fn is_titled(&self, id: ChatId) -> Result<bool, StoreError> {
         let titled = self.db.query_row("SELECT titled FROM chat WHERE id = ?1", [id.0], |row| row.get(0)).optional();
         titled.during("reading a chat")?.ok_or(StoreError::Missing { what: "chat", id: id.0 })
@@ -123,7 +123,7 @@ impl Store {
         self.change_chat(id, "pinning a chat", "pinned = ?2", pinned)
     }
 
-    /// Moves a chat into a folder, or out of all.
+    /// Moves a chat into a folder, or out of all folders.
     pub fn move_chat(&mut self, id: ChatId, folder: Option<FolderId>) -> Result<(), StoreError> {
         self.change_chat(id, "moving a chat", "folder = ?2", folder.map(|folder| folder.0))
     }
@@ -138,22 +138,23 @@ impl Store {
         self.change_chat(id, "changing a chat's model", "model = ?2", model)
     }
 
-    /// System prompt.
+    /// Sets the system prompt of a chat.
     pub fn set_system_prompt(&mut self, id: ChatId, prompt: &str) -> Result<(), StoreError> {
         self.change_chat(id, "changing a system prompt", "system_prompt = ?2", prompt)
     }
 
-    /// Sampling settings as JSON; `None`: the model's own.
+    /// Sets the sampling settings of a chat as JSON; `None`: the model's own.
     pub fn set_chat_sampling(&mut self, id: ChatId, sampling: Option<&str>) -> Result<(), StoreError> {
         self.change_chat(id, "changing sampling settings", "sampling = ?2", sampling)
     }
 
-    /// Sets if the model may call tools in a chat.
+    /// Sets whether the model may call tools in a chat.
     pub fn set_chat_tools(&mut self, id: ChatId, tools: bool) -> Result<(), StoreError> {
-        self.change_chat(id, "switching tools of a chat", "tools = ?2", tools)
+        self.change_chat(id, "turning tools of a chat on or off", "tools = ?2", tools)
     }
 
-    /// Marks a chat as deleted; [`Store::restore_chat`] undoes it until [`Store::purge`] removes the chat.
+    /// Marks a chat as deleted. [`Store::restore_chat`] undoes it until [`Store::purge`] removes
+    /// the chat.
     pub fn delete_chat(&mut self, id: ChatId) -> Result<(), StoreError> {
         self.change_chat(id, "deleting a chat", "deleted = ?2", now())
     }
@@ -163,14 +164,13 @@ impl Store {
         self.change_chat(id, "restoring a chat", "deleted = ?2", None::<i64>)
     }
 
-    /// Chats that can be restored, the last deleted one first.
+    /// Chats that can be restored, the last deleted first.
     pub fn deleted_chats(&self) -> Result<Vec<Chat>, StoreError> {
         let sql = format!("SELECT {COLUMNS} FROM chat WHERE deleted IS NOT NULL ORDER BY deleted DESC");
         rows(&self.db, "reading deleted chats", &sql, [], Chat::read)
     }
 
-    /// Removes a chat in which nothing was said and nothing was set, and which has no draft.
-    /// Returns `true` if it was one.
+    /// Removes a chat without messages, settings and draft. Returns `true` if it was removed.
     pub fn remove_empty_chat(&mut self, id: ChatId) -> Result<bool, StoreError> {
         let sql =
             "DELETE FROM chat WHERE id = ?1 AND titled = 0 AND pinned = 0 AND folder IS NULL AND system_prompt = ''
@@ -180,7 +180,7 @@ impl Store {
         Ok(self.db.execute(sql, [id.0]).during("removing an empty chat")? == 1)
     }
 
-    /// Removes chats that were deleted more than `age` milliseconds ago. Returns their number.
+    /// Removes chats that were deleted more than `age` milliseconds ago, and returns their number.
     pub fn purge(&mut self, age: i64) -> Result<usize, StoreError> {
         const OPERATION: &str = "removing deleted chats";
         self.transaction(OPERATION, |db| {
@@ -204,7 +204,7 @@ impl Store {
     }
 }
 
-/// A title made of the first line of `text`.
+/// Makes a title from the first line of `text`.
 pub fn title(text: &str) -> String {
     let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
     match line.char_indices().nth(TITLE) {

@@ -1,21 +1,21 @@
-//! Errors of the chats on disk.
+//! Errors of the chat store.
 
 use std::path::{Path, PathBuf};
 
-/// A failed operation on the chats; none of its changes were made.
+/// A failed operation on the chats. None of its changes were made.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// SQLite refused.
+    /// SQLite refused an operation.
     #[error("{operation}{}: {source}", place(file.as_deref()))]
     Database {
         /// The operation.
         operation: &'static str,
-        /// The file, if its disk or its folder is the reason.
+        /// The file, if its disk or folder is the cause.
         file: Option<PathBuf>,
         /// SQLite's error.
         source: rusqlite::Error,
     },
-    /// The file system refused.
+    /// The file system refused an operation.
     #[error("{operation} {}: {source}", path.display())]
     File {
         /// The operation.
@@ -25,17 +25,18 @@ pub enum StoreError {
         /// The system's error.
         source: std::io::Error,
     },
-    /// A later version of the program has changed the file.
-    #[error("{}: version {found} of the chats is newer than this program knows ({known}); it was left alone", path.display())]
+    /// A newer version of the program has changed the file.
+    #[error("{} was written by a newer version of Thermocline (format {found}, this version reads up to {known}). The file \
+        was not changed", path.display())]
     Newer {
         /// The file.
         path: PathBuf,
         /// Version of the file.
         found: i64,
-        /// Latest version this program supports.
+        /// Latest version that this program supports.
         known: i64,
     },
-    /// The chat, message, folder or preset does not exist (any more).
+    /// The chat, message, folder or preset does not exist.
     #[error("{what} {id} does not exist")]
     Missing {
         /// Type of the object.
@@ -60,8 +61,8 @@ fn place(file: Option<&Path>) -> String {
 }
 
 impl StoreError {
-    /// Names the file in an error of its disk or its folder: the user has to know which one is full
-    /// or cannot be written to.
+    /// Names the file in an error caused by its disk or folder, so that the user learns which disk
+    /// is full or which folder is read-only.
     pub(super) fn of_file(self, path: &Path) -> Self {
         use rusqlite::ErrorCode::{CannotOpen, DiskFull, PermissionDenied, ReadOnly, SystemIoFailure};
         match self {

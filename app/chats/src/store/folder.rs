@@ -17,7 +17,7 @@ pub struct FolderId(pub(super) i64);
 pub struct Folder {
     /// Row id.
     pub id: FolderId,
-    /// Name the user gave it.
+    /// Name set by the user.
     pub name: String,
 }
 
@@ -28,9 +28,9 @@ impl Store {
         rows(&self.db, "reading folders", "SELECT id, name FROM folder ORDER BY position, id", [], read)
     }
 
-    /// Adds a folder behind the others.
+    /// Adds a folder after the others.
     pub fn add_folder(&mut self, name: &str) -> Result<FolderId, StoreError> {
-        const OPERATION: &str = "making a folder";
+        const OPERATION: &str = "creating a folder";
         let sql = "INSERT INTO folder (name, position) SELECT ?1, coalesce(max(position), 0) + 1 FROM folder";
         self.db.execute(sql, [name]).during(OPERATION)?;
         Ok(FolderId(self.db.last_insert_rowid()))
@@ -42,7 +42,7 @@ impl Store {
         one(self.db.execute(sql, params![id.0, name]).during("renaming a folder")?, "folder", id.0)
     }
 
-    /// Removes a folder; its chats then belong to none.
+    /// Removes a folder. Its chats are kept, outside any folder.
     pub fn remove_folder(&mut self, id: FolderId) -> Result<(), StoreError> {
         let sql = "DELETE FROM folder WHERE id = ?1";
         one(self.db.execute(sql, [id.0]).during("removing a folder")?, "folder", id.0)

@@ -1,4 +1,4 @@
-//! Messages: a tree per chat, and the branch that is shown.
+//! Messages: one tree per chat, and the visible branch.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -13,7 +13,7 @@ use super::{
 pub struct MessageId(pub(super) i64);
 
 impl MessageId {
-    /// The number that it is stored under.
+    /// The number of this message in the database.
     pub fn number(self) -> i64 {
         self.0
     }
@@ -22,11 +22,11 @@ impl MessageId {
 /// Author of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Speaker {
-    /// The person.
+    /// The user.
     User,
     /// The model.
     Assistant,
-    /// A tool: the message is the result of a call.
+    /// A tool. The message is the result of a call.
     Tool,
 }
 
@@ -35,15 +35,15 @@ pub enum Speaker {
 pub enum MessageState {
     /// Ended by the model, or written by the user.
     Complete,
-    /// Being generated now.
+    /// Being generated.
     Streaming,
     /// Ended by the user.
     Stopped,
-    /// Ended by the length limit or the context.
+    /// Ended by the length limit or by a full context.
     Truncated,
     /// Ended by an error.
     Failed,
-    /// The program that generated it has ended.
+    /// Cut off because the program that generated it ended.
     Interrupted,
 }
 
@@ -87,7 +87,8 @@ impl MessageState {
     }
 }
 
-/// Milliseconds without an update of `touched` after which a streaming message counts as interrupted.
+/// A streaming message counts as interrupted after this many milliseconds without an update of
+/// `touched`.
 const HEARTBEAT_TIMEOUT: i64 = 15_000;
 
 /// One message of a chat.
@@ -105,15 +106,15 @@ pub struct StoredMessage {
     pub created: i64,
     /// Life-cycle state.
     pub state: MessageState,
-    /// `true` if the user has changed it.
+    /// `true` if the user edited it.
     pub edited: bool,
     /// Name of the model that generated it.
     pub model: Option<String>,
     /// Statistics of the generation, as JSON.
     pub stats: Option<String>,
-    /// Calls of tools, or the call that it is the result of.
+    /// Its tool calls, or the call that it answers.
     pub tools: Option<MessageTools>,
-    /// Number of this version and count of versions; the first is 1.
+    /// Number of this version, from 1, and number of versions.
     pub version: (usize, usize),
 }
 
@@ -142,7 +143,7 @@ impl NewMessage {
         NewMessage { speaker: Speaker::Assistant, ..Self::user(content) }
     }
 
-    /// An empty message that a model is about to fill.
+    /// An empty message to be filled by a model.
     pub fn streaming(model: Option<&str>) -> Self {
         NewMessage {
             speaker: Speaker::Assistant,
@@ -176,18 +177,18 @@ impl StoredMessage {
             edited: row.get(6)?,
             model: row.get(7)?,
             stats: row.get(8)?,
-            // Those of a later version are none.
+            // Ignore tool data of a newer version.
             tools: row.get::<_, Option<String>>(10)?.and_then(|json| serde_json::from_str(&json).ok()),
             version: (row.get::<_, i64>(11)?.max(1) as usize, row.get::<_, i64>(12)?.max(1) as usize),
         })
     }
 
-    /// The calls of tools in it.
+    /// Its tool calls.
     pub fn calls(&self) -> &[ToolCall] {
         if let Some(MessageTools::Calls(calls)) = &self.tools { calls } else { &[] }
     }
 
-    /// The call that it is the result of.
+    /// The tool call that it answers.
     pub fn result(&self) -> Option<&ToolResult> {
         if let Some(MessageTools::Result(result)) = &self.tools { Some(result) } else { None }
     }
@@ -208,7 +209,7 @@ pub(super) fn index(db: &Connection, id: i64, content: &str) -> Result<(), Store
 
 /// Marks all streaming messages as interrupted, and indexes their text.
 pub(super) fn interrupt(db: &Connection) -> Result<(), StoreError> {
-    const OPERATION: &str = "marking what was interrupted";
+    const OPERATION: &str = "marking interrupted answers";
     let names = [MessageState::Streaming, MessageState::Interrupted].map(MessageState::name);
     let sql = "SELECT id, content FROM message WHERE state = ?1";
     let read = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?));
@@ -248,7 +249,8 @@ pub(super) fn insert(
 }
 
 impl Store {
-    /// Adds a message after `parent` (a further version, if there is one already), and shows the branch that ends in it.
+    /// Adds a message after `parent` and shows the branch that ends in it. If `parent` has an
+    /// answer already, the message is a further version.
     pub fn add_message(
         &mut self,
         chat: ChatId,
@@ -258,7 +260,7 @@ impl Store {
         self.transaction("adding a message", |db| insert(db, chat, parent, message))
     }
 
-    /// The messages of the shown branch, first to last.
+    /// Messages of the visible branch, first to last.
     pub fn branch(&self, chat: ChatId) -> Result<Vec<StoredMessage>, StoreError> {
         let sql = format!(
             "WITH RECURSIVE up (id, depth) AS (
@@ -270,7 +272,7 @@ impl Store {
         rows(&self.db, "reading a chat", &sql, [chat.0], StoredMessage::read)
     }
 
-    /// Every message of a chat, in the order they were added.
+    /// All messages of a chat, in the order they were added.
     pub fn messages(&self, chat: ChatId) -> Result<Vec<StoredMessage>, StoreError> {
         let sql = format!("SELECT {COLUMNS} FROM message WHERE chat = ?1 ORDER BY message.id");
         rows(&self.db, "reading a chat", &sql, [chat.0], StoredMessage::read)
@@ -283,7 +285,7 @@ impl Store {
         found.ok_or(StoreError::Missing { what: "message", id: id.0 })
     }
 
-    /// Shows version `version` (the first is 1) of a message, with the latest branch below it.
+    /// Shows version `version` of a message, counted from 1, with the latest branch below it.
     pub fn show_version(&mut self, of: MessageId, version: usize) -> Result<(), StoreError> {
         const OPERATION: &str = "showing another version";
         self.transaction(OPERATION, |db| {
@@ -301,7 +303,8 @@ impl Store {
         })
     }
 
-    /// Adds a version of an answer in the user's words, and shows it. The model's own words stay another version.
+    /// Adds the user's edit of an answer as another version, and shows it. The model's own text
+    /// stays a version.
     pub fn add_edited_version(&mut self, of: MessageId, content: &str) -> Result<MessageId, StoreError> {
         const OPERATION: &str = "changing a message";
         self.transaction(OPERATION, |db| {
@@ -348,7 +351,7 @@ mod tests {
         assert_eq!(words(&store, chat), line(&[("a", (1, 1)), ("b1", (1, 2)), ("c", (1, 1))]));
         assert!(matches!(store.show_version(b2, 3), Err(StoreError::Missing { what: "version", id: 3 })));
 
-        // Another beginning is a version of the first message.
+        // Another first message is a version of the first message.
         say(&mut store, chat, None, "z");
         assert_eq!(words(&store, chat), line(&[("z", (2, 2))]));
         store.show_version(first, 1).unwrap();

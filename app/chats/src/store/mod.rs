@@ -1,12 +1,18 @@
-//! The chats on disk: one SQLite file, which any number of windows may have open. A chat is a tree of [`StoredMessage`]s whose
-//! siblings are versions of each other; it shows the branch that ends in its leaf. Generated text is committed as it
-//! arrives ([`StreamingMessage`]), so that a crash costs no more than a second of it.
+//! The chats on disk: one SQLite file that any number of windows may have open. A chat is a tree of
+//! [`StoredMessage`]s. Siblings are versions of each other, and the chat shows the branch that ends
+//! in its leaf. Generated text is committed as it arrives ([`StreamingMessage`]), so that a crash
+//! loses at most a second of it.
 //!
-//! [`Store::open`] migrates older files to the present version ([`schema`]), moves a damaged one aside after saving what
-//! can be read ([`recovery`]), and detects other windows that have the chats open ([`other_instances`]). [`search`] is full text;
-//! [`import_export`] writes and reads files for people and other programs. [`attachment`] keeps the text of files that go with messages,
-//! [`passage`] finds the passages of it that fit a question, and [`neuron_word`] keeps the words at which neurons fired, if the user
-//! wants that. [`news`] of other windows are looked for on a thread of their own.
+//! [`Store::open`] migrates older files to the current version ([`schema`]). It moves a damaged
+//! file aside after saving its readable part ([`recovery`]), and detects other windows with the
+//! same chats ([`other_instances`]).
+//!
+//! - [`search`] is full-text search, and [`import_export`] reads and writes files for people and
+//!   other programs.
+//! - [`attachment`] keeps the text of attached files, and [`passage`] finds the passages that fit a
+//!   question.
+//! - [`neuron_word`] keeps the words at which neurons fired, if the user wants that.
+//! - [`news`] watches for changes by other windows on a separate thread.
 
 mod attachment;
 mod chat;
@@ -50,13 +56,14 @@ pub use search::SearchHit;
 pub use streaming::StreamingMessage;
 pub use tool::{MessageTools, ToolCall, ToolOutcome, ToolResult};
 
-/// Time for which another window may lock the file.
+/// Longest wait for another window's lock on the file.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Time for which a frame of the window may wait for another connection's lock.
+/// Longest wait of a frame for another connection's lock.
 const BRIEFLY: Duration = Duration::from_millis(20);
 
-/// A lock that was seen is not tried again for so long: a frame waits for it once.
+/// Time before a lock that was seen is tried again, so that a frame does not wait for it
+/// repeatedly.
 const LOCKED: Duration = Duration::from_millis(60);
 
 /// Pause between two attempts to open a locked file.
@@ -65,35 +72,35 @@ const AGAIN: Duration = Duration::from_millis(20);
 /// A connection to the file of chats.
 #[derive(Debug)]
 pub struct Store {
-    // Closed before the connection.
+    // Dropped before the connection.
     news: Option<NewsWatch>,
     known: Cell<Option<KnownVersion>>,
-    /// Time at which the last attempt saw another connection's lock; `None` if it saw none.
+    /// Time at which the last attempt found the file locked; `None` if it was not locked.
     locked: Cell<Option<Instant>>,
     db: Connection,
     path: PathBuf,
     instances: Option<InstanceLock>,
 }
 
-/// The version of the file, while the file does not change.
+/// A version of the file, valid while `changes` stays the same.
 #[derive(Debug, Clone, Copy)]
 struct KnownVersion {
-    /// [`NewsWatch::changes`].
+    /// The result of [`NewsWatch::changes`].
     changes: i64,
-    /// The number of changes by other connections.
+    /// A number that differs after changes by other connections.
     others: i64,
 }
 
 impl Store {
-    /// Opens the file, or creates it with the folders above it. A damaged one is moved aside and its readable part copied:
-    /// the second value then reports the recovery.
+    /// Opens the file, or creates it and its folders. A damaged file is moved aside and its
+    /// readable part copied; the second value then reports the recovery.
     ///
     /// # Errors
-    /// [`StoreError::Newer`] for a file of a later version; what the system says.
+    /// [`StoreError::Newer`] if a newer version wrote the file, and the errors of the system.
     pub fn open(path: &Path) -> Result<(Self, Option<RecoveryReport>), StoreError> {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder).map_err(|source| StoreError::File {
-                operation: "making the folder",
+                operation: "creating the folder",
                 path: folder.to_owned(),
                 source,
             })?;
@@ -109,12 +116,12 @@ impl Store {
         Ok((store, report))
     }
 
-    /// The file, for connections of other threads. `None` for chats in memory, which block no thread.
+    /// The file, to be opened by other threads. `None` for chats in memory.
     pub fn file(&self) -> Option<StoreFile> {
         (!self.path.as_os_str().is_empty()).then(|| StoreFile(self.path.clone()))
     }
 
-    /// `read` as work for another thread. Chats in memory are read at once.
+    /// Prepares `read` for another thread. Chats in memory are read at once.
     pub fn reading<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
@@ -128,15 +135,16 @@ impl Store {
         }
     }
 
-    /// `true` unless another connection writes now and goes on for more than a moment. Then a change does not wait.
+    /// `true` if a change need not wait: no other connection holds the write lock for longer than a
+    /// moment.
     pub fn is_writable(&self) -> bool {
         if self.locked.get().is_some_and(|seen| seen.elapsed() < LOCKED) {
             return false;
         }
         let tried = self.db.busy_timeout(BRIEFLY).and_then(|()| self.db.execute_batch("BEGIN IMMEDIATE; COMMIT"));
-        // The same call has succeeded when the file was opened.
+        // The same call succeeded when the file was opened.
         let _ = self.db.busy_timeout(PATIENCE);
-        // Another error is reported by the change itself.
+        // The change itself reports other errors.
         let locked = tried.is_err_and(|error| is_busy(&error));
         self.locked.set(locked.then(Instant::now));
         !locked
@@ -153,17 +161,18 @@ impl Store {
         }
     }
 
-    /// Detects other instances. If there are none, every streaming message was interrupted.
+    /// Detects other instances. If there are none, marks all streaming messages as interrupted.
     fn join(&mut self) {
         let path = self.path.with_extension("windows");
         let mut instances = None;
-        // The transaction admits one window at a time.
+        // The transaction admits only one window at a time.
         let joined = self.transaction("opening the chats", |db| {
             let alone = instances.insert(InstanceLock::join(&path)).as_ref().is_ok_and(|instances| instances.alone);
             if alone { message::interrupt(db) } else { Ok(()) }
         });
         if let Err(error) = joined {
-            // A full disk is no reason to have no chats: messages without updates count as interrupted soon enough.
+            // A full disk must not prevent opening. Messages without updates count as interrupted
+            // soon anyway.
             tracing::warn!(%error, "answers that were interrupted are not marked");
         }
         match instances {
@@ -172,20 +181,20 @@ impl Store {
         }
     }
 
-    /// `true` if another window had the chats open when this one opened them.
+    /// `true` if another window had the chats open when this window opened them.
     pub fn has_other_instances(&self) -> bool {
         self.instances.as_ref().is_some_and(|instances| !instances.alone)
     }
 
-    /// Opens or creates the file; damage is an error.
+    /// Opens or creates the file. A damaged file gives an error.
     fn connect(path: &Path) -> Result<Self, StoreError> {
         let began = Instant::now();
         loop {
             let db = Connection::open(path).during("opening the chats").map_err(|error| error.of_file(path))?;
             let mut store = Store::of(db, path);
             match store.prepare() {
-                // SQLite's own patience does not cover the change of the journal: of two windows that make the file at the same
-                // moment, one is refused at once.
+                // SQLite's timeout does not cover the change of the journal mode. If two windows
+                // create the file at the same moment, SQLite refuses one of them at once.
                 Err(StoreError::Database { source, .. }) if is_busy(&source) && began.elapsed() < PATIENCE => {
                     thread::sleep(AGAIN);
                 }
@@ -194,18 +203,18 @@ impl Store {
         }
     }
 
-    /// Chats in memory, which end with the program.
+    /// Opens chats in memory, which are lost when the program ends.
     ///
     /// # Errors
-    /// If there is no memory for it.
+    /// The system has too little memory.
     pub fn in_memory() -> Result<Self, StoreError> {
-        let db = Connection::open_in_memory().during("making chats in memory")?;
+        let db = Connection::open_in_memory().during("creating chats in memory")?;
         let mut store = Store::of(db, Path::new(""));
         store.prepare()?;
         Ok(store)
     }
 
-    /// Chats in memory, and an empty one among them.
+    /// Opens chats in memory and adds an empty chat.
     #[cfg(any(test, feature = "test-hooks"))]
     pub fn with_chat() -> (Self, ChatId) {
         let mut store = Self::in_memory().expect("memory for a database");
@@ -213,10 +222,11 @@ impl Store {
         (store, chat)
     }
 
-    /// Chats in memory that begin as those of the file, which is not changed: for a folder that
-    /// cannot be written to. The second value is the number of chats that could be read.
+    /// Copies the chats of a file into memory and leaves the file unchanged, for folders that are
+    /// read-only. The second value is the number of chats that could be read.
     ///
-    /// # Errors If there is no memory for it.
+    /// # Errors
+    /// The system has too little memory.
     pub fn copy_in_memory(path: &Path) -> Result<(Self, usize), StoreError> {
         let mut store = Self::in_memory()?;
         let chats = recovery::copy_unchanged(path, &mut store)?;
@@ -225,7 +235,8 @@ impl Store {
 
     fn prepare(&mut self) -> Result<(), StoreError> {
         self.db.busy_timeout(PATIENCE).during("opening the chats")?;
-        // What was committed survives the program's end at any moment; a power failure may cost the last commits, never the file.
+        // Committed text survives a crash of the program. A power failure may lose the last
+        // commits, but never the file.
         let mode = |pragma, value| self.db.pragma_update(None, pragma, value).during("opening the chats");
         mode("journal_mode", "WAL")?;
         mode("synchronous", "NORMAL")?;
@@ -241,12 +252,13 @@ impl Store {
         Ok(())
     }
 
-    /// The file; empty for chats in memory.
+    /// Path of the file; empty for chats in memory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Rows changed through this connection, and a number that changes when another connection changes the file.
+    /// Number of rows changed through this connection, and a number that changes when another
+    /// connection changes the file.
     ///
     /// # Errors
     /// SQLite's error.
@@ -263,8 +275,8 @@ impl Store {
         Ok((self.db.total_changes(), others))
     }
 
-    /// Has the file watched by a thread, so that [`Store::version`] reads it only after a change. Then
-    /// `notify` is called, on that thread.
+    /// Starts a thread that watches the file, so that [`Store::version`] reads it only after a
+    /// change. The thread calls `notify` after each change.
     pub fn watch(&mut self, notify: impl Fn() + Send + 'static) {
         if !self.path.as_os_str().is_empty() {
             self.news = NewsWatch::start(&self.path, notify);
@@ -279,18 +291,18 @@ impl Store {
         let sql = "SELECT unixepoch('now', 'localtime', 'start of day', 'utc') * 1000,
             unixepoch('now', 'localtime', 'start of day', '-1 day', 'utc') * 1000";
         let days = self.db.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)));
-        days.during("looking at the calendar")
+        days.during("reading the date")
     }
 
-    /// Date and time of day on this computer's clock of `time`, in milliseconds since 1970; reads no file.
+    /// Local date and time of `time`, which is in milliseconds since 1970. Does not read the file.
     pub fn local_time(&self, time: i64) -> Result<String, StoreError> {
-        const OPERATION: &str = "looking at the calendar";
+        const OPERATION: &str = "reading the date";
         let sql = "SELECT strftime('%Y-%m-%d %H:%M', ?1 / 1000, 'unixepoch', 'localtime')";
         let mut query = self.db.prepare_cached(sql).during(OPERATION)?;
         query.query_row([time], |row| row.get::<_, Option<String>>(0)).during(OPERATION).map(Option::unwrap_or_default)
     }
 
-    /// Runs `work` in a transaction: all of its changes are made, or none.
+    /// Runs `work` in a transaction: all of its changes are made or none.
     fn transaction<T>(
         &mut self,
         operation: &'static str,
@@ -298,7 +310,7 @@ impl Store {
     ) -> Result<T, StoreError> {
         let Store { db, path, .. } = self;
         let run = || {
-            // Of two windows that both start by reading, only one could go on to write.
+            // If two windows began with a read, only one of them could continue with a write.
             let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate).during(operation)?;
             let result = work(&transaction)?;
             transaction.commit().during(operation)?;
@@ -313,7 +325,7 @@ impl Store {
 pub struct StoreFile(PathBuf);
 
 impl StoreFile {
-    /// Opens the file to read it.
+    /// Opens the file for reading.
     ///
     /// # Errors
     /// SQLite's error.
@@ -321,7 +333,7 @@ impl StoreFile {
         self.open(OpenFlags::SQLITE_OPEN_READ_ONLY)
     }
 
-    /// Opens the file to change it.
+    /// Opens the file for writing.
     ///
     /// # Errors
     /// SQLite's error.
@@ -352,7 +364,7 @@ fn now() -> i64 {
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// All rows that a query finds.
+/// All rows found by a query.
 fn rows<T>(
     db: &Connection,
     operation: &'static str,
@@ -427,7 +439,7 @@ mod tests {
         store.rename_chat(chat, "Frogs").unwrap();
         store.add_message(chat, None, &NewMessage::user("Why do frogs jump?")).unwrap();
         drop(store);
-        // As in a folder that cannot be written to: there is no place for SQLite's companion files.
+        // Simulates a read-only folder: SQLite cannot create its companion files.
         std::fs::create_dir(folder.path().join("a #1 50% chats.db-wal")).unwrap();
         let error = Store::open(&path).unwrap_err();
         assert!(error.to_string().contains("a #1 50% chats.db"), "{error}");
@@ -474,7 +486,7 @@ mod tests {
         assert!(!first.has_other_instances() && second.has_other_instances());
         assert_eq!(second.message(answer.id()).unwrap().state, MessageState::Streaming, "the first is still there");
 
-        // As if it had been killed.
+        // As after a crash.
         drop((first, second));
         let next = open();
         assert!(!next.has_other_instances());

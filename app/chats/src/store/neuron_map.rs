@@ -1,17 +1,18 @@
-//! The neurons of the last tokens of a chat, which belong to it and go with it. The table is made when it is first written to, beside
-//! the versions of the [schema](super::schema): without it a chat lacks nothing.
+//! Neurons of the last tokens of a chat, deleted with the chat. The table is created on the first
+//! write, outside the versions of the [schema](super::schema), because a chat is complete without
+//! it.
 
 use rusqlite::{OptionalExtension, params};
 
 use super::{ChatId, Store, StoreError, error::OperationContext};
 
-const OPERATION: &str = "keeping the map of a chat";
+const OPERATION: &str = "saving the map of a chat";
 
-/// Chats whose maps are kept: those that were written last.
+/// Largest number of chats whose maps are kept. The maps written last are kept.
 const MOST_MAPS: i64 = 64;
 
 impl Store {
-    /// Keeps `map`, as it was recorded by the model `key`, with a chat, in place of an earlier one.
+    /// Saves `map`, recorded by the model `key`, with a chat. It replaces an earlier map.
     ///
     /// # Errors
     /// SQLite's error.
@@ -32,7 +33,7 @@ impl Store {
         })
     }
 
-    /// The map that was kept with a chat for the model `key`, if there is one.
+    /// The map saved with a chat for the model `key`, if there is one.
     ///
     /// # Errors
     /// SQLite's error.

@@ -1,16 +1,17 @@
-//! Words at which neurons fired, across chats: kept only while the user wants it, in a table of bounded size that can be emptied. The
-//! words are those of answers and stay when their chats are deleted.
+//! Words at which neurons fired, across chats. They are recorded only while the user allows it, in
+//! a table of bounded size that the user can empty. They come from answers, and stay when their
+//! chats are deleted.
 
 use rusqlite::params;
 
 use super::{Store, StoreError, error::OperationContext, rows};
 
-const OPERATION: &str = "keeping the words of neurons";
+const OPERATION: &str = "saving the words of neurons";
 
-/// Most words that are kept of a neuron.
+/// Largest number of words kept per neuron.
 pub const MOST_WORDS: i64 = 12;
 
-/// Most rows of all models together: about 5 MB.
+/// Largest number of rows of all models together, about 5 MB.
 pub const MOST_ROWS: i64 = 50_000;
 
 /// A word at which a neuron fired.
@@ -20,15 +21,15 @@ pub struct KeptWord {
     pub layer: usize,
     /// The neuron.
     pub neuron: usize,
-    /// The word, in small letters.
+    /// The word in lower case.
     pub word: String,
-    /// How often.
+    /// Number of firings at the word.
     pub times: u32,
 }
 
 impl Store {
-    /// Adds `words` to those of the model with this fingerprint. Beyond the bounds the rarest words of a neuron, and the rows that were
-    /// touched longest ago, are forgotten.
+    /// Adds `words` to the words of the model with this fingerprint. Above the limits, the rarest
+    /// words of a neuron and the rows not updated for the longest time are deleted.
     ///
     /// # Errors
     /// SQLite's error.
@@ -60,7 +61,7 @@ impl Store {
         })
     }
 
-    /// The words that are kept of a neuron, most often first.
+    /// The words kept of a neuron, the most frequent first.
     ///
     /// # Errors
     /// SQLite's error.
@@ -70,7 +71,7 @@ impl Store {
         self.read_kept_words(sql, params![model, layer as i64, neuron as i64])
     }
 
-    /// The neurons of which `word` is kept, those that fired at it most often first, at most `count`.
+    /// At most `count` neurons recorded for `word`, those that fired at it most often first.
     ///
     /// # Errors
     /// SQLite's error.
@@ -96,7 +97,7 @@ impl Store {
         found.during("looking for words of neurons")
     }
 
-    /// Deletes the words of all neurons of all models. Their bytes in the file are overwritten.
+    /// Deletes the words of all neurons and models. Their bytes in the file are overwritten.
     ///
     /// # Errors
     /// SQLite's error.
@@ -106,7 +107,8 @@ impl Store {
         overwrite("ON")?;
         let deleted = self.db.execute("DELETE FROM neuron_word", []).during(OPERATION);
         overwrite("OFF")?;
-        // The journal has them, too. Another window may be at it: then they leave it with its next change.
+        // The journal contains the words, too. If another window is using it, they are removed with
+        // its next change.
         let _ = self.db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
         deleted.map(drop)
     }

@@ -1,6 +1,5 @@
-//! Changes of the file, looked for on a thread of its own: a disk that is slow, or another window
-//! that
-//! holds the file, makes nobody wait who draws.
+//! A thread that watches the file for changes, so that a slow disk or another window's lock does
+//! not delay drawing.
 
 use std::{
     path::Path,
@@ -16,27 +15,27 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::error::{OperationContext, StoreError};
 
-/// A thread that looks whether the file has changed whenever it is asked to.
+/// A thread that checks on request whether the file has changed.
 #[derive(Debug)]
 pub(super) struct NewsWatch {
-    /// `None` while it is dropped.
+    /// `None` while the watch is being dropped.
     ask: Option<SyncSender<()>>,
     changes: Arc<AtomicI64>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl NewsWatch {
-    /// Begins to watch the file. `notify` is called, on that thread, after a change. `None` without a
-    /// thread.
+    /// Starts to watch the file. The thread calls `notify` after a change. Returns `None` if the
+    /// thread or the connection cannot be started.
     pub fn start(path: &Path, notify: impl Fn() + Send + 'static) -> Option<Self> {
         let db = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY).ok()?;
-        // One question is enough.
+        // One pending request is enough.
         let (ask, asked) = mpsc::sync_channel(1);
         let changes = Arc::<AtomicI64>::default();
         let latest = Arc::clone(&changes);
         let watch = move || {
             while asked.recv().is_ok() {
-                // What cannot be read now is asked for again.
+                // If the version cannot be read now, the next request reads it.
                 let Ok(version) = data_version(&db) else { continue };
                 if latest.swap(version, Relaxed) != version {
                     notify();
@@ -47,10 +46,10 @@ impl NewsWatch {
         Some(NewsWatch { ask: Some(ask), changes, thread: Some(thread) })
     }
 
-    /// A number that has changed since the file has, and another look at the file.
+    /// A number that changes after the file has changed. Requests another check.
     pub fn changes(&self) -> i64 {
         if let Some(ask) = &self.ask {
-            // One that waits already is this one, too.
+            // A pending request serves this call, too.
             let _ = ask.try_send(());
         }
         self.changes.load(Relaxed)
@@ -58,20 +57,20 @@ impl NewsWatch {
 }
 
 impl Drop for NewsWatch {
-    /// Waits for the thread: the connection that is closed last tidies the file up, which this one
-    /// cannot do.
+    /// Waits for the thread. The connection closed last cleans up the file, and this one is
+    /// read-only and cannot.
     fn drop(&mut self) {
         self.ask = None;
         if let Some(thread) = self.thread.take() {
-            // It has nothing to say.
+            // The thread returns nothing.
             let _ = thread.join();
         }
     }
 }
 
-/// SQLite's number, which differs when another connection than this one has changed the file.
+/// SQLite's number that differs after another connection has changed the file.
 pub(super) fn data_version(db: &Connection) -> Result<i64, StoreError> {
-    const OPERATION: &str = "looking for news of the chats";
+    const OPERATION: &str = "checking for changed chats";
     let mut query = db.prepare_cached("PRAGMA data_version").during(OPERATION)?;
     query.query_row([], |row| row.get(0)).during(OPERATION)
 }
@@ -104,7 +103,7 @@ mod tests {
         eventually("the news", || store.version().unwrap().1 != others);
         assert_eq!(store.version().unwrap().0, after);
 
-        // Who closes it last tidies it up.
+        // The connection closed last cleans up the file.
         drop((other, store));
         let left = std::fs::read_dir(folder.path()).unwrap().flatten().map(|file| file.file_name());
         let left: Vec<_> = left.filter(|name| name.to_string_lossy().ends_with("-wal")).collect();

@@ -1,5 +1,5 @@
-//! Detection of other windows that have the same chats open. Each holds a lock on a file beside them, which the system releases
-//! however a window ends.
+//! Detection of other windows with the same chats. Each window holds a lock on a file beside the
+//! chats. The system releases the lock however the window ends.
 
 use std::{
     fs::{File, TryLockError},
@@ -7,10 +7,10 @@ use std::{
     path::Path,
 };
 
-/// This window's hold of the shared lock.
+/// This window's share of the lock.
 #[derive(Debug)]
 pub(super) struct InstanceLock {
-    /// Holds the lock until it is dropped.
+    /// The file, locked until dropped.
     lock: File,
     /// `true` if no other window held the lock when this one joined.
     pub alone: bool,
@@ -20,7 +20,7 @@ impl InstanceLock {
     /// Takes a shared lock on the file at `path`. One window at a time may call this.
     ///
     /// # Errors
-    /// The system's error; some file systems have no locks.
+    /// The system's error. Some file systems have no locks.
     pub fn join(path: &Path) -> io::Result<Self> {
         let open = || File::options().read(true).write(true).create(true).truncate(false).open(path);
         let first = open()?;
@@ -29,7 +29,7 @@ impl InstanceLock {
             Err(TryLockError::WouldBlock) => false,
             Err(TryLockError::Error(error)) => return Err(error),
         };
-        // Not locked again, but opened again: under Wine unlocking says that it failed.
+        // Open the file again instead of locking it again: under Wine, unlocking reports a failure.
         unlock(&first);
         drop(first);
         let lock = open()?;
@@ -44,8 +44,8 @@ impl Drop for InstanceLock {
     }
 }
 
-/// Releases the lock of a file that is then closed. Closing alone releases it later, if a program that is just being started has
-/// inherited the file.
+/// Unlocks a file before it is closed. Closing alone would release the lock late if a program that
+/// is just being started has inherited the file.
 fn unlock(file: &File) {
     let _ = file.unlock();
 }

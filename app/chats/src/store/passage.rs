@@ -1,4 +1,4 @@
-//! Passages of attached files, found by the words of a question: full text, ranked by BM25.
+//! Passages of attached files, found by the words of a question: full-text search, ranked by BM25.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -16,9 +16,9 @@ pub struct PassageId(pub(super) i64);
 /// A passage that fits a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundPassage {
-    /// Row id; within a file they rise from its beginning to its end.
+    /// Row id. Within a file, ids rise from beginning to end.
     pub id: PassageId,
-    /// The file it is from.
+    /// The file that contains the passage.
     pub attachment: AttachmentId,
     /// Name of the file.
     pub name: String,
@@ -26,10 +26,10 @@ pub struct FoundPassage {
     pub passage: Passage,
 }
 
-/// Most words of a question that are looked for.
+/// Largest number of words of a question that are searched.
 const MOST_WORDS: usize = 64;
 
-/// Adds a passage to a file, after those that are there.
+/// Adds a passage to a file, after its other passages.
 pub(super) fn insert(db: &Connection, attachment: AttachmentId, passage: &Passage) -> Result<PassageId, StoreError> {
     const OPERATION: &str = "attaching a file";
     let sql = "INSERT INTO passage (attachment, place, text) VALUES (?1, ?2, ?3)";
@@ -40,11 +40,11 @@ pub(super) fn insert(db: &Connection, attachment: AttachmentId, passage: &Passag
     Ok(PassageId(id))
 }
 
-/// Adds a passage with the row id it had, if its file is there.
+/// Adds a passage with its former row id, if its file exists.
 pub(super) fn restore(db: &Connection, id: i64, attachment: i64, place: &str, text: &str) -> Result<(), StoreError> {
     let sql = "INSERT OR IGNORE INTO passage (id, attachment, place, text)
         SELECT ?1, attachment.id, ?3, ?4 FROM attachment WHERE id = ?2";
-    let added = db.execute(sql, params![id, attachment, place, text]).during("saving what can be read of files")?;
+    let added = db.execute(sql, params![id, attachment, place, text]).during("recovering attached files")?;
     if added == 1 { index(db, id, text) } else { Ok(()) }
 }
 
@@ -56,7 +56,7 @@ fn index(db: &Connection, id: i64, text: &str) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The passage of this index in a file.
+/// The passage with this index in a file.
 pub(super) fn nth(db: &Connection, attachment: AttachmentId, index: usize) -> Result<Option<PassageId>, StoreError> {
     let sql = "SELECT id FROM passage WHERE attachment = ?1 ORDER BY id LIMIT 1 OFFSET ?2";
     let index = i64::try_from(index).unwrap_or(i64::MAX);
@@ -69,7 +69,7 @@ fn is_unspaced(c: char) -> bool {
     matches!(u32::from(c), 0x0E00..=0x0EFF | 0x1000..=0x109F | 0x1780..=0x17FF | 0x3040..=0x30FF | 0x3400..=0x9FFF | 0xF900..=0xFAFF | 0x20000..=0x3FFFF)
 }
 
-/// `text` with the letters of such scripts apart, so that each is a word.
+/// `text` with each letter of such scripts as a word of its own.
 fn apart(text: &str) -> String {
     let mut words = String::with_capacity(text.len());
     for c in text.chars() {
@@ -82,7 +82,8 @@ fn apart(text: &str) -> String {
     words
 }
 
-/// The question as a query: any of its words, and in scripts without spaces any two letters in a row.
+/// The question as a query: any of its words, or any two adjacent letters in scripts without
+/// spaces.
 fn query(question: &str) -> String {
     let mut terms: Vec<String> = Vec::new();
     for word in question.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()) {
@@ -102,7 +103,7 @@ fn query(question: &str) -> String {
 }
 
 impl Store {
-    /// The passages of a file, from its beginning to its end.
+    /// The passages of a file, from beginning to end.
     pub(super) fn passage_ids(&self, attachment: AttachmentId) -> Result<Vec<PassageId>, StoreError> {
         let sql = "SELECT id FROM passage WHERE attachment = ?1 ORDER BY id";
         rows(&self.db, "reading a file", sql, [attachment.0], |row| Ok(PassageId(row.get(0)?)))
@@ -113,10 +114,11 @@ impl Store {
         let sql = "SELECT given.message, given.passage FROM given JOIN message ON message.id = given.message
             WHERE message.chat = ?1 ORDER BY given.message, given.passage";
         let read = |row: &Row<'_>| Ok((MessageId(row.get(0)?), PassageId(row.get(1)?)));
-        rows(&self.db, "reading what the model was given", sql, [chat.0], read)
+        rows(&self.db, "reading the model's input", sql, [chat.0], read)
     }
 
-    /// The passages of these files that fit `question` best, the best first. If none has a word of it, the files' beginnings.
+    /// The passages of these files that fit `question` best, best first. If none contains a word of
+    /// the question, the beginnings of the files.
     pub fn find_passages(
         &self,
         files: &[AttachmentId],
@@ -179,7 +181,7 @@ mod tests {
         assert!(find(&[boats], "odin \"AND* NEAR(").first().unwrap().passage.text.contains("Ódin"));
         assert!(find(&[other], "walrus").iter().all(|found| found.attachment == other), "of that file only");
         assert!(find(&[boats, cjk], "海象はどこ？")[0].passage.text.contains("海象"));
-        // No word of the question is there: the beginnings.
+        // No passage contains a word of the question, so the beginnings are found.
         let begin: Vec<(AttachmentId, String)> =
             find(&[boats, other], "xyzzy").into_iter().map(|it| (it.attachment, it.passage.place)).collect();
         assert_eq!(begin[0].0, boats);

@@ -15,9 +15,9 @@ pub struct PresetId(pub(super) i64);
 /// Named settings of a chat.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Preset {
-    /// Unique name the user gave it.
+    /// Unique name set by the user.
     pub name: String,
-    /// Key of the model it is for; `None`: any.
+    /// Key of the model that it is for; `None`: any model.
     pub model: Option<String>,
     /// System prompt.
     pub system_prompt: String,
@@ -34,16 +34,16 @@ impl Preset {
 }
 
 impl Store {
-    /// Presets for any model and, if `model` is given, those for it; by name.
+    /// Presets for any model and, if `model` is given, presets for that model, sorted by name.
     pub fn presets(&self, model: Option<&str>) -> Result<Vec<(PresetId, Preset)>, StoreError> {
         let sql = "SELECT id, name, model, system_prompt, sampling FROM preset WHERE model IS NULL OR model = ?1
             ORDER BY name COLLATE NOCASE";
         rows(&self.db, "reading presets", sql, [model], Preset::read)
     }
 
-    /// Adds a preset. If the name is taken, the new one is called `name 2`, and so on.
+    /// Adds a preset. If the name exists already, the new preset is called `name 2`, and so on.
     pub fn add_preset(&mut self, preset: &Preset) -> Result<PresetId, StoreError> {
-        const OPERATION: &str = "keeping a preset";
+        const OPERATION: &str = "saving a preset";
         self.transaction(OPERATION, |db| {
             let taken = |name: &str| {
                 let sql = "SELECT EXISTS (SELECT 1 FROM preset WHERE name = ?1)";

@@ -1,4 +1,4 @@
-//! Recovery of a damaged file: it is moved aside, and its readable rows are copied.
+//! Recovery of a damaged file. The file is moved aside, and its readable rows are copied.
 
 use std::{
     ffi::OsString,
@@ -24,18 +24,19 @@ pub struct RecoveryReport {
     pub messages: usize,
 }
 
-/// `true` if the file itself is damaged, rather than busy, full or forbidden.
+/// `true` if the file itself is damaged, and not just busy, on a full disk or forbidden.
 pub(super) fn is_damage(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
 }
 
-/// Moves the file at `path` aside, creates a new one and copies the readable rows.
+/// Moves the file at `path` aside, creates a new file and copies the readable rows.
 pub(super) fn recover(path: &Path) -> Result<(Store, RecoveryReport), StoreError> {
     let damaged = set_aside(path)?;
     let mut store = Store::connect(path)?;
     let (chats, messages) = match Connection::open_with_flags(&damaged, OpenFlags::SQLITE_OPEN_READ_ONLY) {
         Ok(damaged) => {
-            // Otherwise SQLite reads nothing of a truncated file. If it cannot be set, fewer rows are copied.
+            // Without this setting, SQLite reads nothing of a truncated file. If the setting fails,
+            // fewer rows are copied.
             let _ = damaged.pragma_update(None, "writable_schema", "ON");
             copy(&damaged, &mut store)?
         }
@@ -44,11 +45,10 @@ pub(super) fn recover(path: &Path) -> Result<(Store, RecoveryReport), StoreError
     Ok((store, RecoveryReport { damaged, chats, messages }))
 }
 
-/// Copies the readable rows of the file at `path` into `store`, without a change of the file.
+/// Copies the readable rows of the file at `path` into `store` and leaves the file unchanged.
 /// Returns the number of chats.
 pub(super) fn copy_unchanged(path: &Path, store: &mut Store) -> Result<usize, StoreError> {
-    // Of a folder that cannot be written to, SQLite reads only a file of which it is told that
-    // nobody changes it.
+    // In a read-only folder, SQLite reads only files declared immutable.
     for how in ["mode=ro", "mode=ro&immutable=1"] {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
         let Ok(file) = Connection::open_with_flags(address(path, how), flags) else { continue };
@@ -59,7 +59,7 @@ pub(super) fn copy_unchanged(path: &Path, store: &mut Store) -> Result<usize, St
     Ok(0)
 }
 
-/// The file as SQLite's URI.
+/// The file as an SQLite URI.
 fn address(path: &Path, how: &str) -> String {
     let path = path.display().to_string();
     let path = if cfg!(windows) { format!("/{}", path.replace('\\', "/")) } else { path };
@@ -73,7 +73,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Renames the file and SQLite's two companions.
+/// Renames the file and SQLite's two companion files.
 fn set_aside(path: &Path) -> Result<PathBuf, StoreError> {
     let stem = format!(".damaged-{}", now());
     let damaged = (0..).map(|n| with_suffix(path, &format!("{stem}-{n}"))).find(|damaged| !damaged.exists());
@@ -83,7 +83,7 @@ fn set_aside(path: &Path) -> Result<PathBuf, StoreError> {
         if suffix.is_empty() || from.exists() {
             let moved = std::fs::rename(&from, &to);
             moved.map_err(|source| StoreError::File {
-                operation: "moving aside the damaged file",
+                operation: "moving the damaged file away",
                 path: from,
                 source,
             })?;
@@ -92,8 +92,8 @@ fn set_aside(path: &Path) -> Result<PathBuf, StoreError> {
     Ok(damaged)
 }
 
-/// Rows of a damaged table, from both ends, so that a broken page in its middle costs only what is on it. Each is
-/// `columns` values; the first is the row's number.
+/// Reads the rows of a damaged table from both ends, so that a broken page in the middle costs only
+/// its own rows. Each row has the values of `columns`; the first value is the row id.
 fn rows(damaged: &Connection, table: &str, columns: &str) -> Vec<Vec<Value>> {
     let mut all: Vec<Vec<Value>> = Vec::new();
     for order in ["ASC", "DESC"] {
@@ -133,10 +133,10 @@ fn integer(value: &Value) -> i64 {
     }
 }
 
-/// The operation, in errors.
-const OPERATION: &str = "saving what can be read of the damaged chats";
+/// The operation named in errors.
+const OPERATION: &str = "recovering the damaged chats";
 
-/// Copies chats and messages; a message whose chat is lost gets a new one.
+/// Copies chats and messages. A message whose chat is lost gets a new chat.
 fn copy(damaged: &Connection, store: &mut Store) -> Result<(usize, usize), StoreError> {
     let chats = rows(
         damaged,
@@ -202,7 +202,7 @@ fn copy_messages(db: &Connection, messages: &[Vec<Value>]) -> Result<usize, Stor
             Some(MessageState::Streaming) | None => MessageState::Interrupted,
             Some(state) => state,
         };
-        // Without its parent it starts a branch of its own.
+        // A message without its parent starts a branch of its own.
         let sql = "INSERT OR IGNORE INTO message (id, chat, parent, role, content, created, touched, state, edited, model, stats, tools)
             VALUES (?1, ?2, (SELECT id FROM message WHERE id = ?3 AND chat = ?2), ?4, ?5, ?6, ?6, ?7, ?8, ?9, ?10, ?11)";
         let values = rusqlite::params![
@@ -225,7 +225,7 @@ fn copy_messages(db: &Connection, messages: &[Vec<Value>]) -> Result<usize, Stor
     Ok(saved)
 }
 
-/// Has each chat show the branch it showed, or the latest one.
+/// Makes each chat show its last visible branch, or its latest branch.
 fn show_leaves(db: &Connection, chats: &[Vec<Value>]) -> Result<(), StoreError> {
     for chat in chats {
         let sql = "UPDATE chat SET leaf = (SELECT id FROM message WHERE id = ?2 AND chat = ?1) WHERE id = ?1";
@@ -236,7 +236,7 @@ fn show_leaves(db: &Connection, chats: &[Vec<Value>]) -> Result<(), StoreError> 
     Ok(())
 }
 
-/// Copies the files of messages, their passages, and which of those the model was given.
+/// Copies attached files, their passages, and the record of passages that the model was given.
 fn copy_files(
     db: &Connection,
     files: &[Vec<Value>],
@@ -363,7 +363,7 @@ mod tests {
         assert!(std::fs::read_to_string(&report.damaged).unwrap().starts_with("my shopping list"));
         add_and_search(&mut store);
 
-        // A version number without the tables of that version.
+        // A file with a version number, but without the tables of that version.
         let hollow = folder.path().join("hollow.db");
         Connection::open(&hollow).unwrap().pragma_update(None, "user_version", 4).unwrap();
         let (mut store, report) = Store::open(&hollow).unwrap();

@@ -6,7 +6,7 @@ use rusqlite::{Connection, TransactionBehavior};
 
 use super::error::{OperationContext, StoreError};
 
-/// Migration `n` makes version `n + 1` of version `n`.
+/// Migration `n` turns version `n` into version `n + 1`.
 const STEPS: [&str; 4] = [
     include_str!("migrations/1.sql"),
     include_str!("migrations/2.sql"),
@@ -14,12 +14,12 @@ const STEPS: [&str; 4] = [
     include_str!("migrations/4.sql"),
 ];
 
-/// Migrates the file to the present version; each migration is one transaction.
+/// Migrates the file to the current version. Each migration is one transaction.
 pub(super) fn migrate(db: &mut Connection, path: &Path) -> Result<(), StoreError> {
-    const OPERATION: &str = "bringing the chats up to date";
+    const OPERATION: &str = "upgrading the chat file";
     let known = STEPS.len() as i64;
     loop {
-        // Another window may be migrating: the second one finds it done.
+        // If another window migrates at the same time, the second window finds the migration done.
         let step = db.transaction_with_behavior(TransactionBehavior::Immediate).during(OPERATION)?;
         let found: i64 = step.query_row("PRAGMA user_version", [], |row| row.get(0)).during(OPERATION)?;
         if found > known {
@@ -37,7 +37,7 @@ pub(super) fn migrate(db: &mut Connection, path: &Path) -> Result<(), StoreError
     }
 }
 
-/// `true` if the tables that every version has are there. A truncated file may lack them.
+/// `true` if the file has the tables of every version. A truncated file may lack them.
 fn has_tables(db: &Connection) -> rusqlite::Result<bool> {
     let sql = "SELECT count(*) = 2 FROM sqlite_schema WHERE type = 'table' AND name IN ('chat', 'message')";
     db.query_row(sql, [], |row| row.get(0))

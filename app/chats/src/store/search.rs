@@ -10,7 +10,7 @@ const MOST: usize = 200;
 /// Characters of context on either side of the match.
 const AROUND: usize = 40;
 
-/// A message or a title that contains every word of a query.
+/// A message or title that contains every word of the query.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SearchHit {
     /// Row id of the chat.
@@ -19,15 +19,15 @@ pub struct SearchHit {
     pub title: String,
     /// The message; `None` if the title matches.
     pub message: Option<MessageId>,
-    /// One line around the first match.
+    /// One line of text around the first match.
     pub excerpt: String,
     /// Byte range of the match in the excerpt.
     pub found: std::ops::Range<usize>,
 }
 
 impl Store {
-    /// Titles and messages that contain every word of `query` (parts of words, too; upper and lower case are the same), titles
-    /// first, then the latest message.
+    /// Finds titles and messages that contain every word of `query`, ignoring case. Parts of words
+    /// match, too. Titles come first, then messages, latest first.
     pub fn search(&self, query: &str) -> Result<Vec<SearchHit>, StoreError> {
         const OPERATION: &str = "searching";
         let words: Vec<&str> = query.split_whitespace().collect();
@@ -39,7 +39,8 @@ impl Store {
                 hits.push(SearchHit { chat: chat.id, title: chat.title, message: None, excerpt, found });
             }
         }
-        // The index holds words of three characters and more; shorter ones are looked for in what it finds.
+        // The index holds words of three characters and more. Shorter words are searched in its
+        // results.
         let long: Vec<String> = words
             .iter()
             .filter(|word| word.chars().count() >= 3)
@@ -96,7 +97,7 @@ fn find(text: &str, word: &str) -> Option<std::ops::Range<usize>> {
     })
 }
 
-/// One line around `word`, and the byte range of `word` in it.
+/// One line of text around `word`, and the byte range of `word` in it.
 fn excerpt(text: &str, word: &str) -> (String, std::ops::Range<usize>) {
     let at = find(text, word).unwrap_or(0..0);
     let start = text[..at.start].char_indices().rev().nth(AROUND - 1).map_or(0, |(start, _)| start);

@@ -15,13 +15,13 @@ const COMMIT: Duration = Duration::from_millis(500);
 /// Longest time between updates of `touched` while no text arrives.
 const HEARTBEAT: Duration = Duration::from_secs(4);
 
-/// A message being streamed. Pushed text is on disk after half a second at the latest, provided that
+/// A message being streamed. Pushed text is on disk after at most half a second if
 /// [`StreamingMessage::push`] or [`StreamingMessage::poll`] is called meanwhile.
 #[derive(Debug)]
 pub struct StreamingMessage {
     id: MessageId,
     content: String,
-    /// Bytes of `content` on disk.
+    /// Bytes of `content` that are on disk.
     saved: usize,
     last: Instant,
 }
@@ -38,7 +38,7 @@ impl StreamingMessage {
         Ok(StreamingMessage { id, content: String::new(), saved: 0, last: Instant::now() })
     }
 
-    /// Continues a message that ended too early.
+    /// Continues a message that ended early.
     pub fn resume(store: &mut Store, id: MessageId) -> Result<Self, StoreError> {
         let content = store.message(id)?.content;
         let mut this = StreamingMessage { id, saved: content.len(), content, last: Instant::now() };
@@ -56,7 +56,7 @@ impl StreamingMessage {
         &self.content
     }
 
-    /// Appends text that a later call commits.
+    /// Appends text. A later call commits it.
     pub fn append(&mut self, text: &str) {
         self.content.push_str(text);
     }
@@ -85,11 +85,12 @@ impl StreamingMessage {
         self.finish(store, MessageState::Streaming, None)
     }
 
-    /// Commits the text with its state, the final one at the end; may be repeated if it fails. `stats` is JSON.
+    /// Commits the text with its state, at the end with the final state. May be repeated after a
+    /// failure. `stats` is JSON.
     pub fn finish(&mut self, store: &mut Store, state: MessageState, stats: Option<&str>) -> Result<(), StoreError> {
         const OPERATION: &str = "saving the answer";
         let (id, content) = (self.id.0, &self.content);
-        // Also on failure: a full disk is not tried again with every token.
+        // Also after a failure, so that a full disk is not tried again for every token.
         self.last = Instant::now();
         store.transaction(OPERATION, |db| {
             let sql =
@@ -117,7 +118,7 @@ mod tests {
         let (reader, _) = Store::open(&path).unwrap();
         let chat = store.add_chat(None, "").unwrap();
         let mut answer = StreamingMessage::begin(&mut store, chat, None, Some("m")).unwrap();
-        // A commit is due, and then none for an hour.
+        // A commit is due now, and then not for an hour.
         answer.append("Once upon");
         answer.last = Instant::now().checked_sub(COMMIT).unwrap();
         answer.poll(&mut store).unwrap();

@@ -1,5 +1,5 @@
-//! Calls of tools in chats, and their results. An answer has the calls that the model wants; each result is a message of its own below
-//! it, and the answer that goes on is below the last of them.
+//! Tool calls in chats, and their results. An answer holds the model's calls. Each result is a
+//! message below the answer, and the next answer is below the last result.
 
 use rusqlite::params;
 use serde::{Deserialize, Serialize};
@@ -10,14 +10,14 @@ use super::{
     message, one,
 };
 
-/// A call of a tool.
+/// A tool call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolCall {
     /// Identifier, unique within the chat.
     pub id: String,
-    /// Name of the tool as the model knows it.
+    /// Name by which the model knows the tool.
     pub name: String,
-    /// Arguments as JSON text, as the model wrote them.
+    /// Arguments as JSON text, as written by the model.
     pub arguments: String,
 }
 
@@ -27,13 +27,13 @@ pub struct ToolCall {
 pub enum ToolOutcome {
     /// The tool ran.
     Done,
-    /// The tool did not run, or ended in an error.
+    /// The tool did not run, or failed.
     Failed,
-    /// The user did not allow it.
+    /// The user denied the call.
     Denied,
 }
 
-/// A call that has ended.
+/// A tool call that has ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolResult {
     /// The call.
@@ -41,18 +41,18 @@ pub struct ToolResult {
     pub call: ToolCall,
     /// How it ended.
     pub outcome: ToolOutcome,
-    /// Name of the server that has the tool; `None` for one of the program's own.
+    /// Name of the server that has the tool; `None` for a built-in tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
 }
 
-/// The part that a message has in calls of tools.
+/// Tool data of a message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum MessageTools {
-    /// An answer's calls.
+    /// The tool calls of an answer.
     Calls(Vec<ToolCall>),
-    /// The call that the message is the result of.
+    /// The call that the message answers.
     Result(ToolResult),
 }
 

@@ -1,10 +1,10 @@
-//! The program's own tools: a calculator and a clock. They read nothing of the user's and change nothing.
+//! Built-in tools: a calculator and a clock. They read no user data and change nothing.
 
 use serde_json::{Map, Value, json};
 
 use super::{Tool, calculator, clock};
 
-/// A tool of the program's own.
+/// A built-in tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Builtin {
     /// Arithmetic.
@@ -14,10 +14,10 @@ pub enum Builtin {
 }
 
 impl Builtin {
-    /// All of them.
+    /// All built-in tools.
     pub const ALL: [Builtin; 2] = [Builtin::Calculator, Builtin::Clock];
 
-    /// Its definition.
+    /// The definition of the tool.
     pub fn tool(self) -> Tool {
         let (name, description, schema) = match self {
             Builtin::Calculator => (
@@ -37,7 +37,7 @@ impl Builtin {
         Tool { name: name.to_owned(), description: description.to_owned(), schema }
     }
 
-    /// Its result.
+    /// Runs the tool and returns its result.
     ///
     /// # Errors
     /// A sentence for the model.

@@ -1,5 +1,6 @@
-//! The calculator: [`fend_core`] within limits. A model writes the expression, so it may be absurd: it has a length, a time, and a thread
-//! with a stack that the deepest nesting of that length does not fill.
+//! The calculator: [`fend_core`] within limits, because a model writes the expression. The length
+//! and the time are limited. The expression runs on a thread whose stack suffices for the deepest
+//! nesting of that length.
 
 use std::{
     thread,
@@ -9,31 +10,31 @@ use std::{
 use cpu_time::ThreadTime;
 use fend_core::{Context, Interrupt, evaluate_with_interrupt};
 
-/// Most bytes of an expression.
+/// Longest expression in bytes.
 const MOST: usize = 500;
 
-/// Longest time on a processor.
+/// Longest CPU time.
 const TIME: Duration = Duration::from_millis(300);
 
-/// Bytes of the thread's stack: about 100 kB for each byte of an expression.
+/// Stack size of the thread in bytes, about 100 kB per byte of an expression.
 const STACK: usize = 64 << 20;
 
-/// The time of the calculating thread, which does not pass while a busy machine does other work.
+/// A limit on the CPU time of the calculating thread. Other work on a busy machine does not count.
 struct Deadline {
     began: Instant,
     time: Duration,
-    /// The thread's time at which it is over.
+    /// CPU time of the thread at which the limit is reached.
     end: Duration,
 }
 
 impl Interrupt for Deadline {
     fn should_interrupt(&self) -> bool {
-        // The thread's time costs a call of the system, so it is asked for only when it may be over.
+        // Reading the CPU time is a system call, so it is read only after the wall time has passed.
         self.began.elapsed() > self.time && ThreadTime::now().as_duration() > self.end
     }
 }
 
-/// The value of an expression; "approx." stands before one that is rounded.
+/// Evaluates an expression. "approx." precedes a rounded value.
 ///
 /// # Errors
 /// A sentence for the model.
@@ -49,7 +50,7 @@ fn evaluate_within(time: Duration, expression: &str) -> Result<String, String> {
     if expression.len() > MOST {
         return Err(format!("the expression is too long: expected at most {MOST} bytes, got {}", expression.len()));
     }
-    // They would be read as separators of thousands: "min(3,1)" as 31 minutes.
+    // Commas would be read as thousands separators: "min(3,1)" as 31 minutes.
     if expression.contains(',') {
         return Err("the expression: expected one value without commas, like 1000 for 1,000".to_owned());
     }
@@ -63,7 +64,7 @@ fn evaluate_within(time: Duration, expression: &str) -> Result<String, String> {
         }
     };
     let thread = thread::Builder::new().name("calculator".to_owned()).stack_size(STACK).spawn(work);
-    let thread = thread.map_err(|error| format!("no thread to calculate with: {error}"))?;
+    let thread = thread.map_err(|error| format!("the calculation could not start: {error}"))?;
     let result = thread.join().map_err(|_| "the expression cannot be evaluated".to_owned())?;
     result.map_err(|why| match &*why {
         "interrupted" => format!("the expression takes longer than {} s", time.as_secs_f32()),

@@ -1,5 +1,5 @@
-//! A connection to one server. Of the protocol it has tools only: requests of a server for the model's words (sampling), the user's
-//! folders (roots) or the user's answers (elicitation) are refused.
+//! A connection to an MCP server, for tools only. A server's requests for model output (sampling),
+//! for the user's folders (roots) and for the user's input (elicitation) are refused.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -29,13 +29,13 @@ use super::{
 };
 use thermocline_host::remote::SecretKey;
 
-/// Most pages of a list of tools that are read.
+/// Largest number of pages read of a tool list.
 const PAGES: usize = 50;
 
-/// Characters of a server's error that are shown.
+/// Longest part of a server's error that is shown, in characters.
 const SHOWN: usize = 300;
 
-/// The side of the client: it offers the server nothing.
+/// A client that offers nothing to the server.
 #[derive(Debug, Clone)]
 struct Nothing;
 
@@ -51,18 +51,18 @@ impl ClientHandler for Nothing {
     }
 }
 
-/// A connection whose tools are known.
+/// A connection and its list of tools.
 #[derive(Debug)]
 pub(super) struct ToolConnection {
     pub tools: Vec<Tool>,
-    /// Remark on tools that were left out.
+    /// Note on tools that were left out.
     pub remark: Option<String>,
     service: RunningService<RoleClient, Nothing>,
     process: Option<Process>,
     trouble: Trouble,
 }
 
-/// The part of a connection that calls need.
+/// The part of a connection that calls use.
 #[derive(Debug, Clone)]
 pub(super) struct Caller {
     peer: Peer<RoleClient>,
@@ -71,10 +71,10 @@ pub(super) struct Caller {
 }
 
 impl ToolConnection {
-    /// Connects, and reads the list of tools.
+    /// Connects and reads the list of tools.
     ///
     /// # Errors
-    /// A sentence, without the key.
+    /// A sentence that does not contain the key.
     pub async fn open(config: &ServerConfig, key: Option<&SecretKey>, limits: ToolLimits) -> Result<Self, String> {
         let trouble = Trouble::default();
         let (mut process, wait) = (None, limits.connect);
@@ -101,11 +101,11 @@ impl ToolConnection {
         let service = match opened {
             Err(_) => return Err(fail(no_answer(wait))),
             Ok(Err(error)) => {
-                // Its complaints may be on its way.
+                // The program's error output may still be on its way.
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 return Err(fail(match error.to_string() {
-                    closed if closed.contains("connection closed") => "it ended before it answered".to_owned(),
-                    other => format!("it does not speak the protocol: {}", short(&other)),
+                    closed if closed.contains("connection closed") => "the server ended before it answered".to_owned(),
+                    other => format!("the server does not follow the MCP protocol: {}", short(&other)),
                 }));
             }
             Ok(Ok(service)) => service,
@@ -119,21 +119,21 @@ impl ToolConnection {
         Ok(ToolConnection { tools, remark, service, process, trouble })
     }
 
-    /// The part that calls need.
+    /// The part of the connection that calls use.
     pub fn caller(&self, limits: ToolLimits) -> Caller {
         Caller { peer: self.service.peer().clone(), trouble: Trouble::clone(&self.trouble), limits }
     }
 
-    /// Waits until the server has gone; returns the reason.
+    /// Waits until the connection is closed, and returns the reason.
     pub async fn gone(&mut self) -> String {
         while !self.service.peer().is_transport_closed() {
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
-        let why = self.trouble.lock().clone().unwrap_or_else(|| "it has ended".to_owned());
+        let why = self.trouble.lock().clone().unwrap_or_else(|| "the server has ended".to_owned());
         with_complaints(why, self.process.as_ref())
     }
 
-    /// Ends the connection, and the program if it is one.
+    /// Closes the connection, and ends the program if the server is a program.
     pub async fn close(mut self) {
         let _ = self.service.close_with_timeout(Duration::from_millis(500)).await;
         if let Some(process) = self.process.take() {
@@ -143,7 +143,7 @@ impl ToolConnection {
 }
 
 impl Caller {
-    /// Calls a tool. A call that is dropped is cancelled at the server.
+    /// Calls a tool. Dropping the future cancels the call on the server.
     ///
     /// # Errors
     /// A sentence for the model and the user.
@@ -154,7 +154,7 @@ impl Caller {
         match called {
             Err(_) => Err(no_answer(self.limits.call)),
             Ok(Ok(CallToolResponse::Complete(found))) => result::text(found, self.limits.result),
-            Ok(Ok(_)) => Err("the server asks for more of the user, which is refused".to_owned()),
+            Ok(Ok(_)) => Err("the server asked for more user input, which is not supported".to_owned()),
             Ok(Err(error)) => {
                 let why = self.trouble.lock().clone();
                 Err(why.map_or_else(|| sentence(&error, self.limits.call), |why| format!("the server: {why}")))
@@ -163,7 +163,7 @@ impl Caller {
     }
 }
 
-/// The tools of a server that models can be told of, and a remark if some were left out.
+/// Reads the tools of a server that can be offered to models, with a note if some were left out.
 async fn list(peer: &Peer<RoleClient>, most: usize) -> Result<(Vec<Tool>, Option<String>), ServiceError> {
     let (mut tools, mut left_out, mut cursor) = (Vec::<Tool>::new(), 0, None);
     for _ in 0..PAGES {
@@ -185,7 +185,7 @@ async fn list(peer: &Peer<RoleClient>, most: usize) -> Result<(Vec<Tool>, Option
     }
     let more = if cursor.is_some() { " or more" } else { "" };
     let remark =
-        format!("{left_out}{more} of its tools are left out: too many, or of a form that models cannot be told of");
+        format!("{left_out}{more} of its tools are left out: there are too many, or their form is not supported");
     Ok((tools, (left_out > 0 || cursor.is_some()).then_some(remark)))
 }
 
@@ -197,29 +197,29 @@ fn names(headers: &std::collections::BTreeMap<String, String>) -> Result<HashMap
     headers.iter().map(header).collect()
 }
 
-/// The reason with what the program says of it.
+/// Adds the program's error output to the reason.
 fn with_complaints(why: String, process: Option<&Process>) -> String {
     match process.and_then(Process::complaints) {
-        Some(complaints) => format!("{why}; it says: {complaints}"),
+        Some(complaints) => format!("{why}; the server reports: {complaints}"),
         None => why,
     }
 }
 
 fn no_answer(within: Duration) -> String {
-    format!("the server does not answer within {} s", within.as_secs_f32())
+    format!("the server did not answer within {} s", within.as_secs_f32())
 }
 
 fn short(text: &str) -> String {
     clean(text).chars().take(SHOWN).collect()
 }
 
-/// An error of a request as a sentence.
+/// The error of a request as a sentence.
 fn sentence(error: &ServiceError, within: Duration) -> String {
     match error {
-        ServiceError::McpError(error) => format!("the server refuses: {}", short(&error.message)),
+        ServiceError::McpError(error) => format!("the server refused: {}", short(&error.message)),
         ServiceError::TransportClosed | ServiceError::Cancelled { .. } => "the server has ended".to_owned(),
         ServiceError::Timeout { .. } => no_answer(within),
-        ServiceError::UnexpectedResponse => "the server answers something else than what was asked".to_owned(),
+        ServiceError::UnexpectedResponse => "the server's answer does not match the request".to_owned(),
         other => format!("the server: {}", short(&other.to_string())),
     }
 }

@@ -1,8 +1,8 @@
-//! The clock: date and time here, and in UTC.
+//! The clock: local date and time, and UTC.
 
 use chrono::{DateTime, FixedOffset, Local};
 
-/// The present date and time.
+/// The current date and time.
 pub fn now() -> String {
     text(Local::now().fixed_offset())
 }

@@ -1,4 +1,5 @@
-//! MCP servers as the user has set them up, and their usual JSON: `{"mcpServers": {"files": {"command": "npx", "args": [...]}}}`.
+//! MCP servers set up by the user, and their usual JSON form: `{"mcpServers": {"files": {"command":
+//! "npx", "args": [...]}}}`.
 
 use std::collections::BTreeMap;
 
@@ -9,34 +10,34 @@ use ureq::http::Uri;
 use super::Consents;
 use thermocline_host::remote::SecretKey;
 
-/// Most servers.
+/// Largest number of servers.
 const MOST_SERVERS: usize = 32;
 
-/// Most characters of a name.
+/// Longest name, in characters.
 const MOST_NAME: usize = 40;
 
-/// Settings of tools. Keys of servers are kept elsewhere.
+/// Settings of tools. Server keys are kept elsewhere.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ToolSettings {
     /// The servers, in the order they were added.
     pub servers: Vec<ServerConfig>,
-    /// Tools that the user was asked about.
+    /// Consents given to tools.
     pub consents: Consents,
-    /// Fields of other versions.
+    /// Fields written by other versions.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
-/// One server.
+/// An MCP server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerConfig {
     /// Name, unique among the servers.
     pub name: String,
-    /// How it is reached.
+    /// How to reach it.
     #[serde(flatten)]
     pub transport: ServerTransport,
-    /// `false`: it is neither started nor asked.
+    /// `false`: it is neither started nor contacted.
     #[serde(default = "enabled")]
     pub enabled: bool,
 }
@@ -45,18 +46,18 @@ fn enabled() -> bool {
     true
 }
 
-/// The way to a server.
+/// How to reach a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum ServerTransport {
-    /// A program, spoken to through its standard input and output.
+    /// A program that communicates through its standard input and output.
     Command {
         /// Name or path of the program.
         command: String,
         /// Its arguments.
         #[serde(default)]
         args: Vec<String>,
-        /// Environment variables that it is given beside the usual ones.
+        /// Environment variables added to the usual ones.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         env: BTreeMap<String, String>,
     },
@@ -64,23 +65,23 @@ pub enum ServerTransport {
     Url {
         /// Its address.
         url: String,
-        /// Further headers of every request; the key is not among them.
+        /// Additional headers of every request, without the key.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         headers: BTreeMap<String, String>,
     },
 }
 
-/// A server that was read from text, with its key.
+/// A server read from text, with its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImportedServer {
     /// The server.
     pub config: ServerConfig,
-    /// The key that was in it.
+    /// The key found in the text.
     pub key: Option<SecretKey>,
 }
 
 impl ServerTransport {
-    /// The way as one line: the command, or the address.
+    /// The command or the address, as one line.
     pub fn line(&self) -> String {
         match self {
             ServerTransport::Command { command, args, .. } => {
@@ -96,7 +97,8 @@ impl ServerTransport {
         if let ServerTransport::Url { url, .. } = self { Some(url) } else { None }
     }
 
-    /// `true` if calls can be read on their way: they leave this computer, and are not encrypted.
+    /// `true` if others can read the calls in transit, because they leave this computer
+    /// unencrypted.
     pub fn is_open(&self) -> bool {
         let ServerTransport::Url { url, .. } = self else { return false };
         let host = host(url);
@@ -104,7 +106,7 @@ impl ServerTransport {
         url.starts_with("http://") && host != "localhost" && !ip.is_ok_and(|ip| ip.is_loopback())
     }
 
-    /// A name made of it.
+    /// A name derived from the command or the address.
     fn name(&self) -> String {
         match self {
             ServerTransport::Command { command, args, .. } => {
@@ -123,13 +125,13 @@ fn host(url: &str) -> String {
 }
 
 impl ToolSettings {
-    /// Adds a server under a name that no other has.
+    /// Adds a server under a unique name.
     ///
     /// # Errors
-    /// There are too many.
+    /// There are too many servers.
     pub fn add(&mut self, mut server: ServerConfig) -> Result<(), String> {
         if self.servers.len() >= MOST_SERVERS {
-            return Err(format!("there are {MOST_SERVERS} servers already, which is the most"));
+            return Err(format!("there are already {MOST_SERVERS} servers, which is the limit. Remove one first"));
         }
         let base = server.name.clone();
         for n in 2.. {
@@ -142,17 +144,18 @@ impl ToolSettings {
         Ok(())
     }
 
-    /// Removes a server, and the consents to its tools.
+    /// Removes a server and the consents to its tools.
     pub fn remove(&mut self, name: &str) {
         self.servers.retain(|server| server.name != name);
         self.consents.forget(name);
     }
 }
 
-/// Reads servers from what a person types or pastes: a command, an address, or JSON with `mcpServers`.
+/// Reads servers from text that a user typed or pasted: a command, an address, or JSON with
+/// `mcpServers`.
 ///
 /// # Errors
-/// A sentence: what was expected, and where.
+/// A sentence that says what was expected, and where.
 pub fn read_servers(text: &str) -> Result<Vec<ImportedServer>, String> {
     let text = text.trim();
     if text.starts_with('{') {
@@ -169,14 +172,15 @@ pub fn read_servers(text: &str) -> Result<Vec<ImportedServer>, String> {
     Ok(vec![ImportedServer { config, key: None }])
 }
 
-/// A name without what keys of settings and lines of text do not hold.
+/// A name without characters that keys in the settings or single lines cannot contain.
 fn short_name(name: &str) -> String {
     let name: String = super::tool::clean(name).chars().filter(|letter| !"/\n\t".contains(*letter)).collect();
     let name: String = name.trim().chars().take(MOST_NAME).collect();
     if name.is_empty() { "server".to_owned() } else { name }
 }
 
-/// An address that begins with http:// or https:// and has a host; user names and passwords in it are refused.
+/// Checks an address. It must begin with http:// or https://, and must have a host but no user name
+/// or password.
 fn address(text: &str) -> Result<String, String> {
     let wrong = |expected: &str| format!("the address: expected {expected}, got {text}");
     let uri: Uri = text.parse().map_err(|_| wrong("a URL like https://example.org/mcp"))?;
@@ -185,7 +189,7 @@ fn address(text: &str) -> Result<String, String> {
     }
     let authority = uri.authority().ok_or_else(|| wrong("a host"))?;
     if authority.as_str().contains('@') {
-        return Err("the address: expected one without a user name and password; the key is given apart".to_owned());
+        return Err("the address must not contain a user name or password. Enter the key in its own field".to_owned());
     }
     if authority.host().is_empty() {
         return Err(wrong("a host"));
@@ -193,7 +197,7 @@ fn address(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// The words of a command; quotes keep spaces together.
+/// Splits a command into words. Quotes keep spaces together.
 fn words(text: &str) -> Result<Vec<String>, String> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
     for letter in text.chars() {
@@ -308,7 +312,7 @@ mod tests {
             ("npx 'half", "expected another '"),
             ("ftp://x/y", "http:// or https://"),
             ("file:///etc/passwd", "http"),
-            ("http://me:secret@x/mcp", "without a user name"),
+            ("http://me:secret@x/mcp", "must not contain a user name"),
             ("{", "the JSON"),
             ("{}", "`mcpServers`"),
             (r#"{"mcpServers": {}}"#, "at least one"),
@@ -335,6 +339,6 @@ mod tests {
         for _ in 0..MOST_SERVERS - 2 {
             settings.add(one("server x")).unwrap();
         }
-        assert!(settings.add(one("server x")).unwrap_err().contains("the most"));
+        assert!(settings.add(one("server x")).unwrap_err().contains("the limit"));
     }
 }

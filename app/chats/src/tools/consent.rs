@@ -1,4 +1,4 @@
-//! The user's consent to tools, one by one.
+//! The user's consent to each tool.
 
 use std::collections::BTreeMap;
 
@@ -10,47 +10,47 @@ use super::Tool;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Consent {
-    /// Every call is shown first.
+    /// The user is asked before every call.
     Ask,
-    /// It runs without asking.
+    /// The tool runs without asking.
     Always,
-    /// The model is not told of it.
+    /// The model is not offered the tool.
     Never,
 }
 
 impl Consent {
-    /// All of them, with their names.
+    /// All values, with their names.
     pub const NAMES: [(Consent, &str); 3] =
         [(Consent::Ask, "Ask"), (Consent::Always, "Always allow"), (Consent::Never, "Never")];
 
-    /// Its name.
+    /// The name of this value.
     pub fn name(self) -> &'static str {
         Consent::NAMES.iter().find(|(consent, _)| *consent == self).map_or("", |(_, name)| name)
     }
 }
 
-/// A consent, and the tool that it was given to.
+/// A consent, and the tool that it was given for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Given {
     consent: Consent,
-    /// The tool's fingerprint.
+    /// Fingerprint of the tool.
     #[serde(default)]
     tool: String,
 }
 
-/// The consents that were given, by server and tool.
+/// Consents by server and tool.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Consents(BTreeMap<String, Given>);
 
 fn key(server: Option<&str>, tool: &Tool) -> String {
-    // Names of tools have no slash.
+    // Tool names contain no slash.
     format!("{}/{}", server.unwrap_or_default(), tool.name)
 }
 
 impl Consents {
-    /// Consent to a tool of `server`, or to one of the program's own. A tool that has changed since it was always allowed is asked about
-    /// again.
+    /// Consent to a tool of `server`, or to a built-in tool. If the tool changed since the user
+    /// always allowed it, the user is asked again.
     pub fn get(&self, server: Option<&str>, tool: &Tool) -> Consent {
         match self.0.get(&key(server, tool)) {
             Some(Given { consent: Consent::Always, tool: then }) if *then != tool.fingerprint() => Consent::Ask,
@@ -60,7 +60,7 @@ impl Consents {
         }
     }
 
-    /// Sets the consent to a tool as it is now.
+    /// Sets the consent to a tool in its current form.
     pub fn set(&mut self, server: Option<&str>, tool: &Tool, consent: Consent) {
         self.0.insert(key(server, tool), Given { consent, tool: tool.fingerprint() });
     }

@@ -1,5 +1,6 @@
-//! A server over HTTP ("streamable HTTP" of the protocol), asked by the HTTP client that the rest of the program uses. Redirections are
-//! not followed: they would carry the key, and what the model writes, to another server.
+//! A server over HTTP (the protocol's "streamable HTTP"), with the same HTTP client as the rest of
+//! the program. It does not follow redirects, which would send the key and the model's text to
+//! another server.
 
 use std::{
     collections::HashMap,
@@ -27,10 +28,10 @@ use super::{
     tool::clean,
 };
 
-/// Characters of a server's error that are shown.
+/// Longest part of a server's error that is shown, in characters.
 const SHOWN: usize = 200;
 
-/// Header with the number of a session.
+/// Header with the session id.
 const SESSION: &str = "mcp-session-id";
 
 type HttpFailure = StreamableHttpError<io::Error>;
@@ -38,11 +39,11 @@ type HttpFailure = StreamableHttpError<io::Error>;
 /// The client of one server.
 #[derive(Debug, Clone)]
 pub(super) struct HttpClient {
-    /// Most bytes of a response.
+    /// Largest response in bytes.
     pub most: usize,
     /// Longest time without a byte.
     pub silence: Duration,
-    /// Words about the latest failure.
+    /// Reason of the latest failure.
     pub trouble: Trouble,
 }
 
@@ -86,10 +87,10 @@ impl HttpClient {
         if let Some(key) = key {
             post = post.header("Authorization", format!("Bearer {key}"));
         }
-        post.send(&body).map_err(|error| self.failed(format!("it cannot be reached: {error}")))
+        post.send(&body).map_err(|error| self.failed(format!("the server cannot be reached: {error}")))
     }
 
-    /// Reads a response, with its session.
+    /// Reads a response and its session id.
     fn read(&self, mut response: Response<Body>, had_session: bool) -> Result<StreamableHttpPostResponse, HttpFailure> {
         let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
         let (session, kind, place) = (header(SESSION), header("content-type").unwrap_or_default(), header("location"));
@@ -113,7 +114,7 @@ impl HttpClient {
         }
         let said: String = clean(&text).chars().take(SHOWN).collect();
         Err(self.failed(match place.filter(|_| status.is_redirection()) {
-            Some(place) => format!("HTTP {}: it says to ask {place}, which is not done", status.as_u16()),
+            Some(place) => format!("HTTP {}: the server redirects to {place}, which is not followed", status.as_u16()),
             None if status.is_success() => {
                 format!("expected JSON or an event stream of the protocol, got {kind:?}: {said}")
             }
@@ -124,14 +125,14 @@ impl HttpClient {
     fn text(&self, response: &mut Response<Body>) -> Result<String, HttpFailure> {
         let mut bytes = Vec::new();
         let read = response.body_mut().as_reader().take(self.most as u64 + 1).read_to_end(&mut bytes);
-        read.map_err(|error| self.failed(format!("its response ended early: {error}")))?;
+        read.map_err(|error| self.failed(format!("the server's response ended early: {error}")))?;
         if bytes.len() > self.most {
             return Err(StreamableHttpError::Client(too_long(self.most, &self.trouble)));
         }
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// The events of a response, read on a thread of their own until the stream is dropped.
+    /// The events of a response. A separate thread reads them until the stream is dropped.
     fn events(&self, body: Body) -> BoxStream<'static, Result<Sse, SseError>> {
         let (sender, mut receiver) = mpsc::channel::<io::Result<Vec<u8>>>(4);
         let (most, trouble) = (self.most, Arc::clone(&self.trouble));
@@ -192,13 +193,13 @@ impl StreamableHttpClient for HttpClient {
             if let Some(key) = auth_header {
                 delete = delete.header("Authorization", format!("Bearer {key}"));
             }
-            // A session that stays ends by itself some day.
+            // If this fails, the session expires by itself.
             let _ = delete.call();
         });
         deleted.await.map_err(HttpFailure::from)
     }
 
-    /// Nothing is listened to but the responses to calls.
+    /// Opens no stream: only the responses to calls are read.
     async fn get_stream(
         &self,
         _: Arc<str>,

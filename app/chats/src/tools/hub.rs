@@ -1,5 +1,5 @@
-//! Connections to all servers, on one thread of their own. Nothing here blocks the caller: servers are started and asked in the
-//! background, and calls are looked at until they have ended.
+//! Connections to all servers, on one thread. Nothing here blocks the caller: servers are started
+//! and contacted in the background, and callers poll for the end of a call.
 
 use std::{
     collections::HashMap,
@@ -18,24 +18,24 @@ use tokio::{
 use super::{ServerConfig, Tool, ToolLimits, client::ToolConnection};
 use thermocline_host::remote::KeyStore;
 
-/// Longest time that the end of all servers is waited for.
+/// Longest wait for all servers to end.
 const FAREWELL: Duration = Duration::from_secs(3);
 
-/// State of a server.
+/// State of a server's connection.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ToolServerState {
     /// Switched off.
     Off,
-    /// Being started and asked for its tools.
+    /// Being started, or asked for its tools.
     Connecting,
     /// Connected.
     Ready {
         /// Its tools.
         tools: Arc<[Arc<Tool>]>,
-        /// Remark on tools that were left out.
+        /// Note on tools that were left out.
         remark: Option<String>,
     },
-    /// Not connected, for a reason in words.
+    /// Not connected. Holds the reason in words.
     Failed(String),
 }
 
@@ -48,30 +48,30 @@ pub struct ServerReport {
     pub state: ToolServerState,
 }
 
-/// End of a call: its result, or why there is none.
+/// Result of a call, or the reason why there is none.
 type CallEnd = Result<String, String>;
 
-/// A call under way. Dropping it cancels it.
+/// A running call. Dropping it cancels the call.
 #[derive(Debug)]
 pub struct RunningCall {
     end: Arc<Mutex<Option<CallEnd>>>,
-    /// Closed when it is dropped, which the other side waits for.
+    /// Closed on drop. The other side waits for this.
     _cancel: Option<oneshot::Sender<()>>,
 }
 
 impl RunningCall {
-    /// A call that has ended already.
+    /// A call that has already ended.
     pub fn ended(end: CallEnd) -> Self {
         RunningCall { end: Arc::new(Mutex::new(Some(end))), _cancel: None }
     }
 
-    /// The end, once.
+    /// The result, returned once.
     pub fn take(&self) -> Option<CallEnd> {
         self.end.lock().take()
     }
 }
 
-/// A call on its way to its server.
+/// A call on its way to the server.
 struct ServerCall {
     tool: String,
     arguments: Map<String, Value>,
@@ -101,12 +101,12 @@ impl Board {
     }
 }
 
-/// The connections. Dropping it ends all servers.
+/// The connections to all servers. Dropping the hub ends all servers.
 pub struct ToolHub {
     board: Board,
     keys: KeyStore,
     limits: ToolLimits,
-    /// `None` until there is a first server.
+    /// `None` before the first server.
     worker: Mutex<Option<HubThread>>,
 }
 
@@ -123,13 +123,14 @@ impl std::fmt::Debug for ToolHub {
 }
 
 impl ToolHub {
-    /// No connection yet. `notify` is called, from another thread, whenever a state has changed or a call has ended.
+    /// A hub without connections. `notify` is called from another thread after a change of state
+    /// and after a call has ended.
     pub fn new(keys: KeyStore, limits: ToolLimits, notify: impl Fn() + Send + Sync + 'static) -> Self {
         let board = Board { reports: Arc::default(), notify: Arc::new(notify) };
         ToolHub { board, keys, limits, worker: Mutex::new(None) }
     }
 
-    /// Connects to these servers and to no others; those that are connected already stay so.
+    /// Connects to exactly these servers. Servers that are connected already stay connected.
     pub fn connect(&self, servers: &[ServerConfig]) {
         let mut reports = self.board.reports.lock();
         if reports.iter().map(|report| &report.config).eq(servers) {
@@ -146,7 +147,7 @@ impl ToolHub {
         self.order(HubOrder::Servers(servers.to_vec()));
     }
 
-    /// Connects anew to a server that failed.
+    /// Reconnects to a server that failed.
     pub fn retry(&self, name: &str) {
         if let Some(report) = self.board.reports.lock().iter_mut().find(|report| report.config.name == name) {
             report.state = ToolServerState::Connecting;
@@ -154,17 +155,17 @@ impl ToolHub {
         self.order(HubOrder::Retry(name.to_owned()));
     }
 
-    /// The servers in their order.
+    /// All servers, in their order.
     pub fn servers(&self) -> Vec<ServerReport> {
         self.board.reports.lock().clone()
     }
 
-    /// `true` once there was a server to connect to.
+    /// `true` after the first server was added.
     pub fn has_servers(&self) -> bool {
         !self.board.reports.lock().is_empty()
     }
 
-    /// `true` while a server is being connected.
+    /// `true` while a server is connecting.
     pub fn is_connecting(&self) -> bool {
         self.board.reports.lock().iter().any(|report| report.state == ToolServerState::Connecting)
     }
@@ -186,14 +187,14 @@ impl ToolHub {
         RunningCall { end, _cancel: Some(sender) }
     }
 
-    /// Hands an order to the thread, which the first one starts.
+    /// Sends an order to the thread. The first order starts the thread.
     fn order(&self, order: HubOrder) {
         let mut worker = self.worker.lock();
         if worker.is_none() {
             match self.start() {
                 Ok(started) => *worker = Some(started),
                 Err(error) => {
-                    let why = format!("no thread to speak to it with: {error}");
+                    let why = format!("the connection could not start: {error}");
                     for report in self.board.reports.lock().iter_mut().filter(|report| report.config.enabled) {
                         report.state = ToolServerState::Failed(why.clone());
                     }
@@ -201,7 +202,7 @@ impl ToolHub {
             }
         }
         if let Some(worker) = &*worker {
-            // The thread ends only after the sender.
+            // The thread lives as long as the sender.
             let _ = worker.orders.send(order);
         }
     }
@@ -214,14 +215,14 @@ impl ToolHub {
         let work = move || {
             let _alive = alive;
             runtime.block_on(work(received, &board, &keys, limits));
-            // Requests that are not answered end by their own time limits.
+            // Unanswered requests end by their own timeouts.
             runtime.shutdown_background();
         };
         thread::Builder::new().name("tools".to_owned()).spawn(work)?;
         Ok(HubThread { orders, ended })
     }
 
-    /// Ends all servers, and waits for that a moment.
+    /// Ends all servers and waits for a moment.
     pub fn close(&self) {
         if let Some(HubThread { orders, ended }) = self.worker.lock().take() {
             drop(orders);
@@ -244,7 +245,7 @@ struct RunningServer {
     task: JoinHandle<()>,
 }
 
-/// Carries out orders until there will be no more.
+/// Carries out orders until the sender is dropped.
 async fn work(mut orders: channel::UnboundedReceiver<HubOrder>, board: &Board, keys: &KeyStore, limits: ToolLimits) {
     let mut running: HashMap<String, RunningServer> = HashMap::new();
     let start = |config: &ServerConfig| {
@@ -266,9 +267,9 @@ async fn work(mut orders: channel::UnboundedReceiver<HubOrder>, board: &Board, k
                 }
             }
             HubOrder::Call(server, call) => match running.get(&server) {
-                // A server that has gone answers for its calls itself.
+                // The task of a server that has ended refuses the call itself.
                 Some(server) => drop(server.calls.send(call)),
-                None => *call.end.lock() = Some(Err(format!("there is no server {server} any more"))),
+                None => *call.end.lock() = Some(Err(format!("the server {server} no longer exists"))),
             },
         }
     }
@@ -277,7 +278,7 @@ async fn work(mut orders: channel::UnboundedReceiver<HubOrder>, board: &Board, k
     let _ = tokio::time::timeout(FAREWELL, all).await;
 }
 
-/// Connects to a server, and has it do its calls until no more can come.
+/// Connects to a server and runs its calls until no more can arrive.
 async fn serve(
     config: ServerConfig,
     mut calls: channel::UnboundedReceiver<ServerCall>,
@@ -287,7 +288,7 @@ async fn serve(
 ) {
     let opened = tokio::select! {
         opened = open(&config, keys, limits) => opened,
-        // It was removed.
+        // The server was removed.
         () = refuse(&mut calls, &board, "the server is not connected yet") => return,
     };
     let why = match opened {
@@ -337,7 +338,7 @@ async fn open(config: &ServerConfig, keys: KeyStore, limits: ToolLimits) -> Resu
     ToolConnection::open(config, key.as_ref(), limits).await
 }
 
-/// Waits until no more calls can come; those that do are refused for the reason `why`.
+/// Refuses calls with the reason `why` until no more can arrive.
 async fn refuse(calls: &mut channel::UnboundedReceiver<ServerCall>, board: &Board, why: &str) {
     while let Some(call) = calls.recv().await {
         *call.end.lock() = Some(Err(why.to_owned()));

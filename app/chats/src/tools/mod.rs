@@ -1,7 +1,12 @@
-//! Tools that a model may call in a chat: [`builtin`] ones, and those of MCP servers (Model Context Protocol). [`ServerConfig`] is a server
-//! as the user has set it up; [`ToolHub`] keeps connections to servers on a thread of its own, over [`stdio`] or [`http`], and [`client`]
-//! speaks the protocol; [`Consents`] say which tools may run without asking, and a [`Toolbox`] is all of it as a chat sees it. What a server
-//! sends is unchecked text: it is limited in length and number, and it decides nothing here.
+//! Tools that a model may call in a chat: [`builtin`] tools, and tools of MCP servers (Model
+//! Context Protocol). Text from servers is not trusted: its length and number are limited, and it
+//! makes no decisions here.
+//!
+//! - [`ServerConfig`] is a server as set up by the user.
+//! - [`ToolHub`] keeps the connections on a separate thread, over [`stdio`] or [`http`]. [`client`]
+//!   implements the protocol.
+//! - [`Consents`] hold which tools may run without asking.
+//! - [`Toolbox`] combines all of this for a chat.
 
 pub mod builtin;
 mod calculator;

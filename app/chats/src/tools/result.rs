@@ -1,4 +1,4 @@
-//! The result of a call as the model reads it, and the limits of what servers may send.
+//! The result of a call as the model reads it, and the limits on data from servers.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use rmcp::model::{CallToolResult, ContentBlock, ResourceContents};
 
 use super::tool::clean;
 
-/// ToolLimits of servers' work and words.
+/// Limits on the time and the data of servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ToolLimits {
-    /// Time for starting a server and reading the list of its tools.
+    /// Time limit for starting a server and reading its tool list.
     pub connect: Duration,
-    /// Time for one call.
+    /// Time limit for one call.
     pub call: Duration,
-    /// Bytes of one message.
+    /// Largest message in bytes.
     pub message: usize,
-    /// Bytes of a result; the rest is left out.
+    /// Largest result in bytes. The rest is left out.
     pub result: usize,
-    /// Tools of one server; the others are left out.
+    /// Largest number of tools of one server. Further tools are left out.
     pub tools: usize,
 }
 
@@ -34,7 +34,7 @@ impl Default for ToolLimits {
     }
 }
 
-/// The text of a result; an error if the tool says that it is one.
+/// The text of a result, or an error if the tool reports one.
 pub(super) fn text(result: CallToolResult, most: usize) -> Result<String, String> {
     let mut text = String::new();
     for block in &result.content {
@@ -70,7 +70,7 @@ fn left_out(what: &str, kind: &str) -> String {
     format!("[{what} ({kind}), which is not given to the model]")
 }
 
-/// The first `most` bytes of `text`, with a note if that is not all.
+/// The first `most` bytes of `text`, with a note if the text is longer.
 pub fn shortened(text: &str, most: usize) -> String {
     if text.len() <= most {
         return text.to_owned();

@@ -1,4 +1,5 @@
-//! A server that is a program: started, read line by line within limits, and ended with all that it has started.
+//! A server that is a program. It is started, read line by line within limits, and ended together
+//! with the processes that it started.
 
 use std::{
     io,
@@ -17,29 +18,30 @@ use tokio::{
 
 use super::{config::ServerTransport, tool::clean};
 
-/// Variables that programs need to run at all. Others, which may hold secrets, are not handed on.
+/// Environment variables that programs need to run. Others are not passed on, because they may hold
+/// secrets.
 const VARIABLES: &str = "\
     APPDATA COMSPEC HOME HOMEDRIVE HOMEPATH LANG LC_ALL LC_CTYPE LOCALAPPDATA LOGNAME NUMBER_OF_PROCESSORS PATH \
     PATHEXT PROCESSOR_ARCHITECTURE PROGRAMDATA PROGRAMFILES SHELL SYSTEMDRIVE SYSTEMROOT TEMP TERM TMP TMPDIR USER \
     USERNAME USERPROFILE";
 
-/// Bytes of a program's complaints that are kept.
+/// Number of bytes kept of a program's error output.
 const COMPLAINTS: usize = 2000;
 
-/// Time that a program has to end by itself once its input is closed.
+/// Time for a program to end by itself after its input is closed.
 const FAREWELL: Duration = Duration::from_millis(700);
 
-/// The reason why a connection was given up, for the error of the call that finds it closed.
+/// Why a connection was closed. The next call reports it.
 pub(super) type Trouble = Arc<Mutex<Option<String>>>;
 
-/// A running program. Dropping it ends it.
+/// A running program. Dropping it ends the program.
 #[derive(Debug)]
 pub(super) struct Process {
     child: Child,
     complaints: Arc<Mutex<String>>,
 }
 
-/// The standard output of a program, refused once a line is longer than a message may be.
+/// The standard output of a program. Reading fails if a line is longer than a message may be.
 #[derive(Debug)]
 pub(super) struct ServerOutput {
     output: ChildStdout,
@@ -49,8 +51,8 @@ pub(super) struct ServerOutput {
 }
 
 /// Starts a program.
-///
 /// # Errors
+/// A sentence with the system's reason.
 /// A sentence with the system's reason.
 pub(super) fn start(
     transport: &ServerTransport,
@@ -72,12 +74,14 @@ pub(super) fn start(
         child.spawn()
     };
     let spawned = match spawn(command) {
-        // Scripts such as npx are found by their whole name only.
+        // Scripts such as npx need their extension.
         Err(error) if cfg!(windows) && error.kind() == io::ErrorKind::NotFound => spawn(&format!("{command}.cmd")),
         spawned => spawned,
     };
     let mut child = spawned.map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => format!("cannot start {command}: there is no such program"),
+        io::ErrorKind::NotFound => {
+            format!("cannot start {command}: the program was not found. Install it, or check the command")
+        }
         _ => format!("cannot start {command}: {error}"),
     })?;
     let (input, output, errors) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
@@ -100,12 +104,12 @@ pub(super) fn start(
     Ok((Process { child, complaints }, lines, input))
 }
 
-/// `CREATE_NO_WINDOW` of Windows: a program of the console opens no window of its own.
+/// Windows' `CREATE_NO_WINDOW`: a console program opens no window.
 #[cfg(windows)]
 const CREATE_NO_WINDOW: u32 = 0x0800_0000;
 
 impl Process {
-    /// Last lines of what the program wrote to its standard error, for people.
+    /// The last lines of the program's error output, to be shown to the user.
     pub fn complaints(&self) -> Option<String> {
         let text = clean(&self.complaints.lock());
         let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
@@ -113,7 +117,7 @@ impl Process {
         (!last.is_empty()).then_some(last)
     }
 
-    /// Waits a moment for the program to end, which its closed input asks it to, and ends it otherwise.
+    /// Waits a moment for the program to end after its input was closed, then ends it.
     pub async fn end(mut self) {
         let _ = tokio::time::timeout(FAREWELL, self.child.wait()).await;
     }
@@ -121,7 +125,8 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Nothing to do for one that has ended; `kill_on_drop` ends the program itself.
+        // Ends the process group, if the program still runs. `kill_on_drop` ends the program
+        // itself.
         #[cfg(unix)]
         if let Some(group) = self.child.id().and_then(|id| rustix::process::Pid::from_raw(id as i32)) {
             let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
@@ -129,9 +134,9 @@ impl Drop for Process {
     }
 }
 
-/// The error of a message of more than `most` bytes, which is noted as the reason.
+/// The error for a message of more than `most` bytes. It is also recorded as the reason.
 pub(super) fn too_long(most: usize, trouble: &Trouble) -> io::Error {
-    let why = format!("it sent a message of more than {most} bytes");
+    let why = format!("the server sent a message of more than {most} bytes");
     *trouble.lock() = Some(why.clone());
     io::Error::new(io::ErrorKind::InvalidData, why)
 }

@@ -1,51 +1,52 @@
-//! A tool as a server describes it.
+//! A tool as described by its server.
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-/// Most bytes of a tool's schema; a tool with more is left out.
+/// Largest schema in bytes. A tool with a larger schema is left out.
 const MOST_SCHEMA: usize = 16 << 10;
 
-/// Most characters of a description; the rest is left out.
+/// Longest description in characters. The rest is left out.
 const MOST_DESCRIPTION: usize = 1024;
 
-/// Most characters of a name.
+/// Longest name in characters.
 const MOST_NAME: usize = 64;
 
-/// A tool. Name, description and schema are a server's, and unchecked.
+/// A tool. Its name, description and schema come from a server and are not trusted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tool {
-    /// Name that the server knows it by.
+    /// Name by which the server knows the tool.
     pub name: String,
-    /// Its purpose.
+    /// What the tool does.
     pub description: String,
-    /// JSON schema of its arguments.
+    /// JSON schema of the arguments.
     pub schema: Value,
 }
 
 impl Tool {
-    /// A tool with a description that is not too long.
+    /// A tool whose description is shortened if it is too long.
     pub fn new(name: &str, description: &str, schema: Value) -> Self {
         Tool { name: name.to_owned(), description: first(&clean(description), MOST_DESCRIPTION), schema }
     }
 
-    /// `true` if models can be told of it: a name as models write them, and a schema that is an object of moderate size.
+    /// `true` if the tool can be offered to models: a valid name, and a schema that is an object of
+    /// limited size.
     pub fn is_offerable(&self) -> bool {
         is_name(&self.name) && self.schema.is_object() && self.schema.to_string().len() <= MOST_SCHEMA
     }
 
-    /// Number that changes with anything in it: consent is given to a tool as it was then.
+    /// Hash of the whole tool. Consent is given to a tool in its current form.
     pub fn fingerprint(&self) -> String {
         let text = json!([self.name, self.description, self.schema]).to_string();
         Sha256::digest(text).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// The first `most` characters of its description, with "…" if that is not all.
+    /// The first `most` characters of its description, with "…" if it is longer.
     pub fn described(&self, most: usize) -> String {
         first(&self.description, most)
     }
 
-    /// Its definition in OpenAI's form, under the name that the model knows.
+    /// Its definition in OpenAI's format, under the name that the model knows.
     pub fn definition(&self, name: &str) -> Value {
         json!({
             "type": "function",
@@ -54,13 +55,13 @@ impl Tool {
     }
 }
 
-/// `true` for names that models write without mistakes and servers of models accept.
+/// `true` for names that models write without mistakes and that model servers accept.
 fn is_name(name: &str) -> bool {
     let letters = |letter: char| letter.is_ascii_alphanumeric() || "_-.".contains(letter);
     !name.is_empty() && name.len() <= MOST_NAME && name.chars().all(letters)
 }
 
-/// The first `most` characters of `text`, with "…" if that is not all.
+/// The first `most` characters of `text`, with "…" if the text is longer.
 fn first(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -68,7 +69,7 @@ fn first(text: &str, most: usize) -> String {
     }
 }
 
-/// Text without control characters but line ends and tabs.
+/// Removes control characters except line ends and tabs.
 pub fn clean(text: &str) -> String {
     text.chars().filter(|letter| !letter.is_control() || matches!(letter, '\n' | '\t')).collect()
 }

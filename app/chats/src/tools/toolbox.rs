@@ -1,4 +1,4 @@
-//! The tools of a chat: which ones the model is told of, under which names, and their calls.
+//! The tools of a chat: which tools the model is offered, their names, and their calls.
 
 use std::sync::Arc;
 
@@ -6,18 +6,18 @@ use serde_json::{Map, Value};
 
 use super::{Consent, RunningCall, Tool, ToolHub, ToolServerState, ToolSettings, builtin::Builtin};
 
-/// Most tools that a model is told of.
+/// Largest number of offered tools.
 const MOST_OFFERED: usize = 128;
 
-/// Most characters of a name.
+/// Longest name in characters.
 const MOST_NAME: usize = 64;
 
-/// A tool that the model is told of.
+/// A tool that is offered to the model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OfferedTool {
-    /// Name that the model knows it by.
+    /// Name by which the model knows the tool.
     pub name: String,
-    /// Name of its server; `None` for one of the program's own.
+    /// Name of its server; `None` for a built-in tool.
     pub server: Option<String>,
     /// The tool.
     pub tool: Arc<Tool>,
@@ -25,11 +25,11 @@ pub struct OfferedTool {
     pub consent: Consent,
 }
 
-/// Servers, settings and the program's own tools.
+/// Servers, settings and built-in tools.
 #[derive(Debug, Clone)]
 pub struct Toolbox {
     hub: Arc<ToolHub>,
-    /// The settings as they are now.
+    /// The current settings.
     pub settings: ToolSettings,
 }
 
@@ -39,17 +39,17 @@ impl Toolbox {
         Toolbox { hub, settings }
     }
 
-    /// The servers.
+    /// The connections to the servers.
     pub fn hub(&self) -> &ToolHub {
         &self.hub
     }
 
-    /// Connects to the servers of the settings.
+    /// Connects to the servers in the settings.
     pub fn connect(&self) {
         self.hub.connect(&self.settings.servers);
     }
 
-    /// The tools that the model is told of: all that are there, but those that are never allowed.
+    /// The tools offered to the model: all available tools except those that the user never allows.
     pub fn offered(&self) -> Vec<OfferedTool> {
         let own = Builtin::ALL.into_iter().map(|builtin| (None, Arc::new(builtin.tool())));
         let reports = self.hub.servers();
@@ -65,7 +65,8 @@ impl Toolbox {
             if consent == Consent::Never || offered.len() >= MOST_OFFERED {
                 continue;
             }
-            // The first of a name keeps it: no server takes the name of another's tool, or of the program's own.
+            // The first tool keeps its name, so that no server takes the name of a built-in tool or
+            // of another server's tool.
             let taken = |name: &str| offered.iter().any(|other| other.name == name);
             let mut name = tool.name.clone();
             if taken(&name) {
@@ -78,7 +79,7 @@ impl Toolbox {
         offered
     }
 
-    /// Runs a tool, with the user's consent.
+    /// Runs a tool. The user has allowed the call.
     pub fn run(&self, tool: &OfferedTool, arguments: Map<String, Value>) -> RunningCall {
         match &tool.server {
             Some(server) => self.hub.call(server, &tool.tool.name, arguments),
@@ -90,7 +91,7 @@ impl Toolbox {
     }
 }
 
-/// `SERVER_NAME`, of letters that models write.
+/// `SERVER_NAME`, with characters that models write without mistakes.
 fn prefixed(server: &str, name: &str) -> String {
     let letter = |letter: char| if letter.is_ascii_alphanumeric() { letter } else { '_' };
     let server: String = server.chars().map(letter).collect();

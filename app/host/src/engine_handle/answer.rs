@@ -1,4 +1,4 @@
-//! A generation, here or on a server, and its collected events.
+//! A running generation, here or on a server, and its collected events.
 
 use std::{
     sync::{Arc, mpsc::Receiver},
@@ -17,44 +17,45 @@ use crate::remote::{
     Cancel, FinishReason, RemoteClient, RemoteError, RemoteEvent, RemoteRequest, RemoteToolCall, RemoteUsage,
 };
 
-/// End of a generation.
+/// How a generation ended.
 #[derive(Debug)]
 pub enum AnswerEnd {
-    /// Ended for this reason.
+    /// It ended for this reason.
     Done(StopReason, GenerationStats),
-    /// Ended by an error. The text before it stays valid.
+    /// An error ended it. The text before the error stays valid.
     Failed(Error),
-    /// Ended by the server that generates it, for a reason in a sentence. The text before it stays valid.
+    /// The server ended it, for a reason in a sentence. The text before that stays valid.
     Refused(String),
 }
 
-/// Events since the previous update.
+/// The events since the previous update.
 #[derive(Debug, Default)]
 pub struct AnswerUpdate {
     /// New text.
     pub text: AnswerText,
-    /// Ids of the tokens of the text.
+    /// Ids of the new tokens.
     pub tokens: Vec<u32>,
-    /// Log probabilities of the tokens, if the request wants them: first those of the prompt.
+    /// Log probabilities of tokens, if the request wants them. The prompt's tokens come first.
     pub logprobs: Vec<TokenLogprobs>,
-    /// The embedding of the prompt, if that is what the request wants.
+    /// The embedding of the prompt, if the request wants it.
     pub embedding: Option<Vec<f32>>,
-    /// Prompt tokens computed, and their total; while the prompt is computed.
+    /// Number of prompt tokens computed, and their total. Set while the engine computes the prompt.
     pub prompt: Option<(usize, usize)>,
-    /// Calls of tools that a server has told from the text, if the request has tools.
+    /// Tool calls that a server returned apart from the text, if the request has tools.
     pub tool_calls: Vec<RemoteToolCall>,
     /// Current statistics.
     pub stats: Option<GenerationStats>,
     /// Changes of the device.
     pub device: Vec<DeviceEvent>,
-    /// The end, once.
+    /// The end of the generation, reported once.
     pub end: Option<AnswerEnd>,
 }
 
-/// Time for which tokens are collected before the window is notified: waking it for each would take the CPU from the model.
+/// Time to collect tokens before notifying the window. Waking the window for each token would slow
+/// down the model.
 pub const BATCH_INTERVAL: Duration = Duration::from_millis(8);
 
-/// Signal of an answer's end, for threads that only wait for it.
+/// Signals an answer's end to threads that only wait for it.
 #[derive(Debug, Clone)]
 pub struct EndSignal(Arc<EventCollector>);
 
@@ -64,7 +65,7 @@ impl EndSignal {
         self.0.collected.lock().over
     }
 
-    /// Waits for the end, but no longer than `longest`.
+    /// Waits for the end, at most `longest`.
     pub fn wait(&self, longest: Duration) {
         self.0.ended.wait_while_for(&mut self.0.collected.lock(), |collected| !collected.over, longest);
     }
@@ -77,7 +78,7 @@ pub struct Answer {
     source: AnswerSource,
 }
 
-/// The computer of an answer.
+/// Where an answer is computed.
 #[derive(Debug)]
 enum AnswerSource {
     Session(Arc<Session>),
@@ -93,7 +94,7 @@ struct EventCollector {
 #[derive(Debug, Default)]
 struct CollectedEvents {
     update: AnswerUpdate,
-    /// `true` when the answer has ended, whether or not the end was taken.
+    /// `true` when the answer has ended, even if `update.end` was already taken.
     over: bool,
 }
 
@@ -108,7 +109,7 @@ impl EventCollector {
 }
 
 impl Answer {
-    /// Starts a generation. `notify` is called, from a thread of its own, whenever there is an update to take.
+    /// Starts a generation. A separate thread calls `notify` whenever there is a new update.
     pub fn start(notify: impl Fn() + Send + 'static, session: Arc<Session>, request: Request) -> Self {
         let received = session.generate(request);
         let events = Arc::<EventCollector>::default();
@@ -116,33 +117,33 @@ impl Answer {
         let work = move || collect(&received, &collector, &notify);
         if let Err(error) = thread::Builder::new().name("answer".to_owned()).spawn(work) {
             session.cancel();
-            events.end(AnswerEnd::Failed(Error::Stopped(format!("no thread for its events: {error}"))), &|| ());
+            events.end(AnswerEnd::Failed(Error::Stopped(format!("the answer could not start: {error}"))), &|| ());
         }
         Answer { events, source: AnswerSource::Session(session) }
     }
 
-    /// Starts a generation on a server. `notify` is called as for [`Answer::start`].
+    /// Starts a generation on a server. `notify` works as in [`Answer::start`].
     pub fn start_remote(notify: impl Fn() + Send + 'static, client: RemoteClient, request: RemoteRequest) -> Self {
         let (events, cancel) = (Arc::<EventCollector>::default(), Cancel::default());
         let (collector, cancelled) = (Arc::clone(&events), cancel.clone());
         let work = move || collect_remote(&client, &request, &cancelled, &collector, &notify);
         if let Err(error) = thread::Builder::new().name("remote-answer".to_owned()).spawn(work) {
-            events.end(AnswerEnd::Refused(format!("no thread to ask the server with: {error}")), &|| ());
+            events.end(AnswerEnd::Refused(format!("the request could not start: {error}")), &|| ());
         }
         Answer { events, source: AnswerSource::Server(cancel) }
     }
 
-    /// Takes the events since the previous call.
+    /// Returns the events since the previous call.
     pub fn take_update(&self) -> AnswerUpdate {
         std::mem::take(&mut self.events.collected.lock().update)
     }
 
-    /// The signal of its end.
+    /// Returns the signal of the answer's end.
     pub fn end_signal(&self) -> EndSignal {
         EndSignal(Arc::clone(&self.events))
     }
 
-    /// Cancels the generation after the token being computed; the text stays.
+    /// Cancels the generation after the current token. The text stays.
     pub fn stop(&self) {
         match &self.source {
             AnswerSource::Session(session) => session.cancel(),
@@ -157,7 +158,7 @@ impl Drop for Answer {
     }
 }
 
-/// An answer of a server as it is seen from here.
+/// Progress of a server's answer, measured on this machine.
 struct RemoteProgress {
     began: Instant,
     /// Time from the request to the first piece of text.
@@ -166,8 +167,8 @@ struct RemoteProgress {
 }
 
 impl RemoteProgress {
-    /// Figures now. Without the server's count a piece counts as a token, which it nearly always
-    /// is.
+    /// Current statistics. Without the server's counts, each piece counts as one token, which is
+    /// almost always right.
     fn stats(&self, usage: Option<RemoteUsage>) -> GenerationStats {
         let elapsed = self.began.elapsed();
         let time_to_first_token = self.first.unwrap_or(elapsed);
@@ -186,7 +187,7 @@ impl RemoteProgress {
     }
 }
 
-/// Has the server answer. Figures are the server's counts and the times seen from here.
+/// Collects a server's answer. Token counts are the server's; times are measured on this machine.
 fn collect_remote(
     client: &RemoteClient,
     request: &RemoteRequest,
@@ -261,7 +262,10 @@ fn collect(events: &Receiver<Event>, collector: &EventCollector, notify: &dyn Fn
         notify();
         thread::sleep(BATCH_INTERVAL);
     }
-    collector.end(AnswerEnd::Failed(Error::Stopped("it has ended; open the model again".to_owned())), notify);
+    collector.end(
+        AnswerEnd::Failed(Error::Stopped("its thread ended unexpectedly. Open the model again".to_owned())),
+        notify,
+    );
 }
 
 #[cfg(test)]
@@ -290,7 +294,7 @@ mod tests {
         Request { sampling: Sampling::greedy(), ..Request::new(Prompt::Chat(vec![question])) }
     }
 
-    /// The whole text and the end.
+    /// Waits for the end, and returns it with the whole text.
     fn all(answer: &Answer) -> (String, AnswerEnd) {
         let mut text = String::new();
         let end = until("the end", || {
@@ -316,7 +320,7 @@ mod tests {
         ending.wait(Duration::from_millis(1));
         assert!(!ending.is_over(), "it does not wait any longer");
         endless.stop();
-        // The end wakes who waits for it.
+        // The end wakes the waiting thread.
         ending.wait(Duration::from_secs(3600));
         let (_, end) = all(&endless);
         assert!(ending.is_over(), "also when it was taken");

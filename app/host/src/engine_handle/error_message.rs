@@ -6,7 +6,7 @@ use thermocline_engine::{Error, FileAction, ScarceMemory};
 
 use crate::units::bytes;
 
-/// The message for `error`: what happened, why, and what to do about it, with sizes in units.
+/// Explains `error` to the user: what happened, why, and what to do, with sizes in units.
 pub fn error_message(error: &Error) -> String {
     match error {
         Error::Memory { kind, what, wanted, available } => memory_message(*kind, what, *wanted, *available),
@@ -14,23 +14,24 @@ pub fn error_message(error: &Error) -> String {
         Error::Malformed { path, truncated: true, .. } => {
             tracing::info!("{error}");
             format!(
-                "{} is incomplete: the file ends too early, as after an interrupted download. Download it again.",
+                "{} is incomplete, probably because its download was interrupted. Download it again.",
                 path.display()
             )
         }
         Error::Malformed { .. } => {
-            format!("{error}. The file is damaged, or another format: download it again, or choose another file.")
+            format!("{error}. The file is damaged or has another format. Download it again, or choose another file.")
         }
         Error::FileLost { path } => format!(
-            "{} was changed while it was open: it became shorter, or its disk was removed. Put the whole file back, then open the \
-             model again.",
+            "{} was changed while it was open: it became shorter, or its disk was removed. Restore the complete \
+             file, then open the model again.",
             path.display()
         ),
         _ => error.to_string(),
     }
 }
 
-/// [`error_message`] for clients of a server, who learn nothing about folders: a lost file is called by its name alone.
+/// [`error_message`] for a server's clients, which must not learn its folders. Only the name of a
+/// lost file appears.
 pub fn without_folder(error: &Error) -> String {
     match error {
         Error::FileLost { path } => {
@@ -41,41 +42,39 @@ pub fn without_folder(error: &Error) -> String {
     }
 }
 
-/// The figures of a lack of memory for `what`, and what helps.
+/// Explains a lack of memory for `what`, with figures and a remedy.
 fn memory_message(kind: ScarceMemory, what: &str, wanted: u64, available: u64) -> String {
     let figures = match available {
-        0 if kind == ScarceMemory::Gpu => format!("{} wanted, the budget leaves nothing for it", bytes(wanted)),
-        0 => format!("{} wanted, none is free", bytes(wanted)),
-        // Two sizes that print alike would read like a contradiction.
-        had if bytes(had) == bytes(wanted) => format!("a little more than the {} there are is wanted", bytes(had)),
-        had => format!("{} wanted, {} available", bytes(wanted), bytes(had)),
+        0 if kind == ScarceMemory::Gpu => format!("{} needed, but the budget leaves nothing for it", bytes(wanted)),
+        0 => format!("{} needed, but no memory is free", bytes(wanted)),
+        // Two sizes that print alike would look contradictory.
+        had if bytes(had) == bytes(wanted) => format!("slightly more than the available {} needed", bytes(had)),
+        had => format!("{} needed, {} available", bytes(wanted), bytes(had)),
     };
     let remedy = match kind {
-        ScarceMemory::KvCache => "A shorter context needs less, and so do keys and values of type Q8_0.",
-        ScarceMemory::Gpu => "Raise the VRAM budget, or have the CPU compute.",
+        ScarceMemory::KvCache => "Choose a shorter context, or the cache type Q8_0.",
+        ScarceMemory::Gpu => "Raise the VRAM budget, or run the model on the CPU.",
         ScarceMemory::Ram => "Close other programs, or choose a smaller model or a shorter context.",
     };
     format!("{what}: {figures}. {remedy}")
 }
 
-/// The system's answer about a file in words, and a remedy.
+/// Explains the system's error about a file, and suggests a remedy.
 fn file_message(action: FileAction, path: &Path, source: &std::io::Error) -> String {
     let path = path.display();
     match source.kind() {
         ErrorKind::NotFound => format!(
-            "{path} is not there any more: it was moved, renamed or deleted, or its disk is not connected. Bring it back, or choose \
-             a model on the page of models."
+            "{path} was not found. It was moved, renamed or deleted, or its disk is not connected. Restore it, or choose a \
+            model on the Models page."
         ),
         ErrorKind::PermissionDenied => {
-            format!(
-                "cannot {action} {path}: it belongs to another user or program. Change its permissions, or copy it to your own folder."
-            )
+            format!("cannot {action} {path}: permission denied. Change its permissions, or copy it to your own folder.")
         }
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-            format!("cannot {action} {path}: the disk is full. Delete what you do not need, then try again.")
+            format!("cannot {action} {path}: the disk is full. Free some space, then try again.")
         }
         ErrorKind::ReadOnlyFilesystem => {
-            format!("cannot {action} {path}: this disk can only be read. Choose another folder.")
+            format!("cannot {action} {path}: the disk is read-only. Choose another folder.")
         }
         _ => format!("cannot {action} {path}: {source}"),
     }
@@ -91,11 +90,11 @@ mod tests {
     fn memory_errors_have_units_and_the_remedy_of_their_kind() {
         let said = |kind, wanted, available| error_message(&Error::Memory { kind, what: "any", wanted, available });
         let gpu = said(ScarceMemory::Gpu, 3 << 29, 200 << 20);
-        assert!(gpu.contains("1.5 GiB wanted, 200.0 MiB available. Raise the VRAM budget"), "{gpu}");
+        assert!(gpu.contains("1.5 GiB needed, 200.0 MiB available. Raise the VRAM budget"), "{gpu}");
         let cache = said(ScarceMemory::KvCache, 2 << 30, 0);
-        assert!(cache.contains("2.0 GiB wanted, none is free. A shorter context"), "{cache}");
+        assert!(cache.contains("2.0 GiB needed, but no memory is free. Choose a shorter context"), "{cache}");
         let near = said(ScarceMemory::Ram, (64 << 20) + 1, 64 << 20);
-        assert!(near.contains("a little more than the 64.0 MiB there are") && near.contains("Close"), "{near}");
+        assert!(near.contains("slightly more than the available 64.0 MiB") && near.contains("Close"), "{near}");
         let none = said(ScarceMemory::Gpu, 3 << 20, 0);
         assert!(none.contains("the budget leaves nothing for it. Raise the VRAM budget"), "{none}");
         let other = Error::Stopped("why".to_owned());
@@ -117,15 +116,15 @@ mod tests {
     #[test]
     fn lost_files_are_named_with_what_to_do() {
         let said = error_message(&Error::FileLost { path: "/models/a.gguf".into() });
-        assert!(said.starts_with("/models/a.gguf was changed while it was open") && said.contains("back"), "{said}");
+        assert!(said.starts_with("/models/a.gguf was changed while it was open") && said.contains("Restore"), "{said}");
     }
 
     #[test]
     fn file_errors_say_what_to_do() {
         let said = |kind: ErrorKind| error_message(&Error::io(FileAction::Open, "/models/a.gguf", kind.into()));
-        assert!(said(ErrorKind::NotFound).contains("/models/a.gguf is not there any more: it was moved"));
-        assert!(said(ErrorKind::StorageFull).contains("the disk is full. Delete"));
-        assert!(said(ErrorKind::PermissionDenied).contains("another user"));
+        assert!(said(ErrorKind::NotFound).contains("/models/a.gguf was not found. It was moved"));
+        assert!(said(ErrorKind::StorageFull).contains("the disk is full. Free"));
+        assert!(said(ErrorKind::PermissionDenied).contains("permission denied"));
         assert!(said(ErrorKind::TimedOut).contains("cannot open /models/a.gguf"));
     }
 

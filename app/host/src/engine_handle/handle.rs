@@ -25,12 +25,12 @@ use crate::{
     remote::{KeyStore, RemoteClient, RemoteError, RemoteModel, RemoteTimeouts},
 };
 
-/// A model being opened.
+/// A model that is being opened.
 #[derive(Debug, Clone)]
 pub struct ModelOpening {
     /// The model.
     pub model: ModelId,
-    /// Time at which opening started.
+    /// Time when opening started.
     pub since: Instant,
 }
 
@@ -39,35 +39,36 @@ pub struct ModelOpening {
 pub enum ModelState {
     /// No model is open.
     Empty,
-    /// A model is being opened. Loading it into a device follows after it is ready; see [`Engine::device`].
+    /// A model is being opened. When it is ready, it may still be loading into a device; see
+    /// [`Engine::device`].
     Opening(ModelOpening),
     /// A model is open.
     Ready {
         /// The model.
         model: ModelId,
-        /// Its engine.
+        /// Engine of the model.
         engine: Engine,
     },
-    /// A model of a server is open: the server computes it.
+    /// A model of a server is open. The server computes its answers.
     Remote {
         /// The model.
         model: RemoteModel,
-        /// The client that asks for answers.
+        /// Client of the server.
         client: RemoteClient,
     },
-    /// No model is open: this one failed.
+    /// No model is open. This model failed.
     Failed {
         /// The model.
         model: ModelId,
-        /// The event that ended it.
+        /// When the model failed.
         failure: ModelFailure,
-        /// The reason in sentences.
+        /// Reason of the failure in sentences.
         reason: String,
     },
 }
 
 impl ModelState {
-    /// The model that is open, is being opened, or could not be opened.
+    /// Returns the model that is open, is being opened, or could not be opened.
     pub fn model(&self) -> Option<ModelId> {
         match self {
             ModelState::Empty => None,
@@ -78,17 +79,17 @@ impl ModelState {
     }
 }
 
-/// The event that ended a model.
+/// When a model failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ModelFailure {
-    /// It could not be opened.
+    /// The model could not be opened.
     NotOpened,
-    /// It was open, and its engine has stopped.
+    /// The model was open, but its engine has stopped.
     Closed,
 }
 
 impl ModelFailure {
-    /// The words of the button that opens the model once more.
+    /// Returns the label of the button that opens the model again.
     pub fn remedy(self) -> &'static str {
         match self {
             ModelFailure::NotOpened => "Try again",
@@ -98,7 +99,7 @@ impl ModelFailure {
 }
 
 impl fmt::Display for ModelFailure {
-    /// The sentence behind the model's name.
+    /// Writes the sentence that follows the model's name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             ModelFailure::NotOpened => "could not be opened",
@@ -107,7 +108,7 @@ impl fmt::Display for ModelFailure {
     }
 }
 
-/// Handle on at most one open model.
+/// Handle of at most one open model.
 #[derive(Clone)]
 pub struct EngineHandle {
     shared: Arc<SharedState>,
@@ -115,9 +116,10 @@ pub struct EngineHandle {
 
 struct SharedState {
     state: Mutex<ModelState>,
-    /// Number of the latest call to open or close: the result of an earlier one is dropped.
+    /// Number of the latest call that opens or closes a model. The result of an earlier call is
+    /// dropped.
     latest_call: AtomicU64,
-    /// `true` while other work of the program uses the CPU.
+    /// `true` while the program uses the CPU for something else.
     busy: Arc<AtomicBool>,
     notify: Box<dyn Fn() + Send + Sync>,
 }
@@ -129,14 +131,15 @@ impl fmt::Debug for EngineHandle {
 }
 
 impl EngineHandle {
-    /// A handle without a model. `notify` is called, from any thread, when the state has changed or an answer has an update.
+    /// Creates a handle without a model. Any thread may call `notify`, when the state has changed
+    /// or an answer has an update.
     pub fn new(notify: impl Fn() + Send + Sync + 'static) -> Self {
         let (state, latest_call) = (Mutex::new(ModelState::Empty), AtomicU64::new(0));
         let busy = Arc::default();
         EngineHandle { shared: Arc::new(SharedState { state, latest_call, busy, notify: Box::new(notify) }) }
     }
 
-    /// Current state. A model whose engine has stopped is closed.
+    /// Returns the current state. Closes a model whose engine has stopped.
     pub fn state(&self) -> ModelState {
         let mut now = self.shared.state.lock();
         if let ModelState::Ready { model, engine } = &*now
@@ -149,7 +152,7 @@ impl EngineHandle {
         now.clone()
     }
 
-    /// Engine of the open model.
+    /// Returns the engine of the open model.
     pub fn engine(&self) -> Option<Engine> {
         match self.state() {
             ModelState::Ready { engine, .. } => Some(engine),
@@ -157,7 +160,7 @@ impl EngineHandle {
         }
     }
 
-    /// Opens a model in place of the open one.
+    /// Opens a model in place of the current one.
     pub fn open(&self, model: ModelId, options: EngineOptions) {
         self.begin(model.clone(), move |handle| {
             let load = LoadOptions { read_mode: options.read_mode, activation: options.activation };
@@ -166,16 +169,16 @@ impl EngineHandle {
             let busy = move || flag.load(SeqCst);
             let open = || {
                 let mut opened = model.open(&load)?;
-                // What `prepare` found may be gone by now.
+                // The thresholds that `prepare` found may have been removed.
                 if let Some(level) = options.level.take().filter(|_| opened.has_input_thresholds()) {
                     let copies = opened.skip_inputs(level)?;
                     if let Err(available) = memory::check(copies.bytes) {
-                        let what = "copies of the weights, input by input";
+                        let what = "copies of the weights to skip small inputs";
                         return Err(Error::memory(ScarceMemory::Ram, what, copies.bytes, available));
                     }
                 }
                 let engine = Engine::from_model(opened, options)?;
-                // Without the calibration speeds stay unknown until an answer shows them.
+                // If the calibration fails, speeds are unknown until an answer measures them.
                 if measure && let Err(error) = engine.measure_when_idle(CalibrationOptions::default(), busy) {
                     tracing::warn!(%error, "the machine is not measured");
                 }
@@ -187,13 +190,13 @@ impl EngineHandle {
                     tracing::warn!(%error, %model, "a model could not be opened");
                     not_opened(model, error_message(&error))
                 }
-                Err(_) => not_opened(model, "Opening it failed inside: this is a bug.".to_owned()),
+                Err(_) => not_opened(model, "Opening the model failed because of a bug in Thermocline.".to_owned()),
             }
         });
     }
 
-    /// Opens a model of a server in place of the open one: looks for it in the server's list. The key is looked up in `keys`, which may
-    /// wait for the user.
+    /// Opens a model of a server in place of the current one, if the server lists it. Looking up
+    /// the key in `keys` may wait for the user.
     pub fn open_remote(&self, model: RemoteModel, keys: KeyStore) {
         let id = ModelId::Remote(model.clone());
         self.begin(id.clone(), move |_| match find(&model, &keys) {
@@ -202,7 +205,8 @@ impl EngineHandle {
         });
     }
 
-    /// Has a thread `open` a model. The open one is closed first: two might not fit into memory.
+    /// Runs `open` on a thread. It closes the current model first, because two models might not fit
+    /// into memory.
     fn begin(&self, model: ModelId, open: impl FnOnce(&Self) -> ModelState + Send + 'static) {
         let number = self.shared.latest_call.fetch_add(1, SeqCst) + 1;
         let opening = ModelState::Opening(ModelOpening { model: model.clone(), since: Instant::now() });
@@ -210,13 +214,13 @@ impl EngineHandle {
         self.notify();
         let handle = self.clone();
         let work = move || {
-            // Waits for the end of the engine's thread.
+            // This waits until the engine's thread has ended.
             drop(before);
             let state = open(&handle);
             handle.set_state(number, state);
         };
         if let Err(error) = thread::Builder::new().name("open-model".to_owned()).spawn(work) {
-            self.set_state(number, not_opened(model, format!("no thread to open it with: {error}")));
+            self.set_state(number, not_opened(model, format!("opening the model could not start: {error}")));
         }
     }
 
@@ -228,15 +232,15 @@ impl EngineHandle {
         drop_in_background(before);
     }
 
-    /// Tells whether other work of the program uses the CPU: speeds are not measured meanwhile.
+    /// Sets whether the program uses the CPU for something else. Speeds are not measured then.
     pub fn set_busy(&self, busy: bool) {
         self.shared.busy.store(busy, SeqCst);
     }
 
-    /// A session of the open model.
+    /// Opens a session of the open model.
     ///
     /// # Errors
-    /// [`Error::Stopped`] if no model is open; the engine's error.
+    /// [`Error::Stopped`] if no model is open, or the engine's error.
     pub fn session(&self, options: SessionOptions) -> Result<Session, Error> {
         let engine = self.engine().ok_or_else(|| Error::Stopped("no model is open".to_owned()))?;
         engine.session(options)
@@ -262,12 +266,13 @@ fn not_opened(model: ModelId, reason: String) -> ModelState {
     ModelState::Failed { model, failure: ModelFailure::NotOpened, reason }
 }
 
-/// Another thread waits for the end of the engine's thread. If there is none, this one does.
+/// Drops the state on another thread, which waits for the engine's thread to end. If no thread can
+/// start, this thread waits.
 fn drop_in_background(before: ModelState) {
     let _ = thread::Builder::new().name("close-model".to_owned()).spawn(move || drop(before));
 }
 
-/// A client of the model's server, which must have it. The error is a sentence.
+/// Creates a client of the model's server, which must list the model. The error is a sentence.
 fn find(model: &RemoteModel, keys: &KeyStore) -> Result<RemoteClient, String> {
     let key = keys.get(&model.server).map_err(|error| error.to_string())?;
     let client = RemoteClient::new(model.server.clone(), key, RemoteTimeouts::default());
@@ -276,9 +281,9 @@ fn find(model: &RemoteModel, keys: &KeyStore) -> Result<RemoteClient, String> {
         Ok(models) => {
             let some = models.iter().take(5).map(String::as_str).collect::<Vec<_>>().join(", ");
             let server = model.server.host();
-            Err(format!("{server} has no model {}; it has {} others: {some}", model.name, models.len()))
+            Err(format!("{server} has no model {}. It has {} other models: {some}", model.name, models.len()))
         }
-        // Servers of one model that do not list it.
+        // Some servers with a single model do not list it.
         Err(RemoteError::Status { status: 404 | 405, .. }) => Ok(client),
         Err(error) => Err(error.to_string()),
     }
@@ -318,12 +323,13 @@ mod tests {
         assert!(handle.session(SessionOptions::default()).is_ok());
         handle.open(ModelId::Builtin, EngineOptions::default());
         handle.close();
-        // Threads that open a model have a handle each.
+        // Each thread that opens a model holds a handle.
         eventually("the end of every thread that opens one", || Arc::strong_count(&handle.shared) == 1);
         assert!(matches!(handle.state(), ModelState::Empty));
     }
 
-    /// A file that shrinks in mid-answer fails the answer and closes the model with a reason; another model opens.
+    /// A file that shrinks during an answer fails the answer and closes the model with a reason.
+    /// Another model can be opened.
     #[test]
     #[cfg(unix)]
     fn model_whose_file_shrinks_is_closed_with_a_reason() {

@@ -1,6 +1,7 @@
-//! The window's handle on the engine; none of its calls block. An [`EngineHandle`] opens and closes models in the background;
-//! an [`Answer`] collects the events of a generation until the window takes them. Every failure, a panic of the engine
-//! included, becomes a state with a reason, and the handle can open the next model.
+//! The window's handle to the engine. None of its calls block. An [`EngineHandle`] opens and closes
+//! models in the background. An [`Answer`] collects the events of a generation until the window
+//! takes them. Every failure, even a panic of the engine, becomes a state with a reason. The handle
+//! can then open the next model.
 
 mod answer;
 mod error_message;

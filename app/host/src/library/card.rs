@@ -1,4 +1,4 @@
-//! A model's identity and its card: properties that can be read without loading it.
+//! A model's identity and its card: properties that can be read without loading the weights.
 
 use std::{
     fmt,
@@ -21,14 +21,14 @@ use crate::{builtin, remote::RemoteModel};
 pub enum ModelId {
     /// The built-in model.
     Builtin,
-    /// A file (the first one of a split model) or a Hugging Face folder.
+    /// A file (the first part of a split model) or a Hugging Face folder.
     Path(PathBuf),
-    /// A model of a server, which computes it.
+    /// A model of a server, which computes its answers.
     Remote(RemoteModel),
 }
 
 impl ModelId {
-    /// The key that settings and chats store.
+    /// Returns the key that settings and chats store.
     pub fn key(&self) -> String {
         match self {
             ModelId::Builtin => "builtin:storyteller".to_owned(),
@@ -37,7 +37,7 @@ impl ModelId {
         }
     }
 
-    /// The model that a key stands for.
+    /// Returns the model of a key.
     pub fn from_key(key: &str) -> Self {
         match RemoteModel::from_key(key) {
             Some(model) => ModelId::Remote(model),
@@ -49,7 +49,7 @@ impl ModelId {
     /// Opens the model, with its sidecar if that is usable.
     ///
     /// # Errors
-    /// The reason why it cannot be opened.
+    /// The reason why the model cannot be opened.
     pub fn open(&self, options: &LoadOptions) -> Result<Model> {
         let mut model = Model::from_checkpoint(self.checkpoint(options.read_mode)?, options)?;
         let sidecar = match self {
@@ -66,7 +66,7 @@ impl ModelId {
         match self {
             ModelId::Builtin => gguf::from_bytes(builtin::path(), Bytes::new(builtin::file())),
             ModelId::Path(path) => Model::open_checkpoint(path, mode),
-            ModelId::Remote(model) => Err(Error::invalid("model", "one on this computer", model)),
+            ModelId::Remote(model) => Err(Error::invalid("model", "a model on this computer", model)),
         }
     }
 }
@@ -89,19 +89,19 @@ impl fmt::Display for ModelId {
 pub struct ModelCard {
     /// Identity.
     pub id: ModelId,
-    /// Name from the metadata, or of the file.
+    /// Name from the metadata, or the file name.
     pub name: String,
-    /// Architecture as the file names it.
+    /// Architecture name in the file.
     pub architecture: String,
-    /// Container it is stored in.
+    /// Container format of the file.
     pub container: &'static str,
-    /// Type of most of its weights.
+    /// Type that most bytes of weights have.
     pub weight_type: TensorType,
     /// Number of parameters.
     pub parameters: u64,
     /// Bytes of weights.
     pub bytes: u64,
-    /// Context length it was trained with, in tokens.
+    /// Context length of the training, in tokens.
     pub context: usize,
     /// Default context length in tokens.
     pub usual_context: usize,
@@ -111,21 +111,21 @@ pub struct ModelCard {
     pub neurons: usize,
     /// Experts per layer, and experts used per token.
     pub experts: Option<(usize, usize)>,
-    /// Traits that set it apart from a plain transformer.
+    /// Traits that differ from a plain transformer.
     pub traits: Vec<String>,
-    /// Sparsity to expect of its neurons.
+    /// Expected sparsity of its neurons.
     pub expected_sparsity: String,
     /// Activation function of the FFN.
     pub activation: Activation,
     /// `true` if firing frequencies are known, from `prepare` or from the file.
     pub prepared: bool,
-    /// Mean measured recall of its predictors, 0 to 1.
+    /// Mean measured recall of the predictors, 0 to 1.
     pub recall: Option<f32>,
     /// `true` if every layer has a predictor, in the file or the sidecar.
     pub predicted: bool,
     /// `true` if the down projection is neuron-major.
     pub neuron_major: bool,
-    /// `true` if it has a chat template.
+    /// `true` if the model has a chat template.
     pub chats: bool,
 }
 
@@ -133,7 +133,7 @@ impl ModelCard {
     /// Reads the card: header and sizes, not the weights.
     ///
     /// # Errors
-    /// The reason why it cannot be read.
+    /// The reason why the card cannot be read.
     pub fn read(id: &ModelId) -> Result<Self> {
         let model = id.open(&LoadOptions::default())?;
         let (config, checkpoint) = (&model.config, &model.checkpoint);
@@ -183,13 +183,13 @@ impl ModelCard {
         })
     }
 
-    /// `true` if `path` is this model, or a part of it.
+    /// `true` if this model's path is `path`.
     pub fn is_at(&self, path: &Path) -> bool {
         matches!(&self.id, ModelId::Path(own) if own == path)
     }
 }
 
-/// `true` if a file has a chat template, usable or not.
+/// `true` if a file has a chat template, even one that Thermocline cannot use.
 fn has_template(checkpoint: &Checkpoint) -> bool {
     let of_folder = match &checkpoint.tokenizer {
         TokenizerSource::Metadata => None,
@@ -198,8 +198,8 @@ fn has_template(checkpoint: &Checkpoint) -> bool {
     of_folder.is_some() || checkpoint.metadata.get("tokenizer.chat_template").is_some()
 }
 
-/// `true` if firing frequencies, a predictor or an activation threshold are known of every layer, from `prepare` or from the
-/// file.
+/// `true` if every layer with an FFN has firing frequencies, a predictor or an activation
+/// threshold. They come from `prepare` or from the file.
 pub fn is_prepared(model: &Model) -> bool {
     let known =
         |it: &LayerWeights| it.frequency.is_some() || it.predictor.is_some() || it.activation_threshold.is_some();
@@ -207,7 +207,7 @@ pub fn is_prepared(model: &Model) -> bool {
     !layers.is_empty() && layers.iter().filter(|layer| !matches!(layer.ffn, Ffn::None)).all(known)
 }
 
-/// Mean recall of the predictors; `None` unless all were measured.
+/// Mean recall of the predictors; `None` unless all of them were measured.
 fn recall(layers: &[LayerWeights]) -> Option<f32> {
     let found: Vec<_> = layers.iter().filter_map(|layer| layer.predictor.as_ref()).collect();
     let sum: Option<f32> = found.iter().map(|predictor| predictor.quality.map(|quality| quality.recall)).sum();

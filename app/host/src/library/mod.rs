@@ -1,4 +1,5 @@
-//! The models on this machine. [`scan`] finds them in folders; a [`ModelCard`] says what one is without loading it.
+//! The models on this machine. [`scan`] finds them in folders. A [`ModelCard`] describes a model
+//! without loading it.
 
 mod card;
 mod scan;

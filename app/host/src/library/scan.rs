@@ -11,7 +11,7 @@ use thermocline_engine::{Error, model::Companion};
 
 use super::{ModelCard, ModelId};
 
-/// Depth to which folders are searched.
+/// Number of folder levels to search.
 const DEPTH: usize = 8;
 
 /// Result of a search.
@@ -23,7 +23,7 @@ pub enum FoundModel {
     Broken {
         /// Path.
         path: PathBuf,
-        /// The reason.
+        /// Why the file cannot be read.
         error: Error,
     },
     /// A folder that cannot be read.
@@ -35,9 +35,9 @@ pub enum FoundModel {
     },
 }
 
-/// Searches `roots` (folders or files) and everything below them for models. `found` is called with each result and may
-/// stop the search. A model that is reached twice, by links or overlapping roots, is reported once; vision towers, drafters and other
-/// files that go with a model are passed over.
+/// Searches `roots` (folders or files) and everything below them for models. It calls `found` with
+/// each result; `found` may stop the search. A model reached twice, by links or overlapping roots,
+/// is reported once. Companion files of models, such as vision towers and drafters, are skipped.
 pub fn scan(roots: &[PathBuf], found: &mut dyn FnMut(FoundModel) -> ControlFlow<()>) -> ControlFlow<()> {
     let mut seen = HashSet::new();
     roots.iter().try_for_each(|root| search(root, DEPTH, &mut seen, found))
@@ -49,7 +49,7 @@ fn search(
     seen: &mut HashSet<PathBuf>,
     found: &mut dyn FnMut(FoundModel) -> ControlFlow<()>,
 ) -> ControlFlow<()> {
-    // Links may lead in circles.
+    // Links may form circles.
     let Ok(real) = path.canonicalize() else { return ControlFlow::Continue(()) };
     if !seen.insert(real) {
         return ControlFlow::Continue(());
@@ -81,7 +81,8 @@ fn report(path: &Path, found: &mut dyn FnMut(FoundModel) -> ControlFlow<()>) -> 
     })
 }
 
-/// `true` if a file's name is that of a model: not a later part of a split one, not a sidecar, and not a file that goes with a model.
+/// `true` if the file name is that of a model. Later parts of split models, sidecars and companion
+/// files of models are excluded.
 fn is_file_of_model(path: &Path) -> bool {
     let name = path.file_name().map(|name| name.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
     let Some(stem) = name.strip_suffix(".gguf") else { return false };
@@ -153,7 +154,7 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::copy(&model, path).unwrap();
         }
-        // Under any name, by what they hold.
+        // Their content identifies companion files under any name.
         for (name, architecture) in
             [("tower.gguf", "clip"), ("sub/small.gguf", "gemma4-assistant"), ("e.gguf", "eagle3")]
         {

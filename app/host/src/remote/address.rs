@@ -7,15 +7,16 @@ use ureq::http::Uri;
 
 use super::RemoteError;
 
-/// The base URL of an OpenAI-compatible server, without a slash at its end: `http://127.0.0.1:8000/v1`.
+/// The base URL of an OpenAI-compatible server, without a slash at the end:
+/// `http://127.0.0.1:8000/v1`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String")]
 pub struct ServerAddress(String);
 
-/// The path that servers have unless they say otherwise.
+/// The usual path of servers.
 const USUAL_PATH: &str = "/v1";
 
-/// Paths below the base URL that people copy along with it.
+/// Paths below the base URL that users often copy with it.
 const ENDPOINTS: [&str; 4] = ["/chat/completions", "/completions", "/models", "/responses"];
 
 impl ServerAddress {
@@ -24,12 +25,12 @@ impl ServerAddress {
         &self.0
     }
 
-    /// URL of an endpoint, which begins with a slash.
+    /// Returns the URL of an endpoint. `path` begins with a slash.
     pub fn endpoint(&self, path: &str) -> String {
         format!("{}{path}", self.0)
     }
 
-    /// Host and port as the URL has them: what a person knows the server by.
+    /// Returns the host and port in the URL, which identify the server to users.
     pub fn host(&self) -> &str {
         let rest = self.0.split_once("://").map_or(&*self.0, |(_, rest)| rest);
         rest.split('/').next().unwrap_or(rest)
@@ -40,23 +41,24 @@ impl ServerAddress {
         is_loopback(self.host())
     }
 
-    /// `true` if what is sent cannot be read on the way: by encryption, or because it stays on this computer.
+    /// `true` if nobody on the way can read what is sent: it is encrypted or stays on this
+    /// computer.
     pub fn is_private(&self) -> bool {
         self.is_local() || self.0.starts_with("https://")
     }
 
-    /// A sentence that says where messages are sent.
+    /// States in a sentence where messages are sent.
     pub fn destination(&self) -> String {
         let how = match (self.is_local(), self.is_private()) {
             (true, _) => "a server on this computer",
             (false, true) => "encrypted",
-            (false, false) => "not encrypted: others on the way can read them, and the key",
+            (false, false) => "not encrypted: others on the network can read the messages and the key",
         };
         format!("Messages are sent to {} ({how})", self.host())
     }
 }
 
-/// `true` for the names and numbers of this computer, with or without a port.
+/// `true` for names and addresses of this computer, with or without a port.
 fn is_loopback(host: &str) -> bool {
     let name = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((address, _)) => address,
@@ -68,7 +70,7 @@ fn is_loopback(host: &str) -> bool {
 impl FromStr for ServerAddress {
     type Err = RemoteError;
 
-    /// Reads an address as people type it: with or without `http://` and `/v1`.
+    /// Parses an address as users type it, with or without `http://` and `/v1`.
     fn from_str(text: &str) -> Result<Self, RemoteError> {
         let wrong = |why: &'static str| RemoteError::Address { why };
         let text = text.trim();
@@ -87,7 +89,7 @@ impl FromStr for ServerAddress {
         }
         let authority = uri.authority().ok_or_else(|| wrong("a host"))?;
         if authority.as_str().contains('@') {
-            return Err(wrong("a URL without a user name and password; the key is given apart"));
+            return Err(wrong("a URL without a user name and password. Enter the key in its own field"));
         }
         if authority.host().is_empty() {
             return Err(wrong("a host"));

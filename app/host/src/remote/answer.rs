@@ -5,52 +5,52 @@ use thermocline_engine::tokenizer::reasoning::AnswerPart;
 
 use super::{RemoteError, SecretKey, ServerAddress, error::quoted};
 
-/// Most bytes of text of an answer, thoughts and arguments of calls included.
+/// Most bytes of text in an answer, including thoughts and arguments of tool calls.
 const MOST_TEXT: usize = 16 << 20;
 
-/// Most calls of tools in an answer.
+/// Most tool calls in an answer.
 const MOST_CALLS: usize = 128;
 
 /// A piece of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RemoteEvent<'a> {
-    /// Text: thoughts, which the server tells apart as `reasoning_content` or `reasoning`, or words
-    /// of the answer.
+    /// Text of the answer, or thoughts, which the server sends as `reasoning_content` or
+    /// `reasoning`.
     Text(AnswerPart, &'a str),
-    /// Part of a call of a tool: its place among the calls, its name (with the first part), and a piece of its arguments.
+    /// Part of a tool call: its index, its name (in the first part), and a piece of its arguments.
     ToolCall(usize, Option<&'a str>, &'a str),
 }
 
-/// A call of a tool.
+/// A tool call.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RemoteToolCall {
-    /// The server's number of the call, to be sent back with the result.
+    /// The server's id of the call. The result must repeat it.
     pub id: String,
     /// Name of the tool.
     pub name: String,
-    /// Arguments as JSON text.
+    /// Arguments as JSON.
     pub arguments: String,
 }
 
 /// The reason why an answer ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FinishReason {
-    /// The model ended it, or a stop string was met.
+    /// The model ended the answer, or a stop string was met.
     Stop,
-    /// It has as many tokens as it may have.
+    /// The answer reached its token limit.
     Length,
-    /// The model calls tools.
+    /// The model called tools.
     ToolCalls,
-    /// Another reason, in the server's word.
+    /// Another reason, as the server calls it.
     Other(String),
 }
 
-/// Tokens as the server counts them.
+/// Token counts of the server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RemoteUsage {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Those of them that the server did not compute again.
+    /// Prompt tokens that the server did not compute again.
     pub cached_tokens: usize,
     /// Tokens of the answer.
     pub completion_tokens: usize,
@@ -59,11 +59,11 @@ pub struct RemoteUsage {
 /// A complete answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteAnswer {
-    /// Why it ended.
+    /// Why the answer ended.
     pub reason: FinishReason,
-    /// Calls of tools, in order.
+    /// Tool calls, in order.
     pub tool_calls: Vec<RemoteToolCall>,
-    /// Counts of tokens, if the server sends them.
+    /// Token counts, if the server sends them.
     pub usage: Option<RemoteUsage>,
 }
 
@@ -73,7 +73,7 @@ pub(super) struct RemoteAnswerReader<'a> {
     server: &'a ServerAddress,
     key: Option<&'a SecretKey>,
     bytes: usize,
-    /// Why it ended, once that has come.
+    /// Why the answer ended, once the server has sent it.
     pub(super) reason: Option<FinishReason>,
     tool_calls: Vec<RemoteToolCall>,
     usage: Option<RemoteUsage>,
@@ -84,12 +84,12 @@ impl<'a> RemoteAnswerReader<'a> {
         RemoteAnswerReader { server, key, bytes: 0, reason: None, tool_calls: Vec::new(), usage: None }
     }
 
-    /// The error of a chunk that is not of the protocol's form.
+    /// Creates the error of a chunk that does not follow the protocol.
     pub(super) fn malformed(&self, place: &'static str, expected: &'static str, got: &str) -> RemoteError {
         RemoteError::Malformed { server: self.server.host().to_owned(), place, expected, got: quoted(got, self.key) }
     }
 
-    /// Reads a chunk of a stream, or a whole answer; `show` gets its pieces.
+    /// Reads a chunk of a stream, or a whole answer. `show` receives its pieces.
     pub(super) fn read(&mut self, data: &str, show: &mut dyn FnMut(RemoteEvent<'_>)) -> Result<(), RemoteError> {
         let chunk: Value = match serde_json::from_str(data) {
             Ok(chunk) => chunk,
@@ -111,7 +111,7 @@ impl<'a> RemoteAnswerReader<'a> {
         let Some(choices) = chunk.get("choices").and_then(Value::as_array) else {
             return Err(self.malformed("stream", "an object with `choices`", data));
         };
-        // Only one answer was asked for. The last chunk, which has the usage, has none.
+        // The request asks for one answer. The last chunk has only the usage and no answer.
         let Some(choice) = choices.first() else { return Ok(()) };
         if let Some(delta) = choice.get("delta").or(choice.get("message")).filter(|delta| !delta.is_null()) {
             self.text(delta, "reasoning_content", AnswerPart::Thinking, show)?;
@@ -155,7 +155,7 @@ impl<'a> RemoteAnswerReader<'a> {
 
     fn call(&mut self, at: usize, call: &Value, show: &mut dyn FnMut(RemoteEvent<'_>)) -> Result<(), RemoteError> {
         let index = call.get("index").and_then(Value::as_u64).map_or(at, |index| index as usize);
-        // The calls of a stream begin in order.
+        // The tool calls of a stream begin in order.
         if index > self.tool_calls.len() || index >= MOST_CALLS {
             return Err(self.malformed(
                 "call of a tool",
@@ -187,7 +187,8 @@ impl<'a> RemoteAnswerReader<'a> {
         Ok(())
     }
 
-    /// The answer, when the stream has ended. Without a reason it was only interrupted.
+    /// Returns the answer after the stream has ended. Without a finish reason the stream was
+    /// interrupted.
     pub(super) fn finish(self) -> Result<RemoteAnswer, RemoteError> {
         let Some(reason) = self.reason else {
             return Err(RemoteError::Interrupted { server: self.server.host().to_owned() });

@@ -10,19 +10,19 @@ use std::{
 
 use parking_lot::Mutex;
 
-/// Cancels one request, also while its server says nothing. Clones cancel the same request.
+/// Cancels one request, even while its server is silent. Clones cancel the same request.
 #[derive(Clone, Default)]
 pub struct Cancel(Arc<CancelState>);
 
 #[derive(Default)]
 struct CancelState {
     cancelled: AtomicBool,
-    /// The agent of the running request, whose connection is closed.
+    /// The agent of the running request. Shutting it down closes the connection.
     agent: Mutex<Option<ureq::Agent>>,
 }
 
 impl Cancel {
-    /// Closes the connection; the server sees that and stops generating.
+    /// Closes the connection, so that the server stops generating.
     pub fn cancel(&self) {
         self.0.cancelled.store(true, SeqCst);
         if let Some(agent) = self.0.agent.lock().take() {
@@ -30,12 +30,13 @@ impl Cancel {
         }
     }
 
-    /// `true` once it was cancelled.
+    /// `true` if the request was cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.0.cancelled.load(SeqCst)
     }
 
-    /// Names the agent of the request that begins. One that was cancelled before is closed at once.
+    /// Sets the agent of the request that begins. If the request is already cancelled, its
+    /// connection closes at once.
     pub(super) fn attach(&self, agent: &ureq::Agent) {
         *self.0.agent.lock() = Some(agent.clone());
         if self.is_cancelled() {

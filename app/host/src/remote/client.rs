@@ -21,15 +21,16 @@ const MOST_JSON: u64 = 8 << 20;
 /// Most bytes of an error.
 const MOST_ERROR: u64 = 64 << 10;
 
-/// Most models of a server that are listed.
+/// Most models that are listed for a server.
 const MOST_MODELS: usize = 5000;
 
-/// Times after which a server is given up.
+/// Timeouts after which a request fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoteTimeouts {
-    /// To accept the connection.
+    /// Time to connect.
     pub connect: Duration,
-    /// Between two signs of life. Prompts take long, and not every server says that it is at work.
+    /// Time between two signs of life. Long prompts take long, and not every server sends signs of
+    /// life meanwhile.
     pub silence: Duration,
 }
 
@@ -39,7 +40,7 @@ impl Default for RemoteTimeouts {
     }
 }
 
-/// A server, and the key it is shown.
+/// A server and the key for it.
 #[derive(Debug, Clone)]
 pub struct RemoteClient {
     server: ServerAddress,
@@ -48,7 +49,7 @@ pub struct RemoteClient {
 }
 
 impl RemoteClient {
-    /// A client of `server`.
+    /// Creates a client of `server`.
     pub fn new(server: ServerAddress, key: Option<SecretKey>, timeouts: RemoteTimeouts) -> Self {
         RemoteClient { server, key, timeouts }
     }
@@ -58,12 +59,12 @@ impl RemoteClient {
         &self.server
     }
 
-    /// Names of the server's models, as it orders them.
+    /// Names of the server's models, in the server's order.
     ///
     /// # Errors
     /// See [`RemoteError`].
     pub fn models(&self) -> Result<Vec<String>, RemoteError> {
-        // A list needs no prompt to be read.
+        // Listing models computes no prompt, so it is quick.
         let silence = self.timeouts.silence.min(Duration::from_secs(30));
         let request = self.authorized(self.agent(silence).get(self.server.endpoint("/models")));
         let response = request.call().map_err(|error| of_transport(&self.server, &error, silence.as_secs()))?;
@@ -80,10 +81,11 @@ impl RemoteClient {
         data.iter().take(MOST_MODELS).map(name).collect()
     }
 
-    /// Has the server answer; `show` gets the pieces as they arrive. `cancel` ends it at once, from another thread or from `show`.
+    /// Sends a request for an answer. `show` receives the pieces as they arrive. `cancel` ends the
+    /// answer at once, from another thread or from `show`.
     ///
     /// # Errors
-    /// See [`RemoteError`]. What was shown before stays valid.
+    /// See [`RemoteError`]. Pieces shown before the error stay valid.
     pub fn chat(
         &self,
         request: &RemoteRequest,
@@ -95,7 +97,7 @@ impl RemoteClient {
         cancel.attach(&agent);
         let answered = self.answer(&agent, request, cancel, show);
         match answered {
-            // The connection that was closed reports that in its own way.
+            // Closing the connection causes various errors.
             Err(_) if cancel.is_cancelled() => Err(RemoteError::Cancelled),
             answered => answered,
         }
@@ -119,7 +121,7 @@ impl RemoteClient {
         let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         match &*kind {
             "text/event-stream" => {}
-            // Servers that do not stream.
+            // Some servers do not stream.
             "application/json" => {
                 let text = self.text(&mut response, MOST_JSON)?;
                 reader.read(&text, show)?;
@@ -138,14 +140,14 @@ impl RemoteClient {
                 Ok(StreamRead::Data(data)) => reader.read(&data, show)?,
                 Ok(StreamRead::Bad(got)) => return Err(reader.malformed("stream", "server-sent events", &got)),
                 Ok(StreamRead::End) => return reader.finish(),
-                // Some servers close without the last chunk of HTTP.
+                // Some servers close the connection without the last HTTP chunk.
                 Err(_) if reader.reason.is_some() => return reader.finish(),
                 Err(error) => return Err(of_io(self.server.host().to_owned(), &error, silence)),
             }
         }
     }
 
-    /// `request` with the key, if there is one.
+    /// Adds the key to `request`, if there is one.
     fn authorized<B>(&self, request: RequestBuilder<B>) -> RequestBuilder<B> {
         match &self.key {
             Some(key) => request.header("Authorization", key.authorization()),
@@ -153,7 +155,7 @@ impl RemoteClient {
         }
     }
 
-    /// `response`, or the error that its status says.
+    /// Returns `response`, or an error if its status is not a success.
     fn successful(&self, mut response: Response<Body>) -> Result<Response<Body>, RemoteError> {
         let status = response.status();
         if status.is_success() {
@@ -169,19 +171,19 @@ impl RemoteClient {
         });
         let key = self.key.as_ref();
         let mut message = match place.filter(|_| status.is_redirection()) {
-            Some(place) => format!("it says to ask {}", quoted(&place, key)),
+            Some(place) => format!("the server redirects to {}", quoted(&place, key)),
             None => quoted(said.unwrap_or(&text), key),
         };
         if let Some(seconds) = retry.and_then(|seconds| seconds.parse::<u64>().ok()) {
             message += &format!("; try again in {seconds} s");
         }
         if status.as_u16() == 401 && key.is_none() {
-            message += "; no key was given";
+            message += "; no API key was sent";
         }
         Err(RemoteError::Status { server: self.server.host().to_owned(), status: status.as_u16(), message })
     }
 
-    /// The body as text, which must not be longer than `most` bytes.
+    /// Reads the body as text of at most `most` bytes.
     fn text(&self, response: &mut Response<Body>, most: u64) -> Result<String, RemoteError> {
         let server = || self.server.host().to_owned();
         let mut bytes = Vec::new();
@@ -194,7 +196,8 @@ impl RemoteClient {
         String::from_utf8(bytes).map_err(|_| reader.malformed("response", "UTF-8", "other bytes"))
     }
 
-    /// An agent for one request, which [`Cancel`] may shut down. It follows no redirection: that would carry the key to another server.
+    /// Creates an agent for one request, which [`Cancel`] can shut down. It follows no
+    /// redirections, which would send the key to another server.
     fn agent(&self, silence: Duration) -> ureq::Agent {
         let config = ureq::Agent::config_builder()
             .timeout_connect(Some(self.timeouts.connect))
@@ -205,7 +208,7 @@ impl RemoteClient {
             .max_redirects(0)
             .max_redirects_will_error(false)
             .user_agent(concat!("thermocline/", env!("CARGO_PKG_VERSION")));
-        // A proxy cannot reach this computer's own servers.
+        // A proxy cannot reach servers on this computer.
         let config = if self.server.is_local() { config.proxy(None) } else { config };
         config.build().into()
     }

@@ -1,21 +1,22 @@
-//! Failures of remote models, in sentences that name the server and never a key.
+//! Errors of remote models, as sentences that name the server and never contain a key.
 
 use super::{SecretKey, ServerAddress};
 use crate::network;
 
-/// Longest text of a server that an error repeats, in characters.
+/// Longest quotation of a server's text in an error, in characters.
 const QUOTED: usize = 300;
 
-/// The reason why a server did not answer as it should.
+/// Why a server failed to answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RemoteError {
-    /// The text is no address of a server. It is not repeated: people put keys into URLs.
+    /// The text is not a server address. The error does not repeat it, because users put keys into
+    /// URLs.
     #[error("server address: expected {why}")]
     Address {
-        /// The form that was expected.
+        /// The expected form.
         why: &'static str,
     },
-    /// No connection.
+    /// The connection failed.
     #[error("{server} cannot be reached: {why}")]
     Unreachable {
         /// Host and port.
@@ -23,34 +24,34 @@ pub enum RemoteError {
         /// The system's reason.
         why: String,
     },
-    /// Nothing came for too long.
-    #[error("{server} was silent for {seconds} s; it may be loading or overloaded")]
+    /// The server was silent for too long.
+    #[error("{server} did not answer for {seconds} s. It may be loading a model or overloaded")]
     Silent {
         /// Host and port.
         server: String,
         /// Seconds waited.
         seconds: u64,
     },
-    /// A status that is no success.
+    /// The status is not a success.
     #[error("{server} answered {status}{}: {message}", meaning(*.status))]
     Status {
         /// Host and port.
         server: String,
         /// HTTP status.
         status: u16,
-        /// The server's message, or the place it redirects to.
+        /// The server's message, or the address that it redirects to.
         message: String,
     },
-    /// An answer in another form than OpenAI's.
+    /// The answer does not follow OpenAI's protocol.
     #[error("{server}, {place}: expected {expected}, got {got}")]
     Malformed {
         /// Host and port.
         server: String,
-        /// The part of the answer.
+        /// The malformed part of the answer.
         place: &'static str,
-        /// The form that was expected.
+        /// The expected form.
         expected: &'static str,
-        /// The beginning of what came.
+        /// The beginning of the received text.
         got: String,
     },
     /// The server ended the answer with an error.
@@ -58,10 +59,10 @@ pub enum RemoteError {
     Reported {
         /// Host and port.
         server: String,
-        /// Its message.
+        /// The server's message.
         message: String,
     },
-    /// The connection ended in the middle.
+    /// The connection ended before the answer was complete.
     #[error("{server} closed the connection before the answer was complete")]
     Interrupted {
         /// Host and port.
@@ -74,17 +75,17 @@ pub enum RemoteError {
 
 fn meaning(status: u16) -> &'static str {
     match status {
-        300..=399 => " (it is elsewhere; redirections are not followed, because they would carry the key along)",
-        401 | 403 => " (it needs an API key, or another one)",
+        300..=399 => " (redirection; not followed, because it would pass on the API key)",
+        401 | 403 => " (the API key is missing or wrong)",
         404 => " (no such model or path)",
-        413 => " (the chat is too long for it)",
+        413 => " (the chat is too long for this server)",
         429 => " (too many requests)",
-        500..=599 => " (it has a trouble of its own)",
+        500..=599 => " (the server has an error)",
         _ => "",
     }
 }
 
-/// The beginning of a server's text, on one line, without the key.
+/// Quotes the beginning of a server's text, on one line, without the key.
 pub(super) fn quoted(text: &str, key: Option<&SecretKey>) -> String {
     let text = key.map_or_else(|| text.to_owned(), |key| key.redact(text));
     let line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -96,17 +97,15 @@ pub(super) fn quoted(text: &str, key: Option<&SecretKey>) -> String {
     if short.is_empty() { "nothing".to_owned() } else { short }
 }
 
-/// The error of a request that ureq could not carry out.
+/// Converts an error of ureq.
 pub(super) fn of_transport(server: &ServerAddress, error: &ureq::Error, silence: u64) -> RemoteError {
     let server = server.host().to_owned();
     match error {
         ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => {
-            RemoteError::Unreachable { server, why: "no answer to the attempt to connect".to_owned() }
+            RemoteError::Unreachable { server, why: "the server did not answer".to_owned() }
         }
         ureq::Error::Timeout(_) => RemoteError::Silent { server, seconds: silence },
-        ureq::Error::HostNotFound => {
-            RemoteError::Unreachable { server, why: "there is no host of this name".to_owned() }
-        }
+        ureq::Error::HostNotFound => RemoteError::Unreachable { server, why: "the host does not exist".to_owned() },
         ureq::Error::Io(error) => of_io(server, error, silence),
         ureq::Error::Protocol(_) | ureq::Error::LargeResponseHeader(..) => RemoteError::Malformed {
             server,
@@ -118,7 +117,7 @@ pub(super) fn of_transport(server: &ServerAddress, error: &ureq::Error, silence:
     }
 }
 
-/// The error of reading or writing.
+/// Converts an error of reading or writing.
 pub(super) fn of_io(server: String, error: &std::io::Error, silence: u64) -> RemoteError {
     use std::io::ErrorKind::{
         BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, TimedOut, UnexpectedEof, WouldBlock,
@@ -132,7 +131,7 @@ pub(super) fn of_io(server: String, error: &std::io::Error, silence: u64) -> Rem
             RemoteError::Interrupted { server }
         }
         _ if network::is_lookup(error) => {
-            RemoteError::Unreachable { server, why: "there is no network, or no host of this name".to_owned() }
+            RemoteError::Unreachable { server, why: "there is no network, or the host does not exist".to_owned() }
         }
         _ => RemoteError::Unreachable { server, why: quoted(&error.to_string(), None) },
     }

@@ -10,20 +10,20 @@ pub(super) const LONGEST_LINE: u64 = 1 << 20;
 pub(super) enum StreamRead {
     /// The data of an event.
     Data(String),
-    /// A line is longer than [`LONGEST_LINE`], or not UTF-8; its beginning.
+    /// A line that is longer than [`LONGEST_LINE`] or not UTF-8, shortened to its beginning.
     Bad(String),
     /// The stream has ended.
     End,
 }
 
-/// Reads the data of the next event. Comments and other fields are skipped.
+/// Reads the data of the next event. Skips comments and other fields.
 pub(super) fn next_event(stream: &mut impl BufRead) -> io::Result<StreamRead> {
     let mut data: Option<String> = None;
     loop {
         let mut line = Vec::new();
         let read = stream.by_ref().take(LONGEST_LINE + 1).read_until(b'\n', &mut line)?;
         if read == 0 {
-            // An event without the empty line behind it is complete for practical purposes.
+            // Accept an event without its final empty line.
             return Ok(data.map_or(StreamRead::End, StreamRead::Data));
         }
         let beginning = |line: &[u8]| String::from_utf8_lossy(&line[..line.len().min(200)]).into_owned();

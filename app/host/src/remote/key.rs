@@ -1,26 +1,27 @@
-//! A key that a server wants to be shown.
+//! A server's API key.
 
 use std::fmt;
 
-/// A server's key. It is printed as `[key]`.
+/// A server's API key. Its debug output is `[key]`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretKey(String);
 
-/// Put in place of a key in texts of others.
+/// Replaces a key in texts of servers.
 const REDACTED: &str = "[key]";
 
 impl SecretKey {
-    /// The key in `text`, without spaces around it; `None` if nothing is left, or if it cannot be sent.
+    /// Takes the key from `text`, without surrounding spaces. `None` if nothing is left or the key
+    /// cannot be sent.
     pub fn new(text: &str) -> Option<Self> {
         let text = text.trim();
         let sendable = !text.is_empty() && text.bytes().all(|byte| (0x21..0x7f).contains(&byte));
         sendable.then(|| SecretKey(text.to_owned()))
     }
 
-    /// The key that was typed into a field; `None` for an empty field.
+    /// Takes a key typed into a field; `None` for an empty field.
     ///
     /// # Errors
-    /// A sentence about a key that cannot be sent.
+    /// A sentence that explains why the key cannot be sent.
     pub fn typed(text: &str) -> Result<Option<Self>, String> {
         match Self::new(text) {
             None if !text.trim().is_empty() => Err("key: expected printable letters without spaces".to_owned()),
@@ -33,12 +34,12 @@ impl SecretKey {
         format!("Bearer {}", self.0)
     }
 
-    /// The key itself, to be stored or sent.
+    /// Returns the key itself, to store or send it.
     pub fn expose(&self) -> &str {
         &self.0
     }
 
-    /// `text` without the key: servers repeat it in their errors.
+    /// Removes the key from `text`, because servers repeat it in their errors.
     pub fn redact(&self, text: &str) -> String {
         text.replace(&self.0, REDACTED)
     }

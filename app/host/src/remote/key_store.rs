@@ -1,4 +1,4 @@
-//! Keys of servers, kept between runs.
+//! The API keys of servers, kept between runs.
 
 use std::{
     collections::BTreeMap,
@@ -10,36 +10,40 @@ use std::{
 use super::SecretKey;
 use crate::folders::Folders;
 
-/// Name under which the system's keychain lists the keys.
+/// Name of the keys in the system's keychain.
 const SERVICE: &str = "org.thermocline.Thermocline";
 
-/// File of keys where there is no keychain, in the folder of the settings.
+/// File of keys in the settings folder, used if there is no keychain.
 const FILE: &str = "keys.json";
 
-/// The place of a key.
+/// Where a key is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeyPlace {
     /// The system's keychain.
     Keychain,
-    /// This file, which only its owner may read.
+    /// This file, which only its owner can read.
     File(PathBuf),
 }
 
 impl fmt::Display for KeyPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            KeyPlace::Keychain => f.write_str("the key is in the system's keychain"),
+            KeyPlace::Keychain => f.write_str("the key is stored in the system's keychain"),
             KeyPlace::File(path) => {
-                write!(f, "there is no keychain: the key is in {}, which only you may read", path.display())
+                write!(
+                    f,
+                    "this system has no keychain. The key is stored in {}, which only you can read",
+                    path.display()
+                )
             }
         }
     }
 }
 
-/// Failure to read or keep a key.
+/// Failure to read or store a key.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// The file of keys cannot be read or written.
+    /// The key file cannot be read or written.
     #[error("{action} {}: {error}", .path.display())]
     File {
         /// `read` or `write`.
@@ -49,13 +53,13 @@ pub enum KeyError {
         /// The system's error.
         error: io::Error,
     },
-    /// The keychain refuses.
+    /// The keychain refuses access.
     #[error("the system's keychain: {0}")]
     Keychain(String),
 }
 
-/// The keys of servers, by address: in the system's keychain if there is one, else in a file with mode 600. May wait for the user to unlock the
-/// keychain.
+/// The API keys of servers, by address. They are in the system's keychain or, without one, in a
+/// file with mode 600. Access may wait for the user to unlock the keychain.
 #[derive(Debug, Clone)]
 pub struct KeyStore {
     file: PathBuf,
@@ -63,16 +67,17 @@ pub struct KeyStore {
 }
 
 impl KeyStore {
-    /// The store of the program with these folders. One that keeps everything in a folder of its own uses no keychain.
+    /// The key store of a program with these folders. A program with a folder of its own uses no
+    /// keychain.
     pub fn of(folders: &Folders) -> Self {
         let keychain = Folders::system().as_ref() == Some(folders);
         KeyStore { file: folders.config.join(FILE), keychain }
     }
 
-    /// The key of a server, if it has one.
+    /// Returns the key of a server, if there is one.
     ///
     /// # Errors
-    /// The file cannot be read, or the keychain refuses.
+    /// The file cannot be read, or the keychain refuses access.
     pub fn get(&self, server: impl AsRef<str>) -> Result<Option<SecretKey>, KeyError> {
         let server = server.as_ref();
         if let Some(key) = self.in_keychain(server, |entry| entry.get_password())? {
@@ -81,10 +86,10 @@ impl KeyStore {
         Ok(self.read()?.get(server).and_then(|key| SecretKey::new(key)))
     }
 
-    /// Keeps the key of a server in place of an older one; returns where it is.
+    /// Stores the key of a server, replacing an older one. Returns where the key is.
     ///
     /// # Errors
-    /// It can be kept nowhere.
+    /// The key cannot be stored anywhere.
     pub fn set(&self, server: impl AsRef<str>, key: &SecretKey) -> Result<KeyPlace, KeyError> {
         let server = server.as_ref();
         if self.in_keychain(server, |entry| entry.set_password(key.expose()))?.is_some() {
@@ -97,18 +102,17 @@ impl KeyStore {
         Ok(KeyPlace::File(self.file.clone()))
     }
 
-    /// Forgets the key of a server.
+    /// Deletes the key of a server.
     ///
     /// # Errors
-    /// It is still there.
+    /// The key could not be deleted.
     pub fn remove(&self, server: impl AsRef<str>) -> Result<(), KeyError> {
         let server = server.as_ref();
         self.in_keychain(server, |entry| entry.delete_credential())?;
         self.remove_from_file(server)
     }
 
-    /// What `ask` gets from the keychain's entry of a server. `None` if there is no keychain, or
-    /// nothing in it.
+    /// Runs `ask` on the keychain's entry of a server. `None` if there is no keychain or no entry.
     fn in_keychain<T>(
         &self,
         server: &str,
@@ -132,9 +136,9 @@ impl KeyStore {
     fn read(&self) -> Result<BTreeMap<String, String>, KeyError> {
         let failed = |error| KeyError::File { action: "read", path: self.file.clone(), error };
         match fs::read(&self.file) {
-            // The parser's message would repeat what it did not expect.
+            // The parser's message could contain a key.
             Ok(json) => serde_json::from_slice(&json).map_err(|error| {
-                let place = format!("line {} is no JSON of servers and their keys", error.line());
+                let place = format!("line {} is not valid JSON with servers and their keys", error.line());
                 failed(io::Error::new(io::ErrorKind::InvalidData, place))
             }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeMap::new()),
@@ -146,7 +150,7 @@ impl KeyStore {
         let folder = self.file.parent().unwrap_or(Path::new("."));
         let write = || {
             fs::create_dir_all(folder)?;
-            // Only its owner may read a temporary file, and renaming keeps that.
+            // Only its owner can read a temporary file. Renaming keeps this mode.
             let mut file = tempfile::NamedTempFile::new_in(folder)?;
             file.write_all(serde_json::to_string_pretty(keys)?.as_bytes())?;
             file.as_file().sync_all()?;
@@ -174,7 +178,7 @@ mod tests {
         let place = store.set(&server, &key).unwrap();
         store.set(&other, &SecretKey::new("sk-2").unwrap()).unwrap();
         let KeyPlace::File(path) = &place else { panic!("{place:?}") };
-        assert!(place.to_string().contains("which only you may read"));
+        assert!(place.to_string().contains("which only you can read"));
         assert_eq!(store.get(&server).unwrap(), Some(key));
         #[cfg(unix)]
         {

@@ -1,8 +1,11 @@
-//! Models on other machines: a client of any server that speaks OpenAI's protocol (vLLM, SGLang, llama-server, another Thermocline).
+//! Models on other machines: a client of any server that speaks OpenAI's protocol (vLLM, SGLang,
+//! llama-server, another Thermocline).
 //!
-//! A [`ServerAddress`] is a server's base URL, a [`RemoteModel`] one of its models; a [`RemoteClient`] asks it: for its models, and for answers that arrive in pieces
-//! ([`RemoteEvent`]) and can be cancelled ([`Cancel`]). [`SecretKey`] is what a server wants to be shown; the [`KeyStore`] keeps it in the
-//! system's keychain, or in a file of the user's own. Nothing here runs an engine or draws a window. No error and no log has a key in it.
+//! A [`ServerAddress`] is a server's base URL, and a [`RemoteModel`] is one of its models. A
+//! [`RemoteClient`] lists the models and requests answers. Answers arrive in pieces
+//! ([`RemoteEvent`]) and can be cancelled ([`Cancel`]). A [`SecretKey`] is a server's API key. The
+//! [`KeyStore`] keeps keys in the system's keychain, or in a file that only the user can read.
+//! Nothing here runs an engine or draws a window. No error or log contains a key.
 
 mod address;
 mod answer;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::ServerAddress;
 
-/// Begins the keys of remote models in settings and chats.
+/// Prefix of remote models' keys in settings and chats.
 const PREFIX: &str = "remote:";
 
 /// A model of a server.
@@ -12,17 +12,17 @@ const PREFIX: &str = "remote:";
 pub struct RemoteModel {
     /// The server.
     pub server: ServerAddress,
-    /// Its name there.
+    /// Name of the model on the server.
     pub name: String,
 }
 
 impl RemoteModel {
-    /// The key that settings and chats store: `remote:http://127.0.0.1:8000/v1#NAME`.
+    /// Returns the key that settings and chats store: `remote:http://127.0.0.1:8000/v1#NAME`.
     pub fn key(&self) -> String {
         format!("{PREFIX}{}#{}", self.server, self.name)
     }
 
-    /// The model that such a key stands for.
+    /// Returns the model of such a key.
     pub fn from_key(key: &str) -> Option<Self> {
         let (server, name) = key.strip_prefix(PREFIX)?.split_once('#')?;
         Some(RemoteModel { server: server.parse().ok()?, name: name.to_owned() })

@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-/// Messages, tools and settings for one answer, as OpenAI's chat completions take them. Settings not given are the server's.
+/// Messages, tools and settings for one answer, as OpenAI's chat completions expect them. The
+/// server chooses missing settings.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RemoteRequest {
     /// Name of the model on the server.
@@ -11,24 +12,24 @@ pub struct RemoteRequest {
     pub messages: Vec<Value>,
     /// Definitions of tools in OpenAI's form.
     pub tools: Vec<Value>,
-    /// Further fields: `temperature`, `max_tokens`, `stop` ...
+    /// Other fields: `temperature`, `max_tokens`, `stop` and so on.
     pub settings: Map<String, Value>,
 }
 
 impl RemoteRequest {
-    /// Adds a message of text.
+    /// Adds a text message.
     pub fn push(&mut self, role: &str, content: &str) {
         self.messages.push(json!({ "role": role, "content": content }));
     }
 
-    /// Adds a setting, if it has a value.
+    /// Adds a setting, if `value` is present.
     pub fn set<T: Into<Value>>(&mut self, name: &str, value: Option<T>) {
         if let Some(value) = value {
             self.settings.insert(name.to_owned(), value.into());
         }
     }
 
-    /// The body of a streamed request.
+    /// Builds the body of a streamed request.
     pub(super) fn body(&self) -> Value {
         let mut body = self.settings.clone();
         body.insert("model".to_owned(), json!(self.model));

@@ -1,4 +1,4 @@
-//! The client against a server that does what a script says.
+//! Tests the client against a scripted server.
 
 use std::{
     io::{Read, Write},
@@ -21,7 +21,7 @@ fn client(server: ServerAddress) -> RemoteClient {
     impatient(server, PATIENCE)
 }
 
-/// A client that waits so long for a sign of life.
+/// Creates a client that waits at most `silence` for a sign of life.
 fn impatient(server: ServerAddress, silence: Duration) -> RemoteClient {
     RemoteClient::new(server, SecretKey::new(KEY), RemoteTimeouts { connect: PATIENCE, silence })
 }
@@ -32,7 +32,7 @@ fn asked() -> RemoteRequest {
     request
 }
 
-/// The text, thoughts in brackets, and the end of an answer.
+/// Returns the text, with thoughts in brackets, and the end of an answer.
 fn answer(server: ServerAddress) -> (String, Result<RemoteAnswer, RemoteError>) {
     answer_of(&client(server))
 }
@@ -105,7 +105,10 @@ fn refusals_are_told_without_the_key() {
     let body = format!(r#"{{"error":{{"message":"Incorrect API key provided: {KEY}"}}}}"#);
     let (server, _requests) = scripted(replies("401 Unauthorized", "application/json", &body));
     let error = client(server.clone()).models().unwrap_err().to_string();
-    assert!(error.contains("401") && error.contains("it needs an API key") && error.contains("[key]"), "{error}");
+    assert!(
+        error.contains("401") && error.contains("the API key is missing or wrong") && error.contains("[key]"),
+        "{error}"
+    );
     let (_, ended) = answer(server);
     for text in [error, format!("{ended:?}")] {
         assert!(!text.contains(KEY), "{text}");
@@ -193,7 +196,7 @@ fn connection_that_ends_or_falls_silent_is_told() {
     let piece = "data: {\"choices\":[{\"delta\":{\"content\":\"half\"}}]}\n\n";
     let (text, ended) = answer(scripted(replies("200 OK", "text/event-stream", piece)).0);
     assert!(text == "half" && matches!(ended, Err(RemoteError::Interrupted { .. })), "{ended:?}");
-    // A chunk of HTTP that never comes.
+    // The server never completes an HTTP chunk.
     let (text, ended) = answer(
         scripted(move |stream: &mut TcpStream| {
             let chunk = format!("{:x}\r\n{piece}\r\nff\r\nda", piece.len());
@@ -206,7 +209,7 @@ fn connection_that_ends_or_falls_silent_is_told() {
     for silent in [&b""[..], b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: {"] {
         let server = scripted(move |stream: &mut TcpStream| {
             let _ = stream.write_all(silent);
-            // Says nothing more until the client has gone.
+            // The server is silent until the client disconnects.
             let _ = stream.read(&mut [0]);
         });
         let (_, ended) = answer_of(&impatient(server.0, Duration::from_millis(600)));
@@ -223,7 +226,8 @@ fn connection_that_ends_or_falls_silent_is_told() {
 fn cancel_closes_the_connection_at_once() {
     let (closed, closes) = mpsc::channel();
     let (server, requests) = scripted(move |stream: &mut TcpStream| {
-        // Nothing comes, as while a long prompt is read; the client's end is seen as the end of what it sends.
+        // The server is silent, as if it computed a long prompt. It sees the client disconnect as
+        // the end of the request.
         let _ = closed.send(stream.read(&mut [0]).map_or(0, |read| read));
     });
     let cancel = Cancel::default();

@@ -1,4 +1,4 @@
-//! Code: its language, a button that copies it, and the text in colours.
+//! Code blocks: the language, a copy button, and the coloured text.
 
 use std::{ops::Range, sync::Arc};
 
@@ -12,10 +12,10 @@ use crate::{
     widgets::{icon_button, outlined, wide},
 };
 
-/// Bytes of a part of long text that is laid out as one.
+/// Largest part of a long text that is laid out as one, in bytes.
 pub(super) const PART: usize = 2048;
 
-/// Shows code; `closed`: no more comes, and it has `colours`.
+/// Shows a code block. `closed`: the text is complete, and is shown in `colours`.
 pub fn show(ui: &mut Ui, language: &str, text: &str, closed: bool, colours: &mut CodeColours) {
     let palette = Palette::of(ui);
     wide(ui, outlined(palette.panel, palette.line, Margin::same(12)), |ui| {
@@ -45,13 +45,14 @@ pub fn show(ui: &mut Ui, language: &str, text: &str, closed: bool, colours: &mut
     });
 }
 
-/// Code without colours.
+/// Lays out code without colours.
 fn plain(ui: &Ui, text: &str) -> Arc<LayoutJob> {
     let format = TextFormat::simple(TextStyle::Monospace.resolve(ui.style()), ui.visuals().text_color());
     Arc::new(to_the_right(LayoutJob { break_on_newline: true, ..LayoutJob::single_section(text.to_owned(), format) }))
 }
 
-/// Shows a long text in parts, which end at line ends: while it grows only the last one is laid out again.
+/// Shows a long text in parts that end at line ends. While the text grows, only the last part is
+/// laid out again.
 pub fn parts(ui: &mut Ui, text: &str, mut show: impl FnMut(&mut Ui, &str)) {
     ui.vertical(|ui| {
         ui.spacing_mut().item_spacing.y = 0.0;
@@ -59,7 +60,7 @@ pub fn parts(ui: &mut Ui, text: &str, mut show: impl FnMut(&mut Ui, &str)) {
     });
 }
 
-/// Bytes of the parts of a text. The line end or space between two of them is in neither.
+/// Byte ranges of the parts of a text. The line end or space between two parts belongs to neither.
 pub(super) fn part_ranges(text: &str) -> Vec<Range<usize>> {
     let (mut ranges, mut start) = (Vec::new(), 0);
     while text.len() - start > PART {

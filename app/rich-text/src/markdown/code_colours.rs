@@ -1,5 +1,6 @@
-//! The colours of code. Finding them takes time, and so does laying out what has many of them: short code has them at once, of long
-//! code they are found beside the frames, and then each frame lays out one part of it anew.
+//! Colours of code. Both highlighting and laying out coloured text take time. Short code is
+//! highlighted at once. Long code is highlighted on a thread, and each frame then lays out one more
+//! part of it.
 
 use std::{
     cell::Cell,
@@ -14,47 +15,47 @@ use egui_extras::syntax_highlighting::{CodeTheme, SyntectSettings, highlight_wit
 use super::code::{PART, part_ranges};
 use crate::{background::Background, text::to_the_right};
 
-/// Bytes of code up to which it has colours.
+/// Longest code that is highlighted, in bytes.
 const COLOURED: usize = 24 * 1024;
 
-/// Grammars and themes, which take longer to load than a frame may.
+/// Grammars and themes. Loading them takes longer than a frame.
 static GRAMMARS: LazyLock<SyntectSettings> = LazyLock::new(SyntectSettings::default);
 
 thread_local! {
     static FOUND: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Bytes of code whose colours were found on this thread so far.
+/// Number of bytes highlighted on this thread so far.
 pub fn coloured_bytes() -> usize {
     FOUND.get()
 }
 
-/// Everything that the colours of a text depend on.
+/// Everything that the colours of a text depend on, apart from the text.
 #[derive(Debug, Clone, PartialEq)]
 struct ColourKey {
     dark: bool,
     font: FontId,
 }
 
-/// The colours of one text, in the parts that it is shown in.
+/// The colours of one text, in parts as it is shown.
 #[derive(Debug, Default)]
 pub struct CodeColours {
     key: Option<ColourKey>,
     work: Background<Vec<Arc<LayoutJob>>>,
     parts: Vec<Arc<LayoutJob>>,
-    /// Parts that are shown with their colours.
+    /// Number of parts shown with colours.
     shown: usize,
 }
 
 impl CodeColours {
-    /// Loads the grammars beside the frames: code is being written.
+    /// Loads the grammars on a thread. Called when code begins to arrive.
     pub fn prepare() {
         static BEGUN: Once = Once::new();
-        // Without a thread they are loaded when they are needed.
+        // Without a thread, the grammars are loaded at first use.
         BEGUN.call_once(|| _ = thread::Builder::new().name("grammars".to_owned()).spawn(|| LazyLock::force(&GRAMMARS)));
     }
 
-    /// Parts of `text`, all of which is there, that have colours in this frame. Later ones have none yet.
+    /// The parts of the complete `text` that have colours in this frame. Later parts have none yet.
     pub fn of(&mut self, ui: &Ui, language: &str, text: &str) -> &[Arc<LayoutJob>] {
         if text.len() > COLOURED {
             return &[];
@@ -67,7 +68,7 @@ impl CodeColours {
                 self.parts = colours(&style, &language, &text);
                 self.shown = self.parts.len();
             } else {
-                // Code without colours can be read, too.
+                // Without a thread, the code is shown without colours.
                 let _ = self.work.start(ui, move || colours(&style, &language, &text));
             }
         }
@@ -82,16 +83,16 @@ impl CodeColours {
     }
 }
 
-/// The parts of a text with colours.
+/// Highlights a text and returns its parts.
 fn colours(style: &Style, language: &str, text: &str) -> Vec<Arc<LayoutJob>> {
     FOUND.set(FOUND.get() + text.len());
     let theme = CodeTheme::from_style(style);
-    // A context of its own: that of the window would be locked meanwhile.
+    // A separate context, because the window's context would be locked meanwhile.
     let job = highlight_with(&Context::default(), style, &theme, text, extension(language), &GRAMMARS);
     part_ranges(text).into_iter().map(|range| Arc::new(part(&job, &range))).collect()
 }
 
-/// A part of a text that is laid out, with the colours it has there.
+/// Cuts a part out of a highlighted text, with its colours.
 fn part(job: &LayoutJob, range: &Range<usize>) -> LayoutJob {
     let mut part = LayoutJob { text: job.text[range.clone()].to_owned(), ..LayoutJob::default() };
     for section in &job.sections {
@@ -104,7 +105,7 @@ fn part(job: &LayoutJob, range: &Range<usize>) -> LayoutJob {
     to_the_right(part)
 }
 
-/// File extension of a language, by which the highlighter knows it.
+/// File extension by which the highlighter knows a language.
 fn extension(language: &str) -> &str {
     match language.to_ascii_lowercase().as_str() {
         "rust" => "rs",
@@ -130,7 +131,8 @@ mod tests {
     use super::*;
     use thermocline_host::testing::PATIENCE;
 
-    /// The colours, the number of parts that had them with each frame, and the bytes whose colours frames found.
+    /// The colours, the number of coloured parts in each frame, and the bytes highlighted by
+    /// frames.
     type Shown = (CodeColours, Vec<usize>, usize);
 
     fn count(parts: &[Arc<LayoutJob>]) -> usize {
@@ -153,7 +155,7 @@ mod tests {
 
     #[test]
     fn parts_have_the_colours_of_the_whole() {
-        // A comment that begins in one part and ends in another.
+        // A comment that spans two parts.
         let text = format!("/* {}*/\nfn main() {{}}\n", "one line of it\n".repeat(400));
         let (style, whole) = (Context::default().global_style(), text.trim_end());
         let parts = colours(&style, "rust", whole);
@@ -169,7 +171,8 @@ mod tests {
         }
     }
 
-    /// Short code at once; long code one part a frame, once colours were found on another thread; the longest not at all.
+    /// Short code gets colours at once. Long code gets one part per frame after a thread has
+    /// highlighted it. Very long code gets none.
     #[test]
     fn long_code_gets_its_colours_part_by_part() {
         let line = "let value = \"text\"; // end\n";

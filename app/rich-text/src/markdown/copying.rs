@@ -1,6 +1,7 @@
-//! Words that are selected and copied, as they are written. A formula is drawn over empty room, and lines that run to the left are laid
-//! out in the order in which they are seen: the clipboard is to have neither. While something is copied, each character of such a
-//! paragraph is a private one that tells where it is from, and these are replaced on their way to the clipboard.
+//! Copying of selected text as it is written. Formulas are drawn over placeholders, and
+//! right-to-left lines are laid out in visual order. Neither may reach the clipboard. While text is
+//! copied, each character of such a paragraph is therefore a private-use character. These are
+//! replaced by the written text on the way to the clipboard.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -15,22 +16,22 @@ use super::{
 };
 use crate::theme::Palette;
 
-/// The first private character: Unicode's last plane, which no font of text has.
+/// The first private-use character, from Unicode's last plane, which no text font covers.
 const FIRST: u32 = 0x0010_0000;
 
-/// Number of private characters.
+/// Number of private-use characters.
 const COUNT: usize = 0xfffe;
 
-/// A character of a paragraph, as it is written.
+/// A character of a paragraph, as written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct CopiedCharacter {
     paragraph: usize,
-    /// Byte of the paragraph's text; `None`: only the layout has it.
+    /// Byte of the paragraph's text; `None` if only the layout contains the character.
     origin: Option<usize>,
     text: String,
 }
 
-/// The characters that stand for others in this frame.
+/// The characters behind the private-use characters of this frame.
 #[derive(Debug, Default)]
 pub struct Copying {
     written: Vec<CopiedCharacter>,
@@ -53,7 +54,8 @@ impl Plugin for Copying {
 }
 
 impl Copying {
-    /// As many private characters as the layout has characters; `None` if there are not as many.
+    /// Encodes a paragraph as one private-use character per character of the layout; `None` if too
+    /// few are left.
     fn encode(&mut self, paragraph: &Paragraph, ready: &Ready) -> Option<String> {
         let first = self.written.len();
         if first + ready.text.origins.len() > COUNT {
@@ -75,7 +77,8 @@ impl Copying {
         (first..self.written.len()).map(|at| char::from_u32(FIRST + u32::try_from(at).ok()?)).collect()
     }
 
-    /// `text` with private characters replaced: those of a paragraph are put into its order.
+    /// Replaces private-use characters in `text` by the written text, in logical order within each
+    /// paragraph.
     fn decode(&self, text: &str) -> String {
         let mut decoded = String::with_capacity(text.len());
         let mut run: Vec<&CopiedCharacter> = Vec::new();
@@ -102,7 +105,7 @@ fn ordered(run: &mut Vec<&CopiedCharacter>) -> String {
     run.drain(..).map(|written| written.text.as_str()).collect()
 }
 
-/// Draws a paragraph that can be selected.
+/// Draws a paragraph whose text can be selected.
 pub fn label(ui: &Ui, response: &Response, at: Pos2, galley: &Arc<Galley>, paragraph: &Paragraph, ready: &Ready) {
     let mut shown = Arc::clone(galley);
     if !ready.text.origins.is_empty() && is_copying(ui) {
@@ -115,7 +118,8 @@ pub fn label(ui: &Ui, response: &Response, at: Pos2, galley: &Arc<Galley>, parag
     LabelSelectionState::label_text_selection(ui, response, at, shown, Palette::of(ui).text, Stroke::NONE);
 }
 
-/// True if selected words may be asked for in this frame: by a key, or because a selection ends, which some systems can paste.
+/// True if the selected text may be copied in this frame: by a key, or at the end of a selection,
+/// which some systems can paste.
 fn is_copying(ui: &Ui) -> bool {
     ui.input(|input| {
         let copied = input.events.iter().any(|event| matches!(event, Event::Copy));

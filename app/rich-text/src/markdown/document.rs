@@ -1,4 +1,4 @@
-//! A text in Markdown, as blocks.
+//! A Markdown text as blocks.
 
 use egui::{TextStyle, Ui};
 
@@ -9,75 +9,75 @@ use super::{
     table::Table,
 };
 
-/// A block.
+/// A block of a document.
 #[derive(Debug)]
 pub enum Block {
     /// Text.
     Text {
         /// Level of a heading, from 1 to 6.
         level: Option<u8>,
-        /// The words.
+        /// The text.
         paragraph: Paragraph,
-        /// True if the next block goes on with it.
+        /// True if the next block continues this text.
         goes_on: bool,
     },
-    /// A formula on a line of its own.
+    /// A formula on its own line.
     Formula(Paragraph),
-    /// Items, numbered from the first number if there is one.
+    /// List items, numbered from the given number, or bullets.
     List(Option<u64>, Vec<Item>),
     /// A quotation.
     Quote(Vec<Block>),
-    /// Code: its language, which may be empty, the text, and its colours.
+    /// Code: its language (may be empty), its text, and its colours.
     Code(String, String, CodeColours),
     /// A table.
     Table(Table),
-    /// A note and its name.
+    /// A footnote and its name.
     Note(String, Vec<Block>),
-    /// A line across.
+    /// A horizontal rule.
     Rule,
 }
 
-/// An item of a list.
+/// A list item.
 #[derive(Debug)]
 pub struct Item {
-    /// From top to bottom.
+    /// Blocks from top to bottom.
     pub blocks: Vec<Block>,
-    /// Width it was laid out for, and its height then.
+    /// Width that it was laid out for, and its resulting height.
     pub size: Option<(f32, f32)>,
 }
 
 impl Item {
-    /// True if it begins at the right; `None` if it has no text.
+    /// True if the item begins on the right; `None` if it has no text.
     pub fn begins_right(&self) -> Option<bool> {
         self.blocks.iter().find_map(Block::begins_right)
     }
 }
 
-/// The blocks of a text.
+/// A document: the blocks of a text.
 #[derive(Debug, Default)]
 pub struct MarkdownDocument {
-    /// From top to bottom.
+    /// Blocks from top to bottom.
     pub(super) blocks: Vec<Block>,
     formulas: Formulas,
 }
 
 impl MarkdownDocument {
-    /// Reads what the text has become: blocks that are as before keep their layout. `targets` are those of links that are defined
-    /// elsewhere.
+    /// Reads the new state of the text. Unchanged blocks keep their layout. `targets` are the
+    /// targets of links defined in other texts.
     pub fn read(&mut self, text: &str, targets: &Targets) {
         let before = std::mem::take(&mut self.blocks);
         (self.blocks, self.formulas) = reader::read(text, &self.formulas, targets);
         adopt(&mut self.blocks, before);
     }
 
-    /// A text without marks: what people write is shown as they wrote it.
+    /// A document of plain text, without Markdown. User messages are shown as written.
     pub fn plain(text: &str) -> Self {
         let mut paragraph = Paragraph::default();
         paragraph.push(text, Style::default());
         MarkdownDocument { blocks: texts(None, paragraph), ..MarkdownDocument::default() }
     }
 
-    /// Width where no line is too long, of a text without marks.
+    /// Width of the longest line of a plain text, in points.
     pub fn natural_width(&mut self, ui: &Ui) -> f32 {
         let size = TextStyle::Body.resolve(ui.style()).size;
         let width = |block: &mut Block| match block {
@@ -88,7 +88,7 @@ impl MarkdownDocument {
     }
 }
 
-/// Blocks of one text, which may be long.
+/// Splits one text, which may be long, into blocks.
 pub fn texts(level: Option<u8>, paragraph: Paragraph) -> Vec<Block> {
     let parts = paragraph.parts();
     let last = parts.len().saturating_sub(1);
@@ -96,7 +96,7 @@ pub fn texts(level: Option<u8>, paragraph: Paragraph) -> Vec<Block> {
     parts.into_iter().enumerate().map(block).collect()
 }
 
-/// Gives blocks the layouts of those before them that look the same; true if all do.
+/// Moves the layouts of `before` to equal blocks. Returns true if all blocks are equal.
 fn adopt(blocks: &mut [Block], before: Vec<Block>) -> bool {
     let mut same = blocks.len() == before.len();
     for (block, before) in blocks.iter_mut().zip(before) {
@@ -106,7 +106,7 @@ fn adopt(blocks: &mut [Block], before: Vec<Block>) -> bool {
 }
 
 impl Block {
-    /// True if it begins at the right; `None` if it has no text.
+    /// True if the block begins on the right; `None` if it has no text.
     pub fn begins_right(&self) -> Option<bool> {
         match self {
             Block::Text { paragraph, .. } => Some(paragraph.begins_right()),

@@ -1,14 +1,15 @@
-//! Marks of bold, slanted and struck words beside scripts that have no spaces between words.
-//! CommonMark asks for a space between a word and a mark that stands inside of punctuation:
-//! `**「重点」**内容` would keep its asterisks. Here such marks open and close as between letters, as the
-//! specification *markdown-cjk-friendly* describes.
+//! Emphasis marks next to scripts without spaces between words. CommonMark requires a space between
+//! a word and a mark that is followed by punctuation, so that `**「重点」**内容` would keep its
+//! asterisks. Here such marks open and close as between letters, following the specification
+//! *markdown-cjk-friendly*.
 
 use std::borrow::Cow;
 
 use super::stand_in::BETWEEN;
 use crate::text::{is_cjk, joins_words};
 
-/// `text` with a character that is no punctuation between such marks and what is beside them.
+/// Inserts [`BETWEEN`], which is not punctuation, between such marks and the characters next to
+/// them.
 pub fn parted(text: &str) -> Cow<'_, str> {
     if !text.contains(['*', '~']) || !text.chars().any(joins_words) {
         return Cow::Borrowed(text);
@@ -17,7 +18,7 @@ pub fn parted(text: &str) -> Cow<'_, str> {
     while let Some(c) = rest.chars().next() {
         let length = match c {
             '*' | '~' => rest.len() - rest.trim_start_matches(c).len(),
-            // An escaped mark is none.
+            // An escaped mark is not a mark.
             '\\' => 1 + rest[1..].chars().next().map_or(0, char::len_utf8),
             c => c.len_utf8(),
         };
@@ -35,12 +36,13 @@ pub fn parted(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// True if marks are parted from the character `beside` them; `other` is the one at their other side.
+/// True if a mark must be separated from the character `beside` it. `other` is the character on its
+/// other side.
 fn is_parted(beside: Option<char>, other: Option<char>) -> bool {
     beside.is_some_and(|c| is_text(c) && (is_cjk(c) || other.is_some_and(joins_words)))
 }
 
-/// False for what ends a word anyway: spaces, and the border of a cell.
+/// False for characters that end a word anyway: spaces and the border of a cell.
 fn is_text(c: char) -> bool {
     !c.is_whitespace() && c != '|'
 }
@@ -49,7 +51,7 @@ fn is_text(c: char) -> bool {
 mod tests {
     use super::*;
 
-    /// `·` stands for what parts.
+    /// `·` represents the inserted character.
     #[test]
     fn marks_beside_words_without_spaces_are_parted() {
         for (text, want) in [

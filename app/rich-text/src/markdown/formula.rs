@@ -1,4 +1,4 @@
-//! A formula in LaTeX, laid out by RaTeX (KaTeX's rules and fonts) and drawn with the window's painter.
+//! A LaTeX formula, laid out by RaTeX with KaTeX's rules and fonts, and drawn with egui's painter.
 
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ use ratex_types::{
 
 use crate::fonts;
 
-/// Longest source that is laid out, in bytes; a longer one is shown as it is written.
+/// Longest formula that is laid out, in bytes of source. Longer formulas are shown as source.
 const LONGEST: usize = 4096;
 
-/// Points on a curve of an outline.
+/// Points per curve of an outline.
 const CURVE: usize = 8;
 
-/// A filled outline in triangles, in em.
+/// A filled outline as triangles, in em.
 #[derive(Debug, Clone, PartialEq)]
 struct FilledOutline {
     points: Vec<Vec2>,
@@ -29,43 +29,43 @@ struct FilledOutline {
     color: Color,
 }
 
-/// A formula; lengths are in em.
+/// A formula. Lengths are in em.
 #[derive(Debug, Clone)]
 pub struct Formula {
-    /// LaTeX, without delimiters.
+    /// LaTeX source without delimiters.
     pub source: String,
-    /// `true` if it stands on a line of its own.
+    /// `true` if the formula is on a line of its own.
     pub display: bool,
-    /// `None` if it cannot be laid out: then the source is shown.
+    /// `None` if the formula cannot be laid out. The source is then shown.
     drawing: Option<Arc<(DisplayList, Vec<FilledOutline>)>>,
 }
 
 impl PartialEq for Formula {
-    /// True if both are written alike, and so look alike.
+    /// True if both have the same source and style, and therefore look the same.
     fn eq(&self, other: &Self) -> bool {
         (&self.source, self.display) == (&other.source, other.display)
     }
 }
 
 impl Formula {
-    /// Lays it out.
+    /// Lays out a formula.
     pub fn new(source: &str, display: bool) -> Self {
         let drawing = (source.len() <= LONGEST).then(|| drawing(source, display)).flatten();
         Formula { source: source.trim().to_owned(), display, drawing: drawing.map(Arc::new) }
     }
 
-    /// LaTeX with its delimiters.
+    /// LaTeX source with delimiters.
     pub fn written(&self) -> String {
         let marks = if self.display { "$$" } else { "$" };
         format!("{marks}{}{marks}", self.source)
     }
 
-    /// Width, height above the baseline and depth below it; `None` if the source is to be shown.
+    /// Width, height above the baseline and depth below it, in em; `None` if the source is shown.
     pub fn size(&self) -> Option<(f32, f32, f32)> {
         self.drawing.as_deref().map(|(list, _)| (list.width as f32, list.height as f32, list.depth as f32))
     }
 
-    /// Draws it with its left end and its baseline at `at`; an em has `em` points.
+    /// Draws the formula with its left end and baseline at `at`. One em is `em` points.
     pub fn paint(&self, painter: &Painter, at: Pos2, em: f32, text: Color32) {
         let Some((list, outlines)) = self.drawing.as_deref() else { return };
         let origin = at - Vec2::new(0.0, list.height as f32 * em);
@@ -124,7 +124,7 @@ fn drawing(source: &str, display: bool) -> Option<(DisplayList, Vec<FilledOutlin
     sizes.iter().all(|size| size.is_finite() && size.abs() < 1000.0).then_some((list, outlines))
 }
 
-/// Black is the colour of the text around the formula.
+/// Replaces black by the colour of the surrounding text.
 fn ink(color: &Color, text: Color32) -> Color32 {
     if *color == Color::BLACK {
         return text;
@@ -133,7 +133,7 @@ fn ink(color: &Color, text: Color32) -> Color32 {
     Color32::from_rgba_unmultiplied(part(color.r), part(color.g), part(color.b), part(color.a))
 }
 
-/// Lines along an outline, one for each part of it.
+/// Polylines along an outline, one per subpath.
 fn flat(commands: &[PathCommand]) -> Vec<Vec<Vec2>> {
     let mut parts: Vec<Vec<Vec2>> = Vec::new();
     let point = |x: f64, y: f64| Vec2::new(x as f32, y as f32);

@@ -1,4 +1,4 @@
-//! Paragraphs made ready for a width: a frame then only draws them.
+//! Layout of paragraphs for a width. A frame then only draws the result.
 
 use std::{cell::Cell, ops::Range};
 
@@ -11,25 +11,25 @@ use crate::{
     theme::{Palette, strong},
 };
 
-/// Size of an em of formulas, in that of the text around.
+/// Font size of formulas, relative to the surrounding text.
 const FORMULA: f32 = 1.15;
 
 /// Space around a formula, in points.
 pub const BESIDE: f32 = 1.0;
 
-/// Does not break, and leaves room for a formula.
+/// A non-breaking space as a placeholder for a formula.
 const ROOM: char = '\u{a0}';
 
 thread_local! {
     static LAYOUTS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Paragraphs that were made ready on this thread so far.
+/// Number of paragraphs laid out on this thread so far.
 pub fn layouts() -> usize {
     LAYOUTS.get()
 }
 
-/// Everything a layout depends on.
+/// Everything that a layout depends on, apart from the text.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Key {
     width: f32,
@@ -42,40 +42,41 @@ pub struct Key {
 }
 
 impl Key {
-    /// That of lines of `width` points at most, with letters of `size` points.
+    /// A key for lines of at most `width` points with a font size of `size` points.
     pub fn new(ui: &Ui, size: f32, heading: bool, width: f32) -> Self {
         let (scale, dark) = (ui.pixels_per_point(), ui.visuals().dark_mode);
         Key { width: width.round().max(1.0), scale, size, dark, heading, emoji: fonts::has_system_emoji() }
     }
 }
 
-/// Room for a formula.
+/// The space of a formula in a layout.
 #[derive(Debug)]
 pub struct FormulaRoom {
-    /// Characters of the layout.
+    /// Range of characters in the layout.
     pub range: Range<usize>,
-    /// Number of the formula.
+    /// Index of the formula.
     pub number: usize,
-    /// Size of an em, in points.
+    /// Font size of the formula, in points.
     pub em: f32,
 }
 
-/// A text that is ready for a width.
+/// A text laid out for a width.
 #[derive(Debug)]
 pub struct Ready {
     pub(super) key: Key,
-    /// Its words as they are seen; the origins are empty if they are the text's own.
+    /// The text in visual order. `origins` is empty if the order and the characters are those of
+    /// the text.
     pub(super) text: VisualJob,
-    /// Characters of the layout that are links, and the links' numbers.
+    /// Ranges of link characters in the layout, and the index of each link.
     pub(super) links: Vec<(Range<usize>, usize)>,
     pub(super) formulas: Vec<FormulaRoom>,
-    /// Width and height.
+    /// Width and height, in points.
     pub(super) size: Vec2,
-    /// True if lines begin at the right.
+    /// True if lines begin on the right.
     pub(super) to_the_left: bool,
-    /// True if words are in the order in which they are seen.
+    /// True if words are in visual order.
     pub(super) ordered: bool,
-    /// True if it has bold letters that no bold face has.
+    /// True if the text has bold letters that the bold face lacks.
     pub(super) thin: bool,
 }
 
@@ -99,7 +100,7 @@ impl Ready {
                 ready.text.job.wrap.max_width = key.width;
                 ready
             }
-            // Lines that are divided already, and are in the order in which they are seen.
+            // These lines are already wrapped and in visual order.
             Some(lines) => {
                 let mut ready = of.ready(key, &[]);
                 ready.ordered = true;
@@ -125,7 +126,7 @@ impl Ready {
 struct Layout<'a> {
     paragraph: &'a Paragraph,
     ui: &'a Ui,
-    /// Width of [`ROOM`].
+    /// Width of [`ROOM`] in points.
     room: f32,
 }
 
@@ -152,7 +153,7 @@ impl Layout<'_> {
                 self.append(ready, start..end, *style, piece);
             }
         };
-        // The first part of a word that runs to the left is at its right.
+        // The first part of a right-to-left word is on its right.
         if piece.to_the_left {
             self.paragraph.spans.iter().rev().for_each(append);
         } else {
@@ -167,11 +168,11 @@ impl Layout<'_> {
         let formula = style.formula.and_then(|number| Some((number, self.paragraph.formulas.get(number)?.size()?)));
         if let Some((number, (width, above, below))) = formula {
             let (em, most) = (key.size * FORMULA, key.width - 2.0 * BESIDE);
-            // One that is too wide for a line is smaller.
+            // A formula that is too wide for a line is shrunk.
             let em = if width * em > most { (most - 1.0).max(1.0) / width } else { em };
             let width = width * em + 2.0 * BESIDE;
             let count = (width / self.room).round().max(1.0);
-            // Letters of the line are centred in it: above and below them there is as much room.
+            // Letters are centred in the line, so the space above and below them is equal.
             let height = 2.0 * em * (above - 0.25).max(below + 0.25) + 2.0;
             if height > key.size * 1.3 {
                 format.line_height = Some(height);

@@ -1,27 +1,27 @@
-//! Code blocks that belong to an item of a list and are not written as far to the right as its
-//! words, which Markdown asks for: models often begin them at the left.
+//! Code blocks of list items that are not indented as Markdown requires. Models often write them
+//! without indentation.
 
 use std::borrow::Cow;
 
 use thermocline_text::fence::Fence;
 
-/// The last item of a list that is open.
+/// The last open list item.
 #[derive(Debug, Clone, Copy)]
 struct OpenItem {
-    /// Spaces before its words.
+    /// Number of spaces before its text.
     content: usize,
-    /// True if a blank line followed.
+    /// True if a blank line follows it.
     parted: bool,
 }
 
-/// `text` with the code of items where their words begin. Code without spaces before it ends a list
-/// if a blank line is between.
+/// Indents the code of list items to the text of the item. Code without indentation after a blank
+/// line ends the list.
 pub fn indented(text: &str) -> Cow<'_, str> {
     if !text.contains("```") && !text.contains("~~~") {
         return Cow::Borrowed(text);
     }
     let (mut out, mut item) = (String::with_capacity(text.len()), None::<OpenItem>);
-    // The code block that is open, and spaces that its lines are given.
+    // The open code block, and the number of spaces added to its lines.
     let mut code: Option<(Fence<'_>, usize)> = None;
     for line in text.split_inclusive('\n') {
         let spaces = line.len() - line.trim_start_matches(' ').len();
@@ -55,7 +55,7 @@ fn push(out: &mut String, line: &str, more: usize) {
     out.push_str(line);
 }
 
-/// Spaces before the words of an item that this line begins.
+/// Number of spaces before the text of a list item, if this line begins an item.
 fn content_of_item(line: &str) -> Option<usize> {
     let body = line.trim_start_matches(' ');
     let digits = body.bytes().take_while(u8::is_ascii_digit).count();

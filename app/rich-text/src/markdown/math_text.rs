@@ -1,17 +1,17 @@
-//! LaTeX in the delimiters that models write, `\(..\)`, `\[..\]` and bare environments, in those
-//! that Markdown has: `$..$` and `$$..$$`. Dollars that are money stand apart: what is between two
-//! amounts is Markdown.
+//! Converts LaTeX in the delimiters that models write, `\(..\)`, `\[..\]` and bare environments, to
+//! Markdown's `$..$` and `$$..$$`. Dollar signs of amounts of money are kept apart, so that text
+//! between two amounts stays Markdown.
 
 use std::borrow::Cow;
 
 use super::stand_in::DOLLAR;
 
-/// Environments that are formulas by themselves.
+/// Environments that are formulas without delimiters.
 const ENVIRONMENTS: &str = "\
     align align* aligned alignat alignat* array bmatrix cases equation equation* gather gather* matrix pmatrix split \
     vmatrix";
 
-/// `text` with dollars around its formulas and nowhere else, except in code.
+/// Rewrites `text` so that dollar signs mark formulas and nothing else, except in code.
 pub fn dollars(text: &str) -> Cow<'_, str> {
     if !text.contains(['$', '\\', DOLLAR]) {
         return Cow::Borrowed(text);
@@ -23,7 +23,7 @@ pub fn dollars(text: &str) -> Cow<'_, str> {
         let taken = match here.chars().next() {
             Some('`') => code(here, out.rsplit('\n').next().is_none_or(|line| line.trim().is_empty())),
             Some('$') => dollar(here, &mut out),
-            // It stands for a dollar, and means nothing else.
+            // Drop the stand-in from the original text.
             Some(DOLLAR) => Taken::Changed(DOLLAR.len_utf8()),
             _ => formula(here, &mut out),
         };
@@ -40,14 +40,14 @@ pub fn dollars(text: &str) -> Cow<'_, str> {
 }
 
 enum Taken {
-    /// So many bytes stay as they are.
+    /// This many bytes stay unchanged.
     Copied(usize),
-    /// So many bytes were replaced.
+    /// This many bytes were replaced.
     Changed(usize),
 }
 
-/// A code span, or the backticks of one that does not end; a code block that does not end is all
-/// that follows.
+/// Takes a code span, or the backticks of an unclosed one. An unclosed code block extends to the
+/// end.
 fn code(text: &str, begins_line: bool) -> Taken {
     let marks = text.len() - text.trim_start_matches('`').len();
     let mut from = marks;
@@ -62,7 +62,7 @@ fn code(text: &str, begins_line: bool) -> Taken {
     Taken::Copied(if begins_line && marks >= 3 { text.len() } else { marks })
 }
 
-/// Dollars: those of a formula, or money.
+/// Takes a dollar sign of a formula or of an amount of money.
 fn dollar(text: &str, out: &mut String) -> Taken {
     let marks = text.len() - text.trim_start_matches('$').len();
     if marks > 1 {
@@ -76,8 +76,9 @@ fn dollar(text: &str, out: &mut String) -> Taken {
     Taken::Changed(1)
 }
 
-/// Bytes of the formula that the dollar at the beginning opens. As in Pandoc, no space is within
-/// either dollar, and no digit follows: that dollar is another amount of money.
+/// Length of the formula opened by the first dollar sign, in bytes. As in Pandoc, there is no space
+/// just inside either dollar sign. No digit follows the formula, because that dollar sign would
+/// belong to another amount.
 fn inline_end(text: &str) -> Option<usize> {
     let mut escaped = false;
     let end = 1 + text[1..].find(|c| {
@@ -91,7 +92,7 @@ fn inline_end(text: &str) -> Option<usize> {
     (closes && !source.contains("\n\n") && !is_money(source)).then_some(end + 1)
 }
 
-/// True for an amount and the words or marks after it: `5 for **two** and 6`.
+/// True for an amount followed by words or Markdown: `5 for **two** and 6`.
 fn is_money(source: &str) -> bool {
     let word = |word: &str| {
         let letters = word.trim_end_matches([',', '.', ';', ':', ')']);
@@ -102,7 +103,7 @@ fn is_money(source: &str) -> bool {
         && (is_markdown || (!source.contains('\\') && source.split_whitespace().any(word)))
 }
 
-/// A formula that begins here, or the escaped letter that does.
+/// Takes a formula, or an escaped letter.
 fn formula(text: &str, out: &mut String) -> Taken {
     let letter = text[1..].chars().next();
     let (end, mark) = match letter {
@@ -120,7 +121,7 @@ fn formula(text: &str, out: &mut String) -> Taken {
     Taken::Changed(length + 4)
 }
 
-/// An environment without delimiters, or the backslash of another command.
+/// Takes an environment without delimiters, or the backslash of another command.
 fn environment(text: &str, out: &mut String) -> Taken {
     let name = text.strip_prefix("\\begin{").and_then(|rest| rest.split_once('}')).map(|(name, _)| name);
     let Some(name) = name.filter(|name| ENVIRONMENTS.split(' ').any(|it| it == *name)) else { return Taken::Copied(1) };
@@ -134,8 +135,8 @@ fn environment(text: &str, out: &mut String) -> Taken {
     Taken::Changed(length)
 }
 
-/// LaTeX in one line: a line of it that begins with `+` or `=` is no list and no heading. Comments
-/// end with their line, and lines of a quotation have its mark.
+/// Puts LaTeX on one line, so that a line that begins with `+` or `=` does not become a list or
+/// heading. LaTeX with comments or quotation marks of Markdown (`>`) stays unchanged.
 fn one_line(source: &str) -> Cow<'_, str> {
     if !source.contains('\n') || source.contains('%') || source.lines().any(|line| line.trim_start().starts_with('>')) {
         return Cow::Borrowed(source);
@@ -180,7 +181,7 @@ mod tests {
         }
     }
 
-    /// `^` stands for a dollar that is money.
+    /// `^` represents the dollar sign of an amount.
     #[test]
     fn money_is_no_formula() {
         for (text, want) in [

@@ -1,8 +1,14 @@
-//! Markdown as it is shown. [`reader`] reads a text into the blocks of a [`document`], once [`list_code`], [`math_text`] and
-//! [`emphasis`] have made of it what the parser understands, with characters that [`stand_in`] for others, and finds
-//! [addresses](web_address) in it. A [`paragraph`] is one text with its links and [`formula`]s, which [`layout`] makes ready for a width: that is kept until the width changes. [`text`](super::text) orders lines of
-//! scripts that run to the left; [`copying`] puts on the clipboard what was written. [`view`] draws blocks, [`table`] those with
-//! columns, [`code`] code with its [colours](code_colours).
+//! Markdown rendering.
+//!
+//! - [`reader`] reads a text into the blocks of a [`document`] and finds [addresses](web_address)
+//!   in it.
+//! - [`list_code`], [`math_text`] and [`emphasis`] first rewrite the text for the parser, with
+//!   [`stand_in`] characters.
+//! - [`paragraph`] is one text with its links and [`formula`]s. [`layout`] lays it out, and keeps
+//!   the result until the width changes.
+//! - [`text`](super::text) orders right-to-left lines, and [`copying`] puts the written text on the
+//!   clipboard.
+//! - [`view`] draws blocks, [`table`] tables, and [`code`] code with its [colours](code_colours).
 
 mod code;
 mod code_colours;

@@ -1,4 +1,4 @@
-//! One text with its styles, links and formulas, which is laid out once for a width.
+//! One text with its styles, links and formulas, laid out once per width.
 
 use std::{collections::HashSet, ops::Range, sync::Arc};
 
@@ -15,13 +15,13 @@ use crate::{
     theme::Palette,
 };
 
-/// Stands for a formula in the text.
+/// Placeholder for a formula in the text.
 pub const PLACE: char = '\u{fffc}';
 
-/// Bytes of a paragraph that are laid out as one.
+/// Longest paragraph that is laid out as one, in bytes.
 const LONG: usize = 4096;
 
-/// How a part of the text looks.
+/// Style of a part of the text.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Style {
     /// In a bold face.
@@ -32,28 +32,28 @@ pub struct Style {
     pub struck: bool,
     /// Underlined, as links are.
     pub underlined: bool,
-    /// In the face of code.
+    /// In the font of code.
     pub code: bool,
-    /// Small and high.
+    /// Superscript.
     pub raised: bool,
-    /// Small and low.
+    /// Subscript.
     pub lowered: bool,
-    /// Number of the link it is part of.
+    /// Index of the link that it is part of.
     pub link: Option<usize>,
-    /// Number of the formula it stands for.
+    /// Index of the formula that it stands for.
     pub(super) formula: Option<usize>,
 }
 
 /// A link.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Link {
-    /// Its words.
+    /// Text of the link.
     pub words: String,
-    /// Its target.
+    /// Target of the link.
     pub target: String,
 }
 
-/// A text with its styles.
+/// A text with styles.
 #[derive(Debug, Default)]
 pub struct Paragraph {
     pub(super) text: String,
@@ -61,7 +61,7 @@ pub struct Paragraph {
     pub(super) links: Vec<Link>,
     pub(super) formulas: Vec<Formula>,
     ready: Option<Ready>,
-    /// Widths, and the layout they were measured for.
+    /// Natural widths, and the layout key that they were measured for.
     natural: Option<(Key, NaturalWidth)>,
     align: Align,
 }
@@ -69,14 +69,14 @@ pub struct Paragraph {
 /// Widths of a text, in points.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NaturalWidth {
-    /// Where no line is too long.
+    /// Width of the longest line.
     pub line: f32,
-    /// That of its longest word.
+    /// Width of the longest word.
     pub word: f32,
 }
 
 impl PartialEq for Paragraph {
-    /// True if both look the same; layouts are not compared.
+    /// True if both look the same. Layouts are not compared.
     fn eq(&self, other: &Self) -> bool {
         self.text == other.text
             && self.spans == other.spans
@@ -86,7 +86,7 @@ impl PartialEq for Paragraph {
 }
 
 impl Paragraph {
-    /// Takes over the layout of an earlier state; true if both look the same.
+    /// Takes over the layout of an earlier state. Returns true if both look the same.
     pub fn adopt(&mut self, before: Paragraph) -> bool {
         let same = *self == before;
         if same {
@@ -95,22 +95,22 @@ impl Paragraph {
         same
     }
 
-    /// With its lines at this side.
+    /// The paragraph with its lines aligned to this side.
     pub fn with_align(self, align: Align) -> Self {
         Paragraph { align, ..self }
     }
 
-    /// True if its first letter runs to the left: its lines begin at the right.
+    /// True if its first letter is right-to-left, so that its lines begin on the right.
     pub fn begins_right(&self) -> bool {
         begins_right(&self.text)
     }
 
-    /// True if there is nothing to be seen.
+    /// True if nothing is visible.
     pub fn is_empty(&self) -> bool {
         self.text.trim().is_empty()
     }
 
-    /// Its words; formulas are their source.
+    /// The text as plain text; formulas as their source.
     pub fn plain(&self) -> String {
         let mut formulas = self.formulas.iter();
         let letter = |c: char| match c {
@@ -120,10 +120,10 @@ impl Paragraph {
         self.text.chars().map(letter).collect()
     }
 
-    /// Appends words.
+    /// Appends text.
     pub fn push(&mut self, words: &str, style: Style) {
         let start = self.text.len();
-        // The letter that stands for formulas means nothing else.
+        // Remove the placeholder of formulas from the text.
         self.text.extend(words.chars().filter(|c| *c != PLACE));
         if let Some(link) = style.link.and_then(|link| self.links.get_mut(link)) {
             link.words.push_str(words);
@@ -134,7 +134,7 @@ impl Paragraph {
         }
     }
 
-    /// Appends a formula; one that cannot be laid out is shown as it is written.
+    /// Appends a formula. A formula that cannot be laid out is shown as its source.
     pub fn push_formula(&mut self, formula: Formula, style: Style) {
         if formula.size().is_none() {
             return self.push(&formula.written(), Style { code: true, ..style });
@@ -145,7 +145,7 @@ impl Paragraph {
         self.formulas.push(formula);
     }
 
-    /// Adds the target of a link; its number.
+    /// Adds the target of a link and returns its index.
     pub fn add_link(&mut self, target: &str) -> usize {
         self.links.push(Link { words: String::new(), target: target.to_owned() });
         self.links.len() - 1
@@ -161,7 +161,7 @@ impl Paragraph {
         }
     }
 
-    /// Parts that are quick to lay out: a long text in several, divided at line ends or spaces.
+    /// Splits a long text into parts that are quick to lay out, at line ends or spaces.
     pub fn parts(self) -> Vec<Paragraph> {
         let (mut parts, mut rest) = (Vec::new(), self);
         while rest.text.len() > LONG {
@@ -174,7 +174,7 @@ impl Paragraph {
         parts
     }
 
-    /// The text after the space or line end at `at`, which is in neither part.
+    /// Splits off the text after the space or line end at `at`, which belongs to neither part.
     fn split_off(&mut self, at: usize) -> Paragraph {
         let mut after =
             Paragraph { text: self.text.split_off(at + 1), links: self.links.clone(), ..Paragraph::default() };
@@ -202,7 +202,7 @@ impl Paragraph {
         }
     }
 
-    /// Shows it, with letters of `size` points; `heading`: all of it in a bold face.
+    /// Shows the paragraph with a font size of `size` points. `heading`: all of it in bold.
     pub fn show(&mut self, ui: &mut Ui, size: f32, heading: bool) -> Response {
         let key = Key::new(ui, size, heading, ui.available_width());
         let ready = self.ready(ui, key);
@@ -211,7 +211,7 @@ impl Paragraph {
         response
     }
 
-    /// Width and height for lines of `width` points at most.
+    /// Width and height in lines of at most `width` points.
     pub fn measure(&mut self, ui: &Ui, size: f32, heading: bool, width: f32) -> Vec2 {
         let ready = self.ready(ui, Key::new(ui, size, heading, width));
         let measured = ready.size;
@@ -219,7 +219,7 @@ impl Paragraph {
         measured
     }
 
-    /// Width where no line is too long, and that of the longest word.
+    /// Widths of the longest line and of the longest word.
     pub fn natural_width(&mut self, ui: &Ui, size: f32, heading: bool) -> NaturalWidth {
         let key = Key::new(ui, size, heading, f32::INFINITY);
         match self.natural {
@@ -234,7 +234,7 @@ impl Paragraph {
         }
     }
 
-    /// Its letters as they are drawn.
+    /// Lays out the letters as they are drawn.
     fn galley(&self, ui: &Ui, ready: &Ready) -> Arc<Galley> {
         let mut galley = ui.fonts_mut(|fonts| fonts.layout_job(ready.text.job.clone()));
         if ready.ordered {
@@ -254,7 +254,7 @@ impl Paragraph {
     fn draw(&self, ui: &mut Ui, ready: &Ready) -> Response {
         let room = ui.available_width();
         let width = if ready.to_the_left && room.is_finite() { room.max(ready.size.x) } else { ready.size.x };
-        // A finger that moves scrolls.
+        // A moving finger scrolls.
         let touched = ui.input(egui::InputState::any_touches);
         let sense = if touched { Sense::click() } else { Sense::click_and_drag() } - Sense::FOCUSABLE;
         let (rect, response) = ui.allocate_exact_size(Vec2::new(width, ready.size.y), sense);
@@ -297,7 +297,7 @@ impl Paragraph {
     }
 }
 
-/// A menu at a formula that copies what it is written as.
+/// Adds a context menu to a formula that copies its source.
 fn copy_source(ui: &Ui, rect: Rect, formula: &Formula, id: egui::Id) {
     let sense = Sense::click() - Sense::FOCUSABLE;
     let response = ui.interact(rect, id, sense).on_hover_text(formula.source.as_str());
@@ -309,7 +309,7 @@ fn copy_source(ui: &Ui, rect: Rect, formula: &Formula, id: egui::Id) {
     });
 }
 
-/// A link over its words; the first part of it is what the keyboard reaches.
+/// Adds a link over its text. The keyboard reaches only the first part of the link.
 fn link(ui: &Ui, rect: Rect, link: &Link, id: egui::Id, first: bool) {
     let sense = if first { Sense::click() } else { Sense::click() - Sense::FOCUSABLE };
     let response = ui.interact(rect, id, sense).on_hover_cursor(egui::CursorIcon::PointingHand);

@@ -1,14 +1,14 @@
-//! HTML elements whose content is no Markdown, such as `<script>`. CommonMark lets one that does not
-//! end reach to the end of the text; here it is a word, and what follows it stays Markdown.
+//! HTML elements whose content is not Markdown, such as `<script>`. In CommonMark, an unclosed
+//! element extends to the end of the text. Here it is treated as text, and the rest stays Markdown.
 
 use std::borrow::Cow;
 
 use super::stand_in::BETWEEN;
 
-/// Their names.
+/// Names of these elements.
 const NAMES: [&str; 4] = ["script", "style", "pre", "textarea"];
 
-/// `text`, in which elements that do not end are no HTML for the parser.
+/// Rewrites `text` so that the parser does not see unclosed elements as HTML.
 pub fn ended(text: &str) -> Cow<'_, str> {
     let (mut out, mut written) = (String::new(), 0);
     for (at, _) in text.match_indices('<') {
@@ -30,7 +30,7 @@ pub fn opens(line: &str) -> bool {
     opened(line.trim_start()).is_some()
 }
 
-/// The name of the element that `text` begins with.
+/// The name of the element at the beginning of `text`.
 fn opened(text: &str) -> Option<&'static str> {
     let tag = text.strip_prefix('<')?;
     let begins = |name: &&str| {
@@ -40,7 +40,7 @@ fn opened(text: &str) -> Option<&'static str> {
     NAMES.into_iter().find(begins)
 }
 
-/// True if the end tag follows, as the parser looks for it.
+/// True if the end tag follows, found in the same way as by the parser.
 fn ends(text: &str, name: &str) -> bool {
     text.contains(&format!("</{name}>"))
 }

@@ -1,5 +1,5 @@
-//! Markdown, read into blocks: CommonMark with the tables, notes, tasks and struck words of GitHub's, formulas in LaTeX, and the few
-//! marks of HTML that models write within lines.
+//! Reads Markdown into blocks: CommonMark with GitHub's tables, footnotes, tasks and strikethrough,
+//! LaTeX formulas, and the few inline HTML tags that models write.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -19,28 +19,29 @@ use super::{
     web_address::addresses,
 };
 
-/// Formulas that were laid out, by their source and by whether they stand on a line of their own.
+/// Laid-out formulas, by source and by whether they are on a line of their own.
 pub type Formulas = HashMap<(String, bool), Formula>;
 
-/// Targets of links that are defined elsewhere, by their labels in lower case.
+/// Targets of links defined elsewhere, by label in lower case.
 pub type Targets = BTreeMap<String, String>;
 
-/// Longest name of an image that is shown.
+/// Longest name of an image that is shown, in characters.
 const NAME: usize = 80;
 
-/// The label and target of a link that this line defines.
+/// The label and target of a link defined by this line.
 pub fn definition(line: &str) -> Option<(String, String)> {
     let (label, target) = line.trim_start().strip_prefix('[')?.split_once("]:")?;
     let target = target.split_whitespace().next()?.trim_start_matches('<').trim_end_matches('>');
     (!label.trim().is_empty() && !label.starts_with('^')).then(|| (label.trim().to_lowercase(), target.to_owned()))
 }
 
-/// Reads a text, with formulas that are known from before and links that other texts define. Line ends stay line ends: models break
-/// lines where they mean it, Markdown would run them together.
+/// Reads a text. Reuses `known` formulas, and resolves links by `targets` from other texts. Line
+/// breaks are kept, because models mean them; Markdown would join the lines.
 pub fn read(text: &str, known: &Formulas, targets: &Targets) -> (Vec<Block>, Formulas) {
     let options = Options::ENABLE_TABLES
         | Options::ENABLE_STRIKETHROUGH
-        // Otherwise single tildes, as in paths, strike words, too; they are shown as they are.
+        // Otherwise single tildes, as in paths, would strike text through. They are shown as
+        // written.
         | Options::ENABLE_SUBSCRIPT
         | Options::ENABLE_TASKLISTS
         | Options::ENABLE_OLD_FOOTNOTES
@@ -74,28 +75,28 @@ pub fn read(text: &str, known: &Formulas, targets: &Targets) -> (Vec<Block>, For
     (reader.blocks.into_iter().flatten().collect(), reader.formulas)
 }
 
-/// Blocks that are open while a text is read.
+/// State of the reader: the open blocks.
 struct Reader<'a> {
     known: &'a Formulas,
     formulas: Formulas,
-    /// The blocks of each container that is open, outermost first.
+    /// Blocks of each open container, outermost first.
     blocks: Vec<Vec<Block>>,
     lists: Vec<(Option<u64>, Vec<Item>)>,
     paragraph: Option<Paragraph>,
     level: Option<u8>,
     code: Option<(String, String)>,
     table: Option<Table>,
-    /// Names of the notes that are open.
+    /// Names of the open footnotes.
     notes: Vec<String>,
-    /// Styles of the marks that are open, innermost last, each with those around it.
+    /// Styles of the open marks, innermost last. Each includes the styles around it.
     styles: Vec<(Mark, Style)>,
     /// Target and name of an image.
     image: Option<(String, String)>,
-    /// Within an HTML element whose content is shown as it is written.
+    /// True inside an HTML element whose content is shown as written.
     raw: bool,
 }
 
-/// A mark within a line that has a beginning and an end.
+/// An inline mark with a beginning and an end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Mark {
     Markdown,
@@ -109,7 +110,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Ends the paragraph that is open, if it has text.
+    /// Ends the open paragraph if it has text.
     fn finish(&mut self) {
         let Some(mut paragraph) = self.paragraph.take() else { return };
         paragraph.trim_end();
@@ -142,7 +143,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Words, in which addresses are links.
+    /// Appends text, with links for its addresses.
     fn linked(&mut self, words: &str, style: Style) {
         let mut written = 0;
         let found = if style.link.is_none() { addresses(words) } else { Vec::new() };
@@ -156,12 +157,12 @@ impl Reader<'_> {
         self.words().push(&words[written..], style);
     }
 
-    /// The paragraph that is open; in lists text comes without one.
+    /// The open paragraph. In lists, text arrives without a paragraph event.
     fn words(&mut self) -> &mut Paragraph {
         self.paragraph.get_or_insert_with(Paragraph::default)
     }
 
-    /// A line end, which a paragraph does not begin with.
+    /// Appends a line end, except at the beginning of a paragraph.
     fn line_end(&mut self) {
         if self.code.is_some() || self.image.is_some() || self.paragraph.as_ref().is_some_and(|it| !it.is_empty()) {
             self.text("\n");
@@ -220,7 +221,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A mark of HTML; one that is not known is shown as it is written.
+    /// Applies an inline HTML tag. Unknown tags are shown as written.
     fn html(&mut self, written: &str) {
         let name = written.trim().trim_start_matches('<').trim_end_matches(['>', '/', ' ']).to_ascii_lowercase();
         if name == "br" {
@@ -361,7 +362,7 @@ impl Reader<'_> {
         }
     }
 
-    /// An image, as its name: a page that is only read fetches nothing.
+    /// Shows an image as its name. Reading a text never fetches anything.
     fn end_image(&mut self) {
         let Some((url, name)) = self.image.take() else { return };
         let style = self.style();

@@ -1,12 +1,12 @@
-//! Contents that are wider than their room: code, tables and formulas.
+//! Horizontal scrolling of code, tables and formulas that are too wide.
 
 use egui::{ScrollArea, Ui};
 
-/// Opacity of a bar that the pointer is not at.
+/// Opacity of the scroll bar while the pointer is elsewhere.
 const RESTING: f32 = 0.5;
 
-/// Shows `contents`, which move sideways if they are wider than the room. The bar is seen at all
-/// times, so that one knows that there is more.
+/// Shows `contents`, scrolling sideways if they are too wide. The scroll bar is always visible, so
+/// that users see that there is more.
 pub fn sideways(ui: &mut Ui, name: &str, contents: impl FnOnce(&mut Ui)) {
     ui.scope(|ui| {
         let scroll = &mut ui.spacing_mut().scroll;

@@ -1,16 +1,15 @@
-//! Characters that stand in a text for others while Markdown is parsed, or that are only there for
-//! the parser.
+//! Stand-in characters that replace others, or separate them, while Markdown is parsed.
 
 use std::borrow::Cow;
 
-/// Stands for a dollar that opens no formula. It is a symbol for the parser, as the dollar is.
+/// Stands for a dollar sign that opens no formula. The parser treats both as symbols.
 pub const DOLLAR: char = '\u{fffc}';
 
-/// Parts two marks that the parser is not to see beside each other. Unicode keeps it for uses like
-/// this, so no text has it.
+/// Separates two marks that the parser must not see as adjacent. Unicode reserves it for internal
+/// use, so no text contains it.
 pub const BETWEEN: char = '\u{fdd0}';
 
-/// The text as it was written.
+/// Restores the text as it was written.
 pub fn restored(parsed: &str) -> Cow<'_, str> {
     if !parsed.contains([DOLLAR, BETWEEN]) {
         return Cow::Borrowed(parsed);

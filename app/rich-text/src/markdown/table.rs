@@ -1,4 +1,5 @@
-//! Tables: columns as wide as their words where there is room, else narrower, so that words wrap; too many of them scroll.
+//! Tables. Columns are as wide as their text if there is room. Otherwise their text wraps, and a
+//! table with too many columns scrolls.
 
 use egui::{Align, Color32, CornerRadius, Layout, Margin, Stroke, Ui, UiBuilder, Vec2};
 
@@ -11,11 +12,12 @@ use crate::{
     widgets::outlined,
 };
 
-/// Least width of a column before the table scrolls, in points, and the widest word that is kept whole.
+/// Minimum width of a column before the table scrolls, in points, and largest width of a word that
+/// is kept whole.
 const NARROWEST: f32 = 80.0;
 const LONGEST: f32 = 280.0;
 
-/// Around the words of a cell, in points.
+/// Space around the text of a cell, in points.
 const BESIDE: f32 = 10.0;
 const ABOVE: f32 = 5.0;
 
@@ -27,7 +29,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Without rows yet.
+    /// A table without rows.
     pub fn new(columns: Vec<Align>) -> Self {
         Table { columns, rows: Vec::new() }
     }
@@ -45,7 +47,7 @@ impl Table {
         }
     }
 
-    /// Takes over the layouts of an earlier state's cells; true if both look the same.
+    /// Takes over the layouts of an earlier state. Returns true if both tables look the same.
     pub fn adopt(&mut self, before: Table) -> bool {
         let mut same = self.columns == before.columns && self.rows.len() == before.rows.len();
         for (row, before) in self.rows.iter_mut().zip(before.rows) {
@@ -57,7 +59,7 @@ impl Table {
         same
     }
 
-    /// Shows it, with letters of `size` points.
+    /// Shows the table with a font size of `size` points.
     pub fn show(&mut self, ui: &mut Ui, size: f32) {
         let mut natural = vec![NaturalWidth::default(); self.columns.len()];
         for (at, row) in self.rows.iter_mut().enumerate() {
@@ -112,20 +114,21 @@ fn show_row(
         if cell.is_empty() {
             continue;
         }
-        // Words of one line are put where the column has them; wrapped ones fill it.
+        // Text of one line is aligned as the column says. Wrapped text fills the width.
         let used = cell.measure(ui, size, heading, inner.width()).x;
         let free = (inner.width() - used).max(0.0);
         let align = if cell.begins_right() { &Align::Min } else { align };
         let before = align.to_factor() * free;
-        // As wide as before, so that nothing is laid out again.
+        // Keep the earlier width, so that nothing is laid out again.
         let inner = inner.translate(Vec2::new(before, 0.0));
         let room = UiBuilder::new().max_rect(inner).layout(Layout::top_down(Align::LEFT));
         cell.show(&mut ui.new_child(room), size, heading);
     }
 }
 
-/// Widths of columns in `room` points, whole ones: natural ones if there is room, else wide columns share what narrow ones leave.
-/// Each has room for its longest word.
+/// Widths of columns in `room` points, in whole points. Columns have their natural width if there
+/// is room. Otherwise wide columns share the space that narrow columns leave. Each column fits its
+/// longest word.
 fn widths(columns: &[NaturalWidth], room: f32) -> Vec<f32> {
     let natural: Vec<f32> = columns.iter().map(|column| column.line).collect();
     let total: f32 = natural.iter().sum();
@@ -134,7 +137,7 @@ fn widths(columns: &[NaturalWidth], room: f32) -> Vec<f32> {
     }
     let least = |column: &NaturalWidth| column.line.min(NARROWEST.max(column.word)).ceil();
     let mut widths: Vec<f32> = columns.iter().map(least).collect();
-    // Columns grow together until they are as wide as their words or the room is used.
+    // Columns grow together until they fit their text or the room is used up.
     loop {
         let open: Vec<usize> = (0..widths.len()).filter(|at| widths[*at] + 0.5 < natural[*at]).collect();
         let free = room - widths.iter().sum::<f32>();

@@ -9,10 +9,10 @@ use crate::{
     theme::{self, Palette},
 };
 
-/// Letters that run to the left.
+/// A font with right-to-left letters.
 const LETTERS: &[u8] = include_bytes!("../../tests/fonts/DejaVuSans-subset.ttf");
 
-/// Chinese letters.
+/// A font with Chinese letters.
 const WIDE: &[u8] = include_bytes!("../../tests/fonts/DroidSansFallback-subset.ttf");
 
 fn read(text: &str) -> MarkdownDocument {
@@ -21,7 +21,7 @@ fn read(text: &str) -> MarkdownDocument {
     document
 }
 
-/// The text in a window of this width.
+/// Shows the text in a window of this width.
 fn shown(text: &str, width: f32) -> Harness<'static, MarkdownDocument> {
     shown_with(read(text), width, |ui, document| document.show(ui, true))
 }
@@ -59,14 +59,14 @@ fn place(it: &Harness<'_, MarkdownDocument>, words: &str) -> Rect {
     it.get_by_label(words).rect()
 }
 
-/// The pointer's button at a place, pressed or let go, then one frame.
+/// Presses or releases a pointer button at a position, and runs one frame.
 fn press(it: &mut Harness<'_, MarkdownDocument>, pos: egui::Pos2, button: egui::PointerButton, pressed: bool) {
     it.event(egui::Event::PointerMoved(pos));
     it.event(egui::Event::PointerButton { pos, button, pressed, modifiers: egui::Modifiers::NONE });
     it.step();
 }
 
-/// The text that goes to the clipboard, within a few frames.
+/// The text that reaches the clipboard within a few frames.
 fn copied(it: &mut Harness<'_, MarkdownDocument>) -> Option<String> {
     (0..4).find_map(|_| {
         it.step();
@@ -77,7 +77,7 @@ fn copied(it: &mut Harness<'_, MarkdownDocument>) -> Option<String> {
     })
 }
 
-/// The text between two places, selected and copied.
+/// Selects the text between two positions and copies it.
 fn selected(it: &mut Harness<'_, MarkdownDocument>, from: egui::Pos2, to: egui::Pos2) -> String {
     press(it, from, egui::PointerButton::Primary, true);
     it.event(egui::Event::PointerMoved(to));
@@ -87,7 +87,7 @@ fn selected(it: &mut Harness<'_, MarkdownDocument>, from: egui::Pos2, to: egui::
     copied(it).unwrap_or_default()
 }
 
-/// Letters that were painted: each with its face, colour and slant.
+/// Painted letters, each with its font, colour and slant.
 fn letters(it: &Harness<'_, MarkdownDocument>) -> Vec<(String, FontFamily, Color32, bool)> {
     let mut letters = Vec::new();
     for shape in &it.output().shapes {
@@ -242,7 +242,7 @@ fn selected_words_are_copied_as_they_were_written() {
     let words = place(&it, "So x^2 and bold are");
     let half = selected(&mut it, words.left_top(), egui::pos2(words.left() + 24.0, words.center().y));
     assert!("So $x^2$ and bold are".starts_with(&half) && half.starts_with("So"), "{half:?}");
-    // The word at the right is the first.
+    // The first word is on the right.
     let line = it.get_by_label("שלום עולם (12)").rect();
     let word = selected(&mut it, line.right_center() - Vec2::new(26.0, 0.0), line.right_center() - Vec2::new(1.0, 0.0));
     assert!(!word.is_empty() && "שלום".starts_with(&*word), "{word:?}");
@@ -258,7 +258,8 @@ fn marks_of_html_within_lines_are_known() {
     assert_eq!(family("Ctrl"), Some(FontFamily::Monospace));
 }
 
-/// An element that ends is shown in whole, with marks that would be Markdown or HTML elsewhere. One that does not end is a word.
+/// A closed element is shown completely, including marks that would otherwise be Markdown or HTML.
+/// An unclosed element is text.
 #[test]
 fn scripts_at_the_start_of_a_line_are_text() {
     let script = "<script>\nlet a = b*c*d;\n<b>\n</b>\n\nlet e = `f`;\n</script>";
@@ -342,7 +343,7 @@ fn what_is_added_leaves_the_layout_before_it() {
     }
 }
 
-/// Every text that is drawn, and where.
+/// All drawn texts and their positions.
 fn texts(it: &Harness<'_, MarkdownDocument>) -> Vec<(Arc<egui::Galley>, Vec2)> {
     let text = |shape: &egui::epaint::ClippedShape| match &shape.shape {
         egui::Shape::Text(text) => Some((Arc::clone(&text.galley), text.pos.to_vec2())),
@@ -351,10 +352,10 @@ fn texts(it: &Harness<'_, MarkdownDocument>) -> Vec<(Arc<egui::Galley>, Vec2)> {
     it.output().shapes.iter().filter_map(text).collect()
 }
 
-/// A picture in the texture of letters: its upper left corner.
+/// Upper left corner of a picture in the font texture.
 type Corner = [u32; 2];
 
-/// The pictures of these letters, as each is painted alone at any part of a pixel.
+/// The pictures of these letters, each painted alone at any fraction of a pixel.
 fn pictures(it: &Harness<'_, MarkdownDocument>, letters: &str) -> HashMap<Corner, char> {
     let sections = texts(it).into_iter().flat_map(|(galley, _)| galley.job.sections.clone());
     let mut fonts: Vec<egui::FontId> = Vec::new();
@@ -378,7 +379,7 @@ fn pictures(it: &Harness<'_, MarkdownDocument>, letters: &str) -> HashMap<Corner
     pictures
 }
 
-/// Those of `letters` that are painted, from top to bottom and from left to right.
+/// The painted letters among `letters`, from top to bottom and from left to right.
 fn painted(it: &Harness<'_, MarkdownDocument>, letters: &str) -> String {
     let pictures = pictures(it, letters);
     let mut found: Vec<(i32, i32, char)> = Vec::new();
@@ -397,7 +398,7 @@ fn painted(it: &Harness<'_, MarkdownDocument>, letters: &str) -> String {
     found.into_iter().map(|(.., letter)| letter).collect()
 }
 
-/// Numbers are read to the right in every script, also between words that run to the left.
+/// Numbers read left to right in every script, also between right-to-left words.
 #[test]
 fn numbers_are_painted_as_they_are_read() {
     let digits = "٠١٢٣٤٥٦٧٨٩۰۱۲۳۴۵۶۷۸۹";
@@ -425,7 +426,7 @@ fn numbers_are_painted_as_they_are_read() {
     }
 }
 
-/// Labels, buttons and hints, which are the painter's own.
+/// Labels, buttons and hints, which egui lays out itself.
 #[test]
 fn numbers_of_widgets_are_painted_as_they_are_read() {
     let mut it = shown_with(MarkdownDocument::default(), 400.0, |ui, _| {
@@ -455,7 +456,7 @@ fn words_of_widgets_are_in_the_order_in_which_they_are_read() {
     it.get_by_label("שלום עולם (12)");
 }
 
-/// Vertices of the letters of the text that has these words.
+/// Number of vertices of the letters in the text that contains these words.
 fn vertices(it: &Harness<'_, MarkdownDocument>, words: &str) -> usize {
     let found = texts(it).into_iter().find(|(galley, _)| galley.text().contains(words));
     found.map_or(0, |(galley, _)| galley.rows.iter().map(|row| row.row.visuals.glyph_vertex_range.len()).sum())
@@ -475,7 +476,7 @@ fn letters_without_a_bold_face_are_bold() {
     assert_eq!(vertices(&shown("**bold** 火 שלום", 400.0), "火"), vertices(&shown("bold 火 שלום", 400.0), "火"));
 }
 
-/// The words that are bold, struck or slanted, in the order in which they are painted.
+/// Words in bold, struck through or italic, in the order of painting.
 fn marked(it: &Harness<'_, MarkdownDocument>) -> Vec<String> {
     let mut marked = Vec::new();
     for (galley, _) in texts(it) {

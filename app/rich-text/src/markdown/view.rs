@@ -1,4 +1,4 @@
-//! Blocks as they are drawn.
+//! Drawing of blocks.
 
 use egui::{
     Align, Color32, FontId, Frame, Label, Layout, Margin, Rect, RichText, Role, Stroke, TextStyle, Ui, Vec2, WidgetInfo,
@@ -12,34 +12,35 @@ use super::{
 };
 use crate::theme::Palette;
 
-/// Sizes of headings, in that of the text.
+/// Font sizes of headings, relative to the text.
 const HEADINGS: [f32; 6] = [1.5, 1.3, 1.15, 1.05, 1.0, 1.0];
 
-/// Least width of the marks of a list, in points, and the part of it that stays free before the words.
+/// Minimum width of the column of list marks, in points, and the part of it that stays free before
+/// the text.
 const MARK: f32 = 26.0;
 const FREE: f32 = 6.0;
 
-/// Room before the words of a quotation, and width of the bar in it, in points.
+/// Indentation of a quotation, and width of the bar in it, in points.
 const QUOTE: i8 = 14;
 const BAR: f32 = 3.0;
 
-/// Between blocks, in points.
+/// Space between blocks, in points.
 const GAP: f32 = 8.0;
 
-/// Between items of a list, in points.
+/// Space between list items, in points.
 const ITEMS: f32 = 4.0;
 
-/// A way of showing blocks.
+/// How blocks are shown.
 #[derive(Debug, Clone, Copy)]
 struct How {
-    /// Of letters, in points.
+    /// Font size in points.
     size: f32,
-    /// True if no more words come.
+    /// True if the text is complete.
     closed: bool,
 }
 
 impl MarkdownDocument {
-    /// Shows it; `closed`: no more words come.
+    /// Shows the document. `closed`: the text is complete.
     pub fn show(&mut self, ui: &mut Ui, closed: bool) {
         let size = TextStyle::Body.resolve(ui.style()).size;
         ui.vertical(|ui| show(ui, &mut self.blocks, How { size, closed }));
@@ -48,7 +49,7 @@ impl MarkdownDocument {
 
 fn show(ui: &mut Ui, blocks: &mut [Block], how: How) {
     ui.spacing_mut().item_spacing.y = 0.0;
-    // A block that is wider than its room does not make the next one wider.
+    // A block that is too wide does not widen the next block.
     let (mut gap, width) = (0.0, ui.available_width());
     for (at, block) in blocks.iter_mut().enumerate() {
         ui.add_space(gap);
@@ -78,7 +79,7 @@ fn show_block(ui: &mut Ui, block: &mut Block, how: How) {
                 None => "•".to_owned(),
             };
             let column = column(ui, &mark(items.len().saturating_sub(1)), how.size);
-            // Items without words stand where the list does.
+            // Items without text are on the side of the list.
             let of_list = items.iter().find_map(Item::begins_right).unwrap_or_default();
             for (at, item) in items.iter_mut().enumerate() {
                 ui.add_space(if at > 0 { ITEMS } else { 0.0 });
@@ -113,17 +114,17 @@ fn show_block(ui: &mut Ui, block: &mut Block, how: How) {
     }
 }
 
-/// A mark before an item.
+/// A mark before a list item.
 #[derive(Clone, Copy)]
 struct ItemMark<'a> {
     text: &'a str,
-    /// Width of its column.
+    /// Width of the mark's column.
     column: f32,
-    /// True if it stands at the right of words that begin there.
+    /// True if the mark is to the right of right-to-left text.
     to_the_left: bool,
 }
 
-/// An item; one that cannot be seen leaves its room.
+/// Shows a list item. An item outside the view only takes up its space.
 fn show_item(ui: &mut Ui, item: &mut Item, at: usize, mark: ItemMark<'_>, how: How) {
     let (top, width) = (ui.cursor().min, ui.available_width());
     if let Some((known, height)) = item.size
@@ -137,7 +138,7 @@ fn show_item(ui: &mut Ui, item: &mut Item, at: usize, mark: ItemMark<'_>, how: H
     item.size = Some((width, shown.response.rect.height()));
 }
 
-/// A formula in the middle; one that is too wide scrolls.
+/// Shows a centred formula. A formula that is too wide scrolls.
 fn formula(ui: &mut Ui, paragraph: &mut Paragraph, size: f32) {
     let (width, room) = (paragraph.natural_width(ui, size, false).line, ui.available_width());
     if width > room {
@@ -154,13 +155,13 @@ fn formula(ui: &mut Ui, paragraph: &mut Paragraph, size: f32) {
     }
 }
 
-/// Width of a column in which the widest mark is this one.
+/// Width of a column whose widest mark is `widest`.
 fn column(ui: &Ui, widest: &str, size: f32) -> f32 {
     let width = ui.painter().layout_no_wrap(widest.to_owned(), FontId::proportional(size), Color32::WHITE).size().x;
     (width.ceil() + FREE + 1.0).max(MARK)
 }
 
-/// A mark, and what stands beside it; both begin on one line.
+/// Shows a mark with contents next to it, both starting on the same line.
 fn beside(ui: &mut Ui, mark: ItemMark<'_>, size: f32, contents: impl FnOnce(&mut Ui)) {
     let width = ui.available_width();
     ui.horizontal_top(|ui| {
@@ -181,11 +182,11 @@ fn beside(ui: &mut Ui, mark: ItemMark<'_>, size: f32, contents: impl FnOnce(&mut
     });
 }
 
-/// A mark in its column, beside the words.
+/// Shows a mark in its column, next to the text.
 fn show_mark(ui: &mut Ui, ItemMark { text, column, to_the_left }: ItemMark<'_>, size: f32) {
     let color = Palette::of(ui).muted;
     let (layout, seen) = match to_the_left {
-        // Read from the right, a number's point is at its left.
+        // Read from the right, the point of a number is on its left.
         true => (
             Layout::left_to_right(Align::Min),
             match text.strip_suffix('.') {

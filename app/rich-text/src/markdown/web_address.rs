@@ -1,14 +1,14 @@
-//! Addresses of pages that are written within words.
+//! Web addresses inside text.
 
 use std::ops::Range;
 
 use crate::text::is_cjk;
 
-/// How an address begins.
+/// Beginnings of an address.
 const SCHEMES: [&str; 2] = ["https://", "http://"];
 
-/// Bytes of the addresses in a text, from first to last. As in GitHub's Markdown, marks that end a
-/// sentence and a bracket that was opened before are no part of an address.
+/// Byte ranges of the addresses in a text, from first to last. As in GitHub's Markdown, final
+/// punctuation and the bracket that closes an earlier one do not belong to an address.
 pub fn addresses(text: &str) -> Vec<Range<usize>> {
     let (mut found, mut from) = (Vec::new(), 0);
     while let Some(start) = SCHEMES.iter().filter_map(|scheme| text[from..].find(scheme)).min().map(|at| from + at) {
@@ -23,7 +23,7 @@ pub fn addresses(text: &str) -> Vec<Range<usize>> {
     found
 }
 
-/// Bytes of an address behind its scheme; 0 if it has no host.
+/// Length of an address after its scheme, in bytes; 0 if it has no host.
 fn length(text: &str) -> usize {
     let ends = |c: char| c.is_whitespace() || c.is_control() || "<>\"`|\\^{}".contains(c);
     let is_sign = |c: char| !c.is_ascii() && !c.is_alphanumeric();

@@ -1,36 +1,37 @@
-//! Lines of texts with letters that run to the left (Unicode's bidirectional algorithm, UAX #9). The painter shapes each word
-//! rightly but puts words from left to right, so that such a text is divided into lines here, and each line into pieces in the
-//! order in which they are seen.
+//! Lines of texts with right-to-left letters (Unicode's bidirectional algorithm, UAX #9). egui
+//! shapes each word correctly but puts all words from left to right. Such a text is therefore
+//! wrapped into lines here, and each line is divided into pieces in visual order.
 
 use std::ops::Range;
 
 use unicode_bidi::{BidiClass, BidiInfo, Direction, bidi_class};
 use unicode_segmentation::UnicodeSegmentation;
 
-/// Pairs of characters that mirror each other (Unicode's `BidiMirroring.txt`).
+/// Pairs of mirrored characters (Unicode's `BidiMirroring.txt`).
 const MIRRORED: &str = "()<>[]{}«»༺༻༼༽᚛᚜‹›⁅⁆⁽⁾₍₎∈∋∉∌∊∍∕⧵∟⯾∠⦣∡⦛∢⦠∤⫮∼∽≃⋍≅≌≒≓≔≕≤≥≦≧≨≩≪≫≮≯≰≱≲≳≴≵≶≷≸≹≺≻≼≽≾≿⊀⊁⊂⊃⊄⊅⊆⊇⊈⊉⊊⊋⊏⊐⊑⊒⊘⦸⊢⊣⊦⫞⊨⫤⊩⫣⊫⫥⊰⊱⊲⊳⊴⊵\
     ⊶⊷⊸⟜⋉⋊⋋⋌⋐⋑⋖⋗⋘⋙⋚⋛⋜⋝⋞⋟⋠⋡⋢⋣⋤⋥⋦⋧⋨⋩⋪⋫⋬⋭⋰⋱⋲⋺⋳⋻⋴⋼⋶⋽⋷⋾⌈⌉⌊⌋〈〉❨❩❪❫❬❭❮❯❰❱❲❳❴❵⟃⟄⟅⟆⟈⟉⟋⟍⟕⟖⟝⟞⟢⟣⟤⟥⟦⟧⟨⟩⟪⟫⟬⟭⟮⟯⦃⦄⦅⦆⦇⦈⦉⦊⦋⦌⦍⦐⦎⦏⦑⦒⦓⦔⦕⦖\
     ⦗⦘⦤⦥⦨⦩⦪⦫⦬⦭⦮⦯⧀⧁⧄⧅⧏⧐⧑⧒⧔⧕⧘⧙⧚⧛⧨⧩⧸⧹⧼⧽⨫⨬⨭⨮⨴⨵⨼⨽⩤⩥⩹⩺⩻⩼⩽⩾⩿⪀⪁⪂⪃⪄⪅⪆⪇⪈⪉⪊⪋⪌⪍⪎⪏⪐⪑⪒⪓⪔⪕⪖⪗⪘⪙⪚⪛⪜⪝⪞⪟⪠⪡⪢⪦⪧⪨⪩⪪⪫⪬⪭⪯⪰⪱⪲⪳⪴⪵⪶⪷⪸⪹⪺⪻⪼⪽⪾⪿⫀⫁⫂\
     ⫃⫄⫅⫆⫇⫈⫉⫊⫋⫌⫍⫎⫏⫐⫑⫒⫓⫔⫕⫖⫬⫭⫷⫸⫹⫺⸂⸃⸄⸅⸉⸊⸌⸍⸜⸝⸠⸡⸢⸣⸤⸥⸦⸧⸨⸩⹕⹖⹗⹘⹙⹚⹛⹜〈〉《》「」『』【】〔〕〖〗〘〙〚〛﹙﹚﹛﹜﹝﹞﹤﹥（）＜＞［］｛｝｟｠｢｣";
 
-/// A piece of a line: characters that follow each other both as written and as seen.
+/// A piece of a line: characters that are adjacent both in logical and in visual order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Piece {
-    /// Bytes of the text.
+    /// Byte range in the text.
     pub range: Range<usize>,
-    /// True if brackets are shown the other way round.
+    /// True if brackets are shown mirrored.
     pub mirrored: bool,
-    /// True for a word whose first letter is at its right.
+    /// True for a word whose first letter is on its right.
     pub to_the_left: bool,
 }
 
 impl Piece {
-    /// A piece that runs to the right.
+    /// A left-to-right piece.
     pub fn to_the_right(range: Range<usize>) -> Self {
         Piece { range, mirrored: false, to_the_left: false }
     }
 
-    /// True if what is written first in it is at its right: a word, or a sign between words that run to the left.
+    /// True if the first character is on the right: a right-to-left word, or a sign between such
+    /// words.
     pub fn begins_right(&self) -> bool {
         self.mirrored || self.to_the_left
     }
@@ -39,45 +40,47 @@ impl Piece {
 /// A line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BidiLine {
-    /// Pieces from left to right.
+    /// Pieces in visual order, from left to right.
     pub pieces: Vec<Piece>,
-    /// Bytes of the text, without the line end.
+    /// Byte range in the text, without the line end.
     pub range: Range<usize>,
-    /// True if it begins at the right. An empty line begins where the one before it does: there one goes on writing.
+    /// True if the line begins on the right. An empty line has the direction of the line before it,
+    /// where writing continues.
     pub to_the_left: bool,
-    /// Byte of the line end it begins after; `None` for a line that goes on.
+    /// Byte of the line end before it; `None` for a wrapped line.
     pub after: Option<usize>,
 }
 
-/// True for characters that can change the order of a text: letters that run to the left, Arabic digits, and controls.
+/// True for characters that can change the order of a text: right-to-left letters, Arabic digits
+/// and controls.
 fn orders(c: char) -> bool {
     use BidiClass::{AL, AN, R, RLE, RLI, RLO};
     matches!(bidi_class(c), R | AL | AN | RLE | RLI | RLO)
 }
 
-/// True if a text begins at the right: its first letter runs to the left.
+/// True if a text begins on the right because its first letter is right-to-left.
 pub fn begins_right(text: &str) -> bool {
     !text.is_ascii() && unicode_bidi::get_base_direction(text) == Direction::Rtl
 }
 
-/// True for letters that run to the left.
+/// True for right-to-left letters.
 pub fn runs_left(c: char) -> bool {
     matches!(bidi_class(c), BidiClass::R | BidiClass::AL)
 }
 
-/// True for characters of a word that runs to the left: letters, marks, joiners.
+/// True for characters of a right-to-left word: letters, marks and joiners.
 pub fn joins_left(c: char) -> bool {
     runs_left(c) || matches!(bidi_class(c), BidiClass::NSM | BidiClass::BN)
 }
 
-/// A bracket the other way round, or the character itself.
+/// The mirrored bracket, or the character itself.
 pub fn mirrored(c: char) -> char {
     let Some(at) = MIRRORED.chars().position(|other| other == c) else { return c };
     MIRRORED.chars().nth(at ^ 1).unwrap_or(c)
 }
 
-/// The lines of `text` that are no wider than `width`; `measure` gives the width of a range. `None` for a text that runs to the
-/// right only, which the painter divides itself.
+/// Wraps `text` into lines of at most `width`. `measure` returns the width of a range. Returns
+/// `None` for purely left-to-right text, which egui wraps itself.
 pub fn lines(text: &str, mut measure: impl FnMut(Range<usize>) -> f32, width: f32) -> Option<Vec<BidiLine>> {
     if text.is_ascii() || !text.chars().any(orders) {
         return None;
@@ -113,12 +116,12 @@ pub fn lines(text: &str, mut measure: impl FnMut(Range<usize>) -> f32, width: f3
     Some(lines)
 }
 
-/// The direction of a line without letters after `lines`.
+/// The direction of a line without letters that follows `lines`.
 fn goes_on(lines: &[BidiLine]) -> bool {
     lines.last().is_some_and(|line| line.to_the_left)
 }
 
-/// Lines of a paragraph, which end between words, or within one that is wider than a line.
+/// Wraps a paragraph between words, or inside a word that is wider than a line.
 fn wrap(
     text: &str,
     range: Range<usize>,
@@ -151,11 +154,11 @@ fn wrap(
     lines
 }
 
-/// The pieces of a run that runs to the left, from left to right. Words keep their letters' order: the painter begins them at the
-/// right.
+/// The pieces of a right-to-left run, from left to right. Words keep the order of their letters,
+/// because egui begins them on the right.
 fn pieces_to_the_left(text: &str, run: Range<usize>) -> Vec<Piece> {
     let mut pieces: Vec<Piece> = Vec::new();
-    // Emoji that are joined stay so.
+    // Joined emoji stay joined.
     for (at, cluster) in text[run.clone()].grapheme_indices(true) {
         let (from, to) = (run.start + at, run.start + at + cluster.len());
         let joins = cluster.chars().next().is_some_and(joins_left);
@@ -168,7 +171,8 @@ fn pieces_to_the_left(text: &str, run: Range<usize>) -> Vec<Piece> {
     pieces
 }
 
-/// The words of a range as they are written, to measure them: letters that are joined stay together, whichever way they run.
+/// The words of a range in logical order, for measuring. Joined letters stay together in either
+/// direction.
 pub fn words(text: &str, range: Range<usize>) -> Vec<Piece> {
     let mut words: Vec<Piece> = Vec::new();
     for (at, c) in text[range.clone()].char_indices() {
@@ -186,7 +190,7 @@ pub fn words(text: &str, range: Range<usize>) -> Vec<Piece> {
 mod tests {
     use super::*;
 
-    /// The lines as they are seen, when each letter is as wide as any other.
+    /// The lines as shown, if all letters have the same width.
     fn seen(text: &str, width: f32) -> Option<Vec<(String, bool)>> {
         let measure = |range: Range<usize>| text[range].chars().count() as f32;
         let piece = |piece: &Piece| {
@@ -201,7 +205,7 @@ mod tests {
     fn lines_are_divided_and_ordered_as_they_are_read() {
         assert_eq!(seen("plain text, naïve", 9.0), None);
         let line = |text: &str, left| (text.to_owned(), left);
-        // The first word is at the right.
+        // The first word is on the right.
         assert_eq!(seen("אבג דהו.", 99.0).unwrap(), [line(".והד גבא", true)]);
         assert_eq!(seen("אבג 123 דהו", 99.0).unwrap(), [line("והד 123 גבא", true)]);
         assert_eq!(seen("he said אבג דהו, twice", 99.0).unwrap(), [line("he said והד גבא, twice", false)]);
@@ -223,7 +227,7 @@ mod tests {
         assert_eq!(seen("٢٥ - ٣٠", 99.0).unwrap(), [line("٣٠ - ٢٥", false)], "a range of Arabic numbers");
     }
 
-    /// Numbers of the characters of a line from left to right.
+    /// Indices of the characters of a line from left to right.
     fn order(text: &str) -> (Vec<usize>, bool) {
         let number = |at: usize| text[..at].chars().count();
         let Some(lines) = lines(text, |_| 0.0, f32::INFINITY) else {
@@ -236,7 +240,7 @@ mod tests {
         (lines[0].pieces.iter().flat_map(of_piece).collect(), lines[0].to_the_left)
     }
 
-    /// Unicode's own cases. Characters that the algorithm removes have no place.
+    /// Unicode's own test cases. Characters that the algorithm removes have no position.
     #[test]
     fn the_order_is_that_of_unicodes_conformance_tests() {
         let cases = include_str!("../../tests/bidi/character-test.txt");
@@ -270,7 +274,7 @@ mod tests {
         let found = lines(text, |range| text[range].chars().count() as f32, 3.0).unwrap();
         assert_eq!(found.iter().map(|line| line.after).collect::<Vec<_>>(), [None, None, Some(9)]);
         assert_eq!(found.iter().map(|line| line.range.clone()).collect::<Vec<_>>(), [0..5, 5..9, 10..14]);
-        // A separator of paragraphs is a character of three bytes.
+        // A paragraph separator is a character of three bytes.
         let found = lines("אב\u{2029}גד", |_| 0.0, 3.0).unwrap();
         assert_eq!((found[1].after, found[1].range.clone()), (Some(4), 7..11));
     }

@@ -1,5 +1,4 @@
-//! Bold letters of scripts that no bold face of the program has: each is drawn twice, a little
-//! apart.
+//! Bold letters of scripts that our bold face lacks. Each letter is drawn twice, slightly offset.
 
 use std::sync::Arc;
 
@@ -8,10 +7,10 @@ use egui::{
     epaint::{Vertex, text::Row},
 };
 
-/// Points of a letter's size for each point that its second picture is further right.
+/// Font size in points per point of offset of the second picture.
 const SIZE: f32 = 18.0;
 
-/// `galley`, which has one glyph for each character, with letters bold that `is_thin` is true for.
+/// Makes the letters for which `is_thin` is true bold. `galley` has one glyph per character.
 pub fn emboldened(galley: &Galley, is_thin: impl Fn(&TextFormat, char) -> bool) -> Galley {
     let (mut bold, scale) = (galley.clone(), galley.pixels_per_point);
     let mut letters = galley.job.text.char_indices();
@@ -35,14 +34,14 @@ pub fn emboldened(galley: &Galley, is_thin: impl Fn(&TextFormat, char) -> bool) 
     bold
 }
 
-/// Draws glyphs of a line again, so many points further right. The second picture of a glyph
-/// follows its first one, so that both change their colour when the letter is selected.
+/// Draws glyphs of a line again, offset by the given number of points. The second picture follows
+/// the first, so that both change colour when the letter is selected.
 fn embolden(row: &mut Row, thin: &[Option<f32>]) {
     let visuals = &mut row.visuals;
     let (start, end) = (visuals.glyph_vertex_range.start, visuals.glyph_vertex_range.end);
     let before = std::mem::take(&mut visuals.mesh.vertices);
     let mut vertices: Vec<Vertex> = before[..start].to_vec();
-    // The vertex that each one has become, and the same of its second picture.
+    // New index of each vertex, and of its copy in the second picture.
     let mut first: Vec<usize> = (0..before.len()).collect();
     let mut second: Vec<Option<usize>> = vec![None; before.len()];
     let begins: Vec<usize> = row.glyphs.iter().map(|glyph| glyph.first_vertex as usize).chain([end]).collect();

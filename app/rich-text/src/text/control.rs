@@ -1,30 +1,30 @@
-//! Pointer and arrows in a field whose lines begin at the right, or have parts that do.
+//! Pointer and arrow keys in a field with right-to-left text.
 
 use egui::{Event, Id, Key, Pos2, Ui, text::CCursorRange, text_edit::TextEditState};
 
 use super::edited::{EditedText, Leading};
 
-/// A field as it is seen when something is done to it.
+/// The state of a field that user input applies to.
 pub struct Seen<'a> {
-    /// The painter's field.
+    /// Id of egui's field.
     pub id: Id,
-    /// The place above it that the pointer finds.
+    /// Id of the area above it that receives the pointer.
     pub over: Id,
-    /// Its text.
+    /// Its text, laid out.
     pub edited: &'a EditedText,
-    /// Where its text begins.
+    /// Position at which its text begins.
     pub at: Pos2,
 }
 
-/// Events of a frame that the painter's field is told otherwise.
+/// Original events of a frame in which egui's field gets changed events.
 pub struct Events {
     told: Option<Vec<Event>>,
-    /// True if the pointer is at the field.
+    /// True if the pointer is over the field.
     pub pointed: bool,
 }
 
 impl Events {
-    /// Gives them back, for all that is shown after the field.
+    /// Restores the original events for everything that is shown after the field.
     pub fn restore(self, ui: &Ui) {
         if let Some(events) = self.told {
             ui.input_mut(|input| input.events = events);
@@ -33,7 +33,7 @@ impl Events {
 }
 
 impl Seen<'_> {
-    /// Moves the cursor to where it was clicked, and tells the field keys that do in its order what they say.
+    /// Moves the cursor to a click, and passes changed key events to the field.
     pub fn control(&self, ui: &Ui, leading: &mut Leading) -> Events {
         let mut state = TextEditState::load(ui.ctx(), self.id).unwrap_or_default();
         let pointed = self.point(ui, &mut state, leading);
@@ -50,7 +50,7 @@ impl Seen<'_> {
         Events { told, pointed }
     }
 
-    /// The pointer; true if it is at the field.
+    /// Handles the pointer. Returns true if it is over the field.
     fn point(&self, ui: &Ui, state: &mut TextEditState, leading: &mut Leading) -> bool {
         let Some(response) = ui.ctx().read_response(self.over) else { return false };
         let Some(pos) = response.interact_pointer_pos() else { return response.contains_pointer() };
@@ -64,7 +64,7 @@ impl Seen<'_> {
         true
     }
 
-    /// The cursor where a middle click pastes; true if there was one.
+    /// Puts the cursor where a middle click pastes. Returns true if there was one.
     fn paste(&self, ui: &Ui, state: &mut TextEditState, pointed: bool) -> bool {
         let pos = ui.input(|input| {
             input.events.iter().find_map(|event| match event {
@@ -79,8 +79,8 @@ impl Seen<'_> {
         true
     }
 
-    /// The events that the field is told: arrows to the sides lead through the text as it is written, those up and down are done
-    /// here.
+    /// The events passed to egui's field. Left and right arrows move through the text in logical
+    /// order. Up and down are handled here.
     fn tell(&self, events: &[Event], state: &mut TextEditState, leading: &mut Leading) -> Vec<Event> {
         let mut told = Vec::with_capacity(events.len());
         for event in events {

@@ -1,4 +1,4 @@
-//! Lines of a field as screen readers are told of them.
+//! Description of a field's lines for screen readers.
 
 use egui::{
     Id, Pos2, Rangef, Ui,
@@ -7,11 +7,11 @@ use egui::{
 
 use super::{edited::EditedText, row::TextRow};
 
-/// Characters of a line that are told at once, as the painter's field does.
+/// Longest run of characters that is reported at once, as in egui's field.
 const RUN: usize = 255;
 
-/// Tells the direction of each line, and where its characters are along it: the painter's field calls every line one that runs to
-/// the right.
+/// Reports the direction of each line and the positions of its characters. egui's field reports
+/// every line as left-to-right.
 pub fn describe(ui: &Ui, field: Id, at: Pos2, edited: &EditedText) {
     if !ui.ctx().has_accesskit_node(field) {
         return;
@@ -42,7 +42,7 @@ pub fn describe(ui: &Ui, field: Id, at: Pos2, edited: &EditedText) {
 struct LineRun {
     left: f32,
     right: f32,
-    /// Distance of each character from where the part begins.
+    /// Distance of each character from the beginning of the part, in points.
     positions: Vec<f32>,
     widths: Vec<f32>,
 }

@@ -1,6 +1,7 @@
-//! A text that is edited, laid out for a width. The painter's own field reads, for each character as it is written, where the
-//! cursor before it stands, and nothing else of it: that is given to it for lines in which letters run to the left. Its keys, its
-//! input methods, its undo and what it tells screen readers are then right for them, too.
+//! An edited text, laid out for a width. egui's field reads only one thing from a layout: the
+//! position of the cursor before each character, in logical order. Here it gets these positions for
+//! right-to-left lines. Its keys, input methods, undo and accessibility then work for such lines,
+//! too.
 
 use std::{ops::Range, sync::Arc};
 
@@ -20,33 +21,34 @@ use super::{
     visual_job::VisualJob,
 };
 
-/// A text that is edited.
+/// An edited text with its layout.
 #[derive(Debug)]
 pub struct EditedText {
-    /// Its words as they are seen.
+    /// The text in visual order.
     job: LayoutJob,
-    /// The painter's layout of them.
+    /// egui's layout of `job`.
     seen: Arc<Galley>,
-    /// Its letters, and where the cursor stands before each.
+    /// Its letters in logical order, and the position of the cursor before each.
     pub galley: Arc<Galley>,
-    /// Its lines; empty for a text that runs to the right only.
+    /// Its lines; empty for purely left-to-right text.
     pub rows: Vec<TextRow>,
 }
 
-/// Room for the lines of a text.
+/// The space for the lines of a text.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Room {
     /// Width of the field, in points.
     pub width: f32,
-    /// True if lines that are wider are divided. Else the text has no line ends.
+    /// True if wide lines are wrapped. Otherwise the text has no line ends.
     pub wraps: bool,
 }
 
-/// A character that the cursor is beside, which is the one before it else.
+/// The character after the cursor, if the cursor is drawn next to it; `None`: next to the character
+/// before.
 pub type Leading = Option<usize>;
 
 impl EditedText {
-    /// Lays out a text for this room, letters of it in `format`.
+    /// Lays out a text in this space, with its letters in `format`.
     pub fn new(ui: &Ui, text: &str, room: Room, format: &TextFormat, leading: Leading) -> Self {
         let width = if room.wraps { room.width } else { f32::INFINITY };
         let layout = |visual: &VisualJob| ui.fonts_mut(|fonts| fonts.layout_job(visual.job.clone()));
@@ -61,7 +63,7 @@ impl EditedText {
         let Some(lines) = bidi::lines(text, measure, width) else {
             let mut visual = part(&[Piece::to_the_right(0..text.len())]);
             visual.job.wrap.max_width = width;
-            // A space that is not seen feels wrong while one writes.
+            // A space at the end must be visible while the user types.
             visual.job.keep_trailing_whitespace = true;
             let galley = layout(&visual);
             return EditedText { job: visual.job, seen: Arc::clone(&galley), galley, rows: Vec::new() };
@@ -83,17 +85,18 @@ impl EditedText {
         EditedText { job: visual.job, seen, galley: Arc::new(galley), rows }
     }
 
-    /// True while the painter lays its words out as it did: not once it has found another font, or has made its pictures anew.
+    /// True if egui still has the same layout. It changes when a font is found or the font texture
+    /// is rebuilt.
     pub fn is_current(&self, ui: &Ui) -> bool {
         Arc::ptr_eq(&self.seen, &ui.fonts_mut(|fonts| fonts.layout_job(self.job.clone())))
     }
 
-    /// The cursor that is nearest to a place, and the character it is beside.
+    /// The cursor nearest to a position, and the character that it is next to.
     pub fn cursor_at(&self, pos: Vec2) -> (CCursor, Leading) {
         let (Some(first), Some(last)) = (self.rows.first(), self.rows.last()) else {
             return (self.galley.cursor_from_pos(pos), None);
         };
-        // As the painter's field does: above the text is its beginning, below it its end.
+        // As in egui's field: above the text is its beginning, below it its end.
         const BEYOND: f32 = 5.0;
         if pos.y < first.height.min - BEYOND {
             return (self.galley.begin(), None);
@@ -105,7 +108,8 @@ impl EditedText {
         cursor(row, row.gap_at(pos.x))
     }
 
-    /// The cursor a line higher or lower, the character it is beside, and the place in the line that it goes on from.
+    /// The cursor one line up or down, the character that it is next to, and the horizontal
+    /// position kept for further lines.
     pub fn line_away(&self, from: CCursor, up: bool, x: Option<f32>) -> (CCursor, Leading, Option<f32>) {
         let at = self.galley.layout_from_cursor(from);
         let x = x.unwrap_or_else(|| self.galley.pos_from_layout_cursor(&at).center().x);
@@ -117,12 +121,12 @@ impl EditedText {
         (cursor, leading, Some(x))
     }
 
-    /// True if the line of a cursor begins at the right.
+    /// True if the line of a cursor begins on the right.
     pub fn begins_right(&self, cursor: CCursor) -> bool {
         self.rows.get(self.galley.layout_from_cursor(cursor).row).is_some_and(|row| row.to_the_left)
     }
 
-    /// Rectangles that mark selected characters, from where the text begins.
+    /// Rectangles of selected characters, relative to the beginning of the text.
     pub fn selected(&self, range: &Range<usize>) -> Vec<Rect> {
         let of_row = |row: &TextRow| {
             let rect = |ends: &Rangef| Rect::from_x_y_ranges(*ends, row.height);
@@ -138,18 +142,18 @@ fn cursor(row: &TextRow, gap: Gap) -> (CCursor, Leading) {
     (cursor, gap.leading.then_some(index))
 }
 
-/// A text's lines as they are seen, which are put into the order in which they are written.
+/// Converts lines from visual order to logical order.
 struct Ordering<'a> {
     text: &'a str,
     lines: &'a [BidiLine],
     visual: &'a VisualJob,
-    /// Number of each line's first character as it is seen.
+    /// Index of each line's first character in visual order.
     first: Vec<usize>,
     room: Room,
     leading: Leading,
 }
 
-/// A character of a line: its place, its number as it is seen, and itself.
+/// A character of a line: its position, its index in visual order, and the character.
 struct WrittenCharacter {
     place: Place,
     seen: usize,
@@ -157,7 +161,8 @@ struct WrittenCharacter {
 }
 
 impl Ordering<'_> {
-    /// The layout and its lines; `seen` has one glyph for each character, as it is seen.
+    /// The layout in logical order, and its lines. `seen` has one glyph per character, in visual
+    /// order.
     fn written(&self, mut seen: Galley) -> (Galley, Vec<TextRow>) {
         let wide = seen.rows.iter().map(|row| row.row.size.x).fold(0.0, f32::max);
         let right = match self.room {
@@ -173,7 +178,8 @@ impl Ordering<'_> {
             let shift = if line.to_the_left { right - drawn.size.x } else { 0.0 };
             let mut written = self.line(nth, line, &drawn.glyphs, shift);
             let next = self.lines.get(nth + 1).map_or(self.text.len(), |next| next.range.start);
-            // What ends the line, but for the line end that the painter knows, is part of it and not seen.
+            // Characters that end the line, apart from the line end known to egui, belong to it and
+            // are invisible.
             let between = self.text.get(line.range.end..next).unwrap_or_default();
             let ends = between.ends_with('\n');
             let begins = if line.to_the_left { right } else { 0.0 };
@@ -206,7 +212,7 @@ impl Ordering<'_> {
         (seen, rows)
     }
 
-    /// The characters of a line as they are written.
+    /// The characters of a line in logical order.
     fn line(&self, nth: usize, line: &BidiLine, glyphs: &[Glyph], shift: f32) -> Vec<WrittenCharacter> {
         let divided = self.room.wraps && self.room.width.is_finite();
         let within = |x: f32| if divided { x.clamp(0.0, self.room.width.max(0.0)) } else { x };
@@ -217,7 +223,7 @@ impl Ordering<'_> {
             let origins = &self.visual.origins[self.first[nth] + seen..][..count];
             for (origin, number) in origins.iter().zip(seen..) {
                 let (Some(at), Some(glyph)) = (origin, glyphs.get(number)) else { continue };
-                // Spaces at the end of a line that is full stay within it.
+                // Spaces at the end of a full line stay inside the line.
                 let ends = Rangef::new(within(glyph.pos.x + shift), within(glyph.max_x() + shift));
                 let chr = self.text[*at..].chars().next().unwrap_or_default();
                 let place = Place { ends, to_the_left: piece.begins_right() };
@@ -228,7 +234,7 @@ impl Ordering<'_> {
         found.sort_by_key(|(at, _)| *at);
         let mut written: Vec<WrittenCharacter> = found.into_iter().map(|(_, written)| written).collect();
         for at in 1..written.len() {
-            // What is joined to the character before it is where that one is read last.
+            // A character joined to the one before it is at the end of that character.
             let before = written[at - 1].place;
             if written[at].place.ends.span() <= 0.0 {
                 written[at].place = Place { ends: Rangef::point(before.stops()), ..before };
@@ -238,14 +244,14 @@ impl Ordering<'_> {
     }
 }
 
-/// A line's mesh, and the vertex after its last glyph.
+/// The mesh of a line, and the vertex after its last glyph.
 struct Vertices<'a> {
     mesh: &'a mut Mesh,
     end: usize,
 }
 
-/// Glyphs of a line in the order in which they are written, and their vertices with them: the painter gives selected ones another
-/// colour. `any`: stands for characters that are not seen.
+/// Reorders the glyphs of a line and their vertices to logical order, because egui recolours
+/// selected glyphs. `any` is the glyph used for invisible characters.
 fn ordered(written: &[WrittenCharacter], glyphs: &[Glyph], any: Option<Glyph>, drawn: Vertices<'_>) -> Vec<Glyph> {
     let first = |seen: usize| glyphs.get(seen).map_or(drawn.end, |glyph| glyph.first_vertex as usize);
     let (mut ordered, mut vertices) = (Vec::with_capacity(written.len()), Vec::with_capacity(drawn.end));
@@ -269,7 +275,7 @@ fn ordered(written: &[WrittenCharacter], glyphs: &[Glyph], any: Option<Glyph>, d
     }
     let indices: Option<Vec<u32>> =
         drawn.mesh.indices.iter().map(|at| numbers.get(*at as usize).copied().flatten()).collect();
-    // Else a line has more than its letters, and they stay as they are.
+    // Otherwise the line contains more than letters, and its mesh stays unchanged.
     if let Some(indices) = indices {
         (drawn.mesh.indices, drawn.mesh.vertices) = (indices, vertices);
     }

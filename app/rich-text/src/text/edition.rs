@@ -1,9 +1,9 @@
-//! The identity of a text that is edited.
+//! Identity of an edited text.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number that no other text of this run has. A field forgets the caret and the undo history
-/// when it shows another one.
+/// A number unique to one text of this run. A field resets the caret and the undo history when it
+/// shows another text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Edition(u64);
 

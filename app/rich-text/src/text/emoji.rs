@@ -1,11 +1,11 @@
-//! Emoji within text: they have a font of their own.
+//! Emoji inside text, which have a font of their own.
 
 use std::ops::Range;
 
 use egui::epaint::text::has_emoji_presentation;
 use unicode_segmentation::UnicodeSegmentation;
 
-/// Parts of a text, each with `true` if it is emoji; sequences of joined ones stay in one part.
+/// Splits a text into parts, each with `true` if it is emoji. Joined sequences stay in one part.
 pub fn parts(text: &str) -> Vec<(&str, bool)> {
     if text.is_ascii() {
         return vec![(text, false)];

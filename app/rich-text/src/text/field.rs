@@ -1,15 +1,19 @@
-//! A field for text of any direction, of several lines or of one.
+//! A text field of one or several lines, for text of any direction.
 //!
-//! It is the painter's own field ([`TextEdit`]): its keys, input methods, undo, clipboard and screen readers stay the only ones.
-//! That field lays text out from left to right and looks for the pointer in the same order, so that for text with letters that
-//! run to the left it is given a layout that is ordered already ([`EditedText`]), and its own pointer, arrows up and down and
-//! selection are replaced. A text library (parley: 31 crates more and a second copy of the font finder; cosmic-text: 8 more, and
-//! second copies of the shaper and the font reader, counted in November 2026) would shape the same letters into a second set of
-//! pictures, and all that the field does with keys, clipboard and input methods would be written a second time for it. Text that
-//! runs to the right only is left to the painter.
+//! The field is egui's [`TextEdit`], with its keys, input methods, undo, clipboard and
+//! accessibility. egui lays out text from left to right and finds the pointer in the same order.
+//! For text with right-to-left letters, egui therefore gets a layout that is already ordered
+//! ([`EditedText`]). The pointer, the up and down arrows and the selection are replaced. Purely
+//! left-to-right text is left to egui.
 //!
-//! Directions are those of UAX #9, the direction of a paragraph that of its first letter. The arrows lead through the text as it
-//! is written, in the direction of the line: each place in it is reached, also where both directions meet.
+//! A text library would shape the same letters into a second set of pictures. parley has 31 more
+//! crates and a second copy of the font finder. cosmic-text has 8 more, and second copies of the
+//! shaper and the font reader (counted in November 2026). All handling of keys, clipboard and input
+//! methods would have to be written again.
+//!
+//! Directions follow UAX #9. The direction of a paragraph is that of its first letter. The arrows
+//! move through the text in logical order, along the direction of the line. They reach every
+//! position, even where both directions meet.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -28,10 +32,10 @@ use super::{
     edition::Edition,
 };
 
-/// Character that stands for each one of a secret, as the painter has it.
+/// The character shown for each character of a secret, as in egui.
 const SECRET: char = egui::epaint::text::PASSWORD_REPLACEMENT_CHAR;
 
-/// A layout, and all that it depends on.
+/// A layout, and everything that it depends on.
 #[derive(Debug, Clone)]
 struct FieldLayout {
     text: String,
@@ -48,31 +52,32 @@ impl FieldLayout {
     }
 }
 
-/// A field as it was shown last.
+/// A field as it was last shown.
 #[derive(Debug, Clone)]
 struct Shown {
     layout: FieldLayout,
-    /// Where its text begins.
+    /// Position at which its text begins.
     at: Pos2,
     leading: Leading,
-    /// The text that it left.
+    /// The text after the last frame.
     text: String,
     edition: Option<Edition>,
 }
 
-/// Number of lines of a field, and what is seen of its letters.
+/// The number of lines of a field, and whether its letters are visible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FieldKind {
     /// Several lines.
     Lines,
-    /// One, which moves sideways where it is longer than the field.
+    /// One line, which scrolls sideways if it is too long.
     Line,
-    /// One whose letters are not seen.
+    /// One line of hidden letters.
     Secret,
 }
 
 impl FieldKind {
-    /// A text as it is laid out, with as many characters. Line ends in one line are spaces of as many bytes.
+    /// The text as laid out, with the same number of characters. In one-line fields, line ends
+    /// become spaces of the same number of bytes.
     fn shown(self, text: &str) -> Cow<'_, str> {
         let space = |c: char| match c {
             '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' => ' ',
@@ -88,7 +93,7 @@ impl FieldKind {
     }
 }
 
-/// A field for text.
+/// A text field.
 #[derive(Debug, Clone)]
 pub struct TextField {
     id: Id,
@@ -98,37 +103,38 @@ pub struct TextField {
 }
 
 impl TextField {
-    /// A field of several lines whose letters are in `font`.
+    /// A field of several lines in this font.
     pub fn lines(id: Id, font: FontId) -> Self {
         TextField { id, font, kind: FieldKind::Lines, edition: None }
     }
 
-    /// A field of one line whose letters are in `font`; Enter leaves it.
+    /// A field of one line in this font. Enter leaves it.
     pub fn line(id: Id, font: FontId) -> Self {
         TextField { id, font, kind: FieldKind::Line, edition: None }
     }
 
-    /// The same for a secret.
+    /// A one-line field that hides its letters.
     pub fn secret(id: Id, font: FontId) -> Self {
         TextField { id, font, kind: FieldKind::Secret, edition: None }
     }
 
-    /// The field of this text. One field may show several texts in turn, which may be equal.
+    /// The field showing this edition of a text. A field may show several texts in turn, even equal
+    /// ones.
     pub fn of(self, edition: Edition) -> Self {
         TextField { edition: Some(edition), ..self }
     }
 
-    /// Selects all of `text` in the frame in which the field takes the keyboard: what is typed
-    /// replaces it.
+    /// Selects all of `text` in the frame in which the field gets the keyboard focus, so that
+    /// typing replaces it.
     pub fn select_all(&self, ui: &Ui, text: &str) {
         let mut state = TextEditState::load(ui, self.id).unwrap_or_default();
         state.cursor.set_char_range(Some(CCursorRange::select_all_str(text)));
         state.store(ui, self.id);
     }
 
-    /// Shows `text`, which may be changed; `with` sets how the field looks. The caret and the undo
-    /// history belong to the text: where another one is shown than the field has left, the caret is
-    /// at its end and nothing can be undone.
+    /// Shows `text`, which the user may change. `with` sets the look of the field. The caret and
+    /// the undo history belong to the text. If another text is shown than before, the caret moves
+    /// to its end and the history is empty.
     pub fn show(
         &self,
         ui: &mut Ui,
@@ -143,7 +149,7 @@ impl TextField {
         }
         let mut layout = shown.as_ref().map(|shown| shown.layout.clone());
         let mut leading = shown.as_ref().and_then(|shown| shown.leading);
-        // What is done to a text with lines that begin at the right is done to it as it was seen.
+        // Input applies to right-to-left text as it was last shown.
         let before =
             shown.filter(|shown| !shown.layout.edited.rows.is_empty() && shown.layout.text == self.kind.shown(text));
         let events = before.map(|shown| {
@@ -152,7 +158,7 @@ impl TextField {
         });
         let (selection, surrender) = (ui.visuals().selection, ui.options(|it| it.input_options.surrender_focus_on));
         if let Some(events) = &events {
-            // The painter's field marks one part of each line.
+            // egui's field marks only one part of each line.
             ui.visuals_mut().selection.bg_fill = Color32::TRANSPARENT;
             if events.pointed {
                 ui.options_mut(|it| it.input_options.surrender_focus_on = SurrenderFocusOn::Never);
@@ -193,17 +199,17 @@ impl TextField {
     }
 }
 
-/// The format of letters whose colour is the field's.
+/// A text format with the colour of the field.
 fn format(ui: &Ui, font: &FontId) -> TextFormat {
     let height = ui.fonts_mut(|fonts| fonts.row_height(font)) + ui.spacing().extra_text_line_spacing;
     TextFormat { line_height: Some(height), ..TextFormat::simple(font.clone(), Color32::PLACEHOLDER) }
 }
 
-/// All that the painter's field cannot do for text with letters that run to the left: to mark what is selected, to tell screen
-/// readers where characters are, and to find the one below the pointer, which it is not asked for.
+/// Adds what egui's field cannot do for right-to-left text: it marks the selection, describes the
+/// positions of characters to screen readers, and receives the pointer.
 fn complete(ui: &Ui, over: Id, output: &TextEditOutput, edited: &EditedText) {
     let id = output.response.id;
-    // It has a layout of its own once something is selected.
+    // egui copies the layout when something is selected.
     if let Some(range) = output.state.cursor.char_range()
         && !std::ptr::eq(&*output.galley, &*edited.galley)
     {
@@ -226,7 +232,7 @@ fn complete(ui: &Ui, over: Id, output: &TextEditOutput, edited: &EditedText) {
         });
     }
     describe(ui, id, output.galley_pos, edited);
-    // A finger that moves scrolls.
+    // A moving finger scrolls.
     let touched = ui.input(egui::InputState::any_touches) && !ui.memory(|memory| memory.has_focus(id));
     let sense = if touched { Sense::click() } else { Sense::click_and_drag() } - Sense::FOCUSABLE;
     let pointed = ui.interact(output.response.rect, over, sense);
@@ -243,7 +249,7 @@ mod tests {
 
     use super::*;
 
-    /// A field, and what it shows.
+    /// A field, and the text that it shows.
     struct Edited {
         field: fn(Id, FontId) -> TextField,
         text: String,
@@ -286,14 +292,14 @@ mod tests {
             it.key_press(Key::Home);
             it.run_steps(2);
             types(&mut it, "x");
-            // It is the same text when it was not seen for a while.
+            // A text that was hidden for a while is the same text.
             it.state_mut().hidden = true;
             it.run_steps(2);
             it.state_mut().hidden = false;
             it.run_steps(2);
             types(&mut it, "y");
             assert_eq!(it.state().text, "xyabc");
-            // Another one, and an empty one, as after it was sent.
+            // Another text, and an empty text as after sending.
             for other in ["another text", ""] {
                 it.state_mut().text = other.to_owned();
                 it.run_steps(2);
@@ -302,7 +308,7 @@ mod tests {
                 undo(&mut it);
                 assert_eq!(it.state().text, other);
             }
-            // Another one that is equal.
+            // Another text with equal contents.
             types(&mut it, "of the first");
             it.key_press(Key::Home);
             it.run_steps(2);

@@ -1,4 +1,4 @@
-//! Places of characters in a text that was laid out.
+//! Positions of characters in a laid-out text (egui's galley).
 
 use std::{ops::Range, sync::Arc};
 
@@ -9,7 +9,7 @@ use super::{
     scripts::is_cjk,
 };
 
-/// Left end and baseline of a character, from where the text begins.
+/// Left end and baseline of a character, relative to the beginning of the text.
 pub fn start(galley: &Galley, character: usize) -> Option<(f32, f32)> {
     let mut first = 0;
     for row in &galley.rows {
@@ -21,7 +21,7 @@ pub fn start(galley: &Galley, character: usize) -> Option<(f32, f32)> {
     None
 }
 
-/// Rectangles of characters, one for each line, from where the text begins.
+/// Rectangles of characters, one per line, relative to the beginning of the text.
 pub fn rects(galley: &Galley, range: &Range<usize>) -> Vec<Rect> {
     let (mut rects, mut first) = (Vec::new(), 0);
     for row in &galley.rows {
@@ -39,8 +39,9 @@ pub fn rects(galley: &Galley, range: &Range<usize>) -> Vec<Rect> {
     rects
 }
 
-/// `galley` with one glyph for each character of words that run to the left: the painter gives them more, and one of those has
-/// the width of letters that are joined into one sign, which takes the cursor to other characters than the pointer is at.
+/// `galley` with one glyph per character of right-to-left words. egui gives them more glyphs, and
+/// one of these has the width of joined letters. The cursor would therefore miss the character at
+/// the pointer.
 pub fn repaired(galley: &Galley) -> Galley {
     let mut lines = galley.job.text.split('\n');
     let (mut repaired, mut start) = (galley.clone(), 0);
@@ -58,8 +59,8 @@ pub fn repaired(galley: &Galley) -> Galley {
     repaired
 }
 
-/// `galley` with its lines at the right of the widest one, or in the middle of it. The space at which a line was divided is not
-/// seen.
+/// `galley` with its lines aligned to the right of the widest line, or centred. The space at the
+/// end of a wrapped line does not count.
 pub fn aligned(galley: &Galley, align: Align) -> Galley {
     let mut aligned = galley.clone();
     if align == Align::Min {
@@ -76,7 +77,8 @@ pub fn aligned(galley: &Galley, align: Align) -> Galley {
     aligned
 }
 
-/// Width of the widest part of a text that is not divided between lines: a word, or a letter of a script without spaces.
+/// Width of the widest part of a text that is not wrapped: a word, or a letter of a script without
+/// spaces.
 pub fn widest_word(galley: &Galley) -> f32 {
     let divides = |c: char| (c.is_whitespace() && c != '\u{a0}') || c == '-' || is_cjk(c);
     let (mut widest, mut word) = (0.0_f32, Rangef::NOTHING);
@@ -93,14 +95,14 @@ pub fn widest_word(galley: &Galley) -> f32 {
     widest
 }
 
-/// A character of a line, and the section that was laid out with it.
+/// A character of a line, and the index of its layout section.
 #[derive(Clone, Copy)]
 struct Letter {
     chr: char,
     section: usize,
 }
 
-/// The glyphs of a line's characters, from left to right; `end`: the vertex after the last one's.
+/// The glyphs of a line's characters, from left to right. `end` is the vertex after the last glyph.
 fn glyphs_of(line: &[Letter], glyphs: &[Glyph], end: u32) -> Vec<Glyph> {
     let (mut kept, mut at, mut from) = (Vec::with_capacity(line.len()), 0, 0);
     while at < line.len() {
@@ -113,7 +115,7 @@ fn glyphs_of(line: &[Letter], glyphs: &[Glyph], end: u32) -> Vec<Glyph> {
         let count = rest.iter().take_while(|glyph| joins_left(glyph.chr)).count();
         let next = rest.get(count).map_or(end, |glyph| glyph.first_vertex);
         let length = line[at..].iter().take_while(|letter| joins_left(letter.chr)).count();
-        // A section at the right is read before one at the left.
+        // In a right-to-left word, the section on the right is read first.
         let sections = line[at..at + length].chunk_by(|one, other| one.section == other.section);
         let word: Vec<char> = sections.rev().flatten().map(|letter| letter.chr).collect();
         kept.extend(letters(&word, &rest[..count], next));
@@ -122,11 +124,11 @@ fn glyphs_of(line: &[Letter], glyphs: &[Glyph], end: u32) -> Vec<Glyph> {
     kept
 }
 
-/// A sign of a word that runs to the left: a letter with its marks, or letters that are joined into one.
+/// A shape in a right-to-left word: a letter with its marks, or joined letters.
 struct WordSign {
-    /// Its first letter.
+    /// Index of its first letter.
     first: usize,
-    /// Its ends, in points.
+    /// Its left and right ends, in points.
     left: f32,
     right: f32,
     /// One of its glyphs.
@@ -135,9 +137,9 @@ struct WordSign {
     vertex: u32,
 }
 
-/// The glyphs of the letters of a word that runs to the left, from left to right: `glyphs` has one or more for each sign, and
-/// then some without a picture. Letters that make one sign have a part of its width each, marks have none. `next`: the vertex
-/// after the word's.
+/// One glyph per letter of a right-to-left word, from left to right. `glyphs` has one or more for
+/// each sign, then some without a picture. Letters of one sign share its width equally, and marks
+/// have no width. `next` is the vertex after the word.
 fn letters(word: &[char], glyphs: &[Glyph], next: u32) -> Vec<Glyph> {
     let signs = signs(word, glyphs);
     if signs.is_empty() {
@@ -146,7 +148,7 @@ fn letters(word: &[char], glyphs: &[Glyph], next: u32) -> Vec<Glyph> {
     }
     let (mut kept, mut end) = (Vec::with_capacity(word.len()), word.len());
     for (nth, sign) in signs.iter().enumerate().rev() {
-        // What is seen at the right of the sign begins here.
+        // The sign to the right begins here.
         let following = nth.checked_sub(1).map_or(next, |right| signs[right].vertex);
         let is_letter = |at: usize| at == sign.first || runs_left(word[at]);
         let count = (sign.first..end).filter(|at| is_letter(*at)).count();
@@ -167,14 +169,14 @@ fn letters(word: &[char], glyphs: &[Glyph], next: u32) -> Vec<Glyph> {
     kept
 }
 
-/// `glyph` as that of a letter at this place.
+/// `glyph` changed to a letter at this position.
 fn letter(glyph: &Glyph, chr: char, left: f32, width: f32) -> Glyph {
     let mut letter = *glyph;
     (letter.chr, letter.pos.x, letter.advance_width) = (chr, left, width);
     letter
 }
 
-/// The signs of a word from its first letter on, which is at the right.
+/// The signs of a word, from its first letter, which is on the right.
 fn signs(word: &[char], glyphs: &[Glyph]) -> Vec<WordSign> {
     let mut signs: Vec<WordSign> = Vec::new();
     for glyph in glyphs.iter().rev() {

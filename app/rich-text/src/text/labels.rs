@@ -1,5 +1,5 @@
-//! Labels, buttons and hints: the painter's widgets lay their text out themselves, from left to
-//! right, and the painter turns numbers of scripts that run to the left.
+//! Correct order in egui's labels, buttons and hints. egui lays out their text from left to right,
+//! and reverses numbers of right-to-left scripts.
 
 use std::{ops::Range, sync::Arc};
 
@@ -15,17 +15,17 @@ use super::{
     visual_job::VisualJob,
 };
 
-/// Ends a text that is longer than its room.
+/// Ends a text that is too long for its space.
 const MORE: &str = "…";
 
-/// A text that is drawn.
+/// A drawn text.
 struct DrawnLabel {
     layer: LayerId,
     shape: ShapeIdx,
     galley: Arc<Galley>,
 }
 
-/// Draws labels in the order in which they are read, at the end of each frame.
+/// Redraws labels in the correct order at the end of each frame.
 #[derive(Debug, Default)]
 pub struct LabelOrder;
 
@@ -51,8 +51,8 @@ impl Plugin for LabelOrder {
     }
 }
 
-/// False for words with a selection and for those that are in an order of their own: they are not as the painter lays them out.
-/// The sections of the latter need not be those of their text.
+/// False for selected text and for text that we have already ordered. egui's layout does not apply
+/// to it, and its sections need not match its text.
 fn is_painters(ui: &Ui, galley: &Arc<Galley>) -> bool {
     let job = &galley.job;
     let sound = |section: &LayoutSection| job.text.get(section.byte_range.start.0..section.byte_range.end.0).is_some();
@@ -63,7 +63,7 @@ fn layout(ui: &Ui, job: LayoutJob) -> Arc<Galley> {
     ui.fonts_mut(|fonts| fonts.layout_job(job))
 }
 
-/// Texts of this frame with characters that the painter may turn.
+/// Texts of this frame with characters that egui may reverse.
 fn drawn(ui: &Ui) -> Vec<DrawnLabel> {
     let areas: Vec<LayerId> = ui.memory(|memory| memory.layer_ids().collect());
     let background = LayerId::background();
@@ -83,13 +83,14 @@ fn drawn(ui: &Ui) -> Vec<DrawnLabel> {
     })
 }
 
-/// A text of any number of lines with its numbers as they are read; `None` if it has none that the painter turns.
+/// A text of any number of lines with its numbers in the right order; `None` if egui reverses none
+/// of them.
 fn numbers_as_read(ui: &Ui, galley: &Galley) -> Option<Arc<Galley>> {
     let job = to_the_right((*galley.job).clone());
     (job.sections.len() > galley.job.sections.len()).then(|| layout(ui, job))
 }
 
-/// A text of one line in the order of its words; `None` for one that the painter orders, and for code.
+/// A one-line text in the order of its words; `None` if egui orders it correctly, and for code.
 fn line_as_read(ui: &Ui, galley: &Galley) -> Option<Arc<Galley>> {
     let (job, code) = (&galley.job, FontFamily::Monospace);
     if galley.rows.len() != 1 || job.sections.iter().any(|section| section.format.font_id.family == code) {
@@ -99,7 +100,7 @@ fn line_as_read(ui: &Ui, galley: &Galley) -> Option<Arc<Galley>> {
     if !galley.elided {
         return Some(whole);
     }
-    // The longest beginning that has room.
+    // The longest beginning that fits.
     let ends: Vec<usize> = job.text.char_indices().map(|(at, _)| at).collect();
     let beginning = |end: usize| Some(layout(ui, ordered(job, end, MORE)?));
     let fits = |end: &usize| beginning(*end).is_none_or(|galley| galley.size().x <= job.wrap.max_width);
@@ -107,7 +108,7 @@ fn line_as_read(ui: &Ui, galley: &Galley) -> Option<Arc<Galley>> {
     beginning(*ends.get(count.checked_sub(1)?)?)
 }
 
-/// The first `end` bytes of a text in one line, and `more` behind them, in the order in which they are seen.
+/// The first `end` bytes of a one-line text, followed by `more`, in visual order.
 fn ordered(job: &LayoutJob, end: usize, more: &str) -> Option<LayoutJob> {
     let text = format!("{}{more}", &job.text[..end]);
     let lines = bidi::lines(&text, |_| 0.0, f32::INFINITY)?;
@@ -121,7 +122,7 @@ fn ordered(job: &LayoutJob, end: usize, more: &str) -> Option<LayoutJob> {
                 visual.push(&text[range.clone()], range.start, piece, &section.format);
             }
         };
-        // The first part of a word that runs to the left is at its right.
+        // The first part of a right-to-left word is on its right.
         if piece.to_the_left {
             job.sections.iter().rev().for_each(&mut add);
         } else {
@@ -135,7 +136,8 @@ fn ordered(job: &LayoutJob, end: usize, more: &str) -> Option<LayoutJob> {
     Some(LayoutJob { text: visual.job.text, sections, wrap: TextWrapping::no_max_width(), ..job.clone() })
 }
 
-/// Bytes of a section in a text that was shortened to `end` bytes: its last section has what was added.
+/// Byte range of a section in a text shortened to `end` bytes. The last section includes the added
+/// text.
 fn within(section: &LayoutSection, end: usize, length: usize) -> Range<usize> {
     let (first, last) = (section.byte_range.start.0, section.byte_range.end.0);
     first.min(end)..if first < end && last >= end { length } else { last.min(end) }

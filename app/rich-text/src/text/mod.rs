@@ -1,11 +1,14 @@
-//! Text of any direction, shown and edited. [`bidi`] divides it into lines and orders each as it is seen, [`emoji`] finds what
-//! has a font of its own, [`shaping`] knows which characters the painter would turn, and a [`visual_job`] is all of it as the
-//! painter lays it out, whose [`galley`] then has one glyph for each character: paragraphs of Markdown are drawn so,
-//! with [`bold`] letters where no face has them. A [`field`] of several lines or of one is text that is
-//! edited, and its [`edition`] says which text that is: [`edited`] puts
-//! that layout back into the order in which it is written, with each [`row`]'s places for the cursor; [`control`] is what pointer
-//! and arrows do to it, [`described`] what screen readers are told. Texts of other widgets are the painter's;
-//! [`labels`] put them in order.
+//! Text of any direction, shown and edited.
+//!
+//! - [`bidi`] wraps text into lines and orders each visually. [`emoji`] finds emoji, and
+//!   [`shaping`] the characters that egui would reverse.
+//! - [`visual_job`] combines these into egui's layout job. Its [`galley`] has one glyph per
+//!   character. Markdown paragraphs are drawn from it, with [`bold`] letters that no bold face has.
+//! - [`field`] is an edited text, identified by its [`edition`]. [`edited`] converts the layout to
+//!   logical order, and each [`row`] holds the positions of the cursor.
+//! - [`control`] handles the pointer and the arrow keys. [`described`] describes the text to screen
+//!   readers.
+//! - [`labels`] corrects the text of egui's own widgets.
 
 mod bidi;
 mod bold;

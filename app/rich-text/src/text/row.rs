@@ -1,63 +1,65 @@
-//! Lines of a text that is edited: where each of its characters is seen, where the cursor stands between them, and which
-//! of them is at a place.
+//! Lines of an edited text: the position of each character, the position of the cursor between
+//! them, and the character at a position.
 
 use std::ops::Range;
 
 use egui::Rangef;
 
-/// Points by which characters beside each other are apart at most: each begins at a whole pixel.
+/// Largest gap between adjacent characters, in points. Each character begins at a whole pixel.
 const ROUNDED: f32 = 1.1;
 
-/// The place of a character in a line, in points from where the text begins.
+/// The position of a character in a line, in points from the beginning of the text.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Place {
-    /// Its ends; they are the same for a mark, and for what is joined to the character before it.
+    /// Its left and right ends. They are equal for a mark, and for a character joined to the one
+    /// before it.
     pub ends: Rangef,
-    /// True if it begins at its right end.
+    /// True if the character begins at its right end.
     pub to_the_left: bool,
 }
 
 impl Place {
-    /// The end that is read first.
+    /// The end at which reading begins.
     fn begins(&self) -> f32 {
         if self.to_the_left { self.ends.max } else { self.ends.min }
     }
 
-    /// The end that is read last.
+    /// The end at which reading stops.
     pub fn stops(&self) -> f32 {
         if self.to_the_left { self.ends.min } else { self.ends.max }
     }
 }
 
-/// A line.
+/// A line of an edited text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TextRow {
-    /// Number of its first character in the text.
+    /// Index of its first character in the text.
     pub first: usize,
-    /// Places of its characters as they are written, without the line end.
+    /// Positions of its characters in logical order, without the line end.
     pub places: Vec<Place>,
-    /// Its upper and lower end.
+    /// Its upper and lower ends.
     pub height: Rangef,
-    /// True if it begins at the right.
+    /// True if the line begins on the right.
     pub to_the_left: bool,
     /// True if a line end follows.
     pub ends: bool,
-    /// Where it begins if it is empty.
+    /// Horizontal position at which it begins if it is empty.
     pub begins: f32,
 }
 
-/// A place between the characters of a line.
+/// A gap between two characters of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gap {
     /// Number of characters before it.
     pub column: usize,
-    /// True if it is beside the character after it: where the direction changes, that one and the character before are apart.
+    /// True if the cursor is next to the character after it. At a change of direction, the
+    /// characters before and after a gap are apart.
     pub leading: bool,
 }
 
 impl TextRow {
-    /// Where the cursor stands: beside the character before it, as it was just written, unless the gap is beside the one after
-    /// it.
+    /// Horizontal position of the cursor: next to the character before it, as just typed, or next
+    /// to the character after it if `leading`.
     pub fn caret(&self, gap: Gap) -> f32 {
         let before = gap.column.checked_sub(1).and_then(|column| self.places.get(column)).map(Place::stops);
         let after = self.places.get(gap.column).map(Place::begins);
@@ -65,7 +67,7 @@ impl TextRow {
         ordered.unwrap_or(self.begins)
     }
 
-    /// The gap that is nearest to `x`.
+    /// The gap nearest to `x`.
     pub fn gap_at(&self, x: f32) -> Gap {
         let away = |place: &Place| (place.ends.min - x).max(x - place.ends.max).max(0.0);
         let wide = self.places.iter().enumerate().filter(|(_, place)| place.ends.span() > 0.0);
@@ -81,7 +83,8 @@ impl TextRow {
         Gap { column: column + 1 + marks, leading }
     }
 
-    /// The parts of the line that are marked when the characters of `range`, numbers in the text, are selected.
+    /// The parts of the line to mark if the characters of `range`, indices in the text, are
+    /// selected.
     pub fn selected(&self, range: &Range<usize>) -> Vec<Rangef> {
         let count = self.places.len();
         let column = |at: usize| at.saturating_sub(self.first).min(count);
@@ -89,7 +92,7 @@ impl TextRow {
             self.places[column(range.start)..column(range.end)].iter().map(|place| place.ends).collect();
         let end = self.first + count;
         if self.ends && range.start <= end && end < range.end {
-            // The line end, at the end where the line stops.
+            // The line end, at the end of the line.
             let Rangef { min: left, max: right } = self.span(&self.places);
             let wide = self.height.span() / 2.0;
             ends.push(if self.to_the_left { Rangef::new(left - wide, left) } else { Rangef::new(right, right + wide) });
@@ -105,7 +108,7 @@ impl TextRow {
         marked
     }
 
-    /// The left and right end of some of its characters.
+    /// The left and right ends of some of its characters.
     pub fn span(&self, places: &[Place]) -> Rangef {
         let left = places.iter().map(|place| place.ends.min).reduce(f32::min);
         let right = places.iter().map(|place| place.ends.max).reduce(f32::max);
@@ -117,8 +120,8 @@ impl TextRow {
 mod tests {
     use super::*;
 
-    /// A line whose characters are 10 points wide, as they are seen from the left: numbers of characters that run to the left
-    /// are negative.
+    /// A line of characters 10 points wide, listed from left to right by index. Negative indices
+    /// are right-to-left characters.
     fn row(seen: &[i32], to_the_left: bool) -> TextRow {
         let mut places = vec![Place { ends: Rangef::point(0.0), to_the_left: false }; seen.len()];
         for (nth, column) in seen.iter().enumerate() {
@@ -135,7 +138,7 @@ mod tests {
 
     #[test]
     fn the_cursor_stands_where_the_next_letter_is_written() {
-        // "ab " and two letters to the left.
+        // "ab " and two right-to-left letters.
         let mixed = row(&[0, 1, 2, -4, -3], false);
         assert_eq!(carets(&mixed, false), [0.0, 10.0, 20.0, 30.0, 40.0, 30.0]);
         assert_eq!(carets(&mixed, true), [0.0, 10.0, 20.0, 50.0, 40.0, 30.0]);

@@ -2,7 +2,7 @@
 
 use super::bidi::runs_left;
 
-/// True for letters and signs of Chinese, Japanese and Korean, which are as wide as they are high.
+/// True for letters and signs of Chinese, Japanese and Korean, which are as wide as high.
 pub fn is_cjk(c: char) -> bool {
     matches!(c,
         '\u{1100}'..='\u{11ff}'
@@ -20,11 +20,10 @@ pub fn is_cjk(c: char) -> bool {
         | '\u{20000}'..='\u{3ffff}')
 }
 
-/// True for letters that stand beside other words without a space: those of scripts that have none
-/// between words, and those that run to the left, whose short words are written as one with the
-/// next.
+/// True for letters that adjoin other words without a space: letters of scripts without spaces
+/// between words, and right-to-left letters, whose short words are joined to the next word.
 pub fn joins_words(c: char) -> bool {
-    // Thai and Lao, Tibetan and Burmese, Khmer.
+    // Thai, Lao, Tibetan, Burmese and Khmer.
     is_cjk(c) || runs_left(c) || matches!(c, '\u{e00}'..='\u{109f}' | '\u{1780}'..='\u{17ff}')
 }
 

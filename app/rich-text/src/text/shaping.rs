@@ -1,6 +1,6 @@
-//! How the painter shapes text: it gives the letters of a font to the shaper, which takes the
-//! direction of the first script that it finds. It has no other direction for numbers, which always
-//! run to the right, so that those have a section for each digit.
+//! egui's shaping of text. egui passes the letters of one font to the shaper, which uses the
+//! direction of the first script that it finds. Numbers would get that direction, too, but always
+//! read left to right. Each of their digits is therefore a section of its own.
 
 use egui::{
     epaint::text::ByteIndex,
@@ -11,10 +11,10 @@ use unicode_segmentation::UnicodeSegmentation;
 
 use super::bidi::joins_left;
 
-/// Signs that a font of text joins to arrows. People who write `->` mean these two signs.
+/// Signs that text fonts join to arrows. Users who write `->` mean the two signs.
 const ARROWS: [char; 5] = ['-', '<', '=', '>', '|'];
 
-/// True for characters of the blocks that Unicode keeps for scripts that run to the left.
+/// True for characters of the Unicode blocks reserved for right-to-left scripts.
 pub fn may_turn(c: char) -> bool {
     matches!(c,
         '\u{590}'..='\u{8ff}'
@@ -24,7 +24,7 @@ pub fn may_turn(c: char) -> bool {
         | '\u{1e800}'..='\u{1efff}')
 }
 
-/// True if the painter begins these words at the right.
+/// True if egui begins these words on the right.
 pub fn begins_right(words: &str) -> bool {
     if !words.chars().any(may_turn) {
         return false;
@@ -35,8 +35,8 @@ pub fn begins_right(words: &str) -> bool {
     buffer.direction() == Direction::RightToLeft
 }
 
-/// Parts of words that run to the right, each of which the painter shows so, as they are written:
-/// characters that it would turn or join to arrows are parts of their own.
+/// Splits left-to-right text into parts that egui shows as written. Characters that it would
+/// reverse or join to arrows are separate parts.
 pub fn parts_to_the_right(words: &str) -> Vec<&str> {
     if !words.contains(['<', '>']) && !words.chars().any(may_turn) {
         return vec![words];
@@ -61,14 +61,14 @@ pub fn parts_to_the_right(words: &str) -> Vec<&str> {
     parts
 }
 
-/// True if a font of text may join two signs to an arrow.
+/// True if a text font may join two signs to an arrow.
 fn is_arrow(one: Option<char>, other: Option<char>) -> bool {
     let both = [one, other].map(|c| c.filter(|c| ARROWS.contains(c)));
     both.iter().all(Option::is_some) && both.iter().flatten().any(|c| "<>".contains(*c))
 }
 
-/// A text that the painter lays out as it is written, with such characters apart. Its words are not
-/// ordered.
+/// A layout job that egui shows as written, with such characters in separate sections. Its words
+/// are not reordered.
 pub fn to_the_right(job: LayoutJob) -> LayoutJob {
     if !job.text.chars().any(may_turn) {
         return job;
@@ -85,8 +85,8 @@ pub fn to_the_right(job: LayoutJob) -> LayoutJob {
     apart
 }
 
-/// Parts of words of both directions: numbers that the painter would turn are apart, words stay
-/// whole.
+/// Splits text of both directions. Numbers that egui would reverse are separate parts, and words
+/// stay whole.
 fn numbers_apart(words: &str) -> Vec<&str> {
     let (mut parts, mut start) = (Vec::new(), 0);
     for (at, cluster) in words.grapheme_indices(true) {
@@ -99,8 +99,8 @@ fn numbers_apart(words: &str) -> Vec<&str> {
     parts
 }
 
-/// Parts of a word that runs to the left, from left to right: the whole of it if the painter begins
-/// it at the right.
+/// Parts of a right-to-left word, from left to right. The word is one part if egui begins it on the
+/// right.
 pub fn parts_to_the_left(word: &str) -> Vec<&str> {
     if begins_right(word) { vec![word] } else { word.graphemes(true).rev().collect() }
 }
@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(parts, ["x = ", "٢", "٥", " # مرحبا"]);
     }
 
-    /// Digits of every script, with the class that says how numbers of it run.
+    /// Digits of every script, with the bidirectional class of their numbers.
     #[test]
     fn digits_of_every_script_that_run_to_the_right_are_apart() {
         for zero in ['0', '٠', '۰', '०', '๐', '\u{10d30}', '０', '\u{1d7ce}'] {

@@ -13,15 +13,15 @@ use egui_kittest::{Harness, SnapshotResults, kittest::NodeT};
 use super::TextField;
 use crate::theme;
 
-/// Letters that run to the left.
+/// A font with right-to-left letters.
 const LETTERS: &[u8] = include_bytes!("../../tests/fonts/DejaVuSans-subset.ttf");
 
-/// A field of several lines with this text that has the keys, in a window of this width.
+/// A field of several lines with this text and the keyboard focus, in a window of this width.
 fn field(text: &str, width: f32, theme: Theme) -> Harness<'static, String> {
     shown(TextField::lines, text, width, theme)
 }
 
-/// The same of one line.
+/// A one-line field, like [`field`].
 fn line(text: &str, width: f32) -> Harness<'static, String> {
     shown(TextField::line, text, width, Theme::Dark)
 }
@@ -50,7 +50,7 @@ fn id() -> Id {
     Id::unique("field of a test")
 }
 
-/// The field's text as it is drawn, where it begins, and what is marked below it.
+/// The drawn text of the field, its position, and the rectangles marked below it.
 fn drawn(it: &Harness<'_, String>) -> (Arc<Galley>, Vec2, Vec<Rect>) {
     let is_text = |shape: &Shape| match shape {
         Shape::Text(text) if text.galley.text() == it.state() => Some((Arc::clone(&text.galley), text.pos.to_vec2())),
@@ -69,7 +69,7 @@ fn drawn(it: &Harness<'_, String>) -> (Arc<Galley>, Vec2, Vec<Rect>) {
     found.unwrap_or_else(|| panic!("{:?} is not drawn", it.state()))
 }
 
-/// Where the cursor is drawn at each place of the text.
+/// The position of the cursor at each place in the text.
 fn carets(it: &Harness<'_, String>) -> Vec<Pos2> {
     let (galley, at, _) = drawn(it);
     let place = |index| galley.pos_from_cursor(CCursor::new(index)).center() + at;
@@ -103,7 +103,7 @@ fn button(it: &mut Harness<'_, String>, pos: Pos2, pressed: bool) {
     it.step();
 }
 
-/// A click here, long after the one before it; where the cursor is then.
+/// Clicks here, long after the previous click, and returns the position of the cursor.
 fn click(it: &mut Harness<'_, String>, pos: Pos2) -> usize {
     button(it, pos, true);
     button(it, pos, false);
@@ -119,7 +119,8 @@ fn lines_begin_at_the_side_of_their_first_letter() {
     assert!(right - left > 240.0, "{left} {right}");
     assert!(places[..3].is_sorted_by(|one, next| one.x > next.x), "to the left: {places:?}");
     assert!(places[4..8].is_sorted_by(|one, next| one.x < next.x), "to the right: {places:?}");
-    // "12" is at the right and is read to the right; its first letter decides for the line.
+    // "12" is on the right and reads left to right. The first letter of the text decides for the
+    // line.
     assert!(places[11].x < places[12].x && places[12].x < places[13].x, "{places:?}");
     assert!((places[13].x - right).abs() < 1.5 && places[16].x < places[11].x, "{places:?}");
     assert!(
@@ -136,7 +137,7 @@ fn brackets_and_numbers_are_where_they_are_read() {
     let written: String = glyphs.iter().map(|glyph| glyph.chr).collect();
     assert_eq!(&written, it.state(), "screen readers read it as it is written");
     let places = carets(&it);
-    // The bracket that opens is at the right of the number, which is read to the right.
+    // The opening bracket is to the right of the number, which reads left to right.
     assert!(places[3].x > places[4].x && places[5].x < places[6].x, "{places:?}");
     let (first, last) = (places[5].x, places[7].x);
     assert!(places[8].x < first && last < places[3].x, "{places:?}");
@@ -205,7 +206,7 @@ fn the_cursor_stands_where_was_clicked() {
         let mut x = left - 3.0;
         while x < right + 3.0 {
             found.push(click(&mut it, Pos2::new(x, y)));
-            // The cursor as it is drawn, which the place alone does not say where directions meet.
+            // The cursor as drawn, because its index alone is ambiguous where directions meet.
             let (galley, from, _) = drawn(&it);
             let caret = galley.pos_from_cursor(selection(&it).primary).center().x + from.x;
             assert!((caret - x).abs() < 9.0, "{text}: clicked {x}, cursor {caret} at {}", cursor(&it));
@@ -241,7 +242,7 @@ fn arrows_go_in_the_direction_of_the_line() {
 fn a_selection_is_marked_where_it_is_seen() {
     let mut it = field("ab אבג cd", 300.0, Theme::Dark);
     at(&mut it, 1);
-    // "b", the space, and the first letter to the left, which is the last one seen.
+    // "b", the space, and the first right-to-left letter, which is the last one on the line.
     for _ in 0..3 {
         press(&mut it, Modifiers::SHIFT, Key::ArrowRight);
     }
@@ -273,7 +274,7 @@ fn the_pointer_selects_what_it_is_drawn_over() {
     let shown = marked.iter().fold(Rect::NOTHING, |all, rect| all | *rect);
     assert!((shown.right() - places[1].x).abs() < 1.0 && (shown.left() - places[3].x).abs() < 1.0, "{shown:?}");
     it.run_steps(3);
-    // A word, with two clicks of a moment.
+    // Selects a word with a double click.
     let pos = places[6] + Vec2::new(1.0, 0.0);
     it.event(Event::PointerMoved(pos));
     for pressed in [true, false, true, false] {
@@ -321,7 +322,8 @@ fn an_input_method_writes_at_the_cursor() {
     it.event(Event::Ime(preedit("הו")));
     it.run_steps(2);
     assert_eq!(it.state(), "אבהו גד");
-    // Underlined, not selected; under Windows, where input methods do not say where they write, it is marked as a selection is.
+    // Underlined, not selected. On Windows, where input methods do not report their position, it is
+    // marked like a selection.
     assert_eq!(drawn(&it).2.is_empty(), !cfg!(windows));
     let ime = it.output().platform_output.ime.unwrap();
     assert!((ime.cursor_rect.center().x - carets(&it)[4].x).abs() < 2.0, "{ime:?}");
@@ -407,7 +409,7 @@ fn one_line_moves_sideways_to_its_cursor() {
         seen(&it);
     }
     assert_eq!(cursor(&it), 60);
-    // A click finds the letter that is seen there.
+    // A click finds the letter shown there.
     let place = carets(&it)[58];
     assert_eq!(click(&mut it, place), 58);
 }

@@ -1,4 +1,4 @@
-//! A text as the painter lays it out: in the order in which it is seen.
+//! A text in visual order, as egui lays it out.
 
 use egui::{
     TextFormat,
@@ -13,18 +13,18 @@ use super::{
 };
 use crate::fonts;
 
-/// The words of a text in the order in which they are seen, and where each of their characters comes from. Emoji have their font
-/// in it.
+/// The text in visual order, and the origin of each character. Emoji have their own font.
 #[derive(Debug, Default)]
 pub struct VisualJob {
-    /// The words, each run of them a section of its own.
+    /// egui's layout job. Each run of text is a section of its own.
     pub job: LayoutJob,
-    /// Byte of the text that each character seen comes from; `None`: only the layout has it.
+    /// Byte of the text that each shown character comes from; `None` if only the layout contains
+    /// it.
     pub origins: Vec<Option<usize>>,
 }
 
 impl VisualJob {
-    /// Adds a part of a piece: `words` begin at the byte `from` of the text.
+    /// Appends a part of a piece. `words` begin at byte `from` of the text.
     pub fn push(&mut self, words: &str, from: usize, piece: &Piece, format: &TextFormat) {
         let first = self.origins.len();
         let seen = if piece.mirrored { words.chars().map(bidi::mirrored).collect() } else { words.to_owned() };
@@ -39,24 +39,25 @@ impl VisualJob {
         }
         self.origins.extend(words.char_indices().map(|(at, _)| Some(from + at)));
         if piece.to_the_left {
-            // Such a word begins at its right.
+            // A right-to-left word begins on its right.
             self.origins[first..].reverse();
         }
     }
 
-    /// Adds `count` times a letter that stands for the character at the byte `from`.
+    /// Appends `letter` `count` times for the character at byte `from`.
     pub fn push_room(&mut self, letter: char, count: usize, from: usize, format: TextFormat) {
         self.section(&letter.to_string().repeat(count), format);
         self.origins.extend((0..count).map(|_| Some(from)));
     }
 
-    /// Ends a line; `origin`: the text's own line end, if it ends there.
+    /// Ends a line. `origin` is the byte of the text's own line end, if there is one.
     pub fn end_line(&mut self, origin: Option<usize>, format: TextFormat) {
         self.section("\n", format);
         self.origins.push(origin);
     }
 
-    /// Adds words as a section of their own: within one, words that run to the left change places with those beside them.
+    /// Appends a separate section. Inside one section, egui would swap right-to-left words with
+    /// their neighbours.
     fn section(&mut self, words: &str, format: TextFormat) {
         let start = self.job.text.len();
         self.job.text.push_str(words);

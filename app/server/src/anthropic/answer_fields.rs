@@ -1,4 +1,4 @@
-//! The fields that say how an answer comes to be: thoughts, effort, format.
+//! The fields that shape an answer: thoughts, effort and format.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -40,8 +40,8 @@ enum OutputFormat {
 }
 
 impl AnswerFields {
-    /// The thoughts. An effort limits thoughts where they are on, and the template
-    /// learns of it in any case; it never turns thoughts on.
+    /// Reads the thoughts settings. If thoughts are on, the effort limits them. The template gets
+    /// the effort in any case. An effort never turns thoughts on.
     pub fn thoughts(&self) -> Result<RequestedThoughts, ApiError> {
         let (mut thoughts, mut thinks) = (RequestedThoughts::default(), false);
         if let Some(thinking) = &self.thinking {
@@ -50,7 +50,7 @@ impl AnswerFields {
                 Some("disabled") => false,
                 other => return Err(invalid("thinking.type", "enabled, adaptive or disabled", &other.into())),
             };
-            // Thoughts that are off take no tokens, whatever the template says.
+            // If thoughts are off, their budget is 0 tokens, whatever the template says.
             thoughts.budget = if thinks { thinking.budget_tokens.map(Limit::Of) } else { Some(Limit::Of(0)) };
             thoughts.enable(thinks);
         }
@@ -68,7 +68,7 @@ impl AnswerFields {
         Ok(thoughts)
     }
 
-    /// The grammar of the format of the answer, by the newer field or the older one.
+    /// Reads the grammar of the answer's format, from the newer field or the older one.
     pub fn grammar(self) -> Result<Option<RequestedGrammar>, ApiError> {
         let new = self.output_config.and_then(|config| config.0.format).map(|it| ("output_config.format", it));
         let old = self.output_format.map(|format| ("output_format", format.0));

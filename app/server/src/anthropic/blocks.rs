@@ -10,7 +10,7 @@ use crate::{
     request_message::RequestMessage,
 };
 
-/// Beginning of the line that agents put before their system prompt.
+/// Beginning of the line that agents put before their system prompts.
 const BILLING_HEADER: &str = "x-anthropic-billing-header:";
 
 /// A message.
@@ -30,7 +30,7 @@ pub struct BlockContent<T> {
     id: Hint,
 }
 
-/// A block of the user.
+/// A block of a user message.
 #[derive(Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case", rename = "type: text or tool_result (nothing else can be read)")]
 pub enum UserBlock {
@@ -43,7 +43,7 @@ pub enum UserBlock {
     },
 }
 
-/// A block of an answer.
+/// A block of an assistant message.
 #[derive(Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case", rename = "type: text, thinking or tool_use")]
 pub enum AnswerBlock {
@@ -53,14 +53,14 @@ pub enum AnswerBlock {
     ToolUse { id: Option<String>, name: String, input: Option<Value>, cache_control: Ignored, caller: Hint },
 }
 
-/// A block of instructions among the messages.
+/// A block of a system message.
 #[derive(Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case", rename = "type: text")]
 pub enum SystemBlock {
     Text(BlockText),
 }
 
-/// A block where only text can be.
+/// A block that must be text.
 #[derive(Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case", rename = "type: text (nothing else can be read)")]
 pub enum TextBlock {
@@ -99,16 +99,16 @@ impl TextBlock {
     }
 }
 
-/// The system prompt. An agent's billing header is left out, unless the server is `strict`: it
-/// changes with every turn, so that nothing behind it could be reused.
+/// Builds the system prompt. Unless the server is `strict`, it drops an agent's billing header. The
+/// header changes with every turn, so the KV cache of everything after it could not be reused.
 pub fn system_message(mut system: TextOr<TextBlock>, strict: bool) -> Result<Option<RequestMessage>, ApiError> {
     let billed = !strict && remove_billing_line(&mut system);
     let text = system.text(TextBlock::text)?;
     Ok((!billed || !text.is_empty()).then(|| RequestMessage::new(Role::System, text)))
 }
 
-/// Removes the first line of a system prompt if it is an agent's billing header; `false` if it is
-/// not.
+/// Removes the first line of a system prompt if it is an agent's billing header. Returns `false` if
+/// it is not.
 fn remove_billing_line(system: &mut TextOr<TextBlock>) -> bool {
     let first = match system {
         TextOr::Text(text) => Some(text),
@@ -127,7 +127,7 @@ fn remove_billing_line(system: &mut TextOr<TextBlock>) -> bool {
 }
 
 impl BlockMessage {
-    /// Adds what a message says to the messages of a chat: results of calls are messages of their
+    /// Adds the message's content to the messages of a chat. Tool results become messages of their
     /// own.
     pub fn read(self, into: &mut Vec<RequestMessage>) -> Result<(), ApiError> {
         match self {
@@ -170,7 +170,7 @@ impl BlockMessage {
     }
 }
 
-/// The words of a text, or of blocks if there are any.
+/// Returns a text, or the joined text of blocks; `None` if the blocks have no text.
 fn read_words<T>(
     content: TextOr<T>,
     read: impl FnMut(T) -> Result<String, ApiError>,

@@ -1,4 +1,4 @@
-//! Messages of content blocks, whole and as events.
+//! Writes messages of content blocks, whole or as events.
 
 use serde_json::{Value, json};
 use thermocline_engine::session::{GenerationStats, StopReason};
@@ -12,7 +12,7 @@ use crate::{
     stream_event::{StreamEvent, add_forgotten, new_id},
 };
 
-/// Type of the blocks that call tools.
+/// Type of blocks that call tools.
 const TOOL_USE: &str = "tool_use";
 
 /// Formatter of one message.
@@ -22,25 +22,25 @@ pub struct MessageFormat {
     model: String,
     /// Tokens of the prompt.
     input_tokens: usize,
-    /// Blocks that have begun in the stream, and the type of the one that is open.
+    /// Number of blocks begun in the stream, and the type of the open block.
     started: usize,
     open: Option<&'static str>,
 }
 
 impl MessageFormat {
-    /// A formatter with a new id, of an answer to a prompt of `input_tokens` tokens.
+    /// Creates a formatter with a new id, for an answer to a prompt of `input_tokens` tokens.
     pub fn new(model: String, input_tokens: usize) -> Self {
         MessageFormat { id: new_id("msg_"), model, input_tokens, started: 0, open: None }
     }
 
-    /// The event before the first block.
+    /// Returns the event before the first block.
     pub fn first_events(&self) -> Vec<StreamEvent> {
         let mut message = self.frame(json!([]));
         message["usage"] = usage(self.input_tokens, &GenerationStats::default());
         vec![event("message_start", json!({ "message": message })), event("ping", json!({}))]
     }
 
-    /// The events of new pieces.
+    /// Returns the events of new pieces.
     pub fn piece_events(&mut self, pieces: &[AnswerPiece]) -> Vec<StreamEvent> {
         let mut events = Vec::new();
         for piece in pieces {
@@ -65,7 +65,7 @@ impl MessageFormat {
         events
     }
 
-    /// The events behind the last piece.
+    /// Returns the events after the last piece.
     pub fn last_events(&mut self, reason: &StopReason, called: bool, stats: &GenerationStats) -> Vec<StreamEvent> {
         let mut events = Vec::new();
         self.end(&mut events);
@@ -138,7 +138,7 @@ impl AnswerFormat for MessageFormat {
     }
 }
 
-/// Adds text to the last block if it is of type `kind`, else to a new one.
+/// Appends text to the last block if its type is `kind`, else to a new block.
 fn append(blocks: &mut Vec<Value>, kind: &str, text: &str) {
     let field = if kind == TOOL_USE { "input" } else { kind };
     match blocks.last_mut() {
@@ -149,7 +149,7 @@ fn append(blocks: &mut Vec<Value>, kind: &str, text: &str) {
     }
 }
 
-/// A block of thoughts or text.
+/// Builds a block of thoughts or text.
 fn text_block(kind: &str, text: &str) -> Value {
     let mut block = json!({ "type": kind, kind: text });
     if kind == "thinking" {
@@ -158,13 +158,14 @@ fn text_block(kind: &str, text: &str) -> Value {
     block
 }
 
-/// An event, whose data repeats its name.
+/// Creates an event. Its data repeats its name.
 fn event(name: &'static str, mut data: Value) -> StreamEvent {
     data["type"] = name.into();
     StreamEvent { name: Some(name), data: data.to_string() }
 }
 
-/// The reason of an answer's end, and the stop sequence that was it; `called`: with calls of tools.
+/// Returns the stop reason and, if one ended the answer, the stop sequence. `called`: the answer
+/// called tools.
 fn stop_reason(reason: &StopReason, called: bool) -> (&'static str, Option<&str>) {
     match reason {
         StopReason::MaxTokens => ("max_tokens", None),
@@ -187,7 +188,7 @@ fn usage(input: usize, stats: &GenerationStats) -> Value {
     usage
 }
 
-/// The body of a refusal, or the data of an event that ends a stream.
+/// Builds the body of a refusal, or the data of the event that ends a failed stream.
 pub fn error_body(error: &ApiError) -> Value {
     let kind = match error.status.as_u16() {
         401 => "authentication_error",

@@ -1,7 +1,7 @@
 //! Anthropic's protocol: `POST /v1/messages` and `/v1/messages/count_tokens`.
-//! [`read_message_request`] reads requests, whose messages are `blocks` and whose `answer_fields`
-//! say how the answer comes to be; [`MessageFormat`] writes answers as messages of content blocks;
-//! [`error_body`] is the shape of refusals.
+//! [`read_message_request`] reads requests: `blocks` are their messages, `answer_fields` shape the
+//! answer. [`MessageFormat`] writes answers as messages of content blocks. [`error_body`] formats
+//! refusals.
 
 mod answer_fields;
 mod blocks;
@@ -11,5 +11,5 @@ mod request;
 pub use format::{MessageFormat, error_body};
 pub use request::read_message_request;
 
-/// The paths of this protocol begin like this.
+/// Beginning of this protocol's paths.
 pub const PATH: &str = "/v1/messages";

@@ -18,7 +18,7 @@ use crate::{
 };
 use thermocline_host::units::Limit;
 
-/// The fields, with the hints of agents.
+/// The fields of a request, with the hints of agents.
 #[derive(Debug, PartialEq, Deserialize)]
 struct MessageBody {
     model: Option<String>,
@@ -64,13 +64,13 @@ struct CallChoice {
     #[serde(rename = "type")]
     kind: Option<String>,
     name: Option<String>,
-    /// Calls are made one at a time where one is forced.
+    /// Has no effect: forced calls always come one at a time.
     disable_parallel_tool_use: Option<bool>,
 }
 
-/// Reads a request. `max_tokens` may be missing where tokens are only counted. Fields that are
-/// missing have the values of `defaults`. A field that cannot be honoured is refused by name; hints
-/// are, too, if `strict`.
+/// Reads a request. Missing fields have the values of `defaults`. `max_tokens` may be missing if
+/// the request only counts tokens. A field that the server cannot honour is refused by name. If
+/// `strict`, hints are refused too.
 pub fn read_message_request(
     body: &[u8],
     defaults: &Request,

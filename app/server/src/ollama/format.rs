@@ -1,4 +1,4 @@
-//! Answers as lines of JSON, or as one object.
+//! Writes answers as lines of JSON, or as one object.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -19,20 +19,20 @@ use crate::{
 #[derive(Debug)]
 pub struct LinesFormat {
     model: String,
-    /// An answer to `/api/chat`, else to `/api/generate`.
+    /// True for an answer to `/api/chat`, false for `/api/generate`.
     chat: bool,
     started: Instant,
-    /// The call of a tool whose arguments are arriving: name and JSON.
+    /// Name and JSON arguments of the tool call that is arriving.
     call: Option<(String, String)>,
 }
 
 impl LinesFormat {
-    /// A formatter of an answer that begins now.
+    /// Creates a formatter of an answer that begins now.
     pub fn new(model: String, chat: bool) -> Self {
         LinesFormat { model, chat, started: Instant::now(), call: None }
     }
 
-    /// The lines of new pieces. A call of a tool is told when it is complete.
+    /// Returns the lines of new pieces. A tool call gets its line when it is complete.
     pub fn piece_events(&mut self, pieces: &[AnswerPiece]) -> Vec<StreamEvent> {
         let mut lines = Vec::new();
         for piece in pieces {
@@ -56,7 +56,7 @@ impl LinesFormat {
         lines.iter().map(line).collect()
     }
 
-    /// The lines behind the last piece.
+    /// Returns the lines after the last piece.
     pub fn last_events(&mut self, reason: &StopReason, total: &GenerationStats) -> Vec<StreamEvent> {
         let call = self.take_call();
         let end = self.with_end(self.object("", "", Vec::new()), reason, total);
@@ -141,7 +141,7 @@ fn line(object: &Value) -> StreamEvent {
     StreamEvent { name: None, data: object.to_string() }
 }
 
-/// The answer to a request that only asks that the model be loaded, which it is.
+/// Builds the answer to a request that only loads the model. The model is loaded by then.
 pub fn loaded(model: &str, chat: bool) -> Value {
     let format = LinesFormat::new(model.to_owned(), chat);
     let mut object = format.object("", "", Vec::new());
@@ -149,17 +149,17 @@ pub fn loaded(model: &str, chat: bool) -> Value {
     object
 }
 
-/// The body of a refusal, or the line that ends a stream.
+/// Builds the body of a refusal, or the line that ends a failed stream.
 pub fn error_body(error: &ApiError) -> Value {
     json!({ "error": error.message })
 }
 
-/// The time now.
+/// Formats the current time.
 fn now() -> String {
     rfc3339(SystemTime::now())
 }
 
-/// A time as clients of this protocol read it.
+/// Formats a time as RFC 3339, which this protocol uses.
 pub(super) fn rfc3339(time: SystemTime) -> String {
     OffsetDateTime::from(time).format(&Rfc3339).unwrap_or_default()
 }

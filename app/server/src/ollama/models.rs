@@ -1,4 +1,4 @@
-//! Facts about models, as this protocol tells them.
+//! Model descriptions in this protocol.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -14,7 +14,7 @@ pub fn version() -> Value {
     json!({ "version": env!("CARGO_PKG_VERSION") })
 }
 
-/// Entry of the open model in `GET /api/tags`.
+/// Describes the open model for `GET /api/tags`.
 pub fn entry(model: &ServedModel) -> Value {
     json!({
         "name": model.name,
@@ -26,7 +26,7 @@ pub fn entry(model: &ServedModel) -> Value {
     })
 }
 
-/// Entry of a model in a folder.
+/// Describes a model in a folder.
 pub fn library_entry(entry: &LibraryEntry) -> Value {
     json!({
         "name": entry.name,
@@ -38,7 +38,7 @@ pub fn library_entry(entry: &LibraryEntry) -> Value {
     })
 }
 
-/// Entry of the open model in `GET /api/ps`: the same with its use of VRAM, and how long it will be kept.
+/// Describes the open model for `GET /api/ps`: its entry, its use of VRAM, and how long it is kept.
 pub fn running(model: &ServedModel, keep: Duration) -> Value {
     let mut entry = entry(model);
     entry["size_vram"] = model.engine.vram_budget().unwrap_or(0).into();
@@ -47,7 +47,7 @@ pub fn running(model: &ServedModel, keep: Duration) -> Value {
     entry
 }
 
-/// `POST /api/show` of the open model.
+/// `POST /api/show` for the open model.
 pub fn show(model: &ServedModel) -> Value {
     let (config, template) = (model.engine.config(), model.engine.chat_template());
     let sizes = [model.engine.context(), config.d_model, config.n_layer()];
@@ -55,7 +55,7 @@ pub fn show(model: &ServedModel) -> Value {
     shown(template.source(), opened(model), details_of(model), info)
 }
 
-/// `POST /api/show` of a model in a folder.
+/// `POST /api/show` for a model in a folder.
 pub fn show_entry(entry: &LibraryEntry) -> Value {
     let card = &entry.card;
     let mut info = model_info(&card.architecture, card.parameters, [card.context, 0, card.layers]);
@@ -109,7 +109,7 @@ fn details(architecture: &str, parameters: u64, weight_type: String) -> Value {
     })
 }
 
-/// Weights of the model's file.
+/// Number of parameters in the model's file.
 fn parameters(model: &ServedModel) -> u64 {
     model.engine.model().checkpoint.tensors().iter().map(|tensor| tensor.len() as u64).sum()
 }

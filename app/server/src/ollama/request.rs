@@ -17,10 +17,10 @@ use crate::{
 };
 use thermocline_host::units::Limit;
 
-/// The expected value of images.
+/// The expected value of `images`.
 const NO_IMAGES: &str = "none (they cannot be read)";
 
-/// The fields of both kinds of requests.
+/// The fields of chats and texts.
 #[derive(Debug, PartialEq, Deserialize)]
 struct CommonFields {
     model: Option<String>,
@@ -34,8 +34,8 @@ struct CommonFields {
     shift: Ignored,
 }
 
-/// The options beside those by which tokens are chosen. The ones about how a model is loaded are
-/// ignored, as the server's own command line decides them.
+/// The options besides sampling. Options about loading a model are ignored, because the server's
+/// own command line decides them.
 #[derive(Debug, PartialEq, Deserialize)]
 struct OptionFields {
     num_predict: Option<FieldLimit>,
@@ -81,14 +81,14 @@ struct GenerateFields {
     template: Option<Value>,
 }
 
-/// The fields of a request for embeddings beside OpenAI's.
+/// The fields of an embedding request that OpenAI's lacks.
 #[derive(Debug, PartialEq, Deserialize)]
 struct EmbedFields {
     prompt: Option<Value>,
     options: Ignored,
 }
 
-/// Thoughts that are on or off, or their effort.
+/// Turns thoughts on or off, or sets their effort.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(try_from = "Value")]
 enum Think {
@@ -110,8 +110,7 @@ impl TryFrom<Value> for Think {
     }
 }
 
-/// Reads a body of `/api/chat`; `None` for a request without messages, which asks that the model be
-/// loaded.
+/// Reads a body of `/api/chat`. `None` for a request without messages, which only loads the model.
 pub fn read_chat(body: &[u8], defaults: &Request) -> Result<Option<RequestedAnswer>, ApiError> {
     let (common, chat): (CommonFields, OllamaChatFields) = parse_fields(body, false)?;
     let messages = each(chat.messages.unwrap_or_default(), "messages", |_, message| message.read())?;
@@ -122,8 +121,8 @@ pub fn read_chat(body: &[u8], defaults: &Request) -> Result<Option<RequestedAnsw
     Ok((!empty).then_some(asked))
 }
 
-/// Reads a body of `/api/generate`: a chat of one message, or with `raw` a text to continue. `None`
-/// for a request without a prompt, which asks that the model be loaded.
+/// Reads a body of `/api/generate`: a chat of one message or, with `raw`, a text to continue.
+/// `None` for a request without a prompt, which only loads the model.
 pub fn read_generate(body: &[u8], defaults: &Request) -> Result<Option<RequestedAnswer>, ApiError> {
     let (common, fields): (CommonFields, GenerateFields) = parse_fields(body, false)?;
     accept_only(fields.template.as_ref(), "template", &[json!("")])?;

@@ -1,4 +1,4 @@
-//! The JSON of answers, whole and in chunks.
+//! Writes the JSON of answers, whole or in chunks.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -14,23 +14,23 @@ use crate::{
     stream_event::{StreamEvent, add_forgotten, new_id},
 };
 
-/// Formatter of one answer: its id, time and model are the same in every chunk.
+/// Formatter of one answer. All chunks have the same id, time and model.
 #[derive(Debug)]
 pub struct CompletionFormat {
     endpoint: Endpoint,
     id: String,
     created: u64,
     model: String,
-    /// A stream ends with token counts.
+    /// Whether a stream ends with token counts.
     include_usage: bool,
-    /// Log probabilities are returned.
+    /// Whether to return log probabilities.
     with_logprobs: bool,
     /// Formatter of the log probabilities of the choice that is streamed.
     logprobs: LogprobsFormat,
 }
 
 impl CompletionFormat {
-    /// A formatter with a new id.
+    /// Creates a formatter with a new id.
     pub fn new(endpoint: Endpoint, model: String, include_usage: bool, with_logprobs: bool) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let id = new_id(match endpoint {
@@ -64,7 +64,7 @@ impl CompletionFormat {
         json!({ "index": index, name: content, "logprobs": null, "finish_reason": finish })
     }
 
-    /// The chunk of a piece of choice `index`.
+    /// Builds the chunk of one piece of choice `index`.
     fn piece_chunk(&self, index: usize, piece: &AnswerPiece) -> Value {
         if self.endpoint == Endpoint::Completion {
             return self.chunk(index, piece.content().or(piece.reasoning()).unwrap_or_default().into(), None);
@@ -97,7 +97,7 @@ impl CompletionFormat {
         json!({ "id": id, "object": object, "created": created, "model": model, "choices": [choice] })
     }
 
-    /// The chunks of new pieces; the first of them has the log probabilities.
+    /// Builds the chunks of new pieces. The first chunk has the log probabilities.
     fn piece_chunks(&self, index: usize, pieces: &[AnswerPiece], logprobs: Option<Value>) -> Vec<Value> {
         let mut chunks: Vec<Value> = pieces.iter().map(|piece| self.piece_chunk(index, piece)).collect();
         if let Some(logprobs) = logprobs {
@@ -143,7 +143,7 @@ impl AnswerFormat for CompletionFormat {
         data.map(|data| StreamEvent { name: None, data }).collect()
     }
 
-    /// The choices, numbered as they come, and the counts of all tokens.
+    /// Builds the answer: its choices, numbered in order, and the counts of all tokens.
     fn whole(&self, choices: &[AnswerChoice], total: &GenerationStats) -> Value {
         let mut whole = self.chunk(0, json!(null), None);
         if self.endpoint == Endpoint::Chat {

@@ -1,6 +1,6 @@
-//! The fields that give an answer a grammar: OpenAI's `response_format`, llama.cpp's `grammar` and
-//! `json_schema`, vLLM's `structured_outputs` and `guided_json`, `guided_regex`, `guided_choice`,
-//! `guided_grammar`.
+//! The fields that constrain an answer by a grammar: OpenAI's `response_format`, llama.cpp's
+//! `grammar` and `json_schema`, and vLLM's `structured_outputs`, `guided_json`, `guided_regex`,
+//! `guided_choice` and `guided_grammar`.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -12,10 +12,11 @@ use crate::{
     fields::{LenientField, invalid},
 };
 
-/// Most texts of a choice.
+/// Most texts in a choice of texts.
 const MAX_CHOICES: usize = 1024;
 
-/// Fields of an OpenAI request that constrain the answer's grammar. A strict server accepts only OpenAI's own.
+/// Fields of an OpenAI request that constrain the answer's grammar. A strict server accepts only
+/// OpenAI's own field.
 #[derive(Debug, PartialEq, Deserialize)]
 pub struct GrammarFields {
     response_format: Option<FormatObject>,
@@ -37,7 +38,7 @@ struct StructuredOutputs {
     json_object: Option<bool>,
 }
 
-/// A format of an answer.
+/// The format of an answer.
 #[derive(Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case", rename = "type: text, json_object, json_schema, regex or grammar")]
 pub enum FormatObject {
@@ -67,7 +68,7 @@ enum Notation {
 }
 
 impl GrammarFields {
-    /// The grammar that the fields give, at most one.
+    /// Reads the grammar. The fields may give at most one.
     pub fn grammar(self) -> Result<Option<RequestedGrammar>, ApiError> {
         let mut found = Vec::new();
         if let Some(format) = self.response_format {
@@ -107,7 +108,7 @@ impl GrammarFields {
 }
 
 impl Notation {
-    /// The grammar that `value` says, which the request has at `path`.
+    /// Reads the grammar `value` of the request's field `path`.
     fn read(self, value: Value, path: &str) -> Result<RequestedGrammar, ApiError> {
         let grammar = match (self, value) {
             (Notation::Schema, Value::String(text)) => {
@@ -138,7 +139,7 @@ impl Notation {
 }
 
 impl FormatObject {
-    /// The grammar of the format, which the request has at `field`.
+    /// Reads the grammar of the format in the request's field `field`.
     pub fn grammar(self, field: &str) -> Result<Option<RequestedGrammar>, ApiError> {
         let missing = |name: &str| {
             let path = format!("{field}.{name}");

@@ -1,30 +1,30 @@
-//! The JSON of log probabilities: of chats entry by entry, of texts as parallel lists.
+//! The JSON of log probabilities: one entry per token for chats, parallel lists for texts.
 
 use serde_json::{Map, Value, json};
 
 use super::Endpoint;
 use crate::generation::ScoredToken;
 
-/// Log probability that is reported for a token which cannot be chosen: JSON has no infinity.
+/// Log probability reported for a token that cannot be chosen. JSON has no infinity.
 const IMPOSSIBLE: f32 = -9999.0;
 
 /// Formatter of the log probabilities of one choice.
 #[derive(Debug)]
 pub struct LogprobsFormat {
     endpoint: Endpoint,
-    /// Characters of the text before the next token.
+    /// Position of the next token in the text, in characters.
     offset: usize,
-    /// The text has lost the space before its first word.
+    /// Whether the text lost the space before its first word.
     strips_space: bool,
 }
 
 impl LogprobsFormat {
-    /// A formatter of a choice whose text begins with `echo`.
+    /// Creates a formatter of a choice whose text begins with `echo`.
     pub fn new(endpoint: Endpoint, echo: Option<&str>) -> Self {
         LogprobsFormat { endpoint, offset: 0, strips_space: echo.is_some_and(|text| !text.starts_with(' ')) }
     }
 
-    /// The JSON of the next tokens.
+    /// Builds the JSON of the next tokens.
     pub fn json(&mut self, tokens: &[ScoredToken]) -> Value {
         match self.endpoint {
             Endpoint::Chat => {
@@ -49,7 +49,7 @@ impl LogprobsFormat {
         }
     }
 
-    /// Where the text of `token` begins, in characters.
+    /// Position of `token` in the text, in characters.
     fn next_offset(&mut self, token: &ScoredToken) -> usize {
         let offset = self.offset;
         if token.visible {
@@ -61,8 +61,8 @@ impl LogprobsFormat {
     }
 }
 
-/// The likeliest tokens of a text's place with the token itself. Of tokens with equal texts the
-/// likeliest counts.
+/// Maps the most likely tokens at this position, and the token itself, to their log probabilities.
+/// Of tokens with the same text, the most likely counts.
 fn top_map(token: &ScoredToken) -> Value {
     let Some(own) = token.logprob else { return Value::Null };
     let mut map = Map::new();
@@ -76,7 +76,7 @@ fn number(logprob: f32) -> f64 {
     f64::from(logprob.max(IMPOSSIBLE))
 }
 
-/// The text of a token; its bytes by number where they are part of a character.
+/// Converts a token to text. A part of a character is written as byte numbers.
 fn token_text(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.to_owned(),

@@ -33,13 +33,13 @@ pub struct MessageFields {
     status: Hint,
 }
 
-/// The name of a speaker.
+/// The name of the message's author.
 #[derive(Debug, PartialEq, Deserialize)]
 pub struct SpeakerName {
     name: LenientField<String>,
 }
 
-/// The fields of an answer. Clients add the hints to answers, and send them back.
+/// The fields of an assistant message. Clients add the hints to answers and send them back.
 #[derive(Debug, PartialEq, Deserialize)]
 pub struct AssistantFields {
     tool_calls: Option<Vec<CallObject>>,
@@ -52,14 +52,14 @@ pub struct AssistantFields {
     finish_reason: Hint,
 }
 
-/// Fields of a message with the result of a tool call.
+/// The fields of a message with a tool's result.
 #[derive(Debug, PartialEq, Deserialize)]
 pub struct ResultFields {
     tool_call_id: Option<String>,
     name: Option<String>,
 }
 
-/// A call, which chat templates read as it is.
+/// A tool call, which chat templates read as it is.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(try_from = "Value")]
 pub struct CallObject(pub Value);
@@ -97,7 +97,7 @@ impl ListItem for TextPart {
 }
 
 impl TextPart {
-    /// Its text.
+    /// The text of the part.
     pub fn text(self) -> Result<String, ApiError> {
         let (field, text) = match self {
             TextPart::Text { text, .. } => ("text", text),
@@ -108,7 +108,7 @@ impl TextPart {
 }
 
 impl ChatBodyMessage {
-    /// The message. A server that is not `strict` accepts one without content.
+    /// Converts the message. Unless `strict`, the content may be missing.
     fn read(self, strict: bool) -> Result<RequestMessage, ApiError> {
         let named = |role, fields: MessageFields, name: SpeakerName| {
             let name = name.name.map(|it| it.0);
@@ -146,7 +146,7 @@ impl MessageFields {
     }
 }
 
-/// The messages of a chat.
+/// Reads the messages of a chat.
 pub fn read_messages(list: Option<Vec<ChatBodyMessage>>, strict: bool) -> Result<Vec<RequestMessage>, ApiError> {
     let list = list.ok_or_else(|| missing("messages", "at least one message"))?;
     each(list, "messages", |_, message| message.read(strict))

@@ -1,5 +1,6 @@
-//! OpenAI's protocol: chats, texts and [`responses`]. [`read_request`] reads requests, whose fields
-//! have files by subject; [`CompletionFormat`] writes answers, with [`LogprobsFormat`].
+//! OpenAI's protocol: chats, text completions and [`responses`]. [`read_request`] reads requests;
+//! each group of fields has its own file. [`CompletionFormat`] writes answers, and
+//! [`LogprobsFormat`] their log probabilities.
 
 mod format;
 mod grammar_fields;

@@ -1,5 +1,4 @@
-//! The prompts of a request, the number of answers to each, and the log probabilities of their
-//! tokens.
+//! The prompts of a request, the number of answers to each, and the log probabilities of tokens.
 
 use serde_json::Value;
 use thermocline_engine::session::{LogprobsRequest, Prompt};
@@ -10,12 +9,13 @@ use crate::{
     request::ChoiceFields,
 };
 
-/// Most prompts of a request, answers to one prompt, and likeliest tokens at a place.
+/// Most prompts of a request, most answers to a prompt, and most top tokens per position.
 const MAX_PROMPTS: usize = 64;
 const MAX_ANSWERS: usize = 8;
 const MAX_TOP: usize = 20;
 
-/// The answers to a chat: `n` of them, with `logprobs` and `top_logprobs` at a place.
+/// Reads how a chat is answered: `n` answers, with `top_logprobs` top tokens per position if
+/// `logprobs`.
 pub fn chat_choices(
     answers: Option<usize>,
     logprobs: Option<bool>,
@@ -32,8 +32,8 @@ pub fn chat_choices(
     Ok(ChoiceFields { answers, best_of: answers, echo: false, logprobs })
 }
 
-/// The answers to a text: `n` of `best_of`, behind the prompt if they `echo` it, with `top`
-/// likeliest tokens at a place.
+/// Reads how a text is continued: `n` answers of `best_of`, after the prompt if `echo`, with `top`
+/// top tokens per position.
 pub fn text_choices(
     answers: Option<usize>,
     best_of: Option<usize>,
@@ -47,7 +47,7 @@ pub fn text_choices(
     Ok(ChoiceFields { answers, best_of, echo, logprobs })
 }
 
-/// A count from `low` to `high`.
+/// Checks that a count is between `low` and `high`.
 fn within(field: &str, count: Option<usize>, low: usize, high: usize) -> Result<Option<usize>, ApiError> {
     match count {
         Some(number) if !(low..=high).contains(&number) => {
@@ -64,8 +64,8 @@ pub fn parse_prompts(value: Option<Value>) -> Result<Vec<Prompt>, ApiError> {
     prompts_of(&value, MAX_PROMPTS, true).ok_or_else(|| invalid("prompt", &expected, &value))
 }
 
-/// The text or token ids that `value` is, or the up to `most` of them that it lists. Without
-/// `empty`, no text may be empty.
+/// Reads one text or list of token ids, or a list of at most `most` of them. If `empty` is false,
+/// empty texts are refused.
 pub fn prompts_of(value: &Value, most: usize, empty: bool) -> Option<Vec<Prompt>> {
     let one = |value: &Value| match value {
         Value::String(text) if !text.is_empty() || empty => Some(Prompt::Text(text.clone())),

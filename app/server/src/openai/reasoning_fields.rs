@@ -1,4 +1,4 @@
-//! The fields about a model's thoughts in OpenAI's bodies and those of servers like it.
+//! The fields about thoughts in the bodies of OpenAI and similar servers.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -10,7 +10,7 @@ use crate::{
 };
 use thermocline_host::units::Limit;
 
-/// Fields of a request about reasoning that OpenAI's server lacks. A strict server refuses them.
+/// Reasoning fields that OpenAI's server does not have. A strict server refuses them.
 #[derive(Debug, PartialEq, Deserialize)]
 pub struct ReasoningFields {
     chat_template_kwargs: LenientField<Map<String, Value>>,
@@ -28,7 +28,7 @@ struct ReasoningObject {
 }
 
 impl ReasoningFields {
-    /// The thoughts.
+    /// Reads the thoughts settings.
     pub fn thoughts(self) -> Result<RequestedThoughts, ApiError> {
         let variables = self.chat_template_kwargs.map(|it| it.0).unwrap_or_default();
         let mut thoughts = RequestedThoughts { variables, budget: self.reasoning_budget.map(|it| it.0.0) };

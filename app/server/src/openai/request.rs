@@ -1,4 +1,4 @@
-//! Requests of OpenAI's chats and texts, with what clients of other servers send beside its fields.
+//! Requests for OpenAI's chats and text completions, including other servers' extra fields.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -20,19 +20,19 @@ use crate::{
 };
 use thermocline_host::units::Limit;
 
-/// The route a request came by.
+/// The route of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Endpoint {
     /// `/v1/chat/completions`: messages, rendered by the model's template.
     Chat,
-    /// `/v1/completions`: a text that is continued as it is.
+    /// `/v1/completions`: a text that is continued without a template.
     Completion,
 }
 
-/// A chat's body.
+/// The body of a chat.
 type ChatBody = (BodyFields, OpenAiChatFields, SamplingFields, ToolFields, GrammarFields, ReasoningFields);
 
-/// The body of a request that continues a text.
+/// The body of a text completion.
 type TextBody = (BodyFields, TextFields, SamplingFields, GrammarFields);
 
 /// The fields of chats alone.
@@ -92,7 +92,7 @@ struct StreamOptions {
     include_obfuscation: Option<Value>,
 }
 
-/// Numbers that are added to the logits of tokens.
+/// Values added to the logits of tokens.
 #[derive(Debug, PartialEq, Deserialize)]
 #[serde(try_from = "Value")]
 struct LogitBias(Vec<(u32, f32)>);
@@ -107,9 +107,9 @@ impl TryFrom<Value> for LogitBias {
     }
 }
 
-/// Reads the body of a request by `endpoint`. Fields that are missing have the values of
-/// `defaults`. A field that cannot be honoured is refused by name; if `strict`, other servers'
-/// fields are, too.
+/// Reads the body of a request to `endpoint`. Missing fields have the values of `defaults`. A field
+/// that the server cannot honour is refused by name. If `strict`, other servers' fields are refused
+/// too.
 pub fn read_request(
     endpoint: Endpoint,
     body: &[u8],
@@ -148,7 +148,7 @@ fn read_text(body: &[u8], defaults: &Request, strict: bool) -> Result<RequestedA
 }
 
 impl BodyFields {
-    /// Adds the fields of both kinds of bodies to a request.
+    /// Applies the fields that both kinds of bodies share to a request.
     fn apply(
         self,
         sampling: SamplingFields,
@@ -180,14 +180,14 @@ impl BodyFields {
     }
 }
 
-/// The limit of an answer by its newer and its older name.
+/// Reads the token limit of an answer from its newer and older field.
 fn max_tokens(new: Option<FieldLimit>, old: Option<FieldLimit>) -> Result<Option<Limit>, ApiError> {
     match (new.map(|it| it.0), old.map(|it| it.0)) {
         (Some(Limit::Of(new)), Some(Limit::Of(old))) if new != old => {
             let message = format!("max_tokens ({old}) and max_completion_tokens ({new}) differ; give one of them");
             Err(ApiError::invalid_field("max_tokens", message))
         }
-        // Of a limit and none, the limit.
+        // If one field sets a limit and the other sets none, the limit counts.
         (Some(Limit::None), Some(old)) => Ok(Some(old)),
         (new, old) => Ok(new.or(old)),
     }

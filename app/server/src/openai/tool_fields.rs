@@ -14,17 +14,17 @@ use crate::{
 pub struct ToolFields {
     tools: Option<Vec<Value>>,
     tool_choice: Option<Value>,
-    /// Calls come one after the other in any case.
+    /// Has no effect: calls always come one after the other.
     parallel_tool_calls: Option<bool>,
 }
 
 impl ToolFields {
-    /// The tools.
+    /// Reads the tools.
     pub fn tools(&mut self) -> Result<Vec<RequestedTool>, ApiError> {
         read_tools(self.tools.take())
     }
 
-    /// The choice among the tools.
+    /// Reads the choice among the tools.
     pub fn choice(&self) -> Result<ToolChoice, ApiError> {
         let Some(choice) = &self.tool_choice else { return Ok(ToolChoice::Auto) };
         let read = match choice.as_str() {
@@ -38,7 +38,7 @@ impl ToolFields {
     }
 }
 
-/// The tools of a list.
+/// Reads a list of tools.
 pub fn read_tools(list: Option<Vec<Value>>) -> Result<Vec<RequestedTool>, ApiError> {
     each(list.unwrap_or_default(), "tools", |at, mut tool| {
         if tool["type"] != "function" {
@@ -48,7 +48,7 @@ pub fn read_tools(list: Option<Vec<Value>>) -> Result<Vec<RequestedTool>, ApiErr
         if name.as_str().is_none_or(str::is_empty) {
             return Err(invalid("function.name", "a name", name));
         }
-        // The model is not told: it is about the schema alone.
+        // `strict` concerns only the schema, so the model does not see it.
         let function = tool["function"].as_object_mut();
         let strict = function.and_then(|function| function.remove("strict")).is_some_and(|it| it == true);
         RequestedTool::new(tool, strict, format!("tools[{at}]"), "function.parameters")

@@ -6,7 +6,7 @@ use thermocline_engine::session::SparsityChoice;
 
 use thermocline_host::units::parse_bytes;
 
-/// Shown by `/help`.
+/// The text of `/help`.
 pub const HELP: &str = "\
 /help          this list
 /reset         forget the conversation (the system prompt stays)
@@ -36,7 +36,7 @@ pub enum ChatCommand {
     Regenerate,
     Device,
     RetryDevice,
-    /// Without a value, these three show the current one.
+    /// Without a value, this command and the next two show the current setting.
     Sparsity(Option<SparsityChoice>),
     Vram(Option<u64>),
     Adaptive(Option<bool>),
@@ -46,7 +46,8 @@ pub enum ChatCommand {
 }
 
 impl ChatCommand {
-    /// Parses `text`: `None` for an ordinary message, an explanation for an invalid command.
+    /// Parses `text`. Returns `None` for an ordinary message, and an explanation for an invalid
+    /// command.
     pub fn parse(text: &str) -> Result<Option<ChatCommand>, String> {
         let Some(line) = text.strip_prefix('/').filter(|rest| !rest.starts_with('/')) else {
             return Ok(None);
@@ -75,7 +76,7 @@ impl ChatCommand {
     }
 }
 
-/// The argument of a command, if it has one.
+/// Parses the argument of a command, if it has one.
 fn choice<T, E: ToString>(rest: &str, parse: impl FnOnce(&str) -> Result<T, E>) -> Result<Option<T>, String> {
     if rest.is_empty() { Ok(None) } else { parse(rest).map(Some).map_err(|error| error.to_string()) }
 }

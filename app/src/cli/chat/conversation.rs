@@ -1,4 +1,4 @@
-//! The messages of a terminal chat, and the session or the server that answers.
+//! The messages of a terminal chat, and the session or server that answers them.
 
 use std::{fs::File, io, path::Path};
 
@@ -27,21 +27,22 @@ use thermocline_terminal::{
 
 /// The answering side of a chat.
 pub enum Partner {
-    /// A session of an engine here. Earlier tokens stay in its KV cache, so a turn computes only the new ones.
+    /// A session of a local engine. Its KV cache keeps earlier tokens, so a turn computes only the
+    /// new ones.
     Engine {
         /// The session.
         session: Box<Session>,
-        /// How tokens are drawn.
+        /// Sampling options of answers.
         sampling: Box<Sampling>,
-        /// How long answers are.
+        /// Length options of answers.
         length: LengthOptions,
     },
-    /// A server.
+    /// A model on a server.
     Server(RemoteChat),
 }
 
 impl Partner {
-    /// A session of `engine`.
+    /// Opens a session of `engine`.
     pub fn engine(engine: &Engine, sampling: Sampling, length: LengthOptions) -> Outcome<Self> {
         let session = Box::new(engine.session(SessionOptions::default())?);
         Ok(Partner::Engine { session, sampling: Box::new(sampling), length })
@@ -55,14 +56,14 @@ pub struct TerminalConversation {
     messages: Vec<Message>,
     last: Option<(GenerationStats, StopReason)>,
     regenerations: u64,
-    /// The files that go with messages, from the first one on.
+    /// The files attached to messages.
     files: Option<AttachedFiles>,
     /// The line that names the sources of the last answer.
     sources: Option<String>,
 }
 
 impl TerminalConversation {
-    /// An empty conversation.
+    /// Creates an empty conversation.
     pub fn new(partner: Partner, system: Option<String>) -> Self {
         TerminalConversation {
             partner,
@@ -75,7 +76,7 @@ impl TerminalConversation {
         }
     }
 
-    /// Has a file go with the next message.
+    /// Attaches a file to the next message.
     pub fn attach(&mut self, document: &Document) -> Outcome {
         if self.files.is_none() {
             self.files = Some(AttachedFiles::new(&self.transcript())?);
@@ -83,7 +84,7 @@ impl TerminalConversation {
         self.files.as_mut().map_or(Ok(()), |files| files.attach(document))
     }
 
-    /// The model that answers, for the greeting.
+    /// Describes the answering model for the greeting.
     pub fn partner(&self) -> String {
         match &self.partner {
             Partner::Engine { session, .. } => {
@@ -95,7 +96,7 @@ impl TerminalConversation {
         }
     }
 
-    /// The engine, for commands that a server does not have.
+    /// Returns the engine. Commands that need it fail for a server's model.
     fn engine(&self) -> Outcome<&Engine> {
         match &self.partner {
             Partner::Engine { session, .. } => Ok(session.engine()),
@@ -103,7 +104,7 @@ impl TerminalConversation {
         }
     }
 
-    /// Adds the user's message and generates the answer. If that fails, the message is removed again.
+    /// Adds the user's message and generates the answer. If this fails, removes the message again.
     pub fn send(&mut self, text: String) -> Outcome {
         // `//` at the start escapes a slash.
         let text = if text.starts_with("//") { text[1..].to_owned() } else { text };
@@ -122,7 +123,7 @@ impl TerminalConversation {
         answered
     }
 
-    /// Generates the last answer again, with another seed.
+    /// Generates the last answer again, with a different seed.
     pub fn regenerate(&mut self) -> Outcome {
         if self.messages.last().is_some_and(|message| message.role == Role::Assistant) {
             let previous = self.messages.pop();
@@ -141,7 +142,7 @@ impl TerminalConversation {
         let answered = match &mut self.partner {
             Partner::Engine { session, sampling, length } => {
                 let mut sampling = (**sampling).clone();
-                // The same seed would repeat the answer.
+                // With the same seed, the answer would be the same.
                 sampling.seed = sampling.seed.map(|seed| seed.wrapping_add(regenerations));
                 let request = length.request(Prompt::Chat(turns), sampling);
                 answer(session, request, None, &mut |_, piece| answer::print(piece))?
@@ -186,7 +187,7 @@ impl TerminalConversation {
         self.system = Some(text).filter(|text| !text.is_empty());
     }
 
-    /// Statistics of the last answer in one line.
+    /// Formats the statistics of the last answer in one line.
     pub fn stats(&self) -> String {
         match &self.last {
             Some((stats, reason)) => answer::stats_line(stats, reason) + "\n",
@@ -194,7 +195,7 @@ impl TerminalConversation {
         }
     }
 
-    /// The device that computes the model, in one line.
+    /// Describes the device that computes the model in one line.
     pub fn device(&self) -> Outcome<String> {
         let text = match self.engine()?.device() {
             DeviceStatus::Cpu { reason: None } => "CPU".to_owned(),
@@ -215,7 +216,8 @@ impl TerminalConversation {
         Ok(self.engine()?.retry_device()?)
     }
 
-    /// Sets the sparsity mode from the next token on, if `choice` is given; returns the current one.
+    /// Sets the sparsity mode from the next token on, if `choice` is given. Returns the current
+    /// mode.
     pub fn sparsity(&self, choice: Option<SparsityChoice>) -> Outcome<String> {
         let engine = self.engine()?;
         let now = match choice {
@@ -228,7 +230,8 @@ impl TerminalConversation {
         Ok(format!("{now}\n"))
     }
 
-    /// Sets the VRAM budget from the next token on, if `bytes` is given; returns the current one.
+    /// Sets the VRAM budget from the next token on, if `bytes` is given. Returns the current
+    /// budget.
     pub fn vram(&self, bytes: Option<u64>) -> Outcome<String> {
         let engine = self.engine()?;
         if let Some(bytes) = bytes {
@@ -240,7 +243,7 @@ impl TerminalConversation {
         })
     }
 
-    /// Switches adaptive placement on or off, if `on` is given; returns the current setting.
+    /// Turns adaptive placement on or off, if `on` is given. Returns the current setting.
     pub fn adaptive(&self, on: Option<bool>) -> Outcome<String> {
         let engine = self.engine()?;
         if let Some(on) = on {
@@ -251,7 +254,7 @@ impl TerminalConversation {
         Ok(format!("{text}\n"))
     }
 
-    /// Writes the conversation to `path`, which must not exist yet.
+    /// Writes the conversation to `path`, which must not exist.
     pub fn save(&self, path: &Path) -> Outcome {
         let json = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
         let text = if json { self.to_json() } else { self.to_markdown() };
@@ -281,7 +284,7 @@ impl TerminalConversation {
     }
 }
 
-/// `GPU X: 1.2 GiB of 6.0 GiB (attention weights 300.0 MiB, ..)`
+/// Formats a line like `GPU X: 1.2 GiB of 6.0 GiB (attention weights 300.0 MiB, ..)`.
 fn memory_line(memory: &DeviceMemory) -> String {
     let of = memory.budget.map_or(String::new(), |budget| format!(" of {}", units::bytes(budget)));
     let used = memory.by_purpose.iter().filter(|(_, bytes)| *bytes > 0);

@@ -1,4 +1,4 @@
-//! Input of messages from a line editor or a pipe.
+//! Reads messages from a line editor or a pipe.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ const PROMPT: &str = "> ";
 const CONTINUED: &str = "… ";
 const FENCE: &str = "\"\"\"";
 
-/// Reader of messages.
+/// A reader of messages.
 pub struct Input {
     source: InputSource,
     interrupted: bool,
@@ -29,7 +29,7 @@ enum InputSource {
     Pipe { line: usize },
 }
 
-/// One line as it was read.
+/// The result of reading a line.
 enum InputEvent {
     Text(String),
     Interrupted,
@@ -37,8 +37,8 @@ enum InputEvent {
 }
 
 impl Input {
-    /// Opens a line editor on a terminal, else standard input line by line. With `keep`, the input history is stored in the
-    /// user's data folder.
+    /// Opens a line editor on a terminal; otherwise reads standard input line by line. With `keep`,
+    /// the input history is stored in the user's data folder.
     pub fn new(keep: bool) -> Outcome<Self> {
         let source = if std::io::stdin().is_terminal() && std::io::stdout().is_terminal() {
             editor(keep).map_err(|error| Failure::Output(format!("cannot use the terminal: {error}")))?
@@ -48,13 +48,13 @@ impl Input {
         Ok(Input { source, interrupted: false })
     }
 
-    /// `true` if input comes from a terminal.
+    /// `true` if the input comes from a terminal.
     pub fn is_interactive(&self) -> bool {
         matches!(self.source, InputSource::Editor { .. })
     }
 
-    /// Reads the next message, of one or more lines. Ctrl-C clears the line; on an empty one it
-    /// asks for a second press, which ends the chat. `None` at the end of the input, or of the chat.
+    /// Reads the next message, of one or more lines. Ctrl-C clears the message; on an empty
+    /// message, a second press ends the chat. `None` at the end of the input or the chat.
     pub fn read(&mut self) -> Outcome<Option<String>> {
         let mut message = PartialMessage::default();
         loop {
@@ -102,7 +102,7 @@ impl InputSource {
         }
     }
 
-    /// Adds `text` to the input history; failures are ignored.
+    /// Adds `text` to the input history. Ignores failures.
     fn remember(&mut self, text: &str) {
         if let InputSource::Editor { editor, history } = self {
             let _ = editor.add_history_entry(text);
@@ -120,20 +120,20 @@ fn editor(keep: bool) -> rustyline::Result<InputSource> {
     editor.bind_sequence(KeyEvent(KeyCode::Enter, Modifiers::ALT), Cmd::Newline);
     let history = if keep { history_file() } else { None };
     if let Some(path) = &history {
-        // Absent at the first start.
+        // The file does not exist at the first start.
         let _ = editor.load_history(path);
     }
     Ok(InputSource::Editor { editor: Box::new(editor), history })
 }
 
-/// Path of the input history, in the user's data folder, which is created if missing.
+/// Path of the input history in the user's data folder. Creates the folder if it is missing.
 fn history_file() -> Option<PathBuf> {
     let path = Folders::detect()?.history();
     fs::create_dir_all(path.parent()?).ok()?;
     Some(path)
 }
 
-/// A message that may still lack lines.
+/// A message whose last lines may be missing.
 #[derive(Debug, Default)]
 struct PartialMessage {
     text: String,
@@ -146,7 +146,7 @@ impl PartialMessage {
         !self.started
     }
 
-    /// Adds a line; returns the message if it is complete.
+    /// Adds a line. Returns the message if it is complete.
     fn push(&mut self, line: &str) -> Option<String> {
         let mut line = line;
         if !self.started
@@ -184,7 +184,7 @@ impl PartialMessage {
         }
     }
 
-    /// The incomplete message at the end of the input, if there is one.
+    /// Returns the incomplete message at the end of the input, if there is one.
     fn end(&mut self) -> Option<String> {
         let partial = std::mem::take(self);
         partial.started.then_some(partial.text)

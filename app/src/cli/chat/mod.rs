@@ -1,5 +1,6 @@
-//! `thermocline chat`: a conversation in the terminal. [`input`] reads messages (from a line editor or a pipe),
-//! [`command`] parses slash commands, [`conversation`] holds the messages and generates answers, [`remote`] has a server answer.
+//! `thermocline chat`: a conversation in the terminal. [`input`] reads messages from a line editor
+//! or a pipe. [`command`] parses slash commands. [`conversation`] holds the messages and generates
+//! answers, and [`remote`] requests answers from a server.
 
 mod command;
 mod conversation;
@@ -51,7 +52,7 @@ pub struct ChatArgs {
 }
 
 impl ChatArgs {
-    /// Options for a chat with `model`, or the built-in one.
+    /// Creates options for a chat with `model`, or with the built-in model.
     pub fn on(model: Option<std::path::PathBuf>) -> Self {
         let model = ModelOptions { model, ..ModelOptions::default() };
         ChatArgs { how: AnswerOptions { model, ..AnswerOptions::default() }, ..ChatArgs::default() }
@@ -70,7 +71,7 @@ pub fn chat(args: &ChatArgs) -> Outcome {
         conversation.attach(document)?;
     }
     let mut input = Input::new(!args.no_history)?;
-    // Piped input comes from a program: its first error ends the chat, and it gets no greeting.
+    // Piped input comes from a program. It gets no greeting, and its first error ends the chat.
     let interactive = input.is_interactive();
     if interactive {
         answer::print(&format!("Thermocline {} · {}\n", env!("CARGO_PKG_VERSION"), conversation.partner()))?;
@@ -129,7 +130,7 @@ fn handle_command(command: ChatCommand, conversation: &mut TerminalConversation)
     }
 }
 
-/// `true` if standard error is a terminal: then statistics follow every answer.
+/// `true` if standard error is a terminal. Statistics then follow every answer.
 fn shows_figures() -> bool {
     std::io::stderr().is_terminal() && std::io::stdin().is_terminal()
 }

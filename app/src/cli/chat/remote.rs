@@ -1,4 +1,4 @@
-//! A chat with a model of a server: `thermocline chat --remote URL`.
+//! A chat with a server's model: `thermocline chat --remote URL`.
 
 use std::{env, fs, path::PathBuf, thread};
 
@@ -22,34 +22,36 @@ use thermocline_terminal::{
     interrupt::InterruptWatch,
 };
 
-/// Environment variable of the server's key.
+/// Environment variable with the server's key.
 const KEY_VARIABLE: &str = "THERMOCLINE_REMOTE_KEY";
 
-/// Most names of models in an error.
+/// Most model names in an error.
 const LISTED: usize = 10;
 
 /// Options of a model on a server.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Server")]
 pub struct RemoteOptions {
-    /// Chat with a model of this server, which speaks OpenAI's protocol (vLLM, SGLang, llama-server, another Thermocline); --model is the
+    /// Chat with a model of this server, which speaks OpenAI's protocol (vLLM, SGLang,
+    /// llama-server, another Thermocline); --model is the
     /// model's name there [default: the only one it has]
     #[arg(long, value_name = "URL", conflicts_with_all = LOCAL.split(' '))]
     remote: Option<ServerAddress>,
-    /// File whose first line is the server's key [default: THERMOCLINE_REMOTE_KEY of the environment, or the key that was given on
+    /// File whose first line is the server's key [default: THERMOCLINE_REMOTE_KEY of the
+    /// environment, or the key that was given on
     /// the window's page Models]
     #[arg(long, value_name = "FILE", requires = "remote")]
     key_file: Option<PathBuf>,
 }
 
-/// Options that only an engine of this program has.
+/// Options that only a local engine has.
 const LOCAL: &str = "\
     activation no_mmap sidecar context kv_type threads isa activations device vram gpu_tier sparsity adaptive static \
     no_counts split stream_prompts prompt_chunk typical penalty_last_n dry_multiplier dry_base dry_allowed_length \
     dry_last_n dry_breaker logit_bias on_full keep speculation";
 
 impl RemoteOptions {
-    /// The model of the server, if one is asked for.
+    /// Opens the model of the server, if the options name one.
     pub fn open(&self, how: &AnswerOptions) -> Outcome<Option<RemoteChat>> {
         let Some(server) = &self.remote else { return Ok(None) };
         let client = RemoteClient::new(server.clone(), self.key(server)?, RemoteTimeouts::default());
@@ -80,7 +82,7 @@ impl RemoteOptions {
     }
 }
 
-/// The name of the only model of a server.
+/// Finds the name of a server's only model.
 fn only_model(client: &RemoteClient) -> Outcome<String> {
     let models = client.models().map_err(|error| Failure::Remote(error.to_string()))?;
     let server = client.server().host();
@@ -96,9 +98,9 @@ fn only_model(client: &RemoteClient) -> Outcome<String> {
     }
 }
 
-/// The settings that were given: the server has its own for the others.
+/// Sets the given sampling options. The server chooses the others.
 fn set_sampling(request: &mut RemoteRequest, options: &SamplingOptions) {
-    // As typed: 0.7, not 0.699999988.
+    // As the user typed them: 0.7, not 0.699999988.
     let exact = |value: f32| value.to_string().parse::<f64>().unwrap_or(f64::from(value));
     request.set("temperature", options.temp.map(exact));
     request.set("top_k", options.top_k.map(|limit| limit.count_or(0)));
@@ -110,7 +112,7 @@ fn set_sampling(request: &mut RemoteRequest, options: &SamplingOptions) {
     request.set("seed", options.seed.and_then(Seed::fixed));
 }
 
-/// A model of a server, and how it is to answer.
+/// A server's model, with the settings of its answers.
 #[derive(Debug)]
 pub struct RemoteChat {
     client: RemoteClient,
@@ -118,17 +120,18 @@ pub struct RemoteChat {
 }
 
 impl RemoteChat {
-    /// The model and its server in one line.
+    /// Names the model and its server in one line.
     pub fn name(&self) -> String {
         one_line(&format!("{} at {}", self.settings.model, self.client.server().host()))
     }
 
-    /// A sentence that says where messages are sent.
+    /// States in a sentence where messages are sent.
     pub fn destination(&self) -> String {
         self.client.server().destination()
     }
 
-    /// Has the server answer `turns`, and prints what comes. `regenerations` is added to the seed, if there is one.
+    /// Requests an answer to `turns` and prints it as it arrives. Adds `regenerations` to the seed,
+    /// if there is one.
     pub fn answer(&self, turns: &[Message], regenerations: u64) -> Outcome<CompleteAnswer> {
         let mut request = self.settings.clone();
         if let Some(seed) = request.settings.get("seed").and_then(serde_json::Value::as_u64) {

@@ -23,7 +23,8 @@ use thermocline_terminal::{
 
 /// Measure how often firings hit hot neurons, with a static and an adaptive hot set
 ///
-/// At first the fraction --hot of each layer's neurons that fires most often in the profile text is hot. Then the texts are
+/// At first the fraction --hot of each layer's neurons that fires most often in the profile text is
+/// hot. Then the texts are
 /// read one after the other: each is a topic.
 #[derive(Debug, Args)]
 pub struct AdaptArgs {
@@ -57,7 +58,7 @@ pub struct AdaptArgs {
     cpu: CpuArgs,
 }
 
-/// Tokens per point of a curve.
+/// Tokens per point of the curve.
 const WINDOW: usize = 64;
 
 /// Runs the experiment.
@@ -67,7 +68,7 @@ pub fn adapt(args: &AdaptArgs) -> Outcome {
     let tokenizer = Tokenizer::from_checkpoint(&model.checkpoint)?;
     let read = |path: &PathBuf| -> Outcome<Vec<u32>> {
         let text = fs::read_to_string(path).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
-        // Enough characters for the tokens.
+        // Enough characters to yield that many tokens.
         let end = text.char_indices().nth(args.tokens.saturating_mul(32)).map_or(text.len(), |(end, _)| end);
         let mut tokens = tokenizer.encode(&text[..end], EncodeOptions::PLAIN)?;
         tokens.truncate(args.tokens);
@@ -88,7 +89,7 @@ pub fn adapt(args: &AdaptArgs) -> Outcome {
 
     std::io::stdout().write_all(rows(args, &trace).text().as_bytes())?;
     write(args.csv.as_ref(), || csv(&trace))?;
-    // File names only: the subtitle has no room for folders.
+    // File names only, because the subtitle has no room for folders.
     let name = |path: &PathBuf| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     let subtitle = format!(
         "{}: {} of the neurons hot; {} read in turn",
@@ -99,7 +100,7 @@ pub fn adapt(args: &AdaptArgs) -> Outcome {
     write(args.svg.as_ref(), || svg(&figure(subtitle, &trace)))
 }
 
-/// The range of each text.
+/// Token range of each text.
 fn texts(trace: &FollowTrace) -> impl Iterator<Item = std::ops::Range<usize>> + '_ {
     let ends = trace.begins.iter().copied().skip(1).chain([trace.tokens.len()]);
     trace.begins.iter().copied().zip(ends).map(|(begin, end)| begin..end)
@@ -125,7 +126,7 @@ fn csv(trace: &FollowTrace) -> String {
     for (number, range) in texts(trace).enumerate() {
         for at in range {
             let token = trace.tokens[at];
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ =
                 write!(text, "{at},{number},{},{},{},{}\r\n", token.fired, token.fixed, token.adaptive, token.moved);
         }

@@ -23,7 +23,8 @@ use thermocline_terminal::{
     model_options::ModelOptions,
 };
 
-/// Show which neurons make a word: their parts of its logit, and what becomes of it with them switched off
+/// Show which neurons make a word: their parts of its logit, and what becomes of it with them
+/// switched off
 #[derive(Debug, Args)]
 pub struct AttributeArgs {
     /// Text before the word (BOS is added if the model asks for it)
@@ -47,7 +48,7 @@ pub struct AttributeArgs {
     cpu: CpuArgs,
 }
 
-/// Tokens shown of a neuron's logit lens.
+/// Tokens shown for a neuron's logit lens.
 const LENS: usize = 4;
 
 /// Runs the command.
@@ -55,7 +56,7 @@ pub fn attribute(args: &AttributeArgs) -> Outcome {
     report::check(&args.json)?;
     let model = Arc::new(args.model.open_model()?);
     let tokenizer = Tokenizer::from_checkpoint(&model.checkpoint)?;
-    // Rounded inputs would blur the parts.
+    // Rounded activations would blur the attribution.
     let cpu = Cpu::new(&CpuOptions { activations: InputPrecision::Float, ..args.cpu.options() })?;
     let context = tokenizer.encode(&args.prompt, EncodeOptions::CHAT)?;
     if context.is_empty() {
@@ -82,7 +83,7 @@ pub fn attribute(args: &AttributeArgs) -> Outcome {
     for neuron in of.neurons.iter().take(args.top) {
         let lens = neuron_lens(&model, &cpu, neuron.place, LENS)?;
         let words = |tokens: &[(u32, f32)]| tokens.iter().map(|(id, _)| text(*id)).collect::<Vec<_>>().join(" ");
-        // A negative activation turns the neuron's effects around.
+        // A negative activation reverses the neuron's effects.
         let (raises, lowers) = match neuron.activation < 0.0 {
             true => (words(&lens.suppressed), words(&lens.promoted)),
             false => (words(&lens.promoted), words(&lens.suppressed)),
@@ -115,10 +116,10 @@ pub fn attribute(args: &AttributeArgs) -> Outcome {
     write(args.json.as_ref(), || format!("{figures:#}\n"))
 }
 
-/// Neurons searched for those that add most.
+/// Most neurons to search for the largest contributions.
 const MOST_SEARCHED: usize = 1000;
 
-/// The logit and its large parts.
+/// Describes the logit and its largest parts.
 fn summary(of: &Attribution, word: &str) -> String {
     let neurons: f32 = of.layers.iter().sum();
     format!(

@@ -102,7 +102,7 @@ fn report(of: &Divergence) -> MeasuredTable {
     report
 }
 
-/// Writes the model's probabilities to `path`.
+/// Writes the model's token probabilities to `path`.
 fn write_base(args: &KlArgs, setup: &mut Setup, path: &Path) -> Outcome {
     let corpus = args.common.text.corpus(setup)?;
     let (file, vocabulary) = (NewFile::create(path, Form::Stream)?, setup.model.config.n_vocab);

@@ -1,5 +1,6 @@
-//! `thermocline eval`: the quality of a model, and the cost of sparsity. [`setup`] opens the model and the text of a measurement,
-//! [`report`] prints tables and writes files; each measurement is a file of its own. [`plot`] draws tables as charts.
+//! `thermocline eval`: measures the quality of a model and the cost of sparsity. [`setup`] opens
+//! the model and the text, and [`report`] prints tables and writes files. Each measurement has its
+//! own file. [`plot`] draws tables as charts.
 
 mod adapt;
 mod attribute;

@@ -60,7 +60,7 @@ pub fn plot(args: &PlotArgs) -> Outcome {
     write(Some(&args.out), || chart)
 }
 
-/// The chart as the text of an SVG file.
+/// Draws the chart as SVG text.
 fn chart(args: &PlotArgs, rows: &ResultTable) -> Outcome<String> {
     let x = args.x.as_ref().map_or(Ok(0), |name| rows.column(name, "--x"))?;
     let columns: Vec<usize> = match &args.y[..] {
@@ -105,7 +105,7 @@ fn chart(args: &PlotArgs, rows: &ResultTable) -> Outcome<String> {
     })
 }
 
-/// Label and unit of a column's name, `label [unit]`.
+/// Splits a column name `label [unit]` into label and unit.
 fn labelled(head: &str) -> (String, String) {
     match head.strip_suffix(']').and_then(|head| head.rsplit_once(" [")) {
         Some((label, unit)) => (label.to_owned(), unit.to_owned()),

@@ -1,4 +1,4 @@
-//! Printing and writing measurements.
+//! Prints and writes measurements.
 
 use std::{io::Write, path::PathBuf};
 
@@ -12,11 +12,11 @@ use super::setup::OutputArgs;
 use crate::cli::table::TextTable;
 use thermocline_terminal::failure::Outcome;
 
-/// The table of a measurement.
+/// Table of a measurement.
 pub struct MeasuredTable(pub TextTable);
 
 impl MeasuredTable {
-    /// A table with these heads and no rows.
+    /// Creates a table with these column names and no rows.
     pub fn new(heads: &[&str]) -> Self {
         MeasuredTable(TextTable::new(heads))
     }
@@ -26,7 +26,7 @@ impl MeasuredTable {
         self.0.row(cells);
     }
 
-    /// A table of figures with their standard errors and decimals.
+    /// Creates a table of figures with their standard errors, each with its number of decimals.
     pub fn figures(figures: &[(&str, Estimate, usize)]) -> Self {
         let mut report = MeasuredTable::new(&["figure", "value", "standard error"]);
         for (name, Estimate { value, stderr }, decimals) in figures {
@@ -35,12 +35,12 @@ impl MeasuredTable {
         report
     }
 
-    /// Adds rows of values without a standard error.
+    /// Adds rows of values that have no standard error.
     pub fn values<const N: usize>(&mut self, values: [(&str, String); N]) {
         values.into_iter().for_each(|(name, value)| self.row([name.to_owned(), value, String::new()]));
     }
 
-    /// Prints the table below its conditions, and writes the files that were asked for.
+    /// Prints the conditions and the table, and writes the requested files.
     pub fn finish(&self, conditions: &Conditions, output: &OutputArgs, figures: Value) -> Outcome {
         let mut out = std::io::stdout().lock();
         write!(out, "{}\n\n{}", sentence(conditions), self.0.text())?;
@@ -57,7 +57,8 @@ impl MeasuredTable {
         write(output.json.as_ref(), || format!("{:#}\n", json!({ "build": build, "result": figures })))
     }
 
-    /// The table with the conditions in every row, so that tables of several runs can be combined.
+    /// Formats the table as CSV. Every row has the conditions, so that tables of several runs can
+    /// be combined.
     fn csv(&self, conditions: &Conditions) -> String {
         let (heads, cells): (Vec<&str>, Vec<String>) = conditions_of(conditions).into_iter().unzip();
         let mut text = String::new();
@@ -73,7 +74,7 @@ impl MeasuredTable {
     }
 }
 
-/// A cell in RFC 4180 form.
+/// Quotes a CSV cell as RFC 4180 requires.
 fn quoted(cell: &str) -> String {
     if cell.contains(['"', ',', '\n', '\r']) { format!("\"{}\"", cell.replace('"', "\"\"")) } else { cell.to_owned() }
 }
@@ -94,7 +95,7 @@ fn conditions_of(of: &Conditions) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// The conditions in a line.
+/// Describes the conditions in a line.
 pub fn sentence(of: &Conditions) -> String {
     let predictor = of.predictor.as_ref().map_or(String::new(), |kind| format!(" ({kind})"));
     format!(
@@ -111,28 +112,28 @@ pub fn sentence(of: &Conditions) -> String {
     )
 }
 
-/// A number with `decimals`, or in scientific notation if it would lose its digits.
+/// Formats a number with `decimals`, or in scientific notation if it would lose its digits.
 pub fn number(value: f64, decimals: usize) -> String {
     let least = 10f64.powi(-(decimals as i32) + 1);
     if value != 0.0 && value.abs() < least { format!("{value:.2e}") } else { format!("{value:.decimals$}") }
 }
 
-/// A fraction in percent; `-` without one.
+/// Formats a fraction in percent; `-` if there is none.
 pub fn percent(fraction: Option<f64>, decimals: usize) -> String {
     fraction.map_or("-".to_owned(), |fraction| format!("{:.decimals$}", 100.0 * fraction))
 }
 
-/// Bytes in units of 10^6; `-` without a figure.
+/// Formats bytes in units of 10^6; `-` if there is no figure.
 pub fn megabytes(bytes: Option<f64>) -> String {
     bytes.map_or("-".to_owned(), |bytes| format!("{:.2}", bytes / 1e6))
 }
 
-/// Refuses files that could not be written, before anything is measured.
+/// Checks before the measurement that the files can be written.
 pub fn check<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> Outcome {
     Ok(paths.into_iter().try_for_each(|path| files::check(path, Form::Stream))?)
 }
 
-/// Writes a text to a file, if one is named.
+/// Writes a text to `path`, if there is one.
 pub fn write(path: Option<&PathBuf>, text: impl FnOnce() -> String) -> Outcome {
     Ok(path.map_or(Ok(()), |path| files::write(path, Form::Stream, text().as_bytes()))?)
 }

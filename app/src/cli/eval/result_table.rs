@@ -1,20 +1,20 @@
-//! Tables of results from files: CSV with a header line (RFC 4180), or a JSON array of flat objects.
+//! Result tables from files: CSV with a header line (RFC 4180), or a JSON array of flat objects.
 
 use serde_json::Value;
 
 use thermocline_terminal::failure::{Failure, Outcome};
 
-/// A table of texts.
+/// A table of text cells.
 #[derive(Debug, PartialEq)]
 pub struct ResultTable {
     /// Names of the columns.
     pub heads: Vec<String>,
-    /// Cells by row; rows may be shorter than `heads`.
+    /// Cells by row. Rows may be shorter than `heads`.
     pub cells: Vec<Vec<String>>,
 }
 
 impl ResultTable {
-    /// Reads a table; JSON begins with a bracket.
+    /// Parses a table. JSON begins with a bracket.
     pub fn parse(text: &str) -> Outcome<Self> {
         match text.trim_start().starts_with(['[', '{']) {
             true => Self::from_json(text),
@@ -47,7 +47,7 @@ impl ResultTable {
         Ok(ResultTable { heads, cells })
     }
 
-    /// Index of the column `name`; `option` is named in the error.
+    /// Index of the column `name`. An error names `option`.
     pub fn column(&self, name: &str, option: &str) -> Outcome<usize> {
         self.heads.iter().position(|head| head == name).ok_or_else(|| {
             let heads = self.heads.join(", ");
@@ -60,19 +60,20 @@ impl ResultTable {
         self.cells.iter().map(move |row| row.get(column).map_or("", |cell| cell.trim()))
     }
 
-    /// Numbers of a column; `None` where a cell is not a finite number.
+    /// Numbers of a column; `None` for cells without a finite number.
     pub fn numbers(&self, column: usize) -> Vec<Option<f64>> {
         self.texts(column).map(|cell| cell.parse().ok().filter(|value: &f64| value.is_finite())).collect()
     }
 
-    /// True if every cell of a column that is neither empty nor `-` is a number, and there is one.
+    /// True if a column has a number, and all cells except empty ones and `-` are numbers.
     pub fn is_numeric(&self, column: usize) -> bool {
         let mut cells = self.texts(column).filter(|cell| !matches!(*cell, "" | "-")).peekable();
         cells.peek().is_some() && cells.all(|cell| cell.parse::<f64>().is_ok())
     }
 }
 
-/// Records of a CSV text. Quoted cells may contain commas, doubled quotes and line breaks.
+/// Parses the records of a CSV text. Quoted cells may contain commas, doubled quotes and line
+/// breaks.
 fn records(text: &str) -> Outcome<Vec<Vec<String>>> {
     let (mut records, mut record, mut cell) = (Vec::new(), Vec::new(), String::new());
     let mut chars = text.strip_prefix('\u{feff}').unwrap_or(text).chars().peekable();

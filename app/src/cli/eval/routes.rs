@@ -24,8 +24,10 @@ use thermocline_terminal::{
 
 /// Record which experts tokens choose, and replay that through caches of any size and policy
 ///
-/// Routes are recorded while the model reads a text, read from a file of an earlier run, or made up with the locality of published
-/// models. A cache has as many places in every layer; its misses are fetched or computed where they are, whichever is quicker, at the
+/// Routes are recorded while the model reads a text, read from a file of an earlier run, or made up
+/// with the locality of published
+/// models. A cache has as many places in every layer; its misses are fetched or computed where they
+/// are, whichever is quicker, at the
 /// speeds below. The first quarter of the tokens warms a cache up.
 #[derive(Debug, Args)]
 pub struct RoutesArgs {
@@ -35,7 +37,8 @@ pub struct RoutesArgs {
     /// Recorded routes
     #[arg(long = "in", value_name = "FILE", group = "source")]
     recorded: Option<PathBuf>,
-    /// Make routes up: experts, experts per token, layers, MB of an expert, MB that every token reads beside them
+    /// Make routes up: experts, experts per token, layers, MB of an expert, MB that every token
+    /// reads beside them
     #[arg(long, value_name = "E,USED,LAYERS,MB,MB", value_delimiter = ',', num_args = 1, group = "source")]
     synthetic: Vec<f64>,
     /// Most tokens to record of each text, or to make up
@@ -143,7 +146,7 @@ fn source(args: &RoutesArgs) -> Outcome<Routes> {
     Ok(record(&mut forward, &texts, &mut |done| progress.set(done as u64, all as u64))?)
 }
 
-/// The speeds that were given, else those of a typical machine.
+/// Returns the given speeds, and those of a typical machine for the others.
 fn speeds(args: &RoutesArgs) -> ExpertSpeeds {
     let typical = Machine::typical();
     let rate = |rates: &thermocline_engine::placement::Rates| rates.values().next().map_or(0.0, |rate| rate.sequential);
@@ -157,7 +160,7 @@ fn speeds(args: &RoutesArgs) -> ExpertSpeeds {
     }
 }
 
-/// `from`, twice that and so on, and last `to`.
+/// `from`, doubled repeatedly, and finally `to`.
 fn doubling(from: usize, to: usize) -> Vec<usize> {
     let mut sizes: Vec<usize> =
         std::iter::successors(Some(from.max(1)), |size| Some(2 * size)).take_while(|size| *size < to).collect();
@@ -188,7 +191,7 @@ fn csv(replays: &[Replay]) -> String {
     let mut text = "places,bytes,policy,hit_rate,fetched_per_token,tokens_per_second,too_small\r\n".to_owned();
     for of in replays {
         let Replay { slots, bytes, policy, hit_rate, fetched, tokens_per_second, too_small } = of;
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ =
             write!(text, "{slots},{bytes},{policy},{hit_rate:.5},{fetched:.4},{tokens_per_second:.4},{too_small}\r\n");
     }

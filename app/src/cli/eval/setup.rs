@@ -1,4 +1,4 @@
-//! Common options of measurements, and the model and text they open.
+//! Common options of measurements, and the model and text that they open.
 
 use std::{ops::ControlFlow, path::PathBuf, sync::Arc};
 
@@ -49,7 +49,8 @@ pub struct TextArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Method")]
 pub struct MethodArgs {
-    /// Feed the text in chunks, as prompts are, or token by token, as they are generated [default: prefill for
+    /// Feed the text in chunks, as prompts are, or token by token, as they are generated [default:
+    /// prefill for
     /// dense, decode for every other mode]
     #[arg(long, value_name = "PHASE", value_parser = by_name([
         ("prefill", Phase::Prefill), ("decode", Phase::Decode)]))]
@@ -90,7 +91,7 @@ pub struct CommonArgs {
     pub device: DeviceArgs,
 }
 
-/// An opened model, ready to be measured.
+/// An open model that is ready to be measured.
 pub struct Setup {
     pub model: Arc<Model>,
     pub tokenizer: Tokenizer,
@@ -101,12 +102,13 @@ pub struct Setup {
 }
 
 impl CommonArgs {
-    /// Opens the model in the mode of `choice`.
+    /// Opens the model in the sparsity mode `choice`.
     pub fn open(&self, choice: SparsityChoice) -> Outcome<Setup> {
         self.open_for(choice, false)
     }
 
-    /// The same; `by_input` to skip inputs, for which nothing is transposed.
+    /// Opens the model in the sparsity mode `choice`. With `by_input`, it will skip inputs, so
+    /// nothing is transposed.
     pub fn open_for(&self, choice: SparsityChoice, by_input: bool) -> Outcome<Setup> {
         report::check(self.output.json.iter().chain(&self.output.csv))?;
         let mut model = self.model.open_model()?;
@@ -114,9 +116,9 @@ impl CommonArgs {
         let report = SparsityReport::new(choice, &model, EngineOptions::default().recall);
         let sparsity = report.mode;
         self.level.choose(&mut model, sparsity)?;
-        // Copies by input are of the file's own weights.
+        // Input-major copies are made from the file's own weights, so these are not transposed.
         if sparsity != Sparsity::Dense && !(by_input || sparsity == Sparsity::Threshold && self.level.level.is_some()) {
-            // Output-major down projections would be read whole.
+            // Without neuron-major down projections, the whole matrix would be read.
             let cpu = Cpu::new(&self.cpu.options())?;
             model = model.neuron_major(cpu.pool(), &mut |_, _| ControlFlow::Continue(()))?.0;
         }
@@ -131,7 +133,7 @@ impl CommonArgs {
         Ok(Setup { model, tokenizer, forward, method, device })
     }
 
-    /// Description of the device that `forward` computes on.
+    /// Describes the device that `forward` runs on.
     fn device_name(&self, forward: &mut Forward, kv_type: KvType) -> Outcome<String> {
         if !forward.kv_cache(1, kv_type)?.on_host() {
             let asked = self.device.device.as_ref().map(|_| "gpu");
@@ -146,7 +148,7 @@ impl CommonArgs {
 }
 
 impl TextArgs {
-    /// The text as passages for the model of `setup`.
+    /// Splits the text into passages for the model of `setup`.
     pub fn corpus(&self, setup: &Setup) -> Outcome<Corpus> {
         let ways = "--text FILE or a pipe";
         let text = text_input::without_last_line_break(text_input::read(None, self.text.as_deref(), ways)?);
@@ -170,7 +172,7 @@ impl TextArgs {
     }
 }
 
-/// Shows progress and handles Ctrl-C.
+/// Shows progress, and handles Ctrl-C.
 pub struct Watcher {
     watch: InterruptWatch,
     progress: TerminalProgress,
@@ -179,7 +181,7 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// A watcher of a measurement of `total` tokens.
+    /// Creates a watcher of a measurement of `total` tokens.
     pub fn new(label: &'static str, total: usize) -> Self {
         Watcher {
             watch: InterruptWatch::start(),
@@ -201,7 +203,8 @@ impl Control for Watcher {
     }
 }
 
-/// The result of a measurement; a cancelled one is an interruption, not an error of the engine.
+/// Converts the result of a measurement. A cancelled measurement is an interruption, not an engine
+/// error.
 pub fn measured<T>(result: Result<T, Error>) -> Outcome<T> {
     result.map_err(|error| match error {
         Error::Cancelled => Failure::Interrupted,

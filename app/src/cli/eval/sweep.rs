@@ -40,10 +40,12 @@ pub struct SweepArgs {
     /// Walk the activation thresholds of gates: fractions of the neurons that are skipped
     #[arg(long = "cut", value_name = "FRACTION,..", value_delimiter = ',', group = "walk")]
     activation_threshold: Vec<f64>,
-    /// Walk the thresholds of inputs that `thermocline prepare` found: fractions of the layers' weights that are skipped
+    /// Walk the thresholds of inputs that `thermocline prepare` found: fractions of the layers'
+    /// weights that are skipped
     #[arg(long, value_name = "FRACTION,..", value_delimiter = ',', group = "walk")]
     inputs: Vec<f64>,
-    /// Take neurons out of the model, whatever the token: those that fire least, those that fire most, or any
+    /// Take neurons out of the model, whatever the token: those that fire least, those that fire
+    /// most, or any
     #[arg(long, value_name = "ORDER", group = "walk", value_parser = by_name([
         ("cold", PruneOrder::Cold), ("hot", PruneOrder::Hot), ("random", PruneOrder::Random)]))]
     prune: Option<PruneOrder>,
@@ -51,7 +53,8 @@ pub struct SweepArgs {
     #[arg(long, value_name = "FRACTION,..", value_delimiter = ',', requires = "prune",
         default_values_t = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6])]
     fractions: Vec<f64>,
-    /// Text that thresholds and firings are measured on [default: the first contexts of the text, up to 8, which are then not scored]
+    /// Text that thresholds and firings are measured on [default: the first contexts of the text,
+    /// up to 8, which are then not scored]
     #[arg(long, value_name = "FILE")]
     calibrate: Option<PathBuf>,
     /// Draw the curves
@@ -62,7 +65,7 @@ pub struct SweepArgs {
 }
 
 impl SweepArgs {
-    /// The walk that was requested, or the default one of the model.
+    /// Returns the requested walk, or the model's default walk.
     fn walk(&self, model: &Model) -> Walk {
         let has_predictor = model.weights.layers.iter().any(|layer| layer.predictor.is_some());
         if !self.inputs.is_empty() {
@@ -80,7 +83,7 @@ impl SweepArgs {
         }
     }
 
-    /// The scored text and the calibration text, which have nothing in common.
+    /// Returns the scored text and the calibration text, which do not overlap.
     fn texts(&self, setup: &Setup, walk: &Walk) -> Outcome<(Corpus, Corpus)> {
         let text = &self.common.text;
         let within = walk.calibrates() && self.calibrate.is_none();
@@ -174,7 +177,7 @@ fn report(walk: &Walk, points: &[SweepPoint]) -> MeasuredTable {
     report
 }
 
-/// Curves over the fraction of neurons that were computed.
+/// Draws curves over the fraction of computed neurons.
 fn figure(walk: &Walk, points: &[SweepPoint], first: &SweepPoint) -> Figure {
     let pruned = matches!(walk, Walk::Pruned(..));
     let computed = |point: &SweepPoint| match pruned {
@@ -195,7 +198,7 @@ fn figure(walk: &Walk, points: &[SweepPoint], first: &SweepPoint) -> Figure {
     let mut panels = vec![
         panel(
             Axis::new("perplexity", ""),
-            // The error of the difference: both models see the same tokens.
+            // The standard error of the difference, because both models see the same tokens.
             curve(&name, &|point| {
                 let it = &point.divergence;
                 Some(Estimate { value: it.perplexity.value, stderr: it.difference.stderr })
@@ -205,7 +208,7 @@ fn figure(walk: &Walk, points: &[SweepPoint], first: &SweepPoint) -> Figure {
         panel(Axis::new("KL from dense", "nats").log(), curve(&name, &|point| Some(point.divergence.kld)), Vec::new()),
     ];
     if base.bytes_per_token.is_some() {
-        // The counts of a pruned model are of the neurons that it still has.
+        // The counts of a pruned model include only its remaining neurons.
         let dense = base.activity.cpu_bytes().zip(base.bytes_per_token).filter(|_| !pruned);
         let dense = dense.map(|(ffns, all)| (all - ffns + base.activity.dense_bytes() as f64) / 1e6);
         panels.push(panel(

@@ -1,4 +1,4 @@
-//! Bytes of a model's KV cache: those of a token, of the whole training context, and of copies of what it held.
+//! Bytes of a model's KV cache: of a token, of the whole training context, and of snapshots.
 
 use std::fmt;
 
@@ -11,18 +11,18 @@ use thermocline_host::units;
 
 /// Bytes of a KV cache in RAM.
 pub struct KvBytes {
-    /// Of a token, while it is in every layer's window.
+    /// Bytes of a token while it is in every layer's window.
     pub token: u64,
-    /// Of a token more once the windows of the layers that have one are full.
+    /// Bytes that another token adds after the windows of all layers with one are full.
     pub behind_windows: u64,
-    /// Of the whole training context.
+    /// Bytes of the whole training context.
     pub whole: u64,
-    /// The most that copies of windows and recurrent states take in such a context.
+    /// The most bytes that copies of windows and recurrent states take in such a context.
     pub snapshots: u64,
 }
 
 impl KvBytes {
-    /// Of the caches of a model.
+    /// Computes the bytes of a model's caches.
     pub fn of(config: &ModelConfig, ty: KvType) -> Self {
         let of = |tokens| CacheBytes::of(config, tokens, ty);
         let CacheBytes { rows: whole, snapshots, .. } = of(config.context_length);

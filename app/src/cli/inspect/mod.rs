@@ -1,5 +1,7 @@
-//! `thermocline inspect`: the contents of a model file. [`summary`] counts tensors, [`kv_bytes`] caches, [`unused`] tells which tensors no
-//! token needs, [`text_side`] how text is read and chats are written; this file prints, with [`values`] of the metadata.
+//! `thermocline inspect`: shows the contents of a model file. [`summary`] counts tensors, and
+//! [`kv_bytes`] computes the size of KV caches. [`unused`] finds tensors that no token needs.
+//! [`text_side`] describes the tokenizer and the chat template. This file prints, and [`values`]
+//! formats metadata.
 
 mod kv_bytes;
 mod summary;
@@ -60,8 +62,8 @@ pub struct InspectArgs {
     json: bool,
 }
 
-/// Runs the command. A file that can be read but not run is shown with the reason; if that is a defect of the file
-/// rather than an unsupported feature, it is the command's error too.
+/// Runs the command. If a file can be read but not run, it is shown with the reason. If the reason
+/// is a defect of the file, not an unsupported feature, the command also fails.
 pub fn inspect(args: &InspectArgs) -> Outcome {
     let options = ModelOptions { model: args.file.clone(), ..ModelOptions::default() };
     let checkpoint = options.open_checkpoint()?;
@@ -121,12 +123,12 @@ pub fn inspect(args: &InspectArgs) -> Outcome {
     }
 }
 
-/// All that is shown of a file.
+/// The shown contents of a file.
 struct FileContents<'a> {
     checkpoint: &'a Checkpoint,
     summary: Summary,
     unused: Unused,
-    /// `None` for a file without a vocabulary.
+    /// Tokenizer and chat template; `None` for a file without a vocabulary.
     text: Option<TextSide>,
     look: Option<&'a Look>,
 }
@@ -134,18 +136,18 @@ struct FileContents<'a> {
 /// A model that this version can run.
 struct Look {
     config: ModelConfig,
-    /// Its tensors, unused ones set aside.
+    /// Tensors of the model, without unused ones.
     model: Checkpoint,
-    /// Its traits, one line each.
+    /// Traits of the model, one line each.
     traits: Vec<String>,
-    /// The sparsity to expect of its neurons.
+    /// Expected sparsity of the neurons.
     sparsity: String,
-    /// True if neurons are silent exactly, so that skipping them loses nothing.
+    /// True if silent neurons are exactly zero, so that skipping them loses nothing.
     exact_zeros: bool,
 }
 
 impl Look {
-    /// Sparsity modes that make use of silent neurons, and the experts that a token reads.
+    /// Describes the sparsity modes that skip silent neurons, and the experts that a token reads.
     fn skipping(&self) -> String {
         let modes = match self.exact_zeros {
             true => "`exact` skips silent neurons as the file is, `predicted` more of them once it is prepared",
@@ -160,7 +162,7 @@ impl Look {
     }
 }
 
-/// The model and its sidecar; of a sidecar, only that.
+/// Reads the model and its sidecar. If the file is a sidecar, there is no model.
 fn look_inside(options: &ModelOptions, checkpoint: &Checkpoint) -> Result<(Option<Look>, SidecarAttachment), Error> {
     if Sidecar::is_one(checkpoint) {
         return Ok((None, SidecarAttachment::Attached(Box::new(Sidecar::from_checkpoint(checkpoint)?))));
@@ -306,7 +308,7 @@ fn to_json(contents: &FileContents<'_>, problem: Option<&Error>, tensors: bool) 
     report
 }
 
-/// JSON of a model that this version can run.
+/// Formats as JSON a model that this version can run.
 fn model_json(look: &Look) -> Json {
     let config = &look.config;
     let attention = config.attentions().next();
@@ -344,7 +346,7 @@ fn container(container: Container) -> String {
     }
 }
 
-/// The shapes of attention in the model, and the number of layers that have each.
+/// Lists the attention shapes of the model, and the number of layers with each.
 fn attentions(config: &ModelConfig) -> Vec<(&AttentionConfig, usize)> {
     let mut shapes: Vec<(&AttentionConfig, usize)> = Vec::new();
     let shape = |of: &AttentionConfig| (of.n_head, of.n_kv_head, of.head_dim, of.output_cols());
@@ -357,7 +359,7 @@ fn attentions(config: &ModelConfig) -> Vec<(&AttentionConfig, usize)> {
     shapes
 }
 
-/// The kinds of recurrent mixers in the model.
+/// Lists the kinds of recurrent mixers in the model.
 fn recurrent(config: &ModelConfig) -> Vec<&'static str> {
     let mut kinds: Vec<&str> =
         config.layers.iter().filter_map(|layer| Some(layer.recurrent.as_ref()?.name())).collect();

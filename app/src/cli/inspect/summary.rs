@@ -15,7 +15,7 @@ pub struct TensorGroup {
 }
 
 impl TensorGroup {
-    /// Counts a tensor more.
+    /// Adds a tensor to the group.
     pub fn add(&mut self, tensor: &Tensor) {
         self.tensors += 1;
         self.parameters += tensor.len() as u64;
@@ -23,14 +23,14 @@ impl TensorGroup {
     }
 }
 
-/// Sums over the tensors of a checkpoint that are used.
+/// Sums over the used tensors of a checkpoint.
 #[derive(Debug, Default)]
 pub struct Summary {
-    /// All of them.
+    /// All used tensors.
     pub total: TensorGroup,
-    /// By role, in the order of the forward pass.
+    /// Groups by role, in the order of the forward pass.
     pub roles: Vec<(&'static str, TensorGroup)>,
-    /// By type, most bytes first.
+    /// Groups by type, most bytes first.
     pub types: Vec<(&'static str, TensorGroup)>,
 }
 
@@ -60,7 +60,7 @@ fn entry<'a>(groups: &'a mut Vec<(&'static str, TensorGroup)>, name: &'static st
     &mut groups[at].1
 }
 
-/// The role of a tensor, by its GGUF name.
+/// Returns the role of a tensor from its GGUF name.
 fn role(name: &str) -> &'static str {
     let stem = name.trim_end_matches(".weight").trim_end_matches(".bias");
     let part = stem.strip_prefix("blk.").and_then(|rest| rest.split_once('.')).map_or(stem, |(_, part)| part);

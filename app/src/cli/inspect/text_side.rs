@@ -1,5 +1,5 @@
-//! A file's way of reading text and of writing chats: its tokenizer, or why that cannot be used, and the origin of its chat
-//! template.
+//! How a file's text is tokenized and its chats are formatted: the tokenizer or its error, and the
+//! origin of the chat template.
 
 use serde::Serialize;
 use serde_json::{Value as Json, json};
@@ -10,16 +10,16 @@ use thermocline_engine::{
 
 use thermocline_terminal::failure::one_line;
 
-/// Key of the pre-tokeniser, without which text may be split otherwise than in training.
+/// Key of the pre-tokenizer. Without it, text may be split differently than in training.
 const PRE: &str = "tokenizer.ggml.pre";
 
 /// The tokenizer and the chat template of a file.
 pub struct TextSide {
     /// Number of tokens, or the tokenizer's error.
     tokenizer: Result<usize, String>,
-    /// Thing to know of a tokenizer that can be used.
+    /// A note on a usable tokenizer.
     note: Option<&'static str>,
-    /// The template, if the tokenizer can be used.
+    /// The chat template, if the tokenizer is usable.
     pub template: Option<TemplateSide>,
 }
 
@@ -28,14 +28,15 @@ pub struct TextSide {
 pub struct TemplateSide {
     /// `model`, `built in` or `replaced`.
     origin: &'static str,
-    /// The origin in words.
+    /// The origin as text.
     text: String,
-    /// The fault of the model's own, for which another takes its place.
+    /// Fault of the model's own template, which another template replaces.
     failure: Option<String>,
 }
 
 impl TextSide {
-    /// The text side of `checkpoint`; `None` if the file does not speak of tokens at all.
+    /// Describes the tokenizer and template of `checkpoint`; `None` if the file has no tokenizer at
+    /// all.
     pub fn of(checkpoint: &Checkpoint) -> Option<Self> {
         let metadata = &checkpoint.metadata;
         let in_metadata = matches!(checkpoint.tokenizer, TokenizerSource::Metadata);
@@ -56,7 +57,7 @@ impl TextSide {
         })
     }
 
-    /// The lines for people.
+    /// Describes them in lines for users.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = vec![match &self.tokenizer {
             Ok(tokens) => format!("tokenizer     usable, {tokens} tokens"),
@@ -67,7 +68,7 @@ impl TextSide {
         lines
     }
 
-    /// JSON of the tokenizer.
+    /// Formats the tokenizer as JSON.
     pub fn tokenizer_json(&self) -> Json {
         json!({
             "usable": self.tokenizer.is_ok(),

@@ -1,4 +1,4 @@
-//! Tensors of a file that no token needs, grouped by their names, each group with the reason.
+//! The tensors of a file that no token needs, grouped by name, with a reason per group.
 
 use serde::Serialize;
 use serde_json::{Value as Json, json};
@@ -7,32 +7,32 @@ use thermocline_engine::{format::Checkpoint, model::ModelConfig};
 use super::summary::TensorGroup;
 use thermocline_host::units;
 
-/// Parts of names of tensors for pictures and sound.
+/// Parts of tensor names that belong to pictures and sound.
 const SENSES: &str =
     "v a mm vision visual audio vision_tower vision_model audio_tower embed_vision embed_audio multi_modal_projector";
 
-/// Reasons.
+/// Reasons why tensors are unused.
 const TAIL: &str = "the tail, which predicts further tokens and is not run";
 const SENSE: &str = "for pictures or sound";
 const UNKNOWN: &str = "without a part in this architecture";
 
 /// The unused tensors of a file.
 pub struct Unused {
-    /// All of them together.
+    /// Sums over all unused tensors.
     total: TensorGroup,
     groups: Vec<UnusedGroup>,
 }
 
-/// Unused tensors with names alike.
+/// Unused tensors with similar names.
 #[derive(Serialize)]
 struct UnusedGroup {
-    /// Their names, with `*` for what differs.
+    /// Tensor names, with `*` for the parts that differ.
     names: String,
     reason: String,
 }
 
 impl Unused {
-    /// The unused tensors of `checkpoint`, of which a model of `config` was made.
+    /// Finds the unused tensors of `checkpoint`, from which a model of `config` was built.
     pub fn new(checkpoint: &Checkpoint, config: Option<&ModelConfig>) -> Self {
         let (mut total, mut groups) = (TensorGroup::default(), Vec::<UnusedGroup>::new());
         let (layers, tail) = (config.map_or(usize::MAX, ModelConfig::n_layer), tail(checkpoint));
@@ -55,7 +55,7 @@ impl Unused {
         Unused { total, groups }
     }
 
-    /// The lines for people; none if everything is used.
+    /// Describes the tensors in lines for users. No lines if every tensor is used.
     pub fn lines(&self) -> Vec<String> {
         if self.groups.is_empty() {
             return Vec::new();
@@ -73,7 +73,7 @@ impl Unused {
         lines
     }
 
-    /// JSON of them.
+    /// Formats the tensors as JSON.
     pub fn to_json(&self) -> Json {
         let mut object = json!(self.total);
         object["groups"] = json!(self.groups);
@@ -81,24 +81,24 @@ impl Unused {
     }
 }
 
-/// Names of groups.
+/// Joins the names of groups.
 fn joined<'g>(groups: impl Iterator<Item = &'g UnusedGroup>) -> String {
     groups.map(|group| group.names.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-/// Layers of the tail that the metadata counts.
+/// Reads the number of tail layers from the metadata.
 fn tail(checkpoint: &Checkpoint) -> usize {
     let arch = checkpoint.metadata.str("general.architecture").ok().flatten().unwrap_or_default();
     checkpoint.metadata.usize(&format!("{arch}.nextn_predict_layers")).ok().flatten().unwrap_or(0)
 }
 
-/// True if the layer whose names begin with `stem` has tensors of one that predicts further tokens.
+/// True if the layer with the prefix `stem` has tensors for predicting further tokens.
 fn predicts(checkpoint: &Checkpoint, stem: &str) -> bool {
     let names = checkpoint.unused().iter().filter_map(|tensor| tensor.name.strip_prefix(stem));
     names.into_iter().any(|name| ["nextn.", "eh_proj", "enorm", "hnorm"].iter().any(|part| name.starts_with(part)))
 }
 
-/// Beginning of the names of layers, number of the layer and name within it.
+/// Splits a tensor name into the prefix of layers, the layer number and the name within the layer.
 fn layer(name: &str) -> Option<(&str, usize, &str)> {
     let stem = ["blk", "model.layers", "backbone.layers", "model.language_model.layers", "language_model.model.layers"]
         .into_iter()
@@ -107,7 +107,7 @@ fn layer(name: &str) -> Option<(&str, usize, &str)> {
     Some((&name[..stem.len()], number.parse().ok()?, rest))
 }
 
-/// Names of a group, and the reason, for a tensor of no layer.
+/// Returns the group's name and the reason for a tensor outside the layers.
 fn outside_layers(name: &str) -> (String, String) {
     let parts: Vec<&str> = name.split('.').collect();
     let first = parts.iter().take_while(|part| matches!(**part, "model" | "language_model")).count();

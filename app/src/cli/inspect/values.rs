@@ -1,4 +1,4 @@
-//! Metadata values as people and programs read them.
+//! Formats metadata values for users and programs.
 
 use serde_json::{Value as Json, json};
 use thermocline_engine::format::{Array, Value};
@@ -10,7 +10,7 @@ const LONGEST_TEXT: usize = 60;
 /// Largest number of elements of a metadata array shown as JSON.
 const MOST_ELEMENTS: usize = 16;
 
-/// `text` on one line of limited length.
+/// Shortens `text` to one line of limited length.
 pub fn clipped(text: &str) -> String {
     let line = one_line(text);
     if line.chars().count() <= LONGEST_TEXT {
@@ -19,7 +19,7 @@ pub fn clipped(text: &str) -> String {
     line.chars().take(LONGEST_TEXT - 1).chain(['…']).collect()
 }
 
-/// A value on one line; an array by its length and type.
+/// Formats a value on one line, and an array by its length and type.
 pub fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => clipped(text),
@@ -31,7 +31,7 @@ pub fn shown(value: &Value) -> String {
     }
 }
 
-/// JSON of a value; long arrays by type, length and first elements.
+/// Formats a value as JSON, and a long array by its type, length and first elements.
 pub fn value_json(value: &Value) -> Json {
     match value {
         Value::U8(v) => json!(v),
@@ -53,7 +53,7 @@ pub fn value_json(value: &Value) -> Json {
     }
 }
 
-/// Length, name of the element type, and JSON of the first elements.
+/// Returns the length, the element type's name, and the first elements as JSON.
 fn parts(array: &Array) -> (usize, &'static str, Json) {
     fn of<T: serde::Serialize>(name: &'static str, values: &[T]) -> (usize, &'static str, Json) {
         (values.len(), name, json!(values[..values.len().min(MOST_ELEMENTS)]))

@@ -1,22 +1,22 @@
-//! The contents of the list of chats, as the store has them.
+//! The contents of the chat list, read from the store.
 
 use thermocline_chats::store::{Chat, Folder, Store, StoreError};
 
-/// All that the list shows.
+/// Everything that the list shows.
 #[derive(Debug, Default)]
 pub struct ChatList {
-    /// Those that are not deleted.
+    /// The chats that are not deleted.
     pub chats: Vec<Chat>,
-    /// The folders that they are in.
+    /// The folders of the chats.
     pub folders: Vec<Folder>,
-    /// Deleted ones that can be brought back.
+    /// The deleted chats that can be restored.
     pub gone: Vec<Chat>,
-    /// When today and yesterday began, in milliseconds since 1970.
+    /// Start of today and of yesterday, in milliseconds since 1970.
     pub days: (i64, i64),
 }
 
 impl ChatList {
-    /// Reads it.
+    /// Reads the list from the store.
     ///
     /// # Errors
     /// The store's error.

@@ -1,5 +1,5 @@
-//! Files of chats. The system's dialogs wait for the user, so that they do it beside the window; it is they who ask before a
-//! file is overwritten.
+//! Files of chats: export and import. The system's dialogs block their thread, so they run on a
+//! thread of their own. They ask before they overwrite a file.
 
 use std::{
     fs,
@@ -28,37 +28,37 @@ use thermocline_rich_text::background::Background;
 /// The outcome of a file dialog or of dropped files.
 #[derive(Debug)]
 enum Done {
-    /// The files that were read, with their chats, or why they have none.
+    /// The files that were read, each with its chats or the reason why it has none.
     Read(Vec<(PathBuf, Result<FileChats, String>)>),
     /// A file was written.
     Written(PathBuf),
-    /// It did not work, for this reason.
+    /// The action failed for this reason.
     Failed(String),
-    /// The user has thought better of it.
+    /// The user closed the dialog.
     Nothing,
-    /// There is no dialog on this desktop.
+    /// The desktop has no file dialog.
     NoDialog(Wanted),
 }
 
 /// The chats of a file.
 #[derive(Debug)]
 enum FileChats {
-    /// They were added to the file of chats.
+    /// The chats were added to the file of chats.
     Imported(ImportedChats),
-    /// The text that has them, to be added to chats in memory.
+    /// The text of the file. Its chats are added to the chats in memory.
     Text(String),
 }
 
-/// Purpose of a path.
+/// The purpose of a path.
 #[derive(Debug)]
 enum Wanted {
-    /// A file of chats to be read.
+    /// Import chats from the file.
     Import,
-    /// A file of this name, to be written with this text.
+    /// Write this text to a file. The first value is the suggested name.
     Save(String, String),
 }
 
-/// The dialog that is open, and files that wait for its end.
+/// The open dialog, and the dropped files that wait until it closes.
 #[derive(Debug, Default)]
 pub struct ChatFiles {
     work: Background<Done>,
@@ -67,7 +67,8 @@ pub struct ChatFiles {
 }
 
 impl ChatFiles {
-    /// Takes what came of the dialog, and reads what was dropped. True if chats may have been added.
+    /// Handles the result of the dialog, and reads dropped files. True if chats may have been
+    /// added.
     pub fn tick(&mut self, ctx: &Context, shell: &mut Shell) -> bool {
         let done = self.work.take();
         let added = matches!(done, Some(Done::Read(_)));
@@ -75,7 +76,7 @@ impl ChatFiles {
             None | Some(Done::Nothing) => {}
             Some(Done::Failed(why)) => shell.show_error(why),
             Some(Done::Written(path)) => {
-                shell.toasts.success(format!("Written to {}", path.display()));
+                shell.toasts.success(format!("Saved to {}", path.display()));
             }
             Some(Done::Read(files)) => add(files, shell),
             Some(Done::NoDialog(Wanted::Import)) => {
@@ -95,7 +96,7 @@ impl ChatFiles {
         added
     }
 
-    /// Shows the field for a path, where there is no dialog.
+    /// Shows the path field on desktops without a file dialog.
     pub fn show(&mut self, ui: &Ui, shell: &mut Shell) {
         let Some(typed) = self.typed.as_mut().and_then(|field| field.show(ui)) else { return };
         let Some(field) = self.typed.take() else { return };
@@ -103,7 +104,7 @@ impl ChatFiles {
             (Typed::Nothing, _) => {}
             (Typed::Path(path), Wanted::Import) => self.drop(ui, path),
             (Typed::Path(path), Wanted::Save(name, text)) if path.exists() => {
-                shell.show_error(format!("{}: there is such a file already; choose another name", path.display()));
+                shell.show_error(format!("{} already exists. Choose another name.", path.display()));
                 self.typed =
                     Some(PathField::new("Save the chat", path.display().to_string(), Wanted::Save(name, text)));
             }
@@ -111,7 +112,7 @@ impl ChatFiles {
         }
     }
 
-    /// Writes the branch of a chat that is shown as Markdown.
+    /// Writes the shown branch of a chat as Markdown.
     pub fn export_markdown(&mut self, ctx: &Context, id: ChatId, title: &str, shell: &mut Shell) {
         let text = shell.store.reading(move |store| markdown(store, id, true));
         self.save(ctx, shell, title, FileFormat::Markdown, text);
@@ -147,7 +148,7 @@ impl ChatFiles {
         });
     }
 
-    /// Reads files of chats that the user chooses.
+    /// Imports files of chats that the user chooses.
     pub fn import(&mut self, ctx: &Context, shell: &mut Shell) {
         let file = shell.store.file();
         self.begin(ctx, shell, move || {
@@ -166,7 +167,7 @@ impl ChatFiles {
         });
     }
 
-    /// Reads a file of chats that was dropped.
+    /// Imports a dropped file of chats.
     pub fn drop(&mut self, ctx: &Context, path: PathBuf) {
         self.dropped.push(path);
         ctx.request_repaint();
@@ -186,7 +187,7 @@ fn write(path: PathBuf, text: &str) -> Done {
     }
 }
 
-/// Adds the chats of the files at `paths` to the file of chats, if there is one.
+/// Adds the chats of the files at `paths` to the file of chats, if the chats are in a file.
 fn import(paths: Vec<PathBuf>, file: Option<StoreFile>) -> Done {
     let mut store = match file.map(StoreFile::open_to_write).transpose() {
         Ok(store) => store,
@@ -207,13 +208,14 @@ fn read(path: &Path) -> Result<String, String> {
     Ok(attachment::decode(&bytes).map_err(|error| error.to_string())?.into_owned())
 }
 
-/// Adds the chats of the file at `path`, whose content is `text`.
+/// Adds the chats of the file at `path`. `text` is its content.
 fn add_text(store: &mut Store, path: &Path, text: &str) -> Result<ImportedChats, String> {
     let form = FileFormat::from_path(path).unwrap_or(FileFormat::Markdown);
     store.import(form, text).map_err(|error| error.to_string())
 }
 
-/// Shows which chats of files were added, and opens the first, an old one only if none is new.
+/// Shows which chats were imported. Opens the first new chat, or the first known chat if none is
+/// new.
 fn add(files: Vec<(PathBuf, Result<FileChats, String>)>, shell: &mut Shell) {
     let mut all = ImportedChats::default();
     for (path, chats) in files {
@@ -237,22 +239,22 @@ fn add(files: Vec<(PathBuf, Result<FileChats, String>)>, shell: &mut Shell) {
     }
 }
 
-/// How many chats of imported files were added, were there before, and could not be read.
+/// Describes how many chats of imported files were added, known already, or unreadable.
 fn told(ImportedChats { added, known, unreadable }: &ImportedChats) -> String {
     let number = |count: usize, noun: &str| match count {
         1 => format!("one {noun}"),
         _ => format!("{count} {noun}s"),
     };
     let mut told = match (added.len(), known.len()) {
-        (0, 1) => "This chat is here already".to_owned(),
-        (0, known) if known > 0 => format!("These {known} chats are here already"),
+        (0, 1) => "You already have this chat".to_owned(),
+        (0, known) if known > 0 => format!("You already have these {known} chats"),
         (1, _) => "One chat was imported".to_owned(),
         (added, _) => format!("{added} chats were imported"),
     };
     match known.len() {
         known if known == 0 || added.is_empty() => {}
-        1 => told += "; one is here already",
-        known => told += &format!("; {known} are here already"),
+        1 => told += "; you already had one",
+        known => told += &format!("; you already had {known}"),
     }
     let Unreadable { chats, messages } = *unreadable;
     let parts = [(chats, "chat"), (messages, "message")].into_iter().filter(|(count, _)| *count > 0);
@@ -263,7 +265,7 @@ fn told(ImportedChats { added, known, unreadable }: &ImportedChats) -> String {
     told
 }
 
-/// Name of a file format in dialogs.
+/// The name of a file format in dialogs.
 const fn kind(form: FileFormat) -> &'static str {
     match form {
         FileFormat::Json => "JSON",
@@ -271,13 +273,13 @@ const fn kind(form: FileFormat) -> &'static str {
     }
 }
 
-/// The branch of a chat that is shown, as Markdown.
+/// Returns the shown branch of a chat as Markdown.
 pub fn markdown(store: &Store, id: ChatId, comments: bool) -> Result<String, StoreError> {
     let (chat, branch, files) = (store.chat(id)?, store.branch(id)?, store.documents(id)?);
     Ok(import_export::markdown(&chat, &branch, &files, comments))
 }
 
-/// A file name for a title, of letters that every system allows.
+/// Returns a file name for a title, made of characters that every system allows.
 fn file_name(title: &str, extension: &str) -> String {
     let allowed = |c: char| if c.is_control() || r#"<>:"/\|?*"#.contains(c) { '-' } else { c };
     let name: String = title.chars().map(allowed).take(60).collect();
@@ -305,13 +307,13 @@ mod tests {
         for (said, want) in [
             (said(1, 0, 0, 0), "One chat was imported"),
             (said(3, 0, 0, 0), "3 chats were imported"),
-            (said(0, 1, 0, 0), "This chat is here already"),
-            (said(0, 2, 0, 0), "These 2 chats are here already"),
-            (said(1, 1, 0, 0), "One chat was imported; one is here already"),
-            (said(3, 2, 0, 0), "3 chats were imported; 2 are here already"),
+            (said(0, 1, 0, 0), "You already have this chat"),
+            (said(0, 2, 0, 0), "You already have these 2 chats"),
+            (said(1, 1, 0, 0), "One chat was imported; you already had one"),
+            (said(3, 2, 0, 0), "3 chats were imported; you already had 2"),
             (said(3, 0, 1, 0), "3 chats were imported; one chat could not be read"),
             (said(1, 0, 0, 5), "One chat was imported; 5 messages could not be read"),
-            (said(0, 1, 2, 1), "This chat is here already; 2 chats and one message could not be read"),
+            (said(0, 1, 2, 1), "You already have this chat; 2 chats and one message could not be read"),
         ] {
             assert_eq!(said, want);
         }

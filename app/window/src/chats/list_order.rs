@@ -1,22 +1,23 @@
-//! The chats in the order of the list, which keys follow.
+//! The order of the chats in the list. The arrow keys follow it.
 
 use super::row::RowMove;
 use thermocline_chats::store::{Chat, ChatId, Folder};
 
-/// The chats from top to bottom, and the one at which Tab stops.
+/// The chats from top to bottom, and the chat at which Tab stops.
 #[derive(Debug, Default)]
 pub struct ListOrder {
     chats: Vec<ChatId>,
-    /// The chat that had the keyboard last, while it is in the list.
+    /// The last chat with the keyboard focus, while it is in the list.
     stop: Option<ChatId>,
-    /// True if a row has had the keyboard in this frame.
+    /// True if a row had the keyboard focus in this frame.
     pub focused: bool,
-    /// True if the stop is to take the keyboard.
+    /// True if the Tab stop should get the keyboard focus.
     pub wanted: bool,
 }
 
 impl ListOrder {
-    /// Puts chats in order: pinned ones, those in folders, the others by time, as `chats` has them.
+    /// Orders the chats: pinned ones, then the folders, then the others. Each group keeps the order
+    /// of `chats`.
     pub fn set(&mut self, chats: &[Chat], folders: &[Folder]) {
         let ids =
             |of: &dyn Fn(&Chat) -> bool| chats.iter().filter(|chat| of(chat)).map(|chat| chat.id).collect::<Vec<_>>();
@@ -28,13 +29,13 @@ impl ListOrder {
         self.stop = self.stop.filter(|stop| self.chats.contains(stop));
     }
 
-    /// The chat at which Tab stops: the one that had the keyboard last, the one that is `shown`, or the first.
+    /// The chat at which Tab stops: the last one with the focus, the `shown` one, or the first.
     pub fn stop(&self, shown: Option<i64>) -> Option<ChatId> {
         let shown = || self.chats.iter().find(|chat| Some(chat.number()) == shown).copied();
         self.stop.or_else(shown).or_else(|| self.chats.first().copied())
     }
 
-    /// Notes that the row of `chat` has the keyboard, and leads it to another row.
+    /// Notes that the row of `chat` has the keyboard focus, and moves the focus to another row.
     pub fn lead(&mut self, chat: ChatId, to: RowMove) {
         self.focused = true;
         let Some(at) = self.chats.iter().position(|id| *id == chat) else { return };
@@ -50,7 +51,8 @@ impl ListOrder {
         self.wanted |= next != at;
     }
 
-    /// The chat below the one that is `shown`, or above it; of none, the first is below.
+    /// The chat below the `shown` chat, or above it. Without a shown chat, the first chat counts as
+    /// below.
     pub fn neighbour(&self, shown: Option<i64>, below: bool) -> Option<ChatId> {
         let at = self.chats.iter().position(|chat| Some(chat.number()) == shown);
         let next = match (at, below) {
@@ -62,13 +64,13 @@ impl ListOrder {
         next.and_then(|next| self.chats.get(next).copied())
     }
 
-    /// The chat that keys act on: that of the row with the keyboard, else the one that is `shown`.
+    /// The chat that keys act on: the focused row's chat, otherwise the `shown` chat.
     pub fn target(&self, shown: Option<i64>) -> Option<ChatId> {
         let row = self.stop.filter(|_| self.focused);
         row.or_else(|| self.chats.iter().find(|chat| Some(chat.number()) == shown).copied())
     }
 
-    /// Forgets where the keyboard was: another chat is shown.
+    /// Forgets the focused row, because another chat is shown.
     pub fn forget_stop(&mut self) {
         self.stop = None;
     }

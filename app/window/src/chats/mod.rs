@@ -1,6 +1,6 @@
-//! The column of chats: what there is by when something was last said ([`ChatsPanel`]), what was found, and files of chats
-//! that go out or come in ([`files`]). Keys follow [`list_order`]. A thread may read what is in the
-//! [`chat_list`].
+//! The column of chats: [`ChatsPanel`] lists them by the time of their last message and shows
+//! search results. [`files`] exports and imports chats. Keys follow [`list_order`]. A thread may
+//! read the [`chat_list`].
 
 mod chat_list;
 mod files;
@@ -31,48 +31,48 @@ use thermocline_rich_text::{
     widgets::{icon_button, icon_menu, muted, primary_button, small},
 };
 
-/// A deleted chat can be brought back by a button for so long.
+/// Time for which a button can restore a deleted chat.
 const UNDO: Duration = Duration::from_secs(12);
 
-/// Deleted chats are kept this long, in milliseconds.
+/// Time for which deleted chats are kept, in milliseconds.
 const KEPT: i64 = 30 * 24 * 60 * 60 * 1000;
 
-/// The list is read again at most this often.
+/// Minimum time between two readings of the list while answers are written.
 const PAUSE: Duration = Duration::from_millis(400);
 
-/// A search begins this long after the last key.
+/// Delay between the last key and the search.
 const SEARCH: Duration = Duration::from_millis(150);
 
-/// The list.
+/// The column of chats.
 #[derive(Debug, Default)]
 pub struct ChatsPanel {
     list: ChatList,
     order: ListOrder,
-    /// The store's version when the list was read, and when that was.
+    /// The store's version when the list was read, and the time of that reading.
     seen: Option<((u64, i64), Instant)>,
-    /// The list that a thread reads, for this version of the store.
+    /// The list that a thread is reading, with its version of the store.
     reading: Background<((u64, i64), Result<ChatList, StoreError>)>,
     purged: bool,
     query: String,
     typed: Option<Instant>,
     hits: Option<Vec<SearchHit>>,
     searching: Background<Result<Vec<SearchHit>, StoreError>>,
-    /// True if the search field is to have the cursor.
+    /// True if the search field should get the keyboard focus.
     pub focus: bool,
-    /// True if the first search result is to get the keyboard focus.
+    /// True if the first search result should get the keyboard focus.
     enter: bool,
-    /// True if the first search result is to be opened as soon as it is found.
+    /// True if the first search result should open as soon as it is found.
     choose: bool,
     editing: Option<Editing>,
     deleted: Option<(ChatId, String, Instant)>,
-    /// Files of chats that go out or come in.
+    /// Export and import of chats.
     pub files: ChatFiles,
     /// Text for the clipboard.
     copy: Option<String>,
 }
 
 impl ChatsPanel {
-    /// Reads the list again when the store has changed.
+    /// Reads the list again if the store has changed, and expires deleted chats.
     pub fn tick(&mut self, ctx: &Context, shell: &mut Shell) {
         self.order.focused = false;
         if !self.purged {
@@ -88,7 +88,7 @@ impl ChatsPanel {
         self.read(ctx, shell);
     }
 
-    /// Reads the list again if it has changed: what was done here at once, else by a thread.
+    /// Reads the list again if it has changed: own changes at once, other changes on a thread.
     fn read(&mut self, ctx: &Context, shell: &mut Shell) {
         if let Some((version, list)) = self.reading.take()
             && self.seen.is_some_and(|(seen, _)| seen == version)
@@ -101,7 +101,7 @@ impl ChatsPanel {
         let waits = match self.seen {
             Some((seen, _)) if seen == version => return,
             Some((_, when)) if when.elapsed() < PAUSE && busy => return,
-            // Changed by another window, or by an answer that is being written.
+            // Another window, or an answer that is being written, changed the list.
             Some((seen, _)) => !busy && seen.0 != version.0,
             None => true,
         };
@@ -122,13 +122,13 @@ impl ChatsPanel {
         self.list = list;
     }
 
-    /// Leads the keyboard to the list, or to the search field where there are no chats.
+    /// Moves the keyboard focus to the list, or to the search field if there are no chats.
     pub fn focus_list(&mut self) {
         self.order.wanted = !self.list.chats.is_empty() && self.hits.is_none();
         self.focus = !self.order.wanted;
     }
 
-    /// Carries out what a key asks for: another chat, another name, or that a chat is deleted.
+    /// Carries out a command of a key: show another chat, rename it, or delete it.
     pub fn handle_command(&mut self, ctx: &Context, command: &Command, shell: &mut Shell) {
         let chat = match command {
             Command::NextChat | Command::PreviousChat => {
@@ -146,7 +146,7 @@ impl ChatsPanel {
         self.act(ctx, chat, act, shell);
     }
 
-    /// Shows it.
+    /// Shows the column.
     pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) {
         if let Some(text) = self.copy.take() {
             ui.copy_text(text);
@@ -191,7 +191,7 @@ impl ChatsPanel {
         self.search(ui, shell);
     }
 
-    /// Takes what a thread has found, and has it search for what was typed since.
+    /// Takes the results of the search thread, and starts a search for newly typed words.
     fn search(&mut self, ui: &mut Ui, shell: &mut Shell) {
         if let Some(found) = self.searching.take() {
             self.hits = shell.toasts.check(found);
@@ -217,10 +217,10 @@ impl ChatsPanel {
 
     fn found(&mut self, ui: &mut Ui, shell: &mut Shell) {
         let hits = self.hits.as_deref().unwrap_or_default();
-        // Until the search ends, these are the results of an earlier one.
+        // While a search runs, `hits` still has the results of the previous one.
         let choose = !self.searching.is_busy() && std::mem::take(&mut self.choose);
         if hits.is_empty() {
-            muted(ui, format!("No chat has \u{201c}{}\u{201d}. Try fewer or shorter words.", self.query.trim()));
+            muted(ui, format!("No chat contains \u{201c}{}\u{201d}. Try fewer or shorter words.", self.query.trim()));
         }
         for (n, hit) in hits.iter().enumerate() {
             let response = ui.push_id(n, |ui| row::hit(ui, hit)).inner;
@@ -380,7 +380,7 @@ impl ChatsPanel {
                     icon_menu(ui, ICON_RESTORE_FROM_TRASH, "Deleted chats", |ui| restore = self.bin(ui).or(restore));
                 }
                 icon_menu(ui, ICON_UPLOAD, "Import and export", |ui| {
-                    let help = "Markdown or JSON. Files can be dropped on the window, too.";
+                    let help = "Markdown or JSON. You can also drop files on the window.";
                     if ui.button("Import chats …").on_hover_text(help).clicked() {
                         self.files.import(ui, shell);
                     }
@@ -406,15 +406,15 @@ impl ChatsPanel {
         }
     }
 
-    /// The deleted chats; the one that is to come back.
+    /// Shows the deleted chats. Returns the chat that the user restores.
     fn bin(&self, ui: &mut Ui) -> Option<ChatId> {
         let mut chosen = None;
-        muted(ui, "Kept for 30 days. Choose one to bring it back.");
+        muted(ui, "Deleted chats are kept for 30 days. Click one to restore it.");
         ScrollArea::vertical().max_height(320.0).show(ui, |ui| {
             for chat in &self.list.gone {
                 let title = if chat.title.is_empty() { "New chat" } else { &chat.title };
                 let button = ui.push_id(chat.id, |ui| ui.add(Button::new(title).truncate())).inner;
-                let name = format!("Bring back {title}");
+                let name = format!("Restore {title}");
                 button.widget_info(|| WidgetInfo::labeled(Role::Button, true, &name));
                 if button.clicked() {
                     chosen = Some(chat.id);

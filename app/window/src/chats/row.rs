@@ -1,4 +1,4 @@
-//! One line of the list.
+//! A row of the chat list.
 
 use egui::{Button, EventFilter, Id, Key, Label, Modifiers, RichText, Sense, TextStyle, Ui, text::LayoutJob};
 use egui_material_icons::icons::{ICON_MORE_HORIZ, ICON_PUSH_PIN};
@@ -11,10 +11,10 @@ use thermocline_rich_text::{
     widgets::{sensing_icon_button, small},
 };
 
-/// A movement in the list.
+/// A movement of the keyboard focus in the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowMove {
-    /// None.
+    /// Stay here.
     Here,
     /// To the row above.
     Up,
@@ -31,36 +31,36 @@ pub enum RowMove {
 pub enum ChatAction {
     /// Show it.
     Open,
-    /// It has the keyboard, which moves to another row.
+    /// Keep the keyboard focus, or move it to another row.
     Focus(RowMove),
-    /// Change its name.
+    /// Start to rename it.
     Rename,
-    /// This is its name now; `None`: the old one.
+    /// Rename it to this name. `None` keeps the old name.
     Named(Option<String>),
-    /// Keep it on top, or not.
+    /// Pin it or unpin it.
     Pin(bool),
-    /// Put it into a folder, or into none.
+    /// Move it into a folder, or out of all folders.
     Move(Option<FolderId>),
-    /// Take it off the list.
+    /// Delete it.
     Delete,
-    /// All that is shown of it, on the clipboard.
+    /// Copy its shown branch to the clipboard.
     Copy,
-    /// A file for people.
+    /// Export it as Markdown.
     Markdown,
-    /// A file for programs.
+    /// Export it as JSON.
     Json,
 }
 
-/// A name that is being changed.
+/// A name that is being edited.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Editing {
-    /// Of a chat.
+    /// The name of a chat.
     Chat(ChatId, NewName),
-    /// Of a folder.
+    /// The name of a folder.
     Folder(FolderId, NewName),
 }
 
-/// A name as it is typed.
+/// The text of the name field.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewName {
     text: String,
@@ -68,7 +68,7 @@ pub struct NewName {
 }
 
 impl NewName {
-    /// Begins with the present name, which is selected.
+    /// Creates a name field with the present name, selected.
     pub fn new(present: impl Into<String>) -> Self {
         NewName { text: present.into(), edition: Edition::default() }
     }
@@ -77,17 +77,17 @@ impl NewName {
 /// The state of a chat in the list.
 #[derive(Debug, Clone, Copy)]
 pub struct RowState {
-    /// True if it is in the middle of the window now.
+    /// True if the chat is shown in the window.
     pub shown: bool,
-    /// True if it is being answered.
+    /// True while the chat is being answered.
     pub busy: bool,
-    /// True if Tab stops at it: at one chat of the list only.
+    /// True if Tab stops at this chat. Tab stops at one chat of the list only.
     pub stop: bool,
-    /// True if it is to take the keyboard.
+    /// True if the row should get the keyboard focus.
     pub wanted: bool,
 }
 
-/// A chat of `store`.
+/// Shows the row of a chat of `store`.
 pub fn chat(
     ui: &mut Ui,
     store: &Store,
@@ -126,7 +126,7 @@ pub fn chat(
             if wanted {
                 response.request_focus();
                 response.scroll_to_me(None);
-                // The key that led here leads no further.
+                // The key that moved the focus to this row must not move it further.
                 act = act.take().or(Some(ChatAction::Focus(RowMove::Here)));
             } else if response.has_focus() {
                 act = act.take().or_else(|| moved(ui, response.id));
@@ -146,9 +146,9 @@ pub fn chat(
     act
 }
 
-/// The movement that a key asks for of the row that has the keyboard.
+/// The movement that the pressed key requests, for the row with the keyboard focus.
 fn moved(ui: &Ui, row: Id) -> Option<ChatAction> {
-    // Otherwise the keyboard goes to whatever is near.
+    // Without this filter, egui would move the focus to the nearest control.
     let filter = EventFilter { vertical_arrows: true, ..EventFilter::default() };
     ui.memory_mut(|memory| memory.set_focus_lock_filter(row, filter));
     let moves = [
@@ -162,11 +162,11 @@ fn moved(ui: &Ui, row: Id) -> Option<ChatAction> {
     Some(ChatAction::Focus(to))
 }
 
-/// The whole title, and when something was said.
+/// Shows the whole title and the time of the last message.
 fn dates(ui: &mut Ui, store: &Store, chat: &Chat, title: &str) {
     ui.label(title);
     if let (Ok(created), Ok(updated)) = (store.local_time(chat.created), store.local_time(chat.updated)) {
-        ui.label(small(format!("Begun {created}, last message {updated}"), Palette::of(ui).muted));
+        ui.label(small(format!("Started {created}, last message {updated}"), Palette::of(ui).muted));
     }
 }
 
@@ -183,7 +183,7 @@ fn menu(ui: &mut Ui, chat: &Chat, folders: &[Folder]) -> Option<ChatAction> {
         entry(ui, &format!("Move to {}", folder.name), ChatAction::Move(Some(folder.id)));
     }
     if chat.folder.is_some() {
-        entry(ui, "Take out of the folder", ChatAction::Move(None));
+        entry(ui, "Remove from the folder", ChatAction::Move(None));
     }
     ui.separator();
     entry(ui, "Copy the chat", ChatAction::Copy);
@@ -197,7 +197,7 @@ fn menu(ui: &mut Ui, chat: &Chat, folders: &[Folder]) -> Option<ChatAction> {
     act
 }
 
-/// A field for a name. `Some(None)`: given up.
+/// Shows a field for a name. Returns `Some(None)` if the user cancels.
 fn rename(ui: &mut Ui, name: &mut NewName, what: &str) -> Option<Option<String>> {
     let name_field = TextField::line(Id::unique("name in the list of chats"), TextStyle::Body.resolve(ui.style()));
     let name_field = name_field.of(name.edition);
@@ -217,12 +217,12 @@ fn rename(ui: &mut Ui, name: &mut NewName, what: &str) -> Option<Option<String>>
     None
 }
 
-/// A field for a folder's name; the old one if the change is given up.
+/// Shows a field for a folder's name. Returns an empty name if the user cancels.
 pub fn rename_folder(ui: &mut Ui, name: &mut NewName) -> Option<String> {
     rename(ui, name, "Name of the folder").map(Option::unwrap_or_default)
 }
 
-/// Something that was found.
+/// Shows a search result.
 pub fn hit(ui: &mut Ui, hit: &SearchHit) -> egui::Response {
     let palette = Palette::of(ui);
     let mut job = LayoutJob::default();

@@ -56,14 +56,14 @@ fn chat_list_opens_pins_deletes_and_restores() {
     click(&mut it, "Undo");
     assert_eq!(titles(&it), ["Frogs", "Boats"]);
 
-    // Later, too.
+    // A deleted chat can also be restored later, from the list of deleted chats.
     assert!(it.query_by_label("Deleted chats").is_none());
     choose(&mut it, "Boats", "Delete");
     it.state_mut().as_mut().unwrap().1.deleted = None;
     it.run_steps(2);
     assert!(it.query_by_label("Undo").is_none());
     click(&mut it, "Deleted chats");
-    click(&mut it, "Bring back Boats");
+    click(&mut it, "Restore Boats");
     assert_eq!(titles(&it), ["Frogs", "Boats"]);
     assert!(it.query_by_label("Deleted chats").is_none());
 }

@@ -1,4 +1,4 @@
-//! The name over its picture: a warm wave on a cold one.
+//! The product name over its picture: a warm wave above a cold wave.
 
 use egui::{Pos2, RichText, Sense, Shape, Stroke, Ui, vec2};
 
@@ -7,13 +7,13 @@ use thermocline_rich_text::theme::{Palette, strong};
 /// Height of both waves, in points.
 const HEIGHT: f32 = 14.0;
 
-/// From crest to crest, in points.
+/// Wavelength, in points.
 const LENGTH: f32 = 104.0;
 
-/// How far a crest is above the middle, in points.
+/// Amplitude, in points.
 const CREST: f32 = 2.5;
 
-/// Shows it, as wide as there is room.
+/// Shows the wordmark, as wide as the available room.
 pub fn show(ui: &mut Ui) {
     ui.vertical(|ui| {
         ui.spacing_mut().item_spacing.y = 0.0;

@@ -1,4 +1,5 @@
-//! Files on their way into a message: chosen in a dialog or dropped, read and counted beside the window, and kept with the chat.
+//! Files for a message: chosen in a dialog or dropped, read and counted on a background thread, and
+//! stored with the chat.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -18,14 +19,14 @@ use thermocline_chats::{
     store::{Attachment, AttachmentId, ChatId, MessageId, Source, Store, StoreError},
 };
 use thermocline_rich_text::background::Background;
-/// Tokens of a file, and the key of the model that they were counted for.
+/// Tokens of a file, with the key of the model whose tokenizer counted them.
 type CountedTokens = (AttachmentId, String, usize);
 
-/// A file that is not read yet.
+/// A file that has not been read yet.
 #[derive(Debug)]
 struct UnreadFile {
     path: PathBuf,
-    /// The chat it was chosen for. `None`: the one that is shown.
+    /// The chat that the file is for. `None` means the shown chat.
     chat: Option<ChatId>,
 }
 
@@ -36,16 +37,16 @@ impl UnreadFile {
     }
 }
 
-/// A file that was read, or the reason why it was not.
+/// A file that was read, or the reason why reading it failed.
 #[derive(Debug)]
 pub struct AttachedFile {
-    /// Its text.
+    /// The file's text, or the error.
     pub document: Result<Document, String>,
-    /// The chat it was chosen for. `None`: the one that is shown.
+    /// The chat that the file is for. `None` means the shown chat.
     pub chat: Option<ChatId>,
 }
 
-/// The files of the chat that is shown, and those on their way into it.
+/// The files of the shown chat, and the files that are still being read for it.
 #[derive(Debug, Default)]
 pub struct Attaching {
     dialog: Background<DialogAnswer<Vec<PathBuf>>>,
@@ -60,10 +61,10 @@ pub struct Attaching {
 }
 
 impl Attaching {
-    /// Asks for files with the system's dialog.
+    /// Opens the system's file dialog.
     ///
     /// # Errors
-    /// A sentence, if there is no thread for it.
+    /// A sentence if no thread can start.
     pub fn choose(&mut self, ctx: &Context) -> Result<(), String> {
         if self.dialog.is_busy() || self.typed.is_some() {
             return Ok(());
@@ -71,7 +72,7 @@ impl Attaching {
         self.dialog.start(ctx, || file_dialog::ask(|dialog| dialog.set_title("Attach files").pick_files()))
     }
 
-    /// Shows the field for a path, where there is no dialog.
+    /// Shows the path field on desktops without a file dialog.
     pub fn show(&mut self, ui: &Ui) {
         if let Some(typed) = self.typed.as_mut().and_then(|field| field.show(ui)) {
             self.typed = None;
@@ -82,28 +83,28 @@ impl Attaching {
         }
     }
 
-    /// Adds a file that was chosen or dropped; it is read beside the window.
+    /// Adds a chosen or dropped file. A background thread reads it.
     pub fn add(&mut self, path: PathBuf) {
         self.waiting.push_back(UnreadFile { path, chat: None });
     }
 
-    /// True while files for the chat that is shown are being read.
+    /// True while files for the shown chat are being read.
     pub fn is_reading(&self) -> bool {
         self.unread().next().is_some()
     }
 
-    /// Names of the files for the chat that is shown that are being read or wait for it.
+    /// Names of the shown chat's files that are being read or wait to be read.
     pub fn unread(&self) -> impl Iterator<Item = String> {
         let all = self.reading.iter().chain(&self.waiting);
         all.filter(|file| file.chat.is_none()).map(UnreadFile::name)
     }
 
-    /// Names of the files for any chat that are being read or wait for it.
+    /// Names of all chats' files that are being read or wait to be read.
     pub fn all_unread(&self) -> Vec<String> {
         self.reading.iter().chain(&self.waiting).map(UnreadFile::name).collect()
     }
 
-    /// Forgets the unread files of the chat that is shown.
+    /// Forgets the unread files of the shown chat.
     pub fn forget_unread(&mut self) {
         self.waiting.retain(|file| file.chat.is_some());
         if self.reading.take_if(|file| file.chat.is_none()).is_some() {
@@ -111,13 +112,14 @@ impl Attaching {
         }
     }
 
-    /// Has the files that are not read yet and go to one chat go to another; `None` is the chat that is shown.
+    /// Moves the unread files of chat `from` to chat `to`. `None` means the shown chat.
     pub fn redirect(&mut self, from: Option<ChatId>, to: Option<ChatId>) {
         let own = self.reading.iter_mut().chain(&mut self.waiting).filter(|file| file.chat == from);
         own.for_each(|file| file.chat = to);
     }
 
-    /// A file that was read since the last call, or why it was not.
+    /// Returns a file that was read since the last call, or the error. Also starts to read the next
+    /// file.
     pub fn take(&mut self, ctx: &Context) -> Option<AttachedFile> {
         match self.dialog.take() {
             Some(DialogAnswer::Chosen(paths)) => paths.into_iter().for_each(|path| self.add(path)),
@@ -145,12 +147,13 @@ impl Attaching {
         }
     }
 
-    /// Shows the files of a chat, and those of which its answers were given something.
+    /// Sets the files of a chat, and for each answer the files and passages that the model was
+    /// given.
     pub fn set(&mut self, files: Vec<Attachment>, sources: HashMap<MessageId, Vec<Source>>) {
         (self.files, self.sources) = (files, sources);
     }
 
-    /// The files of the message being written.
+    /// The files of the draft.
     pub fn draft(&self) -> impl Iterator<Item = &Attachment> {
         self.files.iter().filter(|file| file.message.is_none())
     }
@@ -160,19 +163,19 @@ impl Attaching {
         self.files.iter().filter(|file| file.message == Some(message)).collect()
     }
 
-    /// Files and passages that the model was given with a message.
+    /// Files and passages that the model was given for a message.
     pub fn sources(&self, message: MessageId) -> &[Source] {
         self.sources.get(&message).map_or(&[], Vec::as_slice)
     }
 
-    /// A number of what the model is given with all messages: another one if that has changed.
+    /// A fingerprint of what the model is given with all messages. It changes if that changes.
     pub fn given(&self) -> (usize, usize, usize) {
         let whole = self.files.iter().filter(|file| file.whole == Some(true)).count();
         (self.files.len(), whole, self.sources.values().map(Vec::len).sum())
     }
 
-    /// Counts the tokens of the files of the message being written, one after the other, for the model of this key. True if one
-    /// was counted since the last call.
+    /// Counts the tokens of the draft's files, one after the other, with the model of this key.
+    /// True if a file was counted since the last call.
     ///
     /// # Errors
     /// The store's error.
@@ -180,7 +183,7 @@ impl Attaching {
         let mut counted = false;
         if let Some((id, model, tokens)) = self.counting.take() {
             counted = true;
-            // It may have been removed meanwhile.
+            // The file may have been removed meanwhile.
             store.set_attachment_tokens(id, &model, tokens)?;
             for file in self.files.iter_mut().filter(|file| file.id == id) {
                 file.tokens = Some((tokens, model.clone()));
@@ -190,7 +193,7 @@ impl Attaching {
         if let Some(id) = next.filter(|_| !self.counting.is_busy()) {
             let text: String = store.attached(id)?.into_iter().map(|passage| passage.text).collect();
             let (engine, key) = (engine.clone(), key.to_owned());
-            // Without a thread nothing is counted before the message is sent.
+            // If no thread can start, no tokens are counted before the message is sent.
             let _ = self.counting.start(ctx, move || (id, key, given::tokens(&engine, &text)));
         }
         Ok(counted)

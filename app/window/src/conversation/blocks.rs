@@ -1,5 +1,6 @@
-//! An answer in pieces: paragraphs, code, thoughts. A piece that is closed is looked at once; while an answer is written only
-//! its open end is read again, of which what has not changed keeps its layout, and only pieces that can be seen are drawn.
+//! An answer as blocks: text, code, thoughts. A closed block is parsed once. While an answer is
+//! written, only its open last block is parsed again. Unchanged parts of that block keep their
+//! layout. Only visible blocks are drawn.
 
 use std::borrow::Cow;
 
@@ -14,18 +15,19 @@ use thermocline_rich_text::{
 const THINK: &str = "<think>";
 const THOUGHT: &str = "</think>";
 
-/// Bytes of a line after which it is known whether it begins an item of a list.
+/// Bytes of a line that suffice to decide if it begins a list item.
 const MARK: usize = 6;
 
-/// Bytes of a list after which its next item begins another piece: reading all of it for every word that arrives takes time.
+/// Bytes of a list after which its next item begins a new block. Parsing a whole long list for
+/// every new token takes too long.
 const LIST: usize = 8 * 1024;
 
-/// Type of a piece.
+/// The type of a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum MessageBlockKind {
     /// Markdown without code blocks.
     Text,
-    /// Code, in this language.
+    /// Code in this language.
     Code(String),
     /// The model's reasoning.
     Thought,
@@ -35,33 +37,33 @@ enum MessageBlockKind {
 struct MessageBlock {
     kind: MessageBlockKind,
     text: String,
-    /// The text as Markdown, as it was when it was shown last.
+    /// The parsed Markdown, as of the last time it was shown.
     document: MarkdownDocument,
-    /// True if it still is that.
+    /// True if `document` matches `text`.
     is_read: bool,
-    /// Colours of code.
+    /// The syntax colours of code.
     colours: CodeColours,
-    /// Width it was laid out for, and its height then.
+    /// Width of the last layout and the height at that width, in points.
     size: Option<(f32, f32)>,
 }
 
-/// The pieces of one answer.
+/// The blocks of one answer.
 #[derive(Debug, Default)]
 pub struct MessageBlocks {
     closed: Vec<MessageBlock>,
-    /// Bytes of the text that are closed.
+    /// Bytes of the text in closed blocks.
     read: usize,
     open: Option<MessageBlock>,
-    /// Bytes of the text when it was looked at, and whether it had ended.
+    /// Length of the text in bytes at the last update, and true if the text had ended.
     seen: (usize, bool),
-    /// Targets of links, which may be defined in other pieces than those that have the links.
+    /// Targets of links. A block may use links that another block defines.
     targets: Targets,
-    /// The text without marks, and its bytes.
+    /// The text without Markdown, and its length in bytes.
     plain: Option<(usize, MarkdownDocument)>,
 }
 
 impl MessageBlocks {
-    /// Reads what is new of a text that only grows; `ended`: all of it is closed.
+    /// Parses the new part of a text that only grows. `ended` closes all blocks.
     pub fn update(&mut self, text: &str, ended: bool) {
         if self.seen == (text.len(), ended) {
             return;
@@ -69,7 +71,7 @@ impl MessageBlocks {
         if text.len() < self.read || !text.is_char_boundary(self.read) {
             *self = MessageBlocks::default();
         }
-        // The first of the new pieces is what was open before.
+        // The first new block continues the block that was open.
         let mut before = self.open.take().map(|block| block.document);
         while let Some((kind, content, length)) = next(&text[self.read..], ended) {
             let defined = self.targets.len();
@@ -90,7 +92,7 @@ impl MessageBlocks {
         self.seen = (text.len(), ended);
     }
 
-    /// The text of a message that has no marks.
+    /// The text of a message, laid out without Markdown.
     pub fn plain(&mut self, text: &str) -> &mut MarkdownDocument {
         if self.plain.as_ref().is_some_and(|(length, _)| *length != text.len()) {
             self.plain = None;
@@ -99,7 +101,7 @@ impl MessageBlocks {
         document
     }
 
-    /// Shows them.
+    /// Shows the blocks.
     pub fn show(&mut self, ui: &mut Ui) {
         let width = ui.available_width();
         for (n, block) in self.closed.iter_mut().enumerate() {
@@ -126,7 +128,7 @@ impl MessageBlock {
         MessageBlock { kind, text, document, is_read: false, colours, size: None }
     }
 
-    /// Reads a text with links once more when it is shown.
+    /// Marks a text with links to be parsed again when it is next shown.
     fn read_again(&mut self) {
         if self.text.contains('[') {
             (self.is_read, self.size) = (false, None);
@@ -155,7 +157,8 @@ impl MessageBlock {
     }
 }
 
-/// The first closed piece of `text`: what it is, its words, and how many bytes of the text it takes. `None`: nothing is closed.
+/// The first closed block of `text`: its type, its content, and its length in bytes of `text`.
+/// `None` if no block is closed.
 fn next(text: &str, ended: bool) -> Option<(MessageBlockKind, Cow<'_, str>, usize)> {
     let start = text.len() - blank(text).len();
     let body = &text[start..];
@@ -177,7 +180,8 @@ fn next(text: &str, ended: bool) -> Option<(MessageBlockKind, Cow<'_, str>, usiz
             let whole = first_line(&text[line..]);
             let more = line_end(&text[line..]);
             if fence.closes(whole) {
-                // The mark may still grow a language, and be another opening: only a full line closes.
+                // An unfinished line may still gain a language and become another opening fence.
+                // Only a complete line closes the block.
                 if more.is_some() || ended {
                     return Some((
                         MessageBlockKind::Code(language.to_owned()),
@@ -192,7 +196,7 @@ fn next(text: &str, ended: bool) -> Option<(MessageBlockKind, Cow<'_, str>, usiz
         return ended.then(|| (MessageBlockKind::Code(language.to_owned()), fence.code(&text[at..]), text.len()));
     }
     let mut line = start;
-    // The code of an item, which is a part of the list.
+    // The code fence inside a list item. It is part of the list.
     let mut code: Option<Fence<'_>> = None;
     while let Some(more) = line_end(&text[line..]) {
         let current = first_line(&text[line..]);
@@ -215,7 +219,7 @@ fn next(text: &str, ended: bool) -> Option<(MessageBlockKind, Cow<'_, str>, usiz
         }
         let after = blank(rest);
         if upcoming.trim().is_empty() && !ended && line_end(after).is_none() && after.len() < MARK {
-            // The first bytes of a line do not tell yet whether it is another item of a list.
+            // The first bytes of a line do not show yet whether it is another list item.
             return None;
         }
         let parted = upcoming.trim().is_empty() && !goes_on(&text[start..line], after);
@@ -227,7 +231,7 @@ fn next(text: &str, ended: bool) -> Option<(MessageBlockKind, Cow<'_, str>, usiz
     ended.then(|| (MessageBlockKind::Text, text[start..].into(), text.len()))
 }
 
-/// Type of an open end.
+/// The type and content of the open last block.
 fn open(text: &str) -> (MessageBlockKind, Cow<'_, str>) {
     let body = blank(text);
     if let Some(rest) = body.trim_start().strip_prefix(THINK) {
@@ -239,18 +243,18 @@ fn open(text: &str) -> (MessageBlockKind, Cow<'_, str>) {
     }
 }
 
-/// True if the text after blank lines belongs to the list before them.
+/// True if the text after blank lines continues the list before them.
 fn goes_on(before: &str, after: &str) -> bool {
     let next = first_line(after);
     is_item(first_line(before)) && (is_item(next) || next.starts_with([' ', '\t']))
 }
 
-/// True if the text before is a long list, and an item of it begins after.
+/// True if `before` is a long list and `after` begins with a list item.
 fn is_long_list(before: &str, after: &str) -> bool {
     before.len() > LIST && is_item(first_line(before)) && is_item(first_line(after)) && !after.starts_with([' ', '\t'])
 }
 
-/// True for a line that begins an item of a list.
+/// True for a line that begins a list item.
 fn is_item(line: &str) -> bool {
     let line = line.trim_start();
     let number = line.trim_start_matches(|c: char| c.is_ascii_digit());
@@ -260,7 +264,7 @@ fn is_item(line: &str) -> bool {
         || (number.len() < line.len() && (number.starts_with(". ") || number.starts_with(") ")))
 }
 
-/// Without blank lines at the start.
+/// Returns `text` without blank lines at the start.
 fn blank(text: &str) -> &str {
     let mut rest = text;
     while let Some(end) = line_end(rest).filter(|end| rest[..*end].trim().is_empty()) {
@@ -273,7 +277,7 @@ fn first_line(text: &str) -> &str {
     text.split('\n').next().unwrap_or_default()
 }
 
-/// Bytes of the first line with its end, if it has one.
+/// Length of the first line with its line break, in bytes. `None` without a line break.
 fn line_end(text: &str) -> Option<usize> {
     text.find('\n').map(|at| at + 1)
 }

@@ -1,4 +1,4 @@
-//! Settings of one chat: system prompt, sampling, and presets of both.
+//! The settings of one chat: system prompt, sampling, and presets of both.
 
 use egui::{CollapsingHeader, Context, Grid, Id, LayerId, Slider, TextStyle, Ui};
 use egui_material_icons::icons::{ICON_CONTENT_COPY, ICON_DELETE};
@@ -19,29 +19,29 @@ use thermocline_rich_text::{
 /// The window with a chat's settings.
 #[derive(Debug, Default)]
 pub struct ChatSettings {
-    /// True while it is shown.
+    /// True while the window is shown.
     pub open: bool,
-    /// The layer that it was drawn on with the last frame.
+    /// The layer of the window in the previous frame.
     layer: Option<LayerId>,
     presets: Option<Vec<(PresetId, Preset)>>,
-    /// Of the chat's settings: what is typed into them belongs to that chat.
+    /// The edition of the text fields. It separates the undo history of each chat.
     edition: Edition,
     name: String,
-    /// True if a new preset is for the open model only.
+    /// True if a new preset applies to the open model only.
     only_here: bool,
 }
 
-/// Options of one chat.
+/// The settings of one chat.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChosenOptions {
-    /// System prompt.
+    /// The system prompt.
     pub system_prompt: String,
     /// How tokens are chosen.
     pub choices: SamplingOverrides,
 }
 
 impl ChatSettings {
-    /// Reads presets again: another chat is shown.
+    /// Reloads the presets, because another chat is shown.
     pub fn refresh(&mut self) {
         (self.presets, self.edition) = (None, Edition::default());
     }
@@ -51,15 +51,16 @@ impl ChatSettings {
         (self.open, self.presets, self.layer) = (false, None, None);
     }
 
-    /// True if one writes in a field of the window.
+    /// True if a field of the window has the keyboard focus.
     pub fn is_written_in(&self, ctx: &Context) -> bool {
         self.layer.is_some_and(|layer| keyboard::is_written_on(ctx, layer))
     }
 
-    /// Shows them, if they are open. `model`: the key of the open model; `base`: its own sampling.
+    /// Shows the settings if they are open. `model` is the key of the open model, `base` its own
+    /// sampling.
     ///
     /// # Errors
-    /// The stored settings.
+    /// If the store cannot read or write the settings.
     pub fn show(
         &mut self,
         ui: &mut Ui,
@@ -74,13 +75,13 @@ impl ChatSettings {
         let shown = egui::Window::new("Chat settings")
             .open(&mut open)
             .collapsible(false)
-            // Otherwise the title alone is what one drags, and the keyboard stops at it.
+            // Otherwise only the title bar drags the window, and it becomes a Tab stop.
             .drag_area(egui::WindowDrag::Anywhere)
             .resizable(false)
             .pivot(egui::Align2::RIGHT_BOTTOM)
             .default_pos(anchor)
             .default_size([400.0, (anchor.y - 64.0).max(160.0)])
-            // As high as its contents, as far as the window has room above the composer.
+            // The window is as high as its contents, up to the room above the composer.
             .max_height((anchor.y - 64.0).max(160.0))
             .vscroll(true)
             .show(ui, |ui| {
@@ -115,12 +116,16 @@ impl ChatSettings {
         for (id, preset) in self.presets.iter().flatten() {
             ui.horizontal(|ui| {
                 let of_model = if preset.model.is_some() { "for this model only" } else { "for any model" };
-                if ui.button(&preset.name).on_hover_text(format!("Use this preset here ({of_model})")).clicked() {
+                if ui
+                    .button(&preset.name)
+                    .on_hover_text(format!("Apply this preset to this chat ({of_model})"))
+                    .clicked()
+                {
                     options.system_prompt.clone_from(&preset.system_prompt);
                     options.choices = SamplingOverrides::from_json(preset.sampling.as_deref());
                 }
                 let duplicate = icon_button(ui, ICON_CONTENT_COPY, &format!("Duplicate {}", preset.name)).clicked();
-                let replace = ui.button("Replace").on_hover_text("Put this chat's settings into the preset").clicked();
+                let replace = ui.button("Replace").on_hover_text("Save this chat's settings to the preset").clicked();
                 let remove = icon_button(ui, ICON_DELETE, &format!("Remove {}", preset.name)).clicked();
                 changed |= duplicate || replace || remove;
                 if duplicate {
@@ -138,7 +143,7 @@ impl ChatSettings {
             .inner?;
         }
         if self.presets.iter().flatten().next().is_none() {
-            muted(ui, "None yet. Give these settings a name to use them in other chats.");
+            muted(ui, "No presets yet. Save these settings under a name to use them in other chats.");
         }
         ui.horizontal(|ui| {
             let field = TextField::line(Id::unique("name of a preset"), TextStyle::Body.resolve(ui.style()));
@@ -171,7 +176,7 @@ impl Conversation {
         (model, base)
     }
 
-    /// Shows the settings of the chat, if they are open, and keeps what was changed.
+    /// Shows the chat's settings if they are open, and stores the changes.
     pub(super) fn settings(&mut self, ui: &mut Ui, shell: &mut Shell) {
         if !self.settings.open {
             return;
@@ -198,9 +203,9 @@ impl Conversation {
     }
 }
 
-/// What the model is told before the messages.
+/// Shows the field of the system prompt, which the model reads before all messages.
 fn system_prompt(ui: &mut Ui, edition: Edition, text: &mut String) {
-    let label = ui.label("System prompt").on_hover_text("What the model is told before anything else is said.");
+    let label = ui.label("System prompt").on_hover_text("Instructions that the model reads before the first message.");
     let (id, font) = (Id::unique("system prompt"), TextStyle::Body.resolve(ui.style()));
     let field = TextField::lines(id, font).of(edition).show(ui, text, |field| {
         field.desired_rows(3).desired_width(f32::INFINITY).hint_text("You are a helpful assistant.")
@@ -209,7 +214,7 @@ fn system_prompt(ui: &mut Ui, edition: Edition, text: &mut String) {
     ui.add_space(8.0);
 }
 
-/// The seed, if answers are to be had again.
+/// Shows the seed. A fixed seed makes answers repeatable.
 fn seed_row(ui: &mut Ui, seed: &mut Option<u64>) {
     let mut fixed = seed.is_some();
     let help = "The same seed gives the same answer to the same question.";
@@ -223,7 +228,7 @@ fn seed_row(ui: &mut Ui, seed: &mut Option<u64>) {
     ui.end_row();
 }
 
-/// A row of the grid: a name and its slider. True if it was changed.
+/// Shows a row of the grid: a name and its slider. True if the value changed.
 fn slider_row(ui: &mut Ui, name: &str, help: &str, slider: Slider<'_>) -> bool {
     let label = ui.label(name).on_hover_text(help);
     let changed = ui.add(slider).labelled_by(label.id).on_hover_text(help).changed();
@@ -231,14 +236,14 @@ fn slider_row(ui: &mut Ui, name: &str, help: &str, slider: Slider<'_>) -> bool {
     changed
 }
 
-/// A slider over whole numbers of which 0 means what `zero` says.
+/// Creates a slider over integers that shows 0 as the text `zero`.
 fn counts<'a>(now: &'a mut usize, most: usize, zero: &'static str) -> Slider<'a> {
     let show = move |count: f64, _| if count < 0.5 { zero.to_owned() } else { format!("{count:.0}") };
     let read = move |text: &str| if text.trim() == zero { Some(0.0) } else { text.trim().parse().ok() };
     Slider::new(now, 0..=most).logarithmic(most > 1000).custom_formatter(show).custom_parser(read)
 }
 
-/// Sliders for what can be chosen: what is chosen often first, the rest folded.
+/// Shows the sampling sliders. Rarely used ones are folded.
 fn sampling(ui: &mut Ui, choices: &mut SamplingOverrides, base: &Sampling) {
     Grid::new("sampling").num_columns(2).spacing([16.0, 8.0]).show(ui, |ui| {
         let mut real = |name: &str, help: &str, value: &mut Option<f32>, usual: f32, most: f32| {
@@ -248,12 +253,12 @@ fn sampling(ui: &mut Ui, choices: &mut SamplingOverrides, base: &Sampling) {
             }
         };
         let it = &mut *choices;
-        let help = "How adventurous the choice of tokens is. 0 always takes the most likely one.";
+        let help = "How random the choice of tokens is. 0 always takes the most likely token.";
         real("Temperature", help, &mut it.temperature, base.temperature, 2.0);
-        let help = "Considers only the most likely tokens that together have this probability. 1 considers all.";
+        let help = "Considers only the most likely tokens whose probabilities add up to this value. 1 considers all tokens.";
         real("Top-p", help, &mut it.top_p, base.top_p, 1.0);
-        let help = "An answer ends after so many tokens. A token is about three quarters of a word. Without a limit it ends with \
-                    the context.";
+        let help = "The maximum number of tokens in an answer. A token is about three quarters of a word. Without a limit, \
+            an answer can fill the context.";
         let mut most = it.max_tokens.unwrap_or(0);
         if slider_row(ui, "Longest answer", help, counts(&mut most, 8192, "no limit")) {
             it.max_tokens = Some(most).filter(|most| *most > 0);
@@ -261,15 +266,15 @@ fn sampling(ui: &mut Ui, choices: &mut SamplingOverrides, base: &Sampling) {
         seed_row(ui, &mut it.seed);
     });
     CollapsingHeader::new("More sampling").show(ui, |ui| more_sampling(ui, choices, base));
-    let help = "Otherwise the model forgets the oldest questions and answers, never the system prompt, and the answer goes on.";
+    let help = "If off, the answer continues, and the model no longer sees the oldest messages. It always sees the system prompt.";
     ui.checkbox(&mut choices.stop_when_full, "Stop when the context is full").on_hover_text(help);
     let own = *choices == SamplingOverrides::default();
-    if ui.add_enabled(!own, egui::Button::new("As the model suggests")).clicked() {
+    if ui.add_enabled(!own, egui::Button::new("Use the model's defaults")).clicked() {
         *choices = SamplingOverrides::default();
     }
 }
 
-/// Sliders for what is chosen seldom.
+/// Shows the rarely used sampling sliders.
 fn more_sampling(ui: &mut Ui, it: &mut SamplingOverrides, base: &Sampling) {
     Grid::new("more sampling").num_columns(2).spacing([16.0, 8.0]).show(ui, |ui| {
         let mut real = |name: &str, help: &str, value: &mut Option<f32>, usual: f32, range, step: f64| {
@@ -280,12 +285,12 @@ fn more_sampling(ui: &mut Ui, it: &mut SamplingOverrides, base: &Sampling) {
         };
         let help = "Ignores tokens less likely than this fraction of the most likely one. 0 turns it off.";
         real("Min-p", help, &mut it.min_p, base.min_p, 0.0..=1.0, 0.01);
-        let help = "Makes recent tokens less likely. 1 turns it off; above 1.3 texts become odd.";
+        let help = "Makes recent tokens less likely. 1 turns it off. Values above 1.3 harm the text.";
         real("Repeat penalty", help, &mut it.repeat_penalty, base.repeat_penalty, 1.0..=2.0, 0.01);
         let help = "Penalty on repeating whole phrases (DRY). 0 turns it off, 0.8 is usual.";
         real("Phrase penalty", help, &mut it.dry_multiplier, base.dry_multiplier, 0.0..=2.0, 0.05);
         let mut k = it.top_k.unwrap_or(base.top_k);
-        let help = "Considers only so many of the most likely tokens.";
+        let help = "Considers only this many of the most likely tokens.";
         if slider_row(ui, "Top-k", help, counts(&mut k, 200, "all")) {
             it.top_k = Some(k).filter(|k| *k != base.top_k);
         }

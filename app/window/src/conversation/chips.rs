@@ -1,4 +1,4 @@
-//! Files as they are shown: chips above the message being written and above what was sent, and sources under an answer.
+//! Attached files: chips above the draft and above sent messages, and sources under an answer.
 
 use egui::{CollapsingHeader, Label, Margin, Ui};
 use egui_material_icons::icons::{ICON_CLOSE, ICON_DESCRIPTION};
@@ -12,12 +12,12 @@ use thermocline_rich_text::{
     widgets::{icon_button, muted, outlined, small},
 };
 
-/// A number of tokens in words.
+/// A token count in words.
 fn counted(tokens: usize) -> String {
     format!("{} {}", grouped(tokens), if tokens == 1 { "token" } else { "tokens" })
 }
 
-/// Digits in groups of three.
+/// Formats a number with its digits in groups of three.
 fn grouped(number: usize) -> String {
     let digits = number.to_string();
     let mut grouped = String::new();
@@ -41,8 +41,9 @@ fn chip(ui: &mut Ui, contents: impl FnOnce(&mut Ui)) {
     });
 }
 
-/// Shows the files of the message being written; the one that is to be removed. `key` is the model's. `parts` are what the model will
-/// be given of each file, which is known once all files are counted. `unread` are names of files that are on their way.
+/// Shows the files of the draft. Returns what the user removes. `key` is the model's key. `parts`
+/// tells what the model will be given of each file, once all files are counted. `unread` are the
+/// names of files that are still being read.
 pub fn draft(
     ui: &mut Ui,
     files: &[&Attachment],
@@ -65,7 +66,7 @@ pub fn draft(
                     (Some(None), _) => ("counting …".to_owned(), ""),
                     (Some(Some(tokens)), Some(FilePart::Passages)) => (
                         format!("{} tokens, in passages", grouped(tokens)),
-                        "The file is longer than the free context. The model gets the passages that match the message best.",
+                        "The file does not fit in the free context. The model gets the passages that match the message best.",
                     ),
                     (Some(Some(tokens)), Some(FilePart::Name)) => (
                         format!("{} tokens, only its name", grouped(tokens)),
@@ -99,16 +100,17 @@ pub fn draft(
     removed
 }
 
-/// The removed part of the message being written: one file, or all that are not read yet.
+/// What the user removes from the draft: one file, or all unread files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Removed {
     /// This file.
     File(AttachmentId),
-    /// Those that are not read yet.
+    /// All unread files.
     Unread,
 }
 
-/// Shows the files of a message that was sent, from the right. `sources` are what the model was given with it.
+/// Shows the files of a sent message, right-aligned. `sources` are what the model was given with
+/// it.
 pub fn sent(ui: &mut Ui, files: &[&Attachment], sources: &[Source]) {
     if files.is_empty() {
         return;
@@ -136,7 +138,7 @@ pub fn sent(ui: &mut Ui, files: &[&Attachment], sources: &[Source]) {
     });
 }
 
-/// Shows the sources of an answer: their places, and the passages themselves when they are asked for.
+/// Shows the sources of an answer: their places, and the passages if the user unfolds them.
 pub fn sources(ui: &mut Ui, sources: &[Source]) {
     if sources.is_empty() {
         return;

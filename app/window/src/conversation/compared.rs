@@ -1,4 +1,5 @@
-//! Two answers side by side, with the first word that differs marked, and what each cost.
+//! Two answers side by side. The first different word is marked, and the cost of each answer is
+//! shown.
 
 use std::ops::Range;
 
@@ -15,14 +16,14 @@ use thermocline_rich_text::{
     widgets::{icon_button, muted, small, two_columns},
 };
 
-/// The words of both answers, and where they part.
+/// The words of both answers, and the first difference.
 #[derive(Debug, Default, PartialEq)]
 struct Parting {
-    /// Bytes of the texts that were read, and whether they are complete.
+    /// Bytes of both texts that were split into words. `over` is true for a complete text.
     of: [usize; 2],
     over: [bool; 2],
     words: [Vec<Range<usize>>; 2],
-    /// Number of the first word that differs.
+    /// Index of the first word that differs.
     first: Option<usize>,
 }
 
@@ -30,12 +31,12 @@ impl Parting {
     fn of(sides: &[SideText; 2]) -> Self {
         let over = sides.each_ref().map(|side| side.state == SideState::Ended);
         let words = sides.each_ref().map(|side| words(&side.text));
-        // The last word of an answer that is being written may not be complete.
+        // The last word of an unfinished answer may be incomplete.
         let known = [0, 1].map(|side| if over[side] { words[side].len() } else { words[side].len().saturating_sub(1) });
         let word = |side: usize, at: usize| words[side].get(at).and_then(|word| sides[side].text.get(word.clone()));
         let both = known[0].min(known[1]);
         let differs = (0..both).find(|at| word(0, *at) != word(1, *at));
-        // One may go on where the other ends.
+        // One answer may continue after the other has ended.
         let ended = over == [true, true] && known[0] != known[1];
         let first = differs.or(ended.then_some(both));
         Parting { of: sides.each_ref().map(|side| side.text.len()), over, words, first }
@@ -49,14 +50,14 @@ impl Parting {
 /// A comparison below the answer that it repeats.
 #[derive(Debug)]
 pub struct ComparisonView {
-    /// The answer.
+    /// The answer that is repeated.
     pub message: MessageId,
     comparison: AnswerComparison,
     parting: Parting,
 }
 
 impl ComparisonView {
-    /// Shows `comparison` below `message`.
+    /// Creates the view of `comparison`, to be shown below `message`.
     pub fn new(message: MessageId, comparison: AnswerComparison) -> Self {
         ComparisonView { message, comparison, parting: Parting::default() }
     }
@@ -66,7 +67,7 @@ impl ComparisonView {
         self.comparison.is_over()
     }
 
-    /// Shows it. True if it is to be closed.
+    /// Shows the comparison. True if the user closes it.
     pub fn show(&mut self, ui: &mut Ui) -> bool {
         ui.separator();
         let mut closed = false;
@@ -113,14 +114,14 @@ fn side(ui: &mut Ui, side: &SideText, words: &[Range<usize>], first: Option<usiz
         ui.add(Label::new(job).wrap());
     }
     match &side.state {
-        SideState::Waiting => _ = muted(ui, "Comes next …"),
+        SideState::Waiting => _ = muted(ui, "Waiting for the other answer …"),
         SideState::Writing if words.is_empty() => _ = muted(ui, "Reading the chat …"),
         SideState::Failed(why) => _ = ui.add(Label::new(small(why, palette.bad)).wrap()),
         SideState::Writing | SideState::Ended => {}
     }
 }
 
-/// Speed and reads of a side.
+/// Shows the speed and the reads of a side.
 fn figures(ui: &mut Ui, side: &SideText) {
     let Some(stats) = &side.stats else { return };
     for line in [Some(stats.line()), stats.reads_line()].into_iter().flatten() {

@@ -1,4 +1,4 @@
-//! Comparisons: the last answer of the chat is written once more by two models.
+//! Comparisons: two sides repeat the last answer of the chat.
 
 use super::{Conversation, compared::ComparisonView};
 use crate::shell::Shell;
@@ -9,7 +9,7 @@ use thermocline_chats::{
 use thermocline_host::engine_handle::ModelState;
 
 impl Conversation {
-    /// Has the last answer written once more by both sides, below it.
+    /// Starts a comparison: both sides repeat the last answer, below it.
     pub(super) fn compare(&mut self, sides: [Side; 2], shell: &mut Shell) {
         let ModelState::Ready { model, engine } = shell.engine_handle.state() else {
             return shell.toasts.info("Open a model on this computer first.");
@@ -39,7 +39,7 @@ impl Conversation {
         }
     }
 
-    /// Ends a comparison whose model is closed, which has to end before another is opened.
+    /// Ends a comparison whose model is closed. It must end before another model opens.
     pub(super) fn end_comparison_of_closed_model(&mut self, shell: &Shell) {
         if self.comparison.as_ref().is_some_and(|view| !view.is_over()) && shell.engine_handle.engine().is_none() {
             self.comparison = None;

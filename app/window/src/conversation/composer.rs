@@ -1,4 +1,4 @@
-//! Where one writes.
+//! The composer: the field for a new message.
 
 use std::time::Instant;
 
@@ -15,44 +15,44 @@ use thermocline_rich_text::{
     widgets::{icon_button, muted, outlined, primary_button, small, wide},
 };
 
-/// Highest a message being written becomes before it scrolls, in points.
+/// Maximum height of the draft before it scrolls, in points.
 const HIGHEST: f32 = 200.0;
 
-/// The field's.
+/// Id of the text field.
 pub fn id() -> Id {
     Id::unique("message being written")
 }
 
-/// An action in the composer.
+/// An action of the composer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ComposerAction {
-    /// Say what is written.
+    /// Send the draft.
     Send,
-    /// End the answer.
+    /// Stop the answer.
     Stop,
     /// Show or hide the chat's settings.
     Settings,
-    /// Choose files that go with the message.
+    /// Choose files to attach.
     Attach,
     /// Switch tools on or off.
     Tools,
-    /// Nothing; the text has changed.
+    /// The user changed the text. No action.
     Typed,
 }
 
 /// How full the context is, in tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ContextFill {
-    /// Those of the chat, the message being written among them once it is counted.
+    /// Tokens of the chat, including the draft once it is counted.
     pub used: usize,
-    /// Those of the message being written; `None` while nothing is written, or it is being counted.
+    /// Tokens of the draft. `None` while it is empty or being counted.
     pub draft: Option<usize>,
     /// Length of the context.
     pub length: usize,
 }
 
 impl ContextFill {
-    /// Its sentence.
+    /// Describes the fill in a sentence.
     fn words(self) -> String {
         let ContextFill { used, draft, length } = self;
         match draft {
@@ -62,35 +62,35 @@ impl ContextFill {
     }
 }
 
-/// Whose turn it is to say something.
+/// Who writes the next message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ComposerState {
-    /// The user's.
+    /// The user.
     Ready,
-    /// The model's, which can be stopped.
+    /// The model. The user can stop it.
     Answering,
-    /// The model's, for another window.
+    /// The model, for another window.
     AnsweringElsewhere,
 }
 
-/// The state of the chat that is shown beside the text.
+/// What the composer shows besides the text.
 #[derive(Debug, Clone, Copy)]
 pub struct ComposerView<'a> {
-    /// Words in the place of a text.
+    /// Placeholder of the empty text field.
     pub hint: &'a str,
-    /// The chat's settings in a line.
+    /// The chat's settings in one line.
     pub summary: &'a str,
-    /// How full the context is, if there is one.
+    /// How full the context is, if a model is open.
     pub fill: Option<ContextFill>,
     /// True if the model may call tools.
     pub with_tools: bool,
-    /// Which tools there are.
+    /// Describes the available tools.
     pub tools_help: &'a str,
-    /// Whose turn it is.
+    /// Who writes the next message.
     pub state: ComposerState,
 }
 
-/// The text being written.
+/// The text field of the draft.
 #[derive(Debug, Default)]
 pub struct Composer {
     /// The text.
@@ -98,17 +98,17 @@ pub struct Composer {
     edition: Edition,
     /// When the text was first changed since the store kept it as the chat's draft.
     pub changed: Option<Instant>,
-    /// True if the cursor is to be here with the next frame.
+    /// True if the field should get the keyboard focus in the next frame.
     pub focus: bool,
 }
 
 impl Composer {
-    /// With this text, waiting for more.
+    /// Creates a composer with this text.
     pub fn new(text: &str) -> Self {
         Composer { text: text.to_owned(), focus: true, ..Composer::default() }
     }
 
-    /// Shows it; `above`: what is shown above the text.
+    /// Shows the composer. `above` draws what is shown above the text.
     pub fn show(&mut self, ui: &mut Ui, view: ComposerView<'_>, above: impl FnOnce(&mut Ui)) -> Option<ComposerAction> {
         let ComposerView { hint, summary, fill, with_tools, tools_help, state } = view;
         let palette = Palette::of(ui);
@@ -116,12 +116,12 @@ impl Composer {
         let frame = outlined(palette.panel, palette.line, Margin::symmetric(16, 12)).corner_radius(RADIUS + 4);
         wide(ui, frame, |ui| {
             above(ui);
-            // Otherwise a long text makes it higher by a line per frame, and the buttons below are
-            // outside the window meanwhile.
+            // Without this, a long text grows the field by one line per frame. Meanwhile the
+            // buttons below would be outside the window.
             let area = ScrollArea::vertical().id_salt(("writing", self.edition));
             let area = area.max_height(HIGHEST).min_scrolled_height(HIGHEST);
             let field = area.show(ui, |ui| {
-                // In a slow window a movement would hide what is typed for seconds.
+                // In a slow window an animation would hide the typed text for seconds.
                 ui.style_mut().scroll_animation = ScrollAnimation::none();
                 let newline = KeyboardShortcut::new(Modifiers::SHIFT, Key::Enter);
                 let font = TextStyle::Body.resolve(ui.style());
@@ -167,13 +167,14 @@ impl Composer {
                         .on_hover_text("Enter; Shift+Enter for a new line")
                         .on_disabled_hover_text(match state {
                             ComposerState::AnsweringElsewhere => "This chat is being answered in another window.",
-                            _ => "Nothing is written yet.",
+                            _ => "The message is empty.",
                         })
                         .clicked()
                     {
                         action = Some(ComposerAction::Send);
                     }
-                    // What is left beside the button, which is always whole.
+                    // The figures get the width that the button leaves. The button is never
+                    // shortened.
                     ui.with_layout(Layout::left_to_right(Align::Center), |ui| figures(ui, summary, fill));
                 });
             });
@@ -182,7 +183,7 @@ impl Composer {
     }
 }
 
-/// The switch of tools; `help` says which ones.
+/// The switch of tools. `help` describes the tools.
 fn tools_switch(ui: &mut Ui, on: bool, help: &str) -> egui::Response {
     let palette = Palette::of(ui);
     let colour = if on { palette.hot } else { palette.muted };
@@ -195,7 +196,8 @@ fn tools_switch(ui: &mut Ui, on: bool, help: &str) -> egui::Response {
 /// Width of the bar of the context, in points.
 const BAR: f32 = 80.0;
 
-/// `summary` and how full the context is, in the width that is left: where it is too narrow for both, only the latter.
+/// Shows `summary` and the fill of the context in the remaining width. If both do not fit, only the
+/// fill is shown.
 fn figures(ui: &mut Ui, summary: &str, fill: Option<ContextFill>) {
     let (room, gap, palette) = (ui.available_width(), ui.spacing().item_spacing.x, Palette::of(ui));
     let wide =
@@ -225,7 +227,7 @@ fn gauge(ui: &mut Ui, fill: ContextFill, with_bar: bool) {
     shown.on_hover_text(help);
 }
 
-/// A bar of which `part` is filled.
+/// Draws a bar of which the fraction `part` is filled.
 fn bar(ui: &mut Ui, part: f32) -> egui::Response {
     let palette = Palette::of(ui);
     let (rect, bar) = ui.allocate_exact_size(egui::vec2(BAR, 6.0), egui::Sense::hover());

@@ -1,4 +1,4 @@
-//! The composer of the chat that is shown: its text counted, its files, and the model that will answer.
+//! The composer of the shown chat: its token count, its files, and the model that will answer.
 
 use egui::Ui;
 
@@ -18,7 +18,7 @@ use thermocline_chats::{
 use thermocline_host::{answer_stats::AnswerStats, engine_handle::ModelState};
 
 impl Conversation {
-    /// Shows the composer with what is above it, and returns what was done there.
+    /// Shows the composer with the content above it. Returns the user's action.
     pub(super) fn compose(&mut self, ui: &mut Ui, shell: &mut Shell) -> Option<ComposerAction> {
         let system = self.chat.as_ref().map(|chat| chat.system_prompt.clone()).unwrap_or_default();
         let draft = self.composer.text.trim();
@@ -79,9 +79,9 @@ impl Conversation {
         action
     }
 
-    /// How full the context is: what the next prompt takes, the message being written among it.
-    /// While an answer is written, what that takes; `files` are the tokens of files that go with
-    /// the message.
+    /// The fill of the context: tokens of the next prompt, including the draft. If they are not
+    /// counted yet, uses the figures of the running or latest answer. `files` are the tokens of
+    /// attached files.
     fn fill(&mut self, ui: &Ui, shell: &Shell, files: usize) -> Option<ContextFill> {
         let engine = shell.engine_handle.engine()?;
         let (length, text) = (engine.context(), self.composer.text.trim());
@@ -97,7 +97,7 @@ impl Conversation {
         Some(ContextFill { used, draft, length })
     }
 
-    /// Takes a file away from the message that is written.
+    /// Removes a file from the draft.
     fn remove_file(&mut self, removed: Removed, shell: &mut Shell) {
         match removed {
             Removed::Unread => self.attaching.forget_unread(),

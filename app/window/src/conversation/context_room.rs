@@ -1,5 +1,5 @@
-//! Tokens of the context that a chat takes with the message that is being written, and what the model has forgotten of it.
-//! Counting may take longer than a frame, so that it is done beside it.
+//! Counts the tokens of a chat with its draft, and the tokens that the model has forgotten.
+//! Counting may take longer than a frame, so a background thread does it.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -17,81 +17,83 @@ use thermocline_chats::{
 use thermocline_host::answer_stats::AnswerStats;
 use thermocline_rich_text::background::Background;
 
-/// Messages that are shorter than this are counted at once, in bytes.
+/// Drafts below this number of bytes are counted at once.
 const SHORT: usize = 4096;
 
-/// Tokens that an answer needs at the least, and the fraction of the context that is enough.
+/// Tokens reserved for an answer: `ANSWER`, but at most 1 / `ANSWER_FRACTION` of the context.
 const ANSWER: usize = 128;
 const ANSWER_FRACTION: usize = 8;
 
-/// Tokens of a chat and of the message being written.
+/// Tokens of a chat and of its draft.
 #[derive(Debug, Default)]
 pub struct ContextRoom {
-    /// Tokens of the chat without the message, and what they were counted of; `None` for one that the template refuses.
+    /// Fingerprint and tokens of the chat without the draft. The tokens are `None` if the template
+    /// refuses the chat.
     chat: Option<(u64, Option<ChatTokens>)>,
     counting_chat: Background<(u64, Option<ChatTokens>)>,
-    /// Tokens of the message, likewise.
+    /// Fingerprint and tokens of the draft.
     draft: Option<(u64, usize)>,
     counting_draft: Background<(u64, usize)>,
 }
 
-/// Tokens of a chat without the message being written.
+/// Tokens of a chat without its draft.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ChatTokens {
     all: usize,
-    /// Those that are never forgotten: system prompt, tools and role marks.
+    /// Tokens that are never forgotten: system prompt, tools and role marks.
     kept: usize,
 }
 
-/// Tokens that the next prompt will have, as far as they are counted.
+/// Tokens of the next prompt, as far as they are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PromptTokens {
-    /// Those of the message being written.
+    /// Tokens of the draft.
     pub draft: usize,
-    /// Those of the chat with it.
+    /// Tokens of the chat with the draft.
     pub all: usize,
-    /// Those of the chat that the model has forgotten already.
+    /// Tokens of the chat that the model has already forgotten.
     pub forgotten: usize,
-    /// Those of the message with the system prompt, once all of the chat above is forgotten.
+    /// Tokens of the draft with the system prompt: the prompt after the whole chat above is
+    /// forgotten.
     pub alone: usize,
 }
 
 impl PromptTokens {
-    /// Tokens that the model will have in its context.
+    /// Tokens that the context will hold.
     pub fn used(&self) -> usize {
         self.all.saturating_sub(self.forgotten).max(self.alone)
     }
 
-    /// True if a context of so many tokens has no room for them and an answer.
+    /// True if the prompt and an answer do not fit into a context of this many tokens.
     pub fn exceed(&self, context: usize) -> bool {
         self.used() + ANSWER.min(context / ANSWER_FRACTION) > context
     }
 
-    /// True if the message is too long for a context of so many tokens, whatever is forgotten.
+    /// True if the draft does not fit into a context of this many tokens, whatever is forgotten.
     pub fn cannot_fit(&self, context: usize) -> bool {
         self.alone > context
     }
 
-    /// A context that has room for all of them and an answer: a power of two.
+    /// A context length (a power of two) with room for the whole chat and an answer.
     pub fn wanted(&self) -> usize {
         (self.all + self.all / 4 + ANSWER).next_power_of_two()
     }
 }
 
-/// The parts of the next prompt, files excepted.
+/// The parts of the next prompt, except files.
 #[derive(Debug, Clone, Copy)]
 pub struct NextPrompt<'a> {
     /// The chat's messages so far.
     pub branch: &'a [StoredMessage],
-    /// Its system prompt.
+    /// The chat's system prompt.
     pub system: &'a str,
-    /// Number of tools that are offered.
+    /// Number of tools offered to the model.
     pub tools: usize,
-    /// The message being written.
+    /// The draft.
     pub draft: &'a str,
 }
 
-/// A number that stands for what it is made of.
+/// Hashes a value into a fingerprint.
 pub(super) fn number(of: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     of.hash(&mut hasher);
@@ -104,7 +106,7 @@ impl ContextRoom {
         self.counting_chat.is_busy() || self.counting_draft.is_busy()
     }
 
-    /// Counts the message being written. `None` until that is done.
+    /// Counts the draft. `None` until it is counted.
     pub fn count_draft(&mut self, ctx: &Context, engine: &Engine, draft: &str) -> Option<usize> {
         let of_draft = number((std::sync::Arc::as_ptr(engine.model()) as usize, draft));
         if let Some(counted) = self.counting_draft.take() {
@@ -115,15 +117,16 @@ impl ContextRoom {
                 self.draft = Some((of_draft, tokens(engine, draft)));
             } else if !self.counting_draft.is_busy() {
                 let (engine, draft) = (engine.clone(), draft.to_owned());
-                // Without a thread nothing is counted.
+                // If no thread can start, nothing is counted.
                 let _ = self.counting_draft.start(ctx, move || (of_draft, tokens(&engine, &draft)));
             }
         }
         self.draft.filter(|(of, _)| *of == of_draft).map(|(_, tokens)| tokens)
     }
 
-    /// Counts the next prompt. `None` until that is done. `definitions` are those of the tools, `files` is a number of what the model is
-    /// given of files, and `texts` are the messages with them.
+    /// Counts the next prompt. `None` until it is counted. `definitions` are the tools'
+    /// definitions. `files` identifies what the model is given of files. `texts` are the messages
+    /// with their files.
     pub fn count(
         &mut self,
         ctx: &Context,
@@ -144,7 +147,7 @@ impl ContextRoom {
         if self.chat.is_none_or(|(of, _)| of != of_chat) && !self.counting_chat.is_busy() {
             let branch: Vec<&StoredMessage> = branch.iter().collect();
             let (engine, turns, tools) = (engine.clone(), chat_turns(system, &branch, texts()), definitions());
-            // Without a thread nothing is counted.
+            // If no thread can start, nothing is counted.
             let _ = self.counting_chat.start(ctx, move || {
                 let count = |turns: &[Message]| chat_tokens(&engine, turns, &tools);
                 let system = turns.iter().take_while(|turn| turn.role == Role::System).count();
@@ -159,28 +162,28 @@ impl ContextRoom {
     }
 }
 
-/// Tokens of a chat that a model with so long a context has forgotten, as the latest answer with
-/// figures says. What was forgotten in another context says nothing about this one.
+/// Tokens of a chat that a model with this context length has forgotten, from the latest answer
+/// with statistics. Zero if that answer had another context length.
 fn forgotten_tokens(branch: &[StoredMessage], context: usize) -> usize {
     let figures = branch.iter().rev().filter_map(|message| AnswerStats::from_json(message.stats.as_deref()));
     let latest = figures.filter(|figures| figures.context_length > 0).take(1);
     latest.filter(|figures| figures.context_length == context).map(|figures| figures.forgotten_tokens).sum()
 }
 
-/// The place in a chat up to which the model has forgotten it.
+/// The place in a chat above which the model has forgotten everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ForgottenLine {
-    /// The first message that is not forgotten, or the answer whose own beginning is.
+    /// The first remembered message, or the answer whose own beginning is forgotten.
     pub before: MessageId,
-    /// True if all messages are remembered, and a part of the answer is not.
+    /// True if all messages are remembered, but only part of the answer.
     pub within: bool,
-    /// Tokens that are forgotten.
+    /// Number of forgotten tokens.
     pub tokens: usize,
 }
 
 impl ForgottenLine {
-    /// The line in `branch`, of which the latest answer with figures has forgotten `turns` turns and `tokens` tokens in all;
-    /// `None` where nothing is forgotten.
+    /// Finds the line in `branch`. The latest answer with statistics has forgotten `turns` turns
+    /// and `tokens` tokens in all. `None` if nothing is forgotten.
     pub fn of(branch: &[StoredMessage], turns: usize, tokens: usize) -> Option<Self> {
         if tokens == 0 {
             return None;
@@ -213,7 +216,7 @@ mod tests {
         let before = |at: usize, tokens| Some(ForgottenLine { before: branch[at].id, within: false, tokens });
         assert_eq!((line(1, 20), line(2, 45)), (before(2, 20), before(4, 45)));
         assert_eq!((line(0, 0), line(3, 60)), (None, None), "nothing is forgotten, or nothing is left");
-        // The beginning of the answer itself.
+        // The beginning of the answer itself is forgotten.
         let mut branch = branch;
         branch[5].stats = Some("{}".to_owned());
         let within = ForgottenLine { before: branch[5].id, within: true, tokens: 9 };
@@ -228,7 +231,7 @@ mod tests {
         assert!(!tokens(3968).exceed(4096) && tokens(3969).exceed(4096));
         assert_eq!((tokens(449).wanted(), tokens(700).wanted()), (1024, 1024));
         assert!(!tokens(700).exceed(tokens(700).wanted()));
-        // What is forgotten takes no room, but would in a larger context.
+        // Forgotten tokens take no room now, but would in a larger context.
         let long = PromptTokens { forgotten: 586, ..tokens(854) };
         assert_eq!((long.used(), long.wanted()), (448, tokens(854).wanted()));
         assert!(!long.exceed(512) && PromptTokens { alone: 12, ..long }.used() == 268);

@@ -1,5 +1,6 @@
-//! An answer word by word. A click on a word (or the arrows) asks which neurons made it; below stand their parts of its logit, and how
-//! the answer would have gone on without those that add most.
+//! An answer word by word. A click on a word (or the arrow keys) asks which neurons made it. Below
+//! the words stand the neurons' parts of its logit, and how the answer would have continued without
+//! the strongest neurons.
 
 use std::{ops::Range, sync::Arc};
 
@@ -17,38 +18,38 @@ use thermocline_rich_text::{
     widgets::{icon_button, muted, small, two_columns},
 };
 
-/// An action on the view.
+/// An action of the view.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WordAct {
     /// Explain the word at these bytes of the answer.
     Explain(Range<usize>),
-    /// Show the map, on which the neurons of the word are ringed.
+    /// Show the map with the word's neurons ringed.
     Map,
-    /// Show the answer as before.
+    /// Close the view, and show the answer as before.
     Close,
 }
 
-/// The answer shown word by word.
+/// The view of one answer, word by word.
 #[derive(Debug)]
 pub struct WordView {
-    /// The answer.
+    /// The answer that is shown.
     pub message: MessageId,
-    /// Words and marks of its text, each with the space before it.
+    /// Byte ranges of the words and punctuation of the text, each with the space before it.
     words: Vec<Range<usize>>,
-    /// Bytes of the text when it was split.
+    /// Length of the split text in bytes.
     len: usize,
     chosen: Option<usize>,
-    /// What is shown below the words.
+    /// The explanation shown below the words.
     pub explanation: Option<Explanation>,
 }
 
 impl WordView {
-    /// No word of `message` is chosen yet.
+    /// Creates a view of `message` without a chosen word.
     pub fn new(message: MessageId) -> Self {
         WordView { message, words: Vec::new(), len: usize::MAX, chosen: None, explanation: None }
     }
 
-    /// The chosen word with its neurons, once they are known, if they are those of `engine`.
+    /// The chosen word with its neurons, if they are known and belong to `engine`.
     pub fn highlight(&self, engine: &Engine) -> Option<Arc<Explained>> {
         let explanation = self.explanation.as_ref().filter(|explanation| explanation.is_of(engine))?;
         match explanation.progress() {
@@ -57,14 +58,14 @@ impl WordView {
         }
     }
 
-    /// True once everything about the chosen word is known.
+    /// True once the explanation of the chosen word is complete.
     #[cfg(test)]
     pub fn is_complete(&self) -> bool {
         self.explanation.as_ref().is_some_and(|explanation| explanation.switched_off().is_some())
     }
 
-    /// Shows the view of `text`. `arrows`: the arrow keys go from word to word, because nothing
-    /// else wants them.
+    /// Shows the view of `text`. `arrows` lets the arrow keys move from word to word, because
+    /// nothing else uses them.
     pub fn show(&mut self, ui: &mut Ui, text: &str, arrows: bool) -> Option<WordAct> {
         if self.len != text.len() {
             *self = WordView { words: pieces(text), len: text.len(), ..WordView::new(self.message) };
@@ -98,7 +99,7 @@ impl WordView {
             ExplanationProgress::Reading => {
                 ui.horizontal(|ui| {
                     ui.spinner();
-                    muted(ui, "Reading the text before it …");
+                    muted(ui, "Reading the text before the word …");
                 });
             }
             ExplanationProgress::Failed(why) => {
@@ -106,7 +107,7 @@ impl WordView {
             }
             ExplanationProgress::Explained(explained) => {
                 parts(ui, &explained);
-                if ui.button("Show them on the map").clicked() {
+                if ui.button("Show the neurons on the map").clicked() {
                     act = Some(WordAct::Map);
                 }
                 match explanation.switched_off() {
@@ -114,14 +115,14 @@ impl WordView {
                         let chosen = self.chosen.and_then(|at| self.words.get(at));
                         without(ui, &off, chosen.and_then(|word| text.get(word.start..)).unwrap_or_default());
                     }
-                    None => _ = muted(ui, "Computing how it goes on without those that add most …"),
+                    None => _ = muted(ui, "Computing the answer without the strongest neurons …"),
                 }
             }
         }
         act
     }
 
-    /// The words; the number of one that was clicked.
+    /// Shows the words. Returns the index of a clicked word.
     fn text(&self, ui: &mut Ui, text: &str) -> Option<usize> {
         let palette = Palette::of(ui);
         let font = egui::TextStyle::Body.resolve(ui.style());
@@ -143,7 +144,7 @@ impl WordView {
     }
 }
 
-/// Pieces of `text` that each begin with the white space before a word; together they are all of it.
+/// Byte ranges that split all of `text` into words, each with the white space before it.
 pub(super) fn words(text: &str) -> Vec<Range<usize>> {
     let mut words: Vec<Range<usize>> = Vec::new();
     let mut spaces = true;
@@ -160,7 +161,8 @@ pub(super) fn words(text: &str) -> Vec<Range<usize>> {
     words
 }
 
-/// Pieces of `text` that each are a word or marks, with the white space before; together they are all of it.
+/// Byte ranges that split all of `text` into words and punctuation, each with the white space
+/// before it.
 fn pieces(text: &str) -> Vec<Range<usize>> {
     let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
     let mut pieces = Vec::new();
@@ -169,7 +171,7 @@ fn pieces(text: &str) -> Vec<Range<usize>> {
         let mut letters = text[word.clone()].char_indices().peekable();
         while let Some((at, letter)) = letters.next() {
             let after = letters.peek().is_some_and(|(_, next)| is_word(*next));
-            // Within a word they are part of it.
+            // Within a word, an apostrophe or hyphen belongs to the word.
             let joins = matches!(letter, '\'' | '’' | '-') && before == Some(true) && after;
             let now = is_word(letter) || joins;
             if letter.is_whitespace() {
@@ -194,13 +196,12 @@ fn parts(ui: &mut Ui, explained: &Explained) {
         tokens => format!("the logits of its {tokens} tokens, together {:.2},", of.logit),
     };
     let line = format!(
-        "“{}”: probability {:.2}. Of {logits} the neurons add {neurons:.2} themselves; {:.2} come from the embedding, attention and \
-         biases.",
+        "“{}”: probability {:.2}. Of {logits} the neurons add {neurons:.2}; the embedding, attention and biases add {:.2}.",
         explained.word, of.probability, of.residual
     );
     ui.add(Label::new(line).wrap());
     let muted = Palette::of(ui).muted;
-    // Of a column of words, beside the neuron and its part.
+    // Width of a column of words, beside the columns of the neuron and its part.
     let wide = ((ui.available_width() - 200.0) / 2.0).max(80.0);
     Grid::new("neurons of a word").striped(true).spacing([16.0, 4.0]).show(ui, |ui| {
         for head in ["Neuron", "Adds", "Raises", "Lowers"] {
@@ -222,7 +223,7 @@ fn parts(ui: &mut Ui, explained: &Explained) {
     });
 }
 
-/// `rest`: the answer as it stands, from the word on.
+/// Shows the effect of turning neurons off. `rest` is the original answer from the word on.
 fn without(ui: &mut Ui, off: &SwitchedOff, rest: &str) {
     let falls: Vec<String> = off.logit.falls.iter().map(|fall| format!("{fall:.2}")).collect();
     let line = format!(
@@ -234,7 +235,10 @@ fn without(ui: &mut Ui, off: &SwitchedOff, rest: &str) {
     );
     ui.add(Label::new(line).wrap());
     let muted = Palette::of(ui).muted;
-    let sides = [("With them: the answer", beginning(rest, off.without.len())), ("Without them", off.without.clone())];
+    let sides = [
+        ("With these neurons (the answer)", beginning(rest, off.without.len())),
+        ("Without these neurons", off.without.clone()),
+    ];
     two_columns(ui, |ui, at| {
         let (title, text) = &sides[at];
         ui.label(small(*title, muted));
@@ -242,7 +246,7 @@ fn without(ui: &mut Ui, off: &SwitchedOff, rest: &str) {
     });
 }
 
-/// The words of `text` that begin within its first `bytes`.
+/// The words of `text` that begin within its first `bytes` bytes.
 fn beginning(text: &str, bytes: usize) -> String {
     match words(text).into_iter().find(|word| word.start > bytes) {
         Some(word) => format!("{} …", &text[..word.start]),

@@ -1,4 +1,4 @@
-//! The files that go with the message being written: taken when they are read, and fitted into the context.
+//! The draft's files: stored when they are read, and fitted into the context.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,8 @@ use thermocline_chats::{
     store::{Attachment, AttachmentId},
 };
 
-/// The parts of files that the model will be given, and a number of what they were decided for.
+/// The parts of files that the model will be given, and a fingerprint of the inputs of that
+/// decision.
 #[derive(Debug, Default)]
 pub struct DecidedParts {
     of: u64,
@@ -19,13 +20,13 @@ pub struct DecidedParts {
 }
 
 impl Conversation {
-    /// Has a file go with the message being written, once it is read.
+    /// Attaches a file to the draft. A background thread reads it first.
     pub fn attach(&mut self, path: PathBuf) {
         self.attaching.add(path);
         self.composer.focus = true;
     }
 
-    /// Keeps files that were read with the chat.
+    /// Stores the files that were read with their chats.
     pub(super) fn take_files(&mut self, ctx: &Context, shell: &mut Shell) {
         while let Some(read) = self.attaching.take(ctx) {
             let document = read.document.map_err(|why| format!("not attached: {why}"));
@@ -39,8 +40,8 @@ impl Conversation {
         }
     }
 
-    /// The parts of the files that the model will be given with the message being written. `None` until the files are counted for
-    /// the model of this key.
+    /// The parts of the files that the model will be given with the draft. `None` until the model
+    /// of this key has counted the files.
     pub(super) fn parts(&mut self, shell: &Shell, key: Option<&str>) -> Option<FileParts> {
         let (engine, key, tokens) = (shell.engine_handle.engine()?, key?, self.tokens?);
         let files: Vec<&Attachment> = self.attaching.draft().collect();

@@ -1,4 +1,4 @@
-//! One message as it is shown, with what can be done to it.
+//! One message of the chat, with its actions.
 
 use egui::{Align, Color32, Label, Layout, Margin, TextFormat, Ui, text::LayoutJob};
 use egui_material_icons::icons::{
@@ -27,40 +27,41 @@ use thermocline_rich_text::{
     widgets::{icon_button, icon_button_with, muted, outlined, sentence, small},
 };
 
-/// Explanation of the line about what an answer read.
-const READS_HELP: &str = "An FFN's neurons that stay silent need not be read. Bytes and neurons are counted, attention not included. A race \
-    shows what that is worth in time.";
+/// Explanation of the line that shows how much an answer read.
+const READS_HELP: &str = "FFN neurons that do not fire are not read. The figures do not include attention. Use a race to see \
+    how much time this saves.";
 
-/// Context of a message while it is drawn.
+/// What a message needs to be drawn.
 pub struct MessageContext<'a> {
-    /// It.
+    /// The message.
     pub message: &'a StoredMessage,
-    /// Its answer under way, if it is the one being written.
+    /// The progress of the message, if it is the answer being written.
     pub progress: Option<AnswerProgress<'a>>,
-    /// True while an answer is being written in the chat, here or in another window: then nothing can be changed.
+    /// True while an answer is being written in the chat, here or in another window. Nothing can be
+    /// changed then.
     pub busy: bool,
-    /// True if an answer is to name its model: one that goes on behind the results of tools does
+    /// True if an answer shows its model's name. An answer that continues after tool results does
     /// not.
     pub named: bool,
     /// True for the last message.
     pub last: bool,
-    /// True if an engine can answer.
+    /// True if an open model can answer.
     pub alive: bool,
-    /// Why the open model cannot say which neurons made an answer's words; `None` if it can.
+    /// Why the open model cannot say which neurons made the answer's words. `None` if it can.
     pub unexplained: Option<&'a str>,
-    /// The neuron whose firings are shown in an answer's words.
+    /// The neuron whose activations tint the answer's words.
     pub tint: Option<&'a Tint>,
-    /// The token that is held on the map.
+    /// The token that the map holds.
     pub mark: Option<&'a Tint>,
-    /// The files that go with it.
+    /// The message's files.
     pub files: &'a [&'a Attachment],
-    /// Files and passages that the model was given with it, or for an answer.
+    /// Files and passages that the model was given with the message, or for the answer.
     pub sources: &'a [Source],
-    /// The chats, which know the clock.
+    /// The store. It also converts times to local time.
     pub store: &'a Store,
 }
 
-/// Shows a message. `blocks` are the pieces of its text, `change` what is written instead of it.
+/// Shows a message. `blocks` are the blocks of its text, `change` is its edited text.
 pub fn show(
     ui: &mut Ui,
     context: &MessageContext<'_>,
@@ -101,10 +102,10 @@ fn user(ui: &mut Ui, context: &MessageContext<'_>, blocks: &mut MessageBlocks) -
     act
 }
 
-/// The buttons that every message has, which is called `name` there.
+/// Shows the buttons that every message has. `name` is the name of the message in their labels.
 fn copy_and_edit(ui: &mut Ui, context: &MessageContext<'_>, name: &str) -> Option<MessageAction> {
     let (message, mut act) = (context.message, None);
-    let when = if message.speaker == Speaker::User { "Sent" } else { "Begun" };
+    let when = if message.speaker == Speaker::User { "Sent" } else { "Started" };
     let dated = |ui: &mut Ui| date(ui, context, when);
     if icon_button_with(ui, ICON_CONTENT_COPY, &format!("Copy {name}"), dated).clicked() {
         act = Some(MessageAction::Copy(message.content.clone()));
@@ -121,7 +122,7 @@ fn assistant(ui: &mut Ui, context: &MessageContext<'_>, blocks: &mut MessageBloc
     ui.set_width(ui.available_width());
     if let Some(model) = message.model.as_deref().filter(|_| context.named) {
         let name = ui.add(Label::new(small(model, palette.muted)).truncate());
-        name.on_hover_ui(|ui| date(ui, context, "Begun"));
+        name.on_hover_ui(|ui| date(ui, context, "Started"));
     }
     if let Some(progress) = &context.progress {
         if !tinted(ui, context, progress.content) {
@@ -138,7 +139,7 @@ fn assistant(ui: &mut Ui, context: &MessageContext<'_>, blocks: &mut MessageBloc
         };
         muted(ui, line);
         if let Some(why) = progress.unsaved {
-            let text = format!("not on disk yet: {why}. It is tried again every few seconds");
+            let text = format!("the answer is not saved yet: {why}. Thermocline retries every few seconds");
             ui.add(Label::new(small(sentence(text), palette.bad)).wrap());
         }
         return None;
@@ -169,14 +170,14 @@ fn assistant(ui: &mut Ui, context: &MessageContext<'_>, blocks: &mut MessageBloc
             });
         }
         MessageState::Interrupted => {
-            muted(ui, "The program ended while this was being written.");
+            muted(ui, "Thermocline closed before this answer was complete.");
         }
         MessageState::Streaming => {
-            muted(ui, "This is being written in another window.");
+            muted(ui, "Another window is writing this answer.");
         }
         MessageState::Complete | MessageState::Stopped | MessageState::Truncated => {}
     }
-    // The answer goes on behind the results of its calls.
+    // After tool calls, the answer continues below the calls' results.
     if !message.calls().is_empty() {
         if context.busy || !context.last {
             return act;
@@ -186,14 +187,14 @@ fn assistant(ui: &mut Ui, context: &MessageContext<'_>, blocks: &mut MessageBloc
     footer(ui, context, figures).or(act)
 }
 
-/// The date of a message, after a word for what happened then.
+/// Shows the date of a message after a word for its event.
 fn date(ui: &mut Ui, context: &MessageContext<'_>, what: &str) {
     if let Ok(date) = context.store.local_time(context.message.created) {
         muted(ui, format!("{what} {date}"));
     }
 }
 
-/// The actions on an answer, and its figures.
+/// Shows the actions on an answer and its statistics.
 fn footer(ui: &mut Ui, context: &MessageContext<'_>, figures: Option<AnswerStats>) -> Option<MessageAction> {
     let (palette, message, mut act) = (Palette::of(ui), context.message, None);
     let row = ui.horizontal(|ui| {
@@ -210,7 +211,7 @@ fn footer(ui: &mut Ui, context: &MessageContext<'_>, figures: Option<AnswerStats
             act = magnifier(ui, context).or(act.take());
             act = versions(ui, message, false).or(act.take());
         }
-        // The figures of an edited answer are those of other words.
+        // The statistics of an edited answer belong to its old text.
         let figures = figures.filter(|_| !message.edited);
         let reads = figures.as_ref().and_then(AnswerStats::reads_line);
         let line = match &figures {
@@ -222,7 +223,7 @@ fn footer(ui: &mut Ui, context: &MessageContext<'_>, figures: Option<AnswerStats
         if !line.is_empty() {
             ui.add_space(4.0);
             ui.label(small(line, palette.muted)).on_hover_ui(|ui| {
-                date(ui, context, "Begun");
+                date(ui, context, "Started");
                 if reads.is_some() {
                     ui.label(READS_HELP);
                 }
@@ -236,7 +237,8 @@ fn footer(ui: &mut Ui, context: &MessageContext<'_>, figures: Option<AnswerStats
     act
 }
 
-/// The button that shows an answer word by word; disabled, with the reason, where the open model has not written it.
+/// The button that shows an answer word by word. Disabled, with the reason, if the open model did
+/// not write the answer.
 fn magnifier(ui: &mut Ui, context: &MessageContext<'_>) -> Option<MessageAction> {
     let button = |ui: &mut Ui| icon_button(ui, ICON_TROUBLESHOOT, "Which neurons made these words?");
     let shown = ui.add_enabled_ui(context.unexplained.is_none(), button).inner;
@@ -247,8 +249,8 @@ fn magnifier(ui: &mut Ui, context: &MessageContext<'_>) -> Option<MessageAction>
     clicked.then_some(MessageAction::Words(context.message.id))
 }
 
-/// An answer as plain words on the strength of a neuron, or with the token marked that is held on the map; `false` if neither is
-/// anywhere in this answer.
+/// Shows an answer as plain words, tinted by a neuron's activation or with the token marked that
+/// the map holds. `false` if the answer contains neither.
 fn tinted(ui: &mut Ui, context: &MessageContext<'_>, text: &str) -> bool {
     let palette = Palette::of(ui);
     let neuron = context.tint.and_then(|tint| Some((tint, tint.marks(text)?, false)));
@@ -269,11 +271,11 @@ fn tinted(ui: &mut Ui, context: &MessageContext<'_>, text: &str) -> bool {
     }
     ui.add(Label::new(words).wrap());
     let name = &tint.name;
-    muted(ui, if marked { format!("Marked: {name} of the map.") } else { format!("Coloured where {name} fires.") });
+    muted(ui, if marked { format!("Marked: {name} on the map.") } else { format!("Coloured where {name} fires.") });
     true
 }
 
-/// Arrows between the versions of a message; `backwards`: laid out from the right.
+/// Arrows between the versions of a message. `backwards` lays them out from the right.
 fn versions(ui: &mut Ui, message: &StoredMessage, backwards: bool) -> Option<MessageAction> {
     let (now, count) = message.version;
     if count < 2 {

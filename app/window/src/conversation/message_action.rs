@@ -1,4 +1,4 @@
-//! An action on a message of the chat, and how it is carried out.
+//! The actions on a message of the chat.
 
 use super::{Conversation, explained::WordView, message_change::MessageChange};
 use crate::{command::Command, shell::Shell};
@@ -7,28 +7,29 @@ use thermocline_chats::store::{MessageId, Speaker};
 /// An action on a message.
 #[derive(Debug, Clone, PartialEq)]
 pub enum MessageAction {
-    /// Put it on the clipboard.
+    /// Copy this text to the clipboard.
     Copy(String),
-    /// Change it.
+    /// Start to edit it.
     Edit(MessageId),
-    /// Keep the change.
+    /// Store the edit.
     Keep,
-    /// Forget the change.
+    /// Discard the edit.
     Forget,
-    /// Answer what it answers once more.
+    /// Generate another answer to this message.
     Again(Option<MessageId>),
-    /// Go on with it.
+    /// Continue this answer.
     Resume(MessageId),
     /// Show another version of it.
     Version(MessageId, usize),
     /// Show it word by word, to see which neurons made a word.
     Words(MessageId),
-    /// Something for the window.
+    /// Queue a command for the window.
     Ask(Command),
 }
 
 impl Conversation {
-    /// Carries out an action, unless the chat is being answered and it would change a message.
+    /// Carries out an action. While the chat is being answered, actions that change a message do
+    /// nothing.
     pub(super) fn act(&mut self, act: MessageAction, shell: &mut Shell) {
         let Some(chat) = self.chat.as_ref().map(|chat| chat.id) else { return };
         match act {

@@ -1,4 +1,4 @@
-//! The words that are written instead of a message's, until they are kept or taken back.
+//! An edit of a message, until the user keeps or discards it.
 
 use egui::{
     EventFilter, Frame, Id, Label, Margin, RichText, TextStyle, Ui,
@@ -13,44 +13,45 @@ use thermocline_rich_text::{
     widgets::{muted, outlined, small, wide},
 };
 
-/// Words about a change that Escape has not taken back. They stand below it: a notice over the page would cover it.
-const NOT_KEPT: &str = "Your change is not kept yet. Keep it, or take it back with Cancel.";
+/// The note about an edit that Escape has not discarded. It stands below the edit, because a notice
+/// over the page would cover it.
+const NOT_KEPT: &str = "Your change is not saved yet. Keep it, or discard it with Cancel.";
 
-/// Name of the field in which a message is changed.
+/// Id of the text field of the edit.
 pub fn id() -> Id {
     Id::unique("message being changed")
 }
 
-/// A message that is being changed.
+/// A message that is being edited.
 #[derive(Debug)]
 pub struct MessageChange {
-    /// The message.
+    /// The edited message.
     pub id: MessageId,
-    /// Its words as they are now.
+    /// The edited text.
     pub text: String,
     edition: Edition,
-    /// True if Escape was pressed, which takes nothing back.
+    /// True if Escape was pressed. Escape does not discard an edit.
     held: bool,
 }
 
 impl MessageChange {
-    /// A change that begins with the message's own words.
+    /// Creates an edit that begins with the message's own text.
     pub fn new(message: &StoredMessage) -> Self {
         MessageChange { id: message.id, text: message.content.clone(), edition: Edition::default(), held: false }
     }
 
-    /// True if the message, which is in `branch`, has other words.
+    /// True if the text differs from that of the message in `branch`.
     pub fn differs(&self, branch: &[StoredMessage]) -> bool {
         branch.iter().any(|message| message.id == self.id && message.content != self.text)
     }
 
-    /// Holds the change although Escape was pressed, and says so.
+    /// Keeps the edit open after Escape, and shows a note.
     pub fn hold(&mut self, ui: &Ui) {
         self.held = true;
         ui.memory_mut(|memory| memory.request_focus(id()));
     }
 
-    /// Shows it in place of the message of this speaker.
+    /// Shows the edit in place of the message of this speaker.
     pub fn show(&mut self, ui: &mut Ui, speaker: Speaker) -> Option<MessageAction> {
         let palette = Palette::of(ui);
         let (name, keep, note) = match speaker {
@@ -65,7 +66,8 @@ impl MessageChange {
             let response = TextField::lines(id(), font).of(self.edition).show(ui, &mut self.text, |field| {
                 field.frame(Frame::NONE).desired_rows(2).desired_width(f32::INFINITY)
             });
-            // Else Escape takes the keyboard away before the letters are read that were typed in the same frame.
+            // Without this filter, Escape would take the focus before the field reads letters typed
+            // in the same frame.
             let filter =
                 EventFilter { horizontal_arrows: true, vertical_arrows: true, escape: true, ..EventFilter::default() };
             ui.memory_mut(|memory| memory.set_focus_lock_filter(id(), filter));

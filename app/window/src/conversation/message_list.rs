@@ -1,4 +1,4 @@
-//! The list of a chat's messages, with what is asked of them carried out.
+//! The list of a chat's messages. Carries out their actions.
 
 use egui::{Button, Rect, Role, Ui, Vec2, WidgetInfo};
 use egui_material_icons::icons::ICON_ARROW_DOWNWARD;
@@ -18,11 +18,11 @@ use thermocline_chats::{
 use thermocline_host::{answer_stats::AnswerStats, engine_handle::ModelState};
 use thermocline_rich_text::theme::Palette;
 
-/// Answers whose pieces are kept ready.
+/// Maximum number of answers whose blocks are cached.
 const READY: usize = 256;
 
 impl Conversation {
-    /// Shows the messages, and carries out what is wanted of them.
+    /// Shows the messages and carries out their actions.
     pub(super) fn messages(&mut self, ui: &mut Ui, shell: &mut Shell) {
         let Some(chat) = self.chat.as_ref().map(|chat| chat.id) else { return };
         let (progress, busy) = (shell.chat_controller.progress(chat), self.busy(shell) || self.is_elsewhere(shell));
@@ -105,7 +105,8 @@ impl Conversation {
         }
     }
 
-    /// True if the user is asked about a call of a tool that was not asked about before. The keyboard is then to go to its card.
+    /// True if a new tool call waits for the user's consent. Its card should then get the keyboard
+    /// focus.
     fn asks_anew(&mut self, pending: Option<PendingCall<'_>>) -> bool {
         let asks = pending.filter(|pending| pending.since.is_none()).map(|pending| pending.call.id.clone());
         let anew = asks.is_some() && asks != self.asked && self.composer.text.is_empty();
@@ -116,7 +117,7 @@ impl Conversation {
         anew
     }
 
-    /// True if the arrow keys are free to go from word to word: nothing is written.
+    /// True if the arrow keys may move from word to word, because no text field uses them.
     fn has_arrow_keys(&self, ui: &Ui) -> bool {
         match ui.memory(|memory| memory.focused()) {
             None => true,
@@ -124,7 +125,7 @@ impl Conversation {
         }
     }
 
-    /// Shows an answer as before once the model that wrote it is no longer open.
+    /// Closes the word view if the model that wrote the answer is no longer open.
     pub(super) fn end_words_of_another_model(&mut self, shell: &Shell) {
         let Some(view) = &self.words else { return };
         let answer = self.branch.iter().find(|message| message.id == view.message);
@@ -133,7 +134,7 @@ impl Conversation {
         }
     }
 
-    /// Carries out what is wanted of the answer that is shown word by word.
+    /// Carries out an action of the word view.
     fn word(&mut self, act: WordAct, shell: &mut Shell) {
         let (Some(chat), Some(view)) = (&self.chat, &mut self.words) else { return };
         match act {
@@ -154,12 +155,13 @@ impl Conversation {
     }
 }
 
-/// True if a model is open that can answer.
+/// True if the open model can answer.
 fn can_answer(state: &ModelState) -> bool {
     matches!(state, ModelState::Ready { .. } | ModelState::Remote { .. })
 }
 
-/// The round button above the composer that leads to the end of the messages, which fill `place`. True if it is pressed.
+/// The round button above the composer that scrolls to the end of the messages. `place` is the
+/// messages' rectangle. True if it is pressed.
 fn to_end(ui: &mut Ui, place: Rect) -> bool {
     let palette = Palette::of(ui);
     let size = Vec2::splat(32.0);

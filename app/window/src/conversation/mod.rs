@@ -1,13 +1,18 @@
-//! The messages of one chat. [`message_list`] is the list of them, of which [`row_heights`] lays out only those that can be seen,
-//! [`message`] draws one, [`blocks`] the text of an answer, [`explained`] an answer word by word with the neurons that made one,
-//! [`compared`] two answers side by side, begun by [`comparing`], [`start`] the page before the first.
+//! The messages of one chat. [`message_list`] is the list of messages, [`row_heights`] lays out
+//! only the visible ones, and [`message`] draws one. [`blocks`] draws the text of an answer.
+//! [`explained`] shows an answer word by word with the neurons of each word. [`compared`] shows two
+//! answers side by side, begun by [`comparing`]. [`start`] is the page of an empty chat.
 //!
-//! [`composer`] is the field where one writes, [`composing`] fills it with the figures of the chat; [`attaching`] and [`files`] read
-//! the files that go with a message, [`chips`] shows them and the sources of answers; [`context_room`] counts tokens, [`over_limit`]
-//! asks where they are too many, and [`sending`] sends the message. [`writer`] says which model may explain an answer,
-//! [`failure`] why a model could not be opened. [`tool_calls`] shows calls of tools, [`tool_choices`] carries out what the user
-//! decides about them. [`shown_chat`] opens, closes and reads the chat, a [`message_action`] does something to a message, a
-//! [`message_change`] is what is written instead of it, [`chat_settings`] is what the model is told beside the messages.
+//! [`composer`] is the text field, and [`composing`] fills it with the chat's figures.
+//! [`attaching`] and [`files`] read the files of a message. [`chips`] shows the files and the
+//! sources of answers. [`context_room`] counts tokens, [`over_limit`] asks what to do if they are
+//! too many, and [`sending`] sends the message.
+//!
+//! [`writer`] decides if the open model can explain an answer, and [`failure`] says why a model
+//! could not be opened. [`tool_calls`] shows tool calls, and [`tool_choices`] carries out the
+//! user's decisions about them. [`shown_chat`] opens, closes and reads the chat. A
+//! [`message_action`] acts on a message, and a [`message_change`] edits it. [`chat_settings`] has
+//! the system prompt and the sampling.
 
 mod attaching;
 mod blocks;
@@ -65,60 +70,62 @@ use thermocline_chats::{
 use thermocline_host::engine_handle::ModelState;
 use thermocline_rich_text::frame_pace;
 
-/// Notice about an answer that ended with its model.
+/// Notice after an answer was stopped because its model was closed.
 const BROKEN_OFF: &str =
-    "The answer was stopped because its model was closed. What it has said is kept; Continue goes on with it.";
+    "The answer stopped because its model was closed. The text so far is kept. Click Continue to complete it.";
 
-/// A draft is kept this long after its first change that is not kept.
+/// Delay between the first unsaved change of the draft and its write.
 const DRAFT: Duration = Duration::from_millis(250);
 
-/// How often an answer that another window writes is looked at.
+/// Interval of the checks of an answer that another window writes.
 const ELSEWHERE: Duration = Duration::from_millis(500);
 
-/// Widest line of text, in points: on a wide screen more than on a usual one, but never so much that the eye loses the line.
+/// Minimum and maximum width of a text line, in points. Wide screens get longer lines, but lines
+/// stay short enough to read.
 const MEASURE: egui::Rangef = egui::Rangef { min: 760.0, max: 1000.0 };
 
-/// Fraction of a wide page that text takes.
+/// Fraction of a wide page's width that the text uses.
 const MEASURE_FRACTION: f32 = 0.7;
 
-/// The chat that is shown.
+/// The shown chat.
 #[derive(Debug, Default)]
 pub struct Conversation {
-    /// `None`: a new one.
+    /// The chat. `None` for a new chat that is not stored yet.
     chat: Option<Chat>,
-    /// True once the chat that was shown last was looked for.
+    /// True once the chat of the last run was looked up.
     opened_last: bool,
     branch: Vec<StoredMessage>,
     reading: ChatReading,
     blocks: HashMap<MessageId, MessageBlocks>,
     rows: RowHeights,
     composer: Composer,
-    /// Height that it took last, in points.
+    /// Height of the composer in the previous frame, in points.
     composer_height: f32,
     editing: Option<MessageChange>,
     copy: Option<String>,
     settings: ChatSettings,
-    /// The answer that is shown word by word.
+    /// The answer shown word by word.
     words: Option<WordView>,
-    /// The answer that is written once more, twice.
+    /// The comparison of two repeated answers.
     comparison: Option<ComparisonView>,
     start: StartView,
     room: ContextRoom,
     attaching: Attaching,
     parts: files::DecidedParts,
-    /// Tokens of the next prompt, as counted for the latest frame.
+    /// Tokens of the next prompt, as of the latest frame.
     tokens: Option<context_room::PromptTokens>,
     delivery: Delivery,
-    /// True if another control had the keyboard when the last frame ended: then Escape leaves that.
+    /// True if another control had the keyboard focus at the end of the previous frame. Escape then
+    /// belongs to it.
     keyboard_elsewhere: bool,
-    /// True if files are to be chosen with the next frame.
+    /// True if the next frame opens the file dialog.
     choosing: bool,
-    /// The call of a tool that the user was asked about last.
+    /// The tool call that last asked for the user's consent.
     asked: Option<String>,
 }
 
 impl Conversation {
-    /// Takes what the engine has said since, also while the window is hidden.
+    /// Handles new events of the engine, also while the window is hidden.
     pub fn tick(&mut self, ctx: &egui::Context, shell: &mut Shell) {
         shell.follow_tools(self.chat.as_ref().is_some_and(|chat| chat.tools));
         for error in shell.chat_controller.poll(&mut shell.store) {
@@ -148,7 +155,7 @@ impl Conversation {
         shell.marks.highlight = self.words.as_ref().zip(engine).and_then(|(view, engine)| view.highlight(&engine));
     }
 
-    /// Keeps what is not kept yet, because the window closes.
+    /// Stores everything that is unsaved, because the window closes.
     pub fn leave(&mut self, shell: &mut Shell) {
         self.keep_draft(shell);
         self.remove_empty(shell);
@@ -160,7 +167,7 @@ impl Conversation {
         }
     }
 
-    /// Sentences about what is lost if the window closes now.
+    /// Sentences about what would be lost if the window closed now.
     pub fn losses(&self) -> Vec<String> {
         let mut losses = Vec::new();
         match &*self.attaching.all_unread() {
@@ -169,12 +176,12 @@ impl Conversation {
             names => losses.push(format!("{} files are still being read. They are not attached.", names.len())),
         }
         if self.editing.as_ref().is_some_and(|change| change.differs(&self.branch)) {
-            losses.push("Your change to a message is not kept yet.".to_owned());
+            losses.push("Your change to a message is not saved yet.".to_owned());
         }
         losses
     }
 
-    /// Does what is asked of the conversation.
+    /// Carries out a command for the conversation.
     pub fn handle_command(&mut self, command: &Command, shell: &mut Shell) {
         match command {
             Command::NewChat => {
@@ -213,7 +220,7 @@ impl Conversation {
         }
     }
 
-    /// Tokens of the next prompt, as they were counted for the latest frame.
+    /// Tokens of the next prompt, as of the latest frame.
     #[cfg(test)]
     pub fn counted(&self) -> Option<context_room::PromptTokens> {
         self.tokens
@@ -225,7 +232,7 @@ impl Conversation {
         self.comparison.as_ref().is_some_and(ComparisonView::is_over)
     }
 
-    /// Shows messages and composer.
+    /// Shows the messages and the composer.
     pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell, offers: &mut Offers) {
         if let Some(text) = self.copy.take() {
             ui.copy_text(text);
@@ -241,15 +248,15 @@ impl Conversation {
             .frame(egui::Frame::NONE)
             .show(ui, |ui| {
                 column(ui, |ui| {
-                    // A model that failed is told of above the messages.
+                    // A failed model is reported above the messages.
                     if !self.branch.is_empty() && matches!(shell.engine_handle.state(), ModelState::Empty) {
                         start::without_model(ui, shell);
                     }
                     self.compose(ui, shell)
                 })
             });
-        // A panel has the height that it took before. In a slow window its buttons would be outside
-        // of it for seconds.
+        // A panel has its height of the previous frame. In a slow window its buttons would be
+        // outside the panel for seconds.
         let height = composer.response.rect.height();
         if (std::mem::replace(&mut self.composer_height, height) - height).abs() > 0.5 {
             ui.request_discard("the composer has another height");
@@ -290,7 +297,7 @@ impl Conversation {
                 self.send_message(text, shell);
             }
         });
-        // After what was typed before it in the same frame.
+        // Escape comes after the text typed before it in the same frame.
         if ui.input(|input| input.key_pressed(Key::Escape)) {
             self.escape(ui, shell);
             ui.request_repaint();
@@ -299,7 +306,7 @@ impl Conversation {
         self.keyboard_elsewhere = keyboard::is_taken(ui, &own) && !self.settings.is_written_in(ui);
     }
 
-    /// Closes what is open, one thing at a time, and else stops the answer. A change that is not kept stays.
+    /// Closes one open thing, or else stops the answer. An unsaved edit stays.
     fn escape(&mut self, ui: &Ui, shell: &mut Shell) {
         let busy = self.busy(shell);
         let changed = self.editing.as_ref().is_some_and(|change| change.differs(&self.branch));
@@ -316,7 +323,7 @@ impl Conversation {
     }
 }
 
-/// A column in the middle, no wider than a line of text should be.
+/// Lays out a centred column, no wider than a line of text should be.
 fn column<R>(ui: &mut Ui, contents: impl FnOnce(&mut Ui) -> R) -> R {
     let measure = MEASURE.clamp(MEASURE_FRACTION * ui.available_width());
     let side = ((ui.available_width() - measure) * 0.5).max(0.0);

@@ -1,4 +1,5 @@
-//! The question asked about a message for which the context has no room, and the line where a chat begins that the model still has in mind.
+//! The question about a message that does not fit into the context, and the line below which the
+//! model still remembers the chat.
 
 use egui::{Margin, Ui};
 use thermocline_engine::{runtime::CacheBytes, session::Engine};
@@ -10,37 +11,37 @@ use thermocline_rich_text::{
     widgets::{outlined, primary_button, small, wide},
 };
 
-/// An answer to it.
+/// The user's answer to the question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OverLimitAnswer {
-    /// The message is changed.
+    /// Edit the message.
     Shorten,
-    /// The beginning of the chat is forgotten.
+    /// Send it. The model forgets the beginning of the chat.
     Forget,
-    /// The message begins a new chat.
+    /// Send it as the first message of a new chat.
     NewChat,
-    /// The model is opened again with a context of so many tokens.
+    /// Reopen the model with a context of this many tokens.
     Enlarge(usize),
 }
 
-/// A context that has room for the message, if the model knows one that long.
+/// A context length with room for the message, if the model was trained for one that long.
 fn larger(tokens: PromptTokens, context: usize, trained: usize) -> Option<usize> {
     let larger = tokens.wanted().min(trained);
-    // What is forgotten now would not be.
+    // A larger context would hold the tokens that are forgotten now.
     let tokens = PromptTokens { forgotten: 0, ..tokens };
     (larger > context && !tokens.exceed(larger)).then_some(larger)
 }
 
-/// Remedies for a message that is too long.
+/// The remedies available for a message that is too long.
 #[derive(Debug, Clone, Copy)]
 pub struct Remedies {
-    /// True if answers are to stop when the context is full, so that nothing is forgotten.
+    /// True if answers stop when the context is full, so that nothing is forgotten.
     pub stops: bool,
-    /// True if the message can begin a new chat: there is one above it, and no files go with it.
+    /// True if the message can begin a new chat: the chat has messages, and the draft has no files.
     pub moves: bool,
 }
 
-/// Asks. The button that matters most is the first one that helps.
+/// Asks the question. The primary button is the first remedy that helps.
 pub fn ask(ui: &mut Ui, engine: &Engine, tokens: PromptTokens, remedies: Remedies) -> Option<OverLimitAnswer> {
     let (palette, context) = (Palette::of(ui), engine.context());
     let larger = larger(tokens, context, engine.config().context_length);
@@ -49,15 +50,17 @@ pub fn ask(ui: &mut Ui, engine: &Engine, tokens: PromptTokens, remedies: Remedie
         let Remedies { stops, moves } = remedies;
         let (draft, used, alone) = (tokens.draft, tokens.used(), tokens.cannot_fit(context));
         ui.label(format!(
-            "This message has {draft} tokens, the chat with it {used}. This model's context is {context} tokens, including its answer."
+            "This message has {draft} tokens, and the whole chat has {used}. The model's context is {context} tokens, \
+            including its answer."
         ));
         ui.horizontal_wrapped(|ui| {
-            // Only what cannot be sent in another way must be shortened.
+            // Offered only if the message cannot be sent in another way.
             if (alone || (stops && !moves)) && primary_button(ui, "Shorten the message", true).clicked() {
                 answer = Some(OverLimitAnswer::Shorten);
             }
             if !stops && !alone {
-                let hint = "The model no longer sees the oldest questions and answers. It still has the system prompt, and the chat keeps all.";
+                let hint = "The model will no longer see the oldest questions and answers, except the system prompt. The \
+                    chat keeps them.";
                 if primary_button(ui, "Send it and forget the beginning", true).on_hover_text(hint).clicked() {
                     answer = Some(OverLimitAnswer::Forget);
                 }
@@ -73,7 +76,7 @@ pub fn ask(ui: &mut Ui, engine: &Engine, tokens: PromptTokens, remedies: Remedie
                 let of = |tokens| CacheBytes::of(engine.config(), tokens, engine.kv_type()).total();
                 let more = of(larger).saturating_sub(of(context));
                 let text = format!("Use a context of {larger} tokens ({} more memory)", bytes(more));
-                let hint = "The model is opened again, then the message is sent";
+                let hint = "Reopens the model, then sends the message";
                 if ui.button(text).on_hover_text(hint).clicked() {
                     answer = Some(OverLimitAnswer::Enlarge(larger));
                 }
@@ -82,20 +85,20 @@ pub fn ask(ui: &mut Ui, engine: &Engine, tokens: PromptTokens, remedies: Remedie
         if alone && !stops {
             let alone = tokens.alone;
             ui.label(small(
-                format!("Even without the earlier messages it is too long ({alone} of {context} tokens)."),
+                format!("The message is too long even without the earlier messages ({alone} of {context} tokens)."),
                 palette.muted,
             ));
         }
         if larger.is_none() {
             let trained = engine.config().context_length;
-            ui.label(small(format!("This model cannot take a longer context than {trained} tokens."), palette.muted));
+            ui.label(small(format!("This model supports at most {trained} tokens of context."), palette.muted));
         }
     });
     ui.add_space(8.0);
     answer
 }
 
-/// The line above which a chat is forgotten.
+/// Shows the line above which the model has forgotten the chat.
 pub fn line(ui: &mut Ui, line: ForgottenLine) {
     let palette = Palette::of(ui);
     let tokens = line.tokens;
@@ -104,7 +107,7 @@ pub fn line(ui: &mut Ui, line: ForgottenLine) {
             "The model no longer sees the beginning of this answer ({tokens} tokens). It sees the messages above it."
         ),
         false => format!(
-            "The model no longer sees the messages above this line ({tokens} tokens). It still has the system prompt."
+            "The model no longer sees the messages above this line ({tokens} tokens), except the system prompt."
         ),
     };
     ui.add_space(4.0);

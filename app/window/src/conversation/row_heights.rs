@@ -1,67 +1,71 @@
-//! A long list of rows of different heights, of which only those that can be seen are laid out. Heights of rows that were
-//! never seen are estimated; when they differ, what is seen stays where it is.
+//! A long list of rows of different heights. Only visible rows are laid out. Heights of rows that
+//! were never visible are estimated. If an estimate was wrong, the visible rows keep their place.
 
 use std::ops::Range;
 
 use egui::{AsIdSalt, Rect, ScrollArea, Ui, UiBuilder, Vec2, style::KineticScrollStyle};
 
-/// Between two rows, in points.
+/// Gap between two rows, in points.
 const GAP: f32 = 16.0;
 
-/// Beyond what is seen, in points.
+/// Margin beyond the visible area in which rows are laid out, in points.
 const AROUND: f32 = 200.0;
 
-/// Heights of the rows.
+/// The heights of the rows, and the scroll position.
 #[derive(Debug, Default)]
 pub struct RowHeights {
     heights: Vec<f32>,
-    /// Where to scroll to, because rows above were not as high as estimated.
+    /// Scroll offset for the next frame, if rows above differed from their estimates.
     offset: Option<f32>,
-    /// A row to be brought into view.
+    /// The row to scroll into view.
     wanted: Option<usize>,
-    /// True if the end is to be brought into view.
+    /// True if the list should scroll to its end.
     to_end: bool,
-    /// True if the end was not in view with the last frame.
+    /// True if the end was not visible in the previous frame.
     away: bool,
 }
 
 impl RowHeights {
-    /// Other rows from `first` on: there are now `count`, and `estimate` gives the height of each, in points.
+    /// Replaces the rows from `first` on. There are now `count` rows, and `estimate` returns the
+    /// height of each, in points.
     pub fn reset(&mut self, first: usize, count: usize, estimate: impl Fn(usize) -> f32) {
         self.heights.truncate(first);
         let from = self.heights.len();
         self.heights.extend((from..count).map(estimate));
     }
 
-    /// Brings a row into view with the next frame.
+    /// Scrolls a row into view in the next frame.
     pub fn go_to(&mut self, row: usize) {
         (self.wanted, self.to_end) = (Some(row), false);
     }
 
-    /// Brings the end into view with the next frame; one stays there as with any other end.
+    /// Scrolls to the end in the next frame. The list then follows its end.
     pub fn go_to_end(&mut self) {
         (self.wanted, self.to_end) = (None, true);
     }
 
-    /// True if the end is in view.
+    /// True if the end is visible.
     pub fn is_at_end(&self) -> bool {
         !self.away
     }
 
-    /// Shows rows by `row`, newest at the end, which is where one stays unless one scrolls. Returns which were laid out.
+    /// Shows the rows with `row`, the newest at the end. The list follows its end until the user
+    /// scrolls. Returns the rows that were laid out.
     pub fn show(&mut self, ui: &mut Ui, salt: impl AsIdSalt, mut row: impl FnMut(&mut Ui, usize)) -> Range<usize> {
-        // A little too far is where the area ends.
+        // An offset slightly past the end stops at the end of the area.
         let end = std::mem::take(&mut self.to_end)
             .then(|| (self.top(self.heights.len()) - ui.available_height()).max(0.0) + GAP);
         let wanted = self.wanted.take().map(|row| self.top(row));
         let mut area = ScrollArea::vertical().id_salt(salt).auto_shrink(false);
-        // An area that is at its end goes back there at once, wherever it was led.
+        // A scroll area with `stick_to_bottom` that is at its end returns there at once, whatever
+        // the offset.
         area = area.stick_to_bottom(wanted.is_none());
         let goal = end.or(wanted);
         let usual = ui.spacing().scroll.kinetic;
         if let Some(offset) = goal.or(self.offset.take()) {
             area = area.vertical_scroll_offset(offset);
-            // Too far is no overscroll, from which the area would swing back and move on; a goal ends the movement there is.
+            // An offset past the end must not rubber-band, because the area would swing back and
+            // keep moving. A goal ends the current movement.
             let decay_time = if goal.is_some() { 0.0 } else { usual.decay_time };
             ui.spacing_mut().scroll.kinetic = KineticScrollStyle { rubber_band: false, decay_time, ..usual };
         }
@@ -70,7 +74,7 @@ impl RowHeights {
         let output = area.show_viewport(ui, |ui, view| {
             let total = self.top(self.heights.len());
             ui.set_height(total);
-            // What the scroll bar leaves.
+            // The width without the scroll bar.
             let width = ui.available_width();
             let origin = ui.min_rect().min;
             let mut top = 0.0;
@@ -80,7 +84,8 @@ impl RowHeights {
                 first += 1;
             }
             let mut last = first;
-            // At the end all are measured: those that are higher than estimated would push the last ones out of view.
+            // At the end all rows are measured. Rows higher than estimated would otherwise push the
+            // last rows out of view.
             let at_end = view.max.y + GAP > total;
             while last < self.heights.len() && (at_end || top < view.max.y + AROUND) {
                 let place = Rect::from_min_size(origin + Vec2::new(0.0, top), Vec2::new(width, self.heights[last]));
@@ -95,7 +100,6 @@ impl RowHeights {
                     self.heights[last] = height;
                     ui.request_repaint();
                 }
-                // The next row is placed where this one was thought to end, until the next frame.
                 top += height + GAP;
                 last += 1;
             }
@@ -137,7 +141,7 @@ mod tests {
         let mut it = Harness::new_ui_state(show, (0.0, 0.0));
         theme::install(&it.ctx);
         it.set_size(vec2(300.0, 300.0));
-        // Once it is known that there is more than can be seen.
+        // The first frames learn that the rows exceed the visible area.
         it.run_steps(4);
         let ((room, widest), bar) = (*it.state(), it.ctx.global_style().spacing.scroll.allocated_width());
         assert!(bar > 0.0 && widest > 0.0 && widest <= room - bar, "{widest} of {room}, the bar is {bar} wide");
@@ -164,7 +168,7 @@ mod tests {
         it.run_steps(8);
         let (rows, seen) = it.state();
         assert!(rows.is_at_end() && seen.end == 200, "{seen:?}");
-        // What grows there is followed.
+        // The list follows rows that are added at its end.
         it.state_mut().0.reset(200, 230, |_| 20.0);
         it.run_steps(8);
         let (rows, seen) = it.state();

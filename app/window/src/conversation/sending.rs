@@ -1,4 +1,4 @@
-//! From what is written to what is sent: at once, or after it was asked what to do with a message that is too long.
+//! Sends the draft at once, or after the user decided about a message that is too long.
 
 use egui::Ui;
 
@@ -10,23 +10,23 @@ use crate::{command::Command, shell::Shell};
 use thermocline_chats::chat::SamplingOverrides;
 use thermocline_host::engine_handle::ModelState;
 
-/// The way of the message that is being written to the chat.
+/// The state of sending the draft.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Delivery {
-    /// It was not sent.
+    /// The draft is not being sent.
     #[default]
     Written,
-    /// It is sent once it is counted, and its files are read.
+    /// The draft is sent once its tokens are counted and its files are read.
     Waits,
-    /// It is too long, and it is asked what to do.
+    /// The draft is too long, and the user is asked what to do.
     Asks,
-    /// It is sent once the model is open again with this context.
+    /// The draft is sent once the model is open again with this context.
     Enlarges(usize),
 }
 
 impl Conversation {
-    /// Sends what is written, unless it is too long for the context: then it is asked what to do. Texts that may be too long are
-    /// counted first.
+    /// Sends the draft. If it is too long for the context, asks the user what to do. Texts that may
+    /// be too long are counted first.
     pub(super) fn send(&mut self, shell: &mut Shell) {
         self.delivery = Delivery::Written;
         let text = self.composer.text.trim().to_owned();
@@ -45,7 +45,8 @@ impl Conversation {
                     self.delivery = Delivery::Asks;
                     return;
                 }
-                // Tokens have at least one byte. What cannot be counted is sent: the model says why it cannot answer.
+                // A token has at least one byte. An uncountable message is sent, and the model says
+                // why it cannot answer.
                 None if bytes > context / 2 && self.room.is_counting() => {
                     self.delivery = Delivery::Waits;
                     return;
@@ -56,7 +57,7 @@ impl Conversation {
         self.send_message(&text, shell);
     }
 
-    /// Sends the message that waits for a larger context.
+    /// Sends the draft that waits for a larger context.
     pub(super) fn send_with_larger_context(&mut self, shell: &mut Shell) {
         let Delivery::Enlarges(wanted) = self.delivery else { return };
         match shell.engine_handle.state() {
@@ -96,19 +97,19 @@ impl Conversation {
         self.delivery = Delivery::Written;
     }
 
-    /// Sends what is written as the first message of a new chat.
+    /// Sends the draft as the first message of a new chat.
     fn send_in_new_chat(&mut self, shell: &mut Shell) {
         let text = self.composer.text.trim().to_owned();
         if let Some(chat) = &self.chat {
             shell.toasts.check(shell.store.set_draft(chat.id, ""));
         }
         self.close(shell);
-        // It stays in the field if it cannot be sent.
+        // The text stays in the field if it cannot be sent.
         self.composer = Composer::new(&text);
         self.send_message(&text, shell);
     }
 
-    /// Sends `text` behind the last message of the chat.
+    /// Sends `text` after the last message of the chat.
     pub(super) fn send_message(&mut self, text: &str, shell: &mut Shell) {
         let Some(id) = self.ensure_chat(shell) else { return };
         self.read(shell);

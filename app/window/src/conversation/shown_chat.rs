@@ -1,4 +1,5 @@
-//! The chat that is shown: opened and closed, read again after news, and made real by its first words.
+//! The shown chat: opens and closes it, reads it again after changes, and stores a new chat with
+//! its first message.
 
 use std::{collections::HashMap, time::Instant};
 
@@ -11,7 +12,7 @@ use thermocline_chats::store::{
 };
 use thermocline_rich_text::background::Background;
 
-/// All that is shown of a chat.
+/// Everything that is shown of a chat.
 #[derive(Debug)]
 pub struct ChatContents {
     chat: Chat,
@@ -21,7 +22,7 @@ pub struct ChatContents {
 }
 
 impl ChatContents {
-    /// Reads the chat with this number; `None` if it is gone.
+    /// Reads the chat with this number. `None` if it does not exist.
     fn read(store: &Store, number: i64) -> Result<Option<Self>, StoreError> {
         let Some(chat) = store.find_chat(number)? else { return Ok(None) };
         let (branch, files) = (store.branch(chat.id)?, store.attachments(chat.id)?);
@@ -30,12 +31,20 @@ impl ChatContents {
     }
 }
 
+/// A version of the chats: what this window and other connections have changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct ChatVersion {
+    /// Revision of the [`ChatController`](thermocline_chats::chat::ChatController).
+    own: u64,
+    /// The store's count of the changes of other connections.
+    others: i64,
+}
+
 /// How far the shown chat has been read.
 #[derive(Debug, Default)]
 pub struct ChatReading {
-    /// The version of the chat that was read last: the revision of the
-    /// [`ChatController`](thermocline_chats::chat::ChatController), and the version that other connections have written.
-    seen: Option<(u64, i64)>,
+    /// The version that was read last.
+    seen: Option<ChatVersion>,
     /// When the chat was read last.
     looked: Option<Instant>,
     /// How often this thread has read a chat or opened another one.
@@ -46,7 +55,7 @@ pub struct ChatReading {
 
 impl ChatReading {
     /// Notes that `version` is read now.
-    fn note(&mut self, version: (u64, i64)) {
+    fn note(&mut self, version: ChatVersion) {
         (self.seen, self.looked) = (Some(version), Some(Instant::now()));
     }
 
@@ -73,7 +82,7 @@ impl Conversation {
         self.read(shell);
     }
 
-    /// Goes to a message of the chat that is shown, if need be on another branch.
+    /// Scrolls to a message of the shown chat, on another branch if necessary.
     pub(super) fn go_to_message(&mut self, id: MessageId, shell: &mut Shell) {
         if self.branch.iter().all(|message| message.id != id) {
             shell.toasts.check(shell.store.message(id).and_then(|it| shell.store.show_version(id, it.version.0)));
@@ -91,7 +100,8 @@ impl Conversation {
         self.reset(None);
     }
 
-    /// Has files that are not read yet go to the chat that is left. Without files an empty chat is removed.
+    /// Assigns the unread files to the chat that is left. Without unread files, an empty chat is
+    /// removed.
     fn leave_chat(&mut self, shell: &mut Shell) {
         let chat = if self.attaching.is_reading() { self.ensure_chat(shell) } else { None };
         match chat {
@@ -100,8 +110,8 @@ impl Conversation {
         }
     }
 
-    /// Removes the chat that is left if nothing was said in it: an empty row would stay in the
-    /// list.
+    /// Removes the chat that is left if it has no messages. An empty row would stay in the list
+    /// otherwise.
     pub(super) fn remove_empty(&mut self, shell: &mut Shell) {
         if let Some(chat) = self.chat.as_ref().filter(|_| self.branch.is_empty()) {
             let id = chat.id;
@@ -120,7 +130,7 @@ impl Conversation {
         self.reading.restart();
     }
 
-    /// Reads the chat again if there is news. What another window has changed is read by a thread.
+    /// Reads the chat again after a change. A thread reads what another window has changed.
     pub(super) fn follow(&mut self, ctx: &Context, shell: &mut Shell) {
         if let Some(contents) = self.reading.take() {
             self.set_contents(contents, shell);
@@ -129,7 +139,7 @@ impl Conversation {
         else {
             return;
         };
-        let by_others = self.reading.seen.is_some_and(|(revision, _)| revision == version.0);
+        let by_others = self.reading.seen.is_some_and(|seen| seen.own == version.own);
         if !by_others || shell.store.file().is_none() {
             return self.read(shell);
         }
@@ -142,7 +152,7 @@ impl Conversation {
         shell.toasts.check(self.reading.thread.start(ctx, move || (reads, contents())));
     }
 
-    /// Reads the chat again if there is news: after it was opened, or changed here.
+    /// Reads the chat again on this thread, after it was opened or changed here.
     pub(super) fn read(&mut self, shell: &mut Shell) {
         let (Some(chat), Some(version)) = (&self.chat, self.unread(shell)) else { return };
         self.reading.note(version);
@@ -152,16 +162,16 @@ impl Conversation {
         self.set_contents(contents, shell);
     }
 
-    /// The version of the chat that is there now, if it has not been read.
-    fn unread(&self, shell: &mut Shell) -> Option<(u64, i64)> {
+    /// The current version of the chat, if it has not been read.
+    fn unread(&self, shell: &mut Shell) -> Option<ChatVersion> {
         let (_, others) = shell.toasts.check(shell.store.version())?;
-        let now = (shell.chat_controller.revision(), others);
-        // The other instance may have ended without notice.
+        let now = ChatVersion { own: shell.chat_controller.revision(), others };
+        // The other window may have crashed without a trace in the store.
         let due = self.is_elsewhere(shell) && self.reading.looked.is_none_or(|looked| looked.elapsed() >= ELSEWHERE);
         (self.reading.seen != Some(now) || due).then_some(now)
     }
 
-    /// Shows what was read; a chat that is gone is closed.
+    /// Shows the contents. Closes a chat that no longer exists.
     fn set_contents(&mut self, contents: Result<Option<ChatContents>, StoreError>, shell: &mut Shell) {
         let Some(contents) = shell.toasts.check(contents) else { return };
         let Some(ChatContents { chat, branch, files, sources }) = contents else { return self.close(shell) };
@@ -180,7 +190,7 @@ impl Conversation {
         self.rows.reset(placed, self.branch.len(), estimate);
     }
 
-    /// The chat that is shown; a new one becomes real.
+    /// Returns the shown chat. Stores a new chat first.
     pub(super) fn ensure_chat(&mut self, shell: &mut Shell) -> Option<ChatId> {
         if self.chat.is_none() {
             let chat = shell.toasts.check(shell.store.add_chat(None, "").and_then(|id| shell.store.chat(id)))?;
@@ -207,12 +217,12 @@ impl Conversation {
         self.read(shell);
     }
 
-    /// True while the chat is being answered.
+    /// True while the chat is being answered by this window.
     pub(super) fn busy(&self, shell: &Shell) -> bool {
         self.chat.as_ref().is_some_and(|chat| shell.chat_controller.is_answering(chat.id))
     }
 
-    /// True while another window is being answered in the chat.
+    /// True while another window writes an answer in the chat.
     pub fn is_elsewhere(&self, shell: &Shell) -> bool {
         let own =
             self.chat.as_ref().and_then(|chat| shell.chat_controller.progress(chat.id)).map(|progress| progress.id);

@@ -1,4 +1,4 @@
-//! The start view of an empty chat: the first thing a new user sees.
+//! The start page of an empty chat: what a new user sees first.
 
 use egui::{Align, FontId, Label, RichText, ScrollArea, TextFormat, Ui, text::LayoutJob};
 use thermocline_engine::session::AdapterKind;
@@ -14,8 +14,9 @@ use thermocline_rich_text::{
     widgets::{self, muted},
 };
 
-/// Requests that the built-in model follows, with the nouns that they name. They were chosen by counting: with the window's
-/// sampling, at least 95 % of the stories had the nouns (96 % for the first starter, all of 60 for each of the others).
+/// Requests for the built-in model, with the nouns that they name. With the window's sampling, at
+/// least 95 % of counted stories contain the nouns: 96 % for the first request, all of 60 for each
+/// of the others.
 pub const STORIES: [(&str, &[&str]); 9] = [
     ("Tell me a story about a little boy.", &["boy"]),
     ("What happened to Lily?", &["lily"]),
@@ -28,28 +29,29 @@ pub const STORIES: [(&str, &[&str]); 9] = [
     ("What happened to Sue?", &["sue"]),
 ];
 
-/// Requests that suit any other.
+/// Requests for any other model.
 const QUESTIONS: [&str; 3] = [
     "Why is the sky blue? Explain it to a child.",
     "Give me five ideas for a rainy Sunday.",
     "Write a short poem about warm and cold water.",
 ];
 
-/// Requests shown at once.
+/// Number of requests shown at once.
 const SHOWN: usize = 3;
 
-/// Widest the view becomes, in points.
+/// Maximum width of the page, in points.
 const WIDTH: f32 = 560.0;
 
-/// State of the start view.
+/// State of the start page.
 #[derive(Debug, Default)]
 pub struct StartView {
-    /// The first of the requests shown.
+    /// Index of the first shown request.
     first: usize,
 }
 
 impl StartView {
-    /// Shows it, for the model there is, with `offers` of others; returns what is to be said.
+    /// Shows the page for the open model, with `offers` of other models. Returns the request that
+    /// the user chose.
     pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell, offers: &mut Offers) -> Option<&'static str> {
         let state = shell.engine_handle.state();
         let ready = matches!(state, ModelState::Ready { .. } | ModelState::Remote { .. });
@@ -67,13 +69,13 @@ impl StartView {
                 let demonstration = model == ModelId::Builtin;
                 let height = if demonstration { 292.0 } else { 160.0 };
                 ui.add_space((ui.available_height() * 0.5 - height).max(16.0));
-                let title = if ready { format!("{model} is ready") } else { format!("{model} is being opened …") };
+                let title = if ready { format!("{model} is ready") } else { format!("Opening {model} …") };
                 ui.label(RichText::new(title).font(strong(24.0)));
                 ui.add_space(4.0);
                 match (demonstration, ready) {
                     (true, _) => _ = muted(ui, DEMONSTRATION),
-                    (false, true) => _ = muted(ui, "Begin with one of these, or write your own."),
-                    (false, false) => _ = muted(ui, "You can write already."),
+                    (false, true) => _ = muted(ui, "Start with one of these, or write your own message."),
+                    (false, false) => _ = muted(ui, "You can already write a message."),
                 }
                 ui.add_space(12.0);
                 said = self.requests(ui, demonstration);
@@ -105,20 +107,20 @@ impl StartView {
                 said = Some(text);
             }
         }
-        if stories && ui.button("Other stories").on_hover_text("Three more that this model can tell").clicked() {
+        if stories && ui.button("Other stories").on_hover_text("Shows three other suggestions").clicked() {
             self.first = (self.first + SHOWN) % STORIES.len();
         }
         said
     }
 }
 
-/// Models that can talk.
+/// Shows the chat models on offer.
 fn offered(ui: &mut Ui, shell: &mut Shell, offers: &mut Offers) {
     widgets::card(ui, |ui| {
         ui.with_layout(egui::Layout::top_down(Align::Min), |ui| {
             ui.label(RichText::new("Get a chat model").font(strong(15.0)));
             offers.show(ui, shell);
-            if ui.link("All models, and your own files").clicked() {
+            if ui.link("All models and your own files").clicked() {
                 shell.queue_command(Command::Show(Page::Models));
             }
         });
@@ -127,13 +129,13 @@ fn offered(ui: &mut Ui, shell: &mut Shell, offers: &mut Offers) {
 }
 
 /// Description of the built-in model.
-const DEMONSTRATION: &str = "A demonstration of 6.4 million parameters: it tells children's stories and nothing else.";
+const DEMONSTRATION: &str = "A demonstration with 6.4 million parameters. It can only tell children's stories.";
 
 /// The sentence about privacy.
-const PRIVACY: &str = "Nothing leaves this computer: no account, no statistics. The network is used for downloads you start and programs \
-    you let in.";
+const PRIVACY: &str = "Your data stays on this computer: no account, no statistics. Only downloads you start and programs \
+    you allow to connect use the network.";
 
-/// The reason why no model can answer, and what to do about it. Shows nothing while a model is open.
+/// Says why no model can answer and what to do about it. Shows nothing while a model is open.
 pub fn without_model(ui: &mut Ui, shell: &mut Shell) {
     let (why, failed) = match shell.engine_handle.state() {
         ModelState::Failed { model, failure, reason } => {
@@ -156,7 +158,7 @@ pub fn without_model(ui: &mut Ui, shell: &mut Shell) {
     });
 }
 
-/// Explanation of hot and cold, and why to care; without a GPU, of skipping.
+/// Explains hot and cold neurons and their benefit. Without a GPU, explains skipping.
 fn about(shell: &Shell, palette: Palette) -> LayoutJob {
     let gpu = shell.adapters.best().filter(|adapter| adapter.kind != AdapterKind::Software);
     let parts: Vec<(String, egui::Color32)> = match gpu {
@@ -192,8 +194,8 @@ mod tests {
     use super::*;
     use thermocline_host::builtin;
 
-    /// Counts the stories of each starter that have its nouns, with these seeds and the window's
-    /// sampling. At most `lost` stories of a starter may lack one. The starters were chosen with
+    /// Counts the stories of each request that contain its nouns, with these seeds and the window's
+    /// sampling. At most `lost` stories of a request may lack a noun. The requests were chosen with
     /// other seeds.
     fn starters_are_kept(seeds: RangeInclusive<u64>, lost: usize) {
         let model = ModelId::Builtin.open(&Default::default()).unwrap();
@@ -232,7 +234,8 @@ mod tests {
     #[test]
     #[ignore = "second tier: forty seeds of every starter instead of three"]
     fn starters_are_kept_in_most_of_forty_stories() {
-        // Of forty stories that lack a noun with a probability of 5 %, more than four lack it in one case of twenty.
+        // If a noun is missing with probability 5 %, more than four of forty stories lack it in one
+        // case of twenty.
         starters_are_kept(1001..=1040, 4);
     }
 }

@@ -8,12 +8,13 @@ use thermocline_chats::store::{MessageState, import_export::FileFormat};
 use thermocline_host::{folders::Folders, library::ModelId, testing::eventually};
 use thermocline_rich_text::theme;
 
-/// Frames until rows are as high as what is in them, and the list is at its end again: a click before may miss.
+/// Frames until the rows have their real heights and the list is at its end again. An earlier click
+/// may miss.
 const SETTLED: usize = 8;
 
 type ChatHarness = Harness<'static, Option<(Shell, Conversation)>>;
 
-/// A shell in a folder of its own, with the built-in model on its way.
+/// Creates a shell in a folder of its own, with the built-in model still opening.
 fn harness(folder: &tempfile::TempDir) -> ChatHarness {
     let (folders, mut offers) = (Folders::below(folder.path()), Offers::default());
     let mut harness = Harness::builder().with_size([900.0, 700.0]).with_max_steps(64).build_ui_state(
@@ -171,12 +172,12 @@ fn word_of_an_answer_is_explained_by_its_neurons() {
     );
     let falls = it.get_by_label_contains("Turning off the ").rect();
     assert!(falls.right() <= it.ctx.content_rect().right(), "{falls} is cut off");
-    it.get_by_label("Show them on the map").scroll_to_me();
+    it.get_by_label("Show the neurons on the map").scroll_to_me();
     it.run_steps(SETTLED);
     let (shell, _) = it.state().as_ref().unwrap();
     assert_eq!(shell.marks.highlight.as_ref().map(|word| word.neurons.len()), Some(8), "ringed on the map");
-    click(&mut it, "Show them on the map");
-    it.get_by_label("Without them");
+    click(&mut it, "Show the neurons on the map");
+    it.get_by_label("Without these neurons");
     it.get_by_label("Back to the answer").scroll_to_me();
     it.run_steps(SETTLED);
     click(&mut it, "Back to the answer");
@@ -205,7 +206,7 @@ fn settings_of_a_chat_fit_and_say_what_nothing_means() {
     assert!(names(&it).iter().any(|name| name == "all"), "{:?}", names(&it));
 }
 
-/// All that is written anywhere, numbers of sliders among it.
+/// All visible texts, including the numbers of sliders.
 fn names(it: &ChatHarness) -> Vec<String> {
     let nodes = it.root().children_recursive();
     let texts = nodes.map(|node| [node.accesskit_node().label(), node.accesskit_node().value()]);

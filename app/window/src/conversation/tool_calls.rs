@@ -1,4 +1,4 @@
-//! Calls of tools in a chat: the card that asks for the user's consent, and results, folded.
+//! Tool calls in a chat: the card that asks for the user's consent, and folded results.
 
 use std::time::Duration;
 
@@ -16,35 +16,36 @@ use thermocline_rich_text::{
     widgets::{icon_button, muted, outlined, small, wide},
 };
 
-/// Highest that arguments and results become before they scroll, in points.
+/// Maximum height of arguments and results before they scroll, in points.
 const HIGHEST: f32 = 200.0;
 
-/// Most characters of a server's description on the card.
+/// Maximum number of characters of a server's description on the card.
 const DESCRIBED: usize = 240;
 
-/// Most characters of arguments and results that are shown.
+/// Maximum number of characters shown of arguments and results.
 const SHOWN: usize = 20_000;
 
-/// A choice on the card.
+/// The user's choice on the card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolCallChoice {
-    /// This call only.
+    /// Decide about this call only.
     Decide(ToolDecision),
-    /// This call, and all later ones of the tool.
+    /// Allow this call and all later calls of the tool.
     Always,
 }
 
-/// Of the first button of the card.
+/// Id of the card's first button.
 fn id_of_deny() -> Id {
     Id::unique("deny the call of a tool")
 }
 
-/// Shows the call that is waited for. `focus`: the card is new, and nothing is being written, so that the keyboard goes to its first
-/// button.
+/// Shows the call that waits for consent. `focus` moves the keyboard focus to the first button, for
+/// a new card while nothing is being typed.
 pub fn pending(ui: &mut Ui, pending: &PendingCall<'_>, focus: bool) -> Option<ToolCallChoice> {
     let palette = Palette::of(ui);
     let PendingCall { call, tool, since } = pending;
-    let place = tool.server.as_ref().map_or("Thermocline's own".to_owned(), |server| format!("of the server {server}"));
+    let place =
+        tool.server.as_ref().map_or("built into Thermocline".to_owned(), |server| format!("from the server {server}"));
     if let Some(since) = since {
         let seconds = since.elapsed().as_secs();
         muted(ui, format!("Running {}, {place}: {seconds} s", tool.tool.name));
@@ -61,7 +62,7 @@ pub fn pending(ui: &mut Ui, pending: &PendingCall<'_>, focus: bool) -> Option<To
         });
         if tool.server.is_some() && !tool.tool.description.is_empty() {
             let said = tool.tool.described(DESCRIBED);
-            muted(ui, format!("The server says: {said}"));
+            muted(ui, format!("The server's description: {said}"));
         }
         text(ui, "arguments", &arguments(call));
         ui.add_space(4.0);
@@ -70,14 +71,17 @@ pub fn pending(ui: &mut Ui, pending: &PendingCall<'_>, focus: bool) -> Option<To
             if focus {
                 deny.request_focus();
             }
-            if deny.on_hover_text("The model is told that it may not").clicked() {
+            if deny.on_hover_text("The model is told that the call is not allowed").clicked() {
                 choice = Some(ToolCallChoice::Decide(ToolDecision::Deny));
             }
-            if ui.button("Allow once").on_hover_text("This call only").clicked() {
+            if ui.button("Allow once").on_hover_text("Allows only this call").clicked() {
                 choice = Some(ToolCallChoice::Decide(ToolDecision::Allow));
             }
             let always = ui.button("Always allow");
-            if always.on_hover_text("This call, and all later ones of this tool until it changes").clicked() {
+            if always
+                .on_hover_text("Allows this call and all later calls of this tool, until the tool changes")
+                .clicked()
+            {
                 choice = Some(ToolCallChoice::Always);
             }
         });
@@ -85,7 +89,7 @@ pub fn pending(ui: &mut Ui, pending: &PendingCall<'_>, focus: bool) -> Option<To
     choice
 }
 
-/// Shows the result of a call: a line, and all of it once that is opened.
+/// Shows the result of a call in one line, and in full once unfolded.
 pub fn result(ui: &mut Ui, message: &StoredMessage) -> Option<MessageAction> {
     let palette = Palette::of(ui);
     let Some(result) = message.result() else {
@@ -93,7 +97,7 @@ pub fn result(ui: &mut Ui, message: &StoredMessage) -> Option<MessageAction> {
         return None;
     };
     let name = match &result.server {
-        Some(server) => format!("{} of {server}", result.call.name),
+        Some(server) => format!("{} from {server}", result.call.name),
         None => result.call.name.clone(),
     };
     let (line, colour) = match result.outcome {
@@ -116,15 +120,15 @@ pub fn result(ui: &mut Ui, message: &StoredMessage) -> Option<MessageAction> {
     act
 }
 
-/// Shows that calls of an answer have no results, because they were stopped.
+/// Shows that calls of an answer were stopped and have no results.
 pub fn stopped(ui: &mut Ui, calls: &[ToolCall]) {
     let names: Vec<&str> = calls.iter().map(|call| &*call.name).collect();
-    muted(ui, format!("Stopped before the end of its calls: {}", names.join(", ")));
+    muted(ui, format!("Stopped before these tool calls were complete: {}", names.join(", ")));
 }
 
-/// Unchecked text of a model or a server, of a fixed width.
+/// Shows untrusted text of a model or a server in a monospaced font.
 fn text(ui: &mut Ui, salt: &str, text: &str) {
-    // A call must not hide behind its length.
+    // A long call must not hide anything, so the number of omitted characters is shown.
     let shown = match text.char_indices().nth(SHOWN) {
         Some((end, _)) => format!("{}\n[{} more characters]", &text[..end], text[end..].chars().count()),
         None => text.to_owned(),
@@ -134,7 +138,7 @@ fn text(ui: &mut Ui, salt: &str, text: &str) {
     });
 }
 
-/// Arguments as people read them: one to a line.
+/// Formats arguments for people, one per line.
 fn arguments(call: &ToolCall) -> String {
     match serde_json::from_str::<Value>(&call.arguments) {
         Ok(Value::Object(map)) if map.is_empty() => "none".to_owned(),

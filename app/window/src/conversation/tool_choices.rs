@@ -1,4 +1,4 @@
-//! The user's choices about tools: of a call that waits for consent, and of the chat's switch.
+//! The user's choices about tools: consent to a waiting call, and the chat's switch.
 
 use super::{Conversation, tool_calls::ToolCallChoice};
 use crate::shell::Shell;
@@ -8,7 +8,7 @@ use thermocline_chats::{
 };
 
 impl Conversation {
-    /// Carries out the user's choice about the call that is asked about.
+    /// Carries out the user's choice about the waiting call.
     pub(super) fn choose(&mut self, choice: ToolCallChoice, shell: &mut Shell) {
         let Some(chat) = self.chat.as_ref().map(|chat| chat.id) else { return };
         let decision = match choice {
@@ -23,13 +23,13 @@ impl Conversation {
             }
         };
         shell.chat_controller.decide_call(chat, decision);
-        // The next poll goes on.
+        // The next poll continues the answer.
         shell.engine_handle.notify();
         self.composer.focus = true;
         self.refresh(shell);
     }
 
-    /// Lets the model call tools in this chat, or no longer.
+    /// Switches the model's tools on or off in this chat.
     pub(super) fn switch_tools(&mut self, shell: &mut Shell) {
         let Some(id) = self.ensure_chat(shell) else { return };
         let on = !self.chat.as_ref().is_some_and(|chat| chat.tools);
@@ -41,24 +41,25 @@ impl Conversation {
     }
 }
 
-/// Words about the switch of tools: which ones there are, and what is wrong with them.
+/// Describes the switch of tools: the available tools and their problems.
 pub(super) fn tools_help(shell: &mut Shell, on: bool, offered: &[OfferedTool]) -> String {
     let knows = shell.engine_handle.engine().is_none_or(|engine| engine.chat_template().knows_tools());
     let Some(tools) = shell.chat_controller.tools().filter(|_| on) else {
-        return "Let the model use tools in this chat: a calculator, a clock, and those of the servers in the settings"
+        return "Lets the model use tools in this chat: a calculator, a clock, and the tools of the servers in Settings"
             .to_owned();
     };
     let names: Vec<&str> = offered.iter().map(|offered| &*offered.name).collect();
     let mut help = format!("The model may use: {}", names.join(", "));
     for report in tools.hub().servers() {
         match report.state {
-            ToolServerState::Connecting => help += &format!("\n{} is being connected", report.config.name),
+            ToolServerState::Connecting => help += &format!("\nConnecting to {}", report.config.name),
             ToolServerState::Failed(why) => help += &format!("\n{} is not connected: {why}", report.config.name),
             ToolServerState::Off | ToolServerState::Ready { .. } => {}
         }
     }
     if !knows {
-        help += "\nThe chat template of this model knows no tools: it is told of them in words, and may not use them";
+        help += "\nThis model's chat template does not support tools. The tools are described in the prompt instead, but the \
+            model might not use them.";
     }
     help
 }

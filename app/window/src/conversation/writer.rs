@@ -1,27 +1,27 @@
-//! The model that wrote an answer: its neurons made the words, and no other model's can explain them.
+//! The model that wrote an answer. Only its own neurons can explain the words.
 
 use thermocline_chats::store::StoredMessage;
 use thermocline_host::{answer_stats::AnswerStats, engine_handle::ModelState, library::ModelId};
 
-/// The reason why the open model cannot say which neurons made the words of an answer; `None` if it can.
+/// Why the open model cannot say which neurons made the answer's words. `None` if it can.
 pub fn obstacle(answer: &StoredMessage, state: &ModelState) -> Option<String> {
     if answer.edited {
-        return Some("You have changed this answer: its words are not the model's own.".to_owned());
+        return Some("You changed this answer, so its words are not the model's.".to_owned());
     }
     let key = AnswerStats::from_json(answer.stats.as_deref()).and_then(|stats| stats.writer);
     if let Some(ModelId::Remote(model)) = key.as_deref().map(ModelId::from_key) {
-        return Some(format!("{} computed this answer: its neurons cannot be seen here.", model.server.host()));
+        return Some(format!("{} computed this answer, so its neurons cannot be shown here.", model.server.host()));
     }
     let Some(name) = &answer.model else {
-        return Some("It is not known which model wrote this answer.".to_owned());
+        return Some("The model that wrote this answer is unknown.".to_owned());
     };
     let wrote = |model: &ModelId| *name == model.to_string() && key.as_ref().is_none_or(|key| *key == model.key());
     match state {
-        ModelState::Ready { model, engine } if wrote(model) => engine
-            .stopped()
-            .map(|_| format!("{name} has stopped. Open it again to see which neurons made these words.")),
+        ModelState::Ready { model, engine } if wrote(model) => {
+            engine.stopped().map(|_| format!("{name} has stopped. Reopen it to see which neurons made these words."))
+        }
         ModelState::Ready { .. } | ModelState::Remote { .. } => {
-            Some(format!("{name} wrote this answer. Open that model to see which neurons made the words."))
+            Some(format!("{name} wrote this answer. Open it to see which neurons made the words."))
         }
         ModelState::Opening(_) | ModelState::Empty | ModelState::Failed { .. } => {
             Some(format!("Open {name}, which wrote this answer, to see which neurons made the words."))
@@ -67,8 +67,8 @@ mod tests {
         says(&answer(Some("Storyteller"), Some("/models/Storyteller.gguf")), &open, "Storyteller wrote this answer");
         says(&answer(Some("Other"), Some(&key)), &open, "Other wrote this answer");
         says(&answer(Some("Storyteller"), Some(&remote.key())), &open, "127.0.0.1:8098 computed this answer");
-        says(&answer(Some("Storyteller"), Some(&remote.key())), &server, "cannot be seen");
-        says(&answer(None, None), &open, "not known which model");
-        says(&StoredMessage { edited: true, ..own }, &open, "You have changed this answer");
+        says(&answer(Some("Storyteller"), Some(&remote.key())), &server, "cannot be shown");
+        says(&answer(None, None), &open, "wrote this answer is unknown");
+        says(&StoredMessage { edited: true, ..own }, &open, "You changed this answer");
     }
 }

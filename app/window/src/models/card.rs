@@ -1,4 +1,4 @@
-//! A model on a card, with a row for each of its files.
+//! A model's card in the library, with a row for each of its files.
 
 use std::path::PathBuf;
 
@@ -22,58 +22,58 @@ use thermocline_rich_text::{
     widgets,
 };
 
-/// An action on a card's model.
+/// An action on the file of a card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Deed {
-    /// Prepare it, or go on with that.
+    /// Prepare the model, or continue its preparation.
     Prepare,
-    /// Stop preparing it for now.
+    /// Pause the preparation.
     Pause,
-    /// Take the note about its preparation away.
+    /// Remove the note about the preparation.
     Dismiss,
 }
 
-/// A model among those of the library.
+/// The card of one model of the library.
 #[derive(Debug, Clone, Copy)]
 pub struct CardView<'c> {
     /// All cards.
     pub cards: &'c [ModelCard],
-    /// Places of the model's files among them.
+    /// Indices of the model's files in `cards`.
     pub group: &'c [usize],
-    /// Models that were added just now.
+    /// Models that were just added.
     pub added: &'c [ModelId],
-    /// The preparation under way for some model, perhaps this one.
+    /// The running preparation, of this model or another.
     pub preparation: Option<&'c Preparation>,
-    /// Least height, that of its neighbours.
+    /// Minimum height of the card: that of its neighbours, in points.
     pub least: f32,
-    /// The card is short until it is unfolded.
+    /// True if the card is folded until the user unfolds it.
     pub folds: bool,
 }
 
-/// Result of showing a card.
+/// The result of showing a card.
 #[derive(Debug)]
 pub struct ShownCard {
-    /// The action asked for, and the file it is about.
+    /// The file and the action that the user chose.
     pub deed: Option<(PathBuf, Deed)>,
-    /// The height that it needs.
+    /// Height of the card's contents, in points.
     pub needed: f32,
 }
 
 /// A file on a card.
 struct FileView<'c> {
     card: &'c ModelCard,
-    /// Name for the user: the model's, with the quantisation where it has several files.
+    /// Display name: the model's name, with the quantisation if it has several files.
     title: &'c str,
     preparation: Option<&'c Preparation>,
 }
 
 impl CardView<'_> {
-    /// True if one of its files was added just now.
+    /// True if one of the model's files was just added.
     pub fn is_added(&self) -> bool {
         self.group.iter().any(|at| self.added.contains(&self.cards[*at].id))
     }
 
-    /// Shows the card; `estimates` say whether the model will fit.
+    /// Shows the card. `estimates` say if the model fits.
     pub fn show(&self, ui: &mut Ui, shell: &mut Shell, estimates: &mut Estimates) -> ShownCard {
         let palette = Palette::of(ui);
         let outline = if self.is_added() { palette.hot } else { palette.line };
@@ -106,18 +106,19 @@ impl CardView<'_> {
         })
     }
 
-    /// A file among the model's others; empty if it is the only one.
+    /// The label of a file among the model's files. Empty if it is the only one.
     fn label(&self, at: usize) -> String {
         if self.group.len() > 1 { shelf::file_label(self.cards, self.group, at) } else { String::new() }
     }
 
-    /// Name of a file for the user: the model's, with its label where there are several.
+    /// The display name of a file: the model's name, with the file's label if there are several.
     fn title(&self, at: usize) -> String {
         let name = &self.cards[at].name;
         if self.group.len() > 1 { format!("{name}, {}", self.label(at)) } else { name.clone() }
     }
 
-    /// The model in two lines, with a button to open each of its files and one that unfolds the card. True if it is unfolded.
+    /// Shows the model in two lines, with a button to open each of its files and one that unfolds
+    /// the card. True if the card is unfolded.
     fn folded(&self, ui: &mut Ui, shell: &mut Shell) -> bool {
         let [first, ..] = self.group else { return false };
         let card = &self.cards[*first];
@@ -149,7 +150,7 @@ impl CardView<'_> {
         unfolded
     }
 
-    /// Name and facts of the model.
+    /// Shows the name and the facts of the model.
     fn head(&self, ui: &mut Ui, shell: &Shell) {
         let [first, others @ ..] = self.group else { return };
         let card = &self.cards[*first];
@@ -165,7 +166,7 @@ impl CardView<'_> {
     }
 }
 
-/// Marks of a file: that it is open, that it was added just now.
+/// Marks a file that is open or was just added.
 fn marks(ui: &mut Ui, shell: &Shell, card: &ModelCard, added: &[ModelId]) {
     let palette = Palette::of(ui);
     if matches!(shell.engine_handle.state(), ModelState::Ready { model, .. } if model == card.id) {
@@ -177,14 +178,14 @@ fn marks(ui: &mut Ui, shell: &Shell, card: &ModelCard, added: &[ModelId]) {
 }
 
 impl FileView<'_> {
-    /// Shows it; `fit` says whether it will fit.
+    /// Shows the file. `fit` is the sentence about its fit.
     fn show(&self, ui: &mut Ui, shell: &mut Shell, fit: &str) -> Option<Deed> {
         let FileView { card, title, preparation } = *self;
         let state = shell.engine_handle.state();
         if let ModelId::Path(path) = &card.id {
             widgets::muted(ui, path.display().to_string());
         }
-        // Where there are several files, the head has them.
+        // If the model has several files, the head of the card shows the facts.
         if title == card.name {
             ui.label(RichText::new(facts(card, false)).size(12.0));
         }
@@ -211,7 +212,7 @@ impl FileView<'_> {
         deed
     }
 
-    /// The button that opens or closes the file. `text` is on the one that opens it.
+    /// Shows the button that opens or closes the file. `text` is the label for opening.
     fn opening(&self, ui: &mut Ui, shell: &mut Shell, state: &ModelState, text: &str) {
         let FileView { card, title, .. } = *self;
         match state {
@@ -245,12 +246,12 @@ impl FileView<'_> {
 
     fn prepare_button(&self, ui: &mut Ui) -> Option<Deed> {
         let FileView { card, title, preparation } = *self;
-        // The built-in model is prepared.
+        // The built-in model is always prepared.
         let ModelId::Path(path) = &card.id else { return None };
         let stage = preparation.map(|it| (it.path == *path, it.stage()));
         let text = match &stage {
             Some((true, PreparationStage::Running(_))) => return None,
-            Some((true, PreparationStage::Paused)) => "Go on preparing",
+            Some((true, PreparationStage::Paused)) => "Continue preparing",
             _ if card.prepared => "Prepare again",
             _ => "Prepare",
         };
@@ -264,7 +265,7 @@ impl FileView<'_> {
     }
 }
 
-/// The facts of a model; `several`: without those that its files do not share.
+/// The facts of a model. `several` omits facts that its files do not share.
 fn facts(card: &ModelCard, several: bool) -> String {
     let experts = card.experts.map(|(count, used)| format!(", {used} of {count} experts")).unwrap_or_default();
     let own = |fact: String| (!several).then_some(fact);
@@ -283,8 +284,10 @@ fn facts(card: &ModelCard, several: bool) -> String {
 
 fn sparsity(card: &ModelCard) -> String {
     match (card.predicted, card.recall) {
-        (true, Some(recall)) => format!("Prepared: its predictors find {:.1} % of what fires.", 100.0 * recall),
-        (true, None) => "It has predictors; their recall has not been measured.".to_owned(),
+        (true, Some(recall)) => {
+            format!("Prepared: its predictors find {:.1} % of the neurons that fire.", 100.0 * recall)
+        }
+        (true, None) => "It has predictors. Their recall has not been measured.".to_owned(),
         (false, _) if card.prepared => "Prepared: Thermocline has measured how often each neuron fires.".to_owned(),
         _ if card.activation.is_sparse() => {
             "Not prepared. Most of its neurons are silent. Prepare it to find the ones that can stay in RAM.".to_owned()
@@ -297,16 +300,16 @@ fn progress(ui: &mut Ui, shell: &mut Shell, name: &str, preparation: &Preparatio
     match preparation.stage() {
         PreparationStage::Running(progress) => {
             let (what, fraction, left) = match progress {
-                None => ("Beginning".to_owned(), 0.0, None),
+                None => ("Starting".to_owned(), 0.0, None),
                 Some(at) => {
                     let what = match at.phase {
                         PreparePhase::Reading => "Step 1 of 4: reading text".to_owned(),
                         PreparePhase::Layers => match at.layer {
-                            Some(layer) => format!("Step 2 of 4: learning what fires in layer {layer}"),
-                            None => "Step 2 of 4: learning what fires".to_owned(),
+                            Some(layer) => format!("Step 2 of 4: learning which neurons fire in layer {layer}"),
+                            None => "Step 2 of 4: learning which neurons fire".to_owned(),
                         },
                         PreparePhase::Inputs => "Step 3 of 4: finding small inputs".to_owned(),
-                        PreparePhase::Writing => "Step 4 of 4: writing".to_owned(),
+                        PreparePhase::Writing => "Step 4 of 4: saving".to_owned(),
                     };
                     (what, at.done, at.seconds_left)
                 }
@@ -319,15 +322,15 @@ fn progress(ui: &mut Ui, shell: &mut Shell, name: &str, preparation: &Preparatio
                 return None;
             }
             let pause = ui.button("Pause").accessible_name(format!("Pause: {name}"));
-            pause.on_hover_text("What is done is kept").clicked().then_some(Deed::Pause)
+            pause.on_hover_text("The finished part is kept").clicked().then_some(Deed::Pause)
         }
         PreparationStage::Paused => {
-            widgets::muted(ui, "Paused. What is done is kept beside the model.");
+            widgets::muted(ui, "Paused. The finished part is kept next to the model.");
             None
         }
         PreparationStage::Done => {
             widgets::muted(ui, "Prepared.");
-            if open && ui.button("Open it again, prepared").clicked() {
+            if open && ui.button("Reopen the prepared model").clicked() {
                 shell.queue_command(Command::ReopenModel);
                 return Some(Deed::Dismiss);
             }

@@ -1,4 +1,4 @@
-//! Getting models from the network: those that suit this computer, those that a search finds, and any that has an address.
+//! Downloads of models: those that suit this computer, search results, and any address.
 
 use std::time::Instant;
 
@@ -21,23 +21,23 @@ use thermocline_rich_text::{
     widgets,
 };
 
-/// Name of the field.
-const FIELD: &str = "Words to search Hugging Face for, a repository (owner/name), or the address of a GGUF file";
+/// Label of the text field.
+const FIELD: &str = "Search Hugging Face, or enter a repository (owner/name) or the address of a GGUF file";
 
 /// The files of a repository, or the error of the request.
 type FoundFiles = Result<Vec<HubModel>, String>;
 
-/// The download view: fields, lists and their state.
+/// The download view: its field, its lists and their state.
 #[derive(Debug)]
 pub struct DownloadsView {
-    /// Text typed: words to search for, a repository, or the address of a file.
+    /// The typed text: search words, a repository, or the address of a file.
     typed: String,
-    /// Where repositories are.
+    /// URL of the hub that has the repositories.
     pub(super) hub: String,
     asking: Background<FoundFiles>,
-    /// The repository that was asked about, and what it has, once it has answered.
+    /// The repository whose files were requested, and the answer once it has arrived.
     files: Option<(String, Option<FoundFiles>)>,
-    /// The search under way, or its results.
+    /// The running search, or its results.
     results: Option<HubResults>,
     /// Number of complete downloads at the last check.
     complete: usize,
@@ -57,14 +57,14 @@ impl Default for DownloadsView {
 }
 
 impl DownloadsView {
-    /// True if a file has arrived since the last call.
+    /// True if a download was completed since the last call.
     pub fn has_brought(&mut self, shell: &Shell) -> bool {
         let done = |status: &&DownloadStatus| matches!(status.state, DownloadState::Done(_));
         let complete = shell.downloads.list().iter().filter(done).count();
         std::mem::replace(&mut self.complete, complete) < complete
     }
 
-    /// Shows them, with the `offers` for this computer.
+    /// Shows the view, with the `offers` for this computer.
     pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell, offers: &mut Offers) {
         for status in shell.downloads.list() {
             widgets::card(ui, |ui| one(ui, shell, &status));
@@ -115,7 +115,8 @@ impl DownloadsView {
         }
     }
 
-    /// Looks into a repository, downloads a file, or searches for words, whichever `wanted` is.
+    /// Lists the files of a repository, downloads a file, or searches for words, depending on
+    /// `wanted`.
     fn look(&mut self, ui: &Ui, shell: &mut Shell, wanted: String) {
         if let Some(repository) = hub::repository_name(&wanted) {
             let (hub, asked) = (self.hub.clone(), repository.clone());
@@ -138,7 +139,7 @@ impl DownloadsView {
         }
     }
 
-    /// The files of the repository that was asked about, with the way back to what was searched for.
+    /// Lists the files of the requested repository, with a button back to the search results.
     fn listed(&mut self, ui: &mut Ui, shell: &mut Shell) {
         let Some((repository, found)) = &mut self.files else { return };
         if let Some(answer) = self.asking.take() {
@@ -149,7 +150,7 @@ impl DownloadsView {
             match found {
                 None if self.asking.is_busy() => {
                     ui.spinner();
-                    widgets::muted(ui, format!("Looking into {repository} …"));
+                    widgets::muted(ui, format!("Reading the files of {repository} …"));
                 }
                 None => {}
                 Some(Err(reason)) => _ = widgets::trouble(ui, reason),
@@ -183,7 +184,7 @@ impl DownloadsView {
     }
 }
 
-/// Name of the GGUF file at an address.
+/// Name of the GGUF file at an address. `None` for other addresses.
 fn file_of(address: &str) -> Option<String> {
     let rest = address.strip_prefix("https://").or_else(|| address.strip_prefix("http://"))?;
     let (path, _) = rest.split_once(['?', '#']).unwrap_or((rest, ""));
@@ -192,7 +193,7 @@ fn file_of(address: &str) -> Option<String> {
     fine.then(|| name.to_owned())
 }
 
-/// A download that runs, waits or has ended.
+/// Shows a download that runs, waits or has ended.
 fn one(ui: &mut Ui, shell: &mut Shell, status: &DownloadStatus) {
     let name = status.request.to.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let (done, total) = (status.progress.done, status.progress.total);
@@ -205,7 +206,7 @@ fn one(ui: &mut Ui, shell: &mut Shell, status: &DownloadStatus) {
         ui.add(ProgressBar::new((done as f64 / total as f64) as f32).text(&arrived));
     }
     match &status.state {
-        DownloadState::Waiting => widgets::muted(ui, "Waits for the others."),
+        DownloadState::Waiting => widgets::muted(ui, "Waiting for the other downloads."),
         DownloadState::Running if status.rate > 0.0 => {
             let left = total.map(|total| widgets::duration(total.saturating_sub(done) as f64 / status.rate));
             let left = left.map(|left| format!(", {left} left")).unwrap_or_default();
@@ -215,11 +216,11 @@ fn one(ui: &mut Ui, shell: &mut Shell, status: &DownloadStatus) {
         DownloadState::Retrying { reason, at } => {
             let wait = at.saturating_duration_since(Instant::now());
             ui.request_repaint_after(std::time::Duration::from_secs(1));
-            widgets::trouble(ui, format!("{reason}. Tried again in {} s", wait.as_secs()))
+            widgets::trouble(ui, format!("{reason}. Retrying in {} s", wait.as_secs()))
         }
         DownloadState::Paused => widgets::muted(ui, format!("Paused at {arrived}.")),
         DownloadState::Done(fetched) => {
-            let sum = if fetched.verified { "the checksum is right" } else { "there is no checksum to compare with" };
+            let sum = if fetched.verified { "the checksum is correct" } else { "no checksum was available" };
             ui.label(
                 RichText::new(format!("Done: {}, {sum}.", bytes(fetched.bytes))).size(12.0).color(Palette::of(ui).good),
             )
@@ -229,10 +230,10 @@ fn one(ui: &mut Ui, shell: &mut Shell, status: &DownloadStatus) {
     let button = |ui: &mut Ui, text: &str, hint: &str| {
         ui.button(text).accessible_name(format!("{text}: {name}")).on_hover_text(hint).clicked()
     };
-    let (kept, id) = ("What has arrived is kept", status.id);
+    let (kept, id) = ("The downloaded part is kept", status.id);
     ui.horizontal(|ui| match &status.state {
         DownloadState::Done(_) => {
-            if button(ui, "Clear", "Take it off this list; the file stays") {
+            if button(ui, "Clear", "Remove it from this list. The file is kept.") {
                 shell.downloads.remove(id, false);
             }
         }
@@ -243,7 +244,7 @@ fn one(ui: &mut Ui, shell: &mut Shell, status: &DownloadStatus) {
             } else if !goes_on && button(ui, "Resume", kept) {
                 shell.downloads.resume(id);
             }
-            if button(ui, "Remove", "Give it up and delete what has arrived") {
+            if button(ui, "Remove", "Cancel the download and delete the downloaded part") {
                 shell.downloads.remove(id, true);
             }
         }

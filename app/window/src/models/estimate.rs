@@ -1,5 +1,5 @@
-//! Estimates of fit and speed on models' cards: of the open model the same forecast as its slider tells, of others one made in
-//! the background.
+//! Estimates of fit and speed on the models' cards. The open model uses the forecast of its budget
+//! slider. Other models are estimated in the background.
 
 use std::{
     collections::HashMap,
@@ -30,23 +30,24 @@ use thermocline_host::{
 };
 use thermocline_rich_text::{background::Background, frame_pace::FRAME};
 
-/// After this time an estimate without measured speeds is made again.
+/// Age at which an estimate without measured speeds is repeated.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// Bytes of weights from which on memory alone decides how fast a model is, so that a forecast is near the truth.
+/// Weights, in bytes, from which memory bandwidth alone limits the speed of a model. Forecasts of
+/// smaller models are inaccurate and not shown.
 const FORETOLD: u64 = 1 << 30;
 
-/// Free memory is reckoned with in steps of so many bytes: it changes all the time.
+/// Free memory is rounded down to multiples of this many bytes, because it changes all the time.
 const STEP: u64 = 16 << 20;
 
-/// Inputs of an estimate of a model that is not open.
+/// Inputs of the estimate of a closed model.
 #[derive(Debug, Clone, PartialEq)]
 struct FitQuestion {
-    /// VRAM it may take; `None`: no GPU is to be used.
+    /// VRAM that the model may use. `None` uses no GPU.
     budget: Option<u64>,
     /// The budget that the user has chosen.
     chosen: Option<VramBudget>,
-    /// Everything else, in words: adapter, mode, context, cache, preparation.
+    /// All other inputs as text: adapter, mode, context, KV cache, preparation.
     terms: String,
 }
 
@@ -55,7 +56,7 @@ struct FitQuestion {
 struct Fit {
     /// True if the whole model fits into VRAM and is placed there.
     whole: bool,
-    /// Fraction of the work that neurons in VRAM do; `None`: the CPU does it all.
+    /// Fraction of the work that the neurons in VRAM do. `None` if the CPU does all work.
     hot: Option<f64>,
 }
 
@@ -66,11 +67,11 @@ impl Fit {
     }
 }
 
-/// VRAM as a sentence names it.
+/// The VRAM that a sentence names.
 #[derive(Debug, Clone, Copy)]
 struct NamedVram {
     bytes: u64,
-    /// True if it is a budget, false if it is all that is free.
+    /// True for a budget, false for all free VRAM.
     is_budget: bool,
 }
 
@@ -78,9 +79,9 @@ struct NamedVram {
 #[derive(Debug, Clone, PartialEq)]
 struct FitAnswer {
     fit: Fit,
-    /// The setting that the model would be opened with.
+    /// The settings that the model would be opened with.
     setting: SpeedSetting,
-    /// Tokens per second by the speeds of this machine.
+    /// Tokens per second, predicted from the speeds of this machine.
     tokens_per_second: Option<f64>,
 }
 
@@ -91,7 +92,7 @@ struct KnownFit {
     answer: Option<FitAnswer>,
 }
 
-/// Estimates of the models on cards.
+/// Estimates for the models on cards.
 #[derive(Debug, Default)]
 pub struct Estimates {
     known: HashMap<ModelId, KnownFit>,
@@ -99,7 +100,8 @@ pub struct Estimates {
 }
 
 impl Estimates {
-    /// Rank of the model of `card` by fit, best first: as a whole in VRAM, some of its neurons there, in RAM, not known, on disk.
+    /// Rank of the model of `card` by fit, best first: whole in VRAM, some neurons in VRAM, in RAM,
+    /// unknown, on disk.
     pub fn rank(&self, card: &ModelCard) -> u8 {
         if memory::total().is_some_and(|ram| needed(card) > ram) {
             return 4;
@@ -112,13 +114,14 @@ impl Estimates {
         }
     }
 
-    /// Fit and speed of the model of `card`, as a sentence; starts a new estimate after a change.
+    /// A sentence about the fit and speed of the model of `card`. Starts a new estimate if an input
+    /// has changed.
     pub fn sentence(&mut self, ctx: &Context, shell: &mut Shell, card: &ModelCard) -> String {
         let ram = memory::total();
         if let Some(ram) = ram.filter(|ram| needed(card) > *ram) {
             let ram = bytes(ram);
             return format!(
-                "Larger than this computer's {ram} of RAM: its weights are read from disk for every token, which is slow."
+                "Larger than this computer's {ram} of RAM. Weights are read from disk for every token, which is slow."
             );
         }
         match shell.engine_handle.state() {
@@ -127,7 +130,7 @@ impl Estimates {
         }
     }
 
-    /// The sentence of a model that is not open.
+    /// The sentence for a closed model.
     fn closed(&mut self, ctx: &Context, shell: &mut Shell, card: &ModelCard, ram: Option<u64>) -> String {
         if let Some((id, answer)) = self.asking.take()
             && let Some(entry) = self.known.get_mut(&id)
@@ -149,7 +152,7 @@ impl Estimates {
                 let entry = KnownFit { question: question.clone(), asked: Instant::now(), answer };
                 self.known.insert(card.id.clone(), entry);
                 let (id, asked, gpu) = (card.id.clone(), question.clone(), gpu.cloned());
-                // Without a thread nothing is foretold.
+                // If no thread can start, nothing is predicted.
                 let _ = self.asking.start(ctx, move || {
                     let answer = estimate(&id, &options, gpu.as_ref(), &asked);
                     (id, answer)
@@ -170,12 +173,13 @@ impl Estimates {
     }
 }
 
-/// Memory that a model takes, its cache included, as far as can be told from a card.
+/// Bytes that a model needs with its KV cache, estimated from its card.
 fn needed(card: &ModelCard) -> u64 {
     card.bytes + card.bytes / 16
 }
 
-/// The sentence of the open model: the forecast and the speed are those that the slider of its budget tells.
+/// The sentence for the open model. It uses the forecast and the speed that the budget slider
+/// shows.
 fn open(ctx: &Context, shell: &mut Shell, model: &ModelId, engine: &Engine, ram: Option<u64>) -> String {
     let room = BudgetRoom::of(shell, model, engine);
     let budget = room.map_or(0, |room| room.budget(shell.vram.dragged));
@@ -195,7 +199,7 @@ fn open(ctx: &Context, shell: &mut Shell, model: &ModelId, engine: &Engine, ram:
 fn question(shell: &Shell, card: &ModelCard, options: &EngineOptions, gpu: Option<&AdapterReport>) -> FitQuestion {
     let chosen = shell.settings.models.get(&card.id.key()).and_then(|chosen| chosen.budget);
     let budget = gpu.and_then(|gpu| {
-        // Another model on this adapter would be closed first.
+        // Opening this model would first close the open one on this adapter.
         let held = match shell.engine_handle.engine().map(|engine| engine.device()) {
             Some(DeviceStatus::Gpu(memory)) if memory.adapter == gpu.name => memory.accounted,
             _ => 0,
@@ -217,7 +221,7 @@ fn question(shell: &Shell, card: &ModelCard, options: &EngineOptions, gpu: Optio
     FitQuestion { budget, chosen, terms }
 }
 
-/// The estimate of a model that is not open.
+/// Estimates a closed model.
 fn estimate(id: &ModelId, options: &EngineOptions, gpu: Option<&AdapterReport>, of: &FitQuestion) -> Option<FitAnswer> {
     let gpu = gpu.filter(|_| of.budget.is_some());
     let gpu_use = if gpu.is_some() { options.device.gpu_use() } else { GpuUse::Never };
@@ -240,7 +244,7 @@ fn words(vram: Option<NamedVram>, fit: Option<Fit>, speed: Speed, ram: Option<u6
     let rate = speed.known().map(|rate| format!(", {rate}")).unwrap_or_default();
     let in_ram = match ram {
         Some(_) => "Fits in RAM",
-        None => "The system does not say how much RAM there is",
+        None => "The size of the RAM is unknown",
     };
     let Some(NamedVram { bytes: size, is_budget }) = vram else { return format!("{in_ram}{rate}.") };
     let room = match is_budget {
@@ -249,15 +253,17 @@ fn words(vram: Option<NamedVram>, fit: Option<Fit>, speed: Speed, ram: Option<u6
     };
     match fit {
         None => format!("Estimating what fits in {room} …"),
-        Some(Fit { whole: true, .. }) => format!("Fits in {room} as a whole{rate}."),
+        Some(Fit { whole: true, .. }) => format!("Fits completely in {room}{rate}."),
         Some(Fit { hot: Some(0.0), .. }) => {
-            format!("Larger than {room}: the attention of some layers is in VRAM, all neurons are in RAM{rate}.")
+            format!("Does not fit in {room}. Some layers' attention goes there, all neurons stay in RAM{rate}.")
         }
         Some(Fit { hot: Some(hot), .. }) => {
             let work = 100.0 * hot;
-            format!("Larger than {room}: neurons with {work:.0} % of the work are in VRAM, the others in RAM{rate}.")
+            format!(
+                "Does not fit in {room}. Neurons doing {work:.0} % of the work go there, the others stay in RAM{rate}."
+            )
         }
-        Some(Fit { hot: None, .. }) => format!("{in_ram}; the CPU computes it, without {room}{rate}."),
+        Some(Fit { hot: None, .. }) => format!("{in_ram}. Runs on the CPU, without {room}{rate}."),
     }
 }
 
@@ -277,22 +283,22 @@ mod tests {
         let said = |vram, fit, speed| words(vram, fit, speed, Some(1 << 40));
         assert_eq!(
             said(vram(true), fit(true, Some(1.0)), Speed::Expected(41.2)),
-            "Fits in the VRAM budget of 6.0 GiB as a whole, about 41 tok/s."
+            "Fits completely in the VRAM budget of 6.0 GiB, about 41 tok/s."
         );
         assert_eq!(
             said(vram(false), fit(false, Some(0.83)), Speed::Expected(12.0)),
-            "Larger than the 6.0 GiB of free VRAM: neurons with 83 % of the work are in VRAM, the others in RAM, about 12 tok/s."
+            "Does not fit in the 6.0 GiB of free VRAM. Neurons doing 83 % of the work go there, the others stay in RAM, about 12 tok/s."
         );
         let unknown = said(vram(false), fit(true, Some(1.0)), Speed::Unknown);
-        assert_eq!(unknown, "Fits in the 6.0 GiB of free VRAM as a whole.");
+        assert_eq!(unknown, "Fits completely in the 6.0 GiB of free VRAM.");
         assert_eq!(
             said(vram(true), fit(false, Some(0.0)), Speed::Unknown),
-            "Larger than the VRAM budget of 6.0 GiB: the attention of some layers is in VRAM, all neurons are in RAM."
+            "Does not fit in the VRAM budget of 6.0 GiB. Some layers' attention goes there, all neurons stay in RAM."
         );
         assert_eq!(said(None, fit(false, None), Speed::Expected(3.21)), "Fits in RAM, about 3.2 tok/s.");
         assert_eq!(said(None, fit(false, None), Speed::Measured(3.21)), "Fits in RAM, measured at 3.2 tok/s.");
         let without = said(vram(true), fit(false, None), Speed::Unknown);
-        assert!(without.starts_with("Fits in RAM; the CPU computes it"), "{without}");
+        assert!(without.starts_with("Fits in RAM. Runs on the CPU"), "{without}");
         assert!(said(vram(true), None, Speed::Unknown).starts_with("Estimating"));
     }
 

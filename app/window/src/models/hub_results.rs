@@ -1,4 +1,4 @@
-//! Results of a search of the hub: a row for each repository, whose files are looked into beside the frames.
+//! Results of a hub search: one row per repository. A background thread lists the files of each.
 
 use std::{
     sync::mpsc::{self, Receiver, TryRecvError},
@@ -19,21 +19,21 @@ use thermocline_host::{
 };
 use thermocline_rich_text::{theme, waker::Waker, widgets};
 
-/// Quantisations that a row names.
+/// Maximum number of quantisations that a row names.
 const NAMED: usize = 12;
 
-/// Result of a search, as far as it has come. Dropping it ends the search.
+/// The results of a search so far. Dropping them ends the search.
 #[derive(Debug)]
 pub struct HubResults {
-    /// The words searched for.
+    /// The search words.
     words: String,
-    /// The repositories, or why there are none; `None`: the hub has not answered.
+    /// The repositories, or the error. `None` until the hub has answered.
     found: Option<Result<Vec<RepositoryRow>, String>>,
-    /// Events of the search; `None`: it has ended.
+    /// Events of the search. `None` once it has ended.
     events: Option<Receiver<SearchEvent>>,
 }
 
-/// A step of the thread that searches.
+/// An event of the search thread.
 #[derive(Debug)]
 enum SearchEvent {
     Repositories(Result<Vec<HubRepository>, String>),
@@ -43,32 +43,32 @@ enum SearchEvent {
 #[derive(Debug)]
 struct RepositoryRow {
     repository: HubRepository,
-    /// Its models, or why they are not known; `None`: not looked into yet.
+    /// The repository's models, or the error. `None` until they are listed.
     models: Option<Result<RowModels, String>>,
 }
 
 #[derive(Debug)]
 struct RowModels {
-    /// Quantisations in words.
+    /// The quantisations as text.
     quantizations: String,
-    /// The model to take where none is chosen.
+    /// The model to download unless the user chooses another.
     preferred: Option<HubModel>,
 }
 
-/// A request of the user about the results.
+/// The user's action on the results.
 #[derive(Debug)]
 pub enum ResultsAction {
     /// Show all files of this repository.
     Files(String),
-    /// Leave the search.
+    /// Close the search.
     Leave,
 }
 
 impl HubResults {
-    /// A search of `hub` for `words` that begins now.
+    /// Starts to search `hub` for `words`.
     ///
     /// # Errors
-    /// A sentence, if the system has no thread for it.
+    /// A sentence if no thread can start.
     pub fn begin(ctx: &Context, hub: &str, words: &str) -> Result<Self, String> {
         let (sender, events) = mpsc::channel();
         let (waker, hub, asked) = (Waker::of(ctx), hub.to_owned(), words.to_owned());
@@ -92,11 +92,11 @@ impl HubResults {
             }
         };
         let thread = thread::Builder::new().name("hub search".to_owned());
-        thread.spawn(work).map_err(|error| format!("no thread to search the hub with: {error}"))?;
+        thread.spawn(work).map_err(|error| format!("the search could not start: {error}"))?;
         Ok(HubResults { words: words.to_owned(), found: None, events: Some(events) })
     }
 
-    /// Takes what was found since.
+    /// Takes the events that have arrived.
     fn follow(&mut self) {
         let Some(events) = &self.events else { return };
         loop {
@@ -119,7 +119,7 @@ impl HubResults {
         self.events = None;
     }
 
-    /// Shows it; models of the repositories at `hub` are downloaded.
+    /// Shows the results. Models are downloaded from the repositories at `hub`.
     pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell, hub: &str) -> Option<ResultsAction> {
         self.follow();
         let mut action = None;
@@ -130,7 +130,7 @@ impl HubResults {
                     ui.spinner();
                     widgets::muted(ui, format!("Searching Hugging Face for {words:?} …"));
                 }
-                None => _ = widgets::trouble(ui, format!("the search for {words:?} has ended without an answer")),
+                None => _ = widgets::trouble(ui, format!("the search for {words:?} ended without a result")),
                 Some(Err(reason)) => _ = widgets::trouble(ui, format!("the search for {words:?} failed: {reason}")),
                 Some(Ok(rows)) if rows.is_empty() => {
                     widgets::muted(
@@ -192,10 +192,10 @@ impl RepositoryRow {
             widgets::muted(ui, downloads);
         });
         match &self.models {
-            None => _ = widgets::muted(ui, "Its files are looked into …"),
+            None => _ = widgets::muted(ui, "Reading its files …"),
             Some(Err(reason)) => _ = widgets::trouble(ui, reason),
             Some(Ok(RowModels { preferred: None, .. })) => {
-                widgets::muted(ui, "It has no GGUF file of a whole model.");
+                widgets::muted(ui, "It has no GGUF file with a complete model.");
             }
             Some(Ok(RowModels { quantizations, preferred: Some(model) })) => {
                 widgets::muted(ui, quantizations);
@@ -217,7 +217,7 @@ impl RepositoryRow {
     }
 }
 
-/// Quantisation, size and fit of a model that is not here yet, in words.
+/// Quantisation, size and fit of a model that is not downloaded yet, as text.
 pub fn model_facts(model: &HubModel, shell: &Shell) -> RichText {
     let mut facts = model.quantization().map(|quantization| format!("{quantization}, ")).unwrap_or_default();
     facts += &bytes(model.bytes());

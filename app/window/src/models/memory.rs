@@ -1,4 +1,5 @@
-//! How much of a chat a model keeps in mind, and how exactly: chosen on its card, in force when it is opened next.
+//! The context length and the KV cache type of a model, chosen on its card. They take effect when
+//! the model is next opened.
 
 use egui::{CollapsingHeader, Role, Slider, Ui, WidgetInfo};
 use thermocline_engine::{
@@ -10,17 +11,17 @@ use crate::{command::Command, shell::Shell};
 use thermocline_host::library::{ModelCard, ModelId};
 use thermocline_rich_text::{theme::Palette, widgets};
 
-/// The shortest context that is offered, in tokens, unless a model knows no more.
+/// Minimum context on offer, in tokens, unless the model supports less.
 const LEAST: usize = 64;
 
-/// The types of a cache and what they mean.
+/// The types of the KV cache and their descriptions.
 const TYPES: [(KvType, &str); 3] = [
-    (KvType::F32, "As exact as can be, in twice the memory of F16"),
+    (KvType::F32, "Full precision, twice the memory of F16"),
     (KvType::F16, "16-bit floats: half the memory of F32, no visible loss"),
-    (KvType::Q8_0, "About half the memory of F16, a little less exact; a GPU keeps it as F16"),
+    (KvType::Q8_0, "About half the memory of F16, slightly less precise. A GPU stores it as F16."),
 ];
 
-/// Context and type of cache.
+/// Context length and type of the KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ChatMemory {
     context: usize,
@@ -28,12 +29,12 @@ struct ChatMemory {
 }
 
 impl ChatMemory {
-    /// Of a model opened so.
+    /// The context and the KV cache type of a model opened with `options`.
     fn of(options: &EngineOptions, card: &ModelCard) -> Self {
         ChatMemory { context: options.context.unwrap_or(card.usual_context), kv_type: options.kv_type }
     }
 
-    /// Keeps it for the model; what is usual is left to the model.
+    /// Stores the choice for the model. Default values are not stored.
     fn keep(self, shell: &mut Shell, card: &ModelCard) {
         let id: &ModelId = &card.id;
         let kept = shell.model_settings(id);
@@ -45,7 +46,8 @@ impl ChatMemory {
     }
 }
 
-/// Shows what is chosen for the card's model, which is called `title` there, to be changed; `open`: it is open.
+/// Shows the choice for the card's model and lets the user change it. `title` is the model's
+/// display name. `open` is its engine if it is open.
 pub fn show(ui: &mut Ui, shell: &mut Shell, card: &ModelCard, title: &str, open: Option<&Engine>) {
     let before = ChatMemory::of(&shell.engine_options(&card.id), card);
     let mut chosen = before;
@@ -57,7 +59,7 @@ pub fn show(ui: &mut Ui, shell: &mut Shell, card: &ModelCard, title: &str, open:
             let (least, most) = (card.context.min(before.context), card.context.max(before.context));
             ui.spacing_mut().slider_width = 200.0;
             let slider = Slider::new(&mut chosen.context, least.min(LEAST)..=most).logarithmic(true).suffix(" tokens");
-            let help = "Tokens of a chat that the model sees. More take more memory";
+            let help = "How many tokens of a chat the model sees. A longer context needs more memory.";
             ui.add(slider.update_while_editing(false)).labelled_by(label).on_hover_text(help);
         });
         ui.horizontal(|ui| {
@@ -69,7 +71,7 @@ pub fn show(ui: &mut Ui, shell: &mut Shell, card: &ModelCard, title: &str, open:
                 }
             }
         });
-        widgets::muted(ui, format!("It was trained with texts of {} tokens.", card.context));
+        widgets::muted(ui, format!("It was trained with a context of {} tokens.", card.context));
     });
     let name = format!("Context of {title}: {words}");
     header.header_response.widget_info(|| WidgetInfo::labeled(Role::Button, true, &name));
@@ -79,8 +81,8 @@ pub fn show(ui: &mut Ui, shell: &mut Shell, card: &ModelCard, title: &str, open:
     if let Some(engine) = open
         && chosen != (ChatMemory { context: engine.context(), kv_type: engine.kv_type() })
     {
-        let button = ui.button("Open it again with this context");
-        if button.on_hover_text("The chat is read anew with the next message").clicked() {
+        let button = ui.button("Reopen it with this context");
+        if button.on_hover_text("The model reads the whole chat again with your next message").clicked() {
             shell.queue_command(Command::ReopenModel);
         }
     }

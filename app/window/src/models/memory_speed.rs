@@ -1,5 +1,6 @@
-//! How fast the memory of this computer is read: what limits models that it has never run. A timing under load tells too little, so that
-//! timings are repeated while nothing else is computed, and a figure is known once two of them agree.
+//! Measures the read bandwidth of this computer's memory, which limits the speed of models that
+//! have never run. A timing under load is too low. Therefore timings are repeated while nothing
+//! else computes, until two agree.
 
 use std::time::{Duration, Instant};
 
@@ -11,36 +12,36 @@ use thermocline_engine::{
 
 use thermocline_rich_text::background::Background;
 
-/// Bytes that are read for a timing: more than the caches of most processors.
+/// Bytes read per timing. They exceed the caches of most processors.
 const READ: usize = 128 << 20;
 
-/// Passes of a timing, of which the best counts.
+/// Passes per timing. The best pass counts.
 const PASSES: usize = 3;
 
-/// Time between two timings, which the load of other programs may outlast.
+/// Pause between two timings. The load of other programs may end meanwhile.
 const PAUSE: Duration = Duration::from_millis(700);
 
-/// Most timings. If no two of them agree, the speed stays unknown.
+/// Maximum number of timings. If no two of them agree, the speed stays unknown.
 const MOST: usize = 8;
 
-/// The best two timings differ by this fraction of the best at most.
+/// Maximum difference of the best two timings, as a fraction of the best.
 const AGREEMENT: f64 = 0.15;
 
 /// Timings of the memory.
 #[derive(Debug, Default)]
 pub struct MemorySpeed {
-    /// Bytes per second.
+    /// Measured bandwidths, in bytes per second.
     timings: Vec<f64>,
     timing: Background<Option<f64>>,
-    /// When the last timing ended.
+    /// End of the latest timing.
     ended: Option<Instant>,
 }
 
 impl MemorySpeed {
-    /// Takes a timing, and begins the next one unless something else is `busy`.
+    /// Takes a finished timing, and starts the next one unless something else is `busy`.
     pub fn tick(&mut self, ctx: &Context, busy: bool) {
         if let Some(timing) = self.timing.take() {
-            // A timing that failed will fail again.
+            // A failed timing would fail again, so there are no more.
             self.timings.resize(if timing.is_some() { self.timings.len() } else { MOST }, 0.0);
             self.timings.extend(timing);
             self.ended = Some(Instant::now());
@@ -52,14 +53,14 @@ impl MemorySpeed {
             ctx.request_repaint_after(PAUSE);
             return;
         }
-        // Without a thread no speeds are foretold.
+        // If no thread can start, no speeds are predicted.
         let _ = self.timing.start(ctx, || {
             let cpu = Cpu::new(&CpuOptions::default()).ok()?;
             Some(read_bandwidth(cpu.pool(), READ, PASSES))
         });
     }
 
-    /// Bytes per second, once two timings agree.
+    /// The bandwidth in bytes per second, once two timings agree.
     pub fn known(&self) -> Option<f64> {
         let mut timings = self.timings.clone();
         timings.sort_by(|a, b| b.total_cmp(a));
@@ -69,7 +70,7 @@ impl MemorySpeed {
         }
     }
 
-    /// True once no other timing follows.
+    /// True once no more timings follow.
     pub fn is_settled(&self) -> bool {
         self.known().is_some() || self.timings.len() >= MOST
     }

@@ -1,7 +1,8 @@
-//! Models on this machine, and how to get more: [`search`] finds them, [`shelf`] filters and sorts them, each has a [`card`] with
-//! an [`estimate`] of how it would run and the [`memory`] of chats it is to have, [`preparation`] is work on one of them, which
-//! other panels offer, too ([`prepare_offer()`]), [`downloads`] bring others: [`offers`] that suit this computer and what a search
-//! of the hub has found ([`hub_results`]); [`servers`] compute theirs elsewhere.
+//! The page of models on this machine and of new ones. [`search`] finds models, and [`shelf`]
+//! filters and sorts them. Each model has a [`card`] with an [`estimate`] of its speed and its
+//! context [`memory`]. [`preparation`] prepares one model. Other panels offer that too
+//! ([`prepare_offer()`]). [`downloads`] fetches models: [`offers`] that suit this computer and
+//! results of a hub search ([`hub_results`]). [`servers`] compute their models elsewhere.
 
 mod card;
 mod downloads;
@@ -41,49 +42,49 @@ use crate::{
 use thermocline_host::{engine_handle::ModelState, library::ModelId, units::counted};
 use thermocline_rich_text::{background::Background, text::TextField, theme, widgets};
 
-/// Models in the list of those used lately.
+/// Maximum number of models in the list of recent models.
 const LATELY: usize = 4;
 
-/// Width of a page that has room for the library and what there is to get beside each other, in points.
+/// Minimum width of a page that shows the library and the downloads side by side, in points.
 const WIDE: f32 = 1080.0;
 
-/// Fraction of it that the downloads take, and least and greatest width in points.
+/// Fraction of the page width that the downloads use, and limits of their width in points.
 const MORE_FRACTION: f32 = 0.3;
 const MORE: Rangef = Rangef { min: 480.0, max: 840.0 };
 
-/// Widths of cards beside each other; longer lines would be hard to read.
+/// Limits of the width of a card, in points. Longer lines would be hard to read.
 const CARD: Rangef = Rangef { min: 520.0, max: 840.0 };
 
-/// With more models than these, each is a short card that can be unfolded.
+/// If there are more models, each has a folded card.
 const MOST_UNFOLDED: usize = 6;
 
-/// Between things beside each other.
+/// Gap between columns, in points.
 const GAP: f32 = 32.0;
 
-/// The page.
+/// The page of models.
 #[derive(Debug, Default)]
 pub struct ModelsPage {
     search: ModelSearch,
     downloads: DownloadsView,
     servers: ServersView,
-    /// Text typed as a folder.
+    /// The typed path of a folder.
     typed: String,
-    /// The folder chosen; an error where there is no dialog.
+    /// The result of the folder dialog. An error if the desktop has no file dialog.
     dialog: Background<Result<Option<PathBuf>, String>>,
     estimates: Estimates,
     shelf: Shelf,
-    /// Number of added models that the page has scrolled to.
+    /// Number of added models that the page has already scrolled to.
     scrolled: usize,
-    /// Heights of the highest card in every row.
+    /// Height of the highest card in each row, in points.
     rows: Vec<f32>,
-    /// The open model, once the fault of its chat template, if it has one, is told.
+    /// The open model, once a fault of its chat template (if any) was reported.
     told: Option<ModelId>,
-    /// The model that was asked for on this page, until it is open.
+    /// The model that the user opens on this page, until it is open.
     opening: Option<ModelId>,
 }
 
 impl ModelsPage {
-    /// Follows scans, downloads and preparations.
+    /// Follows searches, downloads and preparations.
     pub fn tick(&mut self, ctx: &Context, shell: &mut Shell) {
         self.search.follow();
         if self.downloads.has_brought(shell) {
@@ -116,7 +117,8 @@ impl ModelsPage {
         }
     }
 
-    /// Tells on every page, once for each opening, that the chat template of the open model fails and another takes its place.
+    /// Warns on every page, once per opening, if the chat template of the open model fails and
+    /// another replaces it.
     fn tell_of_template(&mut self, shell: &mut Shell) {
         let ModelState::Ready { model, engine } = shell.engine_handle.state() else {
             self.told = None;
@@ -131,7 +133,7 @@ impl ModelsPage {
         }
     }
 
-    /// Shows it, with the `offers` for this computer.
+    /// Shows the page, with the `offers` for this computer.
     pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell, offers: &mut Offers) {
         shell.adapters.look(ui, Duration::MAX);
         self.look(ui, shell, false);
@@ -140,7 +142,8 @@ impl ModelsPage {
         self.opening = shell.model_to_open().cloned().or(self.opening.take());
     }
 
-    /// Goes to the chat once the model is open that was asked for here. If it cannot be opened, its card says why.
+    /// Shows the chat once the model opened on this page is ready. If it cannot be opened, its card
+    /// says why.
     fn leave_when_open(&mut self, shell: &mut Shell) {
         let state = shell.engine_handle.state();
         match &state {
@@ -182,7 +185,7 @@ impl ModelsPage {
                 column(ui, "models", size.x, |ui| self.library(ui, shell));
             });
             column(ui, "more", more, |ui| {
-                // As high as the other heading with its button.
+                // As high as the other column's heading, which has a button.
                 let button = ui.text_style_height(&TextStyle::Button) + 2.0 * ui.spacing().button_padding.y;
                 ui.horizontal(|ui| {
                     ui.set_min_height(button);
@@ -194,14 +197,14 @@ impl ModelsPage {
         });
     }
 
-    /// Controls that stay in view above the models.
+    /// Shows the controls that stay visible above the models.
     fn library_head(&mut self, ui: &mut Ui, shell: &mut Shell) {
         ui.horizontal(|ui| {
             ui.heading("Models");
             if self.search.is_running() {
                 ui.spinner();
                 widgets::muted(ui, "Looking for models …");
-            } else if ui.button("Rescan folders").on_hover_text("Look for models in all folders again").clicked() {
+            } else if ui.button("Rescan folders").on_hover_text("Search all folders for models again").clicked() {
                 self.look(ui, shell, true);
             }
         });
@@ -212,7 +215,7 @@ impl ModelsPage {
         }
     }
 
-    /// Models on this machine.
+    /// Shows the models on this machine.
     fn library(&mut self, ui: &mut Ui, shell: &mut Shell) {
         self.cards(ui, shell);
         self.broken(ui);
@@ -229,7 +232,7 @@ impl ModelsPage {
     /// Adds a folder or a file to the library.
     pub fn add(&mut self, ctx: &Context, shell: &mut Shell, path: PathBuf) {
         if !path.exists() {
-            shell.show_error(format!("{}: there is no such folder or file", path.display()));
+            shell.show_error(format!("{} does not exist. Check the path.", path.display()));
             return;
         }
         if !shell.settings.folders.contains(&path) {
@@ -251,7 +254,7 @@ impl ModelsPage {
             let field = field.labelled_by(label);
             let entered = field.lost_focus() && ui.input(|input| input.key_pressed(egui::Key::Enter));
             let add = ui.add_enabled(!self.typed.trim().is_empty(), egui::Button::new("Add"));
-            if add.on_hover_text("Look for models there, too").clicked() || entered {
+            if add.on_hover_text("Also search this folder for models").clicked() || entered {
                 typed = Some(PathBuf::from(self.typed.trim()));
             }
             let choose = ui.add_enabled(!self.dialog.is_busy(), egui::Button::new("Choose …"));
@@ -267,7 +270,7 @@ impl ModelsPage {
 
     fn cards(&mut self, ui: &mut Ui, shell: &mut Shell) {
         self.shelf.update(&self.search, shell, &self.estimates);
-        // A model that was added is seen, whatever the filter says.
+        // A newly added model is always visible, whatever the filter.
         let hidden = |group: &[Vec<usize>]| {
             let shown = |id: &ModelId| group.iter().flatten().any(|at| self.search.cards[*at].id == *id);
             self.search.added.iter().any(|id| !shown(id))
@@ -277,7 +280,7 @@ impl ModelsPage {
             self.shelf.update(&self.search, shell, &self.estimates);
         }
         let mut action: Option<(PathBuf, Deed)> = None;
-        // Cards have the rest of the shell meanwhile.
+        // The cards borrow the rest of the shell.
         let preparation = shell.preparation.take();
         let gap = ui.spacing().item_spacing.y;
         let groups = &self.shelf.groups;
@@ -301,7 +304,7 @@ impl ModelsPage {
                     });
                     *height = height.max(shown.inner.inner.needed);
                     action = shown.inner.inner.deed.or(action.take());
-                    // The page stays at the first of many.
+                    // Of several added cards, the page scrolls to the first.
                     if view.is_added() && std::mem::take(&mut scrolls) {
                         shown.inner.response.scroll_to_me(Some(Align::Center));
                     }
@@ -314,7 +317,7 @@ impl ModelsPage {
         self.scrolled = self.search.added.len();
         shell.preparation = preparation;
         if !self.search.cards.is_empty() && self.shelf.groups.is_empty() {
-            widgets::muted(ui, "No model here has these words.");
+            widgets::muted(ui, "No model matches the filter.");
         }
         if self.search.cards.len() <= 1 && !self.search.is_running() {
             widgets::muted(ui, "Only the built-in model so far. Add a folder above, or get a model below.");
@@ -327,7 +330,7 @@ impl ModelsPage {
         }
     }
 
-    /// Files that are no models, as far as the filter leaves them.
+    /// Shows broken model files that pass the filter.
     fn broken(&self, ui: &mut Ui) {
         let shown = |(path, _): &&(PathBuf, String)| self.shelf.leaves(&path.to_string_lossy());
         let broken: Vec<&(PathBuf, String)> = self.search.broken.iter().filter(shown).collect();
@@ -350,18 +353,18 @@ impl ModelsPage {
     }
 }
 
-/// Asks the system for a folder.
+/// Shows the system's folder dialog.
 fn choose_folder() -> Result<Option<PathBuf>, String> {
     match file_dialog::ask(rfd::FileDialog::pick_folder) {
         DialogAnswer::Chosen(folder) => Ok(Some(folder)),
         DialogAnswer::Closed => Ok(None),
         DialogAnswer::NoDialog => {
-            Err("this desktop has no file dialog: type the path into the field, or drop the folder here".to_owned())
+            Err("this desktop has no file dialog. Type the path into the field, or drop the folder here".to_owned())
         }
     }
 }
 
-/// A column that scrolls by itself.
+/// Shows a column that scrolls independently.
 fn column(ui: &mut Ui, name: &str, width: f32, contents: impl FnOnce(&mut Ui)) {
     let size = Vec2::new(width, ui.available_height());
     ui.allocate_ui_with_layout(size, Layout::top_down(Align::Min), |ui| {
@@ -371,14 +374,14 @@ fn column(ui: &mut Ui, name: &str, width: f32, contents: impl FnOnce(&mut Ui)) {
     });
 }
 
-/// How many of `count` cards are beside each other in a column of `width`, and how wide each is.
+/// Number of cards side by side in a column of `width`, at most `count`, and the width of each.
 fn grid(width: f32, gap: f32, count: usize) -> (usize, f32) {
     let beside = (((width + gap) / (CARD.min + gap)) as usize).clamp(1, count.max(1));
     let each = (width - gap * (beside - 1) as f32) / beside as f32;
     (beside, each.min(CARD.max))
 }
 
-/// Models used lately, one click away.
+/// Shows the recently used models, one click each.
 fn lately(ui: &mut Ui, shell: &mut Shell) {
     let open = match shell.engine_handle.state() {
         ModelState::Ready { model, .. } => Some(model.key()),

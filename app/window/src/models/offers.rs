@@ -1,4 +1,4 @@
-//! Chat models that fit this computer, one click away from being downloaded and opened.
+//! Chat models that fit this computer. One click downloads a model, another opens it.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -21,12 +21,12 @@ use thermocline_rich_text::{
     widgets,
 };
 
-/// The offers and what became of them.
+/// The offered models and the state of their downloads.
 #[derive(Debug)]
 pub struct Offers {
-    /// Where repositories are.
+    /// URL of the hub that has the repositories.
     pub(crate) hub: String,
-    /// Bytes of RAM; 0: the system does not say.
+    /// Bytes of RAM. 0 if the system does not report it.
     ram: u64,
     memory_speed: MemorySpeed,
     /// The repository whose files are being listed.
@@ -34,9 +34,10 @@ pub struct Offers {
     asking: Background<Result<Vec<HubModel>, String>>,
     /// Errors by repository.
     failed: HashMap<String, String>,
-    /// Repositories of models that were clicked: they stay among the offers, whatever becomes known of this computer.
+    /// Repositories of the models that the user clicked. They stay on offer, whatever is measured
+    /// later.
     clicked: HashSet<String>,
-    /// Files of models that were found complete on this computer, by their repositories.
+    /// The complete model file of each repository, if it is on this computer.
     present: HashMap<String, Option<PathBuf>>,
 }
 
@@ -55,7 +56,7 @@ impl Default for Offers {
     }
 }
 
-/// State of an offered model.
+/// The state of an offered model.
 enum Offer {
     Here(PathBuf),
     Asking,
@@ -64,13 +65,14 @@ enum Offer {
 }
 
 impl Offers {
-    /// True once it is decided whether the memory's speed is known.
+    /// True once the memory speed is measured or unknown for good.
     #[cfg(test)]
     pub fn is_measured(&self) -> bool {
         self.memory_speed.is_settled()
     }
 
-    /// The files of the repository that was asked about are known: the one that is wanted is downloaded.
+    /// Handles the list of the requested repository's files: starts the download of the wanted
+    /// file.
     fn answered(&mut self, found: Result<Vec<HubModel>, String>, shell: &Shell) {
         let Some(repository) = self.asked.take() else { return };
         let Some(model) = chat_models::all().iter().find(|model| model.repository == repository) else { return };
@@ -79,7 +81,7 @@ impl Offers {
             Ok(found) => match model.pick(&found) {
                 None => {
                     let why = format!(
-                        "{repository} has no file {} any more; look for another on the page of models",
+                        "{repository} no longer has the file {}. Choose another model on the Models page",
                         model.file
                     );
                     self.failed.insert(repository, why);
@@ -93,7 +95,7 @@ impl Offers {
         }
     }
 
-    /// Shows them.
+    /// Shows the offers.
     pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) {
         self.memory_speed.tick(ui, shell.chat_controller.is_busy());
         if let Some(found) = self.asking.take() {
@@ -111,13 +113,14 @@ impl Offers {
         }
     }
 
-    /// Bytes per second at which a CPU's memory is read: as timed, or as answers have shown, whichever is more.
+    /// Bandwidth of the CPU's memory in bytes per second: the maximum of the timing and of what
+    /// answers have reached.
     fn bandwidth(&self, shell: &Shell) -> Option<f64> {
         let shown = shell.settings.weights_read.map(|read| read / chat_models::REACHED[1]);
         [self.memory_speed.known(), shown].into_iter().flatten().max_by(f64::total_cmp)
     }
 
-    /// The models that fit this computer with its `gpu`, and those that were clicked.
+    /// The models that fit this computer with its `gpu`, and those that the user clicked.
     fn models(&self, gpu: GpuMemory, bandwidth: Option<f64>) -> Vec<&'static ChatModel> {
         let mut models = chat_models::offered(self.ram, gpu, bandwidth);
         for model in chat_models::all().iter().filter(|model| self.clicked.contains(&model.repository)) {
@@ -146,7 +149,7 @@ impl Offers {
                         let fraction = total.map_or(0.0, |total| *done as f32 / total.max(1) as f32);
                         let bar =
                             ProgressBar::new(fraction).desired_width(104.0).text(format!("{:.0} %", 100.0 * fraction));
-                        ui.add(bar).on_hover_text("Pause it on the page of models");
+                        ui.add(bar).on_hover_text("You can pause it on the Models page");
                     }
                     Offer::Absent => {
                         let name = format!("Download {}", model.name);
@@ -172,7 +175,7 @@ impl Offers {
         });
     }
 
-    /// The speed to expect, as far as anything is known of it.
+    /// The expected speed, as far as it is known.
     fn speed(&self, shell: &Shell, model: &ChatModel, gpu: GpuMemory) -> String {
         let Some(bandwidth) = self.bandwidth(shell) else { return String::new() };
         let [least, most] = model.rates(bandwidth);
@@ -215,7 +218,8 @@ impl Offers {
     }
 }
 
-/// The model's (first) file in a folder of downloads, if it is there: a file under its own name is complete.
+/// The (first) file of the model in a download folder, if it exists. A file under its final name is
+/// complete.
 fn complete(folder: &Path, part: &str) -> Option<PathBuf> {
     let part = part.to_ascii_lowercase();
     let files = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());

@@ -1,4 +1,4 @@
-//! A preparation under way.
+//! The preparation of a model.
 
 use std::{
     ops::ControlFlow,
@@ -27,31 +27,31 @@ use thermocline_rich_text::waker::Waker;
 /// Tokens of text that a preparation reads.
 #[cfg(not(test))]
 const TOKENS: u64 = 32 << 10;
-/// Fewer, for a model of a few thousand weights.
+/// Tests read fewer, with a model of a few thousand weights.
 #[cfg(test)]
 const TOKENS: u64 = 4 << 10;
 
-/// How it stands.
+/// The stage of a preparation.
 #[derive(Debug, Clone)]
 pub enum PreparationStage {
-    /// It goes on; `None`: it is only beginning.
+    /// The preparation runs. `None` until it reports progress.
     Running(Option<PrepareProgress>),
-    /// The user paused it. What was done is kept beside the model.
+    /// The user paused it. Finished work is stored beside the model.
     Paused,
     /// The sidecar is written.
     Done,
-    /// It could not be done, and why.
+    /// The preparation failed for this reason.
     Failed(String),
 }
 
-/// Prepares one model in the background. Dropping it pauses it.
+/// Prepares one model on a background thread. Dropping it pauses the preparation.
 #[derive(Debug)]
 pub struct Preparation {
     /// The model's file or folder.
     pub path: PathBuf,
     stage: Arc<Mutex<PreparationStage>>,
     paused: Arc<AtomicBool>,
-    /// True once its end has been told.
+    /// True once its end was reported to the user.
     pub noticed: bool,
 }
 
@@ -62,7 +62,7 @@ impl Drop for Preparation {
 }
 
 impl Preparation {
-    /// Begins, or goes on from where an earlier one of this model was paused.
+    /// Starts the preparation, or continues a paused one of this model.
     pub fn begin(ctx: &Context, path: PathBuf) -> Self {
         let (stage, paused) = (Arc::new(Mutex::new(PreparationStage::Running(None))), Arc::new(AtomicBool::new(false)));
         let (to, stop, model, waker) = (Arc::clone(&stage), Arc::clone(&paused), path.clone(), Waker::of(ctx));
@@ -80,22 +80,22 @@ impl Preparation {
             waker.now();
         };
         if let Err(error) = thread::Builder::new().name("prepare".to_owned()).spawn(work) {
-            *stage.lock() = PreparationStage::Failed(format!("no thread to prepare with: {error}"));
+            *stage.lock() = PreparationStage::Failed(format!("preparing could not start: {error}"));
         }
         Preparation { path, stage, paused, noticed: false }
     }
 
-    /// How it stands.
+    /// The current stage.
     pub fn stage(&self) -> PreparationStage {
         self.stage.lock().clone()
     }
 
-    /// Stops at the next opportunity, which is soon.
+    /// Requests a pause. The preparation stops soon afterwards.
     pub fn pause(&self) {
         self.paused.store(true, Relaxed);
     }
 
-    /// True after a request to pause, until it has paused.
+    /// True between the request of a pause and the pause.
     pub fn is_pausing(&self) -> bool {
         self.paused.load(Relaxed) && matches!(*self.stage.lock(), PreparationStage::Running(_))
     }
@@ -103,7 +103,7 @@ impl Preparation {
 
 /// Prepares the model at `path`.
 fn prepare(path: &Path, progress: &mut dyn FnMut(&PrepareProgress) -> ControlFlow<()>) -> Result<(), Error> {
-    // What an older sidecar says must not flow into the new one.
+    // An older sidecar must not influence the new one, so it is not loaded.
     let model = Model::open(path, &LoadOptions::default())?;
     let options = PrepareOptions { tokens: TOKENS, ..PrepareOptions::new(path_beside(&model.checkpoint.path)) };
     prepare::run(&Arc::new(model), &options, progress).map(drop)

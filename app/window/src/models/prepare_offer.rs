@@ -1,4 +1,4 @@
-//! The offer to prepare the open model, where panels say what it lacks.
+//! The offer to prepare the open model, for panels that need a preparation.
 
 use egui::Ui;
 
@@ -10,18 +10,19 @@ use thermocline_host::{
 };
 use thermocline_rich_text::widgets;
 
-/// A button that prepares the open model, or how far that is; nothing if the model is prepared, or no file.
+/// Shows a button that prepares the open model, or the progress. Shows nothing if the model is
+/// prepared or not a file.
 pub fn prepare_offer(ui: &mut Ui, shell: &mut Shell) {
     let ModelState::Ready { model: ModelId::Path(path), engine } = shell.engine_handle.state() else { return };
     let stage = shell.preparation.as_ref().map(|it| (it.path == path, it.stage()));
     match stage {
         Some((true, PreparationStage::Running(progress))) => {
             let done = progress.map_or(0.0, |progress| 100.0 * progress.done);
-            widgets::muted(ui, format!("Being prepared: {done:.0} % of this part. More on the page of models."));
+            widgets::muted(ui, format!("Preparing: {done:.0} % of this step. See the Models page."));
         }
         _ if is_prepared(engine.model()) => {}
         Some((true, PreparationStage::Done)) => {
-            if ui.button("Open it again, prepared").clicked() {
+            if ui.button("Reopen the prepared model").clicked() {
                 shell.preparation = None;
                 shell.queue_command(Command::ReopenModel);
                 ui.close();
@@ -29,7 +30,7 @@ pub fn prepare_offer(ui: &mut Ui, shell: &mut Shell) {
         }
         stage => {
             let text = match &stage {
-                Some((true, PreparationStage::Paused)) => "Go on preparing this model",
+                Some((true, PreparationStage::Paused)) => "Continue preparing this model",
                 _ => "Prepare this model",
             };
             let other = matches!(&stage, Some((false, PreparationStage::Running(_))));

@@ -1,4 +1,4 @@
-//! Looking for models in folders, beside the frames.
+//! Searches folders for models on a background thread.
 
 use std::{
     collections::HashMap,
@@ -16,17 +16,17 @@ use thermocline_host::{
 };
 use thermocline_rich_text::{background::Background, waker::Waker};
 
-/// Models found so far. Dropping it, or a new search, ends the old one; models that were known stay until the new one has ended
-/// without them.
+/// The models found so far. Dropping this, or a new search, ends a running search. Known models
+/// stay listed until a search has ended without finding them.
 #[derive(Debug, Default)]
 pub struct ModelSearch {
-    /// Models.
+    /// The cards of the models.
     pub cards: Vec<ModelCard>,
-    /// Files that look like models and are none, or cannot be read, with the reason.
+    /// Files that look like models but are broken or unreadable, with the reason.
     pub broken: Vec<(PathBuf, String)>,
-    /// Models that the latest search has found and none before it.
+    /// Models that only the latest search has found.
     pub added: Vec<ModelId>,
-    /// Number of changes of the cards.
+    /// Counts the changes of the cards.
     pub revision: u64,
     roots: Option<Vec<PathBuf>>,
     running: Option<RunningSearch>,
@@ -35,13 +35,13 @@ pub struct ModelSearch {
 
 #[derive(Debug)]
 struct RunningSearch {
-    /// The search ends once this is dropped.
+    /// Dropping it ends the search.
     found: Receiver<FoundModel>,
-    /// True if there was no search before.
+    /// True for the first search of all.
     is_first: bool,
-    /// Models in the order in which it has found them.
+    /// The models found by this search, with their order.
     seen: HashMap<ModelId, usize>,
-    /// Files that it has found to be no models.
+    /// Broken files found by this search.
     broken: Vec<(PathBuf, String)>,
 }
 
@@ -51,10 +51,10 @@ impl ModelSearch {
         self.running.is_some()
     }
 
-    /// Looks into `roots`, unless they were looked into already and not `again`.
+    /// Searches `roots`. Does nothing if they were searched already, unless `again`.
     ///
     /// # Errors
-    /// A sentence, if the system has no thread for it.
+    /// A sentence if no thread can start.
     pub fn look(&mut self, ctx: &Context, roots: Vec<PathBuf>, again: bool) -> Result<(), String> {
         if self.roots.as_ref() == Some(&roots) && !again {
             return Ok(());
@@ -66,7 +66,7 @@ impl ModelSearch {
         let waker = Waker::of(ctx);
         let work = move || {
             if let Ok(card) = ModelCard::read(&ModelId::Builtin) {
-                // The receiver may be gone, which the next line finds out.
+                // The receiver may be dropped. The scan below notices that.
                 let _ = sender.send(FoundModel::Model(Box::new(card)));
             }
             let _ = scan(&roots, &mut |found| {
@@ -78,13 +78,13 @@ impl ModelSearch {
             waker.now();
         };
         let thread = thread::Builder::new().name("library".to_owned());
-        thread.spawn(work).map_err(|error| format!("no thread to look for models with: {error}"))?;
+        thread.spawn(work).map_err(|error| format!("the search for models could not start: {error}"))?;
         let (seen, broken) = (HashMap::new(), Vec::new());
         self.running = Some(RunningSearch { found, is_first, seen, broken });
         Ok(())
     }
 
-    /// Takes what was found since.
+    /// Takes the results that have arrived.
     pub fn follow(&mut self) {
         if let Some(Some(new)) = self.fresh.take()
             && let Some(card) = self.cards.iter_mut().find(|card| card.id == new.id)
@@ -105,14 +105,14 @@ impl ModelSearch {
                 Err(TryRecvError::Disconnected) => break,
             }
         }
-        // Models that are gone, and the order in which they were found.
+        // Removes models that no longer exist, and restores the order of the search.
         self.cards.retain(|card| running.seen.contains_key(&card.id));
         self.cards.sort_by_key(|card| running.seen.get(&card.id).copied());
         self.broken = std::mem::take(&mut running.broken);
         self.revision += 1;
     }
 
-    /// Keeps a card in the place of an older one of the same model, or behind the others.
+    /// Replaces the older card of the same model, or appends the card.
     fn keep(&mut self, card: ModelCard, running: &mut RunningSearch) {
         let place = running.seen.len();
         running.seen.insert(card.id.clone(), place);
@@ -128,10 +128,10 @@ impl ModelSearch {
         }
     }
 
-    /// Reads one card anew, after its model was prepared.
+    /// Reads one card again after its model was prepared.
     ///
     /// # Errors
-    /// A sentence, if the system has no thread for it.
+    /// A sentence if no thread can start.
     pub fn refresh(&mut self, ctx: &Context, id: ModelId) -> Result<(), String> {
         self.fresh.start(ctx, move || ModelCard::read(&id).ok().map(Box::new))
     }

@@ -1,4 +1,5 @@
-//! Servers with models of their own: added by address and key, their models opened like those of this computer.
+//! Servers with their own models. The user adds a server by address and key, and opens its models
+//! like local ones.
 
 use std::collections::HashMap;
 
@@ -17,17 +18,17 @@ use thermocline_rich_text::{
     widgets,
 };
 
-/// Most models of a server that are shown; a filter finds the others.
+/// Maximum number of a server's models shown. The filter finds the others.
 const SHOWN: usize = 40;
 
-/// Names of a server's models, or why they are not known.
+/// Names of a server's models, or the reason why they are unknown.
 type ListedModels = Result<Vec<String>, NotListed>;
 
-/// Why the models of a server are not known.
+/// Why the models of a server are unknown.
 #[derive(Debug)]
 struct NotListed {
     why: String,
-    /// The server asks for a key, or for another one.
+    /// True if the server asks for a key, or for another one.
     wants_key: bool,
 }
 
@@ -37,7 +38,7 @@ impl NotListed {
     }
 }
 
-/// A server that was asked: where its key is kept, if one was given, and its models.
+/// The answer of a server: its models, and where its new key is stored.
 #[derive(Debug)]
 struct Answered {
     server: ServerAddress,
@@ -45,17 +46,17 @@ struct Answered {
     listed: ListedModels,
 }
 
-/// The servers: fields to add one, and what each has.
+/// The view of the servers: fields to add one, and the models of each.
 #[derive(Debug, Default)]
 pub struct ServersView {
-    /// Text typed as an address.
+    /// The typed address.
     address: String,
-    /// Text typed as a key.
+    /// The typed key.
     key: String,
-    /// The address that is wrong, in a sentence.
+    /// A sentence about a wrong address or key.
     trouble: Option<String>,
     adding: Background<Answered>,
-    /// The server that was added last, until the page has scrolled to it.
+    /// The last added server, until the page has scrolled to it.
     added: Option<ServerAddress>,
     known: HashMap<ServerAddress, KnownServer>,
 }
@@ -65,14 +66,14 @@ pub struct ServersView {
 struct KnownServer {
     asking: Background<Answered>,
     listed: Option<ListedModels>,
-    /// Text typed as a key.
+    /// The typed key.
     key: String,
-    /// Text that the names shown contain.
+    /// Text that every shown model name contains.
     filter: String,
 }
 
 impl ServersView {
-    /// Shows them.
+    /// Shows the servers.
     pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) {
         ui.add_space(8.0);
         ui.label(RichText::new("Models on servers").font(theme::strong(15.0)));
@@ -89,7 +90,7 @@ impl ServersView {
         self.known.retain(|server, _| shell.settings.remote_servers.contains(server));
     }
 
-    /// Takes the server that was being added.
+    /// Takes the answer of the server that is being added.
     fn follow(&mut self, shell: &mut Shell) {
         let Some(Answered { server, kept, listed }) = self.adding.take() else { return };
         if !tell_of_key(shell, kept) {
@@ -103,7 +104,7 @@ impl ServersView {
     }
 
     fn fields(&mut self, ui: &mut Ui, shell: &mut Shell) {
-        let text = "vLLM, SGLang, llama-server, another Thermocline: any server that speaks OpenAI's protocol";
+        let text = "Any OpenAI-compatible server, such as vLLM, SGLang, llama-server or another Thermocline";
         let label = widgets::muted(ui, text).id;
         let font = TextStyle::Body.resolve(ui.style());
         let address = TextField::line(Id::unique("address of a server"), font.clone());
@@ -112,15 +113,15 @@ impl ServersView {
         let address = address.labelled_by(label);
         let mut entered = address.lost_focus() && ui.input(|input| input.key_pressed(egui::Key::Enter));
         ui.horizontal(|ui| {
-            let label = ui.label("Key of the server").id;
+            let label = ui.label("API key of the server").id;
             let width = (ui.available_width() - 104.0).max(96.0);
             let key = TextField::secret(Id::unique("key of a server"), font);
-            let key = key.show(ui, &mut self.key, |field| field.hint_text("if it asks for one").desired_width(width));
+            let key = key.show(ui, &mut self.key, |field| field.hint_text("if required").desired_width(width));
             let key = key.labelled_by(label);
             entered |= key.lost_focus() && ui.input(|input| input.key_pressed(egui::Key::Enter));
             let ready = !self.address.trim().is_empty() && !self.adding.is_busy();
             let add = ui.add_enabled(ready, egui::Button::new("Add server"));
-            entered = ready && (entered || add.on_hover_text("Add it and list its models").clicked());
+            entered = ready && (entered || add.on_hover_text("Adds the server and lists its models").clicked());
         });
         if self.adding.is_busy() {
             ui.spinner();
@@ -148,7 +149,7 @@ impl ServersView {
     }
 }
 
-/// Tells where a key is kept; false if it could not be kept.
+/// Reports where a key is stored. False if it could not be stored.
 fn tell_of_key(shell: &mut Shell, kept: Result<Option<KeyPlace>, String>) -> bool {
     match kept {
         Ok(Some(place)) => shell.toasts.success(widgets::sentence(place)),
@@ -161,8 +162,8 @@ fn tell_of_key(shell: &mut Shell, kept: Result<Option<KeyPlace>, String>) -> boo
     true
 }
 
-/// Keeps the `key` of a server, if there is a new one, and asks the server for its models; may wait for the user to unlock the
-/// keychain.
+/// Stores the `key` of a server, if there is a new one, and requests the server's models. May wait
+/// for the user to unlock the keychain.
 fn ask(server: ServerAddress, key: Option<&SecretKey>, keys: &KeyStore) -> Answered {
     let kept = key.map(|key| keys.set(&server, key).map_err(|error| error.to_string())).transpose();
     let listed = list(&server, keys);
@@ -202,7 +203,7 @@ impl KnownServer {
                 self.ask(ui, shell, server, None);
             }
             let remove = ui.button("Remove").accessible_name(format!("Remove {}", server.host()));
-            if remove.on_hover_text("Forget the server and its key").clicked()
+            if remove.on_hover_text("Removes the server and its key").clicked()
                 && shell.toasts.check(shell.keys.remove(server)).is_some()
             {
                 shell.settings.remote_servers.retain(|it| it != server);
@@ -217,11 +218,11 @@ impl KnownServer {
                 widgets::trouble(ui, why);
             }
             Some(Ok(models)) if models.is_empty() => {
-                widgets::muted(ui, "It has no models.");
+                widgets::muted(ui, "The server has no models.");
             }
             Some(Ok(models)) => {
                 if models.len() > SHOWN {
-                    let label = ui.label(format!("Find among {} models", models.len())).id;
+                    let label = ui.label(format!("Filter {} models", models.len())).id;
                     let font = TextStyle::Body.resolve(ui.style());
                     let field = TextField::line(Id::unique(("filter of models", server)), font);
                     field.show(ui, &mut self.filter, |field| field).labelled_by(label);
@@ -243,7 +244,7 @@ impl KnownServer {
         shell.toasts.check(self.asking.start(ui, move || ask(asked, key.as_ref(), &keys)));
     }
 
-    /// A field for the key that the server asks for.
+    /// Shows a field for the key that the server asks for.
     fn key_field(&mut self, ui: &mut Ui, shell: &mut Shell, server: &ServerAddress) {
         let entered = ui.horizontal(|ui| {
             let name = format!("API key of {}", server.host());
@@ -254,7 +255,7 @@ impl KnownServer {
             let typed = !self.key.trim().is_empty() && !self.asking.is_busy();
             let entered = field.lost_focus() && ui.input(|input| input.key_pressed(egui::Key::Enter));
             let button = ui.add_enabled(typed, egui::Button::new("Use key")).accessible_name(format!("Use the {name}"));
-            typed && (button.on_hover_text("Keep the key and list the models").clicked() || entered)
+            typed && (button.on_hover_text("Saves the key and lists the models").clicked() || entered)
         });
         if entered.inner
             && let Some(key) = shell.toasts.check(SecretKey::typed(&self.key))
@@ -265,7 +266,7 @@ impl KnownServer {
     }
 }
 
-/// A model of a server, with the button that opens or closes it.
+/// Shows a model of a server, with the button that opens or closes it.
 fn model(ui: &mut Ui, shell: &mut Shell, model: RemoteModel) {
     let state = shell.engine_handle.state();
     ui.horizontal_wrapped(|ui| {
@@ -273,7 +274,7 @@ fn model(ui: &mut Ui, shell: &mut Shell, model: RemoteModel) {
         match &state {
             ModelState::Remote { model: open, .. } if *open == model => {
                 let close = ui.button("Close").accessible_name(format!("Close {name}"));
-                if close.on_hover_text("Send nothing more to it").clicked() {
+                if close.on_hover_text("Stops using this server's model").clicked() {
                     shell.queue_command(Command::CloseModel);
                 }
             }

@@ -1,4 +1,4 @@
-//! The order of the library: models that the filter leaves, sorted, the files of one model together.
+//! The order of the library: filters and sorts the models, and groups the files of each model.
 
 use egui::{Id, TextStyle, Ui};
 
@@ -8,24 +8,24 @@ use thermocline_chats::download::quantization;
 use thermocline_host::library::{ModelCard, ModelId};
 use thermocline_rich_text::text::TextField;
 
-/// Order of the models.
+/// The order of the models.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ShelfOrder {
-    /// The model used last first.
+    /// The last used model first.
     #[default]
     LastUsed,
     /// By name.
     Name,
     /// The largest first.
     Size,
-    /// Those that suit this computer best first.
+    /// The best fit for this computer first.
     Fit,
 }
 
 impl ShelfOrder {
     const ALL: [ShelfOrder; 4] = [ShelfOrder::LastUsed, ShelfOrder::Name, ShelfOrder::Size, ShelfOrder::Fit];
 
-    /// It in words.
+    /// The order as text.
     fn words(self) -> &'static str {
         match self {
             ShelfOrder::LastUsed => "Sorted by last use",
@@ -36,21 +36,21 @@ impl ShelfOrder {
     }
 }
 
-/// Models in the order in which they are shown.
+/// The models in the order in which they are shown.
 #[derive(Debug, Default)]
 pub struct Shelf {
-    /// Words that a model must have, in any order.
+    /// Words that a model must contain, in any order.
     filter: String,
     order: ShelfOrder,
-    /// Ranks of the models by fit, as they are now; empty in another order.
+    /// Current rank of each model by fit. Empty in other orders.
     ranks: Vec<u8>,
-    /// Places of the files of each model in the list of cards.
+    /// Indices into the list of cards: the files of each model.
     pub groups: Vec<Vec<usize>>,
-    /// The groups were made of this.
+    /// The inputs that the groups were made from.
     made_of: ShelfInputs,
 }
 
-/// Everything that the groups depend on.
+/// All inputs of the groups.
 #[derive(Debug, Default, PartialEq)]
 struct ShelfInputs {
     revision: u64,
@@ -66,13 +66,13 @@ impl Shelf {
         self.filter.clear();
     }
 
-    /// True if the filter leaves a file with this path.
+    /// True if a file with this path passes the filter.
     pub fn leaves(&self, path: &str) -> bool {
         let path = path.to_lowercase();
         self.filter.split_whitespace().all(|word| path.contains(&word.to_lowercase()))
     }
 
-    /// Shows the filter and the order.
+    /// Shows the controls of the filter and the order.
     pub fn controls(&mut self, ui: &mut Ui) {
         ui.horizontal_wrapped(|ui| {
             let label = ui.label("Filter").id;
@@ -95,7 +95,7 @@ impl Shelf {
         });
     }
 
-    /// Makes the groups anew, if anything they depend on has changed.
+    /// Makes new groups if an input has changed.
     pub fn update(&mut self, search: &ModelSearch, shell: &Shell, estimates: &Estimates) {
         self.ranks.clear();
         if self.order == ShelfOrder::Fit {
@@ -147,7 +147,7 @@ impl ShelfInputs {
     }
 }
 
-/// True if the card has all words, which are in small letters, anywhere.
+/// True if the card contains all `words`, which are in lower case.
 fn has(card: &ModelCard, words: &[String]) -> bool {
     if words.is_empty() {
         return true;
@@ -156,14 +156,15 @@ fn has(card: &ModelCard, words: &[String]) -> bool {
     words.iter().all(|word| text.contains(word.as_str()))
 }
 
-/// True if both are files of one model, in different quantisations or places.
+/// True if both are files of one model, with different quantisations or places.
 fn is_same_model(a: &ModelCard, b: &ModelCard) -> bool {
     let shape = |card: &ModelCard| (card.layers, card.neurons, card.experts, card.context);
     let are_files = matches!((&a.id, &b.id), (ModelId::Path(_), ModelId::Path(_)));
     are_files && a.name.eq_ignore_ascii_case(&b.name) && a.architecture == b.architecture && shape(a) == shape(b)
 }
 
-/// A file of a model among others of it: its quantisation, or its name where another has the same one.
+/// The label of a file in the group of its model: its quantisation, or its name if another file has
+/// the same quantisation.
 pub fn file_label(cards: &[ModelCard], group: &[usize], at: usize) -> String {
     let of = |at: usize| {
         let named = match &cards[at].id {
@@ -187,7 +188,7 @@ mod tests {
 
     use super::*;
 
-    /// A card of a file at `path`, of so many bytes.
+    /// Creates a card for a file at `path` of `bytes` bytes.
     fn card(name: &str, path: &str, bytes: u64) -> ModelCard {
         let builtin = ModelCard::read(&ModelId::Builtin).unwrap();
         let id = ModelId::Path(PathBuf::from(path));

@@ -1,4 +1,5 @@
-//! The page of models, as people use it; [`hub`] searches for others, [`library`] sorts those of this machine, [`servers`] have others.
+//! Tests of the page of models through its controls. [`hub`] tests searches, [`library`] the models
+//! of this machine, and [`servers`] remote models.
 
 mod hub;
 mod library;
@@ -20,14 +21,15 @@ use thermocline_host::testing::{replies, scripted_by_request};
 
 const SIZE: [f32; 2] = [1440.0, 1000.0];
 
-/// Name of the field for models of the network.
-const FIELD: &str = "Words to search Hugging Face for, a repository (owner/name), or the address of a GGUF file";
+/// Label of the field for models of the network.
+const FIELD: &str = "Search Hugging Face, or enter a repository (owner/name) or the address of a GGUF file";
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(name)
 }
 
-/// A folder with a model of a few thousand weights, and a file that is none; the model's path.
+/// Creates a folder with a model of a few thousand weights and a broken model file. Returns the
+/// folder and the model's path.
 fn tiny() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let model = folder.path().join("tiny");
@@ -50,7 +52,7 @@ fn opened(stage: &mut TestWindow, path: &Path) {
     stage.until_open(&ModelId::Path(path.to_owned()));
 }
 
-/// Returns to the page, which is left for the chat once a model is open.
+/// Waits for the chat, which replaces the page once a model is open, and returns to the page.
 fn page_again(stage: &mut TestWindow) {
     stage.until("the chat", |window| window.page == Page::Chat);
     page(stage);
@@ -89,7 +91,7 @@ fn folder_scan_lists_models_that_open_close_and_are_removed() {
     stage.click("Settings");
     stage.click(&format!("Remove {}", folder.path().display()));
     assert!(stage.shell().settings.folders.is_empty() && path.exists());
-    stage.click("Add folders on the page of models");
+    stage.click("Add folders on the Models page");
     stage.until("one model", |window| window.models.found().len() == 1 && !window.models.search.is_running());
 }
 
@@ -119,7 +121,7 @@ fn incomplete_model_file_is_said_in_the_chat_that_is_shown() {
     });
     stage.appears("Tell me of rivers.");
     stage.appears("could not be opened: ");
-    assert!(stage.shows("is incomplete: the file ends too early"), "{:?}", stage.texts());
+    assert!(stage.shows("is incomplete, probably because its download was interrupted"), "{:?}", stage.texts());
     fs::write(&path, file).unwrap();
     stage.it.get_all_by_label("Try again").next().unwrap().click();
     stage.until("another try", |window| !matches!(window.shell.engine_handle.state(), ModelState::Failed { .. }));
@@ -141,7 +143,7 @@ fn failing_chat_template_is_told_when_its_model_opens_and_on_its_card() {
     let mut stage = TestWindow::with(SIZE, |_, settings| settings.folders.push(folder.path().to_owned()));
     page(&mut stage);
     let told = |stage: &TestWindow| {
-        // Lines of a wrapped text are texts of their own.
+        // Each line of a wrapped text is a text of its own.
         let said =
             |text: &&String| text.starts_with("Chat template: plain format: ") && text.contains("no_such_filter");
         stage.texts().iter().filter(said).count()
@@ -198,16 +200,16 @@ fn context_and_cache_type_of_a_card_apply_when_the_model_opens() {
         (engine.context(), engine.kv_type())
     };
     assert_eq!(kept(&mut stage), (64, KvType::Q8_0));
-    assert!(!stage.shows("Open it again with this context"));
+    assert!(!stage.shows("Reopen it with this context"));
 
-    // What is usual is not kept, and an open model takes it up when it is opened again.
+    // Default values are not stored. An open model applies them when it is reopened.
     stage.role(Role::Slider, "Context").set_value_accesskit(card.context as f64);
     stage.step();
     stage.click("F16");
     let chosen = stage.shell().settings.models[&id.key()].clone();
     assert_eq!((chosen.context, chosen.kv_type), (None, None));
     assert_eq!(kept(&mut stage), (64, KvType::Q8_0));
-    stage.click("Open it again with this context");
+    stage.click("Reopen it with this context");
     opened(&mut stage, &path);
     assert_eq!(kept(&mut stage), (card.context, KvType::F16));
 }
@@ -237,8 +239,8 @@ fn preparation_pauses_resumes_and_marks_the_card_prepared() {
     stage.until("some progress", |window| matches!(under_way(window), Some(PreparationStage::Running(Some(_)))));
     stage.click(&format!("Pause: {name}"));
     stage.until("a pause", |window| matches!(under_way(window), Some(PreparationStage::Paused)));
-    assert!(stage.shows("Paused. What is done is kept beside the model."));
-    stage.click(&format!("Go on preparing: {name}"));
+    assert!(stage.shows("Paused. The finished part is kept next to the model."));
+    stage.click(&format!("Continue preparing: {name}"));
     stage.until("its end", |window| match under_way(window) {
         Some(PreparationStage::Failed(reason)) => panic!("{reason}"),
         stage => matches!(stage, Some(PreparationStage::Done)),
@@ -267,13 +269,13 @@ fn open_model_is_prepared_from_the_menu_of_the_mode() {
         stage => matches!(stage, Some(PreparationStage::Done)),
     });
     menu(&mut stage);
-    stage.click("Open it again, prepared");
+    stage.click("Reopen the prepared model");
     stage.until("it is open again", |window| {
         let engine = window.shell.engine_handle.engine();
         engine.is_some_and(|engine| thermocline_host::library::is_prepared(engine.model()))
     });
     menu(&mut stage);
-    assert!(!stage.shows("Prepare this model") && !stage.shows("Open it again, prepared"));
+    assert!(!stage.shows("Prepare this model") && !stage.shows("Reopen the prepared model"));
 }
 
 #[test]
@@ -291,7 +293,7 @@ fn downloads_start_from_a_url_or_a_repository() {
 
     stage.write(field, &format!("{address}/a/one.gguf"));
     stage.press(egui::Key::Enter);
-    // The connection is closed, and after a second the server knows nothing of the file.
+    // The server drops the connection, and after a second answers 404 for the file.
     stage.appears("Remove: one.gguf");
     stage.appears("Resume: one.gguf");
     stage.appears("404");
@@ -308,7 +310,7 @@ fn downloads_start_from_a_url_or_a_repository() {
     stage.click("Search for models");
     stage.appears("Download sub/m");
     stage.it.get_by_label_contains("Download sub/m").click();
-    stage.appears("the checksum is right");
+    stage.appears("the checksum is correct");
     stage.until("another card", |window| window.models.found().len() == 3);
 }
 
@@ -319,7 +321,7 @@ fn removed_download_deletes_its_partial_file() {
     page(&mut stage);
     stage.write(FIELD, &format!("{address}/x.gguf"));
     stage.click("Search for models");
-    stage.appears("Tried again in");
+    stage.appears("Retrying in");
     let part = stage.folders.models().join("x.gguf.part");
     assert!(part.exists());
     stage.click("Remove: x.gguf");

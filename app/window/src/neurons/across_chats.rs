@@ -1,4 +1,4 @@
-//! The words of pinned neurons across chats, as far as the user has them kept.
+//! The words of pinned neurons across chats, if the user lets them be stored.
 
 use egui::Context;
 use thermocline_engine::{model::NeuronIndex, session::Engine, sparsity::sidecar::Identity};
@@ -7,23 +7,23 @@ use super::{facts::quoted, pins::Pins};
 use crate::shell::Shell;
 use thermocline_rich_text::background::Background;
 
-/// Reads them from the store, when they or the pins have changed.
+/// Reads the words from the store whenever the words or the pins have changed.
 #[derive(Debug, Default)]
 pub struct AcrossChats {
-    /// Fingerprint of the model, read from its file beside the window.
+    /// Fingerprint of the model. A background thread reads it from the model's file.
     model: Option<String>,
     reading: Background<String>,
-    /// The pins and the revision of the words that were read last.
+    /// The pins and the revision of the words at the last reading.
     read: Option<(Vec<NeuronIndex>, u64)>,
 }
 
 impl AcrossChats {
-    /// Fingerprint of the model, once it is known and if words are kept.
+    /// Fingerprint of the model. `None` until it is known, or if words are not stored.
     pub fn model<'a>(&'a self, shell: &Shell) -> Option<&'a str> {
         self.model.as_deref().filter(|_| shell.settings.keep_neuron_words)
     }
 
-    /// Gives `pins` their sentences.
+    /// Sets the sentences of `pins`.
     pub fn update(&mut self, ctx: &Context, shell: &mut Shell, engine: &Engine, pins: &mut Pins) {
         if !shell.settings.keep_neuron_words {
             if self.read.take().is_some() {
@@ -50,7 +50,7 @@ impl AcrossChats {
             let words = shell.toasts.check(shell.store.kept_words(model, layer, neuron)).unwrap_or_default();
             let listed: Vec<_> = words.iter().map(|it| format!("{} {}\u{d7}", quoted(&it.word), it.times)).collect();
             pin.across = match listed.is_empty() {
-                true => "Across chats: no word is kept of it yet".to_owned(),
+                true => "Across chats: no words recorded yet".to_owned(),
                 false => format!("Across chats: {}", listed.join("  ")),
             };
         }

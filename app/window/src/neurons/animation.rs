@@ -1,4 +1,5 @@
-//! The last tokens on a card, one after the other: an animated PNG. After the first frame only what changes is written.
+//! The last tokens on a card, one after the other, as an animated PNG. Frames after the first
+//! contain only the changed area.
 
 use std::io::Cursor;
 
@@ -8,10 +9,10 @@ use thermocline_engine::telemetry::neurons::TokenTrace;
 
 use super::{facts, picture_card::PictureCard, sentence::Sentence};
 
-/// Most tokens, each of which is a frame.
+/// Maximum number of tokens. Each token is a frame.
 pub const MOST_FRAMES: usize = 100;
 
-/// Most bytes of a file.
+/// Maximum size of the file, in bytes.
 pub const MOST_BYTES: usize = 16 << 20;
 
 /// Pixels per point of a card.
@@ -20,35 +21,35 @@ const SCALE: f32 = 0.5;
 /// Frames per second.
 const PACE: u16 = 10;
 
-/// Pixels of a dot, at least; larger ones are tried while the file would be too large.
+/// Minimum sizes of a dot, in pixels. The next one is tried while the file is too large.
 const DOTS: [usize; 4] = [1, 2, 4, 8];
 
-/// Tokens as text.
+/// Converts tokens to text.
 pub type TokenText = Box<dyn Fn(&[u32]) -> String + Send>;
 
-/// A card and the tokens that are shown on it.
+/// A card and the tokens shown on it.
 pub struct Animation {
-    /// The card, with the words that are the same for all.
+    /// The card, with the texts that are equal for all tokens.
     pub card: PictureCard,
-    /// The tokens, at least one, oldest first.
+    /// The tokens, oldest first. At least one.
     pub tokens: Vec<TokenTrace>,
-    /// The ids of these and of some before them.
+    /// The ids of these tokens and of some tokens before them.
     pub ids: Vec<u32>,
-    /// The vocabulary.
+    /// Converts token ids to text.
     pub text: TokenText,
 }
 
 impl Animation {
-    /// The file, of at most `most` bytes: the dots become larger until it is.
+    /// Encodes the animation in at most `most` bytes. The dots grow until it fits.
     ///
     /// # Errors
-    /// A sentence, if it cannot be that small.
+    /// A sentence if it does not fit with the largest dots, or if the encoder fails.
     pub fn encode(&mut self, fonts: &FontDefinitions, most: usize) -> Result<Vec<u8>, String> {
         for dot in DOTS {
             self.card.dot = dot;
             match self.encode_dots(fonts, most) {
                 Ok(bytes) => return Ok(bytes),
-                // There is no room for more bytes.
+                // The file exceeds `most` bytes.
                 Err(EncodingError::IoError(_)) => {}
                 Err(error) => return Err(error.to_string()),
             }
@@ -94,7 +95,7 @@ impl Animation {
     }
 }
 
-/// A part of a picture, in pixels.
+/// A rectangle of a picture, in pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Area {
     x: usize,
@@ -104,7 +105,7 @@ struct Area {
 }
 
 impl Area {
-    /// The part in which two pictures of one size differ; a pixel, if they do not.
+    /// The area in which two pictures of equal size differ. One pixel if they are equal.
     fn of(before: &ColorImage, now: &ColorImage) -> Self {
         let columns = now.size[0].max(1);
         let (mut left, mut right, mut top, mut bottom) = (usize::MAX, 0, usize::MAX, 0);
@@ -118,7 +119,7 @@ impl Area {
         }
     }
 
-    /// Its pixels of a picture: red, green, blue.
+    /// The pixels of this area: red, green, blue.
     fn pixels(self, image: &ColorImage) -> Vec<u8> {
         let row = |y: usize| &image.pixels[y * image.size[0] + self.x..][..self.width];
         let rows = (self.y..self.y + self.height).flat_map(row);
@@ -147,7 +148,7 @@ mod tests {
         }
     }
 
-    /// Frames of a file: place, size and pixels of each.
+    /// Decodes a file into its frames: the area and the pixels of each.
     fn frames(bytes: &[u8]) -> Vec<(Area, Vec<u8>)> {
         let mut reader = png::Decoder::new(Cursor::new(bytes)).read_info().unwrap();
         let count = reader.info().animation_control().unwrap().num_frames;

@@ -1,4 +1,5 @@
-//! The whole map: every layer's order, and the plane of bytes of which its dots are made.
+//! The map's data: the neuron order of every layer, and the plane of bytes that the dots are made
+//! from.
 
 use std::{
     ops::Range,
@@ -19,27 +20,28 @@ use super::{
     plane::Plane,
 };
 
-/// How the map is laid out.
+/// The layout of the map.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct MapLayout {
     /// The visible part.
     pub view: View,
-    /// Dots of a layer.
+    /// The grid of dots of a layer.
     pub grid: Grid,
-    /// True if neurons are ordered by frequency, hot ones first, instead of the model's order.
+    /// True if neurons are ordered by frequency, hot ones first. False for the model's order.
     pub by_frequency: bool,
 }
 
-/// How often a layer's neurons fire, and its experts are chosen, as fractions of the tokens. What is not known is not there.
+/// Firing frequencies of a layer's neurons and selection frequencies of its experts, as fractions
+/// of the tokens. Empty if unknown.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LayerFrequencies {
     /// `[n_ff]`
     pub neurons: Vec<f32>,
-    /// `[experts]`, of an MoE layer.
+    /// `[experts]`. Empty for a dense layer.
     pub experts: Vec<f32>,
 }
 
-/// A layer, as it was when it was last looked at.
+/// The state of a layer, as of its last update.
 #[derive(Debug, Clone, Default)]
 struct MapLayer {
     order: NeuronOrder,
@@ -49,7 +51,7 @@ struct MapLayer {
 }
 
 impl MapLayer {
-    /// Its neurons in the order that is wanted, an expert's together.
+    /// The neurons in the requested order, grouped by expert.
     fn sorted(&self, shape: &NeuronShape, layer: usize, by_frequency: bool) -> NeuronOrder {
         let neurons = shape.neurons(layer);
         let order = match by_frequency {
@@ -61,7 +63,7 @@ impl MapLayer {
             return order;
         }
         let is_hot = |group: usize| groups[group].clone().next().is_some_and(|first| mask::contains(&self.hot, first));
-        // Every token passes through the last one, if it is not chosen.
+        // The last group is the shared expert, which every token passes through.
         let chosen = |group: usize| match self.frequencies.experts.get(group) {
             Some(chosen) => *chosen,
             None => f32::from(u8::from(group == shape.experts(layer))),
@@ -74,35 +76,35 @@ impl MapLayer {
     }
 }
 
-/// A neuron under the pointer.
+/// The neuron under the pointer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PointedNeuron {
-    /// The neuron.
+    /// The place of the neuron.
     pub place: NeuronIndex,
-    /// How many neurons share its dot, itself among them.
+    /// Number of neurons in its dot, including itself.
     pub crowd: usize,
 }
 
-/// A map of a model's neurons. What may take long is done piece by piece, within a time that is given.
+/// A map of a model's neurons. Slow work is done in steps of limited time.
 #[derive(Debug, Clone, Default)]
 pub struct Atlas {
-    /// How it is laid out.
+    /// The layout.
     pub layout: MapLayout,
     /// The model's layers.
     pub shape: Arc<NeuronShape>,
     states: Vec<MapLayer>,
-    /// One byte per neuron: input of the shader.
+    /// One byte per neuron, the input of the shader.
     pub plane: Plane,
-    /// Layer that is looked at next where all take too long, and in which mode those before it were drawn.
+    /// The next layer to draw if one frame cannot draw all, and the mode of the layers before it.
     next: usize,
     drawing: Option<Mode>,
     tally: LayerTally,
-    /// Neurons in VRAM.
+    /// Number of neurons in VRAM.
     pub hot: usize,
 }
 
 impl Atlas {
-    /// An empty map of a model of this shape.
+    /// Creates an empty map for a model of this shape.
     pub fn new(shape: &NeuronShape) -> Self {
         let state =
             |layer| MapLayer { order: NeuronOrder::of_model(shape.neurons(layer)), stale: true, ..MapLayer::default() };
@@ -110,7 +112,7 @@ impl Atlas {
         Atlas { states, plane: Plane::new(shape), shape: Arc::new(shape.clone()), ..Atlas::default() }
     }
 
-    /// Lays the map out. True if its layers have to be drawn again; a zoom alone needs no new bytes.
+    /// Sets the layout. True if the layers must be drawn again. A zoom alone needs no new bytes.
     pub fn lay_out(&mut self, layout: MapLayout) -> bool {
         if self.layout == layout {
             return false;
@@ -124,23 +126,24 @@ impl Atlas {
         resorted || self.shown() != before
     }
 
-    /// Layers that are shown.
+    /// The visible layers.
     pub fn shown(&self) -> Range<usize> {
         self.layout.view.layers(self.states.len())
     }
 
-    /// `[layers shown, lines, columns]` level of every dot, as the shader computes them.
+    /// The level of every dot, `[layers shown, lines, columns]`, equal to the shader's result.
     pub fn levels(&self, fold: Fold) -> Vec<u8> {
         let of = |layer| self.plane.levels(layer, self.ranks(layer), self.layout.grid, fold);
         self.shown().flat_map(of).collect()
     }
 
-    /// Range of the ranks of a layer's order that are shown.
+    /// The visible ranks of a layer's order.
     pub fn ranks(&self, layer: usize) -> Range<usize> {
         self.layout.view.ranks(self.states.get(layer).map_or(0, |state| state.order.len()))
     }
 
-    /// Where hot neurons end in `layer`, as a fraction of the width; `None` where hot and cold are mixed or none is hot.
+    /// The end of the hot neurons in `layer`, as a fraction of the width. `None` if hot and cold
+    /// neurons are mixed or no neuron is hot.
     pub fn boundary(&self, layer: usize) -> Option<f32> {
         let state = self.states.get(layer).filter(|state| !state.order.is_empty())?;
         let ranks = self.layout.view.ranks(state.order.len());
@@ -148,12 +151,12 @@ impl Atlas {
         Some(if at == ranks.len() { 1.0 } else { self.layout.grid.fraction(at, ranks.len()) })
     }
 
-    /// How often a neuron fires, if that is known.
+    /// The firing frequency of a neuron, if it is known.
     pub fn frequency(&self, layer: usize, neuron: usize) -> Option<f32> {
         self.states.get(layer)?.frequencies.neurons.get(neuron).copied()
     }
 
-    /// How often an expert is chosen, if that is known.
+    /// The selection frequency of an expert, if it is known.
     pub fn chosen(&self, layer: usize, expert: usize) -> Option<f32> {
         self.states.get(layer)?.frequencies.experts.get(expert).copied()
     }
@@ -163,7 +166,7 @@ impl Atlas {
         self.states.get(layer).is_some_and(|state| mask::contains(&state.hot, neuron))
     }
 
-    /// True if a token was computed while other neurons of `layer` were in VRAM than are now.
+    /// True if other neurons of `layer` were in VRAM when the token was computed.
     pub fn was_placed_otherwise(&self, token: &TokenTrace, layer: usize) -> bool {
         let (Some(_), Some(state)) = (&token.masks, self.states.get(layer)) else { return false };
         let then = token.hot(&self.shape, layer).unwrap_or_default();
@@ -172,19 +175,20 @@ impl Atlas {
         (0..words).any(|at| word(then, at) != word(&state.hot, at))
     }
 
-    /// Ranks at which the experts of a layer begin; none for a layer without experts.
+    /// First rank of each expert of a layer. Empty for a dense layer.
     pub fn starts(&self, layer: usize) -> &[u32] {
         self.states.get(layer).map_or(&[], |state| &state.order.starts)
     }
 
-    /// Says which layers have to be looked at again.
+    /// Marks the layers that must be sorted again.
     pub fn outdate(&mut self, which: impl Fn(usize) -> bool) {
         for (layer, state) in self.states.iter_mut().enumerate() {
             state.stale |= which(layer);
         }
     }
 
-    /// Makes `hot`, which is the mask of each layer's neurons (or experts), what is in VRAM. True if anything moved.
+    /// Sets the neurons in VRAM. `hot` returns the mask of a layer's neurons (or experts). True if
+    /// any placement has changed.
     pub fn set_hot(&mut self, hot: impl Fn(usize) -> Vec<u32>) -> bool {
         let mut moved = false;
         for (layer, state) in self.states.iter_mut().enumerate() {
@@ -202,8 +206,9 @@ impl Atlas {
         moved
     }
 
-    /// Sorts layers that are out of date by what is `known` of them, the shown ones first, for no longer than
-    /// `time` or a single layer takes. Returns which of the shown ones changed, and whether some are left.
+    /// Sorts outdated layers by their `known` frequencies, visible layers first. Stops after
+    /// `time`, or after one layer. Returns the changed visible layers, and true if outdated layers
+    /// remain.
     pub fn sort(&mut self, time: Duration, known: impl Fn(usize) -> Option<LayerFrequencies>) -> (Vec<usize>, bool) {
         let (began, shown, mut changed) = (Instant::now(), self.shown(), Vec::new());
         let others = (0..self.states.len()).filter(|layer| !shown.contains(layer));
@@ -225,8 +230,8 @@ impl Atlas {
         (changed, false)
     }
 
-    /// Draws every shown layer of a token, in a mode that is one token's; with `before`, how it differs from that token.
-    /// Layers of which the token tells nothing any more become empty.
+    /// Draws every visible layer of a token, in a mode of single tokens. With `before`, draws the
+    /// difference from that token. Layers without recorded masks become empty.
     pub fn draw_token(&mut self, shape: &NeuronShape, mode: Mode, token: &TokenTrace, before: Option<&TokenTrace>) {
         self.begin();
         for layer in self.shown() {
@@ -234,7 +239,7 @@ impl Atlas {
         }
     }
 
-    /// Draws that nothing is known.
+    /// Draws an empty map.
     pub fn draw_nothing(&mut self) {
         self.begin();
         for layer in self.shown() {
@@ -242,7 +247,7 @@ impl Atlas {
         }
     }
 
-    /// Draws who is in VRAM.
+    /// Draws the neurons in VRAM.
     pub fn draw_places(&mut self) {
         self.begin();
         for layer in self.shown() {
@@ -252,8 +257,8 @@ impl Atlas {
         }
     }
 
-    /// Draws how often or how lately neurons fire, going on where it stopped the last time, for no longer than `time` or a
-    /// single layer takes. Whether it came to the end of the map.
+    /// Draws firing frequencies or ages. Continues where the last call stopped. Stops after `time`,
+    /// or after one layer. True if the map is complete.
     pub fn draw_tally(&mut self, board: &NeuronBoard, mode: Mode, time: Duration) -> bool {
         let (began, shown) = (Instant::now(), self.shown());
         let goes_on = self.drawing == Some(mode) && shown.contains(&self.next);
@@ -287,7 +292,8 @@ impl Atlas {
         }
     }
 
-    /// The neuron at fractions `x` and `y` of the map: of several in a dot the first that `prefers` accepts, or the first.
+    /// The neuron at fractions `x` and `y` of the map. If a dot has several neurons, the first that
+    /// `prefers` accepts, otherwise the first of all.
     pub fn at(&self, x: f32, y: f32, prefers: impl Fn(usize, usize) -> bool) -> Option<PointedNeuron> {
         let shown = self.shown();
         let MapLayout { view, grid, .. } = self.layout;
@@ -302,7 +308,7 @@ impl Atlas {
         Some(PointedNeuron { place: NeuronIndex { layer, neuron }, crowd })
     }
 
-    /// Where a neuron's dot is, as fractions of width and height, if it is shown.
+    /// The centre of a neuron's dot, as fractions of width and height, if it is visible.
     pub fn find(&self, layer: usize, neuron: usize) -> Option<(f32, f32)> {
         let shown = self.shown();
         let state = self.states.get(layer).filter(|_| shown.contains(&layer))?;
@@ -329,7 +335,8 @@ mod tests {
         LayerFrequencies { neurons: neurons.to_vec(), ..LayerFrequencies::default() }
     }
 
-    /// Two layers of four neurons on two columns of two; neurons 3 and 1 of the first layer are hot.
+    /// A map of two layers of four neurons on two columns of two dots. Neurons 3 and 1 of the first
+    /// layer are hot.
     fn atlas() -> (Atlas, NeuronShape) {
         let shape = NeuronShape::new([4, 4]);
         let mut atlas = Atlas::new(&shape);
@@ -351,7 +358,7 @@ mod tests {
         let shape = NeuronShape::of([LayerNeurons::Experts { experts: 2, width: 2, shared: 1 }]);
         let mut atlas = Atlas::new(&shape);
         let hot = |atlas: &Atlas| (0..5).filter(|neuron| atlas.is_hot(0, *neuron)).collect::<Vec<_>>();
-        // The shared expert is there as soon as the layer is.
+        // The shared expert is hot whenever the layer has any placement.
         for (experts, wanted) in [(0b10, &[2, 3, 4][..]), (0b01, &[0, 1, 4]), (0b11, &[0, 1, 2, 3, 4]), (0, &[4])] {
             assert!(atlas.set_hot(|_| vec![experts]));
             assert_eq!((hot(&atlas), atlas.hot), (wanted.to_vec(), wanted.len()), "{experts:b}");
@@ -363,7 +370,7 @@ mod tests {
     fn atlas_sorts_by_frequency_and_finds_neurons_by_position() {
         let (mut atlas, _) = atlas();
         assert_eq!((atlas.boundary(0), atlas.boundary(1), atlas.boundary(2)), (Some(0.5), None, None));
-        // Layer 0: 3 1 2 0; down the columns.
+        // Layer 0: 3 1 2 0, down the columns.
         assert_eq!(atlas.at(0.1, 0.1, |_, _| false), pointed(3, 1));
         assert_eq!(atlas.at(0.9, 0.3, |_, _| false), pointed(0, 1));
         assert_eq!(atlas.find(0, 0), Some((0.75, 0.375)));
@@ -424,7 +431,7 @@ mod tests {
         assert!(!atlas.draw_tally(&board, Mode::Recency, Duration::ZERO), "a layer at a time");
         assert!(atlas.draw_tally(&board, Mode::Recency, Duration::ZERO));
         assert_eq!(atlas.levels(Fold::of(Mode::Recency, false))[..4], [229, 0, 255, 255]);
-        // What was begun in another mode, or of other layers, is not gone on with.
+        // A drawing of another mode or of other layers is not continued.
         assert!(!atlas.draw_tally(&board, Mode::Frequency, Duration::ZERO));
         assert!(atlas.draw_tally(&board, Mode::Recency, SOON));
         assert_eq!(atlas.levels(Fold::of(Mode::Recency, false))[..4], [229, 0, 255, 255]);

@@ -1,5 +1,5 @@
-//! Words below the map: the two sides of the line, what was skipped where there is none, the threshold of firing, and why the map
-//! looks as it does.
+//! The text below the map: the two sides of the line (or what was skipped), the threshold of
+//! firing, and why the map looks as it does.
 
 use egui::{Align, DragValue, Layout, Ui};
 use thermocline_engine::{runtime::Sparsity, session::Engine};
@@ -12,7 +12,7 @@ use thermocline_rich_text::{
 };
 
 impl WatchedNeurons {
-    /// The threshold above which neurons that are never zero count as firing.
+    /// Shows the threshold above which neurons that are never zero count as firing.
     pub fn threshold(&self, ui: &mut Ui, shell: &mut Shell, options: MapOptions) {
         if self.kind != NeuronKind::Smooth || !matches!(options.mode, Mode::Fired | Mode::Frequency | Mode::Recency) {
             return;
@@ -20,13 +20,14 @@ impl WatchedNeurons {
         ui.horizontal_wrapped(|ui| {
             let label = muted(ui, "Fired: the fewest neurons that carry").id;
             let field = DragValue::new(&mut shell.settings.heatmap.mass_percent).range(50..=99).suffix(" %");
-            let hint = "Fraction of the layer's output mass, from the next token on";
+            let hint = "Fraction of the layer's output mass. Applies from the next token on.";
             ui.add(field).labelled_by(label).on_hover_text(hint);
             muted(ui, "of the layer's output mass");
         });
     }
 
-    /// Legend of the two sides of the line; where there is none, what the token fired and skipped.
+    /// Shows the legend of the two sides of the line. Without a device, shows what the token fired
+    /// and skipped.
     pub fn sides(&self, ui: &mut Ui, engine: &Engine, options: MapOptions) {
         let palette = Palette::of(ui);
         if !options.placed {
@@ -39,13 +40,13 @@ impl WatchedNeurons {
             ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
                 ui.label(widgets::small(format!("in RAM, {}", percent(1.0 - fraction)), palette.cold));
                 if !options.by_frequency {
-                    muted(ui, "mixed in the model's order");
+                    muted(ui, "mixed, in the model's order");
                 }
             });
         });
     }
 
-    /// Firings of the token shown, and the others, which were skipped.
+    /// Shows how many neurons the token fired and how many were skipped.
     fn spared(&self, ui: &mut Ui, engine: &Engine) {
         let Some(token) = self.playback.token() else { return };
         let palette = Palette::of(ui);
@@ -70,17 +71,18 @@ impl WatchedNeurons {
         });
     }
 
-    /// Why the map is dark, if it is.
+    /// Explains why the map is dark or incomplete.
     pub fn hint(&self, ui: &mut Ui, shell: &mut Shell, options: MapOptions) {
         if self.playback.is_remembered() {
-            muted(ui, "The last tokens of this chat, as they were kept with it.");
+            muted(ui, "The last tokens of this chat, from the saved recording.");
         }
         if self.map.greyed {
             muted(ui, "Grey: recorded before the VRAM contents changed.");
         }
         let prompt = self.playback.token().is_some_and(|token| !token.decoded);
         if self.kind == NeuronKind::Smooth && options.placed && prompt && options.mode != Mode::Placement {
-            let text = "A GPU does not report how strongly neurons fire in a prompt: there all that it computes count as firing.";
+            let text = "For a prompt, the GPU does not report how strongly neurons fire. All neurons that it computes are \
+                shown as firing.";
             muted(ui, text);
         } else if let Some(sentence) = self.kind.sentence(options.mode) {
             muted(ui, sentence);
@@ -89,21 +91,22 @@ impl WatchedNeurons {
         let masks = token.as_ref().and_then(|token| token.masks.as_ref());
         let text = match (&token, options.mode) {
             (None, _) if options.placed => {
-                "The GPU computes the neurons in VRAM, the CPU those in RAM. Send a message to see which of them fire."
+                "The GPU computes the neurons in VRAM, and the CPU computes the neurons in RAM. Send a message to see which \
+                neurons fire."
             }
             (None, _) => {
-                "A neuron that does not fire for a token need not be computed: that is what makes a model quick without a card. \
-                 Send a message to see which fire."
+                "Neurons that do not fire for a token can be skipped, so a model runs fast without a GPU. Send a message to \
+                see which neurons fire."
             }
-            (Some(_), _) if masks.is_none() => "Which neurons this token fired is no longer kept.",
+            (Some(_), _) if masks.is_none() => "The recording of this token is no longer kept.",
             (Some(_), Mode::Strength) if masks.is_some_and(|masks| masks.strength.is_empty()) => {
                 "Strength is recorded from the next token on."
             }
             (Some(_), Mode::Predictor) if masks.is_some_and(|masks| masks.predicted.is_empty()) => {
-                "No predictor was asked for this token."
+                "No predictor ran for this token."
             }
             (Some(token), Mode::Predictor) if token.total().missed.is_none() => {
-                "Misses are known only where every neuron is computed."
+                "Misses are known only if every neuron is computed."
             }
             _ => return,
         };

@@ -1,4 +1,5 @@
-//! A canvas without a window: rectangles, pictures and text, laid out by the window's text library and drawn by the CPU.
+//! A canvas without a window for rectangles, pictures and text. The window's text library lays out
+//! the text, and the CPU draws it.
 
 use std::ops::Range;
 
@@ -10,7 +11,7 @@ use egui::{
     },
 };
 
-/// Pixels, with fonts to write on them. Places are in points, of which each is `scale` pixels.
+/// Pixels, and the fonts for text. Positions are in points of `scale` pixels.
 pub struct Canvas {
     /// The pixels.
     pub image: ColorImage,
@@ -19,14 +20,14 @@ pub struct Canvas {
 }
 
 impl Canvas {
-    /// A canvas of `size` points in one colour.
+    /// Creates a canvas of `size` points in one colour.
     pub fn new(size: Vec2, scale: f32, ground: Color32, fonts: FontDefinitions) -> Self {
         let side = |points: f32| ((points * scale).round() as usize).max(1);
         let image = ColorImage::filled([side(size.x), side(size.y)], ground);
         Canvas { image, scale, fonts: Fonts::new(TextOptions::default(), fonts) }
     }
 
-    /// `[columns, rows]` of pixels of a rectangle.
+    /// `[columns, rows]` of the pixels of a rectangle.
     pub fn pixels(&self, rect: Rect) -> [usize; 2] {
         let (columns, rows) = self.area(rect);
         [columns.len(), rows.len()]
@@ -53,7 +54,7 @@ impl Canvas {
         self.image.pixels[at] = self.image.pixels[at].blend(colour);
     }
 
-    /// Fills a rectangle with a picture, whose dots keep their edges.
+    /// Draws a picture into a rectangle, without interpolation.
     pub fn draw_image(&mut self, rect: Rect, image: &ColorImage) {
         let (columns, rows) = self.area(rect);
         let [width, height] = image.size;
@@ -69,18 +70,18 @@ impl Canvas {
         }
     }
 
-    /// Writes text, which lies to `align` of a point.
+    /// Writes text, aligned to a point by `align`.
     pub fn write(&mut self, at: Pos2, align: Align2, job: LayoutJob) {
         let galley = self.fonts.with_pixels_per_point(self.scale).layout_job(job);
         let min = align.anchor_size(at, galley.size()).min;
-        // On whole pixels, as the letters were drawn for.
+        // Rounds to whole pixels, because the glyphs were rasterised for them.
         let min = (min.to_vec2() * self.scale).round() / self.scale;
         for row in &galley.rows {
             self.draw_letters(min + row.pos.to_vec2(), &row.visuals.mesh);
         }
     }
 
-    /// Draws the rectangles of which a row of text is made: letters out of the fonts' picture, and what lies behind them.
+    /// Draws the rectangles of a row of text: glyphs from the font atlas, and their backgrounds.
     fn draw_letters(&mut self, at: Vec2, mesh: &Mesh) {
         for corners in mesh.indices.chunks_exact(6) {
             let corners = || corners.iter().filter_map(|index| mesh.vertices.get(*index as usize));
@@ -104,7 +105,7 @@ impl Canvas {
                 let v = along(texels.y_range(), ((y - top) as f32 + 0.5) / rows.len() as f32);
                 let letters = self.fonts.texture_atlas().image();
                 let Some(texel) = letters.pixels.get(v * letters.size[0] + u).copied() else { continue };
-                // Letters are grey and take a colour; emoji have their own.
+                // Glyphs are grey and take the text's colour. Emoji have their own colours.
                 let grey = texel.r() == texel.g() && texel.g() == texel.b();
                 self.blend(x, y, if grey { texel * colour } else { texel });
             }
@@ -125,7 +126,7 @@ mod tests {
         Canvas::new(vec2(200.0, 100.0), scale, GROUND, fonts::definitions())
     }
 
-    /// Bounds of the pixels that are not the ground's.
+    /// Bounds of the pixels that differ from the background.
     fn drawn(canvas: &Canvas) -> Rect {
         let [width, _] = canvas.image.size;
         let mut bounds = Rect::NOTHING;

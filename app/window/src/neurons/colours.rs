@@ -1,4 +1,5 @@
-//! Colours of the dots' levels, and their legend: bright on a dark ground, dark on a light one.
+//! The colours of the dots' levels, and their legend. Active neurons are bright on a dark
+//! background and dark on a light one.
 
 use egui::{Align, Color32, ColorImage, Label, Layout, Pos2, Rect, RichText, Sense, Ui, UiBuilder, Vec2, epaint::Mesh};
 
@@ -11,12 +12,12 @@ use thermocline_rich_text::theme::{Palette, RADIUS};
 /// A colour for every level.
 pub type ColourTable = [Color32; 256];
 
-/// Meanings of colours that are no scale: level, colour, words.
+/// The level, colour and meaning of colours that are not a scale.
 pub fn meanings(mode: Mode, comparing: bool, palette: &Palette) -> Vec<(u8, Color32, &'static str)> {
     match mode {
         _ if comparing => vec![
             (code::BEGAN, palette.amber, "fires only now"),
-            (code::ENDED, palette.cold, "fired only then"),
+            (code::ENDED, palette.cold, "fired only before"),
             (code::BOTH, palette.text, "some of each"),
         ],
         Mode::Placement => vec![(255, palette.hot, "in VRAM"), (1, palette.cold, "in RAM")],
@@ -32,14 +33,15 @@ pub fn meanings(mode: Mode, comparing: bool, palette: &Palette) -> Vec<(u8, Colo
     }
 }
 
-/// The colours of `mode` on the ground of `palette`; `comparing` two tokens has its own.
+/// The colours of `mode` on the background of `palette`. `comparing` two tokens has its own
+/// colours.
 pub fn table(mode: Mode, colours: Colours, comparing: bool, palette: &Palette) -> ColourTable {
     let meanings = meanings(mode, comparing, palette);
     if meanings.is_empty() {
         let light = *palette == Palette::LIGHT;
         let mut table = colours.table(light).map(|[r, g, b]| Color32::from_rgb(r, g, b));
         if light {
-            // Silence is the ground.
+            // Silent neurons have the background's colour.
             table[0] = palette.background;
         }
         return table;
@@ -62,12 +64,13 @@ pub fn table(mode: Mode, colours: Colours, comparing: bool, palette: &Palette) -
     table
 }
 
-/// The colour of the lines between layers and between experts: that of silence, beside which every level stands out.
+/// The colour of the lines between layers and between experts. It is that of silent neurons, so
+/// that every other level stands out.
 pub fn separator(table: &ColourTable) -> Color32 {
     table[0]
 }
 
-/// A picture of `codes`, `columns` wide.
+/// Creates a picture of `codes`, `columns` wide.
 pub fn image(codes: &[u8], columns: usize, table: &ColourTable) -> ColorImage {
     let columns = columns.max(1);
     let rows = codes.len() / columns;
@@ -75,11 +78,11 @@ pub fn image(codes: &[u8], columns: usize, table: &ColourTable) -> ColorImage {
     ColorImage::new([columns, rows], pixels)
 }
 
-/// A colour and what it means.
+/// A colour and its meaning.
 pub type ColourMeaning = (Color32, &'static str);
 
-/// The colours that a legend names one by one; none where it shows a scale. `by_neuron`: every dot is one neuron, which fires or does
-/// not.
+/// The colours that the legend names one by one. Empty if the legend shows a scale. `by_neuron`
+/// means that every dot is one neuron, which either fires or does not.
 pub fn named(
     mode: Mode,
     comparing: bool,
@@ -93,7 +96,7 @@ pub fn named(
     }
 }
 
-/// Says what the colours mean.
+/// Shows the legend of the colours.
 pub fn legend(ui: &mut Ui, mode: Mode, colours: Colours, comparing: bool, by_neuron: bool) {
     let palette = Palette::of(ui);
     let small = |text: &str| RichText::new(text).size(11.0).color(palette.muted);
@@ -183,7 +186,7 @@ mod tests {
                 let table = table(mode, colours, comparing, &palette);
                 let line = light(separator(&table));
                 let is_dark = palette == Palette::DARK;
-                // A level or two beside silence may be a shade nearer to it than rounding is.
+                // The lowest levels may be up to 2 units beyond silence, because of rounding.
                 let beyond = |level: &Color32| if is_dark { line - light(*level) } else { light(*level) - line };
                 assert!(table.iter().all(|level| beyond(level) <= 2), "{mode:?} {colours:?} {comparing}");
             }

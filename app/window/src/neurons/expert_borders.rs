@@ -1,14 +1,15 @@
-//! Lines on the map between the experts of MoE layers.
+//! The lines between the experts of MoE layers on the map.
 
 use egui::{Pos2, Rect};
 
 use super::{atlas::Atlas, grid::Grid};
 
-/// Points between two lines that one tells apart.
+/// Minimum distance of two lines, in points.
 const APART: f32 = 8.0;
 
-/// The line that has the first `at` of `shown` neurons on its left, from top to bottom of a layer, in fractions of its width and
-/// height. It has a step where a column has neurons of both sides; without one, two points are told twice.
+/// The line through a layer, from top to bottom, with the first `at` of `shown` neurons on its
+/// left. Fractions of the layer's width and height. If a column has neurons of both sides, the line
+/// has a step. Otherwise two of its points are duplicates.
 fn line(grid: Grid, at: usize, shown: usize) -> [[f32; 2]; 4] {
     let (lines, columns) = (grid.lines.max(1), grid.columns.max(1) as f32);
     let dot = grid.dot(at, shown);
@@ -18,8 +19,8 @@ fn line(grid: Grid, at: usize, shown: usize) -> [[f32; 2]; 4] {
     [[right, 0.0], [right, y], [x(column), y], [x(column), 1.0]]
 }
 
-/// The lines of all layers that `atlas` shows on `rect`, those of neighbouring layers joined. Where there are too many to be told
-/// apart, every second, fourth or so is left.
+/// The lines of all layers that `atlas` shows on `rect`, joined across neighbouring layers. If they
+/// are too close, only every second, fourth and so on is kept.
 pub fn lines(atlas: &Atlas, rect: Rect) -> Vec<Vec<Pos2>> {
     let (shown, grid) = (atlas.shown(), atlas.layout.grid);
     let band = rect.height() / shown.len().max(1) as f32;
@@ -44,7 +45,7 @@ pub fn lines(atlas: &Atlas, rect: Rect) -> Vec<Vec<Pos2>> {
             let top = rect.top() + band * (layer - shown.start) as f32;
             for [x, y] in line(grid, at - ranks.start, ranks.len()) {
                 let next = Pos2::new(rect.left() + x * rect.width(), top + y * band);
-                // Straight on is one line.
+                // Straight segments merge into one.
                 match path.as_mut_slice() {
                     [.., before, last] if before.x == last.x && last.x == next.x => *last = next,
                     _ => path.push(next),
@@ -71,7 +72,7 @@ mod tests {
         let grid = Grid { columns: 4, lines: 2 };
         assert_eq!(line(grid, 4, 8), [[0.5, 0.0], [0.5, 0.0], [0.5, 0.0], [0.5, 1.0]]);
         assert_eq!(line(grid, 3, 8), [[0.5, 0.0], [0.5, 0.5], [0.25, 0.5], [0.25, 1.0]]);
-        // Four neurons to a dot.
+        // Each dot has four neurons.
         assert_eq!(line(grid, 16, 32), line(grid, 4, 8));
     }
 
@@ -85,7 +86,7 @@ mod tests {
                     let neurons = grid.neurons(dot, shown);
                     let (x, middle) = ((dot / lines) as f32 + 0.5, (dot % lines) as f32 + 0.5);
                     let edge = if middle / (lines as f32) < y { right } else { left };
-                    // A dot with neurons of both sides is on the right.
+                    // A dot with neurons of both sides counts as right.
                     let is_left = x / (columns as f32) < edge;
                     assert!(neurons.is_empty() || is_left == (neurons.end <= at), "{grid:?} {at} of {shown}: {dot}");
                 }
@@ -103,7 +104,7 @@ mod tests {
         atlas.sort(Duration::from_secs(120), |_| None);
         let wide = Rect::from_min_max(Pos2::new(10.0, 0.0), Pos2::new(170.0, 40.0));
         let all = lines(&atlas, wide);
-        // Two layers, a gap, and one.
+        // Two layers, a gap, and one layer.
         let line = |x, top, bottom| vec![Pos2::new(x, top), Pos2::new(x, bottom)];
         assert_eq!(all[..2], [line(50.0, 0.0, 20.0), line(50.0, 30.0, 40.0)]);
         assert_eq!(all.len(), 6);

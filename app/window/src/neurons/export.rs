@@ -1,5 +1,5 @@
-//! Saving what is on the map, as a picture, an animation or a table. The system asks where to, and before anything is
-//! overwritten; where it has no dialogs, the window does.
+//! Saves the map as a picture, an animation or a table. The system's dialog asks for the path and
+//! before it overwrites a file. On desktops without dialogs, the window asks.
 
 use std::{
     fmt::Write as _,
@@ -26,27 +26,27 @@ use thermocline_rich_text::{fonts, waker::Waker};
 pub enum Export {
     /// A card with the map.
     Picture(Box<PictureCard>),
-    /// The last tokens on it, one after the other.
+    /// The last tokens on a card, one after the other.
     Animation(Box<Animation>),
-    /// The neurons' figures.
+    /// A table of the neurons.
     Table(String),
 }
 
-/// The outcome.
+/// The result of saving.
 pub enum Saved {
     /// The file was written.
     Written(PathBuf),
-    /// It was not, for this reason.
+    /// Saving failed for this reason.
     Failed(String),
-    /// This desktop has no dialog: a path has to be typed, this one before it is changed.
+    /// The desktop has no file dialog, so the user must type a path. This one is the suggestion.
     NoDialog(Export, PathBuf),
 }
 
-/// Outcomes that the panel has not told of yet.
+/// Results that the panel has not reported yet.
 pub type SavedFiles = Arc<Mutex<Vec<Saved>>>;
 
 impl Export {
-    /// Title of the field for its path.
+    /// Title of the path field.
     pub fn title(&self) -> &'static str {
         match self {
             Export::Picture(_) => "Save the picture",
@@ -55,7 +55,7 @@ impl Export {
         }
     }
 
-    /// The name of its file, before the user changes it, and the extension.
+    /// The suggested file name and the extension.
     fn name(&self) -> [&'static str; 2] {
         match self {
             Export::Picture(_) => ["neurons", "png"],
@@ -64,7 +64,7 @@ impl Export {
         }
     }
 
-    /// Writes it, with the window's fonts.
+    /// Writes the file, with the window's fonts.
     ///
     /// # Errors
     /// A sentence with the path.
@@ -74,12 +74,13 @@ impl Export {
             Export::Animation(mut animation) => animation.encode(&fonts, MOST_BYTES),
             Export::Table(table) => Ok(table.into_bytes()),
         };
-        let bytes = made.map_err(|error| format!("making {}: {error}", path.display()))?;
+        let bytes = made.map_err(|error| format!("creating {}: {error}", path.display()))?;
         files::write(path, Form::Stream, &bytes).map_err(|error| error.to_string())
     }
 }
 
-/// Asks where to save `export` and does, in a thread of its own. Nothing is sent if the user thinks better of it.
+/// Asks for a path and saves `export` there, on a thread of its own. Sends no result if the user
+/// cancels.
 pub fn save(ctx: &Context, export: Export, result: SavedFiles) {
     beside(ctx, result, move |fonts| {
         let [stem, extension] = export.name();
@@ -92,7 +93,7 @@ pub fn save(ctx: &Context, export: Export, result: SavedFiles) {
     });
 }
 
-/// Saves `export` at `path`, in a thread of its own.
+/// Saves `export` at `path`, on a thread of its own.
 pub fn save_at(ctx: &Context, export: Export, path: PathBuf, result: SavedFiles) {
     beside(ctx, result, move |fonts| Some(written(export, path, fonts)));
 }
@@ -106,7 +107,7 @@ fn beside(ctx: &Context, result: SavedFiles, work: impl FnOnce(FontDefinitions) 
         }
     };
     if let Err(error) = std::thread::Builder::new().name("save-neurons".to_owned()).spawn(work) {
-        failed.lock().push(Saved::Failed(format!("no thread to save with: {error}")));
+        failed.lock().push(Saved::Failed(format!("saving could not start: {error}")));
     }
 }
 
@@ -117,7 +118,7 @@ fn written(export: Export, path: PathBuf, fonts: FontDefinitions) -> Saved {
     }
 }
 
-/// A path that is free in the user's folder of downloads, or in the home folder.
+/// An unused path in the user's downloads folder, or in the home folder.
 fn free_name(stem: &str, extension: &str) -> PathBuf {
     let dirs = directories::UserDirs::new();
     let downloads = dirs.as_ref().and_then(|dirs| dirs.download_dir()).filter(|folder| folder.is_dir());
@@ -142,9 +143,9 @@ fn png(image: &ColorImage) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// A line for every neuron: layer, expert (in MoE layers; `shared` for the shared one), number in the layer or
-/// the expert, whether it fired at `token`, was predicted, is hot, how often it has fired, and at
-/// how many tokens that was counted. What is not known is left empty.
+/// A table with a row per neuron: layer, expert (in MoE layers; `shared` for the shared one), index
+/// in the layer or the expert, fired at `token`, predicted, hot, number of firings, and number of
+/// counted tokens. Unknown values are empty.
 pub fn table(board: &NeuronBoard, token: Option<&TokenTrace>, is_hot: impl Fn(usize, usize) -> bool) -> String {
     let mut table = "layer,expert,neuron,fired,predicted,hot,firings,tokens\n".to_owned();
     let shape = board.shape();

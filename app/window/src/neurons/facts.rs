@@ -1,4 +1,4 @@
-//! Facts about a neuron, in words.
+//! Facts about a neuron, as text.
 
 use thermocline_engine::{
     model::{NeuronIndex, mask},
@@ -13,23 +13,23 @@ use thermocline_host::units::counted;
 pub struct Facts {
     /// Name of the neuron: layer, expert and index.
     pub title: String,
-    /// Its firing at the token shown.
+    /// The neuron's activation at the token.
     pub value: String,
-    /// How often it does.
+    /// The neuron's firing frequency.
     pub frequency: Option<String>,
-    /// How often its expert is chosen, in an MoE layer.
+    /// The selection frequency of its expert, in an MoE layer.
     pub expert: Option<String>,
-    /// True if it is in VRAM.
+    /// True if the neuron is in VRAM.
     pub hot: bool,
-    /// True if a device computes, so that it matters where it is.
+    /// True if a device computes. Placement matters only then.
     pub placed: bool,
-    /// The prediction and its outcome, where a predictor ran.
+    /// The prediction and its outcome, if a predictor ran.
     pub predicted: Option<&'static str>,
-    /// Other neurons of its dot.
+    /// The other neurons in its dot.
     pub crowd: Option<String>,
 }
 
-/// A fraction as a percentage: `12 %`, `0.4 %`.
+/// Formats a fraction as a percentage: `12 %`, `0.4 %`.
 pub fn percent(fraction: f64) -> String {
     let percent = 100.0 * fraction;
     match percent {
@@ -39,28 +39,28 @@ pub fn percent(fraction: f64) -> String {
     }
 }
 
-/// True for letters that have no picture: spaces without width, marks of direction, and those that no font knows. Joiners are
-/// parts of pictures.
+/// True for characters without a glyph: zero-width spaces, direction marks and private-use
+/// characters. Joiners are not included, because they are parts of emoji.
 fn is_invisible(letter: char) -> bool {
     matches!(letter, '\u{ad}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
         || matches!(letter, '\u{feff}' | '\u{e000}'..='\u{f8ff}' | '\u{f0000}'..)
 }
 
-/// A token's text as one reads it, between quotation marks.
+/// A token's text in quotation marks, with invisible characters replaced.
 pub fn quoted(text: &str) -> String {
     let visible = |letter: char| match letter {
-        // A part of a letter, which other tokens complete.
+        // Part of a character that other tokens complete.
         '\u{fffd}' => "…".to_owned(),
         '\n' | '\r' | '\t' => letter.escape_debug().collect(),
         letter if letter.is_control() || is_invisible(letter) => "…".to_owned(),
         letter => letter.to_string(),
     };
-    // Of spaces alone, and of line ends, something is to be seen.
+    // If the text has only spaces, they stay.
     let words = Some(text.trim_matches(' ')).filter(|words| !words.is_empty()).unwrap_or(text);
     format!("\u{201c}{}\u{201d}", words.chars().map(visible).collect::<String>())
 }
 
-/// A neuron's name: `layer 3, neuron 7`, `layer 3, expert 2, neuron 7`.
+/// The name of a neuron: `layer 3, neuron 7` or `layer 3, expert 2, neuron 7`.
 pub fn name(shape: &NeuronShape, NeuronIndex { layer, neuron }: NeuronIndex) -> String {
     match shape.member(layer, neuron) {
         Some((expert, at)) if expert < shape.experts(layer) => format!("layer {layer}, expert {expert}, neuron {at}"),
@@ -69,22 +69,23 @@ pub fn name(shape: &NeuronShape, NeuronIndex { layer, neuron }: NeuronIndex) -> 
     }
 }
 
-/// The same at the beginning of a sentence.
+/// The name of a neuron at the beginning of a sentence.
 pub fn title(shape: &NeuronShape, place: NeuronIndex) -> String {
     let name = name(shape, place);
     name.strip_prefix('l').map_or(name.clone(), |rest| format!("L{rest}"))
 }
 
-/// How often something is known to happen, as fractions of the tokens.
+/// Known frequencies, as fractions of the tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Frequencies {
-    /// A neuron fires.
+    /// The neuron's firing frequency.
     pub fires: Option<f32>,
-    /// Its expert is chosen, in an MoE layer.
+    /// The selection frequency of its expert, in an MoE layer.
     pub chosen: Option<f32>,
 }
 
-/// True if the map's `mode` has a value for a neuron: of several in a dot this one is described.
+/// True if the map's `mode` has a value for a neuron. If a dot has several neurons, such a neuron
+/// is described.
 pub fn is_lit(shape: &NeuronShape, mode: Mode, token: &TokenTrace, layer: usize, neuron: usize) -> bool {
     let fired = token.fired(shape, layer).is_some_and(|mask| mask::contains(mask, neuron));
     let predicted = predicted(shape, token, layer).is_some_and(|mask| mask::contains(mask, neuron));
@@ -102,7 +103,8 @@ fn predicted<'a>(shape: &NeuronShape, token: &'a TokenTrace, layer: usize) -> Op
 }
 
 impl Facts {
-    /// Of the `pointed` neuron, which is `hot` or not; `None` where the CPU computes everything.
+    /// Facts about the `pointed` neuron. `hot` is its placement. `None` means that the CPU computes
+    /// everything.
     pub fn of(
         shape: &NeuronShape,
         token: Option<&TokenTrace>,
@@ -118,7 +120,8 @@ impl Facts {
             let strength = *masks.strength.get(shape.range(layer))?.get(neuron)?;
             Some(f32::from(strength) / 255.0 * masks.greatest.get(layer)?)
         });
-        // In an MoE layer, the expert: whether it is one that is chosen from, and whether this token has chosen it.
+        // In an MoE layer: the expert, whether the router can choose it, and whether the router did
+        // not choose it for this token.
         let expert = shape.member(layer, neuron).map(|(expert, _)| expert);
         let routed = expert.filter(|expert| *expert < shape.experts(layer));
         let passed_over = token
@@ -127,21 +130,23 @@ impl Facts {
             .is_some_and(|(chosen, expert)| !mask::contains(chosen, expert));
         let value = match (fired, strength) {
             (None, _) => "Not recorded for this token".to_owned(),
-            (Some(true), Some(strength)) => format!("Fires with {strength:.2}"),
+            (Some(true), Some(strength)) => format!("Fires with strength {strength:.2}"),
             (Some(true), None) => "Fires for this token".to_owned(),
-            (Some(false), Some(strength)) if strength > 0.0 => format!("Below the threshold, with {strength:.2}"),
+            (Some(false), Some(strength)) if strength > 0.0 => {
+                format!("Below the threshold, with strength {strength:.2}")
+            }
             (Some(false), _) if passed_over => "Silent: this token did not choose its expert".to_owned(),
             (Some(false), _) => "Silent for this token".to_owned(),
         };
         let at = |frequency: Option<f32>| {
-            frequency.map(|frequency| format!("at {} of the tokens", percent(frequency.into())))
+            frequency.map(|frequency| format!("for {} of the tokens", percent(frequency.into())))
         };
         let expected = token.and_then(|token| predicted(shape, token, layer)).map(|mask| mask::contains(mask, neuron));
         let predicted = match (fired, expected) {
-            (Some(true), Some(true)) => Some("Predicted: a hit"),
-            (Some(true), Some(false)) => Some("Not predicted: a miss"),
-            (Some(false), Some(true)) => Some("Predicted: a false alarm"),
-            (Some(false), Some(false)) => Some("Not predicted, rightly"),
+            (Some(true), Some(true)) => Some("Predicted to fire: a hit"),
+            (Some(true), Some(false)) => Some("Not predicted to fire: a miss"),
+            (Some(false), Some(true)) => Some("Predicted to fire: a false alarm"),
+            (Some(false), Some(false)) => Some("Correctly predicted not to fire"),
             _ => None,
         };
         Facts {
@@ -149,26 +154,29 @@ impl Facts {
             value,
             frequency: at(frequencies.fires).map(|often| format!("Fires {often}")),
             expert: match (expert, routed) {
-                (Some(_), None) => Some("Every token passes through this expert".to_owned()),
+                (Some(_), None) => Some("Shared expert, used for every token".to_owned()),
                 _ => routed.and(at(frequencies.chosen)).map(|often| format!("Its expert is chosen {often}")),
             },
             hot: hot.unwrap_or(false),
             placed: hot.is_some(),
             predicted,
-            crowd: (crowd > 1).then(|| format!("{} more in this dot: double-click to see them", crowd - 1)),
+            crowd: (crowd > 1).then(|| format!("{} more neurons in this dot. Double-click to see them", crowd - 1)),
         }
     }
 
-    /// Placement of the neuron, in words.
+    /// The neuron's placement as text.
     pub fn placement_text(&self) -> &'static str {
         if self.hot { "In VRAM" } else { "In RAM" }
     }
 }
 
-/// A token's firings in one sentence, for those who do not see the map; `placed`: a device computes, so that some may be hot.
+/// A token's firings in one sentence, for people who do not see the map. `placed` means that a
+/// device computes, so that neurons may be hot.
 pub fn summary(shape: &NeuronShape, token: Option<&TokenTrace>, placed: bool) -> String {
     let (layers, neurons) = (counted(shape.layers(), "layer"), shape.total());
-    let Some(token) = token else { return format!("{layers}, {}, none has fired yet", counted(neurons, "neuron")) };
+    let Some(token) = token else {
+        return format!("{layers}, {}, no neuron has fired yet", counted(neurons, "neuron"));
+    };
     let total = token.total();
     let fraction = |part: u32, of: f64| percent(f64::from(part) / of.max(1.0));
     let (active, hot) = (fraction(total.fired, neurons as f64), fraction(total.hot, total.fired.into()));
@@ -177,7 +185,7 @@ pub fn summary(shape: &NeuronShape, token: Option<&TokenTrace>, placed: bool) ->
         format!("{chosen} of {} chosen, ", counted(all, "expert"))
     });
     let chosen = chosen.unwrap_or_default();
-    let hot = if placed { format!(", {hot} of these are in VRAM") } else { String::new() };
+    let hot = if placed { format!(", {hot} of them in VRAM") } else { String::new() };
     format!("{layers}, token {}: {chosen}{active} of the neurons fire{hot}", token.index)
 }
 
@@ -212,21 +220,21 @@ mod tests {
         let frequencies = Frequencies { fires: Some(0.123), chosen: None };
         let of = |neuron, crowd| Facts::of(shape, Some(&token), pointed(neuron, crowd), frequencies, Some(neuron == 0));
         let first = of(1, 3);
-        assert_eq!((first.title.as_str(), first.value.as_str()), ("Layer 0, neuron 1", "Fires with 1.50"));
-        assert_eq!(first.frequency.as_deref(), Some("Fires at 12 % of the tokens"));
+        assert_eq!((first.title.as_str(), first.value.as_str()), ("Layer 0, neuron 1", "Fires with strength 1.50"));
+        assert_eq!(first.frequency.as_deref(), Some("Fires for 12 % of the tokens"));
         assert_eq!(first.expert, None);
-        assert_eq!((first.placement_text(), first.predicted), ("In RAM", Some("Not predicted: a miss")));
+        assert_eq!((first.placement_text(), first.predicted), ("In RAM", Some("Not predicted to fire: a miss")));
         assert!(first.crowd.is_some_and(|crowd| crowd.starts_with("2 more")));
         assert_eq!(
             (of(0, 1).predicted, of(2, 1).predicted),
-            (Some("Predicted: a hit"), Some("Predicted: a false alarm"))
+            (Some("Predicted to fire: a hit"), Some("Predicted to fire: a false alarm"))
         );
         assert_eq!((of(0, 1).placement_text(), of(3, 1).value.as_str()), ("In VRAM", "Silent for this token"));
         assert!(is_lit(shape, Mode::Predictor, &token, 0, 2) && !is_lit(shape, Mode::Predictor, &token, 0, 0));
         assert!(is_lit(shape, Mode::Fired, &token, 0, 0) && !is_lit(shape, Mode::Fired, &token, 0, 2));
         assert_eq!(
             summary(shape, Some(&token), true),
-            "1 layer, token 0: 50 % of the neurons fire, 50 % of these are in VRAM"
+            "1 layer, token 0: 50 % of the neurons fire, 50 % of them in VRAM"
         );
         let unknown = Facts::of(shape, None, pointed(0, 1), Frequencies::default(), Some(false));
         assert_eq!((unknown.value.as_str(), unknown.predicted), ("Not recorded for this token", None));
@@ -245,8 +253,8 @@ mod tests {
         let of = |neuron| Facts::of(shape, Some(&token), pointed(neuron, 1), frequencies, Some(false));
         let fires = of(5);
         assert_eq!((&*fires.title, &*fires.value), ("Layer 0, expert 1, neuron 1", "Fires for this token"));
-        assert_eq!(fires.expert.as_deref(), Some("Its expert is chosen at 25 % of the tokens"));
-        assert_eq!(fires.frequency.as_deref(), Some("Fires at 10 % of the tokens"));
+        assert_eq!(fires.expert.as_deref(), Some("Its expert is chosen for 25 % of the tokens"));
+        assert_eq!(fires.frequency.as_deref(), Some("Fires for 10 % of the tokens"));
         assert_eq!(of(4).value, "Silent for this token");
         let other = of(3);
         assert_eq!(
@@ -255,7 +263,7 @@ mod tests {
         );
         let shared = of(13);
         assert_eq!((&*shared.title, &*shared.value), ("Layer 0, shared expert, neuron 1", "Silent for this token"));
-        assert_eq!(shared.expert.as_deref(), Some("Every token passes through this expert"));
+        assert_eq!(shared.expert.as_deref(), Some("Shared expert, used for every token"));
         assert_eq!(
             summary(shape, Some(&token), false),
             "1 layer, token 0: 1 of 3 experts chosen, 21 % of the neurons fire"

@@ -1,4 +1,5 @@
-//! Figures beside the map: bars per layer, plots over time, the curve of how unequally neurons fire, pinned neurons.
+//! Figures beside the map: bars per layer, plots over time, the curve of the firing inequality, and
+//! pinned neurons.
 
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ use thermocline_rich_text::{
     theme::{Palette, RADIUS},
 };
 
-/// Height of a layer's bar, and of a plot, in points.
+/// Height of a layer's bar and of a plot, in points.
 const ROW: f32 = 16.0;
 const PLOT: f32 = 88.0;
 
@@ -33,9 +34,10 @@ fn small(text: impl Into<String>, colour: Color32) -> RichText {
     RichText::new(text).size(11.0).color(colour)
 }
 
-/// A bar per layer: how many neurons the token fires, and, where a device computes (`placed`), how many of these are hot.
+/// Shows a bar per layer: how many neurons the token fires. If a device computes (`placed`), also
+/// how many of them are hot.
 pub fn layers(ui: &mut Ui, shape: &NeuronShape, token: &TokenTrace, placed: bool) {
-    // The column scrolls: a list that scrolls within it would show a row or two.
+    // The column scrolls. A list that scrolls inside it would show only a row or two.
     for (layer, figures) in token.layers.iter().enumerate() {
         bar(ui, layer, shape, figures, placed);
     }
@@ -78,26 +80,26 @@ fn bar(ui: &mut Ui, layer: usize, shape: &NeuronShape, figures: &LayerTrace, pla
         };
         match &experts {
             Some(experts) if placed => {
-                ui.label(format!("{experts} chosen, {} of the firings in VRAM", percent(hits)));
+                ui.label(format!("{experts} chosen, {} of the firing neurons in VRAM", percent(hits)));
             }
             Some(experts) => _ = ui.label(format!("{experts} chosen")),
             None => {}
         }
         ui.label(format!("The CPU read {} of weights", units::bytes(figures.cpu_bytes)));
         if placed {
-            ui.label(format!("{} crossed the bus", units::bytes(figures.bus_bytes)));
+            ui.label(format!("{} were transferred between CPU and GPU", units::bytes(figures.bus_bytes)));
         }
         if let Some(times) = times(figures) {
             ui.label(times);
         }
         if let Some(missed) = figures.missed {
-            ui.label(format!("Firings that were not predicted: {missed}"));
+            ui.label(format!("Neurons that fired without being predicted: {missed}"));
         }
     });
 }
 
-/// Where a layer's time went, as far as it was measured. The CPU's is that of the FFN, the GPU's that of the whole layer; they
-/// overlap, but for what the CPU waited.
+/// The measured times of a layer. The CPU's time is that of the FFN, the GPU's time that of the
+/// whole layer. They overlap, except for the CPU's waiting time.
 fn times(figures: &LayerTrace) -> Option<String> {
     let measured = [("GPU", figures.gpu_ns), ("CPU", figures.cpu_ns), ("waiting for the GPU", figures.wait_ns)];
     let words =
@@ -106,7 +108,7 @@ fn times(figures: &LayerTrace) -> Option<String> {
     (!words.is_empty()).then(|| words.join(", "))
 }
 
-/// Speed, hits (where a device computes) and times of the latest tokens.
+/// Plots the speed, the hits (if a device computes) and the times of the latest tokens.
 pub fn over_time(ui: &mut Ui, history: &History, placed: bool) {
     let palette = Palette::of(ui);
     plot(ui, "Tokens per second", None, &[("", palette.amber, history.points(|sample| sample.rate))]);
@@ -117,7 +119,7 @@ pub fn over_time(ui: &mut Ui, history: &History, placed: bool) {
     let gpu = ("GPU", palette.hot, ms(|total| total.gpu_ns));
     let mut lines =
         vec![("CPU", palette.cold, ms(|total| total.cpu_ns)), ("waiting", palette.muted, ms(|total| total.wait_ns))];
-    // Where there is no device, or one without a clock, there is nothing to draw.
+    // Without a device, or without timestamps on it, there are no GPU times to draw.
     if gpu.2.iter().any(|[_, ms]| *ms > 0.0) {
         lines.insert(0, gpu);
     }
@@ -151,7 +153,7 @@ fn plot(ui: &mut Ui, title: &str, top: Option<f64>, lines: &[(&str, Color32, Vec
     });
 }
 
-/// A plot that stays where it is.
+/// A plot without zoom, drag or scroll.
 fn quiet<'a>(id: &str) -> Plot<'a> {
     Plot::new(id)
         .height(PLOT)
@@ -165,7 +167,7 @@ fn quiet<'a>(id: &str) -> Plot<'a> {
         .show_background(false)
 }
 
-/// How unequally the neurons of a layer fire, or of all; computed beside the window.
+/// How unequally the neurons of one layer (or of all) fire. A background thread computes it.
 #[derive(Debug, Default)]
 pub struct Inequality {
     of: Option<(Option<usize>, u64)>,
@@ -175,11 +177,11 @@ pub struct Inequality {
     eighty: f64,
 }
 
-/// Tokens after which the curve is computed again.
+/// Number of new tokens after which the curve is computed again.
 const AGAIN: u64 = 32;
 
 impl Inequality {
-    /// Shows it for `layer`, or for all.
+    /// Shows the curve for `layer`, or for all layers.
     pub fn show(&mut self, ui: &mut Ui, board: &Arc<NeuronBoard>, layer: Option<usize>) {
         let palette = Palette::of(ui);
         let token = board.latest().map_or(0, |token| token.index + 1);
@@ -195,7 +197,7 @@ impl Inequality {
             return;
         }
         let whose = layer.map_or("of all layers".to_owned(), |layer| format!("of layer {layer}"));
-        let sentence = format!("{} of the neurons {whose} make 80 % of the firings", percent(self.eighty));
+        let sentence = format!("{} of the neurons {whose} cause 80 % of the firings", percent(self.eighty));
         ui.label(RichText::new(sentence).size(12.0));
         quiet("inequality").include_x(0.0).include_x(100.0).include_y(0.0).include_y(100.0).show(ui, |plot| {
             plot.line(Line::new("firings", self.curve.clone()).color(palette.hot).width(1.5));
@@ -219,8 +221,8 @@ impl Inequality {
     }
 }
 
-/// A pinned neuron: what it did lately, the words it likes, how often it fires and where it is according to `atlas`. `tints`: it is
-/// shown in the words of the chat.
+/// Shows a pinned neuron: its latest activations, its favourite words, its frequency, and its
+/// placement according to `atlas`. `tints` means that its firings tint the words of the chat.
 pub fn pinned(ui: &mut Ui, engine: &Engine, pin: &Pin, atlas: &Atlas, tints: bool) -> Option<PinAct> {
     let NeuronIndex { layer, neuron } = pin.place;
     let hot = is_placed(engine).then(|| atlas.is_hot(layer, neuron));
@@ -236,7 +238,7 @@ pub fn pinned(ui: &mut Ui, engine: &Engine, pin: &Pin, atlas: &Atlas, tints: boo
         }
         if let Some(frequency) = atlas.frequency(layer, neuron) {
             ui.label(small(percent(frequency.into()), palette.muted))
-                .on_hover_text("Fraction of the tokens at which it fires");
+                .on_hover_text("Fraction of the tokens for which this neuron fires");
         }
         ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
             let name = format!("Unpin {}", pin.name);
@@ -244,7 +246,7 @@ pub fn pinned(ui: &mut Ui, engine: &Engine, pin: &Pin, atlas: &Atlas, tints: boo
                 act = Some(PinAct::Unpin);
             }
             let words = ui.selectable_label(tints, RichText::new("Show in text").size(12.0));
-            let name = format!("Show in the chat's words where {} fires", pin.name);
+            let name = format!("Colour the chat's words for which {} fires", pin.name);
             words.widget_info(|| WidgetInfo::selected(Role::Button, true, tints, &name));
             if words.on_hover_text(name).clicked() {
                 act = Some(PinAct::Tint);
@@ -268,7 +270,7 @@ pub fn favourites(engine: &Engine, pin: &Pin) -> String {
         }
     };
     match top.is_empty() {
-        true => "Has not fired at a token that is still kept".to_owned(),
+        true => "Has not fired for any recorded token".to_owned(),
         false => format!("Fires most often on {}", top.iter().map(words).collect::<Vec<_>>().join(", ")),
     }
 }
@@ -279,7 +281,7 @@ fn sparkline(ui: &mut Ui, pin: &Pin, colour: Color32) {
     let shown = (rect.width() / 2.0) as usize;
     let skip = pin.series.len().saturating_sub(shown);
     let fired = pin.series.iter().skip(skip).filter(|value| **value > 0.0).count();
-    let text = format!("Fired at {fired} of the last {}", units::counted(pin.series.len() - skip, "token"));
+    let text = format!("Fired for {fired} of the last {}", units::counted(pin.series.len() - skip, "token"));
     response.widget_info(|| WidgetInfo::labeled(Role::Image, true, &text));
     let painter = ui.painter_at(rect);
     painter.rect_filled(rect, f32::from(RADIUS) / 2.0, palette.raised);
@@ -298,7 +300,7 @@ mod tests {
 
     use super::*;
 
-    /// A token with these times of its two layers, in microseconds.
+    /// A token with these times for each of its two layers, in microseconds.
     fn token(gpu: u64, cpu: u64, wait: u64) -> (History, TokenTrace) {
         let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([32, 32]));
         let mut history = History::default();
@@ -331,7 +333,7 @@ mod tests {
         let (both, alone) = (token(400, 250, 50).0, token(0, 250, 50).0);
         let on_gpu = Harness::builder().with_size([400.0, 600.0]).build_ui(move |ui| over_time(ui, &both, true));
         let on_cpu = Harness::builder().with_size([400.0, 600.0]).build_ui(move |ui| over_time(ui, &alone, false));
-        // Two layers' times together, in milliseconds.
+        // The times of both layers together, in milliseconds.
         assert!(["GPU 0.8", "CPU 0.5", "waiting 0.1"].iter().all(|text| on_gpu.query_by_label(text).is_some()));
         assert!(on_cpu.query_by_label("CPU 0.5").is_some() && on_cpu.query_by_label_contains("GPU").is_none());
     }

@@ -1,4 +1,4 @@
-//! Where on the map a neuron is: folding layers into dots and back.
+//! The place of neurons on the map: maps a layer's neurons to dots and back.
 
 use std::ops::Range;
 
@@ -8,11 +8,11 @@ use thermocline_engine::telemetry::neurons::NeuronShape;
 /// The visible part of the neurons.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct View {
-    /// One layer, or all.
+    /// The visible layer. `None` shows all layers.
     pub layer: Option<usize>,
-    /// Fraction of every layer's neurons at which it begins.
+    /// Begin of the visible part, as a fraction of every layer's neurons.
     pub from: f32,
-    /// The same, at which it ends.
+    /// End of the visible part, as a fraction of every layer's neurons.
     pub to: f32,
 }
 
@@ -22,16 +22,16 @@ impl Default for View {
     }
 }
 
-/// Least fraction of a layer that fills the map.
+/// Minimum fraction of a layer that fills the map.
 const CLOSEST: f32 = 1.0 / 64.0;
 
 impl View {
-    /// Everything of one layer.
+    /// A view of one whole layer.
     pub fn of_layer(layer: usize) -> Self {
         View { layer: Some(layer), ..View::default() }
     }
 
-    /// `factor` times closer around `at`, a fraction of the width.
+    /// Zooms in by `factor` around `at`, a fraction of the width.
     pub fn zoom(&mut self, factor: f32, at: f32) {
         let width = self.to - self.from;
         let new = (width / factor.max(0.01)).clamp(CLOSEST, 1.0);
@@ -39,19 +39,19 @@ impl View {
         self.to = self.from + new;
     }
 
-    /// Moves by a fraction of the width.
+    /// Moves the view by a fraction of its width.
     pub fn pan(&mut self, by: f32) {
         let width = self.to - self.from;
         self.from = (self.from + by * width).clamp(0.0, 1.0 - width);
         self.to = self.from + width;
     }
 
-    /// True if more than a whole layer's width is hidden.
+    /// True if the view hides a part of the layers.
     pub fn is_close(&self) -> bool {
         self.to - self.from < 0.999
     }
 
-    /// Layers it shows of so many.
+    /// The visible layers of a model with `layers` layers.
     pub fn layers(&self, layers: usize) -> Range<usize> {
         match self.layer {
             Some(layer) if layer < layers => layer..layer + 1,
@@ -59,7 +59,7 @@ impl View {
         }
     }
 
-    /// Ranks it shows of a layer of so many neurons.
+    /// The visible ranks of a layer with `neurons` neurons.
     pub fn ranks(&self, neurons: usize) -> Range<usize> {
         let at = |fraction: f32| ((f64::from(fraction) * neurons as f64).round() as usize).min(neurons);
         let from = at(self.from).min(neurons.saturating_sub(1));
@@ -67,22 +67,24 @@ impl View {
     }
 }
 
-/// Most dots of a layer with more neurons than that.
+/// Maximum number of dots of a layer that has more neurons than dots.
 const MOST_SHARED: usize = (1 << 16) - 1;
 
-/// Every layer is a band of `lines` lines of `columns` dots. Neurons go down a column, then on to the next: what stands left
-/// in the order is left on the map. A dot is one neuron if there are dots enough, else a few neighbours.
+/// The dots of a layer: a band of `lines` lines of `columns` dots. Neurons fill a column from top
+/// to bottom, then the next one. Neurons with low ranks are therefore on the left. A dot is one
+/// neuron if there are enough dots, otherwise a few neighbours.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Grid {
     /// Dots from left to right.
     pub columns: usize,
-    /// Dots from top to bottom of a layer.
+    /// Dots of a layer from top to bottom.
     pub lines: usize,
 }
 
 impl Grid {
-    /// For the part of a model that `view` shows, on so many pixels, and no more dots than `limit` along a side. Where experts
-    /// have columns of their own they stand straight below each other.
+    /// Creates a grid for the part of a model that `view` shows, on `pixels` pixels, with at most
+    /// `limit` dots per side. If experts have columns of their own, their borders align across
+    /// layers.
     pub fn of_view(view: View, shape: &NeuronShape, pixels: Vec2, limit: usize) -> Self {
         let neurons = match view.layer {
             Some(layer) => shape.neurons(layer),
@@ -97,7 +99,8 @@ impl Grid {
         }
     }
 
-    /// For `layers` of at most `neurons`, on so many pixels, and no more dots than `limit` along a side.
+    /// Creates a grid for `layers` layers of at most `neurons` neurons, on `width` x `height`
+    /// pixels, with at most `limit` dots per side.
     pub fn new(layers: usize, neurons: usize, width: f32, height: f32, limit: usize) -> Self {
         let limit = limit.max(1);
         let (layers, neurons) = (layers.max(1), neurons.max(1));
@@ -106,12 +109,13 @@ impl Grid {
         let most = (limit / layers).clamp(1, neurons);
         let lines = ((height / side).round() as usize).clamp(1, most);
         let columns = neurons.div_ceil(lines).min(width as usize).clamp(1, limit);
-        // The shader counts in 32 bits where several neurons share a dot.
+        // If neurons share dots, the shader computes with 32-bit integers.
         let most = if neurons > columns * lines { (MOST_SHARED / columns).max(1) } else { lines };
         Grid { columns, lines: lines.min(most) }
     }
 
-    /// One of about the same dots in which every group of `group` of the `shown` neurons has columns of its own, if there is one.
+    /// Returns a grid with about as many dots in which every group of `group` of the `shown`
+    /// neurons has columns of its own. Returns `self` if there is none.
     #[must_use]
     pub fn straight(self, group: usize, shown: usize, width: f32, limit: usize) -> Self {
         let groups = shown.checked_div(group).unwrap_or(0);
@@ -129,22 +133,22 @@ impl Grid {
         lines.map_or(self, |lines| Grid { columns: shown.div_ceil(lines), lines })
     }
 
-    /// True if every dot of what `view` shows is one neuron.
+    /// True if every dot of the visible part is one neuron.
     pub fn is_by_neuron(&self, view: View, shape: &NeuronShape) -> bool {
         view.layers(shape.layers()).all(|layer| view.ranks(shape.neurons(layer)).len() <= self.dots())
     }
 
-    /// Dots of a layer.
+    /// Number of dots of a layer.
     pub fn dots(&self) -> usize {
         self.columns * self.lines
     }
 
-    /// The dot, counted down the columns, of the `at`-th of `shown` neurons.
+    /// The dot of the `at`-th of `shown` neurons, counted down the columns.
     pub fn dot(&self, at: usize, shown: usize) -> usize {
         if shown <= self.dots() { at } else { at * self.dots() / shown }
     }
 
-    /// Range of the neurons in a dot, among the `shown` ones.
+    /// The neurons in a dot, as a range of the `shown` ones.
     pub fn neurons(&self, dot: usize, shown: usize) -> Range<usize> {
         if shown <= self.dots() {
             return dot.min(shown)..(dot + 1).min(shown);
@@ -153,18 +157,19 @@ impl Grid {
         first(dot)..first(dot + 1)
     }
 
-    /// The same dot counted along the lines, as pictures are.
+    /// The index of the same dot in a picture, counted along the lines.
     pub fn texel(&self, dot: usize) -> usize {
         dot % self.lines * self.columns + dot / self.lines
     }
 
-    /// Fraction of the width that the first `at` of `shown` neurons take.
+    /// Fraction of the width that the first `at` of `shown` neurons fill.
     pub fn fraction(&self, at: usize, shown: usize) -> f32 {
         let dots = if shown <= self.dots() { at as f32 } else { (at * self.dots()) as f32 / shown.max(1) as f32 };
         (dots / self.dots().max(1) as f32).min(1.0)
     }
 
-    /// The layer's place among those shown, and the dot, at fractions `x` and `y` of a map of `layers`.
+    /// The layer's index among the visible ones, and the dot, at fractions `x` and `y` of a map of
+    /// `layers` layers.
     pub fn at(&self, x: f32, y: f32, layers: usize) -> Option<(usize, usize)> {
         if !(0.0..1.0).contains(&x) || !(0.0..1.0).contains(&y) {
             return None;
@@ -202,19 +207,19 @@ mod tests {
 
     #[test]
     fn dots_are_about_square_and_never_smaller_than_a_pixel() {
-        // The built-in model: every neuron has its dot.
+        // The built-in model: every neuron has a dot of its own.
         let small = Grid::new(6, 1024, 370.0, 290.0, 8192);
         assert!(small.dots() >= 1024 && small.dots() < 1100, "{small:?}");
         let (w, h) = (370.0 / small.columns as f32, 290.0 / 6.0 / small.lines as f32);
         assert!((0.6..1.6).contains(&(w / h)), "{w} x {h}");
         let large = Grid::new(80, 28_672, 400.0, 320.0, 8192);
         assert_eq!(large, Grid { columns: 400, lines: 4 });
-        // One layer of it on the same place has a pixel for every neuron.
+        // One layer of that model in the same place has a pixel for every neuron.
         assert!(Grid::new(1, 28_672, 400.0, 320.0, 8192).dots() >= 28_672);
         let limited = Grid::new(80, 28_672, 4000.0, 3200.0, 1024);
         assert!(limited.columns <= 1024 && limited.lines * 80 <= 1024, "{limited:?}");
         assert_eq!(Grid::new(0, 0, 0.0, 0.0, 0), Grid { columns: 1, lines: 1 });
-        // An MoE layer by itself.
+        // One MoE layer by itself.
         let wide = Grid::new(1, 114_688, 370.0, 290.0, 8192);
         assert!((60_000..1 << 16).contains(&wide.dots()), "{wide:?}");
         assert!(Grid::new(1, 114_688, 800.0, 600.0, 8192).dots() >= 114_688);
@@ -226,12 +231,12 @@ mod tests {
         let straight = grid.straight(160, 640, 370.0, 8192);
         assert!(grid.lines.abs_diff(straight.lines) <= 3 && 160 % straight.lines == 0, "{grid:?} {straight:?}");
         assert_eq!(straight.dots(), 640);
-        // Several neurons to a dot.
+        // Several neurons share a dot.
         let large = Grid { columns: 370, lines: 3 };
         assert_eq!(large.straight(14_336, 114_688, 370.0, 8192), Grid { columns: 368, lines: 3 });
         assert_eq!(large.straight(768, 98_304, 370.0, 8192), Grid { columns: 256, lines: 3 });
         assert_eq!(large.straight(10, 5_000, 370.0, 8192), large, "more experts than columns");
-        // One FFN, and a number that no lines divide.
+        // One FFN, and a group size that no number of lines divides.
         assert_eq!((grid.straight(0, 640, 370.0, 8192), grid.straight(640, 640, 370.0, 8192)), (grid, grid));
         assert_eq!(grid.straight(157, 628, 370.0, 8192), grid);
     }

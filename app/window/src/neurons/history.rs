@@ -1,22 +1,23 @@
-//! Figures of the latest tokens, one after the other.
+//! Statistics of the latest tokens.
 
 use std::collections::VecDeque;
 
 use thermocline_engine::telemetry::neurons::{LayerTrace, MOST_TOKENS, NeuronBoard};
 
-/// A token's figures.
+/// Statistics of a token.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TokenSample {
     /// Index of the token on the board.
     pub index: u64,
-    /// Tokens per second when it was seen; `None` for one of a prompt or from before the window was open.
+    /// Tokens per second when the token was recorded. `None` for prompt tokens and for tokens
+    /// before the window opened.
     pub rate: Option<f64>,
-    /// Figures of all layers together.
+    /// Sum over all layers.
     pub total: LayerTrace,
 }
 
 impl TokenSample {
-    /// Percentage of the firings that were hot; `None` if nothing fired.
+    /// Percentage of the firings in hot neurons. `None` if nothing fired.
     pub fn hits(&self) -> Option<f64> {
         (self.total.fired > 0).then(|| 100.0 * f64::from(self.total.hot) / f64::from(self.total.fired))
     }
@@ -30,7 +31,7 @@ pub struct History {
 }
 
 impl History {
-    /// Takes over what `board` has new; tokens are generated at `rate` a second now.
+    /// Adds the new tokens of `board`. `rate` is the current speed in tokens per second.
     pub fn update(&mut self, board: &NeuronBoard, rate: f64) {
         if board.latest().is_none_or(|token| token.index < self.next) {
             return;
@@ -46,7 +47,7 @@ impl History {
         }
     }
 
-    /// Values of `of`, as points over the tokens' indices.
+    /// The values of `of`, as points over the tokens' indices.
     pub fn points(&self, of: impl Fn(&TokenSample) -> Option<f64>) -> Vec<[f64; 2]> {
         self.samples.iter().filter_map(|sample| Some([sample.index as f64, of(sample)?])).collect()
     }

@@ -1,24 +1,25 @@
-//! Kinds of neurons. A model's decides with which mode the map begins and what its words mean.
+//! The kinds of neurons. The kind decides the first mode of the map and the meaning of its texts.
 
 use thermocline_engine::telemetry::neurons::NeuronBoard;
 
 use super::mode::Mode;
 use thermocline_chats::settings::HeatmapSettings;
 
-/// Kind of a model's neurons.
+/// The kind of a model's neurons.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum NeuronKind {
-    /// Zero for most tokens (ReLU): those that fire are those that are not.
+    /// Zero for most tokens (ReLU). Neurons with non-zero values fire.
     #[default]
     Sparse,
-    /// Never exactly zero (SwiGLU, GeGLU): those fire that hold a fraction of the output mass together.
+    /// Never exactly zero (SwiGLU, GeGLU). The strongest neurons that together carry a fraction of
+    /// the output mass fire.
     Smooth,
-    /// Grouped into experts, of which a router chooses some.
+    /// Grouped into experts. A router chooses some of them.
     Experts,
 }
 
 impl NeuronKind {
-    /// That of the neurons on a board.
+    /// The kind of the neurons on a board.
     pub fn of(board: &NeuronBoard) -> Self {
         let shape = board.shape();
         match () {
@@ -28,7 +29,7 @@ impl NeuronKind {
         }
     }
 
-    /// The mode a map begins with.
+    /// The default mode of the map.
     pub fn usual(self) -> Mode {
         match self {
             NeuronKind::Sparse => Mode::Fired,
@@ -37,7 +38,8 @@ impl NeuronKind {
         }
     }
 
-    /// The modes that say something, the usual one first; `placed`: a device holds neurons, or may.
+    /// The modes that are useful for this kind, the default mode first. `placed` means that a
+    /// device holds neurons, or may.
     pub fn modes(self, placed: bool) -> Vec<Mode> {
         let others = Mode::ALL.into_iter().filter(|mode| match mode {
             Mode::Experts => self == NeuronKind::Experts,
@@ -49,7 +51,7 @@ impl NeuronKind {
         std::iter::once(usual).chain(others.filter(|mode| *mode != usual)).collect()
     }
 
-    /// The mode that was chosen for models of this kind, or the usual one.
+    /// The mode that the user chose for models of this kind, or the default mode.
     pub fn chosen(self, settings: &HeatmapSettings, placed: bool) -> Mode {
         let key = match self {
             NeuronKind::Sparse => &settings.mode,
@@ -60,7 +62,7 @@ impl NeuronKind {
         chosen.filter(|mode| self.modes(placed).contains(mode)).unwrap_or(self.usual())
     }
 
-    /// Chooses a mode for models of this kind.
+    /// Sets the mode for models of this kind.
     pub fn choose(self, settings: &mut HeatmapSettings, mode: Mode) {
         let key = match self {
             NeuronKind::Sparse => &mut settings.mode,
@@ -70,32 +72,35 @@ impl NeuronKind {
         *key = mode.key();
     }
 
-    /// Meaning of a mode for a model of this kind; `percent` of the output mass decides which neurons of a smooth one fire.
+    /// The meaning of a mode for a model of this kind. `percent` of the output mass defines which
+    /// smooth neurons fire.
     pub fn explanation(self, mode: Mode, percent: u8) -> String {
         match (self, mode) {
             (NeuronKind::Smooth, Mode::Fired) => format!(
-                "The neurons above the threshold that carries {percent} % of the layer's output mass: none of this model's is ever \
-                 exactly zero"
+                "The fewest neurons that carry {percent} % of the layer's output mass. No neuron of this model is ever exactly zero"
             ),
             (NeuronKind::Smooth, Mode::Frequency | Mode::Recency) => {
-                format!("{}, fired meaning: among those that carry {percent} % of the output mass", mode.explanation())
+                format!(
+                    "{}. A neuron fires if it is among the fewest that carry {percent} % of the output mass",
+                    mode.explanation()
+                )
             }
             (NeuronKind::Experts, Mode::Fired) => {
-                format!("{}: those of experts that are not chosen never do", mode.explanation())
+                format!("{}. Neurons of experts that are not chosen never fire", mode.explanation())
             }
             _ => mode.explanation().to_owned(),
         }
     }
 
-    /// Why the map of a model of this kind looks as it does, in a sentence below it. What fires in a smooth one stands beside the field
-    /// that decides it.
+    /// A sentence below the map that explains its look. For smooth neurons, the meaning of firing
+    /// stands beside the field of its threshold.
     pub fn sentence(self, mode: Mode) -> Option<&'static str> {
         match (self, mode) {
             (NeuronKind::Smooth, Mode::Strength) => {
-                Some("No neuron of this model is ever exactly zero. Brightness says how strongly each one is active.")
+                Some("No neuron of this model is ever exactly zero. Brightness shows how active each neuron is.")
             }
             (NeuronKind::Experts, Mode::Experts) => {
-                Some("Bright experts were chosen by the router for this token; the others were not read.")
+                Some("The router chose the bright experts for this token. The other experts were not read.")
             }
             _ => None,
         }

@@ -1,5 +1,5 @@
-//! Values of a layer's neurons in a mode ([`LayerValues`]), as a byte per neuron, and the fold of a dot's bytes into its level ([`Fold`]),
-//! which the shader and the CPU compute alike.
+//! The values of a layer's neurons in a mode ([`LayerValues`]), one byte per neuron. [`Fold`]
+//! combines the bytes of a dot into its level. The shader and the CPU compute the same levels.
 
 use std::sync::LazyLock;
 
@@ -7,44 +7,46 @@ use thermocline_engine::telemetry::neurons::{Difference, LayerTally, NeuronShape
 
 use super::mode::Mode;
 
-/// Bytes of [`Fold::Prediction`] and [`Fold::Union`], after 0 for nothing at all.
+/// Bytes of [`Fold::Prediction`] and [`Fold::Union`]. 0 means nothing.
 pub mod code {
     /// Fired, as predicted.
     pub const HIT: u8 = 1;
     /// Predicted, but did not fire.
     pub const FALSE_ALARM: u8 = 2;
-    /// Fired, though not predicted.
+    /// Fired, but was not predicted.
     pub const MISS: u8 = 3;
-    /// Fires, and did not.
+    /// Fires now, but did not fire before.
     pub const BEGAN: u8 = 1;
-    /// Fired, and does not.
+    /// Fired before, but does not fire now.
     pub const ENDED: u8 = 2;
-    /// Some of each.
+    /// The dot has neurons of both codes.
     pub const BOTH: u8 = 3;
 }
 
-/// Tokens after which a firing is no longer recent.
+/// Age of a firing, in tokens, from which it is no longer recent.
 const LONG_AGO: usize = 1000;
 
-/// State of a dot's neurons together. The numbers are the shader's.
+/// How the bytes of a dot's neurons combine into its level. The shader uses the same numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fold {
-    /// Square root of the fraction that is not 0, which tells small fractions apart: 25 % are in the middle.
+    /// Square root of the fraction of non-zero bytes. The root separates small fractions: 25 % is
+    /// in the middle.
     Fraction = 0,
-    /// The same as it is: 1 for none to 255 for all, 0 where no neuron is.
+    /// Fraction of non-zero bytes, from 1 for none to 255 for all. 0 if the dot has no neuron.
     Placement = 1,
-    /// The greatest.
+    /// The maximum.
     Most = 2,
-    /// A miss is never hidden by other neurons of its dot; of the others the more frequent one is shown.
+    /// A miss always shows. Otherwise the more frequent of hits and false alarms shows.
     Prediction = 3,
-    /// Whatever occurs.
+    /// The union of the bytes' bits.
     Union = 4,
-    /// Their mean, where bytes are square roots of what is meant.
+    /// The mean. Bytes are square roots of their values, so the result is the root of the mean
+    /// square.
     Mean = 5,
 }
 
 impl Fold {
-    /// That of `mode`; `comparing` two tokens has its own.
+    /// The fold of `mode`. `comparing` two tokens has its own.
     pub fn of(mode: Mode, comparing: bool) -> Self {
         match mode {
             _ if comparing => Fold::Union,
@@ -56,7 +58,7 @@ impl Fold {
         }
     }
 
-    /// Level of a dot of these neurons.
+    /// The level of a dot with these neurons.
     pub fn level(self, bytes: &[u8]) -> u8 {
         let count = |wanted: u8| bytes.iter().filter(|byte| **byte == wanted).count();
         let some = bytes.len() - count(0);
@@ -78,17 +80,18 @@ impl Fold {
     }
 }
 
-/// Level, 0 to 255, of the square root of `part / whole`.
+/// Square root of `part / whole` as a level from 0 to 255.
 pub fn root(part: f32, whole: f32) -> u8 {
     (255.0 * (part / whole.max(1.0)).min(1.0).sqrt() + 0.5) as u8
 }
 
-/// A neuron's byte of a frequency, 0 to 1.
+/// The byte of a neuron with this frequency from 0 to 1.
 pub fn rarity(frequency: f32) -> u8 {
     root(frequency.max(0.0), 1.0)
 }
 
-/// A neuron's byte for when it last fired: 255 for the latest token, less for each doubling of its age.
+/// The byte of a neuron by the age of its last firing, on a logarithmic scale: 255 for the latest
+/// token.
 pub fn recency(age: Option<u32>) -> u8 {
     static LEVELS: LazyLock<[u8; LONG_AGO]> = LazyLock::new(|| {
         std::array::from_fn(|age| {
@@ -99,31 +102,32 @@ pub fn recency(age: Option<u32>) -> u8 {
     age.and_then(|age| LEVELS.get(age as usize)).copied().unwrap_or(0)
 }
 
-/// Values of a layer's neurons. Masks are `[n_ff.div_ceil(32)]`, values `[n_ff]`.
+/// The values of a layer's neurons. Masks are `[n_ff.div_ceil(32)]`, values `[n_ff]`.
 #[derive(Debug)]
 pub enum LayerValues<'a> {
-    /// Nothing.
+    /// Nothing is known.
     Nothing,
     /// Neurons that fire.
     Fired(&'a [u32]),
     /// How strongly neurons fire.
     Strength(&'a [u8]),
-    /// Neurons of the experts that were chosen.
+    /// Neurons of the chosen experts.
     Chosen(Vec<u32>),
-    /// Neurons that fire, and those that were predicted.
+    /// Neurons that fire, and neurons that were predicted.
     Prediction(&'a [u32], &'a [u32]),
-    /// Neurons that fire now only, and those that fired before only.
+    /// Neurons that fire only now, and neurons that fired only before.
     Changes(Difference),
     /// Neurons in VRAM.
     Places(&'a [u32]),
-    /// How often they fire.
+    /// Firing frequencies.
     Frequency(&'a [f32]),
-    /// How many tokens ago they did.
+    /// Ages of the last firings, in tokens.
     Ages(&'a [Option<u32>]),
 }
 
 impl<'a> LayerValues<'a> {
-    /// Values of `layer` at `token`, in a mode of single tokens; with `before`, the difference to that token.
+    /// The values of `layer` at `token`, in a mode of single tokens. With `before`, the difference
+    /// from that token.
     pub fn of_token(
         shape: &NeuronShape,
         mode: Mode,
@@ -146,7 +150,7 @@ impl<'a> LayerValues<'a> {
         values.unwrap_or(LayerValues::Nothing)
     }
 
-    /// Values of `layer` over all tokens so far, in a mode of all tokens.
+    /// The values of `layer` over all tokens so far, in a mode of all tokens.
     pub fn of_tally(mode: Mode, tally: &'a LayerTally) -> Self {
         match mode {
             Mode::Recency => LayerValues::Ages(&tally.age),
@@ -154,7 +158,7 @@ impl<'a> LayerValues<'a> {
         }
     }
 
-    /// Writes a byte for every neuron, `ranks` telling where each stands in `into`.
+    /// Writes one byte per neuron. `ranks` are the neurons' places in `into`.
     pub fn write(&self, ranks: &[u32], into: &mut [u8]) {
         into.fill(0);
         match self {

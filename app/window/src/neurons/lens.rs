@@ -1,4 +1,5 @@
-//! The lens of a pinned neuron: the words that it raises and lowers, read from the model's weights beside the window.
+//! The lens of a pinned neuron: the words that it raises and lowers. A background thread reads them
+//! from the model's weights.
 
 use egui::{Label, Ui};
 use thermocline_engine::{
@@ -16,20 +17,20 @@ use thermocline_rich_text::{
     widgets::{muted, small},
 };
 
-/// Sentences about a neuron's words.
+/// The sentences about a neuron's words.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Lens {
     /// The words are being read.
     #[default]
     Unknown,
-    /// The words whose logits it raises and lowers most.
+    /// The words whose logits the neuron raises and lowers most.
     Known {
-        /// The sentence about those it raises.
+        /// The sentence about the raised words.
         raised: String,
-        /// The sentence about those it lowers.
+        /// The sentence about the lowered words.
         lowered: String,
     },
-    /// The words cannot be read; a sentence.
+    /// A sentence about why the words cannot be read.
     Failed(String),
 }
 
@@ -45,11 +46,10 @@ impl Lens {
     /// Shows the sentences.
     pub fn show(&self, ui: &mut Ui) {
         match self {
-            Lens::Unknown => _ = muted(ui, "Reading the words it raises …"),
+            Lens::Unknown => _ = muted(ui, "Computing the words it raises …"),
             Lens::Failed(why) => _ = ui.add(Label::new(small(why, Palette::of(ui).bad)).wrap()),
             Lens::Known { raised, lowered } => {
-                let hint =
-                    "Through the model's head, where its activation is positive; a negative one turns this around.";
+                let hint = "Computed through the model's head for a positive activation. A negative activation has the opposite effect.";
                 muted(ui, raised).on_hover_text(hint);
                 muted(ui, lowered).on_hover_text(hint);
             }
@@ -57,12 +57,12 @@ impl Lens {
     }
 }
 
-/// The reader of pinned neurons' words, one neuron at a time.
+/// Reads the words of pinned neurons, one neuron at a time.
 #[derive(Debug, Default)]
 pub struct LensReader(Background<(NeuronIndex, Lens)>);
 
 impl LensReader {
-    /// Gives `pins` the words that were found, and begins to read those of the next one.
+    /// Hands the found words to `pins`, and starts to read the words of the next neuron.
     pub fn update(&mut self, ui: &Ui, engine: &Engine, pins: &mut Pins) {
         if let Some((place, lens)) = self.0.take()
             && let Some(pin) = pins.at(place)
@@ -72,7 +72,7 @@ impl LensReader {
         let Some(place) = pins.unread().filter(|_| !self.0.is_busy()) else { return };
         let engine = engine.clone();
         let read = move || {
-            // One thread: the model computes with the others.
+            // One thread only, because the model uses the others.
             let cpu = Cpu::new(&CpuOptions { threads: Some(1), ..CpuOptions::default() });
             let words = cpu.and_then(|cpu| NeuronWords::of(&engine, &cpu, place));
             let lens = words.map_or_else(|error| Lens::Failed(error_message(&error)), |words| Lens::of(&words));

@@ -1,4 +1,5 @@
-//! The map as one sees it: dots from a picture or a shader, the line between hot and cold, and what is under the pointer.
+//! The map as it is drawn: dots from a texture or a shader, the line between hot and cold neurons,
+//! and what is under the pointer.
 
 use std::{
     sync::Arc,
@@ -29,33 +30,34 @@ use super::{
 };
 use thermocline_rich_text::{frame_pace::FRAME, theme::Palette, widgets::small};
 
-/// Time a frame may spend on what takes longer than a frame.
+/// Time per frame for work that takes longer than a frame.
 const SLICE: Duration = Duration::from_millis(1);
 
-/// Pictures of all tokens so far are drawn again after this.
+/// Interval at which a picture of all tokens so far is drawn again.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// Neurons are sorted again after this, where the engine is still counting.
+/// Interval at which neurons are sorted again, if the engine is still counting firings.
 const RESORT: Duration = Duration::from_secs(5);
 
-/// Radius of the rings around a word's neurons, in points: outside those of pinned ones.
+/// Radius of the rings around a word's neurons, in points. They lie outside the rings of pinned
+/// neurons.
 pub const RING: f32 = 8.0;
 
-/// Room for the layers' names, in points.
+/// Width of the layers' labels, in points.
 const GUTTER: f32 = 32.0;
 
-/// How the map is shown.
+/// The display options of the map.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MapOptions {
     /// Mode of the map.
     pub mode: Mode,
     /// Colour table of the map.
     pub colours: Colours,
-    /// Order of the neurons.
+    /// True if neurons are ordered by frequency. False for the model's order.
     pub by_frequency: bool,
-    /// True on a light ground.
+    /// True on a light background.
     pub light: bool,
-    /// True if a device computes: then it matters where neurons are.
+    /// True if a device computes. Placement matters only then.
     pub placed: bool,
 }
 
@@ -69,15 +71,15 @@ impl MapOptions {
 /// Neurons that are marked on the map.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct MapMarks<'a> {
-    /// The pinned ones.
+    /// The pinned neurons.
     pub pins: &'a [NeuronIndex],
-    /// Those of the word that is chosen in an answer, and the one that is pointed at in a list.
+    /// The neurons of the chosen word of an answer, and the neuron pointed at in a list.
     pub ringed: &'a [NeuronIndex],
-    /// The one whose card is shown.
+    /// The neuron whose card is shown.
     pub card: Option<NeuronIndex>,
 }
 
-/// Contents of the texture.
+/// The inputs of the drawn picture.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct DrawnMap {
     options: MapOptions,
@@ -90,11 +92,11 @@ struct DrawnMap {
 pub struct Map {
     /// The visible part.
     pub view: View,
-    /// Facts about the neurons.
+    /// The data of the map.
     pub atlas: Atlas,
-    /// True if the shader draws the dots; otherwise they are a texture.
+    /// True if the shader draws the dots. Otherwise they are a texture.
     shaded: bool,
-    /// The dots, and the layout they were made for.
+    /// The texture of the dots and its layout.
     texture: Option<(TextureHandle, MapLayout)>,
     drawn: Option<DrawnMap>,
     drawn_at: Option<Instant>,
@@ -103,14 +105,14 @@ pub struct Map {
     resident: Option<Arc<Resident>>,
     sorted: Option<(Instant, Option<u64>)>,
     counting: bool,
-    /// Where the dots were drawn.
+    /// The rectangle of the dots in the latest frame.
     rect: Option<Rect>,
-    /// True if rows were drawn grey: they were computed while other neurons were in VRAM.
+    /// True if layers were drawn grey, because other neurons were in VRAM at that token.
     pub greyed: bool,
 }
 
 impl Map {
-    /// An empty map of a model, which `shader` draws if that pays.
+    /// Creates an empty map of a model. `shader` draws it if that is faster.
     pub fn new(engine: &Engine, shader: Option<Shader>) -> Self {
         let shape = engine.neurons().shape();
         let mut map = Map { atlas: Atlas::new(shape), ..Map::default() };
@@ -118,14 +120,14 @@ impl Map {
         map
     }
 
-    /// Forgets the picture, which the context of egui's that it was made in takes with it. `shader` draws the next ones of a model of
-    /// this `shape` if that pays.
+    /// Drops the picture, because its egui context is gone. `shader` draws the next pictures if
+    /// that is faster for a model of this `shape`.
     pub fn draw_anew(&mut self, shape: &NeuronShape, shader: Option<Shader>) {
         self.shaded = shader.is_some_and(|shader| shader.pays(shape) && shader.holds(&self.atlas.plane));
         (self.texture, self.drawn, self.drawn_at, self.unfinished) = (None, None, None, false);
     }
 
-    /// True if every dot that is shown is one neuron.
+    /// True if every visible dot is one neuron.
     pub fn is_by_neuron(&self) -> bool {
         let MapLayout { view, grid, .. } = self.atlas.layout;
         grid.is_by_neuron(view, &self.atlas.shape)
@@ -136,7 +138,7 @@ impl Map {
         self.drawn.is_some()
     }
 
-    /// The picture as it is shown.
+    /// The current picture.
     fn image(&self) -> Option<egui::ColorImage> {
         let DrawnMap { options, base, .. } = self.drawn?;
         let table = colours::table(options.mode, options.colours, base.is_some(), &options.palette());
@@ -144,13 +146,13 @@ impl Map {
         Some(colours::image(&levels, self.atlas.layout.grid.columns, &table))
     }
 
-    /// A copy of what is shown, to be drawn elsewhere.
+    /// A copy of the current map that can be drawn elsewhere.
     pub fn snapshot(&self) -> Option<MapSnapshot> {
         let DrawnMap { options, base, .. } = self.drawn?;
         Some(MapSnapshot { atlas: self.atlas.clone(), options, comparing: base.is_some() })
     }
 
-    /// Shows it, `height` points high, with `marks`. Returns the neuron that was clicked.
+    /// Shows the map, `height` points high, with `marks`. Returns the clicked neuron.
     pub fn show(
         &mut self,
         ui: &mut Ui,
@@ -192,7 +194,7 @@ impl Map {
                     if self.view.layer.is_some() { View::default() } else { View::of_layer(pointed.place.layer) };
             }
             let facts = self.facts(token.as_ref(), pointed, options.placed);
-            // The card says it already, and words under the pointer would lie over it.
+            // The card already shows these facts, and a tooltip would cover it.
             if marks.card != Some(pointed.place) {
                 response.on_hover_ui_at_pointer(|ui| facts_ui(ui, &facts));
             }
@@ -200,7 +202,7 @@ impl Map {
         pointed.filter(|_| clicked)
     }
 
-    /// Facts about a neuron at a token, as they are told of the one under the pointer.
+    /// Facts about a neuron at a token, as shown for the neuron under the pointer.
     pub fn facts(&self, token: Option<&TokenTrace>, pointed: PointedNeuron, placed: bool) -> Facts {
         let (atlas, NeuronIndex { layer, neuron }) = (&self.atlas, pointed.place);
         let chosen = atlas.shape.member(layer, neuron).and_then(|(expert, _)| atlas.chosen(layer, expert));
@@ -208,12 +210,12 @@ impl Map {
         Facts::of(&atlas.shape, token, pointed, frequencies, placed.then(|| atlas.is_hot(layer, neuron)))
     }
 
-    /// Where a neuron's dot is on the screen, if it is shown.
+    /// The position of a neuron's dot on the screen, if it is visible.
     pub fn position(&self, place: NeuronIndex) -> Option<Pos2> {
         self.rect.and_then(|rect| self.position_on(rect, place))
     }
 
-    /// Where it is on a map drawn on `rect`.
+    /// The position of a neuron's dot on a map drawn on `rect`.
     fn position_on(&self, rect: Rect, NeuronIndex { layer, neuron }: NeuronIndex) -> Option<Pos2> {
         let (x, y) = self.atlas.find(layer, neuron)?;
         Some(Pos2::new(rect.left() + x * rect.width(), rect.top() + y * rect.height()))
@@ -231,7 +233,7 @@ impl Map {
         }
     }
 
-    /// Draws what is new.
+    /// Updates everything that has changed.
     fn refresh(
         &mut self,
         ui: &Ui,
@@ -341,7 +343,7 @@ impl Map {
                 painter.rect_filled(row, 0.0, palette.muted.gamma_multiply(0.35));
             }
         }
-        // Names of as many layers as have room.
+        // As many layer labels as fit.
         let every = (14.0 / band).ceil().max(1.0) as usize;
         for layer in shown.clone().step_by(every) {
             let at = Pos2::new(rect.left() - 8.0, top(layer) + (band * 0.5).max(6.0).min(rect.height()));
@@ -356,7 +358,8 @@ impl Map {
         for border in expert_borders::lines(&self.atlas, rect) {
             painter.line(border, Stroke::new(2.0, separator));
         }
-        // The line between hot and cold goes down through the layers, with a step where they differ.
+        // The line between hot and cold neurons runs down through the layers, with a step where
+        // they differ.
         let mut line = Vec::new();
         for layer in shown.clone() {
             match self.atlas.boundary(layer) {
@@ -386,7 +389,7 @@ fn draw_boundary(painter: &egui::Painter, line: Vec<Pos2>, palette: &Palette) {
     }
 }
 
-/// Shows a neuron's facts, a label per line.
+/// Shows a neuron's facts, one label per line.
 pub fn facts_ui(ui: &mut Ui, facts: &Facts) {
     let palette = Palette::of(ui);
     ui.spacing_mut().item_spacing.y = 4.0;

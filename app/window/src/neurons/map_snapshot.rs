@@ -1,4 +1,4 @@
-//! A copy of the map, to be drawn without a window at another size.
+//! A copy of the map that can be drawn without a window, at another size.
 
 use std::sync::Arc;
 
@@ -14,15 +14,15 @@ use super::{
     mode::Mode,
 };
 
-/// Most dots along a side of a picture.
+/// Maximum number of dots along a side of a picture.
 const MOST_DOTS: usize = 4096;
 
-/// The dots of all layers, and how they are shown.
+/// The dots of all layers, and their display options.
 #[derive(Debug)]
 pub struct MapSnapshot {
-    /// The dots.
+    /// The data of the dots.
     pub atlas: Atlas,
-    /// Mode and colours.
+    /// The display options.
     pub options: MapOptions,
     /// True if two tokens are compared.
     pub comparing: bool,
@@ -35,7 +35,7 @@ impl MapSnapshot {
         colours::table(mode, colours, self.comparing, &self.options.palette())
     }
 
-    /// Shows one token alone from now on: the firings where the mode is one of all tokens so far.
+    /// Switches to single tokens: a mode of all tokens so far becomes the mode of firings.
     pub fn show_tokens(&mut self) {
         self.comparing = false;
         if !self.options.mode.is_of_token() {
@@ -43,7 +43,7 @@ impl MapSnapshot {
         }
     }
 
-    /// True if every dot is one neuron in a place of so many pixels.
+    /// True if every dot is one neuron in a picture of `size` pixels.
     pub fn is_by_neuron(&self, size: [usize; 2]) -> bool {
         self.grid(size).is_by_neuron(self.atlas.layout.view, &self.atlas.shape)
     }
@@ -59,7 +59,7 @@ impl MapSnapshot {
         self.atlas.draw_token(&shape, self.options.mode, token, None);
     }
 
-    /// The dots for a place of so many pixels.
+    /// Draws the dots into a picture of `size` pixels.
     pub fn image(&mut self, size: [usize; 2]) -> ColorImage {
         let (layout, grid) = (self.atlas.layout, self.grid(size));
         self.atlas.lay_out(MapLayout { grid, ..layout });

@@ -1,5 +1,5 @@
-//! Data of the map's [`shader`](super::shader) that stays on the device from frame to frame: a texture of bytes, of which only new rows go
-//! up, and what they mean.
+//! Data of the map's [`shader`](super::shader) that stays on the device between frames: a texture
+//! of neuron bytes, and tables that explain them. Only changed rows are uploaded.
 
 use std::{ops::Range, sync::Arc};
 
@@ -9,27 +9,27 @@ use thermocline_shaders::{MapParams, NEURON_MAP};
 
 use crate::drawing::pipeline;
 
-/// Input of a frame.
+/// The input of a frame.
 pub struct Frame {
-    /// Where, in points.
+    /// Rectangle of the map, in points.
     pub rect: Rect,
-    /// How neurons become dots; the place is filled in on the device.
+    /// How neurons become dots. [`MapTextures::bring`] fills in the rectangle.
     pub params: MapParams,
-    /// Of each layer: its first row in the texture, its first neuron and how many there are.
+    /// Per layer: its first row in the texture, index of its first neuron, and number of neurons.
     pub layers: Vec<[u32; 4]>,
-    /// One for each of 256 levels.
+    /// One colour for each of 256 levels, RGBA.
     pub colours: Vec<[u8; 4]>,
-    /// One for each neuron.
+    /// One byte for each neuron.
     pub bytes: Arc<Vec<u8>>,
-    /// Bytes of a row, and rows.
+    /// Bytes per row, and number of rows.
     pub size: [u32; 2],
-    /// Grows by one whenever `bytes` change.
+    /// Increases by one whenever `bytes` change.
     pub version: u64,
-    /// The rows that changed last.
+    /// The rows that changed in this version.
     pub fresh: Range<usize>,
 }
 
-/// Textures and pipelines that stay on the device from frame to frame.
+/// Textures and pipelines that stay on the device between frames.
 pub struct MapTextures {
     pipeline: wgpu::RenderPipeline,
     linear: bool,
@@ -38,14 +38,14 @@ pub struct MapTextures {
     layers: Texture,
     colours: Texture,
     bound: Option<wgpu::BindGroup>,
-    /// Contents of the textures.
+    /// Version of the neuron bytes in the texture.
     version: Option<u64>,
     has_layers: Vec<[u32; 4]>,
     has_colours: Vec<[u8; 4]>,
 }
 
 impl MapTextures {
-    /// With nothing to show yet, for a window of that format.
+    /// Creates empty textures for a window of this format.
     pub fn new(device: &Device, target: TextureFormat) -> Self {
         let params = device.create_buffer(&wgpu::BufferDescriptor {
             label: Some(NEURON_MAP.name),
@@ -67,7 +67,7 @@ impl MapTextures {
         }
     }
 
-    /// Brings up what is new.
+    /// Uploads what has changed.
     pub fn bring(&mut self, device: &Device, queue: &Queue, pixels_per_point: f32, frame: &Frame) {
         let [width, height] = frame.size;
         if [self.neurons.width(), self.neurons.height()] != frame.size {
@@ -122,7 +122,7 @@ impl MapTextures {
         }
     }
 
-    /// Draws what was brought.
+    /// Draws the uploaded map.
     pub fn draw(&self, pass: &mut RenderPass<'static>) {
         if let Some(bound) = &self.bound {
             pass.set_pipeline(&self.pipeline);
@@ -131,7 +131,7 @@ impl MapTextures {
         }
     }
 
-    /// Of the bytes that are there.
+    /// The version of the uploaded bytes.
     #[cfg(test)]
     pub fn version(&self) -> Option<u64> {
         self.version
@@ -151,7 +151,7 @@ fn texture(device: &Device, [width, height]: [u32; 2], format: TextureFormat) ->
     })
 }
 
-/// Writes whole rows of `pitch` bytes, from the `first` on.
+/// Writes whole rows of `pitch` bytes, beginning at row `first`.
 fn write(queue: &Queue, texture: &Texture, first: u32, bytes: &[u8], pitch: u32) {
     let height = (bytes.len() / pitch.max(1) as usize) as u32;
     if height == 0 {

@@ -1,13 +1,22 @@
-//! The neurons: who fires, who is hot. The [`panel`] shows what is [`watched`] of a model: a [`map`] with a token to look at,
-//! [words](below) below it, and [`figures`] beside it. The levels of dots are arithmetic without a window: [`mode`],
-//! [`layer_values`], [`order`], [`grid`], [`atlas`]. They come from a [`plane`] of bytes, on the device by a [`shader`], which has
-//! [`map_textures`] there, or on the CPU. So is what stands beside them: [`playback`], [`history`], [`pins`] with a
-//! [card](pin_card), a [`lens`] on the words they raise and their words [across chats](across_chats), the [`search`] for
-//! neurons by a word, [`tint`], [`facts`], buttons for [switching neurons off](switching_off), and the [`expert_borders`];
-//! [`cost`] is what recording them takes, [`kind`] what a model's neurons are like. What is [saved](saving) is
-//! [written](export) beside the window: a [card](picture_card) with a [copy of the map](map_snapshot) and the token in its
-//! [`sentence`], drawn on a [`canvas`], or an [`animation`] of it. All of it reads the engine's board of neurons and never
-//! waits for it; only what is new and visible is drawn.
+//! The neurons: which fire, and which are hot. The [`panel`] shows a [`watched`] model: a [`map`]
+//! of one token, [text](below) below it, and [`figures`] beside it.
+//!
+//! The levels of dots are computed without a window: [`mode`], [`layer_values`], [`order`],
+//! [`grid`] and [`atlas`]. They come from a [`plane`] of bytes, either on the device by a
+//! [`shader`] with [`map_textures`], or on the CPU.
+//!
+//! Beside the map stand [`playback`], [`history`], [`pins`] with a [card](pin_card), a [`lens`] on
+//! the words that they raise and their words [across chats](across_chats), the [`search`] for
+//! neurons by a word, [`tint`], [`facts`], buttons for [switching neurons off](switching_off), and
+//! the [`expert_borders`]. [`cost`] is the cost of recording, and [`kind`] is the kind of a model's
+//! neurons.
+//!
+//! What the user [saves](saving) is [written](export) on a background thread: a
+//! [card](picture_card) with a [copy of the map](map_snapshot) and the token in its [`sentence`],
+//! drawn on a [`canvas`], or an [`animation`] of it.
+//!
+//! Everything reads the engine's board of neurons and never waits for it. Only what is new and
+//! visible is drawn.
 
 mod across_chats;
 mod animation;

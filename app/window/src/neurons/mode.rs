@@ -1,4 +1,4 @@
-//! Modes of the map and their colours.
+//! The modes of the map and their colours.
 
 /// A mode: the meaning of the map's colours.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -6,31 +6,31 @@ pub enum Mode {
     /// Neurons that fire for the token.
     #[default]
     Fired,
-    /// How strongly.
+    /// How strongly they fire.
     Strength,
-    /// How often they fire lately.
+    /// How often neurons fired recently.
     Frequency,
     /// Placement: hot or cold.
     Placement,
-    /// Firings the predictor found, missed, or expected in vain.
+    /// Firings that the predictor found or missed, and its false alarms.
     Predictor,
-    /// How long ago they last fired.
+    /// How long ago neurons last fired.
     Recency,
     /// Experts that the router chose for the token.
     Experts,
 }
 
 impl Mode {
-    /// All, as they are offered.
+    /// All modes in the order of the buttons.
     pub const ALL: [Mode; 7] =
         [Mode::Fired, Mode::Strength, Mode::Frequency, Mode::Placement, Mode::Predictor, Mode::Recency, Mode::Experts];
 
-    /// The name it is remembered by.
+    /// The name in the settings.
     pub fn key(self) -> String {
         self.title().to_lowercase()
     }
 
-    /// Its button.
+    /// The label of the button.
     pub fn title(self) -> &'static str {
         match self {
             Mode::Fired => "Fired",
@@ -43,20 +43,22 @@ impl Mode {
         }
     }
 
-    /// Explanation of the mode.
+    /// The explanation of the mode.
     pub fn explanation(self) -> &'static str {
         match self {
             Mode::Fired => "Which neurons fire for this token",
             Mode::Strength => "How strongly they fire, as a fraction of the layer's strongest",
-            Mode::Frequency => "How often they fire, the last few hundred tokens counting most",
+            Mode::Frequency => "How often they fire, mostly in the last few hundred tokens",
             Mode::Placement => "Which neurons are in VRAM and which are in RAM",
-            Mode::Predictor => "Which firings the predictor found, which it missed, and where it expected one in vain",
+            Mode::Predictor => {
+                "Which firing neurons the predictor found, which it missed, and which it predicted wrongly"
+            }
             Mode::Recency => "How many tokens ago they last fired",
             Mode::Experts => "Which experts the router chose for this token",
         }
     }
 
-    /// Ends and middle of its scale, for modes that have one.
+    /// The labels at the ends and in the middle of the scale, for modes with a scale.
     pub fn ticks(self) -> Option<[&'static str; 3]> {
         match self {
             Mode::Fired => Some(["0", "25 % of the neurons in a dot fire", "100 %"]),
@@ -67,16 +69,17 @@ impl Mode {
         }
     }
 
-    /// True if its picture belongs to one token, not to all so far.
+    /// True if a picture shows one token, not all tokens so far.
     pub fn is_of_token(self) -> bool {
         matches!(self, Mode::Fired | Mode::Strength | Mode::Predictor | Mode::Experts)
     }
 }
 
-/// Steps of the blue gradient that are paler than a light ground, from which no level would stand out.
+/// Steps of the blue gradient that are too pale to be seen on a light background.
 const PALE_BLUES: usize = 16;
 
-/// Colours for figures, dark to bright on a dark ground and pale to dark on a light one, that people with any eyes can read.
+/// Colour tables that people with any colour vision can read. Dark to bright on a dark background,
+/// pale to dark on a light one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Colours {
     /// Violet to yellow.
@@ -89,10 +92,10 @@ pub enum Colours {
 }
 
 impl Colours {
-    /// All, as they are offered.
+    /// All tables in the order of the menu.
     pub const ALL: [Colours; 3] = [Colours::Inferno, Colours::Viridis, Colours::Cividis];
 
-    /// Its name.
+    /// The label in the menu.
     pub fn title(self) -> &'static str {
         match self {
             Colours::Viridis => "Viridis",
@@ -101,17 +104,17 @@ impl Colours {
         }
     }
 
-    /// The name it is remembered by.
+    /// The name in the settings.
     pub fn key(self) -> String {
         self.title().to_lowercase()
     }
 
-    /// The colours of that name, or the usual ones.
+    /// The table with this name, or the default table.
     pub fn of(key: &str) -> Self {
         Colours::ALL.into_iter().find(|colours| colours.key() == key).unwrap_or_default()
     }
 
-    /// Red, green and blue of every level from 0 to 255, for a light or a dark ground.
+    /// Red, green and blue of every level from 0 to 255, for a light or a dark background.
     pub fn table(self, light: bool) -> [[u8; 3]; 256] {
         let (gradient, first) = match self {
             Colours::Viridis if light => (colorous::YELLOW_GREEN_BLUE, 0),

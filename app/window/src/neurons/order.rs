@@ -1,13 +1,13 @@
-//! In which order a layer's neurons stand on the map.
+//! The order of a layer's neurons on the map.
 
 use std::ops::Range;
 
-/// Steps that frequencies are told apart by. Neurons in the same step keep the model's order, so that a picture does not
-/// tremble with every token.
+/// Number of distinct frequency steps. Neurons in one step keep the model's order, so that the
+/// picture does not flicker with every token.
 const STEPS: usize = 4096;
 
-/// Order of an MoE layer's experts: hot ones first, then by how often they are chosen, in steps as those of neurons.
-/// `hot` and `chosen` are told of each.
+/// The order of an MoE layer's experts: hot ones first, then by selection frequency in [`STEPS`]
+/// steps. `hot` and `chosen` return the placement and the frequency of an expert.
 pub fn sequence(groups: usize, hot: impl Fn(usize) -> bool, chosen: impl Fn(usize) -> f32) -> Vec<usize> {
     let mut all: Vec<usize> = (0..groups).collect();
     let often = |group: usize| (chosen(group).clamp(0.0, 1.0).sqrt() * (STEPS - 1) as f32) as usize;
@@ -15,27 +15,28 @@ pub fn sequence(groups: usize, hot: impl Fn(usize) -> bool, chosen: impl Fn(usiz
     all
 }
 
-/// Places of a layer's neurons, hot ones first where they are sorted.
+/// The places of a layer's neurons. In sorted orders, hot neurons come first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NeuronOrder {
     neurons: Vec<u32>,
-    /// Where each neuron stands.
+    /// The rank of each neuron.
     pub ranks: Vec<u32>,
-    /// Rank of the first cold neuron, at least 1; `None` where hot and cold are mixed or none is hot.
+    /// Rank of the first cold neuron, at least 1. `None` if hot and cold neurons are mixed or no
+    /// neuron is hot.
     pub boundary: Option<usize>,
-    /// Ranks at which the experts begin; none for a dense FFN.
+    /// First rank of each expert. Empty for a dense FFN.
     pub starts: Vec<u32>,
 }
 
 impl NeuronOrder {
-    /// The model's own.
+    /// The model's own order.
     pub fn of_model(neurons: usize) -> Self {
         let all: Vec<u32> = (0..neurons as u32).collect();
         NeuronOrder { neurons: all.clone(), ranks: all, ..NeuronOrder::default() }
     }
 
-    /// Those in the mask `hot` before the others, and both by how often they fire; what `frequencies` does not know counts
-    /// as never. Takes time in proportion to `neurons`.
+    /// Orders hot neurons (mask `hot`) before cold ones, each by frequency. Neurons beyond
+    /// `frequencies` count as never firing. Takes time proportional to `neurons`.
     pub fn by_frequency(neurons: usize, frequencies: &[f32], hot: &[u32]) -> Self {
         let is_hot = |neuron: usize| hot.get(neuron / 32).is_some_and(|word| word >> (neuron % 32) & 1 == 1);
         let bucket = |neuron: usize| {
@@ -50,7 +51,7 @@ impl NeuronOrder {
         for at in 1..starts.len() {
             starts[at] += starts[at - 1];
         }
-        // Where nothing is hot there is no line either.
+        // Without hot neurons there is no line.
         let boundary = Some(starts[STEPS] as usize).filter(|hot| *hot > 0);
         let (mut order, mut ranks) = (vec![0; neurons], vec![0; neurons]);
         for (neuron, rank) in ranks.iter_mut().enumerate() {
@@ -62,8 +63,8 @@ impl NeuronOrder {
         NeuronOrder { neurons: order, ranks, boundary, starts: Vec::new() }
     }
 
-    /// The same neurons, those of each of `groups` together, first those of the group that `sequence` names first; within a group
-    /// they stay in their order. Groups follow each other in the model's numbering, and `sequence` names each once.
+    /// Reorders the neurons group by group, in the order of `sequence`. Neurons of a group keep
+    /// their order. `groups` are in the model's numbering, and `sequence` contains each index once.
     pub fn grouped(self, groups: &[Range<usize>], sequence: &[usize]) -> Self {
         let mut next = vec![0u32; groups.len()];
         let (mut end, mut starts) = (0, Vec::with_capacity(groups.len()));
@@ -82,23 +83,23 @@ impl NeuronOrder {
             }
             *rank += 1;
         }
-        // Hot neurons are still first if whole groups are hot.
+        // Hot neurons still come first if every group is entirely hot or cold.
         let hot = |rank: usize| order.get(rank).is_some_and(|neuron| self.before(*neuron as usize, self.boundary));
         let boundary = self.boundary.filter(|boundary| (0..*boundary).all(hot));
         NeuronOrder { neurons: order, ranks, boundary, starts }
     }
 
-    /// True if a neuron stands before the boundary.
+    /// True if a neuron ranks before the boundary.
     fn before(&self, neuron: usize, boundary: Option<usize>) -> bool {
         boundary.is_some_and(|boundary| self.ranks.get(neuron).is_some_and(|rank| (*rank as usize) < boundary))
     }
 
-    /// Neurons.
+    /// Number of neurons.
     pub fn len(&self) -> usize {
         self.neurons.len()
     }
 
-    /// True if there are none.
+    /// True if there are no neurons.
     pub fn is_empty(&self) -> bool {
         self.neurons.is_empty()
     }
@@ -116,7 +117,7 @@ mod tests {
     #[test]
     fn order_is_hot_first_then_by_frequency_then_by_index() {
         let frequencies = [0.1, 0.9, f32::NAN, 0.5, 0.5, 2.0];
-        // 2 and 3 are hot.
+        // Neurons 2 and 3 are hot.
         let order = NeuronOrder::by_frequency(7, &frequencies, &[0b1100]);
         let all: Vec<_> = (0..8).map_while(|rank| order.neuron(rank)).collect();
         assert_eq!(all, [3, 2, 5, 1, 4, 0, 6]);
@@ -135,7 +136,7 @@ mod tests {
 
     #[test]
     fn grouped_order_keeps_experts_contiguous() {
-        // Experts of three neurons, and one of two that is always there. The third is hot.
+        // Three experts of three neurons and a shared one of two. The third expert is hot.
         let groups = [0..3, 3..6, 6..9, 9..11];
         let (often, hot) = ([0.1, 0.3, 0.2, 0.9, 0.0, 0.8, 0.1, 0.0, 0.2, 0.5, 0.6], [0b1_1100_0000]);
         let chosen = [0.2, 0.7, 0.1, 1.0];

@@ -1,4 +1,4 @@
-//! The panel: which map, of which token, and what stands beside it.
+//! The panel of neurons: the map of a token, and everything beside it.
 
 use std::sync::Arc;
 
@@ -36,25 +36,26 @@ pub struct NeuronsPanel {
     detached: bool,
     shader: Option<Shader>,
     saved: SavedFiles,
-    /// The path that is typed for what is to be saved.
+    /// The path field of the export, on desktops without a file dialog.
     typed: Option<PathField<Export>>,
-    /// True if it was shown in this frame.
+    /// True if the panel was shown in this frame.
     seen: bool,
-    /// True if the whole map is to be shown, however near it was looked at.
+    /// True if the next frame should show the whole map, whatever the zoom.
     pub whole: bool,
-    /// True if the field for searching is to have the keyboard when it is shown next.
+    /// True if the search field should get the keyboard focus when it is next shown.
     pub searching: bool,
 }
 
 impl NeuronsPanel {
-    /// Takes the card of the neuron that was pinned last away; the neuron stays pinned.
+    /// Closes the card of the last pinned neuron. The neuron stays pinned.
     pub fn close_card(&mut self) {
         if let Some(watched) = &mut self.watched {
             watched.card = None;
         }
     }
 
-    /// Has large maps drawn by the window's GPU from now on, if that can. What another context of egui's has drawn is drawn anew.
+    /// Lets the window's GPU draw large maps from now on, if it can. Drops pictures of an earlier
+    /// egui context.
     pub fn draw_on(&mut self, state: &RenderState) {
         self.shader = Shader::install(state);
         if let Some(watched) = &mut self.watched {
@@ -62,23 +63,24 @@ impl NeuronsPanel {
         }
     }
 
-    /// Shows it in its column.
+    /// Shows the panel in its column.
     pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) {
         if !self.detached {
             self.contents(ui, shell, false);
             return;
         }
         ui.heading("Neurons");
-        muted(ui, "The map is in a window of its own.");
-        self.detached = !ui.button("Bring it back").clicked();
+        muted(ui, "The map is in its own window.");
+        self.detached = !ui.button("Move it back here").clicked();
     }
 
-    /// Shows it in a window of its own, if it is in one: whether or not there is a column, of which this comes after.
+    /// Shows the panel in a window of its own if it is detached, whether or not its column is
+    /// visible. Called after the column.
     pub fn show_detached(&mut self, ui: &Ui, shell: &mut Shell) {
         if self.detached {
             self.detach(ui, shell);
         }
-        // Strengths cost more to record than masks, and they are not shown now.
+        // Recording strengths costs more than recording masks, and strengths are not visible now.
         if !std::mem::take(&mut self.seen)
             && let Some(engine) = shell.engine_handle.engine()
             && engine.neurons().watch() == Watch::Strength
@@ -153,7 +155,7 @@ impl NeuronsPanel {
         self.watched = Some(watched);
     }
 
-    /// Says what was saved, and asks for a path where the system has no dialog.
+    /// Reports what was saved. Shows a path field if the system has no file dialog.
     fn take_saved(&mut self, ui: &Ui, shell: &mut Shell) {
         for saved in std::mem::take(&mut *self.saved.lock()) {
             match saved {
@@ -169,7 +171,7 @@ impl NeuronsPanel {
         match typed {
             Typed::Nothing => {}
             Typed::Path(path) if path.exists() => {
-                shell.show_error(format!("{}: there is such a file already; choose another name", path.display()));
+                shell.show_error(format!("{} already exists. Choose another name.", path.display()));
                 self.typed = Some(PathField::new(export.title(), path.display().to_string(), export));
             }
             Typed::Path(path) => export::save_at(ui, export, path, Arc::clone(&self.saved)),
@@ -205,7 +207,7 @@ impl NeuronsPanel {
         let (kind, percent) = (watched.kind, settings.mass_percent);
         let chosen = kind.chosen(settings, placed);
         ui.horizontal_wrapped(|ui| {
-            // All of them fit into the column as narrow as it usually is.
+            // All buttons fit into the column at its usual minimum width.
             ui.spacing_mut().item_spacing.x = 0.0;
             ui.spacing_mut().button_padding.x = 7.0;
             for mode in kind.modes(placed) {
@@ -222,15 +224,15 @@ impl NeuronsPanel {
     }
 }
 
-/// Level of recording that a mode needs.
+/// The level of recording that a mode needs.
 fn watch_of(mode: Mode) -> Watch {
     if mode == Mode::Strength { Watch::Strength } else { Watch::Firing }
 }
 
-/// Text of the panel without a model.
+/// Shows the text of the panel without a model.
 fn nothing(ui: &mut Ui, shell: &mut Shell) {
     let text = match shell.engine_handle.state() {
-        ModelState::Remote { .. } => "Neurons of a model on another computer cannot be seen.",
+        ModelState::Remote { .. } => "The neurons of a model on a server cannot be shown.",
         ModelState::Opening(_) => "The map appears when the model is open.",
         _ => "Open a model to see its neurons.",
     };

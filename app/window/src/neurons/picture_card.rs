@@ -1,4 +1,5 @@
-//! A card with the map, to be sent to people who have no window: model, speed, map, legend, and the token in its sentence.
+//! A card with the map, for people without the program: model, speed, map, legend, and the token in
+//! its sentence.
 
 use egui::{
     Align2, Color32, ColorImage, FontId, Pos2, Rect, TextFormat, Vec2,
@@ -9,25 +10,25 @@ use egui::{
 use super::{canvas::Canvas, colours, map_snapshot::MapSnapshot, sentence::Sentence};
 use thermocline_rich_text::theme::strong;
 
-/// Width of a card, and of what is empty at its sides, in points.
+/// Width of a card, and of its margins, in points.
 pub const WIDTH: f32 = 1600.0;
 const MARGIN: f32 = 64.0;
 
-/// Room for the layers' names.
+/// Width of the layers' labels, in points.
 const GUTTER: f32 = 64.0;
 
-/// Places of a card's parts.
+/// The rectangles of a card's parts, in points.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PictureLayout {
     /// The model's name.
     pub title: Rect,
-    /// Its speed.
+    /// The model's speed.
     pub speed: Rect,
     /// The map's mode, and what the token fires.
     pub summary: Rect,
     /// The dots.
     pub map: Rect,
-    /// Meaning of the colours.
+    /// The legend of the colours.
     pub legend: Rect,
     /// The token in its sentence.
     pub sentence: Rect,
@@ -36,7 +37,7 @@ pub struct PictureLayout {
 }
 
 impl PictureLayout {
-    /// Places on a card whose map has so many layers.
+    /// The layout of a card whose map has `layers` layers.
     pub fn of(layers: usize) -> Self {
         let (left, right) = (MARGIN, WIDTH - MARGIN);
         let row = |top: f32, height: f32| Rect::from_min_max(pos2(left, top), pos2(right, top + height));
@@ -55,43 +56,43 @@ impl PictureLayout {
         }
     }
 
-    /// Size of the card.
+    /// Size of the card, in points.
     pub fn size(&self) -> Vec2 {
         vec2(WIDTH, self.mark.bottom() + 44.0)
     }
 }
 
-/// The words of a card.
+/// The texts of a card.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PictureWords {
     /// The model's name.
     pub model: String,
-    /// Its speed, if it is known.
+    /// The model's speed, if it is known.
     pub rate: Option<String>,
-    /// The firings of the token, in figures.
+    /// Statistics of the token's firings.
     pub summary: String,
     /// The token in its sentence.
     pub sentence: Sentence,
 }
 
-/// Contents of a card.
+/// The contents of a card.
 #[derive(Debug)]
 pub struct PictureCard {
     /// The map.
     pub map: MapSnapshot,
-    /// The words.
+    /// The texts.
     pub words: PictureWords,
-    /// Pixels of a dot of the map, at least.
+    /// Minimum size of a dot of the map, in pixels.
     pub dot: usize,
 }
 
 impl PictureCard {
-    /// The places of its parts.
+    /// The layout of the card.
     pub fn layout(&self) -> PictureLayout {
         PictureLayout::of(self.map.atlas.shown().len())
     }
 
-    /// The card as a picture, `scale` pixels per point.
+    /// Draws the card as a picture of `scale` pixels per point.
     pub fn draw(&mut self, scale: f32, fonts: egui::FontDefinitions) -> ColorImage {
         let mut canvas = self.canvas(scale, fonts);
         self.draw_frame(&mut canvas);
@@ -99,12 +100,12 @@ impl PictureCard {
         canvas.image
     }
 
-    /// An empty canvas for it.
+    /// An empty canvas for the card.
     pub fn canvas(&self, scale: f32, fonts: egui::FontDefinitions) -> Canvas {
         Canvas::new(self.layout().size(), scale, self.map.options.palette().background, fonts)
     }
 
-    /// Draws what is the same for all tokens: model, speed, legend.
+    /// Draws the parts that are equal for all tokens: model, speed, legend.
     pub fn draw_frame(&self, canvas: &mut Canvas) {
         let (palette, layout) = (self.map.options.palette(), self.layout());
         let title = line(&self.words.model, strong(44.0), palette.text, layout.title.width());
@@ -114,7 +115,7 @@ impl PictureCard {
             canvas.write(layout.speed.right_center(), Align2::RIGHT_CENTER, rate);
         }
         self.draw_legend(canvas, layout.legend);
-        // Warm over cold, and the line between.
+        // Warm above cold, and the line between them.
         let Rect { min, .. } = layout.mark;
         for (part, colour) in [palette.hot, palette.boundary, palette.cold].into_iter().enumerate() {
             let top = min + vec2(0.0, 6.0 + 7.0 * part as f32);
@@ -124,7 +125,7 @@ impl PictureCard {
         canvas.write(layout.mark.left_center() + vec2(44.0, 0.0), Align2::LEFT_CENTER, name);
     }
 
-    /// Draws what belongs to the token: map, summary, sentence.
+    /// Draws the parts of the token: map, summary, sentence.
     pub fn draw_token(&mut self, canvas: &mut Canvas) {
         let (palette, layout) = (self.map.options.palette(), self.layout());
         for place in [layout.summary, layout.sentence] {
@@ -147,12 +148,12 @@ impl PictureCard {
         canvas.write(layout.sentence.left_top(), Align2::LEFT_TOP, sentence);
     }
 
-    /// Dots of the map at most, from left to right and from top to bottom.
+    /// Maximum number of dots of the map, in columns and rows.
     fn dots(&self, canvas: &Canvas) -> [usize; 2] {
         canvas.pixels(self.layout().map).map(|pixels| (pixels / self.dot).max(1))
     }
 
-    /// Names of layers, and the line between hot and cold.
+    /// Draws the layers' labels, and the line between hot and cold neurons.
     fn draw_lines(&self, canvas: &mut Canvas, map: Rect) {
         let (palette, layers) = (self.map.options.palette(), self.map.atlas.shown());
         let band = map.height() / layers.len().max(1) as f32;
@@ -204,7 +205,7 @@ impl PictureCard {
     }
 }
 
-/// A line of text, shortened where it is too wide.
+/// Lays out a line of text, shortened to `width` points.
 fn line(text: &str, font: FontId, colour: Color32, width: f32) -> LayoutJob {
     let mut job = LayoutJob::simple_singleline(text.to_owned(), font, colour);
     job.wrap = TextWrapping::truncate_at_width(width);
@@ -219,7 +220,8 @@ pub(super) mod tests {
     use crate::neurons::{atlas::Atlas, facts, map::MapOptions, mode::Mode};
     use thermocline_rich_text::fonts;
 
-    /// Tokens of a model with two layers of `neurons`, of which each token fires 1 in 16, others than the one before.
+    /// Tokens of a model with two layers of `neurons` neurons. Each token fires 1 in 16 neurons,
+    /// others than the token before it.
     pub fn tokens(neurons: usize, count: usize) -> Vec<TokenTrace> {
         let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([neurons, neurons]));
         for position in 0..count {
@@ -235,7 +237,7 @@ pub(super) mod tests {
         board.tokens(0..u64::MAX)
     }
 
-    /// A card of that model.
+    /// A card for such a model.
     pub fn card(mode: Mode, neurons: usize) -> PictureCard {
         let (shape, token) = (NeuronShape::new([neurons, neurons]), &tokens(neurons, 1)[0]);
         let options = MapOptions { mode, placed: true, ..MapOptions::default() };
@@ -254,7 +256,7 @@ pub(super) mod tests {
         PictureCard { map, words, dot: 1 }
     }
 
-    /// Colours within a place of a picture at scale 1.
+    /// The colours within a rectangle of a picture at scale 1.
     fn colours_in(image: &ColorImage, place: Rect) -> Vec<Color32> {
         let rows = place.top() as usize..place.bottom() as usize;
         let row = |y: usize| &image.pixels[y * image.size[0]..][place.left() as usize..place.right() as usize];
@@ -272,7 +274,7 @@ pub(super) mod tests {
         for place in parts {
             assert!(written(&image, place) > 100, "{place:?}");
         }
-        // Without their words, the places are empty.
+        // Without texts, the rectangles are empty.
         card.words = PictureWords::default();
         let empty = card.draw(1.0, fonts::definitions());
         for place in [layout.title, layout.speed, layout.sentence] {
@@ -290,7 +292,7 @@ pub(super) mod tests {
             let (layout, palette, table) = (card.layout(), card.map.options.palette(), card.map.table());
             let image = card.draw(1.0, fonts::definitions());
             let legend = colours_in(&image, layout.legend);
-            // 64 neurons have a dot each.
+            // Each of the 64 neurons has a dot.
             let named = colours::named(mode, false, true, &table, &palette);
             for (colour, meaning) in &named {
                 assert!(legend.contains(colour), "{mode:?}: {meaning}");
@@ -306,7 +308,7 @@ pub(super) mod tests {
         let (layout, table) = (card.layout(), card.map.table());
         let map = colours_in(&card.draw(1.0, fonts::definitions()), layout.map);
         let lit = map.iter().filter(|colour| **colour == table[255]).count() as f32 / map.len() as f32;
-        // 3 and 1 of the 64 neurons of a layer fire.
+        // A layer of 64 neurons has two mask words. One fires 3 neurons, the other fires 1.
         assert!((lit - 4.0 / 64.0).abs() < 0.01, "{lit}");
     }
 }

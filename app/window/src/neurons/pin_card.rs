@@ -1,4 +1,4 @@
-//! The card of the neuron that was pinned last, beside its dot on the map.
+//! The card of the last pinned neuron, beside its dot on the map.
 
 use egui::{Area, Context, Id, LayerId, Margin, Order, Pos2, Rect, Ui, Vec2, pos2};
 use egui_material_icons::icons::ICON_CLOSE;
@@ -14,13 +14,13 @@ use thermocline_rich_text::{
     widgets::{icon_button, muted, outlined},
 };
 
-/// Widest a card's words become, in points.
+/// Maximum width of a card's text, in points.
 const WIDTH: f32 = 240.0;
 
-/// Points between a dot and its card, in either direction.
+/// Distance between a dot and its card in x and y, in points.
 const GAP: f32 = 12.0;
 
-/// The dot of a card's neuron, and the rings on the map, which the card leaves free where it can.
+/// The dot of a card's neuron, and the rings on the map. The card avoids covering rings.
 #[derive(Debug, Clone, Copy)]
 pub struct CardPlace<'a> {
     /// The dot.
@@ -30,7 +30,8 @@ pub struct CardPlace<'a> {
 }
 
 impl CardPlace<'_> {
-    /// The corner of a card of this size: of the four at the dot one on the `screen`, which covers the fewest rings.
+    /// The top left corner of a card of this size. Of the four places around the dot, prefers one
+    /// on the `screen`, then the one that covers the fewest rings.
     fn corner(&self, size: Vec2, screen: Rect) -> Pos2 {
         let (after, before) = (self.dot + Vec2::splat(GAP), self.dot - Vec2::splat(GAP) - size);
         let corners =
@@ -46,13 +47,13 @@ impl CardPlace<'_> {
 /// An action on a pinned neuron.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PinAct {
-    /// Take its card away; the neuron stays pinned.
+    /// Close its card. The neuron stays pinned.
     Close,
-    /// Let the neuron go.
+    /// Unpin the neuron.
     Unpin,
-    /// Show where it fires in the words of the chat, or no longer.
+    /// Start or stop tinting the chat's words by its firings.
     Tint,
-    /// Have the last answer written once more without it.
+    /// Repeat the last answer without the neuron.
     Without,
 }
 
@@ -60,13 +61,14 @@ fn area_id() -> Id {
     Id::unique("pinned neuron")
 }
 
-/// True if a card was drawn with the last frame.
+/// True if a card was drawn in the previous frame.
 pub fn is_shown(ctx: &Context) -> bool {
     let layer = LayerId::new(Order::Foreground, area_id());
     ctx.memory(|memory| memory.areas().visible_last_frame(&layer))
 }
 
-/// Shows the card of the neuron `pin` at `place`; `words`: those it fires most at, `tints`: it is shown in the words of the chat.
+/// Shows the card of the neuron `pin` at `place`. `words` are the words at which it fires most.
+/// `tints` means that it tints the chat's words.
 pub fn show(ui: &Ui, place: CardPlace<'_>, facts: &Facts, words: &str, pin: &Pin, tints: bool) -> Option<PinAct> {
     let palette = Palette::of(ui);
     let mut act = None;
@@ -84,7 +86,7 @@ pub fn show(ui: &Ui, place: CardPlace<'_>, facts: &Facts, words: &str, pin: &Pin
             pin.lens.show(ui);
             ui.horizontal_wrapped(|ui| {
                 let name = if tints { "Hide in text" } else { "Show in text" };
-                let hint = "Colour the chat's words where it fires";
+                let hint = "Colour the chat's words for which this neuron fires";
                 if ui.button(name).accessible_name(format!("{name}: {}", facts.title)).on_hover_text(hint).clicked() {
                     act = Some(PinAct::Tint);
                 }
@@ -121,7 +123,7 @@ mod tests {
         assert_eq!(corner(dot, &[pos2(600.0, 405.0), pos2(400.0, 516.0)]), pos2(right, above));
         let around = [pos2(600.0, 450.0), pos2(400.0, 450.0), pos2(600.0, 350.0)];
         assert_eq!(corner(dot, &around), pos2(left, above));
-        // Nothing of it is outside the window.
+        // The card never leaves the window.
         assert_eq!(corner(pos2(990.0, 400.0), &[pos2(900.0, 450.0)]), pos2(778.0, above));
         assert_eq!(corner(pos2(990.0, 790.0), &[pos2(900.0, 700.0)]), pos2(778.0, 678.0));
     }

@@ -1,4 +1,4 @@
-//! Pinned neurons, watched from token to token.
+//! Pinned neurons, followed from token to token.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -9,26 +9,27 @@ use thermocline_engine::{
 
 use super::{facts, lens::Lens};
 
-/// Most neurons that are pinned at once.
+/// Maximum number of pinned neurons.
 pub const MOST_PINS: usize = 8;
 
-/// A neuron and what it did.
+/// A pinned neuron and its latest activations.
 #[derive(Debug)]
 pub struct Pin {
-    /// Where it is in the model.
+    /// The neuron's place in the model.
     pub place: NeuronIndex,
-    /// Its name, as in the middle of a sentence.
+    /// The neuron's name, as inside a sentence.
     pub name: String,
-    /// Per token: 0 for silence, 1 for firing, or its strength as a fraction of the layer's strongest.
+    /// Activation per token: 0 for silent, 1 for firing, or its strength as a fraction of the
+    /// layer's strongest.
     pub series: VecDeque<f32>,
-    /// The tokens of the series, by their ids.
+    /// Ids of the tokens of the series.
     pub words: VecDeque<u32>,
-    /// The words it raises and lowers.
+    /// The words that the neuron raises and lowers.
     pub lens: Lens,
-    /// A sentence about its words across chats; empty if none are kept.
+    /// A sentence about its words across chats. Empty if no words are stored.
     pub across: String,
     fired_at: HashMap<u32, u32>,
-    /// Index of the token after the last one of the series.
+    /// Index of the token after the end of the series.
     pub next: u64,
 }
 
@@ -65,7 +66,8 @@ impl Pin {
         }
     }
 
-    /// The tokens it fired at most, by their ids, most often first, and how often.
+    /// The ids of the `count` tokens at which the neuron fired most often, with their counts, in
+    /// descending order.
     pub fn top(&self, count: usize) -> Vec<(u32, u32)> {
         let mut all: Vec<_> = self.fired_at.iter().map(|(token, times)| (*token, *times)).collect();
         all.sort_unstable_by_key(|(token, times)| (std::cmp::Reverse(*times), *token));
@@ -77,15 +79,15 @@ impl Pin {
 /// The pinned neurons.
 #[derive(Debug, Default)]
 pub struct Pins {
-    /// All of them, in the order in which they were pinned.
+    /// All pins in the order of pinning.
     pub all: Vec<Pin>,
-    /// The one whose firings are shown in the words of the chat.
+    /// The neuron whose firings tint the chat's words.
     tinting: Option<NeuronIndex>,
 }
 
 impl Pins {
-    /// Pins a neuron and shows its firings in the words of the chat, or lets it go if it is pinned. What the board still knows of
-    /// it counts. `false` if there are too many.
+    /// Pins a neuron and lets it tint the chat's words, or unpins it. A new pin starts with the
+    /// tokens that the board still has. `false` if there are too many pins.
     pub fn toggle(&mut self, board: &NeuronBoard, place: NeuronIndex) -> bool {
         let before = self.all.len();
         self.all.retain(|pin| pin.place != place);
@@ -101,7 +103,7 @@ impl Pins {
         true
     }
 
-    /// Takes over what is new.
+    /// Adds the new tokens of the board.
     pub fn update(&mut self, board: &NeuronBoard) {
         let Some(next) = self.all.iter().map(|pin| pin.next).min() else { return };
         if board.latest().is_none_or(|token| token.index < next) {
@@ -114,12 +116,12 @@ impl Pins {
         }
     }
 
-    /// Shows the firings of a pinned neuron in the words of the chat, or no longer.
+    /// Starts or stops tinting the chat's words by a pinned neuron's firings.
     pub fn toggle_tint(&mut self, place: NeuronIndex) {
         self.tinting = Some(place).filter(|_| self.tinting != Some(place));
     }
 
-    /// The pinned neuron whose firings are shown in the words of the chat.
+    /// The pinned neuron that tints the chat's words.
     pub fn tinting(&self) -> Option<&Pin> {
         self.all.iter().find(|pin| self.tinting == Some(pin.place))
     }
@@ -129,12 +131,12 @@ impl Pins {
         self.all.iter().find(|pin| pin.lens == Lens::Unknown).map(|pin| pin.place)
     }
 
-    /// The neuron at `place`, if it is pinned.
+    /// The pin of the neuron at `place`.
     pub fn at(&mut self, place: NeuronIndex) -> Option<&mut Pin> {
         self.all.iter_mut().find(|pin| pin.place == place)
     }
 
-    /// Where they are.
+    /// The places of all pinned neurons.
     pub fn places(&self) -> Vec<NeuronIndex> {
         self.all.iter().map(|pin| pin.place).collect()
     }

@@ -1,5 +1,5 @@
-//! The plane: one byte per neuron, each layer's in the order in which they are shown, in rows of a texture. A shader folds the bytes
-//! of a dot into its level; without one, [`Plane::levels`] does the same.
+//! The plane: one byte per neuron in the display order of its layer, in rows of a texture. A shader
+//! folds the bytes of a dot into its level. Without a shader, [`Plane::levels`] does the same.
 
 use std::{ops::Range, sync::Arc};
 
@@ -10,29 +10,31 @@ use super::{
     layer_values::{Fold, LayerValues},
 };
 
-/// Most neurons in a row of the texture. Every adapter has textures of this side.
+/// Maximum number of neurons in a row of the texture. Every adapter supports textures of this
+/// width.
 const ROW: usize = 4096;
 
-/// Most neurons of a layer: a sixteenth of them in one dot is as much as the shader can add up, squares of bytes in 32 bits.
+/// Maximum number of neurons of a layer. A dot then has at most a sixteenth of them, and the shader
+/// can sum the squares of their bytes in 32 bits.
 const WIDEST: usize = 1 << 20;
 
 /// The bytes of all layers.
 #[derive(Debug, Clone, Default)]
 pub struct Plane {
     row: usize,
-    /// Neurons of the widest layer.
+    /// Number of neurons of the widest layer.
     widest: usize,
-    /// `[layers]`: rows of each.
+    /// Rows of each layer, `[layers]`.
     rows: Vec<Range<usize>>,
     /// The bytes, row by row.
     pub bytes: Arc<Vec<u8>>,
     version: u64,
-    /// Rows that are different from the version before.
+    /// Rows that changed in this version.
     fresh: Range<usize>,
 }
 
 impl Plane {
-    /// An empty plane.
+    /// Creates an empty plane.
     pub fn new(shape: &NeuronShape) -> Self {
         let row = shape.widest().clamp(1, ROW);
         let mut end = 0;
@@ -47,23 +49,24 @@ impl Plane {
         Plane { row, widest: shape.widest(), rows, bytes, version: 1, fresh: 0..end }
     }
 
-    /// True if a texture of at most `limit` texels a side holds it, and the shader can add up its dots.
+    /// True if a texture with at most `limit` texels per side can hold the plane and the shader can
+    /// sum its dots.
     pub fn fits_texture(&self, limit: usize) -> bool {
         let [columns, rows] = self.size();
         rows > 0 && rows <= limit && columns <= limit && self.widest <= WIDEST
     }
 
-    /// Begins a version.
+    /// Begins a new version.
     pub fn begin(&mut self) {
         self.version += 1;
         self.fresh = 0..0;
     }
 
-    /// Writes the values of a layer, whose neurons stand at `ranks`.
+    /// Writes the values of a layer. `ranks` are the neurons' places.
     pub fn write(&mut self, layer: usize, ranks: &[u32], values: &LayerValues<'_>) {
         let Some(rows) = self.rows.get(layer).filter(|rows| !rows.is_empty()) else { return };
         let (from, to) = (rows.start * self.row, rows.end * self.row);
-        // Only a frame that was not drawn may still hold them.
+        // The bytes are copied only if a frame that was not drawn still holds them.
         if let Some(into) = Arc::make_mut(&mut self.bytes).get_mut(from..to) {
             values.write(ranks, into);
             self.fresh = match self.fresh.is_empty() {
@@ -78,7 +81,7 @@ impl Plane {
         [self.row, self.bytes.len() / self.row.max(1)]
     }
 
-    /// Version of the bytes, and range of the rows that are new in it.
+    /// The version of the bytes, and the rows that changed in it.
     pub fn version(&self) -> (u64, Range<usize>) {
         (self.version, self.fresh.clone())
     }
@@ -88,7 +91,8 @@ impl Plane {
         self.rows.get(layer).map_or(0, |rows| rows.start)
     }
 
-    /// `[lines, columns]` levels of a layer's dots for the neurons at `ranks`, as the shader computes them.
+    /// The levels of a layer's dots for the neurons at `ranks`, `[lines, columns]`, equal to the
+    /// shader's result.
     pub fn levels(&self, layer: usize, ranks: Range<usize>, grid: Grid, fold: Fold) -> Vec<u8> {
         let first = self.first_row(layer) * self.row + ranks.start;
         let mut levels = vec![0; grid.dots()];
@@ -136,7 +140,7 @@ mod tests {
         assert_eq!(plane(&[28_672; 80]).size(), [4096, 560]);
     }
 
-    /// Levels of two dots of two neurons each; the hot neurons 1 and 3 are in the first.
+    /// The levels of two dots of two neurons each. The hot neurons 1 and 3 are in the first dot.
     fn dots(values: &LayerValues<'_>, fold: Fold) -> Vec<u8> {
         let order = NeuronOrder::by_frequency(4, &[], &[0b1010]);
         let mut plane = Plane::new(&NeuronShape::new([4]));
@@ -188,7 +192,7 @@ mod tests {
         let (order, mut plane) = (NeuronOrder::of_model(64), Plane::new(&NeuronShape::new([64])));
         plane.write(0, &order.ranks, &LayerValues::Fired(&[u32::MAX, 0b10]));
         let levels = plane.levels(0, 32..40, Grid { columns: 4, lines: 2 }, Fold::Fraction);
-        // The second neuron goes down the first column.
+        // The second neuron is in the first column, on the second line.
         assert_eq!(levels, [0, 0, 0, 0, 255, 0, 0, 0]);
     }
 }

@@ -1,39 +1,41 @@
-//! The token shown: the latest, or an earlier one that is held.
+//! The shown token: the latest one, or an earlier one that is held.
 
 use std::ops::Range;
 
 use thermocline_engine::telemetry::neurons::{NeuronBoard, TokenTrace};
 
-/// Follows the latest token of a chat until one is held.
+/// Follows the latest token of a chat until a token is held.
 #[derive(Debug, Default)]
 pub struct Playback {
     held: Option<TokenTrace>,
     base: Option<TokenTrace>,
-    /// Tokens that are shown in place of those of the board, oldest first; `None` while the board is followed.
+    /// Tokens stored with the chat, oldest first. They replace those of the board. `None` while the
+    /// board is followed.
     kept: Option<Vec<TokenTrace>>,
-    /// Index of the first token of the board that is the chat's.
+    /// Index of the chat's first token on the board.
     first: u64,
-    /// Sessions whose tokens are other chats'.
+    /// Sessions of other chats.
     foreign: Vec<u64>,
-    /// The latest token of the board that is the chat's.
+    /// The chat's latest token on the board.
     latest: Option<TokenTrace>,
-    /// Index of the next token of the board that was not looked at.
+    /// Index of the board's next token to read.
     next: u64,
 }
 
 impl Playback {
-    /// True while it follows the latest token.
+    /// True while the latest token is shown.
     pub fn is_live(&self) -> bool {
         self.held.is_none()
     }
 
-    /// Follows the latest again.
+    /// Shows the latest token again.
     pub fn go_live(&mut self) {
         self.held = None;
     }
 
-    /// Shows another chat from now on: nothing is held or compared. Its tokens are those at the end of `board` whose session is `own`,
-    /// or, if there are none, `kept`, numbered from 0.
+    /// Switches to another chat, without a held or compared token. The chat's tokens are those at
+    /// the end of `board` whose session is `own`. If there are none, they are `kept`, numbered from
+    /// 0.
     pub fn show_chat(&mut self, board: &NeuronBoard, own: impl Fn(u64) -> bool, kept: Vec<TokenTrace>) {
         let range = board.kept().masks;
         let is_own = |index: &u64| board.token(*index).is_some_and(|token| own(token.session));
@@ -43,7 +45,7 @@ impl Playback {
         self.kept = found.is_none().then_some(kept);
     }
 
-    /// Takes over what `board` has new of the chat. `is_foreign`: this session's tokens are another chat's.
+    /// Reads the new tokens of `board`. `is_foreign` is true for a session of another chat.
     pub fn follow(&mut self, board: &NeuronBoard, is_foreign: impl Fn(u64) -> bool) {
         let range = board.kept().masks;
         for token in board.tokens(self.next.max(range.start)..range.end) {
@@ -61,7 +63,7 @@ impl Playback {
         }
     }
 
-    /// True while tokens are shown that were kept with the chat.
+    /// True while tokens stored with the chat are shown.
     pub fn is_remembered(&self) -> bool {
         self.kept.as_ref().is_some_and(|kept| !kept.is_empty())
     }
@@ -72,7 +74,7 @@ impl Playback {
         self.held.clone().or_else(last)
     }
 
-    /// The token of that index, if it is the chat's.
+    /// The chat's token with this index.
     fn at(&self, board: &NeuronBoard, index: u64) -> Option<TokenTrace> {
         match &self.kept {
             Some(kept) => kept.get(usize::try_from(index).ok()?).cloned(),
@@ -95,7 +97,7 @@ impl Playback {
         tokens.split_off(tokens.len().saturating_sub(count))
     }
 
-    /// Indices of the tokens that can be shown neuron by neuron.
+    /// Index range of the tokens that can be shown neuron by neuron.
     pub fn range(&self, board: &NeuronBoard) -> Range<u64> {
         match (&self.kept, &self.latest) {
             (Some(kept), _) => 0..kept.len() as u64,
@@ -107,7 +109,8 @@ impl Playback {
         }
     }
 
-    /// Holds the token of that index, or the nearest there is, first of those before it. It stays, even when the board forgets it.
+    /// Holds the token with this index, or the nearest available one, preferably before it. It
+    /// stays even when the board drops it.
     pub fn hold(&mut self, board: &NeuronBoard, index: u64) {
         let range = self.range(board);
         let Some(last) = range.end.checked_sub(1).filter(|last| *last >= range.start) else { return };
@@ -117,7 +120,7 @@ impl Playback {
         self.leave_base(board);
     }
 
-    /// Goes to the token before the one that is shown, if there is one.
+    /// Moves to the token before the shown one, if there is one.
     pub fn step_back(&mut self, board: &NeuronBoard) {
         let Some(token) = self.token() else { return };
         let before = self.before(board, token.index);
@@ -125,7 +128,7 @@ impl Playback {
         self.leave_base(board);
     }
 
-    /// Goes to the token after the one that is shown, if there is one.
+    /// Moves to the token after the shown one, if there is one.
     pub fn step_on(&mut self, board: &NeuronBoard) {
         let Some(token) = self.token() else { return };
         let after = (token.index + 1..self.range(board).end).find_map(|index| self.at(board, index));
@@ -138,7 +141,7 @@ impl Playback {
         (self.range(board).start..index).rev().find_map(|index| self.at(board, index))
     }
 
-    /// Compares the token that is shown with the one before it, where it would be compared with itself: nothing differs there.
+    /// If the shown token would be compared with itself, compares it with the token before it.
     fn leave_base(&mut self, board: &NeuronBoard) {
         let shown = self.token().map(|token| token.index);
         if let Some(shown) = shown.filter(|shown| self.base.as_ref().is_some_and(|base| base.index == *shown)) {
@@ -151,8 +154,8 @@ impl Playback {
         self.base.as_ref()
     }
 
-    /// Compares what is shown from now on with the token before the one that is shown now (with that one itself if there is none
-    /// before), or with none.
+    /// Starts to compare with the token before the shown one (with the shown one itself if there is
+    /// none before), or stops comparing.
     pub fn compare(&mut self, board: &NeuronBoard, on: bool) {
         let shown = self.token().filter(|_| on);
         self.base = shown.map(|shown| {
@@ -252,12 +255,12 @@ mod tests {
         playback.follow(&board, |_| false);
         playback.hold(&board, 1);
         playback.compare(&board, true);
-        // A new chat: nothing, until it has a token.
+        // A new chat shows nothing until it has a token.
         playback.show_chat(&board, |_| false, Vec::new());
         playback.follow(&board, |session| session == 1);
         assert!(playback.is_live() && playback.base().is_none() && index(&playback).is_none());
         assert!(playback.range(&board).is_empty() && playback.ids(&board).is_empty());
-        // The other chat goes on meanwhile.
+        // The other chat continues meanwhile.
         fire_in(&mut recorder, 1, 4);
         playback.follow(&board, |session| session == 1);
         assert_eq!(index(&playback), None, "another chat's token");
@@ -273,7 +276,7 @@ mod tests {
         assert_eq!(index(&playback), Some(5), "the first of the chat");
         playback.step_on(&board);
         assert_eq!(index(&playback), Some(7));
-        // Back to the first chat, whose tokens are at the end of the board.
+        // Back to the first chat. Its tokens are at the end of the board.
         playback.show_chat(&board, |session| session == 1, Vec::new());
         playback.follow(&board, |session| session == 2);
         assert_eq!((index(&playback), playback.is_live()), (Some(8), true));

@@ -1,4 +1,4 @@
-//! The menu of what is saved of the map: a card, an animation of the last tokens, a table.
+//! The menu for saving the map: a card, an animation of the last tokens, or a table.
 
 use std::sync::Arc;
 
@@ -17,14 +17,15 @@ use crate::shell::Shell;
 use thermocline_chats::store::StoredMessage;
 use thermocline_host::{answer_stats::AnswerStats, engine_handle::ModelState, units};
 
-/// Tokens per second of `engine`, the open model: those of the answer being written, else those of the last answer of the chat that is
-/// shown, else those of any chat's.
+/// Tokens per second of the open model `engine`: of the running answer, otherwise of the last
+/// answer in the shown chat, otherwise of any chat.
 pub fn rate(shell: &Shell, engine: &Engine) -> Option<f64> {
     let now = Some(engine.telemetry().decode_rate).filter(|rate| *rate > 0.0);
     now.or_else(|| answered_rate(shell)).or_else(|| engine.observed_rate())
 }
 
-/// Tokens per second of the last answer of the chat that the model wrote, as they were kept with it.
+/// Tokens per second of the last answer in the chat that the model wrote, from its stored
+/// statistics.
 fn answered_rate(shell: &Shell) -> Option<f64> {
     let ModelState::Ready { model, .. } = shell.engine_handle.state() else { return None };
     let (name, key) = (model.to_string(), model.key());
@@ -39,15 +40,15 @@ fn answered_rate(shell: &Shell) -> Option<f64> {
 }
 
 impl WatchedNeurons {
-    /// Shows the menu; what comes of it is sent to `saved`.
+    /// Shows the menu. Results are sent to `saved`.
     pub fn save_menu(&self, ui: &mut Ui, shell: &Shell, engine: &Engine, saved: &SavedFiles) {
         let drawn = self.map.is_drawn();
-        let hint = "A card with the map, its legend, the model, its speed, and the token in its sentence";
+        let hint = "A picture with the map, its legend, the model, its speed, and the sentence around the token";
         let picture = ui.add_enabled(drawn, Button::new("Save picture")).on_hover_text(hint).clicked();
-        let hint = format!("The same card for the last {MOST_FRAMES} tokens, one after the other");
+        let hint = format!("An animation of this card over the last {MOST_FRAMES} tokens");
         let animated = !self.playback.range(&self.board).is_empty();
         let animation = ui.add_enabled(drawn && animated, Button::new("Save animation")).on_hover_text(hint).clicked();
-        let table = ui.button("Save as CSV").on_hover_text("A row for every neuron").clicked();
+        let table = ui.button("Save as CSV").on_hover_text("A table with a row for every neuron").clicked();
         let export = match (picture, animation, table) {
             (true, ..) => self.picture_card(shell, engine).map(|card| Export::Picture(Box::new(card))),
             (_, true, _) => self.animation(shell, engine).map(|it| Export::Animation(Box::new(it))),
@@ -64,7 +65,7 @@ impl WatchedNeurons {
         ui.close();
     }
 
-    /// The card of the token that is shown.
+    /// The card of the shown token.
     pub fn picture_card(&self, shell: &Shell, engine: &Engine) -> Option<PictureCard> {
         let map = self.map.snapshot()?;
         let model = match shell.engine_handle.state() {
@@ -83,7 +84,7 @@ impl WatchedNeurons {
         Some(PictureCard { map, words: PictureWords { model, rate, summary, sentence }, dot: 1 })
     }
 
-    /// The last tokens on a card.
+    /// An animation of the last tokens on a card.
     pub fn animation(&self, shell: &Shell, engine: &Engine) -> Option<Animation> {
         let card = self.picture_card(shell, engine)?;
         let ids = self.playback.ids(&self.board).into_iter().map(|(_, id)| id).collect();

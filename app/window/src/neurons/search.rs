@@ -1,4 +1,5 @@
-//! The search for neurons by a word: a field above the map, and a short list of those that were found beside the frames.
+//! The search for neurons by a word: a field above the map, and a short list of results. The search
+//! runs on a background thread.
 
 use std::{
     ops::ControlFlow,
@@ -19,19 +20,19 @@ use thermocline_rich_text::{
     widgets::{muted, small, trouble},
 };
 
-/// The search begins so long after the last letter.
+/// Delay between the last typed letter and the search.
 const REST: Duration = Duration::from_millis(300);
 
-/// Rows that are seen at once, the space between two, and the height of one at least, in points.
+/// Number of visible rows, space between two rows, and minimum height of a row, both in points.
 const ROWS: f32 = 6.0;
 const BETWEEN: f32 = 2.0;
 const ROW: f32 = 24.0;
 
-/// A line of the list.
+/// A row of the list.
 #[derive(Debug)]
 struct FoundRow {
     place: NeuronIndex,
-    /// Name and words of the neuron, in a line.
+    /// Name and words of the neuron, in one line.
     text: String,
 }
 
@@ -40,14 +41,14 @@ impl FoundRow {
         let title = facts::title(shape, found.place);
         let kept = match found.kept {
             0 => String::new(),
-            times => format!(" fired at it {times}\u{d7} across chats;"),
+            times => format!(" fired for it {times}\u{d7} across chats;"),
         };
         let fired = match found.fired {
             0 if found.kept > 0 => kept,
-            0 => format!(" its weights point at it, {:.2} of 1;", found.cosine.abs()),
+            0 => format!(" its weights match the word, similarity {:.2};", found.cosine.abs()),
             times => {
                 let elsewhere = percent(found.elsewhere.into());
-                format!("{kept} fires at it, {times} of {}, elsewhere at {elsewhere};", found.of)
+                format!("{kept} fires for it {times} of {} times, for other words {elsewhere};", found.of)
             }
         };
         let words = found.words.raised.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
@@ -55,12 +56,12 @@ impl FoundRow {
     }
 }
 
-/// Choices made in the list in a frame.
+/// The user's choices in the list in this frame.
 #[derive(Debug, Default)]
 pub struct SearchResponse {
-    /// The neuron that was chosen.
+    /// The chosen neuron.
     pub chosen: Option<NeuronIndex>,
-    /// The neuron under the pointer, or with the keyboard.
+    /// The neuron under the pointer, or with the keyboard focus.
     pub pointed: Option<NeuronIndex>,
 }
 
@@ -70,15 +71,15 @@ pub struct SearchField {
     text: String,
     typed: Option<Instant>,
     work: Background<Result<Vec<FoundRow>, String>>,
-    /// The work ends once this is dropped.
+    /// Dropping this ends the running search.
     wanted: Arc<()>,
     found: Option<Result<Vec<FoundRow>, String>>,
-    /// True if the field is to have the keyboard when it is shown next.
+    /// True if the field should get the keyboard focus when it is next shown.
     pub focus: bool,
 }
 
 impl SearchField {
-    /// Shows it. `query` makes the question of a word.
+    /// Shows the field and the list. `query` makes a query from a word.
     pub fn show(&mut self, ui: &mut Ui, engine: &Engine, query: impl FnOnce(String) -> NeuronQuery) -> SearchResponse {
         self.field(ui);
         if let Some(found) = self.work.take() {
@@ -98,7 +99,7 @@ impl SearchField {
     fn field(&mut self, ui: &mut Ui) {
         let id = ui.make_persistent_id("search of neurons");
         if std::mem::take(&mut self.focus) {
-            // Before it is shown, so that letters of this frame are its own.
+            // Before the field is shown, so that it receives the letters of this frame.
             ui.memory_mut(|memory| memory.request_focus(id));
         }
         let field = TextField::line(id, TextStyle::Body.resolve(ui.style()));
@@ -140,7 +141,7 @@ impl SearchField {
             Some(Ok(rows)) if rows.is_empty() => _ = muted(ui, "No neuron was found."),
             Some(Ok(rows)) => {
                 let height = ROW.max(ui.spacing().interact_size.y);
-                // Whole rows, so that none is cut.
+                // A multiple of whole rows, so that no row is cut.
                 let tallest = ROWS * (height + BETWEEN) - BETWEEN;
                 let area =
                     ScrollArea::vertical().id_salt("found neurons").max_height(tallest).min_scrolled_height(tallest);

@@ -1,25 +1,25 @@
 //! A token in its sentence.
 
-/// Most letters before the token, and after it.
+/// Maximum number of characters before and after the token.
 const BEFORE: usize = 140;
 const AFTER: usize = 100;
 
-/// Letters that end a sentence.
+/// Characters that end a sentence.
 const ENDS: [char; 4] = ['.', '!', '?', '\n'];
 
-/// A token and the text around it, no further than its sentence goes.
+/// A token and the text around it, within its sentence.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sentence {
-    /// The text before it.
+    /// The text before the token.
     pub before: String,
     /// The token.
     pub token: String,
-    /// The text after it.
+    /// The text after the token.
     pub after: String,
 }
 
 impl Sentence {
-    /// The sentence of token `at` of `ids`, which follow each other; `text`: tokens as text.
+    /// The sentence of token `at` of the consecutive `ids`. `text` converts tokens to text.
     pub fn of(ids: &[u32], at: usize, text: impl Fn(&[u32]) -> String) -> Self {
         let (from, to) = (at.saturating_sub(BEFORE), (at + 1 + AFTER).min(ids.len()));
         let part = |range: std::ops::Range<usize>| ids.get(range).map(&text).unwrap_or_default();
@@ -37,7 +37,7 @@ impl Sentence {
     }
 }
 
-/// Text without line breaks and parts of letters.
+/// Replaces line breaks with spaces and partial characters with ellipses.
 fn shown(text: &str) -> String {
     text.chars()
         .map(|letter| if letter.is_control() { ' ' } else { letter })

@@ -1,10 +1,12 @@
-//! The map drawn by a shader: a byte per neuron goes up when there is a new token, and whatever else changes (zoom, place, mode,
-//! colours) is a handful of uniforms.
+//! Draws the map with a shader. A new token uploads one byte per neuron. Every other change (zoom,
+//! position, mode, colours) updates a few uniforms.
 //!
-//! A new token of a model of 80 layers with 28,672 neurons each costs the window's thread under 2 ms
-//! (`cargo test --lib large_model -- --nocapture`), a step of a zoom nothing. Without the shader ([`Shader::pays`]: small models,
-//! software drivers, which would compute its pixels on the cores that compute the model, and OpenGL) the CPU computes the same
-//! dots from the same bytes, and the map is a texture.
+//! For a model of 80 layers with 28,672 neurons each, a new token takes the window's thread under 2
+//! ms (`cargo test --lib large_model -- --nocapture`). A step of a zoom takes almost nothing.
+//!
+//! Without the shader ([`Shader::pays`]), the CPU computes the same dots from the same bytes, and
+//! the map is a texture. That happens for small models, with OpenGL, and with software drivers. A
+//! software driver would compute the pixels on the cores that compute the model.
 
 use std::sync::Arc;
 
@@ -24,19 +26,20 @@ use super::{
     plane::Plane,
 };
 
-/// Says that the window can draw maps with the shader.
+/// Proves that the window can draw maps with the shader.
 #[derive(Debug, Clone, Copy)]
 pub struct Shader {
     limit: usize,
     software: bool,
 }
 
-/// Models of fewer neurons are folded anew, at every step of a zoom, in under 3 ms.
+/// The CPU folds models with fewer neurons in under 3 ms, which is fast enough for every step of a
+/// zoom.
 const LARGE: usize = 1 << 18;
 
 impl Shader {
-    /// Makes the pipeline and keeps it with the window's renderer. `None` where only OpenGL draws the window: that has the
-    /// picture.
+    /// Creates the pipeline and stores it in the window's renderer. `None` if OpenGL draws the
+    /// window. The map is then a texture.
     pub fn install(state: &RenderState) -> Option<Self> {
         let info = state.adapter.get_info();
         if info.backend == wgpu::Backend::Gl {
@@ -48,7 +51,8 @@ impl Shader {
         Some(Shader { limit, software: info.device_type == wgpu::DeviceType::Cpu })
     }
 
-    /// True if the shader is the better renderer for a model. A software driver would compute pixels where the model computes.
+    /// True if the shader is faster for a model. A software driver would compute pixels on the
+    /// model's cores.
     pub fn pays(&self, shape: &NeuronShape) -> bool {
         !self.software && shape.total() >= LARGE
     }
@@ -59,7 +63,7 @@ impl Shader {
     }
 }
 
-/// A frame's map, as a shape to paint at `rect`. `None` if `atlas` has nothing for a shader.
+/// The map of a frame as a shape to paint at `rect`. `None` if `atlas` has nothing for a shader.
 pub fn shape(rect: Rect, atlas: &Atlas, fold: Fold, table: &ColourTable) -> Option<Shape> {
     let frame = frame(rect, atlas, fold, table)?;
     Some(Shape::Callback(Callback::new_paint_callback(rect, frame)))
@@ -157,7 +161,7 @@ mod tests {
                 return;
             }
             let picture = image(&levels, self.atlas.layout.grid.columns, &self.table);
-            // Kept until the frame has been drawn.
+            // Stored until the frame has been drawn.
             let texture = self.texture.insert(ui.load_texture("picture", picture, TextureOptions::NEAREST));
             let uv = Rect::from_min_max(Pos2::ZERO, Pos2::new(1.0, 1.0));
             ui.painter().image(texture.id(), Rect::from_min_size(LEFT, self.size), uv, Color32::WHITE);
@@ -187,7 +191,7 @@ mod tests {
         harness
     }
 
-    /// A board that has seen some tokens.
+    /// A board with a few tokens.
     pub(super) fn board(shape: &NeuronShape) -> std::sync::Arc<NeuronBoard> {
         let (board, mut recorder) = NeuronBoard::new(shape.clone());
         board.set_watch(Watch::Strength);
@@ -228,7 +232,7 @@ mod tests {
         LayerFrequencies { neurons: tally.recent, experts: tally.chosen_recent }
     }
 
-    /// In every mode, from afar and close: every pixel of the shader's is the texture's.
+    /// In every mode and at every zoom, every pixel of the shader equals that of the texture.
     #[test]
     fn shader_draws_the_computed_levels() {
         let shape = NeuronShape::new([300, 0, 4500, 1 << 20]);
@@ -275,7 +279,7 @@ mod tests {
                         let at = |corner: Pos2| image.get_pixel(corner.x as u32 + x, corner.y as u32 + y).0;
                         let ([wanted, ..], [got, green, _, alpha]) = (at(LEFT), at(RIGHT));
                         seen.insert(wanted);
-                        // Adapters may round square roots otherwise.
+                        // Adapters may round square roots differently.
                         let near = rounds && wanted.abs_diff(got) <= 1;
                         let what = format!("{mode:?} comparing {comparing} {grid:?} at {x}, {y}");
                         assert!((wanted == got || near) && green == got && alpha == 255, "{what}: {wanted} {got}");

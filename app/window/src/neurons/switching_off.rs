@@ -1,4 +1,4 @@
-//! Neurons that are switched off: the last answer is written once more without them, beside the whole model's.
+//! Switched-off neurons: repeats the last answer without them, beside the whole model's answer.
 
 use egui::Ui;
 use thermocline_engine::model::NeuronIndex;
@@ -7,18 +7,18 @@ use super::watched::WatchedNeurons;
 use crate::{command::Command, shell::Shell};
 use thermocline_chats::chat::{Side, SideModel};
 
-/// Explanation of the buttons.
-pub const HINT: &str =
-    "The last answer once more, with these neurons switched off and with none, side by side, on the CPU";
+/// The tooltip of the buttons.
+pub const HINT: &str = "Repeats the last answer on the CPU, with and without these neurons, side by side";
 
-/// The command that compares the whole model with one without `neurons`, which is called `title`.
+/// The command that compares the whole model with one without `neurons`. `title` names the second
+/// side.
 pub fn without(title: String, neurons: Vec<NeuronIndex>) -> Command {
     let whole = Side { title: "Whole model".to_owned(), model: SideModel::Without(Vec::new()) };
     Command::Compare([whole, Side { title, model: SideModel::Without(neurons) }])
 }
 
 impl WatchedNeurons {
-    /// Offers to write the last answer without all pinned neurons.
+    /// Offers to repeat the last answer without all pinned neurons.
     pub fn offer_without_pins(&self, ui: &mut Ui, shell: &mut Shell) {
         let pins = self.pins.places();
         let name = "Answer again without all of them";
@@ -28,7 +28,8 @@ impl WatchedNeurons {
         }
     }
 
-    /// Offers to write the last answer without the cold neurons of a layer; where nothing is hot, without the half that fires least.
+    /// Offers to repeat the last answer without the cold neurons of a layer. If no device computes,
+    /// without the half that fires least.
     pub fn offer_without_cold(&self, ui: &mut Ui, shell: &mut Shell, layer: usize, placed: bool) {
         let what = if placed { "its cold neurons" } else { "the half that fires least" };
         if ui.button(format!("Answer again without {what}")).on_hover_text(HINT).clicked() {

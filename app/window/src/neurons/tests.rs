@@ -1,4 +1,4 @@
-//! The panel with the built-in model behind it.
+//! Tests of the panel with the built-in model.
 
 use std::sync::Arc;
 
@@ -28,9 +28,9 @@ use thermocline_rich_text::{fonts, theme};
 struct State {
     panel: NeuronsPanel,
     shell: Option<Shell>,
-    /// True if it has no column.
+    /// True if the panel's column is hidden.
     hidden: bool,
-    // After the shell, which writes into it.
+    // Declared after the shell, which writes into it.
     folder: tempfile::TempDir,
 }
 
@@ -41,7 +41,7 @@ fn harness() -> Harness<'static, State> {
         if state.shell.is_none() {
             theme::install(ui);
             state.shell = Shell::new(ui, Folders::below(state.folder.path())).ok();
-            // Fonts that were just set are there in the next frame.
+            // New fonts are available in the next frame.
             return;
         }
         if let Some(shell) = &mut state.shell {
@@ -66,7 +66,7 @@ fn click(harness: &mut Harness<'static, State>, name: &str) {
     harness.run_steps(3);
 }
 
-/// The built-in model on the CPU, after it has written a few words.
+/// Opens the built-in model on the CPU and lets it write a few words.
 fn answered() -> Harness<'static, State> {
     let mut harness = harness();
     open(&mut harness, ModelId::Builtin, None);
@@ -96,7 +96,7 @@ fn generate(harness: &mut Harness<'static, State>, tokens: usize) {
     harness.run_steps(4);
 }
 
-/// A click on a neuron's dot, wherever that is.
+/// Clicks on a neuron's dot, wherever it is.
 fn click_neuron(harness: &mut Harness<'static, State>, layer: usize, neuron: usize) {
     let State { panel, shell, .. } = harness.state_mut();
     let (watched, shell) = (panel.watched.as_mut().unwrap(), shell.as_mut().unwrap());
@@ -134,12 +134,12 @@ fn map_follows_the_latest_token_holds_and_steps() {
     assert!(harness.query_by_label("fires only now").is_none());
 }
 
-/// The map, the figures and what is said under the pointer name experts.
+/// The map, the figures and the tooltips name experts.
 #[test]
 fn map_and_figures_of_moe_layers_name_experts() {
     let mut harness = harness();
     open(&mut harness, ModelId::Path("../../tests/fixtures/models/mixtral".into()), Some(Activation::Relu));
-    // Before the panel looks, so that it sorts by what they did.
+    // Before the panel is shown, so that it sorts experts by these tokens.
     generate(&mut harness, 12);
     let board = Arc::clone(shell(&mut harness).engine_handle.engine().unwrap().neurons());
     let (shape, token) = (board.shape().clone(), board.latest().unwrap());
@@ -151,7 +151,7 @@ fn map_and_figures_of_moe_layers_name_experts() {
             bar.accesskit_node().label().unwrap_or_default().ends_with(" active, 2 of 4 experts")
         })
     );
-    // From left to right the experts, those chosen more often first.
+    // The experts from left to right, the most frequently chosen first.
     let chosen = |layer: usize, expert: usize| board.tally(layer).chosen[expert];
     let mut seen = Vec::new();
     for step in 0..40 {
@@ -159,7 +159,7 @@ fn map_and_figures_of_moe_layers_name_experts() {
         harness.event(egui::Event::PointerMoved(at));
         harness.run_steps(2);
         if step == 0 {
-            // Words under the pointer take a moment to come.
+            // The first tooltip appears after a delay.
             harness.run_steps(60);
         }
         let title = harness.get_by_label_contains("Layer 0, expert ").accesskit_node();
@@ -175,7 +175,7 @@ fn map_and_figures_of_moe_layers_name_experts() {
             (false, false) => "Silent for this token",
         };
         assert!(harness.query_by_label(value).is_some(), "{title}: {value}");
-        assert!(harness.query_by_label_contains("Its expert is chosen at ").is_some());
+        assert!(harness.query_by_label_contains("Its expert is chosen for ").is_some());
         assert!(harness.query_by_label("In RAM").is_none(), "nothing is placed anywhere");
         if seen.last() != Some(&expert) {
             seen.push(expert);
@@ -189,14 +189,14 @@ fn map_and_figures_of_moe_layers_name_experts() {
 fn map_is_updated_in_its_own_window() {
     let mut harness = answered();
     click(&mut harness, "Show the map in its own window");
-    assert!(harness.query_by_label("The map is in a window of its own.").is_some());
+    assert!(harness.query_by_label("The map is in its own window.").is_some());
     generate(&mut harness, 3);
     let latest = shell(&mut harness).engine_handle.engine().unwrap().neurons().latest().unwrap().index;
     assert!(harness.query_by_label_contains(&format!("token {latest}:")).is_some());
-    // The window lies over the button here.
-    harness.get_by_label("Bring it back").click_accesskit();
+    // The detached window covers the button here.
+    harness.get_by_label("Move it back here").click_accesskit();
     harness.run_steps(3);
-    assert!(harness.query_by_label("The map is in a window of its own.").is_none());
+    assert!(harness.query_by_label("The map is in its own window.").is_none());
     assert!(harness.query_by_label_contains(&format!("token {latest}:")).is_some());
 }
 
@@ -223,15 +223,15 @@ fn map_mode_selects_the_boards_watch_while_shown() {
     click(&mut harness, "Stop recording neurons");
     assert_eq!(board.watch(), Watch::Off);
     assert!(harness.query_by_label_contains("Map of neurons").is_none());
-    let cost = "Neurons are not recorded. Recording took the CPU";
+    let cost = "Neurons are not recorded. Recording takes ";
     assert!(harness.query_by_label_contains(cost).is_some());
     generate(&mut harness, 12);
-    assert!(harness.query_by_label_contains("tokens/s while recording,").is_some());
+    assert!(harness.query_by_label_contains("tokens/s with recording,").is_some());
     click(&mut harness, "Record neurons");
     assert_eq!(board.watch(), Watch::Firing);
     harness.get_by_label("Stop recording neurons").hover();
     harness.run_steps(60);
-    assert!(harness.query_by_label_contains("tokens/s while recording,").is_some());
+    assert!(harness.query_by_label_contains("tokens/s with recording,").is_some());
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn click_pins_a_neuron_and_double_click_shows_its_layer() {
     assert!(harness.query_by_label_contains("Unpin layer 0, neuron").is_some());
     assert!(harness.query_by_label_contains("Unpin: Layer 0, neuron").is_some(), "a card at the neuron");
     harness.get_by_label_contains("Unpin layer 0, neuron").click();
-    // Long enough for the next clicks to be no triple click.
+    // Enough frames for the next clicks not to count as a triple click.
     harness.run_steps(40);
     assert!(harness.query_by_label_contains("Unpin").is_none());
     press(&mut harness);
@@ -264,7 +264,8 @@ fn click_pins_a_neuron_and_double_click_shows_its_layer() {
     assert!(harness.query_by_label("Whole map").is_none());
 }
 
-/// The card and the list say which words a pinned neuron raises, as the weights do.
+/// The card and the list show the words that a pinned neuron raises, equal to those computed from
+/// the weights.
 #[test]
 fn pinned_neuron_lists_the_words_it_speaks_for_and_against() {
     let mut harness = answered();
@@ -287,8 +288,8 @@ fn pinned_neuron_lists_the_words_it_speaks_for_and_against() {
     }
 }
 
-/// In `exact`, where drafts are computed and rejected, an answer is found among the tokens, and tinted where a pinned neuron
-/// fires.
+/// In `exact`, drafts are computed and rejected. The answer is still found among the tokens, and
+/// tinted at firings of a pinned neuron.
 #[test]
 fn pinned_neuron_tints_an_answer_with_rejected_drafts() {
     let mut harness = harness();
@@ -316,19 +317,20 @@ fn pinned_neuron_tints_an_answer_with_rejected_drafts() {
         }
     }
     assert!(rejected > 0, "no draft was rejected in {answer:?}");
-    // One that fires now and then.
+    // A neuron that fires now and then.
     let tally = engine.neurons().tally(0);
     let neuron = tally.counts.iter().position(|count| (10..80).contains(count)).unwrap();
     harness.run_steps(2);
     click_neuron(&mut harness, 0, neuron);
-    // The last token was drawn and not computed.
+    // The last token was sampled but not computed.
     let known = answer.trim_end().rsplit_once(' ').unwrap().0.to_owned();
     let tint = shell(&mut harness).marks.tint.clone().unwrap();
     let pieces = tint.marks(&known).unwrap();
     assert!(pieces.len() > 30 && pieces.iter().any(|(_, strength)| *strength == 0.0), "{pieces:?}");
 }
 
-/// A SwiGLU model begins with strengths; what fires is what carries a fraction of the output mass, which can be changed.
+/// A SwiGLU model begins with strengths. A neuron fires if it helps to carry a fraction of the
+/// output mass, which the user can change.
 #[test]
 fn smooth_model_begins_with_strength_and_fires_by_output_mass() {
     let mut harness = harness();
@@ -391,11 +393,12 @@ fn card_of_a_chat_from_before_the_start_has_the_speed_of_its_last_answer() {
     assert_eq!(rate(shell, &engine), None, "a new chat");
 }
 
-/// A picture is of the token that is shown, an animation of the last ones; both have the model's name and its speed.
+/// A picture shows the current token, an animation the last tokens. Both have the model's name and
+/// speed.
 #[test]
 fn picture_and_animation_are_saved_as_the_map_shows_them() {
     let mut harness = answered();
-    // Enough for a speed.
+    // Enough tokens to measure a speed.
     generate(&mut harness, 24);
     click(&mut harness, "Save");
     for button in ["Save picture", "Save animation", "Save as CSV"] {

@@ -1,35 +1,35 @@
-//! A pinned neuron, or a token that is held, in the words of a chat: where its tokens stand in an answer's text.
+//! A pinned neuron or a held token in the chat's words: finds its tokens in an answer's text.
 
 use std::{ops::Range, sync::Arc};
 
 use super::pins::Pin;
 use thermocline_chats::chat::Explained;
 
-/// Shown by the map of neurons in the chat, and by the chat on the map.
+/// Marks that the neuron map sets in the chat, and the chat on the map.
 #[derive(Debug, Default)]
 pub struct NeuronMarks {
-    /// The pinned neuron that is shown in the words of the chat.
+    /// The pinned neuron that tints the chat's words.
     pub tint: Option<Arc<Tint>>,
     /// The word of an answer whose neurons are ringed on the map.
     pub highlight: Option<Arc<Explained>>,
-    /// The token that is held on the map, to be marked in the words of the chat.
+    /// The token held on the map, to be marked in the chat's words.
     pub mark: Option<Tint>,
 }
 
-/// The latest tokens as text, with what one neuron did at each of them.
+/// The latest tokens as text, with a neuron's activation at each.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Tint {
-    /// The neuron, as a sentence would name it.
+    /// The neuron's name, as inside a sentence.
     pub name: String,
-    /// True if it is resident in VRAM: it is drawn in that side's colour.
+    /// True if the neuron is in VRAM. The tint then has the colour of hot neurons.
     pub hot: bool,
     text: Vec<u8>,
-    /// Where each token's bytes end, and its strength from 0 to 1.
+    /// End of each token in bytes of the text, and its strength from 0 to 1.
     tokens: Vec<(usize, f32)>,
 }
 
 impl Tint {
-    /// Firings of `pin`, with the words of a vocabulary.
+    /// The tint of `pin`. `bytes` returns the text of a token.
     pub fn of<'a>(pin: &Pin, hot: bool, bytes: impl Fn(u32) -> &'a [u8]) -> Self {
         let mut tint = Tint { name: pin.name.clone(), hot, ..Tint::default() };
         for (token, strength) in pin.words.iter().zip(&pin.series) {
@@ -39,7 +39,7 @@ impl Tint {
         tint
     }
 
-    /// The token of that index among `tokens`, which follow each other, to be marked in the chat.
+    /// A tint that marks the token with this index among the consecutive `tokens`.
     pub fn of_token<'a>(tokens: &[(u64, u32)], index: u64, bytes: impl Fn(u32) -> &'a [u8]) -> Self {
         let mut tint = Tint { name: format!("token {index}"), ..Tint::default() };
         for (at, token) in tokens {
@@ -49,13 +49,13 @@ impl Tint {
         tint
     }
 
-    /// [`Tint::pieces`] of an answer in which something is coloured.
+    /// [`Tint::pieces`] of an answer, if any piece is tinted.
     pub fn marks(&self, answer: &str) -> Option<Vec<(Range<usize>, f32)>> {
         self.pieces(answer).filter(|pieces| pieces.iter().any(|(_, strength)| *strength > 0.0))
     }
 
-    /// Pieces of `answer` from its beginning to its end, with the strength in each; `None` if these tokens are not of it. Of an
-    /// answer that has just begun or ended, the part that is known is enough.
+    /// Splits all of `answer` into ranges with their strengths. `None` if these tokens do not
+    /// contain the answer. At its beginning or end, tokens may be missing.
     pub fn pieces(&self, answer: &str) -> Option<Vec<(Range<usize>, f32)>> {
         let wanted = answer.trim();
         let skipped = answer.len() - answer.trim_start().len();
@@ -68,7 +68,7 @@ impl Tint {
         let mut done = 0;
         for (end, strength) in &self.tokens {
             let Some(end) = end.checked_sub(at).map(|end| (end + skipped).min(answer.len())) else { continue };
-            // A letter of several tokens belongs to the last of them.
+            // A character of several tokens belongs to the last of them.
             if end > done && answer.is_char_boundary(end) {
                 pieces.push((done..end, *strength));
                 done = end;

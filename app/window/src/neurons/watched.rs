@@ -1,4 +1,5 @@
-//! The neurons of an open model as they are watched: the map with its marks, the token that is held, pinned neurons and their cards.
+//! The neurons of an open model: the map with its marks, the held token, pinned neurons and their
+//! cards.
 
 use std::sync::Arc;
 
@@ -40,25 +41,25 @@ use thermocline_rich_text::{
     widgets::{framed_icon_button, muted},
 };
 
-/// Heights of the map in the column, in points, and the fraction of the column that it takes.
+/// Heights of the map in the column, in points, and the fraction of the column that the map uses.
 const LOWEST: f32 = 140.0;
 const LOW: f32 = 240.0;
 const HIGH: f32 = 320.0;
 const FRACTION: f32 = 0.4;
 
-/// Most neurons that a search gets of those whose words are kept across chats.
+/// Maximum number of search results from the words stored across chats.
 const MOST_KEPT: usize = 6;
 
-/// The firings of a pinned neuron with the tokens' text, made when they change.
+/// The tint of a pinned neuron. It is made again when an input changes.
 #[derive(Debug)]
 struct KeptTint {
     neuron: NeuronIndex,
-    /// Index of the token after the last one.
+    /// Index of the token after the last one of the tint.
     end: u64,
     tint: Arc<Tint>,
 }
 
-/// State kept per model.
+/// The state for one model.
 pub struct WatchedNeurons {
     pub board: Arc<NeuronBoard>,
     pub map: Map,
@@ -72,16 +73,16 @@ pub struct WatchedNeurons {
     pub search: SearchField,
     /// The pinned neuron whose card is shown.
     pub card: Option<NeuronIndex>,
-    /// The pinned neuron as it was last shown in the words of the chat.
+    /// The current tint.
     tint: Option<KeptTint>,
     /// The token that is marked in the chat.
     pub mark: Option<Tint>,
-    /// Number of the chat whose tokens are shown, `None` within for a new one.
+    /// Number of the chat whose tokens are shown. `Some(None)` for a new chat.
     chat: Option<Option<i64>>,
 }
 
 impl WatchedNeurons {
-    /// State of an open model whose large maps `shader` draws.
+    /// Creates the state for an open model. `shader` draws large maps.
     pub fn new(engine: &Engine, shader: Option<Shader>) -> Self {
         WatchedNeurons {
             board: Arc::clone(engine.neurons()),
@@ -101,7 +102,7 @@ impl WatchedNeurons {
         }
     }
 
-    /// Shows the map and what stands below it.
+    /// Shows the map and everything below it.
     pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell, engine: &Engine, options: MapOptions, detached: bool) {
         let shown = shell.shown;
         let owner = |session| shell.chat_controller.chat_of(session).map(ChatId::number);
@@ -143,21 +144,22 @@ impl WatchedNeurons {
         CollapsingHeader::new("Inequality").show(ui, |ui| self.inequality.show(ui, &self.board, self.map.view.layer));
     }
 
-    /// Pins a neuron that was clicked, with its card and its firings in the words of the chat, or lets it go.
+    /// Pins a clicked neuron, shows its card and tints the chat's words. Unpins a pinned neuron.
     pub fn click(&mut self, shell: &mut Shell, place: NeuronIndex) {
         if !self.pins.toggle(&self.board, place) {
-            shell.toasts.info(format!("{MOST_PINS} neurons are pinned already: let one go first."));
+            shell.toasts.info(format!("{MOST_PINS} neurons are already pinned. Unpin one first."));
         }
         self.card = self.pins.places().contains(&place).then_some(place);
     }
 
-    /// The search by a word. A neuron that is chosen is pinned and has its card; the one that is pointed at is returned.
+    /// Shows the search. A chosen neuron is pinned and its card shown. Returns the neuron that is
+    /// pointed at.
     fn search(&mut self, ui: &mut Ui, shell: &mut Shell, engine: &Engine) -> Option<NeuronIndex> {
         let (playback, board) = (&self.playback, &self.board);
         let (store, model) = (&shell.store, self.across.model(shell));
         let query = |text: String| {
             let before = if playback.is_remembered() { playback.last(board, usize::MAX) } else { Vec::new() };
-            // Without them the search finds what the tokens and the weights say.
+            // Without stored words, the search uses only the tokens and the weights.
             let kept = model.and_then(|model| store.neurons_of_word(model, &text, MOST_KEPT).ok()).unwrap_or_default();
             NeuronQuery { text, before, kept }
         };
@@ -174,7 +176,7 @@ impl WatchedNeurons {
         response.pointed
     }
 
-    /// Where on the map one is, when it is not everywhere.
+    /// Shows which part of the map is visible, with a button back to the whole map.
     fn navigation(&mut self, ui: &mut Ui, shell: &mut Shell, placed: bool) {
         let layers = self.board.shape().layers();
         if self.map.view == View::default() {
@@ -204,7 +206,8 @@ impl WatchedNeurons {
         });
     }
 
-    /// Shows the tokens of the chat that is shown: those that the model has just computed, or those that were kept with the chat.
+    /// Switches to the tokens of the shown chat: those just computed by the model, or those stored
+    /// with the chat.
     pub fn follow_chat(&mut self, shell: &mut Shell, engine: &Engine) {
         if self.chat == Some(shell.shown) {
             return;
@@ -216,7 +219,7 @@ impl WatchedNeurons {
         self.playback.show_chat(&board, |session| owner(session) == shown, kept);
     }
 
-    /// The tokens that were kept with the chat that is shown.
+    /// The tokens stored with the shown chat.
     fn kept_tokens(&self, shell: &mut Shell, engine: &Engine) -> Vec<TokenTrace> {
         let (Some(number), ModelState::Ready { model, .. }) = (shell.shown, shell.engine_handle.state()) else {
             return Vec::new();
@@ -230,7 +233,8 @@ impl WatchedNeurons {
         remembered::read(&bytes, self.board.shape(), engine.tokenizer().vocab_len())
     }
 
-    /// The card of the neuron that was pinned last, at its dot; beside it are `rings`.
+    /// Shows the card of the last pinned neuron at its dot. `rings` are positions that it should
+    /// not cover.
     fn show_card(&mut self, ui: &Ui, shell: &mut Shell, engine: &Engine, options: MapOptions, rings: &[Pos2]) {
         let Some(at) = self.card.filter(|at| self.pins.places().contains(at)) else { return };
         let Some(dot) = self.map.position(at).filter(|dot| ui.clip_rect().contains(*dot)) else { return };
@@ -244,7 +248,7 @@ impl WatchedNeurons {
         }
     }
 
-    /// Carries out what is wanted of the pinned neuron at `place`.
+    /// Carries out an action on the pinned neuron at `place`.
     fn act(&mut self, shell: &mut Shell, place: NeuronIndex, act: PinAct) {
         match act {
             PinAct::Close => self.card = None,
@@ -260,7 +264,7 @@ impl WatchedNeurons {
         }
     }
 
-    /// Marks the token that is held in the chat.
+    /// Marks the held token in the chat.
     fn mark(&mut self, engine: &Engine) {
         let held = self.playback.token().filter(|_| !self.playback.is_live());
         let name = held.as_ref().map(|token| format!("token {}", token.index));
@@ -271,7 +275,7 @@ impl WatchedNeurons {
         }
     }
 
-    /// Controls that choose the token shown.
+    /// Shows the controls that choose the token.
     fn scrub(&mut self, ui: &mut Ui, engine: &Engine) {
         let range = self.playback.range(&self.board);
         let Some(token) = self.playback.token().filter(|_| !range.is_empty()) else { return };
@@ -310,7 +314,8 @@ impl WatchedNeurons {
                 let base = self.playback.base().map(|base| base.index);
                 let text = base.map_or("Compare".to_owned(), |index| format!("Compared with token {index}"));
                 let button = ui.selectable_label(base.is_some(), RichText::new(text).size(12.0));
-                let hover = "Show how the firings of this token, and of those you go to, differ from those of the token before it";
+                let hover = "Shows how the firing neurons of this token and of every token you select differ from those of \
+                    the token before it";
                 if button.on_hover_text(hover).clicked() {
                     self.playback.compare(&self.board, base.is_none());
                 }
@@ -337,7 +342,7 @@ impl WatchedNeurons {
         });
     }
 
-    /// The neuron that is shown in the words of the chat.
+    /// The tint of the pinned neuron, if it tints the chat's words.
     pub fn tint(&mut self, engine: &Engine) -> Option<Arc<Tint>> {
         let pin = self.pins.tinting()?;
         let (neuron, end) = (pin.place, pin.next);
@@ -352,13 +357,14 @@ impl WatchedNeurons {
     }
 }
 
-/// True if a device computes the model, so that it matters where neurons are.
+/// True if a device computes the model. Placement matters only then.
 pub fn is_placed(engine: &Engine) -> bool {
     !matches!(engine.device(), DeviceStatus::Cpu { .. })
 }
 
-/// Height of the map of a model of so many layers in a column of which `tall` points are seen: time line and pinned neurons have to be
-/// in sight below it. `detached`: it is in a window of its own.
+/// Height of the map of a model with `layers` layers, in a column with `tall` visible points. The
+/// timeline and the pinned neurons must stay visible below it. `detached` means a window of its
+/// own.
 fn map_height(layers: usize, tall: f32, detached: bool) -> f32 {
     match detached {
         true => (tall * 0.6).max(HIGH),

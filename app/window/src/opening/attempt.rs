@@ -1,5 +1,6 @@
-//! A window of eframe's with one backend. The event loop of a process cannot be made twice, but it can run again, as long as no
-//! panic goes through it: what is called from it is contained, because libraries panic over a device that is lost.
+//! One attempt to open an eframe window with one backend. A process can create one event loop only.
+//! The loop can run repeatedly, as long as no panic unwinds through it. Libraries panic when a
+//! device is lost, so all panics of event handlers are caught.
 
 use std::{cell::RefCell, sync::Arc};
 
@@ -23,10 +24,10 @@ use winit::{
 
 use super::{Backend, FrameWatch, NoWindow, Refusal, contained, panics::noted_place};
 
-/// Where no driver is installed, or none that works.
+/// The reason if no driver is installed, or none works.
 const NO_ADAPTER: &str = "no driver offers an adapter";
 
-/// The place of all attempts: what the system gives a program once.
+/// The connection to the desktop, shared by all attempts. The system grants a program only one.
 #[derive(Debug)]
 pub struct DesktopWindow {
     event_loop: EventLoop<UserEvent>,
@@ -36,14 +37,14 @@ impl DesktopWindow {
     /// Connects to the desktop.
     ///
     /// # Errors
-    /// If there is none, or a library of it is missing.
+    /// If there is no desktop, or one of its libraries is missing.
     pub fn new() -> Result<Self, NoWindow> {
         let built = contained(|| EventLoop::with_user_event().build().map_err(|error| said(&error)));
         let event_loop = built.and_then(|built| built).map_err(NoWindow::Said)?;
         Ok(DesktopWindow { event_loop })
     }
 
-    /// The same in the thread of a test, for windows on X11.
+    /// Connects to an X11 desktop in the thread of a test.
     #[cfg(all(test, target_os = "linux"))]
     pub fn on_any_thread() -> Result<Self, EventLoopError> {
         use winit::platform::x11::EventLoopBuilderExtX11 as _;
@@ -51,11 +52,12 @@ impl DesktopWindow {
         Ok(DesktopWindow { event_loop: EventLoop::with_user_event().with_x11().with_any_thread(true).build()? })
     }
 
-    /// Opens it with `backend`, in software only if that will do, and returns when it has been closed or its device is lost.
-    /// `create` makes its contents, which tell `watch` of their frames. What `until_drawn` holds is let go with the first frame.
+    /// Opens the window with `backend`, and returns when it is closed or its device is lost.
+    /// `software` accepts a software driver. `create` makes the contents of the window, which
+    /// report their frames to the watch. `until_drawn` is released at the first frame.
     ///
     /// # Errors
-    /// If no frame came to the screen.
+    /// If no frame reached the screen.
     pub fn open<A: eframe::App>(
         &mut self,
         title: &str,
@@ -85,7 +87,7 @@ impl DesktopWindow {
         let ended = self.event_loop.run_app_on_demand(&mut running);
         let RunningApp { closed, bug, .. } = running;
         if let Some(bug) = bug {
-            // It is ours: a device has nothing to do with it.
+            // This bug is our own. A lost device does not explain it.
             panic!("{bug}");
         }
         if let Some(why) = watch.loss() {
@@ -102,16 +104,17 @@ impl DesktopWindow {
     }
 }
 
-/// The end of a window that has drawn.
+/// How a window ended after it had drawn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ending {
-    /// The user closed it.
+    /// The user closed the window.
     Closed,
-    /// Its device was lost, and why.
+    /// The device was lost for this reason.
     Lost(String),
 }
 
-/// Message of an event loop's error, without the line of winit it comes from (`os error at F:7: no display`).
+/// The message of an event loop's error, without winit's source line (`os error at F:7: no
+/// display`).
 fn said(error: &EventLoopError) -> String {
     let cause = root_cause(error);
     match cause.strip_prefix("os error at ").and_then(|text| text.split_once(": ")) {
@@ -120,7 +123,7 @@ fn said(error: &EventLoopError) -> String {
     }
 }
 
-/// How eframe is to draw.
+/// The wgpu configuration for eframe.
 fn drawing(backend: Backend, software: bool, watch: &FrameWatch) -> WgpuConfiguration {
     let mut setup = WgpuSetupCreateNew::without_display_handle();
     setup.instance_descriptor.backends = backend.flag();
@@ -138,13 +141,14 @@ fn drawing(backend: Backend, software: bool, watch: &FrameWatch) -> WgpuConfigur
     }
 }
 
-/// The adapter that the user's environment `wants`, or else the integrated one: a card that only draws stays awake, and has less
-/// memory and time for the model.
+/// The power preference of the user's environment, otherwise low power, which selects the
+/// integrated adapter. A graphics card that only draws the window stays awake, and has less memory
+/// and time for the model.
 fn preference(wants: Option<PowerPreference>) -> PowerPreference {
     wants.unwrap_or(PowerPreference::LowPower)
 }
 
-/// Chooses as wgpu would, and says why not.
+/// Selects an adapter as wgpu would, and reports the reason if there is none.
 fn selector(power: PowerPreference, software: bool, watch: FrameWatch) -> NativeAdapterSelectorMethod {
     Arc::new(move |adapters: &[Adapter], surface: Option<&Surface<'_>>| {
         let kind = |adapter: &Adapter| adapter.get_info().device_type;
@@ -164,20 +168,20 @@ fn selector(power: PowerPreference, software: bool, watch: FrameWatch) -> Native
     })
 }
 
-/// The lowest is the best.
+/// Rank of an adapter. The lowest rank is the best.
 fn rank(kind: DeviceType, power: PowerPreference) -> u8 {
     let saves = power == PowerPreference::LowPower;
     match kind {
         DeviceType::DiscreteGpu => u8::from(saves),
         DeviceType::IntegratedGpu => u8::from(!saves),
-        // OpenGL does not always say what it draws with.
+        // OpenGL does not always report the type of its adapter.
         DeviceType::Other => 2,
         DeviceType::VirtualGpu => 3,
         DeviceType::Cpu => 4,
     }
 }
 
-/// The reason that eframe does not return: why it has ended without a frame.
+/// Finds out why eframe ended without a frame, because eframe does not report it.
 fn diagnosis(backend: Backend, watch: &FrameWatch) -> String {
     let Some(adapter) = watch.adapter() else {
         let descriptor =
@@ -200,12 +204,12 @@ fn diagnosis(backend: Backend, watch: &FrameWatch) -> String {
     }
 }
 
-/// Things that are held until a window has drawn its first frame, or is closed.
+/// Guards that are held until a window has drawn its first frame, or is closed.
 #[derive(Debug, Default)]
 pub struct UntilDrawn {
-    /// Has others wait with their devices.
+    /// Makes other threads wait before they create devices.
     pub awaited: RefCell<Option<AwaitedFrame>>,
-    /// Says that the window is coming up.
+    /// Records on disk that the window is starting.
     pub sentinel: RefCell<Option<CrashSentinel>>,
 }
 
@@ -215,7 +219,7 @@ impl UntilDrawn {
     }
 }
 
-/// eframe in the event loop.
+/// The eframe application in the event loop.
 struct RunningApp<'a> {
     /// `None` once the attempt has failed.
     app: Option<EframeWinitApplication<'a>>,
@@ -223,19 +227,20 @@ struct RunningApp<'a> {
     until_drawn: &'a UntilDrawn,
     /// True if the user closed the window.
     closed: bool,
-    /// A panic that no lost device explains.
+    /// The message of a panic that no lost device explains.
     bug: Option<String>,
 }
 
 impl<'a> RunningApp<'a> {
-    /// Passes an event on and looks at what has come of it.
+    /// Passes an event to eframe, and checks for a failure.
     fn pass(&mut self, event_loop: &ActiveEventLoop, event: impl FnOnce(&mut EframeWinitApplication<'a>)) {
         let Some(app) = &mut self.app else { return };
         let (watch, mut passed) = (&self.watch, Ok(()));
         let over = || watch.refusal().is_some() || watch.loss().is_some();
         if !over() {
             passed = contained(|| {
-                // Until the first frame eframe makes the window's instance, device and pipelines.
+                // Until the first frame, eframe creates the window's instance, device and
+                // pipelines.
                 let lock = (!watch.has_drawn()).then(CreationLock::take);
                 event(app);
                 drop(lock);
@@ -253,7 +258,7 @@ impl<'a> RunningApp<'a> {
             self.until_drawn.let_go();
         }
         if over() || self.bug.is_some() {
-            // Here, because windows go while the event loop runs.
+            // Windows must be closed while the event loop runs.
             let app = self.app.take();
             let _ = contained(|| drop(app));
             event_loop.exit();

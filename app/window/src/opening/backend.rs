@@ -1,8 +1,8 @@
-//! Graphics interfaces that a window can be drawn through.
+//! The graphics backends that can draw a window.
 
 use std::fmt;
 
-/// A graphics interface.
+/// A graphics backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backend {
     /// Direct3D 12.
@@ -16,10 +16,10 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// All of them, the better ones first.
+    /// All backends, the better ones first.
     pub const ALL: [Backend; 4] = [Backend::Direct3d12, Backend::Metal, Backend::Vulkan, Backend::Gl];
 
-    /// Those of this system, the better ones first.
+    /// The backends of this system, the better ones first.
     pub const HERE: &[Backend] = if cfg!(windows) {
         &[Backend::Direct3d12, Backend::Vulkan, Backend::Gl]
     } else if cfg!(target_vendor = "apple") {
@@ -28,7 +28,7 @@ impl Backend {
         &[Backend::Vulkan, Backend::Gl]
     };
 
-    /// As settings and `WGPU_BACKEND` name it.
+    /// The name in the settings and in `WGPU_BACKEND`.
     pub const fn name(self) -> &'static str {
         match self {
             Backend::Direct3d12 => "dx12",
@@ -38,13 +38,13 @@ impl Backend {
         }
     }
 
-    /// As wgpu has it.
+    /// The wgpu flag of the backend.
     pub fn flag(self) -> wgpu::Backends {
         wgpu::Backends::from_comma_list(self.name())
     }
 
-    /// Those that `names`, separated by commas, speak of: this module's names and wgpu's other ones (`vk`, `d3d12`, `mtl`,
-    /// `gles`, `opengl`), in any case.
+    /// Parses comma-separated names of backends, case-insensitively. Accepts these names and wgpu's
+    /// aliases (`vk`, `d3d12`, `mtl`, `gles`, `opengl`).
     pub fn named(names: &str) -> Vec<Backend> {
         let flags = wgpu::Backends::from_comma_list(names);
         Self::ALL.into_iter().filter(|backend| flags.contains(backend.flag())).collect()

@@ -1,36 +1,37 @@
-//! Backends and the order in which they are tried until one draws.
+//! The order in which backends are tried until one draws.
 
 use std::fmt;
 
 use super::{Backend, Ending, watch::Refusal};
 
-/// Settings about backends, by their names.
+/// The settings about backends, by name.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Chosen<'a> {
-    /// `WGPU_BACKEND`: these and no others, separated by commas.
+    /// `WGPU_BACKEND`: a comma-separated list of the only backends to try.
     pub only: Option<&'a str>,
-    /// The setting: this one first.
+    /// The backend of the settings. It is tried first.
     pub first: Option<&'a str>,
-    /// The one that drew the window last time.
+    /// The backend that drew the window last time.
     pub worked: Option<&'a str>,
 }
 
-/// An attempt to open the window with a backend, in software only if that will do.
+/// Opens the window with a backend. If the second argument is true, a software driver may draw it.
 pub type Attempt<'a> = dyn FnMut(Backend, bool) -> Result<Ending, Refusal> + 'a;
 
-/// Backends in the order in which they are tried.
+/// The backends in the order in which they are tried.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackendOrder {
     backends: Vec<Backend>,
-    /// True if the first one may draw in software before hardware of the others has been looked for.
+    /// True if the first backend may draw with a software driver before the hardware of the others
+    /// is tried.
     trusts_first: bool,
 }
 
 impl BackendOrder {
-    /// From what has been `chosen`, of `all` there are on a system.
+    /// Creates the order from the settings `chosen` and the system's backends `all`.
     ///
     /// # Errors
-    /// If `only` names none.
+    /// If `only` names no backend.
     pub fn new(chosen: Chosen<'_>, all: &[Backend]) -> Result<Self, NoWindow> {
         if let Some(names) = chosen.only.filter(|names| !names.trim().is_empty()) {
             let backends = Backend::named(names);
@@ -40,7 +41,7 @@ impl BackendOrder {
             }
             return Ok(BackendOrder { trusts_first: backends.len() == 1, backends });
         }
-        // A name may come from another version, or from another computer's settings.
+        // The name may come from another version, or from another computer's settings.
         let known = |name: Option<&str>| Backend::named(name?).into_iter().find(|backend| all.contains(backend));
         let mut backends = Vec::new();
         for backend in [known(chosen.first), known(chosen.worked)].into_iter().flatten() {
@@ -54,7 +55,7 @@ impl BackendOrder {
         Ok(BackendOrder { backends, trusts_first })
     }
 
-    /// The same with these backends last.
+    /// Moves these backends to the end of the order.
     pub fn with_last(mut self, last: &[Backend]) -> Self {
         for backend in last {
             if let Some(at) = self.backends.iter().position(|other| other == backend) {
@@ -65,11 +66,11 @@ impl BackendOrder {
         self
     }
 
-    /// Has `attempt` open the window with one backend after the other until one has drawn it, and returns its end. It is told whether
-    /// a software driver will do: those come after the hardware of all backends.
+    /// Calls `attempt` with one backend after the other until one has drawn the window, and returns
+    /// how the window ended. Software drivers are tried after the hardware of all backends.
     ///
     /// # Errors
-    /// Why none could, with the reason of each.
+    /// If no backend could draw, with the reason of each.
     pub fn open(&self, attempt: &mut Attempt<'_>) -> Result<Ending, NoWindow> {
         let mut refused: Vec<(Backend, Refusal)> = Vec::new();
         for (at, &backend) in self.backends.iter().enumerate() {
@@ -97,12 +98,12 @@ fn told(backend: Backend, refusal: Refusal) -> Refusal {
     refusal
 }
 
-/// Why there is no window.
+/// Why the window could not be opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NoWindow {
     /// A sentence.
     Said(String),
-    /// Every backend that was tried, with its reason.
+    /// All backends that were tried, each with its reason.
     Refused(Vec<(Backend, String)>),
 }
 
@@ -137,10 +138,11 @@ mod tests {
         BackendOrder::new(chosen, WINDOWS).unwrap().backends
     }
 
-    /// A computer: what each backend says when hardware, and when anything is asked for.
+    /// A simulated computer: the result of each backend, with hardware only or with a software
+    /// driver.
     type Says = fn(Backend, bool) -> Result<Ending, Refusal>;
 
-    /// Attempts made, and how they ended.
+    /// Returns the attempts and the final result.
     fn walk(chosen: Chosen<'_>, says: Says) -> (Vec<(Backend, bool)>, Result<Ending, NoWindow>) {
         let mut tried = Vec::new();
         let ended = BackendOrder::new(chosen, WINDOWS).unwrap().open(&mut |backend, software| {
@@ -166,7 +168,7 @@ mod tests {
         assert_eq!(order(Chosen { first: Some("vulkan"), ..all }), [Vulkan, Direct3d12, Gl]);
         assert_eq!(order(Chosen { first: Some("Vulkan"), worked: Some("gl"), ..all }), [Vulkan, Gl, Direct3d12]);
         assert_eq!(order(Chosen { first: Some("gl"), worked: Some("gl"), ..all }), [Gl, Direct3d12, Vulkan]);
-        // Of another system, and of another version.
+        // Names of another system and of another version.
         assert_eq!(order(Chosen { first: Some("metal"), worked: Some("webgpu 2"), ..all }), [Direct3d12, Vulkan, Gl]);
     }
 
@@ -233,7 +235,7 @@ mod tests {
             (&tried[..3], &tried[3..], ended),
             (&hardware[..], &[(Vulkan, true), (Gl, true)][..], Ok(Ending::Closed))
         );
-        // Where there is no choice there is no search.
+        // With one backend only, hardware and software are not tried separately.
         let (tried, _) = walk(Chosen { only: Some("vulkan"), ..Chosen::default() }, |_, _| Ok(Ending::Closed));
         assert_eq!(tried, [(Vulkan, true)]);
     }

@@ -1,10 +1,10 @@
-//! Losses of the devices that draw the window, and the backends they were of.
+//! Counts the losses of devices that draw the window, by backend.
 
 use std::time::{Duration, Instant};
 
 use super::Backend;
 
-/// Losses within [`WITHIN`] after which a backend comes last.
+/// Number of losses within [`WITHIN`] after which a backend is tried last.
 const MOST: usize = 3;
 const WITHIN: Duration = Duration::from_secs(60);
 
@@ -12,7 +12,7 @@ const WITHIN: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 pub struct Losses {
     latest: Vec<Loss>,
-    /// Backends that have lost their device too often and come last from now on, the latest last.
+    /// Backends that lost their device too often and are tried last, the latest at the end.
     pub distrusted: Vec<Backend>,
 }
 
@@ -48,7 +48,7 @@ mod tests {
             losses.distrusted.to_vec()
         };
         assert!(lose(Vulkan, 0).is_empty() && lose(Vulkan, 10).is_empty());
-        // Those of a minute ago are forgiven, and others' do not count.
+        // Losses of a minute ago are forgotten, and other backends' losses do not count.
         assert!(lose(Vulkan, 65).is_empty() && lose(Gl, 66).is_empty());
         assert_eq!(lose(Vulkan, 69), [Vulkan]);
         assert!(lose(Gl, 70) == [Vulkan] && lose(Gl, 71) == [Vulkan, Gl]);

@@ -1,8 +1,12 @@
-//! Opening the window. A computer has several graphics [`backend`]s, any of which may be broken: one that has no adapter, cannot
-//! open a device, or loses it before the first frame is on the screen is given up for the next. [`backend_order`] says which are tried
-//! and in which order, and walks along; an [`attempt`] is a window of eframe's with one backend, from its event loop to its
-//! end; [`watch`] is what is seen of it from outside. [`panics`] keeps those of graphics libraries to one attempt. [`losses`] counts the
-//! devices that were lost later: the window is opened again for the same contents, and soon with another backend.
+//! Opens the window. A computer has several graphics [`backend`]s, and any of them may be broken. A
+//! backend may have no adapter, fail to open a device, or lose the device before the first frame is
+//! on the screen. Then the next backend is tried.
+//!
+//! [`backend_order`] holds the order and tries the backends. An [`attempt`] is one eframe window
+//! with one backend, from its event loop to its end. [`watch`] observes it from outside. [`panics`]
+//! confines panics of graphics libraries to one attempt. [`losses`] counts devices that were lost
+//! later: the window is then opened again with the same contents, and after repeated losses with
+//! another backend.
 
 mod attempt;
 mod backend;

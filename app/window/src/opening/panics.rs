@@ -1,4 +1,4 @@
-//! Panics of libraries that say in this way what is missing or broken.
+//! Panics by which libraries report that something is missing or broken.
 
 use std::{
     cell::{Cell, RefCell},
@@ -10,22 +10,23 @@ thread_local! {
     static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Notes the place of a panic of this thread that is contained, in case it is a bug after all.
+/// Records the place of a contained panic of this thread, in case it is a bug.
 pub fn note_place(place: String) {
     PLACE.replace(Some(place));
 }
 
-/// The place of the latest contained panic of this thread.
+/// Takes the place of the latest contained panic of this thread.
 pub fn noted_place() -> Option<String> {
     PLACE.take()
 }
 
-/// True if a panic of this thread is an expected error, and no bug to report.
+/// True if a panic of this thread is an expected error, not a bug to report.
 pub fn are_contained() -> bool {
     CONTAINED.get()
 }
 
-/// Result of `f`; of a panic, the last line of its message: graphics libraries put the innermost cause there.
+/// Runs `f`. If it panics, returns the last line of the message, where graphics libraries put the
+/// innermost cause.
 pub fn contained<T>(f: impl FnOnce() -> T) -> Result<T, String> {
     let before = CONTAINED.replace(true);
     let ended = catch_unwind(AssertUnwindSafe(f));

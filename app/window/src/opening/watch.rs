@@ -1,4 +1,5 @@
-//! The outside view of a window: of the attempt to open it until its first frame is on the screen, and of its device from then on.
+//! Observes a window from outside: the attempt until its first frame is on the screen, and later
+//! its device.
 
 use std::{
     fmt,
@@ -16,20 +17,21 @@ use wgpu::CurrentSurfaceTexture as Frame;
 
 use super::contained;
 
-/// A device that has not drawn the first frame after this long hangs.
+/// A device that takes longer for the first frame hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Surfaces that may be lost before the first frame: they are made anew when a window is moved or resized.
+/// Number of surfaces that may be lost before the first frame. Moving or resizing a window may
+/// replace its surface.
 const MOST_LOST: u32 = 3;
 
 /// Why a backend does not draw the window.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// Only software of this name could, and hardware was asked for.
+    /// Only a software driver of this name could draw, but hardware was required.
     Software(String),
-    /// It cannot; a sentence without its subject says why.
+    /// The backend fails. The text is a sentence without its subject.
     Broken(String),
-    /// No backend could: it is not the graphics that fails.
+    /// No backend could draw, because the failure is not in the graphics.
     Everywhere(String),
 }
 
@@ -42,20 +44,20 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Signs of life of one attempt; a handle that may be cloned. Drivers write to it from any thread.
+/// A cloneable handle to the signs of life of one attempt. Drivers write to it from any thread.
 #[derive(Debug, Clone, Default)]
 pub struct FrameWatch(Arc<Signs>);
 
 #[derive(Debug, Default)]
 struct Signs {
-    /// The first one stays.
+    /// The first reason for the failure.
     refusal: OnceLock<Refusal>,
     adapter: Mutex<Option<wgpu::Adapter>>,
-    /// The adapter that draws, and its backend.
+    /// The device that draws, and its egui context.
     device: OnceLock<(wgpu::Device, Context)>,
-    /// A frame was made, and given to the surface if that took it.
+    /// True if a frame was made. It was presented unless `missed`.
     made: AtomicBool,
-    /// The surface did not take it.
+    /// True if the surface did not accept the frame.
     missed: AtomicBool,
     lost_surfaces: AtomicU32,
     drawn: AtomicBool,
@@ -65,55 +67,57 @@ struct Signs {
 }
 
 impl FrameWatch {
-    /// The attempt has failed.
+    /// Records that the attempt has failed.
     pub fn refuse(&self, why: Refusal) {
         if !self.has_drawn() && !self.0.ended.load(Relaxed) {
-            // What follows from the first failure explains nothing.
+            // The first failure explains the later ones.
             let _ = self.0.refusal.set(why);
         }
     }
 
-    /// An event has ended in a panic that says `why`. Libraries panic over a device that is lost: then that is the reason.
+    /// Records a panic of an event. Libraries panic when a device is lost. The loss is then the
+    /// reason.
     pub fn panicked(&self, why: String) {
         if let Some((device, _)) = self.0.device.get() {
-            // The news of the loss comes out of a poll, which may panic as well.
+            // Polling delivers the loss, and may panic as well.
             let _ = contained(|| device.poll(wgpu::PollType::Poll));
         }
         self.refuse(Refusal::Broken(why));
     }
 
-    /// The device has failed: before the first frame the attempt has, and later the device is lost.
+    /// Records that the device has failed. Before the first frame, this fails the attempt. Later,
+    /// the device counts as lost.
     fn fail(&self, why: String) {
         if self.has_drawn() { self.lose(why) } else { self.refuse(Refusal::Broken(why)) }
     }
 
-    /// The device of a window that has drawn is lost; the first reason stays.
+    /// Records that the device of a drawn window is lost. Keeps the first reason.
     fn lose(&self, why: String) {
         if self.0.ended.load(Relaxed) || self.0.loss.set(why).is_err() {
             return;
         }
         if let Some((_, ctx)) = self.0.device.get() {
-            // Losses are looked for after events.
+            // The event loop checks for losses after each event.
             ctx.request_repaint();
         }
     }
 
-    /// Why its device was lost after the first frame, if it was.
+    /// Why the device was lost after the first frame, if it was.
     pub fn loss(&self) -> Option<&str> {
         self.0.loss.get().map(String::as_str)
     }
 
-    /// Why it has failed, if it has.
+    /// Why the attempt has failed, if it has.
     pub fn refusal(&self) -> Option<Refusal> {
         self.0.refusal.get().cloned()
     }
 
-    /// The window closes: that its device goes with it is no failure.
+    /// Records that the window closes. The loss of its device is then no failure.
     pub fn end(&self) {
         self.0.ended.store(true, Relaxed);
     }
 
-    /// `adapter` is going to draw.
+    /// Records that `adapter` will draw.
     pub fn choose(&self, adapter: wgpu::Adapter) {
         *self.0.adapter.lock() = Some(adapter);
     }
@@ -123,8 +127,9 @@ impl FrameWatch {
         self.0.adapter.lock().clone()
     }
 
-    /// Listens to the errors of the device that draws for `ctx`, which hears of the first frame by another one. A device that reports
-    /// an error draws wrongly or not at all, and counts as lost.
+    /// Listens to the errors of the device that draws for `ctx`. A device that reports an error
+    /// draws wrongly or not at all, and counts as lost. After the first frame, `ctx` is asked for
+    /// another.
     pub fn follow(&self, device: &wgpu::Device, ctx: &Context) {
         let watch = self.clone();
         device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
@@ -140,12 +145,12 @@ impl FrameWatch {
         let _ = self.0.device.set((device.clone(), ctx.clone()));
     }
 
-    /// A frame has been made and goes to the surface next.
+    /// Records that a frame was made and goes to the surface next.
     pub fn made(&self) {
         self.0.made.store(true, Relaxed);
     }
 
-    /// The surface has given no place for it.
+    /// Records that the surface did not accept the frame.
     pub fn missed(&self, instead: &Frame) {
         self.0.missed.store(true, Relaxed);
         match instead {
@@ -157,12 +162,12 @@ impl FrameWatch {
         }
     }
 
-    /// True if a frame is on the screen, as far as can be known.
+    /// True if a frame is on the screen, as far as this can be known.
     pub fn has_drawn(&self) -> bool {
         self.0.drawn.load(Relaxed)
     }
 
-    /// To be called after each event: if a frame went to the screen, waits until the device has drawn it.
+    /// Call this after each event. If a frame was presented, waits until the device has drawn it.
     pub fn settle(&self) {
         let (made, missed) = (self.0.made.swap(false, Relaxed), self.0.missed.swap(false, Relaxed));
         if !made || missed || self.has_drawn() || self.refusal().is_some() {
@@ -183,7 +188,7 @@ impl FrameWatch {
 mod tests {
     use super::*;
 
-    /// A device of the driver that the tests have.
+    /// A device of the tests' driver.
     fn device() -> (wgpu::Device, wgpu::Queue) {
         let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle());
         let all = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::all()));
@@ -213,7 +218,7 @@ mod tests {
         watch.made();
         watch.settle();
         assert!(watch.has_drawn() && watch.refusal().is_none());
-        // From now on it is a window.
+        // From here on, the window has drawn.
         watch.refuse(Refusal::Broken("late".to_owned()));
         watch.missed(&Frame::Lost);
         assert_eq!((watch.refusal(), watch.loss()), (None, None));
@@ -242,7 +247,7 @@ mod tests {
         watch.follow(&device, &Context::default());
         watch.made();
         device.destroy();
-        // What libraries say of a device that is gone may be a panic.
+        // When a device is lost, a library may panic instead of returning an error.
         watch.panicked("no staging buffer".to_owned());
         watch.settle();
         assert!(!watch.has_drawn());

@@ -1,21 +1,21 @@
-//! The list of keys.
+//! The list of keyboard shortcuts.
 
 use egui::{Frame, Grid, Id, KeyboardShortcut, Modal, RichText, ScrollArea, Ui};
 
 use crate::command::SHORTCUTS;
 use thermocline_rich_text::{theme::Palette, widgets};
 
-/// Keys that belong to where one writes.
+/// Keys of text fields.
 const WRITING: [(&str, &str); 3] = [
     ("Enter", "Send the message"),
-    ("Shift+Enter", "Begin a new line"),
-    ("Esc", "Close what is open, or stop the answer"),
+    ("Shift+Enter", "Start a new line"),
+    ("Esc", "Close the open panel or menu, or stop the answer"),
 ];
 
-/// Points above and below the list: heading, button and margins.
+/// Height of heading, button and margins around the list, in points.
 const BESIDE_LIST: f32 = 160.0;
 
-/// The list, over everything; whether it is to be closed.
+/// Shows the list over the window. True if it should close.
 pub fn modal(ui: &Ui) -> bool {
     let modal = Modal::new(Id::unique("keys")).frame(Frame::popup(ui.style()).inner_margin(24));
     let shown = modal.show(ui, |ui| {
@@ -30,12 +30,12 @@ pub fn modal(ui: &Ui) -> bool {
     shown.inner || shown.should_close()
 }
 
-/// Keyboard shortcuts.
+/// The name of a keyboard shortcut.
 fn name(ui: &Ui, shortcut: &KeyboardShortcut) -> String {
     ui.format_shortcut(shortcut).replace("Comma", ",")
 }
 
-/// The list.
+/// Shows the list.
 pub fn list(ui: &mut Ui) {
     let palette = Palette::of(ui);
     Grid::new("keys").num_columns(2).min_row_height(0.0).spacing([24.0, 6.0]).show(ui, |ui| {

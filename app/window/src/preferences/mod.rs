@@ -1,5 +1,5 @@
-//! The settings view: the window's looks, the server ([`serving`]), [`tools`], folders, the list of [`keys`], and what program this is
-//! ([`about`]).
+//! The page of settings: appearance, the server ([`serving`]), [`tools`], folders, the list of
+//! [`keys`], and the program itself ([`about`]).
 
 mod about;
 pub mod keys;
@@ -28,32 +28,34 @@ use thermocline_rich_text::{
     widgets,
 };
 
-/// Sizes of everything that can be chosen.
+/// Range of the interface size.
 const ZOOM: std::ops::RangeInclusive<f32> = 0.5..=3.0;
 
-/// What leaves the computer.
-const OFFLINE: &str = "Nothing leaves this computer. The network is used for downloads you start, programs you let in, and servers and tools you add, and for nothing else.";
+/// The text about network use.
+const OFFLINE: &str = "Your data stays on this computer. Thermocline uses the network only for downloads you start, programs \
+    you allow to connect, and servers and tools you add.";
 
-/// The page.
+/// The page of settings.
 #[derive(Debug, Default)]
 pub struct PreferencesPage {
-    /// The zoom while it is dragged: the window must not grow under the pointer.
+    /// The zoom while the user drags it. The window must not grow under the pointer.
     zoom: Option<f32>,
     serving: Serving,
     tools: ToolsCard,
-    /// The program itself, which has an overlay.
+    /// The card about the program. It can open overlays.
     pub about: About,
-    /// True if the store keeps words of neurons across chats, and its version when it was asked that last.
+    /// The store's version at the last check, and true if the store had words of neurons across
+    /// chats.
     has_words: Option<((u64, i64), bool)>,
 }
 
 impl PreferencesPage {
-    /// Says what was typed and not added: another page is shown now.
+    /// Warns about typed text that was not added, because another page is shown now.
     pub fn leave(&self, shell: &mut Shell) {
         if self.tools.is_typed() {
             shell
                 .toasts
-                .warning("The tool server was not added. Its text is still in Settings: press Enter there to add it.");
+                .warning("The tool server was not added. Its text is still in Settings. Press Enter there to add it.");
         }
     }
 
@@ -93,7 +95,7 @@ impl PreferencesPage {
                 }
             }
         });
-        // The keys that zoom do so without asking.
+        // Zoom keys change the zoom factor of egui directly.
         if self.zoom.is_none() && f32::from(settings.zoom) != ui.zoom_factor() {
             settings.zoom = Zoom::from(ui.zoom_factor());
         }
@@ -121,28 +123,29 @@ impl PreferencesPage {
         }
     }
 
-    /// The words of neurons across chats: whether they are kept, what that means, and a button that deletes them.
+    /// Shows the setting of the words of neurons across chats, its explanation, and a button that
+    /// deletes the words.
     fn neuron_words(&mut self, ui: &mut Ui, shell: &mut Shell) {
-        ui.checkbox(&mut shell.settings.keep_neuron_words, "Keep the words at which neurons fire, across chats");
+        ui.checkbox(&mut shell.settings.keep_neuron_words, "Record which words make neurons fire, across chats");
         widgets::muted(
             ui,
             format!(
-                "Off unless you switch it on. Of every answer the neurons that fire at a word and at little else are then kept with \
-                 the word, in the file of chats above: at most {MOST_WORDS} words of a neuron and {MOST_ROWS} lines in all. They \
-                 stay when a chat is deleted, and when this is switched off, until you delete them here."
+                "Off by default. Stores, for every answer, each word together with the neurons that fire mainly for this \
+                word, in the chat file named above. At most {MOST_WORDS} words per neuron and {MOST_ROWS} entries are \
+                stored. The entries remain if you delete a chat or turn this off. Delete them here."
             ),
         );
         let has_words = self.has_words(shell);
-        if ui.add_enabled(has_words, Button::new("Delete the words of neurons")).clicked() {
+        if ui.add_enabled(has_words, Button::new("Delete the recorded words")).clicked() {
             let deleted = shell.store.delete_kept_words();
             shell.chat_controller.forget_words();
             if shell.toasts.check(deleted).is_some() {
-                shell.toasts.success("The words of neurons are deleted.");
+                shell.toasts.success("The recorded words are deleted.");
             }
         }
     }
 
-    /// True if the store keeps words of neurons. It is asked only after it has changed.
+    /// True if the store has words of neurons. The store is queried only after a change.
     fn has_words(&mut self, shell: &mut Shell) -> bool {
         let Some(version) = shell.toasts.check(shell.store.version()) else { return false };
         if let Some((_, any)) = self.has_words.filter(|(read, _)| *read == version) {
@@ -158,7 +161,7 @@ fn title(ui: &mut Ui, text: &str) {
     ui.label(RichText::new(text).font(theme::strong(15.0)));
 }
 
-/// Folders that models are looked for in.
+/// Shows the folders that are searched for models.
 fn folders(ui: &mut Ui, shell: &mut Shell) {
     title(ui, "Folders with models");
     widgets::muted(ui, format!("{} (downloads)", shell.folders.models().display()));
@@ -167,7 +170,7 @@ fn folders(ui: &mut Ui, shell: &mut Shell) {
         ui.horizontal(|ui| {
             let name = folder.display().to_string();
             let remove = ui.button("Remove").accessible_name(format!("Remove {name}"));
-            if remove.on_hover_text("Look no longer there; nothing is deleted").clicked() {
+            if remove.on_hover_text("Stops searching this folder. No file is deleted.").clicked() {
                 gone = Some(folder.clone());
             }
             ui.label(name);
@@ -176,14 +179,14 @@ fn folders(ui: &mut Ui, shell: &mut Shell) {
     if let Some(gone) = gone {
         shell.settings.folders.retain(|folder| *folder != gone);
     }
-    if ui.button("Add folders on the page of models").clicked() {
+    if ui.button("Add folders on the Models page").clicked() {
         shell.queue_command(Command::Show(Page::Models));
     }
 }
 
-/// Where data is kept.
+/// Shows where data is stored.
 fn places(ui: &mut Ui, shell: &mut Shell) {
-    title(ui, "Where data is kept");
+    title(ui, "Where data is stored");
     let (settings, chats) = (shell.folders.settings(), shell.folders.chats());
     let (models, cache) = (shell.folders.models(), shell.folders.cache.clone());
     let counts = shell.folders.counts();
@@ -204,7 +207,8 @@ fn places(ui: &mut Ui, shell: &mut Shell) {
     line("Cache", &cache);
     line("Counts of firing neurons", &counts);
     let mut keep = !shell.settings.no_counts;
-    let hint = "How often each neuron fired, without any text: a model that is not prepared then starts with the neurons in VRAM that fire most often";
+    let hint = "Stores how often each neuron fired, without any text. An unprepared model then starts with its most frequent \
+        neurons in VRAM.";
     if ui.checkbox(&mut keep, "Keep these counts between runs").on_hover_text(hint).changed() {
         shell.settings.no_counts = !keep;
     }

@@ -1,4 +1,4 @@
-//! The switch that serves the model to other programs.
+//! The card of the server for other programs.
 
 use egui::{DragValue, Id, RichText, TextStyle, Ui};
 
@@ -8,16 +8,17 @@ use thermocline_chats::server_switch::ServerState;
 use thermocline_host::units::counted;
 use thermocline_rich_text::{text::TextField, theme::Palette, widgets};
 
-/// The card.
+/// The card of the server.
 #[derive(Debug, Default)]
 pub struct Serving {
-    /// The port while it is being chosen, and the key while it is being written: a server is not to begin with half of one.
+    /// The port while it is dragged, and the key while it is typed. The server must not start with
+    /// half a key.
     port: Option<u16>,
     key: Option<String>,
 }
 
 impl Serving {
-    /// Shows it.
+    /// Shows the card.
     pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) {
         title(ui, "Other programs");
         let settings = &mut shell.settings.server;
@@ -28,7 +29,10 @@ impl Serving {
             let label = ui.label("Port").id;
             let mut port = self.port.unwrap_or(settings.port);
             let field = DragValue::new(&mut port).range(0..=u16::MAX).speed(1.0).update_while_editing(false);
-            let field = ui.add(field).labelled_by(label).on_hover_text("Where programs find it; 0 is any that is free");
+            let field = ui
+                .add(field)
+                .labelled_by(label)
+                .on_hover_text("The port that programs connect to. 0 chooses a free port.");
             if field.dragged() {
                 self.port = Some(port);
             } else if field.changed() || self.port.is_some() {
@@ -50,7 +54,7 @@ impl Serving {
             }
         });
         ui.checkbox(&mut settings.network, "Allow connections from other computers")
-            .on_hover_text("Computers that can reach this one over the network");
+            .on_hover_text("Any computer on the network can then connect");
         if settings.on && settings.network && settings.key.is_empty() {
             let palette = Palette::of(ui);
             let warning = "Connections from other computers need an API key. Enter one.";
@@ -66,7 +70,7 @@ impl Serving {
                         ui.copy_text(url);
                     }
                     let mut said = match status.requests {
-                        0 => "no request yet".to_owned(),
+                        0 => "no requests yet".to_owned(),
                         n => counted(n as usize, "request"),
                     };
                     if status.answering {
@@ -78,10 +82,10 @@ impl Serving {
                     widgets::muted(ui, said);
                 });
                 if shell.settings.server.network {
-                    widgets::muted(ui, "Other computers use this one's address or name in place of 127.0.0.1.");
+                    widgets::muted(ui, "On other computers, replace 127.0.0.1 with this computer's address or name.");
                 }
                 if let Some(error) = status.last_error {
-                    widgets::muted(ui, format!("Refused last: {error}"));
+                    widgets::muted(ui, format!("Last refused request: {error}"));
                 }
             }
             ServerState::Failed(why) => {

@@ -1,4 +1,4 @@
-//! Settings, changed through the window.
+//! Tests of the settings through the window.
 
 use std::net::{Ipv4Addr, TcpListener};
 
@@ -31,13 +31,13 @@ fn theme_zoom_and_motion_settings_apply_at_once_and_are_saved() {
     stage.role(Role::Slider, "Interface size").set_value_accesskit(1.25);
     stage.step();
     assert_eq!((f32::from(stage.shell().settings.zoom), stage.it.ctx.zoom_factor()), (1.25, 1.25));
-    // The keys of the window are heard as well.
+    // Zoom keys change the setting, too.
     stage.ctrl(Key::Plus);
     assert!(stage.it.ctx.zoom_factor() > 1.25);
     assert_eq!(f32::from(stage.shell().settings.zoom), stage.it.ctx.zoom_factor());
     stage.click("Reduce motion (no animations)");
     assert!(!stage.shell().settings.reduced_motion && stage.it.ctx.global_style().animation_time > 0.0);
-    // Where the processor draws, nothing moves in any case.
+    // If the CPU draws the window, nothing is animated, whatever the setting.
     thermocline_rich_text::frame_pace::set_draws_by_cpu(&stage.it.ctx, true);
     for reduced in [true, false] {
         stage.click("Reduce motion (no animations)");
@@ -80,7 +80,7 @@ fn data_paths_are_copied_and_keys_are_listed() {
         stage.it.step();
         assert_eq!(stage.copied(), Some(path.display().to_string()));
     }
-    assert!(stage.shows("Search all chats") && stage.shows("Begin a new line"));
+    assert!(stage.shows("Search all chats") && stage.shows("Start a new line"));
     stage.press(Key::F1);
     stage.click("Close");
     assert!(!stage.has(Role::Button, "Close"));
@@ -92,7 +92,7 @@ fn data_paths_are_copied_and_keys_are_listed() {
 
 const SERVE: &str = "Serve this model to other programs";
 
-/// Answer of the server at a port for a path: status and body.
+/// The server's response on a port for a path: status and body.
 fn get(port: u16, path: &str, body: Option<&str>) -> Result<(u16, String), ureq::Error> {
     let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).proxy(None).build().into();
     let url = format!("http://127.0.0.1:{port}{path}");
@@ -119,7 +119,7 @@ fn server_answers_with_the_open_model_while_it_is_on() {
     stage.click("Try again");
     let url = format!("http://127.0.0.1:{port}/v1");
     stage.appears(&url);
-    assert!(stage.shows("no request yet"), "{:?}", stage.texts());
+    assert!(stage.shows("no requests yet"), "{:?}", stage.texts());
     assert!(!stage.shows(&format!("Port {port} is taken")));
     stage.control("Copy the address").click();
     stage.it.step();
@@ -132,9 +132,9 @@ fn server_answers_with_the_open_model_while_it_is_on() {
     let engine = stage.shell().engine_handle.engine().unwrap();
     assert_eq!(engine.telemetry().generated_tokens, 3, "by the engine of the window");
     get(port, "/nowhere", None).unwrap();
-    stage.appears("Refused last: GET /nowhere");
+    stage.appears("Last refused request: GET /nowhere");
 
-    // What the server holds of a model that is closed is let go of.
+    // The server releases a model that is closed.
     let old = std::sync::Arc::downgrade(engine.model());
     drop(engine);
     stage.shell().engine_handle.close();
@@ -145,13 +145,13 @@ fn server_answers_with_the_open_model_while_it_is_on() {
     stage.ready();
     assert_eq!(get(port, "/v1/chat/completions", Some(question)).unwrap().0, 200);
 
-    // With a key, once it has been written to its end.
+    // The key takes effect once it is complete.
     stage.write("API key", "geheim");
     assert_eq!(get(port, "/v1/models", None).unwrap().0, 200);
     stage.press(Key::Tab);
     assert_eq!((&*stage.shell().settings.server.key, get(port, "/v1/models", None).unwrap().0), ("geheim", 401));
 
-    // Remembered, and gone when it is switched off.
+    // The server is on after a restart, and stops when it is switched off.
     let mut stage = stage.again();
     page(&mut stage);
     stage.appears("Copy the address");
@@ -172,9 +172,9 @@ fn server_without_a_key_on_a_network_shows_a_warning_and_port_moves() {
     stage.write("API key", "geheim");
     stage.press(Key::Tab);
     stage.appears("http://127.0.0.1:");
-    assert!(stage.shows("this one's address or name"));
+    assert!(stage.shows("this computer's address or name"));
     assert!(!stage.shows("Connections from other computers need an API key"));
-    // Another port: the server moves.
+    // The server moves to another port.
     assert_eq!(stage.shell().settings.server.port, 0);
     let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
     stage.role(Role::SpinButton, "Port").set_value_accesskit(f64::from(free));

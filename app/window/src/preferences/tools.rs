@@ -1,4 +1,4 @@
-//! Servers with tools, and which of their tools may run.
+//! The servers of tools, and the user's consent to each tool.
 
 use egui::{CollapsingHeader, Id, Key, KeyboardShortcut, Modifiers, RichText, TextStyle, Ui};
 
@@ -18,25 +18,25 @@ use thermocline_rich_text::{
     widgets,
 };
 
-/// Most characters of a description.
+/// Maximum number of characters of a description.
 const DESCRIBED: usize = 160;
 
-/// Servers whose keys were kept, or why not.
+/// Servers whose keys were stored, or the error.
 type AddedServers = Result<(Vec<ImportedServer>, Option<KeyPlace>), String>;
 
-/// The card.
+/// The card of tools.
 #[derive(Debug, Default)]
 pub struct ToolsCard {
-    /// Text typed or pasted: a command, an address, or JSON.
+    /// The typed or pasted text: a command, an address, or JSON.
     text: String,
-    /// Text typed as a key.
+    /// The typed key.
     key: String,
     trouble: Option<String>,
     adding: Background<AddedServers>,
 }
 
 impl ToolsCard {
-    /// Shows it.
+    /// Shows the card.
     pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) {
         title(ui, "Tools");
         widgets::muted(
@@ -57,7 +57,7 @@ impl ToolsCard {
         self.fields(ui, shell);
     }
 
-    /// True if a server is typed that is not added yet.
+    /// True if the text field has a server that is not added yet.
     pub fn is_typed(&self) -> bool {
         !self.text.trim().is_empty()
     }
@@ -85,15 +85,15 @@ impl ToolsCard {
         });
         let field = field.labelled_by(label);
         ui.horizontal(|ui| {
-            let label = ui.label("Key of the added server").id;
+            let label = ui.label("API key of the server").id;
             let width = (ui.available_width() - 144.0).max(96.0);
             let key = TextField::secret(Id::unique("key of a tool server"), TextStyle::Body.resolve(ui.style()));
-            let hint = "if its address wants one";
+            let hint = "if required";
             let key =
                 key.show(ui, &mut self.key, |field| field.hint_text(hint).desired_width(width)).labelled_by(label);
             let ready = self.is_typed() && !self.adding.is_busy();
             let add = ui.add_enabled(ready, egui::Button::new("Add tool server"));
-            let add = add.on_hover_text("Enter. Starts the server, or connects to it, and lists its tools.").clicked();
+            let add = add.on_hover_text("Starts the server or connects to it, then lists its tools (Enter)").clicked();
             let entered = (field.has_focus() || key.lost_focus()) && keyboard::pressed(ui, Modifiers::NONE, Key::Enter);
             if add || (entered && ready) {
                 self.add(ui, shell);
@@ -104,13 +104,13 @@ impl ToolsCard {
         }
     }
 
-    /// The servers in the text field, with the key.
+    /// Parses the servers in the text field, with the key.
     fn typed(&self) -> Result<Vec<ImportedServer>, String> {
         let mut servers = read_servers(&self.text)?;
         if let Some(key) = SecretKey::typed(&self.key)? {
             match &mut servers[..] {
                 [server] if server.config.transport.key_name().is_some() => server.key = Some(key),
-                _ => return Err("key: expected one server with an address to go with it".to_owned()),
+                _ => return Err("a key needs exactly one server with an address".to_owned()),
             }
         }
         Ok(servers)
@@ -146,7 +146,10 @@ fn server(ui: &mut Ui, shell: &mut Shell, report: &ServerReport) {
     ui.label(RichText::new(name).font(theme::strong(14.0)));
     widgets::muted(ui, config.transport.line());
     if config.transport.is_open() {
-        ui.label(widgets::small("Not encrypted: others on the way can read what is sent, and the key", palette.amber));
+        ui.label(widgets::small(
+            "Not encrypted. Others on the network can read the messages and the key",
+            palette.amber,
+        ));
     }
     ui.horizontal_wrapped(|ui| {
         let mut enabled = config.enabled;
@@ -156,7 +159,7 @@ fn server(ui: &mut Ui, shell: &mut Shell, report: &ServerReport) {
             kept.enabled = enabled;
         }
         let remove = ui.button("Remove").accessible_name(format!("Remove the tool server {name}"));
-        if remove.on_hover_text("Forget the server, its key and what its tools were allowed").clicked() {
+        if remove.on_hover_text("Removes the server, its key and the permissions of its tools").clicked() {
             shell.settings.tools.remove(name);
             if let Some(key) = config.transport.key_name() {
                 shell.toasts.check(shell.keys.remove(key));
@@ -196,7 +199,7 @@ fn server(ui: &mut Ui, shell: &mut Shell, report: &ServerReport) {
     }
 }
 
-/// A tool with the user's consent to it.
+/// Shows a tool with the user's consent to it.
 fn tool(ui: &mut Ui, shell: &mut Shell, server: Option<&str>, tool: &Tool) {
     let now = shell.settings.tools.consents.get(server, tool);
     ui.push_id(&tool.name, |ui| {

@@ -1,4 +1,4 @@
-//! A bar of parts: of memory, or of time.
+//! A bar of segments: of memory, or of time.
 
 use egui::{
     Color32, CornerRadius, FontId, Label, Rect, Role, Sense, Stroke, TextFormat, Ui, WidgetInfo, pos2, text::LayoutJob,
@@ -10,25 +10,25 @@ use thermocline_rich_text::theme::Palette;
 /// Height of a bar, in points.
 const HEIGHT: f32 = 20.0;
 
-/// A part of a bar.
+/// A segment of a bar.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BarSegment {
-    /// Name of the part.
+    /// Name of the segment.
     pub name: String,
-    /// Its amount, in bytes or nanoseconds.
+    /// Its length, in bytes or nanoseconds.
     pub amount: u64,
     /// Its colour.
     pub colour: Color32,
 }
 
-/// The length of a bar.
+/// The scale of a bar.
 #[derive(Debug, Clone, Copy)]
 pub struct BarScale {
-    /// Bytes or nanoseconds from one end to the other.
+    /// Length of the whole bar, in bytes or nanoseconds.
     pub total: u64,
-    /// Meaning of the total, as a sentence about it ends; `None`: the ends have no words.
+    /// End of a sentence about the total. `None` shows no text below the ends.
     pub end: Option<&'static str>,
-    /// The words for an amount.
+    /// Formats an amount.
     pub format: fn(u64) -> String,
 }
 
@@ -37,11 +37,11 @@ pub struct BarScale {
 pub struct BudgetMark {
     /// The budget.
     pub at: u64,
-    /// True if it is not kept.
+    /// True if the budget is exceeded.
     pub breached: bool,
 }
 
-/// `parts` one behind the other on a bar, a line at the budget, and what the colours mean.
+/// Shows the segments `parts` on a bar, a line at the budget, and the legend of the colours.
 pub fn show(ui: &mut Ui, name: &str, parts: &[BarSegment], scale: BarScale, mark: Option<BudgetMark>) {
     let BarScale { total, end, format } = scale;
     let palette = Palette::of(ui);
@@ -74,7 +74,7 @@ pub fn show(ui: &mut Ui, name: &str, parts: &[BarSegment], scale: BarScale, mark
         ends(ui, "0", &format!("{} {end}", format(total)));
     }
     ui.scope(|ui| {
-        // Rows as high as their words, not as buttons.
+        // Rows have the height of text, not of buttons.
         ui.spacing_mut().interact_size.y = 16.0;
         ui.horizontal_wrapped(|ui| {
             ui.spacing_mut().item_spacing = vec2(12.0, 4.0);
@@ -83,7 +83,7 @@ pub fn show(ui: &mut Ui, name: &str, parts: &[BarSegment], scale: BarScale, mark
                 let font = FontId::proportional(12.0);
                 words.append(&part.name, 12.0, TextFormat::simple(font.clone(), palette.muted));
                 words.append(&format(part.amount), 4.0, TextFormat::simple(font, palette.text));
-                // One piece, so that a line never ends within it.
+                // One label per segment, so that no line breaks inside it.
                 let label = ui.add(Label::new(words).extend());
                 let square = Rect::from_center_size(label.rect.left_center() + vec2(4.0, 0.0), vec2(8.0, 8.0));
                 ui.painter().rect_filled(square, CornerRadius::same(2), part.colour);
@@ -92,7 +92,7 @@ pub fn show(ui: &mut Ui, name: &str, parts: &[BarSegment], scale: BarScale, mark
     });
 }
 
-/// Words below the two ends of a bar or a slider.
+/// Shows texts below the two ends of a bar or a slider.
 pub fn ends(ui: &mut Ui, left: &str, right: &str) {
     let colour = Palette::of(ui).muted;
     let small = |text: &str| egui::RichText::new(text).size(11.0).color(colour);

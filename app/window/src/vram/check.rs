@@ -1,43 +1,43 @@
-//! Consistency of the figures about a device's memory.
+//! Checks the consistency of the statistics of a device's memory.
 
 use thermocline_engine::session::DeviceMemory;
 
 use crate::adapters::SystemMemory;
 use thermocline_host::units::bytes;
 
-/// Bytes the system may count beyond the engine's: the window's own pictures, and what drivers keep.
+/// Bytes that the system may count beyond the engine's figure: the window's textures and the
+/// driver's own memory.
 const BESIDE: u64 = 512 << 20;
 
-/// Bytes the system may count below the engine's: it is read at another moment.
+/// Bytes that the system may count less than the engine, because it is read at another moment.
 const MISSING: u64 = 32 << 20;
 
-/// A sentence for people, if something is wrong; `None` if all is well. `system` is what the system says of the memory a card
-/// has of its own.
+/// A sentence for the user if figures contradict each other. `None` if they agree. `system` is the
+/// system's reading of a card's own memory.
 pub fn disagreement(memory: &DeviceMemory, system: Option<SystemMemory>) -> Option<String> {
     let (held, parts) = (memory.accounted, memory.by_purpose.iter().map(|(_, bytes)| bytes).sum::<u64>());
     if let Some(budget) = memory.budget.filter(|budget| held > *budget) {
         let over = bytes(held - budget);
-        return Some(format!("{} are held, {over} more than the budget allows.", bytes(held)));
+        return Some(format!("The model uses {}, {over} more than the budget allows.", bytes(held)));
     }
     if parts != held && !memory.moving {
-        return Some(format!("The parts make {}, but {} are held.", bytes(parts), bytes(held)));
+        return Some(format!("The parts add up to {}, but the model uses {}.", bytes(parts), bytes(held)));
     }
     let system = system.filter(|_| !memory.moving)?;
     if let Some(total) = system.total.filter(|total| held > *total) {
-        return Some(format!("{} are held, but the system knows of {} only.", bytes(held), bytes(total)));
+        return Some(format!("The model uses {}, but the system reports only {} of VRAM.", bytes(held), bytes(total)));
     }
     let here = system.used_here?;
     if here.saturating_add(MISSING) < held - held / 10 {
         return Some(format!(
-            "{} are held, but the system finds {} of them in the card's memory. The driver may keep the rest in RAM, which is \
-             slow: a smaller budget helps.",
+            "The model uses {}, but only {} are in VRAM. The driver may keep the rest in RAM, which is slow. Choose a smaller budget.",
             bytes(held),
             bytes(here)
         ));
     }
     let over = here.saturating_sub(held);
     (over > BESIDE + held / 4).then(|| {
-        format!("The system counts {} for this program, {} more than is held for the model.", bytes(here), bytes(over))
+        format!("The system reports {} for this program, {} more than the model uses.", bytes(here), bytes(over))
     })
 }
 
@@ -71,10 +71,10 @@ mod tests {
         let over = disagreement(&memory(GIB, 2 * GIB), None).unwrap();
         assert!(over.contains("1.0 GiB more than the budget"), "{over}");
         let odd = DeviceMemory { accounted: GIB, ..memory(4 * GIB, 2 * GIB) };
-        assert!(disagreement(&odd, None).unwrap().contains("parts make 2.0 GiB"));
+        assert!(disagreement(&odd, None).unwrap().contains("parts add up to 2.0 GiB"));
         assert_eq!(disagreement(&DeviceMemory { moving: true, ..odd }, None), None);
-        assert!(disagreement(&fine, system(GIB)).unwrap().contains("finds 1.0 GiB"));
-        assert!(disagreement(&fine, system(7 * GIB)).unwrap().contains("4.0 GiB more than is held"));
-        assert!(disagreement(&memory(16 * GIB, 9 * GIB), system(9 * GIB)).unwrap().contains("8.0 GiB only"));
+        assert!(disagreement(&fine, system(GIB)).unwrap().contains("only 1.0 GiB are in VRAM"));
+        assert!(disagreement(&fine, system(7 * GIB)).unwrap().contains("4.0 GiB more than the model uses"));
+        assert!(disagreement(&memory(16 * GIB, 9 * GIB), system(9 * GIB)).unwrap().contains("only 8.0 GiB of VRAM"));
     }
 }

@@ -1,4 +1,5 @@
-//! Forecasts for the open model's budgets: the slider, the model's card and the device's chip read the same one.
+//! Forecasts for the open model's budgets. The slider, the model's card and the device's chip show
+//! the same forecast.
 
 use std::{
     sync::Arc,
@@ -14,38 +15,39 @@ use thermocline_engine::{
 use thermocline_host::library::ModelId;
 use thermocline_rich_text::background::Background;
 
-/// After this time a forecast without measured speeds is asked for again.
+/// Age at which a forecast is requested again, because speeds may have been measured.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// A forecast that takes longer is waited for.
+/// Time for which the previous forecast is shown while the next one is computed.
 const LATE: Duration = Duration::from_millis(150);
 
-/// The question a forecast answers.
+/// The inputs of a forecast.
 #[derive(Debug, Clone, PartialEq)]
 struct BudgetQuestion {
     model: ModelId,
     budget: u64,
     /// The device in use.
     device: Option<String>,
-    /// Everything else the answer depends on.
+    /// All other inputs, as text.
     terms: String,
 }
 
-/// The latest forecast and the next one.
+/// The latest forecast and the one being computed.
 #[derive(Debug, Default)]
 pub struct BudgetForecasts {
     asking: Background<Option<Forecast>>,
-    /// The latest question, and when it was asked.
+    /// The latest request and its time.
     asked: Option<(BudgetQuestion, Instant)>,
-    /// The latest answer, and what it answers.
+    /// The latest forecast and its inputs.
     forecast: Option<(BudgetQuestion, Arc<Forecast>)>,
-    /// The least budget that has room for all of a model, as it was counted last on a device.
+    /// Minimum budget that holds all of a model, from its latest forecast on a device.
     enough: Option<(ModelId, u64)>,
 }
 
 impl BudgetForecasts {
-    /// The forecast for `budget` bytes, if it is at hand; else it is made beside the frames. While the handle of a slider moves
-    /// (`moves`), one for where it was just now stands for the next one: [`Forecast::budget`] says which it is.
+    /// The forecast for `budget` bytes. `None` until a background thread has computed one. While
+    /// the slider moves (`moves`), the forecast for its previous position may be returned.
+    /// [`Forecast::budget`] tells its budget.
     pub fn about(
         &mut self,
         ctx: &Context,
@@ -65,8 +67,8 @@ impl BudgetForecasts {
         Some(known)
     }
 
-    /// The least budget that has room for all of the model, as a forecast has counted it. It holds
-    /// while the CPU computes, because the budget is too small for the device.
+    /// Minimum budget that holds all of the model, as a forecast has counted it. It stays valid
+    /// while the CPU computes because the budget is too small for the device.
     pub fn enough(&self, model: &ModelId) -> Option<u64> {
         self.enough.as_ref().filter(|(counted, _)| counted == model).map(|(_, bytes)| *bytes)
     }
@@ -78,7 +80,7 @@ impl BudgetForecasts {
         self.forecast = Some((question, Arc::new(forecast)));
     }
 
-    /// Asks for a forecast where the one at hand is about something else, or old.
+    /// Requests a forecast if the latest one has other inputs or is old.
     fn foretell(&mut self, ctx: &Context, model: &ModelId, engine: &Engine, budget: u64) {
         if let Some(answer) = self.asking.take() {
             self.forecast = None;
@@ -91,7 +93,7 @@ impl BudgetForecasts {
             _ => None,
         };
         let memory = engine.telemetry();
-        // In steps of a twentieth: it changes with every token.
+        // Rounded to steps of 5 %, because the rate changes with every token.
         let seen = engine.observed_rate().map(|rate| (20.0 * rate.ln()).round());
         let mode = engine.sparsity().mode.name();
         let terms = format!("{} {mode} {} {} {seen:?}", model.key(), memory.kv_bytes, engine.context());
@@ -103,12 +105,12 @@ impl BudgetForecasts {
         }
         self.asked = Some((question, Instant::now()));
         let engine = engine.clone();
-        // Without a thread nothing is foretold.
+        // If no thread can start, there is no forecast.
         let _ = self.asking.start(ctx, move || engine.forecast(budget).ok());
     }
 
-    /// While the handle moves: the forecast for exactly where it is. Once a forecast was made, others under the same terms are
-    /// looked up.
+    /// Computes the forecast for the slider's exact position at once, while it moves. After the
+    /// first forecast, others with the same inputs are table lookups.
     fn reckon(&mut self, engine: &Engine, budget: u64) {
         let (Some((asked, _)), Some((answered, _))) = (&self.asked, &self.forecast) else { return };
         let same = answered.device == asked.device && answered.terms == asked.terms;
@@ -120,7 +122,7 @@ impl BudgetForecasts {
         }
     }
 
-    /// The forecast for `budget`, or for a moment the one before.
+    /// The forecast for `budget`, or briefly the previous one.
     fn known(&self, budget: u64) -> Option<Arc<Forecast>> {
         let ((asked, when), (answered, forecast)) = self.asked.as_ref().zip(self.forecast.as_ref())?;
         let fits = answered.budget == budget || when.elapsed() < LATE;
@@ -135,7 +137,7 @@ mod tests {
     use super::*;
 
     impl BudgetForecasts {
-        /// As if the latest question had been asked long ago.
+        /// Sets the time of the latest request back.
         pub fn grow_old(&mut self) {
             if let Some((_, when)) = &mut self.asked {
                 *when = when.checked_sub(AGAIN).unwrap_or(*when);
@@ -153,7 +155,7 @@ mod tests {
             device: Some(device.to_owned()),
             terms: String::new(),
         };
-        // Nothing is late for an hour.
+        // Ages count from an hour in the future, so no request is late.
         let now = Instant::now() + Duration::from_secs(3600);
         let known = Some((question(7, "card"), Arc::new(forecast)));
         let mut forecasts = BudgetForecasts { forecast: known, ..BudgetForecasts::default() };

@@ -1,4 +1,4 @@
-//! Parts of GPUs that are done without, in a sentence each, and the way back.
+//! Shows the disabled features of GPUs, a sentence each, with a button that enables them again.
 
 use egui::Ui;
 use thermocline_engine::session::{AdapterId, AdapterReport, Fallback, FallbackPart, Fallbacks};
@@ -6,10 +6,10 @@ use thermocline_engine::session::{AdapterId, AdapterReport, Fallback, FallbackPa
 use crate::shell::Shell;
 use thermocline_rich_text::widgets;
 
-/// Label of the button that forgets them.
+/// Label of the button that enables the features again.
 pub const TRY_AGAIN: &str = "Try again";
 
-/// Those of the adapters that there are; all that were seen here as long as no driver has answered.
+/// The fallbacks of present adapters. All known fallbacks until the drivers have answered.
 fn shown(fallbacks: &Fallbacks, adapters: Option<&[AdapterReport]>) -> Vec<Fallback> {
     let all = fallbacks.all();
     let Some(adapters) = adapters else { return all };
@@ -18,7 +18,7 @@ fn shown(fallbacks: &Fallbacks, adapters: Option<&[AdapterReport]>) -> Vec<Fallb
     backends.chain(adapters.iter().flat_map(|adapter| fallbacks.of(&AdapterId::of(adapter)))).collect()
 }
 
-/// Says what is done without, if anything is, and offers each adapter, or backend, to be tried again.
+/// Shows the disabled features, with a button per adapter or backend that enables them again.
 pub fn show(ui: &mut Ui, shell: &mut Shell) {
     let mut left = shown(&shell.adapters.fallbacks, shell.adapters.list().as_deref());
     while let Some(adapter) = left.first().map(|first| first.adapter.clone()) {
@@ -28,11 +28,11 @@ pub fn show(ui: &mut Ui, shell: &mut Shell) {
             let said = widgets::muted(ui, format!("{fallback}."));
             if fallback.is_known() {
                 said.on_hover_text(
-                    "Known of this driver; `thermocline devices --try-again --force` uses it all the same",
+                    "This driver is known to have the fault. `thermocline devices --try-again --force` uses the feature anyway.",
                 );
             }
         }
-        let hint = "Forgets what the driver has failed with, and loads the model anew";
+        let hint = "Enables the disabled features again and reloads the model";
         if its.iter().any(|it| !it.is_known()) && ui.button(TRY_AGAIN).on_hover_text(hint).clicked() {
             shell.adapters.fallbacks.try_again(&adapter);
             shell.reload_device();
@@ -52,7 +52,8 @@ mod tests {
         let adapter = AdapterId::of(&here[0]);
         let gone = AdapterId { driver: "another".to_owned(), ..adapter.clone() };
         let all = Fallbacks::default();
-        // Of other places on the bus: those of one place with another driver would go.
+        // At another bus address. Entries for the same address with another driver would be
+        // deleted.
         let gone = AdapterId { pci_bus_id: "another".to_owned(), ..gone };
         for it in [&adapter, &gone] {
             all.add(Fallback::new(it.clone(), FallbackPart::Adapter, "lost"));

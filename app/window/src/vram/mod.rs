@@ -1,7 +1,10 @@
-//! Memory of the GPU: how much may be taken, what it is taken for. [`slider`] sets the budget, [`bar`] shows what it holds,
-//! [`picker`] chooses who computes, [`given_up`] says what drivers have failed with, and [`check`] says when figures contradict
-//! each other. What a budget would give is reckoned once, for this panel and for all others that tell of it: [`room`] is the memory
-//! that can be had, [`forecasts`] what it would hold, [`speed`] how fast that is, and [`why`], from the figures of [`reasons`].
+//! The VRAM panel: the budget and its use. [`slider`] sets the budget, [`bar`] shows what it holds,
+//! and [`picker`] chooses the processor. [`given_up`] lists the disabled driver features, and
+//! [`check`] reports contradicting figures.
+//!
+//! Forecasts of a budget are computed once, for this panel and all others that show them. [`room`]
+//! is the available memory, [`forecasts`] is what it would hold, [`speed`] is how fast that would
+//! be, and [`why`] explains the speed with the figures of [`reasons`].
 
 mod bar;
 mod check;
@@ -48,16 +51,16 @@ use thermocline_rich_text::{
     widgets,
 };
 
-/// The system is asked about memory this often, while a GPU is in use and something happens.
+/// Interval of memory queries, while a GPU is in use and frames are drawn.
 const AGE: Duration = Duration::from_secs(10);
 
-/// Free memory that has changed by less than this fraction does not change the budget.
+/// The budget ignores changes of the limit below 1 / `STILL` of it.
 const STILL: u64 = 16;
 
 /// Forecasts and choices for the memory of the open model.
 #[derive(Debug, Default)]
 pub struct VramState {
-    /// The budget, while it is being dragged.
+    /// The budget while the user drags it.
     pub dragged: Option<VramBudget>,
     /// Forecasts for budgets.
     pub forecasts: BudgetForecasts,
@@ -67,17 +70,17 @@ pub struct VramState {
     pub expected_speeds: ExpectedSpeeds,
 }
 
-/// The budget and what it buys.
+/// The panel of the budget and its use.
 #[derive(Debug, Default)]
 pub struct VramPanel {
-    /// Bytes held when they last changed, and when that was.
+    /// Bytes held, and the time of their last change.
     held: Option<(u64, Instant)>,
-    /// The answer of the system that "leave free" has followed last.
+    /// The system's reading that the "leave free" budget last followed.
     followed: Option<Instant>,
 }
 
 impl VramPanel {
-    /// Keeps what is to be left free free.
+    /// Adjusts the budget so that the chosen amount of VRAM stays free.
     pub fn tick(&mut self, ctx: &Context, shell: &mut Shell) {
         let ModelState::Ready { model, engine } = shell.engine_handle.state() else {
             (self.held, shell.vram.dragged) = (None, None);
@@ -109,7 +112,7 @@ impl VramPanel {
         }
     }
 
-    /// Shows it.
+    /// Shows the panel.
     pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) {
         shell.adapters.look(ui, Duration::MAX);
         let state = shell.engine_handle.state();
@@ -124,7 +127,7 @@ impl VramPanel {
         ui.horizontal(|ui| {
             ui.label(RichText::new(title).font(theme::strong(15.0)));
             if let Some(DeviceStatus::Gpu(memory)) = &status {
-                let figure = format!("{} held", bytes(memory.accounted));
+                let figure = format!("{} used", bytes(memory.accounted));
                 ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
                     ui.label(RichText::new(figure).font(theme::strong(13.0)).color(Palette::of(ui).amber));
                 });
@@ -133,15 +136,18 @@ impl VramPanel {
         match (state, status) {
             (ModelState::Ready { model, engine }, Some(status)) => self.ready(ui, shell, &model, &engine, &status),
             (ModelState::Remote { model, .. }, _) => {
-                widgets::muted(ui, format!("{} computes the model: no memory is taken here.", model.server.host()));
+                widgets::muted(
+                    ui,
+                    format!("{} runs the model. It uses no memory on this computer.", model.server.host()),
+                );
             }
             (ModelState::Opening(opening), _) => {
-                widgets::muted(ui, format!("{} is being opened.", opening.model));
+                widgets::muted(ui, format!("Opening {} …", opening.model));
             }
-            // The page says why, and what can be done.
-            (ModelState::Failed { .. }, _) => _ = widgets::muted(ui, "No model is open, so no memory is taken."),
+            // The page shows the reason and the remedies.
+            (ModelState::Failed { .. }, _) => _ = widgets::muted(ui, "No model is open, so no memory is used."),
             _ => {
-                widgets::muted(ui, "No model is open, so no memory is taken.");
+                widgets::muted(ui, "No model is open, so no memory is used.");
                 if ui.button("Choose a model").clicked() {
                     shell.queue_command(Command::Show(Page::Models));
                 }
@@ -162,7 +168,7 @@ impl VramPanel {
                 widgets::muted(ui, why_cpu(shell, reason.as_deref()));
                 match reason.as_deref() {
                     None | Some(Error::NoGpu { .. }) => {}
-                    // With more, the device comes back.
+                    // With a larger budget, the device is used again.
                     Some(Error::Memory { .. }) => {
                         if let Some(room) = BudgetRoom::of(shell, model, engine) {
                             slider::show(ui, shell, model, engine, room);
@@ -174,14 +180,20 @@ impl VramPanel {
             DeviceStatus::Loading(stage) => {
                 let text = match (stage, stage.bytes()) {
                     (LoadStage::Testing, _) => "Testing the driver …".to_owned(),
-                    (_, (_, 0)) => "Opening the device …".to_owned(),
+                    (_, (_, 0)) => "Opening the GPU …".to_owned(),
                     (_, (done, total)) => format!("{} of {} are in VRAM", bytes(done), bytes(total)),
                 };
                 ui.add(ProgressBar::new(stage.fraction()).text(text).desired_height(20.0));
                 ui.request_repaint_after(frame_pace::pace(ui));
             }
             DeviceStatus::Lost { adapter, reason } => {
-                widgets::trouble(ui, format!("{adapter} was lost: {reason}. The CPU goes on; it is tried again soon"));
+                widgets::trouble(
+                    ui,
+                    format!(
+                        "{adapter} stopped working: {reason}. The CPU continues. Thermocline will retry \
+                    the GPU soon"
+                    ),
+                );
                 retry(ui, shell);
                 ui.request_repaint_after(Duration::from_millis(250));
             }
@@ -197,10 +209,10 @@ impl VramPanel {
         let parts: Vec<BarSegment> = parts_of(memory, &palette).into_iter().filter(|part| part.amount > 0).collect();
         let told = room.told(room.choice(shell, model), shell.vram.dragged);
         let scale = BarScale { total: room.most.max(memory.accounted), end: Some(room.end()), format: bytes };
-        bar::show(ui, "Held for the model", &parts, scale, Some(BudgetMark { at: told, breached: wrong.is_some() }));
+        bar::show(ui, "Used by the model", &parts, scale, Some(BudgetMark { at: told, breached: wrong.is_some() }));
         ui.add_enabled_ui(!shell.is_comparing(), |ui| slider::show(ui, shell, model, engine, room));
         if memory.moving {
-            widgets::muted(ui, "Weights are on their way, a little with every token.");
+            widgets::muted(ui, "Weights are being moved, a few with every token.");
             ui.request_repaint_after(Duration::from_millis(250));
         }
         if let Some(SystemMemory { total: Some(total), used: Some(used), used_here, .. }) = system {
@@ -212,29 +224,24 @@ impl VramPanel {
                 part("free", total.saturating_sub(used), palette.raised),
             ];
             ui.add_space(4.0);
-            // The panel's total is the slider's: these parts have words, and no second one.
-            bar::show(
-                ui,
-                "The device, as the system tells it",
-                &all,
-                BarScale { total, end: None, format: bytes },
-                None,
-            );
-            let told = used_here.map_or("does not tell by program".to_owned(), |here| format!("says {}", bytes(here)));
-            // The two are read at different moments.
+            // The slider shows the total of the panel, so this bar has a legend but no total.
+            bar::show(ui, "VRAM, as reported by the system", &all, BarScale { total, end: None, format: bytes }, None);
+            let told = used_here
+                .map_or("does not report it per program".to_owned(), |here| format!("reports {}", bytes(here)));
+            // The two figures are read at different moments.
             let earlier = match (shell.adapters.read, self.held) {
-                (Some(read), Some((_, since))) if read < since => ", before the last change",
+                (Some(read), Some((_, since))) if read < since => ", read before the last change",
                 _ => "",
             };
-            widgets::muted(ui, format!("Held for the model {}; the system {told}{earlier}.", bytes(memory.accounted)));
+            widgets::muted(ui, format!("The model uses {}. The system {told}{earlier}.", bytes(memory.accounted)));
         }
         if let Some(wrong) = wrong {
             widgets::trouble(ui, wrong);
         }
     }
 
-    /// The system's reading, where it can be compared with the engine's: taken after the last change, about memory of the
-    /// device's own.
+    /// The system's reading, if it can be compared with the engine's: taken after the last change,
+    /// for memory of the device's own.
     fn comparable(&self, shell: &Shell, memory: &DeviceMemory, system: Option<SystemMemory>) -> Option<SystemMemory> {
         let kind = shell.adapters.named(&memory.adapter)?.kind;
         let (read, (_, since)) = (shell.adapters.read?, self.held?);
@@ -242,27 +249,28 @@ impl VramPanel {
     }
 }
 
-/// True if a device is not used because the budget has no room for anything.
+/// True if a device is not used because the budget is too small for any part.
 fn is_small_budget(reason: &Error) -> bool {
     matches!(reason, Error::Memory { .. })
 }
 
-/// The reason why the CPU computes everything, for people; `reason` is the engine's, `None` if no GPU was asked for. The bytes
-/// that are missing in a budget that is too small are said by the slider and by [`shortage_now`], for where it stands.
+/// Why the CPU computes everything, for the user. `reason` is the engine's. `None` means that no
+/// GPU was requested. The missing bytes of a budget that is too small are shown by the slider and
+/// by [`shortage_now`].
 pub fn why_cpu(shell: &Shell, reason: Option<&Error>) -> String {
     match reason {
         None | Some(Error::NoGpu { .. }) => alone(shell),
         Some(Error::Memory { .. }) => {
-            "The CPU computes everything: the budget is too small for any part of the model.".to_owned()
+            "The model runs on the CPU alone because the VRAM budget is too small for any part of it.".to_owned()
         }
         Some(reason) => {
-            format!("The CPU computes everything. {}", widgets::sentence(engine_handle::error_message(reason)))
+            format!("The model runs on the CPU alone. {}", widgets::sentence(engine_handle::error_message(reason)))
         }
     }
 }
 
-/// The bytes that are missing in the budget that the slider stands at, as it says that itself; `None` if nothing is missing, or
-/// that is not known yet.
+/// The missing bytes of the slider's budget, as the slider shows them. `None` if nothing is
+/// missing, or if that is not known yet.
 pub fn shortage_now(ctx: &Context, shell: &mut Shell, model: &ModelId, engine: &Engine) -> Option<String> {
     let room = BudgetRoom::of(shell, model, engine)?;
     let budget = room.budget(shell.vram.dragged);
@@ -270,22 +278,21 @@ pub fn shortage_now(ctx: &Context, shell: &mut Shell, model: &ModelId, engine: &
     slider::shortage(&forecast)
 }
 
-/// Why the CPU computes alone, for people: whether there is a card, only software that plays one, or nothing.
+/// Why the CPU computes alone, for the user: there is a card, only a software driver, or nothing.
 fn alone(shell: &Shell) -> String {
     let list = shell.adapters.list().unwrap_or_default();
     let software = list.iter().find(|adapter| adapter.kind == AdapterKind::Software);
     let why = match (list.iter().any(|adapter| adapter.kind != AdapterKind::Software), software) {
-        (true, _) => "No VRAM is taken.".to_owned(),
+        (true, _) => "It uses no VRAM.".to_owned(),
         (false, Some(driver)) => format!(
-            "There is no graphics card, only a software driver ({}): it computes on the CPU itself, more slowly, and is used only if \
-             you choose it.",
+            "No GPU was found, only a software driver ({}). It is slower than the CPU, so it is used only if you choose it.",
             driver.name
         ),
         (false, None) => {
-            "No driver offers a graphics card. If there is one, install its maker's Vulkan driver.".to_owned()
+            "No driver offers a GPU. If this computer has one, install its maker's Vulkan driver.".to_owned()
         }
     };
-    format!("The CPU computes everything. Neurons that do not fire are skipped: the map shows which. {why}")
+    format!("The model runs on the CPU alone. Neurons that do not fire are skipped, as the map shows. {why}")
 }
 
 fn system(shell: &Shell, memory: &DeviceMemory) -> Option<SystemMemory> {

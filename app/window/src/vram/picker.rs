@@ -1,18 +1,18 @@
-//! Choice of the processor that computes.
+//! The choice of the processor that computes.
 
 use egui::{ComboBox, Ui};
 
 use crate::{adapters, shell::Shell};
 use thermocline_host::{engine_handle::ModelState, library::ModelId};
 
-/// Name of the CPU in the list of devices.
+/// The CPU's name in the list of devices.
 pub const CPU: &str = "CPU only";
 
-/// The choice as a sentence of the list.
+/// The text of a choice in the list.
 fn name_of(choice: Option<&str>, shell: &Shell) -> String {
     match choice {
         None => match shell.adapters.best() {
-            Some(best) => format!("Automatic: {} if it is quicker", best.name),
+            Some(best) => format!("Automatic: {} if it is faster", best.name),
             None => "Automatic".to_owned(),
         },
         Some("") => CPU.to_owned(),
@@ -20,7 +20,7 @@ fn name_of(choice: Option<&str>, shell: &Shell) -> String {
     }
 }
 
-/// The picker, if a model is open.
+/// Shows the picker if a model is open.
 pub fn show(ui: &mut Ui, shell: &mut Shell) {
     let ModelState::Ready { model, .. } = shell.engine_handle.state() else { return };
     let chosen = shell.model_settings(&model).device.clone();
@@ -29,11 +29,11 @@ pub fn show(ui: &mut Ui, shell: &mut Shell) {
         let shown = ComboBox::new("device", "").width(ui.available_width() - 8.0).truncate();
         let shown = shown.selected_text(name_of(chosen.as_deref(), shell));
         let shown = shown.show_ui(ui, |ui| choices(ui, shell, &model));
-        shown.response.on_hover_text("The processor that computes. Answers continue while it changes");
+        shown.response.on_hover_text("The processor that runs the model. Answers continue while you change it.");
     });
 }
 
-/// One line per choice; the one that is clicked computes `model`, which is open, from now on.
+/// Shows one line per choice. A click moves the open `model` to that processor.
 pub fn choices(ui: &mut Ui, shell: &mut Shell, model: &ModelId) {
     let chosen = shell.model_settings(model).device.clone();
     let (all, automatic) = (shell.adapters.list(), name_of(None, shell));
@@ -47,8 +47,8 @@ pub fn choices(ui: &mut Ui, shell: &mut Shell, model: &ModelId) {
             ui.close();
         }
     };
-    line(ui, None, automatic, "A GPU, where the model is expected to be quicker with one".to_owned());
-    line(ui, Some(""), CPU.to_owned(), "No GPU is touched".to_owned());
+    line(ui, None, automatic, "Uses a GPU if the model is expected to run faster with it".to_owned());
+    line(ui, Some(""), CPU.to_owned(), "No GPU is used".to_owned());
     let Some(all) = all else {
         ui.weak("Looking for GPUs …");
         return;

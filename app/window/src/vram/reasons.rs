@@ -1,4 +1,5 @@
-//! The figures of *Why this speed?*: found beside the frames, and again while tokens come.
+//! The figures of *Why this speed?*. A background thread computes them, repeatedly while they are
+//! shown.
 
 use std::{
     sync::Arc,
@@ -13,22 +14,22 @@ use thermocline_engine::{
 
 use thermocline_rich_text::background::Background;
 
-/// While they are shown, the times are asked for this often.
+/// Interval at which visible figures are computed again.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// The question that they answer.
+/// The inputs of the figures.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReasonsQuestion {
     /// Larger budgets, in bytes.
     pub budgets: Vec<u64>,
-    /// Everything else, in words: model, mode, device.
+    /// All other inputs, as text: model, mode, device.
     pub terms: String,
 }
 
 /// The figures.
 #[derive(Debug)]
 pub struct Reasons {
-    /// A token's time.
+    /// The parts of a token's time.
     pub breakdown: Breakdown,
     /// Forecasts for the larger budgets.
     pub more: Vec<Forecast>,
@@ -41,7 +42,7 @@ impl Reasons {
     }
 }
 
-/// The latest figures and the next ones.
+/// The latest figures and the ones being computed.
 #[derive(Debug, Default)]
 pub struct SpeedReasons {
     asking: Background<Option<Reasons>>,
@@ -50,7 +51,7 @@ pub struct SpeedReasons {
 }
 
 impl SpeedReasons {
-    /// The figures that answer `question`, as far as they are known.
+    /// The figures for `question`, as far as they are known.
     pub fn about(&mut self, ctx: &Context, engine: &Engine, question: ReasonsQuestion) -> Option<Arc<Reasons>> {
         if let Some(reasons) = self.asking.take() {
             self.known = reasons.map(Arc::new);
@@ -63,7 +64,7 @@ impl SpeedReasons {
         if is_old && !self.asking.is_busy() {
             let (engine, budgets) = (engine.clone(), question.budgets.clone());
             self.asked = Some((question, Instant::now()));
-            // Without a thread nothing is told.
+            // If no thread can start, there are no figures.
             let _ = self.asking.start(ctx, move || Reasons::of(&engine, &budgets));
         }
         self.known.clone()

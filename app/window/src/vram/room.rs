@@ -1,4 +1,5 @@
-//! The VRAM that the open model can have: one reckoning for the slider, the bar, the model's card and the device's chip.
+//! The VRAM available to the open model. The slider, the bar, the model's card and the device's
+//! chip use the same figures.
 
 use thermocline_engine::session::{AdapterReport, DeviceStatus, Engine};
 
@@ -6,16 +7,16 @@ use crate::{adapters::SystemMemory, shell::Shell};
 use thermocline_chats::settings::VramBudget;
 use thermocline_host::library::ModelId;
 
-/// Least bytes between two positions of the slider, and positions that it has.
+/// Minimum step of the slider, in bytes, and maximum number of its positions.
 const LEAST_STEP: u64 = 4096;
 const POSITIONS: u64 = 512;
 
-/// VRAM of the device that computes the open model, or would.
+/// The VRAM of the device that computes the open model, or would compute it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BudgetRoom {
-    /// The most that makes sense: all of the device, or all that the model can use.
+    /// The useful maximum: all of the device, or all that the model can use.
     pub most: u64,
-    /// Bytes available now, those this program holds included.
+    /// Bytes available now, including those that this program holds.
     pub can_have: u64,
     /// True if `most` is all of the device, not all that the model can use.
     pub whole: bool,
@@ -24,7 +25,8 @@ pub struct BudgetRoom {
 }
 
 impl BudgetRoom {
-    /// The room of `engine`, which has the model opened; `None` where no device is to compute it or none is known.
+    /// The VRAM for the model opened by `engine`. `None` if the CPU should compute it or no device
+    /// is known.
     pub fn of(shell: &Shell, model: &ModelId, engine: &Engine) -> Option<Self> {
         let status = engine.device();
         let (adapter, held, in_force) = match &status {
@@ -33,7 +35,8 @@ impl BudgetRoom {
             _ => (Some(chosen_adapter(shell, model)?), 0, None),
         };
         let system = adapter.map(|adapter| SystemMemory::of(&adapter.vram)).unwrap_or_default();
-        // Until a forecast has counted it: all of it, and what a forward pass needs beside it.
+        // Estimate until a forecast has counted the bytes: all weights, the KV cache, and scratch
+        // memory of a forward pass.
         let weights = engine.model().checkpoint.tensor_bytes();
         let estimated = || weights + engine.telemetry().kv_bytes + weights / 4 + (32 << 20);
         let useful = shell.vram.forecasts.enough(model).unwrap_or_else(estimated);
@@ -45,19 +48,19 @@ impl BudgetRoom {
         Some(BudgetRoom { most: most.max(held), can_have, whole, now })
     }
 
-    /// The choice that is shown: the one that is dragged, or kept; else the budget in force.
+    /// The shown choice: the dragged one, otherwise the stored one, otherwise the budget in force.
     pub fn choice(&self, shell: &Shell, model: &ModelId) -> VramBudget {
         let kept = shell.settings.models.get(&model.key()).and_then(|chosen| chosen.budget);
         shell.vram.dragged.or(kept).unwrap_or(VramBudget::AtMost(self.now.min(self.most)))
     }
 
-    /// The budget that forecasts are of and the bar's line is at: the one that is dragged, or in force, as far as the model can
-    /// use it.
+    /// The budget of forecasts and of the bar's line: the dragged one, otherwise the one in force,
+    /// at most what the model can use.
     pub fn budget(&self, dragged: Option<VramBudget>) -> u64 {
         dragged.map_or(self.now, |choice| choice.limit(self.can_have)).min(self.most)
     }
 
-    /// The same as it is told: as the slider stands, on its grid, where it is a number that was chosen with it.
+    /// The shown budget: a chosen maximum is rounded to the slider's grid.
     pub fn told(&self, choice: VramBudget, dragged: Option<VramBudget>) -> u64 {
         match choice {
             VramBudget::AtMost(value) => self.grid(choice).place(value),
@@ -65,55 +68,55 @@ impl BudgetRoom {
         }
     }
 
-    /// The positions of a slider for a choice of this kind.
+    /// The positions of the slider for this kind of choice.
     pub fn grid(&self, choice: VramBudget) -> BudgetGrid {
         let step = BudgetGrid::step_of(self.most);
         let (start, end) = match choice {
             VramBudget::AtMost(_) => (0, self.most),
-            // Leaving less than this free gives the model nothing more.
+            // Leaving less memory free does not give the model more.
             VramBudget::LeaveFree(value) => (self.can_have.saturating_sub(self.most).min(value), self.can_have),
         };
         let end = end.max(1).checked_next_multiple_of(step).unwrap_or(end);
         BudgetGrid { start: start / step * step, end, step }
     }
 
-    /// Meaning of its greatest value, as a sentence about it ends.
+    /// End of a sentence about the slider's maximum.
     pub fn end(&self) -> &'static str {
-        if self.whole { "is all of the card" } else { "is the maximum for this model" }
+        if self.whole { "is all of the VRAM" } else { "is the maximum for this model" }
     }
 }
 
-/// Positions of a slider, in bytes.
+/// The positions of a slider, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BudgetGrid {
-    /// The least.
+    /// The minimum.
     pub start: u64,
-    /// The greatest.
+    /// The maximum.
     pub end: u64,
-    /// Between two of them.
+    /// Distance between two positions.
     pub step: u64,
 }
 
 impl BudgetGrid {
-    /// The step of positions up to `most`.
+    /// The step of a slider up to `most`.
     fn step_of(most: u64) -> u64 {
         (most / POSITIONS).next_power_of_two().max(LEAST_STEP)
     }
 
-    /// The first position of a slider that has room for `useful` bytes: its greatest one.
+    /// The slider's maximum: its first position with room for `useful` bytes.
     fn end_of(useful: u64) -> u64 {
         let step = BudgetGrid::step_of(useful);
         useful.checked_next_multiple_of(step).unwrap_or(useful)
     }
 
-    /// The position next to `value`.
+    /// The position nearest to `value`.
     pub fn place(&self, value: u64) -> u64 {
         let value = value.clamp(self.start, self.end);
         value.saturating_add(self.step / 2) / self.step * self.step
     }
 }
 
-/// The adapter a model would be computed by; `None`: the CPU.
+/// The adapter that would compute a model. `None` means the CPU.
 pub fn chosen_adapter<'s>(shell: &'s Shell, model: &ModelId) -> Option<&'s AdapterReport> {
     match shell.settings.models.get(&model.key()).and_then(|chosen| chosen.device.as_deref()) {
         None => shell.adapters.best(),
@@ -140,7 +143,7 @@ mod tests {
         assert_eq!((room.grid(free).start, room.told(free, Some(free))), (2000 * MIB, 100 * MIB));
         let tiny = BudgetRoom { most: 1, can_have: 1, whole: true, now: u64::MAX };
         assert_eq!((tiny.budget(None), tiny.grid(VramBudget::AtMost(7)).place(7)), (1, 0));
-        // The end of the slider is the figure that is told of it.
+        // The end of the slider equals the figure shown for it.
         for useful in [1, 22 * MIB + 7, 47 * MIB + 300_000, 5000 * MIB + 1] {
             let most = BudgetGrid::end_of(useful);
             let room = BudgetRoom { most, can_have: 9000 * MIB, whole: false, now: most };

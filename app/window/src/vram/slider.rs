@@ -1,4 +1,4 @@
-//! The budget under one's thumb, and what it would give.
+//! The budget slider, and what a budget would give.
 
 use egui::{Slider, Ui};
 use thermocline_engine::{placement::Forecast, session::Engine};
@@ -17,7 +17,7 @@ use thermocline_host::{
 };
 use thermocline_rich_text::widgets;
 
-/// Both readings and the slider.
+/// Shows the two kinds of budget and the slider.
 pub fn show(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine, room: BudgetRoom) {
     let mut choice = room.choice(shell, model);
     ui.horizontal(|ui| {
@@ -36,7 +36,8 @@ pub fn show(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine, ro
         VramBudget::AtMost(value) => ("VRAM to use at most", value),
         VramBudget::LeaveFree(value) => ("VRAM to leave free", value),
     };
-    // On the grid from the first frame on: otherwise the slider puts itself there, which looks as if it had been moved.
+    // Snaps to the grid in the first frame. Otherwise the slider would move by itself in the
+    // second.
     let grid = room.grid(choice);
     let mut position = grid.place(value) as f64;
     ui.horizontal(|ui| {
@@ -46,7 +47,7 @@ pub fn show(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine, ro
             .custom_formatter(|value, _| bytes(value as u64))
             .custom_parser(|text| parse_bytes(text.trim()).ok().map(|bytes| bytes as f64))
             .update_while_editing(false);
-        // Without words under the pointer: they would cover what the budget would give.
+        // No tooltip, because it would cover the text about the budget.
         let label = ui.add(slider).accessible_name(name);
         let moved = match choice {
             VramBudget::AtMost(_) => VramBudget::AtMost(position as u64),
@@ -63,15 +64,15 @@ pub fn show(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine, ro
     match choice {
         VramBudget::AtMost(_) => bar::ends(ui, &least, &format!("{} {}", bytes(room.most), room.end())),
         VramBudget::LeaveFree(_) => {
-            bar::ends(ui, &least, &format!("{} is all there is: nothing for the model", bytes(grid.end)))
+            bar::ends(ui, &least, &format!("{} is all VRAM, none for the model", bytes(grid.end)))
         }
     }
     words(ui, shell, model, engine, room);
 }
 
-/// Says what the budget would give that is dragged, or in force.
+/// Describes what the dragged budget, or the one in force, would give.
 fn words(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine, room: BudgetRoom) {
-    // Once it was let go, what is in force is what was asked for.
+    // After the drag has ended, the requested budget is in force.
     let room = BudgetRoom { now: engine.vram_budget().unwrap_or(room.now), ..room };
     let (budget, told) = (room.budget(shell.vram.dragged), room.told(room.choice(shell, model), shell.vram.dragged));
     let Some(forecast) = shell.vram.forecasts.about(ui, model, engine, budget, shell.vram.dragged.is_some()) else {
@@ -85,7 +86,7 @@ fn words(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine, room:
         widgets::muted(ui, shortage);
     } else if shell.vram.dragged.is_some() {
         let moves = match (forecast.arriving, forecast.leaving) {
-            (0, 0) => "Nothing moves.".to_owned(),
+            (0, 0) => "No weights move.".to_owned(),
             (come, 0) => format!("{} move to VRAM.", bytes(come)),
             (0, go) => format!("{} move to RAM.", bytes(go)),
             (come, go) => format!("{} move to VRAM, {} move to RAM.", bytes(come), bytes(go)),
@@ -94,7 +95,7 @@ fn words(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine, room:
     }
 }
 
-/// The reason why nothing would be in VRAM, with the bytes that are missing.
+/// Why nothing would be in VRAM, with the missing bytes.
 pub fn shortage(forecast: &Forecast) -> Option<String> {
     forecast.reason.as_ref().map(|reason| widgets::sentence(engine_handle::error_message(reason)))
 }
@@ -104,16 +105,16 @@ fn sentence(forecast: &Forecast, speed: Speed, told: u64) -> String {
     let percentage = 100.0 * hot as f64 / all.max(1) as f64;
     let at = format!("At {}: {}", bytes(told), speed.words());
     match (hot, forecast.plan.placement.any_resident()) {
-        (0, false) => return format!("{at}, all of it by the CPU."),
-        (0, true) => return format!("{at}, attention of some layers in VRAM, all neurons in RAM."),
+        (0, false) => return format!("{at}, on the CPU alone."),
+        (0, true) => return format!("{at}, with the attention of some layers in VRAM and all neurons in RAM."),
         _ => {}
     }
     let work = 100.0 * forecast.hot_fraction();
     let what = if forecast.plan.layers.iter().all(|layer| layer.experts) { "experts" } else { "neurons" };
-    format!("{at}, {percentage:.0} % of the {what} in VRAM, with {work:.0} % of the work.")
+    format!("{at}, {percentage:.0} % of the {what} in VRAM, doing {work:.0} % of the work.")
 }
 
-/// Keeps a choice and has the engine follow it.
+/// Stores a choice and applies it to the engine.
 fn commit(shell: &mut Shell, model: &ModelId, engine: &Engine, choice: VramBudget, room: BudgetRoom) {
     shell.model_settings(model).budget = Some(choice);
     shell.toasts.check(engine.set_vram_budget(choice.limit(room.can_have)));

@@ -1,4 +1,4 @@
-//! The speed that the window tells of a setting: measured, expected, or unknown.
+//! The speed that the window shows for a setting: measured, expected, or unknown.
 
 use thermocline_engine::{
     placement::Forecast,
@@ -14,17 +14,17 @@ use thermocline_chats::{
 };
 use thermocline_host::{engine_handle::ModelState, library::ModelId, units};
 
-/// Weights of so many bytes are in no cache.
+/// Size of weights, in bytes, from which no CPU cache matters.
 const UNCACHED: u64 = 256 << 20;
 
-/// A speed in tokens per second, with what it rests on.
+/// A speed in tokens per second, and its origin.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Speed {
-    /// An answer was as fast in this setting.
+    /// Measured from an answer with this setting.
     Measured(f64),
-    /// A forecast that is near enough, as far as is known.
+    /// Predicted by a forecast that no answer has refuted.
     Expected(f64),
-    /// No answer was measured, and no forecast is to be trusted.
+    /// No answer was measured, and no forecast can be trusted.
     Unknown,
 }
 
@@ -38,8 +38,8 @@ pub struct ExpectedSpeed {
 }
 
 impl Speed {
-    /// The speed of a setting that is not in force: the measured one that is remembered; else the expected one, unless the last
-    /// such estimate missed.
+    /// The speed of a setting that is not in force: the remembered measurement, otherwise the
+    /// expected speed unless the last such estimate was wrong.
     pub fn remembered(speeds: &SpeedMemory, setting: &SpeedSetting, expected: Option<ExpectedSpeed>) -> Self {
         let trusted = |it: &ExpectedSpeed| it.corrected || speeds.trusts(setting);
         match (speeds.rate(setting), expected.filter(trusted)) {
@@ -49,7 +49,7 @@ impl Speed {
         }
     }
 
-    /// In words, where they are known.
+    /// The speed as text, if it is known.
     pub fn known(self) -> Option<String> {
         match self {
             Speed::Measured(rate) => Some(format!("measured at {}", units::rate(rate))),
@@ -58,13 +58,13 @@ impl Speed {
         }
     }
 
-    /// In words.
+    /// The speed as text.
     pub fn words(self) -> String {
-        self.known().unwrap_or_else(|| "speed known after the first answer".to_owned())
+        self.known().unwrap_or_else(|| "speed is measured with the first answer".to_owned())
     }
 }
 
-/// The setting that the open model is in, if the budget was reached and nothing moves.
+/// The setting of the open model, if its budget was reached and no weights move.
 fn setting_in_force(shell: &Shell, model: &ModelId, engine: &Engine) -> Option<SpeedSetting> {
     let adapter = match engine.device() {
         DeviceStatus::Gpu(memory) => {
@@ -78,7 +78,7 @@ fn setting_in_force(shell: &Shell, model: &ModelId, engine: &Engine) -> Option<S
     Some(setting(engine, adapter.map(|adapter| DeviceBudget { adapter, budget })))
 }
 
-/// The speed of the open model with the plan of `forecast`, under the budget that is dragged or kept.
+/// The speed of the open model with the plan of `forecast`, under the dragged or stored budget.
 pub fn speed_of(shell: &mut Shell, model: &ModelId, engine: &Engine, forecast: &Forecast) -> Speed {
     let on_device = forecast.plan.placement.any_resident();
     let in_force = setting_in_force(shell, model, engine)
@@ -105,7 +105,8 @@ pub fn speed_under(shell: &Shell, model: &ModelId, engine: &Engine, forecast: &F
     remembered_speed(shell, &model.key(), &setting, expected_of(forecast))
 }
 
-/// The speed of the model of this key in a setting: as measured there, else as expected, corrected by answers.
+/// The speed of the model with this key in a setting: the measured one, otherwise the expected one,
+/// corrected by answers.
 pub fn remembered_speed(shell: &Shell, key: &str, setting: &SpeedSetting, expected: Option<ExpectedSpeed>) -> Speed {
     let none = SpeedMemory::default();
     let models = &shell.settings.models;
@@ -113,7 +114,7 @@ pub fn remembered_speed(shell: &Shell, key: &str, setting: &SpeedSetting, expect
     let expected = expected.map(|expected| match expected.corrected {
         true => expected,
         false => {
-            // The caches decide how fast the built-in model is.
+            // CPU caches determine the speed of the built-in model.
             let builtin = ModelId::Builtin.key();
             let others = models.iter().filter(|(key, _)| **key != builtin).map(|(_, chosen)| &chosen.speeds);
             let factor = speeds::correction(speeds, others, setting);
@@ -143,7 +144,7 @@ fn setting_of(
     setting(engine, device.map(|adapter| DeviceBudget { adapter, budget }))
 }
 
-/// Keeps how fast the open model answers in its setting, with the speed that was told of it before.
+/// Stores the measured speed of the open model for its setting, with the speed predicted before.
 pub fn keep_speed(shell: &mut Shell) {
     let ModelState::Ready { model, engine } = shell.engine_handle.state() else { return };
     let measured = engine.observed_rate();
@@ -155,7 +156,7 @@ pub fn keep_speed(shell: &mut Shell) {
         let expected = shell.vram.expected_speeds.of(&model.key(), &setting);
         if let Some(read) = weights_read(&engine, rate) {
             let most = shell.settings.weights_read.get_or_insert(read);
-            // Small changes are not worth writing.
+            // Small changes are not worth a write.
             *most = if read > *most * 1.05 { read } else { *most };
         }
         shell.model_settings(&model).speeds.keep(&setting, rate, expected);
@@ -163,8 +164,8 @@ pub fn keep_speed(shell: &mut Shell) {
     shell.vram.expected_speeds.note_kept(measured);
 }
 
-/// Bytes of weights per second that the CPU reads at this rate; `None` where a token does not need all weights, or where they are in
-/// VRAM or in caches.
+/// Bytes of weights per second that the CPU reads at this rate. `None` if a token does not need all
+/// weights, or if the weights are in VRAM or in caches.
 fn weights_read(engine: &Engine, rate: f64) -> Option<f64> {
     let model = engine.model();
     let reads_all = model.config.experts.is_none()
@@ -185,7 +186,7 @@ mod tests {
 
     #[test]
     fn speed_text_names_known_rates_only() {
-        assert_eq!(Speed::Unknown.words(), "speed known after the first answer");
+        assert_eq!(Speed::Unknown.words(), "speed is measured with the first answer");
         assert_eq!(Speed::Unknown.known(), None);
         assert_eq!(Speed::Expected(12.3).words(), "about 12 tok/s");
         assert_eq!(Speed::Expected(0.04).words(), "about 25 s a token");

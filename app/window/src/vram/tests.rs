@@ -1,4 +1,5 @@
-//! The panel on a GPU that was chosen by name: here, where there may be no other, a driver that computes on the CPU.
+//! Tests of the panel on a GPU that is chosen by name. Here that may be a software driver on the
+//! CPU.
 
 use egui::{Key, accesskit::Role, vec2};
 use egui_kittest::kittest::{NodeT, Queryable};
@@ -20,7 +21,7 @@ use thermocline_host::{testing::until, units};
 const MOST: &str = "VRAM to use at most";
 const FREE: &str = "VRAM to leave free";
 
-/// The adapter that every machine with the tests' driver has.
+/// The adapter of the tests' driver, which every test machine has.
 fn adapter() -> String {
     let all = adapters(&Fallbacks::default());
     let software = all.iter().find(|it| it.kind == AdapterKind::Software);
@@ -38,7 +39,7 @@ fn memory_of(shell: &Shell) -> Option<DeviceMemory> {
     }
 }
 
-/// A window whose model is in the GPU's memory as a whole, and the model's engine.
+/// Opens a window whose whole model is in VRAM. Returns the window and the engine.
 pub(crate) fn on_gpu() -> (TestWindow, Engine) {
     let mut stage = TestWindow::opened_with([1440.0, 1600.0], |_, settings| {
         let chosen = ModelSettings { device: Some(adapter()), ..ModelSettings::default() };
@@ -55,7 +56,7 @@ fn settled(stage: &mut TestWindow) {
     stage.until("the model in VRAM", done);
 }
 
-/// Holds the slider's handle and brings it to a fraction of the way.
+/// Drags the slider's handle to a fraction of its way, and holds it there.
 fn drag(stage: &mut TestWindow, slider: &str, fraction: f32) {
     let rect = stage.role(Role::Slider, slider).rect();
     let to = rect.left_center() + vec2(rect.width() * fraction, 0.0);
@@ -76,7 +77,7 @@ fn set(stage: &mut TestWindow, slider: &str, bytes: f64) {
     stage.step();
 }
 
-/// Gives the engine the speeds of `machine`, and waits until forecasts are made of them.
+/// Gives the engine the speeds of `machine`, and waits until forecasts use them.
 fn know_speeds(stage: &mut TestWindow, engine: &Engine, machine: Machine) {
     engine.set_machine(Machine::new(machine.cpu, machine.gpu)).unwrap();
     stage.until("the speeds", |window| {
@@ -85,7 +86,7 @@ fn know_speeds(stage: &mut TestWindow, engine: &Engine, machine: Machine) {
     });
 }
 
-/// Gives the adapter of the tests up; its name.
+/// Disables the tests' adapter. Returns its name.
 fn give_up(stage: &mut TestWindow) -> String {
     let (name, here) = (adapter(), stage.shell().adapters.list().unwrap());
     let lost = AdapterId::of(here.iter().find(|it| it.name == name).unwrap());
@@ -101,7 +102,7 @@ fn budget(stage: &mut TestWindow) -> Option<VramBudget> {
 fn budget_slider_forecast_follows_the_drag_and_applies_on_release() {
     let (mut stage, engine) = on_gpu();
     let whole = memory(&mut stage).unwrap().accounted;
-    assert!(stage.it.query_by_label_contains("Held for the model: ").is_some(), "the bar has words");
+    assert!(stage.it.query_by_label_contains("Used by the model: ").is_some(), "the bar has words");
     let before = engine.vram_budget();
     drag(&mut stage, MOST, 0.7);
     let dragged = stage.role(Role::Slider, MOST).accesskit_node().numeric_value().unwrap();
@@ -118,7 +119,7 @@ fn budget_slider_forecast_follows_the_drag_and_applies_on_release() {
     assert!(!stage.shows("more than the budget allows"));
 }
 
-/// The text below the slider, once no forecast is running.
+/// The text below the slider, once it shows a forecast.
 fn foretold(stage: &mut TestWindow) -> String {
     until("a forecast", || {
         stage.it.step();
@@ -134,18 +135,19 @@ fn budget_slider_forecast_is_of_its_value_and_the_current_device() {
     // The first forecast counts what the model can use, and the slider's end follows it.
     until("the forecast of where the slider stands", || {
         stage.it.step();
-        let said = format!("At {}: speed known after the first answer", bytes(stands(&stage)));
+        let said = format!("At {}: speed is measured with the first answer", bytes(stands(&stage)));
         stage.texts().iter().any(|text| text.starts_with(&said)).then_some(())
     });
 
-    // With speeds of the CPU alone there is still nothing to say of a device, and those of both are told some time later.
+    // With speeds of the CPU alone there is nothing to predict for a device. The speeds of both
+    // arrive later.
     let typical = Machine::typical();
     engine.set_machine(Machine::new(typical.cpu.clone(), None)).unwrap();
     stage.until("the speeds", |_| engine.forecast(0).unwrap().cpu_tokens_per_second.is_some());
     stage.role(Role::Slider, MOST).set_value_accesskit(stands(&stage) as f64 * 0.8);
     settled(&mut stage);
     let at = format!("At {}: ", bytes(stands(&stage)));
-    stage.appears(&format!("{at}speed known after the first answer"));
+    stage.appears(&format!("{at}speed is measured with the first answer"));
     know_speeds(&mut stage, &engine, typical);
     stage.appears(&format!("{at}about "));
 }
@@ -166,10 +168,10 @@ fn card_slider_and_bar_tell_the_same_while_dragging() {
         let card = texts.iter().find(|text| text.contains(&format!("the VRAM budget of {at}")));
         let card = card.unwrap_or_else(|| panic!("{said} beside {texts:#?}"));
         assert!(card.ends_with(&format!(", {speed}.")), "{card} beside {said}");
-        let bar = texts.iter().find(|text| text.starts_with("Held for the model: ")).unwrap();
+        let bar = texts.iter().find(|text| text.starts_with("Used by the model: ")).unwrap();
         assert!(bar.ends_with(&format!(", budget {at}")), "{bar} beside {said}");
         let is_end =
-            |text: &&String| ["is the maximum for this model", "is all of the card"].iter().any(|it| text.contains(it));
+            |text: &&String| ["is the maximum for this model", "is all of the VRAM"].iter().any(|it| text.contains(it));
         let mut ends: Vec<_> = texts.iter().filter(is_end).map(|end| end.split(" is ").next()).collect();
         ends.sort_unstable();
         ends.dedup();
@@ -185,16 +187,16 @@ fn card_slider_and_bar_tell_the_same_while_dragging() {
 fn popup_of_the_speed_names_the_largest_part_before_and_after_an_answer() {
     let mut stage = TestWindow::opened([1440.0, 1000.0]);
     stage.click("Speed");
-    stage.appears("Planned: ");
-    assert!(stage.shows("Most of a token's time goes to ") && stage.shows(", as planned."), "{:?}", stage.texts());
-    assert!(stage.shows("Measured times come with the first answer.") && !stage.shows("Measured: "));
-    assert!(stage.shows("The CPU computes everything") && !stage.shows("more VRAM"), "{:?}", stage.texts());
+    stage.appears("Estimated: ");
+    assert!(stage.shows("Most of a token's time goes to ") && stage.shows(" (estimated)."), "{:?}", stage.texts());
+    assert!(stage.shows("Times are measured with the first answer.") && !stage.shows("Measured: "));
+    assert!(stage.shows("The model runs on the CPU alone") && !stage.shows("More VRAM"), "{:?}", stage.texts());
     stage.press(Key::Escape);
-    assert!(!stage.shows("Planned: "));
+    assert!(!stage.shows("Estimated: "));
 
     stage.ask("Tell me a story about a frog.");
     stage.step();
-    // By the keyboard.
+    // By keyboard.
     let engine = stage.shell().engine_handle.engine().unwrap();
     stage.until("rest", |_| engine.telemetry().decode_rate == 0.0);
     let rate = units::rate(engine.observed_rate().unwrap());
@@ -206,7 +208,7 @@ fn popup_of_the_speed_names_the_largest_part_before_and_after_an_answer() {
     assert!(bar.contains("neurons on the CPU ") && bar.contains("the head ") && bar.contains("attention "), "{bar}");
     let largest = why::part_name(time.largest(), false);
     assert!(stage.shows(&format!("Most of a token's time goes to {largest}: ")), "{largest} in {:?}", stage.texts());
-    assert!(!stage.shows(", as planned."));
+    assert!(!stage.shows(" (estimated)."));
 }
 
 #[test]
@@ -223,7 +225,7 @@ fn popup_of_the_speed_tells_the_engines_forecasts_for_more_vram() {
         limit(&mut stage).then_some(())
     });
     stage.click("Speed");
-    stage.appears("Planned: ");
+    stage.appears("Estimated: ");
     let room = BudgetRoom::of(stage.shell(), &ModelId::Builtin, &engine).unwrap();
     let now = room.budget(None);
     let line = |name: &str, budget| {
@@ -232,7 +234,7 @@ fn popup_of_the_speed_tells_the_engines_forecasts_for_more_vram() {
     };
     stage.appears(&line("25 % more", now + now / 100 * 25));
     stage.appears(&line("50 % more", now + now / 100 * 50));
-    // What is free changes meanwhile.
+    // The amount of free memory changes meanwhile.
     until("all VRAM", || {
         stage.it.step();
         let room = BudgetRoom::of(stage.shell(), &ModelId::Builtin, &engine)?;
@@ -271,7 +273,7 @@ fn budget_slider_applies_during_an_answer() {
         window.shell().engine_handle.engine().is_some_and(|it| it.telemetry().generated_tokens > 0)
     };
     stage.until("the first words", words);
-    // As a screen reader moves it.
+    // The slider moves as by a screen reader.
     set(&mut stage, MOST, (whole / 2) as f64);
     let Some(VramBudget::AtMost(limit)) = budget(&mut stage) else { panic!("{:?}", budget(&mut stage)) };
     stage.answered();
@@ -294,11 +296,11 @@ fn use_at_most_and_leave_free_set_the_same_limit() {
     let now = engine.vram_budget().unwrap();
     assert!(now.abs_diff(limit) <= limit / 16, "{limit} became {now}, {left} are left free");
     assert!(stage.has(Role::Slider, FREE) && !stage.has(Role::Slider, MOST));
-    // To leave less free is to use more.
+    // Leaving less free means using more.
     let less = left.saturating_sub(whole);
     set(&mut stage, FREE, less as f64);
     assert!(engine.vram_budget().unwrap() > now);
-    // What comes into VRAM gets a line in the panel, and the buttons below move under the pointer.
+    // New weights in VRAM add a line to the panel, and the buttons below move under the pointer.
     let all = |window: &mut Window| memory_of(window.shell()).is_some_and(|it| it.accounted > limit && !it.moving);
     stage.until("more in VRAM", all);
     stage.click("Use at most");
@@ -321,7 +323,8 @@ fn processor_picker_offers_the_cpu_and_every_adapter() {
     let (mut stage, _) = on_gpu();
     let (name, key) = (adapter(), ModelId::Builtin.key());
     let choose = |stage: &mut TestWindow, line: &str| {
-        let combo = stage.role(Role::ComboBox, "The processor that computes. Answers continue while it changes");
+        let combo =
+            stage.role(Role::ComboBox, "The processor that runs the model. Answers continue while you change it.");
         stage.tap(combo.rect().center());
         let line = line.to_owned();
         let entry =
@@ -334,7 +337,7 @@ fn processor_picker_offers_the_cpu_and_every_adapter() {
         matches!(window.shell().engine_handle.engine().map(|it| it.device()), Some(DeviceStatus::Cpu { reason: None }))
     };
     stage.until("the CPU", on_cpu);
-    assert!(stage.shows("The CPU computes everything. Neurons that do not fire are skipped"));
+    assert!(stage.shows("The model runs on the CPU alone. Neurons that do not fire are skipped"));
     let software = adapters(&Fallbacks::default()).iter().all(|it| it.kind == AdapterKind::Software);
     assert_eq!(stage.shows("only a software driver"), software);
     assert!(!stage.shows("VRAM budget"), "nothing of VRAM where none is taken");
@@ -343,7 +346,7 @@ fn processor_picker_offers_the_cpu_and_every_adapter() {
     settled(&mut stage);
     choose(&mut stage, "Automatic");
     assert_eq!(stage.shell().settings.models[&key].device, None);
-    let shown = stage.role(Role::ComboBox, "The processor that computes. Answers continue while it changes");
+    let shown = stage.role(Role::ComboBox, "The processor that runs the model. Answers continue while you change it.");
     assert!(shown.accesskit_node().value().unwrap_or_default().starts_with("Automatic"));
 }
 
@@ -401,11 +404,11 @@ fn memory_bar_matches_its_snapshots() {
             }
             memory.accounted = memory.by_purpose.iter().map(|(_, bytes)| bytes).sum();
             let parts = parts_of(&memory, &Palette::of(ui));
-            let scale = BarScale { total: 8 << 30, end: Some("is all of the card"), format: bytes };
-            bar::show(ui, "Held for the model", &parts, scale, Some(BudgetMark { at: 6 << 30, breached: false }));
+            let scale = BarScale { total: 8 << 30, end: Some("is all of the VRAM"), format: bytes };
+            bar::show(ui, "Used by the model", &parts, scale, Some(BudgetMark { at: 6 << 30, breached: false }));
             ui.add_space(8.0);
             memory.budget = Some(4 << 30);
-            bar::show(ui, "Held for the model", &parts, scale, Some(BudgetMark { at: 4 << 30, breached: true }));
+            bar::show(ui, "Used by the model", &parts, scale, Some(BudgetMark { at: 4 << 30, breached: true }));
             widgets::trouble(ui, check::disagreement(&memory, None).unwrap());
         });
         it.run_steps(4);

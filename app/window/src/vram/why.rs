@@ -1,4 +1,5 @@
-//! *Why this speed?*: the parts of a token's time, planned beside measured, and what more VRAM would change.
+//! *Why this speed?*: the parts of a token's time, planned and measured, and the effect of more
+//! VRAM.
 
 use egui::{Color32, RichText, Ui};
 use thermocline_engine::{
@@ -27,7 +28,7 @@ use thermocline_rich_text::{
 /// Width of the popup, in points.
 const WIDTH: f32 = 400.0;
 
-/// Tokens that were timed are told of where they took so many times as long as the others.
+/// A note about timed tokens appears if they take this many times as long as other tokens.
 const SLOWED: f64 = 1.05;
 
 /// A budget larger than the one in force.
@@ -38,7 +39,8 @@ struct MoreVram {
 }
 
 impl MoreVram {
-    /// A quarter more, half as much again, and all that can be had, as far as there is more.
+    /// Budgets of 25 % more, 50 % more, and all available VRAM, as far as they exceed the one in
+    /// force.
     fn of(room: &BudgetRoom) -> Vec<MoreVram> {
         let now = room.budget(None);
         if now >= room.most {
@@ -52,7 +54,7 @@ impl MoreVram {
     }
 }
 
-/// Shows why the open model is as fast as it is.
+/// Explains the speed of the open model.
 pub fn show(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
     ui.set_width(WIDTH);
     ui.label(RichText::new("Why this speed?").font(theme::strong(15.0)));
@@ -80,7 +82,7 @@ pub fn show(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
     ui.separator();
     if more.is_empty() {
         let text = match room.budget(None) >= room.most {
-            true => format!("{} {}: more VRAM would change nothing.", bytes(room.most), room.end()),
+            true => format!("{} {}. More VRAM would not make it faster.", bytes(room.most), room.end()),
             false => "The model already uses all available VRAM.".to_owned(),
         };
         widgets::muted(ui, text);
@@ -92,15 +94,18 @@ pub fn show(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
     }
 }
 
-/// Both bars, of one scale.
+/// Shows both bars with the same scale.
 fn times(ui: &mut Ui, breakdown: &Breakdown) {
     let palette = Palette::of(ui);
     let measured = breakdown.measured.map(|measured| measured.time);
     let longest = [breakdown.planned, measured].into_iter().flatten().map(|time| time.total()).fold(0.0, f64::max);
     let scale = BarScale { total: nanoseconds(longest), end: None, format: milliseconds };
-    for (name, time) in [("Planned", breakdown.planned), ("Measured", measured)] {
+    for (name, time) in [("Estimated", breakdown.planned), ("Measured", measured)] {
         let Some(time) = time else { continue };
-        ui.label(widgets::small(format!("{name}: {} a token", milliseconds(nanoseconds(time.total()))), palette.text));
+        ui.label(widgets::small(
+            format!("{name}: {} per token", milliseconds(nanoseconds(time.total()))),
+            palette.text,
+        ));
         let parts: Vec<BarSegment> = TokenPart::ALL
             .into_iter()
             .map(|part| BarSegment {
@@ -114,42 +119,42 @@ fn times(ui: &mut Ui, breakdown: &Breakdown) {
     }
 }
 
-/// The largest part in a sentence.
+/// A sentence about the largest part.
 fn sentence(breakdown: &Breakdown) -> String {
     let measured = breakdown.measured.map(|measured| measured.time);
     let Some(time) = measured.or(breakdown.planned) else {
-        return "Nothing is known yet: the first answer shows it.".to_owned();
+        return "Not measured yet. The first answer measures it.".to_owned();
     };
     let largest = time.largest();
     let [part, all] = [time.seconds(largest), time.total()].map(|seconds| milliseconds(nanoseconds(seconds)));
     let what = part_name(largest, breakdown.on_device);
-    let how = if measured.is_some() { "" } else { ", as planned" };
+    let how = if measured.is_some() { "" } else { " (estimated)" };
     format!("Most of a token's time goes to {what}: {part} of {all}{how}.")
 }
 
-/// Sentences that have to be said about the figures.
+/// Notes about the figures.
 fn notes(breakdown: &Breakdown) -> Vec<String> {
     let mut notes = Vec::new();
     if breakdown.assumed && breakdown.planned.is_some() {
         notes.push("Estimated with typical speeds. This computer has not been measured yet.".to_owned());
     }
     match breakdown.measured {
-        None => notes.push("Measured times come with the first answer.".to_owned()),
+        None => notes.push("Times are measured with the first answer.".to_owned()),
         Some(measured) if !measured.has_device_times => {
-            notes.push("The device does not tell its times: what it computes is among the waiting.".to_owned());
+            notes.push("The GPU does not report its times, so waiting includes its work.".to_owned());
         }
-        Some(measured) => notes.push(format!("Measured is the mean of {} of the last tokens.", measured.tokens)),
+        Some(measured) => notes.push(format!("Measured times are the mean of {} of the last tokens.", measured.tokens)),
     }
     if let Some(measured) = breakdown.measured.filter(|it| it.timed_seconds > SLOWED * it.time.total()) {
         let timed = milliseconds(nanoseconds(measured.timed_seconds));
         notes.push(format!(
-            "Tokens whose steps are timed take {timed}, because timing takes time. Their parts are scaled to the other tokens' time."
+            "Measuring the parts slows a token down to {timed}. The parts are scaled to the time of unmeasured tokens."
         ));
     }
     notes
 }
 
-/// Name of a part; with a device, FFNs are on two sides.
+/// Name of a part. With a device, FFNs run on both sides.
 pub(super) fn part_name(part: TokenPart, on_device: bool) -> &'static str {
     match (part, on_device) {
         (TokenPart::Attention, _) => "attention",
@@ -187,21 +192,21 @@ mod tests {
         let plan = Breakdown { planned: Some(planned), assumed: true, measured: None, on_device: true };
         assert_eq!(
             sentence(&plan),
-            "Most of a token's time goes to neurons on the CPU: 12.0 ms of 20.1 ms, as planned."
+            "Most of a token's time goes to neurons on the CPU: 12.0 ms of 20.1 ms (estimated)."
         );
         assert_eq!(notes(&plan).len(), 2);
         let time = TokenTime { waiting: 0.02, ..planned };
         let measured = MeasuredTime { time, tokens: 3, timed_seconds: time.total(), has_device_times: true };
         let both = Breakdown { measured: Some(measured), assumed: false, ..plan.clone() };
         assert_eq!(sentence(&both), "Most of a token's time goes to waiting and transfers: 20.0 ms of 38.0 ms.");
-        assert_eq!(notes(&both), ["Measured is the mean of 3 of the last tokens."]);
+        assert_eq!(notes(&both), ["Measured times are the mean of 3 of the last tokens."]);
         let slowed = MeasuredTime { timed_seconds: 2.0 * time.total(), ..measured };
         let told = notes(&Breakdown { measured: Some(slowed), ..both.clone() });
-        assert!(told[1].contains("take 76.0 ms"), "{told:?}");
+        assert!(told[1].contains("down to 76.0 ms"), "{told:?}");
         let on_cpu = Breakdown { on_device: false, ..plan };
         assert!(sentence(&on_cpu).contains("neurons on the CPU"));
         let nothing = Breakdown { planned: None, ..on_cpu };
-        assert!(sentence(&nothing).starts_with("Nothing is known yet"));
+        assert!(sentence(&nothing).starts_with("Not measured yet"));
     }
 
     #[test]

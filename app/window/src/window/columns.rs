@@ -1,23 +1,25 @@
-//! The columns beside the page: their widths, and a column that lies over the page.
+//! The columns beside the page: their widths, and a column that overlays the page.
 
 use egui::{Area, Frame, Margin, Order, Rect, Stroke, Ui};
 
 use thermocline_rich_text::theme::Palette;
 
-/// Around what a column shows.
+/// Margin around the content of a column, in points.
 pub(super) const INSET: Margin = Margin { left: 16, right: 16, top: 12, bottom: 12 };
 
-/// Widths of the side columns, in points, and those on a wide window.
+/// Widths of the side columns: in points, and in a wide window in points or as a fraction of the
+/// window.
 pub(super) const CHATS: f32 = 232.0;
 pub(super) const NEURONS: f32 = 448.0;
 pub(super) const WIDE: f32 = 1800.0;
 pub(super) const WIDE_CHATS: f32 = 288.0;
 pub(super) const WIDE_NEURONS: f32 = 0.29;
 
-/// Widths below which a side column lies over the middle one, in points.
+/// Minimum widths of a window in which a side column has its own place, in points. In a narrower
+/// window it overlays the page.
 const ROOM_FOR_NEURONS: f32 = 1100.0;
 const ROOM_FOR_CHATS: f32 = 760.0;
-/// Width of the page beside the neurons that is worth hiding the chats for, in points.
+/// Minimum width of the page for which the neurons replace the chats, in points.
 pub(super) const LEAST_PAGE: f32 = 400.0;
 
 /// A side column.
@@ -25,24 +27,24 @@ pub(super) const LEAST_PAGE: f32 = 400.0;
 pub(super) enum SideColumn {
     /// The list of chats.
     Chats,
-    /// Neurons and memory.
+    /// The neurons and the VRAM panel.
     Neurons,
 }
 
-/// Side columns that have a place of their own in a window.
+/// The side columns that have their own place in a window.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rooms {
-    /// The list of chats has.
+    /// True if the list of chats has a place.
     pub chats: bool,
-    /// Neurons and memory have, beside the chats.
+    /// True if the neurons have a place beside the chats.
     pub neurons: bool,
-    /// Neurons and memory have that of the chats: both would leave nothing of the page, and over it they would hide the words that a
-    /// neuron colours.
+    /// True if the neurons replace the chats. Both columns would leave no room for the page. A
+    /// column over the page would hide the words that a neuron tints.
     pub neurons_instead: bool,
 }
 
 impl Rooms {
-    /// Rooms in a window of this width in which the column `asked` was asked for.
+    /// The places in a window of this width. `asked` is the column that the user requested.
     pub fn of(width: f32, asked: Option<SideColumn>) -> Self {
         let (chats, neurons) = (width >= ROOM_FOR_CHATS, width >= ROOM_FOR_NEURONS);
         let instead = !neurons && width >= NEURONS + LEAST_PAGE;
@@ -50,8 +52,9 @@ impl Rooms {
     }
 }
 
-/// Place of a column that lies over the page: `width` points at the left or the right of the window. It begins below the `top` at
-/// which the page does, because the line above the page has the switch of the column.
+/// The rectangle of a column that overlays the page: `width` points at the left or right side of
+/// the window. It begins at the `top` of the page, because the bar above the page has the column's
+/// switch.
 pub(super) fn place_over(window: Rect, top: f32, column: SideColumn, width: f32) -> Rect {
     let below = window.with_min_y(top);
     match column {
@@ -60,7 +63,7 @@ pub(super) fn place_over(window: Rect, top: f32, column: SideColumn, width: f32)
     }
 }
 
-/// A column over the page, in the place that [`place_over`] gives it.
+/// Shows a column over the page, in the rectangle from [`place_over`].
 pub(super) fn over(ui: &Ui, id: &str, place: Rect, palette: Palette, contents: impl FnOnce(&mut Ui)) {
     Area::new(egui::Id::unique(id)).order(Order::Middle).fixed_pos(place.min).constrain(false).show(ui, |ui| {
         let frame = Frame::new().fill(palette.panel).stroke(Stroke::new(1.0, palette.line)).inner_margin(INSET);

@@ -1,4 +1,4 @@
-//! Commands to the window: what a panel or a key asks of the others, and between which areas keys lead.
+//! Handles commands of panels and keys, and moves the keyboard focus between areas.
 
 use egui::Context;
 
@@ -13,7 +13,7 @@ use crate::{
 use thermocline_host::engine_handle::ModelState;
 
 impl Window {
-    /// The areas that can be seen, from left to right.
+    /// The visible areas, from left to right.
     pub(super) fn areas(&self, rooms: Rooms) -> Vec<WindowArea> {
         let panels = self.shell.settings.panels;
         let chats =
@@ -29,7 +29,7 @@ impl Window {
         all.into_iter().filter(|(seen, _)| *seen).map(|(_, area)| area).collect()
     }
 
-    /// Leads the keyboard to an area.
+    /// Moves the keyboard focus to an area.
     pub(super) fn lead(&mut self, ctx: &Context, area: WindowArea) {
         match area {
             WindowArea::Chats => self.chats.focus_list(),
@@ -52,7 +52,7 @@ impl Window {
     pub(super) fn handle_command(&mut self, command: Command, rooms: Rooms) {
         let has_neurons = self.has_neurons();
         let panels = &mut self.shell.settings.panels;
-        // A column that hides nothing of the page stays.
+        // A column that replaces the chats hides nothing of the page, so it stays.
         let kept = self.over.filter(|_| rooms.neurons_instead);
         let switch = |over: &mut Option<SideColumn>, side| *over = if *over == Some(side) { None } else { Some(side) };
         match command {
@@ -87,7 +87,7 @@ impl Window {
             Command::ToggleNeurons | Command::ShowMap | Command::SearchNeurons if !has_neurons => {
                 let server = self.shell.engine_handle.state().model().map(|model| model.to_string());
                 let server = server.unwrap_or_default();
-                self.shell.toasts.info(format!("{server} is computed by a server: its neurons cannot be seen here."));
+                self.shell.toasts.info(format!("A server runs {server}, so its neurons cannot be shown here."));
             }
             Command::ToggleNeurons if rooms.neurons => panels.neurons = !panels.neurons,
             Command::ToggleNeurons => switch(&mut self.over, SideColumn::Neurons),
@@ -103,7 +103,7 @@ impl Window {
                 }
             }
             Command::CheatSheet => self.keys = !self.keys,
-            // Those need to know where the keyboard is.
+            // These commands are handled elsewhere, because they depend on the keyboard focus.
             Command::NextArea | Command::PreviousArea => {}
             Command::NextChat | Command::PreviousChat | Command::RenameChat | Command::DeleteChat => {}
         }

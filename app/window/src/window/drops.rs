@@ -1,5 +1,5 @@
-//! Files that are dragged over the window and let go there: models for the library, chats for the list, and anything else that is
-//! text for the message being written.
+//! Files dropped on the window: models for the library, chats for the list, and other files as
+//! attachments of the draft.
 
 use std::{
     fs::File,
@@ -16,22 +16,22 @@ use thermocline_rich_text::{
     widgets::outlined,
 };
 
-/// Bytes of a file by which it is recognised.
+/// Number of bytes at the start of a file that identify its format.
 const HEAD: u64 = 4096;
 
 /// The action on a dropped file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Destination {
-    /// It goes with the message being written.
+    /// Attach it to the draft.
     Message,
-    /// Its chats are imported.
+    /// Import its chats.
     Chats,
-    /// It is a model, or a folder of models.
+    /// Add it to the library: a model, or a folder of models.
     Library,
 }
 
 impl Destination {
-    /// That of a file let go while `page` is shown.
+    /// The destination of a file that is dropped while `page` is shown.
     pub fn of(path: &Path, page: Page) -> Self {
         match Self::by_name(path, page) {
             Destination::Message if FileFormat::from_path(path).is_some() && is_exported(path) => Destination::Chats,
@@ -39,7 +39,7 @@ impl Destination {
         }
     }
 
-    /// The same, without a look into the file.
+    /// The destination by the file's name alone.
     fn by_name(path: &Path, page: Page) -> Self {
         let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
         let is_model = ["gguf", "safetensors", "powerinfer"].iter().any(|it| extension.eq_ignore_ascii_case(it));
@@ -60,10 +60,10 @@ impl Destination {
     }
 }
 
-/// True for chats that this program, ChatGPT or Claude has exported.
+/// True for chats exported by this program, ChatGPT or Claude.
 fn is_exported(path: &Path) -> bool {
     let mut head = Vec::new();
-    // What cannot be read is no export; reading it as an attachment says why.
+    // An unreadable file is not an export. Attaching it then reports the reason.
     if File::open(path).and_then(|file| file.take(HEAD).read_to_end(&mut head)).is_err() {
         return false;
     }
@@ -74,12 +74,12 @@ fn is_exported(path: &Path) -> bool {
         || (head.trim_start().starts_with('[') && (has("\"mapping\"") || has("\"chat_messages\"")))
 }
 
-/// Files dropped since the last frame.
+/// Files dropped since the previous frame.
 pub fn dropped(ui: &Ui) -> Vec<PathBuf> {
     ui.input(|input| input.raw.dropped_files.iter().map(|file| file.path().to_owned()).collect())
 }
 
-/// Says what becomes of a file that is held over the window.
+/// Shows what will happen to a file that is held over the window.
 pub fn invite(ui: &Ui, page: Page) {
     let hovered: Vec<Destination> = ui.input(|input| {
         let destination = |path: &PathBuf| Destination::by_name(path, page);

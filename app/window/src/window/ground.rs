@@ -1,5 +1,6 @@
-//! Columns in one colour. egui's own shader looks at a texture for every pixel, also where nothing is on it; for a software driver
-//! that is most of a frame's work, so large areas get a shader there that does nothing else.
+//! Fills columns with one colour. egui's own shader samples a texture for every pixel, even in
+//! plain areas. With a software driver, that is most of a frame's work. Large areas therefore get a
+//! shader that only writes the colour.
 
 use eframe::egui_wgpu::{
     Callback, CallbackResources, CallbackTrait, RenderState,
@@ -10,13 +11,13 @@ use thermocline_shaders::PLAIN_FILL;
 
 use crate::drawing::pipeline;
 
-/// Says that the window can fill areas with that shader.
+/// Proves that the window can fill areas with that shader.
 #[derive(Debug, Clone, Copy)]
 pub struct Ground;
 
 impl Ground {
-    /// Makes the pipeline and keeps it with the window's renderer. `None` where colours would have to be told otherwise than as
-    /// egui has them.
+    /// Creates the pipeline and stores it in the window's renderer. `None` for sRGB targets, which
+    /// would need other colour values than egui's.
     pub fn install(state: &RenderState) -> Option<Self> {
         if state.target_format.is_srgb() {
             return None;
@@ -26,7 +27,7 @@ impl Ground {
         Some(Ground)
     }
 
-    /// All of `rect` in an opaque colour.
+    /// Fills `rect` with an opaque colour.
     pub fn fill(self, rect: Rect, colour: Color32) -> Shape {
         Shape::Callback(Callback::new_paint_callback(rect, GroundFill(colour)))
     }
@@ -55,7 +56,7 @@ mod tests {
     use super::*;
     use thermocline_rich_text::theme::Palette;
 
-    /// Beside each other: as egui fills, and as this does.
+    /// Draws egui's fill and this fill side by side.
     struct Both(Ground);
 
     const ASIDE: Vec2 = Vec2::new(100.0, 0.0);
@@ -64,7 +65,7 @@ mod tests {
         fn ui(&mut self, ui: &mut Ui, _: &mut eframe::Frame) {
             let colours = [Palette::DARK.panel, Palette::LIGHT.background, Palette::DARK.hot];
             for (row, colour) in colours.into_iter().enumerate() {
-                // With edges between pixels.
+                // The edges lie between pixels.
                 let rect = Rect::from_min_size(Pos2::new(8.4, 8.6 + 30.0 * row as f32), Vec2::new(70.3, 20.5));
                 ui.painter().rect_filled(rect, 0, colour);
                 ui.painter().add(self.0.fill(rect.translate(ASIDE), colour));

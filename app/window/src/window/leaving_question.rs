@@ -1,4 +1,5 @@
-//! The question asked before something is lost: another model or the end of the window stops the answers being written.
+//! The question before something is lost. Opening another model or closing the window stops the
+//! running answers.
 
 use egui::{Context, Frame, Id, Modal, Ui, UserAttentionType, ViewportCommand};
 
@@ -9,7 +10,7 @@ use thermocline_rich_text::{
     widgets::{primary_button, small},
 };
 
-/// An action of the user that would lose something.
+/// A user action that would lose something.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Leave {
     /// Open or close a model.
@@ -18,15 +19,15 @@ pub(super) enum Leave {
     Window,
 }
 
-/// The question, and its answer.
+/// The open question, and the user's answer.
 #[derive(Debug, Default)]
 pub(super) struct Leaving {
     asked: Option<Leave>,
-    /// True in the first frame of the question: its button needs the keyboard.
+    /// True in the first frame of the question. Its button then gets the keyboard focus.
     is_new: bool,
-    /// The control that had the keyboard before.
+    /// The control that had the keyboard focus before.
     focused: Option<Id>,
-    /// True once the user has agreed that the window closes.
+    /// True once the user has agreed to close the window.
     agreed: bool,
 }
 
@@ -42,14 +43,14 @@ impl Window {
         true
     }
 
-    /// Keeps the window open, and asks, if something would be lost with it.
+    /// If closing would lose something, keeps the window open and asks.
     pub(super) fn hold_close(&mut self, ctx: &Context) {
         let closes = ctx.input(|input| input.viewport().close_requested());
         if !closes || self.leaving.agreed || self.losses(&Leave::Window).is_empty() {
             return;
         }
         ctx.send_viewport_cmd(ViewportCommand::CancelClose);
-        // It may be closed from the task bar.
+        // The user may have closed a minimised window from the task bar.
         ctx.send_viewport_cmd(ViewportCommand::Minimized(false));
         ctx.send_viewport_cmd(ViewportCommand::RequestUserAttention(UserAttentionType::Informational));
         self.ask_to_leave(Leave::Window);
@@ -65,8 +66,8 @@ impl Window {
     fn losses(&self, leave: &Leave) -> Vec<String> {
         let answers = match self.shell.chat_controller.busy_chats() {
             0 => None,
-            1 => Some("An answer is being written. It stops here; what it has said is kept.".to_owned()),
-            n => Some(format!("{n} answers are being written. They stop here; what they have said is kept.")),
+            1 => Some("An answer is being written. It will stop. The text so far is kept.".to_owned()),
+            n => Some(format!("{n} answers are being written. They will stop. The text so far is kept.")),
         };
         let own = match leave {
             Leave::Model(_) => Vec::new(),
@@ -75,7 +76,7 @@ impl Window {
         answers.into_iter().chain(own).collect()
     }
 
-    /// The question, over everything.
+    /// Shows the question over the window. Returns the command to carry out.
     pub(super) fn ask_before_leaving(&mut self, ui: &Ui) -> Option<Command> {
         let leave = self.leaving.asked.clone()?;
         let (title, action) = self.words_of(&leave);
@@ -91,7 +92,7 @@ impl Window {
             ui.add_space(8.0);
             losses.iter().for_each(|loss| _ = ui.label(loss));
             if losses.is_empty() {
-                ui.label(small("Nothing is lost any more.", palette.muted));
+                ui.label(small("Nothing will be lost now.", palette.muted));
             }
             ui.add_space(12.0);
             ui.horizontal(|ui| {
@@ -123,7 +124,7 @@ impl Window {
         }
     }
 
-    /// The question, and the words on the button that leaves.
+    /// The title of the question, and the label of the button that leaves.
     fn words_of(&self, leave: &Leave) -> (String, &'static str) {
         let model = self.shell.engine_handle.state().model();
         let open = || model.as_ref().map_or_else(|| "the model".to_owned(), ToString::to_string);

@@ -1,4 +1,4 @@
-//! Drawing of the side columns: the ground of either, and the contents of the right one.
+//! Draws the side columns: their backgrounds, and the contents of the right column.
 
 use egui::{Frame, Margin, Panel, ScrollArea, Shape, Ui};
 
@@ -10,18 +10,21 @@ use crate::areas::WindowArea;
 use thermocline_host::engine_handle::ModelState;
 use thermocline_rich_text::theme::Palette;
 
-/// Height of the right column below which its two panels scroll as one, in points.
+/// Minimum height of the right column for two separate panels, in points. In a lower column, both
+/// scroll together.
 const ROOM_FOR_BOTH: f32 = 720.0;
 
 impl Window {
-    /// True if there is something to see in the right column: a server that computes the model has its neurons and memory.
+    /// True if the right column has content. Neurons and memory of a remote model are on its
+    /// server.
     pub(super) fn has_neurons(&self) -> bool {
         !matches!(self.shell.engine_handle.state(), ModelState::Remote { .. })
     }
 
-    /// The side columns that have a place of their own in a window of this `width`.
+    /// Shows the side columns that have their own place in a window of this `width`.
     pub(super) fn side_columns(&mut self, ui: &mut Ui, rooms: Rooms, width: f32) {
-        // What is dragged to another size is remembered for wide and for other windows.
+        // Separate names let egui remember the dragged widths of wide and of other windows
+        // separately.
         let wide = width >= WIDE;
         let (panels, has_neurons) = (self.shell.settings.panels, self.has_neurons());
         if rooms.chats && panels.chats && !(rooms.neurons_instead && has_neurons) {
@@ -39,7 +42,7 @@ impl Window {
         }
     }
 
-    /// A side column.
+    /// Shows a side column.
     fn column(&mut self, ui: &mut Ui, column: Panel, contents: impl FnOnce(&mut Self, &mut Ui)) {
         let (frame, fill) = (Frame::new().inner_margin(INSET), Palette::of(ui).panel);
         let Some(ground) = self.ground else {
@@ -51,7 +54,7 @@ impl Window {
         ui.painter().set(below, ground.fill(shown.response.rect, fill));
     }
 
-    /// The map and what memory it has. Both are seen at once where there is room for both.
+    /// Shows the map and the VRAM panel, both at once if there is room.
     pub(super) fn right(&mut self, ui: &mut Ui) {
         WindowArea::Neurons.stop(ui, "Neurons and memory");
         let scroll = |id: &str| ScrollArea::vertical().id_salt(id).auto_shrink([false, true]);
@@ -67,7 +70,7 @@ impl Window {
         let frame = Frame::new().inner_margin(Margin { top: 12, ..Margin::ZERO });
         Panel::bottom("vram").exact_size(height).frame(frame).show(ui, |ui| {
             let shown = scroll("vram").show(ui, |ui| self.vram.show(ui, &mut self.shell));
-            // As high as what it shows, from the next frame on.
+            // From the next frame on, the panel has the height of its contents.
             self.vram_height = shown.content_size.y + 24.0;
         });
         scroll("map").auto_shrink(false).show(ui, |ui| self.neurons.show(ui, &mut self.shell));

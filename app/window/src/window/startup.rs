@@ -1,5 +1,5 @@
-//! The start of the window: the graphics backend that draws it, and what it is drawn with. Its contents outlive the
-//! window of eframe's that shows them: a device that is lost takes that along, and another one shows the same contents.
+//! The start of the window: its graphics backend and its device. The contents outlive the eframe
+//! window that shows them. If the device is lost, a new eframe window shows the same contents.
 
 use std::{
     cell::RefCell,
@@ -23,27 +23,32 @@ use thermocline_rich_text::{fonts, frame_pace};
 /// Title of the window.
 const TITLE: &str = "Thermocline";
 
-/// Identity of the program for the system.
+/// Application id for the system.
 const APPLICATION: &str = "org.thermocline.Thermocline";
 
-/// Time for which a window whose device was lost is opened again while nothing draws it, as after a suspend, and between attempts.
+/// Time for which a window with a lost device is reopened while nothing draws it (as after a
+/// suspend), and pause between attempts.
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// A task of every frame beside the drawing of the window.
+/// A task of every frame besides drawing the window.
 type EachFrame<'a> = dyn Fn(&mut Window, &eframe::Frame) + 'a;
 
-/// Opens the window and returns when it is closed. `model` is opened instead of the one used last. Graphics backends are tried
-/// until one has drawn the first frame: the one that `WGPU_BACKEND` names and no other; else the one in the settings, the one that
-/// drew last time, and the rest of this system's. When the device that draws it is lost, it is opened again with the same contents.
+/// Opens the window and returns when it is closed. `model` is opened instead of the last used
+/// model.
+///
+/// Graphics backends are tried until one has drawn the first frame. `WGPU_BACKEND` names the only
+/// backends to try. Without it, the order is: the backend of the settings, the backend that drew
+/// last time, and the rest of this system's. If the device is lost, the window is opened again with
+/// the same contents.
 ///
 /// # Errors
-/// Why there cannot be a window.
+/// If the window cannot be opened, with the reasons.
 pub fn run(folders: &Folders, model: Option<&ModelId>) -> Result<(), NoWindow> {
     run_with(&mut DesktopWindow::new()?, folders, model, &|_, _| ())
 }
 
-/// The same in `desktop`, with something else to do in each frame.
+/// Opens the window in `desktop`. `each_frame` is an additional task of every frame.
 pub(super) fn run_with(
     desktop: &mut DesktopWindow,
     folders: &Folders,
@@ -53,11 +58,11 @@ pub(super) fn run_with(
     let only = std::env::var("WGPU_BACKEND").ok();
     let contents = Rc::new(RefCell::new(None));
     let mut losses = Losses::default();
-    // Since when nothing draws a window that was there.
+    // Start of the time in which nothing draws an existing window.
     let mut dark: Option<Instant> = None;
     let fallbacks = folders.fallbacks();
     loop {
-        // The model goes to its device after the first frame.
+        // The model is loaded onto its device after the first frame.
         let until_drawn = UntilDrawn::default();
         *until_drawn.awaited.borrow_mut() = Some(AwaitedFrame::default());
         let drawing = Settings::peek(&folders.settings()).drawing;
@@ -87,14 +92,14 @@ pub(super) fn run_with(
                 losses.count(backend, Instant::now());
                 dark = None;
                 if let Some(window) = &mut *contents.borrow_mut() {
-                    let notice = format!("The window is drawn anew: {} gave up ({why}).", backend);
+                    let notice = format!("The window was reopened because {} failed ({why}).", backend);
                     window.shell.toasts.warning(notice);
                 }
             }
             (Ok(_), _) => return Ok(()),
             (Err(why), _) if contents.borrow().is_some() => {
                 if dark.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
-                    // What the window has that nothing draws any more is kept.
+                    // Nothing draws the window any more, so its unsaved data is stored.
                     if let Some(window) = &mut *contents.borrow_mut() {
                         eframe::App::on_exit(window);
                     }
@@ -117,16 +122,16 @@ fn options(folders: &Folders) -> NativeOptions {
     NativeOptions {
         viewport,
         persistence_path: Some(folders.config.join("window.ron")),
-        // Nothing shades off so slowly that bands would be seen.
+        // No gradient is slow enough for visible bands.
         dithering: false,
         ..NativeOptions::default()
     }
 }
 
-/// The window's contents, which outlive what draws them.
+/// The window's contents. They outlive the eframe window.
 type WindowContents = Rc<RefCell<Option<Window>>>;
 
-/// The contents in a window of eframe's.
+/// The contents in an eframe window.
 struct ShownWindow<'a> {
     contents: WindowContents,
     each_frame: &'a EachFrame<'a>,
@@ -159,7 +164,8 @@ impl eframe::App for ShownWindow<'_> {
     }
 }
 
-/// Has what eframe draws with draw the contents: new ones where there are none, from the folders and the model that `new` names.
+/// Shows the contents in eframe's context. Creates them if there are none, from the folders and the
+/// model that `new` returns.
 fn draw(
     contents: &WindowContents,
     creation: &CreationContext<'_>,
@@ -185,7 +191,7 @@ fn draw(
         if frame_pace::draws_by_cpu(ctx) {
             window.ground = Ground::install(state);
             let device = state.device.clone();
-            // A device that was lost has nothing to do any more.
+            // Polling fails for a lost device, which has no work left.
             let drawn = move || drop(device.poll(wgpu::PollType::wait_indefinitely()));
             window.throttle_frames(Some(FrameThrottle::new(drawn)));
         }

@@ -114,7 +114,7 @@ mod unix {
         let folder = tempfile::tempdir().unwrap();
         let null = folder.path().join("null");
         symlink("/dev/null", &null).unwrap();
-        // Nothing is written before it is known that nothing would be renamed.
+        // First checks that the device would not be renamed, then writes to it.
         assert!(matches!(FileTarget::of(&null, Form::Stream).unwrap(), FileTarget::Special { append: false }));
         assert!(refusal(&null, Form::Random).ends_with("got a character device"));
         write(&null, Form::Stream, b"gone").unwrap();
@@ -152,7 +152,7 @@ mod unix {
             assert_eq!(fs::read_to_string(&file).unwrap(), text);
             assert!(fs::symlink_metadata(folder.path().join(link)).unwrap().is_symlink());
         }
-        // What a link names need not be there yet.
+        // The file that a link names need not exist yet.
         symlink("deep/later", folder.path().join("hope")).unwrap();
         write(&folder.path().join("hope"), Form::Stream, b"here").unwrap();
         assert_eq!(fs::read_to_string(folder.path().join("deep/later")).unwrap(), "here");

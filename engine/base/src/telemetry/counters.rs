@@ -1,27 +1,28 @@
-//! The figures and their snapshot.
+//! Telemetry figures and their snapshot.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Figures of a running engine: counts and rates, as numbers or as what many threads share.
+/// Figures of a running engine: counts and rates. They are plain numbers in a snapshot, and atomics
+/// in the live figures.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct TelemetryFigures<Count, Speed> {
-    /// Sessions that exist.
+    /// Open sessions.
     pub sessions: Count,
     /// Generations that are running or waiting.
     pub generations: Count,
     /// Prompt tokens computed since the engine was opened.
     pub prompt_tokens: Count,
-    /// Prompt tokens taken from a cache instead, since the engine was opened.
+    /// Prompt tokens taken from a cache instead of computed, since the engine was opened.
     pub reused_tokens: Count,
     /// Tokens generated since the engine was opened.
     pub generated_tokens: Count,
-    /// Prompt tokens per second, lately; 0 while none is computed.
+    /// Recent prompt tokens per second. 0 while no prompt is computed.
     pub prompt_rate: Speed,
-    /// Tokens generated per second by all sessions together, lately; 0 while none is.
+    /// Recent tokens generated per second by all sessions together. 0 while no session generates.
     pub decode_rate: Speed,
-    /// Passes that decoded tokens since the engine was opened: of one sequence, or of several at once.
+    /// Decoding passes since the engine was opened, for one sequence or several.
     pub decode_passes: Count,
-    /// Sequences whose tokens the latest of them computed.
+    /// Sequences in the latest decoding pass.
     pub batch: Count,
     /// Tokens in the context of the session that ran last.
     pub context_used: Count,
@@ -33,52 +34,52 @@ pub struct TelemetryFigures<Count, Speed> {
     pub kv_bytes: Count,
     /// Bytes of the forward pass's buffers.
     pub scratch_bytes: Count,
-    /// Bytes taken of a device's memory, for all purposes; 0 without a device.
+    /// Bytes allocated in the device's memory, for all purposes. 0 without a device.
     pub device_bytes: Count,
-    /// Most bytes to take of it; 0 without a limit.
+    /// Most bytes to allocate there. 0 without a limit.
     pub device_budget: Count,
 }
 
-/// Figures at about one instant.
+/// Figures at about one point in time.
 pub type Snapshot = TelemetryFigures<u64, f64>;
 
-/// An unsigned figure.
+/// A shared unsigned integer.
 #[derive(Debug, Default)]
 pub struct Gauge(AtomicU64);
 
 impl Gauge {
-    /// Its value.
+    /// Returns the value.
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
 
-    /// Replaces it.
+    /// Replaces the value.
     pub fn set(&self, value: u64) {
         self.0.store(value, Relaxed);
     }
 
-    /// Adds to it.
+    /// Adds to the value.
     pub fn add(&self, value: u64) {
         self.0.fetch_add(value, Relaxed);
     }
 
-    /// Subtracts from it; callers subtract only what they added.
+    /// Subtracts from the value. Callers subtract only what they added.
     pub fn subtract(&self, value: u64) {
         self.0.fetch_sub(value, Relaxed);
     }
 }
 
-/// A floating-point figure.
+/// A shared floating-point number.
 #[derive(Debug, Default)]
 pub struct Ratio(AtomicU64);
 
 impl Ratio {
-    /// Its value.
+    /// Returns the value.
     pub fn get(&self) -> f64 {
         f64::from_bits(self.0.load(Relaxed))
     }
 
-    /// Replaces it.
+    /// Replaces the value.
     pub fn set(&self, value: f64) {
         self.0.store(value.to_bits(), Relaxed);
     }
@@ -88,7 +89,7 @@ impl Ratio {
 pub type Telemetry = TelemetryFigures<Gauge, Ratio>;
 
 impl Telemetry {
-    /// The figures now.
+    /// Returns the current figures.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
             sessions: self.sessions.get(),

@@ -1,10 +1,10 @@
-//! The writing side: what the engine thread reports after every step.
+//! The writing side: figures that the engine thread reports after every step.
 
 use std::time::Duration;
 
 use super::{Rate, Telemetry, neurons::NeuronRecorder};
 
-/// Keeps the rates and writes the figures of the steps.
+/// Computes the rates and writes the figures of each step.
 #[derive(Debug)]
 pub struct Meter<'a> {
     telemetry: &'a Telemetry,
@@ -19,7 +19,7 @@ impl<'a> Meter<'a> {
         Meter { telemetry, neurons, prompt: Rate::default(), decode: Rate::default() }
     }
 
-    /// The figures written to.
+    /// The figures that this meter writes.
     pub fn telemetry(&self) -> &'a Telemetry {
         self.telemetry
     }
@@ -29,14 +29,14 @@ impl<'a> Meter<'a> {
         &mut self.neurons
     }
 
-    /// `tokens` of a prompt were computed in `time`.
+    /// Reports that `tokens` tokens of a prompt were computed in `time`.
     pub fn prompt(&mut self, tokens: usize, time: Duration) {
         self.prompt.add(tokens, time);
         self.telemetry.prompt_tokens.add(tokens as u64);
         self.telemetry.prompt_rate.set(self.prompt.get());
     }
 
-    /// A pass of `time` decoded `tokens` tokens of `sequences` sequences.
+    /// Reports a pass of `time` that decoded `tokens` tokens of `sequences` sequences.
     pub fn decode(&mut self, tokens: usize, sequences: usize, time: Duration) {
         self.telemetry.decode_passes.add(1);
         self.telemetry.batch.set(sequences as u64);
@@ -45,13 +45,13 @@ impl<'a> Meter<'a> {
         self.neurons.decoded(time / tokens.max(1) as u32);
     }
 
-    /// The context that was worked on holds `used` of `length` tokens.
+    /// Reports that the context in use holds `used` of `length` tokens.
     pub fn context(&self, used: usize, length: usize) {
         self.telemetry.context_used.set(used as u64);
         self.telemetry.context_length.set(length as u64);
     }
 
-    /// Nothing is running any more.
+    /// Reports that no session is running.
     pub fn idle(&mut self) {
         (self.prompt, self.decode) = (Rate::default(), Rate::default());
         self.telemetry.prompt_rate.set(0.0);

@@ -1,7 +1,7 @@
-//! Counters and snapshots that any thread may read at any time. The engine thread writes; neither side waits:
-//! every figure is an atomic of its own. A [`Snapshot`] is therefore not one instant, but each figure in it is true
-//! within the step that was running. Which neurons fire, token by token, is on the board of [`neurons`]. Nothing here
-//! imports another module of the engine.
+//! Counters and snapshots that any thread may read at any time. The engine thread writes. Neither
+//! side waits, because every figure is an atomic. The figures of a [`Snapshot`] are therefore not
+//! read at one instant, but each is true within the current step. The board of [`neurons`] shows
+//! which neurons fire, token by token. This module imports no other module of the engine.
 
 mod counters;
 mod meter;

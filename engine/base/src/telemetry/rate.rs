@@ -1,15 +1,15 @@
-//! Rates over the last moments.
+//! Rates of recent work.
 
 use std::time::Duration;
 
-/// Tokens per second of the time spent on them, with older work fading out.
+/// Tokens per second of computing time. Older work fades out.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Rate {
     tokens: f64,
     seconds: f64,
 }
 
-/// Work older than about this counts little.
+/// Seconds of work after which older work counts little.
 const MEMORY: f64 = 2.0;
 
 impl Rate {
@@ -21,7 +21,7 @@ impl Rate {
         self.seconds = self.seconds * fade + seconds;
     }
 
-    /// Tokens per second; 0 when nothing was counted.
+    /// Tokens per second. 0 before the first count.
     pub fn get(&self) -> f64 {
         if self.seconds > 0.0 { self.tokens / self.seconds } else { 0.0 }
     }

@@ -9,8 +9,8 @@ use crate::{
 };
 use thermocline_base::error::{Error, Result};
 
-/// Activation function of an FFN's hidden values: `g` is the gate's output (or the up matrix's, where there is no gate), `u` the up
-/// matrix's (or 1).
+/// Activation function of an FFN's hidden values. `g` is the gate's output, or the up matrix's
+/// output if there is no gate. `u` is the up matrix's output (or 1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activation {
     /// `relu(g) * u`
@@ -31,11 +31,11 @@ pub enum Activation {
 
 /// Factor in the sigmoid of [`Activation::ClampedSwiglu`].
 pub const SWIGLU_SLOPE: f32 = 1.702;
-/// Largest gate, and largest magnitude of an up value, of [`Activation::ClampedSwiglu`].
+/// Upper limit of the gate, and limit of an up value's magnitude, in [`Activation::ClampedSwiglu`].
 pub const SWIGLU_LIMIT: f32 = 7.0;
 
 impl Activation {
-    /// Every form.
+    /// All activation functions.
     pub const ALL: [Activation; 7] = [
         Activation::Relu,
         Activation::ReluSquared,
@@ -65,13 +65,13 @@ impl Activation {
     }
 }
 
-/// An activation with the limit of what it multiplies: activated gates are at most `limit`, and up values within it on both sides
-/// (Step 3.5).
+/// An activation function with limits on its factors (Step 3.5). Activated gates are at most
+/// `limit`, and up values are clamped to `-limit..=limit`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ActivationForm {
-    /// The function.
+    /// The activation function.
     pub activation: Activation,
-    /// The limit, above 0; `None`: there is none.
+    /// The limit, above 0. `None` for no limit.
     pub limit: Option<f32>,
 }
 
@@ -90,10 +90,11 @@ impl fmt::Display for Activation {
 impl FromStr for Activation {
     type Err = Error;
 
-    /// Understands this engine's names and those of Hugging Face's `hidden_act`.
+    /// Parses this engine's names and the values of Hugging Face's `hidden_act`.
     fn from_str(text: &str) -> Result<Self> {
         match text.to_ascii_lowercase().as_str() {
-            // ProSparse's FATReLU is zero below a small positive value; PowerInfer, too, runs it as a ReLU.
+            // ProSparse's FATReLU is zero below a small positive value. PowerInfer also runs it as
+            // a ReLU.
             "relu" | "fatrelu" => Ok(Activation::Relu),
             "relu2" | "relu_squared" | "relu^2" => Ok(Activation::ReluSquared),
             "silu" | "swish" | "swiglu" => Ok(Activation::Silu),
@@ -106,7 +107,7 @@ impl FromStr for Activation {
     }
 }
 
-/// Elements a worker takes at a time.
+/// Elements that a worker takes at a time.
 const CHUNK: usize = 4096;
 
 #[inline(always)]
@@ -138,7 +139,7 @@ fn activate<V: Vector>(v: V, form: Activation, g: V::F) -> V::F {
     }
 }
 
-/// Factor of an activated gate: its up value, through the form's own function.
+/// Factor of an activated gate: the up value after the activation's own function for up values.
 #[inline(always)]
 fn factor<V: Vector>(v: V, form: Activation, u: V::F) -> V::F {
     match form {
@@ -160,7 +161,7 @@ struct Activate<'a> {
 impl VectorKernel for Activate<'_> {
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
-        // One loop per form, so that the choice is not made per vector.
+        // One loop per activation function, so that the function is not selected for every vector.
         let (form, g, u) = (self.form, self.g, self.u);
         if form.limit.is_some() {
             return each(v, g, u, |g, u| limited(v, form, g, u));
@@ -177,14 +178,14 @@ impl VectorKernel for Activate<'_> {
     }
 }
 
-/// Hidden values of one vector of gates and, if there are any, of ups.
+/// Hidden values of one vector of gates and, if present, of up values.
 #[inline(always)]
 fn hidden<V: Vector>(v: V, form: Activation, g: V::F, u: Option<V::F>) -> V::F {
     let y = activate(v, form, g);
     u.map_or(y, |u| v.mul(y, factor(v, form, u)))
 }
 
-/// The same within a limit.
+/// Computes [`hidden`] within a limit.
 #[inline(always)]
 fn limited<V: Vector>(v: V, ActivationForm { activation, limit }: ActivationForm, g: V::F, u: Option<V::F>) -> V::F {
     let most = v.splat(limit.unwrap_or(f32::INFINITY));
@@ -192,7 +193,7 @@ fn limited<V: Vector>(v: V, ActivationForm { activation, limit }: ActivationForm
     u.map_or(y, |u| v.mul(y, factor(v, activation, v.min(most, v.max(v.sub(v.splat(0.0), most), u)))))
 }
 
-/// One vector.
+/// Computes one vector.
 #[inline(always)]
 fn one<V: Vector>(v: V, g: &mut [f32], u: Option<&[f32]>, hidden: impl Fn(V::F, Option<V::F>) -> V::F) {
     let y = hidden(v.load(g), u.map(|u| v.load(u)));
@@ -236,8 +237,9 @@ fn excess(row: &mut [f32], deviations: f32) {
 }
 
 impl Cpu {
-    /// The excess of every element over the mean and `deviations` standard deviations of its row, in place; 0 where there is none. Rows
-    /// are `len` long. The standard deviation is that of all elements: `sqrt(mean((x - mean)^2))`.
+    /// Replaces every element by its excess over the mean plus `deviations` standard deviations of
+    /// its row, or by 0 if it has none. Rows are `len` long. The standard deviation is that of all
+    /// elements: `sqrt(mean((x - mean)^2))`.
     ///
     /// # Panics
     /// If `g` is not a whole number of rows.
@@ -246,7 +248,7 @@ impl Cpu {
         self.for_each_chunk(g, len.max(1), 4, |_, row| excess(row, deviations));
     }
 
-    /// `g = act(g) * u` (just `act(g)` when there is no `u`), in place, any length, within the form's limit.
+    /// `g = act(g) * u`, or `act(g)` without `u`. In place, any length, within the limit of `form`.
     ///
     /// # Panics
     /// If the lengths differ.
@@ -272,7 +274,7 @@ mod tests {
     use super::*;
     use crate::ops::tests::each_cpu;
 
-    /// Error function by its Maclaurin series: exact enough for `|x| < 4`.
+    /// The error function, by its Maclaurin series. Accurate enough for `|x| < 4`.
     fn erf(x: f64) -> f64 {
         if x.abs() >= 4.0 {
             return x.signum();

@@ -1,5 +1,6 @@
-//! Attention of a block of queries to a run of one head's keys and values, in tiles, with the running maximum and sum of
-//! an online softmax (Milakov and Gimelshein 2018; Dao et al. 2022). Decoding and prompts differ only in the blocks.
+//! Attention of a block of queries to a run of one head's keys and values, in tiles. It keeps the
+//! running maximum and sum of an online softmax (Milakov and Gimelshein 2018; Dao et al. 2022).
+//! Decoding and prompts differ only in their blocks.
 
 use std::ops::Range;
 
@@ -19,34 +20,37 @@ use crate::{
     },
 };
 
-/// Prefetch distance in bytes ahead of the rows being decoded. The hardware prefetcher does not suffice: it stops at page
-/// boundaries, and loses the keys' stream while values are read.
+/// Prefetch distance in bytes ahead of the rows being decoded. The hardware prefetcher does not
+/// suffice. It stops at page boundaries, and loses the stream of keys while values are read.
 const AHEAD: isize = 8 << 10;
 
-/// A block of queries with the state of its online softmax, and scratch for a tile of keys and values. Buffers grow and are kept.
+/// A block of queries with the state of its online softmax, and scratch memory for a tile of keys
+/// and values. Buffers grow and are kept.
 #[derive(Debug, Default)]
 pub(super) struct QueryBlock {
-    /// Query rows.
+    /// Number of query rows.
     rows: usize,
-    /// Elements of rows.
+    /// Widths of the rows, in elements.
     widths: RowWidths,
     /// `[rows, widths.keys]`, already scaled.
     q: AlignedBuffer<f32>,
-    /// `[rows, widths.values]`, sum of values weighted by `e^(score - max)`.
+    /// `[rows, widths.values]`, sums of values weighted by `e^(score - max)`.
     out: AlignedBuffer<f32>,
     /// `[rows]`, largest score so far.
     max: AlignedBuffer<f32>,
-    /// `[rows]`, sum of the weights.
+    /// `[rows]`, sums of the weights.
     sum: AlignedBuffer<f32>,
     /// `[rows, TILE]`
     scores: AlignedBuffer<f32>,
-    /// `[TILE, width]` of keys, then of values.
+    /// `[TILE, width]`, first for keys, then for values.
     tile: AlignedBuffer<f32>,
-    /// `[rows, widths.values + 2]`: of the ranges of positions so far, a row's sum of values, maximum and sum of weights.
+    /// `[rows, widths.values + 2]`, over the ranges of positions so far: a row's sum of values,
+    /// maximum score and sum of weights.
     total: AlignedBuffer<f32>,
 }
 
-/// Elements of a cache's rows, padding included: queries are as wide as keys, outputs as values.
+/// Elements of a cache's rows, padding included. Queries are as wide as keys, outputs as wide as
+/// values.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct RowWidths {
     pub(super) keys: usize,
@@ -60,7 +64,7 @@ impl QueryBlock {
         buffers.iter().map(|buffer| buffer.bytes()).sum()
     }
 
-    /// Starts over with `rows` queries of these widths.
+    /// Restarts with `rows` queries of these widths.
     pub(super) fn start(&mut self, rows: usize, widths: RowWidths) {
         (self.rows, self.widths) = (rows, widths);
         let width = widths.values;
@@ -71,7 +75,7 @@ impl QueryBlock {
         self.start_range();
     }
 
-    /// Starts over with the same queries and another range of positions.
+    /// Starts another range of positions with the same queries.
     fn start_range(&mut self) {
         let (rows, width) = (self.rows, self.widths.values);
         self.out.take(rows * width).fill(0.0);
@@ -88,7 +92,7 @@ impl QueryBlock {
         rest[rows..].copy_from_slice(self.sum.get(rows));
     }
 
-    /// Adds a range that another block has stored in `from` to those before.
+    /// Adds a range that another block stored in `from` to the ranges before it.
     pub(super) fn add_range(&mut self, isa: Isa, from: &[f32]) {
         let (rows, width) = (self.rows, self.widths.values);
         let (values, rest) = from.split_at(rows * width);
@@ -98,7 +102,7 @@ impl QueryBlock {
         }
     }
 
-    /// Ends a range of positions: it is added to those before.
+    /// Ends a range of positions, and adds it to the ranges before it.
     pub(super) fn end_range(&mut self, isa: Isa) {
         let (rows, width) = (self.rows, self.widths.values);
         let (values, max, sum) = (self.out.get(rows * width), self.max.get(rows), self.sum.get(rows));
@@ -109,13 +113,13 @@ impl QueryBlock {
         self.start_range();
     }
 
-    /// Sum of values, maximum and sum of weights of query `row`, of all ranges.
+    /// Sum of values, maximum score and sum of weights of query `row`, over all ranges.
     pub(super) fn total(&self, row: usize) -> &[f32] {
         let width = self.widths.values + 2;
         &self.total.get((row + 1) * width)[row * width..]
     }
 
-    /// Sets query `row`, multiplied by `scale`.
+    /// Sets query `row` to `query` times `scale`.
     pub(super) fn set_query(&mut self, row: usize, query: &[f32], scale: f32) {
         let width = self.widths.keys;
         let (used, padding) = self.q.take(self.rows * width)[row * width..][..width].split_at_mut(query.len());
@@ -126,12 +130,12 @@ impl QueryBlock {
     }
 }
 
-/// Window of keys that queries see.
+/// The window of keys that a query sees.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SeenWindow {
-    /// Most keys of a query.
+    /// Most keys that a query sees.
     pub(super) len: usize,
-    /// True if it begins at multiples of its length rather than slides.
+    /// True if windows begin at multiples of their length. Otherwise they slide.
     pub(super) chunked: bool,
 }
 
@@ -142,25 +146,26 @@ impl SeenWindow {
     }
 }
 
-/// Biases of scores that grow with the position of their key (ALiBi).
+/// Biases of scores that grow with the position of the key (ALiBi).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PositionBias<'a> {
-    /// Growth per position, of query heads.
+    /// Bias per position, for each query head.
     pub slopes: &'a [f32],
-    /// Factor on all biases.
+    /// Factor of all biases.
     pub scale: f32,
 }
 
 impl PositionBias<'_> {
-    /// The bias for query head `head` of the key at `position`. The product is rounded to bfloat16, as models with such biases are
-    /// trained.
+    /// The bias of query head `head` for the key at `position`. The product is rounded to bfloat16,
+    /// because models with such biases are trained so.
     pub(super) fn at(&self, head: usize, position: usize) -> f32 {
         self.scale * bf16::from_f32(self.slopes[head] * position as f32).to_f32()
     }
 }
 
-/// Attention of every query of `block` to the keys at positions `visit`, as far as its mask allows: query `row` is at position
-/// `first + row / group` and sees the keys of `window` up to and including its own.
+/// Attention of every query of `block` to the keys at positions `visit`, limited by its mask. Query
+/// `row` is at position `first + row / group`. It sees the keys of `window` up to and including its
+/// own position.
 pub(super) struct Attend<'a> {
     pub(super) block: &'a mut QueryBlock,
     pub(super) keys: &'a KvRows,
@@ -170,7 +175,7 @@ pub(super) struct Attend<'a> {
     pub(super) group: usize,
     pub(super) window: SeenWindow,
     pub(super) softcap: Option<f32>,
-    /// Of the `group` query heads.
+    /// The biases of the `group` query heads.
     pub(super) bias: Option<PositionBias<'a>>,
 }
 
@@ -181,8 +186,8 @@ impl VectorKernel for Attend<'_> {
         let (rows, RowWidths { keys: width, values: out_width }) = (*rows, *widths);
         let (q, out, max, sum) = (q.get(rows * width), out.take(rows * out_width), max.take(rows), sum.take(rows));
         let (scores, tile) = (scores.take(rows * TILE), tile.take(TILE * width.max(out_width)));
-        // Tiles start at multiples of their size, so that a query's result does not depend on its block, and in a ring of whole
-        // tiles no tile wraps.
+        // Tiles start at multiples of their size, so that a query's result does not depend on its
+        // block. In a ring of whole tiles no tile wraps.
         let mut start = self.visit.start / TILE * TILE;
         while start < self.visit.end {
             let n = TILE.min(self.visit.end - start);
@@ -211,7 +216,8 @@ impl VectorKernel for Attend<'_> {
     }
 }
 
-/// Rows `start..start + n` as f32, in place where they are, else in `tile`.
+/// Returns rows `start..start + n` as f32: in place if they are stored as f32, otherwise decoded
+/// into `tile`.
 #[inline(always)]
 fn decode<'a, V: Vector>(
     v: V,
@@ -255,7 +261,7 @@ fn decode<'a, V: Vector>(
     tile
 }
 
-/// Up to 16 scales as f32.
+/// Widens up to 16 scales to f32.
 #[inline(always)]
 fn widen<V: Vector>(v: V, scales: &[f16], wide: &mut [f32; 16]) {
     let mut padded = [f16::ZERO; 16];
@@ -265,8 +271,9 @@ fn widen<V: Vector>(v: V, scales: &[f16], wide: &mut [f32; 16]) {
     }
 }
 
-/// One query's softmax weights `e^(score - max)`, in place of its scores `[TILE]`: scores are capped, those outside `seen` get
-/// weight 0, and the sums so far are rescaled if the maximum grew.
+/// Replaces one query's scores, `[TILE]`, by its softmax weights `e^(score - max)`. Caps the
+/// scores, and gives keys outside `seen` the weight 0. Rescales the sums so far if the maximum
+/// grew.
 #[inline(always)]
 fn soften<V: Vector>(
     v: V,
@@ -318,14 +325,15 @@ fn soften<V: Vector>(
 pub(super) struct RangeSums<'a> {
     /// Sum of values weighted by `e^(score - max)`.
     pub(super) values: &'a [f32],
-    /// Largest score; negative infinity where nothing is seen.
+    /// Largest score. Negative infinity if no key is seen.
     pub(super) max: f32,
     /// Sum of the weights.
     pub(super) sum: f32,
 }
 
-/// Adds a part to those before it, `total` being their `[width + 2]` sum of values, maximum and sum of weights. Parts are added
-/// in order of positions, for one token and for many.
+/// Adds a range of positions to `total`, which holds the ranges before it: `[width + 2]`, sum of
+/// values, maximum score and sum of weights. Ranges are added in order of positions, for one token
+/// as for many.
 pub(super) struct AddRange<'a> {
     pub(super) total: &'a mut [f32],
     pub(super) part: RangeSums<'a>,
@@ -349,11 +357,11 @@ impl VectorKernel for AddRange<'_> {
     }
 }
 
-/// `out = values / sum of weights` of all parts.
+/// `out = values / sum of weights` over all ranges.
 pub(super) struct Finish<'a> {
     /// As in [`AddRange`].
     pub(super) total: &'a [f32],
-    /// Score of a key without a value, which takes part in the sum of weights only.
+    /// Score of a key without a value. It contributes only to the sum of weights.
     pub(super) sink: Option<f32>,
     pub(super) out: &'a mut [f32],
 }
@@ -366,7 +374,7 @@ impl VectorKernel for Finish<'_> {
         let of_values = (rest[0] - max).exp();
         let sum = rest[1] * of_values + self.sink.map_or(0.0, |sink| (sink - max).exp());
         let factor = of_values / sum;
-        // Rows are padded, outputs are not.
+        // Rows are padded, but outputs are not.
         let values = &values[..self.out.len()];
         let mut to = self.out.chunks_exact_mut(V::LANES);
         let mut from = values.chunks_exact(V::LANES);

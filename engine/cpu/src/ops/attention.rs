@@ -1,9 +1,10 @@
-//! Attention over cached keys and values: its division into tasks for the workers.
+//! Attention over cached keys and values, and its division into tasks for the workers.
 //!
-//! Decoding is bound by reading the cache: a task is one key/value head and a range of positions, read once for all query heads
-//! that share it, and the partial results are merged. A prompt is bound by arithmetic: a task is a range of tokens, which owns
-//! its rows of the output. It visits the same ranges of positions and merges them in the same order, so that a token's result is
-//! the same bits alone and in a prompt.
+//! Reading the cache limits decoding. A decoding task is one key/value head and a range of
+//! positions, which is read once for all query heads that share the head. The partial results are
+//! then merged. Arithmetic limits prompts. A prompt task is a range of tokens, and owns the output
+//! rows of these tokens. It visits the same ranges of positions and merges them in the same order.
+//! A token's result is therefore bit-identical alone and in a prompt.
 
 use parking_lot::Mutex;
 
@@ -19,23 +20,25 @@ use crate::{Cpu, simd::vector::dispatch};
 pub struct AttentionShape<'a> {
     /// Query heads.
     pub n_head: usize,
-    /// Key/value heads; divides `n_head`; `n_head / n_kv_head` consecutive query heads share one.
+    /// Key/value heads. Their number divides `n_head`, and `n_head / n_kv_head` consecutive query
+    /// heads share one.
     pub n_kv_head: usize,
     /// Elements of a query or key head.
     pub head_dim: usize,
-    /// Elements of a value head, and of a head's output.
+    /// Elements of a value head, which is also the output width of a query head.
     pub value_dim: usize,
-    /// Factor on query-key products.
+    /// Factor of query-key products.
     pub scale: f32,
-    /// `cap * tanh(s / cap)` on scores.
+    /// Caps scores: `cap * tanh(s / cap)`.
     pub softcap: Option<f32>,
-    /// A query sees itself and the `window - 1` keys before it; `None`: all of them.
+    /// A query sees itself and the `window - 1` keys before it. `None` for all keys before it.
     pub window: Option<usize>,
-    /// True if the window begins at multiples of its length rather than slides.
+    /// True if windows begin at multiples of their length. Otherwise they slide.
     pub chunked: bool,
-    /// `[n_head]`: per query head the score of a key without a value, beside those it sees (gpt-oss).
+    /// `[n_head]`: for each query head the score of a key without a value, in addition to the keys
+    /// that it sees (gpt-oss).
     pub sinks: Option<&'a [f32]>,
-    /// Biases of scores by the position of their key.
+    /// Biases of scores that depend on the key's position.
     pub key_bias: Option<PositionBias<'a>>,
 }
 
@@ -44,11 +47,12 @@ pub struct AttentionShape<'a> {
 pub struct Queries<'a> {
     /// `[tokens, n_head * head_dim]`
     pub q: &'a [f32],
-    /// Position of the first.
+    /// Position of the first token.
     pub first: usize,
 }
 
-/// Keys and values that queries see, one set of rows per key/value head. Both may be the same rows, which are then read once.
+/// Keys and values that queries see, one set of rows per key/value head. Keys and values may be the
+/// same rows, which are then read once.
 #[derive(Debug, Clone, Copy)]
 pub struct SeenRows<'a> {
     /// Keys.
@@ -58,12 +62,13 @@ pub struct SeenRows<'a> {
 }
 
 impl AttentionShape<'_> {
-    /// The keys that queries see.
+    /// The window of keys that queries see.
     fn seen(&self) -> SeenWindow {
         SeenWindow { len: self.window.unwrap_or(usize::MAX), chunked: self.chunked }
     }
 
-    /// Sets the queries of `q`, `[tokens, n_head * head_dim]`, that share key/value head `head`.
+    /// Sets the query rows that share key/value head `head`, from `q`, `[tokens, n_head *
+    /// head_dim]`.
     fn set_queries(&self, block: &mut QueryBlock, q: &[f32], head: usize) {
         let (dim, group) = (self.head_dim, self.n_head / self.n_kv_head);
         for (token, q) in q.chunks_exact(self.n_head * dim).enumerate() {
@@ -89,7 +94,8 @@ impl AttentionShape<'_> {
 pub struct AttentionScratch {
     /// One block of queries per worker.
     blocks: Vec<Mutex<QueryBlock>>,
-    /// Partial results of decoding tasks, `[tasks, rows * (width + 2)]`: per row its sum of values, maximum and sum of weights.
+    /// Partial results of decoding tasks, `[tasks, rows * (width + 2)]`: each row's sum of values,
+    /// maximum score and sum of weights.
     partials: Vec<f32>,
 }
 
@@ -101,18 +107,19 @@ impl AttentionScratch {
     }
 }
 
-/// Most tokens that are computed as decoding is.
+/// Most tokens of a pass that is divided into decoding tasks.
 const FEW_TOKENS: usize = 8;
-/// Positions of a decoding task. Fixed, so that results do not depend on the number of workers.
+/// Positions of a decoding task. The number is fixed, so that results do not depend on the number
+/// of workers.
 const RANGE: usize = 256;
-/// Positions prefetched at a task's beginning; the hardware prefetcher does the rest.
+/// Positions prefetched at the start of a task. The hardware prefetcher does the rest.
 const PREFETCHED: usize = 4;
-/// Query rows of a prompt's task: enough of them to amortise the decoding of a tile of keys.
+/// Query rows of a prompt task, enough to amortise the decoding of a tile of keys.
 const PROMPT_ROWS: usize = 64;
 
 impl Cpu {
-    /// Attention of `queries` to the rows they see, which include their own positions. `out` is `[tokens, n_head * value_dim]` and is
-    /// overwritten.
+    /// Attention of `queries` to the rows they see, which include their own positions. `out` is
+    /// `[tokens, n_head * value_dim]` and is overwritten.
     ///
     /// # Panics
     /// If sizes disagree.
@@ -175,7 +182,7 @@ impl Cpu {
             values[head].prefetch(visit);
         };
         let task = |task: usize, part: &mut [f32], block: &mut QueryBlock| {
-            // The task that this worker most likely takes next.
+            // The task that this worker most likely runs next.
             if task + 1 < shape.n_kv_head * ranges {
                 prefetch(task + 1);
             }
@@ -201,7 +208,7 @@ impl Cpu {
         }
     }
 
-    /// Writes what the queries of `block` saw with key/value head `head` to their rows of `out`.
+    /// Writes the results of `block` for key/value head `head` to `out`.
     fn finish(&self, shape: &AttentionShape<'_>, head: usize, block: &QueryBlock, out: &mut [f32]) {
         let (dim, group) = (shape.value_dim, shape.n_head / shape.n_kv_head);
         for (token, out) in out.chunks_exact_mut(shape.n_head * dim).enumerate() {
@@ -239,7 +246,7 @@ impl Cpu {
                 shape.set_queries(block, &q[token * row..][..tokens * row], head);
                 let (keys, values, softcap) = (&keys[head], &values[head], shape.softcap);
                 let bias = shape.bias_of_group(head);
-                // Range by range, as one token's.
+                // Range by range, as for one token.
                 for range in visit.start / RANGE..visit.end.div_ceil(RANGE) {
                     let visit = (range * RANGE).max(visit.start)..((range + 1) * RANGE).min(visit.end);
                     let attend =
@@ -250,7 +257,7 @@ impl Cpu {
                 self.finish(shape, head, block, out);
             }
         };
-        // Last blocks first: they see the most keys.
+        // The last blocks run first, because they see the most keys.
         let queue = Mutex::new(out.chunks_mut(per_block * out_row).enumerate().rev());
         self.pool().run_on_the_free(|worker| {
             let mut block = scratch.blocks[worker].lock();
@@ -268,7 +275,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::ops::{KvType, tests::each_cpu};
 
-    /// Every key is seen, and scores are products alone.
+    /// Attention to every key, whose scores are plain products.
     pub(crate) const PLAIN: AttentionShape<'static> = AttentionShape {
         n_head: 1,
         n_kv_head: 1,

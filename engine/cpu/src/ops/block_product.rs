@@ -1,11 +1,12 @@
-//! Small matrix products on the vectors of one instruction set, for the product forms of scans: everything is in the first cache.
+//! Small matrix products on the vectors of one instruction set, for the product forms of scans. All
+//! data fit in the first-level cache.
 
 use crate::simd::vector::Vector;
 
-/// A matrix read by rows and columns.
+/// A matrix with arbitrary strides of rows and columns.
 #[derive(Clone, Copy)]
 pub(super) struct Strided<'a> {
-    /// From its first element on.
+    /// Elements, from the matrix's first one on.
     pub data: &'a [f32],
     /// Elements from one row to the next.
     pub row: usize,
@@ -24,41 +25,41 @@ impl Strided<'_> {
 #[derive(Clone, Copy)]
 pub(super) struct ProductSizes {
     pub rows: usize,
-    /// Elements of a sum.
+    /// Terms of each sum.
     pub depth: usize,
     pub cols: usize,
 }
 
-/// Sizes of a product.
+/// Returns the sizes of a product.
 #[inline(always)]
 pub(super) fn sizes(rows: usize, depth: usize, cols: usize) -> ProductSizes {
     ProductSizes { rows, depth, cols }
 }
 
-/// A matrix that is written, from its first element on.
+/// A writable matrix. `data` starts at its first element.
 pub(super) struct RowsMut<'a> {
     pub data: &'a mut [f32],
     /// Elements from one row to the next.
     pub row: usize,
 }
 
-/// Rows of `cols` elements, to be written.
+/// A writable matrix with rows of `cols` elements.
 #[inline(always)]
 pub(super) fn rows_mut(data: &mut [f32], cols: usize) -> RowsMut<'_> {
     RowsMut { data, row: cols }
 }
 
-/// Rows of `cols` elements.
+/// A matrix with rows of `cols` elements.
 pub(super) fn rows(data: &[f32], cols: usize) -> Strided<'_> {
     Strided { data, row: cols, col: 1 }
 }
 
-/// Rows of a register tile, and its vectors in each.
+/// Rows of a register tile, and vectors per row.
 const TILE_ROWS: usize = 4;
 const TILE_VECTORS: usize = 2;
 
-/// `out = scale * out + a b`: `a` is `[rows, depth]`, `b` `[depth, cols]`, its columns side by side, and `out` `[rows, cols]`; `scale` of
-/// `None` overwrites.
+/// `out = scale * out + a b`. `a` is `[rows, depth]`, `b` is `[depth, cols]` with contiguous rows,
+/// `out` is `[rows, cols]`. Without a `scale`, `out` is overwritten.
 #[inline(always)]
 pub(super) fn multiply<V: Vector>(
     v: V,
@@ -79,7 +80,7 @@ pub(super) fn multiply<V: Vector>(
                 let b = &b[d * b_row + col..][..wide];
                 let b = [v.load(b), v.load(&b[V::LANES..])];
                 for (r, sums) in sums.iter_mut().enumerate() {
-                    // A row behind the last is computed again and not stored.
+                    // Rows past the last repeat it, and their results are not stored.
                     let a = v.splat(a.at(first + r.min(count - 1), d));
                     for (sum, b) in sums.iter_mut().zip(b) {
                         *sum = v.mul_add(a, b, *sum);

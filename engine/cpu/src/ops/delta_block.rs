@@ -1,12 +1,17 @@
 //! The product form of the gated delta rule for a block of one head's tokens.
 //!
-//! With `G_i` the sum of the log decays up to token `i`, `S` the state before the block and `delta_j` as in the one-step form, the
-//! state behind token `i` is `e^G_i S + sum_{j <= i} e^(G_i - G_j) k_j delta_j^T`. Hence
+//! `G_i` is the sum of the log decays up to token `i`, `S` the state before the block. `delta_j` is
+//! as in the one-step form. The state after token `i` is
+//!
+//! `e^G_i S + sum_{j <= i} e^(G_i - G_j) k_j delta_j^T`
+//!
+//! Hence
 //!
 //! `delta_i = beta_i (v_i - e^G_i S^T k_i - sum_{j < i} e^(G_i - G_j) (k_i k_j) delta_j)`
 //! `out_i = e^G_i S^T q_i + sum_{j <= i} e^(G_i - G_j) (q_i k_j) delta_j`
 //!
-//! All sums over elements of keys are matrix products; only the deltas follow one another. Every exponent is at most 0.
+//! All sums over elements of keys are matrix products. Only the deltas depend on each other. Every
+//! exponent is at most 0.
 
 use super::{
     block_product::{Strided, multiply, rows, rows_mut, sizes},
@@ -37,7 +42,7 @@ impl VectorKernel for DeltaBlock<'_> {
             k.iter().enumerate().for_each(|(at, x)| k_columns[at * BLOCK + i] = *x);
         }
 
-        // Deltas, in place of the values.
+        // Deltas replace the values.
         multiply(v, sizes(n, k_dim, v_dim), rows(k, k_dim), rows(state, v_dim), rows_mut(&mut out[..], v_dim), None);
         multiply(
             v,
@@ -77,7 +82,7 @@ impl VectorKernel for DeltaBlock<'_> {
         let weights = Strided { data: products, row: BLOCK, col: 1 };
         multiply(v, sizes(n, n, v_dim), weights, rows(&values[..], v_dim), rows_mut(&mut out[..], v_dim), Some(1.0));
 
-        // The state behind the block.
+        // The state after the block.
         for (j, k) in k.chunks_exact_mut(k_dim).take(n).enumerate() {
             let factor = (last - decay[j]).exp();
             k.iter_mut().for_each(|k| *k *= factor);

@@ -1,12 +1,13 @@
-//! The gated delta rule (Yang et al. 2024), the recurrence of a gated delta net's heads.
+//! The gated delta rule (Yang et al. 2024): the recurrence of the heads of a gated delta net.
 //!
-//! A head keeps a state `S`, `[k_dim, v_dim]`: a memory that is read with a query and corrected with a key. With the token's decay
-//! `g`, its rate `beta` and its key, query (both of length 1) and value:
+//! A head has a state `S`, `[k_dim, v_dim]`: a memory that queries read and keys correct. With the
+//! token's decay `g`, its rate `beta` and its key, query (both of length 1) and value:
 //!
 //! `S = g S;  delta = beta (v - S^T k);  S = S + k delta^T;  out = S^T q / sqrt(k_dim)`
 //!
-//! One token follows these lines. A prompt is taken in blocks of [`BLOCK`] tokens, in the product form of the same paper ([`DeltaBlock`]):
-//! the deltas of a block depend on each other only through products of its keys, so that the state is read and written once per block.
+//! Single tokens use this form. Prompts are computed in blocks of [`BLOCK`] tokens, in the product
+//! form of the same paper ([`DeltaBlock`]). The deltas of a block depend on each other only through
+//! products of its keys. The state is therefore read and written once per block.
 
 use parking_lot::Mutex;
 
@@ -17,11 +18,11 @@ use crate::{
     simd::vector::{Vector, VectorKernel, dispatch},
 };
 
-/// Tokens from which the product form is quicker.
+/// Fewest tokens for which the product form is faster.
 const FEW_TOKENS: usize = 4;
 /// Tokens of a block of the product form.
 pub(super) const BLOCK: usize = 32;
-/// Added under the root of a key's or query's length.
+/// Added to the squared length of a key or query before the square root.
 const LENGTH_EPS: f32 = 1e-6;
 
 /// Sizes of a gated delta net.
@@ -29,13 +30,14 @@ const LENGTH_EPS: f32 = 1e-6;
 pub struct DeltaNetShape {
     /// Heads of queries and keys.
     pub k_heads: usize,
-    /// Heads of values, a multiple of `k_heads`; each has a state.
+    /// Heads of values, a multiple of `k_heads`. Each has a state.
     pub v_heads: usize,
     /// Elements of a query or key.
     pub k_dim: usize,
     /// Elements of a value.
     pub v_dim: usize,
-    /// True if value head `h` uses key head `h mod k_heads`; else `h / (v_heads / k_heads)`.
+    /// True if value head `h` uses key head `h mod k_heads`. Otherwise it uses `h / (v_heads /
+    /// k_heads)`.
     pub interleaved: bool,
 }
 
@@ -50,7 +52,7 @@ impl DeltaNetShape {
         self.v_heads * self.v_dim
     }
 
-    /// Elements of the state.
+    /// Elements of the states of all heads.
     pub fn state(&self) -> usize {
         self.v_heads * self.k_dim * self.v_dim
     }
@@ -88,21 +90,21 @@ impl DeltaNetScratch {
     }
 }
 
-/// Rows of one head: of one token, or of a block.
+/// Rows of one head, for one token or a block.
 #[derive(Debug, Default)]
 pub(super) struct DeltaHeadBuffers {
-    /// `[tokens, k_dim]`, of length 1; queries over `sqrt(k_dim)`.
+    /// `[tokens, k_dim]`, of length 1. Queries are divided by `sqrt(k_dim)`.
     pub q: Vec<f32>,
     pub k: Vec<f32>,
-    /// `[tokens, v_dim]`; later the deltas.
+    /// `[tokens, v_dim]`: values, later deltas.
     pub v: Vec<f32>,
     /// `[tokens, v_dim]`
     pub out: Vec<f32>,
-    /// `[k_dim, BLOCK]`: keys by element.
+    /// `[k_dim, BLOCK]`: transposed keys.
     pub k_columns: Vec<f32>,
-    /// `[tokens, BLOCK]`: products of keys, of queries with keys.
+    /// `[tokens, BLOCK]`: products of keys with keys, later of queries with keys.
     pub products: Vec<f32>,
-    /// Sums of log decays from the block's beginning on.
+    /// Sums of log decays since the beginning of the block.
     pub decay: Vec<f32>,
 }
 
@@ -143,7 +145,8 @@ struct DeltaStep<'a> {
     out: &'a mut [f32],
 }
 
-/// Vectors of a state's row that are taken together, so that sums over rows do not wait for each other.
+/// Vectors of a state row that are computed together, so that sums over rows do not wait for each
+/// other.
 const TOGETHER: usize = 4;
 
 impl VectorKernel for DeltaStep<'_> {
@@ -199,8 +202,8 @@ impl VectorKernel for DeltaStep<'_> {
 }
 
 impl Cpu {
-    /// The gated delta rule for all heads of consecutive tokens: `out` is `[tokens, v_heads, v_dim]`, `state`
-    /// `[v_heads, k_dim, v_dim]` before and behind them.
+    /// The gated delta rule for all heads of consecutive tokens. `out` is `[tokens, v_heads,
+    /// v_dim]`. `state` is `[v_heads, k_dim, v_dim]`, and is updated.
     ///
     /// # Panics
     /// If lengths disagree.
@@ -221,7 +224,7 @@ impl Cpu {
         }
         scratch.heads.resize_with(self.pool().threads(), Mutex::default);
         let buffers = &scratch.heads;
-        // Heads write to columns of `out` of their own.
+        // Each head writes to its own columns of `out`.
         let columns = split_columns(out, shape.values(), shape.v_dim);
         let states = state.chunks_exact_mut(shape.k_dim * shape.v_dim);
         let mut heads: Vec<_> = states.zip(columns).enumerate().collect();
@@ -239,7 +242,7 @@ impl Cpu {
         });
     }
 
-    /// Some tokens of one head, into the buffers' `out`.
+    /// Computes some tokens of one head into the buffers' `out`.
     fn delta_head(
         &self,
         shape: &DeltaNetShape,
@@ -289,7 +292,7 @@ mod tests {
     use super::*;
     use crate::ops::tests::{each_cpu, noise};
 
-    /// Plain arithmetic, token by token: outputs, and the state behind them.
+    /// Plain arithmetic, token by token. Returns the outputs and the final state.
     fn oracle(shape: &DeltaNetShape, tokens: &DeltaNetTokens<'_>, state: &[f32]) -> (Vec<f64>, Vec<f64>) {
         let n = tokens.beta.len() / shape.v_heads;
         let (k_dim, v_dim) = (shape.k_dim, shape.v_dim);
@@ -321,7 +324,8 @@ mod tests {
         (out, all)
     }
 
-    /// Both forms agree with plain arithmetic, however the tokens are divided, at strong and weak decays.
+    /// Both forms agree with plain arithmetic for any division of the tokens, at strong and weak
+    /// decays.
     #[test]
     fn delta_rule_agrees_with_f64_in_pieces() {
         for (k_heads, v_heads, k_dim, v_dim, interleaved) in [

@@ -6,7 +6,7 @@ use crate::{
     simd::vector::{Vector, VectorKernel, dispatch},
 };
 
-/// Elements a worker takes at a time.
+/// Elements that a worker takes at a time.
 const CHUNK: usize = 8192;
 
 /// `x += scale * y`

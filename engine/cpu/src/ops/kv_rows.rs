@@ -1,5 +1,5 @@
-//! Keys (or values) of one head, one row per position, in the cache's type. Rows lie in a ring: with room for fewer positions
-//! than were pushed, the newest have taken the places of the oldest.
+//! Keys (or values) of one head, one row per position, in the cache's type. The rows form a ring.
+//! If more rows are pushed than fit, the newest replace the oldest.
 
 use std::ops::{Deref, DerefMut, Range};
 
@@ -17,7 +17,7 @@ pub enum KvType {
     F16,
     /// Single precision.
     F32,
-    /// Eight-bit integers, one half-precision scale per 32 elements of a row.
+    /// Eight-bit integers, with one half-precision scale per 32 elements of a row.
     Q8_0,
 }
 
@@ -31,7 +31,7 @@ impl KvType {
         }
     }
 
-    /// The encoding of rows on a GPU, whose kernels read none of eight bits.
+    /// The encoding of rows on a GPU. GPU kernels do not read eight-bit rows.
     pub const fn on_gpu(self) -> KvType {
         match self {
             KvType::Q8_0 => KvType::F16,
@@ -39,7 +39,8 @@ impl KvType {
         }
     }
 
-    /// Elements a row of `head_dim` occupies: rows are padded with zeros to what the kernels read at once.
+    /// Elements of a stored row of `head_dim` elements. Rows are padded with zeros to the widths
+    /// that kernels read.
     pub const fn padded(self, head_dim: usize) -> usize {
         match self {
             KvType::F16 | KvType::F32 => head_dim.next_multiple_of(16),
@@ -75,7 +76,7 @@ impl std::str::FromStr for KvType {
     }
 }
 
-/// A growing run of elements that starts on a cache line (unless cloned) and never moves.
+/// A growing run of elements. It never moves, and starts on a cache line unless it is cloned.
 #[derive(Debug, Clone)]
 pub(super) struct AlignedRun<T> {
     memory: Vec<T>,
@@ -83,7 +84,7 @@ pub(super) struct AlignedRun<T> {
 }
 
 impl<T: Copy + Default> AlignedRun<T> {
-    /// Room for `n` elements.
+    /// Reserves room for `n` elements.
     fn new(n: Option<usize>) -> Result<Self> {
         let slack = LINE / size_of::<T>();
         let room = n.and_then(|n| n.checked_add(slack));
@@ -115,13 +116,13 @@ impl<T: Copy + Default> AlignedRun<T> {
         self.memory.resize(self.start + n, T::default());
     }
 
-    /// Appends what `from` has behind as many elements as this has, up to `n` in all.
+    /// Appends elements of `from`, from this run's length on, up to `n` in all.
     fn extend_to(&mut self, from: &Self, n: usize) {
         let held = self.len();
         self.memory.extend_from_slice(&from[held..n]);
     }
 
-    /// Copies `n` elements of `from`, from `at` on, to element `to` and those behind it.
+    /// Copies `n` elements of `from`, from `at` on, to element `to` and the following ones.
     fn copy_from(&mut self, to: usize, from: &Self, at: usize, n: usize) {
         self[to..][..n].copy_from_slice(&from[at..][..n]);
     }
@@ -149,25 +150,26 @@ pub(super) enum RowData {
     Q8_0 { quants: AlignedRun<i8>, scales: AlignedRun<f16> },
 }
 
-/// Rows of one head: a ring of `room` places, that of row `i` being `i % room`. Memory is reserved when made and touched as rows
-/// are pushed. Rows further back than `room` are lost; the owner knows which, and asks for none of them.
+/// Rows of one head: a ring of `room` places, with row `i` in place `i % room`. [`KvRows::new`]
+/// reserves the memory, and pushing rows touches it. Rows more than `room` back are lost. The owner
+/// tracks which rows are lost, and never reads them.
 #[derive(Debug, Clone)]
 pub struct KvRows {
     head_dim: usize,
     /// Elements from one row to the next.
     stride: usize,
-    /// Rows that it has place for, at least 1.
+    /// Number of places, at least 1.
     room: usize,
-    /// Rows pushed, those that are lost included.
+    /// Number of rows pushed, including lost rows.
     len: usize,
     data: RowData,
 }
 
 impl KvRows {
-    /// Places for `room` rows of `head_dim` elements, at least one.
+    /// Reserves places for `room` rows of `head_dim` elements, at least one.
     ///
     /// # Errors
-    /// [`Error::Memory`] if that much cannot be had.
+    /// [`Error::Memory`] if the memory cannot be reserved.
     pub fn new(ty: KvType, head_dim: usize, room: usize) -> Result<Self> {
         let (stride, room) = (ty.padded(head_dim), room.max(1));
         let elements = room.checked_mul(stride);
@@ -181,7 +183,8 @@ impl KvRows {
         Ok(KvRows { head_dim, stride, room, len: 0, data })
     }
 
-    /// Bytes that [`KvRows::new`] reserves: the rows, and a cache line for each run of elements to start on.
+    /// Bytes that [`KvRows::new`] reserves: the rows, and a cache line to align each run of
+    /// elements.
     pub fn bytes_of(ty: KvType, head_dim: usize, room: usize) -> u64 {
         let runs = match ty {
             KvType::F16 | KvType::F32 => 1,
@@ -190,7 +193,7 @@ impl KvRows {
         (room.max(1) as u64).saturating_mul(ty.row_bytes(head_dim) as u64).saturating_add(runs * LINE as u64)
     }
 
-    /// Number of rows that it has places for.
+    /// Number of places for rows.
     pub fn room(&self) -> usize {
         self.room
     }
@@ -200,7 +203,8 @@ impl KvRows {
         i % self.room
     }
 
-    /// Number of rows pushed: the position of the next one. Of those, only as many as there are places are held.
+    /// Number of rows pushed, which is the position of the next row. At most [`KvRows::room()`] of
+    /// them are held.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -229,7 +233,7 @@ impl KvRows {
         &self.data
     }
 
-    /// Prefetches the lines of some rows, written or not.
+    /// Prefetches the lines of some rows, even if they are not written yet.
     pub(super) fn prefetch(&self, rows: Range<usize>) {
         let start = self.place(rows.start) * self.stride;
         let elements = start..start + rows.len() * self.stride;
@@ -246,14 +250,15 @@ impl KvRows {
     /// Encodes and appends one row of `head_dim` elements.
     ///
     /// # Panics
-    /// If `row` is of another length.
+    /// If the length of `row` is not `head_dim`.
     pub fn push(&mut self, row: &[f32]) {
         let i = self.len;
         self.grow_to(i + 1);
         self.set(i, row);
     }
 
-    /// Goes on with row `n`: rows behind are dropped, and rows before that were not pushed are lost, as a ring's oldest are.
+    /// Continues with row `n`. Later rows are dropped. Earlier rows that were never pushed count as
+    /// lost.
     pub fn begin_at(&mut self, n: usize) {
         if n < self.room {
             self.truncate(n);
@@ -261,13 +266,13 @@ impl KvRows {
         self.grow_to(n);
     }
 
-    /// Makes places for rows up to `n`; those of rows not pushed yet are zeros, or older rows that are lost.
+    /// Extends the rows to `n`. Rows not pushed yet contain zeros, or older rows that are lost.
     fn grow_to(&mut self, n: usize) {
         self.len = n;
         self.fit();
     }
 
-    /// Makes the memory as long as the rows that are held.
+    /// Resizes the memory to the rows that are held.
     fn fit(&mut self) {
         let end = self.len.min(self.room) * self.stride;
         match &mut self.data {
@@ -280,10 +285,10 @@ impl KvRows {
         }
     }
 
-    /// Encodes `row`, `head_dim` elements, in the place of row `i`.
+    /// Encodes `row`, `head_dim` elements, as row `i`.
     ///
     /// # Panics
-    /// If there is no such row, or `row` is of another length.
+    /// If row `i` does not exist, or the length of `row` is not `head_dim`.
     pub fn set(&mut self, i: usize, row: &[f32]) {
         assert_eq!(row.len(), self.head_dim);
         let at = self.place(i) * self.stride;
@@ -307,7 +312,7 @@ impl KvRows {
     /// Decodes row `i` into `out`, `head_dim` elements.
     ///
     /// # Panics
-    /// If there is no such row, or `out` is of another length.
+    /// If row `i` does not exist, or the length of `out` is not `head_dim`.
     pub fn get(&self, i: usize, out: &mut [f32]) {
         assert_eq!(out.len(), self.head_dim);
         let at = self.place(i) * self.stride;
@@ -322,11 +327,11 @@ impl KvRows {
         }
     }
 
-    /// Appends the rows of `from`, of the same type and width, from the number of rows here up to `n` in all, as far as both have
-    /// places for them.
+    /// Appends rows of `from`, which has the same type and width, from this length on up to `n`
+    /// rows in all. Copies only rows that both rings have places for.
     ///
     /// # Panics
-    /// If `from` has fewer, or is of another type.
+    /// If `from` has fewer rows, or another type.
     pub fn extend_to(&mut self, from: &Self, n: usize) {
         assert!(self.stride == from.stride && self.len <= n && n <= from.len, "rows of the same width");
         if n > self.room.min(from.room) || from.len > from.room {
@@ -348,7 +353,7 @@ impl KvRows {
         self.len = n;
     }
 
-    /// Makes row `to` the same as row `i` of `from`, which is of the same type and width.
+    /// Copies row `i` of `from`, which has the same type and width, to row `to`.
     fn copy_row(&mut self, to: usize, from: &Self, i: usize) {
         let (to, at, n) = (self.place(to) * self.stride, from.place(i) * self.stride, self.stride);
         match (&mut self.data, &from.data) {
@@ -362,13 +367,13 @@ impl KvRows {
         }
     }
 
-    /// Removes `count` rows from row `start` on; later ones move down.
+    /// Removes `count` rows from row `start` on, and moves later rows down.
     ///
     /// # Panics
-    /// If there are not that many.
+    /// If there are fewer rows.
     pub fn remove(&mut self, start: usize, count: usize) {
         if self.len > self.room {
-            // In a ring a row may move to the place of one that has yet to move.
+            // In a ring, a row may move to the place of a row that must still move.
             let before = self.clone();
             let held = (start + count).max(self.len - self.room)..self.len;
             held.for_each(|i| self.copy_row(i - count, &before, i));
@@ -396,7 +401,8 @@ impl KvRows {
 }
 
 impl Cpu {
-    /// Appends `x`, `[tokens, heads.len() * head_dim]`, to every head's rows, after dropping rows past `from`.
+    /// Drops the rows from `from` on, then appends `x`, `[tokens, heads.len() * head_dim]`, to
+    /// every head's rows.
     ///
     /// # Panics
     /// If sizes disagree.
@@ -410,7 +416,8 @@ impl Cpu {
             }
         };
         if x.len() < PARALLEL_ELEMENTS || n == 1 {
-            // A line from far away each: together rather than one after the other.
+            // The heads' lines are far apart in memory. Prefetching loads them together instead of
+            // one after the other.
             heads.iter().for_each(|rows| rows.prefetch(from..from + x.len() / row));
             heads.iter_mut().enumerate().for_each(|(head, rows)| push(head, rows));
             return;

@@ -1,12 +1,14 @@
-//! The scan of Mamba-2 (Dao and Gu 2024), the recurrence of a selective state space with one decay per head.
+//! The scan of Mamba-2 (Dao and Gu 2024): the recurrence of a selective state space with one decay
+//! per head.
 //!
-//! A head keeps a state `S`, `[state, head_dim]`. With the token's step `dt`, its decay `g = e^(a dt)`, its input `x` and its group's
-//! vectors `B` and `C`:
+//! A head has a state `S`, `[state, head_dim]`. With the token's step `dt`, its decay `g = e^(a
+//! dt)`, its input `x` and its group's vectors `B` and `C`:
 //!
 //! `S = g S + B (dt x)^T;  y = S^T C + d x`
 //!
-//! One token follows this line. A prompt is taken in blocks of [`BLOCK`] tokens, in the product form of the same paper ([`Mamba2Block`]):
-//! the products of `B` and `C` are those of all heads of a group, and the state is read and written once per block.
+//! Single tokens use this form. Prompts are computed in blocks of [`BLOCK`] tokens, in the product
+//! form of the same paper ([`Mamba2Block`]). All heads of a group share the products of `B` and
+//! `C`. The state is read and written once per block.
 
 use parking_lot::Mutex;
 
@@ -22,7 +24,7 @@ use crate::{
     simd::vector::{Vector, VectorKernel, dispatch},
 };
 
-/// Tokens from which the product form is quicker.
+/// Fewest tokens for which the product form is faster.
 const FEW_TOKENS: usize = 4;
 /// Tokens of a block of the product form.
 pub(super) const BLOCK: usize = 32;
@@ -30,28 +32,29 @@ pub(super) const BLOCK: usize = 32;
 /// Sizes of a Mamba-2 scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mamba2Shape {
-    /// Heads; each has a state.
+    /// Heads. Each has a state.
     pub heads: usize,
     /// Elements of a head's input.
     pub head_dim: usize,
-    /// Groups of consecutive heads that share `B` and `C`; divides `heads`.
+    /// Groups of consecutive heads that share `B` and `C`. Their number divides `heads`.
     pub groups: usize,
     /// Elements of `B` and of `C`.
     pub state: usize,
 }
 
 impl Mamba2Shape {
-    /// Elements of a token's inputs of all heads.
+    /// Elements of a token's inputs, over all heads.
     pub fn inner(&self) -> usize {
         self.heads * self.head_dim
     }
 
-    /// Elements of a token's inputs, `B` and `C` together: the channels of the convolution.
+    /// Elements of a token's inputs, `B` and `C` together, which are the channels of the
+    /// convolution.
     pub fn channels(&self) -> usize {
         self.inner() + 2 * self.groups * self.state
     }
 
-    /// Elements of the state.
+    /// Elements of the states of all heads.
     pub fn state_len(&self) -> usize {
         self.inner() * self.state
     }
@@ -60,7 +63,7 @@ impl Mamba2Shape {
         head * self.groups / self.heads
     }
 
-    /// The first of a group's `B` and of its `C` in a token.
+    /// First elements of a group's `B` and `C` in a token's row.
     fn vectors(&self, group: usize) -> [usize; 2] {
         [0, self.groups].map(|before| self.inner() + (before + group) * self.state)
     }
@@ -73,9 +76,9 @@ pub struct Mamba2Tokens<'a> {
     pub xbc: &'a [f32],
     /// Steps, `[tokens, heads]`, at least 0.
     pub dt: &'a [f32],
-    /// `[heads]`, at most 0: the logarithm of a decay per unit of its step.
+    /// `[heads]`, at most 0: the log decay per unit of the step.
     pub a: &'a [f32],
-    /// `[heads]`: the part of an input that is its output's without the state.
+    /// `[heads]`: the factor of an input that is added to its output directly.
     pub d: &'a [f32],
 }
 
@@ -96,16 +99,16 @@ impl Mamba2Scratch {
     }
 }
 
-/// Rows of one head: of one token, or of a block.
+/// Rows of one head, for one token or a block.
 #[derive(Debug, Default)]
 pub(super) struct Mamba2HeadBuffers {
     /// Inputs times their steps, `[tokens, head_dim]`.
     pub x: Vec<f32>,
     /// `[tokens, head_dim]`
     pub out: Vec<f32>,
-    /// Products of `C` and `B` times decays, `[tokens, BLOCK]`.
+    /// Products of `C` and `B`, times decays, `[tokens, BLOCK]`.
     pub weights: Vec<f32>,
-    /// Sums of log decays from the block's beginning on, `[tokens]`.
+    /// Sums of log decays since the beginning of the block, `[tokens]`.
     pub decay: Vec<f32>,
 }
 
@@ -130,13 +133,14 @@ struct Mamba2Step<'a> {
     state: &'a mut [f32],
     b: &'a [f32],
     c: &'a [f32],
-    /// Times the step, `[head_dim]`.
+    /// Input times the step, `[head_dim]`.
     x: &'a [f32],
     decay: f32,
     out: &'a mut [f32],
 }
 
-/// Vectors of a state's row that are taken together, so that sums over rows do not wait for each other.
+/// Vectors of a state row that are computed together, so that sums over rows do not wait for each
+/// other.
 const TOGETHER: usize = 4;
 
 impl VectorKernel for Mamba2Step<'_> {
@@ -178,8 +182,8 @@ impl VectorKernel for Mamba2Step<'_> {
 }
 
 impl Cpu {
-    /// The scan of all heads of consecutive tokens: `out` is `[tokens, heads, head_dim]`, `state` `[heads, state, head_dim]` before
-    /// and behind them.
+    /// The scan of all heads of consecutive tokens. `out` is `[tokens, heads, head_dim]`. `state`
+    /// is `[heads, state, head_dim]`, and is updated.
     ///
     /// # Panics
     /// If lengths disagree.
@@ -205,7 +209,7 @@ impl Cpu {
             self.products(shape, tokens, n, &mut scratch.products);
         }
         let (buffers, products) = (&scratch.heads, &scratch.products);
-        // Heads write to columns of `out` of their own.
+        // Each head writes to its own columns of `out`.
         let columns = split_columns(out, shape.inner(), shape.head_dim);
         let states = state.chunks_exact_mut(shape.state * shape.head_dim);
         let mut heads: Vec<_> = states.zip(columns).enumerate().collect();
@@ -233,7 +237,7 @@ impl Cpu {
         });
     }
 
-    /// Products of `C` and `B` of every block and group.
+    /// Computes the products of `C` and `B` for every block and group.
     fn products(&self, shape: &Mamba2Shape, tokens: &Mamba2Tokens<'_>, n: usize, products: &mut Vec<GroupProducts>) {
         let blocks = n.div_ceil(BLOCK);
         if products.len() < blocks * shape.groups {
@@ -251,7 +255,8 @@ impl Cpu {
         });
     }
 
-    /// Some tokens of one head, one by one, the last one's output into the buffers' `out`.
+    /// Computes some tokens of one head, one by one. The buffers' `out` receives the last token's
+    /// output.
     fn mamba2_step(
         &self,
         shape: &Mamba2Shape,
@@ -272,7 +277,7 @@ impl Cpu {
         }
     }
 
-    /// Some tokens of one head at once, into the buffers' `out`.
+    /// Computes some tokens of one head at once, into the buffers' `out`.
     fn mamba2_block(
         &self,
         shape: &Mamba2Shape,
@@ -317,7 +322,7 @@ mod tests {
     }
 
     impl Case {
-        /// Steps from nearly none to those that forget everything.
+        /// Random inputs. Steps range from almost none to steps that erase the state.
         fn new(shape: Mamba2Shape, n: usize, mut seed: u64) -> Self {
             let mut noises = |n: usize| -> Vec<f32> { (0..n).map(|_| noise(&mut seed)).collect() };
             Case {
@@ -340,7 +345,7 @@ mod tests {
             }
         }
 
-        /// Outputs and the state behind them, `piece` tokens at a time.
+        /// Outputs and the final state of a scan, `piece` tokens at a time.
         fn scan(&self, cpu: &Cpu, n: usize, piece: usize) -> (Vec<f32>, Vec<f32>) {
             let (mut state, mut out) = (self.before.clone(), vec![f32::NAN; n * self.shape.inner()]);
             let mut scratch = Mamba2Scratch::default();
@@ -352,7 +357,7 @@ mod tests {
             (out, state)
         }
 
-        /// Plain arithmetic, token by token: outputs, and the state behind them.
+        /// Plain arithmetic, token by token. Returns the outputs and the final state.
         fn oracle(&self, n: usize) -> (Vec<f64>, Vec<f64>) {
             let Mamba2Shape { heads, head_dim, groups, state: size } = self.shape;
             let mut all: Vec<f64> = self.before.iter().map(|x| f64::from(*x)).collect();

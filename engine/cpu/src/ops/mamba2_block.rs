@@ -1,11 +1,16 @@
 //! The product form of Mamba-2's scan for a block of one head's tokens.
 //!
-//! With `G_i` the sum of the log decays up to token `i`, `S` the state before the block and `u_j = dt_j x_j`, the state behind token
-//! `i` is `e^G_i S + sum_{j <= i} e^(G_i - G_j) B_j u_j^T`. Hence
+//! `G_i` is the sum of the log decays up to token `i`, `S` the state before the block, and `u_j =
+//! dt_j x_j`. The state after token `i` is
+//!
+//! `e^G_i S + sum_{j <= i} e^(G_i - G_j) B_j u_j^T`
+//!
+//! Hence
 //!
 //! `y_i = e^G_i S^T C_i + sum_{j <= i} e^(G_i - G_j) (C_i B_j) u_j`
 //!
-//! All sums are matrix products, and those of `C` and `B` the same for all heads of a group. Every exponent is at most 0.
+//! All sums are matrix products. All heads of a group share the products of `C` and `B`. Every
+//! exponent is at most 0.
 
 use super::{
     block_product::{Strided, multiply, rows, rows_mut, sizes},
@@ -13,13 +18,14 @@ use super::{
 };
 use crate::simd::vector::{Vector, VectorKernel};
 
-/// `B` and `C` of a group's tokens: from their first elements on, and the elements from one token to the next.
+/// `B` and `C` of a group's tokens, from their first elements on, and the number of elements from
+/// one token to the next.
 type Vectors<'a> = (&'a [f32], &'a [f32], usize);
 
 /// Products of `C` and `B` of a block of one group.
 #[derive(Debug, Default)]
 pub(super) struct GroupProducts {
-    /// `[state, BLOCK]`: `B` by element.
+    /// `[state, BLOCK]`: transposed `B`.
     b_columns: Vec<f32>,
     /// `[tokens, BLOCK]`: `C_i B_j`.
     products: Vec<f32>,
@@ -38,7 +44,7 @@ impl GroupProducts {
     }
 }
 
-/// The computation of [`GroupProducts`] for a number of tokens and vectors of `state` elements.
+/// Computes [`GroupProducts`] for `tokens` tokens and vectors of `state` elements.
 pub(super) struct ProductTask<'a> {
     pub products: &'a mut GroupProducts,
     pub vectors: Vectors<'a>,
@@ -63,12 +69,12 @@ impl VectorKernel for ProductTask<'_> {
 pub(super) struct Mamba2Block<'a> {
     /// `[state, head_dim]`
     pub state: &'a mut [f32],
-    /// Their inputs and decays; their outputs.
+    /// The tokens' inputs and decays, and their outputs.
     pub buffers: &'a mut Mamba2HeadBuffers,
-    /// Their group's.
+    /// Products of the tokens' group.
     pub products: &'a GroupProducts,
     pub vectors: Vectors<'a>,
-    /// Tokens, elements of `B`, `head_dim`.
+    /// Number of tokens, elements of `B`, `head_dim`.
     pub sizes: (usize, usize, usize),
 }
 
@@ -79,7 +85,8 @@ impl VectorKernel for Mamba2Block<'_> {
         let Mamba2HeadBuffers { x, out, weights, decay } = buffers;
         let last = decay[n - 1];
 
-        // What the state before the block gives, then what the block's own tokens give.
+        // First the contribution of the state before the block, then that of the block's own
+        // tokens.
         let c = Strided { data: c, row, col: 1 };
         multiply(v, sizes(n, size, dim), c, rows(state, dim), rows_mut(&mut out[..], dim), None);
         for (i, out) in out.chunks_exact_mut(dim).take(n).enumerate() {
@@ -93,7 +100,7 @@ impl VectorKernel for Mamba2Block<'_> {
         let by_token = Strided { data: weights, row: BLOCK, col: 1 };
         multiply(v, sizes(n, n, dim), by_token, rows(&x[..], dim), rows_mut(&mut out[..], dim), Some(1.0));
 
-        // The state behind the block.
+        // The state after the block.
         for (j, x) in x.chunks_exact_mut(dim).take(n).enumerate() {
             let factor = (last - decay[j]).exp();
             x.iter_mut().for_each(|x| *x *= factor);

@@ -1,15 +1,15 @@
-//! Exponential and its kin on vectors.
+//! The exponential and related functions on vectors.
 
 use crate::simd::vector::Vector;
 
-/// `e^x` to 2e-7 relative; 0 below -87.3, `e^88.3` above 88.3, NaN stays NaN. Cody and Waite's reduction to
-/// `|r| <= ln 2 / 2`, then Cephes' polynomial.
+/// `e^x` to 2e-7 relative. 0 below -87.3, `e^88.3` above 88.3, NaN for NaN. Cody and Waite's
+/// reduction to `|r| <= ln 2 / 2`, then Cephes' polynomial.
 #[inline(always)]
 pub(crate) fn exp<V: Vector>(v: V, x: V::F) -> V::F {
     const LOW: f32 = -87.3;
     let clamped = v.min(v.splat(88.3), v.max(v.splat(LOW), x));
     let n = v.round(v.mul(clamped, v.splat(std::f32::consts::LOG2_E)));
-    // ln 2 in two parts, the first of which has few enough bits that its product with n is exact.
+    // ln 2 in two parts. The first has so few bits that its product with n is exact.
     let r = v.mul_add(n, v.splat(-0.693_359_4), clamped);
     let r = v.mul_add(n, v.splat(2.121_944_4e-4), r);
     let mut p = v.splat(1.987_569_1e-4);
@@ -55,7 +55,7 @@ mod tests {
         simd::vector::{VectorKernel, dispatch},
     };
 
-    /// The function, over a slice whose length is a multiple of 16.
+    /// A function to apply to a slice whose length is a multiple of 16.
     struct Apply<'a>(&'a mut [f32], usize);
 
     impl VectorKernel for Apply<'_> {

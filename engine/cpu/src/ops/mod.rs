@@ -1,7 +1,8 @@
-//! Vector operations between the matrix products: norms, rotary embedding, attention, activations. Each is a method of
-//! [`Cpu`] over `[tokens, n]` rows: a token's worth of work is done by the caller, more is shared among the workers.
-//! Kernels are written once over [`Vector`](super::simd::vector::Vector); the tests hold each instruction set against
-//! plain arithmetic in f64.
+//! Vector operations between the matrix products: norms, rotary embedding, attention, activations.
+//! Each is a method of [`Cpu`] over `[tokens, n]` rows. The caller does the work of a single token
+//! alone, and workers share larger work. Kernels are written once over
+//! [`Vector`](super::simd::vector::Vector). The tests compare each instruction set with plain
+//! arithmetic in f64.
 
 mod activation;
 mod attend;
@@ -38,17 +39,17 @@ use super::Cpu;
 #[derive(Debug, Clone, Copy)]
 struct HeadTokens {
     head: usize,
-    /// The first of them.
+    /// Index of the first token.
     first: usize,
     count: usize,
 }
 
-/// Below this many elements a join costs more than it saves.
+/// Fewest elements for which a join saves time.
 const PARALLEL_ELEMENTS: usize = 1 << 15;
 
 impl Cpu {
-    /// `task(worker, item)` for every item: by the caller alone unless the work, in elements, is
-    /// worth a join.
+    /// Calls `task(worker, item)` for every item. The caller does all items alone unless the work,
+    /// in elements, is worth a join.
     fn for_each_item<T: Send>(&self, items: &mut [T], work: usize, task: impl Fn(usize, &mut T) + Sync) {
         match work < PARALLEL_ELEMENTS {
             true => items.iter_mut().for_each(|item| task(0, item)),
@@ -56,8 +57,8 @@ impl Cpu {
         }
     }
 
-    /// `task(i, chunk i)` for every `len` elements of `data`, on all workers when there is enough to do.
-    /// `weight` is the cost of an element relative to reading it.
+    /// Calls `task(i, chunk i)` for every `len` elements of `data`, on all workers if there is
+    /// enough work. `weight` is the cost of an element relative to reading it.
     fn for_each_chunk(&self, data: &mut [f32], len: usize, weight: usize, task: impl Fn(usize, &mut [f32]) + Sync) {
         if self.pool().threads() == 1 || data.len() * weight < PARALLEL_ELEMENTS || data.len() <= len {
             for (i, chunk) in data.chunks_mut(len).enumerate() {
@@ -65,7 +66,7 @@ impl Cpu {
             }
             return;
         }
-        // Taken a few at a time, so that the lock is not what the workers share.
+        // Workers take several chunks at a time, so that they rarely wait for the lock.
         let batch = (data.len() / len / (self.pool().threads() * 8)).max(1);
         let queue = Mutex::new(data.chunks_mut(len * batch).enumerate());
         self.pool().run_on_the_free(|_| {
@@ -83,7 +84,7 @@ fn bytes_of<const N: usize>(buffers: [&Vec<f32>; N]) -> u64 {
     buffers.iter().map(|buffer| (buffer.capacity() * size_of::<f32>()) as u64).sum()
 }
 
-/// Makes each of a scan's buffers at least so long.
+/// Makes each of a scan's buffers at least as long as requested.
 fn fit<const N: usize>(buffers: [(&mut Vec<f32>, usize); N]) {
     for (buffer, len) in buffers {
         buffer.resize(buffer.len().max(len), 0.0);
@@ -99,13 +100,14 @@ fn next<I: Iterator>(queue: &Mutex<I>) -> Option<I::Item> {
 pub(crate) mod tests {
     use crate::{Cpu, CpuOptions, Isa};
 
-    /// The next of the random numbers from -1 to 1 that begin with `seed`.
+    /// The next random number from `seed`, in -1..1.
     pub(crate) fn noise(seed: &mut u64) -> f32 {
         *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (*seed >> 40) as f32 / 8_388_608.0 - 1.0
     }
 
-    /// One single-threaded CPU per instruction set, and the best with three workers.
+    /// One single-threaded CPU per instruction set, and one with three workers and the best
+    /// instruction set.
     pub(crate) fn each_cpu() -> Vec<Cpu> {
         let with =
             |threads, isa| Cpu::new(&CpuOptions { threads: Some(threads), isa, ..CpuOptions::default() }).unwrap();

@@ -5,7 +5,7 @@ use crate::{
     simd::vector::{Vector, VectorKernel, dispatch},
 };
 
-/// Sum of `f(x_i)` in four chains, so that additions do not wait for each other.
+/// Sum of `x - shift` or its square, in four chains, so that additions do not wait for each other.
 #[inline(always)]
 fn sum_of<V: Vector>(v: V, x: &[f32], shift: f32, squares: bool) -> f32 {
     let mut sums = [v.splat(0.0); 4];
@@ -46,7 +46,7 @@ fn apply<V: Vector>(v: V, x: &mut [f32], shift: f32, scale: f32, weight: &[f32],
 struct RmsNorm<'a> {
     x: &'a mut [f32],
     weight: &'a [f32],
-    /// Equal parts of a row that are normed on their own.
+    /// Number of equal parts of a row that are normed separately.
     groups: usize,
     eps: f32,
 }
@@ -100,7 +100,7 @@ impl VectorKernel for DivideByRms<'_> {
 }
 
 impl Cpu {
-    /// `x / sqrt(mean(x^2) + eps)` of every row of `x` in place; rows are `len` long.
+    /// `x / sqrt(mean(x^2) + eps)` for every row of `x`, in place. Rows are `len` long.
     ///
     /// # Panics
     /// If `x` is not a whole number of rows.
@@ -109,29 +109,30 @@ impl Cpu {
         self.for_each_row(x, None, len, |x| dispatch(self.isa(), DivideByRms { x, len, eps }));
     }
 
-    /// `x / sqrt(mean(x^2) + eps) * weight` of every row of `from` into `x`, or of `x` in place; rows are as long as
-    /// `weight`.
+    /// `x / sqrt(mean(x^2) + eps) * weight` for every row of `from` into `x`, or for every row of
+    /// `x` in place. Rows are as long as `weight`.
     ///
     /// # Panics
-    /// If `x` is not a whole number of rows, or `from` is of another length.
+    /// If `x` is not a whole number of rows, or the lengths of `from` and `x` differ.
     pub fn rms_norm(&self, x: &mut [f32], from: Option<&[f32]>, weight: &[f32], eps: f32) {
         self.for_each_row(x, from, weight.len(), |x| dispatch(self.isa(), RmsNorm { x, weight, groups: 1, eps }));
     }
 
-    /// [`Cpu::rms_norm`] in place of `groups` equal parts of every row, each with its own mean.
+    /// Computes [`Cpu::rms_norm`] in place for `groups` equal parts of every row. Each part has its
+    /// own mean.
     ///
     /// # Panics
-    /// If `x` is not a whole number of rows, or a row not as many equal parts.
+    /// If `x` is not a whole number of rows, or a row cannot be divided into equal parts.
     pub fn rms_norm_groups(&self, x: &mut [f32], weight: &[f32], groups: usize, eps: f32) {
         assert!(groups > 0 && weight.len().is_multiple_of(groups) && !weight.is_empty());
         self.for_each_row(x, None, weight.len(), |x| dispatch(self.isa(), RmsNorm { x, weight, groups, eps }));
     }
 
-    /// `(x - mean) / sqrt(variance + eps) * weight + bias` of every row of `from` into `x`, or of `x` in place; rows are
-    /// as long as `weight`.
+    /// `(x - mean) / sqrt(variance + eps) * weight + bias` for every row of `from` into `x`, or for
+    /// every row of `x` in place. Rows are as long as `weight`.
     ///
     /// # Panics
-    /// If `x` is not a whole number of rows, or `from` or `bias` is of another length.
+    /// If `x` is not a whole number of rows, or `from` or `bias` has the wrong length.
     pub fn layer_norm(&self, x: &mut [f32], from: Option<&[f32]>, weight: &[f32], bias: Option<&[f32]>, eps: f32) {
         assert!(bias.is_none_or(|bias| bias.len() == weight.len()));
         self.for_each_row(x, from, weight.len(), |x| dispatch(self.isa(), LayerNorm { x, weight, bias, eps }));

@@ -1,5 +1,6 @@
-//! Rotary position embedding (Su et al. 2021): pairs of a head's elements are rotated by angles that grow with the
-//! position. Angles are computed in f64, once per position and chunk; layers share them.
+//! Rotary position embedding (Su et al. 2021). Pairs of a head's elements are rotated by angles
+//! that grow with the position. Angles are computed in f64, once per position and chunk, and all
+//! layers share them.
 
 use crate::{
     Cpu, Isa,
@@ -9,21 +10,22 @@ use crate::{
 /// Constants of a rotary embedding: frequencies and layout of the pairs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RopeTable {
-    /// Radians per position of each pair, `[dims / 2]`.
+    /// Radians per position for each pair, `[dims / 2]`.
     pub frequencies: Vec<f64>,
-    /// Factor on cosines and sines.
+    /// Factor of cosines and sines.
     pub magnitude: f32,
-    /// True if pair `i` is elements `(2i, 2i + 1)`; otherwise it is `(i, i + dims / 2)`.
+    /// True if pair `i` is elements `(2i, 2i + 1)`. Otherwise it is `(i, i + dims / 2)`.
     pub interleaved: bool,
 }
 
 impl RopeTable {
-    /// Elements of a head that are rotated.
+    /// Number of elements of a head that are rotated.
     pub fn dims(&self) -> usize {
         self.frequencies.len() * 2
     }
 
-    /// Appends cosine and sine of every pair at each of `positions`: `[positions, dims / 2, 2]`.
+    /// Appends the cosine and sine of every pair at each of `positions`: `[positions, dims / 2,
+    /// 2]`.
     pub fn extend_rotations(&self, positions: impl IntoIterator<Item = usize>, rotations: &mut Vec<f32>) {
         for position in positions {
             let position = position as f64;
@@ -40,19 +42,19 @@ fn cos_sin(angle: f64, magnitude: f32) -> [f32; 2] {
     [(cos * magnitude) as f32, (sin * magnitude) as f32]
 }
 
-/// Cosines and sines of positions, one after the other.
+/// Cosines and sines of a list of positions.
 #[derive(Debug, Clone, Default)]
 pub struct RopeRows {
     dims: usize,
     interleaved: bool,
-    /// `[positions, dims]`: per element what it is multiplied by.
+    /// `[positions, dims]`: factor of each element.
     cos: Vec<f32>,
-    /// `[positions, dims]`: per element what its partner is multiplied by.
+    /// `[positions, dims]`: factor of each element's partner.
     sin: Vec<f32>,
 }
 
 impl RopeRows {
-    /// `positions` of `table`; buffers are reused.
+    /// Fills in `positions` of `table`, and reuses the buffers.
     pub fn fill(&mut self, table: &RopeTable, positions: impl IntoIterator<Item = usize>) {
         self.clear(table);
         for position in positions {
@@ -60,7 +62,8 @@ impl RopeRows {
         }
     }
 
-    /// The rotation back by `distance` positions, without magnitude: what moves a key that is already in place.
+    /// The rotation back by `distance` positions, without the magnitude. It moves a key that is
+    /// already rotated.
     pub fn shift(table: &RopeTable, distance: usize) -> Self {
         let mut rows = RopeRows::default();
         rows.clear(table);
@@ -68,10 +71,10 @@ impl RopeRows {
         rows
     }
 
-    /// Rotates one head by the run's position `index`.
+    /// Rotates one head by the position with index `index`.
     ///
     /// # Panics
-    /// If there is no such position or the head is shorter than the rotated part.
+    /// If the position does not exist, or the head is shorter than the rotated part.
     pub fn rotate(&self, isa: Isa, index: usize, head: &mut [f32]) {
         let head_dim = head.len();
         self.rotate_heads(isa, index, head, head_dim);
@@ -162,10 +165,12 @@ fn halves<V: Vector>(v: V, x: &mut [f32], cos: &[f32], sin: &[f32]) {
 }
 
 impl Cpu {
-    /// Rotates every head of `x`, `[tokens, row]` with heads `head_dim` apart, token `t` by `rows`' position `t`.
+    /// Rotates every head of `x`, `[tokens, row]`, with heads `head_dim` apart. Token `t` is
+    /// rotated by the position with index `t` in `rows`.
     ///
     /// # Panics
-    /// If a row is not a whole number of heads, heads are shorter than the rotated part, or `rows` holds fewer positions.
+    /// If a row is not a whole number of heads, heads are shorter than the rotated part, or `rows`
+    /// has fewer positions.
     pub fn rope(&self, x: &mut [f32], row: usize, head_dim: usize, rows: &RopeRows) {
         assert!(row.is_multiple_of(head_dim) && rows.dims <= head_dim);
         self.for_each_chunk(x, row, 2, |t, heads| rows.rotate_heads(self.isa(), t, heads, head_dim));

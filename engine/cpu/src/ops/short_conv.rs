@@ -1,4 +1,5 @@
-//! The short causal convolution in front of delta nets and Mamba-2: every channel is filtered on its own, by a few taps.
+//! The short causal convolution before delta nets and Mamba-2. A few taps filter each channel
+//! separately.
 
 use super::math::sigmoid;
 use crate::{
@@ -9,7 +10,7 @@ use crate::{
 /// Weights of a short convolution.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShortConv {
-    /// `[taps, channels]`, the newest input's tap last.
+    /// `[taps, channels]`, with the newest input's tap last.
     weight: Vec<f32>,
     /// `[channels]`
     bias: Option<Vec<f32>>,
@@ -17,7 +18,8 @@ pub struct ShortConv {
 }
 
 impl ShortConv {
-    /// From weights as files have them, `[channels, taps]` with the newest input's tap last, and a bias per channel.
+    /// Takes weights as stored in files, `[channels, taps]` with the newest input's tap last, and a
+    /// bias per channel.
     ///
     /// # Panics
     /// If lengths disagree, or there are no taps.
@@ -29,28 +31,29 @@ impl ShortConv {
         ShortConv { weight: (0..weight.len()).map(at).collect(), bias, taps }
     }
 
-    /// Channels.
+    /// Number of channels.
     pub fn channels(&self) -> usize {
         self.weight.len() / self.taps
     }
 
-    /// Weights, `[taps, channels]`, the newest input's tap last.
+    /// Weights, `[taps, channels]`, with the newest input's tap last.
     pub fn weight(&self) -> &[f32] {
         &self.weight
     }
 
-    /// `[channels]`
+    /// Biases, `[channels]`.
     pub fn bias(&self) -> Option<&[f32]> {
         self.bias.as_deref()
     }
 
-    /// Inputs before the first that an output depends on.
+    /// Number of earlier inputs that an output depends on.
     pub fn history(&self) -> usize {
         self.taps - 1
     }
 }
 
-/// One token's outputs: `y[c] = silu(bias[c] + sum_j weight[j, c] * x_j[c])`, `x_j` the inputs from the oldest tap's to the newest.
+/// One token's outputs: `y[c] = silu(bias[c] + sum_j weight[j, c] * x_j[c])`. `x_j` are the inputs
+/// from the oldest tap's to the newest tap's. SiLU is applied if `activate`.
 struct Filter<'a, 'x> {
     conv: &'a ShortConv,
     inputs: &'a [&'x [f32]],
@@ -80,8 +83,9 @@ impl VectorKernel for Filter<'_, '_> {
 }
 
 impl Cpu {
-    /// `y[t] = conv(x[t - history..=t])`, through SiLU if `activate`; `x` and `y` are `[tokens, channels]`. Inputs before the first
-    /// are in `state`, `[history, channels]` with the newest last, which afterwards holds the last inputs of all.
+    /// `y[t] = conv(x[t - history..=t])`, through SiLU if `activate`. `x` and `y` are `[tokens,
+    /// channels]`. `state`, `[history, channels]` with the newest last, has the inputs before the
+    /// first token. Afterwards it has the most recent inputs.
     ///
     /// # Panics
     /// If lengths disagree.
@@ -92,7 +96,7 @@ impl Cpu {
             return;
         }
         let before = &*state;
-        // Input `at` of the state and the tokens behind it.
+        // Input `at` of the state followed by the tokens.
         let input = |at: usize| match at.checked_sub(history) {
             Some(token) => &x[token * channels..][..channels],
             None => &before[at * channels..][..channels],
@@ -120,7 +124,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
-        /// Outputs and states are those of plain arithmetic, however the tokens are divided.
+        /// Outputs and states equal those of plain arithmetic for any division of the tokens.
         #[test]
         fn convolutions_agree_with_f64_in_pieces(
             channels in 1usize..40,

@@ -13,7 +13,8 @@ pub fn softmax_in_place(x: &mut [f32]) {
     }
 }
 
-/// Indices of the `out.len()` largest elements of `x`, largest first, the lower index first among equals.
+/// Indices of the `out.len()` largest elements of `x`, largest first. Among equals the lower index
+/// comes first.
 pub fn top_k(x: &[f32], out: &mut [usize]) {
     for k in 0..out.len() {
         let (taken, rest) = out.split_at_mut(k);

@@ -2,7 +2,8 @@
 
 use std::marker::PhantomData;
 
-/// A range of columns of a row-major `[rows, stride]` buffer, writable while others hold other columns.
+/// A range of columns of a row-major `[rows, stride]` buffer. It is writable while other threads
+/// own other ranges.
 pub struct ColumnsMut<'a> {
     first: *mut f32,
     stride: usize,
@@ -11,18 +12,19 @@ pub struct ColumnsMut<'a> {
     marker: PhantomData<&'a mut [f32]>,
 }
 
-// SAFETY: it is a `&mut` to floats no one else can reach.
+// SAFETY: this is a `&mut` to floats that nothing else can reach.
 unsafe impl Send for ColumnsMut<'_> {}
 
 impl ColumnsMut<'_> {
-    /// This range's part of row `row`.
+    /// Returns this range's part of row `row`.
     ///
     /// # Panics
-    /// If there is no such row.
+    /// If the row does not exist.
     pub fn row_mut(&mut self, row: usize) -> &mut [f32] {
         assert!(row < self.rows, "row {row} of {}", self.rows);
-        // SAFETY: `split_columns` checked that `rows * stride` elements exist and that the columns are inside a row;
-        // no other `ColumnsMut` has them, and `&mut self` keeps this one from giving them out twice.
+        // SAFETY: `split_columns` checked that `rows * stride` elements exist and that the columns
+        // are inside a row. No other `ColumnsMut` has these columns, and `&mut self` prevents a
+        // second reference from this one.
         unsafe { std::slice::from_raw_parts_mut(self.first.add(row * self.stride), self.width) }
     }
 
@@ -32,7 +34,8 @@ impl ColumnsMut<'_> {
     }
 }
 
-/// Splits `buffer` (`[rows, stride]`, row-major) into column ranges of at most `width`, from left to right.
+/// Splits `buffer` (`[rows, stride]`, row-major) into column ranges of at most `width`, from left
+/// to right.
 ///
 /// # Panics
 /// If `buffer` is not a whole number of rows.
@@ -43,8 +46,9 @@ pub fn split_columns(buffer: &mut [f32], stride: usize, width: usize) -> Vec<Col
     (0..stride)
         .step_by(width)
         .map(|at| ColumnsMut {
-            // SAFETY: `at` is below `stride`, which is at most the length unless there are no rows; then it is not
-            // followed (`row_mut` checks), and `wrapping_add` asks for nothing.
+            // SAFETY: `at` is below `stride`, which is at most the length unless there are no rows.
+            // Without rows the pointer is never dereferenced (`row_mut` checks), and `wrapping_add`
+            // has no requirements.
             first: first.wrapping_add(at),
             stride,
             rows,

@@ -1,12 +1,13 @@
 //! Worker threads with cheap joins.
 //!
-//! A matrix product of one token takes tens of microseconds and a token needs a few hundred of them, so workers spin
-//! between joins and only park once nothing has come for a while: an idle program burns no CPU. The caller is
-//! worker 0. What makes parallel writes safe is here too: [`ThreadPool::for_each`] hands every item of a slice to
-//! exactly one worker, and [`split_columns`] splits a row-major buffer into column ranges that do not overlap.
+//! A matrix product of one token takes tens of microseconds, and a token needs a few hundred
+//! products. Workers therefore spin between joins, and park only after a while without work, so
+//! that an idle program uses no CPU time. The caller is worker 0. This module also makes parallel
+//! writes safe. [`ThreadPool::for_each`] hands every item of a slice to exactly one worker.
+//! [`split_columns`] splits a row-major buffer into column ranges that do not overlap.
 //!
-//! [`threads`] has the workers and their joins, [`work_ranges`] the distribution of items, [`prefetch`] what waiting workers prefetch,
-//! [`columns`] the buffers split by columns.
+//! [`threads`] has the workers and their joins, [`work_ranges`] the distribution of items.
+//! [`prefetch`] has the prefetching of waiting workers, [`columns`] the column ranges.
 #![allow(unsafe_code)]
 
 mod columns;

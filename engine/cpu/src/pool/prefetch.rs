@@ -1,15 +1,15 @@
-//! Prefetching while a worker waits for a join: it asks the memory for the bytes it will read next, so that the memory is not idle
-//! between two joins.
+//! Prefetching while a worker waits for a join. The worker prefetches the bytes that it will read
+//! next, so that memory is not idle between two joins.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use crate::{scratch::LINE, simd::prefetch};
 
-/// Bytes prefetched between two checks whether the wait is over.
+/// Bytes prefetched before the next check whether the wait is over.
 const STEP: usize = 256;
 
-/// The bytes one worker will read next. Setting and reading may race: then a range that is not needed is prefetched, which costs a
-/// little time and nothing else.
+/// The bytes that one worker will read next. Writes and reads may race. The worker then prefetches
+/// a range that it does not need, which only costs a little time.
 #[derive(Debug, Default)]
 pub(super) struct PrefetchRange {
     /// Changes whenever another range is set.
@@ -19,7 +19,7 @@ pub(super) struct PrefetchRange {
 }
 
 impl PrefetchRange {
-    /// Sets the range; it will be read from the front.
+    /// Sets the range. The worker will read it from the front.
     pub fn set(&self, bytes: &[u8]) {
         self.start.store(bytes.as_ptr().addr(), Ordering::Relaxed);
         self.len.store(bytes.len(), Ordering::Relaxed);
@@ -36,7 +36,7 @@ pub(super) struct Prefetcher {
 }
 
 impl Prefetcher {
-    /// Prefetches the next few lines; false if there are none.
+    /// Prefetches the next few lines. Returns false if there are none.
     pub fn step(&mut self, range: &PrefetchRange) -> bool {
         let number = range.number.load(Ordering::Acquire);
         if number != self.number {

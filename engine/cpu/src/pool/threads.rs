@@ -1,4 +1,4 @@
-//! The workers, and the joins they run.
+//! The workers, and the joins that they run.
 
 use std::{
     any::Any,
@@ -21,19 +21,21 @@ use super::{
     work_ranges::{DisjointItems, Padded, WorkRanges},
 };
 
-/// How long a worker spins for the next join before it parks. Longer than what stands between two products of one
-/// token (norms, rope, sampling), far shorter than a person notices.
+/// How long a worker spins for the next join before it parks. Longer than the operations between
+/// two products of one token (norms, rope, sampling), far shorter than a person notices.
 const SPIN: Duration = Duration::from_micros(300);
 
 type JoinTask<'a> = dyn Fn(usize) + Sync + 'a;
 
 thread_local! {
-    /// Set while this thread runs a task of some pool; a nested [`ThreadPool::run`] then runs in place.
+    /// Set while this thread runs a task of some pool. A nested [`ThreadPool::run`] then runs on
+    /// this thread alone.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The state of the current join, in one word so that entering it and closing it cannot cross: its number, whether it is
-/// closed to workers that have not begun, how many are at work and how many are done.
+/// The state of the current join, in one word so that entering and closing the join are ordered. It
+/// has the join's number, the numbers of active and finished workers, and whether the join is
+/// closed to workers that have not begun.
 mod gate {
     pub const ACTIVE: u64 = 1;
     pub const DONE: u64 = 1 << 15;
@@ -57,10 +59,11 @@ mod gate {
     }
 }
 
-/// [`PoolState::spins_per_yield`] where every thread can have a processor of its own: other programs use this machine, too.
+/// [`PoolState::spins_per_yield`] if every thread can have its own processor. It still yields,
+/// because other programs use this machine too.
 const SPINS_PER_YIELD: u32 = 1 << 12;
 
-/// Most threads a pool has: what a [`gate`] can count.
+/// Most threads in a pool, limited by the counts in a [`gate`].
 const MOST_THREADS: usize = 1 << 12;
 
 struct PoolState {
@@ -68,12 +71,13 @@ struct PoolState {
     gate: Padded<AtomicU64>,
     /// Set once, before the last change of the epoch.
     stop: AtomicBool,
-    /// Spins of a waiting thread until it yields its processor. One where there are more threads than processors: the thread waited for
-    /// may need this one.
+    /// Spins of a waiting thread before it yields its processor. 1 if there are more threads than
+    /// processors, because the awaited thread may need this processor.
     spins_per_yield: u32,
-    /// Per worker: it is about to park, or has.
+    /// Per worker: true if it is parked or about to park.
     parked: Vec<Padded<AtomicBool>>,
-    /// The current join's task; only valid for workers that have entered the join and for the caller.
+    /// The current join's task. Only valid for the caller and for workers that have entered the
+    /// join.
     task: UnsafeCell<Option<*const JoinTask<'static>>>,
     /// Per worker: the bytes it will read in the next join.
     prefetch: Vec<Padded<PrefetchRange>>,
@@ -81,20 +85,21 @@ struct PoolState {
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-// SAFETY: `task` is the only part that is not `Sync`. It is written by the holder of the pool's lock while no worker
-// looks at it (none is active in the previous join and none can enter it), and read by workers only after they entered
-// the join it belongs to (release / acquire on `gate`). What it points to is `Sync`.
+// SAFETY: `task` is the only part that is not `Sync`. The holder of the pool's lock writes it while
+// no worker reads it: no worker is active in the previous join and none can enter it. Workers read
+// it only after they entered its join (release / acquire on `gate`). The task it points to is
+// `Sync`.
 unsafe impl Sync for PoolState {}
-// SAFETY: as above; the pointer is only followed while the join that set it is in progress.
+// SAFETY: as above. The pointer is only dereferenced while the join that set it is in progress.
 unsafe impl Send for PoolState {}
 
-/// A fixed set of workers that run one join at a time, the caller being one of them.
+/// A fixed set of workers that run one join at a time. The caller is one of them.
 ///
-/// Joins of several threads queue behind each other; a join from inside a task runs in place.
+/// Joins of several threads queue. A join from inside a task runs on the calling thread alone.
 pub struct ThreadPool {
     shared: Arc<PoolState>,
     workers: Vec<JoinHandle<()>>,
-    /// Held by the caller of a join, with its prefetching.
+    /// Locked by the caller of a join. Contains the caller's prefetching.
     join: Mutex<Prefetcher>,
 }
 
@@ -104,19 +109,19 @@ impl fmt::Debug for ThreadPool {
     }
 }
 
-/// Logical processors this process may use.
+/// Number of logical processors that this process may use.
 fn processors() -> usize {
     thread::available_parallelism().map_or(1, |n| n.get())
 }
 
-/// Physical cores this process may use.
+/// Number of physical cores that this process may use.
 fn physical_cores() -> usize {
     num_cpus::get_physical().clamp(1, processors())
 }
 
 impl ThreadPool {
-    /// A pool of `threads` workers (the caller included); default: one per physical core. If the system refuses
-    /// threads the pool has fewer.
+    /// Creates a pool of `threads` workers, the caller included. Default: one per physical core.
+    /// The pool has fewer workers if the system refuses to start threads.
     pub fn new(threads: Option<usize>) -> Self {
         let wanted = threads.unwrap_or_else(physical_cores).clamp(1, MOST_THREADS);
         let shared = Arc::new(PoolState {
@@ -148,8 +153,8 @@ impl ThreadPool {
         self.workers.len() + 1
     }
 
-    /// Sets the bytes `range(worker)` that every worker will read in the next join, from the front; a worker that waits until then
-    /// prefetches them. Replaces the ranges set before.
+    /// Sets the bytes `range(worker)` that every worker will read in the next join, from the front.
+    /// Waiting workers prefetch them. Replaces the previous ranges.
     pub(crate) fn prefetch<'a>(&self, range: impl Fn(usize) -> &'a [u8]) {
         if !self.workers.is_empty() {
             self.shared.prefetch.iter().enumerate().for_each(|(worker, to)| to.0.set(range(worker)));
@@ -159,7 +164,7 @@ impl ThreadPool {
     /// Runs `task(worker)` once on every worker and returns when all are done.
     ///
     /// # Panics
-    /// If a task panics; the panic is passed on once all workers are done.
+    /// If a task panics. The panic is passed on after all workers are done.
     pub fn run(&self, task: impl Fn(usize) + Sync) {
         if self.workers.is_empty() || INSIDE.get() {
             return (0..self.threads()).for_each(task);
@@ -167,8 +172,9 @@ impl ThreadPool {
         self.join(&task, |gate| gate::done(gate) == self.workers.len());
     }
 
-    /// Runs `task(worker)` on the caller and on every worker that begins before the caller is done. A worker the system
-    /// has put aside is not waited for: on a busy machine that would cost a time slice per join.
+    /// Runs `task(worker)` on the caller and on every worker that begins before the caller is done.
+    /// It does not wait for a worker that the system has suspended. On a busy machine that wait
+    /// would cost a time slice per join.
     pub(crate) fn run_on_the_free(&self, task: impl Fn(usize) + Sync) {
         if self.workers.is_empty() || INSIDE.get() {
             return task(0);
@@ -181,15 +187,18 @@ impl ThreadPool {
         });
     }
 
-    /// One join: over when `is_over` says so of the gate, which must then be such that no worker is active or can enter.
+    /// Runs one join. It ends when `is_over` returns true for the gate. No worker may then be
+    /// active or able to enter.
     fn join(&self, task: &JoinTask<'_>, is_over: impl Fn(u64) -> bool) {
         let mut prefetcher = self.join.lock();
         let shared = &*self.shared;
         let pointer: *const JoinTask<'_> = task;
-        // SAFETY: only the lifetime changes. Workers follow the pointer only while they are active in this join, and this
-        // function returns (or unwinds) only when none is and none can enter.
+        // SAFETY: only the lifetime changes. Workers dereference the pointer only while they are
+        // active in this join. This function returns (or unwinds) only when no worker is active and
+        // none can enter.
         let pointer = unsafe { std::mem::transmute::<*const JoinTask<'_>, *const JoinTask<'static>>(pointer) };
-        // SAFETY: the previous join is over and `prefetcher` is locked, which keeps others out, so no thread reads `task` now.
+        // SAFETY: the previous join is over, and the locked `prefetcher` excludes other callers, so
+        // no thread reads `task` now.
         unsafe { *shared.task.get() = Some(pointer) };
         self.start_join();
 
@@ -211,21 +220,23 @@ impl ThreadPool {
         }
     }
 
-    /// Calls `task(worker, item)` once for every item, on whichever worker is free. Every worker starts with its own
-    /// contiguous range, front to back, and takes from the back of the others' when it is done.
+    /// Calls `task(worker, item)` once for every item, on any free worker. Every worker starts with
+    /// its own contiguous range, front to back. When done, it takes items from the back of the
+    /// other workers' ranges.
     ///
     /// # Panics
-    /// As [`ThreadPool::run`].
+    /// See [`ThreadPool::run`].
     pub fn for_each<T: Send>(&self, items: &mut [T], task: impl Fn(usize, &mut T) + Sync) {
         let (n, items) = (items.len(), DisjointItems::new(items));
-        // SAFETY: ranges of one cover every index below `n` once.
+        // SAFETY: the ranges have length 1 and cover every index below `n` once.
         self.for_each_chunk(n, 1, |worker, at| task(worker, unsafe { items.get(at.start) }));
     }
 
-    /// Calls `task(worker, range)` for consecutive ranges of at most `chunk` that cover `0..n`.
+    /// Calls `task(worker, range)` for consecutive ranges of at most `chunk` indices that cover
+    /// `0..n`.
     ///
     /// # Panics
-    /// As [`ThreadPool::run`].
+    /// See [`ThreadPool::run`].
     pub fn for_each_chunk(&self, n: usize, chunk: usize, task: impl Fn(usize, Range<usize>) + Sync) {
         let chunk = chunk.max(1);
         let chunks = n.div_ceil(chunk);
@@ -241,11 +252,12 @@ impl ThreadPool {
         });
     }
 
-    /// Starts a join: `task` (or `stop`) is set. The caller holds the lock, or is the last to have the pool.
+    /// Starts a join after `task` or `stop` is set. The caller holds the lock, or is dropping the
+    /// pool.
     fn start_join(&self) {
         let epoch = gate::epoch(self.shared.gate.0.load(Ordering::Relaxed)).wrapping_add(1);
-        // Sequentially consistent with the worker's `parked` store and `gate` load: either the worker sees the new epoch
-        // and does not park, or this thread sees `parked` and wakes it.
+        // Sequentially consistent with the worker's `parked` store and `gate` load: either the
+        // worker sees the new epoch and does not park, or this thread sees `parked` and wakes it.
         self.shared.gate.0.store(gate::open(epoch), Ordering::SeqCst);
         for (handle, parked) in self.workers.iter().zip(&self.shared.parked[1..]) {
             if parked.0.load(Ordering::SeqCst) {
@@ -260,13 +272,13 @@ impl Drop for ThreadPool {
         self.shared.stop.store(true, Ordering::Relaxed);
         self.start_join();
         for handle in self.workers.drain(..) {
-            // A worker catches the panics of its tasks, so there is nothing to learn from its result.
+            // A worker catches the panics of its tasks, so its result is always `Ok`.
             let _ = handle.join();
         }
     }
 }
 
-/// A worker's life.
+/// Main loop of a worker thread.
 fn work(shared: &PoolState, worker: usize) {
     let (mut seen, mut prefetcher) = (0, Prefetcher::default());
     loop {
@@ -278,7 +290,8 @@ fn work(shared: &PoolState, worker: usize) {
         if shared.gate.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, enter).is_err() {
             continue; // the others did it without this worker
         }
-        // SAFETY: this worker has entered the join the task belongs to and has not left it, so the task is set and lives.
+        // SAFETY: this worker has entered the task's join and has not left it, so the task is set
+        // and alive.
         let task = unsafe { (*shared.task.get()).map(|task| &*task) };
         if let Some(task) = task
             && let Err(panic) = catch_unwind(AssertUnwindSafe(|| inside(|| task(worker))))
@@ -375,7 +388,8 @@ mod tests {
 
     #[test]
     fn for_each_takes_every_item_once_when_workers_come_late() {
-        // Far more workers than processors, and pauses in which they park: most joins are over before they begin.
+        // Far more workers than processors, and pauses in which they park. Most joins are over
+        // before workers begin.
         let pool = ThreadPool::new(Some(16));
         let mut items = vec![0u32; 300];
         for round in 0..500 {

@@ -1,4 +1,4 @@
-//! The time of a join.
+//! The duration of a join.
 
 use std::{
     thread,
@@ -7,7 +7,7 @@ use std::{
 
 use super::ThreadPool;
 
-/// The least time of many rounds of `work`.
+/// The shortest of many rounds of `work`.
 fn least(rounds: usize, work: impl Fn()) -> Duration {
     let times = (0..rounds).map(|_| {
         let started = Instant::now();
@@ -17,8 +17,9 @@ fn least(rounds: usize, work: impl Fn()) -> Duration {
     times.min().unwrap()
 }
 
-/// A few hundred nanoseconds where each thread has a processor. Where both share one, a join is two changes of the thread that runs,
-/// which a start is too, with more to it.
+/// A join takes a few hundred nanoseconds if each thread has a processor. If both threads share a
+/// processor, a join costs two thread switches. The start of a thread costs these as well, and
+/// more.
 #[test]
 fn run_takes_less_than_the_start_of_a_thread() {
     let pool = ThreadPool::new(Some(2));

@@ -1,21 +1,22 @@
-//! Work stealing over indices: every worker begins with a contiguous range and takes from the others' when it is done.
+//! Work stealing over indices. Every worker begins with a contiguous range, and takes from the
+//! others' ranges when it is done.
 
 use std::{
     marker::PhantomData,
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// Keeps neighbours in an array off each other's cache line.
+/// Pads array elements so that no two share a cache line.
 #[repr(align(128))]
 #[derive(Default)]
 pub(super) struct Padded<T>(pub T);
 
-/// Indices `0..n`, each to be taken once: a contiguous range per worker.
+/// Indices `0..n`, each taken once. Every worker has a contiguous range.
 pub(super) struct WorkRanges(Vec<Padded<AtomicU64>>);
 
 impl WorkRanges {
     pub fn new(n: usize, workers: usize) -> Self {
-        // Half a word each for the two ends of a range.
+        // Each end of a range takes half a word.
         assert!(u32::try_from(n).is_ok(), "{n} items at once");
         let pack = |worker: usize| {
             let start = (n * worker / workers) as u64;
@@ -25,7 +26,8 @@ impl WorkRanges {
         WorkRanges((0..workers).map(pack).collect())
     }
 
-    /// Takes the front of the worker's own range, else the back of another's.
+    /// Takes an index from the front of the worker's own range, or else from the back of another
+    /// range.
     pub fn next(&self, worker: usize) -> Option<usize> {
         let own = self.0[worker].0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |range| {
             (range >> 32 < range & 0xffff_ffff).then(|| range + (1 << 32))
@@ -43,14 +45,15 @@ impl WorkRanges {
     }
 }
 
-/// A mutable slice of which different workers take different items.
+/// A mutable slice whose items are taken by different workers.
 pub(super) struct DisjointItems<'a, T> {
     first: *mut T,
     len: usize,
     marker: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: sharing it hands out `&mut T` to other threads, each item to one of them, which `T: Send` allows.
+// SAFETY: sharing it hands out `&mut T` to other threads, each item to one thread, which `T: Send`
+// allows.
 unsafe impl<T: Send> Sync for DisjointItems<'_, T> {}
 
 impl<'a, T> DisjointItems<'a, T> {
@@ -59,11 +62,11 @@ impl<'a, T> DisjointItems<'a, T> {
     }
 
     /// # Safety
-    /// `at` is below `len` and is asked for at most once.
+    /// `at` is below `len`, and each `at` is requested at most once.
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn get(&self, at: usize) -> &mut T {
         debug_assert!(at < self.len);
-        // SAFETY: in bounds of the slice this was made of, and not aliased, as the caller promises.
+        // SAFETY: in bounds of the slice behind `first`, and not aliased, as the caller promises.
         unsafe { &mut *self.first.add(at) }
     }
 }

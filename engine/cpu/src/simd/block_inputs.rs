@@ -1,4 +1,5 @@
-//! The quantised input of a product, `N` blocks of 32 at a time; the last few are padded with zeros.
+//! The quantised input of a product, in chunks of `N` blocks of 32. The last chunk is padded with
+//! zeros.
 
 use super::QuantisedInput;
 
@@ -13,7 +14,7 @@ pub(super) struct BlockInputs<'a, const N: usize> {
 }
 
 impl<'a, const N: usize> BlockInputs<'a, N> {
-    /// `x`, as far as `N` blocks at a time go.
+    /// The chunks of `N` whole blocks of `x`.
     #[inline(always)]
     pub fn whole(x: QuantisedInput<'a>) -> impl Iterator<Item = Self> {
         let codes = x.codes.as_chunks::<32>().0.as_chunks::<N>().0.iter().zip(x.scales.as_chunks::<N>().0);
@@ -22,7 +23,7 @@ impl<'a, const N: usize> BlockInputs<'a, N> {
     }
 }
 
-/// Fewer than `N` blocks of activations, with zeros behind them: they add nothing.
+/// Fewer than `N` blocks of activations, padded with zero blocks that add nothing.
 #[derive(Debug)]
 pub(super) struct PaddedInputs<const N: usize> {
     codes: [[i8; 32]; N],
@@ -32,7 +33,7 @@ pub(super) struct PaddedInputs<const N: usize> {
 }
 
 impl<const N: usize> PaddedInputs<N> {
-    /// Blocks of `x` that [`BlockInputs::whole`] leaves over; `None` if there are none.
+    /// The blocks of `x` that remain after [`BlockInputs::whole`]. `None` if there are none.
     #[inline(always)]
     pub fn rest(x: QuantisedInput<'_>) -> Option<Self> {
         let codes = x.codes.as_chunks::<32>().0.as_chunks::<N>().1;
@@ -41,7 +42,7 @@ impl<const N: usize> PaddedInputs<N> {
         (!codes.is_empty()).then(|| PaddedInputs { codes: padded(codes, [0; 32]), scales, sums, code_sums })
     }
 
-    /// All of them.
+    /// All `N` blocks.
     #[inline(always)]
     pub fn get(&self) -> BlockInputs<'_, N> {
         let PaddedInputs { codes, scales, sums, code_sums } = self;
@@ -49,7 +50,7 @@ impl<const N: usize> PaddedInputs<N> {
     }
 }
 
-/// `some`, fewer than `N`, with zeros behind them.
+/// Copies `some`, fewer than `N` elements, and pads them with `zero`.
 #[inline(always)]
 pub(super) fn padded<T: Copy, const N: usize>(some: &[T], zero: T) -> [T; N] {
     let mut all = [zero; N];

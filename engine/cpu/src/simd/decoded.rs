@@ -1,5 +1,6 @@
-//! Quantised weights against activations that stay floats: blocks are decoded to codes, which are multiplied as floats.
-//! Written once over [`Vector`]; what differs between instruction sets is how [`Kernels::unpack`] decodes.
+//! Products of quantised weights with float activations. Blocks are decoded to codes, which are
+//! multiplied as floats. Written once over [`Vector`]. Instruction sets differ only in how
+//! [`Kernels::unpack`] decodes.
 
 use super::{
     Kernels,
@@ -17,7 +18,8 @@ struct Decoded {
 impl Decoded {
     const EMPTY: Decoded = Decoded { codes: [0; STEP], scales: [0.0; STEP / 16], mins: [0.0; STEP / 16] };
 
-    /// Codes of each group with its scale and minimum, of the `n` elements in `src`.
+    /// Decodes the `n` elements in `src`, and returns the codes of each group with its scale and
+    /// minimum.
     #[inline(always)]
     fn groups<const LEN: usize>(
         &mut self,
@@ -60,7 +62,8 @@ struct Dot<'a, const LEN: usize, const MINIMA: bool, const N: usize> {
 }
 
 impl<const LEN: usize, const MINIMA: bool, const N: usize> VectorKernel<[f32; N]> for Dot<'_, LEN, MINIMA, N> {
-    /// Codes are widened once for all tokens; each token's sums have the order that they have alone.
+    /// Codes are widened once for all tokens. Each token's sums have the same order as for the
+    /// token alone.
     #[inline(always)]
     fn run<V: Vector>(self, v: V) -> [f32; N] {
         let Dot { kernels, ty, row, x, ahead } = self;
@@ -127,7 +130,7 @@ impl<const LEN: usize> VectorKernel for Widen<'_, LEN> {
     }
 }
 
-/// Decodes blocks of Q8_0, whose codes are bytes as they are.
+/// Decodes blocks of Q8_0, whose codes are plain bytes.
 struct WidenBytes<'a> {
     src: &'a [u8],
     dst: &'a mut [f32],

@@ -1,19 +1,22 @@
-//! Kernels, one table per instruction set, chosen once.
+//! Kernels: one table per instruction set, chosen once.
 //!
-//! Weights are read in their file type. For quantised types activations may be rounded to 8 bits in blocks of 32 (32
-//! rather than 256 wide scales: an outlier only spoils its own block): products are then exact integer arithmetic within
-//! a group of weights that share a scale, and [`sum_order`] is the order in which groups are summed. Otherwise, and for float
-//! types, activations are f32. There are two shapes of kernel:
+//! Weights are read in their file type. For quantised types activations may be rounded to 8 bits,
+//! in blocks of 32. Narrow blocks limit the damage of an outlier to 32 activations instead of 256.
+//! Products are then exact integer arithmetic within a group of weights that share a scale, and
+//! groups are summed in [`sum_order`]. Otherwise, and for float types, activations are f32. There
+//! are two kinds of kernel:
 //!
-//! - *dot*: rows of weights against one activation vector, for decoding. Bound by memory.
-//! - *panel*: a few rows, decoded once, against a tile of tokens. Bound by arithmetic where tokens are many.
+//! - *dot*: rows of weights times one activation vector, for decoding. Limited by memory.
+//! - *panel*: a few rows, decoded once, times a tile of tokens. Limited by arithmetic for many
+//!   tokens.
 //!
-//! [`vector`] is what the operations between products are written in.
+//! The operations between products are written over [`vector`].
 //!
-//! [`scalar`] is plain Rust: the oracle, and the path of machines without AVX2 or NEON.
+//! [`scalar`] is plain Rust: the oracle of the tests, and the path of machines without AVX2 or
+//! NEON.
 #![allow(unsafe_code)]
 
-/// Enters a function compiled with the features of a table's instruction set.
+/// Calls a function that is compiled with the features of a table's instruction set.
 #[cfg(target_arch = "x86_64")]
 macro_rules! with_features {
     ($($call:tt)*) => {
@@ -46,56 +49,56 @@ pub(crate) use sum_order::LINE;
 use super::Isa;
 use thermocline_formats::quant::{BlockType, Encoding, FloatType, UnpackedMut};
 
-/// The kernels of one instruction set: a table of functions.
+/// The kernels of one instruction set, as a table of functions.
 ///
-/// Slices are checked; a wrong length panics.
+/// Kernels check the lengths of slices, and panic on a wrong length.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Kernels {
     /// The instruction set.
     isa: Isa,
-    /// Rows of a panel, codes and floats alike.
+    /// Rows of a panel, of codes as well as of floats.
     pub panel_rows: usize,
     /// Tokens of a float tile.
     pub float_tokens: usize,
     /// Rounds one activation vector to 8 bits.
     pub quantise: fn(&[f32], QuantisedInputMut<'_>),
     /// `dot_codes(ty, weights, x, ahead, out)`: `out[r] = W[r] . x` for `out.len()` rows of a
-    /// quantised type, in the order of [`sum_order`]. While a line of `weights` is read, the one
-    /// `ahead` bytes behind it is prefetched.
+    /// quantised type, in the order of [`sum_order`]. For each line of `weights` that is read, the
+    /// line `ahead` bytes later is prefetched.
     pub dot_codes: fn(BlockType, &[u8], QuantisedInput<'_>, isize, &mut [f32]),
-    /// [`Kernels::dot_gathered`] for rows of Q4_0, if several at once are quicker.
+    /// [`Kernels::dot_gathered`] for rows of Q4_0, if several rows at once are faster.
     gathered_q4_0: Option<GatheredDot>,
     /// [`Kernels::dot_floats`] for one row of a float type.
     dot_float_row: fn(FloatType, &[u8], &[f32], isize) -> f32,
-    /// [`Kernels::dot_floats_tokens`] for a float type, if several tokens at once are quicker.
+    /// [`Kernels::dot_floats_tokens`] for a float type, if several tokens at once are faster.
     dot_float_tokens: Option<TokensDot>,
     /// Decodes whole blocks to `w = scale * code + min`, exactly.
     pub unpack: fn(BlockType, &[u8], UnpackedMut<'_>),
-    /// The kernels of tiles where products of several tokens with codes go by them; `None` where
-    /// they go by [`RowPanel`]s.
+    /// The kernels for tiles of codes, if products of several tokens with codes use tiles. `None`
+    /// if they use [`RowPanel`]s.
     pub code_tiles: Option<CodeTileKernels>,
-    /// `decode_panel(ty, rows, ahead, panel)` decodes a line of [`PANEL_ROWS`] rows, or its part up
-    /// to the end of the rows. Where it helps, the bytes `ahead` bytes behind it are prefetched
-    /// meanwhile.
+    /// `decode_panel(ty, rows, ahead, panel)` decodes a line of [`PANEL_ROWS`] rows, or the part of
+    /// a line before the end of the rows. For types that benefit, it also prefetches the bytes
+    /// `ahead` bytes later.
     pub decode_panel: fn(BlockType, &[&[u8]; PANEL_ROWS], usize, &mut RowPanel),
-    /// Adds a panel's products with a tile to `sums`, in the order of [`sum_order`]: with the bits
-    /// of [`Kernels::dot_codes`].
+    /// Adds a panel's products with a tile to `sums`, in [`sum_order`]. The bits equal those of
+    /// [`Kernels::dot_codes`].
     pub panel_products: fn(&RowPanel, TokenTile<'_>, &mut [PanelSums]),
     /// Interleaves `panel_rows` rows of floats (`[panel_rows, n]`) into `out` (`[n, panel_rows]`).
     pub interleave_floats: fn(&[f32], &mut [f32]),
     /// [`Kernels::widen`] for a float type.
     widen_floats: fn(FloatType, &[u8], &mut [f32]),
-    /// `tile_floats(panel, x, acc)`: `acc[t, r] += sum_k panel[k, r] x[k, t]`; `acc` is
+    /// `tile_floats(panel, x, acc)`: `acc[t, r] += sum_k panel[k, r] x[k, t]`. `acc` is
     /// `[float_tokens, panel_rows]`.
     pub tile_floats: fn(&[f32], &[f32], &mut [f32]),
-    /// [`Kernels::axpy`], with rows that are as long as `acc`.
+    /// [`Kernels::axpy`] with rows as long as `acc`.
     axpy_rows: fn(Encoding, &[ScaledRow<'_>], &mut [f32]),
-    /// `add_inputs(inputs, next, acc)`: `acc += W x` for some inputs of a block; `next` is
-    /// prefetched meanwhile. `acc` is a multiple of [`OUTPUTS`] long.
+    /// `add_inputs(inputs, next, acc)`: `acc += W x` for some inputs of a block. Prefetches `next`
+    /// meanwhile. The length of `acc` is a multiple of [`OUTPUTS`].
     pub add_inputs: fn(&InputBlock<'_>, Option<&InputBlock<'_>>, &mut [f32]),
-    /// The same for codes of 8 bits, `[INPUTS, outputs]` in order: `w = scale * code`.
+    /// [`Kernels::add_inputs`] for 8-bit codes, `[INPUTS, outputs]` in order: `w = scale * code`.
     pub add_byte_inputs: fn(&InputBlock<'_>, Option<&InputBlock<'_>>, &mut [f32]),
-    /// The same for nibbles of Q4_K: `w = scale * factor * code - min_scale * min`.
+    /// [`Kernels::add_inputs`] for nibbles of Q4_K: `w = scale * factor * code - min_scale * min`.
     pub add_inputs_with_minima: fn(&InputBlock<'_>, &InputMinima<'_>, Option<&InputBlock<'_>>, &mut [f32]),
 }
 
@@ -124,7 +127,8 @@ impl Kernels {
         }
     }
 
-    /// `out[r] = W[r] . x` for `out.len()` rows of any type; `ahead` as in [`Kernels::dot_codes`].
+    /// `out[r] = W[r] . x` for `out.len()` rows of any type. `ahead` is as in
+    /// [`Kernels::dot_codes`].
     pub fn dot_floats(&self, ty: Encoding, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]) {
         for (row, out) in portable::rows(ty, weights, x.len(), out) {
             match ty {
@@ -134,7 +138,8 @@ impl Kernels {
         }
     }
 
-    /// `row . x[t]` for a row of any type: for each token with the bits of [`Kernels::dot_floats`].
+    /// `row . x[t]` for a row of any type. For each token, the bits equal those of
+    /// [`Kernels::dot_floats`].
     pub fn dot_floats_tokens(
         &self,
         ty: Encoding,
@@ -156,8 +161,8 @@ impl Kernels {
         }
     }
 
-    /// `acc += a * w` for rows of any weight type, one after the other; where they come in groups of [`AXPY_ROWS`], a type may
-    /// read and write `acc` once for a group.
+    /// `acc += a * w` for rows of any weight type, one after the other. In groups of [`AXPY_ROWS`]
+    /// rows, a type may read and write `acc` once per group.
     pub fn axpy(&self, ty: Encoding, rows: &[ScaledRow<'_>], acc: &mut [f32]) {
         rows.iter().for_each(|of| check_row(ty, of.row, acc.len()));
         (self.axpy_rows)(ty, rows, acc);
@@ -172,7 +177,8 @@ impl Kernels {
     }
 }
 
-/// Kernels of tiles of codes: packed panels of [`Kernels::panel_rows`] rows against [`TILE_TOKENS`] tokens.
+/// Kernels for tiles of codes: packed panels of [`Kernels::panel_rows`] rows times [`TILE_TOKENS`]
+/// tokens.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CodeTileKernels {
     /// `interleave(codes, out)` interleaves [`Kernels::panel_rows`] rows of `codes` (`[panel_rows,
@@ -181,38 +187,38 @@ pub(crate) struct CodeTileKernels {
     /// `bias(codes, len, bias)`: `bias[group, row] = -128 * sum(codes)` over groups of `len`
     /// elements of interleaved codes.
     pub bias: fn(&[i8], usize, &mut [i32]),
-    /// `acc[t, r] += W[r] . x[t]` for a panel of codes, a line of the row ([`sum_order`]) or its last part; `acc` is
-    /// `[TILE_TOKENS, panel_rows]`.
+    /// `acc[t, r] += W[r] . x[t]` for a panel of codes: a line of the rows ([`sum_order`]) or its
+    /// last part. `acc` is `[TILE_TOKENS, panel_rows]`.
     pub tile_codes: fn(CodePanel<'_>, CodeTile<'_>, &mut [f32]),
 }
 
-/// Parts of the scales of an [`InputBlock`] of Q4_K, one of each for each output.
+/// Parts of the scales of an [`InputBlock`] of Q4_K, one of each per output.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct InputMinima<'a> {
-    /// Factors of the scales, a byte each.
+    /// Factors of the scales, one byte each.
     pub factors: &'a [u8],
-    /// Minima, a byte each.
+    /// Minima, one byte each.
     pub minima: &'a [u8],
     /// f16 scales of the minima.
     pub scales: &'a [u8],
 }
 
-/// Inputs of a block: those whose weights share scales.
+/// Inputs of a block. Their weights share scales.
 pub(crate) const INPUTS: usize = 32;
 
-/// Outputs whose codes, of one input, are a cache line.
+/// Outputs whose codes for one input fill a cache line.
 pub(crate) const OUTPUTS: usize = 128;
 
 /// [`INPUTS`] inputs of an input-major matrix, and which of them are active.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct InputBlock<'a> {
-    /// f16, one for each output.
+    /// f16, one per output.
     pub scales: &'a [u8],
-    /// `[INPUTS, outputs / 2]` nibbles, 8 too large, in the order of [`position_in_line`].
+    /// `[INPUTS, outputs / 2]` nibbles with 8 added, in the order of [`position_in_line`].
     pub codes: &'a [u8],
     /// Ascending indices of the inputs that are not zero.
     pub active: &'a [u32],
-    /// All inputs, rounded.
+    /// All inputs, rounded to 8 bits.
     pub x: &'a [i8; INPUTS],
     /// Value of one step of `x`.
     pub scale: f32,
@@ -221,8 +227,8 @@ pub(crate) struct InputBlock<'a> {
 }
 
 impl InputBlock<'_> {
-    /// Prefetches a part of this block while chunk `at` of `chunks` of the block before it is read: some of its rows, from end to end,
-    /// since memory is quickest in order.
+    /// Prefetches a part of this block while chunk `at` of `chunks` of the previous block is read.
+    /// The part is some whole rows, because memory is fastest in order.
     #[inline(always)]
     fn prefetch_part(&self, at: usize, chunks: usize) {
         let row = self.codes.len() / INPUTS;
@@ -237,14 +243,15 @@ impl InputBlock<'_> {
     }
 }
 
-/// Byte of a line, and bit in the byte, where the code of one of [`OUTPUTS`] outputs begins: such that four lines interleaved
-/// byte by byte, within 16 bytes at a time, are the outputs in order.
+/// Position of an output's code in a line of [`OUTPUTS`] outputs: the byte, and the first bit in
+/// the byte. With this order, interleaving four lines byte by byte, 16 bytes at a time, gives the
+/// outputs in order.
 pub(crate) const fn position_in_line(output: usize) -> (usize, usize) {
     let (half, output) = (output / 64, output % 64);
     (output % 16 / 4 * 16 + output / 16 * 4 + output % 4, 4 * half)
 }
 
-/// Rows that [`Kernels::axpy`] adds up together.
+/// Rows that [`Kernels::axpy`] adds up at once.
 pub(crate) const AXPY_ROWS: usize = 4;
 
 /// One row and its factor: `a * row`.
@@ -258,7 +265,8 @@ pub(crate) struct ScaledRow<'a> {
     pub ahead: isize,
 }
 
-/// Work of a kernel on blocks of one type: one arm per type and instruction set, which decodes the codes in registers, serves both.
+/// Work of a kernel on blocks of one type. One arm per type and instruction set decodes the codes
+/// in registers, for both kinds of work.
 enum BlockWork<'a> {
     /// `out[r] = W[r] . x`, as [`Kernels::dot_codes`].
     Dot { weights: &'a [u8], x: QuantisedInput<'a>, ahead: isize, out: &'a mut [f32] },
@@ -266,20 +274,21 @@ enum BlockWork<'a> {
     Unpack { src: &'a [u8], to: UnpackedMut<'a> },
 }
 
-/// In place of an offset of codes: blocks have minima of their own.
+/// Used instead of an offset of codes if blocks have minima.
 const MINIMA: i8 = -1;
-/// In place of an offset of codes: codes are signed.
+/// Used instead of an offset of codes if codes are signed.
 const SIGNED: i8 = 0;
 
 /// Scale of a block of 32: F16 in its first two bytes.
 const F16: u8 = 0;
-/// Scale of a block of 32: a power of two in its first byte, as MXFP4 has it.
+/// Scale of a block of 32: a power of two in its first byte, as in MXFP4.
 const E8M0: u8 = 1;
 
 /// Gathered rows that are multiplied at once.
 pub(crate) const DOT_ROWS: usize = 4;
 
-/// Tokens that a row is multiplied with at once as floats: as many as have their sums in registers.
+/// Tokens that a row of floats is multiplied with at once. The sums of these tokens fit in
+/// registers.
 pub(crate) const DOT_TOKENS: usize = 3;
 
 /// Panics unless `row` has as many weights as there are inputs.
@@ -287,7 +296,7 @@ fn check_row(ty: Encoding, row: &[u8], inputs: usize) {
     assert_eq!(ty.row_bytes(inputs), Some(row.len()), "{ty} row of {inputs}");
 }
 
-/// A row of a selection, with the distance to the rows that follow.
+/// A row of a selection, with its prefetch distance.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GatheredRow<'a> {
     /// The row.
@@ -305,7 +314,7 @@ pub(super) fn part<T, const N: usize>(of: &[T], at: usize) -> &[T; N] {
     }
 }
 
-/// [`part`], mutable.
+/// [`part`] as a mutable reference.
 #[inline(always)]
 fn part_mut<T, const N: usize>(of: &mut [T], at: usize) -> &mut [T; N] {
     match of[at..].first_chunk_mut() {
@@ -314,7 +323,8 @@ fn part_mut<T, const N: usize>(of: &mut [T], at: usize) -> &mut [T; N] {
     }
 }
 
-/// Prefetches the line of an address, which need not exist; a hint, and nothing where the instruction set has none.
+/// Prefetches the line of an address, which need not exist. A hint that does nothing if the
+/// instruction set has no prefetch.
 #[inline]
 pub fn prefetch(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
@@ -332,13 +342,14 @@ pub fn prefetch(at: *const u8) {
     let _ = at;
 }
 
-/// Prefetches `bytes`, a hint.
+/// Prefetches `bytes`. A hint.
 #[inline]
 pub(crate) fn prefetch_range(bytes: &[u8]) {
     prefetch_behind([bytes], 0);
 }
 
-/// Prefetches the bytes `ahead` bytes behind each of `rows`, which are equally long and need not have any there; a hint.
+/// Prefetches the bytes `ahead` bytes after each of `rows`, which are equally long. These bytes
+/// need not exist. A hint.
 #[inline(always)]
 fn prefetch_behind<const ROWS: usize>(rows: [&[u8]; ROWS], ahead: usize) {
     let from = rows.map(|row| row.as_ptr().wrapping_add(ahead));
@@ -349,7 +360,8 @@ fn prefetch_behind<const ROWS: usize>(rows: [&[u8]; ROWS], ahead: usize) {
     from.iter().for_each(|row| (0..lines).for_each(|line| prefetch(row.wrapping_add(64 * line))));
 }
 
-/// True where weights are prefetched into the second-level cache, false where into the first alone: see [`prefetch_weights`].
+/// True if weights are prefetched into the second-level cache, false if only into the first. See
+/// [`prefetch_weights`].
 #[cfg(target_arch = "x86_64")]
 static INTO_SECOND_LEVEL: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
 
@@ -361,15 +373,16 @@ fn prefers_second_level() -> bool {
     ![b"AuthenticAMD", b"HygonGenuine"].iter().any(|amd| name.as_flattened() == amd.as_slice())
 }
 
-/// Prefetches `lines` lines of weights from each address on, which need not exist; a hint.
+/// Prefetches `lines` lines of weights from each address on. The addresses need not exist. A hint.
 ///
-/// Intel's first-level cache has lines on their way for at most 16 misses, the second level for 48: by the first alone a core of an
-/// Emerald Rapids reads 8 GB/s, by the second 14. On AMD's Zen 5 the first level is as quick, and leaves the second to activations.
+/// Intel's first-level cache handles at most 16 misses at once, the second-level cache 48. Through
+/// the first level alone, a core of an Emerald Rapids reads 8 GB/s, through the second 14 GB/s. On
+/// AMD's Zen 5 the first level is as fast, and using it leaves the second level to activations.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn prefetch_weights<const ROWS: usize>(from: [*const i8; ROWS], lines: usize) {
     use std::arch::x86_64::{_MM_HINT_NTA, _MM_HINT_T2, _mm_prefetch};
-    // Asked once: a compiler leaves an atomic where it is.
+    // Read once, because the compiler does not move an atomic load out of the loops.
     let second = INTO_SECOND_LEVEL.load(std::sync::atomic::Ordering::Relaxed);
     // SAFETY: every such processor has SSE, and a prefetch of any address is harmless.
     unsafe {
@@ -385,8 +398,8 @@ fn prefetch_weights<const ROWS: usize>(from: [*const i8; ROWS], lines: usize) {
     }
 }
 
-/// The table of `isa`, which the caller took from [`Isa::choose`]: plain Rust's where the machine
-/// lacks it.
+/// The table of `isa`, which comes from [`Isa::choose`]. Plain Rust's table if the machine lacks
+/// `isa`.
 pub(crate) fn kernels(isa: Isa) -> &'static Kernels {
     #[cfg(target_arch = "x86_64")]
     INTO_SECOND_LEVEL.store(prefers_second_level(), std::sync::atomic::Ordering::Relaxed);

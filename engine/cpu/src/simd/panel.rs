@@ -1,7 +1,9 @@
-//! Eight rows of weights against the tokens of a tile: each weight is decoded once for all tokens, and a further token costs its
-//! multiplications alone. [`RowPanel`] holds the decoded rows, [`TokenTile`] the tokens' rounded inputs.
+//! Products of eight rows of weights with the tokens of a tile. Each weight is decoded once for all
+//! tokens, so that another token costs only its multiplications. [`RowPanel`] has the decoded rows,
+//! [`TokenTile`] the tokens' rounded inputs.
 //!
-//! Sums are those of [`sum_order`](super::sum_order), so that a token's product has the bits that it has alone.
+//! Sums follow [`sum_order`](super::sum_order), so that a token's product has the bits of the token
+//! alone.
 
 use super::{
     QuantisedInput, part, prefetch_behind,
@@ -15,33 +17,34 @@ pub(crate) const PANEL_ROWS: usize = 8;
 /// Most tokens of a [`TokenTile`].
 pub(crate) const MOST_TILE_TOKENS: usize = 32;
 
-/// Columns of a chunk of a panel: those of one block of inputs.
+/// Columns of a chunk of a panel. They match one block of inputs.
 pub(super) const CHUNK: usize = 32;
 
-/// Sums of one token with the rows of a panel.
+/// Sums of one token for the rows of a panel.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(align(32))]
 pub(crate) struct PanelSums {
-    /// Of the lines before.
+    /// Sums of the previous lines.
     pub total: [f32; PANEL_ROWS],
-    /// Of the line in work, as [`LineSums`] has them.
+    /// Sums of the current line, as in [`LineSums`].
     pub lanes: [[f32; PANEL_ROWS]; LANES],
 }
 
-/// A line of [`PANEL_ROWS`] rows, or its part up to the end of the rows: `w = scale * code + min`.
+/// A line of [`PANEL_ROWS`] rows, or the part of a line before the end of the rows: `w = scale *
+/// code + min`.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct RowPanel {
     pub(super) grouping: Grouping,
-    /// Chunks in use.
+    /// Number of chunks in use.
     pub(super) chunks: usize,
-    /// For each chunk eight quads: the codes of four columns of each row, less the type's lowest code where
-    /// [`CodeWidth::of`] says that they are unsigned.
+    /// For each chunk, eight quads: the codes of four columns of each row. If [`CodeWidth::of`]
+    /// says unsigned, the type's lowest code is subtracted.
     pub(super) codes: [[[i8; CHUNK]; CHUNK / 4]; LINE / CHUNK],
-    /// Of each group.
+    /// Scales of each group.
     pub(super) scales: [[f32; PANEL_ROWS]; LINE / 16],
     pub(super) mins: [[f32; PANEL_ROWS]; LINE / 16],
-    /// The rows one by one, while they are decoded.
+    /// The rows one by one, during decoding.
     rows: [DecodedRow; PANEL_ROWS],
 }
 
@@ -68,23 +71,24 @@ impl Default for RowPanel {
     }
 }
 
-/// How far the codes of a type are apart, which says how their products are summed without an overflow. Only x86 multiplies unsigned
-/// bytes with signed ones; elsewhere codes are [`CodeWidth::Signed`].
+/// Range of the codes of a type. It decides how their products are summed without overflow. Only
+/// x86 multiplies unsigned bytes by signed bytes. Elsewhere codes are [`CodeWidth::Signed`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CodeWidth {
-    /// Codes less the lowest one are unsigned, and the products of so many quads fit a sum of 16 bits: 8, 4, 2 or 1.
+    /// Codes minus the lowest code are unsigned. The products of this many quads fit a 16-bit sum:
+    /// 8, 4, 2 or 1.
     Quads(usize),
-    /// Codes are signed, and the products of one quad fit.
+    /// Codes are signed, and the products of one quad fit a 16-bit sum.
     Signed,
 }
 
 impl CodeWidth {
-    /// Of a type's codes.
+    /// Returns the width of a type's codes.
     pub(super) const fn of(grouping: &Grouping) -> Self {
         if !cfg!(target_arch = "x86_64") {
             return CodeWidth::Signed;
         }
-        // A lane of 16 bits sums two products of a quad; an activation's code is at most 127.
+        // A lane of 16 bits sums two products of a quad. An activation's code is at most 127.
         let largest = (grouping.highest as i32 - grouping.lowest as i32) * 2 * 127;
         let fit = if largest == 0 { 8 } else { i16::MAX as i32 / largest };
         match fit {
@@ -96,7 +100,7 @@ impl CodeWidth {
         }
     }
 
-    /// The number that is added to codes: minus the lowest one where they are unsigned.
+    /// The number that is added to codes: minus the lowest code for unsigned codes, otherwise 0.
     pub(super) const fn offset(grouping: &Grouping) -> i8 {
         match CodeWidth::of(grouping) {
             CodeWidth::Quads(_) => -grouping.lowest,
@@ -106,7 +110,8 @@ impl CodeWidth {
 }
 
 impl RowPanel {
-    /// Begins a line of `rows`, which are equally long; `bytes` of theirs have `columns` columns.
+    /// Begins a line of `rows`, which are equally long. Every `bytes` bytes encode `columns`
+    /// columns.
     #[inline(always)]
     pub(super) fn begin(&mut self, ty: BlockType, rows: &[&[u8]; PANEL_ROWS], bytes: usize, columns: usize) {
         let columns = rows[0].len() / bytes * columns;
@@ -115,7 +120,7 @@ impl RowPanel {
         (self.grouping, self.chunks) = (ty.format().grouping, columns / CHUNK);
     }
 
-    /// A panel of `codes`, `[rows, n]`, whose scales and minima are `factors` as far as they go.
+    /// A panel of `codes`, `[rows, n]`. `factors` has its scales, then its minima.
     #[cfg(test)]
     pub(super) fn of_codes(grouping: Grouping, codes: &[i8], factors: &[f32]) -> Self {
         let n = codes.len() / PANEL_ROWS;
@@ -132,9 +137,9 @@ impl RowPanel {
         panel
     }
 
-    /// Decodes a line of `rows` one by one with `unpack`, as
-    /// [`Kernels::decode_panel`](super::Kernels::decode_panel) does; `interleave(rows, at, offset)`
-    /// gives chunk `at` of the codes by quads, `offset` added.
+    /// Decodes a line of `rows` one by one with `unpack`, as in
+    /// [`Kernels::decode_panel`](super::Kernels::decode_panel). `interleave(rows, at, offset,
+    /// codes)` writes chunk `at` of the codes by quads, with `offset` added.
     #[inline(always)]
     pub(super) fn decode(
         &mut self,
@@ -172,7 +177,7 @@ impl RowPanel {
     }
 }
 
-/// Chunk `at` of rows by quads, `offset` added.
+/// Writes chunk `at` of rows by quads, with `offset` added.
 #[inline(always)]
 pub(super) fn interleave(rows: &[DecodedRow; PANEL_ROWS], at: usize, offset: i8, codes: &mut [[i8; CHUNK]; CHUNK / 4]) {
     for (quad, codes) in codes.iter_mut().enumerate() {
@@ -191,12 +196,12 @@ pub(crate) struct TokenChunk {
     pub scale: f32,
     /// `scale * sum(codes)`
     pub sum: f32,
-    /// The same of each half.
+    /// `scale * sum(codes)` of each half.
     pub half_sums: [f32; 2],
-    /// `sum(codes)`, for codes of weights that are [unsigned](CodeWidth).
+    /// `sum(codes)`, needed if the weights' codes are [unsigned](CodeWidth).
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
     pub code_sum: i32,
-    /// The same of each half.
+    /// `sum(codes)` of each half.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
     pub half_code_sums: [i32; 2],
 }
@@ -215,7 +220,8 @@ impl TokenChunk {
     }
 }
 
-/// Rounded inputs of some tokens for the columns of a line: for each chunk, those of all tokens.
+/// Rounded inputs of some tokens for the columns of a line: for each chunk, the inputs of all
+/// tokens.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TokenTile<'a> {
     /// At most [`MOST_TILE_TOKENS`].
@@ -225,7 +231,7 @@ pub(crate) struct TokenTile<'a> {
 }
 
 impl TokenTile<'_> {
-    /// Checks the lengths against those of a panel and of its sums.
+    /// Checks the lengths of the inputs, the panel and the sums.
     #[inline(always)]
     pub(super) fn check(&self, panel: &RowPanel, sums: &[PanelSums]) {
         assert!((1..=MOST_TILE_TOKENS).contains(&self.tokens) && sums.len() == self.tokens, "{} tokens", self.tokens);
@@ -233,7 +239,7 @@ impl TokenTile<'_> {
     }
 }
 
-/// A panel against a tile in plain Rust: the oracle.
+/// Products of a panel with a tile in plain Rust: the oracle.
 #[inline(always)]
 pub(super) fn products(panel: &RowPanel, x: TokenTile<'_>, sums: &mut [PanelSums]) {
     x.check(panel, sums);

@@ -1,6 +1,6 @@
-//! Kernels in plain Rust. `#[inline(always)]`: called from a function with an instruction set
-//! enabled they are compiled (and vectorised) for it, called from [plain Rust's
-//! table](super::scalar::TABLE) for the baseline.
+//! Kernels in plain Rust. With `#[inline(always)]` a function with an instruction set enabled
+//! compiles (and vectorises) them for that set. [Plain Rust's table](super::scalar::TABLE) compiles
+//! them for the baseline.
 
 use super::{
     INPUTS, InputBlock, InputMinima, OUTPUTS, position_in_line,
@@ -11,7 +11,7 @@ use thermocline_formats::quant::{BlockType, Encoding, FloatType, Grouping, UNPAC
 /// Tokens of a tile of codes.
 pub(crate) const TILE_TOKENS: usize = 6;
 
-/// The quantised input of a product: `[n]` activations in blocks of 32, `x = scale * code`.
+/// The quantised input of a product: `[n]` activations in blocks of 32, with `x = scale * code`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct QuantisedInput<'a> {
     /// `[n]`
@@ -20,15 +20,15 @@ pub(crate) struct QuantisedInput<'a> {
     pub scales: &'a [f32],
     /// `[n / 32]`, `scale * sum(codes)` of each block.
     pub sums: &'a [f32],
-    /// `[n / 16]`, the same over half blocks.
+    /// `[n / 16]`, `scale * sum(codes)` of each half block.
     pub half_sums: &'a [f32],
     /// `[n / 32]`, `sum(codes)` of each block.
     pub code_sums: &'a [i32],
-    /// `[n / 16]`, the same over half blocks.
+    /// `[n / 16]`, `sum(codes)` of each half block.
     pub half_code_sums: &'a [i32],
 }
 
-/// Room for a [`QuantisedInput`].
+/// Writable memory for a [`QuantisedInput`].
 #[derive(Debug)]
 pub(crate) struct QuantisedInputMut<'a> {
     /// `[n]`
@@ -46,7 +46,7 @@ pub(crate) struct QuantisedInputMut<'a> {
 }
 
 impl QuantisedInputMut<'_> {
-    /// Sets block `at`'s scale and sums, `sums` being those of the codes of both halves.
+    /// Sets the scale and the sums of block `at`. `sums` are the sums of the codes of both halves.
     #[inline(always)]
     pub fn set(&mut self, at: usize, scale: f32, sums: [i32; 2]) {
         let sum = sums[0] + sums[1];
@@ -57,8 +57,8 @@ impl QuantisedInputMut<'_> {
     }
 }
 
-/// Weights of `panel_rows` rows over a range of columns, a line at most ([`sum_order`](super::sum_order)):
-/// `w = scale * code + min`.
+/// Weights of `panel_rows` rows over a range of columns, at most one line
+/// ([`sum_order`](super::sum_order)): `w = scale * code + min`.
 #[derive(Debug, Clone, Copy)]
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
 pub(crate) struct CodePanel<'a> {
@@ -70,7 +70,7 @@ pub(crate) struct CodePanel<'a> {
     pub scales: &'a [f32],
     /// `[n / group, panel_rows]`, or empty.
     pub mins: &'a [f32],
-    /// `[n / group, panel_rows]`, `-128 * sum(codes)`: undoes the bias of the activations.
+    /// `[n / group, panel_rows]`, `-128 * sum(codes)`. It cancels the bias of the activations.
     pub bias: &'a [i32],
 }
 
@@ -78,17 +78,17 @@ pub(crate) struct CodePanel<'a> {
 #[derive(Debug, Clone, Copy)]
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
 pub(crate) struct CodeTile<'a> {
-    /// `[n / 4, TILE_TOKENS]`, four codes each, plus 128: unsigned.
+    /// `[n / 4, TILE_TOKENS]`, four unsigned codes each: activation codes plus 128.
     pub codes: &'a [u32],
     /// `[n / 32, TILE_TOKENS]`
     pub scales: &'a [f32],
     /// `[n / 32, TILE_TOKENS]`, `scale * sum(codes)`.
     pub sums: &'a [f32],
-    /// `[n / 16, TILE_TOKENS]`, the same over half blocks.
+    /// `[n / 16, TILE_TOKENS]`, `scale * sum(codes)` of each half block.
     pub half_sums: &'a [f32],
 }
 
-/// `scale = max |x| / 127`, `code = round(x / scale)`, ties to even.
+/// Rounds to `scale = max |x| / 127`, `code = round(x / scale)`, ties to even.
 #[inline(always)]
 pub(super) fn quantise(x: &[f32], mut row: QuantisedInputMut<'_>) {
     let (blocks, rest) = x.as_chunks::<32>();
@@ -100,7 +100,8 @@ pub(super) fn quantise(x: &[f32], mut row: QuantisedInputMut<'_>) {
             lanes[i] = x[i].abs().max(x[i + 16].abs());
         }
         let largest = lanes.iter().fold(0f32, |a, b| a.max(*b));
-        // Below that 127 / largest would overflow, and nothing of it would show in a product anyway.
+        // For a smaller maximum, 127 / largest would overflow. Such activations would not affect a
+        // product anyway.
         let inverse = if largest > 1e-30 { 127.0 / largest } else { 0.0 };
         let mut sums = [0i32; 2];
         for i in 0..32 {
@@ -115,7 +116,7 @@ pub(super) fn quantise(x: &[f32], mut row: QuantisedInputMut<'_>) {
     }
 }
 
-/// Any block type: unpacks 256 elements at a time and multiplies groups exactly.
+/// Products for any block type. Unpacks 256 elements at a time and multiplies groups exactly.
 #[inline(always)]
 pub(super) fn dot_codes(ty: BlockType, weights: &[u8], x: QuantisedInput<'_>, out: &mut [f32]) {
     let format = ty.format();
@@ -145,7 +146,7 @@ pub(super) fn dot_codes(ty: BlockType, weights: &[u8], x: QuantisedInput<'_>, ou
     }
 }
 
-/// Pairs every row of `weights` with its output; checks the lengths.
+/// Pairs every row of `weights` with its output. Checks the lengths.
 #[inline(always)]
 pub(super) fn rows<'a>(
     ty: Encoding,
@@ -158,7 +159,7 @@ pub(super) fn rows<'a>(
     weights.chunks_exact(row_bytes.max(1)).zip(out)
 }
 
-/// `out[r] = dot(W[r])` for rows of blocks; checks the lengths.
+/// `out[r] = dot(W[r])` for rows of blocks. Checks the lengths.
 #[inline(always)]
 pub(super) fn dot_each(
     ty: BlockType,
@@ -207,7 +208,7 @@ pub(super) fn widen(ty: FloatType, src: &[u8], dst: &mut [f32]) {
     }
 }
 
-/// `[ROWS, n]` to `[n / WORD, ROWS, WORD]`.
+/// Reorders `[ROWS, n]` to `[n / WORD, ROWS, WORD]`.
 #[inline(always)]
 pub(super) fn interleave<T: Copy, const WORD: usize, const ROWS: usize>(rows: &[T], out: &mut [T]) {
     let n = rows.len() / ROWS;
@@ -220,7 +221,8 @@ pub(super) fn interleave<T: Copy, const WORD: usize, const ROWS: usize>(rows: &[
     }
 }
 
-/// Checks the lengths of a panel of at most a line, a tile and their accumulators against each other; gives the number of groups.
+/// Checks the lengths of a panel of at most one line, a tile and their accumulators. Returns the
+/// number of groups.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(super) fn check_tile(rows: usize, panel: &CodePanel<'_>, x: &CodeTile<'_>, acc: &[f32]) -> usize {
@@ -234,7 +236,7 @@ pub(super) fn check_tile(rows: usize, panel: &CodePanel<'_>, x: &CodeTile<'_>, a
     groups
 }
 
-/// A panel of floats against a tile of tokens.
+/// Multiplies a panel of floats with a tile of tokens.
 #[inline(always)]
 pub(super) fn tile_floats<const ROWS: usize, const TOKENS: usize>(panel: &[f32], x: &[f32], acc: &mut [f32]) {
     let ((panel, a), (x, b)) = (panel.as_chunks::<ROWS>(), x.as_chunks::<TOKENS>());
@@ -248,8 +250,8 @@ pub(super) fn tile_floats<const ROWS: usize, const TOKENS: usize>(panel: &[f32],
     }
 }
 
-/// Sums over the active inputs of the codes of line `at`: those of the low nibbles of its bytes,
-/// then those of the high ones.
+/// Sums over the active inputs of the codes of line `at`: first for the low nibbles of its bytes,
+/// then for the high nibbles.
 #[inline(always)]
 fn nibble_sums(inputs: &InputBlock<'_>, at: usize) -> [[i32; OUTPUTS / 2]; 2] {
     const LINE: usize = OUTPUTS / 2;

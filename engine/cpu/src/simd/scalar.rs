@@ -1,4 +1,4 @@
-//! The kernels in plain Rust: what every other table is tested against.
+//! The kernels in plain Rust. All other tables are tested against them.
 
 use super::{Kernels, panel, portable};
 use crate::Isa;
@@ -7,7 +7,7 @@ use thermocline_formats::quant::Encoding;
 const ROWS: usize = 8;
 const TOKENS: usize = 6;
 
-/// Plain Rust.
+/// The table of plain Rust.
 pub(super) const TABLE: Kernels = Kernels {
     isa: Isa::Scalar,
     panel_rows: ROWS,

@@ -1,32 +1,34 @@
-//! The one order in which a row's groups are summed in products of 8-bit codes.
+//! The order in which a row's groups are summed in products of 8-bit codes.
 //!
-//! A group's product of codes is an integer, exact in whatever order. Groups are summed as floats, line by line: those of
-//! [`LINE`] columns in [`LANES`] sums, group `g` of the line in sum `g % LANES`, `sum = fma(dot, weight scale * activation scale,
-//! sum)` and, with minima, `sum = fma(min, activation sum, sum)` behind it. Sums begin with zero, so that a line does not wait
-//! for the one before; at its end `(sum 0 + sum 1) + (sum 2 + sum 3)` is added to the row's total. Dot kernels have the sums side
-//! by side in a register of 128 bits. Panels have a register for each sum, with a row in each lane. So a token's result is the
-//! same, bit for bit, alone and among others, and on every instruction set but AVX-512.
+//! A group's product of codes is an integer, exact in any order. Groups are summed as floats, line
+//! by line. A line is [`LINE`] columns, and has [`LANES`] sums that start at zero. Group `g` of the
+//! line is added to sum `g % LANES`: `sum = fma(dot, weight scale * activation scale, sum)`, and
+//! with minima then `sum = fma(min, activation sum, sum)`. A line therefore does not wait for the
+//! one before. At its end `(sum 0 + sum 1) + (sum 2 + sum 3)` is added to the row's total. Dot
+//! kernels have the sums side by side in a 128-bit register. Panels have one register per sum, with
+//! a row in each lane. A token's result is therefore bit-identical alone and in a batch, and on
+//! every instruction set but AVX-512.
 //!
-//! With AVX-512 the dot kernels of the commonest types sum parts of groups in sixteen lanes, and tiles sum group by group. This
-//! order would take 3 to 31 % more of the time of those dot kernels and 4 to 10 % more of the tiles'. Passes of up to eight tokens
-//! take the dot kernels there.
+//! With AVX-512 the dot kernels of the most common types sum parts of groups in sixteen lanes, and
+//! tiles sum group by group. The order above would cost these dot kernels 3 to 31 % more time, and
+//! the tiles 4 to 10 %. With AVX-512 passes of up to eight tokens use the dot kernels.
 
-/// Columns of a line: those of a panel of codes.
+/// Columns of a line, which are also the columns of a panel of codes.
 pub(crate) const LINE: usize = 512;
 
-/// Sums of a line.
+/// Number of sums of a line.
 pub(super) const LANES: usize = 4;
 
 /// The sums of a row, in plain Rust.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LineSums {
-    /// Of the lines before.
+    /// Sum of the previous lines.
     total: f32,
     sums: [f32; LANES],
 }
 
 impl LineSums {
-    /// The beginning of a line behind lines that sum up to `total`.
+    /// Begins a line after lines that sum up to `total`.
     #[inline(always)]
     pub fn new(total: f32) -> Self {
         LineSums { total, sums: [0.0; LANES] }
@@ -39,7 +41,7 @@ impl LineSums {
         *sum = mul_add(factor, by, *sum);
     }
 
-    /// The sum of all.
+    /// The sum of all lines.
     #[inline(always)]
     pub fn total(self) -> f32 {
         let [a, b, c, d] = self.sums;
@@ -47,11 +49,12 @@ impl LineSums {
     }
 }
 
-/// `a * b + c`, rounded once, as instructions do it: without one, [`f32::mul_add`] is a call of the C library's.
+/// `a * b + c`, rounded once, as fused instructions do. Without such an instruction,
+/// [`f32::mul_add`] calls the C library.
 #[inline(always)]
 fn mul_add(a: f32, b: f32, c: f32) -> f32 {
-    // The product is exact. The sum is rounded to odd: where it is not exact, its last bit is one, and rounding it again is as
-    // rounding the exact sum.
+    // The product is exact. The sum is rounded to odd: if it is inexact, its last bit is set to
+    // one. Rounding it again then equals rounding the exact sum.
     let (product, c) = (f64::from(a) * f64::from(b), f64::from(c));
     let sum = product + c;
     let added = sum - product;
@@ -73,7 +76,7 @@ mod tests {
 
     use super::*;
 
-    /// The instruction, where there is one: a C library may round the product, as MinGW's does.
+    /// The fused instruction, if there is one. A C library may round the product, as MinGW's does.
     fn fused(a: f32, b: f32, c: f32) -> f32 {
         #[cfg(target_arch = "x86_64")]
         {
@@ -82,7 +85,7 @@ mod tests {
                 a.mul_add(b, c)
             }
             if std::arch::is_x86_feature_detected!("fma") {
-                // SAFETY: the machine has it.
+                // SAFETY: the machine has the instruction.
                 return unsafe { instruction(a, b, c) };
             }
         }
@@ -93,7 +96,8 @@ mod tests {
     fn mul_add_is_rounded_once() {
         let rng = &mut StdRng::seed_from_u64(5);
         for _ in 0..200_000 {
-            // Sums of both signs in which either side is the larger, or what is cut off is near a half.
+            // Sums of both signs. Either term may be larger, and the rounded-off part may be close
+            // to a half.
             let (a, b): (f32, f32) = (rng.random_range(-300_000i32..300_000) as f32, rng.random_range(-1.0..1.0));
             let near = -a * b;
             let c = match rng.random_range(0..4) {

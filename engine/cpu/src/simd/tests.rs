@@ -1,4 +1,5 @@
-//! Comparison of every kernel of every instruction set with its scalar form, and of the scalar form with f64.
+//! Comparison of every kernel of every instruction set with its scalar form, and of the scalar form
+//! with f64.
 
 use half::f16;
 use proptest::prelude::*;
@@ -17,13 +18,13 @@ use thermocline_formats::{
     },
 };
 
-/// `n` random activations with outliers and a mean other than 0.
+/// `n` random activations, with outliers and a non-zero mean.
 pub(crate) fn random_activations(n: usize, rng: &mut impl Rng) -> Vec<f32> {
     (0..n).map(|_| rng.random_range(-1f32..1.2) * if rng.random_ratio(1, 40) { 12.0 } else { 1.0 }).collect()
 }
 
-/// Largest allowed error of the dot product of `w` and `x`: that of f32 sums, and with `rounded` that of activations rounded to 8
-/// bits.
+/// Largest allowed error of the dot product of `w` and `x`: that of f32 sums, plus that of
+/// activations rounded to 8 bits if `rounded`.
 pub(crate) fn tolerance(rounded: bool, w: &[f32], x: &[f32]) -> f64 {
     let magnitude: f64 = w.iter().zip(x).map(|(w, x)| f64::from((w * x).abs())).sum();
     let rounding: f64 = match rounded {
@@ -40,7 +41,7 @@ pub(crate) fn tolerance(rounded: bool, w: &[f32], x: &[f32]) -> f64 {
     1.001 * rounding + 1e-5 * magnitude + 1e-6
 }
 
-/// `x`, rounded by `kernels`.
+/// Rounds `x` with `kernels`.
 fn rounded(kernels: &Kernels, x: &[f32]) -> QuantisedInputBuffer {
     let mut row = QuantisedInputBuffer::default();
     row.fill(kernels, x);
@@ -56,7 +57,8 @@ fn close(got: &[f32], want: &[f32], relative: f32) -> Result<(), TestCaseError> 
     Ok(())
 }
 
-/// Active inputs of a block, by the bits of `some`, and all inputs; if `extreme`, as far from zero as they can be.
+/// Active inputs of a block, by the bits of `some`, and all inputs. If `extreme`, inputs are as far
+/// from zero as possible.
 fn random_inputs(some: u32, extreme: bool, rng: &mut impl Rng) -> (Vec<u32>, [i8; INPUTS]) {
     let active: Vec<u32> = (0..INPUTS as u32).filter(|input| some >> input & 1 == 1).collect();
     let mut x = [0i8; INPUTS];
@@ -64,13 +66,13 @@ fn random_inputs(some: u32, extreme: bool, rng: &mut impl Rng) -> (Vec<u32>, [i8
     (active, x)
 }
 
-/// `n` random halves, and their bytes.
+/// Returns `n` random halves, and their bytes.
 fn random_halves(n: usize, rng: &mut impl Rng) -> (Vec<f64>, Vec<u8>) {
     let halves: Vec<f16> = random_activations(n, rng).into_iter().map(f16::from_f32).collect();
     (halves.iter().map(|half| half.to_f64()).collect(), halves.iter().flat_map(|half| half.to_le_bytes()).collect())
 }
 
-/// The nibble of an input and an output in codes of [`InputBlock`].
+/// The nibble of an input and an output in the codes of an [`InputBlock`].
 fn nibble(codes: &[u8], input: usize, output: usize) -> f64 {
     let (byte, shift) = position_in_line(output % OUTPUTS);
     let row = codes.len() / INPUTS;
@@ -208,7 +210,7 @@ proptest! {
     }
 
     #[test]
-    /// Of panels: codes of every width, at their ends or anywhere between.
+    /// Tests panels with codes of every width, extreme or random.
     fn panel_products_equal_the_oracle(
         len in prop_oneof![Just(16usize), Just(32)], minima: bool,
         ends in prop_oneof![
@@ -248,7 +250,7 @@ proptest! {
         }
     }
 
-    /// Lines of decoded panels have the bits of the kernels of one token.
+    /// Lines of decoded panels give the bits of the kernels of one token.
     #[test]
     fn decoded_panels_agree_with_dot_kernels(at in 3..TYPES.len(), blocks in 1usize..20, tokens in 1usize..4, seed: u64) {
         let ty = TYPES[at];

@@ -1,19 +1,21 @@
-//! Zeros for matrices that only have sizes.
+//! Zeros for matrices of which only the size is needed.
 
 use super::{Bytes, anonymous};
 use thermocline_base::error::Result;
 
-/// Zeros that many matrices share: address space that is never read and takes no memory.
+/// Zeros that many matrices share. They occupy address space, but are never read and take no
+/// memory.
 #[derive(Debug, Default)]
 pub struct Blank {
     longest: Option<Bytes>,
 }
 
 impl Blank {
-    /// `len` zeros for `what`.
+    /// Returns `len` zeros. `what` names their purpose in errors.
     ///
     /// # Errors
-    /// [`Error::Memory`](thermocline_base::error::Error::Memory) if there is no address space.
+    /// [`Error::Memory`](thermocline_base::error::Error::Memory) if there is not enough address
+    /// space.
     pub fn bytes(&mut self, len: usize, what: &'static str) -> Result<Bytes> {
         if len == 0 {
             return Ok(Bytes::new(Vec::new()));

@@ -1,8 +1,8 @@
-//! Byte ranges of tensors in a file, their sizes and alignment, computed so that nothing wraps.
+//! Byte ranges of tensors in a file, their sizes and alignment, computed without overflow.
 //!
-//! Every count, dimension and offset a file declares is an arbitrary 64-bit number until it has been through here.
-//! Results are `None` instead of wrapped, and alignment is applied *before* a range is compared with the file: an
-//! aligned-up size that wrapped to zero would pass any later check.
+//! Every count, dimension and offset in a file is an arbitrary 64-bit number until this module has
+//! checked it. Results that would overflow are `None`. Alignment is applied *before* a range is
+//! compared with the file. An aligned size that wrapped to zero would pass any later check.
 
 #![deny(clippy::arithmetic_side_effects)]
 
@@ -18,7 +18,7 @@ pub struct ByteRange {
 }
 
 impl ByteRange {
-    /// `len` bytes from `start`; `None` if the end is past 2^64.
+    /// `len` bytes from `start`. `None` if the end is past 2^64.
     pub fn new(start: u64, len: u64) -> Option<Self> {
         Some(ByteRange { start, end: start.checked_add(len)? })
     }
@@ -38,32 +38,34 @@ impl ByteRange {
         self.end.saturating_sub(self.start)
     }
 
-    /// True for a range of no bytes.
+    /// True if the range is empty.
     pub fn is_empty(self) -> bool {
         self.start == self.end
     }
 
-    /// The range counted from a point `by` bytes earlier.
+    /// The range relative to a point `by` bytes earlier.
     pub fn shifted(self, by: u64) -> Option<Self> {
         Some(ByteRange { start: self.start.checked_add(by)?, end: self.end.checked_add(by)? })
     }
 
-    /// True if the two have a byte in common.
+    /// True if the ranges share a byte.
     pub fn overlaps(self, other: Self) -> bool {
         self.start.max(other.start) < self.end.min(other.end)
     }
 
-    /// As an index into a slice; `None` where addresses are too short for it.
+    /// The range as an index into a slice. `None` if this machine's addresses are too short.
     pub fn indices(self) -> Option<Range<usize>> {
         Some(self.start.try_into().ok()?..self.end.try_into().ok()?)
     }
 }
 
-/// Bytes of a tensor of type `ty` whose dimensions are `dims`, innermost **last**, with those behind its last row.
+/// Bytes of a tensor of type `ty`, including the trailer after its last row. `dims` are its
+/// dimensions, innermost **last**.
 ///
-/// `None` if there is no dimension, the innermost one is not a whole number of blocks, or either the number of
-/// elements or the number of bytes does not fit in 64 bits and in this machine's addresses. Dimensions of zero give
-/// zero bytes, and still must not hide a product of the others that overflows.
+/// `None` if there is no dimension, or if the innermost dimension is not a whole number of blocks.
+/// `None` too if the number of elements or bytes does not fit in 64 bits and in this machine's
+/// addresses. Dimensions of zero give zero bytes. The product of the other dimensions must still
+/// not overflow.
 pub fn tensor_bytes(ty: TensorType, dims: &[u64]) -> Option<u64> {
     let block = u64::try_from(ty.block_len()).ok()?;
     let whole_blocks = dims.last()?.is_multiple_of(block);
@@ -83,7 +85,7 @@ mod tests {
 
     use super::*;
 
-    /// Numbers at which narrow or careless arithmetic breaks, and any others.
+    /// Numbers that break narrow or careless arithmetic, and arbitrary numbers.
     fn hostile() -> impl Strategy<Value = u64> {
         const EDGES: [u64; 14] = [
             0,

@@ -1,4 +1,4 @@
-//! Shared, immutable bytes: a range of a memory map, or of a buffer, that keeps its owner alive.
+//! Shared, immutable bytes: a range of a memory map or a buffer. The range keeps its owner alive.
 
 use std::{
     fmt,
@@ -8,11 +8,11 @@ use std::{
 
 use super::MappedFile;
 
-/// A cheaply clonable range of bytes with a shared owner.
+/// A range of bytes with a shared owner. Clones are cheap.
 #[derive(Clone)]
 pub struct Bytes {
     owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
-    /// The file that the owner maps, if it can be lost.
+    /// The file that the owner maps, if the file can be lost.
     file: Option<Arc<MappedFile>>,
     start: usize,
     len: usize,
@@ -31,12 +31,12 @@ impl Bytes {
         Bytes { file: Some(file), ..Bytes::new(owner) }
     }
 
-    /// The mapped file that the bytes are part of; `None` for bytes that cannot be lost.
+    /// The mapped file that contains the bytes. `None` for bytes that cannot be lost.
     pub(crate) fn file(&self) -> Option<&Arc<MappedFile>> {
         self.file.as_ref()
     }
 
-    /// A sub-range that shares the owner; `None` if it is out of bounds.
+    /// A sub-range with the same owner. `None` if it is out of bounds.
     pub fn slice(&self, range: Range<usize>) -> Option<Self> {
         if range.start > range.end || range.end > self.len {
             return None;
@@ -49,7 +49,8 @@ impl Deref for Bytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // A file truncated behind a map does not change the map's length, so the range stays valid.
+        // The truncation of a mapped file does not change the map's length, so the range stays
+        // valid.
         &(*self.owner).as_ref()[self.start..self.start + self.len]
     }
 }

@@ -1,11 +1,11 @@
-//! [`Checkpoint`]: metadata and tensors of a file, whatever its container.
+//! [`Checkpoint`]: metadata and tensors of a file, independent of its container.
 
 use std::{collections::HashMap, path::PathBuf, sync::Arc};
 
 use super::{MappedFile, Metadata, Tensor};
 use thermocline_base::error::{Error, Location, Result};
 
-/// The container a checkpoint was read from.
+/// The container of a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Container {
     /// GGUF of this version.
@@ -19,9 +19,9 @@ pub enum Container {
 /// Source of a checkpoint's tokenizer.
 #[derive(Debug, Clone)]
 pub enum TokenizerSource {
-    /// In the metadata, under `tokenizer.*`.
+    /// The metadata, under `tokenizer.*`.
     Metadata,
-    /// In a Hugging Face folder.
+    /// The files of a Hugging Face folder.
     HuggingFace {
         /// Text of `tokenizer.json`.
         tokenizer_json: String,
@@ -30,18 +30,18 @@ pub enum TokenizerSource {
     },
 }
 
-/// Metadata under GGUF's key names and tensors under GGUF's tensor names, whatever the container was.
+/// Metadata under GGUF's key names and tensors under GGUF's tensor names, for any container.
 #[derive(Debug, Clone)]
 pub struct Checkpoint {
-    /// The file (the first one, when split) or folder.
+    /// The file (the first shard of a split checkpoint) or the folder.
     pub path: PathBuf,
-    /// Container it was read from.
+    /// The container that the checkpoint was read from.
     pub container: Container,
     /// Key-value pairs.
     pub metadata: Metadata,
     /// Source of its tokenizer.
     pub tokenizer: TokenizerSource,
-    /// In a Hugging Face folder: names of the files that the weights are in.
+    /// For a Hugging Face folder, the names of the weight files.
     pub weights: Vec<String>,
     tensors: Vec<Tensor>,
     unused: Vec<Tensor>,
@@ -49,7 +49,7 @@ pub struct Checkpoint {
     files: MappedFiles,
 }
 
-/// The mapped files that tensors are read from, each once.
+/// The mapped files that contain tensors, without duplicates.
 #[derive(Debug, Clone, Default)]
 pub struct MappedFiles(Vec<Arc<MappedFile>>);
 
@@ -62,23 +62,23 @@ impl MappedFiles {
     }
 
     fn add(&mut self, file: &Arc<MappedFile>) {
-        // Tensors of one file follow each other.
+        // The tensors of a file are consecutive.
         if !self.0.iter().rev().any(|known| Arc::ptr_eq(known, file)) {
             self.0.push(Arc::clone(file));
         }
     }
 
-    /// Checks that all of them are still there.
+    /// Checks that no file is lost.
     ///
     /// # Errors
-    /// [`Error::FileLost`] for the first that is not.
+    /// [`Error::FileLost`] for the first lost file.
     pub fn check(&self) -> Result<()> {
         self.0.iter().try_for_each(|file| file.check())
     }
 }
 
 impl Checkpoint {
-    /// Joins the parts; a tensor name that occurs twice is an error.
+    /// Creates a checkpoint from its parts. A duplicate tensor name is an error.
     pub fn new(
         path: PathBuf,
         container: Container,
@@ -94,22 +94,22 @@ impl Checkpoint {
         Ok(Checkpoint { path, container, metadata, tokenizer, weights, tensors, unused, index, files })
     }
 
-    /// The mapped files that its tensors, and those added to a model later, are read from.
+    /// The mapped files of its tensors, and of tensors that were added to a model later.
     pub fn files(&self) -> &MappedFiles {
         &self.files
     }
 
-    /// Adds a file of a sidecar to those that [`Checkpoint::files`] has.
+    /// Adds a file of a sidecar to [`Checkpoint::files`].
     pub fn add_file(&mut self, file: &Arc<MappedFile>) {
         self.files.add(file);
     }
 
-    /// Adds `tensors` to the unused ones, under the names that the file has for them.
+    /// Adds `tensors` to the unused tensors, under their names in the file.
     pub fn add_unused(&mut self, tensors: impl IntoIterator<Item = Tensor>) {
         self.unused.extend(tensors);
     }
 
-    /// Takes the tensors for whose names `is_used` is false to the unused ones.
+    /// Moves the tensors whose names `is_used` rejects to the unused tensors.
     pub fn set_aside(&mut self, is_used: impl Fn(&str) -> bool) {
         let (used, unused) = std::mem::take(&mut self.tensors).into_iter().partition(|tensor| is_used(&tensor.name));
         self.tensors = used;
@@ -117,8 +117,8 @@ impl Checkpoint {
         self.index = index(&self.tensors).unwrap_or_default();
     }
 
-    /// Tensors of the file that the model has no use for, in file order; none before a model was made of the checkpoint, but for those
-    /// of a folder that have no GGUF name.
+    /// Tensors of the file that the model does not use, in file order. Before a model is created
+    /// from the checkpoint, these are only a folder's tensors without a GGUF name.
     pub fn unused(&self) -> &[Tensor] {
         &self.unused
     }
@@ -128,23 +128,23 @@ impl Checkpoint {
         &self.tensors
     }
 
-    /// The tensor called `name`.
+    /// The tensor with the name `name`.
     pub fn tensor(&self, name: &str) -> Option<&Tensor> {
         self.index.get(name).map(|&at| &self.tensors[at])
     }
 
-    /// The tensors in file order, without the rest.
+    /// The tensors in file order, without unused ones.
     pub fn into_tensors(self) -> Vec<Tensor> {
         self.tensors
     }
 
-    /// Bytes of all tensors together, without unused ones.
+    /// Bytes of all tensors, without unused ones.
     pub fn tensor_bytes(&self) -> u64 {
         self.tensors.iter().map(|tensor| tensor.data.len() as u64).sum()
     }
 }
 
-/// Places of tensors by name; a name that occurs twice is the error.
+/// Indices of tensors by name. The error is a duplicate name.
 fn index(tensors: &[Tensor]) -> Result<HashMap<String, usize>, String> {
     let mut index = HashMap::with_capacity(tensors.len());
     for (at, tensor) in tensors.iter().enumerate() {

@@ -1,8 +1,8 @@
-//! A Hugging Face folder: `config.json`, weights as safetensors (one file, or shards named by an index), and the
-//! tokenizer's files, all as they lie there. Giving the tensors GGUF's names is the importer's work.
+//! A Hugging Face folder: `config.json`, weights as safetensors (one file, or shards that an index
+//! names), and the tokenizer's files, all unchanged. The importer gives the tensors GGUF's names.
 //!
-//! Nothing is opened that is not directly in the folder: shard names come from a JSON file, so a name that is anything
-//! but a plain file name is refused.
+//! Only files directly in the folder are opened. Shard names come from a JSON file, so any name
+//! that is not a plain file name is refused.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -24,13 +24,13 @@ const CHAT_TEMPLATE: &str = "chat_template.jinja";
 const WEIGHTS: &str = "model.safetensors";
 const WEIGHTS_INDEX: &str = "model.safetensors.index.json";
 
-/// Largest JSON or text file read, in bytes; the longest published tokenizers have about 40 MB.
+/// Size limit of a JSON or text file, in bytes. The longest published tokenizers have about 40 MB.
 const LARGEST_TEXT: u64 = 256 << 20;
 
-/// The contents of a Hugging Face folder, under that world's names.
+/// The contents of a Hugging Face folder, under Hugging Face's names.
 #[derive(Debug, Clone)]
 pub struct HfFolder {
-    /// The folder.
+    /// Path of the folder.
     pub path: PathBuf,
     /// `config.json`, an object.
     pub config: Value,
@@ -38,12 +38,12 @@ pub struct HfFolder {
     pub generation_config: Value,
     /// Text of `tokenizer.json`.
     pub tokenizer_json: Option<String>,
-    /// `tokenizer_config.json`, or null. A `chat_template.jinja` beside it is its `chat_template`, as transformers
-    /// has it.
+    /// `tokenizer_config.json`, or null. A `chat_template.jinja` beside it replaces its
+    /// `chat_template`, as in transformers.
     pub tokenizer_config: Value,
-    /// Names of the files that the weights are in.
+    /// Names of the weight files.
     pub weights: Vec<String>,
-    /// Tensors of all files, under their own names, each in its file's order.
+    /// Tensors of all weight files, under their own names, in file order.
     pub tensors: Vec<Tensor>,
 }
 
@@ -100,7 +100,7 @@ impl HfFolder {
         })
     }
 
-    /// Reads the files that the index names, if there is one, else the whole file.
+    /// Reads the files of the index if there is an index, otherwise the single weight file.
     fn weights(folder: &Path, mode: ReadMode) -> Result<FolderWeights> {
         if let Some(index) = json(folder, WEIGHTS_INDEX)? {
             return Self::weights_of_index(folder, &index, mode);
@@ -120,7 +120,7 @@ impl HfFolder {
         Err(Error::malformed(folder, Location::File, expected, got))
     }
 
-    /// Tensors of the files that `index` names; each tensor it lists must be in the file it lists it for.
+    /// Reads the tensors of the files in `index`. Each listed tensor must be in its listed file.
     fn weights_of_index(folder: &Path, index: &Value, mode: ReadMode) -> Result<FolderWeights> {
         let index_path = folder.join(WEIGHTS_INDEX);
         let refuse =
@@ -153,7 +153,7 @@ impl HfFolder {
     }
 }
 
-/// The tensors of the file at `path` that the index lists for it.
+/// Reads the tensors that the index lists for the file at `path`.
 fn listed_tensors(path: &Path, listed: &[&str], mode: ReadMode) -> Result<Vec<Tensor>> {
     let mut there = mmap::read_with(path, mode, |bytes| safetensors::read(path, bytes))?;
     let wanted = listed.iter().copied().collect::<HashSet<_>>();
@@ -167,12 +167,12 @@ fn listed_tensors(path: &Path, listed: &[&str], mode: ReadMode) -> Result<Vec<Te
     Ok(there)
 }
 
-/// True if `name` is a file name within a folder on every system: no separator, no drive, no parent.
+/// True if `name` is a plain file name on every system: no separator, no drive, no parent folder.
 fn is_plain_file_name(name: &str) -> bool {
     !matches!(name, "" | "." | "..") && !name.contains(['/', '\\', ':', '\0'])
 }
 
-/// The text of `name` in `folder`; `None` if there is no such file.
+/// Text of the file `name` in `folder`. `None` if the file does not exist.
 fn text(folder: &Path, name: &str) -> Result<Option<String>> {
     let path = folder.join(name);
     match fs::metadata(&path) {
@@ -191,7 +191,7 @@ fn text(folder: &Path, name: &str) -> Result<Option<String>> {
     Ok(Some(text.to_owned()))
 }
 
-/// `name` in `folder`, parsed; `None` if there is no such file.
+/// Parsed JSON of the file `name` in `folder`. `None` if the file does not exist.
 fn json(folder: &Path, name: &str) -> Result<Option<Value>> {
     let Some(text) = text(folder, name)? else { return Ok(None) };
     let parsed = match serde_json::from_str(&text) {
@@ -201,7 +201,8 @@ fn json(folder: &Path, name: &str) -> Result<Option<Value>> {
     parsed.map(Some).map_err(|error| Error::malformed(folder.join(name), Location::File, "JSON", error))
 }
 
-/// `text` with quotes around `Infinity`, `-Infinity` and `NaN`, which are no JSON but which Python writes.
+/// Puts quotes around `Infinity`, `-Infinity` and `NaN` in `text`. Python writes them, but they are
+/// not JSON.
 fn quote_non_numbers(text: &str) -> String {
     let (mut quoted, mut in_string, mut escaped) = (String::with_capacity(text.len() + 16), false, false);
     let mut rest = text;
@@ -235,7 +236,7 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// The files in `folder` that end in `.extension`, by name.
+/// Names of the files in `folder` that end in `.extension`, sorted.
 fn files_with(folder: &Path, extension: &str) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten();
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -253,7 +254,7 @@ mod tests {
     use super::*;
     use crate::quant::TensorType;
 
-    /// A folder with these files besides a `config.json`.
+    /// Creates a folder with these files and a `config.json`.
     fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join(CONFIG), r#"{"architectures": ["TestModel"]}"#).unwrap();
@@ -261,7 +262,7 @@ mod tests {
         folder
     }
 
-    /// A safetensors file of tensors with two rows of this type.
+    /// Writes a safetensors file with tensors of two rows of this type.
     fn weights(folder: &Path, file: &str, tensors: &[(&str, Dtype)]) {
         let data = (0..64).collect::<Vec<u8>>();
         let views = tensors
@@ -340,7 +341,7 @@ mod tests {
         assert_eq!(names, ["a", "b", "c"]);
     }
 
-    /// Weights that are there twice are those of the index. Other files are named.
+    /// If weights exist twice, those of the index are read. Other files are named in the error.
     #[test]
     fn open_says_and_knows_which_weights_it_reads() {
         let index = json!({"weight_map": {"a": "one.safetensors"}});

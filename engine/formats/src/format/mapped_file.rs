@@ -1,4 +1,4 @@
-//! [`MappedFile`]: a file that is mapped, and whether all of it is still there.
+//! [`MappedFile`]: a mapped file, and whether all of it still exists.
 
 use std::{
     fs::File,
@@ -8,46 +8,46 @@ use std::{
 
 use thermocline_base::error::{Error, Result};
 
-/// A mapped file. When another program truncates it, or its disk goes away, the map reads as zeros from then on, and
-/// [`MappedFile::check`] is an error.
+/// A mapped file. If another program truncates it, or its disk goes away, the map reads as zeros
+/// from then on. [`MappedFile::check`] then returns an error.
 #[derive(Debug)]
 pub struct MappedFile {
     path: PathBuf,
     file: File,
-    /// Length when it was mapped, in bytes.
+    /// Length in bytes when the file was mapped.
     len: u64,
     lost: AtomicBool,
 }
 
 impl MappedFile {
-    /// `file` at `path`, whose first `len` bytes are mapped.
+    /// Describes `file`, opened at `path`, whose first `len` bytes are mapped.
     #[cfg(unix)]
     pub(super) fn new(path: PathBuf, file: File, len: u64) -> Self {
         MappedFile { path, file, len, lost: AtomicBool::new(false) }
     }
 
-    /// The path it was opened at.
+    /// The path at which the file was opened.
     #[cfg(unix)]
     pub(super) fn path(&self) -> &std::path::Path {
         &self.path
     }
 
-    /// Says that the map has zeros instead of the file. Signal handlers may call it.
+    /// Records that the map contains zeros instead of the file. Signal handlers may call it.
     pub(super) fn mark_lost(&self) {
         self.lost.store(true, Ordering::Release);
     }
 
-    /// Checks that no byte read from the map so far was a zero in place of the file's.
+    /// Checks that all bytes read from the map so far came from the file.
     ///
-    /// A fault of the map marks it as lost. The length is compared too, because a page that is
-    /// truncated in its middle reads as zeros without a fault.
+    /// A fault in the map marks the file as lost. The length is compared too, because a page that
+    /// is truncated in its middle reads as zeros without a fault.
     ///
     /// # Errors
     /// [`Error::FileLost`].
     pub fn check(&self) -> Result<()> {
         let is_lost = self.lost.load(Ordering::Acquire) || self.file.metadata().is_ok_and(|now| now.len() < self.len);
         if is_lost {
-            // A file that grows again has other bytes than before.
+            // If the file grows again, its bytes differ from before.
             self.mark_lost();
             return Err(Error::FileLost { path: self.path.clone() });
         }

@@ -5,7 +5,8 @@ use std::{ops::Range, sync::Arc};
 use super::{Bytes, MappedFile};
 use crate::quant::{self, Encoding, TensorType};
 
-/// A `[rows, cols]` matrix, rows contiguous, each row a whole number of blocks. Its weights are those of the blocks times one factor.
+/// A `[rows, cols]` matrix with contiguous rows of whole blocks. Its weights are those of the
+/// blocks times one factor.
 #[derive(Debug, Clone)]
 pub struct Matrix {
     encoding: Encoding,
@@ -17,19 +18,21 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// A matrix over `data`; `None` if `ty` is not a weight type or the length does not match the shape.
+    /// Creates a matrix over `data`. `None` if `ty` is not a weight type, or the length does not
+    /// match the shape.
     pub fn new(ty: TensorType, rows: usize, cols: usize, data: Bytes) -> Option<Self> {
         let (encoding, row_bytes) = (ty.encoding()?, ty.row_bytes(cols)?);
         let fits = rows.checked_mul(row_bytes) == Some(data.len());
         fits.then_some(Matrix { encoding, rows, cols, row_bytes, factor: 1.0, data })
     }
 
-    /// The same weights times `factor`, which files have beside matrices of NVFP4 and behind those of I2_S.
+    /// Returns the same weights times `factor`. Files store such a factor beside matrices of NVFP4
+    /// and after those of I2_S.
     pub fn with_factor(self, factor: f32) -> Self {
         Matrix { factor: self.factor * factor, ..self }
     }
 
-    /// Factor of all weights, 1 where files have none. Products apply it to their sums.
+    /// Factor of all weights, 1 if the file has none. Products multiply their sums by it.
     pub fn factor(&self) -> f32 {
         self.factor
     }
@@ -44,12 +47,12 @@ impl Matrix {
         self.encoding
     }
 
-    /// Number of rows: outputs of `y = W x`.
+    /// Number of rows, which are the outputs of `y = W x`.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Number of columns: inputs of `y = W x`.
+    /// Number of columns, which are the inputs of `y = W x`.
     pub fn cols(&self) -> usize {
         self.cols
     }
@@ -64,7 +67,7 @@ impl Matrix {
         &self.data
     }
 
-    /// The mapped file that the rows are read from; `None` if they are in memory.
+    /// The mapped file that contains the rows. `None` if the rows are in memory.
     pub fn file(&self) -> Option<&Arc<MappedFile>> {
         self.data.file()
     }
@@ -74,7 +77,7 @@ impl Matrix {
         &self.data[row * self.row_bytes..(row + 1) * self.row_bytes]
     }
 
-    /// The rows in `rows` as a matrix of their own that shares the data; `None` if out of bounds.
+    /// The rows in `rows` as a separate matrix that shares the data. `None` if out of bounds.
     pub fn slice_rows(&self, rows: Range<usize>) -> Option<Self> {
         if rows.start > rows.end || rows.end > self.rows {
             return None;

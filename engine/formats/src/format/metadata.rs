@@ -4,7 +4,7 @@ use std::{collections::HashMap, path::PathBuf};
 
 use thermocline_base::error::{Error, Location, Result};
 
-/// A metadata array; elements all have one type.
+/// A metadata array. All elements have one type.
 #[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq)]
 pub enum Array {
@@ -20,7 +20,7 @@ pub enum Array {
     F64(Vec<f64>),
     Bool(Vec<bool>),
     String(Vec<String>),
-    /// Strings of which at least one is not UTF-8.
+    /// Strings, at least one of which is not UTF-8.
     Bytes(Vec<Vec<u8>>),
     Array(Vec<Array>),
 }
@@ -77,7 +77,7 @@ impl Value {
         }
     }
 
-    /// The value as a truth value.
+    /// The value as a boolean.
     pub fn as_bool(&self) -> Option<bool> {
         match *self {
             Value::Bool(v) => Some(v),
@@ -85,7 +85,7 @@ impl Value {
         }
     }
 
-    /// The type and, if it is a number, the value, for messages.
+    /// The value's type for messages, with the value if it is a number.
     fn describe(&self) -> String {
         let ty = self.type_name();
         match (self.as_u64(), self.as_f64()) {
@@ -115,7 +115,7 @@ impl Value {
     }
 }
 
-/// Ordered key-value pairs of one checkpoint. Getters name the file and the key in their errors.
+/// Ordered key-value pairs of one checkpoint. Errors of the getters name the file and the key.
 #[derive(Debug, Clone, Default)]
 pub struct Metadata {
     path: PathBuf,
@@ -124,7 +124,7 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// Empty metadata that will name `path` in its errors.
+    /// Empty metadata. Its errors name `path`.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Metadata { path: path.into(), ..Self::default() }
     }
@@ -134,7 +134,7 @@ impl Metadata {
         &self.path
     }
 
-    /// Sets `key`; returns the value it had.
+    /// Sets `key` and returns its previous value.
     pub fn set(&mut self, key: impl Into<String>, value: Value) -> Option<Value> {
         let key = key.into();
         if let Some(&at) = self.index.get(&key) {
@@ -160,7 +160,7 @@ impl Metadata {
         self.entries.len()
     }
 
-    /// True if there are none.
+    /// True if there are no pairs.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -180,27 +180,27 @@ impl Metadata {
             .transpose()
     }
 
-    /// Unsigned integer under `key`; error if it has another type or does not fit.
+    /// Unsigned integer under `key`. An error if the value has another type or does not fit.
     pub fn usize(&self, key: &str) -> Result<Option<usize>> {
         self.typed(key, "an unsigned integer", |value| value.as_u64().and_then(|v| v.try_into().ok()))
     }
 
-    /// Finite float under `key`; error if it has another type or is NaN or infinite.
+    /// Finite float under `key`. An error if the value has another type, or is NaN or infinite.
     pub fn f32(&self, key: &str) -> Result<Option<f32>> {
         self.typed(key, "a finite float", |value| value.as_f64().map(|v| v as f32).filter(|v| v.is_finite()))
     }
 
-    /// Text under `key`; error if it has another type.
+    /// Text under `key`. An error if the value has another type.
     pub fn str(&self, key: &str) -> Result<Option<&str>> {
         self.typed(key, "a string", Value::as_str)
     }
 
-    /// Truth value under `key`; error if it has another type.
+    /// Boolean under `key`. An error if the value has another type.
     pub fn bool(&self, key: &str) -> Result<Option<bool>> {
         self.typed(key, "a bool", Value::as_bool)
     }
 
-    /// Array under `key`; error if it has another type.
+    /// Array under `key`. An error if the value has another type.
     pub fn array(&self, key: &str) -> Result<Option<&Array>> {
         self.typed(key, "an array", |value| match value {
             Value::Array(array) => Some(array),
@@ -208,7 +208,7 @@ impl Metadata {
         })
     }
 
-    /// The error for a required key that is absent.
+    /// The error for a missing required key.
     pub fn missing(&self, key: &str, expected: &str) -> Error {
         Error::malformed(&self.path, Location::Key(key.to_owned()), expected, "nothing: the key is missing")
     }

@@ -1,7 +1,7 @@
-//! Files people have, as tensors and metadata. GGUF (v2, v3, split), PowerInfer's variant of it and Hugging Face
-//! folders are read by memory map, without copying weights, and every count, length, offset and product is checked
-//! against the file before it is used. Whatever the container, what comes out is a [`Checkpoint`]: metadata under
-//! GGUF's key names and tensors under GGUF's tensor names.
+//! Model files as tensors and metadata. GGUF (v2, v3, split), PowerInfer's variant of it and
+//! Hugging Face folders are mapped into memory and read without copying weights. Every count,
+//! length, offset and product is checked against the file before use. Every container gives a
+//! [`Checkpoint`]: metadata under GGUF's key names and tensors under GGUF's tensor names.
 
 mod blank;
 mod byte_range;

@@ -1,24 +1,25 @@
-//! [`open`]: any file or folder that may be a model, recognised by its contents rather than by its name.
+//! [`open`]: opens any file or folder that may be a model. It recognises the kind by the contents,
+//! not the name.
 
 use std::path::Path;
 
 use super::{Checkpoint, HfFolder, MappedFiles, ReadMode, gguf, mmap};
 use thermocline_base::error::{Error, Location, Result};
 
-/// Bytes at the front of a file that identify its kind.
+/// Bytes at the start of a file that identify its kind.
 const LONGEST_MAGIC: u64 = 64;
 
 /// An opened model file or folder.
 #[derive(Debug, Clone)]
 pub enum Opened {
-    /// A GGUF file, or PowerInfer's variant; all shards of it when it is split.
+    /// A GGUF file or PowerInfer's variant, with all shards of a split checkpoint.
     Checkpoint(Checkpoint),
-    /// A Hugging Face folder, still under its own names.
+    /// A Hugging Face folder, under its own tensor names.
     HuggingFace(HfFolder),
 }
 
 impl Opened {
-    /// The mapped files that its tensors are read from.
+    /// The mapped files that contain its tensors.
     pub fn files(&self) -> MappedFiles {
         match self {
             Opened::Checkpoint(checkpoint) => checkpoint.files().clone(),
@@ -27,10 +28,11 @@ impl Opened {
     }
 }
 
-/// Opens a GGUF file (any shard of a split one), a Hugging Face folder, or a `config.json` or safetensors file in one.
+/// Opens a GGUF file (any shard of a split one), a Hugging Face folder, or a `config.json` or
+/// safetensors file in one.
 ///
-/// Anything else is [`Error::Malformed`] and says what it seems to be instead; a file that cannot be read is
-/// [`Error::Io`].
+/// Anything else is [`Error::Malformed`], with a guess of what the file is. A file that cannot be
+/// read is [`Error::Io`].
 pub fn open(path: &Path, mode: ReadMode) -> Result<Opened> {
     if path.is_dir() {
         return HfFolder::open(path, mode).map(Opened::HuggingFace);
@@ -48,7 +50,7 @@ pub fn open(path: &Path, mode: ReadMode) -> Result<Opened> {
     }
 }
 
-/// Kind of a file, judged by its first bytes.
+/// Kind of a file, by its first bytes.
 enum FileKind {
     Gguf,
     InFolder,

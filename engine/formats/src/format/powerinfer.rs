@@ -1,8 +1,9 @@
-//! PowerInfer's `<model>.generated.gpuidx`: which neurons it put on the GPU.
+//! PowerInfer's `<model>.generated.gpuidx`: the neurons that PowerInfer placed on the GPU.
 //!
-//! The file is a GGUF with PowerInfer's magic, architecture `generic.gpu_index`, and two tables of i32 per layer, known
-//! by their position: `blk.N.gpu_idx` with a 1 for each neuron on the GPU, and `blk.N.gpu_bucket` with the numbers of
-//! those neurons, ascending. The model itself (magic `PWRI`) is read like any GGUF.
+//! The file is a GGUF with PowerInfer's magic, architecture `generic.gpu_index`, and two tables of
+//! i32 per layer. The tables are identified by their position. `blk.N.gpu_idx` has a 1 for each
+//! neuron on the GPU. `blk.N.gpu_bucket` has the indices of these neurons, ascending. The model
+//! itself (magic `PWRI`) is read like any GGUF.
 
 use std::path::{Path, PathBuf};
 
@@ -18,16 +19,16 @@ const VRAM_CAPACITY: &str = "split.vram_capacity";
 pub struct LayerSplit {
     /// For each neuron, whether it is on the GPU.
     pub on_gpu: Vec<bool>,
-    /// The neurons that are, ascending.
+    /// Indices of the neurons on the GPU, ascending.
     pub bucket: Vec<u32>,
 }
 
 /// A split of every layer's neurons between GPU and CPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuIndex {
-    /// The VRAM budget it was made for, in bytes (not what it uses).
+    /// The VRAM budget of the split, in bytes (not the VRAM in use).
     pub vram_capacity: Option<u64>,
-    /// Layers from the first.
+    /// Splits of the layers, from the first on.
     pub layers: Vec<LayerSplit>,
 }
 
@@ -44,7 +45,7 @@ impl GpuIndex {
         Self::from_checkpoint(&gguf::open(path, ReadMode::Read)?)
     }
 
-    /// Reads an index that is in memory.
+    /// Reads an index from memory.
     pub fn from_checkpoint(file: &Checkpoint) -> Result<Self> {
         let path = &file.path;
         let architecture = file.metadata.str("general.architecture")?;

@@ -1,5 +1,5 @@
-//! Tensors of a safetensors file, by reference into the file's bytes. The `safetensors` crate checks the header; what
-//! it says about offsets is checked once more by slicing.
+//! Tensors of a safetensors file, by reference into the file's bytes. The `safetensors` crate
+//! checks the header. Slicing checks the offsets again.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use super::{Bytes, Tensor, byte_range::ByteRange};
 use crate::quant::TensorType;
 use thermocline_base::error::{Error, Location, Result};
 
-/// Bytes before the JSON header: its length.
+/// Bytes of the length before the JSON header.
 const LENGTH_BYTES: u64 = 8;
 
-/// The tensors in `bytes`, in the order of their data. `name` is what errors call the file.
+/// Reads the tensors in `bytes`, in the order of their data. Errors use `name` for the file.
 pub(super) fn read(name: &Path, bytes: &Bytes) -> Result<Vec<Tensor>> {
     let (header_len, header) = SafeTensors::read_metadata(bytes).map_err(|error| {
         let malformed = Error::malformed(name, Location::File, "a safetensors header that fits the file", &error);
@@ -42,21 +42,21 @@ pub(super) fn read(name: &Path, bytes: &Bytes) -> Result<Vec<Tensor>> {
         let data = range
             .and_then(|range| bytes.slice(range.indices()?))
             .ok_or_else(|| refuse("data inside the file", format!("bytes {start} to {end} of the data")))?;
-        // A scalar is a vector of one.
+        // A scalar becomes a vector of one element.
         let shape = if info.shape.is_empty() { vec![1] } else { info.shape.clone() };
         tensors.push(Tensor { name: tensor, ty, shape, data });
     }
     Ok(tensors)
 }
 
-/// Our type for a safetensors one: floats that weights have, and integers and F64 that occur as tables.
+/// Our type for a safetensors type: float types of weights, and integers and F64 for tables.
 fn tensor_type(dtype: Dtype) -> Option<TensorType> {
     Some(match dtype {
         Dtype::F32 => TensorType::F32,
         Dtype::F16 => TensorType::F16,
         Dtype::BF16 => TensorType::BF16,
         Dtype::F64 => TensorType::F64,
-        // Bytes of codes and scales are as good as signed ones.
+        // Unsigned bytes of codes and scales can be stored as signed bytes.
         Dtype::I8 | Dtype::U8 | Dtype::F8_E4M3 => TensorType::I8,
         Dtype::I16 => TensorType::I16,
         Dtype::I32 => TensorType::I32,

@@ -3,7 +3,7 @@
 use super::{Bytes, Matrix};
 use crate::quant::TensorType;
 
-/// A tensor as it lies in its file.
+/// A tensor as stored in its file.
 #[derive(Debug, Clone)]
 pub struct Tensor {
     /// GGUF name, for example `blk.0.attn_q.weight`.
@@ -13,7 +13,8 @@ pub struct Tensor {
     /// Row-major shape, outermost first: `[rows, cols]`, `[n]`, or `[experts, rows, cols]`.
     /// (GGUF stores the reverse order, `ne`.)
     pub shape: Vec<usize>,
-    /// `product(shape)` elements, rows contiguous, and what the type has behind them; length checked against type and shape.
+    /// `product(shape)` elements with contiguous rows, followed by the type's trailer. The length
+    /// is checked against type and shape.
     pub data: Bytes,
 }
 
@@ -33,8 +34,8 @@ impl Tensor {
         self.shape.iter().product()
     }
 
-    /// The elements as a matrix of [`Tensor::rows`] rows, times the factor behind them where the type has one; `None` if the type is not
-    /// one of weights, or the length is not that of whole rows.
+    /// The elements as a matrix of [`Tensor::rows`] rows, times the factor in the type's trailer.
+    /// `None` if the type is not a weight type, or the length is not a whole number of rows.
     pub fn matrix(&self) -> Option<Matrix> {
         let trailer = if self.is_empty() { 0 } else { self.ty.trailer_bytes() };
         let end = self.data.len().checked_sub(trailer)?;

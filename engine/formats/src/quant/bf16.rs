@@ -1,4 +1,5 @@
-//! BF16: the upper half of an IEEE 754 single, little endian, one element per "block". Rounding is to nearest even.
+//! BF16: the upper half of an IEEE 754 single, little endian, one element per "block". Rounds to
+//! nearest even.
 
 use half::bf16;
 

@@ -1,4 +1,5 @@
-//! A block-quantised type as data: the record that each type's file fills in, and walks over rows of blocks.
+//! A block-quantised type as data: the record that each type's file fills in, and loops over rows
+//! of blocks.
 
 use thermocline_shaders::WeightType;
 
@@ -11,10 +12,11 @@ pub type Quantise = fn(&[f32], &mut Vec<u8>);
 /// Splits a row of blocks into the GPU's streams `main` and `aux`.
 pub type Repack = fn(&[u8], &mut [u8], &mut [u8]) -> Result<()>;
 
-/// All that the engine knows of a block-quantised type. Weights are `w = scale * code + min`.
+/// All that the engine needs to know about a block-quantised type. Weights are `w = scale * code +
+/// min`.
 #[derive(Debug)]
 pub struct BlockFormat {
-    /// The type in files.
+    /// The type's id in files.
     pub ty: TensorType,
     /// Elements of a block.
     pub len: usize,
@@ -24,7 +26,7 @@ pub struct BlockFormat {
     pub grouping: Grouping,
     /// Decodes whole blocks, exactly.
     pub unpack: fn(&[u8], UnpackedMut<'_>),
-    /// Appends the blocks of whole blocks of numbers; `None` for types that are only read.
+    /// Encodes whole blocks and appends them. `None` for types that are only read.
     pub quantise: Option<Quantise>,
     /// The encoding on the GPU.
     pub device: DeviceFormat,
@@ -35,7 +37,7 @@ pub struct BlockFormat {
 pub struct Grouping {
     /// Elements per scale: 16 or 32.
     pub len: usize,
-    /// Groups have a minimum.
+    /// True if groups have a minimum.
     pub minima: bool,
     /// The lowest code.
     pub lowest: i8,
@@ -44,7 +46,7 @@ pub struct Grouping {
 }
 
 impl Grouping {
-    /// True if codes leave `-32..=32`.
+    /// True if codes exceed `-32..=32`.
     pub fn is_wide(&self) -> bool {
         self.lowest < -32 || self.highest > 32
     }
@@ -53,24 +55,25 @@ impl Grouping {
 /// A type's encoding on the GPU.
 #[derive(Debug)]
 pub struct DeviceFormat {
-    /// The encoding its kernels read.
+    /// The encoding that GPU kernels read.
     pub ty: WeightType,
-    /// Splits a row of blocks into the streams `main` and `aux` of [`WeightType`]; writes all of both.
+    /// Splits a row of blocks into the streams `main` and `aux` of [`WeightType`]. Writes every
+    /// byte of both.
     pub repack: Repack,
 }
 
-/// Room for the decoded elements of whole blocks.
+/// Memory for the decoded elements of whole blocks.
 #[derive(Debug)]
 pub struct UnpackedMut<'a> {
     /// `[n]`, the codes.
     pub codes: &'a mut [i8],
-    /// `[n / group]` or longer.
+    /// `[n / group]` or longer: the scales.
     pub scales: &'a mut [f32],
-    /// `[n / group]` or longer, or empty for a type without minima.
+    /// `[n / group]` or longer: the minima. Empty for a type without minima.
     pub mins: &'a mut [f32],
 }
 
-/// Unpacks blocks of 32: `block(bytes, codes)` returns scale and minimum.
+/// Unpacks blocks of 32. `block(bytes, codes)` returns scale and minimum.
 #[inline(always)]
 pub fn unpack_32<const BYTES: usize>(
     src: &[u8],
@@ -87,7 +90,7 @@ pub fn unpack_32<const BYTES: usize>(
     }
 }
 
-/// Unpacks blocks of 256 with `GROUPS` groups: `block(bytes, codes, scales, mins)`.
+/// Unpacks blocks of 256 with `GROUPS` groups, by `block(bytes, codes, scales, mins)`.
 #[inline(always)]
 pub fn unpack_256<const BYTES: usize, const GROUPS: usize>(
     src: &[u8],
@@ -103,7 +106,7 @@ pub fn unpack_256<const BYTES: usize, const GROUPS: usize>(
     }
 }
 
-/// Unpacks blocks of `LEN` with `GROUPS` groups and no minima: `block(bytes, codes, scales)`.
+/// Unpacks blocks of `LEN` with `GROUPS` groups and no minima, by `block(bytes, codes, scales)`.
 #[inline(always)]
 pub(crate) fn unpack_chunks<const BYTES: usize, const LEN: usize, const GROUPS: usize>(
     src: &[u8],

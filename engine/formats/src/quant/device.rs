@@ -1,15 +1,17 @@
-//! Weights on the GPU: every row is split into the two streams of a [`WeightType`], one of aligned codes (`main`) and one of
-//! scales (`aux`). Weights keep their values and, but for the padding of a row, their size. Of types with a code book the points' numbers are
-//! there; the book itself is on the device once.
+//! Weights on the GPU. Every row is split into the two streams of a [`WeightType`]: aligned codes
+//! (`main`) and scales (`aux`). Weights keep their values and, except for the padding of a row,
+//! their size. For types with a code book the streams have the indices of points. The book itself
+//! is on the device once.
 //!
-//! Each type's file has its repacking; this file has the dispatch and what several of them are made of.
+//! Each type's file has its repacking. This file has the dispatch and shared helpers.
 
 use thermocline_shaders::WeightType;
 
 use super::{Encoding, FloatType, TensorType};
 use thermocline_base::error::{Error, Result};
 
-/// Encoding on the GPU of weights that have `ty` in their file. (Integers and F64, which no matrix has, count as F32.)
+/// Encoding on the GPU of weights with type `ty` in their file. (Integers and F64, which no matrix
+/// uses, count as F32.)
 pub const fn device_type(ty: TensorType) -> WeightType {
     match ty.encoding() {
         Some(Encoding::Blocks(ty)) => ty.format().device.ty,
@@ -19,16 +21,17 @@ pub const fn device_type(ty: TensorType) -> WeightType {
     }
 }
 
-/// Bytes on the GPU of a row of `cols` columns, for weights that have `ty` in their file.
+/// Bytes on the GPU of a row of `cols` columns, for weights with type `ty` in their file.
 pub fn device_row_bytes(ty: TensorType, cols: usize) -> u64 {
     device_type(ty).row_bytes(cols) as u64
 }
 
-/// Splits `row`, whole blocks of `ty` whose weights are times `factor`, into `main` and `aux`, which are as long as
-/// [`WeightType::main_len`] and [`WeightType::aux_len`] of [`device_type`] say; all of both is written.
+/// Splits `row` into `main` and `aux`. `row` is whole blocks of `ty`, and its weights are
+/// multiplied by `factor`. `main` and `aux` have the lengths [`WeightType::main_len`] and
+/// [`WeightType::aux_len`] of [`device_type`]. Every byte of both is written.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for a factor of a type without.
+/// [`Error::Unsupported`] for a factor other than 1 with a type that has no factor.
 pub fn repack(ty: TensorType, row: &[u8], factor: f32, main: &mut [u8], aux: &mut [u8]) -> Result<()> {
     let device = device_type(ty);
     let (first, aux) = aux.split_at_mut(if device.has_row_factor() { 4 } else { 0 });
@@ -51,18 +54,20 @@ pub fn repack(ty: TensorType, row: &[u8], factor: f32, main: &mut [u8], aux: &mu
     }
 }
 
-/// Codes of a chunk, below 16 in their lower four bits, as 16 bytes: byte `j` holds `j` (low) and `j + 16` (high).
+/// Packs the lower four bits of a chunk's codes into 16 bytes. Byte `j` has code `j` (low) and
+/// `j + 16` (high).
 pub(super) fn nibbles(codes: &[u8; 32]) -> [u8; 16] {
     std::array::from_fn(|j| codes[j] & 15 | codes[j + 16] << 4)
 }
 
-/// Codes below 4 as pairs of bits, sixteen to a word.
+/// Packs codes below 4 into two bits each, sixteen to a word.
 pub(super) fn pairs<const CODES: usize, const BYTES: usize>(codes: &[u8; CODES]) -> [u8; BYTES] {
     const { assert!(CODES == 4 * BYTES) };
     std::array::from_fn(|at| (0..4).fold(0, |byte, j| byte | codes[4 * at + j] << (2 * j)))
 }
 
-/// Blocks that have `MAIN` bytes in one stream and `AUX` in the other: `block(bytes, main, aux)` fills them in.
+/// Repacks blocks to `MAIN` bytes in one stream and `AUX` bytes in the other. `block(bytes, main,
+/// aux)` fills in both.
 pub(super) fn map_blocks<const BYTES: usize, const MAIN: usize, const AUX: usize>(
     row: &[u8],
     main: &mut [u8],
@@ -74,7 +79,8 @@ pub(super) fn map_blocks<const BYTES: usize, const MAIN: usize, const AUX: usize
     Ok(())
 }
 
-/// [`map_blocks`] for blocks with an F16 scale, which `block` returns: those of a row lie behind its other bytes.
+/// [`map_blocks`] for blocks with an F16 scale, which `block` returns. The scales of a row follow
+/// its other bytes.
 pub(super) fn split_blocks<const BYTES: usize, const MAIN: usize, const AUX: usize>(
     row: &[u8],
     main: &mut [u8],
@@ -83,7 +89,7 @@ pub(super) fn split_blocks<const BYTES: usize, const MAIN: usize, const AUX: usi
 ) -> Result<()> {
     let blocks = row.as_chunks::<BYTES>().0;
     let (aux, scales) = aux.split_at_mut(AUX * blocks.len());
-    // A row's last word of scales may have only one.
+    // The last word of a row's scales may contain only one scale.
     scales[2 * blocks.len()..].fill(0);
     let out = main.as_chunks_mut().0.iter_mut().zip(scales.as_chunks_mut().0);
     for (at, (bytes, (main, scale))) in blocks.iter().zip(out).enumerate() {
@@ -92,8 +98,8 @@ pub(super) fn split_blocks<const BYTES: usize, const MAIN: usize, const AUX: usi
     Ok(())
 }
 
-/// Blocks behind an F16 scale as `MAIN` bytes in one stream, `AUX` bytes in the other and the
-/// scale, as they are.
+/// Splits blocks after their F16 scale into `MAIN` bytes in one stream and `AUX` bytes in the
+/// other. All fields, with the scale, are unchanged.
 pub(super) fn split_fields<const BYTES: usize, const MAIN: usize, const AUX: usize>(
     row: &[u8],
     main: &mut [u8],
@@ -119,7 +125,7 @@ mod tests {
         sample::{WEIGHTS, random_weights},
     };
 
-    /// Streams of a row, over bytes that were not zero.
+    /// Streams of a row, written over non-zero bytes.
     fn repacked(ty: TensorType, row: &[u8], cols: usize) -> (Vec<u32>, Vec<u32>) {
         let device = device_type(ty);
         let (mut main, mut aux) = (vec![0xa5; device.main_len(cols) * 16], vec![0xa5; device.aux_len(cols) * 4]);
@@ -131,7 +137,7 @@ mod tests {
     #[test]
     fn repacked_rows_decode_to_the_values_of_the_file() {
         for ty in WEIGHTS {
-            // An odd number of blocks, so that a word of scales is half empty.
+            // An odd number of blocks, so that one word of scales is half empty.
             let cols = if ty.block_len() == 1 { 45 } else { ty.block_len() * 3 };
             for seed in 0..5 {
                 let row = random_weights(ty, cols, &mut ChaCha8Rng::seed_from_u64(seed));

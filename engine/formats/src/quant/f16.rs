@@ -6,7 +6,7 @@ pub(super) fn dequantise(src: &[u8], dst: &mut [f32]) {
     let (groups, rest) = src.as_chunks::<32>();
     let (outs, out_rest) = dst.as_chunks_mut::<16>();
     for (group, out) in groups.iter().zip(outs) {
-        // In groups so that the hardware conversion is chosen once for sixteen numbers.
+        // In groups of sixteen numbers, so that the hardware conversion is selected once per group.
         let halves: [f16; 16] = std::array::from_fn(|i| f16::from_le_bytes([group[2 * i], group[2 * i + 1]]));
         halves.convert_to_f32_slice(out);
     }

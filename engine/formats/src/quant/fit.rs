@@ -1,9 +1,12 @@
-//! Scales of the K types. The format leaves them to the writer; here they minimise the squared error of the block.
+//! Scales of the K types. The format does not prescribe them. Here they minimise the squared error
+//! of the block.
 //!
-//! A sub-block is fitted by alternating two steps that both lower the error: round every element to its nearest code
-//! under the current scale, then solve the least-squares problem for the scale under the current codes. The result
-//! depends on the start, so a handful of starts (the range of the elements, more or less clipped) are tried and the best
-//! is kept. The scales of a block are then rounded to their own few bits and the codes chosen once more under those.
+//! A sub-block is fitted by alternating two steps that both lower the error. First every element is
+//! rounded to its nearest code under the current scale. Then the least-squares problem is solved
+//! for the scale under the current codes. The result depends on the start. Several starts are tried
+//! (the range of the elements, more or less clipped), and the best result is kept. The scales of a
+//! block are then rounded to their own few bits, and the codes are chosen again under the rounded
+//! scales.
 
 use super::{
     bits::to_f16,
@@ -11,8 +14,8 @@ use super::{
     round::{extreme, inverse, nearest_even, range},
 };
 
-/// How much finer (in codes) than the full range each start makes its steps: below zero the ends of the code range
-/// stay unused, above zero the outermost elements are clipped.
+/// Number of codes by which each start exceeds the full range. Negative numbers leave the ends of
+/// the code range unused. Positive numbers clip the outermost elements.
 const STARTS: [f32; 8] = [-1.0, -0.6, -0.3, 0.0, 0.3, 0.6, 1.0, 1.5];
 /// Alternations after each start.
 const ROUNDS: usize = 2;
@@ -31,7 +34,7 @@ fn fit_affine(x: &[f32; 32], top: f32) -> Affine {
     if width <= 0.0 {
         return Affine { scale: 0.0, min: -low };
     }
-    // Relative to the lowest element sums do not cancel.
+    // Sums of differences to the lowest element do not cancel.
     let y: [f32; 32] = std::array::from_fn(|i| x[i] - low);
     let sum_y: f32 = lanes(|i| y[i]);
     let n = y.len() as f32;
@@ -53,7 +56,7 @@ fn fit_affine(x: &[f32; 32], top: f32) -> Affine {
             let mut scale = (n * sum_qy - sum_q * sum_y) / determinant;
             offset = (sum_y - scale * sum_q) / n;
             if offset > -low {
-                // A positive offset has no code (min >= 0).
+                // A positive offset cannot be stored, because min >= 0.
                 offset = -low;
                 scale = (sum_qy - offset * sum_q) / sum_qq;
             }
@@ -73,7 +76,8 @@ fn fit_affine(x: &[f32; 32], top: f32) -> Affine {
     best
 }
 
-/// `x ~ scale * q` with `-32 <= q <= 31`; the scale has the sign that gives the largest element the longer side.
+/// Fits `x ~ scale * q` with `-32 <= q <= 31`. The sign of the scale gives the largest element the
+/// longer side.
 fn fit_symmetric(x: &[f32; 16]) -> f32 {
     let largest = extreme(x);
     if largest == 0.0 {
@@ -103,7 +107,7 @@ fn fit_symmetric(x: &[f32; 16]) -> f32 {
     best
 }
 
-/// The least-squares scale once the min is rounded, with the codes that the old scale gives.
+/// The least-squares scale for the rounded min, under the codes of the old scale.
 fn refit_scale(x: &[f32; 32], Affine { scale, min }: Affine, top: f32) -> f32 {
     let per_unit = inverse(scale);
     let mut q = [0.0f32; 32];
@@ -115,7 +119,8 @@ fn refit_scale(x: &[f32; 32], Affine { scale, min }: Affine, top: f32) -> f32 {
     (sum_qx * inverse(sum_qq)).max(0.0)
 }
 
-/// Header (`d`, `dmin`, packed scales and mins) and codes `0..=top` of a Q4_K or Q5_K block.
+/// Returns the header (`d`, `dmin`, packed scales and mins) and the codes `0..=top` of a Q4_K or
+/// Q5_K block.
 pub(super) fn affine_block(x: &[f32; 256], top: u8) -> ([u8; 16], [u8; 256]) {
     let top = f32::from(top);
     let subs = x.as_chunks::<32>().0;
@@ -145,7 +150,7 @@ pub(super) fn affine_block(x: &[f32; 256], top: u8) -> ([u8; 16], [u8; 256]) {
     (header, codes)
 }
 
-/// `d`, scales and codes `0..64` (32 stands for zero) of a Q6_K block.
+/// Returns `d`, the scales and the codes `0..64` (32 stands for zero) of a Q6_K block.
 pub(super) fn symmetric_block(x: &[f32; 256]) -> ([u8; 2], [i8; 16], [u8; 256]) {
     let subs = x.as_chunks::<16>().0;
     let fits: [f32; 16] = std::array::from_fn(|sub| fit_symmetric(&subs[sub]));
@@ -162,7 +167,7 @@ pub(super) fn symmetric_block(x: &[f32; 256]) -> ([u8; 2], [i8; 16], [u8; 256]) 
     (d_bytes, scales, codes)
 }
 
-/// Sum of thirty-two terms in eight running sums, an order that vectorises.
+/// Sum of 32 terms in eight running sums. This order vectorises.
 fn lanes(term: impl Fn(usize) -> f32) -> f32 {
     let mut sums = [0.0f32; 8];
     for at in 0..4 {

@@ -1,15 +1,15 @@
-//! Code books of the IQ types, and the signs that belong to their magnitudes: a bit per weight, or seven for eight weights, of which an
-//! even number is negative.
+//! Code books of the IQ types, and the signs of their magnitudes. Signs take a bit per weight, or
+//! seven bits for eight weights, an even number of which is negative.
 
 pub use thermocline_shaders::code_books::{IQ1, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS};
 
-/// Eight signs of seven bits: the eighth makes their number even.
+/// Expands seven sign bits to eight. The eighth makes the number of set bits even.
 #[inline(always)]
 pub fn even_signs(seven: u32) -> u8 {
     EVEN_SIGNS[(seven & 127) as usize]
 }
 
-/// The signs of 32 elements, of which a word has seven for every eight.
+/// The signs of 32 elements. `word` has seven sign bits for every eight elements.
 #[inline(always)]
 pub fn signs_of(word: u32) -> u32 {
     u32::from_le_bytes([0, 7, 14, 21].map(|shift| even_signs(word >> shift)))
@@ -24,7 +24,7 @@ static EVEN_SIGNS: [u8; 128] = {
     signs
 };
 
-/// Writes magnitudes with their signs: bit `j` of `signs` is set where code `j` is negative.
+/// Writes magnitudes with their signs. Bit `j` of `signs` is set if code `j` is negative.
 #[inline(always)]
 pub(super) fn store_signed<const N: usize>(codes: &mut [i8], magnitudes: &[i8; N], signs: u8) {
     for (j, (code, magnitude)) in codes.iter_mut().zip(magnitudes).enumerate() {

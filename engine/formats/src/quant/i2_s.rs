@@ -1,20 +1,21 @@
-//! I2_S, the type of Microsoft's BitNet files: 128 weights of -1, 0 or 1 in 32 bytes. `x = factor * (q - 1)`.
+//! I2_S, the type of Microsoft's BitNet files: 128 weights of -1, 0 or 1 in 32 bytes. `x = factor *
+//! (q - 1)`.
 //!
 //! | bytes | field |
 //! |---|---|
 //! | 0..32 | `q`, 2 bits: bits `6 - 2s .. 8 - 2s` of byte `l` belong to element `32 s + l` |
 //!
-//! The factor is the tensor's, an F32 number behind its last block, with 28 bytes of padding
-//! ([`Matrix::factor`](crate::format::Matrix::factor)). Files made on ARM have blocks of 64 under the same number, which nothing tells
-//! apart; those that are published have this layout.
+//! The factor belongs to the tensor. It is an F32 number after the last block, with 28 bytes of
+//! padding ([`Matrix::factor`](crate::format::Matrix::factor)). Files made on ARM use blocks of 64
+//! under the same type id, which cannot be distinguished. Published files have the layout above.
 
 use super::{BlockFormat, DeviceFormat, Grouping, TensorType, WeightType, block_format::unpack_chunks, device};
 use thermocline_base::error::{Error, Result};
 
-/// Bytes behind the blocks of a tensor.
+/// Bytes after the blocks of a tensor.
 pub(super) const TRAILER: usize = 32;
 
-/// Magnitudes below this are 0.
+/// Smaller magnitudes become 0.
 const SMALLEST: f32 = 1e-6;
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {
@@ -36,7 +37,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     },
 };
 
-/// Codes 0, 1 and 2 of a block; 3 is not written.
+/// Codes 0, 1 and 2 of a block. Code 3 is never written.
 #[inline(always)]
 fn codes(block: &[u8; 32]) -> [u8; 128] {
     std::array::from_fn(|at| block[at % 32] >> (6 - 2 * (at / 32)) & 3)
@@ -48,10 +49,11 @@ fn unpack(block: &[u8; 32], to: &mut [i8; 128], scales: &mut [f32; 4]) {
     *to = codes(block).map(|code| code as i8 - 1);
 }
 
-/// A whole tensor of weights of one magnitude, with signs, and zeros: blocks, factor and padding. The factor is the largest magnitude.
+/// Encodes a whole tensor, whose weights have one magnitude and a sign, or are zero. Returns
+/// blocks, factor and padding. The factor is the largest magnitude.
 ///
 /// # Errors
-/// [`Error::Invalid`] for a length that is not a whole number of blocks, and for numbers that are not finite.
+/// [`Error::Invalid`] if the length is not a whole number of blocks, or a number is not finite.
 pub fn encode_i2_s(weights: &[f32]) -> Result<Vec<u8>> {
     let (blocks, []) = weights.as_chunks::<128>() else {
         return Err(Error::invalid("elements of a tensor", "a multiple of 128 (I2_S)", weights.len()));

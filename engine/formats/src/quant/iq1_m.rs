@@ -1,5 +1,5 @@
-//! IQ1_M: 256 elements in 56 bytes, sixteen sub-blocks of 16. `x = d * (2 scale + 1) * (value + shift)` as IQ1_S has it, with
-//! a shift for every eight elements.
+//! IQ1_M: 256 elements in 56 bytes, sixteen sub-blocks of 16. `x = d * (2 scale + 1) * (value +
+//! shift)` as in IQ1_S, with a shift for every eight elements.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -41,7 +41,7 @@ fn unpack(block: &[u8; 56], codes: &mut [i8; 256], scales: &mut [f32; 16], _: &m
     }
 }
 
-/// Point number, below 2048, and shift in eighths, 1 or -1, of elements `8 i..8 i + 8`.
+/// Index of the point, below 2048, and shift in eighths, 1 or -1, of elements `8 i..8 i + 8`.
 #[inline(always)]
 pub fn point_and_shift(block: &[u8; 56], i: usize) -> (usize, i8) {
     let high = block[32 + i / 2] >> (4 * (i % 2));

@@ -1,5 +1,6 @@
-//! IQ1_S: 256 elements in 50 bytes, eight sub-blocks of 32. `x = d * (2 scale + 1) * (value + shift)`, values -1, 0 and 1,
-//! a shift of an eighth up or down; here in eighths: `x = d * (2 scale + 1) / 8 * (8 value + 8 shift)`.
+//! IQ1_S: 256 elements in 50 bytes, eight sub-blocks of 32. `x = d * (2 scale + 1) * (value +
+//! shift)`, with values -1, 0 and 1 and a shift of an eighth up or down. This file computes in
+//! eighths: `x = d * (2 scale + 1) / 8 * (8 value + 8 shift)`.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -39,7 +40,7 @@ fn high_word(block: &[u8; 50], sub: usize) -> u16 {
     u16::from_le_bytes(*bytes(block, 34 + 2 * sub))
 }
 
-/// Point number, below 2048, of elements `8 i..8 i + 8`.
+/// Index of the point, below 2048, of elements `8 i..8 i + 8`.
 #[inline(always)]
 pub fn point(block: &[u8; 50], i: usize) -> usize {
     let high = high_word(block, i / 4) >> (3 * (i % 4)) & 7;

@@ -1,4 +1,5 @@
-//! IQ2_S: 256 elements in 82 bytes, sixteen sub-blocks of 16. `x = d * (scale + 1/2) / 4 * magnitude * sign`.
+//! IQ2_S: 256 elements in 82 bytes, sixteen sub-blocks of 16. `x = d * (scale + 1/2) / 4 *
+//! magnitude * sign`.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -36,7 +37,7 @@ fn unpack(block: &[u8; 82], codes: &mut [i8; 256], scales: &mut [f32; 16], _: &m
     }
 }
 
-/// Point number, below 1024, and signs of elements `8 i..8 i + 8`.
+/// Index of the point, below 1024, and signs of elements `8 i..8 i + 8`.
 #[inline(always)]
 pub fn point_and_signs(block: &[u8; 82], i: usize) -> (usize, u8) {
     let high = usize::from(block[66 + i / 4] >> (2 * (i % 4)) & 3);

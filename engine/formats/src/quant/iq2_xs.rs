@@ -1,4 +1,5 @@
-//! IQ2_XS: 256 elements in 74 bytes, sixteen sub-blocks of 16. `x = d * (scale + 1/2) / 4 * magnitude * sign`.
+//! IQ2_XS: 256 elements in 74 bytes, sixteen sub-blocks of 16. `x = d * (scale + 1/2) / 4 *
+//! magnitude * sign`.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -33,7 +34,7 @@ fn unpack(block: &[u8; 74], codes: &mut [i8; 256], scales: &mut [f32; 16], _: &m
     }
 }
 
-/// Point number, below 512, and signs of elements `8 i..8 i + 8`.
+/// Index of the point, below 512, and signs of elements `8 i..8 i + 8`.
 #[inline(always)]
 pub fn point_and_signs(block: &[u8; 74], i: usize) -> (usize, u8) {
     let code = u16::from_le_bytes(*bytes(block, 2 + 2 * i));

@@ -1,4 +1,5 @@
-//! IQ2_XXS: 256 elements in 66 bytes, eight sub-blocks of 32. `x = d * (scale + 1/2) / 4 * magnitude * sign`.
+//! IQ2_XXS: 256 elements in 66 bytes, eight sub-blocks of 32. `x = d * (scale + 1/2) / 4 *
+//! magnitude * sign`.
 //!
 //! | bytes | field |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! IQ3_S: 256 elements in 110 bytes, eight sub-blocks of 32. `x = d * (2 scale + 1) * magnitude * sign`.
+//! IQ3_S: 256 elements in 110 bytes, eight sub-blocks of 32. `x = d * (2 scale + 1) * magnitude *
+//! sign`.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -34,7 +35,7 @@ fn unpack(block: &[u8; 110], codes: &mut [i8; 256], scales: &mut [f32; 8], _: &m
     }
 }
 
-/// Point number, below 512, of elements `4 i..4 i + 4`.
+/// Index of the point, below 512, of elements `4 i..4 i + 4`.
 #[inline(always)]
 pub fn point(block: &[u8; 110], i: usize) -> usize {
     usize::from(block[2 + i]) | usize::from(block[66 + i / 8] >> (i % 8) & 1) << 8

@@ -1,4 +1,5 @@
-//! IQ3_XXS: 256 elements in 98 bytes, eight sub-blocks of 32. `x = d * (scale + 1/2) / 2 * magnitude * sign`.
+//! IQ3_XXS: 256 elements in 98 bytes, eight sub-blocks of 32. `x = d * (scale + 1/2) / 2 *
+//! magnitude * sign`.
 //!
 //! | bytes | field |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! IQ4_NL: 32 four-bit codes into a table of sixteen unevenly spaced values, 18 bytes. `x = d * VALUES[q]`.
+//! IQ4_NL: 32 elements in 18 bytes. Four-bit codes select from a table of sixteen unevenly spaced
+//! values. `x = d * VALUES[q]`.
 //!
 //! | bytes | field |
 //! |---|---|

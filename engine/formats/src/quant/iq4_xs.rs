@@ -1,4 +1,5 @@
-//! IQ4_XS: 256 elements in 136 bytes, eight sub-blocks of 32. `x = d * (scale - 32) * VALUES[q]` with the table of IQ4_NL.
+//! IQ4_XS: 256 elements in 136 bytes, eight sub-blocks of 32. `x = d * (scale - 32) * VALUES[q]`
+//! with the table of IQ4_NL.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -40,10 +41,10 @@ pub fn unpack_scales(block: &[u8; 136]) -> [f32; 8] {
     scale_codes(block).map(|q| d * (f32::from(q) - 32.0))
 }
 
-/// The eight 6-bit scales, one byte each, 32 too large.
+/// The eight 6-bit scales, one byte each, with 32 added.
 #[inline(always)]
 fn scale_codes(block: &[u8; 136]) -> [u8; 8] {
-    // Nibbles, and pairs of bits, are moved apart to bytes: halves first.
+    // Spreads nibbles and pairs of bits to bytes, halving the distance at each step.
     let mut low = u64::from(u32::from_le_bytes(*bytes(block, 4)));
     low = (low | low << 16) & 0x0000_ffff_0000_ffff;
     low = (low | low << 8) & 0x00ff_00ff_00ff_00ff;

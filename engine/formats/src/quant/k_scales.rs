@@ -1,7 +1,9 @@
-//! Parts common to Q4_K and Q5_K: eight 6-bit scales and eight 6-bit mins in twelve bytes, and nibbles in groups of 64 elements.
+//! Shared parts of Q4_K and Q5_K: eight 6-bit scales and eight 6-bit mins in twelve bytes, and
+//! nibbles in groups of 64 elements.
 //!
-//! Sub-blocks 0..4: scale in the low six bits of byte `j`, min in those of byte `j + 4`. Sub-blocks 4..8: low four bits
-//! in the two nibbles of byte `j + 4` (scale low, min high), top two bits in the spare bits of bytes `j - 4` and `j`.
+//! Sub-blocks 0..4: the scale is the low six bits of byte `j`, the min those of byte `j + 4`.
+//! Sub-blocks 4..8: the low four bits are the two nibbles of byte `j + 4` (scale low, min high),
+//! the top two bits are the spare bits of bytes `j - 4` and `j`.
 
 use super::{
     bits::{bytes, f16_at},
@@ -18,7 +20,7 @@ pub fn unpack(packed: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
     ((low(a) | high(c, a)).to_le_bytes(), (low(b) | high(c >> 4, b)).to_le_bytes())
 }
 
-/// The inverse of [`unpack`]; values are below 64.
+/// The inverse of [`unpack`]. Values are below 64.
 pub(super) fn pack(scales: &[u8; 8], mins: &[u8; 8]) -> [u8; 12] {
     let mut packed = [0; 12];
     for j in 0..4 {
@@ -40,8 +42,9 @@ pub fn unpack_scales(header: &[u8; 16], scales: &mut [f32; 8], mins: &mut [f32; 
     }
 }
 
-/// The header on the GPU, sorted so that a kernel gets a chunk's scale and min with a few shifts: `d` and `dmin` as they are, the low
-/// nibbles of the scales, of the mins, and the high bit pairs of both.
+/// The header on the GPU, reordered so that a kernel needs only a few shifts for a chunk's scale
+/// and min. It has `d` and `dmin` unchanged, the low nibbles of the scales, the low nibbles of the
+/// mins, and the high bit pairs of both.
 pub(super) fn device_header(header: &[u8; 16]) -> [u8; 16] {
     let (scales, mins) = unpack(bytes(header, 4));
     let mut words = [u32::from_le_bytes(*bytes(header, 0)), 0, 0, 0];
@@ -55,8 +58,8 @@ pub(super) fn device_header(header: &[u8; 16]) -> [u8; 16] {
     bytes
 }
 
-/// The nibbles on the GPU, chunk by chunk. In the file each group of 64 elements has 32 bytes, byte `l` holds element `l` (low) and
-/// `l + 32` (high).
+/// Rearranges the nibbles for the GPU, chunk by chunk. In the file each group of 64 elements has 32
+/// bytes. Byte `l` has element `l` (low) and `l + 32` (high).
 pub(super) fn device_nibbles(codes: &[u8; 128], main: &mut [u8; 128]) {
     for (chunk, out) in main.as_chunks_mut::<16>().0.iter_mut().enumerate() {
         let group = &codes[chunk / 2 * 32..][..32];

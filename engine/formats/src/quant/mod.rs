@@ -1,12 +1,16 @@
-//! Types of weights. A block-quantised type is one file: layout, tables, decoding to codes and scales, quantisation where this
-//! engine writes it, and its encoding on the GPU, gathered in its `FORMAT` ([`BlockFormat`]). [`TensorType`] lists the types;
-//! [`dequantise`] (the oracle every kernel is tested against), [`quantise`] and [`repack`] walk rows of any of them.
+//! Types of weights. Each block-quantised type has one file: its layout, tables, decoding to codes
+//! and scales, and encoding on the GPU. If this engine writes the type, the file has its
+//! quantisation too. Its `FORMAT` ([`BlockFormat`]) collects them. [`TensorType`] lists the types.
+//! [`dequantise`] (the oracle of all kernel tests), [`quantise`] and [`repack`] process rows of any
+//! type.
 //!
-//! A new type is a file here, its lines in `tensor_type.rs`, and one arm each in `blocks.rs` of `cpu/simd/avx2`, `avx512` and `neon`,
-//! for which the compiler asks; tests take their types from [`TensorType::ALL`].
+//! A new type needs a file here, its lines in `tensor_type.rs`, and one arm each in `blocks.rs` of
+//! `cpu/simd/avx2`, `avx512` and `neon`. The compiler reports missing arms. Tests take their types
+//! from [`TensorType::ALL`].
 //!
-//! All are exact where the format leaves no choice: the bytes and values are those of the reference implementation, bit for
-//! bit. Where it does leave one (scales of the K types) `fit` minimises the squared error.
+//! Results are exact if the format leaves no choice. Bytes and values then equal those of the
+//! reference implementation, bit for bit. If the format leaves a choice (scales of the K types),
+//! `fit` minimises the squared error.
 
 mod bf16;
 mod bits;
@@ -56,13 +60,13 @@ pub use tensor_type::{BlockType, Encoding, FloatType, TensorType};
 use thermocline_base::error::{Error, Result};
 use thermocline_shaders::WeightType;
 
-/// Elements that are unpacked at a time: a multiple of every block's.
+/// Elements that are unpacked at a time, a multiple of every type's block length.
 pub const UNPACK_STEP: usize = 256;
 
-/// Decodes whole blocks of `src` into `dst`. `src` holds exactly `dst.len()` elements.
+/// Decodes whole blocks of `src` into `dst`. `src` has exactly `dst.len()` elements.
 ///
 /// # Panics
-/// If the lengths disagree or `ty` is not a weight type; both are checked when a tensor is loaded.
+/// If the lengths disagree, or `ty` is not a weight type. Both are checked when a tensor is loaded.
 pub fn dequantise(ty: TensorType, src: &[u8], dst: &mut [f32]) {
     assert_eq!(Some(src.len()), ty.row_bytes(dst.len()), "{ty} row of {} elements", dst.len());
     match ty.encoding() {
@@ -83,7 +87,7 @@ pub fn dequantise(ty: TensorType, src: &[u8], dst: &mut [f32]) {
     }
 }
 
-/// `scale * code`, and `+ min` where the type has minima, of groups of `LEN` elements.
+/// Computes `scale * code`, and `+ min` if the type has minima, for groups of `LEN` elements.
 fn dequantise_blocks<const LEN: usize, const MINIMA: bool>(format: &BlockFormat, src: &[u8], dst: &mut [f32]) {
     let (mut codes, mut scales, mut mins) = ([0; UNPACK_STEP], [0.0; UNPACK_STEP / 16], [0.0; UNPACK_STEP / 16]);
     for (src, dst) in src.chunks(UNPACK_STEP / format.len * format.bytes).zip(dst.chunks_mut(UNPACK_STEP)) {
@@ -99,13 +103,13 @@ fn dequantise_blocks<const LEN: usize, const MINIMA: bool>(format: &BlockFormat,
     }
 }
 
-/// Types [`quantise`] writes.
+/// Types that [`quantise`] writes.
 pub const QUANTISABLE: [TensorType; 15] = {
     use TensorType::*;
     [F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, TQ1_0, TQ2_0, MXFP4, Q1_0]
 };
 
-/// Fails to compile where [`QUANTISABLE`] leaves out a type whose file has a quantisation.
+/// Fails to compile if [`QUANTISABLE`] lacks a type with a quantiser.
 const _: () = {
     let (mut at, mut written) = (0, 0);
     while at < TensorType::ALL.len() {
@@ -119,13 +123,13 @@ const _: () = {
     assert!(written == QUANTISABLE.len());
 };
 
-/// Appends the blocks of `src` to `dst`; `src` is a whole number of blocks. Rows are independent, so callers may
-/// split a matrix over threads.
+/// Encodes `src`, a whole number of blocks, and appends it to `dst`. Rows are independent, so
+/// callers may split a matrix over threads.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for a type outside [`QUANTISABLE`], [`Error::Invalid`] for a length that is not a whole number
-/// of blocks and for values the type cannot hold: NaN, infinities, and magnitudes beyond the range of F16 in every type
-/// that stores F16 numbers. `dst` is then unchanged.
+/// [`Error::Unsupported`] for a type outside [`QUANTISABLE`]. [`Error::Invalid`] for a length that
+/// is not a whole number of blocks, and for values that the type cannot represent: NaN, infinities,
+/// and magnitudes beyond the range of F16 in types that store F16 numbers. `dst` is then unchanged.
 pub fn quantise(ty: TensorType, src: &[f32], dst: &mut Vec<u8>) -> Result<()> {
     let Some(bytes) = ty.row_bytes(src.len()) else {
         return Err(Error::invalid("elements of a row", format!("a multiple of {} ({ty})", ty.block_len()), src.len()));
@@ -140,7 +144,7 @@ pub fn quantise(ty: TensorType, src: &[f32], dst: &mut Vec<u8>) -> Result<()> {
     let quantise = quantise.ok_or_else(|| {
         Error::unsupported("type to quantise to", ty.name(), QUANTISABLE.map(TensorType::name).join(", "))
     })?;
-    // One pass without branches; the slow search for the culprit runs only when there is one.
+    // One pass without branches. The slow search for the bad value runs only if there is one.
     let holds = src.iter().fold(true, |all, x| all & (x.abs() <= limit));
     if !holds && let Some((at, x)) = src.iter().enumerate().find(|(_, x)| x.is_nan() || x.abs() > limit) {
         return Err(Error::invalid(

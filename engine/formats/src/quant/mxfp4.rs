@@ -12,7 +12,7 @@ use super::{
     round,
 };
 
-/// Values of the sixteen codes, doubled so that they are integers.
+/// Values of the sixteen codes, doubled to be integers.
 pub const VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {
@@ -31,14 +31,14 @@ fn unpack(block: &[u8; 17], codes: &mut [i8; 32]) -> (f32, f32) {
     (scale(block[0]), 0.0)
 }
 
-/// `2^(e - 128)`: half the shared scale, to go with the doubled [`VALUES`].
+/// `2^(e - 128)`: half the shared scale, to match the doubled [`VALUES`].
 #[inline(always)]
 pub fn scale(e: u8) -> f32 {
     // 2^-128 and 2^-127 are subnormal.
     f32::from_bits(if e < 2 { 0x0020_0000 << e } else { (u32::from(e) - 1) << 23 })
 }
 
-/// Codes, as they are, and scales, four to a word.
+/// Copies codes unchanged, and packs scales four to a word.
 fn repack(row: &[u8], main: &mut [u8], aux: &mut [u8]) -> Result<()> {
     aux.fill(0);
     let blocks = row.as_chunks::<17>().0.iter().zip(main.as_chunks_mut::<16>().0).zip(aux);
@@ -49,13 +49,13 @@ fn repack(row: &[u8], main: &mut [u8], aux: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// Codes of `x` under the scale whose byte is `e`, and the sum of their squared errors.
+/// Encodes `x` under the scale with byte `e`. Returns the block and the sum of squared errors.
 fn encode(x: &[f32; 32], e: u8) -> ([u8; 17], f32) {
     let (scale, mut block, mut error) = (scale(e), [0; 17], 0.0);
     block[0] = e;
     for (at, x) in x.iter().enumerate() {
         let wanted = x.abs() / scale;
-        // The first eight values ascend; halfway between two, the larger.
+        // The first eight values ascend. Halfway between two values, the larger is chosen.
         let above = |pair: &[i8]| 2.0 * wanted >= f32::from(pair[0]) + f32::from(pair[1]);
         let magnitude = VALUES[..8].windows(2).filter(|pair| above(pair)).count();
         let off = wanted - f32::from(VALUES[magnitude]);
@@ -66,7 +66,8 @@ fn encode(x: &[f32; 32], e: u8) -> ([u8; 17], f32) {
     (block, error)
 }
 
-/// The largest magnitude is at most 7 steps of the scale, of which it keeps 6; or half as many, if that loses less.
+/// Tries two scales and keeps the block with the smaller error. Under the finer scale the largest
+/// magnitude is at most 7 steps, and codes reach 6. The coarser scale is twice as large.
 fn quantise(x: &[f32; 32]) -> [u8; 17] {
     let largest = round::extreme(x).abs();
     if largest == 0.0 {

@@ -1,6 +1,7 @@
-//! NVFP4: 64 four-bit floats (E2M1) in 36 bytes, four sub-blocks of 16. `x = scale / 2 * VALUES[q]` with the table of MXFP4.
-//! Its scales span little: files have a factor for each tensor beside it ([`Matrix::factor`](crate::format::Matrix::factor)), which is
-//! why this engine does not write the type.
+//! NVFP4: 64 four-bit floats (E2M1) in 36 bytes, four sub-blocks of 16. `x = scale / 2 * VALUES[q]`
+//! with the table of MXFP4. The range of its scales is small, so files have a separate factor for
+//! each tensor ([`Matrix::factor`](crate::format::Matrix::factor)). For this reason the engine does
+//! not write the type.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -33,17 +34,17 @@ fn unpack(block: &[u8; 36], codes: &mut [i8; 64], scales: &mut [f32; 4]) {
     }
 }
 
-/// Half the scales of the four sub-blocks, to go with the doubled [`VALUES`].
+/// Half the scales of the four sub-blocks, to match the doubled [`VALUES`].
 #[inline(always)]
 pub fn unpack_scales(block: &[u8; 36]) -> [f32; 4] {
     [scale(block[0]), scale(block[1]), scale(block[2]), scale(block[3])]
 }
 
-/// Half of an E4M3 number, whose sign is not looked at.
+/// Half of an E4M3 number. Its sign is ignored.
 #[inline(always)]
 pub(crate) fn scale(e4m3: u8) -> f32 {
     let (exponent, fraction) = (u32::from(e4m3 >> 3 & 15), u32::from(e4m3 & 7));
-    // The numbers below the smallest exponent are multiples of 2^-9.
+    // Subnormal numbers are multiples of 2^-9.
     let normal = f32::from_bits((exponent + 119) << 23 | fraction << 20);
     let subnormal = fraction as f32 * (1.0 / 1024.0);
     match e4m3 {
@@ -54,7 +55,7 @@ pub(crate) fn scale(e4m3: u8) -> f32 {
 }
 
 fn repack(row: &[u8], main: &mut [u8], aux: &mut [u8]) -> Result<()> {
-    // Whole words of scales: two chunks, which are a block.
+    // One block is two chunks, whose scales fill a word.
     device::map_blocks::<36, 32, 4>(row, main, aux, |block, main, aux| {
         *aux = bytes::<4>(block, 0).map(|scale| if scale == 0x7f { 0 } else { scale });
         for (chunk, main) in main.as_chunks_mut::<16>().0.iter_mut().enumerate() {

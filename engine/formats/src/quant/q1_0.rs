@@ -30,7 +30,7 @@ fn unpack(block: &[u8; 18], codes: &mut [i8; 128], scales: &mut [f32; 4]) {
     }
 }
 
-/// The mean magnitude, which loses least, and the signs.
+/// Encodes the mean magnitude, which minimises the error, and the signs.
 fn quantise(x: &[f32; 128]) -> [u8; 18] {
     let mean = x.iter().map(|x| f64::from(x.abs())).sum::<f64>() / 128.0;
     let mut block = [0; 18];

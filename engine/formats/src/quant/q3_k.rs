@@ -54,8 +54,9 @@ pub fn unpack_scales(block: &[u8; 110], scales: &mut [f32; 16]) {
     }
 }
 
-/// The sixteen 6-bit scales, one byte each, 32 too large. Scale `j` has its low four bits in nibble `j / 8` of byte `96 + j % 8` and
-/// its high two bits in bits `2 (j / 4)..` of byte `104 + j % 4`.
+/// The sixteen 6-bit scales, one byte each, with 32 added. Scale `j` has its low four bits in
+/// nibble `j / 8` of byte `96 + j % 8` and its high two bits in bits `2 (j / 4)..` of byte `104 + j
+/// % 4`.
 #[inline(always)]
 pub fn scale_codes(block: &[u8; 110]) -> [[u8; 8]; 2] {
     let (low, high) = (u64::from_le_bytes(*bytes(block, 96)), u32::from_le_bytes(*bytes(block, 104)));

@@ -27,7 +27,7 @@ fn unpack(block: &[u8; 18], codes: &mut [i8; 32]) -> (f32, f32) {
     (bits::f16_at(block, 0), 0.0)
 }
 
-/// The element of largest magnitude becomes -8 exactly; the rest is rounded in its scale.
+/// Maps the element of largest magnitude to exactly -8, and rounds the other elements in its scale.
 fn quantise(x: &[f32; 32]) -> [u8; 18] {
     let d = round::extreme(x) / -8.0;
     let inverse = round::inverse(d);

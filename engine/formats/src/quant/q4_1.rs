@@ -28,7 +28,7 @@ fn unpack(block: &[u8; 20], codes: &mut [i8; 32]) -> (f32, f32) {
     (bits::f16_at(block, 0), bits::f16_at(block, 2))
 }
 
-/// The range of the elements is divided into 15 equal steps.
+/// Divides the range of the elements into 15 equal steps.
 fn quantise(x: &[f32; 32]) -> [u8; 20] {
     let (min, max) = round::range(x);
     let d = (max - min) / 15.0;

@@ -71,7 +71,7 @@ fn quantise(x: &[f32; 256]) -> [u8; 210] {
     block
 }
 
-/// Chunk by chunk, low nibbles apart from high bit pairs.
+/// Repacks chunk by chunk, with low nibbles and high bit pairs in separate streams.
 fn repack(row: &[u8], main: &mut [u8], aux: &mut [u8]) -> Result<()> {
     device::map_blocks::<210, 128, 84>(row, main, aux, |block, main, aux| {
         let mut codes = [0i8; 256];

@@ -27,7 +27,8 @@ fn unpack(block: &[u8; 34], codes: &mut [i8; 32]) -> (f32, f32) {
     (bits::f16_at(block, 0), 0.0)
 }
 
-/// The largest magnitude becomes 127; the rest is rounded in its scale, halves away from zero.
+/// Maps the largest magnitude to 127, and rounds the other elements in its scale, halves away from
+/// zero.
 fn quantise(x: &[f32; 32]) -> [u8; 34] {
     let d = round::extreme(x).abs() / 127.0;
     let inverse = round::inverse(d);

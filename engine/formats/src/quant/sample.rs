@@ -1,4 +1,4 @@
-//! Weights of random codes: what kernels are tested with, of types without an encoder, too.
+//! Weights with random codes, for tests of kernels. They include types without an encoder.
 
 use rand::{Rng, RngExt};
 
@@ -22,7 +22,8 @@ pub const WEIGHTS: [TensorType; 29] = {
     types
 };
 
-/// Encoded elements: random codes under scales that keep values within a few ones; none if `n` is no whole number of blocks.
+/// Encoded random codes, with scales that keep values within a few ones. Empty if `n` is not a
+/// whole number of blocks.
 pub fn random_weights(ty: TensorType, n: usize, rng: &mut impl Rng) -> Vec<u8> {
     let mut bytes = vec![0u8; ty.row_bytes(n).unwrap_or(0)];
     rng.fill_bytes(&mut bytes);
@@ -69,7 +70,7 @@ pub fn random_weights(ty: TensorType, n: usize, rng: &mut impl Rng) -> Vec<u8> {
             Encoding::Blocks(BlockType::TQ1_0) => put(52, -1.0, 1.0),
             Encoding::Blocks(BlockType::TQ2_0) => put(64, -1.0, 1.0),
             Encoding::Blocks(BlockType::Q1_0 | BlockType::Q2_0) => put(0, -1.0, 1.0),
-            // Any codes, under a factor of the whole tensor.
+            // Any codes. The factor belongs to the whole tensor.
             Encoding::Blocks(BlockType::I2_S) => {}
             Encoding::Blocks(BlockType::NVFP4) => block[..4].fill_with(|| rng.random_range(0x10..0x38)),
             Encoding::Blocks(BlockType::MXFP4) => block[0] = rng.random_range(120..128),

@@ -1,4 +1,4 @@
-//! Types of tensors, with GGUF's numbering, and of those a weight may have: floats, and blocks of codes.
+//! Types of tensors, with GGUF's ids, and the subset of weight types: floats, and blocks of codes.
 
 use std::{fmt, str::FromStr};
 
@@ -47,12 +47,12 @@ pub enum TensorType {
     Q2_0 = 42,
 }
 
-/// Encoding of weights: the two kinds of arithmetic that kernels have.
+/// Encoding of weights. Kernels have separate arithmetic for each kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Encoding {
-    /// Every element a number of its own.
+    /// Every element is a separate number.
     Float(FloatType),
-    /// Small integers in blocks that share their scales.
+    /// Small integers in blocks with shared scales.
     Blocks(BlockType),
 }
 
@@ -65,7 +65,7 @@ pub enum FloatType {
     BF16,
 }
 
-/// Block-quantised types of weights. [`BlockType::format`] has what is known of each.
+/// Block-quantised types of weights. [`BlockType::format`] describes each.
 #[allow(non_camel_case_types, missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BlockType {
@@ -108,12 +108,12 @@ impl TensorType {
         ]
     };
 
-    /// The type with this GGUF id, if this engine reads it.
+    /// The type with this GGUF id. `None` if this engine does not read it.
     pub fn from_id(id: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|ty| *ty as u32 == id)
     }
 
-    /// Encoding as weights; `None` for integers and F64, which only occur as tables.
+    /// Encoding as weights. `None` for integers and F64, which only occur in tables.
     pub const fn encoding(self) -> Option<Encoding> {
         use Encoding::{Blocks, Float};
         Some(match self {
@@ -155,7 +155,7 @@ impl TensorType {
         self.encoding().is_some()
     }
 
-    /// Elements per block; 1 for plain types.
+    /// Elements per block. 1 for types without blocks.
     pub const fn block_len(self) -> usize {
         match self.encoding() {
             Some(Encoding::Blocks(ty)) => ty.format().len,
@@ -175,7 +175,8 @@ impl TensorType {
         }
     }
 
-    /// Bytes of one row of `cols` elements, or `None` if `cols` is not a whole number of blocks (or overflows).
+    /// Bytes of one row of `cols` elements, or `None` if `cols` is not a whole number of blocks (or
+    /// overflows).
     pub const fn row_bytes(self, cols: usize) -> Option<usize> {
         if !cols.is_multiple_of(self.block_len()) {
             return None;
@@ -183,7 +184,8 @@ impl TensorType {
         (cols / self.block_len()).checked_mul(self.block_bytes())
     }
 
-    /// Bytes behind the last row of a tensor that is not empty: I2_S has its factor there, padded to 32 bytes.
+    /// Bytes after the last row of a tensor that is not empty. I2_S stores its factor there, padded
+    /// to 32 bytes.
     pub const fn trailer_bytes(self) -> usize {
         match self {
             TensorType::I2_S => super::i2_s::TRAILER,
@@ -191,8 +193,8 @@ impl TensorType {
         }
     }
 
-    /// Upper-case name, as llama.cpp prints it; that of the encoding on the GPU for types of
-    /// weights.
+    /// Upper-case name, as printed by llama.cpp. For types of weights it is the name of the
+    /// encoding on the GPU.
     pub const fn name(self) -> &'static str {
         match self {
             TensorType::F64 => "F64",
@@ -216,7 +218,8 @@ impl Encoding {
         }
     }
 
-    /// Bytes of one row of `cols` elements, or `None` if `cols` is not a whole number of blocks (or overflows).
+    /// Bytes of one row of `cols` elements, or `None` if `cols` is not a whole number of blocks (or
+    /// overflows).
     pub const fn row_bytes(self, cols: usize) -> Option<usize> {
         self.tensor_type().row_bytes(cols)
     }
@@ -233,7 +236,7 @@ impl FloatType {
 }
 
 impl BlockType {
-    /// Layout, codes and GPU encoding of the type: its file, as data.
+    /// Layout, codes and GPU encoding of the type, from its file.
     pub const fn format(self) -> &'static BlockFormat {
         match self {
             BlockType::Q4_0 => &super::q4_0::FORMAT,

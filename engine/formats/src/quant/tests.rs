@@ -1,4 +1,5 @@
-//! All types against the fixtures in `tests/fixtures/quants`: reference bytes and reference values of 8 x 512 matrices.
+//! Tests all types against the fixtures in `tests/fixtures/quants`: reference bytes and reference
+//! values of 8 x 512 matrices.
 
 use std::{collections::HashMap, path::PathBuf};
 
@@ -15,7 +16,7 @@ fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/quants").join(name)
 }
 
-/// Reference blocks per type: written by llama.cpp's quantiser, or random.
+/// Reference blocks per type. llama.cpp's quantiser wrote them, or they are random.
 fn reference() -> HashMap<TensorType, Tensor> {
     let files = ["quants.gguf", "blocks.gguf"].map(|name| match open(&fixture(name), ReadMode::Map).unwrap() {
         Opened::Checkpoint(file) => file,
@@ -116,7 +117,7 @@ fn round_trip_keeps_zeros_and_constants() {
     for ty in QUANTISABLE {
         assert!(round_trip(ty, &[0.0; 256]).iter().all(|x| *x == 0.0), "{ty}");
         for constant in [1.0f32, -1.0, 0.01, -300.0] {
-            // A power of two as the scale of codes with one bit behind the point.
+            // MXFP4 has a power of two as scale, and codes with one bit after the point.
             let most = if ty == TensorType::MXFP4 { 0.2 } else { 0.02 };
             for x in round_trip(ty, &[constant; 256]) {
                 assert!((x - constant).abs() <= most * constant.abs(), "{ty}: {constant} became {x}");
@@ -151,7 +152,7 @@ fn quantise_refuses_values_and_lengths_beyond_the_type() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Rows of any spread, offset and magnitude come back within the error of the type.
+    /// Rows of any spread, offset and magnitude decode to within the error of the type.
     #[test]
     fn round_trip_error_is_within_the_type(
         unit in prop::collection::vec(-1.0f32..1.0, 512),
@@ -164,13 +165,14 @@ proptest! {
         row[spike] *= 4.0;
         let span = row.iter().fold(0.0f32, |m, x| m.max(x.abs()));
         for ty in QUANTISABLE {
-            // Largest error of one element, as a fraction of the largest magnitude, with room for the scales' own rounding
-            // (F16 scales lose precision below 6e-5: hence rows of ordinary magnitude).
+            // Largest error of one element, as a fraction of the largest magnitude, with room for
+            // the rounding of the scales. (F16 scales lose precision below 6e-5, so rows have
+            // ordinary magnitudes.)
             let fraction = match ty {
                 TensorType::F32 => 0.0,
                 TensorType::F16 => 1.0 / 2048.0,
                 TensorType::BF16 => 1.0 / 256.0,
-                // Three values, and two.
+                // Types with three values, and with two.
                 TensorType::TQ1_0 | TensorType::TQ2_0 => 0.51,
                 TensorType::Q1_0 => 1.0,
                 TensorType::Q8_0 => 1.0 / 200.0,
@@ -184,7 +186,8 @@ proptest! {
         }
     }
 
-    /// Any bytes decode without a panic, and every finite number survives any quantiser without a panic.
+    /// Any bytes decode without a panic, and any quantiser encodes every finite number without a
+    /// panic.
     #[test]
     fn dequantise_and_quantise_take_any_bits(bits in prop::collection::vec(any::<u32>(), 256), bytes in prop::collection::vec(any::<u8>(), 1024)) {
         for ty in WEIGHTS {

@@ -1,5 +1,6 @@
-//! TQ1_0: 256 weights of -1, 0 or 1 in 54 bytes. `x = d * (digit - 1)`. A byte holds five ternary digits as a fraction of 256:
-//! the first is what `3 byte` carries into the ninth bit and up, the next that of three times the byte, modulo 256.
+//! TQ1_0: 256 weights of -1, 0 or 1 in 54 bytes. `x = d * (digit - 1)`. A byte has five ternary
+//! digits as a fraction of 256. The first digit is the carry of `3 byte` into the ninth bit and up.
+//! The next digit is the same for three times the byte, modulo 256.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -25,7 +26,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     device: DeviceFormat { ty: WeightType::TQ1_0, repack },
 };
 
-/// Powers of three that bring a digit to the front of its byte.
+/// Powers of three that move a digit to the front of its byte.
 pub const POWERS: [u8; 5] = [1, 3, 9, 27, 81];
 
 /// Byte and digit of an element.
@@ -60,7 +61,7 @@ fn quantise(x: &[f32; 256]) -> [u8; 54] {
     block
 }
 
-/// Five digits as a byte: a number below 243, as a fraction of 256, rounded up.
+/// Packs five digits into a byte: a number below 243, as a fraction of 256, rounded up.
 fn fraction(digits: [u8; 5]) -> u8 {
     let number = digits.iter().fold(0u16, |number, digit| 3 * number + u16::from(*digit));
     (number * 256).div_ceil(243) as u8
@@ -70,8 +71,9 @@ fn repack(row: &[u8], main: &mut [u8], aux: &mut [u8]) -> Result<()> {
     device::split_blocks::<54, 32, 20>(row, main, aux, |block, main, aux| {
         let mut codes = [0; 256];
         unpack(block, &mut codes, &mut [0.0; 8], &mut [0.0; 8]);
-        // Four neighbouring elements are a digit of the four bytes of a word: five digits of the word of their chunk of 32, and the
-        // rest, three of each chunk, one after the other in the other stream.
+        // Four consecutive elements are one digit of the four bytes of a word. The first five
+        // digits of a chunk of 32 form its word. The other three digits of each chunk follow each
+        // other in the other stream.
         let digits = codes.map(|code| (code + 1) as u8);
         let mut rest = [[0; 4]; 25];
         for (chunk, (word, digits)) in

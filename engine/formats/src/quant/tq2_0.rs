@@ -42,7 +42,8 @@ fn unpack(block: &[u8; 66], codes: &mut [i8; 256], scales: &mut [f32; 8], _: &mu
     }
 }
 
-/// The largest magnitude as F16, and every element as the nearest of -1, 0 and 1 times it, plus one.
+/// Returns the largest magnitude as F16. Each element becomes the nearest of -1, 0 and 1 times it,
+/// plus one.
 pub(super) fn ternary(x: &[f32; 256]) -> ([u8; 2], [u8; 256]) {
     let largest = round::extreme(x).abs();
     let inverse = round::inverse(largest);

@@ -1,4 +1,5 @@
-//! Products of every file type in every tier, whole and in parts, against the decoded rows.
+//! Tests products of every file type in every tier, in one part and in several, against the decoded
+//! rows.
 
 use std::ops::ControlFlow;
 
@@ -41,7 +42,7 @@ fn upload(gpu: &Gpu, stacked: &[&Matrix]) -> GpuMatrix {
     matrix
 }
 
-/// Tokens in rows of padded activations.
+/// Tokens' activations in padded rows.
 struct TestInput {
     values: Vec<f32>,
     cols: usize,
@@ -64,7 +65,7 @@ impl TestInput {
 
 const OFFSET: usize = 3;
 
-/// `[tokens, rows + OFFSET]`, computed on the device.
+/// Returns `[tokens, rows + OFFSET]`, computed on the device.
 fn product(gpu: &Gpu, matrix: &GpuMatrix, x: &TestInput, bias: Option<&Buffer>, tokens: usize) -> Vec<f32> {
     let pitch = matrix.rows() + OFFSET;
     let bytes = (tokens * pitch * 4) as u64;
@@ -76,7 +77,7 @@ fn product(gpu: &Gpu, matrix: &GpuMatrix, x: &TestInput, bias: Option<&Buffer>, 
     ring.read(recorder, &[(&y, 0, bytes)], || (), bytemuck::pod_collect_to_vec).unwrap()
 }
 
-/// Holds a product against the sums of the decoded rows.
+/// Compares a product with the sums of the decoded rows.
 fn check(got: &[f32], stacked: &[&Matrix], x: &TestInput, bias: &[f32], tokens: usize, what: &str) {
     let rows: usize = stacked.iter().map(|matrix| matrix.rows()).sum();
     let mut decoded = vec![0.0; x.cols];
@@ -172,7 +173,7 @@ fn packed_matmul_equals_that_of_rounded_activations() {
             if WeightType::PACKED.contains(&matrix.ty()) {
                 for chunk in x.values.chunks_exact_mut(32) {
                     let scale = chunk.iter().fold(0.0f32, |most, x| most.max(x.abs())) / 127.0;
-                    // Ties and the last bit of the scale may fall on either side: no value here is that close.
+                    // No value is near a rounding tie, where the last bit of the scale decides.
                     chunk.iter_mut().for_each(|x| *x = (*x / scale).round_ties_even() * scale);
                 }
             }
@@ -194,7 +195,7 @@ fn matmul_agrees_with_f64_for_any_number_of_tokens() {
 
 #[test]
 fn expert_matmul_uses_the_experts_of_each_slot() {
-    // Room for a few experts in a part.
+    // A part has room for a few experts.
     for (tier, ty, max_binding) in [
         (Tier::PORTABLE, TensorType::F16, Some(16 << 10)),
         (Tier { subgroups: true, f16: true }, TensorType::Q4_K, None),
@@ -202,7 +203,7 @@ fn expert_matmul_uses_the_experts_of_each_slot() {
     ] {
         let gpu = open(tier, max_binding);
         let (experts, rows, cols, tokens, used) = (5, 14, 256, 3, 2);
-        // Of each expert two matrices, one above the other.
+        // Each expert has two matrices, one stacked on the other.
         let files: Vec<Matrix> = (0..experts * 2).map(|at| random_matrix(ty, rows / 2, cols, at as u64)).collect();
         let stacked: Vec<&Matrix> = files.iter().collect();
         let mut progress = |_, _| ControlFlow::Continue(());
@@ -215,7 +216,7 @@ fn expert_matmul_uses_the_experts_of_each_slot() {
         assert_eq!(matrix.parts().len() > 1, max_binding.is_some());
         let bias = noise(experts * rows, 9);
         let bias_buffer = uploader.vector(Purpose::Vectors, "bias", &bias).unwrap();
-        // Places of experts: those of the matrix begin with the second.
+        // Places of experts. The matrix starts with the second place.
         let ids = [5_u32, 1, 2, 4, 3, 5];
         let as_floats = ids.map(f32::from_bits);
         let ids_buffer = uploader.vector(Purpose::Scratch, "ids", &as_floats).unwrap();
@@ -276,7 +277,7 @@ fn uploader_reports_progress_and_can_be_cancelled() {
     uploader.finish().unwrap();
     assert!(seen.len() > 1 && seen.windows(2).all(|pair| pair[0].0 < pair[1].0), "{seen:?}");
     assert_eq!(seen.last(), Some(&(bytes, bytes)));
-    // Rows repacked on several threads are where they belong.
+    // Rows that several threads repacked must be at their right offsets.
     let mut down = ReadbackRing::new(&gpu, 1, bytes).unwrap();
     let piece = (matrix.parts()[0].buffer(), 0, bytes);
     down.read(Recorder::new(&gpu), &[piece], || (), |got| assert!(got == file.data())).unwrap();

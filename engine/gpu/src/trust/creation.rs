@@ -1,36 +1,38 @@
-//! The order in which drivers create things: for one thread at a time, because two that created an instance, a device or a pipeline at
-//! one moment have ended their process, and for the window first.
+//! Order in which drivers create objects. Only one thread creates at a time, because two threads
+//! that created an instance, device or pipeline at once have crashed the process. The window comes
+//! first.
 
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 static CREATION: Mutex<()> = Mutex::new(());
-/// Windows that have not drawn yet.
+/// Number of windows that have not drawn yet.
 static UNDRAWN: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
-/// Longest time that adapters are not looked for because of a window, which may be hidden.
+/// Longest time that the search for adapters waits for a window, which may be hidden.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The right of one thread to have drivers create something, until it is dropped.
+/// Permission of one thread to have drivers create objects, until it is dropped.
 #[derive(Debug)]
 pub struct CreationLock {
     _held: MutexGuard<'static, ()>,
 }
 
 impl CreationLock {
-    /// Waits until no other thread of this process has the right. A thread that has it must not ask again.
+    /// Waits until no other thread of this process holds the lock. A thread that holds it must not
+    /// take it again.
     pub fn take() -> Self {
         CreationLock { _held: CREATION.lock() }
     }
 }
 
-/// The first frame of a window, which is awaited until this is dropped: as long as it is, no adapter is looked for or opened to
-/// compute, so that the window's own device comes up undisturbed.
+/// Marks a window without its first frame. Until it is dropped, no adapter is listed or opened for
+/// computing, so that the window's own device starts undisturbed.
 #[derive(Debug)]
 pub struct AwaitedFrame(());
 
 impl Default for AwaitedFrame {
-    /// One more window that is to draw.
+    /// Registers one more window.
     fn default() -> Self {
         *UNDRAWN.0.lock() += 1;
         AwaitedFrame(())
@@ -44,7 +46,7 @@ impl Drop for AwaitedFrame {
     }
 }
 
-/// Waits until no window of this process is to draw its first frame, and no longer than [`PATIENCE`].
+/// Waits until no window of this process still has to draw its first frame, at most [`PATIENCE`].
 pub(crate) fn after_first_frame() {
     let mut undrawn = UNDRAWN.0.lock();
     UNDRAWN.1.wait_while_for(&mut undrawn, |undrawn| *undrawn > 0, PATIENCE);

@@ -1,4 +1,4 @@
-//! One fallback: a part of an adapter that is done without after its driver has failed with it.
+//! One fallback: a part of an adapter that is disabled after its driver has failed with it.
 
 use std::{
     fmt,
@@ -10,21 +10,21 @@ use serde::{Deserialize, Serialize};
 use crate::GpuFeature;
 use thermocline_base::error::first_line;
 
-/// Identity of an adapter: its card, and the driver by which it is reached.
+/// Identity of an adapter: its card and driver.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct AdapterId {
-    /// Name, as adapters are listed.
+    /// Name in the list of adapters.
     pub name: String,
     /// `vulkan`, `metal`, `dx12`.
     pub backend: String,
     /// Driver and its version.
     pub driver: String,
-    /// Place on the bus; empty where the driver does not say.
+    /// PCI address. Empty if the driver does not report it.
     pub pci_bus_id: String,
 }
 
 impl AdapterId {
-    /// The identity of every adapter of a backend.
+    /// Returns the identity of every adapter of a backend.
     pub(crate) fn of_backend(backend: &str) -> Self {
         AdapterId { backend: backend.to_owned(), ..AdapterId::default() }
     }
@@ -35,17 +35,17 @@ impl AdapterId {
     }
 }
 
-/// Part of an adapter that is done without.
+/// Part of an adapter that can be disabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FallbackPart {
-    /// One of its features.
+    /// One feature.
     Feature(GpuFeature),
-    /// The adapter: its card is used over another backend, or not at all.
+    /// The whole adapter. Its card is used over another backend, or not at all.
     Adapter,
-    /// Every adapter of a backend: they are not looked for.
+    /// Every adapter of a backend. They are not listed.
     Backend,
-    /// A backend as that of the window: it is the last one that is tried.
+    /// The backend for drawing the window. It is tried last.
     Window,
 }
 
@@ -60,46 +60,49 @@ impl fmt::Display for FallbackPart {
     }
 }
 
-/// A part of an adapter that is done without, and the reason.
+/// A disabled part of an adapter, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fallback {
     /// The adapter.
     pub adapter: AdapterId,
     /// The part.
     pub part: FallbackPart,
-    /// The driver's failure, in half a sentence.
+    /// The driver's failure, as half a sentence.
     pub why: String,
-    /// Time of the failure, in seconds since 1970 (UTC); 0 of what is known of a driver and was not seen here.
+    /// Time of the failure, in seconds since 1970 (UTC). 0 if the driver is known to fail and the
+    /// failure did not happen here.
     pub since: u64,
 }
 
 impl Fallback {
-    /// A fallback of this version of the program, from now on.
+    /// Creates a fallback with the current time.
     pub fn new(adapter: AdapterId, part: FallbackPart, why: &str) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         Fallback { adapter, part, why: first_line(why), since }
     }
 
-    /// A part that is known to be bad of the adapter's driver: others have seen it fail.
+    /// Creates a fallback for a part that fails with the adapter's driver on other machines.
     pub(super) fn known(adapter: AdapterId, part: FallbackPart, why: &str) -> Self {
         Fallback { since: 0, ..Fallback::new(adapter, part, why) }
     }
 
-    /// Those of one adapter's that are worth a sentence: where all of it is done without, its parts are not.
+    /// Selects the fallbacks of one adapter to report. If the whole adapter is disabled, its parts
+    /// are omitted.
     pub fn worth_telling(of_one: &[Self]) -> impl Iterator<Item = &Self> {
         let is_whole = |it: &Self| it.part == FallbackPart::Adapter;
         let whole = of_one.iter().any(is_whole);
         of_one.iter().filter(move |it| !whole || is_whole(it))
     }
 
-    /// True if it was not seen here: trying again does not take it back.
+    /// True if the failure is known from other machines. Trying again does not remove such a
+    /// fallback.
     pub const fn is_known(&self) -> bool {
         self.since == 0
     }
 }
 
 impl fmt::Display for Fallback {
-    /// A sentence without its full stop.
+    /// Writes a sentence without its full stop.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let AdapterId { name, backend, .. } = &self.adapter;
         match self.part {

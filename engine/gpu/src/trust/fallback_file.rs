@@ -1,4 +1,4 @@
-//! A file with fallbacks: the record of all, or a crash sentinel.
+//! A file of fallbacks: the record of all fallbacks, or a crash sentinel.
 
 use std::{fs::File, io::Read};
 
@@ -6,34 +6,35 @@ use serde::{Deserialize, Serialize};
 
 use super::{AdapterId, Fallback};
 
-/// Version of this program. Another one begins anew.
+/// Version of this program. Another version ignores the file.
 const PROGRAM: &str = env!("CARGO_PKG_VERSION");
 /// Version of the file's format.
 const VERSION: u32 = 1;
-/// Most bytes of a file that is read.
+/// Most bytes to read from a file.
 const MOST_BYTES: u64 = 1 << 20;
 
 /// Contents of the file.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct FallbackFile {
     version: u32,
-    /// Version of the program that has written it.
+    /// Version of the program that wrote the file.
     #[serde(default)]
     program: String,
     pub fallbacks: Vec<Fallback>,
-    /// Adapters that are used although their drivers are known to be bad.
+    /// Adapters that are used although their drivers are known to fail.
     #[serde(default)]
     pub overruled: Vec<AdapterId>,
 }
 
 impl FallbackFile {
-    /// Contents with these.
+    /// Creates the contents of a file.
     pub fn new(fallbacks: &[Fallback], overruled: &[AdapterId]) -> Self {
         let (fallbacks, overruled) = (fallbacks.to_vec(), overruled.to_vec());
         FallbackFile { version: VERSION, program: PROGRAM.to_owned(), fallbacks, overruled }
     }
 
-    /// Contents of `file`. They are empty if the file is empty, damaged, or of another version of the program.
+    /// Reads `file`. Returns empty contents if the file is empty, damaged, or of another version of
+    /// the program.
     pub fn read(file: &File) -> Self {
         let mut text = Vec::new();
         let read = file.take(MOST_BYTES).read_to_end(&mut text);

@@ -1,5 +1,5 @@
-//! The fallbacks in force, and the next step of each adapter. They may be kept in a file, per adapter, driver and version of the
-//! program.
+//! The current fallbacks, and the next part of each adapter to disable. A file can keep them, per
+//! adapter, driver and program version.
 
 use std::{
     fs::File,
@@ -20,19 +20,19 @@ use thermocline_base::files::keep_json;
 /// Name of the file in its folder.
 const FILE: &str = "gpu-fallbacks.json";
 
-/// The fallbacks in force; a handle that may be cloned.
+/// Handle of the current fallbacks. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Fallbacks(Arc<Mutex<FallbackState>>);
 
 #[derive(Debug, Default)]
 struct FallbackState {
-    /// Those that were seen here.
+    /// Fallbacks from failures on this machine.
     all: Vec<Fallback>,
-    /// Adapters that are used although their drivers are known to be bad.
+    /// Adapters that are used although their drivers are known to fail.
     overruled: Vec<AdapterId>,
-    /// Adapters that were opened, or were to be, each once, the last one behind.
+    /// Adapters that were opened or tried, each once, the latest last.
     in_use: Vec<AdapterUse>,
-    /// The file that keeps them; `None`: they end with the process.
+    /// File that keeps the fallbacks. `None`: they end with the process.
     file: Option<PathBuf>,
 }
 
@@ -44,7 +44,8 @@ struct AdapterUse {
 }
 
 impl FallbackState {
-    /// Takes over what the file says, which another process may have written, and the sentinels of processes that have crashed.
+    /// Reads the file, which another process may have changed, and the sentinels of crashed
+    /// processes.
     fn refresh(&mut self) {
         let Some(file) = &self.file else { return };
         let kept = File::open(file).map_or_else(|_| FallbackFile::default(), |file| FallbackFile::read(&file));
@@ -56,7 +57,7 @@ impl FallbackState {
         }
     }
 
-    /// Adds a fallback; of one part of an adapter the first one stays.
+    /// Adds a fallback, unless that part of the adapter already has one.
     fn insert(&mut self, fallback: Fallback) {
         if !self.all.iter().any(|it| it.adapter == fallback.adapter && it.part == fallback.part) {
             tracing::warn!(%fallback, "the GPU is used for less");
@@ -64,8 +65,8 @@ impl FallbackState {
         }
     }
 
-    /// Changes the fallbacks, in the file as well. Of two processes that do so at one moment the later one wins; what the other has
-    /// lost fails once more.
+    /// Changes the fallbacks in memory and in the file. If two processes change the file at once,
+    /// the later write wins. The lost fallback is added again at the next failure.
     fn change(&mut self, change: impl FnOnce(&mut Self)) {
         self.refresh();
         change(self);
@@ -83,7 +84,8 @@ impl FallbackState {
 }
 
 impl Fallbacks {
-    /// The fallbacks that are kept in `folder`: for one folder there is one object in a process.
+    /// Returns the fallbacks kept in `folder`. All calls of a process with the same folder share
+    /// one object.
     pub fn in_folder(folder: &Path) -> Self {
         static OPEN: Mutex<Vec<(PathBuf, Fallbacks)>> = Mutex::new(Vec::new());
         let mut open = OPEN.lock();
@@ -95,19 +97,19 @@ impl Fallbacks {
         new
     }
 
-    /// An object of its own for `folder`.
+    /// Reads a separate object for `folder`.
     fn read_from(folder: &Path) -> Self {
         let mut state = FallbackState { file: Some(folder.join(FILE)), ..FallbackState::default() };
         state.refresh();
         Fallbacks(Arc::new(Mutex::new(state)))
     }
 
-    /// Takes over what other processes have added or removed.
+    /// Reads the changes that other processes have made.
     pub(crate) fn refresh(&self) {
         self.0.lock().refresh();
     }
 
-    /// Deletes the entries of other driver versions than those of the adapters that are `listed`.
+    /// Deletes the fallbacks of other driver versions of the `listed` adapters.
     pub(crate) fn delete_other_drivers(&self, listed: &[AdapterId]) {
         let is_old = |it: &AdapterId| listed.iter().any(|listed| listed.has_other_driver(it));
         let mut state = self.0.lock();
@@ -119,13 +121,13 @@ impl Fallbacks {
         }
     }
 
-    /// Adds a fallback; of one part of an adapter the first one stays.
+    /// Adds a fallback, unless that part of the adapter already has one.
     pub fn add(&self, fallback: Fallback) {
         self.0.lock().change(|state| state.insert(fallback));
     }
 
-    /// The sentinel of a step: if the process ends before it is dropped, `fallback` is in force from the next start on. There is
-    /// none without a folder.
+    /// Returns the sentinel of a step. If the process ends before the sentinel is dropped,
+    /// `fallback` applies from the next start on. `None` without a folder.
     pub(crate) fn guard(&self, step: RiskyStep, fallback: &Fallback, faults: &FaultCounter) -> Option<CrashSentinel> {
         let folder = self.0.lock().file.as_ref().and_then(|file| file.parent()).map(Path::to_owned);
         let sentinel = folder.and_then(|folder| CrashSentinel::new(&folder, fallback));
@@ -133,21 +135,23 @@ impl Fallbacks {
         sentinel
     }
 
-    /// The sentinel of a window that comes up over `backend`, until it has drawn: if the process ends before,
-    /// [`Fallbacks::last_for_windows`] has the backend from the next start on.
+    /// Returns the sentinel of a window that opens over `backend`, to be held until the window has
+    /// drawn. If the process ends before, [`Fallbacks::last_for_windows`] contains the backend from
+    /// the next start on.
     pub fn guard_window(&self, backend: &str) -> Option<CrashSentinel> {
         let why = "the program ended before its first frame";
         let fallback = Fallback::new(AdapterId::of_backend(backend), FallbackPart::Window, why);
         self.guard(RiskyStep::Window, &fallback, &FaultCounter::default())
     }
 
-    /// Backends with which a window is to be tried last, by their names.
+    /// Returns the names of the backends to try last for a window.
     pub fn last_for_windows(&self) -> Vec<String> {
         self.refresh();
         self.all().into_iter().filter(|it| it.part == FallbackPart::Window).map(|it| it.adapter.backend).collect()
     }
 
-    /// Forgets all that was seen here: everything is tried again but what is known to be bad of its driver.
+    /// Forgets all failures on this machine, so that all parts are tried again. Known failures of
+    /// drivers remain.
     pub fn clear(&self) {
         self.0.lock().change(|state| {
             state.all.clear();
@@ -155,7 +159,7 @@ impl Fallbacks {
         });
     }
 
-    /// Forgets what was seen of `adapter`, as [`Fallbacks::clear`] does of all.
+    /// Forgets the failures of `adapter` on this machine. Known failures of its driver remain.
     pub fn try_again(&self, adapter: &AdapterId) {
         self.0.lock().change(|state| {
             state.all.retain(|it| it.adapter != *adapter);
@@ -163,21 +167,21 @@ impl Fallbacks {
         });
     }
 
-    /// Has all of `adapter` tried, what is known to be bad of its driver as well.
+    /// Enables all parts of `adapter`, including the parts that its driver is known to fail with.
     pub fn overrule(&self, adapter: &AdapterId) {
         self.try_again(adapter);
         self.0.lock().change(|state| state.overruled.push(adapter.clone()));
     }
 
-    /// Gives up one more part of `adapter`, because of `why`: the most doubtful feature of those that were `used` and are not given
-    /// up yet; without any the adapter.
+    /// Disables one more part of `adapter`, because of `why`. It is the most doubtful feature in
+    /// `used` that is not disabled yet, or else the adapter.
     pub fn step(&self, adapter: &AdapterId, used: KernelFeatures, why: &str) -> Fallback {
         let fallback = Fallback::new(adapter.clone(), self.next_part(adapter, used), why);
         self.add(fallback.clone());
         fallback
     }
 
-    /// The part of `adapter` that is given up next where these features are `used`.
+    /// Returns the part of `adapter` to disable next, if kernels use the features in `used`.
     pub(super) fn next_part(&self, adapter: &AdapterId, used: KernelFeatures) -> FallbackPart {
         let given_up = self.of(adapter);
         let is_left = |feature: &GpuFeature| {
@@ -186,14 +190,15 @@ impl Fallbacks {
         GpuFeature::ALL.into_iter().find(is_left).map_or(FallbackPart::Adapter, FallbackPart::Feature)
     }
 
-    /// Notes that kernels are to use these features on `adapter`.
+    /// Records that kernels will use `features` on `adapter`.
     pub(crate) fn note_use(&self, adapter: AdapterId, features: KernelFeatures) {
         let in_use = &mut self.0.lock().in_use;
         in_use.retain(|it| it.adapter != adapter);
         in_use.push(AdapterUse { adapter, features });
     }
 
-    /// Gives up one more part of the adapter that was opened last under this name, after it was lost more often than can be borne.
+    /// Disables one more part of the latest opened adapter with this name, after it was lost too
+    /// often.
     pub fn after_losses(&self, name: &str, why: &str) -> Option<Fallback> {
         let state = self.0.lock();
         let last = state.in_use.iter().rfind(|it| it.adapter.name == name)?;
@@ -202,12 +207,13 @@ impl Fallbacks {
         Some(self.step(&adapter, used, why))
     }
 
-    /// All that were seen here, in the order in which they were added.
+    /// Returns all fallbacks from failures on this machine, in the order in which they were added.
     pub fn all(&self) -> Vec<Fallback> {
         self.0.lock().all.clone()
     }
 
-    /// Those of an adapter: what is known of its driver, and what was seen here.
+    /// Returns the fallbacks of an adapter: known failures of its driver, and failures on this
+    /// machine.
     pub fn of(&self, adapter: &AdapterId) -> Vec<Fallback> {
         let state = self.0.lock();
         let known = if state.overruled.contains(adapter) { Vec::new() } else { known_bad(adapter) };
@@ -283,7 +289,8 @@ mod tests {
         let packed = KernelFeatures { cooperative: false, tier: Tier { f16: false, ..full }, ..every };
         assert_eq!(parts(packed), features(&[GpuFeature::PackedDot, GpuFeature::Subgroups]));
         assert_eq!(parts(KernelFeatures::default()), features(&[]));
-        // Of a device that is lost: what its kernels may use. No kernel but the cooperative one uses halves.
+        // A lost device disables the features that its kernels may use. Only the cooperative kernel
+        // uses 16-bit floats.
         let caps = |cooperates: bool| Caps {
             tier: full,
             cooperative: cooperates.then_some(CooperativeTile::Sixteen),
@@ -308,7 +315,7 @@ mod tests {
         let first = Fallbacks::read_from(&place);
         assert!(first.all().is_empty());
         first.add(without(GpuFeature::PackedDot));
-        // Another process.
+        // Simulates another process.
         let second = Fallbacks::read_from(&place);
         assert_eq!(second.all(), first.all());
         second.add(without(GpuFeature::Subgroups));
@@ -329,7 +336,7 @@ mod tests {
             (tempfile::tempdir().unwrap(), AdapterId { name, backend, driver, pci_bus_id: String::new() });
         let all = Fallbacks::read_from(folder.path());
         let parts = || {
-            // As another process sees it.
+            // Another process reads this.
             let parts: Vec<_> = Fallbacks::read_from(folder.path()).of(&bad).iter().map(|it| it.part).collect();
             assert_eq!(parts, all.of(&bad).iter().map(|it| it.part).collect::<Vec<_>>());
             parts
@@ -371,7 +378,7 @@ mod tests {
         let all = Fallbacks::read_from(folder.path());
         all.add(without(GpuFeature::F16));
         assert_eq!(read(&file), all.all());
-        // What cannot be written is still done without.
+        // Fallbacks that cannot be written still apply.
         let nowhere = Fallbacks::read_from(&file.join("below"));
         nowhere.add(without(GpuFeature::F16));
         nowhere.refresh();
@@ -384,7 +391,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (writer, all) = (Fallbacks::read_from(folder.path()), Fallbacks::read_from(folder.path()));
         let adapter = AdapterId::of(&adapters(&all)[0]);
-        // As another process would.
+        // Another process would do this.
         let give_up = |part| writer.add(Fallback::new(adapter.clone(), part, "it was wrong"));
         let open = || {
             let (adapter, fallbacks) = (AdapterChoice::Index(0), all.clone());

@@ -1,4 +1,4 @@
-//! Failures on purpose: how tests make a device fail at a chosen moment, on any driver.
+//! Simulated failures: tests make a device fail at a chosen moment, on any driver.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -19,45 +19,47 @@ pub enum FaultPoint {
     CompileLost,
     /// The driver's validation refuses a call that cannot fail.
     Validation,
-    /// The heap of memory that the CPU writes and the device reads is full: no allocation succeeds that takes it past so many bytes.
+    /// The heap that the CPU writes and the device reads is full. Allocations beyond a number of
+    /// bytes fail.
     MappedHeap,
-    /// An allocation succeeds, and the memory turns out not to be there when it is first used.
+    /// An allocation succeeds, but its memory is missing at first use.
     FirstUse,
-    /// A submission is done, and its results never arrive.
+    /// A submission finishes, but its results never arrive.
     Hang,
-    /// The adapter has other subgroups than it says.
+    /// The adapter's subgroups differ from what it reports.
     Subgroups,
-    /// The clock of submissions ([`crate::DevicePace`]) tells time by the work, so many
-    /// picoseconds a unit, as on a device of that speed.
+    /// The clock of submissions ([`crate::DevicePace`]) reports a fixed number of picoseconds per
+    /// unit of work, like a device of that speed.
     WorkClock,
-    /// The process ends within a step, as by a fault of a driver; whatever the number of the passage.
+    /// The process ends within a step, as in a driver crash. The number is ignored.
     Abort(RiskyStep),
 }
 
-/// At most one failure: at the `n`-th passage, from 1, of a point; a full heap is one of `n` bytes, a clock one of `n`
-/// picoseconds.
+/// At most one failure, at the `n`-th passage of a point, counted from 1. For a full heap, `n` is
+/// its bytes. For the clock, `n` is picoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Faults(pub Option<(FaultPoint, u64)>);
 
-/// A change of a kernel's text: a driver that computes it wrongly, as tests make one.
+/// A change of a kernel's source, by which tests simulate a driver that computes the kernel
+/// wrongly.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelMutation {
     /// Name of the kernel.
     pub kernel: String,
-    /// A piece of its text.
+    /// Part of the source to replace.
     pub from: String,
-    /// The text in its place.
+    /// Replacement.
     pub to: String,
 }
 
 impl KernelMutation {
-    /// The text `source` of `kernel`, changed if that is the kernel.
+    /// Returns `source`, changed if it is the source of the mutated kernel.
     pub(crate) fn apply(&self, kernel: &str, source: String) -> String {
         if kernel == self.kernel { source.replace(&self.from, &self.to) } else { source }
     }
 }
 
-/// Counts passages.
+/// Counts the passages of the failure's point.
 #[derive(Debug, Default)]
 pub(crate) struct FaultCounter {
     faults: Faults,
@@ -70,24 +72,24 @@ impl FaultCounter {
         FaultCounter { faults, passed: AtomicU64::new(0), paused: AtomicBool::new(false) }
     }
 
-    /// From here on nothing is counted and nothing fails, or everything again.
+    /// Pauses or resumes counting and failing.
     pub fn pause(&self, paused: bool) {
         self.paused.store(paused, Relaxed);
     }
 
-    /// True while nothing is counted.
+    /// True while counting is paused.
     pub fn paused(&self) -> bool {
         self.paused.load(Relaxed)
     }
 
-    /// Ends the process if it has to end within `step`.
+    /// Ends the process if the failure is set for `step`.
     pub fn abort_within(&self, step: RiskyStep) {
         if matches!(self.faults.0, Some((FaultPoint::Abort(chosen), _)) if chosen == step) {
             std::process::abort();
         }
     }
 
-    /// True if this passage of `point` has to fail.
+    /// Counts a passage of `point`. True if this passage must fail.
     pub fn at(&self, point: FaultPoint) -> bool {
         match self.faults.0 {
             Some((chosen, n)) if chosen == point && !self.paused() => self.passed.fetch_add(1, Relaxed) + 1 == n,
@@ -95,12 +97,12 @@ impl FaultCounter {
         }
     }
 
-    /// Picoseconds that a unit of work takes, if the clock tells time by the work.
+    /// Returns the picoseconds per unit of work, if the simulated clock is on.
     pub fn work_clock(&self) -> Option<u64> {
         self.faults.0.filter(|(point, _)| *point == FaultPoint::WorkClock).map(|(_, picoseconds)| picoseconds)
     }
 
-    /// True if the heap of mapped memory is full, of which `bytes` would be held.
+    /// True if the heap of mapped memory cannot hold `bytes`.
     pub fn is_full(&self, bytes: u64) -> bool {
         matches!(self.faults.0, Some((FaultPoint::MappedHeap, room)) if bytes > room)
     }

@@ -1,4 +1,5 @@
-//! Drivers that are known to fail with a part of an adapter: data with its sources, `assets/drivers.toml`.
+//! Drivers that are known to fail with a part of an adapter. `assets/drivers.toml` lists them with
+//! sources.
 
 use std::sync::OnceLock;
 
@@ -17,7 +18,7 @@ struct KnownDrivers {
     driver: Vec<KnownDriver>,
 }
 
-/// A row: a part of some adapters that is known bad.
+/// A row: a part of some adapters that is known to fail.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct KnownDriver {
@@ -30,13 +31,13 @@ struct KnownDriver {
     /// Part of the adapter's name.
     adapter: Option<String>,
     part: FallbackPart,
-    /// Half a sentence, for people.
+    /// Reason for users, as half a sentence.
     why: String,
     source: String,
 }
 
 impl KnownDriver {
-    /// True if it is about `adapter` on `system`.
+    /// True if the row applies to `adapter` on `system`.
     fn is_about(&self, system: &str, adapter: &AdapterId) -> bool {
         let equals = |wanted: &Option<String>, has: &str| wanted.as_ref().is_none_or(|wanted| wanted == has);
         let contains = |wanted: &Option<String>, has: &str| {
@@ -60,7 +61,7 @@ fn rows() -> &'static [KnownDriver] {
     })
 }
 
-/// Parts of `adapter` that are known bad, on this system.
+/// Returns the parts of `adapter` that are known to fail on this system.
 pub(super) fn known_bad(adapter: &AdapterId) -> Vec<Fallback> {
     bad_on(std::env::consts::OS, adapter)
 }

@@ -1,12 +1,12 @@
-//! Distrust of drivers. A driver may refuse a kernel, compute wrong numbers, hang, or end the process.
-//! The part of a GPU that it failed with is then disabled by a [`Fallback`]: the most doubtful feature
-//! that was used, or else the adapter over that backend. [`Fallbacks`] records them, on disk per
-//! adapter, driver version and program version.
+//! Distrust of drivers. A driver may refuse a kernel, compute wrong numbers, hang, or end the
+//! process. A [`Fallback`] then disables a part of the GPU: the most doubtful feature in use, or
+//! else the adapter over that backend. [`Fallbacks`] records them, on disk per adapter, driver
+//! version and program version.
 //!
-//! [`Health`] adds failures that the program survives. A [`CrashSentinel`] speaks for a step that the
-//! program may not survive, at its next start. [`known_drivers`] lists failures that others have
-//! reported. [`creation`] has one thread at a time create things, and the window first. [`faults`]
-//! makes devices fail in tests. The self-test is `self_test`, pacing
+//! [`Health`] adds failures that the program survives. A [`CrashSentinel`] reports, at the next
+//! start, a step that the program did not survive. [`known_drivers`] lists failures that others
+//! have reported. [`creation`] lets only one thread at a time create objects, after the window.
+//! [`faults`] simulates failures in tests. The self-test is `self_test`, pacing
 //! [`crate::DevicePace`].
 
 mod creation;

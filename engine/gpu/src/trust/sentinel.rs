@@ -1,5 +1,5 @@
-//! The crash sentinel: a small file per adapter that says what to disable if this process ends
-//! during a risky step. The process holds a lock on the file meanwhile, which the system releases
+//! Crash sentinel: a small file per adapter that lists what to disable if this process ends during
+//! a risky step. The process holds a lock on the file during the step. The system releases the lock
 //! however the process ends. A file without a lock is therefore the trace of a crash, and the next
 //! start reads it.
 
@@ -17,57 +17,58 @@ use super::{Fallback, FallbackPart, fallback_file::FallbackFile};
 
 /// Beginning and end of the files' names.
 const NAME: (&str, &str) = ("gpu-step-", ".json");
-/// Time after which a step hangs: its file stays, although the user ends the program.
+/// Time after which a step counts as hung. Its file then stays when the user ends the program.
 const HANG: Duration = Duration::from_secs(10);
 
-/// A step of using a driver that may end the process.
+/// A use of a driver that may end the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RiskyStep {
-    /// The adapters of a backend are listed.
+    /// Listing the adapters of a backend.
     Enumeration,
-    /// An adapter is opened.
+    /// Opening an adapter.
     Opening,
-    /// A kernel is tested.
+    /// Testing a kernel.
     SelfTest,
-    /// Matrix products in hardware are tried.
+    /// Trying matrix products in hardware.
     Trial,
-    /// The first kernel with some features is compiled.
+    /// Compiling the first kernel with some features.
     Pipeline,
-    /// The first submission is computed.
+    /// Computing the first submission.
     Submission,
-    /// A window comes up.
+    /// Opening a window.
     Window,
 }
 
-/// The sentinel of a step that is under way. Dropping it says that the process has survived.
+/// Sentinel of a step in progress. Drop it when the process has survived the step.
 #[derive(Debug)]
 pub struct CrashSentinel {
     file: File,
     path: PathBuf,
 }
 
-/// A file of this process.
+/// A sentinel file of this process.
 #[derive(Debug)]
 struct HeldFile {
     path: PathBuf,
     begun: Instant,
-    /// False for windows, which may be hidden for long.
+    /// False for windows, which may be hidden for a long time.
     may_hang: bool,
 }
 
 static HELD: Mutex<Vec<HeldFile>> = Mutex::new(Vec::new());
 
-/// Removes the sentinels of this process, which is about to be ended on purpose. Those of drivers
-/// that hang stay.
+/// Removes the sentinels of this process before it ends on purpose. The sentinels of hung steps
+/// stay.
 pub fn withdraw_sentinels() {
     let hangs = |it: &HeldFile| it.may_hang && it.begun.elapsed() > HANG;
     HELD.lock().retain(|it| hangs(it) || fs::remove_file(&it.path).is_err());
 }
 
 impl CrashSentinel {
-    /// Says in `folder` that `fallback` is in force from the next start on if this process ends
-    /// before the sentinel is dropped. `None` if no file can be written, or if a step with the
-    /// same adapter is under way here or in another process: that one's file speaks for both.
+    /// Records in `folder` that `fallback` applies from the next start on if this process ends
+    /// before the sentinel is dropped. `None` if the file cannot be written. Also `None` if another
+    /// step with the same adapter is in progress, here or in another process. That step's file then
+    /// covers both.
     pub(super) fn new(folder: &Path, fallback: &Fallback) -> Option<Self> {
         let is_window = fallback.part == FallbackPart::Window;
         let mut key = DefaultHasher::new();
@@ -90,16 +91,17 @@ impl CrashSentinel {
 
 impl Drop for CrashSentinel {
     fn drop(&mut self) {
-        // A process that has opened the file already finds nothing in it.
+        // Another process that has already opened the file must find nothing in it.
         let _ = self.file.set_len(0);
         HELD.lock().retain(|it| it.path != self.path);
         let _ = fs::remove_file(&self.path);
-        // Closing alone releases the lock later if a program that starts just now has inherited the file.
+        // A program that starts just now may inherit the open file. Closing alone would then keep
+        // the lock.
         let _ = self.file.unlock();
     }
 }
 
-/// The fallbacks of crashes, whose files are removed from `folder`.
+/// Returns the fallbacks of crashes, and removes their files from `folder`.
 pub(super) fn left_over(folder: &Path) -> Vec<Fallback> {
     let is_sentinel = |path: &PathBuf| {
         let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
@@ -109,7 +111,7 @@ pub(super) fn left_over(folder: &Path) -> Vec<Fallback> {
     paths.filter(is_sentinel).filter_map(|path| take(&path)).flatten().collect()
 }
 
-/// The fallbacks of a file that no process holds. The file is removed.
+/// Returns the fallbacks of a file that no process holds, and removes the file.
 fn take(path: &Path) -> Option<Vec<Fallback>> {
     let file = File::options().read(true).write(true).open(path).ok()?;
     file.try_lock().ok()?;
@@ -148,10 +150,10 @@ mod tests {
         let old = |it: &&mut HeldFile| it.path == hung.path || it.path == window.path;
         HELD.lock().iter_mut().filter(old).for_each(|it| it.begun = long_ago);
         withdraw_sentinels();
-        // Under Windows a removed file keeps its name while it is open.
+        // On Windows a removed file keeps its name while it is open.
         assert!(files(folder.path()) == 1 || cfg!(windows));
         assert!(hung.path.exists());
-        // There is nothing left to remove for a step that ends after all.
+        // Ending these steps later must find nothing to remove.
         drop([quick, window, hung]);
         assert_eq!(files(folder.path()), 0);
     }
@@ -160,14 +162,14 @@ mod tests {
     fn sentinels_are_left_over_only_by_steps_that_did_not_end() {
         let folder = tempfile::tempdir().unwrap();
         let held = sentinel(folder.path()).unwrap();
-        // Another process looks, or takes a step with the same adapter.
+        // Another process reads the sentinels, or begins a step with the same adapter.
         assert!(left_over(folder.path()).is_empty());
         assert!(sentinel(folder.path()).is_none());
         assert_eq!(files(folder.path()), 1);
         drop(held);
         assert_eq!(files(folder.path()), 0);
         assert!(sentinel(folder.path()).is_some(), "the next step has a sentinel again");
-        // A process that ends takes its lock with it, and leaves the file.
+        // A process that ends releases its lock and leaves the file.
         let crash = fallback("Arc", FallbackPart::Adapter);
         let text = serde_json::to_vec(&FallbackFile::new(std::slice::from_ref(&crash), &[])).unwrap();
         fs::write(folder.path().join("gpu-step-1.json"), text).unwrap();

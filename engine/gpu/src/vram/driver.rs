@@ -1,26 +1,26 @@
-//! Memory of an adapter as its graphics driver tells it, through the handles behind wgpu's. Only reads.
+//! Readings of an adapter's memory from its graphics driver, through wgpu's handles. Read-only.
 #![allow(unsafe_code)]
 
 use super::{VramReading, VramSource};
 
-/// The graphics driver's reading of the memory of `adapter`.
+/// Returns the graphics driver's reading of the memory of `adapter`.
 #[cfg(not(any(windows, target_vendor = "apple")))]
 pub(super) fn read(adapter: &wgpu::Adapter, unified: bool) -> Option<VramReading> {
     vulkan(adapter, unified)
 }
 
-/// The graphics driver's reading of the memory of `adapter`.
+/// Returns the graphics driver's reading of the memory of `adapter`.
 #[cfg(windows)]
 pub(super) fn read(adapter: &wgpu::Adapter, unified: bool) -> Option<VramReading> {
     vulkan(adapter, unified).or_else(|| dxgi(adapter))
 }
 
-/// The heaps that the device works in and their budgets, as Vulkan tells them.
+/// Returns Vulkan's reading of the device's heaps and their budgets.
 #[cfg(not(target_vendor = "apple"))]
 fn vulkan(adapter: &wgpu::Adapter, unified: bool) -> Option<VramReading> {
     use ash::{ext, vk};
 
-    // SAFETY: the adapter's handles are only read, and are not used after the guard that keeps them.
+    // SAFETY: the adapter's handles are only read, and are not used after their guard is dropped.
     let adapter = unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() }?;
     let instance = adapter.shared_instance();
     if instance.instance_api_version() < vk::API_VERSION_1_1 {
@@ -35,8 +35,8 @@ fn vulkan(adapter: &wgpu::Adapter, unified: bool) -> Option<VramReading> {
     if has_budgets {
         memory = memory.push_next(&mut budgets);
     }
-    // SAFETY: as above; the chain holds structures the device knows, all alive during the call, and the function is there
-    // since Vulkan 1.1.
+    // SAFETY: as above. The chain holds structures that the device supports, all alive during the
+    // call. The function exists since Vulkan 1.1.
     unsafe { instance.get_physical_device_memory_properties2(device, &mut memory) };
     let properties = memory.memory_properties;
     let heaps = properties.memory_heaps.iter().take(properties.memory_heap_count as usize).enumerate();
@@ -49,21 +49,22 @@ fn vulkan(adapter: &wgpu::Adapter, unified: bool) -> Option<VramReading> {
     of_heaps(&heaps.collect::<Vec<_>>(), unified)
 }
 
-/// A heap, in bytes.
+/// A memory heap, in bytes.
 #[cfg(any(not(target_vendor = "apple"), test))]
 #[derive(Debug, Clone, Copy)]
 struct Heap {
-    /// True if it is on the device's side.
+    /// True if the heap is the device's local memory.
     local: bool,
     size: u64,
     used_here: Option<u64>,
     budget: Option<u64>,
 }
 
-/// The reading of all heaps together where memory is `unified`: its driver may divide it (Strix Halo's has 32 and 64 GB). An
-/// integrated adapter that sets aside less than it needs works in the machine's memory, as [`usable`] counts it. A card's reading is
-/// that of the largest heap on its side: the other is a window through which the CPU sees the same memory. Budgets are no larger than
-/// their heaps.
+/// Returns the reading of an adapter's heaps. If memory is `unified`, the reading is the sum of all
+/// local heaps, because a driver may divide them (Strix Halo: 32 and 64 GB). If an integrated
+/// adapter reserves too little memory for itself, the shared heaps count instead, as in [`usable`].
+/// For a card, the reading is its largest local heap. Its other local heap is a window through
+/// which the CPU sees the same memory. A budget is at most its heap's size.
 #[cfg(any(not(target_vendor = "apple"), test))]
 fn of_heaps(heaps: &[Heap], unified: bool) -> Option<VramReading> {
     let (local, shared): (Vec<Heap>, Vec<Heap>) = heaps.iter().copied().partition(|heap| heap.local);
@@ -83,18 +84,19 @@ fn of_heaps(heaps: &[Heap], unified: bool) -> Option<VramReading> {
     })
 }
 
-/// Memory of the adapter's own, or the part of the machine's that it may use if it has none, as Windows counts it.
+/// Returns Windows' reading: the adapter's dedicated memory, or the shared memory that it may use
+/// if it has none.
 #[cfg(windows)]
 fn dxgi(adapter: &wgpu::Adapter) -> Option<VramReading> {
     use windows::Win32::Graphics::Dxgi::{DXGI_MEMORY_SEGMENT_GROUP_LOCAL, DXGI_QUERY_VIDEO_MEMORY_INFO};
 
-    // SAFETY: the adapter is only asked, and not used after the guard that keeps it.
+    // SAFETY: the adapter is only read, and is not used after its guard is dropped.
     let adapter = unsafe { adapter.as_hal::<wgpu::hal::api::Dx12>() }?;
     let adapter = adapter.raw_adapter();
     // SAFETY: `adapter` is a live COM object.
     let description = unsafe { adapter.GetDesc2() }.ok()?;
     let mut memory = DXGI_QUERY_VIDEO_MEMORY_INFO::default();
-    // SAFETY: as above; `memory` is of the type the call fills.
+    // SAFETY: as above; `memory` has the type that the call fills.
     unsafe { adapter.QueryVideoMemoryInfo(0, DXGI_MEMORY_SEGMENT_GROUP_LOCAL, &mut memory) }.ok()?;
     let total = usable(description.DedicatedVideoMemory as u64, description.SharedSystemMemory as u64);
     Some(VramReading {
@@ -105,20 +107,20 @@ fn dxgi(adapter: &wgpu::Adapter) -> Option<VramReading> {
     })
 }
 
-/// Bytes that an adapter can work in, which has `dedicated` ones of its own and may use `shared` ones of the machine's: an
-/// integrated one sets aside less for itself than it needs.
+/// Returns the bytes that an adapter can use. `dedicated` bytes are its own, `shared` bytes belong
+/// to the machine. Integrated adapters reserve less than 1 GiB and use shared memory.
 #[cfg(any(not(target_vendor = "apple"), test))]
 fn usable(dedicated: u64, shared: u64) -> u64 {
     if dedicated < 1 << 30 { shared.max(dedicated) } else { dedicated }
 }
 
-/// The graphics driver's reading of the memory of `adapter`: on Apple's machines the part of the machine's memory the GPU
-/// works well with.
+/// Returns the graphics driver's reading of the memory of `adapter`. On Apple machines it is the
+/// recommended working set, a part of the machine's memory.
 #[cfg(target_vendor = "apple")]
 pub(super) fn read(adapter: &wgpu::Adapter, _unified: bool) -> Option<VramReading> {
     use objc2_metal::MTLDevice as _;
 
-    // SAFETY: the device is only asked, and not used after the guard that keeps it.
+    // SAFETY: the device is only read, and is not used after its guard is dropped.
     let adapter = unsafe { adapter.as_hal::<wgpu::hal::api::Metal>() }?;
     let device = adapter.raw_device();
     let most = device.recommendedMaxWorkingSetSize();
@@ -143,14 +145,14 @@ mod tests {
             used_here: Some(used * gib),
             budget: Some(budget * gib),
         };
-        // Strix Halo, whose second heap has a budget above its size.
+        // Strix Halo: the budget of the second heap exceeds its size.
         let halo = [heap(32, 1, 30), heap(64, 2, 90)];
         let together = of_heaps(&halo, true).unwrap();
         assert_eq!(
             (together.total, together.used_here, together.budget),
             (Some(96 * gib), Some(3 * gib), Some(94 * gib))
         );
-        // A card's memory, and the window into it.
+        // A card's memory, and the CPU's window into it.
         let card = of_heaps(&[heap(16, 1, 15), heap(1, 0, 1)], false).unwrap();
         assert_eq!((card.total, card.used_here, card.budget), (Some(16 * gib), Some(gib), Some(15 * gib)));
         let untold = [Heap { local: true, size: gib, used_here: None, budget: None }; 2];
@@ -171,7 +173,8 @@ mod tests {
         let little = [heap(true, 512, 460), heap(false, 8192, 7000)];
         let counted = |heaps: &[Heap], unified| of_heaps(heaps, unified).unwrap().budget.map(|bytes| bytes / mib);
         assert_eq!(counted(&little, true), Some(7000));
-        // A card does not work in the machine's memory, nor does an adapter with enough of its own.
+        // A card never counts the machine's memory, and neither does an adapter with enough
+        // dedicated memory.
         assert_eq!(counted(&little, false), Some(460));
         assert_eq!(counted(&[heap(true, 4096, 4000), heap(false, 8192, 7000)], true), Some(4000));
     }
@@ -181,7 +184,7 @@ mod tests {
         let (mib, gib) = (1 << 20, 1 << 30);
         assert_eq!(usable(128 * mib, 8 * gib), 8 * gib);
         assert_eq!(usable(0, 8 * gib), 8 * gib);
-        // Nothing of the machine's is a card's.
+        // A card counts none of the machine's memory.
         assert_eq!(usable(4 * gib, 16 * gib), 4 * gib);
         assert_eq!(usable(512 * mib, 0), 512 * mib);
     }

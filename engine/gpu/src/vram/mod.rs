@@ -1,6 +1,7 @@
-//! The system's readings of an adapter's memory: of the graphics driver ([`driver`]), NVIDIA's management library ([`nvml`]) and
-//! the kernel ([`sysfs`]). Each knows a part, counts in its own way and may be missing, so every reading
-//! names its source and nothing depends on one: the engine's promise is its own accounting ([`super::Arena`]).
+//! The system's readings of an adapter's memory, from the graphics driver ([`driver`]), NVIDIA's
+//! management library ([`nvml`]) and the kernel ([`sysfs`]). Each source reports a part, counts in
+//! its own way and may be missing. Every reading therefore names its source, and nothing depends on
+//! a single source. The engine guarantees only its own accounting ([`super::Arena`]).
 
 mod driver;
 mod nvml;
@@ -29,7 +30,7 @@ pub enum VramSource {
 }
 
 impl VramSource {
-    /// Name, as shown and printed.
+    /// Returns the name, as shown and printed.
     pub const fn name(self) -> &'static str {
         match self {
             VramSource::Nvml => "NVML",
@@ -41,33 +42,33 @@ impl VramSource {
     }
 }
 
-/// One source's view of an adapter's memory at one moment, in bytes; `None` where the source does not say. Where GPU and CPU
-/// share their memory it is the part that the GPU may use.
+/// One source's reading of an adapter's memory, in bytes. `None` if the source does not report the
+/// value. With unified memory, it covers the part that the GPU may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct VramReading {
-    /// Where it comes from.
+    /// Source of the reading.
     pub source: VramSource,
     /// Size of the memory.
     #[serde(rename = "total_bytes")]
     pub total: Option<u64>,
-    /// Used by all programs together.
+    /// Bytes used by all programs together.
     #[serde(rename = "used_bytes")]
     pub used: Option<u64>,
-    /// Used by this process.
+    /// Bytes used by this process.
     #[serde(rename = "used_here_bytes")]
     pub used_here: Option<u64>,
-    /// Most that this process may use as things stand, what it uses included.
+    /// Most bytes that this process may use now, including the bytes that it uses already.
     #[serde(rename = "budget_bytes")]
     pub budget: Option<u64>,
 }
 
 impl VramReading {
-    /// An empty reading of `source`.
+    /// Creates an empty reading of `source`.
     pub(super) fn empty(source: VramSource) -> Self {
         VramReading { source, total: None, used: None, used_here: None, budget: None }
     }
 
-    /// Bytes this process can still allocate before the system has to make room; never more than there are.
+    /// Returns the bytes that this process can still allocate before the system must evict memory.
     pub fn available(&self) -> Option<u64> {
         match (self.budget, self.used_here, self.total, self.used) {
             (Some(budget), Some(here), ..) => Some(budget.saturating_sub(here)),
@@ -81,18 +82,18 @@ impl VramReading {
     }
 }
 
-/// Every source's reading of `adapter`, whose memory is the CPU's where it is `unified`. Never fails: a source that is missing is left
-/// out.
+/// Returns every source's reading of `adapter`. `unified` means that the adapter shares the CPU's
+/// memory. Never fails: missing sources are omitted.
 pub(super) fn readings(adapter: &wgpu::Adapter, unified: bool) -> Vec<VramReading> {
     let pci = &adapter.get_info().device_pci_bus_id;
     let of_system = [nvml::read(pci), sysfs::read(Path::new("/sys"), pci, unified)];
     in_order(of_system, driver::read(adapter, unified))
 }
 
-/// The readings that say something, the system's before the driver's: the system counts all programs, and counts of
-/// `VK_EXT_memory_budget` have been wrong on AMD's cards.
+/// Returns the readings with values, the system's before the driver's. The system counts all
+/// programs, and `VK_EXT_memory_budget` has reported wrong counts on AMD cards.
 fn in_order(of_system: [Option<VramReading>; 2], of_driver: Option<VramReading>) -> Vec<VramReading> {
-    // Some drivers name a budget that is larger than their heap.
+    // Some drivers report a budget larger than their heap.
     let within_total = |it: VramReading| VramReading {
         budget: it.budget.map(|budget| budget.min(it.total.unwrap_or(u64::MAX))),
         ..it
@@ -100,8 +101,8 @@ fn in_order(of_system: [Option<VramReading>; 2], of_driver: Option<VramReading>)
     of_system.into_iter().chain([of_driver]).flatten().map(within_total).filter(VramReading::is_known).collect()
 }
 
-/// Bytes that a device may allocate if no budget is named: nine tenths of what the first of its adapter's readings that knows says is
-/// to be had.
+/// Returns the bytes that a device may allocate by default: nine tenths of the free bytes in the
+/// first reading that reports them.
 pub(super) fn budget(readings: &[VramReading]) -> Option<u64> {
     readings.iter().find_map(VramReading::available).map(|free| free / 10 * 9)
 }
@@ -133,14 +134,14 @@ mod tests {
             budget: Option::map(budget, |it: u64| it * gib),
             ..VramReading::empty(source)
         };
-        // Intel's driver for Windows names a budget above its heap.
+        // Intel's Windows driver reports a budget above its heap.
         let lies = in_order([None, None], Some(of(VramSource::Vulkan, 16, None, Some(31))));
         assert_eq!((lies[0].budget, budget(&lies)), (Some(16 * gib), Some(16 * gib / 10 * 9)));
-        // RADV's own count is the kernel's, whatever the extension says.
+        // On RADV the kernel's count applies, whatever the extension reports.
         let kernel = of(VramSource::Sysfs, 16, Some(6), None);
         let radv = in_order([None, Some(kernel)], Some(of(VramSource::Vulkan, 16, None, Some(16))));
         assert_eq!(budget(&radv), Some(10 * gib / 10 * 9));
-        // A kernel that tells the size alone leaves the count to the driver.
+        // If the kernel reports only the size, the driver's count applies.
         let sized = of(VramSource::Sysfs, 16, None, None);
         let xe = in_order([None, Some(sized)], Some(of(VramSource::Vulkan, 16, None, Some(12))));
         assert_eq!((xe.len(), budget(&xe)), (2, Some(12 * gib / 10 * 9)));

@@ -1,5 +1,5 @@
-//! Memory of an NVIDIA card as its management library tells it. The library comes with the driver and is looked for when the
-//! program runs.
+//! Memory of an NVIDIA card, from its management library. The library is part of the driver and is
+//! loaded at run time.
 
 use super::VramReading;
 
@@ -14,9 +14,9 @@ pub(super) fn read(pci: &str) -> Option<VramReading> {
 
     use super::VramSource;
 
-    // Loading it takes a moment, and it is either there or not.
+    // Loading takes a moment, and its outcome does not change while the program runs.
     static NVML: std::sync::LazyLock<Option<Nvml>> = std::sync::LazyLock::new(|| {
-        // The name without a version comes with the development package only.
+        // Only the development package contains the name without a version.
         let versioned = Nvml::builder().lib_path("libnvidia-ml.so.1".as_ref()).init();
         versioned.or_else(|_| Nvml::init()).ok()
     });

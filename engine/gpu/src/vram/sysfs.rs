@@ -1,6 +1,6 @@
-//! Memory of a card as the Linux kernel shows it in the folder of its PCI device. Each driver has names of its own:
-//! amdgpu counts what is used (and, where memory is unified, of which part of the machine's), i915 what is free, xe says only how much
-//! there is of each tile.
+//! Memory of a card, from the Linux kernel's folder of its PCI device. Each driver has its own file
+//! names. amdgpu reports used bytes, and with unified memory also the usable part of the machine's
+//! memory. i915 reports free bytes. xe reports only the size of each tile.
 
 use std::{
     fs,
@@ -9,10 +9,11 @@ use std::{
 
 use super::{VramReading, VramSource};
 
-/// The reading for the device at `pci` (`0000:03:00.0`), `root` being where sysfs is mounted. Where memory is `unified`, what is set
-/// aside for the device is the lesser part of what it may use.
+/// Returns the reading of the device at `pci` (`0000:03:00.0`). `root` is the mount point of sysfs.
+/// With `unified` memory, the memory reserved for the device is the smaller part of what it may
+/// use.
 pub(super) fn read(root: &Path, pci: &str, unified: bool) -> Option<VramReading> {
-    // Anything else is no name of a folder, and might be a way out of it.
+    // Any other text is not a folder name and could lead outside of the folder.
     if pci.is_empty() || !pci.chars().all(|c| c.is_ascii_hexdigit() || c == ':' || c == '.') || pci.contains("..") {
         return None;
     }
@@ -39,8 +40,9 @@ pub(super) fn read(root: &Path, pci: &str, unified: bool) -> Option<VramReading>
     (total > 0).then_some(VramReading { total: Some(total), ..reading })
 }
 
-/// The reading `own` of an amdgpu device with the part of the machine's memory that it may use beside its own (GTT), of which a tenth
-/// is left to the driver: submissions need some, and a device without room for one is lost.
+/// Adds to the reading `own` of an amdgpu device the part of the machine's memory that it may use
+/// (GTT). A tenth of the GTT is left to the driver for submissions, because a device without such
+/// room is lost.
 fn with_gtt(own: VramReading, device: &Path) -> VramReading {
     let Some(gtt) = number(&device.join("mem_info_gtt_total")) else { return own };
     let used = own.used.zip(number(&device.join("mem_info_gtt_used")));
@@ -51,14 +53,14 @@ fn with_gtt(own: VramReading, device: &Path) -> VramReading {
     }
 }
 
-/// Folders within `folder` whose names begin with `prefix`.
+/// Returns the folders in `folder` whose names begin with `prefix`.
 fn folders(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let wanted = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix));
     wanted.map(|entry| entry.path()).collect()
 }
 
-/// A number of bytes, decimal or with `0x`.
+/// Reads a number of bytes, decimal or with `0x`.
 fn number(file: &Path) -> Option<u64> {
     let text = fs::read_to_string(file).ok()?;
     let text = text.trim();
@@ -72,7 +74,7 @@ fn number(file: &Path) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// A sysfs of these files, and the reading of `0000:0a:00.0` in it: all memory, and that in use.
+    /// Creates a sysfs with these files, and returns total and used bytes of `0000:0a:00.0`.
     fn reading_of(unified: bool, files: &[(&str, &str)]) -> Option<(Option<u64>, Option<u64>)> {
         let root = tempfile::tempdir().unwrap();
         let device = root.path().join("bus/pci/devices/0000:0a:00.0");
@@ -99,7 +101,7 @@ mod tests {
             ("mem_info_gtt_used", "1000000000"),
         ];
         assert_eq!(reading_of(true, &apu), Some((Some(536_870_912 + 27_000_000_000), Some(1_400_000_000))));
-        // A card computes in its own.
+        // A card uses only its own memory.
         assert_eq!(reading_of(false, &apu), Some((Some(536_870_912), Some(400_000_000))));
         assert_eq!(reading_of(true, &apu[..2]), Some((Some(536_870_912), Some(400_000_000))));
         assert_eq!(reading_of(true, &apu[..3]), Some((Some(536_870_912 + 27_000_000_000), None)));

@@ -1,9 +1,10 @@
-//! Bursts: a GPU's products as split layers make them, in short submissions with waits between. Drivers of Radeon cards, of
-//! Apple's and of laptops lower the clocks of a GPU that waits, and a short submission does not raise them again, so that
-//! products back to back, which all other speeds are measured with, promise more than a split layer gets.
+//! Speed of a GPU's products in bursts: short submissions with waits between them, as split layers
+//! make. Drivers of Radeon, Apple and laptop GPUs lower the clocks of a GPU that waits. A short
+//! submission does not raise the clocks again. All other speeds are measured with products back to
+//! back, so they promise more than a split layer gets.
 //!
-//! Each weight type is measured by itself: a type that is unpacked by many instructions follows the clocks of the cores, one of
-//! floats those of the memory, and a driver lowers one of them or both.
+//! Each weight type is measured separately. A type that takes many instructions to unpack depends
+//! on the core clock, a float type on the memory clock. Drivers lower one clock or both.
 
 use std::{
     hint,
@@ -14,35 +15,37 @@ use super::{gpu::GpuEffort, gpu_products::GpuProducts};
 use thermocline_base::error::Result;
 use thermocline_gpu::{Gpu, ReadbackRing, Recorder};
 
-/// Seconds of a burst's products at their sustained speed: about what the hot neurons of a layer take, be it a small layer on a
-/// slow card or a large one on a quick card.
+/// Seconds of a burst's products at their sustained speed. Computing a layer's hot neurons takes
+/// about as long, for a small layer on a slow card or a large layer on a fast card.
 const BURST: f64 = 200e-6;
-/// Most products of one burst, whatever a speed says.
+/// Most products per burst, at any speed.
 const MOST_PRODUCTS: usize = 4096;
-/// Pause behind a burst: about what the CPU takes for the cold neurons of a layer.
+/// Pause after a burst: about the time that the CPU needs for a layer's cold neurons.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Time of all bursts of a type, in times of one measurement ([`GpuEffort::seconds`]): 0.12 s by the effort of a calibration. The
-/// first half of them lets the clocks sink and does not count.
+/// Time of all bursts of a type, as a multiple of one measurement ([`GpuEffort::seconds`]): 0.12 s
+/// in a calibration. The first half lets the clocks drop and does not count.
 const TIMES: f64 = 12.0;
-/// Fewest bursts, where one takes long.
+/// Fewest bursts, if a burst takes long.
 const FEWEST: usize = 4;
-/// Bytes that are read back behind a burst: those of a hand-over.
+/// Bytes to read back after a burst, as in a hand-over.
 const RESULTS: u64 = 16 << 10;
 
-/// Speeds of a device without waits, which its bursts are measured by.
+/// Speeds of a device without waits.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WithoutWaits {
-    /// Bytes of weights read per second, one product behind the other.
+    /// Bytes of weights read per second by products back to back.
     pub bytes_per_second: f64,
     /// Seconds of a hand-over.
     pub hand_over: f64,
 }
 
-/// Bytes of weights that `products` read per second in bursts on `gpu`: of the time from a submission until its results are
-/// there, less a hand-over, so that a split layer's price, which is both, is the time measured. At most the speed without waits.
+/// Returns the bytes of weights that `products` read per second in bursts on `gpu`, at most the
+/// speed without waits. The time is from a submission until its results arrive, minus a hand-over.
+/// The price of a split layer adds the hand-over again and thus equals the measured time.
 ///
-/// # Errors [`Error::Gpu`](thermocline_base::error::Error::Gpu) if the device is lost or only counts, [`Error::Memory`](thermocline_base::error::Error::Memory) if
-/// there is no room for results.
+/// # Errors
+/// [`Error::Gpu`](thermocline_base::error::Error::Gpu) if the device is lost or only counts.
+/// [`Error::Memory`](thermocline_base::error::Error::Memory) if there is no room for results.
 pub(super) fn burst_speed(
     gpu: &Gpu,
     products: &GpuProducts,
@@ -68,8 +71,8 @@ pub(super) fn burst_speed(
     Ok(speed(products.bytes() * count as u64, &mut settled, without_waits))
 }
 
-/// Keeps this thread busy for `time`, as the CPU's part of a layer does: a thread that sleeps wakes late, and lets the CPU's
-/// clocks sink.
+/// Keeps this thread busy for `time`, as the CPU's part of a layer does. A sleeping thread would
+/// wake late and let the CPU's clocks drop.
 fn compute(time: Duration) {
     let began = Instant::now();
     while began.elapsed() < time {
@@ -77,7 +80,8 @@ fn compute(time: Duration) {
     }
 }
 
-/// Bytes per second of bursts of `bytes` that took these `seconds`: of the median, since other programs disturb some of them.
+/// Returns the bytes per second of bursts of `bytes`. Uses the median of `seconds`, because other
+/// programs disturb some bursts.
 fn speed(bytes: u64, seconds: &mut [f64], without_waits: &WithoutWaits) -> f64 {
     seconds.sort_by(f64::total_cmp);
     let median = seconds.get(seconds.len() / 2).copied().unwrap_or(0.0);
@@ -104,7 +108,7 @@ mod tests {
     fn speed_in_bursts_is_of_the_median_without_the_hand_over() {
         let quick = WithoutWaits { bytes_per_second: 100e9, hand_over: 50e-6 };
         let near = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-9;
-        // 20 MB in 200 us without waits; in 600 us and a hand-over here.
+        // 20 MB take 200 us without waits. Here they take 600 us and a hand-over.
         assert!(near(speed(20_000_000, &mut [9.0, 650e-6, 1e-6, 650e-6, 650e-6], &quick), 100e9 / 3.0));
         assert!(near(speed(20_000_000, &mut [250e-6; 3], &quick), 100e9), "clocks that do not sink");
         for impossible in [0.0, 40e-6, 249e-6] {
@@ -125,7 +129,7 @@ mod tests {
             let speed = burst_speed(&gpu, &products, &of(1e-6), &LITTLE).unwrap();
             assert!(began.elapsed() >= PAUSE * FEWEST as u32, "{:?} with {FEWEST} pauses", began.elapsed());
             assert!(speed.is_finite() && speed > 0.0 && speed <= bytes_per_second, "{speed} of {bytes_per_second}");
-            // A hand-over as long as the bursts leaves them no time that would be more than without waits.
+            // If a hand-over takes as long as the bursts, the result is the speed without waits.
             assert_eq!(burst_speed(&gpu, &products, &of(60.0), &LITTLE).unwrap(), bytes_per_second);
         }
         assert_eq!(gpu.arena().used(), used, "all memory is given back");

@@ -1,4 +1,5 @@
-//! Speed of single matrix products on the CPU: bytes per second for one token, multiply-adds per second for many.
+//! Speed of single matrix products on the CPU, in bytes per second for one token and in
+//! multiply-adds per second for many tokens.
 
 use std::time::Instant;
 
@@ -17,9 +18,9 @@ use thermocline_formats::{
 pub struct KernelSpeed {
     /// Name of the weight type.
     pub weight_type: String,
-    /// Tokens multiplied at once.
+    /// Tokens multiplied together.
     pub tokens: usize,
-    /// Seconds of one product, the best of all rounds.
+    /// Seconds of one product, the shortest of all rounds.
     pub seconds: f64,
     /// Bytes of weights read per second.
     pub bytes_per_second: f64,
@@ -27,10 +28,11 @@ pub struct KernelSpeed {
     pub macs_per_second: f64,
 }
 
-/// Times `W x` for a `[rows, cols]` matrix of type `ty` and `tokens` tokens, best of `rounds`.
+/// Measures `W x` for a `[rows, cols]` matrix of type `ty` and `tokens` tokens, the best of
+/// `rounds`.
 ///
 /// # Errors
-/// If `cols` is not a whole number of blocks, or the type cannot be written.
+/// If `cols` is not a whole number of blocks, or the type has no encoder.
 pub fn kernel_speed(
     cpu: &Cpu,
     ty: TensorType,
@@ -58,7 +60,7 @@ pub fn kernel_speed(
     })
 }
 
-/// Pseudo-random numbers from -1 to 1, `count` of them, the same at every call.
+/// Returns `count` pseudo-random numbers from -1 to 1, the same at every call.
 pub(super) fn noise(count: usize) -> Vec<f32> {
     let mut state = 1u32;
     let next = |_| {
@@ -68,14 +70,15 @@ pub(super) fn noise(count: usize) -> Vec<f32> {
     (0..count).map(next).collect()
 }
 
-/// A `[rows, cols]` matrix of a few distinct rows, repeated: values do not change the time.
+/// Creates a `[rows, cols]` matrix that repeats a few distinct rows, because values do not change
+/// the time.
 pub(super) fn matrix_of_repeated_rows(ty: TensorType, rows: usize, cols: usize) -> Result<Matrix> {
     let distinct = rows.min(16);
     let mut some = Vec::new();
     if quant::QUANTISABLE.contains(&ty) {
         quant::quantise(ty, &noise(distinct * cols), &mut some)?;
     } else {
-        // Types without an encoder; this byte makes scales of moderate size in all of them.
+        // For types without an encoder, this byte yields scales of moderate size.
         some.resize(distinct * ty.row_bytes(cols).unwrap_or(0), 0x2b);
     }
     let row_bytes = some.len() / distinct.max(1);
@@ -92,7 +95,7 @@ mod tests {
     use super::*;
     use thermocline_cpu::CpuOptions;
 
-    /// Types without an encoder included.
+    /// Includes types without an encoder.
     #[test]
     fn kernel_speed_measures_every_weight_type() {
         let cpu = Cpu::new(&CpuOptions::default()).unwrap();

@@ -1,4 +1,4 @@
-//! Speeds of a GPU: memory bandwidth, uploads and downloads, and the time of a hand-over.
+//! Speeds of a GPU: memory bandwidth, uploads, downloads, and hand-overs.
 
 use std::time::Instant;
 
@@ -10,15 +10,16 @@ use thermocline_gpu::{Binding, Buffer, Gpu, Op, Purpose, ReadbackRing, Recorder,
 /// Effort of measuring a GPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GpuEffort {
-    /// Bytes to move at once, more than a card's last cache; fewer where limits or the budget are smaller.
+    /// Bytes to move at once, more than a card's last cache. Fewer if limits or the budget are
+    /// smaller.
     pub bytes: u64,
-    /// Seconds of one measurement; the best of [`ROUNDS`] counts.
+    /// Seconds per measurement. The best of [`ROUNDS`] measurements counts.
     pub seconds: f64,
     /// Number of hand-overs measured.
     pub hand_overs: usize,
 }
 
-/// Number of measurements of each kind.
+/// Measurements of each kind.
 const ROUNDS: usize = 3;
 
 impl Default for GpuEffort {
@@ -30,7 +31,7 @@ impl Default for GpuEffort {
 /// Speeds of an adapter, in bytes per second.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct GpuSpeed {
-    /// Copies from buffer to buffer, bytes read and bytes written both counted.
+    /// Copies between buffers. Bytes read and bytes written both count.
     pub copy_bytes_per_second: f64,
     /// Reads by a kernel.
     pub read_bytes_per_second: f64,
@@ -54,7 +55,8 @@ pub struct HandOverTimes {
 /// Measures the speeds of `gpu`.
 ///
 /// # Errors
-/// [`Error::Memory`] if its budget has no room for a small measurement, [`Error::Gpu`] if it is lost.
+/// [`Error::Memory`] if its budget has no room for a small measurement, [`Error::Gpu`] if the
+/// device is lost.
 pub fn gpu_speed(gpu: &Gpu, effort: &GpuEffort) -> Result<GpuSpeed> {
     let buffer = |bytes| gpu.arena().buffer(Purpose::Scratch, "bandwidth measurement", bytes, Usage::Storage);
     let bytes = (gpu.arena().available() / 4).min(gpu.caps().max_buffer).min(effort.bytes) / NOISE * NOISE;
@@ -76,10 +78,10 @@ pub fn gpu_speed(gpu: &Gpu, effort: &GpuEffort) -> Result<GpuSpeed> {
     })
 }
 
-/// Bytes of noise that buffers are filled with: some memory is faster when it holds zeros.
+/// Bytes of noise that fill buffers. Some memory is faster when it holds zeros.
 const NOISE: u64 = 64 << 10;
 
-/// Fills `buffer`, a multiple of [`NOISE`] long.
+/// Fills `buffer`, whose length is a multiple of [`NOISE`], with noise.
 fn fill(gpu: &Gpu, buffer: &Buffer) -> Result<()> {
     let mut state = 1_u32;
     let mut word = || {
@@ -97,7 +99,7 @@ fn fill(gpu: &Gpu, buffer: &Buffer) -> Result<()> {
     gpu.wait(index)
 }
 
-/// Seconds until the commands that `record` records are done.
+/// Returns the seconds until the commands that `record` records are done.
 fn seconds(gpu: &Gpu, record: impl FnOnce(&mut Recorder)) -> Result<f64> {
     let mut recorder = Recorder::new(gpu);
     record(&mut recorder);
@@ -107,8 +109,8 @@ fn seconds(gpu: &Gpu, record: impl FnOnce(&mut Recorder)) -> Result<f64> {
     Ok(started.elapsed().as_secs_f64())
 }
 
-/// Bytes per second of `record`, which moves `bytes`: repeated in one submission until that takes half the wanted time, so that the
-/// submission's own time does not count.
+/// Returns the bytes per second of `record`, which moves `bytes`. One submission repeats it until
+/// half of the intended time passes, so that the submission's overhead does not count.
 pub(super) fn rate(gpu: &Gpu, effort: &GpuEffort, bytes: u64, mut record: impl FnMut(&mut Recorder)) -> Result<f64> {
     let mut times = 1_u32;
     let mut run = |times: u32| seconds(gpu, |recorder| (0..times).for_each(|_| record(recorder)));
@@ -131,7 +133,7 @@ fn read_bandwidth(gpu: &Gpu, effort: &GpuEffort, data: &Buffer) -> Result<f64> {
     let workgroup = pipeline.workgroup();
     let align = gpu.caps().binding_alignment.max(16);
     let part = gpu.caps().max_binding.min(data.bytes()) / align * align;
-    // Enough to fill any card; no more than have some elements each.
+    // Enough workgroups to fill any card, but at least some elements per invocation.
     let groups = (part / 64).div_ceil(u64::from(workgroup)).min(2048) as usize;
     let [x, y] = grid(groups, gpu.caps().max_groups);
     let (stride, invocations) = (x * workgroup, x * y * workgroup);
@@ -164,8 +166,8 @@ fn upload(gpu: &Gpu, effort: &GpuEffort, to: &Buffer) -> Result<f64> {
     transfer_rate(effort, load, begin, |index| gpu.wait(index))
 }
 
-/// Bytes per second of transfers of `bytes` each, one behind the other, in the best round. `begin` begins one, and `end` waits for the
-/// last of a round.
+/// Returns the bytes per second of back-to-back transfers of `bytes` each, in the best round.
+/// `begin` begins a transfer, and `end` waits for the last transfer of a round.
 pub(super) fn transfer_rate<T>(
     effort: &GpuEffort,
     bytes: u64,
@@ -196,7 +198,7 @@ fn download(gpu: &Gpu, effort: &GpuEffort, from: &Buffer) -> Result<f64> {
     transfer_rate(effort, load, read, Ok)
 }
 
-/// Floats of one hand-over: the residual stream of a model of usual width.
+/// Floats per hand-over: the residual stream of a model of usual width.
 const HAND_OVER_FLOATS: u32 = 4096;
 
 fn hand_over(gpu: &Gpu, times: usize) -> Result<HandOverTimes> {
@@ -245,7 +247,7 @@ mod tests {
             speed.upload_bytes_per_second,
             speed.download_bytes_per_second,
         ];
-        // A driver in software moves more than 10 MB/s and less than a terabyte.
+        // Software drivers move more than 10 MB/s and less than 1 TB/s.
         assert!(rates.iter().all(|rate| (1e7..1e12).contains(rate)), "{speed:?}");
         assert!(speed.hand_over.median_us > 1.0 && speed.hand_over.p95_us >= speed.hand_over.median_us, "{speed:?}");
         assert_eq!(gpu.arena().used(), gpu.nothing().bytes(), "all memory is given back");

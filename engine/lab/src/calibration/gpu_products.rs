@@ -1,4 +1,5 @@
-//! Products of weights on a GPU: copies of one matrix that are multiplied in turn, so that none is found in a cache.
+//! Products of weights on a GPU. They alternate between copies of a matrix, so that no weight is in
+//! a cache.
 
 use std::ops::ControlFlow;
 
@@ -10,33 +11,36 @@ use thermocline_base::error::Result;
 use thermocline_formats::quant::TensorType;
 use thermocline_gpu::{Buffer, Gpu, GpuMatrix, Matmul, Purpose, Recorder, Uploader, Usage, pitch};
 
-/// Most tokens whose product is bound by memory.
+/// Most tokens for which memory limits the speed of a product.
 const FEW_TOKENS: usize = 8;
 
-/// Products `W x` of equal `[rows, cols]` matrices on a device, each with the same tokens and results.
+/// Products `W x` of equal `[rows, cols]` matrices on a device, with shared inputs and results.
 pub(super) struct GpuProducts {
     tokens: usize,
     matrices: Vec<GpuMatrix>,
     products: Vec<Matmul>,
     /// `[tokens, rows]` floats, written by every product.
     results: Buffer,
-    /// `[tokens, cols]` floats, held as long as the products read them.
+    /// `[tokens, cols]` floats, kept for the products that read them.
     _x: Buffer,
 }
 
 impl GpuProducts {
-    /// Products of matrices of file type `ty` with `tokens` tokens: with few tokens of as many copies as `effort.bytes` holds.
+    /// Prepares products of matrices of file type `ty` with `tokens` tokens. With few tokens,
+    /// `effort.bytes` limits the number of copies.
     ///
     /// # Errors
-    /// As [`super::kernel_speed`]; [`Error::Memory`](thermocline_base::error::Error::Memory) if not one copy fits the budget,
-    /// [`Error::Gpu`](thermocline_base::error::Error::Gpu) if the device is lost.
+    /// As [`super::kernel_speed`]. [`Error::Memory`](thermocline_base::error::Error::Memory) if the
+    /// budget has no room for one copy. [`Error::Gpu`](thermocline_base::error::Error::Gpu) if the
+    /// device is lost.
     pub fn new(gpu: &Gpu, ty: TensorType, rows: usize, cols: usize, tokens: usize, effort: &GpuEffort) -> Result<Self> {
         let weight = matrix_of_repeated_rows(ty, rows, cols)?;
         let mut progress = |_, _| ControlFlow::Continue(());
         let mut uploader = Uploader::new(gpu, &mut progress)?;
         let first = uploader.matrix(Purpose::Ffn, "benchmark", &[&weight])?;
         let bytes = first.bytes();
-        // Products with many tokens are bound by arithmetic, and a submission of many of them would take long.
+        // Arithmetic limits products with many tokens, so one copy is enough. A submission of many
+        // such products would take long.
         let room = if tokens > FEW_TOKENS { 0 } else { effort.bytes.min(gpu.arena().available() / 2) };
         let mut matrices = vec![first];
         while (matrices.len() as u64 + 1) * bytes <= room {
@@ -52,23 +56,24 @@ impl GpuProducts {
         Ok(GpuProducts { tokens, matrices, products, results, _x: x })
     }
 
-    /// Bytes of weights that one product reads.
+    /// Returns the bytes of weights that one product reads.
     pub fn bytes(&self) -> u64 {
         self.matrices.first().map_or(0, GpuMatrix::bytes)
     }
 
-    /// The results of the last product.
+    /// Returns the results of the last product.
     pub fn results(&self) -> &Buffer {
         &self.results
     }
 
-    /// Records `count` products, beginning with that of the matrix of index `first`; behind the last comes the first again.
+    /// Records `count` products, beginning with the matrix of index `first`. After the last matrix,
+    /// the first follows again.
     pub fn record(&self, recorder: &mut Recorder, first: usize, count: usize) {
         let after = self.products.iter().cycle().skip(first % self.products.len().max(1));
         after.take(count).for_each(|product| product.record(recorder, self.tokens));
     }
 
-    /// Bytes of weights read per second by one product behind the other, without waits.
+    /// Returns the bytes of weights read per second by products back to back.
     ///
     /// # Errors
     /// [`Error::Gpu`](thermocline_base::error::Error::Gpu) if the device is lost.
@@ -78,12 +83,14 @@ impl GpuProducts {
     }
 }
 
-/// Times `W x` on `gpu` for a `[rows, cols]` matrix of file type `ty` and `tokens` tokens. With few tokens as many copies of
-/// the matrix as `effort.bytes` holds are multiplied in turn, so that none is found in a cache.
+/// Measures `W x` on `gpu` for a `[rows, cols]` matrix of file type `ty` and `tokens` tokens. With
+/// few tokens, products alternate between as many copies as `effort.bytes` holds, so that no weight
+/// is in a cache.
 ///
 /// # Errors
-/// As [`super::kernel_speed`]; [`Error::Memory`](thermocline_base::error::Error::Memory) if not one copy fits the budget,
-/// [`Error::Gpu`](thermocline_base::error::Error::Gpu) if the device is lost.
+/// As [`super::kernel_speed`]. [`Error::Memory`](thermocline_base::error::Error::Memory) if the
+/// budget has no room for one copy. [`Error::Gpu`](thermocline_base::error::Error::Gpu) if the
+/// device is lost.
 pub fn gpu_kernel_speed(
     gpu: &Gpu,
     ty: TensorType,

@@ -1,4 +1,4 @@
-//! The speeds that plans are priced with: measured, and kept in a file.
+//! Measured speeds of this machine, which plans use as prices. A file keeps them.
 
 use std::{
     collections::BTreeMap,
@@ -32,47 +32,48 @@ use thermocline_run::placement::{BurstFractions, CpuRates, GpuRates, Machine, Pr
 /// Effort of measuring a machine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MeasureEffort {
-    /// Bytes of a matrix on the CPU, many times its last cache.
+    /// Bytes of a matrix on the CPU, many times the size of its last cache.
     pub cpu_bytes: usize,
     /// Effort of measuring the GPU.
     pub gpu: GpuEffort,
-    /// Number of measurements of each kind on the CPU, of which the best counts.
+    /// Measurements of each kind on the CPU. The best measurement counts.
     pub rounds: usize,
 }
 
 impl Default for MeasureEffort {
-    /// A second or two for a model of usual types.
+    /// Takes a second or two for a model of usual weight types.
     fn default() -> Self {
         let gpu = GpuEffort { bytes: 128 << 20, seconds: 0.01, hand_overs: 60 };
         MeasureEffort { cpu_bytes: 128 << 20, gpu, rounds: 3 }
     }
 }
 
-/// The folder that keeps speeds, and when they are measured.
+/// Settings of [`cached_machine`]: the folder that keeps speeds, and when to measure.
 #[derive(Debug, Clone, Default)]
 pub struct MachineOptions {
-    /// Folder of the files; `None`: every call measures.
+    /// Folder of the files. `None`: every call measures.
     pub folder: Option<PathBuf>,
-    /// Measure even known speeds.
+    /// Measures even known speeds.
     pub again: bool,
     /// Effort of a measurement.
     pub effort: MeasureEffort,
 }
 
-/// A callback between two measurements; it says whether to go on with the next.
+/// Callback between two measurements, which returns whether to continue.
 pub type KeepGoing<'a> = &'a mut dyn FnMut() -> ControlFlow<()>;
 
-/// Columns of a matrix, as in models of 7 billion parameters.
+/// Columns of a measured matrix, as in models with 7 billion parameters.
 pub(super) const COLS: usize = 4096;
-/// One row in so many is read for the rate of scattered rows.
+/// Rows per row that is read to measure the rate of scattered rows.
 const ROWS_PER_SCATTERED: usize = 10;
 
-/// The speeds of `cpu` and `gpu` that an earlier call of [`cached_machine`] has kept in `folder`. Measures nothing.
+/// Loads the speeds of `cpu` and `gpu` that an earlier call of [`cached_machine`] stored in
+/// `folder`. Measures nothing.
 pub fn known_machine(cpu: &Cpu, gpu: Option<&AdapterReport>, folder: &Path) -> Option<Machine> {
     Machine::load(&file(folder, cpu, gpu)).ok()
 }
 
-/// The file that keeps the speeds of these processors.
+/// Returns the path of the file that keeps the speeds of these processors.
 fn file(folder: &Path, cpu: &Cpu, report: Option<&AdapterReport>) -> PathBuf {
     let threads = format!("{}, {} threads, {}", cpu_name(), cpu.pool().threads(), cpu.isa());
     let driver = report.map(|report| format!("{} {}", report.backend, report.driver));
@@ -80,12 +81,13 @@ fn file(folder: &Path, cpu: &Cpu, report: Option<&AdapterReport>) -> PathBuf {
     Machine::file(folder, &threads, device)
 }
 
-/// The speeds of `cpu` and `gpu` with weights of `types`: from the file of an earlier call, or measured and written there. A file
-/// without some of the types is completed; a damaged one is written anew.
+/// Returns the speeds of `cpu` and `gpu` with weights of `types`. Loads them from the file of an
+/// earlier call, or measures them and writes the file. Adds missing types to the file, and replaces
+/// a damaged file.
 ///
 /// # Errors
-/// As [`measure_machine`]; measurements before a cancellation are not kept. A file that cannot be written is no error: it
-/// only costs time.
+/// As [`measure_machine`]. After a cancellation, no measurement is kept. A file that cannot be
+/// written is not an error, because it only costs time.
 pub fn cached_machine(
     cpu: &Cpu,
     gpu: Option<&Gpu>,
@@ -124,7 +126,8 @@ pub fn cached_machine(
 /// Measures `cpu` and `gpu`, with products of weights of `types`.
 ///
 /// # Errors
-/// [`Error::Memory`] if there is no room to measure in, [`Error::Gpu`] if the device is lost, [`Error::Cancelled`].
+/// [`Error::Memory`] if there is no room for a measurement, [`Error::Gpu`] if the device is lost,
+/// [`Error::Cancelled`].
 pub fn measure_machine(
     cpu: &Cpu,
     gpu: Option<&Gpu>,
@@ -168,7 +171,7 @@ pub fn measure_machine(
     Ok(Machine::new(cpu_speeds, gpu_speeds.transpose()?))
 }
 
-/// Name of the processor as the system has it, or its architecture.
+/// Returns the processor's name from the system, or else its architecture.
 pub fn cpu_name() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name =
@@ -176,12 +179,12 @@ pub fn cpu_name() -> String {
     name.unwrap_or(std::env::consts::ARCH).to_owned()
 }
 
-/// The types that `rates` lack.
+/// Returns the types that `rates` does not contain.
 fn lacking(rates: &Rates, types: &[TensorType]) -> Vec<TensorType> {
     types.iter().copied().filter(|ty| !rates.contains_key(ty.name())).collect()
 }
 
-/// Seconds of a call, the best of `rounds`, after one that does not count.
+/// Returns the seconds of a call, the shortest of `rounds`, after a first call that does not count.
 pub(super) fn best(rounds: usize, mut call: impl FnMut()) -> f64 {
     let mut best = f64::INFINITY;
     for round in 0..=rounds.max(1) {
@@ -194,10 +197,10 @@ pub(super) fn best(rounds: usize, mut call: impl FnMut()) -> f64 {
     best.max(1e-9)
 }
 
-/// Seconds to start all workers and to wait for them.
+/// Returns the seconds to start all workers and to wait for them.
 fn join(cpu: &Cpu) -> f64 {
     const TIMES: u32 = 20;
-    // Many rounds, since other programs disturb most of them.
+    // Many rounds are needed, because other programs disturb most of them.
     let seconds = best(20, || (0..TIMES).for_each(|_| cpu.pool().run(|worker| _ = black_box(worker))));
     seconds / f64::from(TIMES)
 }
@@ -219,27 +222,29 @@ fn cpu_rates(cpu: &Cpu, types: &[TensorType], effort: &MeasureEffort, go_on: Kee
         });
         let sequential = bytes / all;
         let scattered = (some.len() * weight.row_bytes()) as f64 / few;
-        // A small matrix may stay in a cache.
+        // A small matrix may stay in a cache, so scattered rows may appear faster than sequential
+        // rows.
         Ok((ty.name().to_owned(), ProductRate { sequential, scattered: scattered.clamp(1e3, sequential) }))
     };
     types.iter().map(one).collect()
 }
 
-/// A matrix of about `bytes` bytes, and a vector `[COLS]` to multiply it with.
+/// Returns a matrix of about `bytes` bytes, and a vector `[COLS]` to multiply it with.
 fn matrix_and_vector(ty: TensorType, bytes: usize) -> Result<(Matrix, Vec<f32>)> {
     let row = ty.row_bytes(COLS).unwrap_or(COLS);
     Ok((matrix_of_repeated_rows(ty, (bytes / row).max(ROWS_PER_SCATTERED), COLS)?, noise(COLS)))
 }
 
-/// Fraction of a card's rate that remains for scattered rows: a row is many times longer than a memory transaction, but rows end
-/// within transactions, and fewer are in flight.
+/// Fraction of a card's rate that remains for scattered rows. A row is much longer than a memory
+/// transaction. But rows end within transactions, and fewer reads are in flight.
 const SCATTERED_FRACTION: f64 = 0.8;
 
-/// Least fraction of a rate that remains in bursts: less is not of clocks, but of a machine that is busy otherwise.
+/// Least fraction of a rate that remains in bursts. A lower fraction shows a machine that is busy
+/// with other work, not lower clocks.
 const LEAST_BURST: f64 = 0.01;
 
-/// The decoding rates of `types` on `gpu`, whose hand-overs take `hand_over` seconds, without waits; and the fractions of them that
-/// remain in bursts.
+/// Measures the decoding rates of `types` on `gpu` without waits, and the fractions of them that
+/// remain in bursts. A hand-over takes `hand_over` seconds.
 fn decoding(
     gpu: &Gpu,
     types: &[TensorType],
@@ -258,8 +263,8 @@ fn decoding(
     Ok(measured.into_iter().map(|(name, (rate, burst))| ((name.clone(), rate), (name, burst))).unzip())
 }
 
-/// What `measure` measures of each of `types`, by name. It is called once for types with the same encoding on the device, with the
-/// type that files have in that encoding.
+/// Returns the results of `measure` for each of `types`, by name. `measure` runs once for all types
+/// with the same encoding on the device. Its argument is the file type of that encoding.
 pub(super) fn by_encoding<T: Copy>(
     types: &[TensorType],
     go_on: KeepGoing<'_>,
@@ -281,7 +286,7 @@ pub(super) fn by_encoding<T: Copy>(
     Ok(by_name)
 }
 
-/// Seconds of a minimal dispatch that waits for the one before it.
+/// Measures the seconds of a minimal dispatch that waits for the previous dispatch.
 fn dispatch(gpu: &Gpu, effort: &GpuEffort) -> Result<f64> {
     const ELEMENTS: u32 = 32;
     let buffer = || gpu.arena().buffer(Purpose::Scratch, "dispatches", u64::from(ELEMENTS) * 4, Usage::Storage);
@@ -292,7 +297,7 @@ fn dispatch(gpu: &Gpu, effort: &GpuEffort) -> Result<f64> {
     Ok(1.0 / per_second.max(1.0))
 }
 
-/// Fractions of both rates that remain while both processors read the same memory.
+/// Measures the fractions of both rates that remain while both processors read the same memory.
 fn shared_memory(cpu: &Cpu, gpu: &Gpu, effort: &MeasureEffort) -> Result<SharedMemory> {
     let (weight, x) = matrix_and_vector(TensorType::F16, effort.cpu_bytes / 4)?;
     let bytes = weight.data().len() as f64;
@@ -360,7 +365,8 @@ mod tests {
         let scattered = measured.cpu.rate(TensorType::Q4_0);
         assert!(scattered.scattered <= scattered.sequential && measured.cpu.join > 0.0);
         let figures = [&measured.cpu.prompts, &of.prompts, &of.streams].into_iter().flat_map(|it| it.values());
-        // Even a driver in software multiplies ten million times a second, and nothing a quadrillion times.
+        // Even a software driver does ten million multiply-adds per second, and no device does a
+        // quadrillion.
         assert!(figures.clone().count() == 6 && figures.clone().all(|it| (1e7..1e15).contains(it)), "{measured:?}");
         assert_eq!(gpu.arena().used(), used, "measuring gives everything back");
 
@@ -383,7 +389,7 @@ mod tests {
         assert!(cached_machine(&cpu, Some(&gpu), &types, &options, &mut always).unwrap().knows(&types));
         let text = std::fs::read_to_string(&files[0]).unwrap();
         assert!(Machine::load(&files[0]).is_ok(), "it was written anew");
-        // Of a version without bursts, whose speeds would be taken for these.
+        // An older version has no burst speeds, and its speeds must not be used.
         let old = text.replacen("\"version\": 4", "\"version\": 3", 1).replacen("\"memory\": ", "\"memory\": 1", 1);
         assert_ne!(old, text);
         std::fs::write(&files[0], old).unwrap();

@@ -1,4 +1,4 @@
-//! Read bandwidth of this machine's memory: the limit of decoding.
+//! Read bandwidth of this machine's memory, which limits decoding.
 
 use std::{
     hint::black_box,
@@ -11,45 +11,48 @@ use thermocline_base::error::Result;
 use thermocline_cpu::{ThreadPool, prefetch};
 use thermocline_formats::format::anonymous;
 
-/// Bytes of a chunk that a worker reads at a time.
+/// Bytes per chunk that a worker reads at a time.
 const CHUNK: usize = 1 << 20;
-/// Parallel streams of a chunk: one alone does not keep enough reads in flight.
+/// Parallel streams per chunk. A single stream does not keep enough reads in flight.
 const STREAMS: usize = 4;
 /// Rows that a worker reads at a time.
 const ROWS: usize = 128;
-/// Rows that are prefetched ahead of the one being read, as in the kernels: otherwise the limit would lie below their speed.
+/// Rows to prefetch ahead of the current row, as in the kernels. Without prefetching, the measured
+/// limit would be below the kernels' speed.
 const ROWS_AHEAD: usize = 4;
-/// Rows of which both ends are prefetched ahead of the one being read.
+/// Rows whose both ends are prefetched ahead of the current row.
 const ENDS_AHEAD: usize = 28;
-/// The byte that memory is filled with. Not zero: untouched zero pages would all be the same page, which stays in the cache.
+/// Byte that fills the memory. It is not zero, because untouched zero pages would all be the same
+/// page, which stays in the cache.
 const FILLING: u8 = 0x9e;
 
-/// Best of `rounds` sequential reads of `bytes` of memory by all workers, in bytes per second.
-///
-/// `bytes` should be many times the last cache; 1 GiB is enough on any desktop.
+/// Measures sequential reads of `bytes` of memory by all workers, the best of `rounds`, in bytes
+/// per second. `bytes` should be many times the size of the last cache. 1 GiB is enough on any
+/// desktop.
 pub fn read_bandwidth(pool: &ThreadPool, bytes: usize, rounds: usize) -> f64 {
     let memory = vec![FILLING; bytes.max(64)];
     let passes = (0..rounds.max(1)).map(|_| read_sequentially(pool, &memory));
     bytes as f64 / passes.fold(f64::INFINITY, f64::min)
 }
 
-/// Page size of the memory that is measured.
+/// Page size of the measured memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryKind {
     /// Small pages, as in a mapped file.
     Small,
-    /// Large pages where the system has them, as in a file read into memory.
+    /// Large pages if the system supports them, as in a file read into memory.
     Large,
 }
 
-/// Memory that is read between the runs of a benchmark: on a shared host the limit changes with the load of other machines.
+/// Memory to read between the runs of a benchmark, because on a shared host the limit changes with
+/// the load of other machines.
 pub struct ReadProbe {
     memory: ProbedMemory,
-    /// Number of passes over rows so far; each reads other rows, since the previous ones may be in a cache.
+    /// Passes over rows so far. Each pass reads other rows, because earlier rows may be in a cache.
     pass: usize,
 }
 
-/// The memory that is read, by page size.
+/// The memory, by page size.
 enum ProbedMemory {
     Small(Vec<u8>),
     Large(memmap2::MmapMut),
@@ -62,10 +65,10 @@ impl std::fmt::Debug for ReadProbe {
 }
 
 impl ReadProbe {
-    /// `bytes` of memory, which should be many times the last cache.
+    /// Allocates `bytes` of memory, which should be many times the size of the last cache.
     ///
     /// # Errors
-    /// [`Error::Memory`](thermocline_base::error::Error::Memory) if there is no such memory.
+    /// [`Error::Memory`](thermocline_base::error::Error::Memory) if the allocation fails.
     pub fn new(kind: MemoryKind, bytes: usize) -> Result<Self> {
         let bytes = bytes.max(64);
         let memory = match kind {
@@ -86,14 +89,15 @@ impl ReadProbe {
         }
     }
 
-    /// Bytes per second of sequential reads by all workers: the median of the passes that take `time` together.
+    /// Returns the bytes per second of sequential reads by all workers: the median of the passes
+    /// within `time`.
     pub fn sequential(&self, pool: &ThreadPool, time: Duration) -> f64 {
         let memory = self.bytes();
         memory.len() as f64 / median_pass(time, || read_sequentially(pool, memory))
     }
 
-    /// Bytes per second of reads of scattered rows of `row_bytes`, in ascending order: the fraction `fraction` of all rows in the
-    /// memory.
+    /// Returns the bytes per second of reads of scattered rows of `row_bytes`, in ascending order.
+    /// `fraction` is the fraction of the memory's rows that are read.
     pub fn rows(&mut self, pool: &ThreadPool, row_bytes: usize, fraction: f64, time: Duration) -> f64 {
         let row_bytes = row_bytes.clamp(64, self.bytes().len());
         let all = self.bytes().len() / row_bytes;
@@ -102,7 +106,7 @@ impl ReadProbe {
         let mut pass = self.pass;
         let memory = self.bytes();
         let seconds = median_pass(time, || {
-            // Far from the rows of the last pass, which may have been prefetched.
+            // Starts far from the rows of the last pass, which may have been prefetched.
             pass += 1;
             let shift = pass.wrapping_mul(all / 7 + 3);
             let at = |row: usize| (rows_read[row] + shift) % all * row_bytes;
@@ -129,7 +133,8 @@ impl ReadProbe {
     }
 }
 
-/// Median of the seconds that `pass` returns, repeated for `time`, at least three times.
+/// Returns the median of the seconds that `pass` returns. Repeats it for `time`, at least three
+/// times.
 fn median_pass(time: Duration, mut pass: impl FnMut() -> f64) -> f64 {
     let started = Instant::now();
     let mut seconds = Vec::new();
@@ -140,7 +145,7 @@ fn median_pass(time: Duration, mut pass: impl FnMut() -> f64) -> f64 {
     seconds[seconds.len() / 2]
 }
 
-/// Seconds of one sequential read of `memory`.
+/// Returns the seconds of one sequential read of `memory`.
 fn read_sequentially(pool: &ThreadPool, memory: &[u8]) -> f64 {
     let started = Instant::now();
     pool.for_each_chunk(memory.len(), CHUNK, |_, range| {
@@ -153,7 +158,7 @@ fn read_sequentially(pool: &ThreadPool, memory: &[u8]) -> f64 {
     started.elapsed().as_secs_f64()
 }
 
-/// Reads whole cache lines of the streams in turn.
+/// Reads whole cache lines, alternating between the streams.
 fn add_streams(sums: &mut [[u8; 64]; STREAMS], streams: [&[u8]; STREAMS]) {
     let lines = streams.map(|stream| stream.as_chunks::<64>().0);
     for at in 0..lines[0].len() {
@@ -180,7 +185,7 @@ mod tests {
             {
                 assert!(rate.is_finite() && rate > 0.0, "{rate}");
             }
-            // A row that is longer than the memory is all of it.
+            // A row longer than the memory covers all of it.
             assert!(probe.rows(&pool, 2 << 20, 1.0, time) > 0.0);
         }
         assert!(read_bandwidth(&pool, 1 << 20, 2) > 0.0);

@@ -1,7 +1,8 @@
-//! Measures the speeds of this machine with the operations of decoding: sequential and scattered reads of memory, products of
-//! every weight type on either processor, on a GPU without waits and in bursts, copies, uploads and downloads, GPU-CPU
-//! synchronisation. [`cached_machine`] keeps the speeds that plans are priced with on disk; benchmarks show the results of the
-//! same loops.
+//! Measures the speeds of this machine with the operations of decoding. On the CPU: sequential and
+//! scattered memory reads, and products of every weight type. On a GPU: the same products without
+//! waits and in bursts, copies, uploads, downloads, and GPU-CPU synchronisation. [`cached_machine`]
+//! keeps the speeds that plans use as prices on disk. Benchmarks show the results of the same
+//! loops.
 
 mod bursts;
 mod cpu;

@@ -1,4 +1,5 @@
-//! Speeds of prompts: products with many tokens on either processor, and weights that are streamed to the device.
+//! Speeds of prompts: products with many tokens on the CPU and the GPU, and weights streamed to the
+//! device.
 
 use super::{
     cpu::{matrix_of_repeated_rows, noise},
@@ -17,16 +18,17 @@ use thermocline_run::{
     runtime::{CpuFfn, FfnBlock, FfnTask, Sparsity},
 };
 
-/// Tokens multiplied at once on the CPU, and on a device, whose tiles are larger.
+/// Tokens multiplied together on the CPU, and on a device, which has larger tiles.
 const CPU_TOKENS: usize = 32;
 const GPU_TOKENS: usize = 128;
 
-/// Number of rows of `row` bytes that fit into `bytes`, between `least` and `most`.
+/// Returns how many rows of `row` bytes fit into `bytes`, limited to `least` and `most`.
 fn rows(bytes: u64, row: usize, least: usize, most: usize) -> usize {
     ((bytes / row.max(1) as u64) as usize).clamp(least, most)
 }
 
-/// Multiply-adds per second of an FFN of which every other neuron is computed, like the cold ones of a layer.
+/// Measures the multiply-adds per second of an FFN that computes every other neuron, like a layer's
+/// cold neurons.
 pub(super) fn cpu_prompts(
     cpu: &Cpu,
     types: &[TensorType],
@@ -67,7 +69,8 @@ pub(super) fn cpu_prompts(
     types.iter().map(one).collect()
 }
 
-/// Multiply-adds per second of a product with many tokens. Types with the same encoding on the device are measured once.
+/// Measures the multiply-adds per second of a product with many tokens, once for all types with the
+/// same encoding on the device.
 pub(super) fn gpu_prompts(
     gpu: &Gpu,
     types: &[TensorType],
@@ -75,14 +78,15 @@ pub(super) fn gpu_prompts(
     go_on: KeepGoing<'_>,
 ) -> Result<PromptRates> {
     by_encoding(types, go_on, |native| {
-        // Enough rows to occupy a card; a driver in software is busy with a few.
+        // Enough rows to fill a card. A software driver is busy with fewer rows.
         let most = if gpu.report().kind == AdapterKind::Software { 256 } else { 4096 };
         let rows = rows(effort.bytes / 8, device_type(native).row_bytes(COLS), 64, most);
         Ok(gpu_kernel_speed(gpu, native, rows, COLS, GPU_TOKENS, effort)?.macs_per_second)
     })
 }
 
-/// Bytes per second (in the file's encoding) of rows that are repacked and uploaded, one transfer behind the other.
+/// Measures the bytes per second (in the file's encoding) of repacking and uploading rows, in
+/// back-to-back transfers.
 pub(super) fn streams(
     gpu: &Gpu,
     types: &[TensorType],

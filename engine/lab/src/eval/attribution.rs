@@ -1,9 +1,10 @@
-//! Direct logit attribution: the part of a token's logit that each neuron adds itself, through its down projection, the final norm
-//! and the head (Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"). What it does through later layers is not
-//! in it. Norms behind the neuron are taken as the linear maps they were for this token.
+//! Direct logit attribution: what each neuron adds directly to a token's logit, through its down
+//! projection, the final norm and the head (Elhage et al. 2021, "A Mathematical Framework for
+//! Transformer Circuits"). Effects through later layers do not count. Norms after the neuron are
+//! treated as linear maps, fixed at their values for this token.
 //!
-//! With `x` the residual stream before the final norm and `r` its root mean square, the logit of token `t` is `u . x + bias` where
-//! `u = w * head[t] / r`; neuron `n` adds `a_n (down_n . u)`.
+//! Let `x` be the residual stream before the final norm and `r` its root mean square. The logit of
+//! token `t` is `u . x + bias` with `u = w * head[t] / r`. Neuron `n` adds `a_n (down_n . u)`.
 
 use std::{ops::ControlFlow, sync::Arc};
 
@@ -18,41 +19,43 @@ use thermocline_formats::format::Matrix;
 use thermocline_model::{Down, Ffn, FfnWeights, Model, NeuronIndex, Norm, NormKind, Register, Step};
 use thermocline_run::runtime::{ExpertHidden, Forward, KvType, LayerFiring, Outputs, Probe, check_logits};
 
-/// A neuron's own part of a logit.
+/// A neuron's direct part of a logit.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct NeuronEffect {
     /// The neuron.
     #[serde(flatten)]
     pub place: NeuronIndex,
-    /// Its activation, before the router weight of its expert.
+    /// Activation, before its expert's router weight is applied.
     pub activation: f32,
-    /// Its part of the logit.
+    /// Part of the logit.
     pub logit: f32,
 }
 
-/// A token's logit in parts.
+/// A token's logit, split into parts.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Attribution {
     /// Id of the token.
     pub token: u32,
-    /// Its logit after the context, before a soft cap: the sum of `layers` and `residual`.
+    /// Logit after the context, before a soft cap: the sum of `layers` and `residual`.
     pub logit: f32,
-    /// Its probability among all tokens.
+    /// Probability among all tokens.
     pub probability: f32,
-    /// The neurons with the largest effects, by magnitude, descending.
+    /// Neurons with the largest effects, by descending magnitude.
     pub neurons: Vec<NeuronEffect>,
-    /// Per layer the sum over all its neurons, `[layers]`.
+    /// Sum over all neurons of each layer, `[layers]`.
     pub layers: Vec<f32>,
-    /// The rest: embedding, attention and biases.
+    /// Rest of the logit: embedding, attention and biases.
     pub residual: f32,
 }
 
-/// The parts of the logit that `token` has after `context`, with the `top` neurons of the largest effects. Computed densely, on the
-/// instruction set and workers of `cpu` and in its precision; the parts are taken in floats. `proceed` is asked between layers.
+/// Splits the logit of `token` after `context` into parts, with the `top` neurons of the largest
+/// effects. Computes densely with the instruction set, workers and precision of `cpu`; computes the
+/// parts in floats. Calls `proceed` between layers.
 ///
 /// # Errors
-/// [`Error::Invalid`] for an empty context or an id outside the vocabulary, [`Error::Unsupported`] for a model whose FFNs do not reach
-/// the residual stream by a sum (several streams, a dense FFN beside experts), [`Error::Cancelled`], and errors of the forward pass.
+/// [`Error::Invalid`] for an empty context or an id outside the vocabulary. [`Error::Unsupported`]
+/// if the model adds FFN outputs to the residual stream in another way than a sum (several streams,
+/// a dense FFN beside experts). [`Error::Cancelled`], and errors of the forward pass.
 pub fn attribution(
     model: &Arc<Model>,
     cpu: &Cpu,
@@ -80,7 +83,8 @@ pub fn attribution(
     let logit = dot(&u, &x) + bias;
 
     let (mut neurons, mut layers) = (Vec::new(), vec![0.0; outputs.len()]);
-    // From the last layer to the first: what scales the residual stream behind a layer scales what the layer added.
+    // Layers are visited from last to first: a factor on a layer's output stream also scales what
+    // the layer added.
     for (layer, (output, blocks)) in outputs.iter().zip(&recorded).enumerate().rev() {
         if let Some(factor) = model.weights.layers[layer].output_scale {
             u.iter_mut().for_each(|u| *u *= factor);
@@ -98,7 +102,8 @@ pub fn attribution(
     Ok(Attribution { token, logit, probability, neurons, layers, residual })
 }
 
-/// The greedy continuation of `context` by up to `tokens` tokens, computed as [`attribution`] computes.
+/// Returns the greedy continuation of `context` by up to `tokens` tokens, computed like
+/// [`attribution`].
 ///
 /// # Errors
 /// As [`attribution`].
@@ -120,7 +125,8 @@ pub fn continuation(
     Ok(continued)
 }
 
-/// The last token of `context` and those before it, if there is one, and `token` is in the vocabulary.
+/// Returns the last token of `context` and the tokens before it. Fails if `context` is empty or
+/// `token` is outside the vocabulary.
 pub(super) fn split_context<'c>(model: &Model, context: &'c [u32], token: u32) -> Result<(&'c u32, &'c [u32])> {
     if token as usize >= model.config.n_vocab && !context.is_empty() {
         return Err(Error::invalid("token id", format!("below {}", model.config.n_vocab), token));
@@ -128,18 +134,18 @@ pub(super) fn split_context<'c>(model: &Model, context: &'c [u32], token: u32) -
     context.split_last().ok_or_else(|| Error::invalid("context", "at least one token", "none"))
 }
 
-/// A forward pass of `model` on the instruction set and workers of `cpu`, in its precision.
+/// Creates a forward pass of `model` with the instruction set, workers and precision of `cpu`.
 pub(super) fn forward_beside(model: &Arc<Model>, cpu: &Cpu) -> Result<Forward> {
     Ok(Forward::new(Arc::clone(model), beside(cpu, cpu.activations())?))
 }
 
-/// A CPU of this precision, on the instruction set and workers of `cpu`.
+/// Creates a CPU of precision `activations` with the instruction set and workers of `cpu`.
 fn beside(cpu: &Cpu, activations: InputPrecision) -> Result<Cpu> {
     let options = CpuOptions { isa: Some(cpu.isa()), activations, ..CpuOptions::default() };
     Cpu::with_workers(&options, cpu.workers())
 }
 
-/// The way of an FFN's output into the residual stream: through a norm, if there is one, and a factor.
+/// How an FFN's output reaches the residual stream: through an optional norm and a factor.
 struct FfnOutput<'a> {
     norm: Option<&'a Norm>,
     factor: f32,
@@ -178,15 +184,16 @@ impl<'a> FfnOutput<'a> {
 /// Hidden values of one FFN for the last token.
 #[derive(Debug, Clone)]
 struct HiddenBlock {
-    /// The expert; 0 of a dense FFN, the number behind the last of the shared expert.
+    /// Index of the expert. 0 for a dense FFN; the number of routed experts for the shared expert.
     expert: usize,
-    /// Its router weight.
+    /// Router weight of the expert.
     factor: f32,
-    /// `[n_ff]`
+    /// `[n_ff]` hidden values.
     hidden: Vec<f32>,
 }
 
-/// The effects of a layer's neurons, appended to `neurons`; their sum. `u` is the map from the residual stream behind the layer.
+/// Appends the effects of a layer's neurons to `neurons` and returns their sum. `u` maps the
+/// residual stream after the layer to the logit.
 fn layer_effects(
     model: &Model,
     cpu: &Cpu,
@@ -223,18 +230,18 @@ fn layer_effects(
     sum
 }
 
-/// The product of `matrix` and one vector `x`, `[rows]`.
+/// Returns the product of `matrix` and a vector `x`, `[rows]`.
 pub(super) fn product(cpu: &Cpu, matrix: &Matrix, x: &[f32]) -> Vec<f32> {
     let mut out = vec![0.0; matrix.rows()];
     cpu.matmul(&mut [MatmulJob { weight: matrix, bias: None, out: &mut out }], x, 1);
     out
 }
 
-/// Products of all neurons' down columns with `u`, `[n_ff]`.
+/// Returns the products of all neurons' down columns with `u`, `[n_ff]`.
 pub(super) fn products_with_down(cpu: &Cpu, down: &Down, u: &[f32]) -> Vec<f32> {
     match down {
         Down::Neurons(rows) => product(cpu, &rows.weight, u),
-        // Its transpose is a sum of its rows.
+        // The product with the transpose is a weighted sum of the rows.
         Down::Outputs(rows) => {
             let mut products = vec![0.0; rows.weight.cols()];
             cpu.matmul_neurons(&rows.weight, None, u, 1, &mut products);
@@ -243,7 +250,7 @@ pub(super) fn products_with_down(cpu: &Cpu, down: &Down, u: &[f32]) -> Vec<f32> 
     }
 }
 
-/// The FFN of a block, and true if it is an expert's.
+/// Returns the FFN of a block, and true if the FFN belongs to an expert.
 fn ffn_of(ffn: &Ffn, expert: usize) -> Option<(&FfnWeights, bool)> {
     match ffn {
         Ffn::Dense(weights) => Some((weights, false)),
@@ -252,12 +259,12 @@ fn ffn_of(ffn: &Ffn, expert: usize) -> Option<(&FfnWeights, bool)> {
     }
 }
 
-/// True for an expert that reads and writes a latent.
+/// True if the expert reads and writes a latent vector.
 pub(super) fn is_latent(ffn: &Ffn, expert: usize) -> bool {
     matches!(ffn, Ffn::Experts(moe) if moe.latent.is_some() && expert < moe.experts.len())
 }
 
-/// `u` for the outputs of experts in their latent.
+/// Maps `u` to the latent space of the experts' outputs.
 pub(super) fn latent_direction(cpu: &Cpu, ffn: &Ffn, u: &[f32]) -> Option<Vec<f32>> {
     let Ffn::Experts(moe) = ffn else { return None };
     let up = &moe.latent.as_ref()?.up.weight;
@@ -266,7 +273,7 @@ pub(super) fn latent_direction(cpu: &Cpu, ffn: &Ffn, u: &[f32]) -> Option<Vec<f3
     Some(latent)
 }
 
-/// The sum of the blocks' outputs and biases, `[d]`.
+/// Returns the sum of the blocks' outputs, including biases, `[d]`.
 fn ffn_output(cpu: &Cpu, ffn: &Ffn, blocks: &[HiddenBlock], d: usize) -> Vec<f32> {
     let mut out = vec![0.0; d];
     for block in blocks {
@@ -283,13 +290,14 @@ fn ffn_output(cpu: &Cpu, ffn: &Ffn, blocks: &[HiddenBlock], d: usize) -> Vec<f32
     out
 }
 
-/// The logit of `token` by the residual stream before the final norm, `[d_model]`; before a soft cap.
+/// Returns the logit of `token` before a soft cap. `x` `[d_model]` is the residual stream before
+/// the final norm.
 pub(super) fn logit_of(model: &Model, x: &[f32], token: u32) -> f32 {
     let (u, bias) = direction(model, x, token);
     dot(&u, x) + bias
 }
 
-/// `u` and `bias` of `logit = u . x + bias`, for the norm that `x` `[d_model]` has.
+/// Returns `u` and `bias` of `logit = u . x + bias`, for the norm of `x` `[d_model]`.
 fn direction(model: &Model, x: &[f32], token: u32) -> (Vec<f32>, f32) {
     let (norm, head) = (&model.weights.output_norm, &model.weights.output);
     let mut u = vec![0.0; x.len()];
@@ -309,7 +317,7 @@ fn direction(model: &Model, x: &[f32], token: u32) -> (Vec<f32>, f32) {
     (u, bias)
 }
 
-/// Moves the elements of `x` so that their mean is 0, as a layer norm does.
+/// Subtracts the mean from the elements of `x`, as a layer norm does.
 pub(super) fn subtract_mean(x: &mut [f32]) {
     let mean = x.iter().sum::<f32>() / x.len().max(1) as f32;
     x.iter_mut().for_each(|x| *x -= mean);
@@ -326,7 +334,7 @@ fn probability(logits: &[f32], token: u32) -> f32 {
     (f64::from(logits[token as usize] - greatest).exp() / sum) as f32
 }
 
-/// Stops a pass when its caller says so.
+/// Probe that stops a pass when its caller requests it.
 struct Until<'a>(&'a mut dyn FnMut() -> ControlFlow<()>);
 
 impl Probe for Until<'_> {
@@ -335,7 +343,7 @@ impl Probe for Until<'_> {
     }
 }
 
-/// Keeps the residual stream before the final norm, of the last token.
+/// Probe that keeps the residual stream before the final norm.
 pub(super) struct FinalResidual<'a> {
     layers: usize,
     proceed: &'a mut dyn FnMut() -> ControlFlow<()>,
@@ -347,7 +355,7 @@ impl<'a> FinalResidual<'a> {
         FinalResidual { layers: model.config.n_layer(), proceed, x: Vec::new() }
     }
 
-    /// `[d_model]` of each token of the last chunk.
+    /// Returns the residual stream of each token of the last chunk, `[d_model]` each.
     pub fn residual(&self) -> &[f32] {
         &self.x
     }
@@ -369,13 +377,13 @@ impl Probe for FinalResidual<'_> {
     }
 }
 
-/// Records hidden values and the final residual stream of one token.
+/// Probe that records the hidden values and the final residual stream of one token.
 struct AttributionProbe<'a> {
     model: &'a Model,
     cpu: &'a Cpu,
     proceed: &'a mut dyn FnMut() -> ControlFlow<()>,
     layers: Vec<Vec<HiddenBlock>>,
-    /// `[d_model]`
+    /// `[d_model]` residual stream before the final norm.
     residual: Vec<f32>,
 }
 
@@ -406,7 +414,7 @@ impl Probe for AttributionProbe<'_> {
         false
     }
 
-    // An MoE layer's values come expert by expert, with their router weights.
+    // The values of an MoE layer arrive per expert, with router weights, in `expert_hidden`.
     fn firing(&mut self, firing: &LayerFiring<'_>) {
         let dense = matches!(self.model.weights.layers[firing.layer].ffn, Ffn::Dense(_));
         if let (true, Some(Strength::All(values))) = (dense, firing.strength) {

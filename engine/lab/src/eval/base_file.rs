@@ -1,5 +1,5 @@
-//! The file that llama.cpp's `llama-perplexity --kl-divergence-base` writes: the base's probabilities of every scored token,
-//! in 16 bits each. All little endian:
+//! The file that llama.cpp's `llama-perplexity --kl-divergence-base` writes. It holds the base
+//! model's probabilities at every scored token, in 16 bits each. All numbers are little endian:
 //!
 //! | bytes | what |
 //! |---|---|
@@ -10,8 +10,9 @@
 //! | 4 * windows * tokens of a window | i32 ids, before BOS replaced each window's first |
 //! | 2 * (2 * ((vocabulary + 1) / 2) + 4) | per scored token: f32 scale, f32 least log-probability, u16 codes |
 //!
-//! A log-probability is `scale * code + least`. Probabilities more than 16 nats below the likeliest have the code 0. A window's scored
-//! tokens are those of [`Corpus::windows`](super::Corpus::windows).
+//! A log-probability is `scale * code + least`. Probabilities more than 16 nats below the greatest
+//! have the code 0. [`Corpus::windows`](super::Corpus::windows) defines the scored tokens of a
+//! window.
 
 use std::{
     fs::File,
@@ -23,20 +24,20 @@ use thermocline_base::error::{Error, FileAction, Location, Result};
 
 const MAGIC: &[u8; 8] = b"_logits_";
 
-/// Range of log-probabilities below the greatest that are stored, in nats.
+/// Range of stored log-probabilities below the greatest, in nats.
 const RANGE: f32 = 16.0;
 
-/// Bytes of a scored token.
+/// Returns the bytes per scored token.
 fn row_bytes(n_vocab: usize) -> usize {
     (2 * n_vocab.div_ceil(2) + 4) * 2
 }
 
-/// Tokens of a window that are scored.
+/// Returns the scored tokens per window.
 fn scored(context: usize) -> usize {
     context - 1 - context / 2
 }
 
-/// Writes one, row by row.
+/// Writes a base file row by row.
 #[derive(Debug)]
 pub struct BaseWriter<W: Write> {
     to: W,
@@ -45,7 +46,8 @@ pub struct BaseWriter<W: Write> {
 }
 
 impl<W: Write> BaseWriter<W> {
-    /// Of windows of `context` tokens, `raw` one after the other; to anything, `path` is for errors.
+    /// Starts a file of windows of `context` tokens. `raw` holds the tokens of all windows, one
+    /// after another. `to` can be any writer; `path` is only for errors.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -59,7 +61,7 @@ impl<W: Write> BaseWriter<W> {
         Ok(BaseWriter { to, path: path.to_owned(), row: Vec::new() })
     }
 
-    /// One scored token's logits.
+    /// Writes the logits of one scored token.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -73,7 +75,7 @@ impl<W: Write> BaseWriter<W> {
         self.row.extend(scale.to_le_bytes());
         self.row.extend((least - greatest - sum.ln() as f32).to_le_bytes());
         for logit in logits {
-            // Casts saturate: what is below `least` becomes 0.
+            // Casts saturate, so values below `least` become 0.
             let code = (inverse * (logit - least)).round_ties_even() as u16;
             self.row.extend(code.to_le_bytes());
         }
@@ -81,7 +83,7 @@ impl<W: Write> BaseWriter<W> {
         self.to.write_all(&self.row).map_err(|error| Error::io(FileAction::Write, &self.path, error))
     }
 
-    /// The last row is written.
+    /// Must be called after the last row.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -91,24 +93,24 @@ impl<W: Write> BaseWriter<W> {
     }
 }
 
-/// Reads one, row by row.
+/// Reads a base file row by row.
 #[derive(Debug)]
 pub struct BaseFile<R: Read = BufReader<File>> {
     from: R,
     path: PathBuf,
-    /// Tokens of a window.
+    /// Tokens per window.
     pub context: usize,
-    /// Vocabulary.
+    /// Size of the vocabulary.
     pub n_vocab: usize,
-    /// The windows' tokens, `[windows, context]`.
+    /// Tokens of the windows, `[windows, context]`.
     pub raw: Vec<u32>,
     row: Vec<u8>,
-    /// Rows read.
+    /// Rows read so far.
     rows: u64,
 }
 
 impl BaseFile<BufReader<File>> {
-    /// Opens one and checks its length.
+    /// Opens a base file and checks its length.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Malformed`].
@@ -120,7 +122,7 @@ impl BaseFile<BufReader<File>> {
 }
 
 impl<R: Read> BaseFile<R> {
-    /// Of `bytes` to come; `path` is for errors.
+    /// Reads the header from `from`, which holds `bytes` bytes. `path` is only for errors.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Malformed`].
@@ -173,15 +175,15 @@ impl<R: Read> BaseFile<R> {
         Ok(BaseFile { from, path: path.to_owned(), context, n_vocab, raw, row: vec![0; row_bytes(n_vocab)], rows: 0 })
     }
 
-    /// Where it is.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The next scored token's log-probabilities, into `log_p` `[n_vocab]`.
+    /// Reads the log-probabilities at the next scored token into `log_p` `[n_vocab]`.
     ///
     /// # Errors
-    /// [`Error::Io`] at the end, [`Error::Malformed`] for numbers that no logits give.
+    /// [`Error::Io`] at the end, [`Error::Malformed`] for numbers that no logits produce.
     pub fn row(&mut self, log_p: &mut Vec<f64>) -> Result<()> {
         self.from.read_exact(&mut self.row).map_err(|error| Error::io(FileAction::Read, &self.path, error))?;
         let words = self.row.as_chunks::<4>().0;
@@ -234,7 +236,7 @@ mod tests {
             }
         }
         assert!(matches!(base.row(&mut log_p), Err(Error::Io { .. })));
-        // All alike: no range at all.
+        // Equal logits have no range at all.
         let bytes = file(4, 2, &[0, 1, 0, 1], &[vec![3.0, 3.0]]);
         let mut base = open(&bytes).unwrap();
         base.row(&mut log_p).unwrap();
@@ -258,7 +260,7 @@ mod tests {
             for value in [0u32, u32::MAX] {
                 assert!(with(at, &value.to_le_bytes()).contains(name), "{name} {value}");
             }
-            // No more memory is taken than the file is long.
+            // Reading must not allocate more memory than the file's length.
             let large = with(at, &(i32::MAX as u32).to_le_bytes());
             assert!(large.contains("bytes"), "{large}");
         }

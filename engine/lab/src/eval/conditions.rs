@@ -1,4 +1,4 @@
-//! Conditions that every figure is printed with.
+//! Conditions to print with every figure.
 
 use serde::Serialize;
 
@@ -6,7 +6,7 @@ use super::{Corpus, Method, Phase};
 use thermocline_model::{Model, PredictorKind};
 use thermocline_run::runtime::KvType;
 
-/// Conditions of a measurement. Figures are comparable only where these agree.
+/// Conditions of a measurement. Figures are comparable only if their conditions agree.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Conditions {
     /// Path of the model.
@@ -32,7 +32,8 @@ pub struct Conditions {
 }
 
 impl Conditions {
-    /// Conditions of measuring `model`; `kv_type` is the type the KV cache got, `device` a description by the caller.
+    /// Describes a measurement of `model`. `kv_type` is the type of the KV cache, `device` the
+    /// caller's description of the device.
     pub fn new(model: &Model, corpus: &Corpus, method: Method, kv_type: KvType, device: &str) -> Self {
         let mut kinds: Vec<&str> = Vec::new();
         if method.sparsity == thermocline_run::runtime::Sparsity::Predicted && method.phase == Phase::Decode {
@@ -60,7 +61,7 @@ impl Conditions {
         }
     }
 
-    /// True if a sparse mode was requested but the figures are the dense model's.
+    /// True if a sparse mode was requested but the dense model was measured.
     pub fn is_dense_after_all(&self) -> bool {
         self.phase == Phase::Prefill && self.sparsity != thermocline_run::runtime::Sparsity::Dense.name()
     }

@@ -1,26 +1,26 @@
-//! The tokens of a text that are computed and scored.
+//! Tokens of a text that are computed and scored.
 
 use std::ops::Range;
 
 use thermocline_base::error::{Error, Result};
 use thermocline_text::{EncodeOptions, Tokenizer};
 
-/// A text as independent passages.
+/// A text, divided into independent passages.
 #[derive(Debug, Clone)]
 pub struct Corpus {
     /// Name, for reports.
     pub name: String,
-    /// Passages in the order of the text.
+    /// Passages, in the text's order.
     pub passages: Vec<CorpusPassage>,
-    /// Longest passage in tokens.
+    /// Length of the longest passage in tokens.
     pub context: usize,
-    /// Number of tokens of the text, including those outside of passages.
+    /// Number of tokens in the text, including tokens outside of passages.
     pub tokens: usize,
-    /// Tokens of windows before BOS replaced some, `[passages, context]`; empty for documents.
+    /// Tokens of the windows before BOS replaced some, `[passages, context]`. Empty for documents.
     pub raw: Vec<u32>,
 }
 
-/// Tokens of one empty context.
+/// A passage of tokens, computed in an empty context.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CorpusPassage {
     /// All tokens.
@@ -30,21 +30,22 @@ pub struct CorpusPassage {
 }
 
 impl CorpusPassage {
-    /// The token that the logits at position `at` should predict.
+    /// Returns the token that the logits at position `at` should predict.
     pub fn target(&self, at: usize) -> u32 {
         self.tokens[at + 1]
     }
 
-    /// Number of tokens computed: the last one is only predicted.
+    /// Returns the number of computed tokens. The last token is only predicted.
     pub fn computed(&self) -> usize {
         self.scored.end
     }
 }
 
 impl Corpus {
-    /// The windows of llama.cpp's `llama-perplexity`: the whole text is tokenised, BOS in front of it; it
-    /// is divided into windows of `context` tokens of which the first is overwritten by BOS, if the model has texts begin with
-    /// it; the second half of each is scored, beginning with the token after the middle. No more than `most` windows.
+    /// Divides a text into the windows of llama.cpp's `llama-perplexity`. The whole text is
+    /// tokenised, with BOS first, and divided into windows of `context` tokens. BOS replaces the
+    /// first token of each window if the model's texts begin with BOS. The second half of each
+    /// window is scored, from the token after the middle. Returns at most `most` windows.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a context of fewer than 4 tokens, or a text shorter than two windows.
@@ -58,7 +59,7 @@ impl Corpus {
         Corpus::from_tokens(name, tokens, bos, context, most)
     }
 
-    /// The same for a text that is tokenised already.
+    /// Like [`Corpus::windows`], for a tokenised text.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a context of fewer than 4 tokens, or fewer tokens than one window.
@@ -89,12 +90,12 @@ impl Corpus {
         Ok(Corpus { name: name.to_owned(), passages, context, tokens: tokens.len(), raw })
     }
 
-    /// Every document by itself: BOS, if the vocabulary has one (so that the first token can be predicted), and its
-    /// text without blanks around it, truncated at `context` tokens, every token after the first scored. Documents of fewer than two
-    /// tokens are left out.
+    /// Treats every document as a passage. A passage is BOS, if the vocabulary contains it, so that
+    /// the first token can be predicted, and the trimmed text. It is truncated at `context` tokens,
+    /// and every token after the first is scored. Documents of fewer than two tokens are skipped.
     ///
     /// # Errors
-    /// [`Error::Invalid`] without a document, or an empty `separator`.
+    /// [`Error::Invalid`] if there is no document, or `separator` is empty.
     pub fn documents(
         tokenizer: &Tokenizer,
         name: &str,
@@ -125,8 +126,8 @@ impl Corpus {
         Ok(Corpus { name: name.to_owned(), passages, context, tokens: all, raw: Vec::new() })
     }
 
-    /// Takes the first passages out, `most` of them but no more than half, as a corpus of their own: what is calibrated on it is not
-    /// scored on it.
+    /// Removes the first `most` passages, at most half of all, and returns them as another corpus.
+    /// A calibration on these passages is then not scored on them.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a corpus of one passage.
@@ -147,17 +148,17 @@ impl Corpus {
         self.raw.truncate(most.saturating_mul(self.context));
     }
 
-    /// Number of tokens scored.
+    /// Returns the number of scored tokens.
     pub fn scored(&self) -> usize {
         self.passages.iter().map(|passage| passage.scored.len()).sum()
     }
 
-    /// Number of tokens computed.
+    /// Returns the number of computed tokens.
     pub fn computed(&self) -> usize {
         self.passages.iter().map(CorpusPassage::computed).sum()
     }
 
-    /// Tokens that a KV cache needs room for.
+    /// Returns the tokens that a KV cache must hold.
     pub fn longest(&self) -> usize {
         self.passages.iter().map(CorpusPassage::computed).max().unwrap_or(1).max(1)
     }

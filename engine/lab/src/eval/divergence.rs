@@ -1,4 +1,5 @@
-//! Divergence of a model's probabilities from those of a base: the dense model or a base file.
+//! Divergence of a model's probabilities from the probabilities of a base: the dense model or a
+//! base file.
 
 use std::{io::Write, sync::Arc};
 
@@ -14,18 +15,18 @@ use super::{
 use thermocline_base::error::{Error, Result};
 use thermocline_run::runtime::Forward;
 
-/// Fewest tokens for which standard errors are meaningful.
+/// Fewest tokens for meaningful standard errors.
 pub const LEAST_TOKENS: usize = 100;
 
-/// Base probabilities below `exp` of this do not count: llama.cpp's files do not hold them.
+/// Least log-probability of the base that counts, because llama.cpp's files do not store less.
 const LEAST_LOG_P: f64 = -16.0;
 
 /// Base that a model is compared with.
 #[derive(Debug)]
 pub enum Base<'a> {
-    /// The dense model, computed passage by passage in the same phase.
+    /// The dense model, computed passage by passage in the model's phase.
     Dense,
-    /// Another model with the same vocabulary, dense, computed in the same way.
+    /// Another dense model with the same vocabulary, computed in the same phase.
     Model(&'a mut Forward),
     /// Probabilities from a file.
     File(&'a mut BaseFile),
@@ -36,37 +37,37 @@ pub enum Base<'a> {
 pub struct Divergence {
     /// Conditions of the measurement.
     pub conditions: Conditions,
-    /// `dense`, or the base's file.
+    /// `dense`, or the path of the base's file.
     pub base: String,
     /// Kullback-Leibler divergence from the base, `sum p (ln p - ln q)` per token, in nats.
     pub kld: Estimate,
     /// Percentiles of the KL divergence.
     pub kld_percentiles: Percentiles,
-    /// Fraction of tokens at which both have the same likeliest token.
+    /// Fraction of tokens at which model and base predict the same most likely token.
     pub same_top: Estimate,
-    /// Mean change of the probability of the token that follows.
+    /// Mean change of the next token's probability.
     pub dp: Estimate,
-    /// Root mean square of that change.
+    /// Root mean square of the change of the next token's probability.
     pub dp_rms: Estimate,
-    /// Percentiles of that change.
+    /// Percentiles of the change of the next token's probability.
     pub dp_percentiles: Percentiles,
     /// Perplexity of the model.
     pub perplexity: Estimate,
     /// Perplexity of the base.
     pub base_perplexity: Estimate,
-    /// `ln(perplexity / base)`; its error takes into account that both were measured on the same tokens.
+    /// `ln(perplexity / base)`. Its error accounts for the shared tokens of both measurements.
     pub ln_ratio: Estimate,
     /// `perplexity / base`.
     pub ratio: Estimate,
     /// `perplexity - base`.
     pub difference: Estimate,
-    /// Correlation of both models' `ln p` of the tokens that follow.
+    /// Correlation of model and base in `ln p` of the next token.
     pub correlation: f64,
     /// Tokens per second of the model.
     pub tokens_per_second: f64,
-    /// Tokens per second of the base, if it was computed.
+    /// Tokens per second of the base; `None` for a base file.
     pub base_tokens_per_second: Option<f64>,
-    /// Bytes of weights a token reads, if all of them are read by the CPU.
+    /// Bytes of weights read per token, if the CPU reads all of them.
     pub bytes_per_token: Option<f64>,
     /// Activity of the neurons.
     #[serde(skip)]
@@ -84,7 +85,8 @@ struct TokenFigures {
 }
 
 impl TokenFigures {
-    /// Adds a token: log-probabilities of both, `[n_vocab]`, and the next token.
+    /// Adds a token. `base` and `log_q` are log-probabilities `[n_vocab]`, `target` is the next
+    /// token.
     fn add(&mut self, base: &[f64], log_q: &[f64], target: usize) {
         let terms = base.iter().zip(log_q).filter(|(log_p, _)| **log_p > LEAST_LOG_P);
         self.kld.push(terms.map(|(log_p, log_q)| log_p.exp() * (log_p - log_q)).sum());
@@ -98,8 +100,8 @@ impl TokenFigures {
 /// Measures the divergence of `method` from `base`.
 ///
 /// # Errors
-/// As [`Forward::run`]; [`Error::Invalid`] for fewer than [`LEAST_TOKENS`] scored tokens or a file of another text or
-/// vocabulary; [`Error::Cancelled`] if `control` says so.
+/// As [`Forward::run`]; [`Error::Invalid`] for fewer than [`LEAST_TOKENS`] scored tokens or a file
+/// of another text or vocabulary; [`Error::Cancelled`] if `control` cancels.
 pub fn divergence(
     forward: &mut Forward,
     corpus: &Corpus,
@@ -169,7 +171,7 @@ pub fn divergence(
 }
 
 impl TokenFigures {
-    /// The summary without speeds and bytes, which the caller fills in.
+    /// Summarises the figures, without speeds and bytes, which the caller adds.
     fn summary(&self, conditions: Conditions, base: String, activity: Activity) -> Divergence {
         let mean = |values: &[f64]| Moments::from_values(values.iter().copied()).estimate();
         let n = self.nll.len() as f64;
@@ -211,7 +213,7 @@ impl TokenFigures {
 }
 
 impl BaseFile {
-    /// Checks that the file is of this text and vocabulary.
+    /// Checks that the file belongs to this text and vocabulary.
     fn check(&self, corpus: &Corpus, n_vocab: usize) -> Result<()> {
         if self.n_vocab != n_vocab {
             return Err(Error::invalid("base file", format!("a vocabulary of {n_vocab}"), self.n_vocab));
@@ -228,7 +230,8 @@ impl BaseFile {
 /// Computes `corpus` with `method` and writes its probabilities as a base file.
 ///
 /// # Errors
-/// As [`Forward::run`]; [`Error::Io`]; [`Error::Invalid`] for a corpus that is not of windows; [`Error::Cancelled`].
+/// As [`Forward::run`]; [`Error::Io`]; [`Error::Invalid`] if the corpus does not consist of
+/// windows; [`Error::Cancelled`].
 pub fn write_base<W: Write>(
     forward: &mut Forward,
     corpus: &Corpus,

@@ -1,4 +1,4 @@
-//! Levels of sparsity: the thresholds of every layer for a wanted level.
+//! Levels of sparsity: each layer's thresholds for a requested level.
 
 use std::{ops::ControlFlow, sync::Arc};
 
@@ -13,34 +13,34 @@ use thermocline_cpu::Cpu;
 use thermocline_model::Model;
 use thermocline_run::runtime::{Forward, Sparsity, ThresholdCorrection};
 
-/// Quantity that a sweep varies.
+/// Quantity that a sweep varies, with its values.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Walk {
-    /// Shifts of the predictors' thresholds, the same in every layer.
+    /// Shift of the predictors' thresholds, equal in every layer.
     Shift(Vec<f64>),
-    /// Target recalls: every layer's predictor threshold is set to meet them.
+    /// Target recall. Every layer's predictor threshold is set to reach it.
     Recall(Vec<f64>),
-    /// Fractions of skipped neurons: every layer's activation threshold is set to meet them.
+    /// Fraction of skipped neurons. Every layer's activation threshold is set to reach it.
     Sparsity(Vec<f64>),
-    /// Fractions of the layers' weights that are skipped because their inputs are small.
+    /// Fraction of the layers' weights to skip because their inputs are small.
     Inputs(Vec<f64>),
-    /// Fractions of every FFN's neurons that are taken out of the model, whatever the token.
+    /// Fraction of every FFN's neurons to remove from the model, for all tokens.
     Pruned(PruneOrder, Vec<f64>),
 }
 
-/// Order in which neurons are taken out of a model.
+/// Order in which neurons are removed from a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PruneOrder {
-    /// Those that fire for the fewest tokens first.
+    /// Neurons that fire for the fewest tokens first.
     Cold,
-    /// Those that fire for the most tokens first.
+    /// Neurons that fire for the most tokens first.
     Hot,
-    /// Any, drawn once: the control of the other two.
+    /// Random order, drawn once, as the control of the other two.
     Random,
 }
 
 impl Walk {
-    /// Sparsity mode that it applies to.
+    /// Returns the sparsity mode that the sweep runs in.
     pub fn mode(&self) -> Sparsity {
         match self {
             Walk::Shift(_) | Walk::Recall(_) => Sparsity::Predicted,
@@ -49,7 +49,7 @@ impl Walk {
         }
     }
 
-    /// Name of the varied quantity.
+    /// Returns the name of the varied quantity.
     pub fn label(&self) -> &'static str {
         match self {
             Walk::Shift(_) => "threshold shift",
@@ -62,7 +62,7 @@ impl Walk {
         }
     }
 
-    /// Values of the levels.
+    /// Returns the values of the levels.
     pub fn values(&self) -> &[f64] {
         let (Walk::Shift(values)
         | Walk::Recall(values)
@@ -72,7 +72,7 @@ impl Walk {
         values
     }
 
-    /// True if its levels are found on a calibration text.
+    /// True if a calibration text determines the levels.
     pub fn calibrates(&self) -> bool {
         !matches!(self, Walk::Shift(_) | Walk::Inputs(_) | Walk::Pruned(PruneOrder::Random, _))
     }
@@ -83,7 +83,7 @@ impl Walk {
 pub struct Level {
     /// Value in the [`Walk`].
     pub value: f64,
-    /// Its effect.
+    /// Change that the level makes.
     pub change: LevelChange,
 }
 
@@ -96,12 +96,13 @@ pub enum LevelChange {
     Activations(Vec<Option<f32>>),
     /// Level of input sparsity.
     Inputs(f32),
-    /// The model with neuron-major down projections, and ranks of its neurons per layer, `[neurons]`: those with the smallest are taken
-    /// out ([`Model::pruned`]).
+    /// The model with neuron-major down projections, and per layer a rank of each neuron,
+    /// `[neurons]`. Neurons with the smallest ranks are removed first ([`Model::pruned`]).
     Neurons(Arc<(Model, Vec<Vec<u32>>)>),
 }
 
-/// The levels of `walk`. Thresholds that follow from a text's firings are measured on `text`, computed densely in chunks.
+/// Returns the levels of `walk`. Thresholds that depend on firings are measured on `text`, computed
+/// densely in chunks.
 pub(super) fn levels(
     forward: &mut Forward,
     cpu: &Cpu,
@@ -120,7 +121,7 @@ pub(super) fn levels(
     let shifted = |shift| LevelChange::Predictors(ThresholdCorrection { shift, recall_check: None });
     let change: Box<dyn Fn(f64) -> LevelChange> = match walk {
         Walk::Shift(_) => {
-            // Refuses a model without predictors.
+            // Fails for a model without predictors.
             RecallObserver::new(cpu, model, walk.mode(), Some(0.0))?;
             let layers = model.config.n_layer();
             Box::new(move |value| shifted(vec![value as f32; layers]))
@@ -151,8 +152,10 @@ pub(super) fn levels(
     Ok(walk.values().iter().map(|value| Level { value: *value, change: change(*value) }).collect())
 }
 
-/// Ranks of the neurons of every layer, `[neurons]`: the first to be taken out has the smallest. Those that follow from firings are of
-/// `text`, computed with `dense`, or, where gates have thresholds from a sidecar, token by token with them.
+/// Returns the ranks of every layer's neurons, `[neurons]`, the smallest rank for the neuron to
+/// remove first. Ranks that depend on firings are measured on `text` with the method `dense`. If
+/// gates have thresholds from a sidecar, the text is computed token by token with these thresholds
+/// instead.
 fn ranks(
     forward: &mut Forward,
     text: &Corpus,
@@ -188,23 +191,24 @@ fn ranks(
     })
 }
 
-/// Shift of a layer's threshold at which the fraction `recall` of `sample` reaches it.
+/// Returns the shift of a layer's threshold that the fraction `recall` of `sample` reaches.
 fn shift_for(model: &Model, sample: &WeightedSample, layer: usize, recall: f64) -> Option<f32> {
     let threshold = model.weights.layers.get(layer)?.predictor.as_ref()?.threshold;
     Some(sample.below(1.0 - recall)? - threshold)
 }
 
-/// A bounded sample of weighted numbers: when it is full, every second one is dropped and the sampling rate halved.
+/// A bounded sample of weighted numbers. A full sample drops every second number and then keeps
+/// half as many new numbers.
 #[derive(Debug, Default)]
 pub(super) struct WeightedSample {
     kept: Vec<(f32, f32)>,
-    /// Numbers to skip before the next is kept.
+    /// Numbers to skip before the next number is kept.
     wait: u32,
-    /// Numbers skipped between two that are kept.
+    /// Numbers skipped between two kept numbers.
     stride: u32,
 }
 
-/// Largest number of kept values.
+/// Most kept numbers.
 const MOST: usize = 1 << 16;
 
 impl WeightedSample {
@@ -226,7 +230,8 @@ impl WeightedSample {
         }
     }
 
-    /// The largest number below which at most a `fraction` of the weight lies; `None` without numbers.
+    /// Returns the largest number below which at most `fraction` of the weight lies; `None` without
+    /// numbers.
     pub fn below(&self, fraction: f64) -> Option<f32> {
         let mut sorted = self.kept.clone();
         sorted.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
@@ -262,7 +267,7 @@ mod tests {
             let got = f64::from(sample.below(fraction).unwrap());
             assert!((got - fraction).abs() < 0.01, "{got} {fraction}");
         }
-        // A token with few firings weighs as much as one with many.
+        // A token with few firings has the same weight as a token with many.
         let mut sample = WeightedSample::default();
         (0..90).for_each(|_| sample.push(1.0, 1.0 / 90.0));
         sample.push(5.0, 1.0);

@@ -1,13 +1,20 @@
-//! Quality of a model and the cost of sparsity: perplexity as llama.cpp defines it ([`perplexity`]), divergence from the dense
-//! model token by token ([`divergence`]), recall of predictors ([`recall`]), and all of it over the degree of sparsity
-//! ([`sweep`]); and what single neurons do: their parts of a token's logit ([`attribution()`]), its fall without them
-//! ([`switching_off()`]), the tokens they speak for ([`neuron_lens()`]) and the neurons that speak for some tokens ([`token_neurons()`]).
-//! A [`Corpus`] holds the tokens that are scored, a [`Method`] how they are computed. [`plot`] draws charts.
+//! Measures the quality of a model and the cost of sparsity. [`perplexity`] is defined as in
+//! llama.cpp, [`divergence`] compares with the dense model token by token, [`recall`] measures
+//! predictors, and [`sweep`] varies the degree of sparsity.
 //!
-//! Prompts are computed densely in every mode, so scoring a text in chunks ([`Phase::Prefill`]) measures the dense model in
-//! any mode. [`Phase::Decode`] computes it token by token, as generation does, which measures a sparse mode.
+//! Other measures explain single neurons. [`attribution()`] computes their parts of a token's
+//! logit, and [`switching_off()`] how far the logit falls without them. [`neuron_lens()`] lists the
+//! tokens that a neuron promotes, and [`token_neurons()`] the neurons that promote some tokens.
 //!
-//! Everything is deterministic: the same text, model and method give the same figures to the last bit, on one device.
+//! A [`Corpus`] holds the scored tokens, a [`Method`] tells how they are computed. [`plot`] draws
+//! charts.
+//!
+//! Prompts are computed densely in every mode. Scoring a text in chunks ([`Phase::Prefill`])
+//! therefore measures the dense model. [`Phase::Decode`] computes token by token, as generation
+//! does, which measures a sparse mode.
+//!
+//! All results are deterministic: on one device, the same text, model and method give the same
+//! figures to the last bit.
 
 mod attribution;
 mod base_file;

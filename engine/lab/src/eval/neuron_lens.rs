@@ -1,5 +1,6 @@
-//! The logit lens of a neuron: the tokens whose logits its down projection raises and lowers, through the final norm's weights and
-//! the head (Geva et al. 2022, "Transformer Feed-Forward Layers Build Predictions by Promoting Concepts in the Vocabulary Space").
+//! Logit lens of a neuron: the tokens whose logits its down projection raises and lowers, through
+//! the final norm's weights and the head (Geva et al. 2022, "Transformer Feed-Forward Layers Build
+//! Predictions by Promoting Concepts in the Vocabulary Space").
 
 use serde::Serialize;
 
@@ -8,19 +9,21 @@ use thermocline_base::error::{Error, Result};
 use thermocline_cpu::Cpu;
 use thermocline_model::{Down, Ffn, Model, NeuronIndex, NormKind};
 
-/// The tokens that a neuron with a positive activation speaks for and against.
+/// Tokens whose logits a neuron with a positive activation raises and lowers.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct NeuronLens {
     /// The neuron.
     #[serde(flatten)]
     pub place: NeuronIndex,
-    /// Ids of the tokens it raises most and by how much per unit of activation and of the final norm's scale, descending.
+    /// Ids of the tokens with the largest raise, and the raise per unit of activation and of the
+    /// final norm's scale, descending.
     pub promoted: Vec<(u32, f32)>,
-    /// Ids of the tokens it lowers most, ascending.
+    /// Ids of the tokens with the largest fall, and their (negative) change, ascending.
     pub suppressed: Vec<(u32, f32)>,
 }
 
-/// The logit lens of the neuron at `place`, with `top` tokens on either side. Norms between the FFN and the residual stream are left out.
+/// Computes the logit lens of the neuron at `place`, with `top` raised and `top` lowered tokens.
+/// Omits norms between the FFN and the residual stream.
 ///
 /// # Errors
 /// [`Error::Invalid`] for a neuron that the model does not have.
@@ -39,7 +42,7 @@ pub fn neuron_lens(model: &Model, cpu: &Cpu, place: NeuronIndex, top: usize) -> 
     Ok(NeuronLens { place, promoted, suppressed })
 }
 
-/// The neuron's output in the residual stream per unit of activation, `[d_model]`.
+/// Returns the neuron's output in the residual stream per unit of activation, `[d_model]`.
 fn output_of(model: &Model, cpu: &Cpu, place: NeuronIndex) -> Result<Vec<f32>> {
     let NeuronIndex { layer, neuron } = place;
     let shape = model.neuron_shape();

@@ -1,4 +1,4 @@
-//! Observing an evaluation: progress, cancellation, and the activity of neurons.
+//! Observation of an evaluation: progress, cancellation, and the activity of neurons.
 
 use serde::Serialize;
 
@@ -8,12 +8,14 @@ use thermocline_run::runtime::{LayerFiring, Probe};
 
 /// Progress and cancellation of an evaluation.
 pub trait Control {
-    /// True to stop: the evaluation then ends with [`Error::Cancelled`](thermocline_base::error::Error::Cancelled).
+    /// True to stop the evaluation with
+    /// [`Error::Cancelled`](thermocline_base::error::Error::Cancelled).
     fn cancelled(&mut self) -> bool {
         false
     }
 
-    /// Called when `tokens` more tokens were computed, of [`Corpus::computed`](super::Corpus::computed) in all.
+    /// Called when `tokens` more tokens were computed. The total is
+    /// [`Corpus::computed`](super::Corpus::computed).
     fn computed(&mut self, tokens: u64) {
         let _ = tokens;
     }
@@ -21,7 +23,8 @@ pub trait Control {
 
 impl Control for () {}
 
-/// Activity of the FFNs while a text was computed. In an MoE layer a token computes the neurons of its experts.
+/// Activity of the FFNs while a text was computed. In an MoE layer, a token computes the neurons of
+/// its experts.
 #[derive(Debug, Clone)]
 pub struct Activity {
     layers: Vec<LayerSums>,
@@ -33,18 +36,18 @@ pub struct Activity {
 struct LayerSums {
     shape: LayerNeurons,
     tokens: u64,
-    /// Neurons computed, summed over tokens.
+    /// Computed neurons, summed over tokens.
     computed: u64,
     /// Tokens for which a predictor ran.
     predictions: u64,
     fired: u64,
     predicted: u64,
     bytes: u64,
-    /// Firings of each neuron, `[neurons]`
+    /// Firings of each neuron, `[neurons]`.
     counts: Vec<u32>,
 }
 
-/// Activity of one layer, means over tokens.
+/// Activity of one layer, as means over tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct LayerActivity {
     /// Index of the layer.
@@ -53,20 +56,21 @@ pub struct LayerActivity {
     pub neurons: usize,
     /// Number of tokens.
     pub tokens: u64,
-    /// Fraction of its neurons that fired; in an MoE layer, of the chosen experts' neurons.
+    /// Fraction of the layer's neurons that fired. In an MoE layer, the fraction of the chosen
+    /// experts' neurons.
     pub active: f64,
-    /// Fraction that the predictor named, where it ran.
+    /// Fraction of neurons that the predictor selected, if it ran.
     pub predicted: Option<f64>,
-    /// Fraction of its neurons that make 80 % of its firings.
+    /// Fraction of the layer's neurons that produce 80 % of its firings.
     pub for_80_percent: f64,
     /// Number of neurons that never fired.
     pub silent: usize,
-    /// Bytes of its weights and predictor that the CPU read per token.
+    /// Bytes of the layer's weights and predictor that the CPU read per token.
     pub cpu_bytes: f64,
 }
 
 impl Activity {
-    /// Zero counts of all layers of `model`.
+    /// Creates zero counts for all layers of `model`.
     pub fn new(model: &Model) -> Self {
         let layer = |layer: &LayerWeights| {
             let shape = layer.ffn.neurons();
@@ -76,28 +80,30 @@ impl Activity {
         Activity { layers: model.weights.layers.iter().map(layer).collect(), dense_bytes: model.dense_ffn_bytes() }
     }
 
-    /// Mean fraction of all neurons that fired at a token; `None` without counts. In MoE layers the chosen experts' neurons count.
+    /// Returns the mean fraction of neurons that fired at a token; `None` without counts. In MoE
+    /// layers only the chosen experts' neurons count.
     pub fn active(&self) -> Option<f64> {
         self.fraction(|layer| (layer.fired, layer.computed))
     }
 
-    /// Mean fraction of all neurons that predictors named, in layers that have one.
+    /// Returns the mean fraction of neurons that predictors selected, in layers with predictors.
     pub fn predicted(&self) -> Option<f64> {
         self.fraction(|layer| (layer.predicted, layer.predictions * layer.shape.count() as u64))
     }
 
-    /// Mean bytes of FFN weights and predictors that the CPU read per token; `None` without counts.
+    /// Returns the mean bytes of FFN weights and predictors that the CPU read per token; `None`
+    /// without counts.
     pub fn cpu_bytes(&self) -> Option<f64> {
         let counted = self.layers.iter().filter(|layer| layer.tokens > 0);
         counted.map(|layer| layer.bytes as f64 / layer.tokens as f64).reduce(|a, b| a + b)
     }
 
-    /// Bytes of FFN weights that a dense token reads.
+    /// Returns the bytes of FFN weights that a dense token reads.
     pub fn dense_bytes(&self) -> u64 {
         self.dense_bytes
     }
 
-    /// Activity layer by layer, for layers with counts.
+    /// Returns the activity of each layer with counts.
     pub fn layers(&self) -> Vec<LayerActivity> {
         let counted = self.layers.iter().enumerate().filter(|(_, layer)| layer.tokens > 0);
         counted
@@ -118,7 +124,7 @@ impl Activity {
             .collect()
     }
 
-    /// Firings of each neuron of a layer, `[neurons]`.
+    /// Returns the firings of each neuron of a layer, `[neurons]`.
     pub fn counts(&self, layer: usize) -> &[u32] {
         self.layers.get(layer).map_or(&[], |layer| &layer.counts)
     }

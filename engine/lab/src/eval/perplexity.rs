@@ -16,13 +16,13 @@ use thermocline_run::runtime::Forward;
 pub struct Perplexity {
     /// Conditions of the measurement.
     pub conditions: Conditions,
-    /// `exp(mean)`; its error is `exp(mean) * stderr(mean)`.
+    /// `exp(mean)`. Its error is `exp(mean) * stderr(mean)`.
     pub perplexity: Estimate,
     /// Mean of `-ln p(token)`, in nats.
     pub nll: Estimate,
-    /// Tokens computed per second, including those that are not scored.
+    /// Computed tokens per second, including tokens that are not scored.
     pub tokens_per_second: f64,
-    /// Bytes of weights a token reads, if all of them are read by the CPU.
+    /// Bytes of weights read per token, if the CPU reads all of them.
     pub bytes_per_token: Option<f64>,
     /// Activity of the neurons.
     #[serde(skip)]
@@ -32,7 +32,8 @@ pub struct Perplexity {
 /// Measures the perplexity of a model on `corpus`.
 ///
 /// # Errors
-/// As [`Forward::run`]; [`Error::Cancelled`](thermocline_base::error::Error::Cancelled) if `control` says so.
+/// As [`Forward::run`]; [`Error::Cancelled`](thermocline_base::error::Error::Cancelled) if
+/// `control` cancels.
 pub fn perplexity(
     forward: &mut Forward,
     corpus: &Corpus,
@@ -61,7 +62,7 @@ pub fn perplexity(
     })
 }
 
-/// Perplexity of a mean negative log-likelihood.
+/// Converts a mean negative log-likelihood to a perplexity.
 pub(super) fn of_mean(nll: Estimate) -> Estimate {
     let value = nll.value.exp();
     Estimate { value, stderr: value * nll.stderr }

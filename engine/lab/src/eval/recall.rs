@@ -1,8 +1,9 @@
-//! Recall of predictors and activation thresholds, layer by layer, by the definitions of
-//! [`metrics`](crate::sparsity::predictor::metrics), and the error of the FFN's output without the skipped neurons.
+//! Recall of predictors and activation thresholds, layer by layer, as defined in
+//! [`metrics`](crate::sparsity::predictor::metrics). Also measures the error of the FFN's output
+//! without the skipped neurons.
 //!
-//! The model computes the text by a [`Method`]; for every FFN input on the way all neurons are computed once more, including
-//! those the method skips.
+//! The model computes the text by a [`Method`]. For every FFN input, all neurons are computed once
+//! more, including the neurons that the method skips.
 
 use std::sync::Arc;
 
@@ -53,11 +54,12 @@ pub struct LayerRecall {
     pub output_error: f64,
 }
 
-/// Measures predictors under [`Sparsity::Predicted`], activation thresholds under [`Sparsity::Threshold`].
+/// Measures predictors under [`Sparsity::Predicted`], activation thresholds under
+/// [`Sparsity::Threshold`].
 ///
 /// # Errors
-/// As [`Forward::run`]; [`Error::Invalid`] for another mode, or if no layer has a predictor or threshold;
-/// [`Error::Cancelled`] if `control` says so.
+/// As [`Forward::run`]; [`Error::Invalid`] for another mode, or if no layer has a predictor or
+/// threshold; [`Error::Cancelled`] if `control` cancels.
 pub fn recall(
     forward: &mut Forward,
     cpu: &Cpu,
@@ -100,23 +102,25 @@ pub(super) struct RecallObserver<'a> {
     failed: Option<Error>,
 }
 
-/// One layer's weights and figures.
+/// Weights and figures of one layer.
 pub(super) struct ObservedLayer<'a> {
-    /// Its FFN, or the routed experts and the shared one; with the norms of their down vectors.
+    /// The layer's FFN, or the routed experts and the shared expert, each with the norms of its
+    /// down vectors.
     ffns: Vec<(&'a FfnWeights, Vec<f32>)>,
     moe: Option<(&'a ExpertWeights, &'a Experts, f32)>,
     rule: ObservedRule<'a>,
     tally: PredictionTally,
     error: Mean,
-    /// Scores of firing neurons, weighted so that every token counts the same; or magnitudes of all gate activations.
+    /// Scores of firing neurons, weighted so that every token counts equally. For thresholds:
+    /// magnitudes of all gate activations.
     pub sample: WeightedSample,
 }
 
-/// The rule by which neurons are skipped.
+/// Rule that selects the neurons to skip.
 enum ObservedRule<'a> {
-    /// Neurons that the predictor does not name.
+    /// Skips neurons that the predictor does not select.
     Predictor(&'a Predictor),
-    /// Neurons whose gate activation is at most this, as a magnitude.
+    /// Skips neurons whose gate activation is at most this in magnitude.
     Threshold(f32),
 }
 
@@ -135,7 +139,8 @@ struct Buffers {
 }
 
 impl<'a> RecallObserver<'a> {
-    /// Observes the layers with a predictor or an activation threshold; `default` is that of layers that have none.
+    /// Observes the layers with a predictor or an activation threshold. `default` is the threshold
+    /// of layers without a threshold.
     pub fn new(cpu: &'a Cpu, model: &'a Model, sparsity: Sparsity, default: Option<f32>) -> Result<Self> {
         let layers = model.weights.layers.iter().map(|layer| {
             let (ffns, moe): (Vec<_>, _) = match &layer.ffn {
@@ -174,7 +179,7 @@ impl<'a> RecallObserver<'a> {
         Ok(RecallObserver { cpu, form: activation, layers, buffers: Buffers::default(), failed: None })
     }
 
-    /// Computes a text with the model and observes its FFNs; returns the KV cache's type.
+    /// Computes a text with the model and observes its FFNs. Returns the type of the KV cache.
     pub fn read(
         &mut self,
         forward: &mut Forward,
@@ -205,7 +210,7 @@ impl FfnInputs for RecallObserver<'_> {
     }
 }
 
-/// The first `n` elements of `buffer`, which grows if needed.
+/// Returns the first `n` elements of `buffer`, which grows if needed.
 fn room(buffer: &mut Vec<f32>, n: usize) -> &mut [f32] {
     if buffer.len() < n {
         buffer.resize(n, 0.0);
@@ -214,7 +219,8 @@ fn room(buffer: &mut Vec<f32>, n: usize) -> &mut [f32] {
 }
 
 impl ObservedLayer<'_> {
-    /// Adds tokens. In an MoE layer every expert is observed with the tokens that use it, as if it were a dense layer.
+    /// Adds tokens. In an MoE layer, every expert is observed with the tokens that use it, like a
+    /// dense layer.
     fn observe_all(
         &mut self,
         cpu: &Cpu,
@@ -255,7 +261,7 @@ impl ObservedLayer<'_> {
         Ok(())
     }
 
-    /// Adds tokens of the FFN `at`.
+    /// Adds tokens of the FFN with index `at`.
     fn observe(
         &mut self,
         at: usize,

@@ -1,4 +1,4 @@
-//! Computing passages and scoring their logits.
+//! Computes passages and scores their logits.
 
 use std::time::{Duration, Instant};
 
@@ -8,26 +8,27 @@ use super::{Activity, Corpus, CorpusPassage, observer::EvalProbe};
 use thermocline_base::error::Result;
 use thermocline_run::runtime::{Forward, KvCache, KvType, Outputs, Sparsity, check_logits};
 
-/// Rows of logits computed at once, which bounds the memory at any context.
+/// Rows of logits computed together. This bounds the memory for any context.
 const ROWS: usize = 64;
 
-/// Order in which the tokens of a text are computed.
+/// How the tokens of a text are grouped for computing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// In chunks, as a prompt is: dense in every mode.
+    /// In chunks, like a prompt. Dense in every mode.
     Prefill,
-    /// One by one, as in generation, each with its own mask.
+    /// One by one, as in generation, each token with its own mask.
     Decode,
 }
 
 impl Phase {
-    /// The phase that measures `mode`: chunks for dense, single tokens for sparse modes.
+    /// Returns the phase that measures `mode`: chunks for dense mode, single tokens for sparse
+    /// modes.
     pub fn for_mode(mode: Sparsity) -> Self {
         if mode == Sparsity::Dense { Phase::Prefill } else { Phase::Decode }
     }
 
-    /// Its name on the command line.
+    /// Returns the name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Phase::Prefill => "prefill",
@@ -48,7 +49,7 @@ pub struct Method {
 }
 
 impl Method {
-    /// The dense reference in the same phase and with the same cache.
+    /// Returns the dense reference with the same phase and KV cache type.
     pub fn dense(self) -> Self {
         Method { sparsity: Sparsity::Dense, ..self }
     }
@@ -59,9 +60,9 @@ pub(super) struct Scorer<'f> {
     forward: &'f mut Forward,
     kv: KvCache,
     method: Method,
-    /// Time spent computing.
+    /// Total computing time.
     pub time: Duration,
-    /// Tokens computed in it.
+    /// Tokens computed in `time`.
     pub tokens: u64,
 }
 
@@ -71,13 +72,13 @@ impl<'f> Scorer<'f> {
         Ok(Scorer { forward, kv, method, time: Duration::ZERO, tokens: 0 })
     }
 
-    /// Bytes of weights read per token, if the CPU reads all of them.
+    /// Returns the bytes of weights read per token, if the CPU reads all of them.
     pub fn bytes_per_token(&self, activity: &Activity) -> Option<f64> {
         let ffns = activity.cpu_bytes().filter(|_| self.kv.on_host())?;
         Some(self.forward.model().always_read_bytes() as f64 + ffns)
     }
 
-    /// Element type of the KV cache.
+    /// Returns the element type of the KV cache.
     pub fn kv_type(&self) -> KvType {
         self.kv.ty()
     }
@@ -87,8 +88,9 @@ impl<'f> Scorer<'f> {
         self.method = method;
     }
 
-    /// Computes `passage` in an empty context; `each` is called with the logits of every scored position, in order.
-    /// [`Error::NotFinite`](thermocline_base::error::Error::NotFinite) if they are no numbers.
+    /// Computes `passage` in an empty context. Calls `each` with the logits of every scored
+    /// position, in order. Fails with
+    /// [`Error::NotFinite`](thermocline_base::error::Error::NotFinite) if logits are not finite.
     pub fn score(
         &mut self,
         passage: &CorpusPassage,
@@ -130,7 +132,7 @@ pub(super) struct LogSoftmax {
 }
 
 impl LogSoftmax {
-    /// Computes those of `logits`.
+    /// Computes the log-probabilities of `logits`.
     pub fn fill(&mut self, logits: &[f32]) {
         let log_sum = log_sum(logits);
         self.log_p.clear();
@@ -138,19 +140,19 @@ impl LogSoftmax {
     }
 }
 
-/// `ln sum exp(logit)` of a row of logits.
+/// Returns `ln sum exp(logit)` of a row of logits.
 fn log_sum(logits: &[f32]) -> f64 {
     let greatest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|logit| (f64::from(*logit) - f64::from(greatest)).exp()).sum();
     f64::from(greatest) + sum.ln()
 }
 
-/// `-ln p(target)` of a row of logits.
+/// Returns `-ln p(target)` of a row of logits.
 pub(super) fn nll(logits: &[f32], target: u32) -> f64 {
     log_sum(logits) - logits.get(target as usize).map_or(f64::NAN, |logit| f64::from(*logit))
 }
 
-/// The first of the largest.
+/// Returns the index of the first of the largest values.
 pub(super) fn argmax<T: PartialOrd + Copy>(values: &[T]) -> usize {
     let mut best = 0;
     for (at, value) in values.iter().enumerate() {

@@ -20,7 +20,7 @@ pub struct Moments {
 }
 
 impl Moments {
-    /// Moments of a whole sample.
+    /// Computes the moments of a whole sample.
     pub fn from_values(values: impl IntoIterator<Item = f64>) -> Self {
         let mut moments = Moments::default();
         values.into_iter().for_each(|value| moments.add(value));
@@ -34,17 +34,18 @@ impl Moments {
         self.squares += value * value;
     }
 
-    /// Number of values.
+    /// Returns the number of values.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Mean; 0 without values.
+    /// Returns the mean; 0 without values.
     pub fn mean(&self) -> f64 {
         if self.count == 0 { 0.0 } else { self.sum / self.count as f64 }
     }
 
-    /// The mean and its standard error, `sqrt((mean(x^2) - mean(x)^2) / (n - 1))`, which is 0 for fewer than two values.
+    /// Returns the mean and its standard error, `sqrt((mean(x^2) - mean(x)^2) / (n - 1))`. The
+    /// error is 0 for fewer than two values.
     pub fn estimate(&self) -> Estimate {
         let mean = self.mean();
         if self.count < 2 {
@@ -55,7 +56,7 @@ impl Moments {
     }
 }
 
-/// Covariance of the means of two paired samples of the same length.
+/// Returns the covariance of the means of two paired samples of the same length.
 pub fn covariance(a: &[f64], b: &[f64]) -> f64 {
     let n = a.len().min(b.len());
     if n < 2 {
@@ -66,7 +67,7 @@ pub fn covariance(a: &[f64], b: &[f64]) -> f64 {
     (products / n as f64 - a * b) / (n - 1) as f64
 }
 
-/// The usual points of a distribution.
+/// Common percentiles of a distribution.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 #[allow(missing_docs)]
 pub struct Percentiles {
@@ -86,7 +87,7 @@ pub struct Percentiles {
 }
 
 impl Percentiles {
-    /// Percentiles of `values`; all 0 without values.
+    /// Computes the percentiles of `values`; all 0 without values.
     pub fn from_values(values: &[f64]) -> Self {
         let mut sorted = values.to_vec();
         sorted.sort_unstable_by(f64::total_cmp);
@@ -107,7 +108,8 @@ impl Percentiles {
     }
 }
 
-/// The quantile of the ascending `sorted` at `fraction`, by linear interpolation; 0 without values.
+/// Returns the quantile of the ascending `sorted` at `fraction`, by linear interpolation; 0 without
+/// values.
 pub fn quantile(sorted: &[f64], fraction: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else { return 0.0 };
     let position = fraction.clamp(0.0, 1.0) * last as f64;

@@ -1,4 +1,4 @@
-//! Sweeps: accuracy over the degree of sparsity.
+//! Sweeps measure accuracy over the degree of sparsity.
 
 use std::sync::Arc;
 
@@ -16,37 +16,38 @@ use thermocline_run::runtime::{Forward, KvType, ThresholdCorrection};
 /// Figures of one level.
 #[derive(Debug, Clone, Serialize)]
 pub struct SweepPoint {
-    /// Value of the varied quantity, see [`Walk::label`].
+    /// Value of the varied quantity ([`Walk::label`]).
     pub level: f64,
     /// Fraction of neurons that fired and were computed.
     pub active: Option<f64>,
-    /// Fraction of neurons that the predictors named.
+    /// Fraction of neurons that the predictors selected.
     pub predicted: Option<f64>,
     /// Divergence from the dense model.
     #[serde(flatten)]
     pub divergence: Divergence,
 }
 
-/// The levels of a sweep, and the texts and conditions they are measured under.
+/// Levels of a sweep, with the texts and conditions of the measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct SweepSetup<'a> {
     /// The levels.
     pub walk: &'a Walk,
-    /// The text.
+    /// Text to score.
     pub corpus: &'a Corpus,
-    /// The text on which thresholds that follow from firings are measured: it should be another one.
+    /// Text for measuring the thresholds that depend on firings. It should differ from `corpus`.
     pub calibration: &'a Corpus,
     /// Type of the KV cache.
     pub kv_type: KvType,
-    /// The device's name, for the record.
+    /// Name of the device, for the report.
     pub device: &'a str,
 }
 
-/// Measures every level of a sweep, token by token. `reopen` opens a model with other activation thresholds as `forward`'s is; `done` is called with
-/// every point.
+/// Measures every level of a sweep, token by token. `reopen` opens a model with other activation
+/// thresholds in the way that `forward`'s model is open. `done` is called with every point.
 ///
 /// # Errors
-/// As [`divergence`]; [`Error::Invalid`](thermocline_base::error::Error::Invalid) for a level out of range, or a model without predictors or gates.
+/// As [`divergence`]; [`Error::Invalid`](thermocline_base::error::Error::Invalid) for a level out
+/// of range, or a model without predictors or gates.
 pub fn sweep(
     forward: &mut Forward,
     cpu: &Cpu,
@@ -90,7 +91,7 @@ pub fn sweep(
     Ok(points)
 }
 
-/// `model` with other activation thresholds; the matrices are shared.
+/// Returns `model` with other activation thresholds. The matrices are shared.
 fn with_thresholds(model: &Model, thresholds: &[Option<f32>]) -> Model {
     let mut model = model.clone();
     for (layer, threshold) in model.weights.layers.iter_mut().zip(thresholds) {

@@ -1,5 +1,6 @@
-//! Neurons switched off for one token: the fall of a logit, later layers and norms included, where [`attribution`](super::attribution())
-//! has the direct part alone. The tokens before are computed by the whole model.
+//! Switches neurons off for one token and measures how far a logit falls. Effects through later
+//! layers and norms count, which [`attribution`](super::attribution()) omits. The whole model
+//! computes the tokens before.
 
 use std::{ops::ControlFlow, sync::Arc};
 
@@ -11,24 +12,25 @@ use thermocline_cpu::Cpu;
 use thermocline_model::{Model, NeuronIndex};
 use thermocline_run::runtime::{Forward, KvCache, KvType, Outputs, check_logits};
 
-/// Falls of a token's logit.
+/// Falls of a token's logit without some neurons.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SwitchingOff {
-    /// Per neuron, in the order given: the fall that it adds to that of the neurons before it. Their sum is the fall without all of
-    /// them.
+    /// Additional fall for each neuron, in the given order, after the neurons before it were
+    /// switched off. The sum is the fall without all of them.
     pub falls: Vec<f32>,
-    /// The logit of the whole model, and without all of the neurons; both before a soft cap.
+    /// Logit of the whole model, before a soft cap.
     pub whole: f32,
-    /// The logit without them.
+    /// Logit without all of the neurons, before a soft cap.
     pub without: f32,
 }
 
-/// The falls of the logit of `token` after `context` while `neurons` are switched off one after the other for the last token of
-/// `context`. Computed as [`attribution`](super::attribution()) computes: one pass over the context, and one of a token per neuron.
+/// Measures the logit of `token` after `context` while `neurons` are switched off, one after
+/// another, for the last token of `context`. Computes like [`attribution`](super::attribution()):
+/// one pass over the context, then one pass over one token per neuron.
 ///
 /// # Errors
-/// [`Error::Invalid`] for an empty context, an id outside the vocabulary or a neuron that the model does not have,
-/// [`Error::Cancelled`], and errors of the forward pass.
+/// [`Error::Invalid`] for an empty context, an id outside the vocabulary or a neuron that the model
+/// does not have. [`Error::Cancelled`], and errors of the forward pass.
 pub fn switching_off(
     model: &Arc<Model>,
     cpu: &Cpu,
@@ -43,7 +45,7 @@ pub fn switching_off(
     if !before.is_empty() {
         forward.run(before, &mut kv, Outputs::None, &mut FinalResidual::new(model, proceed))?;
     }
-    // Recurrent states go back to a snapshot.
+    // Recurrent states return to this snapshot.
     kv.take_snapshot();
     let mut logit = |forward: &mut Forward, kv: &mut KvCache| {
         let mut probe = FinalResidual::new(model, proceed);

@@ -1,5 +1,6 @@
-//! The neurons that speak for some tokens: how much the down projection of each points where the head reads these tokens, the
-//! [`neuron_lens`](super::neuron_lens()) of all neurons at once, seen from the tokens.
+//! Neurons that promote some tokens: how closely each down column points in the direction that the
+//! head reads for these tokens. This is the [`neuron_lens`](super::neuron_lens()) of all neurons at
+//! once, as seen from the tokens.
 
 use std::ops::ControlFlow;
 
@@ -9,14 +10,15 @@ use thermocline_base::error::{Error, Result};
 use thermocline_cpu::Cpu;
 use thermocline_model::{Ffn, FfnWeights, Model, NormKind};
 
-/// Per layer, `[neurons]`: the cosine of each neuron's down column and the direction of `tokens` through the final norm's weights and
-/// the head, from -1 to 1, in the order of the model's neuron shape. A neuron without a down column has 0. Lengths are left out,
-/// so that strong neurons of many words do not hide those of one. Norms between the FFN and the residual stream are left out, too.
-/// `proceed` is asked between FFNs.
+/// Returns per layer `[neurons]` cosines, in the order of the model's neuron shape. A cosine
+/// compares the neuron's down column with the direction of `tokens` through the final norm's
+/// weights and the head. A neuron without a down column has 0. Lengths do not count, so that strong
+/// neurons of many words do not hide neurons of one word. Omits norms between the FFN and the
+/// residual stream. Calls `proceed` between FFNs.
 ///
 /// # Errors
-/// [`Error::Invalid`] for no token or an id outside the vocabulary, [`Error::Unsupported`] for neurons that write into something
-/// narrower or wider than the head reads, [`Error::Cancelled`].
+/// [`Error::Invalid`] without tokens or for an id outside the vocabulary. [`Error::Unsupported`] if
+/// neurons write vectors of another width than the head reads. [`Error::Cancelled`].
 pub fn token_neurons(
     model: &Model,
     cpu: &Cpu,
@@ -44,7 +46,8 @@ pub fn token_neurons(
     Ok(layers)
 }
 
-/// The mean direction of `tokens` in the residual stream, each of length 1, `[d_model]`.
+/// Returns the mean of the tokens' directions in the residual stream, each of length 1,
+/// `[d_model]`.
 fn direction(model: &Model, tokens: &[u32]) -> Result<Vec<f32>> {
     if tokens.is_empty() {
         return Err(Error::invalid("tokens", "at least one", "none"));
@@ -69,7 +72,7 @@ fn direction(model: &Model, tokens: &[u32]) -> Result<Vec<f32>> {
     Ok(sum)
 }
 
-/// Cosines of the neurons' down columns and `u`, `[n_ff]`.
+/// Returns the cosines of the neurons' down columns and `u`, `[n_ff]`.
 fn cosines(cpu: &Cpu, ffn: &FfnWeights, u: &[f32], proceed: &mut dyn FnMut() -> ControlFlow<()>) -> Result<Vec<f32>> {
     unless_stopped(proceed())?;
     let width = ffn.down.outputs();

@@ -1,8 +1,9 @@
-//! Counts of firings that are kept between runs, for models without a profile: without them a plan takes every neuron and every
-//! expert for equally active.
+//! Firing counts that are kept between runs, for models without a profile. Without them, a plan
+//! assumes that all neurons and all experts are equally active.
 //!
-//! A [`KeptCounts`] belongs to one model. Its file is a [`Sidecar`] with nothing but frequencies, in a folder of the program's own,
-//! named by the model's fingerprint; it holds no text. A file of another model, or a malformed one, is ignored and replaced.
+//! A [`KeptCounts`] belongs to one model. Its file is a [`Sidecar`] that holds only frequencies and
+//! no text. The file is in a folder of the program, and its name is the model's fingerprint. A file
+//! that is malformed or of another model is ignored and replaced.
 
 use std::path::{Path, PathBuf};
 
@@ -16,18 +17,18 @@ use thermocline_base::{
 use thermocline_formats::format::ReadMode;
 use thermocline_model::{Activation, Ffn, LayerWeights, Model};
 
-/// Tokens of earlier runs that count as such; more of them weigh no more.
+/// Most tokens of earlier runs that count. More tokens do not increase their weight.
 const MOST_TOKENS: u64 = 100_000;
-/// New tokens that are worth writing a file.
+/// Fewest new tokens for which the file is written.
 const LEAST_TOKENS: u64 = 64;
-/// Tokens that the assumption for a layer without counts weighs as much as.
+/// Weight of the prior frequency, in tokens.
 const PRIOR_TOKENS: f32 = 32.0;
-/// Frequency of a neuron before anything is counted.
+/// Prior frequency of a neuron.
 const PRIOR_FREQUENCY: f32 = 0.3;
-/// Files in the folder; the oldest go first.
+/// Most files in the folder. The oldest files are deleted first.
 const MOST_FILES: usize = 64;
 
-/// Firings of a model in earlier runs, and where those of this run are added to them.
+/// Firing counts of a model in earlier runs, to which this run's counts are added.
 #[derive(Debug)]
 pub struct KeptCounts {
     path: PathBuf,
@@ -35,14 +36,16 @@ pub struct KeptCounts {
     activation: Activation,
     /// Tokens of earlier runs.
     tokens: u64,
-    /// Per layer, frequencies in earlier runs, `[n_ff]` or `[experts]`; `None` for layers that are not counted.
+    /// Frequencies in earlier runs per layer, `[n_ff]` or `[experts]`. `None` for layers that are
+    /// not counted.
     earlier: Vec<Option<Vec<f32>>>,
-    /// Tokens of this run that are in the file.
+    /// Tokens of this run that the file includes.
     saved: Mutex<u64>,
 }
 
 impl KeptCounts {
-    /// The counts of `model` in `folder`. `None` if plans gain nothing by counts: see [`lacks_profile`].
+    /// Opens the counts of `model` in `folder`. `None` if counts do not improve plans
+    /// ([`lacks_profile`]).
     pub fn open(folder: &Path, model: &Model) -> Option<Self> {
         if !lacks_profile(model) {
             return None;
@@ -86,13 +89,13 @@ impl KeptCounts {
         Ok(())
     }
 
-    /// Tokens of earlier runs.
+    /// Returns the tokens of earlier runs.
     pub fn tokens(&self) -> u64 {
         self.tokens
     }
 
-    /// Sets [`LayerWeights::counted_frequency`] of the layers that were counted. Few tokens change little: the assumption without
-    /// counts weighs as much as some tokens.
+    /// Sets [`LayerWeights::counted_frequency`] of the counted layers. With few tokens, the
+    /// frequencies stay near the prior.
     pub fn attach(&self, model: &mut Model) {
         if self.tokens == 0 {
             return;
@@ -110,10 +113,11 @@ impl KeptCounts {
         }
     }
 
-    /// Writes the frequencies of earlier runs and of this one, which `board` counted; nothing if there is little new.
+    /// Writes the frequencies of earlier runs and of this run, which `board` counted. Does nothing
+    /// if there are few new tokens.
     ///
     /// # Errors
-    /// [`Error::Io`] where the folder refuses; the old file is unchanged.
+    /// [`Error::Io`] if the folder cannot be written. The old file is then unchanged.
     pub fn save(&self, board: &NeuronBoard) -> Result<()> {
         let mut saved = self.saved.lock();
         let tallies: Vec<_> = (0..self.earlier.len()).map(|layer| board.tally(layer)).collect();
@@ -156,8 +160,8 @@ impl KeptCounts {
     }
 }
 
-/// True if the model has layers that counts would tell something about and no profile does: experts, or neurons with an activation
-/// that is zero where they are silent.
+/// True if a layer without a profile has experts, or neurons whose activations are exactly zero
+/// when silent. Plans of such a model improve with counts.
 pub fn lacks_profile(model: &Model) -> bool {
     model.weights.layers.iter().any(|layer| is_counted(model, layer))
 }
@@ -171,7 +175,7 @@ fn is_counted(model: &Model, layer: &LayerWeights) -> bool {
         }
 }
 
-/// Neurons of a dense layer, experts of another.
+/// Returns the number of neurons of a dense layer, or of experts of an MoE layer.
 fn members(layer: &LayerWeights) -> usize {
     match &layer.ffn {
         Ffn::Dense(ffn) => ffn.up.weight.rows(),
@@ -180,7 +184,7 @@ fn members(layer: &LayerWeights) -> usize {
     }
 }
 
-/// Makes room for one more file. What cannot be removed stays.
+/// Deletes the oldest files to make room for one more. Ignores failures.
 fn remove_oldest(folder: &Path, except: &Path) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
     let files = entries.flatten().filter(|entry| entry.path() != except);
@@ -188,7 +192,7 @@ fn remove_oldest(folder: &Path, except: &Path) {
         files.filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path()))).collect();
     files.sort();
     for (_, path) in files.iter().take((files.len() + 1).saturating_sub(MOST_FILES)) {
-        // Another instance may have been faster.
+        // Another instance may already have removed the file.
         let _ = std::fs::remove_file(path);
     }
 }

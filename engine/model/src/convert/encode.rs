@@ -1,4 +1,4 @@
-//! Rows of one tensor in another type, in order, on all cores.
+//! Encodes the rows of one tensor in another type, in order, on all cores.
 
 use std::{path::Path, sync::Mutex};
 
@@ -6,17 +6,18 @@ use thermocline_base::error::{Error, Location, Result};
 use thermocline_cpu::ThreadPool;
 use thermocline_formats::{format::Tensor, quant, quant::TensorType};
 
-/// Elements per worker and round: large enough to hide the joins, small enough for the cache of a core.
+/// Elements per worker and round: large enough to hide the joins, small enough for the cache of a
+/// core.
 const ELEMENTS: usize = 1 << 18;
 
-/// A worker's result of a round; the buffers are reused.
+/// Result of one worker in a round; the buffers are reused.
 struct Round {
     values: Vec<f32>,
     bytes: Vec<u8>,
     outcome: Result<()>,
 }
 
-/// The workers.
+/// Thread pool that encodes tensors.
 pub(super) struct TensorEncoder {
     pool: ThreadPool,
 }
@@ -26,8 +27,9 @@ impl TensorEncoder {
         TensorEncoder { pool: ThreadPool::new(None) }
     }
 
-    /// Hands `tensor`'s rows as `ty` to `write`, in order, each times the one of `factors` whose part of the rows it is in; `progress` is told how many elements each call was about.
-    /// `path` is for errors.
+    /// Encodes `tensor`'s rows as `ty` and passes them to `write` in order. `factors` divides the
+    /// rows into equal parts, and each row is multiplied by the factor of its part. `progress`
+    /// receives the number of elements since its last call. `path` is for errors.
     pub fn encode(
         &self,
         path: &Path,
@@ -57,7 +59,8 @@ impl TensorEncoder {
                 self.pool.run(|worker| {
                     let first = end.min(start + worker * rows_each);
                     let last = end.min(first + rows_each);
-                    // A poisoned lock only means that another worker panicked; the buffers are overwritten.
+                    // A poisoned lock only means that another worker panicked. The buffers are
+                    // overwritten.
                     let mut round = rounds[worker].lock().unwrap_or_else(|poisoned| poisoned.into_inner());
                     let Round { values, bytes, outcome } = &mut *round;
                     bytes.clear();

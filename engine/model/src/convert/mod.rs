@@ -1,7 +1,8 @@
-//! Any model that opens, written as a GGUF of another type. Matrices are encoded row by row on all cores while the file
-//! streams out, so memory holds a few megabytes whatever the model's size (one whole tensor where its rows change order);
-//! [`types`] says which tensor gets which type. Experts that older files and Hugging Face keep one by one are stacked, and
-//! their gates and ups, where these are one tensor, written apart, as llama.cpp wants them.
+//! Conversion of any model that opens into a GGUF file of another type. All cores encode matrices
+//! row by row while the file streams out. Memory holds a few megabytes for any model size, or one
+//! whole tensor if its rows change order. [`types`] chooses the type of each tensor. Experts that
+//! older files and Hugging Face keep in separate tensors are stacked. Gates and ups in one tensor
+//! are split, because llama.cpp expects two tensors.
 
 mod encode;
 mod plan;
@@ -27,7 +28,7 @@ use thermocline_text as tokenizer;
 pub struct ConvertReport {
     /// Architecture of the model.
     pub architecture: String,
-    /// Bytes of all tensors before.
+    /// Bytes of all tensors in the source.
     pub source_bytes: u64,
     /// Size of the file written, in bytes.
     pub file_bytes: u64,
@@ -35,24 +36,24 @@ pub struct ConvertReport {
     pub parameters: u64,
     /// Tensors written, by type.
     pub types: BTreeMap<TensorType, usize>,
-    /// Tensors whose rows are no whole blocks of the type they should have.
+    /// Tensors whose rows are not whole blocks of the wanted type.
     pub fallbacks: Vec<TypeFallback>,
 }
 
-/// A tensor written in a larger type, because its rows are no whole blocks of the type it should have.
+/// A tensor written in a larger type, because its rows are not whole blocks of the wanted type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TypeFallback {
     /// GGUF name.
     pub tensor: String,
-    /// Elements of a row.
+    /// Number of elements per row.
     pub cols: usize,
-    /// The type it should have.
+    /// Type that the rows do not fit.
     pub wanted: TensorType,
-    /// The type it has.
+    /// Type of the written tensor.
     pub ty: TensorType,
 }
 
-/// Types a file can be converted to.
+/// Types that a file can be converted to.
 pub const CONVERT_TYPES: [TensorType; 8] = [
     TensorType::F32,
     TensorType::F16,
@@ -64,13 +65,14 @@ pub const CONVERT_TYPES: [TensorType; 8] = [
     TensorType::Q6_K,
 ];
 
-/// Reads the model at `source` (a GGUF, a PowerInfer file or a Hugging Face folder) and writes it to `target` with its
-/// matrices as `ty`. `progress` is told (elements done, elements in all). PowerInfer files stay PowerInfer files, with
-/// their predictors.
+/// Reads the model at `source` (a GGUF, a PowerInfer file or a Hugging Face folder) and writes it
+/// to `target` with its matrices as `ty`. `progress` receives the elements done and the elements in
+/// total. PowerInfer files stay PowerInfer files, with their predictors.
 ///
 /// # Errors
-/// Errors of opening the model; [`Error::Unsupported`] for a type outside [`CONVERT_TYPES`]; [`Error::Io`] when the
-/// target cannot be written. Nothing is left at `target` then, and what was there before is untouched.
+/// Errors of opening the model; [`Error::Unsupported`] for a type outside [`CONVERT_TYPES`];
+/// [`Error::Io`] if the target cannot be written. A failed conversion leaves nothing new at
+/// `target`, and does not change a file that was there.
 pub fn convert(
     source: &Path,
     target: &Path,
@@ -92,13 +94,13 @@ pub fn convert(
         Opened::Checkpoint(checkpoint) => (checkpoint.container, from_checkpoint(checkpoint)),
     };
     let model = {
-        // Sizes are what the model is checked by, and transformations do not change them.
+        // The model is checked by its sizes only, and transformations do not change sizes.
         let tensors = recipes.iter().map(Recipe::untransformed).collect::<Result<_>>()?;
         let checkpoint = Checkpoint::new(source.to_owned(), container, metadata.clone(), tokenizer.clone(), tensors)?;
         Model::from_checkpoint(checkpoint, &LoadOptions::default())?
     };
     let (config, factors) = (model.config, factors_of(&model.checkpoint)?);
-    // No type that is written has factors.
+    // The written types have no factors beside the matrices.
     recipes.retain(|recipe| !factors.keys().any(|weight| factor_names(weight).contains(&recipe.tensor.name)));
     let planned = plan::plan(source, recipes, &config, ty)?;
 
@@ -127,7 +129,8 @@ pub fn convert(
         *report.types.entry(tensor.info.ty).or_default() += 1;
         report.source_bytes += tensor.source_bytes();
         for part in &tensor.parts {
-            // Made here and dropped here: at most one reordered tensor is in memory.
+            // The tensor is made here and dropped here, so that at most one reordered tensor is in
+            // memory.
             let part = tensor.make(part, source)?;
             let factors = factors.get(&part.name).map_or(&[][..], |factors| factors);
             encoder.encode(
@@ -155,7 +158,7 @@ fn fallback(tensor: &plan::PlannedTensor) -> Option<TypeFallback> {
     Some(TypeFallback { tensor: name.clone(), cols, wanted, ty: *ty })
 }
 
-/// The factors of the matrices that have them, by the matrix's name.
+/// Returns the factors of all matrices with factors, by the name of the matrix.
 fn factors_of(checkpoint: &Checkpoint) -> Result<BTreeMap<String, Vec<f32>>> {
     let mut all = BTreeMap::new();
     for tensor in checkpoint.tensors() {
@@ -176,7 +179,7 @@ fn from_checkpoint(checkpoint: Checkpoint) -> Import {
     Import { metadata, tokenizer: checkpoint.tokenizer, recipes, unused: Vec::new() }
 }
 
-/// The keys that follow from the conversion, and those an older file left out.
+/// Sets the keys that follow from the conversion, and keys that older files lack.
 fn finish_metadata(metadata: &mut Metadata, config: &super::ModelConfig, ty: TensorType) {
     let arch = &config.architecture;
     let activation = format!("{arch}.hidden_activation");

@@ -10,11 +10,11 @@ use thermocline_formats::{
     quant::TensorType,
 };
 
-/// Architectures whose published files have gates and ups of experts in one tensor; those of all others have them apart, and llama.cpp
-/// reads no others.
+/// Architectures whose published files have gates and ups of experts in one tensor. For all other
+/// architectures llama.cpp reads only separate tensors.
 const GATES_ABOVE_UPS: [&str; 1] = ["gemma4"];
 
-/// The half that a tensor takes of each expert's rows, gates being above ups.
+/// The half of each expert's rows that a tensor takes: the gates, which come first, or the ups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ExpertHalf {
     Gates,
@@ -22,7 +22,8 @@ enum ExpertHalf {
 }
 
 impl ExpertHalf {
-    /// Experts `[experts, 2 n, cols]`, or their biases `[experts, 2 n]`, with these `n` alone.
+    /// Cuts experts `[experts, 2 n, cols]`, or their biases `[experts, 2 n]`, to this half of `n`
+    /// rows.
     fn of(self, tensor: Tensor) -> Tensor {
         let trailer = if tensor.is_empty() { 0 } else { tensor.ty.trailer_bytes() };
         let (rows, trailer) = tensor.data.split_at(tensor.data.len().saturating_sub(trailer));
@@ -34,24 +35,24 @@ impl ExpertHalf {
     }
 }
 
-/// The shape of such a half.
+/// Returns the shape of one half.
 fn halved(shape: &[usize]) -> Vec<usize> {
     shape.iter().enumerate().map(|(at, n)| if at == 1 { n / 2 } else { *n }).collect()
 }
 
-/// A tensor to write: its parts follow each other in the file.
+/// A tensor to write. Its parts follow one another in the file.
 #[derive(Debug)]
 pub(super) struct PlannedTensor {
     pub(super) info: TensorInfo,
     pub(super) parts: Vec<Recipe>,
-    /// Taken of the one part, if that is gates and ups of experts.
+    /// The half to take of the single part, if the part holds gates and ups of experts.
     half: Option<ExpertHalf>,
-    /// The type that rows of this length cannot have, where another was chosen for that reason.
+    /// The wanted type, if rows of this length do not fit it and another type was chosen.
     pub(super) unfit: Option<TensorType>,
 }
 
 impl PlannedTensor {
-    /// The contents of `part`, one of its parts; `path` is for errors.
+    /// Makes the contents of `part`, which is one of this tensor's parts. `path` is for errors.
     pub fn make(&self, part: &Recipe, path: &Path) -> Result<Tensor> {
         let tensor = part.make(path)?;
         Ok(match self.half {
@@ -60,14 +61,15 @@ impl PlannedTensor {
         })
     }
 
-    /// Bytes of all parts before.
+    /// Returns the bytes of all parts in the source.
     pub fn source_bytes(&self) -> u64 {
         let bytes: u64 = self.parts.iter().map(|part| part.tensor.data.len() as u64).sum();
         if self.half.is_some() { bytes / 2 } else { bytes }
     }
 }
 
-/// Names and types of what `recipes` become. Experts kept one by one are joined, their gates and ups are told apart.
+/// Plans names and types of the tensors made from `recipes`. Separate experts are joined, and
+/// joined gates and ups are split.
 pub(super) fn plan(
     path: &Path,
     recipes: Vec<Recipe>,
@@ -124,15 +126,15 @@ pub(super) fn plan(
     Ok(tensors)
 }
 
-/// The names of gates and ups that are in one tensor called `name`.
+/// Returns the names for the gates and the ups of the joint tensor `name`.
 fn halves(name: &str) -> Option<[(String, ExpertHalf); 2]> {
     let (before, after) = name.split_once(".ffn_gate_up_exps.")?;
     let half = |role: &str, half| (format!("{before}.ffn_{role}_exps.{after}"), half);
     Some([half("gate", ExpertHalf::Gates), half("up", ExpertHalf::Ups)])
 }
 
-/// The stacked name and the number of an expert's own matrix: `blk.3.ffn_up.7.weight` is number 7 of
-/// `blk.3.ffn_up_exps.weight`.
+/// Returns the stacked name and the number of the matrix of a single expert:
+/// `blk.3.ffn_up.7.weight` is number 7 of `blk.3.ffn_up_exps.weight`.
 fn expert(name: &str) -> Option<(String, usize)> {
     let mut parts = name.strip_prefix("blk.")?.strip_suffix(".weight")?.split('.');
     let (layer, role, number) = (parts.next()?, parts.next()?, parts.next()?);

@@ -1,31 +1,31 @@
-//! The type each tensor is written in.
+//! Choice of the type in which each tensor is written.
 
 use thermocline_formats::quant::TensorType;
 
-/// A tensor whose type is chosen.
+/// A tensor for which a type is chosen.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TypeCandidate<'a> {
     /// GGUF name.
     pub(super) name: &'a str,
     /// Row-major shape.
     pub(super) shape: &'a [usize],
-    /// The type it has.
+    /// Type of the tensor in the source.
     pub(super) source: TensorType,
 }
 
 /// The type chosen for a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TypeChoice {
-    /// The type it would have if its rows were whole blocks.
+    /// Type for rows that are whole blocks of it.
     pub(super) wanted: TensorType,
-    /// The type it gets.
+    /// Type that the rows fit: `wanted`, or a fallback.
     pub(super) ty: TensorType,
 }
 
 /// Facts about the model that the choice depends on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ConversionTarget {
-    /// The type asked for.
+    /// Requested type.
     pub(super) ty: TensorType,
     /// Number of layers.
     pub(super) n_layer: usize,
@@ -34,9 +34,9 @@ pub(super) struct ConversionTarget {
 }
 
 impl ConversionTarget {
-    /// The type for `candidate`: vectors, routers and position tables stay F32; the head, and in K-quant files the most
-    /// sensitive matrices, get a better type than the rest; rows that are not whole blocks fall back to the nearest type
-    /// that fits.
+    /// Chooses the type for `candidate`. Vectors, routers and position tables stay F32. The head
+    /// gets a better type than the rest, and in K-quant files so do the most sensitive matrices.
+    /// Rows that are not whole blocks fall back to the nearest type that fits.
     pub fn choose(&self, candidate: TypeCandidate<'_>) -> TypeChoice {
         let TypeCandidate { name, shape, source } = candidate;
         if !source.is_weight() {
@@ -57,14 +57,15 @@ impl ConversionTarget {
         TypeChoice { wanted, ty: fit(wanted, shape[shape.len() - 1]) }
     }
 
-    /// llama.cpp's "M" types, a mix: half of the value and down matrices, those of the outer layers first, in Q6_K.
+    /// Mixes types as llama.cpp's "M" types do: half of the value and down matrices get Q6_K, those
+    /// of the outer layers first.
     fn mixed(&self, stem: &str, role: &str) -> TensorType {
         let layer = stem.split('.').nth(1).and_then(|layer| layer.parse::<usize>().ok()).unwrap_or(0);
         let eighth = self.n_layer / 8;
         let favoured = layer < eighth || layer >= 7 * self.n_layer / 8 || (layer - eighth) % 3 == 2;
         match role {
             "attn_v" | "ffn_down" | "ffn_down_t" | "ffn_down_exps" if favoured => TensorType::Q6_K,
-            // Queries, keys and values in one: the values decide.
+            // For a joint matrix of queries, keys and values, the values decide.
             "attn_qkv" if self.ty == TensorType::Q4_K => TensorType::Q5_K,
             "attn_qkv" => TensorType::Q6_K,
             _ => self.ty,
@@ -72,7 +73,7 @@ impl ConversionTarget {
     }
 }
 
-/// `ty`, or the next one up whose blocks divide rows of `cols`.
+/// Returns `ty`, or the next larger type whose blocks divide rows of `cols`.
 fn fit(ty: TensorType, cols: usize) -> TensorType {
     if cols.is_multiple_of(ty.block_len()) {
         return ty;
@@ -85,7 +86,7 @@ fn fit(ty: TensorType, cols: usize) -> TensorType {
     }
 }
 
-/// GGUF's `general.file_type` for files of mostly `ty`.
+/// Returns GGUF's `general.file_type` for files that are mostly `ty`.
 pub(super) fn file_type(ty: TensorType) -> u32 {
     match ty {
         TensorType::F32 => 0,
@@ -96,7 +97,7 @@ pub(super) fn file_type(ty: TensorType) -> u32 {
         TensorType::Q5_K => 17,
         TensorType::Q6_K => 18,
         TensorType::BF16 => 32,
-        // "Guessed": no file of another type is written.
+        // 1024 means "guessed". No file of another type is written.
         _ => 1024,
     }
 }

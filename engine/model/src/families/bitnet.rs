@@ -1,5 +1,6 @@
-//! BitNet (b1.58 2B4T, and the community's SwiGLU form): weights of three values, norms before the output matrix of attention and before
-//! the down projection. 2B4T's FFN squares its ReLU, so that most neurons are silent.
+//! BitNet (b1.58 2B4T, and the community's SwiGLU form). Weights have three values. Norms precede
+//! attention's output matrix and the down projection. The FFN of 2B4T squares its ReLU, so that
+//! most neurons are silent.
 
 use super::prelude::*;
 
@@ -8,7 +9,7 @@ pub(super) const FAMILY: Family =
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
-    // Files do not name it.
+    // Files do not name the activation.
     let usual = if loader.arch == "bitnet" { Activation::Silu } else { Activation::ReluSquared };
     config.activation = loader.activation(usual)?;
     Ok(config)

@@ -1,13 +1,14 @@
-//! Command R and Aya (Cohere 1), Command R7B and Command A (Cohere 2): attention and FFN side by side behind one layer norm without a
-//! bias, scaled logits, and rotations in pairs of neighbours. Command R+ has layer norms of heads. Cohere 2 has windows on three of four
-//! layers, and only those are rotated.
+//! Command R and Aya (Cohere 1), Command R7B and Command A (Cohere 2). Attention and FFN run in
+//! parallel after one layer norm without a bias. Logits are scaled, and rotated pairs are
+//! neighbours. Command R+ has layer norms of heads. In Cohere 2, three of four layers have windows,
+//! and only these layers are rotated.
 
 use super::prelude::*;
 
 pub(super) const FAMILY: Family =
     Family { architectures: &["command-r", "cohere2"], model_types: &["cohere", "cohere2"], config, layer, import };
 
-/// One layer of so many has no window, the last of them.
+/// Of every `INTERVAL` layers, the last has no window.
 const INTERVAL: usize = 4;
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {

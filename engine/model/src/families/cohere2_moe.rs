@@ -1,5 +1,6 @@
-//! Cohere 2 MoE (Command A+): attention and FFN side by side behind one norm, and after some dense layers experts chosen by sigmoid,
-//! averaged with a shared one. Layers with a window are rotated, in pairs of neighbours, and so are the dense ones.
+//! Cohere 2 MoE (Command A+). Attention and FFN run in parallel after one norm. After some dense
+//! layers, the other layers choose experts by sigmoid and average them with a shared expert. Dense
+//! layers and layers with a window are rotated, in pairs of neighbours.
 
 use super::prelude::*;
 use thermocline_formats::quant::TensorType;
@@ -7,9 +8,9 @@ use thermocline_formats::quant::TensorType;
 pub(super) const FAMILY: Family =
     Family { architectures: &["cohere2moe"], model_types: &["cohere2_moe"], config, layer, import };
 
-/// One layer of so many has no window, the last of them.
+/// Of every `INTERVAL` layers, the last has no window.
 const INTERVAL: usize = 4;
-/// Weight of the routed experts' sum beside the shared one.
+/// Weight of the routed experts' sum when it is averaged with the shared expert.
 const HALF: f32 = 0.5;
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
@@ -34,7 +35,7 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
     if let Ffn::Experts(moe) = &mut layer.ffn
         && let Some(shared) = &mut moe.shared
     {
-        // A gate of zeros is open by half.
+        // A gate of zeros gives `sigmoid(0) = 0.5`, the shared expert's weight in the average.
         let zeros = Bytes::new(vec![0; config.d_model * size_of::<f32>()]);
         let weight = Matrix::new(TensorType::F32, 1, config.d_model, zeros);
         shared.gate = weight.map(|weight| Linear { weight, bias: None });
@@ -77,10 +78,11 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     Ok(())
 }
 
-/// Dense layers before those with experts, and per layer whether it has a window where `layer_types` does not say.
+/// Returns the number of dense layers before the expert layers, and per layer whether it has a
+/// window if `layer_types` does not say.
 fn layers(hf: &HfConfig, n_layer: usize) -> Result<(usize, Vec<bool>)> {
     let key = "mlp_layer_types";
-    // Where types are named as well, windows still begin behind these.
+    // Even if the folder also names layer types, the interval of windows starts after these layers.
     let replaced = hf.or_default(&["first_k_dense_replace"], 0)?;
     let dense = match hf.strings(key)? {
         None => replaced,

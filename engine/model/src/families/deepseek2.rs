@@ -1,6 +1,7 @@
-//! DeepSeek V2, V2-Lite, V3 and R1, Kimi K2, GLM 4.7 Flash, Mistral 4: latent attention, some dense layers, then experts with
-//! shared ones. Experts are chosen by a softmax (V2, Mistral) or by sigmoid and bias, from the best groups in the large models.
-//! Queries of Mistral 4 grow with their position.
+//! DeepSeek V2, V2-Lite, V3 and R1, Kimi K2, GLM 4.7 Flash, Mistral 4. Attention is latent. After
+//! some dense layers, the other layers have routed and shared experts. V2 and Mistral choose
+//! experts by softmax, the others by sigmoid and bias. Large models choose from the best groups of
+//! experts. Queries of Mistral 4 grow with their position.
 
 use super::{parts::check_gates, prelude::*};
 use crate::ExpertGroups;
@@ -13,7 +14,8 @@ pub(super) const FAMILY: Family = Family {
     import,
 };
 
-/// Vocabulary and layers of GLM 4.7 Flash, whose first files do not say how experts are chosen.
+/// Vocabulary and layers of GLM 4.7 Flash. Its first files do not name the function that chooses
+/// experts.
 const GLM_VOCABULARY: usize = 154_880;
 const GLM_LAYERS: usize = 47;
 
@@ -24,7 +26,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let biased = (0..sizes.n_layer).any(|n| loader.has(&format!("blk.{n}.exp_probs_b.bias")));
     let glm = (sizes.n_vocab, sizes.n_layer) == (GLM_VOCABULARY, GLM_LAYERS);
     let router = if glm { Router::sigmoid(true) } else { Router::softmax(mistral) };
-    // A group of V2 is as good as its best expert, one of V3 and of Mistral as its two best.
+    // The score of a group is that of its best expert (V2), or of its two best (V3, Mistral).
     let groups = ExpertGroups { count: 1, used: 1, best: if biased || mistral { 2 } else { 1 } };
     config.experts = loader.experts(Router { groups: Some(groups), ..router }, |_| 0)?;
     Ok(config)
@@ -57,7 +59,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         draft.set_size("expert_group_count", 1)?;
     }
     if v2 {
-        // V2 never divides by the sum, whatever its files say.
+        // V2 never divides weights by their sum, even if its files say so.
         draft.set("expert_weights_norm", Value::Bool(false));
     }
     let naming = &mut draft.naming;

@@ -1,5 +1,6 @@
-//! ERNIE 4.5, dense and MoE: Llama's layer with neighbours rotated, in Hugging Face folders, too; experts chosen by softmax and bias
-//! after some dense layers, with shared ones.
+//! ERNIE 4.5, dense and MoE: Llama's layer with rotated pairs of neighbours, in Hugging Face
+//! folders too. The MoE models start with some dense layers. The other layers choose experts by
+//! softmax and bias, and have shared experts.
 
 use super::prelude::*;
 

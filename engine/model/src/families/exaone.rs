@@ -1,21 +1,22 @@
-//! EXAONE 4: norms behind attention and FFN instead of before them, and norms on query and key heads. In the larger model three of
-//! four layers have a window, and only those are rotated.
+//! EXAONE 4: norms follow attention and FFN instead of preceding them, and query and key heads have
+//! norms. In the larger model, three of four layers have a window, and only these layers are
+//! rotated.
 
 use super::prelude::*;
 
 pub(super) const FAMILY: Family =
     Family { architectures: &["exaone4"], model_types: &["exaone4"], config, layer, import };
 
-/// One layer of so many has no window, the last of them.
+/// Of every `INTERVAL` layers, the last has no window.
 pub(super) const INTERVAL: usize = 4;
-/// Key of this engine's own for the layers that are rotated, where windows do not tell.
+/// This engine's own key for the rotated layers, for models in which windows do not determine them.
 const ROTATED: &str = "rope.layer_pattern";
-/// Layers of the model that has windows though its file may not say.
+/// Number of layers of the larger model, which has windows even if its file does not say so.
 const LARGER: usize = 64;
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
-    // Files of the smaller model may name a window that no layer has.
+    // Files of the smaller model may name a window although no layer has one.
     if sizes.n_layer == LARGER || loader.has_key("attention.sliding_window_pattern") {
         loader.apply_window(&mut config, Some(4096), INTERVAL)?;
     }
@@ -24,7 +25,8 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     Ok(config)
 }
 
-/// Takes the rotation from layers without a window, if some have one or the file names the rotated ones.
+/// Removes the rotation from layers without a window if some layer has one, and from layers that
+/// the file does not list as rotated.
 pub(super) fn rotate_windows(loader: &Loader<'_>, config: &mut ModelConfig) -> Result<()> {
     if config.attentions().any(|attention| attention.window.is_some()) {
         config
@@ -55,11 +57,11 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     Ok(())
 }
 
-/// The keys of windows, and of rotations where windows do not tell.
+/// Sets the keys for windows, and those for rotations if windows do not determine them.
 pub(super) fn import_windows(hf: &HfConfig, draft: &mut Draft, n_layer: usize) -> Result<()> {
     match draft.windows(hf, n_layer, SlidingLayers::AllButEvery(INTERVAL))? {
         None => draft.window(0, None)?,
-        // A window that no layer has takes the rotation from all.
+        // A folder that names a window but applies it to no layer has no rotated layers.
         Some(slides) if !slides.contains(&true) => draft.set(ROTATED, Value::Array(Array::Bool(slides))),
         Some(_) => {}
     }

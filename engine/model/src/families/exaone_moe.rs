@@ -1,5 +1,6 @@
-//! K-EXAONE: norms before attention and FFN and on query and key heads, windows on three of four layers, of which only those are rotated,
-//! and after some dense layers experts chosen by sigmoid and bias, with a shared one.
+//! K-EXAONE: norms precede attention and FFN, and query and key heads have norms. Three of four
+//! layers have a window, and only these layers are rotated. After some dense layers, the other
+//! layers choose experts by sigmoid and bias, and have a shared expert.
 
 use super::{exaone, prelude::*};
 

@@ -1,9 +1,10 @@
-//! Falcon: attention and FFN side by side on the same residual, layer norms, a fused QKV and an ungated FFN. The 7B shape
-//! has one norm per layer and one key/value head; the 40B shape has two norms and groups of heads. The RefinedWeb models of 1B and
-//! 7B (falcon-rw) have their FFN behind attention, and biases of scores (ALiBi) instead of rotations.
+//! Falcon: attention and FFN read the same residual stream in parallel, with layer norms, a fused
+//! QKV and an ungated FFN. The 7B shape has one norm per layer and one key/value head. The 40B
+//! shape has two norms and groups of heads. In the RefinedWeb models of 1B and 7B (falcon-rw) the
+//! FFN follows attention, and scores get biases (ALiBi) instead of rotations.
 //!
-//! GGUF stores the fused rows as all queries, all keys, all values; Hugging Face keeps them by key/value group. GGUF's
-//! `attn_norm` is the FFN's norm where `attn_norm_2`, the attention's, exists.
+//! GGUF stores the fused rows as all queries, all keys, all values. Hugging Face stores them by
+//! key/value group. If `attn_norm_2` exists, it is attention's norm, and `attn_norm` is the FFN's.
 
 use super::prelude::*;
 use crate::KeyBias;
@@ -16,7 +17,7 @@ pub(super) const FAMILY: Family = Family {
     import,
 };
 
-/// Exponent of the steepest bias's slope, which files of the reference do not name.
+/// Exponent of the steepest ALiBi slope, which the reference's files do not name.
 const ALIBI_MOST: f32 = 8.0;
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {

@@ -1,7 +1,8 @@
-//! Gemma 1 to 3: a scaled embedding and GELU gates. Gemma 2 and 3 add norms behind each block and windows on some layers. Gemma 2
-//! caps attention scores and logits; Gemma 3 norms query and key heads and rotates local layers with a base of their own.
+//! Gemma 1 to 3: a scaled embedding and GELU gates. Gemma 2 and 3 add norms after attention and
+//! FFN, and windows on some layers. Gemma 2 caps attention scores and logits. Gemma 3 norms query
+//! and key heads, and its layers with a window have their own rotation base.
 //!
-//! Hugging Face stores norm weights minus one; GGUF stores the factor itself.
+//! Hugging Face stores norm weights minus one. GGUF stores the weights themselves.
 
 use super::prelude::*;
 
@@ -25,7 +26,8 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
         config.attentions_mut().for_each(|attention| attention.softcap = softcap);
     }
     config.final_softcap = loader.switchable("final_logit_softcapping")?;
-    // llama.cpp's files do not say how the largest models scale attention; it is known by their depth.
+    // llama.cpp's files do not give the attention scale of the largest models. Their number of
+    // layers identifies these models.
     let largest = match loader.arch {
         "gemma2" => 46,
         _ => 62,
@@ -46,7 +48,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
 }
 
 fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
-    // The first Gemma has no norms behind its blocks.
+    // The first Gemma has no norms after attention and FFN.
     let norms = if loader.arch == "gemma" { USUAL_NORMS } else { NORMS_AROUND };
     gated_layer(loader, config, n, norms)
 }
@@ -60,7 +62,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let sizes = draft.common(hf, arch)?;
     draft.rope(hf, &sizes, if arch == "gemma3" { 1e6 } else { 10000.0 })?;
     draft.activation(match arch {
-        // Early folders of the first Gemma say `gelu` where the tanh form was meant.
+        // Early folders of the first Gemma say `gelu`, but mean the tanh form.
         "gemma" => match hf.activation(&["hidden_activation", "hidden_act"], Activation::GeluTanh)? {
             Activation::GeluErf => Activation::GeluTanh,
             named => named,
@@ -77,11 +79,11 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     Ok(())
 }
 
-/// The keys and norms that Gemma 2 and 3 have beside the first's.
+/// Sets the keys and norms that Gemma 2 and 3 add to the first Gemma's.
 fn import_later(hf: &HfConfig, draft: &mut Draft, arch: &str, sizes: HfSizes) -> Result<()> {
     let scalar = hf.f32(&["query_pre_attn_scalar"])?.unwrap_or(sizes.head_dim as f32);
     draft.set("attention.scale", Value::F32(1.0 / scalar.sqrt()));
-    // Gemma 3 caps logits alone, whatever its files say.
+    // Gemma 3 caps only logits, even if its files also name a cap on scores.
     let caps: &[&str] = match arch {
         "gemma2" => &["attn_logit_softcapping", "final_logit_softcapping"],
         _ => &["final_logit_softcapping"],

@@ -1,8 +1,9 @@
-//! Gemma 3n: layers predict and correct four streams of which they compute one (AltUp), have a low-rank path beside attention (LAuReL)
-//! and an input of their own each, and the last layers read keys and values of earlier ones. In the first layers only gates far above
-//! the mean of a token's gates fire.
+//! Gemma 3n. Each layer predicts and corrects four streams, of which it computes one (AltUp). It
+//! has a low-rank path beside attention (LAuReL) and its own input. The last layers read keys and
+//! values of earlier layers. In the first layers only gates far above the mean of a token's gates
+//! fire.
 //!
-//! GGUF keeps the maps between streams stacked, Hugging Face one by one.
+//! GGUF stacks the maps between streams. Hugging Face keeps them in separate tensors.
 
 use super::{gemma4::share_keys_and_values, prelude::*};
 use crate::{AltupConfig, AltupStep, AltupTable, AltupWeights};
@@ -11,12 +12,13 @@ pub(super) const FAMILY: Family =
     Family { architectures: &[ARCHITECTURE], model_types: &["gemma3n", "gemma3n_text"], config, layer, import };
 
 const ARCHITECTURE: &str = "gemma3n";
-/// One layer of so many has no window, the last of them.
+/// Of every `INTERVAL` layers, the last has no window.
 const INTERVAL: usize = 5;
-/// Streams of every published model, and the one that layers compute.
+/// Number of streams of every published model, and the stream that layers compute.
 const STREAMS: usize = 4;
 const ACTIVE: usize = 0;
-/// First layers whose gates are silenced below a threshold, and the fraction of them that is, in folders that do not say.
+/// Number of first layers that silence gates below a threshold, and the fraction of gates that they
+/// silence, for folders that do not say.
 const SPARSE_LAYERS: usize = 10;
 const USUAL_SPARSITY: f32 = 0.95;
 
@@ -95,7 +97,7 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
     Ok(layer)
 }
 
-/// The maps between streams, in models of this family.
+/// Reads the maps between streams; `None` for other families.
 pub(super) fn streams(loader: &Loader<'_>, config: &ModelConfig) -> Result<Option<AltupTable>> {
     if loader.arch != ARCHITECTURE {
         return Ok(None);
@@ -110,7 +112,7 @@ pub(super) fn streams(loader: &Loader<'_>, config: &ModelConfig) -> Result<Optio
     Ok(Some(AltupTable { projections: maps("altup_proj")?, unembed: maps("altup_unembd_proj")? }))
 }
 
-/// The point below which a standard normal variable is with probability `p`.
+/// Returns the quantile of the standard normal distribution at `p`.
 fn quantile(p: f64) -> f64 {
     let below = |z: f64| 0.5 * libm::erfc(-z * std::f64::consts::FRAC_1_SQRT_2);
     let (mut low, mut high) = (-9.0, 9.0);
@@ -143,7 +145,8 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         Some(sparsity) => sparsity,
         None => (0..n_layer).map(usual).collect(),
     };
-    // No gate is below minus infinity: llama.cpp's files, too, say so that all of a layer's neurons fire.
+    // A threshold of minus infinity silences no gate. llama.cpp's files use it too for layers in
+    // which all neurons fire.
     let below = |p: f32| if p > 0.0 { quantile(f64::from(p)) as f32 } else { f32::NEG_INFINITY };
     let deviations = sparsity.into_iter().map(below);
     draft.set("activation_sparsity_scale", Value::Array(Array::F32(deviations.collect())));

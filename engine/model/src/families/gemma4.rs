@@ -1,10 +1,12 @@
-//! Gemma 4: layers with a window and layers without differ in head size, key/value heads and rotation; values are divided by their
-//! root mean square, attention scores are not scaled, and a factor per layer scales the residual stream behind it. In small models
-//! (E2B, E4B) each layer has an input of its own, and the last layers read keys and values of earlier ones; in 26B-A4B a dense FFN and
-//! experts, with norms of their own, are beside each other.
+//! Gemma 4. Layers with and without a window differ in head size, key/value heads and rotation.
+//! Values are divided by their root mean square, and attention scores are not scaled. After each
+//! layer, a factor scales the residual stream. In small models (E2B, E4B) each layer has its own
+//! input, and the last layers read keys and values of earlier layers. In 26B-A4B a dense FFN and
+//! experts, each with its own norms, run in parallel.
 //!
-//! Layers without a window rotate the first pairs of a head only, by frequencies of the whole head; `rope_freqs.weight` has 1e30 for
-//! the others. In some models their values are their keys, before norm and rotation.
+//! Layers without a window rotate only the first pairs of a head, with the frequencies of the whole
+//! head. `rope_freqs.weight` has 1e30 for the other pairs. In some models the values of these
+//! layers are their keys, before norm and rotation.
 
 use super::prelude::*;
 use crate::LayerConfig;
@@ -12,9 +14,9 @@ use crate::LayerConfig;
 pub(super) const FAMILY: Family =
     Family { architectures: &["gemma4"], model_types: &["gemma4", "gemma4_text"], config, layer, import };
 
-/// One layer of so many has no window, the last of them.
+/// Of every `INTERVAL` layers, the last has no window.
 const INTERVAL: usize = 6;
-/// Largest input of a layer's own that is believed.
+/// Largest accepted width of a layer's own input.
 const MOST_INPUT: usize = 1 << 16;
 /// Base of the frequencies in layers with a window.
 const LOCAL_BASE: f32 = 10_000.0;
@@ -48,8 +50,9 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     Ok(config)
 }
 
-/// The last `attention.shared_kv_layers` layers read keys and values of the last layer before them that has a window if they have one,
-/// and none if they have none.
+/// Makes the last `attention.shared_kv_layers` layers read keys and values of an earlier layer.
+/// Layers with a window read from the last earlier layer with a window. Layers without a window
+/// read from the last earlier layer without one.
 pub(super) fn share_keys_and_values(loader: &Loader<'_>, config: &mut ModelConfig) -> Result<()> {
     let (key, n_layer) = ("attention.shared_kv_layers", config.n_layer());
     let own = n_layer - loader.size(key, 0..=n_layer - 1)?.unwrap_or(0);
@@ -126,7 +129,8 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
         let Ffn::Experts(weights) = &mut layer.ffn else {
             return Err(loader.missing_tensor(&format!("blk.{n}.ffn_gate_inp.weight"), "experts and a dense FFN"));
         };
-        // The router reads the residual stream divided by its root mean square, times a vector, over sqrt(d).
+        // The router reads the residual stream divided by its root mean square, times this vector
+        // over sqrt(d).
         let mut weight = loader.vector(&format!("blk.{n}.ffn_gate_inp.scale"), config.d_model)?;
         let factor = 1.0 / (config.d_model as f32).sqrt();
         weight.iter_mut().for_each(|x| *x *= factor);
@@ -138,7 +142,7 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
     Ok(layer)
 }
 
-/// Sets the windows; the last layer never has one.
+/// Sets the windows. The last layer never has one.
 fn slides(hf: &HfConfig, draft: &mut Draft, n_layer: usize) -> Result<Vec<bool>> {
     let window = hf.size(&["sliding_window"])?;
     let slides = draft.windows(hf, n_layer, SlidingLayers::AllButEvery(INTERVAL))?;
@@ -150,14 +154,15 @@ fn slides(hf: &HfConfig, draft: &mut Draft, n_layer: usize) -> Result<Vec<bool>>
     Ok(slides)
 }
 
-/// Heads of layers without a window, where they differ from the others'.
+/// Heads of layers without a window, if they differ from those of the other layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct GlobalHeads {
     head_dim: Option<usize>,
     kv_heads: Option<usize>,
 }
 
-/// The heads of layers without a window: under keys of their own, or layer by layer, as newer libraries save them.
+/// Reads the heads of layers without a window. Folders have separate keys for them. Newer libraries
+/// save them layer by layer.
 fn global_heads(hf: &HfConfig, slides: &[bool]) -> Result<GlobalHeads> {
     let name = "per_layer_config";
     let [head_dim, kv_heads] = ["head_dim", "num_key_value_heads"].map(|key| hf.by_layer(name, key, slides.len()));

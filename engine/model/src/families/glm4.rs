@@ -1,4 +1,5 @@
-//! GLM 4 (0414): norms before and behind each block, gate and up in one matrix, and half of each head rotated, in pairs of neighbours.
+//! GLM 4 (0414): norms before and after attention and FFN, and gate and up in one matrix. Half of
+//! each head is rotated, in pairs of neighbours.
 
 use super::prelude::*;
 

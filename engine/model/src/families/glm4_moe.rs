@@ -1,7 +1,8 @@
-//! GLM 4.5, 4.6 and 4.5-Air: q/k norms, biases on q, k and v, half of each head rotated, and after some dense layers experts chosen
-//! by sigmoid and bias, with a shared one.
+//! GLM 4.5, 4.6 and 4.5-Air: q/k norms, biases on q, k and v, and half of each head rotated. After
+//! some dense layers, the other layers choose experts by sigmoid and bias, and have a shared
+//! expert.
 //!
-//! GGUF's `post_attention_norm` is the FFN's norm.
+//! GGUF names the FFN's norm `post_attention_norm`.
 
 use super::prelude::*;
 

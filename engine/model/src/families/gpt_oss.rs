@@ -1,7 +1,9 @@
-//! gpt-oss (OpenAI, 20B and 120B): attention with a sink per head and biases everywhere, windows on every other layer, YaRN, and
-//! experts with biases and a clamped SwiGLU, chosen by their logits and weighted by a softmax over the chosen.
+//! gpt-oss (OpenAI, 20B and 120B): attention with a sink per head and biases everywhere, windows on
+//! every other layer, and YaRN. Experts have biases and a clamped SwiGLU. Their logits choose them,
+//! and a softmax over the chosen experts weights them.
 //!
-//! GGUF has gate and up apart; Hugging Face keeps their rows by turns, as MXFP4 blocks and scales or, in floats, inputs first.
+//! GGUF keeps gate and up in two tensors. Hugging Face interleaves their rows, either as MXFP4
+//! blocks and scales or as floats with the inputs first.
 
 use super::prelude::*;
 use thermocline_cpu::ops::{SWIGLU_LIMIT, SWIGLU_SLOPE};

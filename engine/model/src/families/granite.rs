@@ -1,6 +1,7 @@
-//! Granite 3 and 4: Llama's layer with four factors, on embeddings, on attention scores, on what is added to the residual stream, and
-//! (as a divisor) on logits. Granite 3 MoE has experts, with or without a shared one. Granite 4 H has Mamba-2 in place of most
-//! attention, the rest without positions, and mostly experts beside a shared one.
+//! Granite 3 and 4: Llama's layer with four factors: on embeddings, on attention scores, on
+//! additions to the residual stream, and (as a divisor) on logits. Granite 3 MoE has experts, with
+//! or without a shared one. Granite 4 H replaces most attention with Mamba-2. Its other attention
+//! has no positions, and most models have experts and a shared expert.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     config.embedding_scale = loader.switchable("embedding_scale")?.unwrap_or(1.0);
     config.residual_scale = loader.switchable("residual_scale")?.unwrap_or(1.0);
     config.logit_scale = 1.0 / loader.switchable("logit_scale")?.unwrap_or(1.0);
-    // Where llama.cpp keeps whether there is a rotation at all.
+    // llama.cpp keeps in this key whether the model rotates at all.
     if loader.flag("rope.scaling.finetuned")? == Some(false) {
         config.attentions_mut().for_each(|attention| attention.rope = None);
     }
@@ -46,7 +47,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     if experts > 0 && plain {
         return Err(hf.unsupported("Granite with experts", "num_local_experts", experts));
     }
-    // Without a list every layer is recurrent.
+    // Without `layer_types`, every layer is recurrent.
     let recurrent = hybrid && (hf.has_layer("linear_attention") || hf.value("layer_types").is_none());
     let arch = match (recurrent, hybrid, experts) {
         (false, _, 0) => "granite",
@@ -95,7 +96,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let naming = &mut draft.naming;
     naming.llama_like();
     naming.rotated_pairs(&sizes);
-    // The FFN of dense models is the shared expert of the others.
+    // The shared MLP is the FFN of dense models and the shared expert of MoE models.
     let end = if experts > 0 { "_shexp" } else { "" };
     for (first, role) in [(0, "gate"), (n_ff, "up")] {
         let rows = Arc::new(Gather::new(n_ff.saturating_mul(2), [(first, n_ff)]));
@@ -109,7 +110,8 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     Ok(())
 }
 
-/// Elements of a recurrent head, which folders may leave to the width of the residual stream.
+/// Returns the elements of a recurrent head. Folders may derive them from the width of the residual
+/// stream.
 fn mamba_head_dim(hf: &HfConfig, heads: usize) -> Result<usize> {
     let name = "mamba_d_head";
     if hf.value(name).and_then(|value| value.as_str()) != Some("auto") {

@@ -1,5 +1,5 @@
-//! HunYuan 1, dense and MoE: Llama's layer with halves rotated, norms on query and key heads behind the rotation, and experts
-//! chosen by softmax beside a shared one.
+//! HunYuan 1, dense and MoE: Llama's layer with rotated halves, and norms on query and key heads
+//! after the rotation. MoE models choose experts by softmax and have a shared expert.
 
 use super::prelude::*;
 
@@ -42,7 +42,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     Ok(())
 }
 
-/// A number that a folder may give for each layer, where it is the same for all.
+/// Returns a number that a folder may give per layer but that must be equal for all layers.
 fn same(hf: &HfConfig, name: &str) -> Result<usize> {
     let numbers = hf.numbers(name)?;
     match numbers.iter().find(|number| **number != numbers[0]) {

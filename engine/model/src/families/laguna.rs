@@ -1,6 +1,7 @@
-//! Laguna (Poolside, XS.2 and M.1): q/k norms, heads whose outputs are gated by a softplus, and experts chosen by sigmoid and bias, with a
-//! shared one. XS.2 has windows on three of four layers, which have more heads and rotations of their own; its other layers rotate half of
-//! each head by stretched positions (YaRN).
+//! Laguna (Poolside, XS.2 and M.1): q/k norms, outputs of heads gated by a softplus, and experts
+//! chosen by sigmoid and bias, with a shared expert. In XS.2, three of four layers have windows,
+//! more heads and their own rotations. Its other layers rotate half of each head and stretch
+//! positions (YaRN).
 
 use super::prelude::*;
 

@@ -1,20 +1,23 @@
-//! Families with multi-head latent attention: its keys in a file, and the keys and names of a Hugging Face folder.
+//! Multi-head latent attention, shared by several families: its keys in a file, and the keys and
+//! names of a Hugging Face folder.
 
 use super::prelude::*;
 use crate::{AttentionConfig, LatentConfig, parts::load_latent_attention};
 
-/// Elements of a head, and of a latent, that are believed.
+/// Largest accepted number of elements of a head or a latent.
 const LARGEST: usize = 1 << 16;
 
-/// Key of this engine's own for what is added under the root in the norms of latents; without it, what is added in all norms.
+/// This engine's own key for the epsilon in the norms of latents. Without it, the epsilon of all
+/// norms applies.
 const LATENT_EPS: &str = "attention.latent_norm_epsilon";
-/// The same in folders, whatever `rms_norm_eps` says.
+/// Epsilon in the norms of latents for folders, independent of `rms_norm_eps`.
 const HF_LATENT_EPS: f32 = 1e-6;
 
 /// Makes the attention of every layer latent.
 pub(super) fn configure(loader: &Loader<'_>, config: &mut ModelConfig) -> Result<()> {
     let rank = loader.required_size("attention.kv_lora_rank", 1..=LARGEST)?;
-    // Older files give the lengths of heads; newer ones those of what is cached, and those of heads under names of their own.
+    // In older files these keys give the lengths of heads. In newer files they give the lengths of
+    // cached rows, and the `_mla` keys give those of heads.
     let key_dim = match loader.size("attention.key_length_mla", 1..=LARGEST)? {
         None => loader.required_size("attention.key_length", 1..=LARGEST)?,
         Some(key_dim) => key_dim,
@@ -23,7 +26,7 @@ pub(super) fn configure(loader: &Loader<'_>, config: &mut ModelConfig) -> Result
         None => loader.size("attention.value_length", 1..=LARGEST)?,
         v_dim => v_dim,
     };
-    // Files of MiniCPM 3 leave it to the model's width.
+    // Files of MiniCPM 3 may omit this length. The model's width then determines it.
     let n_head = config.attentions().next().map_or(1, |attention| attention.n_head);
     let v_dim = v_dim.unwrap_or((config.d_model / n_head).max(1));
     let rope = loader.required_size("rope.dimension_count", 2..=LARGEST)?;
@@ -52,8 +55,8 @@ pub(super) fn configure(loader: &Loader<'_>, config: &mut ModelConfig) -> Result
     Ok(())
 }
 
-/// Factor on queries and keys in stretched contexts. Files that name its logarithm's weight (a tenth of Hugging Face's
-/// `mscale_all_dim`) take the magnitude out of the rotations.
+/// Returns the factor on queries and keys in stretched contexts. Files that name the weight of its
+/// logarithm (a tenth of Hugging Face's `mscale_all_dim`) remove the magnitude from the rotations.
 fn yarn_scale(loader: &Loader<'_>, config: &mut ModelConfig) -> Result<f32> {
     let weight = loader.switchable("rope.scaling.yarn_log_multiplier")?;
     let (Some(weight), Some(rope)) = (weight, config.ropes.first_mut()) else { return Ok(1.0) };
@@ -62,7 +65,7 @@ fn yarn_scale(loader: &Loader<'_>, config: &mut ModelConfig) -> Result<f32> {
     Ok(yarn_magnitude(*factor, 10.0 * weight))
 }
 
-/// Weights of the attention of layer `n`.
+/// Loads the attention weights of layer `n`.
 pub(super) fn attention(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<AttentionWeights> {
     let shape = config.layers.get(n).and_then(|layer| layer.attention.as_ref());
     let Some((shape, latent)) = shape.and_then(|shape| Some((shape, shape.latent?))) else {
@@ -71,7 +74,8 @@ pub(super) fn attention(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> 
     load_latent_attention(&config.layer_tensors(loader, n), shape, latent)
 }
 
-/// The keys of latent attention, with those that every architecture has, and the names of its tensors.
+/// Sets the keys of latent attention, the keys that every architecture has, and the names of the
+/// tensors.
 pub(super) fn import(hf: &HfConfig, draft: &mut Draft, arch: &'static str, default_base: f32) -> Result<HfSizes> {
     let mut sizes = draft.common(hf, arch)?;
     let (nope, rope) = (hf.size(&["qk_nope_head_dim"])?, hf.size(&["qk_rope_head_dim"])?);
@@ -79,7 +83,7 @@ pub(super) fn import(hf: &HfConfig, draft: &mut Draft, arch: &'static str, defau
         1..=LARGEST => Ok(value),
         _ => Err(hf.error(name, format!("a number from 1 to {LARGEST}"), value)),
     };
-    // Folders of MiniCPM 3 may leave it to the model's width.
+    // Folders of MiniCPM 3 may omit this length. The model's width then determines it.
     let of_width = hf.size(&["hidden_size"])? / sizes.n_head;
     let v_dim = sized("v_head_dim", hf.or_default(&["v_head_dim"], of_width)?)?;
     let rank = sized("kv_lora_rank", hf.size(&["kv_lora_rank"])?)?;

@@ -1,7 +1,9 @@
-//! LFM2 and LFM2 MoE (Liquid AI): Llama's layer in which most mixers are short convolutions between two gates, the others attention
-//! with norms of heads; experts, behind some dense layers, chosen by sigmoid and bias.
+//! LFM2 and LFM2 MoE (Liquid AI): Llama's layer, in which most mixers are short convolutions
+//! between two gates. The others are attention with norms of heads. MoE models start with some
+//! dense layers, then choose experts by sigmoid and bias.
 //!
-//! GGUF tells convolutions by their 0 key/value heads, and calls the norm before the head `token_embd_norm`.
+//! In GGUF, layers with 0 key/value heads are convolutions, and the norm before the head is named
+//! `token_embd_norm`.
 
 use std::sync::Arc;
 
@@ -11,7 +13,7 @@ use crate::recurrent::{ShortConvConfig, ShortConvWeights};
 pub(super) const FAMILY: Family =
     Family { architectures: &["lfm2", "lfm2moe"], model_types: &["lfm2", "lfm2_moe"], config, layer, import };
 
-/// Taps of a convolution that are believed.
+/// Largest accepted number of taps of a convolution.
 const MOST_TAPS: usize = 64;
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
@@ -102,7 +104,8 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     Ok(())
 }
 
-/// Neurons of an FFN: two thirds of the width that the configuration gives, unless it says otherwise, in multiples.
+/// Returns the neurons of an FFN: two thirds of the configured width, rounded up to a multiple,
+/// unless the configuration turns this off.
 fn dense_width(hf: &HfConfig) -> Result<usize> {
     let width = hf.size(&["block_ff_dim", "intermediate_size"])?;
     if hf.bool(&["block_auto_adjust_ff_dim"])? == Some(false) {

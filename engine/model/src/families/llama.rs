@@ -1,7 +1,8 @@
-//! Llama 1 to 3 and models of the same shape: Mistral, Mixtral, ReluLLaMA, ProSparse, Bamboo, TurboSparse.
+//! Llama 1 to 3 and models of the same shape: Mistral, Mixtral, ReluLLaMA, ProSparse, Bamboo,
+//! TurboSparse.
 //!
-//! GGUF stores query and key rows so that rotated pairs are neighbours; Hugging Face keeps them as halves, so importing
-//! permutes rows.
+//! GGUF stores query and key rows with rotated pairs as neighbours. Hugging Face stores them as
+//! halves. Importing therefore permutes rows.
 
 use super::prelude::*;
 
@@ -21,7 +22,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
         _ => Activation::Silu,
     })?;
     config.experts = loader.experts(Router::softmax(true), |_| sizes.n_ff)?;
-    // llama.cpp does not store Mistral's window; files this engine writes do.
+    // llama.cpp does not store Mistral's window. This engine's files do.
     loader.apply_window(&mut config, None, 0)?;
     Ok(config)
 }
@@ -32,7 +33,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     draft.rope(hf, &sizes, if model_type == "mixtral" { 1e6 } else { 10_000.0 })?;
     let dual = matches!(model_type, "bamboo" | "turbosparsemistral" | "turbosparsemixtral");
     draft.activation(if dual { Activation::DRelu } else { hf.activation(&["hidden_act"], Activation::Silu)? });
-    // Llama itself has no windows, whatever its files say.
+    // Llama itself has no windows, even if its files name one.
     if model_type != "llama" {
         draft.windows(hf, sizes.n_layer, SlidingLayers::All)?;
     }

@@ -1,7 +1,10 @@
-//! Llama 4: three of four layers are rotated and see a chunk of the text, the others see all of it without positions, and their queries
-//! grow with their position. In all layers, or every other, experts are chosen by sigmoid, whose inputs are weighed, beside a shared one.
+//! Llama 4. Three of four layers are rotated and read one chunk of the text. The others read all of
+//! it without positions, and their queries grow with their position. All layers, or every other
+//! one, choose experts by sigmoid. The expert weight multiplies the expert's input, and a shared
+//! expert is added.
 //!
-//! Norms of heads come behind the rotation and have no weights. Files leave it to the number of experts whether there are any.
+//! Norms of heads follow the rotation and have no weights. Files do not say whether these norms
+//! exist, but the number of experts determines it.
 
 use super::prelude::*;
 use crate::QueryScale;
@@ -9,15 +12,15 @@ use crate::QueryScale;
 pub(super) const FAMILY: Family =
     Family { architectures: &["llama4"], model_types: &["llama4", "llama4_text"], config, layer, import };
 
-/// One layer of so many is not rotated and sees all, the last of them.
+/// Of every `INTERVAL` layers, the last is not rotated and reads all keys.
 const INTERVAL: usize = 4;
 /// Tokens of a chunk.
 const CHUNK: usize = 8192;
-/// Growth of queries; the first position counts as 1.
+/// Growth of queries with their position. The first position counts as 1.
 const GROWTH: QueryScale = QueryScale { beta: 0.1, length: CHUNK, offset: 1 };
-/// Experts of the model whose heads have no norms (Maverick).
+/// Number of experts of the model whose heads have no norms (Maverick).
 const WITHOUT_NORMS: usize = 128;
-/// Keys of this engine's own: true if heads have norms, and which layers are rotated.
+/// This engine's own keys: whether heads have norms, and which layers are rotated.
 const NORMS: &str = "attention.qk_norm";
 const ROTATED: &str = "rope.layer_pattern";
 
@@ -26,7 +29,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     check_lengths_kept(loader, &config)?;
     config.experts = loader.experts(Router { weighs_inputs: true, ..Router::sigmoid(false) }, |_| 0)?;
     loader.apply_window(&mut config, Some(CHUNK), INTERVAL)?;
-    // Models without chunks are rotated in every layer.
+    // Models without chunks rotate every layer.
     let all_seen = config.attentions().all(|attention| attention.window.is_none());
     loader.apply_rope_pattern(&mut config, if all_seen { usize::MAX } else { INTERVAL })?;
     let usual = config.experts.is_none_or(|experts| experts.count != WITHOUT_NORMS);
@@ -65,7 +68,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let kinds = hf.layers_of_type("chunked_attention", &["full_attention"], sizes.n_layer)?;
     draft.window(chunk, Some(kinds.unwrap_or_else(|| rotated.clone())))?;
     draft.set(ROTATED, Value::Array(Array::Bool(rotated)));
-    // Published files say 4 for true.
+    // Published files have 4 for true.
     let grows =
         hf.value("attn_temperature_tuning").is_none_or(|value| value.as_bool().unwrap_or(value.as_u64() != Some(0)));
     let beta = hf.f32(&["attn_scale"])?.unwrap_or(GROWTH.beta);
@@ -81,7 +84,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     Ok(())
 }
 
-/// Per layer, true if it is rotated; an empty list is none.
+/// Returns, per layer, whether it is rotated. An empty list counts as no list.
 fn rotated(hf: &HfConfig, n_layer: usize) -> Result<Vec<bool>> {
     let name = "no_rope_layers";
     let is_empty = hf.value(name).is_some_and(|value| value.as_array().is_some_and(Vec::is_empty));

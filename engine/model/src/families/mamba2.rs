@@ -1,19 +1,19 @@
-//! Mamba-2 layers, which several families have, and their names in folders.
+//! Mamba-2 layers, shared by several families, and their names in folders.
 
 use std::sync::Arc;
 
 use super::prelude::*;
 use crate::recurrent::{Mamba2Config, Mamba2Weights, STEP_LIMITS};
 
-/// Heads, groups or elements that are believed.
+/// Largest accepted number of heads, groups or elements.
 const LARGEST: usize = 1 << 16;
 
-/// Sizes of the Mamba-2 layers.
+/// Reads the sizes of the Mamba-2 layers.
 pub(super) fn config(loader: &Loader<'_>) -> Result<RecurrentConfig> {
     Mamba2Config::read(loader).map(RecurrentConfig::Mamba2)
 }
 
-/// Weights of layer `n`, if `config` says that it is such a layer.
+/// Reads the Mamba-2 weights of layer `n`; `None` if `config` gives the layer another mixer.
 pub(super) fn weights(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<Option<RecurrentWeights>> {
     let Some(RecurrentConfig::Mamba2(of)) = &config.layers[n].recurrent else { return Ok(None) };
     let weights = Mamba2Weights::load(&config.layer_tensors(loader, n), of)?;
@@ -27,7 +27,7 @@ pub(super) struct HfMamba2 {
     pub(super) groups: usize,
     pub(super) state: usize,
     pub(super) taps: usize,
-    /// Least step of a token, beside the limits that a folder may name.
+    /// Lower bound on a token's step, in addition to the limits that a folder may name.
     pub(super) least_step: f32,
 }
 

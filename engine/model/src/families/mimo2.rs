@@ -1,14 +1,15 @@
-//! MiMo 2 (Xiaomi, MiMo-V2-Flash): values narrower than keys and scaled down, windows on most layers, which have more key/value heads,
-//! rotations and sinks of their own, a third of each head rotated, and after a dense layer experts chosen by sigmoid and bias.
+//! MiMo 2 (Xiaomi, MiMo-V2-Flash). Values are narrower than keys and scaled down, and a third of
+//! each head is rotated. Most layers have a window, more key/value heads, and their own rotations
+//! and sinks. After one dense layer, experts are chosen by sigmoid and bias.
 
 use super::prelude::*;
 
 pub(super) const FAMILY: Family =
     Family { architectures: &["mimo2"], model_types: &["mimo_v2_flash"], config, layer: usual_layer, import };
 
-/// Key of the factor on values.
+/// Key for the factor on values.
 const VALUE_SCALE: &str = "attention.value_scale";
-/// Fraction of a head's elements that are rotated, where a folder does not say.
+/// Rotated fraction of a head's elements, for folders that do not say.
 const ROTATED: f64 = 0.334;
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
@@ -28,7 +29,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let mut sizes = draft.common(hf, "mimo2")?;
     let n_layer = sizes.n_layer;
     draft.set_size("attention.value_length", hf.size(&["v_head_dim"])?)?;
-    // Published files have another name for it.
+    // Published files use the second name.
     let eps = hf.f32(&["rms_norm_eps", "layernorm_epsilon"])?.unwrap_or(1e-5);
     draft.set("attention.layer_norm_rms_epsilon", Value::F32(eps));
     draft.set(VALUE_SCALE, Value::F32(hf.f32(&["attention_value_scale"])?.unwrap_or(1.0)));
@@ -37,7 +38,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         None => (1..=n_layer).map(|n| n != 1 && !n.is_multiple_of(6)).collect(),
     };
     let slides = hf.sliding_layers(n_layer, SlidingLayers::Marked(usual))?.unwrap_or_else(|| vec![false; n_layer]);
-    // A window of so many tokens before the query's own.
+    // This key counts the tokens before the query's own, so the window is one token longer.
     let window = match hf.usize(&["sliding_window_size"])? {
         Some(before) => before.saturating_add(1),
         None => hf.size(&["sliding_window"])?,

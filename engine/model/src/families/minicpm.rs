@@ -1,10 +1,12 @@
-//! MiniCPM 1 to 4: Llama's layer with factors on embeddings, on the outputs of attention and FFN, and (as a divisor) on logits. MiniCPM 3
-//! has latent attention in it, which rotates halves. MiniCPM 5 is a Llama.
+//! MiniCPM 1 to 4: Llama's layer with factors on embeddings, on the outputs of attention and FFN,
+//! and (as a divisor) on logits. MiniCPM 3 has latent attention, which rotates halves. MiniCPM 5 is
+//! a Llama.
 //!
-//! Attention of MiniCPM 4 sees chosen blocks of keys in long contexts (InfLLM-v2) where its folder says so; it is run in those
-//! that it sees all of.
+//! In long contexts, attention of MiniCPM 4 reads chosen blocks of keys (InfLLM-v2) if its folder
+//! says so. This engine runs it only in contexts in which it reads all keys.
 //!
-//! GGUF files of MiniCPM 3, and the first of MiniCPM, leave the factors to the architecture.
+//! GGUF files of MiniCPM 3, and the first files of MiniCPM, omit the factors, because the
+//! architecture determines them.
 
 use super::prelude::*;
 
@@ -13,9 +15,9 @@ pub(super) const FAMILY: Family =
 
 /// Factor on embeddings of the published models.
 const EMBEDDINGS: f32 = 12.0;
-/// Factor on the outputs of attention and FFN, times the root of the number of layers.
+/// Factor on the outputs of attention and FFN, times the square root of the number of layers.
 const DEPTH: f32 = 1.4;
-/// Tokens from which on attention of MiniCPM 4 is sparse, where its folder does not say.
+/// Context length from which attention of MiniCPM 4 is sparse, for folders that do not say.
 const DENSE_LENGTH: usize = 8192;
 /// Width of the residual stream at which logits are not divided.
 const BASE_WIDTH: usize = 256;
@@ -65,7 +67,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     }
     draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
     draft.set("embedding_scale", Value::F32(hf.f32(&["scale_emb"])?.unwrap_or(1.0)));
-    // Of MiniCPM 3, what is null switches a factor off.
+    // In folders of MiniCPM 3, a factor of null is turned off.
     let (root, width) = ((sizes.n_layer as f32).sqrt(), hf.size(&["hidden_size"])?);
     let (no_depth, no_base) = if hf.model_type() == "minicpm3" { (root, width) } else { (1.0, 1) };
     draft.set("residual_scale", Value::F32(hf.f32(&["scale_depth"])?.unwrap_or(no_depth) / root));
@@ -78,8 +80,8 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     Ok(())
 }
 
-/// Tokens of the longest context in which attention sees all keys, one less than `dense_len` of a folder's `sparse_config`;
-/// `None` without that.
+/// Returns the longest context in which attention reads all keys: one token less than `dense_len`
+/// in the folder's `sparse_config`. `None` without a `sparse_config`.
 fn dense_context(hf: &HfConfig) -> Result<Option<usize>> {
     let name = "sparse_config";
     let Some(sparse) = hf.value(name) else { return Ok(None) };

@@ -1,4 +1,5 @@
-//! MiniMax M2: q/k norms over all heads together, a part of each head rotated, experts chosen by sigmoid and bias.
+//! MiniMax M2: q/k norms over all heads together, partial rotation, and experts chosen by sigmoid
+//! and bias.
 
 use super::prelude::*;
 

@@ -1,4 +1,5 @@
-//! Ministral 3: Llama's layer with stretched positions (YaRN), and queries that grow with their position.
+//! Ministral 3: Llama's layer with stretched positions (YaRN), and queries that grow with their
+//! position.
 
 use super::prelude::*;
 
@@ -10,7 +11,8 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     config.experts = loader.experts(Router::softmax(true), |_| sizes.n_ff)?;
     loader.apply_window(&mut config, None, 0)?;
     if let RopeScaling::Yarn { factor, attention_factor, .. } = &mut config.ropes[0].scaling {
-        // llama.cpp's files divide the magnitude by another that depends on this.
+        // In llama.cpp's files, the magnitude has to be divided by a second one that depends on
+        // this key.
         if let Some(scale) = loader.switchable("rope.scaling.yarn_log_multiplier")? {
             *attention_factor /= yarn_magnitude(*factor, scale);
         }

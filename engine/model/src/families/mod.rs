@@ -1,10 +1,13 @@
 //! Architecture families, one file each.
 //!
-//! To add an architecture, write a file beside `llama.rs` (the shortest, to copy from) and name it in the two lists below. It
-//! provides a [`Family`]: `config` reads GGUF keys into a [`ModelConfig`] and sets the layer's program of [`Step`](super::Step)s,
-//! `layer` reads a layer's tensors (most combine functions of [`parts`]), `import` maps the names of a Hugging Face folder to
-//! GGUF's. A tensor is asked for through the [`Loader`], with its shape; of what only a file tells, `has` says whether a tensor is there,
-//! and `rows` its size. A loader without a file answers, too, so `synth` can make a model of the family. Then add a fixture under `tests/fixtures/models` with golden logits.
+//! To add an architecture, copy `llama.rs` (the shortest) to a new file beside it, and name the
+//! file in the two lists below. It provides a [`Family`]. `config` reads GGUF keys into a
+//! [`ModelConfig`] and sets the layer's program of [`Step`](super::Step)s. `layer` reads a layer's
+//! tensors; most combine functions of [`parts`]. `import` maps the names of a Hugging Face folder
+//! to GGUF's. Request tensors from the [`Loader`] by name and shape. If no key determines a tensor,
+//! `has` returns whether it exists, and `rows` its size. Both also work without a file, so `synth`
+//! can make a model of the family. Then add a fixture with golden logits under
+//! `tests/fixtures/models`.
 
 mod bitnet;
 mod cohere;
@@ -73,7 +76,7 @@ pub(super) struct Family {
     pub(super) import: fn(&HfConfig, &mut Draft) -> Result<()>,
 }
 
-/// Every family this engine runs.
+/// Every family that this engine runs.
 const FAMILIES: &[&Family] = &[
     &llama::FAMILY,
     &llama4::FAMILY,
@@ -118,18 +121,18 @@ const FAMILIES: &[&Family] = &[
     &stablelm::FAMILY,
 ];
 
-/// The family of a GGUF architecture.
+/// Returns the family of a GGUF architecture.
 pub(super) fn by_architecture(name: &str) -> Result<&'static Family> {
     find(name, |family| family.architectures)
         .map_err(|supported| Error::UnknownArchitecture { got: name.to_owned(), supported })
 }
 
-/// The family of a Hugging Face `model_type`.
+/// Returns the family of a Hugging Face `model_type`.
 pub(super) fn by_model_type(name: &str) -> Result<&'static Family> {
     find(name, |family| family.model_types).map_err(|supported| Error::unsupported("model type", name, supported))
 }
 
-/// The family with `name` among its `names`, or else the names of all families.
+/// Returns the family with `name` among its `names`. The error lists the names of all families.
 fn find(name: &str, names: impl Fn(&Family) -> &'static [&'static str]) -> Result<&'static Family, String> {
     FAMILIES
         .iter()
@@ -146,7 +149,7 @@ pub(super) fn weights(loader: &Loader<'_>, config: &mut ModelConfig, family: &Fa
     let per_layer = parts::per_layer_table(loader, config)?;
     let altup = gemma3n::streams(loader, config)?;
     let layers = (0..config.n_layer()).map(|n| (family.layer)(loader, config, n)).collect::<Result<Vec<_>>>()?;
-    // LFM2's files call it by another name.
+    // LFM2's files name the final norm differently.
     let renamed = loader.has("token_embd_norm.weight") && !loader.has("output_norm.weight");
     let stem = if renamed { "token_embd_norm" } else { "output_norm" };
     let mut output_norm = loader.norm(stem, config.norm, d)?;

@@ -1,8 +1,9 @@
-//! Muse Glimmer: embeddings divided by their root mean square, norms before and behind each block and on query and key heads,
-//! heads gated by a sigmoid, scaled and capped logits, and windows on three of four layers, of which only those are rotated.
+//! Muse Glimmer: embeddings divided by their root mean square, and norms before and after attention
+//! and FFN and on query and key heads. A sigmoid gates the heads' outputs, and logits are scaled
+//! and capped. Three of four layers have windows, and only these layers are rotated.
 //!
-//! Norms of heads have no weights; GGUF files have them with a factor on queries in their place. Folders store weights of norms,
-//! but for the last, minus one.
+//! Norms of heads have no weights. GGUF files store constant weights for them: a factor for queries
+//! and ones for keys. Folders store norm weights minus one, except those of the final norm.
 
 use super::prelude::*;
 use crate::Rope;
@@ -15,9 +16,9 @@ pub(super) const FAMILY: Family = Family {
     import,
 };
 
-/// One layer of so many has no window, the last of them.
+/// Of every `INTERVAL` layers, the last has no window.
 const INTERVAL: usize = 4;
-/// Added under the root by the norms behind attention and FFN.
+/// Epsilon of the norms after attention and FFN.
 const POST_EPS: f32 = 1e-8;
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {

@@ -1,8 +1,10 @@
-//! Nemotron-H, Nemotron Nano 2 and Nemotron 3: every layer is one mixer behind a norm, Mamba-2, attention without positions, an FFN
-//! that has no gate and squares its ReLU, or experts of that kind, chosen by sigmoid and bias, with a shared one. In the larger models the
-//! routed experts are narrower than the residual stream: they read and write a latent.
+//! Nemotron-H, Nemotron Nano 2 and Nemotron 3. Every layer is a norm and one mixer: Mamba-2,
+//! attention without positions, an ungated FFN with a squared ReLU, or experts of this kind.
+//! Experts are chosen by sigmoid and bias, with a shared expert. In the larger models the routed
+//! experts read and write a latent narrower than the residual stream.
 //!
-//! GGUF tells the kind of a layer by its sizes: key/value heads for attention, FFN neurons for an FFN or experts, neither for Mamba-2.
+//! In GGUF, the sizes of a layer determine its kind: key/value heads for attention, FFN neurons for
+//! an FFN or experts, neither for Mamba-2.
 
 use std::sync::Arc;
 
@@ -11,7 +13,7 @@ use super::prelude::*;
 pub(super) const FAMILY: Family =
     Family { architectures: &["nemotron_h", "nemotron_h_moe"], model_types: &["nemotron_h"], config, layer, import };
 
-/// A layer's mixer.
+/// Mixer of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mixer {
     Mamba2,
@@ -21,7 +23,7 @@ enum Mixer {
 }
 
 impl Mixer {
-    /// From a letter of `hybrid_override_pattern`.
+    /// Parses a letter of `hybrid_override_pattern`.
     fn from_letter(letter: char) -> Option<Self> {
         Some(match letter {
             'M' => Mixer::Mamba2,
@@ -32,7 +34,7 @@ impl Mixer {
         })
     }
 
-    /// From a word of `layers_block_type`.
+    /// Parses a word of `layers_block_type`.
     fn from_word(word: &str) -> Option<Self> {
         Some(match word {
             "mamba" | "mamba2" | "linear_attention" => Mixer::Mamba2,
@@ -43,7 +45,7 @@ impl Mixer {
         })
     }
 
-    /// The layer's program.
+    /// Returns the program of a layer with this mixer.
     fn steps(self) -> Arc<[Step]> {
         use Register::{Normed, Residual};
         let mixer = match self {
@@ -82,7 +84,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
         config.n_ff = config.n_ff.max(layer.n_ff);
         layer.steps = mixer.steps();
     }
-    // Positions come from the recurrent layers; keys of rotation in files have no meaning.
+    // The recurrent layers provide positions. Rotation keys in files have no meaning.
     config.attentions_mut().for_each(|attention| attention.rope = None);
     Ok(config)
 }
@@ -174,7 +176,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     Ok(())
 }
 
-/// The mixers of a folder's layers.
+/// Reads the mixers of a folder's layers.
 fn mixers(hf: &HfConfig) -> Result<Vec<Mixer>> {
     let (pattern, types) = ("hybrid_override_pattern", "layers_block_type");
     if let Some(letters) = hf.str(&[pattern])? {

@@ -1,12 +1,13 @@
-//! OLMo 2 and 3: norms behind attention and FFN instead of before them, and norms over all query and all key heads together. In
-//! OLMo 3 three of four layers have a window; only the others stretch positions (YaRN).
+//! OLMo 2 and 3: norms follow attention and FFN instead of preceding them, and q/k norms cover all
+//! heads together. In OLMo 3, three of four layers have a window. Only the others stretch positions
+//! (YaRN).
 
 use super::prelude::*;
 
 pub(super) const FAMILY: Family =
     Family { architectures: &["olmo2"], model_types: &["olmo2", "olmo3"], config, layer, import };
 
-/// One layer of so many has no window, the last of them.
+/// Of every `INTERVAL` layers, the last has no window.
 const INTERVAL: usize = 4;
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {

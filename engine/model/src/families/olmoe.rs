@@ -1,5 +1,5 @@
-//! OLMoE: Llama's layer with halves rotated, norms over all query and all key heads together, and experts chosen by a softmax whose
-//! weights are not divided by their sum.
+//! OLMoE: Llama's layer with rotated halves, and q/k norms over all heads together. A softmax
+//! chooses experts. Their weights are not divided by their sum.
 
 use super::prelude::*;
 

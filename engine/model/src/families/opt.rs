@@ -1,8 +1,10 @@
-//! OPT: learned positions with an offset of 2, biases everywhere, layer norms before each block, an ungated ReLU FFN and
-//! a tied head. GGUF keys and names are PowerInfer's (llama.cpp does not know the architecture).
+//! OPT: learned positions with an offset of 2, biases everywhere, layer norms before each block, an
+//! ungated ReLU FFN and a tied head. GGUF keys and names are PowerInfer's (llama.cpp does not
+//! support the architecture).
 //!
-//! OPT 350M norms the residual stream behind each block instead, and maps narrower embeddings to the stream and back. The last layer's
-//! second norm is the model's last one then. Galactica's norms have no weights.
+//! OPT 350M instead norms the residual stream after each block, and maps narrower embeddings to the
+//! stream and back. The second norm of its last layer is then the final norm. Galactica's norms
+//! have no weights.
 
 use super::prelude::*;
 use crate::Position;
@@ -27,7 +29,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     Ok(config)
 }
 
-/// Key of this engine's own for norms behind the blocks instead of before them.
+/// This engine's own key for norms after attention and FFN instead of before them.
 const NORMS_AFTER: &str = "attention.norms_after";
 
 fn norms_after(loader: &Loader<'_>) -> Result<bool> {
@@ -46,7 +48,8 @@ fn steps_of_norms_after() -> Vec<Step> {
     ]
 }
 
-/// The table of learned positions, whose rows bound the context; `None` for other kinds of positions.
+/// Reads the table of learned positions and limits the context to its rows. `None` for other kinds
+/// of positions.
 pub(super) fn position_embedding(loader: &Loader<'_>, config: &mut ModelConfig) -> Result<Option<Matrix>> {
     let Position::Learned { offset } = config.position else { return Ok(None) };
     let name = "position_embd.weight";
@@ -54,7 +57,7 @@ pub(super) fn position_embedding(loader: &Loader<'_>, config: &mut ModelConfig) 
     if rows <= offset {
         return Err(loader.missing_tensor(name, format!("more than {offset} rows")));
     }
-    // PowerInfer's files count the rows for padding as context.
+    // PowerInfer's files count the padding rows as context.
     config.context_length = config.context_length.min(rows - offset);
     loader.matrix(name, rows, config.d_model).map(Some)
 }

@@ -1,11 +1,12 @@
-//! Parts of a layer as its configuration asks for them, for families to combine: norms, attention, FFN, a whole gated layer.
+//! Parts of a layer, loaded as its configuration requires: norms, attention, FFN, and a whole gated
+//! layer. Families combine them.
 
 use std::sync::Arc;
 
 use super::prelude::*;
 use crate::{PerLayerTable, PerLayerWeights};
 
-/// Gives layers without attention the usual program, with `recurrent` in attention's place.
+/// Gives layers without attention the usual program, with `recurrent` in place of attention.
 pub(super) fn recurrent_without_attention(config: &mut ModelConfig, recurrent: &RecurrentConfig) {
     let mut steps = Step::sequential();
     steps[1] = Step::Recurrent { from: Register::Normed };
@@ -15,7 +16,7 @@ pub(super) fn recurrent_without_attention(config: &mut ModelConfig, recurrent: &
     }
 }
 
-/// Norms of layer `n` by slot and tensor stem (`blk.{n}.{stem}`).
+/// Loads the norms of layer `n`, given by slot and tensor stem (`blk.{n}.{stem}`).
 pub(super) fn norms(
     loader: &Loader<'_>,
     config: &ModelConfig,
@@ -32,11 +33,13 @@ pub(super) fn norms(
 /// Norms of the usual layer: `attn_norm` and `ffn_norm`.
 pub(super) const USUAL_NORMS: &[(NormSlot, &str)] = &[(NormSlot::Attention, "attn_norm"), (NormSlot::Ffn, "ffn_norm")];
 
-/// Norms of a layer that has them behind its blocks ([`Step::norms_after`](crate::Step::norms_after)).
+/// Norms of a layer with norms after attention and FFN
+/// ([`Step::norms_after`](crate::Step::norms_after)).
 pub(super) const NORMS_AFTER: &[(NormSlot, &str)] =
     &[(NormSlot::PostAttention, "post_attention_norm"), (NormSlot::PostFfn, "post_ffw_norm")];
 
-/// Norms of a layer that has them before and behind its blocks ([`Step::norms_around`](crate::Step::norms_around)).
+/// Norms of a layer with norms before and after attention and FFN
+/// ([`Step::norms_around`](crate::Step::norms_around)).
 pub(super) const NORMS_AROUND: &[(NormSlot, &str)] = &[
     (NormSlot::Attention, "attn_norm"),
     (NormSlot::PostAttention, "post_attention_norm"),
@@ -44,7 +47,8 @@ pub(super) const NORMS_AROUND: &[(NormSlot, &str)] = &[
     (NormSlot::PostFfn, "post_ffw_norm"),
 ];
 
-/// Refuses stretched positions by which rotations change lengths, for architectures whose norms of heads come behind them.
+/// Refuses position scalings that change the lengths of rotated vectors, for architectures whose
+/// norms of heads follow the rotation.
 pub(super) fn check_lengths_kept(loader: &Loader<'_>, config: &ModelConfig) -> Result<()> {
     let changed = config.ropes.iter().any(|rope| match rope.scaling {
         RopeScaling::Yarn { .. } => true,
@@ -58,7 +62,8 @@ pub(super) fn check_lengths_kept(loader: &Loader<'_>, config: &ModelConfig) -> R
     Err(loader.key_error("rope.scaling.type", "a kind that keeps lengths, as norms behind rotations need it", kind))
 }
 
-/// Gives every attention gates of its heads' outputs, one per head or per element: the matrices tell.
+/// Gives every attention gates on its heads' outputs, one per head or per element. The rows of the
+/// gate matrix determine which.
 pub(super) fn gated_heads(loader: &Loader<'_>, config: &mut ModelConfig, gate: HeadGate) -> Result<()> {
     for (n, attention) in config.layers.iter_mut().enumerate().filter_map(|(n, it)| Some((n, it.attention.as_mut()?))) {
         let name = format!("blk.{n}.attn_gate.weight");
@@ -72,7 +77,7 @@ pub(super) fn gated_heads(loader: &Loader<'_>, config: &mut ModelConfig, gate: H
     Ok(())
 }
 
-/// Attention of layer `n` ([`AttentionWeights::load`]).
+/// Loads the attention of layer `n` ([`AttentionWeights::load`]).
 pub(super) fn attention(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<AttentionWeights> {
     let Some(shape) = config.layers.get(n).and_then(|layer| layer.attention.as_ref()) else {
         return Err(loader.key_error("attention.head_count_kv", format!("heads for layer {n}"), 0));
@@ -80,7 +85,7 @@ pub(super) fn attention(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> 
     AttentionWeights::load(&config.layer_tensors(loader, n), shape)
 }
 
-/// The inputs that layers have of their own, if the model has them.
+/// Loads the table of the layers' own inputs, if the model has them.
 pub(super) fn per_layer_table(loader: &Loader<'_>, config: &ModelConfig) -> Result<Option<PerLayerTable>> {
     let Some(width) = config.per_layer_input else { return Ok(None) };
     let all = config.per_layer_inputs();
@@ -91,7 +96,7 @@ pub(super) fn per_layer_table(loader: &Loader<'_>, config: &ModelConfig) -> Resu
     }))
 }
 
-/// The use that layer `n` makes of its own input, if it has one.
+/// Loads the weights for layer `n`'s own input, if it has one.
 pub(super) fn per_layer_weights(
     loader: &Loader<'_>,
     config: &ModelConfig,
@@ -100,7 +105,7 @@ pub(super) fn per_layer_weights(
     config.per_layer_input.map(|width| PerLayerWeights::load(&config.layer_tensors(loader, n), width)).transpose()
 }
 
-/// A layer of norms, attention and an FFN without a gate.
+/// Loads a layer of norms, attention and an ungated FFN.
 pub(super) fn ungated_layer(
     loader: &Loader<'_>,
     config: &ModelConfig,
@@ -112,7 +117,7 @@ pub(super) fn ungated_layer(
     Ok(LayerWeights::new(norms, attention, ffn, loader.predictor(n, config)?))
 }
 
-/// The FFN of layer `n`: a gated one, or an MoE one.
+/// Loads the FFN of layer `n`: a gated FFN or experts.
 pub(super) fn ffn(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<Ffn> {
     // Some MoE models have dense layers in between.
     let has = |stem: &str| loader.has(&format!("blk.{n}.{stem}.weight"));
@@ -125,7 +130,8 @@ pub(super) fn ffn(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result
     })
 }
 
-/// A layer of norms, attention and an FFN whose gate and up are one matrix, `ffn_up`, the gate's rows above the up's.
+/// Loads a layer of norms, attention and an FFN whose `ffn_up` holds gate and up, the gate's rows
+/// first.
 pub(super) fn fused_layer(
     loader: &Loader<'_>,
     config: &ModelConfig,
@@ -140,7 +146,7 @@ pub(super) fn fused_layer(
     Ok(LayerWeights::new(norms, attention, ffn, loader.predictor(n, config)?))
 }
 
-/// Refuses experts of layer `n` without gates, for architectures whose experts have them.
+/// Refuses experts of layer `n` without gates, for architectures whose experts have gates.
 pub(super) fn check_gates(loader: &Loader<'_>, ffn: &Ffn, n: usize) -> Result<()> {
     let Ffn::Experts(moe) = ffn else { return Ok(()) };
     let missing = |stem: &str, expected: &str| Err(loader.missing_tensor(&format!("blk.{n}.{stem}.weight"), expected));
@@ -153,12 +159,12 @@ pub(super) fn check_gates(loader: &Loader<'_>, ffn: &Ffn, n: usize) -> Result<()
     Ok(())
 }
 
-/// A layer of the usual shape with the usual norms.
+/// Loads a layer of the usual shape with the usual norms.
 pub(super) fn usual_layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
     gated_layer(loader, config, n, USUAL_NORMS)
 }
 
-/// A layer of the usual shape: norms, attention, and a gated FFN or an MoE one.
+/// Loads a layer of the usual shape: norms, attention, and a gated FFN or experts.
 pub(super) fn gated_layer(
     loader: &Loader<'_>,
     config: &ModelConfig,

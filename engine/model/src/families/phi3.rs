@@ -1,5 +1,5 @@
-//! Phi-3 and Phi-4: Llama's layer with q, k and v in one matrix and gate and up in another, partial rotation, and for long
-//! contexts one divisor per frequency ("longrope").
+//! Phi-3 and Phi-4: Llama's layer with q, k and v in one matrix and gate and up in another, and
+//! partial rotation. For long contexts, each frequency has a divisor ("longrope").
 
 use super::prelude::*;
 
@@ -17,7 +17,7 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let sizes = draft.usual(hf, "phi3", 10000.0, Activation::Silu)?;
-    // llama.cpp tells Phi-4 from Phi-3 by a window of 0.
+    // llama.cpp recognises Phi-4 by a window of 0.
     if draft.windows(hf, sizes.n_layer, SlidingLayers::All)?.is_none() {
         draft.window(0, None)?;
     }

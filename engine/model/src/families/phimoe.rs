@@ -1,14 +1,15 @@
-//! Phi-3.5-MoE: layer norms and biases, long-context divisors, and two experts per token whose weights are those of a softmax over the
-//! experts that are nearly as good (SparseMixer).
+//! Phi-3.5-MoE: layer norms and biases, long-context divisors, and two experts per token. Each
+//! expert's weight is a softmax over the experts whose logits are nearly as large (SparseMixer).
 //!
-//! llama.cpp weighs the experts of its files by a plain softmax instead.
+//! llama.cpp weights the experts by a plain softmax instead.
 
 use super::prelude::*;
 
 pub(super) const FAMILY: Family =
     Family { architectures: &["phimoe"], model_types: &["phimoe"], config, layer: usual_layer, import };
 
-/// How much better the best expert may be than another, relative to the other's magnitude, for that to count.
+/// Jitter of the router's training. SparseMixer's tolerance for nearly as good experts is twice
+/// this.
 const JITTER: f32 = 0.01;
 const ROUTER: Router = Router { score: RouterScore::SparseMixer, ..Router::softmax(false) };
 

@@ -1,4 +1,5 @@
-//! PLM (1.8B): latent attention and an FFN that has no gate and squares its ReLU, so that most neurons are silent.
+//! PLM (1.8B): latent attention, and an ungated FFN with a squared ReLU, so that most neurons are
+//! silent.
 
 use super::prelude::*;
 

@@ -1,8 +1,9 @@
-//! Qwen 2, 2.5 and 3, dense and MoE: Llama's layer with halves rotated, biases on q, k and v (Qwen 2) or norms on
-//! query and key heads (Qwen 3). Qwen2-MoE adds a shared expert.
+//! Qwen 2, 2.5 and 3, dense and MoE: Llama's layer with rotated halves. Qwen 2 has biases on q, k
+//! and v, Qwen 3 norms on query and key heads. Qwen2-MoE adds a shared expert.
 //!
-//! Of the models that see (Qwen 2 VL, 2.5 VL and 3 VL) the language model alone is read. Its rotations are in sections of time, height
-//! and width, whose positions are the same number in text, so that they are rotations like any other.
+//! Of the vision models (Qwen 2 VL, 2.5 VL and 3 VL), only the language model is read. Its
+//! rotations have sections for time, height and width. In text, all three positions are the same
+//! number, so that the rotations are ordinary ones.
 
 use super::prelude::*;
 
@@ -54,14 +55,15 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         _ => 10_000.0,
     };
     let sizes = draft.usual(hf, arch, base, Activation::Silu)?;
-    // Without `layer_types` the first `max_window_layers` layers see everything; of Qwen2-MoE every other one of just those does not.
+    // Without `layer_types`, the first `max_window_layers` layers read all keys, and the later ones
+    // have a window. In Qwen2-MoE, only every other one of the first layers has a window.
     let full = hf.or_default(&["max_window_layers"], 28)?;
     let slides = |n: usize| match arch {
         "qwen2moe" => n.is_multiple_of(2) && n < full,
         "qwen3moe" => true,
         _ => n >= full,
     };
-    // Qwen 3 VL has no windows, whatever its files say.
+    // Qwen 3 VL has no windows, even if its files name one.
     if !arch.starts_with("qwen3vl") {
         draft.windows(hf, sizes.n_layer, SlidingLayers::Marked((0..sizes.n_layer).map(slides).collect()))?;
     }

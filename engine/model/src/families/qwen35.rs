@@ -1,8 +1,10 @@
-//! Qwen3-Next and Qwen 3.5, dense and MoE: three layers of four mix tokens with a gated delta net behind a short convolution, every
-//! fourth with attention whose heads are gated and of which a quarter is rotated.
+//! Qwen3-Next and Qwen 3.5, dense and MoE. Three of four layers mix tokens with a gated delta net
+//! after a short convolution. Every fourth layer has attention with gated heads, of which a quarter
+//! is rotated.
 //!
-//! GGUF has queries, keys and values of a delta net in one matrix and the gate of its outputs in another; Hugging Face has them in
-//! groups per key head (Qwen3-Next). Value heads of Qwen 3.5's files are ordered by their place in their key head's group.
+//! GGUF keeps queries, keys and values of a delta net in one matrix, and the gate of its outputs in
+//! another. Hugging Face keeps them in groups per key head (Qwen3-Next). In GGUF files of Qwen 3.5,
+//! value heads are ordered by their index within their key head's group.
 
 use std::sync::Arc;
 
@@ -18,9 +20,9 @@ pub(super) const FAMILY: Family = Family {
     import,
 };
 
-/// Every so many layers one has attention, if the file does not say.
+/// Interval of layers with attention, for files that do not say.
 const INTERVAL: usize = 4;
-/// Taps of a convolution, elements of a head, and heads that are believed.
+/// Largest accepted number of taps of a convolution, and of heads and their elements.
 const MOST_TAPS: usize = 64;
 const LARGEST: usize = 1 << 16;
 
@@ -44,7 +46,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     Ok(config)
 }
 
-/// Sizes of the delta nets, checked against each other.
+/// Reads the sizes of the delta nets and checks them against each other.
 fn delta_net(loader: &Loader<'_>) -> Result<RecurrentConfig> {
     let size = |key: &str, most: usize| loader.required_size(key, 1..=most);
     let taps = size("ssm.conv_kernel", MOST_TAPS)?;
@@ -61,7 +63,7 @@ fn delta_net(loader: &Loader<'_>) -> Result<RecurrentConfig> {
     Ok(RecurrentConfig::DeltaNet(DeltaNetConfig { shape, taps }))
 }
 
-/// Per layer, true if it has a delta net.
+/// Returns, per layer, whether it has a delta net.
 fn recurrent_layers(loader: &Loader<'_>, n_layer: usize) -> Result<Vec<bool>> {
     if let Some(flags) = loader.layer_flags("attention.recurrent_layers", n_layer)? {
         return Ok(flags);
@@ -118,7 +120,7 @@ fn delta_net_weights(
     })
 }
 
-/// Decays and rates out of one matrix, in which they alternate by key head, rates first.
+/// Splits decays and rates, which alternate by key head in one matrix, rates first.
 fn decays_and_rates(loader: &Loader<'_>, stem: &str, shape: &DeltaNetShape, d: usize) -> Result<[Linear; 2]> {
     let name = format!("{stem}.weight");
     let both = loader.matrix(&name, 2 * shape.v_heads, d)?;
@@ -209,7 +211,7 @@ impl HfHeads {
         Ok(HfHeads { k_heads, v_heads, k_dim, v_dim, grouped })
     }
 
-    /// Names under `linear_attn`, GGUF's, and the differences.
+    /// Returns the names under `linear_attn`, the GGUF names, and the transformations between them.
     fn tensors(&self) -> Vec<(&'static str, &'static str, Transform)> {
         let (keys, values) = (self.k_heads * self.k_dim, self.v_heads * self.v_dim);
         let (qkv, by_value) = (2 * keys + values, Arc::new(self.by_value(0, self.v_dim)));
@@ -246,7 +248,7 @@ impl HfHeads {
         tensors
     }
 
-    /// Value heads of `rows` rows each in GGUF's order, behind the first `before` rows.
+    /// Reorders value heads of `rows` rows each into GGUF's order, after the first `before` rows.
     fn by_value(&self, before: usize, rows: usize) -> Gather {
         let group = self.v_heads / self.k_heads;
         let source = |head: usize| match self.grouped {

@@ -1,7 +1,8 @@
-//! Llama's layer with an FFN that has no gate and squares its ReLU, so that most neurons are silent: Nemotron (Minitron), Arcee
-//! (AFM) and Jais 2.
+//! Llama's layer with an ungated FFN and a squared ReLU, so that most neurons are silent: Nemotron
+//! (Minitron), Arcee (AFM) and Jais 2.
 //!
-//! Nemotron and Jais 2 have layer norms; Nemotron rotates half of each head, and Hugging Face stores its norm weights minus one.
+//! Nemotron and Jais 2 have layer norms. Nemotron rotates half of each head, and Hugging Face
+//! stores its norm weights minus one.
 
 use super::prelude::*;
 

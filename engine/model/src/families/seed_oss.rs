@@ -1,4 +1,5 @@
-//! Seed-OSS: Llama's layer with halves rotated, biases on q, k and v, and heads wider than the residual stream divided among them.
+//! Seed-OSS: Llama's layer with rotated halves, and biases on q, k and v. The heads together are
+//! wider than the residual stream.
 
 use super::prelude::*;
 
@@ -10,7 +11,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
 }
 
 fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
-    // GGUF names the FFN's norm as Hugging Face does.
+    // GGUF uses Hugging Face's name for the FFN's norm.
     let stems = [(NormSlot::Attention, "attn_norm"), (NormSlot::Ffn, "post_attention_norm")];
     gated_layer(loader, config, n, &stems)
 }

@@ -1,14 +1,16 @@
-//! SmallThinker: experts with a ReLU in their gate, chosen by the residual stream before attention, so that they are known early;
-//! three of four layers have a window and rotations, the first of every four has neither.
+//! SmallThinker: experts with a ReLU in their gate. The residual stream before attention chooses
+//! them, so that they are known early. Three of four layers have a window and rotations. The first
+//! of every four has neither.
 //!
-//! llama.cpp's files name the window alone; files this engine writes have `rope.layer_pattern` and the window's pattern.
+//! llama.cpp's files name only the window. This engine's files have `rope.layer_pattern` and the
+//! window's pattern.
 
 use super::prelude::*;
 
 pub(super) const FAMILY: Family =
     Family { architectures: &["smallthinker"], model_types: &["smallthinker"], config, layer: usual_layer, import };
 
-/// One layer of so many has neither window nor rotations, the first of them.
+/// Of every `INTERVAL` layers, the first has neither window nor rotations.
 const INTERVAL: usize = 4;
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
@@ -41,7 +43,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     {
         return Err(hf.error("moe_layer_layout", "experts in every layer", format!("none in layer {dense}")));
     }
-    // Of windows and rotations, each layer may have one without the other.
+    // A layer may have a window without rotations, or rotations without a window.
     let windows = hf.layer_flags("sliding_window_layout", sizes.n_layer)?;
     let windows = windows.unwrap_or_else(|| vec![false; sizes.n_layer]);
     if windows.contains(&true) {

@@ -1,12 +1,13 @@
-//! StableLM 2 and StableLM 3B: Llama's layer with layer norms and a quarter of each head rotated, in halves. In StableLM 2 12B attention
-//! and FFN read the same norm side by side, and queries and keys have layer norms with weights of each head's own.
+//! StableLM 2 and StableLM 3B: Llama's layer with layer norms, and a quarter of each head rotated,
+//! in halves. In StableLM 2 12B attention and FFN read the same norm in parallel. Its queries and
+//! keys have layer norms with separate weights for each head.
 
 use super::prelude::*;
 
 pub(super) const FAMILY: Family =
     Family { architectures: &["stablelm"], model_types: &["stablelm"], config, layer, import };
 
-/// Key by which files say that attention and FFN are side by side.
+/// Key that is true if attention and FFN run in parallel.
 const PARALLEL: &str = "use_parallel_residual";
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {

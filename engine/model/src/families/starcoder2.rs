@@ -1,4 +1,4 @@
-//! StarCoder 2: layer norms and biases everywhere, halves rotated, and an FFN of GELU without a gate.
+//! StarCoder 2: layer norms and biases everywhere, rotated halves, and an ungated GELU FFN.
 
 use super::prelude::*;
 
@@ -8,7 +8,7 @@ pub(super) const FAMILY: Family =
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Layer, RopeOrder::NeoX)?;
     config.activation = loader.activation(Activation::GeluTanh)?;
-    // llama.cpp does not store the window; files this engine writes do.
+    // llama.cpp does not store the window. This engine's files do.
     loader.apply_window(&mut config, None, 0)?;
     Ok(config)
 }

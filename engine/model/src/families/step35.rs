@@ -1,17 +1,19 @@
-//! Step 3.5 and the language model of Step 3.7 (StepFun): norms of query and key heads, heads gated by a sigmoid each, windows on most
-//! layers, which have more heads and rotations of their own, and after some dense layers experts chosen by sigmoid and bias, with a
-//! shared one. Some layers limit the hidden values of their experts, or of the shared one and of dense FFNs.
+//! Step 3.5 and the language model of Step 3.7 (StepFun): norms of query and key heads, and a
+//! sigmoid gate per head. Most layers have windows, more heads and their own rotations. After some
+//! dense layers, experts are chosen by sigmoid and bias, with a shared expert. Some layers limit
+//! the hidden values of their experts, or of the shared expert and dense FFNs.
 //!
-//! GGUF counts twice the elements that layers without a window rotate. Folders store weights of norms minus one.
+//! For layers without a window, GGUF counts twice the rotated elements. Folders store norm weights
+//! minus one.
 
 use super::prelude::*;
 
 pub(super) const FAMILY: Family =
     Family { architectures: &["step35"], model_types: &["step3p5", "step3p7"], config, layer, import };
 
-/// Key of the limits of routed experts.
+/// Key for the limits of routed experts.
 const EXPERT_LIMITS: &str = "swiglu_clamp_exp";
-/// Key of the limits of shared experts and dense FFNs.
+/// Key for the limits of shared experts and dense FFNs.
 const OTHER_LIMITS: &str = "swiglu_clamp_shexp";
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
@@ -56,7 +58,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     }
     draft.rope(hf, &sizes, 10_000.0)?;
     draft.set_size("rope.dimension_count", 2 * sizes.rope_dims)?;
-    // Divisors of all pairs that any layer rotates.
+    // One divisor for every pair that any layer rotates.
     draft.lengthen("rope_freqs.weight", sizes.head_dim / 2);
     draft.local_rope(hf, &sizes, 10_000.0)?;
     draft.activation(Activation::Silu);
@@ -87,7 +89,8 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     Ok(())
 }
 
-/// Query heads of each layer: as `per_layer_config` says, or those of all layers with a window.
+/// Returns the query heads of each layer: from `per_layer_config`, or one number for all layers
+/// with a window.
 fn heads(hf: &HfConfig, n_head: usize, slides: &[bool]) -> Result<Vec<u32>> {
     let local = match hf.usize(&["num_sliding_attention_heads"])? {
         Some(heads) => Some(heads),

@@ -1,15 +1,16 @@
-//! Values of keys that a `config.json` may leave out, as the configuration classes of transformers have them: `defaults.json`, by
-//! model types. Sizes that every file names are not among them, but for Gemma 3, whose published files leave out even those.
+//! Defaults of keys that a `config.json` may omit, as in the configuration classes of transformers:
+//! `defaults.json`, by model types. Sizes that every file names are not included. Gemma 3 is an
+//! exception, because its published files omit even sizes.
 
 use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
 
-/// Objects of defaults by model types, whose names a space parts.
+/// Default values by model types; the key is a list of types separated by spaces.
 static DEFAULTS: LazyLock<Map<String, Value>> =
     LazyLock::new(|| serde_json::from_str(include_str!("defaults.json")).unwrap_or_default());
 
-/// Fills in what is absent (not what is null) for a configuration of `model_type`.
+/// Fills in the missing keys of a configuration of `model_type`. Keys that are null stay null.
 pub(super) fn fill_in(values: &mut Map<String, Value>, model_type: &str) {
     let found = DEFAULTS.iter().find(|(types, _)| types.split(' ').any(|ty| ty == model_type));
     let Some((_, Value::Object(defaults))) = found else { return };

@@ -1,4 +1,4 @@
-//! GGUF metadata in the making.
+//! GGUF metadata under construction.
 
 use super::{HfConfig, LayerRope, Transform, naming::Naming};
 use crate::{Activation, Router, RouterScore};
@@ -8,7 +8,7 @@ use thermocline_formats::{
     quant::TensorType,
 };
 
-/// Layers, or elements of a head, that are believed.
+/// Largest accepted number of layers, or of elements of a head.
 const LARGEST: usize = 1 << 16;
 
 /// GGUF metadata and tensor names that a family fills in from a `config.json`.
@@ -16,34 +16,34 @@ const LARGEST: usize = 1 << 16;
 pub(crate) struct Draft {
     arch: &'static str,
     pub(super) keys: Metadata,
-    /// How tensors are named.
+    /// Rules for the names of tensors.
     pub(crate) naming: Naming,
-    /// Tensors that come from the configuration.
+    /// Tensors made from the configuration.
     pub(super) made: Vec<Tensor>,
-    /// True if the head is the embedding unless the configuration says otherwise.
+    /// True if the head is the embedding, unless the configuration says otherwise.
     pub(crate) tied: bool,
-    /// True if the head differs from the embedding, whatever the configuration says.
+    /// True if the head differs from the embedding. This overrides the configuration.
     pub(crate) own_head: bool,
 }
 
-/// Sizes families need while importing.
+/// Sizes that families need while importing.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HfSizes {
     pub(crate) n_layer: usize,
     pub(crate) n_head: usize,
     pub(crate) n_kv_head: usize,
     pub(crate) head_dim: usize,
-    /// Rotated elements per head.
+    /// Number of rotated elements per head.
     pub(crate) rope_dims: usize,
 }
 
 impl HfSizes {
-    /// The reordering of query rows.
+    /// Returns the reordering of query rows.
     pub fn rope_query(&self) -> Transform {
         Transform::Rope { heads: self.n_head, dims: self.rope_dims }
     }
 
-    /// The reordering of key rows.
+    /// Returns the reordering of key rows.
     pub fn rope_key(&self) -> Transform {
         Transform::Rope { heads: self.n_kv_head, dims: self.rope_dims }
     }
@@ -74,14 +74,15 @@ impl Draft {
         Ok(())
     }
 
-    /// Sets the number of experts, of those that a token uses, and their width, by names of `hf`.
+    /// Sets the number of experts, the number of experts per token, and the width of an expert,
+    /// from these keys of `hf`.
     pub fn experts(&mut self, hf: &HfConfig, count: &[&str], used: &[&str], width: &[&str]) -> Result<()> {
         self.set_size("expert_count", hf.size(count)?)?;
         self.set_size("expert_used_count", hf.size(used)?)?;
         self.set_size("expert_feed_forward_length", hf.size(width)?)
     }
 
-    /// Number of layers.
+    /// Returns the number of layers.
     pub(super) fn layers(&self) -> Result<usize> {
         Ok(self.keys.usize(&format!("{}.block_count", self.arch))?.unwrap_or(usize::MAX))
     }
@@ -91,7 +92,8 @@ impl Draft {
         self.set("hidden_activation", Value::String(activation.name().to_owned()));
     }
 
-    /// Sets how experts are chosen: as `default`, but for what the configuration says.
+    /// Sets how experts are chosen: from the configuration, and as in `default` for keys that it
+    /// lacks.
     pub fn router(&mut self, hf: &HfConfig, default: Router) -> Result<()> {
         let score = match hf.str(&["scoring_func"])? {
             None => default.score,
@@ -103,7 +105,7 @@ impl Draft {
             RouterScore::Softmax => 1,
             RouterScore::Sigmoid => 2,
             RouterScore::SoftmaxOfChosen => 3,
-            // A family's own, which has no number.
+            // Only one family has this score, and GGUF has no number for it.
             RouterScore::SparseMixer => 0,
         };
         self.set_size("expert_gating_func", number)?;
@@ -118,18 +120,21 @@ impl Draft {
         Ok(())
     }
 
-    /// The keys every architecture has, for models that name `num_key_value_heads` and `intermediate_size`.
+    /// Sets the keys that every architecture has, for models that name `num_key_value_heads` and
+    /// `intermediate_size`.
     pub fn common(&mut self, hf: &HfConfig, arch: &'static str) -> Result<HfSizes> {
         self.common_of_width(hf, arch, hf.size(&["intermediate_size", "ffn_dim"])?)
     }
 
-    /// The keys every architecture has, for models whose layers have `n_ff` neurons and that name `num_key_value_heads`.
+    /// Sets the keys that every architecture has, for models that name `num_key_value_heads`. Their
+    /// layers have `n_ff` neurons.
     pub fn common_of_width(&mut self, hf: &HfConfig, arch: &'static str, n_ff: usize) -> Result<HfSizes> {
         let n_head = hf.size(&["num_attention_heads"])?;
         self.common_with(hf, arch, hf.or_default(&["num_key_value_heads"], n_head)?, n_ff)
     }
 
-    /// The keys of [`Draft::common`], rotations whose usual base is `base`, and the activation `hidden_act`.
+    /// Sets the keys of [`Draft::common`], rotations with the default base `base`, and the
+    /// activation `hidden_act`.
     pub fn usual(&mut self, hf: &HfConfig, arch: &'static str, base: f32, activation: Activation) -> Result<HfSizes> {
         let sizes = self.common(hf, arch)?;
         self.rope(hf, &sizes, base)?;
@@ -137,7 +142,7 @@ impl Draft {
         Ok(sizes)
     }
 
-    /// The keys every architecture has.
+    /// Sets the keys that every architecture has.
     pub fn common_with(&mut self, hf: &HfConfig, arch: &'static str, n_kv_head: usize, n_ff: usize) -> Result<HfSizes> {
         hf.check_causal()?;
         self.arch = arch;
@@ -150,7 +155,7 @@ impl Draft {
         let d_model = hf.size(&["hidden_size"])?;
         let n_layer = hf.size(&["num_hidden_layers", "n_layer"])?;
         let n_head = hf.size(&["num_attention_heads", "n_head"])?;
-        // Heads of latent attention have a part that is rotated and one that is not.
+        // Heads of latent attention have a rotated and an unrotated part.
         let parts = (hf.usize(&["qk_nope_head_dim"])?, hf.usize(&["qk_rope_head_dim"])?);
         let head_dim = match (hf.usize(&["head_dim"])?, parts) {
             (_, (Some(plain), Some(rotated))) => plain.saturating_add(rotated),
@@ -158,7 +163,8 @@ impl Draft {
             _ if d_model.is_multiple_of(n_head) => d_model / n_head,
             _ => return Err(hf.error("num_attention_heads", format!("a divisor of {d_model}"), n_head)),
         };
-        // Lists of these lengths are made below, so they are checked before the tensors are there to check them against.
+        // These numbers are the lengths of lists made below. They are checked here because the
+        // tensors cannot check them yet.
         for (name, value) in [("num_hidden_layers", n_layer), ("head_dim", head_dim)] {
             if value == 0 || value > LARGEST {
                 return Err(hf.error(name, format!("a number from 1 to {LARGEST}"), value));
@@ -187,7 +193,7 @@ impl Draft {
         self.made.push(Tensor { name: name.to_owned(), ty: TensorType::F32, shape, data: Bytes::new(bytes) });
     }
 
-    /// Makes the vector `name`, if there is one, `len` elements long at least: with ones.
+    /// Extends the vector `name`, if it exists, to at least `len` elements, with ones.
     pub fn lengthen(&mut self, name: &str, len: usize) {
         if let Some(vector) = self.made.iter_mut().find(|it| it.name == name && it.shape.iter().all(|have| *have < len))
         {
@@ -197,7 +203,7 @@ impl Draft {
         }
     }
 
-    /// Adds the weights of norms `stems` that have none in the folder: ones, `[width]`.
+    /// Adds weights for the norms `stems`, which have none in the folder: ones, `[width]`.
     pub fn norms_of_ones(&mut self, hf: &HfConfig, width: usize, stems: impl Iterator<Item = String>) -> Result<()> {
         if width > LARGEST {
             return Err(hf.error("hidden_size", format!("a number from 1 to {LARGEST}"), width));
@@ -210,7 +216,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Ids of special tokens as `generation_config.json` and `config.json` give them.
+    /// Sets the ids of special tokens from `generation_config.json` and `config.json`.
     pub(super) fn special_tokens(&mut self, hf: &HfConfig, generation: &serde_json::Value) -> Result<()> {
         for (name, key) in [
             ("bos_token_id", "tokenizer.ggml.bos_token_id"),

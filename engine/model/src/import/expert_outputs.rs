@@ -1,18 +1,19 @@
-//! Outputs of experts that a tensor takes from one that holds those of two matrices.
+//! Choice of expert outputs, for a tensor that takes its outputs from a tensor of two matrices.
 
-/// Outputs of each expert that a tensor takes, where Hugging Face keeps those of two matrices by turns.
+/// Outputs of each expert that a tensor takes. Hugging Face interleaves the outputs of two
+/// matrices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ExpertOutputs {
-    /// All of them.
+    /// All outputs.
     All,
-    /// 0, 2, 4, ...: gates.
+    /// Outputs 0, 2, 4, ...: gates.
     Even,
-    /// 1, 3, 5, ...: ups.
+    /// Outputs 1, 3, 5, ...: ups.
     Odd,
 }
 
 impl ExpertOutputs {
-    /// How many of `outputs` are taken.
+    /// Returns how many of `outputs` are taken.
     pub(super) fn count(self, outputs: usize) -> usize {
         match self {
             ExpertOutputs::All => outputs,
@@ -21,7 +22,7 @@ impl ExpertOutputs {
         }
     }
 
-    /// The `at`-th that is taken.
+    /// Returns the source index of the taken output `at`.
     pub(super) fn source(self, at: usize) -> usize {
         match self {
             ExpertOutputs::All => at,

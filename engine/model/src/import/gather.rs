@@ -1,26 +1,29 @@
-//! Rows of a tensor in another order: where GGUF keeps apart what is one tensor in a Hugging Face folder, or numbers heads otherwise.
+//! Reordering of a tensor's rows. GGUF splits some tensors that are whole in a Hugging Face folder,
+//! or numbers heads differently.
 
-/// Runs of rows of a tensor, one behind the other.
+/// Runs of rows of a tensor, one after the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Gather {
-    /// Rows of the source.
+    /// Number of rows of the source.
     of: usize,
     /// First row and number of rows of each run.
     runs: Vec<(usize, usize)>,
 }
 
 impl Gather {
-    /// `runs`, first row and number of rows, of a tensor of `of` rows.
+    /// Creates the reordering of a tensor of `of` rows. `runs` has the first row and the number of
+    /// rows of each run.
     pub fn new(of: usize, runs: impl IntoIterator<Item = (usize, usize)>) -> Self {
         Gather { of, runs: runs.into_iter().collect() }
     }
 
-    /// Rows of the source.
+    /// Returns the number of rows of the source.
     pub(super) fn source_rows(&self) -> usize {
         self.of
     }
 
-    /// Shape of the result for a source of this shape: its later dimensions are joined.
+    /// Returns the shape of the result for a source of this shape. Dimensions after the first are
+    /// joined.
     pub(super) fn shape(&self, source: &[usize]) -> Vec<usize> {
         let rows = self.runs.iter().map(|(_, rows)| rows).sum();
         match source {
@@ -30,7 +33,8 @@ impl Gather {
         }
     }
 
-    /// The runs of `data`, a source; `None` if that is no whole number of rows, or a run is not among them.
+    /// Returns the runs of the source `data`. `None` if `data` is not a whole number of rows, or if
+    /// a run is out of range.
     pub(super) fn rows(&self, data: &[u8]) -> Option<Vec<u8>> {
         let row = data.len().checked_div(self.of).filter(|row| row * self.of == data.len())?;
         let mut bytes = Vec::with_capacity(data.len());
@@ -40,7 +44,8 @@ impl Gather {
         Some(bytes)
     }
 
-    /// The same of columns of `element` bytes: `data` are rows of as many of them as this has rows.
+    /// Reorders columns of `element` bytes instead of rows. Each row of `data` has as many columns
+    /// as this reordering has rows.
     pub(super) fn columns(&self, data: &[u8], element: usize) -> Option<Vec<u8>> {
         let row = self.of.checked_mul(element).filter(|row| *row > 0 && data.len().is_multiple_of(*row))?;
         let rows = data.chunks_exact(row).map(|row| self.rows(row));

@@ -1,4 +1,4 @@
-//! Typed access to `config.json`, in its older and newer spellings.
+//! Typed access to `config.json`, with its older and newer names of keys.
 
 use std::{
     fmt::Display,
@@ -11,7 +11,7 @@ use super::{defaults, rope};
 use crate::{Activation, load::BOTH_DIRECTIONS};
 use thermocline_base::error::{Error, Location, Result};
 
-/// Names under which folders count the layers behind the last one that predict further tokens.
+/// Keys for the number of layers after the last one, which predict further tokens.
 const TAILS: [&str; 6] = [
     "num_nextn_predict_layers",
     "mtp_num_hidden_layers",
@@ -21,7 +21,8 @@ const TAILS: [&str; 6] = [
     "n_mtp_layers",
 ];
 
-/// A parsed `config.json`; for multi-modal wrappers, that of the language model inside.
+/// A parsed `config.json`. For multi-modal wrappers, the configuration of the language model
+/// inside.
 #[derive(Debug)]
 pub(crate) struct HfConfig {
     path: PathBuf,
@@ -30,7 +31,7 @@ pub(crate) struct HfConfig {
 }
 
 impl HfConfig {
-    /// `path` is the folder, for errors.
+    /// Creates the configuration; `path` is the folder, for errors.
     pub(super) fn new(path: &Path, config: Value) -> Result<Self> {
         let error = |key: &str, expected: &str, got: &str| {
             Err(Error::malformed(path.join("config.json"), Location::Key(key.to_owned()), expected, got))
@@ -59,7 +60,8 @@ impl HfConfig {
         &self.model_type
     }
 
-    /// Fills in what published files leave to the library's defaults.
+    /// Returns the number under the first of `names` that is set, or `default`. Published files
+    /// omit keys that have a default in the library.
     pub fn or_default(&self, names: &[&str], default: usize) -> Result<usize> {
         Ok(self.usize(names)?.unwrap_or(default))
     }
@@ -68,12 +70,12 @@ impl HfConfig {
         Error::malformed(self.path.join("config.json"), Location::Key(key.to_owned()), expected, got)
     }
 
-    /// The error for a variant of a known family that the engine does not run.
+    /// Returns the error for a variant of a known family that the engine does not run.
     pub fn unsupported(&self, what: &'static str, key: &str, value: impl Display) -> Error {
         Error::unsupported(what, format!("{key} = {value}"), "the family's usual form")
     }
 
-    /// The first of `names` that is present and not null.
+    /// Returns the first of `names` that is present and not null, with its value.
     fn get<'n>(&self, names: &[&'n str]) -> Option<(&'n str, &Value)> {
         names.iter().find_map(|name| Some((*name, self.values.get(*name).filter(|value| !value.is_null())?)))
     }
@@ -92,7 +94,7 @@ impl HfConfig {
         self.typed(names, "an unsigned integer", |value| value.as_u64()?.try_into().ok())
     }
 
-    /// A size that must be there and at least 1.
+    /// Returns a required size of at least 1.
     pub fn size(&self, names: &[&str]) -> Result<usize> {
         match self.usize(names)? {
             Some(0) => Err(self.error(names[0], "at least 1", 0)),
@@ -101,7 +103,8 @@ impl HfConfig {
         }
     }
 
-    /// The elements of the layers that run, of a list that may have elements for layers behind the last one, too.
+    /// Returns the elements for the layers that run. The list may also have elements for the layers
+    /// after the last one.
     pub fn of_layers<'v, T>(&self, values: &'v [T], n_layer: usize) -> Result<&'v [T]> {
         let tail = TAILS.iter().map(|name| self.or_default(&[name], 0)).collect::<Result<Vec<_>>>()?;
         let tail = tail.into_iter().max().unwrap_or(0);
@@ -109,7 +112,7 @@ impl HfConfig {
         Ok(if further { &values[..n_layer] } else { values })
     }
 
-    /// The list `name` of one element per layer, each read by `read`; `None` without that key.
+    /// Reads the list `name` of one element per layer with `read`; `None` without this key.
     fn of_each_layer<T>(
         &self,
         name: &str,
@@ -136,7 +139,8 @@ impl HfConfig {
         self.typed(names, "a string", Value::as_str)
     }
 
-    /// An error if `name` is present and not `wanted`; `what` names the variant that is not supported.
+    /// Returns an error if `name` is present and not `wanted`; `what` names the unsupported
+    /// variant.
     pub fn refuse_unless(&self, name: &str, wanted: bool, what: &'static str) -> Result<()> {
         match self.bool(&[name])? {
             Some(value) if value != wanted => Err(self.unsupported(what, name, value)),
@@ -144,14 +148,15 @@ impl HfConfig {
         }
     }
 
-    /// The activation under the first of `names` that is there, else `default`.
+    /// Returns the activation under the first of `names` that is set, or `default`.
     pub fn activation(&self, names: &[&str], default: Activation) -> Result<Activation> {
         let Some((name, value)) = self.get(names) else { return Ok(default) };
         let known = value.as_str().and_then(|value| value.parse().ok());
         known.ok_or_else(|| self.error(name, Activation::ALL.map(Activation::name).join(", "), value))
     }
 
-    /// An error if `name` is an activation other than SiLU; `what` names the part that has no other.
+    /// Returns an error if `name` is an activation other than SiLU; `what` names the unsupported
+    /// variant.
     pub fn silu_only(&self, name: &str, what: &'static str) -> Result<()> {
         match self.activation(&[name], Activation::Silu)? {
             Activation::Silu => Ok(()),
@@ -159,7 +164,8 @@ impl HfConfig {
         }
     }
 
-    /// An error for attention in both directions, which models that embed texts have; the images' of a multi-modal model are not meant.
+    /// Returns an error for attention in both directions, as in models that embed texts. Attention
+    /// in both directions within images of a multi-modal model is allowed.
     pub(super) fn check_causal(&self) -> Result<()> {
         self.refuse_unless("is_causal", true, BOTH_DIRECTIONS)?;
         let name = "use_bidirectional_attention";
@@ -170,7 +176,7 @@ impl HfConfig {
         }
     }
 
-    /// Ids under `name`: one, or a list.
+    /// Reads token ids: one id, or a list.
     pub(super) fn token_ids(value: Option<&Value>) -> Vec<u32> {
         let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
         match value {
@@ -180,12 +186,13 @@ impl HfConfig {
         }
     }
 
-    /// The raw value of `name`.
+    /// Returns the value of `name`; `None` if it is missing or null.
     pub fn value(&self, name: &str) -> Option<&Value> {
         self.values.get(name).filter(|value| !value.is_null())
     }
 
-    /// Per layer, whether `layer_types` says it is of type `wanted` rather than one of `others`; `None` without that key.
+    /// Returns, per layer, whether `layer_types` has `wanted` rather than one of `others`; `None`
+    /// without this key.
     pub fn layers_of_type(&self, wanted: &str, others: &[&str], n_layer: usize) -> Result<Option<Vec<bool>>> {
         let name = "layer_types";
         self.of_each_layer(name, n_layer, |value| match value.as_str() {
@@ -195,13 +202,13 @@ impl HfConfig {
         })
     }
 
-    /// True if `layer_types` names `kind`.
+    /// True if `layer_types` contains `kind`.
     pub fn has_layer(&self, kind: &str) -> bool {
         let types = self.value("layer_types").and_then(Value::as_array);
         types.is_some_and(|types| types.iter().any(|layer| layer.as_str() == Some(kind)))
     }
 
-    /// One or more numbers of at least 1: a number or a list.
+    /// Reads one or more numbers of at least 1: a number or a list.
     pub fn numbers(&self, name: &str) -> Result<Vec<usize>> {
         let number = |value: &Value| value.as_u64().filter(|value| *value > 0)?.try_into().ok();
         let numbers = self.typed(&[name], "a number of at least 1, or a list of them", |value| match value {
@@ -212,7 +219,7 @@ impl HfConfig {
             .ok_or_else(|| self.error(name, "a number of at least 1, or a list of them", "nothing: the key is missing"))
     }
 
-    /// A fraction per layer, below 1: a list, or one for all.
+    /// Reads a fraction below 1 per layer: a list, or one fraction for all layers.
     pub fn fractions(&self, name: &str, n_layer: usize) -> Result<Option<Vec<f32>>> {
         let fraction = |value: &Value| finite(value).filter(|value| (0.0..1.0).contains(value));
         let expected = format!("{n_layer} fractions from 0 to below 1, one per layer, or one for all");
@@ -225,7 +232,8 @@ impl HfConfig {
         })
     }
 
-    /// The unsigned number `key` of each of `n_layer` layers in `name`, an object by the layer's number; `None` without that object.
+    /// Reads the unsigned number `key` of each of `n_layer` layers from the object `name`, whose
+    /// keys are layer numbers. `None` without this object.
     pub fn by_layer(&self, name: &str, key: &str, n_layer: usize) -> Result<Option<Vec<Option<usize>>>> {
         let Some(layers) = self.typed(&[name], "an object", Value::as_object)? else { return Ok(None) };
         let mut numbers = vec![None; n_layer];
@@ -243,23 +251,23 @@ impl HfConfig {
         Ok(Some(numbers))
     }
 
-    /// A list of strings.
+    /// Reads a list of strings.
     pub fn strings(&self, name: &str) -> Result<Option<Vec<&str>>> {
         self.typed(&[name], "a list of strings", |value| value.as_array()?.iter().map(Value::as_str).collect())
     }
 
-    /// A list of unsigned integers.
+    /// Reads a list of unsigned integers.
     pub fn sizes(&self, name: &str) -> Result<Option<Vec<usize>>> {
         let size = |value: &Value| value.as_u64()?.try_into().ok();
         self.typed(&[name], "a list of unsigned integers", |value| value.as_array()?.iter().map(size).collect())
     }
 
-    /// A list of finite numbers.
+    /// Reads a list of finite numbers.
     pub fn floats(&self, name: &str) -> Result<Option<Vec<f32>>> {
         self.typed(&[name], "a list of finite numbers", |value| value.as_array()?.iter().map(finite).collect())
     }
 
-    /// A number of at least 0 for each layer; null is 0.
+    /// Reads a number of at least 0 per layer; null counts as 0.
     pub fn layer_floats(&self, name: &str, n_layer: usize) -> Result<Option<Vec<f32>>> {
         let number = |value: &Value| match value {
             Value::Null => Some(0.0),
@@ -271,7 +279,7 @@ impl HfConfig {
         })
     }
 
-    /// The unsigned number `key` of the object `name`, if both are there.
+    /// Reads the unsigned number `key` of the object `name`, if both exist.
     pub fn size_within(&self, name: &str, key: &str) -> Result<Option<usize>> {
         let Some(object) = self.typed(&[name], "an object", Value::as_object)? else { return Ok(None) };
         let Some(value) = object.get(key).filter(|value| !value.is_null()) else { return Ok(None) };
@@ -279,7 +287,8 @@ impl HfConfig {
         size.map(Some).ok_or_else(|| self.error(name, format!("an unsigned integer `{key}`"), value))
     }
 
-    /// Two numbers under `name`, the second of which may be infinite, in either form that Python writes.
+    /// Reads two numbers under `name`. The second may be infinite, in either of the forms that
+    /// Python writes.
     pub fn limits(&self, name: &str) -> Result<Option<[f32; 2]>> {
         let Some(list) = self.typed(&[name], "a list", Value::as_array)? else { return Ok(None) };
         let limits = match &list[..] {
@@ -295,7 +304,7 @@ impl HfConfig {
         }
     }
 
-    /// A list of 0 or 1 per layer.
+    /// Reads a list of one 0 or 1 per layer.
     pub fn layer_flags(&self, name: &str, n_layer: usize) -> Result<Option<Vec<bool>>> {
         self.of_each_layer(name, n_layer, |value| match value.as_u64() {
             Some(flag @ 0..=1) => Ok(flag == 1),
@@ -303,7 +312,7 @@ impl HfConfig {
         })
     }
 
-    /// A list of one size per layer, each from 1 to 2^16.
+    /// Reads a list of one size per layer, each from 1 to 2^16.
     pub fn layer_sizes(&self, name: &str, n_layer: usize) -> Result<Option<Vec<u32>>> {
         self.of_each_layer(name, n_layer, |value| match value.as_u64() {
             Some(size @ 1..=0x1_0000) => Ok(size as u32),
@@ -312,8 +321,8 @@ impl HfConfig {
     }
 }
 
-/// Brings what libraries have renamed to one form: kinds of layers, their number where only the list of kinds tells it, and the key of
-/// tied heads.
+/// Unifies what libraries have renamed: the kinds of layers and the key for tied heads. Sets the
+/// number of layers if only the list of kinds gives it.
 fn complete(values: &mut Map<String, Value>) {
     if let Some(Value::Array(kinds)) = values.get_mut("layer_types") {
         for kind in kinds {
@@ -324,7 +333,7 @@ fn complete(values: &mut Map<String, Value>) {
             }
         }
     }
-    // Of LFM2, before any other name.
+    // LFM2's key takes precedence over the usual key.
     if let Some(tied) = values.remove("tie_embedding") {
         values.insert("tie_word_embeddings".to_owned(), tied);
     }
@@ -338,7 +347,7 @@ fn complete(values: &mut Map<String, Value>) {
     }
 }
 
-/// A finite number.
+/// Reads a finite number.
 pub(super) fn finite(value: &Value) -> Option<f32> {
     value.as_f64().map(|value| value as f32).filter(|value| value.is_finite())
 }

@@ -1,7 +1,8 @@
-//! Hugging Face folders as checkpoints. A family translates `config.json` to GGUF keys and names its tensors
-//! ([`Draft`]); this module then yields every tensor under its GGUF name. Weights are shared with the file except where
-//! GGUF stores other bytes: rows of q and k (llama family) and of fused QKV (Falcon 40B) in another order, Gemma's norms
-//! plus one. Running copies those few; converting makes them one at a time ([`Recipe`]).
+//! Hugging Face folders as checkpoints. A family translates `config.json` to GGUF keys and names
+//! its tensors ([`Draft`]). This module then makes every tensor under its GGUF name. Weights are
+//! shared with the file unless GGUF stores other bytes. GGUF reorders rows of q and k (llama
+//! family) and of fused QKV (Falcon 40B), and adds one to Gemma's norms. Running a model copies
+//! these few tensors. Converting makes them one at a time ([`Recipe`]).
 
 mod defaults;
 mod draft;
@@ -36,12 +37,12 @@ use thermocline_formats::{
     quant::TensorType,
 };
 
-/// A folder translated, its tensors not yet made.
+/// A translated folder whose tensors are not yet made.
 pub(super) struct Import {
     pub(super) metadata: Metadata,
     pub(super) tokenizer: TokenizerSource,
     pub(super) recipes: Vec<Recipe>,
-    /// Tensors without a GGUF name, under their own.
+    /// Tensors without a GGUF name, under their Hugging Face names.
     pub(super) unused: Vec<Tensor>,
 }
 
@@ -67,7 +68,8 @@ pub(super) fn import(folder: HfFolder) -> Result<Import> {
     let mut unused = Vec::new();
     for tensor in &tensors {
         let translated = draft.naming.translate(&tensor.name);
-        // A tied head stored all the same is the embedding once more; layers behind the last predict further tokens.
+        // If the head is tied, a stored head only repeats the embedding. Layers after the last one
+        // predict further tokens.
         let wanted = |name: &str| {
             !(tie && name == "output.weight") && layer_and_name(name).is_none_or(|(layer, _)| layer < layers)
         };
@@ -101,7 +103,8 @@ pub(super) fn import(folder: HfFolder) -> Result<Import> {
     Ok(Import { metadata: draft.keys, tokenizer, recipes, unused })
 }
 
-/// True if a head is stored beside the embedding with other values, which it keeps, whatever the configuration says.
+/// True if the folder stores a head that differs from the embedding. The model then uses this head,
+/// even if the configuration ties it.
 fn stores_own_head(draft: &Draft, tensors: &[Tensor]) -> bool {
     let called = |gguf: &str| {
         let is = |tensor: &&Tensor| draft.naming.translate(&tensor.name).iter().any(|(name, _)| name == gguf);
@@ -111,7 +114,7 @@ fn stores_own_head(draft: &Draft, tensors: &[Tensor]) -> bool {
     (head.ty, &head.shape) == (embedding.ty, &embedding.shape) && head.data[..] != embedding.data[..]
 }
 
-/// The scales of MXFP4 blocks: `x_scales` beside `x_blocks`.
+/// Returns the scales of MXFP4 blocks: `x_scales` beside `x_blocks`.
 fn scales_of<'a>(path: &Path, blocks: &Tensor, by_name: &HashMap<&str, &'a Tensor>) -> Result<&'a Tensor> {
     let name = format!("{}_scales", blocks.name.strip_suffix("_blocks").unwrap_or(&blocks.name));
     by_name.get(name.as_str()).copied().ok_or_else(|| {
@@ -120,7 +123,7 @@ fn scales_of<'a>(path: &Path, blocks: &Tensor, by_name: &HashMap<&str, &'a Tenso
     })
 }
 
-/// A checkpoint that can be run.
+/// Translates `folder` into a checkpoint that can be run.
 pub(super) fn checkpoint(folder: HfFolder) -> Result<Checkpoint> {
     let path = folder.path.clone();
     let (files, weights) = (MappedFiles::of(&folder.tensors), folder.weights.clone());

@@ -1,26 +1,27 @@
-//! From Hugging Face's tensor names to GGUF's.
+//! Translation of Hugging Face's tensor names to GGUF's.
 
 use std::collections::HashMap;
 
 use super::{Transform, draft::HfSizes};
 
-/// Rules of one family. A rule is a name without its last part (`weight`, `bias`); `*` stands for a number.
+/// Naming rules of one family. A rule is a name without its last part (`weight`, `bias`); `*`
+/// stands for a number.
 #[derive(Debug, Default)]
 pub(crate) struct Naming {
     rules: HashMap<String, (String, Transform)>,
-    /// Rules for whole names; a tensor with several becomes several.
+    /// Rules for whole names. A tensor with several rules becomes several tensors.
     whole: HashMap<String, Vec<(String, Transform)>>,
-    /// Rules for single tensors, by their whole names with numbers.
+    /// Rules for single tensors, by their whole names including numbers.
     exact: HashMap<String, String>,
     prefixes: Vec<(&'static str, &'static str)>,
 }
 
-/// Prefixes that wrappers put before a language model's own names.
+/// Prefixes that multi-modal wrappers put before a language model's names.
 const WRAPPERS: &[(&str, &str)] =
     &[("language_model.model.", "model."), ("model.language_model.", "model."), ("language_model.lm_head", "lm_head")];
 
 impl Naming {
-    /// Names of Llama and models of the same shape.
+    /// Adds the names of Llama and of models of the same shape.
     pub fn llama_like(&mut self) {
         self.add("model.embed_tokens", "token_embd");
         self.add("model.norm", "output_norm");
@@ -39,47 +40,48 @@ impl Naming {
         self.layers("", &names);
     }
 
-    /// Adds a rule for tensors taken as they are.
+    /// Adds a rule for tensors that stay unchanged.
     pub fn add(&mut self, hf: impl Into<String>, gguf: impl Into<String>) {
         self.set(hf, gguf, Transform::None);
     }
 
-    /// Adds a rule, or replaces the one for the same name.
+    /// Adds a rule, or replaces the rule for the same name.
     pub fn set(&mut self, hf: impl Into<String>, gguf: impl Into<String>, transform: Transform) {
         self.rules.insert(hf.into(), (gguf.into(), transform));
     }
 
-    /// Adds a rule for a name without `weight` or `bias` at its end, whose GGUF name is `gguf`. A tensor with several such rules
-    /// becomes several.
+    /// Adds a rule for a whole name, which need not end in `weight` or `bias`. `gguf` is its GGUF
+    /// name. A tensor with several such rules becomes several tensors.
     pub fn whole(&mut self, hf: impl Into<String>, gguf: impl Into<String>, transform: Transform) {
         self.whole.entry(hf.into()).or_default().push((gguf.into(), transform));
     }
 
-    /// Adds a rule for the one tensor `hf`, numbers and all, before all others.
+    /// Adds a rule for the single tensor `hf`, named with its numbers. It takes precedence over all
+    /// other rules.
     pub fn exact(&mut self, hf: impl Into<String>, gguf: impl Into<String>) {
         self.exact.insert(hf.into(), gguf.into());
     }
 
-    /// The norms of [`Naming::llama_like`] models that store their weights minus one.
+    /// Sets the norms of [`Naming::llama_like`] models that store their weights minus one.
     pub fn norms_minus_one(&mut self) {
         self.set("model.layers.*.input_layernorm", "blk.*.attn_norm", Transform::AddOne);
         self.set("model.layers.*.post_attention_layernorm", "blk.*.ffn_norm", Transform::AddOne);
         self.set("model.norm", "output_norm", Transform::AddOne);
     }
 
-    /// Norms behind attention and FFN.
+    /// Adds norms after attention and FFN.
     pub fn norms_after(&mut self) {
         self.add("model.layers.*.post_attention_layernorm", "blk.*.post_attention_norm");
         self.add("model.layers.*.post_feedforward_layernorm", "blk.*.post_ffw_norm");
     }
 
-    /// Norms of query and key heads.
+    /// Adds norms of query and key heads.
     pub fn norms_of_heads(&mut self) {
         self.add("model.layers.*.self_attn.q_norm", "blk.*.attn_q_norm");
         self.add("model.layers.*.self_attn.k_norm", "blk.*.attn_k_norm");
     }
 
-    /// Inputs that layers have of their own (Gemma 3n and 4).
+    /// Adds the layers' own inputs (Gemma 3n and 4).
     pub fn per_layer_inputs(&mut self) {
         self.add("model.embed_tokens_per_layer", "per_layer_token_embd");
         self.add("model.per_layer_model_projection", "per_layer_model_proj");
@@ -89,32 +91,34 @@ impl Naming {
         self.add("model.layers.*.post_per_layer_input_norm", "blk.*.post_norm");
     }
 
-    /// Makes neighbours of rotated pairs in q and k, as GGUF has them in the llama family.
+    /// Reorders rows of q and k so that rotated pairs become neighbours, as in GGUF's llama family.
     pub fn rotated_pairs(&mut self, sizes: &HfSizes) {
         self.set("model.layers.*.self_attn.q_proj", "blk.*.attn_q", sizes.rope_query());
         self.set("model.layers.*.self_attn.k_proj", "blk.*.attn_k", sizes.rope_key());
     }
 
-    /// Names of a layer's tensors: `model.layers.N.{stem}{hf}` is `blk.N.{gguf}`.
+    /// Adds names of a layer's tensors: `model.layers.N.{stem}{hf}` becomes `blk.N.{gguf}`.
     pub fn layers(&mut self, stem: &str, names: &[(&str, &str)]) {
         for (hf, gguf) in names {
             self.add(format!("model.layers.*.{stem}{hf}"), format!("blk.*.{gguf}"));
         }
     }
 
-    /// The router `mlp.gate` of a layer, and the experts it chooses from, kept one by one.
+    /// Adds the router `mlp.gate` of a layer and its experts, which the folder keeps in separate
+    /// tensors.
     pub fn mlp_experts(&mut self) {
         self.experts("mlp.experts", ["gate_proj", "up_proj", "down_proj"]);
         self.add("model.layers.*.mlp.gate", "blk.*.ffn_gate_inp");
     }
 
-    /// The same under Mixtral's names.
+    /// Adds router and experts under Mixtral's names.
     pub fn mixtral_experts(&mut self) {
         self.experts("block_sparse_moe.experts", ["w1", "w3", "w2"]);
         self.add("model.layers.*.block_sparse_moe.gate", "blk.*.ffn_gate_inp");
     }
 
-    /// All experts of a layer in one tensor of gates and ups and one of downs under `model.layers.N.{stem}`.
+    /// Adds experts that a layer keeps in two tensors under `model.layers.N.{stem}`: one of gates
+    /// and ups, one of downs.
     pub fn stacked_experts(&mut self, stem: &str, transform: &Transform) {
         for (hf, gguf) in [("gate_up_proj", "ffn_gate_up_exps"), ("down_proj", "ffn_down_exps")] {
             let (from, to) = (format!("model.layers.*.{stem}.{hf}"), format!("blk.*.{gguf}.weight"));
@@ -122,30 +126,31 @@ impl Naming {
         }
     }
 
-    /// Experts kept one by one under `model.layers.N.{stem}.E`: gate, up and down.
+    /// Adds experts kept in separate tensors under `model.layers.N.{stem}.E`: gate, up and down.
     pub fn experts(&mut self, stem: &str, names: [&str; 3]) {
         for (hf, gguf) in names.into_iter().zip(["ffn_gate", "ffn_up", "ffn_down"]) {
             self.add(format!("model.layers.*.{stem}.*.{hf}"), format!("blk.*.{gguf}.*"));
         }
     }
 
-    /// The FFN of shared experts under `model.layers.N.{stem}`.
+    /// Adds the FFN of shared experts under `model.layers.N.{stem}`.
     pub fn shared_expert(&mut self, stem: &str) {
         let names = [("gate_proj", "ffn_gate_shexp"), ("up_proj", "ffn_up_shexp"), ("down_proj", "ffn_down_shexp")];
         self.layers(&format!("{stem}."), &names);
     }
 
-    /// The bias that experts are chosen with, `model.layers.N.{name}`.
+    /// Adds the bias for choosing experts, `model.layers.N.{name}`.
     pub fn selection_bias(&mut self, name: &str) {
         self.whole(format!("model.layers.*.{name}"), "blk.*.exp_probs_b.bias", Transform::Flatten);
     }
 
-    /// Reads names that start with `from` as if they started with `to`.
+    /// Makes names that start with `from` count as if they started with `to`.
     pub fn alias(&mut self, from: &'static str, to: &'static str) {
         self.prefixes.push((from, to));
     }
 
-    /// GGUF's names for `name` and what to do with the tensor for each; none if the model does not use it.
+    /// Returns the GGUF names for `name`, each with its transformation. Empty if the model does not
+    /// use the tensor.
     pub(super) fn translate(&self, name: &str) -> Vec<(String, Transform)> {
         let wrapped = WRAPPERS.iter().chain(&self.prefixes).find_map(|(from, to)| {
             let rest = name.strip_prefix(from)?;
@@ -173,7 +178,7 @@ impl Naming {
     }
 }
 
-/// `name` with `*` for its numbers, and those.
+/// Returns `name` with `*` for its numbers, and the numbers.
 fn pattern(name: &str) -> (String, Vec<u32>) {
     let mut numbers = Vec::new();
     let parts: Vec<&str> = name
@@ -189,7 +194,7 @@ fn pattern(name: &str) -> (String, Vec<u32>) {
     (parts.join("."), numbers)
 }
 
-/// `name` with `numbers` for its `*`; `None` if those are too few.
+/// Returns `name` with `numbers` in place of its `*`; `None` if there are too few numbers.
 fn numbered(name: &str, numbers: &[u32]) -> Option<String> {
     let (mut numbers, mut translated) = (numbers.iter(), String::with_capacity(name.len() + 12));
     for (at, part) in name.split('*').enumerate() {

@@ -1,4 +1,5 @@
-//! NVFP4 as Hugging Face folders have it, in GGUF's blocks: codes, scales and a factor are three tensors there.
+//! Joins NVFP4 matrices of Hugging Face folders into GGUF's blocks. In the folders, codes, scales
+//! and a factor are three tensors.
 //!
 //! | | ModelOpt | compressed-tensors |
 //! |---|---|---|
@@ -6,7 +7,8 @@
 //! | scales, E4M3 `[rows, cols / 16]` | `weight_scale` | `weight_scale` |
 //! | factor, F32 | `weight_scale_2` | `weight_global_scale`, of which it is the inverse |
 //!
-//! Sources: the checkpoint layout in NVIDIA's Model Optimizer and NeMo documentation, and that of compressed-tensors.
+//! Sources: the checkpoint layout in NVIDIA's Model Optimizer and NeMo documentation, and that of
+//! compressed-tensors.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -22,15 +24,15 @@ use thermocline_formats::{
 /// Elements that share a scale.
 const GROUP: usize = 16;
 
-/// Matrices of NVFP4 by name, and their factors.
+/// Factors of NVFP4 matrices, by the name of the matrix.
 pub(super) type Factors = HashMap<String, f32>;
 
-/// The tensors of a folder with those of each NVFP4 matrix joined to one, `{stem}.weight`, and the factors of these. The matrices are
-/// copied.
+/// Returns the tensors of a folder with the parts of each NVFP4 matrix joined to one tensor,
+/// `{stem}.weight`, and the factors of these matrices. The matrices are copied.
 ///
 /// # Errors
-/// [`Error::Malformed`] for scales that are missing, scales or a factor of another shape, or not positive finite numbers;
-/// [`Error::Memory`] if there is no room.
+/// [`Error::Malformed`] for missing scales, and for scales or a factor of another shape or not
+/// positive and finite; [`Error::Memory`] if there is no room.
 pub(super) fn join(path: &Path, tensors: Vec<Tensor>) -> Result<(Vec<Tensor>, Factors)> {
     let by_name: HashMap<&str, &Tensor> = tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
     let (mut joined, mut factors, mut parts) = (HashMap::new(), Factors::new(), HashSet::new());
@@ -38,7 +40,7 @@ pub(super) fn join(path: &Path, tensors: Vec<Tensor>) -> Result<(Vec<Tensor>, Fa
         let stem = codes.name.strip_suffix(".weight").map(|stem| (stem, "weight_scale_2"));
         let packed = codes.name.strip_suffix(".weight_packed").map(|stem| (stem, "weight_global_scale"));
         let Some((stem, factor)) = stem.or(packed) else { continue };
-        // Bytes without a factor are of another type.
+        // A tensor of bytes without a factor has another type.
         let Some(factor) = by_name.get(format!("{stem}.{factor}").as_str()) else { continue };
         let scales = format!("{stem}.weight_scale");
         let Some(scales) = by_name.get(scales.as_str()) else {
@@ -55,7 +57,7 @@ pub(super) fn join(path: &Path, tensors: Vec<Tensor>) -> Result<(Vec<Tensor>, Fa
     Ok((all, factors))
 }
 
-/// The factor of a matrix, or its inverse.
+/// Reads the factor of a matrix; `inverse` if the file stores its inverse.
 fn factor_of(path: &Path, tensor: &Tensor, inverse: bool) -> Result<f32> {
     let value = match (tensor.ty, tensor.data.first_chunk()) {
         (TensorType::F32, Some(bytes)) if tensor.data.len() == 4 => Some(f32::from_le_bytes(*bytes)),
@@ -68,7 +70,8 @@ fn factor_of(path: &Path, tensor: &Tensor, inverse: bool) -> Result<f32> {
     })
 }
 
-/// GGUF's blocks: four scales, then per group of 16 eight bytes, element `j` beside element `j + 8`.
+/// Makes GGUF's blocks: four scales, then eight bytes per group of 16. Element `j` shares a byte
+/// with element `j + 8`.
 fn blocks(path: &Path, name: String, codes: &Tensor, scales: &Tensor) -> Result<Tensor> {
     let (ty, wrong) = (TensorType::NVFP4, |tensor: &Tensor, expected: String| {
         let got = format!("shape {:?} of {} bytes", tensor.shape, tensor.data.len());
@@ -112,7 +115,7 @@ fn blocks(path: &Path, name: String, codes: &Tensor, scales: &Tensor) -> Result<
 mod tests {
     use super::*;
 
-    /// Scales, codes and factor of two rows of 64, in one of both layouts.
+    /// Makes scales, codes and factor of two rows of 64, in one of the two layouts.
     fn folder(packed: bool) -> Vec<Tensor> {
         let tensor = |name: &str, ty, shape: &[usize], data: Vec<u8>| Tensor {
             name: format!("m.{name}"),

@@ -1,5 +1,6 @@
-//! Embeddings narrower than the residual stream (OPT 350M), with a map to its width and one back before the head: each joined with the
-//! embedding to one matrix as wide as the stream, as every other model has it.
+//! Embeddings narrower than the residual stream (OPT 350M), with one map to the stream's width and
+//! one back before the head. Each map is multiplied into the embedding. The result is a matrix as
+//! wide as the stream, as in every other model.
 
 use std::path::Path;
 
@@ -10,13 +11,15 @@ use thermocline_formats::{
     quant::{self, TensorType},
 };
 
-/// Tokens of the embedding that are multiplied at a time.
+/// Number of tokens of the embedding that are multiplied at a time.
 const CHUNK: usize = 1024;
 
-/// The tensors of a folder with its embedding in the stream's width and a head of its own; as they are in folders without such maps.
+/// Returns the tensors of a folder with its embedding in the stream's width and a separate head.
+/// Folders without such maps stay unchanged.
 ///
 /// # Errors
-/// [`Error::Malformed`] for maps and an embedding that do not fit together; [`Error::Memory`] if the products do not fit.
+/// [`Error::Malformed`] for maps and an embedding whose shapes do not match; [`Error::Memory`] if
+/// the products do not fit.
 pub(super) fn join(path: &Path, mut tensors: Vec<Tensor>) -> Result<Vec<Tensor>> {
     let find = |end: &str| tensors.iter().find(|tensor| tensor.name.ends_with(end)).cloned();
     let (Some(inwards), Some(outwards)) = (find("decoder.project_in.weight"), find("decoder.project_out.weight"))
@@ -24,7 +27,7 @@ pub(super) fn join(path: &Path, mut tensors: Vec<Tensor>) -> Result<Vec<Tensor>>
         return Ok(tensors);
     };
     let Some(embedding) = find("decoder.embed_tokens.weight") else { return Ok(tensors) };
-    // The head is the embedding unless it is stored beside it.
+    // Without a stored head, the head is the embedding.
     let head = find("lm_head.weight").unwrap_or_else(|| embedding.clone());
     let [width, narrow] = floats(path, &inwards)?.0;
     let ([outputs, inputs], back) = floats(path, &outwards)?;
@@ -49,7 +52,7 @@ fn wrong(path: &Path, tensor: &Tensor, expected: String) -> Error {
     Error::malformed(path, Location::Tensor(tensor.name.clone()), expected, got)
 }
 
-/// Rows and columns of a matrix of floats, and its elements.
+/// Returns rows and columns of a matrix of floats, and its elements.
 fn floats(path: &Path, tensor: &Tensor) -> Result<([usize; 2], Vec<f32>)> {
     let &[rows, cols] = &tensor.shape[..] else { return Err(wrong(path, tensor, "a matrix".to_owned())) };
     let whole = tensor.ty.row_bytes(tensor.len()) == Some(tensor.data.len());
@@ -61,7 +64,7 @@ fn floats(path: &Path, tensor: &Tensor) -> Result<([usize; 2], Vec<f32>)> {
     Ok(([rows, cols], values))
 }
 
-/// `rows map^T`, for `rows` `[n, narrow]` and `map` `[width, narrow]`.
+/// Computes `rows map^T`, for `rows` `[n, narrow]` and `map` `[width, narrow]`.
 fn product(path: &Path, cpu: &Cpu, rows: &Tensor, [width, narrow]: [usize; 2], map: Vec<f32>) -> Result<Tensor> {
     let ([count, cols], values) = floats(path, rows)?;
     let bytes: Vec<u8> = map.into_iter().flat_map(f32::to_le_bytes).collect();

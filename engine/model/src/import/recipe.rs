@@ -1,4 +1,4 @@
-//! How one GGUF tensor is made from a Hugging Face tensor.
+//! Construction of one GGUF tensor from a Hugging Face tensor.
 
 use std::{path::Path, sync::Arc};
 
@@ -10,71 +10,76 @@ use thermocline_formats::{
     quant::TensorType,
 };
 
-/// Difference between a Hugging Face tensor and GGUF's.
+/// Transformation of a Hugging Face tensor into GGUF's.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Transform {
-    /// None: the bytes are shared.
+    /// No change: the bytes are shared.
     None,
-    /// Rows of `heads` heads, of which the first `dims` are rotated: halves become neighbours.
+    /// Reorders the rows of `heads` heads so that halves become neighbours. The first `dims` rows
+    /// of each head are rotated.
     Rope {
-        /// Heads in the tensor.
+        /// Number of heads in the tensor.
         heads: usize,
-        /// Rotated elements per head.
+        /// Number of rotated elements per head.
         dims: usize,
     },
-    /// Rows by key/value group (queries, key, value) become all queries, all keys, all values.
+    /// Reorders rows from key/value groups (queries, key, value) to all queries, all keys, all
+    /// values.
     Qkv {
-        /// Query heads.
+        /// Number of query heads.
         heads: usize,
-        /// Key/value heads.
+        /// Number of key/value heads.
         kv_heads: usize,
     },
-    /// Weights stored minus one.
+    /// Adds one to weights that are stored minus one.
     AddOne,
-    /// `[1, n]` becomes `[n]`.
+    /// Makes `[n]` of `[1, n]`.
     Flatten,
-    /// Some rows, or all of them in another order.
+    /// Takes some rows, or all of them in another order.
     Rows(Arc<Gather>),
-    /// The same of columns.
+    /// Takes some columns, or all of them in another order.
     Columns(Arc<Gather>),
-    /// The same of elements `x`, which become `-e^x`.
+    /// Takes elements `x` like rows, and replaces them by `-e^x`.
     Decay(Arc<Gather>),
-    /// Experts `[experts, inputs, outputs]` become `[experts, outputs, inputs]`, with these outputs only.
+    /// Transposes experts from `[experts, inputs, outputs]` to `[experts, outputs, inputs]`, with
+    /// only these outputs.
     InputsFirst(ExpertOutputs),
-    /// Experts of `outputs` outputs and `inputs` inputs, `[experts, inputs, outputs]` as published or `[experts, outputs, inputs]` as
-    /// libraries save them again, become the latter: the shape tells, so that the two numbers must differ.
+    /// Makes `[experts, outputs, inputs]` of experts. The published order is
+    /// `[experts, inputs, outputs]`. Libraries save them as `[experts, outputs, inputs]`. The shape
+    /// determines the order, so `outputs` and `inputs` must differ.
     Experts {
-        /// Outputs of each expert.
+        /// Number of outputs of each expert.
         outputs: usize,
-        /// Inputs of each expert.
+        /// Number of inputs of each expert.
         inputs: usize,
     },
-    /// Vectors of experts `[experts, outputs]`, these outputs only.
+    /// Takes these outputs of expert vectors `[experts, outputs]`.
     ExpertVectors(ExpertOutputs),
-    /// Blocks `[experts, outputs, inputs / 32, 16]` of MXFP4 codes, two to a byte with the earlier in the low nibble, and scales
-    /// `[experts, outputs, inputs / 32]` become `[experts, outputs, inputs]`, with these outputs only.
+    /// Joins MXFP4 codes `[experts, outputs, inputs / 32, 16]` and scales
+    /// `[experts, outputs, inputs / 32]` to `[experts, outputs, inputs]`, with only these outputs.
+    /// Each byte holds two codes, the earlier in the low nibble.
     Mxfp4(ExpertOutputs),
 }
 
-/// Bytes of an MXFP4 block's codes, in either layout.
+/// Bytes of the codes of an MXFP4 block, in both layouts.
 const CODES: usize = 16;
 
-/// A tensor under its GGUF name, still with its Hugging Face contents.
+/// A tensor under its GGUF name that still has its Hugging Face contents.
 #[derive(Debug, Clone)]
 pub(crate) struct Recipe {
     pub(crate) tensor: Tensor,
-    /// The scales of [`Transform::Mxfp4`].
+    /// Scales for [`Transform::Mxfp4`].
     pub(crate) scales: Option<Tensor>,
     pub(crate) transform: Transform,
 }
 
 impl Recipe {
-    /// The tensor as it is.
+    /// Creates a recipe that leaves the tensor unchanged.
     pub fn plain(tensor: Tensor) -> Self {
         Recipe { tensor, scales: None, transform: Transform::None }
     }
 
-    /// Shape of the tensor when made.
+    /// Returns the shape of the finished tensor.
     pub fn shape(&self) -> Vec<usize> {
         match (self.transform.clone(), &self.tensor.shape[..]) {
             (Transform::Flatten, _) => vec![self.tensor.len()],
@@ -89,7 +94,7 @@ impl Recipe {
         }
     }
 
-    /// Type of the tensor when made.
+    /// Returns the type of the finished tensor.
     pub fn ty(&self) -> TensorType {
         match self.transform {
             Transform::Mxfp4(_) => TensorType::MXFP4,
@@ -98,7 +103,7 @@ impl Recipe {
         }
     }
 
-    /// A tensor of the right type and shape with the wrong contents, for checks of sizes.
+    /// Returns a tensor of the right type and shape but with wrong contents, for checks of sizes.
     ///
     /// # Errors
     /// [`Error::Memory`] if there is no room for blank contents.
@@ -113,7 +118,7 @@ impl Recipe {
             | Transform::Decay(_) => {
                 let rows = shape.iter().rev().skip(1).product::<usize>();
                 let bytes = ty.row_bytes(shape.last().copied().unwrap_or(0)).map_or(0, |row| row.saturating_mul(rows));
-                // Never touched, so that it takes no memory.
+                // Nothing touches these pages, so they take no memory.
                 if bytes == 0 { Bytes::new(Vec::new()) } else { Bytes::new(anonymous(bytes, "outline of a tensor")?) }
             }
             _ => self.tensor.data.clone(),
@@ -121,7 +126,7 @@ impl Recipe {
         Ok(Tensor { name: self.tensor.name.clone(), ty, shape, data })
     }
 
-    /// Makes the tensor; copies only where the transformation asks for it. `path` is for errors.
+    /// Makes the tensor. It copies only if the transformation needs it. `path` is for errors.
     pub fn make(&self, path: &Path) -> Result<Tensor> {
         self.made().map_err(|expected| {
             let location = Location::Tensor(self.tensor.name.clone());
@@ -129,7 +134,7 @@ impl Recipe {
         })
     }
 
-    /// The tensor, or what its Hugging Face form should have been.
+    /// Makes the tensor. The error describes the expected Hugging Face form.
     fn made(&self) -> Result<Tensor, String> {
         let tensor = &self.tensor;
         let rows = tensor.shape.first().copied().unwrap_or(0);
@@ -195,7 +200,8 @@ impl Recipe {
         }
     }
 
-    /// The vector with one added to every element; `None` if it is none.
+    /// Returns the vector with one added to every element; `None` if the tensor is no vector of
+    /// floats.
     fn with_one_added(&self) -> Option<Tensor> {
         let tensor = &self.tensor;
         if !tensor.ty.is_weight() || tensor.ty.row_bytes(tensor.len()) != Some(tensor.data.len()) {
@@ -207,17 +213,18 @@ impl Recipe {
         Some(Tensor { ty: TensorType::F32, data: Bytes::new(bytes), ..tensor.clone() })
     }
 
-    /// True if the data are as long as shape and type say.
+    /// True if the data are as long as shape and type require.
     fn is_whole(&self) -> bool {
         self.tensor.len().checked_mul(self.tensor.ty.block_bytes()) == Some(self.tensor.data.len())
     }
 
-    /// True if they are floats, and all there.
+    /// True if the data are floats, and as long as shape and type require.
     fn is_whole_floats(&self) -> bool {
         self.tensor.ty.block_len() == 1 && self.is_whole()
     }
 
-    /// Floats with the columns that `of` takes, if they have its columns.
+    /// Returns floats with the columns that `of` takes; `None` if the number of columns does not
+    /// match.
     fn columns(&self, of: &Gather) -> Option<Tensor> {
         let tensor = &self.tensor;
         let floats = tensor.ty.block_len() == 1 && tensor.shape.last() == Some(&of.source_rows());
@@ -225,7 +232,8 @@ impl Recipe {
         Some(Tensor { data: Bytes::new(bytes), ..tensor.clone() })
     }
 
-    /// Experts `[experts, outputs, inputs]` from either order of the two, if the shape tells them apart.
+    /// Makes experts `[experts, outputs, inputs]` from either order, if the shape determines the
+    /// order.
     fn experts(&self, outputs: usize, inputs: usize) -> Option<Tensor> {
         let &[_, rows, cols] = &self.tensor.shape[..] else { return None };
         match [rows, cols] {
@@ -236,7 +244,7 @@ impl Recipe {
         }
     }
 
-    /// Each expert's `[inputs, outputs]` transposed, with the outputs `of` only.
+    /// Transposes each expert's `[inputs, outputs]`, with only the outputs `of`.
     fn outputs_first(&self, inputs: usize, outputs: usize, of: ExpertOutputs) -> Tensor {
         let tensor = &self.tensor;
         let element = tensor.ty.block_bytes();
@@ -253,7 +261,8 @@ impl Recipe {
         Tensor { shape: self.shape(), data: Bytes::new(bytes), ..tensor.clone() }
     }
 
-    /// The MXFP4 blocks of the outputs `of`: scale, then codes as GGUF has them, element `j` beside element `j + 16`.
+    /// Makes the MXFP4 blocks of the outputs `of`: the scale, then the codes in GGUF's order.
+    /// Element `j` shares a byte with element `j + 16`.
     fn mxfp4(&self, scales: &[u8], outputs: usize, blocks: usize, of: ExpertOutputs) -> Tensor {
         let shape = self.shape();
         let taken = of.count(outputs);
@@ -274,7 +283,7 @@ impl Recipe {
         Tensor { name: self.tensor.name.clone(), ty: TensorType::MXFP4, shape, data: Bytes::new(bytes) }
     }
 
-    /// The tensor with row `i` taken from row `source(i)`; the first dimension counts rows.
+    /// Returns the tensor with row `i` taken from row `source(i)`; rows are the first dimension.
     fn with_rows(&self, source: impl Fn(usize) -> usize) -> Tensor {
         let rows = self.tensor.shape[0];
         let row_bytes = self.tensor.data.len() / rows;
@@ -287,14 +296,16 @@ impl Recipe {
     }
 }
 
-/// Where GGUF's row `row` is among Hugging Face's, heads being `head_dim` rows of which `dims` are rotated.
+/// Returns the Hugging Face row of GGUF's row `row`. Heads have `head_dim` rows, of which `dims`
+/// are rotated.
 fn rope_source(row: usize, head_dim: usize, dims: usize) -> usize {
     let (head, at) = (row / head_dim, row % head_dim);
     let source = if at < dims { at % 2 * (dims / 2) + at / 2 } else { at };
     head * head_dim + source
 }
 
-/// Where GGUF's head `head` (queries, then keys, then values) is among Hugging Face's groups.
+/// Returns the index in Hugging Face's groups of GGUF's head `head` (queries, then keys, then
+/// values).
 fn qkv_source(head: usize, heads: usize, kv_heads: usize) -> usize {
     let per_group = heads / kv_heads;
     if head < heads {

@@ -1,4 +1,5 @@
-//! Rotary positions of a folder: base, rotated elements and scaling, of all layers or by kind of layer.
+//! Rotary positions of a folder: base, rotated elements and scaling, for all layers or by kind of
+//! layer.
 
 use std::f64::consts::TAU;
 
@@ -9,20 +10,20 @@ use crate::rope::yarn_magnitude;
 use thermocline_base::error::{Error, Result};
 use thermocline_formats::format::Value;
 
-/// Divisor of the frequency of a pair that does not turn.
+/// Divisor that stops the rotation of a pair.
 const NO_ROTATION: f32 = 1e30;
 
-/// Layers that a table of rotations is for.
+/// Layers that use a rotation table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LayerRope {
-    /// Those without a window, or all.
+    /// Layers without a window, or all layers.
     Full,
-    /// Those with a window, in families where these have rotations of their own.
+    /// Layers with a window, in families where these have their own rotations.
     Sliding,
 }
 
 impl LayerRope {
-    /// The layers' name in `rope_parameters`.
+    /// Returns the name of these layers in `rope_parameters`.
     fn name(self) -> &'static str {
         match self {
             LayerRope::Full => "full_attention",
@@ -30,7 +31,7 @@ impl LayerRope {
         }
     }
 
-    /// End of GGUF's keys, and of the stems of its tensors.
+    /// Returns the suffix of GGUF's keys and tensor stems.
     fn suffix(self) -> &'static str {
         match self {
             LayerRope::Full => "",
@@ -39,8 +40,9 @@ impl LayerRope {
     }
 }
 
-/// Rotations that a configuration lists layer by layer, as `rope_theta` or `partial_rotary_factors`, by kind of layer instead: those of
-/// its first layer. Layers without a window have `rope_scaling`, too.
+/// Replaces rotations listed per layer (`rope_theta` or `partial_rotary_factors`) by rotations per
+/// kind of layer. Each kind takes the values of its first layer. Layers without a window also take
+/// `rope_scaling`.
 pub(super) fn by_kind(values: &mut Map<String, Json>) {
     let names = ["rope_theta", "partial_rotary_factors"];
     let Some(Json::Array(kinds)) = values.get("layer_types").cloned() else { return };
@@ -71,7 +73,7 @@ pub(super) fn by_kind(values: &mut Map<String, Json>) {
 struct HfRope<'a> {
     config: &'a HfConfig,
     values: Option<&'a Map<String, Json>>,
-    /// True if they are of one kind of layer only.
+    /// True if the parameters belong to one kind of layer only.
     by_kind: bool,
 }
 
@@ -80,7 +82,7 @@ impl<'a> HfRope<'a> {
         self.values?.get(name).filter(|value| !value.is_null())
     }
 
-    /// `default`, `linear`, `llama3`, `yarn`, ...
+    /// Returns the kind of scaling: `default`, `linear`, `llama3`, `yarn`, ...
     fn kind(&self) -> &'a str {
         self.value("rope_type").or_else(|| self.value("type")).and_then(Json::as_str).unwrap_or("default")
     }
@@ -90,7 +92,7 @@ impl<'a> HfRope<'a> {
         finite(value).map(Some).ok_or_else(|| self.config.error(&format!("rope.{name}"), "a finite number", value))
     }
 
-    /// A number that 0 leaves at its default.
+    /// Returns a number; 0 counts as missing.
     fn switchable(&self, name: &str) -> Result<Option<f32>> {
         Ok(self.f32(name)?.filter(|value| *value != 0.0))
     }
@@ -101,8 +103,8 @@ impl<'a> HfRope<'a> {
         flag.map(Some).ok_or_else(|| self.config.error(&format!("rope.{name}"), "true or false", value))
     }
 
-    /// YaRN's bounds as they are rather than whole dimensions. The reference looks for this key outside the kinds of layers only, and
-    /// models are trained with what it does.
+    /// Returns whether YaRN's bounds are rounded to whole dimensions. The reference ignores this
+    /// key in parameters by kind of layer, and models are trained with the reference.
     fn truncates(&self) -> Result<Option<bool>> {
         Ok(self.bool("truncate")?.filter(|_| !self.by_kind))
     }
@@ -112,7 +114,7 @@ impl<'a> HfRope<'a> {
         Ok(self.f32(name)?.filter(|&value| value >= 1.0).map(|value| value as usize))
     }
 
-    /// A list of `len` positive numbers.
+    /// Reads a list of `len` positive numbers.
     fn factors(&self, name: &str, len: usize) -> Result<Vec<f32>> {
         let values = self.value(name).and_then(Json::as_array);
         let factors: Option<Vec<f32>> =
@@ -122,18 +124,18 @@ impl<'a> HfRope<'a> {
         })
     }
 
-    /// Tokens the model was trained with before its context was stretched to `context`.
+    /// Returns the context length of the training, before it was stretched to `context`.
     fn original(&self, context: usize) -> Result<usize> {
         let name = "original_max_position_embeddings";
         Ok(self.config.usize(&[name])?.or(self.usize(name)?).unwrap_or(context))
     }
 
-    /// Ratio of the stretched context to the `original` one.
+    /// Returns the ratio of the stretched context to the `original` one.
     fn factor(&self, original: usize, context: usize) -> Result<f32> {
         Ok(self.f32("factor")?.unwrap_or(context as f32 / original.max(1) as f32))
     }
 
-    /// Magnitude of cos and sin under YaRN.
+    /// Returns YaRN's factor on cos and sin.
     fn yarn_magnitude(&self, factor: f32) -> Result<f32> {
         let scales = [self.switchable("mscale")?, self.switchable("mscale_all_dim")?];
         Ok(match (self.f32("attention_factor")?, scales) {
@@ -143,7 +145,7 @@ impl<'a> HfRope<'a> {
         })
     }
 
-    /// Magnitude of cos and sin under longrope.
+    /// Returns longrope's factor on cos and sin.
     fn longrope_magnitude(&self, original: usize, context: usize) -> Result<f32> {
         let [short, long] = [self.f32("short_mscale")?, self.f32("long_mscale")?];
         if let (Some(short), Some(long)) = (short, long)
@@ -162,8 +164,8 @@ impl<'a> HfRope<'a> {
 }
 
 impl HfConfig {
-    /// Rotary parameters: the newer `rope_parameters`, possibly by kind of layer, or the older `rope_scaling`, which is that of layers
-    /// without a window.
+    /// Returns the rotary parameters: the newer `rope_parameters`, which may differ by kind of
+    /// layer, or the older `rope_scaling`, which applies to layers without a window.
     fn rope(&self, layers: LayerRope) -> HfRope<'_> {
         let object = |name: &str| self.value(name).and_then(Json::as_object);
         let of = |values: &'_ Map<String, Json>, kind: LayerRope| values.get(kind.name()).is_some_and(Json::is_object);
@@ -177,12 +179,13 @@ impl HfConfig {
         HfRope { config: self, values, by_kind: by_kind.is_some() }
     }
 
-    /// Rotated ones of a head's `head_dim` elements, all of them by default.
+    /// Returns how many of a head's `head_dim` elements are rotated; all by default.
     pub fn rotated(&self, layers: LayerRope, head_dim: usize) -> Result<usize> {
         self.rotated_or(layers, head_dim, 1.0)
     }
 
-    /// The same with another fraction by default; stretched rotations have none of their own and take all elements.
+    /// Returns the number of rotated elements, with `default` as their fraction. Stretched
+    /// rotations ignore `default` and rotate all elements.
     pub fn rotated_or(&self, layers: LayerRope, head_dim: usize, default: f64) -> Result<usize> {
         let name = "partial_rotary_factor";
         let rope = self.rope(layers);
@@ -198,7 +201,8 @@ impl HfConfig {
         }
     }
 
-    /// Magnitude of cos and sin, and the weight of the factor's logarithm in the scale of attention, where YaRN's parameters name one.
+    /// Returns the factor on cos and sin, and the weight of the factor's logarithm in the attention
+    /// scale; `None` if YaRN's parameters do not name this weight.
     pub fn yarn_of_attention(&self) -> Result<Option<[f32; 2]>> {
         let rope = self.rope(LayerRope::Full);
         let (Some(all), "yarn") = (rope.switchable("mscale_all_dim")?, rope.kind()) else { return Ok(None) };
@@ -208,18 +212,19 @@ impl HfConfig {
     }
 }
 
-/// A table of rotations in the making.
+/// A rotation table under construction.
 struct RopeDraft<'a> {
     rope: HfRope<'a>,
     sizes: HfSizes,
     base: f32,
-    /// Tokens the model can see.
+    /// Number of tokens that the model can read.
     context: usize,
     suffix: &'static str,
 }
 
 impl Draft {
-    /// The keys and tensors of rotary positions, of all layers or of those without a window. `default_base` is for files that name none.
+    /// Sets the keys and tensors of rotary positions for all layers, or for layers without a
+    /// window. `default_base` is for files without a base.
     pub fn rope(&mut self, hf: &HfConfig, sizes: &HfSizes, default_base: f32) -> Result<()> {
         let rope = hf.rope(LayerRope::Full);
         let base = match rope.f32("rope_theta")? {
@@ -229,13 +234,14 @@ impl Draft {
         self.rotations(hf, rope, *sizes, base, LayerRope::Full)
     }
 
-    /// The same of the layers with a window, in families where these have rotations of their own.
+    /// Sets the keys and tensors of rotary positions for layers with a window, in families where
+    /// these have their own rotations.
     pub fn local_rope(&mut self, hf: &HfConfig, sizes: &HfSizes, default_base: f32) -> Result<()> {
         let rope_dims = hf.rotated(LayerRope::Sliding, sizes.head_dim)?;
         self.local_rope_of(hf, &HfSizes { rope_dims, ..*sizes }, default_base)
     }
 
-    /// The same with the rotated elements of `sizes`.
+    /// Works like [`Draft::local_rope`], with the rotated elements of `sizes`.
     pub fn local_rope_of(&mut self, hf: &HfConfig, sizes: &HfSizes, default_base: f32) -> Result<()> {
         let rope = hf.rope(LayerRope::Sliding);
         let base = match rope.f32("rope_theta")? {
@@ -245,7 +251,7 @@ impl Draft {
         self.rotations(hf, rope, *sizes, base, LayerRope::Sliding)
     }
 
-    /// The key of queries that grow with their position, in families that have them.
+    /// Sets the key for queries that grow with their position, in families with such queries.
     pub fn query_scale(&mut self, hf: &HfConfig) -> Result<()> {
         if let Some(beta) = hf.rope(LayerRope::Full).f32("llama_4_scaling_beta")? {
             self.set("attention.temperature_scale", Value::F32(beta));
@@ -268,13 +274,13 @@ impl Draft {
         let of = RopeDraft { rope, sizes, base, context, suffix };
         match kind {
             "default" | "mrope" => {
-                // The length after which queries grow, in models whose positions are not stretched.
+                // In models without stretched positions, queries grow after this length.
                 if let Some(original) = of.rope.usize("original_max_position_embeddings")? {
                     self.set_size(&format!("rope.scaling.original_context_length{suffix}"), original)?;
                 }
                 Ok(())
             }
-            // HunYuan's raises the base by a fixed factor, in every context.
+            // HunYuan's "dynamic" raises the base by a fixed factor in every context.
             "dynamic" if of.rope.switchable("alpha")?.is_some() => {
                 let (alpha, dims) = (of.rope.f32("alpha")?.unwrap_or(1.0), sizes.rope_dims as f32);
                 if alpha <= 0.0 || sizes.rope_dims <= 2 {
@@ -290,7 +296,7 @@ impl Draft {
                 self.set(&format!("rope.scaling.dynamic_factor{suffix}"), Value::F32(factor));
                 Ok(())
             }
-            // Frequencies of the whole head, of which the first turn.
+            // The frequencies are those of the whole head, but only the first pairs rotate.
             "proportional" => {
                 let slower = of.rope.f32("factor")?.unwrap_or(1.0);
                 let factor = |pair| if pair < sizes.rope_dims / 2 { slower } else { NO_ROTATION };
@@ -319,7 +325,7 @@ impl Draft {
         }
     }
 
-    /// The keys of YaRN scaling.
+    /// Sets the keys of YaRN scaling.
     fn yarn(&mut self, RopeDraft { rope, context, suffix, .. }: &RopeDraft<'_>) -> Result<()> {
         let original = rope.original(*context)?;
         let factor = rope.factor(original, *context)?;
@@ -335,7 +341,7 @@ impl Draft {
         if let Some(truncate) = rope.truncates()? {
             self.set(&key("yarn_truncate"), Value::Bool(truncate));
         }
-        // GGUF keeps what multiplies the magnitude that follows from the factor.
+        // GGUF stores a factor on the magnitude that follows from `factor`.
         let magnitude = rope.yarn_magnitude(factor)? / yarn_magnitude(factor, 1.0);
         if magnitude != 1.0 {
             self.set(&key("attn_factor"), Value::F32(magnitude));
@@ -343,7 +349,7 @@ impl Draft {
         Ok(())
     }
 
-    /// The keys and divisors of longrope scaling.
+    /// Sets the keys and divisors of longrope scaling.
     fn longrope(&mut self, RopeDraft { rope, sizes, context, suffix, .. }: &RopeDraft<'_>) -> Result<()> {
         let original = rope.original(*context)?;
         let magnitude = rope.longrope_magnitude(original, *context)?;
@@ -358,8 +364,8 @@ impl Draft {
 }
 
 impl RopeDraft<'_> {
-    /// Llama 3.1's divisors, one per rotated pair: wavelengths beyond the trained length are stretched by `factor`, short ones
-    /// kept, those in between blended.
+    /// Returns Llama 3.1's divisors, one per rotated pair. Wavelengths beyond the trained length
+    /// are stretched by `factor`, short ones are kept, and those in between are blended.
     fn llama3_factors(&self) -> Result<Vec<f32>> {
         let RopeDraft { rope, base, context, .. } = self;
         let factor = f64::from(rope.f32("factor")?.unwrap_or(8.0));

@@ -1,7 +1,9 @@
-//! BitNet's matrices as Hugging Face folders have them, in blocks of I2_S: four weights of -1, 0 or 1 to a byte, and a scale of all.
+//! Joins BitNet's matrices in Hugging Face folders into blocks of I2_S: four weights of -1, 0 or 1
+//! per byte, and one scale for all.
 //!
-//! `weight` is u8 `[rows / 4, cols]`; bits `2 i` and `2 i + 1` of row `r` are the weights plus one of row `i * rows / 4 + r`. `weight_scale`
-//! is one number, a factor of the weights, or, in folders whose `linear_class` is `bitlinear`, its inverse.
+//! `weight` is u8 `[rows / 4, cols]`. Bits `2 i` and `2 i + 1` of row `r` hold the weights plus one
+//! of row `i * rows / 4 + r`. `weight_scale` is one number: a factor on the weights, or its inverse
+//! in folders whose `linear_class` is `bitlinear`.
 //!
 //! Source: the packing in the documentation and configuration of transformers' BitNet integration.
 
@@ -17,11 +19,12 @@ use thermocline_formats::{
     quant::{self, TensorType, encode_i2_s},
 };
 
-/// The tensors of a folder with each matrix of three values and its scale joined to one of I2_S. The matrices are copied.
+/// Returns the tensors of a folder with each three-valued matrix and its scale joined to one I2_S
+/// tensor. The matrices are copied.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for weights that are still to be rounded; [`Error::Malformed`] for a scale that is missing or no positive
-/// finite number, and for rows that are not whole blocks.
+/// [`Error::Unsupported`] for weights that are not yet rounded; [`Error::Malformed`] for a scale
+/// that is missing or not positive and finite, and for rows that are not whole blocks.
 pub(super) fn join(path: &Path, hf: &HfConfig, tensors: Vec<Tensor>) -> Result<Vec<Tensor>> {
     let quantised = hf.value("quantization_config");
     let is = |key: &str, value: &str| quantised.and_then(|of| of.get(key)?.as_str()) == Some(value);
@@ -51,7 +54,7 @@ pub(super) fn join(path: &Path, hf: &HfConfig, tensors: Vec<Tensor>) -> Result<V
     Ok(rest.map(|tensor| joined.remove(&tensor.name).unwrap_or(tensor)).collect())
 }
 
-/// The factor of a matrix.
+/// Reads the factor of a matrix.
 fn factor(path: &Path, scale: &Tensor, inverse: bool) -> Result<f32> {
     let mut value = [f32::NAN];
     if scale.ty.is_weight() && scale.len() == 1 && scale.ty.row_bytes(1) == Some(scale.data.len()) {

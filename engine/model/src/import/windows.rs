@@ -1,4 +1,4 @@
-//! Windows of a folder's layers: the keys by which configurations say which layers see the last tokens only.
+//! Windows of a folder's layers: the keys that determine which layers read only the last tokens.
 
 use serde_json::Value as Json;
 
@@ -6,21 +6,23 @@ use super::{Draft, HfConfig};
 use thermocline_base::error::Result;
 use thermocline_formats::format::{Array, Value};
 
-/// Layers of a family that have the window where `layer_types` does not say.
+/// Layers of a family that have the window if `layer_types` does not say.
 #[derive(Debug, Clone)]
 pub(crate) enum SlidingLayers {
-    /// All.
+    /// All layers.
     All,
-    /// None.
+    /// No layer.
     None,
-    /// All but the last of every so many; a folder may name another number, or a pattern of letters, as `sliding_window_pattern`.
+    /// All layers but the last of every so many. A folder may give another number, or a pattern of
+    /// letters, as `sliding_window_pattern`.
     AllButEvery(usize),
-    /// Those marked, one mark per layer.
+    /// Marked layers, one mark per layer.
     Marked(Vec<bool>),
 }
 
 impl HfConfig {
-    /// Per layer, true if it has the window; `None` if the folder names none, or switches it off.
+    /// Returns, per layer, whether it has the window; `None` if the folder names no window or turns
+    /// it off.
     pub fn sliding_layers(&self, n_layer: usize, usual: SlidingLayers) -> Result<Option<Vec<bool>>> {
         let window = self.usize(&["sliding_window"])?.filter(|window| *window > 0);
         if window.is_none() || self.bool(&["use_sliding_window"])? == Some(false) {
@@ -37,7 +39,8 @@ impl HfConfig {
         }))
     }
 
-    /// `sliding_window_pattern`: a number of layers of which the last has no window, or letters (`L` for a window) that repeat.
+    /// Reads `sliding_window_pattern`. A number is an interval whose last layer has no window.
+    /// Letters (`L` for a window) repeat over the layers.
     fn pattern(&self, n_layer: usize, usual: usize) -> Result<Vec<bool>> {
         let name = "sliding_window_pattern";
         let letters = match self.value(name) {
@@ -56,7 +59,8 @@ impl HfConfig {
 }
 
 impl Draft {
-    /// Sets the window and which layers have it, where the folder names one; yields the latter.
+    /// Sets the window and which layers have it, if the folder names a window. Returns, per layer,
+    /// whether it has the window.
     pub fn windows(&mut self, hf: &HfConfig, n_layer: usize, usual: SlidingLayers) -> Result<Option<Vec<bool>>> {
         let slides = hf.sliding_layers(n_layer, usual)?;
         if let Some(slides) = &slides {
@@ -65,7 +69,7 @@ impl Draft {
         Ok(slides)
     }
 
-    /// Sets the window and, where layers differ, which of them slide.
+    /// Sets the window and, if layers differ, which of them have it.
     pub fn window(&mut self, window: usize, slides: Option<Vec<bool>>) -> Result<()> {
         self.set_size("attention.sliding_window", window)?;
         if let Some(slides) = slides {

@@ -1,4 +1,5 @@
-//! The configuration every architecture has in common: sizes, positions, windows and experts, checked against each other.
+//! The configuration that all architectures have in common: sizes, positions, windows and experts,
+//! checked against each other.
 
 use std::sync::Arc;
 
@@ -10,11 +11,13 @@ use crate::{
 use thermocline_base::error::{Error, Location, Result};
 use thermocline_formats::format::{Array, Container};
 
-/// Variant that is refused, in files and folders: a token would see those behind it.
+/// Name of a variant that is refused in files and folders, because a token would attend to later
+/// tokens.
 pub(crate) const BOTH_DIRECTIONS: &str = "attention in both directions, as models that embed texts have it";
 
 impl Loader<'_> {
-    /// The sizes every architecture has, checked against each other and against the embedding.
+    /// Returns the sizes that every architecture has, checked against each other and against the
+    /// embedding.
     pub fn sizes(&self) -> Result<Sizes> {
         let d_model = self.required_size("embedding_length", 1..=MAX_SIZE)?;
         let n_layer = self.layer_counts()?.n_layer;
@@ -41,7 +44,8 @@ impl Loader<'_> {
         Ok(Sizes { d_model, n_layer, n_head, head_dim, value_dim, n_ff, n_vocab, context_length })
     }
 
-    /// Query heads and key/value heads of each layer; either may be 0 in layers without attention.
+    /// Returns the query heads and the key/value heads of each layer. Either may be 0 in layers
+    /// without attention.
     fn heads(&self, n_layer: usize) -> Result<Vec<(usize, usize)>> {
         let (key, kv_key) = ("attention.head_count", "attention.head_count_kv");
         let heads = self.per_layer(key, 1..=MAX_HEADS, n_layer)?;
@@ -58,14 +62,15 @@ impl Loader<'_> {
         Ok(heads)
     }
 
-    /// Neurons of each layer's dense FFN.
+    /// Returns the number of neurons of each layer's dense FFN.
     fn widths(&self, n_layer: usize) -> Result<Vec<usize>> {
         let widths = self.per_layer("feed_forward_length", 0..=MAX_SIZE, n_layer)?;
         Ok(widths.unwrap_or_else(|| vec![0; n_layer]))
     }
 
-    /// A GGUF vocabulary has one token per row of the embedding. A `tokenizer.json` may have fewer, rows being padded,
-    /// but `config.json` counts them.
+    /// Checks the size of the vocabulary. A GGUF vocabulary has one token per row of the embedding.
+    /// A `tokenizer.json` may have fewer tokens, because rows are padded, but `config.json` counts
+    /// the rows.
     fn check_vocabulary(&self, n_vocab: usize) -> Result<()> {
         if self.checkpoint.container == Container::HuggingFace {
             return match self.size("vocab_size", 1..=MAX_SIZE)? {
@@ -88,10 +93,11 @@ impl Loader<'_> {
         Err(Error::malformed(&self.checkpoint.path, Location::Key(key.to_owned()), expected, tokens))
     }
 
-    /// A configuration with the defaults of the llama family; a family changes what differs. Values are as long as keys.
+    /// Returns a configuration with the defaults of the llama family, which a family then changes.
+    /// Values are as long as keys.
     pub fn base_config(&self, sizes: &Sizes, norm: NormKind, order: RopeOrder) -> Result<ModelConfig> {
         let Sizes { head_dim, value_dim, .. } = *sizes;
-        // Lengths of latent attention differ, which has keys of its own for them.
+        // Latent attention has other lengths, and its own keys for them.
         if value_dim != head_dim && !self.has_key("attention.kv_lora_rank") {
             let expected = format!("the length of a key, {head_dim}");
             return Err(self.key_error("attention.value_length", expected, value_dim));
@@ -99,11 +105,12 @@ impl Loader<'_> {
         self.config_with(&Sizes { value_dim: head_dim, ..*sizes }, norm, self.rope(sizes, order)?)
     }
 
-    /// The same with the rotations `rope`, and values of a length of their own.
+    /// Returns a configuration with the defaults of the llama family, the rotations `rope`, and a
+    /// separate length of values.
     pub fn config_with(&self, sizes: &Sizes, norm: NormKind, rope: Rope) -> Result<ModelConfig> {
         let norm_eps = self.norm_eps(match norm {
             NormKind::Rms => "attention.layer_norm_rms_epsilon",
-            // Files of Phi-3.5-MoE have it under the other's name.
+            // Files of Phi-3.5-MoE have the epsilon under the RMS norm's key.
             NormKind::Layer
                 if !self.has_key("attention.layer_norm_epsilon")
                     && self.has_key("attention.layer_norm_rms_epsilon") =>
@@ -180,8 +187,9 @@ impl Loader<'_> {
         })
     }
 
-    /// Growth of queries with their position, where the file names its weight: in steps of the length that it names, or that the
-    /// model was trained with before its `context` was stretched.
+    /// Returns the growth of queries with their position, if the file names its weight. Its length
+    /// is the one that the file names, or else the context length of the training, before it was
+    /// stretched to `context`.
     fn query_scale(&self, context: usize) -> Result<Option<QueryScale>> {
         let Some(beta) = self.switchable("attention.temperature_scale")? else { return Ok(None) };
         let named = self.size("attention.temperature_length", 0..=MAX_SIZE)?.filter(|length| *length > 0);
@@ -192,7 +200,7 @@ impl Loader<'_> {
         Ok(Some(QueryScale { beta, length, offset: 0 }))
     }
 
-    /// The activation the caller asked for, else the metadata's, else the family's `default`.
+    /// Returns the caller's activation, or else the metadata's, or else the family's `default`.
     pub fn activation(&self, default: Activation) -> Result<Activation> {
         match (self.options.activation, self.text("hidden_activation")?) {
             (Some(activation), _) => Ok(activation),
@@ -201,8 +209,9 @@ impl Loader<'_> {
         }
     }
 
-    /// Sets the sliding window of the layers that have one. `pattern` is the default of
-    /// `attention.sliding_window_pattern`: layer `i` slides unless `i % pattern == pattern - 1`; with 0 all slide.
+    /// Sets the sliding window of the layers with a window. `pattern` is the default of
+    /// `attention.sliding_window_pattern`. Layer `i` has the window unless
+    /// `i % pattern == pattern - 1`. With 0, all layers have it.
     pub fn apply_window(&self, config: &mut ModelConfig, default: Option<usize>, pattern: usize) -> Result<()> {
         let window = self.size("attention.sliding_window", 0..=usize::MAX)?.or(default).filter(|&window| window > 0);
         let Some(window) = window else { return Ok(()) };
@@ -223,8 +232,9 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// Takes the rotation from layers that have none: those that `rope.layer_pattern`, a key of this engine's own, names, or by default
-    /// every `interval`th, as architectures have it whose files do not say.
+    /// Removes the rotation from layers without one. `rope.layer_pattern`, this engine's own key,
+    /// names the rotated layers. Without it, every `interval`th layer has no rotation, for
+    /// architectures whose files do not say.
     pub fn apply_rope_pattern(&self, config: &mut ModelConfig, interval: usize) -> Result<()> {
         let flags = self.layer_flags("rope.layer_pattern", config.n_layer())?;
         for (n, layer) in config.layers.iter_mut().enumerate() {
@@ -236,7 +246,8 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// The MoE sizes that the metadata describes, with the family's own `router` where it says nothing; `None` without experts.
+    /// Reads the MoE sizes of the metadata, with the family's `router` as default; `None` without
+    /// experts.
     pub fn experts(&self, router: Router, default_n_ff: impl FnOnce(usize) -> usize) -> Result<Option<Experts>> {
         let count = self.size("expert_count", 0..=MAX_EXPERTS)?.unwrap_or(0);
         if count == 0 {
@@ -253,7 +264,7 @@ impl Loader<'_> {
         Ok(Some(Experts { count, used, router: self.router(router, count, used)?, n_ff }))
     }
 
-    /// The same for families whose models all have experts.
+    /// Reads the MoE sizes, for families whose models all have experts.
     pub fn required_experts(&self, router: Router, default_n_ff: impl FnOnce(usize) -> usize) -> Result<Experts> {
         self.experts(router, default_n_ff)?.ok_or_else(|| self.key_error("expert_count", "at least one expert", 0))
     }

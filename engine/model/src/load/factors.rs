@@ -1,6 +1,7 @@
-//! Factors that files have beside matrices of NVFP4, whose own scales span little, and beside BitNet's of three values: a tensor
-//! `{stem}.scale` (or `{stem}.weight.scale`) of one F32 number, or one for each expert. `{stem}.input_scale`, the scale of activations in
-//! four bits, says nothing about weights.
+//! Factors stored beside matrices whose types need one: NVFP4, whose own scales have a small range,
+//! and BitNet's three-valued types. A tensor `{stem}.scale` (or `{stem}.weight.scale`) holds one
+//! F32 number, or one per expert. `{stem}.input_scale` is the scale of four-bit activations and
+//! does not affect weights.
 
 use thermocline_base::error::{Error, Location, Result};
 use thermocline_formats::{
@@ -8,10 +9,11 @@ use thermocline_formats::{
     quant::{self, TensorType},
 };
 
-/// The `count` factors of `weight`; `None` if its type has none, or its file. One factor is every matrix's.
+/// Returns the `count` factors of `weight`; `None` if its type or its file has none. A single
+/// factor applies to every matrix.
 ///
 /// # Errors
-/// [`Error::Malformed`] if there is another number of factors, or one is not finite.
+/// [`Error::Malformed`] if there is another number of factors, or if one is not finite.
 pub(crate) fn factors(checkpoint: &Checkpoint, weight: &Tensor, count: usize) -> Result<Option<Vec<f32>>> {
     if ![TensorType::NVFP4, TensorType::TQ1_0, TensorType::TQ2_0].contains(&weight.ty) {
         return Ok(None);
@@ -38,7 +40,7 @@ pub(crate) fn factors(checkpoint: &Checkpoint, weight: &Tensor, count: usize) ->
     Ok(Some(values))
 }
 
-/// Names under which files have the factors of a matrix.
+/// Returns the names that files use for the factors of a matrix.
 pub(crate) fn factor_names(weight: &str) -> [String; 2] {
     let stem = weight.strip_suffix(".weight").unwrap_or(weight);
     [format!("{stem}.scale"), format!("{weight}.scale")]

@@ -1,9 +1,10 @@
-//! The tensors of one layer, as parts read them.
+//! Access to the tensors of one layer.
 
 use super::Loader;
 use crate::NormKind;
 
-/// A layer in a checkpoint: where its parts find their tensors, `blk.{n}.`, and the sizes that all of them know.
+/// A layer in a checkpoint: the tensors of its parts, `blk.{n}.`, and the sizes that all parts
+/// need.
 #[derive(Clone, Copy)]
 pub(crate) struct LayerTensors<'a> {
     pub(crate) loader: &'a Loader<'a>,

@@ -1,4 +1,4 @@
-//! Metadata by key suffix: every number is checked against the range the engine can work with.
+//! Metadata by key suffix. Every number is checked against the range that the engine can work with.
 
 use std::ops::RangeInclusive;
 
@@ -7,7 +7,7 @@ use thermocline_base::error::{Error, Result};
 use thermocline_formats::format::Array;
 
 impl<'a> Loader<'a> {
-    /// Integer under a key that may hold one number or an equal one per layer.
+    /// Returns the integer under a key that may hold one number, or equal numbers for all layers.
     pub fn size(&self, suffix: &str, range: RangeInclusive<usize>) -> Result<Option<usize>> {
         let key = self.key(suffix);
         let value = match self.metadata().get(&key) {
@@ -37,14 +37,15 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// The same, required.
+    /// Returns the integer under a required key.
     pub fn required_size(&self, suffix: &str, range: RangeInclusive<usize>) -> Result<usize> {
         let expected = format!("a number from {} to {}", range.start(), range.end());
         self.size(suffix, range)?.ok_or_else(|| self.metadata().missing(&self.key(suffix), &expected))
     }
 
-    /// Integers under a key that holds one number for all layers or an array with one for each. A single number is in `range`; in an
-    /// array some, but not all, may be 0: layers without the part.
+    /// Returns the integers under a key that holds one number for all layers, or an array of one
+    /// per layer. A single number is in `range`. In an array some numbers, but not all, may be 0,
+    /// for layers without the part.
     pub fn per_layer(&self, suffix: &str, range: RangeInclusive<usize>, n_layer: usize) -> Result<Option<Vec<usize>>> {
         let Some(thermocline_formats::format::Value::Array(array)) = self.metadata().get(&self.key(suffix)) else {
             return Ok(self.size(suffix, range)?.map(|size| vec![size; n_layer]));
@@ -65,7 +66,8 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// An array with a flag (or a number, 0 or not) for each layer; `None` for anything but an array.
+    /// Reads an array of one flag (or number, 0 or not) per layer; `None` for anything but an
+    /// array.
     pub fn layer_flags(&self, suffix: &str, n_layer: usize) -> Result<Option<Vec<bool>>> {
         let Some(thermocline_formats::format::Value::Array(array)) = self.metadata().get(&self.key(suffix)) else {
             return Ok(None);
@@ -82,7 +84,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// An array of `len` numbers, for instance one per layer; NaN is refused.
+    /// Reads an array of `len` numbers, for instance one per layer; NaN is refused.
     pub fn floats(&self, suffix: &str, len: usize) -> Result<Option<Vec<f32>>> {
         let key = self.key(suffix);
         let expected = || format!("{len} numbers");
@@ -99,7 +101,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// A number of at least 0 for each layer: an array with one for each, or one for all.
+    /// Reads a number of at least 0 per layer: an array, or one number for all layers.
     pub fn layer_floats(&self, suffix: &str, n_layer: usize) -> Result<Option<Vec<f32>>> {
         let all = match self.metadata().get(&self.key(suffix)) {
             Some(thermocline_formats::format::Value::Array(_)) => self.floats(suffix, n_layer)?,
@@ -111,7 +113,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Finite float above zero.
+    /// Reads a finite float above zero.
     pub fn positive(&self, suffix: &str) -> Result<Option<f32>> {
         match self.metadata().f32(&self.key(suffix))? {
             Some(value) if value <= 0.0 => Err(self.key_error(suffix, "a float above 0", value)),
@@ -119,7 +121,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Finite float where absent and 0 both mean "off".
+    /// Reads a finite float; a missing value and 0 both mean "off".
     pub fn switchable(&self, suffix: &str) -> Result<Option<f32>> {
         match self.metadata().f32(&self.key(suffix))? {
             Some(value) if value < 0.0 => Err(self.key_error(suffix, "a float of at least 0", value)),
@@ -127,7 +129,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// True if there is anything under the key.
+    /// True if the key has a value.
     pub fn has_key(&self, suffix: &str) -> bool {
         self.metadata().get(&self.key(suffix)).is_some()
     }
@@ -140,7 +142,7 @@ impl<'a> Loader<'a> {
         self.metadata().str(&self.key(suffix))
     }
 
-    /// Number that a norm adds under its root.
+    /// Reads the epsilon of a norm.
     pub fn norm_eps(&self, suffix: &str) -> Result<f32> {
         let key = self.key(suffix);
         let eps = self.metadata().f32(&key)?.ok_or_else(|| self.metadata().missing(&key, "a small float"))?;
@@ -151,7 +153,7 @@ impl<'a> Loader<'a> {
     }
 }
 
-/// The elements of an integer array, negative ones excluded.
+/// Returns the elements of an array of non-negative integers; `None` for other arrays.
 pub(super) fn integers(array: &Array) -> Option<Vec<u64>> {
     match array {
         Array::U8(v) => Some(v.iter().map(|&v| v.into()).collect()),

@@ -1,10 +1,11 @@
-//! Checked access to a checkpoint: metadata by key suffix, tensors by name and expected shape. Every number is checked
-//! against the range the engine can work with, and every tensor against the sizes the metadata promised, before anything
-//! is computed or allocated from it.
+//! Checked access to a checkpoint: metadata by key suffix, tensors by name and expected shape.
+//! Every number is checked against the range that the engine can work with, and every tensor
+//! against the sizes in the metadata. Nothing is computed or allocated before these checks.
 //!
-//! [`metadata`] reads numbers, [`config`] what architectures have in common, [`rope`] rotations, [`tensors`] weights, [`layer`] those of
-//! one layer; [`tail`] leaves out layers that are not run, [`uniform`] compares the others. Without a file a loader writes down what it is
-//! asked for ([`recording`]).
+//! [`metadata`] reads numbers, [`config`] the configuration common to all architectures, [`rope`]
+//! rotations, [`tensors`] weights, and [`layer`] the weights of one layer. [`tail`] leaves out
+//! layers that are not run, and [`uniform`] compares the others. Without a file, a loader records
+//! the requested tensors ([`recording`]).
 
 mod config;
 mod factors;
@@ -32,12 +33,13 @@ use super::LoadOptions;
 use thermocline_base::error::{Error, Location};
 use thermocline_formats::format::{Checkpoint, Container, Metadata};
 
-/// Largest width, head count, context and so on that is accepted: every product of two of them fits in 64 bits.
+/// Largest accepted width, head count, context and so on. Every product of two such numbers fits in
+/// 64 bits.
 const MAX_SIZE: usize = (1 << 31) - 1;
 const MAX_HEADS: usize = 1 << 16;
 const MAX_EXPERTS: usize = 1 << 16;
 
-/// A checkpoint seen through the architecture it names.
+/// A checkpoint, read with the keys of its architecture.
 pub(crate) struct Loader<'a> {
     pub(crate) checkpoint: &'a Checkpoint,
     pub(crate) arch: &'a str,
@@ -46,16 +48,16 @@ pub(crate) struct Loader<'a> {
     recording: Option<Recording>,
 }
 
-/// The sizes every architecture has; of those that differ from layer to layer, the largest.
+/// Sizes that every architecture has. A size that differs between layers is the largest one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sizes {
     pub(crate) d_model: usize,
     pub(crate) n_layer: usize,
     pub(crate) n_head: usize,
     pub(crate) head_dim: usize,
-    /// Elements of a value head.
+    /// Number of elements of a value head.
     pub(crate) value_dim: usize,
-    /// 0 if the file does not say (MoE models).
+    /// Neurons of a layer; 0 if the file does not say (MoE models).
     pub(crate) n_ff: usize,
     pub(crate) n_vocab: usize,
     pub(crate) context_length: usize,
@@ -66,7 +68,8 @@ impl<'a> Loader<'a> {
         Loader { checkpoint, arch, options, used: RefCell::default(), recording: None }
     }
 
-    /// A loader that writes down the tensors it is asked for; of `checkpoint`, it reads the metadata alone.
+    /// Creates a loader that records the requested tensors. From `checkpoint`, it reads only the
+    /// metadata.
     pub fn recording(
         checkpoint: &'a Checkpoint,
         arch: &'a str,
@@ -76,7 +79,7 @@ impl<'a> Loader<'a> {
         Loader { recording: Some(Recording::new(choice)), ..Loader::new(checkpoint, arch, options) }
     }
 
-    /// The tensors that a loader wrote down.
+    /// Returns the tensors that a loader recorded.
     pub fn recorded(&self) -> Vec<RecordedTensor> {
         self.recording.as_ref().map(Recording::take).unwrap_or_default()
     }
@@ -89,7 +92,7 @@ impl<'a> Loader<'a> {
         format!("{}.{suffix}", self.arch)
     }
 
-    /// The error for a key whose value cannot be used.
+    /// Returns the error for a key whose value cannot be used.
     pub fn key_error(&self, suffix: &str, expected: impl Into<String>, got: impl Display) -> Error {
         Error::malformed(&self.checkpoint.path, Location::Key(self.key(suffix)), expected, got)
     }
@@ -98,7 +101,7 @@ impl<'a> Loader<'a> {
         Error::malformed(&self.checkpoint.path, Location::Tensor(name.to_owned()), expected, got)
     }
 
-    /// True for PowerInfer files, whose models all use a ReLU without naming it.
+    /// True for PowerInfer files. All their models use a ReLU without naming it.
     pub fn is_powerinfer(&self) -> bool {
         matches!(self.checkpoint.container, Container::PowerInfer(_)) || self.has("blk.0.ffn_down_t.weight")
     }

@@ -1,5 +1,5 @@
-//! A loader without a file: every tensor that a family asks for is written down and answered with a blank one of its shape. So a
-//! family's tensors are listed by the code that reads them.
+//! A loader without a file. It records every tensor that a family requests, and returns a blank
+//! tensor of the requested shape. The code that reads a family's tensors thus also lists them.
 
 use std::cell::RefCell;
 
@@ -11,28 +11,29 @@ use thermocline_formats::{
     quant::TensorType,
 };
 
-/// Types of blank matrices: the first that has whole blocks in a row. Their bytes are address space.
+/// Types of blank matrices. The first type whose blocks fill a row is used. Their bytes only take
+/// address space.
 const BLANK_TYPES: [TensorType; 2] = [TensorType::Q4_0, TensorType::F16];
 
-/// Role of a tensor, as far as the question for it tells.
+/// Role of a tensor, derived from the request for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TensorRole {
     /// Weights of a linear map, `[rows, cols]`.
     Matrix,
     /// Weights of a linear map of each expert or head, `[count, rows, cols]`.
     Stack,
-    /// Bias of a linear map, `[rows]`, or of each expert's, `[count, rows]`.
+    /// Bias of a linear map, `[rows]`, or of each expert's linear map, `[count, rows]`.
     Bias,
-    /// Weight or bias of a norm, and the norm's place if it is one of the residual stream's.
+    /// Weight or bias of a norm, with the norm's place if it norms the residual stream.
     Norm(Option<NormSlot>),
     /// Parameters of any other kind.
     Vector,
 }
 
-/// A tensor that a family asked for.
+/// A tensor that a family requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RecordedTensor {
-    /// GGUF's name.
+    /// GGUF name.
     pub(crate) name: String,
     /// Shape, outermost dimension first.
     pub(crate) shape: Vec<usize>,
@@ -41,7 +42,7 @@ pub(crate) struct RecordedTensor {
 }
 
 impl RecordedTensor {
-    /// The layer that the tensor belongs to, if it belongs to one, and its name within it.
+    /// Returns the layer of the tensor, if it belongs to one, and its name within the layer.
     pub fn layer_and_name(&self) -> (Option<usize>, &str) {
         place(&self.name)
     }
@@ -51,19 +52,20 @@ fn place(name: &str) -> (Option<usize>, &str) {
     layer_and_name(name).map_or((None, name), |(layer, within)| (Some(layer), within))
 }
 
-/// Tensors that a model without a file has, of those that models may have or lack, and the sizes that no key tells. Names are whole, or
-/// without `blk.N.` for all layers.
+/// The optional tensors that a model without a file has, and the sizes that no key determines.
+/// Names are whole, or without `blk.N.` for all layers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TensorChoice {
-    /// Names of optional tensors that there are.
+    /// Names of the optional tensors that exist.
     pub(crate) optional: Vec<String>,
     /// First dimensions of tensors, by name.
     pub(crate) rows: Vec<(String, usize)>,
-    /// First layers that have no experts, where the others have them.
+    /// Number of first layers without experts, in models whose other layers have experts.
     pub(crate) dense_layers: usize,
 }
 
-/// A model as its family's loader describes it: configuration, blank weights, and the tensors in the order of the questions.
+/// A model as its family's loader describes it: configuration, blank weights, and the tensors in
+/// the order of the requests.
 #[derive(Debug)]
 pub(crate) struct RecordedModel {
     pub(crate) config: ModelConfig,
@@ -71,7 +73,7 @@ pub(crate) struct RecordedModel {
     pub(crate) tensors: Vec<RecordedTensor>,
 }
 
-/// State of a loader that records.
+/// State of a recording loader.
 #[derive(Debug)]
 pub(crate) struct Recording {
     choice: TensorChoice,
@@ -84,20 +86,20 @@ impl Recording {
         Recording { choice, tensors: RefCell::default(), blank: RefCell::default() }
     }
 
-    /// True if the choice has an optional tensor of this name.
+    /// True if the choice contains an optional tensor of this name.
     pub(super) fn has(&self, name: &str) -> bool {
         let (layer, within) = place(name);
         let dense = layer.is_some_and(|layer| layer < self.choice.dense_layers) && within.ends_with("_exps.weight");
         self.choice.optional.iter().any(|chosen| chosen == name || chosen == within && !dense)
     }
 
-    /// First dimension of a tensor, if the choice tells it.
+    /// Returns the first dimension of a tensor, if the choice contains it.
     pub(super) fn rows(&self, name: &str) -> Option<usize> {
         let (_, within) = place(name);
         self.choice.rows.iter().find(|(chosen, _)| chosen == name || chosen == within).map(|(_, rows)| *rows)
     }
 
-    /// Writes a tensor down. The answer is blank.
+    /// Records a tensor and returns a blank one.
     pub(super) fn record(&self, name: &str, shape: &[usize], role: TensorRole) -> Result<Tensor> {
         let mut tensors = self.tensors.borrow_mut();
         if !tensors.iter().any(|tensor| tensor.name == name) {
@@ -113,7 +115,7 @@ impl Recording {
         Ok(Tensor { name: name.to_owned(), ty, shape: shape.to_vec(), data })
     }
 
-    /// The tensors asked for so far, which it forgets.
+    /// Returns the tensors requested so far, and clears the list.
     pub(super) fn take(&self) -> Vec<RecordedTensor> {
         self.tensors.take()
     }
@@ -131,7 +133,7 @@ mod tests {
     };
     use thermocline_formats::format::Checkpoint;
 
-    /// Names and elements of the tensors that the loader of a file asks for.
+    /// Returns names and element counts of the tensors that the loader of a file requests.
     fn read(checkpoint: &Checkpoint) -> BTreeMap<String, usize> {
         let (arch, family) = crate::family(checkpoint).unwrap();
         let options = LoadOptions::default();
@@ -141,7 +143,8 @@ mod tests {
         used.iter().map(|name| (name.clone(), checkpoint.tensor(name).unwrap().len())).collect()
     }
 
-    /// The same of a loader without a file, of a model with these optional tensors.
+    /// Returns names and element counts of the tensors that a loader without a file requests, for a
+    /// model with these optional tensors.
     fn recorded(checkpoint: &Checkpoint) -> BTreeMap<String, usize> {
         let tensors = checkpoint.tensors();
         let choice = TensorChoice {

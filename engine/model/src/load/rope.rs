@@ -1,50 +1,52 @@
-//! Rotary positions of a file: one table for all layers, and in some families another for those with a window, whose keys end in `_swa`.
+//! Rotary positions of a file. All layers share one table. In some families, layers with a window
+//! have another, whose keys end in `_swa`.
 
 use super::{Loader, MAX_SIZE, Sizes};
 use crate::{ModelConfig, Rope, RopeOrder, RopeScaling, rope::yarn_magnitude};
 use thermocline_base::error::{Error, Result};
 
-/// Kinds of stretched rotations, as files name them.
+/// Names that files use for the kinds of stretched rotations.
 const SCALINGS: [&str; 4] = ["none", "linear", "yarn", "longrope"];
 
-/// Defaults of a table of rotations, for keys that a file lacks.
+/// Defaults of a rotation table, for keys that a file lacks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RopeDefaults {
-    /// Elements of a head, of which at most so many are rotated.
+    /// Elements of a head, the upper limit of rotated elements.
     pub(crate) head_dim: usize,
-    /// Rotated elements.
+    /// Number of rotated elements.
     pub(crate) dims: usize,
     /// Base of the frequencies.
     pub(crate) base: f32,
 }
 
-/// Keys of a table of rotations, and what is known beside them.
+/// Keys of a rotation table, with its defaults and sizes.
 #[derive(Clone, Copy)]
 struct RopeKeys {
-    /// End of every key, and of the stems of tensors.
+    /// Suffix of every key and of the stems of tensors.
     suffix: &'static str,
     defaults: RopeDefaults,
     order: RopeOrder,
-    /// Tokens that the model can see.
+    /// Number of tokens that the model can read.
     context: usize,
-    /// Elements that the file counts for each that is rotated.
+    /// Number of elements that the file counts per rotated element.
     counted: usize,
 }
 
 impl Loader<'_> {
-    /// The rotations of all layers, or of those without a window.
+    /// Reads the rotations of all layers, or of layers without a window.
     pub fn rope(&self, sizes: &Sizes, order: RopeOrder) -> Result<Rope> {
         let defaults = RopeDefaults { head_dim: sizes.head_dim, dims: sizes.head_dim, base: 10_000.0 };
         self.rotations(RopeKeys { suffix: "", defaults, order, context: sizes.context_length, counted: 1 })
     }
 
-    /// The same in files that count twice the elements that are rotated, and may have divisors for further pairs (Step 3.5).
+    /// Reads the rotations from files that count twice the rotated elements, and may have divisors
+    /// for further pairs (Step 3.5).
     pub fn halved_rope(&self, sizes: &Sizes, order: RopeOrder) -> Result<Rope> {
         let defaults = RopeDefaults { head_dim: sizes.head_dim, dims: sizes.head_dim / 2, base: 10_000.0 };
         self.rotations(RopeKeys { suffix: "", defaults, order, context: sizes.context_length, counted: 2 })
     }
 
-    /// Gives layers with a window rotations of their own.
+    /// Gives layers with a window their own rotations.
     pub fn local_rope(&self, config: &mut ModelConfig, defaults: RopeDefaults) -> Result<()> {
         let order = config.ropes.first().map_or(RopeOrder::NeoX, |rope| rope.order);
         let local =
@@ -77,13 +79,13 @@ impl Loader<'_> {
         Ok(Rope { dims, base, order, scaling })
     }
 
-    /// Length that the model was trained with.
+    /// Returns the context length of the training, in tokens.
     fn original_context(&self, RopeKeys { suffix, context, .. }: RopeKeys) -> Result<usize> {
         let key = format!("rope.scaling.original_context_length{suffix}");
         Ok(self.size(&key, 1..=MAX_SIZE)?.unwrap_or(context))
     }
 
-    /// Divisors of frequencies, if the file has a tensor of them.
+    /// Reads the divisors of frequencies, if the file has a tensor of them.
     fn divisors(&self, keys: RopeKeys, dims: usize) -> Result<Option<RopeScaling>> {
         let suffix = keys.suffix;
         let factors = |stem: &str| -> Result<Option<Vec<f32>>> {
@@ -109,7 +111,7 @@ impl Loader<'_> {
         Ok(Some(RopeScaling::Factors { short, long: Some(long), original_context, attention_factor }))
     }
 
-    /// Scaling of this kind, as its keys say.
+    /// Reads the scaling of this kind from its keys.
     fn scaling(&self, keys: RopeKeys, kind: &str) -> Result<RopeScaling> {
         let suffix = keys.suffix;
         let key = |name: &str| format!("rope.scaling.{name}{suffix}");
@@ -137,7 +139,7 @@ impl Loader<'_> {
                     truncate: self.flag(&key("yarn_truncate"))?.unwrap_or(true),
                 })
             }
-            // Files of Phi-3's short-context models say so without having factors.
+            // Files of Phi-3's short-context models name longrope but have no factors.
             ("longrope", _) if keys.context <= original_context => Ok(RopeScaling::None),
             _ => Err(self.missing_tensor("rope_factors_long.weight", "the factors of longrope scaling")),
         }

@@ -1,4 +1,4 @@
-//! Tensors by name and expected shape, and the parts of a layer made of them.
+//! Tensors by name and expected shape, and the parts of a layer made from them.
 
 use std::collections::HashSet;
 
@@ -20,7 +20,7 @@ impl<'a> Loader<'a> {
         self.tensor_error(name, expected, "nothing: the tensor is missing")
     }
 
-    /// True if there is a tensor of this name.
+    /// True if a tensor of this name exists.
     pub fn has(&self, name: &str) -> bool {
         match &self.recording {
             Some(recording) => recording.has(name),
@@ -28,7 +28,8 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// First dimension of a tensor whose size no key tells: rows of a matrix, elements of a vector. `None` if there is no such tensor.
+    /// Returns the first dimension of a tensor whose size no key determines: rows of a matrix,
+    /// elements of a vector. `None` without such a tensor.
     pub fn rows(&self, name: &str) -> Option<usize> {
         match &self.recording {
             Some(recording) => recording.rows(name),
@@ -36,7 +37,8 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// The tensor `name`, which has one of these `shapes`; of those a recording takes the last.
+    /// Returns the tensor `name`, which must have one of these `shapes`. A recording uses the last
+    /// shape.
     fn tensor(&self, name: &str, shapes: &[&[usize]], role: TensorRole) -> Result<Tensor> {
         let expected = || {
             let shapes: Vec<String> = shapes.iter().map(|shape| format!("{shape:?}")).collect();
@@ -53,17 +55,17 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// The tensor `name`, if it is there.
+    /// Returns the tensor `name`, if it exists.
     fn optional(&self, name: &str, shape: &[usize], role: TensorRole) -> Result<Option<Tensor>> {
         self.has(name).then(|| self.tensor(name, &[shape], role)).transpose()
     }
 
-    /// Names of the tensors that roles asked for.
+    /// Returns the names of the requested tensors.
     pub fn into_used(self) -> HashSet<String> {
         self.used.into_inner()
     }
 
-    /// The factors of `weight` ([`factors`]), whose tensor is used then.
+    /// Returns the factors of `weight` ([`factors`]), and marks their tensor as used.
     fn factors(&self, weight: &Tensor, count: usize) -> Result<Option<Vec<f32>>> {
         let factors = factors(self.checkpoint, weight, count)?;
         if factors.is_some() {
@@ -78,14 +80,14 @@ impl<'a> Loader<'a> {
         matrix.ok_or_else(|| self.tensor_error(&tensor.name, "a weight type and whole blocks per row", tensor.ty))
     }
 
-    /// A matrix with its factor, if the file has one beside it.
+    /// Returns a matrix with its factor, if the file has one beside it.
     fn with_factor(&self, tensor: &Tensor) -> Result<Matrix> {
         let matrix = self.as_matrix(tensor)?;
         let factor = self.factors(tensor, 1)?.and_then(|factors| factors.first().copied());
         Ok(matrix.with_factor(factor.unwrap_or(1.0)))
     }
 
-    /// Elements of a tensor; those of a recording are ones.
+    /// Returns the elements of a tensor; ones in a recording.
     fn values(&self, tensor: &Tensor) -> Result<Vec<f32>> {
         let mut values = vec![1.0; tensor.len()];
         if self.recording.is_none() {
@@ -106,7 +108,8 @@ impl<'a> Loader<'a> {
         self.with_factor(&self.tensor(name, &[&[rows, cols]], TensorRole::Matrix)?)
     }
 
-    /// A tensor of `cols` elements as a matrix of one row, stored with or without its unit dimension.
+    /// Returns a tensor of `cols` elements as a matrix of one row. Files store it with or without
+    /// its unit dimension.
     pub fn optional_row(&self, name: &str, cols: usize) -> Result<Option<Matrix>> {
         if !self.has(name) {
             return Ok(None);
@@ -115,7 +118,7 @@ impl<'a> Loader<'a> {
         self.as_matrix(&Tensor { shape: vec![1, cols], ..tensor }).map(Some)
     }
 
-    /// Neurons of layer `n`'s dense FFN.
+    /// Returns the number of neurons of layer `n`'s dense FFN.
     pub fn dense_width(&self, config: &ModelConfig, n: usize) -> Result<usize> {
         match config.layers.get(n).map_or(0, |layer| layer.n_ff) {
             0 => Err(self.metadata().missing(&self.key("feed_forward_length"), "the width of the FFN")),
@@ -123,7 +126,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// `[count, rows, cols]`, one matrix per expert.
+    /// Returns `[count, rows, cols]` as one matrix per expert.
     pub fn stacked(&self, name: &str, count: usize, rows: usize, cols: usize) -> Result<Option<Vec<Matrix>>> {
         let Some(tensor) = self.optional(name, &[count, rows, cols], TensorRole::Stack)? else { return Ok(None) };
         let all = self.as_matrix(&tensor)?;
@@ -133,7 +136,7 @@ impl<'a> Loader<'a> {
         (0..count).map(slice).collect::<Result<_>>().map(Some)
     }
 
-    /// Vectors of `len` elements of `count` experts, `[count, len]`.
+    /// Returns `[count, len]` as one vector per expert.
     pub fn stacked_vectors(&self, name: &str, count: usize, len: usize) -> Result<Option<Vec<Vec<f32>>>> {
         let Some(tensor) = self.optional(name, &[count, len], TensorRole::Bias)? else { return Ok(None) };
         let all = self.with_factor(&tensor)?;
@@ -145,7 +148,7 @@ impl<'a> Loader<'a> {
         Ok(Some((0..count).map(vector).collect()))
     }
 
-    /// `len` rows of a matrix from row `start`, sharing its data.
+    /// Returns `len` rows of a matrix from row `start`, sharing its data.
     pub fn slice(&self, matrix: &Matrix, name: &str, start: usize, len: usize) -> Result<Matrix> {
         matrix
             .slice_rows(start..start + len)
@@ -164,23 +167,24 @@ impl<'a> Loader<'a> {
         self.vector_of_shape(name, &[&[len]])
     }
 
-    /// A vector that files store in one of these `shapes`, of equally many elements.
+    /// Returns a vector that files store in one of these `shapes`, all with the same number of
+    /// elements.
     pub fn vector_of_shape(&self, name: &str, shapes: &[&[usize]]) -> Result<Vec<f32>> {
         self.values(&self.tensor(name, shapes, TensorRole::Vector)?)
     }
 
-    /// `{stem}.weight` and, where there is one, `{stem}.bias`.
+    /// Reads `{stem}.weight` and, if it exists, `{stem}.bias`.
     pub fn linear(&self, stem: &str, rows: usize, cols: usize) -> Result<Linear> {
         let weight = self.matrix(&format!("{stem}.weight"), rows, cols)?;
         Ok(Linear { weight, bias: self.optional_values(&format!("{stem}.bias"), rows, TensorRole::Bias)? })
     }
 
-    /// The norm `{stem}`; a layer norm's bias may be absent.
+    /// Reads the norm `{stem}`; a layer norm's bias may be absent.
     pub fn norm(&self, stem: &str, kind: NormKind, len: usize) -> Result<Norm> {
         self.norm_at(None, stem, kind, len)
     }
 
-    /// The same, of a norm that has a place in a layer's program.
+    /// Reads the norm `{stem}`, with its place in a layer's program.
     pub fn norm_at(&self, slot: Option<NormSlot>, stem: &str, kind: NormKind, len: usize) -> Result<Norm> {
         let role = TensorRole::Norm(slot);
         let weight = self.values(&self.tensor(&format!("{stem}.weight"), &[&[len]], role)?)?;
@@ -195,8 +199,8 @@ impl<'a> Loader<'a> {
         self.has(&format!("{stem}.weight")).then(|| self.norm(stem, kind, len)).transpose()
     }
 
-    /// Layer norms of heads, if there are any: one for all, `[head_dim]`, or each head's own, `[heads * head_dim]`, in one tensor or in
-    /// as many as there are heads.
+    /// Reads layer norms of heads, if they exist: one for all heads, `[head_dim]`, or one per head,
+    /// `[heads * head_dim]`. The latter are in one tensor or in one per head.
     pub fn layer_norm_of_heads(&self, stem: &str, heads: usize, len: usize) -> Result<Option<Norm>> {
         let (one, single) = (format!("{stem}.weight"), |head: usize| format!("{stem}.{head}.weight"));
         let weight = if self.has(&one) {
@@ -210,11 +214,11 @@ impl<'a> Loader<'a> {
         Ok(Some(Norm { weight, bias: None, own_eps: None }))
     }
 
-    /// The down projection of layer `n`, in the orientation the file has.
+    /// Reads the down projection of layer `n` in the file's orientation.
     pub fn down(&self, n: usize, d_model: usize, n_ff: usize) -> Result<Down> {
         let transposed = format!("blk.{n}.ffn_down_t");
         if let Some(weight) = self.optional_matrix(&format!("{transposed}.weight"), n_ff, d_model)? {
-            // The bias belongs to outputs; files have it under either name.
+            // The bias belongs to the outputs, and files use either name for it.
             let bias = match self.optional_values(&format!("{transposed}.bias"), d_model, TensorRole::Bias)? {
                 None => self.optional_values(&format!("blk.{n}.ffn_down.bias"), d_model, TensorRole::Bias)?,
                 bias => bias,
@@ -224,7 +228,7 @@ impl<'a> Loader<'a> {
         self.linear(&format!("blk.{n}.ffn_down"), d_model, n_ff).map(Down::Outputs)
     }
 
-    /// A dense FFN; `gated` says whether the architecture has a gate.
+    /// Reads a dense FFN; `gated` says whether the architecture has a gate.
     pub fn dense_ffn(&self, n: usize, config: &ModelConfig, gated: bool) -> Result<FfnWeights> {
         let (d, n_ff) = (config.d_model, self.dense_width(config, n)?);
         let gate = gated.then(|| self.linear(&format!("blk.{n}.ffn_gate"), n_ff, d)).transpose()?;
@@ -236,7 +240,7 @@ impl<'a> Loader<'a> {
         })
     }
 
-    /// The activation predictor of layer `n`, if the file has one.
+    /// Reads the activation predictor of layer `n`, if the file has one.
     pub fn predictor(&self, n: usize, config: &ModelConfig) -> Result<Option<Predictor>> {
         let name = format!("blk.{n}.fc1.weight");
         let Some(rank) = self.rows(&name) else { return Ok(None) };

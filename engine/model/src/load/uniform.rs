@@ -1,5 +1,6 @@
-//! Layers of one kind have tensors of the same names. Many tensors are optional, because architectures differ in them; one that some
-//! layers have and others of their kind lack is missing, and without it the model would write noise.
+//! Check that layers of one kind have tensors of the same names. Many tensors are optional, because
+//! architectures differ in them. If only some layers of a kind have a tensor, it is missing in the
+//! others, and the model would write noise.
 
 use std::{collections::BTreeSet, mem::Discriminant};
 
@@ -7,32 +8,32 @@ use super::Loader;
 use crate::{AttentionConfig, Ffn, Step};
 use thermocline_base::error::Result;
 
-/// Properties of a layer that decide which tensors it has.
+/// Properties of a layer that determine its tensors.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct LayerKind<'a> {
-    /// Its program.
+    /// Program of the layer.
     pub steps: &'a [Step],
-    /// Its attention, if it has one.
+    /// Attention of the layer, if it has one.
     pub attention: Option<&'a AttentionConfig>,
-    /// Kind of its FFN.
+    /// Kind of the layer's FFN.
     pub ffn: Discriminant<Ffn>,
 }
 
-/// Group of tensors that layers alike in one respect have alike.
+/// Group of tensors. Layers that are alike in one respect must have the same tensors of the group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum UniformGroup {
     Ffn,
     Attention,
-    /// Values and sinks, which layers without a window may do without where others have them.
+    /// Values and sinks. Layers with and without a window may differ in them.
     ByWindow,
-    /// Norms of the two blocks, which the program names.
+    /// Norms of attention and FFN, which the program names.
     Norms,
     Other,
 }
 
 impl UniformGroup {
-    /// The group of a tensor of this name, without that of its layer; `None` if layers alike may differ in it: factors of weights,
-    /// predictors, tables of positions.
+    /// Returns the group of a tensor of this name (without its layer). `None` if like layers may
+    /// differ in it: factors of weights, predictors, position tables.
     fn of(name: &str) -> Option<Self> {
         if !(name.ends_with(".weight") || name.ends_with(".bias"))
             || name.starts_with("rope_")
@@ -51,7 +52,7 @@ impl UniformGroup {
         })
     }
 
-    /// True if layers of these kinds are alike in what the group depends on.
+    /// True if layers of these kinds are alike in the properties that the group depends on.
     fn alike(self, a: &LayerKind<'_>, b: &LayerKind<'_>) -> bool {
         let attention = |of: &LayerKind<'_>| of.attention.map(|it| (it.kv_from.is_some(), it.gate_rows > 0));
         let window = |of: &LayerKind<'_>| of.attention.map(|it| it.window.is_some());
@@ -66,10 +67,11 @@ impl UniformGroup {
 }
 
 impl Loader<'_> {
-    /// Checks that layers alike used tensors of the same names; `kinds` has one entry per layer.
+    /// Checks that like layers used tensors of the same names; `kinds` has one entry per layer.
     ///
     /// # Errors
-    /// [`Error::Malformed`](thermocline_base::error::Error::Malformed) for the first tensor that a layer lacks.
+    /// [`Error::Malformed`](thermocline_base::error::Error::Malformed) for the first tensor that a
+    /// layer lacks.
     pub fn check_uniform(&self, kinds: &[LayerKind<'_>]) -> Result<()> {
         let used = self.used.borrow();
         let mut names: Vec<BTreeSet<&str>> = vec![BTreeSet::new(); kinds.len()];
@@ -88,7 +90,8 @@ impl Loader<'_> {
         ] {
             let of_group = |layer: usize| names[layer].iter().filter(move |name| UniformGroup::of(name) == Some(group));
             for layer in 1..kinds.len() {
-                // Alike is transitive: each layer is compared with the last before it.
+                // Likeness is transitive, so comparing each layer with the last like layer is
+                // enough.
                 let Some(other) = (0..layer).rev().find(|other| group.alike(&kinds[*other], &kinds[layer])) else {
                     continue;
                 };

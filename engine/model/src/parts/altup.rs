@@ -1,61 +1,66 @@
-//! Streams beside the residual one, which a layer predicts and corrects (AltUp), and its low-rank path beside attention.
+//! Several residual streams, which a layer predicts and corrects (AltUp), and a layer's low-rank
+//! path beside attention (LAuReL).
 
 use super::{Linear, Norm};
 
 /// Sizes of a model with several streams ([`AltupWeights`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AltupConfig {
-    /// Streams, of which layers compute the first.
+    /// Number of streams; layers compute the first.
     pub streams: usize,
-    /// Rank of the path beside attention.
+    /// Rank of the low-rank path beside attention.
     pub rank: usize,
 }
 
-/// A step between the streams of a model that has several, of which a layer computes one, the first.
+/// A step between the streams of a model with several streams. A layer computes one stream, the
+/// first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AltupStep {
-    /// Every stream is predicted from all; `Residual =` the first's prediction.
+    /// Predicts every stream from all streams; `Residual =` the prediction of the first.
     Predict,
     /// `NormedFfn = Normed + norm(low-rank map of Normed)`
     Laurel,
-    /// Every prediction is corrected by the difference between `Residual` and the first's; `Residual =` the first, scaled.
+    /// Corrects every prediction by `Residual` minus the prediction of the first stream;
+    /// `Residual =` the first stream, scaled.
     Correct,
-    /// Every stream but the first `+= Out`; `Residual =` the first.
+    /// `+= Out` for every stream but the first; `Residual =` the first stream.
     AddOut,
 }
 
-/// Weights by which a layer predicts and corrects the streams of a model that has several (AltUp, Baykal et al. 2023), `n` of them,
-/// and those of its low-rank path beside attention (LAuReL, Menghani et al. 2024).
+/// Weights by which a layer predicts and corrects `n` streams (AltUp, Baykal et al. 2023), and
+/// those of its low-rank path beside attention (LAuReL, Menghani et al. 2024).
 #[derive(Debug, Clone)]
 pub struct AltupWeights {
     /// Norm before the router, `[d]`.
     pub router_norm: Norm,
-    /// `[n, d]`: `tanh` of its product is what coefficients are made of.
+    /// Router, `[n, d]`. The coefficients are computed from `tanh` of its product.
     pub router: Linear,
     /// Coefficients of the prediction, `[n * n, n]`: row `to * n + from`.
     pub predict: Linear,
-    /// Coefficients of the correction, less 1, `[n, n]`.
+    /// Coefficients of the correction, minus 1, `[n, n]`.
     pub correct: Linear,
-    /// Factors on the corrected active stream where the layer's own input meets it, `[d]`.
+    /// Factors on the corrected first stream, which is then combined with the layer's own input,
+    /// `[d]`.
     pub scale: Vec<f32>,
-    /// `[rank, d]` and `[d, rank]`.
+    /// Matrices of the low-rank path, `[rank, d]` and `[d, rank]`.
     pub laurel: [Linear; 2],
-    /// `[d]`
+    /// Norm of the low-rank path, `[d]`.
     pub laurel_norm: Norm,
 }
 
 impl AltupWeights {
-    /// Its large matrices; coefficients are vectors on a device.
+    /// Iterates over the large matrices. On a device the coefficients are vectors.
     pub fn linears(&self) -> impl Iterator<Item = &Linear> {
         [&self.router].into_iter().chain(&self.laurel)
     }
 }
 
-/// Maps between the embedding, or the head's input, and the streams of a model that has several.
+/// Maps between the streams of a model with several streams and the embedding or the head's input.
 #[derive(Debug, Clone)]
 pub struct AltupTable {
-    /// `[d, d]`, from the embedding to every stream but the first.
+    /// `[d, d]`, from the embedding to each stream but the first.
     pub projections: Vec<Linear>,
-    /// `[d, d]`, from every stream but the first to what the head reads the mean of.
+    /// `[d, d]`, from each stream but the first. The head reads the mean of the first stream and of
+    /// these products.
     pub unembed: Vec<Linear>,
 }

@@ -1,4 +1,5 @@
-//! Experts of an MoE layer: sizes and weights of the routed ones, of a latent around them and of a shared one.
+//! Experts of an MoE layer: sizes and weights of the routed experts, of a latent around them, and
+//! of a shared expert.
 
 use super::{Down, FfnWeights, Linear, Norm, Router};
 use crate::load::{LayerTensors, Loader};
@@ -8,13 +9,13 @@ use thermocline_formats::format::Matrix;
 /// Sizes of the experts of an MoE model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Experts {
-    /// Experts per layer.
+    /// Number of experts per layer.
     pub count: usize,
-    /// Experts used per token.
+    /// Number of experts that a token uses.
     pub used: usize,
-    /// Choice of experts.
+    /// Rule for choosing and weighting experts.
     pub router: Router,
-    /// Neurons per expert.
+    /// Number of neurons per expert.
     pub n_ff: usize,
 }
 
@@ -23,32 +24,37 @@ pub struct Experts {
 pub struct ExpertWeights {
     /// Router, `[experts, d]`.
     pub router: Linear,
-    /// Norm of the residual stream by which the router reads it; without one it reads the experts' input.
+    /// Norm of the residual stream that the router reads. Without it, the router reads the experts'
+    /// input.
     pub router_norm: Option<Norm>,
     /// Factors on the weights of chosen experts, `[experts]` (Gemma 4).
     pub scale: Option<Vec<f32>>,
-    /// Added to the router's scores where experts are chosen, `[experts]`; weights are without it.
+    /// Bias on the router's scores for choosing experts, `[experts]`. The experts' weights do not
+    /// include it.
     pub selection_bias: Option<Vec<f32>>,
-    /// Maps between the residual stream's width and the routed experts', where that is narrower.
+    /// Maps between the widths of the residual stream and of the routed experts, if the experts are
+    /// narrower.
     pub latent: Option<Box<ExpertLatent>>,
     /// One FFN per expert.
     pub experts: Vec<FfnWeights>,
-    /// Shared expert, which sees every token (Qwen2-MoE). Several side by side are one of their widths together.
+    /// Shared expert, which every token uses (Qwen2-MoE). Several in parallel are stored as one of
+    /// their total width.
     pub shared: Option<Box<SharedExpert>>,
-    /// The experts' output-major down projections, `[d, n_ff]` each, where `experts` have neuron-major ones: GPUs take them from
-    /// here. Otherwise empty.
+    /// Output-major down projections of the experts, `[d, n_ff]` each, for GPUs. Empty unless
+    /// `experts` has neuron-major down projections.
     pub file_down: Vec<Linear>,
 }
 
 impl ExpertWeights {
-    /// The matrices that every token reads: of router, latent, shared expert and its gate.
+    /// Iterates over the matrices that every token reads: of the router, the latent, and the shared
+    /// expert with its gate.
     pub fn always_read(&self) -> impl Iterator<Item = &Linear> {
         let latent = self.latent.iter().flat_map(|latent| [&latent.down, &latent.up]);
         let shared = self.shared.iter().flat_map(|shared| shared.gate.iter().chain(shared.ffn.linears()));
         [&self.router].into_iter().chain(latent).chain(shared)
     }
 
-    /// Number and grouping of the experts' neurons.
+    /// Returns number and grouping of the experts' neurons.
     pub fn neurons(&self) -> LayerNeurons {
         let rows = |ffn: &FfnWeights| ffn.up.weight.rows();
         LayerNeurons::Experts {
@@ -63,17 +69,17 @@ impl ExpertWeights {
         self.experts.iter().any(|expert| expert.gate.is_some())
     }
 
-    /// The routed experts, then the shared one.
+    /// Iterates over the routed experts, then the shared expert.
     pub fn ffns(&self) -> impl Iterator<Item = &FfnWeights> {
         self.experts.iter().chain(self.shared.iter().map(|shared| &shared.ffn))
     }
 
-    /// Their down projections, in the order of [`ExpertWeights::ffns`].
+    /// Iterates over the down projections, in the order of [`ExpertWeights::ffns`].
     pub fn downs(&self) -> impl Iterator<Item = &Down> {
         self.ffns().map(|ffn| &ffn.down)
     }
 
-    /// The output-major down projection of a routed expert, if it is at hand.
+    /// Returns the output-major down projection of a routed expert, if it is available.
     pub fn output_major(&self, expert: usize) -> Option<&Linear> {
         match &self.experts.get(expert)?.down {
             Down::Outputs(down) => Some(down),
@@ -81,8 +87,8 @@ impl ExpertWeights {
         }
     }
 
-    /// Replaces down projections by neuron-major ones, `[n_ff, d]` each and in the order of [`ExpertWeights::downs`]; `None` leaves
-    /// one as it is. Biases stay.
+    /// Replaces down projections by neuron-major ones, `[n_ff, d]` each, in the order of
+    /// [`ExpertWeights::downs`]. `None` leaves a projection unchanged. Biases stay.
     pub fn set_neuron_major(&mut self, downs: impl IntoIterator<Item = Option<Matrix>>) {
         let file: Option<Vec<Linear>> =
             (0..self.experts.len()).map(|expert| self.output_major(expert).cloned()).collect();
@@ -96,8 +102,9 @@ impl ExpertWeights {
         self.file_down = file.filter(|_| neuron_major).unwrap_or_default();
     }
 
-    /// The experts of layer `n`: stacked, gate and up apart (`ffn_gate_exps`, `ffn_up_exps`) or one above the other
-    /// (`ffn_gate_up_exps`), or, in older files, one by one (`ffn_up.3`). Experts without a gate have only `ffn_up`.
+    /// Loads the experts of layer `n`. Newer files stack them, with gate and up separate
+    /// (`ffn_gate_exps`, `ffn_up_exps`) or joined (`ffn_gate_up_exps`). Older files have one tensor
+    /// per expert (`ffn_up.3`). Experts without a gate have only `ffn_up`.
     pub(crate) fn load(at: &LayerTensors<'_>, experts: &Experts) -> Result<Self> {
         let LayerTensors { loader, n, d_model: d, .. } = *at;
         let (n_ff, count) = (experts.n_ff, experts.count);
@@ -131,27 +138,28 @@ impl ExpertWeights {
     }
 }
 
-/// The routed experts' way into a latent and out of it: `up (sum of experts(down x))` (Nemotron 3 Super). Router and shared expert read
-/// `x` itself.
+/// Maps of the routed experts into a latent and out of it: `up (sum of experts(down x))` (Nemotron
+/// 3 Super). Router and shared expert read `x` itself.
 #[derive(Debug, Clone)]
 pub struct ExpertLatent {
     /// `[latent, d]`
     pub down: Linear,
-    /// `[d, latent]`, without a bias: parts of the sum are mapped by themselves.
+    /// `[d, latent]`, without a bias, because parts of the sum are mapped separately.
     pub up: Linear,
 }
 
-/// The shared expert, computed for every token: `sigmoid(gate x) * ffn(x)`, or `ffn(x)` without a gate, is added to the routed
-/// experts' sum.
+/// Shared expert, computed for every token. `sigmoid(gate x) * ffn(x)`, or `ffn(x)` without a gate,
+/// is added to the sum of the routed experts.
 #[derive(Debug, Clone)]
 pub struct SharedExpert {
     /// `[1, d]`
     pub gate: Option<Linear>,
-    /// Its width may differ from the routed experts'.
+    /// FFN of the shared expert. Its width may differ from that of the routed experts.
     pub ffn: FfnWeights,
 }
 
-/// A linear map of each of a layer's experts: how many, and the rows and columns of one.
+/// Shape of one linear map of a layer's experts: the number of experts, and rows and columns per
+/// expert.
 #[derive(Clone, Copy)]
 struct StackShape {
     count: usize,
@@ -159,7 +167,8 @@ struct StackShape {
     cols: usize,
 }
 
-/// The routed experts' way into a latent and out of it, if layer `n` has one: the tensors' shapes tell its width.
+/// Loads the maps of the routed experts into a latent and out of it, if layer `n` has them. Their
+/// shapes determine the latent's width.
 fn expert_latent(loader: &Loader<'_>, d: usize, n: usize) -> Result<Option<ExpertLatent>> {
     let [down, up] = ["down", "up"].map(|which| format!("blk.{n}.ffn_latent_{which}"));
     let Some(width) = loader.rows(&format!("{down}.weight")) else { return Ok(None) };
@@ -170,7 +179,7 @@ fn expert_latent(loader: &Loader<'_>, d: usize, n: usize) -> Result<Option<Exper
     }
 }
 
-/// One linear map of every expert, with its biases if there are any.
+/// Loads one linear map of every expert, with its biases if it has any.
 fn linears(loader: &Loader<'_>, stem: &str, shape: StackShape, n: usize) -> Result<Vec<Linear>> {
     let StackShape { count, rows, cols } = shape;
     let stacked = format!("blk.{n}.{stem}_exps");
@@ -190,7 +199,8 @@ fn with_biases(weights: Vec<Matrix>, biases: Option<Vec<Vec<f32>>>) -> Vec<Linea
     weights.into_iter().map(|weight| Linear { weight, bias: biases.next() }).collect()
 }
 
-/// Gates and ups of the experts of layer `n` where they are one tensor, the gate's rows above the up's.
+/// Loads gates and ups of the experts of layer `n` from one tensor, if it exists. The gate's rows
+/// precede the up's.
 fn gates_and_ups(loader: &Loader<'_>, gate: StackShape, n: usize) -> Result<Option<[Vec<Linear>; 2]>> {
     let StackShape { count, rows: n_ff, cols: d } = gate;
     let stem = format!("blk.{n}.ffn_gate_up_exps");
@@ -205,7 +215,8 @@ fn gates_and_ups(loader: &Loader<'_>, gate: StackShape, n: usize) -> Result<Opti
     Ok(Some([half(0)?, half(n_ff)?]))
 }
 
-/// The expert of layer `n` that every token uses, if there is one; its gate is a row, stored with or without its unit dimension.
+/// Loads the shared expert of layer `n`, if it has one. Its gate is a row, stored with or without
+/// its unit dimension.
 fn shared_expert(loader: &Loader<'_>, d: usize, n: usize) -> Result<Option<SharedExpert>> {
     let stem = |role: &str| format!("blk.{n}.ffn_{role}_shexp");
     let Some(n_ff) = loader.rows(&format!("{}.weight", stem("up"))) else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! FFN of a layer, dense or MoE: weights, and all that its step names.
+//! FFN of a layer, dense or MoE: weights, and the form that a step names.
 
 use super::{ExpertWeights, LayerNorms, Linear, Predictor};
 use crate::{Activation, ActivationForm, Register};
@@ -6,23 +6,24 @@ use thermocline_base::telemetry::neurons::LayerNeurons;
 use thermocline_cpu::{Cpu, MatmulJob};
 use thermocline_formats::format::Matrix;
 
-/// The down projection, in either orientation.
+/// Down projection of an FFN, in one of two orientations.
 #[derive(Debug, Clone)]
 pub enum Down {
-    /// Output-major, `[d, n_ff]`: an output is a row.
+    /// Output-major, `[d, n_ff]`: each output is a row.
     Outputs(Linear),
-    /// Neuron-major, `[n_ff, d]`: a neuron is a row (PowerInfer's `ffn_down_t`). The bias is `[d]`.
+    /// Neuron-major, `[n_ff, d]`: each neuron is a row (PowerInfer's `ffn_down_t`). The bias is
+    /// `[d]`.
     Neurons(Linear),
 }
 
 impl Down {
-    /// The projection, however its rows lie.
+    /// Returns the projection, in either orientation.
     pub fn linear(&self) -> &Linear {
         let (Down::Outputs(linear) | Down::Neurons(linear)) = self;
         linear
     }
 
-    /// Number of its outputs, `d`.
+    /// Returns the number of outputs, `d`.
     pub fn outputs(&self) -> usize {
         match self {
             Down::Outputs(down) => down.weight.rows(),
@@ -30,7 +31,7 @@ impl Down {
         }
     }
 
-    /// Its product with `hidden` `[tokens, n_ff]`, into `out` `[tokens, d]`, where `bias` is added.
+    /// Computes the product with `hidden` `[tokens, n_ff]`, plus `bias`, into `out` `[tokens, d]`.
     pub fn product(&self, cpu: &Cpu, bias: Option<&[f32]>, hidden: &[f32], tokens: usize, out: &mut [f32]) {
         match self {
             Down::Outputs(Linear { weight, .. }) => cpu.matmul(&mut [MatmulJob { weight, bias, out }], hidden, tokens),
@@ -40,7 +41,7 @@ impl Down {
         }
     }
 
-    /// Replaces it by `weight`, in which a neuron is a row. The bias stays.
+    /// Replaces the projection by the neuron-major `weight`. The bias stays.
     pub fn set_neuron_major(&mut self, weight: Matrix) {
         let (Down::Outputs(old) | Down::Neurons(old)) = self;
         let bias = old.bias.take();
@@ -57,17 +58,17 @@ pub struct FfnWeights {
     pub up: Linear,
     /// Down projection.
     pub down: Down,
-    /// Limit of activated gates and of up values ([`ActivationForm`]).
+    /// Limit on activated gates and on up values ([`ActivationForm`]).
     pub limit: Option<f32>,
 }
 
 impl FfnWeights {
-    /// Its matrices.
+    /// Iterates over all matrices.
     pub fn linears(&self) -> impl Iterator<Item = &Linear> {
         self.gate.iter().chain([&self.up, self.down.linear()])
     }
 
-    /// The form of its hidden values in a model with this activation.
+    /// Returns the form of the hidden values in a model with this activation.
     pub fn form(&self, activation: Activation) -> ActivationForm {
         ActivationForm { activation, limit: self.limit }
     }
@@ -80,18 +81,18 @@ pub enum Ffn {
     Dense(FfnWeights),
     /// MoE: experts, chosen per token by a router.
     Experts(ExpertWeights),
-    /// No FFN: the layer is attention (or another mixer of tokens) alone.
+    /// No FFN: the layer has only attention or another token mixer.
     #[default]
     None,
 }
 
 impl Ffn {
-    /// Number and grouping of its neurons.
+    /// Returns number and grouping of the neurons.
     pub fn neurons(&self) -> LayerNeurons {
         self.kind().map_or(LayerNeurons::Dense(0), |kind| kind.neurons())
     }
 
-    /// Its FFNs: the dense one, or the routed experts and then the shared one.
+    /// Iterates over the FFNs: the dense one, or the routed experts and then the shared expert.
     pub fn ffns_mut(&mut self) -> impl Iterator<Item = &mut FfnWeights> {
         let (dense, experts, shared) = match self {
             Ffn::Dense(ffn) => (Some(ffn), &mut [][..], None),
@@ -101,7 +102,7 @@ impl Ffn {
         dense.into_iter().chain(experts).chain(shared)
     }
 
-    /// The `at`-th of its FFNs, in the order of [`Ffn::ffns_mut`].
+    /// Returns FFN `at`, in the order of [`Ffn::ffns_mut`].
     pub fn at(&self, at: usize) -> Option<&FfnWeights> {
         match self {
             Ffn::Dense(ffn) => (at == 0).then_some(ffn),
@@ -110,7 +111,7 @@ impl Ffn {
         }
     }
 
-    /// Its matrices, unless the layer has none.
+    /// Returns the FFN's weights; `None` without an FFN.
     pub fn kind(&self) -> Option<FfnKind<'_>> {
         match self {
             Ffn::Dense(weights) => Some(FfnKind::Dense(weights)),
@@ -120,17 +121,17 @@ impl Ffn {
     }
 }
 
-/// The matrices of an FFN that is there.
+/// Weights of an existing FFN.
 #[derive(Debug, Clone, Copy)]
 pub enum FfnKind<'m> {
     /// One FFN for every token.
     Dense(&'m FfnWeights),
-    /// MoE.
+    /// Experts of an MoE layer.
     Experts(&'m ExpertWeights),
 }
 
 impl FfnKind<'_> {
-    /// Number and grouping of its neurons.
+    /// Returns number and grouping of the neurons.
     pub fn neurons(&self) -> LayerNeurons {
         match self {
             FfnKind::Dense(ffn) => LayerNeurons::Dense(ffn.up.weight.rows()),
@@ -139,16 +140,16 @@ impl FfnKind<'_> {
     }
 }
 
-/// The FFN of a layer.
+/// FFN of a layer, bound to a step.
 #[derive(Debug, Clone, Copy)]
 pub struct BoundFfn<'m> {
-    /// Number of the layer.
+    /// Index of the layer.
     pub layer: usize,
     /// Input.
     pub from: Register,
-    /// Its matrices.
+    /// Weights.
     pub kind: FfnKind<'m>,
-    /// Norms of the layer, of which a dense FFN has that of its hidden values.
+    /// Norms of the layer. A dense FFN uses the norm of its hidden values.
     pub norms: LayerNorms<'m>,
     /// As [`LayerWeights::gate_deviations`](crate::LayerWeights::gate_deviations).
     pub gate_deviations: Option<f32>,
@@ -156,8 +157,8 @@ pub struct BoundFfn<'m> {
     pub predictor: Option<&'m Predictor>,
     /// As [`LayerWeights::activation_threshold`](crate::LayerWeights::activation_threshold).
     pub activation_threshold: Option<f32>,
-    /// True if a step before it chooses its experts.
+    /// True if an earlier step chooses the experts.
     pub routed: bool,
-    /// True if the residual stream is still the input of the norm before the FFN when the FFN begins.
+    /// True if the residual stream still holds the input of the FFN's norm when the FFN begins.
     pub keeps_residual: bool,
 }

@@ -1,7 +1,8 @@
-//! Multi-head latent attention: what it has beside the sizes and weights of all attention.
+//! Multi-head latent attention: its sizes and weights in addition to those of all attention.
 //!
-//! Newer GGUF files keep per head the matrix from queries to the latent (`attn_k_b`, transposed) and the one from the latent to values
-//! (`attn_v_b`); older ones, and Hugging Face folders, have both in `attn_kv_b`: per head the rows of keys, then those of values.
+//! Newer GGUF files have two matrices per head: from queries to the latent (`attn_k_b`, transposed)
+//! and from the latent to values (`attn_v_b`). Older files and Hugging Face folders join both in
+//! `attn_kv_b`: per head the rows of keys, then those of values.
 
 use super::{AttentionConfig, AttentionWeights, Linear, Norm, NormKind};
 use crate::load::{LayerTensors, Loader};
@@ -11,36 +12,37 @@ use thermocline_formats::{
     quant::TensorType,
 };
 
-/// Multi-head latent attention (DeepSeek V2): keys and values of all heads are products of one latent, which is what is cached. Queries
-/// are brought to the latent's width, attend to it, and each head's values are a product of the latents' weighted sum.
+/// Sizes of multi-head latent attention (DeepSeek V2). Keys and values of all heads are products of
+/// one latent, and only the latent is cached. Each query is mapped to the latent's width and
+/// attends to the latents. Each head's value is a product of the latents' weighted sum.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LatentConfig {
-    /// Elements of the latent.
+    /// Number of elements of the latent.
     pub rank: usize,
-    /// Elements of a head's query that are not rotated.
+    /// Number of elements of a head's query that are not rotated.
     pub nope_dim: usize,
-    /// Elements of a head's value.
+    /// Number of elements of a head's value.
     pub v_dim: usize,
-    /// Elements that queries are projected from, where they are low-rank.
+    /// Rank of the query projection, if it is low-rank.
     pub q_rank: Option<usize>,
-    /// Added under the root in the norms of latents.
+    /// Epsilon in the norms of latents.
     pub norm_eps: f32,
 }
 
-/// Weights of latent attention beside those of all attention.
+/// Weights of latent attention, in addition to those of all attention.
 #[derive(Debug, Clone)]
 pub struct LatentWeights {
-    /// Where queries are low-rank: `[q_rank, d]`, and the norm behind it, `[q_rank]`.
+    /// First matrix of low-rank queries, `[q_rank, d]`, and the norm of its product, `[q_rank]`.
     pub low_q: Option<(Linear, Norm)>,
     /// Norm of the latent, `[rank]`.
     pub norm: Norm,
-    /// Per head, from its query to the latent's width: `[rank, nope_dim]`.
+    /// Matrix per head from its query to the latent's width, `[rank, nope_dim]`.
     pub keys: Vec<Linear>,
-    /// Per head, from the latent to its value: `[v_dim, rank]`.
+    /// Matrix per head from the latent to its value, `[v_dim, rank]`.
     pub values: Vec<Linear>,
 }
 
-/// The latent of a layer's attention.
+/// Latent of a layer's attention, bound to a step.
 #[derive(Debug, Clone, Copy)]
 pub struct BoundLatent<'m> {
     /// Sizes.
@@ -49,7 +51,7 @@ pub struct BoundLatent<'m> {
     pub weights: &'m LatentWeights,
 }
 
-/// Latent attention of layer `n` in a file.
+/// Loads the latent attention of layer `n`.
 pub(crate) fn load_latent_attention(
     at: &LayerTensors<'_>,
     shape: &AttentionConfig,
@@ -85,7 +87,8 @@ pub(crate) fn load_latent_attention(
     })
 }
 
-/// Per head, its query's way to the latent, `[rank, nope_dim]`, and the latent's way to its value, `[v_dim, rank]`.
+/// Loads two matrices per head: from its query to the latent, `[rank, nope_dim]`, and from the
+/// latent to its value, `[v_dim, rank]`.
 fn heads(
     loader: &Loader<'_>,
     shape: &AttentionConfig,
@@ -113,7 +116,8 @@ fn heads(
     Ok(heads)
 }
 
-/// `matrix` with rows and columns exchanged. Floats keep their type, blocks become half precision.
+/// Returns `matrix` with rows and columns exchanged. Floats keep their type; blocks become half
+/// precision.
 fn transposed(matrix: &Matrix) -> Option<Matrix> {
     let (rows, cols) = (matrix.rows(), matrix.cols());
     let ty = match matrix.ty() {

@@ -1,4 +1,4 @@
-//! A linear map, which all parts are made of.
+//! Linear maps, the building blocks of all parts.
 
 use crate::load::Loader;
 use thermocline_base::error::Result;
@@ -15,12 +15,12 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// Its product, into `out`.
+    /// Returns the job that computes the product into `out`.
     pub fn job<'a>(&'a self, out: &'a mut [f32]) -> MatmulJob<'a> {
         MatmulJob { weight: &self.weight, bias: self.bias.as_deref(), out }
     }
 
-    /// The linear maps stacked in `{stem}.weight`, `rows[i]` rows each, sharing its data.
+    /// Splits `{stem}.weight` into linear maps of `rows[i]` rows each, which share its data.
     pub(crate) fn split<const N: usize>(
         loader: &Loader<'_>,
         stem: &str,

@@ -1,4 +1,5 @@
-//! Interface of a recurrent mixer: the facts by which its layer is loaded, counted and placed without knowing its kind.
+//! Interface of recurrent mixers, through which their layer is loaded, counted and placed
+//! regardless of their kind.
 
 use std::fmt::Debug;
 
@@ -9,24 +10,25 @@ use thermocline_cpu::ops::ShortConv;
 
 /// Sizes of a recurrent mixer.
 pub trait MixerConfig: Debug {
-    /// Its name in messages.
+    /// Returns the mixer's name in messages.
     fn name(&self) -> &'static str;
 
-    /// Shape of its state.
+    /// Returns the shape of the mixer's state.
     fn state(&self) -> StateShape;
 }
 
 /// Weights of a recurrent mixer.
 pub trait MixerWeights: Debug {
-    /// The matrices that read its input, in the order of a row of projections: the convolution's channels first.
+    /// Returns the matrices that read the mixer's input, in the order of a row of projections: the
+    /// convolution's channels first.
     fn inputs(&self) -> SmallVec<[&Linear; 4]>;
 
-    /// Its short convolution, if it has one.
+    /// Returns the short convolution, if the mixer has one.
     fn conv(&self) -> Option<&ShortConv>;
 
-    /// Its vectors but for biases of matrices and the convolution.
+    /// Returns the vectors, without the biases of matrices and of the convolution.
     fn vectors(&self) -> SmallVec<[&[f32]; 4]>;
 
-    /// The matrix behind all else, `[d, outputs]`.
+    /// Returns the output matrix, `[d, outputs]`.
     fn output(&self) -> &Linear;
 }

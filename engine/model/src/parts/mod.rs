@@ -1,6 +1,7 @@
-//! The parts of a layer, one file each: sizes, weights, how they are loaded where families share that, and the form in which a step
-//! names them ([`BoundAttention`] and the like). A part has the same name in `runtime/cpu`, which computes it on the CPU, and in
-//! `device`, which records it; [`LayerPart`] is the table of those that are not an FFN, and `recurrent` that of recurrent mixers.
+//! The parts of a layer, one file each: sizes, weights, shared loading code, and the form that a
+//! step names ([`BoundAttention`] and the like). `runtime/cpu` computes each part under the same
+//! name, and `device` records it. [`LayerPart`] lists the parts that are not an FFN, and
+//! `recurrent` lists the recurrent mixers.
 
 mod altup;
 mod attention;

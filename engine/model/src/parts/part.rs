@@ -1,27 +1,28 @@
-//! The table of parts: a row for each part that is where its layer's attention is, whatever becomes of the layer's FFN. All that
-//! counts, places, reads ahead or moves a layer goes through it, and names no part.
+//! The table of parts, with a row for each part that is always placed with its layer's attention,
+//! independently of the layer's FFN. Code that counts, places, reads ahead or moves a layer uses
+//! this table and does not depend on single parts.
 
 use smallvec::SmallVec;
 
 use super::{AltupWeights, AttentionWeights, FfnWeights, Linear, PerLayerWeights, RecurrentWeights};
 
-/// A part of a layer, by its weights.
+/// A part of a layer, given by its weights.
 #[derive(Debug, Clone, Copy)]
 pub enum LayerPart<'m> {
     /// Attention, latent or not.
     Attention(&'m AttentionWeights),
     /// A recurrent mixer.
     Recurrent(&'m RecurrentWeights),
-    /// The use of the layer's own input.
+    /// Weights for the layer's own input.
     PerLayer(&'m PerLayerWeights),
-    /// The maps between the streams of a model that has several.
+    /// Maps between the streams of a model with several streams (AltUp).
     Altup(&'m AltupWeights),
     /// The dense FFN beside experts.
     DenseFfn(&'m FfnWeights),
 }
 
 impl<'m> LayerPart<'m> {
-    /// Its matrices.
+    /// Returns the matrices of the part.
     pub fn linears(self) -> SmallVec<[&'m Linear; 8]> {
         match self {
             LayerPart::Attention(of) => of.linears().collect(),
@@ -32,7 +33,8 @@ impl<'m> LayerPart<'m> {
         }
     }
 
-    /// The matrices that a mixer of tokens reads first, by which a layer begins; none of other parts.
+    /// Returns the matrices with which a token mixer, and thus a layer, begins. Empty for other
+    /// parts.
     pub fn first_read(self) -> SmallVec<[&'m Linear; 3]> {
         match self {
             LayerPart::Attention(of) => of.inputs().collect(),

@@ -1,11 +1,13 @@
-//! The input that a layer has of its own beside the residual stream: the table it comes from and the use it is put to.
+//! A layer's own input besides the residual stream: the table that provides it, and the weights
+//! that use it.
 
 use super::{Linear, Norm};
 use crate::load::LayerTensors;
 use thermocline_base::error::Result;
 use thermocline_formats::format::Matrix;
 
-/// The use that a layer makes of its own input `p`, `[w]`: `output (activation(gate x) * p)` of the residual stream `x`.
+/// Weights for a layer's own input `p`, `[w]`: `output (activation(gate x) * p)` of the residual
+/// stream `x`.
 #[derive(Debug, Clone)]
 pub struct PerLayerWeights {
     /// `[w, d]`
@@ -15,12 +17,12 @@ pub struct PerLayerWeights {
 }
 
 impl PerLayerWeights {
-    /// Its matrices.
+    /// Returns both matrices.
     pub fn linears(&self) -> [&Linear; 2] {
         [&self.gate, &self.output]
     }
 
-    /// The use that a layer makes of its own input of `width` elements, in a file.
+    /// Loads the weights for a layer's own input of `width` elements.
     pub(crate) fn load(at: &LayerTensors<'_>, width: usize) -> Result<Self> {
         let LayerTensors { loader, n, d_model, .. } = *at;
         Ok(PerLayerWeights {
@@ -30,11 +32,13 @@ impl PerLayerWeights {
     }
 }
 
-/// The inputs that layers have of their own, `w` elements each (Gemma 3n and 4): for a token with the embedding `e`, `[d]`,
-/// `(norm(projection e / sqrt(d)) + sqrt(w) row) / sqrt(2)`, normed layer by layer.
+/// Table of the layers' own inputs, `w` elements each (Gemma 3n and 4). For a token with the
+/// embedding `e`, `[d]`, they are `(norm(projection e / sqrt(d)) + sqrt(w) row) / sqrt(2)`, normed
+/// layer by layer.
 #[derive(Debug, Clone)]
 pub struct PerLayerTable {
-    /// A row per token, `[n_vocab, n_layer * w]`. It is read row by row and stays in the file.
+    /// One row per token, `[n_vocab, n_layer * w]`. Rows are read one at a time, and the matrix
+    /// stays in the file.
     pub rows: Matrix,
     /// `[n_layer * w, d]`
     pub projection: Linear,

@@ -5,37 +5,37 @@ use std::sync::OnceLock;
 use thermocline_cpu::InputMajor;
 use thermocline_formats::format::Matrix;
 
-/// Activation predictor of one layer: neuron `i` may fire where `score(x)[i] >= threshold`.
+/// Activation predictor of one layer. Neuron `i` may fire if `score(x)[i] >= threshold`.
 #[derive(Debug, Clone)]
 pub struct Predictor {
-    /// How the scores are computed.
+    /// Matrices that compute the scores.
     pub kind: PredictorKind,
-    /// Vector that the scores are computed from.
+    /// Vector that the predictor reads.
     pub input: PredictorInput,
     /// Threshold on the scores.
     pub threshold: f32,
     /// Quality, if measured.
     pub quality: Option<PredictorQuality>,
-    /// Its second layer in input-major order for single tokens, made on first use.
+    /// Second layer in input-major order for single tokens, made on first use.
     pub by_input: OnceLock<Option<InputMajor>>,
 }
 
 impl Predictor {
-    /// First matrix that the scores are computed from: `[rank, d]` of a low-rank predictor, else `[n_ff, d]`.
+    /// Returns the first matrix: `[rank, d]` of a low-rank predictor, else `[n_ff, d]`.
     pub fn first(&self) -> &Matrix {
         match &self.kind {
             PredictorKind::LowRank { fc1: first, .. } | PredictorKind::Rows { rows: first, .. } => first,
         }
     }
 
-    /// Number of neurons it predicts, `n_ff`.
+    /// Returns the number of predicted neurons, `n_ff`.
     pub fn neurons(&self) -> usize {
         match &self.kind {
             PredictorKind::LowRank { fc2: rows, .. } | PredictorKind::Rows { rows, .. } => rows.rows(),
         }
     }
 
-    /// Bytes of its matrices: the most that one token reads.
+    /// Returns the bytes of the matrices: the most that one token reads.
     pub fn bytes(&self) -> u64 {
         let size = |matrix: &Matrix| matrix.data().len() as u64;
         match &self.kind {
@@ -44,8 +44,8 @@ impl Predictor {
         }
     }
 
-    /// Bytes of the input-major copy of the second layer; 0 where there is none. A CPU that rounds activations to 8 bits makes the
-    /// copy with the first single token.
+    /// Returns the bytes of the input-major copy of the second layer; 0 without a copy. A CPU that
+    /// rounds activations to 8 bits makes the copy for the first single token.
     pub fn copied_bytes(&self) -> u64 {
         match &self.kind {
             PredictorKind::LowRank { fc2, .. } => InputMajor::bytes(fc2).unwrap_or(0),
@@ -54,16 +54,16 @@ impl Predictor {
     }
 }
 
-/// Quality of a predictor on held-out text, means over tokens, from 0 to 1.
+/// Quality of a predictor on held-out text: means over tokens, from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PredictorQuality {
-    /// Fraction of the firing neurons that it names.
+    /// Fraction of the firing neurons that the predictor names.
     pub recall: f32,
-    /// The same, weighted by the neurons' mass `|a_i| * |down_i|`.
+    /// Recall weighted by the neurons' mass `|a_i| * |down_i|`.
     pub mass_recall: f32,
     /// Fraction of the named neurons that fire.
     pub precision: f32,
-    /// Fraction of all neurons that it names.
+    /// Fraction of all neurons that the predictor names.
     pub density: f32,
 }
 
@@ -77,12 +77,12 @@ pub enum PredictorKind {
         /// `[n_ff, rank]`
         fc2: Matrix,
     },
-    /// `score = rows x`: a copy of the firing rows (the gate's, or the up matrix's where there is no gate) in fewer bits.
-    /// Needs no training.
+    /// `score = rows x`: a copy of the firing rows (the gate's, or the up matrix's without a gate)
+    /// in fewer bits. It needs no training.
     Rows {
         /// `[n_ff, d]`
         rows: Matrix,
-        /// The firing rows' own biases, `[n_ff]`.
+        /// Biases of the firing rows, `[n_ff]`.
         bias: Option<Vec<f32>>,
     },
 }
@@ -92,6 +92,6 @@ pub enum PredictorKind {
 pub enum PredictorInput {
     /// The residual stream before the FFN's norm (PowerInfer).
     Residual,
-    /// The FFN's own input.
+    /// The FFN's input.
     Normed,
 }

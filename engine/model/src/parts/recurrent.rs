@@ -1,5 +1,5 @@
-//! Recurrent mixers: mixers of tokens whose memory is a state of fixed size, in place of keys and values. Each kind is one file
-//! and an arm of each enum here.
+//! Recurrent mixers: token mixers whose memory is a state of fixed size instead of keys and values.
+//! Each kind has a file, and a variant in each enum here.
 
 mod delta_net;
 mod mamba2;
@@ -17,11 +17,11 @@ use crate::Register;
 /// Sizes of a recurrent mixer by kind.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RecurrentConfig {
-    /// A gated delta net's.
+    /// Gated delta net.
     DeltaNet(DeltaNetConfig),
-    /// Mamba-2's.
+    /// Mamba-2.
     Mamba2(Mamba2Config),
-    /// A short convolution's.
+    /// Short convolution between two gates.
     ShortConv(ShortConvConfig),
 }
 
@@ -34,12 +34,12 @@ impl RecurrentConfig {
         }
     }
 
-    /// Its name in messages.
+    /// Returns the mixer's name in messages.
     pub fn name(&self) -> &'static str {
         self.mixer().name()
     }
 
-    /// Shape of its state.
+    /// Returns the shape of the mixer's state.
     pub fn state(&self) -> StateShape {
         self.mixer().state()
     }
@@ -48,16 +48,16 @@ impl RecurrentConfig {
 /// Weights of a recurrent mixer by kind.
 #[derive(Debug, Clone)]
 pub enum RecurrentWeights {
-    /// A gated delta net's.
+    /// Gated delta net.
     DeltaNet(Box<DeltaNetWeights>),
-    /// Mamba-2's.
+    /// Mamba-2.
     Mamba2(Box<Mamba2Weights>),
-    /// A short convolution's.
+    /// Short convolution between two gates.
     ShortConv(Box<ShortConvWeights>),
 }
 
 impl RecurrentWeights {
-    /// Its matrices and vectors.
+    /// Returns matrices and vectors through the interface of all kinds.
     pub fn mixer(&self) -> &dyn MixerWeights {
         match self {
             RecurrentWeights::DeltaNet(of) => &**of,
@@ -66,7 +66,7 @@ impl RecurrentWeights {
         }
     }
 
-    /// Its matrices, those first that are read first.
+    /// Iterates over the matrices, starting with those that are read first.
     pub fn linears(&self) -> impl Iterator<Item = &Linear> {
         let mixer = self.mixer();
         mixer.inputs().into_iter().chain([mixer.output()])
@@ -76,18 +76,18 @@ impl RecurrentWeights {
 /// Sizes and weights of a recurrent mixer by kind.
 #[derive(Debug, Clone, Copy)]
 pub enum BoundMixer<'m> {
-    /// A gated delta net.
+    /// Gated delta net.
     DeltaNet(&'m DeltaNetConfig, &'m DeltaNetWeights),
     /// Mamba-2.
     Mamba2(&'m Mamba2Config, &'m Mamba2Weights),
-    /// A short convolution between two gates.
+    /// Short convolution between two gates.
     ShortConv(&'m ShortConvConfig, &'m ShortConvWeights),
 }
 
-/// The recurrent mixer of a layer.
+/// Recurrent mixer of a layer, bound to a step.
 #[derive(Debug, Clone, Copy)]
 pub struct BoundRecurrent<'m> {
-    /// Number of the layer.
+    /// Index of the layer.
     pub layer: usize,
     /// Input.
     pub from: Register,
@@ -95,14 +95,15 @@ pub struct BoundRecurrent<'m> {
     pub config: &'m RecurrentConfig,
     /// Weights of that kind.
     pub weights: &'m RecurrentWeights,
-    /// Both, by kind.
+    /// Sizes and weights, by kind.
     pub mixer: BoundMixer<'m>,
     /// Norms of the layer.
     pub norms: LayerNorms<'m>,
 }
 
 impl<'m> BoundRecurrent<'m> {
-    /// The recurrent mixer of `layer`; `None` for a layer without one, or with the weights of another kind.
+    /// Binds the recurrent mixer of `layer`. `None` for a layer without one, or with weights of
+    /// another kind.
     pub(crate) fn new(
         layer: usize,
         from: Register,

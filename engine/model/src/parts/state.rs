@@ -1,4 +1,5 @@
-//! Shape of the recurrent state of a layer, by which it is kept, copied and moved whatever its mixer is.
+//! Shape of a layer's recurrent state. The state is kept, copied and moved by its shape, regardless
+//! of its mixer.
 
 /// Shape of a recurrent state. Either half may be empty.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -10,12 +11,12 @@ pub struct StateShape {
 }
 
 impl StateShape {
-    /// Floats of the last inputs and of the scan's memory.
+    /// Returns the number of floats of the last inputs and of the scan's memory.
     pub fn floats(&self) -> [usize; 2] {
         [self.conv.iter().product(), self.scan.iter().product()]
     }
 
-    /// Bytes of both.
+    /// Returns the bytes of the last inputs and of the scan's memory together.
     pub fn bytes(&self) -> u64 {
         self.floats().map(|floats| (floats * size_of::<f32>()) as u64).iter().sum()
     }

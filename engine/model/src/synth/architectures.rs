@@ -1,5 +1,5 @@
-//! Descriptions of the architectures that shapes have: metadata keys, and which optional tensors there are. The tensors themselves are
-//! those that the families ask for.
+//! Descriptions of the shapes' architectures: metadata keys, and the optional tensors that exist.
+//! The families request the tensors themselves.
 
 use super::{
     draft::{EXPERTS, ShapeDraft},
@@ -13,10 +13,10 @@ use thermocline_formats::format::{Array, Value};
 const ATTENTION_BIASES: [&str; 4] = ["attn_q.bias", "attn_k.bias", "attn_v.bias", "attn_output.bias"];
 /// Norms of each head's queries and keys.
 const HEAD_NORMS: [&str; 2] = ["attn_q_norm.weight", "attn_k_norm.weight"];
-/// Taps of every short convolution.
+/// Number of taps of every short convolution.
 const TAPS: usize = 4;
 
-/// Llama, dense or with experts.
+/// Describes Llama, dense or with experts.
 pub(super) fn llama(shape: &SynthShape, draft: &mut ShapeDraft) -> Result<()> {
     draft.rms_and_rope(shape.narrow_head(), 10_000.0);
     if shape.moe.is_some() {
@@ -25,7 +25,7 @@ pub(super) fn llama(shape: &SynthShape, draft: &mut ShapeDraft) -> Result<()> {
     Ok(())
 }
 
-/// OPT, whose files count two rows of positions for padding as context.
+/// Describes OPT. Its files count two padding rows of positions as context.
 pub(super) fn opt(shape: &SynthShape, draft: &mut ShapeDraft) -> Result<()> {
     draft.size("context_length", shape.context + 2);
     draft.rows("position_embd.weight", shape.context + 2);
@@ -35,7 +35,7 @@ pub(super) fn opt(shape: &SynthShape, draft: &mut ShapeDraft) -> Result<()> {
     Ok(())
 }
 
-/// Falcon 40B and larger.
+/// Describes Falcon 40B and larger.
 pub(super) fn falcon(shape: &SynthShape, draft: &mut ShapeDraft) -> Result<()> {
     draft.layer_norms(&["attn_norm.bias", "attn_norm_2.bias", "output_norm.bias"]);
     draft.rope(shape.narrow_head(), 10_000.0);
@@ -44,7 +44,7 @@ pub(super) fn falcon(shape: &SynthShape, draft: &mut ShapeDraft) -> Result<()> {
     Ok(())
 }
 
-/// gpt-oss.
+/// Describes gpt-oss.
 pub(super) fn gpt_oss(shape: &SynthShape, draft: &mut ShapeDraft, head: usize) -> Result<()> {
     draft.rms_and_rope(head, 150_000.0);
     draft.head(head);
@@ -60,7 +60,8 @@ pub(super) fn gpt_oss(shape: &SynthShape, draft: &mut ShapeDraft, head: usize) -
     Ok(())
 }
 
-/// Qwen 3.5 with `[key heads, value heads, elements of a head]` of its delta nets and a `head` of its attention.
+/// Describes Qwen 3.5. The array holds `[key heads, value heads, elements of a head]` of its delta
+/// nets. `head` is the width of an attention head.
 pub(super) fn qwen35(
     shape: &SynthShape,
     draft: &mut ShapeDraft,
@@ -80,7 +81,7 @@ pub(super) fn qwen35(
     ] {
         draft.size(key, size);
     }
-    // Rotated pairs of text, height and width, a third each, for pictures.
+    // Rotated pairs for the positions of text, height and width in pictures, a third each.
     let pairs = head / 8;
     let sections = [pairs.div_ceil(3), pairs.div_ceil(3), pairs - 2 * pairs.div_ceil(3), 0];
     draft.set("rope.dimension_sections", Value::Array(Array::I32(sections.map(|pairs| pairs as i32).to_vec())));
@@ -92,8 +93,9 @@ pub(super) fn qwen35(
     Ok(())
 }
 
-/// Gemma 4 of the sizes of E4B: the last layer of six has no window and heads twice as wide, and 18 of 42 layers, the last, read keys and
-/// values of earlier ones. A layer of either kind comes before them.
+/// Describes Gemma 4 with the proportions of E4B. Of every six layers, the last has no window and
+/// heads twice as wide. The last 18 of 42 layers read keys and values of earlier layers. A layer of
+/// each kind precedes them.
 pub(super) fn gemma4(shape: &SynthShape, draft: &mut ShapeDraft, head: usize) -> Result<()> {
     const INTERVAL: usize = 6;
     draft.rms_and_rope(2 * head, 1e6);
@@ -108,7 +110,7 @@ pub(super) fn gemma4(shape: &SynthShape, draft: &mut ShapeDraft, head: usize) ->
     draft.set("attention.sliding_window_pattern", Value::Array(Array::Bool(windowed)));
     let readers = (shape.n_layer * 18 / 42).min(shape.n_layer.saturating_sub(INTERVAL));
     draft.size("attention.shared_kv_layers", readers);
-    // 256 of 2,560.
+    // E4B has inputs of 256 elements and a width of 2,560.
     draft.size("embedding_length_per_layer_input", shape.d_model / 10 / 32 * 32);
     draft.float("final_logit_softcapping", 30.0);
     draft.have(&HEAD_NORMS);
@@ -116,20 +118,20 @@ pub(super) fn gemma4(shape: &SynthShape, draft: &mut ShapeDraft, head: usize) ->
     Ok(())
 }
 
-/// Mixers of a model with one per layer, and the sizes of its Mamba-2 layers.
+/// Mixer of each layer, and the sizes of the Mamba-2 layers.
 pub(super) struct Mamba2Sizes {
-    /// A letter per layer: `M` for Mamba-2, `*` for attention, `E` for experts.
+    /// One letter per layer: `M` for Mamba-2, `*` for attention, `E` for experts.
     pub(super) mixers: &'static str,
     pub(super) heads: usize,
-    /// Elements of a head.
+    /// Number of elements of a head.
     pub(super) head_dim: usize,
-    /// Groups of heads with the same `B` and `C`.
+    /// Number of groups of heads with the same `B` and `C`.
     pub(super) groups: usize,
-    /// Elements of the state per element of a head.
+    /// Number of elements of the state per element of a head.
     pub(super) state: usize,
 }
 
-/// Nemotron H with experts.
+/// Describes Nemotron H with experts.
 pub(super) fn nemotron_h(shape: &SynthShape, draft: &mut ShapeDraft, sizes: &Mamba2Sizes, head: usize) -> Result<()> {
     let Some(mixers) = sizes.mixers.as_bytes().get(..shape.n_layer) else {
         let expected = format!("at most {}, the layers of {}", sizes.mixers.len(), shape.name);
@@ -149,7 +151,7 @@ pub(super) fn nemotron_h(shape: &SynthShape, draft: &mut ShapeDraft, sizes: &Mam
     ] {
         draft.size(key, size);
     }
-    // llama.cpp wants this one, too.
+    // llama.cpp requires this key, too.
     draft.float("attention.layer_norm_epsilon", NORM_EPS);
     draft.set("rope.scaling.finetuned", Value::Bool(false));
     draft.rms_and_rope(head, 10_000.0);
@@ -163,21 +165,21 @@ pub(super) fn nemotron_h(shape: &SynthShape, draft: &mut ShapeDraft, sizes: &Mam
 
 /// Sizes of latent attention (MLA), and of the first layer's FFN.
 pub(super) struct LatentSizes {
-    /// Elements of the compressed queries.
+    /// Number of elements of the compressed queries.
     pub(super) queries: usize,
-    /// Elements of the compressed keys and values.
+    /// Number of elements of the compressed keys and values.
     pub(super) keys: usize,
-    /// Elements of a key that are not rotated.
+    /// Number of elements of a key that are not rotated.
     pub(super) plain: usize,
-    /// Elements of a key that are rotated, the same for all heads.
+    /// Number of elements of a key that are rotated, the same for all heads.
     pub(super) rotated: usize,
-    /// Elements of a value.
+    /// Number of elements of a value.
     pub(super) value: usize,
-    /// Neurons of the first layer, which has no experts.
+    /// Number of neurons of the first layer, which has no experts.
     pub(super) first_ff: usize,
 }
 
-/// GLM 4.7 Flash, which is DeepSeek V3 with few experts.
+/// Describes GLM 4.7 Flash, a DeepSeek V3 with few experts.
 pub(super) fn deepseek2(shape: &SynthShape, draft: &mut ShapeDraft, sizes: &LatentSizes) -> Result<()> {
     draft.size("feed_forward_length", sizes.first_ff);
     for (key, size) in [
@@ -202,7 +204,7 @@ pub(super) fn deepseek2(shape: &SynthShape, draft: &mut ShapeDraft, sizes: &Late
     Ok(())
 }
 
-/// SmallThinker.
+/// Describes SmallThinker.
 pub(super) fn smallthinker(shape: &SynthShape, draft: &mut ShapeDraft, head: usize) -> Result<()> {
     draft.rms_and_rope(head, 1.5e6);
     draft.head(head);

@@ -1,4 +1,4 @@
-//! Values of a model's tensors by their roles: which are random, at what scale, and which are given.
+//! Values of a model's tensors by their roles: random values with a scale, or given values.
 
 use super::{
     firing::{quantile, relu_fourth_moment},
@@ -9,13 +9,14 @@ use crate::{
     Activation, Ffn, NormKind, NormSlot, RecordedModel, RecordedTensor, RecurrentConfig, Register, Step, TensorRole,
 };
 
-/// Rates at which recurrent states decay: of a delta net by `e^(rate softplus(alpha))` per token, which halves it in some tokens, and of
-/// Mamba-2 per unit of a token's step, so that a tenth is forgotten.
+/// Decay rates of recurrent states. A delta net decays by `e^(rate softplus(alpha))` per token,
+/// which halves its state in a few tokens. Mamba-2 decays per unit of a token's step and forgets a
+/// tenth per token.
 const DELTA_NET_DECAY: f32 = -0.1;
 const MAMBA2_DECAY: f32 = -1.0;
 /// Bias of Mamba-2's steps: `softplus(-2)` is 0.13.
 const MAMBA2_STEP_BIAS: f32 = -2.0;
-/// Factor that takes the rotation from a pair of elements.
+/// Divisor that stops the rotation of a pair.
 const NO_ROTATION: f32 = 1e30;
 
 /// Generator of a tensor's values.
@@ -23,7 +24,7 @@ const NO_ROTATION: f32 = 1e30;
 pub(super) enum Content {
     /// Given values.
     Vector(Vec<f32>),
-    /// Normal numbers of a stream; the first `quiet` rows are zero.
+    /// Normal random numbers of a stream; the first `quiet` rows are zero.
     Normal { stream: u64, std: f32, quiet: usize },
     /// Token embedding.
     Embedding,
@@ -31,13 +32,13 @@ pub(super) enum Content {
     Positions,
     /// Router of an MoE layer.
     Router,
-    /// The rows that decide whether a neuron fires: gate, or up where there is no gate.
+    /// Rows that decide whether a neuron fires: gate, or up without a gate.
     Firing,
-    /// The rows that decide whether a neuron of the shared expert fires.
+    /// Rows that decide whether a neuron of the shared expert fires.
     SharedFiring,
-    /// The gate of neurons that are never silent.
+    /// Gate of neurons that are never silent.
     Gate,
-    /// The other factor of a gated FFN.
+    /// Up rows of a gated FFN.
     Up,
     /// Output-major down projection.
     DownOutputs,
@@ -56,20 +57,21 @@ impl Content {
     }
 }
 
-/// Contents of a recorded model's tensors.
+/// Choice of contents for a recorded model's tensors.
 pub(super) struct TensorContents<'a> {
     pub(super) plan: &'a SynthPlan,
     pub(super) model: &'a RecordedModel,
 }
 
 impl TensorContents<'_> {
-    /// The content of a tensor, which is called `name` within its layer if it has one.
+    /// Returns the content of a tensor, chosen by its role and its name.
     pub fn of(&self, tensor: &RecordedTensor) -> Content {
         let (layer, name) = tensor.layer_and_name();
         let all = |value: f32| Content::Vector(vec![value; tensor.shape.iter().product()]);
         match tensor.role {
             TensorRole::Norm(slot) => self.norm(tensor, slot),
-            // The activation adds 1, which would push the residual stream the same way at every token.
+            // The activation adds 1 to ups, which would push the residual stream the same way at
+            // every token.
             TensorRole::Bias if name == "ffn_up_exps.bias" && self.clamped() => all(-1.0),
             TensorRole::Bias => all(0.0),
             TensorRole::Vector if name == "rope_freqs.weight" => {
@@ -79,7 +81,7 @@ impl TensorContents<'_> {
                 Content::Vector((0..pairs).map(factor).collect())
             }
             TensorRole::Vector => all(self.parameter(layer, name)),
-            // The convolution averages the last inputs.
+            // With these weights, the convolution averages the last inputs.
             TensorRole::Matrix if name == "ssm_conv1d.weight" => all(1.0 / (cols(tensor) as f32).sqrt()),
             TensorRole::Matrix | TensorRole::Stack => {
                 let stem = name.strip_suffix(".weight").unwrap_or(name);
@@ -92,7 +94,7 @@ impl TensorContents<'_> {
         self.model.config.activation == Activation::ClampedSwiglu
     }
 
-    /// The value of all elements of a parameter that is neither weight nor bias.
+    /// Returns the value of all elements of a parameter that is neither weight nor bias.
     fn parameter(&self, layer: Option<usize>, name: &str) -> f32 {
         let recurrent = layer.and_then(|layer| self.model.config.layers[layer].recurrent.as_ref());
         let mamba2 = matches!(recurrent, Some(RecurrentConfig::Mamba2 { .. }));
@@ -106,14 +108,15 @@ impl TensorContents<'_> {
         }
     }
 
-    /// Values of a norm. Those of the residual stream stop the constant, but for the FFN's, behind which channel 0 has it.
+    /// Returns the values of a norm. Norms of the residual stream block the constant. Only the norm
+    /// that feeds the biased FFN lets it through, in channel 0.
     fn norm(&self, tensor: &RecordedTensor, slot: Option<NormSlot>) -> Content {
         let (layer, name) = tensor.layer_and_name();
         let (config, is_bias) = (&self.model.config, name.ends_with(".bias"));
         let is_output = name.starts_with("output_norm.");
         if !is_output && matches!(slot, None | Some(NormSlot::Heads | NormSlot::Hidden)) {
             let attention = layer.and_then(|layer| config.layers[layer].attention.as_ref());
-            // Scores that are not scaled would be as large as the head is wide.
+            // Scores without a scale would be as large as the head is wide.
             let unscaled = name.starts_with("attn_") && attention.is_some_and(|attention| attention.scale == 1.0);
             let len = tensor.shape.iter().product();
             let weight = if unscaled { (len as f32).powf(-0.25) } else { 1.0 };
@@ -137,7 +140,8 @@ impl TensorContents<'_> {
         Content::Vector(values)
     }
 
-    /// The norm of a layer that feeds the FFN whose neurons or experts the constant biases.
+    /// Returns the norm of a layer that feeds the FFN whose neurons or experts get biases from the
+    /// constant.
     fn constant_norm(&self, layer: usize) -> Option<NormSlot> {
         let (shape, moe) = (&self.plan.shape, self.model.config.experts.is_some());
         let main = matches!(self.model.weights.layers[layer].ffn, Ffn::Experts(_)) == moe;
@@ -154,7 +158,8 @@ impl TensorContents<'_> {
         None
     }
 
-    /// The content of the matrices that neurons, experts and predictors are made of, and of the embeddings.
+    /// Returns the content of embeddings and of the matrices of neurons, experts and predictors;
+    /// `None` for other matrices.
     fn neurons(&self, stem: &str) -> Option<Content> {
         let (relu, moe, gated) = (self.plan.shape.relu(), self.model.config.experts.is_some(), self.plan.gated);
         let firing = if relu { Content::Firing } else { Content::Gate };
@@ -168,7 +173,7 @@ impl TensorContents<'_> {
             "ffn_gate_exps" | "ffn_up_exps" => firing,
             "ffn_down_exps" => Content::DownOutputs,
             "ffn_up_shexp" if relu && !gated => Content::SharedFiring,
-            // Of MoE models, the dense layers' neurons are never silent.
+            // In MoE models, the neurons of dense layers are never silent.
             _ if moe => return None,
             "ffn_up" if gated => Content::Up,
             "ffn_gate" | "ffn_up" => firing,
@@ -178,8 +183,9 @@ impl TensorContents<'_> {
         })
     }
 
-    /// Random weights: their outputs have the variance of their inputs, but for those that write to the residual stream, to which each
-    /// block adds little.
+    /// Returns random weights. Their outputs have the variance of their inputs. Only matrices that
+    /// write to the residual stream have smaller weights, because each block adds little to the
+    /// stream.
     fn normal(&self, tensor: &RecordedTensor, layer: Option<usize>, stem: &str) -> Content {
         let config = &self.model.config;
         let (cols, n_layer) = (cols(tensor), config.n_layer() as f64);
@@ -199,7 +205,7 @@ impl TensorContents<'_> {
             "ffn_down" => writes(ffn / (cols as f64 * SILU_SECOND_MOMENT)),
             "per_layer_token_embd" => (1.0 / (config.per_layer_input.unwrap_or(1) as f32).sqrt(), 0),
             "per_layer_model_proj" => (1.0, 0),
-            // A norm is behind it.
+            // A norm follows this matrix, so its scale does not matter.
             "proj" => (1.0, RESERVED),
             _ if stream.is_none() && layer.is_some() && tensor.shape[..] == [config.d_model, cols] => {
                 writes(attention / cols as f64)

@@ -1,4 +1,4 @@
-//! The description of a shape as it comes to be: metadata keys, and the choice among optional tensors.
+//! Description of a shape under construction: metadata keys, and the choice of optional tensors.
 
 use super::{options::SynthOptions, plan::NORM_EPS, shape::SynthShape};
 use crate::{Model, RecordedModel, TensorChoice};
@@ -17,10 +17,10 @@ pub(super) struct ShapeDraft {
 }
 
 impl ShapeDraft {
-    /// The description of `shape`: keys that every architecture has, and its own.
+    /// Describes `shape`: the keys that every architecture has, and its own keys.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a number of layers that the shape cannot have.
+    /// [`Error::Invalid`] for a number of layers that the shape does not support.
     pub fn new(shape: &SynthShape, options: &SynthOptions) -> Result<Self> {
         let (metadata, architecture) = (Metadata::new(&options.out), shape.architecture);
         let mut draft = ShapeDraft { metadata, choice: TensorChoice::default(), architecture };
@@ -62,7 +62,7 @@ impl ShapeDraft {
         self.metadata.set(format!("{}.{key}", self.architecture), value);
     }
 
-    /// Sets a key to a size. No size of a shape comes near 2^32.
+    /// Sets a key to a size. No size of a shape is close to 2^32.
     pub fn size(&mut self, key: &str, size: usize) {
         self.set(key, Value::U32(size as u32));
     }
@@ -80,18 +80,18 @@ impl ShapeDraft {
         self.choice.optional.extend(names.iter().map(|name| (*name).to_owned()));
     }
 
-    /// Sets the first dimension of a tensor that no key tells.
+    /// Sets the first dimension of a tensor that no key determines.
     pub fn rows(&mut self, name: &str, rows: usize) {
         self.choice.rows.push((name.to_owned(), rows));
     }
 
-    /// RMS norms, and rotations of `dims` elements by frequencies of this base.
+    /// Sets RMS norms, and rotations of `dims` elements with this base of frequencies.
     pub fn rms_and_rope(&mut self, dims: usize, base: f32) {
         self.float("attention.layer_norm_rms_epsilon", NORM_EPS);
         self.rope(dims, base);
     }
 
-    /// Layer norms with biases.
+    /// Sets layer norms with biases.
     pub fn layer_norms(&mut self, names: &[&str]) {
         self.float("attention.layer_norm_epsilon", NORM_EPS);
         self.have(names);
@@ -102,13 +102,14 @@ impl ShapeDraft {
         self.float("rope.freq_base", base);
     }
 
-    /// Elements of a head, where those of all heads together are not the residual stream's.
+    /// Sets the elements of a head, for shapes whose heads together are not as wide as the residual
+    /// stream.
     pub fn head(&mut self, head: usize) {
         self.size("attention.key_length", head);
         self.size("attention.value_length", head);
     }
 
-    /// Sizes of experts with a shared one.
+    /// Sets the sizes of experts, if the shape has a shared expert.
     pub fn shared_expert(&mut self, shape: &SynthShape) {
         let Some(shared) = shape.shared_ff else { return };
         self.size("expert_feed_forward_length", shape.n_ff);
@@ -116,7 +117,8 @@ impl ShapeDraft {
         self.rows("ffn_up_shexp.weight", shared);
     }
 
-    /// Experts chosen by a sigmoid with a bias; the weights of the chosen add up to `scale`.
+    /// Sets a router with a sigmoid and a bias. The weights of the chosen experts add up to
+    /// `scale`.
     pub fn sigmoid_router(&mut self, scale: f32) {
         self.size("expert_gating_func", 2);
         self.set("expert_weights_norm", Value::Bool(true));
@@ -125,7 +127,7 @@ impl ShapeDraft {
         self.have(&["exp_probs_b.bias"]);
     }
 
-    /// The model as its family's loader asks for it.
+    /// Builds the model that the family's loader requests.
     ///
     /// # Errors
     /// [`Error::Invalid`] for sizes that the loader refuses.

@@ -1,28 +1,30 @@
 //! Router biases with which tokens choose experts by a power law.
 //!
-//! An expert's router score is normal over tokens, with the same spread for all experts and a bias of its own; a token uses the
-//! experts with the highest scores. The biases are solved for the wanted frequencies.
+//! An expert's router score is normally distributed over tokens. All experts have the same spread,
+//! and each has its own bias. A token uses the experts with the highest scores. A solver finds the
+//! biases for the wanted frequencies.
 
 use super::{
     firing::{cdf, density, law, quantile},
     shape::ExpertCounts,
 };
 
-/// Exponent of the power law: the expert of rank `r` is chosen in proportion to `r^-SKEW`. Of eight experts the most frequent is
-/// chosen 1.7 times as often as the rarest.
+/// Exponent of the power law: the expert of rank `r` is chosen in proportion to `r^-SKEW`. The most
+/// frequent of eight experts is chosen 1.7 times as often as the rarest.
 const SKEW: f64 = 0.25;
-/// Most iterations of the solver; a few are enough.
+/// Largest number of iterations of the solver; a few are enough.
 const ROUNDS: usize = 40;
 /// Relative error of the frequencies at which the solver stops.
 const TOLERANCE: f64 = 1e-4;
-/// Interval and range of the integral, in standard deviations of the scores.
+/// Step and range of the integral, in standard deviations of the scores.
 const STEP: f64 = 0.1;
 const FAR: f64 = 6.0;
 
 /// Frequencies and router biases of experts, most frequent first.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ExpertChoice {
-    /// Fraction of tokens that choose each expert, `[experts]`; their sum is the number of experts per token.
+    /// Fraction of tokens that choose each expert, `[experts]`. The sum is the number of experts
+    /// per token.
     pub frequencies: Vec<f64>,
     /// Biases of the scores in standard deviations, `[experts]`.
     pub biases: Vec<f64>,
@@ -45,7 +47,8 @@ impl ExpertChoice {
     }
 }
 
-/// Fraction of tokens at which each expert's score is among the `used` highest, `[experts]`.
+/// Returns the fraction of tokens at which each expert's score is among the `used` highest,
+/// `[experts]`.
 fn chosen(biases: &[f64], used: usize) -> Vec<f64> {
     let (low, high) = biases.iter().fold((0.0f64, 0.0f64), |(low, high), bias| (low.min(*bias), high.max(*bias)));
     let points = ((high - low + 2.0 * FAR) / STEP) as usize;

@@ -1,7 +1,8 @@
-//! The arithmetic of firing: a power law over neurons, and normal distributions.
+//! The mathematics of firing: a power law over neurons, and normal distributions.
 //!
-//! A neuron's pre-activation is a weighted sum of many independent channels, hence normal over tokens; it fires when it is
-//! above zero. With bias `z` standard deviations the probability is `cdf(z)`.
+//! A neuron's pre-activation is a weighted sum of many independent channels, so it is normally
+//! distributed over tokens. The neuron fires if it is above zero. With a bias of `z` standard
+//! deviations, the probability is `cdf(z)`.
 
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
@@ -9,11 +10,12 @@ use thermocline_base::error::{Error, Result};
 
 /// Largest frequency of a neuron or an expert.
 const MOST: f64 = 0.98;
-/// Steps of a bisection: more than the bits of the result.
+/// Number of steps of a bisection: more than the bits of the result.
 const STEPS: usize = 60;
 
-/// Firing probabilities of `n` neurons, most active first: `min(MOST, c * rank^-alpha)`, with `c` and `alpha` such that the
-/// mean is `active` and the first `hot_fraction` of them make `hot_firings` of all firings.
+/// Returns the firing probabilities of `n` neurons, most active first:
+/// `min(MOST, c * rank^-alpha)`. It chooses `c` and `alpha` so that the mean is `active`, and the
+/// first `hot_fraction` of the neurons make `hot_firings` of all firings.
 pub(super) fn power_law(n: usize, active: f64, hot_fraction: f64, hot_firings: f64) -> Result<Vec<f64>> {
     let total = active * n as f64;
     let law = |alpha: f64| law(n, total, alpha);
@@ -35,16 +37,17 @@ pub(super) fn power_law(n: usize, active: f64, hot_fraction: f64, hot_firings: f
     Ok(solved)
 }
 
-/// `min(MOST, c * rank^-alpha)` of `n` ranks, with `c` such that the sum is `total`.
+/// Returns `min(MOST, c * rank^-alpha)` for `n` ranks, with `c` so that the sum is `total`.
 pub(super) fn law(n: usize, total: f64, alpha: f64) -> Vec<f64> {
     let shape: Vec<f64> = (0..n).map(|rank| ((rank as f64 + 0.5) / n as f64).powf(-alpha)).collect();
     let probabilities = |c: f64| shape.iter().map(move |shape| (c * shape).min(MOST));
-    // In logarithms: c may be tiny.
+    // The search is over the logarithm because `c` may be tiny.
     let log_c = bisect(-60.0, 1.0, |log_c| probabilities(log_c.exp()).sum::<f64>() < total);
     probabilities(log_c.exp()).collect()
 }
 
-/// The smallest fraction of `counts` (firings per neuron) that makes the fraction `hot_firings` of their sum.
+/// Returns the smallest fraction of `counts` (firings per neuron) that makes the fraction
+/// `hot_firings` of their sum.
 pub(super) fn hot_fraction(counts: &[f64], hot_firings: f64) -> f64 {
     let mut sorted = counts.to_vec();
     sorted.sort_unstable_by(|a, b| b.total_cmp(a));
@@ -60,7 +63,7 @@ pub(super) fn hot_fraction(counts: &[f64], hot_firings: f64) -> f64 {
     1.0
 }
 
-/// The point where `below` turns from true to false.
+/// Returns the point at which `below` changes from true to false.
 fn bisect(mut low: f64, mut high: f64, below: impl Fn(f64) -> bool) -> f64 {
     for _ in 0..STEPS {
         let middle = 0.5 * (low + high);
@@ -69,46 +72,47 @@ fn bisect(mut low: f64, mut high: f64, below: impl Fn(f64) -> bool) -> f64 {
     0.5 * (low + high)
 }
 
-/// Density of the standard normal distribution.
+/// Returns the density of the standard normal distribution at `z`.
 pub(super) fn density(z: f64) -> f64 {
     (-0.5 * z * z).exp() / (2.0 * PI).sqrt()
 }
 
-/// Its distribution function.
+/// Returns the standard normal distribution function at `z`.
 pub(super) fn cdf(z: f64) -> f64 {
     0.5 * libm::erfc(-z * FRAC_1_SQRT_2)
 }
 
-/// The inverse of [`cdf`].
+/// Returns the inverse of [`cdf`] at `p`.
 pub(super) fn quantile(p: f64) -> f64 {
     bisect(-8.0, 8.0, |z| cdf(z) < p)
 }
 
-/// Mean of `relu(z + bias)` over a standard normal `z`.
+/// Returns the mean of `relu(z + bias)` over a standard normal `z`.
 pub(super) fn relu_mean(bias: f64) -> f64 {
     bias * cdf(bias) + density(bias)
 }
 
-/// Mean of `relu(z + bias)^2` over a standard normal `z`.
+/// Returns the mean of `relu(z + bias)^2` over a standard normal `z`.
 pub(super) fn relu_second_moment(bias: f64) -> f64 {
     (1.0 + bias * bias) * cdf(bias) + bias * density(bias)
 }
 
-/// Mean of `relu(z + bias)^4` over a standard normal `z`.
+/// Returns the mean of `relu(z + bias)^4` over a standard normal `z`.
 pub(super) fn relu_fourth_moment(bias: f64) -> f64 {
     let square = bias * bias;
     (square * square + 6.0 * square + 3.0) * cdf(bias) + (square + 5.0) * bias * density(bias)
 }
 
-/// The threshold on a predictor's standardised score for `recall`, when a neuron fires above `at` and its pre-activation and the
-/// score have correlation `rho`.
+/// Returns the threshold on a predictor's standardised score that gives `recall`. A neuron fires
+/// above `at`, and its pre-activation and the score have the correlation `rho`.
 pub(super) fn predictor_threshold(at: f64, rho: f64, recall: f64) -> f64 {
-    /// Intervals of Simpson's rule; even.
+    /// Number of intervals of Simpson's rule; even.
     const INTERVALS: usize = 32;
     let fires = cdf(-at);
     let rho = rho.clamp(0.0, 0.99999);
     let spread = (1.0 - rho * rho).sqrt();
-    // Score and pre-activation, both standardised: named when the score is above the threshold while the neuron fires.
+    // Score and pre-activation are standardised. A firing neuron is found if its score is above the
+    // threshold.
     let (low, high) = (at, at.max(0.0) + 5.0);
     let step = (high - low) / INTERVALS as f64;
     let nodes: [(f64, f64); INTERVALS + 1] = std::array::from_fn(|i| {
@@ -122,7 +126,7 @@ pub(super) fn predictor_threshold(at: f64, rho: f64, recall: f64) -> f64 {
     });
     let found =
         |threshold: f64| nodes.iter().map(|(z, weight)| weight * cdf((rho * z - threshold) / spread)).sum::<f64>();
-    // Newton's method; d found / d threshold has a closed form.
+    // Newton's method, because d found / d threshold has a closed form.
     let mut threshold = at - 1.5 * spread;
     for _ in 0..8 {
         let slope = -density(threshold) * cdf((rho * threshold - at) / spread) / fires;
@@ -166,7 +170,7 @@ mod tests {
 
     #[test]
     fn predictor_threshold_has_the_requested_recall() {
-        // Against a plain double sum over the joint density.
+        // The reference is a plain double sum over the joint density.
         for (p, rho, recall) in [(0.1, 0.97, 0.95), (0.02, 0.9, 0.9), (0.98, 0.98, 0.99), (0.4, 0.8, 0.95)] {
             let at = -quantile(p);
             let threshold = predictor_threshold(at, rho, recall);

@@ -1,4 +1,4 @@
-//! Writing a synthetic model, tensor by tensor.
+//! Generation of a synthetic model, tensor by tensor.
 
 use std::{ops::Range, time::Instant};
 
@@ -26,11 +26,15 @@ use thermocline_formats::{
 /// Elements that a thread generates at a time.
 const CHUNK: usize = 1 << 18;
 
-/// Generates the model of `options` and writes it to [`SynthOptions::out`], through a temporary file beside it that is renamed at the
-/// end. `progress` is called after every few hundred kilobytes. Memory: some 50 MB at 7B shapes, 200 MB at 175B; it grows with the width, not the file.
+/// Generates the model of `options` and writes it to [`SynthOptions::out`]. It writes to a
+/// temporary file in the same folder and renames it at the end. `progress` is called after every
+/// few hundred kilobytes. It needs about 50 MB of memory at 7B shapes and 200 MB at 175B. Memory
+/// grows with the width, not with the file.
 ///
 /// # Errors
-/// [`thermocline_base::error::Error::Invalid`], [`thermocline_base::error::Error::Unsupported`] or [`thermocline_base::error::Error::UnknownArchitecture`] for options out of range (before anything is written), [`thermocline_base::error::Error::Io`] when the disk refuses.
+/// [`thermocline_base::error::Error::Invalid`], [`thermocline_base::error::Error::Unsupported`] or
+/// [`thermocline_base::error::Error::UnknownArchitecture`] for options out of range, before
+/// anything is written; [`thermocline_base::error::Error::Io`] if the file cannot be written.
 ///
 /// ```no_run
 /// # fn main() -> thermocline_base::Result<()> {
@@ -116,7 +120,7 @@ fn mean(layers: &[Firing]) -> Option<Firing> {
     })
 }
 
-/// The file and its progress.
+/// The output file and its progress.
 struct Output<'a> {
     writer: Writer,
     progress: &'a mut dyn FnMut(SynthProgress<'_>),
@@ -137,7 +141,7 @@ impl Output<'_> {
 struct SynthLayer<'a> {
     index: usize,
     neurons: Neurons<'a>,
-    /// Biases of the predictor, `[n_ff]`, after the firing rows are generated.
+    /// Biases of the predictor, `[n_ff]`, set when the firing rows are generated.
     score_biases: Vec<f32>,
 }
 
@@ -159,7 +163,7 @@ struct Maker<'a, 'p> {
 }
 
 impl Maker<'_, '_> {
-    /// A tensor outside the FFN.
+    /// Writes a tensor outside the FFN.
     fn other(&mut self, tensor: &SynthTensor) -> Result<()> {
         let plan = self.plan;
         let source = RowSource { seed: plan.seed, layer: tensor.layer };
@@ -178,7 +182,7 @@ impl Maker<'_, '_> {
         }
     }
 
-    /// A tensor of a layer's FFN or predictor.
+    /// Writes a tensor of a layer's FFN or predictor.
     fn ffn(&mut self, tensor: &SynthTensor, layer: &mut SynthLayer<'_>) -> Result<()> {
         let SynthLayer { index, neurons, score_biases } = layer;
         match tensor.content {
@@ -219,7 +223,8 @@ impl Maker<'_, '_> {
         )
     }
 
-    /// The same for firing rows. Returns the predictor's bias of each, and counts the firings of sampled neurons.
+    /// Generates, quantises and writes firing rows. Counts the firings of sampled neurons, and
+    /// returns the predictor's bias of each neuron.
     fn firing_rows(&mut self, tensor: &SynthTensor, index: usize, neurons: &Neurons<'_>) -> Result<Vec<f32>> {
         let plan = self.plan;
         let (ty, cols, chunks) = chunks(&tensor.info);
@@ -262,7 +267,7 @@ impl Maker<'_, '_> {
     }
 }
 
-/// Computes the sample for neuron `i`, whose quantised firing row is `firing`.
+/// Runs the sampled tokens through neuron `i`, whose quantised firing row is `firing`.
 fn count(
     plan: &SynthPlan,
     sample: &SampledTokens,
@@ -290,7 +295,7 @@ fn count(
     Ok(sample.count(plan, firing, up.as_deref(), score.as_deref()))
 }
 
-/// Type and width of a matrix, and its rows in pieces.
+/// Returns type and width of a matrix, and its rows in chunks.
 fn chunks(info: &TensorInfo) -> (TensorType, usize, Vec<Range<usize>>) {
     let cols = info.shape.last().copied().unwrap_or(1);
     let rows = elements(info) / cols;

@@ -1,5 +1,5 @@
-//! Metadata of a synthetic model, with a tokenizer that any reader accepts: byte-level BPE over the 256 bytes, padded to the
-//! vocabulary with tokens that text never encodes to.
+//! Metadata of a synthetic model, with a tokenizer that any reader accepts: byte-level BPE over the
+//! 256 bytes. It is padded to the vocabulary with tokens that no text is encoded to.
 
 use super::{options::SynthOptions, plan::SynthPlan};
 use thermocline_formats::{
@@ -8,7 +8,8 @@ use thermocline_formats::{
 };
 use thermocline_text::{TokenKind, byte_char};
 
-/// The metadata of the file: the shape's, how it was made, and the tokenizer.
+/// Returns the metadata of the file: the shape's keys, the options of generation, and the
+/// tokenizer.
 pub(super) fn metadata(plan: &SynthPlan, options: &SynthOptions) -> Metadata {
     let (shape, mut metadata) = (&plan.shape, plan.metadata.clone());
     if plan.predictor_rank.is_some() {
@@ -33,7 +34,7 @@ fn tokenizer(metadata: &mut Metadata, n_vocab: usize) {
     let mut types = vec![TokenKind::Control as i32; 2];
     tokens.extend((0..=255).map(|byte| String::from(byte_char(byte))));
     let space = byte_char(b' ');
-    // Readers want a merge.
+    // Readers require at least one merge.
     tokens.push(format!("{space}{space}"));
     types.resize(tokens.len(), TokenKind::Normal as i32);
     tokens.extend((tokens.len()..n_vocab).map(|id| format!("<unused_{id}>")));
@@ -49,7 +50,7 @@ fn tokenizer(metadata: &mut Metadata, n_vocab: usize) {
     metadata.set("tokenizer.ggml.add_bos_token", Value::Bool(false));
 }
 
-/// llama.cpp's number for a file whose matrices have this type.
+/// Returns llama.cpp's number for a file whose matrices have this type.
 pub(super) fn file_type(ty: TensorType) -> u32 {
     match ty {
         TensorType::F16 => 1,

@@ -1,23 +1,26 @@
-//! Synthetic models: random weights at published shapes whose neurons fire as those of trained ReLU models do, so that
-//! speed, placement and prediction can be measured without downloading anything.
+//! Synthetic models: random weights in published shapes. Their neurons fire like those of trained
+//! ReLU models, so that speed, placement and prediction can be measured without a download.
 //!
-//! A shape is metadata and a choice among optional tensors (`shapes`, `architectures`). The architecture's family, asked without a file,
-//! says which tensors there are; they are filled by their roles (`content`).
+//! A shape is metadata and a choice of optional tensors (`shapes`, `architectures`). The loader of
+//! the architecture's family then lists the tensors without a file. Their roles determine their
+//! contents (`content`).
 //!
-//! One channel of the residual stream (`plan`) is constant over tokens and no layer writes to it. Through that channel every
-//! neuron gets its own bias, chosen so that it fires with a given probability; the probabilities follow a power law
-//! (`firing`). Firing rows are sums of a few common directions plus noise (`neurons`), so a small predictor can find most of
-//! the firings; the predictor in the file is built from those directions, with a threshold per neuron for a given recall. Rows
-//! are generated and quantised on all threads (`parallel`) and written at once; sampled tokens are computed with the quantised
-//! rows on the way (`sample`) to measure how the file fires.
+//! One channel of the residual stream (`plan`) is constant over tokens, and no layer writes to it.
+//! It gives every neuron its own bias, so that the neuron fires with a given probability. The
+//! probabilities follow a power law (`firing`). Firing rows are sums of a few common directions
+//! plus noise (`neurons`), so a small predictor can find most of the firings. The predictor in the
+//! file is built from these directions, with a threshold per neuron for a given recall. All threads
+//! generate and quantise rows (`parallel`), and the rows are written at once. Sampled tokens run
+//! through the quantised rows (`sample`) to measure how the file's neurons fire.
 //!
-//! In a mixture of experts (MoE) every expert is such an FFN with a power law of its own, and experts are chosen by a flatter
-//! one (`expert_choice`), again through the constant channel. MoE layers have no predictors.
+//! In a mixture of experts (MoE), every expert is such an FFN with its own power law. Experts are
+//! chosen by a flatter power law (`expert_choice`), also through the constant channel. MoE layers
+//! have no predictors.
 //!
-//! [`outline()`] is such a model without its weights, for plans.
+//! [`outline()`] returns such a model without its weights, for plans.
 //!
-//! Everything is a function of the seed: each row has its own random stream (`random`), so the number of threads does
-//! not matter.
+//! The seed determines everything. Each row has its own random stream (`random`), so the number of
+//! threads does not matter.
 
 mod architectures;
 mod content;

@@ -1,10 +1,11 @@
 //! The rows of one layer's FFN and of its predictor.
 //!
-//! The firing row of neuron `i` is `g = sum_t w_t v_{j_t} + noise`, with [`TERMS`] of the layer's common directions `v` and weights `w`,
-//! and a weight on the constant channel that puts the threshold where the neuron fires with its probability. The predictor
-//! computes `z = v x` (as `relu(z) - relu(-z)`), adds up the neuron's terms and a bias through a hidden unit that is always 1.
-//! Its score and the pre-activation are jointly normal; their correlation, measured on the quantised rows, gives the bias for
-//! the wanted recall.
+//! The firing row of neuron `i` is `g = sum_t w_t v_{j_t} + noise`, with [`TERMS`] of the layer's
+//! common directions `v` and weights `w`. A weight on the constant channel sets the neuron's firing
+//! probability. The predictor computes `z = v x` (as `relu(z) - relu(-z)`) and adds up the neuron's
+//! terms. A hidden unit that is always 1 adds a bias. Its score and the pre-activation are jointly
+//! normal. Their correlation, measured on the quantised rows, determines the bias for the wanted
+//! recall.
 
 use rand_chacha::rand_core::Rng;
 
@@ -18,24 +19,27 @@ use super::{
 use thermocline_base::error::Result;
 use thermocline_formats::{quant, quant::TensorType};
 
-/// Directions a firing row is the sum of.
+/// Number of directions whose sum is a firing row.
 const TERMS: usize = 6;
-/// Weights of the terms: two that Q4_0 keeps exactly, together or alone, with either sign (it has codes from -8 to 7).
+/// Weights of the terms: two numbers that Q4_0 stores exactly, together or alone, with either sign
+/// (it has codes from -8 to 7).
 const WEIGHTS: [f32; 2] = [-1.0, 0.875];
-/// Fraction of a firing row's variance that no predictor of this form can represent. Quantisation adds a little.
+/// Fraction of a firing row's variance that no predictor of this form can represent. Quantisation
+/// adds a little.
 const NOISE: f32 = 0.02;
 
-/// Generator of a layer's FFN rows. In an MoE layer neurons and outputs are ordered expert by expert.
+/// Generator of a layer's FFN rows. In an MoE layer, neurons and outputs are ordered expert by
+/// expert.
 #[derive(Debug)]
 pub(super) struct Neurons<'a> {
     plan: &'a SynthPlan,
     source: RowSource,
     pub(super) scale: FfnMagnitudes,
-    /// Rank of each neuron in its FFN, `[neurons]`: 0 fires most.
+    /// Rank of each neuron in its FFN, `[neurons]`; 0 fires most.
     pub(super) rank: Vec<usize>,
-    /// Rank of each expert, `[experts]`: 0 is chosen most. Empty for dense layers.
+    /// Rank of each expert, `[experts]`; 0 is chosen most. Empty for dense layers.
     experts: Vec<usize>,
-    /// Common directions as the predictor's type stores them, `[features, d]`.
+    /// Common directions, rounded to the predictor's type, `[features, d]`.
     pub(super) directions: Vec<f32>,
 }
 
@@ -77,7 +81,7 @@ impl<'a> Neurons<'a> {
         &self.directions[at * d..][..d]
     }
 
-    /// Directions (all different) and their weights in neuron `i`.
+    /// Returns the directions of neuron `i`, all different, and their weights.
     fn terms(&self, i: usize) -> [(usize, f32); TERMS] {
         let mut rng = self.source.stream(StreamPurpose::RowTerms, i);
         let directions = self.plan.features / TERMS;
@@ -87,7 +91,8 @@ impl<'a> Neurons<'a> {
         })
     }
 
-    /// The part of neuron `i`'s firing row that the predictor knows.
+    /// Computes the sum of directions in neuron `i`'s firing row, which the predictor can
+    /// represent.
     pub fn known(&self, i: usize, row: &mut [f32]) {
         row.fill(0.0);
         for (at, weight) in self.terms(i) {
@@ -95,15 +100,16 @@ impl<'a> Neurons<'a> {
         }
     }
 
-    /// The firing row of neuron `i`, given its known part.
+    /// Computes the firing row of neuron `i` from its known part.
     pub fn firing_row(&self, i: usize, known: &[f32], row: &mut [f32]) {
         self.source.normal(StreamPurpose::Firing, i, NOISE.sqrt() * self.plan.keeping_std(), row);
         row.iter_mut().zip(known).for_each(|(row, known)| *row += known);
         self.set_bias(row, self.plan.firing_bias[self.rank[i]]);
     }
 
-    /// The predictor's bias for a neuron, from the known part of its firing row and the quantised row: the fraction
-    /// [`SynthPlan::recall`] of the firings has scores above it.
+    /// Returns the predictor's bias for a neuron, from the known part of its firing row and the
+    /// quantised row. With it, the fraction [`SynthPlan::recall`] of the firings has scores above
+    /// zero.
     pub fn score_bias(&self, known: &[f32], quantised: &[f32]) -> f32 {
         let known_norm = f64::from(dot(known, known)).sqrt();
         let norm = f64::from(dot(&quantised[RESERVED..], &quantised[RESERVED..])).sqrt();
@@ -115,19 +121,21 @@ impl<'a> Neurons<'a> {
         (-predictor_threshold(at, rho, self.plan.recall) * known_norm * self.scale.sigma) as f32
     }
 
-    /// The firing row of neuron `i` of the shared expert: all its neurons fire equally often.
+    /// Computes the firing row of neuron `i` of the shared expert, whose neurons all fire equally
+    /// often.
     pub fn shared_firing_row(&self, i: usize, row: &mut [f32]) {
         self.source.normal(StreamPurpose::SharedUp, i, self.plan.keeping_std(), row);
         self.set_bias(row, quantile(self.plan.active));
     }
 
-    /// The row of neuron `i` in a gate that is never silent.
+    /// Computes the row of neuron `i` in a gate that is never silent.
     pub fn gate_row(&self, i: usize, row: &mut [f32]) {
         self.source.normal(StreamPurpose::Firing, i, self.plan.keeping_std(), row);
         row[..RESERVED].fill(0.0);
     }
 
-    /// The row of an expert in the router: scores with a standard deviation of 1, and the expert's bias.
+    /// Computes the row of an expert in the router: scores with a standard deviation of 1, plus the
+    /// expert's bias.
     pub fn router_row(&self, expert: usize, row: &mut [f32]) {
         let Some(choice) = &self.plan.choice else { return row.fill(0.0) };
         self.source.normal(StreamPurpose::Router, expert, 1.0, row);
@@ -137,14 +145,14 @@ impl<'a> Neurons<'a> {
         self.set_bias(row, choice.biases[self.experts[expert]]);
     }
 
-    /// Fraction of tokens that choose each expert, `[experts]`.
+    /// Returns the fraction of tokens that choose each expert, `[experts]`.
     pub fn chosen(&self) -> Vec<f32> {
         let frequency = |choice: &ExpertChoice, rank: &usize| choice.frequencies[*rank] as f32;
         let of = self.plan.choice.as_ref();
         of.map_or(Vec::new(), |choice| self.experts.iter().map(|rank| frequency(choice, rank)).collect())
     }
 
-    /// Fraction of tokens at which each neuron fires, `[neurons]`.
+    /// Returns the fraction of tokens at which each neuron fires, `[neurons]`.
     pub fn frequencies(&self) -> Vec<f32> {
         let up = if self.plan.up_bias > 0.0 { DRELU_UP } else { 1.0 };
         let chosen = self.chosen();
@@ -155,13 +163,14 @@ impl<'a> Neurons<'a> {
         self.rank.iter().enumerate().map(frequency).collect()
     }
 
-    /// The up row of neuron `i` of a gated FFN.
+    /// Computes the up row of neuron `i` of a gated FFN.
     pub fn up_row(&self, i: usize, row: &mut [f32]) {
         self.source.normal(StreamPurpose::Up, i, self.plan.keeping_std(), row);
         self.set_bias(row, self.plan.up_bias);
     }
 
-    /// Row `output` of the down projection, `[n_ff]`; in an MoE layer the experts' outputs follow one another.
+    /// Computes row `output` of the down projection, `[n_ff]`. In an MoE layer, the outputs are
+    /// ordered expert by expert.
     pub fn down_output(&self, output: usize, row: &mut [f32]) {
         let d = self.plan.shape.d_model;
         if output % d < RESERVED {
@@ -177,7 +186,7 @@ impl<'a> Neurons<'a> {
         }
     }
 
-    /// Neuron `i`'s column of the down projection, `[d]`.
+    /// Computes neuron `i`'s column of the down projection, `[d]`.
     pub fn down_neuron(&self, i: usize, row: &mut [f32]) {
         let (at, std) = match self.plan.paired() {
             true => (self.rank[i] / 2, self.scale.down * pair_sign(self.rank[i])),
@@ -187,7 +196,8 @@ impl<'a> Neurons<'a> {
         row[..RESERVED].fill(0.0);
     }
 
-    /// Row `unit` of the predictor's first layer: the directions, their opposites, the unit that is always 1, and padding.
+    /// Computes row `unit` of the predictor's first layer: the directions, their opposites, the
+    /// unit that is always 1, and padding.
     pub fn feature_row(&self, unit: usize, row: &mut [f32]) {
         let features = self.plan.features;
         row.fill(0.0);
@@ -199,7 +209,7 @@ impl<'a> Neurons<'a> {
         }
     }
 
-    /// Row `i` of the predictor's second layer.
+    /// Computes row `i` of the predictor's second layer.
     pub fn score_row(&self, i: usize, bias: f32, row: &mut [f32]) {
         let features = self.plan.features;
         row.fill(0.0);
@@ -210,20 +220,21 @@ impl<'a> Neurons<'a> {
         row[2 * features] = bias;
     }
 
-    /// Sets a row's weight on the constant channel, so that its product is positive for the fraction `cdf(bias)` of tokens.
+    /// Sets a row's weight on the constant channel, so that its product is positive for the
+    /// fraction `cdf(bias)` of tokens.
     fn set_bias(&self, row: &mut [f32], bias: f64) {
         row[..RESERVED].fill(0.0);
         row[0] = (bias * self.spread(row) / self.scale.constant) as f32;
     }
 
-    /// Standard deviation of a row's product with the normed stream.
+    /// Returns the standard deviation of a row's product with the normed stream.
     fn spread(&self, row: &[f32]) -> f64 {
         let weights = &row[RESERVED..];
         self.scale.gain * self.scale.sigma * f64::from(dot(weights, weights)).sqrt()
     }
 }
 
-/// The position of each number in `order`.
+/// Returns the position of each number in `order`.
 fn ranks(order: Vec<usize>) -> Vec<usize> {
     let mut ranks = vec![0; order.len()];
     order.into_iter().enumerate().for_each(|(at, number)| ranks[number] = at);
@@ -234,7 +245,7 @@ fn pair_sign(rank: usize) -> f32 {
     if rank.is_multiple_of(2) { 1.0 } else { -1.0 }
 }
 
-/// `row` quantised and dequantised.
+/// Returns `row` quantised and dequantised.
 pub(super) fn quantised(ty: TensorType, row: &[f32]) -> Result<Vec<f32>> {
     let mut bytes = Vec::new();
     quant::quantise(ty, row, &mut bytes)?;

@@ -9,28 +9,30 @@ use thermocline_formats::quant::{QUANTISABLE, TensorType};
 /// Options of [`super::generate`]. Start from [`SynthOptions::new`] and change fields.
 #[derive(Debug, Clone)]
 pub struct SynthOptions {
-    /// Sizes and family.
+    /// Sizes and architecture.
     pub shape: SynthShape,
     /// Number of layers; default: the shape's.
     pub layers: Option<usize>,
-    /// Type of all matrices; Q8_0 for those whose rows are not whole blocks of it.
+    /// Type of all matrices; Q8_0 for matrices whose rows are not whole blocks of it.
     pub ty: TensorType,
     /// The file to write.
     pub out: PathBuf,
     /// Seed of all random numbers.
     pub seed: u64,
-    /// Mean fraction of a layer's neurons that fire at a token, above 0 and at most 0.95; in an MoE layer, of the chosen experts'
-    /// neurons. ReLU shapes only.
+    /// Mean fraction of a layer's neurons that fire at a token, above 0 and at most 0.95. In an MoE
+    /// layer, the fraction of the chosen experts' neurons. ReLU shapes only.
     pub active: f64,
-    /// Skew: this fraction of a layer's neurons ...
+    /// Fraction of a layer's neurons that makes `hot_firings` of its firings.
     pub hot_fraction: f64,
-    /// ... makes this fraction of its firings.
+    /// Fraction of a layer's firings that its hot neurons make.
     pub hot_firings: f64,
-    /// True to store activation predictors for ReLU shapes. With them the file is a PowerInfer file (magic `PWRI`,
-    /// `ffn_down_t`, `fc1`, `fc2`); without them an ordinary GGUF, which llama.cpp loads where it knows the architecture
-    /// (and runs with SiLU, at the same cost). MoE models never have them.
+    /// True to store activation predictors for ReLU shapes. With predictors, the file is a
+    /// PowerInfer file (magic `PWRI`, `ffn_down_t`, `fc1`, `fc2`). Without them, it is an ordinary
+    /// GGUF, which llama.cpp loads if it supports the architecture. It then runs the model with
+    /// SiLU, at the same cost. MoE models never have predictors.
     pub predictor: bool,
-    /// Rank of the predictors, a multiple of 32, at least 96; default: a quarter of the model's width, at least 128.
+    /// Rank of the predictors: a multiple of 32, at least 96. Default: a quarter of the model's
+    /// width, at least 128.
     pub predictor_rank: Option<usize>,
     /// Recall of the predictors, above 0 and below 1.
     pub recall: f64,
@@ -39,7 +41,8 @@ pub struct SynthOptions {
 }
 
 impl SynthOptions {
-    /// Q4_0, seed 0, 10 % active, 26 % of the neurons making 80 % of the firings, predictors with a recall of 95 %.
+    /// Returns the default options: Q4_0, seed 0, 10 % active, 26 % of the neurons making 80 % of
+    /// the firings, predictors with a recall of 95 %.
     pub fn new(shape: SynthShape, out: impl Into<PathBuf>) -> Self {
         SynthOptions {
             shape,
@@ -57,7 +60,7 @@ impl SynthOptions {
         }
     }
 
-    /// Checks what does not need the power law to be solved.
+    /// Checks the options that do not depend on the power law.
     pub(super) fn check(&self) -> Result<()> {
         let within = |what, value: f64, low: f64, high: f64| match value > low && value < high {
             true => Ok(()),

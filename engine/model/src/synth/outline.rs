@@ -1,4 +1,5 @@
-//! A model file of a published shape without content: sizes, types and firing frequencies, for plans of models that are not at hand.
+//! A model file of a published shape without content: sizes, types and firing frequencies, for
+//! plans of models that are not available.
 
 use super::{
     content::Content,
@@ -13,22 +14,25 @@ use thermocline_formats::{
     quant,
 };
 
-/// The file that [`generate`](super::generate) would write, without weights, and the frequencies its neurons are made to fire with.
+/// The file that [`generate`](super::generate) would write, without weights, and the frequencies
+/// with which its neurons are designed to fire.
 #[derive(Debug)]
 pub struct Outline {
-    /// Metadata and tensors: vectors have their values, matrices share one blank piece of address space that is never read.
+    /// Metadata and tensors. Vectors have their values. Matrices share one blank piece of address
+    /// space that is never read.
     pub checkpoint: Checkpoint,
-    /// Firing frequency of each neuron of an FFN (of an expert that is chosen), the most active first; empty for shapes without silent
-    /// neurons.
+    /// Firing frequency of each neuron of an FFN (of a chosen expert), most active first. Empty for
+    /// shapes without silent neurons.
     pub neurons: Vec<f32>,
-    /// Fraction of tokens at which each expert is chosen, the most frequent first; empty for dense shapes.
+    /// Fraction of tokens that choose each expert, most frequent first. Empty for dense shapes.
     pub experts: Vec<f32>,
 }
 
-/// The outline of the model with these options.
+/// Returns the outline of the model with these options.
 ///
 /// # Errors
-/// [`Error::Invalid`] or [`Error::Unsupported`] for options out of range, [`Error::Memory`] if there is no address space.
+/// [`Error::Invalid`] or [`Error::Unsupported`] for options out of range, [`Error::Memory`] if
+/// there is no address space.
 pub fn outline(options: &SynthOptions) -> Result<Outline> {
     let plan = SynthPlan::new(options)?;
     let mut blank = Blank::default();
@@ -55,7 +59,7 @@ pub fn outline(options: &SynthOptions) -> Result<Outline> {
     };
     let metadata = metadata(&plan, options);
     let checkpoint = Checkpoint::new(options.out.clone(), container, metadata, TokenizerSource::Metadata, tensors)?;
-    // Of a dReLU neuron the up row has to be positive, too.
+    // A dReLU neuron fires only if its up row is positive, too.
     let both = if plan.up_bias > 0.0 { DRELU_UP } else { 1.0 };
     let neurons = plan.firing_bias.iter().map(|bias| (cdf(*bias) * both) as f32).collect();
     let experts =
@@ -68,7 +72,7 @@ mod tests {
     use super::*;
     use crate::synth::SynthShape;
 
-    /// 70 billion parameters, more bytes than most machines have RAM.
+    /// The model has 70 billion parameters, more bytes than most machines have RAM.
     #[test]
     fn outline_of_a_large_relu_shape_has_its_frequencies() {
         let options = SynthOptions::new(SynthShape::named("relu-llama-70b").unwrap(), "outline.gguf");

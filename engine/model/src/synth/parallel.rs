@@ -1,11 +1,12 @@
-//! Work on all threads, results in order.
+//! Work on all threads with results in order.
 
 use std::sync::mpsc::sync_channel;
 
 use thermocline_base::error::{Error, Result};
 
-/// Runs `work(0..count)` on `threads` threads and hands the results to `sink` in order, on the caller's thread. At most a
-/// few results per thread wait, so the memory needed does not grow with `count`. The first error ends everything.
+/// Runs `work(0..count)` on `threads` threads and passes the results to `sink` in order, on the
+/// caller's thread. At most a few results per thread wait, so memory does not grow with `count`.
+/// The first error stops the work.
 pub(super) fn in_order<T: Send>(
     threads: usize,
     count: usize,
@@ -20,7 +21,7 @@ pub(super) fn in_order<T: Send>(
                 let (sender, receiver) = sync_channel(2);
                 scope.spawn(move || {
                     for at in (worker..count).step_by(threads) {
-                        // The receiver is gone when an earlier result was an error.
+                        // The receiver is dropped if an earlier result was an error.
                         if sender.send(work(at)).is_err() {
                             break;
                         }
@@ -37,7 +38,7 @@ pub(super) fn in_order<T: Send>(
     })
 }
 
-/// `sum a[i] b[i]`, in an order that vectorises.
+/// Returns `sum a[i] b[i]`, in an order that the compiler vectorises.
 pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     let (a, a_rest) = a.as_chunks::<16>();
     let (b, b_rest) = b.as_chunks::<16>();

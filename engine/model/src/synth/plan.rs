@@ -1,13 +1,15 @@
 //! Tensors of a model, in file order, and the scale of their values.
 //!
-//! The first [`RESERVED`] channels of the residual stream belong to the constant: channel 0 has the value [`CONSTANT`] in every
-//! embedding, the others are zero, and no matrix writes to any of them. They fill a quantised sub-block of their own, so the
-//! constant (and each neuron's weight on it) survives quantisation and costs its neighbours nothing. RMS norm scales the
-//! constant like everything else, which leaves the sign of a pre-activation alone; layer norm gets the constant from its
-//! bias instead. Only the FFN's norm lets it through.
+//! The first [`RESERVED`] channels of the residual stream are reserved for the constant. Channel 0
+//! has the value [`CONSTANT`] in every embedding, the others are zero, and no matrix writes to any
+//! of them. They fill a quantised sub-block of their own. The constant, and each neuron's weight on
+//! it, thus survives quantisation and does not affect neighbours. RMS norm scales the constant like
+//! everything else, which does not change the sign of a pre-activation. Layer norm gets the
+//! constant from its bias instead. Only the FFN's norm lets the constant through.
 //!
-//! All other channels start with variance 1. Attention and FFN add little to it ([`ATTENTION_GROWTH`], [`FFN_GROWTH`]), so the
-//! variance at every layer is known beforehand, and with it the bias a neuron needs.
+//! All other channels start with variance 1. Attention and FFN add little to it
+//! ([`ATTENTION_GROWTH`], [`FFN_GROWTH`]). The variance at every layer is therefore known in
+//! advance, and so is the bias of each neuron.
 
 use super::{
     content::{Content, TensorContents},
@@ -24,25 +26,28 @@ use thermocline_formats::{
     quant::TensorType,
 };
 
-/// Channels set aside for the constant: one sub-block of the K types, one block of the others.
+/// Channels reserved for the constant: one sub-block of the K types, one block of the others.
 pub(super) const RESERVED: usize = 32;
-/// Value of channel 0. Larger than the rest of the stream, so that biases are small; small enough not to spoil the precision of
-/// activations that share its scale when they are quantised.
+/// Value of channel 0. It is larger than the rest of the stream, so that biases are small. It is
+/// small enough to keep the precision of activations that share its scale when they are quantised.
 pub(super) const CONSTANT: f32 = 4.0;
-/// Fraction of the stream's initial variance that attention adds over all layers, at the first position. (Later positions average
-/// over more values and get less.)
+/// Fraction of the stream's initial variance that attention adds over all layers, at the first
+/// position. Later positions average over more values and get less.
 pub(super) const ATTENTION_GROWTH: f64 = 0.05;
-/// The same for the FFNs.
+/// Fraction of the stream's initial variance that the FFNs add over all layers.
 pub(super) const FFN_GROWTH: f64 = 0.2;
-/// Fraction of the embedding's variance in the token embedding, where there is a position embedding too.
+/// Fraction of the embedding's variance that is in the token embedding, if there is also a position
+/// embedding.
 const TOKEN_VARIANCE: f64 = 0.9;
-/// Fraction of tokens at which the up row of a dReLU neuron is positive; the gate row does the rest.
+/// Fraction of tokens at which the up row of a dReLU neuron is positive. The gate row determines
+/// the rest.
 pub(super) const DRELU_UP: f64 = 0.9;
 /// `mean(silu(z)^2)` over a standard normal `z`.
 pub(super) const SILU_SECOND_MOMENT: f64 = 0.356;
 /// `mean((z sigmoid(1.702 z))^2)` over a standard normal `z`.
 const SWIGLU_SECOND_MOMENT: f64 = 0.422;
-/// Mean of the sum of a token's squared router weights, for two of eight experts chosen by scores of standard deviation 1.
+/// Mean of the sum of a token's squared router weights, for two of eight experts chosen by scores
+/// with a standard deviation of 1.
 const SQUARED_ROUTER_WEIGHTS: f64 = 0.56;
 /// Standard deviation of the logits.
 const LOGITS: f64 = 2.0;
@@ -62,9 +67,9 @@ pub(super) struct SynthTensor {
 pub(super) struct FfnMagnitudes {
     /// Standard deviation of a channel of the residual stream.
     pub(super) sigma: f64,
-    /// Factor of the norm.
+    /// Gain of the norm.
     pub(super) gain: f64,
-    /// Value of the constant channel behind the norm.
+    /// Value of the constant channel after the norm.
     pub(super) constant: f64,
     /// Standard deviation of the down projection's weights.
     pub(super) down: f32,
@@ -81,7 +86,8 @@ pub(super) struct SynthPlan {
     pub(super) gated: bool,
     pub(super) ty: TensorType,
     pub(super) seed: u64,
-    /// Bias of the firing row per rank (most active neuron first), in standard deviations; empty for dense shapes.
+    /// Bias of the firing row per rank (most active neuron first), in standard deviations. Empty
+    /// for dense shapes.
     pub(super) firing_bias: Vec<f64>,
     /// Bias of all up rows, in standard deviations; 0 except for dReLU.
     pub(super) up_bias: f64,
@@ -90,9 +96,9 @@ pub(super) struct SynthPlan {
     pub(super) active: f64,
     /// Frequencies and biases of experts, in MoE shapes.
     pub(super) choice: Option<ExpertChoice>,
-    /// Rank of the predictors; `None` without.
+    /// Rank of the predictors; `None` without predictors.
     pub(super) predictor_rank: Option<usize>,
-    /// Directions that firing rows are sums of.
+    /// Number of directions that firing rows are sums of.
     pub(super) features: usize,
     pub(super) tensors: Vec<SynthTensor>,
 }
@@ -138,7 +144,8 @@ impl SynthPlan {
             active: options.active,
             choice: shape.moe.map(ExpertChoice::new),
             predictor_rank,
-            // Each direction takes two hidden units (relu(z) - relu(-z) = z); a block of 32 is left for the constant.
+            // Each direction takes two hidden units (relu(z) - relu(-z) = z). A block of 32 units
+            // is left for the constant.
             features: (rank - RESERVED) / 2,
             tensors: Vec::new(),
         };
@@ -146,7 +153,7 @@ impl SynthPlan {
         Ok(plan)
     }
 
-    /// The tensors of the file in its order, with what they are filled with.
+    /// Returns the tensors in file order, with their contents.
     fn list(&self, model: &RecordedModel) -> Vec<SynthTensor> {
         let mut recorded: Vec<&RecordedTensor> = model.tensors.iter().collect();
         recorded.sort_by_key(|tensor| place(tensor));
@@ -166,9 +173,9 @@ impl SynthPlan {
         recorded.into_iter().map(tensor).collect()
     }
 
-    /// Type of a matrix with rows of `cols`.
+    /// Returns the type of a matrix with rows of `cols`.
     pub fn matrix_type(&self, cols: usize) -> TensorType {
-        // As published: MXFP4 is for experts.
+        // Published models use MXFP4 for experts only.
         let own = if self.ty == TensorType::MXFP4 { TensorType::Q8_0 } else { self.ty };
         self.fitting(own, cols)
     }
@@ -178,7 +185,8 @@ impl SynthPlan {
         [own, TensorType::Q8_0].into_iter().find(fits).unwrap_or(TensorType::F16)
     }
 
-    /// Type of the predictors: one that keeps `-x` exactly opposite to `x`, and that PowerInfer computes with where it can.
+    /// Returns the type of the predictors. It stores `-x` as the exact opposite of `x`, and is a
+    /// type that PowerInfer supports, if possible.
     pub fn predictor_type(&self) -> TensorType {
         match self.ty {
             TensorType::F32 | TensorType::F16 | TensorType::BF16 => TensorType::F16,
@@ -187,37 +195,39 @@ impl SynthPlan {
         }
     }
 
-    /// Standard deviation of embeddings: of tokens, of positions.
+    /// Returns the standard deviations of token embeddings and of position embeddings.
     pub fn embedding_std(&self) -> (f32, f32) {
         match self.config.position {
             Position::Learned { .. } => (TOKEN_VARIANCE.sqrt() as f32, (1.0 - TOKEN_VARIANCE).sqrt() as f32),
-            // The model multiplies by its scale.
+            // The model multiplies embeddings by its scale.
             _ => (1.0 / self.config.embedding_scale, 0.0),
         }
     }
 
-    /// Value of channel 0 in the embedding.
+    /// Returns the value of channel 0 in the embedding.
     pub fn embedded_constant(&self) -> f32 {
         CONSTANT * (1.0 / self.config.embedding_scale)
     }
 
-    /// Standard deviation of the output matrix's weights, by which the logits have theirs.
+    /// Returns the standard deviation of the output matrix's weights, which determines that of the
+    /// logits.
     pub fn logits_std(&self) -> f32 {
         self.keeping_std() * LOGITS as f32
     }
 
-    /// Standard deviation of weights whose output is to have the variance of their input.
+    /// Returns the standard deviation of weights whose output has the variance of their input.
     pub fn keeping_std(&self) -> f32 {
         1.0 / (self.shape.d_model as f32).sqrt()
     }
 
-    /// True if neurons of neighbouring ranks have opposite down weights. Otherwise the mean of activations that are never negative
-    /// would push the residual stream the same way at every token.
+    /// True if neurons of neighbouring ranks have opposite down weights. Without this, the mean of
+    /// activations that are never negative would push the residual stream the same way at every
+    /// token.
     pub fn paired(&self) -> bool {
         self.shape.relu() && (!self.gated || self.up_bias > 0.0)
     }
 
-    /// Magnitudes at the FFN of `layer`.
+    /// Returns the magnitudes at the FFN of `layer`.
     pub fn scale(&self, layer: usize) -> FfnMagnitudes {
         let d = self.shape.d_model as f64;
         let ffn_growth = FFN_GROWTH / self.shape.n_layer as f64;
@@ -242,8 +252,9 @@ impl SynthPlan {
         FfnMagnitudes { sigma: variance.sqrt(), gain, constant, down: (ffn_growth / (squares * sum)).sqrt() as f32 }
     }
 
-    /// Contribution of a neuron to the variance of the down projection's output: the second moment of its activation, less the mean's
-    /// part where pairs of neurons cancel it. `bias` is that of its firing row, `input` the variance of its rows' products.
+    /// Returns a neuron's contribution to the variance of the down projection's output. This is the
+    /// second moment of its activation, minus the part of the mean that pairs of neurons cancel.
+    /// `bias` is the bias of its firing row, `input` the variance of its rows' products.
     fn moment(&self, bias: f64, input: f64) -> f64 {
         if self.shape.activation == Activation::ReluSquared {
             return input * input * (relu_fourth_moment(bias) - relu_second_moment(bias).powi(2));
@@ -266,7 +277,7 @@ impl SynthPlan {
     }
 }
 
-/// Checks what no loader asks for.
+/// Checks sizes that no loader checks.
 fn check(shape: &SynthShape) -> Result<()> {
     if shape.d_model < 4 * RESERVED || shape.n_ff < RESERVED || shape.n_vocab < 512 {
         let expected = "at least 128 channels, 32 neurons and 512 tokens";
@@ -279,7 +290,7 @@ fn check(shape: &SynthShape) -> Result<()> {
     Ok(())
 }
 
-/// True if the FFNs, in an MoE model the experts, have a gate.
+/// True if the FFNs have a gate (in an MoE model, the experts).
 fn gated(model: &RecordedModel) -> bool {
     let has_gate = |ffn: &Ffn| match ffn {
         Ffn::Experts(moe) => moe.experts.iter().any(|expert| expert.gate.is_some()),
@@ -289,8 +300,8 @@ fn gated(model: &RecordedModel) -> bool {
     model.weights.layers.iter().any(|layer| has_gate(&layer.ffn))
 }
 
-/// The place of a tensor in the file: ahead of the layers, in one of them, or behind them. A layer has its mixer, FFN and predictor, each
-/// behind its norm, in the order in which they are read.
+/// Returns the place of a tensor in the file: before, in, or after the layers. A layer has its
+/// mixer, FFN and predictor, each after its norm, in the order in which they are read.
 fn place(tensor: &RecordedTensor) -> (usize, usize, usize) {
     let (layer, name) = tensor.layer_and_name();
     let Some(layer) = layer else { return (if name.starts_with("output") { 2 } else { 0 }, 0, 0) };

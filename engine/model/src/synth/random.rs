@@ -1,12 +1,12 @@
-//! Random rows. ChaCha8 (a counter-based generator: any row can be made on its own) drives sums of four bytes, which are
-//! near enough to normal for weights and cost a few instructions.
+//! Random rows. ChaCha8, a counter-based generator, can make any row independently of the others.
+//! Sums of four of its bytes are near enough to normal for weights and cost a few instructions.
 
 use rand_chacha::{
     ChaCha8Rng,
     rand_core::{Rng, SeedableRng},
 };
 
-/// Purpose of a random stream; streams of different purposes are independent.
+/// Purpose of a random stream. Streams of different purposes are independent.
 #[derive(Debug, Clone, Copy)]
 #[repr(u64)]
 pub(super) enum StreamPurpose {
@@ -42,11 +42,12 @@ pub(super) enum StreamPurpose {
     FirstDown,
 }
 
-/// Streams of purposes that have no name here, from this one to the 255th.
+/// First stream for purposes without a name here; the last is the 255th.
 const NAMED: u64 = 64;
 
 impl StreamPurpose {
-    /// The purpose of a matrix's weights, if it is known; `recurrent` for layers without attention.
+    /// Returns the purpose of a matrix's weights, if it is known; `recurrent` is true for layers
+    /// without attention.
     pub fn of_weights(stem: &str, recurrent: bool) -> Option<Self> {
         Some(match stem {
             "output" => StreamPurpose::Output,
@@ -72,7 +73,7 @@ impl StreamPurpose {
         })
     }
 
-    /// The stream of a matrix whose purpose is not known, by its name.
+    /// Returns the stream of a matrix without a known purpose, from its name.
     pub fn of_name(stem: &str) -> u64 {
         let hash = stem.bytes().fold(0_u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
         NAMED + hash % (256 - NAMED)
@@ -93,7 +94,7 @@ pub(super) struct RowSource {
 }
 
 impl RowSource {
-    /// The stream of one row; a purpose is a number below 256.
+    /// Returns the stream of one row; a purpose is a number below 256.
     pub fn stream(self, purpose: impl Into<u64>, row: usize) -> ChaCha8Rng {
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
         rng.set_stream((self.layer as u64) << 40 | purpose.into() << 32 | row as u64);
@@ -106,7 +107,8 @@ impl RowSource {
     }
 }
 
-/// Fills `out` with numbers of mean 0 and standard deviation `std`; none is beyond 3.5 of these.
+/// Fills `out` with numbers of mean 0 and standard deviation `std`, none beyond 3.5 standard
+/// deviations.
 pub(super) fn fill_normal(rng: &mut ChaCha8Rng, std: f32, out: &mut [f32]) {
     // Four bytes, each uniform over 0..256: mean 4 * 127.5, variance 4 * (256^2 - 1) / 12.
     let factor = std / ((65536.0f32 - 1.0) / 3.0).sqrt();
@@ -123,7 +125,7 @@ pub(super) fn fill_normal(rng: &mut ChaCha8Rng, std: f32, out: &mut [f32]) {
     }
 }
 
-/// A permutation of `0..n`.
+/// Returns a permutation of `0..n`.
 pub(super) fn permutation(rng: &mut ChaCha8Rng, n: usize) -> Vec<usize> {
     let mut keys: Vec<(u64, usize)> = (0..n).map(|at| (rng.next_u64(), at)).collect();
     keys.sort_unstable();

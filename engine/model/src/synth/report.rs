@@ -17,17 +17,20 @@ pub struct SynthProgress<'a> {
     pub tensor: &'a str,
 }
 
-/// Firing figures of a layer, or means over layers.
+/// Firing figures of a layer, or their means over layers.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Firing {
-    /// Mean fraction of the neurons that fire at a token; in an MoE layer, of the chosen experts' neurons.
+    /// Mean fraction of the neurons that fire at a token. In an MoE layer, the fraction of the
+    /// chosen experts' neurons.
     pub active: f64,
-    /// Fraction of the neurons that make [`SynthReport::hot_firings`] of all firings: the smaller, the more skewed.
+    /// Fraction of the neurons that make [`SynthReport::hot_firings`] of all firings. Smaller means
+    /// more skewed.
     #[serde(rename = "hot_share")]
     pub hot_fraction: f64,
     /// Recall of the predictor; absent without predictors.
     pub recall: Option<f64>,
-    /// Fraction of all neurons the predictor names; absent without predictors, and in requested figures.
+    /// Fraction of all neurons that the predictor names; absent without predictors, and in
+    /// requested figures.
     pub predicted: Option<f64>,
 }
 
@@ -38,7 +41,7 @@ pub struct SynthReport {
     pub path: PathBuf,
     /// Name of the shape.
     pub shape: &'static str,
-    /// Type of its matrices.
+    /// Type of the matrices.
     pub tensor_type: &'static str,
     /// Number of layers.
     pub layers: usize,
@@ -46,30 +49,32 @@ pub struct SynthReport {
     pub parameters: u64,
     /// Bytes of all tensors.
     pub bytes: u64,
-    /// Wall-clock seconds.
+    /// Wall-clock time of the generation, in seconds.
     pub seconds: f64,
     /// Fraction of firings that [`Firing::hot_fraction`] refers to.
     pub hot_firings: f64,
     /// Requested figures; absent for dense shapes.
     pub asked: Option<Firing>,
-    /// Figures of sampled tokens with the quantised weights, mean over layers; absent for dense shapes.
+    /// Measured figures of sampled tokens with the quantised weights, mean over layers; absent for
+    /// dense shapes.
     pub measured: Option<Firing>,
-    /// The same per layer; empty for dense shapes.
+    /// Measured figures of each layer; empty for dense shapes.
     pub measured_layers: Vec<Firing>,
-    /// Per layer, `[n_ff]`: designed firing frequency of each neuron, in the order of the file's rows; empty for dense shapes.
+    /// Designed firing frequency of each neuron, `[n_ff]` per layer, in the order of the file's
+    /// rows. Empty for dense shapes.
     #[serde(skip)]
     pub frequencies: Vec<Vec<f32>>,
-    /// Experts per layer and per token, in MoE shapes.
+    /// Numbers of experts per layer and per token, in MoE shapes.
     #[serde(rename = "mixture")]
     pub moe: Option<ExpertCounts>,
-    /// Per layer, `[experts]`: designed frequency of each expert; empty without experts.
+    /// Designed frequency of each expert, `[experts]` per layer. Empty without experts.
     #[serde(skip)]
     pub chosen: Vec<Vec<f32>>,
 }
 
 impl SynthReport {
-    /// Largest relative deviation of [`SynthReport::measured`] from [`SynthReport::asked`]; 0 for dense shapes. More than 0.1 is a
-    /// fault.
+    /// Returns the largest relative deviation of [`SynthReport::measured`] from
+    /// [`SynthReport::asked`]; 0 for dense shapes. More than 0.1 is a fault.
     pub fn deviation(&self) -> f64 {
         let (Some(asked), Some(measured)) = (self.asked, self.measured) else { return 0.0 };
         let deviation = |asked: f64, measured: f64| (measured / asked - 1.0).abs();

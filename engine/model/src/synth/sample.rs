@@ -1,7 +1,8 @@
-//! Sampled tokens, run through the quantised rows of every layer's FFN to see how often they fire.
+//! Sampled tokens, which run through the quantised rows of every layer's FFN to measure how often
+//! neurons fire.
 //!
-//! Attention is not computed: noise of the planned variance stands for the layers' contributions to the residual stream. The
-//! end-to-end test compares with the real forward pass.
+//! Attention is not computed. Noise of the planned variance replaces the layers' contributions to
+//! the residual stream. The end-to-end test compares the result with the real forward pass.
 
 use super::{
     firing::hot_fraction,
@@ -16,10 +17,11 @@ use thermocline_base::error::Result;
 
 /// Number of tokens, at most the whole vocabulary.
 const TOKENS: usize = 512;
-/// Neurons sampled per layer, as many of each expert: evenly spaced in rank, so that their mean is the layer's.
+/// Number of neurons sampled per layer, equally many per expert. They are evenly spaced in rank, so
+/// that their mean is the layer's.
 const NEURONS: usize = 256;
 
-/// Tokens at which one neuron fired, was named by the predictor, and both.
+/// Number of tokens at which one neuron fired, was named by the predictor, and both.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Counts {
     fired: u32,
@@ -27,19 +29,19 @@ pub(super) struct Counts {
     found: u32,
 }
 
-/// The tokens at the FFN of one layer.
+/// Sampled tokens at the FFN of one layer.
 #[derive(Debug)]
 pub(super) struct SampledTokens {
     tokens: usize,
-    /// `[tokens, d]`: embeddings, as quantised.
+    /// Quantised embeddings, `[tokens, d]`.
     embedded: Vec<f32>,
-    /// `[tokens, d]`: input of the FFN.
+    /// Input of the FFN, `[tokens, d]`.
     normed: Vec<f32>,
     /// Products with the directions, `[features, tokens]`.
     seen: Vec<f32>,
 }
 
-/// The embedding of `token`.
+/// Computes the embedding of `token`.
 pub(super) fn embedding_row(plan: &SynthPlan, token: usize, row: &mut [f32]) {
     let source = RowSource { seed: plan.seed, layer: 0 };
     source.normal(StreamPurpose::Embedding, token, plan.embedding_std().0, row);
@@ -47,7 +49,7 @@ pub(super) fn embedding_row(plan: &SynthPlan, token: usize, row: &mut [f32]) {
     row[0] = plan.embedded_constant();
 }
 
-/// The embedding of a position.
+/// Computes the embedding of a position.
 pub(super) fn position_row(plan: &SynthPlan, position: usize, row: &mut [f32]) {
     let source = RowSource { seed: plan.seed, layer: 0 };
     source.normal(StreamPurpose::Positions, position, plan.embedding_std().1, row);
@@ -75,7 +77,7 @@ impl SampledTokens {
         Ok(SampledTokens { tokens, embedded, normed: Vec::new(), seen: Vec::new() })
     }
 
-    /// Sets the tokens' inputs of the FFN of `layer`.
+    /// Sets the tokens' inputs to the FFN of `layer`.
     pub fn enter(&mut self, plan: &SynthPlan, layer: usize, neurons: &Neurons<'_>, threads: usize) -> Result<()> {
         let d = plan.shape.d_model;
         let added = (neurons.scale.sigma * neurons.scale.sigma - 1.0).max(0.0).sqrt() as f32;
@@ -88,7 +90,8 @@ impl SampledTokens {
         }
         self.seen.clear();
         if plan.predictor_rank.is_some() {
-            // Transposed: a firing row's terms are few, so the score of a neuron reads a few rows of this.
+            // Transposed: a firing row has few terms, so the score of a neuron reads only a few
+            // rows.
             in_order(
                 threads,
                 plan.features,
@@ -109,15 +112,16 @@ impl SampledTokens {
         Ok(())
     }
 
-    /// True if neuron `i` of this rank is sampled; every expert of an MoE layer has other ranks.
+    /// True if neuron `i` of this rank is sampled. Each expert of an MoE layer has other sampled
+    /// ranks.
     pub fn includes(&self, shape: &SynthShape, i: usize, rank: usize) -> bool {
         let experts = shape.experts();
         let step = (experts * shape.n_ff / NEURONS).max(1);
         (rank + i / shape.n_ff * step / experts) % step == step / 2
     }
 
-    /// Runs the tokens through one neuron: its quantised firing row, its up row where that can stop it from firing (dReLU), and
-    /// its quantised row of the predictor.
+    /// Runs the tokens through one neuron, given by its quantised firing row and its quantised row
+    /// of the predictor. `up` is its up row, if this row can stop it from firing (dReLU).
     pub fn count(&self, plan: &SynthPlan, firing: &[f32], up: Option<&[f32]>, score: Option<&[f32]>) -> Counts {
         let d = plan.shape.d_model;
         let scores = score.map(|score| self.scores(plan, score));
@@ -147,7 +151,7 @@ impl SampledTokens {
         scores
     }
 
-    /// Firing figures of a layer from its neurons' counts.
+    /// Computes the firing figures of a layer from its neurons' counts.
     pub fn summarise(&self, plan: &SynthPlan, hot_firings: f64, counts: &[Counts]) -> Firing {
         let fired: Vec<f64> = counts.iter().map(|counts| counts.fired.into()).collect();
         let sum = |count: fn(&Counts) -> u32| counts.iter().map(|counts| f64::from(count(counts))).sum::<f64>();
@@ -162,7 +166,7 @@ impl SampledTokens {
     }
 }
 
-/// The FFN's norm with the weights of [`super::plan`].
+/// Applies the FFN's norm with the weights of [`super::plan`].
 fn norm(plan: &SynthPlan, x: &mut [f32]) {
     let d = x.len() as f32;
     if plan.layer_norm() {

@@ -15,17 +15,19 @@ pub struct ExpertCounts {
     pub used: usize,
 }
 
-/// Description of an architecture at a shape: further metadata keys, and the optional tensors that its models have.
+/// Function that describes an architecture at a shape: further metadata keys, and the optional
+/// tensors of its models.
 pub(super) type DescribeShape = fn(&SynthShape, &mut ShapeDraft) -> Result<()>;
 
-/// The sizes of a model. Its tensors are those that the architecture's family reads.
+/// The sizes of a model. The architecture's family determines its tensors.
 #[derive(Debug, Clone, Copy)]
 pub struct SynthShape {
     /// Name on the command line.
     pub name: &'static str,
     /// GGUF's name of the architecture.
     pub architecture: &'static str,
-    /// Activation of the FFNs. Firings of a sparse one follow the power law; with another, no neuron is ever silent.
+    /// Activation of the FFNs. With a sparse activation, firings follow the power law. With
+    /// another, no neuron is ever silent.
     pub activation: Activation,
     /// Width of the residual stream.
     pub d_model: usize,
@@ -43,32 +45,33 @@ pub struct SynthShape {
     pub context: usize,
     /// Experts, in MoE shapes.
     pub moe: Option<ExpertCounts>,
-    /// Neurons of the expert that every token uses besides, where there is one.
+    /// Number of neurons of the shared expert, if there is one.
     pub shared_ff: Option<usize>,
-    /// True if the embedding is the output matrix too.
+    /// True if the embedding is also the output matrix.
     pub tied: bool,
     pub(super) describe: DescribeShape,
 }
 
 impl SynthShape {
-    /// The shape with this name.
+    /// Returns the shape with this name.
     pub fn named(name: &str) -> Result<SynthShape> {
         shapes().iter().copied().find(|shape| shape.name == name).ok_or_else(|| {
             Error::unsupported("shape", name, shapes().iter().map(|shape| shape.name).collect::<Vec<_>>().join(", "))
         })
     }
 
-    /// True if neurons are silent at most tokens: their firings follow the power law.
+    /// True if neurons are silent at most tokens. Their firings then follow the power law.
     pub fn relu(&self) -> bool {
         self.activation.is_sparse()
     }
 
-    /// Experts per layer; 1 for dense shapes.
+    /// Returns the number of experts per layer; 1 for dense shapes.
     pub(super) fn experts(&self) -> usize {
         self.moe.map_or(1, |moe| moe.experts)
     }
 
-    /// Elements per head, where those of all heads together are the residual stream's.
+    /// Returns the elements per head, for shapes whose heads together are as wide as the residual
+    /// stream.
     pub(super) fn narrow_head(&self) -> usize {
         self.d_model / self.n_head.max(1)
     }

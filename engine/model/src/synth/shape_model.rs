@@ -1,14 +1,15 @@
-//! Models of published shapes without weights, for plans of models that are not at hand.
+//! Models of published shapes without weights, for plans of models that are not available.
 
 use super::{Outline, SynthOptions, outline};
 use crate::{Ffn, LoadOptions, Model};
 use thermocline_base::error::Result;
 
-/// The model that `synth` would make with these options, without its weights: matrices are blank and must not be computed with. Layers
-/// have the frequencies the shape is made with, the most active neuron (and expert) first.
+/// Returns the model that `synth` would make with these options, without its weights. Its matrices
+/// are blank and must not be used in computations. Layers have the designed frequencies of the
+/// shape, the most active neuron (and expert) first.
 ///
 /// # Errors
-/// Those of [`outline`].
+/// Errors of [`outline`].
 pub fn shape_model(options: &SynthOptions) -> Result<Model> {
     let Outline { checkpoint, neurons, experts } = outline(options)?;
     let mut model = Model::from_checkpoint(checkpoint, &LoadOptions::default())?;

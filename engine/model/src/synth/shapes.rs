@@ -1,4 +1,4 @@
-//! The shapes there are.
+//! The list of shapes.
 
 use super::{
     architectures::{self, LatentSizes, Mamba2Sizes, falcon, llama, opt},
@@ -6,9 +6,10 @@ use super::{
 };
 use crate::Activation::{self, ClampedSwiglu, DRelu, GeluTanh, Relu, ReluSquared, Silu};
 
-/// Every shape: the models of the PowerInfer paper and its repository, two dense Llamas to compare with other engines, Mixtral as it
-/// is and with the rectified gates of TurboSparse, gpt-oss, Qwen 3.5, Gemma 4 E4B,
-/// Nemotron 3 Nano, GLM 4.7 Flash, SmallThinker, and tiny ones.
+/// Returns every shape. These are the models of the PowerInfer paper and its repository, and two
+/// dense Llamas to compare with other engines. The others are Mixtral, Mixtral with TurboSparse's
+/// rectified gates, gpt-oss, Qwen 3.5, Gemma 4 E4B, Nemotron 3 Nano, GLM 4.7 Flash, SmallThinker,
+/// and tiny shapes.
 pub fn shapes() -> &'static [SynthShape] {
     SHAPES
 }
@@ -59,7 +60,7 @@ const fn nemotron_h(name: &'static str, describe: DescribeShape, sizes: [usize; 
 }
 
 const MIXTRAL: [usize; 7] = [4096, 32, 32, 8, 14336, 32000, 32768];
-/// The sizes of most tiny shapes.
+/// Sizes of most tiny shapes.
 const TINY: [usize; 7] = [256, 4, 4, 2, 512, 2048, 4096];
 
 const QWEN35_35B: [usize; 7] = [2048, 40, 16, 2, 512, 248_320, 262_144];

@@ -35,7 +35,7 @@ fn generated_files_match_their_options() {
     ] {
         let mut options = options(shape, &out);
         options.predictor = predictor;
-        // Of Nemotron 3, the fourth layer is the first with attention.
+        // The fourth layer of Nemotron 3 is the first with attention.
         options.layers = Some(if shape == "tiny-nemotron-3" { 4 } else { 2 });
         let layers = 0..options.layers.unwrap();
         let mut last = 0;
@@ -97,7 +97,7 @@ fn generate_writes_every_quantisable_type() {
         (options.ty, options.layers) = (ty, Some(1));
         let report = generate(&options, &mut |_| {}).unwrap();
         println!("{ty} {:?}", report.measured);
-        // Weights of two or three values fire as they fire.
+        // Weights of two or three values change how often neurons fire.
         let coarse = matches!(ty, TensorType::TQ1_0 | TensorType::TQ2_0 | TensorType::Q1_0);
         assert!(coarse || report.deviation() < 0.1, "{ty}: {report:?}");
     }
@@ -166,7 +166,7 @@ fn options_out_of_range_are_refused_before_anything_is_written() {
     assert!(matches!(SynthShape::named("llama-8t"), Err(Error::Unsupported { .. })));
 }
 
-/// A shape chooses no optional tensor that its architecture does not ask for.
+/// Every optional tensor that a shape chooses is requested by its architecture.
 #[test]
 fn chosen_tensors_are_asked_for() {
     for shape in shapes().iter().copied().chain(unlisted::shapes()) {
@@ -176,7 +176,7 @@ fn chosen_tensors_are_asked_for() {
         let names: Vec<&str> = recorded.iter().map(|tensor| tensor.layer_and_name().1).collect();
         let chosen = draft.choice.optional.iter().chain(draft.choice.rows.iter().map(|(name, _)| name));
         for name in chosen {
-            // Of two layouts of a down projection, its predictor tells which.
+            // The down projection has two layouts, and the predictor determines which one is used.
             assert!(names.contains(&name.as_str()) || name == "ffn_down_t.bias", "{}: {name}", shape.name);
         }
     }

@@ -1,11 +1,11 @@
-//! Shapes of architectures that no published shape of the list has, for tests.
+//! Shapes for tests, of architectures that the list of shapes does not have.
 
 use thermocline_formats::format::{Array, Value};
 
 use super::{ExpertCounts, SynthShape, draft};
 use crate::Activation;
 
-/// One shape per architecture.
+/// Returns one shape per architecture.
 ///
 /// # Panics
 /// If the list of shapes has no `tiny-llama`.

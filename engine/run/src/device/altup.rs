@@ -1,5 +1,6 @@
-//! The streams of a model that has several (AltUp, Baykal et al. 2023) on the device. The CPU makes them of the embeddings and merges them
-//! before the head; between layers they are predicted and corrected here, as `runtime::cpu` does.
+//! The streams of a model with several (AltUp, Baykal et al. 2023) on the device. The CPU makes the
+//! streams from the embeddings and merges them before the head. Between layers the device predicts
+//! and corrects them, as `runtime::cpu` does.
 
 use super::{
     elementwise::{Elementwise, WORKGROUP, flat_grid},
@@ -12,7 +13,7 @@ use thermocline_base::error::{Error, Result};
 use thermocline_gpu::{Buffer, BufferRows, Gpu, MemoryUse, Op, Purpose, Recorder, params, pitch};
 use thermocline_model::{AltupConfig, AltupStep, AltupWeights, Linear, Register};
 
-/// Streams that the kernels are written for.
+/// Number of streams that the kernels support.
 const STREAMS: usize = 4;
 
 /// Buffers that all layers share.
@@ -20,21 +21,22 @@ const STREAMS: usize = 4;
 pub(crate) struct AltupBuffers {
     /// `[streams, chunk, pitch(d_model)]`
     pub streams: Buffer,
-    /// Their predictions, likewise.
+    /// The predicted streams, in the same shape.
     predicted: Buffer,
     /// `[chunk, pitch(d_model)]`: the router's input.
     normed: Buffer,
     /// `[chunk, pitch(streams)]`
     modalities: Buffer,
-    /// `[chunk, pitch(rank)]`: the low-rank path's.
+    /// `[chunk, pitch(rank)]`: the inner rows of the low-rank path.
     low: Buffer,
 }
 
 impl AltupBuffers {
-    /// `None` for a model with one stream.
+    /// Returns `None` for a model with one stream.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for another number of streams than the kernels', [`Error::Memory`] if the budget is too small.
+    /// [`Error::Unsupported`] if the kernels do not support this number of streams,
+    /// [`Error::Memory`] if the budget is too small.
     pub fn new(loader: &GpuLoader<'_, '_>) -> Result<Option<Self>> {
         let Some(AltupConfig { streams, rank }) = loader.config.altup else { return Ok(None) };
         if streams != STREAMS {
@@ -51,11 +53,11 @@ impl AltupBuffers {
     }
 }
 
-/// One layer's steps between the streams, prepared.
+/// The prepared steps between the streams of one layer.
 #[derive(Debug)]
 pub(crate) struct AltupOps {
     gpu: Gpu,
-    /// Modalities of the first stream, and of the layer's result.
+    /// Modalities of the first stream, and modalities of the layer's result.
     modalities: [(NormOp, Product); 2],
     predict: Op,
     correct: Op,
@@ -136,7 +138,7 @@ impl AltupOps {
         recorder.dispatch(op, &params::Streams { rows: tokens as u32, stride, ..self.params }, groups);
     }
 
-    /// Multiply-adds of a token.
+    /// Multiply-adds per token.
     pub fn work(&self) -> u64 {
         let [(_, first), (_, result)] = &self.modalities;
         first.work + result.work + self.laurel.0.work + self.laurel.1.work

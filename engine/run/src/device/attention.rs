@@ -1,4 +1,5 @@
-//! Attention of a layer on the device, except the kernels that are bound to a KV cache ([`KvPage`]).
+//! Attention of a layer on the device, except the kernels that are bound to a KV cache
+//! ([`KvPage`]).
 
 use std::ops::Range;
 
@@ -22,9 +23,9 @@ use thermocline_model::{
     AttentionConfig, BoundAttention, HeadGate, Linear, ModelConfig, Norm, NormKind, NormSlot, Register,
 };
 
-/// Workgroups that `attention_decode` is split into in long contexts.
+/// Workgroups among which `attention_decode` divides a long context.
 const WORKGROUPS: u64 = 512;
-/// Invocations of a workgroup, for kernels written for any number.
+/// Invocations of a workgroup, for kernels that support any number.
 pub(super) const WORKGROUP: u32 = 128;
 
 /// Buffers that all layers share, large enough for any of them.
@@ -50,7 +51,8 @@ pub(crate) struct AttentionLayout {
     pub shape: AttentionConfig,
     /// Rotated elements of a head; 0 if heads are not rotated.
     pub dims: usize,
-    /// Row pitches in floats: of queries, keys, values and gates together, of queries, of the heads' outputs.
+    /// Row pitches in floats: of queries, keys, values and gates together; of queries; of the
+    /// heads' outputs.
     pub qkv_pitch: usize,
     pub q_pitch: usize,
     pub heads_pitch: usize,
@@ -68,24 +70,24 @@ pub(crate) struct AttentionOps {
     pub(super) inputs: AttentionInputs,
     output: Product,
     pub(super) merge: Op,
-    /// Heads times their gates.
+    /// Multiplies the heads' outputs by their gates.
     gate: Option<Op>,
     /// Norm of all heads' outputs.
     heads_norm: Option<NormOp>,
     pub q_norm: Option<Buffer>,
     pub k_norm: Option<Buffer>,
-    /// The norms are of all heads together.
+    /// True if each norm covers all heads together.
     pub norms_all: bool,
     /// `[n_head]`: scores of keys without values.
     pub sinks: Option<Buffer>,
 }
 
-/// Rows of a chunk that are one conversation's, and its cache.
+/// The rows of a chunk that belong to one conversation, and its cache.
 #[derive(Debug)]
 pub(crate) struct CacheRows<'a> {
     pub rows: Range<usize>,
     pub pages: &'a [KvPage],
-    /// Position of the first row, and positions that the layer's ring has room for.
+    /// Position of the first row, and the number of positions in the layer's ring.
     pub position: usize,
     pub capacity: usize,
 }
@@ -95,22 +97,23 @@ pub(crate) struct CacheRows<'a> {
 pub(super) enum AttentionInputs {
     /// Queries, keys, values and gates.
     Heads(Product),
-    /// Those of latent attention, and the matrices of values behind attention.
+    /// The matrices of latent attention, including the matrices of values after attention.
     Latent(Box<LatentOps>),
 }
 
 impl AttentionLayout {
-    /// The sizes of a layer's attention, `shape`, under the limits of `caps`.
+    /// Computes the sizes of an attention layer of this `shape` under the limits of `caps`.
     pub fn new(caps: &Caps, config: &ModelConfig, shape: &AttentionConfig) -> Self {
         let head_width = head_pitch(shape.head_dim as u32) as usize;
         let heads = shape.n_head * shape.value_dim;
         let [n_head, n_kv_head, head_dim, value_dim] =
             [shape.n_head, shape.n_kv_head, shape.head_dim, shape.value_dim].map(|n| n as u32);
         let decode_heads = decode_heads(n_head, n_kv_head, head_dim);
-        // A workgroup's partials are few bytes, so that this is less than WORKGROUPS only under narrow limits.
+        // A workgroup's partial results are small, so only narrow limits make this less than
+        // WORKGROUPS.
         let partial = u64::from(decode_heads) * (u64::from(head_pitch(value_dim)) + 4) * 4;
         let workgroups = (caps.max_binding / partial).clamp(1, WORKGROUPS) as u32;
-        // Rows of latent attention are slots, with nothing between those of two tokens.
+        // Latent attention's rows are slots, without padding between two tokens.
         let (q_pitch, heads_pitch, projected) = match shape.latent {
             Some(_) => (shape.n_head * head_width, heads, shape.q_rows()),
             None => {
@@ -130,7 +133,8 @@ impl AttentionLayout {
         }
     }
 
-    /// Weight of the growth of queries, and its step and offset in positions, as kernels take them.
+    /// Returns the weight of the queries' growth, and its step and offset in positions, as the
+    /// kernels read them.
     pub fn query_growth(&self) -> (f32, [u32; 2]) {
         let most = |positions: usize| u32::try_from(positions).unwrap_or(u32::MAX);
         let scale = self.shape.query_scale;
@@ -155,7 +159,8 @@ impl AttentionBuffers {
         })
     }
 
-    /// Floats of partial results, queries with keys and values, queries, heads' outputs: those of the layer with the most.
+    /// Floats of partial results, of queries with keys and values, of queries, and of heads'
+    /// outputs: each for the layer that needs most.
     fn floats(caps: &Caps, config: &ModelConfig, chunk: usize) -> [usize; 4] {
         let layouts = config.attentions().map(|shape| AttentionLayout::new(caps, config, shape));
         // Products read whole chunks of 32 columns.
@@ -168,15 +173,15 @@ impl AttentionBuffers {
     pub const PROMPT_WORKGROUP: u32 = 128;
 }
 
-/// Rotated elements of all tables together: floats that go up with a token.
+/// Rotated elements of all rotation tables together: the floats uploaded per token.
 pub(crate) fn rotated(config: &ModelConfig) -> usize {
     config.ropes.iter().map(|rope| rope.dims).sum()
 }
 
-/// Refuses attention without kernels.
+/// Returns an error for attention that the kernels cannot compute.
 ///
 /// # Errors
-/// [`Error::Unsupported`] with what the kernels lack.
+/// [`Error::Unsupported`] names what the kernels lack.
 pub(super) fn check(of: &AttentionConfig) -> Result<()> {
     if of.key_bias.is_some() {
         return Err(Error::unsupported("positions on the GPU", "ALiBi", "rotary ones"));
@@ -214,7 +219,7 @@ impl AttentionOps {
                 (AttentionInputs::Latent(Box::new(inputs)), output)
             }
             _ => {
-                // Values that are projected as keys are have the keys' matrix once more.
+                // Without a matrix of values, the keys' matrix projects the values too.
                 let keys_again = weights.k.as_ref().filter(|_| weights.v.is_none());
                 let linears: Vec<&Linear> = weights.inputs().chain(keys_again).chain(&weights.gate).collect();
                 let qkv = BufferRows { buffer: &buffers.qkv, pitch: layout.qkv_pitch };
@@ -234,7 +239,7 @@ impl AttentionOps {
         if q_norm.is_some() != k_norm.is_some() && shape.kv_from.is_none() {
             return Err(Error::unsupported("norm of heads on the GPU", "of queries or keys alone", "both or none"));
         }
-        // A single head is all of them.
+        // A norm over all heads equals a norm per head if there is only one head.
         let wider = |norm: &Option<Norm>| norm.iter().any(|norm| norm.weight.len() != shape.head_dim);
         let norms_all = wider(&weights.q_norm) || wider(&weights.k_norm);
         if norms_all && shape.gated {
@@ -279,7 +284,7 @@ impl AttentionOps {
                 inputs.record(recorder, tokens);
                 caches.iter().for_each(|of| self.record_heads(recorder, buffers, of));
             }
-            // Models with latent attention have its buffers.
+            // A model with latent attention always has these buffers.
             (AttentionInputs::Latent(_), None) => return Ok(()),
         }
         for of in caches {
@@ -290,7 +295,7 @@ impl AttentionOps {
         Ok(())
     }
 
-    /// Records gates, norm and matrices behind the heads' outputs.
+    /// Records the gates, the norm and the matrices after the heads' outputs.
     fn record_output(&self, recorder: &mut Recorder, gpu: &Gpu, buffers: &AttentionBuffers, tokens: usize) {
         let (layout, shape) = (&self.layout, &self.layout.shape);
         let out_pitch = layout.heads_pitch as u32;
@@ -314,7 +319,7 @@ impl AttentionOps {
         self.output.record(recorder, tokens);
     }
 
-    /// Records norms and rotations of queries and keys, and one cache's keys and values.
+    /// Records norms and rotations of queries and keys, and appends keys and values to one cache.
     fn record_heads(&self, recorder: &mut Recorder, buffers: &AttentionBuffers, of: &CacheRows<'_>) {
         let (layout, shape) = (&self.layout, &self.layout.shape);
         let [n_head, n_kv_head, head_dim, value_dim, dims] =
@@ -344,14 +349,14 @@ impl AttentionOps {
         for page in of.pages.iter().take(if appends { of.pages.len() } else { 1 }) {
             rope.first_kv_head = page.heads.start as u32;
             rope.kv_heads = page.heads.len() as u32;
-            // The first page's dispatch has the queries, too.
+            // The first page's dispatch also computes the queries.
             let queries = if rope.first_kv_head == 0 { n_head } else { 0 };
             let appended = if appends { 2 * rope.kv_heads } else { 0 };
             recorder.dispatch(&page.append, &rope, [queries + appended, of.rows.len() as u32, 1]);
         }
     }
 
-    /// Multiply-adds of a token in the matrices before attention.
+    /// Multiply-adds per token in the matrices before attention.
     fn inputs_work(&self) -> u64 {
         match &self.inputs {
             AttentionInputs::Heads(inputs) => inputs.work,
@@ -359,7 +364,8 @@ impl AttentionOps {
         }
     }
 
-    /// Multiply-adds of a token in the matrices before attention, or behind it: the larger of both.
+    /// Multiply-adds per token in the matrices before attention or in those after it, whichever is
+    /// more.
     pub fn work(&self) -> u64 {
         self.inputs_work().max(self.output.work)
     }

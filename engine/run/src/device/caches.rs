@@ -1,4 +1,5 @@
-//! Conversations' caches on a device: keys, values and recurrent states are where their layer is computed, and move with it.
+//! Conversations' caches on a device. Keys, values and recurrent states are on the processor that
+//! computes their layer, and move with it.
 
 use std::collections::BTreeSet;
 
@@ -8,12 +9,15 @@ use thermocline_base::error::{Error, Result, ScarceMemory};
 use thermocline_model::{LayerConfig, Model};
 
 impl GpuLayers {
-    /// A cache for `capacity` tokens: keys and values of the layers here are on the device, the others in RAM.
+    /// Makes a cache for `capacity` tokens. Keys and values of the layers on this device are in its
+    /// memory, all others in RAM.
     ///
     /// # Errors
-    /// [`Error::Memory`] if there is no room, [`Error::Invalid`] for a capacity of 0, [`Error::Gpu`] if the device is lost.
+    /// [`Error::Memory`] if there is no room, [`Error::Invalid`] for a capacity of 0,
+    /// [`Error::Gpu`] if the device is lost.
     pub fn kv_cache(&mut self, model: &Model, capacity: usize, ty: KvType) -> Result<KvCache> {
-        // A layer before these whose keys and values they read has a copy of them here.
+        // If layers here read the keys and values of an earlier layer, the device holds a copy of
+        // them.
         let sources: BTreeSet<usize> = self.range().filter_map(|layer| model.config.kv_source(layer)).collect();
         let rows = sources.into_iter().filter_map(|layer| {
             let shape = model.config.layers[layer].attention.as_ref()?;
@@ -34,7 +38,8 @@ impl GpuLayers {
         Ok(kv)
     }
 
-    /// The keys and values of `layer` with room for `room` positions; `None` for a layer without any of its own.
+    /// Makes the keys and values of `layer` with room for `room` positions. Returns `None` for a
+    /// layer without keys and values of its own.
     fn kv_layer(&self, model: &Model, layer: usize, room: usize, ty: KvType) -> Result<Option<GpuKv>> {
         let own = |attention: &AttentionOps| attention.layout.shape.kv_from.is_none();
         if self.layer(layer)?.attention().is_some_and(own) {
@@ -43,15 +48,17 @@ impl GpuLayers {
         Ok(None)
     }
 
-    /// Room for the keys and values of `room` positions that `layer`, which is here, reads: its own, or a copy of another's;
-    /// `None` without attention.
+    /// Makes room for `room` positions of the keys and values that `layer` reads: its own, or a
+    /// copy of another layer's. The layer must be on the device. Returns `None` for a layer without
+    /// attention.
     pub(super) fn new_kv(&self, model: &Model, layer: usize, room: usize, ty: KvType) -> Result<Option<GpuKv>> {
         let Some(attention) = self.layer(layer)?.attention() else { return Ok(None) };
         let rope = model.config.rope(layer);
         GpuKv::new(&self.gpu, &self.identity, rope, &self.parts.attention, attention, room, ty).map(Some)
     }
 
-    /// True if keys, values and states of the layers here are on this device, and the others in RAM.
+    /// True if keys, values and states of the device's layers are on this device, and all others in
+    /// RAM.
     pub fn holds(&self, kv: &KvCache) -> bool {
         let has_rows = |layer: usize| self.layer(layer).is_ok_and(|steps| steps.attention().is_some());
         let rows = |layer| kv.rows_off_host(layer).is_some_and(|rows| self.owns_rows(rows));
@@ -70,10 +77,12 @@ impl GpuLayers {
         state.of::<GpuState>().is_ok_and(|state| state.is_of(&self.identity))
     }
 
-    /// Moves keys and values, or the state, of `layer`, which is here, from RAM to the device.
+    /// Moves the keys and values, or the recurrent state, of `layer` from RAM to the device. The
+    /// layer must be on the device.
     ///
     /// # Errors
-    /// [`Error::Memory`] if there is no room, [`Error::Gpu`] if the device is lost; they are then still in RAM.
+    /// [`Error::Memory`] if there is no room, [`Error::Gpu`] if the device is lost. After an error
+    /// they are still in RAM.
     pub fn kv_to_device(&mut self, model: &Model, layer: usize, kv: &mut KvCache) -> Result<()> {
         kv.drop_copies();
         self.layer_to_device(model, layer, kv)?;
@@ -96,7 +105,8 @@ impl GpuLayers {
         Ok(())
     }
 
-    /// Moves the recurrent state of `layer`, which is here, from RAM to the device, if it has one.
+    /// Moves the recurrent state of `layer`, if it has one, from RAM to the device. The layer must
+    /// be on the device.
     fn state_to_device(&self, layer: usize, kv: &mut KvCache) -> Result<()> {
         let Some(states) = kv.states.as_mut().filter(|states| states.layer_off_host(layer).is_none()) else {
             return Ok(());
@@ -104,17 +114,19 @@ impl GpuLayers {
         self.new_state(layer)?.map_or(Ok(()), |state| states.move_off_host(layer, Box::new(state)))
     }
 
-    /// A recurrent state of `layer`, which is here; `None` for a layer without one.
+    /// Makes a recurrent state for `layer`, a layer on the device. Returns `None` for a layer
+    /// without a recurrent state.
     pub(super) fn new_state(&self, layer: usize) -> Result<Option<GpuState>> {
         let ops = self.layer(layer)?.recurrent().zip(self.parts.recurrent.copies.as_ref());
         ops.map(|(ops, copies)| GpuState::new(&self.gpu, &self.identity, ops, copies)).transpose()
     }
 
-    /// Moves keys and values, and the state, of `layer` from the device into RAM and frees their place there.
+    /// Moves the keys, values and state of `layer` from the device into RAM and frees their device
+    /// memory.
     ///
     /// # Errors
-    /// [`Error::Memory`] if there is no room in RAM, [`Error::Gpu`] if the device is lost; what is not in RAM is then still
-    /// there.
+    /// [`Error::Memory`] if there is no room in RAM, [`Error::Gpu`] if the device is lost. After an
+    /// error, what has not been moved is still on the device.
     fn layer_to_ram(&mut self, layer: usize, kv: &mut KvCache) -> Result<()> {
         kv.states.as_mut().map_or(Ok(()), |states| states.move_to_ram(layer))?;
         let Some(there) = kv.rows_off_host(layer) else { return Ok(()) };
@@ -126,7 +138,7 @@ impl GpuLayers {
         Ok(())
     }
 
-    /// Moves all that this device holds of `kv` to RAM.
+    /// Moves everything that this device holds of `kv` to RAM.
     ///
     /// # Errors
     /// [`Error::Memory`] if there is no room in RAM, [`Error::Gpu`] if the device is lost.
@@ -141,7 +153,8 @@ impl GpuLayers {
         Ok(())
     }
 
-    /// Moves the layers before the first one here to RAM, and those that are here to the device.
+    /// Moves the caches of layers before the device's first layer to RAM, and those of the device's
+    /// layers to the device.
     ///
     /// # Errors
     /// As [`GpuLayers::kv_to_device`] and [`GpuLayers::kv_to_ram`].
@@ -152,7 +165,7 @@ impl GpuLayers {
         self.bind_kv(model, kv)
     }
 
-    /// Frees the first layer, whose keys and values move to RAM in all `caches`.
+    /// Frees the device's first layer. Its keys and values move to RAM in all `caches`.
     pub fn pop_front(&mut self, model: &Model, caches: &mut [&mut KvCache]) -> Result<()> {
         let first = self.range().start;
         for kv in caches.iter_mut() {
@@ -164,8 +177,8 @@ impl GpuLayers {
         caches.iter_mut().try_for_each(|kv| self.bind_kv(model, kv))
     }
 
-    /// Lets the layers here that read other layers' keys and values find them on the device: where they are computed, or in a
-    /// copy of those in RAM.
+    /// Gives layers access to the keys and values of other layers that they read. If such a layer
+    /// is in RAM, its rows are copied to the device.
     fn bind_kv(&mut self, model: &Model, kv: &mut KvCache) -> Result<()> {
         let ty = kv.ty();
         for (layer, steps) in self.range().zip(&self.layers) {
@@ -188,8 +201,8 @@ impl GpuLayers {
         Ok(())
     }
 
-    /// Brings the chunk's keys and values of `layer`, which the CPU has appended, to their copies on the device, if there are
-    /// any.
+    /// Copies the chunk's keys and values of `layer`, which the CPU has appended, to the copies on
+    /// the device, if there are any.
     pub fn update_copies(&mut self, layer: usize, sequences: &mut Sequences<'_>) -> Result<()> {
         sequences.iter_mut().try_for_each(|(rows, kv)| match kv.rows(layer) {
             Some(LayerRows { ram: Some(ram), off_host: Some(copy) }) => {

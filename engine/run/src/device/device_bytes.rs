@@ -1,5 +1,6 @@
-//! Bytes that a model takes on a device, counted: the model is loaded on a device that only counts, piece by piece, and the
-//! account is read before and after each. How large a buffer is, its constructor alone says.
+//! Counts the bytes that a model takes on a device. The model is loaded piece by piece on a device
+//! that only counts, and the account is read before and after each piece. Only a buffer's
+//! constructor decides how large it is.
 
 use std::{collections::HashSet, ops::ControlFlow};
 
@@ -22,13 +23,14 @@ use thermocline_base::error::{Error, Result};
 use thermocline_gpu::{Caps, Gpu, Purpose, Uploader};
 use thermocline_model::{ExpertWeights, Ffn, Model};
 
-/// Bytes that `model` takes on a device with the limits of `caps`, computing `chunk` tokens at once, with caches of `kv_type`;
-/// the most tokens with which every buffer keeps to the limits, if that is fewer. Where a device chooses between kernels, those
-/// with more memory count: no load takes more than the parts of its plan.
+/// Bytes that `model` takes on a device with the limits of `caps`, for chunks of `chunk` tokens and
+/// caches of `kv_type`. If the limits allow only smaller chunks, the largest chunk that fits is
+/// counted. If a device can choose between kernels, the count takes the kernel that needs more
+/// memory. No load therefore takes more than the parts of its plan.
 ///
 /// # Errors
-/// [`Error::Memory`] if a single row is larger than the limits allow, [`Error::Unsupported`] for a model that no device computes,
-/// [`Error::Gpu`] if the limits are too small for the kernels.
+/// [`Error::Memory`] if a single row is larger than the limits allow. [`Error::Unsupported`] for a
+/// model that no device computes. [`Error::Gpu`] if the limits are too small for the kernels.
 pub fn device_bytes(caps: &Caps, model: &Model, chunk: usize, kv_type: KvType) -> Result<DeviceBytes> {
     let chunk = chunk.max(1);
     match count(caps, model, chunk, kv_type) {
@@ -64,7 +66,7 @@ impl BytesByPurpose {
     }
 }
 
-/// Bytes that `make` adds to those in use on `gpu`. Its result is dropped behind the count.
+/// Counts the bytes that `make` adds to those in use on `gpu`, then drops its result.
 fn added<R>(gpu: &Gpu, make: impl FnOnce() -> Result<R>) -> Result<BytesByPurpose> {
     let before = BytesByPurpose::on(gpu);
     let made = make()?;
@@ -73,7 +75,8 @@ fn added<R>(gpu: &Gpu, make: impl FnOnce() -> Result<R>) -> Result<BytesByPurpos
     Ok(BytesByPurpose(Purpose::ALL.map(|purpose| after.of(purpose).saturating_sub(before.of(purpose)))))
 }
 
-/// The bytes with exactly `chunk` tokens; [`Error::Memory`] if a buffer is then larger than the limits allow.
+/// Counts the bytes for chunks of exactly `chunk` tokens. Returns [`Error::Memory`] if a buffer
+/// would exceed the limits.
 fn count(caps: &Caps, model: &Model, chunk: usize, kv_type: KvType) -> Result<DeviceBytes> {
     let gpu = Gpu::counting(*caps, None)?;
     let mut go_on = |_, _| ControlFlow::Continue(());
@@ -85,7 +88,7 @@ fn count(caps: &Caps, model: &Model, chunk: usize, kv_type: KvType) -> Result<De
     for _ in 0..model.config.n_layer() {
         layers.push(count_layer(&mut device, &mut loader, model)?);
     }
-    // All layers are split now: no hand-over is larger.
+    // All layers are split at this point, so no hand-over can be larger.
     device.fit_buffers(model)?;
     for (layer, bytes) in layers.iter_mut().enumerate() {
         count_cache(&device, model, layer, kv_type, bytes)?;
@@ -94,13 +97,13 @@ fn count(caps: &Caps, model: &Model, chunk: usize, kv_type: KvType) -> Result<De
         bytes.unit = unit;
         bytes.split_tables += padding;
     }
-    // What is resident as a whole only is there now, and logs more.
+    // FFNs that are only resident as a whole are on the device now, and they log more.
     device.fit_buffers(model)?;
     let head = added(&gpu, || device.layers.add_head(&mut loader, &model.weights))?;
     device.fit_buffers(model)?;
     let streamed = BufferSize::within(caps, &model.weights.layers, load.streaming_buffer);
     let streaming_buffer = added(&gpu, || streamed.map(|size| StreamingBuffer::new(&gpu, &size)).transpose())?;
-    // The uploader's staging is counted too, the least there is: it comes back with every move.
+    // Counts the smallest staging of an uploader too, because every move allocates it again.
     let all = BytesByPurpose::on(&gpu);
     Ok(DeviceBytes {
         chunk,
@@ -114,7 +117,8 @@ fn count(caps: &Caps, model: &Model, chunk: usize, kv_type: KvType) -> Result<De
     })
 }
 
-/// The next layer without any unit, which stays; its buffers are counted with all others.
+/// Adds the next layer without any unit and counts its bytes. The layer stays loaded, and its
+/// shared buffers are counted with all others.
 fn count_layer(device: &mut DeviceModel, loader: &mut GpuLoader<'_, '_>, model: &Model) -> Result<LayerBytes> {
     let gpu = loader.gpu;
     let bytes = added(gpu, || device.push(loader, model, FfnPart::None, false))?;
@@ -134,8 +138,9 @@ fn count_layer(device: &mut DeviceModel, loader: &mut GpuLoader<'_, '_>, model: 
     })
 }
 
-/// Keys and values of one token, and the state. What several layers read is there, as itself or as a copy, as soon as the last
-/// of these layers is.
+/// Counts keys and values of one token, and the recurrent state. Keys and values that several
+/// layers read are counted with the last of these layers: from then on the device holds them or a
+/// copy.
 fn count_cache(
     device: &DeviceModel,
     model: &Model,
@@ -146,14 +151,14 @@ fn count_cache(
     let (gpu, config) = (&device.layers.gpu, &model.config);
     let source = config.kv_source(layer);
     if !(layer + 1..config.n_layer()).any(|later| config.kv_source(later) == source) {
-        // Buffers of more tokens are rounded up less often.
+        // One token is the upper bound, because rounding adds less per token to larger buffers.
         bytes.kv_token = added(gpu, || device.layers.new_kv(model, layer, 1, kv_type))?.total();
     }
     bytes.state = added(gpu, || device.layers.new_state(layer))?.total();
     Ok(())
 }
 
-/// The predictor with its buffers, where neurons are placed one by one.
+/// Counts the predictor with its buffers, if the layer's neurons are placed one by one.
 fn count_predictor(
     device: &mut DeviceModel,
     loader: &mut GpuLoader<'_, '_>,
@@ -173,13 +178,14 @@ fn count_predictor(
 /// Bytes of the units of a layer.
 #[derive(Debug, Clone, Copy, Default)]
 struct UnitBytes {
-    /// One unit; of neurons, a slot.
+    /// Bytes of one unit (for neurons, of a slot).
     unit: u64,
-    /// Most bytes more that blocks of units take, in as many blocks as a layer may have.
+    /// Largest number of padding bytes, with as many blocks as a layer may have.
     padding: u64,
 }
 
-/// The units of a layer. An FFN that is resident as a whole only stays, for its buffers.
+/// Counts the units of a layer. An FFN that is resident only as a whole stays loaded, because its
+/// buffers are counted later.
 fn count_units(
     device: &mut DeviceModel,
     loader: &mut GpuLoader<'_, '_>,
@@ -199,7 +205,7 @@ fn count_units(
             let bytes = whole.of(Purpose::Ffn) + whole.of(Purpose::Vectors);
             Ok(UnitBytes { unit: bytes.div_ceil(units(ffn).max(1) as u64), padding: 0 })
         }
-        // Experts that cannot be there: a load refuses them.
+        // A load refuses experts that cannot be resident one by one.
         _ => Ok(UnitBytes::default()),
     }
 }
@@ -218,7 +224,7 @@ fn count_neurons(
     let some: Vec<u32> = (0..weights.neurons().min(MOST_BLOCKS * SLOT_MULTIPLE) as u32).collect();
     let blocks: Vec<&[u32]> = some.chunks(SLOT_MULTIPLE).collect();
     let Some(first) = blocks.first() else { return Ok(UnitBytes::default()) };
-    // Code books of the kernels come with the first and stay.
+    // The kernels' code books are uploaded with the first units and stay.
     bytes_of(&[first])?;
     let (one, several, slots) = (bytes_of(&[first])?, bytes_of(&blocks)?, SLOT_MULTIPLE as u64);
     let unit = match some.get(..2 * SLOT_MULTIPLE) {
@@ -239,7 +245,8 @@ fn count_experts(
         experts.drop_to(0);
         Ok::<_, Error>(bytes.total())
     };
-    // Code books of the kernels come with the first and stay. Larger blocks are rounded up less often.
+    // The kernels' code books are uploaded with the first units and stay. A larger block wastes
+    // less per unit on rounding.
     one()?;
     Ok(UnitBytes { unit: one()?, padding: 0 })
 }

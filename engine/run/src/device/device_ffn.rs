@@ -20,13 +20,13 @@ use thermocline_model::{Ffn, LayerConfig, LayerWeights, Register, SkipRule, Skip
 /// The FFN of one layer on a device, prepared.
 #[derive(Debug)]
 pub(crate) enum DeviceFfn {
-    /// All of an FFN whose neurons cannot be resident one by one.
+    /// An FFN that is resident as a whole, because its neurons cannot be resident one by one.
     Whole(Box<WholeFfn>),
     /// The resident experts of an MoE layer.
     Experts(Box<ResidentExperts>),
     /// The resident neurons of an FFN.
     Neurons(Box<ResidentNeurons>),
-    /// None of it: the CPU computes the FFN.
+    /// Nothing is on the device: the CPU computes the FFN.
     Cold,
     /// The layer has no FFN.
     Absent,
@@ -38,14 +38,15 @@ pub(crate) struct WholeFfn {
     ffn: DenseFfn,
     /// Mask of all neurons.
     resident: Vec<u32>,
-    /// The neurons that may be skipped; no predictor is asked.
+    /// Rule for the neurons that may be skipped. No predictor is used.
     rule: SkipRule,
 }
 
 impl DeviceFfn {
-    /// Uploads `part` of a layer's FFN, which reads the register that the program in `shape` says and writes `Out`, and the
-    /// layer's predictor if `with_predictor`. `before` are all other layers', whose buffers are shared where they fit: there
-    /// are those of each shape once, whichever layers are here.
+    /// Uploads `part` of a layer's FFN, and the layer's predictor if `with_predictor`. The FFN
+    /// reads the register that the program in `shape` names and writes `Out`. Buffers are shared
+    /// with the layers in `before` (all other layers) if they fit, so each shape has one set of
+    /// buffers.
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         before: &[DeviceFfn],
@@ -119,7 +120,7 @@ impl DeviceFfn {
         NeuronWeights::places_neurons(layer) || experts
     }
 
-    /// The resident neurons, if those are placed one by one.
+    /// The resident neurons, if neurons are placed one by one.
     pub fn neurons(&self) -> Option<&ResidentNeurons> {
         match self {
             DeviceFfn::Neurons(neurons) => Some(neurons),
@@ -127,7 +128,7 @@ impl DeviceFfn {
         }
     }
 
-    /// The resident neurons, to change them.
+    /// The resident neurons, mutably.
     pub fn neurons_mut(&mut self) -> Option<&mut ResidentNeurons> {
         match self {
             DeviceFfn::Neurons(neurons) => Some(neurons),
@@ -180,7 +181,8 @@ impl DeviceFfn {
         }
     }
 
-    /// Mask of the resident neurons (in an MoE layer: of all experts, one after the other); `None` where none can be.
+    /// Mask of the resident neurons; in an MoE layer, of all experts' neurons in order. `None` if
+    /// no neuron can be resident.
     pub fn resident_neurons(&self) -> Option<&[u32]> {
         match self {
             DeviceFfn::Neurons(neurons) => Some(&neurons.slots.resident),
@@ -190,7 +192,7 @@ impl DeviceFfn {
         }
     }
 
-    /// True if the device computes all of it.
+    /// True if the device computes the whole FFN.
     pub fn is_whole(&self) -> bool {
         match self {
             DeviceFfn::Whole(_) | DeviceFfn::Absent => true,
@@ -200,7 +202,7 @@ impl DeviceFfn {
         }
     }
 
-    /// Multiply-adds of a token.
+    /// Multiply-adds per token.
     pub fn work(&self) -> u64 {
         match self {
             DeviceFfn::Whole(whole) => whole.ffn.work(),
@@ -212,8 +214,9 @@ impl DeviceFfn {
 }
 
 impl WholeFfn {
-    /// Records the FFN of a pass, without the neurons that its sparsity mode leaves out: up rows of those that gates tell are not read.
-    /// Fired masks go to `log`, and all gates and ups to the observer, if it wants them and all are computed.
+    /// Records the FFN of a pass, without the neurons that its sparsity mode skips. Up rows are not
+    /// read if the gate shows that the neuron is silent. Fired masks go to `log`. Gate and up
+    /// values go to the observer if it wants them and all neurons are computed.
     pub fn record(&self, segment: &mut Segment, pass: &mut Pass<'_>, layer: usize, log: &mut FiringLog) -> Result<()> {
         let (ffn, tokens) = (&self.ffn, pass.tokens.len());
         let shows = pass.probe.wants_ffn_hidden();
@@ -227,7 +230,7 @@ impl WholeFfn {
             ffn.record(segment.recorder(), tokens, threshold);
         }
         if pass.probe.wants_firing() {
-            // Neurons below a threshold that was followed are zero already.
+            // If a threshold was applied, neurons below it are already zero.
             let above = self.rule.fires_above().filter(|_| threshold.is_none());
             let fired = ffn.buffers.record_fired(segment.recorder(), tokens, above);
             let wants = pass.probe.wants_device_strength() && tokens == 1;
@@ -239,7 +242,7 @@ impl WholeFfn {
     }
 }
 
-/// Units that an FFN is placed in: its neurons, or the experts of an MoE layer.
+/// Number of units in which an FFN is placed: its neurons, or the experts of an MoE layer.
 pub(crate) fn units(ffn: &Ffn) -> usize {
     match ffn {
         Ffn::None => 0,

@@ -1,4 +1,4 @@
-//! The part of a model that is in a device's memory: its last layers, and the parts of their FFNs that are resident.
+//! The part of a model in a device's memory: its last layers, and the resident parts of their FFNs.
 
 use std::{ops::ControlFlow, time::Instant};
 
@@ -19,20 +19,22 @@ use thermocline_base::{
 use thermocline_gpu::{Gpu, Uploader, WorkKind, tokens_within};
 use thermocline_model::{Model, Resident, mask};
 
-/// Tokens of the shortest chunk that a prompt is divided into because a device is slow.
+/// Fewest tokens of a chunk when a prompt is divided because the device is slow.
 const CHUNK_MULTIPLE: usize = 16;
 
-/// The last layers of a model in a device's memory, with every dispatch prepared. The CPU computes the cold part of their FFNs.
+/// The last layers of a model in a device's memory, with all dispatches prepared. The CPU computes
+/// the cold part of their FFNs.
 #[derive(Debug)]
 pub(crate) struct DeviceModel {
     pub layers: GpuLayers,
-    /// The FFN of each of them.
+    /// The FFN of each layer on the device.
     pub ffns: Vec<DeviceFfn>,
     pub log: FiringLog,
     pub hand_over: HandOver,
-    /// Cold neurons pass through it in the chunks of a prompt; made while that pays and there is room.
+    /// Buffer through which cold neurons pass in the chunks of a prompt. `None` if it does not pay
+    /// or does not fit.
     pub streaming_buffer: Option<StreamingBuffer>,
-    /// Masks for observers: of neurons, and of experts.
+    /// Masks for observers: fired neurons, and chosen experts.
     fired: Vec<u32>,
     chosen: Vec<u32>,
     /// Strengths for observers.
@@ -40,12 +42,13 @@ pub(crate) struct DeviceModel {
 }
 
 impl DeviceModel {
-    /// Uploads `part` of `model` and prepares everything but caches. `progress` gets the bytes of the file that are uploaded and all
-    /// there are; it may cancel.
+    /// Uploads `part` of `model` and prepares everything except caches. `progress` receives the
+    /// bytes of the file uploaded so far and their total, and may cancel.
     ///
     /// # Errors
-    /// [`Error::Memory`] if the device's budget or limits are too small, [`Error::Unsupported`] for a variant the kernels do not
-    /// have, [`Error::Cancelled`], [`Error::Gpu`] if the device is lost. All that was allocated is free again.
+    /// [`Error::Memory`] if the device's budget or limits are too small, [`Error::Unsupported`] for
+    /// a variant without kernels, [`Error::Cancelled`], [`Error::Gpu`] if the device is lost. After
+    /// an error all memory is free again.
     pub fn load(
         gpu: &Gpu,
         model: &Model,
@@ -56,17 +59,18 @@ impl DeviceModel {
         let chunk = device_bytes(gpu.caps(), model, load.chunk, KvType::F32)?.chunk;
         let LoadBytes { file: wanted, device } = LoadBytes::new(gpu.caps(), model, part, chunk)?;
         let available = gpu.arena().available();
-        // No type is smaller on a device than in the file: a load that cannot fit is not begun.
+        // No weight type is smaller on a device than in the file, so a load that cannot fit is
+        // refused at once.
         if wanted > available {
             return Err(Error::memory(ScarceMemory::Gpu, "weights in GPU memory", wanted, available));
         }
-        // Staging takes a part of what the load leaves.
+        // The staging buffers use a quarter of the memory that the load leaves free.
         let mut uploader = Uploader::with_loads(gpu, available.saturating_sub(device) / 4, progress)?;
         uploader.expect(wanted);
         Self::build(GpuLoader { gpu, config: &model.config, chunk, uploader }, model, part, load.submission)
     }
 
-    /// `part` of `model` on the device of `loader`, be it a real one or one that only counts.
+    /// Builds `part` of `model` on the device of `loader`, which may be a device that only counts.
     pub(super) fn build(
         mut loader: GpuLoader<'_, '_>,
         model: &Model,
@@ -85,7 +89,8 @@ impl DeviceModel {
         Ok(device)
     }
 
-    /// No layer yet; the first that [`DeviceModel::push`] adds is `first_layer`.
+    /// Makes a model without layers. The first layer that [`DeviceModel::push`] adds is
+    /// `first_layer`.
     pub(super) fn new(loader: &mut GpuLoader<'_, '_>, first_layer: usize, submission: u64) -> Result<Self> {
         Ok(DeviceModel {
             layers: GpuLayers::new(loader, first_layer, submission)?,
@@ -99,7 +104,7 @@ impl DeviceModel {
         })
     }
 
-    /// Uploads the layer behind the last one with `part` of its FFN, and its predictor if `with_predictor`.
+    /// Uploads the next layer with `part` of its FFN, and its predictor if `with_predictor`.
     pub(super) fn push(
         &mut self,
         loader: &mut GpuLoader<'_, '_>,
@@ -113,7 +118,8 @@ impl DeviceModel {
         Ok(())
     }
 
-    /// Uploads `part` of the FFN of `layer`, whose steps are here, and its predictor if `with_predictor`.
+    /// Uploads `part` of the FFN of `layer`, whose steps are already on the device, and its
+    /// predictor if `with_predictor`.
     pub fn upload_ffn(
         &self,
         loader: &mut GpuLoader<'_, '_>,
@@ -126,7 +132,7 @@ impl DeviceModel {
         DeviceFfn::new(loader, &self.ffns, weights, part, with_predictor, &self.layers.registers, shape)
     }
 
-    /// Makes room for hand-overs, the firing log and the results of the layers that are here now.
+    /// Makes room for hand-overs, the firing log and the results of the current layers.
     pub fn fit_buffers(&mut self, model: &Model) -> Result<()> {
         let layers = &mut self.layers;
         layers.segment.reserve_hand_over(hand_over_bytes(&self.ffns, &layers.registers, layers.chunk))?;
@@ -143,13 +149,13 @@ impl DeviceModel {
         Ok(&self.ffns[layer - self.layers.range().start])
     }
 
-    /// The FFN of `layer`, to change it.
+    /// The FFN of `layer`, mutably.
     pub fn ffn_mut(&mut self, layer: usize) -> Result<&mut DeviceFfn> {
         self.layers.layer(layer)?;
         Ok(&mut self.ffns[layer - self.layers.range().start])
     }
 
-    /// The parts of `model` that are here.
+    /// The parts of `model` that are on the device.
     pub fn resident(&self, model: &Model) -> Resident {
         let range = self.layers.range();
         let mut hot = vec![Vec::new(); range.start];
@@ -166,14 +172,15 @@ impl DeviceModel {
         Resident { first_layer: range.start, hot, head: self.layers.has_head() }
     }
 
-    /// Most tokens of a chunk no step of which takes the device too long, as a multiple of those that kernels compute together.
+    /// Most tokens of a chunk in which no step takes the device too long, as a multiple of the
+    /// tokens that a kernel computes together.
     pub fn paced_chunk(&self) -> usize {
         let heaviest = self.ffns.iter().map(DeviceFfn::work).fold(self.layers.heaviest_step(), u64::max);
         let tokens = tokens_within(self.layers.segment.most(WorkKind::Prompt), heaviest);
         (tokens / CHUNK_MULTIPLE * CHUNK_MULTIPLE).clamp(CHUNK_MULTIPLE, self.layers.chunk.max(CHUNK_MULTIPLE))
     }
 
-    /// Starts a chunk of `sequences`' rows, of which the first layers are the CPU's.
+    /// Starts a chunk of `sequences`' rows whose first layers the CPU computes.
     pub fn start_chunk(&mut self, pass: &Pass<'_>, sequences: &Sequences<'_>) {
         self.log.clear();
         self.layers.segment.time(pass.times);
@@ -187,7 +194,7 @@ impl DeviceModel {
         self.layers.begin(pass.model, pass.tokens, sequences)
     }
 
-    /// Computes the predictor of `layer`, which is here, if the pass asks it.
+    /// Computes the predictor of `layer` if the pass uses it. The layer must be on the device.
     pub fn predict(&mut self, pass: &Pass<'_>, layer: usize) {
         let neurons = self.ffns[layer - self.layers.range().start].neurons();
         let asked = neurons.filter(|neurons| neurons.predicts(pass));
@@ -196,7 +203,7 @@ impl DeviceModel {
         }
     }
 
-    /// Reads the log back together with what `read` reads of the layers. Ends the chunk.
+    /// Ends the chunk: reads back the firing log together with what `read` reads of the layers.
     pub fn end(&mut self, read: impl FnOnce(&mut GpuLayers) -> Result<()>) -> Result<()> {
         self.log.read_back(&mut self.layers.segment);
         read(&mut self.layers)?;
@@ -204,7 +211,7 @@ impl DeviceModel {
         Ok(())
     }
 
-    /// Ends a chunk of which no logits are wanted.
+    /// Ends a chunk without computing logits.
     pub fn finish(&mut self) -> Result<()> {
         self.layers.forget_due();
         let segment = &mut self.layers.segment;
@@ -216,7 +223,7 @@ impl DeviceModel {
         Ok(())
     }
 
-    /// Passes the log of the chunk that has ended to `probe`.
+    /// Passes the firing log of the finished chunk to `probe`.
     pub fn report(&mut self, probe: &mut dyn Probe) {
         let first = self.layers.range().start;
         for entry in &self.log.entries {

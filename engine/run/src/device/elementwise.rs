@@ -10,7 +10,8 @@ use thermocline_model::{Activation, ActivationForm};
 /// Invocations of a workgroup.
 pub(crate) const WORKGROUP: u32 = 256;
 
-/// The grid of a kernel that counts `elements` invocations through its rows, and the invocations in one row of it.
+/// Grid of a kernel whose invocations are counted through the grid's rows, for `elements` elements,
+/// and the invocations per grid row.
 pub(crate) fn flat_grid(gpu: &Gpu, elements: usize, workgroup: u32) -> ([u32; 3], u32) {
     let [x, y] = grid(elements.div_ceil(workgroup as usize), gpu.caps().max_groups);
     ([x, y, 1], x * workgroup)
@@ -26,7 +27,7 @@ pub struct Elementwise {
 }
 
 impl Elementwise {
-    /// Kernel `name` on `buffers`.
+    /// Prepares the kernel `name` on `buffers`.
     pub fn new(
         gpu: &Gpu,
         name: &'static str,
@@ -38,7 +39,7 @@ impl Elementwise {
         Ok(Elementwise { gpu: gpu.clone(), op: Op::of(gpu, name, WORKGROUP, overrides, buffers)?, cols, pitch })
     }
 
-    /// Records it for the first `rows`.
+    /// Records the kernel for the first `rows` rows.
     pub fn record(&self, recorder: &mut Recorder, rows: usize) {
         let (groups, stride) = flat_grid(&self.gpu, rows * self.cols, self.op.pipeline().workgroup());
         let [cols, pitch, rows] = [self.cols, self.pitch, rows].map(|n| n as u32);
@@ -46,16 +47,16 @@ impl Elementwise {
     }
 }
 
-/// Gate and up of every neuron, or up alone.
+/// Gate and up values of every neuron, or up values alone.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GateUpRows<'a> {
     pub buffer: &'a Buffer,
     pub gated: bool,
-    /// True if they alternate, neuron by neuron, rather than following one another.
+    /// True if gate and up alternate neuron by neuron; false if all gates precede all ups.
     pub interleaved: bool,
 }
 
-/// The activation between gate and up, and down.
+/// The activation, which turns gate and up values into the input of the down projection.
 #[derive(Debug, Clone)]
 pub(crate) struct ActivationOp {
     gpu: Gpu,
@@ -64,7 +65,7 @@ pub(crate) struct ActivationOp {
 }
 
 impl ActivationOp {
-    /// From gate and up to hidden activations in rows `pitch` apart.
+    /// Prepares the activation, which writes hidden values in rows `pitch` apart.
     pub fn new(
         gpu: &Gpu,
         form: ActivationForm,
@@ -80,8 +81,8 @@ impl ActivationOp {
         Ok(ActivationOp { gpu: gpu.clone(), op, pitch })
     }
 
-    /// Records it for the first `neurons` of the first `rows`; neurons whose gate's activation is not above `threshold` in magnitude
-    /// become zero.
+    /// Records the activation for the first `neurons` neurons of the first `rows` rows. A neuron
+    /// becomes zero unless the magnitude of its gate's activation is above `threshold`.
     pub fn record(&self, recorder: &mut Recorder, rows: usize, neurons: usize, threshold: Option<f32>) {
         let (groups, stride) = flat_grid(&self.gpu, rows * neurons, self.op.pipeline().workgroup());
         let [cols, pitch, rows] = [neurons, self.pitch, rows].map(|n| n as u32);
@@ -90,7 +91,7 @@ impl ActivationOp {
     }
 }
 
-/// The numbers of `activation.wgsl` for an activation with its limit.
+/// Override constants of `activation.wgsl` for an activation with its limit.
 pub(crate) fn overrides(form: ActivationForm) -> [(&'static str, f64); 2] {
     [("KIND", f64::from(kind(form.activation))), ("LIMIT", form.limit.unwrap_or(0.0).into())]
 }

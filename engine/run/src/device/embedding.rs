@@ -1,4 +1,5 @@
-//! Rows of the embedding where its matrix is on the device anyway, as the head: ids go up instead of rows.
+//! Embedding rows on the device, if the embedding matrix is there anyway as the head. Token ids are
+//! then uploaded instead of rows.
 
 use std::sync::Arc;
 
@@ -20,8 +21,9 @@ pub(crate) struct Embedding {
 }
 
 impl Embedding {
-    /// Of `head`, the head's matrix; `None` if that is not the embedding, or if positions have rows of their own, which
-    /// would have to go up in place of the embedding's.
+    /// Prepares the embedding from `head`, the head's matrix. Returns `None` if the head's matrix
+    /// is not the embedding. Also returns `None` if the model has position embeddings, because
+    /// their rows would have to be uploaded anyway.
     pub fn new(loader: &GpuLoader<'_, '_>, weights: &Weights, head: &GpuMatrix, to: &Buffer) -> Result<Option<Self>> {
         let (gpu, config) = (loader.gpu, loader.config);
         let rotates = config.position == Position::Rotary;
@@ -47,7 +49,7 @@ impl Embedding {
         Ok(Some(Embedding { gpu: gpu.clone(), ids, parts }))
     }
 
-    /// Records the rows of `tokens` ids.
+    /// Records the rows of `tokens` token ids.
     pub fn record(&self, recorder: &mut Recorder, tokens: usize) {
         for (params, op) in &*self.parts {
             let items = tokens * params.pitch as usize / 8;

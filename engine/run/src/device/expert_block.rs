@@ -1,4 +1,5 @@
-//! An expert block: resident experts of one layer in matrices of their own, which come and go together.
+//! An expert block: resident experts of one layer in matrices of their own, loaded and freed
+//! together.
 
 use std::ops::Range;
 
@@ -13,7 +14,7 @@ use thermocline_gpu::{
 };
 use thermocline_model::{ExpertWeights, Linear};
 
-/// One product of every expert: its matrices, stacked.
+/// One product of all experts, with the matrices stacked.
 struct Stack<'a> {
     /// Matrices of every expert.
     experts: Vec<Vec<&'a Linear>>,
@@ -24,7 +25,7 @@ struct Stack<'a> {
 }
 
 impl<'a> Stack<'a> {
-    /// `None` if experts differ in their sizes or types.
+    /// Returns `None` if the experts differ in size or type.
     fn new(experts: Vec<Vec<&'a Linear>>) -> Option<Self> {
         let first = experts.first()?.first()?;
         let (ty, cols) = (device_type(first.weight.ty()), first.weight.cols());
@@ -35,7 +36,7 @@ impl<'a> Stack<'a> {
         all.then_some(Stack { experts, ty, rows, cols })
     }
 
-    /// Row `at` of an expert: its matrix and the row in it.
+    /// Returns the matrix of row `at` of an expert's stack, and the row within that matrix.
     fn row(&self, expert: usize, mut at: usize) -> Option<(&'a Matrix, usize)> {
         for linear in self.experts.get(expert)? {
             if at < linear.weight.rows() {
@@ -51,20 +52,22 @@ impl<'a> Stack<'a> {
     }
 }
 
-/// The matrices of an MoE layer's experts in their layout on a device: gates and ups in one or two stacks, then downs.
+/// The matrices of an MoE layer's experts in their device layout: gates and ups in one or two
+/// stacks, then downs.
 pub(crate) struct ExpertMatrices<'a> {
     stacks: Vec<Stack<'a>>,
 }
 
 impl<'a> ExpertMatrices<'a> {
-    /// `None` if experts cannot be resident one by one: some have gates and others none, or one has only a neuron-major down
-    /// projection; or they differ in shape or type, or are more than the device routes.
+    /// Returns `None` if experts cannot be resident one by one. That is so if only some have gates,
+    /// if an expert has only a neuron-major down projection, or if shapes or types differ. It is
+    /// also so if there are more experts than the device can route.
     pub fn of(gpu: &Gpu, weights: &'a ExpertWeights) -> Option<Self> {
         let roles = roles(weights)?;
         let down = roles.first()?.len() - 1;
         let together = roles.iter().map(|of| of[..down].to_vec()).collect();
         let one = |role: usize| Stack::new(roles.iter().map(|of| vec![of[role]]).collect());
-        // An expert is never split in two.
+        // An expert is never split.
         let caps = gpu.caps();
         let most = caps.max_binding.min(caps.max_buffer).min(1 << 31).saturating_sub(caps.binding_alignment.max(16));
         let fits = |stack: &Stack<'_>| (stack.rows * stack.ty.row_bytes(stack.cols)) as u64 <= most;
@@ -76,7 +79,7 @@ impl<'a> ExpertMatrices<'a> {
         Some(ExpertMatrices { stacks })
     }
 
-    /// True if [`ExpertMatrices::of`] finds any, whatever the device's limits.
+    /// True if [`ExpertMatrices::of`] returns matrices on a device without limits.
     pub fn exist(weights: &ExpertWeights) -> bool {
         let same =
             |role: usize, roles: &[Vec<&Linear>]| Stack::new(roles.iter().map(|of| vec![of[role]]).collect()).is_some();
@@ -94,7 +97,7 @@ impl<'a> ExpertMatrices<'a> {
     }
 }
 
-/// Gate, if there are any, up and down of every expert.
+/// The gate (if there is one), up and down matrices of every expert.
 fn roles(weights: &ExpertWeights) -> Option<Vec<Vec<&Linear>>> {
     let roles = weights.experts.iter().enumerate().map(|(at, expert)| {
         let mut of: Vec<&Linear> = expert.gate.iter().chain([&expert.up]).collect();
@@ -104,21 +107,21 @@ fn roles(weights: &ExpertWeights) -> Option<Vec<Vec<&Linear>>> {
     roles.collect::<Option<_>>().filter(|_| weights.experts.len() <= ROUTE_EXPERTS as usize)
 }
 
-/// An expert of which some rows are uploaded.
+/// An expert whose upload has begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ExpertUpload {
     pub expert: u32,
     pub slot: usize,
-    /// Rows of its stacks that are uploaded.
+    /// Rows of the expert's stacks that have been uploaded.
     pub rows: usize,
 }
 
 /// The weights of an MoE layer's experts in one block of slots.
 #[derive(Debug)]
 pub(crate) struct ExpertBlock {
-    /// Gate and up, then down.
+    /// Gate and up products, then the down product.
     products: Vec<Stacked>,
-    /// Gate, up and activation of one token, of experts with gates.
+    /// Gate, up and activation of one token, for experts with gates.
     gate_first: Option<ExpertGateUp>,
 }
 
@@ -130,8 +133,8 @@ struct Stacked {
 }
 
 impl ExpertBlock {
-    /// Room for experts of `matrices` in these slots of the layer. They read `from`, a row of it `used` of them, and write to
-    /// `buffers`.
+    /// Makes room for experts of `matrices` in these slots of the layer. The experts read the first
+    /// `used` elements of each row of `from`, and write to `buffers`.
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         buffers: &ExpertBuffers,
@@ -176,7 +179,7 @@ impl ExpertBlock {
                     bias: bias.as_ref(),
                     activation: overrides(ffn.form),
                     neurons: ffn.n_ff,
-                    // Of matrices that are too large to be stacked.
+                    // Gates and ups have separate stacks if one stack would be too large.
                     gates: (last == 2).then_some((&ffn.gate_up, ffn.gate_up_pitch)),
                     hidden: (&ffn.hidden, pitch(ffn.n_ff)),
                 };
@@ -187,8 +190,8 @@ impl ExpertBlock {
         Ok(ExpertBlock { products, gate_first })
     }
 
-    /// Uploads more of an expert to slot `at` of this block: about `bytes` of it, or all that is left. True if all of it is
-    /// uploaded now.
+    /// Uploads about `bytes` more of an expert to slot `at` of this block, or all that is left.
+    /// Returns true if the expert is then complete.
     pub fn upload(
         &self,
         loader: &mut GpuLoader<'_, '_>,
@@ -229,14 +232,15 @@ impl ExpertBlock {
         Ok(true)
     }
 
-    /// Records gate and up of the chosen experts of this block, for the first `pairs` pairs.
+    /// Records gate and up of this block's chosen experts, for the first `pairs` pairs.
     pub fn record_gate_up(&self, recorder: &mut Recorder, pairs: usize, grouped: bool) {
         let (_, gate_up) = self.products.split_last().unzip();
         gate_up.into_iter().flatten().for_each(|stacked: &Stacked| stacked.product.record(recorder, pairs, grouped));
     }
 
-    /// Records gate, up and activation of the chosen experts of this block, for the first `pairs` pairs: the up rows only of neurons
-    /// whose gate's activation is above `threshold`. For experts with gates.
+    /// Records gate, up and activation of this block's chosen experts, for the first `pairs` pairs.
+    /// Up rows are read only for neurons whose gate's activation is above `threshold`. The experts
+    /// must have gates.
     pub fn record_firing(&self, recorder: &mut Recorder, pairs: usize, threshold: f32) {
         let Some(gate_first) = &self.gate_first else { return };
         if let [gate, _, _] = &self.products[..] {
@@ -245,7 +249,7 @@ impl ExpertBlock {
         gate_first.record(recorder, pairs, threshold);
     }
 
-    /// Records their down projections.
+    /// Records the down projections of this block's chosen experts.
     pub fn record_down(&self, recorder: &mut Recorder, pairs: usize, grouped: bool) {
         self.products.last().into_iter().for_each(|stacked| stacked.product.record(recorder, pairs, grouped));
     }

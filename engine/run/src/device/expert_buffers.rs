@@ -9,16 +9,16 @@ use thermocline_base::error::{Error, Result};
 use thermocline_gpu::{Buffer, ExpertPairs, Gpu, Op, Recorder, params, pitch};
 use thermocline_model::{ExpertWeights, Experts, RouterScore};
 
-/// Invocations of `route`, one workgroup of which takes a token.
+/// Invocations of a `route` workgroup, which computes one token.
 const ROUTE_WORKGROUP: u32 = 64;
 
-/// Activations of an MoE layer; layers share them.
+/// Activations of an MoE layer, shared by all layers.
 #[derive(Debug, Clone)]
 pub(crate) struct ExpertBuffers {
     /// `[chunk, pitch(experts)]`
     pub scores: Buffer,
-    /// `[pairs]` u32: the expert, and its slot ([`NO_NEURON`](thermocline_shaders::limits::NO_NEURON) if it is not
-    /// resident).
+    /// `[pairs]` u32: the expert, and its slot
+    /// ([`NO_NEURON`](thermocline_shaders::limits::NO_NEURON) if it is not resident).
     pub ids: Buffer,
     pub slots: Buffer,
     /// `[pairs]` f32: the expert's router weight.
@@ -31,14 +31,14 @@ pub(crate) struct ExpertBuffers {
     /// Elements of a row of outputs.
     pub row: usize,
     pub shared: Option<SharedBuffers>,
-    /// Of routed experts that work in a latent.
+    /// Buffers of routed experts that work in a latent.
     pub latent: Option<ExpertLatentBuffers>,
-    /// `[chunk, pitch(d_model)]`: the router's input, where it is not the experts'.
+    /// `[chunk, pitch(d_model)]`: the router's input, if it differs from the experts' input.
     pub router_input: Option<Buffer>,
     shape: ExpertShape,
     combine: Op,
     experts: Experts,
-    /// Elements of a routed expert's output: `d_model`, or the latent's.
+    /// Elements of a routed expert's output: `d_model`, or the latent's width.
     width: usize,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct ExpertLatentBuffers {
 pub(crate) struct ExpertShape {
     /// True if the routed experts have gates.
     pub gated: bool,
-    /// Limit of the routed experts' hidden values, which all have.
+    /// Limit of the hidden values, equal for all routed experts.
     pub limit: Option<f32>,
     pub shared: Option<SharedShape>,
     /// Elements of the latent in which routed experts work.
@@ -68,7 +68,7 @@ pub(crate) struct ExpertShape {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct SharedShape {
     pub ffn: FfnShape,
-    /// True if a gate weighs its output.
+    /// True if a gate weights the shared expert's output.
     pub weighed: bool,
 }
 
@@ -87,7 +87,8 @@ impl ExpertShape {
 /// Activations of the shared expert.
 #[derive(Debug, Clone)]
 pub(crate) struct SharedBuffers {
-    /// `[chunk, 32]`, of which the first element counts; none if its output is not weighed.
+    /// `[chunk, 32]`, of which only the first element is used. `None` if the output is not weighted
+    /// by a gate.
     pub gate: Option<Buffer>,
     pub ffn: FfnBuffers,
     /// `[chunk, pitch(d_model)]`
@@ -95,7 +96,7 @@ pub(crate) struct SharedBuffers {
 }
 
 impl ExpertBuffers {
-    /// For FFNs of `shape`. Sums go to `out`.
+    /// Makes the buffers for FFNs of `shape`, whose sums go to `out`.
     pub fn new(loader: &GpuLoader<'_, '_>, experts: &Experts, shape: ExpertShape, out: &Buffer) -> Result<Self> {
         let (gpu, chunk, d_model) = (loader.gpu, loader.chunk, loader.config.d_model);
         let width = shape.latent.unwrap_or(d_model);
@@ -127,7 +128,7 @@ impl ExpertBuffers {
             })
         });
         let latent = latent.transpose()?;
-        // The shared expert is added behind the latent.
+        // The shared expert's output is added after the latent.
         let (sum, added) = match &latent {
             Some(latent) => (&latent.sum, None),
             None => (out, shared.as_ref()),
@@ -160,13 +161,13 @@ impl ExpertBuffers {
         })
     }
 
-    /// True if they are those of a layer with such FFNs.
+    /// True if these buffers suit FFNs of this shape.
     pub fn fits(&self, shape: ExpertShape) -> bool {
         self.shape == shape
     }
 
-    /// The router's choice of experts, whose slots are in `table`, prepared; with the bias that is added where it chooses, and
-    /// factors on the weights of experts.
+    /// Prepares the router's choice of experts, whose slots are in `table`. `bias` is added to the
+    /// scores for the choice only, and `scale` multiplies the experts' weights.
     pub fn route_op(&self, gpu: &Gpu, table: &Buffer, bias: Option<&Buffer>, scale: Option<&Buffer>) -> Result<Op> {
         let score = match self.experts.router.score {
             RouterScore::Softmax => 0.0,
@@ -182,7 +183,7 @@ impl ExpertBuffers {
         Op::of(gpu, "route", ROUTE_WORKGROUP, &overrides, &of)
     }
 
-    /// Records that choice.
+    /// Records the router's choice.
     pub fn route(&self, recorder: &mut Recorder, op: &Op, tokens: usize) {
         let router = self.experts.router;
         let groups = router.groups.map_or([0; 3], |groups| [groups.count, groups.used, groups.best].map(|n| n as u32));
@@ -200,8 +201,9 @@ impl ExpertBuffers {
         recorder.dispatch(op, &params, [tokens as u32, 1, 1]);
     }
 
-    /// Records `out =` the weighted sum of the outputs of the experts in the first `resident` slots and of the shared expert, and
-    /// with `add` of what is in `out`. In a latent it is the routed experts' sum.
+    /// Records `out =` the weighted sum of the outputs of the experts in the first `resident` slots
+    /// and of the shared expert. With `add`, the sum is added to `out`. If experts work in a
+    /// latent, the sum is the routed experts' alone.
     pub fn combine(&self, gpu: &Gpu, recorder: &mut Recorder, tokens: usize, resident: usize, add: bool) {
         let (grid, stride) = flat_grid(gpu, tokens * self.width, self.combine.pipeline().workgroup());
         let params = params::Combine {

@@ -8,7 +8,7 @@ use thermocline_base::error::{Error, Result};
 use thermocline_gpu::{Buffer, BufferRows, Epilogue, Matmul, MatmulOutput};
 use thermocline_model::{ExpertWeights, Register};
 
-/// The routed experts' way into a latent and out of it.
+/// The maps of routed experts into the latent and out of it.
 #[derive(Debug)]
 pub(crate) struct ExpertLatentOps {
     pub down: Product,
@@ -20,7 +20,8 @@ pub(crate) struct ExpertLatentOps {
 }
 
 impl ExpertLatentOps {
-    /// Uploads the two maps. The way in reads `from`, the way out writes to `registers`' `Out`.
+    /// Uploads both maps. The map into the latent reads `from`, the map out of it writes to
+    /// `registers`' `Out`.
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         buffers: &ExpertBuffers,

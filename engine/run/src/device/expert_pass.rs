@@ -17,13 +17,14 @@ use thermocline_gpu::{Buffer, Recorder};
 pub(crate) struct ExpertPass<'a> {
     experts: &'a ResidentExperts,
     tokens: usize,
-    /// The magnitude that gates' activations have to exceed: up rows of other neurons are not read. `None` without gates that
-    /// tell.
+    /// Threshold for the magnitude of a gate's activation. Up rows of neurons at or below it are
+    /// not read. `None` if gates do not decide which neurons are silent.
     threshold: Option<f32>,
     fired: Option<FiredMasks<'a>>,
 }
 
-/// Masks of neurons that fired: of the pairs, valid for resident experts, and of the shared expert.
+/// Masks of fired neurons: of the pairs (valid for resident experts only), and of the shared
+/// expert.
 #[derive(Debug, Clone, Copy)]
 struct FiredMasks<'a> {
     pairs: DeviceMask<'a>,
@@ -31,14 +32,16 @@ struct FiredMasks<'a> {
 }
 
 impl<'a> ExpertPass<'a> {
-    /// A pass whose experts are chosen. Observers do not see hidden values of experts on a device.
+    /// Starts a pass after the experts have been chosen. Observers do not see hidden values of
+    /// experts on a device.
     pub fn new(experts: &'a ResidentExperts, pass: &Pass<'_>) -> Self {
         let skips = experts.rule.skips(pass.sparsity, pass.is_single(), false);
         let threshold = skips.gate_threshold().filter(|_| experts.rule.gated);
         ExpertPass { experts, tokens: pass.tokens.len(), threshold, fired: None }
     }
 
-    /// Records all of an FFN whose experts are all resident. Fired masks go to `log`, if the observer wants them.
+    /// Records all of an FFN whose experts are all resident. Fired masks go to `log`, if the
+    /// observer wants them.
     pub fn record_whole(
         mut self,
         segment: &mut Segment,
@@ -66,7 +69,8 @@ impl<'a> ExpertPass<'a> {
         (self.tokens * self.experts.experts.used * 4) as u64
     }
 
-    /// Records the chosen experts that are resident, and the shared expert, without neurons below the threshold.
+    /// Records the chosen experts that are resident, and the shared expert, without neurons below
+    /// the threshold.
     fn compute(&self, recorder: &mut Recorder) {
         let (experts, tokens) = (self.experts, self.tokens);
         let (pairs, buffers) = (tokens * experts.experts.used, &experts.buffers);
@@ -93,7 +97,7 @@ impl<'a> ExpertPass<'a> {
         }
     }
 
-    /// Records `Out =` the weighted sum of the experts; with `add` the contents of `Out` are added.
+    /// Records `Out =` the weighted sum of the experts. With `add`, the sum is added to `Out`.
     fn combine(&self, recorder: &mut Recorder, add: bool) {
         let (experts, tokens) = (self.experts, self.tokens);
         let combine = |recorder: &mut Recorder, add: bool| {
@@ -112,7 +116,7 @@ impl<'a> ExpertPass<'a> {
     /// Records the masks of neurons that fired.
     fn record_fired(&mut self, recorder: &mut Recorder) {
         let (pairs, buffers) = (self.tokens * self.experts.experts.used, &self.experts.buffers);
-        // Those below a threshold that was followed are zero already.
+        // If a threshold was applied, neurons below it are already zero.
         let threshold = self.experts.rule.fires_above().filter(|_| self.threshold.is_none());
         let fired = buffers.ffn.record_fired(recorder, pairs, threshold);
         let shared = buffers.shared.as_ref().map(|shared| shared.ffn.record_fired(recorder, self.tokens, threshold));

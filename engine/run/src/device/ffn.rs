@@ -21,7 +21,7 @@ use thermocline_model::{ActivationForm, Down, FfnWeights, LayerNorms, NormSlot};
 pub(crate) struct FfnBuffers {
     /// `[rows, gate | up]`, or `[rows, up]` without gates.
     pub gate_up: Buffer,
-    /// Elements from one row of `gate_up` to the next.
+    /// Floats between the starts of consecutive rows of `gate_up`.
     pub gate_up_pitch: usize,
     /// `[rows, pitch(n_ff)]`, after the activation.
     pub hidden: Buffer,
@@ -50,7 +50,8 @@ impl FfnShape {
 }
 
 impl FfnBuffers {
-    /// For `rows` tokens (or pairs of a token and an expert) and FFNs of this shape.
+    /// Makes the buffers for `rows` tokens (or pairs of a token and an expert) and FFNs of this
+    /// shape.
     pub fn new(loader: &GpuLoader<'_, '_>, rows: usize, shape: FfnShape) -> Result<Self> {
         let FfnShape { n_ff, gated, limit } = shape;
         let form = ActivationForm { activation: loader.config.activation, limit };
@@ -63,7 +64,7 @@ impl FfnBuffers {
         Ok(FfnBuffers { gate_up, gate_up_pitch, hidden, activation, fired, n_ff, gated, form })
     }
 
-    /// True if they are those of FFNs of this shape.
+    /// True if these buffers suit FFNs of this shape.
     pub fn fits(&self, shape: FfnShape) -> bool {
         FfnShape { n_ff: self.n_ff, gated: self.gated, limit: self.form.limit } == shape
     }
@@ -86,13 +87,15 @@ impl FfnBuffers {
         Ok(())
     }
 
-    /// Records the activation of the first `rows`; neurons whose gate is not above `threshold` become zero.
+    /// Records the activation of the first `rows` rows. Neurons whose gate is not above `threshold`
+    /// become zero.
     pub fn activate(&self, recorder: &mut Recorder, rows: usize, threshold: Option<f32>) {
         self.activation.record(recorder, rows, self.n_ff, threshold);
     }
 
-    /// Records, behind all that needs the activations, the mask of neurons of the first `rows` that fired: those above `threshold`, if
-    /// there is one; `[rows, n_ff.div_ceil(32)]`.
+    /// Records the mask of fired neurons for the first `rows` rows, `[rows, n_ff.div_ceil(32)]`. A
+    /// neuron counts as fired if its activation is above `threshold`, or non-zero if `threshold` is
+    /// `None`. The mask must be recorded after everything that reads the activations.
     pub fn record_fired(&self, recorder: &mut Recorder, rows: usize, threshold: Option<f32>) -> DeviceMask<'_> {
         if threshold.is_some() {
             self.activation.record(recorder, rows, self.n_ff, threshold);
@@ -106,16 +109,17 @@ impl FfnBuffers {
 pub(crate) struct DenseFfn {
     pub buffers: FfnBuffers,
     gate_up: Product,
-    /// Gate, up and activation of one token, of an FFN with gates: that of the only expert.
+    /// Gate, up and activation of one token, for an FFN with gates. The FFN is its only expert.
     gate_first: Option<ExpertGateUp>,
-    /// Between gate and activation.
+    /// Applied between gate and activation.
     gate_excess: Option<GateExcess>,
-    /// Between activation and down.
+    /// Applied between activation and down.
     hidden_norm: Option<NormOp>,
     down: DownOps,
 }
 
-/// Gates above the mean of a token's by some standard deviations: the excess, in place.
+/// Replaces each gate by its excess over the mean of the token's gates plus some standard
+/// deviations.
 #[derive(Debug)]
 struct GateExcess {
     gpu: Gpu,
@@ -124,7 +128,7 @@ struct GateExcess {
 }
 
 impl GateExcess {
-    /// Invocations of a workgroup, which takes a token.
+    /// Invocations of a workgroup, which computes one token.
     const WORKGROUP: u32 = 256;
 
     fn record(&self, recorder: &mut Recorder, buffers: &FfnBuffers, tokens: usize) {
@@ -135,7 +139,7 @@ impl GateExcess {
     }
 }
 
-/// The down projection, with a row per output or a row per neuron.
+/// The down projection, with one row per output or one row per neuron.
 #[derive(Debug)]
 enum DownOps {
     Outputs(Product),
@@ -143,7 +147,8 @@ enum DownOps {
 }
 
 impl DenseFfn {
-    /// Uploads `weights`. `before` is another layer's, whose partial sums are shared where they fit; `buffers` are of this width.
+    /// Uploads `weights`. Partial sums are shared with the layer `before` if they fit. `buffers`
+    /// must have this width.
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         before: Option<&DenseFfn>,
@@ -172,7 +177,7 @@ impl DenseFfn {
                     x: from,
                     x_pitch: pitch(matrix.cols()),
                     pairs_per_row: 1,
-                    // One token, whose expert is in place 0.
+                    // The only expert is in slot 0.
                     places: loader.gpu.nothing(),
                     bias: gate_up.biases[0].as_ref(),
                     activation: overrides(buffers.form),
@@ -187,8 +192,9 @@ impl DenseFfn {
         Ok(DenseFfn { buffers: buffers.clone(), gate_up, gate_first, gate_excess: None, hidden_norm: None, down })
     }
 
-    /// Puts the norm of hidden values before the down projection, if the layer has one, and, between gate and activation, the excess of
-    /// gates over the mean of a token's and `deviations` standard deviations.
+    /// Sets the norm of hidden values before the down projection, if the layer has one. Also sets,
+    /// between gate and activation, the excess of gates over their mean plus `deviations` standard
+    /// deviations.
     pub fn set_inner(
         &mut self,
         loader: &mut GpuLoader<'_, '_>,
@@ -211,7 +217,8 @@ impl DenseFfn {
         }
     }
 
-    /// Records all of it; neurons whose gate is not above `threshold` are zero, and of one token their up rows are not read.
+    /// Records the whole FFN. Neurons whose gate is not above `threshold` are zero. If there is
+    /// only one token, their up rows are not read.
     pub fn record(&self, recorder: &mut Recorder, tokens: usize, threshold: Option<f32>) {
         let gate_first = self.gate_first.as_ref().filter(|_| tokens == 1 && self.gate_excess.is_none());
         match gate_first.zip(threshold) {
@@ -224,14 +231,15 @@ impl DenseFfn {
         self.record_hidden_down(recorder, tokens);
     }
 
-    /// Records, behind [`DenseFfn::record_gate_up`], activation and down.
+    /// Records activation and down, after [`DenseFfn::record_gate_up`].
     pub fn record_down(&self, recorder: &mut Recorder, tokens: usize) {
         self.buffers.activate(recorder, tokens, None);
         self.record_hidden_down(recorder, tokens);
     }
 
-    /// Records, behind [`FfnBuffers::record_fired`], the hidden activations of one token as they were before that, `above` a threshold
-    /// or not; `None` if a norm has changed them.
+    /// Records, after [`FfnBuffers::record_fired`], the hidden activations of one token as they
+    /// were before that mask. `above`: the mask used a threshold. Returns `None` if a norm has
+    /// changed the activations.
     pub fn record_strength(&self, recorder: &mut Recorder, above: bool) -> Option<DeviceMask<'_>> {
         let buffers = &self.buffers;
         if self.hidden_norm.is_some() {
@@ -253,7 +261,7 @@ impl DenseFfn {
         }
     }
 
-    /// Multiply-adds of a token.
+    /// Multiply-adds per token.
     pub fn work(&self) -> u64 {
         let (DownOps::Outputs(Product { work, .. }) | DownOps::Neurons(NeuronsDown { work, .. })) = &self.down;
         self.gate_up.work + work

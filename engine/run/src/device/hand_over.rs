@@ -3,14 +3,15 @@
 use super::{device_ffn::DeviceFfn, registers::Registers};
 use thermocline_model::mask;
 
-/// Buffers for the data the CPU reads from the device in a split layer, and for its uploads. Grows to the largest chunk and stays.
+/// Buffers for the data that the CPU reads from the device in a split layer, and for the CPU's
+/// uploads. They grow to the size of the largest chunk.
 #[derive(Debug, Default)]
 pub(crate) struct HandOver {
     /// Input of the FFN, `[tokens, d_model]`.
     pub x: Vec<f32>,
     /// The CPU's part of the FFN's output, `[tokens, d_model]`.
     pub out: Vec<f32>,
-    /// `out` in rows of the device's pitch.
+    /// `out` with the row pitch of the device.
     pub rows: Vec<f32>,
 }
 
@@ -20,7 +21,7 @@ pub(crate) fn hand_over_bytes(ffns: &[DeviceFfn], registers: &Registers, chunk: 
     let split = ffns.iter().filter(|ffn| !ffn.is_whole());
     let bytes = split.map(|ffn| match ffn {
         DeviceFfn::Neurons(neurons) => 2 * rows + mask::words(neurons.neurons()) as u64 * 4,
-        // Experts that tokens use, and their router weights.
+        // The experts that tokens use, and their router weights.
         DeviceFfn::Experts(experts) => rows + 2 * (chunk * experts.experts.used * 4) as u64,
         DeviceFfn::Absent => 0,
         DeviceFfn::Whole(_) | DeviceFfn::Cold => 2 * rows,

@@ -1,4 +1,5 @@
-//! The head on the device: final norm, output matrix, soft-cap and shortlist, from the residual stream to logits.
+//! The head on the device: final norm, output matrix, soft-cap and shortlist, from the residual
+//! stream to logits.
 
 use std::ops::Range;
 
@@ -29,16 +30,16 @@ pub(crate) struct Head {
     gpu: Gpu,
     /// `Normed = norm(Residual)`
     norm: NormOp,
-    /// `Normed = norm(Normed)`, for rows of the residual stream that were copied there first.
+    /// `Normed = norm(Normed)`, for rows of the residual stream that have been copied to `Normed`.
     in_place: NormOp,
     output: Product,
     /// The embedding, if it is the output matrix (tied weights).
     pub embedding: Option<Embedding>,
-    /// `cap * tanh(logit / cap)` and its cap.
+    /// `cap * tanh(logit / cap)`, and its cap.
     soft_cap: Option<(Op, f32)>,
     top: TopK,
     logits: Buffer,
-    /// Rows of `logits`: tokens computed and read back at once.
+    /// Rows of `logits`: the tokens that are computed and read back together.
     rows: usize,
     n_vocab: usize,
 }
@@ -77,13 +78,13 @@ impl Head {
         })
     }
 
-    /// Bytes of the logits buffer, which is read back as a whole.
+    /// Bytes of the logits buffer.
     pub fn bytes(&self) -> u64 {
         self.logits.bytes()
     }
 
-    /// Logits of the chunk's tokens in `tokens`, `[tokens.len(), n_vocab]`. `due`: `Out` is not yet added to the residual
-    /// stream.
+    /// Computes the logits of the chunk's `tokens`, `[tokens.len(), n_vocab]`. `due`: `Out` has not
+    /// been added to the residual stream yet.
     pub fn logits(
         &self,
         segment: &mut Segment,
@@ -108,7 +109,7 @@ impl Head {
         Ok(())
     }
 
-    /// The `ids.len()` largest logits of `token` and their ids, in descending order.
+    /// Finds the `ids.len()` largest logits of `token` and their ids, in descending order.
     pub fn top(
         &self,
         segment: &mut Segment,
@@ -130,8 +131,8 @@ impl Head {
         })
     }
 
-    /// Adds `Out` to the residual stream if it is due, except for a first token alone: its norm adds it. Returns true if `Out` is
-    /// still due.
+    /// Adds `Out` to the residual stream if the addition is due. If the first token is the only
+    /// one, its norm adds `Out` instead, and the function returns true.
     fn add_unless_first(&self, segment: &mut Segment, registers: &Registers, due: bool, tokens: &Range<usize>) -> bool {
         if due && tokens.end > 1 {
             registers.add.record(segment.recorder(), tokens.end);
@@ -139,12 +140,12 @@ impl Head {
         due && tokens.end <= 1
     }
 
-    /// Announces the logits of `tokens` tokens.
+    /// Announces the work of the logits of `tokens` tokens.
     fn expect(&self, segment: &mut Segment, tokens: usize) -> Result<()> {
         segment.expect(WorkKind::of(tokens), work_of(self.output.work, tokens))
     }
 
-    /// Records the logits of the tokens `rows`, at most `self.rows` of them.
+    /// Records the logits of the tokens `rows`, which must be at most `self.rows` tokens.
     fn record(&self, recorder: &mut Recorder, registers: &Registers, due: bool, rows: Range<usize>) {
         let (count, row_bytes) = (rows.len(), registers.row_bytes());
         if rows.start == 0 {
@@ -163,12 +164,13 @@ impl Head {
     }
 }
 
-/// The `k` largest logits in rounds: each keeps `k` of every [`TOP_K_RANGE`] values, until one workgroup is left.
+/// Finds the `k` largest logits in rounds. Each round keeps `k` of every [`TOP_K_RANGE`] values,
+/// until one workgroup is left.
 #[derive(Debug)]
 struct TopK {
-    /// First round: logits to `lists[0]`.
+    /// First round, from the logits to `lists[0]`.
     first: Op,
-    /// Later rounds: `lists[0]` to `lists[1]`, and back.
+    /// Later rounds, from `lists[0]` to `lists[1]` and back.
     rounds: [Op; 2],
     /// Values and ids, `[workgroups of the first round, MAX_SHORTLIST]`.
     lists: [(Buffer, Buffer); 2],

@@ -13,26 +13,29 @@ use thermocline_base::error::Result;
 use thermocline_gpu::{Buffer, Gpu, Recorder};
 use thermocline_model::{AttentionConfig, Rope};
 
-/// Keys and values of one layer of one conversation on a device, in pages of some heads each, with the dispatches that work on them. Rows
-/// are a ring, as in RAM: that of position `p` is `p % room`. Latent attention's keys are their own values, `[latent | rotated key]`.
-/// They belong to one [`GpuLayers`](super::GpuLayers).
+/// Keys and values of one layer of one conversation on a device, in pages of some heads each, and
+/// the dispatches that use them. Rows form a ring as in RAM: position `p` is in row `p % room`. The
+/// keys of latent attention are also its values, `[latent | rotated key]`. The cache belongs to one
+/// [`GpuLayers`](super::GpuLayers).
 #[derive(Debug)]
 pub(crate) struct GpuKv {
-    /// Identity of the layers whose buffers the dispatches read beside the cache's own.
+    /// Identity of the layers whose buffers the dispatches use beside the cache's own.
     owner: Arc<()>,
-    /// Its pages, whose heads follow one another.
+    /// The pages, in the order of their heads.
     pub(super) pages: Vec<KvPage>,
     rows: DeviceRows,
-    /// True if the buffers are another layer's.
+    /// True if the buffers belong to another layer.
     shared: bool,
 }
 
 impl GpuKv {
-    /// Pages of a layer with room for `room` positions, whose keys are rotated by `rope`, if at all. A cache of
-    /// [`KvType::Q8_0`] has [`KvType::F16`] here.
+    /// Makes the pages of a layer with room for `room` positions, whose keys are rotated by `rope`,
+    /// if given. A cache of [`KvType::Q8_0`] is [`KvType::F16`] on the device.
     ///
     /// # Errors
-    /// [`Error::Memory`](thermocline_base::error::Error::Memory) if they do not fit the budget, or a head's not a binding, [`Error::Gpu`](thermocline_base::error::Error::Gpu) if the device is lost.
+    /// [`Error::Memory`](thermocline_base::error::Error::Memory) if the pages do not fit the budget
+    /// or one head does not fit a binding. [`Error::Gpu`](thermocline_base::error::Error::Gpu) if
+    /// the device is lost.
     pub fn new(
         gpu: &Gpu,
         owner: &Arc<()>,
@@ -43,7 +46,7 @@ impl GpuKv {
         ty: KvType,
     ) -> Result<Self> {
         let caps = gpu.caps();
-        // Kernels count words, and rows of heads, in 32 bits.
+        // Kernels count words, and the rows of heads, in 32 bits.
         let most = caps.max_binding.min(caps.max_buffer).min(1 << 33);
         let rows = DeviceRows::new(&attention.layout.shape, room, ty).in_pages(most)?;
         let page = |heads: Range<usize>| {
@@ -54,7 +57,8 @@ impl GpuKv {
         Ok(GpuKv { owner: Arc::clone(owner), pages, rows, shared: false })
     }
 
-    /// The same buffers with the dispatches of a layer that reads them and has none of its own.
+    /// Returns the same buffers with the dispatches of a layer that reads them and has no keys and
+    /// values of its own.
     ///
     /// # Errors
     /// [`Error::Gpu`](thermocline_base::error::Error::Gpu) if the device is lost.
@@ -70,22 +74,22 @@ impl GpuKv {
         Ok(GpuKv { owner: Arc::clone(&self.owner), pages, rows: self.rows, shared: true })
     }
 
-    /// Bytes on the device of a layer's keys and values with room for `room` positions.
+    /// Bytes on the device of a layer's keys and values, with room for `room` positions.
     pub fn bytes_of(shape: &AttentionConfig, room: usize, ty: KvType) -> u64 {
         DeviceRows::new(shape, room, ty).keys_and_values()
     }
 
-    /// Positions that there is room for.
+    /// Number of positions in the ring.
     pub fn room(&self) -> usize {
         self.rows.room
     }
 
-    /// True if it was made for the layers of this identity.
+    /// True if the cache was made for the layers with this identity.
     pub fn is_of(&self, owner: &Arc<()>) -> bool {
         Arc::ptr_eq(&self.owner, owner)
     }
 
-    /// The buffer that has the values, or the keys, of `head`.
+    /// The buffer that holds the values (if `values`) or the keys of `head`.
     fn buffer(&self, values: bool, head: usize) -> &Buffer {
         self.pages[self.rows.page_of(head)].memory.of(values)
     }
@@ -117,7 +121,8 @@ impl GpuKv {
         Ok(())
     }
 
-    /// Reads `rows` of every head, all that are held, back into `into`, which has none yet.
+    /// Reads `rows` of every head back into `into`. `rows` must be all rows held, and `into` must
+    /// be empty.
     pub fn drain(&self, into: &mut KvLayer, rows: Range<usize>, segment: &mut Segment) -> Result<()> {
         let (at, mut row) = (self.rows, self.rows.row());
         segment.drop_recorded();
@@ -154,7 +159,7 @@ impl OffHostRows for GpuKv {
 
     fn copy_rows(&self, from: &dyn OffHostRows, rows: Range<usize>, recorder: &mut Recorder) -> Result<()> {
         let from = from.of::<Self>()?;
-        // Another layer's buffers are left to it.
+        // The other layer frees its buffers itself.
         if self.shared {
             return Ok(());
         }

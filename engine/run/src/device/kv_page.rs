@@ -15,30 +15,31 @@ use thermocline_shaders::head_pitch;
 /// A page: keys and values of some heads of a layer, with the dispatches that work on them.
 #[derive(Debug)]
 pub(crate) struct KvPage {
-    /// Its key/value heads, of the layer's.
+    /// The page's key/value heads, numbered within the layer.
     pub heads: Range<usize>,
     pub(super) memory: PageMemory,
     /// Norms, rotation, append.
     pub append: Op,
     /// Scores of a few tokens, in one split.
     pub decode: Op,
-    /// The same in several: partial results.
+    /// Scores of a few tokens, in several splits with partial results.
     pub decode_split: Op,
     /// Scores of many tokens.
     pub prompt: Op,
 }
 
-/// The buffers of a page, `[heads, room, head_pitch]` of keys and of values; one for both where keys are their own values.
+/// The buffers of a page: keys and values, each `[heads, room, head_pitch]`. Keys that are also
+/// values have one buffer.
 #[derive(Debug, Clone)]
 pub(super) struct PageMemory {
     keys: Buffer,
     values: Buffer,
-    /// True if they hold f32, otherwise f16.
+    /// True if the buffers hold f32; false for f16.
     full: bool,
 }
 
 impl PageMemory {
-    /// Buffers of `heads` heads that lie as `rows` says.
+    /// Makes the buffers of `heads` heads in the layout `rows`.
     ///
     /// # Errors
     /// [`Error::Memory`](thermocline_base::error::Error::Memory) if they do not fit the budget.
@@ -52,14 +53,15 @@ impl PageMemory {
         Ok(PageMemory { keys, values, full: of_keys.bytes == 4 })
     }
 
-    /// The buffer of values, or of keys.
+    /// The buffer of values (if `values`) or of keys.
     pub fn of(&self, values: bool) -> &Buffer {
         if values { &self.values } else { &self.keys }
     }
 }
 
 impl KvPage {
-    /// The page of `heads` in `memory`, with the dispatches of a layer whose keys are rotated by `rope`, if at all.
+    /// Makes the page of `heads` in `memory`, with the dispatches of a layer whose keys are rotated
+    /// by `rope`, if given.
     ///
     /// # Errors
     /// [`Error::Gpu`](thermocline_base::error::Error::Gpu) if the device is lost.
@@ -104,7 +106,7 @@ impl KvPage {
                 Op::new(gpu, &append, &of.map(Into::into))?
             }
             _ => {
-                // One workgroup per head.
+                // Each head has one workgroup.
                 let rope_workgroup = (layout.shape.head_dim as u32 / 2).next_multiple_of(32).clamp(32, WORKGROUP);
                 let append = pipelines.get("rope_append", None, rope_workgroup, &options)?;
                 let [q_norm, k_norm] = [&attention.q_norm, &attention.k_norm].map(|it| it.as_ref().unwrap_or(nothing));
@@ -127,7 +129,7 @@ impl KvPage {
         Ok(KvPage { heads, memory, append, decode: direct, decode_split: split, prompt })
     }
 
-    /// The parameters of scores, of its heads alone.
+    /// Parameters of the scores, reduced to this page's heads.
     pub(super) fn params(&self, all: params::Attention) -> params::Attention {
         params::Attention { first_kv_head: self.heads.start as u32, kv_heads: self.heads.len() as u32, ..all }
     }

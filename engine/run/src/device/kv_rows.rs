@@ -1,4 +1,4 @@
-//! Where rows of keys and values lie on a device.
+//! Layout of the rows of keys and values on a device.
 
 use std::ops::Range;
 
@@ -9,18 +9,19 @@ use crate::runtime::KvType;
 use thermocline_base::error::{Error, Result, ScarceMemory};
 use thermocline_model::AttentionConfig;
 
-/// The layout of a layer's keys and values on the device: pages of whole heads, in each `[heads, room, head_pitch]` of keys and the same of
-/// values. A page is a binding, which drivers limit to 2 GiB and less, so that a long context takes several.
+/// The layout of a layer's keys and values on the device. Pages hold whole heads:
+/// `[heads, room, head_pitch]` of keys, and the same of values. A page is one binding, which
+/// drivers limit to 2 GiB or less, so a long context needs several pages.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DeviceRows {
-    /// Elements that are ahead of the latent in RAM and behind it here.
+    /// Elements that precede the latent in RAM and follow it on the device.
     pub rotated: usize,
-    /// Positions that there is room for.
+    /// Number of positions.
     pub room: usize,
-    /// Heads of a page; the last one may have fewer.
+    /// Heads per page; the last page may have fewer.
     page_heads: usize,
     keys: RowLayout,
-    /// Without heads where keys are their own values.
+    /// Has no heads if keys are also values.
     values: RowLayout,
 }
 
@@ -28,9 +29,9 @@ pub(super) struct DeviceRows {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RowLayout {
     pub heads: usize,
-    /// Elements of a row.
+    /// Elements per row.
     pub dim: usize,
-    /// Bytes of one element.
+    /// Bytes per element.
     pub bytes: usize,
 }
 
@@ -48,7 +49,7 @@ fn element_bytes(ty: KvType) -> usize {
 }
 
 impl DeviceRows {
-    /// With room for `room` positions of a layer's attention, `shape`, in one page.
+    /// Makes the layout of `room` positions of an attention layer of this `shape`, in one page.
     pub fn new(shape: &AttentionConfig, room: usize, ty: KvType) -> Self {
         let rows = |heads, dim| RowLayout { heads, dim, bytes: element_bytes(ty) };
         DeviceRows {
@@ -60,10 +61,11 @@ impl DeviceRows {
         }
     }
 
-    /// The same in as few pages as bindings of `most` bytes allow, of about as many heads each.
+    /// Divides the layout into as few pages as bindings of `most` bytes allow, each with about as
+    /// many heads.
     ///
     /// # Errors
-    /// [`Error::Memory`] if the keys or the values of a single head are more.
+    /// [`Error::Memory`] if the keys or the values of a single head exceed `most`.
     pub fn in_pages(self, most: u64) -> Result<Self> {
         let wanted = self.keys.head_bytes(self.room).max(self.values.head_bytes(self.room));
         let fit = usize::try_from(most / wanted.max(1)).unwrap_or(usize::MAX);
@@ -80,17 +82,17 @@ impl DeviceRows {
         (0..heads).step_by(self.page_heads).map(move |first| first..heads.min(first + self.page_heads))
     }
 
-    /// The page of a head.
+    /// Index of the page that holds a head.
     pub fn page_of(&self, head: usize) -> usize {
         head / self.page_heads
     }
 
-    /// The layout of values, or of keys.
+    /// The layout of values (if `values`) or of keys.
     pub fn of(&self, values: bool) -> RowLayout {
         if values { self.values } else { self.keys }
     }
 
-    /// Room for the elements of a row of either kind.
+    /// A buffer for one row of keys or values.
     pub fn row(&self) -> Vec<f32> {
         vec![0.0; self.keys.dim.max(self.values.dim)]
     }
@@ -101,17 +103,17 @@ impl DeviceRows {
         all(self.keys).saturating_add(all(self.values))
     }
 
-    /// Byte in its page at which a row of a head begins.
+    /// Byte offset within its page at which a row of a head begins.
     pub fn offset(&self, values: bool, head: usize, row: usize) -> u64 {
         (head % self.page_heads * self.room + row % self.room) as u64 * self.of(values).row_bytes() as u64
     }
 
-    /// The end of the rows from `start` on, up to `end`, that lie one behind the other.
+    /// End of the contiguous run of rows that begins at `start`, at most `end`.
     fn run_end(self, start: usize, end: usize) -> usize {
         end.min(start.saturating_add(self.room - start % self.room))
     }
 
-    /// Those of `rows` that both rings have room for, in pieces that wrap in neither.
+    /// Splits the part of `rows` that both rings hold into pieces that wrap in neither ring.
     pub fn pieces(self, other: &Self, rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         let (other, end) = (*other, rows.end);
         let mut start = rows.start.max(end.saturating_sub(self.room.min(other.room)));
@@ -122,7 +124,7 @@ impl DeviceRows {
         })
     }
 
-    /// The rows `all` of every head's keys and values in loads of `room` bytes.
+    /// Splits the rows `all` of every head's keys and values into loads of `room` bytes.
     pub fn loads(self, all: Range<usize>, room: u64) -> Result<Vec<Vec<KvRowRun>>> {
         let wanted = self.keys.row_bytes().max(self.values.row_bytes()) as u64;
         if room < wanted {
@@ -151,17 +153,17 @@ impl DeviceRows {
 }
 
 impl RowLayout {
-    /// Bytes from one row to the next.
+    /// Bytes between the starts of consecutive rows.
     pub fn row_bytes(self) -> usize {
         head_pitch(self.dim as u32) as usize * self.bytes
     }
 
-    /// Bytes of a head's rows, with room for so many positions.
+    /// Bytes of a head's rows, with room for `room` positions.
     pub fn head_bytes(self, room: usize) -> u64 {
         (self.row_bytes() as u64).saturating_mul(room as u64)
     }
 
-    /// Appends a row's bytes, zeros up to its pitch included.
+    /// Appends a row's bytes, including the zeros up to its pitch.
     pub fn encode(self, row: &[f32], into: &mut Vec<u8>) {
         let end = into.len() + self.row_bytes();
         if self.bytes == 4 {
@@ -172,7 +174,7 @@ impl RowLayout {
         into.resize(end, 0);
     }
 
-    /// Reads a row back.
+    /// Decodes a row.
     pub fn decode(self, from: &[u8], row: &mut [f32]) {
         for (x, bytes) in row.iter_mut().zip(from.chunks_exact(self.bytes)) {
             *x = match *bytes {
@@ -233,7 +235,7 @@ mod tests {
         let of = |heads, dim| RowLayout { heads, dim, bytes: 2 };
         let rows =
             |heads| DeviceRows { rotated: 0, room: 10, page_heads: heads, keys: of(heads, 8), values: of(heads, 4) };
-        // A head's keys are 160 bytes.
+        // A head's keys take 160 bytes.
         for (heads, most, sizes) in [
             (8, 1280, &[8][..]),
             (8, 1279, &[4, 4]),

@@ -1,8 +1,10 @@
-//! Projections of multi-head latent attention (DeepSeek V2) on the device, absorbed as on the CPU: each head's query is brought to the
-//! latent's width by a matrix of its own, and so is the latents' weighted sum to the head's value. Both are products of pairs of
-//! a token and a head, as those of experts are.
+//! Projections of multi-head latent attention (DeepSeek V2) on the device, absorbed as on the CPU.
+//! A matrix per head maps the query to the latent's width. Another maps the weighted sum of latents
+//! to the head's value. Both are products of pairs of a token and a head, like the products of
+//! experts.
 //!
-//! A cached row is `[latent | rotated key]` here: the product of values reads the row's beginning.
+//! A cached row is `[latent | rotated key]` on the device. The product of values reads the
+//! beginning of the row.
 
 use super::{
     attention::{AttentionBuffers, AttentionLayout, CacheRows},
@@ -17,30 +19,30 @@ use thermocline_gpu::{
 };
 use thermocline_model::{AttentionConfig, AttentionWeights, LatentConfig, LatentWeights, Linear};
 
-/// Invocations of a workgroup of `latent_append`, which takes a head or a key.
+/// Invocations of a `latent_append` workgroup, which computes a head or a key.
 pub(super) const WORKGROUP: u32 = 128;
 
 /// Buffers that all layers share.
 #[derive(Debug)]
 pub(super) struct LatentBuffers {
     n_head: usize,
-    /// `[chunk, pitch(q_rank)]`, of models whose queries are low-rank.
+    /// `[chunk, pitch(q_rank)]`, for models with low-rank queries.
     low: Option<Buffer>,
     /// `[chunk, latent | rotated key]`, as projected.
     pub projected: Buffer,
-    /// `[pairs, pitch(nope_dim)]`: the parts of queries that are not rotated.
+    /// `[pairs, pitch(nope_dim)]`: the unrotated parts of queries.
     pub inputs: Buffer,
     /// `[chunk, n_head * v_dim]`
     pub values: Buffer,
-    /// `[pairs]` u32: the pair's head.
+    /// `[pairs]` u32: each pair's head.
     heads: Buffer,
     groups: ExpertPairs,
 }
 
 impl LatentBuffers {
-    /// `None` for a model without latent attention.
+    /// Returns `None` for a model without latent attention.
     pub fn new(loader: &mut GpuLoader<'_, '_>) -> Result<Option<Self>> {
-        // The largest of all layers' per token: heads, and elements of each buffer.
+        // The largest sizes over all layers, per token: heads, and elements of each buffer.
         let of = |attention: &AttentionConfig| {
             let (latent, n_head) = (attention.latent?, attention.n_head);
             let low = latent.q_rank.map_or(0, pitch);
@@ -77,17 +79,18 @@ pub(super) struct LatentOps {
     projected: Product,
     /// Norm of the latent, `[rank]`.
     pub norm: Buffer,
-    /// From the heads' queries to the latent's width.
+    /// Maps the heads' queries to the latent's width.
     keys: ExpertMatmul,
-    /// From the latents' sums to the heads' values.
+    /// Maps the sums of latents to the heads' values.
     values: ExpertMatmul,
     of: LatentConfig,
-    /// Multiply-adds of a token.
+    /// Multiply-adds per token.
     pub work: u64,
 }
 
 impl LatentOps {
-    /// Uploads a layer's matrices. They read `x`; queries go to the buffers of attention, whose result comes in its `heads`.
+    /// Uploads a layer's matrices. They read `x` and write queries to the buffers of attention,
+    /// whose result is in its `heads`.
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         attention: &AttentionBuffers,
@@ -137,8 +140,8 @@ impl LatentOps {
         Ok(LatentOps { low, queries, projected, norm, keys, values, of, work })
     }
 
-    /// Records queries as wide as keys for `tokens` tokens, and appends keys: those of each cache's rows
-    /// by a dispatch of its own.
+    /// Records queries as wide as keys for `tokens` tokens, and appends keys. Each cache's rows are
+    /// appended by a separate dispatch.
     pub fn record_inputs(
         &self,
         recorder: &mut Recorder,
@@ -182,7 +185,7 @@ impl LatentOps {
                 query_offset,
                 row: of.rows.start as u32,
             };
-            // The latent is a single head, and so a single page.
+            // The latent is a single head and therefore has a single page.
             for page in of.pages {
                 recorder.dispatch(&page.append, &params, [n_head + 1, of.rows.len() as u32, 1]);
             }
@@ -195,14 +198,15 @@ impl LatentOps {
         self.keys.record(recorder, pairs, grouped);
     }
 
-    /// Records the values of heads, which the output matrix reads. The pairs are grouped as for the queries.
+    /// Records the values of heads, which the output matrix reads. The pairs are grouped in the
+    /// same way as for the queries.
     pub fn record_values(&self, recorder: &mut Recorder, buffers: &LatentBuffers, n_head: usize, tokens: usize) {
         let pairs = tokens * n_head;
         self.values.record(recorder, pairs, buffers.groups.pay(pairs));
     }
 }
 
-/// The product of every pair with its head's matrix; rows of `x` and `y` are those of pairs.
+/// Prepares the product of every pair with its head's matrix. `x` and `y` have one row per pair.
 fn by_head(
     loader: &mut GpuLoader<'_, '_>,
     linears: &[Linear],

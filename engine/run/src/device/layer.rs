@@ -1,4 +1,4 @@
-//! One layer of a model on a device, but for its FFN: its steps, prepared.
+//! One layer of a model on a device, without its FFN: the prepared steps.
 
 use super::{
     attention::AttentionOps,

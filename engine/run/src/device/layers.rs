@@ -1,4 +1,5 @@
-//! The last layers of a model on a device, but for their FFNs: embedding, norms, attention, residual stream and head.
+//! The last layers of a model on a device, without their FFNs: embedding, norms, attention,
+//! residual stream and head.
 
 use std::{ops::Range, sync::Arc};
 
@@ -17,13 +18,14 @@ use thermocline_base::error::{Error, Result};
 use thermocline_gpu::{Buffer, Gpu, pitch};
 use thermocline_model::{BoundStep, Model, ModelConfig, Position, Register, Weights};
 
-/// Layers from one on to the last, in a device's memory with every dispatch prepared, and the head if it is there.
+/// The layers from a first one to the last in a device's memory, with all dispatches prepared.
+/// Includes the head if it is on the device.
 #[derive(Debug)]
 pub(crate) struct GpuLayers {
     pub gpu: Gpu,
-    /// Tells its caches from those of other processors.
+    /// Distinguishes the caches of these layers from caches of other processors.
     pub(super) identity: Arc<()>,
-    /// Most tokens of a chunk: rows of a register.
+    /// Most tokens per chunk: the rows of a register.
     pub chunk: usize,
     pub registers: Registers,
     pub(super) parts: PartBuffers,
@@ -33,10 +35,10 @@ pub(crate) struct GpuLayers {
     pub segment: Segment,
     /// Tokens of the current chunk.
     tokens: usize,
-    /// `Residual += Out` is still to be done.
+    /// True if `Residual += Out` is still due.
     due: bool,
-    /// Uploaded when a chunk begins: embeddings, `[tokens, pitch(d_model)]`, and per rotation table its cosines and sines,
-    /// `[tokens, dims]`.
+    /// Data uploaded at the start of a chunk: embeddings, `[tokens, pitch(d_model)]`, and cosines
+    /// and sines of each rotation table, `[tokens, dims]`.
     rows: Vec<f32>,
     rotations: Vec<Vec<f32>>,
     /// The residual stream read back, `[tokens, d_model]`.
@@ -44,12 +46,13 @@ pub(crate) struct GpuLayers {
 }
 
 impl GpuLayers {
-    /// No layer yet; the first that [`GpuLayers::push`] adds is `first_layer`. Work of several tokens of more than `most_work`
-    /// is split into several submissions, however quick the device is.
+    /// Starts without layers. The first layer that [`GpuLayers::push`] adds is `first_layer`. Work
+    /// of several tokens above `most_work` is split into several submissions, even if the device is
+    /// fast.
     ///
     /// # Errors
-    /// [`Error::Memory`] if the device's budget or limits are too small, [`Error::Unsupported`] for a variant the kernels do not
-    /// have, [`Error::Gpu`] if the device is lost.
+    /// [`Error::Memory`] if the device's budget or limits are too small, [`Error::Unsupported`] for
+    /// a variant without kernels, [`Error::Gpu`] if the device is lost.
     pub fn new(loader: &mut GpuLoader<'_, '_>, first_layer: usize, most_work: u64) -> Result<Self> {
         let (gpu, config, chunk) = (loader.gpu, loader.config, loader.chunk);
         let registers = Registers::new(loader)?;
@@ -75,7 +78,7 @@ impl GpuLayers {
         })
     }
 
-    /// Uploads the layer behind the last one; returns its number.
+    /// Uploads the layer that follows the last one and returns its index.
     pub fn push(&mut self, loader: &mut GpuLoader<'_, '_>, model: &Model) -> Result<usize> {
         let layer = self.first_layer + self.layers.len();
         let built = self.build(loader, model, layer)?;
@@ -88,7 +91,7 @@ impl GpuLayers {
         GpuLayer::new(loader, buffers, model, layer)
     }
 
-    /// Uploads `layer`, which is the one before the first.
+    /// Uploads `layer`, which must precede the first layer on the device.
     pub fn push_front(&mut self, loader: &mut GpuLoader<'_, '_>, model: &Model, layer: usize) -> Result<()> {
         let built = self.build(loader, model, layer)?;
         self.layers.insert(0, built);
@@ -96,7 +99,7 @@ impl GpuLayers {
         Ok(())
     }
 
-    /// The layers that are here.
+    /// The range of layers on the device.
     pub fn range(&self) -> Range<usize> {
         self.first_layer..self.first_layer + self.layers.len()
     }
@@ -108,7 +111,8 @@ impl GpuLayers {
         found.ok_or_else(|| Error::invalid("layer on the GPU", expected(), layer))
     }
 
-    /// Multiply-adds of a token in the heaviest step of the layers that are here, but for their FFNs.
+    /// Multiply-adds per token in the heaviest step of the layers on the device, without their
+    /// FFNs.
     pub fn heaviest_step(&self) -> u64 {
         self.layers.iter().flat_map(|layer| &layer.steps).map(GpuStep::work).max().unwrap_or(0)
     }
@@ -124,21 +128,22 @@ impl GpuLayers {
         self.head = None;
     }
 
-    /// True if the head is here.
+    /// True if the head is on the device.
     pub fn has_head(&self) -> bool {
         self.head.is_some()
     }
 
-    /// Makes room for reading back a chunk's results (logits, or the residual stream) and `more` bytes with them.
+    /// Makes room for reading back a chunk's results (logits, or the residual stream) together with
+    /// `more` bytes.
     pub fn reserve_results(&mut self, more: u64) -> Result<()> {
         let rows = self.chunk as u64 * self.registers.row_bytes();
         let head = self.head.as_ref().map(Head::bytes);
-        // Several streams go back to be merged before the head, wherever that is.
+        // Several streams are read back for merging before the head, wherever the head is.
         let streams = self.parts.altup.as_ref().map(|altup| altup.streams.bytes());
         self.segment.reserve_down(head.max(streams).unwrap_or(rows) + more)
     }
 
-    /// Starts a chunk of `sequences`' rows, of which the first layers are computed elsewhere.
+    /// Starts a chunk of `sequences`' rows whose first layers are computed elsewhere.
     pub fn start_chunk(&mut self, sequences: &Sequences<'_>) {
         (self.tokens, self.due) = (sequences.rows(), false);
         self.segment.start_chunk(self.tokens);
@@ -149,7 +154,7 @@ impl GpuLayers {
         }
     }
 
-    /// Begins a chunk: `Residual = embedding(tokens) * scale (+ learned positions)`.
+    /// Begins the chunk: `Residual = embedding(tokens) * scale (+ learned positions)`.
     pub fn begin(&mut self, model: &Model, tokens: &[u32], sequences: &Sequences<'_>) -> Result<()> {
         let (config, weights) = (&model.config, &model.weights);
         self.start_chunk(sequences);
@@ -177,25 +182,27 @@ impl GpuLayers {
         self.upload_inputs(None, &[])
     }
 
-    /// `Residual = residual`, `[tokens, d_model]`, for the chunk that was announced, with the inputs that the layers here have of their
-    /// own, `[layers, tokens, w]`. In a model with several streams `residual` is all of them, `[streams, tokens, d_model]`.
+    /// Sets `Residual = residual`, `[tokens, d_model]`, for the chunk that was started. `per_layer`
+    /// holds the inputs of the device's layers, `[layers, tokens, w]`. In a model with several
+    /// streams, `residual` holds all of them, `[streams, tokens, d_model]`.
     pub fn begin_with(&mut self, residual: &[f32], per_layer: &[f32]) -> Result<()> {
         pad(residual, self.registers.d_model, self.registers.pitch, &mut self.rows);
         self.upload_inputs(None, per_layer)
     }
 
-    /// `Residual = residual`, `[tokens, d_model]`, in the middle of a chunk.
+    /// Sets `Residual = residual`, `[tokens, d_model]`, in the middle of a chunk.
     pub fn replace_residual(&mut self, residual: &[f32]) -> Result<()> {
         pad(residual, self.registers.d_model, self.registers.pitch, &mut self.rows);
         self.segment.upload(&[(bytemuck::cast_slice(&self.rows), self.registers.get(Register::Residual), 0)])
     }
 
-    /// Bytes from one stream to the next.
+    /// Bytes between the starts of consecutive streams.
     fn stream_bytes(&self) -> u64 {
         self.chunk as u64 * self.registers.row_bytes()
     }
 
-    /// Reads back the streams of some of the chunk's tokens, `[streams, tokens.len(), d_model]`, in place of the residual stream.
+    /// Reads back all streams of some of the chunk's tokens, `[streams, tokens.len(), d_model]`,
+    /// instead of the residual stream.
     pub fn read_streams(&mut self, tokens: Range<usize>) -> Result<()> {
         self.add_due();
         let altup = self.parts.altup.as_ref().ok_or_else(no_buffers)?;
@@ -207,7 +214,8 @@ impl GpuLayers {
         self.segment.read(&pieces, |read| unpad(read, row_bytes as usize, d_model, read_back))
     }
 
-    /// Uploads the residual stream's rows or the ids of `tokens`, the chunk's rotations, and inputs of layers.
+    /// Uploads the rows of the residual stream or the ids of `tokens`, the chunk's rotations, and
+    /// the per-layer inputs.
     fn upload_inputs(&mut self, tokens: Option<(&[u32], &Buffer)>, per_layer: &[f32]) -> Result<()> {
         let (input, to) = match tokens {
             Some((ids, to)) => (bytemuck::cast_slice(ids), to),
@@ -229,8 +237,8 @@ impl GpuLayers {
         self.segment.begin(&pieces)
     }
 
-    /// Computes a step of a layer that is here. Of a router or an FFN only the input is readied: what is here of it is a
-    /// [`DeviceFfn`](super::device_ffn::DeviceFfn)'s.
+    /// Computes a step of a layer on the device. For a router or an FFN it only prepares the input;
+    /// [`DeviceFfn`](super::device_ffn::DeviceFfn) computes the part on the device.
     pub fn step(&mut self, step: &BoundStep<'_>, sequences: &mut Sequences<'_>) -> Result<()> {
         let (layer, tokens) = (step.layer, self.tokens);
         self.segment.enter(Some(layer));
@@ -251,20 +259,20 @@ impl GpuLayers {
         self.layers[at].steps[step.index].record(context, sequences)
     }
 
-    /// Records the addition that was put off.
+    /// Records the deferred addition.
     fn add_due(&mut self) {
         if std::mem::take(&mut self.due) {
             self.registers.add.record(self.segment.recorder(), self.tokens);
         }
     }
 
-    /// Reads back the residual stream of some of the chunk's tokens.
+    /// Reads back the residual stream for some of the chunk's tokens.
     pub fn read_residual(&mut self, tokens: Range<usize>) -> Result<()> {
         self.add_due();
         self.read_register(Register::Residual, tokens)
     }
 
-    /// Reads back a register of some of the chunk's tokens, in place of the residual stream.
+    /// Reads back a register for some of the chunk's tokens, instead of the residual stream.
     pub fn read_register(&mut self, register: Register, tokens: Range<usize>) -> Result<()> {
         let (d_model, row_bytes) = (self.registers.d_model, self.registers.row_bytes());
         let (start, bytes) = (tokens.start as u64 * row_bytes, tokens.len() as u64 * row_bytes);
@@ -273,12 +281,13 @@ impl GpuLayers {
         self.segment.read(&[piece], |read| unpad(read, row_bytes as usize, d_model, read_back))
     }
 
-    /// The rows that were last read back, `[tokens, d_model]`.
+    /// The rows read back last, `[tokens, d_model]`.
     pub fn residual(&self) -> &[f32] {
         &self.read_back
     }
 
-    /// Final norm and head of the chunk's tokens in `tokens`, read back into `logits`, `[tokens.len(), n_vocab]`.
+    /// Computes final norm and head of the chunk's `tokens` and reads the logits back into
+    /// `logits`, `[tokens.len(), n_vocab]`.
     pub fn logits(&mut self, tokens: Range<usize>, logits: &mut [f32]) -> Result<()> {
         self.segment.enter(None);
         let due = std::mem::take(&mut self.due);
@@ -286,7 +295,7 @@ impl GpuLayers {
         head.logits(&mut self.segment, &self.registers, due, tokens, logits)
     }
 
-    /// The largest logits of one token and their ids, in descending order.
+    /// Finds the largest logits of one token and their ids, in descending order.
     pub fn top(&mut self, token: usize, ids: &mut [u32], logits: &mut [f32]) -> Result<()> {
         self.segment.enter(None);
         let due = std::mem::take(&mut self.due);
@@ -294,7 +303,7 @@ impl GpuLayers {
         head.top(&mut self.segment, &self.registers, due, token, ids, logits)
     }
 
-    /// Leaves out the addition that was put off: the chunk is over, and no step reads the stream.
+    /// Skips the deferred addition: the chunk is over, and no step reads the residual stream.
     pub fn forget_due(&mut self) {
         self.due = false;
     }
@@ -304,8 +313,9 @@ fn no_head() -> Error {
     Error::invalid("head on the GPU", "one that is loaded", "none")
 }
 
-/// Most bytes uploaded at once: the rows that a chunk begins with and its rotations, or the CPU's partial sums of an FFN, whose rows
-/// are as wide as any weight type's blocks make them.
+/// Most bytes of one upload. It is either the rows and rotations at the start of a chunk, or the
+/// CPU's partial sums of an FFN. The rows of partial sums are as wide as the blocks of any weight
+/// type require.
 fn upload_bytes(config: &ModelConfig, chunk: usize) -> u64 {
     let begin = config.streams() * pitch(config.d_model) + rotated(config) + config.per_layer_inputs();
     (chunk * begin.max(config.d_model.next_multiple_of(256)) * size_of::<f32>()) as u64

@@ -1,4 +1,4 @@
-//! A device's limits, as plans know them and as the GPU reports them.
+//! A device's limits, as plans use them and as the GPU reports them.
 
 use thermocline_gpu::Caps;
 
@@ -10,7 +10,8 @@ pub fn limits_of(caps: &Caps) -> Limits {
     Limits { max_buffer, max_binding, binding_alignment }
 }
 
-/// Capabilities with these limits, the least workgroups that a device has, and none of the optional features.
+/// Capabilities with these limits, the fewest workgroups that any device allows, and no optional
+/// features.
 pub fn caps_of(limits: Limits) -> Caps {
     let Limits { max_buffer, max_binding, binding_alignment } = limits;
     let (max_groups, max_workgroup) = ((1 << 16) - 1, 256);

@@ -1,4 +1,4 @@
-//! Makes the buffers of a model that goes to a device.
+//! Makes the buffers of a model on a device.
 
 use thermocline_base::error::Result;
 use thermocline_gpu::{Buffer, Gpu, Purpose, Uploader, Usage};
@@ -9,13 +9,13 @@ use thermocline_model::ModelConfig;
 pub struct GpuLoader<'a, 'p> {
     pub gpu: &'a Gpu,
     pub config: &'a ModelConfig,
-    /// Most tokens of a chunk: rows of a register.
+    /// Most tokens per chunk: the rows of a register.
     pub chunk: usize,
     pub uploader: Uploader<'p>,
 }
 
 impl GpuLoader<'_, '_> {
-    /// A scratch buffer of `floats` zeros.
+    /// Makes a scratch buffer of `floats` zeros.
     pub fn scratch(&self, what: &'static str, floats: usize) -> Result<Buffer> {
         self.gpu.arena().buffer(Purpose::Scratch, what, floats as u64 * 4, Usage::Storage)
     }

@@ -1,31 +1,41 @@
-//! The device's side of a model: its last layers and perhaps the head in a device's memory, computed there ([`device_model`]).
-//! Which neurons are there is its caller's decision; a layer's cold ones are the CPU's, and `hybrid` brings the two together.
+//! The device's side of a model: its last layers, and perhaps the head, are in a device's memory
+//! and computed there ([`device_model`]). The caller decides which neurons are on the device. The
+//! CPU computes a layer's cold neurons, and `hybrid` combines the results.
 //!
-//! - Layer parts: `attention` (with `scores` and `latent`), `recurrent` (`delta_net`, `mamba2`), `norm`, `ffn`, `per_layer`,
-//!   `altup`, `embedding` and `head`, made of `product`, `elementwise` and `neuron_rows`, work on [`registers`]. `step`
-//!   prepares and records a step of a layer's program with them, in buffers that layers share (`part_buffers`), and
-//!   [`GpuLayers`] has all layers that are here.
-//! - Resident units: `slot_table` says which neuron or expert is in which slot. [`resident_neurons`] and `resident_experts` have
-//!   the weights, a `neuron_block` or `expert_block` per block of slots, and scratch (`neuron_buffers`, `expert_buffers`,
-//!   `expert_latent`); [`neuron_pass`] and [`expert_pass`] record a pass of them, and [`resident_pass`] is the part of it that
-//!   the CPU waits for. `predictor` says which neurons to look at. [`device_ffn`] is a layer's FFN, however much of it is here.
-//! - KV and states: [`GpuKv`] (its rows lie as `kv_rows` says, in a `kv_page` or several) and [`GpuState`] are one layer's of one
-//!   conversation; `caches` moves them with their layers.
-//! - Segment and hand-over: the commands of a chunk go into one [`Segment`], which submits as much at once as the device's pace
-//!   allows (`submission_clock` times it, `scores` divides attention). A split layer hands over to the CPU in the middle of it
-//!   ([`hand_over`]). Masks of neurons that fired (`fired`) come back with its results ([`firing_log`]).
+//! - Layer parts: `attention` (with `scores` and `latent`), `recurrent` (`delta_net`, `mamba2`),
+//!   `norm`, `ffn`, `per_layer`, `altup`, `embedding` and `head`. They are made of `product`,
+//!   `elementwise` and `neuron_rows` and work on [`registers`]. `step` prepares and records a step
+//!   of a layer's program, in buffers that layers share (`part_buffers`). [`GpuLayers`] holds all
+//!   layers on the device.
+//! - Resident units: `slot_table` maps slots to neurons or experts. [`resident_neurons`] and
+//!   `resident_experts` hold the weights, a `neuron_block` or `expert_block` per block of slots,
+//!   and scratch buffers (`neuron_buffers`, `expert_buffers`, `expert_latent`). [`neuron_pass`] and
+//!   [`expert_pass`] record a pass; [`resident_pass`] is the part that the CPU waits for.
+//!   `predictor` selects the neurons to compute. [`device_ffn`] is a layer's FFN, whichever part of
+//!   it is on the device.
+//! - KV and states: [`GpuKv`] (laid out by `kv_rows`, in one or several pages of `kv_page`) and
+//!   [`GpuState`] belong to one layer of one conversation. `caches` moves them with their layers.
+//! - Segment and hand-over: the commands of a chunk are recorded in one [`Segment`], which submits
+//!   as much at once as the device's pace allows. `submission_clock` times it, and `scores` divides
+//!   attention. A split layer hands over to the CPU in the middle of a segment ([`hand_over`]).
+//!   Masks of fired neurons (`fired`) are read back with the results ([`firing_log`]).
 //! - Streaming: cold neurons of a prompt pass through a [`streaming_buffer`].
-//! - [`self_test`](fn@self_test) holds every kernel of a device against the CPU before one is trusted.
-//! - Coming and going: [`load`] says which part of a model comes, [`GpuLoader`] uploads it, [`moves`] changes it between two
-//!   chunks, and [`device_bytes`] counts its bytes beforehand.
+//! - [`self_test`](fn@self_test) compares every kernel of a device with the CPU before the kernel
+//!   is used.
+//! - Loading and moving: [`load`] describes the part of a model to load, and [`GpuLoader`] uploads
+//!   it. [`moves`] changes the part between two chunks. [`device_bytes`] counts its bytes in
+//!   advance.
 //!
-//! When a layer comes, its weights are uploaded by role and every dispatch is prepared with its buffers; dispatches that depend
-//! on a context are prepared with its cache. When a chunk begins, up go the tokens' ids if the embedding is on the device as the
-//! head, else its rows, decoded on the CPU, and the positions' rotations; down come the logits that were asked for. With
-//! everything on the device, decoding a token allocates nothing, submits once and reads back once.
+//! When a layer is loaded, its weights are uploaded by role and every dispatch is prepared with its
+//! buffers. Dispatches that depend on a context are prepared with its cache. At the start of a
+//! chunk the token ids are uploaded if the embedding is on the device as the head. Otherwise the
+//! CPU decodes the embedding rows and uploads them. The positions' rotations are uploaded too. At
+//! the end the requested logits are read back. With everything on the device, decoding a token
+//! allocates nothing, submits once and reads back once.
 //!
-//! A register is a buffer of its own, `[chunk, pitch(d_model)]`. The sum of `Out` into the residual stream is put off until a
-//! step reads the stream: usually the next norm, which adds on the way.
+//! A register is a buffer, `[chunk, pitch(d_model)]`. Adding `Out` to the residual stream is
+//! deferred until a step reads the stream. That step is usually the next norm, which adds while it
+//! reads.
 
 mod altup;
 mod attention;

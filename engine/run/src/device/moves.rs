@@ -1,5 +1,5 @@
-//! Changes of what is resident on a device, made between chunks. After every step the device is ready to compute; steps that free
-//! memory do so at once.
+//! Changes to the resident part of a model on a device, made between chunks. The device can compute
+//! after every step, and a step that frees memory frees it at once.
 
 use std::{collections::HashSet, ops::ControlFlow};
 
@@ -20,24 +20,25 @@ use thermocline_model::{Ffn, Model};
 /// The resident part of a layer's FFN.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ResidentPart {
-    /// All of it (`true`) or nothing.
+    /// The whole FFN (`true`) or nothing (`false`).
     Whole(bool),
-    /// These neurons (experts, in an MoE layer).
+    /// These neurons (experts in an MoE layer).
     Units(Vec<u32>),
 }
 
-/// The parts to be resident, and how much of them is uploaded at once.
+/// The parts to make resident, and how much of them to upload at once.
 #[derive(Clone, Copy)]
 pub(crate) struct UploadGoal<'a> {
     pub placement: &'a Placement,
     /// True if predictors are wanted too.
     pub predictors: bool,
-    /// Bytes on their way after which the upload stops, about.
+    /// Approximate number of bytes in flight at which the upload stops.
     pub limit: u64,
 }
 
 impl DeviceModel {
-    /// Uploads what is wanted; true if anything is left. Counts units in `count`.
+    /// Uploads wanted parts and counts units in `count`. Returns true if anything is left to
+    /// upload.
     pub fn upload_towards(
         &mut self,
         loader: &mut GpuLoader<'_, '_>,
@@ -109,7 +110,7 @@ impl DeviceModel {
         })
     }
 
-    /// Frees the layers before `first`, whose keys and values move to RAM.
+    /// Frees the layers before `first` and moves their keys and values to RAM.
     pub fn drop_layers(&mut self, model: &Model, first: usize, caches: &mut [&mut KvCache]) -> Result<()> {
         while self.layers.range().start < first && !self.layers.range().is_empty() {
             self.layers.pop_front(model, caches)?;
@@ -118,8 +119,8 @@ impl DeviceModel {
         Ok(())
     }
 
-    /// Frees blocks of a layer from the cold end on until it has room for no more than `units` of its units, rounded up to whole
-    /// blocks; or all of its FFN, if that cannot be resident in part.
+    /// Frees blocks of a layer, coldest first, until it has room for at most `units` of its units,
+    /// rounded up to whole blocks. An FFN that cannot be resident in part is freed as a whole.
     pub fn drop_units(&mut self, layer: usize, units: usize) -> Result<()> {
         let ffn = self.ffn_mut(layer)?;
         match ffn.slots().map(|slots| slots.slots_for(units)) {
@@ -137,7 +138,8 @@ impl DeviceModel {
         Ok(())
     }
 
-    /// Uploads more with `bring`, which reads the bytes uploaded so far from [`Uploader::done`], and waits for nothing.
+    /// Uploads more with `bring`, without waiting. `bring` reads the bytes uploaded so far from
+    /// [`Uploader::done`].
     pub fn upload<R>(
         &mut self,
         model: &Model,
@@ -148,12 +150,12 @@ impl DeviceModel {
         let uploader = Uploader::new(&gpu, &mut go_on)?;
         let mut loader = GpuLoader { gpu: &gpu, config: &model.config, chunk: self.layers.chunk, uploader };
         let done = bring(self, &mut loader);
-        // Weights uploaded before an error are in use.
+        // Weights uploaded before an error are already in use.
         loader.uploader.flush()?;
         done
     }
 
-    /// Makes the layer before the first one resident, without its FFN, together with its keys and values.
+    /// Makes the layer before the first one resident with its keys and values, but without its FFN.
     fn add_layer(&mut self, loader: &mut GpuLoader<'_, '_>, model: &Model, caches: &mut [&mut KvCache]) -> Result<()> {
         let Some(layer) = self.layers.range().start.checked_sub(1) else { return Ok(()) };
         self.layers.push_front(loader, model, layer)?;
@@ -183,7 +185,7 @@ impl DeviceModel {
         fitted
     }
 
-    /// Uploads a layer's predictor, if it has one and its neurons are resident one by one.
+    /// Uploads a layer's predictor, if it has one and its neurons are placed one by one.
     fn add_predictor(&mut self, loader: &mut GpuLoader<'_, '_>, model: &Model, layer: usize) -> Result<()> {
         let of = (model.config.layers[layer].ffn_input(), &model.weights.layers[layer].predictor);
         let (Some(from), Some(predictor)) = of else { return Ok(()) };
@@ -203,8 +205,9 @@ impl DeviceModel {
         fitted
     }
 
-    /// Uploads units of a layer: into empty slots and slots of those in `unwanted`, then into new blocks. At most
-    /// about `bytes`; returns how many of `wanted` were uploaded, and true if none is left.
+    /// Uploads about `bytes` of a layer's units: first into empty slots and slots of units in
+    /// `unwanted`, then into new blocks. Returns how many of `wanted` were uploaded, and true if
+    /// none is left.
     fn add_units(
         &mut self,
         loader: &mut GpuLoader<'_, '_>,
@@ -232,11 +235,11 @@ impl DeviceModel {
         brought
     }
 
-    /// Makes room for hand-overs and the firing log, now that layers may be split that were not. Without room, units of the
-    /// layer with most of them give way.
+    /// Makes room for hand-overs and the firing log, because layers may now be split that were
+    /// whole before. If there is no room, the layer with the most units loses some.
     ///
     /// # Errors
-    /// [`Error::Memory`] if there is no room without any unit either.
+    /// [`Error::Memory`] if there is no room even without units.
     pub fn make_room(&mut self, model: &Model) -> Result<()> {
         loop {
             let error = match self.fit_buffers(model) {
@@ -246,7 +249,7 @@ impl DeviceModel {
             if self.drop_streaming_buffer() {
                 continue;
             }
-            // Neurons give way before experts.
+            // Layers of neurons lose units before layers of experts.
             let slots = |ffn: &DeviceFfn| ffn.slots().map_or(0, SlotTable::len);
             let used = self.ffns.iter_mut().filter(|ffn| slots(ffn) > 0);
             let Some(largest) = used.max_by_key(|ffn| (ffn.neurons().is_some(), slots(ffn))) else { return Err(error) };

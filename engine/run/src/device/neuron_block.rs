@@ -1,4 +1,5 @@
-//! A neuron block: resident neurons of one layer in matrices of their own, which come and go together, and the sparse GEMV of them.
+//! A neuron block: resident neurons of one layer in matrices of their own, loaded and freed
+//! together, with their sparse GEMV.
 
 use thermocline_shaders::{
     WeightType,
@@ -16,11 +17,11 @@ use super::{
 use thermocline_base::error::{Error, Result, ScarceMemory};
 use thermocline_gpu::{Binding, Buffer, GpuMatrix, Matmul, MatrixLayout, MemoryUse, Op, Purpose, Recorder, params};
 
-/// Neurons of a workgroup of `sparse_gate_up`, whose invocations all share their rows: small workgroups, and so many of them that a few
-/// hundred firing neurons occupy a card.
+/// Neurons of a `sparse_gate_up` workgroup, whose invocations all work on the same rows. Workgroups
+/// are small, so that a few hundred firing neurons are enough workgroups to occupy a card.
 pub(crate) const PER_WORKGROUP: u32 = SPARSE_NEURONS;
 
-/// Invocations of a workgroup of `sparse_gate_up`: as many as a row of `chunks` has places, within reason.
+/// Invocations of a `sparse_gate_up` workgroup: one per place in a row of `chunks`, within limits.
 fn workgroup(ty: WeightType, chunks: usize) -> u32 {
     let places = chunks * 4 / ty.parts();
     places.next_power_of_two().clamp(32, 128) as u32
@@ -29,7 +30,7 @@ fn workgroup(ty: WeightType, chunks: usize) -> u32 {
 /// The weights of a layer's neurons in one block of slots.
 #[derive(Debug)]
 pub(crate) struct NeuronBlock {
-    /// Number among the layer's blocks.
+    /// Index of the block in its layer.
     at: usize,
     slots: usize,
     gate_up: GpuMatrix,
@@ -37,7 +38,7 @@ pub(crate) struct NeuronBlock {
     bias: Option<Buffer>,
     /// Gate and up of every neuron.
     pub(super) product: Matmul,
-    /// Gate, up and activation of the neurons on the block's list, and of all of them.
+    /// Gate, up and activation: of the neurons on the block's list, and of all its neurons.
     listed: Op,
     all: Op,
     /// The neurons' partial sums of the down projection.
@@ -47,7 +48,8 @@ pub(crate) struct NeuronBlock {
 }
 
 impl NeuronBlock {
-    /// Uploads the neurons of `block`, whose slots are a multiple of [`SLOT_MULTIPLE`]. They read `x`.
+    /// Uploads the neurons of `block`, whose slots are a multiple of [`SLOT_MULTIPLE`]. The neurons
+    /// read `x`.
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         buffers: &NeuronBuffers,
@@ -117,8 +119,9 @@ impl NeuronBlock {
         })
     }
 
-    /// Records gate, up and activation of one token: of the neurons on the block's list, if there is one, or of all. Where there are
-    /// gates, up rows are read of neurons whose gate's activation is above `threshold`; the others' hidden values are 0.
+    /// Records gate, up and activation of one token, for the neurons on the block's list or,
+    /// without a list, for all. If there are gates, up rows are read only for neurons whose gate's
+    /// activation is above `threshold`. All others get a hidden value of 0.
     pub fn record_firing(
         &self,
         recorder: &mut Recorder,
@@ -137,7 +140,7 @@ impl NeuronBlock {
         recorder.dispatch(&self.all, &params, [groups.min(stride), groups.div_ceil(stride), 1]);
     }
 
-    /// Replaces the neuron in `slot` (counted in this block) by `neuron`.
+    /// Replaces the neuron in `slot` (numbered within this block) by `neuron`.
     pub fn replace(
         &self,
         loader: &mut GpuLoader<'_, '_>,
@@ -147,7 +150,7 @@ impl NeuronBlock {
     ) -> Result<()> {
         let one = [neuron];
         let rows = weights.rows();
-        // The uploader counts rows in the block.
+        // The uploader counts rows within the block.
         let gate_up = |row: usize| weights.gate_up(&one, row - slot * rows);
         loader.uploader.rewrite(&self.gate_up, slot * rows..(slot + 1) * rows, &gate_up)?;
         loader.uploader.rewrite(&self.down, slot..slot + 1, &|row| weights.down(&one, row - slot))?;

@@ -1,4 +1,4 @@
-//! Scratch buffers that resident neurons are computed in.
+//! Scratch buffers for computing resident neurons.
 
 use thermocline_shaders::limits::SLOT_GRID;
 
@@ -14,22 +14,23 @@ use super::{
 use thermocline_base::error::Result;
 use thermocline_gpu::{Buffer, Purpose, Usage};
 
-/// Scratch buffers of resident neurons; layers of one width and limit share them.
+/// Scratch buffers of resident neurons, shared by layers of equal width and limit.
 #[derive(Debug, Clone)]
 pub(crate) struct NeuronBuffers {
-    /// Slots of a layer that there is room for.
+    /// Most slots of a layer.
     pub slots: usize,
-    /// `[chunk, slots, 2]`, gate and up interleaved, or `[chunk, slots]` without gates.
+    /// `[chunk, slots, 2]`, gate and up interleaved; without gates `[chunk, slots]`.
     pub gate_up: Buffer,
     /// `[chunk, slots]`
     pub hidden: Buffer,
     pub activation: ActivationOp,
     pub sums: PartialSumBuffer,
-    /// Output of `slot_list`: per block its listed slots, and the grid of its indirect dispatch.
+    /// Output of `slot_list`: for each block its listed slots and the grid of its indirect
+    /// dispatch.
     pub lists: Buffer,
     pub grids: Buffer,
     pub masks: MaskBuffers,
-    /// Fired masks, a bit per slot.
+    /// Fired masks, one bit per slot.
     pub fired: FiredMask,
     neurons: usize,
     gated: bool,
@@ -37,7 +38,7 @@ pub(crate) struct NeuronBuffers {
 }
 
 impl NeuronBuffers {
-    /// For a layer of `weights`.
+    /// Makes the buffers for a layer of `weights`.
     pub fn new(loader: &GpuLoader<'_, '_>, weights: NeuronWeights<'_>) -> Result<Self> {
         let (gpu, chunk) = (loader.gpu, loader.chunk);
         let (neurons, gated) = (weights.neurons(), weights.gate.is_some());
@@ -69,7 +70,7 @@ impl NeuronBuffers {
         neurons.next_multiple_of(SLOT_MULTIPLE)
     }
 
-    /// True if they are those of a layer of `weights`.
+    /// True if these buffers suit a layer of `weights`.
     pub fn fits(&self, weights: NeuronWeights<'_>) -> bool {
         (self.neurons, self.gated, self.limit) == (weights.neurons(), weights.gate.is_some(), weights.limit)
             && self.sums.fits(weights.types().1, weights.down.weight.cols())

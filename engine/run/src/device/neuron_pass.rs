@@ -21,14 +21,15 @@ use thermocline_base::error::Result;
 use thermocline_gpu::{Buffer, Recorder, WorkKind, params, work_of};
 use thermocline_model::Skips;
 
-/// The resident neurons that are computed for a chunk.
+/// The resident neurons that a pass computes for a chunk.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum NeuronSelection {
-    /// All of them.
+    /// All resident neurons.
     All,
-    /// Those whose gate's activation is above a threshold, in magnitude; one token only, in layers with gates.
+    /// Neurons whose gate's activation exceeds a threshold in magnitude, for one token only, in
+    /// layers with gates.
     Above(f32),
-    /// Those in the predictor's mask; one token only.
+    /// Neurons in the predictor's mask, for one token only.
     Predicted,
 }
 
@@ -42,13 +43,13 @@ pub(crate) struct NeuronPass<'a> {
     /// True if the predictor was computed.
     predicts: bool,
     partials: PartialSums,
-    /// Mask of those that fired, a bit per slot, `[tokens, slots / 32]`.
+    /// Mask of the neurons that fired, one bit per slot, `[tokens, slots / 32]`.
     fired: Option<DeviceMask<'a>>,
-    /// True if the hidden activations are wanted, too.
+    /// True if the hidden activations are wanted too.
     shows_strength: bool,
 }
 
-/// Cold neurons of a layer on their way through the streaming buffer.
+/// Cold neurons of a layer that pass through the streaming buffer.
 #[derive(Debug)]
 pub(crate) struct NeuronStream<'a> {
     pub buffer: &'a mut StreamingBuffer,
@@ -58,8 +59,9 @@ pub(crate) struct NeuronStream<'a> {
 }
 
 impl<'a> NeuronPass<'a> {
-    /// The neurons that a pass needs of `layer`: without gates that tell, silent ones are computed too, and the predictor is not
-    /// followed while its recall is checked.
+    /// Chooses the neurons of `layer` that the pass computes. Silent neurons are computed too if
+    /// gates do not decide which are silent. The predictor's mask is ignored while its recall is
+    /// checked.
     pub fn new(neurons: &'a ResidentNeurons, pass: &mut Pass<'_>, layer: usize) -> Self {
         let shows = pass.probe.wants_ffn_hidden();
         let selection = match neurons.skips(pass, shows) {
@@ -76,8 +78,8 @@ impl<'a> NeuronPass<'a> {
         NeuronPass { neurons, layer, tokens, selection, predicts, partials, fired: None, shows_strength }
     }
 
-    /// Records all of an FFN whose neurons are all resident. Fired masks go to `log`, gate and up of all neurons to the observer,
-    /// if it wants them.
+    /// Records the whole FFN of a layer whose neurons are all resident. Fired masks go to `log`.
+    /// Gate and up values of all neurons go to the observer if it wants them.
     pub fn record_whole(mut self, segment: &mut Segment, pass: &mut Pass<'_>, log: &mut FiringLog) -> Result<()> {
         let (neurons, layer, tokens, probe) = (self.neurons, self.layer, self.tokens, &mut *pass.probe);
         self.record_sums(segment, |segment| match probe.wants_ffn_hidden() {
@@ -91,8 +93,8 @@ impl<'a> NeuronPass<'a> {
         self.finish(segment, log, false, entry)
     }
 
-    /// Records all of the FFN of several tokens: the cold neurons pass through the streaming buffer. No hand-over is needed; the
-    /// CPU waits for nothing but room in the staging.
+    /// Records the whole FFN for several tokens, with cold neurons passing through the streaming
+    /// buffer. There is no hand-over, and the CPU waits only for room in the staging buffers.
     pub fn record_streamed(
         mut self,
         segment: &mut Segment,
@@ -120,7 +122,7 @@ impl<'a> NeuronPass<'a> {
                 let fired = streamed.record_fired(segment.recorder(), self.neurons, self.tokens, slots.len());
                 log.push_streamed(segment, fired, piece)?;
             }
-            // The device begins with these while the next are repacked.
+            // The device starts with these neurons while the CPU repacks the next ones.
             segment.submit()?;
             buffer.rows.submitted();
         }
@@ -132,7 +134,7 @@ impl<'a> NeuronPass<'a> {
         Ok(())
     }
 
-    /// Records the neurons' partial sums. `before` may read gate and up in between.
+    /// Records the neurons' partial sums. `before` may read gate and up values before the sums.
     fn record_sums(&mut self, segment: &mut Segment, before: impl FnOnce(&mut Segment) -> Result<()>) -> Result<()> {
         let (neurons, slots) = (self.neurons, self.neurons.slots.len());
         if slots == 0 {
@@ -165,8 +167,9 @@ impl<'a> NeuronPass<'a> {
         Ok(())
     }
 
-    /// Records, behind the sums, the mask of neurons that fired: those above the layer's activation threshold, if it has one
-    /// though all neurons were computed. Activations that are wanted are there again afterwards.
+    /// Records, after the sums, the mask of neurons that fired. If all neurons were computed, a
+    /// neuron counts as fired above the layer's activation threshold, if there is one. Activations
+    /// that the observer wants are restored afterwards.
     fn record_fired(&mut self, recorder: &mut Recorder) {
         let (neurons, slots) = (self.neurons, self.neurons.slots.len());
         let above = neurons.fires_above().filter(|_| self.selection == NeuronSelection::All && slots > 0);
@@ -182,7 +185,8 @@ impl<'a> NeuronPass<'a> {
         }
     }
 
-    /// Copies the mask of those that fired to `log`, and the predictor's if the CPU did not get it.
+    /// Copies the mask of fired neurons to `log`, and the predictor's mask unless the CPU received
+    /// it.
     fn log(&mut self, segment: &mut Segment, log: &mut FiringLog, entry: Option<FiringEntry>) -> Result<()> {
         let Some((fired, entry)) = self.fired.take().zip(entry) else { return Ok(()) };
         let on_device = self.predicts && entry.predicted.is_none();

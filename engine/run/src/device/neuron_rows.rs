@@ -1,5 +1,6 @@
-//! The neuron-major down projection, in which a neuron is a row: `y = sum over neurons of hidden[n] * W[n]`. The neurons of a layer may
-//! lie in several matrices; each writes partial sums, and those are then added up.
+//! The neuron-major down projection, in which a neuron is a row:
+//! `y = sum over neurons of hidden[n] * W[n]`. A layer's neurons may be in several matrices. Each
+//! matrix writes partial sums, and the partial sums are then added up.
 
 use thermocline_shaders::{
     WeightType,
@@ -19,28 +20,30 @@ use thermocline_model::Linear;
 const WORKGROUPS: usize = 512;
 /// Fewest neurons of a workgroup.
 const LEAST_NEURONS: usize = 64;
-/// Matrices that may each have partial sums of their own; more add to those that are there.
+/// Number of matrices with partial sums of their own; further matrices add to existing partial
+/// sums.
 const MATRICES: usize = 8;
-/// Invocations of a workgroup of `sparse_down`, and times eight columns of a row that it reads side by side.
+/// Invocations of a `sparse_down` workgroup, and how many groups of eight columns it reads side by
+/// side.
 const DOWN_WORKGROUP: u32 = 128;
 const STRIP: usize = 32;
-/// With more tokens than this a tiled kernel is quicker.
+/// Largest number of tokens for which the untiled kernel is faster.
 const FEW: usize = 16;
-/// Invocations of a workgroup of `gemm_neurons`, which takes half as many tokens.
+/// Invocations of a `gemm_neurons` workgroup, which computes half as many tokens.
 const GEMM_WORKGROUP: u32 = 128;
 
-/// The buffer of partial sums; layers of one width share it.
+/// The buffer of partial sums, shared by layers of equal width.
 #[derive(Debug, Clone)]
 pub(crate) struct PartialSumBuffer {
     /// `[partial sums, tokens, 32 * chunks]` f32
     buffer: Buffer,
-    /// Partial sums times tokens that it has room for.
+    /// Number of rows: partial sums times tokens.
     rows: usize,
-    /// 32-column chunks of a row.
+    /// 32-column chunks per row.
     chunks: usize,
 }
 
-/// The partial sums of one FFN's output for some tokens, as they are recorded.
+/// The partial sums of one FFN's output for some tokens, counted while they are recorded.
 #[derive(Debug)]
 pub(crate) struct PartialSums {
     tokens: usize,
@@ -50,7 +53,7 @@ pub(crate) struct PartialSums {
 }
 
 impl PartialSums {
-    /// None yet, for `tokens` tokens; matrices of `neurons` neurons together are to come.
+    /// Starts without partial sums, for `tokens` tokens and matrices of `neurons` neurons in total.
     pub fn new(tokens: usize, neurons: usize) -> Self {
         PartialSums { tokens, neurons: neurons.max(1), used: 0 }
     }
@@ -62,21 +65,22 @@ fn strips(chunks: usize) -> usize {
 }
 
 impl PartialSumBuffer {
-    /// For rows of `cols` weights of type `ty`.
+    /// Makes the buffer for rows of `cols` weights of type `ty`.
     pub fn new(loader: &GpuLoader<'_, '_>, ty: WeightType, cols: usize) -> Result<Self> {
         let chunks = chunks(ty, cols);
         let most = loader.gpu.caps().max_binding as usize / (chunks * 128);
-        // For each token at least one partial sum from the device, and one from the CPU.
+        // Every token needs at least one partial sum from the device and one from the CPU.
         let rows = (WORKGROUPS / strips(chunks) + MATRICES).min(most).max(2 * loader.chunk);
         Ok(PartialSumBuffer { buffer: loader.scratch("partial sums", rows * chunks * 32)?, rows, chunks })
     }
 
-    /// True if rows of `cols` weights of type `ty` fit.
+    /// True if the buffer suits rows of `cols` weights of type `ty`.
     pub fn fits(&self, ty: WeightType, cols: usize) -> bool {
         self.chunks == chunks(ty, cols)
     }
 
-    /// Adds a partial sum that is uploaded, `[tokens, 32 * chunks]`: the buffer, and the offset of its place in bytes.
+    /// Adds a partial sum that is uploaded, `[tokens, 32 * chunks]`. Returns the buffer and the
+    /// byte offset of the partial sum.
     pub fn append(&self, partials: &mut PartialSums) -> (&Buffer, u64) {
         let offset = partials.used * partials.tokens * self.row_bytes();
         partials.used += 1;
@@ -98,18 +102,18 @@ fn chunks(ty: WeightType, cols: usize) -> usize {
 pub(crate) struct NeuronRows {
     neurons: usize,
     sums: PartialSumBuffer,
-    /// One token: every row; and without the rows of silent neurons.
+    /// One token: all rows, or only the rows of neurons that are not silent.
     all: Op,
     fired: Op,
-    /// A few tokens, which share the rows read: few neurons are silent for all of them.
+    /// A few tokens, which share the rows read, because few neurons are silent for all of them.
     few: Op,
     /// Many tokens, in tiles.
     many: Op,
 }
 
 impl NeuronRows {
-    /// `part` of a matrix of `ty`. The first neuron's hidden activation is element `start` of a row of `hidden`, which must be where a
-    /// binding may begin.
+    /// Prepares the products of `part` of a matrix of type `ty`. The first neuron's hidden
+    /// activation is element `start` of a row of `hidden`, which must be aligned for a binding.
     pub fn new(
         gpu: &Gpu,
         ty: WeightType,
@@ -119,7 +123,7 @@ impl NeuronRows {
         sums: &PartialSumBuffer,
     ) -> Result<Self> {
         let down = |tokens: u32, skip: f64| {
-            // Of one token an invocation takes more columns.
+            // For a single token an invocation computes more columns.
             let strip = if tokens == 1 { STRIP / ty.parts() } else { STRIP };
             let tokens = ("TOKENS", f64::from(tokens));
             let overrides = [("SKIP", skip), ("STRIP", strip as f64), tokens];
@@ -145,12 +149,13 @@ impl NeuronRows {
         })
     }
 
-    /// Records the neurons' partial sums; rows of hidden activations are `pitch` apart. `skip`: many activations are zero.
+    /// Records the neurons' partial sums. Rows of hidden activations are `pitch` apart. `skip`:
+    /// many activations are zero.
     pub fn record(&self, recorder: &mut Recorder, pitch: usize, skip: bool, partials: &mut PartialSums) {
         self.record_first(recorder, self.neurons, pitch, skip, partials);
     }
 
-    /// The same for the first `neurons` alone.
+    /// Records the partial sums of the first `neurons` neurons only.
     pub fn record_first(
         &self,
         recorder: &mut Recorder,
@@ -160,7 +165,7 @@ impl NeuronRows {
         partials: &mut PartialSums,
     ) {
         let tokens = partials.tokens;
-        // Workgroups across the columns and the tokens of a partial sum.
+        // Workgroups over the columns and over the tokens of a partial sum.
         let (across, groups, op) = match (tokens, skip) {
             (1, true) => (strips(self.sums.chunks), 1, &self.fired),
             (1, false) => (strips(self.sums.chunks), 1, &self.all),
@@ -172,7 +177,7 @@ impl NeuronRows {
         };
         let wanted = WORKGROUPS / (across * groups) * neurons / partials.neurons;
         let wanted = wanted.min(neurons / LEAST_NEURONS).max(1);
-        // One place stays free for the CPU's.
+        // One place stays free for the CPU's partial sum.
         let room = (self.sums.rows / tokens).saturating_sub(partials.used + 1);
         let fresh = partials.used == 0 || (tokens == 1 && room > 0);
         let (first, splits) =
@@ -189,7 +194,7 @@ impl NeuronRows {
             first: first as u32,
             accumulate: u32::from(!fresh),
         };
-        // In tiles, neighbours share weights.
+        // In tiles, neighbouring workgroups share weights.
         let grid = if tokens > FEW { [groups, across, splits] } else { [across, splits, groups] };
         recorder.dispatch(op, &params, grid.map(|n| n as u32));
     }
@@ -205,7 +210,7 @@ pub(crate) struct Sum {
 }
 
 impl Sum {
-    /// Into rows of `y`, [`pitch`]`(cols)` apart.
+    /// Prepares the sum into rows of `y`, [`pitch`]`(cols)` apart.
     pub fn new(gpu: &Gpu, sums: &PartialSumBuffer, bias: Option<&Buffer>, y: &Buffer, cols: usize) -> Result<Self> {
         let has_bias = [("HAS_BIAS", f64::from(u8::from(bias.is_some())))];
         let of = [&sums.buffer, bias.unwrap_or(gpu.nothing()), y];
@@ -213,7 +218,7 @@ impl Sum {
         Ok(Sum { gpu: gpu.clone(), op, cols, chunks: sums.chunks })
     }
 
-    /// Records it; without partial sums `y` is the bias.
+    /// Records the sum. Without partial sums, `y` is the bias.
     pub fn record(&self, recorder: &mut Recorder, partials: &PartialSums) {
         let (grid, stride) = flat_grid(&self.gpu, partials.tokens * self.cols, self.op.pipeline().workgroup());
         let params = params::SumSplits {
@@ -228,19 +233,19 @@ impl Sum {
     }
 }
 
-/// `y[t] = sum over neurons of hidden[t, n] * W[n] + b`, with all neurons of one matrix.
+/// `y[t] = sum over neurons of hidden[t, n] * W[n] + b`, with all neurons in one matrix.
 #[derive(Debug)]
 pub(crate) struct NeuronsDown {
     parts: Vec<NeuronRows>,
     sum: Sum,
     neurons: usize,
     skip: bool,
-    /// Multiply-adds of a token.
+    /// Multiply-adds per token.
     pub work: u64,
 }
 
 impl NeuronsDown {
-    /// Uploads `linear`. `before` is another layer's, whose partial sums are shared where they fit.
+    /// Uploads `linear`. Partial sums are shared with the layer `before` if they fit.
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         before: Option<&NeuronsDown>,
@@ -250,7 +255,8 @@ impl NeuronsDown {
     ) -> Result<Self> {
         let (gpu, weight) = (loader.gpu, &linear.weight);
         let (neurons, cols, ty) = (weight.rows(), weight.cols(), device_type(weight.ty()));
-        // Each part sees the hidden activations from its first neuron on, so that begins where a binding may.
+        // Each part's hidden activations begin at its first neuron, so that neuron must be aligned
+        // for a binding.
         let step = most_rows(gpu, ty, cols, (gpu.caps().binding_alignment.max(16) / 4) as usize);
         let sums = match before.and_then(|before| before.parts.first()).filter(|rows| rows.sums.fits(ty, cols)) {
             Some(rows) => rows.sums.clone(),
@@ -275,7 +281,7 @@ impl NeuronsDown {
         Ok(NeuronsDown { parts, sum, neurons, skip, work })
     }
 
-    /// Records it for the first `tokens` rows.
+    /// Records the product for the first `tokens` rows.
     pub fn record(&self, recorder: &mut Recorder, tokens: usize) {
         let mut partials = PartialSums::new(tokens, self.neurons);
         for part in &self.parts {
@@ -285,7 +291,8 @@ impl NeuronsDown {
     }
 }
 
-/// Most rows of `cols` weights that one binding holds: a multiple of `multiple` of them, at least one.
+/// Most rows of `cols` weights that fit one binding: a multiple of `multiple`, and at least one
+/// such multiple.
 pub(crate) fn most_rows(gpu: &Gpu, ty: WeightType, cols: usize, multiple: usize) -> usize {
     let caps = gpu.caps();
     let most = caps.max_binding.min(caps.max_buffer).min(1 << 31).saturating_sub(caps.binding_alignment.max(16));

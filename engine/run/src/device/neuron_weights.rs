@@ -7,10 +7,12 @@ use thermocline_base::error::{Error, Result};
 use thermocline_formats::{format::Matrix, quant::device_type};
 use thermocline_model::{Activation, ActivationForm, Down, Ffn, FfnWeights, LayerWeights, Linear};
 
-/// Slots come in multiples of this: hidden activations of a block then begin where any device lets a binding begin.
+/// Granularity of slots, chosen so that a block's hidden activations are aligned for a binding on
+/// every device.
 pub(crate) const SLOT_MULTIPLE: usize = 64;
 
-/// The three matrices of an FFN in each of which a neuron is a row: its neurons can be resident one by one.
+/// The three matrices of an FFN in which every neuron is a row, so that neurons can be resident one
+/// by one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NeuronWeights<'a> {
     pub gate: Option<&'a Linear>,
@@ -22,7 +24,8 @@ pub(crate) struct NeuronWeights<'a> {
 }
 
 impl<'a> NeuronWeights<'a> {
-    /// `None` if a neuron is not a row of each, or gate and up do not fit one matrix.
+    /// Returns `None` if some matrix is not stored by neuron, or if gate and up do not fit one
+    /// matrix.
     pub fn of(ffn: &'a FfnWeights) -> Option<Self> {
         let Down::Neurons(down) = &ffn.down else { return None };
         let ty = |linear: &Linear| device_type(linear.weight.ty());
@@ -30,7 +33,7 @@ impl<'a> NeuronWeights<'a> {
         alike.then_some(NeuronWeights { gate: ffn.gate.as_ref(), up: &ffn.up, down, limit: ffn.limit })
     }
 
-    /// Neurons of the layer.
+    /// Number of neurons in the layer.
     pub fn neurons(&self) -> usize {
         self.up.weight.rows()
     }
@@ -40,30 +43,33 @@ impl<'a> NeuronWeights<'a> {
         ActivationForm { activation, limit: self.limit }
     }
 
-    /// Rows of a neuron before the activation: gate and up, or up alone.
+    /// Rows per neuron before the activation: gate and up, or up alone.
     pub fn rows(&self) -> usize {
         1 + usize::from(self.gate.is_some())
     }
 
-    /// Weight types on the device: of gate and up, and of down.
+    /// Weight types on the device, of gate and up and of down.
     pub fn types(&self) -> (WeightType, WeightType) {
         (device_type(self.up.weight.ty()), device_type(self.down.weight.ty()))
     }
 
-    /// Row `at` of the interleaved gate and up rows of `neurons`: its matrix and the row in it. `None` for an empty slot.
+    /// Row `at` of the interleaved gate and up rows of `neurons`: its matrix, and the row in that
+    /// matrix. `None` for an empty slot.
     pub fn gate_up(&self, neurons: &[u32], at: usize) -> Option<(&'a Matrix, usize)> {
         let neuron = neurons[at / self.rows()];
         let linear = self.gate.filter(|_| at.is_multiple_of(2)).unwrap_or(self.up);
         (neuron != NO_NEURON).then_some((&linear.weight, neuron as usize))
     }
 
-    /// Row `at` of the down rows of `neurons`, likewise.
+    /// Row `at` of the down rows of `neurons`: its matrix, and the row in that matrix. `None` for
+    /// an empty slot.
     pub fn down(&self, neurons: &[u32], at: usize) -> Option<(&'a Matrix, usize)> {
         let neuron = neurons[at];
         (neuron != NO_NEURON).then_some((&self.down.weight, neuron as usize))
     }
 
-    /// Biases of gate and up of `neurons`, interleaved as their rows; `None` if there are none.
+    /// Biases of gate and up of `neurons`, interleaved like the rows; `None` if there are no
+    /// biases.
     pub fn biases(&self, neurons: &[u32]) -> Option<Vec<f32>> {
         let linears = [self.gate, Some(self.up)].into_iter().flatten();
         if linears.clone().all(|linear| linear.bias.is_none()) {
@@ -76,13 +82,13 @@ impl<'a> NeuronWeights<'a> {
         Some(neurons.iter().flat_map(|neuron| linears.clone().map(|linear| bias(linear, *neuron))).collect())
     }
 
-    /// Bytes of a neuron in the file.
+    /// Bytes per neuron in the file.
     pub fn bytes(&self) -> u64 {
         let linears = [self.gate, Some(self.up), Some(self.down)].into_iter().flatten();
         linears.map(|linear| linear.weight.row_bytes() as u64).sum()
     }
 
-    /// Most slots of a block: each of its matrices is one binding.
+    /// Most slots of a block, limited by one binding per matrix.
     pub fn most_slots(&self, loader: &GpuLoader<'_, '_>) -> usize {
         let (gate_up, down) = self.types();
         let pairs = most_rows(loader.gpu, gate_up, self.up.weight.cols(), self.rows() * SLOT_MULTIPLE) / self.rows();
@@ -94,10 +100,10 @@ impl<'a> NeuronWeights<'a> {
         matches!(&layer.ffn, Ffn::Dense(ffn) if NeuronWeights::of(ffn).is_some()) && !layer.couples_neurons()
     }
 
-    /// The matrices of an FFN whose neurons are to be resident one by one.
+    /// Returns the matrices of an FFN whose neurons are to be resident one by one.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for an FFN whose neurons cannot be.
+    /// [`Error::Unsupported`] if its neurons cannot be resident one by one.
     pub fn of_ffn(ffn: &'a Ffn) -> Result<Self> {
         let weights = match ffn {
             Ffn::Dense(ffn) => NeuronWeights::of(ffn),

@@ -5,7 +5,8 @@ use thermocline_base::error::Result;
 use thermocline_gpu::{Buffer, Gpu, Op, Recorder, grid, params, pitch};
 use thermocline_model::{LayerNorms, Norm, NormKind, NormSlot};
 
-/// Fewest and most invocations of a workgroup, which takes a row: four columns each, if there are as many.
+/// Fewest and most invocations of a workgroup, which computes one row: four columns per invocation
+/// if the row is long enough.
 const WORKGROUPS: (usize, usize) = (64, 1024);
 
 /// `into = norm(from)`
@@ -13,7 +14,7 @@ const WORKGROUPS: (usize, usize) = (64, 1024);
 pub(crate) struct NormOp {
     gpu: Gpu,
     plain: Op,
-    /// `from += delta`, scaled, first.
+    /// The norm with `from += delta`, scaled, first.
     adding: Option<Op>,
     cols: usize,
     eps: f32,
@@ -26,7 +27,7 @@ pub(crate) struct NormWeights {
     cols: usize,
     pub weight: Buffer,
     pub bias: Option<Buffer>,
-    /// Added under the root.
+    /// Added under the square root.
     eps: f32,
 }
 
@@ -40,7 +41,9 @@ impl NormWeights {
 }
 
 impl NormOp {
-    /// Rows are `pitch` of the norm's length apart. `from` and `into` may be the same. `delta`, if there is one that may be due to be added to `from`, is neither.
+    /// Prepares the norm. Rows are the `pitch` of the norm's length apart. `from` and `into` may be
+    /// the same buffer. `delta`, which may have to be added to `from` first, must be another
+    /// buffer.
     pub fn new(
         loader: &GpuLoader<'_, '_>,
         weights: &NormWeights,
@@ -69,18 +72,18 @@ impl NormOp {
         Ok(NormOp { gpu: gpu.clone(), plain, adding, cols: weights.cols, eps: weights.eps })
     }
 
-    /// The norm of rows in place.
+    /// Prepares a norm of rows in place.
     pub fn in_place(loader: &mut GpuLoader<'_, '_>, norm: &Norm, rows: &Buffer) -> Result<Self> {
         let weights = NormWeights::new(loader, norm)?;
         NormOp::new(loader, &weights, rows, None, rows)
     }
 
-    /// The same norm with `eps` under its root.
+    /// Changes the `eps` under the square root.
     pub fn with_eps(self, eps: f32) -> Self {
         NormOp { eps, ..self }
     }
 
-    /// The norm of a vector within a part, if its layer has one.
+    /// Prepares the norm of a vector within a part, if the layer has one.
     pub fn within(
         loader: &mut GpuLoader<'_, '_>,
         norms: LayerNorms<'_>,
@@ -90,12 +93,12 @@ impl NormOp {
         norms.get(slot).map(|norm| NormOp::in_place(loader, norm, rows)).transpose()
     }
 
-    /// True if [`NormOp::record`] can add on the way.
+    /// True if [`NormOp::record`] can add `delta`.
     pub fn adds(&self) -> bool {
         self.adding.is_some()
     }
 
-    /// Records it for the first `rows`; `add` says whether what is due is added.
+    /// Records the norm for the first `rows` rows; `add`: `delta` is added first.
     pub fn record(&self, recorder: &mut Recorder, rows: usize, add: bool) {
         let [x, y] = grid(rows, self.gpu.caps().max_groups);
         let params = params::Norm {

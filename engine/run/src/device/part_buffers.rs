@@ -1,4 +1,4 @@
-//! Buffers that the layers on a device share, by part.
+//! Buffers that the layers on a device share, grouped by part.
 
 use super::{
     altup::AltupBuffers,
@@ -11,19 +11,19 @@ use super::{
 use thermocline_base::error::{Error, Result};
 use thermocline_model::ModelConfig;
 
-/// The buffers of every part that has some, as large as any layer needs them.
+/// The buffers of every part that needs them, sized for the largest layer.
 #[derive(Debug)]
 pub(crate) struct PartBuffers {
     pub attention: AttentionBuffers,
     pub recurrent: RecurrentBuffers,
-    /// `None` in a model whose layers have no inputs of their own.
+    /// `None` in a model without per-layer inputs.
     pub per_layer: Option<PerLayerBuffers>,
     /// `None` in a model with one stream.
     pub altup: Option<AltupBuffers>,
 }
 
 impl PartBuffers {
-    /// Those of the layers of a model.
+    /// Makes the buffers for the layers of a model.
     pub fn new(loader: &mut GpuLoader<'_, '_>) -> Result<Self> {
         Ok(PartBuffers {
             attention: AttentionBuffers::new(loader)?,
@@ -33,10 +33,10 @@ impl PartBuffers {
         })
     }
 
-    /// Refuses a model of which a part has no kernels.
+    /// Returns an error if a part of the model has no kernels.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] with what the kernels lack.
+    /// [`Error::Unsupported`] names what the kernels lack.
     pub fn check(config: &ModelConfig) -> Result<()> {
         config.layers.iter().filter_map(|layer| layer.recurrent.as_ref()).try_for_each(recurrent::check)?;
         config.attentions().try_for_each(attention::check)?;
@@ -44,7 +44,7 @@ impl PartBuffers {
     }
 }
 
-/// The error of a part for which no buffers were made: the configuration does not name it.
+/// The error of a part whose buffers do not exist because the configuration does not name the part.
 pub(crate) fn no_buffers() -> Error {
     Error::invalid("layer on the GPU", "parts that the configuration names", "others")
 }

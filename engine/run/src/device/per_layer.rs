@@ -1,4 +1,4 @@
-//! The inputs that layers have of their own beside the residual stream, on the device.
+//! Per-layer inputs, beside the residual stream, on the device.
 
 use super::{
     elementwise::{WORKGROUP, flat_grid, overrides},
@@ -12,15 +12,15 @@ use thermocline_model::PerLayerWeights;
 /// Buffers that all layers share.
 #[derive(Debug)]
 pub(crate) struct PerLayerBuffers {
-    /// `[layers, tokens, w]`, of the layers on the device.
+    /// `[layers, tokens, w]`, for the layers on the device.
     pub inputs: Buffer,
-    /// `[chunk, pitch(w)]`: gates, and what comes of gates and inputs.
+    /// `[chunk, pitch(w)]`: gates, and then the products of gates and inputs.
     gate: Buffer,
     hidden: Buffer,
     width: usize,
 }
 
-/// The use that one layer makes of its input: `output (activation(gate x) * input)`.
+/// How one layer uses its input: `output (activation(gate x) * input)`.
 #[derive(Debug)]
 pub(crate) struct PerLayerOps {
     gate: Product,
@@ -30,7 +30,7 @@ pub(crate) struct PerLayerOps {
 }
 
 impl PerLayerBuffers {
-    /// `None` for a model whose layers have no inputs of their own.
+    /// Returns `None` for a model without per-layer inputs.
     pub fn new(loader: &GpuLoader<'_, '_>) -> Result<Option<Self>> {
         let Some(width) = loader.config.per_layer_input else { return Ok(None) };
         let rows = |what, floats| loader.scratch(what, loader.chunk * floats);
@@ -62,7 +62,8 @@ impl PerLayerOps {
         Ok(PerLayerOps { gate, gated, output, width: buffers.width })
     }
 
-    /// Records it for `tokens` tokens of the layer that is the `at`-th of those on the device.
+    /// Records the layer's use of its input for `tokens` tokens; `at` is the index of the layer
+    /// among those on the device.
     pub fn record(&self, gpu: &Gpu, recorder: &mut Recorder, tokens: usize, at: usize) {
         self.gate.record(recorder, tokens);
         let (groups, stride) = flat_grid(gpu, tokens * self.width, WORKGROUP);
@@ -72,7 +73,7 @@ impl PerLayerOps {
         self.output.record(recorder, tokens);
     }
 
-    /// Multiply-adds of a token.
+    /// Multiply-adds per token.
     pub fn work(&self) -> u64 {
         self.gate.work + self.output.work
     }

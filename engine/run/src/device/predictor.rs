@@ -1,4 +1,4 @@
-//! The predictor of a layer: which neurons to look at for one token.
+//! The predictor of a layer, which selects the neurons to compute for one token.
 
 use super::loader::GpuLoader;
 use thermocline_base::error::Result;
@@ -6,10 +6,10 @@ use thermocline_formats::format::Matrix;
 use thermocline_gpu::{Buffer, Epilogue, Matmul, MatmulOutput, Op, Purpose, Recorder, params, pitch};
 use thermocline_model::{Predictor, PredictorInput, PredictorKind};
 
-/// Invocations of a workgroup of `active_mask`, each of which makes a word.
+/// Invocations of an `active_mask` workgroup, each of which computes one word.
 const MASK_WORKGROUP: u32 = 128;
 
-/// Buffers that layers of one width share.
+/// Buffers shared by layers of equal width.
 #[derive(Debug, Clone)]
 pub(crate) struct MaskBuffers {
     /// `[pitch(n_ff)]`
@@ -37,7 +37,7 @@ impl MaskBuffers {
 }
 
 impl PredictorOps {
-    /// `residual` and `normed` are the registers it may look at.
+    /// Uploads a predictor, which reads `residual` or `normed`.
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         buffers: &MaskBuffers,
@@ -76,7 +76,7 @@ impl PredictorOps {
         Ok(PredictorOps { products, passes, threshold: predictor.threshold, neurons })
     }
 
-    /// Records it for one token, with `shift` added to the threshold.
+    /// Records the predictor for one token, with `shift` added to the threshold.
     pub fn record(&self, recorder: &mut Recorder, shift: f32) {
         self.products.iter().for_each(|product| product.record(recorder, 1));
         let (neurons, pitch) = (self.neurons as u32, pitch(self.neurons) as u32);

@@ -1,4 +1,4 @@
-//! Matrices that see the same input and write side by side.
+//! Matrices with the same input that write side by side.
 
 use super::loader::GpuLoader;
 use thermocline_base::error::Result;
@@ -10,16 +10,16 @@ use thermocline_model::Linear;
 #[derive(Debug)]
 pub(crate) struct Product {
     matmuls: Vec<Matmul>,
-    /// The uploaded matrices, and their biases.
+    /// The uploaded matrices with their biases.
     pub matrices: Vec<GpuMatrix>,
     pub biases: Vec<Option<Buffer>>,
-    /// Multiply-adds of a token.
+    /// Multiply-adds per token.
     pub work: u64,
 }
 
 impl Product {
-    /// Uploads `linears`, one matrix of them all where their types agree, and prepares their product with `x`
-    /// into `y`.
+    /// Uploads `linears`, as one matrix if their types are equal, and prepares their product from
+    /// `x` into `y`.
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         what: MemoryUse,
@@ -48,12 +48,12 @@ impl Product {
         self.matmuls.iter_mut().for_each(|matmul| matmul.set_x_pitch(pitch));
     }
 
-    /// Records it for the first `tokens` rows.
+    /// Records the product for the first `tokens` rows.
     pub fn record(&self, recorder: &mut Recorder, tokens: usize) {
         self.matmuls.iter().for_each(|matmul| matmul.record(recorder, tokens));
     }
 
-    /// The biases of `stack`, zeros where only others have one.
+    /// The stacked biases of `stack`, with zeros for matrices without a bias.
     pub fn stacked_bias(stack: &[&Linear]) -> Option<Vec<f32>> {
         if stack.iter().all(|linear| linear.bias.is_none()) {
             return None;

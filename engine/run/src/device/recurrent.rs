@@ -1,6 +1,7 @@
-//! Recurrent mixers of layers on the device: projections, short convolution, scan and output matrix. The kernels that are bound to a
-//! conversation's state are its own ([`StateOps`]). A kind has an arm in [`layout`] and in [`scan()`], and a file of its name if it
-//! has a scan.
+//! Recurrent mixers of layers on the device: projections, short convolution, scan and output
+//! matrix. Kernels that use a conversation's state are prepared for that conversation
+//! ([`StateOps`]). Each kind of mixer has an arm in [`layout`] and in [`scan()`], and a file of its
+//! name if it has a scan.
 
 mod delta_net;
 mod mamba2;
@@ -26,10 +27,10 @@ use thermocline_base::error::{Error, Result};
 use thermocline_gpu::{Buffer, BufferRows, Gpu, MemoryUse, Op, Purpose, Recorder, params};
 use thermocline_model::{BoundMixer, BoundRecurrent, ModelConfig, RecurrentConfig, Register, StateShape};
 
-/// Tokens of a convolution's run: more runs of a prompt are computed at once.
+/// Tokens that one run of the convolution covers; the runs of a prompt are computed in parallel.
 const RUN: usize = 32;
 
-/// Row pitches of a mixer's buffers, by kind: the mixers that have kernels.
+/// Row pitches of a mixer's buffers. Has an arm for every kind of mixer with kernels.
 ///
 /// # Errors
 /// [`Error::Unsupported`] for a mixer that the kernels cannot compute.
@@ -41,7 +42,7 @@ fn layout(of: &RecurrentConfig) -> Result<RecurrentLayout> {
     }
 }
 
-/// The scan behind a mixer's convolution, by kind; `None` if the gated convolution is all there is.
+/// The scan after a mixer's convolution, by kind; `None` if the mixer is only a gated convolution.
 fn scan(
     loader: &mut GpuLoader<'_, '_>,
     buffers: &MixerBuffers,
@@ -54,15 +55,15 @@ fn scan(
     })
 }
 
-/// Refuses a mixer that the kernels cannot compute.
+/// Returns an error for a mixer that the kernels cannot compute.
 ///
 /// # Errors
-/// [`Error::Unsupported`] with its sizes.
+/// [`Error::Unsupported`] with the mixer's sizes.
 pub(crate) fn check(of: &RecurrentConfig) -> Result<()> {
     layout(of).map(drop)
 }
 
-/// Different recurrent mixers of a model's layers.
+/// The distinct recurrent mixers of a model's layers.
 fn kinds(config: &ModelConfig) -> impl Iterator<Item = &RecurrentConfig> {
     let mut kinds: Vec<&RecurrentConfig> = Vec::new();
     for of in config.layers.iter().filter_map(|layer| layer.recurrent.as_ref()) {
@@ -73,7 +74,7 @@ fn kinds(config: &ModelConfig) -> impl Iterator<Item = &RecurrentConfig> {
     kinds.into_iter()
 }
 
-/// Buffers of all recurrent mixers, and the rings that carry states up and down.
+/// Buffers of all recurrent mixers, and the rings that copy states to and from the device.
 #[derive(Debug)]
 pub struct RecurrentBuffers {
     kinds: Vec<MixerBuffers>,
@@ -83,7 +84,7 @@ pub struct RecurrentBuffers {
 
 impl RecurrentBuffers {
     pub fn new(loader: &GpuLoader<'_, '_>) -> Result<Self> {
-        // Mixers without kernels are on no device.
+        // A mixer without kernels is on no device.
         let each = kinds(loader.config).filter_map(|of| Some((of, layout(of).ok()?)));
         let each = each.map(|(of, layout)| MixerBuffers::new(loader, of, layout));
         Ok(RecurrentBuffers {
@@ -105,7 +106,7 @@ pub struct RecurrentOps {
     conv_bias: Option<Buffer>,
     channels: usize,
     taps: usize,
-    /// `None`: the gated convolution is all there is.
+    /// `None` for a mixer that is only a gated convolution.
     scan: Option<Box<dyn ScanOps>>,
     output: Product,
 }
@@ -147,7 +148,8 @@ impl RecurrentOps {
         })
     }
 
-    /// Records the mixer for `tokens` tokens. Each of `states` is advanced by its rows, tokens of one conversation.
+    /// Records the mixer for `tokens` tokens. The rows of each entry of `states` belong to one
+    /// conversation and advance its state.
     pub fn record(&self, recorder: &mut Recorder, states: &[(Range<usize>, &StateOps)], tokens: usize) {
         let layout = self.buffers.layout;
         self.projections.record(recorder, tokens);
@@ -180,13 +182,13 @@ impl RecurrentOps {
         }
     }
 
-    /// Multiply-adds of a token.
+    /// Multiply-adds per token.
     pub fn work(&self) -> u64 {
         let scan = self.scan.as_ref().map_or(0, |scan| scan.work());
         self.projections.work + self.output.work + scan
     }
 
-    /// The convolution of a conversation whose last inputs are in `state`.
+    /// Prepares the convolution of a conversation whose last inputs are in `state`.
     pub fn conv(&self, gpu: &Gpu, state: &Buffer) -> Result<Op> {
         let flag = |on: bool| f64::from(u8::from(on));
         let overrides = [
@@ -199,7 +201,8 @@ impl RecurrentOps {
         Op::of(gpu, "short_conv", WORKGROUP, &overrides, &[projected, &self.conv_weight, bias, state, convolved])
     }
 
-    /// The scan of a conversation whose memory is `state`; `None` if the convolution's inputs are all its memory.
+    /// Prepares the scan of a conversation with the memory `state`. Returns `None` if the
+    /// convolution's inputs are the whole memory.
     pub fn scan(&self, gpu: &Gpu, state: &Buffer) -> Result<Option<Op>> {
         self.scan.as_ref().map(|scan| scan.op(gpu, &self.buffers, state)).transpose()
     }

@@ -14,16 +14,16 @@ pub struct Registers {
     buffers: [Buffer; 4],
     /// `Residual += Out`, scaled.
     pub add: Elementwise,
-    /// `Residual *= factor`, and the same behind that addition.
+    /// `Residual *= factor`, and the same after the addition.
     scale: [Op; 2],
-    /// Elements of a row that count.
+    /// Elements used in a row.
     pub d_model: usize,
-    /// Elements from one row to the next.
+    /// Elements between the starts of consecutive rows.
     pub pitch: usize,
 }
 
 impl Registers {
-    /// Four registers of as many rows as a chunk has tokens.
+    /// Makes four registers with one row per token of a chunk.
     pub fn new(loader: &GpuLoader<'_, '_>) -> Result<Self> {
         let (d_model, pitch) = (loader.config.d_model, pitch(loader.config.d_model));
         let register = || loader.scratch("a register", loader.chunk * pitch);
@@ -39,7 +39,7 @@ impl Registers {
         Ok(Registers { buffers, add, scale, d_model, pitch })
     }
 
-    /// Records `Residual *= factor` of the first `rows`; `add` says whether `Out` is added first.
+    /// Records `Residual *= factor` for the first `rows` rows; `add`: `Out` is added first.
     pub fn record_scale(&self, gpu: &Gpu, recorder: &mut Recorder, rows: usize, add: bool, factor: f32) {
         let (groups, stride) = flat_grid(gpu, rows * self.d_model, WORKGROUP);
         let [cols, pitch, rows] = [self.d_model, self.pitch, rows].map(|n| n as u32);
@@ -62,12 +62,13 @@ impl Registers {
     }
 }
 
-/// The kernels' constant for the factor of what is added to the residual stream.
+/// The kernels' constant that scales what is added to the residual stream.
 pub(super) fn residual_scale(config: &ModelConfig) -> (&'static str, f64) {
     ("DELTA_SCALE", f64::from(config.residual_scale))
 }
 
-/// Copies rows of `row_bytes` bytes, of which the first `cols` floats count, into `[rows, cols]`.
+/// Copies rows of `row_bytes` bytes, in which the first `cols` floats are used, into
+/// `[rows, cols]`.
 pub(crate) fn unpad(read: &[u8], row_bytes: usize, cols: usize, to: &mut Vec<f32>) {
     to.resize(read.len() / row_bytes * cols, 0.0);
     for (to, from) in to.chunks_exact_mut(cols).zip(read.chunks_exact(row_bytes)) {

@@ -1,5 +1,5 @@
-//! The resident experts of an MoE layer: the device routes, and computes the resident ones of the experts that a token uses. An
-//! expert is resident once all of it is there.
+//! The resident experts of an MoE layer. The device routes, and computes the resident experts that
+//! a token uses. An expert is resident once it is completely uploaded.
 
 use std::collections::HashSet;
 
@@ -23,7 +23,7 @@ use thermocline_base::{
 use thermocline_gpu::{Buffer, BufferRows, Gpu, MemoryUse, Op, Purpose, Recorder, Usage, pitch};
 use thermocline_model::{ExpertWeights, Experts, Register, SkipRule, mask};
 
-/// The use of their memory.
+/// Memory use of experts.
 pub(super) const WHAT: MemoryUse = MemoryUse { purpose: Purpose::Ffn, what: "experts" };
 /// An MoE layer's FFN, prepared: router, shared expert and resident experts.
 #[derive(Debug)]
@@ -31,30 +31,30 @@ pub(crate) struct ResidentExperts {
     pub(super) gpu: Gpu,
     pub experts: Experts,
     pub buffers: ExpertBuffers,
-    /// Norm of the residual stream, where the router reads it.
+    /// Norm of the residual stream, if the router reads the residual stream.
     router_norm: Option<NormOp>,
     router: Product,
     /// Input of `route`: [`SlotTable::slot_words`].
     table: Buffer,
     route: Op,
-    /// True if experts are chosen ahead of the FFN.
+    /// True if experts are chosen before the FFN.
     routes_early: bool,
     /// The experts by slot, and the weights of every block of slots.
     pub slots: SlotTable,
     pub(super) blocks: Vec<ExpertBlock>,
     /// The expert that is being uploaded.
     upload: Option<ExpertUpload>,
-    /// Gate, if it has one, and FFN of the shared expert.
+    /// The shared expert's gate, if it has one, and its FFN.
     pub(super) shared: Option<(Option<Product>, DenseFfn)>,
     pub(super) latent: Option<ExpertLatentOps>,
     neurons: LayerNeurons,
-    /// Mask of the neurons of resident experts, and of the shared one's.
+    /// Mask of the neurons of the resident experts, and of the shared expert.
     pub resident_neurons: Vec<u32>,
-    /// The neurons of experts that may be skipped.
+    /// Rule for the neurons of experts that may be skipped.
     pub(super) rule: SkipRule,
     /// Input of the routed experts.
     from: Buffer,
-    /// Multiply-adds of a token.
+    /// Multiply-adds per token.
     pub work: u64,
 }
 
@@ -62,15 +62,16 @@ pub(crate) struct ResidentExperts {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ExpertRegisters<'a> {
     pub registers: &'a Registers,
-    /// Their input.
+    /// Input of the experts.
     pub from: &'a Buffer,
-    /// The input of a router that chooses ahead of them.
+    /// Input of a router that chooses before the FFN.
     pub router_from: Option<&'a Buffer>,
 }
 
 impl ResidentExperts {
-    /// Uploads the router, the shared expert and the experts `hot`, hottest first, with the rule by which their neurons are
-    /// skipped. `before` is another layer's, whose buffers are shared where they fit.
+    /// Uploads the router, the shared expert and the experts `hot`, hottest first. The rule says
+    /// which of their neurons are skipped. Buffers are shared with the layers in `before` if they
+    /// fit.
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         before: Option<&ResidentExperts>,
@@ -155,8 +156,9 @@ impl ResidentExperts {
         Ok(ops)
     }
 
-    /// Uploads experts, about `bytes` of them: into empty slots, into slots of those in `unwanted`, then into new blocks.
-    /// Returns how many of `wanted` are resident now, and true if nothing is left to upload.
+    /// Uploads about `bytes` of experts: first into empty slots and slots of experts in `unwanted`,
+    /// then into new blocks. Returns how many of `wanted` are now resident, and true if nothing is
+    /// left to upload.
     pub fn bring(
         &mut self,
         loader: &mut GpuLoader<'_, '_>,
@@ -166,7 +168,7 @@ impl ResidentExperts {
         bytes: u64,
     ) -> Result<(usize, bool)> {
         let mut left = wanted.to_vec();
-        // An expert that is uploaded in part comes first, or gives way.
+        // A partly uploaded expert is finished first or dropped.
         let begun = self.upload.and_then(|upload| left.iter().position(|expert| *expert == upload.expert));
         match begun {
             Some(at) => left[..=at].rotate_right(1),
@@ -208,7 +210,8 @@ impl ResidentExperts {
         Ok(())
     }
 
-    /// A slot that is free now. A new block has room for more of those that are `left`.
+    /// Finds a free slot. If it makes a new block, the block has room for more of the experts
+    /// `left`.
     fn free_slot(
         &mut self,
         loader: &mut GpuLoader<'_, '_>,
@@ -222,7 +225,7 @@ impl ResidentExperts {
             self.slots.vacate(slot);
             return Ok(slot);
         }
-        // The later of many blocks are merged with the new experts.
+        // If there are many blocks, the later ones are merged with the new experts.
         left.extend(self.slots.drop_small());
         self.blocks.truncate(self.slots.blocks());
         let all = left.len() == self.experts.count;
@@ -236,15 +239,16 @@ impl ResidentExperts {
                     self.slots.push(block);
                     return Ok(slot);
                 }
-                // Better some than none.
+                // With too little memory for all, try half as many.
                 Err(Error::Memory { .. }) if count > 1 => count /= 2,
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// Drops blocks from the end until at most `slots` slots are left. (The device's table is updated with the next upload; until
-    /// then [`ExpertBuffers::combine`] leaves out slots past the end.)
+    /// Drops blocks from the end until at most `slots` slots are left. The device's table is
+    /// updated with the next upload. Until then [`ExpertBuffers::combine`] skips slots past the
+    /// end.
     pub fn drop_to(&mut self, slots: usize) {
         self.slots.drop_to(slots);
         self.blocks.truncate(self.slots.blocks());
@@ -271,15 +275,16 @@ impl ResidentExperts {
         self.buffers.route(recorder, &self.route, tokens);
     }
 
-    /// The same as a part of the FFN, unless it was recorded ahead of it.
+    /// Records the router's choice as a part of the FFN, unless it was recorded before the FFN.
     pub fn route_late(&self, recorder: &mut Recorder, tokens: usize) {
         if !self.routes_early {
             self.route(recorder, tokens);
         }
     }
 
-    /// Adds masks that were logged for `tokens` tokens to `fired`, `[tokens, words(neurons)]`, and to `chosen`,
-    /// `[tokens, words(experts)]`. Masks of cold experts are left out: the CPU has those.
+    /// Adds the masks logged for `tokens` tokens to `fired`, `[tokens, words(neurons)]`, and to
+    /// `chosen`, `[tokens, words(experts)]`. Masks of cold experts are skipped, because the CPU
+    /// adds them.
     pub fn add_fired(
         &self,
         pairs: &[u32],
@@ -311,14 +316,14 @@ impl ResidentExperts {
         }
     }
 
-    /// Words of one token in the firing log.
+    /// Words per token in the firing log.
     pub fn logged_words(&self) -> usize {
         let shared = self.neurons.count() - self.experts.count * self.experts.n_ff;
         self.experts.used * (1 + mask::words(self.experts.n_ff)) + mask::words(shared)
     }
 }
 
-/// Refuses a router of which the kernel has no room for the choices.
+/// Returns an error if a router makes more choices than the kernel supports.
 pub(super) fn check(experts: &Experts) -> Result<()> {
     if experts.router.weighs_inputs {
         let got = "weights on their inputs".to_owned();
@@ -335,10 +340,10 @@ pub(super) fn check(experts: &Experts) -> Result<()> {
     ))
 }
 
-/// The matrices of experts that are to be resident one by one.
+/// Returns the matrices of experts that are to be resident one by one.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for experts that cannot be.
+/// [`Error::Unsupported`] if the experts cannot be resident one by one.
 pub(crate) fn expert_matrices<'a>(gpu: &Gpu, weights: &'a ExpertWeights) -> Result<ExpertMatrices<'a>> {
     ExpertMatrices::of(gpu, weights).ok_or_else(|| {
         Error::unsupported(

@@ -1,4 +1,5 @@
-//! The resident neurons of a layer's FFN. The cold neurons' output comes from the CPU, as one more partial sum.
+//! The resident neurons of a layer's FFN. The CPU's output for the cold neurons is added as one
+//! more partial sum.
 
 use std::collections::HashSet;
 
@@ -21,7 +22,7 @@ use thermocline_base::error::Result;
 use thermocline_gpu::{Buffer, Gpu, Op, Purpose, Usage};
 use thermocline_model::{LayerWeights, Predictor, Register, SkipRule, Skips, mask};
 
-/// Invocations of the one workgroup that lists a block's neurons.
+/// Invocations of the single workgroup that lists a block's neurons.
 const LIST_WORKGROUP: u32 = 1024;
 
 /// The resident neurons of one layer's FFN, prepared.
@@ -37,9 +38,10 @@ pub(crate) struct ResidentNeurons {
     pub(super) list: Op,
     pub sum: Sum,
     pub predictor: Option<PredictorOps>,
-    /// Computes the cold neurons that pass through the streaming buffer, if there is one.
+    /// Computes the cold neurons that pass through the streaming buffer, if there is a buffer.
     pub streamed: Option<StreamedNeurons>,
-    /// The neurons that may be skipped, without the predictor, which comes and goes.
+    /// Rule for the neurons that may be skipped. The predictor is separate, because it can be
+    /// loaded and freed.
     pub(super) rule: SkipRule,
     /// Input, `[chunk, pitch(d_model)]`.
     pub from: Buffer,
@@ -47,19 +49,20 @@ pub(crate) struct ResidentNeurons {
     rows: usize,
 }
 
-/// The part of a layer's FFN that is uploaded at first.
+/// The part of a layer's FFN that is uploaded first.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NeuronUpload<'a> {
     /// Hottest first.
     pub neurons: &'a [u32],
-    /// True for a few blocks, of which some may be dropped; false for as few as possible.
+    /// True for several blocks, so that some can be dropped; false for as few blocks as possible.
     pub several: bool,
-    /// True if the layer's predictor comes with them.
+    /// True if the layer's predictor is uploaded too.
     pub with_predictor: bool,
 }
 
 impl ResidentNeurons {
-    /// Uploads neurons of a layer, which read the register `from`. `before` is another layer's, whose buffers are shared where they fit.
+    /// Uploads neurons of a layer, which read the register `from`. Buffers are shared with the
+    /// layers in `before` if they fit.
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         before: Option<&ResidentNeurons>,
@@ -119,7 +122,7 @@ impl ResidentNeurons {
         Ok(())
     }
 
-    /// Uploads `neurons` as further blocks, `several` or as few as possible, and the table of slots.
+    /// Uploads `neurons` as further blocks (several, or as few as possible) and the table of slots.
     pub(super) fn append(
         &mut self,
         loader: &mut GpuLoader<'_, '_>,
@@ -161,7 +164,7 @@ impl ResidentNeurons {
         self.slots.of_layer
     }
 
-    /// The neurons that may be left out of a pass. `shows`: an observer sees hidden values.
+    /// The neurons that a pass may skip. `shows`: an observer sees hidden values.
     pub(super) fn skips(&self, pass: &Pass<'_>, shows: bool) -> Skips {
         SkipRule { has_predictor: self.predictor.is_some(), ..self.rule }.skips(pass.sparsity, pass.is_single(), shows)
     }
@@ -171,7 +174,7 @@ impl ResidentNeurons {
         self.skips(pass, false) == Skips::NotPredicted
     }
 
-    /// Activation threshold above which neurons count as fired though all were computed.
+    /// Activation threshold above which a neuron counts as fired even if all neurons were computed.
     pub fn fires_above(&self) -> Option<f32> {
         self.rule.fires_above()
     }
@@ -181,7 +184,8 @@ impl ResidentNeurons {
         DeviceMask { buffer: &self.buffers.masks.mask, bytes: mask::words(self.neurons()) as u64 * 4 }
     }
 
-    /// Adds to `fired`, `[tokens, n_ff.div_ceil(32)]`, the neurons whose slots are in `slots`, `[tokens, slots / 32]`.
+    /// Adds to `fired`, `[tokens, n_ff.div_ceil(32)]`, the neurons whose slots are in `slots`,
+    /// `[tokens, slots / 32]`.
     pub fn add_fired(&self, slots: &[u32], fired: &mut [u32]) {
         let (from, to) = (self.slots.len() / 32, mask::words(self.neurons()));
         if from == 0 {
@@ -203,7 +207,7 @@ impl ResidentNeurons {
         }
     }
 
-    /// Reads gate and up of a layer that is whole back for `probe`.
+    /// Reads gate and up values of a layer whose neurons are all resident back for `probe`.
     pub fn show(&self, segment: &mut Segment, tokens: usize, layer: usize, probe: &mut dyn Probe) -> Result<()> {
         let row = self.buffers.slots * self.rows;
         let (neurons, n) = (self.neurons(), tokens * self.neurons());
@@ -224,24 +228,25 @@ impl ResidentNeurons {
         Ok(())
     }
 
-    /// Multiply-adds of a token, with every resident neuron.
+    /// Multiply-adds per token with all resident neurons.
     pub fn work(&self) -> u64 {
         self.work_of(self.slots.len())
     }
 
-    /// Multiply-adds of a token with so many of the layer's neurons.
+    /// Multiply-adds per token with `neurons` of the layer's neurons.
     pub fn work_of(&self, neurons: usize) -> u64 {
         (neurons * (self.rows + 1) * self.d_model) as u64
     }
 
-    /// Drops blocks from the end until at most `slots` slots are left. (The device's table is updated with the next upload; until
-    /// then no dispatch reads the slots that are gone.)
+    /// Drops blocks from the end until at most `slots` slots are left. The device's table is
+    /// updated with the next upload. Until then no dispatch reads the dropped slots.
     pub fn drop_to(&mut self, slots: usize) {
         self.slots.drop_to(slots);
         self.blocks.truncate(self.slots.blocks());
     }
 
-    /// Uploads `wanted` into empty slots and slots of `unwanted` neurons, then into new blocks. Returns how many were uploaded.
+    /// Uploads `wanted` into empty slots and slots of `unwanted` neurons, then into new blocks.
+    /// Returns how many were uploaded.
     pub fn bring(
         &mut self,
         loader: &mut GpuLoader<'_, '_>,
@@ -255,7 +260,7 @@ impl ResidentNeurons {
         let mut slots = free.into_iter().zip(replacing);
         let mut done = slots.try_for_each(|(slot, neuron)| self.replace(loader, weights, slot, *neuron));
         if done.is_ok() && !more.is_empty() {
-            // The later of many blocks are merged with the new neurons.
+            // If there are many blocks, the later ones are merged with the new neurons.
             let mut neurons = self.slots.drop_small();
             self.blocks.truncate(self.slots.blocks());
             neurons.extend(more);
@@ -266,7 +271,7 @@ impl ResidentNeurons {
         done.map(|()| wanted.len())
     }
 
-    /// Uploads `neuron` into `slot`, in place of what is there.
+    /// Uploads `neuron` into `slot`, replacing its neuron.
     fn replace(
         &mut self,
         loader: &mut GpuLoader<'_, '_>,

@@ -1,4 +1,4 @@
-//! The device's part of a layer's FFN in one pass, where the CPU computes the rest.
+//! The device's part of a layer's FFN in one pass, if the CPU computes the rest.
 
 use super::{
     firing_log::{FiringEntry, FiringLog},
@@ -9,26 +9,27 @@ use thermocline_base::error::Result;
 use thermocline_gpu::Buffer;
 use thermocline_model::Register;
 
-/// The resident units of a layer's FFN in one pass, in the order of its calls: while the device computes them, the CPU computes
-/// the cold ones from what was handed over, and its partial sum joins theirs.
+/// The resident units of a layer's FFN in one pass. The methods are called in the order of this
+/// trait. While the device computes, the CPU computes the cold units from the data handed over. Its
+/// partial sum is then added to the device's.
 pub(crate) trait ResidentPass {
-    /// Data that the CPU needs behind the FFN's input: buffers, offsets and lengths.
+    /// Data that the CPU needs besides the FFN's input: buffers, offsets and lengths.
     fn handed_over<'s>(&'s self, registers: &'s Registers) -> Vec<(&'s Buffer, u64, u64)>;
 
-    /// Records the units' partial sums, and their masks if they are `observed`.
+    /// Records the units' partial sums, and their masks if `observed`.
     ///
     /// # Errors
     /// [`Error::Gpu`](thermocline_base::error::Error::Gpu) if the device is lost.
     fn record(&mut self, segment: &mut Segment, observed: bool) -> Result<()>;
 
-    /// True if that records anything.
+    /// True if [`ResidentPass::record`] records anything.
     fn computes(&self) -> bool;
 
-    /// Room for the CPU's partial sum.
+    /// Place of the CPU's partial sum.
     fn sum_place<'s>(&'s mut self, registers: &'s Registers) -> SumPlace<'s>;
 
-    /// Records `Out =` the sum of all partial sums, the CPU's too if it was `added`; `entry` goes to the log, if the pass is
-    /// observed.
+    /// Records `Out =` the sum of all partial sums, including the CPU's if it was `added`. If the
+    /// pass is observed, `entry` goes to the log.
     ///
     /// # Errors
     /// [`Error::Gpu`](thermocline_base::error::Error::Gpu) if the device is lost.
@@ -39,9 +40,9 @@ pub(crate) trait ResidentPass {
 #[derive(Debug)]
 pub(crate) struct SumPlace<'a> {
     pub buffer: &'a Buffer,
-    /// In bytes.
+    /// Byte offset.
     pub offset: u64,
-    /// Floats from one token's sum to the next's.
+    /// Floats between the starts of consecutive tokens' sums.
     pub row: usize,
 }
 
@@ -52,7 +53,7 @@ impl<'a> SumPlace<'a> {
     }
 }
 
-/// An FFN of which the device computes nothing, in one pass of so many tokens.
+/// An FFN of which the device computes nothing, in one pass of `tokens` tokens.
 #[derive(Debug)]
 pub(crate) struct NothingResident {
     pub tokens: usize,

@@ -1,5 +1,6 @@
-//! Scores of queries with the keys of a cache, and the sums of values: the part of attention whose work grows with the context.
-//! That of a prompt's rows is divided into dispatches that the device's pace allows, with submissions in between.
+//! Scores of queries with the keys of a cache, and the weighted sums of values: the part of
+//! attention whose work grows with the context. The work of a prompt is divided into dispatches of
+//! the size that the device's pace allows, with submissions between them.
 
 use std::ops::Range;
 
@@ -12,45 +13,47 @@ use super::{
 use thermocline_base::error::Result;
 use thermocline_gpu::{Gpu, WorkKind, params, work_of};
 
-/// Most tokens computed by `attention_decode`: each has workgroups of its own, which divide its keys. More tokens are computed by
-/// `attention_prompt`, in groups of queries.
+/// Most tokens computed by `attention_decode`, in which each token's keys are divided among
+/// workgroups of its own. `attention_prompt` computes more tokens, in groups of queries.
 const FEW_TOKENS: usize = 8;
-/// Tokens of a group of queries: a workgroup's.
+/// Tokens in a group of queries, which one workgroup computes.
 const QUERIES: usize = limits::ATTENTION_QUERIES as usize;
 
-/// Rows of a chunk that are one conversation's, as far as the work of their scores depends on them.
+/// The rows of a chunk that belong to one conversation, reduced to what determines the work of
+/// their scores.
 #[derive(Debug, Clone, Copy)]
 struct ScoreRows {
     rows: usize,
-    /// Position of the first.
+    /// Position of the first row.
     position: usize,
-    /// Keys that a row sees at most.
+    /// Most keys that a row sees.
     window: usize,
     /// Multiply-adds of all heads of one row with one key and its value.
     per_key: u64,
 }
 
 impl ScoreRows {
-    /// Keys from the first that the row `first` sees up to the last that the row before `end` sees.
+    /// Number of keys from the first that row `first` sees to the last that the row before `end`
+    /// sees.
     fn keys(&self, first: usize, end: usize) -> u64 {
         let start = (self.position + first + 1).saturating_sub(self.window);
         (self.position + end - start) as u64
     }
 
-    /// Work of the group of queries that begins at the row `first`: the kernel takes whole groups.
+    /// Work of the group of queries that begins at row `first`. The kernel computes whole groups.
     fn group_work(&self, first: usize) -> u64 {
         let keys = self.keys(first, self.rows.min(first + QUERIES));
         (QUERIES as u64).saturating_mul(keys).saturating_mul(self.per_key)
     }
 
-    /// Work of rows that each see their keys alone.
+    /// Work of rows that are computed one by one, each with its own keys.
     fn work_alone(&self, rows: &Range<usize>) -> u64 {
         rows.clone().map(|row| self.keys(row, row + 1).saturating_mul(self.per_key)).fold(0, u64::saturating_add)
     }
 
-    /// The piece that begins at the row `start`, of at most `most` work: whole groups of queries, as many as there is work for.
-    /// Where one is too much, rows by themselves: a workgroup takes a group through all its keys, and so long that fewer
-    /// workgroups end no sooner.
+    /// Returns the piece that begins at row `start` and has at most `most` work. It is as many
+    /// whole groups of queries as fit. If a single group is too much work, it is single rows. A
+    /// workgroup takes so long for all keys of a group that fewer workgroups would not end sooner.
     fn piece(&self, start: usize, most: u64) -> ScorePiece {
         let (mut end, mut work) = (start, 0_u64);
         while end < self.rows {
@@ -60,7 +63,7 @@ impl ScoreRows {
             }
             (work, end) = (more, self.rows.min(end + QUERIES));
         }
-        // A group that is a little too much is still computed sooner as one.
+        // A group only slightly above the limit is still faster as a group.
         let group = self.group_work(start);
         if end == start && group <= most.saturating_add(most / 2) {
             (work, end) = (group, self.rows.min(start + QUERIES));
@@ -80,7 +83,7 @@ impl ScoreRows {
 struct ScorePiece {
     rows: Range<usize>,
     work: u64,
-    /// True for few rows, which are computed as single tokens are.
+    /// True if the rows are few and are computed like single tokens.
     alone: bool,
 }
 
@@ -99,7 +102,7 @@ impl AttentionOps {
             per_key: n_head * widths,
         };
         if scores.rows <= FEW_TOKENS {
-            // Keys and values are read for every token, by all query heads of theirs at once.
+            // Keys and values are read once per token, for all query heads that share them.
             let seen = scores.keys(scores.rows.saturating_sub(1), scores.rows);
             let read = seen * shape.n_kv_head as u64 * widths;
             let work = scores.work_alone(&(0..scores.rows)).saturating_add(work_of(read, 0));
@@ -121,7 +124,7 @@ impl AttentionOps {
         Ok(())
     }
 
-    /// The parameters of `rows` of a cache's, whose keys and those before them have been appended.
+    /// Parameters of `rows` of a cache. Their keys and all earlier keys have been appended.
     fn score_params(&self, of: &CacheRows<'_>, rows: &Range<usize>) -> params::Attention {
         let (layout, shape) = (&self.layout, &self.layout.shape);
         let [n_head, n_kv_head, tokens] = [shape.n_head, shape.n_kv_head, rows.len()].map(|n| n as u32);
@@ -146,11 +149,11 @@ impl AttentionOps {
         }
     }
 
-    /// Records `rows` of a cache's in groups of queries.
+    /// Records `rows` of a cache in groups of queries.
     fn record_groups(&self, segment: &mut Segment, of: &CacheRows<'_>, rows: Range<usize>) {
         let (shape, params) = (&self.layout.shape, self.score_params(of, &rows));
         let groups = params.tokens.div_ceil(limits::ATTENTION_QUERIES);
-        // Behind the latent nothing of a head's output is read.
+        // The elements of a head's output after the latent are not read.
         let wanted = shape.latent.as_ref().map_or(shape.value_dim, |latent| latent.rank);
         let parts = (wanted as u32).div_ceil(limits::ATTENTION_OUT);
         for page in of.pages {
@@ -160,7 +163,7 @@ impl AttentionOps {
         }
     }
 
-    /// Records `rows` of a cache's, a few, each with the keys that it sees divided among workgroups.
+    /// Records a few `rows` of a cache, each with its keys divided among workgroups.
     fn record_alone(&self, segment: &mut Segment, gpu: &Gpu, of: &CacheRows<'_>, rows: Range<usize>) {
         let (layout, mut params) = (&self.layout, self.score_params(of, &rows));
         let recorder = segment.recorder();
@@ -184,7 +187,7 @@ impl AttentionOps {
 mod tests {
     use super::*;
 
-    /// The pieces of all rows.
+    /// Splits all rows into pieces.
     fn pieces(of: ScoreRows, most: u64) -> Vec<ScorePiece> {
         let (mut pieces, mut start) = (Vec::new(), 0);
         while start < of.rows {
@@ -210,7 +213,7 @@ mod tests {
                     for piece in &pieces {
                         assert_eq!(piece.rows.start, end, "{of:?} {most}: {pieces:?}");
                         end = piece.rows.end;
-                        // One row is the least there is.
+                        // A piece cannot be smaller than one row.
                         let fits = piece.work <= most + most / 2 || piece.rows.len() == 1;
                         assert!(fits && !piece.rows.is_empty(), "{of:?} {most}: {pieces:?}");
                         assert!(!piece.alone || piece.rows.len() <= FEW_TOKENS);
@@ -227,14 +230,15 @@ mod tests {
         let whole = |of: ScoreRows| (0..of.rows).step_by(QUERIES).map(|first| of.group_work(first)).sum::<u64>();
         assert_eq!(pieces(of, whole(of)), [ScorePiece { rows: 0..256, work: whole(of), alone: false }]);
         assert_eq!(pieces(of, whole(of) - 1).len(), 2);
-        // A group that is a third too much is computed as one; one of twice the work by rows.
+        // A group a third above the limit is computed as a group, and a group of twice the work row
+        // by row.
         let group = of.group_work(0);
         assert_eq!(of.piece(0, group / 4 * 3), ScorePiece { rows: 0..32, work: group, alone: false });
         let ScorePiece { rows, work, alone } = of.piece(0, group / 2);
         assert!(alone && rows == (0..8) && (group / 5..=group / 4).contains(&work), "{rows:?} {work}");
         assert_eq!(of.piece(0, group / 64).rows, 0..1);
         assert_eq!(of.piece(255, 1).rows, 255..256);
-        // A window bounds the keys.
+        // A window limits the number of keys.
         let near = ScoreRows { window: 100, ..of };
         assert_eq!((near.keys(0, 1), near.keys(0, 32), of.keys(0, 32)), (100, 131, 8032));
         assert_eq!(near.group_work(0), 32 * 131 * PER_KEY);

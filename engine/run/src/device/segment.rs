@@ -1,4 +1,5 @@
-//! A segment: the commands of a chunk that reach the device in one submission, and the data that travels with them.
+//! A segment: the commands of a chunk that reach the device in one submission, and the data that
+//! travels with them.
 
 use std::time::Instant;
 
@@ -9,34 +10,37 @@ use thermocline_gpu::{
     WorkKind,
 };
 
-/// The segment being recorded, and the rings that carry data along with it.
+/// The segment that is being recorded, and the rings that carry its data.
 #[derive(Debug)]
 pub(crate) struct Segment {
     gpu: Gpu,
     recorder: Option<Recorder>,
     up: UploadRing,
     down: ReadbackRing,
-    /// Read-back of hand-overs to the CPU in the middle of a chunk; made when the first split layer needs it.
+    /// Ring that reads back hand-overs to the CPU in the middle of a chunk. Made when the first
+    /// split layer needs it.
     hand_overs: Option<ReadbackRing>,
-    /// Bytes of a buffer that the next read brings along, and those that the last one brought.
+    /// Buffer and number of bytes that the next read also reads, and the bytes that the last read
+    /// delivered.
     to_read_along: Option<(Buffer, u64)>,
     read_along: Vec<u8>,
-    /// Tokens of the chunk, and the layer whose commands are recorded.
+    /// Tokens of the chunk, and the layer whose commands are being recorded.
     tokens: usize,
     layer: Option<usize>,
-    /// Work that was announced for the commands to be submitted next, and the most of one submission of several tokens, however
-    /// quick the device is.
+    /// Announced work of the commands that are submitted next, and the most work of a submission of
+    /// several tokens, even if the device is fast.
     held: SubmissionWork,
     most_work: u64,
-    /// Layers there are, and those recorded since the beginning.
+    /// Number of layers, and number of layers recorded since the beginning.
     layers: usize,
     recorded_layers: usize,
-    /// Submitted and not waited for.
+    /// A submission that has not been waited for.
     in_flight: Option<InFlight>,
     clock: SubmissionClock,
     /// Number of the last hand-over's submission.
     handed_over: u64,
-    /// GPU timestamps, if the device has a clock; true while they are taken; nanoseconds of each layer as last read.
+    /// GPU timestamps if the device has a clock, whether they are being taken, and the last
+    /// nanoseconds of each layer.
     timestamps: Option<GpuTimestamps>,
     times_bytes: u64,
     timed: bool,
@@ -47,21 +51,22 @@ pub(crate) struct Segment {
 #[derive(Debug)]
 struct InFlight {
     index: Submission,
-    /// Number by the clock.
+    /// Number in the submission clock.
     number: u64,
 }
 
 /// Bytes of a segment's rings.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RingBytes {
-    /// Uploads.
+    /// Bytes of the ring for uploads.
     pub up: u64,
-    /// Results.
+    /// Bytes of the ring for results.
     pub down: u64,
 }
 
 impl Segment {
-    /// Rings for uploads and results, and GPU timestamps of `layers` layers ([`Segment::time`]).
+    /// Makes rings for uploads and results, and GPU timestamps of `layers` layers
+    /// ([`Segment::time`]).
     pub fn new(gpu: &Gpu, rings: RingBytes, layers: usize, most_work: u64) -> Result<Self> {
         let timestamps = GpuTimestamps::new(gpu, layers * PASSES)?;
         let times_bytes = timestamps.as_ref().map_or(0, |_| GpuTimestamps::bytes(layers * PASSES));
@@ -90,12 +95,13 @@ impl Segment {
         })
     }
 
-    /// Commands recorded from now on are those of a chunk of `tokens` tokens.
+    /// Declares that the following commands belong to a chunk of `tokens` tokens.
     pub fn start_chunk(&mut self, tokens: usize) {
         (self.tokens, self.layer) = (tokens, None);
     }
 
-    /// Forgets what was recorded and not submitted, and begins anew with an upload of `pieces` to buffers and offsets.
+    /// Discards recorded commands that were not submitted, and starts with an upload of `pieces` to
+    /// buffers and offsets.
     pub fn begin(&mut self, pieces: &[(&[u8], &Buffer, u64)]) -> Result<()> {
         self.drop_recorded();
         if self.in_flight.is_none() {
@@ -107,14 +113,15 @@ impl Segment {
         self.upload(pieces)
     }
 
-    /// Forgets what was recorded and not submitted: commands of a chunk that was given up.
+    /// Discards recorded commands that were not submitted, because their chunk was given up.
     pub fn drop_recorded(&mut self) {
         self.recorder = None;
         self.to_read_along = None;
         self.held = SubmissionWork::new(self.tokens);
     }
 
-    /// Times layers by the device's clock, or does not, from the next [`Segment::begin`] on.
+    /// Turns the timing of layers by the device's clock on or off, from the next
+    /// [`Segment::begin`].
     pub fn time(&mut self, on: bool) {
         self.timed = on;
     }
@@ -124,7 +131,7 @@ impl Segment {
         self.timed && self.timestamps.is_some()
     }
 
-    /// Counts work and time of commands recorded from now on to `layer`, or to none.
+    /// Attributes work and time of the following commands to `layer`, or to no layer.
     pub fn enter(&mut self, layer: Option<usize>) {
         self.layer = layer;
         if self.timed {
@@ -142,7 +149,7 @@ impl Segment {
         self.recorder.take().unwrap_or_else(|| Recorder::with_timestamps(&self.gpu, timestamps))
     }
 
-    /// Records an upload of `pieces`; one between two submissions.
+    /// Records an upload of `pieces`, at most one between two submissions.
     pub fn upload(&mut self, pieces: &[(&[u8], &Buffer, u64)]) -> Result<()> {
         let mut recorder = self.take_recorder();
         self.up.record(&mut recorder, pieces)?;
@@ -150,17 +157,17 @@ impl Segment {
         Ok(())
     }
 
-    /// Bytes that one [`Segment::begin`] uploads at most.
+    /// Most bytes that one [`Segment::begin`] can upload.
     pub fn room_up(&self) -> u64 {
         self.up.bytes()
     }
 
-    /// Bytes that one [`Segment::read`] reads without allocating.
+    /// Most bytes that one [`Segment::read`] can read without allocating.
     pub fn room_down(&self) -> u64 {
         self.down.bytes()
     }
 
-    /// Makes room for hand-overs of `bytes`.
+    /// Makes room for hand-overs of `bytes` bytes.
     pub fn reserve_hand_over(&mut self, bytes: u64) -> Result<()> {
         if bytes > self.hand_overs.as_ref().map_or(0, ReadbackRing::bytes) {
             self.hand_overs = Some(ReadbackRing::new(&self.gpu, 1, bytes)?);
@@ -168,7 +175,7 @@ impl Segment {
         Ok(())
     }
 
-    /// Makes room for reading back `bytes`.
+    /// Makes room for reading back `bytes` bytes.
     pub fn reserve_down(&mut self, bytes: u64) -> Result<()> {
         let bytes = bytes + self.times_bytes;
         if bytes > self.down.bytes() {
@@ -177,8 +184,8 @@ impl Segment {
         Ok(())
     }
 
-    /// Submits the commands recorded, with copies of `pieces` (buffer, offset, length) behind them. [`Segment::take_hand_over`] waits
-    /// for the copies; more may be submitted meanwhile.
+    /// Submits the recorded commands, followed by copies of `pieces` (buffer, offset, length).
+    /// [`Segment::take_hand_over`] waits for the copies. More commands may be submitted meanwhile.
     pub fn hand_over(&mut self, pieces: &[(&Buffer, u64, u64)]) -> Result<Coming> {
         let recorder = self.take_recorder();
         let wanted = pieces.iter().map(|(.., bytes)| bytes).sum();
@@ -187,7 +194,7 @@ impl Segment {
         let coming = self.hand_overs.as_mut().ok_or(refused)?.submit(recorder, pieces)?;
         self.up.submitted();
         self.handed_over = self.clock.submitted(begun, held);
-        // To wait for this submission is to wait for all before it.
+        // Waiting for this submission includes waiting for all earlier ones.
         self.in_flight = None;
         Ok(coming)
     }
@@ -199,23 +206,24 @@ impl Segment {
         self.clock.wait(self.gpu.pace(), self.handed_over, || ring.wait_and_read(coming, read))
     }
 
-    /// Makes the next [`Segment::read`] bring the first `bytes` of `buffer` along.
+    /// Makes the next [`Segment::read`] also read the first `bytes` bytes of `buffer`.
     pub fn read_along(&mut self, buffer: &Buffer, bytes: u64) {
         self.to_read_along = Some((buffer.clone(), bytes));
     }
 
-    /// The bytes it brought along.
+    /// The bytes that [`Segment::read_along`] requested.
     pub fn along(&self) -> &[u8] {
         &self.read_along
     }
 
-    /// The recorder of the commands to come.
+    /// The recorder of the following commands.
     pub fn recorder(&mut self) -> &mut Recorder {
         let recorder = self.take_recorder();
         self.recorder.insert(recorder)
     }
 
-    /// Announces commands of so much work: what was recorded before goes ahead of them if both together would take too long.
+    /// Announces work of the following commands. Commands recorded before are submitted first if
+    /// both together would take too long.
     pub fn expect(&mut self, kind: WorkKind, work: u64) -> Result<()> {
         if self.gpu.pace().is_full(&self.held, kind, work) {
             self.submit()?;
@@ -224,12 +232,13 @@ impl Segment {
         Ok(())
     }
 
-    /// Work of a kind that a submission may hold by now.
+    /// Most work of this kind in a submission, at the current pace.
     pub fn most(&self, kind: WorkKind) -> u64 {
         self.gpu.pace().most(kind)
     }
 
-    /// Ends a part of a layer: submits what is recorded where that is much, or where a token's first layers are to go ahead.
+    /// Ends a part of a layer. Submits the recorded commands if they are much work, or if a token's
+    /// first layers are to be submitted early.
     pub fn worked(&mut self) -> Result<()> {
         self.recorded_layers += 1;
         let due = match self.tokens {
@@ -242,13 +251,14 @@ impl Segment {
         if due { self.submit() } else { Ok(()) }
     }
 
-    /// The work announced, which is submitted now.
+    /// Takes the announced work, which is submitted now.
     fn take_held(&mut self) -> SubmissionWork {
         std::mem::replace(&mut self.held, SubmissionWork::new(self.tokens))
     }
 
-    /// Submits the commands recorded. At most two submissions are in flight: a third would only delay other users of the device, and a
-    /// cancellation. The first ones of a device are each waited for, to know how long they take.
+    /// Submits the recorded commands. At most two submissions are in flight, because a third would
+    /// delay other users of the device and a cancellation. The CPU waits for each of a device's
+    /// first submissions to measure their time.
     pub fn submit(&mut self) -> Result<()> {
         let Some(recorder) = self.recorder.take() else { return Ok(()) };
         let (held, begun) = (self.take_held(), Instant::now());
@@ -267,7 +277,8 @@ impl Segment {
         self.clock.wait(self.gpu.pace(), number, || self.gpu.wait(index))
     }
 
-    /// Submits the commands recorded, waits, and passes the bytes of `pieces` (buffer, offset, length), one after the other, to `read`.
+    /// Submits the recorded commands, waits, and passes the bytes of `pieces` (buffer, offset,
+    /// length), one after the other, to `read`.
     pub fn read<R>(&mut self, pieces: &[(&Buffer, u64, u64)], read: impl FnOnce(&[u8]) -> R) -> Result<R> {
         let (along, held) = (self.to_read_along.take(), self.take_held());
         let mut recorder = self.take_recorder();
@@ -278,7 +289,7 @@ impl Segment {
         let all: Vec<(&Buffer, u64, u64)> = pieces.iter().copied().chain(brings).chain(times_too).collect();
         let [bytes, in_all] = [pieces, &all].map(|pieces| pieces.iter().map(|(.., bytes)| bytes).sum::<u64>());
         if in_all > self.down.bytes() {
-            // Only observers want more than logits.
+            // Only observers read more than logits.
             self.down = ReadbackRing::new(&self.gpu, 1, in_all)?;
         }
         let begun = Instant::now();
@@ -302,16 +313,18 @@ impl Segment {
     }
 }
 
-/// Passes of a layer that there is room for on average: copies and submissions begin new ones.
+/// Average number of compute passes per layer for which there is room; copies and submissions begin
+/// new passes.
 const PASSES: usize = 16;
 
-/// True if a token's commands are submitted after so many of its `layers`. A driver translates commands when they are submitted, which
-/// takes about as long as recording them: the first few layers go ahead, so that the device has begun when the others are translated.
+/// True if a token's commands are submitted after `recorded` of its `layers`. A driver translates
+/// commands at submission, which takes about as long as recording them. The first few layers are
+/// submitted early, so that the device starts while the CPU records the others.
 fn token_submits_after(recorded: usize, layers: usize) -> bool {
     const FIRST: usize = 4;
     const LEAST: usize = 8;
     let step = layers.div_ceil(3).max(LEAST);
-    // The last ones go with the head.
+    // The last layers are submitted with the head.
     recorded >= FIRST && (recorded - FIRST).is_multiple_of(step) && recorded + LEAST <= layers
 }
 

@@ -1,6 +1,6 @@
-//! The slots of a layer on a device, each of which has room for a unit: a neuron, or an expert of an MoE layer. Slots come and go
-//! in blocks, the hottest units first, and each block is in matrices of its own, so that memory is freed by dropping the last
-//! ones.
+//! The slots of a layer on a device. Each slot has room for a unit: a neuron, or an expert of an
+//! MoE layer. Slots are added and dropped in blocks, hottest units first. Each block has matrices
+//! of its own, so dropping the last blocks frees their memory.
 
 use std::ops::Range;
 
@@ -9,55 +9,56 @@ use thermocline_shaders::limits::NO_NEURON;
 use thermocline_base::error::{Error, Result, ScarceMemory};
 use thermocline_model::mask;
 
-/// Most blocks of a layer: the device's table has room for no more.
+/// Most blocks of a layer: the size of the device's table.
 pub(crate) const MOST_BLOCKS: usize = 16;
-/// Blocks from which on the later half of them is merged with the units that come: each costs a few dispatches per token.
+/// Number of blocks from which the later half is merged with new units, because each block costs a
+/// few dispatches per token.
 const MANY_BLOCKS: usize = 8;
-/// Blocks that hot units are put into as they come.
+/// Blocks into which a load divides its hot units.
 const BLOCKS_OF_LOAD: usize = 4;
 
 /// The units of a layer that are resident, by slot.
 #[derive(Debug)]
 pub(crate) struct SlotTable {
-    /// Unit of every slot; [`NO_NEURON`] in an empty one.
+    /// Unit of every slot; [`NO_NEURON`] for an empty slot.
     units: Vec<u32>,
     /// First slot of every block.
     starts: Vec<usize>,
-    /// Mask of the resident units, and how many they are.
+    /// Mask of the resident units, and their number.
     pub resident: Vec<u32>,
     count: usize,
-    /// Units of the layer, resident or not.
+    /// Number of units in the layer, resident or not.
     pub of_layer: usize,
-    /// Blocks have a multiple of so many slots.
+    /// The slots of a block are a multiple of this number.
     multiple: usize,
 }
 
-/// A block of slots that is to come.
+/// A block of slots that has not been added yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SlotBlock {
-    /// Number among the layer's blocks.
+    /// Index among the layer's blocks.
     pub index: usize,
     /// First slot.
     pub start: usize,
-    /// Unit of every slot; [`NO_NEURON`] in an empty one.
+    /// Unit of every slot; [`NO_NEURON`] for an empty slot.
     pub units: Vec<u32>,
 }
 
 impl SlotBlock {
-    /// Its slots.
+    /// Range of the block's slots.
     pub fn slots(&self) -> Range<usize> {
         self.start..self.start + self.units.len()
     }
 }
 
 impl SlotTable {
-    /// No slot yet, of a layer of so many units.
+    /// Makes a table without slots, for a layer of `of_layer` units.
     pub fn new(of_layer: usize, multiple: usize) -> Self {
         let resident = vec![0; mask::words(of_layer)];
         SlotTable { units: Vec::new(), starts: Vec::new(), resident, count: 0, of_layer, multiple }
     }
 
-    /// Slots of all blocks.
+    /// Number of slots in all blocks.
     pub fn len(&self) -> usize {
         self.units.len()
     }
@@ -82,23 +83,23 @@ impl SlotTable {
         self.count == self.of_layer
     }
 
-    /// Slots that are empty.
+    /// The empty slots.
     pub fn empty(&self) -> impl Iterator<Item = usize> {
         self.slots_of(|unit| unit == NO_NEURON)
     }
 
-    /// Slots for which `is_one` of the unit there is true; it gets [`NO_NEURON`] for an empty one.
+    /// The slots for whose unit `is_one` is true; it receives [`NO_NEURON`] for an empty slot.
     pub fn slots_of(&self, is_one: impl Fn(u32) -> bool) -> impl Iterator<Item = usize> {
         self.units.iter().enumerate().filter(move |(_, unit)| is_one(**unit)).map(|(slot, _)| slot)
     }
 
-    /// The number of the block that `slot` is in, and the number of the slot in that block.
+    /// Index of the block that holds `slot`, and the index of the slot in that block.
     pub fn block_of(&self, slot: usize) -> Option<(usize, usize)> {
         let block = self.starts.partition_point(|start| *start <= slot).checked_sub(1)?;
         (slot < self.len()).then(|| (block, slot - self.starts[block]))
     }
 
-    /// Puts `unit` into `slot`, in place of what is there.
+    /// Puts `unit` into `slot`, replacing the unit there.
     pub fn put(&mut self, slot: usize, unit: u32) {
         self.vacate(slot);
         if let Some(to) = self.units.get_mut(slot) {
@@ -115,7 +116,7 @@ impl SlotTable {
         }
     }
 
-    /// Notes that `unit` is resident, or is not any more; [`NO_NEURON`] is none.
+    /// Marks `unit` as resident or not resident; [`NO_NEURON`] is ignored.
     fn mark(&mut self, unit: u32, resident: bool) {
         let Some(word) = self.resident.get_mut(unit as usize / 32) else { return };
         let bit = 1 << (unit % 32);
@@ -127,16 +128,17 @@ impl SlotTable {
         *word = if resident { *word | bit } else { *word & !bit };
     }
 
-    /// Units for the next block, of `left` that are to come: half of them, or all in the last of a load's blocks.
+    /// Number of units for the next block if `left` are still to be loaded: half of them, or all in
+    /// a load's last block.
     pub fn units_of_next(&self, left: usize) -> usize {
         let all = self.blocks() + 1 >= BLOCKS_OF_LOAD;
         if all { left } else { self.slots_for(left.div_ceil(2)).min(left) }
     }
 
-    /// The next block, of at least `slots` slots, the first of which are those of `units`.
+    /// Makes the next block, with at least `slots` slots, of which the first hold `units`.
     ///
     /// # Errors
-    /// [`Error::Memory`] if there are too many blocks, or more slots than units of the layer.
+    /// [`Error::Memory`] if there are too many blocks, or more slots than the layer has units.
     pub fn next_block(&self, units: &[u32], slots: usize) -> Result<SlotBlock> {
         let len = self.slots_for(slots.max(units.len()));
         if self.blocks() == MOST_BLOCKS || self.len() + len > self.slots_for(self.of_layer) {
@@ -148,14 +150,14 @@ impl SlotTable {
         Ok(SlotBlock { index: self.blocks(), start: self.len(), units })
     }
 
-    /// Adds the block that [`SlotTable::next_block`] has made.
+    /// Adds a block made by [`SlotTable::next_block`].
     pub fn push(&mut self, block: SlotBlock) {
         self.starts.push(self.len());
         block.units.iter().for_each(|unit| self.mark(*unit, true));
         self.units.extend(block.units);
     }
 
-    /// Slots that `units` units take.
+    /// Number of slots for `units` units.
     pub fn slots_for(&self, units: usize) -> usize {
         units.next_multiple_of(self.multiple)
     }
@@ -170,7 +172,8 @@ impl SlotTable {
         }
     }
 
-    /// Drops blocks that are to be merged with others, if there are many; returns their units.
+    /// If there are many blocks, drops those that are to be merged with others and returns their
+    /// units.
     pub fn drop_small(&mut self) -> Vec<u32> {
         if self.blocks() < MANY_BLOCKS {
             return Vec::new();
@@ -181,7 +184,8 @@ impl SlotTable {
         small
     }
 
-    /// A device's table of units: first slot and length of each of [`MOST_BLOCKS`] blocks, then the unit of every slot.
+    /// The device's table of units: first slot and length of each of [`MOST_BLOCKS`] blocks, then
+    /// the unit of every slot.
     pub fn unit_words(&self) -> Vec<u32> {
         let mut words = vec![0; 2 * MOST_BLOCKS];
         let ends = self.starts.iter().skip(1).copied().chain([self.len()]);
@@ -192,7 +196,8 @@ impl SlotTable {
         words
     }
 
-    /// A device's table of slots: the slot of every unit, [`NO_NEURON`] of one that is not resident.
+    /// The device's table of slots: the slot of every unit; [`NO_NEURON`] for a unit that is not
+    /// resident.
     pub fn slot_words(&self) -> Vec<u32> {
         let mut words = vec![NO_NEURON; self.of_layer];
         for (slot, unit) in self.by_slot() {
@@ -210,14 +215,14 @@ mod tests {
 
     use super::*;
 
-    /// Units of the layers that are tried, and the multiple of a block's slots.
+    /// Units of the tested layers, and the multiple of a block's slots.
     const UNITS: usize = 70;
     const MULTIPLE: usize = 4;
 
-    /// A table in the plainest form: the unit of every slot, block by block.
+    /// The simplest form of a table: the unit of every slot, block by block.
     type Plain = Vec<Vec<Option<u32>>>;
 
-    /// A change of a table; numbers are taken modulo what there is.
+    /// A change of a table; its numbers are taken modulo the available range.
     #[derive(Debug, Clone)]
     enum Change {
         Push { units: usize, room: usize },
@@ -314,7 +319,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes and goes, a table says the same as a list of every slot's unit.
+        /// After any sequence of changes, a table equals a list of every slot's unit.
         #[test]
         fn tables_say_what_their_slots_hold(changes in changes()) {
             let (mut table, mut plain) = (SlotTable::new(UNITS, MULTIPLE), Plain::new());

@@ -10,16 +10,16 @@ use thermocline_base::error::{Error, Result};
 use thermocline_gpu::{Buffer, Gpu, Op, Purpose, ReadbackRing, Recorder, UploadRing, Usage};
 use thermocline_model::{LayerConfig, ModelConfig, StateShape};
 
-/// Most bytes of a ring that carries states.
+/// Most bytes of a ring that copies states.
 const MOST_BYTES: u64 = 4 << 20;
 
-/// The recurrent state of one layer of one conversation on a device, with the dispatches that advance it. They belong to one
-/// [`GpuLayers`](super::GpuLayers).
+/// The recurrent state of one layer of one conversation on a device, with the dispatches that
+/// advance it. It belongs to one [`GpuLayers`](super::GpuLayers).
 #[derive(Debug)]
 pub struct GpuState {
     /// Identity of the layers whose buffers the dispatches use beside the state's own.
     owner: Arc<()>,
-    /// The dispatches that touch it.
+    /// The dispatches that use the state.
     pub ops: StateOps,
     /// As in [`RecurrentState`].
     conv: StateBuffer,
@@ -27,14 +27,14 @@ pub struct GpuState {
     copies: Arc<Mutex<StateCopies>>,
 }
 
-/// A part of a state, and how many numbers it is.
+/// A part of a state, and its number of floats.
 #[derive(Debug)]
 struct StateBuffer {
     buffer: Buffer,
     floats: usize,
 }
 
-/// The dispatches of one layer that touch its state.
+/// The dispatches of one layer that use its state.
 #[derive(Debug)]
 pub struct StateOps {
     /// The short convolution.
@@ -44,10 +44,12 @@ pub struct StateOps {
 }
 
 impl GpuState {
-    /// Buffers and dispatches of a layer whose mixer is `ops`; the state is that before the first token.
+    /// Makes the buffers and dispatches of a layer whose mixer is `ops`. The state is the one
+    /// before the first token.
     ///
     /// # Errors
-    /// [`Error::Memory`] if they do not fit the budget or a binding, [`Error::Gpu`] if the device is lost.
+    /// [`Error::Memory`] if the buffers do not fit the budget or a binding, [`Error::Gpu`] if the
+    /// device is lost.
     pub fn new(gpu: &Gpu, owner: &Arc<()>, ops: &RecurrentOps, copies: &Arc<Mutex<StateCopies>>) -> Result<Self> {
         let buffer = |floats: usize| {
             let buffer = gpu.arena().buffer(Purpose::Kv, "recurrent state", bytes_of(floats), Usage::Storage)?;
@@ -64,7 +66,7 @@ impl GpuState {
         shape.floats().map(bytes_of).iter().sum()
     }
 
-    /// True if it was made for the layers of this identity.
+    /// True if the state was made for the layers with this identity.
     pub fn is_of(&self, owner: &Arc<()>) -> bool {
         Arc::ptr_eq(&self.owner, owner)
     }
@@ -84,13 +86,13 @@ impl OffHostState for GpuState {
     }
 }
 
-/// Bytes of a buffer of so many floats.
+/// Bytes of a buffer of `floats` floats.
 fn bytes_of(floats: usize) -> u64 {
     (floats.max(1) as u64 * 4).next_multiple_of(16)
 }
 
-/// The rings through which states are copied, by themselves: a conversation takes and restores snapshots between chunks, when no
-/// commands of its layers are being recorded.
+/// The rings that copy states, separate from the segment's. A conversation takes and restores
+/// snapshots between chunks, when no commands of its layers are being recorded.
 #[derive(Debug)]
 pub struct StateCopies {
     gpu: Gpu,
@@ -99,10 +101,10 @@ pub struct StateCopies {
 }
 
 impl StateCopies {
-    /// `None` for a model without recurrent layers.
+    /// Returns `None` for a model without recurrent layers.
     ///
     /// # Errors
-    /// [`Error::Memory`] if they do not fit the budget.
+    /// [`Error::Memory`] if the rings do not fit the budget.
     pub fn new(gpu: &Gpu, config: &ModelConfig) -> Result<Option<Arc<Mutex<Self>>>> {
         let states = config.layers.iter().filter_map(LayerConfig::state);
         let bytes = states.flat_map(|shape| shape.floats()).map(bytes_of).max().unwrap_or(0).min(MOST_BYTES);

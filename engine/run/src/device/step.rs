@@ -1,4 +1,5 @@
-//! A step of a layer on a device: how it is prepared when its layer comes, and recorded in a pass. A part has an arm in each.
+//! A step of a layer on a device: its preparation when the layer is loaded, and its recording in a
+//! pass. Each part has an arm in both.
 
 use std::{ops::Range, sync::Arc};
 
@@ -24,28 +25,28 @@ use thermocline_base::error::{Error, Result};
 use thermocline_gpu::{Gpu, WorkKind, work_of};
 use thermocline_model::{AltupStep, BoundOperation, BoundStep, FfnWeights, Register};
 
-/// The buffers that a layer's steps are prepared with.
+/// The buffers for which a layer's steps are prepared.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LayerBuffers<'a> {
     pub registers: &'a Registers,
     pub parts: &'a PartBuffers,
-    /// All other layers: buffers of dense FFNs beside experts are shared where they fit.
+    /// All other layers. Buffers of dense FFNs beside experts are shared with them if they fit.
     pub others: &'a [GpuLayer],
 }
 
-/// The surroundings in which a step is recorded.
+/// The context in which a step is recorded.
 #[derive(Debug)]
 pub(crate) struct StepContext<'a> {
     pub gpu: &'a Gpu,
     pub segment: &'a mut Segment,
     pub registers: &'a Registers,
     pub parts: &'a PartBuffers,
-    /// Number of the layer, and among those on the device.
+    /// Index of the layer in the model, and index among the layers on the device.
     pub layer: usize,
     pub at: usize,
     /// Tokens of the chunk.
     pub tokens: usize,
-    /// True if `Residual += Out` is still to be done.
+    /// True if `Residual += Out` is still due.
     pub due: &'a mut bool,
 }
 
@@ -54,12 +55,13 @@ pub(crate) struct StepContext<'a> {
 pub(crate) enum GpuStep {
     Norm {
         op: NormOp,
-        /// True if it reads or writes the residual stream or `Out`.
+        /// True if the step reads or writes the residual stream or `Out`.
         touches_stream: bool,
     },
     Attention(Box<AttentionOps>),
     Recurrent(Box<RecurrentOps>),
-    /// The router or the FFN, which may be here in part ([`DeviceFfn`](super::device_ffn::DeviceFfn)).
+    /// The router or the FFN, which may be partly on the device
+    /// ([`DeviceFfn`](super::device_ffn::DeviceFfn)).
     Ffn,
     DenseFfn(Box<DenseFfn>),
     Add(Elementwise),
@@ -67,14 +69,14 @@ pub(crate) enum GpuStep {
     PerLayerInput(Box<PerLayerOps>),
     Altup {
         step: AltupStep,
-        /// Those of all such steps of the layer.
+        /// The operations of all AltUp steps of the layer.
         ops: Arc<AltupOps>,
     },
     Scale(f32),
 }
 
 impl GpuStep {
-    /// Uploads the weights of a step and prepares it. `before` are the steps before it in its layer.
+    /// Uploads the weights of a step and prepares it. `before` are the earlier steps of its layer.
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         buffers: LayerBuffers<'_>,
@@ -127,8 +129,8 @@ impl GpuStep {
         })
     }
 
-    /// True if an addition to the residual stream that was put off has to come first. Other steps do not touch the stream, or add on the
-    /// way.
+    /// True if a deferred addition to the residual stream must come first. Other steps do not use
+    /// the stream, or they add `Out` themselves.
     pub fn waits_for_sum(&self) -> bool {
         match self {
             GpuStep::Norm { op, touches_stream } => *touches_stream && !op.adds(),
@@ -137,7 +139,8 @@ impl GpuStep {
         }
     }
 
-    /// Records it. Of a router or an FFN only the input is readied; what reads it is not the layer's.
+    /// Records the step. For a router or an FFN this is only the preparation of its input, which a
+    /// [`DeviceFfn`](super::device_ffn::DeviceFfn) reads.
     pub fn record(&self, context: StepContext<'_>, sequences: &mut Sequences<'_>) -> Result<()> {
         let StepContext { gpu, segment, registers, parts, layer, at, tokens, due } = context;
         let kind = WorkKind::of(tokens);
@@ -176,7 +179,8 @@ impl GpuStep {
                 sum.record(segment.recorder(), tokens);
                 return Ok(());
             }
-            // Put off until a step reads the stream: usually the next norm, which adds on the way.
+            // Deferred until a step reads the stream: usually the next norm, which adds `Out` while
+            // it reads.
             GpuStep::AddOut => {
                 *due = true;
                 return Ok(());
@@ -201,7 +205,8 @@ impl GpuStep {
         segment.worked()
     }
 
-    /// Multiply-adds of a token in the step's matrices, of those that are submitted together.
+    /// Multiply-adds per token in the step's matrices, counting only matrices that are submitted
+    /// together.
     pub fn work(&self) -> u64 {
         match self {
             GpuStep::Attention(ops) => ops.work(),
@@ -227,7 +232,7 @@ impl LayerBuffers<'_> {
     }
 }
 
-/// The error of a cache whose part for `layer` is elsewhere.
+/// The error of a cache whose part for `layer` is on another processor.
 fn not_here(what: &'static str, layer: usize) -> Error {
     Error::invalid(what, format!("one on the device with a layer {layer}"), "another")
 }

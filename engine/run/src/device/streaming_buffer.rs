@@ -1,8 +1,9 @@
-//! The streaming buffer: a place on the device for some cold neurons at a time, which the neurons of one layer after another take.
+//! The streaming buffer: room on the device for some cold neurons, used by one layer after another.
 //!
-//! One place is enough. The queue writes to it behind all that was submitted before, so that rows are never overwritten while they
-//! are read; and since one submission follows the other on the device, a second place would not let it copy and compute at once.
-//! The CPU's work overlaps: it repacks the next neurons into the other of two staging buffers meanwhile.
+//! One buffer is enough. The queue writes to it after everything submitted before, so rows are
+//! never overwritten while a kernel reads them. Submissions run one after the other on the device,
+//! so a second buffer would not let copying and computing overlap. The CPU's work does overlap: it
+//! repacks the next neurons into the other of two staging buffers.
 
 use super::{
     device_ffn::DeviceFfn,
@@ -22,17 +23,18 @@ use thermocline_model::{Ffn, LayerWeights, Model};
 /// Room of a streaming buffer: neurons, and bytes per kind of row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BufferSize {
-    /// Neurons of any layer that there is room for.
+    /// Number of neurons of any layer that fit.
     slots: usize,
-    /// Bytes of their gate and up rows, of their down rows and of their biases.
+    /// Bytes of gate and up rows, of down rows and of biases.
     gate_up: u64,
     down: u64,
     bias: u64,
 }
 
 impl BufferSize {
-    /// The largest of at most `most` bytes, staging included, for all layers whose neurons can be resident one by one; `None` if there
-    /// are no such layers, or no room for the least.
+    /// The largest size of at most `most` bytes, staging included, for all layers whose neurons can
+    /// be resident one by one. Returns `None` if there are no such layers, or if even the smallest
+    /// size does not fit.
     pub fn within(caps: &Caps, layers: &[LayerWeights], most: u64) -> Option<Self> {
         let all = || {
             layers.iter().filter_map(|layer| match &layer.ffn {
@@ -49,7 +51,7 @@ impl BufferSize {
             [gate_up, down_ty.row_bytes(weights.down.weight.cols()), rows * 4].map(|bytes| bytes as u64)
         })?;
         let neurons = all().map(|weights| NeuronBuffers::slots(weights.neurons())).max()?;
-        // Each matrix is two aligned streams; buffers are rounded up.
+        // Each matrix is two aligned streams, and buffers are rounded up.
         let padding = 2 * caps.binding_alignment.max(16) + 64;
         let room = (most / 3).min(caps.max_binding).min(caps.max_buffer / 2).saturating_sub(padding);
         let slots = (room / (gate_up + down + bias).max(1)) as usize / SLOT_MULTIPLE * SLOT_MULTIPLE;
@@ -67,13 +69,13 @@ impl BufferSize {
         Some(shape).filter(|_| gate_up.max(down) <= caps.max_buffer)
     }
 
-    /// Bytes of one load of staging.
+    /// Bytes of one staging load.
     fn load(&self) -> u64 {
         RowStream::bytes_of([self.gate_up, self.down, self.bias])
     }
 }
 
-/// The place on the device, and the staging that fills it.
+/// The buffer on the device, and the staging that fills it.
 #[derive(Debug)]
 pub(crate) struct StreamingBuffer {
     slots: usize,
@@ -84,7 +86,7 @@ pub(crate) struct StreamingBuffer {
 }
 
 impl StreamingBuffer {
-    /// A buffer of this size.
+    /// Makes a buffer of this size.
     pub fn new(gpu: &Gpu, shape: &BufferSize) -> Result<Self> {
         let place = |bytes| gpu.arena().buffer(Purpose::Scratch, "streaming buffer", bytes, Usage::Storage);
         Ok(StreamingBuffer {
@@ -96,7 +98,7 @@ impl StreamingBuffer {
         })
     }
 
-    /// Records the upload of the neurons of `slots`; returns its bytes.
+    /// Records the upload of the neurons of `slots` and returns its bytes.
     pub fn load(
         &mut self,
         recorder: &mut Recorder,
@@ -115,11 +117,11 @@ impl StreamingBuffer {
     }
 }
 
-/// The neurons of one layer that are in the streaming buffer, prepared for several tokens. Their activations overwrite those of the
-/// resident neurons, which have been summed by then.
+/// The neurons of one layer that are in the streaming buffer, prepared for several tokens. Their
+/// activations overwrite those of the resident neurons, which are already summed.
 #[derive(Debug)]
 pub(crate) struct StreamedNeurons {
-    /// Neurons that there is room for, and rows of each before the activation.
+    /// Most neurons, and rows per neuron before the activation.
     slots: usize,
     rows: usize,
     gate_up: GpuMatrix,
@@ -129,7 +131,7 @@ pub(crate) struct StreamedNeurons {
 }
 
 impl StreamedNeurons {
-    /// Of the layer of `resident` and `weights`.
+    /// Prepares the buffer for the layer of `resident` and `weights`.
     pub fn new(
         gpu: &Gpu,
         buffer: &StreamingBuffer,
@@ -151,13 +153,13 @@ impl StreamedNeurons {
         Ok(StreamedNeurons { slots, rows, gate_up, down, product, sums })
     }
 
-    /// Splits neurons into pieces that fit, about equally long.
+    /// Splits neurons into pieces that fit, of about equal length.
     pub fn pieces<'n>(&self, neurons: &'n [u32]) -> impl Iterator<Item = &'n [u32]> + use<'n> {
         let pieces = neurons.len().div_ceil(self.slots).max(1);
         neurons.chunks(neurons.len().div_ceil(pieces).max(1))
     }
 
-    /// Records the first `slots` neurons' partial sums.
+    /// Records the partial sums of the neurons in the first `slots` slots.
     pub fn record(
         &self,
         recorder: &mut Recorder,
@@ -172,7 +174,7 @@ impl StreamedNeurons {
         self.sums.record_first(recorder, slots, buffers.slots, resident.rule.sparse_activation, partials);
     }
 
-    /// Records, behind that, the mask of those that fired, `[tokens, slots / 32]`.
+    /// Records, after the partial sums, the mask of the neurons that fired, `[tokens, slots / 32]`.
     pub fn record_fired<'r>(
         &self,
         recorder: &mut Recorder,
@@ -188,11 +190,13 @@ impl StreamedNeurons {
 }
 
 impl DeviceModel {
-    /// Makes a streaming buffer of at most `most` bytes, if some layer has cold neurons, and prepares such layers for it; one
-    /// that is there stays as it is. Where no neuron could pass through it, there is none.
+    /// Makes a streaming buffer of at most `most` bytes if some layer has cold neurons, and
+    /// prepares such layers for it. An existing buffer is kept. If no neuron could pass through a
+    /// buffer, there is none.
     ///
     /// # Errors
-    /// [`Error::Memory`] if there is no room for it, [`Error::Gpu`] if the device is lost. There is none then.
+    /// [`Error::Memory`] if there is no room for it, [`Error::Gpu`] if the device is lost. After an
+    /// error there is no buffer.
     pub fn fit_streaming_buffer(&mut self, model: &Model, most: u64) -> Result<()> {
         let fitted = self.try_streaming_buffer(model, most);
         if fitted.is_err() {

@@ -1,4 +1,4 @@
-//! The clock of submissions: from when to when the device worked on each, as far as waiting tells.
+//! The clock of submissions: when the device worked on each, as far as waiting shows.
 
 use std::time::{Duration, Instant};
 
@@ -7,12 +7,14 @@ use smallvec::SmallVec;
 use thermocline_base::error::Result;
 use thermocline_gpu::{DevicePace, SubmissionWork};
 
-/// A wait that took so long ended when the submission did; the end of a shorter one may have been long before.
+/// After a wait of at least this time, the submission ended with the wait. After a shorter wait it
+/// may have ended long before.
 const WAITED: Duration = Duration::from_micros(50);
-/// A submission that was done within this time took at most this time, whenever it ended.
+/// A submission that was finished within this time took at most this time, whenever it ended.
 const SHORT: Duration = Duration::from_millis(15);
 
-/// Submissions that were made and not waited for, and the time at which the device was done with those before.
+/// Submissions that have not been waited for, and the time at which the device finished the earlier
+/// ones.
 #[derive(Debug, Default)]
 pub(super) struct SubmissionClock {
     pending: SmallVec<[PendingSubmission; 4]>,
@@ -28,24 +30,24 @@ struct PendingSubmission {
 }
 
 impl SubmissionClock {
-    /// Notes a submission that was begun at `submitted`; returns its number.
+    /// Notes a submission that began at `submitted`; returns its number.
     pub fn submitted(&mut self, submitted: Instant, held: SubmissionWork) -> u64 {
         self.made += 1;
         self.pending.push(PendingSubmission { number: self.made, submitted, held });
         self.made
     }
 
-    /// Forgets submissions that nothing will wait for: those of a pass that was given up before its hand-over was taken. The next
-    /// wait would count the pause since then as their time.
+    /// Forgets submissions that will not be waited for, because their pass was given up before its
+    /// hand-over was taken. Otherwise the next wait would count the pause since then as their time.
     pub fn forget(&mut self) {
         self.pending.clear();
     }
 
-    /// Waits, by `wait`, for the submission of this number and those before it, and tells `pace` their times. Several that are
-    /// waited for at once share the time in proportion to their work.
+    /// Waits, by `wait`, for this submission and all earlier ones, and reports their times to
+    /// `pace`. Submissions waited for together share the time in proportion to their work.
     ///
     /// # Errors
-    /// Those of `wait`.
+    /// The errors of `wait`.
     pub fn wait<R>(&mut self, pace: &DevicePace, number: u64, wait: impl FnOnce() -> Result<R>) -> Result<R> {
         let asked = Instant::now();
         let done = wait()?;
@@ -99,11 +101,12 @@ mod tests {
         let (seconds, work) = longest().unwrap();
         assert!(work == 300 && seconds >= 0.14, "{seconds} s of {work}, the first's number {first}");
         pace.forget_longest();
-        // The third began when the second was done, not when it was submitted.
+        // The third began when the second ended, not when it was submitted.
         clock.wait(pace, third, waits(20)).unwrap();
         let (seconds, _) = longest().unwrap();
         assert!((0.02..0.2).contains(&seconds), "{seconds}");
-        // Those that may have ended at any moment of a pause say nothing; a thread may be stopped in the middle of a wait.
+        // Submissions that may have ended at any moment of a pause are not measured. A thread may
+        // be paused in the middle of a wait.
         let known = (0..5).filter(|_| {
             pace.forget_longest();
             let idle = clock.submitted(Instant::now(), held(1));
@@ -112,7 +115,7 @@ mod tests {
             longest().is_some()
         });
         assert!(known.count() < 3);
-        // What is forgotten says nothing either.
+        // Forgotten submissions are not measured either.
         pace.forget_longest();
         clock.submitted(Instant::now(), held(1 << 30));
         sleep(Duration::from_millis(60));
@@ -120,7 +123,7 @@ mod tests {
         let next = clock.submitted(Instant::now(), held(1));
         clock.wait(pace, next, waits(20)).unwrap();
         assert_eq!(longest().map(|(_, work)| work), Some(1));
-        // Nothing is left to wait for, and an error says nothing.
+        // Without a submission to wait for, and after an error, nothing is measured.
         pace.forget_longest();
         clock.wait(pace, third, waits(5)).unwrap();
         let lost = clock.submitted(Instant::now(), held(1));

@@ -1,4 +1,5 @@
-//! The CPU's side of a hybrid processor: whole layers that are not on the device, and the cold part of the FFNs of those that are.
+//! The CPU's side of a hybrid processor. The CPU computes whole layers that are not on the device,
+//! and the cold parts of the device layers' FFNs.
 
 use std::time::Instant;
 
@@ -19,13 +20,13 @@ use thermocline_base::error::Result;
 use thermocline_cpu::Cpu;
 use thermocline_model::{BoundFfn, FfnWeights, mask};
 
-/// The CPU, and the neurons it has to compute of the device's layers.
+/// The CPU, and the neurons of the device's layers that the CPU computes.
 #[derive(Debug)]
 pub(crate) struct ColdSide {
     pub cpu: CpuProcessor,
-    /// Computes cold neurons, beside the CPU's own layers.
+    /// Computes cold neurons; separate from the FFNs of the CPU's own layers.
     ffn: CpuFfn,
-    /// Per layer its cold neurons, ascending, where neurons are resident one by one.
+    /// The cold neurons of each layer, ascending, if its neurons are resident one by one.
     pub neurons: Vec<Vec<u32>>,
     handed_over: HandedOver,
 }
@@ -35,14 +36,14 @@ pub(crate) struct ColdSide {
 pub(crate) enum ColdPart<'a> {
     /// The neurons that are not resident.
     Neurons {
-        /// The layer's.
+        /// The layer's FFN.
         ffn: &'a FfnWeights,
-        /// True if those that the predictor rules out are left out.
+        /// True if neurons that the predictor excludes are skipped.
         predicted: bool,
     },
-    /// The chosen experts that are not in this mask of the resident ones.
+    /// The chosen experts that are not resident. The mask holds the resident experts.
     Experts(&'a [u32]),
-    /// All of it.
+    /// The whole FFN.
     Whole,
 }
 
@@ -51,24 +52,24 @@ pub(crate) enum ColdPart<'a> {
 pub(crate) struct ColdInput<'a> {
     /// `[tokens, d_model]`
     pub x: &'a [f32],
-    /// True if the neurons that fire are wanted.
+    /// True if the mask of fired neurons is wanted.
     pub observed: bool,
 }
 
-/// Data that a device has handed over behind an FFN's input, by [`ColdPart`].
+/// Data that a device has handed over after an FFN's input, for each kind of [`ColdPart`].
 #[derive(Debug, Default)]
 struct HandedOver {
-    /// Of neurons: the predictor's mask, empty if it was not computed.
+    /// For neurons: the predictor's mask, empty if the predictor was not computed.
     predicted: Vec<u32>,
-    /// Of experts: those of the pairs and their router weights, `[tokens, used]`.
+    /// For experts: the pairs' experts and their router weights, `[tokens, used]`.
     ids: Vec<u32>,
     router_weights: Vec<f32>,
-    /// Of the whole: the residual stream, `[tokens, d_model]`.
+    /// For a whole FFN: the residual stream, `[tokens, d_model]`.
     residual: Vec<f32>,
 }
 
 impl ColdSide {
-    /// Nothing of `n_layer` layers is cold yet.
+    /// Starts without cold neurons in any of `n_layer` layers.
     pub fn new(cpu: Cpu, n_layer: usize) -> Self {
         ColdSide {
             cpu: CpuProcessor::new(cpu),
@@ -78,7 +79,7 @@ impl ColdSide {
         }
     }
 
-    /// Takes over `bytes` that the device has handed over for `part` behind the FFN's input.
+    /// Reads the `bytes` that the device has handed over for `part` after the FFN's input.
     pub fn receive(&mut self, part: ColdPart<'_>, bytes: &[u8], registers: &Registers) {
         let HandedOver { predicted, ids, router_weights, residual } = &mut self.handed_over;
         match part {
@@ -92,8 +93,8 @@ impl ColdSide {
         }
     }
 
-    /// Computes `part` of an FFN's output, `[tokens, d_model]`, without its bias unless it is the whole. Returns its work, and
-    /// the masks that an observer wants.
+    /// Computes `part` of an FFN's output, `[tokens, d_model]`, without the bias unless `part` is
+    /// the whole FFN. Returns its work and the masks that an observer wants.
     pub fn compute(
         &mut self,
         pass: &mut Pass<'_>,
@@ -149,7 +150,7 @@ impl ColdSide {
         Ok(FiringEntry { work, predicted, ..FiringEntry::new(layer, tokens) })
     }
 
-    /// The weighted sum of the chosen experts that are not `resident`.
+    /// Computes the weighted sum of the chosen experts that are not `resident`.
     fn compute_experts(
         &mut self,
         pass: &mut Pass<'_>,
@@ -204,7 +205,7 @@ impl ColdSide {
     }
 }
 
-/// Makes `to` the values in `bytes`.
+/// Sets `to` to the values in `bytes`.
 fn copy<T: Pod>(bytes: &[u8], to: &mut Vec<T>) {
     to.resize(bytes.len() / size_of::<T>(), T::zeroed());
     bytemuck::cast_slice_mut(to).copy_from_slice(bytes);

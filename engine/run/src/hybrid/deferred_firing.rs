@@ -1,17 +1,17 @@
-//! An observer of an FFN that the CPU computes in the middle of a device's layers.
+//! A probe for an FFN that the CPU computes between a device's layers.
 
 use crate::{
     device::firing_log::{ColdWork, FiringEntry},
     runtime::{LayerFiring, Probe},
 };
 
-/// Keeps an FFN's firing for the log, so that layers are reported in order when the chunk ends, and passes everything else on at
-/// once.
+/// Keeps an FFN's firing for the log, so that layers are reported in order at the end of the chunk.
+/// Passes everything else on at once.
 pub(super) struct DeferredFiring<'a> {
     pub probe: &'a mut dyn Probe,
     /// True if the probe wants the firing.
     pub observed: bool,
-    /// The layer's neurons.
+    /// Number of neurons in the layer.
     pub neurons: usize,
     pub entry: FiringEntry,
 }

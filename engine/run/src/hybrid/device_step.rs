@@ -1,4 +1,4 @@
-//! One step of a layer that is on the device: its FFN may be on both sides.
+//! One step of a layer on the device. The CPU may compute a part of its FFN.
 
 use super::{
     cold_side::{ColdPart, ColdSide},
@@ -22,8 +22,8 @@ use thermocline_gpu::{WorkKind, work_of};
 use thermocline_model::{BoundFfn, BoundOperation, BoundStep, FfnKind, FfnWeights};
 
 impl DeviceModel {
-    /// Computes a step of a layer that is here, with `cold` for what is not resident of its FFN. `streams`: the layer's cold neurons are
-    /// to be streamed to the device, if they can be.
+    /// Computes a step of a layer on the device; `cold` computes the part of the FFN that is not
+    /// resident. `streams`: stream the layer's cold neurons to the device if possible.
     pub fn step(
         &mut self,
         pass: &mut Pass<'_>,
@@ -52,8 +52,8 @@ impl DeviceModel {
         }
     }
 
-    /// `Out = ffn(from)`, whose input is ready, with `cold` for the part that is not resident. `streams`: the layer's cold neurons are to
-    /// be streamed to the device, if they can be.
+    /// Computes `Out = ffn(from)`, whose input is ready; `cold` computes the part that is not
+    /// resident. `streams`: stream the layer's cold neurons to the device if possible.
     fn run_ffn(&mut self, pass: &mut Pass<'_>, of: &BoundFfn<'_>, cold: &mut ColdSide, streams: bool) -> Result<()> {
         let (layer, tokens) = (of.layer, pass.tokens.len());
         let DeviceModel { layers, ffns, log, hand_over, streaming_buffer, .. } = self;
@@ -85,12 +85,13 @@ impl DeviceModel {
 }
 
 impl SplitLayer<'_, '_> {
-    /// Announces the work of an FFN that is all resident.
+    /// Announces the work of an FFN that is entirely resident.
     fn expect(&mut self) -> Result<()> {
         self.layers.segment.expect(WorkKind::of(self.pass.tokens.len()), self.work)
     }
 
-    /// `Out = ffn` of one whose neurons are resident one by one: cold ones pass through `buffer`, if they can, or are the CPU's.
+    /// Computes `Out = ffn` for an FFN whose neurons are resident one by one. Cold neurons pass
+    /// through `buffer` if possible, otherwise the CPU computes them.
     fn run_neurons(
         mut self,
         neurons: &ResidentNeurons,
@@ -104,7 +105,7 @@ impl SplitLayer<'_, '_> {
             self.expect()?;
             return resident.record_whole(&mut self.layers.segment, self.pass, self.log);
         }
-        // An observer gets gate and up of all neurons only from the side that computes them all.
+        // An observer gets gate and up of all neurons only from a side that computes them all.
         if self.pass.probe.wants_ffn_hidden() && selection == NeuronSelection::All {
             return self.run(NothingResident { tokens }, ColdPart::Whole);
         }

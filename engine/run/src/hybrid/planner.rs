@@ -1,4 +1,4 @@
-//! The interface of a planner, which decides what is resident.
+//! The interface of a planner, which decides which parts of a model are resident.
 
 use std::fmt::Debug;
 
@@ -6,16 +6,17 @@ use crate::placement::{Placement, Streaming};
 use thermocline_base::error::Result;
 use thermocline_model::Model;
 
-/// Decides what is resident under a budget. Called between chunks.
+/// Decides which parts are resident under a budget. Called between chunks.
 pub trait Planner: Debug + Send {
-    /// The best placement in `budget` bytes. Called when the budget changes.
+    /// Returns the best placement in `budget` bytes. Called when the budget changes.
     ///
     /// # Errors
-    /// [`Error::Memory`](thermocline_base::error::Error::Memory) if the least that can be resident is larger than that.
+    /// [`Error::Memory`](thermocline_base::error::Error::Memory) if the smallest useful resident
+    /// part exceeds the budget.
     fn plan(&mut self, model: &Model, budget: u64) -> Result<Placement>;
 
-    /// Called at every [`settle`](crate::runtime::Residency::settle): another placement under the same budget, if recent
-    /// firing makes it better.
+    /// Returns another placement for the same budget if recent firing makes it better. Called at
+    /// every [`settle`](crate::runtime::Residency::settle).
     ///
     /// # Errors
     /// As [`Planner::plan`].
@@ -24,8 +25,9 @@ pub trait Planner: Debug + Send {
         Ok(None)
     }
 
-    /// When cold neurons of prompts are streamed to the device, and bytes of the `budget` for the streaming buffer. Called when the
-    /// wanted placement is reached; `None`: as before.
+    /// Decides when cold neurons of prompts are streamed to the device, and how many bytes of the
+    /// `budget` the streaming buffer gets. Called when the wanted placement is reached. `None`
+    /// changes nothing.
     ///
     /// # Errors
     /// As [`Planner::plan`].
@@ -45,8 +47,8 @@ pub trait Planner: Debug + Send {
 pub struct Moved {
     /// Bytes of weights uploaded.
     pub bytes: u64,
-    /// Units among them: neurons, or experts.
+    /// Number of units uploaded: neurons, or experts.
     pub units: usize,
-    /// True if anything is left to do.
+    /// True if anything is left to upload.
     pub more: bool,
 }

@@ -17,7 +17,8 @@ use thermocline_cpu::{Cpu, Isa};
 use thermocline_gpu::{Gpu, Purpose};
 use thermocline_model::{BoundOperation, BoundStep, Ffn, Model, Sparsity};
 
-/// A model of which a part is resident in a device's memory: the last layers, all or some of their neurons, and perhaps the head.
+/// A model that is partly resident in a device's memory: its last layers, all or some of their
+/// neurons, and perhaps the head.
 #[derive(Debug)]
 pub struct HybridProcessor {
     pub(super) gpu: Gpu,
@@ -25,30 +26,33 @@ pub struct HybridProcessor {
     /// `None` while nothing is resident.
     pub(super) device: Option<DeviceModel>,
     pub(super) load: GpuLoad,
-    /// The placement to reach, and true once it is reached.
+    /// The placement to reach, and whether it has been reached.
     pub(super) wanted: Placement,
     pub(super) settled: bool,
     pub(super) planner: Option<Box<dyn Planner>>,
-    /// True if passes to come ask predictors.
+    /// True if the next passes use predictors.
     pub(super) predicts: bool,
     /// True once the chunk's residual stream is on the device.
     residual_on_device: bool,
-    /// Number of changes of what is resident.
+    /// Number of changes of the resident parts.
     pub(super) moves: u64,
-    /// When cold neurons of prompts are streamed to the device, and true if the planner is to be asked about that.
+    /// When cold neurons of prompts are streamed to the device, and whether the planner has to be
+    /// asked again.
     pub(super) streaming: Streaming,
     pub(super) streaming_due: bool,
 }
 
 impl HybridProcessor {
-    /// Uploads the part of `model` that `placement` names and prepares everything but caches. Neurons are placed one by one where the
-    /// down projection has a row per neuron, and experts in MoE layers; elsewhere an FFN is on one side. `progress` gets the bytes of
-    /// the file that are uploaded and all there are; it may cancel.
+    /// Uploads the part of `model` that `placement` names and prepares everything except caches.
+    /// Neurons are placed one by one if the down projection has a row per neuron, and experts one
+    /// by one in MoE layers. All other FFNs are entirely on one side. `progress` receives the bytes
+    /// of the file uploaded so far and their total, and may cancel.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a placement that does not fit the model. [`Error::Memory`] if the device's budget or limits are too
-    /// small, [`Error::Unsupported`] for a variant the kernels do not have, [`Error::Cancelled`], [`Error::Gpu`] if the device is
-    /// lost. All that was allocated is free again.
+    /// [`Error::Invalid`] for a placement that does not fit the model. [`Error::Memory`] if the
+    /// device's budget or limits are too small, [`Error::Unsupported`] for a variant without
+    /// kernels, [`Error::Cancelled`], [`Error::Gpu`] if the device is lost. After an error all
+    /// memory is free again.
     pub fn load(
         gpu: &Gpu,
         cpu: Cpu,
@@ -63,7 +67,8 @@ impl HybridProcessor {
         Self::load_part(gpu, cpu, model, placement.clone(), part, load, progress)
     }
 
-    /// Uploads all of `model`: one block per layer in the file's order, for a model that stays on the device.
+    /// Uploads the whole `model`, with one block per layer in the file's order, for a model that
+    /// stays on the device.
     ///
     /// # Errors
     /// As [`HybridProcessor::load`].
@@ -109,7 +114,7 @@ impl HybridProcessor {
         Ok(processor)
     }
 
-    /// The same with a planner to ask when the budget changes.
+    /// Adds a planner, which is asked when the budget changes.
     #[must_use]
     pub fn with_planner(mut self, planner: Box<dyn Planner>) -> Self {
         self.planner = Some(planner);
@@ -126,7 +131,7 @@ impl HybridProcessor {
         &self.gpu
     }
 
-    /// Copies the residual stream to the device when the first step of a resident layer comes.
+    /// Copies the residual stream to the device before the first step of a resident layer.
     fn enter_layer(&mut self, pass: &Pass<'_>, layer: usize) -> Result<()> {
         if let Some(device) = &mut self.device
             && !self.residual_on_device
@@ -139,7 +144,7 @@ impl HybridProcessor {
         Ok(())
     }
 
-    /// The side that has the residual stream.
+    /// The side that holds the residual stream.
     fn side(&mut self) -> StreamSide<'_> {
         match &mut self.device {
             Some(device) if self.residual_on_device => StreamSide::Device(device),
@@ -147,8 +152,9 @@ impl HybridProcessor {
         }
     }
 
-    /// Merges the streams of `tokens` on the CPU if they are on a device, and the head is: the device's first rows of the residual stream
-    /// are then what the head reads. True if they were.
+    /// Merges the streams of `tokens` on the CPU if both the streams and the head are on the
+    /// device. The merged rows become the first rows of the device's residual stream, where the
+    /// head reads them. Returns true if it merged.
     fn merge_streams(&mut self, model: &Model, tokens: Range<usize>) -> Result<bool> {
         match &mut self.device {
             Some(device) if self.residual_on_device && device.layers.has_head() && model.config.streams() > 1 => {
@@ -162,14 +168,15 @@ impl HybridProcessor {
         }
     }
 
-    /// Copies the residual stream of `tokens`, or all streams, back to the CPU if it is on the device and the head is not; true if it was.
+    /// Copies the residual stream of `tokens`, or all streams, back to the CPU if it is on the
+    /// device and the head is not. Returns true if it copied.
     fn bring_back(&mut self, model: &Model, tokens: Range<usize>) -> Result<bool> {
         let by_cpu = self.device.as_ref().is_some_and(|device| !device.layers.has_head());
         if by_cpu { self.end_on_cpu(model, tokens) } else { Ok(false) }
     }
 
-    /// Copies the residual stream of `tokens`, or all streams, back to the CPU if it is on the device; true if it was. Ends the device's
-    /// part of the chunk.
+    /// Copies the residual stream of `tokens`, or all streams, back to the CPU if it is on the
+    /// device. The device's part of the chunk then ends. Returns true if it copied.
     fn end_on_cpu(&mut self, model: &Model, tokens: Range<usize>) -> Result<bool> {
         let Some(device) = self.device.as_mut().filter(|_| self.residual_on_device) else { return Ok(false) };
         let n = tokens.len();
@@ -184,13 +191,13 @@ impl HybridProcessor {
     }
 }
 
-/// One of the two sides.
+/// The side that holds the residual stream.
 enum StreamSide<'a> {
     Cpu(&'a mut ColdSide),
     Device(&'a mut DeviceModel),
 }
 
-/// Refuses a placement that is not one of this model.
+/// Returns an error for a placement that does not fit the model.
 pub(super) fn check(model: &Model, placement: &Placement) -> Result<()> {
     let invalid = |expected: String, got: String| Err(Error::invalid("placement", expected, got));
     let n_layer = model.config.n_layer();
@@ -225,7 +232,7 @@ fn device_part<'a>(model: &Model, placement: &'a Placement, predictors: bool) ->
         match hot.len() {
             0 => FfnPart::None,
             n if !by_unit && n == units(ffn) => FfnPart::All,
-            // Experts that differ in shape are resident together.
+            // Experts of different shapes are resident only together.
             _ if !by_unit && matches!(ffn, Ffn::Experts(_)) => FfnPart::None,
             _ => FfnPart::Hot(hot),
         }
@@ -263,7 +270,8 @@ impl Processor for HybridProcessor {
     fn begin(&mut self, pass: &Pass<'_>, sequences: &Sequences<'_>) -> Result<()> {
         self.residual_on_device = false;
         match &mut self.device {
-            // The CPU computes what else is made of embeddings: its weights are not on the device.
+            // Everything else that is made from embeddings is computed by the CPU, because its
+            // weights are not on the device.
             Some(device) if device.layers.range().start == 0 && pass.model.config.begins_with_embeddings() => {
                 self.residual_on_device = true;
                 device.begin(pass, sequences)
@@ -343,7 +351,7 @@ impl Processor for HybridProcessor {
 
     fn expect_sparsity(&mut self, mode: Sparsity) {
         self.predicts = mode == Sparsity::Predicted;
-        // Predictors may have to come or go.
+        // Predictors may have to be loaded or freed.
         self.settled &= self.load.predictors;
     }
 

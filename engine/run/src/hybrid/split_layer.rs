@@ -1,6 +1,7 @@
-//! The FFN of a layer for one chunk, computed on both sides. The commands recorded so far are submitted with a copy of the FFN's
-//! input behind them; the resident units follow at once, and while the device computes them the CPU computes the cold ones. Its
-//! partial sum is uploaded with the commands recorded next.
+//! The FFN of a layer for one chunk, computed on both sides. The recorded commands are submitted,
+//! followed by a copy of the FFN's input and then by the resident units. While the device computes
+//! these, the CPU computes the cold units. The CPU's partial sum is uploaded with the next
+//! commands.
 
 use std::time::Instant;
 
@@ -32,8 +33,8 @@ pub(crate) struct SplitLayer<'a, 'p> {
 }
 
 impl SplitLayer<'_, '_> {
-    /// `Out = ffn`: the device computes the `resident` part while the CPU computes the cold one. If the CPU has nothing to add,
-    /// no partial sum is uploaded.
+    /// Computes `Out = ffn`: the device computes the `resident` part while the CPU computes the
+    /// cold part. If the CPU has nothing to add, no partial sum is uploaded.
     pub fn run(self, mut resident: impl ResidentPass, part: ColdPart<'_>) -> Result<()> {
         let SplitLayer { pass, ffn, layers, hand_over, log, cold, work } = self;
         let (tokens, observed) = (pass.tokens.len(), pass.probe.wants_firing());

@@ -1,5 +1,6 @@
-//! Streaming: for the chunks of a prompt, cold neurons of a split layer may pass through the
-//! [`StreamingBuffer`](crate::device::streaming_buffer::StreamingBuffer) piece by piece, and the device computes them too.
+//! Streaming for the chunks of a prompt. Cold neurons of a split layer may pass through the
+//! [`StreamingBuffer`](crate::device::streaming_buffer::StreamingBuffer) piece by piece. The device
+//! then computes them too.
 
 use super::processor::HybridProcessor;
 use crate::{device::device_model::DeviceModel, placement::Streaming, runtime::Pass};
@@ -7,8 +8,9 @@ use thermocline_base::error::{Error, Result};
 use thermocline_model::{Ffn, Model};
 
 impl HybridProcessor {
-    /// Streams the cold neurons of prompts to the device where `streaming` says so, through a buffer of at most `bytes`; without room
-    /// for the buffer, the CPU computes them. A planner is asked again whenever the resident parts have changed.
+    /// Streams the cold neurons of prompts to the device as `streaming` decides, through a buffer
+    /// of at most `bytes`. If the buffer does not fit, the CPU computes them. A planner decides
+    /// again whenever the resident parts have changed.
     ///
     /// # Errors
     /// [`Error::Gpu`] if the device is lost.
@@ -30,7 +32,7 @@ impl HybridProcessor {
         }
     }
 
-    /// Asks the planner about streaming, once after the resident parts have changed.
+    /// Asks the planner about streaming, once after every change of the resident parts.
     pub(super) fn plan_streaming(&mut self, model: &Model) -> Result<()> {
         if !std::mem::take(&mut self.streaming_due) {
             return Ok(());
@@ -41,7 +43,7 @@ impl HybridProcessor {
         self.stream(model, streaming, bytes)
     }
 
-    /// True if the cold neurons of a layer are to be streamed to the device for this chunk.
+    /// True if a layer's cold neurons are streamed to the device for this chunk.
     pub(super) fn streams(&self, pass: &Pass<'_>, layer: usize) -> bool {
         let cold = self.cold.neurons[layer].len();
         match &pass.model.weights.layers[layer].ffn {
@@ -52,12 +54,12 @@ impl HybridProcessor {
         }
     }
 
-    /// Frees the streaming buffer; false if there was none.
+    /// Frees the streaming buffer. Returns false if there was none.
     pub(super) fn drop_streaming_buffer(&mut self) -> bool {
         self.device.as_mut().is_some_and(DeviceModel::drop_streaming_buffer)
     }
 
-    /// Runs `make`, and once more without the streaming buffer if there was no room.
+    /// Runs `make`, and runs it again without the streaming buffer if there was too little memory.
     pub(super) fn retry_without_streaming_buffer<R>(
         &mut self,
         mut make: impl FnMut(&mut Self) -> Result<R>,

@@ -1,5 +1,6 @@
-//! Moving towards a placement. Parts that are to leave the device are freed at once; parts that are to come are uploaded a bounded
-//! number of bytes at a time. In between, whatever is not resident is computed by the CPU.
+//! Moving towards a placement. Parts that leave the device are freed at once. New parts are
+//! uploaded a limited number of bytes at a time. Until then the CPU computes everything that is not
+//! resident.
 
 use std::ops::ControlFlow;
 
@@ -22,8 +23,9 @@ use thermocline_gpu::Recorder;
 use thermocline_model::{Model, Resident};
 
 impl HybridProcessor {
-    /// Moves towards `placement`: frees what is not resident there, and uploads about `bytes` of the rest. Call it again while
-    /// [`Moved::more`]. `caches` are all there are. Not to be called within a chunk.
+    /// Moves towards `placement`: frees what it does not contain, and uploads about `bytes` of what
+    /// is missing. Call it again while [`Moved::more`] is true, but not within a chunk. `caches`
+    /// must be all caches.
     ///
     /// # Errors
     /// As [`HybridProcessor::load`].
@@ -38,7 +40,7 @@ impl HybridProcessor {
         self.advance(model, caches, bytes)
     }
 
-    /// Makes `placement` the one that is wanted, and frees what is resident beyond it.
+    /// Makes `placement` the wanted one, and frees the resident parts that it does not contain.
     fn release(&mut self, model: &Model, placement: &Placement, caches: &mut [&mut KvCache]) -> Result<()> {
         check(model, placement)?;
         if *placement != self.wanted {
@@ -85,8 +87,8 @@ impl HybridProcessor {
         self.load.predictors || self.predicts
     }
 
-    /// Uploads about `bytes` of what is wanted: layers with their keys and values first, then predictors, the head, and neurons. Parts
-    /// that do not fit the budget stay where they are.
+    /// Uploads about `bytes` of the wanted parts: first layers with their keys and values, then
+    /// predictors, the head, and neurons. Parts that do not fit the budget stay where they are.
     fn advance(&mut self, model: &Model, caches: &mut [&mut KvCache], bytes: u64) -> Result<Moved> {
         if self.settled {
             return Ok(Moved::default());
@@ -110,7 +112,7 @@ impl HybridProcessor {
         Ok(moved)
     }
 
-    /// Uploads about `limit` bytes of what is wanted; true if anything is left to do.
+    /// Uploads about `limit` bytes of the wanted parts. Returns true if anything is left to upload.
     fn upload_wanted(
         &mut self,
         model: &Model,
@@ -137,7 +139,7 @@ impl HybridProcessor {
         })
     }
 
-    /// Notes the cold neurons of a layer, for the CPU.
+    /// Updates the list of a layer's cold neurons for the CPU.
     pub(super) fn find_cold(&mut self, model: &Model, layer: usize) {
         let device = self.device.as_ref().filter(|device| device.layers.range().contains(&layer));
         let neurons = device.and_then(|device| device.ffn(layer).ok()).and_then(|ffn| ffn.neurons());
@@ -192,7 +194,7 @@ impl Residency for HybridProcessor {
             return Ok(false);
         }
         let bytes = self.planner.as_ref().map_or(u64::MAX, |planner| planner.bytes_per_move());
-        // Once everything wanted is there, the rest of the budget may go to the streaming buffer.
+        // Once all wanted parts are resident, the streaming buffer may use the rest of the budget.
         Ok(self.advance(model, caches, bytes)?.more || self.streaming_due)
     }
 

@@ -1,4 +1,5 @@
-//! Bytes and reads of every part of a model, and how often each neuron fires: what plans are priced with.
+//! Bytes and reads of every part of a model, and how often each neuron fires. Plans are priced with
+//! them.
 
 use super::{Assumption, DeviceBytes, LayerBytes, PlanInputs};
 use crate::runtime::{KeptRows, KvType};
@@ -15,36 +16,39 @@ use thermocline_model::{
     Skips,
 };
 
-/// Neurons that are placed together: kernels take rows in groups of this many.
+/// Number of neurons that are placed together, because kernels compute rows in groups of this size.
 pub const BLOCK: usize = 64;
 
-/// Fraction of neurons taken to fire where no profile has counted them.
+/// Assumed fraction of neurons that fire, if no profile has measured it.
 const ASSUMED_FREQUENCY: f32 = 0.3;
 
-/// Neurons taken to be predicted for each that fires, where a predictor's precision was not measured.
+/// Assumed number of predicted neurons per firing neuron, if a predictor's precision was not
+/// measured.
 const ASSUMED_EXCESS: f32 = 1.3;
 
 /// Bytes that one token's product with some weights reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadBytes {
-    /// Type of the weights in their file.
+    /// Type of the weights in the file.
     pub ty: TensorType,
     /// Bytes read by the CPU.
     pub cpu: u64,
-    /// Bytes read by the device, in its encoding.
+    /// Bytes read by the device, in the device's encoding.
     pub device: u64,
 }
 
-/// The rows that decoding a token skips in a layer's FFN, as plans price them: what [`SkipRule`] says, in rows of units.
+/// The rows of a layer's FFN that decoding a token skips, as plans price them: the rule of
+/// [`SkipRule`], in rows of units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SkippedRows {
-    /// None.
+    /// No rows.
     Nothing,
-    /// All but the firing row (gate, or up without a gate) of neurons that do not fire.
+    /// All rows of silent neurons except the firing row (the gate, or up without a gate).
     Silent,
-    /// All rows of neurons that are not predicted; all but the firing row of predicted ones that do not fire.
+    /// All rows of neurons that are not predicted, and all rows except the firing row of predicted
+    /// neurons that do not fire.
     NotPredicted,
-    /// Experts that are not routed to, as a whole.
+    /// All rows of experts that are not routed to.
     NotRouted,
 }
 
@@ -58,16 +62,16 @@ impl From<Skips> for SkippedRows {
     }
 }
 
-/// Expected numbers of rows that one token reads of some units.
+/// Expected numbers of rows of some units that one token reads.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct ExpectedRows {
-    /// Units: neurons, or experts.
+    /// Number of units: neurons, or experts.
     pub units: f64,
-    /// Firing rows read.
+    /// Number of firing rows read.
     pub firing_rows: f64,
-    /// Units whose other rows are read.
+    /// Number of units whose other rows are read.
     pub other_rows: f64,
-    /// Units that fire, or are chosen.
+    /// Number of units that fire, or are chosen.
     pub fires: f64,
 }
 
@@ -91,7 +95,8 @@ impl ExpectedRows {
     }
 }
 
-/// Bytes and reads of one layer. Its units are the neurons of its FFN, in an MoE layer the experts.
+/// Bytes and reads of one layer. Its units are the neurons of its FFN, or the experts in an MoE
+/// layer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LayerCosts {
     /// Device bytes of the attention matrices.
@@ -108,27 +113,28 @@ pub struct LayerCosts {
     pub split_tables: u64,
     /// Device bytes of one hot unit.
     pub unit: u64,
-    /// Units that are placed together.
+    /// Number of units that are placed together.
     pub block: usize,
-    /// `[units]` units, those that fire most often first.
+    /// `[units]` the layer's units, most often firing first.
     pub order: Vec<u32>,
-    /// `[units]` firing frequency of each of `order`, from 0 to 1.
+    /// `[units]` firing frequency of each unit of `order`, from 0 to 1.
     pub frequency: Vec<f32>,
-    /// `[units]` fraction of tokens for which each of `order` is predicted; 1 where no predictor is used.
+    /// `[units]` fraction of tokens for which each unit of `order` is predicted; 1 if no predictor
+    /// is used.
     pub predicted: Vec<f32>,
     /// Rows that decoding skips.
     pub skips: SkippedRows,
-    /// Products of attention, keys and values included: read for every token.
+    /// Products of attention, including keys and values; read for every token.
     pub attention_reads: Vec<ReadBytes>,
-    /// Products of the predictor: read for every token.
+    /// Products of the predictor; read for every token.
     pub predictor_reads: Vec<ReadBytes>,
-    /// Products of the router, the experts' latent and the shared expert: read for every token.
+    /// Products of the router, the experts' latent and the shared expert; read for every token.
     pub routing_reads: Vec<ReadBytes>,
-    /// A neuron's firing row. Of an expert: nothing.
+    /// The firing row of a neuron; empty for an expert.
     pub firing_read: ReadBytes,
-    /// A firing neuron's other rows. Of an expert: all its matrices.
+    /// The other rows of a firing neuron; for an expert, all its matrices.
     pub other_reads: Vec<ReadBytes>,
-    /// Matrices without a row per neuron, read whole by each side that computes any unit.
+    /// Matrices without a row per neuron. Each side that computes any unit reads them whole.
     pub whole_reads: Vec<ReadBytes>,
     /// `[blocks + 1]` expected rows of the first 0, 1, ... blocks.
     pub(super) prefix_rows: Vec<ExpectedRows>,
@@ -137,13 +143,13 @@ pub struct LayerCosts {
 /// Bytes and reads of the head.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeadCosts {
-    /// Device bytes of its matrix.
+    /// Device bytes of the head's matrix.
     pub matrix: u64,
     /// Device bytes of the final norm and its bias.
     pub vectors: u64,
     /// Device bytes of logits and shortlists.
     pub scratch: u64,
-    /// Its product.
+    /// Product of the head's matrix.
     pub reads: ReadBytes,
 }
 
@@ -154,7 +160,7 @@ impl HeadCosts {
     }
 }
 
-/// Bytes and reads of a whole model, used in one way.
+/// Bytes and reads of a whole model under given [`PlanInputs`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct CostProfile {
     /// One entry per layer.
@@ -163,17 +169,19 @@ pub struct CostProfile {
     pub head: HeadCosts,
     /// Device bytes of registers and temporaries, needed as soon as one layer is resident.
     pub scratch: u64,
-    /// Device bytes of the rings that carry data up and down, needed as soon as one layer is resident.
+    /// Device bytes of the rings for uploads and results, needed as soon as one layer is resident.
     pub staging: u64,
-    /// Assumptions made where something was not counted.
+    /// Assumptions about values that were not measured.
     pub assumptions: Vec<Assumption>,
 }
 
 impl CostProfile {
-    /// The costs of `model`, whose parts take `bytes` on the device, used as `inputs` say. The machine's speeds play no part.
+    /// Computes the costs of `model`, whose parts take `bytes` on the device, under `inputs`. The
+    /// machine's speeds are not used.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if `bytes` are another model's, or a profile has not one frequency per unit.
+    /// [`Error::Invalid`] if `bytes` belong to another model, or if a profile does not have one
+    /// frequency per unit.
     pub fn new(model: &Model, bytes: &DeviceBytes, inputs: &PlanInputs) -> Result<Self> {
         let (config, weights) = (&model.config, &model.weights);
         if bytes.layers.len() != weights.layers.len() {
@@ -190,7 +198,7 @@ impl CostProfile {
             let room = KeptRows::room_for(config, source, inputs.context) as u64;
             let conversation = bytes.kv_token.saturating_mul(room).saturating_add(bytes.state);
             let kv = conversation.saturating_mul(inputs.sessions as u64);
-            // A token is decoded alone, without an observer of hidden values.
+            // Decoding computes a single token, without an observer of hidden values.
             let skips = SkipRule::of(layer, config.activation).skips(inputs.sparsity, true, false);
             let mut costs = LayerCosts::without_ffn(bytes, kv, attention_reads(layer, shape, bytes, inputs));
             let units = match &layer.ffn {
@@ -216,7 +224,8 @@ impl CostProfile {
             let predictor = layer.predictor.as_ref().filter(|_| skips == Skips::NotPredicted);
             if let Some(predictor) = predictor {
                 costs.predictor = bytes.predictor;
-                // The CPU skips what silent hidden values are multiplied by, but how many are silent was not counted.
+                // The CPU skips the columns of silent hidden values in `fc2`, but their number was
+                // not measured, so all are counted.
                 costs.predictor_reads = match &predictor.kind {
                     PredictorKind::LowRank { fc1, fc2 } => vec![matrix_reads(fc1), matrix_reads(fc2)],
                     PredictorKind::Rows { rows, .. } => vec![matrix_reads(rows)],
@@ -249,7 +258,7 @@ impl CostProfile {
         Ok(CostProfile { layers, head, scratch: bytes.scratch, staging: bytes.staging, assumptions })
     }
 
-    /// Types of the weights that a token reads, each once.
+    /// The types of the weights that a token reads, without duplicates.
     pub fn weight_types(&self) -> Vec<TensorType> {
         let layers = self.layers.iter().flat_map(|layer| {
             let all = layer.attention_reads.iter().chain(&layer.predictor_reads).chain(&layer.routing_reads);
@@ -262,14 +271,15 @@ impl CostProfile {
         types
     }
 
-    /// Device bytes that a plan needs at least to have anything resident: `of_layer` of the last layer, and buffers.
+    /// Fewest device bytes of a plan with a resident part: `of_layer` of the last layer, and
+    /// buffers.
     pub(super) fn least_bytes(&self, of_layer: impl Fn(&LayerCosts) -> u64) -> u64 {
         self.scratch + self.staging + self.layers.last().map_or(0, of_layer)
     }
 }
 
 impl LayerCosts {
-    /// The costs of a layer but for its FFN.
+    /// The costs of a layer without its FFN.
     pub(super) fn without_ffn(bytes: &LayerBytes, kv: u64, attention_reads: Vec<ReadBytes>) -> Self {
         LayerCosts {
             attention: bytes.attention,
@@ -304,8 +314,9 @@ impl LayerCosts {
         }
     }
 
-    /// The device reads the rows behind the firing ones whole: of `n` neurons whose gates are silenced by what all gates are, it computes
-    /// up rows with the gates, and down rows of zeros.
+    /// Makes the device read the other rows of all `n` neurons. If the threshold that silences a
+    /// gate depends on all gates, the device computes the up rows together with the gates. It
+    /// multiplies the down rows of silent neurons by zero.
     fn read_whole_on_device(&mut self, n: usize) {
         for reads in &mut self.other_reads {
             let device = n as u64 * std::mem::take(&mut reads.device);
@@ -313,8 +324,10 @@ impl LayerCosts {
         }
     }
 
-    /// Of a routed expert both sides read the gate, and the up rows of the fraction `fires` of its neurons, a device only behind a gate; the
-    /// CPU reads as many rows of a neuron-major down projection, a device all of it.
+    /// Adds the costs of experts. Both sides read a routed expert's gate. The CPU reads the up rows
+    /// of the fraction `fires` of its neurons, and the device does so only if there is a gate. The
+    /// CPU reads the same fraction of a neuron-major down projection, and the device reads all of
+    /// it.
     fn add_experts(&mut self, experts: &ExpertWeights, fires: f64) {
         (self.skips, self.block) = (SkippedRows::NotRouted, 1);
         if let Some(expert) = experts.experts.first() {
@@ -339,8 +352,8 @@ impl LayerCosts {
         self.routing_reads = experts.always_read().map(|linear| matrix_reads(&linear.weight)).collect();
     }
 
-    /// Sorts units by `frequency` (`[units]`, in the model's order), hottest first; equal ones keep the model's order. The
-    /// predictor names `excess` units for each that fires.
+    /// Sorts units by `frequency` (`[units]`, in the model's order), hottest first; equal units
+    /// keep the model's order. The predictor names `excess` units per firing unit.
     pub(super) fn sort_units(&mut self, frequency: &[f32], excess: f32) {
         let of = |unit: u32| frequency[unit as usize].clamp(0.0, 1.0);
         self.order = (0..frequency.len() as u32).collect();
@@ -358,7 +371,7 @@ impl LayerCosts {
         }
     }
 
-    /// Expected rows of the unit at `rank` of the order.
+    /// Expected rows of the unit at `rank` in the order.
     fn rows_at(&self, rank: usize) -> ExpectedRows {
         let (fires, predicted) = (f64::from(self.frequency[rank]), f64::from(self.predicted[rank]));
         let (firing_rows, other_rows) = match self.skips {
@@ -392,7 +405,7 @@ impl LayerCosts {
         self.attention + self.vectors + self.kv + self.predictor + self.routing + self.split_tables
     }
 
-    /// Device bytes of `hot` units: those of whole blocks, in which they lie.
+    /// Device bytes of `hot` units, rounded up to whole blocks.
     pub fn hot_bytes(&self, hot: usize) -> u64 {
         hot.next_multiple_of(self.block.max(1)) as u64 * self.unit
     }
@@ -402,23 +415,23 @@ impl LayerCosts {
         self.base() + self.hot_bytes(self.units())
     }
 
-    /// Number of neurons, or experts.
+    /// Number of units: neurons, or experts.
     pub fn units(&self) -> usize {
         self.order.len()
     }
 
-    /// Number of blocks that units are placed in; the last may be short.
+    /// Number of blocks of units. The last block may be shorter.
     pub fn blocks(&self) -> usize {
         self.units().div_ceil(self.block)
     }
 
-    /// Units in the first `blocks`.
+    /// Number of units in the first `blocks` blocks.
     pub fn units_in(&self, blocks: usize) -> usize {
         (blocks * self.block).min(self.units())
     }
 }
 
-/// Reads of a product with all of `matrix`.
+/// Reads of a product with all rows of `matrix`.
 fn matrix_reads(matrix: &Matrix) -> ReadBytes {
     let rows = matrix.rows() as u64;
     ReadBytes {
@@ -433,7 +446,7 @@ fn row_reads(matrix: &Matrix) -> ReadBytes {
     ReadBytes { cpu: matrix.row_bytes() as u64, device: device_row_bytes(matrix.ty(), matrix.cols()), ty: matrix.ty() }
 }
 
-/// Reads of a layer's attention or recurrent mixer, the cache half filled.
+/// Reads of a layer's attention or recurrent mixer, with a half-filled cache.
 fn attention_reads(
     layer: &LayerWeights,
     shape: &LayerConfig,
@@ -450,12 +463,13 @@ fn attention_reads(
     let mut reads: Vec<ReadBytes> = layer.mixers().map(|linear| matrix_reads(&linear.weight)).collect();
     if let Some(of) = &shape.attention {
         let seen = of.window.map_or(filled, |window| filled.min(window as u64));
-        // Where they are counted to another layer.
+        // A layer without bytes of its own reads keys and values that are counted with another
+        // layer.
         let device = if bytes.kv_token == 0 { kv_row(of) } else { bytes.kv_token };
         reads.push(ReadBytes { ty, cpu: kv_row(of) * seen, device: device * seen });
     }
     if let Some(state) = shape.state() {
-        // Read and written.
+        // The state is read and written.
         let both = 2 * state.bytes();
         reads.push(ReadBytes { ty: TensorType::F32, cpu: both, device: both });
     }

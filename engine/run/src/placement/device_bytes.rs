@@ -1,17 +1,17 @@
-//! Bytes of a model's parts on a device, the input of every plan. They are counted by what loads the parts
-//! ([`crate::device::device_bytes`]); here they only have their names.
+//! Bytes of a model's parts on a device, the input of every plan. [`crate::device::device_bytes`]
+//! counts them with the code that loads the parts; this file only names them.
 
 /// Device bytes of a model's parts, under one device's limits.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeviceBytes {
-    /// Tokens computed at once: those asked for, or fewer where the device's limits allow no more.
+    /// Tokens per chunk: the requested number, or fewer if the device's limits require it.
     pub chunk: usize,
-    /// Registers and temporaries of all layers, needed as soon as one is resident.
+    /// Registers and temporaries of all layers, needed as soon as one layer is resident.
     pub scratch: u64,
-    /// Rings that carry data up and down, needed as soon as one layer is resident.
+    /// Rings for uploads and results, needed as soon as one layer is resident.
     pub staging: u64,
-    /// The streaming buffer, which carries cold neurons to the device for the chunks of a prompt: one third lies on the device,
-    /// two thirds on the way there. 0 if no layer's neurons can pass through it.
+    /// The streaming buffer for cold neurons of prompts: one third on the device, two thirds in
+    /// staging buffers. 0 if no layer's neurons can pass through it.
     pub streaming_buffer: u64,
     /// One entry per layer.
     pub layers: Vec<LayerBytes>,
@@ -24,7 +24,8 @@ pub struct DeviceBytes {
 }
 
 impl DeviceBytes {
-    /// No bytes, of a model of `n_layer` layers that no device computes: the CPU's plans need none.
+    /// Zero bytes for a model of `n_layer` layers that no device computes. The CPU's plans do not
+    /// need the bytes.
     pub fn none(n_layer: usize) -> Self {
         DeviceBytes { layers: vec![LayerBytes::default(); n_layer], ..DeviceBytes::default() }
     }
@@ -45,11 +46,12 @@ pub struct LayerBytes {
     pub predictor: u64,
     /// The router and the shared expert.
     pub routing: u64,
-    /// Slot tables, and the most that blocks of units take beside their units.
+    /// Slot tables, and the most padding that blocks of units take.
     pub split_tables: u64,
-    /// One unit: a neuron's rows of gate, up and down, and its biases; in an MoE layer an expert. Neurons take room in whole
-    /// blocks ([`BLOCK`](super::BLOCK)).
+    /// One unit: a neuron's rows of gate, up and down with its biases, or an expert in an MoE
+    /// layer. Neurons are placed in whole blocks ([`BLOCK`](super::BLOCK)).
     pub unit: u64,
-    /// True if the layer's units can be resident one by one; false: all or none.
+    /// True if the layer's units can be resident one by one; false if they are resident all or
+    /// none.
     pub by_unit: bool,
 }

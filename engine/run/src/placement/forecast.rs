@@ -12,31 +12,35 @@ pub struct Forecast {
     pub budget: u64,
     /// The plan: resident parts, bytes by purpose, and the time of every layer.
     pub plan: Plan,
-    /// Device bytes of the whole model with its caches. The plan may use fewer though there is room: what the CPU does as
-    /// quickly stays there.
+    /// Device bytes of the whole model with its caches. The plan may use fewer bytes even if there
+    /// is room, because it leaves parts on the CPU that the CPU computes as fast.
     pub everything: u64,
-    /// Expected tokens per second; `None` as long as neither a measurement of this machine nor an answer has shown its speed.
+    /// Expected tokens per second. `None` until this machine has been measured or an answer has
+    /// shown its speed.
     pub tokens_per_second: Option<f64>,
-    /// True if that rate is corrected by measured ones: an answer of this engine has shown how far the time model is off here.
+    /// True if the rate is corrected by a measured rate: an answer of this engine has shown the
+    /// time model's error.
     pub corrected: bool,
     /// Expected tokens per second without any VRAM.
     pub cpu_tokens_per_second: Option<f64>,
-    /// Bytes to upload from where things are now.
+    /// Bytes to upload from the current placement.
     pub arriving: u64,
-    /// Bytes to release.
+    /// Bytes to free from the current placement.
     pub leaving: u64,
-    /// The reason why nothing would be resident; `None` where something would be, or no GPU was asked for.
+    /// The reason why nothing would be resident. `None` if something would be, or if no GPU was
+    /// requested.
     pub reason: Option<Arc<Error>>,
 }
 
 impl Forecast {
-    /// The least budget that has room for the whole model with its caches.
+    /// The smallest budget that holds the whole model with its caches.
     pub fn enough(&self) -> u64 {
         budget_for(self.everything)
     }
 
-    /// The forecast of what was `planned` within `budget` bytes: the CPU's plan, with the reason, where that is an error. `now` is
-    /// resident now; `rate` gives the tokens per second to expect of a plan.
+    /// Makes the forecast of the plan `planned` for `budget` bytes. If `planned` is an error, the
+    /// forecast is the CPU's plan with the error as the reason. `now` is resident now, and `rate`
+    /// returns the tokens per second expected of a plan.
     pub fn new(
         planner: &PlacementSolver,
         budget: u64,
@@ -65,17 +69,17 @@ impl Forecast {
         }
     }
 
-    /// Hot units, and all units: neurons, or experts in MoE layers.
+    /// Number of hot units, and of all units: neurons, or experts in MoE layers.
     pub fn units(&self) -> (usize, usize) {
         self.plan.units()
     }
 
-    /// Fraction of all firings that would be of hot units, from 0 to 1.
+    /// Fraction of all firings that hot units would account for, from 0 to 1.
     pub fn hot_fraction(&self) -> f64 {
         self.plan.hot_fraction()
     }
 
-    /// Layers that the device would compute whole.
+    /// Indices of the layers that the device would compute entirely.
     pub fn whole_layers(&self) -> impl Iterator<Item = usize> + '_ {
         let layers = self.plan.layers.iter().enumerate();
         layers.filter(|(_, layer)| layer.resident && layer.hot == layer.units).map(|(at, _)| at)

@@ -1,38 +1,43 @@
 //! The best placement under a budget.
 //!
-//! A layer is the CPU's, or resident with some number of its hottest neurons. For each number its bytes and its time are known, and
-//! both are sums over layers, so that the best plans of the last layers are enough to find the best plans of one layer more:
-//! dynamic programming from the last layer to the first. It keeps the Pareto-optimal plans (no other has both fewer bytes and less
-//! time), a few thousand of them, spread evenly over the bytes. Since the resident layers are the last ones, each step also gives
-//! the plans in which all layers before are the CPU's.
+//! A layer is computed by the CPU, or is resident with some number of its hottest neurons. For each
+//! number its bytes and its time are known, and both are sums over layers. The best plans of the
+//! last layers are therefore enough to find the best plans of one layer more. This is dynamic
+//! programming from the last layer to the first. It keeps the Pareto-optimal plans (no other plan
+//! has both fewer bytes and less time): a few thousand, spread evenly over the bytes. Because the
+//! resident layers are the last ones, each step also gives the plans in which the CPU computes all
+//! earlier layers.
 //!
-//! The result is one curve, time against bytes, for all budgets at once: a larger budget is never slower.
+//! The result is one curve of time against bytes, for all budgets at once. A larger budget is never
+//! slower.
 
 use super::{
     CostProfile, DeviceClocks, LayerCosts, Machine, Placement, Plan,
     time_model::{LayerTimer, head_seconds, layer_timers, rested_head_seconds, token_seconds},
 };
 
-/// Plans kept after each layer: at most twice as many as this.
+/// Half of the largest number of plans kept after each layer.
 const PLANS: u64 = 2048;
-/// A number of hot neurons is considered if it makes the layer faster by this fraction than the last number considered, or is
-/// larger by this factor.
+/// A number of hot blocks is considered if it makes the layer faster by this fraction than the last
+/// number considered. It is also considered if it exceeds the last number by this factor.
 const LEAST_GAIN: f64 = 0.02;
 const LEAST_GROWTH: f64 = 1.5;
-/// In layers of up to so many blocks every number is considered.
+/// Most blocks of a layer in which every number of hot blocks is considered.
 const FEW_BLOCKS: usize = 24;
 
-/// Blocks of a large layer are taken in steps, so that a layer has at most this many: a step is less than a thousandth of a layer.
+/// Most steps in which the blocks of a large layer are counted. One step is less than a thousandth
+/// of such a layer.
 const MOST_STEPS: usize = 4096;
 
-/// Budgets from this size on also have to hold the driver's allocator, which hands out whole blocks.
+/// Budget from which the driver's allocator is counted, because it allocates whole blocks.
 const BLOCKS_FROM: u64 = 64 << 20;
-/// One part in so many of the budget is left to blocks that are not full, and most bytes of them.
+/// Fraction of the budget (one part in this many) reserved for partly filled driver blocks, and the
+/// most bytes reserved.
 const BLOCKS_DIVISOR: u64 = 16;
 const BLOCKS_MOST: u64 = 96 << 20;
 
-/// The quickest plan of `profile` on `machine` within `budget` bytes of device memory. Several budgets are cheaper with one
-/// [`Frontier`].
+/// Returns the fastest plan of `profile` on `machine` within `budget` bytes of device memory. For
+/// several budgets a [`Frontier`] is cheaper.
 pub fn solve(profile: &CostProfile, machine: &Machine, budget: u64) -> Plan {
     Frontier::new(profile, machine).plan(profile, machine, budget)
 }
@@ -40,17 +45,17 @@ pub fn solve(profile: &CostProfile, machine: &Machine, budget: u64) -> Plan {
 /// The Pareto-optimal plans of a model, for all budgets.
 #[derive(Debug)]
 pub struct Frontier {
-    /// `[layers]` the numbers of hot blocks that are considered in each layer.
+    /// `[layers]` the numbers of hot blocks considered in each layer.
     options: Vec<Vec<LayerOption>>,
     /// `[layers + 1]` the plans of the layers from the index on, all of them resident.
     suffixes: Vec<Vec<SuffixPlan>>,
-    /// The layer of each step of the model's blocks, those that fire most often first.
+    /// The layer of each step of the model's blocks, most often firing first.
     by_frequency: Vec<u32>,
     /// All plans, bytes ascending, seconds descending.
     plans: Vec<PlanCandidate>,
 }
 
-/// A resident layer with its first `blocks` hot.
+/// A resident layer with its first `blocks` blocks hot.
 #[derive(Debug, Clone, Copy)]
 struct LayerOption {
     blocks: usize,
@@ -63,9 +68,9 @@ struct LayerOption {
 struct SuffixPlan {
     bytes: u64,
     seconds: f64,
-    /// Index of the first layer's option; behind the last layer: 1 if the head is resident.
+    /// Index of the first layer's option. After the last layer: 1 if the head is resident.
     option: u32,
-    /// Index of the plan of the layers after it.
+    /// Index of the plan of the later layers.
     after: u32,
 }
 
@@ -77,14 +82,15 @@ struct PlanCandidate {
     construction: Construction,
 }
 
-/// The construction of a candidate's placement.
+/// How to construct a candidate's placement.
 #[derive(Debug, Clone, Copy)]
 enum Construction {
     /// Nothing resident.
     Cpu,
-    /// The layers from `first_resident` on: the first by its option of this index, those after it by their plan of this index.
+    /// The layers from `first_resident` are resident: the first by the option with index `option`,
+    /// the later layers by their plan with index `after`.
     Suffix { first_resident: usize, option: u32, after: u32 },
-    /// All layers resident, with this many steps of [`Frontier::by_frequency`] hot.
+    /// All layers are resident, with this many steps of [`Frontier::by_frequency`] hot.
     ByFrequency(usize),
 }
 
@@ -135,12 +141,13 @@ impl Frontier {
             for (option, number) in options[layer].iter().zip(0..) {
                 let is_split = option.blocks < blocks;
                 if !is_split && layer > 0 && rested_layer > 0.0 {
-                    // A split layer is no slower behind the CPU's, and may be quicker there than the whole one.
+                    // After the CPU's layers a split layer is no slower, and it may be faster than
+                    // the whole layer.
                     plans.extend(thinning.kept().iter().map(|of| candidate(of, 0.0)));
                 }
                 let splits_last = is_split && layer + 1 == n_layer;
                 for (suffix, after) in suffixes[layer + 1].iter().zip(0..) {
-                    // Behind the last layer the option is the head.
+                    // After the last layer, the option is the head.
                     let wait = if splits_last && suffix.option == 1 { rested_head } else { 0.0 };
                     thinning.offer(suffix.bytes + option.bytes, suffix.seconds + option.seconds + wait, number, after);
                 }
@@ -158,11 +165,12 @@ impl Frontier {
         Frontier { options, suffixes, by_frequency, plans }
     }
 
-    /// The quickest plan within `budget` bytes, of the `profile` and on the `machine` that the frontier was solved for.
+    /// Returns the fastest plan within `budget` bytes. `profile` and `machine` must be the ones
+    /// that the frontier was solved for.
     pub fn plan(&self, profile: &CostProfile, machine: &Machine, budget: u64) -> Plan {
         let usable = usable(budget);
         let fits = self.plans.partition_point(|plan| plan.bytes <= usable);
-        // The first takes nothing.
+        // The first plan takes no bytes.
         let plan = self.plans[fits.saturating_sub(1)];
         Plan::new(profile, machine, self.placement(profile, plan))
     }
@@ -195,16 +203,17 @@ impl Frontier {
     }
 }
 
-/// Bytes of `budget` that a plan may use; the rest is left to the driver's blocks.
+/// Bytes of `budget` that a plan may use; the driver's blocks get the rest.
 pub fn usable(budget: u64) -> u64 {
     let with_blocks = |budget: u64| budget - (budget / BLOCKS_DIVISOR).min(BLOCKS_MOST);
-    // Just below the threshold no less than just above: a larger budget is never worth less.
+    // Just below the threshold at least as much is usable as just above it, so a larger budget is
+    // never worth less.
     if budget < BLOCKS_FROM { budget.min(with_blocks(BLOCKS_FROM)) } else { with_blocks(budget) }
 }
 
-/// The least budget of which a plan may use `bytes`.
+/// The smallest budget of which a plan may use `bytes`.
 pub fn budget_for(bytes: u64) -> u64 {
-    // What the driver's blocks take is never more than this.
+    // The driver's blocks never take more than this.
     let most = bytes.saturating_add((bytes / (BLOCKS_DIVISOR - 1) + 1).min(BLOCKS_MOST));
     let (mut least, mut most) = (bytes, most);
     while least < most {
@@ -218,7 +227,7 @@ pub fn budget_for(bytes: u64) -> u64 {
     least
 }
 
-/// The number of hot blocks a step above `blocks`, at most all.
+/// The number of hot blocks one step above `blocks`, limited to all blocks.
 fn next_step(layer: &LayerCosts, blocks: usize) -> usize {
     (blocks + layer.blocks().div_ceil(MOST_STEPS).max(1)).min(layer.blocks())
 }
@@ -228,7 +237,7 @@ fn steps(layer: &LayerCosts) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(0), |blocks| (*blocks < layer.blocks()).then(|| next_step(layer, *blocks)))
 }
 
-/// `layer` with its first `blocks` hot.
+/// The option of `layer` with its first `blocks` blocks hot.
 fn layer_option(timer: &LayerTimer<'_>, layer: &LayerCosts, blocks: usize) -> LayerOption {
     LayerOption {
         blocks,
@@ -237,12 +246,13 @@ fn layer_option(timer: &LayerTimer<'_>, layer: &LayerCosts, blocks: usize) -> La
     }
 }
 
-/// Device bytes of `layer` with its first `blocks` hot.
+/// Device bytes of `layer` with its first `blocks` blocks hot.
 fn layer_bytes(layer: &LayerCosts, blocks: usize) -> u64 {
     layer.base() + layer.hot_bytes(layer.units_in(blocks))
 }
 
-/// The numbers of hot blocks to consider in `layer`. Numbers that take longer than a smaller one are left out.
+/// The numbers of hot blocks to consider in `layer`, without numbers that take longer than a
+/// smaller number.
 fn layer_options(timer: &LayerTimer<'_>, layer: &LayerCosts) -> Vec<LayerOption> {
     let blocks = layer.blocks();
     let every: Vec<LayerOption> = steps(layer).map(|blocks| layer_option(timer, layer, blocks)).collect();
@@ -260,7 +270,8 @@ fn layer_options(timer: &LayerTimer<'_>, layer: &LayerCosts) -> Vec<LayerOption>
     chosen
 }
 
-/// The layer of each step of the model's blocks, those that fire most often first: PowerInfer's order.
+/// The layer of each step of the model's blocks, most often firing first. This is PowerInfer's
+/// order.
 fn by_frequency(profile: &CostProfile) -> Vec<u32> {
     let mut parts = Vec::new();
     for (layer, at) in profile.layers.iter().zip(0..) {
@@ -274,8 +285,8 @@ fn by_frequency(profile: &CostProfile) -> Vec<u32> {
     parts.into_iter().map(|(_, layer)| layer).collect()
 }
 
-/// The plans that have the first 0, 1, ... steps of `order` hot, with everything else resident. Where layers differ little they
-/// are the best there are.
+/// The plans with the first 0, 1, ... steps of `order` hot and everything else resident. They are
+/// the best plans if layers differ little.
 fn frequency_path(
     profile: &CostProfile,
     timers: &[LayerTimer<'_>],
@@ -287,7 +298,7 @@ fn frequency_path(
         timers.iter().zip(&profile.layers).map(|(timer, layer)| layer_option(timer, layer, 0)).collect();
     let mut bytes = end.bytes + now.iter().map(|option| option.bytes).sum::<u64>();
     let mut seconds = end.seconds + now.iter().map(|option| option.seconds).sum::<f64>();
-    // The head is resident, and waits with the last layer.
+    // The resident head waits if the last layer is split.
     let wait = |now: &[LayerOption]| {
         let split = now.last().zip(profile.layers.last()).is_some_and(|(last, layer)| last.blocks < layer.blocks());
         if split { rested_head } else { 0.0 }
@@ -307,17 +318,18 @@ fn frequency_path(
     plans
 }
 
-/// Keeps the fastest of all plans with about the same bytes.
+/// Keeps the fastest of all plans with about the same number of bytes.
 struct Thinning {
     shift: u32,
-    /// By range of bytes, the least seconds so far: apart from what they are of, so that they stay in the first cache.
+    /// Fewest seconds so far for each range of bytes. Separate from the plans, so that they stay in
+    /// the first-level cache.
     seconds: Vec<f64>,
-    /// The plan that takes them.
+    /// The plans with these seconds.
     plans: Vec<SuffixPlan>,
 }
 
 impl Thinning {
-    /// For plans of up to `total` bytes.
+    /// Makes a thinning for plans of up to `total` bytes.
     fn new(total: u64) -> Self {
         let shift = (total / PLANS).max(1).ilog2();
         let ranges = (total >> shift) as usize + 1;
@@ -338,7 +350,7 @@ impl Thinning {
         }
     }
 
-    /// The Pareto-optimal of the plans kept, bytes ascending.
+    /// The Pareto-optimal plans among those kept, by ascending bytes.
     fn kept(&self) -> Vec<SuffixPlan> {
         let mut best = f64::INFINITY;
         let mut kept = Vec::new();
@@ -351,14 +363,15 @@ impl Thinning {
         kept
     }
 
-    /// The same; none is kept any longer.
+    /// Returns the plans of [`Thinning::kept`] and drops all plans.
     fn take(&mut self) -> Vec<SuffixPlan> {
         let taken = self.kept();
         self.seconds.fill(f64::INFINITY);
         taken
     }
 
-    /// The Pareto-optimal of all `plans`, bytes ascending. Most of the others are dropped before anything is sorted.
+    /// The Pareto-optimal plans of all `plans`, by ascending bytes. Most others are dropped before
+    /// anything is sorted.
     fn pareto_optimal(&self, mut plans: Vec<PlanCandidate>) -> Vec<PlanCandidate> {
         let mut below = vec![f64::INFINITY; self.seconds.len() + 1];
         for plan in &plans {

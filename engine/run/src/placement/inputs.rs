@@ -1,16 +1,16 @@
-//! The inputs of a plan beside the model: how it is used, and the machine's speeds.
+//! The inputs of a plan besides the model: how the model is used, and the machine's speeds.
 
 use std::sync::Arc;
 
 use super::{Limits, Machine, Streaming};
 use crate::runtime::{KvType, Sparsity};
 
-/// The inputs of a plan beside the model. Equal inputs give equal plans.
+/// The inputs of a plan besides the model. Equal inputs give equal plans.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlanInputs {
-    /// Sparsity mode in which tokens are decoded.
+    /// Sparsity mode of decoding.
     pub sparsity: Sparsity,
-    /// Tokens of each context. A token is timed with half of them filled.
+    /// Tokens per context. A token is timed with half of them filled.
     pub context: usize,
     /// Contexts held at once.
     pub sessions: usize,
@@ -18,17 +18,19 @@ pub struct PlanInputs {
     pub kv_type: KvType,
     /// Prompt tokens that the device computes at a time.
     pub chunk: usize,
-    /// Cold rows of prompts are streamed to the device: always, never, or (`None`) where that is expected to be quicker.
+    /// Whether cold rows of prompts are streamed to the device: always, never, or (`None`) if
+    /// streaming is expected to be faster.
     pub stream_prompts: Option<bool>,
     /// Speeds of the processors.
     pub machine: Arc<Machine>,
 }
 
 impl PlanInputs {
-    /// Most prompt tokens that a device computes at a time: more cost memory, and a desktop that uses the GPU would stutter.
+    /// Most prompt tokens that a device computes at a time. More would need more memory, and a
+    /// desktop that uses the GPU would stutter.
     pub const MAX_CHUNK: usize = 256;
 
-    /// One context of `context` tokens on a typical desktop.
+    /// Makes the inputs of one context of `context` tokens on a typical desktop.
     pub fn new(sparsity: Sparsity, context: usize, kv_type: KvType) -> Self {
         PlanInputs {
             sparsity,
@@ -41,7 +43,7 @@ impl PlanInputs {
         }
     }
 
-    /// The processor that computes the cold neurons' part of prompts.
+    /// Decides which processor computes the cold neurons of prompts.
     pub fn streaming(&self) -> Streaming {
         match self.stream_prompts {
             Some(true) => Streaming::Always,
@@ -50,20 +52,20 @@ impl PlanInputs {
         }
     }
 
-    /// Limits of the machine's GPU; those of a typical one where it has none.
+    /// Limits of the machine's GPU, or of a typical GPU if the machine has none.
     pub fn limits(&self) -> Limits {
         self.machine.gpu.as_ref().map_or(Machine::typical_limits(), |gpu| gpu.limits)
     }
 }
 
-/// The use of the GPU that a plan may make.
+/// How a plan may use the GPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum GpuUse {
-    /// Never: there is none, or none was chosen.
+    /// Never, because there is no GPU or none was selected.
     Never,
-    /// Only if that is expected to be quicker than the CPU alone.
+    /// Only if a plan with the GPU is expected to be faster than the CPU alone.
     IfQuicker,
-    /// For as much as fits, even where the CPU alone is expected to be quicker.
+    /// As much as fits, even if the CPU alone is expected to be faster.
     #[default]
     Always,
 }

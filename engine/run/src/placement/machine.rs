@@ -1,4 +1,5 @@
-//! The speeds of a machine, which plans are priced with. Measured by `calibration`, kept as JSON.
+//! The speeds of a machine, with which plans are priced. `calibration` measures them and stores
+//! them as JSON.
 
 use std::{
     collections::BTreeMap,
@@ -14,19 +15,19 @@ use thermocline_base::{
 };
 use thermocline_formats::quant::TensorType;
 
-/// Version of the files; raised when a measurement changes its meaning.
+/// Version of the files, increased when a measurement changes its meaning.
 const VERSION: u32 = 4;
 
-/// Speeds of the CPU, of one GPU, and of what lies between them.
+/// Speeds of the CPU, of one GPU, and of the transfers between them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
     version: u32,
     /// The CPU with its memory.
     pub cpu: CpuRates,
-    /// The GPU; `None`: the CPU is alone.
+    /// The GPU, or `None` if there is only the CPU.
     pub gpu: Option<GpuRates>,
-    /// True if the speeds are not measured, but published figures or those of a typical machine.
+    /// True if the speeds are not measured, but published or typical figures.
     #[serde(default)]
     pub assumed: bool,
 }
@@ -41,27 +42,29 @@ pub struct ProductRate {
     pub scattered: f64,
 }
 
-/// Decoding rates by the name of the type that weights have in their file. Bytes are those of the processor's own encoding.
+/// Decoding rates by the name of the weight type in the file. Bytes refer to the processor's own
+/// encoding.
 pub type Rates = BTreeMap<String, ProductRate>;
 
-/// Rates of prompts by the name of the type that weights have in their file.
+/// Rates of prompts by the name of the weight type in the file.
 pub type PromptRates = BTreeMap<String, f64>;
 
-/// Fractions of decoding rates that remain in bursts, from 0 to 1, by the name of the type that weights have in their file.
+/// Fractions of the decoding rates that remain in bursts, from 0 to 1, by the name of the weight
+/// type in the file.
 pub type BurstFractions = BTreeMap<String, f64>;
 
-/// The clocks that a device computes with. A driver lowers them while a device waits, and does not raise them again for a short
-/// submission.
+/// The clocks of a device while it computes. A driver lowers the clocks of a waiting device and
+/// does not raise them again for a short submission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceClocks {
-    /// Those of work without waits.
+    /// The clocks during work without waits.
     Sustained,
-    /// Those of bursts: short submissions with waits between them.
+    /// The clocks during bursts: short submissions with waits between them.
     Sunken,
 }
 
 impl DeviceClocks {
-    /// Those of a device that has just waited, or has not.
+    /// The clocks of a device that has just waited (`waited`) or has not.
     pub const fn after_wait(waited: bool) -> Self {
         if waited { DeviceClocks::Sunken } else { DeviceClocks::Sustained }
     }
@@ -71,19 +74,20 @@ impl DeviceClocks {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CpuRates {
-    /// Its name, as far as it is known.
+    /// The CPU's name, if known.
     pub name: String,
     /// Instruction set of its kernels.
     pub kernels: String,
-    /// Worker threads.
+    /// Number of worker threads.
     pub threads: usize,
-    /// Bytes per second of sequential reads of its memory.
+    /// Bytes per second of sequential reads from the CPU's memory.
     pub memory: f64,
-    /// Seconds to start all workers and to wait for them.
+    /// Seconds to start all workers and wait for them.
     pub join: f64,
-    /// Decoding rates by type of weights.
+    /// Decoding rates by weight type.
     pub rates: Rates,
-    /// Multiply-adds per second of an FFN's products with many tokens, computed for some of its neurons.
+    /// Multiply-adds per second of products with many tokens in an FFN of which some neurons are
+    /// computed.
     pub prompts: PromptRates,
 }
 
@@ -91,41 +95,41 @@ pub struct CpuRates {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GpuRates {
-    /// Its name.
+    /// The GPU's name.
     pub adapter: String,
-    /// Driver with its version.
+    /// The driver's name and version.
     pub driver: String,
-    /// Bytes per second of a kernel that reads its memory.
+    /// Bytes per second of a kernel that reads the GPU's memory.
     pub memory: f64,
-    /// Seconds of a minimal dispatch that waits for the one before it.
+    /// Seconds of a minimal dispatch that waits for the previous dispatch.
     pub dispatch: f64,
     /// Seconds from a submission until small results have been read back.
     pub hand_over: f64,
-    /// Bytes per second to the device.
+    /// Bytes per second of uploads to the device.
     pub upload: f64,
-    /// Bytes per second from the device.
+    /// Bytes per second of downloads from the device.
     pub download: f64,
-    /// Decoding rates by type of weights, of work without waits.
+    /// Decoding rates by weight type, during work without waits.
     pub rates: Rates,
-    /// Fractions of these rates that remain in bursts: 1 on a card whose clocks do not sink.
+    /// Fractions of these rates that remain in bursts; 1 for a card that does not lower its clocks.
     pub bursts: BurstFractions,
     /// Multiply-adds per second of products with many tokens.
     pub prompts: PromptRates,
-    /// Bytes per second (in the file's encoding) of rows that are repacked and uploaded.
+    /// Bytes per second (in the file's encoding) of repacking and uploading rows.
     pub streams: PromptRates,
-    /// Rates while both processors work, where they share one memory; `None`: unchanged.
+    /// Rates while both processors work on one shared memory. `None` if the rates do not change.
     pub together: Option<SharedMemory>,
-    /// Limits that decide how much memory a model takes.
+    /// The limits that decide how much memory a model takes.
     pub limits: Limits,
 }
 
-/// Fractions of the rates that remain while both processors read one memory.
+/// Fractions of the rates that remain while both processors read one shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SharedMemory {
-    /// Fraction of the CPU's rates.
+    /// Remaining fraction of the CPU's rates.
     pub cpu: f64,
-    /// Fraction of the GPU's rates.
+    /// Remaining fraction of the GPU's rates.
     pub gpu: f64,
 }
 
@@ -133,28 +137,28 @@ pub struct SharedMemory {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
-    /// Largest buffer.
+    /// Largest size of a buffer.
     pub max_buffer: u64,
-    /// Largest binding of a buffer.
+    /// Largest size of a binding.
     pub max_binding: u64,
     /// Alignment of bindings.
     pub binding_alignment: u64,
 }
 
 impl CpuRates {
-    /// The rate of weights of `ty`.
+    /// The rate of weights of type `ty`.
     pub fn rate(&self, ty: TensorType) -> ProductRate {
         rate(&self.rates, ty, self.memory)
     }
 }
 
 impl GpuRates {
-    /// The rate of weights of `ty`, of work without waits.
+    /// The rate of weights of type `ty` during work without waits.
     pub fn rate(&self, ty: TensorType) -> ProductRate {
         rate(&self.rates, ty, self.memory)
     }
 
-    /// The rate of weights of `ty` with these clocks.
+    /// The rate of weights of type `ty` at these clocks.
     pub fn rate_at(&self, clocks: DeviceClocks, ty: TensorType) -> ProductRate {
         let ProductRate { sequential, scattered } = self.rate(ty);
         match clocks {
@@ -166,20 +170,21 @@ impl GpuRates {
         }
     }
 
-    /// The fraction of the rate of weights of `ty` that remains in bursts; the least measured one if it was not measured.
+    /// The fraction of the rate of type `ty` that remains in bursts. A type that was not measured
+    /// gets the smallest measured fraction.
     fn burst_fraction(&self, ty: TensorType) -> f64 {
         let least = || self.bursts.values().copied().fold(1.0, f64::min);
         self.bursts.get(ty.name()).copied().unwrap_or_else(least)
     }
 }
 
-/// `value` for every type of weights.
+/// Maps every weight type to `value`.
 pub(super) fn of_all_types<T: Copy>(value: T) -> BTreeMap<String, T> {
     let weights = TensorType::ALL.into_iter().filter(|ty| ty.is_weight());
     weights.map(|ty| (ty.name().to_owned(), value)).collect()
 }
 
-/// The rate of a type; that of the slowest measured type if it was not measured.
+/// The rate of a type. A type that was not measured gets the rate of the slowest measured type.
 fn rate(rates: &Rates, ty: TensorType, memory: f64) -> ProductRate {
     rates.get(ty.name()).copied().unwrap_or_else(|| {
         let slowest = rates.values().copied().reduce(|a, b| ProductRate {
@@ -191,7 +196,8 @@ fn rate(rates: &Rates, ty: TensorType, memory: f64) -> ProductRate {
 }
 
 impl Machine {
-    /// A machine with these speeds, rounded to four digits: no measurement has more, and these survive being written and read.
+    /// Makes a machine with these speeds, rounded to four digits. No measurement is more precise,
+    /// and rounded numbers are equal after writing and reading.
     pub fn new(mut cpu: CpuRates, mut gpu: Option<GpuRates>) -> Self {
         let round = |figure: &mut f64| *figure = format!("{figure:.3e}").parse().unwrap_or(*figure);
         let all = |rates: &mut Rates| {
@@ -211,7 +217,8 @@ impl Machine {
         Machine { version: VERSION, cpu, gpu, assumed: false }
     }
 
-    /// A typical desktop: two channels of DDR4, a graphics card of the middle class. For use where nothing can be measured.
+    /// A typical desktop: two channels of DDR4, and a mid-range graphics card. Used if nothing can
+    /// be measured.
     pub fn typical() -> Self {
         let rates = |memory: f64, scattered: f64| {
             of_all_types(ProductRate { sequential: memory, scattered: memory * scattered })
@@ -246,12 +253,12 @@ impl Machine {
         }
     }
 
-    /// Limits of a typical adapter, to plan with where there is none.
+    /// Limits of a typical adapter, for planning without an adapter.
     pub const fn typical_limits() -> Limits {
         Limits { max_buffer: 1 << 32, max_binding: (1 << 31) - 4, binding_alignment: 256 }
     }
 
-    /// True if all of `types` were measured, on every processor of the machine.
+    /// True if all `types` were measured on every processor of the machine.
     pub fn knows(&self, types: &[TensorType]) -> bool {
         let rates = [Some(&self.cpu.rates), self.gpu.as_ref().map(|gpu| &gpu.rates)];
         let gpu = self.gpu.iter().flat_map(|gpu| [&gpu.bursts, &gpu.prompts, &gpu.streams]);
@@ -260,11 +267,11 @@ impl Machine {
             && figures.all(|figures| types.iter().all(|ty| figures.contains_key(ty.name())))
     }
 
-    /// Reads a file that [`Machine::store`] wrote.
+    /// Reads a file written by [`Machine::store`].
     ///
     /// # Errors
-    /// [`Error::Io`] if there is no such file, [`Error::Malformed`] if it is something else, of another version, or has
-    /// numbers that cannot be speeds.
+    /// [`Error::Io`] if there is no such file. [`Error::Malformed`] if the file has another format
+    /// or version, or numbers that cannot be speeds.
     pub fn load(path: &Path) -> Result<Self> {
         let text = fs::read(path).map_err(|error| Error::io(FileAction::Read, path, error))?;
         let refuse = |location, expected: &str, got: String| Error::malformed(path, location, expected, got);
@@ -286,7 +293,7 @@ impl Machine {
         }
     }
 
-    /// Writes the speeds as JSON, whole or not at all.
+    /// Writes the speeds as JSON, atomically.
     ///
     /// # Errors
     /// As [`thermocline_base::files::write`].
@@ -294,20 +301,20 @@ impl Machine {
         keep_json(path, self)
     }
 
-    /// The file in `folder` that keeps the speeds of these processors.
+    /// The file in `folder` that stores the speeds of these processors.
     pub fn file(folder: &Path, cpu: &str, gpu: Option<(&str, &str)>) -> PathBuf {
         let (adapter, driver) = gpu.unwrap_or_default();
         let name = [cpu, adapter, driver].join("\n");
-        // FNV-1a: a short name, the same in every version of this program.
+        // FNV-1a gives a short name that is equal in every version of this program.
         let hash = name
             .bytes()
             .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
         folder.join(format!("machine-{hash:016x}.json"))
     }
 
-    /// Key and value of the first number that no machine can have.
+    /// Key and value of the first number that is impossible for a machine.
     fn first_impossible(&self) -> Option<(String, String)> {
-        // From a floppy disk to a petabyte a second; from nothing to a minute.
+        // From a floppy disk to a petabyte per second, and from zero to a minute.
         let (speeds, times, fractions) = (&(1e3..=1e15), &(0.0..=60.0), &(0.01..=1.0));
         let cpu = &self.cpu;
         let mut figures = vec![("cpu.memory", cpu.memory, speeds), ("cpu.join", cpu.join, times)];
@@ -377,7 +384,7 @@ mod tests {
         Machine::typical().store(&path).unwrap();
         let good = fs::read_to_string(&path).unwrap();
         for (from, to, key) in [
-            // Of a version that had measured no bursts.
+            // A file version from before bursts were measured.
             ("\"version\": 4", "\"version\": 3", "version"),
             ("\"version\": 4,", "", "version"),
             ("40000000000.0", "0.0", "cpu.memory"),

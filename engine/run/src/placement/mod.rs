@@ -1,10 +1,13 @@
-//! Parts of a model that are resident in VRAM, and what that costs and saves. Pure: sizes, frequencies and measured rates go in,
-//! plans come out; no processor and no device is named here.
+//! Decides which parts of a model are resident in VRAM, and computes what that costs and saves. The
+//! module is pure: it maps sizes, frequencies and measured rates to plans, and uses no processor
+//! and no device.
 //!
-//! [`PlanInputs`] say how the model is used and how fast the [`Machine`] is. A [`CostProfile`] holds the bytes and reads of every
-//! part of the model, the time model prices a layer by how much of it is resident, and a [`Frontier`] finds the best [`Plan`]s for
-//! all budgets. A [`PlacementSolver`] holds these together: it is what an engine, `thermocline plan` and benchmarks ask.
-//! [`PlacementSolver::forecast`] says what a budget would give, [`TokenTime`] what the time of a plan's token goes to. A [`PublishedMachine`] stands for a PC that is not at hand.
+//! [`PlanInputs`] describe how the model is used and how fast the [`Machine`] is. A [`CostProfile`]
+//! holds the bytes and reads of every part of the model. The time model prices a layer by its
+//! resident parts, and a [`Frontier`] finds the best [`Plan`]s for all budgets. A
+//! [`PlacementSolver`] combines these for engines, `thermocline plan` and benchmarks.
+//! [`PlacementSolver::forecast`] predicts the effect of a budget, and [`TokenTime`] divides the
+//! time of a plan's token into parts. A [`PublishedMachine`] describes a PC that is not at hand.
 //!
 //! ```
 //! use thermocline_model::{LoadOptions, Model};
@@ -18,7 +21,8 @@
 //! let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/models/llama-relu");
 //! let model = Model::open(path.as_ref(), &LoadOptions::default())?;
 //! let inputs = PlanInputs::new(Sparsity::Exact, 64, KvType::F16);
-//! let bytes = device_bytes(&caps_of(Machine::typical_limits()), &model, inputs.chunk, inputs.kv_type)?;
+//! let caps = caps_of(Machine::typical_limits());
+//! let bytes = device_bytes(&caps, &model, inputs.chunk, inputs.kv_type)?;
 //! let planner = PlacementSolver::new(&model, &bytes, inputs)?;
 //!
 //! let budget = planner.everything() * 3 / 4;

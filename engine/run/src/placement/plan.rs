@@ -23,26 +23,27 @@ pub struct PlanBytes {
     pub kv: u64,
     /// Registers and temporaries.
     pub scratch: u64,
-    /// Rings that carry data up and down.
+    /// Rings for uploads and results.
     pub staging: u64,
     /// Predictors.
     pub predictor: u64,
-    /// The streaming buffer for cold rows of prompts ([`StreamingBufferSize`](super::StreamingBufferSize)).
+    /// The streaming buffer for cold rows of prompts
+    /// ([`StreamingBufferSize`](super::StreamingBufferSize)).
     pub streaming_buffer: u64,
 }
 
 impl PlanBytes {
-    /// Their sum.
+    /// Sum over all purposes.
     pub fn total(&self) -> u64 {
         self.by_name().iter().map(|(_, bytes)| bytes).sum()
     }
 
-    /// Those of weights.
+    /// Bytes of weights.
     pub fn weights(&self) -> u64 {
         self.attention + self.ffn + self.head + self.vectors + self.predictor
     }
 
-    /// Bytes with the names they are shown under.
+    /// Bytes with the names under which they are shown.
     pub fn by_name(&self) -> [(&'static str, u64); 9] {
         [
             ("attention weights", self.attention),
@@ -61,13 +62,13 @@ impl PlanBytes {
 /// One layer of a plan.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LayerPlan {
-    /// True if its attention is on the device.
+    /// True if the layer's attention is on the device.
     pub resident: bool,
-    /// True for an MoE layer, whose units are experts in place of neurons.
+    /// True for an MoE layer, whose units are experts instead of neurons.
     pub experts: bool,
-    /// Hot units: neurons, or experts.
+    /// Number of hot units: neurons, or experts.
     pub hot: usize,
-    /// All units.
+    /// Number of all units.
     pub units: usize,
     /// Mean number of units that fire for a token.
     pub firings: f64,
@@ -91,7 +92,7 @@ pub enum Bottleneck {
 }
 
 impl Bottleneck {
-    /// Its name for people.
+    /// The name shown to users.
     pub const fn name(self) -> &'static str {
         match self {
             Bottleneck::Cpu => "the CPU's memory",
@@ -101,23 +102,24 @@ impl Bottleneck {
     }
 }
 
-/// Fewest hot experts that are worth their memory, in experts per token: a few tokens use all of fewer.
+/// Fewest hot experts that are worth their memory, in multiples of the experts per token. A few
+/// tokens use all of a smaller number.
 pub const WORTHWHILE_EXPERTS: usize = 3;
 
-/// Something a plan assumes because it was not counted or measured, or that speaks against it.
+/// An assumption about something that was not measured, or a reason against the plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Assumption {
-    /// No profile has counted firings: all neurons are taken to fire equally often.
+    /// No profile has counted firings, so all neurons are assumed to fire equally often.
     NoProfile,
     /// The speeds are published or typical figures.
     UnmeasuredMachine,
     /// The speed of weights of this type was not measured.
     UnmeasuredType(TensorType),
-    /// Some layer has fewer hot experts than [`WORTHWHILE_EXPERTS`] times those that a token uses.
+    /// Some layer has fewer hot experts than [`WORTHWHILE_EXPERTS`] times the experts per token.
     FewExperts {
-        /// Hot experts of that layer.
+        /// Number of hot experts in that layer.
         hot: usize,
-        /// Experts that a token uses.
+        /// Experts per token.
         used: usize,
     },
 }
@@ -154,16 +156,16 @@ pub struct Plan {
     pub layers: Vec<LayerPlan>,
     /// Seconds of the head.
     pub head_seconds: f64,
-    /// Seconds of a token beside its layers and the head: the way to the device and back.
+    /// Seconds of a token outside its layers and the head: the transfers to the device and back.
     pub token_seconds: f64,
     /// Seconds of a token.
     pub seconds: f64,
-    /// Assumptions made where something was not counted or measured.
+    /// Assumptions about values that were not measured.
     pub assumptions: Vec<Assumption>,
 }
 
 impl Plan {
-    /// The plan of `placement`, which is made valid for the model first ([`Placement::valid_for`]).
+    /// Prices `placement`, after making it valid for the model ([`Placement::valid_for`]).
     pub fn new(profile: &CostProfile, machine: &Machine, placement: Placement) -> Self {
         let placement = placement.valid_for(profile);
         let any_resident = placement.any_resident();
@@ -182,7 +184,7 @@ impl Plan {
             let resident = at >= placement.first_resident;
             let hot = &placement.hot[at];
             let hot_rows = layer.rows_of(hot);
-            // Behind the CPU's layers the device begins rested.
+            // After the CPU's layers, the device has waited.
             let begins = DeviceClocks::after_wait(at > 0 && at == placement.first_resident);
             let mut layer_bytes = 0;
             if resident {
@@ -228,18 +230,18 @@ impl Plan {
         1.0 / self.seconds
     }
 
-    /// Fraction of all firings that are of hot units, from 0 to 1.
+    /// Fraction of all firings that hot units account for, from 0 to 1.
     pub fn hot_fraction(&self) -> f64 {
         let sum = |of: fn(&LayerPlan) -> f64| self.layers.iter().map(of).sum::<f64>();
         sum(|layer| layer.hot_firings) / sum(|layer| layer.firings).max(f64::MIN_POSITIVE)
     }
 
-    /// Hot units, and all units: neurons, or experts in MoE layers.
+    /// Number of hot units, and of all units: neurons, or experts in MoE layers.
     pub fn units(&self) -> (usize, usize) {
         (self.layers.iter().map(|layer| layer.hot).sum(), self.layers.iter().map(|layer| layer.units).sum())
     }
 
-    /// The part of the machine that would have to be quicker.
+    /// The part of the machine that limits the speed.
     pub fn bottleneck(&self) -> Bottleneck {
         let (mut cpu, mut gpu, mut hand_over) = (0.0, 0.0, self.token_seconds);
         for LayerPlan { time, .. } in &self.layers {
@@ -262,7 +264,7 @@ impl Plan {
     }
 }
 
-/// Says so if a layer has too few hot experts to be worth having.
+/// Returns the assumption if a layer has too few hot experts to be useful.
 fn few_experts(layer: &LayerPlan) -> Option<Assumption> {
     let used = layer.firings.round() as usize;
     let few = layer.experts && layer.hot > 0 && layer.hot < (WORTHWHILE_EXPERTS * used).min(layer.units);

@@ -9,7 +9,8 @@ use thermocline_base::error::{Error, Location, Result};
 use thermocline_formats::format::powerinfer::GpuIndex;
 use thermocline_model::{Ffn, Model, Resident};
 
-/// The neurons that PowerInfer puts on the GPU, read from its `<model>.generated.gpuidx`; followed instead of the best plan.
+/// The neurons that PowerInfer puts on the GPU, read from its `<model>.generated.gpuidx`. A plan
+/// can follow them instead of being optimal.
 #[derive(Debug, Clone)]
 pub struct PowerInferSplit {
     path: PathBuf,
@@ -20,27 +21,27 @@ impl PowerInferSplit {
     /// Reads the file.
     ///
     /// # Errors
-    /// [`Error::Io`] if it cannot be read, [`Error::Malformed`] if it is no split.
+    /// [`Error::Io`] if the file cannot be read, [`Error::Malformed`] if it is not a split.
     pub fn open(path: &Path) -> Result<Self> {
         Ok(PowerInferSplit { path: path.to_owned(), index: GpuIndex::open(path)? })
     }
 
-    /// Number of neurons it puts on the GPU.
+    /// Number of neurons that the split puts on the GPU.
     pub fn neurons(&self) -> usize {
         self.index.layers.iter().map(|layer| layer.bucket.len()).sum()
     }
 
-    /// Number of its neurons that are resident.
+    /// Number of the split's neurons that are resident.
     pub fn resident_neurons(&self, resident: &Resident) -> usize {
         let layers = self.index.layers.iter().enumerate();
         let there = |(at, neuron): &(usize, u32)| resident.is_hot(*at, *neuron as usize);
         layers.flat_map(|(at, layer)| layer.bucket.iter().map(move |neuron| (at, *neuron))).filter(there).count()
     }
 
-    /// Checks that it has as many layers, and neurons in each, as `model`.
+    /// Checks that the split has the layers of `model`, with as many neurons in each.
     ///
     /// # Errors
-    /// [`Error::Malformed`] if it has not.
+    /// [`Error::Malformed`] if it does not.
     pub fn check(&self, model: &Model) -> Result<()> {
         self.check_layers(model.weights.layers.iter().map(|layer| match &layer.ffn {
             Ffn::None => 0,
@@ -63,7 +64,7 @@ impl PowerInferSplit {
         Ok(())
     }
 
-    /// Its neurons hot and everything else resident, as in PowerInfer.
+    /// Makes the split's neurons hot and everything else resident, as in PowerInfer.
     ///
     /// # Errors
     /// As [`PowerInferSplit::check`].
@@ -77,17 +78,18 @@ impl PowerInferSplit {
     }
 }
 
-/// The neurons of a PowerInfer split that are resident.
+/// How many neurons of a PowerInfer split are resident.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct SplitReport {
-    /// Neurons that the split puts on the GPU.
+    /// Number of neurons that the split puts on the GPU.
     pub neurons: usize,
-    /// Those of them that are resident: all, unless the budget has no room for them or they are being uploaded.
+    /// Number of these neurons that are resident: all, unless the budget is too small or they are
+    /// still being uploaded.
     pub resident: usize,
 }
 
 impl SplitReport {
-    /// The report of `split` for a model of which `resident` is on the device.
+    /// Reports `split` for a model with the parts `resident` on the device.
     pub fn new(split: &PowerInferSplit, resident: &Resident) -> Self {
         SplitReport { neurons: split.neurons(), resident: split.resident_neurons(resident) }
     }
@@ -141,7 +143,8 @@ mod tests {
         assert!(matches!(error, Error::Malformed { .. }) && error.to_string().contains("as the model has"), "{error}");
     }
 
-    /// Every byte changed, and truncated at every byte: an error or another split, never a panic.
+    /// A file with any byte changed or any truncation gives an error or another split, never a
+    /// panic.
     #[test]
     fn damaged_powerinfer_splits_never_panic() {
         let model = fixture("powerinfer/llama-relu-q4_0.powerinfer.gguf");

@@ -1,30 +1,36 @@
-//! A machine by its published figures: bandwidths, bus and cores from data sheets, for plans of machines that are not at hand. What our
-//! kernels reach of these figures was measured (CPU) or follows from compiled kernels (GPU); each efficiency says which.
+//! A machine described by published figures (bandwidths, bus and cores from data sheets), for plans
+//! of machines that are not at hand. How much of these figures our kernels reach was measured (CPU)
+//! or follows from compiled kernels (GPU). Each efficiency states its source.
 
 use serde::{Deserialize, Serialize};
 
 use super::machine::{CpuRates, GpuRates, Machine, ProductRate, SharedMemory, of_all_types};
 use thermocline_base::error::{Error, Result};
 
-/// Fraction of the RAM's published bandwidth that reads in order reach: two channels of DDR4 and DDR5 give about that to `bench`'s read
-/// test, and dense products read at 92 % of it (docs/benchmarks.md).
+/// Fraction of the RAM's published bandwidth that sequential reads reach. Two channels of DDR4 and
+/// DDR5 give about 0.85 in `bench`'s read test, and dense products read at 92 % of that
+/// (docs/benchmarks.md).
 const RAM_IN_ORDER: f64 = 0.85 * 0.92;
-/// The same of scattered rows, beside reads in order: 13 of 21 GB/s for rows of 2.3 KB, 15.6 for three adjacent rows.
+/// Speed of scattered rows as a fraction of sequential reads: 13 of 21 GB/s for rows of 2.3 KB,
+/// 15.6 for three adjacent rows.
 const RAM_SCATTERED: f64 = 0.65;
-/// Fraction of the VRAM's published bandwidth that products reach: between 6 and 66 % of a card's instructions are used at full
-/// bandwidth, so that the copy bandwidth is the limit, which is about 0.9 of the published one.
+/// Fraction of the VRAM's published bandwidth that products reach. Products at full bandwidth use
+/// only 6 to 66 % of a card's instructions. The copy bandwidth is therefore the limit, about 0.9 of
+/// the published bandwidth.
 const VRAM_IN_ORDER: f64 = 0.82;
-/// The same of scattered rows, beside reads in order.
+/// Speed of scattered rows as a fraction of sequential reads.
 const VRAM_SCATTERED: f64 = 0.8;
-/// Fraction of a bus's published bandwidth, one way, that large copies reach.
+/// Fraction of a bus's published one-way bandwidth that large copies reach.
 const BUS: f64 = 0.8;
-/// Seconds of a dispatch that waits for the one before it.
+/// Seconds of a dispatch that waits for the previous dispatch.
 const DISPATCH: f64 = 3e-6;
-/// Seconds of a hand-over on a discrete card: 60 to 150 us of a Vulkan driver.
+/// Seconds of a hand-over on a discrete card: 60 to 150 us with a Vulkan driver.
 const HAND_OVER: f64 = 100e-6;
-/// Multiply-adds per second and core of products with many tokens, by instruction set: measured, 2 threads, Q4_0.
+/// Multiply-adds per second and core of products with many tokens, by instruction set. Measured
+/// with 2 threads and Q4_0.
 const CPU_PROMPTS: [(&str, f64); 3] = [("avx512", 280e9), ("avx2", 90e9), ("neon", 60e9)];
-/// Fraction of a card's published half-precision arithmetic that prompts reach without matrix units.
+/// Fraction of a card's published half-precision arithmetic that prompts reach without matrix
+/// units.
 const GPU_PROMPTS: f64 = 0.25;
 
 /// Published figures of a machine.
@@ -33,7 +39,7 @@ const GPU_PROMPTS: f64 = 0.25;
 pub struct PublishedMachine {
     /// Name on the command line.
     pub name: String,
-    /// Its parts in a line.
+    /// Description of its parts in one line.
     pub about: String,
     /// The CPU with its memory.
     pub cpu: PublishedCpu,
@@ -45,15 +51,15 @@ pub struct PublishedMachine {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PublishedCpu {
-    /// Its name.
+    /// The CPU's name.
     pub name: String,
-    /// Cores that compute: performance cores, where there are two kinds.
+    /// Number of cores that compute: the performance cores, if there are two kinds.
     pub cores: usize,
     /// Best instruction set of its kernels: `avx2`, `avx512` or `neon`.
     pub kernels: String,
-    /// Bytes per second of its memory, 10^9.
+    /// Memory bandwidth in 10^9 bytes per second.
     pub memory_gb_s: f64,
-    /// Bytes of its memory, 2^30.
+    /// Memory size in 2^30 bytes.
     pub memory_gib: f64,
     /// Origin of the figures.
     pub source: String,
@@ -63,17 +69,17 @@ pub struct PublishedCpu {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PublishedGpu {
-    /// Its name.
+    /// The GPU's name.
     pub name: String,
-    /// Bytes of its memory, 2^30; of a GPU that shares the CPU's, what it may take.
+    /// Memory size in 2^30 bytes. For a GPU that shares the CPU's memory, the size that it may use.
     pub memory_gib: f64,
-    /// Bytes per second of its memory, 10^9.
+    /// Memory bandwidth in 10^9 bytes per second.
     pub memory_gb_s: f64,
-    /// Bytes per second of the bus, one way, 10^9.
+    /// One-way bandwidth of the bus in 10^9 bytes per second.
     pub bus_gb_s: f64,
-    /// Half-precision operations per second without matrix units, 10^12.
+    /// Half-precision operations per second without matrix units, in 10^12.
     pub half_tflops: f64,
-    /// True if it shares the CPU's memory.
+    /// True if the GPU shares the CPU's memory.
     #[serde(default)]
     pub unified: bool,
     /// Origin of the figures.
@@ -92,7 +98,8 @@ pub struct MemorySizes {
 }
 
 impl MemorySizes {
-    /// Bytes that are missing of the RAM that a plan needs: `in_ram` there, and `on_gpu` in GPU memory.
+    /// Number of bytes by which RAM is too small for a plan with `in_ram` bytes in RAM and `on_gpu`
+    /// bytes in GPU memory.
     pub fn missing(&self, in_ram: u64, on_gpu: u64) -> u64 {
         let shared = if self.unified { on_gpu } else { 0 };
         in_ram.saturating_add(shared).saturating_sub(self.ram)
@@ -100,10 +107,10 @@ impl MemorySizes {
 }
 
 impl PublishedMachine {
-    /// The machine in `text`, a JSON object; `name` is what errors call it.
+    /// Parses the machine in `text`, a JSON object. Errors call it `name`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for another text, or figures that no machine has.
+    /// [`Error::Invalid`] if `text` is not a machine or has impossible figures.
     pub fn from_json(name: &str, text: &str) -> Result<Self> {
         let refuse = |got: String| Error::invalid("published machine", format!("figures of {name}"), got);
         let machine: PublishedMachine = serde_json::from_str(text).map_err(|error| refuse(error.to_string()))?;
@@ -118,7 +125,7 @@ impl PublishedMachine {
         Ok(machine)
     }
 
-    /// Sizes of its memory.
+    /// Sizes of the machine's memory.
     pub fn memory(&self) -> MemorySizes {
         let bytes = |gib: f64| (gib * f64::from(1 << 30)) as u64;
         MemorySizes {
@@ -128,7 +135,7 @@ impl PublishedMachine {
         }
     }
 
-    /// Speeds to plan with.
+    /// Speeds for planning.
     pub fn machine(&self) -> Machine {
         let ram = self.cpu.memory_gb_s * 1e9 * RAM_IN_ORDER;
         let known = CPU_PROMPTS.iter().find(|(kernels, _)| *kernels == self.cpu.kernels);
@@ -154,12 +161,13 @@ impl PublishedMachine {
                 upload: bus,
                 download: bus,
                 rates: of_all_types(ProductRate { sequential: vram, scattered: vram * VRAM_SCATTERED }),
-                // No data sheet says how far clocks sink between short submissions.
+                // No data sheet states how far clocks sink between short submissions.
                 bursts: of_all_types(1.0),
                 // A multiply-add is two operations.
                 prompts: of_all_types(gpu.half_tflops * 1e12 / 2.0 * GPU_PROMPTS),
                 streams: of_all_types(bus.min(ram)),
-                // One memory: each has half of it while both read.
+                // With one shared memory, each processor gets half of its bandwidth while both
+                // read.
                 together: gpu.unified.then_some(SharedMemory { cpu: 0.5, gpu: 0.5 }),
                 limits: Machine::typical_limits(),
             }

@@ -1,4 +1,4 @@
-//! The parts of a model that should be in a device's memory.
+//! The parts of a model that are to be in a device's memory.
 
 use std::{fmt, str::FromStr};
 
@@ -9,20 +9,22 @@ use thermocline_model::{Resident, mask};
 /// The pieces in which a model is placed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Granularity {
-    /// Neuron by neuron: the hot ones of many layers.
+    /// Neuron by neuron: the hot neurons of many layers.
     #[default]
     Neurons,
-    /// Layer by layer, the last ones whole, as programs do that do not split layers: for comparison.
+    /// Layer by layer, the last layers whole, like programs that do not split layers; for
+    /// comparison.
     Layers,
-    /// The neurons that fire most often in any layer, beside all attention, whatever they save: PowerInfer's rule, for comparison.
+    /// All attention, and the neurons of any layer that fire most often, whatever time they save.
+    /// This is PowerInfer's rule, for comparison.
     Frequency,
 }
 
 impl Granularity {
-    /// All of them.
+    /// All granularities.
     pub const ALL: [Granularity; 3] = [Granularity::Neurons, Granularity::Layers, Granularity::Frequency];
 
-    /// Its name on the command line.
+    /// The name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Granularity::Neurons => "neurons",
@@ -47,24 +49,25 @@ impl FromStr for Granularity {
     }
 }
 
-/// The parts of a model that should be resident in VRAM. The CPU computes the others: it has all weights in RAM anyway.
+/// The parts of a model that are to be resident in VRAM. The CPU computes the others, and has all
+/// weights in RAM anyway.
 ///
-/// Resident layers are the last ones: the residual stream then crosses the bus once, where it changes sides, in place of the
-/// embedding.
+/// The resident layers are the last ones. The residual stream then crosses the bus once, where the
+/// computation changes sides, instead of the embedding.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Placement {
-    /// First layer with its attention, norms, keys and values, and predictor in VRAM; so have all layers after it, and the CPU
-    /// computes all layers before it.
+    /// First layer whose attention, norms, keys, values and predictor are in VRAM. All later
+    /// layers' are in VRAM too, and the CPU computes all earlier layers.
     pub first_resident: usize,
-    /// Per layer: its units in VRAM (neurons; in an MoE layer experts), hottest first; empty below `first_resident`. A layer with all
-    /// its units needs no hand-over.
+    /// For each layer, its units in VRAM (neurons, or experts in an MoE layer), hottest first;
+    /// empty below `first_resident`. A layer with all its units in VRAM needs no hand-over.
     pub hot: Vec<Vec<u32>>,
-    /// True if the final norm and the head are in VRAM; they are only if the last layer is.
+    /// True if the final norm and the head are in VRAM, which requires that the last layer is.
     pub head: bool,
 }
 
 impl Placement {
-    /// Nothing resident, in a model of `n_layer` layers.
+    /// Nothing resident, for a model of `n_layer` layers.
     pub fn cpu(n_layer: usize) -> Self {
         Placement { first_resident: n_layer, hot: vec![Vec::new(); n_layer], head: false }
     }
@@ -75,7 +78,7 @@ impl Placement {
         Placement { first_resident: 0, hot, head: !profile.layers.is_empty() }
     }
 
-    /// The placement that is reached by what is `resident` now.
+    /// The placement that the parts `resident` now correspond to.
     pub fn from_resident(resident: &Resident, profile: &CostProfile) -> Self {
         let layers = profile.layers.iter().enumerate();
         let hot = layers.map(|(at, layer)| {
@@ -85,7 +88,7 @@ impl Placement {
         Placement { first_resident: resident.first_layer, hot, head: resident.head }.valid_for(profile)
     }
 
-    /// As many of the last layers, whole, as fit into `budget` bytes; then the head.
+    /// As many whole layers as fit into `budget` bytes, from the last one down, and then the head.
     pub fn whole_layers(profile: &CostProfile, budget: u64) -> Self {
         let mut placement = Placement::cpu(profile.layers.len());
         let mut left = usable(budget).saturating_sub(profile.scratch + profile.staging);
@@ -115,8 +118,8 @@ impl Placement {
         profile.scratch + profile.staging + layers + if self.head { profile.head.bytes() } else { 0 }
     }
 
-    /// The placement without the parts that `budget` has no room for: units, those that fire least first; then the head; then
-    /// layers, from the first on.
+    /// Removes the parts for which `budget` has no room: first units, least often firing first;
+    /// then the head; then layers, from the first resident one.
     #[must_use]
     pub fn fitting(mut self, profile: &CostProfile, budget: u64) -> Self {
         let mut over = self.bytes(profile).saturating_sub(usable(budget));
@@ -150,8 +153,8 @@ impl Placement {
         self
     }
 
-    /// The placement made valid for this model: without unknown and repeated units, hot units below the first resident layer,
-    /// and a head without a layer.
+    /// Makes the placement valid for this model. Removes unknown and repeated units, hot units
+    /// below the first resident layer, and a head without a resident layer.
     pub fn valid_for(mut self, profile: &CostProfile) -> Self {
         self.first_resident = self.first_resident.min(profile.layers.len());
         self.head &= self.first_resident < profile.layers.len();
@@ -169,8 +172,9 @@ impl Placement {
         self
     }
 
-    /// Bytes of weights, keys and values to upload, and to release, on the way from `now` (`None`: nothing) to this placement,
-    /// which is valid for the model ([`Placement::valid_for`]).
+    /// Bytes of weights, keys and values to upload, and to free, from `now` (`None`: nothing
+    /// resident) to this placement. The placement must be valid for the model
+    /// ([`Placement::valid_for`]).
     pub fn moves(&self, profile: &CostProfile, now: Option<&Resident>) -> (u64, u64) {
         let nothing = Resident { first_layer: usize::MAX, ..Resident::default() };
         let now = now.unwrap_or(&nothing);
@@ -228,12 +232,12 @@ mod tests {
         assert!(counts.iter().all(|count| *count > 0), "{counts:?}");
         let mut last = (0, false, 0);
         for budget in (0..400).map(|mib| mib * MIB) {
-            // Every other unit, the last named first.
+            // Every second unit, the last one first.
             let mut every = Placement::all(&profile);
             every.hot.iter_mut().for_each(|hot| *hot = hot.iter().copied().filter(|it| it % 2 == 1).rev().collect());
             let kept = every.clone().fitting(&profile, budget);
             assert!(kept.first_resident == 5 || kept.bytes(&profile) <= usable(budget), "{budget}");
-            // The order of units is kept.
+            // The order of units is preserved.
             for (kept, all) in kept.hot.iter().zip(&every.hot) {
                 assert!(all.ends_with(kept), "{budget}: {kept:?}");
             }

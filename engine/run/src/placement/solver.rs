@@ -9,22 +9,24 @@ use super::{
 use thermocline_base::error::{Error, Result, ScarceMemory};
 use thermocline_model::Model;
 
-/// Factor by which the CPU of [`eager_machine`] is slower than a typical one.
+/// Factor by which the CPU of [`eager_machine`] is slower than a typical CPU.
 const EAGER: f64 = 1e4;
 
-/// All plans of one model with the same inputs.
+/// All plans of one model for the same inputs.
 #[derive(Debug)]
 pub struct PlacementSolver {
     inputs: PlanInputs,
     profile: CostProfile,
     frontier: Frontier,
     streaming_buffer: StreamingBufferSize,
-    /// Plans that use the device wherever anything fits, for [`GpuUse::Always`] where it is the slower of the two.
+    /// Plans that use the device if anything fits, for [`GpuUse::Always`] with a device slower than
+    /// the CPU.
     eager: OnceLock<Frontier>,
 }
 
 impl PlacementSolver {
-    /// Solves for every budget. `bytes` are those of `model` on the device, with the chunk and the KV type of `inputs`.
+    /// Solves for every budget. `bytes` are the bytes of `model` on the device, with the chunk and
+    /// the KV type of `inputs`.
     ///
     /// # Errors
     /// As [`CostProfile::new`].
@@ -50,8 +52,8 @@ impl PlacementSolver {
         self.price(Placement::cpu(self.profile.layers.len()))
     }
 
-    /// Device bytes of the whole model with its caches. A plan may use fewer though there is room: what the CPU does as quickly
-    /// stays there.
+    /// Device bytes of the whole model with its caches. A plan may use fewer bytes even if there is
+    /// room, because it leaves parts on the CPU that the CPU computes as fast.
     pub fn everything(&self) -> u64 {
         self.price(Placement::all(&self.profile)).bytes.total()
     }
@@ -61,12 +63,12 @@ impl PlacementSolver {
         Plan::new(&self.profile, &self.inputs.machine, placement)
     }
 
-    /// Bytes of `budget` for the streaming buffer; 0 where it does not pay or nothing is cold.
+    /// Bytes of `budget` for the streaming buffer; 0 if streaming does not pay or nothing is cold.
     pub fn streaming_buffer(&self, budget: u64) -> u64 {
         self.streaming_buffer.bytes_within(budget)
     }
 
-    /// The quickest plan within `budget` bytes: the CPU alone where that is quickest.
+    /// The fastest plan within `budget` bytes, which may be the CPU alone.
     pub fn quickest(&self, budget: u64) -> Plan {
         let plan = |budget| self.frontier.plan(&self.profile, &self.inputs.machine, budget);
         match self.streaming_buffer.plan_beside(&self.profile, budget, |budget| Ok(plan(budget))) {
@@ -75,11 +77,11 @@ impl PlacementSolver {
         }
     }
 
-    /// The quickest plan within `budget` bytes that uses the GPU as `gpu` says.
+    /// The fastest plan within `budget` bytes that uses the GPU as `gpu` allows.
     ///
     /// # Errors
-    /// [`Error::Memory`] if not even the least useful part fits, [`Error::SlowGpu`] if the CPU alone is expected to be quicker and
-    /// `gpu` is [`GpuUse::IfQuicker`].
+    /// [`Error::Memory`] if not even the least useful part fits. [`Error::SlowGpu`] if the CPU
+    /// alone is expected to be faster and `gpu` is [`GpuUse::IfQuicker`].
     pub fn plan(&self, budget: u64, gpu: GpuUse) -> Result<Plan> {
         match gpu {
             GpuUse::Never => Ok(self.on_cpu()),
@@ -110,16 +112,17 @@ impl PlacementSolver {
         Ok(self.price(plan.placement))
     }
 
-    /// The plan of as many whole layers as fit into `budget` bytes.
+    /// The plan with as many whole layers as fit into `budget` bytes.
     ///
     /// # Errors
-    /// [`Error::Memory`] if not one fits.
+    /// [`Error::Memory`] if no layer fits.
     pub fn whole_layers(&self, budget: u64) -> Result<Plan> {
         let placement = Placement::whole_layers(&self.profile, budget);
         self.price_resident(placement, budget, "one whole layer in VRAM", LayerCosts::whole)
     }
 
-    /// The plan of the neurons that fire most often, as many as fit into `budget` bytes beside everything else.
+    /// The plan with the most often firing neurons, as many as fit into `budget` bytes beside
+    /// everything else.
     ///
     /// # Errors
     /// [`Error::Memory`] if not even one layer's attention fits.
@@ -128,7 +131,8 @@ impl PlacementSolver {
         self.price_resident(placement, budget, "the least of the model in VRAM", LayerCosts::base)
     }
 
-    /// The plan within `budget` bytes by this rule; for neurons the quickest, the CPU alone where that is quickest.
+    /// The plan within `budget` bytes by this rule. For neurons it is the fastest plan, which may
+    /// be the CPU alone.
     ///
     /// # Errors
     /// As [`PlacementSolver::whole_layers`] and [`PlacementSolver::most_frequent`].
@@ -140,10 +144,11 @@ impl PlacementSolver {
         }
     }
 
-    /// The plan of as many neurons of `split` as fit into `budget` bytes.
+    /// The plan with as many neurons of `split` as fit into `budget` bytes.
     ///
     /// # Errors
-    /// [`Error::Memory`] if not even one layer's attention fits, [`Error::Malformed`] if the split is another model's.
+    /// [`Error::Memory`] if not even one layer's attention fits, [`Error::Malformed`] if the split
+    /// belongs to another model.
     pub fn following(&self, split: &PowerInferSplit, budget: u64) -> Result<Plan> {
         let placement = split.placement(&self.profile)?;
         self.streaming_buffer.plan_beside(&self.profile, budget, |budget| {
@@ -152,7 +157,8 @@ impl PlacementSolver {
         })
     }
 
-    /// The plan of `placement`; an error with the bytes that the last layer `needs` if nothing is resident.
+    /// Prices `placement`. Returns an error with the bytes that the last layer `needs` if nothing
+    /// is resident.
     fn price_resident(
         &self,
         placement: Placement,
@@ -167,21 +173,22 @@ impl PlacementSolver {
         Ok(self.price(placement))
     }
 
-    /// Tokens per second expected of `plan` by the machine's speeds; `None` if these are assumed, or the CPU's alone and the plan
-    /// uses a device.
+    /// Tokens per second that the machine's speeds predict for `plan`. `None` if these speeds are
+    /// assumed, or if only the CPU was measured and the plan uses a device.
     pub fn expected_rate(&self, plan: &Plan) -> Option<f64> {
         let machine = &self.inputs.machine;
         let measured = !machine.assumed && (machine.gpu.is_some() || !plan.placement.any_resident());
         measured.then(|| plan.tokens_per_second())
     }
 
-    /// The forecast of `budget` bytes, by the machine's speeds alone; the CPU's plan where nothing fits.
+    /// The forecast for `budget` bytes by the machine's speeds alone. If nothing fits, it is the
+    /// CPU's plan.
     pub fn forecast(&self, budget: u64, gpu: GpuUse) -> Forecast {
         Forecast::new(self, budget, self.plan(budget, gpu).map_err(Arc::new), None, |plan| self.expected_rate(plan))
     }
 }
 
-/// A machine on which everything pays that is done on the GPU.
+/// A machine on which all work pays on the GPU.
 fn eager_machine() -> Machine {
     let mut machine = Machine::typical();
     machine.cpu.memory /= EAGER;
@@ -239,7 +246,7 @@ mod tests {
                 let resident = &plan.layers[plan.placement.first_resident..];
                 let is_split = resident.iter().any(|layer| layer.hot < layer.units);
                 let added = plan.bytes.total() - without;
-                // Where there is not even room for one layer beside it, it is left out.
+                // Without room for even one layer beside the buffer, there is no buffer.
                 assert!(added == 0 || (is_split && added == buffer), "{added} bytes of a buffer of {buffer}");
                 assert_eq!(plan.bytes.streaming_buffer, added);
                 with_buffer += usize::from(added > 0);

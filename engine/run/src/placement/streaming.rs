@@ -1,12 +1,12 @@
-//! Streaming of prompts: cold rows that are sent to the device for a chunk of tokens, where that is quicker than multiplying them
-//! on the CPU.
+//! Streaming of prompts: cold rows are sent to the device for a chunk of tokens, if that is faster
+//! than multiplying them on the CPU.
 //!
-//! For a chunk of `t` tokens, products being bound by arithmetic (`cpu`, `gpu`: seconds per neuron and token) and uploads by bytes
-//! (`bus`: seconds per neuron):
+//! Products are limited by arithmetic (`cpu`, `gpu`: seconds per neuron and token), and uploads by
+//! bytes (`bus`: seconds per neuron). For a chunk of `t` tokens:
 //!
 //! `split = max(hot gpu t, cold cpu t)`, `streamed = hot gpu t + cold (bus + gpu t)`
 //!
-//! Both wait for the device about once, so that the synchronisation does not decide.
+//! Both wait for the device about once, so the synchronisation does not matter.
 
 use std::sync::Arc;
 
@@ -14,28 +14,31 @@ use super::{CostProfile, DeviceBytes, Machine, Placement, Plan, PromptRates, usa
 use thermocline_base::error::{Error, Result};
 use thermocline_model::{Down, Ffn, FfnWeights, Linear, Model};
 
-/// Fewest tokens of a chunk that is streamed: one alone is sparse, and read once either way.
+/// Fewest tokens of a streamed chunk. A single token is sparse, and its rows are read once either
+/// way.
 const LEAST: usize = 2;
 
-/// One part in so many of a budget may be a streaming buffer: it makes only prompts quicker, neurons every token.
+/// Fraction of a budget (one part in this many) for a streaming buffer. The buffer makes only
+/// prompts faster, but neurons make every token faster.
 const PRICED_DIVISOR: u64 = 32;
-/// One part in so many where streaming is always done.
+/// Fraction (one part in this many) if prompts are always streamed.
 const FORCED_DIVISOR: u64 = 4;
 
-/// The processor that computes the cold neurons' part of a prompt.
+/// The processor that computes the cold neurons of a prompt.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum Streaming {
-    /// On the CPU.
+    /// Always the CPU.
     #[default]
     Never,
-    /// On the device.
+    /// Always the device.
     Always,
-    /// Where that is quicker by the speeds of this machine, layer by layer and chunk by chunk.
+    /// The device if it is faster by the speeds of this machine, decided for each layer and chunk.
     Priced(Arc<Machine>),
 }
 
 impl Streaming {
-    /// True if the `cold` neurons of `ffn` are sent to the device for a chunk of `tokens` tokens, where `hot` others are resident.
+    /// True if the `cold` neurons of `ffn` are sent to the device for a chunk of `tokens` tokens,
+    /// while `hot` others are resident.
     pub fn pays(&self, ffn: &FfnWeights, hot: usize, cold: usize, tokens: usize) -> bool {
         let fewest = match self {
             Streaming::Never => None,
@@ -58,7 +61,8 @@ pub struct StreamCost {
 }
 
 impl StreamCost {
-    /// The cost of the neurons of `ffn`; `None` if a neuron is not a row of each matrix, or `machine` lacks a rate.
+    /// The cost of the neurons of `ffn`. `None` if some matrix does not have a row per neuron, or
+    /// `machine` lacks a rate.
     pub fn new(ffn: &FfnWeights, machine: &Machine) -> Option<Self> {
         let (Down::Neurons(down), Some(gpu)) = (&ffn.down, &machine.gpu) else { return None };
         let linears = || [ffn.gate.as_ref(), Some(&ffn.up), Some(down)].into_iter().flatten();
@@ -76,11 +80,11 @@ impl StreamCost {
         })
     }
 
-    /// Fewest tokens of a chunk for which streaming `cold` neurons is quicker, where `hot` others are resident; `None` if it never
-    /// is.
+    /// Fewest tokens of a chunk for which streaming `cold` neurons is faster, if `hot` others are
+    /// resident. `None` if streaming is never faster.
     pub fn fewest_tokens(&self, hot: usize, cold: usize) -> Option<usize> {
         let (hot, cold) = (hot as f64, cold as f64);
-        // Seconds saved per token. With less work than the device the CPU is done before it anyway.
+        // Seconds saved per token. A CPU with less work than the device finishes first anyway.
         let saved = cold * self.cpu - (hot + cold) * self.gpu;
         if cold == 0.0 || saved.is_nan() || saved <= 0.0 {
             return None;
@@ -90,19 +94,21 @@ impl StreamCost {
     }
 }
 
-/// Size of the streaming buffer, which cold rows of prompts pass through on their way to the device.
+/// Size of the streaming buffer, through which cold rows of prompts pass on their way to the
+/// device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamingBufferSize {
-    /// Bytes wanted; 0 where streaming does not pay.
+    /// Bytes wanted; 0 if streaming does not pay.
     bytes: u64,
-    /// It may take one part in so many of a budget.
+    /// The buffer may take one part in this many of a budget.
     divisor: u64,
-    /// Device bytes of the whole model: with as much room nothing is cold.
+    /// Device bytes of the whole model. If they fit the budget, nothing is cold.
     everything: u64,
 }
 
 impl StreamingBufferSize {
-    /// For prompts of `model`, which takes `bytes` on the device and has the costs of `profile`, where `streaming` pays.
+    /// Computes the size for prompts of `model`, which takes `bytes` on the device and has the
+    /// costs of `profile`. The size is 0 unless `streaming` pays.
     pub fn new(model: &Model, bytes: &DeviceBytes, profile: &CostProfile, streaming: &Streaming) -> Self {
         let pays = model.weights.layers.iter().any(|layer| match &layer.ffn {
             Ffn::Dense(ffn) => streaming.pays(ffn, 0, ffn.up.weight.rows(), bytes.chunk),
@@ -115,16 +121,17 @@ impl StreamingBufferSize {
         }
     }
 
-    /// Bytes of `budget` that it may take; 0 where nothing is cold.
+    /// Bytes of `budget` that the buffer may take; 0 if nothing is cold.
     pub fn bytes_within(&self, budget: u64) -> u64 {
         if self.everything <= usable(budget) { 0 } else { self.bytes.min(budget / self.divisor) }
     }
 
-    /// The plan that `plan` makes of the rest of `budget`, with the buffer's bytes added where any layer has cold neurons to
-    /// stream; of the whole budget where nothing would fit beside the buffer.
+    /// Returns the plan that `plan` makes for the budget without the buffer, and adds the buffer's
+    /// bytes if any layer has cold neurons to stream. If nothing fits beside the buffer, the plan
+    /// gets the whole budget.
     ///
     /// # Errors
-    /// Those of `plan`.
+    /// The errors of `plan`.
     pub fn plan_beside(&self, profile: &CostProfile, budget: u64, plan: impl Fn(u64) -> Result<Plan>) -> Result<Plan> {
         let buffer = self.bytes_within(budget);
         match plan(budget - buffer) {
@@ -168,7 +175,7 @@ mod tests {
         assert_eq!(StreamCost { bus: 180.0, ..cost }.fewest_tokens(0, 100), Some(21), "a slower bus asks for more");
         assert_eq!(StreamCost { cpu: 5.0, ..cost }.fewest_tokens(0, 100), Some(23), "and so does a quicker CPU");
         assert_eq!(StreamCost { bus: 0.0, ..cost }.fewest_tokens(0, 100), Some(2), "one token alone is never streamed");
-        // Beside 500 neurons on the device: 1000 t > 500 t + 100 (90 + t)
+        // With 500 neurons on the device: 1000 t > 500 t + 100 (90 + t)
         assert_eq!(cost.fewest_tokens(500, 100), Some(23), "the device has something else to do meanwhile");
         assert_eq!(cost.fewest_tokens(900, 100), None, "the CPU is done before the device");
         assert_eq!(StreamCost { cpu: 1.0, ..cost }.fewest_tokens(0, 100), None, "a tie for any number of tokens");

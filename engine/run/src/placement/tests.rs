@@ -22,7 +22,8 @@ pub(super) fn llama() -> Model {
     Model::open(path.as_ref(), &LoadOptions::default()).unwrap()
 }
 
-/// A layer with a firing row and two others of `row` bytes, `n` neurons, each firing as often as `frequency` says.
+/// A layer of `n` neurons with a firing row and two other rows of `row` bytes each. `frequency`
+/// returns how often each neuron fires.
 pub(super) fn layer(n: usize, row: u64, base: u64, skips: SkippedRows, frequency: impl Fn(usize) -> f32) -> LayerCosts {
     let reads = ReadBytes { ty: TensorType::Q4_0, cpu: row, device: row };
     let experts = skips == SkippedRows::NotRouted;
@@ -46,7 +47,7 @@ pub(super) fn profile(layers: Vec<LayerCosts>, head: u64, fixed: u64) -> CostPro
     CostProfile { layers, head, scratch: fixed / 2, staging: fixed - fixed / 2, assumptions: Vec::new() }
 }
 
-/// About what `model`, with dense FFNs, takes on a device, without its buffers.
+/// Approximate bytes of `model`, with dense FFNs, on a device, without buffers.
 pub(super) fn device_bytes(model: &Model, chunk: usize) -> DeviceBytes {
     let row = |matrix: &Matrix| device_row_bytes(matrix.ty(), matrix.cols());
     let all = |matrix: &Matrix| matrix.rows() as u64 * row(matrix);
@@ -86,7 +87,7 @@ fn power_law(rank: usize, n: usize, mean: f64, exponent: f64) -> f32 {
     ((mean * (1.0 - exponent)) * x.powf(-exponent)).min(1.0) as f32
 }
 
-/// The costs of a model of the size and shape of LLaMA-70B in Q4_0, with layers that differ.
+/// The costs of a model with the size and shape of LLaMA-70B in Q4_0, with layers that differ.
 fn large(skips: SkippedRows, seed: u64) -> CostProfile {
     let rng = &mut StdRng::seed_from_u64(seed);
     let layers = (0..80).map(|_| {
@@ -98,7 +99,7 @@ fn large(skips: SkippedRows, seed: u64) -> CostProfile {
     profile(layers.collect(), 148 * MIB, 160 * MIB)
 }
 
-/// Leaves this fraction of the GPU's rates in bursts.
+/// Sets the fraction of the GPU's rates that remains in bursts.
 fn with_bursts(machine: &mut Machine, fraction: f64) {
     machine.gpu.iter_mut().flat_map(|gpu| gpu.bursts.values_mut()).for_each(|of| *of = fraction);
 }

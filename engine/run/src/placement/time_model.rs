@@ -1,31 +1,34 @@
 //! The time model: seconds of a layer, depending on how much of it is resident.
 //!
-//! Decoding is bound by memory, so a product takes its bytes at the measured rate of its type. A resident layer whose neurons are
-//! all hot takes the device's time. Otherwise the CPU needs the FFN's input and its partial sum has to come back, while the device
-//! computes the hot neurons:
+//! Decoding is limited by memory, so a product takes its bytes divided by the measured rate of its
+//! type. A resident layer whose neurons are all hot takes the device's time. Otherwise the CPU
+//! needs the FFN's input and returns its partial sum, while the device computes the hot neurons:
 //!
 //! `layer = attention + hand-over + max(hot, cold)`
 //!
-//! In an MoE layer a token is routed to a few experts, and how many of these are cold differs from token to token: the time is the
-//! expected one over all such numbers.
+//! In an MoE layer a token is routed to a few experts, and the number of cold ones differs from
+//! token to token. The time is the expected value over all such numbers.
 //!
-//! The device hides some of the hand-over behind its own work, but pays for it with submissions of its own for every layer.
+//! The device hides some of the hand-over behind its own work, but pays with separate submissions
+//! for every layer.
 //!
-//! A driver lowers the clocks of a device that waits, and a short submission does not raise them again: about one layer's work
-//! behind a wait is as slow as in bursts ([`DeviceClocks::Sunken`]), the rest as quick as without waits. A token's waits are the
-//! CPU's turns:
+//! A driver lowers the clocks of a device that waits, and a short submission does not raise them
+//! again. About one layer's work after a wait is as slow as in bursts ([`DeviceClocks::Sunken`]);
+//! the rest is as fast as without waits. The device waits while the CPU computes:
 //!
-//! - a split layer waits for the CPU's partial sum, so that every one is priced as a burst, its attention included. Its wait is
-//!   at its end, so that in truth the layer behind a run of split ones is slow in place of the run's first;
-//! - whole layers one behind the other are one submission without waits, but for the first: where the CPU computes the layers below
-//!   it, the device has rested before it, and this layer is a burst. A few whole layers above the CPU's are thus dearer, each, than
-//!   many;
-//! - a resident head goes with the last layer; behind a split one it is a burst as well.
+//! - A split layer waits for the CPU's partial sum, so every split layer is priced as a burst,
+//!   including its attention. The wait is at the layer's end. In reality the layer after a run of
+//!   split layers is slow instead of the first layer of the run.
+//! - Consecutive whole layers are one submission without waits, except the first. If the CPU
+//!   computes the layers below, the device has waited, and the first whole layer is a burst. A few
+//!   whole layers above the CPU's therefore cost more per layer than many.
+//! - A resident head is submitted with the last layer. After a split layer it is a burst as well.
 //!
-//! A token whose layers the device computes alone waits only for its draw, or for a head that the CPU computes: once for all layers,
-//! and nothing of it is priced as a burst.
+//! If the device computes all layers of a token alone, it waits once per token: for sampling, or
+//! for a head on the CPU. No part of such a token is priced as a burst.
 //!
-//! If both processors share one memory, each is slower while the other works, by the measured fractions ([`SharedMemory`]).
+//! If both processors share one memory, each is slower while the other works, by the measured
+//! fractions ([`SharedMemory`]).
 
 use super::{
     cost_profile::{CostProfile, ExpectedRows, HeadCosts, LayerCosts, ReadBytes, SkippedRows},
@@ -33,9 +36,11 @@ use super::{
 };
 use thermocline_formats::quant::TensorType;
 
-/// Dispatches of a resident layer without its FFN: two norms, products, rotation, attention and its merge.
+/// Dispatches of a resident layer without its FFN: two norms, products, rotation, attention and its
+/// merge.
 const ATTENTION_DISPATCHES: f64 = 7.0;
-/// Dispatches of an FFN, by [`SkippedRows`]: products, activation, sums; products with activation, sums; after a predictor; of experts.
+/// Dispatches of an FFN, by [`SkippedRows`]: products, activation, sums; products with activation,
+/// sums; after a predictor; of experts.
 const FFN_DISPATCHES: [f64; 4] = [4.0, 3.0, 9.0, 7.0];
 /// Dispatches of the head.
 const HEAD_DISPATCHES: f64 = 4.0;
@@ -53,32 +58,34 @@ pub struct LayerTime {
     pub gpu: f64,
     /// Seconds that the CPU computes.
     pub cpu: f64,
-    /// Seconds of attention or the recurrent mixer, part of those of the side that has them.
+    /// Seconds of attention or the recurrent mixer, included in the seconds of the side that
+    /// computes it.
     pub attention: f64,
     /// Seconds of the GPU-CPU synchronisation.
     pub hand_over: f64,
-    /// Seconds from the layer's beginning to its end.
+    /// Seconds from the start of the layer to its end.
     pub seconds: f64,
 }
 
-/// One processor's time for a layer, looked up once: a solver asks for it with every number of hot units.
+/// One processor's times for a layer, looked up once because a solver needs them for every number
+/// of hot units.
 #[derive(Debug)]
 struct LayerRates {
     /// Seconds of attention or the recurrent mixer.
     attention: f64,
-    /// Seconds of all but the units: attention, predictor, router and shared expert.
+    /// Seconds of everything except the units: attention, predictor, router and shared expert.
     rest: f64,
     /// Rate of the units' firing rows.
     firing: ProductRate,
-    /// Rate of each of their other rows.
+    /// Rate of each of the units' other rows.
     others: Vec<ProductRate>,
     /// Seconds of the matrices without a row per neuron.
     whole: f64,
 }
 
 impl LayerRates {
-    /// Those of `costs`, of whose reads `bytes` gives the processor's bytes, at the rate that `rate` gives for their type.
-    /// `starts` are the seconds that attention takes beside its reads.
+    /// Computes the times of `costs`. `bytes` returns the processor's bytes of a read, and `rate`
+    /// the rate of a weight type. `starts` are the seconds of attention besides its reads.
     fn new(
         costs: &LayerCosts,
         bytes: fn(&ReadBytes) -> u64,
@@ -107,7 +114,7 @@ pub(super) struct LayerTimer<'a> {
     device: Option<DeviceTimer<'a>>,
 }
 
-/// The device's part of a [`LayerTimer`], with either clocks.
+/// The device's part of a [`LayerTimer`], for both kinds of clocks.
 #[derive(Debug)]
 struct DeviceTimer<'a> {
     gpu: &'a GpuRates,
@@ -130,19 +137,19 @@ impl<'a> LayerTimer<'a> {
         LayerTimer { costs, machine, cpu: on_cpu, device }
     }
 
-    /// The layer on the CPU alone.
+    /// Time of the layer on the CPU alone.
     pub fn on_cpu(&self) -> LayerTime {
         let cpu = self.cpu.rest + self.cold_seconds(self.costs.all_rows());
         LayerTime { cpu, attention: self.cpu.attention, seconds: cpu, ..LayerTime::default() }
     }
 
-    /// The layer on the device, except for the units that are not `hot`. `begins` are the device's clocks as the layer begins;
-    /// with cold units they sink in any case.
+    /// Time of the layer on the device, without the units that are not `hot`. `begins` are the
+    /// device's clocks at the start of the layer. With cold units the clocks always sink.
     pub fn resident(&self, hot: ExpectedRows, begins: DeviceClocks) -> LayerTime {
         let Some(device) = &self.device else { return LayerTime { seconds: f64::INFINITY, ..LayerTime::default() } };
         let gpu = device.gpu;
         let cold = self.costs.all_rows().minus(hot);
-        // Half a unit is what rounding leaves of none.
+        // Rounding may leave up to half a unit.
         let is_whole = cold.units < 0.5;
         let rates = match begins {
             DeviceClocks::Sustained if is_whole => &device.sustained,
@@ -164,14 +171,14 @@ impl<'a> LayerTimer<'a> {
         LayerTime { gpu: gpu_total, cpu, attention, hand_over: gpu.hand_over, seconds }
     }
 
-    /// Seconds by which the whole layer takes longer on a device that has waited before it.
+    /// Additional seconds of the whole layer on a device that has just waited.
     pub fn rested_seconds(&self) -> f64 {
         let whole = |begins| self.resident(self.costs.all_rows(), begins).seconds;
         if self.device.is_none() { 0.0 } else { whole(DeviceClocks::Sunken) - whole(DeviceClocks::Sustained) }
     }
 
-    /// Expected seconds of the CPU, and until both processors are done, of a split layer where each of a token's experts is cold
-    /// with the same probability.
+    /// Expected seconds of a split layer: of the CPU, and until both processors are done. Each of a
+    /// token's experts is cold with the same probability.
     fn expected_experts(&self, device: &DeviceTimer<'_>, hot: ExpectedRows, cold: ExpectedRows) -> (f64, f64) {
         let DeviceTimer { gpu, sunken, .. } = device;
         let all = hot.fires + cold.fires;
@@ -181,7 +188,7 @@ impl<'a> LayerTimer<'a> {
         let routed = all.round().clamp(1.0, MAX_ROUTED) as usize;
         let (p_cold, each) = ((cold.fires / all).clamp(0.0, 1.0), all / routed as f64);
         let mut sums = (0.0, 0.0);
-        // Summands of the binomial distribution; where all are cold there is a single one.
+        // Terms of the binomial distribution. If all experts are cold, there is a single term.
         let mut probability = (1.0 - p_cold).powi(routed as i32);
         for count in if p_cold < 1.0 { 0 } else { routed }..=routed {
             if p_cold >= 1.0 {
@@ -211,7 +218,7 @@ impl<'a> LayerTimer<'a> {
 
     /// Seconds of the CPU for the cold units.
     fn cold_seconds(&self, cold: ExpectedRows) -> f64 {
-        // The CPU computes expert after expert.
+        // The CPU computes one expert after the other.
         let times = if self.costs.skips == SkippedRows::NotRouted { cold.other_rows } else { 1.0 };
         let units = self.units_seconds(&self.cpu, |reads| reads.cpu, cold, self.costs.units() as f64);
         units + self.cpu.whole + times * FFN_JOINS * self.machine.cpu.join
@@ -225,8 +232,8 @@ impl<'a> LayerTimer<'a> {
         self.rows_seconds(rates.firing, bytes(&self.costs.firing_read), read.firing_rows, all) + others
     }
 
-    /// Seconds to read `rows` rows of `bytes` each out of `of`: the denser they lie, the more of them follow one another. Never
-    /// more than to read them all.
+    /// Seconds to read `rows` of `of` rows, of `bytes` each. The denser the rows, the more of them
+    /// are adjacent. Never more than reading all rows.
     fn rows_seconds(&self, rate: ProductRate, bytes: u64, rows: f64, of: f64) -> f64 {
         let bytes = bytes as f64;
         if self.costs.skips == SkippedRows::NotRouted || of <= 0.0 {
@@ -238,11 +245,12 @@ impl<'a> LayerTimer<'a> {
     }
 }
 
-/// Seconds until both processors are done that begin together and take `gpu` and `cpu` seconds alone.
+/// Seconds until both processors are done, if they start together and alone would take `gpu` and
+/// `cpu` seconds.
 fn concurrent_seconds(gpu: f64, cpu: f64, together: Option<SharedMemory>) -> f64 {
     let Some(together) = together else { return gpu.max(cpu) };
     let (slow_gpu, slow_cpu) = (gpu / together.gpu, cpu / together.cpu);
-    // After the first is done, the other goes on at its full speed.
+    // After the first processor is done, the other continues at full speed.
     let (first, (slow, alone)) =
         if slow_gpu < slow_cpu { (slow_gpu, (slow_cpu, cpu)) } else { (slow_cpu, (slow_gpu, gpu)) };
     if slow > 0.0 { first + (1.0 - first / slow) * alone } else { 0.0 }
@@ -256,7 +264,7 @@ fn gpu_seconds(gpu: &GpuRates, clocks: DeviceClocks, reads: &ReadBytes) -> f64 {
     reads.device as f64 / gpu.rate_at(clocks, reads.ty).sequential
 }
 
-/// Seconds of the head: resident, on a device with these clocks, or on the CPU.
+/// Seconds of the head: on a device with the clocks `resident`, or on the CPU.
 pub(super) fn head_seconds(head: &HeadCosts, machine: &Machine, resident: Option<DeviceClocks>) -> f64 {
     match (&machine.gpu, resident) {
         (Some(gpu), Some(clocks)) => gpu_seconds(gpu, clocks, &head.reads) + HEAD_DISPATCHES * gpu.dispatch,
@@ -264,13 +272,14 @@ pub(super) fn head_seconds(head: &HeadCosts, machine: &Machine, resident: Option
     }
 }
 
-/// Seconds by which a resident head takes longer behind a split layer.
+/// Additional seconds of a resident head after a split layer.
 pub(super) fn rested_head_seconds(head: &HeadCosts, machine: &Machine) -> f64 {
     let resident = |clocks| head_seconds(head, machine, Some(clocks));
     resident(DeviceClocks::Sunken) - resident(DeviceClocks::Sustained)
 }
 
-/// Seconds that a token costs as soon as one layer is resident: its submission, and the way back of its results.
+/// Seconds that a token costs as soon as one layer is resident: submission, and reading back the
+/// results.
 pub(super) fn token_seconds(machine: &Machine) -> f64 {
     machine.gpu.as_ref().map_or(f64::INFINITY, |gpu| gpu.hand_over)
 }

@@ -1,4 +1,4 @@
-//! The time of a token, divided into parts: of a plan, or as it was measured.
+//! The time of a token, divided into parts: predicted by a plan, or measured.
 
 use super::Plan;
 
@@ -7,40 +7,41 @@ use super::Plan;
 pub enum TokenPart {
     /// Attention and recurrent mixers with their norms, on either side.
     Attention,
-    /// FFNs on the device: hot neurons, experts, and the choice of both.
+    /// FFNs on the device: hot neurons, experts, and the selection of both.
     Hot,
-    /// FFNs on the CPU: cold neurons, and all of them in layers that are not on a device.
+    /// FFNs on the CPU: cold neurons, and whole FFNs of layers that are not on a device.
     Cold,
     /// The head.
     Head,
-    /// Waiting of one processor for the other and the way between them; of a measured token all that no other part has, as the
-    /// draw of the token.
+    /// Waiting of one processor for the other, and transfers between them. For a measured token it
+    /// is all time that no other part accounts for, such as sampling.
     Waiting,
 }
 
 impl TokenPart {
-    /// All of them, in the order of a token.
+    /// All parts, in the order of a token.
     pub const ALL: [TokenPart; 5] =
         [TokenPart::Attention, TokenPart::Hot, TokenPart::Cold, TokenPart::Head, TokenPart::Waiting];
 }
 
-/// Seconds of a token, by part. Where both processors compute a layer's FFN, the slower side has the time.
+/// Seconds of a token, by part. If both processors compute a layer's FFN, the time counts for the
+/// slower side.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct TokenTime {
-    /// Of [`TokenPart::Attention`].
+    /// Seconds of [`TokenPart::Attention`].
     pub attention: f64,
-    /// Of [`TokenPart::Hot`].
+    /// Seconds of [`TokenPart::Hot`].
     pub hot: f64,
-    /// Of [`TokenPart::Cold`].
+    /// Seconds of [`TokenPart::Cold`].
     pub cold: f64,
-    /// Of [`TokenPart::Head`].
+    /// Seconds of [`TokenPart::Head`].
     pub head: f64,
-    /// Of [`TokenPart::Waiting`].
+    /// Seconds of [`TokenPart::Waiting`].
     pub waiting: f64,
 }
 
 impl TokenTime {
-    /// The times of a plan, which add up to its seconds of a token.
+    /// The times of a plan, whose sum is the plan's seconds per token.
     pub fn of_plan(plan: &Plan) -> Self {
         let (head, waiting) = (plan.head_seconds, plan.token_seconds);
         let mut time = TokenTime { head, waiting, ..TokenTime::default() };
@@ -54,7 +55,7 @@ impl TokenTime {
         time
     }
 
-    /// The part of an FFN that the CPU, or else the device, takes longer for.
+    /// The FFN part of the slower side: the CPU's if `cpu`, otherwise the device's.
     pub fn ffn_side(&mut self, cpu: bool) -> &mut f64 {
         if cpu { &mut self.cold } else { &mut self.hot }
     }
@@ -81,8 +82,8 @@ impl TokenTime {
         TokenPart::ALL.into_iter().max_by(longest).unwrap_or(TokenPart::Waiting)
     }
 
-    /// These times as parts of a token that took `total` seconds: the rest was waiting. Clocks that say more than that are scaled
-    /// down.
+    /// Scales these times to a token that took `total` seconds. If the parts are less, the rest was
+    /// waiting; if they are more, they are scaled down.
     #[must_use]
     pub fn within(self, total: f64) -> Self {
         let known = self.total() - self.waiting;

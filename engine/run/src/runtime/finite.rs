@@ -1,10 +1,12 @@
-//! Checks of what a model computes.
+//! Checks of a model's results.
 
 use thermocline_base::error::{Error, Result};
 
-/// Checks `logits [n_vocab]`: [`Error::NotFinite`] if one is no number or endless, or all are banned.
+/// Returns [`Error::NotFinite`] if one of `logits [n_vocab]` is NaN or infinite, or if all tokens
+/// are banned.
 ///
-/// A token may be banned by the model itself, with a logit of `-inf`; scores of anything else would be silent nonsense.
+/// A model may ban a token with the logit `-inf`. Any other non-finite logit would silently make
+/// the result meaningless.
 pub fn check_logits(logits: &[f32]) -> Result<()> {
     let wrong = logits.iter().enumerate().find(|(_, logit)| logit.is_nan() || **logit == f32::INFINITY);
     match wrong {

@@ -1,4 +1,4 @@
-//! The forward pass: the one driver that walks a model's program, on any processor.
+//! The forward pass: the driver that runs a model's program on any processor.
 
 use std::{sync::Arc, time::Instant};
 
@@ -16,15 +16,15 @@ use thermocline_model::{BoundOperation, Model, Position};
 /// The tokens whose logits are returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outputs {
-    /// None; the cache is filled.
+    /// No token; only the cache is filled.
     None,
-    /// The last token's.
+    /// The last token.
     Last,
-    /// Every token's.
+    /// Every token.
     All,
 }
 
-/// Values that the driver takes from each chunk behind its layers.
+/// Values that the driver reads from each chunk after its layers.
 #[derive(Clone, Copy)]
 enum WantedValues {
     /// The logits of some tokens.
@@ -35,10 +35,10 @@ enum WantedValues {
     Top(usize),
 }
 
-/// Tokens of a chunk, by default.
+/// Default number of tokens per chunk.
 pub const DEFAULT_CHUNK: usize = 512;
 
-/// A model and the processor that runs it.
+/// A model and the processor that computes it.
 #[derive(Debug)]
 pub struct Forward {
     model: Arc<Model>,
@@ -55,12 +55,12 @@ pub struct Forward {
 }
 
 impl Forward {
-    /// `model` on the CPU.
+    /// Computes `model` on the CPU.
     pub fn new(model: Arc<Model>, cpu: Cpu) -> Self {
         Self::on(model, Box::new(CpuProcessor::new(cpu)))
     }
 
-    /// `model` on any processor.
+    /// Computes `model` on any processor.
     pub fn on(model: Arc<Model>, processor: Box<dyn Processor>) -> Self {
         let top = ([0; MAX_SHORTLIST], [0.0; MAX_SHORTLIST]);
         let (sparsity, correction) = (Sparsity::Dense, ThresholdCorrection::NONE);
@@ -68,8 +68,9 @@ impl Forward {
         Forward { model, processor, chunk: DEFAULT_CHUNK, sparsity, correction, same_bits, logits: Vec::new(), top }
     }
 
-    /// Switches to another processor, with `model` in the form it takes, and returns the previous one. A cache can be used by the
-    /// processor that [holds](Forward::holds) it.
+    /// Switches to another processor, with `model` in the form that this processor needs. Returns
+    /// the previous processor. A cache can be used by the processor that [holds](Forward::holds)
+    /// it.
     pub fn replace(&mut self, model: &Arc<Model>, mut processor: Box<dyn Processor>) -> Box<dyn Processor> {
         processor.expect_sparsity(self.sparsity);
         self.model = Arc::clone(model);
@@ -77,26 +78,28 @@ impl Forward {
         std::mem::replace(&mut self.processor, processor)
     }
 
-    /// An empty cache for `capacity` tokens that the processor can work on. `ty` is a preference: [`KvCache::ty`] is the encoding it has.
+    /// Makes an empty cache for `capacity` tokens that the processor can use. `ty` is a preference:
+    /// [`KvCache::ty`] is the actual encoding.
     ///
     /// # Errors
-    /// [`Error::Memory`] if that much cannot be had, [`Error::Invalid`] for a capacity of 0, [`Error::Gpu`] if the device is
-    /// lost.
+    /// [`Error::Memory`] if there is not enough memory, [`Error::Invalid`] for a capacity of 0,
+    /// [`Error::Gpu`] if the device is lost.
     pub fn kv_cache(&mut self, capacity: usize, ty: KvType) -> Result<KvCache> {
         self.processor.kv_cache(&self.model, capacity, ty)
     }
 
-    /// True if `kv` was made for a model of this shape and the processor can work on it as it is.
+    /// True if `kv` was made for a model of this shape and the processor can use it as it is.
     pub fn holds(&self, kv: &KvCache) -> bool {
         kv.fits(&self.model.config) && self.processor.holds(kv)
     }
 
-    /// Brings `to` to `tokens` of the tokens that `from` holds by copying keys, values and states; the tokens that `to` holds already
-    /// are the same. Returns the number it holds then: less with recurrent states, which are copied as of a snapshot, and none is copied
-    /// between caches of different types or places.
+    /// Copies keys, values and states until `to` holds `tokens` of the tokens that `from` holds.
+    /// The tokens that `to` already holds must be equal. Returns the number of tokens that `to`
+    /// then holds. The number is smaller with recurrent states, which are copied from a snapshot.
+    /// Nothing is copied between caches of different types or places.
     ///
     /// # Errors
-    /// [`Error::Gpu`] if the device is lost, [`Error::Memory`] without room for a state.
+    /// [`Error::Gpu`] if the device is lost, [`Error::Memory`] if there is no room for a state.
     pub fn copy_prefix(&mut self, from: &KvCache, to: &mut KvCache, tokens: usize) -> Result<usize> {
         match self.processor.residency() {
             Some(residency) => residency.copy_prefix(from, to, tokens),
@@ -104,7 +107,7 @@ impl Forward {
         }
     }
 
-    /// The instruction set of what is computed on the CPU.
+    /// The instruction set of everything computed on the CPU.
     pub fn isa(&self) -> Isa {
         self.processor.isa()
     }
@@ -114,12 +117,13 @@ impl Forward {
         &self.model
     }
 
-    /// Tokens of a chunk; more need more scratch memory, and a processor may have room for fewer than were set.
+    /// Tokens per chunk. More tokens need more scratch memory. A processor may have room for fewer
+    /// tokens than were set.
     pub fn chunk(&self) -> usize {
         self.chunk.min(self.processor.max_chunk())
     }
 
-    /// Sets the tokens of a chunk, at least 1, as far as the processor has room.
+    /// Sets the tokens per chunk: at least 1, and at most what the processor has room for.
     pub fn set_chunk(&mut self, tokens: usize) {
         self.chunk = tokens.max(1);
     }
@@ -129,45 +133,49 @@ impl Forward {
         self.sparsity
     }
 
-    /// Changes the sparsity mode, from the next call of [`Forward::run`] or [`Forward::top`] on.
+    /// Changes the sparsity mode for the next calls of [`Forward::run`] and [`Forward::top`].
     pub fn set_sparsity(&mut self, mode: Sparsity) {
         self.sparsity = mode;
         self.processor.expect_sparsity(mode);
         self.same_bits = self.processor.same_bits(&self.model, mode);
     }
 
-    /// Most tokens that a pass of [`Forward::run_batch`] may have so that their logits have the bits of passes of one token each,
-    /// in the sparsity mode there is. 1 if no pass of several tokens has them: as while predictors are checked, each at tokens of its
-    /// own.
+    /// Most tokens in a pass of [`Forward::run_batch`] whose logits equal, bit by bit, those of
+    /// single-token passes in the current sparsity mode. It is 1 if no pass of several tokens
+    /// guarantees equal bits, for example while predictors are checked, because each check has its
+    /// own tokens.
     pub fn same_bits(&self) -> usize {
         if self.correction.recall_check.is_some() { 1 } else { self.same_bits }
     }
 
-    /// Sets the correction of the predictors' thresholds, from the next call of [`Forward::run`] or [`Forward::top`] on.
+    /// Sets the correction of the predictors' thresholds for the next calls of [`Forward::run`] and
+    /// [`Forward::top`].
     pub fn correct_thresholds(&mut self, correction: ThresholdCorrection) {
         self.correction = correction;
     }
 
-    /// The model, and its residency on a device if the processor has one: budget, placement, and where caches are.
+    /// The model and, if the processor has one, its residency on a device: budget, placement, and
+    /// places of caches.
     pub fn residency(&mut self) -> Option<(&Model, &mut dyn Residency)> {
         Some((&self.model, self.processor.residency()?))
     }
 
-    /// Bytes of scratch memory held, beside weights and caches.
+    /// Bytes of scratch memory, without weights and caches.
     pub fn scratch_bytes(&self) -> u64 {
         self.processor.scratch_bytes() + held_bytes([&self.logits])
     }
 
-    /// Appends `tokens` to the cache and returns the logits of those `outputs` asks for, `[n, n_vocab]`. The slice is
-    /// overwritten by the next call. With recurrent states, a chunk that is not completed takes the cache back to its latest snapshot
-    /// ([`KvCache::truncate`]).
+    /// Appends `tokens` to the cache and returns the logits selected by `outputs`, `[n, n_vocab]`.
+    /// The next call overwrites them. With recurrent states, an incomplete chunk takes the cache
+    /// back to its latest snapshot ([`KvCache::truncate`]).
     ///
     /// # Errors
-    /// [`Error::ContextFull`] if the cache (or a learned position table) is too short, [`Error::Invalid`] for no tokens, an
-    /// id outside the vocabulary or a cache the processor does not hold, [`Error::Memory`] if scratch memory cannot be had:
-    /// all of these before the cache changes or with whole chunks in it. [`Error::Cancelled`] if `probe` says so,
-    /// [`Error::Gpu`] if a device is lost, with the chunks completed so far in the cache. [`Error::FileLost`] if a mapped file
-    /// of the model is lost: the cache is then of no use.
+    /// [`Error::ContextFull`] if the cache (or a learned position table) is too short.
+    /// [`Error::Invalid`] for no tokens, an id outside the vocabulary or a cache that the processor
+    /// does not hold. [`Error::Memory`] if there is no scratch memory. After any of these the cache
+    /// is unchanged or holds only whole chunks. [`Error::Cancelled`] if `probe` cancels, and
+    /// [`Error::Gpu`] if a device is lost; completed chunks are then in the cache.
+    /// [`Error::FileLost`] if a mapped file of the model is lost; the cache is then unusable.
     pub fn run(&mut self, tokens: &[u32], kv: &mut KvCache, outputs: Outputs, probe: &mut dyn Probe) -> Result<&[f32]> {
         self.check(tokens, kv)?;
         let n_vocab = self.model.config.n_vocab;
@@ -182,8 +190,8 @@ impl Forward {
         Ok(&self.logits[..wanted * n_vocab])
     }
 
-    /// Appends `tokens` to the cache and returns their hidden states behind the final norm, `[tokens, d_model]`. Overwritten by the next
-    /// call.
+    /// Appends `tokens` to the cache and returns their hidden states after the final norm,
+    /// `[tokens, d_model]`. The next call overwrites them.
     ///
     /// # Errors
     /// As [`Forward::run`].
@@ -195,16 +203,17 @@ impl Forward {
         Ok(&self.logits[..tokens.len() * d_model])
     }
 
-    /// Appends tokens to the caches of one or several sequences in one pass, and returns the logits of every token,
-    /// `[tokens, n_vocab]`, one sequence's behind the other's. Weights are read once for all. A token's logits are those that
-    /// [`Forward::run`] gives for it alone, in the sparsity mode of single tokens: up to [`Forward::same_bits`] tokens they are the
-    /// same bits, beyond that up to the order of sums. Overwritten by the next call. A batch of several sequences has no
-    /// cancellation: `probe` is not asked.
+    /// Appends tokens to the caches of one or several sequences in one pass. Returns the logits of
+    /// every token, `[tokens, n_vocab]`, sequence by sequence; the next call overwrites them.
+    /// Weights are read once for all tokens. A token's logits are those of [`Forward::run`] for
+    /// this token alone, in the sparsity mode of single tokens. Up to [`Forward::same_bits`] tokens
+    /// the bits are equal; beyond that only the order of sums differs. A batch of several sequences
+    /// cannot be cancelled: `probe` is not asked.
     ///
     /// # Errors
-    /// As [`Forward::run`], for any of the sequences; [`Error::Invalid`] for no sequences, or more tokens than
-    /// [`Forward::chunk`]. No cache has changed then, except that recurrent states are those of their latest snapshot
-    /// ([`KvCache::truncate`]).
+    /// As [`Forward::run`], for any of the sequences. [`Error::Invalid`] for no sequences, or for
+    /// more tokens than [`Forward::chunk`]. After an error all caches are unchanged, except that
+    /// recurrent states are those of their latest snapshot ([`KvCache::truncate`]).
     pub fn run_batch(&mut self, batch: &mut [(&mut KvCache, &[u32])], probe: &mut dyn Probe) -> Result<&[f32]> {
         batch.iter().try_for_each(|(kv, tokens)| self.check(tokens, kv))?;
         let tokens: SmallVec<[u32; 16]> = batch.iter().flat_map(|(_, tokens)| tokens.iter().copied()).collect();
@@ -233,8 +242,9 @@ impl Forward {
         Ok(logits)
     }
 
-    /// Appends `tokens` to the cache and returns the `k` largest logits of the last one (all, if the vocabulary is smaller):
-    /// only those leave a device. Overwritten by the next call.
+    /// Appends `tokens` to the cache and returns the `k` largest logits of the last token (all, if
+    /// the vocabulary is smaller). Only these logits are read back from a device. The next call
+    /// overwrites them.
     ///
     /// # Errors
     /// As [`Forward::run`]; [`Error::Invalid`] unless `k` is from 1 to [`MAX_SHORTLIST`].
@@ -248,7 +258,7 @@ impl Forward {
         Ok(Shortlist { ids: &self.top.0[..k], logits: &self.top.1[..k] })
     }
 
-    /// Appends `tokens`. If weights were lost meanwhile, nothing computed is used.
+    /// Appends `tokens`. If weights are lost meanwhile, all results are discarded.
     fn compute(&mut self, tokens: &[u32], kv: &mut KvCache, wanted: WantedValues, probe: &mut dyn Probe) -> Result<()> {
         let done = self.compute_chunks(tokens, kv, wanted, probe);
         let done = self.model.checkpoint.files().check().and(done);
@@ -323,8 +333,8 @@ impl Forward {
     }
 }
 
-/// The next chunk of the tokens in `rest`, of at most `most`, and true if it is the last. A short rest goes along with what a
-/// processor takes at once.
+/// Takes the next chunk of at most `most` tokens from `rest`; true if it is the last. A short rest
+/// is added to the chunk that a processor computes at once.
 fn next_part<'t>(rest: &mut &'t [u32], most: usize, processor: &dyn Processor) -> Option<(&'t [u32], bool)> {
     let paced = if rest.len() > 1 { processor.paced_chunk() } else { 1 };
     let with_rest = paced.saturating_add(paced / 2);
@@ -336,8 +346,8 @@ fn next_part<'t>(rest: &mut &'t [u32], most: usize, processor: &dyn Processor) -
 /// Computes every layer of a chunk.
 fn layers(processor: &mut dyn Processor, pass: &mut Pass<'_>, sequences: &mut Sequences<'_>) -> Result<()> {
     let config = &pass.model.config;
-    // A recurrent state that was half advanced has to be computed again from far back: single tokens are finished, and so are batches,
-    // which others take part in.
+    // A partly advanced recurrent state would have to be recomputed from far back. Single tokens
+    // are therefore finished, and so are batches, because they include other conversations.
     let may_stop = sequences.len() == 1 && (!pass.is_single() || !config.is_recurrent());
     processor.begin(pass, sequences)?;
     for layer in 0..config.n_layer() {
@@ -353,7 +363,7 @@ fn layers(processor: &mut dyn Processor, pass: &mut Pass<'_>, sequences: &mut Se
     Ok(())
 }
 
-/// Computes the steps of one layer of the chunk that the processor began.
+/// Computes the steps of one layer for the chunk that the processor has begun.
 pub fn compute_layer(
     processor: &mut dyn Processor,
     pass: &mut Pass<'_>,
@@ -373,7 +383,7 @@ pub fn compute_layer(
     Ok(())
 }
 
-/// Does `work`, and tells the probe its time if it wants that.
+/// Runs `work` and reports its time to the probe if the probe wants times.
 fn timed(pass: &mut Pass<'_>, part: PassPart, work: impl FnOnce(&mut Pass<'_>) -> Result<()>) -> Result<()> {
     if !pass.probe.wants_step_times() {
         return work(pass);

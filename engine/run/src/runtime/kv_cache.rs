@@ -1,4 +1,4 @@
-//! The KV cache: keys and values of the tokens seen so far, and recurrent states beside them.
+//! The KV cache: keys and values of the tokens seen so far, together with recurrent states.
 
 mod bytes;
 mod context_shift;
@@ -19,20 +19,22 @@ use thermocline_base::error::{Error, Result, ScarceMemory};
 use thermocline_cpu::ops::KvType;
 use thermocline_model::{AttentionConfig, LayerConfig, ModelConfig, Position, Rope};
 
-/// Keys and values of one layer, in the memory of the processor that computes the layer; none of either kind for a layer without
-/// any.
+/// Keys and values of one layer, in the memory of the processor that computes the layer. Both
+/// fields are `None` for a layer without keys and values.
 #[derive(Debug, Default)]
 pub(crate) struct LayerRows {
     /// In RAM, where the CPU appends to them.
     pub ram: Option<KvLayer>,
-    /// In another processor's memory: there alone, or a copy of those in RAM for the layers there that read them.
+    /// In another processor's memory: either only there, or a copy of the rows in RAM for layers on
+    /// that processor that read them.
     pub off_host: Option<Box<dyn OffHostRows>>,
 }
 
-/// The KV cache of one conversation, with the recurrent states of models that have them. Every layer's keys and values are in the
-/// memory of the processor that computes the layer, and move with it. Layers whose tokens see all earlier ones have memory for
-/// the whole context, those with a window a ring ([`LONGEST_PASS`]). It is reserved when the cache is made; the system provides
-/// it as tokens arrive, and nothing is allocated per token.
+/// The KV cache of one conversation, with the recurrent states of models that have them. Each
+/// layer's keys and values are in the memory of the processor that computes the layer, and move
+/// with it. A layer whose tokens see all earlier tokens has memory for the whole context; a layer
+/// with a window has a ring ([`LONGEST_PASS`]). The memory is reserved when the cache is made. The
+/// system provides it as tokens arrive, and no token allocates memory.
 #[derive(Debug)]
 pub struct KvCache {
     ty: KvType,
@@ -43,9 +45,9 @@ pub struct KvCache {
     layers: Vec<LayerRows>,
     /// The positions that each layer holds.
     kept: Vec<KeptRows>,
-    /// Copies of windows, where layers have rings.
+    /// Copies of windows, if layers have rings.
     windows: Snapshots<WindowRows>,
-    /// Recurrent states, beside keys and values.
+    /// Recurrent states, if the model has any.
     pub(crate) states: Option<RecurrentStates>,
     rotary: Option<Rotary>,
     shape: Box<CacheShape>,
@@ -64,23 +66,24 @@ impl CacheShape {
         CacheShape { position: config.position, ropes: config.ropes.clone(), layers: config.layers.clone() }
     }
 
-    /// Attention of a layer; `None` without keys and values of its own.
+    /// Attention of a layer; `None` for a layer without keys and values of its own.
     fn attention(&self, layer: usize) -> Option<&AttentionConfig> {
         self.layers.get(layer)?.attention.as_ref().filter(|of| of.kv_from.is_none())
     }
 }
 
 impl KvCache {
-    /// A cache for `capacity` tokens in RAM, where the CPU works on it.
+    /// Makes a cache for `capacity` tokens in RAM, for the CPU.
     ///
     /// # Errors
-    /// [`Error::Memory`] if that much cannot be had, [`Error::Invalid`] for a capacity of 0, [`Error::Unsupported`] for one above
-    /// [`ModelConfig::dense_context`].
+    /// [`Error::Memory`] if there is not enough memory, [`Error::Invalid`] for a capacity of 0,
+    /// [`Error::Unsupported`] for a capacity above [`ModelConfig::dense_context`].
     pub fn new(config: &ModelConfig, capacity: usize, ty: KvType) -> Result<Self> {
         Self::for_passes(config, capacity, ty, LONGEST_PASS)
     }
 
-    /// The same for passes of at most `pass` tokens, which decides how many positions layers with a window hold.
+    /// Makes a cache for passes of at most `pass` tokens, which decides how many positions layers
+    /// with a window hold.
     ///
     /// # Errors
     /// As [`KvCache::new`].
@@ -88,11 +91,11 @@ impl KvCache {
         Self::made_of(config, capacity, ty, pass.max(1), |_, _| Ok(None))
     }
 
-    /// A cache for `capacity` tokens: the keys and values that `off_host` makes of a layer, with room for a number
-    /// of positions, are there, the others in RAM.
+    /// Makes a cache for `capacity` tokens. `off_host` makes the keys and values of a layer in
+    /// another processor's memory, with room for a number of positions. All others are in RAM.
     ///
     /// # Errors
-    /// As [`KvCache::new`], and those of `off_host`.
+    /// As [`KvCache::new`], and the errors of `off_host`.
     pub(crate) fn split(
         config: &ModelConfig,
         capacity: usize,
@@ -151,12 +154,13 @@ impl KvCache {
         })
     }
 
-    /// Encoding of the rows in RAM. A device has none of eight bits: its rows are [`KvType::F16`] instead.
+    /// Encoding of the rows in RAM. A device has no eight-bit rows and uses [`KvType::F16`]
+    /// instead.
     pub fn ty(&self) -> KvType {
         self.ty
     }
 
-    /// Tokens in the cache.
+    /// Number of tokens in the cache.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -166,18 +170,20 @@ impl KvCache {
         self.len == 0
     }
 
-    /// Tokens it can hold.
+    /// Number of tokens that the cache can hold.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Most tokens that a pass may append: more would take the places of some that the first of them sees.
+    /// Most tokens that a pass may append. More tokens would overwrite positions that the first one
+    /// sees.
     pub fn longest_pass(&self) -> usize {
         let rings = self.kept.iter().any(|kept| kept.is_ring());
         if rings { self.longest_pass } else { usize::MAX }
     }
 
-    /// Bytes of keys, values and states that the computation of a token behind `tokens` others reads, of the cache's type.
+    /// Bytes of keys, values and states, in the cache's type, that computing the token after
+    /// `tokens` tokens reads.
     pub fn read_bytes(&self, tokens: usize) -> u64 {
         let rows = |of: &AttentionConfig| {
             let seen = tokens.min(of.window.unwrap_or(usize::MAX)) as u64;
@@ -188,8 +194,9 @@ impl KvCache {
         attention.chain(states).sum()
     }
 
-    /// Forgets all but the first `n` tokens. Recurrent states can only be taken back to a snapshot, and layers with a window as
-    /// far as they hold the window before, else to a snapshot, too: then fewer are left, and [`KvCache::len`] says how many.
+    /// Forgets all but the first `n` tokens. Recurrent states can only go back to a snapshot.
+    /// Layers with a window need the window before the token, or else go back to a snapshot as
+    /// well. Fewer tokens may then be left; [`KvCache::len`] is their number.
     pub fn truncate(&mut self, n: usize) {
         let n = self.len.min(n);
         let mut left = self.states.as_mut().map_or(n, |states| states.rewind(n, self.len));
@@ -210,12 +217,13 @@ impl KvCache {
         }
     }
 
-    /// True if it has recurrent states.
+    /// True if the cache has recurrent states.
     pub fn is_recurrent(&self) -> bool {
         self.states.is_some()
     }
 
-    /// Keeps a copy of recurrent states and windows, to which [`KvCache::truncate`] can go back: for the border of a message.
+    /// Keeps a copy of recurrent states and windows, to which [`KvCache::truncate`] can go back.
+    /// Called at the border of a message.
     pub fn take_snapshot(&mut self) {
         if let Some(states) = &mut self.states {
             states.take_snapshot(self.len);
@@ -223,7 +231,8 @@ impl KvCache {
         self.copy_windows();
     }
 
-    /// The recurrent state of `layer` behind the tokens seen so far, if it has one and it is in RAM.
+    /// The recurrent state of `layer` after the tokens seen so far, if the layer has one and it is
+    /// in RAM.
     pub fn state(&self, layer: usize) -> Option<&RecurrentState> {
         self.states.as_ref()?.layer(layer)
     }
@@ -233,25 +242,26 @@ impl KvCache {
         self.states.as_ref()?.layer_off_host(layer)
     }
 
-    /// Takes recurrent states back that have seen a part of a chunk.
+    /// Takes back recurrent states that have seen a part of a chunk.
     pub(crate) fn drop_unfinished(&mut self) {
         if self.states.as_ref().is_some_and(|states| states.unfinished) {
             self.truncate(self.len);
         }
     }
 
-    /// The rotations its keys have, if positions are rotary.
+    /// The rotations of the keys, if positions are rotary.
     pub fn rotary(&self) -> Option<&Rotary> {
         self.rotary.as_ref()
     }
 
-    /// Layer `layer`, to append to and to read, if it is in RAM. Rows past [`KvCache::len`] belong to a chunk not yet
+    /// Keys and values of `layer`, if they are in RAM. Rows past [`KvCache::len`] belong to a chunk
+    /// that is not complete yet.
     /// complete.
     pub fn layer_mut(&mut self, layer: usize) -> Option<&mut KvLayer> {
         self.layers.get_mut(layer)?.ram.as_mut()
     }
 
-    /// True if all of it is in RAM.
+    /// True if the whole cache is in RAM.
     pub fn on_host(&self) -> bool {
         let on_host = |rows: &LayerRows| rows.off_host.is_none();
         !self.states.as_ref().is_some_and(RecurrentStates::off_host) && self.layers.iter().all(on_host)
@@ -262,17 +272,18 @@ impl KvCache {
         self.layers.get(layer)
     }
 
-    /// The keys and values of `layer`, if they are in another processor's memory alone.
+    /// The keys and values of `layer`, if they are only in another processor's memory.
     pub(crate) fn rows_off_host(&self, layer: usize) -> Option<&dyn OffHostRows> {
         self.rows(layer).filter(|rows| rows.ram.is_none())?.off_host.as_deref()
     }
 
-    /// The keys and values of `layer`, to be moved.
+    /// The keys and values of `layer`, for moving them.
     pub(crate) fn rows_mut(&mut self, layer: usize) -> Option<&mut LayerRows> {
         self.layers.get_mut(layer)
     }
 
-    /// Room in RAM for the keys and values of `layer`; `None` for a layer without any of its own.
+    /// Makes room in RAM for the keys and values of `layer`. Returns `None` for a layer without
+    /// keys and values of its own.
     ///
     /// # Errors
     /// [`Error::Memory`] if there is no room.
@@ -280,8 +291,8 @@ impl KvCache {
         self.shape.attention(layer).map(|shape| KvLayer::new(self.ty, shape, self.kept[layer].room())).transpose()
     }
 
-    /// Drops what is in another processor's memory only because layers there read it: copies of keys and values that are in RAM,
-    /// and the use of other layers'.
+    /// Drops rows that are in another processor's memory only because layers there read them. These
+    /// are copies of keys and values in RAM, and shared buffers of other layers.
     pub(crate) fn drop_copies(&mut self) {
         for (at, layer) in self.layers.iter_mut().enumerate() {
             if layer.ram.is_some() || self.shape.attention(at).is_none() {
@@ -290,24 +301,24 @@ impl KvCache {
         }
     }
 
-    /// A pass appends `tokens` tokens.
+    /// Notes that a pass appends `tokens` tokens.
     pub(crate) fn begin(&mut self, tokens: usize) {
         let end = self.len + tokens;
         self.kept.iter_mut().for_each(|kept| kept.write_to(end));
     }
 
-    /// Positions that `layer` has room for.
+    /// Number of positions for which `layer` has room.
     pub(crate) fn room(&self, layer: usize) -> usize {
         self.kept.get(layer).map_or(0, |kept| kept.room())
     }
 
-    /// The last positions of the tokens seen so far that `layer` has room for: all that it holds, and at their beginning perhaps
-    /// some that no token sees any more.
+    /// The range of the last positions that `layer` has room for. It includes all positions held,
+    /// and perhaps earlier ones that no token sees any more.
     pub(crate) fn held(&self, layer: usize) -> Range<usize> {
         self.len.saturating_sub(self.room(layer))..self.len
     }
 
-    /// Declares `tokens` more rows of every layer complete.
+    /// Marks `tokens` more rows of every layer as complete.
     pub(crate) fn advance(&mut self, tokens: usize) {
         self.len += tokens;
         if let Some(states) = &mut self.states {

@@ -9,15 +9,16 @@ use thermocline_model::AttentionConfig;
 pub struct KvLayer {
     /// Keys, rotated.
     pub keys: Vec<KvRows>,
-    /// Values; none where keys are their own values.
+    /// Values; empty if keys are also values.
     pub values: Vec<KvRows>,
 }
 
-/// Rows of the windows in front of some token, by layer; none of layers that keep all, or that are in another processor's memory.
+/// Rows of the windows before some token, by layer. `None` for layers that keep all positions or
+/// are in another processor's memory.
 pub(super) type WindowRows = Vec<Option<KvLayer>>;
 
 impl KvLayer {
-    /// No rows yet, with places for `room` of every head of `shape`.
+    /// Makes a layer without rows, with room for `room` rows of every head of `shape`.
     pub(crate) fn new(ty: KvType, shape: &AttentionConfig, room: usize) -> Result<Self> {
         let rows = |heads, len| (0..heads).map(|_| KvRows::new(ty, len, room)).collect::<Result<_>>();
         let (keys, values) = (rows(shape.n_kv_head, shape.head_dim)?, rows(shape.value_heads(), shape.value_dim)?);
@@ -35,19 +36,20 @@ impl KvLayer {
         self.keys.iter_mut().chain(&mut self.values)
     }
 
-    /// Goes on with row `n` of every head: rows behind are dropped, and those before that were not pushed are zeros.
+    /// Makes row `n` of every head the next one. Later rows are dropped, and missing earlier rows
+    /// become zeros.
     pub(crate) fn begin_at(&mut self, n: usize) {
         self.rows_mut().for_each(|rows| rows.begin_at(n));
     }
 
-    /// Appends rows of `from` to every head, up to `n` in all.
+    /// Appends rows of `from` to every head, up to `n` rows in total.
     pub(crate) fn extend_to(&mut self, from: &Self, n: usize) {
         for (to, from) in self.keys.iter_mut().zip(&from.keys).chain(self.values.iter_mut().zip(&from.values)) {
             to.extend_to(from, n);
         }
     }
 
-    /// Bytes reserved.
+    /// Number of bytes reserved.
     pub(crate) fn bytes(&self) -> u64 {
         self.keys.iter().chain(&self.values).map(KvRows::bytes).sum()
     }

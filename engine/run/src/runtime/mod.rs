@@ -1,6 +1,7 @@
-//! The forward pass: [`Forward`] walks a model's steps, a [`Processor`] computes them. [`CpuProcessor`] (`cpu`) computes all of
-//! them from RAM. A [`Pass`] computes tokens of one or several [`Sequences`]. [`KvCache`] holds every layer's keys and values,
-//! those in another processor's memory as [`OffHostRows`], which it knows nothing more of; a [`Probe`] observes the layers.
+//! The forward pass: [`Forward`] runs a model's steps, and a [`Processor`] computes them.
+//! [`CpuProcessor`] (`cpu`) computes all steps from RAM. A [`Pass`] computes tokens of one or
+//! several [`Sequences`]. [`KvCache`] holds the keys and values of every layer. Rows in another
+//! processor's memory are opaque [`OffHostRows`]. A [`Probe`] observes the layers.
 
 pub(crate) mod cpu;
 mod finite;

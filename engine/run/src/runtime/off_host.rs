@@ -1,6 +1,6 @@
-//! Keys, values and recurrent states in the memory of another processor than the CPU, as a conversation's cache sees them: it
-//! counts, copies, saves and restores them. Where they are and how they are computed is their owner's business, who gets its own
-//! type back from the cache.
+//! Keys, values and recurrent states in the memory of a processor other than the CPU. A
+//! conversation's cache counts, copies, saves and restores them. Only the owner depends on their
+//! place and computation, and it gets its own type back from the cache.
 
 use std::{any::Any, fmt::Debug, ops::Range};
 
@@ -10,7 +10,7 @@ use thermocline_gpu::Recorder;
 
 /// Keys and values of one layer in another processor's memory.
 pub(crate) trait OffHostRows: Any + Debug + Send + Sync {
-    /// Bytes there; 0 if they are another layer's.
+    /// Bytes in the other memory; 0 if the rows belong to another layer.
     fn bytes(&self) -> u64;
 
     /// Records copies of `rows` of every head of `from`, which may have another capacity.
@@ -22,13 +22,13 @@ pub(crate) trait OffHostRows: Any + Debug + Send + Sync {
 
 /// The recurrent state of one layer in another processor's memory.
 pub(crate) trait OffHostState: Any + Debug + Send + Sync {
-    /// Reads it back into `to`, behind all that was submitted.
+    /// Reads the state back into `to`, after everything submitted before.
     ///
     /// # Errors
     /// [`Error::Gpu`] if the device is lost.
     fn save(&self, to: &mut RecurrentState) -> Result<()>;
 
-    /// Makes it equal to `from`, behind all that was submitted.
+    /// Sets the state to `from`, after everything submitted before.
     ///
     /// # Errors
     /// [`Error::Gpu`] if the device is lost.
@@ -36,10 +36,10 @@ pub(crate) trait OffHostState: Any + Debug + Send + Sync {
 }
 
 impl dyn OffHostRows {
-    /// The rows in their owner's type.
+    /// The rows as their owner's type.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if they are of another type.
+    /// [`Error::Invalid`] if they have another type.
     pub(crate) fn of<T: OffHostRows>(&self) -> Result<&T> {
         let any: &dyn Any = self;
         any.downcast_ref().ok_or_else(|| Error::invalid("KV cache", "one of this device", "another processor's"))
@@ -47,10 +47,10 @@ impl dyn OffHostRows {
 }
 
 impl dyn OffHostState {
-    /// The state in its owner's type.
+    /// The state as its owner's type.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it is of another type.
+    /// [`Error::Invalid`] if it has another type.
     pub(crate) fn of<T: OffHostState>(&self) -> Result<&T> {
         let any: &dyn Any = self;
         any.downcast_ref().ok_or_else(|| Error::invalid("recurrent state", "one of this device", "another processor's"))

@@ -1,33 +1,37 @@
-//! A pass: what is computed of a chunk of tokens, and how.
+//! A pass: the computation of one chunk of tokens, and its settings.
 
 use super::Probe;
 use thermocline_model::{Model, Sparsity};
 
-/// Corrections of the layers' predictor thresholds, made while their recall is checked against a target.
+/// Corrections of the layers' predictor thresholds, used while the predictors' recall is checked
+/// against a target.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ThresholdCorrection {
-    /// Added to each layer's threshold, `[layers]`; layers past the end keep theirs.
+    /// Shift added to each layer's threshold, `[layers]`. Layers past the end have no shift.
     pub shift: Vec<f32>,
-    /// Layer whose predictor is computed but not followed: its FFN is computed as by [`Sparsity::Exact`], so that
-    /// [`LayerFiring`](super::LayerFiring) has the neurons that would have been missed.
+    /// Layer whose predictor is computed but ignored. Its FFN is computed as by
+    /// [`Sparsity::Exact`], so that [`LayerFiring`](super::LayerFiring) contains the neurons that
+    /// the predictor would have missed.
     pub recall_check: Option<usize>,
 }
 
 impl ThresholdCorrection {
-    /// Nothing is corrected.
+    /// No correction.
     pub const NONE: ThresholdCorrection = ThresholdCorrection { shift: Vec::new(), recall_check: None };
 }
 
-/// The facts of one pass of a chunk through the layers: made by the driver, and handed to a processor with every step, so that no
-/// processor keeps a copy. Positions are those of the [`Sequences`](super::Sequences), whose caches change on the way.
+/// The settings of one pass of a chunk through the layers. The driver makes them and hands them to
+/// a processor with every step, so no processor keeps a copy. Positions are in the
+/// [`Sequences`](super::Sequences), whose caches change during the pass.
 pub struct Pass<'a> {
     /// The model.
     pub model: &'a Model,
-    /// The chunk's tokens, those of several sequences one after the other.
+    /// The chunk's tokens, sequence by sequence.
     pub tokens: &'a [u32],
-    /// True if each token is computed as one alone, where a processor can: tokens of several sequences, or a token and drafts.
+    /// True if each token is computed as if it were alone, as far as a processor can. Used for
+    /// tokens of several sequences, or for a token and its drafts.
     pub separate: bool,
-    /// Sparsity mode of single tokens, and of separate ones.
+    /// Sparsity mode of single tokens and of separate tokens.
     pub sparsity: Sparsity,
     /// Correction of the predictors' thresholds.
     pub correction: &'a ThresholdCorrection,
@@ -55,12 +59,12 @@ impl<'a> Pass<'a> {
         self.tokens.len() * self.model.config.d_model
     }
 
-    /// Added to the threshold of a layer's predictor.
+    /// The shift added to the threshold of a layer's predictor.
     pub fn threshold_shift(&self, layer: usize) -> f32 {
         self.correction.shift.get(layer).copied().unwrap_or(0.0)
     }
 
-    /// True if a layer's predictor is computed, but not followed.
+    /// True if a layer's predictor is computed but ignored.
     pub fn checks_recall(&self, layer: usize) -> bool {
         self.correction.recall_check == Some(layer)
     }

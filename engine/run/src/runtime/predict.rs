@@ -1,5 +1,5 @@
-//! Scores of a predictor. The forward pass, training and evaluation share this implementation, so that a threshold set in one
-//! holds in the others.
+//! Scores of a predictor. The forward pass, training and evaluation share this implementation, so a
+//! threshold means the same in all three.
 
 use super::scratch::grow;
 use thermocline_base::error::Result;
@@ -10,15 +10,16 @@ use thermocline_model::{Predictor, PredictorKind};
 /// Purpose of the buffers, in errors.
 const WHAT: &str = "scratch memory";
 
-/// A predictor's scores of the inputs `x` `[tokens, d]`, `[tokens, n_ff]`, and the bytes of weights read. Neuron `i` is predicted to fire
-/// where its score is at least [`Predictor::threshold`]. `hidden` and `scores` are scratch that grows to `[tokens, rank]` and
+/// Computes a predictor's scores, `[tokens, n_ff]`, for the inputs `x`, `[tokens, d]`. Also returns
+/// the bytes of weights read. Neuron `i` is predicted to fire if its score is at least
+/// [`Predictor::threshold`]. `hidden` and `scores` are scratch that grows to `[tokens, rank]` and
 /// `[tokens, n_ff]`.
 ///
 /// # Errors
 /// [`Error::Memory`](thermocline_base::error::Error::Memory) if the buffers cannot grow.
 ///
 /// # Panics
-/// If `x` is not `tokens` rows as wide as the predictor's.
+/// If `x` does not have `tokens` rows of the predictor's width.
 pub fn predictor_scores<'a>(
     predictor: &Predictor,
     cpu: &Cpu,
@@ -31,8 +32,9 @@ pub fn predictor_scores<'a>(
     match &predictor.kind {
         PredictorKind::LowRank { fc1, fc2 } => {
             let hidden = grow(hidden, tokens.checked_mul(fc1.rows()), WHAT)?;
-            // About half of the hidden activations are zero behind the ReLU: a few tokens read an input-major copy of fc2, if
-            // there is room for one, and skip their weights.
+            // About half of the hidden activations are zero after the ReLU. For a few tokens the
+            // CPU reads an input-major copy of fc2, if there is room for one, and skips the weights
+            // of zeros.
             let by_input = (tokens <= FEW_TOKENS && cpu.takes_inputs())
                 .then(|| predictor.by_input.get_or_init(|| by_input(cpu, fc2)));
             let by_input = by_input.and_then(Option::as_ref);
@@ -55,8 +57,9 @@ pub fn predictor_scores<'a>(
     Ok((scores, predictor.bytes()))
 }
 
-/// Input-major copy of the second layer `[n_ff, rank]`; `None` if the type has no such form or memory is short. It is made with the
-/// first pass of a few tokens, so that layers whose predictor runs on a device have none.
+/// Makes an input-major copy of the second layer `[n_ff, rank]`. Returns `None` if the type has no
+/// such form or memory is short. The copy is made in the first pass of a few tokens, so layers
+/// whose predictor runs on a device have none.
 fn by_input(cpu: &Cpu, fc2: &Matrix) -> Option<InputMajor> {
     InputMajor::new(cpu.pool(), fc2).unwrap_or_else(|error| {
         tracing::warn!(%error, "a predictor's second layer is read whole");
@@ -92,7 +95,7 @@ mod tests {
         let predictor = Predictor { kind, input, threshold, quality: None, by_input: Default::default() };
         let x = noise(2 * d, rng);
         for activations in [InputPrecision::Int8, InputPrecision::Float] {
-            // A predictor without its input-major copy.
+            // A predictor without an input-major copy.
             let predictor = predictor.clone();
             let cpu = Cpu::new(&CpuOptions { activations, ..CpuOptions::default() }).unwrap();
             let scores = |x: &[f32]| {
@@ -101,7 +104,8 @@ mod tests {
                     predictor_scores(&predictor, &cpu, x, x.len() / d, &mut hidden, &mut scores).unwrap();
                 (scores.to_vec(), read)
             };
-            // A few tokens read what any of them needs, and have the scores that each has alone.
+            // A few tokens read the weights that any of them needs, and get the same scores as
+            // alone.
             let (together, of_both) = scores(&x);
             let all = predictor.bytes();
             for (x, wanted) in x.chunks(d).zip(together.chunks(n_ff)) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 pub use thermocline_base::telemetry::neurons::LayerFiring;
 
-/// A part of a pass that is timed by itself.
+/// A part of a pass that is timed separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PassPart {
     /// Steps of a layer before its FFN: norms, attention or a recurrent mixer.
@@ -15,111 +15,119 @@ pub enum PassPart {
     Head,
 }
 
-/// Input of an expert's activation, each `[members, n_ff]`.
+/// Input of an expert's activation; `gate` and `up` are `[members, n_ff]` each.
 #[derive(Debug, Clone, Copy)]
 pub struct ExpertHidden<'a> {
     /// Index of the layer.
     pub layer: usize,
-    /// The expert; the shared one has the number behind the last.
+    /// Index of the expert. The shared expert's index follows the last expert's.
     pub expert: usize,
-    /// The tokens that use it, and its router weights.
+    /// The tokens that use the expert, each with its router weight.
     pub members: &'a [(usize, f32)],
-    /// Gates; empty where there are none.
+    /// Gate values; empty for experts without gates.
     pub gate: &'a [f32],
-    /// Ups.
+    /// Up values.
     pub up: &'a [f32],
 }
 
-/// An observer of a forward pass. Every method has a default that does nothing; `()` observes nothing. Tokens are those of the chunk
+/// An observer of a forward pass. Every method has a default that does nothing, and `()` observes
+/// nothing. Tokens are those of the current chunk, in order, and chunks follow each other.
 /// being computed, in order; chunks follow each other.
 pub trait Probe {
-    /// True to stop. Called before every layer; the pass then ends with [`Error::Cancelled`](thermocline_base::error::Error::Cancelled),
-    /// chunks that were complete staying in the cache.
+    /// Returns true to stop. Called before every layer. The pass then ends with
+    /// [`Error::Cancelled`](thermocline_base::error::Error::Cancelled), and complete chunks stay in
+    /// the cache.
     fn cancelled(&mut self) -> bool {
         false
     }
 
-    /// True to get each layer's output, which may cost a processor a synchronisation. Like every `wants_` method it is called once per
-    /// chunk and layer.
+    /// Returns true to receive each layer's output, which may cost a processor a synchronisation.
+    /// Every `wants_` method is called once per chunk and layer.
     fn wants_layer_output(&mut self) -> bool {
         false
     }
 
-    /// Output of a layer, `[tokens, d_model]`, before the final norm.
+    /// Receives the output of a layer, `[tokens, d_model]`, before the final norm.
     fn layer_output(&mut self, layer: usize, x: &[f32]) {
         let _ = (layer, x);
     }
 
-    /// True to get the inputs of FFNs.
+    /// Returns true to receive the inputs of FFNs.
     fn wants_ffn_input(&mut self) -> bool {
         false
     }
 
-    /// Input of an FFN (or of an MoE layer), and the residual stream that the norm before it read, each `[tokens, d_model]`.
+    /// Receives the input of an FFN (or of an MoE layer), and the residual stream before its norm,
+    /// each `[tokens, d_model]`.
     fn ffn_input(&mut self, layer: usize, tokens: usize, normed: &[f32], residual: &[f32]) {
         let _ = (layer, tokens, normed, residual);
     }
 
-    /// True to get the inputs of FFN activations.
+    /// Returns true to receive the inputs of FFN activations.
     fn wants_ffn_hidden(&mut self) -> bool {
         false
     }
 
-    /// Input of a dense FFN's activation, each `[tokens, n_ff]`; `gate` is empty where there is none. Not called where a sparsity mode
-    /// approximates ([`SkipRule`](thermocline_model::SkipRule)).
+    /// Receives the input of a dense FFN's activation, each `[tokens, n_ff]`; `gate` is empty for
+    /// an FFN without gates. Not called if a sparsity mode approximates
+    /// ([`SkipRule`](thermocline_model::SkipRule)).
     fn ffn_hidden(&mut self, layer: usize, tokens: usize, gate: &[f32], up: &[f32]) {
         let _ = (layer, tokens, gate, up);
     }
 
-    /// The same of one expert. Called expert by expert; not for those computed on a device.
+    /// Receives the input of one expert's activation, expert by expert. Not called for experts on a
+    /// device.
     fn expert_hidden(&mut self, hidden: &ExpertHidden<'_>) {
         let _ = hidden;
     }
 
-    /// True to get the neurons that fire. Cheap enough to be left on.
+    /// Returns true to receive the neurons that fire. Cheap enough to be always on.
     fn wants_firing(&mut self) -> bool {
         false
     }
 
-    /// True to get [`LayerFiring::strength`] too, which is not as cheap.
+    /// Returns true to receive [`LayerFiring::strength`] too, which is less cheap.
     fn wants_strength(&mut self) -> bool {
         false
     }
 
-    /// True to get [`LayerFiring::strength`] of single tokens from a device, too, which has to send them.
+    /// Returns true to receive [`LayerFiring::strength`] of single tokens from a device too, which
+    /// has to transfer them.
     fn wants_device_strength(&mut self) -> bool {
         false
     }
 
-    /// True to get [`LayerFiring::gpu_ns`], [`LayerFiring::cpu_ns`] and [`LayerFiring::reporting`] too: in small layers, reading the
-    /// clock is a good part of the cost of observing.
+    /// Returns true to receive [`LayerFiring::gpu_ns`], [`LayerFiring::cpu_ns`] and
+    /// [`LayerFiring::reporting`] too. In small layers, reading the clock is a large part of the
+    /// cost of observing.
     fn wants_times(&mut self) -> bool {
         true
     }
 
-    /// Neurons of an FFN (of an MoE layer's chosen experts) that fired; once per layer and chunk, in the order of layers, at the end of
-    /// the chunk where a device computes.
+    /// Receives the neurons of an FFN (in an MoE layer, of the chosen experts) that fired. Called
+    /// once per layer and chunk, in the order of layers. If a device computes, it is called at the
+    /// end of the chunk.
     fn firing(&mut self, firing: &LayerFiring<'_>) {
         let _ = firing;
     }
 
-    /// True to get the times of steps and of the head.
+    /// Returns true to receive the times of steps and of the head.
     fn wants_step_times(&mut self) -> bool {
         false
     }
 
-    /// Time that the calling thread spent on a step of a part. With a device that is recording and waiting: what the device took is
-    /// in [`LayerFiring::gpu_ns`].
+    /// Receives the time that the calling thread spent on a step of a part. With a device this is
+    /// the time of recording and waiting; the device's time is in [`LayerFiring::gpu_ns`].
     fn step_time(&mut self, part: PassPart, time: Duration) {
         let _ = (part, time);
     }
 
-    /// True to get the router's choices.
+    /// Returns true to receive the router's choices.
     fn wants_router(&mut self) -> bool {
         false
     }
 
-    /// Experts that an MoE layer's router has chosen, `[tokens, used]`, best first.
+    /// Receives the experts that an MoE layer's router has chosen, `[tokens, used]`, best first.
     fn router(&mut self, layer: usize, chosen: &[usize]) {
         let _ = (layer, chosen);
     }

@@ -1,4 +1,4 @@
-//! The interface of a processor: what a forward pass asks of it.
+//! The interface of a processor, as a forward pass uses it.
 
 use std::{fmt::Debug, ops::Range};
 
@@ -7,13 +7,14 @@ use thermocline_base::error::Result;
 use thermocline_cpu::Isa;
 use thermocline_model::{BoundStep, Model, Sparsity};
 
-/// Computes the coarse operations of a model's program. A processor owns the registers, `[tokens, d_model]` each, and its scratch
-/// memory, which grows to the largest chunk seen and stays. The pass is the same in every call between two [`Processor::begin`].
+/// Computes the coarse operations of a model's program. A processor owns the registers,
+/// `[tokens, d_model]` each, and its scratch memory, which grows to the size of the largest chunk.
+/// The pass is the same in all calls between two [`Processor::begin`].
 ///
-/// A chunk is `begin`, the layers' steps, and then exactly one of `head`, `top` and `finish`; or it is given up after any of
-/// them, and the next `begin` starts afresh.
+/// A chunk is `begin`, the layers' steps, and then exactly one of `head`, `top` and `finish`. A
+/// chunk may also be given up after any of these calls; the next `begin` then starts a new one.
 pub trait Processor: Debug + Send {
-    /// The instruction set of what is computed on the CPU.
+    /// The instruction set of everything computed on the CPU.
     fn isa(&self) -> Isa;
 
     /// Most tokens of a chunk.
@@ -21,56 +22,63 @@ pub trait Processor: Debug + Send {
         usize::MAX
     }
 
-    /// Tokens of a prompt that are best computed together now: fewer than [`Processor::max_chunk`] where a device would take
-    /// too long.
+    /// Best number of prompt tokens to compute together now. It is less than
+    /// [`Processor::max_chunk`] if a device would take too long.
     fn paced_chunk(&self) -> usize {
         usize::MAX
     }
 
-    /// A cache that this processor can work on. `ty` is a preference: [`KvCache::ty`] is the encoding it has.
+    /// Makes a cache that this processor can use. `ty` is a preference: [`KvCache::ty`] is the
+    /// actual encoding.
     fn kv_cache(&mut self, model: &Model, capacity: usize, ty: KvType) -> Result<KvCache>;
 
-    /// True if this processor can work on `kv` as it is.
+    /// True if this processor can use `kv` as it is.
     fn holds(&self, kv: &KvCache) -> bool;
 
-    /// Starts a chunk of tokens at the caches' ends: `Residual = embedding(tokens) * scale (+ learned positions)`. Token ids
-    /// and positions are in range, there are as many tokens as rows, and it holds the caches.
+    /// Starts a chunk of tokens at the caches' ends:
+    /// `Residual = embedding(tokens) * scale (+ learned positions)`. The caller ensures that token
+    /// ids and positions are in range, that there is one row per token, and that the processor
+    /// holds the caches.
     fn begin(&mut self, pass: &Pass<'_>, sequences: &Sequences<'_>) -> Result<()>;
 
-    /// Computes a step of a layer. Steps come in the order of the layers' programs.
+    /// Computes a step of a layer. The caller passes the steps in the order of the layers'
+    /// programs.
     fn step(&mut self, pass: &mut Pass<'_>, step: &BoundStep<'_>, sequences: &mut Sequences<'_>) -> Result<()>;
 
     /// The residual stream, `[tokens, d_model]`.
     fn residual(&mut self, pass: &Pass<'_>) -> Result<&[f32]>;
 
-    /// Final norm and head of the chunk's tokens in `tokens`, into `logits` `[tokens.len(), n_vocab]`. Ends the chunk: the
-    /// residual is not needed any more.
+    /// Computes final norm and head of the chunk's `tokens` into `logits`,
+    /// `[tokens.len(), n_vocab]`. Ends the chunk: the residual stream is not needed any more.
     fn head(&mut self, pass: &Pass<'_>, tokens: Range<usize>, logits: &mut [f32]) -> Result<()>;
 
-    /// The hidden states that the head reads, those behind the final norm, of all of the chunk's tokens: into `out`, `[tokens, d_model]`.
-    /// Ends the chunk.
+    /// Computes the head's inputs (the hidden states after the final norm) of all tokens of the
+    /// chunk into `out`, `[tokens, d_model]`. Ends the chunk.
     fn hidden(&mut self, pass: &Pass<'_>, out: &mut [f32]) -> Result<()>;
 
-    /// The head of one token, but only the largest logits and their ids, in descending order (the smaller id first among
-    /// equals): as many as there is room for, at most [`MAX_SHORTLIST`](super::MAX_SHORTLIST).
+    /// Computes the head of one token, but returns only the largest logits and their ids, in
+    /// descending order (the smaller id first among equals). Fills `ids` and `logits`, which have
+    /// at most [`MAX_SHORTLIST`](super::MAX_SHORTLIST) elements.
     fn top(&mut self, pass: &Pass<'_>, token: usize, ids: &mut [u32], logits: &mut [f32]) -> Result<()>;
 
-    /// Ends a chunk of which no logits are wanted.
+    /// Ends a chunk without computing logits.
     fn finish(&mut self) -> Result<()>;
 
-    /// Passes the firing of the chunk that has just ended to its observer, where it was not known while the layers were computed.
+    /// Passes the firing of the finished chunk to its observer, if it was not known while the
+    /// layers were computed.
     fn report(&mut self, pass: &mut Pass<'_>) {
         let _ = pass;
     }
 
-    /// Most tokens that a pass of separate tokens may have in `mode` so that their logits have the bits of passes of one token
-    /// each. 1 promises nothing.
+    /// Most separate tokens in a pass in `mode` whose logits equal, bit by bit, those of
+    /// single-token passes. 1 promises nothing.
     fn same_bits(&self, model: &Model, mode: Sparsity) -> usize {
         let _ = (model, mode);
         1
     }
 
-    /// Tells the sparsity mode of the passes to come ahead of them, for what a processor has to make ready between two.
+    /// Announces the sparsity mode of the next passes, so that a processor can prepare for it
+    /// between two passes.
     fn expect_sparsity(&mut self, mode: Sparsity) {
         let _ = mode;
     }

@@ -1,18 +1,19 @@
-//! Recurrent state of one layer, in RAM.
+//! The recurrent state of one layer in RAM.
 
 use thermocline_model::StateShape;
 
 /// The recurrent state of one layer.
 #[derive(Debug, Clone, Default)]
 pub struct RecurrentState {
-    /// As [`StateShape::conv`], the newest input last.
+    /// The inputs described by [`StateShape::conv`], the newest last.
     pub conv: Vec<f32>,
-    /// As [`StateShape::scan`]: `[heads, k_dim, v_dim]` of a delta net, `[heads, state, head_dim]` of Mamba-2.
+    /// The memory described by [`StateShape::scan`]: `[heads, k_dim, v_dim]` for a delta net,
+    /// `[heads, state, head_dim]` for Mamba-2.
     pub scan: Vec<f32>,
 }
 
 impl RecurrentState {
-    /// Zeros; `None` if there is no room.
+    /// Makes a state of zeros. Returns `None` if there is no room.
     pub(super) fn new(shape: StateShape) -> Option<Self> {
         let zeros = |n: usize| {
             let mut zeros = Vec::new();
@@ -24,7 +25,7 @@ impl RecurrentState {
         Some(RecurrentState { conv: zeros(conv)?, scan: zeros(scan)? })
     }
 
-    /// Becomes equal to `from`, of the same sizes.
+    /// Copies `from`, which must have the same sizes.
     pub(super) fn copy_from(&mut self, from: &Self) {
         self.conv.copy_from_slice(&from.conv);
         self.scan.copy_from_slice(&from.scan);

@@ -1,5 +1,5 @@
-//! Recurrent states of a conversation, and the snapshots to which they can be taken back. A layer's state is in the memory of the
-//! processor that computes the layer; snapshots are in RAM.
+//! Recurrent states of a conversation, and the snapshots to which they can go back. A layer's state
+//! is in the memory of the processor that computes the layer. Snapshots are in RAM.
 
 use super::{
     off_host::OffHostState,
@@ -9,7 +9,7 @@ use super::{
 use thermocline_base::error::{Error, Result, ScarceMemory};
 use thermocline_model::{LayerConfig, ModelConfig, StateShape};
 
-/// A layer's state where the layer is computed.
+/// A layer's state, in the memory of the processor that computes the layer.
 #[derive(Debug)]
 enum PlacedState {
     Ram(RecurrentState),
@@ -27,7 +27,8 @@ impl PlacedState {
         }
     }
 
-    /// Brings it back to `saved`. A state that its processor does not take any more is in RAM from then on.
+    /// Sets the state to `saved`. If its processor fails to restore it, the state is in RAM from
+    /// then on.
     fn restore(&mut self, saved: &RecurrentState) {
         match self {
             PlacedState::Ram(state) => state.copy_from(saved),
@@ -44,18 +45,18 @@ impl PlacedState {
 /// The recurrent states of one conversation.
 #[derive(Debug)]
 pub(crate) struct RecurrentStates {
-    /// By layer.
+    /// The states, by layer.
     layers: Vec<Option<PlacedState>>,
-    /// Of each of those.
+    /// The shapes of these states.
     shapes: Vec<StateShape>,
-    /// Of the layers that have a state.
+    /// Snapshots of the layers that have a state.
     snapshots: Snapshots<Vec<RecurrentState>>,
-    /// True while a chunk is computed: some layers have seen it and others have not.
+    /// True during a chunk, when only some layers have seen its tokens.
     pub unfinished: bool,
 }
 
 impl RecurrentStates {
-    /// The states before the first token; `None` for a model without any.
+    /// Makes the states before the first token. Returns `None` for a model without states.
     ///
     /// # Errors
     /// [`Error::Memory`] if there is no room.
@@ -81,7 +82,7 @@ impl RecurrentStates {
         }
     }
 
-    /// The state of `layer`, if it is in RAM, to be advanced by the chunk that is computed.
+    /// The state of `layer`, if it is in RAM, mutably: the current chunk advances it.
     pub fn advance_layer(&mut self, layer: usize) -> Option<&mut RecurrentState> {
         self.unfinished = true;
         match self.layers.get_mut(layer)? {
@@ -90,7 +91,7 @@ impl RecurrentStates {
         }
     }
 
-    /// The state of `layer`, if it is in another processor's memory, to be advanced by the chunk that is computed.
+    /// The state of `layer`, if it is in another processor's memory. The current chunk advances it.
     pub fn advance_layer_off_host(&mut self, layer: usize) -> Option<&dyn OffHostState> {
         self.unfinished = true;
         self.layer_off_host(layer)
@@ -109,16 +110,16 @@ impl RecurrentStates {
         matches!(self.layers.get(layer), Some(Some(_)))
     }
 
-    /// True if a state is in another processor's memory.
+    /// True if any state is in another processor's memory.
     pub fn off_host(&self) -> bool {
         self.layers.iter().any(|layer| matches!(layer, Some(PlacedState::OffHost(_))))
     }
 
-    /// Moves the state of `layer` from RAM into `to`. One that is in another processor's memory
-    /// already stays where it is.
+    /// Moves the state of `layer` from RAM into `to`. A state that is already in another
+    /// processor's memory stays there.
     ///
     /// # Errors
-    /// Those of [`OffHostState::restore`]; it is then still in RAM.
+    /// The errors of [`OffHostState::restore`]; the state is then still in RAM.
     pub fn move_off_host(&mut self, layer: usize, to: Box<dyn OffHostState>) -> Result<()> {
         if let Some(Some(place @ PlacedState::Ram(_))) = self.layers.get_mut(layer) {
             if let PlacedState::Ram(state) = place {
@@ -129,10 +130,10 @@ impl RecurrentStates {
         Ok(())
     }
 
-    /// Moves the state of `layer` into RAM and frees its place elsewhere.
+    /// Moves the state of `layer` into RAM and frees its memory elsewhere.
     ///
     /// # Errors
-    /// Those of [`OffHostState::save`]; it is then still there.
+    /// The errors of [`OffHostState::save`]; the state then stays where it is.
     pub fn move_to_ram(&mut self, layer: usize) -> Result<()> {
         if let Some(Some(place @ PlacedState::OffHost(_))) = self.layers.get_mut(layer) {
             let mut state = RecurrentState::default();
@@ -142,7 +143,7 @@ impl RecurrentStates {
         Ok(())
     }
 
-    /// Every layer has seen the chunk: `tokens` tokens now.
+    /// Notes that every layer has seen the chunk: the states are now after `tokens` tokens.
     pub fn finish(&mut self, tokens: usize) {
         self.unfinished = false;
         if self.snapshots.is_due(tokens) {
@@ -150,7 +151,7 @@ impl RecurrentStates {
         }
     }
 
-    /// Keeps a copy of the states, behind `tokens` tokens. Without room for it there is none.
+    /// Keeps a copy of the states after `tokens` tokens, if there is room for it.
     pub fn take_snapshot(&mut self, tokens: usize) {
         if self.unfinished || self.snapshots.is_known(tokens) {
             return;
@@ -171,7 +172,8 @@ impl RecurrentStates {
         }
     }
 
-    /// Takes the states, which are behind `now` tokens, back to at most `tokens`: returns the number of tokens they are behind then.
+    /// Takes the states, which are after `now` tokens, back to at most `tokens` tokens. Returns the
+    /// number of tokens reached.
     pub fn rewind(&mut self, tokens: usize, now: usize) -> usize {
         if tokens >= now && !self.unfinished {
             return now;
@@ -195,7 +197,8 @@ impl RecurrentStates {
         }
     }
 
-    /// The most tokens, at most `tokens`, behind which it can give its states to another conversation; it is behind `now` tokens.
+    /// The largest number of tokens, at most `tokens`, after which these states can be copied to
+    /// another conversation. The states are after `now` tokens.
     pub fn latest(&self, tokens: usize, now: usize) -> usize {
         if now <= tokens && !self.unfinished {
             return now;
@@ -203,10 +206,12 @@ impl RecurrentStates {
         self.snapshots.until(tokens).next().map_or(0, |snapshot| snapshot.tokens)
     }
 
-    /// Becomes the states of `from`, which is behind `now` tokens, behind `tokens` tokens, a number that [`RecurrentStates::latest`] gave.
+    /// Copies the states of `from`, which is after `now` tokens, as they were after `tokens`
+    /// tokens. [`RecurrentStates::latest`] returned that number.
     ///
     /// # Errors
-    /// [`Error::Gpu`] if the device is lost, [`Error::Memory`] without room for a copy; nothing has changed then.
+    /// [`Error::Gpu`] if the device is lost, [`Error::Memory`] if there is no room for a copy.
+    /// After an error nothing has changed.
     pub fn copy_from(&mut self, from: &Self, tokens: usize, now: usize) -> Result<()> {
         let snapshot = from.snapshots.until(tokens).next().filter(|snapshot| snapshot.tokens == tokens);
         let saved = match snapshot {
@@ -237,7 +242,8 @@ impl RecurrentStates {
         self.one() * (1 + self.snapshots.iter().count() as u64)
     }
 
-    /// Bytes of the states and of as many snapshots as may be of a conversation of at most `capacity` tokens.
+    /// Bytes of the states and of the most snapshots that a conversation of at most `capacity`
+    /// tokens may have.
     pub fn most_bytes(&self, capacity: usize) -> u64 {
         self.one().saturating_add(snapshots::most_bytes(self.one(), capacity))
     }
@@ -267,7 +273,7 @@ mod tests {
         }
     }
 
-    /// Computes tokens one by one: the state says how many it has seen.
+    /// Computes tokens one by one. The state counts the tokens it has seen.
     fn compute(states: &mut RecurrentStates, tokens: std::ops::Range<usize>) {
         for token in tokens {
             let state = states.advance_layer(1).unwrap();
@@ -288,7 +294,7 @@ mod tests {
         states.take_snapshot(530);
         compute(&mut states, 530..540);
         assert_eq!(states.rewind(535, 540), 530);
-        // A chunk that was not completed.
+        // An incomplete chunk.
         states.advance_layer(1).unwrap().scan[0] = -1.0;
         assert!(states.unfinished);
         assert_eq!(states.rewind(530, 530), 530);

@@ -3,7 +3,8 @@
 use thermocline_cpu::ops::RopeTable;
 use thermocline_model::{ModelConfig, Position, Rope, RopeOrder, RopeScaling};
 
-/// The rotations of a model's layers in a context of a given length: one table per entry of [`ModelConfig::ropes`].
+/// The rotations of a model's layers for a context length: one table per entry of
+/// [`ModelConfig::ropes`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rotary {
     tables: Vec<RopeTable>,
@@ -11,7 +12,8 @@ pub struct Rotary {
 }
 
 impl Rotary {
-    /// Tables for contexts of `context` tokens; `None` if the model's positions are learned.
+    /// Makes the tables for contexts of `context` tokens. Returns `None` if the model's positions
+    /// are learned.
     pub fn new(config: &ModelConfig, context: usize) -> Option<Self> {
         if config.position != Position::Rotary {
             return None;
@@ -52,7 +54,8 @@ fn table(rope: &Rope, context: usize) -> RopeTable {
             let (low, high) = (dimension(*beta_fast), dimension(*beta_slow));
             let (low, high) = if *truncate { (low.floor(), high.ceil()) } else { (low, high) };
             let (low, high) = (low.max(0.0), high.min(dims - 1.0));
-            // Below 0 where even the slowest dimension turns too rarely: the reference interpolates none then.
+            // Below 0 if even the slowest dimension makes too few rotations. The reference then
+            // interpolates no dimension.
             let span = if high == low { 0.001 } else { high - low };
             let blend = |(i, f): (usize, f64)| {
                 let interpolated = ((i as f64 - low) / span).clamp(0.0, 1.0);
@@ -131,7 +134,8 @@ mod tests {
             beta_slow: 1.0,
             truncate,
         };
-        // 8 ln(4096 / (32 * 2 pi)) / (2 ln 10000) = 1.31, 8 ln(4096 / (2 pi)) / (2 ln 10000) = 2.81: low 1, high 3.
+        // 8 ln(4096 / (32 * 2 pi)) / (2 ln 10000) = 1.31, 8 ln(4096 / (2 pi)) / (2 ln 10000) =
+        // 2.81: low 1, high 3.
         close(&frequencies(scaling(true), 1), &[1.0, 0.1, 0.01 * (0.5 + 0.5 / 4.0), 0.001 / 4.0]);
         let (low, high) = (1.309_030, 2.814_180);
         let kept = |at: f64| 1.0 - (at - low) / (high - low);
@@ -149,7 +153,8 @@ mod tests {
             beta_slow: 2.0,
             truncate,
         };
-        // 8 ln(8 / (2 * 2 pi)) / (2 ln 10000) = -0.196: rounded up it is 0, and every dimension but the first is interpolated.
+        // 8 ln(8 / (2 * 2 pi)) / (2 ln 10000) = -0.196, rounded up to 0. Every dimension except the
+        // first is interpolated.
         close(&frequencies(scaling(false), 1), &[1.0, 0.1, 0.01, 0.001]);
         close(&frequencies(scaling(true), 1), &[1.0, 0.1 / 40.0, 0.01 / 40.0, 0.001 / 40.0]);
     }

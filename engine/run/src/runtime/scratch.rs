@@ -1,12 +1,12 @@
-//! Growth of scratch buffers, which reports a lack of memory instead of aborting.
+//! Growth of scratch buffers. A lack of memory is reported instead of aborting.
 
 use thermocline_base::error::{Error, Result, ScarceMemory};
 
-/// Makes `vec` at least `n` long and returns its first `n` elements; `None` is a length that
-/// overflows.
+/// Makes `vec` at least `n` long and returns its first `n` elements. `None` stands for a length
+/// that overflows.
 ///
 /// # Errors
-/// [`Error::Memory`] if that much cannot be had.
+/// [`Error::Memory`] if there is not enough memory.
 pub(crate) fn grow<'v>(vec: &'v mut Vec<f32>, n: Option<usize>, what: &'static str) -> Result<&'v mut [f32]> {
     let n = n.unwrap_or(usize::MAX);
     if n > vec.len() {

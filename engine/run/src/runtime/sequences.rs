@@ -1,4 +1,4 @@
-//! The sequences of a pass: whose caches its rows read and are appended to.
+//! The sequences of a pass, whose caches the rows of the pass read and extend.
 
 use std::ops::Range;
 
@@ -6,7 +6,8 @@ use smallvec::SmallVec;
 
 use super::{KvCache, Rotary};
 
-/// Tokens of one sequence that a pass computes: their number, and the cache at whose end they are.
+/// Tokens of one sequence that a pass computes: their number, and the cache to which they are
+/// appended.
 #[derive(Debug)]
 struct Sequence<'a> {
     kv: &'a mut KvCache,
@@ -20,18 +21,19 @@ impl<'a> Sequence<'a> {
     }
 }
 
-/// The sequences of a pass, one or several. Their rows follow each other, and rows of one sequence are tokens that follow each
-/// other. Weights are read once for all rows; caches and recurrent states are each sequence's own.
+/// The sequences of a pass, one or several. The rows of one sequence are consecutive tokens, and
+/// sequences follow each other. Weights are read once for all rows. Each sequence has its own cache
+/// and recurrent states.
 #[derive(Debug)]
 pub struct Sequences<'a>(SmallVec<[Sequence<'a>; 1]>);
 
 impl<'a> Sequences<'a> {
-    /// `tokens` tokens of one sequence.
+    /// One sequence with `tokens` tokens.
     pub fn one(kv: &'a mut KvCache, tokens: usize) -> Self {
         Sequences(SmallVec::from([Sequence::new(kv, tokens)]))
     }
 
-    /// Several, each with the number of its tokens.
+    /// Several sequences, each with its number of tokens.
     pub fn several(all: impl IntoIterator<Item = (&'a mut KvCache, usize)>) -> Self {
         Sequences(all.into_iter().map(|(kv, tokens)| Sequence::new(kv, tokens)).collect())
     }
@@ -41,12 +43,12 @@ impl<'a> Sequences<'a> {
         self.0.len()
     }
 
-    /// True if there is none.
+    /// True if there are no sequences.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Rows of all sequences.
+    /// Number of rows of all sequences.
     pub fn rows(&self) -> usize {
         self.0.iter().map(|it| it.tokens).sum()
     }
@@ -56,12 +58,12 @@ impl<'a> Sequences<'a> {
         self.0.iter().flat_map(|it| it.kv.len()..it.kv.len() + it.tokens)
     }
 
-    /// The rotations of positions, which are the same in every sequence.
+    /// The rotations of positions, which are equal in every sequence.
     pub fn rotary(&self) -> Option<&Rotary> {
         self.0.first()?.kv.rotary()
     }
 
-    /// The rows of each sequence, and its cache.
+    /// The rows of each sequence, with its cache.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (Range<usize>, &mut KvCache)> {
         let mut end = 0;
         self.0.iter_mut().map(move |it| {
@@ -71,7 +73,7 @@ impl<'a> Sequences<'a> {
         })
     }
 
-    /// Declares the rows of every sequence complete.
+    /// Marks the rows of every sequence as complete.
     pub(crate) fn advance(&mut self) {
         self.0.iter_mut().for_each(|it| it.kv.advance(it.tokens));
     }

@@ -1,18 +1,20 @@
-//! The likeliest next tokens.
+//! The most likely next tokens.
 
 /// Most tokens of a [`Shortlist`].
 pub const MAX_SHORTLIST: usize = 64;
 
-/// The largest logits of one token with their token ids, in descending order: the smaller id first among equals, NaN last.
+/// The largest logits of one token with their token ids, in descending order. Among equals the
+/// smaller id is first; NaN is last.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Shortlist<'a> {
     /// Token ids.
     pub ids: &'a [u32],
-    /// Their logits.
+    /// Logits of the ids.
     pub logits: &'a [f32],
 }
 
-/// The largest of `all` into `values` and their indices into `ids`, which are equally long and no longer than `all`.
+/// Writes the largest values of `all` into `values` and their indices into `ids`. Both have the
+/// same length, at most that of `all`.
 pub(super) fn largest(all: &[f32], ids: &mut [u32], values: &mut [f32]) {
     let room = ids.len();
     let mut held = 0;

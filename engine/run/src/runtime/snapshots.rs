@@ -1,38 +1,40 @@
-//! Copies of what a conversation held behind some numbers of its tokens, to which it can be taken back.
+//! Copies of a conversation's memory after some numbers of its tokens, to which the conversation
+//! can go back.
 //!
-//! Recurrent states hold all earlier tokens and cannot forget the last of them, rings of windows have lost the first. So copies
-//! are kept: at the borders of messages, where the next prompt is likely to branch off, and every [`INTERVAL`] tokens. Taking a
-//! conversation back to any token restores the snapshot before it; the tokens in between are computed again.
+//! Recurrent states combine all earlier tokens and cannot forget the last ones, and rings of
+//! windows have lost the first ones. Copies are therefore kept at the borders of messages, where
+//! the next prompt is likely to branch off, and every [`INTERVAL`] tokens. Going back to any token
+//! restores the snapshot before it; the tokens in between are computed again.
 
-/// Tokens after which a snapshot is taken at the latest.
+/// Most tokens between two snapshots.
 pub(super) const INTERVAL: usize = 256;
-/// Most snapshots, and most bytes of them; a few are kept in any case.
+/// Most snapshots, and their most bytes. A few snapshots are kept in any case.
 pub(super) const MOST_SNAPSHOTS: usize = 16;
 const MOST_BYTES: u64 = 512 << 20;
 const FEW_SNAPSHOTS: usize = 4;
-/// Newest snapshots that are not given up for others.
+/// Number of newest snapshots that are never dropped for others.
 const NEWEST: usize = 2;
 
-/// Most snapshots that are held if each takes `bytes` bytes.
+/// Most snapshots if each takes `bytes` bytes.
 fn most(bytes: u64) -> usize {
     let fit = usize::try_from(MOST_BYTES / bytes.max(1)).unwrap_or(usize::MAX);
     fit.clamp(FEW_SNAPSHOTS, MOST_SNAPSHOTS)
 }
 
-/// Most bytes that the snapshots of a conversation of at most `capacity` tokens take, if each takes `bytes`: there are no two behind
-/// the same token.
+/// Most bytes of snapshots in a conversation of at most `capacity` tokens, if each takes `bytes`.
+/// No two snapshots are after the same token.
 pub(super) fn most_bytes(bytes: u64, capacity: usize) -> u64 {
     bytes.saturating_mul(most(bytes).min(capacity) as u64)
 }
 
-/// A copy of what is behind some number of tokens.
+/// A copy of the memory after some number of tokens.
 #[derive(Debug)]
 pub(super) struct TokenSnapshot<T> {
     pub tokens: usize,
     pub of: T,
 }
 
-/// The snapshots of one conversation, by number of tokens, ascending.
+/// The snapshots of one conversation, by ascending number of tokens.
 #[derive(Debug)]
 pub(super) struct Snapshots<T>(Vec<TokenSnapshot<T>>);
 
@@ -43,18 +45,18 @@ impl<T> Default for Snapshots<T> {
 }
 
 impl<T> Snapshots<T> {
-    /// True if one is to be taken behind `tokens` tokens because the last is long ago.
+    /// True if a snapshot is due after `tokens` tokens because the last one is too old.
     pub fn is_due(&self, tokens: usize) -> bool {
         tokens >= self.last().map_or(0, |last| last.tokens) + INTERVAL
     }
 
-    /// True if there is one behind `tokens` tokens, or nothing to copy.
+    /// True if there is a snapshot after `tokens` tokens, or nothing to copy.
     pub fn is_known(&self, tokens: usize) -> bool {
         tokens == 0 || self.0.iter().any(|snapshot| snapshot.tokens == tokens)
     }
 
-    /// Makes room for one more of `bytes` bytes: drops those that are missed least until one less is held than may be of that size.
-    /// Returns the last of these, to be overwritten.
+    /// Makes room for one more snapshot of `bytes` bytes by dropping the least useful ones. Returns
+    /// the last dropped one for reuse.
     pub fn take_redundant(&mut self, bytes: u64) -> Option<T> {
         let mut taken = None;
         while self.0.len() >= most(bytes) {
@@ -63,34 +65,34 @@ impl<T> Snapshots<T> {
         taken
     }
 
-    /// The snapshot with the nearest neighbours.
+    /// The index of the snapshot whose neighbours are nearest.
     fn redundant(&self) -> Option<usize> {
         let tokens = |at: usize| self.0[at].tokens;
         let old = 0..self.0.len().saturating_sub(NEWEST);
         old.min_by_key(|at| tokens(at + 1) - at.checked_sub(1).map_or(0, tokens))
     }
 
-    /// Adds one behind `tokens` tokens, more than all others.
+    /// Adds a snapshot after `tokens` tokens. All other snapshots must be after fewer tokens.
     pub fn push(&mut self, tokens: usize, of: T) {
         self.0.push(TokenSnapshot { tokens, of });
     }
 
-    /// The last one.
+    /// The last snapshot.
     pub fn last(&self) -> Option<&TokenSnapshot<T>> {
         self.0.last()
     }
 
-    /// Those behind at most `tokens` tokens, the last first.
+    /// The snapshots after at most `tokens` tokens, last first.
     pub fn until(&self, tokens: usize) -> impl Iterator<Item = &TokenSnapshot<T>> {
         self.0.iter().rev().filter(move |snapshot| snapshot.tokens <= tokens)
     }
 
-    /// Drops those behind more than `tokens` tokens.
+    /// Drops the snapshots after more than `tokens` tokens.
     pub fn truncate(&mut self, tokens: usize) {
         self.0.retain(|snapshot| snapshot.tokens <= tokens);
     }
 
-    /// All of them.
+    /// All snapshots.
     pub fn iter(&self) -> impl Iterator<Item = &TokenSnapshot<T>> {
         self.0.iter()
     }
@@ -117,7 +119,7 @@ mod tests {
         assert!(snapshots.is_known(tokens[3]) && snapshots.is_known(0) && !snapshots.is_known(3));
         let before: Vec<usize> = snapshots.until(tokens[3] + 1).map(|snapshot| snapshot.tokens).collect();
         assert_eq!(before, [tokens[3], tokens[2], tokens[1], tokens[0]]);
-        // Of large ones a few, as soon as they are large.
+        // Only a few large snapshots are kept.
         assert!(snapshots.take_redundant(MOST_BYTES / 8).is_some());
         assert_eq!(snapshots.iter().count(), 7);
         assert!(snapshots.take_redundant(MOST_BYTES).is_some());

@@ -47,7 +47,7 @@ fn measured_parts_add_up_to_the_tokens_time_on_either_side() {
     assert!((measured.tokens, measured.has_device_times, measured.time.hot) == (2, true, 0.0));
     assert_eq!(MeasuredTime::of(&[], &on_cpu), None);
 
-    // On a device its clock counts; the slower side has the time of the FFN.
+    // On a device the device's clock counts, and the slower side gets the FFN's time.
     let whole = planner.plan(2 * planner.everything(), GpuUse::Always).unwrap();
     for (cold, hot_counts) in [(us(0), true), (us(1000), false)] {
         let times = LayerStepTimes { mixer: us(5), ffn: us(400), device: us(200), cold };
@@ -58,14 +58,14 @@ fn measured_parts_add_up_to_the_tokens_time_on_either_side() {
     }
     let silent = LayerStepTimes { ffn: us(400), ..LayerStepTimes::default() };
     assert!(!MeasuredTime::of(&[token(layers, silent, 9000)], &whole).unwrap().has_device_times);
-    // Steps that are timed take longer than those of other tokens.
+    // Timed tokens take longer than untimed ones.
     let timed = MeasuredTime::of(&[token(layers, times, 4000)], &on_cpu).unwrap();
     let scaled = timed.scaled_to(Some(500.0));
     near(scaled.time.total(), 2e-3);
     near(scaled.time.attention, timed.time.attention / 2.0);
     near(scaled.timed_seconds, 4e-3);
     assert_eq!((timed.scaled_to(Some(100.0)), timed.scaled_to(None)), (timed, timed), "they took no longer");
-    // Clocks that say more than there was.
+    // A device clock may report more time than the token took.
     let much = LayerStepTimes { device: us(1 << 30), ..LayerStepTimes::default() };
     near(MeasuredTime::of(&[token(layers, much, 9000)], &whole).unwrap().time.total(), 9e-3);
 }

@@ -45,7 +45,7 @@ fn measured_rates_scale_the_expected_ones() {
     rates.record_token(on_cpu(Sparsity::Dense), None, TOKEN);
     near(rates.measured_rate(&on_cpu(Sparsity::Dense)), 50.0);
     near(cpu_rate(&rates, &dense), 50.0);
-    // Other modes are corrected by the same factor.
+    // The same factor corrects other modes.
     let correction = 50.0 / dense.on_cpu().tokens_per_second();
     near(cpu_rate(&rates, &exact), correction * exact.on_cpu().tokens_per_second());
     assert_eq!(rates.measured_rate(&on_cpu(Sparsity::Exact)), None);
@@ -71,12 +71,12 @@ fn measured_speeds_give_a_rate_at_once_and_answers_correct_it() {
     assert_eq!(cpu_rate(&rates, &measured), Some(measured.on_cpu().tokens_per_second()));
     (0..ENOUGH_TOKENS).for_each(|_| rates.record_token(on_cpu(Sparsity::Dense), None, TOKEN));
     near(cpu_rate(&rates, &measured), 50.0);
-    // Speeds may be the CPU's alone, if a device was chosen since.
+    // The speeds may be the CPU's alone if a device was chosen after measuring.
     let alone = planner_with(Machine::new(Machine::typical().cpu, None), Sparsity::Dense);
     let on_device = alone.price(Placement::all(alone.profile()));
     assert_eq!(DecodeRates::default().corrected_rate(&alone, &on_device), None);
     assert!(cpu_rate(&DecodeRates::default(), &alone).is_some());
-    // With other speeds the same answer is compared with another expectation.
+    // Other speeds give another expected rate for the same answer.
     let mut slower = Machine::typical();
     slower.cpu.rates.values_mut().for_each(|rate| rate.sequential /= 2.0);
     near(cpu_rate(&rates, &planner_with(slower, Sparsity::Dense)), 50.0);
@@ -106,8 +106,8 @@ fn model_that_is_not_open_has_forecasts_for_every_budget() {
     assert!(alone.plan.bytes.total() == 0 && alone.tokens_per_second == cpu);
 }
 
-/// Down projections that become neuron-major when the model is opened take in plans what they take then, on the device and in RAM;
-/// and cold rows of prompts have their streaming buffer.
+/// Plans count down projections that become neuron-major at opening at their new size, on the
+/// device and in RAM. Plans also include the streaming buffer for cold rows of prompts.
 #[test]
 fn neuron_major_down_projections_are_planned_before_the_model_is_opened() {
     let folder = tempfile::tempdir().unwrap();

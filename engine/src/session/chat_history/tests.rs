@@ -1,4 +1,4 @@
-//! Chats longer than the context, told to the built-in model.
+//! Chats longer than the context, with the built-in model.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ fn engine(context: usize) -> Engine {
     Engine::open(&path, EngineOptions { context: Some(context), ..EngineOptions::default() }).unwrap()
 }
 
-/// A chat of so many turns, whose last one has no answer.
+/// A chat of `turns` turns, of which the last has no answer.
 fn chat(turns: usize) -> Vec<Message> {
     let mut messages = vec![Message::new(Role::System, "You are kind.")];
     for turn in 0..turns {
@@ -32,7 +32,7 @@ fn without(turns: usize, messages: &[Message]) -> Vec<Message> {
     [&messages[..1], &messages[1 + 2 * turns..]].concat()
 }
 
-/// The ids of an answer and its figures.
+/// The token ids of an answer and its statistics.
 fn answer(engine: &Engine, prompt: Prompt, tokens: usize) -> Result<(Vec<u32>, GenerationStats)> {
     let request = Request {
         sampling: Sampling::greedy(),
@@ -60,7 +60,7 @@ fn oldest_turns_are_forgotten_as_a_whole_and_the_system_prompt_never() {
     for turns in 1..30 {
         let messages = chat(turns);
         let whole = ids(&engine, messages.clone()).len();
-        // An answer that fills the context has more forgotten.
+        // An answer that fills the context forces more turns to be forgotten.
         let tokens = if (CONTEXT - 6..=CONTEXT).contains(&whole) { 1 } else { 6 };
         let (said, stats) = answer(&engine, Prompt::Chat(messages.clone()), tokens).unwrap();
         assert_eq!(stats.forgotten_turns == 0, whole <= CONTEXT, "{turns} turns, {whole} tokens");
@@ -124,7 +124,7 @@ fn full_context_forgets_turns_before_the_answer() {
         last = Some(history.forgotten);
     }
     assert_eq!(last, Some(2));
-    // An endless answer goes on.
+    // An endless answer continues.
     let (said, stats) = answer(&engine, prompt, 400).unwrap();
     assert_eq!((said.len(), stats.forgotten_turns), (400, 2));
     assert!(stats.forgotten_tokens > 200, "{stats:?}");

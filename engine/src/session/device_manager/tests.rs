@@ -21,7 +21,7 @@ use thermocline_run::{
     runtime::{CpuProcessor, KvType, Pass, Residency, Sequences, Sparsity},
 };
 
-/// The outcome of one load, and of the device.
+/// What happens to one load and its device.
 #[derive(Debug, Clone, Copy)]
 enum Outcome {
     Works,
@@ -36,7 +36,8 @@ enum Outcome {
     Hangs,
 }
 
-/// A source of devices that compute on the CPU, with these outcomes in turn; the last one is repeated.
+/// A source of devices that compute on the CPU. Each load takes the next of these outcomes, and the
+/// last outcome repeats.
 #[derive(Debug)]
 struct TestDevices(Vec<Outcome>, AtomicUsize, Fallbacks);
 
@@ -53,7 +54,7 @@ fn adapter() -> AdapterId {
     AdapterId { name: "stand-in".to_owned(), backend, driver, pci_bus_id }
 }
 
-/// Features of the kernel that is refused.
+/// Features that the refused kernel uses.
 const USED: KernelFeatures = KernelFeatures { cooperative: false, packed: true, tier: thermocline_gpu::Tier::PORTABLE };
 
 fn refused() -> Error {
@@ -111,7 +112,8 @@ impl DeviceSource for TestDevices {
     }
 }
 
-/// Bytes that the device holds, at most [`TestLedger::ALL`] and no less than [`TestLedger::LEAST`], and its budget.
+/// Bytes that the device holds, between [`TestLedger::LEAST`] and [`TestLedger::ALL`], and its
+/// budget.
 #[derive(Debug, Clone)]
 struct TestLedger {
     held: Arc<AtomicU64>,
@@ -152,7 +154,7 @@ impl MemoryLedger for TestLedger {
     }
 }
 
-/// The CPU, failing at the end of its n-th chunk.
+/// A CPU processor that fails at the end of its n-th chunk.
 #[derive(Debug)]
 struct FailingProcessor {
     cpu: CpuProcessor,
@@ -285,7 +287,7 @@ fn request(tokens: usize) -> Request {
     }
 }
 
-/// Tokens and device events, in order of their arrival.
+/// Tokens and device events, in the order of arrival.
 fn collect(events: &Receiver<Event>) -> (Vec<u32>, Vec<String>) {
     let (mut ids, mut heard) = (Vec::new(), Vec::new());
     for event in events {
@@ -329,7 +331,8 @@ fn device_loss_at_any_chunk_keeps_the_tokens() {
         let engine = engine(&[Outcome::LostAtChunk(n), Outcome::Hangs]);
         let (ids, heard) = collect(&engine.session(SessionOptions::default()).unwrap().generate(request(20)));
         assert_eq!(ids, want, "lost at chunk {n}");
-        // The prompt has three chunks, the last with the first token; the last token is not computed.
+        // The prompt has three chunks, and the third yields the first token. The last token is not
+        // computed.
         match n {
             23 => assert!(matches!(engine.device(), DeviceStatus::Gpu(_))),
             _ => {
@@ -372,7 +375,7 @@ fn after_three_attempts_a_lost_adapter_is_given_up() {
 fn device_that_refuses_a_kernel_is_loaded_again_at_once_without_it() {
     let want = undisturbed(20);
     for n in [1, 5] {
-        // The next one works: it is there long before a lost one would be tried again.
+        // The next device works. It is loaded long before a lost device would be tried again.
         let engine = engine(&[Outcome::RefusedAtChunk(n), Outcome::Works]);
         let (ids, heard) = collect(&engine.session(SessionOptions::default()).unwrap().generate(request(20)));
         assert_eq!(ids, want, "refused at chunk {n}");
@@ -381,7 +384,7 @@ fn device_that_refuses_a_kernel_is_loaded_again_at_once_without_it() {
         assert!(!heard.iter().any(|it| it.starts_with("lost") || it.starts_with("cpu")), "{heard:?}");
         wait(&engine, "its return", |status| matches!(status, DeviceStatus::Gpu(_)));
     }
-    // Nothing is left to give up behind the adapter.
+    // After the adapter itself nothing is left to disable.
     let engine = engine(&[Outcome::RefusedAtChunk(1); 4]);
     let (started, mut heard) = (Instant::now(), Vec::new());
     while !matches!(engine.device(), DeviceStatus::Cpu { reason: Some(_) }) {
@@ -405,7 +408,7 @@ fn devices_that_fail_for_good_are_not_tried_again() {
         let engine = engine(&[outcome, Outcome::Works]);
         let (ids, heard) = collect(&engine.session(SessionOptions::default()).unwrap().generate(request(20)));
         assert_eq!(ids, want, "{outcome:?}");
-        // A load that fails at once may have failed before the request.
+        // A load that fails at once may fail before the request starts.
         let told = heard.last().is_some_and(|last| last.starts_with("cpu: ") && last.contains(why));
         assert!(told || (heard.is_empty() && !matches!(outcome, Outcome::FullAtChunk(_))), "{outcome:?}: {heard:?}");
         let DeviceStatus::Cpu { reason: Some(reason) } = engine.device() else { panic!("{:?}", engine.device()) };
@@ -422,7 +425,7 @@ fn device_that_seemed_slow_is_tried_again_with_the_real_speeds() {
     wait(&engine, "the answer", |status| matches!(status, DeviceStatus::Cpu { reason } if slow(reason)));
     engine.set_machine(Machine::typical()).unwrap();
     wait(&engine, "the device", |status| matches!(status, DeviceStatus::Gpu(_)));
-    // One that works goes on.
+    // A working device stays in use.
     engine.set_machine(Machine::typical()).unwrap();
     let heard = collect(&engine.session(SessionOptions::default()).unwrap().generate(request(20)));
     assert_eq!(heard, (undisturbed(20), Vec::new()));
@@ -442,12 +445,12 @@ fn requests_wait_for_the_first_load_and_can_be_cancelled() {
     let end: Vec<Event> = first.iter().collect();
     assert!(matches!(&end[..], [Event::Done { reason: StopReason::Cancelled, .. }]), "{end:?}");
     assert!(second.try_recv().is_err(), "it waits");
-    // Giving up the load lets it go on.
+    // Giving up the load unblocks it.
     engine.set_device(&crate::session::DeviceChoice::Cpu).unwrap();
     assert_eq!(collect(&second).0, undisturbed(5));
     drop(one);
     drop(two);
-    // The engine of a load that never ends ends.
+    // Dropping an engine ends it even if its load never ends.
     drop(self::engine(&[Outcome::Hangs]));
 }
 
@@ -473,7 +476,7 @@ fn changing_budgets_keep_tokens_and_are_never_exceeded() {
                 let mut step = seed;
                 while !done.load(SeqCst) {
                     step = step.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                    // Now and then too little for anything.
+                    // The budget is sometimes too small for anything.
                     engine.set_vram_budget((step >> 33) % 12).unwrap();
                     engine.set_sparsity(SparsityChoice::ALL[(step >> 40) as usize % 3]).unwrap();
                     engine.set_adaptive(step >> 63 == 0).unwrap();
@@ -500,7 +503,7 @@ fn budget_of_zero_selects_the_cpu_and_more_the_device_again() {
         engine.set_vram_budget(bytes).unwrap();
         wait(&engine, "the CPU", |status| matches!(status, DeviceStatus::Cpu { reason: Some(_) }));
         assert_eq!(engine.telemetry().device_bytes, 0);
-        // Even less is not tried, more is.
+        // A smaller budget is not tried, a larger one is.
         engine.set_vram_budget(small.min(bytes)).unwrap();
         let heard = collect(&engine.session(SessionOptions::default()).unwrap().generate(request(10)));
         assert_eq!(heard, (undisturbed(10), Vec::new()));
@@ -557,7 +560,7 @@ fn sparsity_mode_runs_from_the_next_token_on_with_its_reason() {
 
 #[test]
 fn settings_are_applied_after_a_switch_to_the_cpu() {
-    // With a device before, and with the CPU alone.
+    // The engine starts with a device, and then with the CPU alone.
     for outcomes in [&[Outcome::Works][..], &[]] {
         let engine = engine(outcomes);
         let loaded = |status: &DeviceStatus| matches!(status, DeviceStatus::Gpu(_)) != outcomes.is_empty();
@@ -572,7 +575,8 @@ fn settings_are_applied_after_a_switch_to_the_cpu() {
             let state = engine.state();
             let applied = || engine.sparsity().asked == choice && state.planner.adaptation.is_on() == adaptive;
             wait(&engine, "mode and adaptation", |_| applied());
-            // True once the thread has taken all of them, so that the next change notifies it.
+            // `change` returns true once the thread has taken all settings, so that the next change
+            // notifies it.
             wait(&engine, "the budget", |_| state.settings.change(|settings| assert_eq!(settings.budget, Some(7))));
             engine.command(EngineCommand::ApplySettings).unwrap();
         }

@@ -1,4 +1,5 @@
-//! A generation among others: its next token is computed in a pass with theirs, and the beginning of its prompt may be copied.
+//! Batching of a generation: its next token is computed in one pass with those of other
+//! generations, and the beginning of its prompt may be copied.
 
 use std::{sync::atomic::AtomicU64, time::Duration};
 
@@ -12,8 +13,8 @@ use thermocline_base::error::Result;
 use thermocline_run::runtime::{Forward, Probe};
 
 impl Generation<'_> {
-    /// The token to compute next, if it is the only one and another will be chosen by its logits: other generations' are computed with
-    /// it, in one pass.
+    /// The token to compute next, if it is the only one and its logits choose another token. One
+    /// pass computes it together with those of other generations.
     pub fn single_token(&self, context: &SessionContext, forward: &Forward) -> Option<u32> {
         let reads_prompt =
             self.pooled.is_some() || self.in_prompt() && self.chooser.logprobs.is_some_and(|it| it.prompt);
@@ -23,20 +24,21 @@ impl Generation<'_> {
         self.todo.tokens.last().copied().filter(|_| ready)
     }
 
-    /// The tokens of its prompt that are not computed yet, where some may be copied instead.
+    /// The prompt tokens that are still to be computed, if copying some of them is possible.
     pub fn rest_of_prompt(&self) -> Option<&[u32]> {
         let reads_prompt = self.pooled.is_some() || self.chooser.logprobs.is_some_and(|it| it.prompt);
         Some(self.todo.rest()).filter(|rest| self.in_prompt() && !reads_prompt && rest.len() > 1)
     }
 
-    /// `tokens` of the rest of its prompt were copied to its context.
+    /// Records that `tokens` of the remaining prompt were copied to the context.
     pub fn skip(&mut self, tokens: usize) {
         self.todo.computed += tokens;
         self.progress.stats.reused_tokens += tokens;
         self.telemetry.reused_tokens.add(tokens as u64);
     }
 
-    /// Its number within its session: requests below the session's cancelled ones are cancelled.
+    /// True if the request is cancelled. Requests of the session with numbers below `cancelled`
+    /// are.
     pub fn is_cancelled(&self, cancelled: &AtomicU64) -> bool {
         GenerationProbe::new(cancelled, self.number).cancelled()
     }
@@ -46,8 +48,9 @@ impl Generation<'_> {
         self.chooser.grammar.as_mut().filter(|_| self.text.is_answering())
     }
 
-    /// Chooses a token by `logits`, `[n_vocab]`, which a pass of `time` has computed for [`Generation::single_token`] among others. The
-    /// grammar's mask is computed. Returns the reason if the generation has ended.
+    /// Chooses a token from `logits`, `[n_vocab]`, which a shared pass of `time` has computed for
+    /// [`Generation::single_token`]. The grammar's mask must be computed. Returns the reason if the
+    /// generation has ended.
     pub fn take_logits(
         &mut self,
         logits: &[f32],

@@ -1,4 +1,4 @@
-//! Drafts of a generation: tokens computed ahead in one pass with the next one.
+//! Drafts of a generation: tokens computed in advance, in one pass with the next token.
 
 use std::time::Instant;
 
@@ -15,19 +15,19 @@ use thermocline_base::{error::Result, telemetry::Meter};
 use thermocline_run::runtime::{Forward, Sparsity};
 
 impl Generation<'_> {
-    /// The most tokens of a pass with drafts; 1 if there are none.
+    /// Largest number of tokens in a pass with drafts; 1 without drafts.
     fn longest_draft_pass(&self, forward: &Forward) -> usize {
         let skips_inputs = forward.model().weights.input_level.is_some() && forward.sparsity() != Sparsity::Dense;
         let approximates = skips_inputs || !matches!(forward.sparsity(), Sparsity::Dense | Sparsity::Exact);
         match self.draft_mode {
-            // In other passes of several tokens a device skips nothing.
+            // In approximate modes a device skips nothing in longer passes.
             SpeculationMode::PromptLookup if !approximates => usize::MAX,
             SpeculationMode::SameBits | SpeculationMode::PromptLookup => forward.same_bits(),
             SpeculationMode::Off => 1,
         }
     }
 
-    /// Drafts tokens behind the one to compute, where there is room for them.
+    /// Appends drafts after the token to compute, if there is room for them.
     pub(super) fn add_draft(&mut self, context: &SessionContext, forward: &Forward) {
         let longest = self.longest_draft_pass(forward);
         let Some(speculation) = self.speculation.as_mut().filter(|_| longest > 1) else { return };
@@ -37,14 +37,16 @@ impl Generation<'_> {
         self.todo.drafted = self.todo.tokens.len() - 1;
     }
 
-    /// Takes back drafts that could not be computed. They are drafted anew, so that a token and its drafts are always one pass.
+    /// Removes drafts that could not be computed. They are drafted again, so that one pass always
+    /// computes a token and its drafts.
     pub(super) fn drop_drafts(&mut self) {
         let drafted = std::mem::take(&mut self.todo.drafted);
         self.todo.tokens.truncate(self.todo.tokens.len() - drafted);
     }
 
-    /// Draws a token behind each token of a pass, `logits` being `[tokens, n_vocab]`, until one is not the draft, which is then to be
-    /// computed next. Drafts behind are forgotten, and recorded nowhere.
+    /// Draws a token after each token of a pass with `logits`, `[tokens, n_vocab]`. It stops at the
+    /// first token that differs from its draft, which is queued to be computed next. Later drafts
+    /// are dropped and never recorded.
     pub(super) fn accept_drafts(
         &mut self,
         logits: &[f32],

@@ -1,4 +1,4 @@
-//! One step of a generation: the tokens that are computed next, and the token chosen behind them.
+//! One step of a generation: computes the next tokens and chooses the token after them.
 
 use std::{thread::ScopedJoinHandle, time::Instant};
 
@@ -18,32 +18,32 @@ use thermocline_base::{
 };
 use thermocline_run::runtime::{Forward, Probe, Sparsity};
 
-/// Most logits computed at once for a prompt's log probabilities: 32 MiB of them.
+/// Largest number of logits (32 MiB) computed at once for a prompt's log probabilities.
 const LOGITS_OF_CHUNK: usize = 8 << 20;
 
-/// The tokens that a step computes: the first of those to compute.
+/// The tokens that a step computes, from the front of the queue.
 #[derive(Debug, Clone, Copy)]
 struct StepChunk {
     len: usize,
-    /// Tokens to compute, those of the chunk included.
+    /// Number of queued tokens, including the chunk.
     rest: usize,
     in_prompt: bool,
-    /// True if it may end only before the last token of the prompt.
+    /// True if the chunk must end before the last token of the prompt.
     stops_before_last: bool,
-    /// True if the log probabilities of the prompt's tokens are wanted.
+    /// True if log probabilities of the prompt's tokens are requested.
     scores_prompt: bool,
 }
 
 impl StepChunk {
-    /// True if nothing is left to compute behind it.
+    /// True if the queue has no tokens after the chunk.
     fn is_last(&self) -> bool {
         self.len == self.rest
     }
 }
 
 impl Generation<'_> {
-    /// Computes the next chunk, of at most `most` tokens, and chooses a token if that was the last. Returns the reason if the generation
-    /// has ended.
+    /// Computes the next chunk, of at most `most` tokens, and chooses a token if the chunk was the
+    /// last one. Returns the reason if the generation has ended.
     ///
     /// # Errors
     /// [`Error::Cancelled`] if the request was cancelled.
@@ -76,7 +76,7 @@ impl Generation<'_> {
         if chunk.len > context.room() {
             return self.make_room(context, forward);
         }
-        // Only where the prompt has opened them, and none are wanted.
+        // True only if the prompt has opened thoughts and the budget allows none.
         let spent_thoughts = self.spent_thoughts();
         let probe = if self.recorded { probe.with_adaptation(adaptation) } else { probe };
         let computed = self.compute(chunk, context, forward, probe, meter);
@@ -123,7 +123,8 @@ impl Generation<'_> {
     /// The tokens to compute next, at most `most`.
     fn next_chunk(&self, context: &SessionContext, most: usize) -> StepChunk {
         let (in_prompt, rest) = (self.in_prompt(), self.todo.rest().len());
-        // The last token of a prompt is computed again for another answer: recurrent states are kept before it.
+        // Another answer computes the last token of a prompt again. Recurrent states are therefore
+        // saved before it.
         let stops_before_last = in_prompt && rest > 1 && context.is_recurrent();
         let scores_prompt = in_prompt && self.chooser.logprobs.is_some_and(|it| it.prompt);
         let most = if scores_prompt { most.min((LOGITS_OF_CHUNK / self.n_vocab).max(1)) } else { most };
@@ -131,7 +132,7 @@ impl Generation<'_> {
         StepChunk { len, rest, in_prompt, stops_before_last, scores_prompt }
     }
 
-    /// Has a full context forget tokens, or ends there, as the request wants.
+    /// Makes a full context forget tokens, or ends the generation, as the request demands.
     fn make_room(&mut self, context: &mut SessionContext, forward: &Forward) -> Result<Option<StopReason>> {
         let ContextPolicy::Shift { keep } = self.on_full else { return Ok(Some(StopReason::ContextFull)) };
         let held = context.tokens().len();
@@ -150,7 +151,7 @@ impl Generation<'_> {
         Ok(None)
     }
 
-    /// The logits that are wanted of a chunk.
+    /// The logits to compute for a chunk.
     fn wanted_logits(&mut self, chunk: StepChunk, context: &SessionContext) -> WantedLogits {
         if self.pooled.is_some() {
             WantedLogits::Hidden
@@ -161,7 +162,7 @@ impl Generation<'_> {
         } else if self.todo.drafted > 0 {
             WantedLogits::DraftLogits
         } else if context.on_device() && self.chooser.grammar.is_none() && self.chooser.logprobs.is_none() {
-            // Reading back all logits takes long.
+            // Reading back all logits is slow.
             let tokens = &self.todo.rest()[..chunk.len];
             let shortlist = self.chooser.sampler.shortlist(context.tokens(), tokens);
             shortlist.map_or(WantedLogits::Logits, WantedLogits::Shortlist)
@@ -170,7 +171,7 @@ impl Generation<'_> {
         }
     }
 
-    /// Computes a chunk, and the mask of the tokens that may follow it if a grammar rules there.
+    /// Computes a chunk, and the mask of the tokens that may follow it if a grammar applies.
     fn compute<'f>(
         &mut self,
         chunk: StepChunk,
@@ -206,12 +207,13 @@ impl Generation<'_> {
         }
         let mut grammar = self.chooser.grammar.as_mut().filter(|_| chunk.is_last() && self.text.is_answering());
         let (computed, masked) = std::thread::scope(|scope| {
-            // The mask depends on the tokens so far, as the logits do: both are computed at once.
+            // Both the mask and the logits depend on the tokens so far, so they are computed at
+            // once.
             let mask = grammar.as_mut().map(|grammar| scope.spawn(|| grammar.compute_mask()));
             let computed = context.compute(forward, tokens, wanted, &mut probe);
             (computed, mask.map(ScopedJoinHandle::join))
         });
-        // Drafts are recorded once it is known which are drawn.
+        // Drafts are recorded once the accepted ones are known.
         if self.todo.drafted == 0 || computed.is_err() {
             meter.neurons().end();
         }
@@ -225,8 +227,8 @@ impl Generation<'_> {
         Ok(computed)
     }
 
-    /// Sends what is wanted of a prompt itself, its log probabilities or its embedding, and counts the chunk as computed. False if
-    /// nobody listens any more.
+    /// Sends the requested log probabilities or embedding of the prompt, and counts the chunk as
+    /// computed. False if the receiver is gone.
     fn report_computed(
         &mut self,
         chunk: StepChunk,
@@ -252,7 +254,7 @@ impl Generation<'_> {
         Ok(true)
     }
 
-    /// Chooses a token by what was computed, if those are logits.
+    /// Chooses a token from the computed logits; `None` without logits.
     fn choose_next(
         &mut self,
         computed: ComputedLogits<'_>,
@@ -268,8 +270,9 @@ impl Generation<'_> {
     }
 }
 
-/// Log probabilities of the prompt's tokens. `logits` has one row for each token from index `from` on, and each row predicts the next
-/// token. If `from` is 0, the result begins with the first token, which no row predicts.
+/// Log probabilities of the prompt's tokens. `logits` has one row for each token from index `from`
+/// on, and each row predicts the next token. If `from` is 0, the result begins with the first
+/// token, which no row predicts.
 fn score_prompt<'l>(
     prompt: &[u32],
     from: usize,

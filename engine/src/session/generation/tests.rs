@@ -1,4 +1,4 @@
-//! Records of generations with drafts, on a tiny model.
+//! Records of generations with drafts, with a tiny model.
 
 use std::path::Path;
 
@@ -7,18 +7,18 @@ use crate::session::{SparsityChoice, SpeculationMode};
 use thermocline_base::telemetry::neurons::LayerTally;
 use thermocline_run::runtime::{KvType, Sparsity};
 
-/// Records of one answer of a new engine.
+/// What a new engine records for one answer.
 #[derive(Debug)]
 struct Recorded {
-    /// Its tokens.
+    /// Token ids of the answer.
     ids: Vec<u32>,
-    /// Its figures.
+    /// Statistics of the answer.
     stats: GenerationStats,
-    /// Of the board's tokens: id, position, and neurons that fired in each layer.
+    /// Token id, position, and fired neurons of each layer, for each token on the board.
     board: Vec<(u32, usize, Vec<u32>)>,
-    /// Of every layer.
+    /// Firing tallies of every layer.
     tallies: Vec<LayerTally>,
-    /// The files with counts for later runs.
+    /// Files with firing counts for later runs.
     kept: Vec<Vec<u8>>,
 }
 
@@ -61,7 +61,8 @@ fn record(speculation: SpeculationMode) -> Recorded {
     Recorded { ids, stats: done.unwrap(), board, tallies, kept }
 }
 
-/// The board, the tallies and the counts for later runs have the tokens of the text, and no drafts that were not drawn.
+/// The board, the tallies and the saved counts contain the tokens of the text, and no rejected
+/// drafts.
 #[test]
 fn rejected_drafts_leave_no_trace_in_records() {
     let (plain, drafted) = (record(SpeculationMode::Off), record(SpeculationMode::PromptLookup));

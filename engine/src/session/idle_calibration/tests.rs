@@ -23,7 +23,7 @@ const SHORT: CalibrationOptions = CalibrationOptions {
     },
 };
 
-/// Looks at the engine that take far longer than it has to be idle.
+/// Number of checks of the engine that together take far longer than the required idle time.
 const LOOKS: usize = 100;
 
 /// Longest time that a test waits for anything.
@@ -90,7 +90,7 @@ fn cpu_calibration_is_not_used_for_a_device_chosen_during_it() {
     let seen = Arc::clone(&wrong);
     let busy = move || {
         let Some(engine) = here.upgrade() else { return false };
-        // The first question comes before the measurement, the second as it begins.
+        // The first check precedes the measurement, the second happens as it begins.
         if asked.fetch_add(1, SeqCst) == 1 {
             let gpu = GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() };
             engine.set_device(&DeviceChoice::Gpu(gpu)).unwrap();

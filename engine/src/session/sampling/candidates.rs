@@ -1,40 +1,41 @@
-//! The tokens that may still be chosen, the filters that thin them out, and the exponential of their probabilities.
+//! Candidate tokens, the filters that reduce them, and the exponential for their probabilities.
 
 use std::cmp::Ordering;
 
 /// A token that may be chosen.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct TokenLogit {
-    /// Its logit: finite.
+    /// Finite logit of the token.
     pub logit: f32,
-    /// Its id.
+    /// Id of the token.
     pub id: u32,
 }
 
 impl TokenLogit {
-    /// `+inf` becomes the largest finite logit, and -0 becomes 0 so that it ties with it.
+    /// Replaces `+inf` by the largest finite logit, and -0 by 0 so that the two tie.
     fn new(id: usize, logit: f32) -> Self {
         TokenLogit { logit: logit.min(f32::MAX) + 0.0, id: id as u32 }
     }
 
-    /// Likelier first; ties by id, so that the order is total and the same everywhere.
+    /// Orders by falling likelihood and then by id, so that the order is total and the same
+    /// everywhere.
     fn order(&self, other: &Self) -> Ordering {
         other.logit.total_cmp(&self.logit).then(self.id.cmp(&other.id))
     }
 }
 
-/// Candidates in a defined order: of ids at first, of likelihood once a filter has ranked them.
+/// Candidates in a defined order: by id at first, by likelihood after a filter has ranked them.
 #[derive(Debug, Default)]
 pub(super) struct Candidates {
     items: Vec<TokenLogit>,
-    /// True if `items` are in order of likelihood.
+    /// True if `items` are ordered by likelihood.
     ranked: bool,
-    /// Distance from the expected logit, for typical sampling.
+    /// Distance of each candidate from the expected logit, for typical sampling.
     distances: Vec<(f64, TokenLogit)>,
 }
 
 impl Candidates {
-    /// All tokens that are not banned (`-inf` or not a number), in order of ids.
+    /// Collects all tokens that are not banned (`-inf` or not a number), by id.
     pub fn collect(&mut self, logits: &[f32]) {
         self.ranked = false;
         self.items.clear();
@@ -42,8 +43,8 @@ impl Candidates {
         self.items.extend(allowed.map(|(id, &logit)| TokenLogit::new(id, logit)));
     }
 
-    /// The `k` likeliest of the tokens that are not banned, ranked. One pass with a rising floor: nearly every token of
-    /// a large vocabulary costs one comparison.
+    /// Collects the `k` most likely tokens that are not banned, ranked. It takes one pass with a
+    /// rising floor, so that nearly every token of a large vocabulary costs one comparison.
     pub fn collect_top_k(&mut self, logits: &[f32], k: usize) {
         let k = k.min(logits.len());
         let limit = (2 * k).max(k + 256);
@@ -54,7 +55,7 @@ impl Candidates {
         }
         let mut floor = f32::NEG_INFINITY;
         for (id, &logit) in logits.iter().enumerate() {
-            // A later token with the floor's own logit loses the tie by its id.
+            // A later token that equals the floor loses the tie by its id.
             if logit > floor {
                 self.items.push(TokenLogit::new(id, logit));
                 if self.items.len() == limit {
@@ -74,12 +75,12 @@ impl Candidates {
         &self.items
     }
 
-    /// True if there are none.
+    /// True if there are no candidates.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
 
-    /// Keeps the likeliest candidates that together have probability `p`; at least one.
+    /// Keeps the most likely candidates with total probability `p`, at least one.
     pub fn top_p(&mut self, p: f32) {
         if p >= 1.0 || self.items.len() < 2 {
             return;
@@ -103,7 +104,7 @@ impl Candidates {
         self.ranked = true;
     }
 
-    /// Keeps candidates that are at least `p` times as likely as the likeliest.
+    /// Keeps candidates that are at least `p` times as likely as the most likely one.
     pub fn min_p(&mut self, p: f32) {
         if p > 0.0 && !self.items.is_empty() {
             let max = self.max();
@@ -111,10 +112,11 @@ impl Candidates {
         }
     }
 
-    /// Keeps the candidates whose surprise `-ln p` is closest to the entropy and that together have probability `p`; at
-    /// least one (Meister et al. 2022, "Locally typical sampling").
+    /// Keeps the candidates whose surprise `-ln p` is closest to the entropy, with total
+    /// probability `p`, at least one (Meister et al. 2022, "Locally typical sampling").
     ///
-    /// With `ln p_i = l_i - ln Z`, surprise minus entropy is `E[l] - l_i`: neither logarithm has to be computed.
+    /// With `ln p_i = l_i - ln Z`, surprise minus entropy is `E[l] - l_i`, so that neither
+    /// logarithm is computed.
     pub fn typical(&mut self, p: f32) {
         if p >= 1.0 || self.items.len() < 2 {
             return;
@@ -146,7 +148,8 @@ impl Candidates {
         self.ranked = true;
     }
 
-    /// The candidate at `uniform` (in `0..1`) of the distribution `softmax(logit / temperature)`.
+    /// The candidate at quantile `uniform` (in `0..1`) of the distribution
+    /// `softmax(logit / temperature)`.
     pub fn draw(&self, temperature: f32, uniform: f64) -> Option<u32> {
         let max = self.max();
         let mut left = uniform * self.total(max, temperature);
@@ -164,7 +167,8 @@ impl Candidates {
         last
     }
 
-    /// Keeps the `k` likeliest, at least 1, in any order, and returns the least logit of them.
+    /// Keeps the `k` most likely candidates, at least 1, in any order. Returns their smallest
+    /// logit.
     fn keep_top_k(&mut self, k: usize) -> f32 {
         let (_, kth, _) = self.items.select_nth_unstable_by(k - 1, TokenLogit::order);
         let least = kth.logit;
@@ -180,7 +184,8 @@ impl Candidates {
         }
     }
 
-    /// Sum of `exp((logit - max) / temperature)`, in lanes so that it vectorises, in an order that is always the same.
+    /// Sum of `exp((logit - max) / temperature)`. Lanes let it vectorise, and the order of
+    /// additions is fixed.
     fn total(&self, max: f32, temperature: f32) -> f64 {
         let mut lanes = [0.0f64; 8];
         for chunk in self.items.chunks(lanes.len()) {
@@ -192,8 +197,8 @@ impl Candidates {
     }
 }
 
-/// Sorts a few more items behind the first `sorted`, which already are where a full sort would have them; returns the number
-/// that are now. The work is nearly linear, however few of the items are wanted.
+/// Sorts some more items. The first `sorted` items must already be in their final order. Returns
+/// the new number of sorted items. The work is nearly linear, even if few items are needed.
 fn sort_more<T>(items: &mut [T], sorted: usize, order: impl Fn(&T, &T) -> Ordering) -> usize {
     let rest = &mut items[sorted..];
     let more = (3 * sorted).max(128).min(rest.len());
@@ -204,14 +209,14 @@ fn sort_more<T>(items: &mut [T], sorted: usize, order: impl Fn(&T, &T) -> Orderi
     sorted + more
 }
 
-/// `e^x` for `x <= 0`, within 2 units in the last place; 0 below -87. Only IEEE additions and multiplications, so
-/// every platform gives the same bits, and loops over it vectorise.
+/// `e^x` for `x <= 0`, within 2 units in the last place; 0 below -87. It uses only IEEE additions
+/// and multiplications, so every platform gives the same bits, and loops over it vectorise.
 ///
 /// `e^x = 2^k e^r` with `k = round(x / ln 2)`, `|r| <= ln 2 / 2` and a polynomial for `e^r`.
 fn exp(x: f32) -> f32 {
-    // Adding this rounds to an integer and leaves it in the low bits of the significand.
+    // Adding this constant rounds to an integer, which is left in the low bits of the significand.
     const ROUND: f32 = 12_582_912.0;
-    // ln 2 in two parts; the first has few enough bits that `k * LN2_HIGH` is exact.
+    // ln 2 in two parts. The first part has so few bits that `k * LN2_HIGH` is exact.
     const LN2_HIGH: f32 = 0.693_359_4;
     const LN2_LOW: f32 = -2.121_944_4e-4;
     let clamped = if x > -87.0 { x } else { -87.0 };
@@ -233,7 +238,7 @@ mod tests {
 
     use super::*;
 
-    /// Probabilities in double precision, likelier first.
+    /// Probabilities in double precision, most likely first.
     fn softmax(logits: &[f32]) -> Vec<(u32, f64)> {
         let max = logits.iter().copied().fold(f64::MIN, |max, logit| max.max(f64::from(logit)));
         let total: f64 = logits.iter().map(|&logit| (f64::from(logit) - max).exp()).sum();
@@ -299,7 +304,7 @@ mod tests {
             let (low, high) = (prefix(&want, f64::from(p) - 1e-6), prefix(&want, f64::from(p) + 1e-6));
             let got = ids(&candidates);
             prop_assert!((low..=high).contains(&got.len()), "{} not in {low}..={high}", got.len());
-            // Ranks by probability and by logit may differ where two logits give the same double.
+            // The orders by probability and by logit differ if two logits give the same double.
             let want: Vec<f32> = want[..got.len()].iter().map(|(id, _)| logits[*id as usize]).collect();
             let got: Vec<f32> = got.iter().map(|id| logits[*id as usize]).collect();
             prop_assert_eq!(got, want);

@@ -1,31 +1,33 @@
-//! Grammars in llama.cpp's notation (GBNF), translated: into a regular expression where nothing recurses, else into Lark's notation, in
-//! which everything between two recursive rules is one terminal.
+//! Translates grammars in llama.cpp's notation (GBNF). A grammar without recursion becomes a
+//! regular expression. Any other becomes a Lark grammar, in which everything between two recursive
+//! rules is one terminal.
 //!
-//! `name ::= "text" [a-z] . other-rule ( group | other ) ? * + {2,5}`; the text that is generated is that of `root`.
+//! `name ::= "text" [a-z] . other-rule ( group | other ) ? * + {2,5}`; the generated text matches
+//! `root`.
 
 use std::{collections::HashMap, iter::Peekable, str::Chars};
 
 use super::Grammar;
 use thermocline_base::error::{Error, Result};
 
-/// Bytes of the longest grammar that is read, and of the longest expression that a terminal becomes.
+/// Largest size in bytes of a grammar, and of the regular expression of a terminal.
 const LONGEST: usize = 256 << 10;
 const LONGEST_TERMINAL: usize = 64 << 10;
 
-/// Deepest nesting of groups, and of rules that are put into one terminal.
+/// Deepest nesting of groups, and of rules merged into one terminal.
 const DEEPEST: usize = 64;
 
-/// One expression.
+/// An expression of a rule.
 #[derive(Debug, Clone, PartialEq)]
 enum Expression {
     Text(String),
-    /// One character of these ranges, or of none of them.
+    /// One character inside these ranges, or outside them if negated.
     Class {
         negated: bool,
         ranges: Vec<(char, char)>,
     },
     Any,
-    /// The rule of this number.
+    /// Reference to the rule with this number.
     Rule(usize),
     Sequence(Vec<Expression>),
     Choice(Vec<Expression>),
@@ -36,7 +38,7 @@ enum Expression {
     },
 }
 
-/// The grammar that `text` describes. [`Error::Invalid`] if it is no GBNF.
+/// Translates the grammar `text`. [`Error::Invalid`] if it is not GBNF.
 pub fn translate(text: &str) -> Result<Grammar> {
     if text.len() > LONGEST {
         return Err(invalid(format!("{LONGEST} bytes at most"), text.len()));
@@ -65,7 +67,7 @@ fn invalid(expected: impl Into<String>, got: impl ToString) -> Error {
 struct Rules {
     numbers: HashMap<String, usize>,
     names: Vec<String>,
-    /// `None`: named, but not defined.
+    /// `None` for a rule that is referenced but not defined.
     expressions: Vec<Option<Expression>>,
 }
 
@@ -80,7 +82,7 @@ impl Rules {
         self.names.len() - 1
     }
 
-    /// The regular expression of each rule that does not reach itself and is not too long.
+    /// The regular expression of each rule that does not recurse and is not too long.
     fn terminals(&self) -> Vec<Option<String>> {
         let mut known: Vec<Option<Option<String>>> = vec![None; self.expressions.len()];
         for number in 0..known.len() {
@@ -99,7 +101,7 @@ impl Rules {
             return terminal.clone();
         }
         if path.contains(&number) || path.len() == DEEPEST {
-            // Every rule on the way from it to itself recurses.
+            // Every rule on the path from it back to itself recurses.
             let from = path.iter().position(|it| *it == number).unwrap_or(0);
             path[from..].iter().for_each(|it| known[*it] = Some(None));
             return None;
@@ -109,12 +111,13 @@ impl Rules {
             regex(rule, &mut |other| self.terminal(other, known, path)).filter(|it| it.len() <= LONGEST_TERMINAL)
         });
         path.pop();
-        // A rule on a circle has been found to be none meanwhile.
+        // Meanwhile a rule on a cycle may have been marked as recursive.
         known[number].get_or_insert(regex).clone()
     }
 }
 
-/// The regular expression of `expression`; `rule` gives that of a rule. `None` if a rule has none.
+/// The regular expression of `expression`, in which `rule` returns a rule's regular expression.
+/// `None` if a rule has none.
 fn regex(expression: &Expression, rule: &mut dyn FnMut(usize) -> Option<String>) -> Option<String> {
     Some(match expression {
         Expression::Text(text) => text.chars().map(escaped).collect(),
@@ -146,7 +149,7 @@ fn regex(expression: &Expression, rule: &mut dyn FnMut(usize) -> Option<String>)
     })
 }
 
-/// A count of repetitions as both notations write it.
+/// A repetition count in the form that both notations use.
 fn count(least: usize, most: Option<usize>) -> String {
     match (least, most) {
         (0, None) => "*".to_owned(),
@@ -157,18 +160,18 @@ fn count(least: usize, most: Option<usize>) -> String {
     }
 }
 
-/// The regular expression of any of these texts.
+/// A regular expression that matches any of these texts.
 pub fn one_of(texts: &[String]) -> String {
     let texts: Vec<String> = texts.iter().map(|text| text.chars().map(escaped).collect()).collect();
     format!("(?:{})", texts.join("|"))
 }
 
-/// A character in a regular expression.
+/// A character escaped for a regular expression.
 fn escaped(c: char) -> String {
     if c.is_ascii_alphanumeric() { c.to_string() } else { format!("\\u{{{:X}}}", u32::from(c)) }
 }
 
-/// An expression in Lark's notation. What is regular in it is a terminal.
+/// An expression in Lark's notation. Its regular parts become terminals.
 fn lark_expression(expression: &Expression, terminals: &[Option<String>]) -> String {
     if let Some(regex) = regex(expression, &mut |rule| terminals[rule].clone()) {
         return if regex.is_empty() { "\"\"".to_owned() } else { format!("/{regex}/") };
@@ -184,7 +187,7 @@ fn lark_expression(expression: &Expression, terminals: &[Option<String>]) -> Str
         }
         Expression::Sequence(parts) => {
             let is_regular = |part: &Expression| regex(part, &mut |rule| terminals[rule].clone()).is_some();
-            // Neighbours that are regular are one terminal.
+            // Adjacent regular parts become one terminal.
             let mut pieces = Vec::new();
             for run in parts.chunk_by(|a, b| is_regular(a) && is_regular(b)) {
                 match run {
@@ -194,12 +197,12 @@ fn lark_expression(expression: &Expression, terminals: &[Option<String>]) -> Str
             }
             pieces.join(" ")
         }
-        // These are regular.
+        // These expressions are always regular.
         Expression::Text(_) | Expression::Class { .. } | Expression::Any => String::new(),
     }
 }
 
-/// Reads a grammar.
+/// Parser of a grammar.
 struct GbnfReader<'a> {
     text: Peekable<Chars<'a>>,
     line: usize,
@@ -254,7 +257,7 @@ impl<'a> GbnfReader<'a> {
         }
     }
 
-    /// Skips white space and comments; over the ends of lines only if `lines`.
+    /// Skips white space and comments, and also line ends if `lines`.
     fn skip_space(&mut self, lines: bool) {
         while let Some(&c) = self.text.peek() {
             match c {
@@ -280,7 +283,7 @@ impl<'a> GbnfReader<'a> {
         if name.is_empty() { Err(self.error("the name of a rule", shown(self.text.clone().next()))) } else { Ok(name) }
     }
 
-    /// Choices up to the end of the rule, or of the group that is `depth` groups deep.
+    /// Reads alternatives up to the end of the rule, or of the group at nesting `depth`.
     fn choice(&mut self, depth: usize) -> Result<Expression> {
         if depth > DEEPEST {
             return Err(self.error("groups that are not so deep", depth));
@@ -288,7 +291,7 @@ impl<'a> GbnfReader<'a> {
         let mut choices = vec![self.sequence(depth)?];
         loop {
             if depth == 0 {
-                // A choice may go on in the next line.
+                // The alternatives may continue on the next line.
                 let mut ahead = self.text.clone();
                 if ahead.by_ref().find(|c| !c.is_whitespace()) == Some('|') {
                     self.skip_space(true);
@@ -458,7 +461,7 @@ mod tests {
         let Ok(Grammar::Lark(lark)) = translate(text) else { panic!("no Lark") };
         let wanted = "start: r1\nr1: (/\\u{28}(?:(?:\\u{20})*)/ r1 /(?:(?:\\u{20})*)\\u{29}/ | /(?:[a-z])+/)\n";
         assert_eq!(lark, wanted);
-        // Rules that reach a circle, but are not on it.
+        // These rules reach a cycle but are not part of it.
         let text = "root ::= a \"x\"\na ::= b | \"y\"\nb ::= \"[\" a \"]\"";
         let Ok(Grammar::Lark(lark)) = translate(text) else { panic!("no Lark") };
         assert_eq!(lark.lines().count(), 4, "{lark}");

@@ -1,4 +1,5 @@
-//! Grammars that an answer has to follow, as masks over the vocabulary. The automata are those of the `llguidance` library.
+//! Grammars that constrain an answer, as masks over the vocabulary. The `llguidance` library
+//! supplies the automata.
 
 use std::{fmt, sync::Arc};
 
@@ -14,32 +15,32 @@ use super::{
 use thermocline_base::error::{Error, Result};
 use thermocline_text::{TokenKind, Tokenizer};
 
-/// Byte before the text of a token that is not text; it is in no text.
+/// Byte before the text of a non-text token. No text contains it.
 const CONTROL: u8 = 0xff;
 
-/// Most symbols of a grammar: larger ones take seconds to compile.
+/// Largest number of symbols in a grammar. Larger grammars take seconds to compile.
 const MAX_SYMBOLS: usize = 100_000;
 
-/// The form of an answer.
+/// The required form of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Grammar {
     /// A JSON value that a schema describes.
     JsonSchema(JsonSchema),
-    /// A text that a regular expression matches as a whole.
+    /// A text that a regular expression matches completely.
     Regex(String),
-    /// A text of this grammar in Lark's notation, whose first rule is `start`.
+    /// A text of this Lark grammar, whose start rule is `start`.
     Lark(String),
-    /// A text of this grammar in llama.cpp's notation (GBNF), whose first rule is `root`.
+    /// A text of this grammar in llama.cpp's notation (GBNF), whose start rule is `root`.
     Gbnf(String),
 }
 
 impl Grammar {
-    /// The grammar of a text in Lark's notation or in llama.cpp's.
+    /// A grammar in Lark's or llama.cpp's notation, detected from the text.
     pub fn of_text(text: String) -> Self {
         if text.contains("::=") { Grammar::Gbnf(text) } else { Grammar::Lark(text) }
     }
 
-    /// One of these texts.
+    /// A grammar that allows exactly one of these texts.
     pub fn one_of(texts: &[String]) -> Self {
         Grammar::Regex(gbnf::one_of(texts))
     }
@@ -49,11 +50,11 @@ impl Grammar {
 pub struct GrammarCompiler {
     factory: ParserFactory,
     vocab: usize,
-    /// Tokens that begin with digits.
+    /// Tokens that start with digits.
     digits: Arc<[DigitToken]>,
 }
 
-/// A token that begins with digits, and their number.
+/// A token that starts with digits, and their number.
 struct DigitToken {
     id: u32,
     digits: usize,
@@ -62,9 +63,9 @@ struct DigitToken {
 /// The state of a grammar after the tokens so far.
 pub struct GrammarState {
     matcher: Matcher,
-    /// Tokens that may follow, once computed.
+    /// Mask of the tokens that may follow, once computed.
     mask: Option<SimpleVob>,
-    /// Digits of the number being written, if the text is JSON.
+    /// Digits of the current number, if the text is JSON.
     length: Option<NumberLength>,
     digits: Arc<[DigitToken]>,
     environment: TokEnv,
@@ -82,9 +83,9 @@ impl fmt::Debug for GrammarState {
     }
 }
 
-/// The error of a grammar that cannot be used.
+/// The error for an unusable grammar.
 fn refused(why: impl fmt::Display) -> Error {
-    // The library's messages go on with its state, line by line.
+    // The library's messages continue with its state, line by line.
     Error::invalid("grammar", "a grammar that can be followed", pattern::summary(why))
 }
 
@@ -118,7 +119,8 @@ impl GrammarCompiler {
         Ok(GrammarCompiler { factory, vocab, digits })
     }
 
-    /// The state of `grammar` before the first token. [`Error::Invalid`] if it is no grammar, or one that is too large.
+    /// The state of `grammar` before the first token. [`Error::Invalid`] if the grammar is
+    /// malformed or too large.
     pub fn compile(&self, grammar: &Grammar) -> Result<GrammarState> {
         let translated = match grammar {
             Grammar::Gbnf(text) => Some(gbnf::translate(text)?),
@@ -158,7 +160,7 @@ impl GrammarState {
         Ok(())
     }
 
-    /// Removes the tokens that would make a number too long, unless the schema wants a longer one.
+    /// Removes tokens that would make a number too long, unless the schema requires a longer one.
     fn limit_numbers(&self, mask: &mut SimpleVob) {
         let Some(length) = self.length.as_ref().filter(|it| !it.allows(usize::from(u8::MAX))) else { return };
         let mut limited = mask.clone();
@@ -169,7 +171,7 @@ impl GrammarState {
         }
     }
 
-    /// Bans, in `logits` `[vocab]`, the tokens that may not follow.
+    /// Bans the tokens that may not follow in `logits`, `[vocab]`.
     pub fn apply(&mut self, logits: &mut [f32]) -> Result<()> {
         self.compute_mask()?;
         if let Some(mask) = &self.mask {
@@ -182,7 +184,7 @@ impl GrammarState {
         Ok(())
     }
 
-    /// Moves on behind a token, which the mask allowed.
+    /// Advances past a token that the mask allowed.
     pub fn accept(&mut self, id: u32) -> Result<()> {
         self.mask = None;
         if let Some(length) = &mut self.length {
@@ -199,7 +201,7 @@ mod tests {
     use super::*;
     use thermocline_formats::format::{Array, Metadata, Value as Meta};
 
-    /// Bytes, and an end token.
+    /// A tokenizer of all bytes and an end token.
     fn tokenizer() -> Tokenizer {
         let mut metadata = Metadata::new("m.gguf");
         let mut tokens = ["<s>", "</s>", "true", "\"a\""].map(str::to_owned).to_vec();
@@ -219,7 +221,7 @@ mod tests {
 
     fn compiler() -> (GrammarCompiler, usize) {
         let tokenizer = tokenizer();
-        // Models may have more logits than their vocabulary has tokens.
+        // A model may have more logits than its vocabulary has tokens.
         let vocab = tokenizer.vocab_len() + 4;
         (GrammarCompiler::new(&tokenizer, vocab).expect("a vocabulary"), vocab)
     }
@@ -256,7 +258,7 @@ mod tests {
         }
     }
 
-    /// True if `text`, byte by byte, is one of the grammar's.
+    /// True if the grammar accepts `text`, byte by byte.
     fn accepts(compiler: &GrammarCompiler, vocab: usize, grammar: &Grammar, text: &str) -> bool {
         let mut state = compiler.compile(grammar).expect("a grammar");
         for at in text.bytes() {

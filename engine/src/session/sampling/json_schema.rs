@@ -1,36 +1,37 @@
-//! JSON schemas that an answer follows, whole or as the arguments of a call.
+//! JSON schemas for a whole answer or for the arguments of a call.
 
 use serde_json::{Map, Value, json};
 
 use super::schema_reader::{SchemaReader, is_closed};
 use thermocline_base::error::{Error, Result};
 
-/// A schema whose references are resolved and whose keywords are those that can be followed.
+/// A schema with resolved references that contains only supported keywords.
 ///
-/// Definitions have names of their own, so that those of several tools do not meet.
+/// Its definitions have prefixed names, so that definitions of several tools do not collide.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JsonSchema {
     root: Value,
     /// The schemas that references point to, by name.
     definitions: Map<String, Value>,
-    /// It was refused if it could not be followed to the letter.
+    /// True if unsupported keywords were refused.
     strict: bool,
 }
 
-/// A function that may be called, and the schema of its arguments.
+/// A callable function and the schema of its arguments.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CallSchema {
-    /// Its name.
+    /// Name of the function.
     pub name: String,
-    /// The schema: [`JsonSchema::of_arguments`].
+    /// Schema of the arguments, from [`JsonSchema::of_arguments`].
     pub arguments: JsonSchema,
 }
 
 impl JsonSchema {
-    /// A schema as a client writes it: references into itself, in any notation of pointers, and `null` for a missing keyword.
+    /// Reads a client's schema, with references into itself in any pointer notation, and `null` for
+    /// a missing keyword.
     ///
-    /// Keywords that cannot be followed, formats that are not known and a client's `x-guidance` constrain nothing; if `strict`,
-    /// they are refused by name. [`Error::Invalid`] names the place in the schema.
+    /// Unsupported keywords, unknown formats and a client's `x-guidance` constrain nothing; with
+    /// `strict` they are refused by name. [`Error::Invalid`] names the position in the schema.
     pub fn new(schema: &Value, strict: bool) -> Result<Self> {
         Self::read(schema, "d", strict)
     }
@@ -40,8 +41,8 @@ impl JsonSchema {
         JsonSchema { root: json!({ "type": "object" }), definitions: Map::new(), strict: false }
     }
 
-    /// The schema of the arguments of function `number` of a request: an object whatever `parameters` says beside, and the empty
-    /// one if it names none.
+    /// The schema of the arguments of function `number` of a request. It is always an object, and
+    /// an empty one if `parameters` names no properties.
     pub fn of_arguments(parameters: &Value, number: usize, strict: bool) -> Result<Self> {
         let prefix = format!("t{number}-");
         let none = json!({});
@@ -60,7 +61,7 @@ impl JsonSchema {
         Ok(schema)
     }
 
-    /// The schema of a call of one of these functions: an object with `name` and `arguments`.
+    /// The schema of a call to one of these functions: an object with `name` and `arguments`.
     pub fn of_calls(calls: Vec<CallSchema>) -> Self {
         let strict = calls.iter().any(|call| call.arguments.strict);
         let mut definitions = Map::new();
@@ -78,10 +79,10 @@ impl JsonSchema {
         JsonSchema { root, definitions, strict }
     }
 
-    /// The schema and the options that the library of grammars takes.
+    /// The schema with the options for the grammar library.
     ///
-    /// White space is fixed, since small models write line after line of it, and `oneOf` is taken as `anyOf` where its
-    /// alternatives are not provably apart.
+    /// White space is fixed, because small models otherwise write it line after line. `oneOf` is
+    /// treated as `anyOf` if its alternatives are not provably disjoint.
     pub fn for_library(&self) -> Value {
         let mut whole = match &self.root {
             Value::Object(root) => root.clone(),

@@ -1,10 +1,11 @@
-//! A limit to the digits of numbers in JSON. A grammar sets none, and models that have begun a fraction may never end it.
+//! Limits the digits of JSON numbers. Grammars set no limit, and models that have started a
+//! fraction may never end it.
 
-/// Most digits before the point, behind it, and of an exponent: as many as llama.cpp allows. No number of 64 bits has many more
-/// that count.
+/// Largest number of digits before the point, after it, and in an exponent, as in llama.cpp. A
+/// 64-bit number has only a few more significant digits.
 const MOST_DIGITS: usize = 16;
 
-/// Digits of the number that a text of JSON ends with.
+/// Digits of the number at the end of a JSON text.
 #[derive(Debug, Clone, Default)]
 pub(super) struct NumberLength {
     in_string: bool,
@@ -30,13 +31,13 @@ impl NumberLength {
         }
     }
 
-    /// True if so many digits more are within the limit.
+    /// True if `more` further digits are within the limit.
     pub fn allows(&self, more: usize) -> bool {
         self.in_string || self.digits == 0 || self.digits + more <= MOST_DIGITS
     }
 }
 
-/// Number of digits that a token begins with.
+/// Number of digits at the start of a token.
 pub(super) fn leading_digits(bytes: &[u8]) -> usize {
     bytes.iter().take_while(|byte| byte.is_ascii_digit()).count()
 }

@@ -1,4 +1,4 @@
-//! Checks of regular expressions, whose errors say which expression is wrong, and where.
+//! Checks regular expressions, with errors that name the faulty expression and position.
 
 use std::fmt::Display;
 
@@ -6,17 +6,18 @@ use llguidance::{derivre::RegexBuilder, regex_to_lark};
 
 use thermocline_base::error::{Error, Result};
 
-/// Characters of an expression that an error quotes.
+/// Number of characters of an expression that an error quotes.
 const QUOTED: usize = 200;
 
-/// Heading of the library's message about an expression.
+/// Heading of the library's message about a malformed expression.
 const HEADING: &str = "regex parse error:";
 
-/// Checks an expression; `place` follows the expectation in the error: ` at #/pattern`.
+/// Checks an expression. `place` is appended to the expectation in the error, such as
+/// ` at #/pattern`.
 pub(super) fn check(pattern: &str, place: &str) -> Result<()> {
     let parse = |text: &str| RegexBuilder::new().mk_regex_for_serach(text).err();
     let Some(error) = parse(&regex_to_lark(pattern, "dw")) else { return Ok(()) };
-    // The place is that in the client's own text.
+    // The position refers to the client's own text.
     let why = parse(pattern).unwrap_or(error).to_string();
     let what = format!("a regular expression that can be followed{place}");
     let mut quoted: String = pattern.chars().take(QUOTED).collect();
@@ -28,7 +29,8 @@ pub(super) fn check(pattern: &str, place: &str) -> Result<()> {
     Err(Error::invalid("grammar", what, format!("`{quoted}`{at}: {reason}")))
 }
 
-/// The library's message in a line: of one about an expression, the expression and the reason.
+/// The library's message as one line. For a malformed expression it holds the expression and the
+/// reason.
 pub(super) fn summary(message: impl Display) -> String {
     let text = message.to_string();
     let first = text.lines().next().unwrap_or_default();
@@ -38,11 +40,11 @@ pub(super) fn summary(message: impl Display) -> String {
     format!("the regular expression `{expression}`{at}: {}", reason(&text))
 }
 
-/// Number of the character, from 1, that a message puts a mark under.
+/// Number, from 1, of the character that a message marks.
 fn marked(message: &str) -> Option<usize> {
     let is_mark = |line: &&str| line.contains('^') && line.chars().all(|c| c == ' ' || c == '^');
     let line = message.lines().skip_while(|line| !line.ends_with(HEADING)).skip(2).find(is_mark)?;
-    // The expression is indented by four.
+    // The expression is indented by four columns.
     line.find('^')?.checked_sub(3)
 }
 

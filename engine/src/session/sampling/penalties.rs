@@ -1,11 +1,11 @@
-//! Penalties on repeated tokens: repetition, presence and frequency, and DRY ("don't repeat yourself"), which penalises tokens that
-//! would continue a repetition.
+//! Penalties on repeated tokens: repetition, presence and frequency, and DRY ("don't repeat
+//! yourself"). DRY penalises tokens that would continue a repetition.
 
 use std::collections::HashMap;
 
-/// Lowers the logits of tokens that occurred lately. With `n` occurrences among the last `last_n` tokens,
-/// `l' = (l > 0 ? l / repeat : l * repeat) - n * frequency - presence` (repetition: Keskar et al. 2019; the other two:
-/// OpenAI's API).
+/// Lowers the logits of recent tokens. For `n` occurrences among the last `last_n` tokens,
+/// `l' = (l > 0 ? l / repeat : l * repeat) - n * frequency - presence` (repetition: Keskar et al.
+/// 2019; the others: OpenAI's API).
 #[derive(Debug)]
 pub(super) struct Penalties {
     pub repeat: f32,
@@ -21,17 +21,17 @@ impl Penalties {
         Penalties { repeat, presence, frequency, last_n, counts: Vec::new() }
     }
 
-    /// True if they change any logit.
+    /// True if the penalties change any logit.
     pub fn is_active(&self) -> bool {
         self.last_n > 0 && (self.repeat != 1.0 || self.presence != 0.0 || self.frequency != 0.0)
     }
 
-    /// True if they may make a token likelier.
+    /// True if the penalties may raise a logit.
     pub fn may_raise(&self) -> bool {
         self.is_active() && (self.repeat < 1.0 || self.presence < 0.0 || self.frequency < 0.0)
     }
 
-    /// Applies them to `logits`, `[vocab]`. Unknown ids in `history` are ignored.
+    /// Applies the penalties to `logits`, `[vocab]`. Unknown ids in `history` are ignored.
     pub fn apply(&mut self, logits: &mut [f32], history: &[u32]) {
         if !self.is_active() {
             return;
@@ -47,28 +47,28 @@ impl Penalties {
             let (Some(count), Some(logit)) = (self.counts.get_mut(id as usize), logits.get_mut(id as usize)) else {
                 continue;
             };
-            // The first visit takes the count, so every token is penalised once.
+            // The first visit takes the count, so that every token is penalised once.
             let occurrences = std::mem::take(count) as f32;
             if occurrences > 0.0 && *logit > f32::NEG_INFINITY {
                 let scaled = if *logit > 0.0 { *logit / self.repeat } else { *logit * self.repeat };
-                // A penalty is never a ban.
+                // The clamp keeps a penalty from becoming a ban.
                 *logit = (scaled - occurrences * self.frequency - self.presence).clamp(f32::MIN, f32::MAX);
             }
         }
     }
 }
 
-/// Strings that end a repetition, as the tokens of one vocabulary.
+/// Strings that end a repetition, as tokens of one vocabulary.
 #[derive(Debug, Clone, Default)]
 pub struct Breakers {
     /// Tokens whose text contains a breaker; sorted.
     tokens: Vec<u32>,
-    /// Tokens whose text ends with the beginning of a breaker, and the tokens of its rest.
+    /// Tokens whose text ends with the start of a breaker, and the tokens of the breaker's rest.
     sequences: HashMap<u32, Vec<Vec<u32>>>,
 }
 
 impl Breakers {
-    /// Finds `strings` in a vocabulary of `vocab` tokens. `bytes` is the text of a token,
+    /// Finds `strings` in a vocabulary of `vocab` tokens. `bytes` returns the text of a token.
     /// `encode` tokenises the rest of a breaker that begins inside a token.
     pub fn new<'v>(
         strings: &[String],
@@ -101,7 +101,7 @@ impl Breakers {
         self.tokens.binary_search(&id).is_ok()
     }
 
-    /// Tokens at the end of `history` behind the last breaker.
+    /// Number of tokens at the end of `history` after the last breaker.
     fn unbroken(&self, history: &[u32]) -> usize {
         for (start, id) in history.iter().enumerate().rev() {
             if self.is_breaker(*id) {
@@ -117,8 +117,8 @@ impl Breakers {
     }
 }
 
-/// If the last `m >= allowed` tokens already occurred and were followed by token `t`, then `t` loses
-/// `multiplier * base^(m - allowed)`, `m` being the longest such match.
+/// Penalises repetitions. If the last `m >= allowed` tokens occurred before and token `t` followed
+/// them, `t` loses `multiplier * base^(m - allowed)`. `m` is the length of the longest such match.
 #[derive(Debug)]
 pub(super) struct Dry {
     pub multiplier: f32,
@@ -126,7 +126,8 @@ pub(super) struct Dry {
     pub allowed: usize,
     pub last_n: usize,
     pub breakers: Breakers,
-    /// `matches[i]`: how many tokens the history's reverse and its tail from `i` have in common (Z function).
+    /// `matches[i]` is the number of tokens that the reversed history and its tail from `i` share
+    /// (Z function).
     matches: Vec<usize>,
     /// Longest match per token id; all zero between calls.
     longest: Vec<usize>,
@@ -139,12 +140,12 @@ impl Dry {
         Dry { multiplier, base, allowed, last_n, breakers, matches: Vec::new(), longest: Vec::new(), found: Vec::new() }
     }
 
-    /// True if it changes any logit.
+    /// True if DRY changes any logit.
     pub fn is_active(&self) -> bool {
         self.multiplier > 0.0 && self.last_n > 0
     }
 
-    /// Applies it to `logits`, `[vocab]`; linear in the history looked at.
+    /// Applies DRY to `logits`, `[vocab]`, in time linear in the considered history.
     pub fn apply(&mut self, logits: &mut [f32], history: &[u32]) {
         let (multiplier, base, allowed) = (f64::from(self.multiplier), self.base, self.allowed);
         for &(id, length) in self.find(logits.len(), history) {
@@ -155,7 +156,8 @@ impl Dry {
         }
     }
 
-    /// Every token of a vocabulary of `vocab` that would continue a repetition in `history`, with the repetition's length.
+    /// Every token below `vocab` that would continue a repetition in `history`, with the
+    /// repetition's length.
     pub fn find(&mut self, vocab: usize, history: &[u32]) -> &[(u32, usize)] {
         self.found.clear();
         if !self.is_active() {
@@ -163,7 +165,7 @@ impl Dry {
         }
         let recent = &history[history.len() - self.last_n.min(history.len())..];
         let limit = self.breakers.unbroken(recent);
-        // A match of no tokens is no repetition, even if none is allowed.
+        // A match of zero tokens is no repetition, even if `allowed` is 0.
         let allowed = self.allowed.max(1);
         if limit < allowed {
             return &self.found;
@@ -184,7 +186,7 @@ impl Dry {
         }
         for at in 1..n {
             let next = reversed(at - 1);
-            // The first visit takes the length, so every token is found once.
+            // The first visit takes the length, so that every token is found once.
             let length = self.longest.get_mut(next as usize).map_or(0, std::mem::take);
             if length > 0 {
                 self.found.push((next, length));
@@ -213,7 +215,8 @@ impl Dry {
     }
 }
 
-/// `base^exponent` by plain multiplication, so that it is the same everywhere; stops growing at the largest `f32`.
+/// `base^exponent` by plain multiplication, which gives the same bits everywhere. It stops growing
+/// at the largest `f32`.
 fn power(base: f32, exponent: usize) -> f64 {
     let base = f64::from(base);
     let mut result = 1.0;
@@ -254,7 +257,7 @@ mod tests {
                 }
                 prop_assert!((f64::from(*got) - want).abs() < 1e-4, "token {id}: {got}, not {want}");
             }
-            // The counts are back at zero: a second call must give the same.
+            // The counts are zero again, so a second call gives the same result.
             let mut again = logits.clone();
             penalties.apply(&mut again, &history);
             prop_assert_eq!(got, again);
@@ -271,7 +274,7 @@ mod tests {
 
     const FREE: fn() -> Breakers = Breakers::default;
 
-    /// Straight from the definition: every earlier position, extended backwards token by token.
+    /// Follows the definition: extends every earlier position backwards, token by token.
     fn oracle(dry: &Dry, vocab: usize, history: &[u32]) -> Vec<f64> {
         let recent = &history[history.len() - dry.last_n.min(history.len())..];
         let mut penalties = vec![0.0; vocab];

@@ -1,4 +1,4 @@
-//! The sampler: the chain of adjustments and filters, and the draw.
+//! The sampler: runs the chain of adjustments and filters, and draws.
 
 use rand_chacha::{
     ChaCha12Rng,
@@ -32,8 +32,8 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// A sampler for a vocabulary of `vocab` tokens. `breakers` are `sampling.dry_breakers` in that vocabulary; they only
-    /// matter when DRY is on.
+    /// A sampler for a vocabulary of `vocab` tokens. `breakers` are `sampling.dry_breakers` in that
+    /// vocabulary, and only matter if DRY is on.
     ///
     /// [`Error::Invalid`] for a parameter outside its domain.
     pub fn new(sampling: &Sampling, vocab: usize, breakers: Breakers) -> Result<Self> {
@@ -54,15 +54,15 @@ impl Sampler {
         })
     }
 
-    /// The seed in use, drawn if none was given.
+    /// The seed in use, whether given or drawn.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
     /// Chooses a token from `logits`, `[vocab]`, after `history` (oldest first, prompt included).
     ///
-    /// Not-a-number counts as banned, `+inf` as the largest finite logit. [`Error::Invalid`] when every token is banned,
-    /// [`Error::NotFinite`] when none of them is a number.
+    /// A logit that is not a number counts as banned, and `+inf` as the largest finite logit.
+    /// [`Error::Invalid`] if every token is banned, [`Error::NotFinite`] if no logit is a number.
     pub fn sample(&mut self, logits: &[f32], history: &[u32]) -> Result<u32> {
         let chosen = if self.sampling.logit_bias.is_empty() && !self.penalties.is_active() && !self.dry.is_active() {
             self.choose(logits)
@@ -74,12 +74,12 @@ impl Sampler {
         chosen.ok_or_else(|| no_token(logits))
     }
 
-    /// Number of the largest logits that decide on the token after `held` and `next` as surely as all of them; `None` if more than
-    /// [`MAX_SHORTLIST`] may.
+    /// Number of the largest logits that suffice to choose the token after `held` and `next`
+    /// exactly. `None` if more than [`MAX_SHORTLIST`] may be needed.
     ///
-    /// A chain that begins with the `k` likeliest looks at nothing else. Bias, penalties and DRY come before that, and as
-    /// long as they only lower logits, `n` lowered ones can let no more than `n` others into the first `k`. A raised logit
-    /// may come from anywhere.
+    /// A chain that begins with top-k needs only the `k` largest logits. Bias, penalties and DRY
+    /// come before it. If they only lower `n` logits, at most `n` other tokens enter the first `k`.
+    /// A raised logit may come from anywhere.
     pub fn shortlist(&mut self, held: &[u32], next: &[u32]) -> Option<usize> {
         if self.vocab <= MAX_SHORTLIST {
             return Some(self.vocab);
@@ -109,7 +109,7 @@ impl Sampler {
         fits.then(|| k + self.changed.len())
     }
 
-    /// [`Sampler::sample`] from the [`Sampler::shortlist`] largest logits.
+    /// Chooses as [`Sampler::sample`] does, from the [`Sampler::shortlist`] largest logits.
     pub fn sample_from(&mut self, shortlist: Shortlist<'_>, history: &[u32]) -> Result<u32> {
         self.adjusted.clear();
         self.adjusted.resize(self.vocab, f32::NEG_INFINITY);
@@ -121,12 +121,12 @@ impl Sampler {
         self.choose_adjusted(history).ok_or_else(|| no_token(shortlist.logits))
     }
 
-    /// Chooses by `adjusted` after bias, penalties and DRY.
+    /// Chooses from `adjusted` after bias, penalties and DRY.
     fn choose_adjusted(&mut self, history: &[u32]) -> Option<u32> {
         let mut logits = std::mem::take(&mut self.adjusted);
         for &(id, bias) in &self.sampling.logit_bias {
             if let Some(logit) = logits.get_mut(id as usize) {
-                // `min` would make a number of what is none.
+                // `min` would turn NaN into a number.
                 *logit = if *logit == f32::INFINITY { f32::MAX } else { *logit } + bias;
             }
         }
@@ -151,13 +151,14 @@ impl Sampler {
         self.candidates.typical(self.sampling.typical_p);
         self.candidates.top_p(self.sampling.top_p);
         self.candidates.min_p(self.sampling.min_p);
-        // 53 bits: every double in 0..1 that is a multiple of 2^-53, evenly.
+        // Uses 53 bits: the doubles in 0..1 that are multiples of 2^-53, uniformly.
         let uniform = (self.rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
         self.candidates.draw(self.sampling.temperature, uniform)
     }
 }
 
-/// The error of logits that leave no token to choose: the model's, if they are no numbers, else the caller's, who has banned all.
+/// The error if no token can be chosen. It is the model's fault if no logit is a number, else the
+/// caller's, who banned all tokens.
 fn no_token(logits: &[f32]) -> Error {
     match check_logits(logits) {
         Err(error) => error,
@@ -165,9 +166,10 @@ fn no_token(logits: &[f32]) -> Error {
     }
 }
 
-/// The token with the largest logit; the lowest id among equals. `None` when all are `-inf` or not a number.
+/// The token with the largest logit; ties go to the lowest id. `None` if all are `-inf` or not a
+/// number.
 pub fn argmax(logits: &[f32]) -> Option<u32> {
-    // Largest first, place second: the first loop has no dependency between lanes and vectorises.
+    // Value first, position second: the first loop has no dependency between lanes and vectorises.
     let mut lanes = [f32::NEG_INFINITY; 16];
     for chunk in logits.chunks(lanes.len()) {
         for (lane, &logit) in lanes.iter_mut().zip(chunk) {
@@ -231,7 +233,8 @@ mod tests {
 
     #[test]
     fn draws_follow_the_distribution() {
-        // Probabilities 0.4, 0.3, 0.15, 0.1, 0.05; the bound is the 99.99 % quantile of chi-square with 4 degrees of freedom.
+        // Probabilities are 0.4, 0.3, 0.15, 0.1, 0.05. The bound is the 99.99 % quantile of
+        // chi-square with 4 degrees of freedom.
         let p = [0.1, 0.4, 0.05, 0.15, 0.3];
         let logits: Vec<f32> = p.iter().map(|p: &f64| p.ln() as f32 + 2.0).collect();
         let cases: [(Sampling, [f64; 5]); 6] = [
@@ -303,7 +306,7 @@ mod tests {
         assert_eq!(sampler(&sampling, 2).sample(&[f32::NAN, -9.0], &[]).unwrap(), 1);
     }
 
-    /// The `k` largest of `logits`, the smaller id first among equals.
+    /// The `k` largest of `logits`; ties go to the smaller id.
     fn largest(logits: &[f32], k: usize) -> (Vec<u32>, Vec<f32>) {
         let mut ids: Vec<u32> = (0..logits.len() as u32).collect();
         ids.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b)));
@@ -343,9 +346,9 @@ mod tests {
         #[test]
         fn shortlist_samples_the_tokens_of_all_logits(
             sampling in settings(),
-            // Few values, so that there are ties.
+            // Few distinct values, so that there are ties.
             logits in prop::collection::vec((-20i32..20).prop_map(|x| x as f32 / 4.0), 200),
-            // Likely tokens: those near the top of what is drawn.
+            // Mostly likely tokens, which are often drawn.
             history in prop::collection::vec(prop_oneof![0u32..12, 0u32..200], 1..60),
         ) {
             let mut ranked = largest(&logits, logits.len()).0;
@@ -378,7 +381,7 @@ mod tests {
         let ban = vec![(7, f32::NEG_INFINITY), (8, 0.0)];
         assert_eq!(list(Sampling { logit_bias: ban, ..Sampling::greedy() }, &[]), Some(3));
         assert_eq!(list(Sampling { logit_bias: vec![(7, 0.1)], ..Sampling::greedy() }, &[]), None);
-        // Only what would continue a repetition.
+        // Only tokens that would continue a repetition change.
         let dry = Sampling { dry_multiplier: 1.0, ..Sampling::greedy() };
         assert_eq!(list(dry.clone(), &[5, 2, 9, 6]), Some(1));
         assert_eq!(list(dry, &[5, 1, 9, 5]), Some(2));

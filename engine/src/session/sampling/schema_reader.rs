@@ -1,4 +1,5 @@
-//! The reader of a JSON schema: keywords are checked, references resolved, and what cannot be followed is left out or refused.
+//! Reads a JSON schema: checks keywords, resolves references, and drops or refuses what is not
+//! supported.
 
 use std::collections::HashMap;
 
@@ -7,31 +8,32 @@ use serde_json::{Map, Value};
 use super::pattern;
 use thermocline_base::error::{Error, Result};
 
-/// Characters of a value that an error quotes.
+/// Number of characters of a value that an error quotes.
 const QUOTED: usize = 80;
 
-/// Most nodes of a schema with a copy of each definition: larger ones take seconds to compile.
+/// Largest number of nodes of a schema with one copy of each definition. Larger schemas take
+/// seconds to compile.
 const MAX_NODES: usize = 200_000;
 
-/// Keywords with a schema each, by name.
+/// Keywords with schemas by name.
 const MAPS: [&str; 2] = ["properties", "patternProperties"];
 
 /// Keywords with a list of schemas.
 const LISTS: [&str; 4] = ["allOf", "anyOf", "oneOf", "prefixItems"];
 
-/// Keywords with one schema; `items` may have a list of them.
+/// Keywords with one schema; `items` may also hold a list.
 const SCHEMAS: [&str; 3] = ["items", "additionalItems", "additionalProperties"];
 
-/// Keywords with a whole number.
+/// Keywords with an integer.
 const COUNTS: [&str; 6] = ["minItems", "maxItems", "minProperties", "maxProperties", "minLength", "maxLength"];
 
-/// Keywords with a number; the two that exclude a bound may be true or false, as older drafts have them.
+/// Keywords with a number. The two that exclude a bound may be booleans, as in older drafts.
 const NUMBERS: [&str; 5] = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"];
 
-/// Keywords whose values are taken as they are.
+/// Keywords whose values are copied unchanged.
 const VALUES: [&str; 4] = ["const", "enum", "type", "required"];
 
-/// Keywords that constrain an answer and cannot be followed, and the client's own options of the library.
+/// Unsupported keywords that constrain an answer, and a client's own options for the library.
 const NOT_FOLLOWED: [&str; 18] = [
     "not",
     "if",
@@ -53,14 +55,14 @@ const NOT_FOLLOWED: [&str; 18] = [
     "x-guidance",
 ];
 
-/// Formats of strings that are followed.
+/// Supported string formats.
 const FORMATS: [&str; 11] =
     ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri", "unknown"];
 
 /// Formats of numbers, which constrain no string.
 const NUMBER_FORMATS: [&str; 8] = ["int8", "int16", "int32", "int64", "uint32", "uint64", "float", "double"];
 
-/// True if the schema of an object allows no property: it names none, and does not speak of others.
+/// True if the schema of an object allows no properties: it names none and does not allow others.
 pub(super) fn is_closed(schema: &Value) -> bool {
     let Some(schema) = schema.as_object() else { return false };
     let speaks = |(key, value): (&String, &Value)| match &**key {
@@ -78,15 +80,16 @@ fn is_followed(key: &str) -> bool {
     lists.iter().any(|keys| keys.contains(&key)) || key == "pattern" || key == "format"
 }
 
-/// The reader of one schema. Each reference becomes one to a definition, which is a copy of what it points to.
+/// The reader of one schema. It turns each reference into a reference to a definition, which is a
+/// copy of the target.
 pub(super) struct SchemaReader<'a> {
     root: &'a Value,
-    /// Beginning of the names of definitions.
+    /// Prefix of the names of definitions.
     prefix: &'a str,
     strict: bool,
-    /// Numbers of the definitions, by the references to them.
+    /// Number of each definition, by its reference.
     numbers: HashMap<String, usize>,
-    /// Definitions that are not read yet.
+    /// Definitions that are still to be read.
     waiting: Vec<String>,
     definitions: Map<String, Value>,
     nodes: usize,
@@ -98,7 +101,8 @@ impl<'a> SchemaReader<'a> {
         SchemaReader { root, prefix, strict, numbers, waiting: Vec::new(), definitions, nodes: 0 }
     }
 
-    /// The schema as it can be followed, and its definitions. [`Error::Invalid`] names the place, as a pointer.
+    /// The supported form of the schema; also collects its definitions. [`Error::Invalid`] names
+    /// the position as a pointer.
     pub fn read_root(&mut self) -> Result<Value> {
         let root = self.schema(self.root, "#")?;
         while let Some(reference) = self.waiting.pop() {
@@ -139,7 +143,7 @@ impl<'a> SchemaReader<'a> {
         Ok(out.into())
     }
 
-    /// The value of a keyword as it can be followed; `None` if it is left out.
+    /// The supported form of a keyword's value; `None` if the keyword is dropped.
     fn keyword(&mut self, key: &str, value: &Value, place: &str) -> Result<Option<Value>> {
         Ok(Some(match key {
             "$ref" => self.reference(value, place)?,
@@ -208,9 +212,10 @@ impl<'a> SchemaReader<'a> {
         Ok(format!("#/$defs/{}", self.name_of(reference)).into())
     }
 
-    /// The part of the schema that a reference points to.
+    /// The part of the schema to which a reference points.
     ///
-    /// Its segments may be escaped as in a pointer and as in an address, and need not be: generators of schemas differ in that.
+    /// Its segments may be escaped as in a JSON pointer, as in a URL, or not at all, because schema
+    /// generators differ.
     fn resolve(&self, reference: &str) -> Option<&'a Value> {
         let identifier = self.root["$id"].as_str().unwrap_or_default().trim_end_matches('#');
         let pointer = reference.strip_prefix(identifier).unwrap_or(reference).strip_prefix('#')?;
@@ -231,7 +236,7 @@ impl<'a> SchemaReader<'a> {
     }
 }
 
-/// The part of a value that a segment of a pointer names.
+/// The part of a value that a pointer segment selects.
 fn step<'a>(value: &'a Value, segment: &str) -> Option<&'a Value> {
     let unescaped = |text: &str| text.replace("~1", "/").replace("~0", "~");
     match value {
@@ -243,7 +248,7 @@ fn step<'a>(value: &'a Value, segment: &str) -> Option<&'a Value> {
     }
 }
 
-/// The error of a keyword's value.
+/// The error for a keyword's value.
 fn expected(what: &str, place: &str, got: &Value) -> Error {
     let text = got.to_string();
     let got = match text.char_indices().nth(QUOTED) {
@@ -255,7 +260,7 @@ fn expected(what: &str, place: &str, got: &Value) -> Error {
 
 fn count(value: &Value, place: &str) -> Result<Value> {
     let whole = value.as_f64().filter(|it| it.fract() == 0.0 && *it >= 0.0);
-    // Nothing is as long as the greatest number that the library takes.
+    // No text or list is longer than the largest number that the library accepts.
     whole
         .map(|it| it.min(f64::from(u32::MAX)) as u64)
         .map(Value::from)
@@ -272,7 +277,7 @@ fn number(key: &str, value: &Value, place: &str) -> Result<Value> {
     if fits { Ok(value.clone()) } else { Err(expected(what, place, value)) }
 }
 
-/// Number of values in a value; long texts count as several.
+/// Number of nodes in a value; long texts count as several.
 fn nodes(value: &Value) -> usize {
     match value {
         Value::Array(list) => 1 + list.iter().map(nodes).sum::<usize>(),
@@ -282,7 +287,7 @@ fn nodes(value: &Value) -> usize {
     }
 }
 
-/// The text without the escapes of addresses; those that are none, or of no text, stay.
+/// Decodes URL escapes. Malformed escapes, and those that do not decode to text, stay.
 fn decode(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());

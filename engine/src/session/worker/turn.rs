@@ -1,4 +1,5 @@
-//! One turn: the next tokens of all sessions in one pass, then a chunk of one prompt; and the caches for them.
+//! One turn: the next tokens of all sessions in one pass, then a chunk of one prompt. Also makes
+//! room for their caches.
 
 use std::{cmp::Reverse, time::Instant};
 
@@ -14,10 +15,10 @@ use super::{
 use thermocline_base::error::Error;
 use thermocline_run::runtime::Sparsity;
 
-/// Tokens of a prefix that are worth a copy from another session.
+/// Fewest tokens of a prefix that are worth copying from another session.
 const LEAST_SHARED: usize = 16;
 
-/// Order in which prompts are computed: by priority, then by the time of the request.
+/// The order of prompts: by priority, then by the time of the request.
 type PromptRank = (Reverse<Priority>, Instant);
 
 impl EngineWorker<'_> {
@@ -35,7 +36,8 @@ impl EngineWorker<'_> {
         candidates.collect()
     }
 
-    /// The context of a session whose prompt is being computed, the rest of the prompt, and its rank: by priority, then time.
+    /// The context of a session whose prompt is being computed, the rest of the prompt, and its
+    /// rank.
     fn prompt_of(&self, at: usize) -> Option<(&SessionContext, &[u32], PromptRank)> {
         let ServedSession { context, priority, running: Some((generation, _)), .. } = &self.conversations[at] else {
             return None;
@@ -43,8 +45,8 @@ impl EngineWorker<'_> {
         Some((context, generation.rest_of_prompt()?, (Reverse(*priority), generation.progress.requested_at)))
     }
 
-    /// True if another session's prompt, which comes first, begins like this one's beyond what is computed: it is computed once, and
-    /// copied.
+    /// True if an earlier-ranked prompt shares a longer prefix with this prompt than is computed
+    /// here. That prefix is computed once and then copied.
     fn waits_for_prefix(&self, at: usize) -> bool {
         let Some((context, rest, rank)) = self.prompt_of(at) else { return false };
         let held = context.tokens();
@@ -55,7 +57,7 @@ impl EngineWorker<'_> {
         })
     }
 
-    /// Copies to a session what another has computed of its prompt.
+    /// Copies the part of a session's prompt that another session has computed.
     fn share_prefix(&mut self, at: usize) {
         let Some((context, rest, _)) = self.prompt_of(at) else { return };
         let least = context.tokens().len() + LEAST_SHARED;
@@ -66,7 +68,7 @@ impl EngineWorker<'_> {
             .filter(|(other, it)| *other != at && it.context.is_held() && it.context.is_settled(&self.forward));
         let common = others.map(|(other, it)| (it.context.common(context.tokens(), rest), other)).max();
         let Some((common, from)) = common.filter(|(common, _)| *common >= least) else { return };
-        // The last token's logits are wanted.
+        // The last token must be computed for its logits.
         let tokens = common.min(context.tokens().len() + rest.len() - 1);
         if !context.is_settled(&self.forward) {
             return;
@@ -76,13 +78,14 @@ impl EngineWorker<'_> {
         let Some(rest) = generation.rest_of_prompt() else { return };
         match to.context.copy_prefix(&from.context, rest, tokens, &mut self.forward) {
             Ok(copied) => generation.skip(copied),
-            // It is computed instead; a device that is lost is noticed there.
+            // The prefix is computed instead, which also reveals a lost device.
             Err(error) => tracing::debug!(%error, "a prefix is not copied"),
         }
     }
 
-    /// Makes room for the cache of a session that is about to compute, within the budget of all caches: those of idle sessions are given
-    /// up, the longest unused first. False if it has to wait for one that is running.
+    /// Makes room within the cache budget for a session that is about to compute. It drops the
+    /// caches of idle sessions, least recently used first. False if the session must wait for a
+    /// running one.
     pub(super) fn make_room(&mut self, at: usize) -> bool {
         let it = &self.conversations[at];
         let Some(budget) = self.state.kv_budget.filter(|_| it.running.is_none() && !it.waiting.is_empty()) else {
@@ -106,13 +109,13 @@ impl EngineWorker<'_> {
             }
             match idle {
                 Some((_, other)) => self.conversations[other].context.forget(),
-                // One alone is never refused.
+                // A single cache is never refused.
                 None => return !running,
             }
         }
     }
 
-    /// Computes what a turn is for.
+    /// Carries out a turn.
     pub(super) fn take_turn(&mut self, turn: &Turn, candidates: &[TurnCandidate]) {
         let started = Instant::now();
         if !(turn.together && self.decode_batch(&turn.tokens)) {
@@ -136,7 +139,8 @@ impl EngineWorker<'_> {
         self.turns.note_turn(turn, front, of_tokens, started.elapsed().saturating_sub(of_tokens));
     }
 
-    /// Computes the next token of several sessions in one pass. False if nothing was computed, and each should be by itself.
+    /// Computes the next tokens of several sessions in one pass. False if nothing was computed and
+    /// each session must be computed on its own.
     fn decode_batch(&mut self, which: &[usize]) -> bool {
         let started = Instant::now();
         let adaptation = &self.state.planner.adaptation;

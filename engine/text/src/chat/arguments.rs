@@ -1,4 +1,4 @@
-//! The arguments of a call from a template, by position or by name.
+//! The arguments of a call in a template, by position or by name.
 
 use minijinja::{
     Error, Value,
@@ -7,7 +7,7 @@ use minijinja::{
 
 use super::budget::{Budget, refused};
 
-/// Arguments behind the first, which are taken in the order of the function's parameters.
+/// The arguments after the first, read in the order of the function's parameters.
 #[derive(Debug)]
 pub struct Arguments {
     operands: std::vec::IntoIter<Value>,
@@ -20,7 +20,7 @@ impl Arguments {
         Arguments { operands: operands.0.into_iter(), options }
     }
 
-    /// The next parameter, called `name`; `None` if it is not given, or none.
+    /// The next parameter, called `name`; `None` if it is missing or none.
     pub fn next(&mut self, name: &str) -> Result<Option<Value>, Error> {
         let given = match self.operands.next() {
             Some(operand) => Some(operand),
@@ -50,7 +50,7 @@ impl Arguments {
         }
     }
 
-    /// Checks that nothing else was given.
+    /// Checks that no further arguments were given.
     pub fn end(mut self) -> Result<(), Error> {
         match self.operands.next() {
             Some(_) => Err(refused("there are too many arguments")),

@@ -1,4 +1,5 @@
-//! Methods that the `attr` filter names: objects that templates call later, with the value whose method it is.
+//! Methods returned by the `attr` filter: objects that templates can call later, each bound to its
+//! value.
 
 use std::{fmt, sync::Arc};
 
@@ -9,14 +10,14 @@ use minijinja::{
 
 use super::{budget::Budget, sandbox::bounded};
 
-/// Python's public methods of texts.
+/// Python's public string methods.
 const OF_TEXTS: &str = "capitalize casefold center count encode endswith expandtabs find format format_map index isalnum isalpha isascii \
     isdecimal isdigit isidentifier islower isnumeric isprintable isspace istitle isupper join ljust lower lstrip maketrans partition \
     removeprefix removesuffix replace rfind rindex rjust rpartition rsplit rstrip split splitlines startswith strip swapcase title \
     translate upper zfill";
-/// Those of lists that change nothing.
+/// List methods that do not modify the list.
 const OF_LISTS: &str = "copy count index";
-/// Those of maps that change nothing.
+/// Map methods that do not modify the map.
 const OF_MAPS: &str = "copy fromkeys get items keys values";
 
 /// Adds the filter to the environment.
@@ -27,7 +28,7 @@ pub fn install(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
     });
 }
 
-/// The attribute of `value` called `name`: a method of its kind comes before what it contains.
+/// The attribute `name` of `value`. A method of its type takes precedence over its contents.
 fn attribute(value: Value, name: &Value) -> Result<Value, Error> {
     let methods = match value.kind() {
         ValueKind::String => OF_TEXTS,
@@ -41,7 +42,7 @@ fn attribute(value: Value, name: &Value) -> Result<Value, Error> {
     }
 }
 
-/// A method with the value whose it is.
+/// A method bound to its value.
 #[derive(Debug)]
 struct BoundMethod {
     value: Value,

@@ -1,4 +1,4 @@
-//! Limits of one rendering: bytes, time, size and depth of data.
+//! Limits of one rendering: bytes, time, and the size and depth of data.
 
 use std::{
     fmt::{self, Write},
@@ -11,31 +11,32 @@ use minijinja::{Error, ErrorKind, Value, value::ValueKind};
 
 use super::json;
 
-/// Bytes a rendering may make out of nothing, and how many more for each byte of input.
+/// Bytes that a rendering may create: a constant, plus an amount per byte of input.
 const BYTES: usize = 24 << 20;
 const BYTES_PER_INPUT_BYTE: usize = 16;
-/// Time on a processor, and how much more for each byte of input.
+/// Processor time of a rendering: a constant, plus an amount per byte of input.
 const TIME: Duration = Duration::from_millis(150);
 const TIME_PER_INPUT_BYTE: Duration = Duration::from_nanos(100);
-/// Values an operation may look at, and how deep they may nest.
+/// Number of values that an operation may inspect, and their nesting depth.
 const VALUES: usize = 50_000;
 const DEPTH: usize = 24;
-/// Accounted for each element of a list or map.
+/// Bytes charged for each element of a list or map.
 const ELEMENT: usize = 64;
 
-/// Bytes and time left. Bytes count everything made during the rendering, whether it is still alive or not. Time is that of the
-/// rendering thread: on a busy machine a template is no more expensive than on an idle one.
+/// Remaining bytes and time. Bytes count everything created during the rendering, even if it was
+/// freed. Time is the rendering thread's own, so a template costs no more on a busy machine than on
+/// an idle one.
 #[derive(Debug)]
 pub struct Budget {
     began: Instant,
     time: Duration,
-    /// The thread's time at which it is over.
+    /// The thread time at which the budget ends.
     end: Duration,
     bytes: AtomicUsize,
 }
 
 impl Budget {
-    /// The budget of a conversation of `input` bytes, which the calling thread renders.
+    /// The budget for a conversation of `input` bytes, rendered by the calling thread.
     pub fn new(input: usize) -> Self {
         let time = TIME + TIME_PER_INPUT_BYTE.saturating_mul(u32::try_from(input).unwrap_or(u32::MAX));
         Budget {
@@ -46,7 +47,7 @@ impl Budget {
         }
     }
 
-    /// Takes `bytes` off the budget, before they are made.
+    /// Charges `bytes` before they are created.
     pub fn charge(&self, bytes: usize) -> Result<(), Error> {
         let take = |left: usize| left.checked_sub(bytes);
         match self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
@@ -57,21 +58,23 @@ impl Budget {
 
     /// Checks that there is time left.
     pub fn check_time(&self) -> Result<(), Error> {
-        // The thread's time costs a call of the system, so it is asked for only when it may be over.
+        // Reading the thread's time costs a system call, so it is read only if the budget may be
+        // used up.
         if self.began.elapsed() > self.time && ThreadTime::now().as_duration() > self.end {
             return Err(refused("it takes too long"));
         }
         Ok(())
     }
 
-    /// Looks at the operands of an operation: there is time left, and they are few and shallow.
+    /// Checks the operands of an operation: time must be left, and the operands must be few and
+    /// shallow.
     pub fn admit(&self, operands: &[Value]) -> Result<(), Error> {
         self.check_time()?;
         let mut left = VALUES;
         operands.iter().try_for_each(|value| walk(value, DEPTH, &mut left))
     }
 
-    /// Takes a finished result off the budget.
+    /// Charges a finished result.
     pub fn settle(&self, result: Value) -> Result<Value, Error> {
         self.charge(match result.kind() {
             ValueKind::String => result.as_str().map_or(0, str::len),
@@ -81,7 +84,7 @@ impl Budget {
         Ok(result)
     }
 
-    /// Takes a list of `len` elements off the budget.
+    /// Charges a list of `len` elements.
     pub fn charge_elements(&self, len: usize) -> Result<(), Error> {
         self.charge(len.saturating_mul(ELEMENT))
     }
@@ -101,7 +104,7 @@ impl Budget {
     }
 }
 
-/// Text that is charged as it grows.
+/// A text that is charged as it grows.
 struct Charged<'a> {
     budget: &'a Budget,
     text: String,
@@ -115,7 +118,7 @@ impl Write for Charged<'_> {
     }
 }
 
-/// The error for a template that asks for too much.
+/// The error for a template that exceeds a limit.
 pub fn refused(why: &'static str) -> Error {
     Error::new(ErrorKind::InvalidOperation, why)
 }

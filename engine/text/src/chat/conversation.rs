@@ -1,29 +1,31 @@
-//! The messages of one rendering in the form that templates are given, and its changes for templates that know less.
+//! The messages of one rendering in the form that templates receive, and changes of them for less
+//! capable templates.
 
 use serde_json::{Map, Value as Json, json};
 
 use super::{ChatMessage, RenderOptions};
 use crate::{ContentGuard, reasoning::transcript::Thoughts};
 
-/// Stand around a probe's number: noncharacters of Unicode, which are for a program's own use and are removed from what is said.
+/// Characters around a probe's number: Unicode noncharacters for internal use, which are removed
+/// from contents.
 const PROBE: [char; 2] = ['\u{FDD1}', '\u{FDD2}'];
 
-/// A message with texts of its own.
+/// A message that owns its texts.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct TemplateMessage {
     /// `system`, `user`, `assistant` or `tool`.
     pub role: String,
-    /// Text of the message, of the assistant without thoughts.
+    /// Text of the message; an assistant's text excludes thoughts.
     pub content: String,
     /// Thoughts before an answer.
     pub thinking: Option<String>,
-    /// Further fields, in OpenAI's form, with the arguments of calls as objects.
+    /// Further fields in OpenAI's form, with call arguments as objects.
     pub fields: Map<String, Json>,
-    /// The same with the arguments of calls as JSON texts, if there are calls.
+    /// The same fields with call arguments as JSON texts, if there are calls.
     pub text_fields: Option<Map<String, Json>>,
 }
 
-/// Everything that a template writes of.
+/// All inputs of a template.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct TemplateConversation {
     /// The messages.
@@ -32,16 +34,17 @@ pub(super) struct TemplateConversation {
     pub tools: Vec<Json>,
     /// Further variables of the template.
     pub variables: Map<String, Json>,
-    /// End where the model's answer begins.
+    /// True if the text must end where the model's answer begins.
     pub add_generation_prompt: bool,
 }
 
-/// Place of a system message that no message of the user follows.
+/// Position of a system message that no user message follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LastPlace {
-    /// In a message of the user's of its own.
+    /// In a separate user message.
     Own,
-    /// Behind the text of the message before, if that is the user's: for templates that want roles to alternate.
+    /// After the text of the previous message if it is the user's, for templates that require
+    /// alternating roles.
     Previous,
 }
 
@@ -51,7 +54,7 @@ impl TemplateMessage {
         TemplateMessage { role: role.to_owned(), content, thinking: None, fields: Map::new(), text_fields: None }
     }
 
-    /// The message as a template is given it.
+    /// The message in the form that a template receives.
     fn of(message: &ChatMessage<'_>, guard: ContentGuard<'_>) -> Self {
         let said = |text: &str| guard.text(text).into_owned();
         let mut out = match Thoughts::of(message.content) {
@@ -69,14 +72,15 @@ impl TemplateMessage {
         out
     }
 
-    /// The calls of tools, in OpenAI's form.
+    /// The tool calls, in OpenAI's form.
     pub fn calls(&self) -> impl Iterator<Item = &Json> {
         self.fields.get("tool_calls").and_then(Json::as_array).into_iter().flatten()
     }
 }
 
 impl TemplateConversation {
-    /// The conversation of `messages`, of whose control tokens the guard of `options` makes words.
+    /// The conversation of `messages`. The guard of `options` keeps their control tokens from being
+    /// recognised.
     pub fn new(messages: &[ChatMessage<'_>], options: RenderOptions<'_>) -> Self {
         let guard = ContentGuard::new(options.guard);
         TemplateConversation {
@@ -87,24 +91,24 @@ impl TemplateConversation {
         }
     }
 
-    /// True if a message is of `role`.
+    /// True if a message has the role `role`.
     pub fn has(&self, role: &str) -> bool {
         self.messages.iter().any(|message| message.role == role)
     }
 
-    /// True if the message at `index` is of `role`.
+    /// True if the message at `index` has the role `role`.
     pub fn is(&self, index: usize, role: &str) -> bool {
         self.messages.get(index).is_some_and(|message| message.role == role)
     }
 
-    /// True if it has definitions, calls or results of tools.
+    /// True if it contains tool definitions, calls or results.
     pub fn is_about_tools(&self) -> bool {
         !self.tools.is_empty()
             || self.has("tool")
             || self.messages.iter().any(|message| message.calls().next().is_some())
     }
 
-    /// Bytes of all texts, about.
+    /// Approximate number of bytes of all texts.
     pub fn size(&self) -> usize {
         let fields = |message: &TemplateMessage| {
             json_size(message.fields.values()) + message.text_fields.as_ref().map_or(0, |it| json_size(it.values()))
@@ -118,7 +122,7 @@ impl TemplateConversation {
         self.messages.iter().map(said).sum::<usize>() + json_size(&self.tools) + json_size(self.variables.values())
     }
 
-    /// It with the system messages at the indices `moved` in front of the next message of the user.
+    /// Moves the system messages at the indices `moved` to the front of the next user message.
     pub fn with_systems_moved(&self, moved: &[usize], last: LastPlace) -> TemplateConversation {
         let (mut messages, mut waiting): (Vec<TemplateMessage>, Vec<&str>) = (Vec::new(), Vec::new());
         for (at, message) in self.messages.iter().enumerate() {
@@ -146,7 +150,8 @@ impl TemplateConversation {
         TemplateConversation { messages, ..self.clone() }
     }
 
-    /// It with each call in a message of its own, followed by its result: for templates that write one call of a message.
+    /// Gives each call a message of its own, followed by its result, for templates that write one
+    /// call per message.
     pub fn with_calls_apart(&self) -> TemplateConversation {
         let mut messages: Vec<TemplateMessage> = Vec::new();
         let mut rest = self.messages.iter().peekable();
@@ -181,7 +186,7 @@ impl TemplateConversation {
         TemplateConversation { messages, ..self.clone() }
     }
 
-    /// It with all messages of the role `from` as messages of `to`.
+    /// Changes the role of all messages from `from` to `to`.
     pub fn with_role(&self, from: &str, to: &str) -> TemplateConversation {
         let mut changed = self.clone();
         let messages = changed.messages.iter_mut().filter(|message| message.role == from);
@@ -189,7 +194,7 @@ impl TemplateConversation {
         changed
     }
 
-    /// It with a probe in each system message that has a text, and their indices and probes.
+    /// Inserts a probe into each system message with text. Returns the indices and the probes too.
     pub fn probed_systems(&self) -> (TemplateConversation, Vec<(usize, String)>) {
         let (mut probed, mut probes) = (self.clone(), Vec::new());
         for (at, message) in probed.messages.iter_mut().enumerate() {
@@ -200,7 +205,8 @@ impl TemplateConversation {
         (probed, probes)
     }
 
-    /// It with a probe in the name of each tool and of each call, and in each result, and all of these.
+    /// Inserts a probe into the name of each tool and call and into each result. Returns the probes
+    /// too.
     pub fn probed_tools(&self) -> (TemplateConversation, ToolProbes) {
         let (mut probed, mut probes, mut next) = (self.clone(), ToolProbes::default(), 0);
         let mut number = || {
@@ -217,7 +223,7 @@ impl TemplateConversation {
             let first = number();
             for fields in [Some(&mut message.fields), message.text_fields.as_mut()].into_iter().flatten() {
                 for (at, name) in calls_in(fields).filter_map(name_of).enumerate() {
-                    // A letter between the numbers: it is no other's probe.
+                    // The letter between the numbers keeps the probe distinct from others.
                     let probe = mark_as(name, &format!("{first}c{at}"));
                     if !probes.calls.contains(&probe) {
                         probes.calls.push(probe);
@@ -229,16 +235,17 @@ impl TemplateConversation {
     }
 }
 
-/// Texts that a rendering of a probed conversation has where nothing of tools is left out.
+/// Texts that the rendering of a probed conversation contains if the template writes everything
+/// about tools.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ToolProbes {
-    /// Of calls.
+    /// Probes of calls.
     pub calls: Vec<String>,
-    /// Of definitions and results.
+    /// Probes of definitions and results.
     pub others: Vec<String>,
 }
 
-/// Writes the probe `number` before the first word of `text`, and returns it.
+/// Writes the probe `number` before the first word of `text` and returns the probe.
 fn mark(text: &mut String, number: usize) -> String {
     mark_as(text, &number.to_string())
 }
@@ -264,16 +271,16 @@ pub(super) fn calls_in(fields: &mut Map<String, Json>) -> impl Iterator<Item = &
     fields.get_mut("tool_calls").and_then(Json::as_array_mut).into_iter().flatten()
 }
 
-/// Form in which a template is given the arguments of calls.
+/// Form of call arguments that a template receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ArgumentsForm {
-    /// Most templates' form.
+    /// Objects, which most templates expect.
     Objects,
-    /// JSON texts: OpenAI's form, for templates that append them to other text.
+    /// JSON texts, as in OpenAI's form, for templates that append them to other text.
     Texts,
 }
 
-/// `fields` with the arguments of its calls in a form.
+/// `fields` with the arguments of its calls in the given form.
 fn with_arguments(fields: &Map<String, Json>, form: ArgumentsForm) -> Map<String, Json> {
     let mut fields = fields.clone();
     for arguments in calls_in(&mut fields).filter_map(|call| call.get_mut("function")?.get_mut("arguments")) {
@@ -293,7 +300,7 @@ fn with_arguments(fields: &Map<String, Json>, form: ArgumentsForm) -> Map<String
     fields
 }
 
-/// Bytes of text in JSON values, about.
+/// Approximate number of text bytes in JSON values.
 fn json_size<'a>(values: impl IntoIterator<Item = &'a Json>) -> usize {
     let size = |value: &Json| match value {
         Json::String(text) => text.len(),

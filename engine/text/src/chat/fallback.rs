@@ -1,19 +1,19 @@
-//! Templates for models whose file has none that works, chosen by the tokens of the vocabulary.
+//! Templates for models without a working template, chosen by the tokens of the vocabulary.
 
 use super::super::Tokenizer;
 
-/// A known way of writing conversations.
+/// A known conversation format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Format {
     /// Name of the format.
     pub name: &'static str,
     /// The template.
     pub source: &'static str,
-    /// Texts after which an answer is over, where no token says so.
+    /// Texts that end an answer, for formats without an end token.
     pub stops: &'static [&'static str],
-    /// Texts of tokens that a vocabulary for the format has.
+    /// Texts of tokens that a vocabulary for the format contains.
     tokens: &'static [&'static str],
-    /// Words in the names of chat models that were trained on the format.
+    /// Words in the names of chat models trained on the format.
     words: &'static [&'static str],
 }
 
@@ -21,7 +21,7 @@ const fn format(name: &'static str, tokens: &'static [&'static str], source: &'s
     Format { name, source, stops: &[], tokens, words: &[] }
 }
 
-/// Formats that tokens or names tell, the more special ones first.
+/// Formats that can be detected by tokens or names, more specific ones first.
 const KNOWN: [Format; 8] = [
     format(
         "ChatML",
@@ -82,7 +82,7 @@ const PLAIN: Format = Format {
     )
 };
 
-/// The format whose tokens the vocabulary has, and why; `name` is the model's.
+/// The format whose tokens the vocabulary contains, and the reason; `name` is the model's.
 pub fn choose(tokenizer: &Tokenizer, name: &str) -> (Format, String) {
     let has = |format: &&Format| format.tokens.iter().all(|token| tokenizer.token_id(token).is_some());
     if let Some(format) = KNOWN.iter().find(has) {
@@ -90,7 +90,7 @@ pub fn choose(tokenizer: &Tokenizer, name: &str) -> (Format, String) {
     }
     let name = name.to_lowercase();
     let named = |format: &Format| format.words.iter().find(|word| name.contains(**word)).map(|word| (*format, *word));
-    // Of names with words of both, Llama 2 is the older.
+    // If a name contains the words of both, Llama 2 is the older format.
     match KNOWN.iter().rev().find_map(named).filter(|_| name.contains("chat") || name.contains("inst")) {
         Some((format, word)) => (format, format!("the model's name has `{word}`")),
         None => (PLAIN, "the vocabulary has no tokens for turns".to_owned()),

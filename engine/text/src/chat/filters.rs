@@ -1,5 +1,6 @@
-//! Filters, tests, functions and methods that templates may call: the template library's, each asking the budget
-//! before and after, and a few of our own where the library's could grow without bound or differs from Hugging Face's.
+//! Filters, tests, functions and methods that templates may call. Most are the template library's,
+//! wrapped in checks of the budget before and after. A few are our own, because the library's could
+//! grow without bound or differ from Hugging Face's.
 
 use std::sync::Arc;
 
@@ -21,17 +22,17 @@ use super::{
     strftime, text_methods,
 };
 
-/// The widest range.
+/// Longest range.
 const RANGE: usize = 10_000;
-/// Length of a format of dates, in bytes.
+/// Longest date format, in bytes.
 const FORMAT: usize = 1000;
 
-/// Functions of a module of the library, each under a name of its own.
+/// Wraps functions of a library module, each under its own name.
 macro_rules! library {
     ($module:ident: $($name:literal $function:ident),*) => { vec![$(($name, Value::from_function($module::$function))),*] };
 }
 
-/// Adds everything a template may call.
+/// Adds everything that a template may call.
 pub fn install(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
     add_library(environment, budget);
     add_filters_of_texts(environment, budget);
@@ -42,7 +43,7 @@ pub fn install(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
     macro_arguments::install(environment, budget);
 }
 
-/// Adds what the template library has, each call asking the budget before and after.
+/// Adds the template library's functions. Each call checks the budget before and after.
 fn add_library(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
     let guarded = |function: Value| {
         let budget = Arc::clone(budget);
@@ -79,7 +80,7 @@ fn add_library(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
     }
 }
 
-/// Filters that make a text of texts.
+/// Adds filters that turn texts into a text.
 fn add_filters_of_texts(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
     let own = Arc::clone(budget);
     environment.add_filter(
@@ -127,7 +128,7 @@ fn add_filters_of_texts(environment: &mut Environment<'_>, budget: &Arc<Budget>)
     environment.add_filter("string", move |value: Value| own.text(&value));
 }
 
-/// Filters that take any value.
+/// Adds filters for any value.
 fn add_filters_of_values(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
     let own = Arc::clone(budget);
     environment.add_filter("tojson", move |value: Value, ascii: Option<Value>, options: Kwargs| {
@@ -178,7 +179,7 @@ fn add_filters_of_values(environment: &mut Environment<'_>, budget: &Arc<Budget>
     }
 }
 
-/// Tests, functions and methods.
+/// Adds tests, functions and methods.
 fn add_functions(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
     environment.add_test("iterable", |value: Value| {
         use ValueKind::{Iterable, Map, Seq, String, Undefined};
@@ -199,7 +200,7 @@ fn add_functions(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
         if format.len() > FORMAT {
             return Err(refused("a format of dates is too long"));
         }
-        // No directive makes more of its letters.
+        // No directive expands its letters more than this.
         own.charge(16 * format.len()).map(|()| strftime::now(&format))
     });
     let own = Arc::clone(budget);
@@ -209,7 +210,7 @@ fn add_functions(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
     });
 }
 
-/// Python's methods of strings, lists and maps.
+/// Calls Python's methods of strings, lists and maps.
 fn call_method(
     budget: &Budget,
     state: &mut State,
@@ -249,7 +250,7 @@ fn call_method(
     minijinja_contrib::pycompat::unknown_method_callback(state, value, method, operands)
 }
 
-/// Position of the first operand in a list, not before the second.
+/// Index in a list of the first operand, starting at the second operand.
 fn index(list: &Value, operands: &[Value]) -> Result<Value, Error> {
     let from = operands.get(1).and_then(Value::as_usize).unwrap_or(0);
     let mut items = list.try_iter()?.enumerate().skip(from);
@@ -257,7 +258,8 @@ fn index(list: &Value, operands: &[Value]) -> Result<Value, Error> {
     found.map(|(at, _)| at.into()).ok_or_else(|| refused("it is not in the list"))
 }
 
-/// `text` with the first `count` times of `from`, of all if that is negative, as `to`.
+/// `text` with the first `count` occurrences of `from` replaced by `to`; a negative count replaces
+/// all.
 fn replace(budget: &Budget, text: &str, from: &str, to: &str, count: i64) -> Result<String, Error> {
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     budget.charge(text.len().saturating_add(text.matches(from).take(count).count().saturating_mul(to.len())))?;
@@ -292,7 +294,7 @@ fn indent(budget: &Budget, text: &str, margin: &str, first: bool, blank: bool) -
     Ok(result)
 }
 
-/// HTML's five characters as markupsafe writes them.
+/// Escapes HTML's five special characters as markupsafe does.
 fn escape(budget: &Budget, text: &str) -> Result<String, Error> {
     let mut result = text.to_owned();
     for (from, to) in [("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("'", "&#39;"), ("\"", "&#34;")] {

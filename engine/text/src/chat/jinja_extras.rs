@@ -1,4 +1,4 @@
-//! Filters, tests and functions that Jinja has and the template library lacks, put into the environment.
+//! Adds filters, tests and functions that Jinja has and the template library lacks.
 
 use std::sync::{
     Arc,
@@ -16,15 +16,15 @@ use super::{
     text_filters, text_methods,
 };
 
-/// Most lists that one is divided into.
+/// Largest number of lists that a list may be divided into.
 const LISTS: i64 = 10_000;
 
-/// Adds everything.
+/// Adds all of them to the environment.
 pub fn install(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
     add_filters_of_texts(environment, budget);
     add_filters_of_lists(environment, budget);
     environment.add_test("callable", |value: Value| {
-        // Macros are maps to the library.
+        // The library reports macros as maps.
         let is_macro = |kind: &str| kind.ends_with("::Macro") || kind.ends_with("::AllArguments");
         value.kind() == ValueKind::Plain || value.as_object().is_some_and(|object| is_macro(object.type_name()))
     });
@@ -108,7 +108,7 @@ fn add_filters_of_lists(environment: &mut Environment<'_>, budget: &Arc<Budget>)
     });
 }
 
-/// `value` with its maps ordered by their keys.
+/// `value` with its maps sorted by key.
 fn sorted(value: &Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::Map => {
@@ -122,7 +122,7 @@ fn sorted(value: &Value) -> Result<Value, Error> {
     }
 }
 
-/// `items` in `count` lists of about equal lengths; the shorter ones are filled up.
+/// Divides `items` into `count` lists of nearly equal length, and fills up the shorter ones.
 fn slices(mut items: &[Value], count: usize, fill: Option<Value>) -> Value {
     let (each, longer) = (items.len() / count, items.len() % count);
     let slice = |at: usize| {
@@ -133,7 +133,7 @@ fn slices(mut items: &[Value], count: usize, fill: Option<Value>) -> Value {
     (0..count).map(slice).collect()
 }
 
-/// `items` in lists of `count`; the last one is filled up.
+/// Divides `items` into lists of `count`, and fills up the last one.
 fn batches(items: &[Value], count: usize, fill: Option<Value>) -> Value {
     let batch = |now: &[Value]| {
         let missing = fill.iter().flat_map(|fill| std::iter::repeat_n(fill, count - now.len()));
@@ -142,7 +142,7 @@ fn batches(items: &[Value], count: usize, fill: Option<Value>) -> Value {
     items.chunks(count).map(batch).collect()
 }
 
-/// Jinja's `cycler`: its items by turns.
+/// Jinja's `cycler`, which returns its items in rotation.
 #[derive(Debug)]
 struct Cycler {
     items: Vec<Value>,

@@ -1,4 +1,4 @@
-//! Values as Python's `json.dumps` and `repr` write them.
+//! Writes values as Python's `json.dumps` and `repr` do.
 
 use std::fmt::Write;
 
@@ -7,24 +7,24 @@ use minijinja::{Error, ErrorKind, Value, value::ValueKind};
 use super::budget::Budget;
 use crate::prompt_text::BREAK;
 
-/// The widest indentation.
+/// Widest indentation.
 const INDENT: usize = 16;
 
 /// Options of `tojson`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JsonStyle {
-    /// Margin of one level; `None`: all on one line.
+    /// Indentation of one level; `None` writes everything on one line.
     pub indent: Option<String>,
-    /// Between elements, and between a key and its value.
+    /// Separators between elements, and between a key and its value.
     pub separators: (String, String),
-    /// Characters outside ASCII become `\uXXXX`.
+    /// True to write characters outside ASCII as `\uXXXX`.
     pub ensure_ascii: bool,
-    /// Maps are ordered by their keys.
+    /// True to sort maps by key.
     pub sort_keys: bool,
 }
 
 impl JsonStyle {
-    /// The style that the arguments of `tojson` ask for; absent ones are none.
+    /// The style that the arguments of `tojson` request; missing arguments are none.
     pub fn new(indent: &Value, separators: &Value, ensure_ascii: bool, sort_keys: bool) -> Result<Self, Error> {
         let indent = match indent.as_str() {
             Some(margin) => Some(margin.chars().take(INDENT).collect()),
@@ -48,7 +48,7 @@ impl JsonStyle {
         Ok(JsonStyle { indent, separators, ensure_ascii, sort_keys })
     }
 
-    /// The text of `value`, paid for as it grows.
+    /// The text of `value`, charged as it grows.
     pub fn write(&self, budget: &Budget, value: &Value) -> Result<String, Error> {
         budget.admit(std::slice::from_ref(value))?;
         let mut writer = JsonWriter { style: self, budget, text: String::new(), paid: 0, level: 0 };
@@ -66,7 +66,7 @@ struct JsonWriter<'a> {
     style: &'a JsonStyle,
     budget: &'a Budget,
     text: String,
-    /// Bytes of the text that are paid for.
+    /// Number of bytes of the text that were charged.
     paid: usize,
     level: usize,
 }
@@ -132,7 +132,7 @@ impl JsonWriter<'_> {
         Ok(())
     }
 
-    /// The bracket or separator before an element.
+    /// Writes the bracket or separator before an element.
     fn begin(&mut self, empty: &mut bool, open: char) {
         if std::mem::take(empty) {
             self.text.push(open);
@@ -143,7 +143,7 @@ impl JsonWriter<'_> {
         self.line();
     }
 
-    /// The bracket behind the last element.
+    /// Writes the bracket after the last element.
     fn end(&mut self, empty: bool, open: char, close: char) {
         if empty {
             self.text.push(open);
@@ -187,7 +187,7 @@ impl JsonWriter<'_> {
     }
 }
 
-/// A number as JSON has it.
+/// A number in JSON's form.
 fn number(value: &Value) -> String {
     match repr(value) {
         Some(float) => match float.as_str() {
@@ -200,8 +200,8 @@ fn number(value: &Value) -> String {
     }
 }
 
-/// A float as Python prints it: the shortest digits that read back the same, with an exponent from 1e16 and below 1e-4. `None`
-/// for anything else.
+/// A float as Python prints it: the shortest digits that read back the same, with an exponent from
+/// 1e16 and below 1e-4. `None` for other values.
 pub fn repr(value: &Value) -> Option<String> {
     if value.kind() != ValueKind::Number || value.is_integer() {
         return None;

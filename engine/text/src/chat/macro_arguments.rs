@@ -1,8 +1,10 @@
-//! Arguments of macros as Jinja passes them, where the template library differs. It refuses those
-//! that no parameter takes; in Jinja macros that name `varargs` and `kwargs` have them there. In
-//! compiled templates such a macro gets both as parameters behind its own, and callers an object
-//! that fills them. The library also computes the last default first; one that names an earlier
-//! argument moves behind all of them.
+//! Passes macro arguments as Jinja does, where the template library differs.
+//!
+//! The library refuses arguments that no parameter takes. In Jinja, macros that name `varargs` and
+//! `kwargs` receive them there. Compiled templates therefore give such a macro both names as
+//! additional last parameters, and give callers an object that fills them. The library also
+//! computes the last default first, so a default that names an earlier argument is moved after all
+//! others.
 
 use std::{fmt, sync::Arc};
 
@@ -17,15 +19,16 @@ use super::{
     sandbox::{Guarded, call},
 };
 
-/// Arguments by position that no parameter takes.
+/// Positional arguments that no parameter takes.
 const BY_POSITION: &str = "varargs";
-/// Arguments by name that no parameter takes.
+/// Named arguments that no parameter takes.
 const BY_NAME: &str = "kwargs";
-/// Name under which compiled templates make a macro take all arguments. No template can write it.
+/// Name of the filter with which compiled templates make a macro take all arguments. No template
+/// can write this name.
 const FILTER: &str = "<macro>";
 
-/// The instructions that give a macro one argument: with a default, its value where none is given;
-/// last, the variable's.
+/// The instructions that set one parameter of a macro. With a default, they compute its value if
+/// the argument is missing. The last instruction stores the variable.
 struct MacroParameter<'a> {
     name: &'a str,
     first: usize,
@@ -36,8 +39,8 @@ struct MacroParameter<'a> {
 pub fn pass_as_jinja<'a>(program: &[&Instruction<'a>], guarded: &mut Guarded<'a>) {
     for (built, instruction) in program.iter().enumerate() {
         let Instruction::BuildMacro(_, body, _) = instruction else { continue };
-        // In front of it are the names of its parameters, its closure, and the variables that it
-        // takes into that.
+        // The preceding instructions load the names of its parameters, its closure, and the
+        // variables that the closure captures.
         let Some(Instruction::LoadConst(own)) = built.checked_sub(1).map(|at| program[at]) else { continue };
         let enclosed = program[..built.saturating_sub(2)].iter().rev().map_while(|instruction| match instruction {
             Instruction::Enclose(name) => Some(*name),
@@ -55,8 +58,8 @@ pub fn pass_as_jinja<'a>(program: &[&Instruction<'a>], guarded: &mut Guarded<'a>
     }
 }
 
-/// Has the macro whose instructions begin at `body` store its `caught` arguments and those whose
-/// defaults name an earlier one first, and compute these defaults last.
+/// Reorders the macro whose instructions begin at `body`. It first stores its `caught` arguments
+/// and the arguments whose defaults name an earlier one, and computes these defaults last.
 fn move_defaults<'a>(
     program: &[&Instruction<'a>],
     body: usize,
@@ -64,7 +67,7 @@ fn move_defaults<'a>(
     caught: &[&'static str],
     guarded: &mut Guarded<'a>,
 ) {
-    // The last parameter comes first.
+    // Parameters are stored in reverse order.
     let (mut at, mut all) = (body, Vec::new());
     while all.len() < parameters {
         let last = match program[at..] {
@@ -97,7 +100,7 @@ fn move_defaults<'a>(
     guarded.order.splice(body..at, kept.into_iter().chain(moved));
 }
 
-/// Adds to the environment what compiled templates make of such macros.
+/// Adds the filter that turns such macros into objects.
 pub fn install(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
     let own = Arc::clone(budget);
     environment.add_filter(FILTER, move |of: Value, caught: usize| {
@@ -105,20 +108,20 @@ pub fn install(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
     });
 }
 
-/// Such a macro, called with arguments of any number and name.
+/// A macro that can be called with any number of arguments and any names.
 struct AllArguments {
     of: Value,
-    /// Names of the parameters of its declaration.
+    /// Parameter names of its declaration.
     parameters: Vec<String>,
-    /// Those of `varargs` and `kwargs` that it names.
+    /// Those of `varargs` and `kwargs` that the macro names.
     caught: Vec<String>,
-    /// True if it asks for what a call block has.
+    /// True if the macro uses the body of a call block.
     calls: bool,
     budget: Arc<Budget>,
 }
 
 impl AllArguments {
-    /// The macro `of`, whose last `caught` parameters are these.
+    /// Wraps the macro `of`, whose last `caught` parameters are `varargs` or `kwargs`.
     fn new(of: Value, caught: usize, budget: &Arc<Budget>) -> Result<Self, Error> {
         let names = of.get_attr("arguments")?;
         let mut parameters: Vec<String> = names.try_iter()?.map(|name| name.to_string()).collect();

@@ -1,7 +1,9 @@
-//! Conversations in which turns that a template refuses have another form, for templates that want more of calls than clients know.
+//! Changes conversations that a template refuses, for templates that demand more of calls than
+//! clients provide.
 //!
-//! A template refuses a conversation without saying which turn it means. So mends are tried one after the other: first those that change
-//! what is about calls in all turns alike, then the words for the one turn that a search finds.
+//! A template refuses a conversation without naming the turn. Changes are therefore tried one after
+//! the other. The first ones change everything about calls in all turns alike. Afterwards a search
+//! finds the one refused turn, which is written as plain text.
 
 use serde_json::{Value as Json, json};
 
@@ -10,25 +12,25 @@ use super::{
     tool_text,
 };
 
-/// Letters of an identifier of a call that Mistral's templates want, no more and no fewer.
+/// Exact length of a call identifier in Mistral's templates.
 const ID_LENGTH: usize = 9;
 
-/// A change of what a conversation says about calls.
+/// A change of how a conversation represents calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mend {
-    /// Arguments that are no object are in one.
+    /// Wraps arguments that are not an object into one.
     Arguments,
-    /// Calls and results have identifiers of nine letters.
+    /// Gives calls and results identifiers of nine letters.
     Identifiers,
-    /// The words beside calls belong to the thoughts, if there are any.
+    /// Moves the text next to calls into the thoughts, if there are any.
     Words,
-    /// Each call has a message of its own.
+    /// Gives each call a message of its own.
     OneCallEach,
 }
 
 const ALL: [Mend; 4] = [Mend::Arguments, Mend::Identifiers, Mend::Words, Mend::OneCallEach];
 
-/// The conversations that come of mends of `conversation`, those with the fewest mends first. None is the same as it.
+/// All combinations of changes that alter `conversation`, fewest changes first.
 pub(super) fn mended(conversation: &TemplateConversation) -> Vec<TemplateConversation> {
     let useful: Vec<Mend> = ALL.into_iter().filter(|mend| mend.applied(conversation) != *conversation).collect();
     let mut sets: Vec<u32> = (1..1 << useful.len()).collect();
@@ -40,12 +42,13 @@ pub(super) fn mended(conversation: &TemplateConversation) -> Vec<TemplateConvers
     sets.into_iter().map(apply).collect()
 }
 
-/// It with the turn as words in which the message at `index` is: calls, and the results behind them.
+/// The conversation with one turn as plain text: the message at `index` with its calls, and the
+/// results after them.
 pub(super) fn with_turn_as_words(conversation: &TemplateConversation, index: usize) -> Option<TemplateConversation> {
     let messages = &conversation.messages;
     let first = (0..=index).rev().find(|at| !conversation.is(*at, "tool"))?;
     let results = messages[first + 1..].iter().take_while(|message| message.role == "tool").count();
-    // With the words behind it, to which results belong.
+    // The turn includes the user's text after the results, because the results belong to it.
     let behind = usize::from(conversation.is(first + 1 + results, "user"));
     let turn = first..first + 1 + results + behind;
     if results == 0 && messages[first].calls().next().is_none() {
@@ -99,7 +102,7 @@ fn with_words_in_thoughts(conversation: &TemplateConversation) -> TemplateConver
 
 fn with_short_identifiers(conversation: &TemplateConversation) -> TemplateConversation {
     let mut mended = conversation.clone();
-    // Calls of the last message with any whose results have not come yet.
+    // Calls of the last message with calls whose results have not followed yet.
     let mut waiting: Vec<IdentifiedCall> = Vec::new();
     for (at, message) in mended.messages.iter_mut().enumerate() {
         if message.role == "tool" {
@@ -129,7 +132,7 @@ fn with_short_identifiers(conversation: &TemplateConversation) -> TemplateConver
         }
         let count = waiting.len().max(1);
         for (number, call) in calls_of(message).enumerate() {
-            // The calls are there twice, with their arguments in two forms.
+            // Each call occurs twice, with its arguments in two forms.
             if let (Some(named), Some(call)) = (waiting.get(number % count), call.as_object_mut()) {
                 call.insert("id".to_owned(), named.id.clone().into());
             }
@@ -138,7 +141,7 @@ fn with_short_identifiers(conversation: &TemplateConversation) -> TemplateConver
     mended
 }
 
-/// A call with its identifiers.
+/// A call and its identifiers.
 struct IdentifiedCall {
     name: String,
     /// The client's identifier.
@@ -146,8 +149,8 @@ struct IdentifiedCall {
     id: String,
 }
 
-/// The identifier of nine letters for `id`; for an empty one, that of call `number` in the message at `at`. The same in every turn, so that
-/// what was computed of a conversation is of use.
+/// The nine-letter identifier for `id`. An empty `id` gets one from call `number` in the message at
+/// `at`. It is the same in every turn, so that computed tokens can be reused.
 fn short(id: &str, at: usize, number: usize) -> String {
     if id.len() == ID_LENGTH && id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
         return id.to_owned();

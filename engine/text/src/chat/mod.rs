@@ -1,14 +1,16 @@
-//! Chat templates: messages to the text a model was trained on.
+//! Chat templates: convert messages to the text format that a model was trained on.
 //!
-//! A template is a program that came with a downloaded file. It is Jinja, as Hugging Face runs it,
-//! on the `minijinja` library; [`scan`] looks at its text and [`sandbox`] compiles it with every
-//! operation that can make data grow or walks through it replaced by one that asks the [`budget`]
-//! first, so that no template can take more than bounded time and memory. [`operations`] and
-//! [`filters`] are what a template may call, [`json`] and [`text_methods`] what differs from the
-//! library there, [`jinja_extras`], [`text_filters`], [`bound_method`] and [`macro_arguments`] what
-//! it lacks, [`fallback`] the templates for models that bring none, or a broken one; [`rendering`]
-//! gives a template a [`conversation`] in a form in which it writes all of it: system messages
-//! within the user's, and tools as text by [`tool_text`], where it knows none.
+//! A template is a program from a downloaded file: Jinja as Hugging Face runs it, executed by the
+//! `minijinja` library. [`scan`] inspects its source. [`sandbox`] compiles it so that every
+//! operation that makes data grow or walks through it asks the [`budget`] first. No template can
+//! therefore take more than bounded time and memory.
+//!
+//! Templates may call [`operations`] and [`filters`]. [`json`] and [`text_methods`] replace what
+//! differs in the library. [`jinja_extras`], [`text_filters`], [`bound_method`] and
+//! [`macro_arguments`] add what it lacks. [`fallback`] has templates for models with none, or a
+//! broken one. [`rendering`] changes a [`conversation`] until a template writes all of it. If a
+//! template lacks system messages, they move into the user's messages. If it lacks tools,
+//! [`tool_text`] writes them as text.
 
 mod arguments;
 mod bound_method;

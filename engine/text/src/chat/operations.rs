@@ -1,6 +1,6 @@
-//! Operators, displays (`[..]`, `{..}`) and other steps of a template as filters that ask the
-//! budget first. What operators compute is the template library's own: each is a one-operator
-//! expression, evaluated there.
+//! Operators, displays (`[..]`, `{..}`) and other template steps as filters that check the budget
+//! first. Operators compute what the template library computes: each is evaluated there as an
+//! expression with one operator.
 
 use std::sync::{Arc, LazyLock};
 
@@ -15,11 +15,11 @@ use super::{
     text_methods::formatted,
 };
 
-/// The widest a sequence may become.
+/// Longest sequence that an operation may produce.
 const ELEMENTS: usize = 10_000;
 
-/// Operators by the names under which compiled templates call them. No template can write such a
-/// name.
+/// Operators by the names under which compiled templates call them. No template can write such
+/// names.
 const OPERATORS: [(&str, &str); 12] = [
     ("+", "a + b"),
     ("*", "a * b"),
@@ -63,7 +63,7 @@ pub fn install(environment: &mut Environment<'_>, budget: &Arc<Budget>) -> Resul
     Ok(())
 }
 
-/// Adds the steps that walk through data to get at a part of it.
+/// Adds the steps that walk through data to find a part of it.
 fn install_walks(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
     let own = Arc::clone(budget);
     environment.add_filter("[.]", move |of: Value, key: Value| own.check_time().and_then(|()| of.get_item(&key)));
@@ -102,7 +102,7 @@ fn install_walks(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
     });
 }
 
-/// The operator called `name`, the operands of which the budget admits.
+/// The operator `name`, after the budget has admitted its operands.
 fn evaluate(
     name: &str,
     expression: &Expression<'static, 'static>,
@@ -144,7 +144,7 @@ fn evaluate(
     if name != "[:]" {
         return Ok(result);
     }
-    // One that goes backwards would be collected whenever something looks at it.
+    // A backward slice would be collected again at every access.
     let is_reversed = result.kind() == ValueKind::Iterable && operand(3).as_i64().is_some_and(|step| step < 0);
     budget.settle(if is_reversed { result.try_iter()?.collect() } else { result })
 }

@@ -1,7 +1,8 @@
-//! Renderings in which nothing is lost: what a template leaves out or takes for the assistant's words is given to it in another form.
+//! Renders conversations without losing content. Content that a template drops, or attributes to
+//! the assistant, is passed to it in another form.
 //!
-//! Probes tell what a template writes: the same conversation is rendered with a number in each text that is asked about. A search for the
-//! texts themselves would find short ones anywhere.
+//! Probes show what a template writes: the conversation is rendered with a number in each text in
+//! question. A search for the texts themselves would find short ones anywhere.
 
 use minijinja::{Value, context, value::Serde};
 
@@ -12,19 +13,20 @@ use super::{
 };
 use thermocline_base::error::{Error, Result};
 
-/// Most turns of a conversation that are told in words alone.
+/// Largest number of turns of a conversation that are rewritten as plain text.
 const MOST_TURNS_IN_WORDS: usize = 8;
 
-/// A conversation in the form in which a template writes all of it, and its text.
+/// A conversation in a form that a template writes completely, and its text.
 struct Rendering {
     conversation: TemplateConversation,
     text: String,
 }
 
 impl ChatTemplate {
-    /// The text of `conversation`. A template that leaves out a system message, refuses it or has the assistant say it gets it in front
-    /// of the next message of the user. One that refuses a turn with calls gets that turn [mended](mending). One that leaves out
-    /// definitions, calls or results of tools, or has the assistant say results, gets messages in which they are [text](tool_text).
+    /// Renders `conversation`. If a template drops or refuses a system message or attributes it to
+    /// the assistant, the message moves before the next user message. If it refuses a turn with
+    /// calls, that turn is [mended](mending). If it drops tool definitions, calls or results, or
+    /// attributes results to the assistant, they are written as [text](tool_text).
     pub(super) fn render_conversation(&self, conversation: TemplateConversation) -> Result<String> {
         if !conversation.is_about_tools() {
             return Ok(self.render_with_systems(conversation)?.text);
@@ -51,13 +53,14 @@ impl ChatTemplate {
         Ok(self.render_with_systems(tool_text::as_text(&conversation))?.text)
     }
 
-    /// The text of a conversation all of whose tools the template writes.
+    /// The rendering of a conversation, if the template writes all its tools.
     fn native_text(&self, conversation: TemplateConversation) -> Option<String> {
         let native = self.render_with_systems(conversation).ok()?;
         (self.writes_tools(&native.conversation) == Written::All).then_some(native.text)
     }
 
-    /// The text of a conversation that the template refuses, with the fewest changes that it does not refuse.
+    /// The rendering of a refused conversation, after the fewest changes that make the template
+    /// accept it.
     fn mended_text(&self, conversation: &TemplateConversation) -> Option<String> {
         if let Some(text) = mending::mended(conversation).into_iter().find_map(|mended| self.native_text(mended)) {
             return Some(text);
@@ -73,7 +76,7 @@ impl ChatTemplate {
         None
     }
 
-    /// Index of the first message with which the template refuses the conversation.
+    /// Index of the message at which the template starts to refuse the conversation.
     fn refused_message(&self, conversation: &TemplateConversation) -> Option<usize> {
         let is_refused = |count: usize| {
             let messages = conversation.messages[..count].to_vec();
@@ -90,13 +93,13 @@ impl ChatTemplate {
         refused.checked_sub(1)
     }
 
-    /// The text with all system messages in it, if there is a way to have the template write them.
+    /// Renders all system messages, if some form of them makes the template write them.
     fn render_with_systems(&self, conversation: TemplateConversation) -> Result<Rendering> {
         let plain = self.render_as_is(&conversation);
         let all: Vec<usize> = (0..conversation.messages.len()).filter(|&at| conversation.is(at, "system")).collect();
         let first = match &plain {
             Ok(_) => self.lost_systems(&conversation),
-            // Many templates accept one at the beginning alone.
+            // Many templates accept a system message only at the beginning.
             Err(_) => all.iter().copied().filter(|&at| at > 0).collect(),
         };
         let complete = plain.is_ok() && first.is_empty();
@@ -118,20 +121,22 @@ impl ChatTemplate {
         best
     }
 
-    /// Indices of the system messages that are not in the text of `conversation`, or in it as the assistant's.
+    /// Indices of the system messages that the rendering of `conversation` drops or attributes to
+    /// the assistant.
     fn lost_systems(&self, conversation: &TemplateConversation) -> Vec<usize> {
         let (probed, probes) = conversation.probed_systems();
         if probes.is_empty() {
             return Vec::new();
         }
-        // A template that fails on the probes alone looks at what is said: nothing is known.
+        // A template that fails only on the probes inspects the contents, so nothing can be
+        // concluded.
         let Ok(text) = self.render_as_is(&probed) else { return Vec::new() };
         let lost: Vec<usize> = probes.iter().filter(|(_, probe)| !text.contains(probe)).map(|&(at, _)| at).collect();
         let all = || probes.iter().map(|&(at, _)| at).collect();
         if lost.is_empty() && self.has_assistant_say(&probed, "system", &text) { all() } else { lost }
     }
 
-    /// The parts of its tools that the text of `conversation` has.
+    /// The parts of the conversation's tools that its rendering contains.
     fn writes_tools(&self, conversation: &TemplateConversation) -> Written {
         let (probed, probes) = conversation.probed_tools();
         let Ok(text) = self.render_as_is(&probed) else { return Written::NotAll };
@@ -145,7 +150,8 @@ impl ChatTemplate {
         }
     }
 
-    /// True if messages of `role` are to the template what the assistant's are: their `text` is the same, and not the user's.
+    /// True if the template treats messages of `role` as the assistant's. The rendering `text` then
+    /// stays the same with the role `assistant`, but not with `user`.
     fn has_assistant_say(&self, conversation: &TemplateConversation, role: &str, text: &str) -> bool {
         let is_same = |other: &str| self.render_as_is(&conversation.with_role(role, other)).is_ok_and(|it| it == text);
         conversation.has(role) && is_same("assistant") && !is_same("user")
@@ -188,14 +194,14 @@ impl ChatTemplate {
     }
 }
 
-/// The parts of a conversation's tools that a text has.
+/// The parts of a conversation's tools that a rendering contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Written {
     /// Everything.
     All,
-    /// Definitions and results, and not every call.
+    /// Definitions and results, but not every call.
     NotAllCalls,
-    /// Less.
+    /// Not even all definitions and results.
     NotAll,
 }
 

@@ -1,4 +1,4 @@
-//! Runs templates under a budget.
+//! Runs templates within a budget.
 
 use std::{fmt::Write, sync::Arc};
 
@@ -16,20 +16,21 @@ use super::{
     scan::scan,
 };
 
-/// Steps a rendering may take.
+/// Largest number of steps of a rendering.
 const STEPS: u64 = 300_000;
-/// Length of a template's source, in bytes.
+/// Longest template source, in bytes.
 const SOURCE: usize = 128 << 10;
-/// Blocks, all of which a call of a macro looks at.
+/// Largest number of blocks, because a macro call inspects all of them.
 const BLOCKS: usize = 100;
-/// Nesting of macro calls.
+/// Deepest nesting of macro calls.
 const RECURSION: usize = 100;
-/// The library recurses on the nesting of expressions and of data; its own limits fit this stack.
+/// Stack bytes. The library recurses on nested expressions and data, and its own limits fit this
+/// stack.
 const STACK: usize = 16 << 20;
-/// The name templates have in messages.
+/// Name of a template in messages.
 const NAME: &str = "template";
 
-/// A template, compiled once for all its renderings, or its fault.
+/// A template compiled once for all renderings, or the error of compiling it.
 #[derive(Debug, Clone)]
 pub struct Program(Result<Environment<'static>, String>);
 
@@ -49,8 +50,8 @@ impl Program {
         }))
     }
 
-    /// Renders it with `context`, which holds `input` bytes of text. The error says what the
-    /// template did, and where.
+    /// Renders the template with `context`, which holds `input` bytes of text. The error says what
+    /// failed, and where.
     pub fn render(&self, context: &Value, input: usize) -> Result<String, String> {
         let compiled = self.0.as_ref().map_err(String::clone)?;
         on_large_stack(|| {
@@ -72,7 +73,7 @@ impl Program {
     }
 }
 
-/// The result of `work` on a thread of its own, whose stack the library's recursion fits.
+/// Runs `work` on a thread with a stack that is large enough for the library's recursion.
 fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, String> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("chat template".into()).stack_size(STACK);
@@ -103,22 +104,23 @@ fn environment<'a>(budget: &Arc<Budget>) -> Result<Environment<'a>, Error> {
     Ok(environment)
 }
 
-/// A program whose data is bounded.
+/// A program that is rewritten to create only bounded data.
 pub struct Guarded<'a> {
-    /// The instructions in place of each one.
+    /// The instructions that replace each instruction.
     pub groups: Vec<Vec<Instruction<'a>>>,
     /// The order of the groups.
     pub order: Vec<usize>,
 }
 
-/// A call of the operation `name` with operands of this number; `None`: the number is on the stack.
+/// A call of the operation `name` with this number of operands; `None` if the stack holds the
+/// number.
 pub fn call(name: &str, operands: Option<u16>) -> Instruction<'_> {
-    // The last slot means that the looked-up function is not kept.
+    // The last slot means that the function lookup is not cached.
     Instruction::ApplyFilter(name, operands, u8::MAX)
 }
 
-/// The program with calls in place of the operations of [`operations`], and with its literal text
-/// emitted like any other value, so that all output passes the formatter.
+/// Replaces operations of the program by calls of [`operations`]. Literal text is emitted like any
+/// other value, so that all output passes the formatter.
 fn guarded<'a>(program: &Instructions<'a>) -> Result<Instructions<'a>, Error> {
     let all: Vec<&Instruction<'a>> = (0..).map_while(|at| program.get(at)).collect();
     let groups = all.iter().map(|instruction| guards(instruction)).collect::<Result<Vec<_>, Error>>()?;
@@ -141,7 +143,7 @@ fn guarded<'a>(program: &Instructions<'a>) -> Result<Instructions<'a>, Error> {
                 Instruction::JumpIfFalse(target) => Instruction::JumpIfFalse(moved(target)),
                 Instruction::JumpIfFalseOrPop(target) => Instruction::JumpIfFalseOrPop(moved(target)),
                 Instruction::JumpIfTrueOrPop(target) => Instruction::JumpIfTrueOrPop(moved(target)),
-                // A macro begins behind a jump over it, which stays where it is.
+                // A macro starts after a jump over it, and the jump stays in place.
                 Instruction::BuildMacro(name, body, flags) => Instruction::BuildMacro(name, moved(body - 1) + 1, flags),
                 other => other,
             };
@@ -151,8 +153,8 @@ fn guarded<'a>(program: &Instructions<'a>) -> Result<Instructions<'a>, Error> {
     Ok(result)
 }
 
-/// The instructions in place of one: those that make data, or walk through it, ask the budget
-/// first.
+/// The replacement of one instruction. Instructions that create data or walk through it check the
+/// budget first.
 fn guards<'a>(instruction: &Instruction<'a>) -> Result<Vec<Instruction<'a>>, Error> {
     use Instruction as Of;
     let of_elements = |name, elements: Option<usize>, each: usize| match elements.map(|count| count * each) {
@@ -193,8 +195,8 @@ fn guards<'a>(instruction: &Instruction<'a>) -> Result<Vec<Instruction<'a>>, Err
     })
 }
 
-/// True of the instructions that make no data and walk through none, or call what asks the budget
-/// itself.
+/// True for instructions that neither create data nor walk through it, and for calls that check the
+/// budget themselves.
 fn passes(instruction: &Instruction<'_>) -> bool {
     use Instruction as Of;
     let variables = matches!(instruction, Of::StoreLocal(_) | Of::Lookup(_) | Of::Enclose(_) | Of::GetClosure);
@@ -216,7 +218,8 @@ fn passes(instruction: &Instruction<'_>) -> bool {
     variables || items || numbers || stack || calls || blocks || jumps || frames || output
 }
 
-/// Replaces `{% generation %}`, with which templates mark the parts to train on, by a condition that always holds.
+/// Replaces `{% generation %}`, which marks the parts to train on, by a condition that is always
+/// true.
 fn without_generation_tags(source: &str) -> String {
     let mut result = String::with_capacity(source.len());
     let mut rest = source;
@@ -250,7 +253,7 @@ fn describe(error: &Error) -> String {
     text
 }
 
-/// Result of `call`, checked against the budget before and after.
+/// Calls `call` and checks the budget before and after it.
 pub fn bounded(
     budget: &Budget,
     state: &mut State,

@@ -1,5 +1,6 @@
-//! Looks through a template's source before it is compiled. The template library recurses on long expressions and on
-//! chains of `elif`, and computes with constants while it compiles, both without limit.
+//! Scans a template's source before it is compiled. The template library recurses without limit on
+//! long expressions and `elif` chains. It also computes with constants while it compiles, again
+//! without limit.
 
 use std::borrow::Cow;
 
@@ -11,13 +12,14 @@ use minijinja::{
 
 use super::budget::refused;
 
-/// Tokens in one tag.
+/// Largest number of tokens in one tag.
 const TAG: usize = 4096;
-/// Branches, all conditions together.
+/// Largest number of branches over all conditions.
 const BRANCHES: usize = 500;
 
-/// Refuses sources that are too deep, and returns the source to compile: where it multiplies, numbers are written as
-/// calls, so that the product is computed when the template runs and has to be paid for.
+/// Refuses sources that are nested too deeply, and returns the source to compile. In
+/// multiplications it writes numbers as calls, so that the product is computed, and charged, when
+/// the template runs.
 pub fn scan<'a>(source: &'a str, syntax: &SyntaxConfig) -> Result<Cow<'a, str>, Error> {
     let mut numbers = Vec::new();
     let (mut tag, mut branches, mut multiplies, mut after_dot) = (0, 0, false, false);

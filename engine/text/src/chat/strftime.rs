@@ -1,13 +1,13 @@
-//! Dates for `strftime_now`, by the clock of this place.
+//! Dates for `strftime_now`, in local time.
 
 use chrono::{DateTime, FixedOffset, Local};
 
-/// Directives that are numbers, which `-` writes without zeros or spaces in front.
+/// Numeric directives, which `-` writes without leading zeros or spaces.
 const NUMBERS: &str = "YGCygmdjHIMSsuwUWV";
-/// Other directives that are written as they are in C and Python.
+/// Other directives that work as in C and Python.
 const WORDS: &str = "eklBbhAapPzcDxFrRTXnt%";
 
-/// The present moment in the format that C's `strftime` and Python's describe. Unknown directives are left as they are.
+/// Formats the current time as C's and Python's `strftime` do. Unknown directives stay unchanged.
 pub fn now(format: &str) -> String {
     written(Local::now().fixed_offset(), format)
 }
@@ -69,7 +69,8 @@ mod tests {
         assert_eq!(at(0, "%f %n%t%-f"), "000042 \n\t42");
     }
 
-    /// Days at the borders of years, with the week of C's `strftime`: Sunday's, Monday's, ISO's.
+    /// Days near year ends with their week numbers in C's `strftime`: weeks from Sunday, from
+    /// Monday, and ISO weeks.
     #[test]
     fn weeks_are_those_of_the_calendar() {
         for (seconds, want) in [

@@ -25,44 +25,45 @@ impl<'a> ChatMessage<'a> {
     }
 }
 
-/// Values of a rendering beside the messages.
+/// Inputs of a rendering besides the messages.
 #[derive(Debug, Clone, Copy)]
 pub struct RenderOptions<'a> {
-    /// End where the model's answer begins.
+    /// True if the text must end where the model's answer begins.
     pub add_generation_prompt: bool,
     /// Definitions of tools, in OpenAI's form.
     pub tools: &'a [Json],
     /// Further variables of the template.
     pub variables: Option<&'a Map<String, Json>>,
-    /// The tokenizer whose control tokens are words where messages, tools and variables have them; `None`: they count as such.
+    /// A tokenizer whose control tokens are not recognised in messages, tools and variables; `None`
+    /// recognises them.
     pub guard: Option<&'a Tokenizer>,
 }
 
 impl RenderOptions<'_> {
-    /// A rendering without tools, variables and a guard.
+    /// A rendering without tools, variables and guard.
     pub const fn new(add_generation_prompt: bool) -> Self {
         RenderOptions { add_generation_prompt, tools: &[], variables: None, guard: None }
     }
 }
 
-/// Where a template came from.
+/// The source of a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TemplateOrigin {
-    /// The model's own, under this key.
+    /// The model's own template, under this key.
     Model(String),
-    /// One of ours.
+    /// One of our templates.
     Fallback {
         /// Name of the format: `ChatML`, `plain`.
         format: &'static str,
-        /// Reason for this one among ours.
+        /// Reason for choosing this template.
         choice: String,
-        /// Fault of the model's own, in one line; `None`: it has none.
+        /// Error of the model's own template, in one line; `None` if it has no template.
         failure: Option<String>,
     },
 }
 
 impl TemplateOrigin {
-    /// The fault of the model's own template, in one line, if that is why one of ours is used.
+    /// The error of the model's own template in one line, if one of our templates replaced it.
     pub fn failure(&self) -> Option<&str> {
         match self {
             TemplateOrigin::Model(_) => None,
@@ -83,7 +84,7 @@ impl std::fmt::Display for TemplateOrigin {
     }
 }
 
-/// Turns messages into the text a model was trained on.
+/// Turns messages into the text format that a model was trained on.
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
     source: String,
@@ -93,11 +94,11 @@ pub struct ChatTemplate {
     tokens: SpecialTexts,
     reasoning: ReasoningFormat,
     tools: ToolFormat,
-    /// The model's own for requests with tools, if it brings one.
+    /// The model's own template for requests with tools, if it has one.
     tool_use: Option<Box<ChatTemplate>>,
 }
 
-/// Texts of the special tokens templates refer to; empty where the model has none.
+/// Texts of the special tokens that templates refer to; empty if the model lacks them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct SpecialTexts {
     pub bos: String,
@@ -106,8 +107,9 @@ pub(super) struct SpecialTexts {
 }
 
 impl ChatTemplate {
-    /// The checkpoint's template, with the one called `tool_use` for requests with tools. Where there is none, or where it fails on a
-    /// first question, one of ours takes its place; [`ChatTemplate::origin`] says so.
+    /// The checkpoint's template, with its template `tool_use` for requests with tools. If there is
+    /// none, or it fails on a test question, one of our templates replaces it.
+    /// [`ChatTemplate::origin`] reports the replacement.
     pub fn from_checkpoint(checkpoint: &Checkpoint, tokenizer: &Tokenizer) -> Self {
         let mut template = Self::named(checkpoint, tokenizer, "default");
         if let Some((key, source)) = find(checkpoint, "tool_use") {
@@ -120,7 +122,8 @@ impl ChatTemplate {
         template
     }
 
-    /// The checkpoint's template called `name`, of those that bring several (`default`, `tool_use`, `rag`).
+    /// The checkpoint's template called `name`, for checkpoints with several (`default`,
+    /// `tool_use`, `rag`).
     pub fn named(checkpoint: &Checkpoint, tokenizer: &Tokenizer, name: &str) -> Self {
         let model = checkpoint.metadata.str("general.name").ok().flatten().unwrap_or_default();
         match find(checkpoint, name) {
@@ -129,7 +132,8 @@ impl ChatTemplate {
         }
     }
 
-    /// A template given as text, found under `key`; ours if it fails on a first question.
+    /// A template from its source text, found under `key`. One of our templates replaces it if it
+    /// fails on a test question.
     pub fn from_source(source: &str, key: &str, tokenizer: &Tokenizer, model: &str) -> Self {
         let template = Self::own(source, key, tokenizer);
         match template.fault(&[]) {
@@ -155,7 +159,7 @@ impl ChatTemplate {
         }
     }
 
-    /// Fault of a model's own template that a first question shows, in one line.
+    /// Error of a model's own template on a test question, in one line.
     fn fault(&self, tools: &[Json]) -> Option<String> {
         let TemplateOrigin::Model(key) = &self.origin else { return None };
         let options = RenderOptions { tools, ..RenderOptions::new(true) };
@@ -169,15 +173,15 @@ impl ChatTemplate {
         }
     }
 
-    /// The template of ours that fits the vocabulary, and the model's name where that tells nothing; `failure` is the fault of the model's
-    /// own.
+    /// One of our templates that fits the vocabulary, or the model's name if the vocabulary is not
+    /// conclusive. `failure` is the error of the model's own template.
     pub fn fallback(tokenizer: &Tokenizer, model: &str, failure: Option<String>) -> Self {
         let (format, choice) = fallback::choose(tokenizer, model);
         let origin = TemplateOrigin::Fallback { format: format.name, choice, failure };
         ChatTemplate { stops: format.stops, ..Self::new(format.source, origin, tokenizer) }
     }
 
-    /// Where the template came from, and if it is ours, why.
+    /// The source of the template, with the reason if it is one of ours.
     pub fn origin(&self) -> &TemplateOrigin {
         &self.origin
     }
@@ -187,7 +191,7 @@ impl ChatTemplate {
         &self.source
     }
 
-    /// Texts after which an answer is over, besides the tokens for which [`Tokenizer::is_end`] holds.
+    /// Texts that end an answer, in addition to the tokens for which [`Tokenizer::is_end`] holds.
     pub fn stop_strings(&self) -> &'static [&'static str] {
         self.stops
     }
@@ -197,29 +201,33 @@ impl ChatTemplate {
         &self.reasoning
     }
 
-    /// How the model writes calls of tools.
+    /// How the model writes tool calls.
     pub fn tools(&self) -> &ToolFormat {
         self.tool_use.as_ref().map_or(&self.tools, |tool_use| &tool_use.tools)
     }
 
-    /// True if the model was told of tools in a form of its own.
+    /// True if the template passes tools to the model in a form of its own.
     pub fn knows_tools(&self) -> bool {
         self.tool_use.is_some() || self.source.contains("tools")
     }
 
-    /// The text of a conversation; with `add_generation_prompt`, up to where the model's answer begins.
+    /// Renders a conversation. With `add_generation_prompt`, the text ends where the model's answer
+    /// begins.
     ///
-    /// The thoughts of earlier answers, which are [transcripts](crate::reasoning::transcript), are given to the template
-    /// apart from what was said, as `reasoning_content` and `thinking`; templates drop them or write them as the model would.
+    /// The thoughts in earlier answers, which are [transcripts](crate::reasoning::transcript), are
+    /// passed to the template separately, as `reasoning_content` and `thinking`. Templates drop
+    /// them or write them as the model would.
     ///
-    /// A template that knows no system role gets each system message in front of the next message of the user. Errors are
-    /// [`Error::Template`](thermocline_base::error::Error::Template): what the template raised, or what it asked too much of.
+    /// If a template has no system role, each system message moves to the front of the next user
+    /// message. Errors are [`Error::Template`](thermocline_base::error::Error::Template): the
+    /// template raised an error or exceeded a limit.
     pub fn render(&self, messages: &[ChatMessage<'_>], add_generation_prompt: bool) -> Result<String> {
         Ok(self.render_with(messages, RenderOptions::new(add_generation_prompt))?.plain().into_owned())
     }
 
-    /// The prompt of a conversation with the definitions of tools and further variables. A template that writes no definitions, calls or
-    /// results, or fails on them, gets messages in which they are text.
+    /// Renders the prompt of a conversation with tool definitions and further variables. If a
+    /// template does not write definitions, calls or results, or fails on them, they are written as
+    /// text in the messages.
     pub fn render_with(&self, messages: &[ChatMessage<'_>], options: RenderOptions<'_>) -> Result<PromptText> {
         let template = self.tool_use.as_deref().filter(|_| !options.tools.is_empty()).unwrap_or(self);
         template.render_conversation(TemplateConversation::new(messages, options)).map(PromptText::guarded)
@@ -243,13 +251,13 @@ impl SpecialTexts {
     }
 }
 
-/// A tool for a first question.
+/// A tool for a test question.
 fn sample_tools() -> [Json; 1] {
     let parameters = json!({ "type": "object", "properties": {} });
     [json!({ "type": "function", "function": { "name": "now", "description": "The time.", "parameters": parameters } })]
 }
 
-/// The template called `name`, and the key it was found under.
+/// The template called `name` and its key.
 fn find<'a>(checkpoint: &'a Checkpoint, name: &str) -> Option<(String, &'a str)> {
     match &checkpoint.tokenizer {
         TokenizerSource::Metadata => {
@@ -266,7 +274,8 @@ fn find<'a>(checkpoint: &'a Checkpoint, name: &str) -> Option<(String, &'a str)>
     }
 }
 
-/// The template called `name` in `tokenizer_config.json`: a single one is called `default`.
+/// The template called `name` in `tokenizer_config.json`, where a single template is called
+/// `default`.
 pub(crate) fn configured_template<'c>(config: &'c Json, name: &str) -> Option<&'c str> {
     match config.get("chat_template")? {
         Json::String(template) => Some(template.as_str()).filter(|_| name == "default"),

@@ -1,4 +1,4 @@
-//! Templates held against the reference: tests/fixtures/chat_templates/README.md.
+//! Compares templates with the reference: tests/fixtures/chat_templates/README.md.
 
 use std::collections::BTreeMap;
 

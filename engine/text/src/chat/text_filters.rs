@@ -1,4 +1,5 @@
-//! Jinja's filters of texts that the template library lacks, as Python computes them. They grow no more than the budget allows.
+//! Jinja's text filters that the template library lacks, computed as in Python. Their results stay
+//! within the budget.
 
 use minijinja::{Error, Value, value::ValueKind};
 
@@ -8,10 +9,11 @@ use super::{
 };
 use crate::prompt_text::BREAK;
 
-/// The widest text to cut or wrap.
+/// Largest width for cutting or wrapping.
 const WIDTH: i64 = 1 << 20;
 
-/// `text` of at most `length` characters, `end` included, up to the end of a word unless `killwords`.
+/// Cuts `text` to at most `length` characters, including `end`, at the end of a word unless
+/// `killwords`.
 pub fn truncate(budget: &Budget, text: &str, mut options: Arguments) -> Result<Value, Error> {
     let length = options.number("length", 255)?;
     let kill = options.flag("killwords", false)?;
@@ -32,7 +34,7 @@ pub fn truncate(budget: &Budget, text: &str, mut options: Arguments) -> Result<V
     Ok(format!("{kept}{end}").into())
 }
 
-/// `text` in lines of at most `width` characters.
+/// Wraps `text` into lines of at most `width` characters.
 pub fn wordwrap(budget: &Budget, text: &str, mut options: Arguments) -> Result<Value, Error> {
     let width = options.number("width", 79)?;
     let breaks_words = options.flag("break_long_words", true)?;
@@ -43,13 +45,13 @@ pub fn wordwrap(budget: &Budget, text: &str, mut options: Arguments) -> Result<V
         return Err(refused("a width is not a number above 0"));
     }
     let width = width.min(WIDTH) as usize;
-    // As many line ends as characters, at most.
+    // There are at most as many line ends as characters.
     budget.charge(text.len().saturating_mul(1 + separator.len()))?;
     let lines = text.lines().map(|line| wrap(line, width, breaks_words, at_hyphens).join(&*separator));
     Ok(lines.collect::<Vec<_>>().join(&*separator).into())
 }
 
-/// The lines of `line`, white space at their ends dropped.
+/// Wraps `line`, without white space at the ends of the lines.
 fn wrap(line: &str, width: usize, breaks_words: bool, at_hyphens: bool) -> Vec<String> {
     let mut words = words(line, at_hyphens);
     words.reverse();
@@ -90,7 +92,7 @@ fn wrap(line: &str, width: usize, breaks_words: bool, at_hyphens: bool) -> Vec<S
     lines
 }
 
-/// Words and white space by turns; with `at_hyphens`, a word of several parts is several.
+/// Alternating words and white space. With `at_hyphens`, a hyphenated word is split into its parts.
 fn words(line: &str, at_hyphens: bool) -> Vec<String> {
     let letters: Vec<char> = line.chars().collect();
     let letter = |at: usize| letters.get(at).is_some_and(|letter| letter.is_alphabetic());
@@ -115,7 +117,7 @@ fn words(line: &str, at_hyphens: bool) -> Vec<String> {
     words
 }
 
-/// `value` for an address: a text, or the pairs of a map or list as a query.
+/// Encodes `value` for a URL: a text, or the pairs of a map or list as a query.
 pub fn urlencode(budget: &Budget, value: &Value) -> Result<Value, Error> {
     if value.as_str().is_some() || !matches!(value.kind(), ValueKind::Map | ValueKind::Seq | ValueKind::Iterable) {
         return Ok(quoted(budget, &budget.text(value)?, false)?.into());
@@ -135,7 +137,7 @@ pub fn urlencode(budget: &Budget, value: &Value) -> Result<Value, Error> {
 fn quoted(budget: &Budget, text: &str, query: bool) -> Result<String, Error> {
     budget.charge(text.len().saturating_mul(3))?;
     let mut out = String::new();
-    // No control token is left in what comes out.
+    // Breaks are removed, because the encoded text cannot contain a control token.
     for byte in text.replace(BREAK, "").bytes() {
         match byte {
             b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'_' | b'.' | b'-' | b'~' => out.push(byte.into()),
@@ -147,11 +149,11 @@ fn quoted(budget: &Budget, text: &str, query: bool) -> Result<String, Error> {
     Ok(out)
 }
 
-/// Entities of HTML that have a name here.
+/// HTML entities that are decoded.
 const ENTITIES: [(&str, &str); 6] =
     [("amp", "&"), ("lt", "<"), ("gt", ">"), ("quot", "\""), ("apos", "'"), ("nbsp", "\u{a0}")];
 
-/// `text` without tags and comments of HTML, with single spaces.
+/// `text` without HTML tags and comments, with single spaces.
 pub fn striptags(budget: &Budget, text: &str) -> Result<Value, Error> {
     budget.charge(text.len())?;
     let text = without(&without(text, "<!--", "-->"), "<", ">");
@@ -189,7 +191,7 @@ fn entity(name: &str) -> Option<String> {
     }
 }
 
-/// A number of bytes for people.
+/// A human-readable number of bytes.
 pub fn filesizeformat(value: &Value, binary: bool) -> Result<Value, Error> {
     let number = match value.as_str() {
         Some(text) => text.trim().parse().ok(),

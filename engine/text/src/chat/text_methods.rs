@@ -1,4 +1,5 @@
-//! Python's methods of strings that the template library lacks, or whose result could grow without bound there.
+//! Python's string methods that the template library lacks, or whose results could grow without
+//! bound there.
 
 use minijinja::{
     Error, Value,
@@ -8,10 +9,10 @@ use minijinja::{
 
 use super::budget::{Budget, refused};
 
-/// Digits of a width or a precision.
+/// Largest number of digits of a width or a precision.
 const DIGITS: usize = 3;
 
-/// Result of `text.method(operands)`; `None` if the method is not one of these.
+/// Result of `text.method(operands)`; `None` if this module lacks the method.
 pub fn call(budget: &Budget, text: &str, method: &str, operands: &[Value]) -> Option<Result<Value, Error>> {
     let argument = |at: usize| operands.get(at).and_then(Value::as_str);
     let first = argument(0);
@@ -38,7 +39,7 @@ pub fn call(budget: &Budget, text: &str, method: &str, operands: &[Value]) -> Op
     })
 }
 
-/// `text` with its placeholders filled in; the operands are few and their widths small.
+/// Fills in the placeholders of `text`. The operands are few and their widths are small.
 pub fn formatted(budget: &Budget, style: FormatStyle, text: &str, operands: &[Value]) -> Result<Value, Error> {
     let (mut digits, mut open, mut fields) = (0, false, 0usize);
     let mark = if style == FormatStyle::Printf { '%' } else { '{' };
@@ -47,7 +48,8 @@ pub fn formatted(budget: &Budget, style: FormatStyle, text: &str, operands: &[Va
         digits = if character.is_ascii_digit() { digits + 1 } else { 0 };
         if character == mark {
             fields += 1;
-            // A doubled mark is one of the text; one within a field would take its width from an operand.
+            // A doubled mark is a literal one. A mark within a field would take its width from an
+            // operand.
             if open && before != Some(mark) {
                 return Err(refused("a width is not a number"));
             }
@@ -76,7 +78,7 @@ fn tuple(parts: [&str; 3]) -> Value {
 
 fn rsplit(budget: &Budget, text: &str, by: &str, most: Option<&Value>) -> Result<Value, Error> {
     budget.charge_elements(text.matches(by).count())?;
-    // A negative number is none.
+    // A negative number means no limit.
     let most = most.and_then(Value::as_usize).unwrap_or(usize::MAX).saturating_add(1);
     let mut parts: Vec<&str> = text.rsplitn(most, by).collect();
     parts.reverse();
@@ -91,14 +93,14 @@ fn swapped(text: &str) -> String {
     text.chars().map(swap).collect()
 }
 
-/// Number of the character from which on `wanted` is in `text`, `from` or a later one.
+/// Index of the character at which `wanted` starts in `text`, at character `from` or later.
 fn index(text: &str, wanted: &str, from: usize) -> Result<Value, Error> {
     let start = text.char_indices().nth(from).map_or(text.len(), |(at, _)| at);
     let found = text[start..].find(wanted).map(|at| text[..start + at].chars().count());
     found.map(Value::from).ok_or_else(|| refused("substring not found"))
 }
 
-/// `text` with `fill` on one side or both, up to a width in characters.
+/// Pads `text` with `fill` on one or both sides to a width in characters.
 pub fn pad(budget: &Budget, text: &str, method: &str, width: Option<&Value>, fill: &str) -> Result<Value, Error> {
     let width = width.and_then(Value::as_usize).ok_or_else(|| refused("a width is a number"))?;
     let missing = width.saturating_sub(text.chars().count());
@@ -107,7 +109,7 @@ pub fn pad(budget: &Budget, text: &str, method: &str, width: Option<&Value>, fil
     Ok(match method {
         "ljust" => format!("{text}{}", fill(missing)),
         "rjust" => format!("{}{text}", fill(missing)),
-        // Python puts the odd one on the left where the width is odd.
+        // Python puts the extra character on the left if the width is odd.
         "center" => {
             let left = missing / 2 + (missing & width & 1);
             format!("{}{text}{}", fill(left), fill(missing - left))

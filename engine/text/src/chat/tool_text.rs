@@ -1,4 +1,5 @@
-//! Tools written as text, for templates that know none: definitions in the system message, calls and results in the messages.
+//! Writes tools as text, for templates without tools: definitions in the system message, calls and
+//! results in the messages.
 
 use std::fmt::Write;
 
@@ -6,12 +7,12 @@ use serde_json::Value;
 
 use super::conversation::{TemplateConversation, TemplateMessage};
 
-/// The conversation with definitions, calls and results as text. Results are the user's, in one message with the words that follow: many
-/// templates want the roles to alternate.
+/// The conversation with definitions, calls and results as text. Results become a user message
+/// together with the user's following text, because many templates require alternating roles.
 pub fn as_text(conversation: &TemplateConversation) -> TemplateConversation {
     let mut out: Vec<TemplateMessage> = Vec::new();
     let mut system = instructions(&conversation.tools);
-    // The last message holds results and nothing else so far.
+    // True while the last message holds only results.
     let mut results = false;
     for message in &conversation.messages {
         let mut content = message.content.clone();
@@ -43,7 +44,7 @@ pub fn as_text(conversation: &TemplateConversation) -> TemplateConversation {
     TemplateConversation { messages: out, tools: Vec::new(), ..conversation.clone() }
 }
 
-/// Definitions of tools, and how to call them; empty without any.
+/// The definitions of tools and how to call them; empty without tools.
 fn instructions(tools: &[Value]) -> String {
     if tools.is_empty() {
         return String::new();
@@ -62,14 +63,14 @@ fn function(tool: &Value) -> &Value {
     tool.get("function").unwrap_or(tool)
 }
 
-/// Name and arguments of a call.
+/// The name and arguments of a call.
 fn call_text(call: &Value) -> String {
     let function = function(call);
     let arguments = match &function["arguments"] {
         Value::String(text) => serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.clone())),
         other => other.clone(),
     };
-    // The name first: a model that copies the order has its call begin with it.
+    // The name comes first. A model that copies this order then starts its calls with the name.
     format!("{{\"name\": {}, \"arguments\": {arguments}}}", function["name"])
 }
 

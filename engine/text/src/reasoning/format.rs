@@ -3,11 +3,12 @@
 use super::{AnswerParser, transcript::Thoughts};
 use crate::{ContentGuard, PromptText, Tokenizer};
 
-/// A text with a role in a format.
+/// A marker text with a role in a format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Marker {
     pub text: &'static str,
-    /// Its token, if the vocabulary has one: then only that counts, and the same text made of other tokens is text.
+    /// Token of the marker, if the vocabulary has one. Then only that token is a marker, and the
+    /// same characters from other tokens are text.
     pub token: Option<u32>,
 }
 
@@ -20,14 +21,14 @@ impl Marker {
 /// The grammar of a format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FormatGrammar {
-    /// An answer may begin with thoughts between two tags.
+    /// An answer may start with thoughts between two tags.
     Tags {
         open: Marker,
         close: Marker,
-        /// The rest of the line behind `open` is the name of a channel.
+        /// True if a channel name follows `open` on the same line.
         named: bool,
     },
-    /// Messages with a header each, in which a channel is named.
+    /// Each message has a header, which names a channel.
     Harmony { start: Marker, channel: Marker, message: Marker, end: Marker, ends: [Marker; 2] },
 }
 
@@ -37,7 +38,7 @@ pub struct ReasoningFormat {
     pub(super) grammar: FormatGrammar,
 }
 
-/// Tags by model: most, Seed-OSS, Mistral, Cohere, EXAONE Deep, Apertus.
+/// Tags of most models, Seed-OSS, Mistral, Cohere, EXAONE Deep, and Apertus, in this order.
 const TAGS: [(&str, &str); 6] = [
     ("<think>", "</think>"),
     ("<seed:think>", "</seed:think>"),
@@ -47,7 +48,7 @@ const TAGS: [(&str, &str); 6] = [
     ("<|inner_prefix|>", "<|inner_suffix|>"),
 ];
 
-/// Gemma 4's.
+/// Gemma 4's tags.
 const CHANNEL: (&str, &str) = ("<|channel>", "<channel|>");
 const THOUGHT: &str = "thought\n";
 
@@ -55,8 +56,8 @@ const HARMONY: [&str; 6] = ["<|start|>", "<|channel|>", "<|message|>", "<|end|>"
 const ASSISTANT: &str = "assistant";
 
 impl ReasoningFormat {
-    /// The format of a model with this vocabulary and the source of this chat template. Models that show no sign of any are read as
-    /// if they used `<think>`, at the beginning of their answers only.
+    /// Detects the format from a model's vocabulary and the source of its chat template. Without
+    /// any sign, the model is assumed to use `<think>`, only at the start of its answers.
     pub fn detect(tokenizer: &Tokenizer, template: &str) -> Self {
         let has = |text: &str| tokenizer.token_id(text).is_some();
         if HARMONY[..4].iter().all(|text| has(text)) {
@@ -81,12 +82,13 @@ impl ReasoningFormat {
         ReasoningFormat { grammar: FormatGrammar::Harmony { start, channel, message, end, ends: [give_back, call] } }
     }
 
-    /// A parser of the answer to `prompt`, a rendered conversation up to where the model speaks, or goes on speaking after `begun`.
+    /// A parser of the answer to `prompt`, a rendered conversation. The model starts to speak after
+    /// it, or continues after `begun`.
     pub fn parser(&self, prompt: &str, begun: Option<&Thoughts<'_>>) -> AnswerParser {
         AnswerParser::new(self.clone(), prompt, begun)
     }
 
-    /// True if `prompt` ends within thoughts: the template has opened them.
+    /// True if `prompt` ends within thoughts, because the template has opened them.
     pub(super) fn opened_by(&self, prompt: &str) -> bool {
         let FormatGrammar::Tags { open, named, .. } = self.grammar else { return false };
         let prompt = prompt.trim_end();
@@ -94,7 +96,8 @@ impl ReasoningFormat {
         prompt.ends_with(open.text)
     }
 
-    /// Appends to `prompt` the text with which the model would have begun an answer that is to be continued.
+    /// Appends to `prompt` the beginning of an answer to continue, as the model would have written
+    /// it.
     pub fn write(&self, prompt: &mut PromptText, begun: &Thoughts<'_>, guard: ContentGuard<'_>) {
         let (thinking, answer) = (begun.thinking.map(|text| text.trim_start_matches('\n')), begun.answer);
         match self.grammar {
@@ -130,7 +133,7 @@ impl ReasoningFormat {
         }
     }
 
-    /// The text with which a model would have ended its thoughts and begun the answer.
+    /// The text with which the model ends its thoughts and begins the answer.
     pub fn end_of_thoughts(&self) -> String {
         match self.grammar {
             FormatGrammar::Tags { close, named: true, .. } => close.text.to_owned(),

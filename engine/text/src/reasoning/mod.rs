@@ -1,7 +1,8 @@
-//! Answers of models that think: thoughts, answer and tool calls, told apart while the tokens arrive.
+//! Separates thoughts, answer and tool calls in a model's output while its tokens arrive.
 //!
-//! A [`ReasoningFormat`] is how one model marks them, found in its vocabulary and chat template; an [`AnswerParser`] reads an
-//! answer in that format. A [`transcript`] is the form in which an answer is kept and shown, the same for all models.
+//! A [`ReasoningFormat`] describes how a model marks its thoughts, detected from its vocabulary and
+//! chat template. An [`AnswerParser`] reads an answer in that format. A [`transcript`] is the form
+//! in which answers are stored and shown, the same for all models.
 
 mod format;
 mod parser;

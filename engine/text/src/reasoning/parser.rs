@@ -1,51 +1,51 @@
-//! Reads an answer while its tokens arrive.
+//! Parses an answer while its tokens arrive.
 
 use super::{
     format::{FormatGrammar, Marker, ReasoningFormat},
     transcript::Thoughts,
 };
 
-/// Part of an answer that a text belongs to.
+/// The part of an answer that a text belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AnswerPart {
     /// The model's reasoning.
     Thinking,
-    /// The words for the user.
+    /// The text for the user.
     Answer,
-    /// A call of a tool.
+    /// A tool call.
     ToolCall,
 }
 
-/// Bytes of a header after which it is taken for text.
+/// Length of a header in bytes beyond which it is treated as text.
 const HEADER: usize = 256;
 
-/// The parser of one answer. Markers are not part of the texts that come out, nor is any half of one; the texts do not depend on
-/// how the answer is divided into pieces.
+/// The parser of one answer. The returned texts contain no markers and no parts of markers. They do
+/// not depend on how the answer is split into pieces.
 #[derive(Debug, Clone)]
 pub struct AnswerParser {
     format: ReasoningFormat,
     state: AnswerState,
-    /// The end of the text so far, which may be the beginning of a marker.
+    /// The end of the text so far, which may start a marker.
     held: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum AnswerState {
-    /// Nothing but white space so far.
+    /// Only white space so far.
     Beginning,
     /// The name of a channel, up to the end of its line.
     Name,
-    /// A text.
+    /// Text of this part.
     Body(AnswerPart),
-    /// A call whose text ends with this.
+    /// A call whose text will end with this string.
     Call(&'static str),
-    /// A header; `marked` if it names a channel.
+    /// A header; `marked` is true if it names a channel.
     Header { text: String, marked: bool },
     /// Between two messages.
     Between,
 }
 
-/// Texts with the parts they belong to.
+/// Texts with the parts that they belong to.
 pub type AnswerPieces = Vec<(AnswerPart, String)>;
 
 impl AnswerParser {
@@ -65,17 +65,19 @@ impl AnswerParser {
         AnswerParser { format, state, held: String::new() }
     }
 
-    /// True if `id` is a marker's token: then it goes to [`AnswerParser::push_marker`].
+    /// True if `id` is the token of a marker, which must be passed to
+    /// [`AnswerParser::push_marker`].
     pub fn is_marker(&self, id: u32) -> bool {
         self.markers().iter().any(|marker| marker.token == Some(id))
     }
 
-    /// Text of the marker whose token is `id`.
+    /// Text of the marker with the token `id`.
     pub fn marker_text(&self, id: u32) -> &'static str {
         self.markers().iter().find(|marker| marker.token == Some(id)).map_or("", |marker| marker.text)
     }
 
-    /// Reads a marker's token. `visible`: the vocabulary counts it as text, which it is where the marker means nothing.
+    /// Reads the token of a marker. `visible` is true if the vocabulary treats it as text, as it is
+    /// wherever the marker has no meaning.
     pub fn push_marker(&mut self, id: u32, visible: bool) -> AnswerPieces {
         let mut out = AnswerPieces::new();
         let Some(marker) = self.markers().into_iter().find(|marker| marker.token == Some(id)) else { return out };
@@ -100,12 +102,12 @@ impl AnswerParser {
         out
     }
 
-    /// True if words for the user may come next.
+    /// True if text for the user may follow.
     pub fn is_answering(&self) -> bool {
         matches!(self.state, AnswerState::Beginning | AnswerState::Body(AnswerPart::Answer))
     }
 
-    /// True if thoughts may come next.
+    /// True if thoughts may follow.
     pub fn is_thinking(&self) -> bool {
         matches!(self.state, AnswerState::Name | AnswerState::Body(AnswerPart::Thinking))
     }
@@ -116,7 +118,8 @@ impl AnswerParser {
         !self.held.is_empty() || header || matches!(self.state, AnswerState::Call(_))
     }
 
-    /// The text held back; no more follows. A call is closed if the model has `ended`, and stays open if it was cut short.
+    /// Returns the text held back, because no more text follows. A call is closed if the model has
+    /// `ended`, and stays open if the answer was cut short.
     pub fn finish(&mut self, ended: bool) -> AnswerPieces {
         let mut out = AnswerPieces::new();
         let held = std::mem::take(&mut self.held);
@@ -144,7 +147,7 @@ impl AnswerParser {
         }
     }
 
-    /// Those that mean something now.
+    /// The markers that have a meaning in the current state.
     fn expected(&self) -> Vec<Marker> {
         match (self.format.grammar, &self.state) {
             (FormatGrammar::Tags { open, .. }, AnswerState::Beginning) => vec![open],
@@ -164,7 +167,7 @@ impl AnswerParser {
         }
     }
 
-    /// Moves on within the held text; false if more is needed.
+    /// Advances in the held text; false if more text is needed.
     fn step(&mut self, out: &mut AnswerPieces) -> bool {
         let texts: Vec<Marker> = self.expected().into_iter().filter(|marker| marker.token.is_none()).collect();
         if self.state == AnswerState::Beginning {
@@ -210,7 +213,7 @@ impl AnswerParser {
         false
     }
 
-    /// Text that is no marker.
+    /// Emits text that is not a marker.
     fn emit(&mut self, piece: String, out: &mut AnswerPieces) {
         if piece.is_empty() {
             return;
@@ -232,7 +235,7 @@ impl AnswerParser {
         }
     }
 
-    /// Takes a header for text: that of a model which does not keep to its format.
+    /// Treats a header as text, because the model does not follow its format.
     fn give_up(&mut self, out: &mut AnswerPieces) {
         if let AnswerState::Header { text, .. } =
             std::mem::replace(&mut self.state, AnswerState::Body(AnswerPart::Answer))
@@ -250,7 +253,7 @@ impl AnswerParser {
         }
     }
 
-    /// The header so far; what comes next stands between two messages.
+    /// Returns the header so far and moves to the state between two messages.
     fn take_header(&mut self) -> String {
         match std::mem::replace(&mut self.state, AnswerState::Between) {
             AnswerState::Header { text, .. } => text,
@@ -280,7 +283,8 @@ impl AnswerParser {
     }
 }
 
-/// The state behind Harmony's `header`; the beginning of a call is written in the form that other models write.
+/// The state after a Harmony `header`. The beginning of a call is rewritten to the form of other
+/// models.
 fn body(header: &str, channel: &str, out: &mut AnswerPieces) -> AnswerState {
     let word = |text: &str| text.split(|c: char| c.is_whitespace() || c == '<').next().unwrap_or_default().to_owned();
     if let Some((_, recipient)) = header.split_once("to=") {

@@ -1,25 +1,26 @@
-//! An answer as one text, the same for every model: thoughts between `<think>` and `</think>`, then the answer.
+//! An answer as one text in the same form for every model: thoughts between `<think>` and
+//! `</think>`, followed by the answer.
 
 use super::AnswerPart;
 
-/// Begins thoughts.
+/// Starts the thoughts.
 pub const OPEN: &str = "<think>";
-/// Ends thoughts.
+/// Ends the thoughts.
 pub const CLOSE: &str = "</think>";
 
-/// A transcript taken apart.
+/// The parts of a transcript.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Thoughts<'a> {
-    /// The thoughts, if it begins with any.
+    /// The thoughts, if the transcript starts with thoughts.
     pub thinking: Option<&'a str>,
-    /// False while the thoughts have no end.
+    /// False while the thoughts are not closed.
     pub closed: bool,
-    /// The rest.
+    /// The text after the thoughts.
     pub answer: &'a str,
 }
 
 impl<'a> Thoughts<'a> {
-    /// The parts of `text`.
+    /// Splits `text` into its parts.
     pub fn of(text: &'a str) -> Self {
         let Some(rest) = text.trim_start().strip_prefix(OPEN) else {
             return Thoughts { thinking: None, closed: true, answer: text };
@@ -39,12 +40,12 @@ pub struct TranscriptWriter {
 }
 
 impl TranscriptWriter {
-    /// A writer that goes on behind `text`.
+    /// A writer that continues after `text`.
     pub fn after(text: &str) -> Self {
         TranscriptWriter { thinking: !Thoughts::of(text).closed, ends_line: text.ends_with('\n') }
     }
 
-    /// The text to append for a piece of `part`.
+    /// Returns the text to append for a piece of `part`.
     pub fn push(&mut self, part: AnswerPart, piece: &str) -> String {
         let mut text = String::new();
         if piece.is_empty() {

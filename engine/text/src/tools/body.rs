@@ -1,4 +1,5 @@
-//! The contents of the brackets of calls: the notation of the next call, or a text that stands around it.
+//! Finds what follows within the brackets of calls: the notation of the next call, or the text
+//! around it.
 
 use super::{
     brackets::{Brackets, CallSpelling},
@@ -10,48 +11,48 @@ use super::{
     value_call::{ValueCall, ValueForm},
 };
 
-/// Around code.
+/// Starts and ends code.
 const FENCE: &str = "```";
-/// Ahead of a call in Gemma's notation.
+/// Precedes a call in Gemma's notation.
 const BRACE: &str = "call:";
-/// A word that some templates write ahead of the separator and the name of a tool.
+/// A word that some templates write before the separator and the name of a tool.
 const KIND: &str = "function";
 
-/// Where a body stands.
+/// The surroundings of a position within brackets.
 #[derive(Debug, Clone, Copy)]
 pub struct BodyPlace<'p> {
-    /// The brackets around it.
+    /// The surrounding brackets.
     pub brackets: &'p Brackets,
-    /// The texts within calls.
+    /// The texts that occur within calls.
     pub spelling: &'p CallSpelling,
     /// The tools that may be called.
     pub tools: &'p Definitions,
-    /// A call was read within these brackets.
+    /// True if a call was read within these brackets.
     pub has_call: bool,
-    /// In a fence.
+    /// True within a code fence.
     pub in_fence: bool,
-    /// In a list with brackets.
+    /// True within a list in square brackets.
     pub in_list: bool,
 }
 
-/// The next thing within the brackets.
+/// The next element within the brackets.
 #[derive(Debug)]
 pub enum Found {
     /// The end of the brackets.
     Close,
-    /// Something between calls.
+    /// A separator or tag between calls.
     Between,
-    /// The beginning or the end of a fence.
+    /// The start or end of a code fence.
     Fence,
-    /// The beginning of a list of calls.
+    /// The start of a list of calls.
     List,
-    /// A call, for this reader.
+    /// A call, with its reader.
     Call(Box<ToolReader>),
-    /// The same with the beginning of a fence ahead of its arguments.
+    /// A call with the start of a code fence before its arguments.
     FencedCall(Box<ToolReader>),
 }
 
-/// The next thing at `cursor`, which moves to its end.
+/// Finds the next element at `cursor` and moves the cursor past it.
 pub fn find(cursor: &mut TextCursor<'_>, place: BodyPlace<'_>) -> Read<Found> {
     let c = cursor.peek_word()?;
     let BodyPlace { brackets, spelling, .. } = place;
@@ -59,7 +60,7 @@ pub fn find(cursor: &mut TextCursor<'_>, place: BodyPlace<'_>) -> Read<Found> {
     let ends = close.into_iter().chain(&brackets.each);
     let mut ahead = *cursor;
     if let Some(at) = ahead.take_any(ends.clone().chain(spelling.tags.iter().map(|tags| &tags.function)))? {
-        // The tag of a function is left to the reader of its call.
+        // The reader of a call reads the function tag itself.
         if let Some(tags) = at.checked_sub(ends.count()) {
             return Ok(Found::Call(Box::new(ToolReader::Tags(TagCall::new(spelling.tags[tags].clone())))));
         }
@@ -82,7 +83,7 @@ fn between(cursor: &mut TextCursor<'_>) -> Found {
     Found::Between
 }
 
-/// A fence, with the language of what is in it.
+/// Reads a code fence and the language after it.
 fn fence(cursor: &mut TextCursor<'_>, place: BodyPlace<'_>) -> Read<Found> {
     cursor.expect(FENCE)?;
     if !place.in_fence {
@@ -97,7 +98,7 @@ fn fence(cursor: &mut TextCursor<'_>, place: BodyPlace<'_>) -> Read<Found> {
     Ok(Found::Fence)
 }
 
-/// A list: of JSON objects, or of calls as Python writes them.
+/// Recognises a list of JSON objects, or of calls as Python writes them.
 fn list(cursor: &mut TextCursor<'_>, place: BodyPlace<'_>) -> Read<Found> {
     let mut ahead = *cursor;
     ahead.at += 1;
@@ -113,7 +114,7 @@ fn list(cursor: &mut TextCursor<'_>, place: BodyPlace<'_>) -> Read<Found> {
     Ok(Found::List)
 }
 
-/// A call that begins with the name of its tool.
+/// Recognises a call that starts with the name of its tool.
 fn named(cursor: &mut TextCursor<'_>, place: BodyPlace<'_>) -> Read<Found> {
     let BodyPlace { brackets, spelling, tools, .. } = place;
     let before = *cursor;
@@ -156,7 +157,8 @@ fn named(cursor: &mut TextCursor<'_>, place: BodyPlace<'_>) -> Read<Found> {
     Ok(if c == '`' { Found::FencedCall(reader) } else { Found::Call(reader) })
 }
 
-/// Reads what stands between a name and arguments: an identifier, and a separator. True if there is one.
+/// Reads the identifier and the separator between a name and its arguments. True if there is a
+/// separator.
 fn separator(cursor: &mut TextCursor<'_>, spelling: &CallSpelling) -> Read<bool> {
     if cursor.take(&spelling.call_id)? {
         cursor.name()?;

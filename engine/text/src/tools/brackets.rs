@@ -1,28 +1,28 @@
-//! The texts between which published models write calls.
+//! The texts around calls in published models.
 
 use super::tag_call::{TagValue, Tags};
 
-/// Texts around calls, as models are taught them.
+/// Texts around calls, as models are trained on them.
 #[derive(Debug, Clone, Copy)]
 pub struct KnownBrackets {
-    /// Ahead of the calls.
+    /// Text before the calls.
     pub open: &'static str,
-    /// Behind them, where the model does not leave it out. Empty: nothing.
+    /// Text after the calls, which some models omit; empty if there is none.
     pub close: &'static str,
-    /// Around each of several calls.
+    /// Texts around each of several calls.
     pub each: &'static [&'static str],
-    /// Where a template or a vocabulary tells of them.
+    /// Where a template or a vocabulary reveals these brackets.
     pub sign: BracketSign,
 }
 
 /// The sign that a model uses brackets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BracketSign {
-    /// The template has the opening text.
+    /// The template contains the opening text.
     Template,
-    /// The template has the opening text, or it is a token of the vocabulary.
+    /// The template contains the opening text, or the vocabulary has it as a token.
     Token,
-    /// The template has the opening text and this one.
+    /// The template contains the opening text and this text.
     Both(&'static str),
 }
 
@@ -30,18 +30,18 @@ const fn known(open: &'static str, close: &'static str) -> KnownBrackets {
     KnownBrackets { open, close, each: &[], sign: BracketSign::Template }
 }
 
-/// Hermes, Qwen, GLM, Granite 4, SmolLM3, EXAONE, ERNIE, and templates that know no tools.
+/// Hermes, Qwen, GLM, Granite 4, SmolLM3, EXAONE, ERNIE, and templates without tools.
 pub const TOOL_CALL: KnownBrackets = known("<tool_call>", "</tool_call>");
-/// Qwen3-Coder and Nemotron 3, which may leave out the tags around.
+/// Qwen3-Coder and Nemotron 3, which may omit the surrounding tags.
 pub const FUNCTION: KnownBrackets = known("<function=", "");
 /// MiniCPM 5.
 pub const ATTRIBUTES: KnownBrackets = known("<function name=", "");
-/// Llama 3, whose answers may be calls without brackets.
+/// Llama 3, which may also answer with calls without brackets.
 pub const LLAMA: KnownBrackets = known("<|python_tag|>", "");
-/// Llama 4, likewise.
+/// Llama 4, which may also answer with calls without brackets.
 pub const LLAMA4: KnownBrackets = known("<|python_start|>", "<|python_end|>");
 
-/// Every kind, the more special ones first.
+/// All brackets, more specific ones first.
 pub const ALL: &[KnownBrackets] = &[
     FUNCTION,
     ATTRIBUTES,
@@ -60,7 +60,7 @@ pub const ALL: &[KnownBrackets] = &[
     known("[TOOL_CALLS]", ""),
     LLAMA,
     LLAMA4,
-    // LFM2, and MiniCPM 3 and 4: some templates leave it to the model.
+    // LFM2, and MiniCPM 3 and 4. Some templates do not contain the brackets.
     KnownBrackets { sign: BracketSign::Token, ..known("<|tool_call_start|>", "<|tool_call_end|>") },
     // Granite 3 and Phi-4-mini.
     KnownBrackets { sign: BracketSign::Token, ..known("<|tool_call|>", "<|/tool_call|>") },
@@ -77,7 +77,7 @@ pub const ALL: &[KnownBrackets] = &[
     },
     known("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"),
     known("<｜DSML｜function_calls>", "</｜DSML｜function_calls>"),
-    // Kimi K2, of DeepSeek's architecture.
+    // Kimi K2, which has DeepSeek's architecture.
     KnownBrackets {
         each: &["<|tool_call_begin|>", "<|tool_call_end|>"],
         sign: BracketSign::Token,
@@ -90,56 +90,57 @@ pub const ALL: &[KnownBrackets] = &[
     },
 ];
 
-/// Between the name of a tool and its arguments.
+/// Separators between the name of a tool and its arguments.
 pub const SEPARATORS: &[&str] = &["[ARGS]", "<｜tool▁sep｜>", "<|tool_call_argument_begin|>", "<tool_sep>"];
-/// Mistral's, ahead of the identifier of a call.
+/// Mistral's text before the identifier of a call.
 pub const CALL_ID: &str = "[CALL_ID]";
-/// Around strings: Gemma 4's and FunctionGemma's.
+/// Gemma 4's and FunctionGemma's quotes around strings.
 pub const QUOTES: &[&str] = &["<|\"|>", "<escape>"];
-/// Tokens of some vocabularies that are part of tags.
+/// Parts of tags that are tokens in some vocabularies.
 const PARTS_OF_TAGS: &[&str] = &["<function", "<param", "｜DSML｜"];
 
-/// Texts around calls as they are in the answer of one model.
+/// Texts around calls as they appear in one model's answers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Brackets {
-    /// Ahead of the calls; empty around calls without brackets.
+    /// Text before the calls; empty for calls without brackets.
     pub open: String,
-    /// Behind them; empty: nothing.
+    /// Text after the calls; empty if there is none.
     pub close: String,
-    /// Around each call.
+    /// Texts around each call.
     pub each: Vec<String>,
 }
 
 impl Brackets {
-    /// `known` in the spelling of `spell`.
+    /// Converts the texts of `known` with `spell`.
     pub fn of(known: &KnownBrackets, spell: &dyn Fn(&str) -> String) -> Self {
         let each = known.each.iter().map(|text| spell(text)).collect();
         Brackets { open: spell(known.open), close: spell(known.close), each }
     }
 
-    /// True if the opening text ends where the name of the function begins, so that it is read with the name.
+    /// True if the opening text ends directly before the function name, so that both are read
+    /// together.
     pub fn ends_with_name(&self) -> bool {
         self.open.ends_with('=')
     }
 }
 
-/// Texts within calls as they are in the answer of one model.
+/// Texts within calls as they appear in one model's answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallSpelling {
-    /// Of calls between tags.
+    /// Tags of calls that use tags.
     pub tags: Vec<Tags>,
-    /// GLM's.
+    /// GLM's tags.
     pub keys: Tags,
-    /// Between a name and its arguments.
+    /// Separators between a name and its arguments.
     pub separators: Vec<String>,
-    /// Ahead of the identifier of a call.
+    /// Text before the identifier of a call.
     pub call_id: String,
-    /// Around Gemma's strings.
+    /// Gemma's quotes around strings.
     pub quotes: Vec<String>,
 }
 
 impl CallSpelling {
-    /// The spelling in which each text is that of `spell`.
+    /// Converts each text with `spell`.
     pub fn of(spell: &dyn Fn(&str) -> String) -> Self {
         let tags = |prefix: &str, close: &str, names: [&str; 2], attributes: bool| {
             let sign = if attributes { " name=" } else { "=" };
@@ -169,7 +170,7 @@ impl CallSpelling {
         }
     }
 
-    /// Texts that are tokens of some vocabularies: those of the brackets `known`, and those within calls.
+    /// Texts that are tokens in some vocabularies, both around (`known`) and within calls.
     pub fn token_texts(known: &[KnownBrackets]) -> Vec<String> {
         let mut texts: Vec<String> = PARTS_OF_TAGS.iter().map(|text| (*text).to_owned()).collect();
         let mut add = |text: &str| {

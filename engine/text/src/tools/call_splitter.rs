@@ -1,24 +1,24 @@
-//! Tells the words of an answer from its calls of tools, and leaves both as they are written.
+//! Separates the text of an answer from its tool calls and leaves both as written.
 
 use serde_json::Value;
 
 use super::{ToolEvent, ToolFormat, ToolParser, parser::ReadAnswer};
 use crate::reasoning::AnswerPieces;
 
-/// The splitter of one answer. A text that begins like a call is held back until its name is known. Control tokens in calls are
-/// marked; words are plain.
+/// The splitter of one answer. Text that starts like a call is held back until the name is known.
+/// Control tokens in calls are marked; other text is plain.
 #[derive(Debug, Clone)]
 pub struct CallSplitter {
     parser: ToolParser,
     calls: usize,
-    /// A call has begun and not ended.
+    /// True while a call has started and not ended.
     in_call: bool,
-    /// A call has broken off.
+    /// True if a call broke off.
     is_broken: bool,
 }
 
 impl CallSplitter {
-    /// A splitter of answers of a model that was given `definitions`, in OpenAI's form.
+    /// A splitter for a model that was given `definitions`, in OpenAI's form.
     pub fn new(format: ToolFormat, definitions: &[Value]) -> Self {
         let parser = ToolParser::new(format, definitions);
         CallSplitter { parser, calls: 0, in_call: false, is_broken: false }
@@ -30,7 +30,8 @@ impl CallSplitter {
         self.pieces(read)
     }
 
-    /// The text held back; no more follows. The beginning of a call belongs to it.
+    /// Returns the text held back, because no more text follows. The start of a call counts as part
+    /// of the call.
     pub fn finish(&mut self) -> AnswerPieces {
         let read = self.parser.read("", true);
         self.pieces(read)
@@ -41,7 +42,7 @@ impl CallSplitter {
         self.parser.is_holding()
     }
 
-    /// True if there are calls, and all of them are complete.
+    /// True if there are calls and all of them are complete.
     pub fn has_whole_calls(&self) -> bool {
         self.calls > 0 && !self.in_call && !self.is_broken
     }

@@ -1,11 +1,11 @@
-//! Reads a text of which more may follow.
+//! Reads a text that may continue.
 
-/// Why nothing was read.
+/// The reason why nothing was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unread {
-    /// The text ends before it is clear what it says.
+    /// The text ends too early to decide.
     More,
-    /// The text says something else, whatever follows it.
+    /// The text does not match, whatever follows.
     Other,
 }
 
@@ -15,47 +15,47 @@ pub type Read<T> = Result<T, Unread>;
 /// Longest name of a tool, in bytes.
 const LONGEST_NAME: usize = 256;
 
-/// A place in a text.
+/// A position in a text.
 #[derive(Debug, Clone, Copy)]
 pub struct TextCursor<'t> {
     text: &'t str,
-    /// Bytes read.
+    /// Number of bytes read.
     pub at: usize,
 }
 
 impl<'t> TextCursor<'t> {
-    /// At the beginning of `text`.
+    /// Starts at the beginning of `text`.
     pub fn new(text: &'t str) -> Self {
         TextCursor { text, at: 0 }
     }
 
-    /// At byte `at` of `text`.
+    /// Starts at byte `at` of `text`.
     pub fn at(text: &'t str, at: usize) -> Self {
         TextCursor { text, at }
     }
 
-    /// The text that is not read yet.
+    /// The unread text.
     pub fn rest(&self) -> &'t str {
         self.text.get(self.at..).unwrap_or_default()
     }
 
-    /// Reads white space.
+    /// Skips white space.
     pub fn skip_space(&mut self) {
         self.at = self.text.len() - self.rest().trim_start().len();
     }
 
-    /// The next character, which is not read.
+    /// Returns the next character without reading it.
     pub fn peek(&self) -> Read<char> {
         self.rest().chars().next().ok_or(Unread::More)
     }
 
-    /// The next character behind white space, which is read, unlike the character.
+    /// Skips white space and returns the next character without reading it.
     pub fn peek_word(&mut self) -> Read<char> {
         self.skip_space();
         self.peek()
     }
 
-    /// Reads `text`, which is not empty; false if something else comes.
+    /// Reads the non-empty `text`; false if the text does not follow.
     pub fn take(&mut self, text: &str) -> Read<bool> {
         let rest = self.rest();
         if rest.starts_with(text) {
@@ -65,7 +65,8 @@ impl<'t> TextCursor<'t> {
         if text.starts_with(rest) { Err(Unread::More) } else { Ok(false) }
     }
 
-    /// Reads one of `texts`, the first that comes; none may be empty. Returns its index; `None` if something else comes.
+    /// Reads the first of `texts` that follows; none may be empty. Returns its index, or `None` if
+    /// none follows.
     pub fn take_any<'s>(&mut self, texts: impl IntoIterator<Item = &'s String>) -> Read<Option<usize>> {
         let mut more = false;
         for (at, text) in texts.into_iter().enumerate() {
@@ -78,12 +79,12 @@ impl<'t> TextCursor<'t> {
         if more { Err(Unread::More) } else { Ok(None) }
     }
 
-    /// Reads `text`, which must come.
+    /// Reads `text`, which must follow.
     pub fn expect(&mut self, text: &str) -> Read<()> {
         if self.take(text)? { Ok(()) } else { Err(Unread::Other) }
     }
 
-    /// Reads a name of letters, digits and what stands between words of one.
+    /// Reads a name of letters, digits and the characters that join words.
     pub fn name(&mut self) -> Read<&'t str> {
         let rest = self.rest();
         let end = rest.find(|c: char| !c.is_alphanumeric() && !"_-./:".contains(c));
@@ -98,7 +99,7 @@ impl<'t> TextCursor<'t> {
         }
     }
 
-    /// Reads up to `text`, and `text`; returns what is before it.
+    /// Reads up to and including `text`; returns what precedes it.
     pub fn until(&mut self, text: &str) -> Read<&'t str> {
         let (before, behind) = self.rest().split_once(text).ok_or(Unread::More)?;
         self.at = self.text.len() - behind.len();

@@ -1,8 +1,8 @@
-//! Definitions of tools: their names, and the types of their parameters.
+//! Tool definitions: the names of tools and the types of their parameters.
 
 use serde_json::{Map, Value};
 
-/// Schemas within schemas that are followed.
+/// Deepest nesting of schemas that is followed.
 const DEPTH: usize = 32;
 
 /// The tools that a model may call.
@@ -10,28 +10,29 @@ const DEPTH: usize = 32;
 pub struct Definitions(Vec<Value>);
 
 impl Definitions {
-    /// The tools of `definitions`, in OpenAI's form.
+    /// The tools from `definitions`, in OpenAI's form.
     pub fn new(definitions: &[Value]) -> Self {
         Definitions(definitions.to_vec())
     }
 
-    /// True if a tool is called `name`. Without any names every tool is known.
+    /// True if a tool has the name `name`. If no names are defined, every tool is known.
     pub fn knows(&self, name: &str) -> bool {
         if self.has_names() { self.names().any(|known| known == name) } else { !name.is_empty() }
     }
 
-    /// The name of the tool that a model calls `name`: some put `functions.` in front and `:0` behind.
+    /// The tool that a model calls `name`. Some models add a prefix `functions.` and a suffix `:0`.
     pub fn resolve<'n>(&self, name: &'n str) -> Option<&'n str> {
         let bare = name.strip_prefix("functions.").unwrap_or(name);
         let unnumbered = bare.rsplit_once(':').filter(|(_, number)| number.bytes().all(|byte| byte.is_ascii_digit()));
         let unnumbered = unnumbered.map_or(bare, |(name, _)| name);
         let candidates = [name, bare, unnumbered];
-        // Where every name is known, the shortest is the tool's.
+        // If every name is known, the shortest form is the tool's name.
         let first = if self.has_names() { 0 } else { 2 };
         candidates[first..].iter().copied().find(|candidate| self.knows(candidate))
     }
 
-    /// True if a call of `function` may have this parameter: it is one of the schema's, or the schema names none or allows others.
+    /// True if a call of `function` may have this parameter: its schema names it, names none, or
+    /// allows others.
     pub fn may_have(&self, function: &str, parameter: &str) -> bool {
         let Some(schema) = self.schema(function) else { return true };
         let others = matches!(&schema["additionalProperties"], Value::Bool(true) | Value::Object(_));
@@ -39,12 +40,14 @@ impl Definitions {
         others || names.is_none_or(|names| names.contains_key(parameter))
     }
 
-    /// The parameter that is given at place `index` without a name: the schema's required ones have an order.
+    /// The unnamed parameter at position `index`, from the order of the schema's required
+    /// parameters.
     pub fn positional(&self, function: &str, index: usize) -> Option<&str> {
         self.schema(function)?["required"].get(index)?.as_str()
     }
 
-    /// The JSON text of an argument that was written as bare text: a text where its schema allows one, else what the text means.
+    /// The JSON text of an argument written as bare text. It becomes a string if the schema allows
+    /// one, and otherwise the value that the text denotes.
     pub fn argument(&self, function: &str, parameter: &str, text: &str) -> String {
         let as_text = || Value::String(text.to_owned()).to_string();
         if self.allows_text(function, parameter, text) == Some(true) {
@@ -54,13 +57,14 @@ impl Definitions {
             "True" => "true".to_owned(),
             "False" => "false".to_owned(),
             "None" => "null".to_owned(),
-            // As it is written: a number keeps all its digits.
+            // JSON is copied as written, so that a number keeps all its digits.
             other if serde_json::from_str::<Value>(other).is_ok() => other.to_owned(),
             _ => as_text(),
         }
     }
 
-    /// True if the schema of a parameter allows `text` as a text, false if it does not, `None` if it does not say.
+    /// True if the schema of a parameter allows `text` as a string, false if not, `None` if it does
+    /// not specify.
     pub fn allows_text(&self, function: &str, parameter: &str, text: &str) -> Option<bool> {
         let root = self.schema(function)?;
         SchemaRoot(root).allows_text(root["properties"].get(parameter)?, text, 0)
@@ -84,12 +88,12 @@ impl Definitions {
     }
 }
 
-/// A schema to which references within it refer.
+/// The root schema that references point into.
 #[derive(Debug, Clone, Copy)]
 struct SchemaRoot<'s>(&'s Value);
 
 impl<'s> SchemaRoot<'s> {
-    /// True if `schema` allows `text` as a text, false if it does not, `None` if it does not say.
+    /// True if `schema` allows `text` as a string, false if not, `None` if it does not specify.
     fn allows_text(self, schema: &'s Value, text: &str, depth: usize) -> Option<bool> {
         let schema = schema.as_object().filter(|_| depth < DEPTH)?;
         let within = |schema: &'s Value| self.allows_text(schema, text, depth + 1);
@@ -107,13 +111,13 @@ impl<'s> SchemaRoot<'s> {
         if said.contains(&false) { Some(false) } else { said.contains(&true).then_some(true) }
     }
 
-    /// The schema at `path`, like `#/$defs/Name`.
+    /// The schema at `path`, such as `#/$defs/Name`.
     fn referred(self, path: &str) -> Option<&'s Value> {
         self.0.pointer(path.strip_prefix('#')?)
     }
 }
 
-/// True if the type of a schema allows texts.
+/// True if the schema's type allows strings; `None` if it does not specify.
 fn by_type(schema: &Map<String, Value>) -> Option<bool> {
     match schema.get("type")? {
         Value::String(name) => Some(name == "string"),
@@ -122,7 +126,7 @@ fn by_type(schema: &Map<String, Value>) -> Option<bool> {
     }
 }
 
-/// True if the list of a schema's values allows `text`.
+/// True if the schema's list of values allows `text`; `None` without a list.
 fn by_values(schema: &Map<String, Value>, text: &str) -> Option<bool> {
     let one = schema.get("const").map(std::slice::from_ref);
     let values = schema.get("enum").and_then(Value::as_array).map(Vec::as_slice).or(one)?;

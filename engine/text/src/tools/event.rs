@@ -1,22 +1,22 @@
-//! The events of an answer: words and calls.
+//! The events of an answer: text and calls.
 
-/// Stands before the text of a control token in answers with calls: a noncharacter of Unicode, for a program's own use. A text that
-/// spells a control token has none.
+/// Precedes the text of a control token in answers with calls. It is a Unicode noncharacter for
+/// internal use. Ordinary text that spells a control token lacks it.
 pub const CONTROL: char = '\u{FDD3}';
 
-/// Part of an answer.
+/// A part of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToolEvent {
-    /// Words for the user.
+    /// Text for the user.
     Text(String),
-    /// A call begins.
+    /// A call starts.
     Begin {
         /// Name of the function.
         name: String,
     },
-    /// More of the call's arguments, which are one JSON object.
+    /// More of the call's arguments, which together form one JSON object.
     Arguments(String),
-    /// The call is complete. One that breaks off has no end: its arguments are those so far.
+    /// The call is complete. A call that breaks off has no end and keeps the arguments so far.
     End,
 }
 
@@ -39,13 +39,13 @@ impl ToolEvent {
         }
     }
 
-    /// Begins a call.
+    /// Starts a call.
     pub(super) fn begin(out: &mut Vec<ToolEvent>, name: &str) {
         out.push(ToolEvent::Begin { name: plain(name) });
     }
 }
 
-/// `text` without marks of control tokens.
+/// `text` without the marks before control tokens.
 pub fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     push_plain(&mut out, text);

@@ -1,4 +1,4 @@
-//! The ways in which published models write calls of tools.
+//! The notations in which published models write tool calls.
 
 use super::{
     brackets::{ALL, BracketSign, Brackets, CallSpelling, FUNCTION, KnownBrackets, LLAMA, LLAMA4, TOOL_CALL},
@@ -6,30 +6,31 @@ use super::{
 };
 use crate::{TokenKind, Tokenizer};
 
-/// A token that is part of calls.
+/// A token that occurs in calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallToken {
-    /// Its number.
+    /// Id of the token.
     pub id: u32,
     /// Its text in the vocabulary.
     pub text: String,
-    /// Its text in an answer that is read for calls, in which it is another than the same letters.
+    /// Text of the token in an answer that is parsed for calls. It differs from the same characters
+    /// as ordinary text.
     pub shown: String,
 }
 
-/// How a model writes calls of tools.
+/// How a model writes tool calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolFormat {
     pub(super) brackets: Vec<Brackets>,
     pub(super) spelling: CallSpelling,
-    /// An answer may begin with a call, without brackets.
+    /// True if an answer may start with a call without brackets.
     pub(super) bare: bool,
     tokens: Vec<CallToken>,
 }
 
 impl ToolFormat {
-    /// The format of a model with this vocabulary and the source of this chat template. Templates that know no tools are given
-    /// instructions for `<tool_call>`.
+    /// Detects the format from a model's vocabulary and the source of its chat template. For
+    /// templates without tools it is `<tool_call>`, as our instructions describe.
     pub fn detect(tokenizer: &Tokenizer, template: &str) -> Self {
         let is_token = |text: &str| token(tokenizer, text).is_some();
         let is_used = |known: &&KnownBrackets| match known.sign {
@@ -43,12 +44,12 @@ impl ToolFormat {
         }
         let has = |known: KnownBrackets| used.iter().any(|it| it.open == known.open);
         let is_llama = has(LLAMA) || has(LLAMA4);
-        // GLM 4 writes a name, a line end and arguments.
+        // GLM 4 writes the name, a line end and the arguments.
         let bare = is_llama || (used.is_empty() && template.contains("<|observation|>"));
         let is_known = bare || !used.is_empty();
-        // Calls between tags of functions may be within these.
+        // Function tags may be nested in these brackets.
         let is_coder = has(FUNCTION) && used.iter().all(|it| it.close.is_empty());
-        // A template that is given no definitions has them told in words.
+        // A template that ignores definitions gets them as text.
         let in_words = !is_known || !template.contains("tools");
         if (is_coder || in_words) && !has(TOOL_CALL) {
             used.push(TOOL_CALL);
@@ -56,7 +57,8 @@ impl ToolFormat {
         Self::of(&used, bare, &|text| token(tokenizer, text), is_known)
     }
 
-    /// The format with the brackets `used`; the texts with a token are that token alone if they are `exact`.
+    /// The format with the brackets `used`. If `exact`, a text with a token only matches that
+    /// token.
     fn of(used: &[KnownBrackets], bare: bool, token: &dyn Fn(&str) -> Option<u32>, exact: bool) -> Self {
         let shown = |text: &str| if exact { format!("{CONTROL}{text}") } else { text.to_owned() };
         let texts = CallSpelling::token_texts(used).into_iter();
@@ -74,24 +76,24 @@ impl ToolFormat {
         ToolFormat { brackets, spelling, bare, tokens }
     }
 
-    /// Answers that are JSON from the first character: a grammar forces them.
+    /// The format of answers that are JSON from the first character, as a grammar forces them.
     pub fn forced() -> Self {
         Self::of(&[], true, &|_| None, true)
     }
 
-    /// Tokens that are part of calls, which a caller must see though the vocabulary may hide them.
+    /// Tokens of calls, which a caller must see even if the vocabulary hides them.
     pub fn tokens(&self) -> &[CallToken] {
         &self.tokens
     }
 
-    /// The format of one kind of brackets, without tokens.
+    /// The format of one kind of brackets, as plain texts without tokens.
     pub fn of_texts(open: &str) -> Self {
         let used: Vec<KnownBrackets> = ALL.iter().filter(|it| it.open == open).copied().collect();
         Self::of(&used, [LLAMA.open, LLAMA4.open].contains(&open), &|_| None, true)
     }
 }
 
-/// The token with this text, if it is one that is no part of ordinary words.
+/// The token with this text, if it is a control token or user-defined.
 fn token(tokenizer: &Tokenizer, text: &str) -> Option<u32> {
     let is_own = |id: &u32| matches!(tokenizer.token_kind(*id), Some(TokenKind::Control | TokenKind::UserDefined));
     tokenizer.token_id(text).filter(is_own)

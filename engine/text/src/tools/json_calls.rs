@@ -1,4 +1,4 @@
-//! Calls written as JSON: one object with `name` and `arguments`, or a list of them.
+//! Calls written as JSON: an object with `name` and `arguments`, or a list of such objects.
 
 use super::{
     definition::Definitions,
@@ -12,9 +12,9 @@ pub struct JsonCalls {
     place: JsonPlace,
     in_list: bool,
     call: JsonCall,
-    /// A call has begun.
+    /// True once a call has started.
     begun: bool,
-    /// Objects that are no calls.
+    /// Text of objects that are not calls.
     others: String,
 }
 
@@ -32,10 +32,10 @@ enum JsonPlace {
     Done,
 }
 
-/// The object being read.
+/// The current object.
 #[derive(Debug, Clone, Default)]
 struct JsonCall {
-    /// Its text, until its name is known.
+    /// Text of the object until its name is known.
     raw: String,
     key: String,
     value: ValueText,
@@ -43,11 +43,11 @@ struct JsonCall {
     early: String,
     begun: bool,
     has_arguments: bool,
-    /// Within the object `function`, in which some models write name and arguments.
+    /// True within the object `function`, which holds name and arguments in some models' calls.
     in_function: bool,
 }
 
-/// A value, or the beginning of one.
+/// A value, or the start of one.
 #[derive(Debug, Clone, Default)]
 pub struct ValueText {
     text: String,
@@ -57,7 +57,8 @@ pub struct ValueText {
 }
 
 impl ValueText {
-    /// Adds a character. `true` if the value is complete; a number or word is complete with the character behind it.
+    /// Adds a character. `true` if the value is complete. A number or word is complete only at the
+    /// character after it.
     pub fn push(&mut self, c: char) -> bool {
         self.text.push(c);
         if self.in_string {
@@ -84,7 +85,7 @@ impl ValueText {
         false
     }
 
-    /// True for a complete object, list or text.
+    /// True if the value is a complete object, list or text.
     pub fn is_complete(&self) -> bool {
         !self.text.is_empty() && self.depth == 0 && !self.in_string
     }
@@ -110,7 +111,7 @@ impl JsonCalls {
         let outcome = match (place.ended, self.begun) {
             (false, _) => CallOutcome::More,
             (true, false) => CallOutcome::NoCall,
-            // All calls of a list are complete whose bracket alone is missing.
+            // If only the list's closing bracket is missing, all its calls are complete.
             (true, true) if self.place == JsonPlace::Element => CallOutcome::Done,
             (true, true) => CallOutcome::Broken,
         };
@@ -147,7 +148,7 @@ impl JsonCalls {
                 '}' => self.end_call(out),
                 _ => {}
             },
-            // Names of members that matter have no escapes.
+            // The keys that matter contain no escapes.
             JsonPlace::Key => match c {
                 '"' => self.place = JsonPlace::Colon,
                 c => self.call.key.push(c),
@@ -176,7 +177,7 @@ impl JsonCalls {
         }
     }
 
-    /// `true` if the value is the arguments as an object.
+    /// `true` if the value is the object of arguments.
     fn is_arguments(&self) -> bool {
         matches!(&*self.call.key, "arguments" | "parameters") && self.call.value.text.starts_with('{')
     }
@@ -209,7 +210,7 @@ impl JsonCalls {
                     ToolEvent::push_arguments(out, &early);
                 }
             }
-            // Arguments as a text of their own.
+            // The arguments are a string that contains JSON.
             "arguments" | "parameters" if !is_object => {
                 if let Some(arguments) = text() {
                     self.call.has_arguments = true;
@@ -228,7 +229,7 @@ impl JsonCalls {
         self.place = if self.in_list { JsonPlace::Element } else { JsonPlace::Done };
         let call = std::mem::take(&mut self.call);
         if !call.begun {
-            // JSON without the name of a tool is no call.
+            // JSON without a tool name is not a call.
             self.others.push_str(&call.raw);
             return;
         }

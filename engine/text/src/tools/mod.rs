@@ -1,10 +1,12 @@
-//! Calls of tools in answers, in the notations that models were trained on, parsed while the text arrives.
+//! Parses tool calls in arriving answers, in the notations that models were trained on.
 //!
-//! A [`ToolFormat`] says how one model writes calls, found in its chat template and vocabulary. A [`ToolParser`] reads an answer in that
-//! format and tells text and calls apart; a [`CallSplitter`] does so and changes neither. Inside, [`brackets`] has the texts around
-//! calls, [`body`] finds the notation of what is within them, and a [`reader`] reads each call: [`json_calls`] JSON objects,
-//! [`tag_call`] values between tags, [`value_call`] Gemma's and Python's notations. [`definition`] knows the names of tools and the types
-//! of their parameters, which notations without quotes need.
+//! A [`ToolFormat`] describes how a model writes calls, detected from its chat template and
+//! vocabulary. A [`ToolParser`] reads an answer in that format and separates text from calls. A
+//! [`CallSplitter`] separates them too, but leaves both as written. [`brackets`] lists the texts
+//! around calls, and [`body`] finds the notation within them. A [`reader`] reads each call:
+//! [`json_calls`] JSON objects, [`tag_call`] values between tags, [`value_call`] Gemma's and
+//! Python's notations. [`definition`] holds the names of tools and the types of their parameters,
+//! which notations without quotes need.
 
 mod body;
 mod brackets;

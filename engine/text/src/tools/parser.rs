@@ -1,4 +1,4 @@
-//! Reads an answer of a model that may call tools.
+//! Parses the answer of a model that may call tools.
 
 use serde_json::Value;
 
@@ -13,22 +13,23 @@ use super::{
 };
 use crate::reasoning::{AnswerPart, AnswerPieces, overlap};
 
-/// The parser of one answer. The events do not depend on how the answer is divided into pieces, but for the division of texts. A call is
-/// one of the tools that are defined; everything else is words, as it was written.
+/// The parser of one answer. The events do not depend on how the answer is split into pieces,
+/// except for the splitting of texts. Only defined tools can be called; everything else is text,
+/// returned as written.
 #[derive(Debug, Clone)]
 pub struct ToolParser {
     format: ToolFormat,
     definitions: Definitions,
     state: ToolState,
-    /// Text that is not read yet.
+    /// Unread text.
     held: String,
-    /// A call was read: white space between calls is dropped.
+    /// True after a call: white space between calls is dropped.
     after_call: bool,
 }
 
 #[derive(Debug, Clone)]
 enum ToolState {
-    /// Nothing but white space so far.
+    /// Only white space so far.
     Beginning,
     Text,
     /// Within brackets.
@@ -41,27 +42,27 @@ enum ToolState {
 #[derive(Debug, Clone, Default)]
 struct Body {
     brackets: Brackets,
-    /// The text since the opening bracket or the last call, until a call has begun.
+    /// The text since the opening bracket or the last call, until a call starts.
     pending: String,
-    /// A call has begun and is not complete.
+    /// True while a call has started and is not complete.
     has_begun: bool,
-    /// A call is complete.
+    /// True once a call is complete.
     has_call: bool,
     in_fence: bool,
     in_list: bool,
 }
 
-/// The part of an answer that was read.
+/// The events and texts that were read.
 #[derive(Debug, Default)]
 pub struct ReadAnswer {
-    /// Words and calls.
+    /// Text and calls.
     pub events: Vec<ToolEvent>,
-    /// The same as it is written: words, and calls with the marks of their control tokens.
+    /// The answer as written: text, and calls with their control tokens marked.
     pub raw: AnswerPieces,
 }
 
 impl ToolParser {
-    /// A parser of answers of a model that was given `definitions`, in OpenAI's form.
+    /// A parser for a model that was given `definitions`, in OpenAI's form.
     pub fn new(format: ToolFormat, definitions: &[Value]) -> Self {
         let definitions = Definitions::new(definitions);
         ToolParser { format, definitions, state: ToolState::Beginning, held: String::new(), after_call: false }
@@ -72,12 +73,12 @@ impl ToolParser {
         self.read(piece, false).events
     }
 
-    /// The events held back; no more text follows.
+    /// Returns the events held back, because no more text follows.
     pub fn finish(&mut self) -> Vec<ToolEvent> {
         self.read("", true).events
     }
 
-    /// Reads a piece, which is the last one if the answer has `ended`.
+    /// Reads a piece. It is the last piece if the answer has `ended`.
     pub(super) fn read(&mut self, piece: &str, ended: bool) -> ReadAnswer {
         let mut out = ReadAnswer::default();
         self.held.push_str(piece);
@@ -97,7 +98,7 @@ impl ToolParser {
         pending || !self.held.is_empty()
     }
 
-    /// Moves on within the held text; false if more is needed.
+    /// Advances in the held text; false if more text is needed.
     fn step(&mut self, ended: bool, out: &mut ReadAnswer) -> bool {
         match std::mem::replace(&mut self.state, ToolState::Text) {
             ToolState::Beginning => self.step_beginning(ended),
@@ -118,7 +119,7 @@ impl ToolParser {
         true
     }
 
-    /// Text up to an opening bracket.
+    /// Reads text up to an opening bracket.
     fn step_text(&mut self, ended: bool, out: &mut ReadAnswer) -> bool {
         let all = &self.format.brackets;
         let found = all.iter().filter_map(|it| Some((self.held.find(&it.open)?, it)));
@@ -134,7 +135,7 @@ impl ToolParser {
         let possible = all.iter().map(|it| overlap(&self.held, &it.open)).max().unwrap_or(0);
         let certain = self.held.len() - if ended { 0 } else { possible };
         if self.after_call && self.held[..certain].trim().is_empty() {
-            // It belongs to the calls if one follows, or nothing.
+            // White space belongs to the calls if a call follows or the answer ends.
             if ended {
                 out.push_raw(AnswerPart::ToolCall, std::mem::take(&mut self.held));
             }
@@ -144,7 +145,7 @@ impl ToolParser {
         false
     }
 
-    /// The next thing within brackets.
+    /// Reads the next element within brackets.
     fn step_body(&mut self, mut body: Body, ended: bool, out: &mut ReadAnswer) -> bool {
         let Body { brackets, has_call, in_fence, in_list, .. } = &body;
         let (has_call, in_fence, in_list) = (*has_call, *in_fence, *in_list);
@@ -184,13 +185,14 @@ impl ToolParser {
         true
     }
 
-    /// Ends brackets that have had calls.
+    /// Ends brackets that contained calls.
     fn close(&mut self, body: Body, out: &mut ReadAnswer) {
         out.push_raw(AnswerPart::ToolCall, body.pending);
         self.after_call = true;
     }
 
-    /// Takes for words what was read within brackets and belongs to no call, and the opening bracket if it is not read yet.
+    /// Treats unused content of brackets as text, together with the opening bracket if it is still
+    /// unread.
     fn give_up(&mut self, body: Body, out: &mut ReadAnswer) {
         self.after_call |= body.has_call;
         let opened = if body.pending.is_empty() && self.held.starts_with(&body.brackets.open) {
@@ -220,7 +222,8 @@ impl ToolParser {
                 self.state = ToolState::Body(body);
             }
             CallOutcome::Broken => self.after_call = true,
-            // The beginning of a call whose name is not known: the user sees it, and it is no word of the model's.
+            // The answer ends within a call whose name is unknown. The user sees its start, but it
+            // is not part of the answer's text.
             CallOutcome::NoCall if ended && self.held.is_empty() => {
                 out.push_event(ToolEvent::Text(plain(&body.pending)));
                 out.push_raw(AnswerPart::ToolCall, body.pending);
@@ -230,7 +233,7 @@ impl ToolParser {
         true
     }
 
-    /// Takes `length` bytes of the held text for words.
+    /// Treats `length` bytes of the held text as ordinary text.
     fn take_words(&mut self, length: usize, out: &mut ReadAnswer) {
         let text: String = self.held.drain(..length).collect();
         if text.is_empty() {
@@ -248,7 +251,8 @@ impl ToolParser {
 }
 
 impl Body {
-    /// Takes `length` bytes of the held text for part of the calls, if they turn out to be some.
+    /// Adds `length` bytes of the held text to the pending text, which joins the calls once a call
+    /// has started.
     fn take(&mut self, held: &mut String, length: usize, out: &mut ReadAnswer) {
         self.pending.extend(held.drain(..length));
         if self.has_begun {

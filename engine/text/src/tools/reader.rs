@@ -1,4 +1,4 @@
-//! The readers of calls, one for each notation.
+//! Readers of calls, one for each notation.
 
 use super::{
     definition::Definitions,
@@ -8,58 +8,59 @@ use super::{
     value_call::ValueCall,
 };
 
-/// Where a call stands.
+/// The surroundings of a call.
 #[derive(Debug, Clone, Copy)]
 pub struct CallPlace<'p> {
     /// The tools that may be called.
     pub tools: &'p Definitions,
-    /// Ends the calls; may be empty, and may be left out.
+    /// Text that ends the calls; may be empty, and models may omit it.
     pub close: &'p str,
-    /// Around each of several calls.
+    /// Texts around each of several calls.
     pub each: &'p [String],
-    /// In a list with brackets, whose calls are separated by commas.
+    /// True in a list in square brackets, whose calls are separated by commas.
     pub in_list: bool,
-    /// No more text follows.
+    /// True if no more text follows.
     pub ended: bool,
 }
 
-/// Parameters that may follow a value.
+/// The parameters that may follow a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextKeys {
-    /// Those of the function that were not given yet.
+    /// Parameters of the function that were not given yet.
     Own,
-    /// Any: the text has ended, and no value ends before one of the function's own.
+    /// Any parameter. Used after the end of the text if no value ends before one of the function's
+    /// own parameters.
     Any,
 }
 
-/// How far reading has come.
+/// The state after a reading step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallOutcome {
     /// More text is needed.
     More,
     /// All calls of the reader are complete.
     Done,
-    /// A call has begun and breaks off.
+    /// A call has started and breaks off.
     Broken,
-    /// It is no call; none has begun.
+    /// The text is not a call, and none has started.
     NoCall,
 }
 
 /// The result of a step of a reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallProgress {
-    /// Bytes of the text that were read.
+    /// Number of bytes read.
     pub used: usize,
-    /// How far reading has come.
+    /// The state after the step.
     pub outcome: CallOutcome,
 }
 
-/// Reads one call, or several in one JSON list.
+/// Reads one call, or several calls in a JSON list.
 #[derive(Debug, Clone)]
 pub enum ToolReader {
-    /// JSON objects with the name in them.
+    /// JSON objects that contain the name.
     Json(JsonCalls),
-    /// A name, which is read, and a JSON object.
+    /// A JSON object after a name, which is already read.
     Named(NamedCall),
     /// Names and values between tags.
     Tags(TagCall),
@@ -68,7 +69,7 @@ pub enum ToolReader {
 }
 
 impl ToolReader {
-    /// Reads from the beginning of `text`, which is all that was not read before.
+    /// Reads from the start of `text`, which is the whole unread text.
     pub fn read(&mut self, text: &str, place: CallPlace<'_>, out: &mut Vec<ToolEvent>) -> CallProgress {
         match self {
             ToolReader::Json(calls) => calls.read(text, place, out),
@@ -79,16 +80,16 @@ impl ToolReader {
     }
 }
 
-/// The arguments of a call whose name stands before them.
+/// The arguments of a call whose name precedes them.
 #[derive(Debug, Clone)]
 pub struct NamedCall {
-    /// Until the call has begun.
+    /// Name of the tool, until the call starts.
     name: Option<String>,
     arguments: ValueText,
 }
 
 impl NamedCall {
-    /// The reader of a JSON object, which comes next.
+    /// The reader of the JSON object that follows.
     pub fn new(name: &str) -> Self {
         NamedCall { name: Some(name.to_owned()), arguments: ValueText::default() }
     }

@@ -1,9 +1,11 @@
-//! Calls between tags: `<function=NAME>` with `<parameter=KEY>` (Qwen3-Coder, Nemotron 3, Seed-OSS, MiMo 2, Step 3.5),
-//! `<function name="NAME">` with `<param name="KEY">` (MiniCPM 5), `<invoke name="NAME">` with `<parameter name="KEY">` (MiniMax M2,
-//! DeepSeek V3.2, Step 3), and `NAME` with `<arg_key>` (GLM).
+//! Calls between tags: `<function=NAME>` with `<parameter=KEY>` (Qwen3-Coder, Nemotron 3, Seed-OSS,
+//! MiMo 2, Step 3.5), `<function name="NAME">` with `<param name="KEY">` (MiniCPM 5),
+//! `<invoke name="NAME">` with `<parameter name="KEY">` (MiniMax M2, DeepSeek V3.2, Step 3), and
+//! `NAME` with `<arg_key>` (GLM).
 //!
-//! Texts have closing tags in them. So a closing tag ends a value only where something follows that may follow: the next parameter, or
-//! the end of the function and then that of the call.
+//! Values may contain closing tags. A closing tag therefore ends a value only if a valid
+//! continuation follows it. That is the next parameter, or the end of the function followed by the
+//! end of the call.
 
 use serde_json::Value;
 
@@ -14,23 +16,24 @@ use super::{
     reader::{CallOutcome, CallPlace, CallProgress, NextKeys},
 };
 
-/// Longest name of a parameter, in bytes.
+/// Longest parameter name in bytes.
 const LONGEST_KEY: usize = 256;
 
-/// The tags of a notation, as they are in the answer.
+/// The tags of a notation as they appear in the answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tags {
-    /// Ahead of the name; empty if the call begins with it.
+    /// Text before the name; empty if the call starts with the name.
     pub function: String,
-    /// Behind the parameters; empty if what ends the call does.
+    /// Text after the parameters; empty if the end of the call follows directly.
     pub function_end: String,
-    /// Ahead of a key.
+    /// Text before a key.
     pub parameter: String,
-    /// Between key and value.
+    /// Text between key and value.
     pub value: TagValue,
-    /// Behind a value.
+    /// Text after a value.
     pub parameter_end: String,
-    /// Names are values of attributes, perhaps with quotes, and tags without content may end with `/>`.
+    /// True if names are attribute values, possibly quoted. Tags without content may then end with
+    /// `/>`.
     pub attributes: bool,
 }
 
@@ -41,9 +44,9 @@ pub enum TagValue {
     Bracket,
     /// Tags of their own.
     Tags {
-        /// Behind the key.
+        /// Text after the key.
         key_end: String,
-        /// Ahead of the value.
+        /// Text before the value.
         open: String,
     },
 }
@@ -52,13 +55,13 @@ pub enum TagValue {
 #[derive(Debug, Clone)]
 pub struct TagCall {
     tags: Tags,
-    /// Known once the call has begun.
+    /// Name of the tool, once the call has started.
     name: Option<String>,
-    /// Parameters so far.
+    /// Parameters that were read.
     given: Vec<String>,
-    /// Arguments written as JSON, which some models do.
+    /// Arguments written as JSON, as some models do.
     json: Option<ValueText>,
-    /// Bytes of the text that were searched for the end of the value.
+    /// Number of bytes already searched for the end of the value.
     searched: usize,
 }
 
@@ -67,20 +70,20 @@ pub struct TagCall {
 struct Parameter {
     key: String,
     value: String,
-    /// The value is a text, or is none; `None` if its tag does not say.
+    /// True if the value is a string, false if not, `None` if its tag does not specify.
     is_text: Option<bool>,
-    /// Where it ends.
+    /// Byte after the value and its closing tag.
     end: usize,
-    /// Nothing follows that may: the call breaks off behind it.
+    /// True if no valid continuation follows, so that the call breaks off here.
     is_last: bool,
 }
 
 /// The next part of a call.
 enum TagPart {
     Parameter(Parameter),
-    /// The end of the call, and where that ends.
+    /// The end of the call, with the byte after it.
     End(usize),
-    /// Something that no call has.
+    /// Text that cannot be part of a call.
     Other,
 }
 
@@ -90,7 +93,7 @@ impl TagCall {
         TagCall { tags, name: None, given: Vec::new(), json: None, searched: 0 }
     }
 
-    /// Reads all that is certain. What ends the call is left.
+    /// Reads everything that is certain. The text that ends the call stays unread.
     pub fn read(&mut self, text: &str, place: CallPlace<'_>, out: &mut Vec<ToolEvent>) -> CallProgress {
         let mut at = 0;
         let progress = |used: usize, outcome: CallOutcome| CallProgress { used, outcome };
@@ -140,7 +143,7 @@ impl TagCall {
         }
     }
 
-    /// Ends the call, which is complete. One that breaks off keeps the parameters so far, and has no end.
+    /// Completes the call. A call that breaks off keeps the parameters so far and has no end.
     fn complete(&self, out: &mut Vec<ToolEvent>) {
         if self.json.is_none() {
             ToolEvent::push_arguments(out, if self.given.is_empty() { "{}" } else { "}" });
@@ -169,7 +172,7 @@ impl TagCall {
         Ok(CallHead { name, end: cursor.at, is_whole })
     }
 
-    /// Reads arguments that are JSON; the outcome, if there is one.
+    /// Reads JSON arguments. Returns the outcome once there is one.
     fn read_json(
         &mut self,
         text: &str,
@@ -198,7 +201,7 @@ impl TagCall {
         }
     }
 
-    /// The part of the call at byte `at`.
+    /// The next part of the call, at byte `at`.
     fn part(&mut self, text: &str, at: usize, place: CallPlace<'_>) -> Read<TagPart> {
         let mut cursor = TextCursor::at(text, at);
         cursor.peek_word()?;
@@ -206,7 +209,7 @@ impl TagCall {
         if !tags.function_end.is_empty() && behind.take(&tags.function_end)? {
             return Ok(TagPart::End(behind.at));
         }
-        // The tag that ends the function may be left out before what ends the call.
+        // Models may omit the tag that ends the function before the text that ends the call.
         if !place.close.is_empty() && cursor.take(place.close)? {
             return Ok(TagPart::End(cursor.at - place.close.len()));
         }
@@ -216,7 +219,7 @@ impl TagCall {
         self.parameter(text, cursor, place).map(TagPart::Parameter)
     }
 
-    /// The parameter whose key is at `cursor`.
+    /// Reads the parameter whose key is at `cursor`.
     fn parameter(&mut self, text: &str, mut cursor: TextCursor<'_>, place: CallPlace<'_>) -> Read<Parameter> {
         let written = self.key(&mut cursor)?;
         let attribute = Attribute::of(written);
@@ -230,7 +233,7 @@ impl TagCall {
             }
             found => found,
         };
-        // Without anything that may follow, the value ends with the first tag.
+        // Without a valid continuation, the value ends at the first closing tag.
         let is_last = place.ended && end.is_err();
         let end = if is_last { self.first_end(body).ok_or(Unread::More)? } else { end? };
         let value = if self.tags.attributes { without_sections(&body[..end]) } else { None };
@@ -242,13 +245,13 @@ impl TagCall {
         Ok(Parameter { key: key.to_owned(), value, is_text, end, is_last })
     }
 
-    /// Where the first tag is that may end the value which `body` begins with.
+    /// Position of the first closing tag that can end the value at the start of `body`.
     fn first_end(&self, body: &str) -> Option<usize> {
         let mut ends = body.match_indices(&*self.tags.parameter_end).map(|(at, _)| at);
         ends.find(|at| !self.tags.attributes || !is_within_section(&body[..*at]))
     }
 
-    /// Reads a key and what stands between it and the value.
+    /// Reads a key and the text between the key and the value.
     fn key<'t>(&self, cursor: &mut TextCursor<'t>) -> Read<&'t str> {
         let key_end: &str = match &self.tags.value {
             TagValue::Bracket => ">",
@@ -266,7 +269,7 @@ impl TagCall {
         Ok(key)
     }
 
-    /// Bytes of the value that `body` begins with.
+    /// Length in bytes of the value at the start of `body`.
     fn value_end(&mut self, body: &str, key: &str, place: CallPlace<'_>, keys: NextKeys) -> Read<usize> {
         let end_tag = &self.tags.parameter_end;
         while let Some(found) = body.get(self.searched..).and_then(|rest| rest.find(end_tag)) {
@@ -288,7 +291,7 @@ impl TagCall {
     /// True if `rest` may follow the value of the parameter `key`.
     fn may_follow(&self, rest: &str, key: &str, place: CallPlace<'_>, keys: NextKeys) -> Read<bool> {
         let mut cursor = TextCursor::new(rest);
-        // A value at the end of the text is one; its call breaks off.
+        // At the end of the text the value is complete, although its call breaks off.
         let at_end = |unread: Unread| if place.ended && keys == NextKeys::Any { Ok(true) } else { Err(unread) };
         if let Err(more) = cursor.peek_word() {
             return at_end(more);
@@ -315,7 +318,7 @@ impl TagCall {
         if place.close.is_empty() { Ok(false) } else { cursor.take(place.close).or_else(at_end) }
     }
 
-    /// True if what comes at `cursor` may follow the end of the function.
+    /// True if the text at `cursor` may follow the end of the function.
     fn may_follow_function(&self, mut cursor: TextCursor<'_>, place: CallPlace<'_>) -> Read<bool> {
         if place.close.is_empty() {
             return Ok(true);
@@ -333,31 +336,31 @@ impl TagCall {
         Ok(false)
     }
 
-    /// True if the parameter `next` may follow that called `key`.
+    /// True if the parameter `next` may follow the parameter `key`.
     fn may_be_next(&self, next: &str, key: &str, place: CallPlace<'_>) -> bool {
         let next = if self.tags.attributes { Attribute::of(next).value } else { next.trim() };
         let name = self.name.as_deref().unwrap_or_default();
         let is_new = next != key && !self.given.iter().any(|given| given == next);
-        // A value that is no text has no tags in it.
+        // A value that is not a string contains no tags.
         let is_text = place.tools.allows_text(name, key, "") == Some(true);
         is_new && (!is_text || place.tools.may_have(name, next))
     }
 }
 
-/// The beginning of a call.
+/// The start of a call.
 struct CallHead {
     name: String,
     end: usize,
-    /// The call has no parameters and no end of its own.
+    /// True if the call has neither parameters nor an end of its own.
     is_whole: bool,
 }
 
-/// The first attribute of a tag, whose name is read.
+/// The value of the first attribute in a tag, after the attribute's name.
 #[derive(Debug, PartialEq, Eq)]
 struct Attribute<'t> {
-    /// Its value, which may be in quotes.
+    /// Value of the attribute, which may have been quoted.
     value: &'t str,
-    /// The attribute `string`, if there is one.
+    /// Value of the attribute `string`, if there is one.
     is_text: Option<bool>,
 }
 
@@ -372,25 +375,26 @@ impl<'t> Attribute<'t> {
     }
 }
 
-/// `text` without the line ends around it, if there is one behind the opening tag and one before the closing tag: they belong to the
-/// notation.
+/// Removes the line ends after the opening tag and before the closing tag, which belong to the
+/// notation. `text` stays unchanged unless it has both.
 fn without_line_ends(text: &str) -> &str {
     let Some(rest) = text.strip_prefix('\n') else { return text };
     rest.strip_suffix('\n').unwrap_or(if rest.is_empty() { rest } else { text })
 }
 
-/// Around text in which tags are text.
+/// Start and end of a text in which tags have no meaning.
 const SECTION: &str = "<![CDATA[";
 const SECTION_END: &str = "]]>";
 
-/// True if `text` begins with a CDATA section and ends within one: a section that begins a value has all of it.
+/// True if `text` starts with a CDATA section and ends within one. A value that starts with a
+/// section consists of sections.
 fn is_within_section(text: &str) -> bool {
     let text = text.trim();
     text.starts_with(SECTION) && !text.ends_with(SECTION_END)
 }
 
-/// The text of a value that is in CDATA sections; a text that has the end of one in it is written as two. White space around them belongs
-/// to the notation.
+/// The text of a value written as CDATA sections. A text that contains `]]>` is written as two
+/// sections. White space around sections belongs to the notation.
 fn without_sections(text: &str) -> Option<String> {
     let inner = text.trim().strip_prefix(SECTION)?.strip_suffix(SECTION_END)?;
     let mut parts = inner.split(SECTION_END);

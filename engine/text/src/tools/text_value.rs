@@ -1,24 +1,24 @@
-//! Texts between quotes in calls.
+//! Reads quoted texts in calls.
 
 use super::cursor::{Read, TextCursor, Unread};
 
-/// Quotes around a text.
+/// The quotes around a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TextQuotes<'q> {
     text: &'q str,
-    /// A backslash escapes the next character.
+    /// True if a backslash escapes the next character.
     escapes: bool,
 }
 
-/// Gemma 4's, which stands for every quotation mark, in texts as well.
+/// Gemma 4's quote, which also replaces every quotation mark within texts.
 const GEMMA_QUOTE: &str = "<|\"|>";
-/// Longest key of a map, in bytes.
+/// Longest map key in bytes.
 const LONGEST_KEY: usize = 256;
-/// Python's and JSON's.
+/// Python's and JSON's quotes.
 const COMMON: [&str; 4] = ["\"\"\"", "'''", "\"", "'"];
 
 impl<'q> TextQuotes<'q> {
-    /// The quotes at `cursor`, if there are any: some of `own`, or common ones.
+    /// The quotes at `cursor`, if there are any: one of `own`, or common ones.
     pub fn of(cursor: &TextCursor<'_>, own: &'q [String]) -> Read<Option<Self>> {
         let mut ahead = *cursor;
         if let Some(at) = ahead.take_any(own)? {
@@ -26,14 +26,14 @@ impl<'q> TextQuotes<'q> {
         }
         let rest = cursor.rest();
         let Some(text) = COMMON.into_iter().find(|text| rest.starts_with(text)) else { return Ok(None) };
-        // Two quotes are an empty text, or begin three.
+        // Two quotes may be an empty text or the start of three quotes.
         if text.len() == 1 && rest.len() == 2 && rest.ends_with(text) {
             return Err(Unread::More);
         }
         Ok(Some(TextQuotes { text, escapes: true }))
     }
 
-    /// Reads the opening quote, the text, and the first closing quote that something follows which may.
+    /// Reads the opening quote, the text, and the first closing quote with a valid continuation.
     pub fn read(self, cursor: &mut TextCursor<'_>, may_follow: impl Fn(&str) -> Read<bool>) -> Read<String> {
         let opened = cursor.at + self.text.len();
         let body = cursor.rest().get(self.text.len()..).unwrap_or_default();
@@ -48,7 +48,7 @@ impl<'q> TextQuotes<'q> {
         }
     }
 
-    /// The meaning of `text` between the quotes.
+    /// The value of `text` between the quotes.
     fn meaning(self, text: &str) -> String {
         if self.escapes {
             unescape(text)
@@ -59,7 +59,8 @@ impl<'q> TextQuotes<'q> {
         }
     }
 
-    /// Reads a key between the opening quote and the next; `None` if that is too far away for one.
+    /// Reads a key between the opening quote and the next quote. `None` if the next quote is too
+    /// far away for a key.
     pub fn key(self, cursor: &mut TextCursor<'_>) -> Read<Option<String>> {
         let body = cursor.rest().get(self.text.len()..).unwrap_or_default();
         let Some(end) = self.find(body, 0) else {
@@ -69,7 +70,7 @@ impl<'q> TextQuotes<'q> {
         Ok((end <= LONGEST_KEY).then(|| body[..end].to_owned()))
     }
 
-    /// Where the next closing quote is in `body`.
+    /// Position of the next closing quote in `body`.
     fn find(self, body: &str, from: usize) -> Option<usize> {
         if !self.escapes {
             return Some(from + body[from..].find(self.text)?);
@@ -85,7 +86,7 @@ impl<'q> TextQuotes<'q> {
     }
 }
 
-/// `text` with the characters that escapes in Python and JSON stand for.
+/// `text` with Python's and JSON's escapes replaced by their characters.
 fn unescape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -128,15 +129,16 @@ fn unescape(text: &str) -> String {
     out
 }
 
-/// A character by its number.
+/// A character given by its code.
 struct Code {
     c: char,
-    /// Bytes of its digits.
+    /// Number of bytes of its digits.
     used: usize,
 }
 
 impl Code {
-    /// The character whose number `text` begins with, in hexadecimal digits; JSON writes some as a pair of numbers.
+    /// The character whose hexadecimal code starts `text`. JSON writes some characters as a pair of
+    /// codes.
     fn of(text: &str, digits: usize) -> Option<Code> {
         let number = |text: &str| u32::from_str_radix(text.get(..digits)?, 16).ok();
         let first = number(text)?;

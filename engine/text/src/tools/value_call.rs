@@ -1,8 +1,10 @@
-//! Calls whose values are neither JSON nor between tags: Gemma's `call:NAME{key:value,...}`, with strings between quotes of its own, and
-//! Python's `NAME(key=value, ...)`.
+//! Calls whose values are neither JSON nor between tags. These are Gemma's
+//! `call:NAME{key:value,...}`, with its own quotes around strings, and Python's
+//! `NAME(key=value, ...)`.
 //!
-//! Models write quotes within texts as they are. So a quote ends a text only where something follows that may follow: the next
-//! parameter, or the brackets that are open and then what ends the call.
+//! Models do not escape quotes within texts. A quote therefore ends a text only if a valid
+//! continuation follows it. That is the next parameter, or all closing brackets followed by the end
+//! of the call.
 
 use serde_json::{Map, Value};
 
@@ -13,32 +15,33 @@ use super::{
     text_value::TextQuotes,
 };
 
-/// Nesting beyond which there is no call.
+/// Nesting depth beyond which the text is not a call.
 const DEPTH: usize = 32;
-/// Length from which on a call is tried again only when it has grown by one part in [`GROWTH`], in bytes.
+/// Length in bytes above which a call is parsed again only after it has grown by one part in
+/// [`GROWTH`].
 const LONG: usize = 4096;
 const GROWTH: usize = 256;
 
-/// How a call is written.
+/// The notation of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ValueForm {
-    /// Gemma's, with the texts that begin and end strings.
+    /// Gemma's notation, with the quotes around strings.
     Brace(Vec<String>),
-    /// Python's.
+    /// Python's notation.
     Python,
 }
 
-/// The reader of one call, whose name is known to be a tool's.
+/// The reader of one call, whose name is known to be a tool.
 #[derive(Debug, Clone)]
 pub struct ValueCall {
     form: ValueForm,
     name: String,
-    /// Bytes without which another try is not worth its time.
+    /// Length in bytes that the text must reach before another attempt.
     next_try: usize,
 }
 
 impl ValueCall {
-    /// The reader of a call of `name`, whose opening bracket comes next.
+    /// The reader of a call of `name`, whose opening bracket follows.
     pub fn new(form: ValueForm, name: &str) -> Self {
         ValueCall { form, name: name.to_owned(), next_try: 0 }
     }
@@ -78,9 +81,9 @@ impl ValueCall {
 /// The arguments of a call.
 #[derive(Debug)]
 struct CallArguments {
-    /// They, as a JSON object.
+    /// The arguments as a JSON object.
     json: String,
-    /// Where the call ends.
+    /// Byte after the call.
     end: usize,
 }
 
@@ -99,7 +102,7 @@ struct CallParser<'a> {
     call: &'a ValueCall,
     place: CallPlace<'a>,
     keys: NextKeys,
-    /// Parameters so far.
+    /// Parameters that were read.
     given: Vec<String>,
     open: Vec<Bracket>,
 }
@@ -127,7 +130,7 @@ impl<'a> CallParser<'a> {
         if self.is_python() { "=" } else { ":" }
     }
 
-    /// Reads the arguments from their opening bracket on.
+    /// Reads the arguments, starting at their opening bracket.
     fn arguments(mut self) -> Read<CallArguments> {
         let mut json = String::new();
         self.cursor.at += 1;
@@ -156,7 +159,7 @@ impl<'a> CallParser<'a> {
         Ok(CallArguments { json: if json.is_empty() { "{}".to_owned() } else { json + "}" }, end: self.cursor.at })
     }
 
-    /// Reads the bracket that closes `container`, if it comes.
+    /// Reads the bracket that closes `container`, if it follows.
     fn closes(&mut self, container: Bracket) -> Read<bool> {
         let closing = self.closing(container);
         let found = self.cursor.peek_word()? == closing;
@@ -164,7 +167,7 @@ impl<'a> CallParser<'a> {
         Ok(found)
     }
 
-    /// Reads the comma behind an item; the closing bracket is left.
+    /// Reads the comma after an item, but not a closing bracket.
     fn separator(&mut self, container: Bracket) -> Read<()> {
         match self.cursor.peek_word()? {
             ',' => self.cursor.at += 1,
@@ -174,7 +177,7 @@ impl<'a> CallParser<'a> {
         Ok(())
     }
 
-    /// Reads the name of a parameter and what stands between it and its value.
+    /// Reads the name of a parameter and the text between the name and the value.
     fn parameter(&mut self) -> Read<String> {
         let before = self.cursor;
         if let Some(key) = self.key(true)? {
@@ -185,7 +188,8 @@ impl<'a> CallParser<'a> {
         positional.filter(|_| self.is_python()).map(str::to_owned).ok_or(Unread::Other)
     }
 
-    /// Reads a key and what stands behind it, if it comes; `of_call`: that of a parameter.
+    /// Reads a key and the text after it, if a key follows. `of_call` is true for parameters of the
+    /// call.
     fn key(&mut self, of_call: bool) -> Read<Option<String>> {
         self.cursor.skip_space();
         let assignment = if of_call { self.assignment() } else { ":" };
@@ -252,7 +256,7 @@ impl<'a> CallParser<'a> {
         Ok(if container == Bracket::Map { Value::Object(map) } else { Value::Array(list) })
     }
 
-    /// The quotes of the string that comes next, if one does.
+    /// The quotes of the string that follows, if one does.
     fn quotes(&mut self) -> Read<Option<TextQuotes<'a>>> {
         self.cursor.skip_space();
         let own: &'a [String] = if let ValueForm::Brace(quotes) = &self.call.form { quotes } else { &[] };
@@ -267,7 +271,7 @@ impl<'a> CallParser<'a> {
         Ok(Some(text))
     }
 
-    /// Reads a value without quotes, up to what ends it.
+    /// Reads a value without quotes, up to the character that ends it.
     fn word(&mut self) -> Read<&'a str> {
         self.cursor.skip_space();
         let rest = self.cursor.rest();
@@ -276,7 +280,7 @@ impl<'a> CallParser<'a> {
         self.cursor.at += end;
         match rest[..end].trim() {
             "" => Err(Unread::Other),
-            // What Python computes is unknown.
+            // A Python expression cannot be evaluated.
             word if self.is_python() && word.contains(char::is_whitespace) => Err(Unread::Other),
             word => Ok(word),
         }

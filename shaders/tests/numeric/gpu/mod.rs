@@ -1,4 +1,4 @@
-//! Runs one kernel on a real or software Vulkan driver.
+//! Runs one kernel on a hardware or software Vulkan driver.
 
 mod tiles;
 pub mod weights;
@@ -11,7 +11,7 @@ use std::{
 use thermocline_shaders::{Access, Kernel, Tier, WeightType};
 use wgpu::util::DeviceExt;
 
-/// A device that has every feature its adapter offers of those the tiers use.
+/// A device with all tier features that its adapter offers.
 pub struct Gpu {
     device: wgpu::Device,
     queue: wgpu::Queue,
@@ -33,7 +33,8 @@ pub struct Call<'a> {
 }
 
 impl Gpu {
-    /// The first adapter; there is always one where the tests run, because they install a software driver.
+    /// The device of the first adapter. Test machines always have one, because they install a
+    /// software driver.
     pub fn get() -> &'static Gpu {
         static GPU: OnceLock<Gpu> = OnceLock::new();
         GPU.get_or_init(|| {
@@ -54,7 +55,7 @@ impl Gpu {
         })
     }
 
-    /// Tiers this adapter can run; the portable one is always among them.
+    /// Tiers that this adapter can run, always including the portable tier.
     pub fn tiers(&self) -> Vec<Tier> {
         let has = |feature| self.features.contains(feature);
         let fits = |tier: &Tier| {
@@ -63,7 +64,7 @@ impl Gpu {
         Tier::ALL.into_iter().filter(fits).collect()
     }
 
-    /// Invocations of a subgroup, the most that there are.
+    /// Largest subgroup size, in invocations.
     pub fn subgroup(&self) -> u32 {
         self.subgroup
     }
@@ -79,12 +80,13 @@ impl Gpu {
         self.dispatch(call, None, outputs)
     }
 
-    /// The same with a grid that lies in a buffer.
+    /// Like [`Gpu::run_for`], with a grid stored in a buffer.
     pub fn run_over<const N: usize>(&self, call: &Call<'_>, grid: &[u32], outputs: [usize; N]) -> [Vec<u32>; N] {
         self.dispatch(call, Some(grid), outputs)
     }
 
-    /// A kernel's pipeline in one tier, with one choice of overrides; each text is compiled once.
+    /// The pipeline of a kernel in one tier, for one choice of overrides. Each text is compiled
+    /// once.
     fn pipeline(&self, call: &Call<'_>) -> (wgpu::BindGroupLayout, wgpu::ComputePipeline) {
         let kernel = Kernel::named(call.kernel).unwrap();
         let source = tiles::in_plain_text(&mutated(kernel, kernel.source(call.tier, call.weights).unwrap()));
@@ -123,7 +125,7 @@ impl Gpu {
             entry_point: Some(call.kernel),
             compilation_options: wgpu::PipelineCompilationOptions {
                 constants: call.overrides,
-                // As the engine does: a kernel writes what it reads.
+                // As in the engine, because kernels write shared memory before they read it.
                 zero_initialize_workgroup_memory: false,
             },
             cache: None,
@@ -200,7 +202,7 @@ impl Gpu {
     }
 }
 
-/// Deterministic values in (-1, 1) without structure.
+/// Deterministic noise in (-1, 1).
 pub fn noise(len: usize, seed: u32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(2_654_435_761) | 1;
     (0..len)
@@ -213,12 +215,12 @@ pub fn noise(len: usize, seed: u32) -> Vec<f32> {
         .collect()
 }
 
-/// Floats as they lie in a buffer.
+/// Floats as bytes of a buffer.
 pub fn bytes(values: &[f32]) -> &[u8] {
     bytemuck::cast_slice(values)
 }
 
-/// Holds floats against what an equation gives, with a tolerance relative to values above one.
+/// Compares floats with expected values. The tolerance is relative for values above one.
 pub fn assert_close(got: &[f32], expected: &[f64], tolerance: f64, what: &str) {
     assert_eq!(got.len(), expected.len(), "{what}");
     for (i, (got, expected)) in got.iter().zip(expected).enumerate() {
@@ -227,7 +229,7 @@ pub fn assert_close(got: &[f32], expected: &[f64], tolerance: f64, what: &str) {
     }
 }
 
-/// `f(gate) * up` by `KIND`, or `f(gate)`.
+/// `f(gate) * up`, or `f(gate)` without `up`. `KIND` selects `f`.
 pub fn activation(kind: u32, gate: f64, up: Option<f64>) -> f64 {
     let f = match kind {
         1 => gate.max(0.0).powi(2),
@@ -244,7 +246,8 @@ pub fn activation(kind: u32, gate: f64, up: Option<f64>) -> f64 {
     })
 }
 
-/// The same within `limit`, if it is above 0: `f` is at most the limit, and up values are within it on both sides.
+/// [`activation`] with a `limit` above 0: `f` is at most `limit`, and up values are between
+/// `-limit` and `limit`.
 pub fn limited_activation(kind: u32, limit: f64, gate: f64, up: Option<f64>) -> f64 {
     if limit <= 0.0 {
         return activation(kind, gate, up);
@@ -257,8 +260,9 @@ pub fn limited_activation(kind: u32, limit: f64, gate: f64, up: Option<f64>) -> 
     activation(kind, gate, None).min(limit) * factor
 }
 
-/// A kernel's text with the one change that the environment variable `MUTATION` asks for: the kernel, a piece of its text and what
-/// stands there instead, separated by tabs. `tests/mutate_shaders.sh` sees that the tests of every kernel notice such a change.
+/// Applies the change in the environment variable `MUTATION` to a kernel's text: the kernel, a
+/// piece of its text and its replacement, separated by tabs. `tests/mutate_shaders.sh` checks that
+/// the tests of every kernel detect such a change.
 fn mutated(kernel: &Kernel, source: String) -> String {
     let Ok(mutation) = std::env::var("MUTATION") else { return source };
     let parts: Vec<_> = mutation.split('\t').collect();

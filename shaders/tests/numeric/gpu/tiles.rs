@@ -1,10 +1,11 @@
-//! Products of small matrices in plain WGSL, for drivers that have none in hardware: of a matrix of sums each invocation of a subgroup
-//! holds some elements, and a tile of halves is the place where it lies.
+//! Small matrix products in plain WGSL, for drivers without hardware matrices. Each invocation of a
+//! subgroup holds some elements of a matrix of sums. A tile of 16-bit floats is represented by its
+//! position in shared memory.
 
-/// Extension of the language that is done without.
+/// The language extension that is removed.
 const ENABLE: &str = "enable wgpu_cooperative_matrix;";
 
-/// Functions that stand for the extension's; SIDE is filled in.
+/// Functions that replace those of the extension. SIDE is filled in.
 const FUNCTIONS: &str = "
 var<private> tile_lane: u32;
 var<private> tile_lanes: u32;
@@ -44,7 +45,7 @@ fn store_sums(matrix: u32, start: u32, stride: u32) {
 }
 ";
 
-/// `source` with functions for what it asks of the extension; unchanged if it does not ask for it.
+/// `source` with functions instead of the extension, or unchanged if it does not use the extension.
 pub fn in_plain_text(source: &str) -> String {
     if !source.contains(ENABLE) {
         return source.to_owned();
@@ -55,7 +56,7 @@ pub fn in_plain_text(source: &str) -> String {
     assert!(text.contains(lanes));
     let text = text
         .replace(lanes, &format!("{lanes}\n    tile_lane = builtins.subgroup_lane;\n    tile_lanes = subgroup_size;"));
-    // A place in a tile stands for the pointer to it.
+    // A position in a tile replaces the pointer to it.
     let text = of_places(&text, &format!("coopLoadT<coop_mat{side}x{side}<f16, A>>("), "&weight_tile[", "Tile(");
     let text = of_places(&text, &format!("coopLoad<coop_mat{side}x{side}<f16, B>>("), "&x_tile[", "Tile(");
     let text = of_places(&text, "coopStoreT(", "&sums[", "store_sums(");
@@ -69,7 +70,8 @@ pub fn in_plain_text(source: &str) -> String {
     text + &FUNCTIONS.replace("SIDE", &format!("{side}u"))
 }
 
-/// `text` with `name` for the function `from`, whose pointer, which begins with `tile`, becomes an index.
+/// Replaces the function `from` in `text` by `name`. Its pointer, which begins with `tile`, becomes
+/// an index.
 fn of_places(text: &str, from: &str, tile: &str, name: &str) -> String {
     let mut pieces = text.split(from);
     let mut all = pieces.next().unwrap().to_owned();

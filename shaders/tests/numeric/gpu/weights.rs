@@ -1,12 +1,13 @@
-//! Random weights of every type, as they lie in device memory and as the numbers they mean.
+//! Random weights of every type, in device memory and as values.
 
 use half::{bf16, f16};
 use thermocline_shaders::{WeightRow, WeightType};
 
 use super::noise;
 
-/// The ways to divide work, or to use it, that a type is tested with: all of them for a type of floats, one of blocks and one of blocks
-/// of blocks; the first for the others, since how a type is read depends on neither.
+/// The work divisions with which a type is tested: all of them for one float type, one block type
+/// and one super-block type, and the first for other types. Reading a type does not depend on the
+/// division.
 pub fn grids_of<T>(ty: WeightType, all: &[T]) -> &[T] {
     if matches!(ty, WeightType::F32 | WeightType::Q4_0 | WeightType::Q4_K) { all } else { &all[..1] }
 }
@@ -15,9 +16,9 @@ pub fn grids_of<T>(ty: WeightType, all: &[T]) -> &[T] {
 #[derive(Clone)]
 pub struct Weights {
     pub main: Vec<u32>,
-    /// Never empty, so that it can be bound.
+    /// `aux` words, never empty, so that they can be bound.
     pub aux: Vec<u32>,
-    /// Row after row.
+    /// Values in row-major order.
     pub values: Vec<f64>,
 }
 
@@ -33,13 +34,13 @@ fn scales(len: usize, seed: u32, scale: f32) -> Vec<u32> {
     bytemuck::pod_collect_to_vec(&halves)
 }
 
-/// Puts pairs of floats below `scale` at word `at` of blocks of `words`.
+/// Writes pairs of floats below `scale` to word `at` of each block of `words` words.
 fn put(aux: &mut [u32], words: usize, at: usize, scale: f32) {
     let heads = scales(aux.len() / words, at as u32, scale);
     aux.chunks_exact_mut(words).zip(heads).for_each(|(block, head)| block[at] = head);
 }
 
-/// Puts pairs of floats below `scale` at the ends of rows of `row` words, one for each block.
+/// Writes pairs of floats below `scale` to the end of each row of `row` words, one float per block.
 fn put_last(aux: &mut [u32], row: usize, blocks: usize, scale: f32) {
     for (at, row) in aux.chunks_exact_mut(row).enumerate() {
         let first = row.len() - blocks.div_ceil(2);
@@ -48,7 +49,7 @@ fn put_last(aux: &mut [u32], row: usize, blocks: usize, scale: f32) {
 }
 
 impl Weights {
-    /// Values of the order of one; `cols` is a multiple of the type's block.
+    /// Random weights with values of the order of one. `cols` is a multiple of the type's block.
     pub fn random(ty: WeightType, rows: usize, cols: usize, seed: u32) -> Self {
         let (main_row, aux_row) = (ty.main_len(cols) * 4, ty.aux_len(cols));
         let mut main = words(rows * main_row, seed);
@@ -64,7 +65,7 @@ impl Weights {
             WeightType::Q4_0 => aux = scales(rows * aux_row, seed, 0.2),
             // Scales of 2^-8 to 2^-5.
             WeightType::MXFP4 => aux.iter_mut().for_each(|word| *word = *word & 0x0303_0303 | 0x7878_7878),
-            // Scales of 2^-6 to 2^-2, and below.
+            // Scales of 2^-6 to 2^-2, and smaller ones.
             WeightType::NVFP4 => {
                 aux.iter_mut().for_each(|word| *word &= 0x2f2f_2f2f);
                 let factors = noise(rows, seed + 2).into_iter().map(|factor| factor.to_bits());
@@ -83,7 +84,7 @@ impl Weights {
                     .zip(heads)
                     .for_each(|(block, head)| block[0] = block[0] & 0xffff_0000 | head & 0xffff);
             }
-            // Scales behind the words of all blocks of a row.
+            // Scales after the words of all blocks of a row.
             WeightType::Q5_0 => put_last(&mut aux, aux_row, cols / 32, 0.1),
             WeightType::IQ4_NL => put_last(&mut aux, aux_row, cols / 32, 0.015),
             WeightType::Q1_0 | WeightType::Q2_0 | WeightType::TQ1_0 | WeightType::TQ2_0 => {
@@ -91,7 +92,7 @@ impl Weights {
             }
             WeightType::Q3_K => put_last(&mut aux, aux_row, cols / 256, 0.01),
             WeightType::IQ1_S => put_last(&mut aux, aux_row, cols / 256, 0.1),
-            // Its bits are the upper nibbles of the last two words' halves.
+            // The bits of the scale are the upper nibbles of the halves of the last two words.
             WeightType::IQ1_M => {
                 let heads = scales(aux.len() / 6, seed, 0.1);
                 for (block, head) in aux.chunks_exact_mut(6).zip(heads) {

@@ -1,4 +1,4 @@
-//! How long a model is kept.
+//! How long a server keeps a model loaded.
 
 use thermocline_tests::wait::eventually;
 

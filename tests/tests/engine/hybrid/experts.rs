@@ -1,4 +1,4 @@
-//! MoE models of which some experts are resident.
+//! MoE models with some resident experts.
 
 use thermocline_engine::{
     model::Activation,
@@ -9,7 +9,7 @@ use super::*;
 
 pub(super) const MIXTRAL: &str = "fixtures/models/mixtral";
 
-/// Prompts in groups and slot by slot, tokens one by one.
+/// Tests prompts in groups and slot by slot, and tokens one by one.
 #[test]
 fn expert_placements_do_not_change_logits() {
     for tier in Tier::ALL {
@@ -20,13 +20,15 @@ fn expert_placements_do_not_change_logits() {
     }
 }
 
-/// Experts with biases, chosen by softmax or sigmoid, with or without bias, and a shared one with or without a gate: some resident,
-/// some not, in chunks of any length, as the reference has them.
+/// Experts with biases, chosen by softmax or sigmoid, with or without bias, and a shared expert
+/// with or without a gate. Some are resident and some are not, in chunks of several lengths. The
+/// logits equal the reference.
 #[test]
 fn published_experts_in_part() {
     for name in ["gpt-oss", "gpt-oss-mxfp4", "qwen2-moe", "qwen3-moe", "glm4-moe", "ernie4_5-moe"] {
         let path = format!("fixtures/models/{name}");
-        // A dense layer is split by its neurons, which are rows then; floats stay what they are.
+        // A dense layer is split by its neurons, so its down projection becomes neuron-major.
+        // Floats keep their values.
         let model = if matches!(name, "glm4-moe" | "ernie4_5-moe") { neuron_major(&path) } else { model(&path) };
         let expected = Expected::read(&here(&format!("{path}/expected.safetensors")));
         let (ids, wanted) = (expected.ids("input_ids"), expected.f32("logits"));
@@ -39,8 +41,8 @@ fn published_experts_in_part() {
     }
 }
 
-/// The same model with another activation and other activation thresholds, its experts' down projections neuron-major or as in
-/// the file.
+/// Returns the model with another activation and another activation threshold. The experts' down
+/// projections are neuron-major or as in the file.
 fn variant(model: &Model, (activation, threshold): (Activation, Option<f32>), neuron_major: bool) -> Arc<Model> {
     let (mut config, mut weights) = (model.config.clone(), model.weights.clone());
     config.activation = activation;
@@ -52,8 +54,8 @@ fn variant(model: &Model, (activation, threshold): (Activation, Option<f32>), ne
     }
 }
 
-/// Neurons that are silent, or below the activation threshold, are left out wherever an expert is, and in either orientation of the
-/// CPU's down projections; a device takes them as the file has them.
+/// Neurons that are silent or below the activation threshold are skipped wherever an expert is, in
+/// both orientations of the CPU's down projections. A device uses the orientation of the file.
 #[test]
 fn expert_placements_do_not_change_sparse_logits() {
     let forms = [
@@ -79,7 +81,8 @@ fn expert_placements_do_not_change_sparse_logits() {
     }
 }
 
-/// Report on a layer: layer, tokens, what fired, what was chosen, what is hot, and bytes the CPU read and the bus moved.
+/// Report on a layer: layer, tokens, firing neurons, chosen experts, hot neurons, bytes that the
+/// CPU read, and bytes over the bus.
 type Told = (usize, usize, Vec<u32>, Vec<u32>, Option<Vec<u32>>, u64, u64);
 
 #[derive(Default)]
@@ -115,8 +118,8 @@ fn hear(forward: &mut Forward, ids: &[u32]) -> Heard {
     heard
 }
 
-/// Firings are the CPU's wherever experts are; the hot experts are those resident; and the CPU has work, and the bus another load,
-/// only where a token uses an expert that is not there.
+/// Firings equal those of the CPU wherever experts are, and hot experts are the resident ones. Only
+/// a token that uses an expert that is not resident gives the CPU work and the bus another load.
 #[test]
 fn split_moe_layers_report_the_firings_of_the_cpu() {
     let gpu = shared(FULL);
@@ -155,14 +158,15 @@ fn split_moe_layers_report_the_firings_of_the_cpu() {
                 let moved = if split { down + if cold { row } else { 0 } } else { 0 };
                 assert_eq!(*bus_bytes, moved * *tokens as u64, "{what}: {chosen:?} of {is_hot:?}");
             }
-            // Of 60 tokens' some 20,000: those a rounding away from the activation threshold.
+            // Of the 20,000 neurons of 60 tokens, a few near the activation threshold may differ by
+            // rounding.
             assert!(differ <= 6, "{what}: {differ} neurons differ");
         }
     }
 }
 
-/// A token that uses only experts that are there costs one submission more for each layer that might not have had them, and nothing
-/// is made.
+/// A token that uses resident experts only costs two submissions per layer and one at the end. It
+/// creates no GPU objects.
 #[test]
 fn tokens_of_split_moe_layers_create_no_gpu_objects() {
     let gpu = paced(1);
@@ -178,13 +182,15 @@ fn tokens_of_split_moe_layers_create_no_gpu_objects() {
         let before = (gpu.submits(), gpu.arena().made(), gpu.bind_groups());
         forward.top(&[token], &mut kv, 4, &mut ()).unwrap();
         let layers = model.config.n_layer() as u64;
-        // For each layer what comes before the hand-over, and the resident experts; then the rest.
+        // Each layer has a submission for the part before the hand-over and one for the resident
+        // experts. The rest is the last submission.
         let now = (before.0 + 2 * layers + 1, before.1, before.2);
         assert_eq!((gpu.submits(), gpu.arena().made(), gpu.bind_groups()), now, "submits, buffers, bind groups");
     }
 }
 
-/// An expert is resident once all of it is up, however little of it comes at a time; until then it is the CPU's.
+/// An expert becomes resident after its last row is uploaded, for any step size. Until then the CPU
+/// computes it.
 #[test]
 fn large_experts_are_resident_after_their_last_step() {
     let gpu = open(GpuOptions::default());
@@ -192,7 +198,7 @@ fn large_experts_are_resident_after_their_last_step() {
     let ids = ids(&model, 60);
     let mut scalar = golden::forward(&model, Setup { isa: Some(Isa::Scalar), ..Setup::default() });
     let wanted = logits(&mut scalar, &ids, 60);
-    // Rows of gate and up, and of down.
+    // Rows of gate and up have `d` elements, rows of down have `width`.
     let (d, width) = (model.config.d_model as u64, model.config.experts.unwrap().n_ff as u64);
     let (expert, row) = (3 * d * width * 4, 4 * d.max(width));
     let (none, some) =
@@ -215,7 +221,7 @@ fn large_experts_are_resident_after_their_last_step() {
     }
     assert_eq!(before, 5 * model.config.n_layer());
     assert!(steps >= 3 * before, "{steps} steps for {before} experts");
-    // And in the middle of one.
+    // Here the move stops in the middle of an expert.
     let mut processor = HybridProcessor::load(&gpu, cpu(), &model, &none, &load, &mut go_on).unwrap();
     processor.apply(&model, &some, &mut [&mut kv], step).unwrap();
     let mut forward = Forward::on(Arc::clone(&model), Box::new(processor));
@@ -223,7 +229,7 @@ fn large_experts_are_resident_after_their_last_step() {
     assert!(error <= 1e-4, "{error}");
 }
 
-/// Where a binding has no room for all experts, nor for gate and up of one.
+/// Bindings too small for all experts, or even for gate and up of one expert.
 #[test]
 fn narrow_bindings_of_experts_do_not_change_logits() {
     let model = wide();
@@ -239,7 +245,7 @@ fn narrow_bindings_of_experts_do_not_change_logits() {
     }
 }
 
-/// Has a follower say what is hot.
+/// A planner that takes the hot experts from a follower.
 #[derive(Debug)]
 struct Following(Arc<Mutex<Follower>>);
 
@@ -257,7 +263,7 @@ impl Planner for Following {
     }
 }
 
-/// Tells it.
+/// A probe that reports firings to the follower.
 struct Tells(Arc<Mutex<Follower>>);
 
 impl Probe for Tells {
@@ -270,7 +276,8 @@ impl Probe for Tells {
     }
 }
 
-/// Experts that a text uses take the places of those it does not, a part at a time, and the logits stay.
+/// Experts that a text uses replace experts that it does not use, a part at a time. The logits stay
+/// the same.
 #[test]
 fn migration_makes_frequent_experts_resident_without_changing_logits() {
     let gpu = open(GpuOptions::default());
@@ -278,7 +285,7 @@ fn migration_makes_frequent_experts_resident_without_changing_logits() {
     let (config, mut weights) = (plain.config.clone(), plain.weights.clone());
     for layer in &mut weights.layers {
         let Ffn::Experts(moe) = &mut layer.ffn else { panic!("not an MoE layer") };
-        // The last experts are liked best.
+        // The bias makes the router prefer the last experts.
         moe.router.bias = Some((0..12).map(|expert| if expert < 6 { 0.0 } else { 8.0 }).collect());
     }
     let model = Arc::new(Model { config, weights, checkpoint: plain.checkpoint.clone() });

@@ -1,4 +1,4 @@
-//! The cost of a token, and the behaviour when the device or its memory ends.
+//! Cost of a token, and behaviour if the device or its memory fails.
 
 use super::{firing::Heard, *};
 
@@ -14,7 +14,7 @@ fn token_submits_twice_per_split_layer_and_creates_no_gpu_objects() {
         (placement(&model, 1, true, every), 1),
         (placement(&model, 0, true, half), 5),
         (placement(&model, 1, false, half), 3),
-        // Without hot neurons there is no second one.
+        // Without hot neurons, a layer has no second submission.
         (placement(&model, 0, true, |_, _| Vec::new()), 3),
         (Placement::cpu(model.config.n_layer()), 0),
     ] {
@@ -77,7 +77,7 @@ fn failed_allocation_of_a_hybrid_model_is_an_error() {
     loop {
         n += 1;
         let faults = Faults(Some((FaultPoint::Allocation, n)));
-        // The first allocation is the device's own.
+        // The first allocation belongs to the device itself.
         let Ok(gpu) = Gpu::open(&GpuOptions { adapter: AdapterChoice::Index(0), faults, ..GpuOptions::default() })
         else {
             continue;
@@ -94,7 +94,8 @@ fn failed_allocation_of_a_hybrid_model_is_an_error() {
             }
             Ok(())
         });
-        // A load that was refused a buffer and has asked for a smaller one has made as many at least.
+        // A load that was refused a buffer and requested a smaller one has made at least `n`
+        // allocations.
         let over = done.is_ok() && gpu.arena().made() < n;
         if let Err(error) = done {
             assert!(matches!(error, Error::Memory { .. }), "{n}: {error}");
@@ -107,7 +108,7 @@ fn failed_allocation_of_a_hybrid_model_is_an_error() {
     assert!(n > 20, "{n} allocations");
 }
 
-/// As many experts as there is memory for are better than none.
+/// If memory suffices for some of the experts, the device uses these.
 #[test]
 fn failed_allocation_of_experts_keeps_the_logits() {
     let model = wide();

@@ -4,10 +4,10 @@ use thermocline_engine::telemetry::neurons::{NeuronBoard, NeuronRecorder, Streng
 
 use super::*;
 
-/// Layer and tokens of what was told, the mask of neurons that fired, and the predicted mask.
+/// Layer, number of tokens, mask of firing neurons, and predicted mask of a report.
 pub(super) type Told = (usize, usize, Vec<u32>, Option<Vec<u32>>);
 
-/// Report on each layer.
+/// Collects the report on each layer.
 #[derive(Default)]
 pub(super) struct Heard(Vec<Told>);
 
@@ -23,7 +23,7 @@ impl Probe for Heard {
 }
 
 impl Heard {
-    /// Neurons that fired, or were predicted to, here or there alone.
+    /// Returns the number of neurons that fired, or were predicted, in only one of the two runs.
     pub(super) fn differences(&self, other: &Heard) -> u32 {
         assert_eq!(self.0.len(), other.0.len());
         let pairs = self.0.iter().zip(&other.0);
@@ -39,7 +39,8 @@ impl Heard {
     }
 }
 
-/// Hidden activations of single tokens, layer by layer, and the tokens of a board that selects by output mass.
+/// Records hidden activations of single tokens, layer by layer, for a board that selects by output
+/// mass.
 struct Strong<'a> {
     recorder: &'a mut NeuronRecorder,
     strengths: Vec<Vec<f32>>,
@@ -66,7 +67,8 @@ impl Probe for Strong<'_> {
     }
 }
 
-/// Strengths of `ids`, one by one behind a prompt, and the masks of those that hold 90 % of a layer's output mass.
+/// Decodes the last `ids` one by one behind a prompt. Returns their strengths and the masks of
+/// neurons that hold 90 % of a layer's output mass.
 fn strong(forward: &mut Forward, model: &Model, ids: &[u32]) -> (Vec<Vec<f32>>, Vec<Vec<u32>>) {
     let (board, mut recorder) = NeuronBoard::new(model.neuron_shape());
     board.set_mass(Some(0.9));
@@ -85,8 +87,8 @@ fn strong(forward: &mut Forward, model: &Model, ids: &[u32]) -> (Vec<Vec<f32>>, 
     (strengths, masks)
 }
 
-/// Neurons that are never zero: a device's strengths, and with them the neurons that are among the strongest, are the CPU's wherever
-/// the neurons are, one by one or as whole layers.
+/// Neurons that are never zero. The device's strengths, and therefore the strongest neurons, equal
+/// the CPU's. Neurons are placed one by one or as whole layers.
 #[test]
 fn placements_do_not_change_which_neurons_of_a_smooth_model_are_strongest() {
     let gpu = shared(FULL);
@@ -112,7 +114,7 @@ fn placements_do_not_change_which_neurons_of_a_smooth_model_are_strongest() {
             }
             let words = selected.iter().flatten().zip(masks.iter().flatten());
             let differ: u32 = words.map(|(a, b)| (a ^ b).count_ones()).sum();
-            // Those a rounding away from the threshold.
+            // Neurons near the threshold may differ by rounding.
             assert!(differ as usize <= all / 200, "{what}: {differ} of {all} neurons differ");
         }
     }
@@ -138,7 +140,7 @@ fn placements_do_not_change_firings() {
         let mut scalar = golden::forward(&model, Setup { isa: Some(Isa::Scalar), chunk: 16, ..Setup::default() });
         let wanted = hear(&mut scalar);
         for (what, placement) in placements(&model, 4) {
-            // Of 60,000: those a rounding away from zero.
+            // Of 60,000 neurons, a few near zero may differ by rounding.
             let differ = hear(&mut hybrid(gpu, &model, &placement, 16)).differences(&wanted);
             assert!(differ <= 4, "{mode} {what}: {differ} neurons differ");
         }

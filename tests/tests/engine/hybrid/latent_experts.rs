@@ -1,5 +1,6 @@
-//! Routed experts that work in a latent (Nemotron 3 Super): a model whose latent is its residual stream in another order, with elements
-//! behind it that come to nothing, has the logits of the model without one.
+//! Routed experts that work in a latent (Nemotron 3 Super). The latent of the test model is its
+//! residual stream in another order, with additional elements of no effect. Its logits equal those
+//! of the model without a latent.
 
 use std::{borrow::Cow, collections::HashMap, fs};
 
@@ -16,7 +17,7 @@ const NAME: &str = "fixtures/models/nemotron-3-nano";
 const WIDTH: usize = 64;
 const LATENT: usize = 80;
 
-/// A tensor of BF16, or one that stays as it is.
+/// A BF16 tensor, or a copied tensor of any type.
 struct Written {
     dtype: Dtype,
     shape: Vec<usize>,
@@ -42,7 +43,7 @@ impl View for &Written {
 }
 
 impl Written {
-    /// `[rows, cols]` of numbers.
+    /// Makes a BF16 tensor `[rows, cols]` from `value`.
     fn new([rows, cols]: [usize; 2], value: impl Fn(usize, usize) -> f32) -> Self {
         let elements = (0..rows).flat_map(|row| (0..cols).map(move |col| (row, col)));
         let data = elements.flat_map(|(row, col)| bf16::from_f32(value(row, col)).to_le_bytes()).collect();
@@ -50,21 +51,22 @@ impl Written {
     }
 }
 
-/// The element of the residual stream that is element `at` of the latent.
+/// Returns the element of the residual stream that is element `at` of the latent.
 fn source(at: usize) -> Option<usize> {
     (at < WIDTH).then_some((at * 7 + 3) % WIDTH)
 }
 
-/// A number where nothing comes from it.
+/// Returns any weight, for places without effect.
 fn filler(a: usize, b: usize) -> f32 {
     ((a * 31 + b * 17) % 13) as f32 / 13.0 - 0.5
 }
 
-/// The folder of the model with a latent; `change` alters its tensors.
+/// Writes the folder of the model with a latent. `change` alters its tensors.
 fn folder(change: impl Fn(&mut HashMap<String, Written>)) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let from = here(NAME);
-    // As text: Python writes infinities that JSON has not.
+    // The configuration is edited as text, because Python writes infinities that JSON does not
+    // have.
     let config = fs::read_to_string(from.join("config.json")).unwrap();
     let (key, size) = ("\"moe_intermediate_size\"", format!("\"moe_latent_size\": {LATENT}, "));
     assert_eq!(config.matches(key).count(), 1);

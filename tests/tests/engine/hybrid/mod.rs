@@ -1,4 +1,4 @@
-//! A model in two places: every placement computes what every other does.
+//! A model on a GPU and a CPU. Every placement computes the same.
 #![allow(clippy::unwrap_used)]
 
 mod experts;
@@ -42,7 +42,7 @@ fn model(path: &str) -> Arc<Model> {
     Arc::new(Model::open(&here(path), &LoadOptions::default()).unwrap_or_else(|error| panic!("{path}: {error}")))
 }
 
-/// The MoE model with a shared expert.
+/// Returns the MoE model with a shared expert.
 fn wide() -> Arc<Model> {
     Arc::new(moe::wide())
 }
@@ -64,7 +64,8 @@ fn hybrid(gpu: &Gpu, model: &Arc<Model>, placement: &Placement, chunk: usize) ->
     forward
 }
 
-/// Bytes that `model` needs on a device for one context of `tokens` tokens and chunks of `load`'s length.
+/// Returns the bytes that `model` needs on a device for one context of `tokens` tokens and chunks
+/// of `load`'s length.
 fn demand(model: &Model, tokens: usize, load: &GpuLoad) -> CostProfile {
     let (sparsity, kv_type) = (Sparsity::Predicted, KvType::F32);
     let bytes = device_bytes(shared(FULL).caps(), model, load.chunk, kv_type).unwrap();
@@ -72,7 +73,7 @@ fn demand(model: &Model, tokens: usize, load: &GpuLoad) -> CostProfile {
     CostProfile::new(model, &bytes, &inputs).unwrap()
 }
 
-/// Moves towards the placement that is wanted; true if there is more to move.
+/// Moves weights towards the wanted placement. Returns true if more must move.
 fn settle(forward: &mut Forward, caches: &mut [&mut KvCache]) -> Result<bool, Error> {
     let (model, residency) = forward.residency().unwrap();
     residency.settle(model, caches)
@@ -84,14 +85,15 @@ fn set_budget(forward: &mut Forward, bytes: u64, caches: &mut [&mut KvCache]) ->
     residency.set_budget(model, bytes, caches)
 }
 
-/// The parts of the model that are on the device.
+/// Returns the parts of the model on the device.
 fn resident(forward: &mut Forward) -> Resident {
     let (model, residency) = forward.residency().unwrap();
     residency.resident(model).unwrap()
 }
 
-/// Calls `run` with devices that are lost when they come to `point` for the first time, the second and so on, until one is not:
-/// losing it is an error of the device, whenever that is. Tells how many devices there were.
+/// Calls `run` with one device after the other. The first is lost when it reaches `point`, the
+/// second when it reaches `point` the second time, and so on, until a device survives. Each loss
+/// must be a GPU error. Returns the number of devices.
 fn lost_at_every(point: FaultPoint, mut run: impl FnMut(&Gpu) -> Result<(), Error>) -> u64 {
     let mut n = 0;
     loop {
@@ -111,20 +113,21 @@ fn neurons(model: &Model, layer: usize) -> usize {
     }
 }
 
-/// From `first` on, the hot neurons of each layer being `hot` of those there are.
+/// Returns a placement of the layers from `first` on. `hot` gets a layer and its number of neurons,
+/// and returns the hot neurons.
 fn placement(model: &Model, first: usize, head: bool, hot: impl Fn(usize, usize) -> Vec<u32>) -> Placement {
     let n_layer = model.config.n_layer();
     let hot = (0..n_layer).map(|layer| {
         let n = neurons(model, layer);
         let hot = if layer < first { Vec::new() } else { hot(layer, n) };
-        // Neurons that depend on each other are resident together.
+        // Coupled neurons are resident together or not at all.
         let part = hot.len() < n && model.weights.layers[layer].couples_neurons();
         if part { Vec::new() } else { hot }
     });
     Placement { first_resident: first, hot: hot.collect(), head }
 }
 
-/// Placements of every kind.
+/// Returns placements of every kind.
 fn placements(model: &Model, seed: u64) -> Vec<(&'static str, Placement)> {
     let dice = &mut Dice(seed);
     let n_layer = model.config.n_layer();
@@ -160,7 +163,8 @@ fn ids(model: &Model, n: usize) -> Vec<u32> {
     (0..n).map(|i| ((i * i * 31 + i * 97 + 11) % model.config.n_vocab) as u32).collect()
 }
 
-/// Logits of a prompt of all but the last `single` tokens, then of those one by one.
+/// Returns the logits of a prompt without its last `single` tokens, then of these tokens one by
+/// one.
 fn logits(forward: &mut Forward, ids: &[u32], single: usize) -> Vec<f32> {
     let mut kv = forward.kv_cache(ids.len(), KvType::F32).unwrap();
     assert!(forward.holds(&kv));
@@ -175,12 +179,13 @@ fn logits(forward: &mut Forward, ids: &[u32], single: usize) -> Vec<f32> {
     all
 }
 
-/// The largest difference, in units of the largest logit.
+/// Returns the largest difference, relative to the largest logit if that is above 1.
 fn relative(got: &[f32], wanted: &[f32]) -> f32 {
     max_diff(got, wanted) / wanted.iter().fold(1.0_f32, |most, logit| most.max(logit.abs()))
 }
 
-/// The model at `path` with its down projections neuron-major, in 16-bit floats so that neither side rounds activations.
+/// Opens the model at `path` with neuron-major down projections in 16-bit floats, so that neither
+/// side rounds activations.
 fn neuron_major(path: &str) -> Arc<Model> {
     let cpu = cpu();
     let (model, _) = model(path).neuron_major(cpu.pool(), &mut |_, _| ControlFlow::Continue(())).unwrap();

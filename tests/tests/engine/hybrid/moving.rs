@@ -1,20 +1,20 @@
-//! Moves of the resident part between tokens.
+//! Moves of the resident part between two tokens.
 
 use super::*;
 
-/// Wants one placement after another, or as many neurons of as many layers as fit.
+/// A planner that returns one placement after another, or as many neurons of as many layers as fit.
 #[derive(Debug)]
 enum Script {
     Placements(Arc<Mutex<(Option<Placement>, u64)>>),
     Most(CostProfile),
 }
 
-/// As many neurons of as many layers as fit.
+/// Returns a placement of as many neurons of as many layers as fit.
 pub(super) fn most(model: &Model, demand: &CostProfile, budget: u64) -> Placement {
     most_up_to(12, model, demand, budget)
 }
 
-/// The same with at most so many twelfths of a layer's neurons.
+/// Returns the same placement with at most `twelfths` twelfths of a layer's neurons.
 pub(super) fn most_up_to(twelfths: usize, model: &Model, demand: &CostProfile, budget: u64) -> Placement {
     let machine = Machine::typical();
     let n_layer = model.config.n_layer();
@@ -49,10 +49,11 @@ impl Planner for Script {
     }
 }
 
-/// Whatever moves, and however little at a time, the logits stay.
+/// Logits do not change for any move, however small its steps.
 #[test]
 fn moving_weights_between_tokens_does_not_change_logits() {
-    // In Gemma 4 E2B and 3n, layers read keys and values of layers that may be on the other side.
+    // In Gemma 4 E2B and 3n, layers read keys and values of layers that may be on the other
+    // processor.
     let of = |name: &str| neuron_major(&format!("fixtures/models/{name}"));
     let others = ["gemma4-e2b", "gemma3n", "plm", "glm4-moe-lite", "laguna"].map(of);
     let whole = [model(POWERINFER), model(experts::MIXTRAL), wide(), model("fixtures/models/gemma4-moe")];
@@ -61,17 +62,17 @@ fn moving_weights_between_tokens_does_not_change_logits() {
     }
 }
 
-/// Caches that lie in several buffers on the device go to RAM and come back whole.
+/// Caches in several buffers on the device move to RAM and back without loss.
 #[test]
 fn moving_caches_in_pages_does_not_change_logits() {
     let gpu = open(GpuOptions { max_binding: Some(64 << 10), ..GpuOptions::default() });
-    // 48 KiB and more of a head's keys.
+    // The keys of one head are at least 48 KiB.
     for name in ["gemma3n", "jais2", "llama-silu-gqa"] {
         check_moves_keep_logits(&gpu, &neuron_major(&format!("fixtures/models/{name}")), 1000);
     }
 }
 
-/// Moves between the tokens of a text whose caches have room for `room` positions.
+/// Moves weights between the tokens of a text, with room for `room` positions in the caches.
 pub(super) fn check_moves_keep_logits(gpu: &Gpu, model: &Arc<Model>, room: usize) {
     let ids = ids(model, 60);
     let mut scalar = golden::forward(model, Setup { isa: Some(Isa::Scalar), ..Setup::default() });
@@ -127,7 +128,7 @@ pub(super) fn check_moves_reach_the_placement(model: &Arc<Model>, block: usize) 
             assert_eq!((held.first_layer, held.head), (to.first_resident, to.head), "{what}");
             let resident = &held.hot[layer];
             assert!(to.hot[layer].iter().all(|i| mask::contains(resident, *i as usize)), "{what}, layer {layer}");
-            // Memory is given back in blocks of neurons.
+            // Memory is freed in blocks of neurons.
             let most = to.hot[layer].len().next_multiple_of(block);
             assert!(mask::count(resident) <= most, "{what}, layer {layer}: {} resident", mask::count(resident));
         }

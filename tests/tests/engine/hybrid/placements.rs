@@ -1,4 +1,4 @@
-//! Every placement computes what every other does.
+//! Every placement computes the same.
 
 use super::*;
 
@@ -78,7 +78,7 @@ fn placements_do_not_change_logits_of_other_models() {
         "bitnet",
     ] {
         let model = neuron_major(&format!("fixtures/models/{name}"));
-        // Longer than a tile of keys.
+        // The prompt is longer than a tile of keys.
         let ids = ids(&model, 150);
         let setup = Setup { isa: Some(Isa::Scalar), activations: InputPrecision::Float, ..Setup::default() };
         let mut scalar = golden::forward(&model, setup);
@@ -112,7 +112,7 @@ fn placements_do_not_change_logits_with_activation_thresholds() {
     }
 }
 
-/// Neurons that PowerInfer's predictors rule out are ruled out wherever they are.
+/// Neurons that PowerInfer's predictors rule out are skipped wherever they are.
 #[test]
 fn placements_keep_the_references_masked_logits() {
     let expected = Expected::read(&here("fixtures/powerinfer/expected.safetensors"));

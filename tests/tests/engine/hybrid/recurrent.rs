@@ -1,4 +1,4 @@
-//! Recurrent states beside the KV cache, on whichever side their layer is.
+//! Recurrent states beside the KV cache, on the processor of their layer.
 
 use super::{
     moving::{check_changing_budget_is_kept, check_moves_keep_logits, check_moves_reach_the_placement},
@@ -9,8 +9,8 @@ fn recurrent(name: &str) -> Arc<Model> {
     neuron_major(&format!("fixtures/models/{name}"))
 }
 
-/// Recurrent layers on either side, and chunks that are shorter than a run of the convolution, and longer; where neurons are silent by
-/// nature, with and without those.
+/// Tests recurrent layers on both processors, with chunks shorter and longer than a run of the
+/// convolution. Models with a sparse activation run with and without their silent neurons.
 fn every_placement_keeps_the_logits(name: &str) {
     let (gpu, model) = (shared(FULL), recurrent(name));
     let (ids, n_vocab) = (ids(&model, 70), model.config.n_vocab);
@@ -23,7 +23,7 @@ fn every_placement_keeps_the_logits(name: &str) {
     let sparse = model.config.activation.is_sparse();
     let (dense, exact) = (Sparsity::Dense, if sparse { Sparsity::Exact } else { Sparsity::Dense });
     for (what, placement) in all {
-        // Short chunks go on from a state often enough in fewer tokens.
+        // Short chunks continue from a state many times, so fewer tokens suffice.
         let runs = [(1, 16, dense), (5, 30, exact), (24, 70, dense), (64, 70, exact), (1, 16, exact)];
         for (chunk, n, mode) in runs.into_iter().take(if sparse { 5 } else { 4 }) {
             let mut forward = hybrid(gpu, &model, &placement, chunk);
@@ -73,7 +73,7 @@ fn changing_budgets_are_kept_while_recurrent_states_move() {
     }
 }
 
-/// Snapshots restore the state wherever the layers were when they were taken, and wherever they are now.
+/// Snapshots restore the state for any placement of the layers, then and now.
 #[test]
 fn snapshots_taken_on_one_side_are_restored_on_the_other() {
     let gpu = shared(FULL);
@@ -113,7 +113,8 @@ fn snapshots_taken_on_one_side_are_restored_on_the_other() {
     }
 }
 
-/// Whatever part of a recurrent model is on the device, with a conversation, takes no more than its plan says, purpose by purpose.
+/// Any part of a recurrent model on the device, with a conversation, uses no more than its plan for
+/// each purpose.
 #[test]
 fn recurrent_models_in_part_allocate_no_more_than_their_plans() {
     let gpu = open(GpuOptions::default());
@@ -121,7 +122,7 @@ fn recurrent_models_in_part_allocate_no_more_than_their_plans() {
         let model = recurrent(name);
         let (load, n_layer) = (GpuLoad { chunk: 16, ..GpuLoad::default() }, model.config.n_layer());
         let demand = demand(&model, 40, &load);
-        // Neurons in whole blocks.
+        // Neurons are placed in whole blocks.
         let part = |n: usize, half: usize| (0..n as u32).take((n * half / 2).next_multiple_of(BLOCK)).collect();
         for (first, half) in (0..n_layer).flat_map(|first| (0..3).map(move |half| (first, half))) {
             let head = (first + half) % 2 == 0;
@@ -145,7 +146,8 @@ fn recurrent_models_in_part_allocate_no_more_than_their_plans() {
             }
             let before = arena.used();
             drop(kv);
-            // A conversation's bytes are those that the plan names, no fewer: the next one is refused only where it does not fit.
+            // A conversation uses exactly the planned bytes. The next one is therefore refused only
+            // if it does not fit.
             assert_eq!(before - arena.used(), plan.bytes.kv, "{what}");
         }
     }

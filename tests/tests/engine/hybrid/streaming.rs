@@ -1,4 +1,4 @@
-//! Prompts whose cold rows are sent to the device.
+//! Prompts whose cold rows are streamed to the device.
 
 use super::{
     firing::Heard,
@@ -6,7 +6,8 @@ use super::{
     *,
 };
 
-/// The same as [`hybrid`], with the cold neurons of prompts passing through a buffer of at most `buffer` bytes.
+/// Does the same as [`hybrid`], with a buffer of at most `buffer` bytes that streams the cold
+/// neurons of prompts.
 fn streaming(gpu: &Gpu, model: &Arc<Model>, placement: &Placement, chunk: usize, buffer: u64) -> Forward {
     let load = GpuLoad { chunk, ..GpuLoad::default() };
     let mut go_on = |_, _| ControlFlow::Continue(());
@@ -17,10 +18,10 @@ fn streaming(gpu: &Gpu, model: &Arc<Model>, placement: &Placement, chunk: usize,
     forward
 }
 
-/// With room for any layer.
+/// Bytes of a buffer with room for any layer.
 const PLENTY: u64 = 48 << 20;
 
-/// Bytes of the smallest buffer there is for `model`, which has room for 64 neurons.
+/// Returns the bytes of the smallest buffer for `model`, with room for 64 neurons.
 fn least(model: &Arc<Model>) -> u64 {
     let gpu = &open(GpuOptions::default());
     let nothing = placement(model, model.config.n_layer() - 1, false, |_, _| Vec::new());
@@ -62,7 +63,7 @@ fn streamed_prompts_do_not_change_logits() {
     every_placement_streams(POWERINFER, &model(POWERINFER), &Tier::ALL, Sparsity::Exact);
 }
 
-/// A fixture in 16-bit floats, in the richest tier and the plainest.
+/// Tests a fixture in 16-bit floats, in the highest and in the portable tier.
 fn streamed_prompts_of(name: &str) {
     let model = neuron_major(&format!("fixtures/models/{name}"));
     every_placement_streams(name, &model, &[FULL, Tier::PORTABLE], Sparsity::Dense);
@@ -88,14 +89,14 @@ fn streamed_prompts_do_not_change_logits_with_biases() {
     streamed_prompts_of("qwen2");
 }
 
-/// Scales are a stream of their own.
+/// Scales of quantised weights are a separate stream.
 #[test]
 fn streamed_prompts_do_not_change_logits_of_quantised_weights() {
     let quantised = model("fixtures/powerinfer/llama-relu-q4_0.powerinfer.gguf");
     every_placement_streams("q4_0", &quantised, &[FULL], Sparsity::Dense);
 }
 
-/// Reports on a prompt's layers: the layer, bytes the CPU read, bytes over the bus.
+/// Reports on a prompt's layers: layer, bytes that the CPU read, bytes over the bus.
 #[derive(Default)]
 struct Loads(Vec<(usize, u64, u64)>);
 
@@ -109,7 +110,8 @@ impl Probe for Loads {
     }
 }
 
-/// A chunk submits once for each piece and reads back once, makes nothing, and leaves the CPU without work; a token goes on as ever.
+/// A chunk takes one submission per piece and one readback. It creates no objects and leaves no
+/// work to the CPU. A single token works as usual.
 #[test]
 fn streamed_chunk_creates_no_gpu_objects_and_no_cpu_work() {
     let gpu = paced(1);
@@ -135,7 +137,7 @@ fn streamed_chunk_creates_no_gpu_objects_and_no_cpu_work() {
     for (layer, cpu_bytes, bus_bytes) in loads.0 {
         let cold = (n - n / 10) as u64;
         assert_eq!(cpu_bytes, 0, "layer {layer}");
-        // Three rows of a neuron, in pieces that are filled up.
+        // A neuron has three rows, and pieces are padded to whole blocks.
         assert!((cold * 3 * row..(cold + 3 * 64) * 3 * row).contains(&bus_bytes), "layer {layer}: {bus_bytes}");
     }
     let mut kv = forward.kv_cache(ids.len(), KvType::F16).unwrap();
@@ -163,7 +165,8 @@ fn streamed_prompts_do_not_change_firings() {
         let wanted = hear(&mut scalar);
         for (what, placement) in placements(&model, 4) {
             for buffer in [least(&model), PLENTY] {
-                // Of some 20,000: those a rounding away from zero, or from the activation threshold.
+                // Of 20,000 neurons, a few near zero or near the activation threshold may differ by
+                // rounding.
                 let differ = hear(&mut streaming(gpu, &model, &placement, 16, buffer)).differences(&wanted);
                 assert!(differ <= 4, "{what}: {differ} neurons differ");
             }
@@ -171,7 +174,8 @@ fn streamed_prompts_do_not_change_firings() {
     }
 }
 
-/// Where there is no room for it, the CPU computes; and what is needed more takes the place it has.
+/// If there is no room for the buffer, the CPU computes. If other memory is needed, the buffer is
+/// freed.
 #[test]
 fn streaming_buffer_stays_within_the_budget_and_is_released() {
     let model = model(POWERINFER);
@@ -189,7 +193,7 @@ fn streaming_buffer_stays_within_the_budget_and_is_released() {
         (bare, cache)
     };
     let mut with_buffer = 0;
-    // Loading needs some room beside what stays.
+    // Loading needs more memory than the loaded model.
     let loading = 40 << 10;
     for room in (0..=(least + cache + loading) / 4096).map(|pages| pages * 4096) {
         let budget = bare + cache + room;
@@ -212,7 +216,7 @@ fn streaming_buffer_stays_within_the_budget_and_is_released() {
     assert!(with_buffer > 0, "never was there room");
 }
 
-/// Plans as many neurons as fit beside the buffer, never all of a layer.
+/// Plans as many neurons as fit beside the buffer, but never whole layers.
 #[derive(Debug)]
 struct Beside(CostProfile, u64);
 
@@ -230,7 +234,8 @@ impl Planner for Beside {
     }
 }
 
-/// The buffer takes what a plan has left, and never more than the budget, while budgets slide and prompts go on.
+/// The buffer uses memory that the plan leaves free. Total use stays within the budget while
+/// budgets change and prompts run.
 #[test]
 fn streaming_buffer_stays_within_changing_budgets() {
     let model = model(POWERINFER);
@@ -293,7 +298,8 @@ fn device_loss_during_streaming_is_an_error() {
     }
 }
 
-/// An allocation that fails is the buffer's own affair, or an error; nothing stays either way.
+/// If the buffer cannot be allocated, the engine works without it or reports an error. No memory is
+/// leaked.
 #[test]
 fn failed_allocation_of_the_streaming_buffer_leaves_nothing() {
     let model = model(POWERINFER);

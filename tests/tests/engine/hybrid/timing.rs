@@ -1,10 +1,10 @@
-//! How long a device is at each layer.
+//! Time that a device spends in each layer.
 
 use std::time::Instant;
 
 use super::*;
 
-/// Layers and their times.
+/// Layers and their GPU times in nanoseconds.
 #[derive(Default)]
 struct Clocked {
     wanted: bool,
@@ -25,7 +25,7 @@ impl Probe for Clocked {
     }
 }
 
-/// The layers of `model` in every placement, by the device's clock.
+/// Times the layers of `model` in every placement by the device's clock.
 fn layers_are_timed(model: &Arc<Model>) {
     let gpu = shared(FULL);
     assert!(gpu.caps().timestamps, "the software driver the tests use has timestamps");
@@ -33,7 +33,8 @@ fn layers_are_timed(model: &Arc<Model>) {
     for (what, placement) in placements(model, 5) {
         let mut forward = hybrid(gpu, model, &placement, 16);
         let mut kv = forward.kv_cache(ids.len(), KvType::F32).unwrap();
-        // A prompt of two chunks, then tokens; wanted, not wanted, and wanted again.
+        // The test computes a prompt of two chunks, then tokens. Times are wanted, not wanted, and
+        // wanted again.
         for (tokens, wanted) in [(0..17, true), (17..18, true), (18..19, false), (19..20, true)] {
             let (mut clocked, began) = (Clocked { wanted, ..Clocked::default() }, Instant::now());
             forward.run(&ids[tokens], &mut kv, Outputs::Last, &mut clocked).unwrap();

@@ -1,4 +1,4 @@
-//! Input sparsity: thresholds that `prepare` finds, and passes that skip small inputs.
+//! Input sparsity: thresholds from `prepare`, and passes that skip small inputs.
 
 use thermocline_engine::{
     cpu::{InputPrecision, Isa},
@@ -7,7 +7,7 @@ use thermocline_engine::{
 
 use super::*;
 
-/// A model with the thresholds that were found for it.
+/// Returns a model with thresholds from `prepare`.
 fn calibrated(model: &Arc<Model>) -> (Model, Prepared) {
     let folder = tempfile::tempdir().unwrap();
     let options = PrepareOptions { predictors: PredictorChoice::None, down: false, ..options(folder.path(), model) };
@@ -17,7 +17,7 @@ fn calibrated(model: &Arc<Model>) -> (Model, Prepared) {
     (attached, made)
 }
 
-/// Logits behind each token of `tokens`, computed one by one.
+/// Returns the logits behind each token of `tokens`, computed one by one.
 fn token_by_token(model: &Arc<Model>, mode: Sparsity, options: &CpuOptions, tokens: &[u32]) -> Vec<Vec<f32>> {
     let mut forward = Forward::new(Arc::clone(model), Cpu::new(options).unwrap());
     forward.set_sparsity(mode);
@@ -37,7 +37,8 @@ fn divergence(a: &[Vec<f32>], b: &[Vec<f32>]) -> f64 {
     each.sum::<f64>() / a.len() as f64
 }
 
-/// Models of floats and of blocks, with experts, and with layers of other kinds between.
+/// Models with float and quantised weights, with experts, and with other kinds of layers in
+/// between.
 const MODELS: [&str; 5] = [
     "models/llama-silu-gqa",
     "gguf/llama-silu-gqa-256-Q4_0.gguf",
@@ -66,8 +67,8 @@ fn higher_levels_of_input_sparsity_cost_more_and_every_level_is_reached() {
     }
 }
 
-/// Passes at a level are the same for every instruction set and number of threads, whether a matrix has a copy by input or not, and
-/// nearer to the dense ones the lower the level is.
+/// Passes at a level agree for every instruction set and number of threads, with or without
+/// input-major copies of matrices. Lower levels are nearer to dense passes.
 #[test]
 fn passes_that_skip_inputs_agree_on_every_cpu() {
     for name in MODELS {
@@ -83,7 +84,7 @@ fn passes_that_skip_inputs_agree_on_every_cpu() {
             let dense = token_by_token(&attached, Sparsity::Dense, &float, tokens);
             let wanted = token_by_token(&attached, Sparsity::Threshold, &float, tokens);
             let kl = divergence(&dense, &wanted);
-            // Few inputs may have no effect that can be told.
+            // Skipping few inputs may have no measurable effect.
             assert!(kl > before || level < 0.1 && kl == 0.0, "{name} at {level}: {kl}");
             before = kl;
             for isa in Isa::available() {
@@ -92,7 +93,8 @@ fn passes_that_skip_inputs_agree_on_every_cpu() {
                 {
                     let options = CpuOptions { threads: Some(threads), isa: Some(isa), activations };
                     let got = token_by_token(&attached, Sparsity::Threshold, &options, tokens);
-                    // An input at its threshold may be skipped on one of two CPUs; rounding moves many across theirs.
+                    // One CPU may skip an input at its threshold while another does not. Rounding
+                    // moves many inputs across their thresholds.
                     let (rounding, part) = match activations {
                         InputPrecision::Int8 => {
                             (divergence(&dense, &token_by_token(&attached, Sparsity::Dense, &options, tokens)), 0.25)
@@ -110,7 +112,8 @@ fn passes_that_skip_inputs_agree_on_every_cpu() {
     }
 }
 
-/// With predictors or gates for FFNs, attention's inputs alone are skipped; dense passes skip nothing.
+/// If predictors or gates select the FFN's neurons, only inputs of attention are skipped. Dense
+/// passes skip nothing.
 #[test]
 fn level_applies_to_attention_in_modes_that_skip_neurons() {
     let model = fixture("models/llama-relu-256");

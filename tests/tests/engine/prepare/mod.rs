@@ -1,5 +1,6 @@
-//! Preparing models: counts are those of another implementation, every family gets what it can use, a preparation that is
-//! stopped goes on as if nothing had happened, and nothing in its folder can make it fail.
+//! Preparing models. Counts equal those of another implementation, and every family gets what it
+//! can use. A stopped preparation resumes with the same result, and no content of its folder makes
+//! it fail.
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
@@ -56,14 +57,14 @@ fn cpu() -> Cpu {
     Cpu::new(&CpuOptions::default()).unwrap()
 }
 
-/// Random tokens; `texts` texts of up to `length`.
+/// Returns `texts` texts of random tokens, each of up to `length` tokens.
 fn texts(model: &Model, texts: usize, length: usize) -> Vec<Vec<u32>> {
     let mut rng = ChaCha8Rng::seed_from_u64(5);
     let vocabulary = model.config.n_vocab as u32;
     (0..texts).map(|n| (0..length - n % 3).map(|_| rng.next_u32() % vocabulary).collect()).collect()
 }
 
-/// Enough for something to be learned, little enough for tests.
+/// Returns options with enough text to learn from, but little enough for a test.
 fn options(folder: &Path, model: &Model) -> PrepareOptions {
     let texts = texts(model, 24, 40);
     let tokens = texts.iter().map(Vec::len).sum::<usize>() as u64;
@@ -80,7 +81,8 @@ fn prepared(model: &Arc<Model>, options: &PrepareOptions) -> Prepared {
     run(model, options, &mut |_| ControlFlow::Continue(())).unwrap()
 }
 
-/// How often every neuron of the built-in model fires in `stories`, against the reference's counts.
+/// Compares how often every neuron of the built-in model fires in `stories` with the reference's
+/// counts.
 fn firing_counts(stories: &HeldOut) {
     let HeldOut { text, figures, firings } = stories;
     let model = open(&here("../assets/storyteller/storyteller-F16.gguf"));
@@ -98,7 +100,7 @@ fn firing_counts(stories: &HeldOut) {
     let profile = profiler.profile();
     assert_eq!(profile.tokens, figures["tokens"].as_u64().unwrap());
     assert_eq!(firings.len(), 6 * 1024);
-    // Sums in another order decide differently about a gate that is zero but for rounding.
+    // With another order of sums, a gate near zero may fall on the other side.
     let (mut differing, mut all, mut worst) = (0, 0, 0);
     for (layer, wanted) in firings.chunks_exact(1024).enumerate() {
         for (count, wanted) in profile.counts[layer].iter().zip(wanted) {
@@ -108,10 +110,10 @@ fn firing_counts(stories: &HeldOut) {
         }
     }
     println!("{differing} of {all} firings differ, at most {worst} of one neuron");
-    // Of few firings one more or less is chance.
+    // For few firings, small differences are chance.
     let most = (all / 1_000_000).max(6);
     assert!(differing <= most && worst <= 2, "{differing} of {all}, at most {worst} of one neuron");
-    // What follows from the reference's own counts.
+    // These figures follow from the reference's own counts.
     let (skew, silent) = (&figures["neurons_for_80_percent_of_firings_per_layer"], &figures["never_fired"]);
     for layer in 0..6 {
         assert!((profile.skew(layer, 0.8) - skew[layer].as_f64().unwrap()).abs() < 0.002, "layer {layer}");
@@ -130,7 +132,7 @@ fn firing_counts_of_all_held_out_stories_match_the_reference() {
     firing_counts(&HeldOut::all());
 }
 
-/// Counts what single tokens fire in the exact mode.
+/// Counts the neurons that single tokens fire in exact mode.
 #[derive(Default)]
 struct Fired(Vec<Vec<u64>>);
 
@@ -156,7 +158,7 @@ fn relu_models_get_predictors() {
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "{name}: the workspace is gone");
         let PrepareCorpus::Tokens(texts) = &options.corpus else { unreachable!() };
 
-        // The sidecar belongs, and the model with it is the model.
+        // The sidecar attaches, and the model with it gives the same logits.
         let mut attached = Model::open(&model.checkpoint.path, &LoadOptions::default()).unwrap();
         let choice = SidecarChoice::File(options.out.clone());
         assert!(
@@ -175,7 +177,7 @@ fn relu_models_get_predictors() {
                 sparse.run(&[*token], &mut kv, Outputs::None, &mut fired).unwrap();
             }
         }
-        // Firing counted there and here.
+        // The recorded counts equal the counts of this test.
         let tokens = made.sidecar.provenance.tokens_profiled;
         assert_eq!(tokens, texts.iter().map(Vec::len).sum::<usize>() as u64);
         for (layer, counts) in made.sidecar.layers.iter().zip(&fired.0) {
@@ -213,7 +215,8 @@ fn silu_models_get_activation_thresholds() {
             (threshold.density - 0.5).abs() < 0.1 && threshold.value > 0.0 && layer.predictor.is_none(),
             "{threshold:?}"
         );
-        // 99 % of the mass is in fewer than all neurons, and in more than half of them.
+        // The strongest neurons with 99 % of the mass are more than half of all neurons, but not
+        // all.
         assert!((0.5..1.0).contains(&report.density), "{report:?}");
     }
     assert_eq!(path_beside(&model.checkpoint.path), model.checkpoint.path.join("model.thermocline.gguf"));
@@ -228,7 +231,7 @@ fn quantised_down_projections_are_transposed_with_little_loss() {
         let Down::Outputs(own) = &ffn.down else { panic!("neuron-major") };
         assert_eq!((down.weight.rows(), down.weight.cols()), (own.weight.cols(), own.weight.rows()));
         assert!(down.error > 0.0 && down.error < 0.08, "{}", down.error);
-        // The error is what it says.
+        // The recorded error is the measured one.
         let mut row = vec![0.0; own.weight.cols()];
         let (mut error, mut square) = (0.0f64, 0.0f64);
         let mut transposed = vec![vec![0.0; own.weight.rows()]; own.weight.cols()];
@@ -244,8 +247,8 @@ fn quantised_down_projections_are_transposed_with_little_loss() {
     }
 }
 
-/// Stops whenever it has been told `patience` times more how far things are, and starts again, with a little more patience: a
-/// layer is not left half done.
+/// Stops after `patience` progress reports and starts again with more patience. Patience must grow
+/// because an unfinished layer starts over.
 fn in_pieces(
     model: &Arc<Model>,
     options: &PrepareOptions,
@@ -367,7 +370,7 @@ fn invalid_prepare_options_are_refused() {
     refused(PrepareOptions { corpus: absent, ..good }, "absent.txt");
 }
 
-/// A story it has not seen.
+/// A story that did not train the model.
 const STORY: &str = "Once upon a time, there was a little frog named Tim. Tim lived near a big pond with his mom. One day, he saw a \
     red ball in the water. \"Mom, look! A ball!\" he said. His mom smiled and said, \"You can play with it, but you must be careful.\" \
     Tim jumped into the water and swam to the ball. He was very happy. But then a big bird came and took the ball away. Tim was sad. \
@@ -375,7 +378,7 @@ const STORY: &str = "Once upon a time, there was a little frog named Tim. Tim li
     said, \"Let us ask the bird to share.\" They went to the bird and asked. The bird felt sorry and gave the ball back. They all \
     played together until the sun went down. Tim learned that it is good to share with friends.";
 
-/// Inputs of dense FFNs and their gates' values for one chunk.
+/// Inputs of dense FFNs and values of their gates for one chunk.
 #[derive(Default)]
 struct Gates(Vec<(Vec<f32>, Vec<f32>)>);
 
@@ -397,7 +400,7 @@ impl Probe for Gates {
     }
 }
 
-/// Mean of the negative logarithms of what `tokens` were given, token by token.
+/// Returns the mean negative log probability of `tokens`, token by token.
 fn loss(model: &Arc<Model>, mode: Sparsity, tokens: &[u32]) -> f64 {
     let mut forward = Forward::new(Arc::clone(model), cpu());
     forward.set_sparsity(mode);
@@ -414,7 +417,7 @@ fn loss(model: &Arc<Model>, mode: Sparsity, tokens: &[u32]) -> f64 {
 fn built_in_sidecar_attaches_and_meets_its_recall() {
     let folder = here("../assets/storyteller");
     let mut model = Model::open(&folder.join("storyteller-F16.gguf"), &LoadOptions::default()).unwrap();
-    // Beside the model, where the program has it in memory.
+    // The sidecar file is beside the model. The program has the same file in memory.
     let SidecarAttachment::Attached(sidecar) = attach(&mut model, &SidecarChoice::Beside, ReadMode::Map).unwrap()
     else {
         panic!("the sidecar is not the model's: prepare it again (assets/storyteller/README.md)")
@@ -436,7 +439,7 @@ fn built_in_sidecar_attaches_and_meets_its_recall() {
         let found = gate.iter().zip(&scores).filter(|(gate, score)| **gate > 0.0 && **score >= predictor.threshold);
         let recall = found.count() as f32 / fired as f32;
         println!("layer {layer}: {recall:.3}");
-        // One short text; the target is a mean over many.
+        // This is one short text, but the target is a mean over many.
         assert!(recall > target - 0.03, "layer {layer}: {recall}");
     }
     let (dense, predicted) = (loss(&model, Sparsity::Dense, &tokens), loss(&model, Sparsity::Predicted, &tokens));
@@ -444,7 +447,7 @@ fn built_in_sidecar_attaches_and_meets_its_recall() {
     assert!((predicted - dense).exp() < 1.01, "{dense} {predicted}");
 }
 
-// Interrupted by a signal; on Windows Ctrl-C is pressed in a terminal (`tests/windows.sh`).
+// Interrupts the command by a signal. On Windows, `tests/windows.sh` presses Ctrl-C in a terminal.
 #[cfg(unix)]
 #[test]
 fn prepare_command_resumes_after_an_interrupt() {
@@ -452,7 +455,7 @@ fn prepare_command_resumes_after_an_interrupt() {
     let out = folder.path().join("s.thermocline.gguf");
     let file = out.to_str().unwrap();
     let args = ["prepare", "-m", "builtin", "--tokens", "600", "--predictors", "rows", "--out", file];
-    // Ctrl-C somewhere on the way; wherever it comes, the second run ends well.
+    // Ctrl-C arrives at some point of the run. At any point, the second run must succeed.
     let mut child = command(&args).spawn().unwrap();
     let work = folder.path().join(".s.thermocline.gguf.work");
     eventually("recorded inputs", || work.join("normed-5.f16").exists());

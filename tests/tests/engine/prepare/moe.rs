@@ -14,7 +14,7 @@ fn moe_model(activation: Activation) -> Arc<Model> {
     Arc::new(Model::open(&here("fixtures/models/mixtral"), &options).unwrap())
 }
 
-/// The same model with what `made` has for it.
+/// Returns the model with the sidecar of `made`.
 fn with(model: &Model, made: &Prepared) -> Arc<Model> {
     let options = LoadOptions { activation: Some(model.config.activation), ..LoadOptions::default() };
     let mut attached = Model::open(&model.checkpoint.path, &options).unwrap();
@@ -23,8 +23,8 @@ fn with(model: &Model, made: &Prepared) -> Arc<Model> {
     Arc::new(attached)
 }
 
-/// Of rectified MoE models what fires among the neurons of chosen experts is what the exact mode computes; the experts' down
-/// projections are neuron-major, and the answers are the model's.
+/// In rectified MoE models, the counted firings among neurons of chosen experts equal those of
+/// exact mode. Down projections of experts are neuron-major, and the logits stay the same.
 #[test]
 fn firing_neurons_of_chosen_experts_are_counted() {
     for activation in [Activation::Relu, Activation::DRelu] {
@@ -38,7 +38,7 @@ fn firing_neurons_of_chosen_experts_are_counted() {
             (Forward::new(Arc::clone(&attached), cpu()), Forward::new(Arc::clone(&model), cpu()));
         sparse.set_sparsity(Sparsity::Exact);
         let mut kvs = [&mut sparse, &mut dense].map(|forward| forward.kv_cache(40, KvType::F32).unwrap());
-        // As while it was prepared.
+        // Preparation also used an F16 cache.
         let (mut fired, mut rounded) = (Fired::default(), sparse.kv_cache(40, KvType::F16).unwrap());
         for text in texts {
             kvs.iter_mut().chain([&mut rounded]).for_each(|kv| kv.truncate(0));
@@ -56,7 +56,7 @@ fn firing_neurons_of_chosen_experts_are_counted() {
             assert_eq!((frequencies.len(), neurons.downs.len()), (experts.count, experts.count));
             assert!((frequencies.iter().sum::<f32>() - experts.used as f32).abs() < 1e-3, "{frequencies:?}");
             assert_eq!((neurons.width, neurons.frequency.len()), (experts.n_ff, experts.count * experts.n_ff));
-            // Sums in another order now and then tip a gate, or the router.
+            // Another order of sums sometimes changes a gate or the router.
             let (mut worst, mut differ) = (0.0f64, 0.0f64);
             for (neuron, frequency) in neurons.frequency.iter().enumerate() {
                 let off = (f64::from(*frequency) * tokens as f64 - counts[neuron] as f64).abs();
@@ -69,7 +69,8 @@ fn firing_neurons_of_chosen_experts_are_counted() {
                     && layer.activation_threshold.is_none()
                     && report.why.contains("no predictors")
             );
-            // Half of the neurons of chosen experts, or a quarter where two decide, and not half as many of all.
+            // Half of the neurons of chosen experts fire, or a quarter if two rows decide. The
+            // density among all experts is less than half of that.
             assert!((0.1..0.7).contains(&report.density) && report.down_type.is_some(), "{report:?}");
             let density = f64::from(layer.density().unwrap());
             assert!((density - report.density).abs() < 1e-3, "{density} {report:?}");
@@ -77,8 +78,8 @@ fn firing_neurons_of_chosen_experts_are_counted() {
     }
 }
 
-/// MoE models that are never silent get an activation threshold per layer; single tokens skip about the requested fraction and read
-/// less. What was stopped goes on.
+/// MoE models whose neurons are never silent get an activation threshold per layer. Single tokens
+/// skip about the requested fraction and read less. A stopped preparation resumes.
 #[test]
 fn silu_moe_models_get_activation_thresholds() {
     let (folder, model) = (tempfile::tempdir().unwrap(), moe_model(Activation::Silu));
@@ -120,8 +121,9 @@ fn silu_moe_models_get_activation_thresholds() {
     assert!(read[1] * 10 < read[0] * 8, "{read:?}");
 }
 
-/// A router that reads the residual stream through a norm of its own (Gemma 4) sends the recorded tokens to the experts that the model
-/// sends them to: the thresholds skip the requested fraction of the neurons, and their recall is measured.
+/// The router of Gemma 4 reads the residual stream through its own norm. Preparation sends the
+/// recorded tokens to the same experts as the model. The thresholds skip the requested fraction of
+/// the neurons, and their recall is measured.
 #[test]
 fn routers_that_read_the_residual_stream_get_activation_thresholds() {
     let (folder, model) = (tempfile::tempdir().unwrap(), fixture("models/gemma4-moe"));
@@ -159,7 +161,7 @@ fn routers_that_read_the_residual_stream_get_activation_thresholds() {
     }
 }
 
-/// Results of all layers for all tokens.
+/// Totals of the reports on all layers of all tokens.
 #[derive(Default)]
 struct Looked {
     layers: usize,
@@ -179,8 +181,9 @@ impl Probe for Looked {
     }
 }
 
-/// The expert that every token passes through has its neurons counted with every token, its neuron-major down projection behind
-/// the others', and the others' activation threshold; all of it is in the file.
+/// The neurons of the shared expert are counted with every token. Its neuron-major down projection
+/// is behind those of the other experts, and it uses their activation threshold. The file contains
+/// all of this.
 #[test]
 fn shared_expert_gets_counts_down_rows_and_thresholds() {
     for activation in [Activation::DRelu, Activation::Silu] {
@@ -192,7 +195,7 @@ fn shared_expert_gets_counts_down_rows_and_thresholds() {
         let read = Sidecar::open(&options.out, ReadMode::Map).unwrap();
         assert_eq!((&read.identity, &read.provenance), (&made.sidecar.identity, &made.sidecar.provenance));
 
-        // Counted again, token by token, as while it was prepared.
+        // The test counts again token by token, as preparation does.
         let mut attached = Model { config: model.config.clone(), weights: model.weights.clone(), ..moe::wide() };
         read.attach(&mut attached).unwrap();
         let mut forward = Forward::new(Arc::new(attached), cpu());
@@ -228,7 +231,8 @@ fn shared_expert_gets_counts_down_rows_and_thresholds() {
             assert_eq!(layer.activation_threshold.is_some(), activation == Activation::Silu);
             let mean = experts.shared.iter().sum::<f32>() / shared as f32;
             if activation == Activation::Silu {
-                // Those that count fire, which is not a matter of the activation threshold.
+                // SwiGLU neurons count as firing if they hold most of a token's output mass,
+                // regardless of the activation threshold.
                 assert!((0.3..1.0).contains(&mean), "{mean}");
                 continue;
             }

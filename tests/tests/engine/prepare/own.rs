@@ -1,4 +1,4 @@
-//! Predictors that came with a model.
+//! Predictors that are part of the model file.
 
 use thermocline_engine::synth::{SynthOptions, SynthShape, generate};
 
@@ -9,7 +9,8 @@ fn own_predictors_are_measured_at_both_thresholds() {
     let (folder, model) = (tempfile::tempdir().unwrap(), fixture("powerinfer/llama-relu-f16.powerinfer.gguf"));
     let made = prepared(&model, &options(folder.path(), &model));
     for (report, layer) in made.layers.iter().zip(&made.sidecar.layers) {
-        // As it is, and with the threshold that the target needs.
+        // The candidates are the model's predictor with its own threshold, and with the threshold
+        // that the target needs.
         let [.., own, changed] = &report.candidates[..] else { panic!("{:?}", report.candidates) };
         assert!(own.figures.recall > 0.0 && own.figures.tokens > 0, "{own:?}");
         assert_eq!((own.rank, own.bytes), (changed.rank, changed.bytes));
@@ -19,18 +20,20 @@ fn own_predictors_are_measured_at_both_thresholds() {
     }
 }
 
-/// Good ones that miss the target are kept: the sidecar has another threshold for them, and nothing else.
+/// `prepare` keeps good predictors that miss the target. The sidecar contains only another
+/// threshold for them.
 #[test]
 fn own_predictors_are_kept_with_the_threshold_of_the_target() {
     let folder = tempfile::tempdir().unwrap();
-    // Wide enough for a predictor of the least size that is made to be worth its bytes.
+    // The model is wide enough that the smallest trained predictor would pay.
     let mut shape = SynthShape::named("tiny-relu-llama").unwrap();
     (shape.d_model, shape.n_ff) = (256, 3072);
     let mut made_as = SynthOptions::new(shape, folder.path().join("m.gguf"));
     (made_as.layers, made_as.predictor_rank, made_as.recall) = (Some(2), Some(96), 0.90);
     generate(&made_as, &mut |_| {}).unwrap();
     let model = open(&made_as.out);
-    // With less text the figures are too uncertain to hold against the target; with much more, a smaller one can be learned.
+    // With less text the figures are too uncertain for the target. With much more text, a smaller
+    // predictor could be trained.
     let texts = texts(&model, 36, 80);
     let tokens = texts.iter().map(Vec::len).sum::<usize>() as u64;
     let options = options(folder.path(), &model);

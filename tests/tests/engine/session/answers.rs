@@ -1,4 +1,4 @@
-//! Generated answers: the tokens, their text, where it ends.
+//! Generated answers: tokens, text, and end.
 
 use super::*;
 
@@ -58,20 +58,21 @@ fn only_new_tokens_are_computed_and_the_answer_is_the_same() {
     let prompt = expected("llama-relu", "input_ids");
     let first = session(&engine);
     let begun = generate(&first, greedy(&prompt, 10));
-    // The last generated token was never fed back.
+    // The cache lacks the last generated token, which was not computed.
     let held = [&prompt[..], &begun.ids[..9]].concat();
     let longer = [&prompt[..], &begun.ids[..], &[5, 6, 7]].concat();
     let reused = generate(&first, greedy(&longer, 20));
     assert_eq!(reused.stats.reused_tokens, held.len());
     assert_eq!(reused.prompt, [(33, 37)]);
-    // Of an engine of its own: sessions of one engine copy prefixes from each other.
+    // This session has its own engine, because sessions of one engine copy prefixes from each
+    // other.
     let fresh = generate(&session(&self::engine()), greedy(&longer, 20));
     assert_eq!((fresh.stats.reused_tokens, &fresh.ids), (0, &reused.ids));
 
-    // The same prompt again: only its last token, whose logits are wanted.
+    // The same prompt again computes only its last token, whose logits are needed.
     let again = generate(&first, greedy(&longer, 20));
     assert_eq!((again.stats.reused_tokens, &again.ids), (36, &reused.ids));
-    // Another turn in the middle.
+    // This prompt branches off in the middle.
     let branched = [&prompt[..12], &[9, 10]].concat();
     let turn = generate(&first, greedy(&branched, 20));
     assert_eq!(turn.stats.reused_tokens, 12);
@@ -124,7 +125,7 @@ fn full_context_stops_or_shifts() {
         let prompt = &expected(name, "input_ids")[..20];
         let stopped = generate(&session, greedy(prompt, 500));
         assert_eq!(stopped.reason, StopReason::ContextFull);
-        // The token that no longer fits is still a result.
+        // The last token is still sent although it no longer fits.
         assert_eq!((stopped.ids.len(), stopped.stats.context_used), (13, 32));
 
         let shift = ContextPolicy::Shift { keep };
@@ -133,7 +134,7 @@ fn full_context_stops_or_shifts() {
         assert_eq!(shifted.ids[..13], stopped.ids);
         assert!(shifted.stats.context_used <= 32);
 
-        // Entries that were moved are not taken for the prompt's own.
+        // After a shift, moved entries are not reused for the prompt.
         let after = generate(&session, greedy(prompt, 8));
         assert_eq!(after.ids, stopped.ids[..8]);
         assert!(after.stats.reused_tokens <= keep.min(19));
@@ -146,7 +147,8 @@ fn shift_with_learned_positions_equals_a_fresh_computation() {
     let prompt = &expected("opt", "input_ids")[..12];
     let shift = ContextPolicy::Shift { keep: 2 };
     let got = generate(&session(&engine), Request { on_full: shift, ..greedy(prompt, 12) });
-    // Tokens 0..16 fill the context; the shift keeps 2 and the last 7, and the fifth token is computed behind those.
+    // Tokens 0..16 fill the context. The shift keeps 2 and the last 7, and the fifth token is
+    // computed behind them.
     let all = [prompt, &got.ids].concat();
     let rest = [&all[..2], &all[9..17]].concat();
     let fresh = generate(&session(&engine), greedy(&rest, 6));
@@ -186,7 +188,7 @@ fn every_sampler_runs_on_real_logits() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
 
-    /// Whatever happened to a session before, its answer is that of a fresh one.
+    /// A session's answer equals that of a fresh session after any history.
     #[test]
     fn answers_do_not_depend_on_earlier_requests(
         past in prop::collection::vec((0usize..24, 1usize..24, 0u8..5, 0u64..3000), 1..12),

@@ -1,4 +1,5 @@
-//! Embeddings are the reference's hidden states behind the final norm, pooled, on every processor.
+//! Embeddings equal the reference's hidden states behind the final norm, pooled, on every
+//! processor.
 
 use thermocline_engine::{
     gpu::{AdapterChoice, GpuOptions},
@@ -30,12 +31,12 @@ fn embedding(engine: &Engine, ids: &[u32], pooling: Pooling) -> Vec<f32> {
     found.expect("an embedding")
 }
 
-/// Dense passes on `device`, in contexts that every model has learned.
+/// Returns options for dense passes on `device`, in a context length that every model has learned.
 fn dense(device: DeviceChoice) -> EngineOptions {
     EngineOptions { context: Some(64), ..alike(SparsityChoice::Mode(Sparsity::Dense), device) }
 }
 
-/// A model's recorded hidden states, pooled.
+/// Returns a prompt and a model's recorded hidden states, pooled.
 fn recorded(name: &str, pooling: Pooling) -> (Vec<u32>, Vec<f32>) {
     let expected = Expected::read(&model(name).join("expected.safetensors"));
     let (ids, hidden) = (expected.ids("input_ids"), expected.f32("hidden"));
@@ -111,7 +112,7 @@ fn last_hidden_state_leads_to_the_logits_also_of_several_streams() {
                 None => f64::from(*logit),
             };
             let wanted: Vec<f64> = logits[logits.len() - vocab..].iter().map(uncapped).collect();
-            // The embedding has length 1: logits are equal up to one factor.
+            // The embedding has length 1, so logits are equal up to one factor.
             let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
             let cosine = dot(&products, &wanted) / (dot(&products, &products) * dot(&wanted, &wanted)).sqrt();
             assert!(cosine > 1.0 - 1e-6, "{name}: {cosine}");

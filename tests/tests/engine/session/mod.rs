@@ -1,4 +1,4 @@
-//! Sessions on a tiny model: what comes out of the channel, whatever is asked and whenever it is stopped.
+//! Sessions on a tiny model: the events of a generation, for various requests and stops.
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
@@ -30,7 +30,7 @@ use thermocline_tests::{
     wait::{LONGEST, eventually, until},
 };
 
-/// Everything a generation sent.
+/// Everything that a generation sent.
 #[derive(Debug)]
 struct Answer {
     ids: Vec<u32>,
@@ -45,7 +45,7 @@ fn model(name: &str) -> PathBuf {
 }
 
 fn options() -> EngineOptions {
-    // More workers than idle cores make a tiny model slow; one test takes several.
+    // More workers than idle cores would make a tiny model slow. One test uses several.
     let cpu = CpuOptions { threads: Some(1), ..CpuOptions::default() };
     EngineOptions { kv_type: KvType::F32, cpu, ..EngineOptions::default() }
 }
@@ -62,7 +62,7 @@ fn session_of(engine: &Engine, context: usize) -> Session {
     engine.session(SessionOptions { context: Some(context), ..SessionOptions::default() }).unwrap()
 }
 
-/// The ids called `name` in a model's expected results.
+/// Returns the ids called `name` in a model's expected results.
 fn expected(model_name: &str, name: &str) -> Vec<u32> {
     Expected::read(&model(model_name).join("expected.safetensors")).ids(name)
 }

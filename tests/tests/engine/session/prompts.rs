@@ -1,4 +1,4 @@
-//! Prompts and options: what is taken, what is refused.
+//! Prompts and options that are accepted or refused.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! Sessions of models with recurrent states: stopping, editing and answering again give what an undisturbed session gives, and do not
-//! read the conversation again from its beginning.
+//! Sessions of models with recurrent states. Stopping, editing and answering again give the tokens
+//! of an undisturbed session, without computing the conversation from its beginning.
 
 use thermocline_engine::{
     gpu::{AdapterChoice, GpuOptions},
@@ -23,7 +23,7 @@ fn gpu(budget: Option<u64>) -> DeviceChoice {
     DeviceChoice::Gpu(GpuOptions { adapter: AdapterChoice::Index(0), budget, ..GpuOptions::default() })
 }
 
-/// Device bytes in use; 0 on the CPU.
+/// Returns the device bytes in use; 0 on the CPU.
 fn used(engine: &Engine) -> u64 {
     match at_rest(engine) {
         DeviceStatus::Gpu(memory) => memory.accounted,
@@ -31,7 +31,7 @@ fn used(engine: &Engine) -> u64 {
     }
 }
 
-/// The device's status once nothing loads or moves.
+/// Waits until nothing loads or moves. Returns the device's status.
 fn at_rest(engine: &Engine) -> DeviceStatus {
     until("a device at rest", || match engine.device() {
         DeviceStatus::Loading(_) => None,
@@ -67,19 +67,19 @@ fn check_turns(name: &str, engine: &Engine) {
     let prompt = expected(name, "input_ids");
     let begun = generate(&one, greedy(&prompt, 12));
     assert_eq!(begun.ids, expected(name, "greedy_ids")[..12], "{name}");
-    // Another answer: only the prompt's last token is computed.
+    // Another answer computes only the prompt's last token.
     let again = generate(&one, greedy(&prompt, 12));
     assert_eq!((again.stats.reused_tokens, &again.ids), (prompt.len() - 1, &begun.ids), "{name}");
-    // The next turn goes on where the answer ended; its last token was never fed back.
+    // The next turn continues at the end of the answer, whose last token was not computed.
     let held = prompt.len() + 11;
     let turn = [&prompt[..], &begun.ids[..], &ids(9)[..]].concat();
     let next = generate(&one, greedy(&turn, 12));
     assert_eq!((next.stats.reused_tokens, next.ids), (held, fresh(&turn)), "{name}");
-    // The last message edited: back to the end of the answer before.
+    // After an edit of the last message, computation starts at the end of the previous answer.
     let edited = [&prompt[..], &begun.ids[..], &ids(4)[..], &[7, 8, 9]].concat();
     let next = generate(&one, greedy(&edited, 12));
     assert_eq!((next.stats.reused_tokens, next.ids), (held, fresh(&edited)), "{name}");
-    // The first message edited: from its beginning.
+    // After an edit of the first message, computation starts at its beginning.
     let other = [&prompt[..9], &[1, 2, 3]].concat();
     let next = generate(&one, greedy(&other, 12));
     assert_eq!((next.stats.reused_tokens, next.ids), (0, fresh(&other)), "{name}");
@@ -101,7 +101,7 @@ fn long_prompt_is_not_read_again_from_its_beginning() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 8, ..ProptestConfig::default() })]
 
-    /// Whatever happened to a session before, its answer is that of a fresh one.
+    /// A session's answer equals that of a fresh session after any history.
     #[test]
     fn past_of_recurrent_states_does_not_show(
         past in prop::collection::vec((0usize..24, 1usize..24, 0u8..4, 0u64..3000), 1..8),
@@ -111,7 +111,7 @@ proptest! {
         let tokens = expected("qwen3_5", "input_ids");
         for (from, length, how, wait) in past {
             let prompt = &tokens[from.min(length)..];
-            // Recurrent states cannot be shifted: what is left is computed again.
+            // Recurrent states cannot be shifted, so the remaining tokens are computed again.
             let shift = ContextPolicy::Shift { keep: length.min(30) };
             let request = Request { on_full: shift, ..drawn(prompt, 60, wait) };
             match how {

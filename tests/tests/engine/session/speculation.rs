@@ -1,4 +1,4 @@
-//! Speculative decoding: the same tokens with drafts as without, and fewer passes where text repeats.
+//! Speculative decoding: drafts do not change tokens, and repetitive text takes fewer passes.
 
 use std::path::Path;
 
@@ -16,17 +16,17 @@ fn without(request: Request) -> Request {
     Request { speculation: SpeculationMode::Off, ..request }
 }
 
-/// A prompt that says the same eight tokens again and again.
+/// Returns a prompt that repeats the same eight tokens.
 fn repeating() -> Vec<u32> {
     (0..48).map(|at| 20 + at % 8).collect()
 }
 
-/// A model whose likeliest tokens run in circles.
+/// Opens a model whose greedy text repeats itself.
 fn circling() -> Engine {
     Engine::open(&model("gemma2"), options()).unwrap()
 }
 
-/// Both answers of new sessions, with drafts and without: the first's counts are returned.
+/// Compares answers of new sessions with and without drafts. Returns the statistics with drafts.
 fn same_with_and_without(engine: &Engine, request: Request, what: &str) -> GenerationStats {
     let plain = generate(&session(engine), without(request.clone()));
     let drafted = generate(&session(engine), request);
@@ -45,7 +45,7 @@ fn greedy_and_drawn_tokens_are_the_same_with_drafts() {
         let engine = Engine::open(&model(name), options()).unwrap();
         let mut requests = vec![greedy(&repeating(), 60), greedy(&expected(name, "input_ids"), 60)];
         requests.extend((0..20).map(|seed| drawn(&repeating(), 40, seed)));
-        // Of few tokens, so that drafts are often drawn.
+        // Sampling from few tokens accepts drafts often.
         requests.extend((0..20).map(|seed| {
             let sampling = Sampling { top_k: 2, temperature: 1.0, seed: Some(seed), ..Sampling::default() };
             Request { sampling, ..greedy(&repeating(), 60) }
@@ -57,7 +57,7 @@ fn greedy_and_drawn_tokens_are_the_same_with_drafts() {
     assert!(drafted > 500, "{drafted}");
 }
 
-/// Logits after a pass of several tokens are looked at with the penalties of the tokens before each.
+/// In a pass of several tokens, the logits of each token get the penalties of the tokens before it.
 #[test]
 fn penalties_see_the_tokens_before_each_draft() {
     let engine = engine();
@@ -83,7 +83,7 @@ fn answers_end_where_they_do_without_drafts() {
     for most in [1, 2, 3, 7] {
         same_with_and_without(&engine, greedy(&repeating(), most), "few tokens");
     }
-    // A context that becomes full in the midst of drafts, and one that shifts.
+    // One context becomes full during drafts, another shifts.
     for on_full in [ContextPolicy::Stop, ContextPolicy::Shift { keep: 4 }] {
         let request = Request { on_full, max_tokens: Some(90), ..greedy(&repeating(), 0) };
         let [plain, drafted] =
@@ -92,7 +92,7 @@ fn answers_end_where_they_do_without_drafts() {
     }
 }
 
-/// The cache holds what was drawn: the next turn goes on from there.
+/// The cache contains only accepted tokens, and the next turn continues from them.
 #[test]
 fn next_turns_reuse_the_drawn_tokens() {
     let engine = circling();
@@ -105,7 +105,8 @@ fn next_turns_reuse_the_drawn_tokens() {
     assert_eq!(second.ids, generate(&session(&engine), without(greedy(&longer, 20))).ids);
 }
 
-/// Every sparsity mode has drafts by default, and its text is the one without them. Recurrent models have none at all.
+/// Every sparsity mode drafts by default and gives the same text as without drafts. Recurrent
+/// models never draft.
 #[test]
 fn every_mode_has_drafts_that_change_no_text() {
     let lookup = |request: Request| Request { speculation: SpeculationMode::PromptLookup, ..request };
@@ -125,7 +126,7 @@ fn every_mode_has_drafts_that_change_no_text() {
     assert_eq!(generate(&session(&engine), lookup(greedy(&repeating(), 60))).stats.drafted_tokens, 0);
 }
 
-/// The built-in model, which repeats itself, in default settings.
+/// Tests the built-in model, whose text repeats, with default options.
 #[test]
 fn drafts_change_no_story() {
     let engine = storyteller();
@@ -145,7 +146,8 @@ fn drafts_change_no_story() {
     assert!(drafted > 0);
 }
 
-/// A device, too, forgets the drafts that are not drawn. Its sums have another order, so by default it makes none.
+/// A device also forgets rejected drafts. It does not draft by default, because its sums have
+/// another order.
 #[test]
 fn drafted_tokens_on_a_device_are_those_of_the_cpu() {
     let device = DeviceChoice::Gpu(GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() });

@@ -1,4 +1,5 @@
-//! Several streams at once: what each says alone, in fewer passes; none starves, and a prefix is computed once.
+//! Several streams at once. Each gives the tokens that it gives alone, in fewer passes. None
+//! starves, and a common prefix is computed once.
 
 use thermocline_engine::{
     cpu::InputPrecision,
@@ -9,40 +10,40 @@ use thermocline_engine::{
 
 use super::*;
 
-/// Activations as floats, so that only the order of sums can differ.
+/// Returns options with float activations, so that only the order of sums can differ.
 pub(super) fn float_options() -> EngineOptions {
     let cpu = CpuOptions { threads: Some(1), activations: InputPrecision::Float, ..CpuOptions::default() };
     EngineOptions { cpu, ..options() }
 }
 
-/// Prompts without a common beginning.
+/// Returns prompts without a common beginning.
 pub(super) fn prompts(engine: &Engine, n: usize) -> Vec<Vec<u32>> {
     let vocab = engine.config().n_vocab as u32;
     let id = |of: u32, at: u32| (at * at * 31 + at * 97 + of * 53 + 11) % vocab;
     (0..n as u32).map(|of| (0..5 + of * 5 % 13).map(|at| id(of, at)).collect()).collect()
 }
 
-/// Answers of sessions of their own, all asked at once.
+/// Returns answers to simultaneous requests, each in its own session.
 fn at_once(engine: &Engine, requests: &[Request]) -> Vec<Answer> {
     let sessions: Vec<Session> = requests.iter().map(|_| session(engine)).collect();
     at_once_of(&sessions, requests)
 }
 
-/// Answers of `sessions`, one request each, all asked at once.
+/// Returns answers of `sessions` to simultaneous requests, one each.
 fn at_once_of(sessions: &[Session], requests: &[Request]) -> Vec<Answer> {
     let events: Vec<_> = sessions.iter().zip(requests).map(|(it, request)| it.generate(request.clone())).collect();
     events.into_iter().map(|events| answer(events).unwrap()).collect()
 }
 
-/// Greedy texts of 1, 2, 4 and 8 streams are those of each alone. Dense passes are shared; of sparse ones at least the first, by whose
-/// time the engine decides.
+/// Greedy texts of 1, 2, 4 and 8 streams equal those of each stream alone. Dense passes are shared.
+/// Of sparse passes at least the first is shared, and its time decides whether the others are.
 fn same_alone_and_at_once(engine: &Engine, what: &str) {
     let dense = engine.sparsity().mode == Sparsity::Dense;
     let requests: Vec<Request> = prompts(engine, 8).iter().map(|prompt| greedy(prompt, 24)).collect();
     let alone: Vec<Vec<u32>> = requests.iter().map(|it| generate(&session(engine), it.clone()).ids).collect();
     for n in [1, 2, 4, 8] {
         let most = if dense { 24 * n * 3 / 4 } else { 24 * n - (n - 1) };
-        // Streams that are asked too late, after others have ended, share no passes with them.
+        // A stream that starts after the others have ended shares no passes with them.
         eventually("shared passes", || {
             let before = engine.telemetry().decode_passes;
             let together = at_once(engine, &requests[..n]);
@@ -57,7 +58,8 @@ fn same_alone_and_at_once(engine: &Engine, what: &str) {
 
 #[test]
 fn texts_of_several_streams_are_those_of_each_alone() {
-    // Dense, sliding window, MoE, latent attention, recurrent, several streams within the model.
+    // The models are dense, with a sliding window, MoE, with latent attention, recurrent, and with
+    // several streams within the model.
     for name in
         ["llama-silu-gqa", "gemma3", "qwen3-moe", "deepseek-v2-lite", "nemotron-h", "qwen3-next", "lfm2", "gemma3n"]
     {
@@ -98,7 +100,7 @@ fn a_cancelled_stream_does_not_disturb_the_others() {
         prompts.iter().map(|prompt| generate(&session(&engine), greedy(prompt, 60)).ids).collect();
     let sessions: Vec<Session> = prompts.iter().map(|_| session(&engine)).collect();
     let start = engine.telemetry().generated_tokens;
-    // The second goes on until it is cancelled.
+    // The second stream continues until it is cancelled.
     let endless = |prompt| Request { on_full: ContextPolicy::Shift { keep: 0 }, max_tokens: None, ..greedy(prompt, 0) };
     let request = |at, prompt| if at == 1 { endless(prompt) } else { greedy(prompt, 60) };
     let asked = sessions.iter().zip(&prompts).enumerate();
@@ -112,11 +114,11 @@ fn a_cancelled_stream_does_not_disturb_the_others() {
     for at in [0, 2, 3] {
         assert_eq!(answers[at].ids, alone[at], "stream {at}");
     }
-    // Its context is still what it says.
+    // The cancelled session's cache matches its tokens.
     assert_eq!(generate(&sessions[1], greedy(&prompts[1], 60)).ids, alone[1]);
 }
 
-/// Grammars, penalties, seeds and log probabilities are each stream's own.
+/// Every stream has its own grammar, penalties, seed and log probabilities.
 #[test]
 fn every_stream_has_its_own_sampler_and_grammar() {
     let engine = Engine::open(&model("llama-relu"), float_options()).unwrap();
@@ -139,7 +141,8 @@ fn every_stream_has_its_own_sampler_and_grammar() {
     }
 }
 
-/// A prompt that begins like another session's is copied as far as that goes, be it computed or under way.
+/// The common beginning with another session's prompt is copied, even while that session still
+/// computes it.
 #[test]
 fn a_prefix_is_computed_once_for_all_sessions() {
     let shared: Vec<u32> = (0..200).map(|at| 3 + at * 7 % 90).collect();
@@ -157,7 +160,7 @@ fn a_prefix_is_computed_once_for_all_sessions() {
         assert_eq!(ids, alone, "{name}");
         let now = engine.telemetry();
         assert!(now.reused_tokens >= 3 * 200 && now.prompt_tokens <= 2 * 200, "{name}: {now:?}");
-        // Later, from a session that is idle.
+        // A later request copies the prefix from an idle session.
         let last = generate(&session(&engine), requests[1].clone());
         assert_eq!((last.ids, last.stats.reused_tokens), (alone[1].clone(), 201), "{name}");
     }
@@ -173,7 +176,8 @@ fn a_recurrent_prefix_is_copied_as_of_a_snapshot() {
     assert_eq!(second.stats.reused_tokens, 59);
 }
 
-/// Caches of idle sessions are given up for those of others, the longest unused first, and requests wait for room.
+/// Caches of idle sessions are freed for other sessions, the longest unused first. Requests wait
+/// for room.
 #[test]
 fn caches_stay_within_their_budget() {
     let engine = Engine::open(&model("llama-relu"), options()).unwrap();
@@ -196,7 +200,7 @@ fn caches_stay_within_their_budget() {
         }
     }
     assert!(engine.telemetry().batch <= 2);
-    // The one that was used last still has its tokens, the first has none.
+    // The last used session still has its tokens, but the first has none.
     assert!(generate(&sessions[5], greedy(&prompts[5], 4)).stats.reused_tokens > 0);
     assert_eq!(generate(&sessions[0], greedy(&prompts[0], 4)).stats.reused_tokens, 0);
 }

@@ -1,10 +1,10 @@
-//! A budget of tokens ends thoughts, and the answer follows as if the model had ended them.
+//! A thinking budget ends the thoughts, and the answer follows as if the model had ended them.
 
 use thermocline_engine::tokenizer::{EncodeOptions, reasoning::AnswerPart};
 
 use super::*;
 
-/// A chat in which the assistant has begun to think.
+/// Returns a chat request in which the assistant has begun to think.
 fn thinking(budget: Option<usize>, tokens: usize, speculation: SpeculationMode) -> Request {
     let messages = vec![Message::new(Role::User, "Hi"), Message::new(Role::Assistant, "<think>\nHm")];
     Request {
@@ -17,7 +17,7 @@ fn thinking(budget: Option<usize>, tokens: usize, speculation: SpeculationMode) 
     }
 }
 
-/// Ids, thoughts, answer, and the number of tokens of thoughts.
+/// Returns ids, thoughts, answer, and the number of thinking tokens.
 fn parts(session: &Session, request: Request) -> (Vec<u32>, String, String, usize) {
     let (mut ids, mut thoughts, mut answer) = (Vec::new(), String::new(), String::new());
     for event in session.generate(request) {
@@ -51,7 +51,8 @@ fn budget_ends_thoughts_and_the_answer_continues_from_there() {
             assert_eq!(ids[budget..budget + ending.len()], ending);
             assert!(!answer.is_empty() && !answer.contains("think>"), "{answer:?}");
             assert!(!thoughts.contains("think>") && counted >= budget, "{thoughts:?} {counted}");
-            // What follows is what follows the same tokens as a prompt.
+            // The tokens behind the end of the thoughts equal those behind the same tokens as a
+            // prompt.
             let chat = thinking(None, 0, speculation);
             let mut prompt = engine.prompt_tokens(chat.prompt, &chat.chat).unwrap();
             prompt.extend(&ids[..budget + ending.len()]);

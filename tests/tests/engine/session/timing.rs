@@ -1,4 +1,4 @@
-//! Fair turns: how many tokens one stream has while another is served.
+//! Fair scheduling: how many tokens one stream gets while another is computed.
 
 use thermocline_engine::session::Priority;
 
@@ -7,7 +7,7 @@ use super::{
     *,
 };
 
-/// While a long prompt is computed, other streams get a token for each of its chunks.
+/// While a long prompt is computed, other streams get a token after each of its chunks.
 #[test]
 fn a_long_prompt_stops_others_for_one_chunk_at_most() {
     let options = EngineOptions { context: Some(4096), chunk: 128, ..float_options() };
@@ -37,7 +37,7 @@ fn a_long_prompt_stops_others_for_one_chunk_at_most() {
     assert!(worst <= 128, "{worst}");
 }
 
-/// A session in the foreground keeps its speed beside two in the background, which are not starved.
+/// A foreground session keeps its speed beside two background sessions, which do not starve.
 #[test]
 fn the_foreground_goes_first() {
     let engine =
@@ -54,7 +54,8 @@ fn the_foreground_goes_first() {
     others.iter().for_each(Session::cancel);
     drop(events);
     assert_eq!(mine.ids.len(), 600);
-    // Each of the background's tokens costs the foreground a part of a token's time; they have a fifth of it.
+    // Each background token delays the foreground by a part of a token's time. The background gets
+    // a fifth of the time.
     assert!(theirs > 10, "{theirs}");
     assert!(theirs < 2 * 600, "{theirs}");
 }

@@ -1,4 +1,4 @@
-//! Several requests, sessions and threads: cancelling, waiting, leaving.
+//! Several requests, sessions and threads: cancelling, waiting, dropping.
 
 use super::*;
 
@@ -19,7 +19,7 @@ fn cancelling_takes_at_most_one_token() {
         assert_eq!(got.stats.generated_tokens, got.ids.len());
         assert!(engine.telemetry().generated_tokens <= then + 1);
     }
-    // What was asked after the cancellation is not cancelled, and the cache is what it says it is.
+    // The cancellation does not affect the request after it, and the cache matches its tokens.
     assert_eq!(generate(&session, greedy(&prompt, 16)).ids, expected("llama-relu", "greedy_ids"));
 }
 
@@ -96,7 +96,7 @@ fn dropped_receiver_or_session_frees_its_memory() {
     assert_eq!(answer(events).unwrap().reason, StopReason::Cancelled);
     eventually("the session's end", || engine.telemetry().sessions == 0 && engine.memory().kv == 0);
 
-    // The engine ends with its last handle, here the session's.
+    // The engine ends with its last handle, which the session holds here.
     let last = session(&engine);
     let model = std::sync::Arc::downgrade(engine.model());
     drop(engine);

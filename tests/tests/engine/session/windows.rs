@@ -1,10 +1,10 @@
-//! Sessions of models whose layers keep a window: edits, other answers, stops and full contexts give what an undisturbed session
-//! gives, in chats longer than the positions that are kept.
+//! Sessions of models with windows. Edits, other answers, stops and full contexts give the tokens
+//! of an undisturbed session, in chats longer than the window's ring.
 
 use super::*;
 
 const NAMES: [&str; 3] = ["gemma3", "gpt-oss", "gemma4-e2b"];
-/// Tokens of a context, of which layers with a window keep 640.
+/// Tokens of a context. Layers with a window keep 640 of them.
 const CONTEXT: usize = 1500;
 
 fn open(name: &str) -> Engine {
@@ -26,7 +26,8 @@ fn edits_and_other_answers_in_a_long_chat_are_those_of_a_fresh_session() {
         assert_eq!(begun.ids, fresh(&prompt), "{name}");
         let again = generate(&one, greedy(&prompt, 12));
         assert_eq!((again.stats.reused_tokens, &again.ids), (899, &begun.ids), "{name}");
-        // Where windows are still held, and where they are not.
+        // The edits are at positions whose window is in the ring, and at positions whose window is
+        // lost.
         for (at, reused) in [(880, 880), (400, 400), (270, 256), (100, 0)] {
             let mut edited = prompt.clone();
             edited[at] = (edited[at] + 1) % 380;

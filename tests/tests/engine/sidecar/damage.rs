@@ -1,11 +1,11 @@
-//! Sidecars with something wrong in them.
+//! Damaged sidecars.
 
 use proptest::prelude::*;
 use thermocline_engine::format::{Array, Metadata, gguf};
 
 use super::*;
 
-/// A sidecar as key-value pairs and tensors, to be changed.
+/// Key-value pairs and tensors of a sidecar, for changing them.
 struct Parts {
     pairs: Vec<(String, Value)>,
     tensors: Vec<(gguf::TensorInfo, Vec<u8>)>,
@@ -32,7 +32,7 @@ impl Parts {
     }
 }
 
-/// A wrong value of the same type.
+/// Returns a wrong value of the same type.
 fn spoilt(key: &str, value: &Value) -> Value {
     match value {
         Value::Array(Array::F32(values)) => {
@@ -96,14 +96,15 @@ fn errors_name_the_tensor() {
         info.shape[0] += 1;
         data.resize(info.shape.iter().product::<usize>() * 4, 0);
         let layer = name.trim_end_matches(|c: char| c != '.').trim_end_matches("fc1.weight.");
-        // The number of a site's inputs is the model's.
+        // Only the model determines the number of a site's inputs, so the error comes from
+        // attaching.
         let attached = || parts.read()?.attach(&mut open(&fixture("models/llama-relu")));
         let error = match name.ends_with("importance") {
             true => attached().expect_err(&name),
             false => parts.read().expect_err(&name),
         };
         let error = error.to_string();
-        // The rank is whatever fc1 says, so that fc2 is what does not fit.
+        // `fc1` determines the rank, so a wrong `fc1` gives an error for `fc2`.
         assert!(error.contains(&name) || error.contains(&name.replace("fc1", "fc2")), "{layer}: {error}");
 
         let mut parts = Parts { pairs: whole.pairs.clone(), tensors: whole.tensors.clone() };
@@ -129,7 +130,7 @@ fn errors_name_the_tensor() {
 #[test]
 fn truncated_file_is_an_error_wherever_it_ends() {
     let mut sidecar = sample(&open(&fixture("models/llama-relu")));
-    // Small enough to try every length.
+    // The sidecar is small enough to try many lengths.
     sidecar.layers.iter_mut().for_each(|layer| layer.down = None);
     let bytes = sidecar.to_bytes().unwrap();
     let read = |bytes: &[u8]| Sidecar::from_bytes(Path::new("truncated"), Bytes::new(bytes.to_vec()));
@@ -143,13 +144,13 @@ fn truncated_file_is_an_error_wherever_it_ends() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Reading ends in an error or in a sidecar that a model takes or refuses.
+    /// Reading fails, or gives a sidecar that a model accepts or refuses.
     #[test]
     fn damage_does_not_panic(seed in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..12)) {
         use std::sync::LazyLock;
         static WHOLE: LazyLock<(Vec<u8>, usize)> = LazyLock::new(|| {
             let bytes = sample(&open(&fixture("models/llama-relu"))).to_bytes().unwrap();
-            // Damage where it means something: before the data.
+            // The damage is in the part before the data, where bytes have a meaning.
             let head = bytes.windows(10).rposition(|window| window == b"gate_low.w").unwrap() + 64;
             (bytes, head)
         });

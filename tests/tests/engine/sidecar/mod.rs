@@ -1,5 +1,5 @@
-//! Sidecars: what is written is read and becomes part of the model it belongs to, and of no other; whatever is wrong with
-//! one is an error that says where.
+//! Sidecars. A written sidecar is read again and attaches only to its own model. An error in a
+//! sidecar names its place.
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
@@ -36,8 +36,8 @@ fn open(path: &Path) -> Model {
     Model::open(path, &LoadOptions::default()).unwrap()
 }
 
-/// Every activation family, with and without gate and biases, MoE models without and with a shared expert,
-/// and a file that has predictors already.
+/// Models of every activation family, with and without gate and biases. Also MoE models without and
+/// with a shared expert, and a file that already has predictors.
 const MODELS: [&str; 8] = [
     "models/llama-relu",
     "models/opt",
@@ -56,12 +56,12 @@ fn model(name: &str) -> Model {
     if name == SHARED { moe::wide() } else { open(&fixture(name)) }
 }
 
-/// Numbers that are all different.
+/// Returns various numbers from -0.5 to 0.5.
 fn numbers(n: usize, seed: usize) -> Vec<f32> {
     (0..n).map(|i| ((i * 2_654_435_761 + seed) % 1000) as f32 / 1000.0 - 0.5).collect()
 }
 
-/// The same as fractions, 0 to 1.
+/// Returns the same numbers plus 0.5, as fractions from 0 to 1.
 fn frequencies(n: usize, seed: usize) -> Vec<f32> {
     numbers(n, seed).into_iter().map(|value| value + 0.5).collect()
 }
@@ -71,7 +71,7 @@ fn matrix(rows: usize, cols: usize, values: &[f32]) -> Matrix {
     Matrix::new(TensorType::F32, rows, cols, Bytes::new(data)).unwrap()
 }
 
-/// The down projection by neurons, in full precision.
+/// Returns the neuron-major down projection in full precision.
 fn neurons(ffn: &FfnWeights) -> Matrix {
     let Down::Outputs(down) = &ffn.down else {
         let Down::Neurons(down) = &ffn.down else { unreachable!() };
@@ -86,7 +86,7 @@ fn neurons(ffn: &FfnWeights) -> Matrix {
     matrix(n_ff, d, &transposed)
 }
 
-/// One with everything a layer of `model` can have, and layers that lack this or that.
+/// Returns a sidecar with everything that a layer of `model` can have. Some layers lack a part.
 fn sample(model: &Model) -> Sidecar {
     let layer = |(n, weights): (usize, &thermocline_engine::model::LayerWeights)| {
         let ffn = match &weights.ffn {
@@ -160,7 +160,8 @@ fn sample(model: &Model) -> Sidecar {
     }
 }
 
-/// Input thresholds at two levels for the sites of a layer, but for the last of layer 0.
+/// Returns input thresholds at two levels for the sites of a layer. The last site of layer 0 has
+/// none.
 fn input_curves(weights: &LayerWeights, n: usize) -> InputCurves {
     let curve = |site: InputSite| {
         let inputs = site.inputs(weights);
@@ -304,7 +305,7 @@ fn sidecar_becomes_part_of_its_model() {
     }
 }
 
-/// A folder with a copy of a model in it.
+/// Returns a folder with a copy of a model.
 fn copied(name: &str) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
@@ -325,14 +326,15 @@ fn sidecar_attaches_to_its_own_model_only() {
     sample(&open(&path)).write(&beside).unwrap();
     let found = find(&path, &SidecarChoice::Beside).unwrap();
     assert_eq!(found.sidecar().unwrap().path, beside);
-    // It has mapped the file, which is written over below.
+    // The dropped value has mapped the file, which is overwritten below.
     drop(found);
     assert!(matches!(find(&path, &SidecarChoice::Without).unwrap(), SidecarAttachment::None));
     assert!(find(&path, &SidecarChoice::File(beside.clone())).unwrap().sidecar().is_some());
     let memory = SidecarChoice::Memory("memory".into(), Bytes::new(fs::read(&beside).unwrap()));
     assert!(find(&path, &memory).unwrap().sidecar().is_some());
 
-    // The same model in another type; the same type with other weights; another model; another activation.
+    // The cases are the same model in another type, the same type with other weights, another
+    // model, and another activation.
     let ignored = |reason: &str| {
         let SidecarAttachment::Ignored { path: at, reason: got } = find(&path, &SidecarChoice::Beside).unwrap() else {
             panic!("{reason}: attached")
@@ -395,13 +397,13 @@ fn mismatched_sidecar_leaves_the_model_unchanged() {
         }
         assert_eq!(logits(model), logits(plain), "{other}");
     }
-    // The model's own predictor, of a model that has none.
+    // The sidecar refers to the model's own predictor, but the model has none.
     let mut model = open(&fixture("models/llama-relu"));
     let mut sidecar = sample(&relu);
     sidecar.layers[0].predictor.as_mut().unwrap().kind = None;
     let error = sidecar.attach(&mut model).unwrap_err().to_string();
     assert!(error.contains("predictor.kind") && error.contains("has none"), "{error}");
-    // Fewer layers.
+    // The sidecar has fewer layers than the model.
     sidecar.layers.pop();
     assert!(sidecar.attach(&mut model).unwrap_err().to_string().contains("block_count"));
 }

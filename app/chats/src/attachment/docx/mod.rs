@@ -1,5 +1,6 @@
-//! The text of docx files, as the document shows it: the main part with its boxes, then notes and comments, then the headers and
-//! footers of its pages. [`package`] finds the parts, [`paragraphs`] reads one.
+//! Text of docx files, in the order in which the document shows it: the main part with its text
+//! boxes, the notes and comments, and the page headers and footers. [`package`] finds the parts,
+//! and [`paragraphs`] reads a part.
 
 mod package;
 mod paragraphs;
@@ -17,7 +18,7 @@ fn damaged(error: impl ToString) -> AttachmentFault {
     AttachmentFault::Damaged { kind: "docx", reason: error.to_string() }
 }
 
-/// The paragraphs of a docx file that have text.
+/// Reads the paragraphs of a docx file that have text.
 pub(super) fn paragraphs(bytes: &[u8]) -> Result<Vec<SourcePart>, AttachmentFault> {
     if bytes.starts_with(ENCRYPTED) {
         return Err(AttachmentFault::Encrypted);
@@ -25,7 +26,7 @@ pub(super) fn paragraphs(bytes: &[u8]) -> Result<Vec<SourcePart>, AttachmentFaul
     let mut package = Package::open(bytes)?;
     let main = package.main()?;
     let mut text = Paragraphs::default();
-    text.read(&package.part(&main)?.ok_or_else(|| damaged(format!("there is no {main} in it")))?)?;
+    text.read(&package.part(&main)?.ok_or_else(|| damaged(format!("{main} is missing")))?)?;
     for (element, _) in NOTES {
         for part in package.related(&main, &format!("{element}s"))? {
             if let Some(xml) = package.part(&part)? {

@@ -1,4 +1,4 @@
-//! The archive of a docx file: parts, and files of relations that name them.
+//! The archive of a docx file: its parts, and the relation files that name them.
 
 use std::io::{Cursor, Read};
 
@@ -11,10 +11,10 @@ use zip::{ZipArchive, result::ZipError};
 use super::{AttachmentFault, damaged};
 use crate::attachment::text;
 
-/// The main part, where no relation names it.
+/// Name of the main part if no relation names it.
 const MAIN: &str = "word/document.xml";
 
-/// Most bytes that the parts may unpack to.
+/// Largest unpacked size of all parts, in bytes.
 const LARGEST: u64 = 64 << 20;
 
 pub(super) struct Package<'a> {
@@ -51,7 +51,8 @@ impl<'a> Package<'a> {
         Ok(named.map_or_else(|| MAIN.to_owned(), |relation| relation.target))
     }
 
-    /// The parts that `of` names in this relation. Where it has no relations at all, the part of the usual name.
+    /// The parts that `of` names in this relation. If `of` has no relations at all, the part with
+    /// the usual name.
     pub fn related(&mut self, of: &str, relation: &str) -> Result<Vec<String>, AttachmentFault> {
         let relations = self.relations(of)?;
         if relations.is_empty() {
@@ -76,16 +77,17 @@ impl<'a> Package<'a> {
     }
 }
 
-/// A relation of a part to another one.
+/// A relation from one part to another.
 struct Relation {
-    /// An address whose last part says what the relation is.
+    /// Address whose last segment is the kind of the relation.
     kind: String,
     /// Name of the other part.
     target: String,
 }
 
 impl Relation {
-    /// The relation of the part `of` in this element; `None` if it leads out of the package.
+    /// Reads the relation of the part `of` from an XML element; `None` if it points outside the
+    /// package.
     fn of(of: &str, tag: &BytesStart<'_>) -> Option<Self> {
         let value = |name| attribute(tag, name);
         let is_outside = value("TargetMode").is_some_and(|mode| mode == "External");
@@ -98,13 +100,13 @@ impl Relation {
     }
 }
 
-/// The value of an attribute, whatever its namespace.
+/// The value of an attribute, in any namespace.
 pub(super) fn attribute(tag: &BytesStart<'_>, name: &str) -> Option<String> {
     let found = tag.attributes().flatten().find(|attribute| attribute.key.local_name().as_ref() == name)?;
     Some(found.value.into_owned())
 }
 
-/// The name of the part to which `target` leads from the part `from`.
+/// Resolves `target`, relative to the part `from`, to the name of a part.
 fn resolved(from: &str, target: &str) -> String {
     let folder = from.rsplit_once('/').map_or("", |(folder, _)| folder);
     let (start, rest) = match target.strip_prefix('/') {

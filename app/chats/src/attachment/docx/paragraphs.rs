@@ -1,5 +1,5 @@
-//! The paragraphs of a part, with headings and lists as Markdown marks them, tables row by row, and boxes after the paragraph in
-//! which they stand. What was deleted, moved away or hidden is left out.
+//! Paragraphs of a docx part. Headings and lists have Markdown marks, tables are read row by row,
+//! and text boxes follow their paragraph. Deleted, moved-away and hidden text is left out.
 
 use std::collections::HashSet;
 
@@ -12,47 +12,47 @@ use quick_xml::{
 use super::{AttachmentFault, damaged, package::attribute};
 use crate::attachment::passage::SourcePart;
 
-/// Elements with texts that stand apart from the place they belong to, and the letter that their labels begin with.
+/// Elements that hold notes, and the first letter of their labels.
 pub(super) const NOTES: [(&str, &str); 3] = [("footnote", ""), ("endnote", "e"), ("comment", "c")];
 
-/// A note to which the text refers.
+/// A note that the text refers to.
 #[derive(Debug)]
 struct Note {
-    /// Name of its element.
+    /// Name of its XML element.
     kind: &'static str,
     id: String,
 }
 
-/// A text that is not finished.
+/// A paragraph that is being read.
 #[derive(Debug, Default)]
 struct OpenParagraph {
     text: String,
-    /// Mark of a heading or of an item.
+    /// Markdown mark of a heading or a list item.
     mark: String,
-    /// Tables around it; their rows are lines.
+    /// Number of open tables around it. A table row becomes a line.
     tables: usize,
 }
 
-/// Paragraphs as they are read.
+/// Paragraphs being read.
 #[derive(Debug, Default)]
 pub(super) struct Paragraphs {
-    /// All paragraphs with text.
+    /// Finished paragraphs that have text.
     pub done: Vec<SourcePart>,
-    /// Paragraphs so far, those without text among them.
+    /// Number of paragraphs so far, including those without text.
     number: usize,
     open: OpenParagraph,
-    /// Paragraphs in which boxes stand that are being read.
+    /// Paragraphs around the text box that is being read, outermost first.
     around: Vec<OpenParagraph>,
-    /// Lines of boxes; they follow the paragraph.
+    /// Lines of text boxes, which follow the paragraph.
     boxed: Vec<String>,
     in_text: bool,
-    /// The run is not shown.
+    /// True if the run is hidden.
     hidden: bool,
-    /// Open elements that are skipped.
+    /// Number of open elements that are skipped.
     skipped: usize,
-    /// For each place with alternatives, whether one was read.
+    /// For each open `AlternateContent`, whether one alternative was read.
     chosen: Vec<bool>,
-    /// In the order of their references.
+    /// Notes, in the order of their references.
     notes: Vec<Note>,
 }
 
@@ -82,7 +82,8 @@ impl Paragraphs {
         }
     }
 
-    /// Reads a part, without lines that are there already: pages of several kinds share their headers.
+    /// Reads a part, except for paragraphs that were already read: pages of several kinds share
+    /// headers.
     pub fn read_once(&mut self, xml: &str) -> Result<(), AttachmentFault> {
         let before = self.done.len();
         self.read(xml)?;
@@ -101,7 +102,8 @@ impl Paragraphs {
     fn start(&mut self, tag: &BytesStart<'_>) {
         let name = tag.local_name();
         let is_other = match name.as_ref() {
-            // What was deleted or moved away, where tabs lead to, and how it looked before.
+            // Deleted or moved-away text, and the list of tab stops. `PrChange` elements hold
+            // earlier formatting.
             "del" | "moveFrom" | "tabs" => true,
             "Choice" | "Fallback" => self.chosen.last_mut().is_some_and(|chosen| std::mem::replace(chosen, true)),
             "footnote" | "endnote" | "comment" => !self.start_note(tag),
@@ -118,12 +120,12 @@ impl Paragraphs {
             "AlternateContent" => self.chosen.push(false),
             "txbxContent" => self.around.push(std::mem::take(&mut self.open)),
             "p" if self.open.tables == 0 => self.open.text.clear(),
-            // Some of the others may have children.
+            // Other elements may have children, too.
             _ => self.empty(tag),
         }
     }
 
-    /// Begins a note with its label; false if nothing refers to it.
+    /// Begins a note with its label; false if nothing refers to the note.
     fn start_note(&mut self, tag: &BytesStart<'_>) -> bool {
         let Some(label) = self.label(tag, false) else { return false };
         let author = attribute(tag, "author").filter(|author| !author.is_empty());
@@ -131,7 +133,8 @@ impl Paragraphs {
         true
     }
 
-    /// The label of the note to which an element belongs; with `new` also of one to which nothing referred so far.
+    /// The label of the note that an element belongs to. `new` adds a note that was not referred to
+    /// yet.
     fn label(&mut self, tag: &BytesStart<'_>, new: bool) -> Option<String> {
         let name = tag.local_name();
         let name: &str = name.as_ref();
@@ -155,7 +158,7 @@ impl Paragraphs {
             "vanish" => {
                 self.hidden = attribute(tag, "val").is_none_or(|value| !matches!(&*value, "0" | "false" | "off"))
             }
-            // A paragraph without text.
+            // An empty paragraph.
             "p" if self.open.tables == 0 => self.number += 1,
             "pStyle" if self.open.tables == 0 => self.set_style(&attribute(tag, "val").unwrap_or_default()),
             "ilvl" if self.open.tables == 0 => {
@@ -215,7 +218,7 @@ impl Paragraphs {
     }
 }
 
-/// The character of a number such as `228` or `xE4`.
+/// The character of a numeric entity such as `228` or `xE4`.
 fn character(number: &str) -> Option<char> {
     let code = match number.strip_prefix(['x', 'X']) {
         Some(digits) => u32::from_str_radix(digits, 16),

@@ -1,4 +1,4 @@
-//! Answers on their way: their text goes into the store, calls of tools are done, and what waits begins.
+//! Answers in progress: saves their text, runs their tool calls, and starts waiting answers.
 
 use std::sync::{Arc, Weak};
 
@@ -23,18 +23,19 @@ use thermocline_host::{
     library::ModelId,
 };
 
-/// A generation that has begun, the session if it is here and not on a server, and the reader of calls if the model was told of tools.
+/// A started generation: the session is `None` on a server, the reader is `None` if the model was
+/// given no tools.
 type Started = (Answer, Option<Arc<Session>>, Option<CallReader>);
 
 impl ChatController {
-    /// Moves new text into the store. To be called while there are answers, visible or not.
+    /// Moves new text into the store. Call it regularly while there are answers, visible or not.
     pub fn poll(&mut self, store: &mut Store) -> Vec<StoreError> {
         let state = self.engine_handle.state();
         let mut errors = std::mem::take(&mut self.errors);
         if !self.model.ptr_eq(&Weak::new()) {
             let same = matches!(&state, ModelState::Ready { engine, .. }
                 if std::ptr::eq(Arc::as_ptr(engine.model()), self.model.as_ptr()));
-            // The answers of a model that has closed by itself end with its error.
+            // If the model closed by itself, its answers end with its error.
             let ends = matches!(&state, ModelState::Failed { failure: ModelFailure::Closed, .. })
                 && self.answers.values().any(|answer| answer.is_started() && !answer.is_ended());
             if !same && !ends {
@@ -55,10 +56,10 @@ impl ChatController {
         errors
     }
 
-    /// Has the calls of an answer done, and the next answer begun behind their results.
+    /// Advances the tool calls of an answer, and starts the next answer after their results.
     fn advance_round(&mut self, store: &mut Store, state: &ModelState, chat: ChatId) -> Result<(), StoreError> {
         let (Some(mut round), Some(tools)) = (self.rounds.remove(&chat), &self.tools) else { return Ok(()) };
-        // Half of the context, at about three bytes a token.
+        // Half of the context, at about three bytes per token.
         let limit = match state {
             ModelState::Ready { engine, .. } => engine.context() * 3 / 2,
             _ => usize::MAX,
@@ -74,7 +75,8 @@ impl ChatController {
                 self.rounds.insert(chat, round);
                 Ok(())
             }
-            // What cannot be saved is given up, and the error shown: the answer with its calls is there.
+            // Drop a result that cannot be saved and return the error. The answer with its calls is
+            // in the store.
             Err(error) => {
                 self.revision += 1;
                 Err(error)
@@ -84,7 +86,7 @@ impl ChatController {
 
     fn advance(&mut self, store: &mut Store, state: &ModelState, chat: ChatId) -> Result<(), StoreError> {
         let Some(mut active_answer) = self.answers.remove(&chat) else { return Ok(()) };
-        // Of consecutive failures only the first is reported.
+        // Report only the first of consecutive failures.
         let reported = active_answer.has_unsaved_text();
         let once = |saved: Result<(), StoreError>| if reported { Ok(()) } else { saved };
         if active_answer.is_ended() {
@@ -104,7 +106,7 @@ impl ChatController {
                 ModelState::Opening(_) => None,
                 ModelState::Empty => Some(failed("No model is open.".to_owned())),
                 ModelState::Failed { model, failure, reason } => Some(failed(format!("{model} {failure}: {reason}"))),
-                // Without its tools an answer would be another one. Connecting has a time limit.
+                // Wait for the tools, because they change the answer. Connecting has a time limit.
                 ModelState::Ready { .. } | ModelState::Remote { .. } if self.waits_for_tools(store, chat) => None,
                 ModelState::Ready { .. } | ModelState::Remote { .. } => {
                     match self.generate(store, state, chat, active_answer.id()) {
@@ -144,13 +146,13 @@ impl ChatController {
         once(finished)
     }
 
-    /// True if no title is wanted and none is being written.
+    /// True if no chat needs a title and none is being written.
     #[cfg(any(test, feature = "test-hooks"))]
     pub fn has_no_titles_to_write(&self) -> bool {
         self.titles.is_idle()
     }
 
-    /// Starts the generation of message `id`, on a session or on a server.
+    /// Starts the generation of message `id` on a session or on a server.
     fn generate(
         &mut self,
         store: &mut Store,
@@ -189,7 +191,8 @@ impl ChatController {
         }
     }
 
-    /// The request that message `id` answered, with the seed that its answer had. The error is a sentence.
+    /// The request that message `id` answered, with the seed of that answer. The error is a
+    /// sentence.
     pub fn repeated_request(
         &self,
         store: &Store,
@@ -203,7 +206,7 @@ impl ChatController {
         Ok(prompt.request(engine.context(), model))
     }
 
-    /// The tools and variables that the template of message `id` is given beside the messages.
+    /// The tools and variables that the template of message `id` gets in addition to the messages.
     ///
     /// # Errors
     /// The store's error.
@@ -211,13 +214,14 @@ impl ChatController {
         Ok(ChatOptions { tools: self.definitions(store, chat, id)?, ..ChatOptions::default() })
     }
 
-    /// `true` while an answer that may call tools would begin without those of a server that is being connected.
+    /// `true` while the chat may call tools and a tool server is still connecting.
     fn waits_for_tools(&self, store: &Store, chat: ChatId) -> bool {
         let connecting = self.tools.as_ref().is_some_and(|tools| tools.hub().is_connecting());
         connecting && store.chat(chat).is_ok_and(|chat| chat.tools)
     }
 
-    /// Definitions of the tools that the model of answer `id` is told of: none if the chat has none, or once it has called enough.
+    /// Definitions of the tools given to the model of answer `id`. None if the chat has no tools,
+    /// or after [`MOST_ROUNDS`] answers with calls.
     fn definitions(&self, store: &Store, chat: ChatId, id: MessageId) -> Result<Vec<serde_json::Value>, StoreError> {
         let Some(tools) = self.tools.as_ref().filter(|_| store.chat(chat).is_ok_and(|chat| chat.tools)) else {
             return Ok(Vec::new());
@@ -229,7 +233,8 @@ impl ChatController {
         Ok(tools.offered().iter().map(|offered| offered.tool.definition(&offered.name)).collect())
     }
 
-    /// The chat's session, or a new one in place of the idle one: each allocates memory for its context.
+    /// The chat's session, or a new one. The idle session of another chat is dropped first, because
+    /// each session allocates memory for its context.
     fn session(&mut self, chat: ChatId) -> Result<Arc<Session>, String> {
         match self.idle.take() {
             Some((last, session)) if last == chat => Ok(session),
@@ -242,7 +247,8 @@ impl ChatController {
     }
 }
 
-/// Keeps the neurons of the last tokens of a chat that is being answered. If this fails, the map begins dark next time.
+/// Saves the neurons of the last tokens of a chat that is being answered. If this fails, the map
+/// starts empty next time.
 pub(super) fn keep_map(store: &mut Store, chat: ChatId, answer: &ActiveAnswer) {
     let (Some(session), Some(model)) = (answer.session(), answer.model()) else { return };
     let map = remembered::write(session.engine().neurons(), session.id());

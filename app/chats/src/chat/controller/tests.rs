@@ -56,7 +56,7 @@ fn answers_wait_for_the_model_and_are_saved_with_statistics_and_versions() {
 fn answer_tokens_end_at_the_context_length() {
     let (mut store, mut controller, engine_handle) = controller();
     engine_handle.open(ModelId::Builtin, EngineOptions { context: Some(128), ..EngineOptions::default() });
-    // At this temperature the end token is rarely drawn.
+    // At this temperature, the end token is rarely drawn.
     let random = SamplingOverrides { temperature: Some(20.0), top_p: Some(1.0), ..SamplingOverrides::default() };
     let ends = (1..=8).map(|seed| {
         let chat = chat(&mut store, &SamplingOverrides { seed: Some(seed), ..random.clone() });
@@ -105,14 +105,14 @@ fn deferred_answers_start_with_the_next_poll_and_can_be_waited_for() {
     assert!(controller.will_start_answer() && !controller.is_generating());
     assert!(controller.poll(&mut store).is_empty());
     assert!(controller.is_generating() && !controller.will_start_answer());
-    // Returns at the end.
+    // Returns when the answer ends.
     controller.wait_until_idle(Duration::from_secs(3600));
     assert!(controller.poll(&mut store).is_empty());
     assert!(!controller.is_generating() && !controller.is_busy());
     assert_eq!(store.branch(chat).unwrap()[1].state, MessageState::Complete);
 }
 
-/// Polls until no title is wanted or being written any more.
+/// Polls until no chat needs a title and none is being written.
 fn until_named(controller: &mut ChatController, store: &mut Store) {
     until_quiet(controller, store);
     eventually("the titles", || {
@@ -121,7 +121,7 @@ fn until_named(controller: &mut ChatController, store: &mut Store) {
     });
 }
 
-/// The built-in model as a file: one that names chats.
+/// Opens the built-in model from a file. Models from files write titles.
 fn open_from_file(folder: &std::path::Path, engine_handle: &EngineHandle) {
     let path = folder.join("storyteller.gguf");
     std::fs::write(&path, builtin::file()).unwrap();
@@ -156,7 +156,7 @@ fn first_answer_names_the_chat_and_a_given_title_stays() {
     until_named(&mut controller, &mut store);
     assert_eq!(store.chat(own).unwrap().title, "Mine");
 
-    // The second answer changes nothing.
+    // A second answer does not change the title.
     store.suggest_title(named, QUESTION).unwrap();
     let last = store.branch(named).unwrap().pop().unwrap();
     controller.send_message(&mut store, named, Some(last.id), "And then?").unwrap();
@@ -204,7 +204,7 @@ fn map_of_an_answer_is_kept_while_it_is_written_and_its_writer_with_its_figures(
         assert!(controller.poll(&mut store).is_empty());
         controller.progress(chat).is_none_or(|progress| !progress.content.is_empty())
     });
-    // A window that is killed now finds it.
+    // A restart after a crash finds the map.
     assert!(store.neuron_map(chat, &key).unwrap().is_some());
     until_quiet(&mut controller, &mut store);
     let answer = store.branch(chat).unwrap().remove(1);

@@ -18,7 +18,7 @@ fn send(store: &mut Store, chat: ChatId, parent: Option<MessageId>, said: &str, 
     message
 }
 
-/// Decides for a context of so many words, and returns what the model reads.
+/// Chooses the files for a context of `context` words, and returns what the model reads.
 fn read(store: &mut Store, chat: ChatId, context: usize) -> Vec<String> {
     let branch = store.branch(chat).unwrap();
     let path: Vec<&StoredMessage> = branch.iter().collect();
@@ -55,7 +55,7 @@ fn long_files_are_given_in_passages_also_with_later_questions() {
     assert_eq!(second[0], *said, "what was said stays as it was");
     assert!(second[1].contains("pelican dives at dusk") && second[1].ends_with("</excerpt>\n\nAnd the pelican?"));
 
-    // With a larger context all of it is given, once the message is answered again.
+    // With a larger context, a new answer gets the whole file.
     store.show_version(asked, 1).unwrap();
     let branch = store.branch(chat).unwrap();
     let path = [&branch[0]];

@@ -1,4 +1,4 @@
-//! Files of messages in exported chats: their text, and what of it the model was given.
+//! Attached files in exported chats: their text, and which parts the model was given.
 
 use std::collections::HashMap;
 
@@ -14,22 +14,22 @@ use crate::{
     },
 };
 
-/// A file that goes with a message.
+/// An attached file in a file of chats.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct FileAttachment {
     pub name: String,
     kind: String,
-    /// `true` if the model was given all of it.
+    /// `true` if the model was given the whole file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     whole: Option<bool>,
     passages: Vec<Passage>,
 }
 
-/// A passage: index of a message so far, of a file of it, and of a passage of that.
+/// Place of a passage: index of an earlier message, of its file, and of a passage in that file.
 pub(super) type FilePassageAt = [usize; 3];
 
 impl FileAttachment {
-    /// A file of which it is not decided what the model is given.
+    /// A file without a record of what the model was given.
     pub fn new(name: String, kind: &str, passages: Vec<Passage>) -> Self {
         FileAttachment { name, kind: kind.to_owned(), whole: None, passages }
     }
@@ -43,7 +43,7 @@ impl FileAttachment {
     }
 }
 
-/// The files and given passages of a chat, as they are written to a file of chats.
+/// The files and given passages of a chat, as written to a file of chats.
 pub(super) struct Exported {
     /// Files by message.
     pub files: HashMap<MessageId, Vec<FileAttachment>>,
@@ -52,7 +52,7 @@ pub(super) struct Exported {
 }
 
 impl Store {
-    /// The files of a chat's messages, whose places in the file are in `index`.
+    /// The files of a chat's messages. `index` maps each message to its index in the exported file.
     pub(super) fn export_attachments(
         &self,
         chat: ChatId,
@@ -92,19 +92,19 @@ impl Store {
     }
 }
 
-/// Files of the messages of one chat that were added so far.
+/// Files of one chat's messages that were imported so far.
 pub(super) struct Imported {
     chat: usize,
     added: Vec<Vec<AttachmentId>>,
 }
 
 impl Imported {
-    /// Those of the chat of this number in the file.
+    /// No files yet, for chat number `chat` of the file.
     pub fn new(chat: usize) -> Self {
         Imported { chat, added: Vec::new() }
     }
 
-    /// Adds the files of the next message, the `at`-th, and what the model was given with it.
+    /// Adds the files of message number `at`, and the record of what the model was given with it.
     pub fn add(
         &mut self,
         db: &Connection,
@@ -146,7 +146,7 @@ mod tests {
         },
     };
 
-    /// A chat with two files, of one of which passages were given.
+    /// A chat with two files. The model was given passages of one of them.
     fn store() -> (Store, ChatId) {
         let (mut store, chat) = Store::with_chat();
         let document = |name: &str, text: &str| {
@@ -183,7 +183,7 @@ mod tests {
         let broken = json
             .replace("\"given\": [\n            [\n              0,", "\"given\": [\n            [\n              9,");
         assert_ne!(broken, json);
-        // Where the chat is there already, nothing of the file is read.
+        // If the chat exists already, its files are not read.
         let error = Store::in_memory().unwrap().import(FileFormat::Json, &broken).unwrap_err().to_string();
         assert!(error.starts_with("given passage of message 0 of chat 0: expected"), "{error}");
     }

@@ -1,6 +1,6 @@
-//! The `conversations.json` of other services' exports: ChatGPT's ([`chatgpt`]) and Claude's ([`claude`]). Both are lists of
-//! conversations, and both have trees of messages ([`tree`]). Each conversation is read by itself, and so is each message: what
-//! cannot be read is left out and counted.
+//! Import of `conversations.json` of other services: ChatGPT ([`chatgpt`]) and Claude ([`claude`]).
+//! Both are lists of conversations with trees of messages ([`tree`]). Each conversation and each
+//! message is read separately. Those that cannot be read are left out and counted.
 
 mod chatgpt;
 mod claude;
@@ -18,7 +18,8 @@ use crate::store::StoreError;
 
 const EXPECTED: &str = "the conversations.json of ChatGPT's or Claude's export";
 
-/// Numbers of seconds since 1970 are smaller than this for some thousand years. Larger ones are milliseconds.
+/// Seconds since 1970 stay below this limit for some thousand years. Larger numbers are
+/// milliseconds.
 const MOST_SECONDS: f64 = 1e11;
 
 /// The fields of a JSON object.
@@ -36,7 +37,8 @@ pub(super) fn read_list(text: &str) -> Result<ReadFile, StoreError> {
     conversations.finish()
 }
 
-/// Reads one conversation, or an object that has a list of them; `None` for any other object.
+/// Reads one conversation, or an object that contains a list of them. Returns `None` for any other
+/// object.
 ///
 /// # Errors
 /// [`StoreError::Import`] if no conversation in it can be read.
@@ -54,12 +56,12 @@ fn is_conversation(value: &Value) -> bool {
     value.get(chatgpt::MESSAGES).is_some() || value.get(claude::MESSAGES).is_some()
 }
 
-/// The conversations that were read so far.
+/// Conversations read so far.
 #[derive(Debug, Default)]
 struct Conversations {
     chats: Vec<FileChat>,
     unreadable: Unreadable,
-    /// Conversations so far, whether they can be read or not.
+    /// Number of conversations so far, readable or not.
     count: usize,
 }
 
@@ -94,13 +96,14 @@ impl Conversations {
         let got = match (count, unreadable.chats) {
             (0, _) => "an empty list".to_owned(),
             (_, 0) => "conversations without a message".to_owned(),
-            (_, unreadable) => format!("{unreadable} of {count} entries that are not such conversations"),
+            (_, unreadable) => format!("{unreadable} of {count} entries that are not conversations"),
         };
         Err(bad("the file", EXPECTED, got))
     }
 }
 
-/// The conversation of these messages. Its own dates are taken where it has them, else those of its messages.
+/// Makes a chat of these messages. It has the conversation's dates, or else the dates of its
+/// messages.
 fn chat(conversation: &Value, tree: Tree) -> FileChat {
     let first = |keys: [&str; 2]| keys.into_iter().find_map(|key| milliseconds(conversation.get(key)?));
     let text = |key: &str| conversation.get(key).and_then(Value::as_str).map(str::trim).filter(|text| !text.is_empty());
@@ -116,7 +119,8 @@ fn chat(conversation: &Value, tree: Tree) -> FileChat {
     chat
 }
 
-/// A time in milliseconds since 1970: seconds as a number or a text, or a date as ISO 8601 writes it.
+/// Reads a time as milliseconds since 1970. `time` is in seconds, as a number or a text, or a date
+/// in ISO 8601.
 fn milliseconds(time: &Value) -> Option<i64> {
     let text = match time {
         Value::Number(number) => return from_seconds(number.as_f64()?),
@@ -134,12 +138,12 @@ fn from_seconds(number: f64) -> Option<i64> {
     (seconds > 0.0 && seconds < MOST_SECONDS).then_some((seconds * 1000.0).round() as i64)
 }
 
-/// The text in this field, without spaces around it; `None` where there is none.
+/// The text of this field without spaces around it; `None` if there is none.
 fn text_in<'a>(fields: &'a Fields, key: &str) -> Option<&'a str> {
     fields.get(key)?.as_str().map(str::trim).filter(|text| !text.is_empty())
 }
 
-/// Reads a list one conversation after the other, so that a large file is never in memory as values.
+/// Reads a list one conversation at a time, so that a large file is never in memory as JSON values.
 impl<'de> DeserializeSeed<'de> for &mut Conversations {
     type Value = ();
 

@@ -1,4 +1,4 @@
-//! A file of chats as it is written and read, and what was read of one.
+//! The form in which chats are written to a file and read from it.
 
 use serde::{Deserialize, Serialize};
 
@@ -27,26 +27,26 @@ pub(super) struct FileChat {
     pub system_prompt: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sampling: Option<serde_json::Value>,
-    /// The model may call tools.
+    /// Whether the model may call tools.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tools: bool,
-    /// Index of the last message of the shown branch.
+    /// Index of the last message of the visible branch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaf: Option<usize>,
     pub messages: Vec<FileMessage>,
-    /// The file does not say when it was begun.
+    /// True if the file does not say when the chat was created.
     #[serde(skip)]
     pub undated: bool,
 }
 
-/// The chats of a file, as far as they could be read.
+/// The readable chats of a file.
 pub(super) struct ReadFile {
     pub chats: Vec<FileChat>,
     pub unreadable: Unreadable,
 }
 
 impl ReadFile {
-    /// A file of which all could be read.
+    /// A file that could be read completely.
     pub fn whole(chats: Vec<FileChat>) -> Self {
         ReadFile { chats, unreadable: Unreadable::default() }
     }
@@ -68,18 +68,18 @@ pub(super) struct FileMessage {
     pub model: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stats: Option<serde_json::Value>,
-    /// Calls of tools, or the call that it is the result of.
+    /// Its tool calls, or the call that it answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools: Option<MessageTools>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attachments: Vec<FileAttachment>,
-    /// Passages that the model was given with the message.
+    /// Passages that the model was given with this message.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub given: Vec<FilePassageAt>,
 }
 
 impl FileMessage {
-    /// A complete message without files, below the one of this index.
+    /// A complete message without files, below the message with index `parent`.
     pub fn new(parent: Option<usize>, speaker: Speaker, content: &str, created: i64) -> Self {
         FileMessage {
             parent,
@@ -92,7 +92,7 @@ impl FileMessage {
 }
 
 impl FileChat {
-    /// An empty chat of a file without times, created now.
+    /// An empty chat created now, for a file without times.
     pub fn now() -> Self {
         let now = now();
         FileChat { created: now, updated: now, undated: true, ..FileChat::default() }

@@ -1,4 +1,4 @@
-//! Chats of a file that are in the store already: what was exported here and is imported again.
+//! Chats of an imported file that already exist in the store, because they were exported from it.
 
 use std::collections::HashMap;
 
@@ -9,11 +9,12 @@ use crate::store::{ChatId, StoreError, rows};
 
 const OPERATION: &str = "comparing chats";
 
-/// A message, as it is compared: when it was said, where the file tells, by whom, and its text.
+/// A message for comparison: its time if the file has times, its author, and its text.
 type ComparedMessage = (Option<i64>, String, String);
 
-/// The chat of the store that has all messages of `chat`: one that was begun in the same millisecond or, where the file has no
-/// times, one of the same title. It may go on where the file ends. Deleted chats do not count: importing them brings them back.
+/// Finds the chat of the store that contains all messages of `chat`. It was created in the same
+/// millisecond or, if the file has no times, has the same title. It may have further messages.
+/// Deleted chats do not count, so that an import restores them.
 pub(super) fn find(db: &Connection, chat: &FileChat) -> Result<Option<ChatId>, StoreError> {
     let created = (!chat.undated).then_some(chat.created);
     if chat.undated && chat.messages.is_empty() {
@@ -29,7 +30,7 @@ pub(super) fn find(db: &Connection, chat: &FileChat) -> Result<Option<ChatId>, S
     Ok(None)
 }
 
-/// True if the chat `id` has each message of `chat`, as often as that has it.
+/// True if the chat `id` contains each message of `chat` at least as often.
 fn has_all(db: &Connection, id: i64, chat: &FileChat) -> Result<bool, StoreError> {
     let sql = "SELECT created, role, content FROM message WHERE chat = ?1";
     let dated = |created: i64| (!chat.undated).then_some(created);
@@ -59,7 +60,7 @@ mod tests {
         store.rename_chat(chat, "Frogs").unwrap();
         let asked = store.add_message(chat, None, &NewMessage::user("Why?")).unwrap();
         let answer = NewMessage::assistant("So.");
-        // Two answers with the same words are two.
+        // Two answers with the same text count as two.
         let first = store.add_message(chat, Some(asked), &answer).unwrap();
         store.add_message(chat, Some(asked), &answer).unwrap();
         let json = store.export(&[chat]).unwrap();
@@ -70,12 +71,13 @@ mod tests {
             let imported = store.import(form, file).unwrap();
             assert_eq!((imported.added.len(), imported.known), (0, vec![chat]), "{form:?}");
         }
-        // It may have gone on and have another name since, which a file with times does not need.
+        // The chat may have further messages and a new title, because a file with times does not
+        // need the title.
         store.add_message(chat, Some(first), &NewMessage::user("And then?")).unwrap();
         store.rename_chat(chat, "Toads").unwrap();
         assert_eq!(store.import(FileFormat::Json, &json).unwrap().known, [chat]);
 
-        // What is deleted or was changed is not there.
+        // Deleted and changed chats do not count.
         store.delete_chat(chat).unwrap();
         let copy = store.import(FileFormat::Json, &json).unwrap().added[0];
         assert_eq!(store.export(&[copy]).unwrap(), json);

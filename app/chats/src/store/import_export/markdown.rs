@@ -1,5 +1,6 @@
-//! The Markdown of this program: a heading for each speaker, and the text as it is. The text may contain lines that look like
-//! such a heading, so that a comment, which no viewer shows, stands before each real one:
+//! Thermocline's Markdown format: a heading for each speaker, and the unchanged text. The text may
+//! contain similar headings. Therefore each real heading follows a comment, which viewers do not
+//! show:
 //!
 //! ```text
 //! <!-- thermocline:chat -->
@@ -11,8 +12,10 @@
 //! Tell me of a frog.
 //! ```
 //!
-//! Files that go with a message follow it, each passage in a code block that its place names. A number (`thermocline-2:`) distinguishes these comments from those the text contains. An unclosed code block would swallow the
-//! rest of the file: it is closed, which `unclosed` records.
+//! Attached files follow their message. Each passage is a code block named by its place. If the
+//! text itself contains such comments, all comments get a number (`thermocline-2:`). An unclosed
+//! code block in the text would swallow the rest of the file, so it is closed and marked
+//! `unclosed`.
 
 use super::{FileChat, attached::FileAttachment, bad};
 use crate::{
@@ -21,7 +24,7 @@ use crate::{
 };
 use thermocline_engine::tokenizer::fence::Fence;
 
-/// Prefix of a comment of ours, before its number.
+/// Prefix of our comments, before the number.
 const COMMENT: &str = "<!-- thermocline";
 const END: &str = "-->";
 
@@ -30,7 +33,7 @@ const SYSTEM: &str = "system";
 const UNCLOSED: &str = "unclosed";
 const FILE: &str = "file";
 
-/// Headings of sections without a name of their own.
+/// Headings of sections that have no name of their own.
 pub(super) const SYSTEM_NAME: &str = "System";
 pub(super) const USER_NAME: &str = "User";
 pub(super) const ASSISTANT_NAME: &str = "Assistant";
@@ -45,12 +48,12 @@ pub struct MarkdownMessage<'a> {
     pub model: Option<&'a str>,
     /// Text.
     pub content: &'a str,
-    /// Files that go with it.
+    /// Attached files.
     pub files: &'a [Document],
 }
 
-/// Writes a chat without versions. With `comments`, [`read`] restores all of it; without them the text is for
-/// people alone.
+/// Writes a chat without versions. With `comments`, [`read`] restores all of it. Without them, only
+/// people can read it.
 pub fn write(title: &str, system_prompt: &str, said: &[MarkdownMessage<'_>], comments: bool) -> String {
     let passages = || said.iter().flat_map(|said| said.files).flat_map(|file| &file.passages);
     let texts = || passages().filter(|_| comments).map(|passage| passage.text.as_str());
@@ -96,12 +99,12 @@ pub fn write(title: &str, system_prompt: &str, said: &[MarkdownMessage<'_>], com
     text
 }
 
-/// Each passage in a code block; its place is the block's language.
+/// Writes each passage as a code block, with its place as the language of the block.
 fn blocks(passages: &[Passage]) -> String {
     let block = |passage: &Passage| {
         let runs = passage.text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
         let fence = "`".repeat(3.max(runs + 1));
-        // A line end of the text's own is told from the block's.
+        // A mark records whether the passage itself ends with a line end.
         let end = if passage.text.ends_with('\n') { "" } else { " …" };
         let (place, line) = (one_line(&passage.place), if end.is_empty() { "" } else { "\n" });
         format!("{fence}{place}{end}\n{}{line}{fence}\n", passage.text)
@@ -110,7 +113,7 @@ fn blocks(passages: &[Passage]) -> String {
     blocks.trim_end().to_owned()
 }
 
-/// The passages that [`blocks`] wrote.
+/// Reads the passages written by [`blocks`].
 fn passages(blocks: &str) -> Vec<Passage> {
     let (mut passages, mut rest) = (Vec::new(), blocks);
     while let Some((first, body)) = rest.split_once('\n') {
@@ -140,12 +143,13 @@ fn passages(blocks: &str) -> Vec<Passage> {
 /// Parses the output of [`write`]; `None` for anything else.
 ///
 /// # Errors
-/// [`StoreError::Import`] for an unknown comment of ours.
+/// [`StoreError::Import`] if one of our comments is unknown.
 pub(super) fn read(text: &str) -> Result<Option<FileChat>, StoreError> {
-    // Transcripts of other programs start with headings and names in bold; their text may contain our comments.
+    // Transcripts of other programs start with headings or bold names. Their text may contain our
+    // comments.
     let first = text.lines().find(|line| line.starts_with("##") || line.starts_with("**") || mark_of(line).is_some());
     let Some((line, mark)) = first.and_then(|line| Some((line, mark_of(line)?))) else { return Ok(None) };
-    // The line ends of the text were changed on the way if those of our comments were.
+    // If the line ends of our comments were changed, so were the line ends of the text.
     let plain = text.contains(&format!("{line}\r\n")).then(|| text.replace("\r\n", "\n"));
     let text = plain.as_deref().unwrap_or(text);
 
@@ -203,12 +207,12 @@ fn parts(body: &str, more: bool) -> (Option<&str>, &str) {
             (Some(name), content.strip_prefix('\n').unwrap_or(content))
         }
     };
-    // The end of the last line, and the empty line before the next comment.
+    // Remove the last line end, and the empty line before the next comment.
     let content = if more { content.strip_suffix('\n').unwrap_or(content) } else { content };
     (name, content.strip_suffix('\n').unwrap_or(content))
 }
 
-/// The prefix that every comment of the file has, if `line` is one of ours.
+/// The prefix of all comments of the file, if `line` is one of our comments.
 fn mark_of(line: &str) -> Option<&str> {
     let number = line.strip_prefix(COMMENT)?.split_once(':')?.0;
     let digits = number.strip_prefix('-').unwrap_or_default();

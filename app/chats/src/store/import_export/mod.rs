@@ -1,7 +1,8 @@
-//! Import and export of chats: [`markdown`] for people, JSON for programs and with every version of every message. Both can be
-//! imported, and so can Markdown transcripts of other programs ([`transcript`]) and the `conversations.json` that ChatGPT and Claude
-//! export ([`conversations`]). [`file`] has what was read. Files that go with messages are in both ([`attached`]). Chats that are
-//! there already are not added once more ([`known`]).
+//! Import and export of chats: [`markdown`] for people, and JSON with every version of every
+//! message for programs. Both can be imported. So can Markdown transcripts of other programs
+//! ([`transcript`]) and the `conversations.json` of ChatGPT and Claude ([`conversations`]).
+//! [`file`] is the form of the data in between. Attached files are in both formats ([`attached`]).
+//! Chats that already exist are not added again ([`known`]).
 
 mod attached;
 mod conversations;
@@ -33,7 +34,7 @@ const OPERATION: &str = "importing chats";
 /// Format of a file of chats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileFormat {
-    /// JSON of this program.
+    /// Thermocline's JSON.
     Json,
     /// Markdown of any program.
     Markdown,
@@ -48,7 +49,7 @@ impl FileFormat {
         }
     }
 
-    /// The format that a file's extension stands for.
+    /// The format that belongs to a file's extension.
     pub fn from_path(path: &Path) -> Option<FileFormat> {
         let extension = path.extension()?.to_str()?;
         let is = |form: &FileFormat| form.extensions().iter().any(|it| it.eq_ignore_ascii_case(extension));
@@ -56,28 +57,28 @@ impl FileFormat {
     }
 }
 
-/// The chats of a file that was imported.
+/// The result of an import.
 #[derive(Debug, Default)]
 pub struct ImportedChats {
-    /// Those that were added, in the order of the file.
+    /// Added chats, in the order of the file.
     pub added: Vec<ChatId>,
-    /// Those that were there already.
+    /// Chats that existed already.
     pub known: Vec<ChatId>,
-    /// Those that were left out.
+    /// Parts that were left out.
     pub unreadable: Unreadable,
 }
 
 /// Parts of another service's export that could not be read.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Unreadable {
-    /// Whole chats.
+    /// Number of whole chats.
     pub chats: usize,
-    /// Messages of other chats.
+    /// Number of messages in readable chats.
     pub messages: usize,
 }
 
-/// The shown branch as Markdown. With `comments` it can be imported exactly, and `files` of each message are in it; without, their
-/// names.
+/// The visible branch as Markdown. With `comments` it can be imported exactly, and contains the
+/// `files` of each message. Without, it contains only their names.
 pub fn markdown(
     chat: &Chat,
     branch: &[StoredMessage],
@@ -163,9 +164,10 @@ impl Store {
         })
     }
 
-    /// Imports the chats of a file: JSON that [`Store::export`] wrote, another service's export, or one conversation as Markdown.
-    /// Of another service's export it leaves out what cannot be read; of other files it imports all or, if anything is invalid,
-    /// nothing. Chats that are there already are not added again.
+    /// Imports the chats of a file: JSON written by [`Store::export`], another service's export, or
+    /// a conversation as Markdown. Unreadable parts of another service's export are left out. Other
+    /// files are imported completely, or not at all if any part is invalid. Chats that already
+    /// exist are not added again.
     ///
     /// # Errors
     /// [`StoreError::Import`] names the invalid part.
@@ -188,7 +190,7 @@ impl Store {
     }
 }
 
-/// Adds `chat`, the one of this number in its file.
+/// Adds `chat`, which has the number `n` in its file.
 fn insert(db: &Transaction<'_>, n: usize, chat: &FileChat) -> Result<ChatId, StoreError> {
     let sampling = chat.sampling.as_ref().map(ToString::to_string);
     let sql = "INSERT INTO chat (title, titled, created, updated, model, system_prompt, sampling, tools)

@@ -1,6 +1,7 @@
-//! Markdown transcripts of other programs, and of this one before [`markdown`](super::markdown) had comments: the speaker
-//! stands in headings (`## User`), in bold (`**User:** Hello`) or, if nothing else does, before a colon (`User: Hello`). One of
-//! these forms is the file's; a line in another form is part of the text.
+//! Import of Markdown transcripts of other programs, and of Thermocline before
+//! [`markdown`](super::markdown) had comments. Speakers are in headings (`## User`), in bold
+//! (`**User:** Hello`) or, if there are neither, before a colon (`User: Hello`). A file uses one of
+//! these forms. A line in another form is part of the text.
 
 use std::collections::HashMap;
 
@@ -11,17 +12,17 @@ use super::{
 use crate::store::{Speaker, StoreError};
 use thermocline_engine::tokenizer::fence::Fence;
 
-/// Names of users and models in transcripts.
+/// Names of users, models and system prompts in transcripts.
 const USERS: &[&str] = &["user", "you", "you said", "human", "me", "prompt", "question"];
 const ASSISTANTS: &[&str] = &["assistant", "ai", "bot", "model", "answer", "response", "reply", "llm"];
 const PRODUCTS: &[&str] =
     &["chatgpt", "claude", "gemini", "copilot", "deepseek", "grok", "mistral", "llama", "qwen", "gpt"];
 const SYSTEMS: &[&str] = &["system", "system prompt"];
 
-/// Number of headings quoted in the error when none names a speaker.
+/// Number of headings quoted in the error if no heading names a speaker.
 const TOLD: usize = 4;
 
-/// Form in which a transcript names its speakers.
+/// The form in which a transcript names its speakers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NameStyle {
     /// In a heading of this level.
@@ -89,7 +90,8 @@ pub(super) fn read(text: &str) -> Result<FileChat, StoreError> {
 
 /// All lines outside of code that may name a speaker.
 fn signs(text: &str) -> Vec<SpeakerLine<'_>> {
-    // An unclosed code block would hide the speakers after it.
+    // Inside an unclosed code block, lines still count. The names in a block are dropped when it
+    // closes.
     let mut open: Option<(Fence<'_>, usize)> = None;
     let (mut signs, mut at) = (Vec::new(), 0);
     for whole in text.split_inclusive('\n') {
@@ -135,7 +137,7 @@ fn sign(line: &str, at: usize) -> Option<SpeakerLine<'_>> {
     tells.then_some(SpeakerLine { style, name, who, line: at, words: at + words })
 }
 
-/// A name without decoration, and the text in brackets behind it.
+/// A name without decoration, and the text in brackets after it.
 fn bare(name: &str) -> (&str, Option<&str>) {
     let name = name.trim_matches(|c: char| !c.is_alphanumeric() && !"()".contains(c));
     let (name, detail) = match name.strip_suffix(')').and_then(|name| name.rsplit_once('(')) {
@@ -149,7 +151,7 @@ fn is(names: &[&str], name: &str) -> bool {
     names.iter().any(|it| it.eq_ignore_ascii_case(name))
 }
 
-/// The speaker that a name in a transcript stands for; `Assistant (llama)` names its model.
+/// The speaker that a name stands for. `Assistant (llama)` also names the model.
 fn who(name: &str) -> Option<Who> {
     let (name, detail) = bare(name);
     if is(USERS, name) {
@@ -163,8 +165,8 @@ fn who(name: &str) -> Option<Who> {
     }
 }
 
-/// Keeps the first name of each speaker: `Prompt` and `Answer` may be headings of the text. Products,
-/// and models in brackets, may alternate.
+/// Keeps only the first name used for each speaker, because `Prompt` and `Answer` may be headings
+/// of the text. Product names, and models in brackets, may alternate.
 fn keep_names(signs: &mut [SpeakerLine<'_>]) {
     let first = |who: fn(&Who) -> bool| {
         let sign = signs.iter().find(|sign| sign.who.as_ref().is_some_and(who));
@@ -186,7 +188,7 @@ fn keep_names(signs: &mut [SpeakerLine<'_>]) {
     }
 }
 
-/// The form that names both speakers, or else the user.
+/// The form that names both speakers or, failing that, the user.
 fn style(signs: &[SpeakerLine<'_>]) -> Option<NameStyle> {
     let has =
         |style, is: fn(&Who) -> bool| signs.iter().any(|sign| sign.style == style && sign.who.as_ref().is_some_and(is));
@@ -197,22 +199,23 @@ fn style(signs: &[SpeakerLine<'_>]) -> Option<NameStyle> {
     clear().find(|style| both(*style)).or_else(|| clear().find(|style| user(*style))).or_else(plain)
 }
 
-/// `true` if an earlier version of this program wrote it: a title, and nothing before the first heading below it.
+/// `true` if an earlier version of this program wrote the text: it begins with a title, followed at
+/// once by a speaker heading.
 fn is_ours(text: &str) -> bool {
     let mut lines = text.lines().map(str::trim_end).filter(|line| !line.is_empty());
     lines.next().is_some_and(|line| line.starts_with("# "))
         && lines.next().is_some_and(|line| line == "## User" || line == "## System")
 }
 
-/// Recognises model names as speakers in an export of an earlier version: one stands after each user. A heading that does so
-/// often is a model rather than part of the text.
+/// Recognises model names as speakers in an export of an earlier version, which has a model name
+/// after each user. The heading that follows most users is the model, not part of the text.
 fn name_models(signs: &mut [SpeakerLine<'_>]) {
     for sign in signs.iter_mut() {
         let exact = [USER_NAME, ASSISTANT_NAME, SYSTEM_NAME].contains(&sign.name);
         sign.who = sign.who.take().filter(|_| exact);
     }
     if let Some(at) = signs.iter().position(|sign| sign.who == Some(Who::User)) {
-        // Only before the first message.
+        // A system prompt is only valid before the first message.
         signs[at..].iter_mut().filter(|sign| sign.who == Some(Who::System)).for_each(|sign| sign.who = None);
     }
     let is_user = |sign: &SpeakerLine<'_>| sign.who == Some(Who::User);
@@ -226,7 +229,7 @@ fn name_models(signs: &mut [SpeakerLine<'_>]) {
     }
     for turn in signs.split_mut(is_user).skip(1).filter(|turn| !is_answered(turn)) {
         let often = |sign: &SpeakerLine<'_>| turns.get(sign.name).copied().unwrap_or_default();
-        // The first of those that are equally frequent.
+        // The first of equally frequent names.
         if let Some(sign) = turn.iter_mut().rev().max_by_key(|sign| often(sign)) {
             sign.who = Some(Who::Assistant(Some(sign.name.to_owned())));
         }
@@ -236,13 +239,13 @@ fn name_models(signs: &mut [SpeakerLine<'_>]) {
 /// Text without empty lines around it.
 fn trim(words: &str) -> &str {
     let start = words.len() - words.trim_start().len();
-    // The first line keeps the spaces that make it code or an item.
+    // The first line keeps its indentation, which may mark code or a list item.
     let line = words[..start].rfind('\n').map_or(0, |end| end + 1);
     let words = words[line..].trim_end();
     if line == 0 { words.trim_start() } else { words }
 }
 
-/// Text before a thematic break, which separates it from the next message.
+/// Text before a final thematic break, which separates it from the next message.
 fn without_rule(words: &str) -> Option<&str> {
     let (before, last) = words.rsplit_once('\n').unwrap_or(("", words));
     let is_rule =

@@ -1,4 +1,4 @@
-//! The time of absurd expressions.
+//! Time limit of extreme expressions.
 
 use cpu_time::ProcessTime;
 

@@ -1,15 +1,15 @@
-//! Silences.
+//! Timeouts while the server is silent.
 
 use super::*;
 
-/// The longest that the client waits for a sign of life.
+/// Longest time that the client waits for a sign of life.
 const SILENCE: Duration = Duration::from_secs(1);
 
 #[test]
 fn slow_but_living_server_is_waited_for() {
     let (server, _requests) = scripted(|stream: &mut TcpStream| {
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n");
-        // Comments are signs of life, for longer than a silence may last.
+        // Comments are signs of life. The server sends them for longer than the timeout.
         for _ in 0..10 {
             thread::sleep(SILENCE / 5);
             let _ = stream.write_all(b": waiting\n\n");

@@ -27,7 +27,7 @@ fn parse(endpoint: Endpoint, body: Value, model: &ServedModel) -> Result<Complet
     read(endpoint, body.to_string().as_bytes(), model, true)
 }
 
-/// Body of a chat request with the fields of `more`.
+/// Builds the body of a chat request with the fields of `more`.
 fn chat(more: Value) -> Value {
     let mut body = json!({ "messages": [{ "role": "user", "content": "Hello!" }] });
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());

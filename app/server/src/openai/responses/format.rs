@@ -1,4 +1,4 @@
-//! Responses of items, whole and as events.
+//! Writes responses of items, whole or as events.
 
 use std::{
     sync::Arc,
@@ -28,7 +28,7 @@ pub struct ResponseFormat {
     created: u64,
     model: String,
     body: ResponseBody,
-    /// Where it is kept.
+    /// Store that keeps the response.
     store: Arc<ResponseStore>,
     items: ResponseItems,
     /// Number of the next event.
@@ -36,14 +36,14 @@ pub struct ResponseFormat {
 }
 
 impl ResponseFormat {
-    /// A formatter with a new id.
+    /// Creates a formatter with a new id.
     pub fn new(model: String, body: ResponseBody, store: Arc<ResponseStore>) -> Self {
         let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let items = ResponseItems::new(body.namespaces.clone());
         ResponseFormat { id: new_id("resp_"), created, model, body, store, items, sequence: 0 }
     }
 
-    /// The events before the first item.
+    /// Returns the events before the first item.
     pub fn first_events(&mut self) -> Vec<StreamEvent> {
         let frame = self.frame("in_progress", &[]);
         self.numbered(vec![
@@ -52,15 +52,15 @@ impl ResponseFormat {
         ])
     }
 
-    /// The events of new pieces.
+    /// Returns the events of new pieces.
     pub fn piece_events(&mut self, pieces: &[AnswerPiece]) -> Vec<StreamEvent> {
         let mut events = Vec::new();
         pieces.iter().for_each(|piece| self.items.push(piece, &mut events));
         self.numbered(events)
     }
 
-    /// The events behind the last piece; `called`: with calls of tools, of which the last is
-    /// complete.
+    /// Returns the events after the last piece. `called`: the response called tools, and the last
+    /// call is complete.
     pub fn last_events(&mut self, reason: &StopReason, called: bool, total: &GenerationStats) -> Vec<StreamEvent> {
         let mut events = Vec::new();
         self.items.finish(item_status(&self.items, reason, called), &mut events);
@@ -78,7 +78,7 @@ impl ResponseFormat {
         events.into_iter().map(number).collect()
     }
 
-    /// The complete response, which is kept if that was asked for.
+    /// Builds the complete response, and stores it if the request asks for that.
     fn end(&self, items: &ResponseItems, reason: &StopReason, total: &GenerationStats) -> Value {
         let mut response = self.frame(status(reason), items.output());
         if status(reason) == "incomplete" {
@@ -142,13 +142,13 @@ impl AnswerFormat for ResponseFormat {
     }
 }
 
-/// The status of the last item of a response that ended for `reason`: a call that breaks off is
+/// Status of the last item of a response that ended for `reason`. A call that breaks off is
 /// incomplete.
 fn item_status(items: &ResponseItems, reason: &StopReason, called: bool) -> &'static str {
     if items.in_call() && !called { "incomplete" } else { status(reason) }
 }
 
-/// The status of a response that ended for `reason`.
+/// Status of a response that ended for `reason`.
 fn status(reason: &StopReason) -> &'static str {
     match reason {
         StopReason::EndOfText | StopReason::StopString(_) | StopReason::Cancelled => "completed",

@@ -1,4 +1,4 @@
-//! Items of a conversation, as messages of a chat.
+//! Converts the items of a conversation to chat messages.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ struct ItemFields {
     status: Ignored,
 }
 
-/// The hints of agents in calls, outputs, messages and parts.
+/// The hints of agents in calls, outputs, messages and parts of items.
 #[derive(Debug, PartialEq, Deserialize)]
 pub struct ItemHints {
     caller: Hint,
@@ -38,7 +38,7 @@ struct MessageItem {
     phase: Ignored,
 }
 
-/// The fields of every call.
+/// The fields of every tool call.
 #[derive(Debug, PartialEq, Deserialize)]
 struct CallItem {
     call_id: Option<String>,
@@ -70,7 +70,7 @@ struct OutputItem {
     output: Option<Value>,
 }
 
-/// Thoughts. Encrypted ones were not encrypted here.
+/// Thoughts. Encrypted thoughts are ignored: they come from another server.
 #[derive(Debug, PartialEq, Deserialize)]
 struct ThoughtItem {
     content: Option<TextOr<ItemPart>>,
@@ -99,25 +99,26 @@ impl ListItem for ItemPart {
     const NAME: &'static str = "parts";
 }
 
-/// The text of a string or of parts.
+/// Joins the text of a string or of parts.
 fn text_of(content: Option<TextOr<ItemPart>>) -> Result<String, ApiError> {
     content.unwrap_or(TextOr::Text(String::new())).text(|ItemPart::InputText((part, _))| {
         part.text.or(part.refusal).ok_or_else(|| invalid("text", "a string", &Value::Null))
     })
 }
 
-/// The messages that items say.
+/// Collects the messages of a chat from items.
 #[derive(Debug, Default)]
 pub struct ChatItems {
     /// The messages so far.
     pub messages: Vec<RequestMessage>,
-    /// Reasoning of the assistant's next words or call.
+    /// Reasoning before the assistant's next message or call.
     reasoning: String,
     strict: bool,
 }
 
 impl ChatItems {
-    /// Items behind `messages`. `strict` refuses calls and outputs of tools that are no functions.
+    /// Adds items after `messages`. `strict` refuses calls and outputs of tools that are not
+    /// functions.
     pub fn after(messages: Vec<RequestMessage>, strict: bool) -> Self {
         ChatItems { messages, reasoning: String::new(), strict }
     }
@@ -150,8 +151,8 @@ impl ChatItems {
         }
     }
 
-    /// Adds an item of a tool that is no function. Calls that the client has answered are calls of
-    /// a function of that name; what another server has done by itself is dropped.
+    /// Adds an item of a tool that is not a function. Calls that the client answered become calls
+    /// of a function with the tool's name. Calls that another server ran by itself are dropped.
     fn push_other(&mut self, kind: &str, item: &Value) -> Result<(), ApiError> {
         match kind {
             "custom_tool_call" => {
@@ -179,7 +180,7 @@ impl ChatItems {
     fn push_call(&mut self, item: ItemFields, call: CallItem, name: String, arguments: String) -> Result<(), ApiError> {
         let id = self.call_id(call.call_id, item.id)?;
         let name = full_name(call.namespace.as_ref().map(|it| &*it.0), &name);
-        // The assistant's message that the call belongs to: the last one, or a new one.
+        // The call belongs to the assistant's last message, or to a new one.
         if self.messages.last().is_none_or(|last| last.role != Role::Assistant) {
             self.messages.push(RequestMessage::new(Role::Assistant, ""));
         }
@@ -203,7 +204,7 @@ impl ChatItems {
         Ok(())
     }
 
-    /// The identifier of a call; of a local shell's output, the item's own.
+    /// Returns the identifier of a call. For a local shell's output, it is the item's own.
     fn call_id(&self, call: Option<String>, item: Option<String>) -> Result<String, ApiError> {
         let id = call.or(item.filter(|_| !self.strict));
         id.ok_or_else(|| invalid("call_id", "a string", &Value::Null))
@@ -215,14 +216,14 @@ impl ChatItems {
         self.messages.push(RequestMessage::new(role, text_of(message.content)?));
         match role {
             Role::Assistant => self.take_reasoning(),
-            // Thoughts that the user broke off belong to no answer.
+            // These thoughts were interrupted by the user, so they belong to no answer.
             Role::User => self.reasoning.clear(),
             Role::System | Role::Tool => {}
         }
         Ok(())
     }
 
-    /// Adds the waiting thoughts to those of the last message.
+    /// Appends the pending reasoning to the thoughts of the last message.
     fn take_reasoning(&mut self) {
         let reasoning = std::mem::take(&mut self.reasoning);
         if let Some(last) = self.messages.last_mut().filter(|_| !reasoning.is_empty()) {
@@ -232,8 +233,8 @@ impl ChatItems {
     }
 }
 
-/// The text of a tool's output. The model is told of parts that cannot be read, such as images, by
-/// their kind.
+/// The text of a tool's output. Parts that the model cannot read, such as images, become a note
+/// with their type.
 fn output_text(output: Value) -> String {
     let part = |part: &Value| {
         let kind = part["type"].as_str().unwrap_or_default();

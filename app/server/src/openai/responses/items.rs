@@ -1,4 +1,4 @@
-//! The items of an answer: reasoning, messages and calls of functions, while they arrive.
+//! The items of an answer as they arrive: reasoning, messages and function calls.
 
 use serde_json::{Value, json};
 use thermocline_engine::session::Role;
@@ -6,7 +6,7 @@ use thermocline_engine::session::Role;
 use super::tools::{NamespacedName, Namespaces, full_name};
 use crate::{answer_reader::AnswerPiece, request_message::RequestMessage, stream_event::new_id};
 
-/// An event of a stream without its number: type and fields.
+/// A stream event without its sequence number: type and fields.
 pub type ItemEvent = (&'static str, Value);
 
 /// Types of items.
@@ -18,14 +18,14 @@ const CALL: &str = "function_call";
 #[derive(Debug, Default)]
 pub struct ResponseItems {
     output: Vec<Value>,
-    /// The type of the last one, if it is not complete.
+    /// Type of the last item, if it is not complete.
     open: Option<&'static str>,
-    /// Functions of namespaces.
+    /// Functions in namespaces.
     namespaces: Namespaces,
 }
 
 impl ResponseItems {
-    /// No items yet, of a request with these namespaces.
+    /// Starts without items, for a request with these namespaces.
     pub fn new(namespaces: Namespaces) -> Self {
         ResponseItems { namespaces, ..ResponseItems::default() }
     }
@@ -35,12 +35,12 @@ impl ResponseItems {
         &self.output
     }
 
-    /// True if the last item is a call that is not complete.
+    /// True if the last item is an incomplete call.
     pub fn in_call(&self) -> bool {
         self.open == Some(CALL)
     }
 
-    /// Adds a piece, and tells `events` of it.
+    /// Adds a piece, and its events to `events`.
     pub fn push(&mut self, piece: &AnswerPiece, events: &mut Vec<ItemEvent>) {
         match piece {
             AnswerPiece::Reasoning(text) => self.add_text(REASONING, text, events),
@@ -63,14 +63,14 @@ impl ResponseItems {
         }
     }
 
-    /// An event of the last item, with its identifier and number.
+    /// Adds the last item's identifier and index to an event.
     fn placed(&self, mut event: Value) -> Value {
         let last = self.output.len().saturating_sub(1);
         (event["item_id"], event["output_index"]) = (self.output[last]["id"].clone(), last.into());
         event
     }
 
-    /// Completes the last item; `status` is the one it has then: `completed` or `incomplete`.
+    /// Completes the last item with `status`: `completed` or `incomplete`.
     pub fn finish(&mut self, status: &str, events: &mut Vec<ItemEvent>) {
         let Some(kind) = self.open.take() else { return };
         let Some(item) = self.output.last_mut() else { return };
@@ -94,7 +94,7 @@ impl ResponseItems {
         events.push(("response.output_item.done", json!({ "output_index": at, "item": item })));
     }
 
-    /// The assistant's message of a chat that says the same.
+    /// Converts the items to the assistant's chat message.
     pub fn chat_message(&self) -> RequestMessage {
         let mut message = RequestMessage::new(Role::Assistant, "");
         for item in &self.output {
@@ -152,7 +152,7 @@ impl ResponseItems {
     }
 }
 
-/// Appends to a string.
+/// Appends to a JSON string.
 fn append(value: &mut Value, text: &str) {
     if let Value::String(all) = value {
         all.push_str(text);

@@ -1,6 +1,6 @@
-//! OpenAI's `/v1/responses`: [`read_response_request`] reads requests of items; [`ResponseFormat`]
-//! writes answers as items, whole or as events; the [`ResponseStore`] keeps the latest ones, which
-//! requests may continue by `previous_response_id`.
+//! OpenAI's `/v1/responses`. [`read_response_request`] reads requests of items. [`ResponseFormat`]
+//! writes answers as items, whole or as events. The [`ResponseStore`] keeps the latest responses,
+//! which requests continue with `previous_response_id`.
 
 mod format;
 mod input;

@@ -21,7 +21,7 @@ use crate::{
 };
 use thermocline_host::units::{Limit, Seed};
 
-/// The fields, with the hints of agents.
+/// The fields of a request, with the hints of agents.
 #[derive(Debug, PartialEq, Deserialize)]
 struct ResponseFields {
     model: Option<String>,
@@ -77,13 +77,13 @@ struct ReasoningField {
 /// The parts of a request that its response needs.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ResponseBody {
-    /// The conversation without the instructions, which later requests do not inherit.
+    /// The conversation without instructions, which later requests do not inherit.
     pub messages: Vec<RequestMessage>,
-    /// The response may be continued.
+    /// Whether later requests may continue the response.
     pub store: bool,
-    /// Functions of namespaces.
+    /// Functions in namespaces.
     pub namespaces: Namespaces,
-    /// Kinds and names of the tools that are left out.
+    /// Kinds and names of the dropped tools.
     pub dropped: Vec<String>,
     /// Fields of the request that the response repeats.
     pub echoed: Map<String, Value>,
@@ -92,15 +92,15 @@ pub struct ResponseBody {
 /// A request for a response.
 #[derive(Debug, PartialEq)]
 pub struct ResponseRequest {
-    /// The answer.
+    /// The answer that the client asks for.
     pub asked: RequestedAnswer,
-    /// The rest.
+    /// The parts of the request that its response needs.
     pub body: ResponseBody,
 }
 
-/// Reads a request. The response that it continues is in `store`. Fields that are missing have the
-/// values of `defaults`. A field that cannot be honoured is refused by name; if `strict`, hints and
-/// tools that are no functions are, too.
+/// Reads a request. `store` holds the response that it continues. Missing fields have the values of
+/// `defaults`. A field that the server cannot honour is refused by name. If `strict`, hints and
+/// tools that are not functions are refused too.
 pub fn read_response_request(
     body: &[u8],
     store: &ResponseStore,
@@ -154,7 +154,7 @@ pub fn read_response_request(
 }
 
 impl ResponseFields {
-    /// The fields that the response repeats as they were read.
+    /// Returns the fields that the response repeats, as they were read.
     fn echoed(self) -> Map<String, Value> {
         let most = self.max_output_tokens.and_then(|it| it.0.count());
         let mut echoed = Map::new();
@@ -176,7 +176,7 @@ impl ResponseFields {
     }
 }
 
-/// The messages of `before` and of `input`: a text of the user, or items.
+/// Reads the messages of `before` and then of `input`: a user's text, or items.
 fn read_input(
     input: Option<&Value>,
     before: Vec<RequestMessage>,

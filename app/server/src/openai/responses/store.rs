@@ -1,4 +1,4 @@
-//! Answers that later requests may continue: the latest ones, in memory.
+//! The latest responses, kept in memory for later requests to continue.
 
 use std::collections::VecDeque;
 
@@ -7,16 +7,16 @@ use serde_json::Value;
 
 use crate::request_message::RequestMessage;
 
-/// Most responses that are kept, and most bytes of them as JSON.
+/// Most stored responses, and most bytes of them as JSON.
 const MOST: usize = 256;
 const MOST_BYTES: usize = 32 << 20;
 
-/// A response that is kept.
+/// A stored response.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredResponse {
-    /// Its identifier.
+    /// Identifier of the response.
     pub id: String,
-    /// The conversation up to its end, without instructions.
+    /// The conversation up to the response's end, without instructions.
     pub messages: Vec<RequestMessage>,
     /// The response as it was sent.
     pub response: Value,
@@ -25,12 +25,12 @@ pub struct StoredResponse {
 /// The latest responses.
 #[derive(Debug, Default)]
 pub struct ResponseStore {
-    /// The oldest first, with their bytes.
+    /// Responses from oldest to newest, with their bytes.
     kept: Mutex<VecDeque<(StoredResponse, usize)>>,
 }
 
 impl ResponseStore {
-    /// Keeps a response; the oldest ones make room for it.
+    /// Stores a response, and drops the oldest ones to make room.
     pub fn insert(&self, response: StoredResponse) {
         let messages: usize = response.messages.iter().map(RequestMessage::bytes).sum();
         let bytes = messages + response.response.to_string().len();
@@ -43,12 +43,12 @@ impl ResponseStore {
         }
     }
 
-    /// The response of this identifier, if it is still kept.
+    /// Returns the response with this identifier, if it is still stored.
     pub fn get(&self, id: &str) -> Option<StoredResponse> {
         self.kept.lock().iter().find(|(response, _)| response.id == id).map(|(response, _)| response.clone())
     }
 
-    /// Forgets a response; `false` if it was not kept.
+    /// Deletes a response; `false` if it was not stored.
     pub fn remove(&self, id: &str) -> bool {
         let mut kept = self.kept.lock();
         let before = kept.len();

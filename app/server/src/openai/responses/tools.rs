@@ -1,4 +1,4 @@
-//! Tools of a request for a response.
+//! The tools of a request for a response.
 
 use std::collections::BTreeMap;
 
@@ -31,13 +31,13 @@ struct FunctionTool {
 /// A function within a namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamespacedName {
-    /// The namespace.
+    /// Name of the namespace.
     pub namespace: String,
-    /// The name within it.
+    /// Name of the function in the namespace.
     pub name: String,
 }
 
-/// The name that the model knows of a function, which may be in a namespace.
+/// Returns the name that the model sees for a function, which may be in a namespace.
 pub fn full_name(namespace: Option<&str>, name: &str) -> String {
     match namespace {
         None => name.to_owned(),
@@ -46,7 +46,7 @@ pub fn full_name(namespace: Option<&str>, name: &str) -> String {
     }
 }
 
-/// The functions of namespaces by the names that the model knows.
+/// The functions in namespaces, by the names that the model sees.
 pub type Namespaces = BTreeMap<String, NamespacedName>;
 
 /// The tools of a request.
@@ -54,15 +54,15 @@ pub type Namespaces = BTreeMap<String, NamespacedName>;
 pub struct ResponseTools {
     /// The tools that the model may call.
     pub callable: Vec<RequestedTool>,
-    /// Kinds and names of the tools that are left out, as no server but another one can run them.
+    /// Kinds and names of the dropped tools. Only another server could run them.
     pub dropped: Vec<String>,
-    /// Which of them are functions of namespaces.
+    /// The callable tools that are functions in namespaces.
     pub namespaces: Namespaces,
 }
 
 impl ResponseTools {
-    /// Reads `tools`. Functions of a namespace get its name in front. `strict` refuses what is not
-    /// a function.
+    /// Reads `tools`. A namespace's name becomes a prefix of its functions' names. `strict` refuses
+    /// tools that are not functions.
     pub fn read(tools: &Value, strict: bool) -> Result<Self, ApiError> {
         let Value::Array(tools) = tools else { return Err(invalid("tools", "a list of tools", tools)) };
         let mut read = ResponseTools::default();
@@ -110,7 +110,7 @@ impl ResponseTools {
         Ok(())
     }
 
-    /// Reads `tool_choice`, which may leave out tools.
+    /// Reads `tool_choice`, which may exclude tools.
     pub fn choose(&mut self, choice: &Value) -> Result<ToolChoice, ApiError> {
         if let Some(word) = choice.as_str() {
             return ToolChoice::of_word(word).ok_or_else(|| invalid("tool_choice", CHOICES, choice));
@@ -134,12 +134,12 @@ impl ResponseTools {
     }
 }
 
-/// The full name in an object with `name` and perhaps `namespace`.
+/// Reads the full name of a function in an object with `name` and an optional `namespace`.
 fn named(of: &Value) -> Option<String> {
     Some(full_name(of["namespace"].as_str(), of["name"].as_str()?))
 }
 
-/// A function that the request defines at `path`.
+/// Reads a function that the request defines at `path`.
 fn read_function(tool: &Value, path: String, namespace: Option<&str>, strict: bool) -> Result<RequestedTool, ApiError> {
     let fields: FunctionTool = read_fields(tool, "", strict)?;
     let name = fields.name.filter(|name| !name.is_empty());

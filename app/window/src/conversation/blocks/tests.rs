@@ -97,7 +97,7 @@ fn links_are_known_that_a_later_piece_defines() {
     it.get_by_role_and_label(egui::accesskit::Role::Link, "the page");
 }
 
-/// About 100 kB of what models write.
+/// About 100 kB of typical model output.
 fn long_answer() -> String {
     let part = |at: usize| {
         format!(
@@ -113,24 +113,24 @@ fn long_answer() -> String {
     text
 }
 
-/// Bytes of code whose colours may be found within a frame: all that a frame may close.
+/// Bytes of code that may be highlighted within one frame: the most that a frame may close.
 const SHORT_CODE: usize = 2048;
 
-/// Bytes that arrive between two frames: a fast model's.
+/// Bytes that arrive between two frames from a fast model.
 const ARRIVES: usize = 320;
 
-/// Cost of a frame of a text that is being written.
+/// The cost of one frame while a text is written.
 struct FrameCost {
-    /// Bytes of the text that are there.
+    /// Bytes of the text so far.
     end: usize,
-    /// Paragraphs that were laid out.
+    /// Paragraphs laid out in this frame.
     laid_out: usize,
-    /// Bytes of code whose colours were found.
+    /// Bytes of code highlighted in this frame.
     coloured: usize,
     time: Duration,
 }
 
-/// Shows `text` as it is written; the cost of each frame.
+/// Shows `text` as it is written. Returns the cost of each frame.
 fn streamed(text: &str) -> Vec<FrameCost> {
     let ui = |ui: &mut Ui, (blocks, installed): &mut (MessageBlocks, bool)| {
         if !std::mem::replace(installed, true) {
@@ -155,7 +155,8 @@ fn streamed(text: &str) -> Vec<FrameCost> {
     frames
 }
 
-/// A frame costs what is new, however long the answer is. Times are printed but not judged: this build is not optimised.
+/// Asserts that a frame's cost depends on the new text, not on the answer's length. Times are
+/// printed but not judged, because this build is not optimised.
 fn assert_frames_cost_what_is_new(name: &str, text: &str, most: usize) {
     let mut frames = streamed(text);
     let laid_out = frames.iter().map(|frame| frame.laid_out).max().unwrap_or_default();
@@ -186,6 +187,6 @@ fn one_list_of_100_kilobytes_streams_and_only_its_end_is_laid_out() {
     let item = |at: usize| format!("{at}. An item with **bold** words, `code` and $x_{{{at}}}$, of some length.\n\n");
     let text: String = (1..1500).map(item).collect();
     assert!(text.len() > 95_000, "{}", text.len());
-    // All that are seen, where a number has one more digit than those before.
+    // All visible items may be laid out again when a number gains a digit.
     assert_frames_cost_what_is_new("list", &text, 60);
 }

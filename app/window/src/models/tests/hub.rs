@@ -1,9 +1,9 @@
-//! Searches of a hub that answers, has nothing, fails, or is slow.
+//! Searches of a hub that answers, finds nothing, fails, or is slow.
 
 use super::*;
 
-/// A hub: searches for `gemma` find two repositories, the first with two quantisations, those for `nothing` none, those for `slow`
-/// are not answered, and the hub has no time for others.
+/// Starts a hub. A search for `gemma 4` finds two repositories, the first with two quantisations. A
+/// search for `nothing` finds none, a search for `slow` gets no answer, and other requests fail.
 fn hub() -> String {
     let (server, _) = scripted_by_request(|request, stream| {
         let file = |name: &str, gigabytes: u64| {
@@ -35,7 +35,7 @@ fn hub() -> String {
     format!("http://{}", server.host())
 }
 
-/// The page of models with the hub, searched for `words`.
+/// Opens the page of models with the hub, and searches for `words`.
 fn searched(words: &str) -> TestWindow {
     let mut stage = TestWindow::new(SIZE);
     page(&mut stage);
@@ -54,8 +54,8 @@ fn search_lists_repositories_with_downloads_quantisations_size_and_fit() {
     stage.appears("Q4_K_M, 953.7 MiB, ");
     let fits = ["fits into memory", "fits into GPU memory", "larger than this computer's memory"];
     assert!(fits.iter().any(|fit| stage.shows(&format!("Q4_K_M, 953.7 MiB, {fit}"))), "{:?}", stage.texts());
-    // The other repository is gone.
-    stage.appears("expected status 200, got 404: there is no such public repository");
+    // The other repository no longer exists.
+    stage.appears("expected status 200, got 404: this public repository does not exist");
 
     stage.click("All files of a/gemma-GGUF");
     stage.appears("Download g-Q8_0.gguf");

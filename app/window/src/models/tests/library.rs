@@ -1,8 +1,8 @@
-//! Models filtered, sorted, with their files on one card, and those that were just added.
+//! Models filtered and sorted, files of one model on one card, and newly added models.
 
 use super::*;
 
-/// A folder with two files of one model, which has them in two quantisations.
+/// Creates a folder with one model in two quantisations.
 fn folder_with_quantisations() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for name in ["llama-silu-gqa-256-Q8_0.gguf", "llama-silu-gqa-256-Q4_0.gguf"] {
@@ -17,7 +17,7 @@ fn files_of_a_model_share_a_card_and_open_each_by_itself() {
     let mut stage = TestWindow::with(SIZE, |_, settings| settings.folders.push(folder.path().to_owned()));
     page(&mut stage);
     assert_eq!(stage.it.state().models.found().len(), 3);
-    // A label, and its line.
+    // Each label is listed twice: once as a label, once as its line.
     let mut titles = stage.texts();
     titles.dedup();
     assert_eq!(titles.iter().filter(|text| *text == "tiny golden llama").count(), 1, "one card: {titles:?}");
@@ -46,7 +46,7 @@ fn library_is_filtered_by_words_and_sorted() {
     assert!(stage.shows("Open tiny golden llama") && !stage.shows("Open tiny golden llama, Q4_0"));
     assert!(!stage.shows("Close Thermocline Storyteller"));
     stage.write("Filter", " nothing");
-    assert!(stage.shows("No model here has these words."));
+    assert!(stage.shows("No model matches the filter."));
     stage.click("Show all");
     assert!(stage.shows("Close Thermocline Storyteller"));
 
@@ -96,7 +96,8 @@ fn added_model_is_scrolled_to_and_marked_while_the_others_stay() {
     let mark = stage.it.get_by_label("just added").rect();
     assert!(mark.top() >= 0.0 && mark.bottom() <= 500.0, "out of sight: {mark:?}");
 
-    // A second file of the same model comes to its card, and what is gone goes at the end of the search.
+    // A second file of the same model joins its card. Deleted models vanish at the end of the
+    // search.
     let second = other.path().join("llama-silu-gqa-256-Q8_0.gguf");
     fs::remove_dir_all(model).unwrap();
     stage.let_go(&[&second]);
@@ -113,7 +114,7 @@ fn many_models_are_short_cards_under_a_filter_that_stays_in_view() {
     let folder = folder_with_quantisations();
     let file = thermocline_host::builtin::file();
     for n in 0..12 {
-        // Models of different names.
+        // Each copy gets its own model name.
         let named = "Thermocline Storyteller";
         let name = format!("Thermocline Model {n:05}");
         let at = file.windows(named.len()).position(|part| part == named.as_bytes()).unwrap();

@@ -16,12 +16,12 @@ fn server_that_wants_a_key_is_seen_and_takes_it_on_its_card() {
     let mut stage = TestWindow::new(SIZE);
     page(&mut stage);
     stage.write(
-        "vLLM, SGLang, llama-server, another Thermocline: any server that speaks OpenAI's protocol",
+        "Any OpenAI-compatible server, such as vLLM, SGLang, llama-server or another Thermocline",
         &format!("http://{host}"),
     );
     stage.click("Add server");
     stage.appears("This server needs an API key.");
-    // The page scrolls within some frames.
+    // The page scrolls within a few frames.
     (0..20).for_each(|_| stage.step());
     let shown = stage.control(&format!("Remove {host}")).rect();
     let screen = stage.it.ctx.content_rect();
@@ -52,13 +52,13 @@ fn model_of_a_server_answers_in_the_window_and_its_key_stays_out_of_files() {
     let host = server.host().to_owned();
     let mut stage = TestWindow::new(SIZE);
     page(&mut stage);
-    let field = "vLLM, SGLang, llama-server, another Thermocline: any server that speaks OpenAI's protocol";
+    let field = "Any OpenAI-compatible server, such as vLLM, SGLang, llama-server or another Thermocline";
     stage.write(field, "ftp://nowhere");
     stage.click("Add server");
     assert!(stage.shows("expected http:// or https://"));
     stage.erase(field);
     stage.write(field, &format!("http://{host}"));
-    stage.write("Key of the server", key);
+    stage.write("API key of the server", key);
     stage.click("Add server");
     stage.appears("Open far/model");
     assert_eq!(stage.shell().settings.remote_servers, std::slice::from_ref(&server));
@@ -74,7 +74,7 @@ fn model_of_a_server_answers_in_the_window_and_its_key_stays_out_of_files() {
     let asked = sent.iter().find(|request| request.contains("Who are you?")).unwrap();
     assert!(asked.contains(&format!("Bearer {key}")) && asked.contains("\"far/model\""), "{asked}");
 
-    // The server and its model are there again; the key is in its own file alone.
+    // The server and its model are restored. The key is in its own file only.
     let mut stage = stage.again();
     stage.until_open(&model);
     for entry in fs::read_dir(&stage.folders.config).unwrap() {

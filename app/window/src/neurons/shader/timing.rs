@@ -10,9 +10,10 @@ use super::{
 };
 use crate::neurons::{grid::Grid, mode::Mode};
 
-/// Cost of a new token of an 80-layer model with 28672 neurons each for the window's thread where the shader draws: writing
-/// a byte for each and handing them to the driver, whichever that is. `--nocapture` prints the figure; the bound is for a
-/// release build with room to spare, and twenty times that for one that checks.
+/// Time on the window's thread for a new token of a model with 80 layers of 28672 neurons, if the
+/// shader draws: one byte per neuron is written and handed to the driver. `--nocapture` prints the
+/// time. The bound is generous for a release build, and twenty times larger for a build with debug
+/// assertions.
 #[test]
 fn upload_of_a_large_models_bytes_takes_two_milliseconds() {
     let shape = NeuronShape::new([28_672; 80]);

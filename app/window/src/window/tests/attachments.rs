@@ -1,4 +1,4 @@
-//! Files that go with messages: dropped, chosen, taken out again, sent and cited.
+//! Attachments: dropped, chosen, removed, sent and cited.
 
 use std::{
     fs,
@@ -16,7 +16,7 @@ use thermocline_chats::{
 
 const SIZE: [f32; 2] = [1440.0, 1000.0];
 
-/// A folder with files of these names and contents.
+/// Creates a folder with files of these names and contents.
 fn folder(files: &[(&str, &[u8])]) -> (tempfile::TempDir, Vec<PathBuf>) {
     let folder = tempfile::tempdir().unwrap();
     let write = |(name, bytes): &(&str, &[u8])| {
@@ -28,7 +28,7 @@ fn folder(files: &[(&str, &[u8])]) -> (tempfile::TempDir, Vec<PathBuf>) {
     (folder, paths)
 }
 
-/// The branch that is shown, and all files of its chat.
+/// The shown branch, and all files of its chat.
 fn chat(stage: &mut TestWindow) -> (Vec<StoredMessage>, Vec<Attachment>) {
     let shell = stage.shell();
     let Some(number) = shell.settings.last_chat else { return Default::default() };
@@ -36,7 +36,7 @@ fn chat(stage: &mut TestWindow) -> (Vec<StoredMessage>, Vec<Attachment>) {
     (shell.store.branch(chat.id).unwrap(), shell.store.attachments(chat.id).unwrap())
 }
 
-/// Drops a file, and waits until it is counted.
+/// Drops a file, and waits until its tokens are counted.
 fn attach(stage: &mut TestWindow, path: &Path) {
     stage.let_go(&[path]);
     let name = path.file_name().unwrap().to_str().unwrap();
@@ -74,7 +74,7 @@ fn short_files_are_read_whole_and_named_under_the_answer() {
     let stats = thermocline_host::answer_stats::AnswerStats::from_json(branch[1].stats.as_deref()).unwrap();
     assert!(stats.prompt_tokens > 40, "the model has read them: {stats:?}");
 
-    // Another version of the message has them, too, and so has the window when it is opened again.
+    // An edited version of the message keeps the files, and so does a restarted window.
     stage.click("Edit message");
     stage.write("Changed message", " And a dog.");
     stage.click("Send again");
@@ -116,9 +116,9 @@ fn files_that_cannot_be_read_say_why_and_leave_nothing_behind() {
     ]);
     let mut stage = TestWindow::opened(SIZE);
     for (path, why) in paths.iter().zip([
-        "a.pdf is encrypted; save a copy without a password",
+        "a.pdf is encrypted. Save a copy without a password",
         "b.txt is empty",
-        "c.bin is not text; what can be attached is",
+        "c.bin is not a text file. You can attach",
         "d.docx is damaged, or not a docx file",
     ]) {
         stage.let_go(&[path]);
@@ -126,7 +126,7 @@ fn files_that_cannot_be_read_say_why_and_leave_nothing_behind() {
         assert!(!stage.shows("Remove "), "{:?}", stage.texts());
     }
     assert!(chat(&mut stage).1.is_empty());
-    // One that cannot be read does not keep the others out.
+    // An unreadable file does not prevent the others from being attached.
     stage.let_go(&[&paths[1], &paths[4]]);
     stage.appears("Remove e.pdf");
 }
@@ -136,7 +136,7 @@ fn files_are_attached_taken_out_and_sent_with_the_keyboard_alone() {
     let (_folder, paths) = folder(&[("one.rs", b"fn one() {}\n"), ("two.txt", b"two words\n")]);
     let mut stage = TestWindow::opened(SIZE);
     for path in &paths {
-        // A test has no desktop, so that there is no dialog either: the path is typed.
+        // Tests have no desktop and therefore no file dialog, so the path is typed.
         stage.ctrl(Key::O);
         stage.appears("This desktop has no file dialog");
         stage.it.event(Event::Text(path.display().to_string()));
@@ -144,7 +144,7 @@ fn files_are_attached_taken_out_and_sent_with_the_keyboard_alone() {
         stage.press(Key::Enter);
         stage.appears(&format!("Remove {}", path.file_name().unwrap().to_str().unwrap()));
     }
-    // Backwards from the text to the button of the second file.
+    // Shift+Tab moves from the text to the button of the second file.
     assert!(stage.control("Message").is_focused());
     stage.press_with(Modifiers::SHIFT, Key::Tab);
     assert!(stage.control("Remove two.txt").is_focused());

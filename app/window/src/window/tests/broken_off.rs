@@ -1,4 +1,4 @@
-//! Answers that end before their end say why, and each answer says which model it is of.
+//! Incomplete answers say why they ended, and each answer names its model.
 
 use egui::{Key, Modifiers};
 use egui_kittest::kittest::Queryable;
@@ -8,7 +8,7 @@ use thermocline_chats::store::{MessageState, NewMessage, Store};
 
 const SIZE: [f32; 2] = [1440.0, 900.0];
 
-/// A window whose next frame begins an answer.
+/// A window whose next frame starts an answer.
 fn answering() -> TestWindow {
     let mut stage = TestWindow::opened(SIZE);
     stage.types("Tell me a very long story.");
@@ -48,7 +48,7 @@ fn answers_name_their_models_and_an_edited_one_has_no_figures() {
     stage.click("Keep");
     assert!(stage.branch()[3].content.ends_with(" The end."));
     assert!(stage.shows("edited") && !stage.shows("first token"));
-    // The model's own words are the version before.
+    // The previous version has the model's own text.
     assert_eq!(stage.branch()[3].version, (2, 2));
     stage.click("Earlier version");
     assert!(!stage.branch()[3].content.ends_with(" The end.") && !stage.branch()[3].edited);

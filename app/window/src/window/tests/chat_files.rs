@@ -1,4 +1,4 @@
-//! Chats that leave the window and come into it: by the clipboard, and by files that are dropped.
+//! Chats leave the window through the clipboard, and enter it as dropped files.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use thermocline_chats::store::{NewMessage, Store, import_export};
 const QUESTION: &str = "Write it in *two* languages.";
 const ANSWER: &str = "In Rust:\n\n```rust\nfn main() {}\n\n// end\n```\n\n## User\n\n~~~c\nint main(void);\n~~~\n\n1. Build it:\n\n   ```sh\n   cargo build\n   ```\n";
 
-/// A window that shows a chat with code.
+/// Opens a window that shows a chat with code.
 fn stage() -> TestWindow {
     TestWindow::opened_with([1200.0, 900.0], |folders, settings| {
         let (mut store, _) = Store::open(&folders.chats()).unwrap();
@@ -25,7 +25,7 @@ fn stage() -> TestWindow {
     })
 }
 
-/// All that is said in the chat that is shown.
+/// The title, the system prompt and all messages of the shown chat.
 fn shown(stage: &mut TestWindow) -> (String, String, Vec<String>) {
     let shell = stage.shell();
     let chat = shell.shown.and_then(|number| shell.store.find_chat(number).unwrap()).unwrap();
@@ -66,7 +66,7 @@ fn dropped_chat_files_are_imported() {
     fs::write(&json, shell.store.export(&[chat.id]).unwrap()).unwrap();
     fs::write(&others, "**You:** Why?\n\n**ChatGPT:** So.\n").unwrap();
     fs::write(&broken, "# Recipes\n\n## Soup\n").unwrap();
-    // Otherwise it would be known again.
+    // Otherwise the import would recognise the chat.
     shell.store.delete_chat(chat.id).unwrap();
 
     stage.click("Models");
@@ -85,16 +85,16 @@ fn dropped_chat_files_are_imported() {
         stage.click("Models");
     }
 
-    // Once more, nothing is added, and what is there is opened.
+    // A second import adds nothing and opens the existing chat.
     for (path, copy) in [&ours, &json].into_iter().zip(copies) {
         stage.let_go(&[path]);
         stage.until("what is there", |window| window.shell.shown == copy && window.page == Page::Chat);
-        assert!(stage.shows("This chat is here already"), "{:?}", stage.texts());
+        assert!(stage.shows("You already have this chat"), "{:?}", stage.texts());
         assert_eq!(stage.shell().store.chats().unwrap().len(), 2);
         stage.click("Models");
     }
 
-    // One that is none does not keep the others from coming in.
+    // A file without a chat does not prevent the others from being imported.
     stage.let_go(&[&broken, &others]);
     stage.appears("Recipes");
     let title = "Why?".to_owned();

@@ -1,4 +1,4 @@
-//! The map of neurons belongs to the chat that is shown, and an answer to the model that wrote it.
+//! The map of neurons belongs to the shown chat, and an answer belongs to the model that wrote it.
 
 use egui::{Event, Key, Modifiers, accesskit::Role, vec2};
 use egui_kittest::kittest::{NodeT, Queryable};
@@ -16,7 +16,7 @@ use thermocline_host::{
     testing::{replies, scripted_by_request},
 };
 
-/// Words of the map about the token that it shows.
+/// The map's text about its token.
 fn map(stage: &TestWindow) -> String {
     stage.it.get_by_label_contains("Map of neurons").accesskit_node().label().unwrap_or_default()
 }
@@ -29,17 +29,17 @@ fn new_chat_has_a_live_map_of_its_own() {
     stage.click("Compare");
     assert!(stage.shows("Compared with token") && stage.shows("fires only now"));
     stage.ctrl(Key::N);
-    assert!(map(&stage).contains("none has fired yet"), "{}", map(&stage));
+    assert!(map(&stage).contains("no neuron has fired yet"), "{}", map(&stage));
     assert!(!stage.shows("Compared with token") && !stage.shows("fires only now"));
     stage.ask("Tell me a story about a cat.");
     let latest = stage.shell().engine_handle.engine().unwrap().neurons().latest().unwrap().index;
     assert!(map(&stage).contains(&format!("token {latest}:")), "{}", map(&stage));
     assert!(stage.shows("Hold this token") && !stage.shows("Compared with token"));
 
-    // The first chat has the tokens that were kept with it.
+    // The first chat shows the tokens stored with it.
     let chat = stage.shell().store.find_chat(first).unwrap().unwrap().id;
     stage.command(Command::OpenChat(chat));
-    assert!(stage.shows("The last tokens of this chat, as they were kept with it."), "{:?}", stage.texts());
+    assert!(stage.shows("The last tokens of this chat, from the saved recording."), "{:?}", stage.texts());
     assert!(!map(&stage).contains(&format!("token {latest}:")), "{}", map(&stage));
 }
 
@@ -57,8 +57,8 @@ fn map_of_an_answer_that_the_window_breaks_off_is_there_after_a_restart() {
     let mut stage = stage.again();
     stage.ready();
     stage.step();
-    assert!(!map(&stage).contains("none has fired yet"), "{}", map(&stage));
-    assert!(stage.shows("The last tokens of this chat, as they were kept with it."));
+    assert!(!map(&stage).contains("no neuron has fired yet"), "{}", map(&stage));
+    assert!(stage.shows("The last tokens of this chat, from the saved recording."));
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn answer_of_another_model_is_not_explained() {
     stage.command(Command::OpenChat(chat));
     assert!(stage.control(magnifier).accesskit_node().is_disabled());
     stage.control(magnifier).hover();
-    stage.appears("far wrote this answer. Open that model to see which neurons made the words.");
+    stage.appears("far wrote this answer. Open it to see which neurons made the words.");
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn letters_typed_with_the_key_of_the_search_are_its_own() {
     let mut stage = answered();
     let key = key(Key::K, true, Modifiers::COMMAND.plus(Modifiers::SHIFT));
     let letters = "dog".chars().map(|letter| Event::Text(letter.to_string()));
-    // All within one frame, as on a busy machine.
+    // All events arrive within one frame, as on a busy machine.
     stage.it.input_mut().events.extend([key].into_iter().chain(letters));
     stage.step();
     assert_eq!(stage.value("Search neurons"), "dog");
@@ -130,9 +130,9 @@ fn model_of_a_server_takes_no_column_for_neurons() {
     let model = ModelId::Remote(RemoteModel { server, name: "far".to_owned() });
     stage.shell().open_model(model.clone());
     stage.until_open(&model);
-    assert!(!stage.shows("cannot be seen") && !stage.shows("VRAM budget") && !stage.shows("Processor"));
+    assert!(!stage.shows("cannot be shown") && !stage.shows("VRAM budget") && !stage.shows("Processor"));
     stage.ctrl(Key::J);
-    assert!(stage.shows("its neurons cannot be seen here"), "{:?}", stage.texts());
+    assert!(stage.shows("its neurons cannot be shown here"), "{:?}", stage.texts());
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn model_that_could_not_be_opened_says_so_above_the_chat() {
 fn nothing_is_said_of_colours_where_no_word_is_coloured() {
     let mut stage = answered();
     let map = stage.it.get_by_label_contains("Map of neurons").rect();
-    // In the middle layers few neurons fire, and those that fire least are at the right.
+    // In the middle layers few neurons fire, and the least frequent ones are at the right.
     stage.tap(map.right_top() + vec2(-6.0, map.height() * 2.5 / 6.0));
     assert!(stage.shows("Hide in text: Layer 2, neuron"), "{:?}", stage.texts());
     assert!(!stage.shows("Coloured where"), "{:?}", stage.texts());

@@ -1,4 +1,5 @@
-//! A message for which the context has no room: counted while it is written, and asked about before it is sent.
+//! A message that does not fit into the context: its tokens are counted while it is typed, and the
+//! user is asked before it is sent.
 
 use egui::{Key, accesskit::Role};
 use egui_kittest::kittest::Queryable;
@@ -9,7 +10,7 @@ use thermocline_host::{answer_stats::AnswerStats, engine_handle::ModelState, lib
 
 const SIZE: [f32; 2] = [1440.0, 1000.0];
 
-/// A window whose model keeps 128 tokens in mind.
+/// Opens a window whose model has a context of 128 tokens.
 fn narrow() -> TestWindow {
     TestWindow::opened_with(SIZE, |_, settings| {
         let chosen = ModelSettings { device: Some(String::new()), context: Some(128), ..ModelSettings::default() };
@@ -17,7 +18,7 @@ fn narrow() -> TestWindow {
     })
 }
 
-/// Frames until the tokens of the message are counted.
+/// Draws frames until the tokens of the draft are counted.
 fn counted(stage: &mut TestWindow) {
     stage.until("a count", |window| window.conversation.counted().is_some());
 }
@@ -31,19 +32,19 @@ fn composer_counts_and_asks_about_a_message_that_is_too_long() {
     assert!(stage.shows("This message "), "{:?}", stage.texts());
     stage.press(Key::Enter);
     assert!(stage.branch().is_empty(), "nothing is sent");
-    assert!(stage.shows("This model's context is 128 tokens"));
+    assert!(stage.shows("The model's context is 128 tokens"));
     stage.click("Shorten the message");
-    assert!(!stage.shows("This model's context is 128 tokens"));
+    assert!(!stage.shows("The model's context is 128 tokens"));
     assert_eq!(stage.value("Message"), long, "it is still there");
-    // Nothing above it could be forgotten for it.
+    // There is nothing above it to forget.
     stage.press(Key::Enter);
     assert!(
-        stage.shows("Even without the earlier messages it is too long")
+        stage.shows("The message is too long even without the earlier messages")
             && !stage.shows("Send it and forget the beginning")
     );
 }
 
-/// The button is whole beside any figures.
+/// The button is never shortened by the figures beside it.
 #[test]
 fn button_that_sends_is_within_the_composer() {
     for width in [900.0, 1280.0] {
@@ -57,7 +58,7 @@ fn button_that_sends_is_within_the_composer() {
     }
 }
 
-/// Whole turns are forgotten, and the chat shows up to where.
+/// Whole turns are forgotten, and a line in the chat shows where.
 #[test]
 fn oldest_turns_are_forgotten_and_a_line_shows_it() {
     let mut stage = narrow();
@@ -110,7 +111,7 @@ fn short_messages_are_sent_without_a_question() {
     assert!(stage.shows("of FFN weights were read"), "what it cost and saved: {:?}", stage.texts());
 }
 
-/// The numbers of the gauge: tokens of the message, if there is one, and of the context.
+/// The numbers of the gauge: tokens of the draft, if there is one, and tokens in the context.
 fn gauge(stage: &TestWindow) -> (Option<usize>, usize) {
     let texts = stage.texts();
     let line = texts.iter().find(|text| text.contains("ontext ") && text.contains(" / ")).unwrap();
@@ -142,7 +143,7 @@ fn gauge_counts_a_chat_at_rest_as_while_a_message_is_written() {
 fn message_without_room_can_begin_a_new_chat() {
     let mut stage = narrow();
     stage.ask("Tell me a story about a frog and a boat.");
-    // It has room by itself, but not with what was said.
+    // The message fits by itself, but not together with the chat.
     let long = "Tell me a story about a frog and a boat. ".repeat(6);
     stage.write("Message", &long);
     stage.until("a count", |window| window.conversation.counted().is_some_and(|tokens| tokens.exceed(128)));

@@ -1,4 +1,4 @@
-//! Carets and undo histories belong to the text that is typed into, never to another one.
+//! Carets and undo histories belong to one text and never reach another.
 
 use egui::{Event, Key, Modifiers, accesskit::Role};
 
@@ -11,7 +11,7 @@ use thermocline_host::testing::eventually;
 
 const SIZE: [f32; 2] = [1440.0, 900.0];
 
-/// A window with two chats, each a question and an answer, of which the first is shown.
+/// Opens a window with two chats, each a question and an answer. The first chat is shown.
 fn two_chats() -> (TestWindow, [ChatId; 2]) {
     let mut chats = Vec::new();
     let stage = TestWindow::opened_with(SIZE, |folders, settings| {
@@ -22,12 +22,12 @@ fn two_chats() -> (TestWindow, [ChatId; 2]) {
     (stage, [chats[0], chats[1]])
 }
 
-/// Takes back all that can be taken back.
+/// Undoes everything.
 fn undo(stage: &mut TestWindow) {
     (0..4).for_each(|_| stage.ctrl(Key::Z));
 }
 
-/// Takes out what is written. A pause makes it a step of its own.
+/// Erases the text. A pause makes this a separate undo step.
 fn erase_slowly(stage: &mut TestWindow) {
     stage.it.run_steps(90);
     stage.ctrl(Key::A);
@@ -51,14 +51,14 @@ fn undo_in_one_chat_brings_back_nothing_of_another() {
     stage.command(Command::OpenChat(frogs));
     undo(&mut stage);
     assert_eq!(stage.value("Message"), "");
-    // Its own is still there, with the caret behind it.
+    // The chat's own text is still there, with the caret at its end.
     stage.command(Command::OpenChat(boats));
     stage.types("!");
     assert_eq!(stage.value("Message"), "of the boats!");
     stage.ctrl(Key::N);
     undo(&mut stage);
     assert_eq!(stage.value("Message"), "", "a new chat");
-    // What was sent is not brought back either.
+    // Undo does not restore a sent message.
     stage.ask("Tell me a story.");
     undo(&mut stage);
     assert_eq!(stage.value("Message"), "");
@@ -82,7 +82,7 @@ fn change_of_a_message_begins_at_its_end() {
         (0..6).for_each(|_| stage.ctrl(Key::Z));
         assert_eq!(stage.value(field), text, "all that is undone is its own");
         stage.click("Cancel");
-        // The same one again, in which the caret was moved.
+        // The same field again, after the caret was moved.
         stage.click(button);
         stage.types("!");
         assert_eq!(stage.value(field), format!("{text}!"));
@@ -126,7 +126,7 @@ fn settings_of_one_chat_take_back_nothing_of_another() {
     stage.focus("System prompt");
     undo(&mut stage);
     assert_eq!(stage.value("System prompt"), "");
-    // Of names of presets, too: the field is emptied when one is kept.
+    // The same for preset names: saving a preset clears the field.
     stage.write("Name of the preset", "Brief");
     stage.click("Save as preset");
     stage.focus("Name of the preset");
@@ -142,7 +142,7 @@ fn tool_server_is_added_with_enter_and_not_brought_back_for_the_next() {
     let mut stage = TestWindow::opened(SIZE);
     stage.ctrl(Key::Comma);
     stage.write(FIELD, "http://127.0.0.1:1/mcp");
-    // Who leaves now is told.
+    // Leaving the page shows a warning.
     stage.ctrl(Key::L);
     assert!(stage.shows("The tool server was not added"), "{:?}", stage.texts());
     stage.ctrl(Key::Comma);

@@ -1,4 +1,4 @@
-//! The first minute of a new user: the built-in model, its stories, and models that can talk.
+//! The first minute of a new user: the built-in model, its stories, and offered chat models.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -15,7 +15,7 @@ use thermocline_host::{builtin, engine_handle::ModelState, library::ModelId};
 
 const SIZE: [f32; 2] = [1440.0, 1000.0];
 
-/// A hub whose every repository has two files; both are the built-in model.
+/// Starts a hub. Every repository has the same files, and all of them are the built-in model.
 fn hub() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
@@ -40,7 +40,7 @@ fn hub() -> String {
     };
     thread::spawn(move || {
         for stream in listener.incoming() {
-            // A client that goes away is none of the test's business.
+            // A client that disconnects does not matter to the test.
             let _ = answer(&mut stream.unwrap());
         }
     });
@@ -51,8 +51,8 @@ fn hub() -> String {
 fn first_screen_says_what_the_model_is_and_what_leaves_the_computer() {
     let mut stage = TestWindow::opened(SIZE);
     stage.until("the adapters", |window| window.shell().adapters.list().is_some());
-    assert!(stage.shows("A demonstration of 6.4 million parameters: it tells children's stories"));
-    assert!(stage.shows("Nothing leaves this computer"));
+    assert!(stage.shows("A demonstration with 6.4 million parameters. It can only tell children's stories"));
+    assert!(stage.shows("Your data stays on this computer"));
     let only_software = adapters(&Fallbacks::default()).iter().all(|adapter| adapter.kind == AdapterKind::Software);
     let texts = stage.texts();
     let of_vram = texts.iter().filter(|text| text.contains("VRAM")).count();
@@ -62,11 +62,11 @@ fn first_screen_says_what_the_model_is_and_what_leaves_the_computer() {
     assert!(stage.shows("Tell me a story about a little girl.") && !stage.shows("Tell me a story about a little boy."));
     stage.click("Tell me a story about a little girl.");
     stage.answered();
-    assert!(!stage.shows("A demonstration of"), "the chat has begun");
+    assert!(!stage.shows("A demonstration with"), "the chat has begun");
 }
 
-/// Names of the buttons that download an offered model, once everything is known that decides which are offered: a click on one that
-/// goes away with the frame is no click.
+/// Labels of the download buttons, once all measurements that select the offers are complete.
+/// Otherwise a clicked button might vanish with the frame.
 fn offers(stage: &mut TestWindow) -> Vec<String> {
     stage.until("the memory's speed", |window| window.offers.is_measured());
     stage.until("the adapters", |window| window.shell.adapters.list().is_some());

@@ -1,4 +1,4 @@
-//! Frames that are drawn while nothing happens, and while nothing is seen.
+//! Frames that are drawn while nothing happens, and while the window is hidden.
 
 use std::time::{Duration, Instant};
 
@@ -9,12 +9,12 @@ use crate::Window;
 use thermocline_chats::chat::SamplingOverrides;
 use thermocline_host::testing::{PATIENCE, eventually};
 
-/// When the window wants to be drawn again, if nothing happens.
+/// Delay until the window draws its next frame if nothing happens.
 pub fn repaint_delay<State>(it: &Harness<'_, State>) -> Duration {
     it.output().viewport_output[&ViewportId::ROOT].repaint_delay
 }
 
-/// Frames until the window is at rest: settings are written, lists are read.
+/// Draws frames until the window is idle: settings are written, lists are read.
 pub fn rest<State>(it: &mut Harness<'_, State>) {
     let began = Instant::now();
     while repaint_delay(it) != Duration::MAX {
@@ -29,7 +29,8 @@ pub fn rest<State>(it: &mut Harness<'_, State>) {
     }
 }
 
-/// Draws frames until nothing has woken the window for a second: background work has ended, too.
+/// Draws frames until nothing has woken the window for a second, so that background work has ended,
+/// too.
 pub fn quiet<State>(it: &mut Harness<'_, State>) {
     let began = Instant::now();
     loop {
@@ -47,7 +48,7 @@ pub fn quiet<State>(it: &mut Harness<'_, State>) {
 fn hidden_window_saves_its_answer_and_idles() {
     let folder = tempfile::tempdir().unwrap();
     let folders = thermocline_host::folders::Folders::below(folder.path());
-    // What is hidden only hears what has happened.
+    // A hidden window only ticks.
     let tick = move |ui: &mut egui::Ui, window: &mut Option<Window>| {
         window.get_or_insert_with(|| Window::new(ui, folders.clone(), None).unwrap()).tick(ui);
     };

@@ -1,4 +1,4 @@
-//! A chat without a pointer.
+//! The chat without a pointer.
 
 use egui::{Event, Key, Modifiers, accesskit::Role};
 use egui_kittest::kittest::Queryable;
@@ -14,7 +14,7 @@ use thermocline_chats::{
 
 const SIZE: [f32; 2] = [1440.0, 900.0];
 
-/// Sends `text` as a message; its answer is in progress afterwards.
+/// Sends `text` as a message. Its answer is running afterwards.
 fn send_message(stage: &mut TestWindow, text: &str) {
     stage.types(text);
     stage.press(Key::Enter);
@@ -24,7 +24,7 @@ fn send_message(stage: &mut TestWindow, text: &str) {
 #[test]
 fn chat_works_with_the_keyboard_alone() {
     let mut stage = TestWindow::opened(SIZE);
-    // The first key that is pressed writes.
+    // The first typed letter goes into the composer.
     stage.types("Tell me a story");
     stage.press_with(Modifiers::SHIFT, Key::Enter);
     stage.types("about a zebra.");
@@ -34,7 +34,7 @@ fn chat_works_with_the_keyboard_alone() {
     assert_eq!((said.len(), &*said[0].content), (2, "Tell me a story\nabout a zebra."));
     assert!(said[1].content.len() > 20, "{:?}", said[1]);
 
-    // Again, and stopped.
+    // Answer again, and stop.
     stage.ctrl(Key::R);
     assert!(stage.shell().chat_controller.is_busy());
     stage.press(Key::Escape);
@@ -43,13 +43,13 @@ fn chat_works_with_the_keyboard_alone() {
     assert_eq!((again.version, again.speaker), ((2, 2), Speaker::Assistant));
     assert!(matches!(again.state, MessageState::Stopped | MessageState::Complete), "{again:?}");
 
-    // The keyboard is where one writes again.
+    // The composer has the keyboard focus again.
     stage.types("And then?");
     stage.press(Key::Enter);
     stage.answered();
     assert_eq!(stage.branch().len(), 4);
 
-    // The answer to the clipboard.
+    // Copy the answer to the clipboard.
     let last = stage.branch()[3].content.clone();
     let modifiers = Modifiers::COMMAND | Modifiers::SHIFT;
     for event in [Event::ModifiersChanged(modifiers), key(Key::C, true, modifiers)] {
@@ -61,7 +61,7 @@ fn chat_works_with_the_keyboard_alone() {
     stage.it.event(Event::ModifiersChanged(Modifiers::NONE));
     stage.step();
 
-    // Another chat.
+    // Start another chat.
     stage.ctrl(Key::N);
     assert!(stage.shows("Storyteller is ready"));
     stage.types("Tell me about a boat.");
@@ -69,12 +69,12 @@ fn chat_works_with_the_keyboard_alone() {
     stage.answered();
     assert_eq!(stage.branch()[0].content, "Tell me about a boat.");
 
-    // The first one is found by a word of it, and opened.
+    // Find the first chat by a word, and open it.
     stage.ctrl(Key::K);
     stage.types("zebra");
     stage.press(Key::Enter);
     assert!(stage.branch()[0].content.contains("zebra"));
-    // Found with the arrows, too.
+    // Find it with the arrow keys, too.
     stage.ctrl(Key::N);
     stage.ctrl(Key::K);
     stage.until("what was found", |window| window.shell().settings.last_chat.is_none());
@@ -97,7 +97,7 @@ fn shortcuts_toggle_panels_pages_and_the_list_of_keys() {
     stage.ctrl(Key::B);
     stage.ctrl(Key::J);
     assert_eq!(columns(&mut stage), (false, false, false, false));
-    // Searching brings the column back.
+    // Searching shows the column again.
     stage.ctrl(Key::K);
     stage.ctrl(Key::J);
     assert_eq!(columns(&mut stage), (true, true, true, true));
@@ -105,7 +105,7 @@ fn shortcuts_toggle_panels_pages_and_the_list_of_keys() {
 
     for (key, page, shown) in [
         (Key::M, Page::Models, "Get more"),
-        (Key::Comma, Page::Preferences, "Where data is kept"),
+        (Key::Comma, Page::Preferences, "Where data is stored"),
         (Key::Comma, Page::Chat, "Message"),
         (Key::M, Page::Models, "Get more"),
         (Key::L, Page::Chat, "Message"),
@@ -117,13 +117,13 @@ fn shortcuts_toggle_panels_pages_and_the_list_of_keys() {
     assert!(stage.control("Message").is_focused());
 
     stage.press(Key::F1);
-    assert!(stage.shows("Begin a new line"));
+    assert!(stage.shows("Start a new line"));
     stage.press(Key::F1);
-    assert!(!stage.shows("Begin a new line"));
+    assert!(!stage.shows("Start a new line"));
     stage.press(Key::F1);
     stage.press(Key::Escape);
-    assert!(!stage.shows("Begin a new line"));
-    // Every control can be reached.
+    assert!(!stage.shows("Start a new line"));
+    // Every control is reachable.
     stage.press(Key::F1);
     for _ in 0..8 {
         stage.press(Key::Tab);
@@ -132,14 +132,14 @@ fn shortcuts_toggle_panels_pages_and_the_list_of_keys() {
         }
     }
     stage.press(Key::Enter);
-    assert!(!stage.shows("Begin a new line"));
+    assert!(!stage.shows("Start a new line"));
 }
 
 #[test]
 fn escape_closes_the_focused_control_before_it_stops_an_answer() {
     let mut stage = TestWindow::opened(SIZE);
     stage.ask("Tell me a story.");
-    // Escape, while another answer is written; how that ended.
+    // Presses Escape while another answer is written. Returns how the answer ended.
     let escape = |stage: &mut TestWindow| {
         stage.ctrl(Key::R);
         assert!(stage.shell().chat_controller.is_busy());
@@ -155,7 +155,7 @@ fn escape_closes_the_focused_control_before_it_stops_an_answer() {
 
     stage.press(Key::F1);
     assert_eq!(escape(&mut stage), MessageState::Complete);
-    assert!(!stage.shows("Begin a new line"), "the list was closed");
+    assert!(!stage.shows("Start a new line"), "the list was closed");
 
     stage.focus("Import and export");
     stage.press(Key::Enter);
@@ -192,7 +192,7 @@ fn escape_keeps_a_change_until_it_is_kept_or_taken_back() {
     stage.press(Key::Escape);
     assert!(!stage.shows("Changed answer"), "nothing was changed");
 
-    // In a slow window, letters and Escape come with one frame.
+    // In a slow window, letters and Escape arrive in one frame.
     stage.click("Edit answer");
     stage.it.event(Event::Text("Much ".to_owned()));
     stage.press(Key::Escape);
@@ -204,7 +204,7 @@ fn escape_keeps_a_change_until_it_is_kept_or_taken_back() {
         stage.press(Key::Escape);
         assert!(stage.control("Changed answer").is_focused());
         assert_eq!(stage.value("Changed answer"), changed);
-        assert!(stage.shows("Your change is not kept yet"));
+        assert!(stage.shows("Your change is not saved yet"));
     }
     stage.click("Keep");
     assert_eq!(stage.branch()[1].content, changed);
@@ -222,7 +222,7 @@ fn escape_closes_the_settings_of_a_chat_before_it_stops_an_answer() {
     assert!(!stage.shows("System prompt"), "a field in them had the keyboard");
     stage.answered();
     assert_eq!(stage.branch()[1].state, MessageState::Complete);
-    // With the keyboard where one writes, too.
+    // The same while the composer has the keyboard focus.
     stage.click("Chat settings");
     assert!(stage.shows("System prompt"));
     stage.click("Message");
@@ -245,13 +245,13 @@ fn arrows_lead_from_word_to_word_and_escape_leaves_them() {
         assert!(!stage.shows("Back to the answer"));
         assert!(stage.control("Message").is_focused());
     }
-    // Where something is written they move the caret.
+    // If the composer has text, the arrow keys move the caret.
     stage.click("Which neurons made these words?");
     stage.write("Message", "ab");
     stage.press(Key::ArrowLeft);
     stage.types("-");
     assert_eq!(stage.value("Message"), "a-b");
-    assert!(!stage.shows("Reading the text before it") && !stage.shows("probability"));
+    assert!(!stage.shows("Reading the text before the word") && !stage.shows("probability"));
 }
 
 #[test]
@@ -293,14 +293,14 @@ fn escape_and_a_button_lead_from_a_page_back_to_the_chat() {
         stage.click("Back to the chat");
         assert_eq!(stage.it.state().page, Page::Chat);
     }
-    // A field is left first.
+    // Escape leaves a text field first.
     stage.ctrl(Key::M);
     stage.write("Folder or file", "half a path");
     stage.press(Key::Escape);
     assert_eq!(stage.it.state().page, Page::Models);
     stage.press(Key::Escape);
     assert_eq!(stage.it.state().page, Page::Chat);
-    // So is a column over the others, and the answer goes on.
+    // Escape also closes a side column over the page, and the answer continues.
     let mut stage = TestWindow::opened([600.0, 900.0]);
     send_message(&mut stage, "Tell me a story.");
     stage.ctrl(Key::B);
@@ -337,7 +337,7 @@ fn chats_are_reached_renamed_and_deleted_with_keys() {
     stage.press(Key::Enter);
     assert_eq!(shown(&mut stage).as_deref(), Some("Renamed"));
 
-    // One Tab stop, from which arrows go on; keys act on the row that has the keyboard.
+    // The list has one Tab stop, and arrows move from there. Keys act on the focused row.
     stage.ctrl(Key::K);
     stage.press(Key::ArrowDown);
     assert!(stage.control("Renamed").is_focused(), "the one that is shown");
@@ -370,7 +370,7 @@ fn areas_are_reached_with_one_key() {
     assert!(stage.control("Message").is_focused());
     stage.press_with(Modifiers::SHIFT, Key::F6);
     assert!(stop(&stage, "Chat"));
-    // A page has no field where one writes a message.
+    // A page other than the chat has no composer.
     stage.ctrl(Key::M);
     stage.press(Key::F6);
     stage.press(Key::F6);
@@ -384,7 +384,7 @@ fn dates_are_shown_on_hovering() {
     let mut stage = TestWindow::opened_with(SIZE, |folders, settings| {
         settings.last_chat = Some(add_chat(folders, "Frogs", &["Why?"]).number());
     });
-    for (name, words) in [("Frogs", "Begun 20"), ("Copy message", "Sent 20")] {
+    for (name, words) in [("Frogs", "Started 20"), ("Copy message", "Sent 20")] {
         let at = stage.control(name).rect().center();
         stage.it.hover_at(at);
         stage.it.run_steps(60);

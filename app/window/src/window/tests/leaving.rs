@@ -1,4 +1,4 @@
-//! Nothing is lost without a question: neither an answer that is being written nor a file that is being read.
+//! A question protects running answers and files that are being read.
 
 use std::{io::Write, thread, time::Duration};
 
@@ -19,7 +19,7 @@ use thermocline_host::{
 
 const SIZE: [f32; 2] = [1440.0, 900.0];
 
-/// A window in which the model of a server says one word and never ends.
+/// Opens a window in which a remote model says one word and never ends.
 fn answering() -> TestWindow {
     let (server, _) = scripted_by_request(|request, stream| {
         if request.starts_with("GET") {
@@ -43,7 +43,7 @@ fn answering() -> TestWindow {
     stage
 }
 
-/// Presses the close button of the window's frame; what the window says to that.
+/// Presses the close button of the window's frame. Returns the window's viewport commands.
 fn close(stage: &mut TestWindow) -> Vec<ViewportCommand> {
     let viewport = stage.it.input_mut().viewports.get_mut(&ViewportId::ROOT).unwrap();
     viewport.events.push(ViewportEvent::Close);
@@ -66,7 +66,7 @@ fn another_model_waits_for_a_decision_while_an_answer_is_written() {
     stage.command(Command::OpenModel(ModelId::Builtin));
     assert!(stage.shows("Open Storyteller?") && stage.shows("An answer is being written."), "{:?}", stage.texts());
     names::check(&stage, "the question before another model");
-    // The keyboard is where nothing is lost by accident.
+    // The keyboard focus is on the button that loses nothing.
     assert!(stage.control("Cancel").is_focused());
     stage.press(Key::Enter);
     assert!(!stage.shows("Open Storyteller?") && stage.shell().chat_controller.is_busy());
@@ -76,12 +76,12 @@ fn another_model_waits_for_a_decision_while_an_answer_is_written() {
     assert!(!stage.shows("Close far") && stage.shell().chat_controller.is_busy());
     stage.command(Command::OpenModel(ModelId::Builtin));
     stage.click("Open anyway");
-    assert!(stage.shows("The answer was stopped because its model was closed"), "{:?}", stage.texts());
+    assert!(stage.shows("The answer stopped because its model was closed"), "{:?}", stage.texts());
     stage.ready();
     let said = stage.branch();
     assert_eq!((&*said[1].content, said[1].state), ("Once", MessageState::Stopped));
-    assert!(stage.shows("stopped: its model was closed"), "{:?}", stage.texts());
-    // Nothing is asked where nothing is being written.
+    assert!(stage.shows("stopped: the model was closed"), "{:?}", stage.texts());
+    // Without a running answer there is no question.
     stage.command(Command::OpenModel(ModelId::Builtin));
     assert!(!stage.shows("Open Storyteller?"));
 }
@@ -109,7 +109,7 @@ fn closing_waits_while_a_file_is_read_or_a_message_is_changed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("notes.md");
     std::fs::write(&path, "A cat has a boat.").unwrap();
-    // The frame of the close button is the one in which reading begins.
+    // Reading begins in the frame of the close button.
     stage.it.state_mut().conversation.attach(path);
     assert!(close(&mut stage).contains(&ViewportCommand::CancelClose));
     stage.appears("Close Thermocline?");
@@ -119,7 +119,7 @@ fn closing_waits_while_a_file_is_read_or_a_message_is_changed() {
     stage.click("Edit message");
     stage.types(" And the boat.");
     assert!(close(&mut stage).contains(&ViewportCommand::CancelClose));
-    stage.appears("Your change to a message is not kept yet.");
+    stage.appears("Your change to a message is not saved yet.");
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn file_that_is_read_goes_to_the_chat_it_was_chosen_for() {
         let chats = window.shell.store.chats().unwrap();
         chats.iter().find(|chat| !window.shell.store.attachments(chat.id).unwrap().is_empty()).map(|chat| chat.id)
     };
-    // A command comes after the frame that begins to read.
+    // The command is handled after the frame that begins to read.
     stage.until("the file", |window| found(window).is_some());
     assert!(!stage.shows("Remove notes.md"), "another chat is shown");
     let chat = found(stage.it.state_mut()).unwrap();

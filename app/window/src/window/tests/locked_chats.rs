@@ -1,4 +1,4 @@
-//! A window whose file of chats another connection is writing to.
+//! A window whose file of chats is locked by another connection.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,11 @@ use crate::{
 };
 use thermocline_chats::store::ChatId;
 
-/// The store's own patience with a lock is 5 s: frames that waited for one would take longer.
+/// The store waits up to 5 s for a lock. Frames that wait for a lock would take longer than this.
 const LONG: Duration = Duration::from_secs(4);
 
-/// Runs `act` while another connection holds the lock. Its frames do not wait for that, and show no error.
+/// Runs `act` while another connection holds the lock. Asserts that frames do not wait and show no
+/// error.
 fn while_locked(stage: &mut TestWindow, act: impl FnOnce(&mut TestWindow)) {
     let other = Connection::open(stage.folders.chats()).unwrap();
     other.busy_timeout(Duration::from_secs(10)).unwrap();
@@ -27,7 +28,7 @@ fn while_locked(stage: &mut TestWindow, act: impl FnOnce(&mut TestWindow)) {
     other.execute_batch("ROLLBACK").unwrap();
 }
 
-/// A window with two chats, and their ids.
+/// Opens a window with two chats. Returns it with their ids.
 fn stage() -> (TestWindow, [ChatId; 2]) {
     let mut ids = Vec::new();
     let stage = TestWindow::opened_with([1440.0, 900.0], |folders, _| {

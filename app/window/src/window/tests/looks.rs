@@ -1,5 +1,5 @@
-//! Panels against reviewed pictures. `UPDATE_SNAPSHOTS=true cargo test` writes those that differ
-//! anew.
+//! Compares panels with reviewed pictures. `UPDATE_SNAPSHOTS=true cargo test` overwrites the
+//! pictures that differ.
 
 use std::sync::Arc;
 
@@ -29,23 +29,23 @@ use thermocline_chats::{
 use thermocline_host::{folders::Folders, library::ModelId, testing::eventually};
 use thermocline_rich_text::{fonts, theme, widgets};
 
-/// Letters that no font of the window has: elsewhere the system's fonts have them.
+/// Glyphs that the window's own fonts lack. Outside tests, the system's fonts provide them.
 const LETTERS: [(&str, &[u8]); 2] = [
     ("letters", include_bytes!("../../../../rich-text/tests/fonts/DroidSansFallback-subset.ttf")),
     ("letters to the left", include_bytes!("../../../../rich-text/tests/fonts/DejaVuSans-subset.ttf")),
 ];
 
-/// Emoji with colours: elsewhere the system's font has them.
+/// Coloured emoji. Outside tests, the system's font provides them.
 const EMOJI: &[u8] = include_bytes!("../../../../rich-text/tests/fonts/NotoColorEmoji-subset.ttf");
 
-/// A panel and what it shows.
+/// A panel and its state.
 struct Shown<P> {
     panel: P,
     shell: Option<Shell>,
     _folder: tempfile::TempDir,
 }
 
-/// A panel that shows offers of models, too.
+/// A panel that also shows offers of models.
 #[derive(Default)]
 struct WithOffers<P> {
     panel: P,
@@ -54,7 +54,7 @@ struct WithOffers<P> {
 
 type Show<P> = fn(&mut Ui, &mut P, &mut Shell);
 
-/// A panel of `size` points; `prepare` may put chats and settings where it finds them.
+/// Creates a panel of `size` points. `prepare` may add chats and settings.
 fn panel<P: Default + 'static>(
     theme: Theme,
     size: [f32; 2],
@@ -96,7 +96,7 @@ fn show_conversation(ui: &mut Ui, shown: &mut WithOffers<Conversation>, shell: &
     shown.panel.show(ui, shell, &mut shown.offers);
 }
 
-/// Compares what is shown with the picture called `name`, in both colours.
+/// Compares a panel with the picture `name`, in both themes.
 fn look<P: Default + 'static>(
     name: &str,
     size: [f32; 2],
@@ -113,7 +113,7 @@ fn look<P: Default + 'static>(
     }
 }
 
-/// A chat from a file that says everything about it.
+/// Imports chats with explicit times and states.
 fn chats(folders: &Folders) -> Vec<thermocline_chats::store::ChatId> {
     let (mut store, _) = thermocline_chats::store::Store::open(&folders.chats()).unwrap();
     let ids = store.import(FileFormat::Json, include_str!("chats.json")).unwrap().added;
@@ -149,7 +149,7 @@ fn conversation_matches_its_snapshots() {
     );
 }
 
-/// A question that runs to the left, and an answer with every element of Markdown.
+/// Adds a right-to-left question, and an answer with every element of Markdown.
 fn elements(folders: &Folders, settings: &mut Settings) {
     settings.last_chat = Some(add_chat(folders, "", &["זוהי פסקה (12)", include_str!("elements.md")]).number());
 }
@@ -169,7 +169,8 @@ fn page_of_models_on_a_wide_screen_matches_its_snapshots() {
     models("models-wide", [2560.0, 560.0], |rect, _| rect.with_max_x(rect.left() + 600.0));
 }
 
-/// The library with two models, where there is always room for `mask` around what depends on the machine.
+/// Compares the library with two models. `mask` is the rectangle to hide around a line that depends
+/// on the machine.
 fn models(name: &str, size: [f32; 2], mask: impl Fn(Rect, Rect) -> Rect) {
     look(
         name,
@@ -187,18 +188,21 @@ fn models(name: &str, size: [f32; 2], mask: impl Fn(Rect, Rect) -> Rect) {
                     && it.state().shell.as_ref().unwrap().adapters.list().is_some()
             });
             it.run_steps(4);
-            // Whether they fit depends on the machine.
+            // The fit of the models depends on the machine.
             let page = it.ctx.content_rect();
-            let fits =
-                |text: String| ["Fits", "Larger", "Estimating", "The system"].iter().any(|word| text.starts_with(word));
+            let fits = |text: String| {
+                ["Fits", "Larger", "Does not fit", "Estimating", "The size of the RAM"]
+                    .iter()
+                    .any(|word| text.starts_with(word))
+            };
             let lines: Vec<Rect> =
                 it.get_all_by(|node| node.value().is_some_and(fits)).map(|node| node.rect()).collect();
             for rect in lines {
                 it.mask(mask(rect, page));
             }
-            // So do the offers.
+            // The offers depend on the machine, too.
             let offers = it.get_by_label("For this computer").rect();
-            let below = it.get_by_label_contains("Words to search").rect();
+            let below = it.get_by_label_contains("Search Hugging Face, or enter").rect();
             let offers =
                 Rect::from_min_max(offers.left_bottom(), egui::pos2(page.right(), below.top())).intersect(page);
             if offers.is_positive() {
@@ -216,7 +220,8 @@ fn page_of_preferences_matches_its_snapshots() {
         |_, _| (),
         |ui, page: &mut PreferencesPage, shell| page.show(ui, shell),
         |it| {
-            // Where this test keeps its files is another place each time; the buttons behind a path, which are higher, go with it.
+            // The test's folder differs in every run. The mask includes the higher buttons behind a
+            // path.
             let (right, temporary) = (it.ctx.content_rect().right(), std::env::temp_dir());
             let temporary = temporary.to_string_lossy();
             let kept = it.get_all_by(|node| node.value().is_some_and(|text| text.contains(&*temporary)));
@@ -247,7 +252,7 @@ fn map_of_experts_matches_its_snapshots() {
     map("experts", [464.0, 480.0], ModelId::Path("../../tests/fixtures/models/mixtral".into()), relu);
 }
 
-/// The map of a model that has said a few words.
+/// Compares the map of a model that has generated a few words.
 fn map(name: &str, size: [f32; 2], model: ModelId, options: EngineOptions) {
     look(
         name,
@@ -262,7 +267,7 @@ fn map(name: &str, size: [f32; 2], model: ModelId, options: EngineOptions) {
             let prompt = Prompt::Text("Once upon a time".to_owned());
             let request = Request { sampling: Sampling::greedy(), max_tokens: Some(12), ..Request::new(prompt) };
             session.generate(request).into_iter().for_each(drop);
-            // The last token is told, and the order of neurons found, beside the frames.
+            // Background threads report the last token and the order of neurons.
             quiet(it);
         },
     );

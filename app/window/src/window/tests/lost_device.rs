@@ -1,6 +1,7 @@
-//! Windows on a real screen whose devices are lost: while they come up, while an answer is written, while the model answers another
-//! program, again and again. What they show goes on, and in the end another backend draws it. Drivers that end the program there come
-//! last at the next start, and the model goes to its device after the first frame.
+//! Windows on a real screen whose devices are lost: at the start, during an answer, during an
+//! answer to another program, and repeatedly. The contents survive, and in the end another backend
+//! draws the window. Drivers that crash the program come last at the next start. The model is
+//! loaded onto its device after the first frame.
 
 use std::{
     cell::{Cell, RefCell},
@@ -24,27 +25,27 @@ use thermocline_chats::{
 };
 use thermocline_host::{folders::Folders, library::ModelId, testing::PATIENCE};
 
-/// A virtual screen; it goes with this.
+/// A virtual screen. Dropping it stops its server.
 struct Screen {
     server: Child,
     display: String,
-    /// Files of the programs that it shows.
+    /// Runtime files of the programs on the screen.
     folder: tempfile::TempDir,
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // It may have gone before.
+        // The server may have ended already.
         let _ = self.server.kill();
         let _ = self.server.wait();
     }
 }
 
-/// Set to a word in a process that has a screen.
+/// Environment variable of a process with a screen. It passes a word to the test.
 const ON_A_SCREEN: &str = "THERMOCLINE_TEST_ON_A_SCREEN";
 
-/// The event loop of a process can be made once, and a display is what the environment says: so a process of its own has them, which
-/// runs this test again.
+/// A process can create one event loop, and the environment selects its display. So this test runs
+/// itself again in a process of its own.
 #[test]
 fn window_outlives_its_devices() {
     if own_screen().is_some() {
@@ -55,7 +56,7 @@ fn window_outlives_its_devices() {
     assert!(ended_well && said.contains("1 passed"), "{said}");
 }
 
-/// A word that this process was started with, which has a screen; `None` in the process of the tests.
+/// The word passed to this process, which has a screen. `None` in the process of the tests.
 fn own_screen() -> Option<String> {
     std::env::var(ON_A_SCREEN).ok()
 }
@@ -73,7 +74,8 @@ impl Screen {
         screen
     }
 
-    /// Runs the test of this name once more with the screen and `word`; true if it ended well, and its standard output.
+    /// Runs the test with this name again, with the screen and `word`. Returns true if it
+    /// succeeded, and its standard output.
     fn again(&self, test: &str, word: &str) -> (bool, String) {
         let module = module_path!().split_once("::").unwrap().1;
         let name = format!("{module}::{test}");
@@ -93,7 +95,7 @@ impl Screen {
     }
 }
 
-/// Settings of windows that are told apart by their chats alone.
+/// Settings of windows that differ only in their chats.
 fn folders(root: &tempfile::TempDir) -> Folders {
     let folders = Folders::below(root.path());
     let mut settings = Settings { reduced_motion: true, ..Settings::default() };
@@ -109,7 +111,7 @@ fn folders(root: &tempfile::TempDir) -> Folders {
 #[derive(Default)]
 struct Life {
     frames: Cell<usize>,
-    /// Frames since the answers have ended.
+    /// Frames since the answers ended.
     rest: Cell<usize>,
     chat: Cell<Option<ChatId>>,
     client: RefCell<Option<std::thread::JoinHandle<String>>>,
@@ -119,7 +121,7 @@ struct Life {
 }
 
 impl Life {
-    /// One frame of it; true once it is over.
+    /// Runs one frame of the life. True once it is over.
     fn lives_on(&self, window: &mut Window) -> bool {
         let began = self.began.get().unwrap_or_else(Instant::now);
         self.began.set(Some(began));
@@ -153,7 +155,7 @@ impl Life {
         self.rest.get() > 3
     }
 
-    /// The answer as it was kept.
+    /// The answer as it was stored.
     fn answer(&self, folders: &Folders) -> String {
         let (store, _) = thermocline_chats::store::Store::open(&folders.chats()).unwrap();
         let branch = store.branch(self.chat.get().unwrap()).unwrap();
@@ -162,14 +164,14 @@ impl Life {
     }
 }
 
-/// A life in which the device is lost `losses` times, in the frames that `loses` says, of the life and since the window has drawn
-/// last.
+/// Runs a life in which the device is lost `losses` times. `loses` selects the frames, from the
+/// life and the number of frames since the window was last opened.
 fn live(desktop: &mut DesktopWindow, folders: &Folders, losses: usize, loses: &dyn Fn(&Life, usize) -> bool) -> Life {
     let (life, since, lost) = (Life::default(), Cell::new(0), RefCell::new(None));
     let opened = startup::run_with(desktop, folders, None, &|window, frame| {
         let (over, context) = (life.lives_on(window), window.waker.context());
-        // The window of a lost device may still ask for frames before it is opened again. A device that is lost before it has
-        // drawn is refused: another backend draws the window.
+        // The window of a lost device may still draw frames before it is reopened. A device that is
+        // lost before its first frame is refused, and another backend draws the window.
         if lost.borrow().as_ref() == Some(&context) || window.opening.is_some() {
             return;
         }
@@ -201,14 +203,14 @@ fn on_a_screen() {
     let (answer, told) = (undisturbed.answer(&folders), undisturbed.told.take());
     assert!(!answer.is_empty() && told.contains("[DONE]"), "{answer}: {told}");
     assert_eq!(drawn_by(&folders).as_deref(), Some("vulkan"));
-    // In the first frame that is seen, and in the middle of both answers.
+    // Losses in the first visible frame, and in the middle of both answers.
     let once = live(&mut desktop, &folders, 2, &|life, since| match life.lost.get() {
         0 => since == 2,
         _ => life.chat.get().is_some() && since > 2,
     });
     assert_eq!((once.lost.get(), once.answer(&folders)), (2, answer.clone()));
     assert_eq!(text_of(&once.told.take()), text_of(&told));
-    // Again and again: the third loss in a minute is the last of this backend.
+    // Repeated losses: the third in a minute is the last of this backend.
     let often = live(&mut desktop, &folders, 3, &|_, since| since > 1);
     assert_eq!((often.lost.get(), often.answer(&folders)), (3, answer));
     assert_eq!(text_of(&often.told.take()), text_of(&told));
@@ -240,10 +242,10 @@ fn drivers_that_end_the_program_before_the_first_frame_come_last() {
     assert!(folders.fallbacks().last_for_windows().is_empty());
 }
 
-/// A file beside the folders that has the window end the program in its first frame.
+/// If this file exists beside the folders, the window aborts the program in its first frame.
 const ABORTS: &str = "aborts";
 
-/// A window that is closed as soon as it has drawn.
+/// Opens a window that closes as soon as it has drawn.
 fn open_once(root: &Path) {
     let mut desktop = DesktopWindow::on_any_thread().unwrap();
     let opened = startup::run_with(&mut desktop, &Folders::below(root), None, &|window, _| {
@@ -267,7 +269,8 @@ fn the_model_goes_to_its_device_after_the_first_frame() {
     assert!(ended_well && said.contains("1 passed"), "{said}");
 }
 
-/// A window that shows nothing for half a second: its first frames are not taken by the screen.
+/// Opens a window that shows nothing for half a second: the screen does not accept its first
+/// frames.
 fn open_slowly() {
     let root = tempfile::tempdir().unwrap();
     let folders = folders(&root);

@@ -1,12 +1,15 @@
-//! The whole window: by the keyboard alone ([`keyboard`]), as a screen reader finds it ([`names`]), when it draws frames
-//! ([`frames`]) and what they cost ([`timing`]), what its panels look like ([`looks`]), what leaves and enters it
-//! ([`chat_files`]), what it does when its graphics device is lost ([`lost_device`]), files that go with messages
-//! ([`attachments`]), that what is typed belongs to what it is typed into ([`editors`]), that the end of an answer is said
-//! ([`broken_off`]) and asked about ([`leaving`]), signs of what was done ([`signs`]), what a new user sees ([`first_minute`]), what happens where the context is full ([`context`]), chats longer
-//! than the window ([`scrolling`]), windows too small for all columns ([`narrow`]), measured speeds of other settings
-//! ([`speeds`]), neurons and the words of the chat ([`neurons`]), the map of each chat ([`chat_maps`]), tools that a model calls
-//! ([`tools`]), that it gets on with another one ([`other_instances`]), and
-//! that frames do not wait while another program writes to the chats ([`locked_chats`]).
+//! Tests of the whole window:
+//!
+//! - [`keyboard`]: everything by keyboard alone; [`names`]: the controls' names for screen readers
+//! - [`frames`]: when frames are drawn; [`timing`]: how long they take; [`looks`]: how panels look
+//! - [`chat_files`]: chats that leave and enter the window; [`attachments`]: files of messages
+//! - [`lost_device`]: lost graphics devices; [`editors`]: each text keeps its own undo history
+//! - [`broken_off`]: reports of ended answers; [`leaving`]: questions before answers are lost
+//! - [`signs`]: notices of what was done; [`first_minute`]: what a new user sees
+//! - [`context`]: a full context; [`scrolling`]: long chats; [`narrow`]: small windows
+//! - [`speeds`]: measured speeds of other settings; [`neurons`]: neurons and the chat's words
+//! - [`chat_maps`]: the map of each chat; [`tools`]: tool calls
+//! - [`other_instances`]: two windows; [`locked_chats`]: chats locked by another program
 
 mod attachments;
 mod broken_off;

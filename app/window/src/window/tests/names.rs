@@ -1,4 +1,4 @@
-//! Everything one can act on has a name of its own.
+//! Every control has a unique name.
 
 use std::collections::HashSet;
 
@@ -13,14 +13,14 @@ use thermocline_chats::store::{NewMessage, Store};
 
 const ANSWER: &str = "<think>\nHm.\n</think>\n\nSome *words*.\n\n```rust\nfn main() {}\n```\n\n```\nmore\n```\n";
 
-/// True if the control can be operated: by its role, or because the keyboard reaches it and it can be clicked.
+/// True if the user can operate the control: by its role, or because it can be focused and clicked.
 fn is_interactive(node: &AccessKitNode<'_>) -> bool {
     let acts = [Action::Focus, Action::Click].iter().all(|action| node.data().supports_action(*action));
-    // Text that can be selected is no control.
+    // Selectable text is not a control.
     egui::accessibility::is_input(node.role()) || (acts && node.role() != Role::Label)
 }
 
-/// Asserts that every control has a name, and another one than its siblings of the same role.
+/// Asserts that every control has a name that differs from its siblings of the same role.
 pub(super) fn check(stage: &TestWindow, place: &str) {
     let mut seen = HashSet::new();
     let mut count = 0;
@@ -35,19 +35,19 @@ pub(super) fn check(stage: &TestWindow, place: &str) {
         assert!(!name.trim().is_empty(), "{place}: a {role:?} at {bounds:?} has no name");
         assert!(!name.chars().any(is_icon), "{place}: a {role:?} is called by its icon: {name:?}");
         let parent = node.parent().map(|parent| parent.locate());
-        // The edges of columns are all called alike.
+        // The splitters of columns share one name.
         let one = role == Role::Splitter || seen.insert((parent.map(|(id, _)| id), format!("{role:?}"), name.clone()));
         assert!(one, "{place}: two of the role {role:?} beside each other are called {name:?}");
     }
     assert!(count > 3, "{place}: {count} controls only");
 }
 
-/// True for characters of an icon font, which screen readers cannot speak.
+/// True for characters of an icon font. Screen readers cannot speak them.
 fn is_icon(letter: char) -> bool {
     ('\u{e000}'..='\u{f8ff}').contains(&letter) || letter as u32 >= 0xf_0000
 }
 
-/// A window with chats, folders and an answer with everything in it.
+/// Opens a window with chats, folders and an answer with every element.
 fn full(size: [f32; 2]) -> TestWindow {
     TestWindow::opened_with(size, |folders, settings| {
         let (mut store, _) = Store::open(&folders.chats()).unwrap();

@@ -1,11 +1,11 @@
-//! Windows that are too small for all columns: nothing one needs is covered.
+//! Windows that are too small for all columns: nothing important is covered.
 
 use egui::{Key, Rect};
 use egui_kittest::kittest::Queryable;
 
 use crate::testing::TestWindow;
 
-/// A usual small window, and one that has room for no side column.
+/// A usual small window, and one without room for any side column.
 const SIZES: [[f32; 2]; 2] = [[900.0, 600.0], [600.0, 900.0]];
 
 const SWITCHES: [&str; 2] = ["Show or hide the chats", "Show or hide the neurons"];
@@ -16,7 +16,7 @@ fn column_over_the_page_leaves_the_line_above_free() {
         let mut stage = TestWindow::opened(size);
         for (switch, key, first) in [(SWITCHES[0], Key::B, "New chat"), (SWITCHES[1], Key::J, "Search neurons")] {
             if stage.shows(first) {
-                // The chats have room of their own.
+                // The chats have their own place.
                 continue;
             }
             stage.ctrl(key);
@@ -25,7 +25,7 @@ fn column_over_the_page_leaves_the_line_above_free() {
             for part in line.map(|name| stage.control(name).rect()) {
                 assert!(part.bottom() < column.top(), "{size:?}: {part} above {column}");
             }
-            // A click goes to what is on top.
+            // The topmost control receives the click.
             stage.click("exact");
             assert!(stage.shows("Adapt to the current text"), "{size:?}: the menu of modes is behind {first}");
             stage.press(Key::Escape);
@@ -44,7 +44,8 @@ fn neurons_take_the_place_of_the_chats_rather_than_hide_words() {
     assert!(stage.shows("Search neurons") && !stage.shows("Search chats"));
     let (page, column) = (stage.control("Message").rect(), stage.control("Search neurons").rect());
     assert!(page.right() < column.left() && page.width() > 300.0, "the page at {page}, neurons at {column}");
-    // It is a column like in a wide window: Escape is the answer's, and a chat that is opened leaves it.
+    // It behaves like a column of a wide window: Escape belongs to the answer, and opening a chat
+    // leaves the column open.
     stage.press(Key::Escape);
     stage.ctrl(Key::N);
     assert!(stage.shows("Search neurons"));
@@ -65,7 +66,7 @@ fn notice_of_a_change_that_is_not_kept_covers_nothing() {
         stage.types(&" and a fox".repeat(12));
         stage.press(Key::Escape);
         let window = Rect::from_min_size(egui::Pos2::ZERO, size.into());
-        let notice = stage.it.get_by_label_contains("Your change is not kept yet").rect();
+        let notice = stage.it.get_by_label_contains("Your change is not saved yet").rect();
         assert!(window.contains_rect(notice), "{notice} in {window}");
         for name in ["Changed message", "Send again", "Cancel", "Message", "Copy answer"] {
             let control = stage.control(name).rect();
@@ -73,6 +74,6 @@ fn notice_of_a_change_that_is_not_kept_covers_nothing() {
         }
         assert!(stage.shell().toasts.is_empty(), "nothing lies over the page");
         stage.click("Cancel");
-        assert!(!stage.shows("Your change is not kept yet"));
+        assert!(!stage.shows("Your change is not saved yet"));
     }
 }

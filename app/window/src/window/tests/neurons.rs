@@ -1,4 +1,5 @@
-//! Neurons and the words of the chat: a neuron that is clicked is in the text, a word that is chosen is on the map.
+//! Neurons and the chat's words: a clicked neuron tints the text, and a chosen word has rings on
+//! the map.
 
 use egui::{Color32, Key, Shape, vec2};
 use egui_kittest::kittest::{NodeT, Queryable};
@@ -10,14 +11,14 @@ use crate::{
 };
 use thermocline_rich_text::theme::Palette;
 
-/// A window with an answer in it.
+/// Opens a window with an answer.
 pub(super) fn answered() -> TestWindow {
     let mut stage = TestWindow::opened([1440.0, 900.0]);
     stage.ask("Tell me a story about a dog.");
     stage
 }
 
-/// Clicks a dot of the map's first layer.
+/// Clicks a dot in the map's first layer.
 pub(super) fn click_a_dot(stage: &mut TestWindow) {
     let map = stage.it.get_by_label_contains("Map of neurons").rect();
     stage.tap(map.left_top() + vec2(80.0, 12.0));
@@ -31,7 +32,7 @@ fn each_circle(shape: &Shape, circle: &mut impl FnMut(f32, Color32)) {
     }
 }
 
-/// Rings around a word's neurons that the last frame drew.
+/// Number of rings around a word's neurons in the previous frame.
 fn rings(stage: &TestWindow) -> usize {
     let mut rings = 0;
     let mut count = |radius: f32, colour| rings += usize::from(radius == RING && colour == Palette::DARK.amber);
@@ -48,7 +49,7 @@ fn click_on_a_neuron_tints_the_chat_at_once_and_lists_its_words() {
     assert!(stage.shows("Hide in text: Layer 0, neuron"), "the card has the switch: {:?}", stage.texts());
     stage.appears("Raises");
     stage.appears("Lowers");
-    // Long enough for the next click to be no double click.
+    // Enough frames for the next click not to count as a double click.
     stage.it.run_steps(40);
     click_a_dot(&mut stage);
     assert!(!stage.shows("Coloured where"), "it was let go");
@@ -99,7 +100,7 @@ fn answer_is_written_again_without_a_pinned_neuron_beside_the_whole_models() {
     let over = ["Marked: the first word that differs", "No word differs."];
     stage.until("both answers", |window| window.conversation.is_compared());
     assert!(over.iter().any(|sentence| stage.shows(sentence)), "{:?}", stage.texts());
-    // The whole model writes what it wrote, with the seed it had.
+    // The whole model repeats its answer, because the seed is the same.
     let said = stage.branch()[1].content.clone();
     let begins: String = said.trim().chars().take(40).collect();
     let count = stage.texts().iter().filter(|text| text.contains(&begins)).count();
@@ -119,21 +120,22 @@ fn race_of_two_modes_shows_both_answers_with_speed_and_bytes() {
     lines.retain(|text| text.starts_with("Per token "));
     let count = |end: &str| lines.iter().filter(|line| line.ends_with(end)).count();
     assert!(count(" % of the neurons skipped") >= 2, "the answer and the first side: {lines:?}");
-    // All are computed; their zeros are left out of the product after them.
-    assert_eq!(count("rows that are multiplied by zero were not"), 1, "{lines:?}");
+    // All neurons are computed. Zeros are skipped in the product with the down projection.
+    assert_eq!(count("(rows multiplied by zero were skipped)"), 1, "{lines:?}");
 }
 
-/// By keys alone: a word, its neurons, one of them pinned; a row that has the keyboard rings its dot.
+/// By keyboard alone: a word, its neurons, and a pinned neuron. The focused row has a ring around
+/// its dot.
 #[test]
 fn neurons_are_searched_by_a_word_with_the_keyboard() {
     let mut stage = answered();
     let shift = egui::Modifiers::COMMAND.plus(egui::Modifiers::SHIFT);
     stage.press_with(shift, Key::K);
     stage.types("dog");
-    stage.appears("fires at it, ");
+    stage.appears("fires for it ");
     let rows = |stage: &TestWindow| stage.texts().into_iter().filter(|text| text.contains(" raises ")).count();
     assert_eq!((rows(&stage), rings(&stage)), (12, 0), "{:?}", stage.texts());
-    let first = stage.texts().into_iter().find(|text| text.contains("fires at it, ")).unwrap();
+    let first = stage.texts().into_iter().find(|text| text.contains("fires for it ")).unwrap();
     stage.press(Key::Tab);
     assert_eq!(rings(&stage), 1, "the row with the keyboard");
     stage.press(Key::Enter);
@@ -149,8 +151,8 @@ fn neurons_are_searched_by_a_word_with_the_keyboard() {
     assert!(stage.shows("Search neurons by a word"));
 }
 
-/// Off unless it is switched on in the settings; then a neuron's card says its words, a search begins with them, and a button
-/// deletes them.
+/// Off by default. When on, a neuron's card shows its words, a search begins with them, and a
+/// button deletes them.
 #[test]
 fn words_of_neurons_are_kept_across_chats_only_if_that_is_switched_on() {
     let mut stage = answered();
@@ -160,9 +162,9 @@ fn words_of_neurons_are_kept_across_chats_only_if_that_is_switched_on() {
     assert!(!stage.shows("Across chats"));
 
     stage.command(Command::Show(Page::Preferences));
-    let delete = "Delete the words of neurons";
+    let delete = "Delete the recorded words";
     assert!(stage.control(delete).accesskit_node().is_disabled());
-    stage.click("Keep the words at which neurons fire, across chats");
+    stage.click("Record which words make neurons fire, across chats");
     stage.command(Command::NewChat);
     stage.ask("Tell me a story about a cat.");
     stage.until("words", |window| window.shell.store.has_kept_words().unwrap());

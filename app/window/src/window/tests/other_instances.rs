@@ -29,7 +29,7 @@ fn second_window_starts_its_own_chat() {
     let chats: Vec<ChatId> = first.shell().store.chats().unwrap().iter().map(|chat| chat.id).collect();
     let said = chats.iter().map(|chat| first.shell().store.branch(*chat).unwrap()[0].content.clone());
     assert_eq!(said.collect::<Vec<_>>(), ["Tell me a story about a boat.", "Tell me a story about a frog."]);
-    // What the other has written into the settings does not change what is shown here.
+    // The other window's settings do not change the chat shown here.
     first.shell().settings.zoom = Zoom::from(1.25);
     first.shell().keep_settings(&Context::default(), true);
     assert_eq!(first.shell().settings.last_chat, Some(chats[0].number()));
@@ -65,7 +65,9 @@ fn chat_answered_by_another_instance_is_followed_and_read_only() {
     stage.write("Message", "And I say this.");
     stage.press(Key::Enter);
     stage.ctrl(Key::R);
-    assert!(stage.shows("being written in another window") && stage.control("Send").accesskit_node().is_disabled());
+    assert!(
+        stage.shows("Another window is writing this answer.") && stage.control("Send").accesskit_node().is_disabled()
+    );
     assert_eq!(stage.shell().store.messages(chat).unwrap().len(), 1, "words were mixed into the other's");
     assert_eq!(stage.value("Message"), "And I say this.", "what cannot be said is not lost");
     answer.append("Words from elsewhere.");
@@ -83,13 +85,13 @@ fn chat_answered_by_another_instance_is_followed_and_read_only() {
     assert_eq!(said.iter().map(|message| message.speaker).filter(|it| *it == Speaker::User).count(), 1);
     assert_eq!(said.len(), 3);
 
-    // An instance that ended without notice is not waited for.
+    // A crashed window is not waited for.
     let lost = StreamingMessage::begin(&mut other, chat, Some(said[2].id), None).unwrap();
-    stage.appears("being written in another window");
+    stage.appears("Another window is writing this answer.");
     let file = Connection::open(stage.folders.chats()).unwrap();
     file.busy_timeout(Duration::from_secs(10)).unwrap();
-    // So that it is silent for long enough in a second.
+    // Its silence becomes long enough within a second.
     file.execute("UPDATE message SET touched = touched - 14000 WHERE state = 'streaming'", []).unwrap();
-    stage.appears("The program ended while this was being written.");
+    stage.appears("Thermocline closed before this answer was complete.");
     assert_eq!(stage.shell().store.message(lost.id()).unwrap().state, MessageState::Interrupted);
 }

@@ -1,4 +1,4 @@
-//! A chat longer than the window: one sees what one sends, and finds the end again.
+//! A chat longer than the window: sent messages are visible, and the end can be found again.
 
 use egui::{Key, Modifiers, vec2};
 use egui_kittest::kittest::Queryable;
@@ -7,13 +7,14 @@ use crate::testing::{TestWindow, add_chat, wheel};
 
 const SIZE: [f32; 2] = [1440.0, 900.0];
 
-/// Number of messages: more than can be seen, and few enough for the model's context, so that nothing is asked about one more.
+/// Number of messages: more than fit into the window, but few enough for the model's context, so
+/// that one more message causes no question.
 const MESSAGES: usize = 20;
 
-/// The beginning of the last one.
+/// The beginning of the last message.
 const LAST: &str = "Message number 19";
 
-/// A window with a chat.
+/// Opens a window with a long chat.
 fn long() -> TestWindow {
     TestWindow::opened_with(SIZE, |folders, settings| {
         let texts: Vec<String> = (0..MESSAGES).map(|n| format!("Message number {n}.\n\nMore of it.")).collect();
@@ -22,7 +23,7 @@ fn long() -> TestWindow {
     })
 }
 
-/// Turns the wheel over the messages, until others are seen than those at the end.
+/// Turns the wheel over the messages until the last message is out of view.
 fn scroll_up(stage: &mut TestWindow) {
     let over = stage.control("Message").rect().center() - vec2(0.0, 300.0);
     stage.it.hover_at(over);
@@ -52,7 +53,7 @@ fn message_that_is_sent_is_seen_although_one_had_scrolled_up() {
     assert_in_view(&stage, "a story about a zebra.");
     stage.answered();
     assert!(!stage.shows("To the end"), "the answer is followed");
-    // An answer that is asked for again, too.
+    // The same for a repeated answer.
     scroll_up(&mut stage);
     stage.ctrl(Key::R);
     stage.it.run_steps(8);
@@ -73,7 +74,7 @@ fn end_is_found_with_a_button_and_a_key() {
     stage.it.run_steps(8);
     assert_in_view(&stage, LAST);
     assert_eq!(stage.value("Message"), "half a thought");
-    // In a slow window Ctrl is let go within the same frame.
+    // In a slow window Ctrl is released within the same frame.
     scroll_up(&mut stage);
     stage.press_in_one_frame(Modifiers::COMMAND, Key::End);
     stage.it.run_steps(8);

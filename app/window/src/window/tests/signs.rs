@@ -1,4 +1,4 @@
-//! Signs of what was done: a copy, a server that runs.
+//! Notices of what was done: a copy, a running server.
 
 use egui::{Key, accesskit::Role};
 
@@ -10,7 +10,7 @@ const SIZE: [f32; 2] = [1440.0, 900.0];
 fn copies_are_told() {
     let mut stage = TestWindow::opened(SIZE);
     stage.types("Tell me a story about a boat.");
-    // Who presses the keys knows.
+    // Copying by keyboard shows no notice.
     stage.ctrl(Key::A);
     stage.it.event(egui::Event::Copy);
     stage.step();

@@ -1,4 +1,4 @@
-//! Measured speeds: kept by setting, and told where the setting is chosen again.
+//! Measured speeds: stored by setting, and shown when the setting is chosen again.
 
 use egui::Key;
 use thermocline_engine::{runtime::Sparsity, session::SparsityChoice};
@@ -6,7 +6,7 @@ use thermocline_engine::{runtime::Sparsity, session::SparsityChoice};
 use crate::testing::TestWindow;
 use thermocline_host::{library::ModelId, units};
 
-/// Tokens per second by setting, as they are kept.
+/// The stored tokens per second, by setting.
 fn rates(stage: &mut TestWindow) -> Vec<(String, f64)> {
     let speeds = &stage.shell().model_settings(&ModelId::Builtin).speeds;
     speeds.iter().map(|(setting, speed)| (setting.to_owned(), speed.rate)).collect()
@@ -38,7 +38,7 @@ fn speed_of_another_mode_is_kept_beside_the_first_and_told_on_the_card() {
     let told = format!("Fits in RAM, measured at {}.", units::rate(*rate));
     drop(engine);
 
-    // The next run knows it, while the model is open and while it is not.
+    // The next run shows it, whether the model is open or not.
     let mut stage = stage.again();
     stage.ready();
     stage.click("Models");

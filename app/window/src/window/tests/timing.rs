@@ -1,4 +1,4 @@
-//! The time of frames, and how many there are in a time.
+//! The duration of frames, and their number.
 
 use std::{
     cell::Cell,
@@ -19,10 +19,11 @@ use thermocline_chats::{
 };
 use thermocline_host::testing::PATIENCE;
 
-/// Longest a frame may take on the window's thread: 30 frames are seen in a second.
+/// Maximum time of a frame on the window's thread, for 30 frames per second.
 const FRAME: Duration = Duration::from_millis(33);
 
-/// Clock of a frame. Windows counts a thread's time in steps as long as a frame: there all time counts.
+/// The clock of a frame. Windows counts thread time in steps as long as a frame, so wall time is
+/// used there.
 #[cfg(windows)]
 type FrameClock = Instant;
 #[cfg(not(windows))]
@@ -30,10 +31,10 @@ type FrameClock = cpu_time::ThreadTime;
 
 const MESSAGES: i64 = 10_000;
 
-/// Messages of a short chat, which is longer than the window.
+/// Number of messages of a short chat that still exceeds the window.
 const FEW: i64 = 40;
 
-/// Runs a frame with its tessellation; how long it kept this thread at work.
+/// Runs a frame with its tessellation. Returns the time it took.
 fn frame(stage: &mut TestWindow) -> Duration {
     let began = FrameClock::now();
     stage.it.step();
@@ -43,7 +44,7 @@ fn frame(stage: &mut TestWindow) -> Duration {
     began.elapsed()
 }
 
-/// A chat of paragraphs, lists and code. Ten thousand messages are a year of talking.
+/// A chat of paragraphs, lists and code. Ten thousand messages correspond to a year of use.
 fn long_chat(messages: i64) -> String {
     let contents = [
         "Why is the sky blue?".to_owned(),
@@ -64,21 +65,22 @@ fn long_chat(messages: i64) -> String {
     serde_json::json!({"format": "thermocline.chats", "version": 1, "chats": [chat]}).to_string()
 }
 
-/// The times of frames while a chat of so many messages is scrolled, the shortest first.
+/// The times of frames while a chat of `messages` messages is scrolled, in ascending order.
 fn scrolled(messages: i64) -> Vec<Duration> {
     let mut stage = TestWindow::opened_with([1440.0, 900.0], |folders, settings| {
         let (mut store, _) = Store::open(&folders.chats()).unwrap();
         settings.last_chat = Some(store.import(FileFormat::Json, &long_chat(messages)).unwrap().added[0].number());
     });
     if cfg!(windows) {
-        // All time counts, also that for which this thread waits for the one that counts tokens, as it does under Wine.
+        // With wall time, waiting for the thread that counts tokens would count, as it happens
+        // under Wine.
         stage.until("the chat's tokens", |window| window.conversation.counted().is_some());
     }
     let over = stage.control("Message").rect().center() - vec2(0.0, 300.0);
     stage.it.hover_at(over);
     stage.it.run_steps(10);
     let mut frames = Vec::new();
-    // Slowly, quickly, and in leaps to where nothing was seen before.
+    // Slowly, quickly, and in leaps to places that were never visible.
     for (step, count) in [(40.0, 60), (400.0, 60), (20_000.0, 30), (-3_000.0, 60)] {
         for _ in 0..count {
             stage.it.event(wheel(step));
@@ -99,7 +101,8 @@ fn ten_thousand_messages_are_scrolled_without_a_late_frame() {
     assert!(middle < 3 * of_few, "{middle:?} in the middle, {of_few:?} with {FEW} messages");
     // A slow machine has longer frames, but not because of the messages.
     let late = FRAME.max(4 * of_few);
-    // One frame in a hundred may be delayed by the machine: page faults and a shared core count as this thread's time.
+    // The machine may delay one frame in a hundred: page faults and a shared core count as this
+    // thread's time.
     let (usual, slowest) = frames.split_at(frames.len() - frames.len() / 100);
     assert!(usual.iter().all(|time| *time < late), "the longest: {:?}, {slowest:?}", &usual[usual.len() - 5..]);
     assert!(longest < 4 * late, "a frame took {longest:?}");

@@ -1,4 +1,4 @@
-//! Tools in a chat, by the keyboard alone: the model of a scripted server calls them.
+//! Tools in a chat, by keyboard alone. The model of a scripted server calls them.
 
 use egui::Key;
 use egui_kittest::kittest::Queryable;
@@ -16,7 +16,8 @@ use thermocline_host::{
 
 const SIZE: [f32; 2] = [1440.0, 900.0];
 
-/// A server whose model calls the calculator until it has a result, and then says it; requests that it gets.
+/// Starts a server whose model calls the calculator `calls` times and then ends its answer. Returns
+/// the server and its requests.
 fn calling_server(calls: usize) -> (thermocline_host::remote::ServerAddress, std::sync::mpsc::Receiver<String>) {
     scripted_by_request(move |request, stream| {
         let (kind, body) = match request.starts_with("GET") {
@@ -39,7 +40,7 @@ fn calling_server(calls: usize) -> (thermocline_host::remote::ServerAddress, std
     })
 }
 
-/// A window with that server's model open, and the calculator asking first.
+/// Opens a window with that server's model. The calculator needs consent.
 fn stage(calls: usize) -> (TestWindow, std::sync::mpsc::Receiver<String>) {
     let (server, requests) = calling_server(calls);
     let model = thermocline_host::remote::RemoteModel { server: server.clone(), name: "far".to_owned() };
@@ -53,7 +54,7 @@ fn stage(calls: usize) -> (TestWindow, std::sync::mpsc::Receiver<String>) {
     (stage, requests)
 }
 
-/// Asks with tools switched on, and waits until the card is there.
+/// Asks a question with tools switched on, and waits for the card.
 fn ask(stage: &mut TestWindow) {
     stage.focus("Tools");
     stage.press(Key::Space);
@@ -85,9 +86,9 @@ fn consent_is_given_by_the_keyboard_and_the_answer_goes_on() {
     assert!(sent.len() == 2 && sent[0].contains("\"name\":\"clock\""), "{sent:?}");
     assert!(sent[1].contains("\"content\":\"42\"") && sent[1].contains(&result.call.id), "{}", sent[1]);
 
-    // The keyboard is where one writes again.
+    // The composer has the keyboard focus again.
     assert!(stage.control("Message").is_focused());
-    // Folded, and opened.
+    // The result is folded until it is clicked.
     assert!(stage.shows("Used calculator") && !stage.shows("Copy result"));
     stage.it.get_by(|node| node.label().as_deref() == Some("Used calculator")).click();
     stage.step();
@@ -139,8 +140,10 @@ fn escape_stops_an_answer_that_waits_for_consent() {
     ask(&mut stage);
     stage.press(Key::Escape);
     stage.answered();
-    assert!(!stage.shows("May the model use") && stage.shows("Stopped before the end of its calls: calculator"));
-    // The chat goes on, and the model reads that the call was stopped.
+    assert!(
+        !stage.shows("May the model use") && stage.shows("Stopped before these tool calls were complete: calculator")
+    );
+    // The chat continues, and the model reads that the call was stopped.
     stage.ask("Never mind.");
     assert_eq!(stage.branch().len(), 4);
     assert!(requests.try_iter().any(|request| request.contains("The user stopped this call.")));

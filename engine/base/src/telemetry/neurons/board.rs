@@ -1,4 +1,4 @@
-//! The board: records of the latest tokens, readable by any thread.
+//! The board: the records of the latest tokens, readable by any thread.
 
 use std::{
     ops::Range,
@@ -12,22 +12,22 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::{LayerTally, NeuronRecorder, NeuronShape, Pace, TokenTrace, pace::SharedPace, ring::Ring, tally::Tally};
 
-/// Tokens whose figures are kept.
+/// Most tokens whose figures are kept.
 pub const MOST_TOKENS: usize = 1000;
 
-/// Bytes of masks that are kept unless told otherwise: all 1000 tokens of a 7B model (44 KB each), 230 of an 80-layer model
-/// with 28672 neurons each (287 KB).
+/// Default budget for masks, in bytes. It holds all 1000 tokens of a 7B model (44 KB each), or 230
+/// of an 80-layer model with 28672 neurons per layer (287 KB each).
 pub const DEFAULT_BUDGET: u64 = 64 << 20;
 
-/// How much of the neurons' activity is recorded.
+/// Level of detail at which the neurons' activity is recorded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Watch {
     /// Nothing.
     Off,
-    /// Neurons that fire.
+    /// Which neurons fire.
     #[default]
     Firing,
-    /// And how strongly, which costs the engine more.
+    /// Which neurons fire and how strongly, which costs the engine more.
     Strength,
 }
 
@@ -36,27 +36,29 @@ pub enum Watch {
 pub struct KeptTokens {
     /// Indices of the tokens whose figures are kept.
     pub tokens: Range<u64>,
-    /// Those of them whose masks are kept, too.
+    /// Indices of the tokens whose masks are kept as well.
     pub masks: Range<u64>,
-    /// Bytes of these masks.
+    /// Bytes of the kept masks.
     pub bytes: u64,
     /// Most bytes of masks.
     pub budget: u64,
 }
 
-/// A model's neurons, as [the module](super) says. The first reader of a token builds its trace, others share it; a
-/// writer that finds one at it goes on and comes back with its next token.
+/// The record of a model's neurons, see [the module](super). The first reader of a token builds its
+/// trace, and other readers share the trace. If a reader holds the board, the writer continues and
+/// tries again at its next token.
 #[derive(Debug)]
 pub struct NeuronBoard {
     shape: NeuronShape,
     pub(super) tally: Tally,
     watch: AtomicU8,
-    /// By [`Watch`].
+    /// Indexed by [`Watch`].
     pub(super) paces: [SharedPace; 3],
     budget: AtomicU64,
-    /// An f32: fraction of the output mass; 0 where neurons fire or are zero.
+    /// An f32: the fraction of the output mass that firing neurons hold. 0 if the other neurons are
+    /// exactly zero.
     mass: AtomicU32,
-    /// Of each layer, `[n_ff]`: norms of the down columns, once they are known.
+    /// Norms of each layer's down columns, `[n_ff]`, once known.
     norms: Box<[OnceLock<Vec<f32>>]>,
     /// True if a reader asked for tokens since the last [`NeuronBoard::was_read`].
     read: AtomicBool,
@@ -64,7 +66,7 @@ pub struct NeuronBoard {
 }
 
 impl NeuronBoard {
-    /// An empty board, and what writes to it.
+    /// Returns an empty board and its recorder.
     pub fn new(shape: NeuronShape) -> (Arc<Self>, NeuronRecorder) {
         let board = Arc::new(NeuronBoard {
             tally: Tally::new(&shape),
@@ -80,47 +82,49 @@ impl NeuronBoard {
         (Arc::clone(&board), NeuronRecorder::new(board))
     }
 
-    /// Layers and their neurons.
+    /// The layers and their neurons.
     pub fn shape(&self) -> &NeuronShape {
         &self.shape
     }
 
-    /// The activity that is recorded.
+    /// The level of detail at which activity is recorded.
     pub fn watch(&self) -> Watch {
         [Watch::Off, Watch::Firing, Watch::Strength][usize::from(self.watch.load(Relaxed).min(2))]
     }
 
-    /// Changes what is recorded, from the next chunk or token on.
+    /// Changes the level of detail, from the next chunk or token on.
     pub fn set_watch(&self, watch: Watch) {
         self.watch.store(watch as u8, Relaxed);
     }
 
-    /// Fraction of a layer's output mass that the neurons of a token have to hold together to be those that fire; `None` where
-    /// neurons fire that are not zero.
+    /// The fraction of a layer's output mass that defines firing: the fewest neurons that hold it
+    /// together fire. `None` if every neuron that is not zero fires.
     pub fn mass(&self) -> Option<f32> {
         Some(f32::from_bits(self.mass.load(Relaxed))).filter(|fraction| *fraction > 0.0)
     }
 
-    /// Changes it, from the next chunk or token on; `None` for models whose neurons are zero for most tokens.
+    /// Changes the fraction of the output mass, from the next chunk or token on. `None` for models
+    /// whose neurons are zero for most tokens.
     pub fn set_mass(&self, fraction: Option<f32>) {
         self.mass.store(fraction.unwrap_or(0.0).clamp(0.0, 1.0).to_bits(), Relaxed);
     }
 
-    /// Norms of the down columns of `layer`, `[n_ff]`, by which masses are weighed from now on. The first call counts.
+    /// Sets the norms of the down columns of `layer`, `[n_ff]`, which weigh masses from now on.
+    /// Later calls for the layer are ignored.
     pub fn set_norms(&self, layer: usize, norms: Vec<f32>) {
         if let Some(kept) = self.norms.get(layer).filter(|_| norms.len() == self.shape.neurons(layer)) {
-            // What is known already does not change.
+            // Norms that are already set do not change.
             let _ = kept.set(norms);
         }
     }
 
-    /// The norms of `layer`; empty while they are not known.
+    /// The norms of `layer`. Empty until they are set.
     pub fn norms(&self, layer: usize) -> &[f32] {
         self.norms.get(layer).and_then(OnceLock::get).map_or(&[], Vec::as_slice)
     }
 
-    /// How fast tokens were decoded lately while `watch` was recorded. `None` if none was since the model was opened, or since
-    /// where or how it is computed changed.
+    /// Recent decoding speed while `watch` was recorded. `None` if no token was decoded since the
+    /// model was opened, or since the way or place of computation changed.
     pub fn pace(&self, watch: Watch) -> Option<Pace> {
         self.paces[watch as usize].get()
     }
@@ -130,26 +134,26 @@ impl NeuronBoard {
         self.budget.load(Relaxed)
     }
 
-    /// Changes it, from the next chunk or token on; with 0 only figures are kept.
+    /// Changes the budget, from the next chunk or token on. With 0 only figures are kept.
     pub fn set_budget(&self, bytes: u64) {
         self.budget.store(bytes, Relaxed);
     }
 
-    /// The latest token.
+    /// Trace of the latest token.
     pub fn latest(&self) -> Option<TokenTrace> {
         let mut ring = self.reading();
         let last = ring.len().checked_sub(1)?;
         ring.get_mut(last).map(|record| record.trace(&self.shape).clone())
     }
 
-    /// The token of that index, if it is still kept.
+    /// Trace of the token with this index, if it is still kept.
     pub fn token(&self, index: u64) -> Option<TokenTrace> {
         let mut ring = self.reading();
         let at = usize::try_from(index.checked_sub(ring.first()?)?).ok()?;
         ring.get_mut(at).map(|record| record.trace(&self.shape).clone())
     }
 
-    /// Those of the tokens in `range` that are still kept, in order; all from one instant.
+    /// Traces of the tokens in `range` that are still kept, in order. All are read at one instant.
     pub fn tokens(&self, range: Range<u64>) -> Vec<TokenTrace> {
         let mut ring = self.reading();
         let Some(first) = ring.first() else { return Vec::new() };
@@ -158,7 +162,7 @@ impl NeuronBoard {
         (start..end).filter_map(|at| Some(ring.get_mut(at)?.trace(&self.shape).clone())).collect()
     }
 
-    /// Ranges of the tokens that are kept, and their bytes.
+    /// The ranges of the kept tokens, and the bytes of their masks.
     pub fn kept(&self) -> KeptTokens {
         let ring = self.ring.lock();
         let first = ring.first().unwrap_or(0);
@@ -167,19 +171,19 @@ impl NeuronBoard {
         KeptTokens { tokens: first..end, masks: end - masked as u64..end, bytes, budget: self.budget() }
     }
 
-    /// How often a layer's neurons fire; empty for a layer that is not watched.
+    /// How often the neurons of a layer fire. Empty for a layer that is not watched.
     pub fn tally(&self, layer: usize) -> LayerTally {
         let mut tally = LayerTally::default();
         self.tally.read(layer, &mut tally);
         tally
     }
 
-    /// [`NeuronBoard::tally`] into existing memory, for readers that ask once per frame.
+    /// Writes [`NeuronBoard::tally`] into existing memory, for readers that ask once per frame.
     pub fn read_tally(&self, layer: usize, into: &mut LayerTally) {
         self.tally.read(layer, into);
     }
 
-    /// The ring, for a reader; notes that it was read.
+    /// Locks the ring for a reader, and notes that it was read.
     fn reading(&self) -> MutexGuard<'_, Ring> {
         self.read.store(true, Relaxed);
         self.ring.lock()
@@ -187,11 +191,12 @@ impl NeuronBoard {
 
     /// True if a reader asked for tokens since the last call.
     pub(super) fn was_read(&self) -> bool {
-        // The writer would otherwise take the line from the readers with every token.
+        // Swapping at every token would take the cache line from the readers.
         self.read.load(Relaxed) && self.read.swap(false, Relaxed)
     }
 
-    /// The ring, for the writer: `None` while a reader holds it, unless the writer has `time` to wait.
+    /// Locks the ring for the writer. `None` while a reader holds it, unless the writer has `time`
+    /// to wait.
     pub(super) fn ring(&self, time: bool) -> Option<MutexGuard<'_, Ring>> {
         if time { Some(self.ring.lock()) } else { self.ring.try_lock() }
     }

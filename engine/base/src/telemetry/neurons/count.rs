@@ -1,26 +1,29 @@
 //! Counting the set bits of each column of a stack of masks.
 
-/// Most masks of a stack: counts and numbers of rows then fit a byte.
+/// Most masks in a stack. Counts and row numbers then fit in a byte.
 pub(super) const ROWS: usize = 64;
 
-/// Words that are read of a row at once: a line of the cache, so that none has to come twice.
+/// Words of a row that are read at once: one cache line, so that no line is read twice.
 pub(super) const LINE: usize = 16;
 
-/// Words whose columns are counted side by side: as many as let all places of both numbers stay in the processor's registers.
+/// Words whose columns are counted side by side. All places of both numbers then fit in the
+/// processor's registers.
 const GROUP: usize = 4;
 
-/// Binary places of a count, and of a row's number.
+/// Binary places of a count, and of a row number.
 const COUNT_PLACES: usize = 7;
 const ROW_PLACES: usize = 6;
 
-/// One binary place of a number for each column of a group.
+/// One binary place of a number, for each column of a group.
 type BitPlace = [u32; GROUP];
 
-/// Calls `each` once for every column that is set at all, with how often it is and the last row in which it is. There are `rows`
-/// (at most [`ROWS`]) masks of `words` words; `load` is asked for some words of a row, from a first one on.
+/// Calls `each` once for every column with a set bit, with the number of set bits and the last row
+/// that has one. There are `rows` (at most [`ROWS`]) masks of `words` words. `load(row, first,
+/// into)` copies words of a row from word `first` on.
 ///
-/// Numbers are held bit by bit, one word for a place of 32 columns (bit-sliced arithmetic): a row is added to all of its
-/// columns by a few operations on words, which take the same time however many bits are set.
+/// Numbers are stored bit by bit: one word holds one binary place of 32 columns (bit-sliced
+/// arithmetic). A few operations on words then add a row to all of its columns. They take the same
+/// time for any number of set bits.
 pub(super) fn columns(
     rows: usize,
     words: usize,
@@ -37,7 +40,7 @@ pub(super) fn columns(
             line[width..].fill(0);
             any |= line.iter().fold(0, |any, bits| any | bits);
         }
-        // Most experts of an MoE layer are chosen by no token.
+        // No token chooses most experts of an MoE layer.
         if any == 0 {
             continue;
         }
@@ -48,7 +51,7 @@ pub(super) fn columns(
     }
 }
 
-/// [`columns`] of a group of words.
+/// Counts a group of words, for [`columns`].
 fn count(stack: impl Iterator<Item = BitPlace>, mut each: impl FnMut(usize, u32, usize)) {
     let (mut counts, mut lasts) = ([BitPlace::default(); COUNT_PLACES], [BitPlace::default(); ROW_PLACES]);
     for (row, bits) in stack.enumerate() {
@@ -80,7 +83,7 @@ fn count(stack: impl Iterator<Item = BitPlace>, mut each: impl FnMut(usize, u32,
     }
 }
 
-/// The numbers of a word's columns.
+/// The numbers of one word's columns.
 fn numbers(places: &[BitPlace], word: usize) -> [u8; 32] {
     let mut eights = [0u64; 4];
     for (place, bits) in places.iter().enumerate() {
@@ -95,7 +98,7 @@ fn numbers(places: &[BitPlace], word: usize) -> [u8; 32] {
     numbers
 }
 
-/// Bit `i` of a byte as the lowest bit of byte `i`.
+/// A table that spreads a byte: bit `i` becomes the lowest bit of byte `i`.
 static SPREAD: [u64; 256] = {
     let mut table = [0; 256];
     let mut byte = 0;
@@ -121,7 +124,8 @@ mod tests {
             [(1, 3), (2, 8), (7, 1), (8, 9), (9, 5), (16, 32), (31, 17), (63, 2), (64, 9), (5, 0), (0, 4)]
         {
             let mut noise = || noise(&mut seed);
-            // The first word is always full, so that the highest count occurs; others are seldom set.
+            // The first word is always full, so that the highest count occurs. Bits of other words
+            // are rarely set.
             let masks: Vec<u32> = (0..rows * words)
                 .map(|i| if i % words == 0 { u32::MAX } else { noise() & noise() & noise() & noise() })
                 .collect();

@@ -1,6 +1,6 @@
 //! How unequally neurons fire: "26 % of the neurons make 80 % of the firings".
 
-/// The fewest neurons that make at least `fraction` (0 to 1) of all firings; 0 if nothing fires.
+/// The fewest neurons that make at least `fraction` (0 to 1) of all firings. 0 if no neuron fires.
 pub fn neurons_for(counts: &[u32], fraction: f64) -> usize {
     let sorted = descending(counts);
     let wanted = fraction * total(counts);
@@ -15,8 +15,9 @@ pub fn neurons_for(counts: &[u32], fraction: f64) -> usize {
     }
 }
 
-/// The Lorenz curve at no more than `points` evenly spaced points: fraction of the neurons, most frequent first, and
-/// fraction of all firings they make. From (0, 0) to (1, 1); empty if nothing fires.
+/// The Lorenz curve at no more than `points` evenly spaced points: the fraction of the neurons,
+/// most frequent first, and the fraction of all firings they make. It runs from (0, 0) to (1, 1),
+/// and is empty if no neuron fires.
 pub fn lorenz(counts: &[u32], points: usize) -> Vec<(f64, f64)> {
     let (sorted, total) = (descending(counts), total(counts));
     if total == 0.0 {

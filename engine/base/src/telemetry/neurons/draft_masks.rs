@@ -1,13 +1,13 @@
-//! Firings of a pass with drafts, held until it is known which of the drafts are drawn.
+//! Firings of a pass with drafts, held until sampling decides which drafts are drawn.
 
 use super::LayerFiring;
 
-/// Masks of the neurons that fire, and of the experts that are chosen, in every layer of a pass that computes a token and
-/// drafts of those behind it. Only tokens that are drawn are part of a text, and which drafts are is not known before the pass
-/// has ended.
+/// Masks of the neurons that fire and the experts that are chosen, in every layer of a pass. The
+/// pass computes a token and drafts of the tokens after it. Only drawn tokens are part of a text,
+/// and the draw happens after the pass.
 #[derive(Debug, Default)]
 pub struct DraftMasks {
-    /// Memory of all layers that were ever held; the first `held` are those of this pass.
+    /// Memory of all layers that were ever held. The first `held` entries belong to this pass.
     layers: Vec<HeldLayer>,
     held: usize,
 }
@@ -19,12 +19,13 @@ struct HeldLayer {
     tokens: usize,
     /// `[tokens, n_ff.div_ceil(32)]`
     fired: Vec<u32>,
-    /// `[tokens, experts.div_ceil(32)]`; empty in a layer without experts.
+    /// `[tokens, experts.div_ceil(32)]`. Empty in a layer without experts.
     chosen: Vec<u32>,
 }
 
 impl DraftMasks {
-    /// Holds the masks of a layer. Its predictions are not held: drafts are computed in modes that ask no predictor.
+    /// Holds the masks of a layer. Predictions are not held, because drafts are computed in modes
+    /// without a predictor.
     pub fn hold(&mut self, firing: &LayerFiring<'_>) {
         if self.held == self.layers.len() {
             self.layers.push(HeldLayer::default());
@@ -43,14 +44,14 @@ impl DraftMasks {
         self.layers[..self.held].iter().map(move |held| held.first(tokens))
     }
 
-    /// Forgets the masks and keeps their memory.
+    /// Discards the masks but keeps their memory.
     pub fn clear(&mut self) {
         self.held = 0;
     }
 }
 
 impl HeldLayer {
-    /// The firing of the first `tokens` of its tokens.
+    /// The firing of the layer's first `tokens` tokens.
     fn first(&self, tokens: usize) -> LayerFiring<'_> {
         let tokens = tokens.min(self.tokens);
         let of_tokens = |masks: &'_ [u32]| masks.len() / self.tokens.max(1) * tokens;

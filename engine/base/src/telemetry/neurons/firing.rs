@@ -1,4 +1,4 @@
-//! The report of a processor on one layer.
+//! A processor's report on one layer.
 
 use std::time::Instant;
 
@@ -9,34 +9,39 @@ use super::Strength;
 pub struct LayerFiring<'a> {
     /// Index of the layer.
     pub layer: usize,
-    /// Tokens.
+    /// Number of tokens.
     pub tokens: usize,
-    /// `[tokens, n_ff.div_ceil(32)]`: bit `i % 32` of word `i / 32` says whether neuron `i` fired: its hidden activation was
-    /// computed and not zero (ReLU family), or was above the layer's activation threshold. Bits behind the last neuron are zero. An MoE layer's
-    /// neurons stand as [`LayerNeurons::Experts`](super::LayerNeurons::Experts) says.
+    /// `[tokens, n_ff.div_ceil(32)]`: bit `i % 32` of word `i / 32` says whether neuron `i` fired.
+    /// A neuron fires if its hidden activation was computed and is not zero (ReLU family), or is
+    /// above the layer's activation threshold. Bits after the last neuron are zero. The neurons of
+    /// an MoE layer are ordered as in [`LayerNeurons::Experts`](super::LayerNeurons::Experts).
     pub fired: &'a [u32],
-    /// `[tokens, experts.div_ceil(32)]`: the experts each token has chosen; `None` for a layer without experts.
+    /// `[tokens, experts.div_ceil(32)]`: the experts that each token chose. `None` for a layer
+    /// without experts.
     pub chosen: Option<&'a [u32]>,
-    /// The same as `fired` of the predicted neurons; `None` where no predictor was asked.
+    /// Mask of the predicted neurons, in the shape of `fired`. `None` if no predictor ran.
     pub predicted: Option<&'a [u32]>,
-    /// True if every neuron was computed, so that `fired` is the truth and not limited to what the predictor named.
+    /// True if every neuron was computed. `fired` then does not depend on the predictor.
     pub complete: bool,
-    /// `[n_ff.div_ceil(32)]`: neurons computed in VRAM; `None` if none are, or there is no device.
+    /// `[n_ff.div_ceil(32)]`: neurons computed in VRAM. `None` if there are none, or no device.
     pub hot: Option<&'a [u32]>,
-    /// How strongly, where a probe wants to know.
+    /// How strongly the neurons fire, if a probe needs it.
     pub strength: Option<Strength<'a>>,
-    /// Bytes of FFN weights and predictor the CPU read.
+    /// Bytes of FFN weights and predictor that the CPU read.
     pub cpu_bytes: u64,
-    /// Of these, how many as rows of single neurons here and there, which memory gives more slowly than rows in order.
+    /// Of `cpu_bytes`, those of scattered rows of single neurons, which memory delivers more slowly
+    /// than rows in order.
     pub cpu_scattered: u64,
     /// Bytes that crossed the bus for this layer, both ways.
     pub bus_bytes: u64,
-    /// Nanoseconds a device worked on the layer, attention included, by its own clock; 0 where not measured, like the next two.
+    /// Nanoseconds that a device worked on the layer, attention included, by the device's clock. 0
+    /// if not measured, as in the next two fields.
     pub gpu_ns: u64,
-    /// Nanoseconds the CPU worked on the layer's FFN.
+    /// Nanoseconds that the CPU worked on the layer's FFN.
     pub cpu_ns: u64,
-    /// Nanoseconds the CPU waited for the device.
+    /// Nanoseconds that the CPU waited for the device.
     pub wait_ns: u64,
-    /// When making this report began, or so long before it was finished as that took in all; `None` if it was not measured.
+    /// Instant at which the making of this report began, or its end minus the total time that it
+    /// took. `None` if not measured.
     pub reporting: Option<Instant>,
 }

@@ -1,28 +1,32 @@
-//! Firings of neurons that are never exactly zero: the fewest that hold a given fraction of a layer's output mass.
+//! Firings of neurons that are never exactly zero. The fewest neurons that hold a given fraction of
+//! a layer's output mass fire.
 //!
-//! The mass of neuron `i` for a token is `|hidden_i| * norm_i`, `norm_i` being the Euclidean norm of its down column: the most it can
-//! change the layer's output by. Without norms every one counts as 1.
+//! The mass of neuron `i` for a token is `|hidden_i| * norm_i`. `norm_i` is the Euclidean norm of
+//! the neuron's down column. The mass is the most by which the neuron can change the layer's
+//! output. Without norms every norm counts as 1.
 
-/// Bits of a magnitude that are left out of its bin's number: what is left are the exponent and three bits behind the point, so that a
-/// bin's values differ by an eighth at most.
+/// Low bits of a magnitude that its bin number omits. The exponent and three bits of the fraction
+/// remain, so that values in a bin differ by at most an eighth.
 const LEFT_OUT: u32 = 20;
 
-/// Bins of all positive floats.
+/// Number of bins for all positive floats.
 const BINS: usize = 1 << (31 - LEFT_OUT);
 
-/// Selects neurons by mass, in time proportional to their number. Its buffers grow to the largest chunk and stay.
+/// Selects neurons by mass, in time proportional to their number. Its buffers grow to the largest
+/// chunk and are kept.
 #[derive(Debug, Default)]
 pub(super) struct MassSelection {
     mass: Vec<f32>,
     bins: Vec<f64>,
-    /// Neurons of the bin in which the threshold is.
+    /// Neurons of the bin that contains the threshold.
     edge: Vec<u32>,
     mask: Vec<u32>,
 }
 
 impl MassSelection {
-    /// The mask, `[tokens, n_ff.div_ceil(32)]`, of the fewest neurons of each token that hold `fraction` of its mass. `hidden` is
-    /// `[tokens, n_ff]`, `norms` `[n_ff]` or empty. Values that are not finite have no mass.
+    /// Returns the mask, `[tokens, n_ff.div_ceil(32)]`, of the fewest neurons of each token that
+    /// hold `fraction` of its mass. `hidden` is `[tokens, n_ff]`, `norms` is `[n_ff]` or empty.
+    /// Values that are not finite have no mass.
     pub fn select(&mut self, hidden: &[f32], norms: &[f32], n_ff: usize, fraction: f32) -> &[u32] {
         let words = n_ff.div_ceil(32);
         self.mask.clear();
@@ -92,7 +96,7 @@ fn insert(mask: &mut [u32], neuron: usize) {
 mod tests {
     use super::{super::tests::noise, *};
 
-    /// The same by sorting all neurons.
+    /// Reference selection that sorts all neurons.
     fn sorted(mass: &[f32], fraction: f32) -> Vec<u32> {
         let mut order: Vec<usize> = (0..mass.len()).filter(|at| mass[*at] > 0.0).collect();
         order.sort_by(|a, b| mass[*b].total_cmp(&mass[*a]).then(a.cmp(b)));
@@ -114,7 +118,8 @@ mod tests {
         let mut noise = || (noise(&mut seed) >> 8) as f32 / (1u64 << 24) as f32;
         let mut selection = MassSelection::default();
         for (n_ff, fraction) in [(1, 0.9), (31, 0.5), (64, 0.9), (1000, 0.9), (1000, 0.99), (333, 0.1)] {
-            // Integers, so that no sum depends on its order; some neurons a thousand times as strong as others.
+            // Integers, so that no sum depends on its order. Some neurons are a thousand times as
+            // strong as others.
             let hidden: Vec<f32> = (0..2 * n_ff)
                 .map(|at| ((noise() - 0.5) * 64.0).round() * if at % 7 == 0 { 1024.0 } else { 1.0 })
                 .collect();

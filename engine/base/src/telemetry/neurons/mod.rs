@@ -1,22 +1,28 @@
-//! The neurons that fire, token by token: data of the neuron map, and of the boundary between hot and cold.
+//! The neurons that fire, token by token. Source of the neuron map and of the boundary between hot
+//! and cold.
 //!
-//! A [`NeuronRecorder`] writes, in the thread that computes; a [`NeuronBoard`] is read, by any thread at any rate. The writer
-//! never waits. Of the last [`MOST_TOKENS`] tokens the board keeps a [`TokenTrace`] each: the figures of every layer, and,
-//! of as many of the latest as fit a budget of bytes, which neurons fired ([`TokenMasks`]). A trace is made when it is asked for
-//! first, does not change any more and is shared, so that reading one copies nothing. Of all tokens together it keeps a [`LayerTally`] per layer: how often, how
-//! often lately, and how long ago every neuron fired. [`curve`] describes how unequal the frequencies are. For MoE layers the board also records which
-//! experts tokens choose, and how often each is chosen; neurons of others do not fire.
+//! A [`NeuronRecorder`] writes in the thread that computes, and never waits. Any thread may read
+//! the [`NeuronBoard`] at any rate. The board keeps a [`TokenTrace`] for each of the last
+//! [`MOST_TOKENS`] tokens: the figures of every layer and which neurons fired ([`TokenMasks`]). It
+//! keeps masks of as many of the latest tokens as fit a budget of bytes. The first request for a
+//! trace builds it. A trace then never changes and is shared, so that reading it copies nothing.
+//! Over all tokens the board keeps a [`LayerTally`] per layer: how often, how often recently, and
+//! how long ago every neuron fired. [`curve`] describes how unequal the frequencies are. For MoE
+//! layers the board also records which experts tokens choose, and how often each expert is chosen.
+//! The neurons of other experts do not fire.
 //!
-//! Neurons that are never exactly zero (SwiGLU) fire if they are among the fewest that hold a fraction of the layer's output mass:
-//! [`NeuronBoard::set_mass`]. Where their strengths are not known, in the chunks of prompts on a device, all of them fire and none is
-//! counted.
+//! Neurons that are never exactly zero (SwiGLU) fire if they are among the fewest that hold a
+//! fraction of the layer's output mass: [`NeuronBoard::set_mass`]. Their strengths are unknown in
+//! prompt chunks on a device. There all of them fire, and no firing is counted.
 //!
-//! Of a pass with drafts only the tokens that are drawn are recorded, once that is known: [`NeuronRecorder::end_draft`].
+//! In a pass with drafts only drawn tokens are recorded, after the draw:
+//! [`NeuronRecorder::end_draft`].
 //!
-//! The cost of recording is measured, too: a [`Pace`] for each [`Watch`].
+//! A [`Pace`] for each [`Watch`] measures the cost of recording.
 //!
-//! A heatmap follows [`NeuronBoard::latest`], scrubs through [`NeuronBoard::kept`] with [`NeuronBoard::token`], shows what
-//! came and went with [`TokenTrace::difference`], and colours neurons by [`NeuronBoard::tally`].
+//! A heatmap follows [`NeuronBoard::latest`] and scrubs through [`NeuronBoard::kept`] with
+//! [`NeuronBoard::token`]. It shows changes with [`TokenTrace::difference`], and colours neurons by
+//! [`NeuronBoard::tally`].
 
 mod board;
 mod count;

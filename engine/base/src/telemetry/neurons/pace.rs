@@ -1,18 +1,18 @@
-//! The cost of recording, measured on the tokens that are decoded anyway.
+//! The cost of recording, measured during ordinary decoding.
 
 use std::time::Duration;
 
 use crate::telemetry::{Gauge, Ratio};
 
-/// How fast tokens were decoded lately while so much was watched.
+/// Recent decoding speed at one level of recording.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pace {
-    /// Tokens it was measured with.
+    /// Tokens measured.
     pub tokens: u64,
     /// Tokens per second of the engine's time.
     pub rate: f64,
-    /// Seconds of a token that went into making and recording reports of what fires. Only the CPU's: what a device does for
-    /// them is in `rate`.
+    /// Seconds per token spent on making and recording reports of firings. CPU time only: a
+    /// device's share is in `rate`.
     pub recording: f64,
 }
 
@@ -24,22 +24,23 @@ pub(super) struct SharedPace {
     recording: Ratio,
 }
 
-/// Tokens older than about this count little, in seconds of decoding: a few answers.
+/// Seconds of decoding after which older tokens count little: a few answers.
 const MEMORY: f64 = 30.0;
 
-/// Adds tokens up.
+/// Accumulates tokens and their times.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct PaceMeter {
     seen: u64,
     tokens: f64,
     seconds: f64,
-    /// Tokens of which recording was timed, and its time.
+    /// Tokens whose recording was timed, and the time it took.
     timed: f64,
     recording: f64,
 }
 
 impl PaceMeter {
-    /// Adds a token that took `time`, of which recording took `recording`, where that was measured.
+    /// Adds a token that took `time`. `recording` is the part spent on recording, if it was
+    /// measured.
     pub fn add(&mut self, time: Duration, recording: Option<Duration>, shared: &SharedPace) {
         let seconds = time.as_secs_f64();
         if seconds <= 0.0 {
@@ -58,13 +59,13 @@ impl PaceMeter {
 }
 
 impl SharedPace {
-    /// The pace; `None` before the first token.
+    /// The pace. `None` before the first token.
     pub fn get(&self) -> Option<Pace> {
         let pace = Pace { tokens: self.tokens.get(), rate: self.rate.get(), recording: self.recording.get() };
         (pace.tokens > 0).then_some(pace)
     }
 
-    /// Nothing is known any more.
+    /// Discards all measurements.
     pub fn clear(&self) {
         self.tokens.set(0);
     }

@@ -1,29 +1,30 @@
-//! The latest single tokens of a layer, not yet in its counts.
+//! A layer's latest single tokens, which are not counted yet.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use super::count::{LINE, ROWS, columns};
 
-/// Tokens that are counted together. Most neurons that fire at all fire at several of them, and each is then touched once;
-/// but a reader has to go through all that wait, and those of large layers no longer fit the caches.
+/// Tokens that are counted together. Most firing neurons fire at several of these tokens, and each
+/// neuron is then updated once. But a reader must count all waiting tokens, and the masks of large
+/// layers no longer fit the caches.
 pub(super) const BLOCK: usize = ROWS;
 const BLOCK_OF_LARGE: usize = 32;
 
-/// Words of a large layer's mask.
+/// Fewest words in a large layer's mask.
 const LARGE: usize = 256;
 
-/// Tokens of a layer that are counted together, masks of neurons having `words` words.
+/// Tokens of a layer that are counted together, for masks of `words` words.
 pub(super) fn block(words: usize) -> usize {
     if words < LARGE { BLOCK } else { BLOCK_OF_LARGE }
 }
 
-/// Masks of a block of tokens. Written and read under the version of the layer they belong to.
+/// Masks of a block of tokens. The version of their layer guards reads and writes.
 #[derive(Debug)]
 pub(super) struct Pending {
-    /// As many as are counted together.
+    /// Tokens that are counted together.
     block: usize,
     waiting: AtomicU32,
-    /// Of each token, the low half of its index.
+    /// The low half of each token's index.
     indices: [AtomicU32; BLOCK],
     fired: PendingMasks,
     chosen: PendingMasks,
@@ -37,7 +38,7 @@ struct PendingMasks {
 }
 
 impl Pending {
-    /// For masks of so many neurons and experts.
+    /// Makes room for masks of `neurons` neurons and `experts` experts.
     pub fn new(neurons: usize, experts: usize) -> Self {
         let block = block(neurons.div_ceil(32));
         Pending {
@@ -49,12 +50,12 @@ impl Pending {
         }
     }
 
-    /// Tokens that wait.
+    /// Number of waiting tokens.
     pub fn tokens(&self) -> usize {
         (self.waiting.load(Relaxed) as usize).min(self.block)
     }
 
-    /// Appends a token; one that is too much is left out. Whether the block is full now.
+    /// Appends a token, unless the block is full. Returns true if the block is now full.
     pub fn push(&self, index: u64, fired: &[u32], chosen: &[u32]) -> bool {
         let at = self.tokens();
         if let Some(place) = self.indices[..self.block].get(at) {
@@ -66,7 +67,7 @@ impl Pending {
         at + 1 >= self.block
     }
 
-    /// Empties it.
+    /// Removes all waiting tokens.
     pub fn clear(&self) {
         self.waiting.store(0, Relaxed);
     }
@@ -76,12 +77,13 @@ impl Pending {
         self.indices.get(at).map_or(0, |index| index.load(Relaxed))
     }
 
-    /// Calls `each` for every neuron that fired at a token that waits, with how often it did and the index of the last token.
+    /// Calls `each` for every neuron that fired at a waiting token, with the number of its firings
+    /// and the index of the last one's token.
     pub fn each_fired(&self, each: impl FnMut(usize, u32, u32)) {
         self.each(&self.fired, each);
     }
 
-    /// The same of experts that were chosen.
+    /// Calls `each` for every chosen expert, as [`Pending::each_fired`] does for neurons.
     pub fn each_chosen(&self, each: impl FnMut(usize, u32, u32)) {
         self.each(&self.chosen, each);
     }
@@ -97,12 +99,13 @@ impl PendingMasks {
         PendingMasks { words, bits: (0..block * words).map(|_| AtomicU32::new(0)).collect() }
     }
 
-    /// Replaces the mask of a token; what `mask` lacks is empty.
+    /// Replaces the mask of a token. Words that `mask` lacks become zero.
     fn store(&self, at: usize, mask: &[u32]) {
         let row = &self.bits[at * self.words..][..self.words];
         let given = mask.len().min(self.words);
         for (to, bits) in row.chunks(LINE).zip(mask.chunks(LINE)) {
-            // Most experts' neurons are silent, now as before: a line that is not written need not be written back.
+            // Most experts' neurons stay silent. A cache line that is not written need not be
+            // written back.
             let same = to.iter().zip(bits).fold(0, |differ, (to, bits)| differ | (to.load(Relaxed) ^ bits)) == 0;
             if !same {
                 to.iter().zip(bits).for_each(|(to, bits)| to.store(*bits, Relaxed));
@@ -111,7 +114,7 @@ impl PendingMasks {
         row[given..].iter().for_each(|to| to.store(0, Relaxed));
     }
 
-    /// Some words of a token's mask, from `first` on.
+    /// Copies words of a token's mask, from word `first` on.
     fn load(&self, at: usize, first: usize, into: &mut [u32]) {
         let row = &self.bits[at * self.words + first..];
         into.iter_mut().zip(row).for_each(|(to, bits)| *to = bits.load(Relaxed));

@@ -1,6 +1,6 @@
-//! The writing side: what the thread that computes tells of every chunk.
+//! The writing side: receives the reports of the computing thread on every chunk.
 
-// Tokens go from one list to another, and their boxes with them, so that they are not copied.
+// Records move between lists in their boxes, so that they are not copied.
 #![allow(clippy::vec_box)]
 
 use std::{
@@ -17,69 +17,72 @@ use super::{
     token_record::{Keep, TokenRecord},
 };
 
-/// Of so many tokens, the time recording takes is measured at one: looking at the clock takes time, too. Odd, so that tokens with
-/// which a block is counted have their turn.
+/// One token in this many has its recording timed, because reading the clock takes time too. The
+/// number is odd, so that tokens at which a block is counted are timed as well.
 const TIMED: u64 = 7;
 
-/// Tokens for which a device sends strengths after a reader asked for one: the map asks with every frame.
+/// Number of tokens for which a device sends strengths after a reader asked for a token. The map
+/// asks at every frame.
 const WATCHED: u64 = 64;
 
-/// Writes to a [`NeuronBoard`]; there is one of it. Between [`NeuronRecorder::begin`] and [`NeuronRecorder::end`] it hears of
-/// the layers of one or more chunks, in order. Only whole chunks become tokens of the board.
+/// The only writer to a [`NeuronBoard`]. Between [`NeuronRecorder::begin`] and
+/// [`NeuronRecorder::end`] it receives the layers of one or more chunks, in order. Only whole
+/// chunks become tokens of the board.
 #[derive(Debug)]
 pub struct NeuronRecorder {
     board: Arc<NeuronBoard>,
     /// Index of the next token.
     next: u64,
-    /// Level of recording for the tokens begun.
+    /// Level of recording for the current tokens.
     watch: Watch,
-    /// Time spent recording them so far; `None` if it is not measured.
+    /// Time spent so far on recording the current tokens. `None` if it is not measured.
     spent: Option<Duration>,
-    /// The token from which on layer times are not measured, unless a reader asks before.
+    /// Index of the first token whose layer times are not measured, unless a reader asks before.
     unseen: u64,
-    /// The token from which on a device sends no strengths, unless a reader asks before.
+    /// Index of the first token for which a device sends no strengths, unless a reader asks before.
     unwatched: u64,
-    /// The last layer that tells something: with it a chunk is whole.
+    /// The last watched layer. A chunk is whole once this layer is recorded.
     last_watched: Option<usize>,
     paces: [PaceMeter; 3],
-    /// The tokens begun and not yet reported, and the index of the first of them.
+    /// The current tokens, and the index of the first one that is not published yet.
     begun: Vec<BegunToken>,
     done: usize,
     decoded: bool,
     chunk: RecordedChunk,
-    /// True if the tokens begun are one token and drafts of those behind it; what is not counted of them yet.
+    /// True if the current tokens are one token and drafts of the tokens after it, with their masks
+    /// that are not counted yet.
     is_draft: bool,
     draft: DraftMasks,
-    /// `[all words]`: neurons in VRAM, and the same as the tokens have it.
+    /// `[all words]`: mask of the neurons in VRAM, and the copy that tokens share.
     hot: Vec<u32>,
     shared_hot: Option<Arc<[u32]>>,
     hot_changed: bool,
-    /// Tokens that were recorded while a reader held the board.
+    /// Tokens recorded while a reader held the board.
     waiting: VecDeque<Box<TokenRecord>>,
-    /// Memory to use again.
+    /// Memory for reuse.
     spare: Vec<Box<TokenRecord>>,
     mass: MassSelection,
-    /// True for a layer whose neurons are never zero and whose strengths are not known: that all of them fire says nothing of how often
-    /// they do.
+    /// True for a layer whose neurons are never zero and whose strengths are unknown. All of its
+    /// neurons fire then, which is not counted.
     uncounted: bool,
 }
 
-/// A token about to be computed.
+/// A token that is about to be computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BegunToken {
     /// Number of its session.
     pub session: u64,
-    /// Its position in the session's context.
+    /// Position in the session's context.
     pub position: usize,
-    /// Its id.
+    /// Token id.
     pub id: u32,
 }
 
-/// A chunk, as far as its layers have come.
+/// A chunk, as far as its layers are recorded.
 #[derive(Debug, Default)]
 struct RecordedChunk {
     last_layer: Option<usize>,
-    /// Its tokens.
+    /// Records of its tokens.
     records: Vec<Box<TokenRecord>>,
 }
 
@@ -111,25 +114,27 @@ impl NeuronRecorder {
         }
     }
 
-    /// The board it writes to.
+    /// The board that this recorder writes to.
     pub fn board(&self) -> &Arc<NeuronBoard> {
         &self.board
     }
 
-    /// `tokens` are about to be computed at `position` of a session's context, in one or several chunks.
+    /// Reports that `tokens` are about to be computed at `position` of a session's context, in one
+    /// or several chunks.
     pub fn begin(&mut self, session: u64, position: usize, tokens: &[u32], decoded: bool) {
         let tokens = tokens.iter().zip(position..);
         self.begin_each(tokens.map(|(id, position)| BegunToken { session, position, id: *id }), decoded);
     }
 
-    /// A token and drafts of those behind it are about to be computed, in one chunk. They are counted and put on the board by
-    /// [`NeuronRecorder::end_draft`] only: most drafts are never part of the text.
+    /// Reports that a token and drafts of the tokens after it are about to be computed, in one
+    /// chunk. Only [`NeuronRecorder::end_draft`] counts them and puts them on the board, because
+    /// most drafts never become part of the text.
     pub fn begin_draft(&mut self, session: u64, position: usize, tokens: &[u32]) {
         self.begin(session, position, tokens, true);
         self.is_draft = true;
     }
 
-    /// The same of tokens of several sessions, one chunk.
+    /// Reports that tokens of several sessions are about to be computed, in one chunk.
     pub fn begin_each(&mut self, tokens: impl Iterator<Item = BegunToken>, decoded: bool) {
         self.begun.clear();
         self.begun.extend(tokens);
@@ -141,48 +146,48 @@ impl NeuronRecorder {
         self.spent = self.next.is_multiple_of(TIMED).then_some(Duration::ZERO);
         if self.board.was_read() {
             self.unseen = self.next + MOST_TOKENS as u64;
-            // What is taken for read before the first token was not.
+            // The board starts as read, although no reader asked before the first token.
             if self.next > 0 {
                 self.unwatched = self.next + WATCHED;
             }
         }
     }
 
-    /// True if [`LayerFiring::cpu_ns`] and [`LayerFiring::reporting`] are worth reading the clock for: a reader
-    /// asked for one of the tokens that were kept until now, or what recording costs is measured.
+    /// True if the clock should be read for [`LayerFiring::cpu_ns`] and [`LayerFiring::reporting`].
+    /// Then a reader asked for one of the kept tokens, or the cost of recording is measured.
     pub fn wants_times(&self) -> bool {
         self.watch != Watch::Off && (self.next < self.unseen || self.spent.is_some())
     }
 
-    /// True if strengths are to be reported: they are kept, or decide which neurons fire.
+    /// True if strengths are to be reported. They are kept, or they decide which neurons fire.
     pub fn wants_strength(&self) -> bool {
         self.watch == Watch::Strength || (self.watch == Watch::Firing && self.board.mass().is_some())
     }
 
-    /// True if they are worth being sent by a device: a reader asked for tokens not long ago.
+    /// True if a device should send strengths, because a reader recently asked for tokens.
     pub fn wants_device_strength(&self) -> bool {
         self.wants_strength() && self.next < self.unwatched
     }
 
-    /// How much is recorded of what was begun.
+    /// The level of recording for the current tokens.
     pub fn watch(&self) -> Watch {
         self.watch
     }
 
-    /// Reports that the token begun took `time` to decode in all: see [`NeuronBoard::pace`].
+    /// Reports that the current token took `time` to decode in all. See [`NeuronBoard::pace`].
     pub fn decoded(&mut self, time: Duration) {
         let which = self.watch as usize;
         self.paces[which].add(time, self.spent, &self.board.paces[which]);
     }
 
-    /// Tokens are computed in another way or place from now on, so that earlier ones say nothing of what watching costs.
+    /// Discards the paces, because tokens are now computed in another way or place.
     pub fn forget_paces(&mut self) {
         self.paces = Default::default();
         self.board.paces.iter().for_each(SharedPace::clear);
     }
 
-    /// A layer of the current chunk was computed. Layers come in order; one that does not begins the next chunk. What does
-    /// not have the board's shape is ignored.
+    /// Reports one computed layer of the current chunk. A layer that is not after the last one
+    /// begins the next chunk. Reports that do not have the board's shape are ignored.
     pub fn layer(&mut self, firing: &LayerFiring<'_>) {
         let began = self.spent.map(|_| firing.reporting.unwrap_or_else(Instant::now));
         let neurons = self.board.shape().neurons(firing.layer);
@@ -239,13 +244,14 @@ impl NeuronRecorder {
         }
     }
 
-    /// The tokens were computed, or given up; drafts, and the token before them, were given up.
+    /// Reports that the tokens were computed, or abandoned. Drafts, and the token before them, were
+    /// abandoned.
     pub fn end(&mut self) {
         self.end_draft(if self.is_draft { 0 } else { usize::MAX });
     }
 
-    /// Of a token and its drafts, computed as a whole, the first `drawn` are part of the text: they are recorded as if each had
-    /// been computed alone.
+    /// Reports that the first `drawn` tokens of a pass with drafts are part of the text. They are
+    /// recorded as if each had been computed alone.
     pub fn end_draft(&mut self, drawn: usize) {
         let began = self.spent.map(|_| Instant::now());
         self.count_draft(drawn);
@@ -256,7 +262,7 @@ impl NeuronRecorder {
         self.spend(began);
     }
 
-    /// Counts the first `drawn` tokens of a pass with drafts, each by itself.
+    /// Counts the first `drawn` tokens of a pass with drafts, one by one.
     fn count_draft(&self, drawn: usize) {
         for LayerFiring { layer, tokens, fired, chosen, .. } in self.draft.firings(drawn) {
             let words = fired.len() / tokens.max(1);
@@ -267,39 +273,39 @@ impl NeuronRecorder {
         }
     }
 
-    /// Recording was at work since `began`.
+    /// Adds the time since `began` to the recording time.
     fn spend(&mut self, began: Option<Instant>) {
         if let (Some(spent), Some(began)) = (&mut self.spent, began) {
             *spent += began.elapsed();
         }
     }
 
-    /// Nothing is computed for a while: hands over what readers were in the way of.
+    /// Hands over the tokens that readers delayed, when the engine becomes idle.
     pub fn idle(&mut self) {
         if !self.waiting.is_empty() {
             self.hand_over(true);
         }
     }
 
-    /// Makes room for a chunk.
+    /// Prepares records for a chunk.
     fn begin_chunk(&mut self, firing: &LayerFiring<'_>) {
         let (shape, tokens) = (self.board.shape(), firing.tokens);
         let strength = firing.strength.is_some() && self.watch == Watch::Strength;
         let keep = Keep { predicted: firing.predicted.is_some(), strength };
         let room = usize::try_from(self.board.budget()).unwrap_or(usize::MAX) / keep.bytes(shape).max(1);
-        // Which of a draft are the last is not known yet.
+        // The last tokens of a pass with drafts are not known yet.
         let masked = if self.is_draft { tokens } else { room.min(tokens).min(MOST_TOKENS) };
         self.spare.append(&mut self.chunk.records);
         for t in 0..tokens {
             let mut record = self.spare.pop().unwrap_or_default();
-            // Of the last ones, if not of all.
+            // Masks are kept for the last `masked` tokens.
             record.begin(shape, (t + masked >= tokens).then_some(keep));
             self.chunk.records.push(record);
         }
         self.spare.truncate(SPARE);
     }
 
-    /// Keeps the map of what is hot up to date.
+    /// Updates the map of hot neurons.
     fn look_at_hot(&mut self, firing: &LayerFiring<'_>) {
         if firing.hot.is_none() && self.shared_hot.is_none() && !self.hot_changed {
             return;
@@ -313,7 +319,8 @@ impl NeuronRecorder {
         self.hot_changed = true;
     }
 
-    /// Puts the first `most` tokens of the current chunk on the board if it is whole; there is none afterwards.
+    /// Puts the first `most` tokens of the current chunk on the board if the chunk is whole. Then
+    /// ends the chunk.
     fn publish(&mut self, most: usize) {
         let Some(last) = self.chunk.last_layer.take() else { return };
         if Some(last) != self.last_watched {
@@ -336,13 +343,13 @@ impl NeuronRecorder {
         self.hand_over(false);
     }
 
-    /// Moves the waiting tokens to the board, unless a reader holds it and there is no time to wait.
+    /// Moves the waiting tokens to the board, unless a reader holds it and `time` is false.
     fn hand_over(&mut self, time: bool) {
         let budget = self.board.budget();
         if let Some(mut ring) = self.board.ring(time) {
             ring.append(self.waiting.drain(..), budget, self.board.shape(), &mut self.spare);
         }
-        // Readers that are always there must not make it grow.
+        // Limits the waiting tokens, because a reader may hold the board at every attempt.
         while self.waiting.len() > MOST_TOKENS {
             self.waiting.pop_front();
         }

@@ -1,48 +1,48 @@
 //! The latest tokens.
 
-// Tokens go from one list to another, and their boxes with them, so that they are not copied.
+// Records move between lists in their boxes, so that they are not copied.
 #![allow(clippy::vec_box)]
 
 use std::collections::VecDeque;
 
 use super::{MOST_TOKENS, NeuronShape, token_record::TokenRecord};
 
-/// Memory that is kept for tokens to come.
+/// Number of spare records that are kept for later tokens.
 pub(super) const SPARE: usize = 2;
 
 /// The latest tokens, in order and without gaps.
 #[derive(Debug, Default)]
 pub(super) struct Ring {
     records: VecDeque<Box<TokenRecord>>,
-    /// How many of the last have masks.
+    /// Number of the last tokens that have masks.
     masked: usize,
-    /// Bytes of these.
+    /// Bytes of these masks.
     bytes: u64,
 }
 
 impl Ring {
-    /// Tokens held.
+    /// Number of tokens.
     pub fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// How many of the last have masks, and their bytes.
+    /// Number of the last tokens that have masks, and the bytes of the masks.
     pub fn masked(&self) -> (usize, u64) {
         (self.masked, self.bytes)
     }
 
-    /// Index of the oldest.
+    /// Index of the oldest token.
     pub fn first(&self) -> Option<u64> {
         self.records.front().map(|record| record.index)
     }
 
-    /// The one so far behind the oldest.
+    /// The token that is `at` places after the oldest.
     pub fn get_mut(&mut self, at: usize) -> Option<&mut TokenRecord> {
         self.records.get_mut(at).map(Box::as_mut)
     }
 
-    /// Appends `records` and drops the oldest beyond the limit; the memory of those that no reader holds comes back in `spare`, if that is
-    /// short.
+    /// Appends `records` and drops the oldest tokens beyond the limit. If `spare` is short, it
+    /// receives the memory of dropped tokens that no reader holds.
     pub fn append(
         &mut self,
         records: impl Iterator<Item = Box<TokenRecord>>,
@@ -58,7 +58,7 @@ impl Ring {
                 self.bytes += record.bytes(self.records.back().filter(|_| self.masked > 0).map(Box::as_ref));
                 self.masked += 1;
             } else {
-                // Masks are kept of the latest only.
+                // Only the latest tokens keep masks.
                 self.thin(self.masked, shape, spare);
             }
             self.records.push_back(record);
@@ -82,7 +82,7 @@ impl Ring {
         keep(spare, oldest);
     }
 
-    /// Forgets the masks of the `count` oldest tokens that have any.
+    /// Discards the masks of the `count` oldest tokens that have masks.
     fn thin(&mut self, count: usize, shape: &NeuronShape, spare: &mut Vec<Box<TokenRecord>>) {
         for _ in 0..count {
             let at = self.records.len() - self.masked;

@@ -1,25 +1,25 @@
-//! Where a model's neurons are in masks and lists that hold all of its layers.
+//! Positions of a model's neurons in masks and lists of all layers.
 
 use std::ops::Range;
 
 /// The neurons of one layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayerNeurons {
-    /// One FFN of so many; 0 for a layer that is not watched.
+    /// The neurons of one FFN. 0 for a layer that is not watched.
     Dense(usize),
-    /// MoE: the experts' neurons, one expert after the other, then those of the shared expert.
+    /// An MoE layer: the neurons of one expert after the other, then those of the shared expert.
     Experts {
-        /// Experts that are chosen from.
+        /// Number of experts to choose from.
         experts: usize,
-        /// Neurons of each of them.
+        /// Neurons of each expert.
         width: usize,
-        /// Neurons of the one that is always there; 0 without such an expert.
+        /// Neurons of the shared expert. 0 without a shared expert.
         shared: usize,
     },
 }
 
 impl LayerNeurons {
-    /// All of them.
+    /// Number of all neurons of the layer.
     pub fn count(self) -> usize {
         match self {
             LayerNeurons::Dense(neurons) => neurons,
@@ -27,7 +27,7 @@ impl LayerNeurons {
         }
     }
 
-    /// Experts that are chosen from; 0 where there is one FFN.
+    /// Number of experts to choose from. 0 for a dense FFN.
     pub fn experts(self) -> usize {
         match self {
             LayerNeurons::Dense(_) => 0,
@@ -36,26 +36,27 @@ impl LayerNeurons {
     }
 }
 
-/// How many neurons each layer has. Masks of a whole model are the layers' masks one behind the other, each from a word of
-/// its own on; those of experts likewise.
+/// The number of neurons of each layer. Masks of a whole model contain the layers' masks one after
+/// the other, each starting at a new word. The masks of experts have the same form.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NeuronShape {
     layers: Vec<LayerNeurons>,
-    /// First word of every layer, and the end of the last.
+    /// First word of every layer, and the end of the last layer.
     words: Vec<usize>,
-    /// First neuron of every layer, and the end of the last.
+    /// First neuron of every layer, and the end of the last layer.
     firsts: Vec<usize>,
-    /// First word of every layer's experts, and the end of the last.
+    /// First word of every layer's experts, and the end of the last layer's.
     expert_words: Vec<usize>,
 }
 
 impl NeuronShape {
-    /// Of layers with one FFN of so many neurons each; 0 for a layer that is not watched.
+    /// Returns the shape of dense layers with these numbers of neurons. 0 for a layer that is not
+    /// watched.
     pub fn new(neurons: impl IntoIterator<Item = usize>) -> Self {
         NeuronShape::of(neurons.into_iter().map(LayerNeurons::Dense))
     }
 
-    /// Of layers of either kind.
+    /// Returns the shape of layers of either kind.
     pub fn of(layers: impl IntoIterator<Item = LayerNeurons>) -> Self {
         let layers: Vec<LayerNeurons> = layers.into_iter().collect();
         let sums = |of: &dyn Fn(LayerNeurons) -> usize| {
@@ -74,22 +75,23 @@ impl NeuronShape {
         }
     }
 
-    /// Layers.
+    /// Number of layers.
     pub fn layers(&self) -> usize {
         self.layers.len()
     }
 
-    /// Neurons of a layer; 0 behind the last.
+    /// Number of neurons of a layer. 0 past the last layer.
     pub fn neurons(&self, layer: usize) -> usize {
         self.layers.get(layer).map_or(0, |layer| layer.count())
     }
 
-    /// Experts that a layer chooses from; 0 for a layer without experts.
+    /// Number of experts that a layer chooses from. 0 for a layer without experts.
     pub fn experts(&self, layer: usize) -> usize {
         self.layers.get(layer).map_or(0, |layer| layer.experts())
     }
 
-    /// Groups of a layer's neurons: the experts in their order, the shared one last; 0 for a dense FFN.
+    /// Number of groups of a layer's neurons: the experts in their order, then the shared expert. 0
+    /// for a dense FFN.
     pub fn groups(&self, layer: usize) -> usize {
         match self.layers.get(layer) {
             Some(LayerNeurons::Experts { experts, shared, .. }) => experts + usize::from(*shared > 0),
@@ -97,7 +99,7 @@ impl NeuronShape {
         }
     }
 
-    /// The neurons of a group; none behind the last.
+    /// The neurons of a group. Empty past the last group.
     pub fn group(&self, layer: usize, group: usize) -> Range<usize> {
         match self.layers.get(layer) {
             Some(LayerNeurons::Experts { experts, width, shared }) => {
@@ -109,7 +111,7 @@ impl NeuronShape {
         }
     }
 
-    /// The expert (group) that a neuron of an MoE layer belongs to, and its number there.
+    /// The expert (group) that contains a neuron of an MoE layer, and the neuron's number in it.
     pub fn member(&self, layer: usize, neuron: usize) -> Option<(usize, usize)> {
         match self.layers.get(layer)? {
             LayerNeurons::Experts { experts, width, shared } => {
@@ -121,8 +123,8 @@ impl NeuronShape {
         }
     }
 
-    /// A mask of a layer's neurons from one with a bit for each of its experts: all of an expert's neurons, or none. The shared
-    /// expert is there where the layer is: the mask of one that is not is empty.
+    /// Expands a mask with a bit per expert to a mask of the layer's neurons: all neurons of an
+    /// expert, or none. Includes the shared expert unless `experts` is empty.
     pub fn of_experts(&self, layer: usize, experts: &[u32]) -> Vec<u32> {
         let mut mask = vec![0; self.words(layer).len()];
         let count = self.experts(layer);
@@ -134,37 +136,37 @@ impl NeuronShape {
         mask
     }
 
-    /// Neurons of the most numerous layer: the width of a heatmap.
+    /// Most neurons of a layer: the width of a heatmap.
     pub fn widest(&self) -> usize {
         self.layers.iter().map(|layer| layer.count()).max().unwrap_or(0)
     }
 
-    /// Neurons of all layers.
+    /// Number of neurons of all layers.
     pub fn total(&self) -> usize {
         self.firsts.last().copied().unwrap_or(0)
     }
 
-    /// Words of a mask of all layers.
+    /// Number of words in a mask of all layers.
     pub fn total_words(&self) -> usize {
         self.words.last().copied().unwrap_or(0)
     }
 
-    /// A layer's words in such a mask.
+    /// A layer's words in a mask of all layers.
     pub fn words(&self, layer: usize) -> Range<usize> {
         Self::between(&self.words, layer)
     }
 
-    /// A layer's neurons among all.
+    /// A layer's neurons among the neurons of all layers.
     pub fn range(&self, layer: usize) -> Range<usize> {
         Self::between(&self.firsts, layer)
     }
 
-    /// Words of a mask of all layers' experts.
+    /// Number of words in a mask of all layers' experts.
     pub fn total_expert_words(&self) -> usize {
         self.expert_words.last().copied().unwrap_or(0)
     }
 
-    /// A layer's words in such a mask.
+    /// A layer's words in a mask of all layers' experts.
     pub fn expert_words(&self, layer: usize) -> Range<usize> {
         Self::between(&self.expert_words, layer)
     }

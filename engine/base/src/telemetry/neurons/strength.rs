@@ -1,11 +1,11 @@
-//! How strongly neurons fire: told as floats, kept as bytes.
+//! How strongly neurons fire: reported as floats, stored as bytes.
 
-/// The hidden activations of a chunk; their signs do not matter.
+/// The hidden activations of a chunk. Their signs do not matter.
 #[derive(Debug, Clone, Copy)]
 pub enum Strength<'a> {
-    /// Of every neuron, `[tokens, n_ff]`.
+    /// Values of every neuron, `[tokens, n_ff]`.
     All(&'a [f32]),
-    /// Of some neurons, in ascending order, `[tokens, neurons]`; those of others are zero.
+    /// Values of some neurons, in ascending order. The values of all other neurons are zero.
     Listed {
         /// Indices of the neurons.
         neurons: &'a [u32],
@@ -15,7 +15,7 @@ pub enum Strength<'a> {
 }
 
 impl Strength<'_> {
-    /// Puts the values of a single token into `into`, a place for every neuron.
+    /// Writes the values of a single token into `into`, which has an element for every neuron.
     pub fn spread(&self, into: &mut [f32]) {
         match self {
             Strength::All(values) => into.iter_mut().zip(*values).for_each(|(into, value)| *into = *value),
@@ -29,7 +29,7 @@ impl Strength<'_> {
         }
     }
 
-    /// True if it has values of `tokens` tokens and `n_ff` neurons.
+    /// True if it holds values of `tokens` tokens and `n_ff` neurons.
     pub(super) fn fits(&self, tokens: usize, n_ff: usize) -> bool {
         match self {
             Strength::All(values) => values.len() == tokens * n_ff,
@@ -39,8 +39,8 @@ impl Strength<'_> {
         }
     }
 
-    /// Quantises the magnitudes of token `t` relative to its greatest finite one, which is returned; no non-zero value becomes
-    /// zero. `into` is a byte for every neuron, all zero.
+    /// Quantises the magnitudes of token `t` relative to its greatest finite magnitude, and returns
+    /// that. No non-zero value becomes zero. `into` has a byte for every neuron, all zero.
     pub(super) fn quantise(&self, t: usize, into: &mut [u8]) -> f32 {
         match self {
             Strength::All(values) => {
@@ -70,19 +70,20 @@ struct StrengthScale {
     factor: f32,
 }
 
-/// Adding it to a number from 0 to 255 leaves that, rounded, in the lowest byte.
+/// Added to a number from 0 to 255, it leaves the rounded number in the lowest byte.
 const ROUND: f32 = 12_582_912.0;
 
-// No branches and no calls in either loop's body, so that it is done for several values at once.
+// Neither loop body has branches or calls, so that the compiler vectorises it.
 impl StrengthScale {
     fn of(values: &[f32]) -> Self {
-        // Magnitudes are ordered like their bits, which unlike floats may be reordered to be compared several at a time.
+        // Magnitudes are ordered like their bits. Unlike floats, integers may be compared in any
+        // order, several at a time.
         let finite = |value: &f32| {
             let bits = value.abs().to_bits() as i32;
             if bits < f32::INFINITY.to_bits() as i32 { bits } else { 0 }
         };
         let greatest = f32::from_bits(values.iter().map(finite).fold(0, i32::max) as u32);
-        // Of magnitudes too small for that, 1 of 255 is told.
+        // The factor is infinite for very small magnitudes. They are reported as 1 of 255.
         let factor = 255.0 / greatest;
         StrengthScale { greatest, factor: if factor.is_finite() { factor } else { 0.0 } }
     }
@@ -91,7 +92,7 @@ impl StrengthScale {
         let magnitude = value.abs();
         let clipped = if magnitude > self.greatest { self.greatest } else { magnitude };
         let byte = (clipped * self.factor + ROUND).to_bits() & 0xff;
-        // Not so of NaN, whatever its byte.
+        // NaN becomes 0, whatever its byte.
         let any = if magnitude > 0.0 { u32::MAX } else { 0 };
         (byte.max(1) & any) as u8
     }
@@ -129,7 +130,7 @@ mod tests {
                 near && got.iter().zip(&wanted).all(|(got, wanted)| (*got == 0) == (*wanted == 0)),
                 "{got:?} {wanted:?}"
             );
-            // The same with gaps between them.
+            // The same values with gaps between them.
             let neurons: Vec<u32> = (0..values.len() as u32).map(|at| 3 * at + 1).collect();
             let listed = Strength::Listed { neurons: &neurons, values: &values };
             let mut sparse = vec![0; 3 * values.len()];
@@ -137,7 +138,7 @@ mod tests {
             assert_eq!(listed.quantise(0, &mut sparse), greatest);
             assert!(sparse.chunks(3).zip(&got).all(|(three, got)| three == [0, *got, 0]));
         }
-        // The smallest of all.
+        // The smallest magnitude.
         let mut got = [0; 2];
         assert_eq!(Strength::All(&[1e-40, 0.0]).quantise(0, &mut got), 1e-40);
         assert_eq!(got, [1, 0]);

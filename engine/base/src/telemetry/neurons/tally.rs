@@ -1,4 +1,4 @@
-//! How often every neuron fires: counted by one thread, read by any.
+//! How often every neuron fires. One thread counts, any thread reads.
 
 use std::sync::atomic::{
     AtomicU32, AtomicU64,
@@ -15,28 +15,32 @@ use super::{
 /// Tokens after which a firing counts for 1/e in [`LayerTally::recent`].
 const MEMORY: f64 = 256.0;
 
-/// A new token's weight grows instead of all old ones shrinking; at this it is time to shrink them once.
+/// The weight at which all levels are scaled down. Each new token weighs more than the last, so
+/// that older levels need not shrink at every token.
 const HEAVIEST: f64 = 1e15;
 
 /// Counts of a layer's neurons at one instant.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LayerTally {
-    /// Tokens the layer has computed while it was watched, those of cancelled chunks among them.
+    /// Tokens that the layer computed while it was watched, including those of cancelled chunks.
     pub tokens: u64,
-    /// `[n_ff]`: at how many of them each neuron fired.
+    /// `[n_ff]`: number of these tokens at which each neuron fired.
     pub counts: Vec<u32>,
-    /// `[n_ff]`: fraction of the latest tokens at which each fired, older tokens fading out within a few hundred.
+    /// `[n_ff]`: fraction of recent tokens at which each neuron fired. Older tokens fade out within
+    /// a few hundred tokens.
     pub recent: Vec<f32>,
-    /// `[n_ff]`: how many tokens ago it last fired, 0 for the latest token; `None` if it never did.
+    /// `[n_ff]`: number of tokens since each neuron last fired, 0 for the latest token. `None` if
+    /// it never fired.
     pub age: Vec<Option<u32>>,
-    /// `[experts]`: number of tokens that chose each; empty for a layer without experts.
+    /// `[experts]`: number of tokens that chose each expert. Empty for a layer without experts.
     pub chosen: Vec<u32>,
-    /// `[experts]`: fraction of the latest tokens that chose each, fading as in `recent`.
+    /// `[experts]`: fraction of recent tokens that chose each expert, fading as in `recent`.
     pub chosen_recent: Vec<f32>,
 }
 
-/// The counts of every layer. Each layer has a version, odd while it is written: a reader that saw it change reads again. Single
-/// tokens wait until there are enough of them to be counted together; a reader that comes earlier counts them itself.
+/// The counts of every layer. Each layer has a version, which is odd during a write. A reader that
+/// sees the version change reads again. Single tokens wait until there are enough to count them
+/// together. A reader that comes earlier counts them itself.
 #[derive(Debug)]
 pub(super) struct Tally {
     layers: Vec<TalliedLayer>,
@@ -45,26 +49,26 @@ pub(super) struct Tally {
 #[derive(Debug)]
 struct TalliedLayer {
     version: AtomicU32,
-    /// All tokens, those that wait among them.
+    /// Number of all tokens, including those that wait.
     tokens: AtomicU64,
-    /// Index of the latest.
+    /// Index of the latest token.
     latest: AtomicU64,
     pending: Pending,
-    /// Weights of all tokens that do not wait, and what the latest of them weighs: f64s.
+    /// Total weight of the tokens that are counted, and the weight of the latest of them: f64s.
     weight: AtomicU64,
     heavy: AtomicU64,
     neurons: Box<[Neuron]>,
-    /// The same of experts, which fire when they are chosen.
+    /// Counts of the experts. An expert fires when it is chosen.
     experts: Box<[Neuron]>,
 }
 
-/// Side by side, so that a firing touches one line of the cache.
+/// Counts of one neuron or expert, side by side, so that a firing touches one cache line.
 #[derive(Debug, Default)]
 struct Neuron {
     count: AtomicU32,
-    /// Weights of the tokens it fired at, an f32.
+    /// Total weight of the tokens at which it fired, an f32.
     level: AtomicU32,
-    /// Index of the last of them, its low half.
+    /// Low half of the index of the last token at which it fired.
     last: AtomicU32,
 }
 
@@ -83,8 +87,9 @@ impl Tally {
         Tally { layers: (0..shape.layers()).map(layer).collect() }
     }
 
-    /// Counts the tokens from `first` on; `fired` is `[tokens, words]`, and so is `chosen`, the experts of an MoE layer. Those of a chunk
-    /// weigh alike, and so do single ones that waited together. For one thread alone.
+    /// Counts the tokens from `first` on. `fired` is `[tokens, words]`, and so is `chosen`, the
+    /// experts of an MoE layer. The tokens of a chunk have equal weights, and so do single tokens
+    /// that waited together. Only one thread may call this.
     pub fn add(&self, layer: usize, first: u64, tokens: usize, fired: &[u32], chosen: Option<&[u32]>) {
         let Some(layer) = self.layers.get(layer) else { return };
         let chosen = chosen.unwrap_or_default();
@@ -103,7 +108,7 @@ impl Tally {
         count(&layer.experts, first, chosen, weight);
     }
 
-    /// Reads a layer into `into`, whose memory is used again.
+    /// Reads a layer into `into` and reuses its memory.
     pub fn read(&self, layer: usize, into: &mut LayerTally) {
         let Some(layer) = self.layers.get(layer) else {
             *into = LayerTally::default();
@@ -129,7 +134,7 @@ impl TalliedLayer {
         f64::from_bits(self.heavy.load(Relaxed)) * (tokens as f64 / MEMORY).exp()
     }
 
-    /// Counts what waits.
+    /// Counts the waiting tokens.
     fn settle(&self) {
         let tokens = self.pending.tokens();
         if tokens == 0 {
@@ -146,7 +151,7 @@ impl TalliedLayer {
         self.pending.clear();
     }
 
-    /// Adds the weight of `tokens` more, and tells what each of them weighs.
+    /// Adds the weight of `tokens` more tokens, and returns the weight of each.
     fn grow(&self, tokens: usize) -> f64 {
         let mut weight = self.weight_of_next(tokens);
         let mut total = f64::from_bits(self.weight.load(Relaxed));
@@ -209,7 +214,7 @@ fn add(counts: &mut [u32], recent: &mut [f32], at: usize, count: u32, weight: f3
 }
 
 impl Neuron {
-    /// It fired at `count` more tokens, which weigh `weight` each.
+    /// Counts `count` more firings, at tokens of weight `weight`.
     fn fire(&self, count: u32, last: u32, weight: f32) {
         self.count.store(self.count.load(Relaxed).saturating_add(count), Relaxed);
         let level = f32::from_bits(self.level.load(Relaxed)) + weight * count as f32;
@@ -218,12 +223,12 @@ impl Neuron {
     }
 }
 
-/// Makes a layer's version even again whatever happens, so that no reader waits for ever.
+/// Makes a layer's version even again when dropped, so that no reader waits forever.
 struct LayerWrite<'a>(&'a TalliedLayer);
 
 impl<'a> LayerWrite<'a> {
     fn begin(layer: &'a TalliedLayer) -> Self {
-        // One writer: load and store need not be one atomic step.
+        // There is one writer, so load and store need not be one atomic step.
         layer.version.store(layer.version.load(Relaxed).wrapping_add(1), Relaxed);
         fence(Release);
         LayerWrite(layer)
@@ -236,7 +241,7 @@ impl Drop for LayerWrite<'_> {
     }
 }
 
-/// Counts masks of the tokens from `first` on for `neurons`.
+/// Counts the masks of the tokens from `first` on.
 fn count(neurons: &[Neuron], first: u64, masks: &[u32], weight: f32) {
     let words = neurons.len().div_ceil(32);
     for (at, stack) in masks.chunks((ROWS * words).max(1)).enumerate() {
@@ -264,7 +269,7 @@ mod tests {
         *,
     };
 
-    /// The counts of one layer, made the plain way.
+    /// Simple reference count of one layer.
     struct Naive {
         counts: Vec<u32>,
         levels: Vec<f64>,
@@ -301,7 +306,7 @@ mod tests {
             }
         }
 
-        /// Older tokens fade by as many as come, which weigh alike.
+        /// Fades older tokens by the number of new tokens, which have equal weights.
         fn weigh(&mut self, rows: &[Vec<u32>]) {
             let fade = (-(rows.len() as f64) / MEMORY).exp();
             self.weight = self.weight * fade + rows.len() as f64;
@@ -325,7 +330,7 @@ mod tests {
         }
     }
 
-    /// Counts chunks of these lengths, and reads now and then.
+    /// Counts chunks of these lengths, and reads at some of them.
     fn count_beside_naive(neurons: usize, chunks: impl Iterator<Item = usize>) -> (Tally, Naive) {
         let (tally, mut naive) = (Tally::new(&NeuronShape::new([0, neurons])), Naive::new(neurons));
         let (mut got, mut seed) = (LayerTally::default(), 3);
@@ -335,7 +340,7 @@ mod tests {
             let mut word = |at: usize| {
                 let rare = noise(&mut seed) & noise(&mut seed) & noise(&mut seed) & noise(&mut seed);
                 let left = neurons - 32 * at;
-                // Lines of masks that begin alike and go on differently.
+                // Each cache line of a mask begins with the same word and continues differently.
                 let bits =
                     if at.is_multiple_of(LINE) { 1 } else { [noise(&mut seed), rare & noise(&mut seed)][at % 2] };
                 if left < 32 { bits & ((1 << left) - 1) } else { bits }
@@ -355,7 +360,8 @@ mod tests {
 
     #[test]
     fn tally_matches_a_naive_count_at_any_read() {
-        // Past the weight at which levels are shrunk; a stretch of single tokens longer than a block in between.
+        // Passes the weight at which levels are scaled down. Between chunks are runs of single
+        // tokens longer than a block.
         let chunks = (0..2200).map(|i| if i % 160 < 80 { 1 } else { [1usize, 1, 20, 3, 70][i % 5] });
         let (tally, naive) = count_beside_naive(75, chunks);
         assert!(naive.index > 20_000, "{} tokens", naive.index);
@@ -387,7 +393,7 @@ mod tests {
             assert_eq!((got.chosen.as_slice(), got.counts[0]), (&experts[..], index as u32 + 1));
             assert!((got.recent[0] - 1.0).abs() < 1e-5);
         }
-        // Again after a chunk that was given up: its indices come again.
+        // After an abandoned chunk its indices are used again.
         tally.add(0, 2, 1, &[0, 1], Some(&[0, 0]));
         tally.read(0, &mut got);
         assert_eq!((got.age[32], got.counts[32]), (Some(0), 1));
@@ -395,7 +401,7 @@ mod tests {
 
     #[test]
     fn tally_readers_see_whole_tokens_only() {
-        // All neurons fire together, so all counts are equal whenever they are read.
+        // All neurons fire together, so that all counts are equal at any read.
         let tally = Tally::new(&NeuronShape::new([640]));
         std::thread::scope(|scope| {
             let readers: Vec<_> = (0..3)

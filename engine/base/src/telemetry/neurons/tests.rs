@@ -9,13 +9,13 @@ use super::*;
 
 mod timing;
 
-/// The next of the random numbers that begin with `seed`.
+/// The next random number from `seed`.
 pub(super) fn noise(seed: &mut u64) -> u32 {
     *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     (*seed >> 32) as u32
 }
 
-/// One token at `position`, every layer firing `mask`.
+/// Records one token at `position` whose neurons fire by `mask` in every layer.
 fn token(recorder: &mut NeuronRecorder, position: usize, mask: u32, hot: Option<u32>) {
     let shape = recorder.board().shape().clone();
     recorder.begin(7, position, &[position as u32], true);
@@ -31,7 +31,7 @@ fn token(recorder: &mut NeuronRecorder, position: usize, mask: u32, hot: Option<
 fn ring_limits_masks_by_bytes_and_figures_by_tokens() {
     let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([32, 0, 64]));
     assert!(board.latest().is_none() && board.token(0).is_none() && board.tokens(0..9).is_empty());
-    // Ten tokens of three words.
+    // Room for ten tokens of three words.
     board.set_budget(125);
     for position in 0..1500 {
         token(&mut recorder, position, position as u32 + 1, None);
@@ -50,7 +50,7 @@ fn ring_limits_masks_by_bytes_and_figures_by_tokens() {
     let some: Vec<u64> = board.tokens(0..503).iter().map(|token| token.index).collect();
     assert_eq!(some, [500, 501, 502]);
     assert!(board.tokens(800..800).is_empty() && board.tokens(1500..9999).is_empty());
-    // Less room takes effect with the next token; no room keeps figures alone.
+    // A smaller budget takes effect at the next token. A budget of 0 keeps only figures.
     board.set_budget(24);
     token(&mut recorder, 1500, 1, None);
     assert_eq!((board.kept().masks, board.kept().bytes), (1499..1501, 24));
@@ -80,7 +80,7 @@ fn recorder_publishes_whole_chunks_only() {
     assert_eq!(all[1].fired(board.shape(), 0), Some(&[3, 4][..]));
     assert_eq!(all[1].fired(board.shape(), 1), Some(&[0][..]));
     assert_eq!((all[2].layers[0].fired, all[2].layers[0].cpu_bytes, all[0].decoded), (4, 4, false));
-    // Counts are of all that was computed.
+    // Counts include all computed tokens.
     assert_eq!((board.tally(0).tokens, board.tally(1).tokens), (5, 3));
     recorder.begin(1, 23, &[13], true);
     recorder.layer(&layer(0, 1, &a[..2]));
@@ -90,7 +90,7 @@ fn recorder_publishes_whole_chunks_only() {
     assert_eq!(board.tally(0).age[0], Some(0));
 }
 
-/// Drafts that are not drawn leave nothing behind, and those that are count as if each had been computed alone.
+/// Drafts that are not drawn leave no trace. Drawn drafts count as if each had been computed alone.
 #[test]
 fn drafts_are_recorded_only_when_they_are_drawn() {
     let shape = NeuronShape::new([64, 0, 32]);
@@ -117,7 +117,7 @@ fn drafts_are_recorded_only_when_they_are_drawn() {
         }
         at += drawn;
     }
-    // A pass that was given up.
+    // An abandoned pass.
     several.begin_draft(7, at, &ids[at..at + 3]);
     layers(&mut several, 3, at);
     several.end();
@@ -169,7 +169,7 @@ fn token_figures_count_hits_misses_and_strengths() {
         );
         assert_eq!(masks.predicted, predicted);
     }
-    // What is hot is shared until it moves.
+    // Tokens share the hot mask until it changes.
     let before = board.latest().unwrap().hot.unwrap();
     let again = |recorder: &mut NeuronRecorder, hot: Option<&[u32]>| {
         recorder.begin(0, 0, &[3], true);
@@ -182,7 +182,8 @@ fn token_figures_count_hits_misses_and_strengths() {
     assert!(again(&mut recorder, None).is_none());
 }
 
-/// An MoE layer between two FFNs: the experts of every token, and how often each is chosen, in single tokens and in chunks.
+/// An MoE layer between two FFNs: the experts of every token, and how often each is chosen, in
+/// single tokens and in chunks.
 #[test]
 fn chosen_experts_are_counted_beside_their_neurons() {
     const EXPERTS: usize = 40;
@@ -259,7 +260,7 @@ impl RandomActivity {
         let fired = layers.clone().map(|layer| mask(shape.neurons(layer))).collect();
         let chosen = layers.clone().map(|layer| mask(shape.experts(layer))).collect();
         let bits = mask(4)[0];
-        // Some layers have a predictor, some tokens are looked at as a whole.
+        // Some layers have a predictor. For some tokens every neuron is computed.
         let predicted =
             layers.map(|layer| (bits >> (layer % 2) & 1 == 1).then(|| mask(shape.neurons(layer)))).collect();
         RandomActivity { fired, chosen, predicted, hot: hot.map(<[u32]>::to_vec), complete: bits >> 2 & 1 == 1 }
@@ -316,8 +317,8 @@ impl RandomActivity {
     }
 }
 
-/// Figures and traces are made when they are asked for: two boards receive the same, one is read after every token, the other now and
-/// then, and whatever is read of either is what was recorded.
+/// Two boards receive the same tokens. One is read after every token, the other only sometimes.
+/// Both return what was recorded.
 #[test]
 fn tokens_read_late_equal_those_read_after_every_token() {
     let moe = LayerNeurons::Experts { experts: 35, width: 2, shared: 3 };
@@ -338,7 +339,7 @@ fn tokens_read_late_equal_those_read_after_every_token() {
             for recorder in [&mut first, &mut second] {
                 recorder.begin(3, index, &[index as u32 + 9], true);
                 for layer in (0..shape.layers()).filter(|layer| shape.neurons(*layer) > 0) {
-                    // In the midst of a token there are those before it.
+                    // During a token the board has only the tokens before it.
                     assert_eq!(recorder.board().kept().tokens.end, index as u64);
                     token.record_layer(recorder, layer);
                 }
@@ -400,7 +401,7 @@ fn readers_holding_the_ring_neither_block_nor_lose_tokens() {
     token(&mut recorder, 0, 1, None);
     let held = board.ring(true).unwrap();
     std::thread::scope(|scope| {
-        // Would never end if the writer waited.
+        // Would never end if the writer waited for the reader.
         scope.spawn(|| {
             for position in 1..6 {
                 token(&mut recorder, position, 1, None);
@@ -437,7 +438,7 @@ fn readers_at_any_rate_see_whole_tokens() {
                         let all = board.tokens(seen.saturating_sub(20)..u64::MAX);
                         assert!(all.windows(2).all(|two| two[0].index + 1 == two[1].index));
                         assert!(all[all.len() - 1].masks.is_some());
-                        // Those before it may have lost theirs since it was read.
+                        // Earlier tokens may have lost their masks since they were read.
                         for token in &all {
                             let Some(masks) = token.masks.as_ref() else { continue };
                             assert!(masks.fired.iter().all(|word| *word == token.position as u32), "{token:?}");
@@ -509,7 +510,7 @@ fn device_strengths_are_wanted_only_while_a_reader_asks() {
     assert!(board.latest().is_some() && !wanted(200));
 }
 
-/// Neurons that are never zero count by their strengths, and not at all where those are not known: that all fire is no frequency.
+/// Neurons that are never zero count by their strengths. Without strengths they do not count.
 #[test]
 fn smooth_neurons_without_strengths_are_not_counted() {
     let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([32]));

@@ -1,23 +1,24 @@
-//! One token's record on the board, kept as reported until the first reader asks for its trace.
+//! One token's record on the board, kept as reported until the first reader asks for the token's
+//! trace.
 
 use std::sync::Arc;
 
 use super::{LayerFiring, LayerTrace, NeuronShape, TokenMasks, TokenTrace};
 
-/// Masks and figures of one token. The trace for readers is built when the first of them asks, which for most
-/// tokens never happens; their memory is reused as it is.
+/// Masks and figures of one token. Its trace is built for the first reader, and most tokens are
+/// never read. The memory of unread records is reused as it is.
 #[derive(Debug, Default)]
 pub(super) struct TokenRecord {
-    /// As in [`TokenTrace`], and so the next four.
+    /// As in [`TokenTrace`], like the next four fields.
     pub index: u64,
     pub token: u32,
     pub session: u64,
     pub position: usize,
     pub decoded: bool,
-    /// The figures of each layer. Where masks are kept, neurons and experts are not counted yet: `predicted` and `missed` only
-    /// say whether they are to be.
+    /// The figures of each layer. If masks are kept, neurons and experts are not counted yet.
+    /// `predicted` and `missed` then only say whether they will be counted.
     figures: Vec<LayerTrace>,
-    /// Empty where none are kept.
+    /// Empty if no masks are kept.
     masks: TokenMasks,
     /// As in [`TokenTrace`].
     pub hot: Option<Arc<[u32]>>,
@@ -25,7 +26,7 @@ pub(super) struct TokenRecord {
     trace: Option<TokenTrace>,
 }
 
-/// The masks to keep of a token, besides that of the neurons that fired.
+/// The masks of a token to keep, besides the mask of its firing neurons.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Keep {
     pub predicted: bool,
@@ -33,13 +34,13 @@ pub(super) struct Keep {
 }
 
 impl Keep {
-    /// Bytes of a token's.
+    /// Bytes of one token's masks.
     pub fn bytes(self, shape: &NeuronShape) -> usize {
         let [words, experts, predicted, greatest, strength] = self.lengths(shape);
         (words + experts + predicted + greatest) * 4 + strength
     }
 
-    /// Of the fields of [`TokenMasks`], the strengths last.
+    /// Lengths of the fields of [`TokenMasks`], the strengths last.
     fn lengths(self, shape: &NeuronShape) -> [usize; 5] {
         let words = shape.total_words();
         let predicted = if self.predicted { words } else { 0 };
@@ -49,7 +50,7 @@ impl Keep {
 }
 
 impl TokenRecord {
-    /// Forgets what it was; its layers are to come.
+    /// Clears the record for a new token.
     pub fn begin(&mut self, shape: &NeuronShape, keep: Option<Keep>) {
         (self.hot, self.trace) = (None, None);
         self.figures.clear();
@@ -65,7 +66,7 @@ impl TokenRecord {
         }
     }
 
-    /// Takes what is told of token `t` of a chunk, which has the shape.
+    /// Records token `t` of a chunk's report on a layer. The report has the board's shape.
     pub fn layer(&mut self, shape: &NeuronShape, firing: &LayerFiring<'_>, t: usize) {
         let (layer, words, experts) = (firing.layer, shape.words(firing.layer), shape.expert_words(firing.layer));
         let fired = &firing.fired[t * words.len()..][..words.len()];
@@ -96,7 +97,8 @@ impl TokenRecord {
         if let (Some(predicted), Some(kept)) = (predicted, masks.predicted.get_mut(words)) {
             kept.copy_from_slice(predicted);
         } else if let Some(predicted) = predicted {
-            // Told of this layer and not of the first: counted now, being kept nowhere.
+            // The first layer reported no prediction, so there is no mask to keep this one in. It
+            // is counted now.
             count_prediction(figures, fired, predicted);
         }
         let strength = masks.strength.get_mut(shape.range(layer));
@@ -105,7 +107,7 @@ impl TokenRecord {
         }
     }
 
-    /// True if its masks are kept.
+    /// True if the token's masks are kept.
     pub fn is_masked(&self) -> bool {
         self.trace.as_ref().map_or(!self.masks.fired.is_empty(), |trace| trace.masks.is_some())
     }
@@ -115,7 +117,7 @@ impl TokenRecord {
         self.trace.as_ref().map_or(self.hot.as_ref(), |trace| trace.hot.as_ref())
     }
 
-    /// Bytes of its masks, the one of what was in VRAM among them unless it is also `other`'s.
+    /// Bytes of the token's masks. Includes the mask of hot neurons unless `other` shares it.
     pub fn bytes(&self, other: Option<&TokenRecord>) -> u64 {
         let own = match &self.trace {
             Some(trace) => trace.masks.as_ref().map_or(0, |masks| masks.bytes()),
@@ -154,7 +156,7 @@ impl TokenRecord {
         })
     }
 
-    /// Forgets the masks but not the figures; what readers do not hold of the masks is memory for another.
+    /// Discards the masks but not the figures. Returns the memory of masks that no reader holds.
     pub fn thin(&mut self, shape: &NeuronShape) -> Option<Box<TokenRecord>> {
         let trace = self.trace(shape);
         trace.hot = None;
@@ -162,7 +164,8 @@ impl TokenRecord {
         Some(Box::new(TokenRecord { masks, ..TokenRecord::default() }))
     }
 
-    /// Takes back the masks that no reader holds, so that their memory is reused. The token has left the board.
+    /// Takes back masks that no reader holds, to reuse their memory, after the token has left the
+    /// board.
     pub fn retire(&mut self) {
         if let Some(masks) = self.trace.take().and_then(|trace| Arc::into_inner(trace.masks?)) {
             self.masks = masks;
@@ -170,7 +173,7 @@ impl TokenRecord {
     }
 }
 
-/// Counts the neurons and experts of a layer. What was not told is not counted: `figures` know what was.
+/// Counts the neurons and experts of a layer. `figures` says which of them were reported.
 fn count(
     figures: &mut LayerTrace,
     fired: &[u32],
@@ -201,7 +204,7 @@ fn ones(mask: &[u32]) -> u32 {
     mask.iter().map(|word| word.count_ones()).sum()
 }
 
-/// No longer than needed: the budget counts what is reserved.
+/// Resizes `vec` without spare capacity, because the budget counts the reserved bytes.
 fn resize<T: Clone + Default>(vec: &mut Vec<T>, length: usize) {
     vec.reserve_exact(length);
     vec.resize(length, T::default());

@@ -4,16 +4,17 @@ use std::sync::Arc;
 
 use super::NeuronShape;
 
-/// Figures and masks of every layer for one token. Cheap to clone: it shares its contents with the board.
+/// Figures and masks of every layer for one token. It shares its contents with the board, so that
+/// clones are cheap.
 #[derive(Debug, Clone)]
 pub struct TokenTrace {
-    /// Counts up over all sessions, from 0.
+    /// Index of the token, counted over all sessions from 0.
     pub index: u64,
-    /// Its id in the vocabulary.
+    /// Token id in the vocabulary.
     pub token: u32,
-    /// The session it belongs to.
+    /// Number of the session.
     pub session: u64,
-    /// Its place in the session's context.
+    /// Position in the session's context.
     pub position: usize,
     /// True for a generated token, false for a token of a prompt.
     pub decoded: bool,
@@ -21,33 +22,36 @@ pub struct TokenTrace {
     pub layers: Arc<[LayerTrace]>,
     /// Masks of the neurons that fired, while the board has room for them.
     pub masks: Option<Arc<TokenMasks>>,
-    /// `[all words]`: which neurons were resident in VRAM; `None` if none were, or once `masks` is gone. Tokens between which
-    /// nothing moved share it.
+    /// `[all words]`: mask of the neurons that were resident in VRAM. `None` if there were none, or
+    /// if `masks` is discarded. Consecutive tokens share the mask until it changes.
     pub hot: Option<Arc<[u32]>>,
 }
 
-/// A layer's figures of one token. Bytes and times of a prompt's chunk are shared equally among its tokens.
+/// A layer's figures of one token. Bytes and times of a prompt's chunk are shared equally among its
+/// tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LayerTrace {
     /// Neurons that fired.
     pub fired: u32,
-    /// Of them, those resident in VRAM.
+    /// Neurons that fired and were resident in VRAM.
     pub hot: u32,
-    /// Number of experts chosen; `None` for a layer without experts.
+    /// Number of experts chosen. `None` for a layer without experts.
     pub experts: Option<u32>,
-    /// Neurons the predictor let through; `None` where none was asked.
+    /// Neurons that the predictor selected. `None` if no predictor ran.
     pub predicted: Option<u32>,
-    /// Neurons that fired although the predictor had ruled them out; known only of tokens whose every neuron was looked at.
+    /// Neurons that fired although the predictor did not select them. Known only for tokens whose
+    /// every neuron was computed.
     pub missed: Option<u32>,
-    /// Bytes of weights the CPU read.
+    /// Bytes of weights that the CPU read.
     pub cpu_bytes: u64,
     /// Bytes that crossed the bus.
     pub bus_bytes: u64,
-    /// Nanoseconds a device worked, attention included; 0 where not measured, like the next two.
+    /// Nanoseconds that a device worked, attention included. 0 if not measured, as in the next two
+    /// fields.
     pub gpu_ns: u64,
-    /// Nanoseconds the CPU worked on the FFN.
+    /// Nanoseconds that the CPU worked on the FFN.
     pub cpu_ns: u64,
-    /// Nanoseconds the CPU waited for the device.
+    /// Nanoseconds that the CPU waited for the device.
     pub wait_ns: u64,
 }
 
@@ -78,19 +82,20 @@ impl LayerTrace {
     }
 }
 
-/// Masks of one token, all layers one behind the other as [`NeuronShape::words`] says.
+/// Masks of one token. The layers follow each other as in [`NeuronShape::words`].
 #[derive(Debug, Default, PartialEq)]
 pub struct TokenMasks {
     /// Neurons that fired.
     pub fired: Vec<u32>,
-    /// Experts that were chosen, as [`NeuronShape::expert_words`] says; empty for a model without MoE layers.
+    /// Experts that were chosen, in the form of [`NeuronShape::expert_words`]. Empty for a model
+    /// without MoE layers.
     pub chosen: Vec<u32>,
-    /// Neurons the predictor named; empty where no predictor ran.
+    /// Neurons that the predictor selected. Empty if no predictor ran.
     pub predicted: Vec<u32>,
-    /// Magnitudes of the hidden activations relative to the layer's greatest, 0 to 255, in the order of
-    /// [`NeuronShape::range`]; empty unless they were asked for.
+    /// Magnitudes of the hidden activations relative to the layer's greatest, 0 to 255, in the
+    /// order of [`NeuronShape::range`]. Empty unless strengths are recorded.
     pub strength: Vec<u8>,
-    /// The layers' greatest magnitudes, or empty.
+    /// Greatest magnitude of each layer, or empty.
     pub greatest: Vec<f32>,
 }
 
@@ -101,7 +106,7 @@ impl TokenMasks {
         ((words + self.greatest.capacity()) * 4 + self.strength.capacity()) as u64
     }
 
-    /// Empties it but keeps its memory.
+    /// Clears the masks but keeps their memory.
     pub(super) fn clear(&mut self) {
         self.fired.clear();
         self.chosen.clear();
@@ -114,9 +119,9 @@ impl TokenMasks {
 /// How a layer's firing differs between two tokens, as masks of the layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// Neurons that fire and did not.
+    /// Neurons that fire now and did not before.
     pub began: Vec<u32>,
-    /// Neurons that fired and do not.
+    /// Neurons that fired before and do not now.
     pub ended: Vec<u32>,
 }
 
@@ -126,22 +131,24 @@ impl TokenTrace {
         self.layers.iter().fold(LayerTrace::default(), |sum, layer| sum.plus(*layer))
     }
 
-    /// The mask of a layer's neurons that fired, if it is still kept.
+    /// The mask of a layer's neurons that fired, if the mask is still kept.
     pub fn fired(&self, shape: &NeuronShape, layer: usize) -> Option<&[u32]> {
         self.masks.as_ref()?.fired.get(shape.words(layer))
     }
 
-    /// The mask of the experts an MoE layer has chosen, if it is still kept.
+    /// The mask of the experts that an MoE layer chose, if the mask is still kept.
     pub fn chosen(&self, shape: &NeuronShape, layer: usize) -> Option<&[u32]> {
         self.masks.as_ref()?.chosen.get(shape.expert_words(layer)).filter(|chosen| !chosen.is_empty())
     }
 
-    /// The mask of a layer's neurons that were in VRAM, if any were and it is still kept.
+    /// The mask of a layer's neurons that were in VRAM, if there were any and the mask is still
+    /// kept.
     pub fn hot(&self, shape: &NeuronShape, layer: usize) -> Option<&[u32]> {
         self.hot.as_ref()?.get(shape.words(layer))
     }
 
-    /// Neurons of `layer` that fire in one of this token and `earlier` only; `None` if the masks of one are no longer kept.
+    /// Neurons of `layer` that fire at only one of this token and `earlier`. `None` if the masks of
+    /// either token are no longer kept.
     pub fn difference(&self, earlier: &TokenTrace, shape: &NeuronShape, layer: usize) -> Option<Difference> {
         let (now, before) = (self.fired(shape, layer)?, earlier.fired(shape, layer)?);
         let of = |pick: fn(u32, u32) -> u32| now.iter().zip(before).map(|(now, before)| pick(*now, *before)).collect();

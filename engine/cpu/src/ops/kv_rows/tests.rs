@@ -33,7 +33,7 @@ fn kv_rows_beyond_memory_are_a_memory_error() {
     }
 }
 
-/// Rows of two elements, both the row's number.
+/// Rows of two elements, both equal to the row's index.
 fn numbered(ty: KvType, room: usize, rows: Range<usize>) -> KvRows {
     let mut cache = KvRows::new(ty, 2, room).unwrap();
     rows.for_each(|i| cache.push(&[i as f32; 2]));
@@ -46,7 +46,8 @@ fn number(cache: &KvRows, i: usize) -> usize {
     row[1].round() as usize
 }
 
-/// Rows are found at every offset of the ring, before and behind the wrap, after a part was dropped and pushed again.
+/// Rows are correct at every offset of the ring, before and after the wrap, also after some were
+/// dropped and pushed again.
 #[test]
 fn rows_of_a_ring_are_the_newest_at_every_offset() {
     for ty in [KvType::F32, KvType::F16, KvType::Q8_0] {
@@ -76,7 +77,8 @@ fn rows_of_a_ring_move_down_where_some_are_removed() {
                 let mut cache = numbered(ty, 8, 0..n);
                 cache.remove(start, count);
                 assert_eq!(cache.len(), n - count);
-                // Rows that were held, and of those in front of the gap the ones that no moved row could take the place of.
+                // Rows that were held and moved, and rows before the gap that no moved row
+                // replaces.
                 let moved = (n.saturating_sub(8).max(start + count)..n).map(|i| (i - count, i));
                 let stay = (n.saturating_sub(8)..start).map(|i| (i, i));
                 for (at, number_of) in moved.chain(stay) {

@@ -1,4 +1,4 @@
-//! Multiples of rows added up: the down projection where a neuron is a row.
+//! Sums of scaled rows, for the down projection of neuron-major matrices.
 
 use std::arch::x86_64::*;
 
@@ -31,7 +31,7 @@ pub(super) fn rows(ty: Encoding, rows: &[ScaledRow<'_>], acc: &mut [f32]) {
     }
 }
 
-/// One row of floats, eight of which are `BYTES` long.
+/// Adds one row of floats. Eight floats are `BYTES` long.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn floats<const BYTES: usize>(
@@ -58,7 +58,7 @@ fn floats<const BYTES: usize>(
     portable::axpy_floats(ty, row.as_chunks::<BYTES>().1, a, acc_rest);
 }
 
-/// Several rows for each look at `acc`.
+/// Adds several rows with one read and write of `acc`.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn q4_0<const ROWS: usize>(rows: &[ScaledRow<'_>; ROWS], acc: &mut [f32]) {
     let lines = rows.each_ref().map(|of| of.row.as_chunks::<18>().0.as_chunks::<8>());
@@ -81,12 +81,12 @@ fn q4_0<const ROWS: usize>(rows: &[ScaledRow<'_>; ROWS], acc: &mut [f32]) {
     }
 }
 
-/// A block of each row.
+/// Adds a block of each row.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn add<const ROWS: usize>(blocks: [&[u8; 18]; ROWS], scales: [f32; ROWS], acc: &mut [f32; 32]) {
     let mask = _mm256_set1_epi32(15);
-    // Codes are 8 too large.
+    // Codes are stored with 8 added.
     let offset = _mm256_set1_ps(-8.0 * scales.iter().sum::<f32>());
     let mut sums: [_; 4] = std::array::from_fn(|i| _mm256_add_ps(load_ps(part(acc, 8 * i)), offset));
     for (block, scale) in blocks.into_iter().zip(scales) {
@@ -103,7 +103,7 @@ fn add<const ROWS: usize>(blocks: [&[u8; 18]; ROWS], scales: [f32; ROWS], acc: &
     }
 }
 
-/// Any block type, decoded to codes first.
+/// Adds a row of any block type, after decoding it to codes.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn any_blocks(ty: BlockType, row: &[u8], a: f32, ahead: isize, acc: &mut [f32]) {
     let format = ty.format();

@@ -1,5 +1,5 @@
-//! Block types on AVX2: one arm per type says how its codes are decoded in registers and how they are scaled. Products
-//! ([`dot`](super::dot)) and unpacking follow from that.
+//! Block types on AVX2. One arm per type says how its codes are decoded in registers and how they
+//! are scaled. Products ([`dot`](super::dot)) and unpacking use the same arms.
 
 use std::arch::x86_64::*;
 
@@ -78,7 +78,7 @@ pub(in crate::simd) fn run(ty: BlockType, work: BlockWork<'_>) {
     }
 }
 
-/// `s d`, and no minima.
+/// Returns `s d` as scales, and no minima.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn scales_alone(s: __m256, d: f32) -> (__m256, __m256) {
@@ -126,8 +126,8 @@ fn blocks_k<const BYTES: usize>(
     }
 }
 
-/// Blocks of 256 whose scales are of 16: see [`row_k16`]. Codes are `OFFSET` too large, or blocks
-/// have [`MINIMA`]; `scales` decodes scales and minima.
+/// Blocks of 256 with one scale per 16 elements: see [`row_k16`]. Codes have `OFFSET` added, or
+/// blocks have [`MINIMA`]. `scales` decodes scales and minima.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn blocks_k16<const BYTES: usize, const OFFSET: i8>(
     ty: BlockType,

@@ -5,14 +5,14 @@ use std::arch::x86_64::*;
 use super::{load128, load256};
 use crate::simd::part;
 
-/// An f16.
+/// Reads an f16.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn head(bytes: &[u8; 2]) -> f32 {
     _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(u16::from_le_bytes(*bytes)))))
 }
 
-/// Sixteen low nibbles, then the high ones.
+/// Sixteen low nibbles, then the sixteen high ones.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn nibbles(bytes: &[u8; 16]) -> __m256i {
@@ -20,7 +20,7 @@ pub(super) fn nibbles(bytes: &[u8; 16]) -> __m256i {
     _mm256_and_si256(_mm256_srlv_epi64(both, _mm256_set_epi64x(4, 4, 0, 0)), _mm256_set1_epi8(15))
 }
 
-/// All ones in the bytes whose bit of `bits` is set.
+/// Sets all bits of the bytes whose bit in `bits` is set.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn mask_of(bits: u32) -> __m256i {
@@ -30,7 +30,7 @@ pub(super) fn mask_of(bits: u32) -> __m256i {
     _mm256_cmpeq_epi8(_mm256_and_si256(bytes, bit), bit)
 }
 
-/// [`nibbles`] with a fifth bit from 32 more.
+/// [`nibbles`] with a fifth bit from 32 separate bits.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn five_bits(low: &[u8; 16], high: &[u8; 4]) -> __m256i {
@@ -38,7 +38,7 @@ pub(super) fn five_bits(low: &[u8; 16], high: &[u8; 4]) -> __m256i {
     _mm256_or_si256(nibbles(low), _mm256_and_si256(set, _mm256_set1_epi8(16)))
 }
 
-/// The values of nibbles.
+/// Looks up the value of each nibble.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn look_up(values: &[i8; 16], nibbles: __m256i) -> __m256i {
@@ -72,7 +72,7 @@ pub(super) fn q4_k(block: &[u8; 144], i: usize) -> [__m256i; 2] {
 pub(super) fn q5_k(block: &[u8; 176], i: usize) -> [__m256i; 2] {
     let (mask, fifth) = (_mm256_set1_epi8(15), _mm256_set1_epi8(16));
     let quants = load256::<u8, 32>(part(block, 48 + 32 * i));
-    // The fifth bits of these two sub-blocks are the lowest two of each byte.
+    // The fifth bits of these two sub-blocks become the lowest two bits of each byte.
     let bits = _mm256_srl_epi16(load256::<u8, 32>(part(block, 16)), _mm_cvtsi32_si128(2 * i as i32));
     let (low, high) = (_mm256_and_si256(quants, mask), _mm256_and_si256(_mm256_srli_epi16::<4>(quants), mask));
     [
@@ -81,12 +81,12 @@ pub(super) fn q5_k(block: &[u8; 176], i: usize) -> [__m256i; 2] {
     ]
 }
 
-/// Four times 32 codes of a Q6_K block's half `at`, 32 too large.
+/// Four times 32 codes of half `at` of a Q6_K block, with 32 added.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn q6_k(block: &[u8; 210], at: usize) -> [__m256i; 4] {
     let (mask, upper) = (_mm256_set1_epi8(15), _mm256_set1_epi8(48));
-    // Two runs of 32 bytes hold four bits of codes, 32 more bytes the upper two.
+    // Two runs of 32 bytes contain the lower four bits of codes, 32 more bytes the upper two bits.
     let a = load256::<u8, 32>(part(block, 64 * at));
     let b = load256::<u8, 32>(part(block, 64 * at + 32));
     let bits = load256::<u8, 32>(part(block, 128 + 32 * at));
@@ -99,12 +99,12 @@ pub(super) fn q6_k(block: &[u8; 210], at: usize) -> [__m256i; 4] {
     ]
 }
 
-/// Four times 32 codes of a Q3_K block's half `at`, 4 too large.
+/// Four times 32 codes of half `at` of a Q3_K block, with 4 added.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn q3_k(block: &[u8; 110], at: usize) -> [__m256i; 4] {
     let mut codes = two_bits(part(block, 32 + 32 * at));
-    // The third bit of each is a bit of these bytes.
+    // The third bit of each code is a bit of these bytes.
     let bits = _mm256_srl_epi16(load256::<u8, 32>(part(block, 0)), _mm_cvtsi32_si128(4 * at as i32));
     let third = _mm256_set1_epi8(4);
     codes[0] = _mm256_or_si256(codes[0], _mm256_and_si256(_mm256_slli_epi16::<2>(bits), third));

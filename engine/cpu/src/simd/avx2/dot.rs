@@ -1,8 +1,9 @@
-//! Rows of weights against one activation vector.
+//! Products of rows of weights with one activation vector.
 //!
-//! Unsigned weight codes times signed activation codes (`vpmaddubsw`, which the codes are too small to saturate); what
-//! the offset of a type's codes adds is taken off with the sums of the activations' codes. Products of four groups are summed as
-//! integers, then scaled together: [`sum_order`](crate::simd::sum_order) says in which order.
+//! Unsigned weight codes are multiplied by signed activation codes. Codes are too small to saturate
+//! `vpmaddubsw`. The offset of a type's codes is corrected with the sums of the activations' codes.
+//! Products of four groups are summed as integers, then scaled together, in
+//! [`sum_order`](crate::simd::sum_order).
 
 use std::arch::x86_64::*;
 
@@ -30,7 +31,8 @@ pub(super) fn floats<const N: usize>(ty: FloatType, row: &[u8], x: [&[f32]; N], 
     }
 }
 
-/// One row of floats, eight of which are `BYTES` long: widened once for all tokens, each of which has sums of its own.
+/// Multiplies one row of floats, of which eight are `BYTES` long. The row is widened once for all
+/// tokens. Each token has separate sums.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn float_row<const BYTES: usize, const N: usize>(
@@ -76,23 +78,25 @@ fn float_row<const BYTES: usize, const N: usize>(
     out
 }
 
-/// Sums of four products, exact: `a` unsigned, `b` signed.
+/// Exact sums of four products. `a` is unsigned, `b` is signed.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn dot4(a: __m256i, b: __m256i) -> __m256i {
     _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), _mm256_set1_epi16(1))
 }
 
-/// [`dot4`] with `w` signed. |w| is at most 128 and an activation's code at most 127, so a pair stays below 2^15.
+/// [`dot4`] with signed `w`. |w| is at most 128 and an activation's code at most 127, so a pair
+/// stays below 2^15.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn signed4(w: __m256i, x: __m256i) -> __m256i {
     dot4(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w))
 }
 
-/// Rows of blocks of 32 behind a scale ([`F16`] or [`E8M0`]): `codes` widens a block's codes, which are `OFFSET` too large, or
-/// [`SIGNED`], or not offset because a minimum follows the scale ([`MINIMA`]). Each row has its prefetch distance.
-/// Gathered rows are read side by side: more of them are then on their way.
+/// Multiplies rows of blocks of 32 that begin with a scale ([`F16`] or [`E8M0`]). `codes_of` widens
+/// a block's codes. They have `OFFSET` added, or are [`SIGNED`], or have a minimum after the scale
+/// instead ([`MINIMA`]). Each row has its prefetch distance. Gathered rows are read side by side,
+/// so that more memory reads are in flight.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn rows32<const BYTES: usize, const SCALE: u8, const OFFSET: i8, const ROWS: usize>(
@@ -162,7 +166,7 @@ pub(super) fn q4_0<const ROWS: usize>(rows: [GatheredRow<'_>; ROWS], x: Quantise
     rows32::<18, F16, 8, ROWS>(rows, x, |block| codes::nibbles(part(block, 2)))
 }
 
-/// The scales and the minima of a block of Q4_K or Q5_K, as [`k_scales::unpack_scales`] gives them.
+/// The scales and the minima of a block of Q4_K or Q5_K, as in [`k_scales::unpack_scales`].
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn scales_k(header: &[u8; 16]) -> (__m256, __m256) {
@@ -180,7 +184,7 @@ fn bytes8(bytes: [u8; 8]) -> __m256 {
     _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(load64(&bytes)))
 }
 
-/// Row of Q4_K or Q5_K blocks: `pair(block, i)` widens sub-blocks `2i` and `2i + 1`.
+/// Multiplies a row of Q4_K or Q5_K blocks. `pair(block, i)` widens sub-blocks `2i` and `2i + 1`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn row_k<const BYTES: usize>(
@@ -211,15 +215,16 @@ pub(super) fn row_k<const BYTES: usize>(
     sums.get()
 }
 
-/// Eight 6-bit scales, 32 too large, as floats.
+/// Eight 6-bit scales, stored with 32 added, as floats.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn six_bits(scales: [u8; 8]) -> __m256 {
     _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_cvtepu8_epi32(load64(&scales)), _mm256_set1_epi32(32)))
 }
 
-/// Row of blocks of 256 whose scales are of 16: `factors(block, half)` gives the scales and, with [`MINIMA`], the minima of a
-/// half, `weights(block, half)` its codes, `OFFSET` too large.
+/// Multiplies a row of blocks of 256 with one scale per 16 elements. `factors(block, half)` returns
+/// the scales and, with [`MINIMA`], the minima of a half. `weights(block, half)` returns its codes,
+/// with `OFFSET` added.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn row_k16<const BYTES: usize, const OFFSET: i8>(
@@ -236,7 +241,7 @@ pub(super) fn row_k16<const BYTES: usize, const OFFSET: i8>(
     for (at, ((block, codes), (scales, (x_sums, code_sums)))) in blocks.zip(of_x).enumerate() {
         prefetch(block, ahead);
         sums.before_block(at, LINE / 256);
-        // Two scales for each of the activations'.
+        // Two weight scales share one activation scale.
         let twice = [_mm256_set_epi32(3, 3, 2, 2, 1, 1, 0, 0), _mm256_set_epi32(7, 7, 6, 6, 5, 5, 4, 4)];
         for (at, codes) in codes.as_chunks::<128>().0.iter().enumerate() {
             let (s, minima) = factors(block, at);
@@ -261,8 +266,8 @@ pub(super) fn row_k16<const BYTES: usize, const OFFSET: i8>(
     sums.get()
 }
 
-/// Row of blocks of `CHUNKS` chunks of 32 signed codes, each with one scale or two, as there are `GROUPS`: `codes(block, i)` widens
-/// chunk `i`.
+/// Multiplies a row of blocks of `CHUNKS` chunks of 32 signed codes. `GROUPS` says whether each
+/// chunk has one scale or two. `codes(block, i)` widens chunk `i`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn row_signed<const BYTES: usize, const CHUNKS: usize, const GROUPS: usize>(
@@ -284,7 +289,7 @@ pub(super) fn row_signed<const BYTES: usize, const CHUNKS: usize, const GROUPS: 
             dots[i] = signed4(codes(block, i), load256(&inputs[i]));
         }
         if GROUPS == 2 {
-            // Every other block has the line's other two sums.
+            // Odd blocks contribute to the line's other two sums.
             let none = _mm256_setzero_si256();
             let [a, b] = [scales[0] * x_scales[0], scales[1] * x_scales[1]];
             sums.line = if at.is_multiple_of(2) {

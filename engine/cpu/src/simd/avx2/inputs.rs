@@ -1,14 +1,14 @@
-//! Weights that are stored input by input, two inputs at a time.
+//! Weights of input-major matrices, two inputs at a time.
 
 use std::arch::x86_64::*;
 
 use super::{load_ps, load128, load256, store_ps};
 use crate::simd::{INPUTS, InputBlock, InputMinima, OUTPUTS, part, part_mut};
 
-/// Two inputs: where their rows of codes begin, and what they are multiplied by.
+/// Two inputs: the offsets of their rows of codes, and their factors.
 type InputPair = ([usize; 2], __m256i);
 
-/// Pairs whose products a 16-bit sum holds: 16 inputs * 15 * 127 < 2^15.
+/// Pairs whose products fit a 16-bit sum: 16 inputs * 15 * 127 < 2^15.
 const PAIRS: usize = 8;
 
 /// [`Kernels::add_inputs`](crate::simd::Kernels::add_inputs).
@@ -40,8 +40,8 @@ pub(super) fn add_with_minima(
     });
 }
 
-/// Goes through the outputs of a block of nibbles, eight at a time: `add` gets their sums over the
-/// active inputs, the first output's number and the place of the results.
+/// Processes the outputs of a block of nibbles, eight at a time. `add` receives their sums over the
+/// active inputs, the index of the first output, and the results to add to.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn add_nibbles(
@@ -94,7 +94,8 @@ pub(super) fn add_bytes(inputs: &InputBlock<'_>, next: Option<&InputBlock<'_>>, 
             for (rows, factors) in pairs {
                 let a = load256::<u8, 32>(part(codes, rows[0] + at * OUTPUTS + first));
                 let b = load256::<u8, 32>(part(codes, rows[1] + at * OUTPUTS + first));
-                // Each holds the pairs of eight outputs in its lower half, and of the eight 16 further on in its upper one.
+                // The lower half has the pairs of eight outputs, the upper half those of the eight
+                // outputs 16 further on.
                 for (i, both) in [_mm256_unpacklo_epi8(a, b), _mm256_unpackhi_epi8(a, b)].into_iter().enumerate() {
                     let low = _mm256_cvtepi8_epi16(_mm256_castsi256_si128(both));
                     let high = _mm256_cvtepi8_epi16(_mm256_extracti128_si256::<1>(both));
@@ -112,7 +113,8 @@ pub(super) fn add_bytes(inputs: &InputBlock<'_>, next: Option<&InputBlock<'_>>, 
     }
 }
 
-/// The active inputs two by two, each pair with what `broadcast` makes of its factors, and how many pairs there are.
+/// The active inputs two by two, and the number of pairs. `broadcast` prepares the factors of each
+/// pair.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn pairs(
@@ -122,7 +124,7 @@ fn pairs(
 ) -> ([InputPair; INPUTS / 2], usize) {
     let mut pairs: [InputPair; INPUTS / 2] = [([0; 2], _mm256_setzero_si256()); INPUTS / 2];
     for (pair, two) in pairs.iter_mut().zip(inputs.active.chunks(2)) {
-        // What is missing of the last two is multiplied by zero.
+        // If the last pair has only one input, its second factor is zero.
         let mut factors = [0i8; 2];
         for (at, input) in two.iter().enumerate() {
             pair.0[at] = *input as usize * row;
@@ -133,14 +135,14 @@ fn pairs(
     (pairs, inputs.active.len().div_ceil(2).min(INPUTS / 2))
 }
 
-/// Eight f16 from number `at` on.
+/// Eight f16, from index `at` on, as floats.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn eight_halves(from: &[u8], at: usize) -> __m256 {
     _mm256_cvtph_ps(load128::<u8, 16>(part(from, 2 * at)))
 }
 
-/// Eight bytes from number `at` on.
+/// Eight bytes, from index `at` on, as floats.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn eight_bytes(from: &[u8], at: usize) -> __m256 {
@@ -148,7 +150,8 @@ fn eight_bytes(from: &[u8], at: usize) -> __m256 {
     _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_set_epi64x(0, i64::from_le_bytes(*bytes))))
 }
 
-/// Sums over inputs of 32 bytes of codes, from byte `at` of a row on: eight outputs each, 16 from one to the next.
+/// Sums over inputs for 32 bytes of codes, from byte `at` of a row on. Each register has eight
+/// outputs, and consecutive registers are 16 outputs apart.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn half_line(codes: &[u8], at: usize, pairs: &[InputPair]) -> [__m256i; 8] {
@@ -167,7 +170,7 @@ fn half_line(codes: &[u8], at: usize, pairs: &[InputPair]) -> [__m256i; 8] {
         }
         let zero = _mm256_setzero_si256();
         for (i, short) in short.into_iter().enumerate() {
-            // In the upper half of 32 bits, then moved down with the sign.
+            // Moved to the upper half of 32 bits, then shifted down with the sign.
             let (low, high) = (_mm256_unpacklo_epi16(zero, short), _mm256_unpackhi_epi16(zero, short));
             sums[2 * i] = _mm256_add_epi32(sums[2 * i], _mm256_srai_epi32::<16>(low));
             sums[2 * i + 1] = _mm256_add_epi32(sums[2 * i + 1], _mm256_srai_epi32::<16>(high));

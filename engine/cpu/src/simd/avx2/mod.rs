@@ -1,7 +1,7 @@
-//! AVX2 with FMA and F16C: 256-bit kernels. Where the machine has AVX-VNNI, prompts use that.
+//! AVX2 with FMA and F16C: 256-bit kernels. If the machine has AVX-VNNI, prompts use it.
 //!
-//! Everything here is compiled with the features on; [`kernels`](super::kernels) gives the tables
-//! only to a machine that has them.
+//! This module is compiled with these features enabled. [`kernels`](super::kernels) gives its
+//! tables only to machines that have them.
 
 mod axpy;
 pub(super) mod blocks;
@@ -23,21 +23,21 @@ use thermocline_formats::quant::FloatType;
 const ROWS: usize = 16;
 const FLOAT_TOKENS: usize = 6;
 
-/// 32 bytes.
+/// Loads 32 bytes.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn load256<T: Copy, const N: usize>(from: &[T; N]) -> __m256i {
     const { assert!(N * size_of::<T>() == 32) };
-    // SAFETY: 32 bytes are readable there, and the load asks for no alignment.
+    // SAFETY: 32 bytes are readable there, and the load needs no alignment.
     unsafe { _mm256_loadu_si256(from.as_ptr().cast()) }
 }
 
-/// 16 bytes.
+/// Loads 16 bytes.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn load128<T: Copy, const N: usize>(from: &[T; N]) -> __m128i {
     const { assert!(N * size_of::<T>() == 16) };
-    // SAFETY: 16 bytes are readable there, and the load asks for no alignment.
+    // SAFETY: 16 bytes are readable there, and the load needs no alignment.
     unsafe { _mm_loadu_si128(from.as_ptr().cast()) }
 }
 
@@ -46,21 +46,21 @@ pub(super) fn load128<T: Copy, const N: usize>(from: &[T; N]) -> __m128i {
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn store256<T: Copy, const N: usize>(to: &mut [T; N], v: __m256i) {
     const { assert!(N * size_of::<T>() == 32) };
-    // SAFETY: 32 bytes are writable there, and the store asks for no alignment.
+    // SAFETY: 32 bytes are writable there, and the store needs no alignment.
     unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), v) }
 }
 
-/// Eight bytes.
+/// Loads eight bytes.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn load64<T: Copy, const N: usize>(from: &[T; N]) -> __m128i {
     const { assert!(N * size_of::<T>() == 8) };
-    // SAFETY: 8 bytes are readable there, and the load asks for no alignment.
+    // SAFETY: 8 bytes are readable there, and the load needs no alignment.
     unsafe { _mm_loadl_epi64(from.as_ptr().cast()) }
 }
 
-/// The f16 at byte `AT` of each of eight blocks. Put together in whole registers: inserted into a vector one by one they would wait
-/// for whatever that register held before.
+/// The f16 at byte `AT` of each of eight blocks. They are combined in whole registers. Inserting
+/// them into a vector one by one would wait for the previous contents of its register.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn heads<const BYTES: usize, const AT: usize>(blocks: &[[u8; BYTES]; 8]) -> __m256 {
@@ -71,7 +71,8 @@ fn heads<const BYTES: usize, const AT: usize>(blocks: &[[u8; BYTES]; 8]) -> __m2
     _mm256_cvtph_ps(_mm_set_epi64x(four(4), four(0)))
 }
 
-/// The powers of two that are scales of eight MXFP4 blocks whose codes are twice the value: `2^(e - 128)`.
+/// The scales of eight MXFP4 blocks: the powers of two `2^(e - 128)`, for codes that are twice the
+/// value.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn powers<B: AsRef<[u8]>>(blocks: &[B; 8]) -> __m256 {
@@ -85,7 +86,7 @@ fn powers<B: AsRef<[u8]>>(blocks: &[B; 8]) -> __m256 {
     _mm256_castsi256_ps(_mm256_blendv_epi8(subnormal, normal, _mm256_cmpgt_epi32(e, one)))
 }
 
-/// Prefetches the lines `ahead` bytes behind those of `row`: see [`prefetch_weights`].
+/// Prefetches the lines `ahead` bytes after those of `row`. See [`prefetch_weights`].
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn prefetch(row: &[u8], ahead: isize) {
@@ -94,7 +95,7 @@ fn prefetch(row: &[u8], ahead: isize) {
     }
 }
 
-/// Eight floats.
+/// Loads eight floats.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn load_ps(from: &[f32; 8]) -> __m256 {
@@ -105,7 +106,7 @@ pub(super) fn load_ps(from: &[f32; 8]) -> __m256 {
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn store_ps(to: &mut [f32; 8], v: __m256) {
-    // SAFETY: 32 bytes are writable there, and the store asks for no alignment.
+    // SAFETY: 32 bytes are writable there, and the store needs no alignment.
     unsafe { _mm256_storeu_ps(to.as_mut_ptr(), v) }
 }
 

@@ -1,4 +1,5 @@
-//! Eight rows against the tokens of a tile: see [`panel`](crate::simd::panel). A register has four codes of each row.
+//! Products of eight rows with the tokens of a tile: see [`panel`](crate::simd::panel). A register
+//! has four codes of each row.
 
 use std::arch::x86_64::*;
 
@@ -25,7 +26,7 @@ pub(super) fn products(panel: &RowPanel, x: TokenTile<'_>, sums: &mut [PanelSums
     }
 }
 
-/// [`products`] with AVX-VNNI, whose sums have 32 bits.
+/// [`products`] with AVX-VNNI, which sums in 32 bits.
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
 pub(super) fn products_vnni(panel: &RowPanel, x: TokenTile<'_>, sums: &mut [PanelSums]) {
     match CodeWidth::of(&panel.grouping) {
@@ -34,14 +35,14 @@ pub(super) fn products_vnni(panel: &RowPanel, x: TokenTile<'_>, sums: &mut [Pane
     }
 }
 
-/// Four codes of a token in every lane.
+/// Copies four codes of a token to every lane.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn broadcast(quad: &[i8; 4]) -> CodeQuad {
     _mm256_set1_epi32(i32::from_le_bytes(quad.map(i8::cast_unsigned)))
 }
 
-/// Products of quads whose codes are unsigned; those of `DEPTH` quads fit 16 bits.
+/// Products of quads with unsigned codes. The products of `DEPTH` quads fit 16 bits.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn unsigned<const DEPTH: usize, const QUADS: usize>(w: &[CodeQuad; QUADS], x: &[[i8; 4]; QUADS]) -> __m256i {
@@ -59,7 +60,7 @@ fn unsigned<const DEPTH: usize, const QUADS: usize>(w: &[CodeQuad; QUADS], x: &[
     dots
 }
 
-/// Products of quads whose codes are signed.
+/// Products of quads with signed codes.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn signed<const QUADS: usize>(w: &[CodeQuad; QUADS], x: &[[i8; 4]; QUADS]) -> __m256i {
@@ -71,11 +72,11 @@ fn signed<const QUADS: usize>(w: &[CodeQuad; QUADS], x: &[[i8; 4]; QUADS]) -> __
     dots
 }
 
-/// Products of quads whose codes are unsigned, with AVX-VNNI.
+/// Products of quads with unsigned codes, with AVX-VNNI.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
 fn unsigned_vnni<const QUADS: usize>(w: &[CodeQuad; QUADS], x: &[[i8; 4]; QUADS]) -> __m256i {
-    // Two sums do not wait for each other.
+    // Two sums, which do not wait for each other.
     let mut dots = [_mm256_setzero_si256(); 2];
     for quad in 0..QUADS {
         dots[quad % 2] = _mm256_dpbusd_avx_epi32(dots[quad % 2], w[quad], broadcast(&x[quad]));
@@ -83,7 +84,7 @@ fn unsigned_vnni<const QUADS: usize>(w: &[CodeQuad; QUADS], x: &[[i8; 4]; QUADS]
     _mm256_add_epi32(dots[0], dots[1])
 }
 
-/// Products of quads whose codes are signed, with AVX-VNNI.
+/// Products of quads with signed codes, with AVX-VNNI.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
 fn signed_vnni<const QUADS: usize>(w: &[CodeQuad; QUADS], x: &[[i8; 4]; QUADS]) -> __m256i {
@@ -95,8 +96,8 @@ fn signed_vnni<const QUADS: usize>(w: &[CodeQuad; QUADS], x: &[[i8; 4]; QUADS]) 
     _mm256_add_epi32(dots[0], dots[1])
 }
 
-/// Chunk by chunk, whose codes stay in registers while they are multiplied with all tokens: `whole` and `half` multiply those of a
-/// chunk and of half of one.
+/// Multiplies chunk by chunk. A chunk's codes stay in registers while they are multiplied with all
+/// tokens. `whole` multiplies a chunk, `half` multiplies half a chunk.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn tile(
@@ -153,14 +154,14 @@ fn tile(
     }
 }
 
-/// A chunk's codes by quads.
+/// Splits a chunk's codes into quads.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn part8(codes: &[i8; CHUNK]) -> &[[i8; 4]; 8] {
     part(codes.as_chunks::<4>().0, 0)
 }
 
-/// Products of codes that are `offset` too large, with a token's codes that sum up to `code_sum`.
+/// Corrects products of codes that have `offset` added. `code_sum` is the sum of the token's codes.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn less(dots: __m256i, offset: __m256i, code_sum: i32) -> __m256i {

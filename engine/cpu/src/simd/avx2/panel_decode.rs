@@ -1,5 +1,5 @@
-//! Decodes eight rows into a [`RowPanel`]: those of the commonest types side by side in registers, which have four columns of each
-//! row, those of others row by row.
+//! Decodes eight rows into a [`RowPanel`]. Rows of the most common types are decoded side by side,
+//! in registers with four columns of each row. Rows of other types are decoded one by one.
 
 use std::arch::x86_64::*;
 
@@ -19,7 +19,7 @@ struct Line<'a> {
     ahead: usize,
 }
 
-/// The same block of each row.
+/// One block of each row, at the same position.
 type RowBlocks<'a, const BYTES: usize> = [&'a [u8; BYTES]; PANEL_ROWS];
 
 /// The first `n` blocks of each row.
@@ -42,7 +42,7 @@ fn blocks_at<'a, const BYTES: usize>(rows: &[&'a [[u8; BYTES]]; PANEL_ROWS], at:
     blocks
 }
 
-/// Codes of 32 columns of each row: four columns in each register.
+/// Codes of 32 columns of each row, with four columns in each register.
 type ChunkQuads = [__m256i; CHUNK / 4];
 
 /// Decodes a line of `rows`.
@@ -108,7 +108,7 @@ pub(super) fn decode(ty: BlockType, rows: &[&[u8]; PANEL_ROWS], ahead: usize, pa
     }
 }
 
-/// Chunk `at` of decoded rows by quads, `offset` added.
+/// Writes chunk `at` of decoded rows by quads, with `offset` added.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn interleave(rows: &[DecodedRow; PANEL_ROWS], at: usize, offset: i8, codes: &mut [[i8; CHUNK]; CHUNK / 4]) {
@@ -120,7 +120,7 @@ fn interleave(rows: &[DecodedRow; PANEL_ROWS], at: usize, offset: i8, codes: &mu
     store(codes, quads);
 }
 
-/// Blocks of 32: `codes` and `scales` decode one of each row.
+/// Decodes blocks of 32. `codes` and `scales` decode one block of each row.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn blocks32<const BYTES: usize>(
@@ -130,7 +130,7 @@ fn blocks32<const BYTES: usize>(
     scales: impl Fn(&RowBlocks<'_, BYTES>) -> __m256,
 ) {
     panel.begin(line.ty, line.rows, BYTES, 32);
-    // The processor's own prefetcher is as quick for these types.
+    // The processor's own prefetcher is as fast for these types.
     let rows = blocks_of(line.rows, panel.chunks);
     for at in 0..panel.chunks {
         let blocks = blocks_at(&rows, at);
@@ -139,7 +139,7 @@ fn blocks32<const BYTES: usize>(
     }
 }
 
-/// Minima of blocks of 32.
+/// Decodes the minima of blocks of 32.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn minima32<const BYTES: usize>(
@@ -153,7 +153,8 @@ fn minima32<const BYTES: usize>(
     }
 }
 
-/// Blocks of 256 with `GROUPS` scales: `scales` decodes those and the minima of one block, `codes` the codes of one of each row.
+/// Decodes blocks of 256 with `GROUPS` scales. `scales` decodes the scales and minima of one block,
+/// `codes` the codes of one block of each row.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn blocks256<const BYTES: usize, const GROUPS: usize>(
@@ -182,7 +183,7 @@ fn blocks256<const BYTES: usize, const GROUPS: usize>(
     }
 }
 
-/// Writes the factors of a block of Q4_K or Q5_K.
+/// Writes the scales and minima of a block of Q4_K or Q5_K.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn store_scales_k(block: &[u8], scales: &mut [f32; 8], mins: &mut [f32; 8]) {
@@ -191,7 +192,7 @@ fn store_scales_k(block: &[u8], scales: &mut [f32; 8], mins: &mut [f32; 8]) {
     store_ps(mins, minima);
 }
 
-/// Writes the factors of a block of Q6_K.
+/// Writes the scales of a block of Q6_K.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn scales_q6_k(block: &[u8; 210], scales: &mut [f32; 16]) {
@@ -202,7 +203,7 @@ fn scales_q6_k(block: &[u8; 210], scales: &mut [f32; 16]) {
     }
 }
 
-/// The factors of rows by group.
+/// Transposes the factors of rows into groups.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn by_group<const GROUPS: usize>(rows: &[[f32; GROUPS]; PANEL_ROWS], to: &mut [[f32; PANEL_ROWS]]) {
@@ -220,7 +221,7 @@ fn by_group<const GROUPS: usize>(rows: &[[f32; GROUPS]; PANEL_ROWS], to: &mut [[
     }
 }
 
-/// The words of four registers by place instead of by register, in each half.
+/// Transposes the words of four registers, within each half.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn transpose([a, b, c, d]: [__m256i; 4]) -> [__m256i; 4] {
@@ -234,7 +235,7 @@ fn transpose([a, b, c, d]: [__m256i; 4]) -> [__m256i; 4] {
     ]
 }
 
-/// Sixteen bytes of each row by words.
+/// Sixteen bytes of each row, transposed by words.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn words16<'a, T: Copy + 'a>(row: impl Fn(usize) -> &'a [T; 16]) -> [__m256i; 4] {
@@ -245,21 +246,21 @@ fn words16<'a, T: Copy + 'a>(row: impl Fn(usize) -> &'a [T; 16]) -> [__m256i; 4]
     transpose(both)
 }
 
-/// 32 bytes of each row by words.
+/// 32 bytes of each row, transposed by words.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn words32<'a, T: Copy + 'a>(row: impl Fn(usize) -> &'a [T; 32]) -> ChunkQuads {
     both(words16(|at| part(row(at), 0)), words16(|at| part(row(at), 16)))
 }
 
-/// Quads of 32 columns, from those of two times 16.
+/// Joins the quads of two times 16 columns to quads of 32 columns.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn both([a, b, c, d]: [__m256i; 4], [e, f, g, h]: [__m256i; 4]) -> ChunkQuads {
     [a, b, c, d, e, f, g, h]
 }
 
-/// The low nibbles of words, then the high ones.
+/// The low nibbles of words, then the high nibbles.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn split(words: [__m256i; 4]) -> ChunkQuads {
@@ -279,7 +280,7 @@ fn nibbles<const BYTES: usize, const AT: usize>(blocks: &RowBlocks<'_, BYTES>) -
     split(words16(|row| part(blocks[row], AT)))
 }
 
-/// The values of nibbles, `offset` added.
+/// Looks up the values of nibbles, with `offset` added.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn look_up(values: &[i8; 16], offset: i8, mut nibbles: ChunkQuads) -> ChunkQuads {
@@ -312,7 +313,7 @@ fn store(codes: &mut [[i8; CHUNK]; CHUNK / 4], quads: ChunkQuads) {
     }
 }
 
-/// Codes of Q4_K.
+/// Decodes the codes of Q4_K.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn q4_k(blocks: &RowBlocks<'_, 144>, codes: &mut [[[i8; CHUNK]; CHUNK / 4]; 8]) {
@@ -326,7 +327,7 @@ fn q4_k(blocks: &RowBlocks<'_, 144>, codes: &mut [[[i8; CHUNK]; CHUNK / 4]; 8]) 
     }
 }
 
-/// Codes of Q5_K: see [`codes::q5_k`](super::codes::q5_k).
+/// Decodes the codes of Q5_K: see [`codes::q5_k`](super::codes::q5_k).
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn q5_k(blocks: &RowBlocks<'_, 176>, codes: &mut [[[i8; CHUNK]; CHUNK / 4]; 8]) {
@@ -347,7 +348,7 @@ fn q5_k(blocks: &RowBlocks<'_, 176>, codes: &mut [[[i8; CHUNK]; CHUNK / 4]; 8]) 
     }
 }
 
-/// Codes of Q6_K, 32 too large: see [`codes::q6_k`](super::codes::q6_k).
+/// Decodes the codes of Q6_K, with 32 added: see [`codes::q6_k`](super::codes::q6_k).
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn q6_k(blocks: &RowBlocks<'_, 210>, codes: &mut [[[i8; CHUNK]; CHUNK / 4]; 8]) {

@@ -1,4 +1,5 @@
-//! Codes in registers of the types that have few values or points of a code book, 32 at a time, signed.
+//! Signed codes in registers, 32 at a time, for types with few values or with points of a code
+//! book.
 
 use std::arch::x86_64::*;
 
@@ -9,7 +10,7 @@ use super::{
 use crate::simd::part;
 use thermocline_formats::quant::{grids, iq1_m, iq1_s, iq2_s, iq2_xs, iq2_xxs, iq3_s, iq3_xxs, mxfp4, tq1_0};
 
-/// Codes whose bit of `signs` is set, negated.
+/// Negates the codes whose bit of `signs` is set.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn negate(codes: __m256i, signs: u32) -> __m256i {
@@ -17,7 +18,7 @@ fn negate(codes: __m256i, signs: u32) -> __m256i {
     _mm256_sub_epi8(_mm256_xor_si256(codes, mask), mask)
 }
 
-/// Four points of eight coordinates.
+/// Looks up four points of eight coordinates.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn points8<const N: usize>(points: &[[i8; 8]; N], at: [usize; 4]) -> __m256i {
@@ -25,7 +26,7 @@ fn points8<const N: usize>(points: &[[i8; 8]; N], at: [usize; 4]) -> __m256i {
     _mm256_set_m128i(two(2), two(0))
 }
 
-/// Eight points of four coordinates.
+/// Looks up eight points of four coordinates.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn points4<const N: usize>(points: &[[i8; 4]; N], at: [usize; 8]) -> __m256i {
@@ -99,7 +100,7 @@ pub(super) fn tq2_0(block: &[u8; 66], i: usize) -> __m256i {
     _mm256_sub_epi8(_mm256_and_si256(codes, _mm256_set1_epi8(3)), _mm256_set1_epi8(1))
 }
 
-/// The digits that powers of three bring to the front of sixteen bytes, in 16 bits each.
+/// The digits that powers of three move to the front of sixteen bytes, as 16 bits each.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn digits(bytes: __m128i, powers: __m256i) -> __m256i {
@@ -123,7 +124,7 @@ pub(super) fn tq1_0(block: &[u8; 54], i: usize) -> __m256i {
             (digits(sixteen(32), power(4)), digits(last, powers))
         }
     };
-    // Packing works within the halves of a register.
+    // Packing works within the halves of a register, so the middle quarters must change places.
     let packed = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi16(low, high));
     _mm256_sub_epi8(packed, _mm256_set1_epi8(1))
 }
@@ -140,14 +141,14 @@ pub(super) fn q1_0(block: &[u8; 18], i: usize) -> __m256i {
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn q2_0(block: &[u8; 18], i: usize) -> __m256i {
-    // Each byte in 32 bits, whose bytes get two bits each.
+    // Each byte is widened to 32 bits, and each of their bytes gets two of its bits.
     let bytes = _mm256_cvtepu8_epi32(load64::<u8, 8>(part(block, 2 + 8 * i)));
     let spread = _mm256_or_si256(bytes, _mm256_slli_epi32::<6>(bytes));
     let spread = _mm256_or_si256(spread, _mm256_slli_epi32::<12>(spread));
     _mm256_sub_epi8(_mm256_and_si256(spread, _mm256_set1_epi8(3)), _mm256_set1_epi8(1))
 }
 
-/// Elements `32 i..` of an I2_S block, one to a byte whose higher bits are those of `i` first.
+/// Elements `32 i..` of an I2_S block. Each byte has one of them, and lower `i` are in higher bits.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn i2_s(block: &[u8; 32], i: usize) -> __m256i {

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use super::load128;
 
-/// The integers in each of four registers added up.
+/// Adds up the integers in each of four registers.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn sums4(v: [__m256i; 4]) -> __m128i {
@@ -12,27 +12,28 @@ pub(super) fn sums4(v: [__m256i; 4]) -> __m128i {
     _mm_add_epi32(_mm256_castsi256_si128(four), _mm256_extracti128_si256::<1>(four))
 }
 
-/// The integers in each half of four registers added up, four sums each.
+/// Adds up the integers in each half of four registers. Returns four sums per register.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn half_sums8(v: [__m256i; 4]) -> [__m128i; 2] {
-    // All first halves, then all second ones.
+    // All first halves, then all second halves.
     let eight = _mm256_hadd_epi32(_mm256_hadd_epi32(v[0], v[1]), _mm256_hadd_epi32(v[2], v[3]));
     let (first, second) = (_mm256_castsi256_si128(eight), _mm256_extracti128_si256::<1>(eight));
     [_mm_unpacklo_epi32(first, second), _mm_unpackhi_epi32(first, second)]
 }
 
-/// The integers in each half of two registers added up.
+/// Adds up the integers in each half of two registers.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn half_sums4(v: [__m256i; 2]) -> __m128i {
     let pairs = _mm256_hadd_epi32(v[0], v[1]);
-    // Both first halves, then both second ones.
+    // Both first halves, then both second halves.
     let four = _mm_hadd_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256::<1>(pairs));
     _mm_shuffle_epi32::<0b11_01_10_00>(four)
 }
 
-/// `dots` less `offset` times the sums of the activations' codes: the products of codes that are `offset` too large.
+/// Corrects products of codes that have `offset` added: `dots - offset * code_sums`. `code_sums`
+/// are the sums of the activations' codes.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn less(dots: __m128i, offset: i8, code_sums: &[i32; 4]) -> __m128i {
@@ -48,24 +49,24 @@ pub(super) fn add4(sums: __m128, dots: __m128i, scales: __m128) -> __m128 {
     _mm_fmadd_ps(_mm_cvtepi32_ps(dots), scales, sums)
 }
 
-/// A row's sum, in four lanes of a line at a time.
+/// A row's sum. The current line has four sums, in four lanes.
 #[derive(Clone, Copy)]
 pub(super) struct RowTotal {
-    /// Of the lines before, in the first lane.
+    /// Sum of the previous lines, in the first lane.
     total: __m128,
-    /// Of this line.
+    /// Sums of this line.
     pub(super) line: __m128,
 }
 
 impl RowTotal {
-    /// An empty sum.
+    /// Returns an empty sum.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) fn zero() -> Self {
         RowTotal { total: _mm_setzero_ps(), line: _mm_setzero_ps() }
     }
 
-    /// Begins a new line.
+    /// Adds the line to the total, and begins a new line.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) fn end_line(&mut self) {
@@ -74,7 +75,7 @@ impl RowTotal {
         self.line = _mm_setzero_ps();
     }
 
-    /// The sum of all.
+    /// The sum of all lines.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) fn get(mut self) -> f32 {
@@ -82,7 +83,8 @@ impl RowTotal {
         _mm_cvtss_f32(self.total)
     }
 
-    /// Begins a new line where block `at`, of so many in a line, is the first of one other than the row's first.
+    /// Begins a new line if block `at` is the first of a line, except for the row's first line. A
+    /// line has `of_line` blocks.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) fn before_block(&mut self, at: usize, of_line: usize) {
@@ -92,17 +94,17 @@ impl RowTotal {
     }
 }
 
-/// Both halves.
+/// Splits a register into its halves.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn halves(v: __m256) -> [__m128; 2] {
     [_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v)]
 }
 
-/// Four floats.
+/// Loads four floats.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn load4(from: &[f32; 4]) -> __m128 {
-    // SAFETY: 16 bytes are readable there, and the load asks for no alignment.
+    // SAFETY: 16 bytes are readable there, and the load needs no alignment.
     unsafe { _mm_loadu_ps(from.as_ptr()) }
 }

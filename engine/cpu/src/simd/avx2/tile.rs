@@ -1,10 +1,10 @@
-//! A packed panel of 16 rows of floats against a tile of tokens.
+//! Products of a packed panel of 16 rows of floats with a tile of tokens.
 
 use std::arch::x86_64::*;
 
 use super::{FLOAT_TOKENS, ROWS, load_ps, store_ps};
 
-/// Floats; see [`Kernels::tile_floats`](crate::simd::Kernels::tile_floats).
+/// See [`Kernels::tile_floats`](crate::simd::Kernels::tile_floats).
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn floats(panel: &[f32], x: &[f32], acc: &mut [f32]) {
     let ((panel, a), (x, b)) = (panel.as_chunks::<8>().0.as_chunks::<2>(), x.as_chunks::<FLOAT_TOKENS>());

@@ -1,4 +1,4 @@
-//! Multiples of rows added up: the down projection where a neuron is a row.
+//! Sums of scaled rows, for the down projection of neuron-major matrices.
 
 use std::arch::x86_64::*;
 
@@ -31,7 +31,7 @@ pub(super) fn rows(ty: Encoding, rows: &[ScaledRow<'_>], acc: &mut [f32]) {
     }
 }
 
-/// One row of floats, sixteen of which are `BYTES` long.
+/// Adds one row of floats. Sixteen floats are `BYTES` long.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 fn floats<const BYTES: usize>(
@@ -51,14 +51,15 @@ fn floats<const BYTES: usize>(
     portable::axpy_floats(ty, w_rest, a, acc_rest);
 }
 
-/// Several rows for each look at `acc`. A code's value is looked up in a register.
+/// Adds several rows with one read and write of `acc`. A register is the look-up table of the
+/// codes' values.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 fn q4_0<const ROWS: usize>(rows: &[ScaledRow<'_>; ROWS], acc: &mut [f32]) {
     let values = _mm512_set_ps(7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0, 0.0, -1.0, -2.0, -3.0, -4.0, -5.0, -6.0, -7.0, -8.0);
     let add = |sums: [__m512; 2], block: &[u8; 18], scale: f32| {
         let [_, _, quants @ ..] = block;
         let scale = _mm512_set1_ps(scale);
-        // Only the lowest four bits of an index count.
+        // The look-up uses only the lowest four bits of an index.
         let low = _mm512_cvtepu8_epi32(load128::<u8, 16>(quants));
         let high = _mm512_srli_epi32::<4>(low);
         [
@@ -74,7 +75,7 @@ fn q4_0<const ROWS: usize>(rows: &[ScaledRow<'_>; ROWS], acc: &mut [f32]) {
         for ((scales, of), blocks) in scales.iter_mut().zip(rows).zip(blocks) {
             store_ps(scales, _mm512_mul_ps(heads::<_, F16>(blocks), _mm512_set1_ps(of.a)));
         }
-        // Nothing here may become a call of its own: it runs for every 32 elements.
+        // Everything here must be inlined, because it runs for every 32 elements.
         for (i, acc) in acc.as_chunks_mut::<32>().0.iter_mut().enumerate() {
             let mut sums = [load_ps(part(acc, 0)), load_ps(part(acc, 16))];
             for row in 0..ROWS {
@@ -96,7 +97,7 @@ fn q4_0<const ROWS: usize>(rows: &[ScaledRow<'_>; ROWS], acc: &mut [f32]) {
     }
 }
 
-/// Any block type, decoded to codes first.
+/// Adds a row of any block type, after decoding it to codes.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 fn any_blocks(ty: BlockType, row: &[u8], a: f32, ahead: isize, acc: &mut [f32]) {
     let format = ty.format();

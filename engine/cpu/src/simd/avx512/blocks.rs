@@ -1,5 +1,5 @@
-//! Block types on AVX-512: one arm per type says how its codes are decoded in registers; products ([`dot`](super::dot)) and
-//! unpacking follow from that. Types without kernels of 512 bits take AVX2's.
+//! Block types on AVX-512. One arm per type says how its codes are decoded in registers. Products
+//! ([`dot`](super::dot)) and unpacking use the same arms. Types without 512-bit kernels use AVX2's.
 
 use std::arch::x86_64::*;
 
@@ -47,7 +47,7 @@ pub(super) fn run(ty: BlockType, work: BlockWork<'_>) {
     }
 }
 
-/// Blocks of 32 behind a scale, two at a time: see [`dot::rows32`].
+/// Blocks of 32 that begin with a scale, two at a time: see [`dot::rows32`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 fn blocks32<const BYTES: usize, const SCALE: u8, const OFFSET: u8>(
     ty: BlockType,

@@ -1,4 +1,5 @@
-//! Codes of blocks in registers, 64 at a time; activations to blocks; panels.
+//! Codes of blocks in registers, 64 at a time. Rounding of activations to blocks. Interleaving of
+//! panels.
 
 use std::arch::x86_64::*;
 
@@ -6,14 +7,14 @@ use super::{ROWS, load_ps, load128, load256, load512, store128, store512};
 use crate::simd::{E8M0, F16, QuantisedInputMut, part, part_mut, portable};
 use thermocline_formats::quant::FloatType;
 
-/// Codes of two Q4_0 blocks, 8 too large.
+/// Codes of two Q4_0 blocks, with 8 added.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 pub(super) fn q4_0(a: &[u8; 18], b: &[u8; 18]) -> __m512i {
     nibbles(part(a, 2), part(b, 2))
 }
 
-/// The low nibbles of `a`, its high ones, the low nibbles of `b`, its high ones.
+/// The low nibbles of `a`, its high nibbles, the low nibbles of `b`, its high nibbles.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 pub(super) fn nibbles(a: &[u8; 16], b: &[u8; 16]) -> __m512i {
@@ -21,15 +22,16 @@ pub(super) fn nibbles(a: &[u8; 16], b: &[u8; 16]) -> __m512i {
     _mm512_and_si512(_mm512_srlv_epi64(twice(a, b), shifts), _mm512_set1_epi8(15))
 }
 
-/// `a` two times, then `b` two times.
+/// Loads `a` twice, then `b` twice.
 ///
-/// Two loads: written as intrinsics it becomes four loads of eight bytes and five shuffles, which take longer than all else that is done
-/// with a block.
+/// Uses two loads. Compilers turn intrinsics for this into four loads of eight bytes and five
+/// shuffles, which take longer than all other work on a block.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 fn twice(a: &[u8; 16], b: &[u8; 16]) -> __m512i {
     let both;
-    // SAFETY: the features are enabled, and 16 bytes are readable at either address, which loads ask no alignment of.
+    // SAFETY: the features are enabled, and 16 bytes are readable at either address. The loads need
+    // no alignment.
     unsafe {
         std::arch::asm!(
             "vbroadcasti32x4 {both}, xmmword ptr [{a}]",
@@ -44,7 +46,7 @@ fn twice(a: &[u8; 16], b: &[u8; 16]) -> __m512i {
     both
 }
 
-/// The entries of `values` that `codes` name, each `offset` too large.
+/// Looks up the entries of `values` for `codes`, with `offset` added to each.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 pub(super) fn look_up(values: &[i8; 16], offset: u8, codes: __m512i) -> __m512i {
@@ -71,8 +73,9 @@ pub(super) fn q4_k(block: &[u8; 144], i: usize) -> __m512i {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 pub(super) fn k_factors(head: &[u8; 16]) -> __m512 {
-    // Words of the head: d and dmin, a, b, c. The low six bits of the bytes of a and b are factors 0 to 3, the nibbles
-    // of c the low bits of factors 4 to 7, whose high bits are what is left of a and b.
+    // The words of the head are d and dmin, a, b, c. The low six bits of the bytes of a and b are
+    // factors 0 to 3. The nibbles of c are the low bits of factors 4 to 7. The remaining bits of a
+    // and b are their high bits.
     let head = load128(head);
     let low = _mm_srlv_epi32(_mm_shuffle_epi32::<0b11_10_11_01>(head), _mm_set_epi32(4, 0, 0, 0));
     let low = _mm_and_si128(low, _mm_set_epi32(0x0f0f_0f0f, 0x3f3f_3f3f, 0x0f0f_0f0f, 0x3f3f_3f3f));
@@ -83,7 +86,7 @@ pub(super) fn k_factors(head: &[u8; 16]) -> __m512 {
     _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(packed)), d)
 }
 
-/// The low nibbles of 32 bytes, then the high ones.
+/// The low nibbles of 32 bytes, then the high nibbles.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 fn low_and_high(bytes: &[u8; 32]) -> __m512i {
@@ -96,18 +99,18 @@ fn low_and_high(bytes: &[u8; 32]) -> __m512i {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 pub(super) fn q5_k(block: &[u8; 176], i: usize) -> __m512i {
-    // Rotating right by j - 4 brings bit j of every byte to bit 4.
+    // Rotating right by j - 4 moves bit j of every byte to bit 4.
     let rotations = _mm512_set_epi64(61, 61, 61, 61, 60, 60, 60, 60);
     let rotations = _mm512_add_epi64(rotations, _mm512_set1_epi64(2 * i as i64));
     let high = _mm512_rorv_epi64(_mm512_broadcast_i64x4(load256::<u8, 32>(part(block, 16))), rotations);
     _mm512_or_si512(low_and_high(part(block, 48 + 32 * i)), _mm512_and_si512(high, _mm512_set1_epi8(16)))
 }
 
-/// Codes of sub-blocks `4i` to `4i + 3` of a Q6_K block, 32 too large.
+/// Codes of sub-blocks `4i` to `4i + 3` of a Q6_K block, with 32 added.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 pub(super) fn q6_k(block: &[u8; 210], i: usize) -> __m512i {
-    // Rotating right by s - 4 brings bits s and s + 1 of every byte to bits 4 and 5.
+    // Rotating right by s - 4 moves bits s and s + 1 of every byte to bits 4 and 5.
     let rotations = _mm512_set_epi64(62, 62, 62, 62, 60, 60, 60, 60);
     let rotations = _mm512_add_epi64(rotations, _mm512_set1_epi64(4 * (i % 2) as i64));
     let low = load512::<u8, 64>(part(block, 64 * (i / 2)));
@@ -125,7 +128,8 @@ pub(super) fn q6_k_scales(block: &[u8; 210]) -> __m512 {
     _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load128::<u8, 16>(part(block, 192)))), d)
 }
 
-/// `2^(e - 128)` of sixteen exponents: the scales of MXFP4 blocks whose codes are twice the value.
+/// `2^(e - 128)` for sixteen exponents: the scales of MXFP4 blocks, for codes that are twice the
+/// value.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 fn powers(e: __m512i) -> __m512 {
@@ -135,11 +139,12 @@ fn powers(e: __m512i) -> __m512 {
     _mm512_castsi512_ps(_mm512_mask_mov_epi32(subnormal, _mm512_cmpgt_epi32_mask(e, one), normal))
 }
 
-/// The scale at the head of each of sixteen blocks.
+/// The scales at the beginning of sixteen blocks.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 pub(super) fn heads<const BYTES: usize, const SCALE: u8>(blocks: &[[u8; BYTES]; 16]) -> __m512 {
-    // Every four blocks begin in the 64 bytes from the first on: their heads are in these words, and in those of another 64 bytes.
+    // Four blocks begin in the 64 bytes from the first block on. `words` has the indices of their
+    // scales in these 64 bytes, and of the next four scales in another 64 bytes.
     let eight = |block: usize, words: __m128i| {
         let line = |block: usize| load512::<u8, 64>(part(blocks.as_flattened(), block * BYTES));
         _mm512_castsi512_si128(_mm512_permutex2var_epi16(line(block), _mm512_castsi128_si512(words), line(block + 4)))
@@ -148,7 +153,7 @@ pub(super) fn heads<const BYTES: usize, const SCALE: u8>(blocks: &[[u8; BYTES]; 
     if SCALE == E8M0 {
         let words = _mm_set_epi16(57, 49, 40, 32, 25, 17, 8, 0);
         let words = _mm256_set_m128i(eight(8, words), eight(0, words));
-        // Every other block begins in the upper byte of its word.
+        // Every second block begins in the upper byte of its word.
         let exponents = _mm256_srlv_epi16(words, _mm256_set1_epi32(0x0008_0000));
         return powers(_mm512_cvtepu16_epi32(_mm256_and_si256(exponents, _mm256_set1_epi16(0xff))));
     }
@@ -185,11 +190,12 @@ pub(super) fn quantise(x: &[f32], mut row: QuantisedInputMut<'_>) {
     }
 }
 
-/// The transposed square of 16 x 16 32-bit words.
+/// Transposes a square of 16 x 16 32-bit words.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 fn transpose(rows: [__m512i; 16]) -> [__m512i; 16] {
-    // Words within the 128-bit lanes, pairs of words, then the lanes themselves, twice.
+    // Transposes words within the 128-bit lanes, then pairs of words, then twice the lanes
+    // themselves.
     let mut pairs = rows;
     for i in 0..8 {
         pairs[2 * i] = _mm512_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);
@@ -216,7 +222,8 @@ fn transpose(rows: [__m512i; 16]) -> [__m512i; 16] {
     transposed
 }
 
-/// `[ROWS, n]` to `[n / WORD, ROWS, WORD]`, where `WORD` elements are 32 bits and `LINE` are 512.
+/// Reorders `[ROWS, n]` to `[n / WORD, ROWS, WORD]`. `WORD` elements are 32 bits, and `LINE`
+/// elements are 512 bits.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 pub(super) fn interleave<T: Copy, const WORD: usize, const LINE: usize>(rows: &[T], out: &mut [T]) {

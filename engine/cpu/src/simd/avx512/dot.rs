@@ -1,7 +1,7 @@
-//! Rows of weights against one activation vector.
+//! Products of rows of weights with one activation vector.
 //!
-//! Unsigned weight codes times signed activation codes (`vpdpbusd`); what the offset of a type's codes adds is taken
-//! off with the block sums of the activations.
+//! Unsigned weight codes are multiplied by signed activation codes (`vpdpbusd`). The offset of a
+//! type's codes is corrected with the block sums of the activations.
 
 use std::arch::x86_64::*;
 
@@ -24,7 +24,7 @@ pub(super) fn floats(ty: FloatType, row: &[u8], x: &[f32], ahead: isize) -> f32 
     }
 }
 
-/// One row of floats, sixteen of which are `BYTES` long.
+/// Multiplies one row of floats. Sixteen floats are `BYTES` long.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 fn float_row<const BYTES: usize>(row: &[u8], x: &[f32], ahead: isize, widen: impl Fn(&[u8; BYTES]) -> __m512) -> f32 {
@@ -48,8 +48,9 @@ fn float_row<const BYTES: usize>(row: &[u8], x: &[f32], ahead: isize, widen: imp
     _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(acc[0], acc[1]), _mm512_add_ps(acc[2], acc[3])))
 }
 
-/// Rows of blocks of 32 behind a scale ([`F16`] or [`E8M0`]): `pair` widens two blocks to 64 unsigned codes, `OFFSET` too large. Each row has
-/// its prefetch distance. Gathered rows are read side by side: more of them are then on their way.
+/// Multiplies rows of blocks of 32 that begin with a scale ([`F16`] or [`E8M0`]). `pair` widens two
+/// blocks to 64 unsigned codes, with `OFFSET` added. Each row has its prefetch distance. Gathered
+/// rows are read side by side, so that more memory reads are in flight.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 pub(super) fn rows32<const BYTES: usize, const SCALE: u8, const OFFSET: u8, const ROWS: usize>(
@@ -68,7 +69,8 @@ pub(super) fn rows32<const BYTES: usize, const SCALE: u8, const OFFSET: u8, cons
         let mut scale = [_mm512_setzero_ps(); ROWS];
         for row in 0..ROWS {
             let blocks = &lines[row].0[line];
-            // Rows in order: the processor is ahead of them by itself.
+            // The processor's own prefetcher helps with rows in order, so all lines are prefetched
+            // at once here. Gathered rows are prefetched in steps below.
             if ROWS == 1 {
                 prefetch(blocks, rows[row].ahead);
             }
@@ -119,7 +121,8 @@ pub(super) fn q4_0<const ROWS: usize>(rows: [GatheredRow<'_>; ROWS], x: Quantise
     rows32::<18, F16, 8, ROWS>(rows, x, |a, b| codes::q4_0(a, b))
 }
 
-/// Row of Q4_K or Q5_K blocks: `pair(block, i)` widens sub-blocks `2i` and `2i + 1` to 64 codes.
+/// Multiplies a row of Q4_K or Q5_K blocks. `pair(block, i)` widens sub-blocks `2i` and `2i + 1` to
+/// 64 codes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 pub(super) fn row_k<const BYTES: usize>(
@@ -137,7 +140,7 @@ pub(super) fn row_k<const BYTES: usize>(
         prefetch(block, ahead);
         let x = _mm512_insertf32x8::<1>(_mm512_castps256_ps512(avx2::load_ps(scales)), avx2::load_ps(sums));
         let s = _mm512_mul_ps(codes::k_factors(part(block, 0)), x);
-        // Only the upper eight lanes are minima.
+        // Only the upper eight lanes contain minima.
         minima = _mm512_add_ps(minima, s);
         for (i, codes) in codes.as_chunks::<64>().0.iter().enumerate() {
             let dot = _mm512_dpbusd_epi32(_mm512_setzero_si512(), pair(block, i), load512(codes));
@@ -149,7 +152,7 @@ pub(super) fn row_k<const BYTES: usize>(
     _mm512_reduce_add_ps(_mm512_sub_ps(_mm512_add_ps(acc[0], acc[1]), minima))
 }
 
-/// Row of Q6_K blocks.
+/// Multiplies a row of Q6_K blocks.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 pub(super) fn row_q6_k(row: &[u8], x: QuantisedInput<'_>, ahead: isize) -> f32 {

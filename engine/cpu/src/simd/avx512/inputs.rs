@@ -1,11 +1,11 @@
-//! Weights that are stored input by input, four inputs at a time.
+//! Weights of input-major matrices, four inputs at a time.
 
 use std::arch::x86_64::*;
 
 use super::{load_ps, load256, load512, store_ps};
 use crate::simd::{INPUTS, InputBlock, OUTPUTS, part};
 
-/// Four inputs: where their rows of codes begin, and what they are multiplied by.
+/// Four inputs: the offsets of their rows of codes, and their factors.
 type InputQuad = ([usize; 4], __m512i);
 
 /// [`Kernels::add_inputs`](crate::simd::Kernels::add_inputs).
@@ -17,7 +17,7 @@ pub(super) fn add(inputs: &InputBlock<'_>, next: Option<&InputBlock<'_>>, acc: &
     let mut quads: [InputQuad; INPUTS / 4] = [([0; 4], _mm512_setzero_si512()); INPUTS / 4];
     let n = active.len().div_ceil(4);
     for (quad, four) in quads.iter_mut().zip(active.chunks(4)) {
-        // What is missing of the last four is multiplied by zero.
+        // If the last four are incomplete, the missing factors are zero.
         let mut factors = [0i8; 4];
         for (at, input) in four.iter().enumerate() {
             quad.0[at] = *input as usize * row;

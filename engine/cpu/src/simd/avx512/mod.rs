@@ -1,7 +1,7 @@
 //! AVX-512 F/BW/VL/DQ with VNNI: 512-bit kernels.
 //!
-//! Everything here is compiled with the features on; [`kernels`](super::kernels) gives the table
-//! only to a machine that has them.
+//! This module is compiled with these features enabled. [`kernels`](super::kernels) gives its table
+//! only to machines that have them.
 
 mod axpy;
 mod blocks;
@@ -23,25 +23,25 @@ use thermocline_formats::quant::UnpackedMut;
 const ROWS: usize = 32;
 const FLOAT_TOKENS: usize = 12;
 
-/// 64 bytes.
+/// Loads 64 bytes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 fn load512<T: Copy, const N: usize>(from: &[T; N]) -> __m512i {
     const { assert!(N * size_of::<T>() == 64) };
-    // SAFETY: 64 bytes are readable there, and the load asks for no alignment.
+    // SAFETY: 64 bytes are readable there, and the load needs no alignment.
     unsafe { _mm512_loadu_si512(from.as_ptr().cast()) }
 }
 
-/// Prefetches the lines `ahead` bytes behind `at`, as many as `at` spans: the processor's own prefetcher stops at page boundaries.
-/// See [`prefetch_weights`].
+/// Prefetches as many lines as `at` spans, `ahead` bytes after `at`. The processor's own prefetcher
+/// stops at page boundaries. See [`prefetch_weights`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 fn prefetch<T>(at: &T, ahead: isize) {
     prefetch_part(at, 0, 1, ahead);
 }
 
-/// The lines of [`prefetch`] that fall to `step` of `steps`: gathered rows come the more slowly the more of their lines are on their
-/// way at once.
+/// Prefetches the lines of [`prefetch`] that belong to `step` of `steps`. Gathered rows arrive more
+/// slowly if more of their lines are in flight at once.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 fn prefetch_part<T>(at: &T, step: usize, steps: usize, ahead: isize) {
@@ -50,14 +50,14 @@ fn prefetch_part<T>(at: &T, step: usize, steps: usize, ahead: isize) {
     prefetch_weights([std::ptr::from_ref(at).cast::<i8>().wrapping_offset(ahead).wrapping_add(64 * from)], to - from);
 }
 
-/// Sixteen floats.
+/// Loads sixteen floats.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 fn load_ps(from: &[f32; 16]) -> __m512 {
     _mm512_castsi512_ps(load512(from))
 }
 
-/// The first `n` (at most 16) floats of `from`, zero behind them.
+/// Loads the first `n` (at most 16) floats of `from`, followed by zeros.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 fn load_some(from: &[f32]) -> __m512 {
@@ -72,8 +72,8 @@ fn load_some(from: &[f32]) -> __m512 {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 fn store512<T: Copy, const N: usize>(to: &mut [T; N], v: __m512i) {
     const { assert!(N * size_of::<T>() == 64) };
-    // SAFETY: 64 bytes are writable there, any bits are a `T` (integers and floats), and the store asks for no
-    // alignment.
+    // SAFETY: 64 bytes are writable there, any bits are a valid `T` (integers and floats), and the
+    // store needs no alignment.
     unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), v) }
 }
 
@@ -82,8 +82,8 @@ fn store512<T: Copy, const N: usize>(to: &mut [T; N], v: __m512i) {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 fn store128<T: Copy, const N: usize>(to: &mut [T; N], v: __m128i) {
     const { assert!(N * size_of::<T>() == 16) };
-    // SAFETY: 16 bytes are writable there, any bits are a `T` (integers and floats), and the store asks for no
-    // alignment.
+    // SAFETY: 16 bytes are writable there, any bits are a valid `T` (integers and floats), and the
+    // store needs no alignment.
     unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), v) }
 }
 

@@ -1,11 +1,12 @@
-//! A packed panel of 32 rows against a tile of tokens: two vectors of sixteen rows, accumulators in registers.
+//! Products of a packed panel of 32 rows with a tile of tokens. Two vectors of sixteen rows, with
+//! accumulators in registers.
 
 use std::arch::x86_64::*;
 
 use super::{FLOAT_TOKENS, ROWS, load_ps, load512, store_ps};
 use crate::simd::{CodePanel, CodeTile, TILE_TOKENS, portable::check_tile};
 
-/// Codes; see [`CodeTileKernels::tile_codes`](crate::simd::CodeTileKernels::tile_codes).
+/// See [`CodeTileKernels::tile_codes`](crate::simd::CodeTileKernels::tile_codes).
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 pub(super) fn codes(panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32]) {
     check_tile(ROWS, &panel, &x, acc);
@@ -17,7 +18,7 @@ pub(super) fn codes(panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32]) {
     }
 }
 
-/// `QUADS` times four elements per group; `XS = QUADS * TILE_TOKENS`.
+/// Multiplies groups of `QUADS` times four elements. `XS = QUADS * TILE_TOKENS`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 fn groups<const QUADS: usize, const XS: usize, const MINIMA: bool>(
@@ -69,7 +70,7 @@ fn groups<const QUADS: usize, const XS: usize, const MINIMA: bool>(
     }
 }
 
-/// Floats; see [`Kernels::tile_floats`](crate::simd::Kernels::tile_floats).
+/// See [`Kernels::tile_floats`](crate::simd::Kernels::tile_floats).
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 pub(super) fn floats(panel: &[f32], x: &[f32], acc: &mut [f32]) {
     let ((panel, a), (x, b)) = (panel.as_chunks::<16>().0.as_chunks::<2>(), x.as_chunks::<FLOAT_TOKENS>());

@@ -1,4 +1,4 @@
-//! Multiples of rows added up: the down projection where a neuron is a row.
+//! Sums of scaled rows, for the down projection of neuron-major matrices.
 
 use super::{blocks, head, heads, prefetch, products::Widening, registers::*};
 use crate::simd::{AXPY_ROWS, BlockWork, ScaledRow, part, part_mut, portable};
@@ -21,7 +21,7 @@ pub(super) fn rows(ty: Encoding, rows: &[ScaledRow<'_>], acc: &mut [f32]) {
     }
 }
 
-/// One row of floats, four of which are `BYTES` long.
+/// Adds one row of floats. Four floats are `BYTES` long.
 #[inline(always)]
 fn floats<const BYTES: usize>(
     ty: FloatType,
@@ -47,7 +47,7 @@ fn floats<const BYTES: usize>(
     portable::axpy_floats(ty, row.as_chunks::<BYTES>().1, a, acc_rest);
 }
 
-/// Several rows for each look at `acc`.
+/// Adds several rows with one read and write of `acc`.
 fn q4_0(rows: &[ScaledRow<'_>; AXPY_ROWS], acc: &mut [f32]) {
     let lines = rows.map(|of| of.row.as_chunks::<18>().0.as_chunks::<4>());
     let (accs, acc_rest) = acc.as_chunks_mut::<128>();
@@ -68,10 +68,10 @@ fn q4_0(rows: &[ScaledRow<'_>; AXPY_ROWS], acc: &mut [f32]) {
     }
 }
 
-/// A block of each row.
+/// Adds a block of each row.
 #[inline(always)]
 fn add(blocks: [&[u8; 18]; AXPY_ROWS], scales: [f32; AXPY_ROWS], acc: &mut [f32; 32]) {
-    // Codes are 8 too large.
+    // Codes are stored with 8 added.
     let offset = vdupq_n_f32(-8.0 * scales.iter().sum::<f32>());
     let mut sums = [offset; 8];
     for (i, sum) in sums.iter_mut().enumerate() {
@@ -96,7 +96,7 @@ fn add(blocks: [&[u8; 18]; AXPY_ROWS], scales: [f32; AXPY_ROWS], acc: &mut [f32;
     }
 }
 
-/// Any block type, decoded to codes first.
+/// Adds a row of any block type, after decoding it to codes.
 fn any_blocks(ty: BlockType, row: &[u8], a: f32, ahead: isize, acc: &mut [f32]) {
     let format = ty.format();
     let grouping = format.grouping;

@@ -1,5 +1,5 @@
-//! Block types on NEON: one arm per type says how its codes are decoded in registers and how they are scaled. Products
-//! ([`dot`](super::dot)) and unpacking follow from that.
+//! Block types on NEON. One arm per type says how its codes are decoded in registers and how they
+//! are scaled. Products ([`dot`](super::dot)) and unpacking use the same arms.
 
 use super::{
     codes::{Codes, bytes32, five_bits, less, look_up, nibbles, q3_k, q4_k, q5_k, q6_k, signed, two_bits},
@@ -82,7 +82,7 @@ pub(super) fn run<P: CodeProducts>(p: P, ty: BlockType, work: BlockWork<'_>) {
     }
 }
 
-/// `s d`, and no minima.
+/// Returns `s d` as scales, and no minima.
 #[inline(always)]
 fn scales_alone(s: [float32x4_t; 2], d: f32) -> ([float32x4_t; 2], [float32x4_t; 2]) {
     (s.map(|s| vmulq_n_f32(s, d)), [vdupq_n_f32(0.0); 2])
@@ -140,8 +140,8 @@ fn blocks_k<P: CodeProducts, const BYTES: usize>(
     }
 }
 
-/// Blocks of 256 whose scales are of 16: see [`row_k16`]. Codes are `OFFSET` too large, or blocks
-/// have [`MINIMA`]; `scales` decodes scales and minima.
+/// Blocks of 256 with one scale per 16 elements: see [`row_k16`]. Codes have `OFFSET` added, or
+/// blocks have [`MINIMA`]. `scales` decodes scales and minima.
 #[inline(always)]
 fn blocks_k16<P: CodeProducts, const BYTES: usize, const OFFSET: i8>(
     p: P,

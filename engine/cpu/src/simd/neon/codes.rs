@@ -6,19 +6,19 @@ use crate::simd::part;
 /// 32 codes.
 pub(super) type Codes = [int8x16_t; 2];
 
-/// Codes that are not negative, signed.
+/// Converts codes that are not negative to signed codes.
 #[inline(always)]
 pub(super) fn signed(codes: [uint8x16_t; 2]) -> Codes {
     codes.map(vreinterpretq_s8_u8)
 }
 
-/// 32 bytes.
+/// Loads 32 bytes.
 #[inline(always)]
 pub(super) fn bytes32(bytes: &[u8; 32]) -> [uint8x16_t; 2] {
     [load_bytes(part(bytes, 0)), load_bytes(part(bytes, 16))]
 }
 
-/// 32 codes as they are.
+/// Loads 32 codes.
 #[inline(always)]
 pub(super) fn codes32(codes: &[i8; 32]) -> Codes {
     [load_codes(part(codes, 0)), load_codes(part(codes, 16))]
@@ -30,14 +30,14 @@ pub(super) fn less(codes: Codes, offset: i8) -> Codes {
     codes.map(|codes| vsubq_s8(codes, vdupq_n_s8(offset)))
 }
 
-/// Sixteen low nibbles, then the high ones.
+/// Sixteen low nibbles, then the sixteen high ones.
 #[inline(always)]
 pub(super) fn nibbles(bytes: &[u8; 16]) -> [uint8x16_t; 2] {
     let both = load_bytes(bytes);
     [vandq_u8(both, vdupq_n_u8(15)), shift_right::<4>(both)]
 }
 
-/// All ones in the bytes whose bit of `bits` is set.
+/// Sets all bits of the bytes whose bit in `bits` is set.
 #[inline(always)]
 pub(super) fn mask_of(bits: u32) -> [uint8x16_t; 2] {
     let bit = load_bytes(&[1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128]);
@@ -47,7 +47,7 @@ pub(super) fn mask_of(bits: u32) -> [uint8x16_t; 2] {
     [vtstq_u8(vqtbl1q_u8(bits, at), bit), vtstq_u8(vqtbl1q_u8(bits, next), bit)]
 }
 
-/// [`nibbles`] with a fifth bit from 32 more.
+/// [`nibbles`] with a fifth bit from 32 separate bits.
 #[inline(always)]
 pub(super) fn five_bits(low: &[u8; 16], high: &[u8; 4]) -> Codes {
     let fifth = vdupq_n_u8(16);
@@ -56,7 +56,7 @@ pub(super) fn five_bits(low: &[u8; 16], high: &[u8; 4]) -> Codes {
     signed([vorrq_u8(a, vandq_u8(set_a, fifth)), vorrq_u8(b, vandq_u8(set_b, fifth))])
 }
 
-/// The values of nibbles.
+/// Looks up the value of each nibble.
 #[inline(always)]
 pub(super) fn look_up(values: &[i8; 16], nibbles: [uint8x16_t; 2]) -> Codes {
     let values = load_codes(values);
@@ -92,7 +92,7 @@ pub(super) fn q4_k(block: &[u8; 144], i: usize) -> [Codes; 2] {
 #[inline(always)]
 pub(super) fn q5_k(block: &[u8; 176], i: usize) -> [Codes; 2] {
     let quants = bytes32(part(block, 48 + 32 * i));
-    // The fifth bits of these two sub-blocks are the lowest two of each byte.
+    // The fifth bits of these two sub-blocks become the lowest two bits of each byte.
     let down = vdupq_n_s8(-(2 * i as i8));
     let bits = bytes32(part(block, 16)).map(|bits| vshlq_u8(bits, down));
     let (mask, fifth) = (vdupq_n_u8(15), vdupq_n_u8(16));
@@ -101,17 +101,17 @@ pub(super) fn q5_k(block: &[u8; 176], i: usize) -> [Codes; 2] {
     [signed([low(0), low(1)]), signed([high(0), high(1)])]
 }
 
-/// Codes of both registers.
+/// Computes the codes of both registers.
 #[inline(always)]
 fn each(one: impl Fn(usize) -> uint8x16_t) -> Codes {
     signed([one(0), one(1)])
 }
 
-/// Four times 32 codes of a Q6_K block's half `at`, 32 too large.
+/// Four times 32 codes of half `at` of a Q6_K block, with 32 added.
 #[inline(always)]
 pub(super) fn q6_k(block: &[u8; 210], at: usize) -> [Codes; 4] {
     let (mask, upper) = (vdupq_n_u8(15), vdupq_n_u8(48));
-    // Two runs of 32 bytes hold four bits of codes, 32 more bytes the upper two.
+    // Two runs of 32 bytes contain the lower four bits of codes, 32 more bytes the upper two bits.
     let (a, b) = (bytes32(part(block, 64 * at)), bytes32(part(block, 64 * at + 32)));
     let bits = bytes32(part(block, 128 + 32 * at));
     [
@@ -122,11 +122,11 @@ pub(super) fn q6_k(block: &[u8; 210], at: usize) -> [Codes; 4] {
     ]
 }
 
-/// Four times 32 codes of a Q3_K block's half `at`, 4 too large.
+/// Four times 32 codes of half `at` of a Q3_K block, with 4 added.
 #[inline(always)]
 pub(super) fn q3_k(block: &[u8; 110], at: usize) -> [Codes; 4] {
     let low = two_bits_unsigned(part(block, 32 + 32 * at));
-    // The third bit of each is a bit of these bytes.
+    // The third bit of each code is a bit of these bytes.
     let down = vdupq_n_s8(-(4 * at as i8));
     let bits = bytes32(part(block, 0)).map(|bits| vshlq_u8(bits, down));
     let third = vdupq_n_u8(4);

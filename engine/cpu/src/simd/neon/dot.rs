@@ -1,8 +1,9 @@
-//! Rows of weights against one activation vector.
+//! Products of rows of weights with one activation vector.
 //!
-//! Codes of weights and activations are both signed for NEON; an offset of a type's codes is left in, and what it adds is taken off
-//! with the sums of the activations' codes. The sums of four groups come from three pairwise additions, and are scaled together,
-//! in the order of [`sum_order`](crate::simd::sum_order).
+//! On NEON the codes of weights and activations are both signed. An offset of a type's codes stays
+//! in the products, and is corrected with the sums of the activations' codes. Three pairwise
+//! additions give the sums of four groups. These are scaled together, in
+//! [`sum_order`](crate::simd::sum_order).
 
 use super::{
     codes::{Codes, codes32, nibbles, signed},
@@ -27,7 +28,7 @@ pub(super) fn floats(ty: FloatType, row: &[u8], x: &[f32], ahead: isize) -> f32 
     }
 }
 
-/// One row of floats, four of which are `BYTES` long.
+/// Multiplies one row of floats. Four floats are `BYTES` long.
 #[inline(always)]
 fn float_row<const BYTES: usize>(
     row: &[u8],
@@ -61,20 +62,21 @@ fn float_row<const BYTES: usize>(
     vaddvq_f32(acc[0])
 }
 
-/// Sums of the products of 32 codes: only the sum of all lanes counts.
+/// Sums of the products of 32 codes. Only the sum of all lanes is meaningful.
 #[inline(always)]
 fn dot32<P: CodeProducts>(p: P, w: Codes, x: &[i8; 32]) -> int32x4_t {
     let x = codes32(x);
     p.dot(p.dot(vdupq_n_s32(0), w[0], x[0]), w[1], x[1])
 }
 
-/// The sums of the lanes of four registers.
+/// Sums the lanes of each of four registers.
 #[inline(always)]
 fn sums4(v: [int32x4_t; 4]) -> int32x4_t {
     vpaddq_s32(vpaddq_s32(v[0], v[1]), vpaddq_s32(v[2], v[3]))
 }
 
-/// `dots` less `offset` times the sums of the activations' codes: the products of codes that are `offset` too large.
+/// Corrects products of codes that have `offset` added: `dots - offset * code_sums`. `code_sums`
+/// are the sums of the activations' codes.
 #[inline(always)]
 fn less(dots: int32x4_t, offset: i8, code_sums: &[i32; 4]) -> int32x4_t {
     vmlsq_s32(dots, load_ints(code_sums), vdupq_n_s32(i32::from(offset)))
@@ -86,28 +88,29 @@ fn add4(sums: float32x4_t, dots: int32x4_t, scales: float32x4_t) -> float32x4_t 
     vfmaq_f32(sums, vcvtq_f32_s32(dots), scales)
 }
 
-/// A row's sum, in four lanes of a line at a time.
+/// A row's sum. The current line has four sums, in four lanes.
 #[derive(Clone, Copy)]
 struct NeonRowTotal {
-    /// Of the lines before.
+    /// Sum of the previous lines.
     total: f32,
     line: float32x4_t,
 }
 
 impl NeonRowTotal {
-    /// An empty sum.
+    /// Returns an empty sum.
     #[inline(always)]
     fn zero() -> Self {
         NeonRowTotal { total: 0.0, line: vdupq_n_f32(0.0) }
     }
 
-    /// The sum of all.
+    /// The sum of all lines.
     #[inline(always)]
     fn get(self) -> f32 {
         self.total + vaddvq_f32(self.line)
     }
 
-    /// Begins a new line where block `at`, of so many in a line, is the first of one other than the row's first.
+    /// Begins a new line if block `at` is the first of a line, except for the row's first line. A
+    /// line has `of_line` blocks.
     #[inline(always)]
     fn before_block(&mut self, at: usize, of_line: usize) {
         if at > 0 && at.is_multiple_of(of_line) {
@@ -116,9 +119,10 @@ impl NeonRowTotal {
     }
 }
 
-/// Rows of blocks of 32 behind a scale ([`F16`] or [`E8M0`]): `codes` widens a block's codes, which are `OFFSET` too large, or
-/// [`SIGNED`], or not offset because a minimum follows the scale ([`MINIMA`]). Each row has its prefetch distance.
-/// Gathered rows are read side by side: more of them are then on their way.
+/// Multiplies rows of blocks of 32 that begin with a scale ([`F16`] or [`E8M0`]). `codes_of` widens
+/// a block's codes. They have `OFFSET` added, or are [`SIGNED`], or have a minimum after the scale
+/// instead ([`MINIMA`]). Each row has its prefetch distance. Gathered rows are read side by side,
+/// so that more memory reads are in flight.
 #[inline(always)]
 pub(super) fn rows32<P: CodeProducts, const BYTES: usize, const SCALE: u8, const OFFSET: i8, const ROWS: usize>(
     p: P,
@@ -186,7 +190,7 @@ pub(super) fn q4_0<P: CodeProducts, const ROWS: usize>(
     rows32::<P, 18, F16, 8, ROWS>(p, rows, x, |block| signed(nibbles(part(block, 2))))
 }
 
-/// Row of Q4_K or Q5_K blocks: `pair(block, i)` widens sub-blocks `2i` and `2i + 1`.
+/// Multiplies a row of Q4_K or Q5_K blocks. `pair(block, i)` widens sub-blocks `2i` and `2i + 1`.
 #[inline(always)]
 pub(super) fn row_k<P: CodeProducts, const BYTES: usize>(
     p: P,
@@ -219,14 +223,15 @@ pub(super) fn row_k<P: CodeProducts, const BYTES: usize>(
     sums.get()
 }
 
-/// Eight 6-bit scales, 32 too large, as floats.
+/// Eight 6-bit scales, stored with 32 added, as floats.
 #[inline(always)]
 pub(super) fn six_bits(scales: [u8; 8]) -> [float32x4_t; 2] {
     codes_to_floats(scales.map(|scale| scale as i8 - 32))
 }
 
-/// Row of blocks of 256 whose scales are of 16: `factors(block, half)` gives the scales and, with [`MINIMA`], the minima of a
-/// half, `weights(block, half)` its codes, `OFFSET` too large.
+/// Multiplies a row of blocks of 256 with one scale per 16 elements. `factors(block, half)` returns
+/// the scales and, with [`MINIMA`], the minima of a half. `weights(block, half)` returns its codes,
+/// with `OFFSET` added.
 #[inline(always)]
 pub(super) fn row_k16<P: CodeProducts, const BYTES: usize, const OFFSET: i8>(
     p: P,
@@ -246,7 +251,7 @@ pub(super) fn row_k16<P: CodeProducts, const BYTES: usize, const OFFSET: i8>(
         for (at, codes) in codes.as_chunks::<128>().0.iter().enumerate() {
             let (s, minima) = factors(block, at);
             let weights = weights(block, at);
-            // Two scales for each of the activations'.
+            // Two weight scales share one activation scale.
             let scales = load_floats(part(scales, 4 * at));
             let twice = [vzip1q_f32(scales, scales), vzip2q_f32(scales, scales)];
             for half in 0..2 {
@@ -271,8 +276,8 @@ pub(super) fn row_k16<P: CodeProducts, const BYTES: usize, const OFFSET: i8>(
     sums.get()
 }
 
-/// Row of blocks of `CHUNKS` chunks of 32 signed codes, each with one scale or two, as there are `GROUPS`: `codes(block, i)` widens
-/// chunk `i`.
+/// Multiplies a row of blocks of `CHUNKS` chunks of 32 signed codes. `GROUPS` says whether each
+/// chunk has one scale or two. `codes(block, i)` widens chunk `i`.
 #[inline(always)]
 pub(super) fn row_signed<P: CodeProducts, const BYTES: usize, const CHUNKS: usize, const GROUPS: usize>(
     p: P,
@@ -290,7 +295,7 @@ pub(super) fn row_signed<P: CodeProducts, const BYTES: usize, const CHUNKS: usiz
         sums.before_block(at, LINE / (32 * CHUNKS));
         let scales = scales(block);
         if GROUPS == 2 {
-            // Every other block has the line's other two sums.
+            // Odd blocks contribute to the line's other two sums.
             let (mut dots, mut factors) = ([vdupq_n_s32(0); 4], [0.0; 4]);
             let side = at % 2 * 2;
             for i in 0..2 {
@@ -299,7 +304,7 @@ pub(super) fn row_signed<P: CodeProducts, const BYTES: usize, const CHUNKS: usiz
             }
             sums.line = add4(sums.line, sums4(dots), load_floats(&factors));
         }
-        // Written out, so that the places of codes in a block are constants.
+        // Unrolled, so that the positions of codes in a block are constants.
         if GROUPS >= 4 {
             sums.line =
                 four_groups::<P, BYTES, CHUNKS, GROUPS, 0>(p, sums.line, block, inputs, &scales, x_scales, &codes);
@@ -318,7 +323,8 @@ pub(super) fn row_signed<P: CodeProducts, const BYTES: usize, const CHUNKS: usiz
     sums.get()
 }
 
-/// Groups `4 FOUR..` of a block of [`row_signed`], scaled and added to a line's sums.
+/// Multiplies groups `4 FOUR..` of a block of [`row_signed`], and adds the scaled products to a
+/// line's sums.
 #[inline(always)]
 fn four_groups<P: CodeProducts, const BYTES: usize, const CHUNKS: usize, const GROUPS: usize, const FOUR: usize>(
     p: P,

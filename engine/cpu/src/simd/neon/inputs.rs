@@ -1,22 +1,22 @@
-//! Weights that are stored input by input.
+//! Weights of input-major matrices.
 
 use super::registers::*;
 use crate::simd::{INPUTS, InputBlock, InputMinima, OUTPUTS, part, part_mut};
 
-/// Inputs whose products a 16-bit sum holds: 16 * 15 * 127 < 2^15.
+/// Inputs whose products fit a 16-bit sum: 16 * 15 * 127 < 2^15.
 const SHORT: usize = 16;
 
-/// Inputs whose products a 16-bit sum holds if codes are bytes: 2 * 128 * 127 < 2^15.
+/// Inputs whose products fit a 16-bit sum if codes are bytes: 2 * 128 * 127 < 2^15.
 const SHORT_OF_BYTES: usize = 2;
 
-/// An active input: where its row of codes begins, and its factor.
+/// An active input: the offset of its row of codes, and its factor.
 #[derive(Debug, Clone, Copy, Default)]
 struct ActiveInput {
     first: usize,
     factor: i8,
 }
 
-/// The active inputs of a block whose rows of codes are `row` bytes long, and how many they are.
+/// The active inputs of a block whose rows of codes are `row` bytes long, and their number.
 #[inline(always)]
 fn active_inputs(inputs: &InputBlock<'_>, row: usize) -> ([ActiveInput; INPUTS], usize) {
     let mut found = [ActiveInput::default(); INPUTS];
@@ -52,8 +52,8 @@ pub(super) fn add_with_minima(
     });
 }
 
-/// Goes through the outputs of a block of nibbles, four at a time: `add` gets their sums over the
-/// active inputs, the first output's number and the place of the results.
+/// Processes the outputs of a block of nibbles, four at a time. `add` receives their sums over the
+/// active inputs, the index of the first output, and the results to add to.
 #[inline(always)]
 fn add_nibbles(
     inputs: &InputBlock<'_>,
@@ -103,13 +103,14 @@ pub(super) fn add_bytes(inputs: &InputBlock<'_>, next: Option<&InputBlock<'_>>, 
     }
 }
 
-/// Four f16 from number `at` on, as floats.
+/// Four f16, from index `at` on, as floats.
 #[inline(always)]
 fn four_halves(from: &[u8], at: usize) -> float32x4_t {
     f16s(part(from, 2 * at))
 }
 
-/// Sums over inputs of 16 bytes of codes, from byte `at` of a row on: four outputs each, 16 from one to the next.
+/// Sums over inputs for 16 bytes of codes, from byte `at` of a row on. Each register has four
+/// outputs, and consecutive registers are 16 outputs apart.
 #[inline(always)]
 fn quarter_line(codes: &[u8], at: usize, inputs: &[ActiveInput]) -> [int32x4_t; 8] {
     let mut sums = [vdupq_n_s32(0); 8];
@@ -129,7 +130,8 @@ fn quarter_line(codes: &[u8], at: usize, inputs: &[ActiveInput]) -> [int32x4_t; 
     sums
 }
 
-/// Sums over inputs of 16 codes of a byte, from byte `at` of a row on: four outputs each, in order.
+/// Sums over inputs for 16 byte codes, from byte `at` of a row on. Each register has four outputs,
+/// in order.
 #[inline(always)]
 fn sixteen_bytes(codes: &[u8], at: usize, inputs: &[ActiveInput]) -> [int32x4_t; 4] {
     let mut sums = [vdupq_n_s32(0); 4];
@@ -146,7 +148,7 @@ fn sixteen_bytes(codes: &[u8], at: usize, inputs: &[ActiveInput]) -> [int32x4_t;
     sums
 }
 
-/// Adds 16-bit sums, of eight outputs each, to those of 32 bits, of four.
+/// Adds 16-bit sums of eight outputs to 32-bit sums of four outputs.
 #[inline(always)]
 fn add_widened<const SUMS: usize, const SHORTS: usize>(sums: &mut [int32x4_t; SUMS], short: [int16x8_t; SHORTS]) {
     for (sums, short) in sums.as_chunks_mut::<2>().0.iter_mut().zip(short) {

@@ -1,9 +1,12 @@
-//! NEON: 128-bit kernels for 64-bit Arm, with dot products (`dotprod`, most processors since 2018) and products of small matrices
-//! (`i8mm`, Apple's since M2, Snapdragon X) where the machine has them.
+//! NEON: 128-bit kernels for 64-bit Arm. If the machine has them, the kernels use dot products
+//! (`dotprod`, most processors since 2018) and products of small matrices (`i8mm`, Apple's since
+//! M2, Snapdragon X).
 //!
-//! Every 64-bit Arm processor has NEON, so its instructions are safe functions here ([`registers`]); those that only some have
-//! want a proof ([`products`]). Numbers in half precision are widened in registers, but not added up in it even where the processor
-//! could: eleven bits of a sum over thousands of products are fewer than the activations' own.
+//! Every 64-bit Arm processor has NEON, so its instructions are safe functions here
+//! ([`registers`]). Instructions that only some processors have need a proof ([`products`]).
+//! Half-precision numbers are widened in registers. They are never summed in half precision, even
+//! if the processor could. Eleven bits for a sum of thousands of products are less precise than the
+//! activations.
 
 mod axpy;
 mod blocks;
@@ -27,7 +30,7 @@ use thermocline_formats::quant::{BlockType, FloatType, UnpackedMut};
 const ROWS: usize = 8;
 const FLOAT_TOKENS: usize = 8;
 
-/// An f16.
+/// Reads an f16.
 #[inline(always)]
 fn head(bytes: &[u8; 2]) -> f32 {
     first(halves([u16::from_le_bytes(*bytes), 0, 0, 0]))
@@ -40,18 +43,19 @@ fn heads<const BYTES: usize, const AT: usize>(blocks: &[[u8; BYTES]; 4]) -> floa
     halves([one(0), one(1), one(2), one(3)])
 }
 
-/// The powers of two that are scales of four MXFP4 blocks whose codes are twice the value: `2^(e - 128)`.
+/// The scales of four MXFP4 blocks: the powers of two `2^(e - 128)`, for codes that are twice the
+/// value.
 #[inline(always)]
 fn powers<const BYTES: usize>(blocks: &[[u8; BYTES]; 4]) -> float32x4_t {
     let two = |i: usize| u64::from(blocks[i][0]) | u64::from(blocks[i + 1][0]) << 32;
     let e = words(two(0), two(2));
     let normal = vshlq_u32(vsubq_u32(e, vdupq_n_u32(1)), vdupq_n_s32(23));
-    // 2^21 or 2^22 in the mantissa, where e is 0 or 1.
+    // 2^21 or 2^22 in the mantissa, for e = 0 or 1.
     let subnormal = vshlq_u32(vdupq_n_u32(0x0020_0000), vreinterpretq_s32_u32(e));
     vbslq_f32(vcgtq_u32(e, vdupq_n_u32(1)), vreinterpretq_f32_u32(normal), vreinterpretq_f32_u32(subnormal))
 }
 
-/// Prefetches the lines `ahead` bytes behind those of `row`.
+/// Prefetches the lines `ahead` bytes after those of `row`.
 #[inline(always)]
 fn prefetch(row: &[u8], ahead: isize) {
     if ahead != 0 {
@@ -127,7 +131,7 @@ pub(super) const DOT_TABLE: Kernels = Kernels {
     ..TABLE
 };
 
-/// The table of NEON with products of matrices, on machines that have dot products as well.
+/// The table of NEON with products of small matrices. Machines with these also have dot products.
 pub(super) const MATRIX_TABLE: Kernels = Kernels {
     isa: Isa::NeonI8mm,
     // SAFETY: the table is only reachable through `kernels`, which checked that this machine has

@@ -1,5 +1,5 @@
-//! Eight rows against the tokens of a tile: see [`panel`](crate::simd::panel). A register has four codes of four rows, which are
-//! signed: a panel's codes have no offset here.
+//! Products of eight rows with the tokens of a tile: see [`panel`](crate::simd::panel). A register
+//! has four codes of four rows. Codes are signed, because a panel's codes have no offset on Arm.
 
 use super::{
     products::{DotProducts, MatrixProducts},
@@ -12,15 +12,17 @@ use crate::simd::{
     sum_order::LANES,
 };
 
-/// Codes of a chunk by quads: those of four rows, then those of the other four.
+/// Codes of a chunk by quads: for each quad, the codes of the first four rows, then those of the
+/// other four.
 type HalvedQuads = [[int8x16_t; 2]; CHUNK / 4];
 
-/// A chunk's products with one token, four rows each: of the whole chunk, or of either half where a half is a group.
+/// A chunk's products with one token, in registers of four rows. One group is the whole chunk, two
+/// groups are its halves.
 type Dots<const GROUPS: usize> = [[int32x4_t; 2]; GROUPS];
 
-/// Multiplies the codes of a chunk with those of one token or two.
+/// Multiplies the codes of a chunk with the codes of one or two tokens.
 pub(super) trait ChunkProducts: Copy {
-    /// Makes what [`ChunkProducts::dots`] reads of a chunk's codes.
+    /// Rearranges a chunk's codes for [`ChunkProducts::dots`].
     #[inline(always)]
     fn prepare(self, w: HalvedQuads) -> HalvedQuads {
         w
@@ -30,14 +32,15 @@ pub(super) trait ChunkProducts: Copy {
     fn dots<const GROUPS: usize>(self, w: &HalvedQuads, x: [&[i8; CHUNK]; 2], narrow: bool) -> [Dots<GROUPS>; 2];
 }
 
-/// NEON alone: products of 16 bits.
+/// NEON alone: 16-bit products.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WideningChunks;
 
 impl ChunkProducts for WideningChunks {
     #[inline(always)]
     fn dots<const GROUPS: usize>(self, w: &HalvedQuads, x: [&[i8; CHUNK]; 2], narrow: bool) -> [Dots<GROUPS>; 2] {
-        // Products that a 16-bit sum holds: one of each of eight quads with narrow codes (8 * 32 * 127 < 2^15), of two with wide ones.
+        // Quads whose products fit a 16-bit sum, one product of each: eight with narrow codes (8 *
+        // 32 * 127 < 2^15), two with wide codes.
         let together = if narrow { 8 } else { 2 };
         let mut dots = [[[vdupq_n_s32(0); 2]; GROUPS]; 2];
         for (token, x) in x.into_iter().enumerate() {
@@ -85,7 +88,8 @@ impl ChunkProducts for DotProducts {
 }
 
 impl ChunkProducts for MatrixProducts {
-    /// Two quads of two rows in each register: of each pair of quads, rows 0 and 1, 2 and 3, then 4 and 5, 6 and 7.
+    /// Each register has two quads of two rows. For each pair of quads the order of rows is 0 and
+    /// 1, 2 and 3, then 4 and 5, 6 and 7.
     #[inline(always)]
     fn prepare(self, w: HalvedQuads) -> HalvedQuads {
         let mut pairs = w;
@@ -119,14 +123,14 @@ impl ChunkProducts for MatrixProducts {
     }
 }
 
-/// Quad `quad` of a token in every quad of a register.
+/// Copies quad `quad` of a token to every quad of a register.
 #[inline(always)]
 fn quad_of(x: &[i8; CHUNK], quad: usize) -> int8x16_t {
     let word = u32::from_le_bytes(x.as_chunks::<4>().0[quad].map(i8::cast_unsigned));
     vreinterpretq_s8_u8(vreinterpretq_u8_u32(vdupq_n_u32(word)))
 }
 
-/// Chunk `at` of decoded rows by quads.
+/// Writes chunk `at` of decoded rows by quads.
 #[inline(always)]
 pub(super) fn interleave(rows: &[DecodedRow; PANEL_ROWS], at: usize, codes: &mut [[i8; CHUNK]; CHUNK / 4]) {
     for side in 0..2 {
@@ -169,7 +173,8 @@ pub(super) fn products<P: ChunkProducts>(p: P, panel: &RowPanel, x: TokenTile<'_
     }
 }
 
-/// [`products`] of chunk `chunk`, whose prepared codes are `w`, with each of `tokens`.
+/// Adds the [`products`] of chunk `chunk` with each of `tokens`. `w` has the chunk's prepared
+/// codes.
 #[inline(always)]
 fn multiply<P: ChunkProducts, const GROUPS: usize>(
     p: P,

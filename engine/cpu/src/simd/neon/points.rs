@@ -1,4 +1,5 @@
-//! Codes in registers of the types that have few values or points of a code book, 32 at a time, signed.
+//! Signed codes in registers, 32 at a time, for types with few values or with points of a code
+//! book.
 
 use super::{
     codes::{Codes, bytes32, less, look_up, mask_of, nibbles, signed},
@@ -7,21 +8,21 @@ use super::{
 use crate::simd::part;
 use thermocline_formats::quant::{grids, iq1_m, iq1_s, iq2_s, iq2_xs, iq2_xxs, iq3_xxs, mxfp4, tq1_0};
 
-/// Codes whose bit of `signs` is set, negated.
+/// Negates the codes whose bit of `signs` is set.
 #[inline(always)]
 fn negate(codes: Codes, signs: u32) -> Codes {
     let [a, b] = mask_of(signs).map(vreinterpretq_s8_u8);
     [vsubq_s8(veorq_s8(codes[0], a), a), vsubq_s8(veorq_s8(codes[1], b), b)]
 }
 
-/// Four points of eight coordinates.
+/// Looks up four points of eight coordinates.
 #[inline(always)]
 fn points8<const N: usize>(points: &[[i8; 8]; N], at: [usize; 4]) -> Codes {
     let two = |i: usize| vcombine_s8(load_codes8(&points[at[i]]), load_codes8(&points[at[i + 1]]));
     [two(0), two(2)]
 }
 
-/// Eight points of four coordinates.
+/// Looks up eight points of four coordinates.
 #[inline(always)]
 fn points4<const N: usize>(points: &[[i8; 4]; N], at: [usize; 8]) -> Codes {
     let one = |i: usize| u64::from(u32::from_le_bytes(points[at[i]].map(|value| value as u8)));
@@ -61,7 +62,7 @@ pub(super) fn iq3_xxs(block: &[u8; 98], i: usize) -> Codes {
 /// Sub-block `i` of an IQ3_S block.
 #[inline(always)]
 pub(super) fn iq3_s(block: &[u8; 110], i: usize) -> Codes {
-    // As `iq3_s::point` has them, of eight bytes read at once.
+    // As in `iq3_s::point`, but for eight bytes read at once.
     let (low, high) = (u64::from_le_bytes(*part(block, 2 + 8 * i)), usize::from(block[66 + i]));
     let at = [0, 1, 2, 3, 4, 5, 6, 7].map(|j| (low >> (8 * j)) as usize & 255 | (high >> j & 1) << 8);
     negate(points4(&grids::IQ3_S, at), u32::from_le_bytes(*part(block, 74 + 4 * i)))
@@ -84,7 +85,7 @@ pub(super) fn iq1_m(block: &[u8; 56], i: usize) -> Codes {
     [vaddq_s8(a, shifts(0)), vaddq_s8(b, shifts(2))]
 }
 
-/// Two bits of each byte from bit `shift` on, 1 too large.
+/// Two bits of each byte, from bit `shift` on, minus 1.
 #[inline(always)]
 fn two_bits_from(bytes: &[u8; 32], shift: usize) -> Codes {
     let down = vdupq_n_s8(-(shift as i8));
@@ -97,7 +98,7 @@ pub(super) fn tq2_0(block: &[u8; 66], i: usize) -> Codes {
     two_bits_from(part(block, i / 4 * 32), 2 * (i % 4))
 }
 
-/// The digits that powers of three bring to the front of sixteen bytes.
+/// The digits that powers of three move to the front of sixteen bytes.
 #[inline(always)]
 fn digits(bytes: uint8x16_t, powers: uint8x16_t) -> uint8x16_t {
     let (front, three) = (vmulq_u8(bytes, powers), vdupq_n_u8(3));
@@ -140,7 +141,7 @@ pub(super) fn q2_0(block: &[u8; 18], i: usize) -> Codes {
     less(signed(codes), 1)
 }
 
-/// Elements `32 i..` of an I2_S block, one to a byte whose higher bits are those of `i` first.
+/// Elements `32 i..` of an I2_S block. Each byte has one of them, and lower `i` are in higher bits.
 #[inline(always)]
 pub(super) fn i2_s(block: &[u8; 32], i: usize) -> Codes {
     two_bits_from(block, 6 - 2 * i)
@@ -149,7 +150,7 @@ pub(super) fn i2_s(block: &[u8; 32], i: usize) -> Codes {
 /// Sub-blocks `2 i` and `2 i + 1` of an NVFP4 block.
 #[inline(always)]
 pub(super) fn nvfp4(block: &[u8; 36], i: usize) -> Codes {
-    // Low nibbles of both, then high nibbles of both.
+    // Low nibbles of both sub-blocks, then high nibbles of both.
     let [low, high] = look_up(&mxfp4::VALUES, nibbles(part(block, 4 + 16 * i)));
     [vcombine_s8(vget_low_s8(low), vget_low_s8(high)), vcombine_s8(vget_high_s8(low), vget_high_s8(high))]
 }

@@ -1,17 +1,18 @@
-//! Sums of products of 8-bit codes: what differs between Arm processors.
+//! Sums of products of 8-bit codes, which differ between Arm processors.
 
 use std::{arch::asm, fmt::Debug};
 
 use super::registers::*;
 
-/// How products of codes are summed; a value proves that the machine has the instructions.
+/// The way in which products of codes are summed. A value proves that the machine has the
+/// instructions.
 pub(super) trait CodeProducts: Copy + Debug {
-    /// `sum[i] += w[4 i..] . x[4 i..]` in some order of the sixteen products: only the sum of all lanes counts.
-    /// |w| is at most 128, |x| at most 127.
+    /// `sum[i] += w[4 i..] . x[4 i..]`, in any order of the sixteen products. Only the sum of all
+    /// lanes is meaningful. |w| is at most 128, |x| at most 127.
     fn dot(self, sum: int32x4_t, w: int8x16_t, x: int8x16_t) -> int32x4_t;
 }
 
-/// NEON alone: products of 16 bits, summed in pairs.
+/// NEON alone: 16-bit products, summed in pairs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Widening;
 
@@ -28,7 +29,7 @@ impl CodeProducts for Widening {
 pub(super) struct DotProducts(());
 
 impl DotProducts {
-    /// The proof.
+    /// Creates the proof.
     ///
     /// # Safety
     /// The machine has `dotprod`.
@@ -58,7 +59,7 @@ impl CodeProducts for DotProducts {
 pub(super) struct MatrixProducts(());
 
 impl MatrixProducts {
-    /// The proof.
+    /// Creates the proof.
     ///
     /// # Safety
     /// The machine has `i8mm`.
@@ -75,7 +76,7 @@ impl MatrixProducts {
     }
 }
 
-// The compiler's own functions for these are not stable yet.
+// The compiler's functions for these instructions are not stable yet.
 
 #[inline]
 #[target_feature(enable = "neon,dotprod")]

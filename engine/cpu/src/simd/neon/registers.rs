@@ -1,6 +1,6 @@
-//! NEON's instructions as safe functions: every 64-bit Arm processor has them. `#[inline(always)]`
-//! without features of their own, they can stand in kernels that are compiled with more
-//! ([`CodeProducts`](super::products::CodeProducts)).
+//! NEON's instructions as safe functions, because every 64-bit Arm processor has them. They are
+//! `#[inline(always)]` without features of their own. Kernels that are compiled with more features
+//! ([`CodeProducts`](super::products::CodeProducts)) can therefore inline them.
 
 use std::arch::aarch64;
 pub(super) use std::arch::aarch64::{
@@ -11,7 +11,8 @@ macro_rules! safe {
     ($($name:ident($($arg:ident: $ty:ty),*) -> $out:ty;)*) => {$(
         #[inline(always)]
         pub(super) fn $name($($arg: $ty),*) -> $out {
-            // SAFETY: every 64-bit Arm processor has NEON, and the instruction touches registers only.
+            // SAFETY: every 64-bit Arm processor has NEON, and the instruction touches registers
+            // only.
             unsafe { aarch64::$name($($arg),*) }
         }
     )*};
@@ -72,30 +73,31 @@ safe! {
     vzip2q_f32(a: float32x4_t, b: float32x4_t) -> float32x4_t;
 }
 
-/// Registers from memory, and back.
+/// Defines loads and stores of registers.
 macro_rules! memory {
     ($($(#[$doc:meta])* $name:ident($at:ty) $(-> $register:ty)? $(, $value:ident: $stored:ty)? = $intrinsic:ident, $pointer:ident;)*) => {$(
         $(#[$doc])*
         #[inline(always)]
         pub(super) fn $name(at: $at $(, $value: $stored)?) $(-> $register)? {
-            // SAFETY: every 64-bit Arm processor has NEON; the array is the register's size, and no alignment is asked for.
+            // SAFETY: every 64-bit Arm processor has NEON. The array has the register's size, and
+            // no alignment is needed.
             unsafe { aarch64::$intrinsic(at.$pointer() $(, $value)?) }
         }
     )*};
 }
 
 memory! {
-    /// Four floats.
+    /// Loads four floats.
     load_floats(&[f32; 4]) -> float32x4_t = vld1q_f32, as_ptr;
-    /// Four integers.
+    /// Loads four integers.
     load_ints(&[i32; 4]) -> int32x4_t = vld1q_s32, as_ptr;
-    /// Sixteen codes.
+    /// Loads sixteen codes.
     load_codes(&[i8; 16]) -> int8x16_t = vld1q_s8, as_ptr;
-    /// Eight codes.
+    /// Loads eight codes.
     load_codes8(&[i8; 8]) -> int8x8_t = vld1_s8, as_ptr;
-    /// Sixteen bytes.
+    /// Loads sixteen bytes.
     load_bytes(&[u8; 16]) -> uint8x16_t = vld1q_u8, as_ptr;
-    /// Eight bytes.
+    /// Loads eight bytes.
     load_bytes8(&[u8; 8]) -> uint8x8_t = vld1_u8, as_ptr;
     /// Writes four floats.
     store_floats(&mut [f32; 4]), v: float32x4_t = vst1q_f32, as_mut_ptr;
@@ -103,14 +105,14 @@ memory! {
     store_codes(&mut [i8; 16]), v: int8x16_t = vst1q_s8, as_mut_ptr;
 }
 
-/// Bytes shifted right.
+/// Shifts bytes right.
 #[inline(always)]
 pub(super) fn shift_right<const BY: i32>(bytes: uint8x16_t) -> uint8x16_t {
     // SAFETY: every 64-bit Arm processor has NEON.
     unsafe { aarch64::vshrq_n_u8::<BY>(bytes) }
 }
 
-/// Bytes shifted left.
+/// Shifts bytes left.
 #[inline(always)]
 pub(super) fn shift_left<const BY: i32>(bytes: uint8x16_t) -> uint8x16_t {
     // SAFETY: every 64-bit Arm processor has NEON.
@@ -127,7 +129,7 @@ pub(super) fn zip_halves(a: int32x4_t, b: int32x4_t) -> [int32x4_t; 2] {
     }
 }
 
-/// The words of two registers by turns: of the first halves, then of the second halves.
+/// Interleaves the words of two registers: first their first halves, then their second halves.
 #[inline(always)]
 pub(super) fn zip_words(a: int8x16_t, b: int8x16_t) -> [int8x16_t; 2] {
     // SAFETY: every 64-bit Arm processor has NEON.
@@ -137,7 +139,7 @@ pub(super) fn zip_words(a: int8x16_t, b: int8x16_t) -> [int8x16_t; 2] {
     }
 }
 
-/// The words of four registers by place instead of by register.
+/// Transposes the words of four registers.
 #[inline(always)]
 pub(super) fn transpose([a, b, c, d]: [int8x16_t; 4]) -> [int8x16_t; 4] {
     let mut words = [a; 4];
@@ -152,7 +154,7 @@ pub(super) fn transpose([a, b, c, d]: [int8x16_t; 4]) -> [int8x16_t; 4] {
     words
 }
 
-/// 16-bit sums in 32 bits each.
+/// Widens 16-bit sums to 32 bits.
 #[inline(always)]
 pub(super) fn widen_sums(a: int16x8_t) -> [int32x4_t; 2] {
     // SAFETY: every 64-bit Arm processor has NEON.
@@ -197,22 +199,22 @@ pub(super) fn first(v: float32x4_t) -> f32 {
     unsafe { aarch64::vgetq_lane_f32::<0>(v) }
 }
 
-/// Two factors, each in two lanes.
+/// Copies two factors to two lanes each.
 #[inline(always)]
 pub(super) fn twice(factors: &[f32; 2]) -> float32x4_t {
     // SAFETY: every 64-bit Arm processor has NEON.
     unsafe { aarch64::vcombine_f32(aarch64::vdup_n_f32(factors[0]), aarch64::vdup_n_f32(factors[1])) }
 }
 
-/// Four words, two in each number, the first in its lowest bits.
+/// A register of four words. Each argument has two, the first in its lowest bits.
 #[inline(always)]
 pub(super) fn words(low: u64, high: u64) -> uint32x4_t {
     // SAFETY: every 64-bit Arm processor has NEON.
     unsafe { aarch64::vcombine_u32(aarch64::vcreate_u32(low), aarch64::vcreate_u32(high)) }
 }
 
-/// Four bytes of sixteen from byte `4 * QUARTER` on, as floats: each becomes the highest byte of 32 bits, which are converted as
-/// multiples of `2^-24`.
+/// Converts four signed bytes of sixteen, from byte `4 * QUARTER` on, to floats. Each becomes the
+/// highest byte of 32 bits, which are converted as multiples of `2^-24`.
 #[inline(always)]
 pub(super) fn signed_floats<const QUARTER: u8>(codes: int8x16_t) -> float32x4_t {
     let at = highest_bytes(4 * QUARTER);
@@ -220,7 +222,7 @@ pub(super) fn signed_floats<const QUARTER: u8>(codes: int8x16_t) -> float32x4_t 
     unsafe { aarch64::vcvtq_n_f32_s32::<24>(aarch64::vreinterpretq_s32_s8(vqtbl1q_s8(codes, at))) }
 }
 
-/// [`signed_floats`] of codes in the upper four bits of bytes, unsigned.
+/// [`signed_floats`] for unsigned codes in the upper four bits of bytes.
 #[inline(always)]
 pub(super) fn upper_floats<const QUARTER: u8>(codes: uint8x16_t) -> float32x4_t {
     let at = highest_bytes(4 * QUARTER);
@@ -228,7 +230,8 @@ pub(super) fn upper_floats<const QUARTER: u8>(codes: uint8x16_t) -> float32x4_t 
     unsafe { aarch64::vcvtq_n_f32_u32::<28>(aarch64::vreinterpretq_u32_u8(vqtbl1q_u8(codes, at))) }
 }
 
-/// Where four bytes from `first` on go: into the highest bytes of four words, over zeros.
+/// Table indices that move four bytes, from `first` on, to the highest bytes of four words. Other
+/// bytes become zero.
 #[inline(always)]
 fn highest_bytes(first: u8) -> uint8x16_t {
     let mut at = [255; 16];

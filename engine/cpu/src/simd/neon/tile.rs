@@ -1,9 +1,9 @@
-//! A panel of eight rows of floats against a tile of tokens.
+//! Products of a panel of eight rows of floats with a tile of tokens.
 
 use super::{FLOAT_TOKENS, ROWS, registers::*};
 use crate::simd::part;
 
-/// Floats; see [`Kernels::tile_floats`](crate::simd::Kernels::tile_floats).
+/// See [`Kernels::tile_floats`](crate::simd::Kernels::tile_floats).
 pub(super) fn floats(panel: &[f32], x: &[f32], acc: &mut [f32]) {
     let ((panel, a), (x, b)) = (panel.as_chunks::<ROWS>(), x.as_chunks::<FLOAT_TOKENS>());
     assert!(a.is_empty() && b.is_empty() && panel.len() == x.len() && acc.len() == ROWS * FLOAT_TOKENS);

@@ -7,17 +7,18 @@ use half::f16;
 
 use super::{Vector, VectorKernel};
 
-/// Proof that the machine has AVX2, FMA and F16C; made only by [`run`].
+/// Proof that the machine has AVX2, FMA and F16C. Only [`run`] creates it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Avx2Vectors(());
 
-/// Runs `kernel` with AVX2; [`super::dispatch`] has checked that the machine has it.
+/// Runs `kernel` with AVX2. [`super::dispatch`] has checked that the machine has it.
 pub(super) fn run<Output, K: VectorKernel<Output>>(kernel: K) -> Output {
     #[target_feature(enable = "avx2,fma,f16c")]
     fn with_features<Output, K: VectorKernel<Output>>(kernel: K) -> Output {
         kernel.run(Avx2Vectors(()))
     }
-    // SAFETY: `dispatch`, the only caller, has compared the instruction set with those the machine reports.
+    // SAFETY: `dispatch`, the only caller, has checked that the machine reports this instruction
+    // set.
     unsafe { with_features(kernel) }
 }
 

@@ -7,17 +7,18 @@ use half::f16;
 
 use super::{Vector, VectorKernel};
 
-/// Proof that the machine has AVX-512 (F, BW, VL, DQ), made only by [`run`].
+/// Proof that the machine has AVX-512 (F, BW, VL, DQ). Only [`run`] creates it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Avx512Vectors(());
 
-/// Runs `kernel` with AVX-512; [`super::dispatch`] has checked that the machine has it.
+/// Runs `kernel` with AVX-512. [`super::dispatch`] has checked that the machine has it.
 pub(super) fn run<Output, K: VectorKernel<Output>>(kernel: K) -> Output {
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
     fn with_features<Output, K: VectorKernel<Output>>(kernel: K) -> Output {
         kernel.run(Avx512Vectors(()))
     }
-    // SAFETY: `dispatch`, the only caller, has compared the instruction set with those the machine reports.
+    // SAFETY: `dispatch`, the only caller, has checked that the machine reports this instruction
+    // set.
     unsafe { with_features(kernel) }
 }
 
@@ -111,7 +112,7 @@ impl Vector for Avx512Vectors {
         let mut out = [0.0; 4];
         // SAFETY: the token proves AVX-512F and DQ, hence AVX; `out` has room for four.
         unsafe {
-            // Halves first, so that two vectors' sums travel in one.
+            // Halves are added first, so that one register has the sums of two vectors.
             let ab = _mm512_add_ps(
                 _mm512_shuffle_f32x4::<0b01_00_01_00>(x[0], x[1]),
                 _mm512_shuffle_f32x4::<0b11_10_11_10>(x[0], x[1]),

@@ -1,8 +1,9 @@
-//! Vectors of `f32` as wide as the machine has them. A kernel is written once, as safe generic code over [`Vector`],
-//! and [`dispatch`] compiles it for each instruction set and picks one at run time. Intrinsics live in this folder only;
-//! a value of a vector type's token ([`Portable`], `Avx2Vectors`, `Avx512Vectors`, `NeonVectors`) proves that the machine has the instructions.
+//! Vectors of `f32`, as wide as the machine supports. A kernel is written once, as safe generic
+//! code over [`Vector`]. [`dispatch`] compiles it for each instruction set and selects one at run
+//! time. Only this folder contains intrinsics. A value of a vector type's token ([`Portable`],
+//! `Avx2Vectors`, `Avx512Vectors`, `NeonVectors`) proves that the machine has the instructions.
 
-/// Methods of a [`Vector`] of x86 that are one instruction each.
+/// Defines methods of an x86 [`Vector`] that are one instruction each.
 #[cfg(target_arch = "x86_64")]
 macro_rules! instructions {
     ($($name:ident($($arg:ident),*) = $instruction:ident;)*) => {$(
@@ -30,30 +31,31 @@ pub(crate) use portable::Portable;
 
 use crate::Isa;
 
-/// One instruction set's vectors of `f32`. Every method is `#[inline(always)]` and takes the token by value.
+/// One instruction set's vectors of `f32`. Every method is `#[inline(always)]` and takes the token
+/// by value.
 pub(crate) trait Vector: Copy + Send + Sync {
     /// [`Vector::LANES`] numbers.
     type F: Copy;
-    /// Numbers per vector; a power of two, at most 16.
+    /// Numbers per vector, a power of two of at most 16.
     const LANES: usize;
-    /// Rows a register tile of 4 columns may have without spilling.
+    /// Most rows of a register tile of 4 columns without spilling.
     const TILE_ROWS: usize;
 
     /// `x` in every lane.
     fn splat(self, x: f32) -> Self::F;
-    /// The first [`Vector::LANES`] elements. Panics if there are fewer.
+    /// Loads the first [`Vector::LANES`] elements. Panics if there are fewer.
     fn load(self, src: &[f32]) -> Self::F;
-    /// [`Vector::load`], widened from half precision.
+    /// [`Vector::load`] from half precision, widened.
     fn load_f16(self, src: &[f16]) -> Self::F;
-    /// [`Vector::load`], converted from integers.
+    /// [`Vector::load`] from integers, converted.
     fn load_i8(self, src: &[i8]) -> Self::F;
-    /// [`Vector::load`], unchecked.
+    /// [`Vector::load`] without checks.
     ///
     /// # Safety
     /// [`Vector::LANES`] elements must be readable at `src`.
     #[allow(unsafe_code)]
     unsafe fn load_ptr(self, src: *const f32) -> Self::F;
-    /// Asks the memory for what lies `ahead` bytes behind `at`; a hint.
+    /// Prefetches the memory `ahead` bytes after `at`. A hint.
     #[inline(always)]
     fn prefetch<T>(self, at: &[T], ahead: isize) {
         for line in (0..size_of_val(at)).step_by(64) {
@@ -70,17 +72,17 @@ pub(crate) trait Vector: Copy + Send + Sync {
     fn mul(self, a: Self::F, b: Self::F) -> Self::F;
     /// `a / b`
     fn div(self, a: Self::F, b: Self::F) -> Self::F;
-    /// `a * b + c`, rounded once where the machine can.
+    /// `a * b + c`, rounded once if the machine has such an instruction.
     fn mul_add(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
-    /// `a > b ? a : b`, so `b` where either is NaN.
+    /// `a > b ? a : b`, hence `b` if either is NaN.
     fn max(self, a: Self::F, b: Self::F) -> Self::F;
-    /// `a < b ? a : b`, so `b` where either is NaN.
+    /// `a < b ? a : b`, hence `b` if either is NaN.
     fn min(self, a: Self::F, b: Self::F) -> Self::F;
     /// Nearest integers, ties to even.
     fn round(self, x: Self::F) -> Self::F;
     /// `x * 2^n` for integral `n` in `-126..=127`.
     fn scale(self, x: Self::F, n: Self::F) -> Self::F;
-    /// 0 where `x < threshold`, else `y`.
+    /// 0 if `x < threshold`, otherwise `y`.
     fn zero_below(self, x: Self::F, threshold: Self::F, y: Self::F) -> Self::F;
     /// Exchanges lanes `2i` and `2i + 1`.
     fn swap_pairs(self, x: Self::F) -> Self::F;
@@ -94,7 +96,8 @@ pub(crate) trait Vector: Copy + Send + Sync {
 
 /// A computation that can be compiled for any instruction set.
 pub(crate) trait VectorKernel<Output = ()> {
-    /// Implementations are `#[inline(always)]`, or they are compiled without the instruction set.
+    /// Implementations must be `#[inline(always)]`. Otherwise they are compiled without the
+    /// instruction set.
     fn run<V: Vector>(self, v: V) -> Output;
 }
 

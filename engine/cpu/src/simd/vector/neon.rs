@@ -7,7 +7,7 @@ use half::f16;
 
 use super::{Vector, VectorKernel};
 
-/// Token of the vectors every 64-bit Arm processor has.
+/// Token of NEON's vectors. Every 64-bit Arm processor has them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NeonVectors;
 
@@ -16,13 +16,13 @@ pub(super) fn run<Output, K: VectorKernel<Output>>(kernel: K) -> Output {
     kernel.run(NeonVectors)
 }
 
-/// Both halves.
+/// Applies a function to both halves.
 #[inline(always)]
 fn map(x: float32x4x2_t, op: impl Fn(float32x4_t) -> float32x4_t) -> float32x4x2_t {
     float32x4x2_t(op(x.0), op(x.1))
 }
 
-/// Both halves of two vectors.
+/// Applies a function to both halves of two vectors.
 #[inline(always)]
 fn zip(a: float32x4x2_t, b: float32x4x2_t, op: impl Fn(float32x4_t, float32x4_t) -> float32x4_t) -> float32x4x2_t {
     float32x4x2_t(op(a.0, b.0), op(a.1, b.1))
@@ -56,7 +56,8 @@ impl Vector for NeonVectors {
     #[inline(always)]
     fn load_f16(self, src: &[f16]) -> Self::F {
         let src = &src[..8];
-        // SAFETY: every 64-bit Arm processor has NEON, which widens f16; eight halves, 16 bytes, are readable.
+        // SAFETY: every 64-bit Arm processor has NEON, which widens f16; eight halves, 16 bytes,
+        // are readable.
         unsafe {
             let halves = vreinterpretq_f16_u16(vld1q_u16(src.as_ptr().cast()));
             float32x4x2_t(vcvt_f32_f16(vget_low_f16(halves)), vcvt_high_f32_f16(halves))

@@ -1,11 +1,11 @@
-//! Vectors as arrays: what the compiler makes of them on any machine (SSE2 or NEON at least).
+//! Vectors as arrays, which the compiler vectorises on any machine (for SSE2 or NEON at least).
 #![allow(unsafe_code)]
 
 use half::f16;
 
 use super::Vector;
 
-/// Token of the vectors every machine has.
+/// Token of portable vectors. Every machine has them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Portable;
 
@@ -35,7 +35,8 @@ impl Vector for Portable {
 
     #[inline(always)]
     unsafe fn load_ptr(self, src: *const f32) -> Self::F {
-        // SAFETY: the caller vouches for LANES readable elements; arrays of f32 have f32's alignment.
+        // SAFETY: the caller vouches for LANES readable elements; arrays of f32 have f32's
+        // alignment.
         unsafe { *src.cast() }
     }
 
@@ -79,7 +80,7 @@ impl Vector for Portable {
         zip(a, b, |a, b| a / b)
     }
 
-    // Not `f32::mul_add`: without the instruction that is a library call per lane.
+    // Not `f32::mul_add`, which without the instruction is a library call per lane.
     #[inline(always)]
     fn mul_add(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F {
         zip(zip(a, b, |a, b| a * b), c, |ab, c| ab + c)
@@ -97,7 +98,8 @@ impl Vector for Portable {
 
     #[inline(always)]
     fn round(self, x: Self::F) -> Self::F {
-        // Adding and subtracting 1.5 * 2^23 rounds to even whatever is below 2^22, which is all that is asked for.
+        // Adding and subtracting 1.5 * 2^23 rounds numbers below 2^22 to even, which is sufficient
+        // here.
         const MAGIC: f32 = 12_582_912.0;
         zip(x, [MAGIC; LANES], |x, magic| (x + magic) - magic)
     }

@@ -1,16 +1,18 @@
-//! The two register-tiled products of attention: queries by keys, and probabilities by values.
+//! The two register-tiled products of attention: queries times keys, and probabilities times
+//! values.
 #![allow(unsafe_code)]
 
 use super::Vector;
 
-/// Keys (and values) of a tile.
+/// Keys (and values) in a tile.
 pub const TILE: usize = 64;
 
-/// `scores[m, j] = q[m] . k[j]` for `m < rows` and `j < keys`, `q` `[rows, width]`, `k` `[keys rounded up to 4, width]`,
-/// `scores` `[rows, TILE]`; up to three columns past `keys` are overwritten with what follows in `k`.
+/// `scores[m, j] = q[m] . k[j]` for `m < rows` and `j < keys`. `q` is `[rows, width]`, `k` is
+/// `[keys rounded up to 4, width]`, `scores` is `[rows, TILE]`. Up to three columns past `keys` are
+/// overwritten with the products of the rows that follow in `k`.
 ///
 /// # Panics
-/// If a buffer is shorter than that or `width` is not a multiple of 16.
+/// If a buffer is too short, or `width` is not a multiple of 16.
 #[inline(always)]
 pub(crate) fn query_key<V: Vector>(
     v: V,
@@ -57,8 +59,8 @@ fn query_key_rows<V: Vector, const ROWS: usize>(
     for j in (0..columns).step_by(4) {
         let mut sums = [[v.splat(0.0); 4]; ROWS];
         for c in (0..width).step_by(V::LANES) {
-            // SAFETY: `width` is a multiple of LANES, so `c + LANES <= width`; rows `m < ROWS` of q and `j + i < columns`
-            // of k lie inside the slices by the assertion above.
+            // SAFETY: `width` is a multiple of LANES, so `c + LANES <= width`. The assertion above
+            // ensures that rows `m < ROWS` of q and `j + i < columns` of k are inside the slices.
             let (key, query) = unsafe {
                 let key: [V::F; 4] = std::array::from_fn(|i| v.load_ptr(k.add((j + i) * width + c)));
                 let query: [V::F; ROWS] = std::array::from_fn(|m| v.load_ptr(q.add(m * width + c)));
@@ -76,11 +78,11 @@ fn query_key_rows<V: Vector, const ROWS: usize>(
     }
 }
 
-/// `out[m] += sum over j of p[m, j] value[j]` for `m < rows` and `j < keys`, `p` `[rows, TILE]`, `value` `[keys, width]`,
-/// `out` `[rows, width]`.
+/// `out[m] += sum over j of p[m, j] value[j]` for `m < rows` and `j < keys`. `p` is `[rows, TILE]`,
+/// `value` is `[keys, width]`, `out` is `[rows, width]`.
 ///
 /// # Panics
-/// If a buffer is shorter than that or `width` is not a multiple of 16.
+/// If a buffer is too short, or `width` is not a multiple of 16.
 #[inline(always)]
 pub(crate) fn weigh<V: Vector>(
     v: V,
@@ -137,8 +139,8 @@ fn weigh_columns<V: Vector, const ROWS: usize, const VECTORS: usize>(
     }
     let (value, p) = (value.as_ptr(), p.as_ptr());
     for j in 0..keys {
-        // SAFETY: row `j < keys` of value has `width` elements, of which `column + VECTORS * LANES` are read; `p` has
-        // `keys` elements in each of its ROWS rows. Both are asserted above.
+        // SAFETY: row `j < keys` of value has `width` elements, of which `column + VECTORS * LANES`
+        // are read; `p` has `keys` elements in each of its ROWS rows. Both are asserted above.
         let (row, weight) = unsafe {
             let row: [V::F; VECTORS] =
                 std::array::from_fn(|c| v.load_ptr(value.add(j * width + column + c * V::LANES)));

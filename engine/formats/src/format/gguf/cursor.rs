@@ -1,5 +1,5 @@
-//! A bounds-checked little-endian reader. Each read takes the name of its field, so that its error names the field and the
-//! byte offset.
+//! A bounds-checked little-endian reader. Each read takes the name of its field, so that errors can
+//! name the field and the byte offset.
 
 use std::{borrow::Cow, fmt::Arguments, path::Path};
 
@@ -27,7 +27,7 @@ impl<'a> Cursor<'a> {
         self.rest.len() as u64
     }
 
-    /// The error for `field`, which started at byte `offset`.
+    /// The error for `field`, which starts at byte `offset`.
     pub fn error_at(
         &self,
         offset: u64,
@@ -38,7 +38,7 @@ impl<'a> Cursor<'a> {
         Error::malformed(self.path, Location::Field { name: field.to_string(), offset }, expected, got.to_string())
     }
 
-    /// The next `len` bytes.
+    /// Reads the next `len` bytes.
     pub fn take(&mut self, len: u64, field: Arguments<'_>) -> Result<&'a [u8]> {
         let split = usize::try_from(len).ok().and_then(|len| self.rest.split_at_checked(len));
         let Some((head, tail)) = split else {
@@ -63,8 +63,9 @@ impl<'a> Cursor<'a> {
         self.array(field).map(u64::from_le_bytes)
     }
 
-    /// A count of things that each take at least `item_bytes` in the file, refused when they cannot all be there.
-    /// Memory allocated for `count` items afterwards is therefore bounded by a small multiple of the file.
+    /// Reads a count of items that each take at least `item_bytes` in the file. Refuses a count
+    /// whose items cannot fit in the rest of the file. Memory for `count` items is therefore at
+    /// most a small multiple of the file.
     pub fn count(&mut self, item_bytes: u64, field: Arguments<'_>) -> Result<usize> {
         let offset = self.position();
         let count = self.u64(field)?;
@@ -75,13 +76,14 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// The bytes of a string: its length as u64, then those. They are UTF-8 by the format, and anything in published files.
+    /// Reads the bytes of a string: the length as u64, then the bytes. The format requires UTF-8,
+    /// but published files contain other bytes.
     pub fn string(&mut self, field: Arguments<'_>) -> Result<&'a [u8]> {
         let len = self.count(1, format_args!("length of {field}"))?;
         self.take(len as u64, field)
     }
 
-    /// A string as text, with U+FFFD for what is not UTF-8.
+    /// Reads a string as text. Bytes that are not UTF-8 become U+FFFD.
     pub fn text(&mut self, field: Arguments<'_>) -> Result<Cow<'a, str>> {
         self.string(field).map(String::from_utf8_lossy)
     }

@@ -6,16 +6,16 @@ use thermocline_base::error::Result;
 
 /// `GGUF`, llama.cpp's magic.
 pub(crate) const GGUF_MAGIC: [u8; 4] = *b"GGUF";
-/// `PWRI`, which PowerInfer writes over it.
+/// `PWRI`, PowerInfer's magic.
 pub(crate) const POWERINFER_MAGIC: [u8; 4] = *b"PWRI";
 
-/// Fewest bytes a key-value pair takes: key length, a one-byte key, value type, a one-byte value.
+/// Fewest bytes of a key-value pair: key length, a one-byte key, value type, a one-byte value.
 const LEAST_PAIR_BYTES: u64 = 8 + 1 + 4 + 1;
-/// Fewest bytes a tensor description takes: name length, a one-byte name, number of dimensions, one dimension, type,
-/// offset.
+/// Fewest bytes of a tensor description: name length, a one-byte name, number of dimensions, one
+/// dimension, type, offset.
 const LEAST_TENSOR_BYTES: u64 = 8 + 1 + 4 + 8 + 4 + 8;
 
-/// A checked header.
+/// A header whose counts are checked.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct GgufHeader {
     pub(super) container: Container,
@@ -43,13 +43,13 @@ impl GgufHeader {
             };
             return Err(cursor.error_at(4, format_args!("version"), expected, got));
         }
-        // Both counts are checked against what follows both of them; the first is only checked better by the second.
+        // Each count is checked against the bytes that follow it.
         let tensors = cursor.count(LEAST_TENSOR_BYTES, format_args!("tensor count"))?;
         let pairs = cursor.count(LEAST_PAIR_BYTES, format_args!("key-value count"))?;
         Ok(GgufHeader { container: container(version), tensors, pairs })
     }
 
-    /// Appends the header of a file; `None` for a container that is not a GGUF.
+    /// Appends the header of a file. `None` for a container that is not a GGUF.
     pub fn write(&self, out: &mut Vec<u8>) -> Option<()> {
         let (magic, version) = match self.container {
             Container::Gguf(version) => (GGUF_MAGIC, version),

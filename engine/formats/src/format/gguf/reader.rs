@@ -1,4 +1,5 @@
-//! One GGUF file as a [`Checkpoint`]: header, pairs, descriptions, then the data section by reference.
+//! Reads one GGUF file as a [`Checkpoint`]: header, pairs, descriptions, then the data section by
+//! reference.
 
 use std::path::Path;
 
@@ -6,14 +7,15 @@ use super::{cursor::Cursor, header::GgufHeader, tensor_info::Described, value::r
 use crate::format::{Bytes, Checkpoint, Metadata, Tensor, TokenizerSource, Value};
 use thermocline_base::error::{Error, Location, Result};
 
-/// Alignment of tensor data when the file does not say.
+/// Alignment of tensor data if the file does not specify it.
 const DEFAULT_ALIGNMENT: u64 = 32;
-/// The largest alignment believed: real ones are 32 to 4096.
+/// Largest alignment that is accepted. Real files use 32 to 4096.
 const LARGEST_ALIGNMENT: u64 = 1 << 20;
-/// Architecture of PowerInfer's GPU index, the one kind of file whose tensors may be empty.
+/// Architecture of PowerInfer's GPU index. Only this kind of file may have empty tensors.
 pub(crate) const GPU_INDEX_ARCHITECTURE: &str = "generic.gpu_index";
 
-/// Reads one file's bytes; `name` is what errors call it. Shards of a split file are not looked for.
+/// Reads one file's bytes. Errors use `name` for the file. Does not look for other shards of a
+/// split file.
 pub(super) fn read(name: &Path, bytes: &Bytes) -> Result<Checkpoint> {
     let mut cursor = Cursor::new(name, bytes);
     let header = GgufHeader::read(&mut cursor)?;
@@ -22,7 +24,8 @@ pub(super) fn read(name: &Path, bytes: &Bytes) -> Result<Checkpoint> {
     let alignment = alignment(&metadata)?;
     let empty = metadata.get("general.architecture").and_then(|v| v.as_str()) == Some(GPU_INDEX_ARCHITECTURE);
 
-    // Pairs before this point used up bytes the tensor count was checked against; the vector grows as they are found.
+    // The tensor count was checked against bytes that the pairs used in part. The vector therefore
+    // grows as descriptions are read.
     let mut described = Vec::new();
     for at in 0..header.tensors {
         described.push(Described::read(&mut cursor, at, alignment, empty)?);
@@ -31,7 +34,8 @@ pub(super) fn read(name: &Path, bytes: &Bytes) -> Result<Checkpoint> {
     Checkpoint::new(name.to_path_buf(), header.container, metadata, TokenizerSource::Metadata, tensors)
 }
 
-/// `general.alignment`, which every tensor's offset and the start of the data section are multiples of.
+/// Reads `general.alignment`. Every tensor's offset and the start of the data section are multiples
+/// of it.
 pub(super) fn alignment(metadata: &Metadata) -> Result<u64> {
     const KEY: &str = "general.alignment";
     let Some(value) = metadata.get(KEY) else { return Ok(DEFAULT_ALIGNMENT) };
@@ -44,7 +48,8 @@ pub(super) fn alignment(metadata: &Metadata) -> Result<u64> {
     Err(Error::malformed(metadata.path(), Location::Key(KEY.to_owned()), expected, got))
 }
 
-/// Slices of the file, one per tensor. Each must lie inside it and share no byte with another.
+/// Slices the file into tensors. Each tensor must be inside the file and share no byte with
+/// another.
 fn locate(name: &Path, bytes: &Bytes, described: &[Described], data_start: Option<u64>) -> Result<Vec<Tensor>> {
     let location = |tensor: &Described| Location::Field {
         name: format!("offset of tensor `{}`", tensor.info.name),

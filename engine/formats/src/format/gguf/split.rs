@@ -1,7 +1,7 @@
 //! A checkpoint in several files, `<prefix>-00001-of-0000N.gguf`.
 //!
-//! The first file carries all metadata; each carries its own tensors and `split.no`, `split.count` and
-//! `split.tensors.count`. Opening any of them opens all.
+//! The first file has all metadata. Each file has its own tensors and `split.no`, `split.count` and
+//! `split.tensors.count`. Opening any of the files opens all of them.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -16,12 +16,12 @@ const NUMBER: &str = "split.no";
 const COUNT: &str = "split.count";
 const TENSORS: &str = "split.tensors.count";
 
-/// Number of files `metadata` says the checkpoint has; 1 when it is not split.
+/// Number of the checkpoint's files according to `metadata`. 1 if the checkpoint is not split.
 pub(super) fn count(metadata: &Metadata) -> Result<usize> {
     Ok(metadata.usize(COUNT)?.unwrap_or(1).max(1))
 }
 
-/// Joins `opened`, one shard of a split checkpoint, with the others that lie beside it.
+/// Joins `opened`, one shard of a split checkpoint, with the other shards beside it.
 pub(super) fn join(opened: Checkpoint, mode: ReadMode) -> Result<Checkpoint> {
     let path = opened.path.clone();
     let count = count(&opened.metadata)?;
@@ -51,7 +51,7 @@ pub(super) fn join(opened: Checkpoint, mode: ReadMode) -> Result<Checkpoint> {
         tensors.extend(shard.into_tensors());
     }
 
-    // There is at least one shard, so the first was seen.
+    // There is at least one shard, so `first` is set.
     let Some((path, container, metadata)) = first else {
         return Err(Error::malformed(path, Location::Key(COUNT.to_owned()), "at least one shard", count));
     };
@@ -73,7 +73,7 @@ fn number(metadata: &Metadata, count: usize) -> Result<usize> {
     Ok(number)
 }
 
-/// Prefix of `-00001-of-0000N.gguf` in the name of shard `number`.
+/// The part before `-00001-of-0000N.gguf` in the name of shard `number`.
 fn prefix(path: &Path, number: usize, count: usize) -> Result<OsString> {
     let name = path.file_name().unwrap_or_default();
     without_suffix(name, &suffix(number, count)).ok_or_else(|| {
@@ -83,14 +83,14 @@ fn prefix(path: &Path, number: usize, count: usize) -> Result<OsString> {
     })
 }
 
-/// The beginning of a name, which need not be UTF-8, that ends with `suffix`.
+/// The part of `name` before `suffix`, if it ends so. The name need not be UTF-8.
 fn without_suffix(name: &OsStr, suffix: &str) -> Option<OsString> {
     #[cfg(unix)]
     {
         use std::os::unix::ffi::OsStrExt;
         name.as_bytes().strip_suffix(suffix.as_bytes()).map(|prefix| OsStr::from_bytes(prefix).to_owned())
     }
-    // Elsewhere names are UTF-16, and hardly one is no text.
+    // Other systems use UTF-16 names, which are almost always valid text.
     #[cfg(not(unix))]
     {
         name.to_str()?.strip_suffix(suffix).map(OsString::from)
@@ -125,7 +125,7 @@ mod tests {
         quant::TensorType,
     };
 
-    /// Shard `number` of three, with as many tensors as its number.
+    /// Shard `number` of three. It has as many tensors as its number.
     fn shard(number: u16, change: impl FnOnce(&mut Metadata)) -> Vec<u8> {
         let mut metadata = Metadata::new("shard");
         if number == 0 {

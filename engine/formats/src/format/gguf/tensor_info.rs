@@ -7,15 +7,15 @@ use crate::{
 };
 use thermocline_base::error::{Error, Result};
 
-/// llama.cpp keeps names in 64 bytes, one of them for the terminating zero.
+/// Longest name, in bytes. llama.cpp keeps names in 64 bytes, one of them for the terminating zero.
 const LONGEST_NAME: usize = 63;
-/// Most dimensions a tensor has.
+/// Most dimensions of a tensor.
 const MOST_DIMS: usize = 4;
 
-/// A tensor that is to be written.
+/// Description of a tensor to write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorInfo {
-    /// Name, 1 to 63 bytes.
+    /// Name of 1 to 63 bytes.
     pub name: String,
     /// Encoding of the elements.
     pub ty: TensorType,
@@ -23,21 +23,23 @@ pub struct TensorInfo {
     pub shape: Vec<usize>,
 }
 
-/// A description read from a file, its size known to be representable but not yet compared with the file.
+/// A description read from a file. Its size is representable, but not yet compared with the file.
 #[derive(Debug)]
 pub(super) struct Described {
     pub(super) info: TensorInfo,
-    /// Bytes within the data section.
+    /// Bytes of the tensor within the data section.
     pub(super) range: ByteRange,
     /// Position of the offset field in the file, for messages.
     pub(super) offset_at: u64,
 }
 
 impl Described {
-    /// Reads description number `at`. `alignment` is the file's; `empty` allows dimensions of zero.
+    /// Reads description number `at`. `alignment` is the file's alignment. `empty` allows
+    /// dimensions of zero.
     pub fn read(cursor: &mut Cursor<'_>, at: usize, alignment: u64, empty: bool) -> Result<Self> {
         let name_at = cursor.position();
-        // Counted with its marks, so that what is read can be written.
+        // The length counts replacement characters too, so that every name that is read can be
+        // written.
         let name = cursor.text(format_args!("name of tensor {at}"))?;
         if name.is_empty() || name.len() > LONGEST_NAME {
             let expected = format!("a name of 1 to {LONGEST_NAME} bytes");
@@ -90,7 +92,7 @@ impl Described {
 }
 
 impl TensorInfo {
-    /// Bytes of the tensor's data; an error if the name or shape cannot be written.
+    /// Bytes of the tensor's data. An error if the name or shape cannot be written.
     pub fn bytes(&self) -> Result<u64> {
         if self.name.is_empty() || self.name.len() > LONGEST_NAME {
             let expected = format!("1 to {LONGEST_NAME} bytes");

@@ -6,9 +6,9 @@ use super::cursor::Cursor;
 use crate::format::{Array, Metadata, Value};
 use thermocline_base::error::Result;
 
-/// Arrays of arrays of .. this deep are refused: no known file nests them, and depth is stack.
+/// Most levels of nested arrays. No known file nests arrays, and each level uses stack.
 const MOST_NESTED: usize = 4;
-/// The format's bound on keys, in bytes.
+/// Longest key in bytes, set by the format.
 const LONGEST_KEY: usize = 65535;
 
 /// A value's type tag.
@@ -36,7 +36,8 @@ impl ValueType {
         [U8, I8, U16, I16, U32, I32, F32, Bool, String, Array, U64, I64, F64]
     };
 
-    /// Fewest bytes a value takes: a string its length, an array its element type and length.
+    /// Fewest bytes of a value. A string has at least its length, an array its element type and
+    /// length.
     fn least_bytes(self) -> u64 {
         match self {
             ValueType::U8 | ValueType::I8 | ValueType::Bool => 1,
@@ -57,7 +58,7 @@ impl ValueType {
     }
 }
 
-/// Reads `pairs` pairs into `metadata`; a key that occurs twice is an error.
+/// Reads `pairs` pairs into `metadata`. A duplicate key is an error.
 pub(super) fn read_pairs(cursor: &mut Cursor<'_>, pairs: usize, metadata: &mut Metadata) -> Result<()> {
     for at in 0..pairs {
         let offset = cursor.position();
@@ -80,7 +81,7 @@ fn read_value(cursor: &mut Cursor<'_>, kind: ValueType, key: &str) -> Result<Val
     Ok(match kind {
         ValueType::String => Value::String(cursor.text(format_args!("string of key `{key}`"))?.into_owned()),
         ValueType::Array => Value::Array(read_array(cursor, key, 0)?),
-        // A scalar is an array of one, without the count.
+        // A scalar is read as an array of one element without a count.
         _ => match read_items(cursor, kind, 1, key, 0)? {
             Array::U8(v) => Value::U8(v[0]),
             Array::I8(v) => Value::I8(v[0]),
@@ -211,7 +212,7 @@ fn write_array(out: &mut Vec<u8>, array: &Array) {
     }
 }
 
-/// Appends the element type, the length and each item as `write` has it.
+/// Appends the element type, the length and each item. `write` encodes an item.
 fn write_items<T>(out: &mut Vec<u8>, kind: ValueType, items: &[T], write: impl Fn(&mut Vec<u8>, &T)) {
     out.extend((kind as u32).to_le_bytes());
     out.extend((items.len() as u64).to_le_bytes());

@@ -1,4 +1,5 @@
-//! Makes GGUF files, streaming: the descriptions are known first, the data come in any pieces.
+//! Writes GGUF files as a stream. The descriptions are known first, and the data arrive in pieces
+//! of any size.
 
 use std::{
     collections::HashSet,
@@ -18,9 +19,10 @@ use thermocline_base::{
     files::{Form, NewFile},
 };
 
-/// A GGUF on its way to a path.
+/// A new GGUF file that is being written for a path.
 ///
-/// It takes its name in [`Writer::finish`], as every [`NewFile`] does; readers map it, so that only a regular file is replaced.
+/// Like every [`NewFile`] it takes its name when it is finished, in [`Writer::finish`]. Readers map
+/// it, so only a regular file is replaced.
 #[derive(Debug)]
 pub struct Writer {
     target: PathBuf,
@@ -28,10 +30,11 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Starts a file at `path` and writes everything that precedes the data.
+    /// Starts a file at `path` and writes everything before the data.
     ///
-    /// `container` gives magic and version (2 or 3); `general.alignment` in `metadata` sets the alignment, 32 without.
-    /// Names must be unique and shapes whole blocks, or the error is [`Error::Invalid`].
+    /// `container` gives magic and version (2 or 3). `general.alignment` in `metadata` sets the
+    /// alignment, 32 by default. Names must be unique and shapes whole blocks. Otherwise the error
+    /// is [`Error::Invalid`].
     pub fn create(path: &Path, container: Container, metadata: &Metadata, tensors: &[TensorInfo]) -> Result<Self> {
         let layout = GgufLayout::new(container, metadata, tensors)?;
         let stream = Stream::start(NewFile::create(path, Form::Random)?, layout);
@@ -41,7 +44,7 @@ impl Writer {
         })
     }
 
-    /// Appends data: tensors in the order they were described, split anywhere.
+    /// Appends data of the tensors in the order of their descriptions, in pieces of any size.
     pub fn tensor_data(&mut self, data: &[u8]) -> Result<()> {
         if data.len() as u64 > self.stream.missing() {
             let expected = format!("at most {} bytes, as described", self.stream.missing());
@@ -50,7 +53,7 @@ impl Writer {
         self.stream.append(data).map_err(|source| Error::io(FileAction::Write, &self.target, source))
     }
 
-    /// Puts the file in its place; an error if data are missing.
+    /// Puts the file in its place. An error if data are missing.
     pub fn finish(self) -> Result<()> {
         let stream = self.stream;
         if stream.missing() > 0 {
@@ -61,7 +64,7 @@ impl Writer {
     }
 }
 
-/// A whole GGUF in memory: each description with its data.
+/// Builds a whole GGUF in memory, from each description with its data.
 pub fn to_bytes(container: Container, metadata: &Metadata, tensors: &[(TensorInfo, &[u8])]) -> Result<Vec<u8>> {
     let infos = tensors.iter().map(|(info, _)| info.clone()).collect::<Vec<_>>();
     let layout = GgufLayout::new(container, metadata, &infos)?;
@@ -77,7 +80,7 @@ pub fn to_bytes(container: Container, metadata: &Metadata, tensors: &[(TensorInf
     Ok(stream.out)
 }
 
-/// Everything before the data, and where in the data section each tensor lies.
+/// Everything before the data, and the range of each tensor in the data section.
 struct GgufLayout {
     head: Vec<u8>,
     ranges: Vec<ByteRange>,
@@ -118,7 +121,8 @@ impl GgufLayout {
     }
 }
 
-/// Appends zeros up to a multiple of `alignment`, at most [`super::reader`]'s largest.
+/// Appends zeros up to a multiple of `alignment`. `alignment` is at most the largest of
+/// [`super::reader`].
 fn pad(out: &mut Vec<u8>, alignment: u64) {
     if let Some(len) = (out.len() as u64).checked_next_multiple_of(alignment).and_then(|len| usize::try_from(len).ok())
     {
@@ -131,11 +135,11 @@ fn pad(out: &mut Vec<u8>, alignment: u64) {
 struct Stream<W> {
     out: W,
     ranges: std::vec::IntoIter<ByteRange>,
-    /// Bytes left of the tensor being written.
+    /// Bytes left of the current tensor.
     current: u64,
-    /// Bytes left of the tensors after it.
+    /// Bytes of the tensors after it.
     later: u64,
-    /// Bytes of the current tensor and the padding behind it that are zeros.
+    /// Bytes of zeros after the current tensor.
     padding: u64,
     alignment: u64,
 }
@@ -148,7 +152,7 @@ impl<W: Write> Stream<W> {
         Ok(Stream { out, ranges, current: 0, later, padding: 0, alignment: layout.alignment })
     }
 
-    /// Bytes of data still to come.
+    /// Bytes of data that are not written yet.
     fn missing(&self) -> u64 {
         self.current + self.later
     }
@@ -169,7 +173,7 @@ impl<W: Write> Stream<W> {
             self.current -= now.len() as u64;
             data = rest;
             if self.current == 0 {
-                // Every tensor is padded, the last one too: some readers want it so.
+                // Every tensor is padded, including the last, because some readers require it.
                 std::io::copy(&mut std::io::Read::take(std::io::repeat(0), self.padding), &mut self.out)?;
             }
         }
@@ -300,7 +304,7 @@ mod tests {
 
     #[test]
     fn writer_reports_a_full_disk_at_any_byte() {
-        /// Accepts this many bytes.
+        /// A disk that accepts this many bytes.
         struct Disk(usize);
         impl Write for Disk {
             fn write(&mut self, data: &[u8]) -> std::io::Result<usize> {

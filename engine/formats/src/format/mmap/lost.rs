@@ -1,10 +1,11 @@
-//! Survival of the program when a file it has mapped is truncated, or the disk under it goes away.
+//! Keeps the program alive if a mapped file is truncated, or its disk goes away.
 //!
-//! The next touch of a page that is gone raises SIGBUS, at an instruction somewhere in a kernel that cannot return an
-//! error. The default is to end the process. [`survive_lost_files`] installs a handler that looks the address up among
-//! our maps. If it is in one, the handler puts zero pages in place of the whole map, marks its [`MappedFile`] as lost,
-//! and the instruction goes on. What was computed from zeros is never used: every pass ends with
-//! [`MappedFile::check`]. A signal handler may do very little: it reads atomics and makes system calls, nothing else.
+//! The next access to a missing page raises SIGBUS, in a kernel that cannot return an error. By
+//! default SIGBUS ends the process. [`survive_lost_files`] installs a handler that looks for the
+//! address in our maps. If one contains the address, the handler replaces the whole map by zero
+//! pages and marks its [`MappedFile`] as lost. The instruction then continues. Results computed
+//! from zeros are never used, because every pass ends with [`MappedFile::check`]. A signal handler
+//! may do very little: it only reads atomics and makes system calls.
 
 #![allow(unsafe_code)]
 
@@ -23,12 +24,14 @@ use memmap2::Mmap;
 
 use crate::format::MappedFile;
 
-/// Maps that are watched at one time; more than a few split models have shards. Others are mapped all the same.
+/// Most maps that are watched at one time: more than the shards of several split models. Further
+/// files are mapped without being watched.
 const MOST_WATCHED: usize = 4096;
-/// Exit status for a bad file.
+/// Exit status for an unreadable file.
 const EXIT_STATUS: c_int = 2;
 
-/// One map, for the handler. It is taken while `start` is not 0, and complete while `end` is not 0.
+/// One map, for the handler. The slot is in use while `start` is not 0, and complete while `end` is
+/// not 0.
 struct MapSlot {
     start: AtomicUsize,
     end: AtomicUsize,
@@ -39,11 +42,11 @@ static SLOTS: [MapSlot; MOST_WATCHED] =
     [const { MapSlot { start: AtomicUsize::new(0), end: AtomicUsize::new(0), file: AtomicPtr::new(ptr::null_mut()) } };
         MOST_WATCHED];
 
-/// A map and its file, known to the handler while this lives.
+/// A map and its file. The handler knows them as long as this exists.
 pub(super) struct WatchedMap {
     map: Mmap,
     slot: Option<&'static MapSlot>,
-    /// Borrowed by the slot.
+    /// Keeps the file alive for the slot.
     _file: Arc<MappedFile>,
 }
 
@@ -76,18 +79,19 @@ impl Drop for WatchedMap {
     }
 }
 
-/// Signal handlers that were installed before.
+/// The signal action that was installed before.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// Makes the loss of a mapped file an [`Error::FileLost`](thermocline_base::error::Error::FileLost), instead of the end of the process.
-/// For programs to call once when they start; a library has no business with the process's signals, so the engine
-/// never does it by itself. Where the handler cannot be installed, it changes nothing.
+/// Turns the loss of a mapped file into an
+/// [`Error::FileLost`](thermocline_base::error::Error::FileLost) instead of the end of the process.
+/// Programs call it once at their start. The engine never calls it, because a library should not
+/// change the process's signals. If the handler cannot be installed, nothing changes.
 pub fn survive_lost_files() {
     PREVIOUS.get_or_init(|| {
         let mut previous = MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: both structures are valid for the calls, zero is a valid value of each of their fields, and the
-        // handler has the signature that SA_SIGINFO asks for. SA_ONSTACK lets it run on the stack that the standard
-        // library gives threads for their signals.
+        // SAFETY: both structures are valid for the calls, and zero is a valid value of each of
+        // their fields. The handler has the signature that SA_SIGINFO requires. SA_ONSTACK lets it
+        // run on the stack that the standard library gives threads for their signals.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = on_bus_error as extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) as usize;
@@ -100,15 +104,16 @@ pub fn survive_lost_files() {
 }
 
 extern "C" fn on_bus_error(_signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
-    // SAFETY: the system passes a valid `siginfo_t` to a SA_SIGINFO handler, and for SIGBUS it has an address.
+    // SAFETY: the system passes a valid `siginfo_t` to a SA_SIGINFO handler, and for SIGBUS it has
+    // an address.
     let address = unsafe { (*info).si_addr() } as usize;
     for slot in &SLOTS {
         let (end, start) = (slot.end.load(Ordering::Acquire), slot.start.load(Ordering::Relaxed));
         if start == 0 || address < start || address >= end {
             continue;
         }
-        // SAFETY: the slot is complete and its map holds the address just touched, so the code that touched it borrows
-        // the map and `WatchedMap`, and with it the file, is alive.
+        // SAFETY: the slot is complete and its map contains the address just accessed. The code
+        // that accessed it borrows the map, so `WatchedMap` is alive, and with it the file.
         let file = unsafe { &*slot.file.load(Ordering::Relaxed) };
         file.mark_lost();
         if !replace_by_zeros(start, end - start) {
@@ -116,23 +121,25 @@ extern "C" fn on_bus_error(_signal: c_int, info: *mut libc::siginfo_t, _context:
         }
         return;
     }
-    // Not ours. With the previous action back in place the instruction faults again, and gets its answer.
+    // The fault is not in our maps. With the previous action restored, the instruction faults again
+    // and that action handles it.
     if let Some(previous) = PREVIOUS.get() {
-        // SAFETY: the structure is one that `sigaction` filled in.
+        // SAFETY: `sigaction` filled in the structure.
         unsafe { libc::sigaction(libc::SIGBUS, previous, ptr::null_mut()) };
     }
 }
 
-/// Puts zero pages in place of the map of `len` bytes at `start`. False if the system refuses.
+/// Replaces the map of `len` bytes at `start` by zero pages. Returns false if the system refuses.
 fn replace_by_zeros(start: usize, len: usize) -> bool {
     let flags = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_NORESERVE;
-    // SAFETY: the range is a whole map of ours: it begins at a page, and the system rounds its end up to a page, as it
-    // did when the file was mapped. It stays readable at every moment, and its owner unmaps it like the file.
+    // SAFETY: the range is a whole map of ours. It begins at a page, and the system rounds its end
+    // up to a page, as it did when the file was mapped. It stays readable at every moment, and its
+    // owner unmaps it like the file.
     let pages = unsafe { libc::mmap(start as *mut c_void, len, libc::PROT_READ, flags, -1, 0) };
     pages as usize == start
 }
 
-/// Names the file and ends the process, for a fault that has no other end.
+/// Names the file and ends the process, because the fault cannot be handled.
 fn end_process(file: &MappedFile) -> ! {
     write_error(b"\nerror: ");
     write_error(file.path().as_os_str().as_bytes());
@@ -142,6 +149,7 @@ fn end_process(file: &MappedFile) -> ! {
 }
 
 fn write_error(text: &[u8]) {
-    // SAFETY: the range is valid for reading; a failure leaves us no one to tell. `write` may be called in a handler.
+    // SAFETY: the range is valid for reading, and `write` may be called in a handler. A failure
+    // cannot be reported.
     unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
 }

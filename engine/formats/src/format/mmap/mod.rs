@@ -1,11 +1,12 @@
 //! Whole files as [`Bytes`]: mapped, or read into RAM.
 //!
-//! A map costs nothing to open and its pages are shared with the page cache, so it is the default. Its price: when
-//! another program truncates the file while it is mapped, touching a page past the new end raises SIGBUS.
-//! [`survive_lost_files`] has the map read as zeros then, and [`MappedFile::check`] tells its readers that the file
-//! is lost. [`ReadMode::Read`] is the alternative for files on unreliable storage: the bytes are copied once into
-//! anonymous memory and the file is not looked at again. Windows does not let a mapped file be truncated or deleted;
-//! there a disk that goes away still ends the process.
+//! A map costs nothing to open and shares its pages with the page cache, so it is the default. Its
+//! drawback: if another program truncates the mapped file, accessing a page past the new end raises
+//! SIGBUS. With [`survive_lost_files`] the map then reads as zeros, and [`MappedFile::check`]
+//! reports the file as lost. [`ReadMode::Read`] is the alternative for files on unreliable storage.
+//! It copies the bytes once into anonymous memory and never reads the file again. Windows does not
+//! allow a mapped file to be truncated or deleted. There a disk that goes away still ends the
+//! process.
 
 #![allow(unsafe_code)]
 
@@ -27,15 +28,15 @@ use super::Bytes;
 use super::MappedFile;
 use thermocline_base::error::{Error, FileAction, Location, Result, ScarceMemory};
 
-/// Way of a file's bytes into the address space.
+/// How a file's bytes get into the address space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ReadMode {
-    /// Map the file; pages are read when they are first touched. A file that is truncated while it is open is lost:
-    /// [`Error::FileLost`].
+    /// Map the file. Pages are read at their first access. If the file is truncated while it is
+    /// open, it is lost: [`Error::FileLost`].
     #[default]
     Map,
-    /// Read the file into RAM. Slower to open and not shared between processes, but what happens to the file
-    /// afterwards does not matter.
+    /// Read the file into RAM. This is slower to open and not shared between processes, but later
+    /// changes of the file have no effect.
     Read,
 }
 
@@ -43,7 +44,8 @@ pub enum ReadMode {
 #[cfg(not(unix))]
 pub fn survive_lost_files() {}
 
-/// All bytes of the regular file at `path`, page-aligned. An empty file, a folder, a pipe or a device is an error.
+/// Loads all bytes of the regular file at `path`, page-aligned. An empty file, a folder, a pipe or
+/// a device is an error.
 pub(crate) fn load(path: &Path, mode: ReadMode) -> Result<Bytes> {
     let (file, len) = open(path)?;
     let Ok(addressable) = usize::try_from(len) else {
@@ -55,10 +57,11 @@ pub(crate) fn load(path: &Path, mode: ReadMode) -> Result<Bytes> {
     }
 }
 
-/// The outcome of `parse` on the bytes of the file at `path`.
+/// Runs `parse` on the bytes of the file at `path` and returns its result.
 ///
 /// # Errors
-/// Those of [`load`] and `parse`; [`Error::FileLost`] if the file was lost meanwhile, whatever `parse` has found.
+/// The errors of [`load`] and `parse`. [`Error::FileLost`] if the file was lost meanwhile, whatever
+/// `parse` returned.
 pub(super) fn read_with<T>(path: &Path, mode: ReadMode, parse: impl FnOnce(&Bytes) -> Result<T>) -> Result<T> {
     let bytes = load(path, mode)?;
     let parsed = parse(&bytes);
@@ -66,7 +69,7 @@ pub(super) fn read_with<T>(path: &Path, mode: ReadMode, parse: impl FnOnce(&Byte
     parsed
 }
 
-/// The first bytes of such a file, at most `most`.
+/// Reads at most `most` bytes from the start of a regular file.
 pub(crate) fn first_bytes(path: &Path, most: u64) -> Result<Vec<u8>> {
     let (file, _) = open(path)?;
     let mut bytes = Vec::new();
@@ -75,7 +78,7 @@ pub(crate) fn first_bytes(path: &Path, most: u64) -> Result<Vec<u8>> {
 }
 
 fn open(path: &Path) -> Result<(File, u64)> {
-    // Looked at before it is opened: opening a pipe would wait for a writer that may never come.
+    // Checked before opening, because opening a pipe would wait for a writer that may never come.
     let found = fs::metadata(path).map_err(|source| Error::io(FileAction::Open, path, source))?;
     if !found.is_file() {
         let got = if found.is_dir() { "a directory" } else { "a pipe, socket or device" };
@@ -90,14 +93,15 @@ fn open(path: &Path) -> Result<(File, u64)> {
 }
 
 fn map(path: &Path, file: File, len: u64) -> Result<Bytes> {
-    // SAFETY: the map is private to this module and only ever lent out as `&[u8]` through `Bytes`, so nothing in this
-    // process writes to it. The remaining hazard is another process changing the file: a change of its contents only
-    // changes the numbers a model computes with (no code relies on bytes staying equal for memory safety: everything
-    // parsed from the map is copied into owned values, and its length is fixed when it is made), and a truncation
-    // raises SIGBUS on access, which ends the process or gives zeros rather than memory that is not ours.
+    // SAFETY: the map is private to this module and only lent out as `&[u8]` through `Bytes`, so
+    // nothing in this process writes to it. The remaining hazard is another process that changes
+    // the file. A change of its contents only changes the numbers a model computes with. No code
+    // relies on bytes staying equal for memory safety: everything parsed from the map is copied
+    // into owned values, and its length is fixed when it is made. A truncation raises SIGBUS on
+    // access, which ends the process or gives zeros, never memory that is not ours.
     let map = unsafe { Mmap::map(&file) }.map_err(|source| Error::io(FileAction::Map, path, source))?;
-    // Rows are read in any order: whatever is missing then comes as a large page, which costs the address cache one entry, not in
-    // pieces as small as the reads. Only a hint.
+    // Rows are read in any order. With large pages, missing data are read in large pieces, and each
+    // takes only one entry of the address cache. Only a hint.
     #[cfg(target_os = "linux")]
     map.advise(memmap2::Advice::HugePage).ok();
     #[cfg(unix)]
@@ -119,11 +123,12 @@ fn read(path: &Path, mut file: File, len: usize) -> Result<Bytes> {
     Ok(Bytes::new(memory))
 }
 
-/// `len` bytes, at least 1, for weights. Rather than a `Vec`: page-aligned like a map, zeroed lazily, and its failure is an error
-/// value that says `what` it was for.
+/// Allocates `len` bytes, at least 1, for weights. Unlike a `Vec` they are page-aligned like a map
+/// and zeroed lazily. A failure is an error value, in which `what` names the purpose.
 pub fn anonymous(len: usize, what: &'static str) -> Result<MmapMut> {
     let memory = MmapMut::map_anon(len).map_err(|_| Error::memory(ScarceMemory::Ram, what, len as u64, 0))?;
-    // Rows are read in any order: with large pages fewer of them miss the address cache. Only a hint.
+    // Rows are read in any order, and with large pages fewer reads miss the address cache. Only a
+    // hint.
     #[cfg(target_os = "linux")]
     memory.advise(memmap2::Advice::HugePage).ok();
     Ok(memory)

@@ -1,35 +1,35 @@
-//! Axes: positions of values, and ticks.
+//! Axes of charts: positions of values, and ticks.
 
 /// An axis.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Axis {
-    /// Quantity.
+    /// Name of the quantity.
     pub label: String,
     /// Unit, or empty.
     pub unit: String,
-    /// True for equal ratios at equal distances. Values that are not above 0 are left out.
+    /// True for a logarithmic scale. Values that are not above 0 are omitted.
     pub log: bool,
     /// True to include 0 on a linear axis.
     pub from_zero: bool,
 }
 
 impl Axis {
-    /// A linear axis.
+    /// Creates a linear axis.
     pub fn new(label: &str, unit: &str) -> Self {
         Axis { label: label.to_owned(), unit: unit.to_owned(), ..Axis::default() }
     }
 
-    /// The same axis with a logarithmic scale.
+    /// Returns the axis with a logarithmic scale.
     pub fn log(self) -> Self {
         Axis { log: true, ..self }
     }
 
-    /// The same axis with 0 included.
+    /// Returns the axis with 0 included.
     pub fn from_zero(self) -> Self {
         Axis { from_zero: true, ..self }
     }
 
-    /// Label with unit.
+    /// Returns the label with the unit.
     pub(super) fn title(&self) -> String {
         if self.unit.is_empty() { self.label.clone() } else { format!("{} [{}]", self.label, self.unit) }
     }
@@ -39,7 +39,7 @@ impl Axis {
         value.is_finite() && (!self.log || value > 0.0)
     }
 
-    /// The range that shows `values` from pixel `pixels[0]` to `pixels[1]`, with ticks.
+    /// Returns the range that shows `values` between `pixels[0]` and `pixels[1]`, with ticks.
     pub(super) fn span(&self, values: impl Iterator<Item = f64>, pixels: [f64; 2]) -> Span {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
         for value in values.filter(|value| self.holds(*value)) {
@@ -59,7 +59,7 @@ impl Axis {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Span {
     log: bool,
-    /// Ends of the range, and their pixels; logarithms on a logarithmic scale.
+    /// Ends of the range and their pixels. On a logarithmic scale, the ends are logarithms.
     ends: [f64; 2],
     pixels: [f64; 2],
     /// Tick values.
@@ -69,14 +69,14 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// Pixel of a value.
+    /// Returns the pixel of a value.
     pub fn at(&self, value: f64) -> f64 {
         let ([low, high], [from, to]) = (self.ends, self.pixels);
         let value = if self.log { value.log10() } else { value };
         from + (value - low) / (high - low) * (to - from)
     }
 
-    /// Text of a tick.
+    /// Returns the text of a tick.
     pub fn text(&self, tick: f64) -> String {
         match tick.abs() {
             far if far >= 1e6 || (far != 0.0 && far < 1e-3) => format!("{tick:.0e}").replace("e", " e"),
@@ -89,9 +89,9 @@ impl Span {
 /// Approximate number of ticks.
 const TICKS: f64 = 6.0;
 
-/// Ticks at multiples of 1, 2 or 5 times a power of ten, ends at ticks.
+/// Places ticks at multiples of 1, 2 or 5 times a power of ten. The range ends at ticks.
 fn linear(low: f64, high: f64, pixels: [f64; 2]) -> Span {
-    // A single value, or several that an f64 cannot tell apart.
+    // All values are equal or indistinguishable in f64.
     let room = if high - low > 1e-12 * high.abs().max(low.abs()) { 0.0 } else { 0.5 * high.abs().max(1.0) };
     let (low, high) = (low - room, high + room);
     let rough = (high - low) / TICKS;
@@ -103,7 +103,7 @@ fn linear(low: f64, high: f64, pixels: [f64; 2]) -> Span {
     Span { log: false, ends: [first * step, last * step], pixels, ticks, decimals }
 }
 
-/// Ticks at powers of ten, and at 2 and 5 times those where there are few.
+/// Places ticks at powers of ten, and at 2 and 5 times these powers if there are few.
 fn logarithmic(low: f64, high: f64, pixels: [f64; 2]) -> Span {
     let (first, last) = (low.log10().floor(), high.log10().ceil().max(low.log10().floor() + 1.0));
     let decades = (last - first) as usize;

@@ -12,11 +12,11 @@ pub struct BarChart {
     pub title: String,
     /// Second line, smaller.
     pub subtitle: String,
-    /// Axis of the values; linear axes begin at 0.
+    /// Axis of the values. A linear axis begins at 0.
     pub axis: Axis,
     /// Labels of the groups, from the top.
     pub labels: Vec<String>,
-    /// Bars of the same colour.
+    /// Series of bars. Each series has its own colour.
     pub series: Vec<Series>,
 }
 
@@ -33,10 +33,10 @@ pub struct Series {
 const BAR: f64 = 16.0;
 /// Distance between groups, in pixels.
 const GAP: f64 = 12.0;
-/// Room for the values behind the longest bars, in pixels.
+/// Room for the values after the longest bars, in pixels.
 const VALUE: f64 = 56.0;
 
-/// The chart as the text of an SVG file.
+/// Draws the chart as the text of an SVG file.
 pub fn bar_svg(chart: &BarChart) -> String {
     let legend = Legend::new(chart.series.iter().map(|series| series.name.as_str()));
     let longest = chart.labels.iter().map(|label| text_width(label)).fold(0.0, f64::max);
@@ -74,7 +74,7 @@ pub fn bar_svg(chart: &BarChart) -> String {
     out.finish()
 }
 
-/// A value with about three significant digits.
+/// Formats a value with about three significant digits.
 fn short(value: f64) -> String {
     let decimals = match value.abs() {
         v if v >= 100.0 || v == 0.0 => 0,
@@ -126,7 +126,7 @@ mod tests {
         });
         let widths: Vec<f64> = widths.collect();
         assert_eq!(widths.len(), 3, "{text}");
-        // Group by group, within the rounding of a tenth of a pixel.
+        // Compares the groups, within the rounding to a tenth of a pixel.
         assert!((widths[1] - 2.0 * widths[0]).abs() < 0.3 && (widths[0] - 2.0 * widths[2]).abs() < 0.3, "{widths:?}");
     }
 

@@ -13,7 +13,7 @@ pub(super) const BOTTOM: f64 = 52.0;
 /// Height of a row of the legend.
 const LEGEND: f64 = 18.0;
 
-/// Colours of series, distinguishable with most kinds of colour vision, on light and on dark.
+/// Colours of series, distinguishable with most kinds of colour vision, on light and dark pages.
 const COLOURS: [&str; 7] = ["#2f7fd1", "#e07b1a", "#3a9e5c", "#c2528b", "#8a6fd1", "#b5952b", "#4aa5a8"];
 
 /// Style sheet that follows the page's colour scheme; legible on white and black without one.
@@ -26,12 +26,12 @@ const STYLE: &str = "text{font-family:system-ui,sans-serif;font-size:12px;fill:#
 /// Names of the series in a chart, in order, with their colours and the layout of the legend.
 pub(super) struct Legend<'a> {
     names: Vec<&'a str>,
-    /// Names with their horizontal positions; no rows for a single name, which the axis gives.
+    /// Names with their horizontal positions. A single name has no row, because the axis shows it.
     rows: Vec<Vec<(&'a str, f64)>>,
 }
 
 impl<'a> Legend<'a> {
-    /// The legend of series with these names; empty names and repetitions are left out.
+    /// Creates the legend of series with these names. Skips empty and repeated names.
     pub fn new(all: impl Iterator<Item = &'a str>) -> Self {
         let mut names: Vec<&str> = Vec::new();
         for name in all {
@@ -52,19 +52,19 @@ impl<'a> Legend<'a> {
         Legend { names, rows }
     }
 
-    /// Height of the legend, in pixels.
+    /// Returns the height of the legend in pixels.
     pub fn height(&self) -> f64 {
         LEGEND * self.rows.len() as f64
     }
 
-    /// Colour of the series `name`.
+    /// Returns the colour of the series `name`.
     pub fn colour(&self, name: &str) -> &'static str {
         let at = self.names.iter().position(|known| *known == name).unwrap_or(0);
         COLOURS[at % COLOURS.len()]
     }
 }
 
-/// Approximate width of a text, in pixels.
+/// Returns the approximate width of a text in pixels.
 pub(super) fn text_width(text: &str) -> f64 {
     7.0 * text.chars().count() as f64
 }
@@ -73,7 +73,7 @@ pub(super) fn text_width(text: &str) -> f64 {
 pub(super) struct SvgDrawing(String);
 
 impl SvgDrawing {
-    /// A document of `height` pixels with title, subtitle and legend.
+    /// Starts a document of `height` pixels with title, subtitle and legend.
     pub fn new(height: f64, title: &str, subtitle: &str, legend: &Legend<'_>) -> Self {
         let size = format!(r#"viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}""#);
         let mut drawing = SvgDrawing(format!(r#"<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">"#));
@@ -102,19 +102,19 @@ impl SvgDrawing {
         self.line(&format!(r#"<line x1="{x1:.1}" y1="{y1:.1}" x2="{x2:.1}" y2="{y2:.1}" {style}/>"#));
     }
 
-    /// Adds a text at a place.
+    /// Adds a text at a position.
     pub fn text(&mut self, [x, y]: [f64; 2], anchor: &str, class: &str, text: &str) {
         let class = if class.is_empty() { String::new() } else { format!(r#" class="{class}""#) };
         self.line(&format!(r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}"{class}>{}</text>"#, escaped(text)));
     }
 
-    /// The text of the file.
+    /// Returns the text of the file.
     pub fn finish(self) -> String {
         self.0 + "</svg>\n"
     }
 }
 
-/// `text` with markup escaped. Characters that XML does not allow are replaced.
+/// Returns `text` with escaped markup. Replaces characters that XML does not allow.
 pub(super) fn escaped(text: &str) -> String {
     let text = text.replace(|c: char| c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}'), "\u{fffd}");
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
@@ -122,7 +122,8 @@ pub(super) fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 pub(super) mod tests {
-    /// Checks that elements are closed in the order they were opened and attributes are quoted; returns the elements' names.
+    /// Checks that attributes are quoted and that elements are properly nested. Returns the names
+    /// of the elements.
     pub fn elements(text: &str) -> Vec<String> {
         let (mut open, mut seen) = (Vec::new(), Vec::new());
         let mut rest = text;

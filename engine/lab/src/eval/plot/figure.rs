@@ -1,4 +1,4 @@
-//! Line charts: panels of curves one below the other.
+//! Line charts: panels of curves, one below another.
 
 use super::{
     Figure, Panel, Point,
@@ -10,10 +10,10 @@ use super::{
 const PANEL: f64 = 190.0;
 /// Distance between panels, in pixels.
 const GAP: f64 = 26.0;
-/// Curves of more points than this are drawn without markers.
+/// Most points of a curve with markers.
 const MAX_MARKERS: usize = 60;
 
-/// The figure as the text of an SVG file.
+/// Draws the figure as the text of an SVG file.
 pub fn svg(figure: &Figure) -> String {
     let curves = || figure.panels.iter().flat_map(|panel| &panel.curves);
     let legend = Legend::new(curves().map(|curve| curve.name.as_str()));
@@ -41,7 +41,7 @@ pub fn svg(figure: &Figure) -> String {
     out.finish()
 }
 
-/// The grid, the axes' texts and the marks of a panel with its top at `top`.
+/// Draws the grid, the axes' texts and the marks of a panel whose top is at `top`.
 fn frame(out: &mut SvgDrawing, panel: &Panel, [x, y]: [&Span; 2], top: f64, last: bool) {
     let (left, right, bottom) = (LEFT, WIDTH - RIGHT, top + PANEL);
     for tick in &y.ticks {
@@ -68,7 +68,8 @@ fn frame(out: &mut SvgDrawing, panel: &Panel, [x, y]: [&Span; 2], top: f64, last
     }
 }
 
-/// A curve through points that have positions, with markers and errors if it is `marked`.
+/// Draws a curve through the points that have positions, with markers and errors if `marked` is
+/// set.
 fn curve(out: &mut SvgDrawing, points: &[Point], marked: bool, [x, y]: [&Span; 2], colour: &str) {
     if points.is_empty() {
         return;
@@ -107,7 +108,7 @@ mod tests {
         let text = svg(&figure);
         let elements = elements_of(&text);
         let count = |name: &str| elements.iter().filter(|element| *element == name).count();
-        // Five points and a finite one; 0 has no position on the logarithmic axis.
+        // Five points and a finite point. 0 has no position on the logarithmic axis.
         assert_eq!((count("svg"), count("circle"), count("polyline"), count("script")), (1, 6 + 5, 4, 0));
         assert!(
             text.contains("a &lt; b &amp; &quot;c&quot;\u{fffd}") && !text.contains("NaN") && !text.contains("inf")

@@ -1,5 +1,5 @@
-//! Charts as self-contained SVG files, legible on light and dark pages: line charts ([`Figure`], panels of curves over a common
-//! horizontal axis) and bar charts ([`BarChart`]).
+//! Charts as self-contained SVG files for light and dark pages. A [`Figure`] is a line chart:
+//! panels of curves over a shared horizontal axis. A [`BarChart`] has bars.
 
 mod axis;
 mod bars;
@@ -28,18 +28,18 @@ pub struct Figure {
 pub struct Panel {
     /// Vertical axis.
     pub y: Axis,
-    /// Curves. Those of the same name have the same colour in every panel.
+    /// Curves. Curves of the same name have the same colour in every panel.
     pub curves: Vec<Curve>,
     /// Horizontal reference lines: a name and a value.
     pub marks: Vec<(String, f64)>,
 }
 
-/// Points joined by lines in their order.
+/// Points, joined by lines in their order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Curve {
     /// Name in the legend; empty for none.
     pub name: String,
-    /// Points; those that are not finite are left out.
+    /// Points. Points that are not finite are omitted.
     pub points: Vec<Point>,
 }
 
@@ -54,7 +54,7 @@ pub struct Point {
 }
 
 impl Curve {
-    /// A curve of points without errors.
+    /// Creates a curve of points without errors.
     pub fn from_points(name: &str, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
         let points = points.into_iter().map(|(x, y)| Point { x, y, error: 0.0 }).collect();
         Curve { name: name.to_owned(), points }

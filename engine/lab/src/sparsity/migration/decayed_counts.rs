@@ -1,28 +1,30 @@
-//! Recent firing counts of a layer's units: neurons, or experts.
+//! Recent firing counts of a layer's units (neurons or experts).
 
 use thermocline_model::mask;
 
-/// Exponentially decayed firing counts of one layer, `[units]`. Later tokens weigh more, which saves shrinking all counts at
-/// every token.
+/// Exponentially decayed firing counts of one layer, `[units]`. Each token has a larger weight than
+/// the one before, so that counts need not be scaled down at every token.
 #[derive(Debug, Clone)]
 pub struct DecayedCounts {
     counts: Vec<f32>,
     /// Weight of a firing at the current token.
     weight: f32,
-    /// Factor by which the weight grows per token.
+    /// Growth of the weight per token, as a factor.
     growth: f32,
 }
 
-/// Weight beyond which all counts are scaled back, far below the largest float.
+/// Weight beyond which all counts are scaled down, far below the largest float.
 const LARGEST_WEIGHT: f32 = 1e12;
 
 impl DecayedCounts {
-    /// Counts of 0 for `units` units; a firing counts half after `half_life` tokens.
+    /// Creates zero counts for `units` units. The weight of a firing halves within `half_life`
+    /// tokens.
     pub fn new(units: usize, half_life: f32) -> Self {
         DecayedCounts { counts: vec![0.0; units], weight: 1.0, growth: 2f32.powf(1.0 / half_life.max(1.0)) }
     }
 
-    /// The counts a long text leaves in which unit `i` fires at the fraction `frequency[i]` of the tokens.
+    /// Sets the counts of a long text in which unit `i` fires at the fraction `frequency[i]` of
+    /// tokens.
     #[must_use]
     pub fn with_prior(mut self, frequency: &[f32]) -> Self {
         let memory = self.memory() * self.weight;
@@ -30,18 +32,20 @@ impl DecayedCounts {
         self
     }
 
-    /// Tokens remembered: the count that a unit firing at every token converges to.
+    /// Returns the number of tokens remembered: the limit of the count of a unit that fires at
+    /// every token.
     pub fn memory(&self) -> f32 {
         // 1 + 1/g + 1/g^2 + ..
         self.growth / (self.growth - 1.0)
     }
 
-    /// Number of units.
+    /// Returns the number of units.
     pub fn units(&self) -> usize {
         self.counts.len()
     }
 
-    /// Adds one token's firing mask, `[units.div_ceil(32)]` words: bit `i % 32` of word `i / 32` is unit `i`.
+    /// Adds one token's firing mask, `[units.div_ceil(32)]` words: bit `i % 32` of word `i / 32` is
+    /// unit `i`.
     pub fn add_token(&mut self, fired: &[u32]) {
         self.weight *= self.growth;
         if self.weight > LARGEST_WEIGHT {
@@ -55,7 +59,7 @@ impl DecayedCounts {
         }
     }
 
-    /// Decayed count of `unit`, in firings; 0 for an index out of range.
+    /// Returns the decayed count of `unit`, in firings; 0 for an index out of range.
     pub fn count(&self, unit: u32) -> f32 {
         self.counts.get(unit as usize).map_or(0.0, |count| count / self.weight)
     }
@@ -72,7 +76,7 @@ mod tests {
         assert_eq!((counts.count(3), counts.count(69), counts.count(4), counts.count(1000)), (1.0, 1.0, 0.0, 0.0));
         (0..10).for_each(|_| counts.add_token(&[0; 3]));
         assert!((counts.count(3) - 0.5).abs() < 1e-4, "{}", counts.count(3));
-        // Words past the last unit are ignored.
+        // Bits after the last unit are ignored.
         counts.add_token(&[u32::MAX; 9]);
         assert_eq!(counts.units(), 70);
     }
@@ -80,7 +84,7 @@ mod tests {
     #[test]
     fn prior_equals_the_counts_of_a_long_text() {
         let (mut prior, mut seen) = (DecayedCounts::new(2, 50.0).with_prior(&[1.0, 0.0]), DecayedCounts::new(2, 50.0));
-        // Long enough to be scaled back.
+        // Enough tokens for the counts to be scaled down.
         for _ in 0..5000 {
             prior.add_token(&[1]);
             seen.add_token(&[1]);

@@ -1,8 +1,8 @@
-//! Pairs of units (neurons, or experts) that change places.
+//! Pairs of units (neurons or experts) that exchange their places.
 
 use super::DecayedCounts;
 
-/// A cold unit that takes the slot of a hot one.
+/// A cold unit that replaces a hot unit in its slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotExchange {
     /// Index into the list of hot units.
@@ -11,26 +11,30 @@ pub struct SlotExchange {
     pub incoming: u32,
 }
 
-/// At most `most` exchanges between `hot` and the other units of `counts`, the most certain first: the incoming unit
-/// fired more often than the outgoing one by more than `certainty` standard deviations of that difference. So units that
-/// fire about equally often stay where they are, and a pair that was exchanged needs as much evidence to change back.
+/// Returns at most `most` exchanges between `hot` and the other units of `counts`, the most certain
+/// first. The incoming unit must have fired more often by more than `certainty` standard deviations
+/// of the difference. Units that fire about equally often therefore stay. Reversing an exchange
+/// needs as much evidence.
 pub fn exchange(counts: &DecayedCounts, hot: &[u32], most: usize, certainty: f32) -> Vec<SlotExchange> {
     pairs(counts, hot, most, |incoming, outgoing| {
-        // The variance of an exponentially decayed count is half that of a plain one.
+        // The variance of an exponentially decayed count is half the variance of a plain count.
         incoming - outgoing > certainty * ((incoming + outgoing) / 2.0).sqrt()
     })
 }
 
-/// Part of an expert's count by which it has to exceed that of the one it replaces, and the least difference: a choice not long ago.
+/// Least difference between the counts of an incoming and an outgoing expert: a fraction of the
+/// incoming count, and an absolute minimum that only a recent choice exceeds.
 const MARGIN: f32 = 0.1;
 const LEAST: f32 = 0.25;
 
-/// The same for experts, of which a few tokens use others than those before: no certainty is waited for.
+/// Like [`exchange`], for experts. Needs no certainty, because the experts in use change within a
+/// few tokens.
 pub fn exchange_experts(counts: &DecayedCounts, hot: &[u32], most: usize) -> Vec<SlotExchange> {
     pairs(counts, hot, most, |incoming, outgoing| incoming - outgoing > (MARGIN * incoming).max(LEAST))
 }
 
-/// At most `most` pairs of the least hot and the most cold, as long as `is_worth` holds for their counts.
+/// Pairs the hot units of the smallest counts with the cold units of the largest, at most `most`
+/// pairs, while `is_worth` holds for their counts.
 fn pairs(counts: &DecayedCounts, hot: &[u32], most: usize, is_worth: impl Fn(f32, f32) -> bool) -> Vec<SlotExchange> {
     let units = counts.units();
     if most == 0 || hot.is_empty() || hot.len() >= units {
@@ -54,7 +58,7 @@ fn pairs(counts: &DecayedCounts, hot: &[u32], most: usize, is_worth: impl Fn(f32
         .collect()
 }
 
-/// Keeps the `n` of `items` with the least keys, in order.
+/// Keeps the `n` items with the smallest keys, in order.
 fn keep_least<T>(items: &mut Vec<T>, n: usize, key: impl Fn(&T) -> (f32, usize)) {
     let order = |a: &T, b: &T| {
         let (a, b) = (key(a), key(b));
@@ -96,7 +100,7 @@ mod tests {
         let mut counts = DecayedCounts::new(6, 1.0);
         [1 << 0, 1 << 1, 0, 0, 0, 1 << 2].iter().for_each(|chosen| counts.add_token(&[*chosen]));
         assert_eq!(exchange_experts(&counts, &[0, 1], 9), [SlotExchange { slot: 0, incoming: 2 }]);
-        // One that was chosen just now stays.
+        // An expert that was chosen just now stays.
         assert_eq!(exchange_experts(&counts, &[2], 9), []);
     }
 

@@ -1,5 +1,5 @@
-//! The benefit of adaptive placement: the fraction of firings that hit a hot neuron, token by token, with a static hot set and
-//! with an adaptive one, while the text changes its topic.
+//! Measures the benefit of adaptive placement: the fraction of firings that hit a hot neuron, token
+//! by token, while the text changes its topic. Compares a static hot set with an adaptive one.
 
 use super::{FollowOptions, Follower, follower::units};
 use thermocline_base::error::{Error, Result};
@@ -9,7 +9,7 @@ use thermocline_run::{
     runtime::{Forward, KvCache, KvType, LayerFiring, Outputs, Probe},
 };
 
-/// Tokens computed at once; the counts do not depend on it.
+/// Tokens computed together. The counts do not depend on it.
 const CHUNK: usize = 64;
 
 /// Counts of one token, summed over layers.
@@ -21,7 +21,7 @@ pub struct TokenHits {
     pub fixed: u64,
     /// Firings in the adaptive hot set.
     pub adaptive: u64,
-    /// Bytes moved to adapt it.
+    /// Bytes moved to adapt the hot set.
     pub moved: u64,
 }
 
@@ -35,7 +35,8 @@ pub struct FollowTrace {
 }
 
 impl FollowTrace {
-    /// Hit rates of the static and the adaptive hot set over tokens `range`, from 0 to 1; 0 where nothing fired.
+    /// Returns the hit rates of the static and the adaptive hot set over the tokens `range`, from 0
+    /// to 1; 0 if nothing fired.
     pub fn hit_rates(&self, range: std::ops::Range<usize>) -> (f64, f64) {
         let tokens = self.tokens.get(range).unwrap_or_default();
         let sum = |of: fn(&TokenHits) -> u64| tokens.iter().map(of).sum::<u64>() as f64;
@@ -44,8 +45,9 @@ impl FollowTrace {
     }
 }
 
-/// Reads `profile`, makes the fraction `hot` of each layer's units (neurons; in an MoE layer experts) that fired most often in it hot, then
-/// reads `texts` and counts. `progress` is called with the tokens done and their total.
+/// Reads `profile` and makes the units that fired most often hot, the fraction `hot` of each
+/// layer's units. Units are neurons, or experts in an MoE layer. Then reads `texts` and counts
+/// hits. Calls `progress` with the tokens done and their total.
 ///
 /// # Errors
 /// [`Error::Invalid`] for a fraction out of range or a model without neurons; as [`Forward::run`].
@@ -119,7 +121,7 @@ pub fn follow(
     Ok(trace)
 }
 
-/// The units with the largest counts, a `fraction` of all, in descending order.
+/// Returns the `fraction` of units with the largest counts, in descending order.
 fn hottest(counts: &[f32], fraction: f32) -> Vec<u32> {
     let mut order: Vec<u32> = (0..counts.len() as u32).collect();
     order.sort_by(|a, b| counts[*b as usize].total_cmp(&counts[*a as usize]));
@@ -127,7 +129,7 @@ fn hottest(counts: &[f32], fraction: f32) -> Vec<u32> {
     order
 }
 
-/// Masks of the hot units per layer, `[units.div_ceil(32)]` words.
+/// Returns the masks of the hot units per layer, `[units.div_ceil(32)]` words.
 fn masks(placement: &Placement, shape: &[(usize, u64)]) -> Vec<Vec<u32>> {
     let mask = |(hot, (units, _)): (&Vec<u32>, &(usize, u64))| {
         let mut mask = vec![0; units.div_ceil(32)];
@@ -141,7 +143,8 @@ fn common_bits(a: &[u32], b: &[u32]) -> u64 {
     a.iter().zip(b).map(|(a, b)| u64::from((a & b).count_ones())).sum()
 }
 
-/// Computes `text`, in contexts as long as the cache, and calls `show` with every token's firing masks, one per layer.
+/// Computes `text` in contexts as long as the cache. Calls `show` with every token's firing masks,
+/// one mask per layer.
 fn read(forward: &mut Forward, kv: &mut KvCache, text: &[u32], show: &mut dyn FnMut(&[Vec<u32>])) -> Result<()> {
     kv.truncate(0);
     let layers = forward.model().config.n_layer();

@@ -10,18 +10,21 @@ use thermocline_run::{placement::Placement, runtime::ThresholdCorrection};
 pub struct FollowOptions {
     /// Half-life of a firing's weight, in tokens.
     pub half_life: f32,
-    /// Standard deviations by which a neuron's count has to exceed that of the one it replaces.
+    /// Standard deviations by which a neuron's count must exceed the count of the neuron that it
+    /// replaces.
     pub certainty: f32,
-    /// Bytes that may be sent to the device per token, on average.
+    /// Most bytes sent to the device per token, on average.
     pub bytes_per_token: u64,
-    /// The same of a model with experts, which are larger and of which a text soon wants others.
+    /// Like `bytes_per_token`, for a model with experts. Experts are larger than neurons, and a
+    /// text soon needs other experts.
     pub expert_bytes_per_token: u64,
-    /// Recall that predictors have to meet, from 0 to 1.
+    /// Recall that predictors must reach, from 0 to 1.
     pub recall: f32,
 }
 
 impl Default for FollowOptions {
-    /// On a bus of 20 GB/s a megabyte is 0.05 ms, nothing beside a token, and 8 are 0.4: a few percent of one.
+    /// On a bus of 20 GB/s, 1 MiB takes 0.05 ms, which is negligible beside a token. 8 MiB take 0.4
+    /// ms, a few percent of a token.
     fn default() -> Self {
         FollowOptions {
             half_life: 96.0,
@@ -33,11 +36,11 @@ impl Default for FollowOptions {
     }
 }
 
-/// Tokens between two revisions of a layer.
+/// Tokens from one revision of a layer to the next.
 const PERIOD: usize = 8;
-/// The same of layers with experts.
+/// Tokens from one revision of a layer to the next, for models with experts.
 const EXPERT_PERIOD: usize = 2;
-/// Turns observed firings into revised placements and corrections of the predictors' thresholds.
+/// Converts observed firings into revised placements and corrections of the predictors' thresholds.
 #[derive(Debug)]
 pub struct Follower {
     options: FollowOptions,
@@ -51,21 +54,21 @@ pub struct Follower {
     moved: u64,
 }
 
-/// One layer. Its units are the neurons of its FFN, in an MoE layer the experts.
+/// State of one layer. Its units are the neurons of its FFN, or the experts of an MoE layer.
 #[derive(Debug)]
 struct FollowedLayer {
     counts: DecayedCounts,
-    /// Counts of experts, in their place, and the size of their hot set.
+    /// Counts of experts, which replace `counts`, and the size of their hot set.
     experts: Option<(ExpertScores, usize)>,
     /// Bytes of one unit.
     bytes: u64,
     recall: Option<RecallControl>,
-    /// True if firings arrived since the last revision.
+    /// True if firings were added since the last revision.
     fresh: bool,
 }
 
 impl Follower {
-    /// Follows `model`, whose firing frequencies are the prior of the counts.
+    /// Follows `model`. Its firing frequencies are the prior of the counts.
     pub fn new(model: &Model, options: FollowOptions) -> Self {
         let layers = model.weights.layers.iter().map(|layer| {
             let (units, bytes) = units(&layer.ffn);
@@ -81,7 +84,8 @@ impl Follower {
         follower
     }
 
-    /// Follows layer `at` as one of experts, of which `frequency` is the fraction of tokens that choose each.
+    /// Follows layer `at` as an MoE layer. `frequency` is the fraction of tokens that choose each
+    /// expert.
     pub fn follow_experts(&mut self, at: usize, frequency: Option<&[f32]>) {
         if let Some(layer) = self.layers.get_mut(at) {
             layer.experts = Some((ExpertScores::new(layer.counts.units(), frequency), 0));
@@ -90,7 +94,8 @@ impl Follower {
         }
     }
 
-    /// Follows layers given as number of units, bytes of one, and firing frequencies `[units]`.
+    /// Follows layers, each given as its number of units, bytes per unit, and firing frequencies
+    /// `[units]`.
     pub fn with_layers(layers: &[(usize, u64, Option<&[f32]>)], options: FollowOptions) -> Self {
         let layers = layers.iter().map(|(units, bytes, frequency)| {
             FollowedLayer::new(*units, *bytes, *frequency, Some(RecallControl::new(options.recall)), &options)
@@ -104,8 +109,8 @@ impl Follower {
         Follower { options, layers, bucket, next: 0, next_check: 0, moved: 0 }
     }
 
-    /// Adds a layer's firings in a chunk of tokens: the neurons that fired or, in an MoE layer, the experts that were chosen.
-    /// Where a prediction comes with the complete firings, its recall is checked.
+    /// Adds a layer's firings in a chunk of tokens: the neurons that fired, or the chosen experts
+    /// of an MoE layer. If a prediction is given with the complete firings, its recall is checked.
     pub fn add_firing(&mut self, firing: &LayerFiring<'_>) {
         let Some(layer) = self.layers.get_mut(firing.layer) else { return };
         let words = layer.counts.units().div_ceil(32);
@@ -127,13 +132,13 @@ impl Follower {
         }
     }
 
-    /// Counts `tokens` complete tokens, which accrue bytes to move.
+    /// Adds the bytes that `tokens` complete tokens allow to move.
     pub fn add_tokens(&mut self, tokens: usize) {
         self.bucket.accrue(tokens);
     }
 
-    /// The placement `now` with a few units exchanged; `None` if nothing should change. Layers are revised round-robin, and no
-    /// more bytes move than tokens have accrued.
+    /// Returns the placement `now` with a few exchanged units, or `None` if nothing should change.
+    /// Layers are revised in turn. At most as many bytes move as tokens have accrued.
     pub fn revise(&mut self, now: &Placement) -> Option<Placement> {
         let layers = self.layers.len().min(now.hot.len());
         let mut revised: Option<Placement> = None;
@@ -167,8 +172,8 @@ impl Follower {
         revised
     }
 
-    /// Corrections of all layers' predictor thresholds for the next token, and the layer whose recall is checked at it: those with
-    /// a predictor take turns.
+    /// Returns the corrections of all layers' predictor thresholds for the next token, and the
+    /// layer whose recall is checked at this token. Layers with a predictor take turns.
     pub fn threshold_correction(&mut self) -> ThresholdCorrection {
         let shift = self.layers.iter().map(|layer| layer.recall.as_ref().map_or(0.0, RecallControl::shift)).collect();
         let all = self.layers.len();
@@ -180,20 +185,21 @@ impl Follower {
         ThresholdCorrection { shift, recall_check }
     }
 
-    /// Recent recall of a layer's predictor, from 0 to 1; `None` before recall checks have given a verdict.
+    /// Returns the recent recall of a layer's predictor, from 0 to 1; `None` before the first
+    /// verdict.
     pub fn recall(&self, layer: usize) -> Option<f32> {
         self.layers.get(layer)?.recall.as_ref()?.found()
     }
 
-    /// Bytes of all exchanges so far.
+    /// Returns the bytes of all exchanges so far.
     pub fn moved(&self) -> u64 {
         self.moved
     }
 }
 
-/// Number of an FFN's units, neurons or experts, and bytes of one.
+/// Returns the number of an FFN's units (neurons or experts) and the bytes of one unit.
 pub(super) fn units(ffn: &Ffn) -> (usize, u64) {
-    // A column of a down matrix is as long as a row of the others.
+    // A column of a down matrix is as long as a row of the other matrices.
     let row = |ffn: &FfnWeights| {
         let gate = ffn.gate.as_ref().map_or(0, |gate| gate.weight.row_bytes());
         (gate + 2 * ffn.up.weight.row_bytes()) as u64

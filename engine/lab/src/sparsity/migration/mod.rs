@@ -1,10 +1,14 @@
-//! Adaptive placement: a hot set that follows the text. The hot set is chosen from firing frequencies measured on some
-//! corpus; a conversation has a topic of its own. [`DecayedCounts`] counts a layer's firings with exponential decay,
-//! [`exchange`] finds the pairs of neurons that should change places with statistical certainty, [`ExpertScores`] counts experts with the
-//! half-life by which most choices would have hit, [`RecallControl`] corrects
-//! a predictor's threshold until its recall meets the target, and a [`Follower`] does all of that for a model, token by
-//! token, within a budget of bytes. Nothing here knows a device: firing masks go in, placements and threshold corrections
-//! come out. [`follow`] measures the benefit on a text.
+//! Adaptive placement: a hot set that follows the text. The hot set is chosen from firing
+//! frequencies measured on some corpus, but a conversation has its own topic.
+//!
+//! [`DecayedCounts`] counts a layer's firings with exponential decay. [`exchange`] finds pairs of
+//! neurons that should exchange places with statistical certainty. [`ExpertScores`] counts experts
+//! with the half-life by which most choices would have hit. [`RecallControl`] corrects a
+//! predictor's threshold until its recall meets the target. A [`Follower`] does all of this for a
+//! model, token by token, within a budget of bytes.
+//!
+//! This module does not depend on a device. Its inputs are firing masks, its outputs placements and
+//! threshold corrections. [`follow`] measures the benefit on a text.
 
 mod decayed_counts;
 mod exchange;

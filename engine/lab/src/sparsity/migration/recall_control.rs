@@ -1,9 +1,10 @@
 //! Feedback control of a predictor's recall.
 
-/// Corrects one layer's predictor threshold until its recall, the fraction of firings it finds, meets a target. Recall checks
-/// are the evidence: at some tokens all of the layer's gates are computed, and the firings the predictor would have missed are
-/// counted. Predictor scores have no common scale, so the step adapts: it grows while successive corrections have the same sign
-/// and shrinks when the sign changes.
+/// Corrects one layer's predictor threshold until its recall, the fraction of firings that it
+/// finds, meets a target. The evidence comes from recall checks. At some tokens, all of the layer's
+/// gates are computed, and the firings that the predictor would have missed are counted. Predictor
+/// scores have no common scale, so the step adapts. It grows while successive corrections have the
+/// same sign, and shrinks when the sign changes.
 #[derive(Debug, Clone)]
 pub struct RecallControl {
     target: f32,
@@ -14,33 +15,35 @@ pub struct RecallControl {
     last: f32,
     /// Firings checked since the last verdict.
     fired: f32,
-    /// Those of them the predictor would have missed.
+    /// Checked firings that the predictor would have missed.
     missed: f32,
     /// Recall over all checks, exponentially decayed.
     found: Option<f32>,
 }
 
-/// Length of the first step; scores of trained predictors are logits.
+/// Length of the first step. The scores of trained predictors are logits.
 const FIRST: f32 = 0.05;
 /// Length of the longest step.
 const LONGEST: f32 = 200.0;
-/// Expected misses that a verdict needs.
+/// Expected misses that a verdict requires.
 const EVIDENCE: f32 = 12.0;
-/// Standard deviations from the expected number of misses within which the threshold stays.
+/// Tolerated difference from the expected number of misses, in standard deviations.
 const CERTAINTY: f32 = 1.5;
 
 impl RecallControl {
-    /// No correction yet, for a predictor whose recall should be `target`, from 0 to 1.
+    /// Creates a control without correction, for a predictor with the target recall `target`, from
+    /// 0 to 1.
     pub fn new(target: f32) -> Self {
         RecallControl { target, shift: 0.0, step: FIRST, last: 0.0, fired: 0.0, missed: 0.0, found: None }
     }
 
-    /// Adds a recall check: `fired` neurons fired, and the predictor ruled out `missed` of them. Returns true if the shift changed.
+    /// Adds a recall check, in which `fired` neurons fired and the predictor missed `missed` of
+    /// them. Returns true if the shift changed.
     pub fn add_check(&mut self, fired: usize, missed: usize) -> bool {
         self.fired += fired as f32;
         self.missed += missed as f32;
         let expected = self.fired * (1.0 - self.target).max(1e-3);
-        // Where most are missed there is no need to wait.
+        // If most firings are missed, there is no need to wait.
         if expected < EVIDENCE && self.missed < 2.0 * EVIDENCE {
             return false;
         }
@@ -52,7 +55,7 @@ impl RecallControl {
         if over.abs() <= tolerated {
             return false;
         }
-        // Misses: a lower threshold lets more through.
+        // After many misses, a lower threshold selects more neurons.
         let sign = -over.signum();
         if self.last != 0.0 {
             self.step = (self.step * if sign == self.last { 1.6 } else { 0.4 }).min(LONGEST);
@@ -62,12 +65,12 @@ impl RecallControl {
         true
     }
 
-    /// Correction to add to the threshold.
+    /// Returns the correction to add to the threshold.
     pub fn shift(&self) -> f32 {
         self.shift
     }
 
-    /// Recent recall, from 0 to 1; `None` before the first verdict.
+    /// Returns the recent recall, from 0 to 1; `None` before the first verdict.
     pub fn found(&self) -> Option<f32> {
         self.found
     }
@@ -77,7 +80,8 @@ impl RecallControl {
 mod tests {
     use super::*;
 
-    /// A layer whose firing neurons have scores of a logistic distribution around `centre`.
+    /// Recall of a layer whose firing neurons have scores of a logistic distribution around
+    /// `centre`.
     fn recall_at(threshold: f32, centre: f32, scale: f32) -> f32 {
         1.0 / (1.0 + ((threshold - centre) / scale).exp())
     }
@@ -126,7 +130,7 @@ mod tests {
         let mut recall = RecallControl::new(0.95);
         assert!(!(0..100).any(|_| recall.add_check(0, 0)));
         assert_eq!((recall.shift(), recall.found()), (0.0, None));
-        // A target of everything still ends.
+        // A target recall of 1 must not lower the threshold without end.
         let mut all = RecallControl::new(1.0);
         for _ in 0..100_000 {
             all.add_check(10, 0);

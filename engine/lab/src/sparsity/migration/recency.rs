@@ -1,24 +1,26 @@
-//! Scores of a layer's experts between "least recently used" and "least frequently used", chosen by what would have hit.
+//! Scores of a layer's experts between "least recently used" and "least frequently used". Simulated
+//! hits choose the mixture.
 
 use super::DecayedCounts;
 use thermocline_model::mask;
 
-/// Half-lives of a choice's weight, in tokens. With one token the order of scores is that of last use; the longest counts frequencies
-/// (LRFU, Lee et al. 2001).
+/// Half-lives of a choice's weight, in tokens. With a half-life of one token, scores order experts
+/// by last use. The longest half-life counts frequencies (LRFU, Lee et al. 2001).
 pub const HALF_LIVES: [f32; 4] = [1.0, 16.0, 64.0, 256.0];
-/// Tokens after which a hit speaks half as much for its half-life.
+/// Half-life of a simulated hit, in tokens.
 const MEMORY: f32 = 256.0;
-/// Part by which another half-life must have had more hits, before it is followed.
+/// Factor by which another half-life must have more hits to be used instead.
 const BETTER: f32 = 1.02;
 
-/// Choices of one layer's experts, counted with several half-lives. A cache of the hot set's size is simulated for each, by numbers
-/// alone; the half-life of the one that lately had the most hits is followed.
+/// Choices of one layer's experts, counted with several half-lives. For each half-life, a cache of
+/// the hot set's size is simulated without data. The half-life whose cache had the most recent hits
+/// is used.
 #[derive(Debug, Clone)]
 pub struct ExpertScores {
     counts: [DecayedCounts; 4],
-    /// Simulated caches: members, and which experts they are.
+    /// Simulated cache for each half-life.
     caches: [ShadowCache; 4],
-    /// Recent hits of each.
+    /// Recent hits of each cache.
     hits: [f32; 4],
     followed: usize,
 }
@@ -26,28 +28,30 @@ pub struct ExpertScores {
 #[derive(Debug, Clone, Default)]
 pub(in crate::sparsity) struct ShadowCache {
     pub members: Vec<u32>,
-    /// `[experts]`
+    /// `[experts]`: true if the expert is a member.
     pub holds: Vec<bool>,
 }
 
 impl ExpertScores {
-    /// Nothing chosen yet; `frequency` are fractions of tokens that choose each expert, where they are known.
+    /// Creates scores without choices. `frequency` is the fraction of tokens that choose each
+    /// expert, if known.
     pub fn new(experts: usize, frequency: Option<&[f32]>) -> Self {
         let counts = HALF_LIVES.map(|half_life| {
             let counts = DecayedCounts::new(experts, half_life);
             frequency.map_or(counts.clone(), |frequency| counts.with_prior(frequency))
         });
         let cache = ShadowCache { members: Vec::new(), holds: vec![false; experts] };
-        // Frequencies from the beginning, until the text has shown something else.
+        // Begins with a half-life of 64 tokens, until the text shows that another is better.
         ExpertScores { counts, caches: std::array::from_fn(|_| cache.clone()), hits: [0.0; 4], followed: 2 }
     }
 
-    /// Number of experts.
+    /// Returns the number of experts.
     pub fn experts(&self) -> usize {
         self.counts[0].units()
     }
 
-    /// Adds one token's choice, a mask `[experts.div_ceil(32)]`; `slots` is the size of the hot set.
+    /// Adds one token's chosen experts, a mask `[experts.div_ceil(32)]`. `slots` is the size of the
+    /// hot set.
     pub fn add_token(&mut self, chosen: &[u32], slots: usize) {
         let keep = 0.5f32.powf(1.0 / MEMORY);
         let experts = self.experts() as u32;
@@ -66,19 +70,19 @@ impl ExpertScores {
         self.followed = best;
     }
 
-    /// The counts that are followed: the experts worth keeping have the largest.
+    /// Returns the counts of the half-life in use. The experts to keep have the largest counts.
     pub fn best(&self) -> &DecayedCounts {
         &self.counts[self.followed]
     }
 
-    /// The half-life that is followed, in tokens.
+    /// Returns the half-life in use, in tokens.
     pub fn half_life(&self) -> f32 {
         HALF_LIVES[self.followed]
     }
 }
 
 impl ShadowCache {
-    /// Fits the cache to `slots` members: those with the largest counts stay, and those fill it.
+    /// Resizes the cache to the `slots` experts with the largest counts.
     fn resize(&mut self, slots: usize, counts: &DecayedCounts) {
         if self.members.len() == slots {
             return;
@@ -91,7 +95,8 @@ impl ShadowCache {
         self.members = all;
     }
 
-    /// Takes `expert` in place of the member with the smallest score that was not chosen, if that is smaller.
+    /// Admits `expert` if its score exceeds the smallest score of the members that were not chosen.
+    /// It replaces that member.
     pub fn admit(&mut self, expert: u32, score: &impl Fn(u32) -> f32, is_chosen: &impl Fn(u32) -> bool) {
         if self.holds[expert as usize] {
             return;
@@ -115,18 +120,19 @@ mod tests {
         mask
     }
 
-    /// Experts that come in runs are kept by last use, some that are simply frequent by frequency.
+    /// A text that uses experts in runs selects a short half-life. A text with a few frequent
+    /// experts selects a long one.
     #[test]
     fn the_half_life_that_would_have_hit_is_followed() {
         let mut runs = ExpertScores::new(64, None);
-        // Each run has experts of its own, twice as many in two runs as there is room for.
+        // Each run has its own experts. Two runs have twice as many experts as there is room for.
         for step in 0..1200u32 {
             let run = step / 12 % 16;
             runs.add_token(&token(&[4 * run + step % 4, 4 * run + (step + 1) % 4]), 6);
         }
         assert!(runs.half_life() <= 16.0, "{}", runs.half_life());
         let mut steady = ExpertScores::new(64, None);
-        // Every second token has one of four frequent experts, between rare ones that all come by.
+        // Each token has one of four frequent experts and two rare experts.
         for step in 0..1200u32 {
             let frequent = step * 7 % 11 % 4;
             steady.add_token(&token(&[frequent, 4 + step * 17 % 60, 4 + (step * 29 + 7) % 60]), 4);

@@ -1,4 +1,4 @@
-//! Adaptive placement on a synthetic text that changes its topic.
+//! Tests of adaptive placement on a synthetic text that changes its topic.
 
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::SliceRandom};
 
@@ -11,11 +11,12 @@ const HOT: usize = 256;
 const LAYERS: usize = 4;
 const BYTES: u64 = 6 << 10;
 
-/// Firing frequencies per layer, `[neurons]`: a power law over the neurons in an order of the topic's own.
+/// Firing frequencies per layer, `[neurons]`: a power law over the neurons, in an order specific to
+/// the topic.
 struct Topic(Vec<Vec<f32>>);
 
 impl Topic {
-    /// A topic that has its 64 most frequent neurons in common with all others.
+    /// Creates a topic that shares its 64 most frequent neurons with all other topics.
     fn new(seed: u64) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
         let layer = |_| {
@@ -47,7 +48,7 @@ impl Topic {
         Placement { hot: hot.collect(), ..Placement::default() }
     }
 
-    /// Expected fraction of the firings that hit `placement`.
+    /// Returns the expected fraction of firings that hit `placement`.
     fn hit_rate(&self, placement: &Placement) -> f32 {
         let all: f32 = self.0.iter().flatten().sum();
         let hit = |(frequency, hot): (&Vec<f32>, &Vec<u32>)| hot.iter().map(|n| frequency[*n as usize]).sum::<f32>();
@@ -60,7 +61,7 @@ struct Run {
     follower: Follower,
     placement: Placement,
     rng: StdRng,
-    /// Exchanges per layer in which each neuron became hot, `[neurons]`.
+    /// Exchanges per layer that made each neuron hot, `[neurons]`.
     came: Vec<Vec<u32>>,
 }
 
@@ -75,7 +76,7 @@ impl Run {
         }
     }
 
-    /// Returns the neurons exchanged at each token.
+    /// Reads `tokens` tokens and returns how many neurons were exchanged at each token.
     fn read(&mut self, topic: &Topic, tokens: usize) -> Vec<usize> {
         let token = |_| {
             for layer in 0..LAYERS {
@@ -120,7 +121,7 @@ fn hot_set_follows_a_change_of_topic_within_its_bytes() {
     let recovered = after.hit_rate(&run.placement);
     assert!(recovered > best - 0.2 * (best - stale), "{stale} -> {recovered} of {best}");
 
-    // Never more bytes than tokens have accrued, the bucket's content included.
+    // The moved bytes never exceed the accrued bytes, including the content of the bucket.
     for (at, _) in moved.iter().enumerate() {
         for length in [1, 10, 100] {
             let some: usize = moved[at..moved.len().min(at + length)].iter().sum();
@@ -140,8 +141,8 @@ fn exchanges_of_a_stationary_text_do_not_oscillate() {
     assert!(moved < 4000 / 10 && most <= 6, "{moved} exchanges, one neuron came {most} times");
 }
 
-/// In an MoE layer the chosen experts count, not the neurons that fire in them; and bytes accrue for an expert that is larger than
-/// the usual burst.
+/// In an MoE layer, the chosen experts count, not the neurons that fire in them. Enough bytes
+/// accrue for an expert that is larger than the usual burst.
 #[test]
 fn experts_are_exchanged_by_how_often_they_are_chosen() {
     const BYTES: u64 = 50_000;
@@ -183,7 +184,7 @@ fn recall_checks_take_turns_and_correct_each_layer_alone() {
         let Some(layer) = correction.recall_check else { panic!("no layer is checked") };
         checks[layer] += 1;
         let fired = topic.token(layer, &mut rng);
-        // The predictor of layer 0 misses half, the others nothing.
+        // The predictor of layer 0 misses half of the firings, the other predictors miss none.
         let predicted: Vec<u32> =
             fired.iter().map(|bits| if layer == 0 { bits & 0x5555_5555 } else { *bits }).collect();
         let (fired, predicted) = (&fired[..], Some(&predicted[..]));

@@ -1,6 +1,6 @@
-//! The limit on bytes moved per token.
+//! Limit on the bytes moved per token.
 
-/// A token bucket: bytes accrue with every token of text up to a capacity and are spent by moves.
+/// A token bucket. Every token of text adds bytes, up to a capacity, and moves spend them.
 #[derive(Debug)]
 pub(super) struct TokenBucket {
     bytes_per_token: u64,
@@ -8,11 +8,12 @@ pub(super) struct TokenBucket {
     available: u64,
 }
 
-/// Tokens' worth of bytes that the bucket holds, unless a single neuron or expert is larger.
+/// Capacity of the bucket in tokens, unless a single neuron or expert needs more.
 const BURST: u64 = 16;
 
 impl TokenBucket {
-    /// An empty bucket that `bytes_per_token` flow into and that has room for `largest` bytes at least.
+    /// Creates an empty bucket that each token fills by `bytes_per_token`. Its capacity is at least
+    /// `largest` bytes.
     pub fn new(bytes_per_token: u64, largest: u64) -> Self {
         let capacity = bytes_per_token.saturating_mul(BURST).max(largest);
         TokenBucket { bytes_per_token, capacity, available: 0 }
@@ -24,12 +25,12 @@ impl TokenBucket {
         self.available = self.available.saturating_add(accrued).min(self.capacity);
     }
 
-    /// Items of `bytes` each that can be paid for now.
+    /// Returns how many items of `bytes` each the bucket can pay for now.
     pub fn affordable(&self, bytes: u64) -> usize {
         self.available.checked_div(bytes).unwrap_or(0) as usize
     }
 
-    /// Removes `bytes`, of which no more than [`TokenBucket::affordable`] says may be asked for.
+    /// Removes `bytes`, at most what [`TokenBucket::affordable`] allows.
     pub fn spend(&mut self, bytes: u64) {
         self.available = self.available.saturating_sub(bytes);
     }

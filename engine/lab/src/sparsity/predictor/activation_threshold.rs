@@ -1,6 +1,7 @@
-//! Activation thresholds for models whose activations are never exactly zero. A neuron whose gate activation is small adds
-//! little: at or below a layer's threshold on `|f(gate)|` it is skipped. The threshold is a percentile of the gate activations on
-//! held-out text (CATS, Lee et al. 2024), chosen for a fraction of neurons to skip or for an error of the FFN's output.
+//! Activation thresholds for models whose activations are never exactly zero. A neuron whose gate
+//! activation is small adds little. It is skipped if `|f(gate)|` is at most the layer's threshold.
+//! The threshold is a percentile of the gate activations on held-out text (CATS, Lee et al. 2024).
+//! It is chosen for a fraction of neurons to skip, or for an error of the FFN's output.
 
 use std::ops::Range;
 
@@ -15,41 +16,43 @@ use thermocline_cpu::Cpu;
 use thermocline_model::{Activation, ExpertWeights, Experts, FfnWeights, PredictorInput};
 use thermocline_run::runtime::{RouterInputs, Routing};
 
-/// Goal that an activation threshold is chosen for.
+/// Goal of an activation threshold.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ThresholdGoal {
     /// Skip this fraction of the neurons, below 1.
     Sparsity(f64),
-    /// Skip as many neurons as keep the mean relative error of the FFN's output, `|y - y'| / |y|`, within this.
+    /// Skip as many neurons as this mean relative error of the FFN's output, `|y - y'| / |y|`,
+    /// allows.
     OutputError(f64),
 }
 
 /// A layer's activation threshold and its effect on held-out text.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ActivationThreshold {
-    /// Neurons are skipped where `|f(gate)|` is at most this.
+    /// Threshold: neurons with `|f(gate)|` of at most this value are skipped.
     #[serde(rename = "cut")]
     pub value: f32,
-    /// Fraction of the neurons that is skipped.
+    /// Fraction of the neurons that are skipped.
     pub sparsity: f64,
-    /// Fraction of the mass `|a_i| |d_i|` that is kept, mean over tokens.
+    /// Kept fraction of the mass `|a_i| |d_i|`, as the mean over tokens.
     pub mass: f64,
-    /// Relative error of the FFN's output, `|y - y'| / |y|`, mean over tokens.
+    /// Relative error of the FFN's output, `|y - y'| / |y|`, as the mean over tokens.
     pub output_error: f64,
     /// Number of tokens evaluated.
     pub tokens: u64,
 }
 
-/// Most tokens that a threshold is chosen from, and evaluated on.
+/// Most tokens for choosing a threshold, and for evaluating it.
 const MAX_TOKENS: usize = 512;
 /// Bisection steps of the search for an output error.
 const STEPS: usize = 10;
 
-/// The activation threshold of a gated layer.
+/// Finds the activation threshold of a gated layer.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for a layer without a gate, [`Error::Invalid`] without tokens or for a goal out of range.
+/// [`Error::Unsupported`] for a layer without a gate, [`Error::Invalid`] without tokens or for a
+/// goal out of range.
 pub fn activation_threshold(cpu: &Cpu, data: &LayerData<'_>, goal: ThresholdGoal) -> Result<ActivationThreshold> {
     search(cpu, data.split()?, goal, &mut |range| {
         let members = (0..range.len()).map(|t| (t, 1.0)).collect();
@@ -62,13 +65,14 @@ pub fn activation_threshold(cpu: &Cpu, data: &LayerData<'_>, goal: ThresholdGoal
 /// Inputs of an MoE layer, `[tokens, d]`.
 #[derive(Debug, Clone, Copy)]
 pub struct MoeInputs<'a> {
-    /// Of its experts.
+    /// Inputs of the experts.
     pub normed: Rows<'a>,
-    /// The residual stream, where its router reads that.
+    /// Residual stream, if the router reads it.
     pub residual: Option<Rows<'a>>,
 }
 
-/// The activation threshold of an MoE layer: one for the neurons of all experts, each of which sees the tokens that the router sends it.
+/// Finds the activation threshold of an MoE layer. All experts share it. Each expert computes the
+/// tokens that the router sends to it.
 ///
 /// # Errors
 /// As [`activation_threshold`].
@@ -113,7 +117,8 @@ pub fn moe_activation_threshold(
     })
 }
 
-/// The threshold for `goal` on one part of the tokens, evaluated on another. `sample` computes the neurons of a range of tokens.
+/// Finds the threshold for `goal` on one part of the tokens and evaluates it on another. `sample`
+/// computes the neurons for a range of tokens.
 fn search<'a>(
     cpu: &Cpu,
     split: DataSplit,
@@ -129,7 +134,7 @@ fn search<'a>(
     let chosen = match goal {
         ThresholdGoal::Sparsity(fraction) => set.percentile(fraction),
         ThresholdGoal::OutputError(error) => {
-            // The error grows with the fraction that is skipped.
+            // The error grows with the fraction of skipped neurons.
             let (mut low, mut high) = (0.0, 1.0);
             for _ in 0..STEPS {
                 let middle = 0.5 * (low + high);
@@ -142,27 +147,27 @@ fn search<'a>(
     Ok(sample(tokens(split.test))?.evaluate(cpu, chosen))
 }
 
-/// Neurons of a layer for some tokens.
+/// Neurons of a layer, computed for some tokens.
 struct LayerSample<'a> {
     tokens: usize,
     d: usize,
     ffns: Vec<FfnSample<'a>>,
-    /// The layer's output without biases, `[tokens, d]`
+    /// Output of the layer without biases, `[tokens, d]`.
     output: Vec<f32>,
     /// All gate activations in ascending order, sorted on first use.
     sorted: Vec<f32>,
 }
 
-/// Neurons of one of the layer's FFNs for the tokens it sees.
+/// Neurons of one of the layer's FFNs, computed for the FFN's tokens.
 struct FfnSample<'a> {
     ffn: &'a FfnWeights,
     /// Tokens and their router weights.
     members: Vec<(usize, f32)>,
-    /// `|f(gate)|`, `[members, n_ff]`
+    /// `|f(gate)|`, `[members, n_ff]`.
     gates: Vec<f32>,
-    /// Hidden activations, `[members, n_ff]`
+    /// Hidden activations, `[members, n_ff]`.
     hidden: Vec<f32>,
-    /// Norms of the down vectors, `[n_ff]`
+    /// Norms of the down vectors, `[n_ff]`.
     norms: Vec<f32>,
 }
 
@@ -211,7 +216,7 @@ impl<'a> LayerSample<'a> {
         Ok(())
     }
 
-    /// The value that a `fraction` of the gate activations does not exceed.
+    /// Returns the value that a `fraction` of the gate activations does not exceed.
     fn percentile(&mut self, fraction: f64) -> f32 {
         if self.sorted.is_empty() {
             self.sorted.extend(self.ffns.iter().flat_map(|part| &part.gates));
@@ -224,7 +229,7 @@ impl<'a> LayerSample<'a> {
         }
     }
 
-    /// The effect of `threshold` on these tokens.
+    /// Measures the effect of `threshold` on these tokens.
     fn evaluate(&self, cpu: &Cpu, threshold: f32) -> ActivationThreshold {
         let (mut skipped, mut all) = (0u64, 0usize);
         let (mut kept_mass, mut mass) = (vec![0.0; self.tokens], vec![0.0; self.tokens]);
@@ -266,7 +271,8 @@ impl FfnSample<'_> {
         }
     }
 
-    /// Adds the down projection of hidden activations `[members, n_ff]`, without its bias, to `outputs` `[tokens, d]`.
+    /// Adds the down projection of hidden activations `[members, n_ff]`, without its bias, to
+    /// `outputs` `[tokens, d]`.
     fn add_down(&self, cpu: &Cpu, hidden: &[f32], d: usize, outputs: &mut [f32]) {
         let tokens = self.members.len();
         let mut out = vec![0.0; tokens * d];

@@ -1,31 +1,34 @@
-//! The optimiser: AdamW (Loshchilov and Hutter 2019), one pass over a parameter where it lies, on all threads.
+//! AdamW optimiser (Loshchilov and Hutter 2019). Updates a parameter in place, in one pass on all
+//! threads.
 
 use ndarray::{Array2, Zip};
 
-/// Decay of the mean of the gradient, and of its square.
+/// Decay of the gradient's mean, and of the mean of its square.
 const BETAS: [f64; 2] = [0.9, 0.999];
-/// Keeps the division by the root of a small square finite.
+/// Keeps the quotient finite if the mean square is tiny.
 const EPSILON: f32 = 1e-8;
-/// Fraction of the learning rate by which weights shrink.
+/// Weight decay, as a fraction of the learning rate.
 const WEIGHT_DECAY: f64 = 0.01;
 
-/// AdamW's state for one parameter, `[rows, cols]`, f32. A step's result does not depend on the number of threads.
+/// State of AdamW for one parameter, `[rows, cols]`, f32. The result of a step does not depend on
+/// the number of threads.
 #[derive(Debug)]
 pub(super) struct AdamW {
     steps: i32,
     /// Decayed mean of the gradient.
     mean: Array2<f32>,
-    /// Decayed mean of its square.
+    /// Decayed mean of the gradient's square.
     square: Array2<f32>,
 }
 
 impl AdamW {
-    /// The state before the first step of a parameter of the shape of `weights`.
+    /// Creates the initial state for a parameter of the shape of `weights`.
     pub fn new(weights: &Array2<f32>) -> Self {
         AdamW { steps: 0, mean: Array2::zeros(weights.dim()), square: Array2::zeros(weights.dim()) }
     }
 
-    /// Moves `weights` one step against `gradient` at learning rate `rate`; all have the shape of this state.
+    /// Updates `weights` by one step against `gradient` at learning rate `rate`. All have the shape
+    /// of this state.
     pub fn step(&mut self, weights: &mut Array2<f32>, gradient: &Array2<f32>, rate: f64) {
         self.steps += 1;
         let [mean_scale, square_scale] = BETAS.map(|beta| (1.0 / (1.0 - beta.powi(self.steps))) as f32);
@@ -45,7 +48,7 @@ impl AdamW {
 mod tests {
     use super::*;
 
-    /// Algorithm 2 of the paper for one weight, in f64.
+    /// Algorithm 2 of the paper for a single weight, in f64.
     fn reference(mut weight: f64, steps: &[(f64, f64)]) -> f64 {
         let (mut mean, mut square) = (0.0, 0.0);
         for (t, (gradient, rate)) in (1..).zip(steps) {

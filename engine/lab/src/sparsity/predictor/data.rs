@@ -1,5 +1,6 @@
-//! Training and evaluation data of a predictor: inputs of a layer's FFN, recorded while text ran through the model. The firings
-//! are computed from the layer's own weights, on the kernels the model runs on, so only the inputs are stored.
+//! Training and evaluation data of a predictor: inputs of a layer's FFN, recorded while the model
+//! computed text. The firings are computed from the layer's weights with the model's kernels, so
+//! only the inputs are stored.
 
 use std::ops::Range;
 
@@ -8,20 +9,20 @@ use thermocline_base::error::{Error, Result};
 use thermocline_cpu::Cpu;
 use thermocline_model::{Activation, FfnWeights, Linear, PredictorInput};
 
-/// Tokens per block of computation.
+/// Tokens computed together.
 pub(super) const BLOCK: usize = 128;
 
 /// Recorded vectors, `[tokens, d]`.
 #[derive(Debug, Clone, Copy)]
 pub enum Rows<'a> {
-    /// In memory.
+    /// Values in memory.
     F32(&'a [f32]),
-    /// Little-endian F16, as a file has them.
+    /// Little-endian F16, as in a file.
     F16(&'a [u8]),
 }
 
 impl Rows<'_> {
-    /// Number of elements.
+    /// Returns the number of elements.
     fn len(&self) -> usize {
         match self {
             Rows::F32(values) => values.len(),
@@ -29,7 +30,7 @@ impl Rows<'_> {
         }
     }
 
-    /// Copies row `t`, where rows have `out.len()` elements.
+    /// Copies row `t`. Rows have `out.len()` elements.
     fn copy(&self, t: usize, out: &mut [f32]) {
         let at = t * out.len()..(t + 1) * out.len();
         match self {
@@ -42,25 +43,27 @@ impl Rows<'_> {
     }
 }
 
-/// Ranges of tokens by purpose. Each is a contiguous stretch of the text, so that no sentence is in two of them.
+/// Ranges of tokens by purpose. Each range is a contiguous part of the text, so that no sentence is
+/// in two ranges.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DataSplit {
-    /// For gradients.
+    /// Tokens for computing gradients.
     pub train: Range<usize>,
-    /// For early stopping and the choice of the rank.
+    /// Tokens for early stopping and for choosing the rank.
     pub tune: Range<usize>,
-    /// For the threshold; disjoint from `tune`, on which the chosen predictor looks better than it is.
+    /// Tokens for setting the threshold. Disjoint from `tune`, where the chosen predictor looks
+    /// better than it is.
     pub set: Range<usize>,
-    /// For the reported figures.
+    /// Tokens for the reported figures.
     pub test: Range<usize>,
 }
 
-/// Most tokens in a twentieth of the text; estimates need no more.
+/// Most tokens in a twentieth of the text. Estimates do not need more.
 const MAX_HELD_OUT: usize = 2048;
 
 impl DataSplit {
-    /// The split of `tokens` tokens. The last quarter is held out: one twentieth to tune, two for the threshold, two to test. With
-    /// fewer than 20 tokens all ranges are the whole text.
+    /// Splits `tokens` tokens. The last quarter is held out: one twentieth for tuning, two for the
+    /// threshold, two for testing. With fewer than 20 tokens, every range is the whole text.
     pub fn new(tokens: usize) -> Self {
         let part = (tokens / 20).min(MAX_HELD_OUT);
         if part == 0 {
@@ -83,11 +86,12 @@ pub struct LayerData<'a> {
 }
 
 impl<'a> LayerData<'a> {
-    /// `normed` are the FFN's inputs, `[tokens, d]`, in the order of the text; `residual` is the residual stream before the FFN's
-    /// norm, which only PowerInfer's predictors ([`PredictorInput::Residual`]) need.
+    /// Combines an FFN with its recorded inputs. `normed` are the FFN's inputs, `[tokens, d]`, in
+    /// the order of the text. `residual` is the residual stream before the FFN's norm. Only
+    /// PowerInfer's predictors ([`PredictorInput::Residual`]) need it.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for rows that are not as wide as the FFN.
+    /// [`Error::Invalid`] if the rows are not as wide as the FFN.
     pub fn new(
         ffn: &'a FfnWeights,
         activation: Activation,
@@ -104,22 +108,22 @@ impl<'a> LayerData<'a> {
         Ok(LayerData { ffn, activation, normed, residual, tokens, d })
     }
 
-    /// The layer's weights.
+    /// Returns the layer's weights.
     pub fn ffn(&self) -> &'a FfnWeights {
         self.ffn
     }
 
-    /// The FFN's activation.
+    /// Returns the FFN's activation.
     pub fn activation(&self) -> Activation {
         self.activation
     }
 
-    /// Number of tokens.
+    /// Returns the number of tokens.
     pub fn tokens(&self) -> usize {
         self.tokens
     }
 
-    /// Ranges of tokens by purpose.
+    /// Returns the ranges of tokens by purpose.
     ///
     /// # Errors
     /// [`Error::Invalid`] without tokens.
@@ -130,17 +134,17 @@ impl<'a> LayerData<'a> {
         }
     }
 
-    /// Width of the residual stream.
+    /// Returns the width of the residual stream.
     pub fn d(&self) -> usize {
         self.d
     }
 
-    /// Number of neurons.
+    /// Returns the number of neurons.
     pub fn n_ff(&self) -> usize {
         self.ffn.up.weight.rows()
     }
 
-    /// The firing rows, `[n_ff, d]`: the gate, or the up matrix of ungated FFNs.
+    /// Returns the firing rows, `[n_ff, d]`: the gate, or the up matrix of an ungated FFN.
     pub(super) fn firing_rows(&self) -> &'a Linear {
         self.ffn.gate.as_ref().unwrap_or(&self.ffn.up)
     }
@@ -148,7 +152,7 @@ impl<'a> LayerData<'a> {
     /// Copies the rows of `tokens` into `out`, which becomes `[tokens, d]`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for an input that was not recorded.
+    /// [`Error::Invalid`] if the input was not recorded.
     pub(super) fn copy(&self, input: PredictorInput, tokens: Range<usize>, out: &mut Vec<f32>) -> Result<()> {
         let rows = match (input, &self.residual) {
             (PredictorInput::Normed, _) => &self.normed,
@@ -164,14 +168,16 @@ impl<'a> LayerData<'a> {
         Ok(())
     }
 
-    /// Copies the FFN's inputs of the tokens `first + t`, for every `t` of `tokens`, into `out` `[tokens.len(), d]`.
+    /// Copies the FFN's inputs of the tokens `first + t`, for every `t` of `tokens`, into `out`
+    /// `[tokens.len(), d]`.
     pub(super) fn gather(&self, first: usize, tokens: &[usize], out: &mut [f32]) {
         for (t, out) in tokens.iter().zip(out.chunks_exact_mut(self.d.max(1))) {
             self.normed.copy(first + t, out);
         }
     }
 
-    /// Computes the hidden activations `[tokens, n_ff]` of inputs `x` `[tokens, d]` into `hidden`; `other` is scratch.
+    /// Computes the hidden activations `[tokens, n_ff]` of inputs `x` `[tokens, d]` into `hidden`;
+    /// `other` is scratch.
     pub(super) fn hidden(&self, cpu: &Cpu, x: &[f32], hidden: &mut Vec<f32>, other: &mut Vec<f32>) {
         let tokens = x.len() / self.d.max(1);
         let form = self.ffn.form(self.activation);
@@ -187,20 +193,21 @@ impl<'a> LayerData<'a> {
     }
 }
 
-/// Firing neurons and their mass, token by token (compressed sparse rows).
+/// Firing neurons and their masses, token by token (compressed sparse rows).
 #[derive(Debug, Clone, Default)]
 pub(super) struct Firings {
     /// First token of the range.
     first: usize,
-    /// Offsets of the tokens' neurons, `[tokens + 1]`
+    /// Offsets of each token's neurons, `[tokens + 1]`.
     starts: Vec<usize>,
     neurons: Vec<u32>,
-    /// `|a_i| |d_i|`
+    /// Masses `|a_i| |d_i|`.
     mass: Vec<f32>,
 }
 
 impl Firings {
-    /// Computes the firings of the tokens in `range`. `progress` is called per block with the fraction done and may stop it.
+    /// Computes the firings of the tokens in `range`. Calls `progress` with the fraction done for
+    /// each block; an error stops the work.
     pub fn compute(
         cpu: &Cpu,
         data: &LayerData<'_>,
@@ -230,7 +237,7 @@ impl Firings {
         Ok(firings)
     }
 
-    /// Firings given per token as neurons in ascending order and their masses.
+    /// Creates firings from each token's neurons, in ascending order, with their masses.
     #[cfg(test)]
     pub fn from_tokens(tokens: &[&[(usize, f32)]]) -> Self {
         let mut firings = Firings { starts: vec![0], ..Firings::default() };
@@ -246,23 +253,23 @@ impl Firings {
         self.starts.push(self.neurons.len());
     }
 
-    /// Number of tokens.
+    /// Returns the number of tokens.
     pub fn tokens(&self) -> usize {
         self.starts.len() - 1
     }
 
-    /// The tokens, by their numbers in the layer's data.
+    /// Returns the tokens' range in the layer's data.
     pub fn range(&self) -> Range<usize> {
         self.first..self.first + self.tokens()
     }
 
-    /// Neurons that fired at token `t`, ascending, and their mass.
+    /// Returns the neurons that fired at token `t`, ascending, and their masses.
     pub fn token(&self, t: usize) -> (&[u32], &[f32]) {
         let at = self.starts[t]..self.starts[t + 1];
         (&self.neurons[at.clone()], &self.mass[at])
     }
 
-    /// Number of tokens at which each neuron fired, `[n_ff]`.
+    /// Returns the number of tokens at which each neuron fired, `[n_ff]`.
     pub fn counts(&self, n_ff: usize) -> Vec<u32> {
         let mut counts = vec![0; n_ff];
         self.neurons.iter().for_each(|i| counts[*i as usize] += 1);

@@ -1,8 +1,9 @@
-//! The network that is trained, `score = fc2 relu(fc1 x)`, its loss, and the loss's gradient.
+//! The network to train, `score = fc2 relu(fc1 x)`, its loss, and the gradient of the loss.
 //!
-//! There are no biases, because predictors have none at run time. What a constant is needed for (rare neurons have low
-//! scores by default) the hidden units supply together: the FFN's input has nearly the same length for every token, so the
-//! sum of their outputs hardly varies. The second layer starts from each neuron's base rate expressed through that sum.
+//! There are no biases, because predictors do not use them at run time. The hidden units together
+//! replace a constant, which rare neurons need for their low default scores. The FFN's input has
+//! nearly the same length for every token, so the sum of the hidden units' outputs hardly varies.
+//! The initial second layer expresses each neuron's base rate through that sum.
 
 use ndarray::{Array2, ArrayView2, ArrayViewMut2, Axis, ShapeError, linalg::general_mat_mul};
 use rand::RngExt;
@@ -18,28 +19,30 @@ use thermocline_formats::{
 };
 use thermocline_model::{Predictor, PredictorInput, PredictorKind};
 
-/// Weight of a firing in the loss; a silence weighs 1. Missing a neuron is worse than naming one too many.
+/// Weight of a firing in the loss. A silent neuron has weight 1. Missing a firing neuron is worse
+/// than selecting a silent one.
 const FIRING_WEIGHT: f32 = 4.0;
-/// Largest mass of a firing, in mean masses of its token, that the loss takes into account.
+/// Largest mass of a firing that the loss counts, in multiples of its token's mean mass.
 const MOST_WEIGHT: f32 = 10.0;
 
-/// A network being trained.
+/// A network in training.
 pub(super) struct LowRank {
-    /// `[rank, d]`
+    /// First layer, `[rank, d]`.
     fc1: Array2<f32>,
-    /// `[n_ff, rank]`
+    /// Second layer, `[n_ff, rank]`.
     fc2: Array2<f32>,
-    /// Of `fc1` and `fc2`.
+    /// Optimisers of `fc1` and `fc2`.
     optimisers: [AdamW; 2],
 }
 
 impl LowRank {
-    /// A network that starts from the first layer `fc1` `[rank, d]` and answers each neuron's base rate: `counts` firings in
-    /// `tokens` tokens, of which the inputs `x` `[n, d]` are a sample.
+    /// Creates a network with the first layer `fc1` `[rank, d]` whose scores are each neuron's base
+    /// rate: `counts` firings in `tokens` tokens. The inputs `x` `[n, d]` are a sample of these
+    /// tokens.
     pub fn new(mut fc1: Array2<f32>, x: Array2<f32>, counts: &[u32], tokens: usize, rng: &mut ChaCha8Rng) -> Self {
         let (rank, n) = (fc1.nrows(), x.nrows() as f32);
         let hidden = product(x.view(), fc1.t());
-        // Every hidden unit gets a spread of 1, so that none learns faster or slower than another.
+        // Every hidden unit gets a spread of 1, so that all units learn equally fast.
         let units = fc1.rows_mut().into_iter().zip(hidden.columns());
         let mean: Vec<f32> = units
             .map(|(mut row, unit)| {
@@ -59,7 +62,8 @@ impl LowRank {
         LowRank { fc1, fc2, optimisers }
     }
 
-    /// One step on the inputs `x` `[tokens.len(), d]` of `tokens` at learning rate `rate`. Returns the loss per token before it.
+    /// Trains one step on the inputs `x` `[tokens.len(), d]` of `tokens` at learning rate `rate`.
+    /// Returns the loss per token before the step.
     pub fn step(&mut self, x: ArrayView2<'_, f32>, tokens: &[usize], firings: &Firings, rate: f64) -> f32 {
         let (loss, [of_fc1, of_fc2]) = self.gradients(x, tokens, firings);
         let [fc1, fc2] = &mut self.optimisers;
@@ -68,7 +72,7 @@ impl LowRank {
         loss
     }
 
-    /// The loss per token and its gradients by `fc1` `[rank, d]` and `fc2` `[n_ff, rank]`.
+    /// Returns the loss per token and its gradients by `fc1` `[rank, d]` and `fc2` `[n_ff, rank]`.
     fn gradients(&self, x: ArrayView2<'_, f32>, tokens: &[usize], firings: &Firings) -> (f32, [Array2<f32>; 2]) {
         let mut hidden = product(x, self.fc1.t());
         hidden.par_mapv_inplace(|h| h.max(0.0));
@@ -80,10 +84,11 @@ impl LowRank {
         (loss, [product(of_hidden.t(), x), product(of_scores.t(), hidden.view())])
     }
 
-    /// The predictor as it will run, without a threshold.
+    /// Returns the predictor for run time, without a threshold.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a type whose blocks do not divide the width or that cannot hold the weights.
+    /// [`Error::Invalid`] if the blocks of `ty` do not divide the width or `ty` cannot hold the
+    /// weights.
     pub fn predictor(&self, ty: TensorType) -> Result<Predictor> {
         let matrix = |weights: &Array2<f32>| {
             let (rows, cols) = weights.dim();
@@ -103,29 +108,29 @@ impl LowRank {
     }
 }
 
-/// A number of mean 0 and standard deviation `std`, uniformly distributed.
+/// Returns a uniformly distributed number of mean 0 and standard deviation `std`.
 pub(super) fn uniform(rng: &mut ChaCha8Rng, std: f32) -> f32 {
     (2.0 * rng.random::<f32>() - 1.0) * 3f32.sqrt() * std
 }
 
-/// `values` as rows of `cols` numbers.
+/// Converts `values` to rows of `cols` numbers.
 ///
 /// # Errors
-/// [`Error::Training`] if the last row is not whole.
+/// [`Error::Training`] if the last row is incomplete.
 pub(super) fn rows_of(cols: usize, values: Vec<f32>) -> Result<Array2<f32>> {
     let shape = (values.len() / cols.max(1), cols);
     Array2::from_shape_vec(shape, values).map_err(|error: ShapeError| Error::Training(error.to_string()))
 }
 
-/// `a b`, of `a` `[m, k]` and `b` `[k, n]`.
+/// Returns `a b` of `a` `[m, k]` and `b` `[k, n]`.
 fn product(a: ArrayView2<'_, f32>, b: ArrayView2<'_, f32>) -> Array2<f32> {
     let mut c = Array2::zeros((a.nrows(), b.ncols()));
     add_product(a, b, c.view_mut());
     c
 }
 
-/// Adds `a b`, of `a` `[m, k]` and `b` `[k, n]`, to `c` `[m, n]`, of which each worker takes a range along the longer side. An
-/// element's sum has the same order however many workers there are.
+/// Adds `a b` of `a` `[m, k]` and `b` `[k, n]` to `c` `[m, n]`. Each worker computes a range along
+/// the longer side. The summation order of an element does not depend on the number of workers.
 pub(super) fn add_product(a: ArrayView2<'_, f32>, b: ArrayView2<'_, f32>, mut c: ArrayViewMut2<'_, f32>) {
     if c.ncols() > c.nrows() {
         return add_product(b.reversed_axes(), a.reversed_axes(), c.reversed_axes());
@@ -137,9 +142,10 @@ pub(super) fn add_product(a: ArrayView2<'_, f32>, b: ArrayView2<'_, f32>, mut c:
         .for_each(|(mut c, a)| general_mat_mul(1.0, &a, &b, 1.0, &mut c));
 }
 
-/// Weighted binary cross-entropy of `scores` `[tokens.len(), n_ff]`, summed over neurons, mean over tokens; its gradient takes the
-/// place of the scores. A silence weighs 1; the firings of a token weigh [`FIRING_WEIGHT`] on average, half of it equally and half
-/// by mass, since both fractions are to be found.
+/// Computes the weighted binary cross-entropy of `scores` `[tokens.len(), n_ff]`, summed over
+/// neurons, mean over tokens. Its gradient replaces the scores. A silent neuron has weight 1. The
+/// firings of a token have the mean weight [`FIRING_WEIGHT`]. Half of it is equal for all and half
+/// proportional to mass, because both recall and mass recall have targets.
 fn loss_and_gradient(mut scores: ArrayViewMut2<'_, f32>, tokens: &[usize], firings: &Firings) -> f32 {
     let scale = 1.0 / tokens.len().max(1) as f32;
     let rows = scores.axis_iter_mut(Axis(0)).into_par_iter().zip(tokens);
@@ -149,11 +155,12 @@ fn loss_and_gradient(mut scores: ArrayViewMut2<'_, f32>, tokens: &[usize], firin
             token_loss(neurons, mass, scale, scores.into_slice().unwrap_or_default())
         })
         .collect();
-    // Added in order, so that the sum does not depend on the threads.
+    // Sums in order, so that the result does not depend on the threads.
     (losses.iter().sum::<f64>() * f64::from(scale)) as f32
 }
 
-/// Loss of one token whose `neurons` fired with the masses `mass`; `scores` `[n_ff]` become its gradient times `scale`.
+/// Returns the loss of one token whose `neurons` fired with the masses `mass`. Replaces `scores`
+/// `[n_ff]` by the gradient times `scale`.
 fn token_loss(neurons: &[u32], mass: &[f32], scale: f32, scores: &mut [f32]) -> f64 {
     let mut loss = 0.0f64;
     let mean = mass.iter().sum::<f32>() / neurons.len().max(1) as f32;
@@ -167,8 +174,8 @@ fn token_loss(neurons: &[u32], mass: &[f32], scale: f32, scores: &mut [f32]) -> 
     });
     let fired: Vec<(usize, f32)> = fired.collect();
     for scores in scores.chunks_mut(16) {
-        // softplus(s) = max(s, 0) + ln(1 + e^-|s|), without overflow on either side; one logarithm of sixteen factors that
-        // are at most 2 each.
+        // softplus(s) = max(s, 0) + ln(1 + e^-|s|), without overflow on either side. One logarithm
+        // covers a product of sixteen factors of at most 2 each.
         let (mut product, mut positive) = (1.0f32, 0.0);
         for score in scores {
             let small = (-score.abs()).exp();
@@ -188,7 +195,8 @@ mod tests {
 
     use super::*;
 
-    /// The loss by its definition, in f64: `[tokens, d]` inputs, per token the neurons that fired and their masses.
+    /// Definition of the loss in f64. `x` are inputs `[tokens, d]`, `firings` the neurons that
+    /// fired at each token with their masses.
     fn reference(fc1: &Array2<f64>, fc2: &Array2<f64>, x: &Array2<f64>, firings: &Firings) -> f64 {
         let losses = x.rows().into_iter().enumerate().map(|(t, x)| {
             let hidden = fc1.dot(&x).mapv(|h| h.max(0.0));

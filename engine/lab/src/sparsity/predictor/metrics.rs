@@ -1,5 +1,6 @@
-//! Figures of a prediction, by the definitions the sparsity papers use. Per layer and token, `A` being the active
-//! neurons, `P` the predicted ones, `a_i` the hidden activations and `d_i` the rows of the down projection:
+//! Figures of a prediction, as the sparsity papers define them. For a layer and token, `A` are the
+//! active neurons, `P` the predicted neurons, `a_i` the hidden activations, and `d_i` the rows of
+//! the down projection:
 //!
 //! | figure | definition |
 //! |---|---|
@@ -8,24 +9,27 @@
 //! | precision | `|A n P| / |P|` |
 //! | density | `|P| / n_ff` |
 //!
-//! A layer's figure is the mean over tokens; tokens for which one is not defined (nothing fires, nothing is predicted) do
-//! not count for it. A neuron is active where `a_i` is not zero (ReLU family); elsewhere `A` is the smallest set that
-//! holds [`MASS_OF_ACTIVE`] of the mass ([`heaviest`]).
+//! A layer's figure is the mean over tokens. Tokens for which a figure is undefined (nothing fires,
+//! nothing is predicted) do not count for that figure. In the ReLU family, a neuron is active if
+//! `a_i` is not zero. In other models, `A` is the smallest set that holds [`MASS_OF_ACTIVE`] of the
+//! mass ([`heaviest`]).
 
 use serde::{Deserialize, Serialize};
 
 pub use thermocline_model::mask::{contains as bit, fill as fill_mask};
 use thermocline_model::{Down, FfnWeights, mask};
 
-/// Fraction of a token's mass that its active neurons hold, where activations are never exactly zero.
+/// Fraction of a token's mass that its active neurons hold, for models whose activations are never
+/// exactly zero.
 pub const MASS_OF_ACTIVE: f64 = 0.99;
 
-/// Indices of a mask's neurons.
+/// Returns the indices of a mask's neurons.
 pub fn ones(mask: &[u32]) -> impl Iterator<Item = usize> {
     mask::neurons(mask).map(|neuron| neuron as usize)
 }
 
-/// Fills `mask` with the smallest set of neurons that holds a `fraction` of one token's `mass` `[n_ff]`.
+/// Fills `mask` with the smallest set of neurons that holds a `fraction` of one token's `mass`
+/// `[n_ff]`.
 pub fn heaviest(mass: &[f32], fraction: f64, mask: &mut [u32]) {
     let mut order: Vec<u32> = (0..mass.len() as u32).filter(|i| mass[*i as usize] > 0.0).collect();
     order.sort_unstable_by(|a, b| mass[*b as usize].total_cmp(&mass[*a as usize]).then(a.cmp(b)));
@@ -40,7 +44,7 @@ pub fn heaviest(mass: &[f32], fraction: f64, mask: &mut [u32]) {
     }
 }
 
-/// Euclidean norms of the neurons' down vectors, `[n_ff]`.
+/// Returns the Euclidean norms of the neurons' down vectors, `[n_ff]`.
 pub fn down_norms(ffn: &FfnWeights) -> Vec<f32> {
     let down = ffn.down.linear();
     let mut norms = vec![0.0f32; ffn.up.weight.rows()];
@@ -56,7 +60,7 @@ pub fn down_norms(ffn: &FfnWeights) -> Vec<f32> {
     norms
 }
 
-/// `|y - approximation| / |y|` of one token; `None` for a `y` of zeros.
+/// Returns `|y - approximation| / |y|` of one token; `None` if `y` is zero.
 pub fn output_error(y: &[f32], approximation: &[f32]) -> Option<f64> {
     let square = |x: f32| f64::from(x) * f64::from(x);
     let whole: f64 = y.iter().map(|y| square(*y)).sum();
@@ -80,26 +84,27 @@ impl Mean {
         }
     }
 
-    /// The mean; `None` without values.
+    /// Returns the mean; `None` without values.
     pub fn get(&self) -> Option<f64> {
         (self.count > 0).then(|| self.sum / self.count as f64)
     }
 }
 
-/// Figures of one layer, means over tokens, from 0 to 1. Recall and precision are 1 where no token defines them.
+/// Figures of one layer, as means over tokens, from 0 to 1. Recall and precision are 1 if no token
+/// defines them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Prediction {
     /// Number of tokens evaluated.
     pub tokens: u64,
-    /// Fraction of the active neurons that was predicted.
+    /// Fraction of the active neurons that were predicted.
     pub recall: f64,
     /// Fraction of the active neurons' mass that was predicted.
     pub mass_recall: f64,
-    /// Fraction of the predicted neurons that was active.
+    /// Fraction of the predicted neurons that were active.
     pub precision: f64,
-    /// Fraction of the neurons that was predicted.
+    /// Fraction of the neurons that were predicted.
     pub density: f64,
-    /// Fraction of the neurons that was active.
+    /// Fraction of the neurons that were active.
     pub active: f64,
 }
 
@@ -116,13 +121,13 @@ pub struct PredictionTally {
 }
 
 impl PredictionTally {
-    /// An empty tally of a layer of `n_ff` neurons.
+    /// Creates an empty tally for a layer of `n_ff` neurons.
     pub fn new(n_ff: usize) -> Self {
         PredictionTally { n_ff, ..PredictionTally::default() }
     }
 
-    /// Adds one token: masks of active and predicted neurons, and the neurons' mass `[n_ff]`, read where a neuron is active. Without
-    /// masses mass recall stays undefined.
+    /// Adds one token: masks of active and predicted neurons, and the masses `[n_ff]` of the active
+    /// neurons. Without masses, mass recall stays undefined.
     pub fn add(&mut self, active: &[u32], predicted: &[u32], mass: Option<&[f32]>) {
         let (fires, let_through) = (mask::count(active) as f64, mask::count(predicted) as f64);
         let found: f64 = active.iter().zip(predicted).map(|(a, p)| f64::from((a & p).count_ones())).sum();
@@ -143,7 +148,7 @@ impl PredictionTally {
         self.active.add(ratio(fires, self.n_ff as f64));
     }
 
-    /// The figures so far.
+    /// Returns the figures so far.
     pub fn figures(&self) -> Prediction {
         Prediction {
             tokens: self.tokens,
@@ -156,12 +161,12 @@ impl PredictionTally {
     }
 }
 
-/// `part / whole`; `None` if `whole` is 0.
+/// Returns `part / whole`; `None` if `whole` is 0.
 fn ratio(part: f64, whole: f64) -> Option<f64> {
     (whole > 0.0).then(|| part / whole)
 }
 
-/// Minimum and (lower) median of a figure over layers.
+/// Returns the minimum and the (lower) median of a figure over layers.
 pub fn least_and_median(of_layers: &[f64]) -> Option<(f64, f64)> {
     let mut sorted = of_layers.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -187,9 +192,10 @@ mod tests {
             assert_eq!(ones(&mask).collect::<Vec<_>>(), of);
             mask
         };
-        // Three of four found, of five predicted; the one missed has 1 of 60 units of mass.
+        // Predicts five neurons and finds three of four active neurons. The missed neuron has 1 of
+        // 60 units of mass.
         tally.add(&mask(&[1, 9, 18, 32]), &mask(&[9, 10, 18, 32, 39]), Some(&mass));
-        // Nothing fires: only precision, density and activity are defined.
+        // Nothing fires, so only precision, density and activity are defined.
         tally.add(&mask(&[]), &mask(&[0, 1, 2]), Some(&mass));
         let figures = tally.figures();
         assert_eq!(figures.tokens, 2);

@@ -1,11 +1,15 @@
-//! Predictors of the neurons that fire, and the thresholds of sparse modes. A low-rank predictor is trained on recorded
-//! inputs of a layer's FFN ([`train`]); the firing rows in few bits predict without any training ([`low_bit`]); one that came
-//! with the model is measured as it is ([`assess`]), and with another threshold. All thresholds follow one rule
-//! ([`with_threshold`]) and all figures the same definitions ([`metrics`]), computed by the kernels that run the model, so that
-//! they hold at run time. Models whose activations are never exactly zero get an activation threshold on the gate instead
-//! ([`activation_threshold`]). [`select_predictor`] compares the candidates' costs.
+//! Predictors of the neurons that fire, and the thresholds of sparse modes. [`train`] trains a
+//! low-rank predictor on recorded inputs of a layer's FFN. [`low_bit`] uses the firing rows in few
+//! bits, without training. [`assess`] measures the model file's own predictor, which can also get
+//! another threshold.
 //!
-//! The firings that belong to recorded inputs are computed from the layer's weights: [`LayerData`] needs nothing else.
+//! [`with_threshold`] sets all thresholds, and [`metrics`] defines all figures. The kernels that
+//! run the model compute them, so the figures hold at run time. Models whose activations are never
+//! exactly zero get an activation threshold on the gate instead ([`activation_threshold`]).
+//! [`select_predictor`] compares the costs of the candidates.
+//!
+//! [`LayerData`] computes the firings for recorded inputs from the layer's weights, so it needs no
+//! other data.
 
 mod activation_threshold;
 mod adam;

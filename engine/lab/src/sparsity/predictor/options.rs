@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use thermocline_base::error::{Error, Result};
 use thermocline_formats::quant::TensorType;
 
-/// Recall that a threshold is set for, as means over tokens.
+/// Target recall of a threshold, as means over tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Target {
     /// Fraction of the firings to find, from 0 to 1.
@@ -36,20 +36,22 @@ impl Target {
 pub struct TrainOptions {
     /// Recall to reach.
     pub target: Target,
-    /// Most parameters, see [`ParameterBudget`].
+    /// Most parameters ([`ParameterBudget`]).
     pub parameters: u64,
-    /// Candidate types of the matrices: the one with which a token costs least is taken, the first among equals.
+    /// Candidate types of the matrices. The type with the lowest cost per token is used, or the
+    /// first of several with equal cost.
     pub types: Vec<TensorType>,
     /// Seed of all random numbers.
     pub seed: u64,
-    /// Most tokens to train on: the first ones of the training range.
+    /// Most tokens to train on, from the beginning of the training range.
     pub tokens: usize,
-    /// Most passes over them, for each rank that is tried.
+    /// Most passes over the tokens, for each rank.
     pub epochs: usize,
-    /// Most multiplications spent on the layer, all ranks together. This bounds the time for wide models: a desktop core does
-    /// about 3e10 per second.
+    /// Most multiplications for the layer, all ranks together. This bounds the time for wide
+    /// models. A desktop core does about 3e10 per second.
     pub work: f64,
-    /// Seconds after which training ends with the best network so far; the result then depends on the machine.
+    /// Seconds after which training ends with the best network so far. The result then depends on
+    /// the machine.
     pub seconds: Option<f64>,
 }
 
@@ -71,8 +73,8 @@ impl Default for TrainOptions {
 /// Largest ratio of all predictors' parameters to the model's.
 pub const PREDICTOR_FRACTION: f64 = 0.10;
 
-/// Parameters allowed for the predictors of all layers, divided layer by layer: each may use an equal part of the rest, so that
-/// an easy layer leaves more to those after it.
+/// Parameters allowed for the predictors of all layers. Each layer may use an equal part of the
+/// remaining parameters, so an easy layer leaves more for later layers.
 #[derive(Debug, Clone)]
 pub struct ParameterBudget {
     left: u64,
@@ -80,17 +82,18 @@ pub struct ParameterBudget {
 }
 
 impl ParameterBudget {
-    /// The budget of a model with `model_parameters` weights and `layers` layers with predictors.
+    /// Creates the budget of a model with `model_parameters` weights and `layers` layers with
+    /// predictors.
     pub fn new(model_parameters: u64, layers: usize) -> Self {
         ParameterBudget { left: (model_parameters as f64 * PREDICTOR_FRACTION) as u64, layers }
     }
 
-    /// Most parameters of the next layer's predictor.
+    /// Returns the most parameters of the next layer's predictor.
     pub fn next_layer(&self) -> u64 {
         self.left / self.layers.max(1) as u64
     }
 
-    /// Counts a layer as done with a predictor of `parameters`.
+    /// Subtracts a layer whose predictor has `parameters` weights.
     pub fn spend(&mut self, parameters: u64) {
         self.left = self.left.saturating_sub(parameters);
         self.layers = self.layers.saturating_sub(1);
@@ -104,6 +107,6 @@ pub struct TrainProgress {
     pub done: f64,
     /// Estimated seconds left; `None` at the beginning.
     pub seconds_left: Option<f64>,
-    /// Rank being tried; 0 while the data are prepared.
+    /// Rank being tried; 0 while the data is prepared.
     pub rank: usize,
 }

@@ -1,4 +1,4 @@
-//! A predictor's figures: kind, quality and cost.
+//! Figures of a predictor: kind, quality and cost.
 
 use std::{fmt, time::Instant};
 
@@ -23,33 +23,33 @@ pub struct PredictorReport {
     pub kind: String,
     /// Hidden size of a low-rank predictor.
     pub rank: Option<usize>,
-    /// Weight type of its matrices.
+    /// Weight type of the matrices.
     pub tensor_type: String,
     /// Number of weights.
     pub parameters: u64,
     /// Bytes read for every token.
     pub bytes: u64,
-    /// Recall that its threshold was set for.
+    /// Target recall of the threshold.
     pub target: Target,
     /// Recall, precision and density.
     pub figures: Prediction,
-    /// Seconds it took to train or build.
+    /// Seconds of training or building.
     pub seconds: f64,
-    /// Nanoseconds of one token's scores on this CPU, with warm or cold caches as it happens.
+    /// Nanoseconds to compute one token's scores on this CPU, with warm or cold caches.
     pub ns_per_token: f64,
-    /// The limit on its quality, if it met one.
+    /// Limit that prevented a better quality, if any.
     pub limit: Option<QualityLimit>,
 }
 
-/// A limit that a predictor's quality met.
+/// A limit of a predictor's quality.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum QualityLimit {
-    /// The parameters allowed for this layer: more would have helped.
+    /// The parameters allowed for this layer. More would have improved the predictor.
     Parameters,
     /// The time allowed for training.
     Time,
-    /// The amount of text: the fraction of missed firings is as uncertain as it is large.
+    /// The amount of text. It is too small to measure the fraction of missed firings precisely.
     Text,
 }
 
@@ -98,7 +98,7 @@ impl PredictorReport {
         })
     }
 
-    /// The figures as stored with a model's predictor.
+    /// Returns the figures that are stored with a model's predictor.
     pub fn quality(&self) -> PredictorQuality {
         let Prediction { recall, mass_recall, precision, density, .. } = self.figures;
         PredictorQuality {
@@ -136,7 +136,7 @@ impl fmt::Display for PredictorReport {
     }
 }
 
-/// Median time of one token's scores, in nanoseconds.
+/// Returns the median time to compute one token's scores, in nanoseconds.
 fn time(cpu: &Cpu, data: &LayerData<'_>, predictor: &Predictor) -> Result<f64> {
     const RUNS: usize = 9;
     let (mut inner, mut scores) = (Vec::new(), Vec::new());
@@ -151,10 +151,11 @@ fn time(cpu: &Cpu, data: &LayerData<'_>, predictor: &Predictor) -> Result<f64> {
     Ok(times[RUNS / 2])
 }
 
-/// Measures a predictor as it is (one that came with the model, say) on the test range of `data`.
+/// Measures an unchanged predictor, for example the model file's own, on the test range of `data`.
 ///
 /// # Errors
-/// [`Error::Invalid`](thermocline_base::error::Error::Invalid) without tokens, or without the residual stream for a predictor that reads it.
+/// [`Error::Invalid`](thermocline_base::error::Error::Invalid) without tokens, or without the
+/// residual stream for a predictor that reads it.
 pub fn assess(cpu: &Cpu, data: &LayerData<'_>, predictor: &Predictor, target: Target) -> Result<PredictorReport> {
     let test = data.split()?.test;
     let norms = super::metrics::down_norms(data.ffn());

@@ -1,5 +1,6 @@
-//! The predictor that needs no training: the firing rows themselves, in few bits. Their product with a token has no error but
-//! rounding, so its threshold needs little slack; but it is as wide as the model, where a low-rank predictor is narrow.
+//! The predictor that needs no training: the firing rows in few bits. Only rounding causes errors
+//! in their scores, so the threshold needs little slack. But the predictor is as wide as the model,
+//! while a low-rank predictor is narrow.
 
 use std::time::Instant;
 
@@ -15,18 +16,19 @@ use thermocline_formats::{
 };
 use thermocline_model::{Predictor, PredictorInput, PredictorKind};
 
-/// Types the rows may have, smallest first. Q4_K is as small as Q4_0 and more exact, but needs a width of whole blocks of 256.
-/// Types of fewer than 4 bits that this engine encodes have no more than three levels.
+/// Types of the rows, smallest first. Q4_K is as small as Q4_0 and more exact, but needs a width of
+/// whole blocks of 256. Smaller types are omitted: those that this engine can encode have at most
+/// three levels.
 pub const LOW_BIT_TYPES: [TensorType; 3] = [TensorType::Q4_K, TensorType::Q4_0, TensorType::Q8_0];
 
 /// Rows that a worker quantises at a time.
 const ROWS: usize = 16;
 
-/// A copy of `matrix` in type `ty`, quantised on all workers.
+/// Quantises `matrix` to type `ty` on all workers.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for a type that cannot be encoded or does not fit the width, [`Error::Invalid`] for weights out of
-/// its range.
+/// [`Error::Unsupported`] if the type cannot be encoded or does not fit the width,
+/// [`Error::Invalid`] for weights out of its range.
 pub(super) fn quantised(cpu: &Cpu, matrix: &Matrix, ty: TensorType) -> Result<Matrix> {
     let Some(row_bytes) = ty.row_bytes(matrix.cols()) else {
         return Err(Error::unsupported(
@@ -56,7 +58,7 @@ pub(super) fn quantised(cpu: &Cpu, matrix: &Matrix, ty: TensorType) -> Result<Ma
     }
 }
 
-/// The predictor of the layer's firing rows in type `ty`, with the threshold for `target`.
+/// Creates the predictor of the layer's firing rows in type `ty`, with the threshold for `target`.
 ///
 /// # Errors
 /// [`Error::Unsupported`] for a type that does not fit, [`Error::Invalid`] without tokens.

@@ -1,4 +1,4 @@
-//! The choice between the exact gate and the candidate predictors of a layer, by the cost of a token.
+//! Chooses between the exact gate and the candidate predictors of a layer, by the cost of a token.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,24 +6,24 @@ use super::PredictorReport;
 use thermocline_formats::format::Matrix;
 use thermocline_model::FfnWeights;
 
-/// Default time to read a byte of scattered rows, relative to a byte in sequence: measured on ordinary desktops with rows of a
-/// few KB.
+/// Default time to read a byte of scattered rows, relative to a sequential byte. Measured on
+/// ordinary desktops with rows of a few KB.
 const SCATTERED: f64 = 1.5;
 
-/// Cost model of one token in a layer's FFN, in bytes read sequentially; bytes of scattered rows weigh more
-/// ([`FfnCost::scattered`]).
+/// Cost model of one token in a layer's FFN, in sequentially read bytes. Bytes of scattered rows
+/// cost more ([`FfnCost::scattered`]).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FfnCost {
     /// Bytes of the firing rows (the gate, or the up matrix of ungated FFNs).
     pub firing: f64,
-    /// Bytes of the matrices that are only read where a neuron fires.
+    /// Bytes of the matrices that are read only for firing neurons.
     pub rest: f64,
-    /// Time to read a byte of scattered rows, relative to a byte in sequence.
+    /// Time to read a byte of scattered rows, relative to a sequential byte.
     pub scattered: f64,
 }
 
 impl FfnCost {
-    /// The cost model of `ffn` on ordinary memory.
+    /// Creates the cost model of `ffn` for ordinary memory.
     pub fn new(ffn: &FfnWeights) -> Self {
         let bytes = |matrix: &Matrix| matrix.data().len() as f64;
         let up = bytes(&ffn.up.weight);
@@ -34,23 +34,25 @@ impl FfnCost {
         FfnCost { firing, rest: other + bytes(&ffn.down.linear().weight), scattered: SCATTERED }
     }
 
-    /// Cost when everything is read.
+    /// Returns the cost of reading everything.
     pub fn dense(&self) -> f64 {
         self.firing + self.rest
     }
 
-    /// Cost with the exact gate: the firing rows of all neurons, the rest of the fraction `active` that fires.
+    /// Returns the cost with the exact gate: the firing rows of all neurons, and the other rows of
+    /// the fraction `active` that fires.
     pub fn exact(&self, active: f64) -> f64 {
         self.firing + self.scattered(active, self.rest)
     }
 
-    /// Cost with a predictor of `bytes` that names the fraction `density` of the neurons; `found`, as a fraction of all neurons,
-    /// are named and fire.
+    /// Returns the cost with a predictor of `bytes` that selects the fraction `density` of the
+    /// neurons. `found` is the fraction of all neurons that are selected and fire.
     pub fn predicted(&self, bytes: u64, density: f64, found: f64) -> f64 {
         bytes as f64 + self.scattered(density, self.firing) + self.scattered(found, self.rest)
     }
 
-    /// Cost of a `fraction` of the rows of a matrix of `bytes`; at most that of the whole matrix in sequence.
+    /// Returns the cost of a `fraction` of the rows of a matrix of `bytes`, at most the cost of
+    /// reading the whole matrix sequentially.
     fn scattered(&self, fraction: f64, bytes: f64) -> f64 {
         bytes * (fraction * self.scattered).min(1.0)
     }
@@ -59,9 +61,9 @@ impl FfnCost {
 /// Result of [`select_predictor`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PredictorSelection {
-    /// Index of the candidate to use; `None` if the exact gate costs less than all of them.
+    /// Index of the selected candidate; `None` if the exact gate costs less than every candidate.
     pub candidate: Option<usize>,
-    /// Cost of a token as selected, in the bytes of [`FfnCost`].
+    /// Cost of a token with the selection, in the bytes of [`FfnCost`].
     pub cost: f64,
     /// Cost of a token with the exact gate.
     pub exact: f64,
@@ -71,8 +73,8 @@ pub struct PredictorSelection {
     pub why: String,
 }
 
-/// Selects the candidate that costs least among those that met their target, if it costs less than the exact gate. `active` is
-/// the fraction of the neurons that fires.
+/// Selects the cheapest candidate that met its target, if it costs less than the exact gate.
+/// `active` is the fraction of neurons that fire.
 pub fn select_predictor(cost: &FfnCost, active: f64, candidates: &[PredictorReport]) -> PredictorSelection {
     let (dense, exact) = (cost.dense(), cost.exact(active));
     let of = |report: &PredictorReport| {
@@ -115,7 +117,7 @@ mod tests {
     use super::*;
     use crate::sparsity::predictor::{Target, metrics::Prediction};
 
-    /// A gated layer of Q4_0-like sizes: 1000 bytes of gate, 2000 of up and down.
+    /// Costs of a gated layer with Q4_0-like sizes: 1000 bytes of gate, 2000 bytes of up and down.
     const COST: FfnCost = FfnCost { firing: 1000.0, rest: 2000.0, scattered: 1.5 };
 
     fn report(kind: &str, bytes: u64, recall: f64, density: f64) -> PredictorReport {

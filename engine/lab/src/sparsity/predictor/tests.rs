@@ -1,4 +1,4 @@
-//! Predictors of layers with a known structure.
+//! Tests of predictors on layers with a known structure.
 
 use std::ops::ControlFlow;
 
@@ -27,14 +27,14 @@ fn matrix(rows: usize, cols: usize, values: &[f32]) -> Matrix {
     Matrix::new(TensorType::F32, rows, cols, Bytes::new(bytemuck::cast_slice(values).to_vec())).unwrap()
 }
 
-/// Nearly normal numbers of standard deviation 1: sums of four uniform ones.
+/// Returns nearly normal numbers of standard deviation 1: sums of four uniform numbers.
 fn normal(rng: &mut ChaCha8Rng, n: usize) -> Vec<f32> {
     let uniform = |rng: &mut ChaCha8Rng| super::low_rank::uniform(rng, 0.5);
     (0..n).map(|_| (0..4).map(|_| uniform(rng)).sum()).collect()
 }
 
-/// A gated layer whose firing rows are combinations of `directions` directions (and a tenth of noise), with the gate's bias
-/// `bias` standard deviations below zero.
+/// Creates a gated layer whose firing rows combine `directions` directions, with a tenth of noise.
+/// The gate's bias is `bias` standard deviations below zero.
 fn layer(d: usize, n_ff: usize, directions: usize, bias: f32, seed: u64) -> FfnWeights {
     let rng = &mut ChaCha8Rng::seed_from_u64(seed);
     let basis = normal(rng, directions * d);
@@ -57,7 +57,7 @@ fn layer(d: usize, n_ff: usize, directions: usize, bias: f32, seed: u64) -> FfnW
     }
 }
 
-/// Inputs `[tokens, d]` of length `sqrt(d)`, as a norm makes them.
+/// Creates inputs `[tokens, d]` of length `sqrt(d)`, as a norm outputs them.
 fn inputs(d: usize, tokens: usize, seed: u64) -> Vec<f32> {
     let mut x = normal(&mut ChaCha8Rng::seed_from_u64(seed), tokens * d);
     for x in x.chunks_exact_mut(d) {
@@ -79,7 +79,7 @@ fn trained(data: &LayerData<'_>, options: &TrainOptions) -> Trained {
     train(&cpu(2), data, options, &mut go_on).unwrap()
 }
 
-/// Asserts that `predictor` meets `target` on fresh text, up to that text's sampling error.
+/// Asserts that `predictor` meets `target` on fresh text, within the text's sampling error.
 fn check_fresh(
     ffn: &FfnWeights,
     d: usize,
@@ -107,7 +107,8 @@ fn trained_predictor_of_few_directions_has_a_small_rank() {
 
 #[test]
 fn trained_rank_grows_with_the_directions_of_a_layer() {
-    // As wide as the benefit of a larger rank needs it to be: more neurons than a predictor has parameters per unit.
+    // The layer is wide enough for a larger rank to pay: it has more neurons than a predictor has
+    // parameters per unit.
     let (d, n_ff) = (96, 1024);
     let x = inputs(d, 12_000, 3);
     let rank = |directions| {
@@ -198,7 +199,8 @@ fn training_keeps_its_work_limit() {
             ControlFlow::Continue(())
         };
         train(&cpu(2), &data(&ffn, &x), &TrainOptions { work, ..TrainOptions::default() }, &mut count).unwrap();
-        // A step of the smallest rank is 4e6 multiplications; the preparation reports 32 times.
+        // A step of the smallest rank takes 4e6 multiplications. The preparation calls `progress`
+        // 32 times.
         assert!(calls < 80, "{calls} steps for {work}");
     }
 }
@@ -224,7 +226,7 @@ fn low_bit_rows_meet_the_target_at_any_width() {
             assert!(predictor.bytes() >= bytes, "{ty} is no smaller than those before");
             bytes = predictor.bytes();
             assert!(report.figures.recall > 0.94 && report.figures.mass_recall > 0.985, "{report}");
-            // The gate alone cannot know what a second ReLU silences.
+            // The gate alone cannot predict what a second ReLU silences.
             let slack = if activation == Activation::DRelu { 2.6 } else { 1.4 };
             assert!(report.figures.density < slack * report.figures.active + 0.01, "{activation} {report}");
         }
@@ -362,7 +364,7 @@ fn activation_thresholds_meet_their_goal() {
     ));
 }
 
-/// `ffn` with matrices of type `ty`.
+/// Converts the matrices of `ffn` to type `ty`.
 fn quantised(ffn: &FfnWeights, ty: TensorType) -> FfnWeights {
     let of = |linear: &Linear| Linear {
         weight: super::rows::quantised(&cpu(1), &linear.weight, ty).unwrap(),

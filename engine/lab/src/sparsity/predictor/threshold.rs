@@ -1,10 +1,12 @@
-//! Thresholds of predictors. A layer's predictor names the neurons whose score is at least its threshold; the higher it is,
-//! the fewer are named and the more are missed. [`with_threshold`] sets it as high as the target recall allows.
+//! Thresholds of predictors. A layer's predictor selects the neurons whose score is at least its
+//! threshold. A higher threshold selects fewer neurons and misses more firings. [`with_threshold`]
+//! sets the highest threshold that reaches the target recall.
 //!
-//! Recall as a mean over tokens is a weighted fraction of all firings, a firing of token `t` having the weight `1 / |A_t|`
-//! (its mass over the token's, for mass recall). So the threshold for a target is a weighted quantile of the scores of the
-//! neurons that fired. It is an estimate from some text: the target is raised by [`MARGIN`] standard errors, measured over
-//! stretches of text because neighbouring tokens are correlated.
+//! Recall as a mean over tokens is a weighted fraction of all firings. A firing at token `t` has
+//! the weight `1 / |A_t|`, or for mass recall its fraction of the token's mass. The threshold is
+//! therefore a weighted quantile of the scores of the neurons that fired. This is an estimate from
+//! some text, so the target is raised by [`MARGIN`] standard errors. They are measured over
+//! stretches of text, because neighbouring tokens are correlated.
 
 use std::{ops::Range, time::Instant};
 
@@ -20,17 +22,18 @@ use thermocline_cpu::Cpu;
 use thermocline_model::{Predictor, mask};
 use thermocline_run::runtime::predictor_scores;
 
-/// Standard errors by which the recall at the threshold exceeds the target. Misses have a long tail, so two are not enough.
+/// Standard errors by which the recall must exceed the target. Misses have a long tail, so two are
+/// not enough.
 const MARGIN: f64 = 3.0;
 /// Tokens per stretch of text.
 const STRETCH: usize = 64;
 
-/// `predictor` with the threshold for `target`, set on one held-out range of `data` and measured on another (see
-/// [`DataSplit`](super::DataSplit)).
+/// Sets the threshold of `predictor` for `target` on one held-out range of `data`, and measures it
+/// on another ([`DataSplit`](super::DataSplit)).
 ///
 /// # Errors
-/// [`Error::Invalid`](thermocline_base::error::Error::Invalid) for a target that is not from 0 to 1, without tokens, or without the residual
-/// stream for a predictor that reads it.
+/// [`Error::Invalid`](thermocline_base::error::Error::Invalid) for a target outside 0 to 1, without
+/// tokens, or without the residual stream for a predictor that reads it.
 pub fn with_threshold(cpu: &Cpu, data: &LayerData<'_>, predictor: Predictor, target: Target) -> Result<Trained> {
     target.check()?;
     let (split, norms, started) = (data.split()?, down_norms(data.ffn()), Instant::now());
@@ -46,7 +49,8 @@ pub fn with_threshold(cpu: &Cpu, data: &LayerData<'_>, predictor: Predictor, tar
     Ok(Trained { predictor, report })
 }
 
-/// Calls `each(t, scores)` for `tokens`, `t` counted from the beginning of the range and `scores` `[n_ff]`.
+/// Calls `each(t, scores)` for `tokens`. `t` counts from the beginning of the range, and `scores`
+/// are `[n_ff]`.
 pub(super) fn for_each_token(
     cpu: &Cpu,
     data: &LayerData<'_>,
@@ -67,7 +71,7 @@ pub(super) fn for_each_token(
     Ok(())
 }
 
-/// Figures of `predictor` at its threshold over the tokens of `firings`.
+/// Measures `predictor` at its threshold over the tokens of `firings`.
 pub(super) fn evaluate(
     cpu: &Cpu,
     data: &LayerData<'_>,
@@ -91,19 +95,20 @@ pub(super) fn evaluate(
     Ok(tally.figures())
 }
 
-/// One firing: its score and its weights in recall and mass recall.
+/// A firing with its score and its weights in recall and mass recall.
 #[derive(Clone, Copy)]
 struct ScoredFiring {
     score: f32,
     token: u32,
-    /// `1 / |A_t|`
+    /// Weight in recall, `1 / |A_t|`.
     count: f32,
-    /// Fraction of the token's mass.
+    /// Weight in mass recall: fraction of the token's mass.
     mass: f32,
 }
 
-/// The highest threshold at which `predictor` meets `target` on the tokens of `firings` with `margin` standard errors to spare, and
-/// the fraction of the neurons it then names. Where nothing fires, the threshold is above every score.
+/// Finds the highest threshold at which `predictor` meets `target` on the tokens of `firings`, with
+/// `margin` standard errors to spare. Also estimates the fraction of neurons that it selects. If
+/// nothing fires, the threshold is above every score.
 pub(super) fn calibrate(
     cpu: &Cpu,
     data: &LayerData<'_>,
@@ -118,7 +123,7 @@ pub(super) fn calibrate(
         scores_seen.add(scores);
         let (neurons, masses) = firings.token(t);
         let whole: f32 = masses.iter().sum();
-        // Tokens whose mass overflows have no weight.
+        // Firings of tokens whose mass overflows have no weight in mass recall.
         let fraction = |mass: f32| if whole > 0.0 && whole.is_finite() { mass / whole } else { 0.0 };
         let number = |score: f32| if score.is_nan() { f32::MAX } else { score.clamp(f32::MIN, f32::MAX) };
         fired.extend(neurons.iter().zip(masses).map(|(i, mass)| ScoredFiring {
@@ -145,19 +150,19 @@ pub(super) fn calibrate(
 pub(super) struct Calibration {
     /// Threshold on the scores.
     pub threshold: f32,
-    /// Estimated fraction of the neurons it names.
+    /// Estimated fraction of the neurons that the threshold selects.
     pub density: f64,
-    /// True if there was too little text for the margin that other text may need.
+    /// True if there was too little text for the full margin.
     pub unsure: bool,
 }
 
-/// Slightly less than `score`: sums in another order may round it down.
+/// Returns slightly less than `score`, because another summation order may round the score down.
 fn below(score: f32) -> f32 {
     (score - 1e-5 * score.abs()).max(f32::MIN)
 }
 
-/// The score down to which the firings (in descending order) hold the fraction `target` of all weight, plus the margin; and true
-/// if the margin should have been larger.
+/// Returns the score down to which firings, in descending order, hold the fraction `target` plus
+/// the margin of all weight. Also returns true if the margin should have been larger.
 fn quantile(
     fired: &[ScoredFiring],
     tokens: usize,
@@ -174,7 +179,8 @@ fn quantile(
         });
         found.unwrap_or(fired.len() - 1)
     };
-    // Recall of each stretch at the threshold without margin: its scatter estimates the error on other text.
+    // Recall of each stretch at the threshold without margin. Its scatter estimates the error on
+    // other text.
     let stretches = tokens.div_ceil(STRETCH);
     let mut sums = vec![(0.0, 0.0); stretches];
     let at = reached(target);
@@ -187,16 +193,17 @@ fn quantile(
     let mean = whole / stretches as f64;
     let scatter: f64 = sums.iter().map(|(found, all)| (found - target * all).powi(2)).sum();
     let error = match stretches {
-        // A single stretch has no scatter: assume independent firings.
+        // A single stretch has no scatter, so independent firings are assumed.
         1 => (target * (1.0 - target) / fired.len() as f64).sqrt(),
         n => (scatter / (n - 1) as f64 / n as f64).sqrt() / mean.max(f64::MIN_POSITIVE),
     };
-    // Bounded, so that the last misses do not decide: half of what may be missed always is.
+    // The margin is bounded so that the last misses do not decide. At least half of the tolerated
+    // misses remain allowed.
     let most = 0.5 * (1.0 - target);
     (fired[reached(target + (margin * error).min(most))].score, margin * error > most)
 }
 
-/// A sample of scores, to estimate densities.
+/// A sample of scores for estimating densities.
 struct ScoreSample {
     every: u64,
     seen: u64,
@@ -205,7 +212,7 @@ struct ScoreSample {
 }
 
 impl ScoreSample {
-    /// An empty sample of about `n` scores to come.
+    /// Creates an empty sample for about `n` scores.
     fn new(n: usize) -> Self {
         const MOST: usize = 1 << 18;
         let every = n.div_ceil(MOST).max(1) as u64;
@@ -215,7 +222,7 @@ impl ScoreSample {
     fn add(&mut self, scores: &[f32]) {
         for score in scores {
             self.largest = self.largest.max(*score);
-            // Hashed, because equal steps may always meet the same neurons.
+            // Hashes the index, because equal steps may always hit the same neurons.
             if (self.seen.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32).is_multiple_of(self.every) {
                 self.sample.push(*score);
             }

@@ -1,9 +1,11 @@
-//! Training one layer's predictor: the search for its rank, and the passes over the data for each rank.
+//! Trains one layer's predictor: searches for its rank, and passes over the data for each rank.
 //!
-//! With a threshold of its own every rank meets the target recall; a small one just names many neurons to do so. The search is
-//! therefore for the rank at which a token costs least ([`FfnCost::predicted`]): the predictor's own bytes and those of the
-//! neurons it names. Each rank is tried in every type it may have, since coarser weights are fewer bytes but name more neurons.
-//! The first rank comes from how many neurons fire and how evenly; from there the rank doubles or halves as long as that pays.
+//! With a suitable threshold, every rank meets the target recall, but a small rank selects many
+//! neurons. The search therefore looks for the rank with the lowest cost per token
+//! ([`FfnCost::predicted`]): the bytes of the predictor and of the neurons that it selects. Each
+//! rank is tried in every allowed type, because coarser weights have fewer bytes but select more
+//! neurons. The first rank depends on how many neurons fire and how evenly. Then the rank doubles
+//! or halves as long as the cost falls.
 
 use std::{ops::ControlFlow, time::Instant};
 
@@ -26,36 +28,38 @@ use thermocline_cpu::Cpu;
 use thermocline_formats::quant::TensorType;
 use thermocline_model::{Predictor, PredictorInput};
 
-/// A predictor with its threshold, and its figures.
+/// A predictor with its threshold and figures.
 #[derive(Debug, Clone)]
 pub struct Trained {
     /// The predictor.
     pub predictor: Predictor,
-    /// Its figures.
+    /// The predictor's figures.
     pub report: PredictorReport,
 }
 
-/// Ranks are multiples of this, so that rows are whole blocks of every type.
+/// Ranks are multiples of this number, so that rows are whole blocks of every type.
 const RANK_STEP: usize = 32;
 /// Tokens per step.
 const BATCH: usize = 128;
 /// Peak learning rate.
 const RATE: f64 = 2e-3;
-/// Passes without improvement after which the training of a rank ends.
+/// Passes without improvement after which training of a rank ends.
 const PATIENCE: usize = 3;
-/// Relative improvement of the cost below which it does not count.
+/// Least relative improvement of the cost that counts.
 const MIN_IMPROVEMENT: f64 = 0.01;
-/// Inputs that the initial weights are scaled by.
+/// Inputs that determine the scale of the initial weights.
 const SAMPLE: usize = 512;
-/// Firing rows that are combined into the initial weights at a time.
+/// Firing rows that are combined into the initial weights together.
 const MIX_BLOCK: usize = 512;
 
-/// Trains a low-rank predictor of a layer. `progress` is called at every step and may stop it. The result depends on the seed, the
-/// data and the instruction set, not on the number of threads (but on time where [`TrainOptions::seconds`] runs out).
+/// Trains a low-rank predictor of a layer. Calls `progress` at every step; it may stop the
+/// training. The result depends on the seed, the data and the instruction set, but not on the
+/// number of threads. It depends on time only if [`TrainOptions::seconds`] runs out.
 ///
 /// # Errors
-/// [`Error::Cancelled`] if `progress` breaks, [`Error::Invalid`] without tokens or with fewer parameters allowed than the
-/// smallest predictor has or without a type, [`Error::Training`] if the loss is not finite or threads cannot be started.
+/// [`Error::Cancelled`] if `progress` breaks. [`Error::Invalid`] without tokens, without a type, or
+/// if the allowed parameters are fewer than the smallest predictor has. [`Error::Training`] if the
+/// loss is not finite or threads cannot be started.
 pub fn train(
     cpu: &Cpu,
     data: &LayerData<'_>,
@@ -106,7 +110,7 @@ pub fn train(
     Ok(Trained { predictor, report })
 }
 
-/// Fraction of the work that is done when training begins.
+/// Fraction of the work that is done when the training begins.
 const PREPARED: f64 = 0.1;
 
 struct Trainer<'a, 'd> {
@@ -115,7 +119,7 @@ struct Trainer<'a, 'd> {
     options: &'a TrainOptions,
     /// Firings in the training range.
     fired: Firings,
-    /// Firings per neuron in the training range, `[n_ff]`
+    /// Firings per neuron in the training range, `[n_ff]`.
     counts: Vec<u32>,
     /// Firings in the tuning range.
     tune: Firings,
@@ -128,22 +132,24 @@ struct Trainer<'a, 'd> {
 struct Trial {
     rank: usize,
     predictor: Predictor,
-    /// Cost of one token, see [`FfnCost`].
+    /// Cost of one token ([`FfnCost`]).
     cost: f64,
-    /// True if the time ran out.
+    /// True if the time limit ended the training.
     out_of_time: bool,
-    /// Multiplications of its training.
+    /// Multiplications of the training.
     work: f64,
 }
 
-/// Called with the fraction of the work that is done and the rank being tried; an error stops the training.
+/// Callback with the fraction of the work that is done and the rank being tried. An error stops the
+/// training.
 type OnProgress<'t> = dyn FnMut(f64, usize) -> Result<()> + 't;
 
 impl Trainer<'_, '_> {
-    /// The rank that costs least, at most `most`, and the limit the search met.
+    /// Returns the trial of the cheapest rank, at most `most`, and the limit that the search met.
     fn search(&self, most: usize, on_progress: &mut OnProgress<'_>) -> Result<(Trial, Option<QualityLimit>)> {
         let first = self.first_rank().min(most);
-        // The number of ranks to try is not known: each takes at most half of the work that is left.
+        // The number of ranks to try is unknown, so each rank uses at most half of the remaining
+        // work.
         let (mut done, mut left) = (PREPARED, self.options.work);
         let mut trial = |rank: usize, on_progress: &mut OnProgress<'_>| {
             let part = 0.4 * (1.0 - done);
@@ -186,8 +192,8 @@ impl Trainer<'_, '_> {
         Ok((best, limit))
     }
 
-    /// The rank to begin with: larger for layers of which much fires, and for those whose firings are spread over many neurons (a
-    /// few that always fire are easily predicted).
+    /// Returns the first rank to try. It is larger if many neurons fire, and if firings are spread
+    /// over many neurons. A few neurons that always fire are easy to predict.
     fn first_rank(&self) -> usize {
         let n_ff = self.data.n_ff();
         let total: f64 = self.counts.iter().map(|count| f64::from(*count)).sum();
@@ -208,7 +214,8 @@ impl Trainer<'_, '_> {
         self.options.seconds.is_some_and(|seconds| self.started.elapsed().as_secs_f64() > seconds)
     }
 
-    /// Trains a network of `rank` from its initialisation, in at most `work` multiplications (but one step at least).
+    /// Trains a network of `rank` from its initial weights, with at most `work` multiplications,
+    /// but at least one step.
     fn trial(&self, rank: usize, work: f64, on_progress: &mut OnProgress<'_>) -> Result<Trial> {
         on_progress(0.0, rank)?;
         let mut rng = ChaCha8Rng::seed_from_u64(self.options.seed);
@@ -223,7 +230,7 @@ impl Trainer<'_, '_> {
             Ok(LowRank::new(fc1, x, &self.counts, tokens, &mut rng))
         })?;
         let epochs = self.options.epochs.max(1);
-        // Each product, and those for the gradients of its two factors.
+        // Counts each product and the products for the gradients of its two factors.
         let work_of_step = (3 * BATCH.min(tokens) * rank * (self.data.d() + self.data.n_ff())) as f64;
         let steps = ((epochs * tokens.div_ceil(BATCH)) as f64).min(work / work_of_step).max(1.0).floor();
         let (mut step, mut worse) = (0.0, 0);
@@ -236,7 +243,7 @@ impl Trainer<'_, '_> {
                 let mut x = vec![0.0; batch.len() * self.data.d()];
                 self.data.gather(first, batch, &mut x);
                 let x = rows_of(self.data.d(), x)?;
-                // Linear warm-up over a twentieth of the steps, then a cosine decay.
+                // Linear warm-up over a twentieth of the steps, then cosine decay.
                 let at: f64 = step / steps;
                 let rate = RATE * (at / 0.05).min(1.0) * (0.02 + 0.49 * (1.0 + (std::f64::consts::PI * at).cos()));
                 let loss = self.pool.install(|| network.step(x.view(), batch, &self.fired, rate));
@@ -267,10 +274,10 @@ impl Trainer<'_, '_> {
             .ok_or_else(|| Error::Training(format!("no step was made at rank {rank}")))
     }
 
-    /// The predictor that `network` becomes in type `ty`, and the cost of a token with it.
+    /// Returns `network` as a predictor of type `ty`, and the cost of a token with it.
     fn priced(&self, network: &LowRank, ty: TensorType) -> Result<(Predictor, f64)> {
         let predictor = network.predictor(ty)?;
-        // Without a margin: ranks are compared at the target itself.
+        // Ranks are compared at the target itself, without a margin.
         let calibration = calibrate(self.cpu, self.data, &predictor, &self.tune, self.options.target, 0.0)?;
         let fired: f64 = self.counts.iter().map(|count| f64::from(*count)).sum();
         let active = fired / (self.counts.len() * self.fired.tokens()).max(1) as f64;
@@ -278,8 +285,8 @@ impl Trainer<'_, '_> {
         Ok((predictor, cost))
     }
 
-    /// The initial first layer, `[rank, d]`: random combinations of the layer's firing rows, weighted by how often their neurons fire.
-    /// Firing is decided in their span.
+    /// Returns the initial first layer, `[rank, d]`: random combinations of the layer's firing
+    /// rows, weighted by how often their neurons fire. The span of these rows decides firing.
     fn initial_fc1(&self, rank: usize, rng: &mut ChaCha8Rng) -> Result<Array2<f32>> {
         let d = self.data.d();
         let rows = &self.data.firing_rows().weight;

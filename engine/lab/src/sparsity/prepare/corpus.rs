@@ -1,4 +1,4 @@
-//! Text files as many short texts in random order.
+//! Text files, divided into many short texts in random order.
 
 use std::{io::Read, ops::Range, path::Path};
 
@@ -10,12 +10,12 @@ use thermocline_text::{EncodeOptions, Tokenizer};
 
 /// Separator of documents in training files.
 const END: &str = "<|endoftext|>";
-/// Most bytes read of one file.
+/// Most bytes to read from one file.
 const LARGEST: u64 = 256 << 20;
-/// Bytes of text per token at most: a piece of this many bytes per wanted token is long enough.
+/// Most bytes of text per token. A piece with this many bytes per requested token is long enough.
 const BYTES_PER_TOKEN: usize = 8;
 
-/// Pieces of documents in random order, so that held-out pieces resemble the others.
+/// Pieces of documents in random order, so that held-out pieces resemble the other pieces.
 #[derive(Debug)]
 pub(super) struct TextFiles {
     files: Vec<String>,
@@ -24,7 +24,8 @@ pub(super) struct TextFiles {
 }
 
 impl TextFiles {
-    /// Reads `paths` and divides documents into pieces of at least about `length` tokens, where they are that long.
+    /// Reads `paths` and divides the documents into pieces. A piece has at least about `length`
+    /// tokens if its document is long enough.
     pub fn open(paths: &[impl AsRef<Path>], length: usize, seed: u64) -> Result<Self> {
         let files = paths.iter().map(|path| read(path.as_ref())).collect::<Result<Vec<_>>>()?;
         let mut pieces = Vec::new();
@@ -35,10 +36,10 @@ impl TextFiles {
         Ok(TextFiles { files, pieces })
     }
 
-    /// Tokens of piece `n`, at most `length`; `None` past the last.
+    /// Returns the tokens of piece `n`, at most `length`; `None` after the last piece.
     pub fn text(&self, n: usize, tokenizer: &Tokenizer, length: usize) -> Result<Option<Vec<u32>>> {
         let Some((file, piece)) = self.pieces.get(n) else { return Ok(None) };
-        // Every piece is a text of its own and begins with BOS, where the model has one.
+        // Every piece is a separate text and begins with BOS, if the model uses it.
         let mut tokens = tokenizer.encode(&self.files[*file][piece.clone()], EncodeOptions::TEXT)?;
         tokens.truncate(length);
         Ok(Some(tokens))
@@ -65,8 +66,8 @@ fn read(path: &Path) -> Result<String> {
     }
 }
 
-/// Divides `text` into documents, and those into pieces of at most `most` bytes, at the end of a line, else of a word, else of a
-/// character. Blank pieces are left out.
+/// Divides `text` into documents, and documents into pieces of at most `most` bytes. A piece ends
+/// after a line if possible, or else after a word, or else after a character. Skips blank pieces.
 fn divide(text: &str, most: usize, each: &mut dyn FnMut(Range<usize>)) {
     let mut start = 0;
     for document in text.split(END) {

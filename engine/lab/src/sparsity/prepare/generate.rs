@@ -1,4 +1,4 @@
-//! Text that the model generates: no data are needed, and it resembles the model's use.
+//! Text that the model generates. It needs no data and resembles the model's use.
 
 use std::sync::LazyLock;
 
@@ -11,12 +11,12 @@ use thermocline_formats::format::Checkpoint;
 use thermocline_run::runtime::{Forward, KvCache, Outputs, Probe};
 use thermocline_text::{ChatMessage, ChatTemplate, EncodeOptions, RenderOptions, TemplateOrigin, Tokenizer};
 
-/// Parts of the prompts that texts are generated from. `{}` in a form is one of the subjects.
+/// Parts of the prompts for generating texts. A subject replaces `{}` in a request or opening.
 #[derive(Debug, Default, Deserialize)]
 struct PromptParts {
     /// Requests to chat models.
     requests: Vec<String>,
-    /// Openings that other models continue.
+    /// Openings for models without a chat template to continue.
     openings: Vec<String>,
     subjects: Vec<String>,
 }
@@ -26,7 +26,7 @@ static PARTS: LazyLock<PromptParts> =
 
 /// Sampling temperature.
 const TEMPERATURE: f32 = 0.8;
-/// Tokens less likely than this fraction of the likeliest are not sampled.
+/// Least probability of a sampled token, relative to the most likely token.
 const MIN_P: f32 = 0.05;
 
 /// Generates texts from built-in prompts.
@@ -35,7 +35,7 @@ pub(super) struct Author {
     tokenizer: Tokenizer,
     /// The model's own chat template, if it has one.
     template: Option<ChatTemplate>,
-    /// Most tokens of a text.
+    /// Most tokens per text.
     length: usize,
     seed: u64,
 }
@@ -48,11 +48,11 @@ impl Author {
         Ok(Author { tokenizer, template, length, seed })
     }
 
-    /// Tokens that text `n` begins with.
+    /// Returns the prompt of text `n`.
     fn prompt(&self, n: usize) -> Result<Vec<u32>> {
         let PromptParts { requests, openings, subjects } = &*PARTS;
         let forms = if self.template.is_some() { requests } else { openings };
-        // Every prompt is used with every subject before a pair repeats.
+        // The offset varies the pairs of form and subject.
         let subject = &subjects[(n + n / forms.len()) % subjects.len()];
         let text = forms[n % forms.len()].replace("{}", subject);
         match &self.template {
@@ -64,7 +64,8 @@ impl Author {
         }
     }
 
-    /// Generates text `n` into the empty cache `kv`, observed by `probe`; returns its tokens. It depends on `n` and the seed only.
+    /// Generates text `n` into the empty cache `kv`, observed by `probe`, and returns its tokens.
+    /// The text depends only on `n` and the seed.
     pub fn write(&self, n: usize, forward: &mut Forward, kv: &mut KvCache, probe: &mut dyn Probe) -> Result<Vec<u32>> {
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
         rng.set_stream(n as u64);
@@ -83,7 +84,7 @@ impl Author {
     }
 }
 
-/// Samples a token from the softmax of the logits that qualify, by the Gumbel-max trick.
+/// Samples a token from the softmax of the qualifying logits, with the Gumbel-max trick.
 fn sample(logits: &[f32], rng: &mut ChaCha8Rng) -> u32 {
     let highest = logits.iter().copied().fold(f32::MIN, f32::max);
     let lowest = highest + TEMPERATURE * MIN_P.ln();

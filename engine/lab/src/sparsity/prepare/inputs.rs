@@ -1,6 +1,8 @@
-//! Thresholds of the inputs of products, layer by layer. For each site of a layer the error of the layer's output is measured while that
-//! site alone skips more and more of its inputs; then the weights that are skipped are raised from nothing in small steps, each at the site
-//! where it costs least (TEAL's greedy rule, with the errors of sites added up). Last, whole passes are compared at a few levels.
+//! Thresholds of product inputs, layer by layer. For each site of a layer, the error of the layer's
+//! output is measured while only this site skips more and more of its inputs. Then the number of
+//! skipped weights grows from zero in small steps, each at the site with the lowest cost. This is
+//! TEAL's greedy rule, with the errors of sites added up. Finally, whole passes are compared at a
+//! few levels.
 
 use std::sync::Arc;
 
@@ -14,19 +16,19 @@ use thermocline_run::runtime::{
     CpuProcessor, Forward, KvCache, KvType, Outputs, Pass, Processor, Sequences, compute_layer,
 };
 
-/// Levels with thresholds: hundredths of a layer's weights.
+/// Levels with thresholds. Level `n` skips `n * STEPS` percent of a layer's weights.
 const LEVELS: std::ops::RangeInclusive<usize> = 1..=15;
-/// Steps of a hundredth from one level to the next.
+/// Steps of one percent between levels.
 const STEPS: usize = 5;
-/// Levels whose cost is measured on whole passes.
+/// Levels whose cost is measured in whole passes.
 const MEASURED: [f32; 3] = [0.25, 0.4, 0.5];
-/// Parts of a site's inputs at which its error is measured: tenths.
+/// Number of measured fractions of a site's inputs: 1 to `GRID` tenths.
 const GRID: usize = 9;
-/// Tokens that thresholds are found on; the rest is for measuring.
+/// Tokens for finding thresholds. The other tokens are for measuring.
 const TOKENS: usize = 256;
 
-/// Finds the thresholds of every layer of `model` on the first half of `samples`, and what levels cost on the other. `progress` gets the
-/// fraction done, and the layer.
+/// Finds the thresholds of every layer of `model` on one half of `samples`, and measures the cost
+/// of levels on the other half. Calls `progress` with the fraction done and the layer.
 pub(super) fn find(
     model: &Model,
     options: &CpuOptions,
@@ -81,13 +83,13 @@ pub(super) fn find(
     Ok((found, figures))
 }
 
-/// True if small inputs of the layer can be skipped, and the layer computed again and again.
+/// True if the layer can skip small inputs and can be computed repeatedly.
 fn has_sites(model: &Model, layer: usize) -> bool {
     let (config, weights) = (&model.config.layers[layer], &model.weights.layers[layer]);
     config.state().is_none() && InputSite::ALL.iter().any(|site| site.inputs(weights) > 0)
 }
 
-/// A text at some layer of its way.
+/// A text and its state before a layer.
 struct CalibrationText<'t> {
     processor: CpuProcessor,
     kv: KvCache,
@@ -109,7 +111,7 @@ impl<'t> CalibrationText<'t> {
         Ok(CalibrationText { processor, kv, tokens: text, input, output: Vec::new() })
     }
 
-    /// Computes the layer from where the processor is.
+    /// Computes the layer from the processor's current state.
     fn go_on(&mut self, model: &Model, layer: usize) -> Result<&[f32]> {
         let (mut unobserved, mut sequence) = ((), Sequences::one(&mut self.kv, self.tokens.len()));
         let mut pass = Pass::new(model, self.tokens, &mut unobserved);
@@ -117,24 +119,26 @@ impl<'t> CalibrationText<'t> {
         Ok(self.processor.current_residual(&pass))
     }
 
-    /// Computes the layer from its input.
+    /// Computes the layer from `input`.
     fn compute(&mut self, model: &Model, layer: usize) -> Result<&[f32]> {
         self.processor.take_residual(model, &self.input, self.tokens.len())?;
         self.go_on(model, layer)
     }
 
-    /// Goes on with what the whole layer yielded, whatever was tried after.
+    /// Makes the whole layer's output the next layer's input. Later trials do not affect it.
     fn keep_output(&mut self) {
         std::mem::swap(&mut self.input, &mut self.output);
     }
 }
 
-/// Computes a layer of all chunks, without skipping, from where they are; returns the inputs of its sites if they are `wanted`.
+/// Computes a layer for all chunks, without skipping. Returns the inputs of its sites if they are
+/// `wanted`.
 fn pass(model: &Model, layer: usize, chunks: &mut [CalibrationText<'_>], wanted: bool) -> Result<[Vec<f32>; 4]> {
     let mut recorded = Box::<[Vec<f32>; 4]>::default();
     for chunk in chunks {
         chunk.processor.calibration().recorded = wanted.then(|| std::mem::take(&mut recorded));
-        // Several streams are not one residual: such layers go on from where the processor is.
+        // Several streams do not fit into one residual, so these layers continue from the
+        // processor's state.
         if model.config.streams() > 1 {
             chunk.output = chunk.go_on(model, layer)?.to_vec();
         } else {
@@ -158,7 +162,7 @@ impl SortedImportances {
         SortedImportances(all)
     }
 
-    /// The importance that the fraction `part` does not exceed.
+    /// Returns the importance that the fraction `part` does not exceed.
     fn below(&self, part: f64) -> f32 {
         match (part * self.0.len() as f64) as usize {
             0 => 0.0,
@@ -167,7 +171,7 @@ impl SortedImportances {
     }
 }
 
-/// The thresholds of one layer. `recorded` are the inputs of its sites.
+/// Finds the thresholds of one layer. `recorded` are the inputs of its sites.
 fn curves(
     model: &mut Model,
     layer: usize,
@@ -188,7 +192,7 @@ fn curves(
             (site, importance, size, sorted)
         })
         .collect();
-    // Squared errors of the layer's output by site and part of its inputs.
+    // Squared errors of the layer's output, by site and by skipped fraction of its inputs.
     let mut errors = vec![[0.0; GRID + 1]; sites.len()];
     for ((site, importance, _, sorted), errors) in sites.iter().zip(&mut errors) {
         for (part, error) in errors.iter_mut().enumerate().skip(1) {
@@ -216,7 +220,8 @@ fn curves(
     Ok(curves)
 }
 
-/// The part of each site's inputs to skip at every level, for sites of these sizes and errors at tenths of their inputs.
+/// Returns the fraction of each site's inputs to skip at every level. `sizes` are the sites'
+/// weights, and `errors` their errors at tenths of their inputs.
 fn raise(sizes: &[usize], errors: &[[f64; GRID + 1]], levels: usize) -> Vec<Vec<f64>> {
     let total: usize = sizes.iter().sum();
     let most = GRID as f64 / (GRID + 1) as f64;
@@ -229,7 +234,7 @@ fn raise(sizes: &[usize], errors: &[[f64; GRID + 1]], levels: usize) -> Vec<Vec<
     let mut parts = vec![0.0; sizes.len()];
     let mut found = Vec::with_capacity(levels);
     for _ in 0..levels {
-        // What is left of a level where the best site has no room for a whole step goes to the next.
+        // If the best site has no room for a whole step, another site takes the rest of the step.
         let mut left = STEPS as f64 / 100.0 * total as f64;
         while left > 1e-9 * total as f64 {
             let step = left.min(0.01 * total as f64);
@@ -251,7 +256,8 @@ fn raise(sizes: &[usize], errors: &[[f64; GRID + 1]], levels: usize) -> Vec<Vec<
     found
 }
 
-/// Norms of the columns of `linears`, all below each other, over their mean; of the rows of a matrix that has one per input.
+/// Returns the norms of the columns of `linears`, stacked, divided by their mean. With `by_row`,
+/// returns the norms of the rows, for a matrix with one row per input.
 fn norms(cpu: &Cpu, linears: &[&Linear], by_row: bool) -> Vec<f32> {
     let inputs = linears.first().map_or(0, |of| if by_row { of.weight.rows() } else { of.weight.cols() });
     let parts = cpu.pool().threads();
@@ -271,18 +277,19 @@ fn norms(cpu: &Cpu, linears: &[&Linear], by_row: bool) -> Vec<f32> {
     });
     let norms: Vec<f64> = (0..inputs).map(|at| sums.iter().map(|(_, sums)| sums[at]).sum::<f64>().sqrt()).collect();
     let mean = norms.iter().sum::<f64>() / inputs.max(1) as f64;
-    // Inputs without weights have none to skip.
+    // Inputs without weights have no weights to skip.
     norms.iter().map(|norm| if mean > 0.0 { (norm / mean) as f32 } else { 1.0 }).collect()
 }
 
-/// A forward pass whose chunks skip what generated tokens would.
+/// Creates a forward pass that skips inputs in chunks as it would for generated tokens.
 fn dense_pass(model: &Model, cpu: Cpu) -> Forward {
     let mut processor = CpuProcessor::new(cpu);
     processor.calibration().in_chunks = true;
     Forward::on(Arc::new(model.clone()), Box::new(processor))
 }
 
-/// Logarithms of the probabilities behind every token but the last of each text, `[tokens, n_vocab]`.
+/// Returns the log-probabilities after every token of each text except the last, `[tokens,
+/// n_vocab]`.
 fn logits(forward: &mut Forward, texts: &[&[u32]]) -> Result<Vec<Vec<f32>>> {
     let n_vocab = forward.model().config.n_vocab;
     let mut all = Vec::new();
@@ -298,7 +305,8 @@ fn logits(forward: &mut Forward, texts: &[&[u32]]) -> Result<Vec<Vec<f32>>> {
     Ok(all)
 }
 
-/// Figures of a level at which `read` of the layers' bytes are read.
+/// Compares a level with the dense model. `read` is the fraction of the layers' bytes that the
+/// level reads.
 fn compare(level: f32, texts: &[&[u32]], dense: &[Vec<f32>], got: &[Vec<f32>], read: f64) -> InputFigures {
     let next = texts.iter().filter(|text| text.len() > 1).flat_map(|text| &text[1..]);
     let top = |row: &[f32]| (0..row.len()).max_by(|a, b| row[*a].total_cmp(&row[*b]));
@@ -329,7 +337,7 @@ fn compare(level: f32, texts: &[&[u32]], dense: &[Vec<f32>], got: &[Vec<f32>], r
 mod tests {
     use super::*;
 
-    /// Errors that grow with the square of the part, times a site's factor.
+    /// Returns errors that grow with the square of the skipped fraction, times a site's factor.
     fn squares(factor: f64) -> [f64; GRID + 1] {
         std::array::from_fn(|at| factor * (at as f64 / (GRID + 1) as f64).powi(2))
     }
@@ -344,7 +352,8 @@ mod tests {
             assert!((skipped - wanted).abs() < 1e-3, "level {at}: {skipped} of {wanted}");
             assert!(parts.iter().all(|part| (0.0..=0.9 + 1e-9).contains(part)));
         }
-        // The site whose errors are the smallest for its size is raised the most, the worst the least.
+        // The site with the smallest error for its size skips the most inputs, the site with the
+        // largest the fewest.
         let at_half = &parts[9];
         assert!(at_half[2] > at_half[0] && at_half[0] > at_half[1], "{at_half:?}");
         for pair in parts.windows(2) {

@@ -1,4 +1,4 @@
-//! Preparing one layer.
+//! Prepares one layer.
 
 use std::{ops::ControlFlow, path::Path, time::Instant};
 
@@ -19,12 +19,12 @@ use thermocline_model::{
     Down, ExpertWeights, Ffn, FfnWeights, LayerWeights, Model, Predictor, PredictorInput, PredictorKind, neuron_major,
 };
 
-/// Fraction of the firings that [`LayerReport::skew`] is about.
+/// Fraction of firings for [`LayerReport::skew`].
 const SKEW_OF: f64 = 0.8;
 /// Rank of the smallest predictor.
 const LEAST_RANK: usize = 32;
 
-/// Number of test tokens among `recorded` tokens.
+/// Returns the number of test tokens among `recorded` tokens.
 pub(super) fn held_out(recorded: u64) -> u64 {
     usize::try_from(recorded).map_or(0, |recorded| DataSplit::new(recorded).test.len() as u64)
 }
@@ -43,14 +43,14 @@ pub(super) struct LayerWork<'a> {
 
 /// A candidate predictor.
 struct PredictorCandidate {
-    /// `None` for the model file's own.
+    /// New predictor; `None` for the model file's own predictor.
     kind: Option<PredictorKind>,
     input: PredictorInput,
     threshold: f32,
     report: PredictorReport,
 }
 
-/// A layer in the making.
+/// A layer in preparation.
 struct MadeLayer {
     prepared: PreparedLayer,
     report: LayerReport,
@@ -65,8 +65,8 @@ impl MadeLayer {
 }
 
 impl LayerWork<'_> {
-    /// Prepares the layer; trained predictors have at most `parameters` weights. `progress` is called with the fraction done and may
-    /// stop the work.
+    /// Prepares the layer. Trained predictors have at most `parameters` weights. Calls `progress`
+    /// with the fraction done; an error stops the work.
     pub fn run(
         &self,
         parameters: u64,
@@ -116,8 +116,8 @@ impl LayerWork<'_> {
         Ok((made.prepared, made.report))
     }
 
-    /// Prepares an MoE layer: firing frequencies of the experts' neurons, one activation threshold, and neuron-major down
-    /// projections.
+    /// Prepares an MoE layer: firing frequencies of the experts' neurons, one activation threshold,
+    /// and neuron-major down projections.
     fn prepare_experts(
         &self,
         moe: &ExpertWeights,
@@ -184,7 +184,7 @@ impl LayerWork<'_> {
         };
         let Some(taken) = taken else { return };
         let PredictorCandidate { kind, input, threshold, report } = candidates.swap_remove(taken);
-        // The bias of rows is the model's own, which sidecars do not store.
+        // The bias of rows belongs to the model, and sidecars do not store it.
         let kind = kind.map(|kind| match kind {
             PredictorKind::Rows { rows, .. } => PredictorKind::Rows { rows, bias: None },
             other => other,
@@ -222,7 +222,7 @@ impl LayerWork<'_> {
                 seed: self.options.seed,
                 ..TrainOptions::default()
             };
-            // `train` reports a break as cancelled, and every other error as its own.
+            // `train` returns `Cancelled` after a break, and every other error unchanged.
             let trained = train(self.cpu, data, &options, &mut |training| match progress(0.1 + 0.9 * training.done) {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(_) => ControlFlow::Break(()),
@@ -241,8 +241,9 @@ impl LayerWork<'_> {
         Ok(candidates)
     }
 
-    /// Candidate types of a trained predictor: floats where the model has floats, so that every processor computes the same scores;
-    /// else 8 bits or 4, whichever costs less per token.
+    /// Returns the candidate types of a trained predictor. If the model has floats, it is F16, so
+    /// that every processor computes the same scores. Otherwise it is 8 or 4 bits, whichever costs
+    /// less per token.
     fn predictor_types(&self, ffn: &FfnWeights) -> Vec<TensorType> {
         let firing = ffn.gate.as_ref().unwrap_or(&ffn.up).weight.ty();
         let whole = TensorType::Q8_0.row_bytes(self.model.config.d_model).is_some();
@@ -262,7 +263,7 @@ impl LayerWork<'_> {
         Ok(())
     }
 
-    /// Transposes the down projection, unless the file has it in neuron-major order.
+    /// Transposes the down projection, unless the file stores it neuron-major.
     fn transpose_down(&self, ffn: &FfnWeights, made: &mut MadeLayer) -> Result<()> {
         let Down::Outputs(down) = &ffn.down else { return Ok(()) };
         if self.options.down {

@@ -1,10 +1,12 @@
-//! Preparing a model. The model computes text ([`corpus`], or text it [generates](generate)) while firings are counted and the
-//! inputs of its FFNs are recorded ([`reading`]); then each layer gets a predictor or an activation threshold, and its down
-//! projection in neuron-major order ([`layer`]); the result is the model's [`Sidecar`](super::sidecar::Sidecar).
+//! Prepares a model in three steps. First the model computes text ([`corpus`], or text that it
+//! [generates](generate)) while firings are counted and the inputs of its FFNs are recorded
+//! ([`reading`]). Then each layer gets a predictor or an activation threshold, and its down
+//! projection in neuron-major order ([`layer`]). Finally the model's
+//! [`Sidecar`](super::sidecar::Sidecar) is written.
 //!
-//! Preparing may take hours and may be stopped at any time. Finished work stays in a [`workspace`] beside the sidecar to come,
-//! and the next [`run`] continues from it; because every text and every layer depends on its index and the options only, the
-//! result is the same as without a stop.
+//! Preparing may take hours and can be stopped at any time. Finished work stays in a [`workspace`]
+//! beside the future sidecar, and the next [`run`] continues from it. Stops do not change the
+//! result, because every text and every layer depends only on its index and the options.
 
 mod corpus;
 mod generate;
@@ -31,13 +33,14 @@ use thermocline_cpu::Cpu;
 use thermocline_formats::format::ReadMode;
 use thermocline_model::{Ffn, Model};
 
-/// Prepares `model` and writes its sidecar to [`PrepareOptions::out`]. `model` is as its file has it, without a sidecar.
-/// `progress` is called several times a second; if it breaks, finished work stays in the workspace and the result is
+/// Prepares `model` and writes its sidecar to [`PrepareOptions::out`]. `model` must be loaded
+/// without a sidecar. `progress` is called several times a second. If it breaks, finished work
+/// stays in the workspace and the result is
 /// [`Error::Cancelled`](thermocline_base::error::Error::Cancelled).
 ///
 /// # Errors
-/// Those of files that cannot be read or written, and of training; `Invalid` for options out of range, too little text, or
-/// a workspace that is in use; errors of training.
+/// Errors of reading and writing files, and of training. `Invalid` for options out of range, too
+/// little text, or a workspace that is in use.
 pub fn run(
     model: &Arc<Model>,
     options: &PrepareOptions,
@@ -86,7 +89,7 @@ pub fn run(
                         })?;
                 model.checkpoint.files().check()?;
                 workspace.keep_layer(&blank, n, &done.0, &done.1)?;
-                // A mapped layer takes no memory.
+                // A mapped layer uses no memory.
                 workspace.layer(&blank, n).unwrap_or(done)
             }
         };
@@ -104,7 +107,7 @@ pub fn run(
         sidecar.input_figures = figures;
     }
 
-    // Stopping now would save no time.
+    // Stopping now would not save time, so the answer is ignored.
     let _ = progress(&options::ProgressMeter::new(PreparePhase::Writing).progress(0.0, None));
     model.checkpoint.files().check()?;
     sidecar.write(&options.out)?;

@@ -15,7 +15,7 @@ use thermocline_base::{
 };
 use thermocline_cpu::CpuOptions;
 
-/// Source of the text that the model reads.
+/// Source of the text for the model to read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum PrepareCorpus {
     /// Text that the model generates from built-in prompts.
@@ -28,7 +28,7 @@ pub enum PrepareCorpus {
 }
 
 impl fmt::Display for PrepareCorpus {
-    /// The description stored in sidecars.
+    /// Writes the description that sidecars store.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PrepareCorpus::Generated => f.write_str("written by the model itself"),
@@ -41,53 +41,53 @@ impl fmt::Display for PrepareCorpus {
     }
 }
 
-/// Kinds of predictors a layer may get.
+/// Kinds of predictors that a layer may get.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PredictorChoice {
-    /// Of all kinds the one with the lowest cost per token, if it is below that of the exact gate.
+    /// The kind with the lowest cost per token, if it costs less than the exact gate.
     #[default]
     Auto,
-    /// A trained one, whatever it costs.
+    /// A trained predictor, at any cost.
     Trained,
-    /// The firing rows in few bits, whatever they cost.
+    /// The firing rows in few bits, at any cost.
     Rows,
-    /// None.
+    /// No predictor.
     None,
 }
 
 /// Options of preparing a model. Start from [`PrepareOptions::new`].
 #[derive(Debug, Clone)]
 pub struct PrepareOptions {
-    /// The sidecar to write; the workspace is a folder beside it.
+    /// Sidecar to write. The workspace is a folder beside it.
     pub out: PathBuf,
-    /// Text that the model reads.
+    /// Text for the model to read.
     pub corpus: PrepareCorpus,
-    /// Tokens to read (fewer, if the files have no more).
+    /// Tokens to read. Files may have fewer.
     pub tokens: u64,
-    /// Most tokens of one text; longer documents are divided.
+    /// Most tokens per text. Longer documents are divided.
     pub length: usize,
-    /// Most bytes on disk for recorded FFN inputs; of more text, some is only counted.
+    /// Most bytes on disk for recorded FFN inputs. Beyond this limit, some text is only counted.
     pub disk: u64,
-    /// Recall of predictors.
+    /// Target recall of predictors.
     pub target: Target,
-    /// Kinds of predictors allowed.
+    /// Allowed kinds of predictors.
     pub predictors: PredictorChoice,
-    /// Goal of activation thresholds, in models whose activations are never exactly zero.
+    /// Goal of activation thresholds, for models whose activations are never exactly zero.
     pub threshold_goal: ThresholdGoal,
-    /// True to store neuron-major down projections in the sidecar. Without them they are transposed each time the model is loaded
-    /// for a sparse mode.
+    /// True to store neuron-major down projections in the sidecar. Otherwise they are transposed
+    /// whenever the model is loaded for a sparse mode.
     pub down: bool,
-    /// True to find thresholds of the inputs of products, for input sparsity.
+    /// True to find thresholds of product inputs, for input sparsity.
     pub inputs: bool,
     /// Seed of all random numbers.
     pub seed: u64,
-    /// Threads and instruction set.
+    /// Threads and instruction set to use.
     pub cpu: CpuOptions,
 }
 
 impl PrepareOptions {
-    /// The defaults, for a sidecar at `out`.
+    /// Returns the default options for a sidecar at `out`.
     pub fn new(out: impl Into<PathBuf>) -> Self {
         PrepareOptions {
             out: out.into(),
@@ -116,11 +116,11 @@ impl PrepareOptions {
         if self.out.file_name().is_none() {
             return Err(Error::invalid("sidecar", "the name of a file", self.out.display()));
         }
-        // Not to be found out hours later.
+        // Checks now instead of failing hours later.
         files::check(&self.out, Form::Random)
     }
 
-    /// Folder of unfinished work, hidden beside the sidecar.
+    /// Returns the folder of unfinished work, hidden beside the sidecar.
     pub fn workspace(&self) -> PathBuf {
         let name = self.out.file_name().unwrap_or_default().to_string_lossy();
         self.out.parent().unwrap_or(Path::new("")).join(format!(".{name}.work"))
@@ -134,7 +134,7 @@ pub enum PreparePhase {
     Reading,
     /// Layers get their predictors, activation thresholds and down projections.
     Layers,
-    /// Layers get thresholds of the inputs of their products.
+    /// Layers get thresholds of their product inputs.
     Inputs,
     /// The sidecar is written.
     Writing,
@@ -143,7 +143,7 @@ pub enum PreparePhase {
 /// Progress of preparing.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PrepareProgress {
-    /// Current phase.
+    /// Phase in progress.
     pub phase: PreparePhase,
     /// Fraction of the phase that is done, from 0 to 1.
     pub done: f64,
@@ -158,7 +158,7 @@ pub struct PrepareProgress {
 pub(super) struct ProgressMeter {
     phase: PreparePhase,
     started: Instant,
-    /// Fraction of the phase that an earlier run had done.
+    /// Fraction of the phase that an earlier run completed.
     skipped: f64,
 }
 
@@ -167,15 +167,15 @@ impl ProgressMeter {
         ProgressMeter { phase, started: Instant::now(), skipped: 0.0 }
     }
 
-    /// Counts a fraction of the phase as done by an earlier run.
+    /// Counts a fraction of the phase as completed by an earlier run.
     pub fn skip(&mut self, fraction: f64) {
         self.skipped += fraction;
     }
 
-    /// The progress when the fraction `done` of the whole phase is done.
+    /// Returns the progress at the fraction `done` of the whole phase.
     pub fn progress(&self, done: f64, layer: Option<usize>) -> PrepareProgress {
         let (worked, seconds) = (done - self.skipped, self.started.elapsed().as_secs_f64());
-        // Too early for an estimate otherwise.
+        // Before that, it is too early for an estimate.
         let seconds_left = (worked > 0.01 && seconds > 1.0).then(|| seconds * (1.0 - done).max(0.0) / worked);
         PrepareProgress { phase: self.phase, done: done.clamp(0.0, 1.0), seconds_left, layer }
     }

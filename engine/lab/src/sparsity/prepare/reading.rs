@@ -1,4 +1,4 @@
-//! Reading: the model computes text while firings are counted and FFN inputs are recorded.
+//! Reading phase: the model computes text while firings are counted and FFN inputs are recorded.
 
 use std::{
     ops::ControlFlow,
@@ -20,10 +20,11 @@ use thermocline_model::Model;
 use thermocline_run::runtime::{ExpertHidden, Forward, KvCache, KvType, Outputs, Probe};
 use thermocline_text::Tokenizer;
 
-/// Time between two saves: the most work that a crash may lose.
+/// Time between two saves, which is the most work that a crash can lose.
 const SAVE_EVERY: Duration = Duration::from_secs(5);
 
-/// Tokens kept of texts' beginnings, and of one text, for what is calibrated layer by layer.
+/// Tokens to keep from the beginnings of texts, in total and per text, for calibration layer by
+/// layer.
 const SAMPLES: usize = 1024;
 const SAMPLE: usize = 128;
 
@@ -34,13 +35,13 @@ pub(super) struct Reading {
     pub profile: Profile,
     /// Number of tokens whose inputs are in the workspace.
     pub recorded: u64,
-    /// Beginnings of the first texts.
+    /// Beginnings of the first texts, for calibration.
     pub samples: Vec<Vec<u32>>,
     /// Description of the corpus.
     pub corpus: String,
 }
 
-/// Texts by index.
+/// Source of texts by index.
 enum TextSource {
     Author(Box<Author>),
     Files(TextFiles, Box<Tokenizer>),
@@ -60,7 +61,8 @@ impl TextSource {
         })
     }
 
-    /// Computes text `n` from an empty cache of `length` tokens; its tokens, or `None` if there is no such text.
+    /// Computes text `n` from an empty cache of `length` tokens. Returns its tokens, or `None` if
+    /// there is no such text.
     fn run(
         &self,
         n: usize,
@@ -82,7 +84,7 @@ impl TextSource {
     }
 }
 
-/// Reads, or goes on reading, or finds that all is read.
+/// Reads the text, continues reading it, or returns the result if reading is complete.
 pub(super) fn read(
     model: &Arc<Model>,
     cpu: &Cpu,
@@ -126,7 +128,7 @@ fn continue_reading(
     };
     let mut saved = Instant::now();
     while state.profile.tokens < options.tokens {
-        // If there is no room for all texts, evenly spread ones are recorded.
+        // If there is no room for all texts, evenly spread texts are recorded.
         let due = state.profile.tokens as f64 * (room as f64 / options.tokens as f64).min(1.0);
         let keep = state.recorded + length as u64 <= room && state.recorded as f64 <= due;
         observer.recorder.set_on(keep);
@@ -135,7 +137,7 @@ fn continue_reading(
         let more = match source.run(state.texts, length, &mut forward, &mut kv, &mut observer) {
             Ok(more) => more,
             Err(error) => {
-                // Complete texts stay; the unfinished one is read again.
+                // Complete texts are kept. The unfinished text is read again.
                 let fault = observer.recorder.commit(0).err();
                 observer.recorder.roll_back()?;
                 workspace.save_reading(state)?;
@@ -163,11 +165,11 @@ fn continue_reading(
     workspace.save_reading(state)
 }
 
-/// Profiler, recorder and progress as one probe.
+/// Combines profiler, recorder and progress into one probe.
 struct ReadingProbe<'a, 'p> {
     profiler: Profiler<'a>,
     recorder: InputRecorder,
-    /// Tokens of the texts before this one.
+    /// Tokens of the texts before this text.
     before: u64,
     wanted: u64,
     meter: ProgressMeter,

@@ -10,13 +10,13 @@ use crate::sparsity::{
 /// A prepared model.
 #[derive(Debug)]
 pub struct Prepared {
-    /// The sidecar as written.
+    /// The written sidecar.
     pub sidecar: Sidecar,
-    /// One per layer.
+    /// Reports per layer.
     pub layers: Vec<LayerReport>,
     /// Ratio of the trained predictors' weights to the model's.
     pub predictor_fraction: f64,
-    /// Seconds of this run; work of earlier runs is not included.
+    /// Seconds of this run, without earlier runs.
     pub seconds: f64,
 }
 
@@ -25,38 +25,41 @@ pub struct Prepared {
 pub struct LayerReport {
     /// Index of the layer.
     pub layer: usize,
-    /// Number of neurons; in an MoE layer, of all experts.
+    /// Number of neurons. In an MoE layer, of all experts.
     pub neurons: usize,
-    /// Mean fraction of them that fires; in an MoE layer, of the chosen experts' neurons.
+    /// Mean fraction of neurons that fire. In an MoE layer, of the chosen experts' neurons.
     pub density: f64,
-    /// Smallest fraction of them that makes 80 % of the firings.
+    /// Smallest fraction of neurons that produce 80 % of the firings.
     pub skew: f64,
     /// Neurons that never fired.
     pub silent: usize,
     /// Figures of the selected predictor.
     pub predictor: Option<PredictorReport>,
-    /// Threshold of the selected predictor: neurons with this score or more are named.
+    /// Threshold of the selected predictor. It selects neurons with at least this score.
     pub threshold: Option<f32>,
-    /// Figures of all candidates.
+    /// Figures of all candidate predictors.
     pub candidates: Vec<PredictorReport>,
     /// Reason of the selection.
     pub why: String,
-    /// Activation threshold, in models whose activations are never exactly zero.
+    /// Activation threshold, for models whose activations are never exactly zero.
     #[serde(rename = "cut")]
     pub activation_threshold: Option<ActivationThreshold>,
-    /// Type of the neuron-major down projection in the sidecar; in an MoE layer, the first expert's.
+    /// Type of the neuron-major down projection in the sidecar. In an MoE layer, the first expert's
+    /// type.
     pub down_type: Option<String>,
-    /// Its relative error (in an MoE layer, the largest of any expert), see
-    /// [`PreparedDown::error`](crate::sparsity::sidecar::PreparedDown::error).
+    /// Relative error of this down projection
+    /// ([`PreparedDown::error`](crate::sparsity::sidecar::PreparedDown::error)). In an MoE layer,
+    /// the largest error of all experts.
     pub down_error: Option<f32>,
     /// Bytes of the layer in the sidecar.
     pub bytes: u64,
-    /// Seconds of preparing it.
+    /// Seconds of preparing the layer.
     pub seconds: f64,
 }
 
 impl LayerReport {
-    /// Weights that count against the parameter budget: those of a trained predictor.
+    /// Returns the weights that count against the parameter budget: the weights of a trained
+    /// predictor.
     pub(super) fn parameters(&self) -> u64 {
         self.predictor.as_ref().filter(|report| report.rank.is_some()).map_or(0, |report| report.parameters)
     }

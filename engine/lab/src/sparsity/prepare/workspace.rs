@@ -1,9 +1,10 @@
-//! Unfinished work on the disk.
+//! Unfinished work on disk.
 //!
-//! The folder holds `state.json` (progress of reading, with the counts), the recorded inputs, and for every finished layer a
-//! sidecar with that layer alone and its report. Its content is continued only if it was made for the same model with the same
-//! options; else it is deleted. Files are written whole and renamed, but for the recorded inputs, of which `state.json` says how
-//! many rows are valid.
+//! The folder holds `state.json` (the progress of reading, with the counts) and the recorded
+//! inputs. For every finished layer, it also holds a sidecar of only that layer, and the layer's
+//! report. The work continues only with the same model and the same options. Otherwise the content
+//! is deleted. Files are written completely and then renamed, except for the recorded inputs.
+//! `state.json` contains the number of their valid rows.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -33,9 +34,9 @@ const LOCK: &str = "lock";
 #[derive(Debug)]
 pub(super) struct Workspace {
     folder: PathBuf,
-    /// Fingerprint of the options that reading depends on.
+    /// Fingerprint of the options that affect reading.
     reading: String,
-    /// Fingerprint of the further options that layers depend on.
+    /// Fingerprint of the further options that affect layers.
     layers: String,
     lock: File,
 }
@@ -47,7 +48,7 @@ pub(super) struct ReadingProgress {
     pub texts: usize,
     /// Number of tokens recorded.
     pub recorded: u64,
-    /// Beginnings of the first texts.
+    /// Beginnings of the first texts, for calibration.
     pub samples: Vec<Vec<u32>>,
     /// Firing counts.
     pub profile: Profile,
@@ -55,7 +56,7 @@ pub(super) struct ReadingProgress {
     pub complete: bool,
 }
 
-/// Content of `state.json`.
+/// Contents of `state.json`.
 #[derive(Serialize, Deserialize)]
 struct WorkspaceFile {
     reading: String,
@@ -64,10 +65,10 @@ struct WorkspaceFile {
 }
 
 impl Workspace {
-    /// Opens the workspace of `options` and deletes what does not match them.
+    /// Opens the workspace of `options` and deletes files that do not match the options.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::Invalid`] if another run uses it.
+    /// [`Error::Io`]; [`Error::Invalid`] if another run uses the workspace.
     pub fn open(model: &Model, identity: &Identity, options: &PrepareOptions) -> Result<Self> {
         let folder = options.workspace();
         match fs::create_dir(&folder) {
@@ -85,7 +86,7 @@ impl Workspace {
                 let got = format!("{}, where another preparation is at work", folder.display());
                 return Err(Error::invalid("workspace", "a folder that is not in use", got));
             }
-            // Some file systems have no locks.
+            // Some file systems do not support locks.
             Err(TryLockError::Error(error)) => tracing::debug!(%error, "the workspace is not locked"),
         }
         let PrepareOptions { tokens, length, disk, seed, target, predictors, threshold_goal, down, .. } = options;
@@ -106,7 +107,7 @@ impl Workspace {
         Ok(workspace)
     }
 
-    /// Path of the folder.
+    /// Returns the path of the folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -115,7 +116,7 @@ impl Workspace {
         read_json(&self.folder.join(STATE))
     }
 
-    /// Progress of reading, from the beginning if there is none.
+    /// Returns the progress of reading, or the initial progress if there is none.
     pub fn reading(&self, model: &Model) -> ReadingProgress {
         let nothing = || ReadingProgress { profile: Profile::new(model), ..ReadingProgress::default() };
         self.state().map_or_else(nothing, |state| state.state)
@@ -130,7 +131,7 @@ impl Workspace {
         self.write_json(STATE, &WorkspaceFile { reading, layers, state: state.clone() })
     }
 
-    /// Layer `n`, if it is finished, with mapped matrices.
+    /// Returns layer `n` with mapped matrices, if it is finished.
     pub fn layer(&self, blank: &Sidecar, n: usize) -> Option<(PreparedLayer, LayerReport)> {
         let mut part = Sidecar::open(&self.folder.join(part(n)), ReadMode::Map).ok()?;
         let ours = (&part.identity, &part.provenance) == (&blank.identity, &blank.provenance);
@@ -143,14 +144,15 @@ impl Workspace {
     /// # Errors
     /// [`Error::Io`]
     pub fn keep_layer(&self, blank: &Sidecar, n: usize, prepared: &PreparedLayer, made: &LayerReport) -> Result<()> {
-        // The sidecar is written last: where it exists, the report does.
+        // The sidecar is written last, so that every sidecar has its report.
         self.write_json(&report(n), made)?;
         let mut only = blank.clone();
         only.layers[n] = prepared.clone();
         only.write(&self.folder.join(part(n)))
     }
 
-    /// Input thresholds of layer `n`, if they are found; `Some(None)` of a layer that has none.
+    /// Returns the input thresholds of layer `n`, if they were computed. `Some(None)` for a layer
+    /// without input thresholds.
     pub fn inputs(&self, n: usize) -> Option<Option<InputCurves>> {
         read_json(&self.folder.join(inputs(n)))
     }
@@ -163,16 +165,17 @@ impl Workspace {
         self.write_json(&inputs(n), curves)
     }
 
-    /// Deletes the files of the workspace, and the folder if it is then empty.
+    /// Deletes the files of the workspace, and the folder if it is empty then.
     pub fn remove(self) {
         self.clear(|_| true);
-        // Where open files cannot be removed, the lock keeps the folder until it is closed.
+        // If open files cannot be deleted, the folder can only be deleted after the lock is closed.
         drop(self.lock);
         let _ = fs::remove_file(self.folder.join(LOCK));
         let _ = fs::remove_dir(&self.folder);
     }
 
-    /// Deletes the workspace's files whose name `which` accepts. Files that cannot be deleted are overwritten later or left.
+    /// Deletes the workspace's files whose names `which` accepts. Ignores failures; such files are
+    /// overwritten later or stay.
     fn clear(&self, which: impl Fn(&str) -> bool) {
         let Ok(entries) = fs::read_dir(&self.folder) else { return };
         for entry in entries.flatten() {
@@ -226,17 +229,17 @@ fn is_ours(name: &str) -> bool {
     name == STATE || name == LOCK || kinds.iter().any(|(start, end)| name.starts_with(start) && name.ends_with(end))
 }
 
-/// The file's value; `None` if it is absent or damaged.
+/// Reads a value from a file; `None` if the file is missing or damaged.
 fn read_json<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_reader(BufReader::new(File::open(path).ok()?)).ok()
 }
 
-/// Path of a layer's input thresholds.
+/// Returns the file name of a layer's input thresholds.
 fn inputs(n: usize) -> String {
     format!("inputs-{n}.json")
 }
 
-/// A string that differs between corpora.
+/// Returns a string that identifies the corpus.
 fn fingerprint(corpus: &PrepareCorpus) -> Result<String> {
     let file = |path: &PathBuf| {
         let metadata = fs::metadata(path).map_err(|source| Error::io(FileAction::Read, path, source))?;

@@ -1,4 +1,4 @@
-//! Firing counts and the figures derived from them.
+//! Firing counts, and figures derived from them.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,17 +9,19 @@ use thermocline_model::Model;
 pub struct Profile {
     /// Number of tokens.
     pub tokens: u64,
-    /// Per layer, `[neurons]`: tokens at which each neuron fired. In an MoE layer expert by expert, the shared expert's last.
+    /// Tokens at which each neuron fired, per layer `[neurons]`. In an MoE layer, expert by expert,
+    /// with the shared expert last.
     pub counts: Vec<Vec<u64>>,
-    /// Per layer, `[experts]`: tokens that chose each expert; empty for dense layers.
+    /// Tokens that chose each expert, per layer `[experts]`. Empty for dense layers.
     pub chosen: Vec<Vec<u64>>,
-    /// Per layer: neurons computed, summed over tokens. In an MoE layer, those of the chosen experts.
+    /// Computed neurons per layer, summed over tokens. In an MoE layer, the neurons of the chosen
+    /// experts.
     #[serde(rename = "looked")]
     pub computed: Vec<u64>,
 }
 
 impl Profile {
-    /// Zero counts of all neurons of `model`.
+    /// Creates zero counts for all neurons of `model`.
     pub fn new(model: &Model) -> Self {
         let shapes = model.weights.layers.iter().map(|layer| layer.ffn.neurons());
         Profile {
@@ -47,12 +49,14 @@ impl Profile {
         all.for_each(|counts| counts.fill(0));
     }
 
-    /// Firing frequencies of a layer's neurons, `[neurons]`: the fraction of tokens at which each fires.
+    /// Returns the firing frequencies of a layer's neurons, `[neurons]`: the fraction of tokens at
+    /// which each neuron fires.
     pub fn frequency(&self, layer: usize) -> Vec<f32> {
         self.frequencies(&self.counts[layer])
     }
 
-    /// Frequencies of a layer's experts, `[experts]`: the fraction of tokens that choose each; empty for a dense layer.
+    /// Returns the frequencies of a layer's experts, `[experts]`: the fraction of tokens that
+    /// choose each expert. Empty for a dense layer.
     pub fn experts(&self, layer: usize) -> Vec<f32> {
         self.frequencies(&self.chosen[layer])
     }
@@ -62,24 +66,27 @@ impl Profile {
         counts.iter().map(|&count| (count as f64 / tokens) as f32).collect()
     }
 
-    /// Mean fraction of a layer's computed neurons that fire at a token; in an MoE layer, of those of the chosen experts.
+    /// Returns the mean fraction of a layer's computed neurons that fire at a token. In an MoE
+    /// layer, only the chosen experts' neurons are computed.
     pub fn density(&self, layer: usize) -> f64 {
         let firings: u64 = self.counts[layer].iter().sum();
         firings as f64 / self.computed[layer].max(1) as f64
     }
 
-    /// The smallest fraction of a layer's neurons that makes the fraction `of_firings` of its firings.
+    /// Returns the smallest fraction of a layer's neurons that produce the fraction `of_firings` of
+    /// its firings.
     pub fn skew(&self, layer: usize, of_firings: f64) -> f64 {
         smallest_fraction(self.counts[layer].iter().map(|&count| count as f64).collect(), of_firings)
     }
 
-    /// Number of a layer's neurons that never fired.
+    /// Returns the number of a layer's neurons that never fired.
     pub fn silent(&self, layer: usize) -> usize {
         self.counts[layer].iter().filter(|&&count| count == 0).count()
     }
 }
 
-/// The smallest fraction of the elements of `weights` that makes the fraction `of_sum` of their sum; 0 without elements.
+/// Returns the smallest fraction of the elements of `weights` whose sum is the fraction `of_sum` of
+/// the total; 0 without elements.
 pub fn smallest_fraction(mut weights: Vec<f64>, of_sum: f64) -> f64 {
     weights.sort_unstable_by(|a, b| b.total_cmp(a));
     let mut missing = of_sum * weights.iter().sum::<f64>();

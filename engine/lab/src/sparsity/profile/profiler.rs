@@ -1,4 +1,4 @@
-//! Counting firings while a model computes text.
+//! Counts firings while a model computes text.
 
 use std::ops::Range;
 
@@ -13,22 +13,24 @@ use thermocline_run::runtime::{ExpertHidden, Probe};
 pub struct Profiler<'a> {
     cpu: &'a Cpu,
     activation: Activation,
-    /// Per layer, the limits of its FFNs' hidden values, in the order of [`Ffn::at`].
+    /// Limits of the hidden values, per layer and FFN, in the order of [`Ffn::at`].
     limits: Vec<Vec<Option<f32>>>,
     /// Experts per token; 1 for dense models.
     used: usize,
-    /// Per layer, `[neurons]`: norms of the down vectors, for activations that are never exactly zero; else empty.
+    /// Norms of the down vectors, per layer `[neurons]`, for activations that are never exactly
+    /// zero. Otherwise empty.
     norms: Vec<Vec<f32>>,
     profile: Profile,
-    /// `[tokens, n_ff]`
+    /// `[tokens, n_ff]` hidden activations, then masses.
     hidden: Vec<f32>,
-    /// `[tokens, n_ff.div_ceil(32)]`
+    /// `[tokens, n_ff.div_ceil(32)]` firing masks.
     masks: Vec<u32>,
 }
 
 impl<'a> Profiler<'a> {
-    /// A profiler of `model` with zero counts. For activations that are never exactly zero it reads the down projections once, and
-    /// computes on `cpu`, which must not be the one of the forward pass.
+    /// Creates a profiler of `model` with zero counts. For activations that are never exactly zero,
+    /// it reads the down projections once and computes on `cpu`. `cpu` must not be the forward
+    /// pass's.
     pub fn new(cpu: &'a Cpu, model: &Model) -> Self {
         let activation = model.config.activation;
         let norms = |ffn: &Ffn| match ffn {
@@ -50,7 +52,7 @@ impl<'a> Profiler<'a> {
         }
     }
 
-    /// The counts so far.
+    /// Returns the counts so far.
     pub fn profile(&self) -> &Profile {
         &self.profile
     }
@@ -60,7 +62,7 @@ impl<'a> Profiler<'a> {
         self.profile.clear();
     }
 
-    /// Counts neurons whose gate (up, without a gate) is positive; for dReLU, gate and up.
+    /// Counts the neurons whose gate is positive (up, without a gate); for dReLU, gate and up.
     fn count_positive(&mut self, layer: usize, neurons: Range<usize>, gate: &[f32], up: &[f32]) {
         let counts = &mut self.profile.counts[layer][neurons];
         let n_ff = counts.len().max(1);
@@ -93,7 +95,8 @@ impl<'a> Profiler<'a> {
         self.masks.chunks_exact(words).flat_map(ones).for_each(|neuron| counts[neuron] += 1);
     }
 
-    /// Counts a range of a layer's neurons, those of its FFN `at`; `gate` and `up` are `[tokens, neurons]`.
+    /// Counts a range of a layer's neurons, which belong to its FFN `at`. `gate` and `up` are
+    /// `[tokens, neurons]`.
     fn count(&mut self, layer: usize, at: usize, neurons: Range<usize>, gate: &[f32], up: &[f32]) {
         self.profile.computed[layer] += up.len() as u64;
         match self.activation.is_sparse() {
@@ -102,7 +105,8 @@ impl<'a> Profiler<'a> {
         }
     }
 
-    /// Counts the tokens of the first layer with an FFN: all layers see the same.
+    /// Counts the tokens of the first layer with an FFN, because all layers compute the same
+    /// tokens.
     fn count_tokens(&mut self, layer: usize, tokens: usize) {
         if self.profile.counts[..layer].iter().all(Vec::is_empty) {
             self.profile.tokens += tokens as u64;
@@ -123,7 +127,7 @@ impl Probe for Profiler<'_> {
     fn expert_hidden(&mut self, hidden: &ExpertHidden<'_>) {
         let ExpertHidden { layer, expert, members, gate, up } = *hidden;
         let width = up.len() / members.len().max(1);
-        // The shared expert, which comes last, may have another width.
+        // The shared expert is last and may have another width.
         let all = self.profile.counts[layer].len();
         let first = if expert < self.profile.chosen[layer].len() { expert * width } else { all - width };
         self.count(layer, expert, first..first + width, gate, up);

@@ -1,4 +1,4 @@
-//! Recorded inputs of FFNs, on disk.
+//! Records the inputs of FFNs on disk.
 
 use std::{
     fs::{File, OpenOptions},
@@ -12,17 +12,19 @@ use thermocline_base::error::{Error, FileAction, Result};
 use thermocline_model::{Ffn, LayerWeights, Model, PredictorInput};
 use thermocline_run::runtime::Probe;
 
-/// Bytes of the write buffer per file.
+/// Bytes of each file's write buffer.
 const BUFFER: usize = 1 << 16;
 
-/// A [`Probe`] that appends each FFN's inputs to a file of its layer, `[tokens, d_model]` in F16, and the residual stream to
-/// another in layers whose own predictor or router reads it. A text's rows are final when they are [committed](InputRecorder::commit).
+/// A [`Probe`] that appends each FFN's inputs to a file of its layer, `[tokens, d_model]` in F16.
+/// If the layer's own predictor or router reads the residual stream, it is recorded in another
+/// file. A text's rows are final when they are [committed](InputRecorder::commit).
 #[derive(Debug)]
 pub struct InputRecorder {
     width: usize,
-    /// Files per layer; none for MoE layers of the ReLU family, for which no inputs are needed.
+    /// Files per layer. MoE layers of the ReLU family have none, because their inputs are not
+    /// needed.
     layers: Vec<Vec<(PredictorInput, InputFile)>>,
-    /// Committed tokens.
+    /// Number of committed tokens.
     tokens: u64,
     /// True while inputs are recorded.
     on: bool,
@@ -40,7 +42,7 @@ impl InputRecorder {
     /// Opens the files of `model` in `folder` and truncates them to their first `tokens` rows.
     ///
     /// # Errors
-    /// [`Error::Io`], and [`Error::Invalid`] if a file has fewer rows.
+    /// [`Error::Io`]; [`Error::Invalid`] if a file has fewer rows.
     pub fn open(folder: &Path, model: &Model, tokens: u64) -> Result<Self> {
         let width = model.config.d_model;
         let mut layers = Vec::new();
@@ -64,13 +66,13 @@ impl InputRecorder {
                 .all(|(n, layer)| inputs(model, layer).all(|input| whole(n, input)))
     }
 
-    /// Bytes per token on disk.
+    /// Returns the bytes per token on disk.
     pub fn bytes_per_token(model: &Model) -> u64 {
         let rows: usize = model.weights.layers.iter().map(|layer| inputs(model, layer).count()).sum();
         (rows * model.config.d_model * size_of::<f16>()) as u64
     }
 
-    /// Committed tokens.
+    /// Returns the number of committed tokens.
     pub fn tokens(&self) -> u64 {
         self.tokens
     }
@@ -103,7 +105,8 @@ impl InputRecorder {
         self.files().try_for_each(|file| file.truncate(bytes))
     }
 
-    /// True if an error is pending: a probe cannot return it where it happens.
+    /// True if an error is pending, which the next [`InputRecorder::commit`] returns. A probe
+    /// cannot return errors.
     pub fn failed(&self) -> bool {
         self.failed.is_some()
     }
@@ -112,10 +115,11 @@ impl InputRecorder {
         self.layers.iter_mut().flatten().map(|(_, file)| file)
     }
 
-    /// The recorded rows of `layer` in `folder`, `[tokens, width]` in F16; `None` if that input was not recorded.
+    /// Reads the recorded rows of `layer` in `folder`, `[tokens, width]` in F16. `None` if the
+    /// input was not recorded.
     ///
     /// # Errors
-    /// [`Error::Io`], and [`Error::Invalid`] if there are fewer.
+    /// [`Error::Io`]; [`Error::Invalid`] if there are fewer rows.
     pub fn read(
         folder: &Path,
         layer: usize,
@@ -151,10 +155,10 @@ impl InputFile {
         Ok(file)
     }
 
-    /// Truncates the file to `bytes` and continues behind them.
+    /// Truncates the file to `bytes`. Later rows are appended there.
     fn truncate(&mut self, bytes: u64) -> Result<()> {
         let failed = |source| Error::io(FileAction::Write, &self.path, source);
-        // Seeking flushes the buffer, which is then truncated with the rest.
+        // Seeking flushes the buffer, so its rows are truncated as well.
         self.out.seek(SeekFrom::Start(bytes)).map_err(failed)?;
         self.out.get_ref().set_len(bytes).map_err(failed)
     }
@@ -165,13 +169,13 @@ impl InputFile {
     }
 }
 
-/// Inputs that are recorded of a layer.
+/// Returns the inputs to record for a layer.
 fn inputs(model: &Model, layer: &LayerWeights) -> impl Iterator<Item = PredictorInput> + use<> {
     let asks = layer.predictor.as_ref().is_some_and(|own| own.input == PredictorInput::Residual);
     let (normed, residual) = match &layer.ffn {
         Ffn::None => (false, false),
         Ffn::Dense(_) => (true, asks),
-        // A router with a norm of its own reads the residual stream.
+        // A router with its own norm reads the residual stream.
         Ffn::Experts(moe) => {
             let of_gates = !model.config.activation.is_sparse();
             (of_gates, of_gates && moe.router_norm.is_some())

@@ -1,4 +1,5 @@
-//! Routes in a file: a line of JSON that describes them, then the experts as little-endian u16, token by token and layer by layer.
+//! Routes in a file. A line of JSON describes the routes. Then the experts follow as little-endian
+//! u16, token by token and layer by layer.
 
 use std::{
     fs::File,
@@ -18,7 +19,7 @@ use thermocline_base::{
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RouteHeader {
-    /// Version of the file's form.
+    /// Version of the file format.
     thermocline_routes: u32,
     source: String,
     tokens: usize,
@@ -27,7 +28,7 @@ struct RouteHeader {
 }
 
 const VERSION: u32 = 1;
-/// Longest header.
+/// Most bytes of the header.
 const LONGEST: u64 = 16 << 20;
 
 impl Routes {
@@ -56,7 +57,7 @@ impl Routes {
     /// Reads a file that [`Routes::write`] wrote.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::Malformed`] for another file, or a part of one.
+    /// [`Error::Io`]; [`Error::Malformed`] for another or an incomplete file.
     pub fn read(path: &Path) -> Result<Self> {
         let failed = |source| Error::io(FileAction::Read, path, source);
         let refuse = |expected: String, got: String| Error::malformed(path, Location::File, expected, got);

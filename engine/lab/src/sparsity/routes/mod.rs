@@ -1,6 +1,7 @@
-//! Routes of mixture-of-experts models: which experts each token chose ([`Routes`]), recorded while a model computes, kept in a file, or
-//! made up with the locality of published ones ([`synthetic`]). [`replay`] runs them through caches of any size and policy, and prices
-//! what hits and misses take.
+//! Routes of mixture-of-experts models. [`Routes`] hold which experts each token chose. They are
+//! recorded while a model computes, read from a file, or generated with the locality of published
+//! routes ([`synthetic`]). [`replay`] runs routes through caches of any size and policy, and
+//! computes the time of hits and misses.
 
 mod file;
 mod record;

@@ -6,10 +6,10 @@ use thermocline_base::error::{Error, Result};
 use thermocline_model::{Ffn, FfnWeights, Model};
 use thermocline_run::runtime::{Forward, KvType, Outputs, Probe};
 
-/// A layer with experts.
+/// An MoE layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteLayer {
-    /// Its number in the model.
+    /// Index of the layer in the model.
     pub layer: usize,
     /// Number of routed experts.
     pub experts: usize,
@@ -19,24 +19,24 @@ pub struct RouteLayer {
     pub bytes: u64,
 }
 
-/// Experts that tokens chose, layer by layer.
+/// Experts that tokens chose, by layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Routes {
-    /// Where they come from: a model's name, or a description.
+    /// Origin of the routes: a model's name, or a description.
     pub source: String,
     /// The layers with experts.
     pub layers: Vec<RouteLayer>,
-    /// Bytes that every token reads beside its experts.
+    /// Bytes that every token reads in addition to its experts.
     pub other_bytes: u64,
-    /// Per layer `[tokens, used]`.
+    /// `[tokens, used]` experts per layer.
     pub(super) chosen: Vec<Vec<u16>>,
 }
 
 impl Routes {
-    /// Routes without tokens.
+    /// Creates routes without tokens.
     ///
     /// # Errors
-    /// [`Error::Invalid`] without layers, or for more experts than a number of 16 bits names.
+    /// [`Error::Invalid`] without layers, or for more experts than a 16-bit number can index.
     pub fn new(source: impl Into<String>, layers: Vec<RouteLayer>, other_bytes: u64) -> Result<Self> {
         let fits = |layer: &RouteLayer| {
             (1..=layer.experts).contains(&layer.used) && layer.experts <= usize::from(u16::MAX) + 1
@@ -49,7 +49,7 @@ impl Routes {
         Ok(Routes { source: source.into(), layers, other_bytes, chosen })
     }
 
-    /// Of the model's layers.
+    /// Creates empty routes for the model's MoE layers.
     fn of(model: &Model) -> Result<Self> {
         let used = model.config.experts.map_or(0, |experts| experts.used);
         let bytes = |ffn: &FfnWeights| ffn.linears().map(|linear| linear.weight.data().len() as u64).sum::<u64>();
@@ -66,12 +66,12 @@ impl Routes {
         Routes::new(model.config.name.clone(), layers, other)
     }
 
-    /// Number of tokens.
+    /// Returns the number of tokens.
     pub fn tokens(&self) -> usize {
         self.layers.iter().zip(&self.chosen).map(|(layer, chosen)| chosen.len() / layer.used).min().unwrap_or(0)
     }
 
-    /// Experts that `token` chose in layer `at` of [`Routes::layers`], best first.
+    /// Returns the experts that `token` chose in layer `at` of [`Routes::layers`], best first.
     ///
     /// # Panics
     /// If there is no such token or layer.
@@ -80,10 +80,10 @@ impl Routes {
         &self.chosen[at][token * used..][..used]
     }
 
-    /// Appends a token's choice in layer `at`.
+    /// Appends the experts that a token chose in layer `at`.
     ///
     /// # Panics
-    /// If it is not as long as [`RouteLayer::used`], or names an expert that does not exist.
+    /// If their number is not [`RouteLayer::used`], or an expert does not exist.
     pub fn push(&mut self, at: usize, chosen: &[usize]) {
         let RouteLayer { experts, used, .. } = self.layers[at];
         assert_eq!(chosen.len(), used, "experts of a token");
@@ -94,7 +94,8 @@ impl Routes {
     }
 }
 
-/// Routes of `texts`, each computed from an empty context, longer ones in several. `progress` gets the tokens done.
+/// Records the routes of `texts`. Each text is computed from an empty context; a long text is
+/// divided into several contexts. Calls `progress` with the tokens done.
 ///
 /// # Errors
 /// [`Error::Invalid`] for a model without experts; as [`Forward::run`].
@@ -113,7 +114,7 @@ pub fn record(forward: &mut Forward, texts: &[&[u32]], progress: &mut dyn FnMut(
     Ok(routes)
 }
 
-/// As a probe, they take the choices of the tokens that are computed.
+/// Appends the choices of computed tokens.
 impl Probe for Routes {
     fn wants_router(&mut self) -> bool {
         true

@@ -1,4 +1,4 @@
-//! Caches of experts on recorded routes: what hits, what is fetched, and what tokens take.
+//! Simulates caches of experts on recorded routes: hits, fetched experts, and time per token.
 
 use std::fmt;
 
@@ -8,21 +8,24 @@ use thermocline_base::error::{Error, Result};
 use thermocline_model::mask;
 use thermocline_run::placement::WORTHWHILE_EXPERTS;
 
-/// The rule by which an expert makes room for another.
+/// Policy that selects the expert to replace.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Policy {
-    /// None: the experts chosen most often in the warm-up stay, others are computed where they are.
+    /// Replaces no expert. The experts chosen most often in the warm-up stay on the device, and the
+    /// CPU computes the other experts.
     Static,
-    /// The one used least recently.
+    /// Replaces the least recently used expert.
     Lru,
-    /// The one with the smallest count, where a choice counts half after this many tokens.
+    /// Replaces the expert with the smallest count. The weight of a choice halves within this many
+    /// tokens.
     Lfu(f32),
-    /// The one with the smallest count by the half-life that would lately have hit most ([`ExpertScores`]): the engine's own.
+    /// Replaces the expert with the smallest count, by the half-life with the most recent hits
+    /// ([`ExpertScores`]). The engine uses this policy.
     Adaptive,
 }
 
 impl Policy {
-    /// Those that are compared.
+    /// Policies to compare.
     pub const ALL: [Policy; 6] =
         [Policy::Static, Policy::Lru, Policy::Lfu(16.0), Policy::Lfu(64.0), Policy::Lfu(256.0), Policy::Adaptive];
 }
@@ -47,7 +50,7 @@ pub struct ExpertSpeeds {
     pub cpu: f64,
     /// Transfers to the device.
     pub bus: f64,
-    /// One hand-over between device and CPU, in a layer with misses.
+    /// Hand-over between device and CPU, in a layer with misses.
     pub hand_over: f64,
 }
 
@@ -60,41 +63,43 @@ impl ExpertSpeeds {
         }
     }
 
-    /// Seconds of a layer whose chosen experts of `bytes` each are on the device (`hits`), fetched, or computed by the CPU meanwhile.
+    /// Returns the seconds of a layer. Its chosen experts have `bytes` each. `hits` are on the
+    /// device, `fetched` are fetched, and the CPU computes `computed` at the same time.
     pub(super) fn layer(&self, bytes: f64, hits: usize, fetched: usize, computed: usize) -> f64 {
         let device = (hits + fetched) as f64 * bytes / self.device + fetched as f64 * bytes / self.bus;
         let cpu = computed as f64 * bytes / self.cpu;
         device.max(cpu) + if fetched + computed > 0 { self.hand_over } else { 0.0 }
     }
 
-    /// How many of `misses` are fetched so that the layer takes the least time; the CPU computes the others where they are.
+    /// Returns how many of `misses` to fetch for the shortest time. The CPU computes the others.
     pub(super) fn fetches(&self, bytes: f64, hits: usize, misses: usize) -> usize {
         let seconds = |fetched: usize| self.layer(bytes, hits, fetched, misses - fetched);
-        // Of equals the fewest: the bus is left to others.
+        // For equal times, it fetches the fewest, to leave the bus free.
         (0..=misses).min_by(|a, b| seconds(*a).total_cmp(&seconds(*b))).unwrap_or(0)
     }
 }
 
-/// Counts of a replay, after its warm-up.
+/// Result of a replay, after its warm-up.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Replay {
-    /// Places for experts in each layer.
+    /// Slots for experts in each layer.
     pub slots: usize,
-    /// The policy.
+    /// Policy of the cache.
     pub policy: Policy,
-    /// Bytes of a device that the places take.
+    /// Bytes of device memory that the slots use.
     pub bytes: u64,
-    /// Fraction of the choices that were in their places.
+    /// Fraction of the chosen experts that were in slots.
     pub hit_rate: f64,
     /// Experts fetched per token.
     pub fetched: f64,
     /// Tokens per second.
     pub tokens_per_second: f64,
-    /// True if there are fewer places than [`WORTHWHILE_EXPERTS`] times the experts per token, and experts without one.
+    /// True if some experts have no slot and there are fewer slots than [`WORTHWHILE_EXPERTS`]
+    /// times the experts per token.
     pub too_small: bool,
 }
 
-/// Scores by which experts stay.
+/// Scores that decide which experts stay.
 #[derive(Debug)]
 enum CacheScores {
     Fixed,
@@ -112,10 +117,11 @@ impl CacheScores {
     }
 }
 
-/// Part of the tokens that a replay warms up on.
+/// Divisor of the tokens for the warm-up.
 const WARM_UP: usize = 4;
 
-/// Replays `routes` through `slots` places per layer. The first quarter of the tokens fills them and is not counted.
+/// Replays `routes` through `slots` slots per layer. The first quarter of the tokens fills the
+/// slots and does not count.
 ///
 /// # Errors
 /// [`Error::Invalid`] for fewer than 4 tokens, or speeds that are not above 0.
@@ -144,12 +150,13 @@ pub fn replay(routes: &Routes, slots: usize, policy: Policy, speeds: &ExpertSpee
             let found = chosen.iter().filter(|expert| cache.places.holds[usize::from(**expert)]).count();
             let misses = chosen.len() - found;
             let fetched = match policy {
-                // Fetching what does not stay is worth nothing here: the next token has to fetch it again.
+                // Fetching an expert that does not stay is useless here, because the next token
+                // must fetch it again.
                 Policy::Static => 0,
                 _ => speeds.fetches(layer.bytes as f64, found, misses),
             };
             cache.count(chosen);
-            // Places that nothing has been in are filled beside: that happens once.
+            // Empty slots are filled in addition. This happens only once.
             let filled = if matches!(policy, Policy::Static) { 0 } else { cache.free().min(misses) };
             cache.admit(chosen, fetched.max(filled));
             if token >= warm {
@@ -172,7 +179,7 @@ pub fn replay(routes: &Routes, slots: usize, policy: Policy, speeds: &ExpertSpee
     })
 }
 
-/// Places of one layer.
+/// Simulated slots of one layer.
 struct Cache {
     slots: usize,
     places: ShadowCache,
@@ -201,7 +208,7 @@ impl Cache {
         self.places.members.push(expert);
     }
 
-    /// Counts a token's choice.
+    /// Counts the experts that a token chose.
     fn count(&mut self, chosen: &[u16]) {
         self.mask.fill(0);
         chosen.iter().for_each(|expert| mask::insert(&mut self.mask, usize::from(*expert)));
@@ -212,8 +219,9 @@ impl Cache {
         }
     }
 
-    /// Takes up to `most` of the chosen experts that are not there, those with the largest scores, each in place of the smallest score
-    /// that is smaller and was not chosen.
+    /// Admits up to `most` of the chosen experts that are missing, those with the largest scores
+    /// first. Each replaces the expert with the smallest score that was not chosen, if that score
+    /// is smaller.
     fn admit(&mut self, chosen: &[u16], most: usize) {
         let missing = chosen.iter().filter(|expert| !self.places.holds[usize::from(**expert)]);
         let mut missing: Vec<u32> = missing.map(|expert| u32::from(*expert)).collect();

@@ -1,4 +1,4 @@
-//! Routes that no model chose, with the locality of published ones.
+//! Generated routes with the locality of published routes.
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -6,27 +6,31 @@ use rand_chacha::ChaCha8Rng;
 use super::{RouteLayer, Routes};
 use thermocline_base::error::{Error, Result};
 
-/// How choices depend on those before.
+/// How choices depend on earlier choices.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Locality {
-    /// Fraction of choices by recency; the others are by frequency.
+    /// Fraction of choices by recency. The other choices are by frequency.
     pub recency: f64,
-    /// Distance `d` of a choice by recency among the experts in the order of their last use: `P(d > n) = (1 + n / scale)^-tail`.
+    /// Scale of the distance `d` of a choice by recency, in the order of last use: `P(d > n) = (1 +
+    /// n / scale)^-tail`.
     pub scale: f64,
-    /// As above.
+    /// Exponent of the same distribution.
     pub tail: f64,
-    /// Exponent of the frequencies: the expert of rank `r` comes in proportion to `r^-skew` (Zipf).
+    /// Exponent of the frequencies: the expert of rank `r` is chosen in proportion to `r^-skew`
+    /// (Zipf).
     pub skew: f64,
 }
 
 impl Default for Locality {
-    /// Of 512 experts with 10 per token: the 64 used last hold 67 % of the choices, 128 hold 81 %, a static 32 about 10 %.
+    /// For 512 experts with 10 per token, the latest 64 experts hold 67 % of the choices and the
+    /// latest 128 hold 81 %. A static set of 32 holds about 10 %.
     fn default() -> Self {
         Locality { recency: 0.98, scale: 33.0, tail: 1.12, skew: 0.6 }
     }
 }
 
-/// `tokens` tokens through `layers` layers alike; each layer has frequencies and an order of its own.
+/// Generates routes of `tokens` tokens through `layers` equal layers. Each layer has its own
+/// frequencies and order.
 ///
 /// # Errors
 /// [`Error::Invalid`] for figures out of range, as [`Routes::new`].
@@ -66,7 +70,7 @@ pub fn synthetic(
             while chosen.len() < layer.used {
                 let expert = if rng.random::<f64>() < recency {
                     let far = scale * ((1.0 - rng.random::<f64>()).powf(-1.0 / tail) - 1.0);
-                    // Choices past the last expert come from anywhere.
+                    // Distances beyond the last expert select any expert.
                     let place =
                         if far < layer.experts as f64 { far as usize } else { rng.random_range(0..layer.experts) };
                     by_use[place]

@@ -1,4 +1,4 @@
-//! Replays of synthetic routes with the locality of published ones.
+//! Replays of generated routes with the locality of published routes.
 
 use super::*;
 use crate::sparsity::migration::{FollowOptions, Follower};
@@ -12,7 +12,7 @@ fn made(locality: Locality) -> Routes {
     synthetic(LAYER, 2, 20 << 20, 1600, locality, 7).unwrap()
 }
 
-/// A bus so fast that everything is fetched: hit rates are those of the policy alone.
+/// Returns the hit rate. The bus is so fast that every miss is fetched, so only the policy matters.
 fn hit_rate(routes: &Routes, slots: usize, policy: Policy) -> f64 {
     let fast = ExpertSpeeds { bus: 1e15, device: 1e15, ..SPEEDS };
     replay(routes, slots, policy, &fast).unwrap().hit_rate
@@ -29,8 +29,8 @@ fn synthetic_routes_have_the_published_locality() {
     assert!(other != routes && made(Locality::default()) == routes);
 }
 
-/// Routes may repeat what was used last, come by frequency, or both: the engine's policy is within 5 % of the best one, in hits and
-/// in priced speed, at every size.
+/// Routes may repeat recent experts, follow frequencies, or both. At every size, the engine's
+/// policy reaches 95 % of the best policy's predicted speed.
 #[test]
 fn adaptive_policy_is_within_five_percent_of_the_best() {
     let localities = [
@@ -53,7 +53,8 @@ fn adaptive_policy_is_within_five_percent_of_the_best() {
     }
 }
 
-/// For each miss the quicker of fetching and computing: never slower than either alone.
+/// The number of fetched misses gives the shortest time of all divisions between fetching and
+/// computing.
 #[test]
 fn misses_are_fetched_where_that_is_quicker() {
     let bytes = 2e6;
@@ -114,8 +115,8 @@ fn routes_round_trip_through_their_file_and_damage_is_refused() {
     }
 }
 
-/// The hot set of a running engine, which moves a bounded number of bytes between tokens, hits nearly as often as a cache that takes every
-/// miss, and more than one chosen by frequency.
+/// The hot set of a running engine moves a limited number of bytes per token. It still hits nearly
+/// as often as a cache that admits every miss, and more often than a hot set chosen by frequency.
 #[test]
 fn hot_set_of_experts_follows_recent_routes() {
     let (layers, slots) = (4, 128);

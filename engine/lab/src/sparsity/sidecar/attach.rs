@@ -1,4 +1,4 @@
-//! Attaching a sidecar to its model.
+//! Attaches a sidecar to its model.
 
 use super::{PreparedExperts, PreparedLayer, PreparedPredictor, Sidecar, keys};
 use thermocline_base::{
@@ -9,12 +9,12 @@ use thermocline_formats::format::Matrix;
 use thermocline_model::{ExpertWeights, Ffn, InputSite, LayerWeights, Model, Predictor, PredictorKind};
 
 impl Sidecar {
-    /// Sets the predictors, activation thresholds, frequencies and neuron-major down projections of `model`'s layers, as far as the
-    /// sidecar has them. The matrices share the sidecar's bytes.
+    /// Sets the predictors, thresholds, frequencies and neuron-major down projections of `model`'s
+    /// layers that the sidecar contains. The matrices share the sidecar's bytes. Does not check the
+    /// identity ([`Sidecar::foreign`]).
     ///
     /// # Errors
-    /// [`Error::Malformed`] for a tensor that does not fit the model, which is then unchanged. The identity is
-    /// not checked here, see [`Sidecar::foreign`].
+    /// [`Error::Malformed`] for a tensor that does not fit the model. The model is then unchanged.
     pub fn attach(&self, model: &mut Model) -> Result<()> {
         let layers = &mut model.weights.layers;
         if layers.len() != self.layers.len() {
@@ -114,7 +114,7 @@ impl Sidecar {
     }
 }
 
-/// Sets what `prepared` has; shapes were checked before.
+/// Sets the parts that `prepared` contains. The shapes were checked before.
 fn apply(weights: &mut LayerWeights, prepared: &PreparedLayer) {
     if let Some(predictor) = &prepared.predictor {
         weights.predictor = predictor_of(weights, predictor).or(weights.predictor.take());
@@ -137,10 +137,11 @@ fn apply(weights: &mut LayerWeights, prepared: &PreparedLayer) {
     }
 }
 
-/// The predictor that a layer gets; `None` if the model has none of its own.
+/// Returns the predictor for a layer; `None` if the sidecar refers to the model's own predictor and
+/// there is none.
 fn predictor_of(weights: &LayerWeights, prepared: &PreparedPredictor) -> Option<Predictor> {
     let kind = match &prepared.kind {
-        // The bias is that of the original rows.
+        // The bias is the original rows' bias.
         Some(PredictorKind::Rows { rows, .. }) => {
             let Ffn::Dense(ffn) = &weights.ffn else { return None };
             PredictorKind::Rows { rows: rows.clone(), bias: ffn.gate.as_ref().unwrap_or(&ffn.up).bias.clone() }

@@ -1,36 +1,37 @@
-//! The identity of the model a sidecar belongs to.
+//! Identity of the model that a sidecar belongs to.
 
 use thermocline_formats::format::{Checkpoint, Container, Tensor};
 use thermocline_model::Model;
 
-/// Bytes hashed at the beginning, the middle and the end of every tensor.
+/// Bytes to hash at the beginning, the middle and the end of every tensor.
 const SAMPLE: usize = 256;
 
-/// Fingerprint of a model: sizes, the names, types and shapes of all tensors, and samples of their bytes. Another fine-tune and
-/// another quantisation differ; the file's name, its metadata and the order of its tensors do not matter. Computing it reads three
-/// places per tensor, a fraction of a second for the largest files.
+/// Fingerprint of a model: sizes, the names, types and shapes of all tensors, and samples of their
+/// bytes. Fine-tunes and quantisations have different fingerprints. The file's name, its metadata
+/// and the order of its tensors do not matter. Computing it reads three places per tensor, which
+/// takes a fraction of a second for the largest files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// GGUF's name of the architecture.
+    /// Architecture name in GGUF.
     pub architecture: String,
-    /// Layers.
+    /// Number of layers.
     pub n_layer: usize,
     /// Width of the residual stream.
     pub d_model: usize,
-    /// Neurons per dense layer; 0 without any.
+    /// Neurons per dense layer; 0 without dense layers.
     pub n_ff: usize,
-    /// Experts per layer; 0 without.
+    /// Experts per layer; 0 without experts.
     pub n_expert: usize,
-    /// Tensors in the file.
+    /// Number of tensors in the file.
     pub tensors: u64,
-    /// Hash of their names, types and shapes.
+    /// Hash of the tensors' names, types and shapes.
     pub layout: u64,
-    /// Hash of samples of their bytes.
+    /// Hash of samples of the tensors' bytes.
     pub data: u64,
 }
 
 impl Identity {
-    /// The identity of `model`.
+    /// Computes the identity of `model`.
     pub fn of_model(model: &Model) -> Self {
         let config = &model.config;
         let (layout, data) = hashes(&model.checkpoint);
@@ -46,12 +47,13 @@ impl Identity {
         }
     }
 
-    /// The model's fingerprint, by which files and rows about it are named: 32 hexadecimal digits.
+    /// Returns the model's fingerprint, 32 hexadecimal digits. Names of files and rows about the
+    /// model contain it.
     pub fn fingerprint(&self) -> String {
         format!("{:016x}{:016x}", self.layout, self.data)
     }
 
-    /// Description of how `model` differs; `None` if it is the same.
+    /// Describes how `model` differs; `None` if it is the same model.
     pub fn difference(&self, model: &Identity) -> Option<String> {
         let sizes = |of: &Identity| {
             let experts = if of.n_expert > 0 { format!(", {} experts", of.n_expert) } else { String::new() };
@@ -69,13 +71,13 @@ impl Identity {
     }
 }
 
-/// All tensors of a file, used or not; of a folder those of the model.
+/// Returns all tensors of a file, used or not. For a folder, only the tensors of the model.
 fn of_file(checkpoint: &Checkpoint) -> impl Iterator<Item = &Tensor> {
     let unused = if checkpoint.container == Container::HuggingFace { &[] } else { checkpoint.unused() };
     checkpoint.tensors().iter().chain(unused)
 }
 
-/// Hashes of layout and data.
+/// Computes the hashes of layout and data.
 fn hashes(checkpoint: &Checkpoint) -> (u64, u64) {
     let mut tensors: Vec<_> = of_file(checkpoint).collect();
     tensors.sort_unstable_by(|a, b| a.name.cmp(&b.name));
@@ -93,7 +95,8 @@ fn hashes(checkpoint: &Checkpoint) -> (u64, u64) {
     (layout.0, data.0)
 }
 
-/// FNV-1a with 64 bits: the same on every machine and in every version, which the standard library's hashes are not.
+/// 64-bit FNV-1a. Unlike the standard library's hashes, it is the same on every machine and in
+/// every version.
 struct Fnv(u64);
 
 impl Default for Fnv {
@@ -126,7 +129,7 @@ mod tests {
 
     #[test]
     fn fnv_1a_matches_the_published_test_vectors() {
-        // Test vectors of Landon Curt Noll, one of its authors.
+        // Test vectors by Landon Curt Noll, an author of FNV.
         for (text, hash) in
             [("", 0xcbf2_9ce4_8422_2325), ("a", 0xaf63_dc4c_8601_ec8c), ("foobar", 0x8594_4171_f739_67e8)]
         {

@@ -1,5 +1,6 @@
-//! Names of a sidecar's keys and tensors. Per-layer keys are arrays with an element for every layer; where a layer has
-//! no value its element is 0, and -1 for an activation threshold. Keys named `cut` hold activation thresholds.
+//! Names of a sidecar's keys and tensors. Per-layer keys are arrays with an element for every
+//! layer. The element of a layer without a value is 0, or -1 for an activation threshold. Keys
+//! named `cut` hold activation thresholds.
 
 use thermocline_model::InputSite;
 
@@ -12,69 +13,73 @@ pub(super) const VERSION: usize = 1;
 
 /// The model's architecture, text.
 pub(super) const MODEL_ARCHITECTURE: &str = "thermocline.model.architecture";
-/// Its layers, u64, as all of the following.
+/// Number of the model's layers, u64 like the following keys.
 pub(super) const MODEL_LAYERS: &str = "thermocline.model.block_count";
-/// Its width.
+/// Width of the model's residual stream.
 pub(super) const MODEL_WIDTH: &str = "thermocline.model.embedding_length";
-/// Its neurons per layer; 0 without dense layers.
+/// Neurons per dense layer of the model; 0 without dense layers.
 pub(super) const MODEL_NEURONS: &str = "thermocline.model.feed_forward_length";
-/// Its experts per layer; 0 without.
+/// Experts per layer of the model; 0 without experts.
 pub(super) const MODEL_EXPERTS: &str = "thermocline.model.expert_count";
-/// Tensors in its file.
+/// Number of tensors in the model file.
 pub(super) const MODEL_TENSORS: &str = "thermocline.model.tensor_count";
-/// FNV-1a of their names, types and shapes.
+/// FNV-1a of the tensors' names, types and shapes.
 pub(super) const MODEL_LAYOUT: &str = "thermocline.model.layout_hash";
-/// FNV-1a of samples of their bytes.
+/// FNV-1a of samples of the tensors' bytes.
 pub(super) const MODEL_DATA: &str = "thermocline.model.data_hash";
 
-/// Activation the model was run with, text.
+/// Activation of the model when it was prepared, text.
 pub(super) const ACTIVATION: &str = "thermocline.activation";
 /// Description of the corpus, text.
 pub(super) const CORPUS: &str = "thermocline.corpus";
-/// Tokens counted, u64.
+/// Number of counted tokens, u64.
 pub(super) const TOKENS_PROFILED: &str = "thermocline.tokens_profiled";
-/// Tokens among them held out for measuring, u64.
+/// Number of counted tokens that were held out for measuring, u64.
 pub(super) const TOKENS_HELD_OUT: &str = "thermocline.tokens_held_out";
 /// Target recall, f32.
 pub(super) const TARGET_RECALL: &str = "thermocline.predictor.target_recall";
 /// Target mass recall, f32.
 pub(super) const TARGET_MASS_RECALL: &str = "thermocline.predictor.target_mass_recall";
 
-/// Per layer, text: `none`; `low_rank` (fc1 and fc2); `rows` (gate_low); `model`, the model file's own.
+/// Per layer, text: `none`; `low_rank` (fc1 and fc2); `rows` (gate_low); `model` (the model file's
+/// own predictor).
 pub(super) const KIND: &str = "thermocline.predictor.kind";
 /// Per layer, text: `residual` or `normed`.
 pub(super) const INPUT: &str = "thermocline.predictor.input";
-/// Per layer, f32, as all of the following: neurons with this score or more are named.
+/// Per layer, f32 like the following keys: score threshold. Neurons with at least this score are
+/// selected.
 pub(super) const THRESHOLD: &str = "thermocline.predictor.threshold";
-/// Recall on held-out text: fraction of the firing neurons that are named.
+/// Recall on held-out text: fraction of the firing neurons that are selected.
 pub(super) const RECALL: &str = "thermocline.predictor.recall";
-/// Mass recall: fraction of the activation mass of named neurons.
+/// Mass recall: fraction of the activation mass in selected neurons.
 pub(super) const MASS_RECALL: &str = "thermocline.predictor.mass_recall";
-/// Precision: fraction of the named neurons that fire.
+/// Precision: fraction of the selected neurons that fire.
 pub(super) const PRECISION: &str = "thermocline.predictor.precision";
-/// Density: fraction of all neurons that are named.
+/// Density: fraction of all neurons that are selected.
 pub(super) const DENSITY: &str = "thermocline.predictor.density";
 
-/// Per layer, f32: activation threshold, the magnitude of the gate's activation below which the threshold mode skips a neuron; -1
-/// without.
+/// Per layer, f32: activation threshold. The threshold mode skips a neuron if the magnitude of its
+/// gate's activation is at or below it. -1 without a threshold.
 pub(super) const ACTIVATION_THRESHOLD: &str = "thermocline.cut.value";
 /// Per layer, f32: fraction of the neurons above the activation threshold.
 pub(super) const ACTIVATION_THRESHOLD_DENSITY: &str = "thermocline.cut.density";
-/// Per layer, f32: root of the mean squared difference between the down projection here and the model's, over the root of
-/// the mean square of the latter.
+/// Per layer, f32: root mean square of the difference between the stored and the model's down
+/// projection, divided by the root mean square of the model's.
 pub(super) const DOWN_ERROR: &str = "thermocline.down.error";
 
-/// Levels of input sparsity, f32, ascending: fractions of a layer's weights that its thresholds skip. Absent without thresholds.
+/// Levels of input sparsity, f32, ascending: fractions of a layer's weights that the thresholds
+/// skip. Absent without thresholds.
 pub(super) const INPUT_LEVELS: &str = "thermocline.inputs.levels";
-/// Figures of levels of input sparsity on held-out text, as JSON: an array of [`InputFigures`](thermocline_model::InputFigures).
+/// Figures of the levels of input sparsity on held-out text, a JSON array of
+/// [`InputFigures`](thermocline_model::InputFigures).
 pub(super) const INPUT_FIGURES: &str = "thermocline.inputs.figures";
 
-/// Importances of the inputs of a site, `[inputs]`.
+/// Importances of a site's inputs, `[inputs]`.
 pub(super) fn input_importance(layer: usize, site: InputSite) -> String {
     format!("blk.{layer}.inputs_{}.importance", site.name())
 }
 
-/// Thresholds of the inputs of a site, `[levels]`.
+/// Thresholds of a site's inputs, `[levels]`.
 pub(super) fn input_thresholds(layer: usize, site: InputSite) -> String {
     format!("blk.{layer}.inputs_{}.thresholds", site.name())
 }
@@ -99,7 +104,8 @@ pub(super) fn shared_down(layer: usize) -> String {
     format!("blk.{layer}.ffn_down_shexp_t.weight")
 }
 
-/// Firing frequencies of a dense layer's neurons, `[n_ff]`, or of experts, `[experts]`.
+/// Firing frequencies of a dense layer's neurons, `[n_ff]`, or choice frequencies of experts,
+/// `[experts]`.
 pub(super) fn frequency(layer: usize) -> String {
     format!("blk.{layer}.neuron_freq")
 }

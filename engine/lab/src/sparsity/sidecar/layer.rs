@@ -1,4 +1,4 @@
-//! One layer's part of a sidecar.
+//! One layer of a sidecar.
 
 use crate::sparsity::profile::smallest_fraction;
 use thermocline_formats::format::Matrix;
@@ -7,17 +7,18 @@ use thermocline_model::{InputCurves, PredictorInput, PredictorKind, PredictorQua
 /// Results of preparing one layer.
 #[derive(Debug, Clone, Default)]
 pub struct PreparedLayer {
-    /// Fraction of tokens at which each neuron fires, `[n_ff]`; in an MoE layer, at which each expert is chosen, `[experts]`.
+    /// Fraction of tokens at which each neuron fires, `[n_ff]`. In an MoE layer, fraction of tokens
+    /// that choose each expert, `[experts]`.
     pub frequency: Option<Vec<f32>>,
     /// Predictor of the neurons that fire.
     pub predictor: Option<PreparedPredictor>,
     /// Activation threshold of the threshold mode.
     pub activation_threshold: Option<PreparedThreshold>,
-    /// Thresholds of the inputs of its products.
+    /// Thresholds of the layer's product inputs.
     pub inputs: Option<InputCurves>,
     /// Neuron-major down projection.
     pub down: Option<PreparedDown>,
-    /// In an MoE layer: the experts' neurons.
+    /// Neurons of an MoE layer's experts.
     pub experts: Option<PreparedExperts>,
 }
 
@@ -26,31 +27,34 @@ pub struct PreparedLayer {
 pub struct PreparedExperts {
     /// Neurons per expert.
     pub width: usize,
-    /// Fraction of tokens at which each fires, `[experts, width]`.
+    /// Fraction of tokens at which each neuron fires, `[experts, width]`.
     pub frequency: Vec<f32>,
-    /// The same for the shared expert's neurons; empty without one.
+    /// Fraction of tokens at which each neuron of the shared expert fires. Empty without a shared
+    /// expert.
     pub shared: Vec<f32>,
-    /// Neuron-major down projections: the experts', then the shared expert's. All of them or none.
+    /// Neuron-major down projections of all experts, then of the shared expert. Empty if none are
+    /// stored.
     pub downs: Vec<Matrix>,
-    /// Largest of their errors, each as [`PreparedDown::error`].
+    /// Largest error of the down projections ([`PreparedDown::error`]).
     pub down_error: f32,
 }
 
 impl PreparedExperts {
-    /// Frequencies of all neurons, expert by expert, the shared expert's last.
+    /// Returns the frequencies of all neurons, expert by expert, with the shared expert last.
     pub fn frequencies(&self) -> impl Iterator<Item = f32> {
         self.frequency.iter().chain(&self.shared).copied()
     }
 }
 
-/// A new predictor, or the model's own with new figures.
+/// A new predictor, or the model file's own predictor with new figures.
 #[derive(Debug, Clone)]
 pub struct PreparedPredictor {
-    /// Its weights; `None` for the model file's own predictor. The bias of rows is the model's and not stored here.
+    /// Weights; `None` for the model file's own predictor. The bias of rows belongs to the model
+    /// and is not stored here.
     pub kind: Option<PredictorKind>,
-    /// Vector that it reads.
+    /// Vector that the predictor reads.
     pub input: PredictorInput,
-    /// Neurons with this score or more are named.
+    /// Score threshold. Neurons with at least this score are selected.
     pub threshold: f32,
     /// Figures on held-out text.
     pub quality: PredictorQuality,
@@ -59,30 +63,31 @@ pub struct PreparedPredictor {
 /// A threshold on the magnitude of the gate's activation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PreparedThreshold {
-    /// Neurons at or below it are skipped.
+    /// Neurons at or below this magnitude are skipped.
     pub value: f32,
-    /// Fraction of the neurons above it.
+    /// Fraction of the neurons above the threshold.
     pub density: f32,
 }
 
-/// A neuron-major down projection: a neuron is a row.
+/// A neuron-major down projection: each row is a neuron.
 #[derive(Debug, Clone)]
 pub struct PreparedDown {
-    /// `[n_ff, d]`
+    /// `[n_ff, d]` weights.
     pub weight: Matrix,
-    /// Root mean square of the difference from the model's own weights, relative to theirs.
+    /// Root mean square of the difference from the model's weights, relative to the root mean
+    /// square of the model's weights.
     pub error: f32,
 }
 
 impl PreparedLayer {
-    /// Its matrices.
+    /// Returns the layer's matrices.
     pub(super) fn matrices(&self) -> impl Iterator<Item = &Matrix> {
         let downs = self.down.iter().map(|down| &down.weight);
         let experts = self.experts.iter().flat_map(|experts| &experts.downs);
         self.predictor.iter().flat_map(PreparedPredictor::matrices).chain(downs).chain(experts)
     }
 
-    /// Bytes its tensors take in the file.
+    /// Returns the bytes of the layer's tensors in the file.
     pub fn bytes(&self) -> u64 {
         let curve = |curve: &SiteCurve| curve.importance.len() + curve.thresholds.len();
         let inputs: usize = self.inputs.iter().flat_map(|inputs| inputs.sites.iter().flatten()).map(curve).sum();
@@ -91,7 +96,8 @@ impl PreparedLayer {
         (floats * size_of::<f32>()) as u64 + bytes_of(self.matrices())
     }
 
-    /// Mean fraction of the neurons that fire; in an MoE layer, of the chosen experts' neurons.
+    /// Returns the mean fraction of the neurons that fire. In an MoE layer, of the chosen experts'
+    /// neurons.
     pub fn density(&self) -> Option<f32> {
         let frequency = self.frequency.as_ref().filter(|frequency| !frequency.is_empty())?;
         if let Some(experts) = &self.experts {
@@ -104,7 +110,8 @@ impl PreparedLayer {
         Some((sum / frequency.len() as f64) as f32)
     }
 
-    /// The smallest fraction of the neurons that makes the fraction `of_firings` of the firings.
+    /// Returns the smallest fraction of the neurons that produce the fraction `of_firings` of the
+    /// firings.
     pub fn skew(&self, of_firings: f64) -> Option<f64> {
         if let Some(experts) = &self.experts {
             return Some(smallest_fraction(experts.frequencies().map(f64::from).collect(), of_firings));
@@ -115,7 +122,7 @@ impl PreparedLayer {
 }
 
 impl PreparedPredictor {
-    /// Its matrices; none if they are the model's.
+    /// Returns the predictor's matrices; none for the model file's own predictor.
     fn matrices(&self) -> impl Iterator<Item = &Matrix> {
         let both = match &self.kind {
             Some(PredictorKind::LowRank { fc1, fc2 }) => [Some(fc1), Some(fc2)],
@@ -125,12 +132,12 @@ impl PreparedPredictor {
         both.into_iter().flatten()
     }
 
-    /// Bytes of its weights; 0 if they are the model's.
+    /// Returns the bytes of the weights; 0 for the model file's own predictor.
     pub fn bytes(&self) -> u64 {
         bytes_of(self.matrices())
     }
 
-    /// Rank of a low-rank predictor.
+    /// Returns the rank of a low-rank predictor.
     pub fn rank(&self) -> Option<usize> {
         match &self.kind {
             Some(PredictorKind::LowRank { fc1, .. }) => Some(fc1.rows()),
@@ -138,7 +145,7 @@ impl PreparedPredictor {
         }
     }
 
-    /// Its name in files and tables.
+    /// Returns the name in files and tables.
     pub fn kind_name(&self) -> &'static str {
         match &self.kind {
             Some(PredictorKind::LowRank { .. }) => "low_rank",
@@ -152,7 +159,7 @@ fn bytes_of<'m>(matrices: impl Iterator<Item = &'m Matrix>) -> u64 {
     matrices.map(|matrix| matrix.data().len() as u64).sum()
 }
 
-/// Name of a predictor's input in files.
+/// Returns the name of a predictor's input in files.
 pub(super) fn input_name(input: PredictorInput) -> &'static str {
     match input {
         PredictorInput::Residual => "residual",

@@ -1,4 +1,4 @@
-//! Finding a model's sidecar.
+//! Finds a model's sidecar.
 
 use std::path::{Path, PathBuf};
 
@@ -7,24 +7,24 @@ use thermocline_base::error::{Error, Result};
 use thermocline_formats::format::{Bytes, ReadMode};
 use thermocline_model::Model;
 
-/// Sidecar that a model should have.
+/// Sidecar to attach to a model.
 #[derive(Debug, Clone, Default)]
 pub enum SidecarChoice {
-    /// The one beside the model ([`path_beside`]), if it exists.
+    /// The sidecar beside the model ([`path_beside`]), if it exists.
     #[default]
     Beside,
-    /// None.
+    /// No sidecar.
     Without,
-    /// This file, which must belong to the model.
+    /// The sidecar in this file, which must belong to the model.
     File(PathBuf),
-    /// Bytes in memory, with a name for errors; they must belong to the model.
+    /// A sidecar in memory, with a name for errors. It must belong to the model.
     Memory(PathBuf, Bytes),
 }
 
 /// Result of attaching a [`SidecarChoice`].
 #[derive(Debug, Clone, Default)]
 pub enum SidecarAttachment {
-    /// No sidecar exists, or none was wanted.
+    /// No sidecar exists, or none was requested.
     #[default]
     None,
     /// The sidecar is part of the model.
@@ -33,13 +33,13 @@ pub enum SidecarAttachment {
     Ignored {
         /// Path of the sidecar.
         path: PathBuf,
-        /// Reason, for the user.
+        /// Reason, for users.
         reason: String,
     },
 }
 
 impl SidecarAttachment {
-    /// The attached sidecar.
+    /// Returns the attached sidecar.
     pub fn sidecar(&self) -> Option<&Sidecar> {
         match self {
             SidecarAttachment::Attached(sidecar) => Some(sidecar),
@@ -48,7 +48,8 @@ impl SidecarAttachment {
     }
 }
 
-/// Path of `model`'s sidecar: `model.thermocline.gguf` beside `model.gguf`, or inside a model folder.
+/// Returns the path of `model`'s sidecar: `model.thermocline.gguf` beside `model.gguf`, or inside a
+/// model folder.
 pub fn path_beside(model: &Path) -> PathBuf {
     if model.is_dir() {
         return model.join("model.thermocline.gguf");
@@ -59,11 +60,11 @@ pub fn path_beside(model: &Path) -> PathBuf {
     path.into()
 }
 
-/// Makes the sidecar of `choice` part of `model`.
+/// Attaches the sidecar of `choice` to `model`.
 ///
 /// # Errors
-/// For a sidecar given by name: errors of the file, or [`Error::Invalid`] if it is another model's. One found beside the model is
-/// ignored instead.
+/// For a sidecar chosen by name: errors of the file, or [`Error::Invalid`] if it belongs to another
+/// model. A sidecar found beside the model is ignored instead.
 pub fn attach(model: &mut Model, choice: &SidecarChoice, mode: ReadMode) -> Result<SidecarAttachment> {
     let read = match choice {
         SidecarChoice::Without => return Ok(SidecarAttachment::None),
@@ -85,7 +86,7 @@ pub fn attach(model: &mut Model, choice: &SidecarChoice, mode: ReadMode) -> Resu
 }
 
 impl Sidecar {
-    /// Reason why it is not `model`'s; `None` if it is.
+    /// Returns why the sidecar does not belong to `model`; `None` if it does.
     pub fn foreign(&self, model: &Model) -> Option<String> {
         let ran = self.provenance.activation;
         self.identity.difference(&Identity::of_model(model)).or_else(|| {

@@ -1,5 +1,5 @@
-//! Reading a sidecar. Everything is checked: arrays have an element per layer, tensors the shapes that follow from the
-//! identity, numbers their range.
+//! Reads a sidecar and checks everything. Arrays must have an element per layer, tensors must have
+//! the shapes that follow from the identity, and numbers must be in range.
 
 use std::{ops::RangeInclusive, path::Path};
 
@@ -21,7 +21,7 @@ impl Sidecar {
     /// Reads the sidecar at `path`.
     ///
     /// # Errors
-    /// Errors of the file with key or tensor; [`Error::Unsupported`] for a version this engine does not know.
+    /// Errors of the file, with key or tensor; [`Error::Unsupported`] for an unknown version.
     pub fn open(path: &Path, mode: ReadMode) -> Result<Self> {
         match format::open(path, mode)? {
             Opened::Checkpoint(file) => Self::from_checkpoint(&file),
@@ -29,7 +29,7 @@ impl Sidecar {
         }
     }
 
-    /// Reads a sidecar in memory; `name` stands for its path in errors.
+    /// Reads a sidecar in memory. `name` replaces its path in errors.
     ///
     /// # Errors
     /// As [`Sidecar::open`].
@@ -67,7 +67,7 @@ impl Sidecar {
 /// Checked access to a sidecar's file.
 struct SidecarReader<'a>(&'a Checkpoint);
 
-/// Per-layer values, `[layers]` each.
+/// Values per layer, `[layers]` each.
 struct Figures<'a> {
     kind: &'a [String],
     input: &'a [String],
@@ -128,7 +128,7 @@ impl<'a> SidecarReader<'a> {
         })
     }
 
-    /// A key's array of one number per layer, all in `range`.
+    /// Reads an array of one number per layer, all in `range`.
     fn floats(&self, key: &str, n_layer: usize, range: RangeInclusive<f32>) -> Result<&'a [f32]> {
         let floats = |array: &'a Array| if let Array::F32(values) = array { Some(&values[..]) } else { None };
         let values = self.per_layer(key, n_layer, "f32", floats)?;
@@ -143,7 +143,8 @@ impl<'a> SidecarReader<'a> {
         self.per_layer(key, n_layer, "strings", texts)
     }
 
-    /// A key's array of one element per layer, which `of` takes out if they have the type that is called `elements`.
+    /// Reads an array of one element per layer. `of` extracts elements of the type named
+    /// `elements`.
     fn per_layer<T>(
         &self,
         key: &str,
@@ -177,7 +178,7 @@ impl<'a> SidecarReader<'a> {
             activation_density: self.floats(keys::ACTIVATION_THRESHOLD_DENSITY, n, fraction)?,
             down_error: self.floats(keys::DOWN_ERROR, n, 0.0..=f32::MAX)?,
         };
-        // The arrays are as long as the number of layers, which therefore is no more than the file has room for.
+        // The arrays' length was checked, so the file has room for the number of layers.
         (0..n).map(|layer| self.layer(identity, &figures, layer)).collect()
     }
 
@@ -196,7 +197,7 @@ impl<'a> SidecarReader<'a> {
         })
     }
 
-    /// Levels of input sparsity: ascending fractions. Empty without.
+    /// Reads the levels of input sparsity: ascending fractions. Empty if there are none.
     fn input_levels(&self) -> Result<&'a [f32]> {
         let key = keys::INPUT_LEVELS;
         let levels = match self.0.metadata.array(key)? {
@@ -219,7 +220,8 @@ impl<'a> SidecarReader<'a> {
         serde_json::from_str(text).map_err(|error| self.key(keys::INPUT_FIGURES, "figures of levels as JSON", error))
     }
 
-    /// Input thresholds of a layer. The numbers of inputs are those of the tensors, which attaching compares with the model.
+    /// Reads the input thresholds of a layer. The tensors determine the number of inputs, which
+    /// attaching compares with the model.
     fn inputs(&self, layer: usize) -> Result<Option<InputCurves>> {
         let levels = self.input_levels()?;
         let mut curves = InputCurves { levels: levels.to_vec(), sites: Default::default() };
@@ -241,7 +243,7 @@ impl<'a> SidecarReader<'a> {
         Ok(curves.sites.iter().any(Option::is_some).then_some(curves))
     }
 
-    /// Elements of an F32 vector, finite and not below 0.
+    /// Reads the elements of an F32 vector, which must be finite and not below 0.
     fn numbers(&self, name: &str, tensor: &Tensor) -> Result<Vec<f32>> {
         if tensor.ty != TensorType::F32 || tensor.shape.len() != 1 {
             return Err(self.tensor(name, "a vector of F32", format!("{:?} of {}", tensor.shape, tensor.ty)));
@@ -281,7 +283,8 @@ impl<'a> SidecarReader<'a> {
         }))
     }
 
-    /// The experts' neurons. Their sizes are those of the tensors, which attaching compares with the model.
+    /// Reads the data of the experts' neurons. The tensors determine the sizes, which attaching
+    /// compares with the model.
     fn experts(&self, identity: &Identity, layer: usize, down_error: f32) -> Result<Option<PreparedExperts>> {
         let (name, n) = (keys::expert_frequency(layer), identity.n_expert);
         let Some(tensor) = self.0.tensor(&name) else { return Ok(None) };
@@ -330,7 +333,7 @@ impl<'a> SidecarReader<'a> {
         self.fractions(name, tensor).map(Some)
     }
 
-    /// Elements of an F32 tensor, from 0 to 1.
+    /// Reads the elements of an F32 tensor, which must be from 0 to 1.
     fn fractions(&self, name: &str, tensor: &Tensor) -> Result<Vec<f32>> {
         if tensor.ty != TensorType::F32 {
             return Err(self.tensor(name, "F32", tensor.ty));
@@ -338,7 +341,8 @@ impl<'a> SidecarReader<'a> {
         self.elements(name, tensor, 0.0..=1.0, "fractions from 0 to 1")
     }
 
-    /// Elements of an F32 tensor, which have to be in `range`, in words `expected`.
+    /// Reads the elements of an F32 tensor, which must be in `range`. `expected` describes the
+    /// range.
     fn elements(&self, name: &str, tensor: &Tensor, range: RangeInclusive<f32>, expected: &str) -> Result<Vec<f32>> {
         let values: Vec<f32> = tensor.data.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
         match values.iter().find(|value| !range.contains(*value)) {

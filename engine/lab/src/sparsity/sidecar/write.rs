@@ -1,4 +1,4 @@
-//! Writing a sidecar.
+//! Writes a sidecar.
 
 use std::{borrow::Cow, path::Path};
 
@@ -16,11 +16,11 @@ use thermocline_model::{InputSite, PredictorInput, PredictorKind, PredictorQuali
 const CONTAINER: Container = Container::Gguf(3);
 
 impl Sidecar {
-    /// Writes the sidecar to a temporary file beside `path` and renames it. Matrices of mapped files are copied without taking
-    /// memory.
+    /// Writes the sidecar to a temporary file beside `path` and renames it. Copying matrices from
+    /// mapped files uses no memory.
     ///
     /// # Errors
-    /// [`Error::Io`](thermocline_base::error::Error::Io), with any file at `path` unchanged.
+    /// [`Error::Io`](thermocline_base::error::Error::Io). A file at `path` is then unchanged.
     pub fn write(&self, path: &Path) -> Result<()> {
         let tensors = self.tensors();
         let infos: Vec<TensorInfo> = tensors.iter().map(|(info, _)| info.clone()).collect();
@@ -31,10 +31,11 @@ impl Sidecar {
         writer.finish()
     }
 
-    /// The file's bytes, in memory.
+    /// Returns the bytes of the file.
     ///
     /// # Errors
-    /// [`Error::Invalid`](thermocline_base::error::Error::Invalid) for shapes that GGUF cannot store.
+    /// [`Error::Invalid`](thermocline_base::error::Error::Invalid) for shapes that GGUF cannot
+    /// store.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let tensors = self.tensors();
         let tensors: Vec<_> = tensors.iter().map(|(info, data)| (info.clone(), &**data)).collect();
@@ -99,13 +100,13 @@ impl Sidecar {
         set(keys::DOWN_ERROR, floats(&error));
         if let Some(curves) = self.layers.iter().find_map(|layer| layer.inputs.as_ref()) {
             set(keys::INPUT_LEVELS, Value::Array(Array::F32(curves.levels.clone())));
-            // Plain numbers always have a form in JSON.
+            // Plain numbers can always be converted to JSON.
             set(keys::INPUT_FIGURES, text(&serde_json::to_string(&self.input_figures).unwrap_or_default()));
         }
         metadata
     }
 
-    /// Tensors with their bytes, layer by layer.
+    /// Returns the tensors with their bytes, layer by layer.
     fn tensors(&self) -> Vec<(TensorInfo, Cow<'_, [u8]>)> {
         let mut tensors = Vec::new();
         for (n, layer) in self.layers.iter().enumerate() {

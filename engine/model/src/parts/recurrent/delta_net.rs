@@ -1,4 +1,4 @@
-//! Gated delta net (Yang et al. 2024) behind a short convolution.
+//! Gated delta net (Yang et al. 2024) after a short convolution.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -8,9 +8,9 @@ use thermocline_cpu::ops::{DeltaNetShape, ShortConv};
 /// Sizes of a gated delta net.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeltaNetConfig {
-    /// Heads and their sizes.
+    /// Number and sizes of heads.
     pub shape: DeltaNetShape,
-    /// Taps of the convolution.
+    /// Number of taps of the convolution.
     pub taps: usize,
 }
 
@@ -25,20 +25,21 @@ impl MixerConfig for DeltaNetConfig {
     }
 }
 
-/// Weights of a gated delta net. The state's heads are those of the values.
+/// Weights of a gated delta net. The state has one head per value head.
 #[derive(Debug, Clone)]
 pub struct DeltaNetWeights {
-    /// Queries, keys and values, `[2 * k_heads * k_dim + v_heads * v_dim, d]`.
+    /// Matrix of queries, keys and values, `[2 * k_heads * k_dim + v_heads * v_dim, d]`.
     pub qkv: Linear,
     /// Gate of the outputs, `[v_heads * v_dim, d]`.
     pub gate: Linear,
-    /// Decay's input, `[v_heads, d]`.
+    /// Matrix for the decay's input, `[v_heads, d]`.
     pub alpha: Linear,
-    /// Rate's input, `[v_heads, d]`.
+    /// Matrix for the rate's input, `[v_heads, d]`.
     pub beta: Linear,
     /// Convolution of queries, keys and values.
     pub conv: ShortConv,
-    /// Factor on the logarithm of the decay, `[v_heads]`, below 0: `log g = a * softplus(alpha x + dt_bias)`.
+    /// Factor on the logarithm of the decay `g`, `[v_heads]`, below 0:
+    /// `log g = a * softplus(alpha x + dt_bias)`.
     pub a: Vec<f32>,
     /// `[v_heads]`
     pub dt_bias: Vec<f32>,

@@ -1,6 +1,6 @@
-//! Mamba-2 (Dao and Gu 2024): a selective state space behind a short convolution.
+//! Mamba-2 (Dao and Gu 2024): a selective state space after a short convolution.
 //!
-//! GGUF and Hugging Face have gates, inputs, `B`, `C` and steps in one matrix, in this order.
+//! GGUF and Hugging Face keep gates, inputs, `B`, `C` and steps in one matrix, in this order.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -12,25 +12,26 @@ use crate::{
 use thermocline_base::error::Result;
 use thermocline_cpu::ops::{Mamba2Shape, ShortConv};
 
-/// Taps of a convolution, and heads, groups or elements that are believed.
+/// Largest accepted number of taps, and of heads, groups or elements.
 const MOST_TAPS: usize = 64;
 const LARGEST: usize = 1 << 16;
-/// Least and largest step of a token, a key of this engine's own; without it there are no limits.
+/// This engine's own key for the smallest and largest step of a token. Without it there are no
+/// limits.
 pub(crate) const STEP_LIMITS: &str = "ssm.time_step_limit";
 
 /// Sizes of Mamba-2.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mamba2Config {
-    /// Heads and their sizes.
+    /// Number and sizes of heads.
     pub shape: Mamba2Shape,
-    /// Taps of the convolution.
+    /// Number of taps of the convolution.
     pub taps: usize,
-    /// Least and largest step of a token.
+    /// Smallest and largest step of a token.
     pub step_limits: [f32; 2],
 }
 
 impl Mamba2Config {
-    /// The sizes in a file, checked against each other.
+    /// Reads the sizes from a file and checks them against each other.
     pub(crate) fn read(loader: &Loader<'_>) -> Result<Self> {
         let size = |key: &str, most: usize| loader.required_size(key, 1..=most);
         let taps = size("ssm.conv_kernel", MOST_TAPS)?;
@@ -65,20 +66,21 @@ impl MixerConfig for Mamba2Config {
     }
 }
 
-/// Weights of Mamba-2. The first three matrices are one in files.
+/// Weights of Mamba-2. Files join the first three matrices in one.
 #[derive(Debug, Clone)]
 pub struct Mamba2Weights {
-    /// Gate of the outputs, `[heads * head_dim, d]`.
+    /// Matrix for the gate of the outputs, `[heads * head_dim, d]`.
     pub gate: Linear,
-    /// Inputs of all heads, then `B` and `C` of all groups, `[heads * head_dim + 2 * groups * state, d]`.
+    /// Matrix for the inputs of all heads, then `B` and `C` of all groups,
+    /// `[heads * head_dim + 2 * groups * state, d]`.
     pub xbc: Linear,
-    /// Steps before their bias and softplus, `[heads, d]`.
+    /// Matrix for the steps, before their bias and softplus, `[heads, d]`.
     pub dt: Linear,
     /// Convolution of the inputs, `B` and `C`.
     pub conv: ShortConv,
     /// Logarithm of the decay per unit of a step, `[heads]`, at most 0.
     pub a: Vec<f32>,
-    /// Part of the inputs that is added to the outputs, `[heads]`.
+    /// Fraction of the inputs that is added to the outputs, `[heads]`.
     pub d: Vec<f32>,
     /// `[heads]`
     pub dt_bias: Vec<f32>,
@@ -89,7 +91,7 @@ pub struct Mamba2Weights {
 }
 
 impl Mamba2Weights {
-    /// The weights of a layer in a file.
+    /// Loads the weights of a layer.
     pub(crate) fn load(at: &LayerTensors<'_>, of: &Mamba2Config) -> Result<Self> {
         let (LayerTensors { loader, n, d_model: d, .. }, shape) = (*at, &of.shape);
         let (heads, inner, channels) = (shape.heads, shape.inner(), shape.channels());

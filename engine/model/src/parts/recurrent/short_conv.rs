@@ -1,4 +1,5 @@
-//! Short convolution between two gates (LFM2), and the convolution that other mixers have ahead of their scans.
+//! Short convolution between two gates (LFM2), and the convolution before the scans of other
+//! mixers.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -9,9 +10,9 @@ use thermocline_cpu::ops::ShortConv;
 /// Sizes of a short convolution between two gates.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShortConvConfig {
-    /// Channels, each with its own filter.
+    /// Number of channels, each with its own filter.
     pub channels: usize,
-    /// Taps of the convolution.
+    /// Number of taps of the convolution.
     pub taps: usize,
 }
 
@@ -25,8 +26,9 @@ impl MixerConfig for ShortConvConfig {
     }
 }
 
-/// Weights of a short convolution between two gates: `y = output (output_gate x * conv(input_gate x * input x))`. The first three
-/// matrices are one in files.
+/// Weights of a short convolution between two gates:
+/// `y = output (output_gate x * conv(input_gate x * input x))`. Files join the first three matrices
+/// in one.
 #[derive(Debug, Clone)]
 pub struct ShortConvWeights {
     /// `[channels, d]`
@@ -35,7 +37,7 @@ pub struct ShortConvWeights {
     pub output_gate: Linear,
     /// `[channels, d]`
     pub input: Linear,
-    /// The convolution of gated inputs.
+    /// Convolution of the gated inputs.
     pub conv: ShortConv,
     /// `[d, channels]`
     pub output: Linear,
@@ -59,7 +61,7 @@ impl MixerWeights for ShortConvWeights {
     }
 }
 
-/// The short convolution `{stem}` of `taps` taps of each channel.
+/// Loads the short convolution `{stem}` with `taps` taps per channel.
 pub(crate) fn load_short_conv(loader: &Loader<'_>, stem: &str, channels: usize, taps: usize) -> Result<ShortConv> {
     let Linear { weight, bias } = loader.linear(stem, channels, taps)?;
     let mut taps_of = vec![0.0; channels * taps];

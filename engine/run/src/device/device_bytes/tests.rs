@@ -1,4 +1,4 @@
-//! The counted bytes beside those of real loads, to the byte.
+//! Counted bytes compared with those of real loads, to the byte.
 
 use std::{
     fs,
@@ -31,7 +31,7 @@ fn software(packed_dot: bool) -> Gpu {
     Gpu::open(&GpuOptions { adapter, packed_dot: Some(packed_dot), ..GpuOptions::default() }).unwrap()
 }
 
-/// `part` of `model` on `gpu`.
+/// Loads `part` of `model` on `gpu`.
 fn load(gpu: &Gpu, model: &Model, part: &DevicePart<'_>) -> DeviceModel {
     let load = GpuLoad { chunk: CHUNK, ..GpuLoad::default() };
     let mut last = (0, 0);
@@ -44,7 +44,7 @@ fn load(gpu: &Gpu, model: &Model, part: &DevicePart<'_>) -> DeviceModel {
     device
 }
 
-/// Every model that a device computes, with its name.
+/// Every model that a device can compute, with its name.
 fn models() -> Vec<(String, Model)> {
     let folders = fs::read_dir(fixtures().join("models")).unwrap().map(|entry| entry.unwrap().path());
     let files = ["f16", "q4_0"].map(|ty| fixtures().join(format!("powerinfer/llama-relu-{ty}.powerinfer.gguf")));
@@ -56,13 +56,14 @@ fn models() -> Vec<(String, Model)> {
     all
 }
 
-/// Bytes of the units of a layer of which `hot` are resident.
+/// Bytes of `hot` resident units of a layer.
 fn hot_bytes(bytes: &LayerBytes, weights: &Ffn, hot: usize) -> u64 {
     let block = if bytes.by_unit && matches!(weights, Ffn::Dense(_)) { SLOT_MULTIPLE } else { 1 };
     hot.next_multiple_of(block) as u64 * bytes.unit
 }
 
-/// The bytes of a plan: layers from `first` on, each with so many of its units, with a cache of [`TOKENS`] tokens.
+/// The bytes of a plan: layers from `first`, each with its number of units, and a cache of
+/// [`TOKENS`] tokens.
 fn planned(bytes: &DeviceBytes, model: &Model, part: &DevicePart<'_>, hot: impl Fn(usize) -> usize) -> u64 {
     let layers = bytes.layers.iter().zip(&model.weights.layers).enumerate().skip(part.first_layer);
     let layers = layers.map(|(at, (layer, weights))| {
@@ -75,8 +76,8 @@ fn planned(bytes: &DeviceBytes, model: &Model, part: &DevicePart<'_>, hot: impl 
     bytes.scratch + bytes.staging + layers.sum::<u64>() + head
 }
 
-/// A load of a whole model with its cache takes the same bytes on a device that is there and on one that only counts, for each
-/// purpose.
+/// Loading a whole model with its cache takes the same bytes on a real device and on one that only
+/// counts, for each purpose.
 #[test]
 fn device_bytes_are_the_allocations_of_whole_models() {
     let models = models();
@@ -109,7 +110,7 @@ fn device_bytes_are_the_allocations_of_whole_models() {
                 "{name}"
             );
             assert_eq!(bytes.head, used(Purpose::Head), "{name}");
-            // Code books of models before this one are not of this load.
+            // Code books of earlier models do not belong to this load.
             let books = before[0].of(Purpose::Scratch);
             let (used, planned) = (
                 real.arena().used() - books,
@@ -123,7 +124,8 @@ fn device_bytes_are_the_allocations_of_whole_models() {
     }
 }
 
-/// A load of a part takes no more than its plan, which keeps within what blocks and hand-overs may take.
+/// Loading a part takes no more than its plan. The plan exceeds the load by at most the room of
+/// blocks and hand-overs.
 #[test]
 fn device_bytes_are_enough_for_parts_of_models() {
     let real = software(true);
@@ -168,7 +170,8 @@ fn device_bytes_are_enough_for_parts_of_models() {
             if first_layer == 0 {
                 let padding = |at: usize| bytes.layers[at].split_tables + 512 * units(&layers[at].ffn) as u64;
                 let handed = 2 * CHUNK as u64 * device.layers.registers.row_bytes() + 4096 + (32 << 10);
-                // An FFN that is whole or nothing has its buffers counted even where it is nothing.
+                // The plan counts the buffers of an FFN that is whole or absent even if it is
+                // absent.
                 let absent = hot.iter().zip(&bytes.layers).any(|(hot, bytes)| !bytes.by_unit && hot.is_empty());
                 let most = used + (0..n_layer).map(padding).sum::<u64>() + handed;
                 let most = if absent { most + bytes.scratch } else { most };
@@ -182,13 +185,13 @@ fn device_bytes_are_enough_for_parts_of_models() {
     }
 }
 
-/// Bytes of memory that this process holds.
+/// Bytes of resident memory of this process.
 fn resident_bytes() -> Option<u64> {
     let pages = fs::read_to_string("/proc/self/statm").ok()?;
     Some(pages.split_whitespace().nth(1)?.parse::<u64>().ok()? * 4096)
 }
 
-/// The most memory of all is in matrices that are never touched.
+/// Nearly all bytes of these models are matrices that counting never reads.
 #[test]
 fn large_models_are_counted_at_once_without_their_weights() {
     for shape in ["relu-llama-70b", "opt-175b", "gpt-oss-120b", "qwen3.5-35b-a3b", "nemotron-3-nano", "glm-4.7-flash"] {
@@ -211,7 +214,7 @@ fn large_models_are_counted_at_once_without_their_weights() {
     }
 }
 
-/// Where limits are narrow fewer tokens are computed at once, and one more does not fit.
+/// With small limits fewer tokens are computed at once, and one more token does not fit.
 #[test]
 fn chunks_are_as_long_as_every_buffer_fits() {
     let model = open(&fixtures().join("models/llama-relu-256"));

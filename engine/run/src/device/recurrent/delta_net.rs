@@ -1,4 +1,4 @@
-//! The gated delta rule of one layer on the device, between its projections and its output matrix.
+//! The gated delta rule of one layer on the device, between projections and output matrix.
 
 use std::ops::Range;
 
@@ -17,13 +17,13 @@ use thermocline_model::recurrent::{DeltaNetConfig, DeltaNetWeights};
 pub(super) struct DeltaNetOps {
     shape: DeltaNetShape,
     eps: f32,
-    /// Lengths of queries and keys, rates.
+    /// Normalises queries and keys to length one and computes the rates.
     inputs: Op,
     norm: Op,
 }
 
 impl DeltaNetOps {
-    /// Pitches of its buffers.
+    /// Row pitches of the mixer's buffers.
     ///
     /// # Errors
     /// [`thermocline_base::error::Error::Unsupported`] for keys that are too wide for the kernels.
@@ -32,7 +32,7 @@ impl DeltaNetOps {
         Ok(RecurrentLayout::new(shape.qkv() + shape.values() + 2 * shape.v_heads, shape.qkv(), shape.values()))
     }
 
-    /// Uploads `weights`, but for matrices and convolution.
+    /// Uploads `weights`, except matrices and convolution.
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         buffers: &MixerBuffers,

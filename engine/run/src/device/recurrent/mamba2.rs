@@ -1,4 +1,4 @@
-//! Mamba-2 of one layer on the device, between its projections and its output matrix.
+//! Mamba-2 of one layer on the device, between projections and output matrix.
 
 use std::ops::Range;
 
@@ -16,25 +16,26 @@ use thermocline_model::recurrent::{Mamba2Config, Mamba2Weights};
 #[derive(Debug)]
 pub(super) struct Mamba2Ops {
     shape: Mamba2Shape,
-    /// Least and largest step, finite.
+    /// Smallest and largest step, both finite.
     step_limits: [f32; 2],
     eps: f32,
-    /// `[a | dt_bias | d]`, one of each per head.
+    /// `[a | dt_bias | d]`, each with one element per head.
     heads: Buffer,
     norm: Op,
 }
 
 impl Mamba2Ops {
-    /// Pitches of its buffers.
+    /// Row pitches of the mixer's buffers.
     ///
     /// # Errors
-    /// [`thermocline_base::error::Error::Unsupported`] for states that are too large for the kernels.
+    /// [`thermocline_base::error::Error::Unsupported`] for states that are too large for the
+    /// kernels.
     pub fn layout(Mamba2Config { shape, .. }: &Mamba2Config) -> Result<RecurrentLayout> {
         check_rows("Mamba-2 on the GPU", "states", shape.state)?;
         Ok(RecurrentLayout::new(shape.channels() + shape.inner() + shape.heads, shape.channels(), shape.inner()))
     }
 
-    /// Uploads `weights`, but for matrices and convolution.
+    /// Uploads `weights`, except matrices and convolution.
     pub fn new(
         loader: &mut GpuLoader<'_, '_>,
         buffers: &MixerBuffers,

@@ -5,28 +5,28 @@ use thermocline_base::error::Result;
 use thermocline_gpu::{Buffer, pitch};
 use thermocline_model::RecurrentConfig;
 
-/// Invocations of a workgroup, for kernels written for any number.
+/// Invocations of a workgroup, for kernels that support any number.
 pub(in crate::device) const WORKGROUP: u32 = 128;
 
 /// Row pitches of a recurrent mixer's buffers, in floats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RecurrentLayout {
-    /// Projections of a token: first the convolution's channels, then gates and rates.
+    /// Projections per token: first the convolution's channels, then gates and rates.
     pub projected: usize,
-    /// Channels behind the convolution.
+    /// Channels after the convolution.
     pub convolved: usize,
     /// Outputs of the heads; 0 without a scan.
     pub heads: usize,
 }
 
 impl RecurrentLayout {
-    /// For rows of so many floats.
+    /// Makes the layout of rows with these numbers of floats.
     pub fn new(projected: usize, convolved: usize, heads: usize) -> Self {
         RecurrentLayout { projected: pitch(projected), convolved: pitch(convolved), heads: pitch(heads) }
     }
 }
 
-/// Buffers of one kind of mixer, which its layers share.
+/// Buffers of one kind of mixer, shared by its layers.
 #[derive(Debug, Clone)]
 pub(crate) struct MixerBuffers {
     pub of: RecurrentConfig,
@@ -40,7 +40,7 @@ pub(crate) struct MixerBuffers {
 }
 
 impl MixerBuffers {
-    /// The buffers of mixers of the kind and sizes `of`.
+    /// Makes the buffers of mixers with the kind and sizes `of`.
     pub fn new(loader: &GpuLoader<'_, '_>, of: &RecurrentConfig, layout: RecurrentLayout) -> Result<Self> {
         let buffer = |what, pitch: usize| loader.scratch(what, loader.chunk * pitch);
         Ok(MixerBuffers {

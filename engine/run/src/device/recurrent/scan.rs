@@ -1,4 +1,5 @@
-//! Interface of a scan: what a recurrent mixer computes on the device between its convolution and its output matrix.
+//! Interface of a scan: what a recurrent mixer computes between its convolution and its output
+//! matrix.
 
 use std::{fmt::Debug, ops::Range};
 
@@ -11,10 +12,11 @@ use thermocline_gpu::{Buffer, Gpu, Op, Recorder};
 
 /// The scan of one layer, prepared.
 pub(in crate::device) trait ScanOps: Debug + Send + Sync {
-    /// The dispatch of a conversation whose memory is `state`.
+    /// Prepares the dispatch of a conversation with the memory `state`.
     fn op(&self, gpu: &Gpu, buffers: &MixerBuffers, state: &Buffer) -> Result<Op>;
 
-    /// Records it for `tokens` tokens, from convolved channels to normed heads; each of `states` is advanced by its rows.
+    /// Records the scan for `tokens` tokens, from convolved channels to normed heads. The rows of
+    /// each entry of `states` advance that state.
     fn record(
         &self,
         recorder: &mut Recorder,
@@ -23,11 +25,12 @@ pub(in crate::device) trait ScanOps: Debug + Send + Sync {
         tokens: usize,
     );
 
-    /// Multiply-adds of a token.
+    /// Multiply-adds per token.
     fn work(&self) -> u64;
 }
 
-/// Refuses a state of more `rows`, of which `what` names the mixer and `of` the vectors, than a scan's lanes can hold.
+/// Returns an error for a state with more `rows` than a scan's lanes can hold. `what` names the
+/// mixer, and `of` names the vectors.
 ///
 /// # Errors
 /// [`Error::Unsupported`].
@@ -40,12 +43,13 @@ pub(super) fn check_rows(what: &'static str, of: &str, rows: usize) -> Result<()
     Err(Error::Unsupported { what, got, supported })
 }
 
-/// Lanes of a scan that share a column of a state of `rows` rows.
+/// Number of a scan's lanes that share a column of a state with `rows` rows.
 pub(super) fn scan_slices(rows: usize) -> u32 {
     (rows as u32).div_ceil(SCAN_ROWS).max(1)
 }
 
-/// Columns of a state of `rows` rows that a workgroup of a scan takes, of `width`.
+/// Number of columns that a scan's workgroup computes, of a state with `rows` rows and `width`
+/// columns.
 pub(super) fn scan_columns(rows: usize, width: usize) -> u32 {
     (SCAN_LANES / scan_slices(rows)).clamp(1, (width as u32).next_multiple_of(16))
 }

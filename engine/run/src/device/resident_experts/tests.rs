@@ -1,4 +1,4 @@
-//! MoE layers on a device against those of the CPU.
+//! MoE layers on a device compared with the CPU.
 
 use std::{ops::ControlFlow, path::Path};
 
@@ -44,13 +44,14 @@ impl Probe for Seen {
     }
 }
 
-/// Every matrix with a bias: the same choices, sums and firings as on the CPU, with and without a shared expert and a threshold.
+/// With a bias on every matrix, choices, sums and firings equal the CPU's, with and without a
+/// shared expert and a threshold.
 #[test]
 fn resident_experts_compute_the_cpus_outputs_choices_and_firings() {
     let options = GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() };
     let gpu = Gpu::open(&options).unwrap();
     let cpu = Cpu::new(&CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap();
-    // Passes have a model, but no part of it is computed here.
+    // A pass needs a model, but no part of it is computed here.
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models/mixtral");
     let model = Model::open(&path, &LoadOptions::default()).unwrap();
     let mut seed = 3;

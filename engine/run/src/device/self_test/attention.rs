@@ -1,4 +1,5 @@
-//! Kernels of attention: norms of heads with rotation and the cache, scores of a token and of a prompt, latent queries and keys.
+//! Kernels of attention: norms of heads with rotation and the cache, scores of a token and of a
+//! prompt, latent queries and keys.
 
 use thermocline_shaders::{DecodeGrid, decode_heads, head_pitch, limits, params};
 
@@ -9,14 +10,14 @@ use thermocline_cpu::{
     ops::{AttentionScratch, AttentionShape, KvRows, KvType, Queries, RopeRows, RopeTable, SeenRows},
 };
 
-/// Heads that share keys and values in groups, of a width that fills no tile.
+/// Heads that share keys and values in groups; their width does not fill a tile.
 const N_HEAD: usize = 6;
 const N_KV_HEAD: usize = 2;
 const HEAD_DIM: usize = 80;
 
 pub(super) fn cases(cpu: &Cpu) -> Result<Vec<Case>> {
     let mut cases = vec![rope(cpu, false)?, rope(cpu, true)?, latent(cpu)];
-    // Few tokens behind many, and a prompt whose tokens see a window.
+    // A few tokens after many, and a prompt whose tokens see a window.
     cases.extend(ScoreCase::new(cpu, ScoreForm { tokens: 2, position: 331, window: None, kv: KvType::F16 })?.decode());
     cases
         .push(ScoreCase::new(cpu, ScoreForm { tokens: 45, position: 83, window: Some(70), kv: KvType::F16 })?.prompt());
@@ -24,7 +25,7 @@ pub(super) fn cases(cpu: &Cpu) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// Rotations of a head, `[tokens, dims / 2, 2]`, of tokens behind `position`.
+/// Rotations of a head, `[tokens, dims / 2, 2]`, for tokens from `position`.
 fn rotations(dims: usize, interleaved: bool, position: usize, tokens: usize) -> (RopeTable, Vec<f32>) {
     let frequencies = (0..dims / 2).map(|pair| 10_000_f64.powf(-(pair as f64) / (dims / 2) as f64)).collect();
     let table = RopeTable { frequencies, magnitude: 1.0, interleaved };
@@ -33,7 +34,8 @@ fn rotations(dims: usize, interleaved: bool, position: usize, tokens: usize) -> 
     (table, rotations)
 }
 
-/// Queries and keys under norms, rotated; keys and values at the end and the beginning of a ring.
+/// Queries and keys, normed and rotated. Keys and values are appended at the end and the beginning
+/// of a ring.
 fn rope(cpu: &Cpu, interleaved: bool) -> Result<Case> {
     let (tokens, position, dims, capacity, eps) = (4, 5, 64, 7, 1e-5);
     let (q_rows, kv_rows) = (N_HEAD * HEAD_DIM, N_KV_HEAD * HEAD_DIM);
@@ -89,7 +91,8 @@ fn rope(cpu: &Cpu, interleaved: bool) -> Result<Case> {
         .changes_halves(&before, &cache(&v)))
 }
 
-/// Queries of latent attention without and with rotation, and the latent under its norm beside the rotated key.
+/// Queries of latent attention with an unrotated and a rotated part, and the normed latent beside
+/// the rotated key.
 fn latent(cpu: &Cpu) -> Case {
     let (tokens, heads, nope, dims, rank, position, capacity, eps) = (3, 2, 24_usize, 16, 32, 4, 6, 1e-5);
     let (width, head) = (rank + dims, nope + dims);
@@ -142,7 +145,7 @@ fn latent(cpu: &Cpu) -> Case {
         .changes_halves(&before.2, &keys)
 }
 
-/// Tokens and the keys that they see.
+/// Tokens, and the keys that they see.
 #[derive(Clone, Copy)]
 struct ScoreForm {
     tokens: usize,
@@ -157,7 +160,7 @@ struct ScoreCase {
     params: params::Attention,
     /// `[tokens, n_head, head_dim]`
     q: Vec<f32>,
-    /// `[n_kv_head, capacity, head_dim]`, as the cache rounds them.
+    /// `[n_kv_head, capacity, head_dim]`, rounded as in the cache.
     keys: Vec<f32>,
     values: Vec<f32>,
     sinks: Vec<f32>,
@@ -174,7 +177,7 @@ impl ScoreCase {
         let sinks: Vec<f32> = noise(N_HEAD, 24).iter().map(|value| 6.0 * value).collect();
         let q = noise(tokens * N_HEAD * HEAD_DIM, 23);
         let cache = |seed: u64| -> Result<(Vec<KvRows>, Vec<f32>)> {
-            // Rows behind the last are no part of any sum.
+            // Rows after the last must not be part of any sum.
             let mut contents = vec![0.0; N_KV_HEAD * capacity * HEAD_DIM];
             let mut heads = Vec::new();
             let noise = noise(N_KV_HEAD * rows * HEAD_DIM, seed);
@@ -221,7 +224,7 @@ impl ScoreCase {
         Ok(ScoreCase { form, params, q, keys, values, sinks, heads })
     }
 
-    /// A case with everything but the output.
+    /// Makes a case with everything except the output.
     fn case(&self, kernel: &'static str, workgroup: u32, params: params::Attention, groups: [u32; 3]) -> Case {
         let case = Case::new(kernel, workgroup, params, groups)
             .set("HEAD_DIM", HEAD_DIM as u32)
@@ -242,7 +245,7 @@ impl ScoreCase {
         self.case("attention_prompt", 128, self.params, groups).changes(&out, &self.heads, NEAR)
     }
 
-    /// Heads of a few tokens in one split, and the sum of parts that are the heads' own.
+    /// Heads of a few tokens in one split, and their partial results in several.
     fn decode(&self) -> Vec<Case> {
         let heads = decode_heads(N_HEAD as u32, N_KV_HEAD as u32, HEAD_DIM as u32);
         let grid = DecodeGrid::new(&self.params, heads, 1);
@@ -254,7 +257,7 @@ impl ScoreCase {
         vec![one, self.merge()]
     }
 
-    /// Three parts of every head, each with its maximum and sum of weights.
+    /// Three partial results per head, each with its maximum and its sum of weights.
     fn merge(&self) -> Case {
         let splits = 3;
         let parts = N_HEAD * self.form.tokens * splits;
@@ -267,7 +270,7 @@ impl ScoreCase {
             for part in parts.chunks_exact_mut(row) {
                 let top = 4.0 * part[row - 4];
                 let total = 1.5 + part[row - 3];
-                // Maximum, sum of weights, and room.
+                // Maximum, sum of weights, and padding.
                 part[row - 4..].copy_from_slice(&[top, total, 0.0, 0.0]);
                 let factor = f64::from(top).exp();
                 weight += factor * f64::from(total);

@@ -1,4 +1,4 @@
-//! One dispatch of a kernel with fixed inputs, and the results that the CPU has of them.
+//! One dispatch of a kernel with fixed inputs, and the CPU's results for it.
 
 use half::f16;
 use rand::{RngExt, SeedableRng};
@@ -12,14 +12,15 @@ use thermocline_formats::{
 };
 use thermocline_gpu::{Binding, Gpu, LargestError, Op, Purpose, ReadbackRing, Recorder, UploadRing, Usage, WeightType};
 
-/// Bytes of all inputs of a case together, and of all its results.
+/// Most bytes of all inputs of a case together, and of all its results.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// Largest error of a result that sums few numbers of its own size, relative to a result above one.
+/// Largest error of a result that sums few numbers of its own size, relative to results above one.
 pub(super) const CLOSE: f64 = 2e-5;
-/// The same where the sum has more terms, or the CPU and the device take functions from different tables.
+/// Largest error if the sum has more terms, or if CPU and device take functions from different
+/// tables.
 pub(super) const NEAR: f64 = 2e-4;
-/// The same of a half.
+/// Largest error of a half.
 pub(super) const HALF: f64 = 2e-3;
 
 /// A dispatch and its expected results.
@@ -40,7 +41,7 @@ type Dispatch = Box<dyn Fn(&mut Recorder, &Op)>;
 /// Expected contents of a binding.
 struct Expected {
     binding: usize,
-    /// Bytes before them.
+    /// Bytes before the expected contents.
     offset: u64,
     values: CaseValues,
     tolerance: f64,
@@ -59,13 +60,13 @@ impl Case {
         Case { kernel, weights: None, workgroup, overrides, buffers, expected, record }
     }
 
-    /// With an override.
+    /// Sets an override.
     pub fn set(mut self, name: &'static str, value: impl Into<f64>) -> Self {
         self.overrides.push((name, value.into()));
         self
     }
 
-    /// With both streams of a matrix as its next bindings.
+    /// Adds both streams of a matrix as the next bindings.
     pub fn matrix(mut self, weights: &SampleWeights) -> Self {
         self.weights = Some(weights.ty);
         self.buffers.push(weights.main.clone());
@@ -74,19 +75,19 @@ impl Case {
         self
     }
 
-    /// With floats as its next binding.
+    /// Adds floats as the next binding.
     pub fn floats(mut self, values: &[f32]) -> Self {
         self.buffers.push(bytemuck::cast_slice(values).to_vec());
         self
     }
 
-    /// With whole numbers as its next binding.
+    /// Adds whole numbers as the next binding.
     pub fn words(mut self, values: &[u32]) -> Self {
         self.buffers.push(bytemuck::cast_slice(values).to_vec());
         self
     }
 
-    /// With halves as its next binding.
+    /// Adds halves as the next binding.
     pub fn halves(mut self, values: &[f32]) -> Self {
         let halves: Vec<f16> = values.iter().map(|value| f16::from_f32(*value)).collect();
         self.buffers.push(bytemuck::cast_slice(&halves).to_vec());
@@ -99,18 +100,18 @@ impl Case {
         self
     }
 
-    /// The last binding holds these floats afterwards.
+    /// Expects these floats in the last binding after the dispatch.
     pub fn becomes(self, values: &[f32], tolerance: f64) -> Self {
         self.expect(CaseValues::Floats(values.to_vec()), tolerance)
     }
 
-    /// With floats as its next binding, which are `after` afterwards.
+    /// Adds floats as the next binding and expects `after` there after the dispatch.
     pub fn changes(self, before: &[f32], after: &[f32], tolerance: f64) -> Self {
         self.floats(before).becomes(after, tolerance)
     }
 
-    /// With rows of floats as its next binding, `pitch` apart, of which the first `cols` are
-    /// `values` afterwards.
+    /// Adds rows of floats, `pitch` apart, as the next binding. Expects `values` in the first
+    /// `cols` floats of each row after the dispatch.
     pub fn rows(self, before: &[f32], pitch: usize, values: &[f32], cols: usize, tolerance: f64) -> Self {
         let mut after = before.to_vec();
         let each = after.chunks_exact_mut(pitch).zip(values.chunks_exact(cols));
@@ -118,32 +119,35 @@ impl Case {
         self.changes(before, &after, tolerance)
     }
 
-    /// With halves as its next binding, which are `after` afterwards.
+    /// Adds halves as the next binding and expects `after` there after the dispatch.
     pub fn changes_halves(self, before: &[f32], after: &[f32]) -> Self {
         self.halves(before).expect(CaseValues::Halves(after.to_vec()), HALF)
     }
 
-    /// With whole numbers as its next binding, which are `after` afterwards.
+    /// Adds whole numbers as the next binding and expects `after` there after the dispatch.
     pub fn changes_words(self, before: &[u32], after: &[u32]) -> Self {
         self.words(before).expect(CaseValues::Words(after.to_vec()), 0.0)
     }
 
-    /// The last binding holds these words afterwards, of which some are floats whose last bits are the driver's choice.
+    /// Expects these words in the last binding after the dispatch. Some are floats whose last bits
+    /// depend on the driver.
     pub fn becomes_near_words(self, values: &[u32]) -> Self {
         self.expect(CaseValues::Words(values.to_vec()), 4.0)
     }
 
-    /// The last binding holds these whole numbers afterwards, behind words that are the driver's choice.
+    /// Expects these whole numbers in the last binding after the dispatch, after `words` words that
+    /// depend on the driver.
     pub fn becomes_words_behind(self, words: u64, values: &[u32]) -> Self {
         let mut case = self.expect(CaseValues::Words(values.to_vec()), 0.0);
         case.expected.iter_mut().rev().take(1).for_each(|expected| expected.offset = 4 * words);
         case
     }
 
-    /// Largest error of the results.
+    /// Runs the case and returns the largest error of its results.
     ///
     /// # Errors
-    /// [`Error::Gpu`] if the kernel does not compile or the device is lost, [`Error::Memory`] if the case does not fit the budget.
+    /// [`Error::Gpu`] if the kernel does not compile or the device is lost, [`Error::Memory`] if
+    /// the case does not fit the budget.
     pub fn run(&self, bench: &mut TestBench) -> Result<LargestError> {
         let TestBench { gpu, upload, read } = bench;
         let pipeline = gpu.pipelines().get(self.kernel, self.weights, self.workgroup, &self.overrides)?;
@@ -164,7 +168,7 @@ impl Case {
         read.read(recorder, &results, submitted, |read| self.difference(read))
     }
 
-    /// Largest error of `results`, the expected bindings one after the other.
+    /// Largest error of `results`, which are the expected bindings one after the other.
     fn difference(&self, mut results: &[u8]) -> LargestError {
         let mut worst = LargestError { largest: 0.0, tolerance: CLOSE };
         for expected in &self.expected {
@@ -209,7 +213,7 @@ impl CaseValues {
     }
 }
 
-/// A device under test, and the buffers that carry cases to it and back.
+/// A device under test, and the buffers that copy data of cases to and from it.
 pub(super) struct TestBench {
     pub gpu: Gpu,
     upload: UploadRing,
@@ -223,7 +227,7 @@ impl TestBench {
     }
 }
 
-/// A small matrix of random codes, as it lies in a device's memory and decoded.
+/// A small matrix of random codes, decoded and in the device's layout.
 pub(super) struct SampleWeights {
     pub ty: WeightType,
     main: Vec<u8>,
@@ -234,7 +238,7 @@ pub(super) struct SampleWeights {
 }
 
 impl SampleWeights {
-    /// `[rows, cols]` of file type `ty`; `cols` is a multiple of every block.
+    /// Makes a matrix `[rows, cols]` of file type `ty`; `cols` is a multiple of every block.
     pub fn new(ty: TensorType, rows: usize, cols: usize, seed: u64) -> Result<Self> {
         let bytes = random_weights(ty, rows * cols, &mut ChaCha8Rng::seed_from_u64(seed));
         let file = Matrix::new(ty, rows, cols, Bytes::new(bytes));
@@ -269,7 +273,7 @@ pub(super) fn noise(len: usize, seed: u64) -> Vec<f32> {
     (0..len).map(|_| random.random_range(-1.0..1.0)).collect()
 }
 
-/// The first `cols` of each of the rows that are `pitch` long.
+/// The first `cols` elements of each row of length `pitch`.
 pub(super) fn unpadded(rows: &[f32], pitch: usize, cols: usize) -> Vec<f32> {
     rows.chunks_exact(pitch).flat_map(|row| &row[..cols]).copied().collect()
 }

@@ -1,4 +1,5 @@
-//! Kernels that go through vectors: norms, activations, sums, scaled and gated rows, the shortlist, the trial of reductions.
+//! Kernels of elementwise and row operations: norms, activations, sums, scaled and gated rows, the
+//! shortlist, the test of reductions.
 
 use thermocline_shaders::params;
 
@@ -9,16 +10,17 @@ use thermocline_cpu::{
     ops::{Activation, softplus, top_k},
 };
 
-/// Rows, elements of a row, and elements from one row to the next: no multiples of a workgroup.
+/// Rows, elements per row, and elements between the starts of rows. None is a multiple of a
+/// workgroup.
 const ROWS: usize = 3;
 const COLS: usize = 129;
 const PITCH: usize = 160;
-/// Invocations of a workgroup, and workgroups that cover every element in two rows of a grid.
+/// Invocations per workgroup, and workgroups that cover all elements in two rows of a grid.
 const WORKGROUP: u32 = 64;
 const FLAT: [u32; 3] = [4, 2, 1];
 const STRIDE: u32 = FLAT[0] * WORKGROUP;
 
-/// An activation far larger than its neighbours, and than what a half holds.
+/// An activation far larger than its neighbours and than the largest half.
 pub(super) const OUTLIER: f32 = 1e5;
 
 pub(super) fn cases(cpu: &Cpu) -> Vec<Case> {
@@ -39,7 +41,8 @@ fn elements() -> params::Elements {
     params::Elements { cols, pitch, rows, stride: STRIDE }
 }
 
-/// Scales of rows for products of halves: with an outlier, of silence, of small numbers; what is behind the columns does not count.
+/// Scales of rows for products of halves: a row with an outlier, a row of zeros, and a row of small
+/// numbers. Elements after the columns are ignored.
 fn half_scales() -> Case {
     let (chunks, pitch) = (4, PITCH);
     let mut x = noise(ROWS * pitch, 9);
@@ -48,7 +51,7 @@ fn half_scales() -> Case {
         row[77] = -largest;
         row[chunks * 32..].fill(f32::MAX);
     }
-    // The largest powers of two that are no more than these: 2^16, none, 2^-12.
+    // The largest powers of two up to each row's largest value: 2^16, none, 2^-12.
     let factors = [(-2_i32, 2_i32), (114, -114), (26, -26)];
     let bits = |power: i32| 2_f32.powi(power).to_bits();
     let expected: Vec<u32> = factors.iter().flat_map(|(to, from)| [bits(*to), bits(*from)]).collect();
@@ -90,7 +93,8 @@ fn norms(cpu: &Cpu) -> Vec<Case> {
     vec![rms, layer]
 }
 
-/// Every form, gated, over gates up to where its exponentials saturate; gates at or below a threshold give nothing.
+/// Every activation with gates, up to where its exponentials saturate. Gates at or below a
+/// threshold give zero.
 fn activations(cpu: &Cpu) -> Vec<Case> {
     let [cols, pitch, rows] = sizes();
     let case = |form: Activation| {
@@ -171,7 +175,8 @@ fn gate_excess(cpu: &Cpu) -> Case {
     Case::new("gate_excess", WORKGROUP, params, [2, 2, 1]).rows(&gates, PITCH, &wanted, COLS, NEAR)
 }
 
-/// Gates behind the queries of their heads, through a sigmoid, and of their own, through a softplus.
+/// Gates that follow the queries of their heads, through a sigmoid; and separate gates, through a
+/// softplus.
 fn gates_of_heads(cpu: &Cpu) -> Vec<Case> {
     let (heads, dim, pitch) = (3, 43, 160_usize);
     let gate_pitch = 2 * heads * dim + 20;
@@ -208,7 +213,7 @@ fn gates_of_heads(cpu: &Cpu) -> Vec<Case> {
     vec![sigmoid, softplus]
 }
 
-/// The largest of one range, some of them equal.
+/// The largest values of one range, some of them equal.
 fn shortlist() -> Case {
     let k = 40;
     let logits: Vec<f32> = noise(1000, 3).iter().map(|value| (value * 300.0).round()).collect();
@@ -225,10 +230,10 @@ fn shortlist() -> Case {
         .changes_words(&vec![0; k], &ids)
 }
 
-/// Sums of words, each read once.
+/// Sums of words, each of which is read once.
 fn reads() -> Case {
     let invocations = 2 * WORKGROUP;
-    // Some for the loop of four reads, some for the rest.
+    // Some words for the loop of four reads, and some for the rest.
     let len = 6 * invocations + 5;
     let data: Vec<u32> = (0..4 * len).map(|i| i.wrapping_mul(2_654_435_761)).collect();
     let mut sums = vec![0_u32; invocations as usize];
@@ -241,10 +246,10 @@ fn reads() -> Case {
         .changes_words(&vec![0; invocations as usize], &sums)
 }
 
-/// Sums over a workgroup as every invocation has them.
+/// Sums over a workgroup, as every invocation receives them.
 fn reductions() -> Case {
     let sum: u32 = (0..WORKGROUP).map(|index| index + 5).sum();
-    // The first word is the number of subgroups, which is the driver's choice.
+    // The first word is the number of subgroups, which depends on the driver.
     let answer = vec![0_u32; 1 + WORKGROUP as usize];
     Case::new("subgroup_trial", WORKGROUP, params::SubgroupTrial { value: 5 }, [1, 1, 1])
         .words(&answer)

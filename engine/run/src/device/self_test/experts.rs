@@ -1,4 +1,5 @@
-//! Kernels of MoE layers: the router's choice, pairs in the order of their experts, products with experts, the sum of what they say.
+//! Kernels of MoE layers: the router's choice, pairs in the order of their experts, products with
+//! experts, the sum of the experts' outputs.
 
 use thermocline_shaders::{
     limits::{EXPERT_TILE, NO_NEURON, SPARSE_NEURONS, expert_tiles},
@@ -14,18 +15,19 @@ use thermocline_cpu::{
 };
 use thermocline_formats::quant::TensorType;
 
-/// Kernels that read no weights of experts.
+/// Cases of kernels that do not read experts' weights.
 pub(super) fn cases() -> Vec<Case> {
     vec![route(true), route(false), group(), combine()]
 }
 
-/// Kernels that read weights of experts of type `ty`.
+/// Cases of kernels that read experts' weights of type `ty`.
 pub(super) fn cases_of(cpu: &Cpu, ty: TensorType) -> Result<Vec<Case>> {
     let [each, tiled] = products(ty)?;
     Ok(vec![each, tiled, gate_up(cpu, ty)?])
 }
 
-/// Probabilities of the likeliest four of 60 experts, of which every third is elsewhere; renormalised or not.
+/// The router's probabilities of the four most likely of 60 experts, renormalised or not. Every
+/// third expert is not resident.
 fn route(renormalise: bool) -> Case {
     let (experts, used, tokens) = (60, 4, 5);
     let pitch = experts + 7;
@@ -36,7 +38,7 @@ fn route(renormalise: bool) -> Case {
     for row in scores.chunks_exact(pitch) {
         let mut chosen = vec![0; used];
         top_k(&row[..experts], &mut chosen);
-        // Renormalised probabilities are those of the chosen alone.
+        // Renormalised probabilities refer to the chosen experts only.
         let mut all = row[..experts].to_vec();
         let mut weight: Vec<f32> = chosen.iter().map(|expert| row[*expert]).collect();
         softmax_in_place(&mut all);
@@ -70,14 +72,15 @@ fn route(renormalise: bool) -> Case {
         .floats(&vec![0.0; experts])
 }
 
-/// Places of the experts of pairs: some have many pairs, some none, and some pairs' are elsewhere.
+/// The slots of the pairs' experts: some experts have many pairs, some have none, and some are not
+/// resident.
 fn chosen(pairs: usize, experts: usize) -> Vec<u32> {
     let skewed = noise(pairs, pairs as u64).into_iter().map(|value| (value * value * experts as f32) as u32);
     let of = skewed.enumerate().map(|(pair, it)| if pair % 7 == 3 { NO_NEURON } else { it.min(experts as u32 - 1) });
     of.collect()
 }
 
-/// The order of pairs whose experts are below `experts`, and its tiles.
+/// The order of pairs whose experts are below `experts`, and their tiles.
 fn grouped(places: &[u32], experts: usize) -> (Vec<u32>, Vec<u32>) {
     let mut order: Vec<u32> = (0..places.len() as u32).filter(|pair| places[*pair as usize] < experts as u32).collect();
     order.sort_by_key(|pair| places[*pair as usize]);
@@ -98,12 +101,12 @@ fn group() -> Case {
     let room = expert_tiles(pairs, experts);
     let params = params::GroupSlots { experts: experts as u32, pairs: pairs as u32, tiles: room as u32 };
     let case = Case::new("group_slots", 256, params, [1, 1, 1]).words(&places);
-    // Tiles that are not there have an expert that does not exist, and anything behind it.
+    // Unused tiles have an expert that does not exist, followed by arbitrary words.
     let there = tiles.iter().position(|word| *word == NO_NEURON).unwrap_or(tiles.len());
     case.changes_words(&vec![9; pairs], &order).changes_words(&vec![NO_NEURON; 3 * room], &tiles[..there])
 }
 
-/// Sums of experts' outputs, without those that are elsewhere, and of a shared expert's behind its gate.
+/// Sums of the outputs of resident experts, and of a shared expert's output with its gate.
 fn combine() -> Case {
     let (tokens, used, cols, pitch, gate_pitch, resident) = (3, 4, 45, 64, 32, 5);
     let pairs = tokens * used;
@@ -141,11 +144,11 @@ fn combine() -> Case {
         .changes(&before, &sums, CLOSE)
 }
 
-/// Products of pairs, one by one, and in tiles of one expert.
+/// Products of pairs: one by one, and in tiles of one expert.
 fn products(ty: TensorType) -> Result<[Case; 2]> {
     let (experts, rows, cols, tokens, used, offset) = (5, 70, 256, 45, 2, 3);
     let (pairs, pitch) = (tokens * used, rows + offset);
-    // All but the first and the last.
+    // All experts except the first and the last.
     let weights = SampleWeights::new(ty, (experts - 2) * rows, cols, 9)?;
     let places = chosen(pairs, experts);
     let (x, bias) = (noise(tokens * cols, 10), noise((experts - 1) * rows, 11));
@@ -178,7 +181,7 @@ fn products(ty: TensorType) -> Result<[Case; 2]> {
         .words(&places)
         .changes(&before, &y, NEAR);
     let (order, tiles) = grouped(&places, experts);
-    // A workgroup of 64 has 32 rows.
+    // A workgroup of 64 invocations computes 32 rows.
     let groups = [tiles.len() as u32 / 3, 2, (rows as u32).div_ceil(64)];
     let tiled = Case::new("expert_gemm", 64, params, groups)
         .set("HAS_BIAS", 1)
@@ -191,7 +194,7 @@ fn products(ty: TensorType) -> Result<[Case; 2]> {
     Ok([each, tiled])
 }
 
-/// Hidden activations of pairs; up rows of neurons whose gates are small are silent.
+/// Hidden activations of pairs. A neuron with a small gate is silent.
 fn gate_up(cpu: &Cpu, ty: TensorType) -> Result<Case> {
     let (experts, neurons, cols, threshold, lanes, workgroup) = (5, 37, 256, 0.3, 32, 64);
     let places = [3, 0, NO_NEURON, 1, 4, 2, 1, 3];

@@ -1,10 +1,13 @@
-//! The self-test of a device: every kernel, in every text that the device would run, with hard inputs, against the CPU's scalar
-//! operations and decoded weights. Drivers compute some kernels wrongly without any error, which this finds before a token depends on
-//! them. `case` is a dispatch with its expected results; `elements`, `attention`, `recurrent`, `experts` and `neurons` have the
-//! cases of their kernels, products are those of [`ProductSample`]; `verdict` has the results.
+//! The self-test of a device. It runs every kernel, in every variant that the device would run,
+//! with difficult inputs. It compares the results with the CPU's scalar operations and decoded
+//! weights. Some drivers compute a kernel wrongly without any error; the self-test finds this
+//! before a token depends on it. `case` is a dispatch with its expected results. `elements`,
+//! `attention`, `recurrent`, `experts` and `neurons` have the cases of their kernels, and
+//! [`ProductSample`] has the products. `verdict` has the results.
 //!
-//! A text is compiled and run twice only where it depends on subgroups: once with them and once without. Everything together is about
-//! 55 dispatches and 2 MB, and for each type of weights 20 dispatches and 2 MB more, of which compiling takes nearly all the time.
+//! A kernel is compiled and run twice only if it depends on subgroups: once with them and once
+//! without. The whole test takes about 55 dispatches and 2 MB, plus 20 dispatches and 2 MB per
+//! weight type. Nearly all of its time is compilation.
 
 mod attention;
 mod case;
@@ -28,13 +31,15 @@ use thermocline_gpu::{
     WeightType,
 };
 
-/// Tokens of a product: of the kernels for one, for a few, and for many.
+/// Tokens of the product that tests the kernel for a few tokens.
 const FEW_TOKENS: usize = 5;
 
-/// Tests every kernel of `gpu`, those that read weights with each of `types`. `go_on` is asked between two kernels.
+/// Tests every kernel of `gpu`; kernels that read weights are tested with each of `types`. `go_on`
+/// is called between two kernels.
 ///
 /// # Errors
-/// [`Error::Gpu`] if the device is lost, [`Error::Memory`] if there is no room for a test, [`Error::Cancelled`].
+/// [`Error::Gpu`] if the device is lost, [`Error::Memory`] if there is no room for a test,
+/// [`Error::Cancelled`].
 pub fn self_test(gpu: &Gpu, types: &[TensorType], go_on: &mut dyn FnMut() -> ControlFlow<()>) -> Result<SelfTest> {
     let started = Instant::now();
     let mut types = types.to_vec();
@@ -65,17 +70,17 @@ pub fn self_test(gpu: &Gpu, types: &[TensorType], go_on: &mut dyn FnMut() -> Con
     Ok(SelfTest { rows: tests.rows, milliseconds: started.elapsed().as_secs_f64() * 1e3 })
 }
 
-/// A test under way.
+/// A running test.
 struct Tests<'a> {
     gpu: &'a Gpu,
     rows: Vec<KernelVerdict>,
-    /// The device with its own tier, and without subgroups if that is another.
+    /// The device with its own tier, and also without subgroups if its tier uses them.
     benches: Vec<TestBench>,
     go_on: &'a mut dyn FnMut() -> ControlFlow<()>,
 }
 
 impl Tests<'_> {
-    /// Runs a case in each of the texts that its kernel has.
+    /// Runs a case in each variant of its kernel.
     fn case(&mut self, case: &Case) -> Result<()> {
         for at in 0..self.benches.len() {
             let Some(feature) = self.feature(at, case.kernel, case.weights) else { continue };
@@ -84,7 +89,7 @@ impl Tests<'_> {
         Ok(())
     }
 
-    /// Runs products with weights of type `ty`, in every kernel that the device has for them.
+    /// Runs products with weights of type `ty`, in every kernel of the device for them.
     fn products(&mut self, ty: TensorType) -> Result<()> {
         let weights = Some(device_type(ty));
         for at in 0..self.benches.len() {
@@ -100,7 +105,7 @@ impl Tests<'_> {
                 shapes.push(KernelShape { cooperative: true, ..KernelShape::DEFAULT });
             }
             for shape in shapes {
-                // The kernels that the shape has for itself, and tokens that they compute.
+                // The kernels of this shape, and the numbers of tokens that they compute.
                 let kernels: Vec<(&'static str, &[usize])> = match (shape, tile) {
                     (KernelShape { packed: true, .. }, _) => vec![("gemv_dot", &[1])],
                     (KernelShape { cooperative: true, .. }, Some(tile)) => vec![(tile.kernel(), &[usize::MAX])],
@@ -115,7 +120,8 @@ impl Tests<'_> {
         Ok(())
     }
 
-    /// The most doubtful feature that `kernel` uses on a bench; `None`: another bench has the same text.
+    /// The least trusted feature that `kernel` uses on a bench. `None` if another bench runs the
+    /// same variant.
     fn feature(&self, at: usize, kernel: &str, weights: Option<WeightType>) -> Option<Option<GpuFeature>> {
         let kernel = Kernel::named(kernel)?;
         let uses = kernel.features(self.benches.get(at)?.gpu.caps().tier, weights);
@@ -127,8 +133,9 @@ impl Tests<'_> {
         }
     }
 
-    /// Notes the result of `run` on a bench. A row of the same kernel that is there already gets the worse of both results. If the
-    /// process does not survive it, the feature is disabled at the next start; without one the adapter.
+    /// Notes the result of `run` on a bench. If the kernel already has a row, the row keeps the
+    /// worse result. If the process crashes in `run`, the next start disables the feature, or the
+    /// adapter if the kernel uses no feature.
     fn row(
         &mut self,
         at: usize,

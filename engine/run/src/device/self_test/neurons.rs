@@ -1,4 +1,4 @@
-//! Kernels of weights by rows: rows of the embedding, and the neurons of a sparse FFN.
+//! Kernels that read weights row by row: rows of the embedding, and the neurons of a sparse FFN.
 
 use std::ops::Range;
 
@@ -16,24 +16,24 @@ use thermocline_base::error::Result;
 use thermocline_cpu::{Cpu, ops::Activation};
 use thermocline_formats::quant::TensorType;
 
-/// Kernels that read no weights.
+/// Cases of kernels that read no weights.
 pub(super) fn cases() -> Vec<Case> {
     vec![quantise(), active_mask(), slot_list(), sum_splits()]
 }
 
-/// Kernels that read weights of type `ty`.
+/// Cases of kernels that read weights of type `ty`.
 pub(super) fn cases_of(cpu: &Cpu, ty: TensorType) -> Result<Vec<Case>> {
     let mut cases = vec![embedding(ty)?, sparse_gate_up(cpu, ty)?];
     cases.extend(down(ty)?);
     Ok(cases)
 }
 
-/// Activations in eight bits whose rounding leaves no choice, one of them an outlier of its chunk.
+/// Activations in eight bits whose rounding is unambiguous, one of them an outlier of its chunk.
 fn quantise() -> Case {
     let (tokens, chunks) = (2_usize, 9_usize);
     let (mut x, mut quantised) = (Vec::new(), Vec::new());
     for chunk in 0..tokens * chunks {
-        // A power of two, and codes of which one is the largest; a chunk of silence.
+        // The scale is a power of two, and one of the codes is the largest. One chunk is all zeros.
         let scale = [1.0, 1024.0, 0.25, 0.0][chunk % 4];
         let codes: Vec<i8> = (0..32).map(|i| if i == chunk { 127 } else { ((i * 37 + chunk) % 253) as i8 }).collect();
         let codes = if scale == 0.0 { vec![0; 32] } else { codes.iter().map(|code| (*code).max(-127)).collect() };
@@ -57,7 +57,7 @@ fn mask_of(passes: impl Iterator<Item = bool>) -> Vec<u32> {
     passes.chunks(32).map(word).collect()
 }
 
-/// Scores at, above and below a threshold, and what is no number.
+/// Scores at, above and below a threshold, and NaN.
 fn active_mask() -> Case {
     let (tokens, neurons) = (3, 1000);
     let pitch = 1024;
@@ -74,7 +74,7 @@ fn active_mask() -> Case {
         .changes_words(&vec![NO_NEURON; masks.len()], &masks)
 }
 
-/// Slots of three neuron blocks, the last of them empty, whose neurons fire.
+/// Slots, in three neuron blocks, whose neurons fire. The last slots are empty.
 fn slot_list() -> Case {
     const BLOCKS: usize = 3;
     let (sizes, neurons, per_workgroup, stride) = ([64_usize, 128, 192], 1000, 3, 40);
@@ -105,7 +105,7 @@ fn slot_list() -> Case {
         .changes(&vec![7.0; slots], &vec![0.0; slots], 0.0)
 }
 
-/// Partial sums of splits, and a bias.
+/// Sums of partial sums and a bias.
 fn sum_splits() -> Case {
     let (tokens, cols, pitch, splits) = (3, 96, 99, 5);
     let (partials, bias) = (noise(splits * tokens * cols, 1), noise(cols, 2));
@@ -130,7 +130,7 @@ fn sum_splits() -> Case {
         .changes(&before, &sums, CLOSE)
 }
 
-/// Rows by id, of which some belong to other parts of the matrix.
+/// Rows by id, some of which are in other parts of the matrix.
 fn embedding(ty: TensorType) -> Result<Case> {
     let (rows, first_row, cols, scale) = (23, 100, 256, 2.5);
     let weights = SampleWeights::new(ty, rows, cols, 3)?;
@@ -156,7 +156,8 @@ fn embedding(ty: TensorType) -> Result<Case> {
     Ok(Case::new("embedding", 64, params, groups).matrix(&weights).words(&ids).changes(&before, &out, CLOSE))
 }
 
-/// Hidden activations of listed neurons, whose gate and up rows alternate; silent where the gate is small.
+/// Hidden activations of listed neurons, whose gate and up rows alternate. A neuron with a small
+/// gate is silent.
 fn sparse_gate_up(cpu: &Cpu, ty: TensorType) -> Result<Case> {
     let (neurons, cols, threshold, lanes, workgroup, stride) = (150, 512, 0.3, 32, 64, 7);
     let weights = SampleWeights::new(ty, 2 * neurons, cols, 6)?;
@@ -189,12 +190,13 @@ fn sparse_gate_up(cpu: &Cpu, ty: TensorType) -> Result<Case> {
         .changes(&before, &hidden, NEAR))
 }
 
-/// Down projections with neurons for rows: of one token and of few, whose silent neurons are skipped, and of many in tiles.
+/// Down projections with a row per neuron: for one token and for a few, which skip silent neurons,
+/// and for many in tiles.
 fn down(ty: TensorType) -> Result<[Case; 3]> {
     let (neurons, cols) = (75, 256);
     let pitch = 96;
     let weights = SampleWeights::new(ty, neurons, cols, 1)?;
-    // Partial sums of ranges of neurons, token after token.
+    // Partial sums of ranges of neurons, token by token.
     let sums = |hidden: &[f32], ranges: &[Range<usize>]| -> Vec<f32> {
         let of_token = |hidden: &[f32], range: &Range<usize>| {
             let mut sums = vec![0.0_f64; cols];

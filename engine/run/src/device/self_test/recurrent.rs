@@ -1,4 +1,5 @@
-//! Kernels of recurrent mixers: short convolution, gated delta rule, Mamba-2, gated norm; and of streams beside the residual one.
+//! Kernels of recurrent mixers (short convolution, gated delta rule, Mamba-2, gated norm) and of
+//! AltUp streams.
 
 use thermocline_shaders::{limits::SCAN_ROWS, params};
 
@@ -11,7 +12,7 @@ use thermocline_cpu::{
     },
 };
 
-/// Columns of a state that a workgroup of a scan takes.
+/// Columns of a state that a scan's workgroup computes.
 const COLUMNS: usize = 8;
 
 pub(super) fn cases(cpu: &Cpu) -> Vec<Case> {
@@ -26,7 +27,7 @@ fn short_conv(cpu: &Cpu) -> Case {
     let (x_pitch, y_pitch) = (channels + 11, channels + 3);
     let (x, weight, bias) = (noise(tokens * x_pitch, 1), noise(taps * channels, 2), noise(channels, 3));
     let before = noise((taps - 1) * channels, 4);
-    // A filter has a row per channel, the kernel's weights one per tap.
+    // A filter has a row per channel; the kernel's weights have a row per tap.
     let rows: Vec<f32> = (0..channels * taps).map(|at| weight[at % taps * channels + at / taps]).collect();
     let conv = ShortConv::new(&rows, taps, Some(bias.clone()));
     let (mut state, mut y) = (before.clone(), vec![0.0; tokens * channels]);
@@ -52,7 +53,7 @@ fn short_conv(cpu: &Cpu) -> Case {
         .rows(&out, y_pitch, &y, channels, CLOSE)
 }
 
-/// Heads under a norm, then times their gates.
+/// Heads that are normed and then multiplied by their gates.
 fn gated_norm(cpu: &Cpu) -> Case {
     let (heads, dim, tokens, eps, gate_at) = (3, 80, 2, 1e-5, 7);
     let (pitch, gate_pitch) = (heads * dim + 4, heads * dim + 9);
@@ -70,7 +71,7 @@ fn gated_norm(cpu: &Cpu) -> Case {
         .floats(&weight)
 }
 
-/// Queries and keys of length one and the rates of a token; then the rule, token by token.
+/// Queries and keys of length one and the rates of a token, then the rule token by token.
 fn delta_net(cpu: &Cpu) -> [Case; 2] {
     let shape = DeltaNetShape { k_heads: 2, v_heads: 4, k_dim: 24, v_dim: 20, interleaved: true };
     let DeltaNetShape { k_heads, v_heads, k_dim, v_dim, .. } = shape;
@@ -84,7 +85,7 @@ fn delta_net(cpu: &Cpu) -> [Case; 2] {
     let (mut log_decay, mut beta) = (Vec::new(), Vec::new());
     for (row, rates) in qkv.chunks_exact_mut(pitch).zip(rates.chunks_exact_mut(rates_pitch)) {
         for (slot, head) in row[..2 * k_heads * k_dim].chunks_exact_mut(k_dim).enumerate() {
-            // The length's square is the mean's times the number of elements.
+            // The squared length is the mean square times the number of elements.
             let square: f32 = head.iter().map(|x| x * x).sum();
             let by = (square + 1e-6).sqrt() * if slot < k_heads { root } else { 1.0 };
             head.iter_mut().for_each(|x| *x /= by);
@@ -136,7 +137,7 @@ fn delta_net(cpu: &Cpu) -> [Case; 2] {
     [inputs, rule]
 }
 
-/// Steps from nearly none to those that forget everything.
+/// Steps from almost no forgetting to complete forgetting.
 fn mamba2(cpu: &Cpu) -> Case {
     let shape = Mamba2Shape { heads: 6, head_dim: 20, groups: 2, state: 24 };
     let (tokens, steps_at) = (8, 3);
@@ -181,7 +182,7 @@ fn mamba2(cpu: &Cpu) -> Case {
         .rows(&nothing, out_pitch, &out, shape.inner(), NEAR)
 }
 
-/// Streams of a model that has several, their rows and elements, and the modalities of a row.
+/// Number of streams of a model with several, their rows and elements, and the modalities of a row.
 const STREAMS: usize = 4;
 const ROWS: usize = 3;
 const COLS: usize = 37;
@@ -201,7 +202,7 @@ fn streams_case(kernel: &'static str) -> Case {
     Case::new(kernel, 64, params, [1, 2, 1])
 }
 
-/// Every element of a stream: its row and where it is.
+/// The row and the offset of every element of a stream.
 fn elements() -> impl Iterator<Item = (usize, usize)> {
     (0..ROWS).flat_map(|row| (0..COLS).map(move |col| (row, row * PITCH + col)))
 }

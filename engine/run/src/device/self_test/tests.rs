@@ -1,4 +1,5 @@
-//! The self-test on the tests' driver, which is right, and with kernels that are broken on purpose.
+//! The self-test on the tests' driver, which is correct, and with kernels that are broken on
+//! purpose.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +8,8 @@ use thermocline_shaders::KERNELS;
 use super::*;
 use thermocline_gpu::{AdapterChoice, GpuOptions, KernelMutation};
 
-/// Mistakes that numeric tests notice, one per kernel: kernel, a piece of its text, and what stands there instead.
+/// Mistakes that numeric tests detect, one per kernel: the kernel, a piece of its text, and the
+/// replacement.
 const MUTATIONS: &str = include_str!("../../../../../tests/mutations.tsv");
 
 fn open(mutation: Option<KernelMutation>) -> Gpu {
@@ -29,14 +31,14 @@ fn mutations() -> Vec<KernelMutation> {
     lines.map(mutation).collect()
 }
 
-/// Sees that the self-test finds the kernel, and no other, wrong.
+/// Asserts that the self-test reports this kernel as wrong, and no other.
 fn is_found(mutation: &KernelMutation) {
     let found = test(&open(Some(mutation.clone())), &[TensorType::Q4_K]);
     let wrong: BTreeSet<&str> =
         found.rows.iter().filter(|row| !row.outcome.is_right()).map(|row| row.kernel.as_str()).collect();
     let may = BTreeSet::from([mutation.kernel.as_str(), "gemv_dot"]);
     assert!(wrong.contains(mutation.kernel.as_str()), "{mutation:?} is not found");
-    // Packed products read what `quantise_q8` writes.
+    // Packed products read the output of `quantise_q8`.
     let others = mutation.kernel == "quantise_q8" && wrong.is_subset(&may) || wrong.len() == 1;
     assert!(others, "{mutation:?}: {}", found.faults());
 }

@@ -1,4 +1,5 @@
-//! Results of a self-test: which kernels a device computes as the CPU does, and which features it can be trusted with.
+//! Results of a self-test: which kernels a device computes correctly, and which features are
+//! reliable.
 
 use std::fmt;
 
@@ -10,45 +11,46 @@ use thermocline_gpu::{GpuFeature, LargestError};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum KernelOutcome {
-    /// Its results are the CPU's, but for rounding.
+    /// The results equal the CPU's, up to rounding.
     Right {
-        /// Largest error, relative to the result, or of products to the sum of their terms' magnitudes.
+        /// Largest error relative to the result; for products, relative to the sum of the terms'
+        /// magnitudes.
         difference: f64,
     },
-    /// Its results are others.
+    /// The results differ from the CPU's.
     Wrong {
-        /// The same; `None` if a result is no number.
+        /// Largest error; `None` if it is not finite.
         difference: Option<f64>,
     },
-    /// It did not run.
+    /// The kernel did not run.
     Failed {
-        /// Message of the driver.
+        /// The driver's message.
         reason: String,
     },
 }
 
-/// Result of one kernel, with weights of one type, in one of its texts.
+/// Result of one kernel variant with weights of one type.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct KernelVerdict {
     /// Name of the kernel.
     pub kernel: String,
-    /// Type of the weights that it read.
+    /// Type of the weights that the kernel read.
     pub weights: Option<String>,
-    /// The most doubtful feature that the text uses; `None`: it runs on every device.
+    /// The least trusted feature that the variant uses. `None` if it runs on every device.
     pub feature: Option<GpuFeature>,
-    /// The result.
+    /// Whether the kernel ran and was right.
     #[serde(flatten)]
     pub outcome: KernelOutcome,
-    /// Time until the results were read back, compilation included.
+    /// Milliseconds until the results were read back, compilation included.
     pub milliseconds: f64,
 }
 
 /// Results of all kernels.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct SelfTest {
-    /// One row per kernel, type of weights and text.
+    /// One row per kernel, weight type and variant.
     pub rows: Vec<KernelVerdict>,
-    /// Time of all.
+    /// Milliseconds of the whole test.
     pub milliseconds: f64,
 }
 
@@ -60,7 +62,7 @@ impl KernelOutcome {
         }
     }
 
-    /// The worse of both: what failed before what is wrong before what is right.
+    /// Keeps the worse outcome: failed is worse than wrong, and wrong is worse than right.
     pub(super) fn take_worse(&mut self, other: KernelOutcome) {
         let rank = |outcome: &KernelOutcome| match outcome {
             KernelOutcome::Right { difference } => (0, *difference),
@@ -72,7 +74,7 @@ impl KernelOutcome {
         }
     }
 
-    /// True for the CPU's results.
+    /// True if the results equal the CPU's.
     pub fn is_right(&self) -> bool {
         matches!(self, KernelOutcome::Right { .. })
     }
@@ -95,14 +97,15 @@ impl KernelVerdict {
         self.weights.as_ref().map_or_else(|| self.kernel.clone(), |weights| format!("{} {weights}", self.kernel))
     }
 
-    /// Name of the feature that the text uses, or that it uses none.
+    /// Name of the feature that the variant uses, or `plain`.
     pub fn text(&self) -> &'static str {
         self.feature.map_or("plain", GpuFeature::name)
     }
 }
 
 impl SelfTest {
-    /// Features that a kernel was wrong with, and right without, most doubtful first; empty if all were right.
+    /// Features with which a kernel was wrong although it was right without them, least trusted
+    /// first. Empty if all were right.
     pub fn failed_features(&self) -> Vec<GpuFeature> {
         let plain_is_wrong = |row: &KernelVerdict| {
             let same = |it: &&KernelVerdict| it.feature.is_none() && it.name() == row.name();
@@ -112,17 +115,17 @@ impl SelfTest {
         GpuFeature::ALL.into_iter().filter(|feature| wrong.iter().any(|row| row.feature == Some(*feature))).collect()
     }
 
-    /// The first kernel that is wrong without any feature: such a device is of no use.
+    /// The first kernel that is wrong without any feature. Such a device cannot be used.
     pub fn wrong_kernel(&self) -> Option<&KernelVerdict> {
         self.first_wrong(None)
     }
 
-    /// The first kernel that is wrong in a text with this most doubtful feature.
+    /// The first kernel that is wrong in a variant with this least trusted feature.
     pub fn first_wrong(&self, feature: Option<GpuFeature>) -> Option<&KernelVerdict> {
         self.rows.iter().find(|row| row.feature == feature && !row.outcome.is_right())
     }
 
-    /// True if every kernel was right in every text.
+    /// True if every kernel was right in every variant.
     pub fn is_right(&self) -> bool {
         self.rows.iter().all(|row| row.outcome.is_right())
     }

@@ -6,8 +6,9 @@ use thermocline_cpu::CpuOptions;
 use thermocline_gpu::{AdapterChoice, FaultPoint, Faults, GpuOptions};
 use thermocline_model::LoadOptions;
 
-/// On a device of 5 * 10^9 multiply-adds a second, of which nothing is known at first, no submission takes much longer than it
-/// may, however many tokens came before. Their keys and values are zeros: it is the same work.
+/// The device computes 5 * 10^9 multiply-adds a second, and its speed is unknown at first. No
+/// submission exceeds its time limit by much, however many tokens came before. Keys and values of
+/// earlier tokens are zeros, which does not change the work.
 #[test]
 fn submissions_of_attention_are_short_at_every_depth() {
     const TOKENS: usize = 64;
@@ -31,7 +32,7 @@ fn submissions_of_attention_are_short_at_every_depth() {
         assert!(logits.iter().all(|logit| logit.is_finite()) && kv.len() == context);
         let longest = gpu.pace().longest().unwrap();
         assert!(longest.seconds <= 0.1, "{context}: {longest:?}");
-        // Eight heads of queries with keys and values of eight elements, in three layers.
+        // Eight query heads with keys and values of eight elements, in three layers.
         let seconds = (depth * TOKENS * 8 * 16 * 3) as f64 * PICOSECONDS as f64 * 1e-12;
         let submits = (gpu.submits() - before) as f64;
         assert!(submits >= seconds / 0.1 && submits <= 3.0 + 30.0 * seconds, "{context}: {submits} in {seconds} s");

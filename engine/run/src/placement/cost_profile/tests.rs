@@ -1,4 +1,4 @@
-//! Costs of layers: what is read whole, and what is skipped.
+//! Costs of layers: which rows are read whole, and which are skipped.
 
 use super::*;
 use crate::placement::{
@@ -12,8 +12,8 @@ fn costs(model: &Model, mode: Sparsity) -> LayerCosts {
     CostProfile::new(model, &device_bytes(model, 16), &inputs).unwrap().layers.remove(0)
 }
 
-/// Gates that are silenced below a threshold of the token's own are priced as processors skip them: their silent neurons, whatever
-/// the activation, and no predictor, which would not be asked.
+/// Gates silenced below a threshold that depends on the token are priced as processors skip them.
+/// Their silent neurons are skipped with any activation, and no predictor is used.
 #[test]
 fn silenced_gates_are_priced_without_a_predictor() {
     let mut model = llama();
@@ -36,7 +36,7 @@ fn silenced_gates_are_priced_without_a_predictor() {
     assert_eq!(costs(&model, Sparsity::Dense).skips, SkippedRows::Nothing);
 }
 
-/// An activation threshold is compared with gates: without them nothing is skipped.
+/// An activation threshold is compared with gates. Without gates nothing is skipped.
 #[test]
 fn thresholds_without_gates_skip_nothing() {
     let mut model = llama();
@@ -47,8 +47,8 @@ fn thresholds_without_gates_skip_nothing() {
     assert_eq!(costs(&model, Sparsity::Threshold).skips, SkippedRows::Nothing);
 }
 
-/// A down projection without a row per neuron is read whole, whichever side computes and however few neurons fire; if all
-/// fire, the layout makes no difference.
+/// A down projection without a row per neuron is read whole, by either side and for any number of
+/// firing neurons. If all neurons fire, the layout makes no difference.
 #[test]
 fn down_projections_without_a_row_per_neuron_are_read_whole() {
     let model = llama();

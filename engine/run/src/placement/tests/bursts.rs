@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// A machine whose GPU has this fraction of its rates in bursts; without dispatches and joins, and scattered rows are read as
-/// quickly as others.
+/// A machine whose GPU has this fraction of its rates in bursts. It has no times for dispatches and
+/// joins, and reads scattered rows as fast as others.
 fn machine(fraction: f64) -> Machine {
     let mut machine = Machine::typical();
     with_bursts(&mut machine, fraction);
@@ -14,7 +14,7 @@ fn machine(fraction: f64) -> Machine {
     machine
 }
 
-/// Three layers that are alike, of 256 neurons that all fire.
+/// Three equal layers of 256 neurons that all fire.
 fn three_layers() -> CostProfile {
     let layers = (0..3).map(|_| layer(256, 4096, 4 * MIB, SkippedRows::Nothing, |_| 1.0));
     profile(layers.collect(), 8 * MIB, MIB)
@@ -30,7 +30,7 @@ fn near(a: f64, b: f64) -> bool {
     (a / b - 1.0).abs() < 1e-9
 }
 
-/// Seconds of the GPU for a layer with these hot neurons at 240 GB/s.
+/// The GPU's seconds for a layer with `hot` neurons at 240 GB/s.
 fn sustained(hot: f64) -> f64 {
     (4.0 * MIB as f64 + hot * 3.0 * 4096.0) / 240e9
 }
@@ -56,7 +56,7 @@ fn split_layers_take_the_time_of_bursts_and_whole_ones_that_of_work_without_wait
     assert!(last.layers.windows(2).all(|pair| near(pair[0].time.gpu, sustained(256.0))));
 }
 
-/// The first whole layer behind a wait for the CPU is a burst, those behind it are not.
+/// The first whole layer after a wait for the CPU is a burst; the next ones are not.
 #[test]
 fn first_whole_layer_of_a_device_that_has_waited_is_a_burst() {
     let third = machine(1.0 / 3.0);
@@ -70,7 +70,8 @@ fn first_whole_layer_of_a_device_that_has_waited_is_a_burst() {
     assert!(are(times(of(&machine(1.0), 1, [0, 256, 256], true)), [0.0, 1.0, 1.0]), "clocks that do not sink");
 }
 
-/// With a third of the rate in bursts, a split layer's neurons are worth less, and whole layers as much as before.
+/// If a third of the rate remains in bursts, a split layer's neurons are worth less, and whole
+/// layers as much as before.
 #[test]
 fn fewer_layers_are_split_where_clocks_sink() {
     let profile = large(SkippedRows::Silent, 2);
@@ -92,7 +93,7 @@ fn fewer_layers_are_split_where_clocks_sink() {
     assert!(plan.bytes.total() <= budget);
 }
 
-/// No placement of three layers is quicker than the solution, by trying those with whole blocks.
+/// No placement of three layers is faster than the solution. Tries all placements of whole blocks.
 #[test]
 fn small_models_are_placed_within_a_hundredth_of_the_optimum_where_clocks_sink() {
     let rng = &mut StdRng::seed_from_u64(21);

@@ -1,12 +1,13 @@
-//! The solver against integer programming, against PowerInfer's order, and against Lagrangian bounds.
+//! The solver compared with integer programming, with PowerInfer's order, and with Lagrangian
+//! bounds.
 
 use good_lp::{Expression, ProblemVariables, Solution, SolverModel, Variable, microlp, variable};
 
 use super::*;
 use crate::placement::time_model::{LayerTimer, head_seconds, layer_timers, token_seconds};
 
-/// Least seconds of any placement, by integer programming: resident layers, hot blocks of each, the head; a layer takes at least the
-/// time of either side.
+/// Fewest seconds of any placement, by integer programming over resident layers, hot blocks of
+/// each, and the head. A layer takes at least the time of either side.
 fn exact(profile: &CostProfile, machine: &Machine, budget: u64) -> f64 {
     let gpu = machine.gpu.as_ref().unwrap();
     let (mib, ms) = (|bytes: u64| bytes as f64 / MIB as f64, |seconds: f64| seconds * 1e3);
@@ -100,11 +101,12 @@ fn small_models_are_placed_within_a_hundredth_of_the_optimum() {
         assert!(plan.seconds >= best * (1.0 - 1e-6), "case {case}: the reference is not the best");
         split += usize::from(plan.layers.iter().any(|layer| layer.hot > 0 && layer.hot < layer.units));
     }
-    // Otherwise nothing was tried.
+    // Otherwise the test has tried nothing.
     assert!(split > 15, "{split}");
 }
 
-/// The plan by PowerInfer's rule: everything but the units, then the blocks that fire most often anywhere.
+/// The plan by PowerInfer's rule: everything except units, then the most often firing blocks of any
+/// layer.
 fn by_frequency(profile: &CostProfile, machine: &Machine, budget: u64) -> Option<Plan> {
     let mut placement = Placement::all(profile);
     placement.hot.iter_mut().for_each(Vec::clear);
@@ -149,7 +151,8 @@ fn plans_are_never_slower_than_the_order_of_blocks_by_frequency() {
     assert!(compared > 40, "{compared}");
 }
 
-/// Lower bound of the seconds, if layers were divisible: by Lagrange multipliers, for each first resident layer.
+/// Lower bound of the seconds if layers were divisible, by Lagrange multipliers for each first
+/// resident layer.
 fn bound(profile: &CostProfile, machine: &Machine, budget: u64) -> f64 {
     let timers = layer_timers(profile, machine);
     let curves: Vec<Vec<(f64, f64)>> =
@@ -165,7 +168,7 @@ fn bound(profile: &CostProfile, machine: &Machine, budget: u64) -> f64 {
     let least = |points: &[(f64, f64)], price: f64| {
         points.iter().map(|(bytes, time)| time + price * bytes).fold(f64::INFINITY, f64::min)
     };
-    // Prices a little apart, and at each what every layer would be if it were resident.
+    // Closely spaced prices, and at each price the best option of every resident layer.
     let prices: Vec<f64> = (0..1200).map(|step| 1e-14 * 1.01_f64.powi(step)).collect();
     let mut best = vec![f64::NEG_INFINITY; timers.len()];
     for price in prices {
@@ -203,7 +206,8 @@ fn large_models_are_placed_within_a_hundredth_of_the_bound() {
     }
 }
 
-/// In MoE models no number of hot experts in each layer is quicker than the solution, by trying them all.
+/// In MoE models the solution is at least as fast as every number of hot experts in each layer.
+/// Tries them all.
 #[test]
 fn moe_models_are_placed_within_a_hundredth_of_the_optimum() {
     let rng = &mut StdRng::seed_from_u64(12);

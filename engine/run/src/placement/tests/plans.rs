@@ -3,7 +3,7 @@
 use super::*;
 use thermocline_model::mask;
 
-/// All of `placement`, resident.
+/// The resident parts of a fully uploaded `placement`.
 pub(super) fn resident(profile: &CostProfile, placement: &Placement) -> Resident {
     let layers = placement.hot.iter().zip(&profile.layers);
     let hot = layers.map(|(hot, layer)| {
@@ -40,7 +40,7 @@ fn plans_keep_their_budget_and_more_is_never_slower() {
 #[test]
 fn empty_budget_is_the_cpu_and_an_ample_one_is_everything() {
     let mut machine = Machine::typical();
-    // As a card is that holds so large a model: a usual one would be glad of the CPU's help.
+    // A card that holds such a large model is fast. A typical card would use the CPU's help.
     let rates = machine.gpu.iter_mut().flat_map(|gpu| gpu.rates.values_mut());
     rates.for_each(|rate| *rate = ProductRate { sequential: 900e9, scattered: 700e9 });
     let mut alone = machine.clone();
@@ -69,8 +69,8 @@ fn empty_budget_is_the_cpu_and_an_ample_one_is_everything() {
     assert_eq!(solve(&profile(Vec::new(), MIB, 0), &machine, u64::MAX).placement, Placement::cpu(0));
 }
 
-/// With one of two experts cold, half of the tokens that are routed to one expert have it cold: the mean of both times, not the
-/// larger of both means.
+/// With one of two experts cold, half of the tokens routed to one expert find it cold. The time is
+/// the mean of both times, not the larger of both means.
 #[test]
 fn time_of_an_moe_layer_is_that_of_an_average_token() {
     let machine = Machine::typical();
@@ -91,7 +91,7 @@ fn slow_hand_over_leaves_no_layer_split() {
     let profile = large(SkippedRows::Silent, 2);
     let mut machine = Machine::typical();
     if let Some(gpu) = &mut machine.gpu {
-        // As fast as the CPU, and far away.
+        // A GPU as fast as the CPU, with slow hand-overs.
         gpu.rates = machine.cpu.rates.clone();
         gpu.hand_over = 0.1;
     }
@@ -100,7 +100,8 @@ fn slow_hand_over_leaves_no_layer_split() {
     assert_eq!(plan.layers.iter().filter(hybrid).count(), 0, "no layer's units pay for a tenth of a second");
 }
 
-/// Every submission of a split layer costs its delay twice, once for each side of the hand-over.
+/// Every submission of a split layer costs its delay twice, once for each direction of the
+/// hand-over.
 #[test]
 fn slower_submissions_split_fewer_layers() {
     let profile = large(SkippedRows::Silent, 2);
@@ -119,7 +120,7 @@ fn slower_submissions_split_fewer_layers() {
             plan.seconds * 1e3,
             waiting * 1e3
         );
-        // What the plan without a delay would take at this one.
+        // Seconds of the plan for no delay, at this delay.
         (split, plan.seconds, Plan::new(&profile, &machine, plan.placement.clone()).seconds, machine, plan.placement)
     });
     for pair in plans.windows(2) {
@@ -127,12 +128,13 @@ fn slower_submissions_split_fewer_layers() {
         assert!(split <= before && seconds > quicker, "{split} layers split after {before}");
         assert!((priced / seconds - 1.0).abs() < 1e-9);
         let unmoved = Plan::new(&profile, machine, plans[0].4.clone()).seconds;
-        // The solver comes within a thousandth of the best.
+        // The solver is within a thousandth of the optimum.
         assert!(*seconds <= unmoved * 1.001, "the plan for no delay is quicker: {unmoved} against {seconds}");
     }
 }
 
-/// Layers that the CPU reads in less than two hand-overs are whole on one side once submissions are slow.
+/// Layers that the CPU reads in less time than two hand-overs are whole on one side if submissions
+/// are slow.
 #[test]
 fn slow_submissions_leave_no_small_layer_split() {
     let layers = (0..24).map(|_| layer(4096, 2048, 4 * MIB, SkippedRows::Silent, |at| power_law(at, 4096, 0.2, 0.6)));
@@ -153,7 +155,8 @@ fn slow_submissions_leave_no_small_layer_split() {
 #[test]
 fn any_placement_is_made_valid_and_priced() {
     let (profile, machine) = (large(SkippedRows::Silent, 4), Machine::typical());
-    // Hot units below the first resident layer, unknown ones, doubles, and too many layers are left out.
+    // Hot units below the first resident layer, unknown and repeated units, and extra layers are
+    // removed.
     let mut placement = Placement { first_resident: 78, hot: vec![vec![3]; 90], head: true };
     placement.hot[79] = vec![5, 5, 28_671, 28_672, u32::MAX];
     let plan = Plan::new(&profile, &machine, placement);
@@ -175,7 +178,7 @@ fn shared_memory_slows_both_processors() {
     let alone = solve(&profile, &machine, 16 << 30);
     let beside = Plan::new(&profile, &shared, alone.placement.clone());
     assert!(beside.seconds > alone.seconds);
-    // Whatever one side does alone is not slower.
+    // Layers computed by one side alone are not slower.
     for (a, b) in alone.layers.iter().zip(&beside.layers).filter(|(a, _)| !a.resident || a.hot == a.units) {
         assert_eq!(a.time, b.time);
     }
@@ -188,8 +191,8 @@ fn shared_memory_slows_both_processors() {
 #[test]
 fn plans_on_one_memory_keep_the_budget_and_are_no_slower_than_one_processor() {
     let profile = large(SkippedRows::Silent, 6);
-    // As Apple's machines: the GPU reads the memory a little quicker, each processor is slower while the other reads, and copies are
-    // quick.
+    // Like Apple's machines: the GPU reads memory slightly faster, each processor is slower while
+    // the other reads, and copies are fast.
     let mut machine = Machine::typical();
     machine.cpu.memory = 100e9;
     if let Some(gpu) = &mut machine.gpu {

@@ -1,4 +1,4 @@
-//! The time of a solution.
+//! The time that solving takes.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ fn solving_eighty_layers_takes_less_than_50_ms() {
     let (profile, machine) = (large(SkippedRows::NotPredicted, 3), Machine::typical());
     let most = Duration::from_millis(50);
     let mut best = Duration::MAX;
-    // The least of many runs counts: page faults and a shared core are this thread's time, too.
+    // Only the fastest of many runs counts, because page faults and a shared core also cost this
+    // thread's time.
     for budget in (0..10).cycle().take(200) {
         let started = ThreadTime::now();
         let plan = solve(&profile, &machine, budget << 32);

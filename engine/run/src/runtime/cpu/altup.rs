@@ -1,7 +1,8 @@
-//! The streams of a model that has several (AltUp, Baykal et al. 2023). A layer computes the first; the others follow by prediction
-//! and correction: with `m = tanh(router norm(x) / d)` and coefficients that are linear in `m`,
-//! `p_i = s_i + sum over j of a_ij(m) s_j` before the layer, where `x` is the first stream, and
-//! `s_i = p_i + (1 + b_i(m)) (x - p_0)` behind it, where `x` is its result.
+//! The streams of a model with several (AltUp, Baykal et al. 2023). A layer computes the first
+//! stream; the others follow by prediction and correction. The coefficients `a` and `b` are linear
+//! in `m = tanh(router norm(x) / d)`. Before the layer, where `x` is the first stream,
+//! `p_i = s_i + sum over j of a_ij(m) s_j`. After the layer, where `x` is its result,
+//! `s_i = p_i + (1 + b_i(m)) (x - p_0)`.
 
 use std::ops::Range;
 
@@ -11,7 +12,7 @@ use thermocline_base::error::Result;
 use thermocline_cpu::Cpu;
 use thermocline_model::{AltupStep, AltupTable, AltupWeights, Linear};
 
-/// Least mean square that a stream is scaled from.
+/// Lower limit of the mean square by which a stream is scaled.
 const LEAST: f32 = 1e-5;
 
 /// The streams of a chunk's tokens, and scratch memory.
@@ -19,9 +20,9 @@ const LEAST: f32 = 1e-5;
 pub(crate) struct AltupStreams {
     /// `[streams, tokens, d]`
     streams: Vec<f32>,
-    /// Their predictions, likewise.
+    /// The predicted streams, in the same shape.
     predicted: Vec<f32>,
-    /// `[tokens, d]`, or less.
+    /// `[tokens, d]` or less.
     scratch: Vec<f32>,
     /// `[tokens, streams]` and `[tokens, coefficients]`.
     modalities: Vec<f32>,
@@ -32,7 +33,7 @@ pub(crate) struct AltupStreams {
 }
 
 impl AltupStreams {
-    /// Makes the streams of embeddings `x`, `[tokens, d]`.
+    /// Makes the streams from the embeddings `x`, `[tokens, d]`.
     pub fn begin(&mut self, cpu: &Cpu, table: &AltupTable, x: &[f32], d: usize) -> Result<()> {
         (self.count, self.tokens, self.d) = (table.projections.len() + 1, x.len() / d.max(1), d);
         let all = x.len().checked_mul(self.count);
@@ -47,19 +48,20 @@ impl AltupStreams {
         Ok(())
     }
 
-    /// Takes streams that were computed elsewhere, `[streams, tokens, d]`.
+    /// Copies streams that were computed elsewhere, `[streams, tokens, d]`.
     pub fn take(&mut self, streams: &[f32], tokens: usize, d: usize) -> Result<()> {
         (self.count, self.tokens, self.d) = (streams.len() / (tokens * d).max(1), tokens, d);
         grow(&mut self.streams, Some(streams.len()), WHAT)?.copy_from_slice(streams);
         Ok(())
     }
 
-    /// All streams, `[streams, tokens, d]`; empty for a model with one.
+    /// All streams, `[streams, tokens, d]`; empty for a model with one stream.
     pub fn all(&self) -> &[f32] {
         &self.streams[..self.count * self.tokens * self.d]
     }
 
-    /// Computes a step between the streams; the registers are those of [`Register`](thermocline_model::Register), `[tokens, d]` each.
+    /// Computes a step between the streams. The registers are those of
+    /// [`Register`](thermocline_model::Register), `[tokens, d]` each.
     pub fn step(
         &mut self,
         cpu: &Cpu,
@@ -79,7 +81,7 @@ impl AltupStreams {
         }
     }
 
-    /// Predicts all streams; `x`, `[tokens, d]`, becomes the first's prediction.
+    /// Predicts all streams. `x`, `[tokens, d]`, becomes the predicted first stream.
     fn predict(&mut self, cpu: &Cpu, weights: &AltupWeights, eps: f32, x: &mut [f32]) -> Result<()> {
         let (n, d, len) = (self.count, self.d, x.len());
         self.route(cpu, weights, eps, None)?;
@@ -110,7 +112,8 @@ impl AltupStreams {
         Ok(())
     }
 
-    /// Corrects all predictions by the first stream's result `x`, `[tokens, d]`, which becomes the corrected first stream, scaled.
+    /// Corrects all predictions by the first stream's result `x`, `[tokens, d]`. `x` becomes the
+    /// corrected first stream, scaled.
     fn correct(&mut self, cpu: &Cpu, weights: &AltupWeights, eps: f32, x: &mut [f32]) -> Result<()> {
         let (n, d, len) = (self.count, self.d, x.len());
         self.route(cpu, weights, eps, Some(x))?;
@@ -131,14 +134,15 @@ impl AltupStreams {
         Ok(())
     }
 
-    /// Adds `out`, `[tokens, d]`, to all streams but the first, which `x` becomes.
+    /// Adds `out`, `[tokens, d]`, to all streams except the first, which becomes `x`.
     fn add_out(&mut self, cpu: &Cpu, out: &[f32], x: &mut [f32]) {
         let (first, others) = self.streams[..self.count * x.len()].split_at_mut(x.len());
         others.chunks_exact_mut(out.len().max(1)).for_each(|stream| cpu.add(stream, out));
         x.copy_from_slice(first);
     }
 
-    /// `x =` the mean of the streams of `tokens`, `[tokens.len(), d]`, brought back to the embedding's space.
+    /// Sets `x` to the mean of the streams of `tokens`, `[tokens.len(), d]`, mapped back to the
+    /// embedding's space.
     pub fn merge(&mut self, cpu: &Cpu, table: &AltupTable, tokens: Range<usize>, x: &mut [f32]) -> Result<()> {
         let (d, all) = (self.d, self.tokens * self.d);
         let part = grow(&mut self.scratch, Some(x.len()), WHAT)?;
@@ -154,7 +158,7 @@ impl AltupStreams {
         Ok(())
     }
 
-    /// Computes what coefficients are made of, from `x` or the first stream.
+    /// Computes the modalities from `x`, or from the first stream.
     fn route(&mut self, cpu: &Cpu, weights: &AltupWeights, eps: f32, x: Option<&[f32]>) -> Result<()> {
         let len = self.tokens * self.d;
         let modalities = grow(&mut self.modalities, self.tokens.checked_mul(self.count), WHAT)?;
@@ -183,7 +187,7 @@ fn mean_square(row: &[f32]) -> f32 {
     row.iter().map(|x| x * x).sum::<f32>() / row.len().max(1) as f32
 }
 
-/// Gives each of `rows`, of `d` elements, the mean square of the row of `like`.
+/// Scales each of `rows`, of `d` elements, to the mean square of its row in `like`.
 fn scale_rows(rows: &mut [f32], like: &[f32], d: usize) {
     for (row, like) in rows.chunks_exact_mut(d).zip(like.chunks_exact(d)) {
         let factor = (mean_square(like) / mean_square(row).max(LEAST)).sqrt();

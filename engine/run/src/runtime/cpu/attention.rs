@@ -1,4 +1,5 @@
-//! Attention on the CPU: projections, norms and rotation of heads, the caches of every sequence, and the output projection.
+//! Attention on the CPU: projections, norms and rotation of heads, the caches of all sequences, and
+//! the output projection.
 
 use smallvec::smallvec;
 
@@ -21,7 +22,7 @@ use thermocline_model::{
     AttentionConfig, BoundAttention, HeadGate, InputSite, ModelConfig, NormSlot, QueryScale, SkippedInputs,
 };
 
-/// The attention of a layer, and the chunk of tokens that it is computed for.
+/// The attention of a layer for one chunk of tokens.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AttentionTask<'a, 'm> {
     pub cpu: &'a Cpu,
@@ -30,16 +31,16 @@ pub(super) struct AttentionTask<'a, 'm> {
     /// Input, `[tokens, d_model]`.
     pub x: &'a [f32],
     pub tokens: usize,
-    /// Small inputs of its products that are skipped.
+    /// Small inputs that the products skip.
     pub skipped: Option<&'m SkippedInputs>,
 }
 
-/// Computes attention. Its buffers grow to the largest chunk and stay.
+/// Computes attention. The buffers grow to the size of the largest chunk.
 #[derive(Debug, Default)]
 pub(super) struct CpuAttention {
     /// Position of each of the chunk's tokens in its sequence.
     pub positions: Vec<usize>,
-    /// One per table of the cache's rotations, for the chunk's positions.
+    /// One entry per rotation table of the cache, for the chunk's positions.
     rotations: Vec<RopeRows>,
     /// `[tokens, n_head * head_dim]`, rotated in place.
     q: Vec<f32>,
@@ -49,10 +50,11 @@ pub(super) struct CpuAttention {
     v: Vec<f32>,
     /// `[tokens, n_head * value_dim]`
     heads: Vec<f32>,
-    /// `[tokens, n_head, query | gate]`, and `[tokens, n_head * head_dim]` gates, where heads are gated.
+    /// `[tokens, n_head, query | gate]`, and gates `[tokens, n_head * head_dim]`, if heads are
+    /// gated.
     gated: Vec<f32>,
     gates: Vec<f32>,
-    /// `[tokens, inputs]`: what is left of a product's input where small ones are skipped.
+    /// `[tokens, inputs]`: the large inputs of a product that skips small ones.
     large: Vec<f32>,
     latent: LatentAttention,
     scratch: AttentionScratch,
@@ -80,7 +82,7 @@ impl CpuAttention {
         Ok(())
     }
 
-    /// Begins a chunk of the rows of `sequences`: their positions, and rotations by them.
+    /// Begins a chunk of the rows of `sequences`: computes their positions and rotations.
     pub fn begin(&mut self, sequences: &Sequences<'_>) {
         self.positions.clear();
         self.positions.extend(sequences.positions());
@@ -91,7 +93,8 @@ impl CpuAttention {
         }
     }
 
-    /// Outputs of the heads, of either form, which [`CpuAttention::project`] projects.
+    /// Computes the outputs of the heads, with either kind of attention. [`CpuAttention::project`]
+    /// projects them.
     pub fn attend(
         &mut self,
         task: &AttentionTask<'_, '_>,
@@ -118,7 +121,7 @@ impl CpuAttention {
         Ok(())
     }
 
-    /// Queries, keys, values and gates of the chunk, before norms and rotation.
+    /// Computes the chunk's queries, keys, values and gates, before norms and rotation.
     fn project_inputs(&mut self, task: &AttentionTask<'_, '_>, calibration: &mut InputCalibration) -> Result<()> {
         let AttentionTask { cpu, attention, x, tokens, skipped, .. } = *task;
         let BoundAttention { config: of, weights, .. } = attention;
@@ -163,7 +166,7 @@ impl CpuAttention {
         Ok(())
     }
 
-    /// Norms of the heads, rotation by their tokens' positions, and growth of queries.
+    /// Norms the heads, rotates them by their tokens' positions, and applies the growth of queries.
     fn norm_and_rotate(&mut self, task: &AttentionTask<'_, '_>) {
         let AttentionTask { cpu, config, attention, tokens, .. } = *task;
         let BoundAttention { config: of, weights, .. } = attention;
@@ -200,8 +203,8 @@ impl CpuAttention {
         }
     }
 
-    /// Each sequence's heads, `[tokens, n_head * value_dim]`; its keys and values are appended to its cache, unless the layer reads
-    /// another's.
+    /// Computes each sequence's heads, `[tokens, n_head * value_dim]`. Appends keys and values to
+    /// the sequence's cache, unless the layer reads another layer's.
     fn attend_sequences(&mut self, task: &AttentionTask<'_, '_>, sequences: &mut Sequences<'_>) -> Result<()> {
         let cpu = task.cpu;
         let BoundAttention { layer, config: of, weights, .. } = task.attention;
@@ -234,7 +237,7 @@ impl CpuAttention {
         Ok(())
     }
 
-    /// `out = ` the output projection of the heads, `[tokens, d_model]`.
+    /// Sets `out` to the output projection of the heads, `[tokens, d_model]`.
     pub fn project(
         &mut self,
         task: &AttentionTask<'_, '_>,
@@ -265,7 +268,7 @@ impl CpuAttention {
     }
 }
 
-/// Queries `[tokens, q_dim]` grow with their tokens' positions.
+/// Scales queries `[tokens, q_dim]` by the growth at their tokens' positions.
 pub(super) fn grow_queries(queries: &mut [f32], q_dim: usize, scale: QueryScale, positions: &[usize]) {
     for (query, at) in queries.chunks_exact_mut(q_dim).zip(positions) {
         let factor = scale.at(*at);
@@ -273,7 +276,7 @@ pub(super) fn grow_queries(queries: &mut [f32], q_dim: usize, scale: QueryScale,
     }
 }
 
-/// `heads *= function(gates)`, where each gate is of equally many elements.
+/// `heads *= function(gates)`, where each gate covers the same number of elements.
 fn gate_heads(heads: &mut [f32], gates: &[f32], function: HeadGate) {
     let each = (heads.len() / gates.len().max(1)).max(1);
     for (head, gate) in heads.chunks_exact_mut(each).zip(gates) {
@@ -285,7 +288,7 @@ fn gate_heads(heads: &mut [f32], gates: &[f32], function: HeadGate) {
     }
 }
 
-/// The error of a cache that is not where the CPU works.
+/// The error of a cache that is not in RAM.
 pub(super) fn not_in_ram(layer: usize) -> Error {
     Error::invalid("KV cache", format!("one in RAM with a layer {layer}"), "another")
 }

@@ -1,4 +1,4 @@
-//! The neurons of an MoE layer's experts that fired, gathered expert by expert for an observer.
+//! The neurons of an MoE layer's experts that fired, collected expert by expert for an observer.
 
 use std::{
     ops::Range,
@@ -10,12 +10,12 @@ use crate::runtime::{LayerFiring, Probe, scratch::held_bytes};
 use thermocline_base::telemetry::neurons::{LayerNeurons, Strength};
 use thermocline_model::mask;
 
-/// Firing of a chunk's experts so far. Its buffers grow to the largest chunk and stay.
+/// Firing of a chunk's experts so far. The buffers grow to the size of the largest chunk.
 #[derive(Debug, Default)]
 pub(crate) struct ExpertFiring {
     tokens: usize,
     neurons: usize,
-    /// Words of a token's mask of experts.
+    /// Words of a token's expert mask.
     words: usize,
     /// Masks of the neurons that fired so far, `[tokens, words(neurons)]`.
     pub fired: Vec<u32>,
@@ -25,12 +25,13 @@ pub(crate) struct ExpertFiring {
     strength: Vec<f32>,
     /// One expert's mask, `[members, words(width)]`.
     mask: Vec<u32>,
-    /// Time spent on gathering.
+    /// Time spent on collecting.
     spent: Duration,
 }
 
 impl ExpertFiring {
-    /// Begins a chunk of `tokens` tokens that use the experts `chosen`, `[tokens, used]`, in a layer of these neurons.
+    /// Begins a chunk of `tokens` tokens that use the experts `chosen`, `[tokens, used]`, in a
+    /// layer with these neurons.
     pub fn begin(&mut self, neurons: LayerNeurons, chosen: &[usize], tokens: usize, strength: bool) {
         let began = Instant::now();
         let experts = neurons.experts();
@@ -48,7 +49,8 @@ impl ExpertFiring {
         self.spent = began.elapsed();
     }
 
-    /// Adds the firing of block `block` of the last task of `ffn`, which are `neurons` of the layer, for the tokens in `members`.
+    /// Adds the firing of block `block` of the last task of `ffn`, for the tokens in `members`. Its
+    /// neurons are `neurons` in the layer.
     pub fn note(
         &mut self,
         ffn: &CpuFfn,

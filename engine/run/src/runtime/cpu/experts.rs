@@ -15,7 +15,8 @@ use thermocline_cpu::{Cpu, MatmulJob};
 use thermocline_formats::format::Matrix;
 use thermocline_model::{ExpertWeights, FfnKind, FfnWeights, Router};
 
-/// Routes tokens and adds up the outputs of their experts. Its buffers grow to the largest chunk and stay.
+/// Routes tokens and sums the outputs of their experts. The buffers grow to the size of the largest
+/// chunk.
 #[derive(Debug, Default)]
 pub(crate) struct MoeFfn {
     routing: Routing,
@@ -25,7 +26,7 @@ pub(crate) struct MoeFfn {
     gathered: Vec<f32>,
     /// `[members, d_model]`, outputs.
     expert_out: Vec<f32>,
-    /// `[tokens, latent]`, inputs and sum of routed experts that work in a latent.
+    /// `[tokens, latent]`: inputs and sum of routed experts that work in a latent.
     latent: [Vec<f32>; 2],
     firing: ExpertFiring,
 }
@@ -43,8 +44,8 @@ struct ExpertTask<'a> {
 }
 
 impl ExpertTask<'_> {
-    /// `out =` the sum of `blocks` for the inputs, both `[tokens, d_model]`, without the biases of
-    /// down projections.
+    /// Sets `out` to the sum of `blocks` for the inputs, both `[tokens, d_model]`, without the
+    /// biases of down projections.
     fn run(
         &self,
         ffn: &mut CpuFfn,
@@ -55,7 +56,7 @@ impl ExpertTask<'_> {
     ) -> Result<FfnWork> {
         let task = self.task;
         let part = FfnTask {
-            // Chunks are dense, also for an expert that a single token of the chunk uses.
+            // A chunk is dense, even for an expert that only one of its tokens uses.
             sparsity: if task.tokens == 1 || task.separate { task.sparsity } else { Sparsity::Dense },
             separate: task.separate,
             activation_threshold: task.activation_threshold,
@@ -65,13 +66,13 @@ impl ExpertTask<'_> {
         ffn.run(self.cpu, &part, out, before)
     }
 
-    /// The router if it weighs the inputs of expert `at`.
+    /// The router, if it weights the inputs of expert `at`.
     fn weighs_inputs(&self, at: usize) -> Option<Router> {
         let router = self.task.config.experts.filter(|_| at < self.weights.experts.len())?.router;
         router.weighs_inputs.then_some(router)
     }
 
-    /// The neurons of expert `at` among the layer's.
+    /// The range of expert `at`'s neurons in the layer.
     fn neurons(&self, at: usize, ffn: &FfnWeights) -> Range<usize> {
         let width = self.weights.experts.first().map_or(0, |expert| expert.up.weight.rows());
         at * width..at * width + ffn.up.weight.rows()
@@ -94,8 +95,9 @@ impl MoeFfn {
         chosen.map(|expert| &expert.gate.as_ref().unwrap_or(&expert.up).weight).collect()
     }
 
-    /// `out = sum over chosen experts`, `[tokens, d_model]` as the input; `ffn` computes the experts. They are chosen by that input
-    /// unless they were before ([`LayerTask::routed`]).
+    /// `out = sum over chosen experts`, `[tokens, d_model]` like the input; `ffn` computes the
+    /// experts. The input chooses the experts unless they were chosen before
+    /// ([`LayerTask::routed`]).
     pub fn run(
         &mut self,
         cpu: &Cpu,
@@ -128,9 +130,9 @@ impl MoeFfn {
         Ok(())
     }
 
-    /// `out = sum over chosen experts of router weight times output`, `[tokens, d_model]` as the input; ids past the last expert are
-    /// skipped. Router and shared expert are not computed. Neurons
-    /// that fired are added to `fired`, `[tokens, words(neurons)]`, if given.
+    /// `out = sum over chosen experts of router weight times output`, `[tokens, d_model]` like the
+    /// input. Ids past the last expert are skipped. Router and shared expert are not computed.
+    /// Fired neurons are added to `fired`, `[tokens, words(neurons)]`, if given.
     pub fn run_chosen(
         &mut self,
         cpu: &Cpu,
@@ -188,7 +190,7 @@ impl MoeFfn {
         Ok(())
     }
 
-    /// Computes the chosen experts: a single token's together, a chunk's one after the other.
+    /// Computes the chosen experts: for a single token together, for a chunk one after the other.
     fn compute_chosen(
         &mut self,
         expert_task: &ExpertTask<'_>,
@@ -198,7 +200,7 @@ impl MoeFfn {
         probe: &mut dyn Probe,
     ) -> Result<()> {
         let shows = probe.wants_ffn_hidden();
-        // Experts that are computed together share an input.
+        // Experts that are computed together must share an input.
         if expert_task.task.tokens == 1 && !shows && expert_task.weighs_inputs(0).is_none() {
             work.add(self.compute_token(expert_task, ffn, out)?);
             return Ok(());
@@ -213,14 +215,15 @@ impl MoeFfn {
                 work.add(self.compute_expert(expert_task, at, expert, ffn, out, shows.then_some(&mut *probe))?);
             }
         }
-        // In the order of a single token: all sums, then all biases.
+        // In the order of a single token: first all sums, then all biases.
         for (at, expert) in all {
             self.add_expert_bias(expert_task, at, expert, out);
         }
         Ok(())
     }
 
-    /// Finds the tokens that use expert `at`, or the shared one behind the last, and their router weights.
+    /// Finds the tokens that use expert `at`, and their router weights. The shared expert's index
+    /// follows the last expert's.
     fn find_members(&mut self, expert_task: &ExpertTask<'_>, at: usize) {
         let tokens = expert_task.task.tokens;
         self.members.clear();

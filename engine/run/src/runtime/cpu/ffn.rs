@@ -1,8 +1,9 @@
-//! FFNs, or the part of some of their neurons: `sum over neurons of down_i act(gate_i x) (up_i x)`.
+//! FFNs, or some of their neurons: `sum over neurons of down_i act(gate_i x) (up_i x)`.
 //!
-//! A sparse mode goes through a list of neurons that only shrinks: candidates (those asked for, less those a predictor rules
-//! out), then those that fire. Every product reads the rows of the neurons on the list at that point. The chosen experts of an MoE
-//! layer are several FFNs at once.
+//! A sparse mode uses a list of neurons that only shrinks. It begins with the candidates: the
+//! requested neurons without those that a predictor excludes. Then it keeps those that fire. Every
+//! product reads the rows of the neurons on the current list. The chosen experts of an MoE layer
+//! are several FFNs in one task.
 
 use smallvec::smallvec;
 
@@ -22,38 +23,42 @@ use thermocline_base::{error::Result, telemetry::neurons::Strength};
 use thermocline_cpu::{Cpu, MatmulJob, RowsJob};
 use thermocline_model::{Down, InputSite, Linear, Skips, mask};
 
-/// Sees gate (empty without gates) and up of an FFN just before its activation, `[tokens, n]` each.
+/// Receives gate values (empty without gates) and up values of an FFN before its activation,
+/// `[tokens, n]` each.
 pub(super) type HiddenObserver<'a> = &'a mut dyn FnMut(&[f32], &[f32]);
 
-/// Computes FFNs. Its buffers grow to the largest and stay.
+/// Computes FFNs. The buffers grow to the size of the largest FFN and chunk.
 #[derive(Debug, Default)]
 pub struct CpuFfn {
-    /// The gate's (or, without one, the up matrix's) outputs, then the hidden values: `[tokens, neurons held]`, block by block.
+    /// The gate's outputs (without gates, the up matrix's), then the hidden values:
+    /// `[tokens, neurons held]`, block by block.
     pub(super) hidden: Vec<f32>,
-    /// The up matrix's outputs, likewise.
+    /// The up matrix's outputs, in the same layout.
     up: Vec<f32>,
-    /// Scratch, `[tokens, n_ff]`: outputs of all rows where a list selects some, hidden values scattered among zeros, or
-    /// activations of the gates.
+    /// Scratch, `[tokens, n_ff]`: outputs of all rows if a list selects some, hidden values
+    /// scattered among zeros, or activations of the gates.
     pub(super) scratch: Vec<f32>,
-    /// `[tokens, d]`: output of one of several FFNs.
+    /// `[tokens, d]`: the output of each of several FFNs.
     part: Vec<f32>,
     /// The predictor's hidden layer `[rank]` and scores `[n_ff]`.
     pub(super) predictor: [Vec<f32>; 2],
-    /// The prediction as masks, `[tokens, words(n_ff)]`, and, of one token, as an ascending list of the neurons to compute.
+    /// The prediction as masks, `[tokens, words(n_ff)]`. For a single token also an ascending list
+    /// of the neurons to compute.
     pub(super) predicted: Vec<u32>,
     candidates: Vec<u32>,
-    /// The neurons whose values `hidden` holds, block by block, where those are not all.
+    /// The neurons whose values `hidden` holds, block by block, if these are not all neurons.
     pub(super) held: Vec<u32>,
-    /// Neurons and values of tokens of different sequences.
+    /// Neurons and values of separate tokens.
     pub(super) rows: SparseRows,
-    /// Places of the values of the last task's blocks.
+    /// Ranges of the values of the last task's blocks.
     spans: Vec<BlockSpan>,
     pub(super) outcome: FfnOutcome,
 }
 
 impl CpuFfn {
-    /// `out[t] = sum over the task's FFNs and their neurons`, `[tokens, d]`, overwritten. The biases of gate and up take part,
-    /// those of down do not: the caller adds them once, to the sum of the parts.
+    /// `out[t] = sum over the task's FFNs and their neurons`, `[tokens, d]`, overwritten. The
+    /// biases of gate and up are included. The biases of down are not: the caller adds them once to
+    /// the sum of the parts.
     ///
     /// # Errors
     /// [`Error::Memory`](thermocline_base::error::Error::Memory) if the buffers cannot grow.
@@ -64,7 +69,8 @@ impl CpuFfn {
         self.run(cpu, task, out, None)
     }
 
-    /// [`CpuFfn::partial`]; `before` observes a single FFN, unless neurons are skipped by approximation.
+    /// Computes [`CpuFfn::partial`]. `before` observes a single FFN, unless the mode skips neurons
+    /// approximately.
     pub(super) fn run(
         &mut self,
         cpu: &Cpu,
@@ -110,7 +116,7 @@ impl CpuFfn {
         }
         if let (Some(skipped), [block]) = (skipped, task.blocks) {
             if let Some(threshold) = skipped.site(InputSite::Hidden) {
-                // Neurons of small values count as silent.
+                // Neurons with small values count as silent.
                 let large = grow(up, Some(values), WHAT)?;
                 threshold.keep_large(hidden, large);
                 hidden.copy_from_slice(large);
@@ -128,13 +134,15 @@ impl CpuFfn {
         let values = task.blocks.iter().zip(&*spans);
         let values =
             values.map(|(block, span)| HiddenValues { list: block.neurons, hidden: span.values(hidden, tokens) });
-        // `scratch` holds the gates' activations until `fired`; the other use of it never coincides.
+        // `scratch` holds the gates' activations until [`CpuFfn::fired`]. Its other use never
+        // coincides with this one.
         let expanded = if matches!(outcome.fires, Fires::Above(_)) { up } else { scratch };
         down(cpu, task, values, DownScratch { scratch: expanded, part }, out, &mut work)?;
         Ok(work)
     }
 
-    /// Gives the task's blocks their places among the values of a token, and returns the number of those.
+    /// Assigns the task's blocks their ranges among the values of a token. Returns the number of
+    /// values.
     fn lay_out(&mut self, task: &FfnTask<'_>) -> usize {
         let mut all = 0;
         for block in task.blocks {
@@ -147,7 +155,7 @@ impl CpuFfn {
         all
     }
 
-    /// The hidden values of FFNs, with gates or without.
+    /// Computes the hidden values of FFNs with or without gates.
     fn gate_and_up(
         &mut self,
         cpu: &Cpu,
@@ -161,7 +169,7 @@ impl CpuFfn {
         let held = if gated { values } else { 0 };
         let (hidden, up) = (&mut hidden[..values], grow(up, Some(held), WHAT)?);
         let mut jobs = Few::new();
-        // Without gates the up matrix's outputs are what becomes hidden values.
+        // Without gates the up matrix's outputs become the hidden values.
         let (mut gates, mut ups) = (&mut *hidden, &mut *up);
         if !gated {
             std::mem::swap(&mut gates, &mut ups);
@@ -238,7 +246,7 @@ impl CpuFfn {
                 Some(threshold) => keep(held, n, |i| up[from + i].abs() > threshold),
                 None => keep(held, n, |i| hidden[from + i] > 0.0),
             }
-            // Ascending, so that nothing is overwritten before it has moved.
+            // In ascending order, so that no value is overwritten before it has moved.
             for (to, at) in held.iter().enumerate().skip(first) {
                 hidden[to] = hidden[from + *at as usize];
             }
@@ -294,8 +302,8 @@ impl CpuFfn {
         Ok(())
     }
 
-    /// Sets the bits of the neurons of an FFN that fired in the last task, which was [`FfnTask::observed`], in `mask`,
-    /// `[tokens, words(n_ff)]`, and leaves others alone.
+    /// Sets the bits of the fired neurons of an FFN in `mask`, `[tokens, words(n_ff)]`, and leaves
+    /// other bits alone. The last task must have been [`FfnTask::observed`].
     ///
     /// # Panics
     /// If the mask is shorter, or the task had no such block.
@@ -324,13 +332,13 @@ impl CpuFfn {
         }
     }
 
-    /// An FFN's hidden values in the last task, which was [`FfnTask::observed`].
+    /// The hidden values of an FFN in the last task, which must have been [`FfnTask::observed`].
     ///
     /// # Panics
     /// If the task had no such block.
     pub fn strength(&self, block: usize) -> Strength<'_> {
         if self.outcome.rows {
-            // Among zeros: see `sparse_rows`.
+            // The values are scattered among zeros by `sparse_rows`.
             return Strength::All(&self.scratch[..self.outcome.values]);
         }
         let span = self.spans[block];
@@ -354,8 +362,8 @@ impl CpuFfn {
     }
 }
 
-/// Activates gates (up values, without gates) of a task's blocks, and multiplies them with `up`: all at once, unless a block has a limit
-/// of its own.
+/// Activates the gates (without gates, the up values) of a task's blocks and multiplies them by
+/// `up`. All blocks are computed at once unless a block has its own limit.
 fn activate(cpu: &Cpu, task: &FfnTask<'_>, spans: &[BlockSpan], hidden: &mut [f32], up: Option<&[f32]>) {
     if task.blocks.iter().all(|block| block.ffn.limit.is_none()) {
         return cpu.activate(task.activation, hidden, up);
@@ -370,8 +378,8 @@ pub(super) fn job<'a>(linear: &'a Linear, rows: Option<&'a [u32]>, out: &'a mut 
     RowsJob { weight: &linear.weight, bias: linear.bias.as_deref(), rows, out }
 }
 
-/// Products of an FFN's first matrices with its inputs, or with the large ones alone if others are skipped. Returns how many bytes of
-/// weights were read because of that.
+/// Computes the products of an FFN's first matrices with its inputs, or only with the large inputs
+/// if others are skipped. Returns the bytes of weights read if inputs are skipped, otherwise 0.
 fn products(cpu: &Cpu, task: &FfnTask<'_>, mut jobs: Few<RowsJob<'_>>, large: &mut Vec<f32>) -> Result<u64> {
     let Some(skipped) = task.skipped() else {
         cpu.matmul_rows(&mut jobs, task.x, task.tokens);
@@ -382,7 +390,8 @@ fn products(cpu: &Cpu, task: &FfnTask<'_>, mut jobs: Few<RowsJob<'_>>, large: &m
     skipped_inputs::products(cpu, at, jobs.collect(), TokenInputs { x: task.x, tokens: task.tokens }, large)
 }
 
-/// Appends to `list` the numbers below `n` for which `is_in` is true. Free of branches on `is_in`, which a CPU cannot predict.
+/// Appends to `list` the numbers below `n` for which `is_in` is true. It does not branch on
+/// `is_in`, because a CPU could not predict such branches.
 pub(super) fn keep(list: &mut Vec<u32>, n: usize, is_in: impl Fn(usize) -> bool) {
     let mut len = list.len();
     list.resize(len + n, 0);

@@ -1,39 +1,40 @@
-//! Places of the hidden values of an FFN task, and the rule by which they count as fired.
+//! Ranges of the hidden values of an FFN task, and the rule that decides which values count as
+//! fired.
 
-/// The rule by which held values count as fired.
+/// The rule that decides which held values count as fired.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
 pub(super) enum Fires {
-    /// Those that are not zero.
+    /// Values that are not zero.
     #[default]
     NonZero,
-    /// All: silent neurons are no longer held.
+    /// All values, because silent neurons are not held any more.
     Held,
-    /// Those whose gate's activation, in `scratch`, exceeds this threshold.
+    /// Values whose gate's activation, in `scratch`, exceeds this threshold.
     Above(f32),
 }
 
-/// The outcome of a task, by which the neurons that fired are told.
+/// The outcome of a task, which determines the neurons that fired.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct FfnOutcome {
     pub tokens: usize,
     pub fires: Fires,
     /// True if there was a prediction.
     pub predicted: bool,
-    /// True if each token had neurons of its own (`CpuFfn::rows`).
+    /// True if each token had its own neurons (`CpuFfn::rows`).
     pub rows: bool,
-    /// Values of all their neurons, zeros included.
+    /// Number of values of all neurons of all tokens, zeros included.
     pub values: usize,
 }
 
-/// The place of a block's values.
+/// The range of a block's values.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BlockSpan {
     /// Neurons of the block.
     pub n_ff: usize,
-    /// Values held of a token, and those of the blocks before.
+    /// Values held per token, and values held by earlier blocks.
     pub len: usize,
     pub first: usize,
-    /// Where the list of them begins in `held`; `None`: they are all neurons.
+    /// Start of the block's list in `held`. `None` if all neurons are held.
     pub list: Option<usize>,
 }
 
@@ -43,7 +44,7 @@ impl BlockSpan {
         &values[tokens * self.first..][..tokens * self.len]
     }
 
-    /// The same, to change them.
+    /// The block's values among those of all blocks, mutably.
     pub fn values_mut<'v>(&self, values: &'v mut [f32], tokens: usize) -> &'v mut [f32] {
         &mut values[tokens * self.first..][..tokens * self.len]
     }

@@ -1,6 +1,6 @@
 //! Inputs of the parts of a layer.
 
-/// Rows of activations, one for each token.
+/// Rows of activations, one per token.
 #[derive(Debug, Clone, Copy)]
 pub struct TokenInputs<'a> {
     /// `[tokens, width]`
@@ -14,7 +14,8 @@ pub struct TokenInputs<'a> {
 pub struct LayerInputs<'a> {
     /// The FFN's input.
     pub x: &'a [f32],
-    /// The input of the norm before it, which predictors read; without it none is used.
+    /// The input of the norm before the FFN, which predictors read. Without it no predictor is
+    /// used.
     pub residual: Option<&'a [f32]>,
     /// Number of rows.
     pub tokens: usize,
@@ -23,8 +24,8 @@ pub struct LayerInputs<'a> {
 /// Experts that were chosen elsewhere, `[tokens, used]` each.
 #[derive(Debug, Clone, Copy)]
 pub struct ChosenExperts<'a> {
-    /// Their indices in the layer.
+    /// Indices of the experts in the layer.
     pub ids: &'a [u32],
-    /// The factors of their outputs.
+    /// The factors of the experts' outputs.
     pub router_weights: &'a [f32],
 }

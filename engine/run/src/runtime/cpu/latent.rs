@@ -1,7 +1,9 @@
-//! Multi-head latent attention (DeepSeek V2) on the CPU, absorbed: queries are brought to the latent's width by each head's key matrix,
-//! attend to the cached latents, and each head's value matrix is applied to their weighted sum.
+//! Multi-head latent attention (DeepSeek V2) on the CPU, absorbed. Each head's key matrix maps its
+//! query to the latent's width. The queries attend to the cached latents, and each head's value
+//! matrix is applied to the weighted sum.
 //!
-//! A cached row is `[rotated key | latent]` and serves as key and value, so that the cache holds `rope + rank` elements per token.
+//! A cached row is `[rotated key | latent]` and serves as key and value, so the cache holds
+//! `rope + rank` elements per token.
 
 use smallvec::SmallVec;
 
@@ -20,7 +22,7 @@ use thermocline_cpu::{
 };
 use thermocline_model::{AttentionConfig, AttentionWeights, BoundLatent, Linear};
 
-/// Buffers of latent attention; they grow to the largest chunk and stay.
+/// Buffers of latent attention. They grow to the size of the largest chunk.
 #[derive(Debug, Default)]
 pub(super) struct LatentAttention {
     /// `[tokens, q_rank]`
@@ -31,7 +33,7 @@ pub(super) struct LatentAttention {
     projected: Vec<f32>,
     /// `[n_head, tokens, nope_dim]`, then `[n_head, tokens, rank]` of attention's output.
     inputs: Vec<f32>,
-    /// `[n_head, tokens, rank]` of queries, then `[n_head, tokens, v_dim]`.
+    /// `[n_head, tokens, rank]` of queries, then `[n_head, tokens, v_dim]` of values.
     outputs: Vec<f32>,
     /// `[tokens, rotated | latent]`
     keys: Vec<f32>,
@@ -41,7 +43,7 @@ pub(super) struct LatentAttention {
     wide_out: Vec<f32>,
 }
 
-/// The layer and chunk that are computed.
+/// One layer's latent attention for one chunk.
 pub(super) struct LatentTask<'a> {
     pub layer: usize,
     pub shape: &'a AttentionConfig,
@@ -60,8 +62,8 @@ struct HeadRows<T> {
 }
 
 impl LatentAttention {
-    /// `heads = ` each head's values, `[tokens, n_head * v_dim]`, for the input `x`, `[tokens, d_model]`; the latents of each sequence's
-    /// rows are appended to its cache.
+    /// Sets `heads` to each head's values, `[tokens, n_head * v_dim]`, for the input `x`,
+    /// `[tokens, d_model]`. Appends the latents of each sequence's rows to its cache.
     pub fn run(
         &mut self,
         cpu: &Cpu,
@@ -111,7 +113,8 @@ impl LatentAttention {
         self.values(cpu, shape, latent, tokens, heads)
     }
 
-    /// Queries `[tokens, n_head, nope_dim + rope]`, and keys `[tokens, rotated | latent]` with the latent's norm.
+    /// Computes queries `[tokens, n_head, nope_dim + rope]`, and keys `[tokens, rotated | latent]`
+    /// with the latent's norm.
     fn project(&mut self, cpu: &Cpu, task: &LatentTask<'_>, x: &[f32]) -> Result<()> {
         let LatentTask { shape, weights, tokens, .. } = *task;
         let BoundLatent { config: latent, weights: behind } = task.latent;
@@ -139,7 +142,7 @@ impl LatentAttention {
         Ok(())
     }
 
-    /// Queries as wide as keys, `[tokens, n_head, rotated | latent]`.
+    /// Computes queries as wide as keys, `[tokens, n_head, rotated | latent]`.
     fn absorb(
         &mut self,
         cpu: &Cpu,
@@ -165,7 +168,7 @@ impl LatentAttention {
         Ok(())
     }
 
-    /// `heads = ` the values of attention's output.
+    /// Sets `heads` to the values of attention's output.
     fn values(
         &mut self,
         cpu: &Cpu,

@@ -17,35 +17,35 @@ use thermocline_model::{
 pub(crate) struct LayerTask<'a> {
     /// The model's configuration.
     pub config: &'a ModelConfig,
-    /// Number of the layer, for observers.
+    /// Index of the layer, for observers.
     pub layer: usize,
     pub ffn: FfnKind<'a>,
     /// Norm of a dense FFN's hidden values.
     pub hidden_norm: Option<&'a Norm>,
-    /// As [`LayerWeights::gate_deviations`](thermocline_model::LayerWeights::gate_deviations).
+    /// See [`LayerWeights::gate_deviations`](thermocline_model::LayerWeights::gate_deviations).
     pub gate_deviations: Option<f32>,
     pub predictor: Option<&'a Predictor>,
     pub activation_threshold: Option<f32>,
     pub sparsity: Sparsity,
     /// Small inputs that a dense FFN skips.
     pub skipped: Option<&'a SkippedInputs>,
-    /// Added to the predictor's threshold.
+    /// Shift added to the predictor's threshold.
     pub shift: f32,
-    /// True to compare the predictor with the neurons that fire instead of following it.
+    /// True to compare the predictor with the firing neurons and ignore its prediction.
     pub recall_check: bool,
     /// Inputs, `[tokens, d_model]`.
     pub x: &'a [f32],
-    /// Input of the norm before it, `[tokens, d_model]`.
+    /// Input of the norm before the FFN, `[tokens, d_model]`.
     pub residual: &'a [f32],
     pub tokens: usize,
-    /// True if each token is computed as one alone.
+    /// True if each token is computed as if it were alone.
     pub separate: bool,
     /// True if the layer's experts were chosen before ([`MoeFfn::route`]).
     pub routed: bool,
 }
 
 impl LayerTask<'_> {
-    /// The same for a dense FFN.
+    /// The task of a dense FFN.
     fn ffn_task<'a>(&'a self, ffn: &'a [FfnBlock<'a>; 1], observed: bool) -> FfnTask<'a> {
         let prediction = self.predictor.map(|predictor| {
             let x = match predictor.input {
@@ -65,7 +65,7 @@ impl LayerTask<'_> {
         }
     }
 
-    /// All of the dense FFN `ffn`.
+    /// The block of the whole dense FFN `ffn`.
     fn block<'a>(&'a self, ffn: &'a FfnWeights) -> FfnBlock<'a> {
         let eps = self.config.norm_eps;
         let hidden_norm = self.hidden_norm.map(|norm| HiddenNorm { weight: &norm.weight, eps: norm.eps(eps) });
@@ -73,11 +73,11 @@ impl LayerTask<'_> {
     }
 }
 
-/// Computes FFNs of layers, dense or MoE. Its buffers grow to the largest chunk and stay.
+/// Computes FFNs of layers, dense or MoE. The buffers grow to the size of the largest chunk.
 #[derive(Debug, Default)]
 pub(crate) struct LayerFfn {
     ffn: CpuFfn,
-    /// Its router may be asked ahead of [`LayerFfn::run`].
+    /// The router may run before [`LayerFfn::run`].
     pub(super) moe: MoeFfn,
     /// `[tokens, words(n_ff)]`
     fired: Vec<u32>,
@@ -89,7 +89,7 @@ impl LayerFfn {
         match task.ffn {
             FfnKind::Dense(ffn) => cpu.prefetch(&task.ffn_task(&[task.block(ffn)], false).first_read()),
             FfnKind::Experts(experts) if task.routed => cpu.prefetch(&self.moe.first_read(experts)),
-            // Experts are not known before they are chosen.
+            // The experts are not known before the router has chosen them.
             FfnKind::Experts(_) => cpu.prefetch(&[]),
         }
     }
@@ -128,7 +128,8 @@ impl LayerFfn {
         Ok(())
     }
 
-    /// The weighted sum of experts of an MoE layer that were chosen elsewhere ([`MoeFfn::run_chosen`]).
+    /// Computes the weighted sum of an MoE layer's experts that were chosen elsewhere
+    /// ([`MoeFfn::run_chosen`]).
     pub fn experts(
         &mut self,
         cpu: &Cpu,
@@ -140,7 +141,7 @@ impl LayerFfn {
         self.moe.run_chosen(cpu, task, chosen, &mut self.ffn, out, fired)
     }
 
-    /// Hidden values of the dense FFN that was computed last, all neurons of `[tokens, n_ff]`.
+    /// Hidden values of all neurons of the last dense FFN, `[tokens, n_ff]`.
     pub fn hidden(&self) -> &[f32] {
         match self.ffn.strength(0) {
             Strength::All(values) | Strength::Listed { values, .. } => values,

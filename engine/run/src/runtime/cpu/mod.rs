@@ -1,6 +1,7 @@
-//! The CPU as a [`Processor`](super::Processor): every operation from RAM, in the file's types. [`CpuFfn`] computes an FFN, or the
-//! part of some of its neurons, and skips the neurons that a [`Sparsity`](super::Sparsity) mode allows; a hybrid processor
-//! calls it for the neurons that are not on the device.
+//! The CPU as a [`Processor`](super::Processor), which computes every operation from RAM in the
+//! file's types. [`CpuFfn`] computes an FFN or some of its neurons, and skips the neurons that a
+//! [`Sparsity`](super::Sparsity) mode allows. A hybrid processor uses it for the neurons that are
+//! not on the device.
 
 mod altup;
 mod attention;

@@ -3,7 +3,8 @@
 use thermocline_cpu::Cpu;
 use thermocline_model::{LayerNorms, ModelConfig, Norm, NormKind, NormSlot};
 
-/// `x = norm(from)`, or `norm(x)` without `from`, row by row; rows are as long as the norm's weight.
+/// `x = norm(from)`, or `norm(x)` without `from`, row by row. A row is as long as the norm's
+/// weight.
 pub(super) fn norm_rows(cpu: &Cpu, config: &ModelConfig, norm: &Norm, x: &mut [f32], from: Option<&[f32]>) {
     let eps = norm.eps(config.norm_eps);
     match config.norm {
@@ -12,8 +13,9 @@ pub(super) fn norm_rows(cpu: &Cpu, config: &ModelConfig, norm: &Norm, x: &mut [f
     }
 }
 
-/// Norms heads, `[tokens, heads, head_dim]`, each by itself or all of a token's together, as the norm's weight is long; a layer norm
-/// with a weight as long as all heads is of each head with weights of its own.
+/// Norms heads, `[tokens, heads, head_dim]`, in groups of the length of the norm's weight: each
+/// head by itself, or all heads of a token together. A layer norm with a weight for all heads norms
+/// each head by itself with its part of the weight.
 pub(super) fn norm_heads(cpu: &Cpu, config: &ModelConfig, norm: &Norm, head_dim: usize, x: &mut [f32]) {
     if config.norm == NormKind::Rms || norm.weight.len() == head_dim {
         return norm_rows(cpu, config, norm, x, None);
@@ -25,8 +27,8 @@ pub(super) fn norm_heads(cpu: &Cpu, config: &ModelConfig, norm: &Norm, head_dim:
     }
 }
 
-/// Norms a vector within a part, `[tokens, n]`, if its layer has a norm of it: all of a token's together, or as many at a time as the
-/// norm's weight is long.
+/// Norms a vector within a part, `[tokens, n]`, if the layer has such a norm. A group is as long as
+/// the norm's weight, which may be all elements of a token.
 pub(super) fn norm_within(cpu: &Cpu, config: &ModelConfig, norms: LayerNorms<'_>, slot: NormSlot, x: &mut [f32]) {
     if let Some(norm) = norms.get(slot) {
         norm_rows(cpu, config, norm, x, None);

@@ -1,4 +1,4 @@
-//! The inputs that layers have of their own beside the residual stream.
+//! Per-layer inputs, beside the residual stream, on the CPU.
 
 use std::ops::Range;
 
@@ -8,16 +8,16 @@ use thermocline_base::error::Result;
 use thermocline_cpu::Cpu;
 use thermocline_model::{ModelConfig, PerLayerTable, PerLayerWeights};
 
-/// The inputs of a chunk's tokens, and scratch memory.
+/// The per-layer inputs of a chunk's tokens, and scratch memory.
 #[derive(Debug, Default)]
 pub(crate) struct PerLayerInputs {
     /// `[layers, tokens, w]`
     inputs: Vec<f32>,
     /// `[tokens, layers * w]`: projections of embeddings.
     projected: Vec<f32>,
-    /// `[layers * w]`: a token's row of the table; `[tokens, w]`: a layer's gates.
+    /// `[layers * w]`: a token's row of the table. Also `[tokens, w]`: a layer's gates.
     row: Vec<f32>,
-    /// Elements of one layer's inputs, `tokens * w`.
+    /// Elements of one layer's inputs: `tokens * w`.
     layer: usize,
 }
 
@@ -53,7 +53,7 @@ impl PerLayerInputs {
         Ok(())
     }
 
-    /// `out =` what a layer makes of its inputs and `x`, both `[tokens, d_model]`.
+    /// Sets `out` to what a layer computes from its inputs and `x`, both `[tokens, d_model]`.
     pub fn apply(
         &mut self,
         cpu: &Cpu,

@@ -1,4 +1,4 @@
-//! The CPU as a [`Processor`]: registers, and the part that each step goes to.
+//! The CPU as a [`Processor`]: the registers, and the part that computes each step.
 
 mod shared_layers;
 
@@ -29,27 +29,27 @@ use thermocline_model::{
     NormSlot, Position, Register, SkippedInputs,
 };
 
-/// Every operation on the CPU, from RAM.
+/// Computes every operation on the CPU, from RAM.
 #[derive(Debug)]
 pub struct CpuProcessor {
     cpu: Cpu,
-    /// By [`Register`], `[tokens, d_model]`.
+    /// The registers by [`Register`], `[tokens, d_model]` each.
     registers: [Vec<f32>; 4],
     attention: CpuAttention,
     recurrent: RecurrentMixer,
     per_layer: PerLayerInputs,
     altup: AltupStreams,
     ffn: LayerFfn,
-    /// Input of the norm before the FFN, `[tokens, d_model]`, where the residual stream moves on before the FFN
-    /// ([`BoundFfn::keeps_residual`]).
+    /// Input of the norm before the FFN, `[tokens, d_model]`, if the residual stream changes before
+    /// the FFN ([`BoundFfn::keeps_residual`]).
     normed_from: Vec<f32>,
-    /// `[n_vocab]`, where only the largest are asked for.
+    /// `[n_vocab]`, used if only the largest logits are wanted.
     logits: Vec<f32>,
     calibration: InputCalibration,
 }
 
 impl CpuProcessor {
-    /// Nothing is allocated before the first chunk.
+    /// Makes the processor. Nothing is allocated before the first chunk.
     pub fn new(cpu: Cpu) -> Self {
         CpuProcessor {
             cpu,
@@ -70,7 +70,7 @@ impl CpuProcessor {
         &mut self.calibration
     }
 
-    /// The small inputs that a layer skips now.
+    /// The small inputs that a layer skips in this pass.
     fn skipped<'m>(&self, pass: &Pass<'m>, layer: usize) -> Option<&'m SkippedInputs> {
         let now =
             self.calibration.in_chunks || ((pass.is_single() || pass.separate) && pass.sparsity != Sparsity::Dense);
@@ -82,7 +82,8 @@ impl CpuProcessor {
         &self.cpu
     }
 
-    /// The task of a layer's FFN. Of what is computed elsewhere otherwise, the CPU's part is dense for several tokens.
+    /// The task of a layer's FFN. Its tokens are not separate: several tokens of a layer that is
+    /// otherwise computed elsewhere are dense.
     fn task<'t, 'p: 't>(&self, pass: &Pass<'p>, ffn: &BoundFfn<'t>, inputs: LayerInputs<'t>) -> LayerTask<'t> {
         let LayerInputs { x, residual, tokens } = inputs;
         let BoundFfn { layer, kind, norms, gate_deviations, predictor, activation_threshold, routed, .. } = *ffn;
@@ -108,7 +109,7 @@ impl CpuProcessor {
         }
     }
 
-    /// `Out = attention(from)`; each sequence's keys and values are appended to its cache.
+    /// `Out = attention(from)`. Appends each sequence's keys and values to its cache.
     fn attend(&mut self, pass: &Pass<'_>, of: BoundAttention<'_>, sequences: &mut Sequences<'_>) -> Result<()> {
         let (n, tokens, skipped) = (pass.register_len(), pass.tokens.len(), self.skipped(pass, of.layer));
         let mut out = std::mem::take(&mut self.registers[Register::Out as usize]);
@@ -123,7 +124,7 @@ impl CpuProcessor {
         done
     }
 
-    /// `Out = mixer(from)`; each sequence's state of the layer is advanced by its rows.
+    /// `Out = mixer(from)`. The rows of each sequence advance its state of the layer.
     fn mix(&mut self, pass: &Pass<'_>, recurrent: BoundRecurrent<'_>, sequences: &mut Sequences<'_>) -> Result<()> {
         let BoundRecurrent { layer, from, mixer, .. } = recurrent;
         let absent = || Error::invalid("recurrent state", format!("one in RAM for layer {layer}"), "another");
@@ -170,7 +171,7 @@ impl CpuProcessor {
         done
     }
 
-    /// Reserves the buffers of `tokens` tokens.
+    /// Reserves the buffers for `tokens` tokens.
     fn fit(&mut self, config: &ModelConfig, tokens: usize) -> Result<()> {
         for register in &mut self.registers {
             grow(register, tokens.checked_mul(config.d_model), WHAT)?;
@@ -181,12 +182,12 @@ impl CpuProcessor {
 
 /// Prefetch of the weights that one token reads next, as soon as they are known.
 impl CpuProcessor {
-    /// The FFN of a layer.
+    /// Prefetches the FFN of a layer.
     fn expect_ffn(&self, pass: &Pass<'_>, layer: usize) {
         match pass.model.ffn(layer) {
             _ if !pass.is_single() => {}
             Some(ffn) => {
-                // The prefetch needs the weights only: inputs are empty.
+                // The prefetch needs only the weights, so the inputs are empty.
                 let task = self.task(pass, &ffn, LayerInputs { x: &[], residual: Some(&[]), tokens: 1 });
                 self.ffn.expect(&self.cpu, &task);
             }
@@ -194,11 +195,11 @@ impl CpuProcessor {
         }
     }
 
-    /// The attention of a layer, or the head after the last layer.
+    /// Prefetches the attention of a layer, or the head after the last layer.
     fn expect_attention(&self, pass: &Pass<'_>, layer: usize) {
         if pass.is_single() {
             match pass.model.weights.layers.get(layer) {
-                // Which weights it reads depends on its inputs.
+                // The inputs decide which weights this layer reads.
                 Some(next)
                     if next.attention.is_some()
                         && next.skipped_inputs.is_some()
@@ -209,7 +210,7 @@ impl CpuProcessor {
                 Some(next) => {
                     let first = next.first_read();
                     match next.ffn {
-                        // A layer that is an FFN alone.
+                        // A layer with only an FFN.
                         Ffn::Dense(_) if first.is_empty() => self.expect_ffn(pass, layer),
                         _ if first.is_empty() => {}
                         _ => self.cpu.prefetch(&first),

@@ -1,5 +1,5 @@
-//! The two kinds of products of an FFN: with rows of the gate and up matrices, and the down projection to the model's width.
-//! Products of several FFNs are computed together.
+//! The two kinds of products of an FFN: with rows of the gate and up matrices, and the down
+//! projection to the model's width. Products of several FFNs are computed together.
 
 use smallvec::SmallVec;
 
@@ -16,11 +16,13 @@ use thermocline_model::{Down, Linear};
 /// A matrix and a list of its rows; `None` for all rows.
 pub(crate) type ListedRows<'a> = (&'a Linear, Option<&'a [u32]>);
 
-/// Experts whose products are begun together without allocating: as many as most MoE models use, and a shared one.
+/// Products of experts that are started together without allocating. The size suits most MoE models
+/// and a shared expert.
 pub(crate) type Few<T> = SmallVec<[T; 9]>;
 
-/// One token's products with `parts`, concatenated in `out`. Where a list has most of a matrix's rows ([`is_most`]), all rows are
-/// read in order into `scratch`, and the listed ones copied.
+/// Computes one token's products with `parts`, concatenated in `out`. If a list contains most of a
+/// matrix's rows ([`is_most`]), all rows are read in order into `scratch`, and the listed ones are
+/// copied.
 pub(crate) fn some_rows<'a>(
     cpu: &Cpu,
     parts: impl Iterator<Item = ListedRows<'a>> + Clone,
@@ -77,14 +79,14 @@ pub(crate) struct HiddenValues<'a> {
 
 /// Scratch of down projections.
 pub(crate) struct DownScratch<'s> {
-    /// Hidden values among zeros.
+    /// Hidden values scattered among zeros.
     pub scratch: &'s mut Vec<f32>,
-    /// The output of one of several FFNs.
+    /// The outputs of several FFNs before they are summed.
     pub part: &'s mut Vec<f32>,
 }
 
-/// `out =` sum of the down projections of a task's hidden values, `[tokens, d]`, without biases. The outputs of several FFNs are
-/// added up in their order.
+/// Sets `out` to the sum of the down projections of a task's hidden values, `[tokens, d]`, without
+/// biases. The outputs of several FFNs are added in their order.
 pub(crate) fn down<'a>(
     cpu: &Cpu,
     task: &FfnTask<'_>,
@@ -136,7 +138,7 @@ pub(crate) fn down<'a>(
 }
 
 impl HiddenValues<'_> {
-    /// Number of neurons with a value other than zero for any of `tokens` tokens.
+    /// Number of neurons with a non-zero value for any of `tokens` tokens.
     fn active(&self, tokens: usize) -> usize {
         let n = self.hidden.len() / tokens.max(1);
         (0..n).filter(|i| (0..tokens).any(|t| self.hidden[t * n + i] != 0.0)).count()
@@ -151,7 +153,8 @@ struct Whole<'a> {
     out: &'a mut [f32],
 }
 
-/// Products of output-major matrices, whose hidden values are scattered into a row of zeros first.
+/// Computes products of output-major matrices. Their hidden values are first scattered into a row
+/// of zeros.
 fn outputs(cpu: &Cpu, wholes: Few<Whole<'_>>, tokens: usize, scratch: &mut Vec<f32>, work: &mut FfnWork) -> Result<()> {
     let listed = wholes.iter().filter(|of| of.values.list.is_some());
     let room = listed.map(|of| tokens.saturating_mul(of.down.cols())).fold(0, usize::saturating_add);
@@ -191,8 +194,8 @@ mod tests {
     use thermocline_cpu::CpuOptions;
     use thermocline_model::{Activation, FfnWeights};
 
-    /// Output-major down projections of several FFNs at once equal those of each FFN alone, for any number of threads and any
-    /// lists of neurons.
+    /// Output-major down projections of several FFNs at once equal those of each FFN alone, for any
+    /// number of threads and any lists of neurons.
     #[test]
     fn joint_down_projections_equal_those_of_each_ffn_alone() {
         let mut seed = 21;

@@ -1,4 +1,4 @@
-//! Recurrent mixers on the CPU: an arm for each kind, whose file has the kind's name.
+//! Recurrent mixers on the CPU. Each kind of mixer has an arm, and a file of its name.
 
 mod delta_net;
 mod mamba2;

@@ -9,29 +9,30 @@ use thermocline_cpu::{
 };
 use thermocline_model::{ExpertGroups, ExpertWeights, Experts, Router, RouterScore};
 
-/// The experts that a chunk's tokens use, and their router weights. Its buffers grow to the largest chunk and stay.
+/// The experts that a chunk's tokens use, and their router weights. The buffers grow to the size of
+/// the largest chunk.
 #[derive(Debug, Default)]
 pub struct Routing {
     /// `[tokens, experts]`
     scores: Vec<f32>,
-    /// `[experts]` of one token: what experts are chosen by, where those are not the scores.
+    /// `[experts]` for one token: the values that decide the choice, if they are not the scores.
     choice: Vec<f32>,
-    /// Weight of the shared expert for each token that was routed, where there is one: 1 if it has
-    /// no gate.
+    /// Weight of the shared expert, if there is one, for each routed token; 1 if it has no gate.
     pub gates: Vec<f32>,
-    /// `[tokens, used]`, best first, and their router weights. A number past the last expert stands for none.
+    /// `[tokens, used]`, best first, and their router weights. An index past the last expert means
+    /// no expert.
     pub(super) chosen: Vec<usize>,
     pub(super) router_weights: Vec<f32>,
-    /// `[tokens, d]`: the router's input, where it is a norm of the residual stream.
+    /// `[tokens, d]`: the router's input, if it is a norm of the residual stream.
     normed: Vec<f32>,
 }
 
-/// Inputs by which experts are chosen, `[tokens, d]` each.
+/// Inputs for choosing experts, `[tokens, d]` each.
 #[derive(Debug, Clone, Copy)]
 pub struct RouterInputs<'a> {
     /// The experts' inputs.
     pub x: &'a [f32],
-    /// The residual stream, which a router with a norm of its own reads; others do not look at it.
+    /// The residual stream. Only routers with their own norm read it.
     pub residual: &'a [f32],
     /// Tokens.
     pub tokens: usize,
@@ -63,7 +64,7 @@ impl Routing {
         done
     }
 
-    /// The same for a router that reads `router_x`, `[tokens, d]`.
+    /// Computes a router that reads `router_x`, `[tokens, d]`.
     fn route_by(
         &mut self,
         cpu: &Cpu,
@@ -100,10 +101,11 @@ impl Routing {
         Ok(())
     }
 
-    /// Takes over a choice that was made elsewhere, `[tokens, used]`, without a shared expert.
+    /// Sets a choice made elsewhere, `[tokens, used]`, without a shared expert.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if there are not as many ids as weights, or not equally many for every token.
+    /// [`Error::Invalid`] if the numbers of ids and weights differ, or are not a multiple of the
+    /// number of tokens.
     pub(crate) fn set_choice(&mut self, tokens: usize, chosen: ChosenExperts<'_>) -> Result<()> {
         let ChosenExperts { ids, router_weights } = chosen;
         if ids.len() != router_weights.len() || !ids.len().is_multiple_of(tokens.max(1)) {
@@ -118,7 +120,7 @@ impl Routing {
         Ok(())
     }
 
-    /// The tokens, of `tokens`, that use `expert`, and its router weights.
+    /// The tokens below `tokens` that use `expert`, with their router weights.
     pub fn members(&self, expert: usize, tokens: usize) -> impl Iterator<Item = (usize, f32)> {
         let used = (self.chosen.len() / tokens.max(1)).max(1);
         let pairs = self.chosen.iter().zip(&self.router_weights).enumerate();
@@ -136,11 +138,12 @@ fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// Makes one token's logits, `[experts]`, its scores and chooses the experts with the largest, best first. `choice` is scratch.
+/// Converts one token's logits, `[experts]`, to scores and chooses the experts with the largest
+/// scores, best first. `choice` is scratch.
 fn choose(router: &Router, bias: Option<&[f32]>, scores: &mut [f32], choice: &mut [f32], chosen: &mut [usize]) {
     let by_logits = bias.is_none() && router.groups.is_none();
     if by_logits {
-        // Scores ascend with them, but those of large ones are equal.
+        // Scores increase with logits, but the scores of large logits are equal.
         top_k(scores, chosen);
     }
     match router.score {
@@ -161,7 +164,7 @@ fn choose(router: &Router, bias: Option<&[f32]>, scores: &mut [f32], choice: &mu
     top_k(choice, chosen);
 }
 
-/// Hides, as `-inf`, the experts of all groups but the best.
+/// Sets the experts of all groups except the best ones to `-inf`.
 fn keep_best(groups: ExpertGroups, choice: &mut [f32]) {
     let len = choice.len() / groups.count.max(1);
     let mut best = vec![0; groups.best.min(len)];
@@ -176,7 +179,7 @@ fn keep_best(groups: ExpertGroups, choice: &mut [f32]) {
     hidden.for_each(|(_, group)| group.fill(f32::NEG_INFINITY));
 }
 
-/// Appends the weights of the experts that were chosen by `scores` to `weights`.
+/// Appends to `weights` the weights of the experts that were chosen by `scores`.
 fn weigh(router: &Router, scores: &[f32], chosen: &[usize], weights: &mut Vec<f32>) {
     let first = weights.len();
     weights.extend(chosen.iter().map(|expert| scores[*expert]));
@@ -186,13 +189,13 @@ fn weigh(router: &Router, scores: &[f32], chosen: &[usize], weights: &mut Vec<f3
         RouterScore::SparseMixer => mix(scores, chosen, weights),
         RouterScore::Softmax | RouterScore::Sigmoid => {}
     }
-    // Sigmoids can all be zero.
+    // All sigmoids can be zero.
     let sum = if router.renormalise { weights.iter().sum::<f32>().max(f32::MIN_POSITIVE) } else { 1.0 };
     weights.iter_mut().for_each(|weight| *weight *= router.scale / sum);
 }
 
-/// Weights of SparseMixer: the `softmax` of each of `chosen`, best first, over the experts not chosen before it that are nearly as
-/// good.
+/// Computes SparseMixer's weights: for each of `chosen`, best first, its `softmax` over the nearly
+/// equally good experts that were not chosen before it.
 fn mix(scores: &[f32], chosen: &[usize], weights: &mut [f32]) {
     for (at, (weight, expert)) in weights.iter_mut().zip(chosen).enumerate() {
         let best = scores[*expert];
@@ -202,7 +205,8 @@ fn mix(scores: &[f32], chosen: &[usize], weights: &mut [f32]) {
     }
 }
 
-/// How much worse an expert may be for SparseMixer, relative to its score: twice the jitter of training.
+/// Largest difference of a nearly equally good expert, relative to its score: twice the jitter of
+/// training.
 const NEARLY: f32 = 0.02;
 
 #[cfg(test)]
@@ -249,15 +253,16 @@ mod tests {
     #[test]
     fn sparse_mixer_weighs_experts_against_those_nearly_as_good() {
         let router = Router { score: RouterScore::SparseMixer, ..Router::softmax(false) };
-        // Alone; then with one other that is within 2 %.
+        // First a single expert, then one with another within 2 %.
         let (chosen, weights) = route(&router, None, &[1.0, 3.0, 2.0, 1.98], 2);
         assert_eq!(chosen, [1, 2]);
         close(&weights, &[1.0, 1.0 / (1.0 + (-0.02f32).exp())]);
-        // The first is compared with the second, the second not with the first.
+        // The first expert is compared with the second, but the second is not compared with the
+        // first.
         let (chosen, weights) = route(&router, None, &[5.0, 5.05, -1.0], 2);
         assert_eq!(chosen, [1, 0]);
         close(&weights, &[1.0 / (1.0 + (-0.05f32).exp()), 1.0]);
-        // Scores below 0 have a magnitude too.
+        // Scores below 0 are compared by magnitude too.
         let (chosen, weights) = route(&router, None, &[-2.0, -2.03, -4.0], 2);
         assert_eq!(chosen, [0, 1]);
         close(&weights, &[1.0 / (1.0 + (-0.03f32).exp()), 1.0]);
@@ -265,7 +270,8 @@ mod tests {
 
     #[test]
     fn only_experts_of_the_best_groups_are_chosen() {
-        // The best expert is alone in its group; its group is the best by one expert and the second by two.
+        // The best expert is alone in its group. Its group is the best if groups are ranked by one
+        // expert, and the second if ranked by two.
         let logits = [5.0, -9.0, 4.0, 3.0, 1.0, 2.0];
         for (best, used, wanted) in [(1, 1, [0, 1]), (2, 1, [2, 3]), (2, 2, [2, 3]), (1, 2, [0, 2])] {
             let router = Router { groups: Some(ExpertGroups { count: 3, used, best }), ..Router::sigmoid(false) };

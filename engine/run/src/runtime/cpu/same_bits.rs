@@ -1,16 +1,17 @@
-//! How many separate tokens a pass may have so that each gets the bits of a pass of its own.
+//! The number of separate tokens that a pass may have so that each gets the bits of a single-token
+//! pass.
 
 use crate::runtime::Sparsity;
 use thermocline_cpu::{Cpu, FEW_TOKENS};
 use thermocline_formats::format::Tensor;
 use thermocline_model::{LayerWeights, Model, PredictorKind, SkipRule, Skips};
 
-/// Most separate tokens whose logits in one pass have the bits that each has in a pass of its own; 1 if no pass of several tokens
-/// has them.
+/// Most separate tokens in one pass whose logits have the bits of single-token passes. It is 1 if
+/// no pass of several tokens has equal bits.
 ///
-/// Every sum has to be added up in one order, whatever the number of tokens. Attention, norms, sums of neuron-major rows and sums
-/// of experts do so up to [`FEW_TOKENS`], as do products that skip inputs. Other products do so up to [`Cpu::same_bits`]. Recurrent
-/// states do not.
+/// Every sum must be added in one order, whatever the number of tokens. Attention, norms, sums of
+/// neuron-major rows, sums of experts, and products that skip inputs do so up to [`FEW_TOKENS`].
+/// Other products do so up to [`Cpu::same_bits`]. Recurrent states do not.
 pub(super) fn same_bits(cpu: &Cpu, model: &Model, mode: Sparsity) -> usize {
     if model.config.is_recurrent() {
         return 1;

@@ -1,4 +1,4 @@
-//! Products that skip small inputs, see [`SkippedInputs`].
+//! Products that skip small inputs ([`SkippedInputs`]).
 
 use smallvec::SmallVec;
 
@@ -11,14 +11,14 @@ use thermocline_model::{InputSite, SkippedInputs};
 /// Observation of inputs for calibrating input sparsity.
 #[derive(Debug, Default)]
 pub struct InputCalibration {
-    /// True to skip small inputs of chunks too, and in every mode.
+    /// True to skip small inputs also in chunks and in every mode.
     pub in_chunks: bool,
-    /// Inputs of the layers' sites, by [`InputSite`], appended as they are computed.
+    /// Inputs at the layers' sites, by [`InputSite`], appended as they are computed.
     pub recorded: Option<Box<[Vec<f32>; 4]>>,
 }
 
 impl InputCalibration {
-    /// Keeps `x`, if that is asked for.
+    /// Records `x` if recording is on.
     pub(super) fn record(&mut self, site: InputSite, x: &[f32]) {
         if let Some(recorded) = &mut self.recorded {
             recorded[site as usize].extend_from_slice(x);
@@ -26,19 +26,19 @@ impl InputCalibration {
     }
 }
 
-/// A place in a layer, and the inputs that are skipped there.
+/// A site in a layer, and the inputs that are skipped there.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SkippedSite<'a> {
     pub skipped: &'a SkippedInputs,
     pub site: InputSite,
 }
 
-/// Products of a site: with each of its matrices, in the order of [`InputSite::linears`].
+/// Products with each matrix of a site, in the order of [`InputSite::linears`].
 pub(super) type SiteJobs<'a> = SmallVec<[MatmulJob<'a>; 4]>;
 
-/// Computes the products of a site with the inputs that are not skipped, `[tokens, inputs]`. A pass of a few tokens does not read the
-/// weights of an input that all its tokens skip, if the matrix has an input-major copy. `large` is scratch. Returns how many bytes of
-/// weights were read.
+/// Computes the products of a site with the inputs that are not skipped, `[tokens, inputs]`. If the
+/// matrix has an input-major copy, a pass of a few tokens does not read the weights of inputs that
+/// all its tokens skip. `large` is scratch. Returns the bytes of weights read.
 pub(super) fn products(
     cpu: &Cpu,
     SkippedSite { skipped, site }: SkippedSite<'_>,

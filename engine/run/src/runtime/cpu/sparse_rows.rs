@@ -1,5 +1,6 @@
-//! Sparse FFNs of tokens that are separate: each token computes the neurons that fire for it, and the rows of all of them, the
-//! union, are read once. Where the union is so large that all tokens with all rows take less time, they are computed so.
+//! Sparse FFNs of separate tokens. Each token computes the neurons that fire for it, and the rows
+//! of all these neurons (the union) are read once. If the union is so large that computing all rows
+//! for all tokens is faster, all rows are computed.
 
 use super::{
     CpuFfn, TokenInputs, WHAT,
@@ -15,19 +16,19 @@ use thermocline_model::{Down, Linear, Skips, mask};
 /// The neurons of one token.
 #[derive(Debug, Default)]
 pub(super) struct TokenNeurons {
-    /// Neurons that are computed so far, ascending.
+    /// Neurons computed so far, ascending.
     list: Vec<u32>,
-    /// Their gate's (or, without one, up's) outputs, then their hidden values.
+    /// Gate outputs of these neurons (without gates, up outputs), then their hidden values.
     hidden: Vec<f32>,
     /// The up matrix's outputs.
     up: Vec<f32>,
 }
 
-/// Tokens of a batch; they stay allocated.
+/// Tokens of a batch; their buffers are reused.
 #[derive(Debug, Default)]
 pub(super) struct SparseRows {
     tokens: Vec<TokenNeurons>,
-    /// `[words(n_ff)]`, neurons of any token.
+    /// `[words(n_ff)]`: mask of the neurons of any token.
     union: Vec<u32>,
 }
 
@@ -43,7 +44,7 @@ impl SparseRows {
         (self.tokens.iter().map(words).sum::<usize>() + self.union.capacity()) as u64 * 4
     }
 
-    /// Number of neurons that any token has, of `n_ff`.
+    /// Number of neurons, of `n_ff`, that any token has.
     fn union(&mut self, tokens: usize, n_ff: usize) -> usize {
         self.union.clear();
         self.union.resize(mask::words(n_ff), 0);
@@ -53,7 +54,8 @@ impl SparseRows {
         mask::count(&self.union)
     }
 
-    /// Products of `linear` with every token's neurons, into `up` or `hidden`. `scratch` is overwritten.
+    /// Computes the products of `linear` with every token's neurons, into `up` or `hidden`.
+    /// `scratch` is overwritten.
     fn product(
         &mut self,
         cpu: &Cpu,
@@ -98,7 +100,8 @@ impl SparseRows {
 }
 
 impl CpuFfn {
-    /// [`CpuFfn::partial`] of one FFN for separate tokens, in a mode that skips: each has the bits that it has alone.
+    /// Computes [`CpuFfn::partial`] of one FFN for separate tokens, in a mode that skips neurons.
+    /// Each token gets the bits of a single-token pass.
     pub(super) fn sparse_rows(
         &mut self,
         cpu: &Cpu,
@@ -145,7 +148,7 @@ impl CpuFfn {
         Ok(work)
     }
 
-    /// Predicts the neurons of every token, as masks; false without a predictor.
+    /// Predicts the neurons of every token, as masks. Returns false without a predictor.
     fn predict_rows(&mut self, cpu: &Cpu, task: &FfnTask<'_>, n_ff: usize, work: &mut FfnWork) -> Result<bool> {
         let Some(PredictionSource::Predictor { predictor, x, shift }) = task.prediction else { return Ok(false) };
         let [hidden, scores] = &mut self.predictor;
@@ -162,7 +165,7 @@ impl CpuFfn {
         Ok(true)
     }
 
-    /// Products of `first` with all neurons asked for, which every token then has.
+    /// Computes the products of `first` with all requested neurons, which every token then has.
     fn every_row(
         &mut self,
         cpu: &Cpu,
@@ -191,7 +194,7 @@ impl CpuFfn {
         Ok(())
     }
 
-    /// Drops the neurons that do not fire, or not strongly enough if there is a threshold.
+    /// Drops the neurons that do not fire, or with a threshold those that do not exceed it.
     fn keep_firing(&mut self, cpu: &Cpu, task: &FfnTask<'_>, threshold: Option<f32>, rows: &mut [TokenNeurons]) {
         if threshold.is_some() {
             self.outcome.fires = Fires::Held;
@@ -209,7 +212,7 @@ impl CpuFfn {
                 Some(threshold) => keep(&mut self.held, list.len(), |i| up[i].abs() > threshold),
                 None => keep(&mut self.held, list.len(), |i| hidden[i] > 0.0),
             }
-            // Ascending, so that nothing is overwritten before it has moved.
+            // In ascending order, so that no value is overwritten before it has moved.
             for (to, at) in self.held.iter().enumerate() {
                 (list[to], hidden[to]) = (list[*at as usize], hidden[*at as usize]);
             }
@@ -219,7 +222,7 @@ impl CpuFfn {
         self.held.clear();
     }
 
-    /// The down projection of every token's neurons.
+    /// Computes the down projection of every token's neurons.
     fn down_rows(
         &mut self,
         cpu: &Cpu,
@@ -256,7 +259,7 @@ impl CpuFfn {
     }
 }
 
-/// Hidden values among zeros, `[tokens, n_ff]`, in `scratch`.
+/// Scatters hidden values among zeros, `[tokens, n_ff]`, in `scratch`.
 fn scattered<'w>(rows: &SparseRows, tokens: usize, n_ff: usize, scratch: &'w mut Vec<f32>) -> Result<&'w [f32]> {
     let all = grow(scratch, tokens.checked_mul(n_ff), WHAT)?;
     all.fill(0.0);

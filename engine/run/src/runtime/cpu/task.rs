@@ -1,41 +1,47 @@
-//! A task for the CPU: FFNs, or parts of them, to compute; and the work it took.
+//! A task for the CPU: the FFNs, or parts of FFNs, to compute, and the work of computing them.
 
 use super::{TokenInputs, products::Few};
 use crate::runtime::Sparsity;
 use thermocline_formats::format::Matrix;
 use thermocline_model::{Activation, FfnWeights, Predictor, SkipRule, SkippedInputs, Skips};
 
-/// From this fraction of a matrix's rows on, all are read in order: sequential reads are faster than scattered ones.
+/// Fraction of a matrix's rows from which all rows are read in order, because sequential reads are
+/// faster than scattered ones.
 const MOST_ROWS: f64 = 0.6;
 
-/// An FFN (one expert, in an MoE layer) or some of its neurons.
+/// An FFN (in an MoE layer, one expert), or some of its neurons.
 #[derive(Debug, Clone, Copy)]
 pub struct FfnBlock<'a> {
-    /// The FFN.
+    /// Weights of the FFN.
     pub ffn: &'a FfnWeights,
-    /// Factor of its output in the sum: its router weight, 1 for a dense FFN.
+    /// Factor of the FFN's output in the sum: its router weight, or 1 for a dense FFN.
     pub factor: f32,
     /// The neurons to compute, ascending; `None` for all.
     pub neurons: Option<&'a [u32]>,
-    /// As [`LayerWeights::gate_deviations`](thermocline_model::LayerWeights::gate_deviations); all neurons of an FFN alone are computed then.
+    /// See [`LayerWeights::gate_deviations`](thermocline_model::LayerWeights::gate_deviations).
+    /// Requires a single FFN, all of whose neurons are computed.
     pub gate_deviations: Option<f32>,
-    /// Norm of the hidden values before the down projection, of an FFN alone whose silent neurons are zeros to it.
+    /// Norm of the hidden values before the down projection. Requires a single FFN; the norm counts
+    /// silent neurons as zeros.
     pub hidden_norm: Option<HiddenNorm<'a>>,
-    /// Small inputs that are skipped, of an FFN alone whose neurons are all computed. It is then dense but for them.
+    /// Small inputs to skip. Requires a single FFN, all of whose neurons are computed. The FFN is
+    /// then dense except for these inputs.
     pub skipped: Option<&'a SkippedInputs>,
 }
 
-/// Norm of an FFN's hidden values: `x / sqrt(mean(x^2) + eps) * weight`, the mean over all its neurons.
+/// Norm of an FFN's hidden values: `x / sqrt(mean(x^2) + eps) * weight`. The mean is over all
+/// neurons.
 #[derive(Debug, Clone, Copy)]
 pub struct HiddenNorm<'a> {
     /// `[n_ff]`
     pub weight: &'a [f32],
-    /// Added under the root.
+    /// Added under the square root.
     pub eps: f32,
 }
 
 impl HiddenNorm<'_> {
-    /// Norms one token's values of the neurons `listed`, of which no other is left out but those that are zero.
+    /// Norms one token's values of the neurons `listed`. The values of all other neurons must be
+    /// zero.
     pub(super) fn apply_listed(&self, listed: &[u32], values: &mut [f32]) {
         let sum: f64 = values.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
         let scale = 1.0 / (sum / self.weight.len().max(1) as f64 + f64::from(self.eps)).sqrt();
@@ -46,26 +52,26 @@ impl HiddenNorm<'_> {
 }
 
 impl<'a> FfnBlock<'a> {
-    /// All of `ffn`, with factor 1.
+    /// The whole `ffn`, with factor 1.
     pub fn whole(ffn: &'a FfnWeights) -> Self {
         FfnBlock { ffn, factor: 1.0, neurons: None, gate_deviations: None, hidden_norm: None, skipped: None }
     }
 }
 
-/// FFNs that read the same inputs `[tokens, d]` and whose outputs `[tokens, d]` are added up.
+/// FFNs that read the same inputs `[tokens, d]`, and whose outputs `[tokens, d]` are summed.
 #[derive(Debug, Clone, Copy)]
 pub struct FfnTask<'a> {
-    /// The FFNs, computed together, so that all threads are busy however small each is.
+    /// The FFNs. They are computed together so that all threads are busy even if each FFN is small.
     pub blocks: &'a [FfnBlock<'a>],
-    /// Their activation.
+    /// Activation of all FFNs.
     pub activation: Activation,
-    /// Sparsity mode, for a single token or tokens that are separate.
+    /// Sparsity mode, for a single token or separate tokens.
     pub sparsity: Sparsity,
-    /// True if each token is computed as it is alone, with the bits that it has then.
+    /// True if each token is computed as if it were alone, with the same bits.
     pub separate: bool,
     /// Prediction of the neurons of a single FFN that fire, for [`Sparsity::Predicted`].
     pub prediction: Option<PredictionSource<'a>>,
-    /// True to compare the prediction with the neurons that fire instead of following it.
+    /// True to compare the prediction with the firing neurons and otherwise ignore it.
     pub recall_check: bool,
     /// The activation threshold of [`Sparsity::Threshold`].
     pub activation_threshold: Option<f32>,
@@ -73,29 +79,29 @@ pub struct FfnTask<'a> {
     pub x: &'a [f32],
     /// Number of inputs.
     pub tokens: usize,
-    /// True if the neurons that fired are wanted afterwards ([`CpuFfn::fired`](super::CpuFfn::fired)): that costs some modes extra
-    /// work.
+    /// True if the neurons that fired are wanted afterwards
+    /// ([`CpuFfn::fired`](super::CpuFfn::fired)), which costs some modes extra work.
     pub observed: bool,
 }
 
-/// The source of a prediction of the neurons that fire.
+/// The source of a prediction of firing neurons.
 #[derive(Debug, Clone, Copy)]
 pub enum PredictionSource<'a> {
     /// A [`mask`](thermocline_model::mask) of all neurons, predicted elsewhere.
     Mask(&'a [u32]),
-    /// A predictor, whose scores are computed with the task.
+    /// A predictor whose scores are computed with the task.
     Predictor {
         /// The predictor.
         predictor: &'a Predictor,
         /// Its input, `[d]`.
         x: &'a [f32],
-        /// Added to its threshold.
+        /// Shift added to the predictor's threshold.
         shift: f32,
     },
 }
 
 impl<'a> FfnTask<'a> {
-    /// A task of `blocks` that skips nothing, which nobody observes.
+    /// A task of `blocks` that skips nothing and is not observed.
     pub fn dense(
         blocks: &'a [FfnBlock<'a>],
         activation: Activation,
@@ -115,8 +121,8 @@ impl<'a> FfnTask<'a> {
         }
     }
 
-    /// The neurons that are left out. `shows`: an observer sees hidden values. Separate tokens have neurons of their own only in a
-    /// single FFN.
+    /// The neurons to skip. `shows`: an observer sees hidden values. Separate tokens have their own
+    /// neurons only in a single FFN.
     pub(crate) fn skips(&self, shows: bool) -> Skips {
         let single = self.blocks.len() == 1;
         let rule = SkipRule {
@@ -148,7 +154,8 @@ impl<'a> FfnTask<'a> {
         }
     }
 
-    /// Standard deviations above the mean of all gates that a gate of a single FFN has to exceed.
+    /// Number of standard deviations above the mean of all gates that a gate of a single FFN must
+    /// exceed.
     pub(crate) fn gate_deviations(&self) -> Option<f32> {
         match self.blocks {
             [FfnBlock { ffn: FfnWeights { gate: Some(_), .. }, neurons: None, gate_deviations, .. }] => {
@@ -174,7 +181,7 @@ impl<'a> FfnTask<'a> {
         }
     }
 
-    /// True if the FFNs have gates: all of them or none.
+    /// True if the FFNs have gates: all or none of them have.
     pub(crate) fn gated(&self) -> bool {
         self.blocks.iter().any(|block| block.ffn.gate.is_some())
     }
@@ -197,7 +204,7 @@ impl FfnWork {
         self.sequential + self.scattered
     }
 
-    /// Adds another task's.
+    /// Adds the work of another task.
     pub(crate) fn add(&mut self, other: FfnWork) {
         self.active += other.active;
         self.sequential += other.sequential;
@@ -217,11 +224,13 @@ impl FfnWork {
     }
 }
 
-/// Tokens that are multiplied with a row for little more than reading it from memory takes.
+/// Number of tokens that a row can be multiplied with in little more time than reading the row from
+/// memory.
 const FREE_TOKENS: f64 = 4.0;
 
-/// True if several tokens, each with some of a matrix's `rows` rows, take less time than all of them with all rows: `union` rows are
-/// read, `wanted` products computed. What takes longer counts, reading (scattered rows take longer) or computing.
+/// True if computing only each token's own rows is faster than computing all `rows` rows for all
+/// tokens. `union` rows are read and `wanted` products computed. The slower of reading (slower for
+/// scattered rows) and computing counts.
 pub(crate) fn lists_pay(union: usize, wanted: usize, tokens: usize, rows: usize) -> bool {
     let [union, wanted, tokens, rows] = [union, wanted, tokens, rows].map(|n| n as f64);
     let listed = (union / MOST_ROWS).max(wanted / (MOST_ROWS * FREE_TOKENS));
@@ -245,13 +254,13 @@ mod tests {
 
     #[test]
     fn lists_pay_until_most_rows_are_wanted_by_most_tokens() {
-        // Two tokens: what is read decides.
+        // With two tokens, reading decides.
         assert!(lists_pay(100, 120, 2, 1000) && lists_pay(590, 800, 2, 1000) && !lists_pay(700, 800, 2, 1000));
-        // Sixteen: nearly all rows are read by either way, but each token wants few.
+        // With sixteen tokens nearly all rows are read either way, but each token needs few.
         assert!(lists_pay(990, 3000, 16, 1000) && !lists_pay(1000, 15_000, 16, 1000));
     }
 
-    /// A task's first read is what a prefetch covers, in every mode.
+    /// In every mode, a prefetch covers exactly the first read of a task.
     #[test]
     fn first_read_matches_the_sparsity_mode() {
         let mut seed = 9;

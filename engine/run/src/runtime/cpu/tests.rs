@@ -165,7 +165,7 @@ impl Probe for Seen {
     }
 }
 
-/// Magnitudes of all neurons: `[tokens, neurons]`, or `[n]` of one token where only some are listed.
+/// Magnitudes of all neurons: `[tokens, neurons]`, or `[n]` for one token if only some are listed.
 fn magnitudes(strength: Strength<'_>, n: usize) -> Vec<f32> {
     match strength {
         Strength::All(values) => values.iter().map(|value| value.abs()).collect(),
@@ -199,7 +199,8 @@ pub fn task<'a>(config: &'a ModelConfig, ffn: &'a Ffn, x: &'a [f32], sparsity: S
     }
 }
 
-/// Compares the layer's output with `wanted`, the reference of one token, for several numbers of threads and tokens.
+/// Compares the layer's output with `wanted`, the reference for one token, with several numbers of
+/// threads and tokens.
 fn check(config: &ModelConfig, ffn: &Ffn, sparsity: Sparsity, wanted: impl Fn(&[f64]) -> Vec<f64>) {
     let mut seed = 11;
     let mut layer = LayerFfn::default();

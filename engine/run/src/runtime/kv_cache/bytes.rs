@@ -1,30 +1,32 @@
-//! Bytes that the cache of a conversation takes: counted of one that is there, and of one that is planned.
+//! Bytes of a conversation's cache, existing or planned.
 
 use super::KvCache;
 use crate::runtime::{KeptRows, KvLayer, LONGEST_PASS, recurrent_state::RecurrentStates, snapshots};
 use thermocline_cpu::ops::KvType;
 use thermocline_model::{AttentionConfig, ModelConfig};
 
-/// Bytes of one conversation's cache. Plans and caches count snapshots by the same functions, so that no cache takes more than was
-/// planned for it.
+/// Bytes of one conversation's cache. Plans and caches count snapshots with the same functions, so
+/// no cache takes more than was planned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CacheBytes {
     /// Keys and values.
     pub rows: u64,
     /// Recurrent states.
     pub states: u64,
-    /// The most that copies of windows and recurrent states take, to which the conversation is taken back.
+    /// Most bytes of the copies of windows and recurrent states to which the conversation can go
+    /// back.
     pub snapshots: u64,
 }
 
 impl CacheBytes {
-    /// Those of a cache for `capacity` tokens, all of it in RAM.
+    /// Bytes of a cache for `capacity` tokens, entirely in RAM.
     pub fn of(config: &ModelConfig, capacity: usize, ty: KvType) -> Self {
         Self::in_ram(config, capacity, ty, |_| true)
     }
 
-    /// The part in RAM of a cache for `capacity` tokens, if keys, values and states of the layers are there for which `in_ram` holds.
-    /// Windows are copied of these layers alone, states of all.
+    /// Bytes in RAM of a cache for `capacity` tokens, if the layers for which `in_ram` is true have
+    /// their keys, values and states in RAM. Only the windows of these layers are copied, but the
+    /// states of all layers.
     pub fn in_ram(config: &ModelConfig, capacity: usize, ty: KvType, in_ram: impl Fn(usize) -> bool) -> Self {
         let (mut bytes, mut window) = (CacheBytes::default(), 0_u64);
         for (at, layer) in config.layers.iter().enumerate().filter(|(at, _)| in_ram(*at)) {
@@ -41,25 +43,26 @@ impl CacheBytes {
         bytes
     }
 
-    /// All of them.
+    /// Sum of all bytes.
     pub fn total(self) -> u64 {
         self.rows.saturating_add(self.states).saturating_add(self.snapshots)
     }
 }
 
-/// Bytes of a copy of a layer's window; 0 of a layer that keeps the whole context, of which no copy is made.
+/// Bytes of a copy of a layer's window; 0 for a layer that keeps the whole context, because it
+/// needs no copy.
 fn copied_window_bytes(ty: KvType, of: &AttentionConfig, kept: KeptRows) -> u64 {
     kept.copied().map_or(0, |rows| KvLayer::bytes_of(ty, of, rows))
 }
 
 impl KvCache {
-    /// Bytes reserved, to the byte, snapshots of recurrent states and windows included.
+    /// Exact number of bytes reserved, including snapshots of recurrent states and windows.
     pub fn bytes(&self) -> u64 {
         let copies = self.windows.iter().flat_map(|snapshot| snapshot.of.iter().flatten()).map(KvLayer::bytes);
         self.row_bytes() + copies.sum::<u64>() + self.states.as_ref().map_or(0, RecurrentStates::bytes)
     }
 
-    /// Bytes that it takes once there are as many snapshots as may be, while its layers stay where they are.
+    /// Bytes of the cache with the largest number of snapshots, if its layers stay where they are.
     pub fn most_bytes(&self) -> u64 {
         let states = self.states.as_ref().map_or(0, |states| states.most_bytes(self.capacity));
         let windows = snapshots::most_bytes(self.window_bytes(), self.capacity);

@@ -1,18 +1,21 @@
-//! A context shift: tokens are forgotten in the middle of a cache, and the later ones move down.
+//! A context shift: tokens in the middle of a cache are forgotten, and later tokens move down.
 
 use super::KvCache;
 use thermocline_base::error::{Error, Result};
 use thermocline_cpu::{Isa, ops::RopeRows};
 
 impl KvCache {
-    /// Forgets `discard` tokens after the first `keep` and moves the later ones down, rotating their keys to their new positions
-    /// by `isa`. Their values still depend on the forgotten tokens.
+    /// Forgets `discard` tokens after the first `keep` and moves the later ones down, rotating
+    /// their keys to their new positions with `isa`. Their values still depend on the forgotten
+    /// tokens.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if positions are learned: those are in the embedding and cannot be rotated; with recurrent states,
-    /// which cannot forget tokens; with norms of keys behind their rotation, whose weights stay where they are as the rotation
-    /// moves on; if a window would reach back over the gap to tokens that are not held any more; or if the cache is on a device.
-    /// The caller has to compute the tokens again. [`Error::Invalid`] if there are not that many tokens.
+    /// [`Error::Unsupported`] if positions are learned: they are in the embedding and cannot be
+    /// rotated. Also with recurrent states, which cannot forget tokens. Also if keys are normed
+    /// after their rotation, because the norm's weights do not move with the rotation. Also if a
+    /// window would reach back over the gap to tokens that are no longer held, or if the cache is
+    /// on a device. The caller then has to compute the tokens again. [`Error::Invalid`] if there
+    /// are fewer tokens.
     pub fn shift(&mut self, isa: Isa, keep: usize, discard: usize) -> Result<()> {
         let unsupported = |got: &str, supported: &str| Error::unsupported("context shift", got, supported);
         let Some(rotary) = &self.rotary else {

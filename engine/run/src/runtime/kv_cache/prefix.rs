@@ -1,4 +1,4 @@
-//! A prefix that two conversations have in common, copied from the cache of one to that of the other.
+//! A common prefix of two conversations, copied from one cache to the other.
 
 use super::{KvCache, LayerRows};
 use crate::runtime::{kv_layer::WindowRows, snapshots::TokenSnapshot};
@@ -6,13 +6,16 @@ use thermocline_base::error::Result;
 use thermocline_gpu::Recorder;
 
 impl KvCache {
-    /// Copies keys, values and states of `from` until it holds `tokens` of the tokens that `from` holds; those it holds already
-    /// are the same. `recorder` records copies in another processor's memory. Returns the number it holds then: less with
-    /// recurrent states or where windows are held of fewer, and none is copied from a cache of another type or place.
+    /// Copies keys, values and states of `from` until this cache holds `tokens` of the tokens that
+    /// `from` holds. The tokens that this cache already holds must be equal. `recorder` records
+    /// copies in another processor's memory. Returns the number of tokens then held. The number is
+    /// smaller with recurrent states, or if fewer tokens have their windows. Nothing is copied from
+    /// a cache of another type or place.
     ///
     /// # Errors
-    /// Those of a recurrent state's copy, and of [`OffHostRows::copy_rows`](crate::runtime::OffHostRows::copy_rows); nothing has
-    /// changed then, unless what is recorded is submitted.
+    /// The errors of copying a recurrent state, and of
+    /// [`OffHostRows::copy_rows`](crate::runtime::OffHostRows::copy_rows). After an error nothing
+    /// has changed, unless the recorded copies are submitted.
     pub(crate) fn copy_prefix(
         &mut self,
         from: &Self,
@@ -62,8 +65,9 @@ impl KvCache {
         Ok(tokens)
     }
 
-    /// The most tokens, at most `tokens` and more than are held, of which `from` has every window, and the copies that have those
-    /// which its rings do not hold. With recurrent states these decide how many, and the rings have to hold theirs.
+    /// The largest number of tokens, at most `tokens` and more than are held, for which `from` has
+    /// every window. Also returns the copies with the windows that its rings do not hold. With
+    /// recurrent states, the states decide the number, and the rings must hold the windows.
     fn copied_windows<'f>(
         &self,
         from: &'f Self,

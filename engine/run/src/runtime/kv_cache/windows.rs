@@ -1,4 +1,4 @@
-//! Windows of a cache: how far back its rings hold them, and copies of them in RAM to go back to.
+//! Windows of a cache: how far back its rings reach, and copies of windows in RAM to go back to.
 
 use super::KvCache;
 use crate::runtime::{
@@ -7,18 +7,19 @@ use crate::runtime::{
 };
 
 impl KvCache {
-    /// True if a token behind `tokens` others finds all that it sees in every layer.
+    /// True if every layer holds the window of the token after `tokens` tokens.
     pub(super) fn is_whole(&self, tokens: usize) -> bool {
         self.kept.iter().all(|kept| kept.is_whole(tokens))
     }
 
-    /// True if `snapshot` has the window of `layer`, and the layer is where that can be written to.
+    /// True if `snapshot` has the window of `layer`, and the layer's rows are in memory where the
+    /// window can be written.
     pub(super) fn takes_window(&self, snapshot: &TokenSnapshot<WindowRows>, layer: usize) -> bool {
         let rows = &self.layers[layer];
         rows.ram.is_some() && rows.off_host.is_none() && snapshot.of.get(layer).is_some_and(Option::is_some)
     }
 
-    /// Keeps a copy of the windows in front of the next token, of layers whose rings are in RAM.
+    /// Keeps a copy of the windows before the next token, for layers whose rings are in RAM.
     pub(super) fn copy_windows(&mut self) {
         if !self.kept.iter().any(|kept| kept.is_ring()) || self.windows.is_known(self.len) {
             return;
@@ -31,7 +32,7 @@ impl KvCache {
         self.windows.push(self.len, copies);
     }
 
-    /// A copy of the window of `layer` in front of the next token, in the place of `old` if there is one.
+    /// Copies the window of `layer` before the next token, into `old` if given.
     fn window_of(&self, layer: usize, old: Option<KvLayer>) -> Option<KvLayer> {
         let (ram, kept) = (self.layers[layer].ram.as_ref()?, self.kept[layer]);
         let rows = kept.copied()?;
@@ -42,8 +43,8 @@ impl KvCache {
         Some(copy)
     }
 
-    /// Takes the rings that do not hold what is in front of token `tokens` any more back to the last copy before it. Returns the
-    /// number of tokens in front of that; 0 without one.
+    /// Takes the rings that do not hold the window before token `tokens` back to the last copy
+    /// before it. Returns the number of tokens before that copy, or 0 if there is no copy.
     pub(super) fn restore_windows(&mut self, tokens: usize) -> usize {
         let usable = |it: &&TokenSnapshot<WindowRows>| {
             (0..self.layers.len()).all(|at| self.kept[at].is_whole(it.tokens) || self.takes_window(it, at))

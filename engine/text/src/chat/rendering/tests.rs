@@ -2,11 +2,11 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::chat::{ChatMessage, RenderOptions, template::tests::template};
 
-/// A template that knows the user and the assistant.
+/// A template with only the user and assistant roles.
 const SKIPS: &str = include_str!("../../../../../tests/fixtures/chat_templates/user-assistant.jinja");
 const BODY: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
 
-/// The rendering of messages by role and content, up to where the assistant speaks.
+/// Renders messages given by role and content, up to where the assistant speaks.
 fn rendered(source: &str, messages: &[(&str, &str)]) -> String {
     let messages: Vec<_> = messages.iter().map(|&(role, content)| ChatMessage::new(role, content)).collect();
     template(&["<s>", "</s>"], Some(source)).render(&messages, true).expect("renders")
@@ -25,7 +25,7 @@ fn every_system_message_goes_into_the_next_message_of_the_user() {
         ]),
         "<s><|user|>Speak slowly.\n\nNever mention the moon.\n\na<|end|><|user|>It is evening.\n\nb<|end|><|assistant|>"
     );
-    // Where none follows, it is a message of its own.
+    // If no user message follows, it becomes a message of its own.
     let own = "<s><|user|>a<|end|><|user|>mid words here<|end|><|assistant|>";
     assert_eq!(render(&[("user", "a"), ("system", "mid words here")]), own);
     assert_eq!(render(&[("system", "s")]), "<s><|user|>s<|end|><|assistant|>");
@@ -47,15 +47,15 @@ fn short_system_messages_are_not_taken_for_written() {
 fn system_messages_stay_where_the_template_writes_them() {
     let talk = [("system", "s"), ("user", "a"), ("system", "t"), ("user", "b")];
     assert_eq!(rendered(BODY, &talk), "<system>s<user>a<system>t<user>b");
-    // One at the beginning is written, others are refused.
+    // A system message at the beginning is written, others are refused.
     let first = format!(
         "{{% for m in messages[1:] if m.role == 'system' %}}{{{{ raise_exception('at the beginning') }}}}{{% endfor %}}{BODY}"
     );
     assert_eq!(rendered(&first, &talk), "<system>s<user>a<user>t\n\nb");
-    // One at the beginning is written, others are skipped.
+    // A system message at the beginning is written, others are skipped.
     let first = "{% for m in messages %}{% if loop.first or m.role != 'system' %}<{{ m.role }}>{{ m.content }}{% endif %}{% endfor %}";
     assert_eq!(rendered(first, &talk), "<system>s<user>a<user>t\n\nb");
-    // A template without roles writes it as it is.
+    // A template without roles writes it unchanged.
     assert_eq!(rendered("{% for m in messages %}{{ m.content }}.{% endfor %}", &talk), "s.a.t.b.");
 }
 
@@ -85,7 +85,8 @@ fn fields(value: Json) -> Map<String, Json> {
     value.as_object().expect("an object").clone()
 }
 
-/// The rendering of a talk with calls of `f` and `g` and their results, both of which are also words of the talk.
+/// Renders a conversation with calls of `f` and `g` and their results. All of these also occur as
+/// words in the conversation.
 fn with_tools(source: &str, tools: &[Json]) -> String {
     let (calls, first, second) = (
         fields(json!({ "tool_calls": [call("f", "1"), call("g", "2")] })),
@@ -112,7 +113,8 @@ fn calls_and_results_are_text_where_a_template_leaves_them_out() {
     let skips = "{% for m in messages if m.role in ['user', 'assistant'] %}<{{ m.role }}>{{ m.content }}{% endfor %}";
     let raises =
         format!("{{% for m in messages if m.role == 'tool' %}}{{{{ raise_exception('roles') }}}}{{% endfor %}}{BODY}");
-    // Results are written, calls are not; results only if there are definitions; results as the assistant's.
+    // These templates write results but no calls, write results only with definitions, or write
+    // results as the assistant's.
     let guarded = "{% for m in messages if tools or m.role != 'tool' %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}[{{ c.function.name }}]{% endfor %}{% endfor %}";
     let mouth = "{% for m in messages %}<{{ 'user' if m.role == 'user' else 'assistant' }}>{{ m.content }}{% for c in m.tool_calls or [] %}[{{ c.function.name }}]{% endfor %}{% endfor %}";
     for source in [skips, &raises, BODY, guarded, mouth] {
@@ -125,7 +127,7 @@ fn templates_that_know_tools_write_them() {
     let knows = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}[{{ c.function.name }}{{ c.function.arguments | tojson }}]{% endfor %}{% endfor %}";
     let want = "<user>f g rain wind<assistant>[f{\"x\": 1}][g{\"x\": 1}]<tool>rain<tool>wind<user>so?";
     assert_eq!(with_tools(knows, &[]), want);
-    // Definitions that it does not know make all of it text.
+    // If it does not write the definitions, everything becomes text.
     let tools = [json!({ "type": "function", "function": { "name": "rain" } })];
     assert!(with_tools(knows, &tools).starts_with("<system># Tools\n"));
 }
@@ -137,7 +139,8 @@ fn calls_have_a_message_each_where_a_template_writes_one_of_a_message() {
     assert_eq!(with_tools(first, &[]), want);
 }
 
-/// The rendering of a talk in which the weather is asked for with `call`, whose result has `result` among its fields.
+/// Renders a conversation in which `call` asks for the weather and the result's fields contain
+/// `result`.
 fn asked(source: &str, said: &str, call: &Json, result: &Json) -> String {
     let (calls, result) = (fields(json!({ "tool_calls": [call] })), fields(result.clone()));
     let messages = [
@@ -164,7 +167,7 @@ fn identifiers_have_nine_letters_where_a_template_wants_them() {
     let (id, same) = (&text[6..15], &text[17..26]);
     assert_eq!(text, format!("so?[f {id}]({same} rain)"));
     assert!(id == same && id.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{text}");
-    // Identifiers that fit are left; those that are missing are made.
+    // Valid identifiers stay, and missing ones are created.
     let fitting = asked(source, "", &call("f", "abcde0001"), &json!({ "tool_call_id": "abcde0001" }));
     assert_eq!(fitting, "so?[f abcde0001](abcde0001 rain)");
     let mut nameless = call("f", "");

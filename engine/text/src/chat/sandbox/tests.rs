@@ -9,7 +9,7 @@ pub(super) fn rendered(source: &str) -> Result<String, String> {
     Program::compile(source).render(&context, 100)
 }
 
-/// Each line is a construct of published templates and what Jinja makes of it.
+/// Each line is a construct from published templates and Jinja's result for it.
 #[test]
 fn templates_render_as_in_jinja() {
     let cases = [
@@ -73,7 +73,7 @@ fn raised_exceptions_are_shown() {
     assert_eq!(error, "roles must alternate (line 2)");
 }
 
-/// Templates that would take for ever, or all memory, or the stack.
+/// Templates that would take endless time, all memory, or the whole stack.
 pub(super) fn hostile_templates() -> Vec<String> {
     let long = |before: &str, repeated: &str, after: &str| {
         format!("{before}{}{after}", repeated.repeat((SOURCE - 100 - before.len() - after.len()) / repeated.len()))

@@ -1,4 +1,4 @@
-//! The time of hostile templates.
+//! Measures the time of hostile templates.
 
 use std::time::Duration;
 
@@ -6,7 +6,8 @@ use cpu_time::ProcessTime;
 
 use super::tests::{hostile_templates, rendered};
 
-/// Longest time on a processor until a template is refused: 150 ms, the library's start, and one operation.
+/// Longest processor time until a template is refused: 150 ms, the library's start, and one
+/// operation.
 const LONGEST: Duration = Duration::from_millis(250);
 
 #[test]

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{ContentGuard, PromptText};
 
-/// The parts of an answer that arrives in these pieces, each as one text.
+/// The parts of an answer that arrives in these pieces, each part as one text.
 fn parts(format: &str, prompt: &str, pieces: &[&str]) -> Vec<(AnswerPart, String)> {
     let mut parser = ReasoningFormat::of_texts(format).parser(prompt, None);
     let mut parts: AnswerPieces = Vec::new();
@@ -161,7 +161,7 @@ fn answer_goes_on_where_it_stopped() {
     assert_eq!(written(&channel, "", "<think>\nHm\n</think>Ye"), "<|channel>thought\nHm\n<channel|>Ye");
 }
 
-/// Texts of markers, halves of them and words.
+/// Texts of markers, parts of markers, and words.
 fn text() -> impl Strategy<Value = String> {
     let piece = prop::sample::select(vec![
         "<think>",

@@ -1,4 +1,5 @@
-//! Formats as templates show them: found, an answer read, a call and its result rendered.
+//! Formats as templates define them: detects the format, reads an answer, and renders a call and
+//! its result.
 
 use serde_json::{Value, json};
 
@@ -8,8 +9,9 @@ use crate::{
     tools::{ToolEvent, ToolParser},
 };
 
-/// A template with the marks of MiniCPM 5's: ChatML, definitions as JSON, calls with names in attributes, values of several lines or with
-/// marks of their own in CDATA sections, results within the user's turn.
+/// A template with MiniCPM 5's notation: ChatML, definitions as JSON, call names in attributes,
+/// results within the user's turn. Values with several lines or marks of their own are in CDATA
+/// sections.
 const MINICPM5: &str = r#"
 {%- if tools %}
     {{- '<|im_start|>system\n' }}
@@ -41,7 +43,7 @@ const MINICPM5: &str = r#"
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}
 "#;
 
-/// Tokens of its vocabulary.
+/// Special tokens of its vocabulary.
 const SPECIAL: [&str; 8] =
     ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<function", "</function>", "<param", "</param>"];
 
@@ -60,17 +62,17 @@ fn definitions() -> [Value; 1] {
     ]
 }
 
-/// Opening texts of the brackets of a template's format, without marks.
+/// Opening texts of the brackets of a template's format, without the marks of control tokens.
 fn opened(template: &ChatTemplate) -> Vec<String> {
     template.tools().brackets.iter().map(|it| crate::tools::plain(&it.open)).collect()
 }
 
-/// The text of an answer as it is read for calls: in it the vocabulary's tokens are marked.
+/// The answer as it is parsed for calls, with the vocabulary's tokens marked.
 fn shown(template: &ChatTemplate, answer: &str) -> String {
     template.tools().tokens().iter().fold(answer.to_owned(), |text, token| text.replace(&token.text, &token.shown))
 }
 
-/// The words of an answer, and its calls: name and arguments.
+/// The text of an answer and its calls, each with name and arguments.
 fn read(template: &ChatTemplate, answer: &str) -> (String, Vec<(String, Value)>) {
     let mut parser = ToolParser::new(template.tools().clone(), &definitions());
     let mut events = parser.push(&shown(template, answer));
@@ -98,7 +100,7 @@ fn minicpm_5_is_found_by_its_template_its_calls_are_read_and_its_results_written
     assert_eq!((opened(&own), own.tools().bare), (vec!["<function name=".to_owned()], false));
     let tokens: Vec<&str> = own.tools().tokens().iter().map(|token| &*token.text).collect();
     assert_eq!(tokens, ["<function", "<param", "</function>", "</param>"]);
-    // Neither templates without tools nor those of another family's calls are taken for it.
+    // Templates without tools and other families' templates are not detected as this format.
     let others = [
         ("{{ messages[0].content }}", &["<tool_call>"][..]),
         ("{{ messages[0].content }}<function=x>", &["<function=", "<tool_call>"][..]),

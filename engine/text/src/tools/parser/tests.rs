@@ -5,7 +5,7 @@ use crate::tools::CONTROL;
 
 mod notations;
 
-/// An answer in a format, and the text and calls in it.
+/// An answer in a format, and the text and calls that it contains.
 struct Example {
     open: &'static str,
     answer: String,
@@ -41,7 +41,7 @@ fn run_without() -> (&'static str, Value) {
     ("run", json!({}))
 }
 
-/// Text and calls of an answer that arrives in `pieces`, and the raw words.
+/// The text and the calls of an answer that arrives in `pieces`.
 fn parse(open: &str, pieces: &[&str]) -> (String, Vec<(String, Value)>) {
     let mut parser = ToolParser::new(ToolFormat::of_texts(open), &definitions());
     let mut events: Vec<ToolEvent> = pieces.iter().flat_map(|piece| parser.push(piece)).collect();

@@ -1,4 +1,4 @@
-//! Conversations of ChatGPT: a map of nodes, each with a message, its parent and its children.
+//! ChatGPT conversations: a map of nodes, each with a message, its parent and its children.
 
 use std::collections::HashMap;
 
@@ -13,10 +13,10 @@ use crate::store::Speaker;
 /// The field with the messages.
 pub(super) const MESSAGES: &str = "mapping";
 
-/// Stands for a picture or another part without text.
+/// Text for a picture or another part without text.
 const ATTACHMENT: &str = "[attachment]";
 
-/// Marks of citations and of other references within a text: begin, end, and between their parts.
+/// Marks of citations and other references in a text: begin, end, and separator of parts.
 const REFERENCE: char = '\u{e200}';
 const REFERENCE_END: char = '\u{e201}';
 const REFERENCE_PART: char = '\u{e202}';
@@ -25,7 +25,7 @@ const REFERENCE_PART: char = '\u{e202}';
 pub(super) fn tree(conversation: &Fields) -> Tree {
     let mut tree = Tree::default();
     let Some(mapping) = conversation.get(MESSAGES).and_then(Value::as_object) else { return tree };
-    // Either of parent and children may be missing.
+    // Either the parent or the children may be missing.
     let mut listed: HashMap<&str, ListedChild<'_>> = HashMap::new();
     for (parent, node) in mapping {
         let children = node.get("children").and_then(Value::as_array);
@@ -40,7 +40,7 @@ pub(super) fn tree(conversation: &Fields) -> Tree {
         let listed = listed.get(id.as_str());
         let own = node.get("parent").and_then(Value::as_str).filter(|parent| mapping.contains_key(*parent));
         let parent = own.or(listed.map(|listed| listed.parent)).map(str::to_owned);
-        // A list of children that is not the parent's says nothing about the order.
+        // Only the list of the actual parent gives an order.
         let order = listed.filter(|listed| Some(listed.parent) == parent.as_deref()).map_or(usize::MAX, |it| it.order);
         tree.nodes.push(Node { id: id.clone(), parent, said, order });
     }
@@ -58,7 +58,7 @@ struct ListedChild<'a> {
     order: usize,
 }
 
-/// The message of a node; `None` for one that is not shown to people.
+/// Reads the message of a node; `None` if it is not shown to people.
 fn said(node: &Fields) -> ReadMessage {
     let message = match node.get("message") {
         None | Some(Value::Null) => return Ok(None),
@@ -68,7 +68,7 @@ fn said(node: &Fields) -> ReadMessage {
     let role = message.get("author").and_then(|author| author.get("role")).and_then(Value::as_str);
     let speaker = match role {
         Some("user") => Some(Speaker::User),
-        // What is written to a tool is no answer.
+        // Text written to a tool is not an answer.
         Some("assistant") if text_in(message, "recipient").is_none_or(|to| to == "all") => Some(Speaker::Assistant),
         Some(_) => return Ok(None),
         None => None,
@@ -88,7 +88,7 @@ fn said(node: &Fields) -> ReadMessage {
     }
 }
 
-/// The text of a message; empty for thoughts, code that tools run, and the like.
+/// The text of a message; empty for thoughts, code for tools and similar content.
 fn text(message: &Fields) -> Result<String, NotReadable> {
     let content = match message.get("content") {
         None | Some(Value::Null) => return Ok(String::new()),
@@ -106,7 +106,7 @@ fn text(message: &Fields) -> Result<String, NotReadable> {
     }
 }
 
-/// A part of a message as text. Of what was said aloud this is the transcript, without the recording.
+/// A part of a message as text. For speech, the transcript without the recording.
 fn part(part: &Value) -> Option<&str> {
     let fields = match part {
         Value::String(text) => return Some(text),
@@ -120,7 +120,7 @@ fn part(part: &Value) -> Option<&str> {
     }
 }
 
-/// The text with the words that its references stand for, as the message's metadata has them.
+/// Replaces references in the text by their words from the message's metadata.
 fn without_references(text: String, message: &Fields) -> String {
     if !text.contains(REFERENCE) {
         return text;
@@ -139,7 +139,7 @@ fn without_references(text: String, message: &Fields) -> String {
     plain + rest
 }
 
-/// The name of a person or a place that is marked within a text.
+/// The name of a person or place marked in a text.
 fn entity(reference: &str) -> Option<String> {
     let (kind, json) = reference.split_once(REFERENCE_PART)?;
     let names: Vec<Value> = serde_json::from_str(json).ok().filter(|_| kind == "entity")?;

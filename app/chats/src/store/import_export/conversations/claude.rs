@@ -1,5 +1,5 @@
-//! Conversations of Claude: a list of messages, each with the identifier of its parent. Older files have no parents; there each
-//! message comes after the one before.
+//! Claude conversations: a list of messages, each with the identifier of its parent. In older
+//! files, without parents, each message follows the message before it.
 
 use std::collections::HashSet;
 
@@ -19,10 +19,10 @@ pub(super) const MESSAGES: &str = "chat_messages";
 
 const PARENT: &str = "parent_message_uuid";
 
-/// The parent of first messages begins with this.
+/// Beginning of the parent identifier of first messages.
 const NO_PARENT: &str = "00000000-0000-";
 
-/// Stands in `text` for a block without text.
+/// Placeholder in `text` for a block without text.
 const UNSUPPORTED: &str = "```\nThis block is not supported on your current device yet.\n```";
 
 /// The messages of a conversation.
@@ -50,7 +50,7 @@ pub(super) fn tree(conversation: &Fields) -> Tree {
     tree
 }
 
-/// A message with its files; `None` for one without words and files.
+/// Reads a message with its files; `None` if it has neither text nor files.
 fn said(message: &Fields) -> ReadMessage {
     let attachments = attachments(message);
     let text = with_names_of_files(text(message)?, message, &attachments);
@@ -65,7 +65,8 @@ fn said(message: &Fields) -> ReadMessage {
     Ok(Some(Said { speaker, text, created: message.get("created_at").and_then(milliseconds), attachments }))
 }
 
-/// The words of a message: those of its blocks, without thoughts and calls of tools; where there are none, its `text`.
+/// The text of a message: the text of its blocks without thoughts and tool calls, or else its
+/// `text` field.
 fn text(message: &Fields) -> Result<String, NotReadable> {
     let whole = match message.get("text") {
         None | Some(Value::Null) => String::new(),
@@ -81,7 +82,7 @@ fn text(message: &Fields) -> Result<String, NotReadable> {
     };
     let parts: Vec<&str> = blocks.iter().map(|text| text.trim()).filter(|text| !text.is_empty()).collect();
     let joined = blocks.concat();
-    // Sentences with citations are blocks of one paragraph.
+    // Sentences with citations are separate blocks of one paragraph.
     match joined.trim() {
         "" => Ok(whole),
         joined if joined == whole => Ok(whole),
@@ -89,7 +90,7 @@ fn text(message: &Fields) -> Result<String, NotReadable> {
     }
 }
 
-/// The words of a block; `None` for thoughts and what tools are told and answer.
+/// The text of a block; `None` for thoughts, tool calls and tool results.
 fn block(block: &Value) -> Option<&str> {
     let fields = match block {
         Value::String(text) => return Some(text),
@@ -99,7 +100,7 @@ fn block(block: &Value) -> Option<&str> {
     fields.get("text").filter(|_| is_words)?.as_str()
 }
 
-/// The files whose text is in the export.
+/// Attached files whose text is in the export.
 fn attachments(message: &Fields) -> Vec<FileAttachment> {
     let files = message.get("attachments").and_then(Value::as_array);
     files.into_iter().flatten().filter_map(attachment).collect()
@@ -109,7 +110,7 @@ fn attachment(file: &Value) -> Option<FileAttachment> {
     let text = file.get("extracted_content")?.as_str()?;
     let name = name_of(file).unwrap_or("pasted text");
     let kind = match DocumentKind::from_path(name.as_ref()) {
-        // It is text by now.
+        // The export contains its text.
         DocumentKind::Pdf | DocumentKind::Docx => DocumentKind::Text,
         kind => kind,
     };
@@ -121,7 +122,7 @@ fn name_of(file: &Value) -> Option<&str> {
     text_in(file.as_object()?, "file_name")
 }
 
-/// The text below the names of those files that the export does not have, such as pictures.
+/// The text below the names of files that the export does not contain, such as pictures.
 fn with_names_of_files(text: String, message: &Fields, attachments: &[FileAttachment]) -> String {
     let files = ["attachments", "files"].into_iter().filter_map(|key| message.get(key)?.as_array()).flatten();
     let missing = files.filter_map(name_of).filter(|name| attachments.iter().all(|file| file.name != *name));

@@ -3,7 +3,7 @@ use serde_json::json;
 use super::*;
 use crate::store::{ChatId, Store, import_export::FileFormat};
 
-/// A store with the chats of a file.
+/// A store with the imported chats of a file.
 struct Imported {
     store: Store,
     chats: Vec<ChatId>,
@@ -21,12 +21,13 @@ impl Imported {
         self.chats.iter().map(|chat| self.store.chat(*chat).unwrap().title).collect()
     }
 
-    /// The shown branch of a chat.
+    /// The visible branch of a chat.
     fn said(&self, chat: usize) -> Vec<String> {
         self.store.branch(self.chats[chat]).unwrap().into_iter().map(|message| message.content).collect()
     }
 
-    /// Shows version `version` of the message `at` of a chat's shown branch, and returns that branch.
+    /// Shows version `version` of the message `at` of a chat's visible branch, and returns the
+    /// branch.
     fn said_in(&mut self, chat: usize, at: usize, version: usize) -> Vec<String> {
         let message = self.store.branch(self.chats[chat]).unwrap()[at].id;
         self.store.show_version(message, version).unwrap();
@@ -34,7 +35,7 @@ impl Imported {
     }
 }
 
-/// A message of Claude's: its words are in a block, and in `text` as well.
+/// A Claude message with its text both in a block and in `text`.
 fn claude(id: &str, parent: &str, sender: &str, text: &str) -> Value {
     json!({"uuid": id, "parent_message_uuid": parent, "sender": sender, "text": text,
         "created_at": "2026-08-01T10:00:00.250000Z", "content": [{"type": "text", "text": text}], "attachments": [], "files": []})
@@ -42,13 +43,14 @@ fn claude(id: &str, parent: &str, sender: &str, text: &str) -> Value {
 
 const ROOT: &str = "00000000-0000-4000-8000-000000000000";
 
-/// A node of ChatGPT's with a text.
+/// A ChatGPT node with a text.
 fn chatgpt(role: &str, parent: Value, children: Value, text: &str) -> Value {
     json!({"parent": parent, "children": children, "message": {"author": {"role": role}, "create_time": 1_785_000_000.0,
         "content": {"content_type": "text", "parts": [text]}, "recipient": "all"}})
 }
 
-/// As ChatGPT writes it: an instruction that is not shown, a question asked twice, a tool in between, an answer in two pieces.
+/// ChatGPT's format: a hidden instruction, a question asked twice, a tool in between, and an answer
+/// in two pieces.
 const CHATGPT: &str = r#"[{
     "title": "Frogs", "create_time": 1700000000.5, "update_time": 1700000100.0, "current_node": "f",
     "mapping": {
@@ -233,7 +235,7 @@ fn one_conversation_and_a_list_within_an_object_are_imported() {
 
 #[test]
 fn odd_conversations_do_no_harm() {
-    // A circle, a child that is not there, and messages without contents.
+    // A cycle, a missing child, and messages without contents.
     let circle = json!([{"mapping": {
         "a": chatgpt("user", json!("b"), json!(["b", "gone"]), "x"), "b": chatgpt("assistant", json!("a"), json!(["a"]), "y"),
         "c": {"message": {"author": {"role": "assistant"}, "content": null}, "parent": "a", "children": ["c"]}}}]);

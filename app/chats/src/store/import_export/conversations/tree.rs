@@ -1,4 +1,5 @@
-//! The messages of a conversation as a tree: each question that was changed and each answer that was asked for again is a branch.
+//! The messages of a conversation as a tree. Each changed question and each repeated answer is a
+//! branch.
 
 use std::collections::HashMap;
 
@@ -10,12 +11,12 @@ use crate::store::{
     import_export::{FileChat, FileMessage, attached::FileAttachment},
 };
 
-/// A message that people read.
+/// A message that is shown to people.
 #[derive(Debug)]
 pub(super) struct Said {
     pub speaker: Speaker,
     pub text: String,
-    /// In milliseconds since 1970, where the file has a date.
+    /// Time in milliseconds since 1970, if the file has one.
     pub created: Option<i64>,
     pub attachments: Vec<FileAttachment>,
 }
@@ -23,18 +24,19 @@ pub(super) struct Said {
 /// A message that cannot be read.
 pub(super) struct NotReadable;
 
-/// A message that was read; `None` for what nobody reads.
+/// A message that was read; `None` if it is not shown to people.
 pub(super) type ReadMessage = Result<Option<Said>, NotReadable>;
 
-/// A place in the tree.
+/// A node of the tree.
 #[derive(Debug)]
 pub(super) struct Node {
     pub id: String,
-    /// The node above; one that does not exist is none.
+    /// The parent node. A parent that does not exist counts as none.
     pub parent: Option<String>,
-    /// `None` for what nobody reads: roots, instructions, thoughts, calls of tools and their results.
+    /// `None` for nodes that are not shown: roots, instructions, thoughts, tool calls and tool
+    /// results.
     pub said: Option<Said>,
-    /// Place among the nodes below the same parent.
+    /// Position among the nodes with the same parent.
     pub order: usize,
 }
 
@@ -43,40 +45,41 @@ pub(super) struct Node {
 pub(super) struct Tree {
     /// All nodes, in the order of the file or of their dates.
     pub nodes: Vec<Node>,
-    /// The node at which the branch ends that was shown last; `None` if the file does not say so.
+    /// The last node of the visible branch; `None` if the file does not name it.
     pub shown: Option<String>,
     /// Messages that could not be read.
     pub unreadable: usize,
 }
 
-/// A node that is waiting for its place in the chat.
+/// A node that waits for its place in the chat.
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
     node: usize,
-    /// The message above it.
+    /// Index of the message above it.
     above: Option<usize>,
-    /// Nothing but this node comes after the message above it.
+    /// True if this node is the only child of the message above it.
     alone: bool,
 }
 
 impl Tree {
-    /// The dates of the messages that have one.
+    /// The times of all messages that have one.
     pub fn dates(&self) -> impl Iterator<Item = i64> {
         self.nodes.iter().filter_map(|node| node.said.as_ref()?.created)
     }
 
-    /// What `read` finds in the fields of a message. One that cannot be read is counted.
+    /// Reads a message with `read`. A message that cannot be read is counted.
     pub fn said(&mut self, message: &Value, read: fn(&Fields) -> ReadMessage) -> Option<Said> {
         let said = message.as_object().ok_or(NotReadable).and_then(read);
         self.unreadable += usize::from(said.is_err());
         said.unwrap_or_default()
     }
 
-    /// Adds every message to `chat`, parents first. What the model says in several pieces is one message.
+    /// Adds every message to `chat`, parents first. Several pieces of one answer become one
+    /// message.
     pub fn add_to(mut self, chat: &mut FileChat) {
         let children = self.children();
         let count = self.nodes.len();
-        // Nodes in a circle have no root: the first of them is taken for one.
+        // Nodes in a cycle have no root. The first of them is used as the root.
         let mut starts = children.roots.into_iter().chain(0..count);
         let mut places: Vec<Option<Option<usize>>> = vec![None; count];
         let mut waiting = Vec::new();
@@ -112,13 +115,14 @@ impl Tree {
     }
 }
 
-/// Indices of nodes: those without a parent, and those below each node.
+/// Indices of the root nodes, and of the children of each node.
 struct Children {
     roots: Vec<usize>,
     below: Vec<Vec<usize>>,
 }
 
-/// Adds a message, or appends its text to the message above if the model goes on there. Returns the message's index.
+/// Adds a message, or appends its text to the message above if it continues that answer. Returns
+/// the index of the message.
 fn add(chat: &mut FileChat, place: Waiting, said: Said) -> usize {
     let goes_on = said.speaker == Speaker::Assistant && place.alone;
     if let Some(at) = place.above.filter(|at| goes_on && chat.messages[*at].role == said.speaker.name()) {

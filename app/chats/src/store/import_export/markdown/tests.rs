@@ -69,7 +69,7 @@ fn imported(text: &str) -> ImportedChat {
 
 #[test]
 fn read_restores_any_text_exactly() {
-    // Each of them in each place: first, last, and beside each other one.
+    // Each text in each place: first, last, and next to each other text.
     for first in 0..NASTY.len() {
         let mut words = NASTY.to_vec();
         words.rotate_left(first);

@@ -1,7 +1,8 @@
 use super::{super::FileFormat, *};
 use crate::store::Store;
 
-/// Title, system prompt, and messages with their authors: `u`, or the model, or `a`.
+/// Title, system prompt, and messages with their authors: `u` for the user, the model's name, or
+/// `a`.
 fn told(text: &str) -> (String, String, Vec<(String, String)>) {
     let mut store = Store::in_memory().unwrap();
     let id = store.import(FileFormat::Markdown, text).unwrap().added[0];
@@ -29,7 +30,8 @@ fn read_accepts_exports_of_earlier_versions() {
     check(text, "Frogs", "Be brief.", &said);
     check(&text.replace('\n', "\r\n"), "Frogs", "Be brief.", &said);
 
-    // Headings and code in what was said, a second model, an answer without one, and an empty one.
+    // Headings and code in messages, a second model, an answer without a model, and an empty
+    // answer.
     let text = "# Chat\n\n## User\n\n## Plan\n\nWhy?\n\n## gemma\n\n## Steps\n\nOne.\n\n```md\n## User\n```\n\n## User\n\nGo on.\n\n\
         ## gemma\n\n## Steps\n\n## User\n\n## Assistant\n\n## Plan\n\nSo.\n\n## User\n\nAnd?\n\n## qwen 3\n\n```c\nint x;\n";
     let want = [

@@ -4,8 +4,8 @@ use cpu_time::ThreadTime;
 
 use super::*;
 
-/// Cost of recording `chunk` tokens with a tenth of the neurons firing, or all of the first eight experts, per
-/// token; the least of a few rounds.
+/// Time per token to record chunks of `chunk` tokens, the least of several rounds. A tenth of the
+/// neurons fire, or all neurons of the first eight experts.
 fn cost(shape: &NeuronShape, chunk: usize) -> Duration {
     let (board, mut recorder) = NeuronBoard::new(shape.clone());
     let (words, mut seed) = (shape.words(0).len(), 1);
@@ -20,7 +20,8 @@ fn cost(shape: &NeuronShape, chunk: usize) -> Duration {
     let ids = vec![1; chunk];
     // Single tokens are counted a block at a time.
     let chunks = if chunk == 1 { pending::block(words) } else { 1 };
-    // The least of many: page faults and a shared core are this thread's time, too.
+    // The least of many rounds, because page faults and a shared core count as this thread's time
+    // too.
     let rounds = (0..96).map(|_| {
         let started = ThreadTime::now();
         for _ in 0..chunks {
@@ -39,7 +40,7 @@ fn cost(shape: &NeuronShape, chunk: usize) -> Duration {
     least
 }
 
-/// Bytes a second that this thread reads from memory.
+/// Bytes per second that this thread reads from memory.
 fn reading_rate() -> f64 {
     let memory = vec![1u64; 8 << 20];
     let rounds = (0..5).map(|_| {
@@ -51,15 +52,16 @@ fn reading_rate() -> f64 {
     (memory.len() * 8) as f64 / rounds.min().unwrap().as_secs_f64()
 }
 
-/// Bytes a second that the reference machine reads from memory.
+/// Bytes per second that the reference machine reads from memory.
 const REFERENCE_RATE: f64 = 21e9;
 
-/// A hundredth of the time the reference machine's memory needs for a token's weights, or this machine's if that is slower, is the
-/// limit. `--nocapture` prints the figures.
+/// The limit is a hundredth of the time that memory needs to deliver a token's weights. It uses the
+/// reference machine's memory, or this machine's if it is slower. `--nocapture` prints the figures.
 #[test]
 fn recording_costs_less_than_a_hundredth_of_a_token() {
-    // The built-in model: 13 MB. An 80-layer model of 28672 neurons each, a tenth of its FFN read: 6 GB of Q4_0. 48 layers of 128
-    // experts of 768 neurons, 8 of them read: 1.9 GB.
+    // Bytes of weights read per token. The built-in model: 13 MB. An 80-layer model with 28672
+    // neurons per layer, of which a tenth is read: 6 GB of Q4_0. 48 layers of 128 experts of 768
+    // neurons, of which 8 experts are read: 1.9 GB.
     let moe = LayerNeurons::Experts { experts: 128, width: 768, shared: 0 };
     let rate = reading_rate().min(REFERENCE_RATE);
     println!("{:.1} GB/s", rate / 1e9);

@@ -1,5 +1,5 @@
-//! Layers that the CPU shares with another processor: registers are handed over in the middle of a chunk, and the CPU computes FFNs, or
-//! some experts, of layers whose attention is elsewhere.
+//! Layers that the CPU shares with another processor. Registers are handed over in the middle of a
+//! chunk, and the CPU computes FFNs or some experts of layers whose attention is elsewhere.
 
 use std::ops::Range;
 
@@ -12,20 +12,21 @@ use thermocline_base::error::Result;
 use thermocline_model::{BoundFfn, ExpertWeights, Model, Register};
 
 impl CpuProcessor {
-    /// `Residual = residual`, `[tokens, d_model]`, for the head of a chunk whose layers were computed elsewhere.
+    /// Sets `Residual = residual`, `[tokens, d_model]`, for the head of a chunk whose layers were
+    /// computed elsewhere.
     pub fn take_residual(&mut self, model: &Model, residual: &[f32], tokens: usize) -> Result<()> {
         self.fit(&model.config, tokens)?;
         self.registers[Register::Residual as usize][..residual.len()].copy_from_slice(residual);
         Ok(())
     }
 
-    /// The same of a model with several streams, `[streams, tokens, d_model]`.
+    /// Sets all streams of a model with several, `[streams, tokens, d_model]`.
     pub(crate) fn take_streams(&mut self, model: &Model, streams: &[f32], tokens: usize) -> Result<()> {
         self.fit(&model.config, tokens)?;
         self.altup.take(streams, tokens, model.config.d_model)
     }
 
-    /// The residual stream, or all streams of a model that has several, `[streams, tokens, d_model]`.
+    /// The residual stream, or all streams of a model with several, `[streams, tokens, d_model]`.
     pub(crate) fn current_streams(&self, pass: &Pass<'_>) -> &[f32] {
         match self.altup.all() {
             [] => self.current_residual(pass),
@@ -33,7 +34,7 @@ impl CpuProcessor {
         }
     }
 
-    /// Several streams of `tokens` merged for the head, `[tokens.len(), d_model]`.
+    /// Merges the streams of `tokens` for the head, `[tokens.len(), d_model]`.
     pub(crate) fn merged_streams(&mut self, model: &Model, tokens: Range<usize>) -> Result<&[f32]> {
         let d = model.config.d_model;
         let x = &mut self.registers[Register::Residual as usize][tokens.start * d..tokens.end * d];
@@ -48,12 +49,14 @@ impl CpuProcessor {
         &self.registers[Register::Residual as usize][..pass.register_len()]
     }
 
-    /// The inputs that `layers` have of their own for the current chunk, `[layers, tokens, w]`; empty if the model has none.
+    /// The per-layer inputs of `layers` for the current chunk, `[layers, tokens, w]`; empty if the
+    /// model has none.
     pub(crate) fn per_layer_inputs(&self, layers: Range<usize>) -> &[f32] {
         self.per_layer.of(layers)
     }
 
-    /// `out = ffn(x)` of a layer that is otherwise computed elsewhere, both `[tokens, d_model]`.
+    /// `out = ffn(x)` for a layer whose other steps are computed elsewhere, both
+    /// `[tokens, d_model]`.
     pub(crate) fn ffn_of(
         &mut self,
         pass: &mut Pass<'_>,
@@ -65,7 +68,8 @@ impl CpuProcessor {
         self.ffn.run(&self.cpu, &task, out, pass.probe)
     }
 
-    /// Chooses the experts of a layer that is otherwise computed elsewhere by `x`, `[tokens, d_model]`, for [`CpuProcessor::ffn_of`].
+    /// Chooses experts by `x`, `[tokens, d_model]`, for [`CpuProcessor::ffn_of`], in a layer whose
+    /// other steps are computed elsewhere.
     pub(crate) fn route_of(
         &mut self,
         pass: &Pass<'_>,
@@ -77,8 +81,9 @@ impl CpuProcessor {
         self.ffn.moe.route(&self.cpu, &task, experts)
     }
 
-    /// `out =` the weighted sum of experts of an MoE layer that were chosen elsewhere: ids past the last expert are skipped, `out` and
-    /// the inputs are `[tokens, d_model]`. Neurons that fired are added to `fired`, `[tokens, words(neurons)]`.
+    /// Sets `out` to the weighted sum of an MoE layer's experts that were chosen elsewhere. Ids
+    /// past the last expert are skipped. `out` and the inputs are `[tokens, d_model]`. Fired
+    /// neurons are added to `fired`, `[tokens, words(neurons)]`.
     pub(crate) fn experts_of(
         &mut self,
         pass: &Pass<'_>,

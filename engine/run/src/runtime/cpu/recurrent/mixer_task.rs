@@ -1,4 +1,4 @@
-//! A recurrent mixer's task: its inputs, the states that they advance, and its output.
+//! A recurrent mixer's task: its inputs, the states that the inputs advance, and its output.
 
 use std::ops::Range;
 
@@ -9,7 +9,8 @@ use thermocline_model::{Linear, ModelConfig};
 /// A state, and the rows of the chunk that advance it.
 pub(in crate::runtime::cpu) type RowsState<'a> = (Range<usize>, &'a mut RecurrentState);
 
-/// A recurrent mixer of a chunk of tokens: `out = mixer(x)`; each of `states` is advanced by its rows.
+/// A recurrent mixer for a chunk of tokens: `out = mixer(x)`. The rows of each entry of `states`
+/// advance that state.
 #[derive(Debug)]
 pub(in crate::runtime::cpu) struct MixerTask<'a, 's> {
     pub cpu: &'a Cpu,
@@ -23,7 +24,8 @@ pub(in crate::runtime::cpu) struct MixerTask<'a, 's> {
 }
 
 impl MixerTask<'_, '_> {
-    /// Computes the products of its input. If it is of one token, the weights of the matrix behind all else are prefetched.
+    /// Computes the products of the input. For a single token, the weights of the output matrix are
+    /// prefetched.
     pub fn project<const N: usize>(&self, mut jobs: [MatmulJob<'_>; N], output: &Linear) {
         self.cpu.matmul(&mut jobs, self.x, self.tokens);
         if self.tokens == 1 {
@@ -45,16 +47,17 @@ impl MixerTask<'_, '_> {
     }
 }
 
-/// Buffers that recurrent mixers share, which grow to the largest chunk and stay.
+/// Buffers shared by recurrent mixers. They grow to the size of the largest chunk.
 #[derive(Debug, Default)]
 pub(in crate::runtime::cpu) struct MixerScratch {
-    /// `[tokens, channels]`, before and behind the convolution: q, k and v of a delta net; x, B and C of Mamba-2.
+    /// `[tokens, channels]`, before and after the convolution: q, k and v for a delta net; x, B and
+    /// C for Mamba-2.
     pub projected: Vec<f32>,
     pub convolved: Vec<f32>,
     /// Gate, and outputs of the heads, `[tokens, heads * size]`.
     pub gate: Vec<f32>,
     pub heads: Vec<f32>,
-    /// Decays (of Mamba-2: steps), and rates, `[tokens, heads]`.
+    /// Decays (for Mamba-2: steps) and rates, `[tokens, heads]`.
     pub decay: Vec<f32>,
     pub rate: Vec<f32>,
 }

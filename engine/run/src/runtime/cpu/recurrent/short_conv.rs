@@ -5,7 +5,7 @@ use crate::runtime::{cpu::WHAT, scratch::grow};
 use thermocline_base::error::Result;
 use thermocline_model::recurrent::ShortConvWeights;
 
-/// Computes the convolution of gated inputs, whose outputs are gated again.
+/// Computes the convolution of gated inputs, and gates its outputs.
 pub(super) fn short_conv(
     mut task: MixerTask<'_, '_>,
     weights: &ShortConvWeights,

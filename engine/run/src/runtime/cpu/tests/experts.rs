@@ -36,7 +36,7 @@ fn moe_output_is_the_weighted_sum_with_and_without_a_shared_expert() {
     }
 }
 
-/// Five experts of `width` neurons, and a shared one of `shared` if that is not 0.
+/// Five experts of `width` neurons, and a shared expert of `shared` neurons unless that is 0.
 fn five_experts(width: usize, shared: usize, seed: &mut u64) -> ExpertWeights {
     let router = linear(5, D, seed);
     let experts = (0..5).map(|_| ffn(true, width, seed)).collect();
@@ -53,8 +53,8 @@ fn five_experts(width: usize, shared: usize, seed: &mut u64) -> ExpertWeights {
     }
 }
 
-/// The reported neurons are those of the chosen experts that fire in the reference, and the output is the same with and without a
-/// probe.
+/// The reported neurons are the chosen experts' neurons that fire in the reference. The output is
+/// equal with and without a probe.
 #[test]
 fn firing_neurons_of_chosen_experts_are_reported() {
     const WIDTH: usize = 20;

@@ -17,7 +17,8 @@ fn skipped_zeros_do_not_change_the_ffn_output() {
     }
 }
 
-/// The partial sums of any two disjoint sets of neurons add up to the FFN's output, for one token and for several.
+/// The partial sums of any two disjoint sets of neurons add up to the FFN's output, for one token
+/// and for several.
 #[test]
 fn partial_sums_add_up_to_the_output() {
     let cpu = Cpu::new(&CpuOptions { threads: Some(2), ..CpuOptions::default() }).unwrap();
@@ -62,7 +63,8 @@ fn partial_sums_add_up_to_the_output() {
     }
 }
 
-/// Only predicted neurons contribute, whether the prediction is a mask or a predictor, of either kind and input.
+/// Only predicted neurons contribute, whether the prediction is a mask or a predictor, of either
+/// kind and input.
 #[test]
 fn only_predicted_neurons_contribute() {
     let cpu = Cpu::new(&CpuOptions { threads: Some(2), ..CpuOptions::default() }).unwrap();
@@ -104,7 +106,8 @@ fn only_predicted_neurons_contribute() {
             assert!((0..40).all(|i| (f64::from(seen.strength[i]) - masked[i].abs()).abs() < 1e-4));
             let predicted = seen.predicted.clone().unwrap();
             assert!((0..40).all(|i| mask::contains(&predicted, i) == expected[i]));
-            // Bytes read: the predictor's, the gate rows of predicted neurons, the up and down rows of those that fire.
+            // Bytes read: the predictor, the gate rows of predicted neurons, and the up and down
+            // rows of firing neurons.
             let (candidates, row) = (expected.iter().filter(|may| **may).count() as u64, (D * 4) as u64);
             assert!(seen.bytes.0 >= predictor.bytes() + candidates * row && seen.bytes.1 <= seen.bytes.0);
 
@@ -115,8 +118,8 @@ fn only_predicted_neurons_contribute() {
             assert!((0..40).all(|i| mask::contains(&more, i) == (scores[i] >= -2.8)));
             assert!(mask::count(&more) > mask::count(&predicted));
 
-            // A recall check computes the predictor and does not follow it: the output is exact, and the report has the neurons
-            // that would have been missed.
+            // A recall check computes the predictor and ignores its prediction. The output is
+            // exact, and the report contains the neurons that the predictor would have missed.
             assert!(!seen.complete);
             let checked = LayerTask { recall_check: true, ..task };
             layer.run(&cpu, &checked, &mut out, &mut seen).unwrap();
@@ -138,7 +141,8 @@ fn only_predicted_neurons_contribute() {
     }
 }
 
-/// A neuron whose gate's activation is below the threshold is skipped, and reported as silent where a mode computes it.
+/// A neuron whose gate's activation is below the threshold is skipped, and is reported as silent if
+/// a mode computes it.
 #[test]
 fn neurons_below_the_threshold_are_skipped() {
     let cpu = Cpu::new(&CpuOptions { threads: Some(2), ..CpuOptions::default() }).unwrap();

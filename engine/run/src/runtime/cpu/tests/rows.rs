@@ -1,4 +1,4 @@
-//! Tokens of different sequences in modes that skip.
+//! Separate tokens in modes that skip neurons.
 
 use super::*;
 use thermocline_model::{Predictor, PredictorInput, PredictorKind, mask};
@@ -9,8 +9,8 @@ fn predictor(seed: &mut u64) -> Predictor {
     Predictor { kind, input: PredictorInput::Normed, threshold: 0.1, quality: None, by_input: Default::default() }
 }
 
-/// Each token of a batch has the output, the firing neurons and the prediction that it has alone, in every mode, whether few of the
-/// neurons fire for any of them or nearly all do.
+/// In every mode, each token of a batch has the output, firing neurons and prediction of a
+/// single-token pass. This holds whether few or nearly all neurons fire for any of the tokens.
 #[test]
 fn separate_tokens_are_computed_as_each_alone() {
     let mut seed = 31;

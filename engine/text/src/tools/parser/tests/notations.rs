@@ -17,7 +17,7 @@ fn with_code(code: &str, path: &str) -> Vec<(&'static str, Value)> {
     vec![("run", json!({ "code": code, "path": path }))]
 }
 
-/// JSON objects and lists behind the marks of many families.
+/// JSON objects and lists after the opening texts of many families.
 fn json() -> Vec<Example> {
     let mut all = vec![
         example("<tool_call>", "No tools <tool here.", "No tools <tool here.", vec![]),
@@ -52,7 +52,7 @@ fn json() -> Vec<Example> {
             "",
             vec![ulm()],
         ),
-        // An object that is no call is words, and the calls beside it are calls.
+        // An object that is not a call is text, and the calls next to it are calls.
         example(
             "<tool_call>",
             "<tool_call>[{\"name\": \"run\"}, {\"name\": \"no\"}]</tool_call>",
@@ -101,7 +101,7 @@ fn json() -> Vec<Example> {
     all
 }
 
-/// `<function=NAME>` with and without tags around.
+/// `<function=NAME>` with and without surrounding tags.
 fn tags() -> Vec<Example> {
     let weather =
         "<function=weather>\n<parameter=city>\nUlm\n</parameter>\n<parameter=days>\n2\n</parameter>\n</function>";
@@ -122,7 +122,7 @@ fn tags() -> Vec<Example> {
         example("<function=", &format!("Well.\n{weather}"), "Well.\n", vec![ulm()]),
         example("<function=", &format!("{weather}\n{weather}\nDone."), "\nDone.", vec![ulm(), ulm()]),
         example("<function=", json, "", vec![("run", json!({ "code": "a</function>" }))]),
-        // The end of the function, or that of the calls, left out.
+        // The end of the function or of the calls is omitted.
         example("<tool_call>", &format!("<tool_call>{without_end}</tool_call>"), "", vec![ulm()]),
         example("<tool_call>", &format!("<tool_call>{weather}"), "", vec![ulm()]),
     ];
@@ -134,7 +134,7 @@ fn tags() -> Vec<Example> {
     all
 }
 
-/// Values in which the tags of their notation stand.
+/// Values that contain tags of their notation.
 fn texts_with_tags() -> Vec<Example> {
     let texts = [
         "<parameter>\n<b></parameter>\n</b>",
@@ -153,14 +153,15 @@ fn texts_with_tags() -> Vec<Example> {
     };
     let mut all: Vec<Example> =
         texts.iter().map(|text| example("<tool_call>", &call(text), "", with_code(text, "d.xml"))).collect();
-    // A parameter that the function does not have.
+    // A parameter that the function does not define.
     let new =
         "<tool_call><function=run><parameter=wet>true</parameter><parameter=new>1</parameter></function></tool_call>";
     all.push(example("<tool_call>", new, "", vec![("run", json!({ "wet": true, "new": 1 }))]));
     all
 }
 
-/// Names in attributes: MiniCPM's, with values that are text, in a CDATA section, and in two; MiniMax's, DeepSeek's, Step's.
+/// Names in attributes: MiniCPM's values as plain text, in one CDATA section and in two; and
+/// MiniMax's, DeepSeek's and Step's calls.
 fn attributes() -> Vec<Example> {
     let open = "<function name=";
     let mut all = vec![
@@ -210,7 +211,7 @@ fn invocations(open: &'static str, close: &str, prefix: &str) -> Vec<Example> {
     ]
 }
 
-/// Gemma's, also with quotes and brackets in texts.
+/// Gemma's calls, also with quotes and brackets in texts.
 fn braces() -> Vec<Example> {
     let texts = ["say(QQQone, twoQQQ)", "Q}", "Q, code:Qx", "{a:QbQ}", "Q,", "Q, other:1", "a, b: c}", "\\n\"'"];
     let mut all = vec![example(
@@ -222,7 +223,7 @@ fn braces() -> Vec<Example> {
     for (open, close, quote) in
         [("<start_function_call>", "<end_function_call>", "<escape>"), ("<|tool_call>", "<tool_call|>", "<|\"|>")]
     {
-        // Gemma 4 writes every quotation mark like this.
+        // Gemma 4 writes every quotation mark this way.
         let meaning = if quote == "<|\"|>" { "\"" } else { quote };
         let weather = format!("{open}call:weather{{city:{quote}Ulm{quote},days:2}}{close}");
         all.push(example(open, &format!("So.{weather}"), "So.", vec![ulm()]));
@@ -240,7 +241,7 @@ fn braces() -> Vec<Example> {
     all
 }
 
-/// Calls as Python writes them: LFM2's, OLMo's, MiniCPM's, Llama 4's.
+/// Python calls of LFM2, OLMo, MiniCPM and Llama 4.
 fn python() -> Vec<Example> {
     let list = "[run(list=[1, -2.5, 'a', (\"b\", None)], map={'k': {\"l\": [True, 0]}, \"m\": {}})]";
     let read_list = json!({ "list": [1, -2.5, "a", ["b", null]], "map": { "k": { "l": [true, 0] }, "m": {} } });
@@ -275,7 +276,8 @@ fn python() -> Vec<Example> {
     all
 }
 
-/// A name, a separator, and arguments in JSON: Mistral's, DeepSeek's, HunYuan's, Kimi's, GLM 4's.
+/// A name, a separator and JSON arguments: Mistral's, DeepSeek's, HunYuan's, Kimi's and GLM 4's
+/// calls.
 fn named() -> Vec<Example> {
     let json = "{\"city\": \"Ulm\", \"days\": 2}";
     let (begin, end) = ("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>");
@@ -310,7 +312,7 @@ fn named() -> Vec<Example> {
     ]
 }
 
-/// GLM's, also with tags in texts.
+/// GLM's calls, also with tags in texts.
 fn names_between_tags() -> Vec<Example> {
     let weather =
         "<arg_key>city</arg_key>\n<arg_value>Ulm</arg_value>\n<arg_key>days</arg_key>\n<arg_value>2</arg_value>";
