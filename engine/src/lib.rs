@@ -10,7 +10,7 @@
 //! import this crate alone. The modules that it re-exports from the others serve Thermocline's own
 //! programs and tests. They change without notice.
 
-// Printing panics if nobody reads the output.
+// The print macros panic if the output is closed.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod bench;

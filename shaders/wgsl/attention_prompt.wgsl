@@ -189,8 +189,9 @@ fn query_part(lane: u32, first: u32, count: u32, head: u32, chunk: u32) -> vec4<
     return select(vec4<f32>(), part, unit < UNITS);
 }
 
-// The unit of a chunk of half a tile's keys. Keys past the end are not seen and repeat the last
-// key. Units past the head are multiplied by zeros of the queries.
+// Returns the words of the key that `lane` loads for a chunk of units and half of a tile's keys. A
+// key past the end repeats the last key, and its score is hidden. Units past the head are
+// multiplied by zeros of the queries.
 fn key_part(lane: u32, rows: CacheRows, key: u32, end: u32, chunk: u32) -> vec4<u32> {
     let row = rows.first + ring_row(min(key + lane / CHUNK, end - 1u), rows.ring);
     return key_words(row * UNITS + min(chunk + lane % CHUNK, UNITS - 1u));

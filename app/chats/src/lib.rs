@@ -4,7 +4,7 @@
 //! including the measured [`speeds`] of each model. [`server_switch`] runs the window's server.
 //! [`update`] looks for a newer version if the user turned this on.
 
-// Nobody reads the standard streams of the window, and a print panics if they are closed.
+// The print macros panic if the output is closed.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 // The compiler proves `Engine: Send` through all types of wgpu.
 #![recursion_limit = "256"]

@@ -4,7 +4,7 @@
 //! and [`log`] keeps the latest log lines. [`memory`] reads the machine's RAM, [`network`] explains
 //! failed connections, and [`units`] formats and parses sizes.
 
-// `print!` and `eprint!` panic if nobody reads their output.
+// The print macros panic if the output is closed.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 // The compiler proves `Engine: Send` through all types of wgpu.
 #![recursion_limit = "256"]

@@ -4,7 +4,7 @@
 //! work that would delay a frame, [`waker`] requests frames from other threads, and [`frame_pace`]
 //! limits the frame rate. This crate does not depend on models, chats or settings.
 
-// Nobody reads the standard streams of the window, and a print panics if they are closed.
+// The print macros panic if the output is closed.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod background;

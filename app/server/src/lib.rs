@@ -21,7 +21,7 @@
 //! `tokens` encodes and decodes. All of them share the `context`. The server runs on one thread of
 //! its own and never blocks it; other threads parse large bodies.
 
-// `print!` and `eprint!` panic if nobody reads their output.
+// The print macros panic if the output is closed.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 // The compiler proves `Engine: Send` through all types of wgpu.
 #![recursion_limit = "256"]

@@ -74,7 +74,7 @@ impl ServerLog {
     }
 
     fn send(&self, line: String) {
-        // A full queue means that nobody reads. The line is lost.
+        // A full queue means that standard error is not read. The line is lost.
         let _ = self.entries.try_send(LogEntry::Line(line));
     }
 }

@@ -7,8 +7,8 @@
 //!
 //! Exit codes: 0 done, 1 something failed, 2 bad input or usage, 130 interrupted.
 
-// `print!` and `eprint!` panic if nobody reads their output. `standard_error` and `answer` print
-// instead.
+// The print macros panic if the output is closed. `standard_error` and `answer`
+// print instead.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 // The compiler proves `Engine: Send` through all types of wgpu.
 #![recursion_limit = "256"]

@@ -18,7 +18,7 @@
 //! are throttled while the model answers. Panels change shared state through the shell and send
 //! commands for everything outside themselves.
 
-// The print macros panic if their output is closed, and a window's output has no reader.
+// The print macros panic if the output is closed.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 // The proof of `Engine: Send` recurses through all types of wgpu.
 #![recursion_limit = "256"]

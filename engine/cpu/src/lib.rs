@@ -10,7 +10,7 @@
 //! - [`InputMajor`] is for products with activations that are mostly zero.
 //! - [`ops`] has the operations between the matrix products.
 
-// The print macros panic if nobody reads the output.
+// The print macros panic if the output is closed.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 mod code_panels;

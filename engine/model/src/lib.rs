@@ -4,7 +4,7 @@
 //! and maps Hugging Face folders to GGUF. The forward pass executes the program and does not depend
 //! on families.
 
-// The print macros panic if nobody reads the stream.
+// The print macros panic if the output is closed.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 mod alibi;

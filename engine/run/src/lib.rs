@@ -2,7 +2,7 @@
 //! GPU. [`placement`] decides which neurons, layers and caches are in VRAM. [`hybrid`] splits a
 //! layer between both processors.
 
-// Print macros panic if nobody reads their output.
+// The print macros panic if the output is closed.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod device;

@@ -48,7 +48,7 @@ pub struct EngineOptions {
     /// Number of prompt tokens computed at a time, at least 1. Sessions take turns between chunks.
     pub chunk: usize,
     /// True if control tokens in messages, tools and files act as control tokens, as in other
-    /// programs. Whoever writes them can then end the turn. If false, they are plain text.
+    /// programs. The author of a message can then end the turn. If false, they are plain text.
     pub special_in_content: bool,
     /// The device to compute on.
     pub device: DeviceChoice,

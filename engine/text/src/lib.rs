@@ -12,7 +12,7 @@
 //! write control tokens ([`control_texts`]). [`reasoning`] separates thoughts from the answer, and
 //! [`tools`] separates text from tool calls. [`fence`] recognises code in Markdown.
 
-// Printing panics if nobody reads the output.
+// The print macros panic if the output is closed.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 mod added;

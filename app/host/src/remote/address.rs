@@ -41,7 +41,7 @@ impl ServerAddress {
         is_loopback(self.host())
     }
 
-    /// `true` if nobody on the way can read what is sent: it is encrypted or stays on this
+    /// `true` if the network cannot read what is sent: it is encrypted or stays on this
     /// computer.
     pub fn is_private(&self) -> bool {
         self.is_local() || self.0.starts_with("https://")
