@@ -68,8 +68,8 @@ pub(crate) struct Kernels {
     pub dot_codes: fn(BlockType, &[u8], QuantisedInput<'_>, isize, &mut [f32]),
     /// [`Kernels::dot_gathered`] for rows of Q4_0, if several rows at once are faster.
     gathered_q4_0: Option<GatheredDot>,
-    /// [`Kernels::dot_floats`] for one row of a float type.
-    dot_float_row: fn(FloatType, &[u8], &[f32], isize) -> f32,
+    /// [`Kernels::dot_floats`] for a float type.
+    dot_float_rows: fn(FloatType, &[u8], &[f32], isize, &mut [f32]),
     /// [`Kernels::dot_floats_tokens`] for a float type, if several tokens at once are faster.
     dot_float_tokens: Option<TokensDot>,
     /// Decodes whole blocks to `w = scale * code + min`, exactly.
@@ -130,11 +130,12 @@ impl Kernels {
     /// `out[r] = W[r] . x` for `out.len()` rows of any type. `ahead` is as in
     /// [`Kernels::dot_codes`].
     pub fn dot_floats(&self, ty: Encoding, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]) {
-        for (row, out) in portable::rows(ty, weights, x.len(), out) {
-            match ty {
-                Encoding::Blocks(ty) => [*out] = decoded::dot_tokens(self, ty, row, [x], ahead),
-                Encoding::Float(ty) => *out = (self.dot_float_row)(ty, row, x, ahead),
-            }
+        let ty = match ty {
+            Encoding::Float(ty) => return (self.dot_float_rows)(ty, weights, x, ahead, out),
+            Encoding::Blocks(ty) => ty,
+        };
+        for (row, out) in portable::rows(Encoding::Blocks(ty), weights, x.len(), out) {
+            [*out] = decoded::dot_tokens(self, ty, row, [x], ahead);
         }
     }
 

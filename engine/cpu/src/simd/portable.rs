@@ -171,6 +171,18 @@ pub(super) fn dot_each(
     rows(Encoding::Blocks(ty), weights, x.codes.len(), out).for_each(|(row, out)| *out = dot(row));
 }
 
+/// `out[r] = dot(W[r], x)` for rows of floats. Checks the lengths.
+#[inline(always)]
+pub(super) fn dot_each_float(
+    ty: FloatType,
+    weights: &[u8],
+    x: &[f32],
+    out: &mut [f32],
+    dot: impl Fn(&[u8], &[f32]) -> f32,
+) {
+    rows(Encoding::Float(ty), weights, x.len(), out).for_each(|(row, out)| *out = dot(row, x));
+}
+
 /// Dot product of a row of floats, summed in sixteen lanes.
 #[inline(always)]
 pub(super) fn dot_floats(ty: FloatType, row: &[u8], x: &[f32]) -> f32 {

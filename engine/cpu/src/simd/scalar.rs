@@ -15,7 +15,9 @@ pub(super) const TABLE: Kernels = Kernels {
     quantise: portable::quantise,
     dot_codes: |ty, weights, x, _, out| portable::dot_codes(ty, weights, x, out),
     gathered_q4_0: None,
-    dot_float_row: |ty, row, x, _| portable::dot_floats(ty, row, x),
+    dot_float_rows: |ty, weights, x, _, out| {
+        portable::dot_each_float(ty, weights, x, out, |row, x| portable::dot_floats(ty, row, x));
+    },
     dot_float_tokens: None,
     unpack: |ty, src, to| (ty.format().unpack)(src, to),
     code_tiles: None,

@@ -15,9 +15,16 @@ use crate::simd::{
     E8M0, F16, GatheredRow, MINIMA, QuantisedInput, SIGNED,
     block_inputs::{BlockInputs, PaddedInputs, padded},
     part,
+    portable::dot_each_float,
     sum_order::LINE,
 };
 use thermocline_formats::quant::{FloatType, k_scales};
+
+/// `out[r] = W[r] . x` for rows of floats.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn float_rows(ty: FloatType, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]) {
+    dot_each_float(ty, weights, x, out, |row, x| floats(ty, row, [x], ahead)[0]);
+}
 
 /// `row . x[t]` for a row of floats.
 #[target_feature(enable = "avx2,fma,f16c")]

@@ -129,7 +129,7 @@ pub(super) const TABLE: Kernels = Kernels {
         with_features!(blocks::run(ty, BlockWork::Dot { weights, x, ahead, out }));
     },
     gathered_q4_0: Some(|rows, x| with_features!(dot::q4_0(*rows, x))),
-    dot_float_row: |ty, row, x, ahead| with_features!(dot::floats(ty, row, [x], ahead))[0],
+    dot_float_rows: |ty, weights, x, ahead, out| with_features!(dot::float_rows(ty, weights, x, ahead, out)),
     dot_float_tokens: Some(|ty, row, x, ahead| with_features!(dot::floats(ty, row, x, ahead))),
     unpack: |ty, src, to| with_features!(blocks::run(ty, BlockWork::Unpack { src, to })),
     code_tiles: None,

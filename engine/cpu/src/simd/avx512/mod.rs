@@ -104,7 +104,7 @@ pub(super) const TABLE: Kernels = Kernels {
         with_features!(blocks::run(ty, BlockWork::Dot { weights, x, ahead, out }));
     },
     gathered_q4_0: Some(|rows, x| with_features!(dot::q4_0(*rows, x))),
-    dot_float_row: |ty, row, x, ahead| with_features!(dot::floats(ty, row, x, ahead)),
+    dot_float_rows: |ty, weights, x, ahead, out| with_features!(dot::float_rows(ty, weights, x, ahead, out)),
     unpack: |ty, src, to| with_features!(blocks::run(ty, BlockWork::Unpack { src, to })),
     code_tiles: Some(CodeTileKernels {
         interleave: |codes, out| with_features!(codes::interleave::<i8, 4, 64>(codes, out)),

@@ -15,17 +15,18 @@ use crate::simd::{
     E8M0, F16, GatheredRow, MINIMA, QuantisedInput,
     block_inputs::{BlockInputs, PaddedInputs, padded},
     part,
+    portable::dot_each_float,
     sum_order::LINE,
 };
 use thermocline_formats::quant::{FloatType, k_scales};
 
-/// `row . x` for a row of floats.
-pub(super) fn floats(ty: FloatType, row: &[u8], x: &[f32], ahead: isize) -> f32 {
-    match ty {
+/// `out[r] = W[r] . x` for rows of floats.
+pub(super) fn float_rows(ty: FloatType, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]) {
+    dot_each_float(ty, weights, x, out, |row, x| match ty {
         FloatType::F32 => float_row::<16>(row, x, ahead, f32s),
         FloatType::F16 => float_row::<8>(row, x, ahead, f16s),
         FloatType::BF16 => float_row::<8>(row, x, ahead, bf16s),
-    }
+    });
 }
 
 /// Multiplies one row of floats. Four floats are `BYTES` long.

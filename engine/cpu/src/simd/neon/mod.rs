@@ -97,7 +97,7 @@ pub(super) const TABLE: Kernels = Kernels {
         blocks::run(Widening, ty, BlockWork::Dot { weights, x, ahead, out });
     },
     gathered_q4_0: Some(|rows, x| dot::q4_0(Widening, *rows, x)),
-    dot_float_row: dot::floats,
+    dot_float_rows: dot::float_rows,
     dot_float_tokens: None,
     unpack: |ty, src, to| blocks::run(Widening, ty, BlockWork::Unpack { src, to }),
     code_tiles: None,
