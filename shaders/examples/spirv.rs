@@ -41,7 +41,7 @@ fn main() {
                     let path = folder.join(label);
                     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
                     fs::write(path.with_extension("spv"), bytes).unwrap();
-                    let place = |ty: WeightType| (ty.row_bytes(COLS) * 8 * ty.parts()) as f64 / COLS as f64;
+                    let place = |ty: WeightType| (ty.device_row_bytes(COLS) * 8 * ty.parts()) as f64 / COLS as f64;
                     let bindings = kernel.bindings_of(weights).map(|(binding, _)| binding + 1).max().unwrap_or(0);
                     let params = kernel.params_bytes;
                     let place = weights.map_or(0.0, place);

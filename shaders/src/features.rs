@@ -1,18 +1,6 @@
 //! Device features that kernels use.
 
-use crate::{Kernel, Tier, WeightType};
-
-/// Device features used by a kernel's text. If a driver fails with such a feature, the feature can
-/// be disabled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct KernelFeatures {
-    /// Hardware matrix products (cooperative matrices), or the scaling of activations for them.
-    pub cooperative: bool,
-    /// Products of packed 8-bit integers, or the rounding of activations for them.
-    pub packed: bool,
-    /// Subgroups and 16-bit floats.
-    pub tier: Tier,
-}
+use crate::{Kernel, KernelFeatures, Tier, WeightType};
 
 impl Kernel {
     /// Features used by the kernel's text for an adapter of `tier` and for `weights`.

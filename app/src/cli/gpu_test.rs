@@ -5,8 +5,7 @@ use std::{io::Write, ops::ControlFlow};
 use serde_json::{Value, json};
 use thermocline_engine::{
     Error,
-    device::{SelfTest, self_test},
-    gpu::{AdapterChoice, AdapterKind, AdapterReport, Gpu, GpuOptions},
+    gpu::{AdapterChoice, AdapterKind, AdapterReport, Gpu, GpuOptions, SelfTest, self_test},
     quant::TensorType,
 };
 
@@ -106,10 +105,7 @@ fn conclusion(found: &SelfTest) -> String {
 
 #[cfg(test)]
 mod tests {
-    use thermocline_engine::{
-        device::{KernelOutcome, KernelVerdict},
-        gpu::GpuFeature,
-    };
+    use thermocline_engine::gpu::{GpuFeature, KernelOutcome, KernelVerdict};
 
     use super::*;
 

@@ -3,7 +3,7 @@
 
 use std::{fmt, path::PathBuf};
 
-use thermocline_shaders::KernelFeatures;
+use crate::KernelFeatures;
 
 /// `Result` with the engine's [`enum@Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;

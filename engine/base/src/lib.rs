@@ -7,5 +7,7 @@
 pub mod error;
 pub mod files;
 pub mod telemetry;
+mod tier;
 
 pub use error::{Error, FileAction, GpuFailure, Location, Result, ScarceMemory};
+pub use tier::{KernelFeatures, Tier};

@@ -9,18 +9,18 @@
 //!   [panels](super::code_panels),
 //! - passes of any length with a small float matrix, because its tiles would sum in another order.
 
-use std::{ops::Range, slice};
+use std::ops::Range;
 
 use super::{
     Cpu, InputPrecision, Isa, RowsJob,
     matmul::{RowBlock, rows_of},
     product_input::QuantisedInputBuffer,
-    row_selection::{AHEAD, RowSelection},
+    row_selection::AHEAD,
     simd::DOT_TOKENS,
 };
 use thermocline_formats::{
     format::Matrix,
-    quant::{BlockType, Encoding},
+    quant::{BlockType, WeightType},
 };
 
 /// Most tokens of a pass in which every product keeps the summation order of single tokens, on
@@ -41,10 +41,12 @@ const SMALL_ROWS: usize = 512;
 const GROUP_BYTES: usize = 16 << 10;
 /// The number of rows of a group is a multiple of this, because kernels take several rows at once.
 const GROUP_ROWS: usize = 4;
+/// Rows of floats per call of the kernel for several tokens.
+const DOT_ROWS_AT_ONCE: usize = 16;
 
 /// True if products with `weight` take this path for any number of tokens.
 pub(super) fn takes_any(cpu: &Cpu, weight: &Matrix) -> bool {
-    matches!(weight.encoding(), Encoding::Float(_))
+    matches!(weight.weight_type(), WeightType::Float(_))
         && weight.rows() <= SMALL_ROWS
         && cpu.activations == InputPrecision::Int8
 }
@@ -93,37 +95,36 @@ fn ahead(token: usize) -> isize {
 impl RowBlock<'_> {
     /// Multiplies `rows` of the block with codes.
     fn codes(&mut self, cpu: &Cpu, ty: BlockType, codes: &[QuantisedInputBuffer], rows: Range<usize>) {
-        let (first, row_bytes) = (self.first + rows.start, self.weight.row_bytes());
         for (token, codes) in codes.iter().enumerate() {
-            let out = &mut self.out.row_mut(token)[rows.clone()];
-            let dot = |weights: &[u8], out: &mut [f32]| {
-                (cpu.kernels.dot_codes)(ty, weights, codes.row(), ahead(token), out);
-            };
-            match self.selection {
-                RowSelection::All => dot(&self.weight.data()[first * row_bytes..][..out.len() * row_bytes], out),
-                RowSelection::Listed(list) => {
-                    let rows = list[first..].iter().map(|row| self.weight.row(*row as usize));
-                    rows.zip(out).for_each(|(row, out)| dot(row, slice::from_mut(out)));
-                }
+            let out = self.out.row_mut(token);
+            for (run, weights) in self.selection.runs(self.weight, self.first, rows.clone()) {
+                (cpu.kernels.dot_codes)(ty, weights, codes.row(), ahead(token), &mut out[run]);
             }
         }
     }
 
     /// Multiplies `rows` of the block with floats.
     fn floats(&mut self, cpu: &Cpu, x: &[f32], tokens: usize, rows: Range<usize>) {
-        let (cols, encoding) = (self.weight.cols(), self.weight.encoding());
-        let x = |token: usize| &x[token * cols..][..cols];
+        let (weight, ty) = (self.weight, self.weight.weight_type());
+        let x = |token: usize| &x[token * weight.cols()..][..weight.cols()];
         for token in (0..tokens).step_by(DOT_TOKENS) {
-            for at in rows.clone() {
-                let row = self.weight.row(self.selection.get(self.first + at));
-                if token + DOT_TOKENS <= tokens {
-                    let inputs = std::array::from_fn(|i| x(token + i));
-                    let dots = cpu.kernels.dot_floats_tokens(encoding, row, inputs, ahead(token));
-                    (token..).zip(dots).for_each(|(token, dot)| self.out.row_mut(token)[at] = dot);
-                } else {
+            for (rows, weights) in self.selection.runs(weight, self.first, rows.clone()) {
+                if token + DOT_TOKENS > tokens {
                     for token in token..tokens {
-                        let out = slice::from_mut(&mut self.out.row_mut(token)[at]);
-                        cpu.kernels.dot_floats(encoding, row, x(token), ahead(token), out);
+                        let out = &mut self.out.row_mut(token)[rows.clone()];
+                        cpu.kernels.dot_floats(ty, weights, x(token), ahead(token), out);
+                    }
+                    continue;
+                }
+                let inputs = std::array::from_fn(|i| x(token + i));
+                let mut dots = [[0.0; DOT_TOKENS]; DOT_ROWS_AT_ONCE];
+                let parts = weights.chunks(DOT_ROWS_AT_ONCE * weight.row_bytes());
+                for (part, first) in parts.zip(rows.step_by(DOT_ROWS_AT_ONCE)) {
+                    let dots = &mut dots[..part.len() / weight.row_bytes()];
+                    cpu.kernels.dot_floats_tokens(ty, part, inputs, ahead(token), dots);
+                    for i in 0..DOT_TOKENS {
+                        let out = self.out.row_mut(token + i)[first..].iter_mut();
+                        out.zip(&*dots).for_each(|(out, dots)| *out = dots[i]);
                     }
                 }
             }

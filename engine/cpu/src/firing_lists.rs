@@ -222,7 +222,7 @@ impl FiredRows<'_> {
                             let later = self.part(*later, of_row(&pieces[ahead % pieces.len()]));
                             later.chunks(LINE).for_each(|line| prefetch(line.as_ptr()));
                         }
-                        cpu.kernels.widen(self.weight.encoding(), self.part(*neuron, of_row(columns)), to);
+                        cpu.kernels.widen(self.weight.weight_type(), self.part(*neuron, of_row(columns)), to);
                     }
                     let rows = PanelRows { panel: &panel[..neurons.len() * width], width, first: place };
                     dispatch(cpu.isa, AddPanel { rows, firing: &firing, acc });

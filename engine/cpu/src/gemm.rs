@@ -149,7 +149,7 @@ fn floats(kernels: &Kernels, block: &mut RowBlock<'_>, tiles: &FloatTiles, token
                 let row = panel * width + row;
                 if row < rows {
                     let src = &block.row(row)[from..to];
-                    kernels.widen(weight.encoding(), src, widened);
+                    kernels.widen(weight.weight_type(), src, widened);
                 } else {
                     widened.fill(0.0);
                 }

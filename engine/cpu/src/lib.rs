@@ -46,7 +46,7 @@ pub use simd::prefetch;
 use thermocline_base::error::Result;
 use thermocline_formats::{
     format::Matrix,
-    quant::{BlockType, Encoding},
+    quant::{BlockType, WeightType},
 };
 
 /// Settings of a [`Cpu`].
@@ -130,9 +130,9 @@ impl Cpu {
     /// The block type whose codes represent `weight` in products. `None` if products with it use
     /// floats.
     fn codes_of(&self, weight: &Matrix) -> Option<BlockType> {
-        match (self.activations, weight.encoding()) {
-            (InputPrecision::Int8, Encoding::Blocks(ty)) => Some(ty),
-            (InputPrecision::Float, _) | (_, Encoding::Float(_)) => None,
+        match (self.activations, weight.weight_type()) {
+            (InputPrecision::Int8, WeightType::Blocks(ty)) => Some(ty),
+            (InputPrecision::Float, _) | (_, WeightType::Float(_)) => None,
         }
     }
 

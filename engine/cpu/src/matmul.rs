@@ -242,7 +242,7 @@ impl Cpu {
     ) {
         match self.codes_of(weight) {
             Some(ty) => (self.kernels.dot_codes)(ty, rows, codes.row(), ahead, out),
-            None => self.kernels.dot_floats(weight.encoding(), rows, x, ahead, out),
+            None => self.kernels.dot_floats(weight.weight_type(), rows, x, ahead, out),
         }
     }
 
@@ -336,10 +336,7 @@ pub(super) mod tests {
     };
     use thermocline_formats::{
         format::Bytes,
-        quant::{
-            TensorType,
-            sample::{WEIGHTS as TYPES, random_weights},
-        },
+        quant::{TensorType, sample::random_weights},
     };
 
     pub(crate) fn random_matrix(ty: TensorType, rows: usize, cols: usize, rng: &mut StdRng) -> Matrix {
@@ -425,12 +422,12 @@ pub(super) mod tests {
 
         #[test]
         fn matmul_agrees_with_f64(
-            a in 0..TYPES.len(), b in 0..TYPES.len(), n in 0usize..300, rows in 1usize..90,
+            a in 0..TensorType::WEIGHTS.len(), b in 0..TensorType::WEIGHTS.len(), n in 0usize..300, rows in 1usize..90,
             tokens in prop_oneof![1usize..8, 1usize..30], seed: u64,
         ) {
             let rng = &mut StdRng::seed_from_u64(seed);
-            let cols = columns(TYPES[a], n).next_multiple_of(TYPES[b].block_len());
-            let weights = [random_matrix(TYPES[a], rows, cols, rng), random_matrix(TYPES[b], 7, cols, rng)];
+            let cols = columns(TensorType::WEIGHTS[a], n).next_multiple_of(TensorType::WEIGHTS[b].block_len());
+            let weights = [random_matrix(TensorType::WEIGHTS[a], rows, cols, rng), random_matrix(TensorType::WEIGHTS[b], 7, cols, rng)];
             let x = random_activations(tokens * cols, rng);
             let bias = random_activations(rows, rng);
             let mut first = None;
@@ -467,11 +464,11 @@ pub(super) mod tests {
 
         #[test]
         fn matmul_neurons_agrees_with_f64(
-            at in 0..TYPES.len(), n in 0usize..300, n_ff in 1usize..500, tokens in 1usize..20, active in 0.0..1.0, seed: u64,
+            at in 0..TensorType::WEIGHTS.len(), n in 0usize..300, n_ff in 1usize..500, tokens in 1usize..20, active in 0.0..1.0, seed: u64,
         ) {
             let rng = &mut StdRng::seed_from_u64(seed);
-            let d = columns(TYPES[at], n);
-            let weight = random_matrix(TYPES[at], n_ff, d, rng);
+            let d = columns(TensorType::WEIGHTS[at], n);
+            let weight = random_matrix(TensorType::WEIGHTS[at], n_ff, d, rng);
             let a: Vec<f32> = random_activations(tokens * n_ff, rng)
                 .into_iter()
                 .map(|a| if rand::RngExt::random_bool(rng, active) { a } else { 0.0 })
@@ -491,7 +488,7 @@ pub(super) mod tests {
     #[test]
     fn matmul_each_equals_matmul_rows_one_by_one() {
         let rng = &mut StdRng::seed_from_u64(3);
-        for ty in TYPES {
+        for ty in TensorType::WEIGHTS {
             let cols = [columns(ty, 40), columns(ty, 75), columns(ty, 3)];
             let weights = cols.map(|cols| random_matrix(ty, 37, cols, rng));
             for (cpu, tokens) in every_cpu().iter().flat_map(|cpu| [(cpu, 1), (cpu, 3)]) {
@@ -536,7 +533,7 @@ pub(super) mod tests {
 
     #[test]
     fn tokens_have_the_bits_that_they_have_alone() {
-        for ty in TYPES {
+        for ty in TensorType::WEIGHTS {
             assert_bits_of_single_tokens(ty, 61, columns(ty, 1100), &[2, 3, 7, 8, 17, 32, 33, 70]);
         }
     }
@@ -544,7 +541,7 @@ pub(super) mod tests {
     /// A row may be longer than the part that a kernel keeps in a cache.
     #[test]
     fn tokens_have_the_bits_that_they_have_alone_in_rows_of_thirty_thousand_columns() {
-        for ty in TYPES {
+        for ty in TensorType::WEIGHTS {
             assert_bits_of_single_tokens(ty, 5, 30 << 10, &[2, 9, 33]);
         }
     }

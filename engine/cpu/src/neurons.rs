@@ -170,7 +170,7 @@ impl Cpu {
                             let len = weight.ty().block_len();
                             let src = weight.row(selection.get(*neuron as usize));
                             let src = &src[first / len * bytes..(first + out.width()) / len * bytes];
-                            kernels.widen(weight.encoding(), src, &mut row[..out.width()]);
+                            kernels.widen(weight.weight_type(), src, &mut row[..out.width()]);
                             weight.scale(row);
                             for (side, row) in row.chunks_exact(width).enumerate() {
                                 panels[side * of_panel + k * width..][..width].copy_from_slice(row);
@@ -225,10 +225,10 @@ impl FiringRows<'_> {
         let mut at = firing.start;
         while at + AXPY_ROWS <= firing.end {
             let group: [_; AXPY_ROWS] = std::array::from_fn(|i| multiple(at + i));
-            cpu.kernels.axpy(self.weight.encoding(), &group, sum);
+            cpu.kernels.axpy(self.weight.weight_type(), &group, sum);
             at += AXPY_ROWS;
         }
-        (at..firing.end).for_each(|at| cpu.kernels.axpy(self.weight.encoding(), &[multiple(at)], sum));
+        (at..firing.end).for_each(|at| cpu.kernels.axpy(self.weight.weight_type(), &[multiple(at)], sum));
     }
 }
 

@@ -91,7 +91,7 @@ mod tests {
         matmul::tests::{columns, every_cpu, random_matrix},
         simd::tests::random_activations,
     };
-    use thermocline_formats::quant::sample::WEIGHTS as TYPES;
+    use thermocline_formats::quant::TensorType;
 
     fn lists(rows: usize, rng: &mut StdRng) -> Vec<Vec<u32>> {
         [0.0, 0.05, 0.5, 1.0, 0.3].map(|density| (0..rows as u32).filter(|_| rng.random_bool(density)).collect()).into()
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn products_with_lists_equal_those_of_each_token_alone() {
         let rng = &mut StdRng::seed_from_u64(5);
-        for ty in TYPES {
+        for ty in TensorType::WEIGHTS {
             let (rows, cols) = (700, columns(ty, 300));
             let weight = random_matrix(ty, rows, cols, rng);
             let bias = random_activations(rows, rng);
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn sums_of_several_tokens_equal_those_of_each_token_alone() {
         let rng = &mut StdRng::seed_from_u64(6);
-        for ty in TYPES {
+        for ty in TensorType::WEIGHTS {
             let (rows, d) = (700, columns(ty, 300));
             let weight = random_matrix(ty, rows, d, rng).with_factor(0.75);
             let lists = lists(rows, rng);

@@ -1,5 +1,7 @@
 //! Row (or column) selection of a product, and the prefetch distance during a row's read.
 
+use std::ops::Range;
+
 use super::simd::prefetch;
 use thermocline_formats::format::Matrix;
 
@@ -22,7 +24,7 @@ pub(super) enum RowSelection<'a> {
     Listed(&'a [u32]),
 }
 
-impl RowSelection<'_> {
+impl<'a> RowSelection<'a> {
     /// Number of selected rows, of `all` rows.
     pub fn len(self, all: usize) -> usize {
         match self {
@@ -37,6 +39,26 @@ impl RowSelection<'_> {
             RowSelection::All => at,
             RowSelection::Listed(list) => list[at] as usize,
         }
+    }
+
+    /// Runs of consecutive rows of `weight` among the selected rows `first + rows`: the part of
+    /// `rows`, and its weights.
+    pub fn runs<'w>(
+        self,
+        weight: &'w Matrix,
+        first: usize,
+        rows: Range<usize>,
+    ) -> impl Iterator<Item = (Range<usize>, &'w [u8])> + use<'a, 'w> {
+        let (data, row_bytes) = (weight.data(), weight.row_bytes());
+        let longest = match self {
+            RowSelection::All => rows.len().max(1),
+            RowSelection::Listed(_) => 1,
+        };
+        rows.clone().step_by(longest).map(move |start| {
+            let run = start..rows.end.min(start + longest);
+            let from = self.get(first + start) * row_bytes;
+            (run.clone(), &data[from..from + run.len() * row_bytes])
+        })
     }
 }
 
@@ -70,7 +92,7 @@ mod tests {
         matmul::tests::{ExactSums, columns, every_cpu, random_matrix, same_for_threads},
         simd::tests::{random_activations, tolerance},
     };
-    use thermocline_formats::quant::sample::WEIGHTS as TYPES;
+    use thermocline_formats::quant::TensorType;
 
     /// A random selection of `n` rows, ascending. `density` is the fraction selected, 0 to 1.
     fn some_rows(n: usize, density: f64, rng: &mut StdRng) -> Vec<u32> {
@@ -82,12 +104,12 @@ mod tests {
 
         #[test]
         fn matmul_rows_agrees_with_f64(
-            a in 0..TYPES.len(), b in 0..TYPES.len(), n in 0usize..300, rows in 1usize..200,
+            a in 0..TensorType::WEIGHTS.len(), b in 0..TensorType::WEIGHTS.len(), n in 0usize..300, rows in 1usize..200,
             tokens in prop_oneof![1usize..3, 2usize..20], density in prop_oneof![Just(0.0), Just(1.0), 0.0..1.0], seed: u64,
         ) {
             let rng = &mut StdRng::seed_from_u64(seed);
-            let cols = columns(TYPES[a], n).next_multiple_of(TYPES[b].block_len());
-            let weights = [random_matrix(TYPES[a], rows, cols, rng), random_matrix(TYPES[b], rows, cols, rng)];
+            let cols = columns(TensorType::WEIGHTS[a], n).next_multiple_of(TensorType::WEIGHTS[b].block_len());
+            let weights = [random_matrix(TensorType::WEIGHTS[a], rows, cols, rng), random_matrix(TensorType::WEIGHTS[b], rows, cols, rng)];
             let x = random_activations(tokens * cols, rng);
             let bias = random_activations(rows, rng);
             let list = some_rows(rows, density, rng);
@@ -120,12 +142,12 @@ mod tests {
 
         #[test]
         fn accumulate_rows_agrees_with_f64(
-            at in 0..TYPES.len(), n in 0usize..300, n_ff in 1usize..700, tokens in prop_oneof![Just(1usize), 2usize..9],
+            at in 0..TensorType::WEIGHTS.len(), n in 0usize..300, n_ff in 1usize..700, tokens in prop_oneof![Just(1usize), 2usize..9],
             density in prop_oneof![Just(0.0), Just(1.0), 0.0..1.0], seed: u64,
         ) {
             let rng = &mut StdRng::seed_from_u64(seed);
-            let d = columns(TYPES[at], n);
-            let weight = random_matrix(TYPES[at], n_ff, d, rng);
+            let d = columns(TensorType::WEIGHTS[at], n);
+            let weight = random_matrix(TensorType::WEIGHTS[at], n_ff, d, rng);
             let list = some_rows(n_ff, density, rng);
             // Some selected rows have an activation of zero.
             let mut a = random_activations(tokens * list.len(), rng);
@@ -148,13 +170,13 @@ mod tests {
         /// A product of several jobs equals the products of each job and of each row alone.
         #[test]
         fn matmul_rows_of_several_jobs_equals_each_job_alone(
-            types in prop::collection::vec(0..TYPES.len(), 1..6), n in 0usize..300, n_ff in 1usize..200,
+            types in prop::collection::vec(0..TensorType::WEIGHTS.len(), 1..6), n in 0usize..300, n_ff in 1usize..200,
             density in prop_oneof![Just(0.0), Just(1.0), 0.0..1.0], seed: u64,
         ) {
             let rng = &mut StdRng::seed_from_u64(seed);
-            let block = types.iter().map(|ty| TYPES[*ty].block_len()).max().unwrap();
+            let block = types.iter().map(|ty| TensorType::WEIGHTS[*ty].block_len()).max().unwrap();
             let d = (1 + n).next_multiple_of(block);
-            let weights: Vec<Matrix> = types.iter().map(|ty| random_matrix(TYPES[*ty], n_ff, d, rng)).collect();
+            let weights: Vec<Matrix> = types.iter().map(|ty| random_matrix(TensorType::WEIGHTS[*ty], n_ff, d, rng)).collect();
             let lists: Vec<Option<Vec<u32>>> =
                 (0..weights.len()).map(|at| (at != 1).then(|| some_rows(n_ff, density, rng))).collect();
             let len = |list: &Option<Vec<u32>>| list.as_ref().map_or(n_ff, Vec::len);

@@ -9,7 +9,7 @@ use super::{
     ops::{AttentionScratch, AttentionShape, KvRows, KvType, Queries, SeenRows, attention::tests::PLAIN},
     simd::tests::random_activations,
 };
-use thermocline_formats::quant::{Encoding, sample::WEIGHTS};
+use thermocline_formats::quant::{TensorType, WeightType};
 
 /// Rows of a matrix: several panels and a partial one, several groups of rows and a partial one.
 const ROWS: usize = 35;
@@ -41,7 +41,7 @@ fn a_tokens_products_are_the_same_alone_and_among_others() {
     let rng = &mut StdRng::seed_from_u64(39);
     let cpus = cpus();
     let list: Vec<u32> = (0..ROWS as u32).filter(|row| row % 3 != 1).collect();
-    for ty in WEIGHTS {
+    for ty in TensorType::WEIGHTS {
         for cols in [32usize, 448, 512, 1344].map(|cols| cols.next_multiple_of(ty.block_len())) {
             let weight = random_matrix(ty, ROWS, cols, rng);
             let x = random_activations(TOKENS * cols, rng);
@@ -55,7 +55,7 @@ fn a_tokens_products_are_the_same_alone_and_among_others() {
                     out.into_iter().map(f32::to_bits).collect::<Vec<_>>()
                 };
                 let alone: Vec<_> = x.chunks_exact(cols).flat_map(|x| product(x, None, 1)).collect();
-                let floats = matches!(ty.encoding(), Some(Encoding::Float(_)));
+                let floats = matches!(ty.weight_type(), Some(WeightType::Float(_)));
                 let most = if floats { TOKENS } else { most(cpu) };
                 for tokens in 2..=most {
                     let together = product(&x[..tokens * cols], None, tokens);

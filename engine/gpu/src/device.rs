@@ -291,7 +291,7 @@ impl Gpu {
 
     /// Returns the code book of a weight type, if the type has one. The first call allocates it.
     pub(super) fn code_book(&self, ty: WeightType) -> Result<Option<Buffer>> {
-        let Some(words) = ty.code_book() else { return Ok(None) };
+        let Some(words) = ty.device().code_book else { return Ok(None) };
         let mut made = self.0.code_books.lock();
         if let Some(buffer) = made.get(&ty) {
             return Ok(Some(buffer.clone()));

@@ -71,8 +71,9 @@ pub use thermocline_shaders::{KernelFeatures, Tier, WeightType, params};
 pub use timestamps::GpuTimestamps;
 pub use transfer::{Coming, ReadbackRing, UploadRing};
 pub use trust::{
-    AdapterId, AwaitedFrame, CrashSentinel, CreationLock, Fallback, FallbackPart, Fallbacks, FaultPoint, Faults,
-    KernelMutation, RiskyStep, withdraw_sentinels,
+    AdapterId, AwaitedFrame, CaseBench, CaseDifference, CrashSentinel, CreationLock, Fallback, FallbackPart, Fallbacks,
+    FaultPoint, Faults, KernelMutation, KernelOutcome, KernelVerdict, RiskyStep, SelfTest, self_test,
+    withdraw_sentinels,
 };
 pub use tune::KernelShape;
 pub use uploader::{RowOf, Uploader};

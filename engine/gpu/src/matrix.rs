@@ -165,7 +165,7 @@ fn plan(caps: &Caps, what: &'static str, layout: MatrixLayout) -> Result<Vec<Ran
     }
     let align = caps.binding_alignment.max(16);
     let most = caps.max_buffer.min(caps.max_binding).min(MOST_BYTES).saturating_sub(align);
-    let bytes = (ty.row_bytes(cols) as u64).saturating_mul(rows_together as u64);
+    let bytes = (ty.device_row_bytes(cols) as u64).saturating_mul(rows_together as u64);
     let groups = (most / bytes.max(1)) as usize;
     if groups == 0 {
         return Err(Error::memory(ScarceMemory::Gpu, what, bytes, most));

@@ -14,7 +14,7 @@ use super::{
 use thermocline_base::error::{Error, Result};
 use thermocline_formats::{
     format::{Bytes, Matrix},
-    quant::{TensorType, device_type, sample::random_weights},
+    quant::{TensorType, sample::random_weights},
 };
 
 /// Most multiply-adds of the CPU's exact sums. For larger products only some rows are checked.
@@ -66,7 +66,11 @@ impl LargestError {
 
     /// Returns the worse of the two errors, relative to their tolerances.
     pub fn or_worse(self, other: LargestError) -> LargestError {
-        let times = |it: &LargestError| if it.largest.is_nan() { f64::INFINITY } else { it.largest / it.tolerance };
+        let times = |it: &LargestError| match it.largest {
+            0.0 => 0.0,
+            largest if largest.is_nan() => f64::INFINITY,
+            largest => largest / it.tolerance,
+        };
         if times(&other) > times(&self) { other } else { self }
     }
 }
@@ -151,8 +155,7 @@ impl ProductSample {
     /// # Errors
     /// As [`ProductSample::new`].
     pub fn of_device_type(gpu: &Gpu, ty: WeightType, size: SampleSize) -> Result<Self> {
-        let file = TensorType::ALL.into_iter().find(|file| file.is_weight() && device_type(*file) == ty);
-        Self::new(gpu, file.unwrap_or(TensorType::F32), size)
+        Self::new(gpu, ty.tensor_type(), size)
     }
 
     /// Prepares the product in `shape`.
@@ -218,6 +221,7 @@ fn activations(size: SampleSize, random: &mut ChaCha8Rng) -> Vec<f32> {
 mod tests {
     use super::*;
     use crate::GpuOptions;
+    use thermocline_formats::quant::device_type;
 
     #[test]
     fn samples_find_right_products_right_and_wrong_ones_wrong() {
@@ -240,6 +244,14 @@ mod tests {
         let size = SampleSize { outliers: true, ..SampleSize::ALL[0] };
         sample.x = ProductSample::new(&gpu, TensorType::Q4_0, size).unwrap().x;
         assert!(!sample.check(&gpu, KernelShape::DEFAULT, 1).unwrap().is_right());
+    }
+
+    #[test]
+    fn an_error_is_worse_than_an_exact_result_without_tolerance() {
+        let exact = LargestError { largest: 0.0, tolerance: 0.0 };
+        let wrong = LargestError { largest: 1e-3, tolerance: 1e-4 };
+        assert_eq!((exact.or_worse(wrong), wrong.or_worse(exact)), (wrong, wrong));
+        assert!(exact.is_right() && !exact.or_worse(LargestError { largest: 1.0, tolerance: 0.0 }).is_right());
     }
 
     #[test]

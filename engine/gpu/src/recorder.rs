@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytemuck::bytes_of;
-use thermocline_shaders::params::Params;
+use thermocline_shaders::{KernelCase, params::Params};
 
 use super::{
     Buffer, Gpu, GpuTimestamps, Op, Work,
@@ -59,26 +59,44 @@ impl Recorder {
     /// Dispatches `op` over `groups` workgroups.
     pub fn dispatch<P: Params>(&mut self, op: &Op, params: &P, groups: [u32; 3]) {
         let work = self.timing.as_ref().map(|_| Work::of(&op.pipeline, params));
-        self.record_dispatch(op, params, work, |pass| pass.dispatch_workgroups(groups[0], groups[1], groups[2]));
+        debug_assert_eq!(op.pipeline.kernel.params, P::FIELDS, "{}", op.pipeline.kernel.name);
+        self.record_dispatch(op, bytes_of(params), work, |pass| {
+            pass.dispatch_workgroups(groups[0], groups[1], groups[2])
+        });
     }
 
     /// Dispatches `op` over a grid that three words of `groups` at byte `offset` contain.
     pub fn dispatch_indirect<P: Params>(&mut self, op: &Op, params: &P, groups: &Buffer, offset: u64) {
+        debug_assert_eq!(op.pipeline.kernel.params, P::FIELDS, "{}", op.pipeline.kernel.name);
+        self.record_indirect(op, bytes_of(params), groups, offset);
+    }
+
+    /// Dispatches a case of a kernel, over the grid that `groups` contains, if it is indirect.
+    pub(crate) fn dispatch_case(&mut self, op: &Op, case: &KernelCase, groups: Option<&Buffer>) {
+        match groups {
+            Some(groups) => self.record_indirect(op, &case.params, groups, 0),
+            None => {
+                let [x, y, z] = case.groups;
+                self.record_dispatch(op, &case.params, None, |pass| pass.dispatch_workgroups(x, y, z));
+            }
+        }
+    }
+
+    fn record_indirect(&mut self, op: &Op, params: &[u8], groups: &Buffer, offset: u64) {
         let groups = groups.raw();
         self.record_dispatch(op, params, None, |pass| {
             groups.into_iter().for_each(|groups| pass.dispatch_workgroups_indirect(groups, offset));
         });
     }
 
-    fn record_dispatch<P: Params>(
+    fn record_dispatch(
         &mut self,
         op: &Op,
-        params: &P,
+        params: &[u8],
         work: Option<Work>,
         dispatch: impl FnOnce(&mut wgpu::ComputePass<'static>),
     ) {
         let kernel = op.pipeline.kernel;
-        debug_assert_eq!(kernel.params, P::FIELDS, "{}", kernel.name);
         if let Some(timing) = &mut self.timing {
             self.pass = None;
             timing.note(kernel.name, op.pipeline.weights, work.unwrap_or_default());
@@ -90,7 +108,7 @@ impl Recorder {
         let (Some(kernel), Some(group), Some(pass)) = (&op.pipeline.compiled, &op.group, self.pass()) else { return };
         pass.set_pipeline(&kernel.raw);
         pass.set_bind_group(0, group, &[]);
-        pass.set_immediates(0, bytes_of(params));
+        pass.set_immediates(0, params);
         dispatch(pass);
         if self.by_the_wall() {
             self.flush();

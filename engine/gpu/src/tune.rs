@@ -130,7 +130,7 @@ fn room(gpu: &Gpu) -> u64 {
 
 /// Measures every candidate on a matrix of `bytes`, and returns the fastest correct candidate.
 fn measure(gpu: &Gpu, ty: WeightType, packings: &[bool], bytes: u64) -> Result<KernelShape> {
-    let rows = bytes as usize / ty.row_bytes(COLS);
+    let rows = bytes as usize / ty.device_row_bytes(COLS);
     let what = MemoryUse { purpose: Purpose::Scratch, what: "measured matrix" };
     let matrix = GpuMatrix::new(gpu, what, MatrixLayout { ty, rows, cols: COLS, rows_together: 1 })?;
     let scratch = |floats: usize| gpu.arena().buffer(Purpose::Scratch, "measured", floats as u64 * 4, Usage::Storage);

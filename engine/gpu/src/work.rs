@@ -59,14 +59,14 @@ fn same<P: Params, Q: Params>(params: &P) -> Q {
 
 fn matmul(weights: Option<WeightType>, at: &params::Matmul) -> Work {
     let (rows, cols, tokens) = (u64::from(at.rows), u64::from(at.chunks) * 32, u64::from(at.tokens));
-    let row_bytes = weights.map_or(0, |ty| ty.row_bytes(cols as usize) as u64);
+    let row_bytes = weights.map_or(0, |ty| ty.device_row_bytes(cols as usize) as u64);
     Work { bytes: rows * row_bytes + 4 * tokens * (rows + cols), flops: 2 * rows * cols * tokens }
 }
 
 /// Assumes that all pairs use experts of this matrix, and as many different experts as possible.
 fn expert_matmul(weights: Option<WeightType>, at: &params::ExpertMatmul) -> Work {
     let (rows, cols, pairs) = (u64::from(at.rows), u64::from(at.chunks) * 32, u64::from(at.pairs));
-    let row_bytes = weights.map_or(0, |ty| ty.row_bytes(cols as usize) as u64);
+    let row_bytes = weights.map_or(0, |ty| ty.device_row_bytes(cols as usize) as u64);
     let experts = pairs.min(u64::from(at.experts));
     Work { bytes: experts * rows * row_bytes + 4 * pairs * (rows + cols), flops: 2 * rows * cols * pairs }
 }

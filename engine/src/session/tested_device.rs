@@ -16,8 +16,7 @@ use thermocline_base::{
     files::keep_json,
 };
 use thermocline_formats::quant::TensorType;
-use thermocline_gpu::{AdapterId, Fallback, FallbackPart, Fallbacks, Gpu, GpuFeature};
-use thermocline_run::device::self_test;
+use thermocline_gpu::{AdapterId, Fallback, FallbackPart, Fallbacks, Gpu, GpuFeature, self_test};
 
 /// A device whose kernels passed the test, as it was when they were tested.
 #[derive(Debug, Hash, Serialize, Deserialize)]

@@ -5,10 +5,7 @@
 
 use std::{fs, ops::ControlFlow, path::Path};
 
-use thermocline_engine::{
-    device::self_test,
-    gpu::{AdapterChoice, Fallbacks, FaultPoint, Faults, Gpu, GpuOptions, RiskyStep},
-};
+use thermocline_engine::gpu::{AdapterChoice, Fallbacks, FaultPoint, Faults, Gpu, GpuOptions, RiskyStep, self_test};
 use thermocline_tests::{
     own_process,
     terminal::{command_in, run, thermocline},

@@ -47,7 +47,7 @@ pub(crate) use portable::{CodePanel, CodeTile, QuantisedInput, QuantisedInputMut
 pub(crate) use sum_order::LINE;
 
 use super::Isa;
-use thermocline_formats::quant::{BlockType, Encoding, FloatType, UnpackedMut};
+use thermocline_formats::quant::{BlockType, FloatType, UnpackedMut, WeightType};
 
 /// The kernels of one instruction set, as a table of functions.
 ///
@@ -92,7 +92,7 @@ pub(crate) struct Kernels {
     /// `[float_tokens, panel_rows]`.
     pub tile_floats: fn(&[f32], &[f32], &mut [f32]),
     /// [`Kernels::axpy`] with rows as long as `acc`.
-    axpy_rows: fn(Encoding, &[ScaledRow<'_>], &mut [f32]),
+    axpy_rows: fn(WeightType, &[ScaledRow<'_>], &mut [f32]),
     /// `add_inputs(inputs, next, acc)`: `acc += W x` for some inputs of a block. Prefetches `next`
     /// meanwhile. The length of `acc` is a multiple of [`OUTPUTS`].
     pub add_inputs: fn(&InputBlock<'_>, Option<&InputBlock<'_>>, &mut [f32]),
@@ -105,8 +105,8 @@ pub(crate) struct Kernels {
 /// Products of gathered rows with one input.
 type GatheredDot = fn(&[GatheredRow<'_>; DOT_ROWS], QuantisedInput<'_>) -> [f32; DOT_ROWS];
 
-/// Products of a row of floats with several tokens.
-type TokensDot = fn(FloatType, &[u8], [&[f32]; DOT_TOKENS], isize) -> [f32; DOT_TOKENS];
+/// Products of rows of floats with several tokens.
+type TokensDot = fn(FloatType, &[u8], [&[f32]; DOT_TOKENS], isize, &mut [[f32; DOT_TOKENS]]);
 
 impl Kernels {
     /// [`Kernels::dot_codes`] for gathered rows.
@@ -118,7 +118,7 @@ impl Kernels {
         out: &mut [f32; DOT_ROWS],
     ) {
         if let (BlockType::Q4_0, Some(dot)) = (ty, self.gathered_q4_0) {
-            rows.iter().for_each(|of| check_row(Encoding::Blocks(ty), of.row, x.codes.len()));
+            rows.iter().for_each(|of| check_row(WeightType::Blocks(ty), of.row, x.codes.len()));
             *out = dot(rows, x);
             return;
         }
@@ -129,51 +129,57 @@ impl Kernels {
 
     /// `out[r] = W[r] . x` for `out.len()` rows of any type. `ahead` is as in
     /// [`Kernels::dot_codes`].
-    pub fn dot_floats(&self, ty: Encoding, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]) {
+    pub fn dot_floats(&self, ty: WeightType, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]) {
         let ty = match ty {
-            Encoding::Float(ty) => return (self.dot_float_rows)(ty, weights, x, ahead, out),
-            Encoding::Blocks(ty) => ty,
+            WeightType::Float(ty) => return (self.dot_float_rows)(ty, weights, x, ahead, out),
+            WeightType::Blocks(ty) => ty,
         };
-        for (row, out) in portable::rows(Encoding::Blocks(ty), weights, x.len(), out) {
+        for (row, out) in portable::rows(WeightType::Blocks(ty), weights, x.len(), out) {
             [*out] = decoded::dot_tokens(self, ty, row, [x], ahead);
         }
     }
 
-    /// `row . x[t]` for a row of any type. For each token, the bits equal those of
-    /// [`Kernels::dot_floats`].
+    /// `out[r][t] = W[r] . x[t]` for `out.len()` rows of any type. For each token, the bits equal
+    /// those of [`Kernels::dot_floats`].
     pub fn dot_floats_tokens(
         &self,
-        ty: Encoding,
-        row: &[u8],
+        ty: WeightType,
+        weights: &[u8],
         x: [&[f32]; DOT_TOKENS],
         ahead: isize,
-    ) -> [f32; DOT_TOKENS] {
-        let Some(dot_float_tokens) = self.dot_float_tokens else {
-            return x.map(|x| {
-                let mut out = [0.0];
-                self.dot_floats(ty, row, x, ahead, &mut out);
-                out[0]
-            });
-        };
-        x.iter().for_each(|x| check_row(ty, row, x.len()));
-        match ty {
-            Encoding::Blocks(ty) => decoded::dot_tokens(self, ty, row, x, ahead),
-            Encoding::Float(ty) => dot_float_tokens(ty, row, x, ahead),
+        out: &mut [[f32; DOT_TOKENS]],
+    ) {
+        let cols = x[0].len();
+        assert!(x.iter().all(|x| x.len() == cols), "inputs of {ty} rows have one length");
+        match (ty, self.dot_float_tokens) {
+            (WeightType::Float(ty), Some(dot)) => dot(ty, weights, x, ahead, out),
+            (WeightType::Blocks(blocks), Some(_)) => {
+                for (row, out) in portable::rows(ty, weights, cols, out) {
+                    *out = decoded::dot_tokens(self, blocks, row, x, ahead);
+                }
+            }
+            (_, None) => {
+                for (row, out) in portable::rows(ty, weights, cols, out) {
+                    x.iter()
+                        .zip(out)
+                        .for_each(|(x, out)| self.dot_floats(ty, row, x, ahead, std::slice::from_mut(out)));
+                }
+            }
         }
     }
 
     /// `acc += a * w` for rows of any weight type, one after the other. In groups of [`AXPY_ROWS`]
     /// rows, a type may read and write `acc` once per group.
-    pub fn axpy(&self, ty: Encoding, rows: &[ScaledRow<'_>], acc: &mut [f32]) {
+    pub fn axpy(&self, ty: WeightType, rows: &[ScaledRow<'_>], acc: &mut [f32]) {
         rows.iter().for_each(|of| check_row(ty, of.row, acc.len()));
         (self.axpy_rows)(ty, rows, acc);
     }
 
     /// Decodes whole blocks of any type to f32.
-    pub fn widen(&self, ty: Encoding, src: &[u8], dst: &mut [f32]) {
+    pub fn widen(&self, ty: WeightType, src: &[u8], dst: &mut [f32]) {
         match ty {
-            Encoding::Blocks(ty) => decoded::widen(self, ty, src, dst),
-            Encoding::Float(ty) => (self.widen_floats)(ty, src, dst),
+            WeightType::Blocks(ty) => decoded::widen(self, ty, src, dst),
+            WeightType::Float(ty) => (self.widen_floats)(ty, src, dst),
         }
     }
 }
@@ -293,7 +299,7 @@ pub(crate) const DOT_ROWS: usize = 4;
 pub(crate) const DOT_TOKENS: usize = 3;
 
 /// Panics unless `row` has as many weights as there are inputs.
-fn check_row(ty: Encoding, row: &[u8], inputs: usize) {
+fn check_row(ty: WeightType, row: &[u8], inputs: usize) {
     assert_eq!(ty.row_bytes(inputs), Some(row.len()), "{ty} row of {inputs}");
 }
 

@@ -6,7 +6,7 @@ use super::{
     INPUTS, InputBlock, InputMinima, OUTPUTS, position_in_line,
     sum_order::{LINE, LineSums},
 };
-use thermocline_formats::quant::{BlockType, Encoding, FloatType, Grouping, UNPACK_STEP, UnpackedMut, f16_to_f32};
+use thermocline_formats::quant::{BlockType, FloatType, Grouping, UNPACK_STEP, UnpackedMut, WeightType, f16_to_f32};
 
 /// Tokens of a tile of codes.
 pub(crate) const TILE_TOKENS: usize = 6;
@@ -121,7 +121,7 @@ pub(super) fn quantise(x: &[f32], mut row: QuantisedInputMut<'_>) {
 pub(super) fn dot_codes(ty: BlockType, weights: &[u8], x: QuantisedInput<'_>, out: &mut [f32]) {
     let format = ty.format();
     let grouping = format.grouping;
-    for (row, out) in rows(Encoding::Blocks(ty), weights, x.codes.len(), out) {
+    for (row, out) in rows(WeightType::Blocks(ty), weights, x.codes.len(), out) {
         let (mut codes, mut scales, mut mins) = ([0i8; UNPACK_STEP], [0f32; 16], [0f32; 16]);
         let mut sums = LineSums::new(0.0);
         for (at, src) in row.chunks(UNPACK_STEP / format.len * format.bytes).enumerate() {
@@ -148,12 +148,12 @@ pub(super) fn dot_codes(ty: BlockType, weights: &[u8], x: QuantisedInput<'_>, ou
 
 /// Pairs every row of `weights` with its output. Checks the lengths.
 #[inline(always)]
-pub(super) fn rows<'a>(
-    ty: Encoding,
+pub(super) fn rows<'a, T>(
+    ty: WeightType,
     weights: &'a [u8],
     cols: usize,
-    out: &'a mut [f32],
-) -> impl Iterator<Item = (&'a [u8], &'a mut f32)> {
+    out: &'a mut [T],
+) -> impl Iterator<Item = (&'a [u8], &'a mut T)> {
     let row_bytes = ty.row_bytes(cols).unwrap_or(0);
     assert_eq!(weights.len(), out.len() * row_bytes, "{} {ty} rows of {cols}", out.len());
     weights.chunks_exact(row_bytes.max(1)).zip(out)
@@ -168,19 +168,7 @@ pub(super) fn dot_each(
     out: &mut [f32],
     dot: impl Fn(&[u8]) -> f32,
 ) {
-    rows(Encoding::Blocks(ty), weights, x.codes.len(), out).for_each(|(row, out)| *out = dot(row));
-}
-
-/// `out[r] = dot(W[r], x)` for rows of floats. Checks the lengths.
-#[inline(always)]
-pub(super) fn dot_each_float(
-    ty: FloatType,
-    weights: &[u8],
-    x: &[f32],
-    out: &mut [f32],
-    dot: impl Fn(&[u8], &[f32]) -> f32,
-) {
-    rows(Encoding::Float(ty), weights, x.len(), out).for_each(|(row, out)| *out = dot(row, x));
+    rows(WeightType::Blocks(ty), weights, x.codes.len(), out).for_each(|(row, out)| *out = dot(row));
 }
 
 /// Dot product of a row of floats, summed in sixteen lanes.

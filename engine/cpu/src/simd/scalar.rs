@@ -2,7 +2,7 @@
 
 use super::{Kernels, panel, portable};
 use crate::Isa;
-use thermocline_formats::quant::Encoding;
+use thermocline_formats::quant::WeightType;
 
 const ROWS: usize = 8;
 const TOKENS: usize = 6;
@@ -16,7 +16,8 @@ pub(super) const TABLE: Kernels = Kernels {
     dot_codes: |ty, weights, x, _, out| portable::dot_codes(ty, weights, x, out),
     gathered_q4_0: None,
     dot_float_rows: |ty, weights, x, _, out| {
-        portable::dot_each_float(ty, weights, x, out, |row, x| portable::dot_floats(ty, row, x));
+        let rows = portable::rows(WeightType::Float(ty), weights, x.len(), out);
+        rows.for_each(|(row, out)| *out = portable::dot_floats(ty, row, x));
     },
     dot_float_tokens: None,
     unpack: |ty, src, to| (ty.format().unpack)(src, to),
@@ -31,8 +32,8 @@ pub(super) const TABLE: Kernels = Kernels {
     axpy_rows: |ty, rows, acc| {
         for of in rows {
             match ty {
-                Encoding::Blocks(ty) => portable::axpy_blocks(ty, of.row, of.a, acc),
-                Encoding::Float(ty) => portable::axpy_floats(ty, of.row, of.a, acc),
+                WeightType::Blocks(ty) => portable::axpy_blocks(ty, of.row, of.a, acc),
+                WeightType::Float(ty) => portable::axpy_floats(ty, of.row, of.a, acc),
             }
         }
     },

@@ -12,10 +12,7 @@ use super::{
 use crate::{Isa, product_input::QuantisedInputBuffer};
 use thermocline_formats::{
     quant,
-    quant::{
-        Encoding, Grouping, TensorType, UnpackedMut,
-        sample::{WEIGHTS as TYPES, random_weights},
-    },
+    quant::{Grouping, TensorType, UnpackedMut, WeightType, sample::random_weights},
 };
 
 /// `n` random activations, with outliers and a non-zero mean.
@@ -91,23 +88,23 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn dot_kernels_agree_with_f64_and_the_scalar_oracle(at in 0..TYPES.len(), blocks in 1usize..150, rows in 1usize..6, seed: u64) {
-        let ty = TYPES[at];
+    fn dot_kernels_agree_with_f64_and_the_scalar_oracle(at in 0..TensorType::WEIGHTS.len(), blocks in 1usize..150, rows in 1usize..6, seed: u64) {
+        let ty = TensorType::WEIGHTS[at];
         let rng = &mut StdRng::seed_from_u64(seed);
         let n = columns(ty, blocks);
         let weights = random_weights(ty, rows * n, rng);
         let x = random_activations(n, rng);
         let mut oracles = [Vec::new(), Vec::new()];
-        let Some(encoding) = ty.encoding() else { return Err(TestCaseError::fail("not a weight type")) };
+        let Some(encoding) = ty.weight_type() else { return Err(TestCaseError::fail("not a weight type")) };
         let products = Isa::available().into_iter().flat_map(|isa| [(isa, false), (isa, true)]);
         for (isa, codes) in products {
             let kernels = kernels(isa);
             let mut out = vec![f32::NAN; rows];
             match (codes, encoding) {
-                (true, Encoding::Blocks(ty)) => {
+                (true, WeightType::Blocks(ty)) => {
                     (kernels.dot_codes)(ty, &weights, rounded(kernels, &x).row(), 64, &mut out);
                 }
-                (true, Encoding::Float(_)) => continue,
+                (true, WeightType::Float(_)) => continue,
                 (false, _) => kernels.dot_floats(encoding, &weights, &x, -64, &mut out),
             }
             let mut decoded = vec![0.0; n];
@@ -144,13 +141,13 @@ proptest! {
     }
 
     #[test]
-    fn unpack_and_widen_agree_with_dequantise(at in 3..TYPES.len(), blocks in 1usize..20, seed: u64) {
-        let ty = TYPES[at];
+    fn unpack_and_widen_agree_with_dequantise(at in 3..TensorType::WEIGHTS.len(), blocks in 1usize..20, seed: u64) {
+        let ty = TensorType::WEIGHTS[at];
         let n = columns(ty, blocks);
         let src = random_weights(ty, n, &mut StdRng::seed_from_u64(seed));
         let mut decoded = vec![0.0; n];
         quant::dequantise(ty, &src, &mut decoded);
-        let Some(encoding @ Encoding::Blocks(blocks)) = ty.encoding() else {
+        let Some(encoding @ WeightType::Blocks(blocks)) = ty.weight_type() else {
             return Err(TestCaseError::fail("floats come first"));
         };
         let grouping = blocks.format().grouping;
@@ -178,8 +175,8 @@ proptest! {
     }
 
     #[test]
-    fn axpy_agrees_with_f64(at in 0..TYPES.len(), blocks in 1usize..150, rows in 0usize..11, seed: u64) {
-        let ty = TYPES[at];
+    fn axpy_agrees_with_f64(at in 0..TensorType::WEIGHTS.len(), blocks in 1usize..150, rows in 0usize..11, seed: u64) {
+        let ty = TensorType::WEIGHTS[at];
         let rng = &mut StdRng::seed_from_u64(seed);
         let n = columns(ty, blocks);
         let weights = random_weights(ty, rows * n, rng);
@@ -200,7 +197,7 @@ proptest! {
             weights.chunks_exact(bytes).zip(&factors).map(|(row, a)| ScaledRow { row, a: *a, ahead: 64 }).collect();
         for isa in Isa::available() {
             let mut acc = before.clone();
-            kernels(isa).axpy(ty.encoding().unwrap(), &all, &mut acc);
+            kernels(isa).axpy(ty.weight_type().unwrap(), &all, &mut acc);
             for (i, got) in acc.iter().enumerate() {
                 let error = (f64::from(*got) - want[i]).abs();
                 let allowed = 3e-6 * magnitude[i].abs() + 1e-6;
@@ -252,9 +249,9 @@ proptest! {
 
     /// Lines of decoded panels give the bits of the kernels of one token.
     #[test]
-    fn decoded_panels_agree_with_dot_kernels(at in 3..TYPES.len(), blocks in 1usize..20, tokens in 1usize..4, seed: u64) {
-        let ty = TYPES[at];
-        let Some(Encoding::Blocks(blocks_of)) = ty.encoding() else { return Err(TestCaseError::fail("floats come first")) };
+    fn decoded_panels_agree_with_dot_kernels(at in 3..TensorType::WEIGHTS.len(), blocks in 1usize..20, tokens in 1usize..4, seed: u64) {
+        let ty = TensorType::WEIGHTS[at];
+        let Some(WeightType::Blocks(blocks_of)) = ty.weight_type() else { return Err(TestCaseError::fail("floats come first")) };
         let rng = &mut StdRng::seed_from_u64(seed);
         let n = (ty.block_len() * blocks).min(LINE);
         let weights = random_weights(ty, PANEL_ROWS * n, rng);
@@ -330,13 +327,13 @@ proptest! {
     }
 
     #[test]
-    fn gathered_rows_agree_with_the_scalar_oracle(at in 3..TYPES.len(), blocks in 1usize..150, seed: u64) {
-        let ty = TYPES[at];
+    fn gathered_rows_agree_with_the_scalar_oracle(at in 3..TensorType::WEIGHTS.len(), blocks in 1usize..150, seed: u64) {
+        let ty = TensorType::WEIGHTS[at];
         let rng = &mut StdRng::seed_from_u64(seed);
         let n = columns(ty, blocks);
         let weights = random_weights(ty, DOT_ROWS * n, rng);
         let x = random_activations(n, rng);
-        let Some(Encoding::Blocks(blocks)) = ty.encoding() else { return Err(TestCaseError::fail("floats come first")) };
+        let Some(WeightType::Blocks(blocks)) = ty.weight_type() else { return Err(TestCaseError::fail("floats come first")) };
         let mut oracle = [0.0; DOT_ROWS];
         (kernels(Isa::Scalar).dot_codes)(blocks, &weights, rounded(kernels(Isa::Scalar), &x).row(), 0, &mut oracle);
         let bytes = ty.row_bytes(n).unwrap();

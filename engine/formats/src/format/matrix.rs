@@ -3,13 +3,13 @@
 use std::{ops::Range, sync::Arc};
 
 use super::{Bytes, MappedFile};
-use crate::quant::{self, Encoding, TensorType};
+use crate::quant::{self, TensorType, WeightType};
 
 /// A `[rows, cols]` matrix with contiguous rows of whole blocks. Its weights are those of the
 /// blocks times one factor.
 #[derive(Debug, Clone)]
 pub struct Matrix {
-    encoding: Encoding,
+    encoding: WeightType,
     rows: usize,
     cols: usize,
     row_bytes: usize,
@@ -21,7 +21,7 @@ impl Matrix {
     /// Creates a matrix over `data`. `None` if `ty` is not a weight type, or the length does not
     /// match the shape.
     pub fn new(ty: TensorType, rows: usize, cols: usize, data: Bytes) -> Option<Self> {
-        let (encoding, row_bytes) = (ty.encoding()?, ty.row_bytes(cols)?);
+        let (encoding, row_bytes) = (ty.weight_type()?, ty.row_bytes(cols)?);
         let fits = rows.checked_mul(row_bytes) == Some(data.len());
         fits.then_some(Matrix { encoding, rows, cols, row_bytes, factor: 1.0, data })
     }
@@ -43,7 +43,7 @@ impl Matrix {
     }
 
     /// Encoding of the elements.
-    pub fn encoding(&self) -> Encoding {
+    pub fn weight_type(&self) -> WeightType {
         self.encoding
     }
 
@@ -73,6 +73,7 @@ impl Matrix {
     }
 
     /// Row `row`, encoded.
+    #[inline]
     pub fn row(&self, row: usize) -> &[u8] {
         &self.data[row * self.row_bytes..(row + 1) * self.row_bytes]
     }

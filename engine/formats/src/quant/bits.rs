@@ -33,6 +33,11 @@ pub fn f16_at(block: &[u8], at: usize) -> f32 {
     f16_to_f32(*bytes(block, at))
 }
 
+/// Writes `value` as an F16 number at byte `at` of a block.
+pub(super) fn put_f16(block: &mut [u8], at: usize, value: f32) {
+    block[at..at + 2].copy_from_slice(&half::f16::from_f32(value).to_le_bytes());
+}
+
 /// `x` as F16, little endian, and the stored value.
 pub(super) fn to_f16(x: f32) -> ([u8; 2], f32) {
     let half = half::f16::from_f32(x);

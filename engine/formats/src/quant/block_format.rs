@@ -1,9 +1,7 @@
 //! A block-quantised type as data: the record that each type's file fills in, and loops over rows
 //! of blocks.
 
-use thermocline_shaders::WeightType;
-
-use super::TensorType;
+use super::{TensorType, device};
 use thermocline_base::error::Result;
 
 /// Encodes whole blocks of numbers and appends them.
@@ -30,6 +28,8 @@ pub struct BlockFormat {
     pub quantise: Option<Quantise>,
     /// The encoding on the GPU.
     pub device: DeviceFormat,
+    /// Completes a block of random bytes, for tests.
+    pub sample: Sample,
 }
 
 /// Groups of elements that share a scale.
@@ -52,15 +52,45 @@ impl Grouping {
     }
 }
 
-/// A type's encoding on the GPU.
+/// A type's encoding on the GPU: the streams `main` and `aux` of a row of weights, and the WGSL
+/// text that decodes them.
 #[derive(Debug)]
 pub struct DeviceFormat {
-    /// The encoding that GPU kernels read.
-    pub ty: WeightType,
-    /// Splits a row of blocks into the streams `main` and `aux` of [`WeightType`]. Writes every
-    /// byte of both.
+    /// Words of `main` in a chunk of 32 columns.
+    pub main_words: usize,
+    /// Bytes of `aux` in a block. A row of `aux` is padded to whole words.
+    pub aux_bytes: usize,
+    /// True if the first word of each `aux` row is an F32 factor of the whole row.
+    pub row_factor: bool,
+    /// True if there is a kernel that multiplies integers.
+    pub packed: bool,
+    /// The code book in device memory: one byte per coordinate, or packed points for IQ1. `None`
+    /// for types without a code book.
+    pub code_book: Option<&'static [u32]>,
+    /// WGSL text that decodes the streams.
+    pub wgsl: &'static str,
+    /// Splits a row of blocks into the streams. Writes every byte of both.
     pub repack: Repack,
 }
+
+impl DeviceFormat {
+    /// A format that only float kernels read, to be completed.
+    pub(super) const PLAIN: DeviceFormat = DeviceFormat {
+        main_words: 0,
+        aux_bytes: 0,
+        row_factor: false,
+        packed: false,
+        code_book: None,
+        wgsl: "",
+        repack: device::copy,
+    };
+    /// A format that kernels with integer products read too, to be completed.
+    pub(super) const PACKED: DeviceFormat = DeviceFormat { packed: true, ..DeviceFormat::PLAIN };
+}
+
+/// Writes numbers into a block of random bytes, so that its weights are within a few ones.
+/// `random(low, high)` returns a random number.
+pub type Sample = fn(&mut [u8], &mut dyn FnMut(f32, f32) -> f32);
 
 /// Memory for the decoded elements of whole blocks.
 #[derive(Debug)]

@@ -1,29 +1,115 @@
-//! Weights on the GPU. Every row is split into the two streams of a [`WeightType`]: aligned codes
-//! (`main`) and scales (`aux`). Weights keep their values and, except for the padding of a row,
-//! their size. For types with a code book the streams have the indices of points. The book itself
-//! is on the device once.
+//! Weights on the GPU. Every row is split into two streams: aligned codes (`main`, 16-byte
+//! elements) and scales (`aux`, 4-byte words). Weights keep their values and, except for the padding
+//! of a row, their size. A row is a whole number of *chunks* of 32 columns, padded with zeros. Each
+//! type's page says what the streams hold, in these terms:
 //!
-//! Each type's file has its repacking. This file has the dispatch and shared helpers.
+//! - Nibbles, 16 bytes: byte `j` of a chunk holds column `j` in its low and column `j + 16` in its
+//!   high nibble, whatever the order in the file.
+//! - High bits: bit `j` of the word is column `j`.
+//! - Bit pairs, 8 bytes: bits `2j, 2j + 1` of the first word are column `j`, of the second word
+//!   column `16 + j`.
+//! - 16-bit scales are stored two per word and bytes four per word, with each row padded to whole
+//!   words. A scale `d` at the end of a block is an f16 after all other words of the row.
+//! - Digits: digit `n` of the four bytes of a word gives four adjacent columns, digit `n + 1` the
+//!   next four. Digit `n` of a byte `b` is `3 (3^n b mod 256) / 256`.
+//! - A point is an entry of the type's [code book](DeviceFormat::code_book), which is on the device
+//!   once: eight columns, or four for IQ3. Its bits, signs and scales are packed as in the file.
+//!
+//! Each type's page has its repacking. This file has the sizes of the streams and shared helpers.
 
-use thermocline_shaders::WeightType;
-
-use super::{Encoding, FloatType, TensorType};
+use super::{DeviceFormat, FloatType, TensorType, WeightType};
 use thermocline_base::error::{Error, Result};
 
-/// Encoding on the GPU of weights with type `ty` in their file. (Integers and F64, which no matrix
+/// F32: `main` has 128 bytes per chunk.
+const F32: DeviceFormat =
+    DeviceFormat { main_words: 32, wgsl: include_str!("f32.wgsl"), repack: copy, ..DeviceFormat::PLAIN };
+/// F16: `main` has pairs of values, 64 bytes per chunk.
+const F16: DeviceFormat =
+    DeviceFormat { main_words: 16, wgsl: include_str!("f16.wgsl"), repack: copy, ..DeviceFormat::PLAIN };
+/// BF16: as F16.
+const BF16: DeviceFormat =
+    DeviceFormat { main_words: 16, wgsl: include_str!("bf16.wgsl"), repack: copy, ..DeviceFormat::PLAIN };
+
+impl WeightType {
+    /// Weight types with integer-product kernels.
+    pub const PACKED: [WeightType; packed_types()] = {
+        let (mut types, mut len, mut at) = ([WeightType::F32; packed_types()], 0, 0);
+        while at < WeightType::ALL.len() {
+            if WeightType::ALL[at].device().packed {
+                types[len] = WeightType::ALL[at];
+                len += 1;
+            }
+            at += 1;
+        }
+        types
+    };
+
+    /// The encoding on the GPU.
+    pub const fn device(self) -> &'static DeviceFormat {
+        match self {
+            WeightType::Float(FloatType::F32) => &F32,
+            WeightType::Float(FloatType::F16) => &F16,
+            WeightType::Float(FloatType::BF16) => &BF16,
+            WeightType::Blocks(ty) => &ty.format().device,
+        }
+    }
+
+    /// A row on the GPU is padded to a multiple of this many columns.
+    pub const fn block(self) -> usize {
+        match self {
+            WeightType::Float(_) => 32,
+            WeightType::Blocks(ty) => ty.format().len,
+        }
+    }
+
+    /// Number of 8-column parts of a chunk in 16 bytes of `main`, at most 4. An invocation of
+    /// `gemv` takes this many parts at once.
+    pub const fn parts(self) -> usize {
+        match self.device().main_words {
+            ..=4 => 4,
+            5..=8 => 2,
+            _ => 1,
+        }
+    }
+
+    /// 16-byte elements of `main` in a row of `cols` columns.
+    pub const fn main_len(self, cols: usize) -> usize {
+        cols.div_ceil(self.block()) * (self.block() / 32) * self.device().main_words / 4
+    }
+
+    /// Words of `aux` in a row of `cols` columns.
+    pub const fn aux_len(self, cols: usize) -> usize {
+        let DeviceFormat { aux_bytes, row_factor, .. } = self.device();
+        *row_factor as usize + (cols.div_ceil(self.block()) * *aux_bytes).div_ceil(4)
+    }
+
+    /// Bytes of a row of `cols` columns in both streams.
+    pub const fn device_row_bytes(self, cols: usize) -> usize {
+        self.main_len(cols) * 16 + self.aux_len(cols) * 4
+    }
+}
+
+const fn packed_types() -> usize {
+    let (mut count, mut at) = (0, 0);
+    while at < WeightType::ALL.len() {
+        count += WeightType::ALL[at].device().packed as usize;
+        at += 1;
+    }
+    count
+}
+
+/// Type on the GPU of weights with type `ty` in their file. (Integers and F64, which no matrix
 /// uses, count as F32.)
 pub const fn device_type(ty: TensorType) -> WeightType {
-    match ty.encoding() {
-        Some(Encoding::Blocks(ty)) => ty.format().device.ty,
-        Some(Encoding::Float(FloatType::F16)) => WeightType::F16,
-        Some(Encoding::Float(FloatType::BF16)) => WeightType::BF16,
-        Some(Encoding::Float(FloatType::F32)) | None => WeightType::F32,
+    match ty.weight_type() {
+        Some(ty) => ty,
+        None => WeightType::F32,
     }
 }
 
 /// Bytes on the GPU of a row of `cols` columns, for weights with type `ty` in their file.
 pub fn device_row_bytes(ty: TensorType, cols: usize) -> u64 {
-    device_type(ty).row_bytes(cols) as u64
+    device_type(ty).device_row_bytes(cols) as u64
 }
 
 /// Splits `row` into `main` and `aux`. `row` is whole blocks of `ty`, and its weights are
@@ -33,8 +119,8 @@ pub fn device_row_bytes(ty: TensorType, cols: usize) -> u64 {
 /// # Errors
 /// [`Error::Unsupported`] for a factor other than 1 with a type that has no factor.
 pub fn repack(ty: TensorType, row: &[u8], factor: f32, main: &mut [u8], aux: &mut [u8]) -> Result<()> {
-    let device = device_type(ty);
-    let (first, aux) = aux.split_at_mut(if device.has_row_factor() { 4 } else { 0 });
+    let device = device_type(ty).device();
+    let (first, aux) = aux.split_at_mut(if device.row_factor { 4 } else { 0 });
     if first.is_empty() && factor != 1.0 {
         return Err(Error::unsupported(
             "factor of a matrix on the GPU",
@@ -43,15 +129,15 @@ pub fn repack(ty: TensorType, row: &[u8], factor: f32, main: &mut [u8], aux: &mu
         ));
     }
     first.copy_from_slice(&factor.to_le_bytes()[..first.len()]);
-    match ty.encoding() {
-        Some(Encoding::Blocks(ty)) => (ty.format().device.repack)(row, main, aux),
-        Some(Encoding::Float(_)) | None => {
-            let (values, padding) = main.split_at_mut(row.len());
-            values.copy_from_slice(row);
-            padding.fill(0);
-            Ok(())
-        }
-    }
+    (device.repack)(row, main, aux)
+}
+
+/// Copies a row of floats.
+pub(super) fn copy(row: &[u8], main: &mut [u8], _: &mut [u8]) -> Result<()> {
+    let (values, padding) = main.split_at_mut(row.len());
+    values.copy_from_slice(row);
+    padding.fill(0);
+    Ok(())
 }
 
 /// Packs the lower four bits of a chunk's codes into 16 bytes. Byte `j` has code `j` (low) and
@@ -117,49 +203,13 @@ pub(super) fn split_fields<const BYTES: usize, const MAIN: usize, const AUX: usi
 mod tests {
     use rand::SeedableRng;
     use rand_chacha::ChaCha8Rng;
-    use thermocline_shaders::WeightRow;
 
     use super::*;
-    use crate::quant::{
-        dequantise,
-        sample::{WEIGHTS, random_weights},
-    };
-
-    /// Streams of a row, written over non-zero bytes.
-    fn repacked(ty: TensorType, row: &[u8], cols: usize) -> (Vec<u32>, Vec<u32>) {
-        let device = device_type(ty);
-        let (mut main, mut aux) = (vec![0xa5; device.main_len(cols) * 16], vec![0xa5; device.aux_len(cols) * 4]);
-        repack(ty, row, 1.0, &mut main, &mut aux).unwrap();
-        let words = |bytes: Vec<u8>| bytes.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
-        (words(main), words(aux))
-    }
-
-    #[test]
-    fn repacked_rows_decode_to_the_values_of_the_file() {
-        for ty in WEIGHTS {
-            // An odd number of blocks, so that one word of scales is half empty.
-            let cols = if ty.block_len() == 1 { 45 } else { ty.block_len() * 3 };
-            for seed in 0..5 {
-                let row = random_weights(ty, cols, &mut ChaCha8Rng::seed_from_u64(seed));
-                let mut expected = vec![0.0; cols];
-                dequantise(ty, &row, &mut expected);
-                let (main, aux) = repacked(ty, &row, cols);
-                let row = WeightRow { ty: device_type(ty), main: &main, aux: &aux };
-                for (col, value) in expected.iter().enumerate() {
-                    let (got, value) = (row.value(col), f64::from(*value));
-                    // `dequantise` rounds products to f32.
-                    let most = 3e-7 * (value.abs() + 1e-3);
-                    assert!((got - value).abs() <= most, "{ty} seed {seed} column {col}: {got}, expected {value}");
-                }
-                let padded = cols.next_multiple_of(row.ty.block());
-                assert!((cols..padded).all(|col| row.value(col) == 0.0), "{ty}: padding");
-            }
-        }
-    }
+    use crate::quant::sample::random_weights;
 
     #[test]
     fn weights_are_as_large_on_the_device_as_in_the_file() {
-        for ty in WEIGHTS {
+        for ty in TensorType::WEIGHTS {
             let (file, device) = (ty.row_bytes(4096).unwrap() as u64, device_row_bytes(ty, 4096));
             assert!((file..=file + file / 100).contains(&device), "{ty}: {device} bytes, {file} in the file");
             assert_eq!(device_type(ty).name(), ty.name());
@@ -169,16 +219,9 @@ mod tests {
     #[test]
     fn repack_keeps_the_factor_of_a_type_that_has_one_and_refuses_others() {
         let row = random_weights(TensorType::NVFP4, 192, &mut ChaCha8Rng::seed_from_u64(1));
-        let decoded = |factor: f32| {
-            let (mut main, mut aux) = (vec![0; 96], vec![0; 16]);
-            repack(TensorType::NVFP4, &row, factor, &mut main, &mut aux).unwrap();
-            let [main, aux] = [main, aux].map(|bytes| bytemuck::pod_collect_to_vec::<u8, u32>(&bytes));
-            let row = WeightRow { ty: WeightType::NVFP4, main: &main, aux: &aux };
-            (0..192).map(|col| row.value(col)).collect::<Vec<_>>()
-        };
-        let (plain, scaled) = (decoded(1.0), decoded(-0.375));
-        assert!(plain.iter().any(|value| *value != 0.0));
-        assert!(plain.iter().zip(&scaled).all(|(plain, scaled)| *scaled == -0.375 * plain));
+        let (mut main, mut aux) = (vec![0; 96], vec![0; 16]);
+        repack(TensorType::NVFP4, &row, -0.375, &mut main, &mut aux).unwrap();
+        assert_eq!(aux[..4], (-0.375_f32).to_le_bytes());
         let row = random_weights(TensorType::Q4_0, 32, &mut ChaCha8Rng::seed_from_u64(1));
         let error = repack(TensorType::Q4_0, &row, 0.5, &mut [0; 16], &mut [0; 4]).unwrap_err().to_string();
         assert!(error.contains("0.5 (Q4_0)"), "{error}");

@@ -1,7 +1,7 @@
 //! Code books of the IQ types, and the signs of their magnitudes. Signs take a bit per weight, or
 //! seven bits for eight weights, an even number of which is negative.
 
-pub use thermocline_shaders::code_books::{IQ1, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS};
+pub use super::code_books::{IQ1, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS};
 
 /// Expands seven sign bits to eight. The eighth makes the number of set bits even.
 #[inline(always)]

@@ -8,8 +8,11 @@
 //! The factor belongs to the tensor. It is an F32 number after the last block, with 28 bytes of
 //! padding ([`Matrix::factor`](crate::format::Matrix::factor)). Files made on ARM use blocks of 64
 //! under the same type id, which cannot be distinguished. Published files have the layout above.
+//!
+//! Encoding on the GPU ([`WeightType`](super::WeightType)): `main` has per chunk 16 codes in a
+//! word. `aux` has a row's factor in F32.
 
-use super::{BlockFormat, DeviceFormat, Grouping, TensorType, WeightType, block_format::unpack_chunks, device};
+use super::{BlockFormat, DeviceFormat, Grouping, TensorType, block_format::unpack_chunks, device};
 use thermocline_base::error::{Error, Result};
 
 /// Bytes after the blocks of a tensor.
@@ -27,14 +30,19 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     // Rows are not independent: see `encode_i2_s`.
     quantise: None,
     device: DeviceFormat {
-        ty: WeightType::I2_S,
+        main_words: 2,
+        aux_bytes: 0,
+        row_factor: true,
+        wgsl: include_str!("i2_s.wgsl"),
         repack: |row, main, aux| {
             debug_assert!(aux.is_empty(), "the factor is written for all types that have one");
             let out = main.as_chunks_mut::<32>().0;
             row.as_chunks().0.iter().zip(out).for_each(|(block, main)| *main = device::pairs(&codes(block)));
             Ok(())
         },
+        ..DeviceFormat::PACKED
     },
+    sample: |_, _| (),
 };
 
 /// Codes 0, 1 and 2 of a block. Code 3 is never written.

@@ -6,11 +6,15 @@
 //! | 0..32 | bits 0..8 of the point number of every eight elements |
 //! | 32..48 | per eight elements a nibble, low one first: bits 8..11 of the point number, and a bit that is set where the shift is down |
 //! | 48..56 | four u16, each with three bits of scale for four sub-blocks; the upper nibbles are `d`, F16, the first its lowest |
+//!
+//! Encoding on the GPU ([`WeightType`](super::WeightType)): `main` has per chunk a byte per point.
+//! `aux` has per block 6 words: two bytes per chunk, high bits, shifts; scales and d.
 
 use super::{
-    BlockFormat, DeviceFormat, Grouping, Result, TensorType, WeightType,
+    BlockFormat, DeviceFormat, Grouping, Result, TensorType,
     bits::{bytes, f16_to_f32},
     block_format::unpack_256,
+    code_books,
     device::map_blocks,
     grids::IQ1 as POINTS,
 };
@@ -22,7 +26,20 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 16, minima: false, lowest: -9, highest: 9 },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: None,
-    device: DeviceFormat { ty: WeightType::IQ1_M, repack },
+    device: DeviceFormat {
+        main_words: 1,
+        aux_bytes: 24,
+        code_book: Some(&code_books::IQ1_WORDS),
+        wgsl: include_str!("iq1_m.wgsl"),
+        repack,
+        ..DeviceFormat::PACKED
+    },
+    sample: |block, random| {
+        let bits = half::f16::from_f32(random(0.01, 0.1)).to_bits();
+        for (at, byte) in block[49..].iter_mut().step_by(2).enumerate() {
+            *byte = *byte & 15 | ((bits >> (4 * at) & 15) << 4) as u8;
+        }
+    },
 };
 
 fn repack(row: &[u8], main: &mut [u8], aux: &mut [u8]) -> Result<()> {

@@ -7,12 +7,16 @@
 //! | 0..2 | `d`, F16 |
 //! | 2..34 | bits 0..8 of the point number of every eight elements |
 //! | 34..50 | per sub-block a u16: bits 8..11 of its four point numbers, three bits of scale, and a bit that is set where the shift is down |
+//!
+//! Encoding on the GPU ([`WeightType`](super::WeightType)): `main` has per chunk a byte per point.
+//! `aux` has per block 4 words: two bytes per chunk, high bits, scale, shift; d.
 
 use super::{
-    BlockFormat, DeviceFormat, Grouping, TensorType, WeightType,
+    BlockFormat, DeviceFormat, Grouping, TensorType,
+    bits::put_f16,
     bits::{bytes, f16_at},
     block_format::unpack_256,
-    device,
+    code_books, device,
     grids::IQ1 as POINTS,
 };
 
@@ -23,7 +27,15 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 32, minima: false, lowest: -9, highest: 9 },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: None,
-    device: DeviceFormat { ty: WeightType::IQ1_S, repack: device::split_fields::<50, 32, 16> },
+    device: DeviceFormat {
+        main_words: 1,
+        aux_bytes: 18,
+        code_book: Some(&code_books::IQ1_WORDS),
+        wgsl: include_str!("iq1_s.wgsl"),
+        repack: device::split_fields::<50, 32, 16>,
+        ..DeviceFormat::PACKED
+    },
+    sample: |block, random| put_f16(block, 0, random(0.01, 0.1)),
 };
 
 #[inline(always)]

@@ -8,12 +8,16 @@
 //! | 34..66 | signs: bit `j` of byte `i` is set where element `8 i + j` is negative |
 //! | 66..74 | bits 8..10 of the point numbers: bits `2i..2i+2` of byte `l` belong to elements `32 l + 8 i..` |
 //! | 74..82 | scales, two per byte, low nibble first |
+//!
+//! Encoding on the GPU ([`WeightType`](super::WeightType)): `main` has per chunk a byte per point.
+//! `aux` has per block 12 words: 8 of signs, 2 of high bit pairs, 2 of scales; d.
 
 use super::{
-    BlockFormat, DeviceFormat, Grouping, TensorType, WeightType,
+    BlockFormat, DeviceFormat, Grouping, TensorType,
+    bits::put_f16,
     bits::{bytes, f16_at},
     block_format::unpack_256,
-    device,
+    code_books, device,
     grids::{self, IQ2_S as POINTS},
     iq2_xs,
 };
@@ -25,7 +29,15 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 16, minima: false, lowest: -43, highest: 43 },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: None,
-    device: DeviceFormat { ty: WeightType::IQ2_S, repack: device::split_fields::<82, 32, 48> },
+    device: DeviceFormat {
+        main_words: 1,
+        aux_bytes: 50,
+        code_book: Some(&code_books::IQ2_S_WORDS),
+        wgsl: include_str!("iq2_s.wgsl"),
+        repack: device::split_fields::<82, 32, 48>,
+        ..DeviceFormat::PACKED
+    },
+    sample: |block, random| put_f16(block, 0, random(0.001, 0.005)),
 };
 
 #[inline(always)]

@@ -6,12 +6,16 @@
 //! | 0..2 | `d`, F16 |
 //! | 2..66 | per eight elements a u16: nine bits of a point number, then seven signs |
 //! | 66..74 | scales, two per byte, low nibble first |
+//!
+//! Encoding on the GPU ([`WeightType`](super::WeightType)): `main` has per chunk two bytes per
+//! point, with its signs. `aux` has per block 2 words of scales; d.
 
 use super::{
-    BlockFormat, DeviceFormat, Grouping, TensorType, WeightType,
+    BlockFormat, DeviceFormat, Grouping, TensorType,
+    bits::put_f16,
     bits::{bytes, f16_at},
     block_format::unpack_256,
-    device,
+    code_books, device,
     grids::{self, IQ2_XS as POINTS, even_signs},
 };
 
@@ -22,7 +26,15 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 16, minima: false, lowest: -43, highest: 43 },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: None,
-    device: DeviceFormat { ty: WeightType::IQ2_XS, repack: device::split_fields::<74, 64, 8> },
+    device: DeviceFormat {
+        main_words: 2,
+        aux_bytes: 10,
+        code_book: Some(&code_books::IQ2_XS_WORDS),
+        wgsl: include_str!("iq2_xs.wgsl"),
+        repack: device::split_fields::<74, 64, 8>,
+        ..DeviceFormat::PACKED
+    },
+    sample: |block, random| put_f16(block, 0, random(0.001, 0.005)),
 };
 
 #[inline(always)]

@@ -5,11 +5,16 @@
 //! |---|---|
 //! | 0..2 | `d`, F16 |
 //! | 2..66 | per sub-block: four point numbers, then a u32 of four times seven signs and, in its upper four bits, the scale |
+//!
+//! Encoding on the GPU ([`WeightType`](super::WeightType)): `main` has per chunk a byte per point.
+//! `aux` has per block 8 words, one per chunk: signs and scale; d.
 
 use super::{
-    BlockFormat, DeviceFormat, Grouping, Result, TensorType, WeightType,
+    BlockFormat, DeviceFormat, Grouping, Result, TensorType,
+    bits::put_f16,
     bits::{bytes, f16_at},
     block_format::unpack_256,
+    code_books,
     device::split_blocks,
     grids::{self, IQ2_XXS as POINTS, even_signs},
 };
@@ -21,7 +26,15 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 32, minima: false, lowest: -43, highest: 43 },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: None,
-    device: DeviceFormat { ty: WeightType::IQ2_XXS, repack },
+    device: DeviceFormat {
+        main_words: 1,
+        aux_bytes: 34,
+        code_book: Some(&code_books::IQ2_XXS_WORDS),
+        wgsl: include_str!("iq2_xxs.wgsl"),
+        repack,
+        ..DeviceFormat::PACKED
+    },
+    sample: |block, random| put_f16(block, 0, random(0.001, 0.005)),
 };
 
 fn repack(row: &[u8], main: &mut [u8], aux: &mut [u8]) -> Result<()> {

@@ -8,12 +8,16 @@
 //! | 66..74 | bit 8 of the point numbers: bit `j` of byte `l` belongs to elements `32 l + 4 j..` |
 //! | 74..106 | signs: bit `j` of byte `i` is set where element `8 i + j` is negative |
 //! | 106..110 | scales, two per byte, low nibble first |
+//!
+//! Encoding on the GPU ([`WeightType`](super::WeightType)): `main` has per chunk a byte per point.
+//! `aux` has per block 11 words: 2 of high bits of points, 8 of signs, 1 of scales; d.
 
 use super::{
-    BlockFormat, DeviceFormat, Grouping, TensorType, WeightType,
+    BlockFormat, DeviceFormat, Grouping, TensorType,
     bits::f16_at,
+    bits::put_f16,
     block_format::unpack_256,
-    device,
+    code_books, device,
     grids::{self, IQ3_S as POINTS},
 };
 
@@ -24,7 +28,15 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 32, minima: false, lowest: -15, highest: 15 },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: None,
-    device: DeviceFormat { ty: WeightType::IQ3_S, repack: device::split_fields::<110, 64, 44> },
+    device: DeviceFormat {
+        main_words: 2,
+        aux_bytes: 46,
+        code_book: Some(&code_books::IQ3_S_WORDS),
+        wgsl: include_str!("iq3_s.wgsl"),
+        repack: device::split_fields::<110, 64, 44>,
+        ..DeviceFormat::PACKED
+    },
+    sample: |block, random| put_f16(block, 0, random(0.001, 0.003)),
 };
 
 #[inline(always)]

@@ -6,12 +6,16 @@
 //! | 0..2 | `d`, F16 |
 //! | 2..66 | the point number of every four elements |
 //! | 66..98 | per sub-block a u32 of four times seven signs and, in its upper four bits, the scale |
+//!
+//! Encoding on the GPU ([`WeightType`](super::WeightType)): `main` has per chunk a byte per point.
+//! `aux` has per block 8 words, one per chunk: signs and scale; d.
 
 use super::{
-    BlockFormat, DeviceFormat, Grouping, TensorType, WeightType,
+    BlockFormat, DeviceFormat, Grouping, TensorType,
+    bits::put_f16,
     bits::{bytes, f16_at},
     block_format::unpack_256,
-    device,
+    code_books, device,
     grids::{self, IQ3_XXS as POINTS, even_signs},
 };
 
@@ -22,7 +26,15 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 32, minima: false, lowest: -62, highest: 62 },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: None,
-    device: DeviceFormat { ty: WeightType::IQ3_XXS, repack: device::split_fields::<98, 64, 32> },
+    device: DeviceFormat {
+        main_words: 2,
+        aux_bytes: 34,
+        code_book: Some(&code_books::IQ3_XXS_WORDS),
+        wgsl: include_str!("iq3_xxs.wgsl"),
+        repack: device::split_fields::<98, 64, 32>,
+        ..DeviceFormat::PACKED
+    },
+    sample: |block, random| put_f16(block, 0, random(0.001, 0.003)),
 };
 
 #[inline(always)]

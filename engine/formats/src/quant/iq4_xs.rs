@@ -7,9 +7,13 @@
 //! | 2..4 | bits 4..6 of the scales: bits `2s..2s+2` of a little-endian u16 |
 //! | 4..8 | bits 0..4 of the scales, two per byte, low nibble first |
 //! | 8..136 | `q`: 16 bytes per sub-block, ordered as in IQ4_NL |
+//!
+//! Encoding on the GPU ([`WeightType`](super::WeightType)): `main` has per chunk nibbles. `aux`
+//! has per block 2 words: d, scales' high bit pairs in upper half; their low nibbles.
 
 use super::{
-    BlockFormat, DeviceFormat, Grouping, Result, TensorType, WeightType,
+    BlockFormat, DeviceFormat, Grouping, Result, TensorType,
+    bits::put_f16,
     bits::{bytes, f16_at, nibbles},
     block_format::unpack_256,
     device,
@@ -23,7 +27,14 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 32, minima: false, lowest: -127, highest: 113 },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: None,
-    device: DeviceFormat { ty: WeightType::IQ4_XS, repack },
+    device: DeviceFormat {
+        main_words: 4,
+        aux_bytes: 8,
+        wgsl: include_str!("iq4_xs.wgsl"),
+        repack,
+        ..DeviceFormat::PACKED
+    },
+    sample: |block, random| put_f16(block, 0, random(-0.001, 0.001)),
 };
 
 #[inline(always)]

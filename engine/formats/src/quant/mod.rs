@@ -1,10 +1,11 @@
-//! Types of weights. Each block-quantised type has one file: its layout, tables, decoding to codes
-//! and scales, and encoding on the GPU. If this engine writes the type, the file has its
-//! quantisation too. Its `FORMAT` ([`BlockFormat`]) collects them. [`TensorType`] lists the types.
+//! Types of weights. Each block-quantised type has one page, a Rust file and a WGSL file of the same
+//! name: its layout, tables, decoding to codes and scales, encoding on the GPU, and the text with
+//! which kernels decode it there. If this engine writes the type, the page has its quantisation
+//! too. Its `FORMAT` ([`BlockFormat`]) collects them. The table below lists the types.
 //! [`dequantise`] (the oracle of all kernel tests), [`quantise`] and [`repack`] process rows of any
 //! type.
 //!
-//! A new type needs a file here, its lines in `tensor_type.rs`, and one arm each in `blocks.rs` of
+//! A new type needs a page, its `mod` and its row here, and one arm each in `blocks.rs` of
 //! `cpu/simd/avx2`, `avx512` and `neon`. The compiler reports missing arms. Tests take their types
 //! from [`TensorType::ALL`].
 //!
@@ -15,6 +16,7 @@
 mod bf16;
 mod bits;
 mod block_format;
+mod code_books;
 mod device;
 mod f16;
 mod fit;
@@ -55,10 +57,61 @@ pub use block_format::{BlockFormat, DeviceFormat, Grouping, UnpackedMut};
 pub use block_format::{unpack_32, unpack_256};
 pub use device::{device_row_bytes, device_type, repack};
 pub use i2_s::encode_i2_s;
-pub use tensor_type::{BlockType, Encoding, FloatType, TensorType};
 
+use tensor_type::tensor_types;
 use thermocline_base::error::{Error, Result};
-use thermocline_shaders::WeightType;
+
+/// Type of weights. Kernels have separate arithmetic for each kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum WeightType {
+    /// Every element is a separate number.
+    Float(FloatType),
+    /// Small integers in blocks with shared scales.
+    Blocks(BlockType),
+}
+
+tensor_types! {
+    floats {
+        F32 = 0, 4 bytes;
+        F16 = 1, 2 bytes;
+        BF16 = 30, 2 bytes;
+    }
+    blocks {
+        Q4_0 = 2, q4_0;
+        Q4_1 = 3, q4_1;
+        Q5_0 = 6, q5_0;
+        Q5_1 = 7, q5_1;
+        Q8_0 = 8, q8_0;
+        Q2_K = 10, q2_k;
+        Q3_K = 11, q3_k;
+        Q4_K = 12, q4_k;
+        Q5_K = 13, q5_k;
+        Q6_K = 14, q6_k;
+        IQ2_XXS = 16, iq2_xxs;
+        IQ2_XS = 17, iq2_xs;
+        IQ3_XXS = 18, iq3_xxs;
+        IQ1_S = 19, iq1_s;
+        IQ4_NL = 20, iq4_nl;
+        IQ3_S = 21, iq3_s;
+        IQ2_S = 22, iq2_s;
+        IQ4_XS = 23, iq4_xs;
+        IQ1_M = 29, iq1_m;
+        TQ1_0 = 34, tq1_0;
+        TQ2_0 = 35, tq2_0;
+        I2_S = 36, i2_s;
+        MXFP4 = 39, mxfp4;
+        NVFP4 = 40, nvfp4;
+        Q1_0 = 41, q1_0;
+        Q2_0 = 42, q2_0;
+    }
+    numbers {
+        I8 = 24, 1 bytes;
+        I16 = 25, 2 bytes;
+        I32 = 26, 4 bytes;
+        I64 = 27, 8 bytes;
+        F64 = 28, 8 bytes;
+    }
+}
 
 /// Elements that are unpacked at a time, a multiple of every type's block length.
 pub const UNPACK_STEP: usize = 256;
@@ -69,15 +122,15 @@ pub const UNPACK_STEP: usize = 256;
 /// If the lengths disagree, or `ty` is not a weight type. Both are checked when a tensor is loaded.
 pub fn dequantise(ty: TensorType, src: &[u8], dst: &mut [f32]) {
     assert_eq!(Some(src.len()), ty.row_bytes(dst.len()), "{ty} row of {} elements", dst.len());
-    match ty.encoding() {
-        Some(Encoding::Float(FloatType::F32)) => {
+    match ty.weight_type() {
+        Some(WeightType::Float(FloatType::F32)) => {
             for (out, bytes) in dst.iter_mut().zip(src.as_chunks::<4>().0) {
                 *out = f32::from_le_bytes(*bytes);
             }
         }
-        Some(Encoding::Float(FloatType::F16)) => f16::dequantise(src, dst),
-        Some(Encoding::Float(FloatType::BF16)) => bf16::dequantise(src, dst),
-        Some(Encoding::Blocks(ty)) => match ty.format().grouping {
+        Some(WeightType::Float(FloatType::F16)) => f16::dequantise(src, dst),
+        Some(WeightType::Float(FloatType::BF16)) => bf16::dequantise(src, dst),
+        Some(WeightType::Blocks(ty)) => match ty.format().grouping {
             Grouping { len: 16, minima: false, .. } => dequantise_blocks::<16, false>(ty.format(), src, dst),
             Grouping { len: 16, minima: true, .. } => dequantise_blocks::<16, true>(ty.format(), src, dst),
             Grouping { minima: false, .. } => dequantise_blocks::<32, false>(ty.format(), src, dst),
@@ -113,9 +166,9 @@ pub const QUANTISABLE: [TensorType; 15] = {
 const _: () = {
     let (mut at, mut written) = (0, 0);
     while at < TensorType::ALL.len() {
-        written += match TensorType::ALL[at].encoding() {
-            Some(Encoding::Blocks(ty)) => ty.format().quantise.is_some() as usize,
-            Some(Encoding::Float(_)) => 1,
+        written += match TensorType::ALL[at].weight_type() {
+            Some(WeightType::Blocks(ty)) => ty.format().quantise.is_some() as usize,
+            Some(WeightType::Float(_)) => 1,
             None => 0,
         };
         at += 1;
@@ -134,11 +187,11 @@ pub fn quantise(ty: TensorType, src: &[f32], dst: &mut Vec<u8>) -> Result<()> {
     let Some(bytes) = ty.row_bytes(src.len()) else {
         return Err(Error::invalid("elements of a row", format!("a multiple of {} ({ty})", ty.block_len()), src.len()));
     };
-    let (quantise, limit): (Option<block_format::Quantise>, f32) = match ty.encoding() {
-        Some(Encoding::Float(FloatType::F32)) => (Some(f32_bytes), f32::MAX),
-        Some(Encoding::Float(FloatType::F16)) => (Some(f16::quantise), half::f16::MAX.to_f32()),
-        Some(Encoding::Float(FloatType::BF16)) => (Some(bf16::quantise), half::bf16::MAX.to_f32()),
-        Some(Encoding::Blocks(ty)) => (ty.format().quantise, half::f16::MAX.to_f32()),
+    let (quantise, limit): (Option<block_format::Quantise>, f32) = match ty.weight_type() {
+        Some(WeightType::Float(FloatType::F32)) => (Some(f32_bytes), f32::MAX),
+        Some(WeightType::Float(FloatType::F16)) => (Some(f16::quantise), half::f16::MAX.to_f32()),
+        Some(WeightType::Float(FloatType::BF16)) => (Some(bf16::quantise), half::bf16::MAX.to_f32()),
+        Some(WeightType::Blocks(ty)) => (ty.format().quantise, half::f16::MAX.to_f32()),
         None => (None, 0.0),
     };
     let quantise = quantise.ok_or_else(|| {

@@ -5,9 +5,12 @@
 //! |---|---|
 //! | 0 | `e`, a power of two with bias 127 (E8M0) |
 //! | 1..17 | `q`: byte `j` holds element `j` (low nibble) and `j + 16` (high nibble) |
+//!
+//! Encoding on the GPU ([`WeightType`](super::WeightType)): `main` has per chunk nibbles. `aux`
+//! has a byte `e`, the scale being `2^(e - 128)` (0 for `e` below 2).
 
 use super::{
-    BlockFormat, DeviceFormat, Grouping, Result, TensorType, WeightType, bits,
+    BlockFormat, DeviceFormat, Grouping, Result, TensorType, bits,
     block_format::{quantise_blocks, unpack_32},
     round,
 };
@@ -22,7 +25,14 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 32, minima: false, lowest: -12, highest: 12 },
     unpack: |src, to| unpack_32(src, to, unpack),
     quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
-    device: DeviceFormat { ty: WeightType::MXFP4, repack },
+    device: DeviceFormat {
+        main_words: 4,
+        aux_bytes: 1,
+        wgsl: include_str!("mxfp4.wgsl"),
+        repack,
+        ..DeviceFormat::PLAIN
+    },
+    sample: |block, random| block[0] = random(120.0, 128.0) as u8,
 };
 
 #[inline(always)]

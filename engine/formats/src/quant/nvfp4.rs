@@ -7,10 +7,13 @@
 //! |---|---|
 //! | 0..4 | scales, unsigned floats of four bits of exponent with bias 7 and three of fraction (E4M3); 0x7f counts as zero |
 //! | 4..36 | `q`: per sub-block eight bytes, byte `j` holds element `j` (low nibble) and `j + 8` (high nibble) |
+//!
+//! Encoding on the GPU ([`WeightType`](super::WeightType)): `main` has per chunk nibbles. `aux`
+//! has a row's factor in F32, then per chunk two E4M3 bytes, scales of the halves.
 
 use super::{
-    BlockFormat, DeviceFormat, Grouping, Result, TensorType, WeightType, bits::bytes, block_format::unpack_chunks,
-    device, mxfp4::VALUES,
+    BlockFormat, DeviceFormat, Grouping, Result, TensorType, bits::bytes, block_format::unpack_chunks, device,
+    mxfp4::VALUES,
 };
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {
@@ -20,7 +23,15 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 16, minima: false, lowest: -12, highest: 12 },
     unpack: |src, to| unpack_chunks(src, to, unpack),
     quantise: None,
-    device: DeviceFormat { ty: WeightType::NVFP4, repack },
+    device: DeviceFormat {
+        main_words: 4,
+        aux_bytes: 4,
+        row_factor: true,
+        wgsl: include_str!("nvfp4.wgsl"),
+        repack,
+        ..DeviceFormat::PLAIN
+    },
+    sample: |block, random| block[..4].iter_mut().for_each(|scale| *scale = random(16.0, 56.0) as u8),
 };
 
 #[inline(always)]

@@ -4,9 +4,13 @@
 //! |---|---|
 //! | 0..2 | `d`, F16 |
 //! | 2..18 | bit `j` of byte `i` is set where element `8 i + j` is `d` |
+//!
+//! Encoding on the GPU ([`WeightType`](super::WeightType)): `main` has per chunk a word of signs,
+//! set for +. `aux` has per four chunks an f16 scale.
 
 use super::{
-    BlockFormat, DeviceFormat, Grouping, TensorType, WeightType,
+    BlockFormat, DeviceFormat, Grouping, TensorType,
+    bits::put_f16,
     bits::{self, f16_at},
     block_format::{quantise_blocks, unpack_chunks},
     device,
@@ -19,7 +23,14 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 32, minima: false, lowest: -1, highest: 1 },
     unpack: |src, to| unpack_chunks(src, to, unpack),
     quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
-    device: DeviceFormat { ty: WeightType::Q1_0, repack: device::split_fields::<18, 16, 0> },
+    device: DeviceFormat {
+        main_words: 1,
+        aux_bytes: 2,
+        wgsl: include_str!("q1_0.wgsl"),
+        repack: device::split_fields::<18, 16, 0>,
+        ..DeviceFormat::PLAIN
+    },
+    sample: |block, random| put_f16(block, 0, random(-1.0, 1.0)),
 };
 
 #[inline(always)]

@@ -6,9 +6,13 @@
 //! | 16..80 | `q`, 2 bits: each half of 128 elements has 32 bytes; bits `2s..2s+2` of byte `l` belong to element `32 s + l` |
 //! | 80..82 | `d`, F16 |
 //! | 82..84 | `dmin`, F16 |
+//!
+//! Encoding on the GPU ([`WeightType`](super::WeightType)): `main` has per chunk bit pairs. `aux`
+//! has per block 5 words: d, dmin, then per half chunk a byte, scale low and min high.
 
 use super::{
-    BlockFormat, DeviceFormat, Grouping, Result, TensorType, WeightType,
+    BlockFormat, DeviceFormat, Grouping, Result, TensorType,
+    bits::put_f16,
     bits::{bytes, f16_at},
     block_format::unpack_256,
     device,
@@ -21,7 +25,17 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 16, minima: true, lowest: 0, highest: 3 },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: None,
-    device: DeviceFormat { ty: WeightType::Q2_K, repack },
+    device: DeviceFormat {
+        main_words: 2,
+        aux_bytes: 20,
+        wgsl: include_str!("q2_k.wgsl"),
+        repack,
+        ..DeviceFormat::PACKED
+    },
+    sample: |block, random| {
+        put_f16(block, 80, random(-0.05, 0.05));
+        put_f16(block, 82, random(-0.05, 0.05));
+    },
 };
 
 #[inline(always)]

@@ -6,9 +6,13 @@
 //! | 32..96 | bits 0..2 of `q`: each half of 128 elements has 32 bytes; bits `2s..2s+2` of byte `l` belong to element `32 s + l` |
 //! | 96..108 | scales, 6 bits, see [`scale_codes`] |
 //! | 108..110 | `d`, F16 |
+//!
+//! Encoding on the GPU ([`WeightType`](super::WeightType)): `main` has per chunk low bit pairs.
+//! `aux` has per block 11 words: 8 of high bits; scales: 2 of nibbles, 1 of high pairs; d.
 
 use super::{
-    BlockFormat, DeviceFormat, Grouping, Result, TensorType, WeightType,
+    BlockFormat, DeviceFormat, Grouping, Result, TensorType,
+    bits::put_f16,
     bits::{bytes, f16_at},
     block_format::unpack_256,
     device,
@@ -21,7 +25,14 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 16, minima: false, lowest: -4, highest: 3 },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: None,
-    device: DeviceFormat { ty: WeightType::Q3_K, repack },
+    device: DeviceFormat {
+        main_words: 2,
+        aux_bytes: 46,
+        wgsl: include_str!("q3_k.wgsl"),
+        repack,
+        ..DeviceFormat::PACKED
+    },
+    sample: |block, random| put_f16(block, 108, random(-0.02, 0.02)),
 };
 
 #[inline(always)]

@@ -4,9 +4,13 @@
 //! |---|---|
 //! | 0..2 | `d`, F16 |
 //! | 2..18 | `q`, 4 bits: byte `j` holds element `j` (low) and `j + 16` (high) |
+//!
+//! Encoding on the GPU ([`WeightType`](super::WeightType)): `main` has per chunk nibbles. `aux`
+//! has an f16 scale.
 
 use super::{
-    BlockFormat, DeviceFormat, Grouping, TensorType, WeightType, bits,
+    BlockFormat, DeviceFormat, Grouping, TensorType, bits,
+    bits::put_f16,
     block_format::{quantise_blocks, unpack_32},
     device, round,
 };
@@ -18,7 +22,14 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 32, minima: false, lowest: -8, highest: 7 },
     unpack: |src, to| unpack_32(src, to, unpack),
     quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
-    device: DeviceFormat { ty: WeightType::Q4_0, repack: device::split_fields::<18, 16, 0> },
+    device: DeviceFormat {
+        main_words: 4,
+        aux_bytes: 2,
+        wgsl: include_str!("q4_0.wgsl"),
+        repack: device::split_fields::<18, 16, 0>,
+        ..DeviceFormat::PACKED
+    },
+    sample: |block, random| put_f16(block, 0, random(-0.02, 0.02)),
 };
 
 #[inline(always)]

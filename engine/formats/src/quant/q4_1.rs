@@ -5,9 +5,13 @@
 //! | 0..2 | `d`, F16 |
 //! | 2..4 | `m`, F16 |
 //! | 4..20 | `q`, 4 bits: byte `j` holds element `j` (low) and `j + 16` (high) |
+//!
+//! Encoding on the GPU ([`WeightType`](super::WeightType)): `main` has per chunk nibbles. `aux`
+//! has f16 scale and min.
 
 use super::{
-    BlockFormat, DeviceFormat, Grouping, Result, TensorType, WeightType, bits,
+    BlockFormat, DeviceFormat, Grouping, Result, TensorType, bits,
+    bits::put_f16,
     block_format::{quantise_blocks, unpack_32},
     device, round,
 };
@@ -19,7 +23,17 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 32, minima: true, lowest: 0, highest: 15 },
     unpack: |src, to| unpack_32(src, to, unpack),
     quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
-    device: DeviceFormat { ty: WeightType::Q4_1, repack },
+    device: DeviceFormat {
+        main_words: 4,
+        aux_bytes: 4,
+        wgsl: include_str!("q4_1.wgsl"),
+        repack,
+        ..DeviceFormat::PACKED
+    },
+    sample: |block, random| {
+        put_f16(block, 0, random(-0.1, 0.1));
+        put_f16(block, 2, random(-1.0, 1.0));
+    },
 };
 
 #[inline(always)]

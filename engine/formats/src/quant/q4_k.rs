@@ -6,10 +6,14 @@
 //! | 2..4 | `dmin`, F16 |
 //! | 4..16 | scales and mins, 6 bits, see [`k_scales`] |
 //! | 16..144 | `q`, 4 bits: each group of 64 elements has 32 bytes, byte `l` holds element `l` (low) and `l + 32` (high) |
+//!
+//! Encoding on the GPU ([`WeightType`](super::WeightType)): `main` has per chunk nibbles. `aux`
+//! has per block 4 words: d, dmin; low nibbles of scales; of mins; high bit pairs of both.
 
 use super::{
-    BlockFormat, DeviceFormat, Grouping, Result, TensorType, WeightType,
+    BlockFormat, DeviceFormat, Grouping, Result, TensorType,
     bits::bytes,
+    bits::put_f16,
     block_format::{quantise_blocks, unpack_256},
     device::map_blocks,
     fit, k_scales,
@@ -22,7 +26,17 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 32, minima: true, lowest: 0, highest: 15 },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
-    device: DeviceFormat { ty: WeightType::Q4_K, repack },
+    device: DeviceFormat {
+        main_words: 4,
+        aux_bytes: 16,
+        wgsl: include_str!("q4_k.wgsl"),
+        repack,
+        ..DeviceFormat::PACKED
+    },
+    sample: |block, random| {
+        put_f16(block, 0, random(-0.01, 0.01));
+        put_f16(block, 2, random(-0.01, 0.01));
+    },
 };
 
 #[inline(always)]

@@ -5,9 +5,13 @@
 //! | 0..2 | `d`, F16 |
 //! | 2..6 | bit 4 of `q`: bit `j` of a little-endian u32 belongs to element `j` |
 //! | 6..22 | bits 0..4 of `q`: byte `j` holds element `j` (low) and `j + 16` (high) |
+//!
+//! Encoding on the GPU ([`WeightType`](super::WeightType)): `main` has per chunk low nibbles.
+//! `aux` has a row's words of high bits, one per chunk, then its f16 scales.
 
 use super::{
-    BlockFormat, DeviceFormat, Grouping, Result, TensorType, WeightType, bits,
+    BlockFormat, DeviceFormat, Grouping, Result, TensorType, bits,
+    bits::put_f16,
     block_format::{quantise_blocks, unpack_32},
     device, round,
 };
@@ -19,7 +23,14 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 32, minima: false, lowest: -16, highest: 15 },
     unpack: |src, to| unpack_32(src, to, unpack),
     quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
-    device: DeviceFormat { ty: WeightType::Q5_0, repack },
+    device: DeviceFormat {
+        main_words: 4,
+        aux_bytes: 6,
+        wgsl: include_str!("q5_0.wgsl"),
+        repack,
+        ..DeviceFormat::PACKED
+    },
+    sample: |block, random| put_f16(block, 0, random(-0.02, 0.02)),
 };
 
 #[inline(always)]

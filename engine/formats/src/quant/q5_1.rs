@@ -6,9 +6,13 @@
 //! | 2..4 | `m`, F16 |
 //! | 4..8 | bit 4 of `q`: bit `j` of a little-endian u32 belongs to element `j` |
 //! | 8..24 | bits 0..4 of `q`: byte `j` holds element `j` (low) and `j + 16` (high) |
+//!
+//! Encoding on the GPU ([`WeightType`](super::WeightType)): `main` has per chunk low nibbles.
+//! `aux` has a word of high bits, f16 scale and min.
 
 use super::{
-    BlockFormat, DeviceFormat, Grouping, Result, TensorType, WeightType, bits,
+    BlockFormat, DeviceFormat, Grouping, Result, TensorType, bits,
+    bits::put_f16,
     block_format::{quantise_blocks, unpack_32},
     device, round,
 };
@@ -20,7 +24,17 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 32, minima: true, lowest: 0, highest: 31 },
     unpack: |src, to| unpack_32(src, to, unpack),
     quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
-    device: DeviceFormat { ty: WeightType::Q5_1, repack },
+    device: DeviceFormat {
+        main_words: 4,
+        aux_bytes: 8,
+        wgsl: include_str!("q5_1.wgsl"),
+        repack,
+        ..DeviceFormat::PACKED
+    },
+    sample: |block, random| {
+        put_f16(block, 0, random(-0.1, 0.1));
+        put_f16(block, 2, random(-1.0, 1.0));
+    },
 };
 
 #[inline(always)]

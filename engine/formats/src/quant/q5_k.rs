@@ -7,10 +7,14 @@
 //! | 4..16 | scales and mins, 6 bits, see [`k_scales`] |
 //! | 16..48 | bit 4 of `q`: bit `b` of byte `l` belongs to element `32 b + l` |
 //! | 48..176 | bits 0..4 of `q`: each group of 64 elements has 32 bytes, byte `l` holds element `l` (low) and `l + 32` (high) |
+//!
+//! Encoding on the GPU ([`WeightType`](super::WeightType)): `main` has per chunk low nibbles.
+//! `aux` has per block 12 words: as Q4_K, then 8 words of high bits, one per chunk.
 
 use super::{
-    BlockFormat, DeviceFormat, Grouping, Result, TensorType, WeightType,
+    BlockFormat, DeviceFormat, Grouping, Result, TensorType,
     bits::bytes,
+    bits::put_f16,
     block_format::{quantise_blocks, unpack_256},
     device::map_blocks,
     fit, k_scales,
@@ -23,7 +27,17 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 32, minima: true, lowest: 0, highest: 31 },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
-    device: DeviceFormat { ty: WeightType::Q5_K, repack },
+    device: DeviceFormat {
+        main_words: 4,
+        aux_bytes: 48,
+        wgsl: include_str!("q5_k.wgsl"),
+        repack,
+        ..DeviceFormat::PACKED
+    },
+    sample: |block, random| {
+        put_f16(block, 0, random(-0.01, 0.01));
+        put_f16(block, 2, random(-0.01, 0.01));
+    },
 };
 
 #[inline(always)]

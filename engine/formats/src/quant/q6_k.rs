@@ -6,9 +6,13 @@
 //! | 128..192 | bits 4..6 of `q`: each half has 32 bytes; bits `2s..2s+2` of byte `l` belong to element `32 s + l` |
 //! | 192..208 | scales, i8 |
 //! | 208..210 | `d`, F16 |
+//!
+//! Encoding on the GPU ([`WeightType`](super::WeightType)): `main` has per chunk low nibbles.
+//! `aux` has per block 21 words: 16 of high bit pairs, two per chunk, 4 of i8 scales, d.
 
 use super::{
-    BlockFormat, DeviceFormat, Grouping, Result, TensorType, WeightType,
+    BlockFormat, DeviceFormat, Grouping, Result, TensorType,
+    bits::put_f16,
     bits::{bytes, f16_at},
     block_format::{quantise_blocks, unpack_256},
     device, fit,
@@ -21,7 +25,14 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 16, minima: false, lowest: -32, highest: 31 },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
-    device: DeviceFormat { ty: WeightType::Q6_K, repack },
+    device: DeviceFormat {
+        main_words: 4,
+        aux_bytes: 84,
+        wgsl: include_str!("q6_k.wgsl"),
+        repack,
+        ..DeviceFormat::PACKED
+    },
+    sample: |block, random| put_f16(block, 208, random(-0.001, 0.001)),
 };
 
 #[inline(always)]

@@ -4,9 +4,13 @@
 //! |---|---|
 //! | 0..2 | `d`, F16 |
 //! | 2..34 | `q`, i8 |
+//!
+//! Encoding on the GPU ([`WeightType`](super::WeightType)): `main` has per chunk 32 bytes: codes,
+//! four to a word. `aux` has an f16 scale.
 
 use super::{
-    BlockFormat, DeviceFormat, Grouping, TensorType, WeightType, bits,
+    BlockFormat, DeviceFormat, Grouping, TensorType, bits,
+    bits::put_f16,
     block_format::{quantise_blocks, unpack_32},
     device, round,
 };
@@ -18,7 +22,14 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 32, minima: false, lowest: -128, highest: 127 },
     unpack: |src, to| unpack_32(src, to, unpack),
     quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
-    device: DeviceFormat { ty: WeightType::Q8_0, repack: device::split_fields::<34, 32, 0> },
+    device: DeviceFormat {
+        main_words: 8,
+        aux_bytes: 2,
+        wgsl: include_str!("q8_0.wgsl"),
+        repack: device::split_fields::<34, 32, 0>,
+        ..DeviceFormat::PACKED
+    },
+    sample: |block, random| put_f16(block, 0, random(-0.02, 0.02)),
 };
 
 #[inline(always)]

@@ -5,7 +5,6 @@ use std::{collections::HashMap, path::PathBuf};
 
 use proptest::prelude::*;
 
-use super::sample::WEIGHTS;
 use super::*;
 use crate::format::{Matrix, Opened, ReadMode, Tensor, open};
 
@@ -27,7 +26,7 @@ fn reference() -> HashMap<TensorType, Tensor> {
         assert_eq!((tensor.ty, &tensor.shape[..]), (ty, &[ROWS, COLS][..]));
         (ty, tensor.clone())
     };
-    WEIGHTS.map(tensor).into()
+    TensorType::WEIGHTS.map(tensor).into()
 }
 
 /// A tensor of the expected values.
@@ -64,7 +63,7 @@ fn dequantise_equals_the_reference_values() {
             assert!(*got == want, "{name} row {} column {}: {got:e}, expected {want:e}", at / COLS, at % COLS);
         }
     };
-    for ty in WEIGHTS {
+    for ty in TensorType::WEIGHTS {
         check(&reference[&ty].matrix().unwrap(), ty.name());
     }
     check(&reference[&TensorType::NVFP4].matrix().unwrap().with_factor(0.0123), "NVFP4.scaled");
@@ -190,7 +189,7 @@ proptest! {
     /// panic.
     #[test]
     fn dequantise_and_quantise_take_any_bits(bits in prop::collection::vec(any::<u32>(), 256), bytes in prop::collection::vec(any::<u8>(), 1024)) {
-        for ty in WEIGHTS {
+        for ty in TensorType::WEIGHTS {
             let mut out = vec![0.0; 256];
             dequantise(ty, &bytes[..ty.row_bytes(256).unwrap()], &mut out);
         }

@@ -8,10 +8,14 @@
 //! | 32..48 | digit `n` of byte `32 + l` is element `160 + 16 n + l` |
 //! | 48..52 | digits 0 to 3: digit `n` of byte `48 + l` is element `240 + 4 n + l` |
 //! | 52..54 | `d`, F16 |
+//!
+//! Encoding on the GPU ([`WeightType`](super::WeightType)): `main` has per chunk digits of columns
+//! 0-19, a word. `aux` has per block 5 words: digits of columns 20-31 of chunks; d.
 
 use super::{
-    BlockFormat, DeviceFormat, Grouping, Result, TensorType, WeightType,
+    BlockFormat, DeviceFormat, Grouping, Result, TensorType,
     bits::f16_at,
+    bits::put_f16,
     block_format::{quantise_blocks, unpack_256},
     device, tq2_0,
 };
@@ -23,7 +27,14 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 32, minima: false, lowest: -1, highest: 1 },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
-    device: DeviceFormat { ty: WeightType::TQ1_0, repack },
+    device: DeviceFormat {
+        main_words: 1,
+        aux_bytes: 22,
+        wgsl: include_str!("tq1_0.wgsl"),
+        repack,
+        ..DeviceFormat::PACKED
+    },
+    sample: |block, random| put_f16(block, 52, random(-1.0, 1.0)),
 };
 
 /// Powers of three that move a digit to the front of its byte.

@@ -4,9 +4,13 @@
 //! |---|---|
 //! | 0..64 | `q`, 2 bits: each half of 128 elements has 32 bytes; bits `2s..2s+2` of byte `l` belong to element `32 s + l` |
 //! | 64..66 | `d`, F16 |
+//!
+//! Encoding on the GPU ([`WeightType`](super::WeightType)): `main` has per chunk 16 codes in a
+//! word. `aux` has per block only d.
 
 use super::{
-    BlockFormat, DeviceFormat, Grouping, TensorType, WeightType,
+    BlockFormat, DeviceFormat, Grouping, TensorType,
+    bits::put_f16,
     bits::{self, f16_at},
     block_format::{quantise_blocks, unpack_256},
     device, round,
@@ -20,7 +24,9 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
     device: DeviceFormat {
-        ty: WeightType::TQ2_0,
+        main_words: 2,
+        aux_bytes: 2,
+        wgsl: include_str!("tq2_0.wgsl"),
         repack: |row, main, aux| {
             device::split_blocks::<66, 64, 0>(row, main, aux, |block, main, _| {
                 let mut codes = [0; 256];
@@ -29,7 +35,9 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
                 [block[64], block[65]]
             })
         },
+        ..DeviceFormat::PACKED
     },
+    sample: |block, random| put_f16(block, 64, random(-1.0, 1.0)),
 };
 
 #[inline(always)]

@@ -13,10 +13,7 @@ use crate::{
 };
 use thermocline_formats::{
     format::{Bytes, Matrix},
-    quant::{
-        TensorType, device_type,
-        sample::{WEIGHTS, random_weights},
-    },
+    quant::{TensorType, device_type, sample::random_weights},
 };
 
 fn open(tier: Tier, max_binding: Option<u64>) -> Gpu {
@@ -98,7 +95,7 @@ fn check(got: &[f32], stacked: &[&Matrix], x: &TestInput, bias: &[f32], tokens: 
 
 fn every_type_agrees_with_f64(tier: Tier) {
     let gpu = open(tier, None);
-    for ty in WEIGHTS {
+    for ty in TensorType::WEIGHTS {
         let (rows, cols) = (37, if ty.block_len() == 1 { 333 } else { 768 });
         let file = random_matrix(ty, rows, cols, 1);
         let matrix = upload(&gpu, &[&file]);

@@ -6,8 +6,8 @@
 //! [`Health`] adds failures that the program survives. A [`CrashSentinel`] reports, at the next
 //! start, a step that the program did not survive. [`known_drivers`] lists failures that others
 //! have reported. [`creation`] lets only one thread at a time create objects, after the window.
-//! [`faults`] simulates failures in tests. The self-test is `self_test`, pacing
-//! [`crate::DevicePace`].
+//! [`faults`] simulates failures in tests. [`self_test`](fn@self_test) runs every kernel
+//! before the first token. Pacing is [`crate::DevicePace`].
 
 mod creation;
 mod fallback;
@@ -16,6 +16,7 @@ mod fallbacks;
 mod faults;
 mod health;
 mod known_drivers;
+mod self_test;
 mod sentinel;
 
 pub(super) use creation::after_first_frame;
@@ -25,4 +26,5 @@ pub use fallbacks::Fallbacks;
 pub(super) use faults::FaultCounter;
 pub use faults::{FaultPoint, Faults, KernelMutation};
 pub(super) use health::Health;
+pub use self_test::{CaseBench, CaseDifference, KernelOutcome, KernelVerdict, SelfTest, self_test};
 pub use sentinel::{CrashSentinel, RiskyStep, withdraw_sentinels};

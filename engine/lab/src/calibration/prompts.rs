@@ -80,7 +80,7 @@ pub(super) fn gpu_prompts(
     by_encoding(types, go_on, |native| {
         // Enough rows to fill a card. A software driver is busy with fewer rows.
         let most = if gpu.report().kind == AdapterKind::Software { 256 } else { 4096 };
-        let rows = rows(effort.bytes / 8, device_type(native).row_bytes(COLS), 64, most);
+        let rows = rows(effort.bytes / 8, device_type(native).device_row_bytes(COLS), 64, most);
         Ok(gpu_kernel_speed(gpu, native, rows, COLS, GPU_TOKENS, effort)?.macs_per_second)
     })
 }
@@ -95,7 +95,7 @@ pub(super) fn streams(
 ) -> Result<PromptRates> {
     let one = |ty: &TensorType| {
         unless_stopped(go_on())?;
-        let row = device_type(*ty).row_bytes(COLS);
+        let row = device_type(*ty).device_row_bytes(COLS);
         let room = (effort.bytes / 8).min(gpu.arena().available() / 8);
         let rows = rows(room, row, 16, 4096);
         let weight = matrix_of_repeated_rows(*ty, rows, COLS)?;

@@ -70,7 +70,7 @@ impl<'a> ExpertMatrices<'a> {
         // An expert is never split.
         let caps = gpu.caps();
         let most = caps.max_binding.min(caps.max_buffer).min(1 << 31).saturating_sub(caps.binding_alignment.max(16));
-        let fits = |stack: &Stack<'_>| (stack.rows * stack.ty.row_bytes(stack.cols)) as u64 <= most;
+        let fits = |stack: &Stack<'_>| (stack.rows * stack.ty.device_row_bytes(stack.cols)) as u64 <= most;
         let mut stacks = match Stack::new(together).filter(fits) {
             Some(together) => vec![together],
             None => (0..down).map(one).collect::<Option<_>>()?,

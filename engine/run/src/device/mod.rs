@@ -20,8 +20,6 @@
 //!   attention. A split layer hands over to the CPU in the middle of a segment ([`hand_over`]).
 //!   Masks of fired neurons (`fired`) are read back with the results ([`firing_log`]).
 //! - Streaming: cold neurons of a prompt pass through a [`streaming_buffer`].
-//! - [`self_test`](fn@self_test) compares every kernel of a device with the CPU before the kernel
-//!   is used.
 //! - Loading and moving: [`load`] describes the part of a model to load, and [`GpuLoader`] uploads
 //!   it. [`moves`] changes the part between two chunks. [`device_bytes`] counts its bytes in
 //!   advance.
@@ -81,7 +79,6 @@ pub(crate) mod resident_neurons;
 pub(crate) mod resident_pass;
 mod scores;
 mod segment;
-mod self_test;
 mod slot_table;
 mod state;
 mod step;
@@ -95,5 +92,4 @@ pub use limits::{caps_of, limits_of};
 pub use load::{GpuLoad, device_support};
 pub(crate) use loader::GpuLoader;
 pub(crate) use segment::Segment;
-pub use self_test::{KernelOutcome, KernelVerdict, SelfTest, self_test};
 pub use state::GpuState;

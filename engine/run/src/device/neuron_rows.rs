@@ -296,6 +296,6 @@ impl NeuronsDown {
 pub(crate) fn most_rows(gpu: &Gpu, ty: WeightType, cols: usize, multiple: usize) -> usize {
     let caps = gpu.caps();
     let most = caps.max_binding.min(caps.max_buffer).min(1 << 31).saturating_sub(caps.binding_alignment.max(16));
-    let multiples = (most / ty.row_bytes(cols).max(1) as u64) as usize / multiple.max(1);
+    let multiples = (most / ty.device_row_bytes(cols).max(1) as u64) as usize / multiple.max(1);
     multiples.max(1) * multiple.max(1)
 }

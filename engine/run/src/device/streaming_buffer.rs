@@ -47,8 +47,8 @@ impl BufferSize {
         };
         let [gate_up, down, bias] = widest(&|weights| {
             let ((ty, down_ty), rows) = (weights.types(), weights.rows());
-            let gate_up = rows * ty.row_bytes(weights.up.weight.cols());
-            [gate_up, down_ty.row_bytes(weights.down.weight.cols()), rows * 4].map(|bytes| bytes as u64)
+            let gate_up = rows * ty.device_row_bytes(weights.up.weight.cols());
+            [gate_up, down_ty.device_row_bytes(weights.down.weight.cols()), rows * 4].map(|bytes| bytes as u64)
         })?;
         let neurons = all().map(|weights| NeuronBuffers::slots(weights.neurons())).max()?;
         // Each matrix is two aligned streams, and buffers are rounded up.

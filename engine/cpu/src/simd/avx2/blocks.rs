@@ -40,7 +40,9 @@ pub(in crate::simd) fn run(ty: BlockType, work: BlockWork<'_>) {
         BlockType::TQ1_0 => blocks_signed::<54, 8, 8>(ty, work, |b| [head(part(b, 52)); 8], |b, i| points::tq1_0(b, i)),
         BlockType::TQ2_0 => blocks_signed::<66, 8, 8>(ty, work, |b| [head(part(b, 64)); 8], |b, i| points::tq2_0(b, i)),
         BlockType::Q1_0 => blocks_signed::<18, 4, 4>(ty, work, |b| [head(part(b, 0)); 4], |b, i| points::q1_0(b, i)),
-        BlockType::Q2_0 => blocks_signed::<18, 2, 2>(ty, work, |b| [head(part(b, 0)); 2], |b, i| points::q2_0(b, i)),
+        BlockType::Q2_0 => {
+            blocks_signed::<18, 2, 2>(ty, work, |b| [head(part(b, 0)); 2], |b, i| points::consecutive_pairs(b, i))
+        }
         BlockType::I2_S => blocks_signed::<32, 4, 4>(ty, work, |_| [1.0; 4], |b, i| points::i2_s(b, i)),
         BlockType::NVFP4 => blocks_signed::<36, 2, 4>(ty, work, nvfp4::unpack_scales, |b, i| points::nvfp4(b, i)),
         BlockType::Q4_K => blocks_k::<144>(ty, work, |b, i| q4_k(b, i)),

@@ -15,25 +15,32 @@ use crate::simd::{
     E8M0, F16, GatheredRow, MINIMA, QuantisedInput, SIGNED,
     block_inputs::{BlockInputs, PaddedInputs, padded},
     part,
-    portable::dot_each_float,
+    portable::rows,
     sum_order::LINE,
 };
-use thermocline_formats::quant::{FloatType, k_scales};
+use thermocline_formats::quant::{FloatType, WeightType, k_scales};
 
-/// `out[r] = W[r] . x` for rows of floats.
+/// `out[r][t] = W[r] . x[t]` for rows of floats.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn float_rows(ty: FloatType, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]) {
-    dot_each_float(ty, weights, x, out, |row, x| floats(ty, row, [x], ahead)[0]);
-}
-
-/// `row . x[t]` for a row of floats.
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn floats<const N: usize>(ty: FloatType, row: &[u8], x: [&[f32]; N], ahead: isize) -> [f32; N] {
+pub(super) fn floats<const N: usize>(
+    ty: FloatType,
+    weights: &[u8],
+    x: [&[f32]; N],
+    ahead: isize,
+    out: &mut [[f32; N]],
+) {
+    let rows = rows(WeightType::Float(ty), weights, x[0].len(), out);
     match ty {
-        FloatType::F32 => float_row::<32, N>(row, x, ahead, |w| _mm256_castsi256_ps(load256(w))),
-        FloatType::F16 => float_row::<16, N>(row, x, ahead, |w| _mm256_cvtph_ps(load128(w))),
-        FloatType::BF16 => float_row::<16, N>(row, x, ahead, |w| {
-            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(load128(w))))
+        FloatType::F32 => {
+            rows.for_each(|(row, out)| *out = float_row::<32, N>(row, x, ahead, |w| _mm256_castsi256_ps(load256(w))));
+        }
+        FloatType::F16 => {
+            rows.for_each(|(row, out)| *out = float_row::<16, N>(row, x, ahead, |w| _mm256_cvtph_ps(load128(w))));
+        }
+        FloatType::BF16 => rows.for_each(|(row, out)| {
+            *out = float_row::<16, N>(row, x, ahead, |w| {
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(load128(w))))
+            });
         }),
     }
 }

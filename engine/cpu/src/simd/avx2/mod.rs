@@ -129,8 +129,10 @@ pub(super) const TABLE: Kernels = Kernels {
         with_features!(blocks::run(ty, BlockWork::Dot { weights, x, ahead, out }));
     },
     gathered_q4_0: Some(|rows, x| with_features!(dot::q4_0(*rows, x))),
-    dot_float_rows: |ty, weights, x, ahead, out| with_features!(dot::float_rows(ty, weights, x, ahead, out)),
-    dot_float_tokens: Some(|ty, row, x, ahead| with_features!(dot::floats(ty, row, x, ahead))),
+    dot_float_rows: |ty, weights, x, ahead, out| {
+        with_features!(dot::floats(ty, weights, [x], ahead, out.as_chunks_mut::<1>().0));
+    },
+    dot_float_tokens: Some(|ty, weights, x, ahead, out| with_features!(dot::floats(ty, weights, x, ahead, out))),
     unpack: |ty, src, to| with_features!(blocks::run(ty, BlockWork::Unpack { src, to })),
     code_tiles: None,
     decode_panel: |ty, rows, ahead, panel| with_features!(panel_decode::decode(ty, rows, ahead, panel)),

@@ -137,10 +137,10 @@ pub(super) fn q1_0(block: &[u8; 18], i: usize) -> __m256i {
     _mm256_sub_epi8(_mm256_set1_epi8(-1), _mm256_add_epi8(set, set))
 }
 
-/// Elements `32 i..` of a Q2_0 block.
+/// Elements `32 i..` of a block with an f16 scale and consecutive codes of two bits.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn q2_0(block: &[u8; 18], i: usize) -> __m256i {
+pub(super) fn consecutive_pairs(block: &[u8; 18], i: usize) -> __m256i {
     // Each byte is widened to 32 bits, and each of their bytes gets two of its bits.
     let bytes = _mm256_cvtepu8_epi32(load64::<u8, 8>(part(block, 2 + 8 * i)));
     let spread = _mm256_or_si256(bytes, _mm256_slli_epi32::<6>(bytes));

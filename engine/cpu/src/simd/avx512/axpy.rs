@@ -4,12 +4,12 @@ use std::arch::x86_64::*;
 
 use super::{blocks, codes::heads, load_ps, load128, load256, load512, prefetch, prefetch_part, store_ps};
 use crate::simd::{AXPY_ROWS, BlockWork, F16, ScaledRow, part, part_mut, portable};
-use thermocline_formats::quant::{BlockType, Encoding, FloatType, UNPACK_STEP as STEP, UnpackedMut, f16_at};
+use thermocline_formats::quant::{BlockType, FloatType, UNPACK_STEP as STEP, UnpackedMut, WeightType, f16_at};
 
 /// `acc += a * w`, row after row.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-pub(super) fn rows(ty: Encoding, rows: &[ScaledRow<'_>], acc: &mut [f32]) {
-    if ty == Encoding::Blocks(BlockType::Q4_0) {
+pub(super) fn rows(ty: WeightType, rows: &[ScaledRow<'_>], acc: &mut [f32]) {
+    if ty == WeightType::Blocks(BlockType::Q4_0) {
         let (groups, rest) = rows.as_chunks::<AXPY_ROWS>();
         groups.iter().for_each(|group| q4_0(group, acc));
         rest.iter().for_each(|of| q4_0(std::array::from_ref(of), acc));
@@ -17,16 +17,16 @@ pub(super) fn rows(ty: Encoding, rows: &[ScaledRow<'_>], acc: &mut [f32]) {
     }
     for ScaledRow { row, a, ahead } in rows.iter().copied() {
         match ty {
-            Encoding::Float(ty @ FloatType::F32) => {
+            WeightType::Float(ty @ FloatType::F32) => {
                 floats::<64>(ty, row, a, ahead, acc, |w| _mm512_castsi512_ps(load512(w)))
             }
-            Encoding::Float(ty @ FloatType::F16) => {
+            WeightType::Float(ty @ FloatType::F16) => {
                 floats::<32>(ty, row, a, ahead, acc, |w| _mm512_cvtph_ps(load256(w)))
             }
-            Encoding::Float(ty @ FloatType::BF16) => floats::<32>(ty, row, a, ahead, acc, |w| {
+            WeightType::Float(ty @ FloatType::BF16) => floats::<32>(ty, row, a, ahead, acc, |w| {
                 _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(load256(w))))
             }),
-            Encoding::Blocks(ty) => any_blocks(ty, row, a, ahead, acc),
+            WeightType::Blocks(ty) => any_blocks(ty, row, a, ahead, acc),
         }
     }
 }

@@ -9,18 +9,21 @@ use super::{
     codes::{self, heads},
     load_ps, load_some, load256, load512, prefetch, prefetch_part,
 };
-use crate::simd::{E8M0, F16, GatheredRow, QuantisedInput, avx2, part, portable::dot_each_float};
-use thermocline_formats::quant::{FloatType, f16_at, mxfp4};
+use crate::simd::{E8M0, F16, GatheredRow, QuantisedInput, avx2, part, portable::rows};
+use thermocline_formats::quant::{FloatType, WeightType, f16_at, mxfp4};
 
 /// `out[r] = W[r] . x` for rows of floats.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 pub(super) fn float_rows(ty: FloatType, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]) {
-    dot_each_float(ty, weights, x, out, |row, x| match ty {
-        FloatType::F32 => float_row::<64>(row, x, ahead, |w| _mm512_castsi512_ps(load512(w))),
-        FloatType::F16 => float_row::<32>(row, x, ahead, |w| _mm512_cvtph_ps(load256(w))),
-        FloatType::BF16 => float_row::<32>(row, x, ahead, |w| {
-            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(load256(w))))
-        }),
+    let rows = rows(WeightType::Float(ty), weights, x.len(), out);
+    rows.for_each(|(row, out)| {
+        *out = match ty {
+            FloatType::F32 => float_row::<64>(row, x, ahead, |w| _mm512_castsi512_ps(load512(w))),
+            FloatType::F16 => float_row::<32>(row, x, ahead, |w| _mm512_cvtph_ps(load256(w))),
+            FloatType::BF16 => float_row::<32>(row, x, ahead, |w| {
+                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(load256(w))))
+            }),
+        }
     });
 }
 

@@ -2,21 +2,21 @@
 
 use super::{blocks, head, heads, prefetch, products::Widening, registers::*};
 use crate::simd::{AXPY_ROWS, BlockWork, ScaledRow, part, part_mut, portable};
-use thermocline_formats::quant::{BlockType, Encoding, FloatType, UNPACK_STEP as STEP, UnpackedMut};
+use thermocline_formats::quant::{BlockType, FloatType, UNPACK_STEP as STEP, UnpackedMut, WeightType};
 
 /// `acc += a * w`, row after row.
-pub(super) fn rows(ty: Encoding, rows: &[ScaledRow<'_>], acc: &mut [f32]) {
+pub(super) fn rows(ty: WeightType, rows: &[ScaledRow<'_>], acc: &mut [f32]) {
     let (groups, rest) =
-        if ty == Encoding::Blocks(BlockType::Q4_0) { rows.as_chunks::<AXPY_ROWS>() } else { (&[][..], rows) };
+        if ty == WeightType::Blocks(BlockType::Q4_0) { rows.as_chunks::<AXPY_ROWS>() } else { (&[][..], rows) };
     for group in groups {
         q4_0(group, acc);
     }
     for ScaledRow { row, a, ahead } in rest.iter().copied() {
         match ty {
-            Encoding::Float(ty @ FloatType::F32) => floats::<16>(ty, row, a, ahead, acc, f32s),
-            Encoding::Float(ty @ FloatType::F16) => floats::<8>(ty, row, a, ahead, acc, f16s),
-            Encoding::Float(ty @ FloatType::BF16) => floats::<8>(ty, row, a, ahead, acc, bf16s),
-            Encoding::Blocks(ty) => any_blocks(ty, row, a, ahead, acc),
+            WeightType::Float(ty @ FloatType::F32) => floats::<16>(ty, row, a, ahead, acc, f32s),
+            WeightType::Float(ty @ FloatType::F16) => floats::<8>(ty, row, a, ahead, acc, f16s),
+            WeightType::Float(ty @ FloatType::BF16) => floats::<8>(ty, row, a, ahead, acc, bf16s),
+            WeightType::Blocks(ty) => any_blocks(ty, row, a, ahead, acc),
         }
     }
 }

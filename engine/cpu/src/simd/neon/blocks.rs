@@ -42,7 +42,9 @@ pub(super) fn run<P: CodeProducts>(p: P, ty: BlockType, work: BlockWork<'_>) {
         BlockType::TQ1_0 => blocks_signed::<P, 54, 8, 8>(p, ty, work, |b| [head(part(b, 52)); 8], points::tq1_0),
         BlockType::TQ2_0 => blocks_signed::<P, 66, 8, 8>(p, ty, work, |b| [head(part(b, 64)); 8], points::tq2_0),
         BlockType::Q1_0 => blocks_signed::<P, 18, 4, 4>(p, ty, work, |b| [head(part(b, 0)); 4], points::q1_0),
-        BlockType::Q2_0 => blocks_signed::<P, 18, 2, 2>(p, ty, work, |b| [head(part(b, 0)); 2], points::q2_0),
+        BlockType::Q2_0 => {
+            blocks_signed::<P, 18, 2, 2>(p, ty, work, |b| [head(part(b, 0)); 2], points::consecutive_pairs)
+        }
         BlockType::I2_S => blocks_signed::<P, 32, 4, 4>(p, ty, work, |_| [1.0; 4], points::i2_s),
         BlockType::NVFP4 => blocks_signed::<P, 36, 2, 4>(p, ty, work, nvfp4::unpack_scales, points::nvfp4),
         BlockType::Q4_K => blocks_k::<P, 144>(p, ty, work, q4_k),

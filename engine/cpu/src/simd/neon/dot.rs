@@ -15,17 +15,20 @@ use crate::simd::{
     E8M0, F16, GatheredRow, MINIMA, QuantisedInput,
     block_inputs::{BlockInputs, PaddedInputs, padded},
     part,
-    portable::dot_each_float,
+    portable::rows,
     sum_order::LINE,
 };
-use thermocline_formats::quant::{FloatType, k_scales};
+use thermocline_formats::quant::{FloatType, WeightType, k_scales};
 
 /// `out[r] = W[r] . x` for rows of floats.
 pub(super) fn float_rows(ty: FloatType, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]) {
-    dot_each_float(ty, weights, x, out, |row, x| match ty {
-        FloatType::F32 => float_row::<16>(row, x, ahead, f32s),
-        FloatType::F16 => float_row::<8>(row, x, ahead, f16s),
-        FloatType::BF16 => float_row::<8>(row, x, ahead, bf16s),
+    let rows = rows(WeightType::Float(ty), weights, x.len(), out);
+    rows.for_each(|(row, out)| {
+        *out = match ty {
+            FloatType::F32 => float_row::<16>(row, x, ahead, f32s),
+            FloatType::F16 => float_row::<8>(row, x, ahead, f16s),
+            FloatType::BF16 => float_row::<8>(row, x, ahead, bf16s),
+        }
     });
 }
 

@@ -129,9 +129,9 @@ pub(super) fn q1_0(block: &[u8; 18], i: usize) -> Codes {
     mask_of(u32::from_le_bytes(*part(block, 2 + 4 * i))).map(|set| vbslq_s8(set, vdupq_n_s8(1), vdupq_n_s8(-1)))
 }
 
-/// Elements `32 i..` of a Q2_0 block.
+/// Elements `32 i..` of a block with an f16 scale and consecutive codes of two bits.
 #[inline(always)]
-pub(super) fn q2_0(block: &[u8; 18], i: usize) -> Codes {
+pub(super) fn consecutive_pairs(block: &[u8; 18], i: usize) -> Codes {
     let bytes = load_bytes8(part(block, 2 + 8 * i));
     let bytes = vcombine_u8(bytes, bytes);
     let down = load_codes(&[0, -2, -4, -6, 0, -2, -4, -6, 0, -2, -4, -6, 0, -2, -4, -6]);

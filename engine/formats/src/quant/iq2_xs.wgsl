@@ -1,0 +1,19 @@
+// Weights, d * (2 scale + 1) / 8 * magnitude * sign with a scale for each half of a chunk;
+// see the Rust file of this name.
+#include "code_book.wgsl"
+
+@group(0) @binding(0) var<storage, read> weight_main: array<u32>;
+@group(0) @binding(1) var<storage, read> weight_aux: array<u32>;
+#include "super_block.wgsl"
+
+fn codes8(row: u32, chunk: u32, i: u32, chunks: u32) -> vec2<u32> {
+    let code = (weight_main[(row * chunks + chunk) * 2u + i / 2u] >> (i % 2u * 16u)) & 0xffffu;
+    return signed_point8(code & 511u, even_signs(code >> 9u));
+}
+
+fn scales_of(row: u32, chunk: u32, i: u32, chunks: u32) -> vec2<f32> {
+    let block = super_block(row, chunk, chunks, 2u);
+    let half = chunk % 8u * 2u + i / 2u;
+    let scale = f32(2u * ((weight_aux[block.at + half / 8u] >> (half % 8u * 4u)) & 15u) + 1u);
+    return vec2<f32>(block.d * 0.125, scale);
+}

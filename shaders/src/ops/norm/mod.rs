@@ -1,0 +1,94 @@
+//! Norm of rows, with an addition before it: `x += scale * delta`, then RMS norm
+//! `y = x / sqrt(mean(x^2) + eps) * weight`, or layer norm, which subtracts the mean first and adds
+//! a bias. The device writes the sum back to `x`.
+
+use crate::{
+    Access::{Read, Write},
+    Kernel,
+    case::{CLOSE, CaseRequest, KernelCase, NEAR, OUTLIER, noise, sizes, wide},
+    params::params,
+};
+
+params! {
+    /// `norm`
+    Norm {
+        /// Columns of a row, without padding.
+        cols: u32,
+        /// Elements from one row to the next, in input and output.
+        pitch: u32,
+        /// Rows, one workgroup each.
+        rows: u32,
+        /// Workgroups in one row of the grid.
+        stride: u32,
+        /// Added under the square root.
+        eps: f32,
+    }
+}
+
+/// The kernel `norm`.
+pub(crate) const KERNEL: Kernel =
+    Kernel::new::<Norm>("norm", &[Write, Read, Read, Read, Write], include_str!("norm.wgsl"), cases);
+
+/// The norm of a row, with a bias if it is a layer norm.
+fn oracle(row: &[f64], weight: &[f32], bias: Option<&[f32]>, eps: f32) -> Vec<f64> {
+    let cols = row.len() as f64;
+    let mean = if bias.is_some() { row.iter().sum::<f64>() / cols } else { 0.0 };
+    let variance = row.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / cols;
+    let scale = 1.0 / (variance + f64::from(eps)).sqrt();
+    let normed = row.iter().zip(weight).map(|(value, weight)| (value - mean) * scale * f64::from(*weight));
+    normed.enumerate().map(|(i, value)| value + bias.map_or(0.0, |bias| f64::from(bias[i]))).collect()
+}
+
+/// A form of the norm.
+struct Form {
+    layer: bool,
+    add: bool,
+    workgroup: u32,
+}
+
+/// Rows of several lengths. An outlier makes the squares of an RMS norm large. A large mean shows
+/// whether a layer norm computes the variance from centred values.
+fn cases(request: &CaseRequest) -> Vec<KernelCase> {
+    let forms = [(false, true, 128), (true, false, 96), (false, false, 64), (true, true, 32)];
+    let forms = forms.map(|(layer, add, workgroup)| Form { layer, add, workgroup });
+    let shapes = request.pick(&[(1000, 1024), (1, 4), (7, 32), (64, 64), (129, 160)], 1).iter();
+    shapes.flat_map(|(cols, pitch)| forms.iter().map(|form| case(*cols, *pitch, form))).collect()
+}
+
+fn case(cols: usize, pitch: usize, form: &Form) -> KernelCase {
+    let Form { layer, add, workgroup } = *form;
+    let (rows, eps) = (3, 1e-5_f32);
+    let mut x: Vec<f32> = noise(rows * pitch, 1);
+    if layer {
+        x.iter_mut().for_each(|value| *value += 30.0);
+    } else {
+        x[cols / 2] = OUTLIER;
+    }
+    let (delta, weight, bias) = (noise(rows * pitch, 2), noise(pitch, 3), noise(pitch, 4));
+    let factor = if cols == 64 { 0.75 } else { 1.0 };
+    let (mut sums, mut normed) = (wide(&x), vec![0.0; rows * pitch]);
+    for at in (0..rows).map(|row| row * pitch) {
+        if add {
+            let deltas = delta[at..].iter().map(|delta| factor * f64::from(*delta));
+            sums[at..at + cols].iter_mut().zip(deltas).for_each(|(sum, delta)| *sum += delta);
+        }
+        let bias = layer.then_some(&bias[..cols]);
+        normed[at..at + cols].copy_from_slice(&oracle(&sums[at..at + cols], &weight, bias, eps));
+    }
+    // Two rows of the grid.
+    let [cols32, pitch32, rows32] = sizes([cols, pitch, rows]);
+    let params = Norm { cols: cols32, pitch: pitch32, rows: rows32, stride: 2, eps };
+    KernelCase::new("norm", workgroup, params, [2, 2, 1])
+        .named(format!("{cols} columns, layer {layer}, add {add}"))
+        .set("LAYER", layer)
+        .set("HAS_BIAS", layer)
+        .set("ADD_DELTA", add)
+        .set("DELTA_SCALE", factor)
+        .input(&x)
+        .becomes(&sums, CLOSE)
+        .input(&delta)
+        .input(&weight)
+        .input(&bias)
+        .input(&vec![0.0_f32; rows * pitch])
+        .becomes(&normed, if cols == 1 { 1e-2 } else { NEAR })
+}

@@ -1,0 +1,173 @@
+//! Hidden activations of listed neurons: `hidden[n] = f(gate . x) * (up . x)` with the rows of
+//! neuron `n`, or `f(up . x)` without a gate, with optional biases. Rows of gates and ups may
+//! alternate or be stacked. With `GATE_FIRST`, neurons with `|f(gate . x)| <= threshold` are 0.
+//! The hidden activations of other neurons do not change.
+
+use crate::{
+    Access::{Read, Write},
+    Kernel, WeightType,
+    case::{CaseRequest, KernelCase, NEAR, SampleWeights, noise, sizes},
+    limits::SPARSE_NEURONS,
+    ops::{
+        activation::activate,
+        slot_list::{self, SlotList},
+    },
+    params::params,
+};
+
+params! {
+    /// `sparse_gate_up`
+    SparseGateUp {
+        /// 32-column chunks of a row of weights.
+        chunks: u32,
+        /// Rows from one neuron's first row to the next's.
+        step: u32,
+        /// Rows from a neuron's gate row to its up row. 0 without a gate.
+        up_at: u32,
+        /// Workgroups in one row of the grid, as in [`SlotList`](super::SlotList).
+        stride: u32,
+        /// Number of neurons, if there is no list of neurons.
+        count: u32,
+        /// With `GATE_FIRST`, a neuron's up row is not read if the magnitude of its gate's
+        /// activation is at most this value.
+        threshold: f32,
+    }
+}
+
+/// The kernel `sparse_gate_up`.
+pub(crate) const KERNEL: Kernel = Kernel::new::<SparseGateUp>(
+    "sparse_gate_up",
+    &[Read, Read, Read, Read, Read, Write],
+    include_str!("sparse_gate_up.wgsl"),
+    cases,
+)
+.of_weights(&WeightType::ALL);
+
+/// Layout of a neuron's rows, and how the work is divided.
+#[derive(Debug)]
+struct Form {
+    kind: u32,
+    gated: bool,
+    bias: bool,
+    /// Gate and up rows of a neuron alternate. Otherwise all up rows follow all gate rows.
+    alternate: bool,
+    /// A neuron's up row is not read if its gate's activation is at most this value.
+    threshold: Option<f32>,
+    workgroup: u32,
+    lanes: u32,
+}
+
+const FORMS: [Form; 9] = [
+    form([2, 64, 32], [true, true, true], Some(0.3)),
+    form([0, 96, 8], [true, false, false], None),
+    form([2, 32, 32], [true, true, true], None),
+    form([5, 128, 64], [true, false, false], None),
+    form([0, 64, 32], [false, true, false], None),
+    form([1, 32, 32], [false, false, false], None),
+    form([0, 96, 8], [true, true, true], Some(0.0)),
+    form([5, 128, 64], [true, false, false], Some(0.0)),
+    form([1, 32, 32], [true, false, true], Some(0.0)),
+];
+
+/// A form of kind, workgroup and lanes, and whether it is gated, biased and alternating.
+const fn form([kind, workgroup, lanes]: [u32; 3], is: [bool; 3], threshold: Option<f32>) -> Form {
+    Form { kind, gated: is[0], bias: is[1], alternate: is[2], threshold, workgroup, lanes }
+}
+
+const NEURONS: usize = 150;
+/// Contents of the output before the dispatch.
+const BEFORE: f32 = 7.0;
+
+/// Weights with the sums of all rows.
+struct Layer {
+    weights: SampleWeights,
+    x: Vec<f32>,
+    bias: Vec<f32>,
+    sums: Vec<f64>,
+}
+
+/// True for a neuron that is computed.
+type IsActive = fn(usize) -> bool;
+
+/// Lists of some neurons, of all, of one and of none, and neurons without a list.
+const LISTS: [(bool, IsActive); 5] =
+    [(true, |it| it * 11 % 7 < 2), (true, |_| true), (true, |it| it == 149), (true, |_| false), (false, |it| it < 77)];
+
+/// The cases of all lists, in short and long rows.
+fn cases(request: &CaseRequest) -> Vec<KernelCase> {
+    let mut cases = Vec::new();
+    for cols in request.pick(&[512_usize, 1, 160], 1) {
+        let weights = SampleWeights::new(request.ty, 2 * NEURONS, cols.next_multiple_of(request.ty.block()), 6);
+        let (x, bias) = (noise(weights.cols, 7), noise(2 * NEURONS, 8));
+        let sums = (0..2 * NEURONS).map(|row| weights.product(row, &x)).collect();
+        let layer = Layer { weights, x, bias, sums };
+        for form in request.pick_of_type(&FORMS, 1) {
+            let lists = request.pick(&LISTS, 1).iter();
+            cases.extend(lists.map(|(listed, active)| layer.case(form, *listed, *active)));
+        }
+    }
+    cases
+}
+
+impl Layer {
+    fn oracle(&self, form: &Form, neuron: usize) -> f64 {
+        let out = |row: usize| self.sums[row] + if form.bias { f64::from(self.bias[row]) } else { 0.0 };
+        let [step, up_at] = form.rows();
+        let (gate, up) = (out(neuron * step), out(neuron * step + up_at));
+        let alone = activate(form.kind, gate, None);
+        match form.threshold {
+            Some(threshold) if alone.abs() <= f64::from(threshold) => 0.0,
+            _ if form.gated => activate(form.kind, gate, Some(up)),
+            _ => alone,
+        }
+    }
+
+    /// The case of the `active` neurons, which are the first ones if they are not `listed`.
+    fn case(&self, form: &Form, listed: bool, active: IsActive) -> KernelCase {
+        let Form { kind, gated, bias, threshold, workgroup, lanes, .. } = *form;
+        let active: Vec<bool> = (0..NEURONS).map(active).collect();
+        // The last element belongs to no neuron.
+        let mut hidden = vec![f64::from(BEFORE); NEURONS + 1];
+        for (neuron, hidden) in hidden.iter_mut().take(NEURONS).enumerate().filter(|(neuron, _)| active[*neuron]) {
+            *hidden = self.oracle(form, neuron);
+        }
+        let mut list = slot_list::oracle(&active);
+        let (neurons, stride) = (list[0], 7);
+        let groups = slot_list::grid(neurons, &SlotList { per_workgroup: SPARSE_NEURONS * workgroup / lanes, stride });
+        // Words after the list are ignored. Without a list, all are.
+        if listed {
+            list.push(u32::MAX)
+        } else {
+            list.fill(u32::MAX)
+        }
+        let count = if listed { 0 } else { neurons };
+        let [step, up_at, chunks] = sizes([form.rows()[0], form.rows()[1], self.weights.cols / 32]);
+        let params = SparseGateUp { chunks, step, up_at, stride, count, threshold: threshold.unwrap_or(0.0) };
+        KernelCase::new("sparse_gate_up", workgroup, params, groups)
+            .named(format!("{chunks} chunks, {neurons} neurons, listed {listed}, {form:?}"))
+            .indirect()
+            .set("LANES", lanes)
+            .set("KIND", kind)
+            .set("GATED", gated)
+            .set("HAS_BIAS", bias)
+            .set("LISTED", listed)
+            .set("GATE_FIRST", threshold.is_some())
+            .matrix(&self.weights)
+            .input(&self.x)
+            .input(&list)
+            .input(&self.bias)
+            .input(&[BEFORE; NEURONS + 1])
+            .becomes(&hidden, NEAR)
+    }
+}
+
+impl Form {
+    /// Rows from a neuron's first row to the next neuron's, and from its gate to its up.
+    fn rows(&self) -> [usize; 2] {
+        match self {
+            Form { gated: false, .. } => [1, 0],
+            Form { alternate: true, .. } => [2, 1],
+            Form { .. } => [1, NEURONS],
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Parameters of a dispatch, in the layout of a kernel's `var<immediate>`. Every field has four
+//! bytes, so that Rust and WGSL use the same layout. A test compares names, offsets and sizes with
+//! the kernels' own structs.
+
+use bytemuck::Pod;
+
+/// Immediates of a kernel.
+pub trait Params: Pod {
+    /// Names and byte offsets of the fields.
+    const FIELDS: &'static [(&'static str, usize)];
+}
+
+/// Defines parameter structs and the list of their fields.
+macro_rules! params {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $ty:ty,)* })*) => { $(
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, Default, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
+        #[repr(C)]
+        pub struct $name { $($(#[$field_doc])* pub $field: $ty,)* }
+
+        impl $crate::params::Params for $name {
+            const FIELDS: &'static [(&'static str, usize)] =
+                &[$((stringify!($field), std::mem::offset_of!($name, $field)),)*];
+        }
+    )* };
+}
+
+pub(crate) use params;
+
+pub use crate::ops::{
+    activation::Activation,
+    active_mask::ActiveMask,
+    add::Elements,
+    altup::Streams,
+    attention::{Attention, AttentionMerge},
+    combine::Combine,
+    delta_inputs::DeltaInputs,
+    delta_net::DeltaNet,
+    embedding::Embedding,
+    expert_gate_up::ExpertGateUp,
+    expert_matmul::ExpertMatmul,
+    gate_excess::GateExcess,
+    gate_heads::GateHeads,
+    gated_input::GatedInput,
+    gated_norm::GatedNorm,
+    group_slots::GroupSlots,
+    half_scale::HalfScale,
+    latent_append::LatentAppend,
+    mamba2_scan::Mamba2Scan,
+    matmul::Matmul,
+    norm::Norm,
+    quantise_q8::Quantise,
+    read_bandwidth::Stream,
+    rope_append::RopeAppend,
+    route::Route,
+    scale::Scale,
+    short_conv::ShortConv,
+    slot_list::SlotList,
+    soft_cap::SoftCap,
+    sparse_down::SparseDown,
+    sparse_gate_up::SparseGateUp,
+    subgroup_trial::SubgroupTrial,
+    sum_splits::SumSplits,
+    top_k::TopK,
+};

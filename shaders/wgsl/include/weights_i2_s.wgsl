@@ -1,8 +1,0 @@
-// I2_S weights, factor * (code - 1) with a factor for each row; see WeightType.
-#include "ternary_pairs.wgsl"
-
-@group(0) @binding(1) var<storage, read> weight_aux: array<f32>;
-
-fn scale_of(row: u32, _chunk: u32, _chunks: u32) -> f32 {
-    return weight_aux[row];
-}
