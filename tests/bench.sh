@@ -158,7 +158,7 @@ fi
 
 slow=0  # 1 if a mode makes a prompt slower than it may.
 python3 tests/bench_page.py "$results" "$out" "${sections[*]}" $( ((quick)) && echo quick) || slow=1
-"$program" eval plot --in "$out/benchmarks.csv" --out "$out/benchmarks.svg" --y "times llama.cpp" --title "Decoding, times llama.cpp" \
+"$program" eval plot --in "$out/benchmarks.csv" --out "$out/benchmarks.svg" --y "times llama.cpp" --title "Decoding speed relative to llama.cpp" \
   || echo "bench.sh: no chart without --peer" >&2
 echo "bench.sh: $out/benchmarks.md written; read it before you commit"
 exit "$slow"

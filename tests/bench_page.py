@@ -1,12 +1,12 @@
 """Writes the results of tests/bench.sh into the page of benchmarks and its CSV.
 
 Usage: python3 bench_page.py RESULTS FOLDER SECTIONS [quick]
-  RESULTS  N.json (`thermocline bench -o json`) beside N.label (the section of the page, and the label of the rows); those of one label
-           are taken together
+  RESULTS  N.json (`thermocline bench -o json`) beside N.label (the section of the page and the label of the rows); results with the
+           same label form one group
   FOLDER   of benchmarks.md, whose tables stand between `<!-- begin SECTION -->` and `<!-- end SECTION -->`, and benchmarks.csv
-  SECTIONS  those that were measured, in one argument; the others' tables and rows stay
-  quick    the figures are of shapes too small to be judged
-Ends with 1 after it has written both if a mode's prompt is slower than it may be.
+  SECTIONS  the measured sections, in one argument; the tables and rows of other sections stay unchanged
+  quick    the shapes are too small to judge the figures
+Exits with 1 if a prompt in some mode is slower than the limit. Both files are written first.
 """
 
 import csv
@@ -54,18 +54,18 @@ def sparse_rows(label, records):
     return rows
 
 
-# Least speed of a prompt in any mode, in parts of the same prompt's in `dense`.
+# Least speed of a prompt in any mode, as a fraction of the speed of the same prompt in `dense`.
 LEAST_OF_DENSE = 0.97
 
 
 def of_dense(records):
-    """Each mode's record with its speed in parts of that of `dense`, which is among them."""
+    """Each mode's record with its speed as a fraction of the speed in `dense`. The records must include `dense`."""
     dense = next(r for r in records if r["thermocline"]["sparsity"] == "dense")
     return [(r, r["avg_ts"] / dense["avg_ts"]) for r in records if r is not dense]
 
 
 def prompt_rows(label, records):
-    """One row per mode: the prompt's speed beside that of `dense`."""
+    """One row per mode: the prompt's speed beside the speed in `dense`."""
     dense = next(r for r in records if r["thermocline"]["sparsity"] == "dense")
     return [
         ["" if at else label, f"`{r['thermocline']['sparsity']}`", speed(r["avg_ts"], r["stddev_ts"]),
@@ -103,13 +103,13 @@ def streams_rows(label, records):
     return rows
 
 
-DENSE_HEADS = ["weights", "decoding, t/s", "llama.cpp", "ratio", "of read bandwidth", "prompt, t/s", "llama.cpp", "ratio"]
-SPARSE_HEADS = ["neurons that fire", "mode", "t/s", "llama.cpp", "ratio", "of read bandwidth"]
+DENSE_HEADS = ["weights", "decoding, t/s", "llama.cpp", "ratio", "share of read bandwidth", "prompt, t/s", "llama.cpp", "ratio"]
+SPARSE_HEADS = ["firing neurons", "mode", "t/s", "llama.cpp", "ratio", "share of read bandwidth"]
 # Heads, the function that makes rows, columns of text.
 SECTIONS = {
     "dense": (DENSE_HEADS, dense_rows, 1),
-    "passes": (["weights", "tokens of a pass", "t/s", "llama.cpp", "ratio"], passes_rows, 1),
-    "streams": (["weights", "streams", "t/s of all", "times one", "llama.cpp", "ratio"], streams_rows, 1),
+    "passes": (["weights", "tokens per pass", "t/s", "llama.cpp", "ratio"], passes_rows, 1),
+    "streams": (["weights", "streams", "total t/s", "relative to one stream", "llama.cpp", "ratio"], streams_rows, 1),
     "families": (["model", *DENSE_HEADS[1:]], dense_rows, 1),
     "sparse": (SPARSE_HEADS, sparse_rows, 2),
     "moe": (SPARSE_HEADS, sparse_rows, 2),
@@ -161,7 +161,7 @@ def main(results, folder, wanted, quick=False):
     page = page_path.read_text()
     for name, rows in sections.items():
         if not rows:
-            sys.exit(f"bench_page.py: no result for the section {name}")
+            sys.exit(f"bench_page.py: the section {name} has no result")
         heads, _, texts = SECTIONS[name]
         page = replace_section(page, name, table(heads, rows, texts))
     page_path.write_text(page)
@@ -172,7 +172,7 @@ def main(results, folder, wanted, quick=False):
         out.writerow(["weights and mode", "tokens per second", "times llama.cpp"])
         out.writerows(others + chart)
     if slow and not quick:
-        sys.exit(f"bench_page.py: prompts below {LEAST_OF_DENSE} of `dense`: {'; '.join(slow)}")
+        sys.exit(f"bench_page.py: prompts are slower than {LEAST_OF_DENSE} of their speed in `dense`: {'; '.join(slow)}")
 
 
 if __name__ == "__main__":

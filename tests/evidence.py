@@ -1,4 +1,4 @@
-"""Reckons docs/evidence.md with `thermocline plan`. Usage: evidence.py PROGRAM FOLDER, by way of evidence.sh."""
+"""Calculates docs/evidence.md with `thermocline plan`. evidence.sh runs it: evidence.py PROGRAM FOLDER."""
 
 import csv
 import json
@@ -23,7 +23,7 @@ MODELS = [
 
 
 def plan(shape, machine, gib, rule, ty="q4_0", active=0.10, mode="predicted"):
-    """The plan as an object; None where nothing fits."""
+    """The plan as an object; None if nothing fits."""
     command = [PROGRAM, "plan", "--json", "--shape", shape, "--type", ty, "--active", str(active), "--machine", machine,
                "--sparsity", mode, "--placement", rule, "--context", "2k"]
     if gib is not None:
@@ -41,7 +41,7 @@ def speed(it):
 
 
 def parts(it):
-    """Fractions of a token's time: GPU, CPU, hand-over, the rest (head, the way to the card and back)."""
+    """Fractions of a token's time: GPU, CPU, hand-over, the rest (head, transfers to the card and back)."""
     gpu = sum(min(layer["gpu_seconds"], layer["seconds"]) for layer in it["layers"])
     wait = sum(max(0.0, layer["seconds"] - layer["gpu_seconds"] - layer["hand_over_seconds"]) for layer in it["layers"])
     hand = sum(layer["hand_over_seconds"] for layer in it["layers"])
@@ -55,7 +55,7 @@ def table(heads, rows):
 
 
 def sizes():
-    """(a): speed over cards and sizes."""
+    """Speeds by VRAM and model size."""
     rows, chart = [], []
     for shape, label, active in MODELS:
         for ty in ("q4_0", "f16"):
@@ -71,13 +71,13 @@ def sizes():
     with open(OUT / "evidence.csv", "w", newline="") as file:
         csv.writer(file).writerows([["model"] + heads[2:]] + chart)
     subprocess.run([PROGRAM, "eval", "plot", "--in", str(OUT / "evidence.csv"), "--out", str(OUT / "evidence.svg"), "--kind", "bars",
-                    "--title", "Reckoned decoding speed over GPU memory", "--subtitle", "Q4_0, Core i9-13900K, GeForce RTX 4090",
+                    "--title", "Calculated decoding speed by VRAM", "--subtitle", "Q4_0, Core i9-13900K, GeForce RTX 4090",
                     "--unit", "tokens/s"], check=True)
     return table(heads, rows)
 
 
 def rules():
-    """(b): the three rules side by side at 24 GiB, and where the time goes."""
+    """The three rules side by side at 24 GiB, and the parts of a token's time."""
     rows = []
     for shape, label, active in MODELS:
         for ty in ("q4_0", "f16"):
@@ -105,7 +105,7 @@ def server():
                 rows.append([label, ty.upper(), speed(card), speed(whole), f"{100 * share:.0f} %"])
             else:
                 rows.append([label, ty.upper(), speed(card), "does not fit", "-"])
-    return table(["model", "type", "RTX 4090, 24 GiB", "A100 80 GB, dense", "of it"], rows)
+    return table(["model", "type", "RTX 4090, 24 GiB", "A100 80 GB, dense", "relative speed"], rows)
 
 
 # Published figures: label, shape, machine, GiB, rule, type, mode, active, tokens/s, source.
@@ -133,47 +133,54 @@ def published():
         errors.append(abs(error))
         rows.append([label, ty.upper(), f"{told:.2f}", f"{got:.2f}", f"{100 * error:+.0f} %", source])
     median = f"{100 * statistics.median(errors):.0f} %"
-    return table(["published", "type", "told [tokens/s]", "reckoned", "error", "source"], rows), median
+    return table(["figure", "type", "published [tokens/s]", "calculated [tokens/s]", "error", "source"], rows), median
 
 
 def main():
     page = pathlib.Path(OUT / "evidence.md")
     held, median = published()
-    page.write_text(f"""# What hot and cold buys
+    page.write_text(f"""# Calculated speeds with hot and cold neurons
 
-Everything on this page is *reckoned*: the planner's time model with published figures of machines (`assets/machines`) and published
-shapes of models (`thermocline synth --shape`), whose neurons fire as their papers say. Nothing here was measured on a card; measured
-figures are in [benchmarks.md](benchmarks.md). `bash tests/evidence.sh` writes the page.
+All speeds on this page are *calculated*, not measured. The planner's time model calculates them
+from published figures of machines (`assets/machines`) and published shapes of models
+(`thermocline synth --shape`). The fractions of firing neurons come from the models' papers.
+Measured speeds are in [benchmarks.md](benchmarks.md). `bash tests/evidence.sh` writes this page.
 
 ```
 thermocline plan --shape relu-llama-70b --type q4_0 --machine rtx4090-i9 --vram 16GiB
-thermocline plan --shape relu-llama-70b --machine rtx4090-i9 --placement layers     # the last layers whole, as llama.cpp
+thermocline plan --shape relu-llama-70b --machine rtx4090-i9 --placement layers     # the last layers whole, as in llama.cpp
 ```
 
 ## How far the time model is from published figures
 
-The same machine, model and rule; PowerInfer's rule is the most frequent neurons beside all attention, llama.cpp's the last layers
-whole. The type of Bamboo's figures is inferred from the bytes a second they imply. Median error: **{median}**.
+Each row compares a published speed with the calculated speed for the same machine, model and
+placement rule. PowerInfer's rule places all attention and the most frequently firing neurons in
+VRAM. llama.cpp's rule places the last layers whole. The weight type of Bamboo's figures is inferred
+from the bytes per second that the figures imply. The median error is **{median}**.
 
 {held}
 
-## From 33B to 175B over cards of 8 to 24 GiB
+## Models from 33B to 175B with 8 to 24 GiB of VRAM
 
-*Reckoned*, tokens/s, `predicted`, a context of 2,048 tokens, Core i9-13900K with an RTX 4090 that gives no more than the budget.
+*Calculated*, in tokens/s, with `--sparsity predicted` and a context of 2,048 tokens. The machine
+has a Core i9-13900K and an RTX 4090, and the model uses no more VRAM than the column says.
 
-![Reckoned decoding speed over GPU memory](evidence.svg)
+![Calculated decoding speed by VRAM](evidence.svg)
 
 {sizes()}
 
-## Neurons, PowerInfer's rule, whole layers
+## Placement by neurons, by PowerInfer's rule and by whole layers
 
-*Reckoned*, tokens/s at 24 GiB. The first three skip silent neurons; the fourth computes all, as llama.cpp does.
+*Calculated*, in tokens/s, with 24 GiB of VRAM. The first three placements skip silent neurons. The
+fourth placement computes all neurons, as llama.cpp does. The last column divides the time per token
+of the first placement among the GPU, the CPU, the hand-overs and the rest.
 
 {rules()}
 
-## Beside a server's card
+## Comparison with a server card
 
-*Reckoned*, tokens/s. PowerInfer tells of 82 % of an A100's speed for OPT 30B.
+*Calculated*, in tokens/s. The last column is the speed of the RTX 4090 relative to the A100.
+PowerInfer reports 82 % of an A100's speed for OPT 30B.
 
 {server()}
 """)

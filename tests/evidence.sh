@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Writes docs/evidence.md: what hot and cold neurons buy, reckoned for published models on published machines, and held against published
-# figures. Needs no model file and no graphics card. Usage: bash tests/evidence.sh [--out FOLDER] [PROGRAM]
+# Writes docs/evidence.md: calculated speeds of published models on published machines, compared with published speeds. Needs no model
+# file and no graphics card. Usage: bash tests/evidence.sh [--out FOLDER] [PROGRAM]
 #   PROGRAM  default target/release/thermocline, built if it is missing
 #   --out    the folder of evidence.md and evidence.svg [docs]
 # Needs Python 3.

@@ -161,7 +161,7 @@ impl AnswerStats {
             "max_tokens" if self.generated_tokens == self.context_length => {
                 parts.push("stopped: the answer filled the context".to_owned());
             }
-            "max_tokens" => parts.push("stopped: longest answer reached".to_owned()),
+            "max_tokens" => parts.push("stopped: token limit reached".to_owned()),
             "context_full" => parts.push("context full".to_owned()),
             "cancelled" => parts.push("stopped".to_owned()),
             "model_closed" => parts.push("stopped: the model was closed".to_owned()),
@@ -221,7 +221,7 @@ mod tests {
             AnswerStats::new(&stats, Some(&StopReason::MaxTokens)).line()
         };
         assert!(stats(512).ends_with("stopped: the answer filled the context"), "{}", stats(512));
-        assert!(stats(100).ends_with("stopped: longest answer reached"), "{}", stats(100));
+        assert!(stats(100).ends_with("stopped: token limit reached"), "{}", stats(100));
     }
 
     /// The bar above shows the current speed, so this line must show the average.

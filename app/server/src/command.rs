@@ -41,9 +41,9 @@ Examples:
   curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
     -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}]}'
 
-The base URL for clients of OpenAI's API is http://127.0.0.1:8080/v1. Fields that a request leaves
-out have the values of the options here. Ctrl-C or SIGTERM ends the server after the current answer,
-or when --drain is over; a second Ctrl-C ends it at once.";
+The base URL for clients of OpenAI's API is http://127.0.0.1:8080/v1. If a request omits a field,
+the option of this command applies. Ctrl-C or SIGTERM ends the server after the current answer, or
+after --drain seconds; a second Ctrl-C ends it at once.";
 
 /// Environment variable that holds the key.
 const KEY_VARIABLE: &str = "THERMOCLINE_API_KEY";
@@ -54,56 +54,58 @@ const POLL: Duration = Duration::from_millis(50);
 /// Serves the model to other programs by OpenAI's HTTP API.
 #[derive(Debug, Args)]
 pub struct ServeArgs {
-    /// The model, as --model takes it, or a folder of models, which requests have loaded by name,
-    /// one at a time
+    /// Model, as for --model, or a folder of models. A request names the model to load, and one
+    /// model is loaded at a time
     #[arg(value_name = "MODEL", conflicts_with = "model")]
     file: Option<PathBuf>,
-    /// Address to listen at: the default accepts this computer only, 0.0.0.0 every computer that
-    /// can reach it
+    /// Address to listen at. The default accepts requests from this computer only; 0.0.0.0 accepts
+    /// requests from every computer that can reach it
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     host: String,
-    /// Name of the model for clients [default: that of its file]
+    /// Name of the model for clients [default: the name of its file]
     #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     alias: Option<String>,
-    /// Port to listen at; 0 is any free one
+    /// Port to listen at; 0 is any free port
     #[arg(short, long, value_name = "N", default_value_t = ServerOptions::PORT)]
     port: u16,
-    /// Key that clients must present [default: THERMOCLINE_API_KEY of the environment, or none]
+    /// Key that clients must present [default: the environment variable THERMOCLINE_API_KEY, or
+    /// none]
     #[arg(long, value_name = "KEY", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     api_key: Option<String>,
     /// File whose first line is the key
     #[arg(long, value_name = "FILE", conflicts_with = "api_key")]
     api_key_file: Option<PathBuf>,
-    /// Accept requests of web pages of this origin, like http://localhost:3000, or `*` for all; may
-    /// be repeated
+    /// Accept requests of web pages of this origin, like http://localhost:3000, or `*` for all
+    /// origins; may be repeated
     #[arg(long, value_name = "ORIGIN")]
     allow_origin: Vec<String>,
-    /// Accept another host name for this computer, beside localhost, its own name and its
+    /// Accept another host name for this computer, besides localhost, its own name and its
     /// addresses; may be repeated
     #[arg(long, value_name = "NAME")]
     allow_host: Vec<String>,
-    /// Requests answered at a time, each with a context of its own: their tokens are computed
-    /// together, in one pass
+    /// Number of requests answered at the same time, each with its own context. One pass computes
+    /// the tokens of all of them
     #[arg(long, visible_alias = "np", value_name = "N", default_value_t = ServerOptions::PARALLEL, value_parser = slots)]
     parallel: usize,
-    /// Requests that may wait; more are refused with status 429
+    /// Number of requests that may wait; further requests are refused with status 429
     #[arg(long, value_name = "N", default_value_t = ServerOptions::MAX_WAITING)]
     queue: usize,
-    /// Refuse what OpenAI's server refuses: other models' names, and fields of other servers
+    /// Refuse requests that OpenAI's server refuses: names of other models, and fields of other
+    /// servers
     #[arg(long)]
     strict: bool,
-    /// With a folder: seconds without requests after which the model is closed [default: it stays
-    /// until another one is asked for]
+    /// With a folder: seconds without requests after which the model is closed [default: the model
+    /// stays loaded until a request names another model]
     #[arg(long, value_name = "SECONDS")]
     idle_unload: Option<u64>,
-    /// How embeddings are made of a text's hidden states, where a request does not say
+    /// How a text's hidden states are pooled into its embedding, if the request does not set it
     #[arg(long, value_name = "HOW", default_value = "mean",
         value_parser = by_name([("mean", Pooling::Mean), ("last", Pooling::Last)]))]
     pooling: Pooling,
-    /// Seconds for which the current answer may go on after the server was told to end
+    /// Seconds that the current answer may continue after the server was told to end
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     drain: u64,
-    /// No statistics on standard error
+    /// Print no statistics on standard error
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
@@ -197,7 +199,7 @@ fn of_folder(
     let library = ModelLibrary::new(folder.clone(), open, idle, max_waiting);
     let (models, folder) = (library.entries().len(), folder.display().to_string());
     if models == 0 {
-        let message = format!("{folder}: expected a model, or a folder of models, got a folder without any");
+        let message = format!("{folder}: expected a model, or a folder of models, got a folder without models");
         return Err(Failure::usage(message));
     }
     let named = format!("{} of {}", units::counted(models, "model"), one_line(&folder));
@@ -237,7 +239,10 @@ fn wait(
         thread::sleep(POLL);
     }
     if server.status().answering {
-        log.line(format_args!("[ends after the current answer, within {} s; Ctrl-C ends it now]", drain.as_secs()));
+        log.line(format_args!(
+            "[the server ends after the current answer, within {} s; Ctrl-C ends it now]",
+            drain.as_secs()
+        ));
     }
     server.shut_down();
     let asked = Instant::now();
@@ -272,8 +277,13 @@ impl ServeArgs {
         let key = self.key()?;
         if key.is_none() && addresses.iter().any(|address| !address.ip().is_loopback()) {
             let host = &self.host;
-            let message = format!("--host {host} lets other computers ask, and there is no key to keep strangers out");
-            let hint = Some("--api-key KEY, --api-key-file FILE, or THERMOCLINE_API_KEY in the environment".to_owned());
+            let message = format!(
+                "--host {host} lets other computers send requests, but the server has no key to keep strangers out"
+            );
+            let hint = Some(
+                "set a key with --api-key KEY, --api-key-file FILE, or THERMOCLINE_API_KEY in the environment"
+                    .to_owned(),
+            );
             return Err(Failure::Usage { message, hint });
         }
         let mut options = ServerOptions::at(first);

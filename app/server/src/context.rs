@@ -139,7 +139,7 @@ impl ServerContext {
             ServedModels::Open(source) => source().map_err(ApiError::unavailable),
             ServedModels::Library(library) => library
                 .loaded()
-                .ok_or_else(|| ApiError::unavailable("no model is loaded; a request loads the one it names")),
+                .ok_or_else(|| ApiError::unavailable("no model is loaded; a request loads the model that it names")),
         }
     }
 

@@ -97,7 +97,7 @@ impl ApiError {
 
     /// 404: the open model is not `requested`.
     pub fn model_not_found(requested: &str, open: &str) -> Self {
-        let message = format!("the model `{requested}` is not open here; `{open}` is");
+        let message = format!("the model `{requested}` is not open here; the open model is `{open}`");
         let error = ApiError::invalid_field("model", message);
         ApiError { status: StatusCode::NOT_FOUND, code: Some("model_not_found"), ..error }
     }
@@ -105,8 +105,8 @@ impl ApiError {
     /// 404: no model in `names` is called `requested`.
     pub fn model_unknown(requested: &str, names: &[String]) -> Self {
         let names = match names {
-            [] => "the folder has none".to_owned(),
-            names => format!("there are {}", names.join(", ")),
+            [] => "the folder has no models".to_owned(),
+            names => format!("the folder has {}", names.join(", ")),
         };
         let message = format!("there is no model `{requested}` here; {names}");
         let error = ApiError::invalid_field("model", message);
@@ -145,7 +145,7 @@ impl ApiError {
 
     /// 429: the queue is full.
     pub fn queue_full(waiting: usize) -> Self {
-        let message = format!("{waiting} requests wait for the model already; try again later");
+        let message = format!("{waiting} requests are already waiting for the model; try again later");
         let error = ApiError::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message);
         ApiError { code: Some("rate_limit_exceeded"), header: Some(("retry-after", "2")), ..error }
     }
@@ -159,7 +159,7 @@ impl ApiError {
     /// 400: no stored response has this identifier.
     pub fn no_such_response(id: &str) -> Self {
         let message = format!(
-            "previous_response_id: no response `{id}` is kept; the server keeps the latest ones, until it ends"
+            "previous_response_id: the server does not keep the response `{id}`; it keeps only the latest responses, until it ends"
         );
         let error = ApiError::invalid_field("previous_response_id", message);
         ApiError { code: Some("previous_response_not_found"), ..error }

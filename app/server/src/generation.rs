@@ -145,7 +145,7 @@ impl GenerationQueue {
         update.device.iter().for_each(|event| self.context.record_device(event));
         let end = update.end.map(|end| match end {
             AnswerEnd::Done(StopReason::Cancelled, _) => {
-                Err(ApiError::unavailable("the answer was ended: the model is being closed"))
+                Err(ApiError::unavailable("the answer was ended because the model is being closed"))
             }
             AnswerEnd::Done(reason, stats) => {
                 self.context.record_answer(&stats, &reason);

@@ -31,7 +31,7 @@ pub fn check(options: &ServerOptions, method: &Method, uri: &Uri, headers: &Head
     if let Some(origin) = origin.filter(|origin| !is_allowed_origin(&options.origins, origin)) {
         let origin = String::from_utf8_lossy(origin.as_bytes());
         return Err(ApiError::forbidden(format!(
-            "pages of `{origin}` may not ask; `thermocline serve --allow-origin {origin}` lets them"
+            "pages of `{origin}` may not send requests; `thermocline serve --allow-origin {origin}` allows them"
         )));
     }
     // Browsers name the source of a request without an origin in this header. (Programs send
@@ -39,7 +39,7 @@ pub fn check(options: &ServerOptions, method: &Method, uri: &Uri, headers: &Head
     let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
     if origin.is_none() && site.is_some_and(|site| site == b"cross-site" || site == b"same-site") {
         return Err(ApiError::forbidden(
-            "pages of other sites may not ask; `thermocline serve --allow-origin` lets them",
+            "pages of other sites may not send requests; `thermocline serve --allow-origin` allows them",
         ));
     }
     if method == Method::OPTIONS && (origin.is_none() || !headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)) {

@@ -25,7 +25,7 @@ pub fn check(options: &ServerOptions, uri: &Uri, headers: &HeaderMap) -> Result<
 
 fn refusal(host: &str) -> ApiError {
     ApiError::forbidden(format!(
-        "`{host}` is not this computer: expected localhost, an IP address, its own name, or one that `thermocline serve --allow-host` was given"
+        "`{host}` is not this computer: expected localhost, an IP address, the computer's own name, or a name that `thermocline serve --allow-host` was given"
     ))
 }
 

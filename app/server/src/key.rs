@@ -13,14 +13,14 @@ pub fn check(key: Option<&str>, headers: &HeaderMap) -> Result<(), ApiError> {
     let Some(key) = key else { return Ok(()) };
     let bearer = headers.get(header::AUTHORIZATION).map(|value| bearer_token(value.as_bytes()).unwrap_or_default());
     let Some(given) = bearer.or_else(|| headers.get(API_KEY).map(|value| value.as_bytes().trim_ascii())) else {
-        let message = "this server wants its key, as `Authorization: Bearer KEY` or `x-api-key: KEY`";
+        let message = "this server requires its key, as `Authorization: Bearer KEY` or `x-api-key: KEY`";
         return Err(ApiError::unauthorized(message));
     };
     // Digests are compared, so that the time taken reveals nothing about the key.
     if Sha256::digest(given) == Sha256::digest(key.as_bytes()) {
         return Ok(());
     }
-    Err(ApiError::unauthorized("the key is not this server's"))
+    Err(ApiError::unauthorized("the key is not the key of this server"))
 }
 
 /// Returns the token of an `Authorization` header with the scheme `Bearer`.

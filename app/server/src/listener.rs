@@ -89,7 +89,7 @@ impl Server {
         // Accepted connections inherit the size. If setting it fails, they have the system's
         // default.
         if let Err(error) = SockRef::from(&listener).set_send_buffer_size(SEND_BUFFER) {
-            tracing::debug!(%error, "the send buffer keeps its size");
+            tracing::debug!(%error, "the size of the send buffer cannot be set");
         }
         let prepared = listener.set_nonblocking(true).and_then(|()| listener.local_addr());
         let runtime = runtime::Builder::new_current_thread().enable_all().build();
@@ -216,7 +216,7 @@ async fn listen(
             }
         };
         let Some(place) = connections.add() else {
-            tracing::warn!("a connection was refused: answers are being made for all that may be open");
+            tracing::warn!("a connection was refused: all connections that may be open have answers in progress");
             continue;
         };
         // Pieces of an answer are small, and clients want them at once.

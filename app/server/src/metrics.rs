@@ -21,12 +21,12 @@ pub fn metrics(context: &ServerContext, model: &ServedModel) -> String {
     };
     write("requests_total", "counter", "Requests received.", status.requests as f64);
     write("requests_processing", "gauge", "Requests being answered: busy slots.", status.busy as f64);
-    write("slots", "gauge", "Requests that can be answered at a time.", status.slots as f64);
+    write("slots", "gauge", "Requests that can be answered at the same time.", status.slots as f64);
     write("batch_size", "gauge", "Sequences whose tokens the latest pass computed.", now.batch as f64);
     write("decode_passes_total", "counter", "Passes that decoded tokens.", now.decode_passes as f64);
     write("requests_deferred", "gauge", "Requests that wait for the model.", status.waiting as f64);
     write("prompt_tokens_total", "counter", "Prompt tokens computed.", now.prompt_tokens as f64);
-    write("prompt_tokens_reused_total", "counter", "Prompt tokens that were in the cache.", now.reused_tokens as f64);
+    write("prompt_tokens_reused_total", "counter", "Prompt tokens reused from the KV cache.", now.reused_tokens as f64);
     write("tokens_predicted_total", "counter", "Tokens generated.", now.generated_tokens as f64);
     write("prompt_tokens_seconds", "gauge", "Prompt tokens per second.", now.prompt_rate);
     write("predicted_tokens_seconds", "gauge", "Generated tokens per second.", now.decode_rate);

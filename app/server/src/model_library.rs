@@ -142,7 +142,7 @@ impl ModelLibrary {
         let Some(wanted) = wanted else {
             let loaded = self.loaded.lock().as_ref().map(|loaded| loaded.model.name.clone());
             let found = entries.iter().find(|entry| Some(&entry.name) == loaded.as_ref()).or(entries.first());
-            return found.cloned().ok_or_else(|| ApiError::unavailable("the folder that is served has no models"));
+            return found.cloned().ok_or_else(|| ApiError::unavailable("the served folder has no models"));
         };
         let names: Vec<String> = entries.iter().map(|entry| entry.name.clone()).collect();
         match match_name(&names, wanted) {

@@ -27,7 +27,9 @@ pub async fn read_body(body: Body, timeout: Duration) -> Result<Vec<u8>, ApiErro
                     }
                 }
                 Err(_) if total > LARGEST_BODY => break,
-                Err(error) => return Err(ApiError::bad_request(format!("the request's body broke off: {error}"))),
+                Err(error) => {
+                    return Err(ApiError::bad_request(format!("the request's body could not be read: {error}")));
+                }
             }
         }
         if total > LARGEST_BODY { Err(ApiError::too_large(LARGEST_BODY)) } else { Ok(bytes) }

@@ -134,7 +134,7 @@ impl CompletionRequest {
             request.on_full = ContextPolicy::Stop;
         }
         if stream && choices.best_of > choices.answers {
-            let message = "best_of: expected the number n of answers in a stream, got more";
+            let message = "best_of: expected the value of n in a stream, got more";
             return Err(ApiError::invalid_field("best_of", message));
         }
         let text = |prompt: &Prompt| match prompt {
@@ -157,7 +157,7 @@ fn infill_prompts(prompts: Vec<Prompt>, suffix: &str, model: &ServedModel) -> Re
         let Prompt::Text(prefix) = prompt else { return Err(refused("none with a prompt of tokens, got one")) };
         match model.engine.tokenizer().infill_prompt(&prefix, suffix) {
             Ok(Some(ids)) => Ok(Prompt::Tokens(ids)),
-            Ok(None) => Err(refused("none: the model's vocabulary has no tokens that mark a middle, got one")),
+            Ok(None) => Err(refused("none, because the model's vocabulary has no fill-in-the-middle tokens, got one")),
             Err(error) => Err(ApiError::from(&error)),
         }
     };

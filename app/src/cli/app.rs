@@ -24,11 +24,11 @@ use thermocline_window::opening::NoWindow;
 #[derive(Debug, Default, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct AppArgs {
-    /// A model to open in the window: a GGUF file or a Hugging Face folder [default: the one used
-    /// last]
+    /// Model to open in the window: a GGUF file or a Hugging Face folder [default: the last used
+    /// model]
     #[arg(value_name = "MODEL")]
     model: Option<PathBuf>,
-    /// Keep everything in a folder beside the program, which all commands use from then on
+    /// Keep all data in a folder beside the program. All commands use this folder from then on
     #[arg(long, conflicts_with = "data")]
     portable: bool,
     /// Keep chats, settings and models in this folder [default: the system's folders]
@@ -38,7 +38,8 @@ pub struct AppArgs {
 
 impl AppArgs {
     fn folders(&self) -> Outcome<Folders> {
-        let nowhere = || Failure::usage("no home folder to keep chats in; --data FOLDER names another place");
+        let nowhere =
+            || Failure::usage("the user has no home folder to keep chats in; --data FOLDER sets another folder");
         match &self.data {
             Some(folder) => Ok(Folders::below(folder)),
             None if self.portable => Folders::portable().map_err(|why| Failure::usage(format!("--portable: {why}"))),
@@ -99,7 +100,7 @@ fn in_terminal(args: &AppArgs, why: Option<NoWindow>) -> Outcome {
         if !std::io::stdin().is_terminal() {
             return Err(Failure::Window(lines));
         }
-        lines.push("a chat in the terminal instead".to_owned());
+        lines.push("starting a chat in the terminal instead".to_owned());
         lines.iter().for_each(|line| say(format_args!("[{}]", one_line(line))));
     }
     chat::chat(&ChatArgs::on(args.model.clone()))

@@ -15,9 +15,9 @@ use thermocline_terminal::failure::{Failure, Outcome};
 /// The files of the first message.
 #[derive(Debug, Clone, Default, Args)]
 pub struct AttachOptions {
-    /// A file that goes with the message: text, code, Markdown, PDF or docx. Repeatable. It is put
-    /// whole into the prompt if the
-    /// context has room for it; else the passages that fit the message best
+    /// File to attach to the message: text, code, Markdown, PDF or docx; may be repeated. If the
+    /// context has room for it, the prompt contains the whole file. Otherwise, it contains the
+    /// passages that match the message best
     #[arg(long, value_name = "FILE")]
     attach: Vec<PathBuf>,
 }

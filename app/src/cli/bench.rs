@@ -29,29 +29,35 @@ use thermocline_terminal::{
 };
 
 const DETAILS: &str = "\
-Every length of -p is a prompt test (pp), every length of -n a generation test (tg); 0 leaves the kind out. Neither
-tokenizing nor sampling is timed. With --peer the two programs take turns on the same file with the same threads, and
-the ratio is the median over the turns, with the least and the most: above 1, Thermocline is faster. A model it cannot
-read is compared with one of the same shape and types, --peer-model.
+Every length of -p is a prompt test (pp), and every length of -n is a generation test (tg); 0 runs
+no tests of this kind. The times include neither tokenizing nor sampling. With --peer, the two
+programs take turns on the same file with the same threads. The table shows the median ratio of
+their speeds over the turns, with the minimum and the maximum; above 1, Thermocline is faster. If
+the peer cannot read the model, --peer-model gives it a model of the same shape and types.
 
-With --sparsity tokens are generated in these modes, one after the other. What a token had to read of the CPU's memory stands
-in the table, and how long that takes at least: rows of single neurons come more slowly from memory than rows in order. Both
-are measured before and after each run, because other machines on the same host change them by the second.
+With --sparsity, tokens are generated in each of these modes, one after the other. The table shows
+how much RAM a token had to read, and the lines below it show the read bandwidths. Reading single
+rows of neurons is slower than reading rows in order. Both bandwidths are measured before and after
+each run, because other machines on the same host change them within seconds.
 
-With --placement a model may be larger than the GPU's memory: neurons places the hot ones of many layers there, by the plan
-that `thermocline plan` prints (run that first: it measures this machine, once), layers whole ones, as programs do that know
-no neurons. The hit rate is the fraction of the firing neurons that were there, waiting the fraction of the time that the CPU
-waited for the GPU in layers that both compute; a run that is not timed tells both. Several placements and modes are measured
-one after the other on the same budget, and `of layers` is the speed beside the first mode's with whole layers.
+With --placement, a model may be larger than the GPU's memory. `neurons` places the hot neurons of
+many layers there, by the plan that `thermocline plan` prints. Run this command first: it measures
+the machine once. `layers` places whole layers, like programs that do not place single neurons. The
+hit rate is the fraction of the firing neurons that were in GPU memory. `waiting` is the fraction of
+the time that the CPU waited for the GPU in layers that both compute. An untimed run measures both.
+Several placements and modes are measured one after the other with the same budget. `ratio to
+layers` is the speed divided by the speed of the first mode with whole layers.
 
-With --streams as many clients ask at the same time as a server has: tokens of all of them per second, beside the first
-number's, and the time to their first tokens. Weights are read once for all streams of a pass.
+With --streams, this number of clients send requests at the same time. The table shows the tokens
+per second of all clients together, the ratio to the first number of clients, and the time to the
+first tokens. The streams of a pass share one read of the weights.
 
-With --longest the longest submission of every test stands below the table: what is submitted at once follows the measured speed
-of the GPU, and takes at most 0.1 s or so on the slowest.
+With --longest, a line below the table shows the longest submission of every test. The measured
+speed of the GPU determines the size of a submission, which takes about 0.1 s at most on the slowest
+GPUs.
 
-With --kernels every dispatch of a GPU is timed, and each kernel's speed stands beside what the GPU's memory moves.
-Without a model, products of weights of every type are measured alone.
+With --kernels, every dispatch of a GPU is timed. The table compares each kernel's speed with the
+bandwidth of the GPU's memory. Without a model, only products of weights of every type are measured.
 
 Examples:
   thermocline bench -m model.gguf
@@ -84,56 +90,56 @@ pub struct BenchArgs {
     /// Timed runs of every test
     #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) repetitions: u16,
-    /// Skip the run before each test that is not timed
+    /// Skip the untimed run before each test
     #[arg(long)]
     no_warmup: bool,
     /// Form of the results
     #[arg(short, long, value_name = "FORM", value_enum, default_value_t)]
     pub(super) output: BenchForm,
-    /// Run this llama-bench in turns and show the ratio
+    /// llama-bench program to compare with: the two programs take turns, and the table shows the
+    /// ratio of their speeds
     #[arg(long, value_name = "PATH")]
     peer: Option<PathBuf>,
-    /// Model for that program, where it cannot run the same file: one of the same shape and types
+    /// Model for the llama-bench program if it cannot run the same file: a model of the same shape
+    /// and types
     #[arg(long, value_name = "PATH", requires = "peer")]
     peer_model: Option<PathBuf>,
     /// Sparsity modes in which tokens are generated
     #[arg(long, value_name = "MODE,..", value_delimiter = ',', default_value = "dense",
           value_parser = named::<Sparsity>(Sparsity::ALL.map(Sparsity::name)))]
     pub(super) sparsity: Vec<Sparsity>,
-    /// Bring to the GPU what --vram has room for, in these pieces, and let the CPU compute the rest
-    /// [default: the whole model]
+    /// Put as much of the model into GPU memory as --vram allows, in these pieces; the CPU computes
+    /// the rest [default: the whole model]
     #[arg(long, value_name = "PIECES,..", value_delimiter = ',', value_parser = granularities(),
           conflicts_with_all = ["peer", "kernels"])]
     placement: Vec<Granularity>,
-    /// Place the neurons that PowerInfer's split (a .gpuidx file) puts on the GPU instead of those
-    /// that are worth most there
+    /// Place the neurons that PowerInfer's split (a .gpuidx file) puts on the GPU, instead of the
+    /// neurons that save the most time there
     #[arg(long, value_name = "FILE", requires = "placement")]
     split: Option<PathBuf>,
-    /// Send placed models' neurons that are not in GPU memory there piece by piece for prompts;
-    /// auto: where this machine's speeds
-    /// say that it is quicker than the CPU
+    /// For prompts of placed models, send the neurons that are not in GPU memory to the GPU in
+    /// pieces; auto: if this is faster than the CPU at the measured speeds of this machine
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = stream_prompts(), requires = "placement")]
     stream_prompts: StreamPrompts,
-    /// Answer so many requests at once, each with a prompt of the first -p and as many tokens as
-    /// the first -n
+    /// Number of requests to answer at the same time, each with a prompt of the first -p tokens and
+    /// an answer of the first -n tokens
     #[arg(long, value_name = "N,..", value_delimiter = ',', conflicts_with_all = ["peer", "kernels", "placement"])]
     pub(super) streams: Vec<usize>,
-    /// Time each of a GPU's kernels
+    /// Time each kernel of a GPU
     #[arg(long, conflicts_with = "peer")]
     kernels: bool,
-    /// Tell each test's longest submission to the GPU: a driver ends those that take seconds, and
-    /// the desktop stands still for
-    /// as long
+    /// Show each test's longest submission to the GPU. The desktop freezes during a submission, and
+    /// a driver aborts submissions that take seconds
     #[arg(long, conflicts_with_all = ["streams", "kernels"])]
     longest: bool,
-    /// Spend less on measuring a GPU's memory and, with --kernels, on products of weights
+    /// Spend less time on measuring a GPU's memory and, with --kernels, products of weights
     #[arg(long)]
     quick: bool,
     #[command(flatten)]
     level: LevelArgs,
     #[command(flatten)]
     pub(super) model: ModelOptions,
-    /// Element type of the KV cache; its part on a GPU is f16 for q8_0
+    /// Element type of the KV cache; for q8_0, the part in GPU memory is f16
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = kv_types(), help_heading = "Context")]
     pub(super) kv_type: KvType,
     /// Prompt tokens computed at once
@@ -185,7 +191,7 @@ pub fn bench(args: &BenchArgs) -> Outcome {
         check_without_gpu(args)?;
     }
     if args.split.is_some() && !args.placement.contains(&Granularity::Neurons) {
-        return Err(Failure::usage("--split: expected --placement neurons, whose places it tells"));
+        return Err(Failure::usage("--split: expected --placement neurons, because a split places neurons"));
     }
     let ways = ways(args);
     args.level.check(&args.sparsity)?;
@@ -242,12 +248,14 @@ pub fn bench(args: &BenchArgs) -> Outcome {
 /// Refuses options that need a GPU.
 fn check_without_gpu(args: &BenchArgs) -> Outcome {
     let message = match () {
-        () if !args.placement.is_empty() => "--placement: expected a GPU, which not everything fits into",
-        () if args.longest => "--longest: expected a GPU, to which work is submitted",
-        () if args.kernels && args.model.model.is_some() => "--kernels: expected a GPU, whose dispatches can be timed",
+        () if !args.placement.is_empty() => "--placement: expected a GPU to place a part of the model on",
+        () if args.longest => "--longest: expected a GPU, because only a GPU has submissions",
+        () if args.kernels && args.model.model.is_some() => {
+            "--kernels: expected a GPU, because a model's kernels are timed only there"
+        }
         () => return Ok(()),
     };
-    let hint = Some("--device chooses one; `thermocline devices` lists them".to_owned());
+    let hint = Some("--device chooses a GPU; `thermocline devices` lists the GPUs".to_owned());
     Err(Failure::Usage { message: message.to_owned(), hint })
 }
 

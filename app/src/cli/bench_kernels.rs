@@ -98,7 +98,7 @@ fn profile_text(of: &ModelProfile) -> String {
     let mut text = String::new();
     for TestProfile { test, seconds, profile } in &of.tests {
         let tokens = (test.prompt + test.generate) as f64;
-        let heads = ["kernel", "calls", "ms", "of the time", "us/call", "GB/s", "of copy bandwidth", "GFLOP/s"];
+        let heads = ["kernel", "calls", "ms", "share of time", "us/call", "GB/s", "of copy bandwidth", "GFLOP/s"];
         let mut lines = TextTable::new(&heads);
         let all = profile.nanoseconds().max(1.0);
         for times in &profile.kernels {
@@ -217,7 +217,7 @@ impl ProductBench {
 
     fn text(&self) -> String {
         let limit = if self.speed.is_some() { "of copy bandwidth" } else { "of read bandwidth" };
-        let heads = ["weights", "rows x columns", "tokens", "products of", "us", "GB/s", limit, "GFLOP/s"];
+        let heads = ["weights", "rows x columns", "tokens", "arithmetic", "us", "GB/s", limit, "GFLOP/s"];
         let mut lines = TextTable::new(&heads);
         for BenchedProduct { rows, cols, way, speed } in &self.products {
             lines.row([

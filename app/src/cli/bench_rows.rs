@@ -82,7 +82,7 @@ pub(super) fn markdown(rows: &[BenchRow]) -> String {
     let sparse = placed || rows.iter().any(|row| row.record.thermocline.sparsity != Sparsity::Dense.name());
     let mut heads = vec!["model", "size", "params", "backend", workers, "test", "t/s", "GB/s", limit];
     if sparse {
-        heads.extend(["mode", "active", "read per token", "of it rows"]);
+        heads.extend(["mode", "active", "read per token", "scattered rows"]);
     }
     if placed {
         heads.extend(["placement", "VRAM", "neurons there", "hit rate", "waiting"]);
@@ -92,7 +92,7 @@ pub(super) fn markdown(rows: &[BenchRow]) -> String {
     }
     let compared = rows.iter().any(|row| row.of_layers.is_some());
     if compared {
-        heads.push("of layers");
+        heads.push("ratio to layers");
     }
     let mut lines = TextTable::new(&heads);
     for BenchRow { record, peer, of_layers } in rows {
@@ -179,7 +179,7 @@ pub(super) fn longest_submissions(rows: &[BenchRow]) -> String {
     let line = |row: &BenchRow| {
         let name = row.record.test_name();
         let Some(LongestSubmission { ms, work, tokens, layers }) = &row.record.thermocline.longest_submission else {
-            return format!("longest submission of {name}: no time is known\n");
+            return format!("longest submission of {name}: the time is unknown\n");
         };
         let held = match layers {
             Some([first, last]) if first == last => format!("layer {first}"),

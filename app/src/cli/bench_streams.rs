@@ -51,8 +51,16 @@ pub fn streams(args: &BenchArgs) -> Outcome {
 }
 
 fn markdown(records: &[StreamsRecord]) -> String {
-    let heads =
-        ["streams", "test", "t/s of all", "ratio", "with prompts", "first token, ms", "the last one's", "batch"];
+    let heads = [
+        "streams",
+        "test",
+        "t/s of all",
+        "ratio",
+        "t/s with prompts",
+        "first token, ms",
+        "last first token, ms",
+        "batch",
+    ];
     let mut lines = TextTable::new(&heads);
     for it in records {
         lines.row([

@@ -15,18 +15,18 @@ Examples:
   thermocline completions zsh > ~/.zfunc/_thermocline
   thermocline completions powershell >> $PROFILE
 
-The Linux packages bring those of bash, fish and zsh.";
+The Linux packages install the scripts for bash, fish and zsh.";
 
-/// Prints what a shell needs to complete commands and options.
+/// Prints the script with which a shell completes commands and options.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CompletionsArgs {
-    /// The shell
+    /// Shell that runs the script
     #[arg(value_name = "SHELL", value_enum)]
     shell: Shell,
 }
 
-/// Prints the manual page of the program, or writes those of all commands to a folder.
+/// Prints the manual page of the program, or writes the pages of all commands to a folder.
 #[derive(Debug, Args)]
 pub struct ManArgs {
     /// Write a page for the program and one for each command to this folder

@@ -21,7 +21,8 @@ Examples:
   thermocline convert ./Llama-3.2-1B --type q8_0 --out llama-3.2-1b.Q8_0.gguf
   thermocline convert model-F16.gguf --type q4_k --out model-Q4_K.gguf
 
-FILE appears only when it is complete, and replaces what was there. Vectors (norms, biases) stay F32.";
+FILE appears only when it is complete, and replaces an existing file.
+Vectors (norms, biases) stay F32.";
 
 /// Converts a Hugging Face folder or a GGUF file to GGUF of a chosen type.
 #[derive(Debug, Args)]
@@ -70,7 +71,7 @@ pub fn convert(args: &ConvertArgs) -> Outcome {
     let parameters = units::parameters(parameters);
     writeln!(out, "{}: {architecture}, {parameters} parameters, tensors: {types}", args.out.display())?;
     let (from, to, seconds) = (units::bytes(source_bytes), units::bytes(file_bytes), started.elapsed().as_secs_f64());
-    writeln!(out, "{from} became {to} in {seconds:.1} s")?;
+    writeln!(out, "{from} were converted to {to} in {seconds:.1} s")?;
     for line in fallback_lines(&fallbacks) {
         writeln!(out, "note: {line}")?;
     }
@@ -88,7 +89,10 @@ fn fallback_lines(fallbacks: &[TypeFallback]) -> Vec<String> {
             0 => String::new(),
             n => format!(" and {n} more"),
         };
-        format!("{}{others}: {ty} instead of {wanted}, whose blocks do not divide rows of {cols}", tensors[0])
+        format!(
+            "{}{others}: {ty} instead of {wanted}, because blocks of {wanted} do not divide rows of {cols}",
+            tensors[0]
+        )
     };
     alike.iter().map(line).collect()
 }

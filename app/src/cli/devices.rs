@@ -30,11 +30,12 @@ use thermocline_terminal::{
 const MEASURED: usize = 256 << 20;
 
 const DETAILS: &str = "\
-A GPU is chosen with --device by its number or a part of its name: --device 0, --device radeon.
-A software driver is used only if it is chosen by --device.
-A part of a GPU that its driver has failed with is done without, until the driver or this program is updated;
---try-again uses it again. So is a part that its driver is known to fail with: only --force uses that.
-Used VRAM is reported by several sources, each of which counts differently.";
+--device chooses a GPU by its number or a part of its name: --device 0, --device radeon.
+A software driver is used only if --device chooses it.
+If a GPU's driver fails with a feature here, the feature is disabled until the driver or this
+program is updated; --try-again enables it again. A feature that is known to fail with the driver on
+other machines is disabled too; --try-again enables it only with --force.
+Several sources report the used VRAM, and each source counts differently.";
 
 /// Shows processors, memory and GPUs.
 #[derive(Debug, Args)]
@@ -43,18 +44,18 @@ pub struct DevicesArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Use all of a GPU again, by its number or a part of its name, or of every one, whatever its
-    /// driver has failed with here
+    /// Enable all features of a GPU again, even if its driver has failed with them here. DEVICE is
+    /// the GPU's number or a part of its name; without DEVICE, this applies to every GPU
     #[arg(long, value_name = "DEVICE", num_args = 0..=1)]
     try_again: Option<Option<AdapterChoice>>,
-    /// Use even what the driver is known to fail with elsewhere
+    /// Enable even features that are known to fail with the driver on other machines
     #[arg(long, requires = "try_again")]
     force: bool,
-    /// Hold every kernel of each GPU against the CPU, of a software driver only if it is chosen by
-    /// --device
+    /// Compare every kernel of each GPU with the CPU. A software driver is tested only if --device
+    /// chooses it
     #[arg(long)]
     test: bool,
-    /// The GPU to test, by its number or a part of its name
+    /// GPU to test, by its number or a part of its name
     #[arg(long, value_name = "DEVICE", requires = "test")]
     device: Option<Device>,
     /// Types of weights to test with, like q4_k,f16 [default: all]
@@ -116,14 +117,14 @@ pub fn devices(args: &DevicesArgs) -> Outcome {
     }
     match (gpus.is_empty(), chosen) {
         (true, _) => {
-            writeln!(out, "GPU      none found: no Vulkan, Metal or Direct3D 12 driver offers one")?;
+            writeln!(out, "GPU      none found: no Vulkan, Metal or Direct3D 12 driver offers a GPU")?;
             driver_hints::of_no_adapter().into_iter().try_for_each(|hint| writeln!(out, "         {hint}"))?;
         }
-        (_, None) => writeln!(out, "GPU      none is used unless one is chosen with --device")?,
-        (_, Some(at)) => writeln!(out, "GPU      {at} is used unless another is chosen with --device")?,
+        (_, None) => writeln!(out, "GPU      none is used unless --device chooses one")?,
+        (_, Some(at)) => writeln!(out, "GPU      {at} is used unless --device chooses another")?,
     }
     if args.test && tested.is_empty() {
-        writeln!(out, "\nno GPU was tested: a software driver is tested only if it is chosen by --device")?;
+        writeln!(out, "\nno GPU was tested: a software driver is tested only if --device chooses it")?;
     }
     tested.iter().try_for_each(|tested| tested.write(&mut out))?;
     Ok(())
@@ -159,8 +160,8 @@ fn try_again(fallbacks: &Fallbacks, which: Option<&AdapterChoice>, force: bool) 
 fn write_gpu(out: &mut impl Write, gpu: &AdapterReport, chosen: bool) -> std::io::Result<()> {
     let caps = &gpu.caps;
     let mark = match gpu.kind {
-        _ if chosen => ", chosen by itself",
-        AdapterKind::Software => ", never chosen by itself",
+        _ if chosen => ", chosen automatically",
+        AdapterKind::Software => ", never chosen automatically",
         _ => "",
     };
     writeln!(out, "GPU {:<4} {}: {}, {}{mark}", gpu.index, one_line(&gpu.name), gpu.kind, gpu.backend)?;
@@ -173,7 +174,7 @@ fn write_gpu(out: &mut impl Write, gpu: &AdapterReport, chosen: bool) -> std::io
     }
     driver_hints::of_backend(&gpu.backend).into_iter().try_for_each(|hint| writeln!(out, "         {hint}"))?;
     let (buffer, binding) = (units::bytes(caps.max_buffer), units::bytes(caps.max_binding));
-    writeln!(out, "         buffers up to {buffer}, {binding} of one at a time")?;
+    writeln!(out, "         buffers up to {buffer}, bindings up to {binding}")?;
     for reading in &gpu.vram {
         writeln!(out, "         memory {}", reading_text(reading))?;
     }
@@ -199,8 +200,8 @@ fn subgroups(caps: &Caps) -> String {
 fn reading_text(reading: &VramReading) -> String {
     let mut parts = vec![or_unknown(reading.total.map(units::bytes))];
     parts.extend(reading.used.map(|used| format!("{} used by all programs", units::bytes(used))));
-    parts.extend(reading.used_here.map(|used| format!("{} used by this one", units::bytes(used))));
-    parts.extend(reading.available().map(|bytes| format!("{} to be had", units::bytes(bytes))));
+    parts.extend(reading.used_here.map(|used| format!("{} used by this program", units::bytes(used))));
+    parts.extend(reading.available().map(|bytes| format!("{} available", units::bytes(bytes))));
     format!("{} ({})", parts.join(", "), reading.source.name())
 }
 

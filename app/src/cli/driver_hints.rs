@@ -14,7 +14,8 @@ pub fn of_backend(backend: &str) -> Option<&'static str> {
 fn of_backend_on(backend: &str, system: &str, processor: &str) -> Option<&'static str> {
     // Only the program for x86-64 contains the newer compiler, with subgroups and 16-bit floats.
     let old_compiler = (backend, system, processor) == ("dx12", "windows", "aarch64");
-    old_compiler.then_some("Direct3D's compiler of Windows on Arm64 knows neither subgroups nor 16-bit floats")
+    old_compiler
+        .then_some("Direct3D's shader compiler of Windows on Arm64 supports neither subgroups nor 16-bit floats")
 }
 
 /// Explains why no driver offers an adapter on this system, if the reason is known.
@@ -25,8 +26,8 @@ pub fn of_no_adapter() -> Option<&'static str> {
 fn of_no_adapter_under(kernel: &str) -> Option<&'static str> {
     let wsl = kernel.to_lowercase().contains("microsoft");
     wsl.then_some(
-        "Linux under Windows has one Vulkan driver, dzn, which does not conform and is left out; \
-         the program for Windows uses the card",
+        "Linux under Windows has one Vulkan driver, dzn, which is not used because it does not conform; \
+         Thermocline for Windows uses the GPU",
     )
 }
 

@@ -70,7 +70,7 @@ impl TestedGpu {
         };
         let seconds = found.milliseconds / 1e3;
         writeln!(out, "\nGPU {} {name}: {} ({seconds:.1} s)\n", self.index, conclusion(found))?;
-        let mut lines = TextTable::new(&["kernel", "text", "result", "ms"]);
+        let mut lines = TextTable::new(&["kernel", "variant", "result", "ms"]);
         for row in &found.rows {
             let result = one_line(&row.outcome.to_string());
             lines.row([row.name(), row.text().to_owned(), result, format!("{:.1}", row.milliseconds)]);
@@ -97,7 +97,7 @@ impl TestedGpu {
 fn conclusion(found: &SelfTest) -> String {
     let features: Vec<&str> = found.failed_features().into_iter().map(|feature| feature.name()).collect();
     match found.wrong_kernel() {
-        Some(kernel) => format!("of no use, the kernel `{}` is wrong", kernel.name()),
+        Some(kernel) => format!("unusable, because the kernel `{}` is wrong", kernel.name()),
         None if features.is_empty() => format!("all {} kernels are right", found.rows.len()),
         None => format!("right without {}", features.join(", ")),
     }
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(of(vec![row("norm", None, true)]), "all 1 kernels are right");
         let subgroups = row("norm", Some(GpuFeature::Subgroups), false);
         assert_eq!(of(vec![row("norm", None, true), subgroups.clone()]), "right without subgroups");
-        assert_eq!(of(vec![subgroups, row("norm", None, false)]), "of no use, the kernel `norm` is wrong");
+        assert_eq!(of(vec![subgroups, row("norm", None, false)]), "unusable, because the kernel `norm` is wrong");
     }
 
     #[test]

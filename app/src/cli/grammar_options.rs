@@ -12,17 +12,17 @@ use thermocline_terminal::failure::{Failure, Outcome};
 #[command(next_help_heading = "Form of the answer")]
 #[group(multiple = false)]
 pub struct GrammarOptions {
-    /// Answer with JSON that this schema describes
+    /// Answer with JSON that matches this schema
     #[arg(long, value_name = "SCHEMA")]
     json_schema: Option<String>,
-    /// The same with the schema in a file
+    /// Answer with JSON that matches the schema in this file
     #[arg(long, value_name = "FILE")]
     json_schema_file: Option<PathBuf>,
-    /// Answer with a text of this grammar, in Lark's notation (first rule `start`) or llama.cpp's
-    /// (GBNF, `root`)
+    /// Answer with a text that matches this grammar, in Lark's notation (first rule `start`) or in
+    /// llama.cpp's notation GBNF (first rule `root`)
     #[arg(long, value_name = "GRAMMAR")]
     grammar: Option<String>,
-    /// The same with the grammar in a file
+    /// Answer with a text that matches the grammar in this file
     #[arg(long, value_name = "FILE")]
     grammar_file: Option<PathBuf>,
 }

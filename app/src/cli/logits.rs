@@ -26,10 +26,11 @@ use thermocline_terminal::{
 };
 
 const DETAILS: &str = "\
-Written to FILE: `logits` f32 [T, vocabulary], one row after each of the T tokens, and with --greedy
-`greedy_ids` i32 [N], the likeliest continuation (an end token does not end it). In a sparse mode the T tokens are
-computed one by one, and `ffn_active` u8 [layers, T, neurons] says with 1 which neurons fired. Token ids are taken
-as they are: no BOS is added.
+FILE holds `logits` f32 [T, vocabulary], with one row for each of the T tokens. With --greedy, it
+also holds `greedy_ids` i32 [N], the most likely continuation (an end token does not end it). In a
+sparse mode, the T tokens are computed one by one, and FILE also holds `ffn_active` u8
+[layers, T, neurons], which is 1 for each neuron that fired. Token ids are used unchanged: no BOS is
+added.
 
 Example:
   thermocline logits -m model.gguf --tokens 1,450,6593 --greedy 16 --out logits.safetensors";
@@ -56,7 +57,7 @@ pub struct LogitsArgs {
     cpu: CpuArgs,
     #[command(flatten)]
     device: DeviceArgs,
-    /// Element type of the KV cache; its part on a GPU is f16 for q8_0
+    /// Element type of the KV cache; for q8_0, the part in GPU memory is f16
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = kv_types())]
     kv_type: KvType,
     /// Sparsity mode

@@ -36,7 +36,8 @@ use thermocline_server::command as serve;
 use thermocline_terminal::{failure::Outcome, program};
 
 const EXAMPLES: &str = "\
-Without a command, the window opens (a chat in the terminal without a display). Without --model, commands use the built-in storyteller.
+Without a command, the window opens. On a system without a display, a chat in the terminal starts.
+Without --model, commands use the built-in storyteller.
 A model is a GGUF file (split or not), a PowerInfer file or a Hugging Face folder.
 
 Examples:

@@ -49,27 +49,28 @@ Examples:
   thermocline plan --shape relu-llama-70b --type q4_0 --machine rtx4090-i9
   thermocline plan --shape gpt-oss-120b --type mxfp4 --machine rx9070xt-r7 --vram 14GiB
 
-A --shape needs no file: the frequencies are those `thermocline synth` makes. Machines known by their published figures:
-a100-80g, apple-m2, arc-a770-i5, arc-b580-i5, i5-10400, rtx2080ti-i7, rtx3060-r5, rtx3090-r9, rtx4060-laptop, rtx4070s-r7, rtx4090-i9,
-rtx5090-r9, rx6700xt-r5, rx7900xtx-r7, rx9070xt-r7, ryzen-8700g.
+--shape needs no model file: the plan uses the firing frequencies of `thermocline synth`. Published
+figures exist for these machines: a100-80g, apple-m2, arc-a770-i5, arc-b580-i5, i5-10400,
+rtx2080ti-i7, rtx3060-r5, rtx3090-r9, rtx4060-laptop, rtx4070s-r7, rtx4090-i9, rtx5090-r9,
+rx6700xt-r5, rx7900xtx-r7, rx9070xt-r7, ryzen-8700g.
 
-The speeds of this machine are measured once and kept; --save-machine writes them to a file, with which --machine plans
-for this machine on another one.";
+The speeds of this machine are measured once and kept. --save-machine writes them to a file; with
+this file, --machine plans for this machine on another one.";
 
-/// Shows what would be in GPU memory under a budget, and how fast that would be
+/// Shows which parts of a model fit into a budget of GPU memory, and the predicted speed
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct PlanArgs {
     #[command(flatten)]
     model: ModelOptions,
-    /// Plan for this published shape, as `thermocline synth` has them, instead of a file
+    /// Plan for this published shape of `thermocline synth` instead of a file
     #[arg(long, value_name = "NAME", value_parser = shapes(), conflicts_with_all = ["model", "split"])]
     shape: Option<SynthShape>,
     /// Type of the shape's matrices
     #[arg(long = "type", value_name = "TYPE", default_value = "Q4_0", ignore_case = true, value_parser = types(),
         requires = "shape")]
     ty: TensorType,
-    /// Mean fraction of a layer's neurons that fire at a token, in ReLU shapes
+    /// Mean fraction of a layer's neurons that fire for a token, in ReLU shapes
     #[arg(long, value_name = "FRACTION", default_value_t = 0.10, requires = "shape")]
     active: f64,
     #[command(flatten)]
@@ -78,23 +79,23 @@ pub struct PlanArgs {
     cpu: CpuArgs,
     #[command(flatten)]
     device: DeviceArgs,
-    /// Neurons to skip: dense, exact, predicted, threshold [default: auto, the quickest that
-    /// loses next to nothing; storyteller: exact]
+    /// Sparsity mode: dense, exact, predicted, threshold [default: auto, the fastest mode with
+    /// almost no loss; storyteller: exact]
     #[arg(long, value_name = "MODE", value_parser = sparsity_choices())]
     sparsity: Option<SparsityChoice>,
-    /// Contexts held at once
+    /// Number of contexts held at the same time
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     sessions: u16,
-    /// Rule by which the budget is used: neurons (quickest, ours), layers (the last ones whole, as
-    /// llama.cpp does), frequency (the
-    /// neurons that fire most often beside all attention, as PowerInfer does)
+    /// Rule that fills the budget: neurons (the fastest placement, Thermocline's default), layers
+    /// (whole layers from the end of the model, as llama.cpp does), frequency (all attention and
+    /// the neurons that fire most often, as PowerInfer does)
     #[arg(long, value_name = "RULE", default_value_t, value_parser = granularities(), conflicts_with = "split")]
     placement: Granularity,
-    /// Show this split of PowerInfer's (a .gpuidx file) instead of the best one
+    /// Show PowerInfer's split in this .gpuidx file instead of the best placement
     #[arg(long, value_name = "FILE")]
     split: Option<PathBuf>,
-    /// Plan with the speeds in this file instead of this machine's, or with the published figures
-    /// of a machine that is known by name
+    /// Plan with the speeds in this file, or with the published figures of a machine listed below,
+    /// instead of this machine's speeds
     #[arg(long, value_name = "FILE|NAME", conflicts_with = "measure")]
     machine: Option<PathBuf>,
     /// Write the speeds to this file
@@ -193,7 +194,8 @@ struct MemoryShortage {
 impl MemoryShortage {
     /// Describes the shortage to the user.
     fn notes(&self) -> Vec<String> {
-        let card = self.card.map(|card| format!("the budget is {}, as much as the card has", units::bytes(card)));
+        let card =
+            self.card.map(|card| format!("the budget is limited to {}, the memory of the GPU", units::bytes(card)));
         let ram = (self.ram > 0).then(|| {
             let (missing, there) = (units::bytes(self.ram), units::bytes(self.there));
             format!("{missing} of RAM are missing: the machine has {there}, and would read weights from the disk for every token")
@@ -233,7 +235,7 @@ impl PlanArgs {
             typical.cpu = planned.machine.cpu;
             let adapter = typical.gpu.as_ref().map_or("", |gpu| gpu.adapter.as_str());
             say(format_args!(
-                "[no GPU here: planned with {adapter}; --machine FILE plans with another machine's speeds]"
+                "[this machine has no GPU: the plan uses the speeds of {adapter}; --machine FILE uses another machine's]"
             ));
             planned = PlannedMachine { machine: typical, free: None, ..planned };
         }
@@ -363,7 +365,7 @@ impl PlanReport<'_> {
         for SunkenRate { ty, sustained, in_bursts } in &self.sunken {
             let [slow, quick] = [*in_bursts, *sustained].map(gb);
             text += &format!(
-                "bursts    {ty} weights are read at {slow} in split layers, where clocks sink, at {quick} in whole ones\n"
+                "bursts    the GPU reads {ty} weights at {slow} in split layers, where its clocks sink, and at {quick} in whole layers\n"
             );
         }
         let inputs = self.inputs;
@@ -410,7 +412,7 @@ impl PlanReport<'_> {
 
     fn budget_text(&self, budget: u64) -> String {
         match budget {
-            0 => "nothing: the CPU alone".to_owned(),
+            0 => "nothing: only the CPU computes".to_owned(),
             budget if budget >= self.everything => {
                 format!("everything ({})", units::bytes(self.everything))
             }

@@ -32,10 +32,12 @@ use thermocline_terminal::{
 };
 
 const DETAILS: &str = "\
-The model reads text while the firings of its neurons are counted. Then every layer gets a predictor of the neurons that will
-fire (models with ReLU), or an activation threshold below which neurons are skipped (others), and its down projection with a
-row per neuron. MoE models get no predictors: their routers choose experts, and gates decide on the experts' neurons.
-Commands that run the model find the file when it lies beside it. Ctrl-C stops; the same command continues from there.
+The model reads text, and the firings of its neurons are counted. Then every layer of a model with
+ReLU gets a predictor of the neurons that will fire. Every layer of another model gets an activation
+threshold below which neurons are skipped. The down projections are stored with one row per neuron.
+MoE models get no predictors: their routers choose experts, and gates choose the experts' neurons.
+Commands that run the model find the file if it lies beside the model. Ctrl-C stops the preparation;
+the same command continues it.
 
 Examples:
   thermocline prepare -m model.gguf
@@ -46,7 +48,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = DETAILS)]
 pub struct PrepareArgs {
-    /// Text to read, as often as there are files [default: text that the model generates]
+    /// Text to read; may be repeated [default: text that the model generates]
     #[arg(long, value_name = "FILE")]
     text: Vec<PathBuf>,
     /// Tokens to read, like 65536 or 64k
@@ -55,10 +57,11 @@ pub struct PrepareArgs {
     /// Fraction of the firing neurons that predictors should find
     #[arg(long, value_name = "FRACTION", default_value_t = 0.95)]
     target_recall: f64,
-    /// Fraction of those neurons' contribution to the output that predictors should find
+    /// Fraction of the firing neurons' contribution to the output that predictors should find
     #[arg(long, value_name = "FRACTION", default_value_t = 0.99)]
     target_mass: f64,
-    /// Kind of predictor: the cheapest per token if it pays, or one kind whatever it costs
+    /// Kind of predictor: auto chooses the cheapest kind per token if it saves time, the other
+    /// values choose a kind at any cost
     #[arg(long, value_name = "KIND", default_value = "auto", value_parser = by_name([
         ("auto", PredictorChoice::Auto), ("trained", PredictorChoice::Trained), ("rows", PredictorChoice::Rows),
         ("none", PredictorChoice::None)]))]
@@ -67,13 +70,13 @@ pub struct PrepareArgs {
     /// never zero
     #[arg(long, value_name = "FRACTION", default_value_t = 0.5)]
     skip: f64,
-    /// Leave the down projections out: a smaller file, and more work whenever the model is loaded
+    /// Omit the down projections: the file is smaller, but loading the model takes longer
     #[arg(long)]
     no_down: bool,
-    /// Find no thresholds of the inputs of products (for --sparsity threshold --level)
+    /// Skip the search for thresholds of the inputs (for --sparsity threshold --level)
     #[arg(long)]
     no_inputs: bool,
-    /// Most disk space for recorded inputs of the layers, while this runs
+    /// Limit of the disk space for recorded inputs of the layers during the preparation
     #[arg(long, value_name = "BYTES", default_value = "8GiB", value_parser = parse_bytes)]
     disk: u64,
     /// Most tokens of one text
@@ -102,7 +105,9 @@ pub fn prepare(args: &PrepareArgs) -> Outcome {
     let mut source = args.model.clone();
     source.model = source.model.filter(|path| path.as_os_str() != BUILTIN);
     if source.sidecar.is_some() {
-        return Err(Failure::usage("--sidecar: expected --out for the file to write; none is read here"));
+        return Err(Failure::usage(
+            "--sidecar: expected --out for the file to write, because this command reads no sidecar",
+        ));
     }
     // The new sidecar must not depend on an old one.
     let model = Model::from_checkpoint(source.open_checkpoint()?, &source.load_options())?;
@@ -128,7 +133,10 @@ pub fn prepare(args: &PrepareArgs) -> Outcome {
     match made {
         Ok(made) => show(args, &made),
         Err(Error::Cancelled) => {
-            say(format_args!("[stopped; the same command goes on from here, with {}]", options.workspace().display()));
+            say(format_args!(
+                "[stopped; the same command continues from here, with {}]",
+                options.workspace().display()
+            ));
             Err(Failure::Interrupted)
         }
         Err(error) => Err(error.into()),
@@ -156,8 +164,8 @@ fn options(args: &PrepareArgs, out: PathBuf) -> PrepareOptions {
 fn label(phase: PreparePhase) -> &'static str {
     match phase {
         PreparePhase::Reading => "reading text",
-        PreparePhase::Layers => "learning what fires",
-        PreparePhase::Inputs => "finding small inputs",
+        PreparePhase::Layers => "preparing layers",
+        PreparePhase::Inputs => "finding thresholds of inputs",
         PreparePhase::Writing => "writing",
     }
 }

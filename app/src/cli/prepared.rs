@@ -9,13 +9,13 @@ use thermocline_engine::{
 use crate::cli::table::TextTable;
 use thermocline_host::units;
 
-/// Fraction of all firings that the most active neurons of the column `80 % from` account for.
+/// Fraction of all firings that the most active neurons of the column `make 80 %` account for.
 const SKEW_OF: f64 = 0.8;
 
 /// Builds the table, with one line per layer.
 pub fn layers(sidecar: &Sidecar) -> String {
     let mut heads =
-        vec!["layer", "active", "80 % from", "predictor", "rank", "size", "recall", "mass recall", "precision"];
+        vec!["layer", "active", "make 80 %", "predictor", "rank", "size", "recall", "mass recall", "precision"];
     heads.extend(["predicted", "threshold", "activation threshold", "down"]);
     let mut lines = TextTable::new(&heads);
     sidecar.layers.iter().enumerate().for_each(|(n, layer)| lines.row(line(n, layer)));
@@ -62,7 +62,7 @@ pub fn origin(sidecar: &Sidecar) -> String {
     let (profiled, held_out) = (made.tokens_profiled, made.tokens_held_out);
     let (recall, mass) = (100.0 * made.target_recall, 100.0 * made.target_mass_recall);
     format!(
-        "{}; {profiled} tokens, {held_out} of them to measure on, from text {}; to be found: {recall} % of the firings, {mass} \
+        "{}; {profiled} tokens, {held_out} of them for measurements, from text {}; targets: {recall} % of the firings, {mass} \
          % of their mass",
         units::bytes(bytes),
         made.corpus,

@@ -30,20 +30,22 @@ const SLOW: f64 = 0.7;
 const BUDGETS: [(u64, u64); 2] = [(1, 3), (2, 3)];
 
 const DETAILS: &str = "\
-The page holds the processor, memory and GPUs, which kernels the GPU computes as the CPU does, what each kernel moves of what the GPU's memory moves, and a model of random weights
-whose neurons are placed under two budgets, planned and measured. It takes at most eight minutes and holds no file names or texts.";
+The page lists the processor, the memory and the GPUs. It shows which GPU kernels agree with the
+CPU, and which fraction of the GPU's memory bandwidth each kernel reaches. It compares planned and
+measured speeds of a model of random weights whose neurons are placed under two budgets. The
+measurements take at most eight minutes. The page contains no file names and no texts.";
 
 /// Measures this machine and writes a page about it.
 #[derive(Debug, Args)]
 #[command(after_help = DETAILS)]
 pub struct ReportArgs {
-    /// The GPU, as of `thermocline bench` [default: the one that is chosen by itself]
+    /// GPU to measure, as in `thermocline bench`; gpu is the GPU that is chosen automatically
     #[arg(long, value_name = "DEVICE", default_value = "gpu")]
     device: String,
     /// The page to write
     #[arg(short, long, value_name = "FILE", default_value = "thermocline-report.html")]
     out: PathBuf,
-    /// Small models and short measurements, for a driver in software
+    /// Use small models and short measurements, for a software driver
     #[arg(long)]
     quick: bool,
 }
@@ -51,8 +53,8 @@ pub struct ReportArgs {
 /// Runs the command.
 pub fn report(args: &ReportArgs) -> Outcome {
     let failed = |what: &str, error: &dyn std::fmt::Display| Failure::Output(format!("{what}: {error}"));
-    let program = std::env::current_exe().map_err(|error| failed("this program is not to be found", &error))?;
-    let folder = tempfile::tempdir().map_err(|error| failed("there is no folder for a model", &error))?;
+    let program = std::env::current_exe().map_err(|error| failed("the path of this program is unknown", &error))?;
+    let folder = tempfile::tempdir().map_err(|error| failed("cannot create a folder for a model", &error))?;
     let steps = Steps { program, folder: folder.path().to_owned(), started: Instant::now(), quick: args.quick };
     let mut page = ReportPage::new();
     page.step("Machine", steps.json(&["devices", "--json"]), machine);
@@ -69,13 +71,13 @@ pub fn report(args: &ReportArgs) -> Outcome {
     page.paragraph(&end);
     fs::write(&args.out, page.finish(steps.started.elapsed()))
         .map_err(|error| failed(&format!("cannot write {}", args.out.display()), &error))?;
-    answer::print(&format!("{end}\n{} is written; it can be sent as it is\n", args.out.display()))
+    answer::print(&format!("{end}\n{} is written; you can send it unchanged\n", args.out.display()))
 }
 
 /// Builds the last paragraph.
 fn slow_text(measured: bool, slow: &[String]) -> String {
     match slow {
-        [] if measured => format!("No kernel that was measured is below {:.0} % of the copy bandwidth.", SLOW * 100.0),
+        [] if measured => format!("No measured kernel is below {:.0} % of the copy bandwidth.", SLOW * 100.0),
         [] => "No kernel was measured.".to_owned(),
         slow => format!("Below {:.0} % of the copy bandwidth: {}.", SLOW * 100.0, slow.join(", ")),
     }
@@ -93,7 +95,7 @@ struct Steps {
 impl Steps {
     /// Runs the program with these arguments. Returns its output, or the last line of its error.
     fn run(&self, args: &[&str]) -> Result<String, String> {
-        let left = TIME.checked_sub(self.started.elapsed()).ok_or("left out: seven minutes have passed")?;
+        let left = TIME.checked_sub(self.started.elapsed()).ok_or("skipped, because seven minutes have passed")?;
         let files = ["out", "error"].map(|name| self.folder.join(name));
         let [out, error] = files.each_ref().map(|path| File::create(path).map_err(|error| error.to_string()));
         let child = Command::new(&self.program).args(args).stdin(Stdio::null()).stdout(out?).stderr(error?).spawn();
@@ -114,12 +116,12 @@ impl Steps {
         if status.success() {
             return Ok(out);
         }
-        let line = error.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
+        let line = error.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("there is no error message");
         Err(format!("{line} ({status})"))
     }
 
     fn json(&self, args: &[&str]) -> Result<Value, String> {
-        serde_json::from_str(&self.run(args)?).map_err(|error| format!("its answer is no JSON: {error}"))
+        serde_json::from_str(&self.run(args)?).map_err(|error| format!("its output is not JSON: {error}"))
     }
 
     /// Runs the program and parses its JSON. Adds `--quick` if the report is quick.
@@ -183,7 +185,8 @@ fn self_test(found: &Value, page: &mut ReportPage) -> bool {
                 "failed" => text(&row["reason"]),
                 outcome => {
                     let difference = row["difference"].as_f64();
-                    let difference = difference.map_or("no number".to_owned(), |by| format!("differs by {by:.1e}"));
+                    let difference =
+                        difference.map_or("differs by NaN".to_owned(), |by| format!("differs by {by:.1e}"));
                     format!("{outcome}, {difference}")
                 }
             };
@@ -191,7 +194,7 @@ fn self_test(found: &Value, page: &mut ReportPage) -> bool {
             let milliseconds = row["milliseconds"].as_f64().unwrap_or(f64::NAN);
             vec![text(&row["kernel"]), text(&row["weights"]), feature, result, format!("{milliseconds:.1}")]
         });
-        page.table(&["kernel", "weights", "text", "result", "ms"], &rows.collect::<Vec<_>>());
+        page.table(&["kernel", "weights", "variant", "result", "ms"], &rows.collect::<Vec<_>>());
     }
     if !tested {
         page.paragraph("No GPU was tested.");
@@ -234,7 +237,7 @@ fn kernels_of(found: &Value, slow: &mut Vec<String>, page: &mut ReportPage) -> b
             percent,
         ]);
     }
-    page.table(&["weights", "rows x columns", "tokens", "products", "us", "moves", "of copies"], &rows);
+    page.table(&["weights", "rows x columns", "tokens", "arithmetic", "us", "bandwidth", "of copy bandwidth"], &rows);
     true
 }
 
@@ -246,15 +249,15 @@ fn hybrid(steps: &Steps, device: &str, page: &mut ReportPage) {
     let shape: &[&str] = if steps.quick { &["tiny-relu-llama"] } else { &["relu-llama-7b", "--layers", "8"] };
     let synth = [&["synth", "--type", "q4_0", "--sidecar", "--out", file, "--shape"][..], shape].concat();
     if let Err(error) = steps.run(&synth) {
-        return page.paragraph(&format!("no model was made: {error}"));
+        return page.paragraph(&format!("the model could not be made: {error}"));
     }
     let everything = ["plan", "--json", "-m", file, "--device", device, "--sparsity", "exact", "--context", "512"];
     let whole = match steps.json(&everything) {
         Ok(plan) => plan,
-        Err(error) => return page.paragraph(&format!("not planned: {error}")),
+        Err(error) => return page.paragraph(&format!("the plan cannot be made: {error}")),
     };
     let Some(everything) = whole["everything"].as_u64() else {
-        return page.paragraph("the plan does not say what everything takes");
+        return page.paragraph("the plan does not contain the size of the model");
     };
     page.paragraph(&format!("{}, Q4_0, of random weights, {} in all.", shape.join(" "), units::bytes(everything)));
     bursts(&whole, page);
@@ -298,7 +301,7 @@ fn hybrid(steps: &Steps, device: &str, page: &mut ReportPage) {
 fn bursts(plan: &Value, page: &mut ReportPage) {
     for of in plan["bursts"].as_array().into_iter().flatten() {
         page.paragraph(&format!(
-            "{} weights are read at {} in short submissions with waits between, by which split layers are planned, and at {} without waits.",
+            "The GPU reads {} weights at {} in short submissions with waits between them, and at {} without waits. Plans for split layers use the first speed.",
             of["type"].as_str().unwrap_or("?"),
             rate(&of["bytes_per_second"]),
             rate(&of["sustained_bytes_per_second"]),
@@ -353,7 +356,7 @@ mod tests {
         let test = json!({ "conclusion": "right without subgroups", "milliseconds": 12.0, "rows": rows });
         let mut page = ReportPage::new();
         assert!(self_test(&json!({ "gpu": [{ "name": "Arc", "self_test": test }, {}] }), &mut page));
-        for text in ["Arc: right without subgroups, in 12 ms.", "wrong, no number", "the driver &lt;refused&gt;"] {
+        for text in ["Arc: right without subgroups, in 12 ms.", "wrong, differs by NaN", "the driver &lt;refused&gt;"] {
             assert!(page.html().contains(text), "{}", page.html());
         }
         assert!(!self_test(&json!({ "gpu": [{}] }), &mut page));

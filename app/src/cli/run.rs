@@ -38,7 +38,7 @@ pub struct RunArgs {
     /// Read the prompt from a file
     #[arg(short, long, value_name = "FILE", conflicts_with = "prompt")]
     file: Option<PathBuf>,
-    /// Render the prompt by the model's chat template [default: if the model has one]
+    /// Render the prompt with the model's chat template [default: if the model has one]
     #[arg(long, conflicts_with = "raw")]
     chat: bool,
     /// Continue the prompt as it is, without a chat template
@@ -52,10 +52,11 @@ pub struct RunArgs {
     /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
-    /// With --json: one line per token as it is generated, then one for the whole answer
+    /// With --json: print one line for each token as it is generated, then one line for the whole
+    /// answer
     #[arg(long, requires = "json")]
     stream: bool,
-    /// No statistics on standard error
+    /// Print no statistics on standard error
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
@@ -66,13 +67,13 @@ pub struct RunArgs {
 
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Outcome {
-    let ways = "-p TEXT, -f FILE or a pipe (`thermocline chat` converses)";
+    let ways = "-p TEXT, -f FILE or a pipe (`thermocline chat` starts a conversation)";
     let text = text_input::read(args.prompt.as_deref(), args.file.as_deref(), ways)?;
     let text = text_input::without_last_line_break(text);
     // With `--raw`, an empty text is a valid beginning.
     if text.trim().is_empty() && !(args.raw && args.prompt.is_some()) {
         let message = "the prompt is empty: expected some text".to_owned();
-        return Err(Failure::Usage { message, hint: Some(format!("give one with {ways}")) });
+        return Err(Failure::Usage { message, hint: Some(format!("give a prompt with {ways}")) });
     }
     let grammar = args.form.grammar()?;
     let documents = args.files.open()?;

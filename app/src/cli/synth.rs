@@ -22,11 +22,13 @@ use thermocline_terminal::{
 };
 
 const DETAILS: &str = "\
-The text such a model writes is noise; its size, speed and sparsity are those of the model whose shape it has. The file
-grows on disk as it is made, whatever its size, and the same seed makes the same file.
+The model generates noise, but it has the size, the speed and the sparsity of the published model of
+this shape. The file is written in parts, so that RAM does not limit its size. The same seed makes
+the same file.
 
-In MoE shapes the neurons of each expert fire by the power law; experts are chosen by a flatter one, of eight the busiest twice as
-often as the rarest. MoE shapes have no predictors: --no-predictor is implied.
+In MoE shapes, the firing frequencies of each expert's neurons follow the power law. The frequencies
+of experts follow a flatter law: of eight experts, the most frequent is chosen twice as often as the
+least frequent. MoE shapes have no predictors: --no-predictor is implied.
 
 Examples:
   thermocline synth --shape relu-llama-7b --type q4_0 --active 0.10 --out relu-7b.gguf
@@ -40,10 +42,10 @@ const TOLERANCE: f64 = 0.1;
 #[derive(Debug, Args)]
 #[command(after_help = DETAILS)]
 pub struct SynthArgs {
-    /// Whose sizes and architecture
+    /// Shape that determines the sizes and the architecture
     #[arg(long, value_name = "NAME", value_parser = shapes())]
     shape: SynthShape,
-    /// Type of the matrices
+    /// Type of the weight matrices
     #[arg(long = "type", value_name = "TYPE", default_value = "Q4_0", ignore_case = true, value_parser = types())]
     ty: TensorType,
     /// The file to write
@@ -52,10 +54,10 @@ pub struct SynthArgs {
     /// Number of layers [default: the shape's]
     #[arg(long, value_name = "N")]
     layers: Option<usize>,
-    /// Everything random follows from it
+    /// Seed of all random numbers
     #[arg(short, long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Mean fraction of a layer's neurons that fire at a token; in MoE shapes, of the chosen
+    /// Mean fraction of a layer's neurons that fire for a token; in MoE shapes, of the chosen
     /// experts' neurons
     #[arg(long, value_name = "FRACTION", default_value_t = 0.10, help_heading = "Firing (ReLU shapes)")]
     active: f64,
@@ -65,8 +67,8 @@ pub struct SynthArgs {
     /// Fraction of all firings that --hot-share refers to
     #[arg(long, value_name = "FRACTION", default_value_t = 0.80, help_heading = "Firing (ReLU shapes)")]
     hot_firings: f64,
-    /// Leave the predictors out: an ordinary GGUF instead of a PowerInfer file. MoE models never
-    /// have them
+    /// Write no predictors: the file is an ordinary GGUF file instead of a PowerInfer file. MoE
+    /// models never have predictors
     #[arg(long, help_heading = "Firing (ReLU shapes)")]
     no_predictor: bool,
     /// Rank of the predictors [default: a quarter of the model's width]
@@ -75,8 +77,8 @@ pub struct SynthArgs {
     /// Recall of the predictors
     #[arg(long, value_name = "FRACTION", default_value_t = 0.95, help_heading = "Firing (ReLU shapes)")]
     recall: f64,
-    /// Write beside it how often each of its neurons fires (and each expert is chosen), as
-    /// `thermocline prepare` counts
+    /// Also write a sidecar with the frequency of each neuron's firings (and of each expert), as
+    /// `thermocline prepare` counts them
     #[arg(long)]
     sidecar: bool,
     /// Number of threads [default: one per core]
@@ -121,7 +123,7 @@ pub fn synth(args: &SynthArgs) -> Outcome {
     let deviation = report.deviation();
     if deviation > TOLERANCE {
         let percent = deviation * 100.0;
-        return Err(Failure::Output(format!("what was measured differs by {percent:.0} % from what was asked for")));
+        return Err(Failure::Output(format!("a measured figure differs by {percent:.0} % from the requested figure")));
     }
     Ok(())
 }

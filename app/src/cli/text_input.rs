@@ -19,7 +19,10 @@ pub fn read(given: Option<&str>, file: Option<&Path>, ways: &str) -> Outcome<Str
     let (bytes, source) = match file {
         Some(path) => (std::fs::read(path).map_err(|error| Failure::read(path, error))?, path.display().to_string()),
         None if std::io::stdin().is_terminal() => {
-            return Err(Failure::Usage { message: "no text".to_owned(), hint: Some(format!("give one with {ways}")) });
+            return Err(Failure::Usage {
+                message: "no text".to_owned(),
+                hint: Some(format!("give a text with {ways}")),
+            });
         }
         None => {
             let mut bytes = Vec::new();

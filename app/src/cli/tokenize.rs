@@ -27,16 +27,17 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct TokenizeArgs {
-    /// The text [default: standard input, to its last byte]
+    /// Text to tokenize [default: standard input, to its last byte]
     #[arg(value_name = "TEXT")]
     text: Option<String>,
-    /// Read the text from a file, to its last byte: a line break at its end is tokenized, too
+    /// Read the text from a file, to its last byte: a line break at the end of the file is
+    /// tokenized too
     #[arg(short, long, value_name = "FILE", conflicts_with = "text")]
     file: Option<PathBuf>,
     /// Decode these ids instead
     #[arg(long, value_name = "1,2,3", conflicts_with_all = ["text", "file", "bos"], value_parser = units::parse_ids)]
     ids: Option<TokenIds>,
-    /// Recognise control tokens in the text; with --ids, write them out
+    /// Recognise control tokens in the text; with --ids, print control tokens as text
     #[arg(long)]
     special: bool,
     /// Add BOS (and EOS) if the model asks for it

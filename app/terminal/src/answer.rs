@@ -111,10 +111,10 @@ pub fn answer(
 /// Describes a device event in one line.
 pub fn device_line(event: &DeviceEvent) -> String {
     one_line(&match event {
-        DeviceEvent::Lost { adapter, reason } => format!("[GPU {adapter} lost: {reason}; the CPU goes on]"),
-        DeviceEvent::Cpu { reason } => format!("[the CPU goes on: {reason}]"),
-        DeviceEvent::Fallback(fallback) => format!("[{fallback}; it is loaded again]"),
-        DeviceEvent::Gpu { adapter } => format!("[GPU {adapter} goes on]"),
+        DeviceEvent::Lost { adapter, reason } => format!("[GPU {adapter} lost: {reason}; the CPU continues]"),
+        DeviceEvent::Cpu { reason } => format!("[the CPU continues: {reason}]"),
+        DeviceEvent::Fallback(fallback) => format!("[{fallback}; the model is loaded again]"),
+        DeviceEvent::Gpu { adapter } => format!("[GPU {adapter} continues]"),
     })
 }
 

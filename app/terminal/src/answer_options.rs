@@ -21,9 +21,9 @@ pub struct AnswerOptions {
     pub sampling: SamplingOptions,
     #[command(flatten)]
     pub length: LengthOptions,
-    /// Let control tokens in messages, files, tools and their results count as such, as other
-    /// programs do: then a web page that a model
-    /// reads can end the turn and begin another [default: they are words]
+    /// Treat control tokens in messages, files, tools and tool results as control tokens, like
+    /// other programs. A web page that the model reads can then end the turn and begin another
+    /// [default: they are ordinary text]
     #[arg(long, help_heading = "Context")]
     pub special_tokens_in_content: bool,
     #[command(flatten)]

@@ -36,15 +36,15 @@ use thermocline_host::{
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Hardware")]
 pub struct CpuArgs {
-    /// Threads to compute with [default: one per physical core]
+    /// Number of threads [default: one per physical core]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub threads: Option<u16>,
-    /// Instruction set of the kernels [default: the best this machine has]
+    /// Instruction set of the kernels [default: the best that this machine supports]
     #[arg(long, value_name = "NAME", value_parser = named::<Isa>(Isa::names()))]
     pub isa: Option<Isa>,
-    /// How activations meet quantised weights: int8 rounds them, on a GPU those of one token; float
-    /// rounds nothing, so that the text does not depend on the device [default: int8 on the CPU, on
-    /// a GPU where it is measured to be quicker]
+    /// Precision of activations in products with quantised weights. int8 rounds the activations, on
+    /// a GPU only for single tokens. float does not round them, so that the text does not depend on
+    /// the device [default: int8 on the CPU, and on a GPU if it is measured to be faster]
     #[arg(long, value_name = "KIND", value_parser = named::<InputPrecision>(["int8", "float"]))]
     pub activations: Option<InputPrecision>,
 }
@@ -53,11 +53,11 @@ pub struct CpuArgs {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Hardware")]
 pub struct DeviceArgs {
-    /// Where to compute: cpu, gpu, or a GPU by its index or a part of its name, as `thermocline
-    /// devices` lists them [default: auto, a GPU if there is one that holds the model]
+    /// Device that computes: cpu, gpu, or a GPU by its index or a part of its name, as in the list
+    /// of `thermocline devices` [default: auto, a GPU if there is one that holds the model]
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<Device>,
-    /// Most bytes of GPU memory to take, like 6GiB or 512MiB [default: what is free]
+    /// Limit of the GPU memory to use, like 6GiB or 512MiB [default: all free memory]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub vram: Option<u64>,
     /// Kernels of no more than this tier, for tests
@@ -94,42 +94,40 @@ impl FromStr for Device {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Sparsity")]
 pub struct SparsityArgs {
-    /// Neurons to skip: none (dense), those whose gate does not fire (exact), those a predictor
-    /// rules out (predicted),
-    /// those under an activation threshold (threshold: changes answers) [default: auto, the
-    /// quickest that loses next to nothing; storyteller: exact]
+    /// Sparsity mode: dense skips no neurons, exact skips neurons whose gate does not fire,
+    /// predicted skips neurons that a predictor rules out, threshold skips neurons below an
+    /// activation threshold and changes answers [default: auto, the fastest mode with almost no
+    /// loss; storyteller: exact]
     #[arg(long, value_name = "MODE", value_parser = sparsity_choices())]
     pub sparsity: Option<SparsityChoice>,
     #[command(flatten)]
     pub level: LevelArgs,
-    /// Swap neurons (or experts) that have lately fired often for colder ones in GPU memory
-    /// [default for models that were not
-    /// prepared]
+    /// Move neurons (or experts) that fire often in the latest text into GPU memory, in place of
+    /// colder ones [default for models that were not prepared]
     #[arg(long, conflicts_with = "static")]
     pub adaptive: bool,
     /// Keep the neurons in GPU memory that were chosen when the model was loaded [default for
     /// prepared models]
     #[arg(long)]
     pub r#static: bool,
-    /// Neither use nor keep the counts of firings that let the next run of a model that was not
-    /// prepared begin with what was
-    /// hot in this one (numbers alone, no text; in the folder `counts` of the program's data)
+    /// Neither read nor write the counts of firings, with which the next run of a model that was
+    /// not prepared begins with the hot neurons of this run. The counts are in the folder `counts`
+    /// of the program's data and contain no text
     #[arg(long)]
     pub no_counts: bool,
-    /// Keep those in GPU memory that PowerInfer's split (a .gpuidx file) puts there, as far as
-    /// there is room [default: those
-    /// that are worth most there]
+    /// Keep the neurons in GPU memory that PowerInfer's split (a .gpuidx file) puts there, as far
+    /// as there is room [default: the neurons that save the most time there]
     #[arg(long, value_name = "FILE")]
     pub split: Option<PathBuf>,
-    /// Send neurons that are not in GPU memory there piece by piece for prompts: pays for long ones
-    /// where the GPU multiplies much
-    /// faster than the CPU, and takes up to a 32nd of its memory (with `on` up to a quarter). auto:
-    /// where this machine's speeds say so
+    /// For prompts, send neurons that are not in GPU memory to the GPU in pieces. This is faster
+    /// for long prompts if the GPU multiplies much faster than the CPU. It takes up to a 32nd of
+    /// the GPU's memory (with `on` up to a quarter). auto: if it is faster at the measured speeds
+    /// of this machine
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = stream_prompts())]
     pub stream_prompts: StreamPrompts,
-    /// Tokens of a prompt computed at a time. With 1 a prompt is computed as an answer is, so that
-    /// sparsity applies to it, too: slow, and
-    /// the way to measure a mode by the log probabilities of prompts [default: 512]
+    /// Number of prompt tokens computed at a time. With 1, a prompt is computed like an answer, so
+    /// that sparsity applies to it too. This is slow, but it allows measuring a mode by the log
+    /// probabilities of prompts [default: 512]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub prompt_chunk: Option<u16>,
 }
@@ -158,17 +156,16 @@ pub fn sparsity_choices() -> impl TypedValueParser<Value = SparsityChoice> {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Context")]
 pub struct ContextOptions {
-    /// Tokens the model can look back on, like 4096 or 4k [default: what the model was trained
-    /// with, at most 4096]
+    /// Length of the context in tokens, like 4096 or 4k [default: the training context of the
+    /// model, at most 4096]
     #[arg(short, long, value_name = "TOKENS", value_parser = parse_tokens)]
     pub context: Option<usize>,
-    /// Element type of the KV cache; its part on a GPU is f16 for q8_0 [default: f16; storyteller:
-    /// f32]
+    /// Element type of the KV cache; for q8_0, the part in GPU memory is f16 [default: f16;
+    /// storyteller: f32]
     #[arg(long, value_name = "TYPE", value_parser = kv_types())]
     pub kv_type: Option<KvType>,
-    /// Most memory of the KV caches of all conversations together, like 2GiB: those of idle ones
-    /// are given up for others'
-    /// [default: no limit]
+    /// Limit of the memory of all conversations' KV caches together, like 2GiB. Caches of idle
+    /// conversations are dropped to make room [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub kv_budget: Option<u64>,
 }
@@ -184,10 +181,10 @@ pub fn open_engine(
 ) -> Outcome<Engine> {
     let choice = device.choice(cpu)?;
     if sparsity.split.is_some() && matches!(choice, DeviceChoice::Cpu) {
-        return Err(Failure::usage("--split: expected a GPU whose memory neurons are put into, got the CPU"));
+        return Err(Failure::usage("--split: expected a GPU to hold the neurons, got the CPU"));
     }
     if sparsity.stream_prompts == Some(true) && matches!(choice, DeviceChoice::Cpu) {
-        return Err(Failure::usage("--stream-prompts: expected a GPU that neurons are sent to, got the CPU"));
+        return Err(Failure::usage("--stream-prompts: expected a GPU to send neurons to, got the CPU"));
     }
     let options = EngineOptions {
         context: context.context,
@@ -239,11 +236,13 @@ pub fn open_engine(
     }
     let (ram, gpu) = (engine.kv_type(), engine.kv_type().on_gpu());
     if ram != gpu && matches!(engine.device(), DeviceStatus::Gpu(_)) {
-        say(format_args!("[the part of the KV cache in GPU memory is {gpu}, as the GPU computes with no {ram}]"));
+        say(format_args!(
+            "[the part of the KV cache in GPU memory is {gpu}, because the GPU cannot compute with {ram}]"
+        ));
     }
     if let Some(split) = engine.split().filter(|split| split.resident < split.neurons) {
         let why = match engine.device() {
-            DeviceStatus::Gpu(_) => "there is no room for the others",
+            DeviceStatus::Gpu(_) => "there is no room for the other neurons",
             _ => "no GPU is used",
         };
         say(format_args!(
@@ -338,7 +337,7 @@ impl DeviceArgs {
     pub fn refused(&self, reason: &Error) -> Outcome {
         match (&self.device, reason) {
             (Some(Device::Gpu(choice)), _) => {
-                let mut hint = "--device auto computes on the CPU where the GPU cannot".to_owned();
+                let mut hint = "--device auto uses the CPU if the GPU cannot be used".to_owned();
                 if let Error::Gpu { failure: GpuFailure::GivenUp { listed, known }, .. } = reason {
                     hint = format!("`{}` uses it again; {hint}", try_again(choice, *listed, *known));
                 }

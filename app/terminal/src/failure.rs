@@ -83,16 +83,16 @@ impl Failure {
         match self {
             Failure::Usage { hint, .. } => hint.clone(),
             Failure::Engine(Error::ContextFull { .. }) => {
-                Some("a larger --context, a shorter prompt, or --on-full shift".to_owned())
+                Some("use a larger --context, a shorter prompt, or --on-full shift".to_owned())
             }
             Failure::Engine(Error::Memory { kind: ScarceMemory::Gpu, .. }) => {
-                Some("a larger --vram, or --device cpu".to_owned())
+                Some("use a larger --vram, or --device cpu".to_owned())
             }
             Failure::Engine(Error::Memory { .. }) => {
                 Some("a smaller --context or --kv-type q8_0 needs less memory".to_owned())
             }
             Failure::Engine(Error::UnknownArchitecture { .. }) => {
-                Some("`thermocline inspect FILE` still shows what is in the file".to_owned())
+                Some("`thermocline inspect FILE` still shows the contents of the file".to_owned())
             }
             _ => None,
         }

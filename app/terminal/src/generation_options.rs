@@ -97,21 +97,21 @@ pub struct LengthOptions {
     /// context is full]
     #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true, value_parser = parse_limit)]
     pub max_tokens: Option<Limit>,
-    /// Stop before this text (\n, \t and \\ are understood); may be repeated; an empty one stops
-    /// nothing
+    /// Stop before this text (\n, \t and \\ are understood); may be repeated; an empty text has no
+    /// effect
     #[arg(long, value_name = "TEXT", value_parser = unescape)]
     stop: Vec<String>,
-    /// When the context is full: stop, or shift the oldest turns of a chat (of a text the older
-    /// half) out and go on
+    /// When the context is full: stop ends the answer, shift removes the oldest turns of a chat (or
+    /// the older half of a text) and continues
     #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
     pub on_full: OnFull,
-    /// With --on-full shift: tokens at the start of a text that are never shifted out; of a chat
-    /// the system prompt never is
+    /// With --on-full shift: number of tokens at the start of a text that are never removed. The
+    /// system prompt of a chat is never removed
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub keep: usize,
-    /// Speculative decoding, which drafts what followed the last tokens before: auto where it
-    /// leaves the greedy text as it is, lookup
-    /// wherever it may pay, off nowhere
+    /// Speculative decoding, which drafts the tokens that followed the last tokens earlier in the
+    /// context: auto drafts if the greedy text stays the same, lookup drafts if it may save time,
+    /// off never drafts
     #[arg(long, value_name = "HOW", default_value = "auto", value_parser = by_name([
         ("auto", SpeculationMode::SameBits), ("lookup", SpeculationMode::PromptLookup), ("off", SpeculationMode::Off)]))]
     pub speculation: SpeculationMode,

@@ -10,10 +10,10 @@ use thermocline_host::{memory, units};
 #[derive(Debug, Clone, Copy, Default, Args)]
 #[command(next_help_heading = "Sparsity")]
 pub struct LevelArgs {
-    /// With --sparsity threshold, skip this fraction of the layers' weights: those whose inputs are
-    /// small (changes answers;
-    /// `thermocline prepare` finds the thresholds and says what 0.25, 0.4 and 0.5 cost). With
-    /// predicted or exact, of attention's
+    /// With --sparsity threshold, skip this fraction of the layers' weights: the weights whose
+    /// inputs are small. This changes answers; `thermocline prepare` finds the thresholds and shows
+    /// the cost of 0.25, 0.4 and 0.5. With predicted or exact, skip this fraction of attention's
+    /// weights
     #[arg(long, value_name = "FRACTION")]
     pub level: Option<f32>,
 }
@@ -30,7 +30,7 @@ impl LevelArgs {
         let copies = model.skip_inputs(level)?;
         memory::check(copies.bytes).map_err(|free| {
             let (wanted, free) = (units::bytes(copies.bytes), units::bytes(free));
-            Failure::usage(format!("--level: expected {wanted} of RAM for the weights input by input, {free} are free"))
+            Failure::usage(format!("--level: expected {wanted} of RAM for the transposed weights, got {free}"))
         })
     }
 

@@ -34,12 +34,11 @@ enum Meaning {
 
 use Meaning::{Always, AlwaysChosen, CacheType, Flag, FlagOr, FlashAttention, GpuLayers, Instead, Predict};
 
-const GPU_MEMORY: &str = "--vram BYTES limits the GPU memory, and what goes there is chosen by measured speeds";
-const CHAT: &str = "`thermocline chat` converses, `thermocline run` answers once";
-const FORM: &str = "`thermocline run` has it; a request to `serve` brings its own `response_format`";
+const GPU_MEMORY: &str = "--vram BYTES limits the GPU memory, and measured speeds decide which weights it holds";
+const CHAT: &str = "`thermocline chat` starts a conversation, `thermocline run` answers one prompt";
+const FORM: &str = "`thermocline run` has this flag; a request to `serve` contains its own `response_format`";
 const SPECULATION: &str = "--speculation lookup drafts without a second model";
-const DOWNLOAD: &str =
-    "download the file first, on the window's page Models or with `hf download OWNER/NAME FILE`, then -m FILE";
+const DOWNLOAD: &str = "download the file first, on the window's Models page or with `hf download OWNER/NAME FILE`, then open it with -m FILE";
 
 /// Flags that this program names differently or does not have.
 const FLAGS: &[(&[&str], Meaning)] = &[
@@ -48,10 +47,10 @@ const FLAGS: &[(&[&str], Meaning)] = &[
     (&["-ctk", "--cache-type-k", "-ctv", "--cache-type-v"], CacheType),
     (&["-n", "--predict", "--n-predict"], Predict),
     (&["--ctx-size"], Flag("--context")),
-    (&["-np", "--parallel"], FlagOr("--parallel", "requests wait in line, --queue N of them")),
-    (&["-a", "--alias"], FlagOr("--alias", "the model's file gives it its name")),
+    (&["-np", "--parallel"], FlagOr("--parallel", "requests wait in a queue, and --queue N sets its length")),
+    (&["-a", "--alias"], FlagOr("--alias", "the name of the model comes from its file")),
     (&["-dev"], Flag("--device")),
-    (&["-sys", "--system-prompt"], FlagOr("--system", "a request brings its own system prompt")),
+    (&["-sys", "--system-prompt"], FlagOr("--system", "a request contains its own system prompt")),
     (&["--repeat-last-n"], Flag("--penalty-last-n")),
     (&["--typical-p"], Flag("--typical")),
     (&["-hf", "-hfr", "--hf-repo", "-hff", "--hf-file", "-mu", "--model-url"], Instead(DOWNLOAD)),
@@ -62,12 +61,12 @@ const FLAGS: &[(&[&str], Meaning)] = &[
     (&["-md", "--model-draft", "-ngld", "--draft-max", "--draft-min"], Instead(SPECULATION)),
     (
         &["--chat-template", "--chat-template-file"],
-        Instead("--raw passes the text as it is; templates are the model's"),
+        Instead("--raw uses the text without a template; otherwise the model's own template is used"),
     ),
-    (&["--lora", "--lora-scaled", "--control-vector"], Instead("a model with the adapter merged into it")),
-    (&["-mm", "--mmproj"], Instead("a model of text: images are not read")),
+    (&["--lora", "--lora-scaled", "--control-vector"], Instead("use a model with the adapter merged into it")),
+    (&["-mm", "--mmproj"], Instead("Thermocline reads text only, not images")),
     (&["--grammar", "--grammar-file", "--json-schema", "--json-schema-file"], Instead(FORM)),
-    (&["-j"], FlagOr("--json-schema", "a request brings its own `response_format`")),
+    (&["-j"], FlagOr("--json-schema", "a request contains its own `response_format`")),
     (&["--jinja", "-cb", "--cont-batching", "--metrics", "--slots", "--no-webui", "--no-warmup"], Always),
     (&["--embedding", "--embeddings", "--props", "--log-disable", "--swa-full"], Always),
     (&["-ub", "--ubatch-size"], Flag("--prompt-chunk")),
@@ -123,7 +122,7 @@ pub fn translate(args: Vec<OsString>, has: &dyn Fn(&str) -> bool) -> Outcome<Tra
             Always => {}
             AlwaysChosen => {
                 let value = value("a value")?;
-                out.notes.push(format!("{name} {value}: chosen by itself here"));
+                out.notes.push(format!("{name} {value}: Thermocline chooses this value itself"));
             }
             Predict if has("--max-tokens") => match value("a number of tokens")? {
                 // -1 means no limit, as does leaving out the flag.
@@ -143,7 +142,7 @@ pub fn translate(args: Vec<OsString>, has: &dyn Fn(&str) -> bool) -> Outcome<Tra
                 if matches!(given.as_deref(), Some("off" | "0")) {
                     return Err(refused(
                         &format!("{name} off"),
-                        "leave it out: attention never stores its scores here",
+                        "leave it out, because attention never stores its scores here",
                     ));
                 }
             }
@@ -176,7 +175,9 @@ impl Translated {
         if !is_all(layers) {
             return Err(refused(&format!("{name} {layers}"), GPU_MEMORY));
         }
-        self.notes.push(format!("{name} {layers}: as much as fits goes to the GPU; --vram BYTES limits it"));
+        self.notes.push(format!(
+            "{name} {layers}: the GPU holds as much of the model as fits; --vram BYTES limits its memory"
+        ));
         Ok(())
     }
 }
@@ -191,7 +192,7 @@ fn is_all(layers: &str) -> bool {
 }
 
 fn refused(flag: &str, instead: &str) -> Failure {
-    let message = format!("{flag} is llama.cpp's and not here");
+    let message = format!("{flag} is a flag of llama.cpp that Thermocline does not have");
     Failure::Usage { message, hint: Some(instead.to_owned()) }
 }
 

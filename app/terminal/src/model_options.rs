@@ -27,7 +27,7 @@ pub struct ModelOptions {
     /// the built-in storyteller]
     #[arg(short, long, value_name = "PATH")]
     pub model: Option<PathBuf>,
-    /// Activation of the FFN, where the file does not say that it is ReLU
+    /// Activation of the FFN, if the file does not say that it is ReLU
     #[arg(long, value_name = "NAME", value_parser = named::<Activation>(Activation::ALL.map(Activation::name)))]
     pub activation: Option<Activation>,
     /// Read the file into memory instead of mapping it (slower start; safe if the file may change)

@@ -140,7 +140,7 @@ mod tests {
             }
         }
         stage.role(Role::Button, "Exact").hover();
-        stage.appears("With silu no neuron is ever silent");
+        stage.appears("No neuron is ever silent with silu");
     }
 
     #[test]

@@ -163,7 +163,7 @@ pub enum Error {
         truncated: bool,
     },
     /// A mapped file changed. Nothing that was read from it since can be used.
-    #[error("{}: the file was truncated, or its disk went away, while it was open", path.display())]
+    #[error("{}: the file was truncated, or its disk was removed, while the file was open", path.display())]
     FileLost {
         /// The file.
         path: PathBuf,
@@ -205,7 +205,7 @@ pub enum Error {
         got: String,
     },
     /// Memory could not be allocated.
-    #[error("{what}: {wanted} bytes wanted, {available} available")]
+    #[error("{what}: {wanted} bytes are needed, but only {available} are available")]
     Memory {
         /// Kind of the memory.
         kind: ScarceMemory,
@@ -227,7 +227,7 @@ pub enum Error {
     },
     /// The caller asked for the quicker device, and the model is expected to be slower with the GPU
     /// than on the CPU alone.
-    #[error("the CPU alone is expected to be quicker than with this GPU")]
+    #[error("the model is expected to run faster on the CPU alone than with this GPU")]
     SlowGpu,
     /// A GPU cannot be used, or can no longer be used.
     #[error("{}{reason}", .failure.subject(.adapter))]
@@ -250,7 +250,7 @@ pub enum Error {
     },
     /// The context is full and the caller did not ask for it to be shifted.
     #[error(
-        "context full: {}{wanted} tokens wanted, the context holds {available}",
+        "the context is full: the request needs {}{wanted} tokens, but the context holds {available}",
         if *at_least { "at least " } else { "" }
     )]
     ContextFull {

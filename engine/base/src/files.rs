@@ -188,7 +188,7 @@ impl FileTarget {
             Form::Random => refused("a regular file, which can be read again", got),
         };
         let Some(end) = end_of_links(path) else {
-            return refused("the name of a file to write", "links in a circle");
+            return refused("the name of a file to write", "symbolic links that form a circle");
         };
         #[cfg(unix)]
         match descriptor(&end) {
@@ -291,7 +291,7 @@ fn temporary(target: &Path, old: Option<&Metadata>) -> io::Result<NamedTempFile>
     if let Some(old) = old {
         use std::os::unix::fs::{MetadataExt, fchown};
         if fchown(file.as_file(), Some(old.uid()), Some(old.gid())).is_err() {
-            tracing::debug!(file = %target.display(), "the new file has another owner than the old one");
+            tracing::debug!(file = %target.display(), "the new file does not have the owner of the old file");
         }
         // After the change of the owner, which clears mode bits.
         file.as_file().set_permissions(old.permissions())?;

@@ -103,7 +103,7 @@ impl InputMajor {
     /// # Errors
     /// [`Error::Memory`] if memory cannot be allocated.
     pub fn new(pool: &ThreadPool, weight: &Matrix) -> Result<Option<Self>> {
-        const WHAT: &str = "a matrix stored input by input";
+        const WHAT: &str = "input-major copy of a matrix";
         let (rows, cols) = (weight.rows(), weight.cols());
         let (Some(form), Some(bytes)) = (InputMajorForm::of(weight.ty()), Self::bytes(weight)) else { return Ok(None) };
         let (bytes, outputs) = (bytes as usize, rows.div_ceil(TILES * pool.threads()));

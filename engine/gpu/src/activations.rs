@@ -18,8 +18,7 @@ pub(super) struct QuantisedActivations {
 impl QuantisedActivations {
     /// Prepares the rounding of the first row of `x`, which has `chunks` chunks of 32 columns.
     pub fn new(gpu: &Gpu, chunks: usize, x: &Buffer) -> Result<Self> {
-        let to =
-            gpu.arena().buffer(Purpose::Scratch, "activations of eight bits", chunks as u64 * 36, Usage::Storage)?;
+        let to = gpu.arena().buffer(Purpose::Scratch, "8-bit activations", chunks as u64 * 36, Usage::Storage)?;
         let op = Op::of(gpu, "quantise_q8", 64, &[], &[x, &to])?;
         let stride = (chunks as u32).next_multiple_of(op.pipeline().workgroup());
         let params = params::Quantise { chunks: chunks as u32, tokens: 1, x_pitch: 32 * chunks as u32, stride };
@@ -48,7 +47,7 @@ impl ActivationScales {
         // A row of `x` is at least as long as its columns, so this is the most rows that `x` can
         // hold.
         let tokens = (x.bytes() / (128 * chunks as u64)).max(1);
-        let scales = gpu.arena().buffer(Purpose::Scratch, "scales of activations", tokens * 8, Usage::Storage)?;
+        let scales = gpu.arena().buffer(Purpose::Scratch, "activation scales", tokens * 8, Usage::Storage)?;
         let op = Op::of(gpu, "half_scale", 128, &[], &[x, &scales])?;
         Ok(ActivationScales { chunks: chunks as u32, op, scales })
     }

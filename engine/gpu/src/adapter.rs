@@ -195,11 +195,11 @@ impl fmt::Display for AdapterChoice {
 /// Lists the available adapters, for an error about `choice`.
 fn there(choice: &AdapterChoice, names: &[String]) -> String {
     match (names.is_empty(), choice) {
-        (true, _) => "no driver offers one".to_owned(),
+        (true, _) => "no driver offers a GPU".to_owned(),
         (false, AdapterChoice::Best) => {
-            format!("software is used only when it is asked for; there is {}", names.join(", "))
+            format!("a software adapter is used only if you select it; the machine has {}", names.join(", "))
         }
-        (false, _) => format!("there is {}", names.join(", ")),
+        (false, _) => format!("the machine has {}", names.join(", ")),
     }
 }
 
@@ -282,12 +282,12 @@ mod tests {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
             no_gpu(&choice, there(&choice, &names)).to_string()
         };
-        assert_eq!(sentence(AdapterChoice::Best, &[]), "no GPU was found: no driver offers one");
+        assert_eq!(sentence(AdapterChoice::Best, &[]), "no GPU was found: no driver offers a GPU");
         assert_eq!(
             sentence(AdapterChoice::Index(7), &["0 llvmpipe (software)"]),
-            "no GPU has the number 7: there is 0 llvmpipe (software)"
+            "no GPU has the number 7: the machine has 0 llvmpipe (software)"
         );
         let software = sentence(AdapterChoice::Best, &["0 llvmpipe (software)"]);
-        assert!(software.contains("only when it is asked for") && software.contains("llvmpipe"), "{software}");
+        assert!(software.contains("only if you select it") && software.contains("llvmpipe"), "{software}");
     }
 }

@@ -256,7 +256,7 @@ impl Arena {
         self.health.check()?;
         Err(match error {
             wgpu::Error::OutOfMemory { .. } => Error::memory(purpose.memory_kind(), what, size, 0),
-            error => self.health.failed(format_args!("a buffer for {what}"), &error),
+            error => self.health.failed(format_args!("the driver cannot create a buffer for {what}"), &error),
         })
     }
 

@@ -105,14 +105,14 @@ impl Caps {
         // A row of weights must fit into a binding.
         const BYTES: u64 = 4 << 10;
         let parts = [
-            (self.max_buffer, BYTES, "bytes of a buffer"),
-            (self.max_binding, BYTES, "bytes of a buffer that a kernel sees"),
+            (self.max_buffer, BYTES, "bytes per buffer"),
+            (self.max_binding, BYTES, "bytes per buffer binding"),
             (u64::from(self.max_groups), 1 << 8, "workgroups"),
-            (u64::from(self.max_workgroup), 1 << 6, "invocations of a workgroup"),
+            (u64::from(self.max_workgroup), 1 << 6, "invocations per workgroup"),
         ];
         match parts.into_iter().find(|(has, wanted, _)| has < wanted) {
             Some((has, wanted, what)) => {
-                Err(format!("its limits are too small: {has} {what}, at least {wanted} are needed"))
+                Err(format!("its limits are too small: {has} {what}, but the kernels need {wanted}"))
             }
             None => Ok(()),
         }

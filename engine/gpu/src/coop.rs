@@ -20,22 +20,22 @@ const PRODUCTS: usize = 4;
 pub(super) fn usable(gpu: &Gpu) -> Result<bool> {
     let Some(tile) = KernelShape::tiles(gpu.caps()) else { return Ok(false) };
     let what = FallbackPart::Feature(GpuFeature::CooperativeMatrices);
-    let sentinel = gpu.guard(RiskyStep::Trial, what, "in a trial of them");
+    let sentinel = gpu.guard(RiskyStep::Trial, what, "during a trial of cooperative matrices");
     let outcome = compare(gpu);
     drop(sentinel);
     gpu.check_trial(tile.kernel(), Some(WeightType::Q8_0))?;
     let (usable, why) = match outcome {
         Ok(found) if !found.difference.is_right() => {
-            let why = "their sums are wrong";
+            let why = "cooperative matrices computed wrong sums";
             gpu.give_up(GpuFeature::CooperativeMatrices, why);
             (false, why.to_owned())
         }
         Ok(ProductTrial { plain, cooperative, .. }) => {
-            (cooperative < plain, format!("they take {cooperative:?}, plain ones {plain:?}"))
+            (cooperative < plain, format!("they take {cooperative:?}, and the plain kernel takes {plain:?}"))
         }
         Err(error) => (false, error.to_string()),
     };
-    tracing::info!(adapter = gpu.report().name, usable, why, "matrix products in hardware");
+    tracing::info!(adapter = gpu.report().name, usable, why, "cooperative matrices were tried");
     Ok(usable)
 }
 

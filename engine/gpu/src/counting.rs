@@ -12,7 +12,7 @@ impl Gpu {
     /// # Errors
     /// [`Error::Gpu`] if the limits are too small for the kernels.
     pub fn counting(caps: Caps, packed_dot: Option<bool>) -> Result<Self> {
-        let report = AdapterReport { name: "a GPU that only counts".to_owned(), caps, ..AdapterReport::default() };
+        let report = AdapterReport { name: "simulation".to_owned(), caps, ..AdapterReport::default() };
         let health = Health::new(AdapterId::of(&report), Fallbacks::default());
         report.caps.check().map_err(|reason| health.error(reason))?;
         let options = GpuOptions { budget: Some(u64::MAX), packed_dot, ..GpuOptions::default() };
@@ -26,7 +26,7 @@ impl Gpu {
 
     /// Returns the error of a call that needs a real device.
     pub(super) fn only_counts(&self) -> Error {
-        let reason = "it holds and computes nothing".to_owned();
+        let reason = "it only counts bytes and cannot compute".to_owned();
         Error::Gpu { adapter: self.report().name.clone(), reason, failure: GpuFailure::Unfit }
     }
 }

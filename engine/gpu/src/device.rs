@@ -165,7 +165,7 @@ impl Gpu {
             };
             pollster::block_on(adapter.request_device(&descriptor))
         };
-        let sentinel = health.guard(RiskyStep::Opening, FallbackPart::Adapter, "while it was opened", &faults);
+        let sentinel = health.guard(RiskyStep::Opening, FallbackPart::Adapter, "while it opened the GPU", &faults);
         let lock = CreationLock::take();
         let mut opened = request(caps);
         if opened.is_err() && caps.cooperative.is_some() {
@@ -413,12 +413,12 @@ impl Gpu {
         }
         if self.0.health.hollow.load(Relaxed) {
             device.destroy();
-            return Err(self.0.health.lost("out of memory at the first use of what was allocated"));
+            return Err(self.0.health.lost("it ran out of memory at the first use of an allocated buffer"));
         }
         self.check()?;
         let first = &self.0.first_submission;
         if !first.begun.swap(true, Relaxed) {
-            let sentinel = self.guard(RiskyStep::Submission, FallbackPart::Adapter, "in its first submission");
+            let sentinel = self.guard(RiskyStep::Submission, FallbackPart::Adapter, "during its first GPU submission");
             *first.sentinel.lock() = sentinel;
         }
         let index = queue.submit([commands]);
@@ -463,7 +463,7 @@ impl Gpu {
         }
         if hangs || !comes(arrived) {
             // The driver reports the submission as done, but its results did not arrive.
-            self.0.health.hang("no answer: the results of a submission did not arrive");
+            self.0.health.hang("it does not answer: the results of a submission did not arrive");
         }
         self.check()
     }
@@ -483,7 +483,7 @@ impl Gpu {
         };
         let wait = wgpu::PollType::Wait { submission_index, timeout: Some(self.0.patience) };
         if let Err(error) = device.poll(wait) {
-            self.0.health.hang(&format!("no answer: {error}"));
+            self.0.health.hang(&format!("it does not answer: {error}"));
         }
         let first = &self.0.first_submission;
         if first.begun.load(Relaxed) && !first.done.swap(true, Relaxed) {

@@ -28,7 +28,7 @@ fn enumerate(fallbacks: &Fallbacks, faults: &FaultCounter) -> Vec<(AdapterReport
     fallbacks.refresh();
     let mut found = Vec::new();
     for (backend, name) in left_by(fallbacks) {
-        let why = "the program ended while they were looked for";
+        let why = "the program ended while it searched for GPUs";
         let fallback = Fallback::new(AdapterId::of_backend(name), FallbackPart::Backend, why);
         let sentinel = fallbacks.guard(RiskyStep::Enumeration, &fallback, faults);
         found.extend(of_backend(backend));
@@ -126,7 +126,7 @@ pub(super) fn choose(
     faults: &FaultCounter,
 ) -> Result<(AdapterReport, wgpu::Adapter)> {
     if *choice == AdapterChoice::Best && !has_hardware() {
-        return Err(no_gpu(choice, "no driver for one is loaded".to_owned()));
+        return Err(no_gpu(choice, "no GPU driver is loaded".to_owned()));
     }
     let (reports, mut adapters): (Vec<AdapterReport>, Vec<wgpu::Adapter>) =
         enumerate(fallbacks, faults).into_iter().unzip();
@@ -182,7 +182,7 @@ mod tests {
                 .unwrap_err()
                 .to_string();
         let known = adapters(&Fallbacks::default());
-        assert!(error.starts_with("no GPU is called `no such card`: there is "), "{error}");
+        assert!(error.starts_with("no GPU is called `no such card`: the machine has "), "{error}");
         assert!(known.iter().all(|it| error.contains(&it.name)), "{error}");
         assert!(!known.is_empty(), "the tests need a Vulkan driver (tests/run.sh installs one)");
     }

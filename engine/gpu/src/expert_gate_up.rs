@@ -64,8 +64,8 @@ impl ExpertGateUp {
         let rows = input.neurons * if input.gates.is_some() { 1 } else { 2 };
         let misaligned = matrix.parts().iter().any(|part| !part.rows().start.is_multiple_of(rows.max(1)));
         if rows == 0 || rows * places.len() != matrix.rows() || misaligned || input.pairs_per_row == 0 {
-            let got = format!("{} rows of {} experts of {} neurons", matrix.rows(), places.len(), input.neurons);
-            return Err(Error::invalid("gates and ups of experts", "whole experts", got));
+            let got = format!("{} rows for {} experts of {} neurons", matrix.rows(), places.len(), input.neurons);
+            return Err(Error::invalid("gate and up matrices of experts", "rows of whole experts", got));
         }
         let switch = |on: bool| f64::from(u8::from(on));
         let [kind, limit] = input.activation;

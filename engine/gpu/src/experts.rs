@@ -115,8 +115,8 @@ impl ExpertMatmul {
             || input.pairs_per_row == 0
             || output.epilogue != Default::default()
         {
-            let got = format!("{experts} of {} rows, {} pairs a token", matrix.rows(), input.pairs_per_row);
-            return Err(Error::invalid("a product with experts", "whole experts, stored", got));
+            let got = format!("{experts} experts in {} rows, {} pairs per token", matrix.rows(), input.pairs_per_row);
+            return Err(Error::invalid("a product with experts", "whole experts, and no epilogue", got));
         }
         let (has_bias, ty) = (("HAS_BIAS", f64::from(u8::from(input.bias.is_some()))), Some(matrix.ty()));
         let overrides = [has_bias, ("ROWS", f64::from(ROWS))];

@@ -160,8 +160,8 @@ fn streams(caps: &Caps, ty: WeightType, rows: usize, cols: usize) -> (u64, (u64,
 fn plan(caps: &Caps, what: &'static str, layout: MatrixLayout) -> Result<Vec<Range<usize>>> {
     let MatrixLayout { ty, rows, cols, rows_together } = layout;
     if rows == 0 || cols == 0 || rows_together == 0 || !rows.is_multiple_of(rows_together) {
-        let got = format!("{rows} x {cols}, {rows_together} at a time");
-        return Err(Error::invalid("a matrix on the GPU", "rows and columns, rows a multiple of their unit", got));
+        let got = format!("{rows} rows of {cols} columns in units of {rows_together} rows");
+        return Err(Error::invalid("a matrix on the GPU", "columns, and rows in whole units", got));
     }
     let align = caps.binding_alignment.max(16);
     let most = caps.max_buffer.min(caps.max_binding).min(MOST_BYTES).saturating_sub(align);

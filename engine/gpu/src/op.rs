@@ -63,7 +63,7 @@ impl Op {
         let bindings: Vec<Binding> = bindings.iter().cloned().chain(code_book.as_ref().map(Binding::from)).collect();
         let most = gpu.caps().max_binding;
         if let Some(large) = bindings.iter().find(|binding| binding.bytes > most) {
-            return Err(Error::memory(ScarceMemory::Gpu, "one binding", large.bytes, most));
+            return Err(Error::memory(ScarceMemory::Gpu, "a buffer binding", large.bytes, most));
         }
         let group = gpu.device().and_then(|device| bind_group(device, pipeline, &bindings));
         #[cfg(any(test, feature = "test-hooks"))]

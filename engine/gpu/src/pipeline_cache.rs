@@ -47,7 +47,7 @@ impl PipelineCache {
     pub fn store(&self) {
         let Some(data) = self.raw.get_data() else { return };
         if let Err(error) = keep(&self.file, &sealed(&data)) {
-            tracing::debug!(file = %self.file.display(), %error, "pipeline cache not written");
+            tracing::debug!(file = %self.file.display(), %error, "the pipeline cache was not written");
         }
     }
 }

@@ -66,7 +66,7 @@ impl RowStream {
         let (mut rest, mut pieces) = (&mut self.packed[..bytes], Vec::with_capacity(2 * loads.len() + 1));
         for load in loads {
             let [part] = load.matrix.parts() else {
-                return Err(Error::invalid("a matrix that is streamed", "one buffer", load.matrix.parts().len()));
+                return Err(Error::invalid("buffers of a streamed matrix", "1", load.matrix.parts().len()));
             };
             let (main_row, aux_row) = load.matrix.row_bytes();
             let (main, later) = rest.split_at_mut(load.rows * main_row);

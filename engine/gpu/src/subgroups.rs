@@ -21,7 +21,7 @@ pub(super) fn distrusted(gpu: &Gpu) -> Result<Option<String>> {
     }
     let (least, most) = caps.subgroups;
     if most > 0 && (least < 4 || most > 128) {
-        return Ok(Some(format!("subgroups of {least} to {most} are reported, kernels are made for 4 to 128")));
+        return Ok(Some(format!("the subgroups have {least} to {most} invocations, but the kernels support 4 to 128")));
     }
     let got = match trial(gpu) {
         // A budget without room for these few numbers has no room for a kernel either.
@@ -38,7 +38,7 @@ pub(super) fn distrusted(gpu: &Gpu) -> Result<Option<String>> {
 /// Returns the defect of the trial's answer `got`, which is the number of subgroups and then each
 /// invocation's sum.
 fn verdict(got: &[u32], least: u32, most: u32) -> Option<String> {
-    let [subgroups, sums @ ..] = got else { return Some("they do not answer".to_owned()) };
+    let [subgroups, sums @ ..] = got else { return Some("the trial of subgroups returned no results".to_owned()) };
     let workgroup = sums.len() as u32;
     let expected: u32 = (0..workgroup).map(|index| index + VALUE).sum();
     if sums.iter().any(|sum| *sum != expected) {
@@ -46,7 +46,7 @@ fn verdict(got: &[u32], least: u32, most: u32) -> Option<String> {
     }
     let size = workgroup.div_ceil((*subgroups).max(1));
     let reported = most == 0 || (least..=most).contains(&size);
-    (!reported).then(|| format!("subgroups of {least} to {most} are reported, there are some of {size}"))
+    (!reported).then(|| format!("the driver reports subgroups of {least} to {most}, but a subgroup has {size}"))
 }
 
 fn trial(gpu: &Gpu) -> Result<Vec<u32>> {

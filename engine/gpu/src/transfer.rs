@@ -60,7 +60,7 @@ impl UploadRing {
     pub fn record(&mut self, recorder: &mut Recorder, pieces: &[(&[u8], &Buffer, u64)]) -> Result<()> {
         let wanted = pieces.iter().fold(0, |end: usize, (data, ..)| end.next_multiple_of(PIECE) + data.len()) as u64;
         if wanted > self.bytes {
-            return Err(Error::memory(ScarceMemory::Gpu, "one upload", wanted, self.bytes));
+            return Err(Error::memory(ScarceMemory::Gpu, "an upload to the GPU", wanted, self.bytes));
         }
         // If the recorder of the last load was dropped, its buffer is mapped again.
         self.submitted();
@@ -69,7 +69,7 @@ impl UploadRing {
         if !stage.mapped.load(SeqCst) {
             self.gpu.idle()?;
             if !comes(&stage.mapped) {
-                return Err(self.lost("a buffer did not come back"));
+                return Err(self.lost("the driver did not return an upload buffer"));
             }
         }
         let raw = stage.buffer.raw().ok_or_else(|| self.gpu.only_counts())?;
@@ -172,7 +172,7 @@ impl ReadbackRing {
         let stage = &self.stages[self.next];
         let wanted = pieces.iter().map(|(.., length)| length).sum::<u64>();
         if wanted > stage.bytes() {
-            return Err(Error::memory(ScarceMemory::Gpu, "one readback", wanted, stage.bytes()));
+            return Err(Error::memory(ScarceMemory::Gpu, "a readback from the GPU", wanted, stage.bytes()));
         }
         let raw = stage.raw().ok_or_else(|| self.gpu.only_counts())?;
         if std::mem::take(&mut self.coming) {

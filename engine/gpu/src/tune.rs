@@ -148,7 +148,7 @@ fn measure(gpu: &Gpu, ty: WeightType, packings: &[bool], bytes: u64) -> Result<K
         return Ok(KernelShape { packed: packings[0], ..KernelShape::DEFAULT });
     };
     let rate = (matrix.bytes() * PRODUCTS as u64) as f64 / took.as_secs_f64() / 1e9;
-    tracing::info!(adapter = gpu.report().name, %ty, ?shape, "gemv at {rate:.0} GB/s");
+    tracing::info!(adapter = gpu.report().name, %ty, ?shape, "gemv reads {rate:.0} GB/s");
     Ok(shape)
 }
 
@@ -186,9 +186,9 @@ fn quickest_right(
         for sample in &samples {
             let difference = sample.check(gpu, shape, 1)?;
             if !difference.is_right() {
-                tracing::warn!(adapter = gpu.report().name, %ty, ?shape, ?difference, "wrong products are not used");
+                tracing::warn!(adapter = gpu.report().name, %ty, ?shape, ?difference, "the products are wrong");
                 if shape.packed {
-                    gpu.give_up(GpuFeature::PackedDot, &format!("products of {ty} by `gemv_dot` are wrong"));
+                    gpu.give_up(GpuFeature::PackedDot, &format!("`gemv_dot` computed wrong products of {ty}"));
                 }
                 right = false;
             }

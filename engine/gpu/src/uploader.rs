@@ -107,7 +107,7 @@ impl<'a> Uploader<'a> {
     /// numbers that their device type cannot hold.
     pub fn matrix(&mut self, purpose: Purpose, what: &'static str, stacked: &[&Matrix]) -> Result<GpuMatrix> {
         let Some(first) = stacked.first() else {
-            return Err(Error::invalid("matrices to stack", "at least one", 0));
+            return Err(Error::invalid("matrices to stack", "at least one matrix", 0));
         };
         let (ty, cols) = (device_type(first.ty()), first.cols());
         if let Some(other) = stacked.iter().find(|it| it.cols() != cols || device_type(it.ty()) != ty) {
@@ -306,7 +306,7 @@ impl<'a> Uploader<'a> {
 fn staging(gpu: &Gpu, load: u64) -> Result<UploadRing> {
     match UploadRing::new(gpu, 2, load) {
         Err(Error::Memory { wanted, available, .. }) if load > LEAST => {
-            tracing::debug!(wanted, available, "staging is halved");
+            tracing::debug!(wanted, available, "the staging buffer is halved because it does not fit");
             staging(gpu, (load / 2).max(LEAST) / 16 * 16)
         }
         made => made,

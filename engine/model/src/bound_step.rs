@@ -112,12 +112,12 @@ impl<'m> BoundStep<'m> {
         let step = shape.steps[index];
         let refused =
             |expected: &str| Error::invalid("layer program", expected.to_owned(), format!("{step:?} in layer {layer}"));
-        let absent = |wanted: &str| refused(&format!("{wanted} that the family loads"));
+        let absent = |wanted: &str| refused(&format!("{wanted} among the loaded weights"));
         let input = |from| if from == Register::Out { Err(refused("an input that is not `Out`")) } else { Ok(from) };
         let operation = match step {
             Step::Norm { norm, from, into } => {
                 let norm =
-                    of.norm(norm).filter(|_| !norm.is_within_part()).ok_or_else(|| absent("norms of registers"))?;
+                    of.norm(norm).filter(|_| !norm.is_within_part()).ok_or_else(|| absent("a norm of a register"))?;
                 let feeds_ffn = shape.ffn_norm() == Some(index);
                 let keeps_input = feeds_ffn && shape.early_ffn_input().is_some();
                 BoundOperation::Norm { norm, from, into, feeds_ffn, keeps_input }
@@ -136,7 +136,7 @@ impl<'m> BoundStep<'m> {
                 let bound = bound_ffn(config, weights, layer);
                 let (ffn, experts) = bound
                     .and_then(|ffn| Some((ffn, routed_early(&shape.steps, ffn.kind)?)))
-                    .ok_or_else(|| absent("a router ahead of experts without a gated one"))?;
+                    .ok_or_else(|| absent("a router of experts without a gated shared expert"))?;
                 BoundOperation::Route { ffn, experts, from: input(from)? }
             }
             Step::Ffn { from } => {
@@ -147,16 +147,16 @@ impl<'m> BoundStep<'m> {
                 let weights = of.beside_experts.as_ref().ok_or_else(|| absent("a dense FFN beside experts"))?;
                 BoundOperation::DenseFfn { weights, from: input(from)? }
             }
-            Step::Add { from, into } if from == into => return Err(refused("a sum of two registers")),
+            Step::Add { from, into } if from == into => return Err(refused("a sum of two different registers")),
             Step::Add { from, into } => BoundOperation::Add { from, into },
             Step::AddOut => BoundOperation::AddOut,
             Step::PerLayerInput => {
                 let of = of.per_layer.as_ref().filter(|_| weights.per_layer.is_some());
-                BoundOperation::PerLayerInput(of.ok_or_else(|| absent("inputs of layers"))?)
+                BoundOperation::PerLayerInput(of.ok_or_else(|| absent("per-layer inputs"))?)
             }
             Step::Altup(step) => {
                 let of = of.altup.as_deref().filter(|_| weights.altup.is_some());
-                BoundOperation::Altup { step, weights: of.ok_or_else(|| absent("several streams"))? }
+                BoundOperation::Altup { step, weights: of.ok_or_else(|| absent("weights of several streams"))? }
             }
             Step::Scale => BoundOperation::Scale(of.output_scale.ok_or_else(|| absent("a factor"))?),
         };

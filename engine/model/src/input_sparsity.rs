@@ -139,7 +139,7 @@ impl InputFigures {
     /// Describes the cost in words, without a full stop.
     pub fn cost(&self) -> String {
         format!(
-            "at {:.0} % perplexity {:.3} instead of {:.3}, KL {:.4} ± {:.4} nats, the same likeliest token {:.1} % of the time, {:.0} % \
+            "at {:.0} % perplexity {:.3} instead of {:.3}, KL {:.4} ± {:.4} nats, the same most likely token {:.1} % of the time, {:.0} % \
              of the layers' bytes read ({} tokens)",
             100.0 * self.level,
             self.perplexity,
@@ -203,7 +203,7 @@ impl SkippedInputs {
         let cell = self.copies[site as usize].get(at).filter(|_| cpu.takes_inputs())?;
         let copy = cell.get_or_init(|| {
             InputMajor::new(cpu.pool(), weight).unwrap_or_else(|error| {
-                tracing::warn!(%error, "a matrix is read whole although inputs are skipped");
+                tracing::warn!(%error, "a matrix is read whole because its input-major copy failed");
                 None
             })
         });
@@ -234,11 +234,15 @@ impl Model {
     pub fn skip_inputs(&mut self, level: f32) -> Result<InputCopies> {
         let known = self.weights.layers.iter().filter_map(|layer| layer.input_curves.as_ref());
         let Some(most) = known.filter_map(|curves| curves.levels.last().copied()).reduce(f32::min) else {
-            let got = "none (`thermocline prepare` finds them)";
+            let got = "no input thresholds (`thermocline prepare` measures them)";
             return Err(Error::invalid("level of input sparsity", "a model with input thresholds", got));
         };
         if !(level > 0.0 && level <= most) {
-            return Err(Error::invalid("level of input sparsity", format!("above 0, at most {most}"), level));
+            return Err(Error::invalid(
+                "level of input sparsity",
+                format!("a number above 0 and at most {most}"),
+                level,
+            ));
         }
         for layer in &mut self.weights.layers {
             let sites = layer.input_curves.as_ref().map(|curves| curves.at(level));

@@ -130,7 +130,7 @@ impl Model {
         let layers = checkpoint.unused().iter().filter_map(|tensor| load::layer_and_name(&tensor.name));
         if let Some(last) = layers.map(|(layer, _)| layer).max().filter(|last| *last >= counts.n_layer + counts.tail) {
             let path = checkpoint.path.display();
-            tracing::warn!(%path, last, counted = counts.n_layer, "layers behind those that `block_count` counts are not used");
+            tracing::warn!(%path, last, counted = counts.n_layer, "layers after the first `block_count` are not used");
         }
         Ok(Model { config, weights, checkpoint })
     }
@@ -197,7 +197,7 @@ fn check_program(config: &ModelConfig, weights: &Weights) -> Result<()> {
                 Some((of.n_kv_head, of.head_dim, of.value_dim))
             };
             if source >= n || config.kv_source(source) != Some(source) || rows(source) != rows(n) {
-                let expected = format!("an earlier layer with keys of its own and the shape of layer {n}'s");
+                let expected = format!("an earlier layer that computes its own keys, in the shape of layer {n}");
                 return Err(Error::invalid("shared keys and values", expected, format!("layer {source}")));
             }
         }
@@ -205,8 +205,8 @@ fn check_program(config: &ModelConfig, weights: &Weights) -> Result<()> {
         {
             return Err(Error::invalid(
                 "rotary table",
-                format!("one of {}", config.ropes.len()),
-                format!("layer {n}'s"),
+                format!("a number below {}", config.ropes.len()),
+                format!("the number of layer {n}"),
             ));
         }
     }

@@ -126,7 +126,7 @@ pub fn neuron_major(pool: &ThreadPool, down: &Matrix) -> Result<(Matrix, f64)> {
         let empty = Matrix::new(ty, n_ff, d, Bytes::new(Vec::new()));
         return empty.map(|empty| (empty, 0.0)).ok_or_else(|| no_matrix(ty, n_ff, d));
     }
-    let mut memory = anonymous(bytes, "down projection with a row per neuron")?;
+    let mut memory = anonymous(bytes, "neuron-major down projection")?;
     let tiles = memory.chunks_mut(TILE * row_bytes).enumerate();
     let mut tiles: Vec<_> = tiles.map(|(at, out)| (at, out, Ok((0.0, 0.0)))).collect();
     pool.for_each(&mut tiles, |_, (at, out, done)| *done = encode_tile(down, ty, *at, out));
@@ -138,7 +138,7 @@ pub fn neuron_major(pool: &ThreadPool, down: &Matrix) -> Result<(Matrix, f64)> {
     }
     let memory = memory
         .make_read_only()
-        .map_err(|_| Error::memory(ScarceMemory::Ram, "down projection with a row per neuron", bytes as u64, 0))?;
+        .map_err(|_| Error::memory(ScarceMemory::Ram, "neuron-major down projection", bytes as u64, 0))?;
     let transposed = Matrix::new(ty, n_ff, d, Bytes::new(memory)).ok_or_else(|| no_matrix(ty, n_ff, d))?;
     Ok((transposed, relative(error, square)))
 }

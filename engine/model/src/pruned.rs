@@ -22,13 +22,17 @@ impl Model {
         for (at, layer) in weights.layers.iter_mut().enumerate() {
             let (neurons, ranks) = (layer.ffn.neurons().count(), ranks.get(at).map_or(&[][..], Vec::as_slice));
             if neurons != ranks.len() {
-                return Err(Error::invalid("ranks of neurons", format!("{neurons} of layer {at}"), ranks.len()));
+                return Err(Error::invalid(
+                    "ranks of neurons",
+                    format!("one rank for each of the {neurons} neurons of layer {at}"),
+                    ranks.len(),
+                ));
             }
             if neurons > 0 && layer.couples_neurons() {
                 return Err(unsupported(
                     at,
                     "a norm or a threshold over all neurons",
-                    "neurons that do not depend on each other",
+                    "layers without such a norm or threshold",
                 ));
             }
             let mut start = 0;
@@ -85,10 +89,10 @@ fn without_lowest(ffn: &FfnWeights, ranks: &[u32], fraction: f64, layer: usize) 
 fn rows(matrix: &Matrix, kept: &[usize]) -> Result<Matrix> {
     let (len, bytes) = (matrix.row_bytes(), kept.len() * matrix.row_bytes());
     let mut data = Vec::new();
-    let full = |_| Error::memory(ScarceMemory::Ram, "a matrix without some neurons", bytes as u64, 0);
+    let full = |_| Error::memory(ScarceMemory::Ram, "copy of a matrix without the pruned neurons", bytes as u64, 0);
     data.try_reserve_exact(bytes).map_err(full)?;
     kept.iter().for_each(|row| data.extend_from_slice(&matrix.data()[row * len..][..len]));
     let rows = Matrix::new(matrix.ty(), kept.len(), matrix.cols(), Bytes::new(data));
-    let rows = rows.ok_or_else(|| Error::invalid("matrix", "the length of its shape", bytes))?;
+    let rows = rows.ok_or_else(|| Error::invalid("matrix", "as many bytes as its shape needs", bytes))?;
     Ok(rows.with_factor(matrix.factor()))
 }

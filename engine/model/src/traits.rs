@@ -33,7 +33,7 @@ pub fn traits(model: &Model) -> Vec<String> {
     add(with(|attention| attention.kv_from.is_some()), "keys and values of an earlier layer");
     let inner = |layer: &&super::LayerWeights| layer.layer_norms().any_within_part();
     add(weights.layers.iter().filter(inner).count(), "norms inside attention and FFN");
-    add(thresholded(model), "gates silent below a threshold of the token's own");
+    add(thresholded(model), "gates with a threshold computed for each token");
     let mut mixers: Vec<(&str, usize)> = Vec::new();
     for name in config.layers.iter().filter_map(|layer| Some(layer.recurrent.as_ref()?.name())) {
         match mixers.iter_mut().find(|(known, _)| *known == name) {
@@ -113,7 +113,7 @@ mod tests {
             ("qwen3_5-moe", &["gated delta net in ", "gated attention in ", "a shared expert in "]),
             ("gemma4-e2b", &["embeddings per layer, ", "keys and values of an earlier layer in "]),
             ("gemma4-moe", &["a dense FFN beside experts in "]),
-            ("gemma3n", &["gates silent below a threshold of the token's own in "]),
+            ("gemma3n", &["gates with a threshold computed for each token in "]),
             ("deepseek-v2-lite", &["latent attention (MLA: one compressed row cached per token) in 3 layers"]),
         ] {
             let (lines, _) = lines(name);

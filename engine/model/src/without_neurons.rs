@@ -39,8 +39,8 @@ impl Model {
             let count = shape.neurons(*layer);
             if *neuron >= count {
                 let expected = match count {
-                    0 => format!("layers with neurons, below {}", shape.layers()),
-                    _ => format!("neurons of layer {layer} below {count}"),
+                    0 => format!("a layer that has neurons, below {}", shape.layers()),
+                    _ => format!("a neuron of layer {layer} below {count}"),
                 };
                 return Err(Error::invalid("neuron", expected, format!("neuron {neuron} of layer {layer}")));
             }
@@ -70,14 +70,14 @@ fn with_zero_rows(linear: &Linear, rows: &[usize]) -> Result<Linear> {
     let zero = zero_row(weight)?;
     let mut data = Vec::new();
     let len = weight.data().len();
-    let full = |_| Error::memory(ScarceMemory::Ram, "a matrix with neurons switched off", len as u64, 0);
+    let full = |_| Error::memory(ScarceMemory::Ram, "copy of a matrix with the neurons switched off", len as u64, 0);
     data.try_reserve_exact(len).map_err(full)?;
     data.extend_from_slice(weight.data());
     for row in rows {
         data[row * weight.row_bytes()..][..weight.row_bytes()].copy_from_slice(&zero);
     }
     let matrix = Matrix::new(weight.ty(), weight.rows(), weight.cols(), Bytes::new(data));
-    let matrix = matrix.ok_or_else(|| Error::invalid("matrix", "the length of its shape", len))?;
+    let matrix = matrix.ok_or_else(|| Error::invalid("matrix", "as many bytes as its shape needs", len))?;
     let mut bias = linear.bias.clone();
     if let Some(bias) = &mut bias {
         rows.iter().for_each(|row| bias[*row] = 0.0);
@@ -95,7 +95,7 @@ fn zero_row(weight: &Matrix) -> Result<Vec<u8>> {
             return Ok(row);
         }
     }
-    let supported = "types that can write a row of zeros".to_owned();
+    let supported = "types that can represent a row of zeros".to_owned();
     Err(Error::unsupported("type of weights to switch off", weight.ty(), supported))
 }
 

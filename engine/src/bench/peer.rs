@@ -104,7 +104,7 @@ fn peer_speed(program: &Path, model: &Path, test: Test, threads: usize, options:
         .and_then(|rows| rows.last())
         .and_then(|row| row.get("avg_ts"))
         .and_then(Value::as_f64)
-        .ok_or_else(|| Error::invalid("llama-bench", "`avg_ts` in its JSON", "none"))
+        .ok_or_else(|| Error::invalid("llama-bench", "`avg_ts` in its JSON", "no `avg_ts`"))
 }
 
 /// Joins the rounds into one comparison; `None` without rounds.

@@ -111,7 +111,7 @@ impl<'a> Bench<'a> {
     /// Returns the tokens of `test` and a cache with the tokens before them, after the warm-up.
     pub fn prepare(&mut self, test: Test) -> Result<PreparedTest> {
         if test.prompt + test.generate == 0 {
-            return Err(Error::invalid("benchmark", "prompt or generated tokens", "neither"));
+            return Err(Error::invalid("benchmark", "prompt tokens or generated tokens", "no tokens"));
         }
         let capacity = test.depth + test.prompt + test.generate;
         let n_vocab = self.forward.model().config.n_vocab as u32;

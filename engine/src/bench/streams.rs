@@ -56,7 +56,7 @@ pub fn run_streams(
 ) -> Result<Vec<StreamsRecord>> {
     let StreamsOptions { prompt, generate, .. } = *options;
     if prompt == 0 || generate < 2 || options.streams.contains(&0) {
-        let got = format!("{prompt} and {generate}");
+        let got = format!("{prompt} prompt tokens and {generate} generated tokens");
         return Err(Error::invalid("streams", "streams with a prompt and at least two tokens to generate", got));
     }
     let mut records: Vec<StreamsRecord> = Vec::new();
@@ -132,7 +132,7 @@ fn once(engine: &Engine, streams: usize, prompt: usize, generate: usize) -> Resu
                 scope.spawn(move || listen(&events, started))
             })
             .collect();
-        let ended = || Error::Stopped("a listener ended".to_owned());
+        let ended = || Error::Stopped("a thread that receives an answer ended early".to_owned());
         listeners.into_iter().map(|it| it.join().map_err(|_| ended())?).collect::<Result<Vec<_>>>()
     })?;
     let after = engine.telemetry();

@@ -58,7 +58,7 @@ pub(super) fn compute_batch(
     let (mut batch, mut grammars): (Vec<(&mut KvCache, &[u32])>, Vec<_>) = (Vec::with_capacity(rows.len()), Vec::new());
     for BatchRow { context, generation, token, .. } in rows.iter_mut() {
         let Some(kv) = context.kv_mut() else {
-            return Err(Error::invalid("context", "a settled one", "one without its cache"));
+            return Err(Error::invalid("context", "a context with a KV cache", "a context without a KV cache"));
         };
         batch.push((kv, std::slice::from_ref(token)));
         grammars.push(generation.grammar_mut());
@@ -92,7 +92,7 @@ pub(super) fn compute_batch(
         let masked = match mask {
             None | Some(Ok(Ok(()))) => Ok(()),
             Some(Ok(Err(error))) => Err(error),
-            Some(Err(_)) => Err(Error::invalid("grammar", "a mask of the tokens that may follow", "a failure")),
+            Some(Err(_)) => Err(Error::invalid("grammar", "a mask of the allowed next tokens", "a failure")),
         };
         let next = masked.and_then(|()| row.generation.take_logits(logits, row.context, row.events, time));
         match next {

@@ -207,7 +207,7 @@ impl SessionContext {
         probe: &mut dyn Probe,
     ) -> Result<ComputedLogits<'f>> {
         let Some(kv) = &mut self.kv else {
-            return Err(Error::invalid("context", "a settled one", "one without its cache"));
+            return Err(Error::invalid("context", "a context with a KV cache", "a context without a KV cache"));
         };
         let computed = match wanted {
             WantedLogits::Nothing => forward.run(tokens, kv, Outputs::None, probe).map(|_| ComputedLogits::Nothing),

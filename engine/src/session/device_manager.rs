@@ -219,7 +219,7 @@ impl DeviceManager {
             }
             // The placement stays. If the device is lost, the next token reveals it.
             Err(error) => {
-                tracing::warn!(%error, "the plan stays as it is");
+                tracing::warn!(%error, "the placement stays unchanged");
                 false
             }
         }
@@ -251,7 +251,7 @@ impl DeviceManager {
                 self.move_to_cpu(forward);
                 return self.after_failure(error);
             }
-            Err(error) => tracing::warn!(%error, "the plan stays as it is"),
+            Err(error) => tracing::warn!(%error, "the placement stays unchanged"),
         }
         Vec::new()
     }
@@ -277,7 +277,7 @@ impl DeviceManager {
             Err(error @ Error::Gpu { .. }) => return Err(error),
             // The device has less memory than the budget promises, so the placement stays.
             Err(error) => {
-                tracing::warn!(%error, "the placement stays as it is");
+                tracing::warn!(%error, "the placement stays unchanged");
                 self.moving = false;
             }
         }
@@ -324,7 +324,7 @@ impl DeviceManager {
                 let mut events = self.tell_fallbacks();
                 if let DeviceState::InUse { memory, .. } = &self.state {
                     let adapter = memory.read().adapter;
-                    tracing::info!(adapter, "the model is loaded");
+                    tracing::info!(adapter, "the model is loaded on the GPU");
                     events.push(DeviceEvent::Gpu { adapter });
                 }
                 events
@@ -386,7 +386,7 @@ impl DeviceManager {
             return events;
         }
         let Some(delay) = delay else {
-            tracing::info!(%error, "the CPU computes");
+            tracing::info!(%error, "the model runs on the CPU");
             let reason = Arc::new(error);
             self.state = DeviceState::Cpu;
             self.engine.device.status.write(DeviceStatus::Cpu { reason: Some(Arc::clone(&reason)) });

@@ -105,7 +105,7 @@ pub(super) fn encode(
         }
         Prompt::Continue(messages) => {
             let Some((Message { role: Role::Assistant, content, .. }, before)) = messages.split_last() else {
-                return Err(Error::invalid("prompt", "a message of the assistant to continue", "none at the end"));
+                return Err(Error::invalid("prompt", "an assistant message at the end to continue", "no such message"));
             };
             let begun = (!content.is_empty()).then(|| Thoughts::of(content));
             let (text, parser) = render(state, before, chat, begun.as_ref())?;
@@ -113,7 +113,7 @@ pub(super) fn encode(
         }
     };
     if tokens.is_empty() {
-        let none = "at least one token (the vocabulary has none to begin a text with)";
+        let none = "at least one token, because the vocabulary has no token that begins a text";
         tokens.push(tokenizer.bos().ok_or_else(|| Error::invalid("prompt", none, "an empty prompt"))?);
     }
     Ok(EncodedPrompt { tokens, starts_text, parser })

@@ -337,7 +337,7 @@ impl Engine {
 /// Starts the engine's thread.
 fn spawn(serve: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
     let thread = thread::Builder::new().name("thermocline-engine".to_owned());
-    thread.spawn(serve).map_err(|error| Error::Stopped(format!("its thread did not start: {error}")))
+    thread.spawn(serve).map_err(|error| Error::Stopped(format!("the thread of the engine did not start: {error}")))
 }
 
 /// Checks that the model supports a context of `context` tokens.
@@ -351,7 +351,7 @@ fn check_context(model: &Model, context: usize) -> Result<()> {
     }
     let expected = match most {
         usize::MAX => "at least 1 token".to_owned(),
-        most => format!("1 to {most} tokens (the model has learned no more positions)"),
+        most => format!("1 to {most} tokens, the positions that the model has learned"),
     };
     Err(Error::invalid("context", expected, context))
 }

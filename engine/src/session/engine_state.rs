@@ -125,7 +125,7 @@ impl EngineState {
         }
         match self.text.grammars.get() {
             Some(compiler) => compiler.compile(grammar),
-            None => Err(Error::invalid("grammar", "a compiler for it", "none")),
+            None => Err(Error::invalid("grammar", "a grammar compiler", "no grammar compiler")),
         }
     }
 
@@ -135,7 +135,7 @@ impl EngineState {
         if self.stopped.get().is_none()
             && let Err(Error::FileLost { path }) = self.model.checkpoint.files().check()
         {
-            tracing::error!(path = %path.display(), "a file of the model is lost");
+            tracing::error!(path = %path.display(), "a file of the model was truncated or removed");
             // Another thread may have set it first.
             let _ = self.stopped.set(EngineStop::FileLost(path));
         }

@@ -312,12 +312,12 @@ fn calls_of(state: &EngineState, chat: &ChatOptions) -> Option<CallSplitter> {
 /// Checks everything that does not need the encoded prompt.
 fn check(request: &Request, context: &SessionContext, vocab: usize) -> Result<()> {
     if request.stop.iter().any(String::is_empty) {
-        return Err(Error::invalid("stop", "strings of at least one character", "an empty one"));
+        return Err(Error::invalid("stop", "strings of at least one character", "an empty string"));
     }
     if let ContextPolicy::Shift { keep } = request.on_full
         && keep >= context.capacity()
     {
-        let expected = format!("fewer tokens than the context's {}", context.capacity());
+        let expected = format!("fewer than the {} tokens of the context", context.capacity());
         return Err(Error::invalid("keep", expected, keep));
     }
     request.sampling.validate(vocab)

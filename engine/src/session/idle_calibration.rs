@@ -95,7 +95,9 @@ impl Engine {
         let engine = self.downgrade();
         let thread = thread::Builder::new().name("thermocline-calibration".to_owned());
         let spawned = thread.spawn(move || calibrate(&engine, &options, &busy));
-        spawned.map(drop).map_err(|error| Error::Stopped(format!("no thread to measure the machine: {error}")))
+        spawned
+            .map(drop)
+            .map_err(|error| Error::Stopped(format!("the thread that measures the machine did not start: {error}")))
     }
 
     /// Uses these speeds for plans from now on. The change takes effect between two tokens.
@@ -174,7 +176,7 @@ fn calibrate(engine: &WeakEngine, options: &CalibrationOptions, others: &dyn Fn(
                 (now == chosen).then(|| Box::new(machine))
             }
             Err(error) => {
-                tracing::info!(%error, "the machine is not calibrated yet");
+                tracing::info!(%error, "the calibration of the machine failed");
                 timer.attempt_failed(interrupted());
                 if !interrupted() {
                     effort.cpu_bytes = (effort.cpu_bytes / 4).max(1 << 20);
@@ -225,7 +227,7 @@ fn reserve_memory(engine: &Engine, wanted: u64, go_on: &mut dyn FnMut() -> Contr
     let Some((budget, free, _)) = left(engine) else { return Ok(wanted) };
     let room = wanted.min(budget / 2);
     if room < MATRIX_BYTES {
-        return Err(Error::memory(ScarceMemory::Gpu, "measuring the GPU's speed", MATRIX_BYTES, budget / 2));
+        return Err(Error::memory(ScarceMemory::Gpu, "measurement of the GPU's speed", MATRIX_BYTES, budget / 2));
     }
     if free < room {
         engine.command(EngineCommand::Reserve { bytes: room - free })?;

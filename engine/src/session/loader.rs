@@ -301,13 +301,16 @@ impl LoadThread {
             // the end of the load.
             let loaded =
                 catch_unwind(AssertUnwindSafe(|| source.load(&state.model, &state.planner, budget, &mut progress)));
-            let bug = |panic: &(dyn Any + Send)| format!("loading the model failed inside ({})", panic_message(panic));
+            let bug = |panic: &(dyn Any + Send)| {
+                format!("an internal error occurred while the model was loaded ({})", panic_message(panic))
+            };
             let result = loaded.unwrap_or_else(|panic| Err(Error::Stopped(bug(panic.as_ref()))));
             // An engine that is gone does not need the result.
             let _ = done.send(EngineCommand::Loaded { number, result });
         };
         let thread = thread::Builder::new().name("thermocline-load".to_owned()).spawn(work);
-        let thread = thread.map_err(|error| Error::Stopped(format!("no thread to load the model: {error}")))?;
+        let thread = thread
+            .map_err(|error| Error::Stopped(format!("the thread that loads the model did not start: {error}")))?;
         Ok(LoadThread { number, budget, cancelled, thread: Some(thread) })
     }
 }

@@ -516,7 +516,7 @@ impl Drop for EventSender {
 
 /// The error of an engine that has stopped.
 pub(super) fn stopped_error(stopped: &StopCell) -> Error {
-    stopped.get().map_or_else(|| Error::Stopped("it was closed".to_owned()), EngineStop::error)
+    stopped.get().map_or_else(|| Error::Stopped("the model was closed".to_owned()), EngineStop::error)
 }
 
 #[cfg(test)]

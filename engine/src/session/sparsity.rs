@@ -129,7 +129,7 @@ impl fmt::Display for SparsityReport {
         let SparsityReport { asked, mode, at_work, reason } = self;
         match asked {
             SparsityChoice::Auto => write!(f, "{at_work} (auto): {reason}"),
-            _ if mode != at_work => write!(f, "{at_work} ({mode} was asked for): {reason}"),
+            _ if mode != at_work => write!(f, "{at_work} ({mode} was requested): {reason}"),
             _ => write!(f, "{at_work}: {reason}"),
         }
     }
@@ -139,12 +139,14 @@ impl fmt::Display for SparsityReport {
 fn with_inputs(model: &Model, mode: Sparsity, level: f32, reason: String) -> String {
     let ffn = mode == Sparsity::Threshold;
     let mut text = match ffn {
-        true => format!("small inputs are skipped, {:.0} % of the layers' weights", 100.0 * level),
-        false => format!("{reason}; {:.0} % of attention's weights, those of small inputs, are skipped", 100.0 * level),
+        true => format!("small inputs are skipped, which spares {:.0} % of the layers' weights", 100.0 * level),
+        false => {
+            format!("{reason}; attention skips the weights of small inputs, {:.0} % of its weights", 100.0 * level)
+        }
     };
     let copies = model.input_copies(ffn);
     if copies.bytes > 0 {
-        text += &format!("; copies of the weights, input by input, take {} MiB of RAM", copies.bytes >> 20);
+        text += &format!("; input-major copies of the weights take {} MiB of RAM", copies.bytes >> 20);
     }
     if let Some(figures) = model.figures_of_level(level).filter(|_| ffn) {
         text += &format!("; measured {}", figures.cost());
@@ -204,33 +206,37 @@ impl SparsityFacts {
     fn auto(&self, wanted: f32) -> (Sparsity, String) {
         let activation = self.activation;
         if !activation.is_sparse() {
-            let reason = format!("with {activation} no neuron is ever silent: skipping any would change the answers");
+            let reason =
+                format!("no neuron is ever silent with {activation}, so skipping neurons would change the answers");
             return (Sparsity::Dense, reason);
         }
         let percent = |fraction: f32| f64::from(fraction) * 100.0;
         match self.recall {
             Some(recall) if recall >= wanted && self.spared < WORTH_PREDICTING => {
                 let reason = format!(
-                    "the predictors would spare {} KiB of a layer's gates, less than their own products cost: gates decide",
+                    "the predictors would spare {} KiB of a layer's gates, less than their own products \
+                     cost, so the gates decide",
                     self.spared >> 10
                 );
                 (Sparsity::Exact, reason)
             }
             Some(recall) => {
                 let found = format!(
-                    "the predictors find {:.1} % of what fires, {:.1} % are asked for",
+                    "the predictors find {:.1} % of the firing neurons, and {:.1} % are requested",
                     percent(recall),
                     percent(wanted)
                 );
                 match recall >= wanted {
                     true => (Sparsity::Predicted, found),
-                    false => (Sparsity::Exact, format!("{found}: gates decide")),
+                    false => (Sparsity::Exact, format!("{found}, so the gates decide")),
                 }
             }
             None if self.predictors > 0 => {
-                (Sparsity::Exact, "the recall of the predictors was not measured: gates decide".to_owned())
+                (Sparsity::Exact, "the recall of the predictors was not measured, so the gates decide".to_owned())
             }
-            None => (Sparsity::Exact, format!("{activation} silences neurons, and their gates tell which")),
+            None => {
+                (Sparsity::Exact, format!("{activation} silences neurons, and the gates decide which rows are read"))
+            }
         }
     }
 
@@ -250,28 +256,29 @@ impl SparsityFacts {
         match mode {
             Sparsity::Dense => "every neuron is computed".to_owned(),
             Sparsity::Exact | Sparsity::Predicted if self.silent == 0 => {
-                format!("with {activation} no neuron is ever silent, so all are computed")
+                format!("no neuron is ever silent with {activation}, so every neuron is computed")
             }
             Sparsity::Predicted if self.predictors == 0 && self.moe == layers => {
-                "MoE layers have no predictors: gates decide which rows of the routed experts are read".to_owned()
+                "MoE layers have no predictors, so the gates decide which rows of routed experts are read".to_owned()
             }
             Sparsity::Predicted if self.predictors == 0 => {
-                "there are no predictors (`thermocline prepare` makes them), so gates decide".to_owned()
+                "the model has no predictors (`thermocline prepare` trains them), so the gates decide".to_owned()
             }
             Sparsity::Predicted if self.predictors < layers => {
-                format!("{} of {layers} layers have predictors; in the others gates decide", self.predictors)
+                format!("{} of {layers} layers have predictors; in the other layers the gates decide", self.predictors)
             }
-            Sparsity::Predicted => "predictors rule neurons out, gates decide on the others".to_owned(),
+            Sparsity::Predicted => "the predictors exclude neurons, and the gates decide on the rest".to_owned(),
             Sparsity::Exact if self.neuron_major < layers => {
-                "gates decide which up rows are read; the file's down matrices are read whole".to_owned()
+                "the gates decide which up rows are read; the file's down matrices are read whole".to_owned()
             }
-            Sparsity::Exact => "gates decide which up and down rows are read".to_owned(),
+            Sparsity::Exact => "the gates decide which up and down rows are read".to_owned(),
             Sparsity::Threshold if self.thresholds == 0 => {
-                "there are no activation thresholds (`thermocline prepare` finds them), so every neuron is computed"
+                "the model has no activation thresholds (`thermocline prepare` measures them), \
+                 so all neurons are computed"
                     .to_owned()
             }
             Sparsity::Threshold => {
-                "neurons whose gates are under their layer's activation threshold are skipped".to_owned()
+                "neurons whose gates are below the activation threshold of their layer are skipped".to_owned()
             }
         }
     }
@@ -300,12 +307,12 @@ pub(super) fn prepared_for(model: Model, asked: SparsityChoice, by_neuron: bool,
     match model.neuron_major(pool, &mut |_, _| ControlFlow::Continue(())) {
         Ok((neuron_major, report)) => {
             if report.matrices > 0 {
-                tracing::info!(report.matrices, report.bytes, report.error, "down projections are neuron-major");
+                tracing::info!(report.matrices, report.bytes, report.error, "down projections were made neuron-major");
             }
             Arc::new(neuron_major)
         }
         Err(error) => {
-            tracing::warn!(%error, "down projections stay as they are");
+            tracing::warn!(%error, "down projections stay output-major");
             Arc::new(model)
         }
     }
@@ -387,7 +394,7 @@ mod tests {
         let lesser = report(exact, Sparsity::Exact, Sparsity::Dense);
         assert_eq!(
             (lesser.to_string(), lesser.obstacle()),
-            ("dense (exact was asked for): why".to_owned(), Some("why"))
+            ("dense (exact was requested): why".to_owned(), Some("why"))
         );
         let same = report(exact, Sparsity::Exact, Sparsity::Exact);
         assert_eq!((same.to_string(), same.obstacle()), ("exact: why".to_owned(), None));

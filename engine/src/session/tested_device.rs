@@ -56,7 +56,7 @@ impl PassedTest {
     /// damaged or describes another device.
     fn passed_types(&self, file: &Path) -> Option<Vec<String>> {
         let kept: PassedTest = serde_json::from_slice(&fs::read(file).ok()?)
-            .inspect_err(|error| tracing::warn!(file = %file.display(), %error, "the device is tested again"))
+            .inspect_err(|error| tracing::warn!(file = %file.display(), %error, "the self-test runs again"))
             .ok()?;
         let device = |it: &Self| (it.program.clone(), it.adapter.clone(), it.features.clone());
         (device(&kept) == device(self)).then_some(kept.types)
@@ -91,7 +91,13 @@ pub(super) fn ensure_tested(
     }
     let test = match self_test(gpu, &untested, go_on) {
         Err(Error::Memory { what, wanted, available, .. }) => {
-            tracing::warn!(adapter = adapter.name, what, wanted, available, "no room for a self-test");
+            tracing::warn!(
+                adapter = adapter.name,
+                what,
+                wanted,
+                available,
+                "the self-test does not run because memory is short"
+            );
             return Ok(());
         }
         test => test?,
@@ -113,7 +119,7 @@ pub(super) fn ensure_tested(
     }
     passed.types = known.into_iter().flatten().chain(untested.iter().map(|ty| ty.name().to_owned())).collect();
     if let Err(error) = keep_json(&file, &passed) {
-        tracing::debug!(%error, "the passed self-test is not kept");
+        tracing::debug!(%error, "the passed self-test was not saved");
     }
     Ok(())
 }

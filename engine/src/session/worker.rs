@@ -99,7 +99,7 @@ pub(super) fn serve(
     let mut worker = EngineWorker { state, forward, device, conversations, meter, evictions: 0, turns };
     // State that a panic leaves half changed is dropped, not used.
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| worker.run(&inbox))) {
-        let message = format!("it failed inside ({}); open the model again", panic_message(panic.as_ref()));
+        let message = format!("an internal error occurred ({}); open the model again", panic_message(panic.as_ref()));
         tracing::error!("{message}");
         // The reason must be set before the event senders are dropped, because they report it. A
         // lost file may have set it earlier.
@@ -189,7 +189,7 @@ impl EngineWorker<'_> {
     fn save_counts(&self) {
         let Some(counts) = &self.state.figures.counts else { return };
         if let Err(error) = counts.save(&self.state.figures.neurons) {
-            tracing::warn!(%error, "counts of firings are not kept");
+            tracing::warn!(%error, "the firing counts were not saved");
         }
     }
 
@@ -275,7 +275,7 @@ impl EngineWorker<'_> {
         let settings = self.state.settings.take();
         let now = SparsityReport::new(settings.sparsity, &self.state.model, self.state.recall);
         if self.forward.sparsity() != now.mode {
-            tracing::info!(mode = %now.mode, reason = now.reason, "sparsity");
+            tracing::info!(mode = %now.mode, reason = now.reason, "the sparsity mode changes");
             self.forward.set_sparsity(now.mode);
             self.state.planner.set_sparsity(now.mode);
             self.replan();

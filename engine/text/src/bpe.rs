@@ -63,7 +63,7 @@ impl Bpe {
             [left, right, &whole].into_iter().all(|token| parts.vocab.contains_key(token.as_str()))
         });
         if parts.merges.len() < total {
-            tracing::warn!(dropped = total - parts.merges.len(), total, "merges of or into unknown tokens");
+            tracing::warn!(dropped = total - parts.merges.len(), total, "merges with unknown tokens are ignored");
         }
         let unknown = parts.unknown.filter(|unknown| parts.vocab.contains_key(unknown));
         let mut builder = bpe::BPE::builder()

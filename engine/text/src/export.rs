@@ -69,7 +69,7 @@ fn vocabulary(
     for (text, &id) in &file.model.vocab.0 {
         let at = id as usize;
         if at >= n_vocab {
-            let expected = format!("ids below {n_vocab}, the rows of the embedding");
+            let expected = format!("ids below {n_vocab}, the number of rows of the embedding");
             return Err(json::malformed(metadata, "model.vocab", &expected, id));
         }
         kinds[at] = if sentence_piece && byte_token(text).is_some() {
@@ -84,7 +84,12 @@ fn vocabulary(
     for added in &file.added_tokens {
         let at = added.id as usize;
         if at >= n_vocab {
-            tracing::warn!(token = added.content, id = added.id, n_vocab, "left out: the embedding has no such row");
+            tracing::warn!(
+                token = added.content,
+                id = added.id,
+                n_vocab,
+                "the token is left out because the embedding has no row for it"
+            );
             continue;
         }
         if kinds[at] != TokenKind::Unknown {

@@ -199,7 +199,7 @@ fn scores(metadata: &Metadata, tokens: usize) -> Result<Vec<f32>> {
 
 fn merges(metadata: &Metadata) -> Result<Vec<(String, String)>> {
     let malformed =
-        |got: String| malformed(metadata, MERGES, "an array of strings, two tokens with a space between", got);
+        |got: String| malformed(metadata, MERGES, "an array of strings of two tokens with a space between them", got);
     let lines = match metadata.array(MERGES)? {
         Some(Array::String(lines)) => Cow::Borrowed(&lines[..]),
         // A merge of bytes that are not text cannot join parts of a text.
@@ -227,7 +227,7 @@ fn merges(metadata: &Metadata) -> Result<Vec<(String, String)>> {
 fn scheme(metadata: &Metadata) -> Result<&'static Scheme> {
     let key = "tokenizer.ggml.pre";
     let name = metadata.str(key)?.unwrap_or_else(|| {
-        tracing::warn!(path = %metadata.path().display(), "no {key}: text is split as llama.cpp does by default");
+        tracing::warn!(path = %metadata.path().display(), "{key} is missing: llama.cpp's default splits text");
         "default"
     });
     named(name)
@@ -266,7 +266,7 @@ pub fn special_ids(metadata: &Metadata, tokens: usize, defaults: SpecialIds) -> 
         };
         let in_range = id.filter(|&id| (id as usize) < tokens);
         if id.is_some_and(|id| id != u32::MAX) && in_range.is_none() && metadata.get(&key).is_some() {
-            tracing::warn!(path = %metadata.path().display(), id, tokens, "ignored: {key} is out of range");
+            tracing::warn!(path = %metadata.path().display(), id, tokens, "{key} is out of range and ignored");
         }
         Ok(in_range)
     };

@@ -83,7 +83,7 @@ impl<'de> Deserialize<'de> for VocabJson {
             type Value = VocabJson;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a map from token to id")
+                f.write_str("a map from tokens to ids")
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<VocabJson, A::Error> {
@@ -123,7 +123,9 @@ pub fn pairs(merges: Vec<MergeJson>, metadata: &Metadata) -> Result<Vec<(String,
         MergeJson::Pair(left, right) => Ok((left, right)),
         MergeJson::Line(line) => match line.split_once(' ') {
             Some((left, right)) => Ok((left.to_owned(), right.to_owned())),
-            None => Err(malformed(metadata, "model.merges", "two tokens", format!("one, as merge {at}"))),
+            None => {
+                Err(malformed(metadata, "model.merges", "two tokens per merge", format!("one token in merge {at}")))
+            }
         },
     };
     merges.into_iter().enumerate().map(pair).collect()
@@ -186,7 +188,7 @@ pub fn build(tokenizer_json: &str, config: &Value, metadata: &Metadata) -> Resul
 /// Reads the file and checks that its model type is supported.
 pub fn parse(tokenizer_json: &str, metadata: &Metadata) -> Result<TokenizerJson> {
     let file: TokenizerJson = serde_json::from_str(tokenizer_json)
-        .map_err(|error| malformed(metadata, "the whole", "a tokenizer description", error))?;
+        .map_err(|error| malformed(metadata, "the whole file", "a tokenizer description", error))?;
     let model = &file.model;
     let unsupported = |what, got: &str, supported: &str| Err(Error::unsupported(what, got, supported));
     match model.kind.as_deref() {
@@ -269,7 +271,7 @@ fn check_types(step: &Value, what: &'static str, list: &str, known: &[&str]) -> 
         .and_then(Value::as_str)
         .is_some_and(|pattern| SysRegex::new(pattern).is_ok_and(|regex| regex.find_iter("").next().is_some()));
     if empty("/prepend") || empty("/pattern/String") || matches_nothing {
-        let supported = "those with text to put or to find".to_owned();
+        let supported = "a step that inserts or searches for a text that is not empty".to_owned();
         return Err(Error::unsupported(what, step, supported));
     }
     for step in step.get(list).and_then(Value::as_array).into_iter().flatten() {

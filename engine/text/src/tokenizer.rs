@@ -105,7 +105,7 @@ impl Tokenizer {
             Encoder::SentencePiece(encoder) => encoder.encode(text, options.special, &mut ids),
             Encoder::Bpe(encoder) => encoder
                 .encode(text, options.special, &mut ids)
-                .map_err(|error| Error::invalid("text", "text the tokenizer can encode", error))?,
+                .map_err(|error| Error::invalid("text", "text that the tokenizer can encode", error))?,
         }
         if options.add_bos && !ids.starts_with(&self.before) {
             ids.splice(0..0, self.before.iter().copied());

@@ -174,7 +174,7 @@ fn bench_tables_have_columns_of_placements() {
     // Without a placement, the whole model must fit on the GPU.
     assert!(part.bench(&short).failure(1).contains("wanted"));
     let table = part.bench(&[&short[..], &["--placement", "layers,neurons"]].concat()).ok();
-    assert!(["placement", "hit rate", "waiting", "of layers"].iter().all(|head| table.contains(head)), "{table}");
+    assert!(["placement", "hit rate", "waiting", "ratio to layers"].iter().all(|head| table.contains(head)), "{table}");
     let one = part.bench(&[&short[..], &["--placement", "neurons", "-o", "csv"]].concat()).ok();
     assert_eq!(one.lines().count(), 2, "{one}");
 }

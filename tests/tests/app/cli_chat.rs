@@ -108,7 +108,7 @@ fn chat_beyond_the_context_fails_or_shifts() {
     let lines = "Tell me a story.\n".repeat(8);
     let error = chat(&["-c", "128"], &lines);
     assert!(error.stderr.contains("hint: "), "{error:?}");
-    assert!(error.refusal().contains("context full"));
+    assert!(error.refusal().contains("the context is full"));
     let shifted = chat(&["-c", "128", "--on-full", "shift"], &lines);
     assert!(shifted.stderr.contains("the oldest question and its answer"), "{shifted:?}");
     let shifted = shifted.ok();

@@ -36,11 +36,11 @@ fn measurements_print_tables_and_write_files() {
     assert!(heads.contains(&"figure") && heads.contains(&"phase") && lines.next().unwrap().starts_with("perplexity,"));
 
     let table = run(&["kl", "--sparsity", "exact"]).ok();
-    assert!(table.contains("exact, decode") && table.contains("same likeliest token [%]"), "{table}");
-    let row = table.lines().find(|line| line.contains("same likeliest token")).unwrap();
+    assert!(table.contains("exact, decode") && table.contains("same most likely token [%]"), "{table}");
+    let row = table.lines().find(|line| line.contains("same most likely token")).unwrap();
     assert!(row.contains("100.000"), "{row}");
     let table = run(&["kl", "--sparsity", "exact", "--phase", "prefill"]).ok();
-    assert!(table.contains("the dense model's"), "{table}");
+    assert!(table.contains("describe the dense model"), "{table}");
 
     run(&["kl", "--write-base", &path("base"), "--sparsity", "dense"]).ok();
     let from_file =
@@ -90,7 +90,7 @@ fn perplexity_does_not_depend_on_the_placement() {
         // partly on the GPU.
         let on_gpu = [mode, &["--device", "0", "--activations", "float", "--vram"]].concat();
         let refused = eval(&[&on_gpu[..], &["64KiB"]].concat()).refusal();
-        let least = refused.split(" bytes wanted").next().and_then(|text| text.rsplit(' ').next());
+        let least = refused.split(" bytes are needed").next().and_then(|text| text.rsplit(' ').next());
         let least: u64 = least.and_then(|bytes| bytes.parse().ok()).unwrap_or_else(|| panic!("{refused}"));
         let vram = (least + ffns / 2).to_string();
         let (got, table) = value(&[&on_gpu[..], &[&vram]].concat());
@@ -110,7 +110,7 @@ fn eval_refuses_invalid_inputs() {
     std::fs::write(&truncated, "_log").unwrap();
     let (short, bytes, truncated) = (text(&short), text(&bytes), text(&truncated));
     let refused = |args: &[&str]| thermocline(&[&["eval"], args, &["--device", "cpu"]].concat()).refusal();
-    assert!(refused(&["perplexity", "--text", &short]).contains("at least 1024 tokens, two windows of 512"));
+    assert!(refused(&["perplexity", "--text", &short]).contains("at least 1024 tokens, which are two windows of 512"));
     assert!(refused(&["perplexity", "--text", &bytes]).contains("UTF-8"));
     assert!(refused(&["perplexity", "--text", "/nonexistent"]).contains("/nonexistent"));
     assert!(refused(&["kl", "--base", &short]).contains("_logits_"));
@@ -203,7 +203,7 @@ fn routes_are_recorded_kept_and_replayed() {
     let made =
         ["eval", "routes", "--synthetic", "64,4,2,2,20", "--tokens", "400", "--places", "8,16,64", "--csv", &csv];
     let made = thermocline(&made).ok();
-    assert!(made.contains("up to 8 places") && made.contains("not worth having"), "{made}");
+    assert!(made.contains("up to 8 places") && made.contains("not worthwhile"), "{made}");
     assert_eq!(std::fs::read_to_string(&csv).unwrap().lines().count(), 1 + 3 * 6);
     std::fs::write(&routes, "noise").unwrap();
     let told = thermocline(&["eval", "routes", "--in", &routes]).refusal();

@@ -134,7 +134,7 @@ fn converted_model_generates_the_same_text() {
     // Row lengths of this model are not multiples of 256.
     let text = thermocline(&["convert", source, "--type", "q6_k", "--out", out]).ok();
     assert!(
-        text.contains("note: ") && text.contains("Q8_0 instead of Q6_K, whose blocks do not divide rows of"),
+        text.contains("note: ") && text.contains("Q8_0 instead of Q6_K, because blocks of Q6_K do not divide rows of"),
         "{text}"
     );
     let report = thermocline(&["convert", source, "--type", "q6_k", "--out", out, "--json"]).json();

@@ -52,7 +52,7 @@ fn devices_says_what_is_done_without_until_it_is_to_be_tried_again() {
     let json = start(&["devices", "--json"]).json();
     assert_eq!(json["gpu"][0]["fallbacks"][0]["part"], "subgroups", "{json}");
     let ran = start(&[&answer[..], &["0"]].concat());
-    assert!(ran.stderr.contains(" does without subgroups: it was wrong]"), "{}", ran.stderr);
+    assert!(ran.stderr.contains(" runs without subgroups over vulkan: it was wrong]"), "{}", ran.stderr);
     assert_eq!(ran.ok(), want);
     give_up(FallbackPart::Adapter);
     let refused = start(&[&answer[..], &["0"]].concat());

@@ -84,7 +84,10 @@ fn tensors_that_are_not_used_are_named_and_not_counted() {
     let path = more.path();
     let text = thermocline(&["inspect", &path]).ok();
     assert!(text.contains("not used: v.*, mm.*, blk.2.* (12.3 K)\n"), "{text}");
-    assert!(text.contains("blk.2.*: the tail") && text.contains("v.*, mm.*: for pictures or sound"), "{text}");
+    assert!(
+        text.contains("blk.2.*: multi-token prediction") && text.contains("v.*, mm.*: for images or sound"),
+        "{text}"
+    );
     let shown = thermocline(&["inspect", &path, "--json", "--tensors"]).json();
     for key in ["total", "roles", "types"] {
         assert_eq!(shown[key], expected[key], "{key}");
@@ -100,7 +103,7 @@ fn tensors_that_are_not_used_are_named_and_not_counted() {
 fn layers_behind_the_count_are_said() {
     let file = Variant::of(LLAMA).set("llama.block_count", Value::U32(1));
     let text = thermocline(&["inspect", &file.path()]).ok();
-    assert!(text.contains("not used: blk.1.* (") && text.contains("behind the last of the 1 layers"), "{text}");
+    assert!(text.contains("not used: blk.1.* (") && text.contains("after the last of the 1 layers"), "{text}");
 }
 
 #[test]
@@ -140,7 +143,7 @@ fn sparsity_to_expect_names_activation_modes_and_experts() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
     for (name, parts) in [
         ("models/llama-relu", &["relu: silent neurons can be skipped", "`exact` skips silent neurons"][..]),
-        (LLAMA, &["silu: neurons are never zero", "once it is prepared, at a loss that is measured"]),
+        (LLAMA, &["silu: neurons are never zero", "after `thermocline prepare`, which measures the loss"]),
         ("models/mixtral", &["silu: neurons are never zero", "a token reads 2 of "]),
     ] {
         let text = thermocline(&["inspect", fixtures.join(name).to_str().unwrap()]).ok();

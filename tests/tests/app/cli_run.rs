@@ -105,7 +105,7 @@ fn run_refuses_a_prompt_longer_than_the_context() {
         let run = with_input(&["run", form], long.as_bytes());
         assert!(run.stderr.contains("hint: "), "{run:?}");
         let error = run.refusal();
-        assert!(error.contains("context full") && error.contains("512"), "{error}");
+        assert!(error.contains("the context is full") && error.contains("512"), "{error}");
     }
     let larger = with_input(&["run", "--raw", "-c", "4k", "-n", "4", "--json"], long.as_bytes()).json();
     assert!(larger["stats"]["prompt_tokens"].as_u64().unwrap() > 1000);
@@ -215,7 +215,7 @@ fn failing_chat_template_is_told_and_replaced() {
     assert!(told.is_empty() && rendered > raw, "{told:?}");
     let (told, replaced) = run(Some("{{ messages | no_such_filter }}"), false);
     let [line] = &told[..] else { panic!("{told:?}") };
-    assert!(line.starts_with("[chat template: plain format: the one under `chat_template` fails: "), "{line}");
+    assert!(line.starts_with("[chat template: plain format: the template under `chat_template` fails: "), "{line}");
     assert!(line.contains("no_such_filter"), "{line}");
     assert!(replaced > rendered, "{replaced} tokens: User: Hello, Assistant:");
 

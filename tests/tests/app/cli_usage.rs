@@ -148,11 +148,11 @@ fn flags_of_llama_cpp_work_or_name_what_to_type() {
     let plain = thermocline(&["run", "-p", "Hi", "-n", "3", "-s", "1", "-q"]).ok();
     let theirs = ["-ngl", "99", "-fa", "--ctx-size", "256", "-ctk", "f32", "-ctv", "f32", "--jinja"];
     let ran = thermocline(&[&["run", "-p", "Hi", "--n-predict", "3", "-s", "1", "-q"][..], &theirs].concat());
-    assert!(ran.stderr.contains("[-ngl 99: as much as fits goes to the GPU"), "{ran:?}");
+    assert!(ran.stderr.contains("[-ngl 99: the GPU holds as much of the model as fits"), "{ran:?}");
     assert_eq!(ran.ok(), plain);
     let ran = thermocline(&["serve", "-ngl", "20"]);
     assert!(ran.stderr.contains("hint: --vram BYTES"), "{ran:?}");
-    assert_eq!(ran.refusal(), "error: -ngl 20 is llama.cpp's and not here");
+    assert_eq!(ran.refusal(), "error: -ngl 20 is a flag of llama.cpp that Thermocline does not have");
 }
 
 #[test]

@@ -143,7 +143,7 @@ fn terminal_chats_with_a_model_of_a_server() {
     let error = with_input(&[&options[..], &["--key-file", wrong]].concat(), b"Hi\n").failure(1);
     assert!(error.contains("401") && !error.contains("sk-wrong"), "{error}");
     let error = with_input(&[&options[..], &["--key-file", key]].concat(), b"/vram 1GiB\n").refusal();
-    assert!(error.contains("decided by the server: Storyteller at 127.0.0.1"), "{error}");
+    assert!(error.contains("the server decides this: Storyteller at 127.0.0.1"), "{error}");
     for flags in [&["--device", "cpu"][..], &["--on-full", "stop"], &["--threads", "1"], &["--static"]] {
         let error = with_input(&[&options[..], flags].concat(), b"").refusal();
         assert!(error.contains("--remote"), "{error}");

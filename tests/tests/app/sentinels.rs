@@ -24,10 +24,15 @@ const STEPS: [Step; 5] = [
     Step {
         name: "enumeration",
         step: RiskyStep::Enumeration,
-        why: "the program ended while they were looked for",
+        why: "the program ended while it searched for GPUs",
         computes: false,
     },
-    Step { name: "opening", step: RiskyStep::Opening, why: "the program ended while it was opened", computes: false },
+    Step {
+        name: "opening",
+        step: RiskyStep::Opening,
+        why: "the program ended while it opened the GPU",
+        computes: false,
+    },
     Step {
         name: "pipeline",
         step: RiskyStep::Pipeline,
@@ -37,7 +42,7 @@ const STEPS: [Step; 5] = [
     Step {
         name: "submission",
         step: RiskyStep::Submission,
-        why: "the program ended in its first submission",
+        why: "the program ended during its first GPU submission",
         computes: false,
     },
     Step {

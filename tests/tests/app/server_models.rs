@@ -107,7 +107,7 @@ fn models_are_listed_and_loaded_by_name_one_at_a_time() {
 
     let error = library.client.post(CHAT, &chat("Hi", json!({ "model": "gpt-4o" }))).error(404);
     assert_eq!(error["code"], "model_not_found");
-    assert!(error["message"].as_str().unwrap().contains("there are alpha, beta"), "{error}");
+    assert!(error["message"].as_str().unwrap().contains("the folder has alpha, beta"), "{error}");
     assert!(!error["message"].as_str().unwrap().contains(library.folder.path().to_str().unwrap()), "no path is told");
     library.client.get("/v1/models/gamma").error(404);
     assert_eq!(library.client.get("/v1/models/alpha").json(200)["loaded"], true);

@@ -250,6 +250,6 @@ fn keys_normed_behind_their_rotation_are_not_shifted() {
     let mut kv = KvCache::new(&model.config, 32, KvType::F32).unwrap();
     forward.run(&ids(20), &mut kv, Outputs::None, &mut ()).unwrap();
     let error = kv.shift(Isa::Scalar, 4, 3).unwrap_err().to_string();
-    assert!(error.contains("norms of keys behind their rotation"), "{error}");
+    assert!(error.contains("key norms after the rotation"), "{error}");
     assert_eq!(kv.len(), 20);
 }

@@ -424,7 +424,7 @@ fn parts_without_kernels_are_refused_by_the_device() {
     assert!(error.contains("chunks of 8"), "{error}");
     model.config.attentions_mut().for_each(|attention| attention.chunked = false);
     let error = device_support(&model).unwrap_err().to_string();
-    assert!(error.contains("weights on their inputs"), "{error}");
+    assert!(error.contains("router weights on expert inputs"), "{error}");
 }
 
 /// Folders of several streams that lack a tensor or have another number of streams, and the reason

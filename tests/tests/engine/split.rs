@@ -126,7 +126,7 @@ fn split_of_another_model_is_refused() {
         Engine::open(path, options).map(drop).unwrap_err()
     };
     let other = open(&fixture("models/llama-relu"), &split());
-    assert!(matches!(other, Error::Malformed { .. }) && other.to_string().contains("as the model has"), "{other}");
+    assert!(matches!(other, Error::Malformed { .. }) && other.to_string().contains("of the model"), "{other}");
     assert!(matches!(open(&model(), &model()), Error::Malformed { .. }));
     assert!(matches!(open(&model(), Path::new("/nowhere/x.gpuidx")), Error::Io { .. }));
 }
@@ -144,7 +144,7 @@ fn run_command_follows_the_split() {
     assert!(on(&["--device", "cpu", "--split", split]).refusal().contains("--split"));
     // With a little more than the minimum, `run` places some of the neurons and reports it.
     let refused = on(&["--device", "0", "--split", split, "--vram", "64KiB"]).refusal();
-    let least = refused.split(" bytes wanted").next().and_then(|text| text.rsplit(' ').next());
+    let least = refused.split(" bytes are needed").next().and_then(|text| text.rsplit(' ').next());
     let least: u64 = least.and_then(|bytes| bytes.parse().ok()).unwrap_or_else(|| panic!("{refused}"));
     let some = on(&["--device", "0", "--split", split, "--vram", &(least + 200_000).to_string()]);
     assert!(some.stderr.contains("neurons of the split are in GPU memory"), "{}", some.stderr);

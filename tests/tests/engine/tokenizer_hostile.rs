@@ -155,7 +155,10 @@ fn broken_tokenizer_json_is_refused_by_key() {
         (r#"{"model": {"type": "BPE", "vocab": {}}}"#, "at least one token"),
         (r#"{"model": {"type": "BPE", "vocab": {"a": 4294967295}}}"#, "ids below"),
         (r#"{"model": {"type": "BPE", "vocab": {"a": -1}}}"#, "a tokenizer description"),
-        (r#"{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a"]}}"#, "two tokens, got one, as merge 0"),
+        (
+            r#"{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a"]}}"#,
+            "two tokens per merge, got one token in merge 0",
+        ),
         (
             r###"{"model": {"type": "BPE", "vocab": {"a": 0}, "continuing_subword_prefix": "##"}}"###,
             "`##` is not supported",

@@ -180,7 +180,7 @@ impl EngineHandle {
                 let engine = Engine::from_model(opened, options)?;
                 // If the calibration fails, speeds are unknown until an answer measures them.
                 if measure && let Err(error) = engine.measure_when_idle(CalibrationOptions::default(), busy) {
-                    tracing::warn!(%error, "the machine is not measured");
+                    tracing::warn!(%error, "this machine could not be measured");
                 }
                 Ok::<_, Error>(engine)
             };

@@ -18,7 +18,7 @@ use crate::{
 use thermocline_host::units::Limit;
 
 /// The expected value of `images`.
-const NO_IMAGES: &str = "none (they cannot be read)";
+const NO_IMAGES: &str = "none (images cannot be read)";
 
 /// The fields of chats and texts.
 #[derive(Debug, PartialEq, Deserialize)]
@@ -132,7 +132,7 @@ pub fn read_generate(body: &[u8], defaults: &Request) -> Result<Option<Requested
     let empty = prompt.is_empty();
     if fields.raw == Some(true) || asked.suffix.is_some() {
         if asked.thoughts != RequestedThoughts::default() {
-            let message = "think: expected none where no chat is asked for, got a value";
+            let message = "think: expected none in a request without a chat, got a value";
             return Err(ApiError::invalid_field("think", message));
         }
         asked.prompts.push(Prompt::Text(prompt));

@@ -100,7 +100,7 @@ impl GrammarFields {
         }
         found.extend(any_object.then(|| RequestedGrammar::any_object("structured_outputs.json_object")));
         if let [RequestedGrammar { field: first, .. }, RequestedGrammar { field: second, .. }, ..] = &found[..] {
-            let message = format!("{second}: expected one grammar, got another one by {first}");
+            let message = format!("{second}: expected one grammar, got another grammar in {first}");
             return Err(ApiError::invalid_field(second, message));
         }
         Ok(found.pop())
@@ -143,7 +143,7 @@ impl FormatObject {
     pub fn grammar(self, field: &str) -> Result<Option<RequestedGrammar>, ApiError> {
         let missing = |name: &str| {
             let path = format!("{field}.{name}");
-            ApiError::invalid_field(&path, format!("{path}: expected it with this type, got none"))
+            ApiError::invalid_field(&path, format!("{path}: expected a value with this type, got none"))
         };
         let grammar = match self {
             FormatObject::Text {} => return Ok(None),

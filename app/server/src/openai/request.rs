@@ -184,7 +184,7 @@ impl BodyFields {
 fn max_tokens(new: Option<FieldLimit>, old: Option<FieldLimit>) -> Result<Option<Limit>, ApiError> {
     match (new.map(|it| it.0), old.map(|it| it.0)) {
         (Some(Limit::Of(new)), Some(Limit::Of(old))) if new != old => {
-            let message = format!("max_tokens ({old}) and max_completion_tokens ({new}) differ; give one of them");
+            let message = format!("max_tokens ({old}) and max_completion_tokens ({new}) differ; give only one of them");
             Err(ApiError::invalid_field("max_tokens", message))
         }
         // If one field sets a limit and the other sets none, the limit counts.

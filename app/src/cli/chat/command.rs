@@ -8,21 +8,22 @@ use thermocline_host::units::parse_bytes;
 
 /// The text of `/help`.
 pub const HELP: &str = "\
-/help          this list
+/help          show this list
 /reset         forget the conversation (the system prompt stays)
-/attach FILE   have a file go with the next message: text, code, Markdown, PDF or docx
+/attach FILE   attach a file to the next message: text, code, Markdown, PDF or docx
 /system TEXT   set the system prompt; without TEXT, remove it
 /regenerate    answer the last message again
-/device        which device computes the model; `/device retry` tries a lost GPU again
-/sparsity MODE sparsity mode: auto, dense, exact, predicted, threshold
-/vram BYTES    VRAM budget, like 6GiB; 0 for the CPU alone
-/adaptive on   move neurons that fire often into VRAM while generating; `off` stops that
-/stats         statistics of the last answer
+/device        show the device that computes the model; `/device retry` tries a lost GPU again
+/sparsity MODE set the sparsity mode: auto, dense, exact, predicted, threshold
+/vram BYTES    set the VRAM budget, like 6GiB; with 0, only the CPU computes
+/adaptive on   move neurons that fire often into VRAM while generating; `off` stops this
+/stats         show the statistics of the last answer
 /save FILE     write the conversation to a new file: JSON if it ends in .json, else Markdown
 /quit          leave (also Ctrl-D, or Ctrl-C twice)
 
-Several lines: end a line with \\, or put \"\"\" before the first and after the last. Pasted lines stay together.
-A message that begins with a slash: write two (//).
+To write several lines, end a line with \\, or put \"\"\" before the first line and after the last.
+Pasted lines stay together.
+To begin a message with a slash, write two slashes (//).
 ";
 
 /// A command.
@@ -70,9 +71,9 @@ impl ChatCommand {
             "adaptive" => return choice(rest, on_or_off).map(|on| Some(ChatCommand::Adaptive(on))),
             "stats" => ChatCommand::Stats,
             "quit" | "exit" => ChatCommand::Quit,
-            _ => return Err(format!("there is no command /{name}; /help lists them")),
+            _ => return Err(format!("there is no command /{name}; /help lists the commands")),
         };
-        if rest.is_empty() { Ok(Some(command)) } else { Err(format!("/{name} takes nothing after it")) }
+        if rest.is_empty() { Ok(Some(command)) } else { Err(format!("/{name} takes no argument")) }
     }
 }
 

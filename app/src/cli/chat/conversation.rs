@@ -100,7 +100,7 @@ impl TerminalConversation {
     fn engine(&self) -> Outcome<&Engine> {
         match &self.partner {
             Partner::Engine { session, .. } => Ok(session.engine()),
-            Partner::Server(server) => Err(Failure::usage(format!("that is decided by the server: {}", server.name()))),
+            Partner::Server(server) => Err(Failure::usage(format!("the server decides this: {}", server.name()))),
         }
     }
 
@@ -206,7 +206,9 @@ impl TerminalConversation {
                 format!("CPU; loading {} of {} into the GPU", units::bytes(done), units::bytes(total))
             }
             DeviceStatus::Gpu(memory) => memory_line(&memory),
-            DeviceStatus::Lost { adapter, reason } => format!("CPU; GPU {adapter} lost, to be tried again: {reason}"),
+            DeviceStatus::Lost { adapter, reason } => {
+                format!("CPU; GPU {adapter} is lost and will be tried again: {reason}")
+            }
         };
         Ok(one_line(&text) + "\n")
     }
@@ -239,7 +241,7 @@ impl TerminalConversation {
         }
         Ok(match engine.vram_budget() {
             Some(bytes) => format!("at most {} of GPU memory\n", units::bytes(bytes)),
-            None => "what is free of GPU memory\n".to_owned(),
+            None => "all free GPU memory\n".to_owned(),
         })
     }
 
@@ -249,8 +251,11 @@ impl TerminalConversation {
         if let Some(on) = on {
             engine.set_adaptive(on)?;
         }
-        let text =
-            if engine.adaptive() { "neurons in GPU memory follow the text" } else { "neurons stay where they are" };
+        let text = if engine.adaptive() {
+            "neurons that fire often move into GPU memory"
+        } else {
+            "the neurons in GPU memory stay the same"
+        };
         Ok(format!("{text}\n"))
     }
 

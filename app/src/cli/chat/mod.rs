@@ -31,7 +31,7 @@ Examples:
   thermocline chat --remote http://192.168.1.20:8000 --key-file key.txt
   printf 'Hello!\\n/stats\\n' | thermocline chat -m model.gguf
 
-Inside: /help lists the commands. Ctrl-C stops an answer; Ctrl-D leaves.";
+In the chat, /help lists the commands, Ctrl-C stops an answer, and Ctrl-D ends the chat.";
 
 /// Chats in the terminal.
 #[derive(Debug, Default, Args)]
@@ -108,7 +108,7 @@ fn handle_command(command: ChatCommand, conversation: &mut TerminalConversation)
         ChatCommand::Attach(path) => {
             let document = attach::open(&path)?;
             conversation.attach(&document)?;
-            answer::print(&format!("({} goes with the next message)\n", document.name))
+            answer::print(&format!("({} is attached to the next message)\n", document.name))
         }
         ChatCommand::System(text) => {
             let said = if text.is_empty() { "(no system prompt)\n" } else { "(system prompt set)\n" };

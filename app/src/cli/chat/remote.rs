@@ -32,14 +32,13 @@ const LISTED: usize = 10;
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Server")]
 pub struct RemoteOptions {
-    /// Chat with a model of this server, which speaks OpenAI's protocol (vLLM, SGLang,
-    /// llama-server, another Thermocline); --model is the
-    /// model's name there [default: the only one it has]
+    /// Chat with a model of this server, which has OpenAI's API (vLLM, SGLang, llama-server,
+    /// another Thermocline); --model names the model on the server [default: the server's only
+    /// model]
     #[arg(long, value_name = "URL", conflicts_with_all = LOCAL.split(' '))]
     remote: Option<ServerAddress>,
-    /// File whose first line is the server's key [default: THERMOCLINE_REMOTE_KEY of the
-    /// environment, or the key that was given on
-    /// the window's page Models]
+    /// File whose first line is the server's key [default: the environment variable
+    /// THERMOCLINE_REMOTE_KEY, or the key entered on the window's Models page]
     #[arg(long, value_name = "FILE", requires = "remote")]
     key_file: Option<PathBuf>,
 }
@@ -92,7 +91,7 @@ fn only_model(client: &RemoteClient) -> Outcome<String> {
         many => {
             let names: Vec<String> = many.iter().take(LISTED).map(|name| one_line(name)).collect();
             let more = if many.len() > LISTED { " ..." } else { "" };
-            let hint = Some(format!("--model NAME, one of {}{more}", names.join(", ")));
+            let hint = Some(format!("choose a model with --model NAME, one of {}{more}", names.join(", ")));
             Err(Failure::Usage { message: format!("{server} has {} models", many.len()), hint })
         }
     }

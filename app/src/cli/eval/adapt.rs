@@ -23,9 +23,8 @@ use thermocline_terminal::{
 
 /// Measure how often firings hit hot neurons, with a static and an adaptive hot set
 ///
-/// At first the fraction --hot of each layer's neurons that fires most often in the profile text is
-/// hot. Then the texts are
-/// read one after the other: each is a topic.
+/// At first, the fraction --hot of each layer's neurons that fires most often in the profile text
+/// is hot. Then the model reads the texts one after the other. Each text is a topic.
 #[derive(Debug, Args)]
 pub struct AdaptArgs {
     /// Text that the first hot set is chosen from
@@ -34,7 +33,7 @@ pub struct AdaptArgs {
     /// The texts to read, in order
     #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
     text: Vec<PathBuf>,
-    /// Most tokens to read of each
+    /// Most tokens to read of each text
     #[arg(long, value_name = "N", default_value = "2000", value_parser = parse_tokens)]
     tokens: usize,
     /// Fraction of the neurons that is hot
@@ -92,7 +91,7 @@ pub fn adapt(args: &AdaptArgs) -> Outcome {
     // File names only, because the subtitle has no room for folders.
     let name = |path: &PathBuf| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     let subtitle = format!(
-        "{}: {} of the neurons hot; {} read in turn",
+        "{}: {} of the neurons are hot; the model read {} in turn",
         model.config.name,
         percent(Some(f64::from(args.hot)), 0) + " %",
         args.text.iter().map(name).collect::<Vec<_>>().join(", ")

@@ -23,20 +23,20 @@ use thermocline_terminal::{
     model_options::ModelOptions,
 };
 
-/// Show which neurons make a word: their parts of its logit, and what becomes of it with them
-/// switched off
+/// Show which neurons produce a word: what each adds to the word's logit, and the logit with the
+/// strongest neurons switched off
 #[derive(Debug, Args)]
 pub struct AttributeArgs {
     /// Text before the word (BOS is added if the model asks for it)
     #[arg(short, long, value_name = "TEXT")]
     prompt: String,
-    /// The word, whose first token is explained [default: the likeliest token]
+    /// Word whose first token is explained [default: the most likely token]
     #[arg(long, value_name = "TEXT")]
     word: Option<String>,
-    /// Neurons to list
+    /// Number of neurons to list
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
-    /// Neurons to switch off together: those that add most
+    /// Number of neurons to switch off together: the neurons that add most to the logit
     #[arg(long, value_name = "N", default_value_t = 5)]
     off: usize,
     /// Write everything computed to a JSON file
@@ -103,8 +103,8 @@ pub fn attribute(args: &AttributeArgs) -> Outcome {
     let falls: Vec<String> = without.falls.iter().map(|fall| format!("{fall:.3}")).collect();
     writeln!(
         out,
-        "\nWithout the {} neurons that add most the logit falls from {:.3} to {:.3}: by {} \
-         (effects through later layers included).",
+        "\nWithout the {} neurons that add most, the logit falls from {:.3} to {:.3}: by {} \
+         (including effects through later layers).",
         off.len(),
         without.whole,
         without.without,
@@ -123,7 +123,7 @@ const MOST_SEARCHED: usize = 1000;
 fn summary(of: &Attribution, word: &str) -> String {
     let neurons: f32 = of.layers.iter().sum();
     format!(
-        "{word}: probability {:.3}, logit {:.3} = {neurons:.3} of the neurons' own + {:.3} of embedding, attention and biases\n\
+        "{word}: probability {:.3}, logit {:.3} = {neurons:.3} from the neurons + {:.3} from embedding, attention and biases\n\
          by layer: {}\n",
         of.probability,
         of.logit,

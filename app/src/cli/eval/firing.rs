@@ -20,10 +20,10 @@ use thermocline_terminal::{engine_options::sparsity_choices, failure::Outcome};
 /// Measure how many neurons fire in each layer, and how skewed their frequencies are
 #[derive(Debug, Args)]
 pub struct FiringArgs {
-    /// Neurons to compute
+    /// Sparsity mode
     #[arg(long, value_name = "MODE", default_value = "dense", value_parser = sparsity_choices())]
     sparsity: SparsityChoice,
-    /// Draw how many neurons make how many of the firings
+    /// Draw the share of the firings that the most frequent neurons make
     #[arg(long, value_name = "FILE")]
     svg: Option<std::path::PathBuf>,
     #[command(flatten)]
@@ -63,7 +63,7 @@ pub fn firing(args: &FiringArgs) -> Outcome {
         let mut curves = vec![line("all layers", &all)];
         curves.extend(few.map(|it| line(&format!("layer {}", it.layer), of.activity.counts(it.layer))));
         let figure = Figure {
-            title: "How many neurons make how many of the firings".to_owned(),
+            title: "Share of the firings that the most frequent neurons make".to_owned(),
             subtitle: sentence(&of.conditions),
             x: Axis::new("neurons, most frequent first", "%"),
             panels: vec![Panel { y: Axis::new("firings", "%"), curves, marks: Vec::new() }],

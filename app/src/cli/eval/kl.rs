@@ -16,17 +16,18 @@ use super::{
 };
 use thermocline_terminal::{engine_options::sparsity_choices, failure::Outcome};
 
-/// Measure the KL divergence from the dense model, or from another
+/// Measure the KL divergence from the dense model, or from another model
 #[derive(Debug, Args)]
 pub struct KlArgs {
-    /// Neurons to compute
+    /// Sparsity mode
     #[arg(long, value_name = "MODE", default_value = "auto", value_parser = sparsity_choices())]
     sparsity: SparsityChoice,
-    /// Base: dense, computed beside it, or a file of llama.cpp's llama-perplexity
-    /// --kl-divergence-base (without --text its text is used)
+    /// Base of the comparison: dense, which computes the dense model as well, or a file of
+    /// llama.cpp's llama-perplexity --kl-divergence-base. Without --text, the text in the file is
+    /// used
     #[arg(long, value_name = "dense|FILE", default_value = "dense")]
     base: PathBuf,
-    /// Compare nothing, but write the model's probabilities to such a file
+    /// Write the model's probabilities to a file of the same format, without comparing them
     #[arg(long, value_name = "FILE")]
     write_base: Option<PathBuf>,
     #[command(flatten)]
@@ -75,7 +76,7 @@ fn report(of: &Divergence) -> MeasuredTable {
         ("perplexity / base", of.ratio, 6),
         ("perplexity - base", of.difference, 5),
         ("KL divergence [nats]", of.kld, 6),
-        ("same likeliest token [%]", percentages(of.same_top), 3),
+        ("same most likely token [%]", percentages(of.same_top), 3),
         ("mean change of p [%]", percentages(of.dp), 4),
         ("RMS change of p [%]", percentages(of.dp_rms), 4),
     ]);
@@ -97,7 +98,10 @@ fn report(of: &Divergence) -> MeasuredTable {
         ("predicted neurons [%]", percent(of.activity.predicted(), 2)),
         ("read per token [MB]", megabytes(of.bytes_per_token)),
         ("tokens per second", format!("{:.1}", of.tokens_per_second)),
-        ("of the base", of.base_tokens_per_second.map_or("-".to_owned(), |speed| format!("{speed:.1}"))),
+        (
+            "tokens per second of the base",
+            of.base_tokens_per_second.map_or("-".to_owned(), |speed| format!("{speed:.1}")),
+        ),
     ]);
     report
 }

@@ -20,11 +20,12 @@ use clap::{Args, Subcommand};
 use thermocline_terminal::failure::Outcome;
 
 const DETAILS: &str = "\
-A text is divided into windows of --ctx tokens as llama.cpp's llama-perplexity does it: each begins with BOS in an empty
-context, and its second half is scored. With --documents every piece between two separators is a context of its own
-and scored whole.
+A text is divided into windows of --ctx tokens, as in llama.cpp's llama-perplexity. Each window
+begins with BOS in an empty context, and its second half is scored. With --documents, every document
+between two separators has its own context and is scored as a whole.
 
-Prompts are computed densely in every mode, so a sparse mode is measured token by token (--phase decode, its default).
+Prompts are computed densely in every mode, so a sparse mode is measured token by token (--phase
+decode, the default of sparse modes).
 
 Examples:
   thermocline eval perplexity -m model.gguf --text wiki.test.raw

@@ -13,7 +13,7 @@ use thermocline_terminal::{engine_options::sparsity_choices, failure::Outcome};
 /// Measure the perplexity of a text
 #[derive(Debug, Args)]
 pub struct PerplexityArgs {
-    /// Neurons to compute
+    /// Sparsity mode
     #[arg(long, value_name = "MODE", default_value = "dense", value_parser = sparsity_choices())]
     sparsity: SparsityChoice,
     #[command(flatten)]

@@ -20,28 +20,28 @@ pub struct PlotArgs {
     /// SVG file to write
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// Kind of chart [default: lines where the first column has numbers, bars otherwise]
+    /// Kind of chart [default: lines if the first column has numbers, otherwise bars]
     #[arg(long, value_name = "KIND", value_enum)]
     kind: Option<ChartKind>,
-    /// Column of the labels of bars, or of the horizontal axis of lines [default: the first]
+    /// Column of the labels of bars, or of the horizontal axis of lines [default: the first column]
     #[arg(long, value_name = "COLUMN")]
     x: Option<String>,
-    /// Column of values, as often as there are series [default: every other column of numbers]
+    /// Column of the values of a series; may be repeated [default: every other column of numbers]
     #[arg(long, value_name = "COLUMN")]
     y: Vec<String>,
     /// Title of the chart [default: the table's file name]
     #[arg(long)]
     title: Option<String>,
-    /// Second line, under the title
+    /// Second line of the title
     #[arg(long, default_value = "", hide_default_value = true)]
     subtitle: String,
-    /// Label of the values' axis [default: the column, where there is one]
+    /// Label of the values' axis [default: the name of the column, if there is only one]
     #[arg(long)]
     label: Option<String>,
     /// Unit of the values
     #[arg(long, default_value = "", hide_default_value = true)]
     unit: String,
-    /// Divide the values' axis logarithmically
+    /// Make the values' axis logarithmic
     #[arg(long)]
     log: bool,
 }

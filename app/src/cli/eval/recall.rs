@@ -13,7 +13,7 @@ use thermocline_terminal::{engine_options::sparsity_choices, failure::Outcome};
 /// Measure the recall of predictors or activation thresholds, layer by layer
 #[derive(Debug, Args)]
 pub struct RecallArgs {
-    /// Neurons to compute: predicted measures predictors, threshold measures activation thresholds
+    /// Sparsity mode: predicted measures predictors, threshold measures activation thresholds
     #[arg(long, value_name = "MODE", default_value = "predicted", value_parser = sparsity_choices())]
     sparsity: SparsityChoice,
     #[command(flatten)]
@@ -30,7 +30,7 @@ pub fn recall(args: &RecallArgs) -> Outcome {
     let of = measured(eval::recall(&mut setup.forward, &cpu, &corpus, method, device, &mut watcher))?;
     drop(watcher);
     let heads =
-        ["layer", "recall [%]", "of the mass [%]", "precision [%]", "predicted [%]", "active [%]", "output error [%]"];
+        ["layer", "recall [%]", "mass recall [%]", "precision [%]", "predicted [%]", "active [%]", "output error [%]"];
     let mut report = MeasuredTable::new(&heads);
     for layer in &of.layers {
         let it = &layer.figures;

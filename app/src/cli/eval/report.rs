@@ -48,7 +48,7 @@ impl MeasuredTable {
             let mode = &conditions.sparsity;
             writeln!(
                 out,
-                "\nChunks of a text are computed densely: these figures are the dense model's, not those of {mode}."
+                "\nChunks of a text are computed densely, so these figures describe the dense model, not {mode}."
             )?;
         }
         out.flush()?;

@@ -22,32 +22,32 @@ use thermocline_terminal::{
     progress::{ProgressUnit, TerminalProgress},
 };
 
-/// Record which experts tokens choose, and replay that through caches of any size and policy
+/// Record which experts tokens choose, and replay the choices through caches of any size and policy
 ///
-/// Routes are recorded while the model reads a text, read from a file of an earlier run, or made up
-/// with the locality of published
-/// models. A cache has as many places in every layer; its misses are fetched or computed where they
-/// are, whichever is quicker, at the
-/// speeds below. The first quarter of the tokens warms a cache up.
+/// The routes are recorded while the model reads a text, read from a file of an earlier run, or
+/// generated with the locality of published models. A cache has the same number of places in every
+/// layer. A missing expert is fetched or computed by the CPU, whichever is faster at the speeds
+/// below. The first quarter of the tokens warms the cache up.
 #[derive(Debug, Args)]
 pub struct RoutesArgs {
-    /// Text to record the routes of
+    /// Text whose routes are recorded
     #[arg(long, value_name = "FILE", group = "source")]
     text: Vec<PathBuf>,
     /// Recorded routes
     #[arg(long = "in", value_name = "FILE", group = "source")]
     recorded: Option<PathBuf>,
-    /// Make routes up: experts, experts per token, layers, MB of an expert, MB that every token
-    /// reads beside them
+    /// Generate routes: experts, experts per token, layers, MB of an expert, MB of other weights
+    /// that every token reads
     #[arg(long, value_name = "E,USED,LAYERS,MB,MB", value_delimiter = ',', num_args = 1, group = "source")]
     synthetic: Vec<f64>,
-    /// Most tokens to record of each text, or to make up
+    /// Most tokens to record of each text, or to generate
     #[arg(long, value_name = "N", default_value = "2000", value_parser = parse_tokens)]
     tokens: usize,
     /// Write the routes
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Places of a layer [default: from the experts per token to all experts, doubling]
+    /// Places in the cache of a layer [default: from the experts per token to all experts,
+    /// doubling]
     #[arg(long, value_name = "N,..", value_delimiter = ',')]
     places: Vec<usize>,
     /// GB per second of products in GPU memory
@@ -106,7 +106,7 @@ pub fn routes(args: &RoutesArgs) -> Outcome {
     if let Some(small) = replays.iter().filter(|of| of.too_small).map(|of| of.slots).max() {
         writeln!(
             out,
-            "\nup to {small} places: fewer than {WORTHWHILE_EXPERTS} times the experts per token ({used}), which is not worth having"
+            "\nup to {small} places: fewer than {WORTHWHILE_EXPERTS} times the experts per token ({used}), so such a cache is not worthwhile"
         )?;
     }
     write(args.csv.as_ref(), || csv(&replays))?;

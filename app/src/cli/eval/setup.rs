@@ -34,13 +34,13 @@ pub struct TextArgs {
     /// The text to score
     #[arg(long, value_name = "FILE")]
     pub text: Option<PathBuf>,
-    /// Tokens of a context [default: 512, or fewer if the model has learned no more positions]
+    /// Tokens of a context [default: 512, or fewer if the model has fewer positions]
     #[arg(long, value_name = "TOKENS", value_parser = parse_tokens)]
     pub ctx: Option<usize>,
     /// Score no more than the first N contexts
     #[arg(long, value_name = "N", value_parser = parse_tokens)]
     pub chunks: Option<usize>,
-    /// The text is documents with SEPARATOR between them, like '<|endoftext|>'
+    /// The text consists of documents with SEPARATOR between them, like '<|endoftext|>'
     #[arg(long, value_name = "SEPARATOR")]
     pub documents: Option<String>,
 }
@@ -49,13 +49,12 @@ pub struct TextArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Method")]
 pub struct MethodArgs {
-    /// Feed the text in chunks, as prompts are, or token by token, as they are generated [default:
-    /// prefill for
-    /// dense, decode for every other mode]
+    /// How the text is computed: prefill in chunks, like a prompt, or decode token by token, like
+    /// an answer [default: prefill for dense, decode for every other mode]
     #[arg(long, value_name = "PHASE", value_parser = by_name([
         ("prefill", Phase::Prefill), ("decode", Phase::Decode)]))]
     pub phase: Option<Phase>,
-    /// Element type of the KV cache; its part on a GPU is f16 for q8_0
+    /// Element type of the KV cache; for q8_0, the part in GPU memory is f16
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = kv_types())]
     pub kv_type: KvType,
 }

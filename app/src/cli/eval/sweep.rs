@@ -28,33 +28,33 @@ use thermocline_terminal::{
 /// Default number of contexts for calibration.
 const CALIBRATION: usize = 8;
 
-/// Measure accuracy over the degree of sparsity: a row per level
+/// Measure accuracy at several levels of sparsity, with one row per level
 #[derive(Debug, Args)]
 pub struct SweepArgs {
-    /// Walk the predictors' thresholds: target recalls, from 0 to 1
+    /// Vary the predictors' thresholds: target recalls, from 0 to 1
     #[arg(long, value_name = "FRACTION,..", value_delimiter = ',', group = "walk")]
     recall: Vec<f64>,
-    /// Walk the predictors' thresholds: shifts added to each
+    /// Vary the predictors' thresholds: shifts that are added to each threshold
     #[arg(long, value_name = "X,..", value_delimiter = ',', allow_negative_numbers = true, group = "walk")]
     shift: Vec<f64>,
-    /// Walk the activation thresholds of gates: fractions of the neurons that are skipped
+    /// Vary the activation thresholds of gates: fractions of the neurons to skip
     #[arg(long = "cut", value_name = "FRACTION,..", value_delimiter = ',', group = "walk")]
     activation_threshold: Vec<f64>,
-    /// Walk the thresholds of inputs that `thermocline prepare` found: fractions of the layers'
-    /// weights that are skipped
+    /// Vary the thresholds of inputs that `thermocline prepare` found: fractions of the layers'
+    /// weights to skip
     #[arg(long, value_name = "FRACTION,..", value_delimiter = ',', group = "walk")]
     inputs: Vec<f64>,
-    /// Take neurons out of the model, whatever the token: those that fire least, those that fire
-    /// most, or any
+    /// Remove neurons from the model for all tokens: neurons that fire least (cold), neurons that
+    /// fire most (hot), or random neurons
     #[arg(long, value_name = "ORDER", group = "walk", value_parser = by_name([
         ("cold", PruneOrder::Cold), ("hot", PruneOrder::Hot), ("random", PruneOrder::Random)]))]
     prune: Option<PruneOrder>,
-    /// Fractions of every FFN's neurons that --prune takes out
+    /// Fractions of every FFN's neurons that --prune removes
     #[arg(long, value_name = "FRACTION,..", value_delimiter = ',', requires = "prune",
         default_values_t = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6])]
     fractions: Vec<f64>,
-    /// Text that thresholds and firings are measured on [default: the first contexts of the text,
-    /// up to 8, which are then not scored]
+    /// Text on which thresholds and firings are measured [default: up to 8 contexts at the start of
+    /// the text, which are then not scored]
     #[arg(long, value_name = "FILE")]
     calibrate: Option<PathBuf>,
     /// Draw the curves
@@ -99,7 +99,10 @@ impl SweepArgs {
                 calibration
             }
             Some(_) => {
-                return Err(Failure::usage(format!("--calibrate: nothing is measured for a walk of {}", walk.label())));
+                return Err(Failure::usage(format!(
+                    "--calibrate: expected none, because a sweep of {} needs no measurement",
+                    walk.label()
+                )));
             }
             None => Corpus { passages: Vec::new(), ..corpus.clone() },
         };
@@ -116,7 +119,7 @@ pub fn sweep(args: &SweepArgs) -> Outcome {
     };
     report::check(&args.svg)?;
     if args.common.level.level.is_some() {
-        return Err(Failure::usage("--level: expected --inputs with the levels to walk"));
+        return Err(Failure::usage("--level: expected --inputs with the levels to measure"));
     }
     let mut setup = args.common.open_for(SparsityChoice::Mode(mode), !args.inputs.is_empty())?;
     let walk = args.walk(&setup.model);
@@ -126,7 +129,7 @@ pub fn sweep(args: &SweepArgs) -> Outcome {
     let mut reopen = |model: Arc<Model>| {
         open_forward(&model, walk.mode(), &args.common.cpu, &args.common.device).map_err(|failure| match failure {
             Failure::Engine(error) => error,
-            other => Error::invalid("device", "one that holds the model", other.message().unwrap_or_default()),
+            other => Error::invalid("device", "a device that holds the model", other.message().unwrap_or_default()),
         })
     };
     let cpu = thermocline_engine::cpu::Cpu::new(&args.common.cpu.options())?;
@@ -135,7 +138,7 @@ pub fn sweep(args: &SweepArgs) -> Outcome {
     let points = eval::sweep(&mut setup.forward, &cpu, &sweep, &mut reopen, &mut watcher, &mut |_| ());
     let points = measured(points)?;
     drop(watcher);
-    let Some(first) = points.first() else { return Err(Failure::usage("a sweep of no steps")) };
+    let Some(first) = points.first() else { return Err(Failure::usage("the sweep has no steps")) };
     write(args.svg.as_ref(), || svg(&figure(&walk, &points, first)))?;
     let figures = json!({ "walk": walk.label(), "points": points });
     report(&walk, &points).finish(&first.divergence.conditions, &args.common.output, figures)
@@ -223,7 +226,7 @@ fn figure(walk: &Walk, points: &[SweepPoint], first: &SweepPoint) -> Figure {
         base.base_tokens_per_second.map(|speed| ("dense".to_owned(), speed)).into_iter().collect(),
     ));
     Figure {
-        title: format!("What sparsity costs ({} walked)", walk.label()),
+        title: format!("Cost of sparsity at different levels of {}", walk.label()),
         subtitle: sentence(&base.conditions),
         x: Axis::new("neurons computed", "%"),
         panels,

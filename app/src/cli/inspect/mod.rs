@@ -109,14 +109,14 @@ pub fn inspect(args: &InspectArgs) -> Outcome {
             }
         }
         if vocabulary_only {
-            writeln!(out, "\nThis file holds a vocabulary and no weights: it can be tokenized with, not run.")?;
+            writeln!(out, "\nThis file holds a vocabulary and no weights: it can tokenize text, but it cannot run.")?;
         }
     }
     out.flush()?;
     match problem {
         None => Ok(()),
         Some(error @ (Error::Unsupported { .. } | Error::UnknownArchitecture { .. } | Error::Companion { .. })) => {
-            say(format_args!("note: this version cannot run it: {}", one_line(&error.to_string())));
+            say(format_args!("note: this version cannot run the model: {}", one_line(&error.to_string())));
             Ok(())
         }
         Some(error) => Err(Failure::Engine(error)),
@@ -150,9 +150,9 @@ impl Look {
     /// Describes the sparsity modes that skip silent neurons, and the experts that a token reads.
     fn skipping(&self) -> String {
         let modes = match self.exact_zeros {
-            true => "`exact` skips silent neurons as the file is, `predicted` more of them once it is prepared",
+            true => "`exact` skips silent neurons; `predicted` skips more of them after `thermocline prepare`",
             false => {
-                "skips nothing as the file is; `threshold` or `predicted` once it is prepared, at a loss that is measured"
+                "no mode skips neurons yet; `threshold` or `predicted` does after `thermocline prepare`, which measures the loss"
             }
         };
         match &self.config.experts {

@@ -45,7 +45,7 @@ impl TextSide {
         }
         let byte_level = metadata.str("tokenizer.ggml.model").ok().flatten() == Some("gpt2");
         let note = (in_metadata && byte_level && metadata.get(PRE).is_none()).then_some(
-            "the file has no `tokenizer.ggml.pre`: text is split as by default, maybe otherwise than in training",
+            "the file has no `tokenizer.ggml.pre`, so text is split by default rules, which may differ from training",
         );
         Some(match Tokenizer::from_checkpoint(checkpoint) {
             Err(error) => TextSide { tokenizer: Err(error.to_string()), note: None, template: None },

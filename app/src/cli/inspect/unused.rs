@@ -12,9 +12,9 @@ const SENSES: &str =
     "v a mm vision visual audio vision_tower vision_model audio_tower embed_vision embed_audio multi_modal_projector";
 
 /// Reasons why tensors are unused.
-const TAIL: &str = "the tail, which predicts further tokens and is not run";
-const SENSE: &str = "for pictures or sound";
-const UNKNOWN: &str = "without a part in this architecture";
+const TAIL: &str = "multi-token prediction, which is not run";
+const SENSE: &str = "for images or sound";
+const UNKNOWN: &str = "not a part of this architecture";
 
 /// The unused tensors of a file.
 pub struct Unused {
@@ -42,7 +42,7 @@ impl Unused {
             let (names, reason) = match layer {
                 Some((stem, layer, _)) if layer >= layers => {
                     let in_tail = layer - layers < tail || predicts(checkpoint, &format!("{stem}.{layer}."));
-                    let behind = || format!("behind the last of the {layers} layers that the file counts");
+                    let behind = || format!("after the last of the {layers} layers that the file declares");
                     (format!("{stem}.{layer}.*"), if in_tail { TAIL.to_owned() } else { behind() })
                 }
                 Some((stem, _, rest)) => (format!("{stem}.*.{rest}"), UNKNOWN.to_owned()),
@@ -150,9 +150,9 @@ mod tests {
         assert_eq!(
             lines[1..],
             [
-                "              v.*, mm.*: for pictures or sound",
-                "              mtp.*: the tail, which predicts further tokens and is not run",
-                "              blk.*.attn_rot_embd, odd.weight: without a part in this architecture",
+                "              v.*, mm.*: for images or sound",
+                "              mtp.*: multi-token prediction, which is not run",
+                "              blk.*.attn_rot_embd, odd.weight: not a part of this architecture",
             ]
         );
         let json = Unused::new(&file, None).to_json();

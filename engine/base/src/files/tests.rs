@@ -132,7 +132,7 @@ mod unix {
         symlink("circle", &circle).unwrap();
         for form in [Form::Stream, Form::Random] {
             assert!(refusal(&socket, form).ends_with("expected a file to write, got a socket"));
-            assert!(refusal(&circle, form).ends_with("got links in a circle"));
+            assert!(refusal(&circle, form).ends_with("got symbolic links that form a circle"));
         }
         drop(listener);
         assert!(fs::metadata(&socket).unwrap().file_type().is_socket());

@@ -140,7 +140,7 @@ impl ThreadPool {
             match spawned {
                 Ok(handle) => workers.push(handle),
                 Err(error) => {
-                    tracing::warn!("only {worker} of {wanted} threads could be started: {error}");
+                    tracing::warn!("only {worker} of {wanted} threads started: {error}");
                     break;
                 }
             }

@@ -87,7 +87,7 @@ impl Checkpoint {
         tensors: Vec<Tensor>,
     ) -> Result<Self> {
         let index = index(&tensors).map_err(|twice| {
-            Error::malformed(&path, Location::Tensor(twice), "unique tensor names", "the name twice")
+            Error::malformed(&path, Location::Tensor(twice), "a unique tensor name", "two tensors with this name")
         })?;
         let files = MappedFiles::of(&tensors);
         let (weights, unused) = (Vec::new(), Vec::new());

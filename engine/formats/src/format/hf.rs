@@ -55,7 +55,7 @@ impl HfFolder {
     pub(super) fn open(path: &Path, mode: ReadMode) -> Result<Self> {
         let Some(config) = json(path, CONFIG)? else {
             let got = match files_with(path, "gguf").first() {
-                Some(name) => format!("no such file (but there is `{name}`: open that)"),
+                Some(name) => format!("no such file (open `{name}` instead)"),
                 None => "no such file".to_owned(),
             };
             return Err(Error::malformed(path, Location::File, "a folder with `config.json`", got));
@@ -73,8 +73,8 @@ impl HfFolder {
             };
             if !known {
                 let got = [name.unwrap_or("unnamed"), algorithm.unwrap_or("")].join(" ").trim_end().to_owned();
-                let supported = "mxfp4, bitnet, modelopt NVFP4, compressed-tensors nvfp4-pack-quantized, or none: use the unquantised \
-                    model, or a GGUF file of it";
+                let supported = "mxfp4, bitnet, modelopt NVFP4, compressed-tensors nvfp4-pack-quantized, or none; use the unquantised \
+                    model or its GGUF file";
                 return Err(Error::unsupported("quantization_config", got, supported));
             }
         }
@@ -114,7 +114,7 @@ impl HfFolder {
         let got = match files_with(folder, "bin").into_iter().chain(files_with(folder, "pt")).next() {
             _ if !others.is_empty() => format!("only `{}`", others.join("`, `")),
             Some(name) => format!("only `{name}`, a pickle, which can run code when it is read"),
-            None => "neither".to_owned(),
+            None => "neither file".to_owned(),
         };
         let expected = format!("`{WEIGHTS}` or `{WEIGHTS_INDEX}` in the folder");
         Err(Error::malformed(folder, Location::File, expected, got))
@@ -126,7 +126,11 @@ impl HfFolder {
         let refuse =
             |key: String, expected: &str, got: String| Error::malformed(&index_path, Location::Key(key), expected, got);
         let map = index.get("weight_map").and_then(Value::as_object).ok_or_else(|| {
-            refuse("weight_map".to_owned(), "an object from tensor to file", kind(&index["weight_map"]).to_owned())
+            refuse(
+                "weight_map".to_owned(),
+                "an object that maps tensor names to file names",
+                kind(&index["weight_map"]).to_owned(),
+            )
         })?;
         let mut by_file = BTreeMap::<&str, Vec<&str>>::new();
         for (tensor, file) in map {
@@ -140,11 +144,11 @@ impl HfFolder {
             let path = folder.join(file);
             if !path.exists() {
                 let whole = match folder.join(WEIGHTS).exists() {
-                    true => format!(" (`{WEIGHTS}` is, and is used if the index is removed)"),
+                    true => format!(" (remove the index to use `{WEIGHTS}` instead)"),
                     false => String::new(),
                 };
                 let key = format!("weight_map.{}", listed[0]);
-                return Err(refuse(key, "a file in the folder", format!("`{file}`, which is not there{whole}")));
+                return Err(refuse(key, "a file in the folder", format!("`{file}`, which does not exist{whole}")));
             }
             tensors.append(&mut listed_tensors(&path, &listed, mode)?);
             files.push(file.to_owned());
@@ -162,7 +166,12 @@ fn listed_tensors(path: &Path, listed: &[&str], mode: ReadMode) -> Result<Vec<Te
         let names = there.iter().map(|tensor| tensor.name.as_str()).collect::<HashSet<_>>();
         let missing = listed.iter().find(|name| !names.contains(*name)).copied().unwrap_or_default();
         let location = Location::Tensor(missing.to_owned());
-        return Err(Error::malformed(path, location, format!("the tensor, as `{WEIGHTS_INDEX}` says"), "none"));
+        return Err(Error::malformed(
+            path,
+            location,
+            format!("the tensor that `{WEIGHTS_INDEX}` lists"),
+            "no such tensor",
+        ));
     }
     Ok(there)
 }
@@ -186,7 +195,7 @@ fn text(folder: &Path, name: &str) -> Result<Option<String>> {
     }
     let bytes = mmap::load(&path, ReadMode::Read)?;
     let text = std::str::from_utf8(&bytes).map_err(|error| {
-        Error::malformed(&path, Location::Offset(error.valid_up_to() as u64), "UTF-8 text", "another byte")
+        Error::malformed(&path, Location::Offset(error.valid_up_to() as u64), "UTF-8 text", "a byte that is not UTF-8")
     })?;
     Ok(Some(text.to_owned()))
 }
@@ -332,7 +341,7 @@ mod tests {
         let index = json!({"weight_map": {"a": "one.safetensors", "b": "two.safetensors", "c": "one.safetensors"}});
         let folder = folder(&[(WEIGHTS_INDEX, &index.to_string())]);
         weights(folder.path(), "one.safetensors", &[("a", Dtype::F32), ("c", Dtype::F32)]);
-        refused(&folder, "`two.safetensors`, which is not there");
+        refused(&folder, "`two.safetensors`, which does not exist");
         weights(folder.path(), "two.safetensors", &[("a", Dtype::F32)]);
         refused(&folder, "tensor `b`");
         weights(folder.path(), "two.safetensors", &[("a", Dtype::F32), ("b", Dtype::F32)]);
@@ -347,10 +356,7 @@ mod tests {
         let index = json!({"weight_map": {"a": "one.safetensors"}});
         let both = folder(&[(WEIGHTS_INDEX, &index.to_string())]);
         weights(both.path(), WEIGHTS, &[("whole", Dtype::F32)]);
-        refused(
-            &both,
-            "`one.safetensors`, which is not there (`model.safetensors` is, and is used if the index is removed)",
-        );
+        refused(&both, "`one.safetensors`, which does not exist (remove the index to use `model.safetensors` instead)");
         weights(both.path(), "one.safetensors", &[("a", Dtype::F32)]);
         let read = open(&both).unwrap();
         assert_eq!((read.tensors[0].name.as_str(), &read.weights[..]), ("a", &["one.safetensors".to_owned()][..]));
@@ -378,7 +384,7 @@ mod tests {
         let empty = tempfile::tempdir().unwrap();
         refused(&empty, "a folder with `config.json`");
         fs::write(empty.path().join("m.gguf"), "").unwrap();
-        refused(&empty, "there is `m.gguf`");
+        refused(&empty, "open `m.gguf` instead");
         refused(&folder(&[]), "`model.safetensors` or `model.safetensors.index.json`");
         refused(&folder(&[("pytorch_model.bin", "")]), "`pytorch_model.bin`, a pickle");
         refused(&folder(&[(CONFIG, "{")]), "expected JSON");
@@ -391,7 +397,7 @@ mod tests {
         refused(&folder(&[(WEIGHTS, "x")]), "a safetensors header");
         let typed = folder(&[]);
         weights(typed.path(), WEIGHTS, &[("a", Dtype::F8_E5M2)]);
-        refused(&typed, "tensor `a`: expected elements of F32, F16 or BF16");
+        refused(&typed, "tensor `a`: expected elements of F32, F16, BF16");
         let empty_tensor = folder(&[]);
         let view = TensorView::new(Dtype::F32, vec![0, 2], &[]).unwrap();
         serialize_to_file([("a", view)], None, &empty_tensor.path().join(WEIGHTS)).unwrap();

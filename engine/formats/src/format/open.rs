@@ -61,17 +61,14 @@ impl FileKind {
     fn of(path: &Path, bytes: &[u8]) -> Self {
         let safetensors = bytes.get(8) == Some(&b'{') && bytes.get(5..8) == Some(&[0; 3]);
         let known: [(&[u8], &str); 9] = [
-            (b"tjgg", "a GGML file from before GGUF: convert it again from its source"),
-            (b"lmgg", "a GGML file from before GGUF: convert it again from its source"),
-            (b"algg", "a GGML adapter from before GGUF"),
-            (
-                b"PK\x03\x04",
-                "a zip archive (PyTorch checkpoints are such archives of pickles): use safetensors or GGUF",
-            ),
+            (b"tjgg", "a GGML file, a format from before GGUF: convert the model again from its source"),
+            (b"lmgg", "a GGML file, a format from before GGUF: convert the model again from its source"),
+            (b"algg", "a GGML adapter, a format from before GGUF"),
+            (b"PK\x03\x04", "a zip archive, as PyTorch writes its checkpoints of pickles: use safetensors or GGUF"),
             (b"\x80\x02", "a pickle, which can run code when it is read: use safetensors or GGUF"),
             (b"\x89HDF", "an HDF5 file: use safetensors or GGUF"),
             (b"version https://git-lfs", "a Git LFS pointer: the model itself has not been downloaded"),
-            (b"<", "a web page or XML: the download went wrong"),
+            (b"<", "a web page or XML: the download failed"),
             (b"\x1f\x8b", "a gzip archive: unpack it"),
         ];
         if bytes.starts_with(&gguf::header::GGUF_MAGIC) || bytes.starts_with(&gguf::header::POWERINFER_MAGIC) {
@@ -110,7 +107,7 @@ mod tests {
             (b"tjgg\x01\x00\x00\x00", "before GGUF"),
             (b"version https://git-lfs.github.com/spec/v1\n", "has not been downloaded"),
             (b"<!DOCTYPE html>", "a web page"),
-            (b"GGUF\x00\x00\x00\x03\x00\x00\x00\x00\x00\x00\x00\x00", "a big-endian one of version 3"),
+            (b"GGUF\x00\x00\x00\x03\x00\x00\x00\x00\x00\x00\x00\x00", "a big-endian file of version 3"),
             (b"GGUF\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00", "version 2 or 3, got 1"),
             (b"\x00\x01\x02\x03\x04", r"begins with `\x00\x01\x02\x03`"),
         ];

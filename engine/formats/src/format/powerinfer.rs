@@ -81,8 +81,8 @@ fn layer(file: &Checkpoint, on_gpu: &Tensor, bucket: &Tensor) -> Result<LayerSpl
     let bucket_numbers = numbers(bucket)?;
     let flagged = flags.iter().zip(0i32..).filter(|(flag, _)| **flag == 1).map(|(_, neuron)| neuron);
     if !flagged.eq(bucket_numbers.iter().copied()) {
-        let expected = format!("the neurons that `{}` has a 1 for, ascending", on_gpu.name);
-        return Err(refuse(bucket, &expected, format!("{} others", bucket_numbers.len())));
+        let expected = format!("the ascending numbers of the neurons whose value in `{}` is 1", on_gpu.name);
+        return Err(refuse(bucket, &expected, format!("{} other numbers", bucket_numbers.len())));
     }
     let on_gpu = flags.into_iter().map(|flag| flag == 1).collect();
     Ok(LayerSplit { on_gpu, bucket: bucket_numbers.into_iter().map(i32::cast_unsigned).collect() })

@@ -32,7 +32,7 @@ pub(super) fn read(name: &Path, bytes: &Bytes) -> Result<Vec<Tensor>> {
         let refuse =
             |expected: &str, got: String| Error::malformed(name, Location::Tensor(tensor.clone()), expected, got);
         let ty = tensor_type(info.dtype)
-            .ok_or_else(|| refuse("elements of F32, F16 or BF16 (integer tables too)", info.dtype.to_string()))?;
+            .ok_or_else(|| refuse("elements of F32, F16, BF16 or integers", info.dtype.to_string()))?;
         if info.shape.contains(&0) {
             return Err(refuse("dimensions above 0", format!("{:?}", info.shape)));
         }

@@ -125,7 +125,7 @@ pub fn repack(ty: TensorType, row: &[u8], factor: f32, main: &mut [u8], aux: &mu
         return Err(Error::unsupported(
             "factor of a matrix on the GPU",
             format!("{factor} ({ty})"),
-            "1, or any of NVFP4 and I2_S",
+            "1, or any factor with NVFP4 and I2_S",
         ));
     }
     first.copy_from_slice(&factor.to_le_bytes()[..first.len()]);

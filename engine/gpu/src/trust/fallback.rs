@@ -106,10 +106,12 @@ impl fmt::Display for Fallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let AdapterId { name, backend, .. } = &self.adapter;
         match self.part {
-            FallbackPart::Feature(feature) => write!(f, "{name} over {backend} does without {}", feature.name())?,
+            FallbackPart::Feature(feature) => write!(f, "{name} runs without {} over {backend}", feature.name())?,
             FallbackPart::Adapter => write!(f, "{name} is not used over {backend}")?,
-            FallbackPart::Backend => write!(f, "GPUs are not looked for over {backend}")?,
-            FallbackPart::Window => write!(f, "The window is drawn over {backend} only if nothing else draws it")?,
+            FallbackPart::Backend => write!(f, "Thermocline does not search for GPUs over {backend}")?,
+            FallbackPart::Window => {
+                write!(f, "The window is drawn over {backend} only if no other backend can draw it")?;
+            }
         }
         write!(f, ": {}", self.why)
     }

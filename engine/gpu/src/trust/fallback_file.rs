@@ -41,7 +41,7 @@ impl FallbackFile {
         let kept = read.and_then(|_| Ok(serde_json::from_slice::<FallbackFile>(&text)?));
         match kept {
             Ok(kept) if kept.version == VERSION && kept.program == PROGRAM => return kept,
-            Err(error) if !text.is_empty() => tracing::warn!(%error, "a file with fallbacks of GPUs is damaged"),
+            Err(error) if !text.is_empty() => tracing::warn!(%error, "the file of disabled GPU features is damaged"),
             Ok(_) | Err(_) => {}
         }
         FallbackFile::default()

@@ -60,7 +60,7 @@ impl FallbackState {
     /// Adds a fallback, unless that part of the adapter already has one.
     fn insert(&mut self, fallback: Fallback) {
         if !self.all.iter().any(|it| it.adapter == fallback.adapter && it.part == fallback.part) {
-            tracing::warn!(%fallback, "the GPU is used for less");
+            tracing::warn!(%fallback, "a GPU feature, a GPU or a backend is disabled");
             self.all.push(fallback);
         }
     }
@@ -77,7 +77,7 @@ impl FallbackState {
         if let Some(file) = &self.file
             && let Err(error) = keep_json(file, &FallbackFile::new(&self.all, &self.overruled))
         {
-            tracing::warn!(%error, "fallbacks of GPUs are forgotten at the end of the program");
+            tracing::warn!(%error, "the file of disabled GPU features cannot be written");
             self.file = None;
         }
     }
@@ -139,7 +139,7 @@ impl Fallbacks {
     /// drawn. If the process ends before, [`Fallbacks::last_for_windows`] contains the backend from
     /// the next start on.
     pub fn guard_window(&self, backend: &str) -> Option<CrashSentinel> {
-        let why = "the program ended before its first frame";
+        let why = "the program ended before the window drew its first frame";
         let fallback = Fallback::new(AdapterId::of_backend(backend), FallbackPart::Window, why);
         self.guard(RiskyStep::Window, &fallback, &FaultCounter::default())
     }
@@ -254,7 +254,7 @@ mod tests {
         assert_eq!(
             sentences,
             [
-                "Arc over vulkan does without packed dot products: the driver refused `gemv_dot`",
+                "Arc runs without packed dot products over vulkan: the driver refused `gemv_dot`",
                 "Arc is not used over vulkan: it was lost three times",
             ]
         );

@@ -84,14 +84,14 @@ impl Health {
     /// the log.
     pub fn lose(&self, reason: &str) {
         if self.lost.set(first_line(reason)).is_ok() {
-            tracing::warn!(adapter = self.adapter.name, reason, "GPU lost");
+            tracing::warn!(adapter = self.adapter.name, reason, "the GPU was lost");
         }
     }
 
     /// Declares the device lost, with the root cause of `error` as the reason.
     pub fn lose_by(&self, error: &wgpu::Error) {
         if self.lost.set(root_cause(error)).is_ok() {
-            tracing::warn!(adapter = self.adapter.name, %error, "GPU lost");
+            tracing::warn!(adapter = self.adapter.name, %error, "the GPU was lost");
         }
     }
 
@@ -124,7 +124,7 @@ impl Health {
     /// Returns an [`Error::Gpu`] with a one-line reason: `what` failed, and the root cause of
     /// `error`. The whole `error` is logged.
     pub fn failed(&self, what: impl Display, error: &(dyn std::error::Error + 'static)) -> Error {
-        tracing::warn!(adapter = self.adapter.name, %what, %error, "GPU refused");
+        tracing::warn!(adapter = self.adapter.name, %what, %error, "the GPU driver reported an error");
         self.failure(format!("{what}: {}", root_cause(error)), GpuFailure::Lost)
     }
 }

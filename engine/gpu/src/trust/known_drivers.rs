@@ -70,8 +70,9 @@ fn bad_on(system: &str, adapter: &AdapterId) -> Vec<Fallback> {
     let features = GpuFeature::ALL.into_iter().map(FallbackPart::Feature);
     let first = |part: FallbackPart| rows().iter().find(|row| row.part == part && row.is_about(system, adapter));
     let bad = features.chain([FallbackPart::Adapter]).filter_map(first);
-    let told =
-        bad.inspect(|row| tracing::debug!(adapter = adapter.name, part = %row.part, row.source, "known to fail"));
+    let told = bad.inspect(
+        |row| tracing::debug!(adapter = adapter.name, part = %row.part, row.source, "the driver is known to fail"),
+    );
     told.map(|row| Fallback::known(adapter.clone(), row.part, &row.why)).collect()
 }
 
@@ -121,7 +122,7 @@ mod tests {
         assert!(bad("windows", &adapter("vulkan", "NVIDIA GeForce RTX 4090", "NVIDIA 560.94")).is_empty());
         let told = &bad_on("windows", &amd)[0];
         assert!(
-            told.is_known() && told.to_string().contains(" does without cooperative matrices: programs "),
+            told.is_known() && told.to_string().contains(" runs without cooperative matrices over vulkan: programs "),
             "{told:?}"
         );
         let software = adapter("vulkan", "llvmpipe (LLVM 19.1.7, 256 bits)", "llvmpipe Mesa 25.0.7");

@@ -85,7 +85,7 @@ impl CrashSentinel {
             HELD.lock().push(HeldFile { path, begun: Instant::now(), may_hang: !is_window });
             Ok::<_, io::Error>(sentinel)
         };
-        made().inspect_err(|error| tracing::debug!(%error, "a step without a sentinel")).ok()
+        made().inspect_err(|error| tracing::debug!(%error, "no crash sentinel could be written for this step")).ok()
     }
 }
 

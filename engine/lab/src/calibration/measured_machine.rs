@@ -118,7 +118,7 @@ pub fn cached_machine(
     if let Some(path) = path
         && let Err(error) = machine.store(&path)
     {
-        tracing::debug!(%error, "speeds of the machine not kept");
+        tracing::debug!(%error, "the measured speeds of the machine were not saved");
     }
     Ok(machine)
 }

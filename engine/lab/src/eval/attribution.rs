@@ -129,9 +129,9 @@ pub fn continuation(
 /// `token` is outside the vocabulary.
 pub(super) fn split_context<'c>(model: &Model, context: &'c [u32], token: u32) -> Result<(&'c u32, &'c [u32])> {
     if token as usize >= model.config.n_vocab && !context.is_empty() {
-        return Err(Error::invalid("token id", format!("below {}", model.config.n_vocab), token));
+        return Err(Error::invalid("token id", format!("an id below {}", model.config.n_vocab), token));
     }
-    context.split_last().ok_or_else(|| Error::invalid("context", "at least one token", "none"))
+    context.split_last().ok_or_else(|| Error::invalid("context", "at least one token", "no tokens"))
 }
 
 /// Creates a forward pass of `model` with the instruction set, workers and precision of `cpu`.
@@ -158,9 +158,9 @@ impl<'a> FfnOutput<'a> {
         let Some(at) = steps.iter().position(|step| matches!(step, Step::Ffn { .. })) else { return Ok(output) };
         let another = |step: &Step| {
             Error::unsupported(
-                "program of a layer to attribute",
+                "layer program in an attribution",
                 format!("{step:?} in layer {layer}"),
-                "FFNs whose outputs are normed at most and added to the residual stream",
+                "FFNs whose outputs are added to the residual stream after at most a norm",
             )
         };
         if let Some(step) = steps.iter().find(|step| matches!(step, Step::Altup(_) | Step::DenseFfn { .. })) {

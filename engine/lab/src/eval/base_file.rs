@@ -155,7 +155,8 @@ impl<R: Read> BaseFile<R> {
             + 4 * context as u128 * windows as u128
             + windows as u128 * scored(context) as u128 * row_bytes(n_vocab) as u128;
         if u128::from(bytes) != expected {
-            let wanted = format!("{expected} bytes for {windows} windows of {context} tokens, {n_vocab} each");
+            let wanted =
+                format!("{expected} bytes for {windows} windows of {context} tokens and a vocabulary of {n_vocab}");
             let malformed = Error::malformed(path, Location::File, wanted, format!("{bytes} bytes"));
             return Err(if u128::from(bytes) < expected { malformed.of_truncated_file() } else { malformed });
         }
@@ -167,7 +168,7 @@ impl<R: Read> BaseFile<R> {
                 let id = u32::from_le_bytes(*id);
                 if id as usize >= n_vocab {
                     let offset = 20 + 4 * (at * context + t) as u64;
-                    return Err(malformed("a token id", offset, format!("one below {n_vocab}"), id.to_string()));
+                    return Err(malformed("a token id", offset, format!("an id below {n_vocab}"), id.to_string()));
                 }
                 raw.push(id);
             }
@@ -189,8 +190,8 @@ impl<R: Read> BaseFile<R> {
         let words = self.row.as_chunks::<4>().0;
         let [scale, least] = [f32::from_le_bytes(words[0]), f32::from_le_bytes(words[1])];
         if !(scale >= 0.0 && scale.is_finite() && least.is_finite()) {
-            let expected = format!("a scale and an offset that are numbers in scored token {}", self.rows);
-            let got = format!("{scale} and {least}");
+            let expected = format!("a finite scale and a finite offset in scored token {}", self.rows);
+            let got = format!("the scale {scale} and the offset {least}");
             return Err(Error::malformed(&self.path, Location::File, expected, got));
         }
         self.rows += 1;

@@ -52,8 +52,8 @@ impl Corpus {
     pub fn windows(tokenizer: &Tokenizer, name: &str, text: &str, context: usize, most: Option<usize>) -> Result<Self> {
         let tokens = tokenizer.encode(text, EncodeOptions::TEXT)?;
         if tokens.len() < 2 * context {
-            let expected = format!("at least {} tokens, two windows of {context}", 2 * context);
-            return Err(Error::invalid("text", expected, format!("{} in {name}", tokens.len())));
+            let expected = format!("at least {} tokens, which are two windows of {context} tokens", 2 * context);
+            return Err(Error::invalid("text", expected, format!("{} tokens in {name}", tokens.len())));
         }
         let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
         Corpus::from_tokens(name, tokens, bos, context, most)
@@ -105,7 +105,7 @@ impl Corpus {
         most: Option<usize>,
     ) -> Result<Self> {
         if separator.is_empty() {
-            return Err(Error::invalid("separator of documents", "at least one character", "none"));
+            return Err(Error::invalid("separator of documents", "at least one character", "an empty text"));
         }
         let (mut passages, mut all) = (Vec::new(), 0);
         for document in text.split(separator).map(str::trim).filter(|document| !document.is_empty()) {
@@ -121,7 +121,11 @@ impl Corpus {
             }
         }
         if passages.is_empty() {
-            return Err(Error::invalid("text", "documents of at least two tokens", format!("none in {name}")));
+            return Err(Error::invalid(
+                "text",
+                "documents of at least two tokens",
+                format!("no such document in {name}"),
+            ));
         }
         Ok(Corpus { name: name.to_owned(), passages, context, tokens: all, raw: Vec::new() })
     }
@@ -134,7 +138,7 @@ impl Corpus {
     pub fn hold_out(&mut self, most: usize) -> Result<Corpus> {
         let count = most.min(self.passages.len() / 2);
         if count == 0 {
-            let expected = "at least two contexts, one to calibrate on, or another text for that";
+            let expected = "at least two contexts, one of them for the calibration, or a separate text for it";
             return Err(Error::invalid("text", expected, self.passages.len()));
         }
         let passages = self.passages.drain(..count).collect();

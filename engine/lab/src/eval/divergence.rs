@@ -111,7 +111,7 @@ pub fn divergence(
     control: &mut dyn Control,
 ) -> Result<Divergence> {
     if corpus.scored() < LEAST_TOKENS {
-        let expected = format!("at least {LEAST_TOKENS} scored tokens, for errors to mean anything");
+        let expected = format!("at least {LEAST_TOKENS} scored tokens, so that the errors are meaningful");
         return Err(Error::invalid("text", expected, corpus.scored()));
     }
     let model = Arc::clone(forward.model());
@@ -220,7 +220,7 @@ impl BaseFile {
         }
         if (self.context, &self.raw) != (corpus.context, &corpus.raw) {
             let expected = format!("the same {} windows of {} tokens", corpus.passages.len(), corpus.context);
-            let got = format!("others ({} windows of {})", self.raw.len() / self.context, self.context);
+            let got = format!("other text ({} windows of {} tokens)", self.raw.len() / self.context, self.context);
             return Err(Error::invalid("base file", expected, got));
         }
         Ok(())

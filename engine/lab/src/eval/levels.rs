@@ -180,8 +180,9 @@ fn ranks(
     let activity = perplexity(forward, text, method, "", control)?.activity;
     let counts: Vec<Vec<u32>> = layers.map(|layer| activity.counts(layer).to_vec()).collect();
     if counts.iter().all(|counts| counts.windows(2).all(|pair| pair[0] == pair[1])) {
-        let expected = "neurons that fire at different rates: those of ReLU, or of gates with thresholds from `thermocline prepare`";
-        return Err(Error::invalid("model to prune", expected, "neurons that all fire alike"));
+        let expected = "neurons that fire at different rates: neurons of ReLU, or of gates with thresholds from \
+                        `thermocline prepare`";
+        return Err(Error::invalid("model to prune", expected, "neurons that all fire equally often"));
     }
     Ok(match order {
         PruneOrder::Hot => {

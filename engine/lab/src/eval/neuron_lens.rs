@@ -47,7 +47,7 @@ fn output_of(model: &Model, cpu: &Cpu, place: NeuronIndex) -> Result<Vec<f32>> {
     let NeuronIndex { layer, neuron } = place;
     let shape = model.neuron_shape();
     if neuron >= shape.neurons(layer) {
-        let expected = format!("one of {} in layer {layer}", shape.neurons(layer));
+        let expected = format!("one of the {} neurons of layer {layer}", shape.neurons(layer));
         return Err(Error::invalid("neuron", expected, format!("neuron {neuron}")));
     }
     let (group, row) = shape.member(layer, neuron).unwrap_or((0, neuron));
@@ -56,7 +56,9 @@ fn output_of(model: &Model, cpu: &Cpu, place: NeuronIndex) -> Result<Vec<f32>> {
         Ffn::Experts(moe) => (moe.ffns().nth(group), moe.latent.as_ref().filter(|_| group < moe.experts.len())),
         Ffn::None => (None, None),
     };
-    let Some(ffn) = ffn else { return Err(Error::invalid("neuron", "one of an FFN", format!("layer {layer}"))) };
+    let Some(ffn) = ffn else {
+        return Err(Error::invalid("neuron", "a neuron of an FFN", format!("layer {layer}, which has no FFN")));
+    };
     let out = match &ffn.down {
         Down::Neurons(down) => {
             let mut out = vec![0.0; down.weight.cols()];

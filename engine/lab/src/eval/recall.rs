@@ -82,9 +82,9 @@ pub fn recall(
     Ok(Recall {
         conditions: Conditions::new(&model, corpus, method, kv_type, device),
         active: if model.config.activation.is_sparse() {
-            "all that are not zero".to_owned()
+            "all neurons that are not zero".to_owned()
         } else {
-            format!("the fewest that hold {:.0} % of the mass", 100.0 * MASS_OF_ACTIVE)
+            format!("the fewest neurons that hold {:.0} % of the mass", 100.0 * MASS_OF_ACTIVE)
         },
         recall: over(|layer| layer.figures.recall),
         mass_recall: over(|layer| layer.figures.mass_recall),
@@ -167,7 +167,7 @@ impl<'a> RecallObserver<'a> {
         if layers.iter().all(Option::is_none) {
             let expected = match sparsity {
                 Sparsity::Predicted if model.config.experts.is_some() => {
-                    "a model with predictors, which MoE models do not have (measure activation thresholds under threshold)"
+                    "a model with predictors, which MoE models do not have (`threshold` measures activation thresholds)"
                 }
                 Sparsity::Predicted => "a model with predictors (`prepare` makes them)",
                 Sparsity::Threshold => "a model with gates and activation thresholds (`prepare` makes them)",

@@ -50,14 +50,14 @@ pub fn token_neurons(
 /// `[d_model]`.
 fn direction(model: &Model, tokens: &[u32]) -> Result<Vec<f32>> {
     if tokens.is_empty() {
-        return Err(Error::invalid("tokens", "at least one", "none"));
+        return Err(Error::invalid("tokens", "at least one token", "no tokens"));
     }
     let (norm, head) = (&model.weights.output_norm, &model.weights.output.weight);
     let mut sum = vec![0.0; head.cols()];
     let mut u = vec![0.0; head.cols()];
     for token in tokens {
         if *token as usize >= head.rows() {
-            return Err(Error::invalid("token id", format!("below {}", head.rows()), token));
+            return Err(Error::invalid("token id", format!("an id below {}", head.rows()), token));
         }
         head.dequantise_row(*token as usize, &mut u);
         u.iter_mut().zip(&norm.weight).for_each(|(u, weight)| *u *= weight);

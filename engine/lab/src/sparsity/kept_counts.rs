@@ -65,7 +65,7 @@ impl KeptCounts {
         match counts.read(&sizes, model) {
             Ok(()) => {}
             Err(error) => {
-                tracing::warn!(path = %counts.path.display(), %error, "kept counts are not used; new ones replace them");
+                tracing::warn!(path = %counts.path.display(), %error, "new counts replace the stored firing counts");
             }
         }
         Some(counts)
@@ -77,12 +77,12 @@ impl KeptCounts {
         }
         let file = Sidecar::open(&self.path, ReadMode::Read)?;
         if let Some(reason) = file.foreign(model) {
-            return Err(Error::invalid("kept counts", "those of this model", reason));
+            return Err(Error::invalid("stored firing counts", "counts of this model", reason));
         }
         let lengths = file.layers.iter().map(|layer| layer.frequency.as_ref().map(Vec::len));
         if !lengths.clone().eq(sizes.iter().copied()) {
             let got = format!("{:?}", lengths.collect::<Vec<_>>());
-            return Err(Error::invalid("kept counts", format!("frequencies per layer: {sizes:?}"), got));
+            return Err(Error::invalid("stored firing counts", format!("frequencies per layer: {sizes:?}"), got));
         }
         self.tokens = file.provenance.tokens_profiled.min(MOST_TOKENS);
         self.earlier = file.layers.into_iter().map(|layer| layer.frequency).collect();

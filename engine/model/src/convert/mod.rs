@@ -85,7 +85,7 @@ pub fn convert(
     if let (Ok(from), Ok(to)) = (fs::canonicalize(source), fs::canonicalize(target))
         && from == to
     {
-        return Err(Error::invalid("file to write", "another file than the one read", target.display()));
+        return Err(Error::invalid("file to write", "a file other than the source", target.display()));
     }
     let opened = format::open(source, ReadMode::Map)?;
     let files = opened.files();

@@ -32,7 +32,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     hf.refuse_unless("use_gated_activation", true, "Cohere without gates")?;
     let second = hf.model_type() == "cohere2";
     if second {
-        hf.refuse_unless("use_qk_norm", false, "Cohere 2 with norms of heads")?;
+        hf.refuse_unless("use_qk_norm", false, "Cohere 2 with QK norms")?;
     }
     let sizes = draft.usual(
         hf,

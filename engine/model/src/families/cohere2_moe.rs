@@ -59,7 +59,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     draft.set_size("expert_shared_count", hf.or_default(&["num_shared_experts"], 0)?)?;
     let strategy = hf.str(&["shared_expert_combination_strategy"])?.unwrap_or("average");
     if strategy != "average" && hf.or_default(&["num_shared_experts"], 0)? > 0 {
-        let what = "Cohere 2 MoE that does not average experts";
+        let what = "Cohere 2 MoE that does not average its experts";
         return Err(hf.unsupported(what, "shared_expert_combination_strategy", strategy));
     }
     draft.router(
@@ -90,7 +90,7 @@ fn layers(hf: &HfConfig, n_layer: usize) -> Result<(usize, Vec<bool>)> {
             let types = hf.of_layers(&types, n_layer)?;
             let dense = types.iter().take_while(|ty| **ty == "dense").count();
             if types.len() != n_layer || types[dense..].iter().any(|ty| *ty != "sparse") {
-                let expected = format!("{n_layer} entries, `dense` ones before `sparse` ones");
+                let expected = format!("{n_layer} entries, all `dense` entries before all `sparse` entries");
                 return Err(hf.error(key, expected, types.join(", ")));
             }
             dense

@@ -41,7 +41,7 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     hf.refuse_unless("attention_bias", false, "latent attention with biases")?;
-    hf.refuse_unless("rope_interleave", true, "latent attention that rotates halves")?;
+    hf.refuse_unless("rope_interleave", true, "latent attention that rotates halves of heads")?;
     let mistral = hf.model_type() == "mistral4";
     latent::import(hf, draft, if mistral { "mistral4" } else { "deepseek2" }, 10_000.0)?;
     if mistral {

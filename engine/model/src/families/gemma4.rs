@@ -62,7 +62,7 @@ pub(super) fn share_keys_and_values(loader: &Loader<'_>, config: &mut ModelConfi
         let source = first.iter().rposition(|before| windowed(before) == windowed(layer));
         let Some(source) = source else {
             let kind = if windowed(layer) { "with" } else { "without" };
-            let expected = format!("few enough that a layer {kind} a window comes before them");
+            let expected = format!("a number that leaves an earlier layer {kind} a window");
             return Err(loader.key_error(key, expected, n_layer - own));
         };
         if let Some(attention) = &mut layer.attention {
@@ -177,8 +177,8 @@ fn global_heads(hf: &HfConfig, slides: &[bool]) -> Result<GlobalHeads> {
     for (n, slides) in slides.iter().enumerate() {
         let wanted = if *slides { GlobalHeads { head_dim: None, kv_heads: None } } else { last };
         if of(n) != wanted {
-            let expected = "the same for all layers without a window, and nothing for others";
-            return Err(hf.error(name, expected, format!("other heads in layer {n}")));
+            let expected = "the same value for all layers without a window, and no value for other layers";
+            return Err(hf.error(name, expected, format!("another value in layer {n}")));
         }
     }
     Ok(last)

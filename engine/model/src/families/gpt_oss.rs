@@ -39,7 +39,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         if let Some(value) = hf.f32(&[name])?
             && value != only
         {
-            return Err(hf.error(name, format!("{only}, as every published model has it"), value));
+            return Err(hf.error(name, format!("{only}, the value of every published model"), value));
         }
     }
     draft.windows(hf, sizes.n_layer, SlidingLayers::AllButEvery(2))?;

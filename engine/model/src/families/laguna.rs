@@ -20,7 +20,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     hf.refuse_unless("attention_bias", false, "Laguna with biases")?;
-    hf.refuse_unless("moe_apply_router_weight_on_input", false, "Laguna that weighs the experts' inputs")?;
+    hf.refuse_unless("moe_apply_router_weight_on_input", false, "Laguna with router weights on expert inputs")?;
     if let Some(cap) = hf.f32(&["moe_router_logit_softcapping"])?.filter(|cap| *cap > 0.0) {
         return Err(hf.unsupported("Laguna that caps its router's logits", "moe_router_logit_softcapping", cap));
     }

@@ -31,7 +31,11 @@ pub(super) fn configure(loader: &Loader<'_>, config: &mut ModelConfig) -> Result
     let v_dim = v_dim.unwrap_or((config.d_model / n_head).max(1));
     let rope = loader.required_size("rope.dimension_count", 2..=LARGEST)?;
     if rope >= key_dim {
-        return Err(loader.key_error("rope.dimension_count", format!("fewer than a key's {key_dim} elements"), rope));
+        return Err(loader.key_error(
+            "rope.dimension_count",
+            format!("fewer than the {key_dim} elements of a key"),
+            rope,
+        ));
     }
     let low_rank = (0..config.n_layer()).any(|n| loader.has(&format!("blk.{n}.attn_q_a.weight")));
     let q_rank = loader.size("attention.q_lora_rank", 0..=LARGEST)?.filter(|rank| *rank > 0 && low_rank);

@@ -85,7 +85,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
 fn dense_context(hf: &HfConfig) -> Result<Option<usize>> {
     let name = "sparse_config";
     let Some(sparse) = hf.value(name) else { return Ok(None) };
-    let expected = || hf.error(name, "an object whose `dense_len` is a number from 2 on", sparse);
+    let expected = || hf.error(name, "an object whose `dense_len` is a number of at least 2", sparse);
     let dense = match sparse.as_object().ok_or_else(expected)?.get("dense_len") {
         None => DENSE_LENGTH,
         Some(dense) => dense.as_u64().and_then(|dense| usize::try_from(dense).ok()).ok_or_else(expected)?,

@@ -79,7 +79,11 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     if let Some(bases) = hf.floats("layer_rope_theta")? {
         let rotated: Vec<bool> = bases.iter().map(|base| *base != 0.0).collect();
         if rotated != slides {
-            return Err(hf.error("layer_rope_theta", "0 for the layers without a window alone", format!("{bases:?}")));
+            return Err(hf.error(
+                "layer_rope_theta",
+                "0 for exactly the layers without a window",
+                format!("{bases:?}"),
+            ));
         }
     }
     let factor = hf.f32(&["qk_scale_factor"])?.unwrap_or(1.0);

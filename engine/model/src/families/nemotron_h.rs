@@ -185,7 +185,7 @@ fn mixers(hf: &HfConfig) -> Result<Vec<Mixer>> {
         return letters.chars().map(mixer).collect();
     }
     let Some(words) = hf.strings(types)? else {
-        return Err(hf.error(pattern, "a letter per layer", "nothing: the key is missing"));
+        return Err(hf.error(pattern, "one letter per layer", "nothing: the key is missing"));
     };
     let expected = "`mamba`, `attention`, `mlp` or `moe`";
     words.into_iter().map(|word| Mixer::from_word(word).ok_or_else(|| hf.error(types, expected, word))).collect()

@@ -14,7 +14,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     if let Some(limit) = hf.f32(&["clip_qkv"])? {
-        return Err(hf.unsupported("OLMoE that limits queries, keys and values", "clip_qkv", limit));
+        return Err(hf.unsupported("OLMoE with limits of queries, keys and values", "clip_qkv", limit));
     }
     draft.usual(hf, "olmoe", 10_000.0, Activation::Silu)?;
     draft.experts(hf, &["num_experts", "num_local_experts"], &["num_experts_per_tok"], &["intermediate_size"])?;

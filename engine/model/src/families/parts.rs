@@ -59,7 +59,11 @@ pub(super) fn check_lengths_kept(loader: &Loader<'_>, config: &ModelConfig) -> R
         return Ok(());
     }
     let kind = loader.text("rope.scaling.type")?.unwrap_or("factors").to_owned();
-    Err(loader.key_error("rope.scaling.type", "a kind that keeps lengths, as norms behind rotations need it", kind))
+    Err(loader.key_error(
+        "rope.scaling.type",
+        "a kind that keeps the length of vectors, because norms follow the rotations",
+        kind,
+    ))
 }
 
 /// Gives every attention gates on its heads' outputs, one per head or per element. The rows of the
@@ -151,10 +155,10 @@ pub(super) fn check_gates(loader: &Loader<'_>, ffn: &Ffn, n: usize) -> Result<()
     let Ffn::Experts(moe) = ffn else { return Ok(()) };
     let missing = |stem: &str, expected: &str| Err(loader.missing_tensor(&format!("blk.{n}.{stem}.weight"), expected));
     if moe.experts.iter().any(|ffn| ffn.gate.is_none()) {
-        return missing("ffn_gate_exps", "a gate of every expert");
+        return missing("ffn_gate_exps", "the gate matrices of the experts");
     }
     if moe.shared.as_ref().is_some_and(|shared| shared.ffn.gate.is_none()) {
-        return missing("ffn_gate_shexp", "a gate of the shared expert");
+        return missing("ffn_gate_shexp", "the gate matrix of the shared expert");
     }
     Ok(())
 }

@@ -19,7 +19,13 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     config.experts = loader.experts(ROUTER, |_| sizes.n_ff)?;
     match config.experts.map(|experts| experts.used) {
         Some(2) => {}
-        used => return Err(loader.key_error("expert_used_count", "2, as SparseMixer has it", used.unwrap_or(0))),
+        used => {
+            return Err(loader.key_error(
+                "expert_used_count",
+                "2, the only number that SparseMixer supports",
+                used.unwrap_or(0),
+            ));
+        }
     }
     loader.apply_window(&mut config, None, 0)?;
     Ok(config)

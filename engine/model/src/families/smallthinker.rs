@@ -33,7 +33,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
 }
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
-    hf.refuse_unless("moe_enable_early_router", true, "SmallThinker that routes behind attention")?;
+    hf.refuse_unless("moe_enable_early_router", true, "SmallThinker with a router after attention")?;
     hf.refuse_unless("moe_enable_secondary_experts", false, "SmallThinker with secondary experts")?;
     let sizes = draft.common_of_width(hf, "smallthinker", hf.size(&["moe_ffn_hidden_size"])?)?;
     draft.rope(hf, &sizes, 10_000.0)?;
@@ -41,7 +41,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     if let Some(layout) = hf.layer_flags("moe_layer_layout", sizes.n_layer)?
         && let Some(dense) = layout.iter().position(|experts| !experts)
     {
-        return Err(hf.error("moe_layer_layout", "experts in every layer", format!("none in layer {dense}")));
+        return Err(hf.error("moe_layer_layout", "experts in every layer", format!("no experts in layer {dense}")));
     }
     // A layer may have a window without rotations, or rotations without a window.
     let windows = hf.layer_flags("sliding_window_layout", sizes.n_layer)?;

@@ -72,7 +72,7 @@ impl HfConfig {
 
     /// Returns the error for a variant of a known family that the engine does not run.
     pub fn unsupported(&self, what: &'static str, key: &str, value: impl Display) -> Error {
-        Error::unsupported(what, format!("{key} = {value}"), "the family's usual form")
+        Error::unsupported(what, format!("{key} = {value}"), "the usual form of the family")
     }
 
     /// Returns the first of `names` that is present and not null, with its value.
@@ -211,18 +211,20 @@ impl HfConfig {
     /// Reads one or more numbers of at least 1: a number or a list.
     pub fn numbers(&self, name: &str) -> Result<Vec<usize>> {
         let number = |value: &Value| value.as_u64().filter(|value| *value > 0)?.try_into().ok();
-        let numbers = self.typed(&[name], "a number of at least 1, or a list of them", |value| match value {
-            Value::Array(all) if !all.is_empty() => all.iter().map(number).collect(),
-            value => Some(vec![number(value)?]),
-        })?;
-        numbers
-            .ok_or_else(|| self.error(name, "a number of at least 1, or a list of them", "nothing: the key is missing"))
+        let numbers =
+            self.typed(&[name], "a number of at least 1, or a list of such numbers", |value| match value {
+                Value::Array(all) if !all.is_empty() => all.iter().map(number).collect(),
+                value => Some(vec![number(value)?]),
+            })?;
+        numbers.ok_or_else(|| {
+            self.error(name, "a number of at least 1, or a list of such numbers", "nothing: the key is missing")
+        })
     }
 
     /// Reads a fraction below 1 per layer: a list, or one fraction for all layers.
     pub fn fractions(&self, name: &str, n_layer: usize) -> Result<Option<Vec<f32>>> {
         let fraction = |value: &Value| finite(value).filter(|value| (0.0..1.0).contains(value));
-        let expected = format!("{n_layer} fractions from 0 to below 1, one per layer, or one for all");
+        let expected = format!("{n_layer} fractions from 0 to below 1, one per layer, or one fraction for all layers");
         self.typed(&[name], &expected, |value| match value {
             Value::Array(all) => {
                 let of_layers = self.of_layers(all, n_layer).ok().filter(|all| all.len() == n_layer)?;

@@ -94,7 +94,7 @@ pub(super) fn import(folder: HfFolder) -> Result<Import> {
     }
     if !tie && !recipes.iter().any(|recipe| recipe.tensor.name == "output.weight") {
         let location = Location::Key("tie_word_embeddings".to_owned());
-        return Err(Error::malformed(&path, location, "true, as there is no `lm_head.weight`", "false"));
+        return Err(Error::malformed(&path, location, "true, because the file has no `lm_head.weight`", "false"));
     }
     let tokenizer = match tokenizer_json {
         Some(tokenizer_json) => TokenizerSource::HuggingFace { tokenizer_json, tokenizer_config },

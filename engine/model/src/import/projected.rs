@@ -71,7 +71,7 @@ fn product(path: &Path, cpu: &Cpu, rows: &Tensor, [width, narrow]: [usize; 2], m
     let map = Matrix::new(TensorType::F32, width, narrow, Bytes::new(bytes));
     let map = map.filter(|_| cols == narrow).ok_or_else(|| wrong(path, rows, format!("rows of {narrow}")))?;
     let size = count.checked_mul(width).filter(|size| size.checked_mul(4).is_some());
-    let mut out = vec![0.0; size.ok_or_else(|| wrong(path, rows, "a believable size".to_owned()))?];
+    let mut out = vec![0.0; size.ok_or_else(|| wrong(path, rows, "a number of rows that fits in memory".to_owned()))?];
     for (out, x) in out.chunks_mut(CHUNK * width).zip(values.chunks(CHUNK * narrow)) {
         cpu.matmul(&mut [MatmulJob { weight: &map, bias: None, out }], x, x.len() / narrow);
     }

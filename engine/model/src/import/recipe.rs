@@ -144,7 +144,7 @@ impl Recipe {
             &Transform::Rope { heads, dims } => {
                 let head_dim = rows / heads.max(1);
                 if head_dim == 0 || rows != heads * head_dim || dims > head_dim {
-                    return Err(format!("rows of {heads} heads of at least {dims}"));
+                    return Err(format!("rows of {heads} heads of at least {dims} rows each"));
                 }
                 Ok(self.with_rows(|row| rope_source(row, head_dim, dims)))
             }
@@ -153,7 +153,9 @@ impl Recipe {
                 let head_dim = rows / all.max(1);
                 let divides = kv_heads != 0 && heads.is_multiple_of(kv_heads);
                 if !divides || head_dim == 0 || rows != all * head_dim {
-                    return Err(format!("rows of {heads} query and twice {kv_heads} key/value heads"));
+                    return Err(format!(
+                        "rows of {heads} query heads, {kv_heads} key heads and {kv_heads} value heads"
+                    ));
                 }
                 Ok(self.with_rows(|row| qkv_source(row / head_dim, heads, kv_heads) * head_dim + row % head_dim))
             }

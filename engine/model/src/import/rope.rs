@@ -120,7 +120,7 @@ impl<'a> HfRope<'a> {
         let factors: Option<Vec<f32>> =
             values.and_then(|values| values.iter().map(|value| finite(value).filter(|&value| value > 0.0)).collect());
         factors.filter(|factors| factors.len() == len).ok_or_else(|| {
-            self.config.error(&format!("rope.{name}"), format!("{len} numbers above 0"), "something else")
+            self.config.error(&format!("rope.{name}"), format!("{len} numbers above 0"), "another value")
         })
     }
 
@@ -151,7 +151,11 @@ impl<'a> HfRope<'a> {
         if let (Some(short), Some(long)) = (short, long)
             && short != long
         {
-            return Err(self.config.unsupported("longrope with a magnitude of each length", "rope.long_mscale", long));
+            return Err(self.config.unsupported(
+                "longrope with different magnitudes for short and long contexts",
+                "rope.long_mscale",
+                long,
+            ));
         }
         let given = self.f32("attention_factor")?.or(short);
         let factor = f64::from(self.factor(original, context)?);

@@ -34,7 +34,7 @@ pub(super) fn join(path: &Path, hf: &HfConfig, tensors: Vec<Tensor>) -> Result<V
     if is("quantization_mode", "online") {
         return Err(Error::unsupported(
             "quantization_config",
-            "bitnet, quantization_mode online: weights before they are rounded to three values",
+            "bitnet with quantization_mode online, whose weights are not yet rounded to three values",
             "the packed folder of the same model, or its GGUF file",
         ));
     }
@@ -142,7 +142,7 @@ mod tests {
             change(&mut tensors);
             join(Path::new("m"), &hf, tensors).unwrap_err().to_string()
         };
-        assert!(refused("online", |_| ()).contains("before they are rounded"));
+        assert!(refused("online", |_| ()).contains("not yet rounded"));
         assert!(refused("offline", |it| drop(it.remove(2))).contains("q.weight_scale"));
         assert!(refused("offline", |it| it[2].data = Bytes::new(vec![0; 4])).contains("positive finite"));
         assert!(refused("offline", |it| it[1].shape = vec![4, 64]).contains("blocks of 128"));

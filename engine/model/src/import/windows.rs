@@ -52,7 +52,7 @@ impl HfConfig {
             None => (1..=usual).map(|n| n < usual).collect::<Vec<bool>>(),
         };
         if letters.is_empty() {
-            return Err(self.error(name, "a letter per layer, or a number", "an empty string"));
+            return Err(self.error(name, "one letter per layer, or a number", "an empty string"));
         }
         Ok(letters.iter().copied().cycle().take(n_layer).collect())
     }

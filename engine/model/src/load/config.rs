@@ -13,7 +13,7 @@ use thermocline_formats::format::{Array, Container};
 
 /// Name of a variant that is refused in files and folders, because a token would attend to later
 /// tokens.
-pub(crate) const BOTH_DIRECTIONS: &str = "attention in both directions, as models that embed texts have it";
+pub(crate) const BOTH_DIRECTIONS: &str = "bidirectional attention (of embedding models)";
 
 impl Loader<'_> {
     /// Returns the sizes that every architecture has, checked against each other and against the
@@ -27,7 +27,7 @@ impl Loader<'_> {
             Some(head_dim) => head_dim,
             None if d_model.is_multiple_of(n_head) => d_model / n_head,
             None => {
-                let expected = format!("a divisor of embedding_length {d_model}, or a key_length");
+                let expected = format!("a divisor of embedding_length {d_model}, or a key_length in the file");
                 return Err(self.key_error("attention.head_count", expected, n_head));
             }
         };
@@ -36,7 +36,8 @@ impl Loader<'_> {
         let context_length = self.required_size("context_length", 1..=MAX_SIZE)?;
         let embedding = "token_embd.weight";
         let n_vocab = self.rows(embedding);
-        let n_vocab = n_vocab.ok_or_else(|| self.missing_tensor(embedding, "the embedding, [n_vocab, d_model]"))?;
+        let n_vocab =
+            n_vocab.ok_or_else(|| self.missing_tensor(embedding, "the embedding with the shape [n_vocab, d_model]"))?;
         if n_vocab == 0 || n_vocab > MAX_SIZE {
             return Err(self.tensor_error(embedding, "at least one row", format!("{n_vocab} rows")));
         }
@@ -75,7 +76,7 @@ impl Loader<'_> {
         if self.checkpoint.container == Container::HuggingFace {
             return match self.size("vocab_size", 1..=MAX_SIZE)? {
                 Some(size) if size != n_vocab => {
-                    Err(self.key_error("vocab_size", format!("{n_vocab}, the rows of the embedding"), size))
+                    Err(self.key_error("vocab_size", format!("{n_vocab}, the number of rows of the embedding"), size))
                 }
                 _ => Ok(()),
             };
@@ -276,7 +277,7 @@ impl Loader<'_> {
             Some(2) => RouterScore::Sigmoid,
             Some(3) => RouterScore::SoftmaxOfChosen,
             Some(other) => {
-                let supported = "1 (softmax), 2 (sigmoid), 3 (softmax of the chosen)".to_owned();
+                let supported = "1 (softmax), 2 (sigmoid), 3 (softmax of the chosen experts)".to_owned();
                 return Err(Error::unsupported("expert_gating_func", other, supported));
             }
         };

@@ -26,7 +26,7 @@ pub(crate) fn factors(checkpoint: &Checkpoint, weight: &Tensor, count: usize) ->
     };
     let whole = tensor.ty.is_weight() && tensor.ty.row_bytes(tensor.len()) == Some(tensor.data.len());
     if !whole || ![1, count].contains(&tensor.len()) {
-        let expected = format!("the factor of {}, or {count} of them", weight.name);
+        let expected = format!("one factor or {count} factors of {}", weight.name);
         return Err(error(expected, format!("shape {:?} of {}", tensor.shape, tensor.ty)));
     }
     let mut values = vec![0.0; tensor.len()];

@@ -12,8 +12,9 @@ impl<'a> Loader<'a> {
         let key = self.key(suffix);
         let value = match self.metadata().get(&key) {
             Some(thermocline_formats::format::Value::Array(array)) => {
-                let numbers = integers(array)
-                    .ok_or_else(|| self.key_error(suffix, "an unsigned integer or an array of them", "an array"))?;
+                let numbers = integers(array).ok_or_else(|| {
+                    self.key_error(suffix, "an unsigned integer or an array of unsigned integers", "another array")
+                })?;
                 let numbers = self.of_layers(&numbers)?;
                 let Some(&first) = numbers.first() else {
                     return Err(self.key_error(suffix, "one number per layer", "an empty array"));
@@ -94,10 +95,10 @@ impl<'a> Loader<'a> {
                 let all = if all.len() == len { all } else { self.of_layers(all)? };
                 match all.len() == len {
                     true => Ok(Some(all.to_vec())),
-                    false => Err(self.key_error(suffix, expected(), format!("{} of them", all.len()))),
+                    false => Err(self.key_error(suffix, expected(), format!("{} numbers", all.len()))),
                 }
             }
-            Some(_) => Err(self.key_error(suffix, expected(), "something else")),
+            Some(_) => Err(self.key_error(suffix, expected(), "another value")),
         }
     }
 

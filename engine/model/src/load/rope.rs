@@ -105,8 +105,12 @@ impl Loader<'_> {
             return Ok(Some(RopeScaling::Factors { short, long: None, original_context, attention_factor }));
         }
         let Some(long) = factors("rope_factors_long")? else { return Ok(None) };
-        let missing =
-            || self.missing_tensor(&format!("rope_factors_short{suffix}.weight"), "as many factors as the long ones");
+        let missing = || {
+            self.missing_tensor(
+                &format!("rope_factors_short{suffix}.weight"),
+                "as many factors as rope_factors_long has",
+            )
+        };
         let short = factors("rope_factors_short")?.ok_or_else(missing)?;
         Ok(Some(RopeScaling::Factors { short, long: Some(long), original_context, attention_factor }))
     }

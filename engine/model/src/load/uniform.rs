@@ -97,7 +97,7 @@ impl Loader<'_> {
                 };
                 for (has, lacks) in [(other, layer), (layer, other)] {
                     if let Some(name) = of_group(has).find(|name| !names[lacks].contains(**name)) {
-                        let expected = format!("a tensor as `blk.{has}.{name}`");
+                        let expected = format!("a tensor like `blk.{has}.{name}`");
                         return Err(self.missing_tensor(&format!("blk.{lacks}.{name}"), expected));
                     }
                 }

@@ -174,7 +174,9 @@ fn expert_latent(loader: &Loader<'_>, d: usize, n: usize) -> Result<Option<Exper
     let Some(width) = loader.rows(&format!("{down}.weight")) else { return Ok(None) };
     let latent = ExpertLatent { down: loader.linear(&down, width, d)?, up: loader.linear(&up, d, width)? };
     match &latent.up.bias {
-        Some(bias) => Err(loader.tensor_error(&format!("{up}.bias"), "no bias of latent experts", bias.len())),
+        Some(bias) => {
+            Err(loader.tensor_error(&format!("{up}.bias"), "no bias, because the experts have a latent", bias.len()))
+        }
         None => Ok(Some(latent)),
     }
 }

@@ -67,7 +67,7 @@ impl fmt::Display for Router {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.score {
             RouterScore::Softmax => "softmax",
-            RouterScore::SoftmaxOfChosen => "softmax of the chosen",
+            RouterScore::SoftmaxOfChosen => "softmax of the chosen experts",
             RouterScore::Sigmoid => "sigmoid",
             RouterScore::SparseMixer => "SparseMixer",
         })?;

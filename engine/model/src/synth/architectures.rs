@@ -134,7 +134,7 @@ pub(super) struct Mamba2Sizes {
 /// Describes Nemotron H with experts.
 pub(super) fn nemotron_h(shape: &SynthShape, draft: &mut ShapeDraft, sizes: &Mamba2Sizes, head: usize) -> Result<()> {
     let Some(mixers) = sizes.mixers.as_bytes().get(..shape.n_layer) else {
-        let expected = format!("at most {}, the layers of {}", sizes.mixers.len(), shape.name);
+        let expected = format!("at most {}, the number of layers of {}", sizes.mixers.len(), shape.name);
         return Err(Error::invalid("layers", expected, shape.n_layer));
     };
     let where_it_is = |mixer: u8, size: usize| {

@@ -29,8 +29,8 @@ pub(super) fn power_law(n: usize, active: f64, hot_fraction: f64, hot_firings: f
     if (made(&solved) - hot_firings).abs() > 0.01 * hot_firings {
         let (least, most) = (hot_fraction, made(&law(8.0)));
         return Err(Error::invalid(
-            "fraction of firings made by the hot neurons",
-            format!("{least:.3} to {most:.3} when {active} fire and {hot_fraction} are hot"),
+            "fraction of the firings that hot neurons cause",
+            format!("{least:.3} to {most:.3} if the fraction {active} of the neurons fires and {hot_fraction} is hot"),
             hot_firings,
         ));
     }

@@ -86,7 +86,7 @@ impl SynthOptions {
                 return Err(Error::invalid("predictor rank", "a multiple of 32 from 96 to 16384", rank));
             }
             if let (Some(rank), Some(_)) = (self.predictor_rank, self.shape.moe) {
-                return Err(Error::invalid("predictor rank", "none: an MoE model has no predictors", rank));
+                return Err(Error::invalid("predictor rank", "no rank, because an MoE model has no predictors", rank));
             }
         }
         Ok(())

@@ -118,7 +118,11 @@ impl SynthPlan {
         }
         let model = draft.record()?;
         if shape.moe.is_some() != model.config.experts.is_some() {
-            return Err(Error::invalid("shape", "experts of a family that has such", format!("{shape:?}")));
+            return Err(Error::invalid(
+                "shape",
+                "experts if and only if the model family has experts",
+                format!("{shape:?}"),
+            ));
         }
         let up_bias = if shape.activation == Activation::DRelu { quantile(DRELU_UP) } else { 0.0 };
         let firing_bias = match shape.relu() {
@@ -285,7 +289,7 @@ fn check(shape: &SynthShape) -> Result<()> {
     }
     let chooses = |counts: &ExpertCounts| (1..counts.experts).contains(&counts.used) && counts.experts <= 256;
     if !shape.moe.as_ref().is_none_or(chooses) {
-        return Err(Error::invalid("shape", "256 experts at most, of which a token uses some", format!("{shape:?}")));
+        return Err(Error::invalid("shape", "at most 256 experts, some of which a token uses", format!("{shape:?}")));
     }
     Ok(())
 }

@@ -46,7 +46,7 @@ impl AltupBuffers {
         Ok(Some(AltupBuffers {
             streams: rows("streams", streams * row)?,
             predicted: rows("predicted streams", streams * row)?,
-            normed: rows("input of the streams' router", row)?,
+            normed: rows("router input of the streams", row)?,
             modalities: rows("modalities", pitch(streams))?,
             low: rows("low-rank path", pitch(rank))?,
         }))

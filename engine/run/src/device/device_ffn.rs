@@ -75,9 +75,9 @@ impl DeviceFfn {
                 Ok(DeviceFfn::Neurons(Box::new(neurons)))
             }
             (Ffn::Dense(_), FfnPart::Hot(neurons)) => Err(Error::unsupported(
-                "a part of an FFN on the GPU",
-                format!("{} neurons of a matrix with a row per output", neurons.len()),
-                "a down projection with a row per neuron, gate and up of one type",
+                "part of an FFN on the GPU",
+                format!("{} neurons of an output-major down projection", neurons.len()),
+                "a neuron-major down projection, and gate and up of one type",
             )),
             (Ffn::Dense(ffn), _) => {
                 let (n_ff, shape) = (ffn.up.weight.rows(), FfnShape::of(ffn));

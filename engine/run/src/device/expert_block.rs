@@ -208,7 +208,7 @@ impl ExpertBlock {
             while upload.rows < end {
                 let done = upload.rows - before;
                 let Some((matrix, _)) = stack.row(expert, done) else {
-                    return Err(Error::invalid("expert", format!("one of {}", matrices.count()), expert));
+                    return Err(Error::invalid("expert", format!("an expert below {}", matrices.count()), expert));
                 };
                 let left = goal.saturating_sub(loader.uploader.done()) / matrix.row_bytes().max(1) as u64;
                 let rows = (stack.rows - done).min(usize::try_from(left).unwrap_or(usize::MAX).max(1));

@@ -34,7 +34,7 @@ impl ExpertLatentOps {
             return Err(Error::unsupported(
                 "experts on the GPU",
                 "a latent beside a shared expert with a gate",
-                "a shared expert without one",
+                "a shared expert without a gate",
             ));
         }
         let (out, pitch) = (registers.get(Register::Out), registers.pitch);

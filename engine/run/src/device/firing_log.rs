@@ -85,7 +85,7 @@ impl FiringEntry {
 impl FiringLog {
     /// Makes a log with room for `bytes` bytes on the device. With 0 bytes it has no buffer.
     pub fn new(gpu: &Gpu, bytes: u64) -> Result<Self> {
-        let room = || gpu.arena().buffer(Purpose::Scratch, "masks of neurons that fired", bytes, Usage::Storage);
+        let room = || gpu.arena().buffer(Purpose::Scratch, "masks of fired neurons", bytes, Usage::Storage);
         let device = (bytes > 0).then(room).transpose()?;
         Ok(FiringLog { device, used: 0, words: Vec::new(), entries: Vec::new() })
     }

@@ -128,7 +128,7 @@ impl DeviceRows {
     pub fn loads(self, all: Range<usize>, room: u64) -> Result<Vec<Vec<KvRowRun>>> {
         let wanted = self.keys.row_bytes().max(self.values.row_bytes()) as u64;
         if room < wanted {
-            return Err(Error::memory(ScarceMemory::KvCache, "staging of one row of the KV cache", wanted, room));
+            return Err(Error::memory(ScarceMemory::KvCache, "staging for one row of the KV cache", wanted, room));
         }
         let most = (room / wanted) as usize;
         let (mut loads, mut load, mut left) = (Vec::new(), Vec::new(), most);

@@ -107,7 +107,7 @@ impl GpuLayers {
     /// The prepared steps of `layer`.
     pub fn layer(&self, layer: usize) -> Result<&GpuLayer> {
         let found = layer.checked_sub(self.first_layer).and_then(|at| self.layers.get(at));
-        let expected = || format!("one from {} on", self.first_layer);
+        let expected = || format!("a layer from {} on", self.first_layer);
         found.ok_or_else(|| Error::invalid("layer on the GPU", expected(), layer))
     }
 
@@ -310,7 +310,7 @@ impl GpuLayers {
 }
 
 fn no_head() -> Error {
-    Error::invalid("head on the GPU", "one that is loaded", "none")
+    Error::invalid("head on the GPU", "a loaded head", "no head")
 }
 
 /// Most bytes of one upload. It is either the rows and rotations at the start of a chunk, or the

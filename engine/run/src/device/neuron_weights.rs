@@ -111,9 +111,9 @@ impl<'a> NeuronWeights<'a> {
         };
         weights.ok_or_else(|| {
             Error::unsupported(
-                "a part of an FFN on the GPU",
-                "experts, or a matrix with a row per output",
-                "a down projection with a row per neuron, gate and up of one type",
+                "part of an FFN on the GPU",
+                "experts, or an output-major down projection",
+                "a neuron-major down projection, and gate and up of one type",
             )
         })
     }

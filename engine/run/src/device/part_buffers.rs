@@ -46,5 +46,5 @@ impl PartBuffers {
 
 /// The error of a part whose buffers do not exist because the configuration does not name the part.
 pub(crate) fn no_buffers() -> Error {
-    Error::invalid("layer on the GPU", "parts that the configuration names", "others")
+    Error::invalid("layer on the GPU", "parts that the configuration names", "other parts")
 }

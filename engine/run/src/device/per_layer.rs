@@ -35,9 +35,9 @@ impl PerLayerBuffers {
         let Some(width) = loader.config.per_layer_input else { return Ok(None) };
         let rows = |what, floats| loader.scratch(what, loader.chunk * floats);
         Ok(Some(PerLayerBuffers {
-            inputs: rows("inputs of layers", loader.config.per_layer_inputs())?,
-            gate: rows("gates of layers' inputs", pitch(width))?,
-            hidden: rows("gated inputs of layers", pitch(width))?,
+            inputs: rows("per-layer inputs", loader.config.per_layer_inputs())?,
+            gate: rows("per-layer input gates", pitch(width))?,
+            hidden: rows("gated per-layer inputs", pitch(width))?,
             width,
         }))
     }
@@ -52,7 +52,7 @@ impl PerLayerOps {
         x: &Buffer,
         out: BufferRows<'_>,
     ) -> Result<Self> {
-        let what = MemoryUse { purpose: Purpose::Attention, what: "weights of a layer's own input" };
+        let what = MemoryUse { purpose: Purpose::Attention, what: "per-layer input weights" };
         let row = BufferRows { buffer: &buffers.gate, pitch: pitch(buffers.width) };
         let gate = Product::new(loader, what, &[&weights.gate], x, row)?;
         let overrides = overrides(loader.config.activation.into());

@@ -125,7 +125,7 @@ impl RecurrentOps {
         let buffers = buffers.kinds.iter().find(|kind| kind.of == *of).ok_or_else(no_buffers)?;
         let weights = weights.mixer();
         let no_conv =
-            || Error::unsupported("recurrent mixer on the GPU", of.name(), "mixers behind a short convolution");
+            || Error::unsupported("recurrent mixer on the GPU", of.name(), "mixers after a short convolution");
         let conv = weights.conv().ok_or_else(no_conv)?;
         let what = MemoryUse { purpose: Purpose::Attention, what: "weights of a recurrent mixer" };
         let into = BufferRows { buffer: &buffers.projected, pitch: buffers.layout.projected };

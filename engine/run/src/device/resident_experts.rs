@@ -84,7 +84,7 @@ impl ResidentExperts {
         let (out, out_pitch) = (registers.get(Register::Out), registers.pitch);
         let (gpu, d_model) = (loader.gpu, loader.config.d_model);
         let Some(experts) = loader.config.experts else {
-            return Err(Error::invalid("model", "a configuration of its experts", "none"));
+            return Err(Error::invalid("model", "a configuration of its experts", "no such configuration"));
         };
         let matrices = expert_matrices(gpu, weights)?;
         check(&experts)?;
@@ -326,8 +326,8 @@ impl ResidentExperts {
 /// Returns an error if a router makes more choices than the kernel supports.
 pub(super) fn check(experts: &Experts) -> Result<()> {
     if experts.router.weighs_inputs {
-        let got = "weights on their inputs".to_owned();
-        return Err(Error::unsupported("experts on the GPU", got, "weights on their outputs"));
+        let got = "router weights on expert inputs".to_owned();
+        return Err(Error::unsupported("experts on the GPU", got, "router weights on expert outputs"));
     }
     let groups = experts.router.groups.map_or(1, |groups| groups.count);
     if experts.used <= ROUTE_USED as usize && groups <= ROUTE_GROUPS as usize {
@@ -335,8 +335,8 @@ pub(super) fn check(experts: &Experts) -> Result<()> {
     }
     Err(Error::unsupported(
         "experts on the GPU",
-        format!("{} of {} at a time in {groups} groups", experts.used, experts.count),
-        format!("up to {ROUTE_USED} at a time in {ROUTE_GROUPS} groups"),
+        format!("{} of {} experts per token in {groups} groups", experts.used, experts.count),
+        format!("up to {ROUTE_USED} experts per token in {ROUTE_GROUPS} groups"),
     ))
 }
 
@@ -348,9 +348,9 @@ pub(crate) fn expert_matrices<'a>(gpu: &Gpu, weights: &'a ExpertWeights) -> Resu
     ExpertMatrices::of(gpu, weights).ok_or_else(|| {
         Error::unsupported(
             "experts on the GPU",
-            format!("{} of different shapes or types", weights.experts.len()),
+            format!("{} experts of different shapes or types", weights.experts.len()),
             format!(
-                "up to {} of one shape and type, with gates or without, and a row of the down projection per output",
+                "up to {} experts of one shape and type, all or none with gates, with output-major down projections",
                 thermocline_shaders::limits::ROUTE_EXPERTS
             ),
         )

@@ -234,5 +234,5 @@ impl LayerBuffers<'_> {
 
 /// The error of a cache whose part for `layer` is on another processor.
 fn not_here(what: &'static str, layer: usize) -> Error {
-    Error::invalid(what, format!("one on the device with a layer {layer}"), "another")
+    Error::invalid(what, format!("a part on the device for layer {layer}"), "no such part")
 }

@@ -147,7 +147,7 @@ impl StreamedNeurons {
         let output = MatmulOutput { buffer: &buffers.gate_up, pitch, offset: 0, epilogue };
         let product = Matmul::of_several(gpu, &gate_up, &resident.from, bias, &output)?;
         let [part] = down.parts() else {
-            return Err(Error::invalid("streaming buffer", "one buffer of down rows", down.parts().len()));
+            return Err(Error::invalid("streaming buffer", "one buffer of down-projection rows", down.parts().len()));
         };
         let sums = NeuronRows::new(gpu, down_ty, part, &buffers.hidden, 0, &buffers.sums)?;
         Ok(StreamedNeurons { slots, rows, gate_up, down, product, sums })

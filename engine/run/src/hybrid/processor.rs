@@ -202,22 +202,31 @@ pub(super) fn check(model: &Model, placement: &Placement) -> Result<()> {
     let invalid = |expected: String, got: String| Err(Error::invalid("placement", expected, got));
     let n_layer = model.config.n_layer();
     if placement.hot.len() != n_layer || placement.first_resident > n_layer {
-        let got = format!("{} layers, the first resident {}", placement.hot.len(), placement.first_resident);
+        let got =
+            format!("{} layers, of which layer {} is the first in VRAM", placement.hot.len(), placement.first_resident);
         return invalid(format!("{n_layer} layers"), got);
     }
     if placement.head && placement.first_resident == n_layer {
-        return invalid("a head where the last layer is".to_owned(), "a head alone".to_owned());
+        return invalid("the last layer in VRAM if the head is in VRAM".to_owned(), "the head alone".to_owned());
     }
     for (layer, hot) in placement.hot.iter().enumerate() {
         let n = units(&model.weights.layers[layer].ffn);
         if layer < placement.first_resident && !hot.is_empty() {
-            return invalid(format!("hot neurons from layer {} on", placement.first_resident), format!("in {layer}"));
+            return invalid(
+                format!("hot neurons only from layer {} on", placement.first_resident),
+                format!("hot neurons in layer {layer}"),
+            );
         }
         let mut seen = vec![false; n];
         for neuron in hot {
             match seen.get_mut(*neuron as usize) {
                 Some(seen) if !*seen => *seen = true,
-                _ => return invalid(format!("each of {n} neurons once in layer {layer}"), neuron.to_string()),
+                _ => {
+                    return invalid(
+                        format!("each of the {n} neurons of layer {layer} at most once"),
+                        neuron.to_string(),
+                    );
+                }
             }
         }
     }

@@ -25,7 +25,7 @@ impl HybridProcessor {
         });
         match device.fit_streaming_buffer(model, if pays { bytes } else { 0 }) {
             Err(error @ Error::Memory { .. }) => {
-                tracing::info!(%error, "the CPU computes the cold neurons of prompts");
+                tracing::info!(%error, "no streaming buffer fits, so the CPU computes cold neurons of prompts");
                 Ok(())
             }
             done => done,

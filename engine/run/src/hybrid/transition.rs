@@ -104,7 +104,7 @@ impl HybridProcessor {
         match done {
             Ok(more) => (moved.more, self.settled) = (more, !more),
             Err(error @ Error::Memory { .. }) => {
-                tracing::info!(%error, "there is no room for more");
+                tracing::info!(%error, "no more weights fit in VRAM");
                 self.settled = true;
             }
             Err(error) => return Err(error),
@@ -155,7 +155,7 @@ impl HybridProcessor {
 impl Residency for HybridProcessor {
     fn take_kv(&mut self, model: &Model, kv: &mut KvCache) -> Result<()> {
         if !kv.fits(&model.config) {
-            return Err(Error::invalid("KV cache", "one made for this model", "one of another shape"));
+            return Err(Error::invalid("KV cache", "a KV cache of this model", "a KV cache of another shape"));
         }
         self.retry_without_streaming_buffer(|it| {
             it.device.as_mut().map_or(Ok(()), |device| device.layers.take_kv(model, kv))
@@ -175,7 +175,11 @@ impl Residency for HybridProcessor {
 
     fn set_budget(&mut self, model: &Model, bytes: u64, caches: &mut [&mut KvCache]) -> Result<()> {
         let Some(planner) = &mut self.planner else {
-            return Err(Error::unsupported("VRAM budget", "a change of one", "a placement that a planner made"));
+            return Err(Error::unsupported(
+                "VRAM budget",
+                "a change with a fixed placement",
+                "a change with a planned placement",
+            ));
         };
         let placement = planner.plan(model, bytes)?;
         self.drop_streaming_buffer();

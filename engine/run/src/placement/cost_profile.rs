@@ -235,8 +235,12 @@ impl CostProfile {
             profiled &= layer.planned_frequency().is_some() || units == 0;
             let frequency = match layer.planned_frequency() {
                 Some(frequency) if frequency.len() != units => {
-                    let got = format!("{} in layer {at}", frequency.len());
-                    return Err(Error::invalid("firing frequencies", format!("{units}, one per neuron"), got));
+                    let got = format!("{} frequencies in layer {at}", frequency.len());
+                    return Err(Error::invalid(
+                        "firing frequencies",
+                        format!("{units} frequencies, one per neuron"),
+                        got,
+                    ));
                 }
                 Some(frequency) => frequency.to_vec(),
                 None if costs.skips == SkippedRows::NotRouted => vec![routed; units],

@@ -235,7 +235,7 @@ impl Machine {
                 prompts: of_all_types(200e9),
             },
             gpu: Some(GpuRates {
-                adapter: "a card of the middle class".to_owned(),
+                adapter: "a mid-range GPU".to_owned(),
                 driver: String::new(),
                 memory: 300e9,
                 dispatch: 3e-6,
@@ -277,18 +277,18 @@ impl Machine {
         let refuse = |location, expected: &str, got: String| Error::malformed(path, location, expected, got);
         let version = Location::Key("version".to_owned());
         let value: serde_json::Value = serde_json::from_slice(&text)
-            .map_err(|error| refuse(Location::File, "the speeds of a machine, as JSON", error.to_string()))?;
+            .map_err(|error| refuse(Location::File, "the speeds of a machine as JSON", error.to_string()))?;
         match value.get("version").and_then(serde_json::Value::as_u64) {
             Some(found) if found == u64::from(VERSION) => {}
             found => {
-                let got = found.map_or_else(|| "none".to_owned(), |found| found.to_string());
+                let got = found.map_or_else(|| "no version".to_owned(), |found| found.to_string());
                 return Err(refuse(version, &VERSION.to_string(), got));
             }
         }
         let machine: Machine = serde_json::from_value(value)
             .map_err(|error| refuse(Location::File, "the speeds of a machine", error.to_string()))?;
         match machine.first_impossible() {
-            Some((key, got)) => Err(refuse(Location::Key(key), "a figure that a machine can have", got)),
+            Some((key, got)) => Err(refuse(Location::Key(key), "a plausible figure", got)),
             None => Ok(machine),
         }
     }
@@ -346,7 +346,7 @@ impl Machine {
         let figures = figures.into_iter().map(|(key, figure, range)| (key.to_owned(), true, figure, range));
         let wrong = figures.chain(by_type).find(|(_, known, figure, range)| !known || !range.contains(figure));
         if let Some((key, known, figure, _)) = wrong {
-            return Some((key, if known { figure.to_string() } else { "an unknown type".to_owned() }));
+            return Some((key, if known { figure.to_string() } else { "an unknown weight type".to_owned() }));
         }
         let limits = self.gpu.as_ref()?.limits;
         let possible =

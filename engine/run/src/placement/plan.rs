@@ -128,18 +128,18 @@ impl fmt::Display for Assumption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Assumption::NoProfile => {
-                f.write_str("no profile says how often neurons fire: all are taken to fire equally often")
+                f.write_str("no profile says how often neurons fire, so the plan assumes that all fire equally often")
             }
-            Assumption::UnmeasuredMachine => {
-                f.write_str("nothing was measured: speeds follow from published figures, or a usual desktop's")
-            }
+            Assumption::UnmeasuredMachine => f.write_str(
+                "this machine was not measured, so its speeds are published figures or those of a typical desktop",
+            ),
             Assumption::FewExperts { hot, used } => write!(
                 f,
-                "{hot} experts of a layer in GPU memory are fewer than {WORTHWHILE_EXPERTS} times the {used} that a token uses: so few are \
-                 not worth having"
+                "a layer has {hot} experts in VRAM, fewer than {WORTHWHILE_EXPERTS} times the {used} experts that a \
+                 token uses: so few experts save no time"
             ),
             Assumption::UnmeasuredType(ty) => {
-                write!(f, "{ty} weights were not measured: they are taken to be as slow as the slowest that were")
+                write!(f, "{ty} weights were not measured, so the plan assumes the speed of the slowest measured type")
             }
         }
     }
@@ -291,6 +291,6 @@ mod tests {
         assert_eq!([0, 1, 23, 24, 64].map(|hot| told(true, hot)), [false, true, true, false, false]);
         assert!(!told(false, 5));
         let text = few_experts(&layer(true, 5)).unwrap().to_string();
-        assert!(text.contains("5 experts") && text.contains("the 8 that"), "{text}");
+        assert!(text.contains("5 experts") && text.contains("the 8 experts that"), "{text}");
     }
 }

@@ -54,11 +54,11 @@ impl PowerInferSplit {
         let index = &self.index;
         let refuse = |expected, got: usize| Err(Error::malformed(&self.path, Location::File, expected, got));
         if index.layers.len() != layers.len() {
-            return refuse(format!("{} layers, as the model has", layers.len()), index.layers.len());
+            return refuse(format!("the {} layers of the model", layers.len()), index.layers.len());
         }
         for ((at, neurons), split) in layers.enumerate().zip(&index.layers) {
             if split.on_gpu.len() != neurons {
-                return refuse(format!("{neurons} neurons in layer {at}, as the model has"), split.on_gpu.len());
+                return refuse(format!("the {neurons} neurons of layer {at} of the model"), split.on_gpu.len());
             }
         }
         Ok(())
@@ -140,7 +140,7 @@ mod tests {
         let index = GpuIndex::path_beside(&fixture("powerinfer/llama-relu-f16.powerinfer.gguf"));
         let other = profile(&fixture("models/llama-relu"));
         let error = PowerInferSplit::open(&index).unwrap().placement(&other).unwrap_err();
-        assert!(matches!(error, Error::Malformed { .. }) && error.to_string().contains("as the model has"), "{error}");
+        assert!(matches!(error, Error::Malformed { .. }) && error.to_string().contains("of the model"), "{error}");
     }
 
     /// A file with any byte changed or any truncation gives an error or another split, never a

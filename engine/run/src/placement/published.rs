@@ -112,7 +112,7 @@ impl PublishedMachine {
     /// # Errors
     /// [`Error::Invalid`] if `text` is not a machine or has impossible figures.
     pub fn from_json(name: &str, text: &str) -> Result<Self> {
-        let refuse = |got: String| Error::invalid("published machine", format!("figures of {name}"), got);
+        let refuse = |got: String| Error::invalid("published machine", format!("plausible figures of {name}"), got);
         let machine: PublishedMachine = serde_json::from_str(text).map_err(|error| refuse(error.to_string()))?;
         let gpu = machine.gpu.iter().flat_map(|gpu| [gpu.memory_gib, gpu.memory_gb_s, gpu.bus_gb_s, gpu.half_tflops]);
         let mut figures = gpu.chain([machine.cpu.memory_gb_s, machine.cpu.memory_gib]);
@@ -120,7 +120,7 @@ impl PublishedMachine {
             return Err(refuse(wrong.to_string()));
         }
         if !CPU_PROMPTS.iter().any(|(kernels, _)| *kernels == machine.cpu.kernels) || machine.cpu.cores == 0 {
-            return Err(refuse(format!("{} cores with {}", machine.cpu.cores, machine.cpu.kernels)));
+            return Err(refuse(format!("{} cores and the kernels `{}`", machine.cpu.cores, machine.cpu.kernels)));
         }
         Ok(machine)
     }

@@ -95,7 +95,8 @@ impl PlacementSolver {
         if plan.placement.any_resident() {
             return Ok(plan);
         }
-        let refuse = |wanted| Error::memory(ScarceMemory::Gpu, "the least of the model in VRAM", wanted, budget);
+        let refuse =
+            |wanted| Error::memory(ScarceMemory::Gpu, "the smallest part of the model in VRAM", wanted, budget);
         let least = profile.least_bytes(|layer| layer.base() + layer.hot_bytes(1));
         if least > budget {
             return Err(refuse(least));
@@ -128,7 +129,7 @@ impl PlacementSolver {
     /// [`Error::Memory`] if not even one layer's attention fits.
     pub fn most_frequent(&self, budget: u64) -> Result<Plan> {
         let placement = Placement::all(&self.profile).fitting(&self.profile, budget);
-        self.price_resident(placement, budget, "the least of the model in VRAM", LayerCosts::base)
+        self.price_resident(placement, budget, "the smallest part of the model in VRAM", LayerCosts::base)
     }
 
     /// The plan within `budget` bytes by this rule. For neurons it is the fastest plan, which may
@@ -153,7 +154,7 @@ impl PlacementSolver {
         let placement = split.placement(&self.profile)?;
         self.streaming_buffer.plan_beside(&self.profile, budget, |budget| {
             let placement = placement.clone().fitting(&self.profile, budget);
-            self.price_resident(placement, budget, "the least of the model in VRAM", LayerCosts::base)
+            self.price_resident(placement, budget, "the smallest part of the model in VRAM", LayerCosts::base)
         })
     }
 

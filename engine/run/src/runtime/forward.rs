@@ -310,16 +310,16 @@ impl Forward {
     fn check(&self, tokens: &[u32], kv: &KvCache) -> Result<()> {
         let config = &self.model.config;
         if tokens.is_empty() {
-            return Err(Error::invalid("tokens", "at least one", "none"));
+            return Err(Error::invalid("tokens", "at least one token", "no tokens"));
         }
         if let Some(id) = tokens.iter().find(|id| **id as usize >= config.n_vocab) {
-            return Err(Error::invalid("token id", format!("below {}", config.n_vocab), id));
+            return Err(Error::invalid("token id", format!("an id below {}", config.n_vocab), id));
         }
         if !kv.fits(config) {
-            return Err(Error::invalid("KV cache", "one made for this model", "one of another shape"));
+            return Err(Error::invalid("KV cache", "a KV cache of this model", "a KV cache of another shape"));
         }
         if !self.processor.holds(kv) {
-            return Err(Error::invalid("KV cache", "one made by this processor", "another's"));
+            return Err(Error::invalid("KV cache", "a KV cache of this processor", "a KV cache of another processor"));
         }
         let positions = match (&config.position, &self.model.weights.position_embedding) {
             (Position::Learned { offset }, Some(table)) => table.rows().saturating_sub(*offset),

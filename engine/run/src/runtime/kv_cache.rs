@@ -117,9 +117,9 @@ impl KvCache {
         }
         if let Some(most) = config.dense_context.filter(|most| capacity > *most) {
             return Err(Error::unsupported(
-                "context of a model whose attention is sparse in long ones (InfLLM-v2)",
+                "context of a model with sparse attention in long contexts (InfLLM-v2)",
                 format!("{capacity} tokens"),
-                format!("up to {most} tokens, which it sees all of"),
+                format!("up to {most} tokens, for which attention is dense"),
             ));
         }
         let shape = CacheShape::new(config);

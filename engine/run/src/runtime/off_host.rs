@@ -42,7 +42,8 @@ impl dyn OffHostRows {
     /// [`Error::Invalid`] if they have another type.
     pub(crate) fn of<T: OffHostRows>(&self) -> Result<&T> {
         let any: &dyn Any = self;
-        any.downcast_ref().ok_or_else(|| Error::invalid("KV cache", "one of this device", "another processor's"))
+        any.downcast_ref()
+            .ok_or_else(|| Error::invalid("KV cache", "a KV cache of this device", "a KV cache of another processor"))
     }
 }
 
@@ -53,6 +54,7 @@ impl dyn OffHostState {
     /// [`Error::Invalid`] if it has another type.
     pub(crate) fn of<T: OffHostState>(&self) -> Result<&T> {
         let any: &dyn Any = self;
-        any.downcast_ref().ok_or_else(|| Error::invalid("recurrent state", "one of this device", "another processor's"))
+        any.downcast_ref()
+            .ok_or_else(|| Error::invalid("recurrent state", "a state of this device", "a state of another processor"))
     }
 }

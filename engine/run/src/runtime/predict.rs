@@ -62,7 +62,7 @@ pub fn predictor_scores<'a>(
 /// whose predictor runs on a device have none.
 fn by_input(cpu: &Cpu, fc2: &Matrix) -> Option<InputMajor> {
     InputMajor::new(cpu.pool(), fc2).unwrap_or_else(|error| {
-        tracing::warn!(%error, "a predictor's second layer is read whole");
+        tracing::warn!(%error, "the second layer of a predictor is read whole because its input-major copy failed");
         None
     })
 }

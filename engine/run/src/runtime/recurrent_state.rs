@@ -34,7 +34,7 @@ impl PlacedState {
             PlacedState::Ram(state) => state.copy_from(saved),
             PlacedState::OffHost(state) => {
                 if let Err(error) = state.restore(saved) {
-                    tracing::warn!(%error, "a recurrent state is taken back to RAM");
+                    tracing::warn!(%error, "a recurrent state moves to RAM because the device could not restore it");
                     *self = PlacedState::Ram(saved.clone());
                 }
             }
@@ -162,13 +162,13 @@ impl RecurrentStates {
             None => self.shapes.iter().map(|shape| RecurrentState::new(*shape)).collect(),
         };
         let Some(mut states) = states else {
-            tracing::debug!(tokens, bytes = one, "no room for a snapshot of the recurrent states");
+            tracing::debug!(tokens, bytes = one, "no snapshot of the recurrent states is made because RAM is short");
             return;
         };
         let mut all = states.iter_mut().zip(self.layers.iter().flatten());
         match all.try_for_each(|(to, from)| from.save(to)) {
             Ok(()) => self.snapshots.push(tokens, states),
-            Err(error) => tracing::debug!(tokens, %error, "no snapshot of the recurrent states"),
+            Err(error) => tracing::debug!(tokens, %error, "the snapshot of the recurrent states failed"),
         }
     }
 
@@ -224,7 +224,7 @@ impl RecurrentStates {
                 all.try_for_each(|(to, from)| from.save(to))?;
                 states
             }
-            None => return Err(Error::invalid("recurrent states", "those of a snapshot", format!("{tokens} tokens"))),
+            None => return Err(Error::invalid("recurrent states", "a number of tokens with a snapshot", tokens)),
         };
         self.layers.iter_mut().flatten().zip(&saved).for_each(|(state, saved)| state.restore(saved));
         self.unfinished = false;

@@ -379,7 +379,7 @@ fn device_that_refuses_a_kernel_is_loaded_again_at_once_without_it() {
         let engine = engine(&[Outcome::RefusedAtChunk(n), Outcome::Works]);
         let (ids, heard) = collect(&engine.session(SessionOptions::default()).unwrap().generate(request(20)));
         assert_eq!(ids, want, "refused at chunk {n}");
-        let sentence = "stand-in over vulkan does without packed dot products: no kernel";
+        let sentence = "stand-in runs without packed dot products over vulkan: no kernel";
         assert!(heard.iter().any(|it| it == sentence), "{heard:?}");
         assert!(!heard.iter().any(|it| it.starts_with("lost") || it.starts_with("cpu")), "{heard:?}");
         wait(&engine, "its return", |status| matches!(status, DeviceStatus::Gpu(_)));
@@ -403,7 +403,7 @@ fn devices_that_fail_for_good_are_not_tried_again() {
     for (outcome, why) in [
         (Outcome::NoDevice, "adapter: expected one, got none"),
         (Outcome::Panics, "as planned"),
-        (Outcome::FullAtChunk(7), "KV cache: 2 bytes wanted, 1 available"),
+        (Outcome::FullAtChunk(7), "KV cache: 2 bytes are needed, but only 1 are available"),
     ] {
         let engine = engine(&[outcome, Outcome::Works]);
         let (ids, heard) = collect(&engine.session(SessionOptions::default()).unwrap().generate(request(20)));

@@ -222,7 +222,7 @@ impl Generation<'_> {
         match masked {
             None => {}
             Some(Ok(mask)) => mask?,
-            Some(Err(_)) => return Err(Error::invalid("grammar", "a mask of the tokens that may follow", "a failure")),
+            Some(Err(_)) => return Err(Error::invalid("grammar", "a mask of the allowed next tokens", "a failure")),
         }
         Ok(computed)
     }

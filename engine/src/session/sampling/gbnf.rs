@@ -41,10 +41,10 @@ enum Expression {
 /// Translates the grammar `text`. [`Error::Invalid`] if it is not GBNF.
 pub fn translate(text: &str) -> Result<Grammar> {
     if text.len() > LONGEST {
-        return Err(invalid(format!("{LONGEST} bytes at most"), text.len()));
+        return Err(invalid(format!("at most {LONGEST} bytes"), text.len()));
     }
     let rules = GbnfReader::new(text).read()?;
-    let Some(root) = rules.numbers.get("root") else { return Err(invalid("a rule called root", "none")) };
+    let Some(root) = rules.numbers.get("root") else { return Err(invalid("a rule called root", "no such rule")) };
     let terminals = rules.terminals();
     if let Some(Some(regex)) = terminals.get(*root) {
         return Ok(Grammar::Regex(regex.clone()));
@@ -223,7 +223,7 @@ impl<'a> GbnfReader<'a> {
             let name = self.name()?;
             self.skip_space(false);
             for wanted in "::=".chars() {
-                self.expect(wanted, "::= behind the name of a rule")?;
+                self.expect(wanted, "::= after the name of a rule")?;
             }
             self.skip_space(true);
             let expression = self.choice(0)?;
@@ -286,7 +286,7 @@ impl<'a> GbnfReader<'a> {
     /// Reads alternatives up to the end of the rule, or of the group at nesting `depth`.
     fn choice(&mut self, depth: usize) -> Result<Expression> {
         if depth > DEEPEST {
-            return Err(self.error("groups that are not so deep", depth));
+            return Err(self.error("groups that are nested less deeply", depth));
         }
         let mut choices = vec![self.sequence(depth)?];
         loop {
@@ -371,7 +371,7 @@ impl<'a> GbnfReader<'a> {
                 Some('"') => return Ok(Expression::Text(text)),
                 Some('\\') => text.push(self.escape()?),
                 Some(c) => text.push(c),
-                None => return Err(self.error("the end of a string", "none")),
+                None => return Err(self.error("the end of a string", "the end of the grammar")),
             }
         }
     }
@@ -382,11 +382,11 @@ impl<'a> GbnfReader<'a> {
         let mut ranges: Vec<(char, char)> = Vec::new();
         loop {
             let low = match self.next() {
-                Some(']') if ranges.is_empty() => return Err(self.error("characters in [ ]", "none")),
+                Some(']') if ranges.is_empty() => return Err(self.error("characters in [ ]", "no characters")),
                 Some(']') => return Ok(Expression::Class { negated, ranges }),
                 Some('\\') => self.escape()?,
                 Some(c) => c,
-                None => return Err(self.error("the end of [ ]", "none")),
+                None => return Err(self.error("the end of [ ]", "the end of the grammar")),
             };
             let mut ahead = self.text.clone();
             let is_range = ahead.next() == Some('-') && ahead.next().is_some_and(|c| c != ']');
@@ -422,7 +422,7 @@ impl<'a> GbnfReader<'a> {
         };
         let text: String = (0..digits).filter_map(|_| self.next()).collect();
         let code = u32::from_str_radix(&text, 16).ok().and_then(char::from_u32);
-        code.ok_or_else(|| self.error("a character's number in hexadecimal digits", text))
+        code.ok_or_else(|| self.error("the number of a character in hexadecimal digits", text))
     }
 }
 
@@ -472,7 +472,7 @@ mod tests {
         for (text, says) in [
             ("start ::= \"a\"", "a rule called root"),
             ("root ::= other", "a rule called other"),
-            ("root ::= \"a\"\nroot = \"b\"", "::= behind the name of a rule in line 2"),
+            ("root ::= \"a\"\nroot = \"b\"", "::= after the name of a rule in line 2"),
             ("root ::= \"a", "the end of a string"),
             ("root ::= [", "the end of [ ]"),
             ("root ::= []", "characters in [ ]"),

@@ -86,7 +86,7 @@ impl fmt::Debug for GrammarState {
 /// The error for an unusable grammar.
 fn refused(why: impl fmt::Display) -> Error {
     // The library's messages continue with its state, line by line.
-    Error::invalid("grammar", "a grammar that can be followed", pattern::summary(why))
+    Error::invalid("grammar", "a supported grammar", pattern::summary(why))
 }
 
 impl GrammarCompiler {

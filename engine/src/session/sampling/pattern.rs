@@ -19,7 +19,7 @@ pub(super) fn check(pattern: &str, place: &str) -> Result<()> {
     let Some(error) = parse(&regex_to_lark(pattern, "dw")) else { return Ok(()) };
     // The position refers to the client's own text.
     let why = parse(pattern).unwrap_or(error).to_string();
-    let what = format!("a regular expression that can be followed{place}");
+    let what = format!("a supported regular expression{place}");
     let mut quoted: String = pattern.chars().take(QUOTED).collect();
     if quoted.len() < pattern.len() {
         quoted.push('…');
@@ -62,9 +62,8 @@ mod tests {
         for (pattern, at) in [("^(?!\\s)[a-z]+$", 2), ("a(?<=b)", 2), ("(a)\\1", 4), ("ab\\0", 3), ("ä[b", 2), ("(", 1)]
         {
             let error = check(pattern, " at #/x").unwrap_err().to_string();
-            let says = format!(
-                "grammar: expected a regular expression that can be followed at #/x, got `{pattern}`, character {at}: "
-            );
+            let says =
+                format!("grammar: expected a supported regular expression at #/x, got `{pattern}`, character {at}: ");
             assert!(error.starts_with(&says) && error.len() > says.len() + 10, "{error}");
         }
         for pattern in ["", "^a$", "\\d{3}-[\\w/]+", "a/b", "é|ü", "^[^\\s@]+@[^\\s@]+$"] {

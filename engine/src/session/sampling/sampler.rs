@@ -162,7 +162,9 @@ impl Sampler {
 fn no_token(logits: &[f32]) -> Error {
     match check_logits(logits) {
         Err(error) => error,
-        Ok(()) => Error::invalid("logits", "a token that is not banned", format!("none among {}", logits.len())),
+        Ok(()) => {
+            Error::invalid("logits", "a token that is not banned", format!("no such token among {}", logits.len()))
+        }
     }
 }
 

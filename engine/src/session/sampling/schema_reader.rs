@@ -166,7 +166,7 @@ impl<'a> SchemaReader<'a> {
                 value.clone()
             }
             _ if NOT_FOLLOWED.contains(&key) && self.strict && *value != (key != "uniqueItems") => {
-                return Err(expected("no keyword that cannot be followed", place, value));
+                return Err(expected("no unsupported keyword", place, value));
             }
             _ => return Ok(None),
         }))
@@ -229,7 +229,7 @@ impl<'a> SchemaReader<'a> {
     fn count(&mut self, nodes: usize) -> Result<()> {
         self.nodes += nodes;
         if self.nodes > MAX_NODES {
-            let got = format!("one of more than {MAX_NODES} parts, with a copy of each definition");
+            let got = format!("a schema of more than {MAX_NODES} parts, counting a copy of each definition");
             return Err(Error::invalid("grammar", "a smaller schema", got));
         }
         Ok(())

@@ -79,7 +79,7 @@ impl EngineWorker<'_> {
         match to.context.copy_prefix(&from.context, rest, tokens, &mut self.forward) {
             Ok(copied) => generation.skip(copied),
             // The prefix is computed instead, which also reveals a lost device.
-            Err(error) => tracing::debug!(%error, "a prefix is not copied"),
+            Err(error) => tracing::debug!(%error, "the shared prefix was not copied, so it is computed"),
         }
     }
 
@@ -175,7 +175,7 @@ impl EngineWorker<'_> {
                 self.finish(ends);
                 return true;
             }
-            Err(error) => tracing::debug!(%error, "tokens of several sessions are computed one by one"),
+            Err(error) => tracing::debug!(%error, "the tokens of several sessions are computed one after another"),
         }
         self.finish(ends);
         done

@@ -52,7 +52,7 @@ impl Budget {
         let take = |left: usize| left.checked_sub(bytes);
         match self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
             Ok(_) => Ok(()),
-            Err(_) => Err(refused("it makes too much text")),
+            Err(_) => Err(refused("the template creates too much text")),
         }
     }
 
@@ -61,7 +61,7 @@ impl Budget {
         // Reading the thread's time costs a system call, so it is read only if the budget may be
         // used up.
         if self.began.elapsed() > self.time && ThreadTime::now().as_duration() > self.end {
-            return Err(refused("it takes too long"));
+            return Err(refused("the template takes too long"));
         }
         Ok(())
     }
@@ -99,7 +99,7 @@ impl Budget {
         self.admit(std::slice::from_ref(value))?;
         match write!(text, "{value}") {
             Ok(()) => Ok(text.text),
-            Err(_) => Err(refused("it makes too much text")),
+            Err(_) => Err(refused("the template creates too much text")),
         }
     }
 }
@@ -124,12 +124,12 @@ pub fn refused(why: &'static str) -> Error {
 }
 
 fn walk(value: &Value, depth: usize, left: &mut usize) -> Result<(), Error> {
-    *left = left.checked_sub(1).ok_or_else(|| refused("its data is too large"))?;
+    *left = left.checked_sub(1).ok_or_else(|| refused("the data of the template is too large"))?;
     let kind = value.kind();
     if !matches!(kind, ValueKind::Seq | ValueKind::Map | ValueKind::Iterable) {
         return Ok(());
     }
-    let depth = depth.checked_sub(1).ok_or_else(|| refused("its data is nested too deeply"))?;
+    let depth = depth.checked_sub(1).ok_or_else(|| refused("the data of the template is nested too deeply"))?;
     for item in value.try_iter()? {
         if kind == ValueKind::Map {
             walk(&value.get_item(&item)?, depth, left)?;

@@ -86,13 +86,13 @@ const PLAIN: Format = Format {
 pub fn choose(tokenizer: &Tokenizer, name: &str) -> (Format, String) {
     let has = |format: &&Format| format.tokens.iter().all(|token| tokenizer.token_id(token).is_some());
     if let Some(format) = KNOWN.iter().find(has) {
-        return (*format, format!("the vocabulary has {}", format.tokens.join(" and ")));
+        return (*format, format!("the vocabulary contains {}", format.tokens.join(" and ")));
     }
     let name = name.to_lowercase();
     let named = |format: &Format| format.words.iter().find(|word| name.contains(**word)).map(|word| (*format, *word));
     // If a name contains the words of both, Llama 2 is the older format.
     match KNOWN.iter().rev().find_map(named).filter(|_| name.contains("chat") || name.contains("inst")) {
-        Some((format, word)) => (format, format!("the model's name has `{word}`")),
-        None => (PLAIN, "the vocabulary has no tokens for turns".to_owned()),
+        Some((format, word)) => (format, format!("the model's name contains `{word}`")),
+        None => (PLAIN, "the vocabulary contains no tokens for turns".to_owned()),
     }
 }

@@ -198,7 +198,7 @@ fn add_functions(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
     let own = Arc::clone(budget);
     environment.add_function("strftime_now", move |format: String| {
         if format.len() > FORMAT {
-            return Err(refused("a format of dates is too long"));
+            return Err(refused("a date format is too long"));
         }
         // No directive expands its letters more than this.
         own.charge(16 * format.len()).map(|()| strftime::now(&format))
@@ -224,7 +224,7 @@ fn call_method(
             let count = operands.get(2).map_or(Some(-1), |count| i64::try_from(count.clone()).ok());
             return match (argument(0), argument(1), count) {
                 (Some(from), Some(to), Some(count)) => replace(budget, text, from, to, count).map(Value::from),
-                _ => Err(refused("replace takes two strings and a number")),
+                _ => Err(refused("`replace` takes two strings and a number")),
             };
         }
         (Some(separator), "join") if operands.len() == 1 => {
@@ -255,7 +255,7 @@ fn index(list: &Value, operands: &[Value]) -> Result<Value, Error> {
     let from = operands.get(1).and_then(Value::as_usize).unwrap_or(0);
     let mut items = list.try_iter()?.enumerate().skip(from);
     let found = operands.first().and_then(|wanted| items.find(|(_, item)| item == wanted));
-    found.map(|(at, _)| at.into()).ok_or_else(|| refused("it is not in the list"))
+    found.map(|(at, _)| at.into()).ok_or_else(|| refused("the list does not contain the value"))
 }
 
 /// `text` with the first `count` occurrences of `from` replaced by `to`; a negative count replaces
@@ -307,7 +307,7 @@ fn range(budget: &Budget, first: isize, end: Option<isize>, step: Option<isize>)
     let (start, end) = end.map_or((0, first), |end| (first, end));
     let step = step.unwrap_or(1);
     if step == 0 {
-        return Err(refused("a range with step 0"));
+        return Err(refused("the step of a range is 0"));
     }
     let span = if step > 0 { end.saturating_sub(start) } else { start.saturating_sub(end) };
     let len = usize::try_from(span).map_or(0, |span| span.div_ceil(step.unsigned_abs()));

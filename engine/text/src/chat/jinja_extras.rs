@@ -37,7 +37,7 @@ pub fn install(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
     environment.add_function("cycler", move |items: Rest<Value>| {
         own.charge_elements(items.len())?;
         if items.is_empty() {
-            return Err(refused("at least one item has to be provided"));
+            return Err(refused("`cycler` needs at least one item"));
         }
         Ok(Value::from_object(Cycler { items: items.0, at: AtomicUsize::new(0) }))
     });

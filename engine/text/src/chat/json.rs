@@ -41,7 +41,7 @@ impl JsonStyle {
                     [Some(item), Some(key)] if item.len() + key.len() <= 2 * INDENT => {
                         ((*item).to_owned(), (*key).to_owned())
                     }
-                    _ => return Err(invalid("separators are two short strings")),
+                    _ => return Err(invalid("the separators must be two short strings")),
                 }
             }
         };
@@ -90,8 +90,10 @@ impl JsonWriter<'_> {
             ValueKind::Number => self.text.push_str(&number(value)),
             ValueKind::Seq | ValueKind::Iterable => self.sequence(value)?,
             ValueKind::Map => self.map(value)?,
-            ValueKind::Undefined => return Err(Error::new(ErrorKind::UndefinedError, "tojson of an undefined value")),
-            other => return Err(invalid(format!("{other} is not data"))),
+            ValueKind::Undefined => {
+                return Err(Error::new(ErrorKind::UndefinedError, "`tojson` cannot write an undefined value"));
+            }
+            other => return Err(invalid(format!("`tojson` cannot write a value of the kind {other}"))),
         }
         Ok(())
     }

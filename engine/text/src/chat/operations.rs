@@ -91,7 +91,7 @@ fn install_walks(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
         let mut all = Vec::new();
         for map in maps.into_values() {
             if map.kind() != ValueKind::Map {
-                return Err(refused("arguments by name are not a map"));
+                return Err(refused("the keyword arguments are not a map"));
             }
             for key in map.try_iter()? {
                 own.charge_elements(1)?;
@@ -112,7 +112,9 @@ fn evaluate(
     let operand = |at: usize| operands.get(at).cloned().unwrap_or_default();
     let (mut a, mut b) = (operand(0), operand(1));
     let elements = |value: &Value| if value.as_str().is_some() { 0 } else { value.len().unwrap_or(0) };
-    let few = |elements: usize| if elements > ELEMENTS { Err(refused("its lists are too long")) } else { Ok(()) };
+    let few = |elements: usize| {
+        if elements > ELEMENTS { Err(refused("the lists of the template are too long")) } else { Ok(()) }
+    };
     let length = |value: &Value| value.as_str().map_or(0, str::len);
     match name {
         "+" => {

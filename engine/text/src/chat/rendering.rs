@@ -48,7 +48,7 @@ impl ChatTemplate {
             },
         };
         if let Some(failure) = failure {
-            tracing::warn!(failure, "the chat template refuses these calls of tools; all of them are told in words");
+            tracing::warn!(failure, "the chat template refuses these tool calls, so all are written as plain text");
         }
         Ok(self.render_with_systems(tool_text::as_text(&conversation))?.text)
     }
@@ -69,7 +69,7 @@ impl ChatTemplate {
         for _ in 0..MOST_TURNS_IN_WORDS {
             mended = mending::with_turn_as_words(&mended, self.refused_message(&mended)?)?;
             if let Some(text) = self.native_text(mended.clone()) {
-                tracing::warn!("the chat template refuses a turn with calls of tools, which is told in words");
+                tracing::warn!("the chat template refuses a turn with tool calls, which is written as plain text");
                 return Some(text);
             }
         }

@@ -38,7 +38,7 @@ impl Program {
     /// Compiles `source`.
     pub fn compile(source: &str) -> Self {
         if source.len() > SOURCE {
-            return Program(Err(format!("{} bytes of source, at most {SOURCE} are accepted", source.len())));
+            return Program(Err(format!("the source has {} bytes, but at most {SOURCE} are accepted", source.len())));
         }
         Program(on_large_stack(|| {
             let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
@@ -58,7 +58,7 @@ impl Program {
             let template = compiled.get_template(NAME)?;
             let CompiledTemplate { instructions, blocks, .. } = get_compiled_template(&template);
             if blocks.len() > BLOCKS {
-                return Err(refused("it has too many blocks"));
+                return Err(refused("the template has too many blocks"));
             }
             let program = guarded(instructions)?;
             let blocks = blocks.iter().map(|(name, block)| Ok::<_, Error>((*name, guarded(block)?)));
@@ -81,7 +81,7 @@ fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Re
         match thread.spawn_scoped(scope, work).map(|thread| thread.join()) {
             Ok(Ok(result)) => result,
             Ok(Err(_)) => Err("the template library failed".to_owned()),
-            Err(error) => Err(format!("no thread to render on: {error}")),
+            Err(error) => Err(format!("the thread that renders the template did not start: {error}")),
         }
     })
 }
@@ -161,7 +161,7 @@ fn guards<'a>(instruction: &Instruction<'a>) -> Result<Vec<Instruction<'a>>, Err
         None => Ok(call(name, None)),
         Some(operands) => match u16::try_from(operands) {
             Ok(operands) => Ok(call(name, Some(operands))),
-            Err(_) => Err(refused("a list in it is too long")),
+            Err(_) => Err(refused("a list of the template is too long")),
         },
     };
     Ok(match *instruction {
@@ -188,10 +188,10 @@ fn guards<'a>(instruction: &Instruction<'a>) -> Result<Vec<Instruction<'a>>, Err
             vec![call("<for>", Some(1)), instruction.clone()]
         }
         Of::CallMethod("changed", operands) => vec![call("<changed>", operands)],
-        Of::CompareAndPreserve(_) => return Err(refused("chained comparisons are not available")),
-        Of::Include(_) | Of::LoadBlocks => return Err(refused("there are no other templates")),
+        Of::CompareAndPreserve(_) => return Err(refused("chained comparisons are not supported")),
+        Of::Include(_) | Of::LoadBlocks => return Err(refused("templates cannot include other templates")),
         _ if passes(instruction) => vec![instruction.clone()],
-        _ => return Err(refused("it has an instruction that is not known here")),
+        _ => return Err(refused("the template has an unknown instruction")),
     })
 }
 
@@ -243,7 +243,7 @@ fn without_generation_tags(source: &str) -> String {
 
 fn describe(error: &Error) -> String {
     let mut text = match error.kind() {
-        ErrorKind::OutOfFuel => format!("it takes more than {STEPS} steps"),
+        ErrorKind::OutOfFuel => format!("the template takes more than {STEPS} steps"),
         _ => error.detail().map_or_else(|| error.kind().to_string(), str::to_owned),
     };
     if let Some(line) = error.line() {

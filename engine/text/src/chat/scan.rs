@@ -35,10 +35,10 @@ pub fn scan<'a>(source: &'a str, syntax: &SyntaxConfig) -> Result<Cow<'a, str>, 
             _ => {}
         }
         if tag > TAG {
-            return Err(refused("an expression in it is too long"));
+            return Err(refused("an expression of the template is too long"));
         }
         if branches > BRANCHES {
-            return Err(refused("it has too many branches"));
+            return Err(refused("the template has too many branches"));
         }
         after_dot = matches!(token, Token::Dot);
     }
@@ -50,7 +50,7 @@ pub fn scan<'a>(source: &'a str, syntax: &SyntaxConfig) -> Result<Cow<'a, str>, 
     for (span, filter) in numbers {
         let (start, end) = (span.start_offset as usize, span.end_offset as usize);
         let (Some(before), Some(number)) = (source.get(done..start), source.get(start..end)) else {
-            return Err(refused("its numbers cannot be found"));
+            return Err(refused("the numbers of the template cannot be found"));
         };
         result.push_str(before);
         result.extend(["(", number, "|", filter, ")"]);

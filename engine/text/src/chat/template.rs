@@ -116,7 +116,7 @@ impl ChatTemplate {
             let tool_use = Self::own(source, &key, tokenizer);
             match tool_use.fault(&sample_tools()) {
                 None => template.tool_use = Some(Box::new(tool_use)),
-                Some(fault) => tracing::warn!(fault, "chat template for tools"),
+                Some(fault) => tracing::warn!(fault, "the chat template for tools is not used"),
             }
         }
         template
@@ -165,10 +165,10 @@ impl ChatTemplate {
         let options = RenderOptions { tools, ..RenderOptions::new(true) };
         match self.render_with(&[ChatMessage::new("user", "Hello")], options) {
             Ok(text) if text.plain().contains("Hello") => None,
-            Ok(_) => Some(format!("the one under `{key}` leaves out what the user says")),
+            Ok(_) => Some(format!("the template under `{key}` omits the user's message")),
             Err(error) => {
                 let error = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
-                Some(format!("the one under `{key}` fails: {error}"))
+                Some(format!("the template under `{key}` fails: {error}"))
             }
         }
     }
@@ -370,7 +370,7 @@ pub(super) mod tests {
             ("{{ 'a' * 100000000 }}", "too much text"),
             ("{% for i in range(99999) %}{% endfor %}", "too long"),
             ("{% if %}", "unexpected"),
-            ("nothing", "leaves out what the user says"),
+            ("nothing", "omits the user's message"),
             ("{{ raise_exception('not\nsupported') }}", "not supported"),
         ] {
             let template = template(&["<|im_start|>", "<|im_end|>"], Some(source));

@@ -23,7 +23,7 @@ pub fn truncate(budget: &Budget, text: &str, mut options: Arguments) -> Result<V
     let (length, leeway) = (length.clamp(0, WIDTH) as usize, leeway.clamp(0, WIDTH) as usize);
     let ending = end.chars().count();
     if length < ending {
-        return Err(refused("a length is shorter than the end that is put there"));
+        return Err(refused("a length is shorter than the end mark"));
     }
     if text.chars().count() <= length + leeway {
         return Ok(text.into());

@@ -97,12 +97,12 @@ fn swapped(text: &str) -> String {
 fn index(text: &str, wanted: &str, from: usize) -> Result<Value, Error> {
     let start = text.char_indices().nth(from).map_or(text.len(), |(at, _)| at);
     let found = text[start..].find(wanted).map(|at| text[..start + at].chars().count());
-    found.map(Value::from).ok_or_else(|| refused("substring not found"))
+    found.map(Value::from).ok_or_else(|| refused("the text does not contain the substring"))
 }
 
 /// Pads `text` with `fill` on one or both sides to a width in characters.
 pub fn pad(budget: &Budget, text: &str, method: &str, width: Option<&Value>, fill: &str) -> Result<Value, Error> {
-    let width = width.and_then(Value::as_usize).ok_or_else(|| refused("a width is a number"))?;
+    let width = width.and_then(Value::as_usize).ok_or_else(|| refused("a width must be a number"))?;
     let missing = width.saturating_sub(text.chars().count());
     budget.charge(missing.saturating_mul(fill.len()).saturating_add(text.len()))?;
     let fill = |count: usize| fill.repeat(count);

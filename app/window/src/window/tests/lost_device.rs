@@ -235,8 +235,8 @@ fn drivers_that_end_the_program_before_the_first_frame_come_last() {
     let (ended_well, said) = open();
     assert!(ended_well && drawn_by(&folders).as_deref() == Some("gl"), "{said}");
     let told = folders.fallbacks().all().iter().map(ToString::to_string).collect::<Vec<_>>();
-    let sentence =
-        "The window is drawn over vulkan only if nothing else draws it: the program ended before its first frame";
+    let sentence = "The window is drawn over vulkan only if no other backend can draw it: \
+         the program ended before the window drew its first frame";
     assert_eq!(told, [sentence]);
     folders.fallbacks().clear();
     assert!(folders.fallbacks().last_for_windows().is_empty());

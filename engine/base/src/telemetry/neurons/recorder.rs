@@ -218,7 +218,7 @@ impl NeuronRecorder {
             || firing.predicted.is_some_and(|predicted| predicted.len() != mask)
             || firing.hot.is_some_and(|hot| hot.len() != words.len())
             || firing.strength.is_some_and(|strength| !strength.fits(tokens, neurons));
-        debug_assert!(!wrong, "a firing of {layer} that is not the model's");
+        debug_assert!(!wrong, "a firing of layer {layer} does not have the shape of the model");
         if wrong {
             return;
         }

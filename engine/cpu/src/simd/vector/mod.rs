@@ -109,7 +109,7 @@ pub(crate) trait VectorKernel<Output = ()> {
 pub(crate) fn dispatch<Output, K: VectorKernel<Output>>(isa: Isa, kernel: K) -> Output {
     static BEST: OnceLock<Isa> = OnceLock::new();
     let best = *BEST.get_or_init(|| Isa::available().last().copied().unwrap_or(Isa::Scalar));
-    assert!(isa <= best, "this machine has no {isa}");
+    assert!(isa <= best, "this machine does not support {isa}");
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 | Isa::AvxVnni => avx2::run(kernel),

@@ -38,7 +38,7 @@ impl GgufHeader {
         if !matches!(version, 2 | 3) {
             let swapped = version.swap_bytes();
             let (expected, got) = match swapped {
-                1..=3 => ("a little-endian file", format!("a big-endian one of version {swapped}")),
+                1..=3 => ("a little-endian file", format!("a big-endian file of version {swapped}")),
                 _ => ("version 2 or 3", version.to_string()),
             };
             return Err(cursor.error_at(4, format_args!("version"), expected, got));

@@ -63,7 +63,7 @@ fn locate(name: &Path, bytes: &Bytes, described: &[Described], data_start: Optio
             let starts = data_start.and_then(|start| start.checked_add(tensor.range.start()));
             let there = starts.and_then(|start| (bytes.len() as u64).checked_sub(start)).unwrap_or(0);
             let expected = format!("{} bytes of weights", tensor.range.len());
-            let got = format!("{there} before the file ends");
+            let got = format!("{there} bytes before the end of the file");
             return Err(Error::malformed(name, location(tensor), expected, got).of_truncated_file());
         };
         let info = &tensor.info;
@@ -74,8 +74,8 @@ fn locate(name: &Path, bytes: &Bytes, described: &[Described], data_start: Optio
     order.sort_unstable_by_key(|tensor| tensor.range);
     for pair in order.windows(2) {
         if pair[0].range.overlaps(pair[1].range) {
-            let got = format!("{}, inside tensor `{}`", pair[1].range.start(), pair[0].info.name);
-            return Err(Error::malformed(name, location(pair[1]), "data of its own", got));
+            let got = format!("{}, which is inside tensor `{}`", pair[1].range.start(), pair[0].info.name);
+            return Err(Error::malformed(name, location(pair[1]), "an offset outside the other tensors", got));
         }
     }
     Ok(tensors)

@@ -45,7 +45,8 @@ pub(super) fn join(opened: Checkpoint, mode: ReadMode) -> Result<Checkpoint> {
         }
         let head = first.get_or_insert_with(|| (shard.path.clone(), shard.container, shard.metadata.clone()));
         if shard.container != head.1 {
-            let (expected, got) = (format!("{:?}, like the first shard", head.1), format!("{:?}", shard.container));
+            let (expected, got) =
+                (format!("the format of the first shard, {:?}", head.1), format!("{:?}", shard.container));
             return Err(Error::malformed(&shard.path, Location::File, expected, got));
         }
         tensors.extend(shard.into_tensors());
@@ -110,7 +111,12 @@ fn shard_path(opened: &Path, prefix: &OsStr, number: usize, count: usize) -> Pat
 fn open(opened: &Path, path: &Path, mode: ReadMode) -> Result<Checkpoint> {
     if !path.exists() {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        return Err(Error::malformed(opened, Location::File, format!("its shard `{name}` beside it"), "no such file"));
+        return Err(Error::malformed(
+            opened,
+            Location::File,
+            format!("the shard `{name}` in the same folder"),
+            "no such file",
+        ));
     }
     mmap::read_with(path, mode, |bytes| reader::read(path, bytes))
 }
@@ -184,7 +190,7 @@ mod tests {
         }
         fs::remove_file(name(2)).unwrap();
         let message = gguf::open(&name(0), ReadMode::Map).unwrap_err().to_string();
-        assert!(message.contains("-00003-of-00003.gguf` beside it"), "{message}");
+        assert!(message.contains("-00003-of-00003.gguf` in the same folder"), "{message}");
     }
 
     #[test]
@@ -212,7 +218,7 @@ mod tests {
         refused(0, shard(0, |keys| drop(keys.set(COUNT, Value::U16(65535)))), "ends in `-00001-of-65535.gguf`");
         refused(0, shard(0, |keys| drop(keys.set(COUNT, Value::I32(-1)))), "key `split.count`");
         let powerinfer = [&b"PWRI"[..], &shard(2, |_| {})[4..]].concat();
-        refused(2, powerinfer, "like the first shard");
+        refused(2, powerinfer, "the format of the first shard");
     }
 
     #[test]

@@ -68,7 +68,7 @@ pub(super) fn read_pairs(cursor: &mut Cursor<'_>, pairs: usize, metadata: &mut M
             return Err(cursor.error_at(offset, format_args!("key {at}"), expected, format!("{} bytes", key.len())));
         }
         if metadata.get(key).is_some() {
-            return Err(cursor.error_at(offset, format_args!("key `{key}`"), "each key once", "a second one"));
+            return Err(cursor.error_at(offset, format_args!("key `{key}`"), "each key once", "the key twice"));
         }
         let kind = ValueType::read(cursor, format_args!("type of key `{key}`"))?;
         let value = read_value(cursor, kind, key)?;
@@ -104,7 +104,7 @@ fn read_array(cursor: &mut Cursor<'_>, key: &str, depth: usize) -> Result<Array>
     let kind = ValueType::read(cursor, format_args!("element type of key `{key}`"))?;
     if kind == ValueType::Array && depth + 1 >= MOST_NESTED {
         let expected = format!("arrays nested at most {MOST_NESTED} deep");
-        return Err(cursor.error_at(offset, format_args!("element type of key `{key}`"), expected, "a deeper one"));
+        return Err(cursor.error_at(offset, format_args!("element type of key `{key}`"), expected, "a deeper array"));
     }
     let count = cursor.count(kind.least_bytes(), format_args!("length of array `{key}`"))?;
     read_items(cursor, kind, count, key, depth)

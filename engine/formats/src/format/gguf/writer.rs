@@ -47,7 +47,7 @@ impl Writer {
     /// Appends data of the tensors in the order of their descriptions, in pieces of any size.
     pub fn tensor_data(&mut self, data: &[u8]) -> Result<()> {
         if data.len() as u64 > self.stream.missing() {
-            let expected = format!("at most {} bytes, as described", self.stream.missing());
+            let expected = format!("at most the {} bytes that remain to be written", self.stream.missing());
             return Err(Error::invalid("tensor data to write", expected, data.len()));
         }
         self.stream.append(data).map_err(|source| Error::io(FileAction::Write, &self.target, source))
@@ -57,8 +57,8 @@ impl Writer {
     pub fn finish(self) -> Result<()> {
         let stream = self.stream;
         if stream.missing() > 0 {
-            let got = format!("{} bytes fewer", stream.missing());
-            return Err(Error::invalid("tensor data to write", "all that was described", got));
+            let got = format!("{} bytes too few", stream.missing());
+            return Err(Error::invalid("tensor data to write", "all data of the described tensors", got));
         }
         stream.out.finish()
     }
@@ -111,7 +111,7 @@ impl GgufLayout {
                 return Err(Error::invalid("shape of a tensor to write", "dimensions above 0", got));
             }
             let range = end.checked_next_multiple_of(alignment).and_then(|start| ByteRange::new(start, bytes));
-            let range = range.ok_or_else(|| Error::invalid("tensors to write", "at most 2^64 bytes", "more"))?;
+            let range = range.ok_or_else(|| Error::invalid("tensors to write", "at most 2^64 bytes", "more bytes"))?;
             info.write(&mut head, range.start());
             end = range.end();
             ranges.push(range);

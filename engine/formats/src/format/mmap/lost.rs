@@ -143,7 +143,7 @@ fn replace_by_zeros(start: usize, len: usize) -> bool {
 fn end_process(file: &MappedFile) -> ! {
     write_error(b"\nerror: ");
     write_error(file.path().as_os_str().as_bytes());
-    write_error(b": the file was truncated, or its disk went away, while it was in use\n");
+    write_error(b": the file was truncated, or its disk was removed, while the file was in use\n");
     // SAFETY: `_exit` may be called in a handler.
     unsafe { libc::_exit(EXIT_STATUS) }
 }

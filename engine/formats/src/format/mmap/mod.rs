@@ -117,7 +117,7 @@ fn map(path: &Path, file: File, len: u64) -> Result<Bytes> {
 }
 
 fn read(path: &Path, mut file: File, len: usize) -> Result<Bytes> {
-    let mut memory = anonymous(len, "reading the file into RAM")?;
+    let mut memory = anonymous(len, "RAM for the file")?;
     file.read_exact(&mut memory).map_err(|source| Error::io(FileAction::Read, path, source))?;
     let memory = memory.make_read_only().map_err(|source| Error::io(FileAction::Read, path, source))?;
     Ok(Bytes::new(memory))

@@ -65,7 +65,7 @@ pub fn follow(
     let model = std::sync::Arc::clone(forward.model());
     let shape: Vec<(usize, u64)> = model.weights.layers.iter().map(|layer| units(&layer.ffn)).collect();
     if shape.iter().all(|(units, _)| *units == 0) {
-        return Err(Error::invalid("model", "neurons or experts to place", "none"));
+        return Err(Error::invalid("model", "neurons or experts to place", "no neurons and no experts"));
     }
     let all = profile.len() + texts.iter().map(|text| text.len()).sum::<usize>();
     let capacity = model.config.context_length.clamp(1, 1024);

@@ -188,7 +188,7 @@ impl<'a> LayerSample<'a> {
         let Some(gate) = &ffn.gate else {
             return Err(Error::unsupported(
                 "sparsity mode",
-                "threshold, for a layer without a gate",
+                "threshold for a layer without a gate",
                 "layers with a gate",
             ));
         };

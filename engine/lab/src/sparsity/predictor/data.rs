@@ -102,7 +102,7 @@ impl<'a> LayerData<'a> {
         let tokens = normed.len() / d.max(1);
         for rows in [Some(normed), residual].into_iter().flatten() {
             if rows.len() != tokens * d {
-                return Err(Error::invalid("predictor data", format!("{tokens} rows of {d}"), rows.len()));
+                return Err(Error::invalid("predictor data", format!("{tokens} rows of {d} numbers"), rows.len()));
             }
         }
         Ok(LayerData { ffn, activation, normed, residual, tokens, d })
@@ -158,7 +158,11 @@ impl<'a> LayerData<'a> {
             (PredictorInput::Normed, _) => &self.normed,
             (PredictorInput::Residual, Some(residual)) => residual,
             (PredictorInput::Residual, None) => {
-                return Err(Error::invalid("predictor data", "the residual stream beside the FFN's input", "none"));
+                return Err(Error::invalid(
+                    "predictor data",
+                    "the residual stream and the input of the FFN",
+                    "only the input of the FFN",
+                ));
             }
         };
         out.resize(tokens.len() * self.d, 0.0);

@@ -94,8 +94,9 @@ impl LowRank {
             let (rows, cols) = weights.dim();
             let mut bytes = Vec::new();
             quant::quantise(ty, &weights.iter().copied().collect::<Vec<f32>>(), &mut bytes)?;
-            Matrix::new(ty, rows, cols, Bytes::new(bytes))
-                .ok_or_else(|| Error::invalid("predictor type", format!("one with blocks that divide {cols}"), ty))
+            Matrix::new(ty, rows, cols, Bytes::new(bytes)).ok_or_else(|| {
+                Error::invalid("predictor type", format!("a type whose block length divides {cols}"), ty)
+            })
         };
         let kind = PredictorKind::LowRank { fc1: matrix(&self.fc1)?, fc2: matrix(&self.fc2)? };
         Ok(Predictor {

@@ -56,9 +56,9 @@ pub enum QualityLimit {
 impl fmt::Display for QualityLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            QualityLimit::Parameters => "a larger one would do better, but the parameters allowed are used up",
-            QualityLimit::Time => "the time allowed for training was over",
-            QualityLimit::Text => "more text is needed to know better",
+            QualityLimit::Parameters => "a larger predictor would be better, but it would exceed the parameter limit",
+            QualityLimit::Time => "the training reached its time limit",
+            QualityLimit::Text => "more text is needed to measure the predictor precisely",
         })
     }
 }
@@ -119,8 +119,8 @@ impl fmt::Display for PredictorReport {
         }
         write!(
             f,
-            " {}: finds {:.1} % of the firings and {:.2} % of their mass, names {:.1} % of the neurons where {:.1} % fire \
-             (precision {:.0} %), {} KiB, on {tokens} tokens",
+            " {}: finds {:.1} % of the firings and {:.2} % of their mass, selects {:.1} % of the neurons while \
+             {:.1} % fire (precision {:.0} %), takes {} KiB, measured on {tokens} tokens",
             self.tensor_type,
             100.0 * recall,
             100.0 * mass_recall,

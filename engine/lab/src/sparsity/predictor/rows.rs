@@ -33,8 +33,8 @@ pub(super) fn quantised(cpu: &Cpu, matrix: &Matrix, ty: TensorType) -> Result<Ma
     let Some(row_bytes) = ty.row_bytes(matrix.cols()) else {
         return Err(Error::unsupported(
             "predictor type",
-            format!("{ty} for rows of {}", matrix.cols()),
-            format!("types with blocks that divide {}", matrix.cols()),
+            format!("{ty} for rows of {} weights", matrix.cols()),
+            format!("types whose block length divides {}", matrix.cols()),
         ));
     };
     let mut parts: Vec<Vec<u8>> = (0..matrix.rows().div_ceil(ROWS)).map(|_| Vec::new()).collect();

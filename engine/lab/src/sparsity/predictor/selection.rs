@@ -90,7 +90,8 @@ pub fn select_predictor(cost: &FfnCost, active: f64, candidates: &[PredictorRepo
             let report = &candidates[at];
             let rank = report.rank.map_or(String::new(), |rank| format!(" of rank {rank}"));
             let why = format!(
-                "{} predictor{rank}: {:.0} % of the bytes-time of a dense token, where {exactly}; recall {:.1} %, {:.2} % by mass",
+                "{} predictor{rank}: it costs {:.0} % of a dense token, and {exactly}; \
+                 its recall is {:.1} %, or {:.2} % by mass",
                 report.kind,
                 percent(least),
                 100.0 * report.figures.recall,
@@ -100,13 +101,23 @@ pub fn select_predictor(cost: &FfnCost, active: f64, candidates: &[PredictorRepo
         }
         Some((at, least)) => {
             let kind = &candidates[at].kind;
-            (None, exact, format!("no predictor: {exactly}, the best predictor ({kind}) {:.0} %", percent(least)))
+            (
+                None,
+                exact,
+                format!("no predictor: {exactly}, and the best predictor ({kind}) costs {:.0} %", percent(least)),
+            )
         }
-        None if candidates.is_empty() => (None, exact, format!("no predictor: there is none, {exactly}")),
+        None if candidates.is_empty() => (None, exact, format!("no predictor: no candidate exists, and {exactly}")),
         None => {
             let best = candidates.iter().max_by(|a, b| a.figures.recall.total_cmp(&b.figures.recall));
             let best = best.map_or(0.0, |report| 100.0 * report.figures.recall);
-            (None, exact, format!("no predictor: none met its target (best recall {best:.1} %), {exactly}"))
+            (
+                None,
+                exact,
+                format!(
+                    "no predictor: no candidate reached its target (the best recall is {best:.1} %), and {exactly}"
+                ),
+            )
         }
     };
     PredictorSelection { candidate, cost: least.min(dense), exact, dense, why }

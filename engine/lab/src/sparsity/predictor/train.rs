@@ -68,7 +68,7 @@ pub fn train(
 ) -> Result<Trained> {
     options.target.check()?;
     if options.types.is_empty() {
-        return Err(Error::invalid("types of a predictor", "at least one", "none"));
+        return Err(Error::invalid("types of a predictor", "at least one type", "no type"));
     }
     let mut split = data.split()?;
     split.train.end = split.train.end.min(split.train.start + options.tokens.max(1));
@@ -271,7 +271,7 @@ impl Trainer<'_, '_> {
         }
         let done = step * work_of_step;
         best.map(|best| Trial { work: done, ..best })
-            .ok_or_else(|| Error::Training(format!("no step was made at rank {rank}")))
+            .ok_or_else(|| Error::Training(format!("the training made no step at rank {rank}")))
     }
 
     /// Returns `network` as a predictor of type `ty`, and the cost of a token with it.

@@ -61,7 +61,12 @@ fn read(path: &Path) -> Result<String> {
         }
         Err(error) => {
             let at = error.utf8_error().valid_up_to() as u64;
-            Err(Error::malformed(path, thermocline_base::error::Location::Offset(at), "UTF-8 text", "other bytes"))
+            Err(Error::malformed(
+                path,
+                thermocline_base::error::Location::Offset(at),
+                "UTF-8 text",
+                "bytes that are not UTF-8",
+            ))
         }
     }
 }

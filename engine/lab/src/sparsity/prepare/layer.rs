@@ -92,7 +92,7 @@ impl LayerWork<'_> {
         let mut made = MadeLayer { prepared: PreparedLayer { frequency, ..PreparedLayer::default() }, report };
         let weights = &self.model.weights.layers[self.n];
         match &weights.ffn {
-            Ffn::None => made.report.why = "no FFN".to_owned(),
+            Ffn::None => made.report.why = "the layer has no FFN".to_owned(),
             Ffn::Experts(moe) => self.prepare_experts(moe, &mut made, progress)?,
             Ffn::Dense(ffn) => {
                 let normed = self.inputs(PredictorInput::Normed)?;
@@ -125,8 +125,7 @@ impl LayerWork<'_> {
         progress: &mut dyn FnMut(f64) -> Result<()>,
     ) -> Result<()> {
         let activation = self.model.config.activation;
-        made.report.why =
-            "a mixture of experts: no predictors are made for its experts' neurons, gates decide".to_owned();
+        made.report.why = "an MoE layer: its experts get no predictors, so the gates decide".to_owned();
         if let (false, Some(experts)) = (activation.is_sparse(), &self.model.config.experts) {
             let normed = self.inputs(PredictorInput::Normed)?;
             let residual = self.inputs(PredictorInput::Residual)?;
@@ -136,7 +135,8 @@ impl LayerWork<'_> {
             let threshold = moe_activation_threshold(self.cpu, moe, experts, norm_eps, activation, inputs, goal)?;
             made.set_threshold(
                 threshold,
-                "a mixture of experts whose activations are never zero: neurons of the chosen experts with small gates may be skipped, no predictors are made",
+                "an MoE layer without zero activations: it gets no predictors, but neurons of the chosen experts with \
+                 small gates may be skipped",
             );
         }
         progress(0.3)?;
@@ -174,11 +174,11 @@ impl LayerWork<'_> {
                 choice.candidate
             }
             PredictorChoice::None => {
-                made.report.why = "no predictor was asked for".to_owned();
+                made.report.why = "no predictor was requested".to_owned();
                 None
             }
             PredictorChoice::Trained | PredictorChoice::Rows => {
-                made.report.why = "the kind that was asked for".to_owned();
+                made.report.why = "the requested kind of predictor".to_owned();
                 (!candidates.is_empty()).then_some(0)
             }
         };
@@ -255,11 +255,11 @@ impl LayerWork<'_> {
 
     fn set_activation_threshold(&self, ffn: &FfnWeights, data: &LayerData<'_>, made: &mut MadeLayer) -> Result<()> {
         if ffn.gate.is_none() {
-            made.report.why = "no gate for a threshold, and activations are never zero".to_owned();
+            made.report.why = "the FFN has no gate for a threshold, and its activations are never zero".to_owned();
             return Ok(());
         }
         let threshold = activation_threshold(self.cpu, data, self.options.threshold_goal)?;
-        made.set_threshold(threshold, "activations are never zero: neurons of small gates may be skipped");
+        made.set_threshold(threshold, "activations are never zero, but neurons with small gates may be skipped");
         Ok(())
     }
 

@@ -83,8 +83,8 @@ impl Workspace {
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                let got = format!("{}, where another preparation is at work", folder.display());
-                return Err(Error::invalid("workspace", "a folder that is not in use", got));
+                let got = format!("{}, which another preparation uses", folder.display());
+                return Err(Error::invalid("workspace", "an unused folder", got));
             }
             // Some file systems do not support locks.
             Err(TryLockError::Error(error)) => tracing::debug!(%error, "the workspace is not locked"),

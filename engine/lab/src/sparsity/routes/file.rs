@@ -64,9 +64,8 @@ impl Routes {
         let mut file = BufReader::new(File::open(path).map_err(failed)?);
         let mut line = Vec::new();
         (&mut file).take(LONGEST).read_until(b'\n', &mut line).map_err(failed)?;
-        let header: RouteHeader = serde_json::from_slice(&line).map_err(|error| {
-            refuse("recorded routes, with a line of JSON before them".to_owned(), error.to_string())
-        })?;
+        let header: RouteHeader = serde_json::from_slice(&line)
+            .map_err(|error| refuse("recorded routes after a line of JSON".to_owned(), error.to_string()))?;
         if header.thermocline_routes != VERSION {
             return Err(refuse(format!("version {VERSION}"), header.thermocline_routes.to_string()));
         }
@@ -76,8 +75,8 @@ impl Routes {
         let width: usize = routes.layers.iter().map(|layer| layer.used).sum();
         let wanted = width.checked_mul(2).and_then(|bytes| bytes.checked_mul(header.tokens));
         if wanted != Some(data.len()) {
-            let expected = format!("{} tokens of {width} experts", header.tokens);
-            return Err(refuse(expected, format!("{} bytes of them", data.len())));
+            let expected = format!("routes of {} tokens, each of {width} experts of 2 bytes", header.tokens);
+            return Err(refuse(expected, format!("{} bytes", data.len())));
         }
         for token in data.chunks_exact(2 * width) {
             let mut experts = token.as_chunks::<2>().0.iter().map(|bytes| u16::from_le_bytes(*bytes));

@@ -42,8 +42,13 @@ impl Routes {
             (1..=layer.experts).contains(&layer.used) && layer.experts <= usize::from(u16::MAX) + 1
         };
         if layers.is_empty() || !layers.iter().all(fits) {
-            let got = layers.iter().find(|layer| !fits(layer)).map_or("none".to_owned(), |layer| format!("{layer:?}"));
-            return Err(Error::invalid("routes", "layers with up to 65536 experts, some of them used", got));
+            let got =
+                layers.iter().find(|layer| !fits(layer)).map_or("no layers".to_owned(), |layer| format!("{layer:?}"));
+            return Err(Error::invalid(
+                "routes",
+                "layers with up to 65536 experts, of which a token uses at least one",
+                got,
+            ));
         }
         let chosen = vec![Vec::new(); layers.len()];
         Ok(Routes { source: source.into(), layers, other_bytes, chosen })

@@ -59,7 +59,7 @@ impl ExpertSpeeds {
         let positive = [self.device, self.cpu, self.bus].iter().all(|speed| *speed > 0.0 && speed.is_finite());
         match positive && self.hand_over >= 0.0 {
             true => Ok(()),
-            false => Err(Error::invalid("speeds of a machine", "above 0", format!("{self:?}"))),
+            false => Err(Error::invalid("speeds of a machine", "numbers above 0", format!("{self:?}"))),
         }
     }
 

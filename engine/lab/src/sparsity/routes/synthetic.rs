@@ -46,7 +46,7 @@ pub fn synthetic(
     if !((0.0..=1.0).contains(&recency) && scale > 0.0 && tail > 0.0 && (0.0..10.0).contains(&skew)) {
         return Err(Error::invalid(
             "locality of routes",
-            "fractions from 0 to 1, factors above 0",
+            "fractions from 0 to 1 and factors above 0",
             format!("{locality:?}"),
         ));
     }

@@ -18,7 +18,7 @@ impl Sidecar {
     pub fn attach(&self, model: &mut Model) -> Result<()> {
         let layers = &mut model.weights.layers;
         if layers.len() != self.layers.len() {
-            let expected = format!("{}, the model's", layers.len());
+            let expected = format!("{}, the number of layers of the model", layers.len());
             return Err(self.refuse(Location::Key(keys::MODEL_LAYERS.to_owned()), expected, self.layers.len()));
         }
         for (n, (weights, prepared)) in layers.iter().zip(&self.layers).enumerate() {
@@ -57,13 +57,13 @@ impl Sidecar {
             Ffn::Dense(ffn) => ffn,
             Ffn::None => {
                 if prepared.predictor.is_some() || prepared.down.is_some() || prepared.experts.is_some() {
-                    return Err(kind(format!("none for layer {n}, which has no FFN"), "an FFN's figures"));
+                    return Err(kind(format!("`none` for layer {n}, which has no FFN"), "data of an FFN"));
                 }
                 return frequencies(0);
             }
             Ffn::Experts(moe) => {
                 if prepared.predictor.is_some() || prepared.down.is_some() {
-                    return Err(kind(format!("none for layer {n}, an MoE layer"), "a dense layer"));
+                    return Err(kind(format!("`none` for layer {n}, which is an MoE layer"), "data of a dense FFN"));
                 }
                 frequencies(moe.experts.len())?;
                 return prepared.experts.as_ref().map_or(Ok(()), |experts| self.check_experts(n, moe, experts));
@@ -81,7 +81,7 @@ impl Sidecar {
             }
             Some(Some(PredictorKind::Rows { rows, .. })) => self.check_shape(keys::gate_low(n), rows, [n_ff, d]),
             Some(None) if weights.predictor.is_none() => {
-                Err(kind(format!("a predictor of its own for layer {n}: the model file has none"), "model"))
+                Err(kind(format!("a predictor in the sidecar for layer {n}, because the model file has none"), "model"))
             }
             Some(None) | None => Ok(()),
         }
@@ -97,14 +97,15 @@ impl Sidecar {
 
     fn check_experts(&self, n: usize, moe: &ExpertWeights, prepared: &PreparedExperts) -> Result<()> {
         let LayerNeurons::Experts { width, shared, .. } = moe.neurons() else { return Ok(()) };
-        let sizes = |width: usize, shared: usize| format!("experts of {width} neurons, a shared one of {shared}");
+        let sizes =
+            |width: usize, shared: usize| format!("experts of {width} neurons and a shared expert of {shared} neurons");
         if (prepared.width, prepared.shared.len()) != (width, shared) {
             let got = sizes(prepared.width, prepared.shared.len());
             return Err(self.refuse(Location::Tensor(keys::expert_frequency(n)), sizes(width, shared), got));
         }
         if !prepared.downs.is_empty() && prepared.downs.len() != moe.ffns().count() {
             let (expected, got) = (moe.ffns().count(), prepared.downs.len());
-            return Err(self.refuse(Location::Tensor(keys::expert_down(n, got)), format!("{expected} of them"), got));
+            return Err(self.refuse(Location::Tensor(keys::expert_down(n, got)), format!("{expected} matrices"), got));
         }
         for (at, (down, ffn)) in prepared.downs.iter().zip(moe.ffns()).enumerate() {
             let up = &ffn.up.weight;

@@ -62,7 +62,7 @@ impl Identity {
         };
         let (ours, theirs) = (sizes(self), sizes(model));
         if ours != theirs {
-            return Some(format!("it was prepared for another model ({ours}; this one: {theirs})"));
+            return Some(format!("it was prepared for another model ({ours}; this model: {theirs})"));
         }
         if (self.tensors, self.layout) != (model.tensors, model.layout) {
             return Some("it was prepared for a file with other tensors or tensor types".to_owned());

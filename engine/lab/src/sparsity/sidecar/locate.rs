@@ -92,13 +92,13 @@ impl Sidecar {
         self.identity.difference(&Identity::of_model(model)).or_else(|| {
             let activation = model.config.activation;
             (ran != activation)
-                .then(|| format!("it was prepared with activation {ran}, the model runs with {activation}"))
+                .then(|| format!("it was prepared with the activation {ran}, but the model runs with {activation}"))
         })
     }
 
     fn attach_if_it_matches(self, model: &mut Model) -> Result<Self> {
         match self.foreign(model) {
-            Some(reason) => Err(Error::invalid("sidecar", "one prepared for this model", reason)),
+            Some(reason) => Err(Error::invalid("sidecar", "a sidecar of this model", reason)),
             None => self.attach(model).map(|()| self),
         }
     }

@@ -217,7 +217,8 @@ impl<'a> SidecarReader<'a> {
             return Ok(Vec::new());
         }
         let text = self.text(keys::INPUT_FIGURES)?;
-        serde_json::from_str(text).map_err(|error| self.key(keys::INPUT_FIGURES, "figures of levels as JSON", error))
+        serde_json::from_str(text)
+            .map_err(|error| self.key(keys::INPUT_FIGURES, "the figures of the levels as JSON", error))
     }
 
     /// Reads the input thresholds of a layer. The tensors determine the number of inputs, which
@@ -230,7 +231,11 @@ impl<'a> SidecarReader<'a> {
             let Some(importance) = self.0.tensor(&name) else { continue };
             let importance = self.numbers(&name, importance)?;
             let Some(tensor) = self.0.tensor(&thresholds) else {
-                return Err(self.tensor(&thresholds, format!("{} thresholds", levels.len()), "nothing: it is missing"));
+                return Err(self.tensor(
+                    &thresholds,
+                    format!("{} thresholds", levels.len()),
+                    "nothing: the tensor is missing",
+                ));
             };
             let values = self.numbers(&thresholds, tensor)?;
             if values.len() != levels.len() || values.windows(2).any(|pair| pair[0] > pair[1]) {
@@ -248,7 +253,7 @@ impl<'a> SidecarReader<'a> {
         if tensor.ty != TensorType::F32 || tensor.shape.len() != 1 {
             return Err(self.tensor(name, "a vector of F32", format!("{:?} of {}", tensor.shape, tensor.ty)));
         }
-        self.elements(name, tensor, 0.0..=f32::MAX, "finite numbers from 0 on")
+        self.elements(name, tensor, 0.0..=f32::MAX, "finite numbers of at least 0")
     }
 
     fn predictor(&self, identity: &Identity, figures: &Figures<'_>, layer: usize) -> Result<Option<PreparedPredictor>> {
@@ -292,7 +297,7 @@ impl<'a> SidecarReader<'a> {
             return Err(self.tensor(&name, format!("shape [{n}, neurons]"), format!("{:?}", tensor.shape)));
         };
         if experts != n {
-            return Err(self.tensor(&name, format!("{n} experts, the model's"), experts));
+            return Err(self.tensor(&name, format!("the {n} experts of the model"), experts));
         }
         let frequency = self.fractions(&name, tensor)?;
         let name = keys::shared_frequency(layer);
@@ -304,7 +309,7 @@ impl<'a> SidecarReader<'a> {
                 Some(down) => downs.push(down),
                 None if downs.is_empty() => break,
                 None => {
-                    let expected = format!("shape {:?}, as the experts before it have", [rows, identity.d_model]);
+                    let expected = format!("shape {:?}, the shape of the earlier experts", [rows, identity.d_model]);
                     return Err(self.tensor(&name, expected, "nothing: the tensor is missing"));
                 }
             }

@@ -46,7 +46,7 @@ impl Mamba2Config {
         let step_limits = match loader.floats(STEP_LIMITS, 2)?.as_deref() {
             Some(&[least, most]) if (0.0..=most).contains(&least) => [least, most],
             Some(other) => {
-                return Err(loader.key_error(STEP_LIMITS, "two ascending numbers from 0", format!("{other:?}")));
+                return Err(loader.key_error(STEP_LIMITS, "two ascending numbers of at least 0", format!("{other:?}")));
             }
             None => [0.0, f32::INFINITY],
         };

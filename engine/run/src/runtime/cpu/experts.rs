@@ -84,7 +84,7 @@ impl MoeFfn {
     pub fn route(&mut self, cpu: &Cpu, task: &LayerTask<'_>, weights: &ExpertWeights) -> Result<()> {
         let LayerTask { config, x, residual, tokens, .. } = *task;
         let Some(experts) = &config.experts else {
-            return Err(Error::invalid("model", "a configuration of its experts", "none"));
+            return Err(Error::invalid("model", "a configuration of its experts", "no such configuration"));
         };
         self.routing.route(cpu, experts, config.norm_eps, weights, RouterInputs { x, residual, tokens })
     }
@@ -143,7 +143,7 @@ impl MoeFfn {
         fired: Option<&mut [u32]>,
     ) -> Result<FfnWork> {
         let FfnKind::Experts(weights) = task.ffn else {
-            return Err(Error::invalid("experts to compute", "those of an MoE layer", "an FFN for every token"));
+            return Err(Error::invalid("experts to compute", "the experts of an MoE layer", "a dense FFN"));
         };
         self.routing.set_choice(task.tokens, chosen)?;
         if fired.is_some() {

@@ -127,7 +127,7 @@ impl CpuProcessor {
     /// `Out = mixer(from)`. The rows of each sequence advance its state of the layer.
     fn mix(&mut self, pass: &Pass<'_>, recurrent: BoundRecurrent<'_>, sequences: &mut Sequences<'_>) -> Result<()> {
         let BoundRecurrent { layer, from, mixer, .. } = recurrent;
-        let absent = || Error::invalid("recurrent state", format!("one in RAM for layer {layer}"), "another");
+        let absent = || Error::invalid("recurrent state", format!("a state in RAM for layer {layer}"), "no such state");
         let states = sequences.iter_mut().map(|(rows, kv)| {
             Ok((rows, kv.states.as_mut().and_then(|it| it.advance_layer(layer)).ok_or_else(absent)?))
         });

@@ -109,8 +109,8 @@ impl Routing {
     pub(crate) fn set_choice(&mut self, tokens: usize, chosen: ChosenExperts<'_>) -> Result<()> {
         let ChosenExperts { ids, router_weights } = chosen;
         if ids.len() != router_weights.len() || !ids.len().is_multiple_of(tokens.max(1)) {
-            let expected = format!("as many ids as router weights for each of {tokens} tokens");
-            let got = format!("{} and {}", ids.len(), router_weights.len());
+            let expected = format!("equal numbers of ids and router weights for each of {tokens} tokens");
+            let got = format!("{} ids and {} router weights", ids.len(), router_weights.len());
             return Err(Error::invalid("chosen experts", expected, got));
         }
         self.chosen.clear();

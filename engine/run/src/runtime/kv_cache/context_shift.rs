@@ -26,13 +26,13 @@ impl KvCache {
         }
         let mut layers = (0..self.layers.len()).filter_map(|layer| self.shape.attention(layer));
         if layers.any(|of| of.norm_after_rope && of.rope.is_some()) {
-            return Err(unsupported("norms of keys behind their rotation", "norms before it"));
+            return Err(unsupported("key norms after the rotation", "key norms before the rotation"));
         }
         if !self.on_host() {
             return Err(unsupported("a cache on a device", "a cache in RAM"));
         }
         if keep.checked_add(discard).is_none_or(|end| end > self.len) {
-            let got = format!("{keep} kept and {discard} discarded");
+            let got = format!("{keep} kept tokens and {discard} discarded tokens");
             return Err(Error::invalid("context shift", format!("at most {} tokens", self.len), got));
         }
         if discard == 0 {
@@ -40,7 +40,7 @@ impl KvCache {
         }
         let kept: Vec<_> = self.kept.iter().map(|kept| kept.without(keep, discard)).collect();
         if !kept.iter().all(|kept| kept.is_whole(self.len - discard)) {
-            return Err(unsupported("a window across the gap", "windows behind it"));
+            return Err(unsupported("a window that reaches across the gap", "windows after the gap"));
         }
         self.kept = kept;
         self.windows.truncate(keep);
