@@ -16,6 +16,7 @@ mod kernels;
 pub mod limits;
 mod ops;
 pub mod params;
+mod token_positions;
 
 pub use attention::{DecodeGrid, decode_heads, head_pitch};
 pub use case::{CaseRequest, CaseValues, ExpectedResult, Extent, KernelCase, WorstElement};

@@ -1,6 +1,7 @@
-//! Parameters of a dispatch, in the layout of a kernel's `var<immediate>`. Every field has four
-//! bytes, so that Rust and WGSL use the same layout. A test compares names, offsets and sizes with
-//! the kernels' own structs.
+//! Parameters of a dispatch, in the layout of a kernel's `var<immediate>`. Every number has four
+//! bytes, so that Rust and WGSL use the same layout. A struct within the parameters has a multiple
+//! of 16 bytes and begins at such a multiple, so that every shading language uses that layout. A
+//! test compares names, offsets and sizes with the kernels' own structs.
 
 use bytemuck::Pod;
 
@@ -63,3 +64,4 @@ pub use crate::ops::{
     sum_splits::SumSplits,
     top_k::TopK,
 };
+pub use crate::token_positions::TokenPositions;

@@ -76,7 +76,7 @@ impl Toasts {
         self.add(ToastKind::Info, text.into());
     }
 
-    /// Warns about a state that the user did not leave.
+    /// Warns that the state differs from the state that the user left.
     pub fn warning(&mut self, text: impl Into<String>) {
         self.add(ToastKind::Warning, text.into());
     }

@@ -6,7 +6,10 @@ use rand::{SeedableRng, rngs::StdRng};
 use super::{
     Cpu, CpuOptions, Isa, RowsJob, few_tokens,
     matmul::tests::random_matrix,
-    ops::{AttentionScratch, AttentionShape, KvRows, KvType, Queries, SeenRows, attention::tests::PLAIN},
+    ops::{
+        AttentionScratch, AttentionShape, AttentionWindow, HeadSizes, KvRows, KvType, Queries, SeenRows,
+        attention::tests::PLAIN,
+    },
     simd::tests::random_activations,
 };
 use thermocline_formats::quant::{TensorType, WeightType};
@@ -90,12 +93,9 @@ fn a_tokens_attention_is_the_same_alone_and_in_a_prompt() {
     let sinks = random_activations(6, rng);
     for (head_dim, window, sinks) in [(64, None, None), (24, Some(300), None), (32, None, Some(&sinks[..]))] {
         let shape = AttentionShape {
-            n_head: 6,
-            n_kv_head: 2,
-            head_dim,
-            value_dim: head_dim,
+            heads: HeadSizes { n_head: 6, n_kv_head: 2, head_dim, value_dim: head_dim },
             scale: 0.2,
-            window,
+            window: window.map_or(AttentionWindow::ALL, AttentionWindow::sliding),
             sinks,
             ..PLAIN
         };

@@ -155,7 +155,8 @@ impl ModelConfig {
     /// the layers that read them. `None` if one of these layers reads all keys.
     pub fn kept_window(&self, layer: usize) -> Option<usize> {
         let readers = (0..self.n_layer()).filter(|reader| self.kv_source(*reader) == Some(layer));
-        let windows = readers.filter_map(|reader| self.layers[reader].attention.as_ref()).map(|of| of.window);
+        let window = |of: &AttentionConfig| of.window.map(|window| window.length);
+        let windows = readers.filter_map(|reader| self.layers[reader].attention.as_ref()).map(window);
         windows.reduce(|widest, window| Some(widest?.max(window?))).flatten()
     }
 
@@ -185,7 +186,7 @@ impl ModelConfig {
 
     /// Returns the rotations of `layer`'s queries and keys.
     pub fn rope(&self, layer: usize) -> Option<&Rope> {
-        self.ropes.get(self.layers.get(layer)?.attention.as_ref()?.rope?)
+        self.layers.get(layer)?.attention.as_ref()?.positions.rope_in(&self.ropes)
     }
 
     /// Returns access to the tensors of layer `n` in a checkpoint.

@@ -45,9 +45,10 @@ pub use neuron_major::{NeuronMajorReport, neuron_major};
 pub use parts::{
     AltupConfig, AltupStep, AltupTable, AltupWeights, AttentionConfig, AttentionWeights, BoundAttention, BoundFfn,
     BoundLatent, BoundMixer, BoundRecurrent, Down, ExpertGroups, ExpertLatent, ExpertWeights, Experts, Ffn, FfnKind,
-    FfnWeights, HeadGate, LatentConfig, LatentWeights, LayerNorms, LayerPart, Linear, MixerConfig, MixerWeights, Norm,
-    NormKind, NormSlot, PerLayerTable, PerLayerWeights, Predictor, PredictorInput, PredictorKind, PredictorQuality,
-    QueryScale, RecurrentConfig, RecurrentWeights, Router, RouterScore, SharedExpert, StateShape, recurrent,
+    FfnWeights, GateFunction, HeadGates, HeadPositions, LatentConfig, LatentWeights, LayerNorms, LayerPart, Linear,
+    MixerConfig, MixerWeights, Norm, NormKind, NormSlot, PerLayerTable, PerLayerWeights, Predictor, PredictorInput,
+    PredictorKind, PredictorQuality, QueryScale, RecurrentConfig, RecurrentWeights, Router, RouterScore, ScoreScaling,
+    SharedExpert, StateShape, ValueScaling, recurrent,
 };
 pub use resident::Resident;
 pub use rope::{Position, Rope, RopeOrder, RopeScaling};
@@ -193,7 +194,7 @@ fn check_program(config: &ModelConfig, weights: &Weights) -> Result<()> {
         (0..shape.steps.len()).try_for_each(|index| BoundStep::new(config, weights, n, index).map(drop))?;
         if let Some(source) = shape.attention.as_ref().and_then(|attention| attention.kv_from) {
             let rows = |at: usize| {
-                let of = config.layers[at].attention.as_ref()?;
+                let of = config.layers[at].attention.as_ref()?.heads;
                 Some((of.n_kv_head, of.head_dim, of.value_dim))
             };
             if source >= n || config.kv_source(source) != Some(source) || rows(source) != rows(n) {
@@ -201,7 +202,11 @@ fn check_program(config: &ModelConfig, weights: &Weights) -> Result<()> {
                 return Err(Error::invalid("shared keys and values", expected, format!("layer {source}")));
             }
         }
-        if shape.attention.as_ref().and_then(|attention| attention.rope).is_some_and(|rope| rope >= config.ropes.len())
+        if shape
+            .attention
+            .as_ref()
+            .and_then(|attention| attention.positions.rope)
+            .is_some_and(|rope| rope >= config.ropes.len())
         {
             return Err(Error::invalid(
                 "rotary table",

@@ -80,7 +80,7 @@ pub struct Rope {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Position {
     /// Queries and keys are rotated in the layers that name a table
-    /// ([`AttentionConfig::rope`](super::AttentionConfig::rope)). The other layers do not encode
+    /// ([`HeadPositions::rope`](super::HeadPositions::rope)). The other layers do not encode
     /// positions.
     Rotary,
     /// A row of `position_embd` is added to the embedding (OPT).

@@ -1,7 +1,7 @@
 //! Traits of a model that differ from a plain transformer, and its expected sparsity, as text for
 //! people.
 
-use super::{Ffn, HeadGate, Model};
+use super::{Ffn, GateFunction, HeadGates, Model};
 
 /// Returns the traits of `model`, one line each, from its configuration and the shapes of its
 /// weights. Empty for a plain transformer.
@@ -9,7 +9,7 @@ pub fn traits(model: &Model) -> Vec<String> {
     let (config, weights) = (&model.config, &model.weights);
     let mut lines = Vec::new();
     let mut windows: Vec<(usize, usize)> = Vec::new();
-    for window in config.attentions().filter_map(|attention| attention.window) {
+    for window in config.attentions().filter_map(|attention| Some(attention.window?.length)) {
         match windows.iter_mut().find(|(known, _)| *known == window) {
             Some((_, layers)) => *layers += 1,
             None => windows.push((window, 1)),
@@ -24,12 +24,14 @@ pub fn traits(model: &Model) -> Vec<String> {
     let with = |has: fn(&super::AttentionConfig) -> bool| config.attentions().filter(|it| has(it)).count();
     let sinks = |layer: &&super::LayerWeights| layer.attention.as_ref().is_some_and(|it| it.sinks.is_some());
     add(weights.layers.iter().filter(sinks).count(), "attention sinks");
-    add(with(|attention| attention.gated), "gated attention");
+    add(with(|attention| attention.gate == Some(HeadGates::InQueries)), "gated attention");
     add(with(|attention| attention.latent.is_some()), "latent attention (MLA: one compressed row cached per token)");
-    let own_gate = |of: &super::AttentionConfig, gate| of.gate_rows > 0 && of.head_gate == gate;
-    let gated_by = |gate| config.attentions().filter(|attention| own_gate(attention, gate)).count();
-    add(gated_by(HeadGate::Softplus), "heads gated by a softplus");
-    add(gated_by(HeadGate::Sigmoid), "heads gated by a sigmoid");
+    let gated_by = |by: GateFunction| {
+        let gates = config.attentions().filter_map(|attention| attention.gate);
+        gates.filter(|gate| matches!(gate, HeadGates::OwnMatrix { function, .. } if *function == by)).count()
+    };
+    add(gated_by(GateFunction::Softplus), "heads gated by a softplus");
+    add(gated_by(GateFunction::Sigmoid), "heads gated by a sigmoid");
     add(with(|attention| attention.kv_from.is_some()), "keys and values of an earlier layer");
     let inner = |layer: &&super::LayerWeights| layer.layer_norms().any_within_part();
     add(weights.layers.iter().filter(inner).count(), "norms inside attention and FFN");

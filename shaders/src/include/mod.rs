@@ -39,6 +39,7 @@ const INCLUDES: &[(&str, &str)] = &[
     ("ternary.wgsl", include_str!("ternary.wgsl")),
     ("ternary_pairs.wgsl", include_str!("ternary_pairs.wgsl")),
     ("tile.wgsl", include_str!("tile.wgsl")),
+    ("token_positions.wgsl", include_str!("token_positions.wgsl")),
 ];
 
 /// State of the expansion of one text.

@@ -119,6 +119,11 @@ fn param_offsets_match_the_kernel_table() {
                 members.iter().map(|member| (member.name.as_deref().unwrap(), member.offset as usize)).collect();
             assert_eq!(fields, kernel.params, "{} ({tier})", kernel.name);
             assert_eq!(*span, kernel.params_bytes, "{} ({tier})", kernel.name);
+            for member in members {
+                // The languages differ in the layout of other structs within the parameters.
+                let TypeInner::Struct { span, .. } = module.types[member.ty].inner else { continue };
+                assert!(member.offset % 16 == 0 && span % 16 == 0, "{} ({tier}): {member:?}", kernel.name);
+            }
             assert!(kernel.params_bytes <= 128, "{}: DX12 guarantees 128 bytes", kernel.name);
         }
     }

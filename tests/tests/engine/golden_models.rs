@@ -74,7 +74,7 @@ fn logits_with_f16_and_q8_caches_stay_close() {
         let unscaled = model.config.layers.iter().zip(&model.weights.layers).any(|(of, weights)| {
             let (Some(of), Some(weights)) = (&of.attention, &weights.attention) else { return false };
             let norm = weights.q_norm.iter().flat_map(|norm| &norm.weight).fold(1.0, |most: f32, of| most.max(*of));
-            of.scale * norm >= 1.0
+            of.scores.scale * norm >= 1.0
         });
         let magnified = if unscaled { 2.0 * magnified } else { magnified };
         // So do scores whose threshold depends on the largest score.

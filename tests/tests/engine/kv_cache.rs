@@ -98,7 +98,7 @@ fn shifted_keys_are_those_of_the_new_positions() {
     // head wider than a block.
     for name in ["models/llama-relu", "models/llama-silu-gqa", "gguf/llama-silu-gqa-256-F16.gguf", "models/gemma3"] {
         let model = open(name);
-        let dim = model.config.attentions().next().unwrap().head_dim;
+        let dim = model.config.attentions().next().unwrap().heads.head_dim;
         let mut forward = forward(&model, Setup::default());
         for (kv_type, tolerance) in TYPES.into_iter().zip([2e-5, 0.02, 0.12]) {
             let mut kv = KvCache::new(&model.config, 64, kv_type).unwrap();
@@ -132,7 +132,7 @@ fn shifted_keys_are_those_of_the_new_positions() {
 #[test]
 fn shifted_keys_are_rotated_by_the_chosen_instruction_set() {
     let model = open("models/llama-silu-gqa");
-    let dim = model.config.attentions().next().unwrap().head_dim;
+    let dim = model.config.attentions().next().unwrap().heads.head_dim;
     for isa in Isa::available() {
         let mut forward = forward(&model, Setup { isa: Some(isa), ..Setup::default() });
         let mut kv = KvCache::new(&model.config, 64, KvType::F32).unwrap();
@@ -197,7 +197,7 @@ fn recurrent_states_go_back_to_snapshots() {
 fn kv_cache_counts_its_bytes_and_refuses_more_than_memory() {
     let model = open("models/gemma2");
     let config = &model.config;
-    let rows = (2 * config.n_layer() * config.attentions().next().unwrap().n_kv_head) as u64;
+    let rows = (2 * config.n_layer() * config.attentions().next().unwrap().heads.n_kv_head) as u64;
     // Heads of 24 are padded to 32, and the rows of every head start on a cache line.
     for (ty, row, slack) in [(KvType::F16, 64, 64), (KvType::F32, 128, 64), (KvType::Q8_0, 34, 128)] {
         let kv = KvCache::new(config, 100, ty).unwrap();

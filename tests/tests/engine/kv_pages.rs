@@ -28,10 +28,13 @@ fn paged(name: &str, ty: KvType) -> (Arc<Model>, usize) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models").join(name);
     let model = Arc::new(Model::open(&path, &LoadOptions::default()).unwrap());
     let bytes = if ty == KvType::F32 { 4 } else { 2 };
-    let widest = model.config.attentions().map(|of| of.head_dim.max(of.value_dim).next_multiple_of(4)).max().unwrap();
+    let widest = model.config.attentions().map(|of| of.heads.longest().next_multiple_of(4)).max().unwrap();
     let room = BINDING as usize / (widest * bytes);
     let in_one = |heads: usize| (heads * widest * bytes * room) as u64 <= BINDING;
-    assert!(in_one(1) && model.config.attentions().any(|of| of.window.is_none() && !in_one(of.n_kv_head)), "{name}");
+    assert!(
+        in_one(1) && model.config.attentions().any(|of| of.window.is_none() && !in_one(of.heads.n_kv_head)),
+        "{name}"
+    );
     (model, room)
 }
 

@@ -25,13 +25,13 @@ pub fn open(path: &str) -> Model {
 
 /// Returns d, layers, heads, KV heads, head width and FFN width.
 fn sizes(config: &ModelConfig) -> [usize; 6] {
-    let attention = config.attentions().next().unwrap();
+    let heads = config.attentions().next().unwrap().heads;
     let (d_model, n_layer) = (config.d_model, config.n_layer());
-    [d_model, n_layer, attention.n_head, attention.n_kv_head, attention.head_dim, config.n_ff]
+    [d_model, n_layer, heads.n_head, heads.n_kv_head, heads.head_dim, config.n_ff]
 }
 
 fn windows(config: &ModelConfig) -> Vec<Option<usize>> {
-    config.attentions().map(|attention| attention.window).collect()
+    config.attentions().map(|attention| Some(attention.window?.length)).collect()
 }
 
 #[test]
@@ -134,9 +134,9 @@ fn variants_reach_the_configuration() {
 
     let gemma2 = open("models/gemma2").config;
     let attention = gemma2.attentions().next().unwrap();
-    assert_eq!((attention.softcap, gemma2.final_softcap), (Some(6.0), Some(8.0)));
+    assert_eq!((attention.scores.softcap, gemma2.final_softcap), (Some(6.0), Some(8.0)));
     assert_eq!((gemma2.embedding_scale, windows(&gemma2)), (8.0, vec![Some(8), None]));
-    assert_eq!(attention.scale, 1.0 / 24f32.sqrt());
+    assert_eq!(attention.scores.scale, 1.0 / 24f32.sqrt());
     let gemma3 = open("models/gemma3").config;
     assert_eq!(windows(&gemma3), [Some(8), Some(8), None]);
     let [local, global] = [0, 2].map(|layer| gemma3.rope(layer).unwrap());
@@ -150,8 +150,9 @@ fn variants_reach_the_configuration() {
 
 #[test]
 fn layers_that_differ_and_factors_reach_the_configuration() {
-    let rotated =
-        |config: &ModelConfig| config.attentions().map(|attention| attention.rope.is_some()).collect::<Vec<_>>();
+    let rotated = |config: &ModelConfig| {
+        config.attentions().map(|attention| attention.positions.rope.is_some()).collect::<Vec<_>>()
+    };
     let three = [true, true, true, false];
     assert_eq!(rotated(&open("models/smollm3").config), three, "no_rope_layers has 1 where there is a rotation");
 
@@ -172,11 +173,11 @@ fn layers_that_differ_and_factors_reach_the_configuration() {
     }
 
     let granite = open("models/granite-4-dense").config;
-    let attention_scale = granite.attentions().next().unwrap().scale;
+    let attention_scale = granite.attentions().next().unwrap().scores.scale;
     assert_eq!((granite.embedding_scale, granite.residual_scale, attention_scale), (2.0, 0.7, 0.05));
     assert_eq!((granite.logit_scale, open("models/cohere2").config.logit_scale), (1.0 / 1.5, 0.5));
     let ministral = open("models/ministral3").config;
-    let scale = ministral.attentions().next().unwrap().query_scale.unwrap();
+    let scale = ministral.attentions().next().unwrap().scores.query_scale.unwrap();
     assert_eq!((scale.beta, scale.length, scale.at(15)), (0.1, 16, 1.0));
     assert_eq!(scale.at(16), 1.0 + 0.1 * 2f32.ln());
     let rope = ministral.rope(0).unwrap();
@@ -185,9 +186,9 @@ fn layers_that_differ_and_factors_reach_the_configuration() {
     let llama4 = open("models/llama4").config;
     assert_eq!(windows(&llama4), [Some(8), Some(8), Some(8), None]);
     assert_eq!(rotated(&llama4), three);
-    let growth: Vec<_> = llama4.attentions().map(|attention| attention.query_scale.map(|it| it.at(7))).collect();
+    let growth: Vec<_> = llama4.attentions().map(|attention| attention.scores.query_scale.map(|it| it.at(7))).collect();
     assert_eq!(growth, [None, None, None, Some(1.0 + 0.1 * 2f32.ln())], "of layers without positions, counted from 1");
-    assert!(llama4.attentions().all(|attention| attention.chunked == attention.window.is_some()));
+    assert!(llama4.attentions().all(|attention| attention.window.is_none_or(|window| window.chunked)));
     assert!(llama4.experts.unwrap().router.weighs_inputs);
     for (name, dims) in [("nemotron", 8), ("stablelm", 4)] {
         let config = open(&format!("models/{name}")).config;
@@ -228,7 +229,7 @@ fn patterns_that_files_leave_to_the_architecture() {
     assert_eq!(windows(&unnamed), [Some(8192), Some(8192), Some(8192), None]);
     let exaone = without("exaone4", "exaone4.attention.sliding_window_pattern");
     assert_eq!(windows(&exaone), [None; 4], "only the larger model has windows");
-    assert!(exaone.attentions().all(|attention| attention.rope.is_some()));
+    assert!(exaone.attentions().all(|attention| attention.positions.rope.is_some()));
 }
 
 /// If lists or factors contradict the model, the error names them.

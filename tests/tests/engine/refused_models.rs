@@ -422,7 +422,8 @@ fn parts_without_kernels_are_refused_by_the_device() {
     let mut model = changed("models/llama4", |_| ()).unwrap();
     let error = device_support(&model).unwrap_err().to_string();
     assert!(error.contains("chunks of 8"), "{error}");
-    model.config.attentions_mut().for_each(|attention| attention.chunked = false);
+    let windows = model.config.attentions_mut().filter_map(|attention| attention.window.as_mut());
+    windows.for_each(|window| window.chunked = false);
     let error = device_support(&model).unwrap_err().to_string();
     assert!(error.contains("router weights on expert inputs"), "{error}");
 }

@@ -6,7 +6,10 @@
 use std::{path::Path, sync::Arc};
 
 use thermocline_engine::{
-    cpu::Isa,
+    cpu::{
+        Isa,
+        ops::{AttentionWindow, HeadSizes},
+    },
     error::Error,
     model::{LoadOptions, Model, ModelConfig},
     runtime::{CacheBytes, Forward, KvCache, KvType, LONGEST_PASS, Outputs},
@@ -206,8 +209,8 @@ fn gemma3() -> ModelConfig {
     });
     config.layers = (0..34).map(|n| if n % 6 == 5 { all.clone() } else { windowed.clone() }).collect();
     for attention in config.attentions_mut() {
-        (attention.n_head, attention.n_kv_head, attention.head_dim, attention.value_dim) = (8, 4, 256, 256);
-        attention.window = attention.window.map(|_| 1024);
+        attention.heads = HeadSizes { n_head: 8, n_kv_head: 4, head_dim: 256, value_dim: 256 };
+        attention.window = attention.window.map(|_| AttentionWindow::sliding(1024));
     }
     config
 }

@@ -21,6 +21,7 @@ use summary::{Summary, TensorGroup};
 use text_side::TextSide;
 use thermocline_engine::{
     Error,
+    cpu::ops::HeadSizes,
     format::{Checkpoint, Container},
     model::{AttentionConfig, Model, ModelConfig, expected_sparsity, traits},
     runtime::KvType,
@@ -219,7 +220,7 @@ fn print_look(out: &mut impl Write, look: &Look) -> io::Result<()> {
     writeln!(out, "architecture  {}", name(&config.architecture))?;
     writeln!(out, "layers        {}, {} wide", config.n_layer(), config.d_model)?;
     for (attention, layers) in attentions(config) {
-        let AttentionConfig { n_head, n_kv_head, head_dim, value_dim, .. } = attention;
+        let HeadSizes { n_head, n_kv_head, head_dim, value_dim } = attention.heads;
         let values = if value_dim == head_dim { String::new() } else { format!(", values {value_dim}") };
         let which = if layers == config.n_layer() { String::new() } else { format!(", in {layers} layers") };
         writeln!(
@@ -317,9 +318,9 @@ fn model_json(look: &Look) -> Json {
         "name": config.name,
         "layers": config.n_layer(),
         "d_model": config.d_model,
-        "heads": attention.map(|attention| attention.n_head),
-        "kv_heads": attention.map(|attention| attention.n_kv_head),
-        "head_dim": attention.map(|attention| attention.head_dim),
+        "heads": attention.map(|attention| attention.heads.n_head),
+        "kv_heads": attention.map(|attention| attention.heads.n_kv_head),
+        "head_dim": attention.map(|attention| attention.heads.head_dim),
         "attention_layers": config.attentions().count(),
         "recurrent": recurrent(config),
         "state_bytes": config.state_bytes(),
@@ -349,7 +350,7 @@ fn container(container: Container) -> String {
 /// Lists the attention shapes of the model, and the number of layers with each.
 fn attentions(config: &ModelConfig) -> Vec<(&AttentionConfig, usize)> {
     let mut shapes: Vec<(&AttentionConfig, usize)> = Vec::new();
-    let shape = |of: &AttentionConfig| (of.n_head, of.n_kv_head, of.head_dim, of.output_cols());
+    let shape = |of: &AttentionConfig| (of.heads, of.output_cols());
     for attention in config.attentions() {
         match shapes.iter_mut().find(|(known, _)| shape(known) == shape(attention)) {
             Some((_, layers)) => *layers += 1,

@@ -7,7 +7,7 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use super::{
-    KvRows,
+    AttentionWindow, KvRows,
     kv_rows::RowData,
     math::{exp, tanh},
 };
@@ -130,22 +130,6 @@ impl QueryBlock {
     }
 }
 
-/// The window of keys that a query sees.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct SeenWindow {
-    /// Most keys that a query sees.
-    pub(super) len: usize,
-    /// True if windows begin at multiples of their length. Otherwise they slide.
-    pub(super) chunked: bool,
-}
-
-impl SeenWindow {
-    /// The first key that a query at `position` sees.
-    pub(super) fn first(self, position: usize) -> usize {
-        if self.chunked { position - position % self.len } else { (position + 1).saturating_sub(self.len) }
-    }
-}
-
 /// Biases of scores that grow with the position of the key (ALiBi).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PositionBias<'a> {
@@ -173,7 +157,7 @@ pub(super) struct Attend<'a> {
     pub(super) visit: Range<usize>,
     pub(super) first: usize,
     pub(super) group: usize,
-    pub(super) window: SeenWindow,
+    pub(super) window: AttentionWindow,
     pub(super) softcap: Option<f32>,
     /// The biases of the `group` query heads.
     pub(super) bias: Option<PositionBias<'a>>,
@@ -195,7 +179,7 @@ impl VectorKernel for Attend<'_> {
             query_key(v, q, k, width, rows, n, scores);
             for row in 0..rows {
                 let position = self.first + row / self.group;
-                let seen = self.window.first(position).max(self.visit.start)..(position + 1).min(start + n);
+                let seen = self.window.first_key(position).max(self.visit.start)..(position + 1).min(start + n);
                 let seen = seen.start.max(start) - start..seen.end.max(start) - start;
                 let scores = &mut scores[row * TILE..][..TILE];
                 if let Some(bias) = self.bias {

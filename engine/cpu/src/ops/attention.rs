@@ -9,8 +9,8 @@
 use parking_lot::Mutex;
 
 use super::{
-    KvRows,
-    attend::{Attend, Finish, PositionBias, QueryBlock, RowWidths, SeenWindow},
+    AttentionWindow, HeadSizes, KvRows,
+    attend::{Attend, Finish, PositionBias, QueryBlock, RowWidths},
     next,
 };
 use crate::{Cpu, simd::vector::dispatch};
@@ -18,23 +18,14 @@ use crate::{Cpu, simd::vector::dispatch};
 /// Sizes and variants of attention.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AttentionShape<'a> {
-    /// Query heads.
-    pub n_head: usize,
-    /// Key/value heads. Their number divides `n_head`, and `n_head / n_kv_head` consecutive query
-    /// heads share one.
-    pub n_kv_head: usize,
-    /// Elements of a query or key head.
-    pub head_dim: usize,
-    /// Elements of a value head, which is also the output width of a query head.
-    pub value_dim: usize,
+    /// Numbers and lengths of heads.
+    pub heads: HeadSizes,
     /// Factor of query-key products.
     pub scale: f32,
     /// Caps scores: `cap * tanh(s / cap)`.
     pub softcap: Option<f32>,
-    /// A query sees itself and the `window - 1` keys before it. `None` for all keys before it.
-    pub window: Option<usize>,
-    /// True if windows begin at multiples of their length. Otherwise they slide.
-    pub chunked: bool,
+    /// Keys that a query sees.
+    pub window: AttentionWindow,
     /// `[n_head]`: for each query head the score of a key without a value, in addition to the keys
     /// that it sees (gpt-oss).
     pub sinks: Option<&'a [f32]>,
@@ -62,16 +53,11 @@ pub struct SeenRows<'a> {
 }
 
 impl AttentionShape<'_> {
-    /// The window of keys that queries see.
-    fn seen(&self) -> SeenWindow {
-        SeenWindow { len: self.window.unwrap_or(usize::MAX), chunked: self.chunked }
-    }
-
     /// Sets the query rows that share key/value head `head`, from `q`, `[tokens, n_head *
     /// head_dim]`.
     fn set_queries(&self, block: &mut QueryBlock, q: &[f32], head: usize) {
-        let (dim, group) = (self.head_dim, self.n_head / self.n_kv_head);
-        for (token, q) in q.chunks_exact(self.n_head * dim).enumerate() {
+        let (dim, group) = (self.heads.head_dim, self.heads.group());
+        for (token, q) in q.chunks_exact(self.heads.n_head * dim).enumerate() {
             for (of_group, query) in q[head * group * dim..][..group * dim].chunks_exact(dim).enumerate() {
                 block.set_query(token * group + of_group, query, self.scale);
             }
@@ -84,7 +70,7 @@ impl AttentionShape<'_> {
 
     /// The biases of the query heads that share key/value head `head`.
     fn bias_of_group(&self, head: usize) -> Option<PositionBias<'_>> {
-        let group = self.n_head / self.n_kv_head;
+        let group = self.heads.group();
         self.key_bias.map(|bias| PositionBias { slopes: &bias.slopes[head * group..][..group], ..bias })
     }
 }
@@ -132,13 +118,13 @@ impl Cpu {
         scratch: &mut AttentionScratch,
     ) {
         let (Queries { q, first }, SeenRows { keys, values }) = (queries, seen);
-        let row = shape.n_head * shape.head_dim;
-        assert!(shape.sinks.is_none_or(|sinks| sinks.len() == shape.n_head));
-        assert!(shape.key_bias.is_none_or(|bias| bias.slopes.len() == shape.n_head));
-        assert!(shape.n_head.is_multiple_of(shape.n_kv_head) && q.len().is_multiple_of(row));
-        assert!(keys.len() == shape.n_kv_head && values.len() == shape.n_kv_head);
+        let row = shape.heads.q_dim();
+        assert!(shape.sinks.is_none_or(|sinks| sinks.len() == shape.heads.n_head));
+        assert!(shape.key_bias.is_none_or(|bias| bias.slopes.len() == shape.heads.n_head));
+        assert!(shape.heads.n_head.is_multiple_of(shape.heads.n_kv_head) && q.len().is_multiple_of(row));
+        assert!(keys.len() == shape.heads.n_kv_head && values.len() == shape.heads.n_kv_head);
         let tokens = q.len() / row;
-        assert!(out.len() == tokens * shape.n_head * shape.value_dim);
+        assert!(out.len() == tokens * shape.heads.out_dim());
         assert!(keys.iter().chain(values).all(|rows| rows.len() >= first + tokens));
         scratch.blocks.resize_with(self.pool().threads(), Mutex::default);
         if tokens <= FEW_TOKENS {
@@ -156,16 +142,16 @@ impl Cpu {
         out: &mut [f32],
         scratch: &mut AttentionScratch,
     ) {
-        let group = shape.n_head / shape.n_kv_head;
-        let row = shape.n_head * shape.head_dim;
+        let group = shape.heads.group();
+        let row = shape.heads.q_dim();
         let tokens = q.len() / row;
         let (rows, widths) = (tokens * group, RowWidths { keys: keys[0].stride(), values: values[0].stride() });
-        let window = shape.seen();
-        let visit = window.first(first)..first + tokens;
+        let window = shape.window;
+        let visit = window.first_key(first)..first + tokens;
         let first_range = visit.start / RANGE;
         let ranges = visit.end.div_ceil(RANGE) - first_range;
         let part = rows * (widths.values + 2);
-        let needed = shape.n_kv_head * ranges * part;
+        let needed = shape.heads.n_kv_head * ranges * part;
         if scratch.partials.len() < needed {
             scratch.partials.resize(needed, 0.0);
         }
@@ -183,7 +169,7 @@ impl Cpu {
         };
         let task = |task: usize, part: &mut [f32], block: &mut QueryBlock| {
             // The task that this worker most likely runs next.
-            if task + 1 < shape.n_kv_head * ranges {
+            if task + 1 < shape.heads.n_kv_head * ranges {
                 prefetch(task + 1);
             }
             let (head, visit) = place(task);
@@ -197,7 +183,7 @@ impl Cpu {
         };
         let blocks = &scratch.blocks;
         let mut parts: Vec<_> = partials.chunks_mut(part).enumerate().collect();
-        let work = visit.len() * shape.n_kv_head * (widths.keys + widths.values);
+        let work = visit.len() * shape.heads.n_kv_head * (widths.keys + widths.values);
         self.for_each_item(&mut parts, work, |worker, (i, part)| task(*i, part, &mut blocks[worker].lock()));
 
         let mut block = blocks[0].lock();
@@ -210,8 +196,8 @@ impl Cpu {
 
     /// Writes the results of `block` for key/value head `head` to `out`.
     fn finish(&self, shape: &AttentionShape<'_>, head: usize, block: &QueryBlock, out: &mut [f32]) {
-        let (dim, group) = (shape.value_dim, shape.n_head / shape.n_kv_head);
-        for (token, out) in out.chunks_exact_mut(shape.n_head * dim).enumerate() {
+        let (dim, group) = (shape.heads.value_dim, shape.heads.group());
+        for (token, out) in out.chunks_exact_mut(shape.heads.n_head * dim).enumerate() {
             let heads = out[head * group * dim..][..group * dim].chunks_exact_mut(dim).enumerate();
             for (of_group, out) in heads {
                 let sink = shape.sink(head * group + of_group);
@@ -228,10 +214,10 @@ impl Cpu {
         out: &mut [f32],
         scratch: &mut AttentionScratch,
     ) {
-        let group = shape.n_head / shape.n_kv_head;
-        let (row, out_row) = (shape.n_head * shape.head_dim, shape.n_head * shape.value_dim);
+        let group = shape.heads.group();
+        let (row, out_row) = (shape.heads.q_dim(), shape.heads.out_dim());
         let widths = RowWidths { keys: keys[0].stride(), values: values[0].stride() };
-        let window = shape.seen();
+        let window = shape.window;
         let tokens = q.len() / row;
         let per_task = tokens.div_ceil(self.pool().threads() * 4);
         let per_block = (PROMPT_ROWS / group).min(per_task).max(FEW_TOKENS / 2);
@@ -240,8 +226,8 @@ impl Cpu {
             let token = i * per_block;
             let tokens = out.len() / out_row;
             let first = first + token;
-            let visit = window.first(first)..first + tokens;
-            for head in 0..shape.n_kv_head {
+            let visit = window.first_key(first)..first + tokens;
+            for head in 0..shape.heads.n_kv_head {
                 block.start(tokens * group, widths);
                 shape.set_queries(block, &q[token * row..][..tokens * row], head);
                 let (keys, values, softcap) = (&keys[head], &values[head], shape.softcap);
@@ -277,14 +263,10 @@ pub(crate) mod tests {
 
     /// Attention to every key, whose scores are plain products.
     pub(crate) const PLAIN: AttentionShape<'static> = AttentionShape {
-        n_head: 1,
-        n_kv_head: 1,
-        head_dim: 16,
-        value_dim: 16,
+        heads: HeadSizes { n_head: 1, n_kv_head: 1, head_dim: 16, value_dim: 16 },
         scale: 1.0,
         softcap: None,
-        window: None,
-        chunked: false,
+        window: AttentionWindow::ALL,
         sinks: None,
         key_bias: None,
     };
@@ -299,12 +281,11 @@ pub(crate) mod tests {
         position: usize,
     ) -> Vec<f64> {
         let slope = shape.key_bias.map(|bias| PositionBias { slopes: &bias.slopes[head..=head], ..bias });
-        let start = match (shape.window, shape.chunked) {
-            (None, _) => 0,
-            (Some(window), false) => (position + 1).saturating_sub(window),
-            (Some(window), true) => (0..=position).rev().find(|p| p % window == 0).unwrap(),
+        let start = match shape.window {
+            AttentionWindow { length, chunked: false } => (position + 1).saturating_sub(length),
+            AttentionWindow { length, .. } => (0..=position).rev().find(|p| p % length == 0).unwrap(),
         };
-        let mut row = vec![0.0; shape.head_dim];
+        let mut row = vec![0.0; shape.heads.head_dim];
         let mut scores = Vec::new();
         for p in start..=position {
             keys.get(p, &mut row);
@@ -315,7 +296,7 @@ pub(crate) mod tests {
         let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let total: f64 = scores.iter().map(|s| (s - top).exp()).sum();
         let total = total + shape.sink(head).map_or(0.0, |sink| (f64::from(sink) - top).exp());
-        let (mut out, mut row) = (vec![0.0; shape.value_dim], vec![0.0; shape.value_dim]);
+        let (mut out, mut row) = (vec![0.0; shape.heads.value_dim], vec![0.0; shape.heads.value_dim]);
         for (p, s) in (start..=position).zip(&scores) {
             values.get(p, &mut row);
             for (out, x) in out.iter_mut().zip(&row) {
@@ -337,7 +318,7 @@ pub(crate) mod tests {
         seed: u64,
     ) -> Result<(), TestCaseError> {
         let mut seed = seed;
-        let row = shape.n_head * shape.head_dim;
+        let row = shape.heads.q_dim();
         let mut rows = |dim: usize| {
             let mut rows = KvRows::new(ty, dim, first + tokens).unwrap();
             for _ in 0..first + tokens {
@@ -346,16 +327,16 @@ pub(crate) mod tests {
             }
             rows
         };
-        let keys: Vec<KvRows> = (0..shape.n_kv_head).map(|_| rows(shape.head_dim)).collect();
-        let values: Vec<KvRows> = (0..shape.n_kv_head).map(|_| rows(shape.value_dim)).collect();
+        let keys: Vec<KvRows> = (0..shape.heads.n_kv_head).map(|_| rows(shape.heads.head_dim)).collect();
+        let values: Vec<KvRows> = (0..shape.heads.n_kv_head).map(|_| rows(shape.heads.value_dim)).collect();
         let q: Vec<f32> = (0..tokens * row).map(|_| noise(&mut seed)).collect();
-        let group = shape.n_head / shape.n_kv_head;
+        let group = shape.heads.group();
         for cpu in each_cpu() {
-            let mut out = vec![f32::NAN; q.len() / shape.head_dim * shape.value_dim];
+            let mut out = vec![f32::NAN; q.len() / shape.heads.head_dim * shape.heads.value_dim];
             let (queries, seen) = (Queries { q: &q, first }, SeenRows { keys: &keys, values: &values });
             cpu.attention(shape, queries, seen, &mut out, &mut AttentionScratch::default());
-            for (i, (out, q)) in out.chunks(shape.value_dim).zip(q.chunks(shape.head_dim)).enumerate() {
-                let (token, head) = (i / shape.n_head, i % shape.n_head);
+            for (i, (out, q)) in out.chunks(shape.heads.value_dim).zip(q.chunks(shape.heads.head_dim)).enumerate() {
+                let (token, head) = (i / shape.heads.n_head, i % shape.heads.n_head);
                 let wanted = plain(shape, head, q, &keys[head / group], &values[head / group], first + token);
                 for (a, b) in out.iter().zip(wanted) {
                     prop_assert!((f64::from(*a) - b).abs() < 2e-5, "{} token {token} head {head}: {a} {b}", cpu.isa());
@@ -388,36 +369,28 @@ pub(crate) mod tests {
             let (n_head, value_dim) = (n_kv_head * group, value_dim.unwrap_or(dim));
             let sinks = sinks.as_ref().map(|sinks| &sinks[..n_head]);
             let key_bias = slopes.as_ref().map(|slopes| PositionBias { slopes: &slopes[..n_head], scale });
-            let head_dim = dim;
-            let shape = AttentionShape {
-                n_head,
-                n_kv_head,
-                head_dim,
-                value_dim,
-                scale,
-                softcap,
-                window,
-                chunked,
-                sinks,
-                key_bias,
-            };
+            let heads = HeadSizes { n_head, n_kv_head, head_dim: dim, value_dim };
+            let window = window.map_or(AttentionWindow::ALL, |length| AttentionWindow { length, chunked });
+            let shape = AttentionShape { heads, scale, softcap, window, sinks, key_bias };
             check(&shape, ty, first, tokens, seed)?;
         }
     }
 
     #[test]
     fn attention_agrees_with_f64_for_long_contexts_and_prompts() {
-        let shape = AttentionShape { n_head: 4, n_kv_head: 2, head_dim: 32, value_dim: 32, scale: 0.2, ..PLAIN };
+        let heads = HeadSizes { n_head: 4, n_kv_head: 2, head_dim: 32, value_dim: 32 };
+        let shape = AttentionShape { heads, scale: 0.2, ..PLAIN };
         check(&shape, KvType::F16, 1500, 1, 7).unwrap();
         let sinks = [0.5, -60.0, 80.0, 2.0];
         check(&AttentionShape { sinks: Some(&sinks), ..shape.clone() }, KvType::F32, 1500, 1, 7).unwrap();
         check(&shape, KvType::F16, 0, 256, 8).unwrap();
-        check(&AttentionShape { window: Some(100), ..shape }, KvType::Q8_0, 700, 130, 9).unwrap();
+        check(&AttentionShape { window: AttentionWindow::sliding(100), ..shape }, KvType::Q8_0, 700, 130, 9).unwrap();
     }
 
     #[test]
     fn attention_is_the_same_for_any_number_of_workers() {
-        let shape = AttentionShape { n_head: 6, n_kv_head: 2, head_dim: 64, value_dim: 64, scale: 0.1, ..PLAIN };
+        let heads = HeadSizes { n_head: 6, n_kv_head: 2, head_dim: 64, value_dim: 64 };
+        let shape = AttentionShape { heads, scale: 0.1, ..PLAIN };
         let (mut keys, mut seed) = (Vec::new(), 3);
         for _ in 0..4 {
             let mut rows = KvRows::new(KvType::F16, 64, 600).unwrap();

@@ -17,7 +17,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     if loader.arch == "cohere2" {
         loader.apply_window(&mut config, None, INTERVAL)?;
         let global = config.attentions_mut().filter(|attention| attention.window.is_none());
-        global.for_each(|attention| attention.rope = None);
+        global.for_each(|attention| attention.positions.rope = None);
     }
     config.set_steps(Step::parallel());
     Ok(config)

@@ -25,7 +25,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     loader.apply_window(&mut config, None, INTERVAL)?;
     let dense = loader.size("leading_dense_block_count", 0..=sizes.n_layer)?.unwrap_or(0);
     let later = config.layers.iter_mut().skip(dense).filter_map(|layer| layer.attention.as_mut());
-    later.filter(|attention| attention.window.is_none()).for_each(|attention| attention.rope = None);
+    later.filter(|attention| attention.window.is_none()).for_each(|attention| attention.positions.rope = None);
     config.set_steps(Step::parallel());
     Ok(config)
 }

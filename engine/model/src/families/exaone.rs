@@ -32,12 +32,12 @@ pub(super) fn rotate_windows(loader: &Loader<'_>, config: &mut ModelConfig) -> R
         config
             .attentions_mut()
             .filter(|attention| attention.window.is_none())
-            .for_each(|attention| attention.rope = None);
+            .for_each(|attention| attention.positions.rope = None);
     }
     if let Some(rotated) = loader.layer_flags(ROTATED, config.n_layer())? {
         for (layer, rotated) in config.layers.iter_mut().zip(rotated) {
             if let Some(attention) = &mut layer.attention {
-                attention.rope = attention.rope.filter(|_| rotated);
+                attention.positions.rope = attention.positions.rope.filter(|_| rotated);
             }
         }
     }

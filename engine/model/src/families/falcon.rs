@@ -29,8 +29,9 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     config.set_steps(if sequential { Step::sequential() } else { steps(two_norms) });
     if let Some(most) = loader.switchable("attention.max_alibi_bias")? {
         for attention in config.attentions_mut() {
-            attention.rope = None;
-            attention.key_bias = Some(KeyBias::geometric(attention.n_head, most, attention.scale));
+            attention.positions.rope = None;
+            attention.positions.key_bias =
+                Some(KeyBias::geometric(attention.heads.n_head, most, attention.scores.scale));
         }
     }
     Ok(config)

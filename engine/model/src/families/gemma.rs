@@ -23,7 +23,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     }
     if loader.arch == "gemma2" {
         let softcap = loader.switchable("attn_logit_softcapping")?;
-        config.attentions_mut().for_each(|attention| attention.softcap = softcap);
+        config.attentions_mut().for_each(|attention| attention.scores.softcap = softcap);
     }
     config.final_softcap = loader.switchable("final_logit_softcapping")?;
     // llama.cpp's files do not give the attention scale of the largest models. Their number of
@@ -34,7 +34,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     };
     if loader.switchable("attention.scale")?.is_none() && sizes.n_layer == largest {
         let scale = 1.0 / (sizes.d_model as f32 / sizes.n_head as f32).sqrt();
-        config.attentions_mut().for_each(|attention| attention.scale = scale);
+        config.attentions_mut().for_each(|attention| attention.scores.scale = scale);
     }
     if loader.arch == "gemma2" {
         loader.apply_window(&mut config, Some(4096), 2)?;

@@ -36,7 +36,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let (head_dim, dims) = (sizes.head_dim, config.ropes[0].dims);
     loader.local_rope(&mut config, RopeDefaults { head_dim, dims, base: 10_000.0 })?;
     for attention in config.attentions_mut() {
-        (attention.scale, attention.norm_values) = (1.0, true);
+        (attention.scores.scale, attention.values.normed) = (1.0, true);
     }
     share_keys_and_values(loader, &mut config)?;
     config.per_layer_input = Some(loader.required_size("embedding_length_per_layer_input", 1..=1 << 16)?);

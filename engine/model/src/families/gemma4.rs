@@ -37,9 +37,9 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     }
     loader.local_rope(&mut config, RopeDefaults { head_dim, dims: head_dim, base: LOCAL_BASE })?;
     for attention in config.attentions_mut() {
-        (attention.scale, attention.norm_values) = (1.0, true);
+        (attention.scores.scale, attention.values.normed) = (1.0, true);
         if attention.window.is_some() {
-            (attention.head_dim, attention.value_dim) = (head_dim, head_dim);
+            attention.heads = HeadSizes { head_dim, value_dim: head_dim, ..attention.heads };
         }
     }
     share_keys_and_values(loader, &mut config)?;
@@ -122,7 +122,7 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
     if let (Some(of), Some(attention)) = (windowed, &layer.attention)
         && attention.v.is_none()
     {
-        let expected = format!("values of a layer with a window, shape {:?}", [of.v_dim(), config.d_model]);
+        let expected = format!("values of a layer with a window, shape {:?}", [of.heads.v_dim(), config.d_model]);
         return Err(loader.missing_tensor(&format!("blk.{n}.attn_v.weight"), expected));
     }
     if let Some(experts) = &config.experts {

@@ -24,7 +24,7 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
     let norms = [(NormSlot::Attention, "attn_norm"), (NormSlot::Ffn, "post_attention_norm")];
     let layer = gated_layer(loader, config, n, &norms)?;
     if layer.attention.as_ref().is_none_or(|attention| attention.sinks.is_none()) {
-        let heads = config.layers[n].attention.as_ref().map_or(0, |attention| attention.n_head);
+        let heads = config.layers[n].attention.as_ref().map_or(0, |attention| attention.heads.n_head);
         let expected = format!("one logit per head, shape {:?}", [heads]);
         return Err(loader.missing_tensor(&format!("blk.{n}.attn_sinks.weight"), expected));
     }

@@ -22,7 +22,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     config.logit_scale = 1.0 / loader.switchable("logit_scale")?.unwrap_or(1.0);
     // llama.cpp keeps in this key whether the model rotates at all.
     if loader.flag("rope.scaling.finetuned")? == Some(false) {
-        config.attentions_mut().for_each(|attention| attention.rope = None);
+        config.attentions_mut().for_each(|attention| attention.positions.rope = None);
     }
     if loader.arch != "granite" {
         config.experts = loader.experts(Router::softmax(true), |_| sizes.n_ff)?;

@@ -17,7 +17,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     if loader.arch == "hunyuan-moe" {
         config.experts = loader.experts(Router::softmax(true), |_| sizes.n_ff)?;
     }
-    config.attentions_mut().for_each(|attention| attention.norm_after_rope = true);
+    config.attentions_mut().for_each(|attention| attention.positions.norm_after_rope = true);
     Ok(config)
 }
 

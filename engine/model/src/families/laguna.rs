@@ -14,7 +14,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     loader.apply_window(&mut config, None, 0)?;
     let dims = sizes.head_dim;
     loader.local_rope(&mut config, RopeDefaults { head_dim: dims, dims, base: 10_000.0 })?;
-    gated_heads(loader, &mut config, HeadGate::Softplus)?;
+    gated_heads(loader, &mut config, GateFunction::Softplus)?;
     Ok(config)
 }
 

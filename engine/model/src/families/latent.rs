@@ -2,7 +2,7 @@
 //! names of a Hugging Face folder.
 
 use super::prelude::*;
-use crate::{AttentionConfig, LatentConfig, parts::load_latent_attention};
+use crate::{LatentConfig, parts::load_latent_attention};
 
 /// Largest accepted number of elements of a head or a latent.
 const LARGEST: usize = 1 << 16;
@@ -27,7 +27,7 @@ pub(super) fn configure(loader: &Loader<'_>, config: &mut ModelConfig) -> Result
         v_dim => v_dim,
     };
     // Files of MiniCPM 3 may omit this length. The model's width then determines it.
-    let n_head = config.attentions().next().map_or(1, |attention| attention.n_head);
+    let n_head = config.attentions().next().map_or(1, |attention| attention.heads.n_head);
     let v_dim = v_dim.unwrap_or((config.d_model / n_head).max(1));
     let rope = loader.required_size("rope.dimension_count", 2..=LARGEST)?;
     if rope >= key_dim {
@@ -47,14 +47,8 @@ pub(super) fn configure(loader: &Loader<'_>, config: &mut ModelConfig) -> Result
     let scale = loader.switchable("attention.scale")?.unwrap_or(1.0 / (key_dim as f32).sqrt());
     let scale = scale * yarn_scale(loader, config)?.powi(2);
     for attention in config.attentions_mut() {
-        *attention = AttentionConfig {
-            n_kv_head: 1,
-            head_dim: rope + rank,
-            value_dim: rope + rank,
-            scale,
-            latent: Some(latent),
-            ..attention.clone()
-        };
+        attention.heads = HeadSizes { n_kv_head: 1, head_dim: rope + rank, value_dim: rope + rank, ..attention.heads };
+        (attention.scores.scale, attention.latent) = (scale, Some(latent));
     }
     Ok(())
 }

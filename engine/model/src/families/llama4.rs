@@ -36,20 +36,21 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let norms = loader.flag(NORMS)?.unwrap_or(usual);
     let named = loader.has_key("attention.temperature_scale");
     for attention in config.attentions_mut() {
-        let rotated = attention.rope.is_some();
-        attention.chunked = attention.window.is_some();
-        attention.norm_after_rope = norms && rotated;
-        let scale = if named { attention.query_scale } else { Some(GROWTH).filter(|_| !all_seen) };
-        attention.query_scale = scale.filter(|_| !rotated).map(|scale| QueryScale { offset: GROWTH.offset, ..scale });
+        let rotated = attention.positions.rope.is_some();
+        attention.window.iter_mut().for_each(|window| window.chunked = true);
+        attention.positions.norm_after_rope = norms && rotated;
+        let scale = if named { attention.scores.query_scale } else { Some(GROWTH).filter(|_| !all_seen) };
+        attention.scores.query_scale =
+            scale.filter(|_| !rotated).map(|scale| QueryScale { offset: GROWTH.offset, ..scale });
     }
     Ok(config)
 }
 
 fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
     let mut layer = gated_layer(loader, config, n, USUAL_NORMS)?;
-    let normed = config.layers[n].attention.as_ref().filter(|attention| attention.norm_after_rope);
+    let normed = config.layers[n].attention.as_ref().filter(|attention| attention.positions.norm_after_rope);
     if let (Some(of), Some(weights)) = (normed, &mut layer.attention) {
-        let ones = || Norm { weight: vec![1.0; of.head_dim], bias: None, own_eps: None };
+        let ones = || Norm { weight: vec![1.0; of.heads.head_dim], bias: None, own_eps: None };
         (weights.q_norm, weights.k_norm) = (Some(ones()), Some(ones()));
     }
     Ok(layer)

@@ -20,7 +20,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let (dims, base) = (config.ropes[0].dims, config.ropes[0].base);
     loader.local_rope(&mut config, RopeDefaults { head_dim: sizes.head_dim, dims, base })?;
     if let Some(scale) = loader.switchable(VALUE_SCALE)? {
-        config.attentions_mut().for_each(|attention| attention.value_scale = scale);
+        config.attentions_mut().for_each(|attention| attention.values.scale = scale);
     }
     Ok(config)
 }

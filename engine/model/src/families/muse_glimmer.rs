@@ -29,8 +29,9 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let base = loader.positive("rope.freq_base_swa")?.unwrap_or(config.ropes[0].base);
     let local = config.add_rope(Rope { base, ..config.ropes[0].clone() });
     for attention in config.attentions_mut() {
-        attention.rope = attention.window.map(|_| local);
-        (attention.gate_rows, attention.head_gate) = (attention.q_dim(), HeadGate::Sigmoid);
+        attention.positions.rope = attention.window.map(|_| local);
+        let (rows, function) = (attention.heads.q_dim(), GateFunction::Sigmoid);
+        attention.gate = Some(HeadGates::OwnMatrix { rows, function });
     }
     config.set_steps(Step::norms_around());
     if let Some(first) = config.layers.first_mut() {

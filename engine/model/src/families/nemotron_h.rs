@@ -85,7 +85,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
         layer.steps = mixer.steps();
     }
     // The recurrent layers provide positions. Rotation keys in files have no meaning.
-    config.attentions_mut().for_each(|attention| attention.rope = None);
+    config.attentions_mut().for_each(|attention| attention.positions.rope = None);
     Ok(config)
 }
 

@@ -18,7 +18,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Layer, RopeOrder::NeoX)?;
     config.position = Position::Learned { offset: POSITION_OFFSET };
     config.ropes.clear();
-    config.attentions_mut().for_each(|attention| attention.rope = None);
+    config.attentions_mut().for_each(|attention| attention.positions.rope = None);
     config.activation = loader.activation(Activation::Relu)?;
     if norms_after(loader)? {
         config.set_steps(steps_of_norms_after());

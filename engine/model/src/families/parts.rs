@@ -68,15 +68,15 @@ pub(super) fn check_lengths_kept(loader: &Loader<'_>, config: &ModelConfig) -> R
 
 /// Gives every attention gates on its heads' outputs, one per head or per element. The rows of the
 /// gate matrix determine which.
-pub(super) fn gated_heads(loader: &Loader<'_>, config: &mut ModelConfig, gate: HeadGate) -> Result<()> {
+pub(super) fn gated_heads(loader: &Loader<'_>, config: &mut ModelConfig, function: GateFunction) -> Result<()> {
     for (n, attention) in config.layers.iter_mut().enumerate().filter_map(|(n, it)| Some((n, it.attention.as_mut()?))) {
         let name = format!("blk.{n}.attn_gate.weight");
-        let expected = format!("{} rows, one per head, or {}", attention.n_head, attention.output_cols());
+        let expected = format!("{} rows, one per head, or {}", attention.heads.n_head, attention.output_cols());
         let Some(rows) = loader.rows(&name) else { return Err(loader.missing_tensor(&name, expected)) };
-        if ![attention.n_head, attention.output_cols()].contains(&rows) {
+        if ![attention.heads.n_head, attention.output_cols()].contains(&rows) {
             return Err(loader.tensor_error(&name, expected, rows));
         }
-        (attention.gate_rows, attention.head_gate) = (rows, gate);
+        attention.gate = Some(HeadGates::OwnMatrix { rows, function });
     }
     Ok(())
 }

@@ -8,12 +8,14 @@ pub(super) use super::{
     },
 };
 pub(super) use crate::{
-    Activation, AttentionWeights, ExpertWeights, Ffn, FfnWeights, HeadGate, LayerWeights, Linear, ModelConfig, Norm,
-    NormKind, NormSlot, RecurrentConfig, RecurrentWeights, Register, RopeOrder, RopeScaling, Router, RouterScore, Step,
+    Activation, AttentionWeights, ExpertWeights, Ffn, FfnWeights, GateFunction, HeadGates, LayerWeights, Linear,
+    ModelConfig, Norm, NormKind, NormSlot, RecurrentConfig, RecurrentWeights, Register, RopeOrder, RopeScaling, Router,
+    RouterScore, Step,
     import::{Draft, ExpertOutputs, Gather, HfConfig, HfSizes, LayerRope, SlidingLayers, Transform},
     load::{Loader, RopeDefaults, Sizes},
     recurrent::load_short_conv,
     rope::yarn_magnitude,
 };
 pub(super) use thermocline_base::error::Result;
+pub(super) use thermocline_cpu::ops::HeadSizes;
 pub(super) use thermocline_formats::format::{Array, Bytes, Matrix, Value};

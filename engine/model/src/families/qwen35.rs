@@ -42,7 +42,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
             layer.steps = Arc::clone(&with_attention);
         }
     }
-    config.attentions_mut().for_each(|attention| attention.gated = true);
+    config.attentions_mut().for_each(|attention| attention.gate = Some(HeadGates::InQueries));
     Ok(config)
 }
 

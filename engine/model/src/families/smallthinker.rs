@@ -27,7 +27,8 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     {
         let usual = !windowed || n % INTERVAL != 0;
         attention.window = attention.window.filter(|_| slides.is_some() || usual);
-        attention.rope = attention.rope.filter(|_| rotated.as_ref().map_or(usual, |rotated| rotated[n]));
+        attention.positions.rope =
+            attention.positions.rope.filter(|_| rotated.as_ref().map_or(usual, |rotated| rotated[n]));
     }
     Ok(config)
 }

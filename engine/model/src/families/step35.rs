@@ -24,7 +24,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let (head_dim, base) = (sizes.head_dim, config.ropes[0].base);
     let counted = loader.size("rope.dimension_count", 2..=2 * head_dim)?.unwrap_or(head_dim);
     loader.local_rope(&mut config, RopeDefaults { head_dim, dims: counted.min(head_dim), base })?;
-    gated_heads(loader, &mut config, HeadGate::Sigmoid)?;
+    gated_heads(loader, &mut config, GateFunction::Sigmoid)?;
     Ok(config)
 }
 

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use super::{Loader, MAX_EXPERTS, MAX_HEADS, MAX_SIZE, Sizes};
 use crate::{
-    Activation, AttentionConfig, ExpertGroups, Experts, HeadGate, LayerConfig, ModelConfig, NormKind, Position,
-    QueryScale, Rope, RopeOrder, Router, RouterScore, Step,
+    Activation, AttentionConfig, ExpertGroups, Experts, HeadPositions, LayerConfig, ModelConfig, NormKind, Position,
+    QueryScale, Rope, RopeOrder, Router, RouterScore, ScoreScaling, Step, ValueScaling,
 };
 use thermocline_base::error::{Error, Location, Result};
+use thermocline_cpu::ops::{AttentionWindow, HeadSizes};
 use thermocline_formats::format::{Array, Container};
 
 /// Name of a variant that is refused in files and folders, because a token would attend to later
@@ -133,27 +134,15 @@ impl Loader<'_> {
         let query_scale = self.query_scale(sizes.context_length)?;
         let attention = |(n_head, n_kv_head): (usize, usize)| {
             let there = n_head > 0 && n_kv_head > 0;
-            let rope = Some(0);
             there.then_some(AttentionConfig {
-                n_head,
-                n_kv_head,
-                head_dim,
-                value_dim,
-                value_scale: 1.0,
+                heads: HeadSizes { n_head, n_kv_head, head_dim, value_dim },
+                positions: HeadPositions { rope: Some(0), ..HeadPositions::default() },
                 window: None,
-                chunked: false,
-                rope,
-                scale,
-                query_scale,
-                softcap: None,
-                gated: false,
-                norm_values: false,
+                scores: ScoreScaling { scale, softcap: None, query_scale },
+                values: ValueScaling { scale: 1.0, normed: false },
+                gate: None,
                 kv_from: None,
                 latent: None,
-                gate_rows: 0,
-                head_gate: HeadGate::Softplus,
-                key_bias: None,
-                norm_after_rope: false,
             })
         };
         let steps: Arc<[Step]> = Step::sequential().into();
@@ -227,7 +216,7 @@ impl Loader<'_> {
         };
         for (layer, _) in config.layers.iter_mut().zip(slides).filter(|(_, slides)| *slides) {
             if let Some(attention) = &mut layer.attention {
-                attention.window = Some(window);
+                attention.window = Some(AttentionWindow::sliding(window));
             }
         }
         Ok(())
@@ -241,7 +230,7 @@ impl Loader<'_> {
         for (n, layer) in config.layers.iter_mut().enumerate() {
             let rotated = flags.as_ref().map_or((n + 1) % interval != 0, |flags| flags[n]);
             if let Some(attention) = &mut layer.attention {
-                attention.rope = attention.rope.filter(|_| rotated);
+                attention.positions.rope = attention.positions.rope.filter(|_| rotated);
             }
         }
         Ok(())

@@ -53,7 +53,7 @@ impl Loader<'_> {
             self.rotations(RopeKeys { suffix: "_swa", defaults, order, context: config.context_length, counted: 1 })?;
         let local = config.add_rope(local);
         for attention in config.attentions_mut().filter(|attention| attention.window.is_some()) {
-            attention.rope = Some(local);
+            attention.positions.rope = Some(local);
         }
         Ok(())
     }

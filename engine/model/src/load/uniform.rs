@@ -54,7 +54,7 @@ impl UniformGroup {
 
     /// True if layers of these kinds are alike in the properties that the group depends on.
     fn alike(self, a: &LayerKind<'_>, b: &LayerKind<'_>) -> bool {
-        let attention = |of: &LayerKind<'_>| of.attention.map(|it| (it.kv_from.is_some(), it.gate_rows > 0));
+        let attention = |of: &LayerKind<'_>| of.attention.map(|it| (it.kv_from.is_some(), it.gate_rows() > 0));
         let window = |of: &LayerKind<'_>| of.attention.map(|it| it.window.is_some());
         match self {
             UniformGroup::Ffn => a.ffn == b.ffn,

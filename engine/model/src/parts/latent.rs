@@ -76,7 +76,7 @@ pub(crate) fn load_latent_attention(
     };
     Ok(AttentionWeights {
         q,
-        k: Some(loader.linear(&stem("kv_a_mqa"), shape.head_dim, d)?),
+        k: Some(loader.linear(&stem("kv_a_mqa"), shape.heads.head_dim, d)?),
         v: None,
         output: loader.linear(&stem("output"), d, shape.output_cols())?,
         q_norm: None,
@@ -99,15 +99,15 @@ fn heads(
     if !loader.has(&both) {
         let [keys, values] = ["k", "v"].map(|which| format!("blk.{n}.attn_{which}_b.weight"));
         let stacked = |name: &str, rows, cols| {
-            let matrices = loader.stacked(name, shape.n_head, rows, cols)?;
-            matrices.ok_or_else(|| loader.missing_tensor(name, format!("shape {:?}", [shape.n_head, rows, cols])))
+            let matrices = loader.stacked(name, shape.heads.n_head, rows, cols)?;
+            matrices.ok_or_else(|| loader.missing_tensor(name, format!("shape {:?}", [shape.heads.n_head, rows, cols])))
         };
         return Ok((stacked(&keys, rank, nope_dim)?, stacked(&values, v_dim, rank)?));
     }
     let each = nope_dim + v_dim;
-    let all = loader.matrix(&both, shape.n_head * each, rank)?;
-    let mut heads = (Vec::with_capacity(shape.n_head), Vec::with_capacity(shape.n_head));
-    for head in 0..shape.n_head {
+    let all = loader.matrix(&both, shape.heads.n_head * each, rank)?;
+    let mut heads = (Vec::with_capacity(shape.heads.n_head), Vec::with_capacity(shape.heads.n_head));
+    for head in 0..shape.heads.n_head {
         let keys = loader.slice(&all, &both, head * each, nope_dim)?;
         let transposed = transposed(&keys).ok_or_else(|| loader.missing_tensor(&both, "whole rows of keys"))?;
         heads.0.push(transposed);

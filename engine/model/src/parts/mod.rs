@@ -5,6 +5,7 @@
 
 mod altup;
 mod attention;
+mod attention_config;
 mod experts;
 mod ffn;
 mod latent;
@@ -19,7 +20,10 @@ mod router;
 mod state;
 
 pub use altup::{AltupConfig, AltupStep, AltupTable, AltupWeights};
-pub use attention::{AttentionConfig, AttentionWeights, BoundAttention, HeadGate, QueryScale};
+pub use attention::{AttentionWeights, BoundAttention};
+pub use attention_config::{
+    AttentionConfig, GateFunction, HeadGates, HeadPositions, QueryScale, ScoreScaling, ValueScaling,
+};
 pub use experts::{ExpertLatent, ExpertWeights, Experts, SharedExpert};
 pub use ffn::{BoundFfn, Down, Ffn, FfnKind, FfnWeights};
 pub(super) use latent::load_latent_attention;

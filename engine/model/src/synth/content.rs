@@ -117,7 +117,8 @@ impl TensorContents<'_> {
         if !is_output && matches!(slot, None | Some(NormSlot::Heads | NormSlot::Hidden)) {
             let attention = layer.and_then(|layer| config.layers[layer].attention.as_ref());
             // Scores without a scale would be as large as the head is wide.
-            let unscaled = name.starts_with("attn_") && attention.is_some_and(|attention| attention.scale == 1.0);
+            let unscaled =
+                name.starts_with("attn_") && attention.is_some_and(|attention| attention.scores.scale == 1.0);
             let len = tensor.shape.iter().product();
             let weight = if unscaled { (len as f32).powf(-0.25) } else { 1.0 };
             return Content::Vector(vec![if is_bias { 0.0 } else { weight }; len]);

@@ -16,11 +16,13 @@ use super::{
     segment::Segment,
 };
 use thermocline_base::error::{Error, Result};
+use thermocline_cpu::ops::{AttentionWindow, HeadSizes};
 use thermocline_gpu::{
     Buffer, BufferRows, Caps, Gpu, MemoryUse, Op, Purpose, Recorder, WorkKind, params, pitch, work_of,
 };
 use thermocline_model::{
-    AttentionConfig, BoundAttention, HeadGate, Linear, ModelConfig, Norm, NormKind, NormSlot, Register,
+    AttentionConfig, BoundAttention, GateFunction, HeadGates, Linear, ModelConfig, Norm, NormKind, NormSlot,
+    QueryScale, Register,
 };
 
 /// Workgroups among which `attention_decode` divides a long context.
@@ -104,10 +106,9 @@ pub(super) enum AttentionInputs {
 impl AttentionLayout {
     /// Computes the sizes of an attention layer of this `shape` under the limits of `caps`.
     pub fn new(caps: &Caps, config: &ModelConfig, shape: &AttentionConfig) -> Self {
-        let head_width = head_pitch(shape.head_dim as u32) as usize;
-        let heads = shape.n_head * shape.value_dim;
-        let [n_head, n_kv_head, head_dim, value_dim] =
-            [shape.n_head, shape.n_kv_head, shape.head_dim, shape.value_dim].map(|n| n as u32);
+        let HeadSizes { n_head, n_kv_head, head_dim, value_dim } = shape.heads;
+        let (queries, heads) = (n_head * head_pitch(head_dim as u32) as usize, shape.heads.out_dim());
+        let [n_head, n_kv_head, head_dim, value_dim] = [n_head, n_kv_head, head_dim, value_dim].map(|n| n as u32);
         let decode_heads = decode_heads(n_head, n_kv_head, head_dim);
         // A workgroup's partial results are small, so only narrow limits make this less than
         // WORKGROUPS.
@@ -115,14 +116,14 @@ impl AttentionLayout {
         let workgroups = (caps.max_binding / partial).clamp(1, WORKGROUPS) as u32;
         // Latent attention's rows are slots, without padding between two tokens.
         let (q_pitch, heads_pitch, projected) = match shape.latent {
-            Some(_) => (shape.n_head * head_width, heads, shape.q_rows()),
+            Some(_) => (queries, heads, shape.q_rows()),
             None => {
-                let projected = shape.q_rows() + shape.own_k_dim() + shape.own_v_dim() + shape.gate_rows;
-                (pitch(shape.n_head * head_width), pitch(heads), projected)
+                let projected = shape.q_rows() + shape.own_k_dim() + shape.own_v_dim() + shape.gate_rows();
+                (pitch(queries), pitch(heads), projected)
             }
         };
         AttentionLayout {
-            dims: shape.rope.and_then(|table| config.ropes.get(table)).map_or(0, |rope| rope.dims),
+            dims: shape.positions.rope_in(&config.ropes).map_or(0, |rope| rope.dims),
             qkv_pitch: pitch(projected),
             q_pitch,
             heads_pitch,
@@ -133,12 +134,12 @@ impl AttentionLayout {
         }
     }
 
-    /// Returns the weight of the queries' growth, and its step and offset in positions, as the
-    /// kernels read them.
-    pub fn query_growth(&self) -> (f32, [u32; 2]) {
-        let most = |positions: usize| u32::try_from(positions).unwrap_or(u32::MAX);
-        let scale = self.shape.query_scale;
-        scale.map_or((0.0, [1, 0]), |scale| (scale.beta, [scale.length, scale.offset].map(most)))
+    /// Returns the positions from `first` on, with the growth of queries, as the kernels read them.
+    pub fn positions(&self, first: usize) -> params::TokenPositions {
+        let unscaled = QueryScale { beta: 0.0, length: 1, offset: 0 };
+        let QueryScale { beta, length, offset } = self.shape.scores.query_scale.unwrap_or(unscaled);
+        let [length, offset] = [length, offset].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+        params::TokenPositions { first: first as u32, beta, length, offset }
     }
 }
 
@@ -183,14 +184,14 @@ pub(crate) fn rotated(config: &ModelConfig) -> usize {
 /// # Errors
 /// [`Error::Unsupported`] names what the kernels lack.
 pub(super) fn check(of: &AttentionConfig) -> Result<()> {
-    if of.key_bias.is_some() {
+    if of.positions.key_bias.is_some() {
         return Err(Error::unsupported("positions on the GPU", "ALiBi", "rotary ones"));
     }
-    match of.window.filter(|_| of.chunked) {
-        Some(window) => {
-            Err(Error::unsupported("window of attention on the GPU", format!("chunks of {window}"), "one that slides"))
+    match of.window {
+        Some(AttentionWindow { length, chunked: true }) => {
+            Err(Error::unsupported("window of attention on the GPU", format!("chunks of {length}"), "one that slides"))
         }
-        None => Ok(()),
+        _ => Ok(()),
     }
 }
 
@@ -204,9 +205,9 @@ impl AttentionOps {
         let BoundAttention { from, config: shape, weights, norms, .. } = attention;
         let (from, out) = (registers.get(from), registers.rows(Register::Out));
         let most = limits::ATTENTION_UNITS as usize * 4;
-        let widest = shape.head_dim.max(shape.value_dim);
-        if widest > most {
-            return Err(Error::unsupported("head width on the GPU", widest, format!("up to {most}")));
+        let longest = shape.heads.longest();
+        if longest > most {
+            return Err(Error::unsupported("head width on the GPU", longest, format!("up to {most}")));
         }
         check(shape)?;
         let layout = AttentionLayout::new(loader.gpu.caps(), loader.config, shape);
@@ -240,19 +241,20 @@ impl AttentionOps {
             return Err(Error::unsupported("norm of heads on the GPU", "of queries or keys alone", "both or none"));
         }
         // A norm over all heads equals a norm per head if there is only one head.
-        let wider = |norm: &Option<Norm>| norm.iter().any(|norm| norm.weight.len() != shape.head_dim);
+        let wider = |norm: &Option<Norm>| norm.iter().any(|norm| norm.weight.len() != shape.heads.head_dim);
         let norms_all = wider(&weights.q_norm) || wider(&weights.k_norm);
-        if norms_all && shape.gated {
+        if norms_all && shape.gate == Some(HeadGates::InQueries) {
             return Err(Error::unsupported("norm of gated heads on the GPU", "of all heads together", "of each head"));
         }
         let sinks = weights.sinks.as_ref().map(|sinks| loader.vector("sinks", sinks)).transpose()?;
-        let (vectors, value_dim) = (head_pitch(shape.value_dim as u32) / 4, ("VALUE_DIM", shape.value_dim as f64));
+        let value_dim = shape.heads.value_dim as u32;
+        let (vectors, value_dim) = (head_pitch(value_dim) / 4, ("VALUE_DIM", value_dim.into()));
         let of = [&buffers.partials, &buffers.heads];
         let merge = Op::of(loader.gpu, "attention_merge", WORKGROUP.max(vectors), &[value_dim], &of)?;
-        let gate = (shape.gated || shape.gate_rows > 0).then(|| {
+        let gate = shape.gate.map(|gate| {
             let switch = |on: bool| f64::from(u8::from(on));
-            let softplus = !shape.gated && shape.head_gate == HeadGate::Softplus;
-            let overrides = [("OWN_GATES", switch(!shape.gated)), ("SOFTPLUS", switch(softplus))];
+            let softplus = matches!(gate, HeadGates::OwnMatrix { function: GateFunction::Softplus, .. });
+            let overrides = [("OWN_GATES", switch(gate != HeadGates::InQueries)), ("SOFTPLUS", switch(softplus))];
             let of = [&buffers.heads, &buffers.qkv];
             Op::of(loader.gpu, "gate_heads", elementwise::WORKGROUP, &overrides, &of)
         });
@@ -304,7 +306,10 @@ impl AttentionOps {
             let width = shape.output_cols();
             let (groups, stride) = elementwise::flat_grid(gpu, tokens * width, workgroup);
             let (cols, rows, gate_pitch) = (width as u32, tokens as u32, layout.qkv_pitch as u32);
-            let gate_width = if shape.gated { shape.head_dim } else { width / shape.gate_rows };
+            let gate_width = match shape.gate {
+                Some(HeadGates::OwnMatrix { rows, .. }) => width / rows,
+                Some(HeadGates::InQueries) | None => shape.heads.head_dim,
+            };
             let gate_first = shape.q_rows() + shape.own_k_dim() + shape.own_v_dim();
             let [gate_width, gate_first] = [gate_width, gate_first].map(|n| n as u32);
             let params = params::GateHeads { cols, pitch: out_pitch, rows, stride, gate_width, gate_pitch, gate_first };
@@ -314,7 +319,7 @@ impl AttentionOps {
             norm.record(recorder, tokens, false);
         }
         if let (AttentionInputs::Latent(inputs), Some(latent)) = (&self.inputs, &buffers.latent) {
-            inputs.record_values(recorder, latent, shape.n_head, tokens);
+            inputs.record_values(recorder, latent, shape.heads.n_head, tokens);
         }
         self.output.record(recorder, tokens);
     }
@@ -322,12 +327,13 @@ impl AttentionOps {
     /// Records norms and rotations of queries and keys, and appends keys and values to one cache.
     fn record_heads(&self, recorder: &mut Recorder, buffers: &AttentionBuffers, of: &CacheRows<'_>) {
         let (layout, shape) = (&self.layout, &self.layout.shape);
+        let HeadSizes { n_head, n_kv_head, head_dim, value_dim } = shape.heads;
         let [n_head, n_kv_head, head_dim, value_dim, dims] =
-            [shape.n_head, shape.n_kv_head, shape.head_dim, shape.value_dim, layout.dims].map(|n| n as u32);
-        let [qkv_pitch, q_pitch, position, capacity, row] =
-            [layout.qkv_pitch, layout.q_pitch, of.position, of.capacity, of.rows.start].map(|n| n as u32);
-        let (query_beta, [query_length, query_offset]) = layout.query_growth();
+            [n_head, n_kv_head, head_dim, value_dim, layout.dims].map(|n| n as u32);
+        let [qkv_pitch, q_pitch, capacity, row] =
+            [layout.qkv_pitch, layout.q_pitch, of.capacity, of.rows.start].map(|n| n as u32);
         let mut rope = params::RopeAppend {
+            positions: layout.positions(of.position),
             n_head,
             n_kv_head,
             first_kv_head: 0,
@@ -337,12 +343,8 @@ impl AttentionOps {
             dims,
             qkv_pitch,
             q_pitch,
-            position,
             capacity,
             eps: buffers.eps,
-            query_beta,
-            query_length,
-            query_offset,
             row,
         };
         let appends = shape.kv_from.is_none();

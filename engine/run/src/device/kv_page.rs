@@ -9,7 +9,7 @@ use super::{
 };
 use thermocline_base::error::Result;
 use thermocline_gpu::{Buffer, Gpu, Op, Purpose, Usage, params};
-use thermocline_model::{Rope, RopeOrder};
+use thermocline_model::{HeadGates, Rope, RopeOrder};
 use thermocline_shaders::head_pitch;
 
 /// A page: keys and values of some heads of a layer, with the dispatches that work on them.
@@ -75,25 +75,25 @@ impl KvPage {
     ) -> Result<Self> {
         let PageMemory { keys, values, full } = &memory;
         let switch = |on: bool| f64::from(u8::from(on));
-        let layout = &attention.layout;
+        let (layout, shape) = (&attention.layout, &attention.layout.shape);
         let neox = rope.is_some_and(|rope| rope.order == RopeOrder::NeoX);
-        let table = layout.shape.rope.and_then(|table| buffers.tables.get(table));
+        let table = shape.positions.rope_in(&buffers.tables);
         let kv_f32 = ("KV_F32", switch(*full));
-        let head_dim = ("HEAD_DIM", layout.shape.head_dim as f64);
-        let value_dim = ("VALUE_DIM", layout.shape.value_dim as f64);
+        let head_dim = ("HEAD_DIM", shape.heads.head_dim as f64);
+        let value_dim = ("VALUE_DIM", shape.heads.value_dim as f64);
         let pipelines = gpu.pipelines();
         let nothing = gpu.nothing();
 
-        let grows = ("QUERY_SCALE", switch(layout.shape.query_scale.is_some()));
+        let grows = ("QUERY_SCALE", switch(shape.scores.query_scale.is_some()));
         let options = [
             ("NEOX", switch(neox)),
             ("ROPE", switch(table.is_some())),
             ("QK_NORM", switch(attention.q_norm.is_some())),
             ("QK_NORM_ALL", switch(attention.norms_all)),
-            ("NORM_AFTER_ROPE", switch(layout.shape.norm_after_rope)),
-            ("GATED", switch(layout.shape.gated)),
-            ("V_NORM", switch(layout.shape.norm_values)),
-            ("VALUE_SCALE", layout.shape.value_scale.into()),
+            ("NORM_AFTER_ROPE", switch(shape.positions.norm_after_rope)),
+            ("GATED", switch(shape.gate == Some(HeadGates::InQueries))),
+            ("V_NORM", switch(shape.values.normed)),
+            ("VALUE_SCALE", shape.values.scale.into()),
             kv_f32,
             grows,
         ];
@@ -107,7 +107,7 @@ impl KvPage {
             }
             _ => {
                 // Each head has one workgroup.
-                let rope_workgroup = (layout.shape.head_dim as u32 / 2).next_multiple_of(32).clamp(32, WORKGROUP);
+                let rope_workgroup = (shape.heads.head_dim as u32 / 2).next_multiple_of(32).clamp(32, WORKGROUP);
                 let append = pipelines.get("rope_append", None, rope_workgroup, &options)?;
                 let [q_norm, k_norm] = [&attention.q_norm, &attention.k_norm].map(|it| it.as_ref().unwrap_or(nothing));
                 let of = [&buffers.qkv, table, q_norm, k_norm, &buffers.q, keys, values];
@@ -117,7 +117,7 @@ impl KvPage {
         let with_sinks = ("SINKS", switch(attention.sinks.is_some()));
         let sinks = attention.sinks.as_ref().unwrap_or(nothing);
         let overrides = [("HEADS", f64::from(layout.decode_heads)), head_dim, value_dim, kv_f32, with_sinks];
-        let widest = head_pitch(layout.shape.head_dim.max(layout.shape.value_dim) as u32);
+        let widest = head_pitch(shape.heads.longest() as u32);
         let workgroup = WORKGROUP.max(widest / 4).max(16 * layout.decode_heads).next_multiple_of(32);
         let decode = pipelines.get("attention_decode", None, workgroup, &overrides)?;
         let into = |out: &Buffer| Op::new(gpu, &decode, &[&buffers.q, keys, values, sinks, out].map(Into::into));

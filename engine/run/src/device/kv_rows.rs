@@ -51,14 +51,9 @@ fn element_bytes(ty: KvType) -> usize {
 impl DeviceRows {
     /// Makes the layout of `room` positions of an attention layer of this `shape`, in one page.
     pub fn new(shape: &AttentionConfig, room: usize, ty: KvType) -> Self {
-        let rows = |heads, dim| RowLayout { heads, dim, bytes: element_bytes(ty) };
-        DeviceRows {
-            rotated: shape.latent_rope_dim(),
-            room,
-            page_heads: shape.n_kv_head.max(1),
-            keys: rows(shape.n_kv_head, shape.head_dim),
-            values: rows(shape.value_heads(), shape.value_dim),
-        }
+        let rows = |(heads, dim)| RowLayout { heads, dim, bytes: element_bytes(ty) };
+        let [keys, values] = shape.cached_heads().map(rows);
+        DeviceRows { rotated: shape.latent_rope_dim(), room, page_heads: keys.heads.max(1), keys, values }
     }
 
     /// Divides the layout into as few pages as bindings of `most` bytes allow, each with about as

@@ -44,10 +44,10 @@ impl LatentBuffers {
     pub fn new(loader: &mut GpuLoader<'_, '_>) -> Result<Option<Self>> {
         // The largest sizes over all layers, per token: heads, and elements of each buffer.
         let of = |attention: &AttentionConfig| {
-            let (latent, n_head) = (attention.latent?, attention.n_head);
+            let (latent, n_head) = (attention.latent?, attention.heads.n_head);
             let low = latent.q_rank.map_or(0, pitch);
             let (inputs, values) = (n_head * pitch(latent.nope_dim), n_head * latent.v_dim);
-            Some([n_head, low, pitch(attention.head_dim), inputs, values])
+            Some([n_head, low, pitch(attention.heads.head_dim), inputs, values])
         };
         let sizes = loader.config.attentions().filter_map(of);
         let most = sizes.reduce(|a: [usize; 5], b| std::array::from_fn(|at| a[at].max(b[at])));
@@ -104,11 +104,11 @@ impl LatentOps {
         let Some(of) = shape.latent else {
             return Err(Error::invalid("latent attention", "sizes of its latent", "none"));
         };
-        let aligned = shape.head_dim.is_multiple_of(4) && shape.output_cols().is_multiple_of(4);
-        if !aligned || shape.n_head != buffers.n_head {
+        let aligned = shape.heads.head_dim.is_multiple_of(4) && shape.output_cols().is_multiple_of(4);
+        if !aligned || shape.heads.n_head != buffers.n_head {
             return Err(Error::unsupported(
                 "latent attention on the GPU",
-                format!("keys of {}, {} values of {} elements", shape.head_dim, shape.n_head, of.v_dim),
+                format!("keys of {}, {} values of {} elements", shape.heads.head_dim, shape.heads.n_head, of.v_dim),
                 format!("keys, and values together, of multiples of 4, {} values in every layer", buffers.n_head),
             ));
         }
@@ -125,15 +125,15 @@ impl LatentOps {
             _ => (None, Product::new(loader, what, &[&weights.q], x, queries)?),
         };
         let projected: Vec<&Linear> = weights.k.iter().collect();
-        let into = BufferRows { buffer: &buffers.projected, pitch: pitch(shape.head_dim) };
+        let into = BufferRows { buffer: &buffers.projected, pitch: pitch(shape.heads.head_dim) };
         let projected = Product::new(loader, what, &projected, x, into)?;
-        let width = layout.q_pitch / shape.n_head;
+        let width = layout.q_pitch / shape.heads.n_head;
         let inputs = BufferRows { buffer: &buffers.inputs, pitch: pitch(of.nope_dim) };
         let keys = by_head(loader, &behind.keys, buffers, inputs, BufferRows { buffer: &attention.q, pitch: width })?;
-        let heads = BufferRows { buffer: &attention.heads, pitch: shape.head_dim };
+        let heads = BufferRows { buffer: &attention.heads, pitch: shape.heads.head_dim };
         let values = BufferRows { buffer: &buffers.values, pitch: of.v_dim };
         let values = by_head(loader, &behind.values, buffers, heads, values)?;
-        let of_heads = shape.n_head * of.rank * (of.nope_dim + of.v_dim);
+        let of_heads = shape.heads.n_head * of.rank * (of.nope_dim + of.v_dim);
         let work = low.as_ref().map_or(0, |(product, _)| product.work) + queries.work + projected.work;
         let work = work + of_heads as u64;
         let norm = loader.vector("the latent's norm", &behind.norm.weight)?;
@@ -158,18 +158,18 @@ impl LatentOps {
         self.projected.record(recorder, tokens);
         let shape = &layout.shape;
         let [n_head, nope_dim, rope_dim, rank, queries_pitch, projected_pitch, inputs_pitch] = [
-            shape.n_head,
+            shape.heads.n_head,
             self.of.nope_dim,
             shape.latent_rope_dim(),
             self.of.rank,
             layout.qkv_pitch,
-            pitch(shape.head_dim),
+            pitch(shape.heads.head_dim),
             pitch(self.of.nope_dim),
         ]
         .map(|n| n as u32);
-        let (query_beta, [query_length, query_offset]) = layout.query_growth();
         for of in caches {
             let params = params::LatentAppend {
+                positions: layout.positions(of.position),
                 n_head,
                 nope_dim,
                 rope_dim,
@@ -177,12 +177,8 @@ impl LatentOps {
                 queries_pitch,
                 projected_pitch,
                 inputs_pitch,
-                position: of.position as u32,
                 capacity: of.capacity as u32,
                 eps: self.of.norm_eps,
-                query_beta,
-                query_length,
-                query_offset,
                 row: of.rows.start as u32,
             };
             // The latent is a single head and therefore has a single page.
@@ -190,7 +186,7 @@ impl LatentOps {
                 recorder.dispatch(&page.append, &params, [n_head + 1, of.rows.len() as u32, 1]);
             }
         }
-        let pairs = tokens * shape.n_head;
+        let pairs = tokens * shape.heads.n_head;
         let grouped = buffers.groups.pay(pairs);
         if grouped {
             buffers.groups.record(recorder, pairs);

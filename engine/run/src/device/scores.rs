@@ -11,6 +11,7 @@ use super::{
     segment::Segment,
 };
 use thermocline_base::error::Result;
+use thermocline_cpu::ops::{AttentionWindow, HeadSizes};
 use thermocline_gpu::{Gpu, WorkKind, params, work_of};
 
 /// Most tokens computed by `attention_decode`, in which each token's keys are divided among
@@ -26,8 +27,8 @@ struct ScoreRows {
     rows: usize,
     /// Position of the first row.
     position: usize,
-    /// Most keys that a row sees.
-    window: usize,
+    /// Keys that a row sees.
+    window: AttentionWindow,
     /// Multiply-adds of all heads of one row with one key and its value.
     per_key: u64,
 }
@@ -36,7 +37,7 @@ impl ScoreRows {
     /// Number of keys from the first that row `first` sees to the last that the row before `end`
     /// sees.
     fn keys(&self, first: usize, end: usize) -> u64 {
-        let start = (self.position + first + 1).saturating_sub(self.window);
+        let start = self.window.first_key(self.position + first);
         (self.position + end - start) as u64
     }
 
@@ -94,17 +95,18 @@ impl AttentionOps {
     /// [`Error::Gpu`](thermocline_base::error::Error::Gpu) if the device is lost.
     pub(super) fn record_scores(&self, segment: &mut Segment, gpu: &Gpu, of: &CacheRows<'_>) -> Result<()> {
         let shape = &self.layout.shape;
-        let (n_head, widths) = (shape.n_head as u64, (shape.head_dim + shape.value_dim) as u64);
+        let HeadSizes { n_head, n_kv_head, head_dim, value_dim } = shape.heads;
+        let widths = (head_dim + value_dim) as u64;
         let scores = ScoreRows {
             rows: of.rows.len(),
             position: of.position,
-            window: shape.window.unwrap_or(usize::MAX),
-            per_key: n_head * widths,
+            window: shape.seen(),
+            per_key: n_head as u64 * widths,
         };
         if scores.rows <= FEW_TOKENS {
             // Keys and values are read once per token, for all query heads that share them.
             let seen = scores.keys(scores.rows.saturating_sub(1), scores.rows);
-            let read = seen * shape.n_kv_head as u64 * widths;
+            let read = seen * n_kv_head as u64 * widths;
             let work = scores.work_alone(&(0..scores.rows)).saturating_add(work_of(read, 0));
             segment.expect(WorkKind::of_scores(scores.rows), work)?;
             self.record_alone(segment, gpu, of, 0..scores.rows);
@@ -127,7 +129,7 @@ impl AttentionOps {
     /// Parameters of `rows` of a cache. Their keys and all earlier keys have been appended.
     fn score_params(&self, of: &CacheRows<'_>, rows: &Range<usize>) -> params::Attention {
         let (layout, shape) = (&self.layout, &self.layout.shape);
-        let [n_head, n_kv_head, tokens] = [shape.n_head, shape.n_kv_head, rows.len()].map(|n| n as u32);
+        let [n_head, n_kv_head, tokens] = [shape.heads.n_head, shape.heads.n_kv_head, rows.len()].map(|n| n as u32);
         let [position, row] = [of.position + rows.start, of.rows.start + rows.start].map(|n| n as u32);
         let [capacity, q_pitch, out_pitch] = [of.capacity, layout.q_pitch, layout.heads_pitch].map(|n| n as u32);
         params::Attention {
@@ -140,11 +142,11 @@ impl AttentionOps {
             tokens,
             position,
             capacity,
-            window: shape.window.unwrap_or(0) as u32,
+            window: shape.window.map_or(0, |window| window.length as u32),
             span: 0,
             splits: 1,
-            scale: shape.scale,
-            softcap: shape.softcap.unwrap_or(0.0),
+            scale: shape.scores.scale,
+            softcap: shape.scores.softcap.unwrap_or(0.0),
             row,
         }
     }
@@ -154,7 +156,7 @@ impl AttentionOps {
         let (shape, params) = (&self.layout.shape, self.score_params(of, &rows));
         let groups = params.tokens.div_ceil(limits::ATTENTION_QUERIES);
         // The elements of a head's output after the latent are not read.
-        let wanted = shape.latent.as_ref().map_or(shape.value_dim, |latent| latent.rank);
+        let wanted = shape.latent.as_ref().map_or(shape.heads.value_dim, |latent| latent.rank);
         let parts = (wanted as u32).div_ceil(limits::ATTENTION_OUT);
         for page in of.pages {
             let params = page.params(params);
@@ -204,7 +206,9 @@ mod tests {
     #[test]
     fn pieces_of_scores_fit_the_work_at_every_depth() {
         let context = [0, 1000, 8 << 10, 64 << 10, 256 << 10];
-        for (position, window) in context.into_iter().flat_map(|at| [(at, usize::MAX), (at, 4096)]) {
+        for (position, window) in
+            context.into_iter().flat_map(|at| [(at, AttentionWindow::ALL), (at, AttentionWindow::sliding(4096))])
+        {
             for rows in [9, 31, 32, 33, 100, 256] {
                 let of = ScoreRows { rows, position, window, per_key: PER_KEY };
                 for most in [1 << 24, 1 << 28, 1 << 31, 1 << 34, 1 << 38] {
@@ -226,7 +230,7 @@ mod tests {
 
     #[test]
     fn scores_are_one_piece_where_that_is_little_work() {
-        let of = ScoreRows { rows: 256, position: 8000, window: usize::MAX, per_key: PER_KEY };
+        let of = ScoreRows { rows: 256, position: 8000, window: AttentionWindow::ALL, per_key: PER_KEY };
         let whole = |of: ScoreRows| (0..of.rows).step_by(QUERIES).map(|first| of.group_work(first)).sum::<u64>();
         assert_eq!(pieces(of, whole(of)), [ScorePiece { rows: 0..256, work: whole(of), alone: false }]);
         assert_eq!(pieces(of, whole(of) - 1).len(), 2);
@@ -239,7 +243,7 @@ mod tests {
         assert_eq!(of.piece(0, group / 64).rows, 0..1);
         assert_eq!(of.piece(255, 1).rows, 255..256);
         // A window limits the number of keys.
-        let near = ScoreRows { window: 100, ..of };
+        let near = ScoreRows { window: AttentionWindow::sliding(100), ..of };
         assert_eq!((near.keys(0, 1), near.keys(0, 32), of.keys(0, 32)), (100, 131, 8032));
         assert_eq!(near.group_work(0), 32 * 131 * PER_KEY);
     }

@@ -466,7 +466,7 @@ fn attention_reads(
     };
     let mut reads: Vec<ReadBytes> = layer.mixers().map(|linear| matrix_reads(&linear.weight)).collect();
     if let Some(of) = &shape.attention {
-        let seen = of.window.map_or(filled, |window| filled.min(window as u64));
+        let seen = filled.min(of.seen().length as u64);
         // A layer without bytes of its own reads keys and values that are counted with another
         // layer.
         let device = if bytes.kv_token == 0 { kv_row(of) } else { bytes.kv_token };

@@ -54,7 +54,7 @@ pub(super) fn device_bytes(model: &Model, chunk: usize) -> DeviceBytes {
     let config = &model.config;
     let layers = model.weights.layers.iter().map(|layer| {
         let Ffn::Dense(ffn) = &layer.ffn else { panic!("an MoE layer") };
-        let (attention, shape) = (layer.attention.as_ref().unwrap(), config.attentions().next().unwrap());
+        let (attention, heads) = (layer.attention.as_ref().unwrap(), config.attentions().next().unwrap().heads);
         let down = match &ffn.down {
             Down::Neurons(down) => row(&down.weight),
             Down::Outputs(down) => all(&down.weight) / down.weight.cols() as u64,
@@ -62,7 +62,7 @@ pub(super) fn device_bytes(model: &Model, chunk: usize) -> DeviceBytes {
         LayerBytes {
             attention: attention.linears().map(|it| all(&it.weight)).sum(),
             vectors: 8 * config.d_model as u64,
-            kv_token: 2 * (shape.k_dim() + shape.v_dim()) as u64,
+            kv_token: 2 * (heads.k_dim() + heads.v_dim()) as u64,
             split_tables: 16 * config.n_ff as u64,
             unit: ffn.gate.as_ref().map_or(0, |gate| row(&gate.weight)) + row(&ffn.up.weight) + down,
             by_unit: true,

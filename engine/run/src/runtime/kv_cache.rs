@@ -186,7 +186,7 @@ impl KvCache {
     /// `tokens` tokens reads.
     pub fn read_bytes(&self, tokens: usize) -> u64 {
         let rows = |of: &AttentionConfig| {
-            let seen = tokens.min(of.window.unwrap_or(usize::MAX)) as u64;
+            let seen = tokens.min(of.seen().length) as u64;
             seen * of.cached_bytes(|len| self.ty.row_bytes(len))
         };
         let attention = self.shape.layers.iter().filter_map(|layer| layer.attention.as_ref()).map(rows);

@@ -20,15 +20,16 @@ pub(super) type WindowRows = Vec<Option<KvLayer>>;
 impl KvLayer {
     /// Makes a layer without rows, with room for `room` rows of every head of `shape`.
     pub(crate) fn new(ty: KvType, shape: &AttentionConfig, room: usize) -> Result<Self> {
-        let rows = |heads, len| (0..heads).map(|_| KvRows::new(ty, len, room)).collect::<Result<_>>();
-        let (keys, values) = (rows(shape.n_kv_head, shape.head_dim)?, rows(shape.value_heads(), shape.value_dim)?);
-        Ok(KvLayer { keys, values })
+        let rows = |(heads, len)| (0..heads).map(|_| KvRows::new(ty, len, room)).collect::<Result<_>>();
+        let [keys, values] = shape.cached_heads().map(rows);
+        Ok(KvLayer { keys: keys?, values: values? })
     }
 
     /// Bytes that [`KvLayer::new`] reserves.
     pub(crate) fn bytes_of(ty: KvType, shape: &AttentionConfig, room: usize) -> u64 {
-        let rows = |heads: usize, len| (heads as u64).saturating_mul(KvRows::bytes_of(ty, len, room));
-        rows(shape.n_kv_head, shape.head_dim).saturating_add(rows(shape.value_heads(), shape.value_dim))
+        let rows = |(heads, len)| (heads as u64).saturating_mul(KvRows::bytes_of(ty, len, room));
+        let [keys, values] = shape.cached_heads().map(rows);
+        keys.saturating_add(values)
     }
 
     /// Keys and values of every head.

@@ -8,7 +8,6 @@ use thermocline_model::{ModelConfig, Position, Rope, RopeOrder, RopeScaling};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rotary {
     tables: Vec<RopeTable>,
-    of_layer: Vec<Option<usize>>,
 }
 
 impl Rotary {
@@ -18,19 +17,12 @@ impl Rotary {
         if config.position != Position::Rotary {
             return None;
         }
-        let tables = config.ropes.iter().map(|rope| table(rope, context)).collect();
-        let of_layer = config.layers.iter().map(|layer| layer.attention.as_ref()?.rope).collect();
-        Some(Rotary { tables, of_layer })
+        Some(Rotary { tables: config.ropes.iter().map(|rope| table(rope, context)).collect() })
     }
 
     /// The tables.
     pub fn tables(&self) -> &[RopeTable] {
         &self.tables
-    }
-
-    /// Index of `layer`'s table; `None` if its queries and keys are not rotated.
-    pub fn table_of(&self, layer: usize) -> Option<usize> {
-        self.of_layer.get(layer).copied().flatten()
     }
 }
 

@@ -113,7 +113,7 @@ struct AllArguments {
     of: Value,
     /// Parameter names of its declaration.
     parameters: Vec<String>,
-    /// Those of `varargs` and `kwargs` that the macro names.
+    /// Which of the variables `varargs` and `kwargs` the macro names.
     caught: Vec<String>,
     /// True if the macro uses the body of a call block.
     calls: bool,

@@ -8,22 +8,22 @@
 // (ROPE, Su et al. 2021) are
 //   (a, b) <- (a cos - b sin, a sin + b cos)
 //   pairs (i, i + rope_dim / 2) when NEOX, else (2 i, 2 i + 1)
-// with (cos, sin) from a table [tokens, rope_dim / 2]. Both parts of queries at position p are then
-// scaled (QUERY_SCALE):
-//   q <- q (1 + query_beta ln(1 + floor((p + query_offset) / query_length)))
+// with (cos, sin) from a table [tokens, rope_dim / 2]. Both parts of queries then grow with their
+// position (QUERY_SCALE).
 // Keys hold f32 when KV_F32, else pairs of f16. One workgroup per head and token, and one per key:
 // grid (n_head + 1; tokens).
 #include "lane.wgsl"
 #include "reduce.wgsl"
+#include "token_positions.wgsl"
 
 override NEOX: bool = false;
 override ROPE: bool = true;
-override QUERY_SCALE: bool = false;
 override KV_F32: bool = false;
 
 const MAX_F16: f32 = 65504.0;
 
 struct Params {
+    positions: TokenPositions,
     n_head: u32,
     nope_dim: u32,
     // Even.
@@ -34,13 +34,8 @@ struct Params {
     queries_pitch: u32,
     projected_pitch: u32,
     inputs_pitch: u32,
-    position: u32,
     capacity: u32,
     eps: f32,
-    query_beta: f32,
-    // Positions per step of the scale of queries, at least 1.
-    query_length: u32,
-    query_offset: u32,
     // First row of this conversation's tokens: several conversations may share a pass.
     row: u32,
 }
@@ -67,11 +62,7 @@ fn latent_append(
     if head < params.n_head {
         let start = token * params.queries_pitch + head * (params.nope_dim + params.rope_dim);
         let slot = token * params.n_head + head;
-        var query_scale = 1.0;
-        if QUERY_SCALE {
-            let position = params.position + builtins.workgroup.y + params.query_offset;
-            query_scale += params.query_beta * log(1.0 + f32(position / params.query_length));
-        }
+        let query_scale = query_growth(params.positions, builtins.workgroup.y);
         for (var i = lane.index; i < params.inputs_pitch; i += WORKGROUP_SIZE) {
             var value = 0.0;
             if i < params.nope_dim {
@@ -90,7 +81,7 @@ fn latent_append(
         squares += projected[start + i] * projected[start + i];
     }
     let scale = inverseSqrt(workgroup_sum(squares, lane) / f32(params.rank) + params.eps);
-    let row = (params.position + builtins.workgroup.y) % params.capacity * padded / 2u;
+    let row = (params.positions.first + builtins.workgroup.y) % params.capacity * padded / 2u;
     for (var i = lane.index; i < padded / 2u; i += WORKGROUP_SIZE) {
         let pair = vec2<f32>(key_element(start, token, scale, 2u * i), key_element(start, token, scale, 2u * i + 1u));
         if KV_F32 {

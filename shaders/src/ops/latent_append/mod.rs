@@ -8,13 +8,15 @@ use crate::{
     Access::{Read, Write},
     Kernel,
     case::{CaseRequest, KernelCase, UNTOUCHED, has, loud_noise, noise, sizes, wide},
-    ops::rope_append::{growth, norm_scale, rotate},
-    params::params,
+    ops::rope_append::{norm_scale, rotate},
+    params::{TokenPositions, params},
 };
 
 params! {
     /// `latent_append`, grid (`n_head + 1`; tokens)
     LatentAppend {
+        /// Positions of the tokens. The row of position `p` in the cache is `p % capacity`.
+        positions: TokenPositions,
         /// Query heads.
         n_head: u32,
         /// Elements of a head's query that are not rotated.
@@ -29,18 +31,10 @@ params! {
         projected_pitch: u32,
         /// Elements from one head's input to the next's.
         inputs_pitch: u32,
-        /// Position of the first token. Its row in the cache is `position % capacity`.
-        position: u32,
         /// Rows of the cache.
         capacity: u32,
         /// Added under the square root of the latent's norm.
         eps: f32,
-        /// Factor of the logarithm by which queries grow with their position.
-        query_beta: f32,
-        /// Positions per step of that growth, at least 1.
-        query_length: u32,
-        /// Offset added to positions in that growth.
-        query_offset: u32,
         /// First row of this sequence's tokens in the buffers that sequences share.
         row: u32,
     }
@@ -105,6 +99,7 @@ fn case(options: &str, dims: [usize; 3]) -> KernelCase {
     let before = before.map(|len| vec![UNTOUCHED; len]);
     let [nope_dim, rope_dim, rank32] = sizes(dims);
     let params = LatentAppend {
+        positions: TokenPositions { first: POSITION as u32, beta: 0.25, length: 2, offset: 1 },
         n_head: HEADS as u32,
         nope_dim,
         rope_dim,
@@ -112,19 +107,13 @@ fn case(options: &str, dims: [usize; 3]) -> KernelCase {
         queries_pitch: queries_pitch as u32,
         projected_pitch: projected_pitch as u32,
         inputs_pitch: inputs_pitch as u32,
-        position: POSITION as u32,
         capacity: CAPACITY as u32,
         eps: EPS,
-        query_beta: 0.25,
-        query_length: 2,
-        query_offset: 1,
         row: ROW as u32,
     };
     let [mut inputs, mut q, mut keys] = before.clone().map(|before| wide(&before));
     for token in 0..TOKENS {
-        let position = params.position + params.query_offset + token as u32;
-        let growth = growth(params.query_beta, params.query_length, position);
-        let factor = if has(options, "QUERY_SCALE") { growth } else { 1.0 };
+        let factor = if has(options, "QUERY_SCALE") { params.positions.growth(token as u32) } else { 1.0 };
         let at = ROW + token;
         let rotations = &table[at * rope..][..rope];
         for head in 0..HEADS {

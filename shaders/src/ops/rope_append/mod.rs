@@ -9,12 +9,14 @@ use crate::{
     Kernel,
     case::{CaseRequest, KernelCase, UNTOUCHED, has, loud_noise, noise, sizes, wide},
     head_pitch,
-    params::params,
+    params::{TokenPositions, params},
 };
 
 params! {
     /// `rope_append`, grid (`2 * kv_heads`, preceded by `n_head` if `first_kv_head` is 0; tokens)
     RopeAppend {
+        /// Positions of the tokens. The row of position `p` in the caches is `p % capacity`.
+        positions: TokenPositions,
         /// Query heads.
         n_head: u32,
         /// Key/value heads.
@@ -34,18 +36,10 @@ params! {
         /// Elements from one token's queries to the next's, a multiple of 4. Consecutive heads are
         /// [`head_pitch`](crate::head_pitch) apart.
         q_pitch: u32,
-        /// Position of the first token. Its row in the caches is `position % capacity`.
-        position: u32,
         /// Rows of each head in the caches, [`head_pitch`](crate::head_pitch) elements each.
         capacity: u32,
         /// Added under the square root of the heads' norms.
         eps: f32,
-        /// Factor of the logarithm by which queries grow with their position.
-        query_beta: f32,
-        /// Positions per step of that growth, at least 1.
-        query_length: u32,
-        /// Offset added to positions in that growth.
-        query_offset: u32,
         /// First row of this sequence's tokens in the buffers that sequences share.
         row: u32,
     }
@@ -73,11 +67,6 @@ pub(crate) fn rotate(head: &mut [f64], rotations: &[f32], neox: bool) {
 pub(crate) fn norm_scale(row: &[f32], eps: f32) -> f64 {
     let squares = row.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
     1.0 / (squares / row.len() as f64 + f64::from(eps)).sqrt()
-}
-
-/// Factor on queries, which grows with every `length` positions.
-pub(crate) fn growth(beta: f32, length: u32, position: u32) -> f64 {
-    1.0 + f64::from(beta) * f64::from(1 + position / length).ln()
 }
 
 /// Heads of queries, keys or values in a token's row.
@@ -160,6 +149,7 @@ fn cases(request: &CaseRequest) -> Vec<KernelCase> {
     let [n_head, n_kv_head, row] = sizes([N_HEAD, N_KV_HEAD, ROW]);
     let shapes = request.pick(&shapes, 1).iter();
     let shapes = shapes.map(|[head_dim, value_dim, dims, position, first_kv_head, kv_heads]| RopeAppend {
+        positions: TokenPositions { first: *position, beta: 0.25, length: 2, offset: 1 },
         n_head,
         n_kv_head,
         first_kv_head: *first_kv_head,
@@ -169,13 +159,9 @@ fn cases(request: &CaseRequest) -> Vec<KernelCase> {
         dims: *dims,
         qkv_pitch: 0,
         q_pitch: (n_head + 1) * head_pitch(*head_dim),
-        position: *position,
         // The row of the second token wraps around to the beginning, unless the position is 0.
         capacity: if *position > 0 { position + 1 } else { 7 },
         eps: EPS,
-        query_beta: 0.25,
-        query_length: 2,
-        query_offset: 1,
         row,
     });
     let cases = shapes.enumerate().flat_map(|(i, params)| {
@@ -211,7 +197,7 @@ fn case(options: &str, params: RopeAppend) -> KernelCase {
     let [q, keys, values] = results(options, &params, &kinds, &qkv, &table);
     let before = |results: &[f64]| vec![UNTOUCHED; results.len()];
     let queries = if params.first_kv_head == 0 { params.n_head } else { 0 };
-    let workgroup = if params.position > 0 { 32 } else { 64 };
+    let workgroup = if params.positions.first > 0 { 32 } else { 64 };
     KernelCase::new("rope_append", workgroup, params, [queries + 2 * params.kv_heads, TOKENS as u32, 1])
         .named(format!("{options} {params:?}"))
         .switches(&["NEOX", "ROPE", "NORM_AFTER_ROPE", "GATED", "QUERY_SCALE", "KV_F32"], options)
@@ -231,7 +217,7 @@ fn case(options: &str, params: RopeAppend) -> KernelCase {
 
 /// Queries, keys and values after the dispatch.
 fn results(options: &str, params: &RopeAppend, kinds: &[Heads<'_>; 3], qkv: &[f32], table: &[f32]) -> [Vec<f64>; 3] {
-    let RopeAppend { query_beta, query_length, query_offset, position, first_kv_head, kv_heads, .. } = *params;
+    let RopeAppend { positions, first_kv_head, kv_heads, .. } = *params;
     let [qkv_pitch, q_pitch, capacity] = [params.qkv_pitch, params.q_pitch, params.capacity].map(|size| size as usize);
     let [dims, first, page_heads] = [params.dims, first_kv_head, kv_heads].map(|size| size as usize);
     let pitches = kinds.each_ref().map(|heads| head_pitch(heads.dim as u32) as usize);
@@ -240,7 +226,7 @@ fn results(options: &str, params: &RopeAppend, kinds: &[Heads<'_>; 3], qkv: &[f3
     for (token, kind) in (0..TOKENS).flat_map(|token| (0..3).map(move |kind| (token, kind))) {
         let rotated = if has(options, "ROPE") && kind < 2 { dims } else { 0 };
         let rotations = &table[(ROW + token) * dims..][..rotated];
-        let growth = growth(query_beta, query_length, position + query_offset + token as u32);
+        let growth = positions.growth(token as u32);
         let factor = [if has(options, "QUERY_SCALE") { growth } else { 1.0 }, 1.0, VALUE_SCALE][kind];
         let queries = if first == 0 { 0..N_HEAD } else { 0..0 };
         let written = if kind == 0 { queries } else { first..first + page_heads };
@@ -249,7 +235,7 @@ fn results(options: &str, params: &RopeAppend, kinds: &[Heads<'_>; 3], qkv: &[f3
             let mut result = oracle(options, row, &kinds[kind], head, rotations);
             let most = if kind == 0 { f64::INFINITY } else { 65504.0 };
             result.iter_mut().for_each(|x| *x = (*x * factor).clamp(-most, most));
-            let row = i * capacity + (position as usize + token) % capacity;
+            let row = i * capacity + (positions.first as usize + token) % capacity;
             let at = if kind == 0 { (ROW + token) * q_pitch + i * pitches[0] } else { row * pitches[kind] };
             results[kind][at..at + result.len()].copy_from_slice(&result);
         }

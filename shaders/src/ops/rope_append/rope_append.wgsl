@@ -9,10 +9,8 @@
 // rotated (ROPE, Su et al. 2021):
 //   (a, b) <- (a cos - b sin, a sin + b cos)
 //   pairs (i, i + dims / 2) when NEOX, else (2 i, 2 i + 1)
-// with (cos, sin) from a table [tokens, dims / 2]. Queries at position p are then scaled
-// (QUERY_SCALE):
-//   q <- q (1 + query_beta ln(1 + floor((p + query_offset) / query_length)))
-// With NORM_AFTER_ROPE, the whole norm is applied after the rotation. Rotations keep lengths, so
+// with (cos, sin) from a table [tokens, dims / 2]. Queries then grow with their position
+// (QUERY_SCALE). With NORM_AFTER_ROPE, the whole norm is applied after the rotation. Rotations keep lengths, so
 // its scale can be computed before. With GATED, each query head is followed by its gate of head_dim
 // elements, which is not copied.
 // Heads of q and rows of the caches are padded with zeros to a multiple of four elements. The
@@ -21,6 +19,7 @@
 // head_dim / 2 is best.
 #include "lane.wgsl"
 #include "reduce.wgsl"
+#include "token_positions.wgsl"
 
 override NEOX: bool = false;
 override ROPE: bool = true;
@@ -30,12 +29,12 @@ override NORM_AFTER_ROPE: bool = false;
 override GATED: bool = false;
 override V_NORM: bool = false;
 override VALUE_SCALE: f32 = 1.0;
-override QUERY_SCALE: bool = false;
 override KV_F32: bool = false;
 
 const MAX_F16: f32 = 65504.0;
 
 struct Params {
+    positions: TokenPositions,
     n_head: u32,
     n_kv_head: u32,
     first_kv_head: u32,
@@ -45,13 +44,8 @@ struct Params {
     dims: u32,
     qkv_pitch: u32,
     q_pitch: u32,
-    position: u32,
     capacity: u32,
     eps: f32,
-    query_beta: f32,
-    // Positions per step of the scale of queries, at least 1.
-    query_length: u32,
-    query_offset: u32,
     // First row of this conversation's tokens: several conversations may share a pass.
     row: u32,
 }
@@ -124,17 +118,12 @@ fn rope_append(
         }
         head.scale = inverseSqrt(workgroup_sum(squares, lane) / f32(len) + params.eps);
     }
-    var query_scale = 1.0;
-    if QUERY_SCALE {
-        let position = params.position + token + params.query_offset;
-        query_scale += params.query_beta * log(1.0 + f32(position / params.query_length));
-    }
-
+    let query_scale = query_growth(params.positions, token);
     if is_value {
         head.scale *= VALUE_SCALE;
     }
     let pairs = (own_dim + 3u) / 4u * 2u;
-    let row = (in_page * params.capacity + (params.position + token) % params.capacity) * pairs;
+    let row = (in_page * params.capacity + (params.positions.first + token) % params.capacity) * pairs;
     for (var i = lane.index; i < pairs; i += WORKGROUP_SIZE) {
         let pair = vec2<f32>(element(head, i * 2u), element(head, i * 2u + 1u));
         if is_query {

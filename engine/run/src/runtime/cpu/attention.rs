@@ -16,10 +16,11 @@ use crate::runtime::{
 use thermocline_base::error::{Error, Result};
 use thermocline_cpu::{
     Cpu,
-    ops::{AttentionScratch, AttentionShape, PositionBias, Queries, RopeRows, SeenRows, softplus},
+    ops::{AttentionScratch, AttentionShape, HeadSizes, PositionBias, Queries, RopeRows, SeenRows, softplus},
 };
 use thermocline_model::{
-    AttentionConfig, BoundAttention, HeadGate, InputSite, ModelConfig, NormSlot, QueryScale, SkippedInputs,
+    AttentionConfig, AttentionWeights, BoundAttention, GateFunction, HeadGates, InputSite, ModelConfig, NormSlot,
+    QueryScale, SkippedInputs,
 };
 
 /// The attention of a layer for one chunk of tokens.
@@ -64,16 +65,15 @@ impl CpuAttention {
     /// Reserves the buffers of `tokens` tokens.
     pub fn fit(&mut self, config: &ModelConfig, tokens: usize) -> Result<()> {
         let widest = |of: fn(&AttentionConfig) -> usize| config.attentions().map(of).max().unwrap_or(0);
-        let q_dim = widest(|of| if of.latent.is_some() { 0 } else { of.q_dim() });
-        let [k_dim, v_dim] = [AttentionConfig::k_dim, AttentionConfig::v_dim].map(|of_kind| {
+        let [q_dim, k_dim, v_dim] = [HeadSizes::q_dim, HeadSizes::k_dim, HeadSizes::v_dim].map(|of_kind| {
             let of_layers = config.attentions().filter(|of| of.latent.is_none());
-            of_layers.map(of_kind).max().unwrap_or(0)
+            of_layers.map(|of| of_kind(&of.heads)).max().unwrap_or(0)
         });
         for (buffer, dim) in [
             (&mut self.q, q_dim),
             (&mut self.heads, widest(AttentionConfig::output_cols)),
-            (&mut self.gated, widest(|of| if of.gated { of.q_rows() } else { 0 })),
-            (&mut self.gates, widest(|of| if of.gated { of.q_dim() } else { of.gate_rows })),
+            (&mut self.gated, widest(|of| if of.gate == Some(HeadGates::InQueries) { of.q_rows() } else { 0 })),
+            (&mut self.gates, widest(AttentionConfig::gates)),
             (&mut self.k, k_dim),
             (&mut self.v, v_dim),
         ] {
@@ -104,7 +104,7 @@ impl CpuAttention {
         let AttentionTask { cpu, attention, x, tokens, .. } = *task;
         let BoundAttention { layer, config: of, weights, .. } = attention;
         if let Some(latent) = attention.latent {
-            let (positions, rotation) = (&self.positions[..], of.rope.and_then(|table| self.rotations.get(table)));
+            let (positions, rotation) = (&self.positions[..], of.positions.rope_in(&self.rotations));
             let task = LatentTask { layer, shape: of, latent, weights, tokens, positions, rotation };
             let heads = &mut self.heads[..tokens * of.output_cols()];
             return self.latent.run(cpu, &task, x, sequences, &mut self.scratch, heads);
@@ -113,10 +113,11 @@ impl CpuAttention {
         self.norm_and_rotate(task);
         self.attend_sequences(task, sequences)?;
         let heads = &mut self.heads[..tokens * of.output_cols()];
-        if of.gated {
-            cpu.gate(heads, &self.gates[..tokens * of.q_dim()]);
-        } else if of.gate_rows > 0 {
-            gate_heads(heads, &self.gates[..tokens * of.gate_rows], of.head_gate);
+        let gates = &self.gates[..tokens * of.gates()];
+        match of.gate {
+            Some(HeadGates::InQueries) => cpu.gate(heads, gates),
+            Some(HeadGates::OwnMatrix { function, .. }) => gate_heads(heads, gates, function),
+            None => {}
         }
         Ok(())
     }
@@ -125,13 +126,12 @@ impl CpuAttention {
     fn project_inputs(&mut self, task: &AttentionTask<'_, '_>, calibration: &mut InputCalibration) -> Result<()> {
         let AttentionTask { cpu, attention, x, tokens, skipped, .. } = *task;
         let BoundAttention { config: of, weights, .. } = attention;
-        let (q_dim, k_dim, v_dim) = (of.q_dim(), of.own_k_dim(), of.own_v_dim());
+        let (q_dim, k_dim, v_dim) = (of.heads.q_dim(), of.own_k_dim(), of.own_v_dim());
         let (q, k, v) = (&mut self.q[..tokens * q_dim], &mut self.k[..tokens * k_dim], &mut self.v[..tokens * v_dim]);
-        let (gated, gates) = match of.gated {
-            true => (&mut self.gated[..2 * tokens * q_dim], &mut self.gates[..tokens * q_dim]),
-            false => (&mut [] as &mut [f32], &mut self.gates[..tokens * of.gate_rows]),
-        };
-        let projected = if of.gated { &mut *gated } else { &mut *q };
+        let gates = &mut self.gates[..tokens * of.gates()];
+        let in_queries = of.gate == Some(HeadGates::InQueries);
+        let gated = &mut self.gated[..if in_queries { tokens * of.q_rows() } else { 0 }];
+        let projected = if in_queries { &mut *gated } else { &mut *q };
         let outputs = [projected, &mut *k, &mut *v];
         let mut jobs: SiteJobs<'_> = weights.inputs().zip(outputs).map(|(linear, out)| linear.job(out)).collect();
         let gate = weights.gate.as_ref().map(|gate| gate.job(&mut *gates));
@@ -158,10 +158,11 @@ impl CpuAttention {
         if weights.v.is_none() {
             v.copy_from_slice(k);
         }
-        let heads = q.chunks_exact_mut(of.head_dim).zip(gates.chunks_exact_mut(of.head_dim));
-        for ((q, gate), both) in heads.zip(gated.chunks_exact(2 * of.head_dim)) {
-            q.copy_from_slice(&both[..of.head_dim]);
-            gate.copy_from_slice(&both[of.head_dim..]);
+        let head_dim = of.heads.head_dim;
+        let heads = q.chunks_exact_mut(head_dim).zip(gates.chunks_exact_mut(head_dim));
+        for ((q, gate), both) in heads.zip(gated.chunks_exact(2 * head_dim)) {
+            q.copy_from_slice(&both[..head_dim]);
+            gate.copy_from_slice(&both[head_dim..]);
         }
         Ok(())
     }
@@ -170,35 +171,35 @@ impl CpuAttention {
     fn norm_and_rotate(&mut self, task: &AttentionTask<'_, '_>) {
         let AttentionTask { cpu, config, attention, tokens, .. } = *task;
         let BoundAttention { config: of, weights, .. } = attention;
-        let (q_dim, k_dim) = (of.q_dim(), of.own_k_dim());
+        let (HeadSizes { head_dim, value_dim, .. }, q_dim, k_dim) = (of.heads, of.heads.q_dim(), of.own_k_dim());
         let q = &mut self.q[..tokens * q_dim];
         let (k, v) = (&mut self.k[..tokens * k_dim], &mut self.v[..tokens * of.own_v_dim()]);
         let norm = |q: &mut [f32], k: &mut [f32]| {
             for (norm, x) in [(&weights.q_norm, q), (&weights.k_norm, k)] {
                 if let Some(norm) = norm {
-                    norm_heads(cpu, config, norm, of.head_dim, x);
+                    norm_heads(cpu, config, norm, head_dim, x);
                 }
             }
         };
-        if !of.norm_after_rope {
+        if !of.positions.norm_after_rope {
             norm(q, k);
         }
-        if of.norm_values {
-            cpu.divide_by_rms(v, of.value_dim, config.norm_eps);
+        if of.values.normed {
+            cpu.divide_by_rms(v, value_dim, config.norm_eps);
         }
-        if of.value_scale != 1.0 {
-            v.iter_mut().for_each(|x| *x *= of.value_scale);
+        if of.values.scale != 1.0 {
+            v.iter_mut().for_each(|x| *x *= of.values.scale);
         }
-        if let Some(rows) = of.rope.and_then(|table| self.rotations.get(table)) {
-            cpu.rope(q, q_dim, of.head_dim, rows);
+        if let Some(rows) = of.positions.rope_in(&self.rotations) {
+            cpu.rope(q, q_dim, head_dim, rows);
             if of.kv_from.is_none() {
-                cpu.rope(k, k_dim, of.head_dim, rows);
+                cpu.rope(k, k_dim, head_dim, rows);
             }
         }
-        if of.norm_after_rope {
+        if of.positions.norm_after_rope {
             norm(q, k);
         }
-        if let Some(scale) = of.query_scale {
+        if let Some(scale) = of.scores.query_scale {
             grow_queries(q, q_dim, scale, &self.positions);
         }
     }
@@ -208,20 +209,9 @@ impl CpuAttention {
     fn attend_sequences(&mut self, task: &AttentionTask<'_, '_>, sequences: &mut Sequences<'_>) -> Result<()> {
         let cpu = task.cpu;
         let BoundAttention { layer, config: of, weights, .. } = task.attention;
-        let (q_dim, k_dim, v_dim, out_dim) = (of.q_dim(), of.own_k_dim(), of.own_v_dim(), of.output_cols());
+        let (q_dim, k_dim, v_dim, out_dim) = (of.heads.q_dim(), of.own_k_dim(), of.own_v_dim(), of.output_cols());
         let source = of.kv_from.unwrap_or(layer);
-        let shape = AttentionShape {
-            n_head: of.n_head,
-            n_kv_head: of.n_kv_head,
-            head_dim: of.head_dim,
-            value_dim: of.value_dim,
-            scale: of.scale,
-            softcap: of.softcap,
-            window: of.window,
-            chunked: of.chunked,
-            sinks: weights.sinks.as_deref(),
-            key_bias: of.key_bias.as_ref().map(|bias| PositionBias { slopes: &bias.slopes, scale: bias.scale }),
-        };
+        let shape = shape_of(of, weights);
         for (rows, kv) in sequences.iter_mut() {
             let first = kv.len();
             let Some(cache) = kv.layer_mut(source) else { return Err(not_in_ram(source)) };
@@ -268,6 +258,19 @@ impl CpuAttention {
     }
 }
 
+/// The sizes and variants of the kernel that computes the attention of a layer.
+pub(super) fn shape_of<'a>(of: &'a AttentionConfig, weights: &'a AttentionWeights) -> AttentionShape<'a> {
+    let key_bias = of.positions.key_bias.as_ref();
+    AttentionShape {
+        heads: of.heads,
+        scale: of.scores.scale,
+        softcap: of.scores.softcap,
+        window: of.seen(),
+        sinks: weights.sinks.as_deref(),
+        key_bias: key_bias.map(|bias| PositionBias { slopes: &bias.slopes, scale: bias.scale }),
+    }
+}
+
 /// Scales queries `[tokens, q_dim]` by the growth at their tokens' positions.
 pub(super) fn grow_queries(queries: &mut [f32], q_dim: usize, scale: QueryScale, positions: &[usize]) {
     for (query, at) in queries.chunks_exact_mut(q_dim).zip(positions) {
@@ -277,12 +280,12 @@ pub(super) fn grow_queries(queries: &mut [f32], q_dim: usize, scale: QueryScale,
 }
 
 /// `heads *= function(gates)`, where each gate covers the same number of elements.
-fn gate_heads(heads: &mut [f32], gates: &[f32], function: HeadGate) {
+fn gate_heads(heads: &mut [f32], gates: &[f32], function: GateFunction) {
     let each = (heads.len() / gates.len().max(1)).max(1);
     for (head, gate) in heads.chunks_exact_mut(each).zip(gates) {
         let factor = match function {
-            HeadGate::Softplus => softplus(*gate),
-            HeadGate::Sigmoid => 1.0 / (1.0 + (-*gate).exp()),
+            GateFunction::Softplus => softplus(*gate),
+            GateFunction::Sigmoid => 1.0 / (1.0 + (-*gate).exp()),
         };
         head.iter_mut().for_each(|x| *x *= factor);
     }

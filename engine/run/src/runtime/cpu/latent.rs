@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::{
     WHAT,
-    attention::{grow_queries, not_in_ram},
+    attention::{grow_queries, not_in_ram, shape_of},
 };
 use crate::runtime::{
     Sequences,
@@ -18,7 +18,7 @@ use crate::runtime::{
 use thermocline_base::error::Result;
 use thermocline_cpu::{
     Cpu, MatmulJob, RowsJob,
-    ops::{AttentionScratch, AttentionShape, Queries, RopeRows, SeenRows},
+    ops::{AttentionScratch, Queries, RopeRows, SeenRows},
 };
 use thermocline_model::{AttentionConfig, AttentionWeights, BoundLatent, Linear};
 
@@ -74,38 +74,27 @@ impl LatentAttention {
         heads: &mut [f32],
     ) -> Result<()> {
         let LatentTask { layer, shape, weights, latent, tokens, .. } = *task;
-        let width = shape.head_dim;
-        let room = tokens.checked_mul(shape.n_head * width);
+        let width = shape.heads.head_dim;
+        let room = tokens.checked_mul(shape.heads.q_dim());
         grow(&mut self.wide_queries, room, WHAT)?;
         grow(&mut self.wide_out, room, WHAT)?;
         self.project(cpu, task, x)?;
         self.absorb(cpu, shape, latent, tokens)?;
         let (queries, keys) =
-            (&mut self.wide_queries[..tokens * shape.n_head * width], &mut self.keys[..tokens * width]);
+            (&mut self.wide_queries[..tokens * shape.heads.q_dim()], &mut self.keys[..tokens * width]);
         if let Some(rotation) = task.rotation {
-            cpu.rope(queries, shape.n_head * width, width, rotation);
+            cpu.rope(queries, shape.heads.q_dim(), width, rotation);
             cpu.rope(keys, width, width, rotation);
         }
-        if let Some(scale) = shape.query_scale {
-            grow_queries(queries, shape.n_head * width, scale, task.positions);
+        if let Some(scale) = shape.scores.query_scale {
+            grow_queries(queries, shape.heads.q_dim(), scale, task.positions);
         }
-        let attention = AttentionShape {
-            n_head: shape.n_head,
-            n_kv_head: 1,
-            head_dim: width,
-            value_dim: width,
-            scale: shape.scale,
-            softcap: shape.softcap,
-            window: shape.window,
-            chunked: shape.chunked,
-            sinks: weights.sinks.as_deref(),
-            key_bias: None,
-        };
+        let attention = shape_of(shape, weights);
         for (rows, kv) in sequences.iter_mut() {
             let first = kv.len();
             let Some(cache) = kv.layer_mut(layer) else { return Err(not_in_ram(layer)) };
             cpu.push_rows(&mut cache.keys, first, &keys[rows.start * width..rows.end * width], width);
-            let of_heads = rows.start * shape.n_head * width..rows.end * shape.n_head * width;
+            let of_heads = rows.start * shape.heads.q_dim()..rows.end * shape.heads.q_dim();
             let (queries, out) = (Queries { q: &queries[of_heads.clone()], first }, &mut self.wide_out[of_heads]);
             let seen = SeenRows { keys: &cache.keys, values: &cache.keys };
             cpu.attention(&attention, queries, seen, out, scratch);
@@ -118,7 +107,7 @@ impl LatentAttention {
     fn project(&mut self, cpu: &Cpu, task: &LatentTask<'_>, x: &[f32]) -> Result<()> {
         let LatentTask { shape, weights, tokens, .. } = *task;
         let BoundLatent { config: latent, weights: behind } = task.latent;
-        let (width, rope) = (shape.head_dim, shape.latent_rope_dim());
+        let (width, rope) = (shape.heads.head_dim, shape.latent_rope_dim());
         let queries = grow(&mut self.queries, tokens.checked_mul(shape.q_rows()), WHAT)?;
         let projected = grow(&mut self.projected, tokens.checked_mul(width), WHAT)?;
         let keys = grow(&mut self.keys, tokens.checked_mul(width), WHAT)?;
@@ -150,7 +139,7 @@ impl LatentAttention {
         BoundLatent { config: latent, weights: behind }: BoundLatent<'_>,
         tokens: usize,
     ) -> Result<()> {
-        let (n_head, width, rope) = (shape.n_head, shape.head_dim, shape.latent_rope_dim());
+        let (n_head, width, rope) = (shape.heads.n_head, shape.heads.head_dim, shape.latent_rope_dim());
         let (nope, rank) = (latent.nope_dim, latent.rank);
         grow(&mut self.inputs, tokens.checked_mul(n_head * nope), WHAT)?;
         grow(&mut self.outputs, tokens.checked_mul(n_head * rank), WHAT)?;
@@ -177,7 +166,7 @@ impl LatentAttention {
         tokens: usize,
         heads: &mut [f32],
     ) -> Result<()> {
-        let (n_head, width, rope) = (shape.n_head, shape.head_dim, shape.latent_rope_dim());
+        let (n_head, width, rope) = (shape.heads.n_head, shape.heads.head_dim, shape.latent_rope_dim());
         let (rank, v_dim) = (latent.rank, latent.v_dim);
         grow(&mut self.inputs, tokens.checked_mul(n_head * rank), WHAT)?;
         grow(&mut self.outputs, tokens.checked_mul(n_head * v_dim), WHAT)?;

@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn lists_pay_until_most_rows_are_wanted_by_most_tokens() {
-        // With two tokens, reading decides.
+        // With two tokens, the time to read the weights still determines the speed.
         assert!(lists_pay(100, 120, 2, 1000) && lists_pay(590, 800, 2, 1000) && !lists_pay(700, 800, 2, 1000));
         // With sixteen tokens nearly all rows are read either way, but each token needs few.
         assert!(lists_pay(990, 3000, 16, 1000) && !lists_pay(1000, 15_000, 16, 1000));

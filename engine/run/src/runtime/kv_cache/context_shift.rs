@@ -25,7 +25,7 @@ impl KvCache {
             return Err(unsupported("recurrent states", "attention in every layer"));
         }
         let mut layers = (0..self.layers.len()).filter_map(|layer| self.shape.attention(layer));
-        if layers.any(|of| of.norm_after_rope && of.rope.is_some()) {
+        if layers.any(|of| of.positions.norm_after_rope && of.positions.rope.is_some()) {
             return Err(unsupported("key norms after the rotation", "key norms before the rotation"));
         }
         if !self.on_host() {
@@ -52,12 +52,9 @@ impl KvCache {
                 rows.truncate(self.len);
                 rows.remove(keep, discard);
             }
-            let Some((rotation, of)) =
-                rotary.table_of(index).and_then(|table| rotations.get(table)).zip(self.shape.attention(index))
-            else {
-                continue;
-            };
-            key.resize(of.head_dim, 0.0);
+            let Some(of) = self.shape.attention(index) else { continue };
+            let Some(rotation) = of.positions.rope_in(&rotations) else { continue };
+            key.resize(of.heads.head_dim, 0.0);
             for rows in &mut layer.keys {
                 for i in keep.max(self.kept[index].first())..rows.len() {
                     rows.get(i, &mut key);
