@@ -46,8 +46,8 @@ TABLE
 inputs=(
   [extras]='^engine/text/src/|^tests/tests/vocabularies|^tests/extras'
   [backends]='^app/window/src/|^app/rich-text/src/[a-z_]*\.rs$|^tests/(backends|screen)|^Cargo.lock$'
-  [drivers]='^shaders/|^tests/(gpu_offline|kernel_|pipeline_stats)'
-  [direct3d]='^shaders/|^tests/d(irect3d|xc_check)'
+  [drivers]='^shaders/|^engine/formats/src/quant/.*wgsl$|^tests/(gpu_offline|kernel_|pipeline_stats)'
+  [direct3d]='^shaders/|^engine/formats/src/quant/.*wgsl$|^tests/d(irect3d|xc_check)'
   [packaging]='^packaging/|^app/((server|window)/)?Cargo.toml$|^app/src/cli/|^assets/(icon|fonts)'
   [soak]='^app/(server|host)/|^engine/src/session/|^tests/soak'
   [slow]='^(engine|shaders|tests/tests|tests/src)/|^app/(host/src/builtin|window/src/conversation/start)\.rs$'

@@ -1,7 +1,7 @@
 //! Cases of kernels: one dispatch with fixed inputs, and the results that the scalar oracle of the
-//! operation expects. The numeric test runs all cases of a kernel on the driver of the test machine.
-//! The self-test of a device runs the difficult ones on the user's card. The mutation test checks
-//! that both detect a mistake in a kernel's text.
+//! operation expects. The numeric test runs all cases of a kernel on the driver of the test
+//! machine. The self-test of a device runs the difficult ones on the user's card. The mutation test
+//! checks that both detect a mistake in a kernel's text.
 
 use bytemuck::{Pod, bytes_of, cast_slice, pod_collect_to_vec};
 use half::f16;

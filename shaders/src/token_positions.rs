@@ -4,7 +4,8 @@ use crate::params::params;
 
 params! {
     /// Positions of a dispatch's tokens, and the growth of queries with their position `p`:
-    /// `q *= 1 + beta * ln(1 + floor((p + offset) / length))`. The kernels that append keys read it.
+    /// `q *= 1 + beta * ln(1 + floor((p + offset) / length))`. The kernels that append keys read
+    /// it.
     TokenPositions {
         /// Position of the first token.
         first: u32,

@@ -373,6 +373,6 @@ mod tests {
         let mut slow = Vec::new();
         assert!(kernels_of(&found, &mut slow, &mut ReportPage::new()));
         assert_eq!(slow, ["Q4_0 4 x 8 floats (69 %)"]);
-        assert!(slow_text(true, &slow).contains("Below 70 %") && slow_text(true, &[]).contains("No kernel"));
+        assert!(slow_text(true, &slow).contains("Below 70 %") && slow_text(true, &[]).contains("No measured kernel"));
     }
 }

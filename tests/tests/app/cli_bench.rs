@@ -172,7 +172,7 @@ fn bench_compares_neuron_and_layer_placement_at_one_budget() {
 fn bench_tables_have_columns_of_placements() {
     let (part, short) = (Part::new(), ["-n", "2", "-r", "1"]);
     // Without a placement, the whole model must fit on the GPU.
-    assert!(part.bench(&short).failure(1).contains("wanted"));
+    assert!(part.bench(&short).failure(1).contains("are needed"));
     let table = part.bench(&[&short[..], &["--placement", "layers,neurons"]].concat()).ok();
     assert!(["placement", "hit rate", "waiting", "ratio to layers"].iter().all(|head| table.contains(head)), "{table}");
     let one = part.bench(&[&short[..], &["--placement", "neurons", "-o", "csv"]].concat()).ok();

@@ -78,8 +78,8 @@ fn run_with_an_unusable_gpu_is_an_error() {
     let run = ["run", "-p", "x", "-n", "2", "--quiet"];
     for (flags, words) in [
         (&["--device", "no such card"][..], &["no such card", "software"][..]),
-        (&["--device", "0", "--vram", "1MiB"], &["wanted", "available"]),
-        (&["--device", "0", "--vram", "0"], &["wanted", "available"]),
+        (&["--device", "0", "--vram", "1MiB"], &["are needed", "available"]),
+        (&["--device", "0", "--vram", "0"], &["are needed", "available"]),
         (&["--device", "cpu", "--vram", "1GiB"], &["--vram"]),
         (&["--device", "cpu", "--stream-prompts", "on"], &["--stream-prompts", "a GPU"]),
         (&["--stream-prompts", "always"], &["auto", "on", "off"]),
@@ -95,7 +95,7 @@ fn run_with_an_unusable_gpu_is_an_error() {
     let with = |context| thermocline(&[&run[..], &["--device", "0", "--vram", "64MiB", "--context", context]].concat());
     with("256").ok();
     let error = with("256k").refusal();
-    assert!(error.contains("in VRAM") && error.contains("wanted"), "{error}");
+    assert!(error.contains("in VRAM") && error.contains("are needed"), "{error}");
     // Without `--device`, the CPU is enough.
     thermocline(&[&run[..], &["--vram", "0"]].concat()).ok();
     thermocline(&[&run[..], &["--device", "auto", "--vram", "1MiB"]].concat()).ok();
@@ -121,7 +121,7 @@ fn gpu_logits_match_those_of_the_cpu() {
     let out = folder.path().join("none");
     let what = ["logits", "--text", "x", "--out", out.to_str().unwrap()];
     let error = thermocline(&[&what[..], &["--device", "0", "--vram", "1MiB"]].concat()).refusal();
-    assert!(error.contains("wanted"), "{error}");
+    assert!(error.contains("are needed"), "{error}");
 }
 
 #[test]

@@ -68,9 +68,8 @@ fn serve_ends_the_stream_with_an_error_and_stays() {
         let message = error["message"].as_str().unwrap();
         assert!(is_told(message) && !message.contains(folder.path().to_str().unwrap()), "{error}");
     }
-    let said = serving.killed();
-    // The program reports the file at most once, because it may have been killed before. Every
-    // refusal names the file.
+    let said = serving.interrupted();
+    // The program reports the file at most once. Every refusal names the file.
     assert!(said.matches("error: ").count() <= 1, "{said}");
     assert_eq!(said.matches("(503)").count(), 2, "{said}");
 }

@@ -62,6 +62,14 @@ impl Serving {
         self.end().0
     }
 
+    /// Interrupts the program, so that it reports every request before it ends, and returns its
+    /// standard error.
+    #[cfg(unix)]
+    pub fn interrupted(self) -> String {
+        self.interrupt();
+        self.end().0
+    }
+
     /// Waits for the end and returns standard error and exit status.
     fn end(mut self) -> (String, Option<i32>) {
         let code = wait(&mut self.child).code();

@@ -48,7 +48,7 @@ const STEPS: [Step; 5] = [
     Step {
         name: "self-test",
         step: RiskyStep::SelfTest,
-        why: "the program ended in the self-test of the kernel `norm`",
+        why: "the program ended in the self-test of the kernel",
         computes: true,
     },
 ];

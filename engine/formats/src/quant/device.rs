@@ -1,7 +1,7 @@
 //! Weights on the GPU. Every row is split into two streams: aligned codes (`main`, 16-byte
-//! elements) and scales (`aux`, 4-byte words). Weights keep their values and, except for the padding
-//! of a row, their size. A row is a whole number of *chunks* of 32 columns, padded with zeros. Each
-//! type's page says what the streams hold, in these terms:
+//! elements) and scales (`aux`, 4-byte words). Weights keep their values and, except for the
+//! padding of a row, their size. A row is a whole number of *chunks* of 32 columns, padded with
+//! zeros. Each type's page says what the streams hold, in these terms:
 //!
 //! - Nibbles, 16 bytes: byte `j` of a chunk holds column `j` in its low and column `j + 16` in its
 //!   high nibble, whatever the order in the file.

@@ -72,7 +72,7 @@ fn cases(request: &CaseRequest) -> Vec<KernelCase> {
         (true, false, 0.0),
         (false, false, 2.0),
     ];
-    let forms = forms.map(|(gated, interleaved, threshold)| Form { gated, interleaved, threshold });
+    let forms = forms.map(|(gated, interleaved, threshold)| ActivationLayout { gated, interleaved, threshold });
     let functions = request.pick(&functions, 7).iter();
     let tolerance = request.function_error();
     functions
@@ -82,14 +82,14 @@ fn cases(request: &CaseRequest) -> Vec<KernelCase> {
 
 /// A form of the input, and the threshold of gates.
 #[derive(Debug)]
-struct Form {
+struct ActivationLayout {
     gated: bool,
     interleaved: bool,
     threshold: f32,
 }
 
-fn case(kind: u32, limit: f64, form: &Form, tolerance: f64) -> KernelCase {
-    let Form { gated, interleaved, threshold } = *form;
+fn case(kind: u32, limit: f64, form: &ActivationLayout, tolerance: f64) -> KernelCase {
+    let ActivationLayout { gated, interleaved, threshold } = *form;
     let mut input = loud_noise(ROWS * 2 * PITCH, 5, 60.0);
     input[3] = OUTLIER;
     let (row_len, step) = if gated { (2 * PITCH, if interleaved { 1 } else { COLS }) } else { (PITCH, 0) };

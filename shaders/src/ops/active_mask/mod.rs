@@ -32,7 +32,7 @@ pub(crate) fn oracle(passes: &[bool]) -> Vec<u32> {
 }
 
 /// A test of scores.
-struct Form {
+struct ActiveMaskForm {
     test: u32,
     threshold: f32,
     workgroup: u32,
@@ -41,14 +41,14 @@ struct Form {
 /// Layers of whole words and of partial ones.
 fn cases(request: &CaseRequest) -> Vec<KernelCase> {
     let forms = [(0, -0.5, 64), (0, 0.0, 96), (1, 0.0, 256), (1, 0.5, 32)];
-    let forms = forms.map(|(test, threshold, workgroup)| Form { test, threshold, workgroup });
+    let forms = forms.map(|(test, threshold, workgroup)| ActiveMaskForm { test, threshold, workgroup });
     let layers = request.pick(&[1000, 1, 31, 64, 33_000], 1).iter();
     layers.flat_map(|neurons| request.pick(&forms, 1).iter().map(|form| case(*neurons, form))).collect()
 }
 
 /// Scores at, above and below the threshold, zeros of both signs, an outlier and NaN.
-fn case(neurons: usize, form: &Form) -> KernelCase {
-    let Form { test, threshold, workgroup } = *form;
+fn case(neurons: usize, form: &ActiveMaskForm) -> KernelCase {
+    let ActiveMaskForm { test, threshold, workgroup } = *form;
     let (tokens, pitch) = (3, neurons.next_multiple_of(32));
     let mut scores: Vec<f32> = noise(tokens * pitch, 1).iter().map(|score| (score * 8.0).round() / 4.0).collect();
     scores.iter_mut().step_by(11).for_each(|score| *score = -0.0);

@@ -1,7 +1,7 @@
 //! Cases of attention: forms of heads and of keys, each with several numbers of tokens.
 
 use super::{
-    Attention, AttentionMerge, Form, Inputs, Run,
+    Attention, AttentionForm, AttentionMerge, Inputs, Run,
     Run::{Decode, Prompt},
 };
 use crate::{
@@ -11,62 +11,71 @@ use crate::{
     limits::{ATTENTION_OUT, ATTENTION_QUERIES, ATTENTION_TILE},
 };
 
-const PLAIN: Form =
-    Form { options: "", heads: [2, 1, 0, 1], dims: [32, 32], position: 140, window: 0, softcap: 0.0, runs: &[] };
+const PLAIN: AttentionForm = AttentionForm {
+    options: "",
+    heads: [2, 1, 0, 1],
+    dims: [32, 32],
+    position: 140,
+    window: 0,
+    softcap: 0.0,
+    runs: &[],
+};
 
 /// Forms for the self-test: heads whose width does not fill a tile, a few tokens after many, and
 /// prompts.
-fn hard_forms() -> Vec<Form> {
-    let plain = Form { options: "SINKS", heads: [6, 2, 0, 2], dims: [80, 80], ..PLAIN };
+fn hard_forms() -> Vec<AttentionForm> {
+    let plain = AttentionForm { options: "SINKS", heads: [6, 2, 0, 2], dims: [80, 80], ..PLAIN };
     vec![
-        Form { position: 171, runs: &[Decode(2, 1, 128), Decode(2, 12, 128)], ..plain },
-        Form { position: 83, window: 70, runs: &[Prompt(45)], ..plain },
-        Form { options: "SINKS KV_F32", position: 5, runs: &[Prompt(33)], ..plain },
+        AttentionForm { position: 171, runs: &[Decode(2, 1, 128), Decode(2, 12, 128)], ..plain },
+        AttentionForm { position: 83, window: 70, runs: &[Prompt(45)], ..plain },
+        AttentionForm { options: "SINKS KV_F32", position: 5, runs: &[Prompt(33)], ..plain },
     ]
 }
 
 /// Forms of heads: their sizes, groups and pages.
-fn head_forms() -> impl Iterator<Item = Form> {
+fn head_forms() -> impl Iterator<Item = AttentionForm> {
     let runs = &[Decode(2, 0, 128), Decode(3, 1, 128), Prompt(45)];
-    let plain = Form { runs, ..PLAIN };
+    let plain = AttentionForm { runs, ..PLAIN };
     let of_halves = [8, 20, 6, 64, 80, 128, 256, 576].map(|dim| ("", dim)).into_iter();
     let widths = of_halves.chain([20, 7, 96, 256, 300].map(|dim| ("KV_F32", dim)));
-    let widths = widths.map(move |(options, dim)| Form { options, heads: [3, 1, 0, 1], dims: [dim; 2], ..plain });
+    let widths =
+        widths.map(move |(options, dim)| AttentionForm { options, heads: [3, 1, 0, 1], dims: [dim; 2], ..plain });
     let of_halves = [[192, 128], [20, 6], [24, 64]].map(|dims| ("SINKS", dims)).into_iter();
     let values = of_halves.chain([[12, 8], [64, 300]].map(|dims| ("SINKS KV_F32", dims)));
-    let plain_values = Form { heads: [6, 2, 0, 2], window: 90, ..plain };
-    let values = values.map(move |(options, dims)| Form { options, dims, ..plain_values });
-    let plain = Form { runs: &[Decode(3, 1, 128), Decode(3, 0, 64), Prompt(33)], ..PLAIN };
+    let plain_values = AttentionForm { heads: [6, 2, 0, 2], window: 90, ..plain };
+    let values = values.map(move |(options, dims)| AttentionForm { options, dims, ..plain_values });
+    let plain = AttentionForm { runs: &[Decode(3, 1, 128), Decode(3, 0, 64), Prompt(33)], ..PLAIN };
     let groups = [[2, 2, 0, 2], [6, 2, 0, 2], [16, 2, 0, 2], [11, 1, 0, 1]];
-    let groups = groups.map(|heads| Form { heads, dims: [64, 64], ..plain });
+    let groups = groups.map(|heads| AttentionForm { heads, dims: [64, 64], ..plain });
     let pages = [[6, 3, 0, 1], [6, 3, 2, 1], [10, 5, 2, 2], [10, 5, 4, 1], [4, 4, 0, 3], [4, 4, 3, 1]];
     let pages = pages.map(|heads| {
         let options = if heads[2] == 0 { "SINKS KV_F32" } else { "SINKS" };
-        Form { options, heads, dims: [20, 20], window: 90, ..plain }
+        AttentionForm { options, heads, dims: [20, 20], window: 90, ..plain }
     });
     widths.chain(values).chain(groups).chain(pages)
 }
 
 /// Forms of keys: windows, caps of scores, rings, sinks, many keys and very different scores.
-fn key_forms() -> impl Iterator<Item = Form> {
+fn key_forms() -> impl Iterator<Item = AttentionForm> {
     let runs = &[Decode(1, 0, 128), Decode(8, 0, 128), Decode(3, 12, 64), Prompt(1), Prompt(31), Prompt(97)];
-    let plain = Form { runs, ..PLAIN };
+    let plain = AttentionForm { runs, ..PLAIN };
     let windows = [(0, 0.0), (1, 0.0), (5, 2.0), (64, 0.0), (150, 20.0), (0, 3.0)].into_iter();
     let windows = windows.flat_map(move |(window, softcap)| {
-        [0, 1, 63, 64, 300].map(|position| Form { window, softcap, position, ..plain })
+        [0, 1, 63, 64, 300].map(|position| AttentionForm { window, softcap, position, ..plain })
     });
     let sinks = [([6, 2, 0, 2], 0, 300), ([8, 1, 0, 1], 40, 63), ([3, 3, 0, 3], 5, 0)];
-    let sinks = sinks.map(|(heads, window, position)| Form { options: "SINKS", heads, window, position, ..plain });
-    let plain = Form { runs: &[Decode(1, 0, 128), Decode(8, 12, 128), Prompt(97)], ..PLAIN };
+    let sinks =
+        sinks.map(|(heads, window, position)| AttentionForm { options: "SINKS", heads, window, position, ..plain });
+    let plain = AttentionForm { runs: &[Decode(1, 0, 128), Decode(8, 12, 128), Prompt(97)], ..PLAIN };
     let rings = [("RING", 8), ("RING KV_F32", 64), ("RING", 100)].into_iter();
     let rings = rings.flat_map(move |(options, window)| {
         let positions = [0, 1, 63, 64, 127, 128, 150, 191, 192, 255, 256, 319, 1000];
-        positions.map(|position| Form { options, window, position, ..plain })
+        positions.map(|position| AttentionForm { options, window, position, ..plain })
     });
     let runs = &[Decode(1, 1, 128), Decode(1, 64, 128), Decode(1, 100_000, 128)];
-    let long = Form { heads: [4, 2, 0, 2], dims: [64, 64], position: 8000, runs, ..PLAIN };
+    let long = AttentionForm { heads: [4, 2, 0, 2], dims: [64, 64], position: 8000, runs, ..PLAIN };
     let runs = &[Decode(4, 100, 128), Prompt(40)];
-    let steep = Form { options: "STEEP", heads: [2, 2, 0, 2], position: 90, runs, ..PLAIN };
+    let steep = AttentionForm { options: "STEEP", heads: [2, 2, 0, 2], position: 90, runs, ..PLAIN };
     windows.chain(sinks).chain(rings).chain([long, steep])
 }
 
@@ -80,7 +89,7 @@ pub(super) fn cases(request: &CaseRequest) -> Vec<KernelCase> {
 }
 
 /// The case of a prompt, or of decoding and of the merge of its splits.
-fn cases_of(form: &Form, run: Run) -> Vec<KernelCase> {
+fn cases_of(form: &AttentionForm, run: Run) -> Vec<KernelCase> {
     let (Prompt(tokens) | Decode(tokens, _, _)) = run;
     let inputs = Inputs::new(form, tokens);
     let params = inputs.params;

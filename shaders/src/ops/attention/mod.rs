@@ -95,7 +95,7 @@ pub(crate) const ATTENTION_PROMPT: Kernel = Kernel::new::<Attention>(
 
 /// Heads and keys.
 #[derive(Debug, Clone, Copy)]
-struct Form {
+struct AttentionForm {
     /// `KV_F32` and `SINKS` are overrides. With `RING`, the caches have room only for the window,
     /// the tokens and one tile. With `STEEP`, scores are too large for `exp`.
     options: &'static str,
@@ -119,7 +119,7 @@ enum Run {
 
 /// Inputs of attention. Elements that the kernels must not read are NaN.
 struct Inputs<'a> {
-    form: &'a Form,
+    form: &'a AttentionForm,
     params: Attention,
     /// `[rows, n_head + 1, head_dim]` with padding
     q: Vec<f32>,
@@ -157,8 +157,8 @@ fn noisy_rows(count: usize, dim: usize, seed: u64, is_read: impl Fn(usize) -> bo
 }
 
 impl<'a> Inputs<'a> {
-    fn new(form: &'a Form, tokens: usize) -> Self {
-        let Form { options, heads, dims: [head_dim, value_dim], position, window, softcap, .. } = *form;
+    fn new(form: &'a AttentionForm, tokens: usize) -> Self {
+        let AttentionForm { options, heads, dims: [head_dim, value_dim], position, window, softcap, .. } = *form;
         let n_head = heads[0];
         let rows = position + tokens;
         let ring = (window + tokens + 64).next_multiple_of(64);
@@ -208,7 +208,7 @@ impl<'a> Inputs<'a> {
     }
 
     fn score(&self, token: usize, head: usize, key: usize) -> f64 {
-        let Form { heads: [n_head, ..], dims: [head_dim, _], softcap, .. } = *self.form;
+        let AttentionForm { heads: [n_head, ..], dims: [head_dim, _], softcap, .. } = *self.form;
         let key = self.row(&self.keys, head_dim, head, key);
         let query = self.q[((ROW + token) * (n_head + 1) + head) * key.len()..].iter().zip(key);
         let product: f64 = query.map(|(query, key)| f64::from(*query) * f64::from(*key)).sum();
@@ -235,7 +235,7 @@ impl<'a> Inputs<'a> {
 
     /// The output for keys in splits: the result, or partials if there are several splits.
     fn output(&self, params: &Attention) -> Vec<f64> {
-        let Form { options, heads, dims: [_, value_dim], position: first, window, .. } = *self.form;
+        let AttentionForm { options, heads, dims: [_, value_dim], position: first, window, .. } = *self.form;
         let [n_head, n_kv_head, first_kv_head, kv_heads] = heads;
         let [tokens, span, splits] = [params.tokens, params.span, params.splits].map(|size| size as usize);
         let (out_pitch, part) = (params.out_pitch as usize, head_pitch(value_dim as u32) as usize + 4);

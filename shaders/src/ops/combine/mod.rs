@@ -48,7 +48,7 @@ fn oracle(before: f64, products: impl Iterator<Item = [f32; 2]>, shared: Option<
 }
 
 /// What the sum adds to the experts' outputs.
-struct Form {
+struct CombineForm {
     shared: bool,
     gated: bool,
     add: bool,
@@ -57,14 +57,14 @@ struct Form {
 /// Padded and unpadded rows, with one or more experts per token.
 fn cases(request: &CaseRequest) -> Vec<KernelCase> {
     let forms = [(true, true, true), (true, false, false), (false, true, false)];
-    let forms = forms.map(|(shared, gated, add)| Form { shared, gated, add });
+    let forms = forms.map(|(shared, gated, add)| CombineForm { shared, gated, add });
     let forms = request.pick(&forms, 1);
     let shapes = request.pick(&[[45, 64, 4], [1, 32, 1], [45, 64, 2], [128, 128, 8]], 1).iter();
     shapes.flat_map(|shape| forms.iter().map(|form| case(*shape, form))).collect()
 }
 
-fn case([cols, pitch, used]: [usize; 3], form: &Form) -> KernelCase {
-    let Form { shared: with_shared, gated, add } = *form;
+fn case([cols, pitch, used]: [usize; 3], form: &CombineForm) -> KernelCase {
+    let CombineForm { shared: with_shared, gated, add } = *form;
     let (tokens, gate_pitch, resident) = (3, 32, 5);
     let pairs = tokens * used;
     let (mut y, router_weights) = (noise(pairs * pitch, 1), noise(pairs, 2));

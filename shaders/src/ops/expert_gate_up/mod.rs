@@ -64,7 +64,7 @@ fn oracle(kind: u32, threshold: f32, gate: f64, up: impl FnOnce() -> f64) -> f64
 
 /// A form of the operation, and its workgroups.
 #[derive(Debug, Clone, Copy)]
-struct Form {
+struct ExpertGateUpForm {
     kind: u32,
     known: bool,
     bias: bool,
@@ -89,8 +89,9 @@ fn cases(request: &CaseRequest) -> Vec<KernelCase> {
         (0, true, true, 0.0, [32, 8]),
         (2, true, false, 0.2, [64, 64]),
     ];
-    let forms = forms.map(|(kind, known, bias, threshold, grid)| Form { kind, known, bias, threshold, grid });
-    let of_form = |form: &Form| {
+    let forms =
+        forms.map(|(kind, known, bias, threshold, grid)| ExpertGateUpForm { kind, known, bias, threshold, grid });
+    let of_form = |form: &ExpertGateUpForm| {
         let rows = if form.known { NEURONS } else { 2 * NEURONS };
         let weights = SampleWeights::new(request.ty, (EXPERTS - 2) * rows, 256, 6);
         let pairs_per_row = request.pick_of_type(&[1, 4], 1).iter();
@@ -99,8 +100,8 @@ fn cases(request: &CaseRequest) -> Vec<KernelCase> {
     request.pick_of_type(&forms, 1).iter().flat_map(of_form).collect()
 }
 
-fn case(weights: &SampleWeights, form: &Form, pairs_per_row: usize) -> KernelCase {
-    let Form { kind, known, bias: has_bias, threshold, grid: [workgroup, lanes] } = *form;
+fn case(weights: &SampleWeights, form: &ExpertGateUpForm, pairs_per_row: usize) -> KernelCase {
+    let ExpertGateUpForm { kind, known, bias: has_bias, threshold, grid: [workgroup, lanes] } = *form;
     let (rows, cols, pairs) = (weights.values.len() / weights.cols / (EXPERTS - 2), weights.cols, IDS.len() - 1);
     let (gates_pitch, hidden_pitch) = (NEURONS + 4, NEURONS + 3);
     let (x, gates) = (noise(IDS.len() / pairs_per_row * cols, 7), noise(IDS.len() * gates_pitch, 9));

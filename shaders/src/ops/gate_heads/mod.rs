@@ -41,7 +41,7 @@ fn oracle(gate: f64, is_softplus: bool) -> f64 {
 
 /// A form of the gates.
 #[derive(Debug)]
-struct Form {
+struct GateHeadsForm {
     /// The gates are in rows of their own.
     own: bool,
     softplus: bool,
@@ -54,12 +54,12 @@ struct Form {
 fn cases(request: &CaseRequest) -> Vec<KernelCase> {
     let dim = COLS / 3;
     let forms = [(false, false, dim), (true, true, dim), (true, true, 1), (true, false, dim), (true, false, 1)];
-    let forms = forms.map(|(own, softplus, width)| Form { own, softplus, width });
+    let forms = forms.map(|(own, softplus, width)| GateHeadsForm { own, softplus, width });
     request.pick(&forms, 2).iter().map(|form| case(form, request.function_error())).collect()
 }
 
-fn case(form: &Form, tolerance: f64) -> KernelCase {
-    let Form { own, softplus, width } = *form;
+fn case(form: &GateHeadsForm, tolerance: f64) -> KernelCase {
+    let GateHeadsForm { own, softplus, width } = *form;
     let (first, gate_pitch) = (if own { 7 } else { 0 }, 2 * COLS + 20);
     let (heads, gates) = (noise(ROWS * PITCH, 1), loud_noise(ROWS * gate_pitch, 2, 60.0));
     let gated = map_elements(&heads, |row, col, value| {

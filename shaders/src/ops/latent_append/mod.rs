@@ -1,8 +1,8 @@
 //! Queries and keys of latent attention, from queries `[tokens, n_head, nope_dim | rope_dim]` and
 //! projections `[tokens, rank | rope_dim]`. The first part of each query becomes an input of the
 //! matrix that maps it to the latents' space. The second is rotated. Row `p % capacity` of the keys
-//! `[capacity, rank | rope_dim]` is `l / sqrt(mean(l^2) + eps) * norm` of the latent `l` at position
-//! `p`, and the rotated rest.
+//! `[capacity, rank | rope_dim]` is `l / sqrt(mean(l^2) + eps) * norm` of the latent `l` at
+//! position `p`, and the rotated rest.
 
 use crate::{
     Access::{Read, Write},

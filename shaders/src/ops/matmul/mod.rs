@@ -78,7 +78,7 @@ const BEFORE: f32 = 0.25;
 
 /// How the work is divided, and what happens to the sums.
 #[derive(Debug)]
-struct Form {
+struct MatmulForm {
     workgroup: u32,
     /// Rows of a workgroup.
     rows: usize,
@@ -90,7 +90,7 @@ struct Form {
 }
 
 /// Forms of `gemv` and, if they have one token, of `gemv_dot`.
-const FEW: [Form; 8] = [
+const FEW: [MatmulForm; 8] = [
     form(128, [4, 1], [false, false, false]),
     form(32, [16, 1], [true, false, true]),
     form(256, [1, 1], [true, true, false]),
@@ -102,7 +102,7 @@ const FEW: [Form; 8] = [
 ];
 
 /// Forms of `gemm`.
-const MANY: [Form; 4] = [
+const MANY: [MatmulForm; 4] = [
     form(128, [64, 64], [false, false, false]),
     form(128, [64, 64], [true, false, true]),
     form(32, [16, 64], [true, true, false]),
@@ -114,11 +114,11 @@ const MANY: [Form; 4] = [
 const COOPERATIVE: [(&str, u32); 4] = [("gemm_coop", 32), ("gemm_coop_8", 64), ("gemm_coop", 64), ("gemm_coop_8", 128)];
 
 /// A form of workgroup, its rows and tokens, and whether it has a bias, has ReLU and accumulates.
-const fn form(workgroup: u32, [rows, tokens]: [usize; 2], [bias, relu, accumulate]: [bool; 3]) -> Form {
-    Form { workgroup, rows, tokens, bias, relu, accumulate }
+const fn form(workgroup: u32, [rows, tokens]: [usize; 2], [bias, relu, accumulate]: [bool; 3]) -> MatmulForm {
+    MatmulForm { workgroup, rows, tokens, bias, relu, accumulate }
 }
 
-impl Form {
+impl MatmulForm {
     /// The result of a sum.
     fn oracle(&self, sum: f64, bias: f32, before: f64) -> f64 {
         let value = if self.bias { sum + f64::from(bias) } else { sum };
@@ -128,7 +128,7 @@ impl Form {
 }
 
 /// Weights, activations and their sums `[tokens, rows]`.
-struct Product {
+struct MatmulSample {
     weights: SampleWeights,
     rows: usize,
     tokens: usize,
@@ -146,7 +146,7 @@ fn cases(request: &CaseRequest) -> Vec<KernelCase> {
     let mut cases = Vec::new();
     let is_packed = WeightType::PACKED.contains(&request.ty);
     for size in [[70, 1056, 6], [1, 1, 1]] {
-        let product = Product::new(request.ty, size, false);
+        let product = MatmulSample::new(request.ty, size, false);
         for form in request.pick_of_type(&FEW, 0) {
             cases.push(product.case("gemv", form));
             if is_packed && form.tokens == 1 {
@@ -155,7 +155,7 @@ fn cases(request: &CaseRequest) -> Vec<KernelCase> {
         }
     }
     for size in request.pick_of_type(&[[70, 96, 67], [1, 1, 1], [64, 1, 64], [129, 1, 130]], 0) {
-        let product = Product::new(request.ty, *size, false);
+        let product = MatmulSample::new(request.ty, *size, false);
         cases.extend(request.pick_of_type(&MANY, 0).iter().map(|form| product.case("gemm", form)));
     }
     // The test opens a device and compiles a long text per type.
@@ -164,7 +164,7 @@ fn cases(request: &CaseRequest) -> Vec<KernelCase> {
         WeightType::Q4_K => 2,
         _ => return cases,
     };
-    let product = Product::new(request.ty, [70, 96, 67], true);
+    let product = MatmulSample::new(request.ty, [70, 96, 67], true);
     let kernels = COOPERATIVE.into_iter().take(kernels);
     let forms = kernels.map(|(kernel, workgroup)| (kernel, form(workgroup, [64, 64], [true, false, false])));
     cases.extend(forms.map(|(kernel, form)| product.case(kernel, &form)));
@@ -197,7 +197,7 @@ fn uneven(tokens: usize, cols: usize) -> Vec<f32> {
     x
 }
 
-impl Product {
+impl MatmulSample {
     /// `halves` is true for products of 16-bit floats, to which the kernel rounds the weights.
     fn new(ty: WeightType, [rows, cols, tokens]: [usize; 3], halves: bool) -> Self {
         let mut weights = SampleWeights::new(ty, rows, cols.next_multiple_of(ty.block()), 9);
@@ -207,11 +207,11 @@ impl Product {
         let x = if halves { uneven(tokens, weights.cols) } else { even(tokens, weights.cols) };
         let sums_of = |x| (0..rows).map(|row| weights.product(row, x)).collect::<Vec<_>>();
         let sums = x.chunks_exact(weights.cols).flat_map(sums_of).collect();
-        Product { weights, rows, tokens, x, bias: noise(BIAS_OFFSET + rows, 11), sums }
+        MatmulSample { weights, rows, tokens, x, bias: noise(BIAS_OFFSET + rows, 11), sums }
     }
 
-    fn case(&self, kernel: &'static str, form: &Form) -> KernelCase {
-        let Product { weights, rows, tokens, x, bias, sums } = self;
+    fn case(&self, kernel: &'static str, form: &MatmulForm) -> KernelCase {
+        let MatmulSample { weights, rows, tokens, x, bias, sums } = self;
         let pitch = rows + MARGIN;
         let before = vec![BEFORE; tokens * pitch];
         let mut y = wide(&before);

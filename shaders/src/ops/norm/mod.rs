@@ -40,7 +40,7 @@ fn oracle(row: &[f64], weight: &[f32], bias: Option<&[f32]>, eps: f32) -> Vec<f6
 }
 
 /// A form of the norm.
-struct Form {
+struct NormForm {
     layer: bool,
     add: bool,
     workgroup: u32,
@@ -50,13 +50,13 @@ struct Form {
 /// whether a layer norm computes the variance from centred values.
 fn cases(request: &CaseRequest) -> Vec<KernelCase> {
     let forms = [(false, true, 128), (true, false, 96), (false, false, 64), (true, true, 32)];
-    let forms = forms.map(|(layer, add, workgroup)| Form { layer, add, workgroup });
+    let forms = forms.map(|(layer, add, workgroup)| NormForm { layer, add, workgroup });
     let shapes = request.pick(&[(1000, 1024), (1, 4), (7, 32), (64, 64), (129, 160)], 1).iter();
     shapes.flat_map(|(cols, pitch)| forms.iter().map(|form| case(*cols, *pitch, form))).collect()
 }
 
-fn case(cols: usize, pitch: usize, form: &Form) -> KernelCase {
-    let Form { layer, add, workgroup } = *form;
+fn case(cols: usize, pitch: usize, form: &NormForm) -> KernelCase {
+    let NormForm { layer, add, workgroup } = *form;
     let (rows, eps) = (3, 1e-5_f32);
     let mut x: Vec<f32> = noise(rows * pitch, 1);
     if layer {

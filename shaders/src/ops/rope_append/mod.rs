@@ -1,8 +1,8 @@
-//! Queries, keys and values of attention, from their stacked projections `[tokens, rows]`. Each head
-//! `x` of queries and keys becomes `rotate(x / sqrt(mean(x^2) + eps) * weight)`, where each pair
-//! `(a, b)` of elements rotates to `(a cos - b sin, a sin + b cos)`. The device writes queries
-//! `[tokens, n_head, head_dim]`. It appends keys and values to a page of the caches,
-//! `[kv_heads, capacity, head_dim or value_dim]`, where position `p` has row `p % capacity`.
+//! Queries, keys and values of attention, from their stacked projections `[tokens, rows]`. Each
+//! head `x` of queries and keys becomes `rotate(x / sqrt(mean(x^2) + eps) * weight)`, where each
+//! pair `(a, b)` of elements rotates to `(a cos - b sin, a sin + b cos)`. The device writes queries
+//! `[tokens, n_head, head_dim]`. It appends keys and values to a page of the caches, `[kv_heads,
+//! capacity, head_dim or value_dim]`, where position `p` has row `p % capacity`.
 
 use crate::{
     Access::{Read, Write},

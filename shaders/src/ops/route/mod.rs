@@ -48,7 +48,7 @@ const MARGIN: usize = 7;
 
 /// Options of a router.
 #[derive(Debug, Clone, Copy)]
-struct Router {
+struct RouteSample {
     score: u32,
     bias: bool,
     /// Each expert has a factor.
@@ -78,7 +78,7 @@ fn mixed(logits: &[f64], chosen: &[usize], rank: usize) -> f64 {
 
 /// The chosen experts of a token, and their router weights. `bias` and `factors` have one value per
 /// expert.
-fn oracle(logits: &[f64], used: usize, router: &Router, [bias, factors]: [&[f32]; 2]) -> (Vec<usize>, Vec<f64>) {
+fn oracle(logits: &[f64], used: usize, router: &RouteSample, [bias, factors]: [&[f32]; 2]) -> (Vec<usize>, Vec<f64>) {
     let top = logits.iter().copied().fold(f64::MIN, f64::max);
     let all: f64 = logits.iter().map(|logit| (logit - top).exp()).sum();
     let score = |logit: f64| match router.score {
@@ -116,16 +116,20 @@ fn oracle(logits: &[f64], used: usize, router: &Router, [bias, factors]: [&[f32]
 }
 
 /// Every score, alone and with each option.
-fn routers() -> Vec<Router> {
-    let plain = Router { score: 0, bias: false, scaled: false, renormalise: true, groups: [0; 3], scale: 1.5 };
+fn routers() -> Vec<RouteSample> {
+    let plain = RouteSample { score: 0, bias: false, scaled: false, renormalise: true, groups: [0; 3], scale: 1.5 };
     let of_score = |score| {
         [(false, false), (false, true), (true, false)].into_iter().flat_map(move |(bias, scaled)| {
-            [true, false].map(|renormalise| Router { score, bias, scaled, renormalise, ..plain })
+            [true, false].map(|renormalise| RouteSample { score, bias, scaled, renormalise, ..plain })
         })
     };
     let grouped = [(0, false), (1, true), (2, true)].into_iter().flat_map(|(score, bias)| {
-        let router = Router { score, bias, scale: 1.0, ..plain };
-        [([4, 2, 2], true), ([8, 4, 1], false)].map(|(groups, renormalise)| Router { groups, renormalise, ..router })
+        let router = RouteSample { score, bias, scale: 1.0, ..plain };
+        [([4, 2, 2], true), ([8, 4, 1], false)].map(|(groups, renormalise)| RouteSample {
+            groups,
+            renormalise,
+            ..router
+        })
     });
     (0..4).flat_map(of_score).chain(grouped).collect()
 }
@@ -139,7 +143,7 @@ fn cases(request: &CaseRequest) -> Vec<KernelCase> {
     let shapes = [&shapes[..], &[(256, 16, 32), (MOST, MOST_USED, 96), (MOST, MOST_USED, 256)]].concat();
     let (routers, mut cases) = (routers(), Vec::new());
     for (experts, used, workgroup) in request.pick(&shapes, 1).iter().copied() {
-        let fits = |router: &&Router| router.groups[0] == 0 || (experts > 8 && experts % router.groups[0] == 0);
+        let fits = |router: &&RouteSample| router.groups[0] == 0 || (experts > 8 && experts % router.groups[0] == 0);
         let routers = request.pick(&routers, 2).iter().filter(fits);
         cases.extend(routers.map(|router| {
             let pitch = experts + MARGIN;
@@ -161,7 +165,7 @@ fn cases(request: &CaseRequest) -> Vec<KernelCase> {
     cases
 }
 
-fn case(logits: &[f32], [experts, used]: [usize; 2], workgroup: u32, router: &Router) -> KernelCase {
+fn case(logits: &[f32], [experts, used]: [usize; 2], workgroup: u32, router: &RouteSample) -> KernelCase {
     let (bias, factors) = (noise(experts, 77), noise(experts, 78));
     // Every third expert is not on the device.
     let place_of: Vec<u32> = (0..experts as u32).map(|e| if e % 3 == 2 { NO_NEURON } else { e / 3 }).collect();

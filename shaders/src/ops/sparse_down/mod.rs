@@ -43,7 +43,7 @@ pub(crate) const GEMM_NEURONS: Kernel =
 
 /// How the work is divided.
 #[derive(Debug)]
-struct Grid {
+struct SparseDownGrid {
     kernel: &'static str,
     workgroup: u32,
     /// Invocations that read a row side by side.
@@ -57,7 +57,7 @@ struct Grid {
     accumulate: bool,
 }
 
-const GRIDS: [Grid; 10] = [
+const GRIDS: [SparseDownGrid; 10] = [
     sparse([64, 16, 1], [1, 0], true, false),
     sparse([64, 16, 2], [1, 0], true, false),
     tiles(64, [2, 0], false),
@@ -76,14 +76,14 @@ const fn sparse(
     [splits, first]: [usize; 2],
     skip: bool,
     accumulate: bool,
-) -> Grid {
-    Grid { kernel: "sparse_down", workgroup, strip, tokens, splits, first, skip, accumulate }
+) -> SparseDownGrid {
+    SparseDownGrid { kernel: "sparse_down", workgroup, strip, tokens, splits, first, skip, accumulate }
 }
 
 /// A grid of `gemm_neurons`.
-const fn tiles(workgroup: u32, [splits, first]: [usize; 2], accumulate: bool) -> Grid {
+const fn tiles(workgroup: u32, [splits, first]: [usize; 2], accumulate: bool) -> SparseDownGrid {
     let (strip, tokens) = (0, workgroup / 2);
-    Grid { kernel: "gemm_neurons", workgroup, strip, tokens, splits, first, skip: false, accumulate }
+    SparseDownGrid { kernel: "gemm_neurons", workgroup, strip, tokens, splits, first, skip: false, accumulate }
 }
 
 /// Contents of the partial sums before the dispatch.
@@ -122,8 +122,8 @@ fn cases(request: &CaseRequest) -> Vec<KernelCase> {
     cases
 }
 
-fn case(weights: &SampleWeights, neurons: usize, tokens: usize, grid: &Grid) -> KernelCase {
-    let Grid { kernel, workgroup, strip, splits, first, accumulate, .. } = *grid;
+fn case(weights: &SampleWeights, neurons: usize, tokens: usize, grid: &SparseDownGrid) -> KernelCase {
+    let SparseDownGrid { kernel, workgroup, strip, splits, first, accumulate, .. } = *grid;
     let tiled = kernel == "gemm_neurons";
     let (cols, pitch) = (weights.cols, neurons.next_multiple_of(32));
     // Some neurons are silent. Padding after the neurons of a row is ignored.

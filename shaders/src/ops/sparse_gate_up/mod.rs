@@ -45,7 +45,7 @@ pub(crate) const KERNEL: Kernel = Kernel::new::<SparseGateUp>(
 
 /// Layout of a neuron's rows, and how the work is divided.
 #[derive(Debug)]
-struct Form {
+struct SparseGateUpForm {
     kind: u32,
     gated: bool,
     bias: bool,
@@ -57,7 +57,7 @@ struct Form {
     lanes: u32,
 }
 
-const FORMS: [Form; 9] = [
+const FORMS: [SparseGateUpForm; 9] = [
     form([2, 64, 32], [true, true, true], Some(0.3)),
     form([0, 96, 8], [true, false, false], None),
     form([2, 32, 32], [true, true, true], None),
@@ -70,8 +70,8 @@ const FORMS: [Form; 9] = [
 ];
 
 /// A form of kind, workgroup and lanes, and whether it is gated, biased and alternating.
-const fn form([kind, workgroup, lanes]: [u32; 3], is: [bool; 3], threshold: Option<f32>) -> Form {
-    Form { kind, gated: is[0], bias: is[1], alternate: is[2], threshold, workgroup, lanes }
+const fn form([kind, workgroup, lanes]: [u32; 3], is: [bool; 3], threshold: Option<f32>) -> SparseGateUpForm {
+    SparseGateUpForm { kind, gated: is[0], bias: is[1], alternate: is[2], threshold, workgroup, lanes }
 }
 
 const NEURONS: usize = 150;
@@ -110,7 +110,7 @@ fn cases(request: &CaseRequest) -> Vec<KernelCase> {
 }
 
 impl Layer {
-    fn oracle(&self, form: &Form, neuron: usize) -> f64 {
+    fn oracle(&self, form: &SparseGateUpForm, neuron: usize) -> f64 {
         let out = |row: usize| self.sums[row] + if form.bias { f64::from(self.bias[row]) } else { 0.0 };
         let [step, up_at] = form.rows();
         let (gate, up) = (out(neuron * step), out(neuron * step + up_at));
@@ -123,8 +123,8 @@ impl Layer {
     }
 
     /// The case of the `active` neurons, which are the first ones if they are not `listed`.
-    fn case(&self, form: &Form, listed: bool, active: IsActive) -> KernelCase {
-        let Form { kind, gated, bias, threshold, workgroup, lanes, .. } = *form;
+    fn case(&self, form: &SparseGateUpForm, listed: bool, active: IsActive) -> KernelCase {
+        let SparseGateUpForm { kind, gated, bias, threshold, workgroup, lanes, .. } = *form;
         let active: Vec<bool> = (0..NEURONS).map(active).collect();
         // The last element belongs to no neuron.
         let mut hidden = vec![f64::from(BEFORE); NEURONS + 1];
@@ -161,13 +161,13 @@ impl Layer {
     }
 }
 
-impl Form {
+impl SparseGateUpForm {
     /// Rows from a neuron's first row to the next neuron's, and from its gate to its up.
     fn rows(&self) -> [usize; 2] {
         match self {
-            Form { gated: false, .. } => [1, 0],
-            Form { alternate: true, .. } => [2, 1],
-            Form { .. } => [1, NEURONS],
+            SparseGateUpForm { gated: false, .. } => [1, 0],
+            SparseGateUpForm { alternate: true, .. } => [2, 1],
+            SparseGateUpForm { .. } => [1, NEURONS],
         }
     }
 }
