@@ -1,4 +1,5 @@
-// Weights, the upper halves of floats; see the Rust file of this name. aux is not used.
+// The weights are the upper halves of floats. The kernel does not read `aux`. The layout is in
+// `device.rs`.
 #include "load8.wgsl"
 
 @group(0) @binding(0) var<storage, read> weight_main: array<vec4<u32>>;

@@ -1,4 +1,4 @@
-// Weights: see the Rust file of this name. aux is not used.
+// Every element is a weight. The kernel does not read `aux`. The layout is in `device.rs`.
 #include "load8.wgsl"
 
 @group(0) @binding(0) var<storage, read> weight_main: array<vec4<u32>>;

@@ -1,4 +1,5 @@
-// Weights, factor * (code - 1) with a factor for each row; see the Rust file of this name.
+// The weights are factor * (code - 1) with a factor for each row. The Rust file of the same name
+// has the layout.
 #include "ternary_pairs.wgsl"
 
 @group(0) @binding(1) var<storage, read> weight_aux: array<f32>;

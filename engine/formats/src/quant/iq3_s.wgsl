@@ -1,4 +1,5 @@
-// Weights, d * (2 scale + 1) * magnitude * sign; see the Rust file of this name.
+// The weights are d * (2 scale + 1) * magnitude * sign. The Rust file of the same name has the
+// layout.
 #include "code_book.wgsl"
 
 @group(0) @binding(0) var<storage, read> weight_main: array<u32>;

@@ -1,5 +1,5 @@
-// Weights, d * scale * code - dmin * min with a scale and a min for each half of a chunk.
-// See the Rust file of this name.
+// The weights are d * scale * code - dmin * min with a scale and a min for each half of a chunk.
+// The Rust file of the same name has the layout.
 #include "pairs.wgsl"
 
 @group(0) @binding(0) var<storage, read> weight_main: array<vec2<u32>>;

@@ -1,5 +1,5 @@
-// Weights, d * (scale - 32) * (code - 4) with a scale for each half of a chunk.
-// See the Rust file of this name.
+// The weights are d * (scale - 32) * (code - 4) with a scale for each half of a chunk. The Rust
+// file of the same name has the layout.
 #include "pairs.wgsl"
 #include "super_block.wgsl"
 

@@ -1,4 +1,4 @@
-// Weights, scale * (code - 8); see the Rust file of this name.
+// The weights are scale * (code - 8). The Rust file of the same name has the layout.
 #include "nibbles.wgsl"
 
 @group(0) @binding(0) var<storage, read> weight_main: array<vec4<u32>>;

@@ -1,4 +1,4 @@
-// Weights, scale * code - min; see the Rust file of this name.
+// The weights are scale * code - min. The Rust file of the same name has the layout.
 #include "nibbles.wgsl"
 #include "super_scales.wgsl"
 

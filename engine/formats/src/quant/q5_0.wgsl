@@ -1,4 +1,4 @@
-// Weights, scale * (code - 16); see the Rust file of this name.
+// The weights are scale * (code - 16). The Rust file of the same name has the layout.
 #include "nibbles.wgsl"
 #include "fifth_bits.wgsl"
 

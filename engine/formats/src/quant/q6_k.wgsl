@@ -1,5 +1,5 @@
-// Weights, d * scale * (code - 32) with a scale for each half of a chunk.
-// See the Rust file of this name.
+// The weights are d * scale * (code - 32) with a scale for each half of a chunk. The Rust file of
+// the same name has the layout.
 #include "nibbles.wgsl"
 #include "pairs.wgsl"
 

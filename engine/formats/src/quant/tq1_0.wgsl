@@ -1,4 +1,4 @@
-// Weights, scale * (digit - 1); see the Rust file of this name.
+// The weights are scale * (digit - 1). The Rust file of the same name has the layout.
 #include "ternary.wgsl"
 
 @group(0) @binding(0) var<storage, read> weight_main: array<u32>;

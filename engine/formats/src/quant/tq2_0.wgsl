@@ -1,4 +1,4 @@
-// Weights, scale * (code - 1); see the Rust file of this name.
+// The weights are scale * (code - 1). The Rust file of the same name has the layout.
 #include "ternary_pairs.wgsl"
 
 @group(0) @binding(1) var<storage, read> weight_aux: array<u32>;

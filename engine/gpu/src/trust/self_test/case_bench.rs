@@ -1,6 +1,6 @@
 //! A device that runs cases of kernels, and the comparison of its results.
 
-use thermocline_shaders::{CaseValues, KernelCase, WorstElement};
+use thermocline_shaders::{KernelCase, WorstElement};
 
 use crate::{Binding, Buffer, Gpu, LargestError, Op, Purpose, ReadbackRing, Recorder, UploadRing, Usage};
 use thermocline_base::error::Result;
@@ -75,7 +75,7 @@ fn difference(case: &KernelCase, mut results: &[u8]) -> Option<CaseDifference> {
     for expected in &case.expected {
         let (got, rest) = results.split_at(results.len().min(expected.values.bytes()));
         results = rest;
-        let Some(element) = CaseValues::worst(&expected.values, got) else { continue };
+        let Some(element) = expected.values.worst(got) else { continue };
         let error = LargestError { largest: element.error, tolerance: expected.tolerance };
         let is_worse = worst.is_none_or(|worst| worst.error.or_worse(error) == error);
         if is_worse {

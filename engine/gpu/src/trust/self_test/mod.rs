@@ -2,12 +2,11 @@
 //! with difficult inputs ([`KernelCase`]). It compares the results with the scalar oracles of the
 //! kernels and with decoded weights. Some drivers compute a kernel wrongly without any error; the
 //! self-test finds this before a token depends on it. [`ProductSample`] has the products of
-//! matrices, as the engine computes them. `case_bench` runs cases, for the numeric tests of kernels
-//! too. `verdict` has the results.
+//! matrices, as the engine computes them. `case_bench` runs cases, also for the numeric tests of
+//! kernels. `verdict` has the results.
 //!
 //! A kernel is compiled and run twice only if it depends on subgroups: once with them and once
-//! without. The whole test takes about 55 dispatches and 2 MB, plus 20 dispatches and 2 MB per
-//! weight type. Nearly all of its time is compilation.
+//! without. The inputs of a case take at most 1 MB.
 
 mod case_bench;
 mod verdict;
