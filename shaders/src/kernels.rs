@@ -6,7 +6,7 @@ use crate::{
     include,
     limits::CODE_BOOK,
     ops::KERNELS,
-    params::Params,
+    params::{ParamField, Params},
 };
 
 /// How a kernel uses a storage buffer.
@@ -35,8 +35,8 @@ pub struct Kernel {
     pub packed: bool,
     /// Storage buffers of group 0, in the order of their bindings.
     pub bindings: &'static [Access],
-    /// Fields of its `Params`, set as immediates, with their offsets.
-    pub params: &'static [(&'static str, usize)],
+    /// Fields of its `Params`, set as immediates.
+    pub params: &'static [ParamField],
     /// Size of its `Params` in bytes.
     pub params_bytes: u32,
     /// The cases that prove it.
@@ -104,6 +104,6 @@ impl Kernel {
     /// # Errors
     /// A wrong directive in a file, with file and line. Tests check that no kernel has one.
     pub fn source(&self, tier: Tier, weights: Option<WeightType>) -> Result<String, String> {
-        include::expand(self.name, self.text, tier, weights)
+        include::expand(self.name, self.text, self.params, tier, weights)
     }
 }

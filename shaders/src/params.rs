@@ -1,14 +1,26 @@
 //! Parameters of a dispatch, in the layout of a kernel's `var<immediate>`. Every number has four
 //! bytes, so that Rust and WGSL use the same layout. A struct within the parameters has a multiple
-//! of 16 bytes and begins at such a multiple, so that every shading language uses that layout. A
-//! test compares names, offsets and sizes with the kernels' own structs.
+//! of 16 bytes and begins at such a multiple, so that every shading language uses that layout. The
+//! structs in WGSL are made from these fields (`params.wgsl` in a text), and a test compares their
+//! offsets and sizes.
 
 use bytemuck::Pod;
 
 /// Immediates of a kernel.
 pub trait Params: Pod {
-    /// Names and byte offsets of the fields.
-    const FIELDS: &'static [(&'static str, usize)];
+    /// The fields.
+    const FIELDS: &'static [ParamField];
+}
+
+/// A field of a kernel's parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ParamField {
+    /// Name in Rust and WGSL.
+    pub name: &'static str,
+    /// Type in Rust and WGSL.
+    pub ty: &'static str,
+    /// Offset in bytes.
+    pub offset: usize,
 }
 
 /// Defines parameter structs and the list of their fields.
@@ -20,8 +32,11 @@ macro_rules! params {
         pub struct $name { $($(#[$field_doc])* pub $field: $ty,)* }
 
         impl $crate::params::Params for $name {
-            const FIELDS: &'static [(&'static str, usize)] =
-                &[$((stringify!($field), std::mem::offset_of!($name, $field)),)*];
+            const FIELDS: &'static [$crate::params::ParamField] = &[$($crate::params::ParamField {
+                name: stringify!($field),
+                ty: stringify!($ty),
+                offset: std::mem::offset_of!($name, $field),
+            },)*];
         }
     )* };
 }

@@ -11,7 +11,7 @@ use thermocline_engine::{
     },
     cpu::Cpu,
     gpu::{Gpu, GpuOptions, KernelTimes, WeightType},
-    quant::{TensorType, device_type},
+    quant::TensorType,
 };
 
 use crate::cli::{bench::BenchForm, table::TextTable};
@@ -193,7 +193,7 @@ impl ProductBench {
         drop(gpu);
         for (way, packed) in [("floats", false), ("integers", true)] {
             let gpu = Gpu::open(&GpuOptions { packed_dot: Some(packed), ..gpu_options.clone() })?;
-            let both = GPU_TYPES.into_iter().filter(|ty| WeightType::PACKED.contains(&device_type(*ty)));
+            let both = GPU_TYPES.into_iter().filter(|ty| WeightType::PACKED.contains(&ty.device_type()));
             products.extend(both.map(|ty| on(&gpu, way, (ty, shapes[0], 1))).collect::<Outcome<Vec<_>>>()?);
         }
         Ok(ProductBench { device, speed: Some(speed), bandwidth, products })

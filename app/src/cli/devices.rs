@@ -170,7 +170,7 @@ fn write_gpu(out: &mut impl Write, gpu: &AdapterReport, chosen: bool) -> std::io
     for fallback in Fallback::worth_telling(&gpu.fallbacks) {
         let Fallback { part, why, since, .. } = fallback;
         let since = if fallback.is_known() { ", known to fail".to_owned() } else { format!(" since {}", day(*since)) };
-        writeln!(out, "         without {part}{since}: {}", one_line(why))?;
+        writeln!(out, "         {part} disabled{since}: {}", one_line(why))?;
     }
     driver_hints::of_backend(&gpu.backend).into_iter().try_for_each(|hint| writeln!(out, "         {hint}"))?;
     let (buffer, binding) = (units::bytes(caps.max_buffer), units::bytes(caps.max_binding));
@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_that_are_done_without_have_their_day_and_reason() {
+    fn disabled_parts_have_their_day_and_reason() {
         let mut gpu = adapters(&Fallbacks::default()).remove(0);
         let fallback = Fallback::new(AdapterId::of(&gpu), FallbackPart::Feature(GpuFeature::PackedDot), "it was wrong");
         let known = Fallback { since: 0, ..fallback.clone() };
@@ -265,7 +265,8 @@ mod tests {
         let mut out = Vec::new();
         write_gpu(&mut out, &gpu, false).unwrap();
         let text = String::from_utf8(out).unwrap();
-        for line in ["packed dot products, known to fail: it was wrong\n", "products since 2026-11-26: it was wrong\n"]
+        for line in
+            ["packed dot products disabled, known to fail: it was wrong\n", "disabled since 2026-11-26: it was wrong\n"]
         {
             assert!(text.contains(line), "{text}");
         }
@@ -274,7 +275,10 @@ mod tests {
         let mut out = Vec::new();
         write_gpu(&mut out, &gpu, false).unwrap();
         let text = String::from_utf8(out).unwrap();
-        assert!(text.contains("without all of it") && !text.contains("without packed"), "{text}");
+        assert!(
+            text.contains("the whole adapter disabled since") && !text.contains("packed dot products disabled"),
+            "{text}"
+        );
         let json = fallback_json(&known);
         assert!(json["known"] == true && json["since"].is_null(), "{json}");
     }

@@ -160,7 +160,7 @@ fn machine(found: &Value, page: &mut ReportPage) -> bool {
     rows.extend(gpus().flat_map(|gpu| {
         let without = gpu["fallbacks"].as_array().into_iter().flatten();
         without.map(|it| {
-            vec![format!("GPU {}", gpu["index"]), format!("without {}: {}", text(&it["part"]), text(&it["why"]))]
+            vec![format!("GPU {}", gpu["index"]), format!("{} disabled: {}", text(&it["part"]), text(&it["why"]))]
         })
     }));
     page.table(&["", ""], &rows);
@@ -326,7 +326,7 @@ mod tests {
         let gpu = json!({ "index": 1, "fallbacks": [fallback] });
         let mut page = ReportPage::new();
         assert!(machine(&json!({ "gpu": [gpu] }), &mut page));
-        assert!(page.html().contains("<td>GPU 1</td><td>without packed dot products: they are &lt;wrong&gt;</td>"));
+        assert!(page.html().contains("<td>GPU 1</td><td>packed dot products disabled: they are &lt;wrong&gt;</td>"));
     }
 
     #[test]

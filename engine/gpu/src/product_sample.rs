@@ -221,7 +221,6 @@ fn activations(size: SampleSize, random: &mut ChaCha8Rng) -> Vec<f32> {
 mod tests {
     use super::*;
     use crate::GpuOptions;
-    use thermocline_formats::quant::device_type;
 
     #[test]
     fn samples_find_right_products_right_and_wrong_ones_wrong() {
@@ -231,7 +230,7 @@ mod tests {
             .flat_map(|ty| SampleSize::ALL.map(|size| (ty, size)))
         {
             let sample = ProductSample::new(&gpu, ty, size).unwrap();
-            let packed = WeightType::PACKED.contains(&device_type(ty));
+            let packed = WeightType::PACKED.contains(&ty.device_type());
             for shape in [KernelShape::DEFAULT, KernelShape { packed, ..KernelShape::DEFAULT }] {
                 for tokens in [1, 5, size.tokens] {
                     let difference = sample.check(&gpu, shape, tokens).unwrap();

@@ -11,10 +11,7 @@ use super::{
     matrix::MatrixPart, op::pitch, transfer::PIECE,
 };
 use thermocline_base::error::{Error, Result};
-use thermocline_formats::{
-    format::Matrix,
-    quant::{device_type, repack},
-};
+use thermocline_formats::{format::Matrix, quant::repack};
 
 /// Least and most bytes of a load.
 const LEAST: u64 = 16 << 10;
@@ -99,7 +96,7 @@ impl<'a> Uploader<'a> {
     }
 
     /// Uploads the rows of `stacked`, in order, as one matrix. The matrices must have the same
-    /// columns and the same [`device_type`].
+    /// columns and the same type on the GPU.
     ///
     /// # Errors
     /// [`Error::Memory`] if the matrix does not fit the budget, [`Error::Cancelled`],
@@ -109,9 +106,9 @@ impl<'a> Uploader<'a> {
         let Some(first) = stacked.first() else {
             return Err(Error::invalid("matrices to stack", "at least one matrix", 0));
         };
-        let (ty, cols) = (device_type(first.ty()), first.cols());
-        if let Some(other) = stacked.iter().find(|it| it.cols() != cols || device_type(it.ty()) != ty) {
-            let got = format!("{} with {} columns", device_type(other.ty()), other.cols());
+        let (ty, cols) = (first.ty().device_type(), first.cols());
+        if let Some(other) = stacked.iter().find(|it| it.cols() != cols || it.ty().device_type() != ty) {
+            let got = format!("{} with {} columns", other.ty().device_type(), other.cols());
             return Err(Error::invalid("matrices to stack", format!("{ty} with {cols} columns"), got));
         }
         let rows = stacked.iter().map(|it| it.rows()).sum();

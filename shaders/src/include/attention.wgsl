@@ -4,6 +4,7 @@
 // tokens see and for TILES more positions. Query head h reads key/value head h / (n_head /
 // n_kv_head).
 #include "head.wgsl"
+#include "params.wgsl"
 
 // True if the caches hold f32, otherwise pairs of f16.
 override KV_F32: bool = false;
@@ -14,33 +15,6 @@ override SINKS: bool = false;
 // is seen.
 const TILES: u32 = 64u;
 
-struct Params {
-    n_head: u32,
-    n_kv_head: u32,
-    // Key/value heads of the page.
-    first_kv_head: u32,
-    kv_heads: u32,
-    // Elements from one token's queries to the next's.
-    q_pitch: u32,
-    // Elements from one token's output to the next's.
-    out_pitch: u32,
-    tokens: u32,
-    // Position of the first token.
-    position: u32,
-    capacity: u32,
-    // A query sees itself and the window - 1 keys before it. 0: all keys.
-    window: u32,
-    // Keys per split, and number of splits (decoding only).
-    span: u32,
-    splits: u32,
-    scale: f32,
-    // 0: no cap.
-    softcap: f32,
-    // Row of the first token in queries and outputs: several conversations may share a pass.
-    row: u32,
-}
-
-var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> q: array<vec4<f32>>;
 @group(0) @binding(1) var<storage, read> keys: array<vec2<u32>>;
 @group(0) @binding(2) var<storage, read> values: array<vec2<u32>>;

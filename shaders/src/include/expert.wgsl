@@ -2,25 +2,10 @@
 //   y[s, y_offset + r] = W[ids[s], r] . x[s / pairs_per_row] (+ bias[ids[s], r])
 // The bound weights are those of experts first_expert .. + experts, one after the other. The bound
 // biases start with expert first_bias. Pairs of other experts are not written.
+#include "params.wgsl"
+
 override HAS_BIAS: bool = false;
 
-struct Params {
-    // Rows of an expert.
-    rows: u32,
-    chunks: u32,
-    pairs: u32,
-    // Consecutive pairs that read the same row of x.
-    pairs_per_row: u32,
-    x_pitch: u32,
-    y_pitch: u32,
-    y_offset: u32,
-    first_expert: u32,
-    experts: u32,
-    first_bias: u32,
-    stride: u32,
-}
-
-var<immediate> params: Params;
 @group(0) @binding(3) var<storage, read> bias: array<f32>;
 
 // Writes a sum, unless its row is past the end. `expert` counts from the first bound expert.

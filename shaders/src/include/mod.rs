@@ -1,9 +1,11 @@
 //! The include step: `#include "file"` (each file once), and `#if feature` / `#else` / `#endif`.
 //! `weights.wgsl` stands for the text of the requested [`WeightType`], which is on the type's page.
+//! `params.wgsl` stands for the kernel's parameters, a WGSL struct with the fields of the Rust
+//! struct ([`Params`](crate::params::Params)) beside the kernel's text.
 
 use std::collections::HashSet;
 
-use crate::{Tier, WeightType};
+use crate::{Tier, WeightType, params::ParamField};
 
 /// Files that kernels include, and their names.
 const INCLUDES: &[(&str, &str)] = &[
@@ -28,6 +30,7 @@ const INCLUDES: &[(&str, &str)] = &[
     ("place.wgsl", include_str!("place.wgsl")),
     ("product.wgsl", include_str!("product.wgsl")),
     ("reduce.wgsl", include_str!("reduce.wgsl")),
+    ("rotation.wgsl", include_str!("rotation.wgsl")),
     ("rows.wgsl", include_str!("rows.wgsl")),
     ("scan.wgsl", include_str!("scan.wgsl")),
     ("signs.wgsl", include_str!("signs.wgsl")),
@@ -43,7 +46,8 @@ const INCLUDES: &[(&str, &str)] = &[
 ];
 
 /// State of the expansion of one text.
-struct IncludeExpansion {
+struct IncludeExpansion<'a> {
+    params: &'a [ParamField],
     tier: Tier,
     weights: Option<WeightType>,
     seen: HashSet<String>,
@@ -52,16 +56,22 @@ struct IncludeExpansion {
     body: String,
 }
 
-/// Expands the includes and conditions of `text` for `tier` and `weights`. The error names the
-/// wrong line, its file and the reason.
-pub(crate) fn expand(file: &str, text: &str, tier: Tier, weights: Option<WeightType>) -> Result<String, String> {
-    let mut target =
-        IncludeExpansion { tier, weights, seen: HashSet::new(), enables: String::new(), body: String::new() };
+/// Expands the includes and conditions of `text` for a kernel with `params`, for `tier` and
+/// `weights`. The error names the wrong line, its file and the reason.
+pub(crate) fn expand(
+    file: &str,
+    text: &str,
+    params: &[ParamField],
+    tier: Tier,
+    weights: Option<WeightType>,
+) -> Result<String, String> {
+    let (seen, enables, body) = (HashSet::new(), String::new(), String::new());
+    let mut target = IncludeExpansion { params, tier, weights, seen, enables, body };
     target.add(file, text)?;
     Ok(target.enables + &target.body)
 }
 
-impl IncludeExpansion {
+impl IncludeExpansion<'_> {
     fn add(&mut self, file: &str, text: &str) -> Result<(), String> {
         // For each open `#if`: whether its current branch is kept, and whether an `#else` was seen.
         let mut conditions: Vec<(bool, bool)> = Vec::new();
@@ -87,6 +97,7 @@ impl IncludeExpansion {
                         continue;
                     }
                     match (self.weights, name) {
+                        (_, "params.wgsl") => self.add_params(),
                         (Some(ty), "weights.wgsl") => {
                             self.body.push_str(&format!("const PARTS: u32 = {}u;\n", ty.parts()));
                             self.add(&format!("{}.wgsl", ty.name().to_lowercase()), ty.device().wgsl)?;
@@ -112,6 +123,12 @@ impl IncludeExpansion {
         }
         if conditions.is_empty() { Ok(()) } else { Err(format!("{file}: #if without #endif")) }
     }
+
+    /// Adds the struct of the kernel's parameters, and their variable.
+    fn add_params(&mut self) {
+        let fields = self.params.iter().map(|field| format!("    {}: {},\n", field.name, field.ty));
+        self.body += &format!("struct Params {{\n{}}}\nvar<immediate> params: Params;\n", fields.collect::<String>());
+    }
 }
 
 #[cfg(test)]
@@ -121,7 +138,7 @@ mod tests {
     #[test]
     fn conditions_nest_and_choose_by_tier() {
         let text = "a\n#if f16\nb\n#if subgroups\nc\n#else\nd\n#endif\n#else\ne\n#endif\nf\n";
-        let of = |subgroups, f16| expand("t", text, Tier { subgroups, f16 }, None).unwrap();
+        let of = |subgroups, f16| expand("t", text, &[], Tier { subgroups, f16 }, None).unwrap();
         assert_eq!(of(false, false), "a\ne\nf\n");
         assert_eq!(of(false, true), "a\nb\nd\nf\n");
         assert_eq!(of(true, true), "a\nb\nc\nf\n");
@@ -130,14 +147,14 @@ mod tests {
     #[test]
     fn includes_expand_once_and_enables_come_first() {
         let text = "#include \"lane.wgsl\"\n#include \"lane.wgsl\"\n#if f16\nenable f16;\n#endif\nend\n";
-        let out = expand("t", text, Tier { subgroups: false, f16: true }, None).unwrap();
+        let out = expand("t", text, &[], Tier { subgroups: false, f16: true }, None).unwrap();
         assert!(out.starts_with("enable f16;\n"));
         assert_eq!(out.matches("fn lane_of").count(), 1);
     }
 
     #[test]
     fn preprocessor_errors_name_file_and_line() {
-        let portable = |text| expand("k.wgsl", text, Tier::PORTABLE, None).unwrap_err();
+        let portable = |text| expand("k.wgsl", text, &[], Tier::PORTABLE, None).unwrap_err();
         assert_eq!(portable("x\n#if speed\n"), "k.wgsl:2: unknown feature: #if speed");
         assert_eq!(portable("#include \"no.wgsl\""), "k.wgsl:1: unknown include: #include \"no.wgsl\"");
         assert_eq!(portable("#else\n"), "k.wgsl:1: #else without #if: #else");

@@ -2,22 +2,12 @@
 //   y[t, y_offset + r] = W[r] . x[t] (+ bias[bias_offset + r])
 //   RELU:       max(0, sum)
 //   ACCUMULATE: y += sum
+#include "params.wgsl"
+
 override HAS_BIAS: bool = false;
 override RELU: bool = false;
 override ACCUMULATE: bool = false;
 
-struct Params {
-    rows: u32,
-    chunks: u32,
-    tokens: u32,
-    x_pitch: u32,
-    y_pitch: u32,
-    y_offset: u32,
-    bias_offset: u32,
-    stride: u32,
-}
-
-var<immediate> params: Params;
 @group(0) @binding(3) var<storage, read> bias: array<f32>;
 @group(0) @binding(4) var<storage, read_write> y: array<f32>;
 

@@ -48,7 +48,7 @@ fn devices_says_what_is_done_without_until_it_is_to_be_tried_again() {
     let want = thermocline(&[&answer[..], &["cpu"]].concat()).ok();
     give_up(FallbackPart::Feature(GpuFeature::Subgroups));
     let listed = start(&["devices"]).ok();
-    assert!(listed.contains("         without subgroups since 20") && listed.contains(": it was wrong\n"), "{listed}");
+    assert!(listed.contains("         subgroups disabled since 20") && listed.contains(": it was wrong\n"), "{listed}");
     let json = start(&["devices", "--json"]).json();
     assert_eq!(json["gpu"][0]["fallbacks"][0]["part"], "subgroups", "{json}");
     let ran = start(&[&answer[..], &["0"]].concat());

@@ -98,28 +98,14 @@ const fn packed_types() -> usize {
     count
 }
 
-/// Type on the GPU of weights with type `ty` in their file. (Integers and F64, which no matrix
-/// uses, count as F32.)
-pub const fn device_type(ty: TensorType) -> WeightType {
-    match ty.weight_type() {
-        Some(ty) => ty,
-        None => WeightType::F32,
-    }
-}
-
-/// Bytes on the GPU of a row of `cols` columns, for weights with type `ty` in their file.
-pub fn device_row_bytes(ty: TensorType, cols: usize) -> u64 {
-    device_type(ty).device_row_bytes(cols) as u64
-}
-
 /// Splits `row` into `main` and `aux`. `row` is whole blocks of `ty`, and its weights are
 /// multiplied by `factor`. `main` and `aux` have the lengths [`WeightType::main_len`] and
-/// [`WeightType::aux_len`] of [`device_type`]. Every byte of both is written.
+/// [`WeightType::aux_len`] of [`TensorType::device_type`]. Every byte of both is written.
 ///
 /// # Errors
 /// [`Error::Unsupported`] for a factor other than 1 with a type that has no factor.
 pub fn repack(ty: TensorType, row: &[u8], factor: f32, main: &mut [u8], aux: &mut [u8]) -> Result<()> {
-    let device = device_type(ty).device();
+    let device = ty.device_type().device();
     let (first, aux) = aux.split_at_mut(if device.row_factor { 4 } else { 0 });
     if first.is_empty() && factor != 1.0 {
         return Err(Error::unsupported(
@@ -210,9 +196,9 @@ mod tests {
     #[test]
     fn weights_are_as_large_on_the_device_as_in_the_file() {
         for ty in TensorType::WEIGHTS {
-            let (file, device) = (ty.row_bytes(4096).unwrap() as u64, device_row_bytes(ty, 4096));
+            let (file, device) = (ty.row_bytes(4096).unwrap() as u64, ty.device_type().device_row_bytes(4096) as u64);
             assert!((file..=file + file / 100).contains(&device), "{ty}: {device} bytes, {file} in the file");
-            assert_eq!(device_type(ty).name(), ty.name());
+            assert_eq!(ty.device_type().name(), ty.name());
         }
     }
 

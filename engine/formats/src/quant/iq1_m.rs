@@ -14,9 +14,8 @@ use super::{
     BlockFormat, DeviceFormat, Grouping, Result, TensorType,
     bits::{bytes, f16_to_f32},
     block_format::unpack_256,
-    code_books,
+    code_books::{self, IQ1 as POINTS},
     device::map_blocks,
-    grids::IQ1 as POINTS,
 };
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {

@@ -16,8 +16,8 @@ use super::{
     bits::put_f16,
     bits::{bytes, f16_at},
     block_format::unpack_256,
-    code_books, device,
-    grids::IQ1 as POINTS,
+    code_books::{self, IQ1 as POINTS},
+    device,
 };
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {

@@ -17,9 +17,8 @@ use super::{
     bits::put_f16,
     bits::{bytes, f16_at},
     block_format::unpack_256,
-    code_books, device,
-    grids::{self, IQ2_S as POINTS},
-    iq2_xs,
+    code_books::{self, IQ2_S as POINTS},
+    device, iq2_xs,
 };
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {
@@ -45,7 +44,7 @@ fn unpack(block: &[u8; 82], codes: &mut [i8; 256], scales: &mut [f32; 16], _: &m
     *scales = unpack_scales(block);
     for (i, codes) in codes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
         let (point, signs) = point_and_signs(block, i);
-        grids::store_signed(codes, &POINTS[point], signs);
+        code_books::store_signed(codes, &POINTS[point], signs);
     }
 }
 

@@ -14,9 +14,8 @@ use super::{
     bits::put_f16,
     bits::{bytes, f16_at},
     block_format::unpack_256,
-    code_books,
+    code_books::{self, IQ2_XXS as POINTS, even_signs},
     device::split_blocks,
-    grids::{self, IQ2_XXS as POINTS, even_signs},
 };
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {
@@ -54,7 +53,7 @@ fn unpack(block: &[u8; 66], codes: &mut [i8; 256], scales: &mut [f32; 8], _: &mu
     for (sub, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
         let (points, signs) = (bytes::<4>(block, 2 + 8 * sub), sign_word(block, sub));
         for (i, codes) in codes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-            grids::store_signed(codes, &POINTS[usize::from(points[i])], even_signs(signs >> (7 * i)));
+            code_books::store_signed(codes, &POINTS[usize::from(points[i])], even_signs(signs >> (7 * i)));
         }
     }
 }

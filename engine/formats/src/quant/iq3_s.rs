@@ -17,8 +17,8 @@ use super::{
     bits::f16_at,
     bits::put_f16,
     block_format::unpack_256,
-    code_books, device,
-    grids::{self, IQ3_S as POINTS},
+    code_books::{self, IQ3_S as POINTS},
+    device,
 };
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {
@@ -43,7 +43,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
 fn unpack(block: &[u8; 110], codes: &mut [i8; 256], scales: &mut [f32; 8], _: &mut [f32; 8]) {
     *scales = unpack_scales(block);
     for (i, codes) in codes.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-        grids::store_signed(codes, &POINTS[point(block, i)], block[74 + i / 2] >> (4 * (i % 2)));
+        code_books::store_signed(codes, &POINTS[point(block, i)], block[74 + i / 2] >> (4 * (i % 2)));
     }
 }
 

@@ -15,8 +15,8 @@ use super::{
     bits::put_f16,
     bits::{bytes, f16_at},
     block_format::unpack_256,
-    code_books, device,
-    grids::{self, IQ3_XXS as POINTS, even_signs},
+    code_books::{self, IQ3_XXS as POINTS, even_signs},
+    device,
 };
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {
@@ -44,7 +44,7 @@ fn unpack(block: &[u8; 98], codes: &mut [i8; 256], scales: &mut [f32; 8], _: &mu
         let signs = even_signs(sign_word(block, i / 4) >> (7 * (i % 4)));
         for (half, codes) in codes.as_chunks_mut::<4>().0.iter_mut().enumerate() {
             let point = usize::from(block[2 + 2 * i + half]);
-            grids::store_signed(codes, &POINTS[point], signs >> (4 * half));
+            code_books::store_signed(codes, &POINTS[point], signs >> (4 * half));
         }
     }
 }

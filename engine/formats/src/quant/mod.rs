@@ -16,11 +16,10 @@
 mod bf16;
 mod bits;
 mod block_format;
-mod code_books;
+pub mod code_books;
 mod device;
 mod f16;
 mod fit;
-pub mod grids;
 mod i2_s;
 pub mod iq1_m;
 pub mod iq1_s;
@@ -55,7 +54,7 @@ mod tq2_0;
 pub use bits::{f16_at, f16_to_f32};
 pub use block_format::{BlockFormat, DeviceFormat, Grouping, UnpackedMut};
 pub use block_format::{unpack_32, unpack_256};
-pub use device::{device_row_bytes, device_type, repack};
+pub use device::repack;
 pub use i2_s::encode_i2_s;
 
 use tensor_type::tensor_types;

@@ -120,6 +120,14 @@ impl TensorType {
         Self::ALL.into_iter().find(|ty| *ty as u32 == id)
     }
 
+    /// The type on the GPU. Integers and F64, which no matrix uses, count as F32.
+    pub const fn device_type(self) -> WeightType {
+        match self.weight_type() {
+            Some(ty) => ty,
+            None => WeightType::F32,
+        }
+    }
+
     /// True for types of weights.
     #[inline]
     pub const fn is_weight(self) -> bool {

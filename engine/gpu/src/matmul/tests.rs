@@ -13,7 +13,7 @@ use crate::{
 };
 use thermocline_formats::{
     format::{Bytes, Matrix},
-    quant::{TensorType, device_type, sample::random_weights},
+    quant::{TensorType, sample::random_weights},
 };
 
 fn open(tier: Tier, max_binding: Option<u64>) -> Gpu {
@@ -207,7 +207,7 @@ fn expert_matmul_uses_the_experts_of_each_slot() {
         let mut uploader = Uploader::new(&gpu, &mut progress).unwrap();
         let half = rows / 2;
         let row = |row: usize| Some((stacked[row / half], row % half));
-        let layout = MatrixLayout { ty: device_type(ty), rows: experts * rows, cols, rows_together: rows };
+        let layout = MatrixLayout { ty: ty.device_type(), rows: experts * rows, cols, rows_together: rows };
         let what = MemoryUse { purpose: Purpose::Ffn, what: "test" };
         let matrix = uploader.gathered(what, layout, &row).unwrap();
         assert_eq!(matrix.parts().len() > 1, max_binding.is_some());

@@ -53,7 +53,7 @@ impl fmt::Display for FallbackPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             FallbackPart::Feature(feature) => feature.name(),
-            FallbackPart::Adapter => "all of it",
+            FallbackPart::Adapter => "the whole adapter",
             FallbackPart::Backend => "all adapters",
             FallbackPart::Window => "the window",
         })

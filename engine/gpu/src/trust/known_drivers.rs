@@ -122,7 +122,8 @@ mod tests {
         assert!(bad("windows", &adapter("vulkan", "NVIDIA GeForce RTX 4090", "NVIDIA 560.94")).is_empty());
         let told = &bad_on("windows", &amd)[0];
         assert!(
-            told.is_known() && told.to_string().contains(" runs without cooperative matrices over vulkan: programs "),
+            told.is_known()
+                && told.to_string().contains(" runs without cooperative matrices over vulkan: AMD's driver "),
             "{told:?}"
         );
         let software = adapter("vulkan", "llvmpipe (LLVM 19.1.7, 256 bits)", "llvmpipe Mesa 25.0.7");

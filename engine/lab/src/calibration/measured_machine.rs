@@ -21,10 +21,7 @@ use super::{
 use crate::unless_stopped;
 use thermocline_base::error::{Error, Result};
 use thermocline_cpu::{Cpu, MatmulJob, RowsJob};
-use thermocline_formats::{
-    format::Matrix,
-    quant::{TensorType, device_type},
-};
+use thermocline_formats::{format::Matrix, quant::TensorType};
 use thermocline_gpu::{AdapterKind, AdapterReport, Gpu, Op, Purpose, Usage, WeightType, params};
 use thermocline_run::device::limits_of;
 use thermocline_run::placement::{BurstFractions, CpuRates, GpuRates, Machine, ProductRate, Rates, SharedMemory};
@@ -274,7 +271,7 @@ pub(super) fn by_encoding<T: Copy>(
     let mut by_name = BTreeMap::new();
     for ty in types {
         unless_stopped(go_on())?;
-        let on_device = device_type(*ty);
+        let on_device = ty.device_type();
         let native = TensorType::ALL.into_iter().find(|it| it.name() == on_device.name()).unwrap_or(*ty);
         let figure = match measured.get(&on_device) {
             Some(figure) => *figure,

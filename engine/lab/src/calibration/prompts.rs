@@ -10,7 +10,7 @@ use super::{
 use crate::unless_stopped;
 use thermocline_base::error::Result;
 use thermocline_cpu::Cpu;
-use thermocline_formats::quant::{TensorType, device_type};
+use thermocline_formats::quant::TensorType;
 use thermocline_gpu::{AdapterKind, Gpu, GpuMatrix, Purpose, Recorder, RowLoad, RowStream, Usage};
 use thermocline_model::{Activation, Down, FfnWeights, Linear};
 use thermocline_run::{
@@ -80,7 +80,7 @@ pub(super) fn gpu_prompts(
     by_encoding(types, go_on, |native| {
         // Enough rows to fill a card. A software driver is busy with fewer rows.
         let most = if gpu.report().kind == AdapterKind::Software { 256 } else { 4096 };
-        let rows = rows(effort.bytes / 8, device_type(native).device_row_bytes(COLS), 64, most);
+        let rows = rows(effort.bytes / 8, native.device_type().device_row_bytes(COLS), 64, most);
         Ok(gpu_kernel_speed(gpu, native, rows, COLS, GPU_TOKENS, effort)?.macs_per_second)
     })
 }
@@ -95,13 +95,13 @@ pub(super) fn streams(
 ) -> Result<PromptRates> {
     let one = |ty: &TensorType| {
         unless_stopped(go_on())?;
-        let row = device_type(*ty).device_row_bytes(COLS);
+        let row = ty.device_type().device_row_bytes(COLS);
         let room = (effort.bytes / 8).min(gpu.arena().available() / 8);
         let rows = rows(room, row, 16, 4096);
         let weight = matrix_of_repeated_rows(*ty, rows, COLS)?;
-        let bytes = GpuMatrix::bytes_of(gpu.caps(), device_type(*ty), rows, COLS)?;
+        let bytes = GpuMatrix::bytes_of(gpu.caps(), ty.device_type(), rows, COLS)?;
         let place = gpu.arena().buffer(Purpose::Scratch, "benchmark", bytes, Usage::Storage)?;
-        let matrix = GpuMatrix::within(gpu, &place, device_type(*ty), rows, COLS)?;
+        let matrix = GpuMatrix::within(gpu, &place, ty.device_type(), rows, COLS)?;
         let mut stream = RowStream::new(gpu, RowStream::bytes_of([bytes]))?;
         let source = |row: usize| Some((&weight, row));
         let load = [RowLoad { matrix: &matrix, rows, row: &source }];

@@ -7,7 +7,7 @@ use thermocline_shaders::{WeightType, limits::ROUTE_EXPERTS};
 
 use super::{GpuLoader, elementwise::overrides, expert_buffers::ExpertBuffers, product::Product};
 use thermocline_base::error::{Error, Result};
-use thermocline_formats::{format::Matrix, quant::device_type};
+use thermocline_formats::format::Matrix;
 use thermocline_gpu::{
     Buffer, Epilogue, ExpertGateUp, ExpertInput, ExpertMatmul, GateFirst, Gpu, GpuMatrix, MatmulOutput, MatrixLayout,
     MemoryUse, Purpose, Recorder, Usage, pitch,
@@ -28,10 +28,10 @@ impl<'a> Stack<'a> {
     /// Returns `None` if the experts differ in size or type.
     fn new(experts: Vec<Vec<&'a Linear>>) -> Option<Self> {
         let first = experts.first()?.first()?;
-        let (ty, cols) = (device_type(first.weight.ty()), first.weight.cols());
+        let (ty, cols) = (first.weight.ty().device_type(), first.weight.cols());
         let rows_of = |stack: &[&Linear]| stack.iter().map(|linear| linear.weight.rows()).sum::<usize>();
         let rows = rows_of(&experts[0]);
-        let alike = |linear: &&Linear| device_type(linear.weight.ty()) == ty && linear.weight.cols() == cols;
+        let alike = |linear: &&Linear| linear.weight.ty().device_type() == ty && linear.weight.cols() == cols;
         let all = experts.iter().all(|stack| rows_of(stack) == rows && stack.iter().all(alike));
         all.then_some(Stack { experts, ty, rows, cols })
     }

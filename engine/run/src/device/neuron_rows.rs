@@ -12,7 +12,6 @@ use super::{
     loader::GpuLoader,
 };
 use thermocline_base::error::{Error, Result, ScarceMemory};
-use thermocline_formats::quant::device_type;
 use thermocline_gpu::{Binding, Buffer, Gpu, MatrixPart, Op, Purpose, Recorder, params, pitch};
 use thermocline_model::Linear;
 
@@ -254,7 +253,7 @@ impl NeuronsDown {
         y: &Buffer,
     ) -> Result<Self> {
         let (gpu, weight) = (loader.gpu, &linear.weight);
-        let (neurons, cols, ty) = (weight.rows(), weight.cols(), device_type(weight.ty()));
+        let (neurons, cols, ty) = (weight.rows(), weight.cols(), weight.ty().device_type());
         // Each part's hidden activations begin at its first neuron, so that neuron must be aligned
         // for a binding.
         let step = most_rows(gpu, ty, cols, (gpu.caps().binding_alignment.max(16) / 4) as usize);

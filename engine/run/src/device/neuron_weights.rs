@@ -4,7 +4,7 @@ use thermocline_shaders::{WeightType, limits::NO_NEURON};
 
 use super::{GpuLoader, neuron_rows::most_rows};
 use thermocline_base::error::{Error, Result};
-use thermocline_formats::{format::Matrix, quant::device_type};
+use thermocline_formats::format::Matrix;
 use thermocline_model::{Activation, ActivationForm, Down, Ffn, FfnWeights, LayerWeights, Linear};
 
 /// Granularity of slots, chosen so that a block's hidden activations are aligned for a binding on
@@ -28,7 +28,7 @@ impl<'a> NeuronWeights<'a> {
     /// matrix.
     pub fn of(ffn: &'a FfnWeights) -> Option<Self> {
         let Down::Neurons(down) = &ffn.down else { return None };
-        let ty = |linear: &Linear| device_type(linear.weight.ty());
+        let ty = |linear: &Linear| linear.weight.ty().device_type();
         let alike = ffn.gate.as_ref().is_none_or(|gate| ty(gate) == ty(&ffn.up));
         alike.then_some(NeuronWeights { gate: ffn.gate.as_ref(), up: &ffn.up, down, limit: ffn.limit })
     }
@@ -50,7 +50,7 @@ impl<'a> NeuronWeights<'a> {
 
     /// Weight types on the device, of gate and up and of down.
     pub fn types(&self) -> (WeightType, WeightType) {
-        (device_type(self.up.weight.ty()), device_type(self.down.weight.ty()))
+        (self.up.weight.ty().device_type(), self.down.weight.ty().device_type())
     }
 
     /// Row `at` of the interleaved gate and up rows of `neurons`: its matrix, and the row in that

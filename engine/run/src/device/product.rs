@@ -2,7 +2,7 @@
 
 use super::loader::GpuLoader;
 use thermocline_base::error::Result;
-use thermocline_formats::{format::Matrix, quant::device_type};
+use thermocline_formats::format::Matrix;
 use thermocline_gpu::{Buffer, BufferRows, GpuMatrix, Matmul, MemoryUse, Recorder};
 use thermocline_model::Linear;
 
@@ -27,7 +27,7 @@ impl Product {
         x: &Buffer,
         y: BufferRows<'_>,
     ) -> Result<Self> {
-        let ty = |linear: &Linear| device_type(linear.weight.ty());
+        let ty = |linear: &Linear| linear.weight.ty().device_type();
         let (mut matmuls, mut uploaded, mut biases) = (Vec::new(), Vec::new(), Vec::new());
         let (mut offset, mut work) = (0, 0);
         for stack in linears.chunk_by(|a, b| ty(a) == ty(b)) {

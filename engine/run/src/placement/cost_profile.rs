@@ -7,10 +7,7 @@ use thermocline_base::{
     error::{Error, Result},
     telemetry::neurons::LayerNeurons,
 };
-use thermocline_formats::{
-    format::Matrix,
-    quant::{TensorType, device_row_bytes},
-};
+use thermocline_formats::{format::Matrix, quant::TensorType};
 use thermocline_model::{
     AttentionConfig, Down, ExpertWeights, Ffn, FfnWeights, LayerConfig, LayerWeights, Model, PredictorKind, SkipRule,
     Skips,
@@ -440,14 +437,18 @@ fn matrix_reads(matrix: &Matrix) -> ReadBytes {
     let rows = matrix.rows() as u64;
     ReadBytes {
         cpu: matrix.data().len() as u64,
-        device: rows * device_row_bytes(matrix.ty(), matrix.cols()),
+        device: rows * matrix.ty().device_type().device_row_bytes(matrix.cols()) as u64,
         ty: matrix.ty(),
     }
 }
 
 /// Reads of a product with one row of `matrix`.
 fn row_reads(matrix: &Matrix) -> ReadBytes {
-    ReadBytes { cpu: matrix.row_bytes() as u64, device: device_row_bytes(matrix.ty(), matrix.cols()), ty: matrix.ty() }
+    ReadBytes {
+        cpu: matrix.row_bytes() as u64,
+        device: matrix.ty().device_type().device_row_bytes(matrix.cols()) as u64,
+        ty: matrix.ty(),
+    }
 }
 
 /// Reads of a layer's attention or recurrent mixer, with a half-filled cache.

@@ -3,10 +3,7 @@
 use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
 
 use super::*;
-use thermocline_formats::{
-    format::Matrix,
-    quant::{TensorType, device_row_bytes},
-};
+use thermocline_formats::{format::Matrix, quant::TensorType};
 use thermocline_model::{Down, Ffn, LoadOptions, Model};
 
 mod bursts;
@@ -49,7 +46,7 @@ pub(super) fn profile(layers: Vec<LayerCosts>, head: u64, fixed: u64) -> CostPro
 
 /// Approximate bytes of `model`, with dense FFNs, on a device, without buffers.
 pub(super) fn device_bytes(model: &Model, chunk: usize) -> DeviceBytes {
-    let row = |matrix: &Matrix| device_row_bytes(matrix.ty(), matrix.cols());
+    let row = |matrix: &Matrix| matrix.ty().device_type().device_row_bytes(matrix.cols()) as u64;
     let all = |matrix: &Matrix| matrix.rows() as u64 * row(matrix);
     let config = &model.config;
     let layers = model.weights.layers.iter().map(|layer| {

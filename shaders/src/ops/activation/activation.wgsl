@@ -4,51 +4,38 @@
 // [rows, gate and up of each neuron]. Rows are 2 * pitch apart (pitch without a gate). hidden is
 // [rows, cols].
 #include "activation.wgsl"
-#include "lane.wgsl"
+#include "element.wgsl"
 
 override GATED: bool = true;
 override INTERLEAVED: bool = false;
 
-struct Params {
-    cols: u32,
-    pitch: u32,
-    rows: u32,
-    // Invocations in one row of the grid.
-    stride: u32,
-    threshold: f32,
-}
-
-var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> gate_up: array<f32>;
 @group(0) @binding(1) var<storage, read_write> hidden: array<f32>;
 
 @compute @workgroup_size(WORKGROUP_SIZE)
 fn activation(@builtin(global_invocation_id) id: vec3<u32>) {
-    let i = id.y * params.stride + id.x;
-    let row = i / params.cols;
-    if row >= params.rows {
+    let element = element_of(id);
+    if !element.inside {
         return;
     }
-    let col = i % params.cols;
-    let to = row * params.pitch + col;
     var gate = 0.0;
     var value = 0.0;
     if GATED {
-        var at = row * params.pitch * 2u + col;
+        var at = element.row * params.pitch * 2u + element.col;
         var step = params.cols;
         if INTERLEAVED {
-            at += col;
+            at += element.col;
             step = 1u;
         }
         gate = gate_up[at];
         value = activate_gated(gate, gate_up[at + step]);
     } else {
-        gate = gate_up[to];
+        gate = gate_up[element.at];
         value = activate(gate);
     }
     // NaN is kept.
     if params.threshold >= 0.0 && abs(activate(gate)) <= params.threshold {
         value = 0.0;
     }
-    hidden[to] = value;
+    hidden[element.at] = value;
 }

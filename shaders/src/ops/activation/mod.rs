@@ -7,7 +7,7 @@ use std::f64::consts::PI;
 use crate::{
     Access::{Read, Write},
     Kernel,
-    case::{COLS, CaseRequest, FLAT_SIZES, KernelCase, OUTLIER, PITCH, ROWS, loud_noise, map_elements},
+    case::{COLS, CaseRequest, FLAT_SIZES, KernelCase, OUTLIER, PITCH, ROWS, has, loud_noise, map_elements},
     params::params,
 };
 
@@ -58,38 +58,33 @@ pub(crate) fn limited_activate(kind: u32, limit: f64, gate: f64, up: Option<f64>
     f.min(limit) * factor
 }
 
+/// Forms of the input, and thresholds of gates.
+const FORMS: [(&str, f32); 7] = [
+    ("GATED", 0.25),
+    ("", -1.0),
+    ("GATED", -1.0),
+    ("GATED INTERLEAVED", -1.0),
+    ("GATED INTERLEAVED", 0.5),
+    ("GATED", 0.0),
+    ("", 2.0),
+];
+
 /// Every function, also with a limit, in every form of the input. Gates and ups reach values where
 /// tanh and exp saturate.
 fn cases(request: &CaseRequest) -> Vec<KernelCase> {
     let limits = [0.0; 7].into_iter().chain([3.5, 0.25, 5.0]);
     let functions: Vec<(u32, f64)> = [0, 1, 2, 3, 4, 5, 6, 2, 3, 6].into_iter().zip(limits).collect();
-    let forms = [
-        (true, false, 0.25),
-        (false, false, -1.0),
-        (true, false, -1.0),
-        (true, true, -1.0),
-        (true, true, 0.5),
-        (true, false, 0.0),
-        (false, false, 2.0),
-    ];
-    let forms = forms.map(|(gated, interleaved, threshold)| ActivationLayout { gated, interleaved, threshold });
     let functions = request.pick(&functions, 7).iter();
     let tolerance = request.function_error();
-    functions
-        .flat_map(|(kind, limit)| request.pick(&forms, 1).iter().map(|form| case(*kind, *limit, form, tolerance)))
-        .collect()
+    let of_form = |(options, threshold): &(&str, f32)| {
+        let cases = functions.clone().map(|(kind, limit)| case(*kind, *limit, options, *threshold, tolerance));
+        cases.collect::<Vec<_>>()
+    };
+    request.pick(&FORMS, 1).iter().flat_map(of_form).collect()
 }
 
-/// A form of the input, and the threshold of gates.
-#[derive(Debug)]
-struct ActivationLayout {
-    gated: bool,
-    interleaved: bool,
-    threshold: f32,
-}
-
-fn case(kind: u32, limit: f64, form: &ActivationLayout, tolerance: f64) -> KernelCase {
-    let ActivationLayout { gated, interleaved, threshold } = *form;
+fn case(kind: u32, limit: f64, options: &str, threshold: f32, tolerance: f64) -> KernelCase {
+    let (gated, interleaved) = (has(options, "GATED"), has(options, "INTERLEAVED"));
     let mut input = loud_noise(ROWS * 2 * PITCH, 5, 60.0);
     input[3] = OUTLIER;
     let (row_len, step) = if gated { (2 * PITCH, if interleaved { 1 } else { COLS }) } else { (PITCH, 0) };
@@ -102,11 +97,10 @@ fn case(kind: u32, limit: f64, form: &ActivationLayout, tolerance: f64) -> Kerne
     });
     let [cols, pitch, rows, stride] = FLAT_SIZES;
     KernelCase::flat("activation", Activation { cols, pitch, rows, stride, threshold })
-        .named(format!("kind {kind}, limit {limit}, {form:?}"))
+        .named(format!("kind {kind}, limit {limit}, threshold {threshold}, {options}"))
         .set("KIND", kind)
         .set("LIMIT", limit)
-        .set("GATED", gated)
-        .set("INTERLEAVED", interleaved)
+        .switches(&["GATED", "INTERLEAVED"], options)
         .input(&input)
         .input(&before)
         .becomes(&hidden, tolerance)

@@ -4,17 +4,11 @@
 //   1 |score| > threshold, for hidden activations (threshold 0: the neurons that fired)
 // NaN never passes. Workgroup (block, t) of the grid tests 32 * WORKGROUP_SIZE neurons, one word
 // per invocation.
+#include "params.wgsl"
+
 override WORKGROUP_SIZE: u32 = 128u;
 override TEST: u32 = 0u;
 
-struct Params {
-    neurons: u32,
-    // Elements from one token's scores to the next's; a multiple of 4.
-    pitch: u32,
-    threshold: f32,
-}
-
-var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> scores: array<vec4<f32>>;
 @group(0) @binding(1) var<storage, read_write> mask: array<u32>;
 

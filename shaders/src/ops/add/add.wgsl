@@ -11,7 +11,6 @@ override DELTA_SCALE: f32 = 1.0;
 fn add(@builtin(global_invocation_id) id: vec3<u32>) {
     let element = element_of(id);
     if element.inside {
-        let at = element.row * params.pitch + element.col;
-        sum[at] += DELTA_SCALE * delta[at];
+        sum[element.at] += DELTA_SCALE * delta[element.at];
     }
 }

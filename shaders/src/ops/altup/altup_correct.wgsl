@@ -2,22 +2,9 @@
 // result of the first stream:
 //   s_i = p_i + (1 + b_i) (residual - p_0),  b = map tanh(modalities),  residual = scale s_0
 // One invocation per element of a stream, in a two-dimensional grid.
-#include "lane.wgsl"
+#include "element.wgsl"
 #include "modalities.wgsl"
 
-struct Params {
-    cols: u32,
-    // Elements from one row to the next.
-    pitch: u32,
-    rows: u32,
-    // Invocations in one row of the grid: workgroups.x * WORKGROUP_SIZE.
-    stride: u32,
-    // Elements from one stream to the next.
-    stream_pitch: u32,
-    modalities_pitch: u32,
-}
-
-var<immediate> params: Params;
 @group(0) @binding(2) var<storage, read> predicted: array<f32>;
 // [cols]
 @group(0) @binding(3) var<storage, read> scale: array<f32>;
@@ -26,21 +13,19 @@ var<immediate> params: Params;
 
 @compute @workgroup_size(WORKGROUP_SIZE)
 fn altup_correct(@builtin(global_invocation_id) id: vec3<u32>) {
-    let i = id.y * params.stride + id.x;
-    let row = i / params.cols;
-    if row >= params.rows {
+    let element = element_of(id);
+    if !element.inside {
         return;
     }
-    let col = i % params.cols;
-    let at = row * params.pitch + col;
-    let m = modalities_of(row, params.modalities_pitch);
+    let at = element.at;
+    let m = modalities_of(element.row, params.modalities_pitch);
     let difference = residual[at] - predicted[at];
     for (var to = 0u; to < STREAMS; to += 1u) {
         let place = to * params.stream_pitch + at;
         let s = predicted[place] + (1.0 + dot(map[to], m)) * difference;
         streams[place] = s;
         if to == 0u {
-            residual[at] = scale[col] * s;
+            residual[at] = scale[element.col] * s;
         }
     }
 }

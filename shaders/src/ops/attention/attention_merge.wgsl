@@ -5,21 +5,12 @@
 // and there are at most MOST_SPLITS splits.
 #include "slices.wgsl"
 #include "reduce.wgsl"
+#include "params.wgsl"
 
 const MOST_SPLITS: u32 = 256u;
 // Number of partials that a lane reads at once.
 const READS: u32 = 4u;
 
-struct Params {
-    n_head: u32,
-    // Elements from one token's output to the next's.
-    out_pitch: u32,
-    splits: u32,
-    // Row of the first token in the output.
-    row: u32,
-}
-
-var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> partials: array<vec4<f32>>;
 @group(0) @binding(1) var<storage, read_write> out: array<f32>;
 

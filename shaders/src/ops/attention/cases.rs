@@ -32,12 +32,14 @@ fn hard_forms() -> Vec<AttentionForm> {
     ]
 }
 
-/// Forms of heads: their sizes, groups and pages.
+/// Forms of heads: their sizes, groups and pages. Drivers compile the kernels again for every size,
+/// so each has a purpose: parts of a unit, more than an output tile, and the largest heads of
+/// models. Other forms have the common sizes.
 fn head_forms() -> impl Iterator<Item = AttentionForm> {
     let runs = &[Decode(2, 0, 128), Decode(3, 1, 128), Prompt(45)];
     let plain = AttentionForm { runs, ..PLAIN };
-    let of_halves = [8, 20, 6, 64, 80, 128, 256, 576].map(|dim| ("", dim)).into_iter();
-    let widths = of_halves.chain([20, 7, 96, 256, 300].map(|dim| ("KV_F32", dim)));
+    let of_halves = [6, 128, 576].map(|dim| ("", dim)).into_iter();
+    let widths = of_halves.chain([7, 256, 300].map(|dim| ("KV_F32", dim)));
     let widths =
         widths.map(move |(options, dim)| AttentionForm { options, heads: [3, 1, 0, 1], dims: [dim; 2], ..plain });
     let of_halves = [[192, 128], [20, 6], [24, 64]].map(|dims| ("SINKS", dims)).into_iter();

@@ -2,23 +2,12 @@
 // `resident`. With SHARED, plus shared[t], which GATED multiplies by sigmoid(gate[t]). With `add`,
 // plus the earlier out[t] of the other experts. Rows of y, shared and out are `pitch` apart, rows
 // of gate `gate_pitch`. One invocation per element, in a two-dimensional grid.
+#include "params.wgsl"
+
 override WORKGROUP_SIZE: u32 = 128u;
 override SHARED: bool = false;
 override GATED: bool = true;
 
-struct Params {
-    cols: u32,
-    pitch: u32,
-    tokens: u32,
-    used: u32,
-    gate_pitch: u32,
-    resident: u32,
-    add: u32,
-    // Invocations in one row of the grid.
-    stride: u32,
-}
-
-var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> y: array<f32>;
 @group(0) @binding(1) var<storage, read> router_weights: array<f32>;
 @group(0) @binding(2) var<storage, read> places: array<u32>;

@@ -6,7 +6,7 @@
 use crate::{
     Access::{Read, Write},
     Kernel,
-    case::{CLOSE, CaseRequest, KernelCase, noise, sizes},
+    case::{CLOSE, CaseRequest, KernelCase, has, noise, sigmoid, sizes},
     limits::NO_NEURON,
     params::params,
 };
@@ -43,28 +43,20 @@ pub(crate) const KERNEL: Kernel =
 /// router weight and an expert's output.
 fn oracle(before: f64, products: impl Iterator<Item = [f32; 2]>, shared: Option<f32>, gate: Option<f32>) -> f64 {
     let experts: f64 = products.map(|[weight, y]| f64::from(weight) * f64::from(y)).sum();
-    let open = gate.map_or(1.0, |gate| 1.0 / (1.0 + (-f64::from(gate)).exp()));
+    let open = gate.map_or(1.0, |gate| sigmoid(gate.into()));
     before + experts + open * shared.map_or(0.0, f64::from)
-}
-
-/// What the sum adds to the experts' outputs.
-struct CombineForm {
-    shared: bool,
-    gated: bool,
-    add: bool,
 }
 
 /// Padded and unpadded rows, with one or more experts per token.
 fn cases(request: &CaseRequest) -> Vec<KernelCase> {
-    let forms = [(true, true, true), (true, false, false), (false, true, false)];
-    let forms = forms.map(|(shared, gated, add)| CombineForm { shared, gated, add });
-    let forms = request.pick(&forms, 1);
+    let forms = request.pick(&["SHARED GATED ADD", "SHARED", "GATED"], 1);
     let shapes = request.pick(&[[45, 64, 4], [1, 32, 1], [45, 64, 2], [128, 128, 8]], 1).iter();
-    shapes.flat_map(|shape| forms.iter().map(|form| case(*shape, form))).collect()
+    shapes.flat_map(|shape| forms.iter().map(|options| case(*shape, options))).collect()
 }
 
-fn case([cols, pitch, used]: [usize; 3], form: &CombineForm) -> KernelCase {
-    let CombineForm { shared: with_shared, gated, add } = *form;
+/// A case in which `options` are what the sum adds to the experts' outputs.
+fn case([cols, pitch, used]: [usize; 3], options: &str) -> KernelCase {
+    let (with_shared, gated, add) = (has(options, "SHARED"), has(options, "GATED"), has(options, "ADD"));
     let (tokens, gate_pitch, resident) = (3, 32, 5);
     let pairs = tokens * used;
     let (mut y, router_weights) = (noise(pairs * pitch, 1), noise(pairs, 2));
@@ -87,9 +79,8 @@ fn case([cols, pitch, used]: [usize; 3], form: &CombineForm) -> KernelCase {
     let params =
         Combine { cols: cols32, pitch: pitch32, tokens: tokens32, used: used32, gate_pitch, resident, add, stride };
     KernelCase::new("combine", 32, params, [3, (tokens32 * cols32).div_ceil(stride), 1])
-        .named(format!("{used} outputs of {cols} columns, shared {with_shared}, gated {gated}, add {add}"))
-        .set("SHARED", with_shared)
-        .set("GATED", gated)
+        .named(format!("{used} outputs of {cols} columns, {options}"))
+        .switches(&["SHARED", "GATED"], options)
         .input(&y)
         .input(&router_weights)
         .input(&places)

@@ -8,22 +8,10 @@
 #include "lane.wgsl"
 #include "reduce.wgsl"
 #include "softplus.wgsl"
+#include "params.wgsl"
 
 const LENGTH_EPS: f32 = 1e-6;
 
-struct Params {
-    k_heads: u32,
-    v_heads: u32,
-    k_dim: u32,
-    // Elements from one token's queries, keys and values to the next's.
-    qkv_pitch: u32,
-    // Elements from one token's rates to the next's.
-    rates_pitch: u32,
-    decay_at: u32,
-    rate_at: u32,
-}
-
-var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read_write> qkv: array<f32>;
 @group(0) @binding(1) var<storage, read_write> rates: array<f32>;
 @group(0) @binding(2) var<storage, read> a: array<f32>;

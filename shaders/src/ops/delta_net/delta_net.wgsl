@@ -6,27 +6,10 @@
 // Grid: (ceil(v_dim / COLUMNS); v_heads). Because S^T q = (decay S)^T q + delta (k . q), one sum
 // over the slices serves both products.
 #include "scan.wgsl"
+#include "params.wgsl"
 
 override INTERLEAVED: bool = false;
 
-struct Params {
-    tokens: u32,
-    k_heads: u32,
-    v_heads: u32,
-    v_dim: u32,
-    // Elements from one token's queries, keys and values to the next's.
-    qkv_pitch: u32,
-    // Elements from one token's rates to the next's.
-    rates_pitch: u32,
-    decay_at: u32,
-    rate_at: u32,
-    // Elements from one token's outputs to the next's.
-    out_pitch: u32,
-    // First row of this conversation's tokens: several conversations may share a pass.
-    row: u32,
-}
-
-var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> vectors: array<f32>;
 @group(0) @binding(1) var<storage, read> rates: array<f32>;
 @group(0) @binding(2) var<storage, read_write> state: array<f32>;

@@ -3,20 +3,8 @@
 // are not written.
 #include "lane.wgsl"
 #include "weights.wgsl"
+#include "params.wgsl"
 
-struct Params {
-    first_row: u32,
-    rows: u32,
-    chunks: u32,
-    tokens: u32,
-    // Elements from one row of `out` to the next, a multiple of 32.
-    pitch: u32,
-    // Invocations in one row of the grid.
-    stride: u32,
-    scale: f32,
-}
-
-var<immediate> params: Params;
 @group(0) @binding(2) var<storage, read> ids: array<u32>;
 @group(0) @binding(3) var<storage, read_write> out: array<vec4<f32>>;
 

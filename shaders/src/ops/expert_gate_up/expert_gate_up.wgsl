@@ -10,6 +10,7 @@
 // neurons.
 #include "activation.wgsl"
 #include "weights.wgsl"
+#include "params.wgsl"
 
 override WORKGROUP_SIZE: u32 = 128u;
 override GATES_KNOWN: bool = false;
@@ -18,27 +19,6 @@ override HAS_BIAS: bool = false;
 override LANES: u32 = 32u;
 const NEURONS: u32 = 2u;
 
-struct Params {
-    neurons: u32,
-    // Rows of an expert.
-    rows: u32,
-    up_at: u32,
-    chunks: u32,
-    pairs: u32,
-    // Consecutive pairs that read the same row of x.
-    pairs_per_row: u32,
-    x_pitch: u32,
-    gates_pitch: u32,
-    hidden_pitch: u32,
-    first_expert: u32,
-    experts: u32,
-    first_bias: u32,
-    // Workgroups in one row of the grid.
-    stride: u32,
-    threshold: f32,
-}
-
-var<immediate> params: Params;
 @group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read> bias: array<f32>;
 @group(0) @binding(4) var<storage, read> ids: array<u32>;

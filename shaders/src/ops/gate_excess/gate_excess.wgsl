@@ -3,18 +3,8 @@
 //   x = max(x - (mean(x) + deviations * sqrt(mean((x - mean(x))^2))), 0)
 #include "lane.wgsl"
 #include "reduce.wgsl"
+#include "params.wgsl"
 
-struct Params {
-    cols: u32,
-    // Elements from one row to the next.
-    pitch: u32,
-    rows: u32,
-    // Workgroups in one row of the grid.
-    stride: u32,
-    deviations: f32,
-}
-
-var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read_write> gates: array<f32>;
 
 @compute @workgroup_size(WORKGROUP_SIZE)

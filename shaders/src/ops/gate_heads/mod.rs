@@ -5,7 +5,10 @@
 use crate::{
     Access::{Read, Write},
     Kernel,
-    case::{COLS, CaseRequest, FLAT_SIZES, KernelCase, PITCH, ROWS, loud_noise, map_elements, noise, sizes},
+    case::{
+        COLS, CaseRequest, FLAT_SIZES, KernelCase, PITCH, ROWS, has, loud_noise, map_elements, noise, sigmoid, sizes,
+        softplus,
+    },
     params::params,
 };
 
@@ -36,43 +39,33 @@ pub(crate) const KERNEL: Kernel =
 
 /// The factor of a gate.
 fn oracle(gate: f64, is_softplus: bool) -> f64 {
-    if is_softplus { gate.max(0.0) + (-gate.abs()).exp().ln_1p() } else { 1.0 / (1.0 + (-gate).exp()) }
+    if is_softplus { softplus(gate) } else { sigmoid(gate) }
 }
 
-/// A form of the gates.
-#[derive(Debug)]
-struct GateHeadsForm {
-    /// The gates are in rows of their own.
-    own: bool,
-    softplus: bool,
-    /// Elements of heads per gate.
-    width: usize,
-}
-
-/// Gates behind their queries, and own gates per head or per element. Gates reach values where exp
-/// saturates.
+/// Gates behind their queries, and own gates per head or per element: options, and elements of
+/// heads per gate. Gates reach values where exp saturates.
 fn cases(request: &CaseRequest) -> Vec<KernelCase> {
     let dim = COLS / 3;
-    let forms = [(false, false, dim), (true, true, dim), (true, true, 1), (true, false, dim), (true, false, 1)];
-    let forms = forms.map(|(own, softplus, width)| GateHeadsForm { own, softplus, width });
-    request.pick(&forms, 2).iter().map(|form| case(form, request.function_error())).collect()
+    let forms =
+        [("", dim), ("OWN_GATES SOFTPLUS", dim), ("OWN_GATES SOFTPLUS", 1), ("OWN_GATES", dim), ("OWN_GATES", 1)];
+    let forms = request.pick(&forms, 2).iter();
+    forms.map(|(options, width)| case(options, *width, request.function_error())).collect()
 }
 
-fn case(form: &GateHeadsForm, tolerance: f64) -> KernelCase {
-    let GateHeadsForm { own, softplus, width } = *form;
+fn case(options: &str, width: usize, tolerance: f64) -> KernelCase {
+    let own = has(options, "OWN_GATES");
     let (first, gate_pitch) = (if own { 7 } else { 0 }, 2 * COLS + 20);
     let (heads, gates) = (noise(ROWS * PITCH, 1), loud_noise(ROWS * gate_pitch, 2, 60.0));
     let gated = map_elements(&heads, |row, col, value| {
         let (head, element) = (col / width, col % width);
         let at = if own { first + head } else { (2 * head + 1) * width + element };
-        value * oracle(f64::from(gates[row * gate_pitch + at]), softplus)
+        value * oracle(f64::from(gates[row * gate_pitch + at]), has(options, "SOFTPLUS"))
     });
     let [cols, pitch, rows, stride] = FLAT_SIZES;
     let [gate_width, gate_pitch, gate_first] = sizes([width, gate_pitch, first]);
     KernelCase::flat("gate_heads", GateHeads { cols, pitch, rows, stride, gate_width, gate_pitch, gate_first })
-        .named(format!("{form:?}"))
-        .set("OWN_GATES", own)
-        .set("SOFTPLUS", softplus)
+        .named(format!("{width} elements per gate, {options}"))
+        .switches(&["OWN_GATES", "SOFTPLUS"], options)
         .input(&heads)
         .becomes(&gated, tolerance)
         .input(&gates)

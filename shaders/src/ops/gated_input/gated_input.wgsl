@@ -3,18 +3,8 @@
 // invocation per element, in a two-dimensional grid.
 #include "activation.wgsl"
 #include "lane.wgsl"
+#include "params.wgsl"
 
-struct Params {
-    cols: u32,
-    // Elements from one row to the next.
-    pitch: u32,
-    rows: u32,
-    // Invocations in one row of the grid: workgroups.x * WORKGROUP_SIZE.
-    stride: u32,
-    first: u32,
-}
-
-var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> gate: array<f32>;
 @group(0) @binding(1) var<storage, read> input: array<f32>;
 @group(0) @binding(2) var<storage, read_write> hidden: array<f32>;

@@ -6,21 +6,11 @@
 // `gate_at` in rows of `gate`. One workgroup per head and token: grid (heads; tokens).
 #include "lane.wgsl"
 #include "reduce.wgsl"
+#include "params.wgsl"
 
 override GATE_FIRST: bool = false;
 override WEIGHT_PER_HEAD: bool = false;
 
-struct Params {
-    // Elements of a head.
-    dim: u32,
-    // Elements from one token's outputs, and gates, to the next's.
-    pitch: u32,
-    gate_pitch: u32,
-    gate_at: u32,
-    eps: f32,
-}
-
-var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read_write> x: array<f32>;
 @group(0) @binding(1) var<storage, read> gate: array<f32>;
 @group(0) @binding(2) var<storage, read> weight: array<f32>;

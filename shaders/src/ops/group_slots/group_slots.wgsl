@@ -4,6 +4,7 @@
 // are in no tile and not in the order. Tiles after the last have an expert that does not exist. One
 // workgroup.
 #include "lane.wgsl"
+#include "params.wgsl"
 
 const MOST_EXPERTS: u32 = 512u;
 // Pairs per tile.
@@ -11,14 +12,6 @@ const TOKENS: u32 = 64u;
 // Pairs per batch: the capacity of `part`.
 const BATCH: u32 = 1024u;
 
-struct Params {
-    experts: u32,
-    pairs: u32,
-    // Capacity of `tiles`: at least the largest possible number, pairs / TOKENS + experts.
-    tiles: u32,
-}
-
-var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> ids: array<u32>;
 @group(0) @binding(1) var<storage, read_write> order: array<u32>;
 // Per tile: expert, first pair, end of the expert's pairs.

@@ -3,14 +3,10 @@
 //   scales[t] = (2^(14 - e), 2^(e - 14)) where 2^e <= max |x[t]| < 2^(e + 1)
 // gemm_coop multiplies a token's activations by the first and its sums by the second. 16-bit floats
 // hold at most 65504, and small numbers with few bits. One workgroup per token.
+#include "params.wgsl"
+
 override WORKGROUP_SIZE: u32 = 64u;
 
-struct Params {
-    chunks: u32,
-    x_pitch: u32,
-}
-
-var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> x: array<vec4<f32>>;
 @group(0) @binding(1) var<storage, read_write> scales: array<vec2<f32>>;
 

@@ -4,43 +4,20 @@
 //   q      [tokens, n_head, rank | rope_dim]: the second part, rotated; the first is not written
 //   row (position + token) % capacity of keys [capacity, rank | rope_dim]:
 //          l / sqrt(mean(l^2) + eps) * norm of the latent l, and the rest rotated
-// Heads of q and rows of keys are padded with zeros to a multiple of four elements. Rotations
-// (ROPE, Su et al. 2021) are
-//   (a, b) <- (a cos - b sin, a sin + b cos)
-//   pairs (i, i + rope_dim / 2) when NEOX, else (2 i, 2 i + 1)
-// with (cos, sin) from a table [tokens, rope_dim / 2]. Both parts of queries then grow with their
-// position (QUERY_SCALE).
+// Heads of q and rows of keys are padded with zeros to a multiple of four elements. Both parts of
+// queries grow with their position (QUERY_SCALE).
 // Keys hold f32 when KV_F32, else pairs of f16. One workgroup per head and token, and one per key:
 // grid (n_head + 1; tokens).
 #include "lane.wgsl"
 #include "reduce.wgsl"
+#include "rotation.wgsl"
 #include "token_positions.wgsl"
+#include "params.wgsl"
 
-override NEOX: bool = false;
-override ROPE: bool = true;
 override KV_F32: bool = false;
 
 const MAX_F16: f32 = 65504.0;
 
-struct Params {
-    positions: TokenPositions,
-    n_head: u32,
-    nope_dim: u32,
-    // Even.
-    rope_dim: u32,
-    rank: u32,
-    // Elements from one token's queries to the next's, and from one token's projections to the
-    // next's.
-    queries_pitch: u32,
-    projected_pitch: u32,
-    inputs_pitch: u32,
-    capacity: u32,
-    eps: f32,
-    // First row of this conversation's tokens: several conversations may share a pass.
-    row: u32,
-}
-
-var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> queries: array<f32>;
 @group(0) @binding(1) var<storage, read> projected: array<f32>;
 @group(0) @binding(2) var<storage, read> table: array<vec2<f32>>;
@@ -104,7 +81,7 @@ fn key_element(start: u32, token: u32, scale: f32, i: u32) -> f32 {
     if !ROPE {
         return projected[start + i];
     }
-    let to = rotation_of(token, at);
+    let to = rotation_of(token, at, params.rope_dim);
     return projected[start + i] * to.cosine + projected[start + params.rank + to.partner] * to.sine;
 }
 
@@ -115,27 +92,6 @@ fn rotated_query(start: u32, token: u32, i: u32) -> f32 {
     if !ROPE {
         return queries[start + i];
     }
-    let to = rotation_of(token, i);
+    let to = rotation_of(token, i, params.rope_dim);
     return queries[start + i] * to.cosine + queries[start + to.partner] * to.sine;
-}
-
-// Factors on an element and on its partner.
-struct Rotation {
-    partner: u32,
-    cosine: f32,
-    sine: f32,
-}
-
-fn rotation_of(token: u32, i: u32) -> Rotation {
-    let half = params.rope_dim / 2u;
-    var pair = i / 2u;
-    var is_first = i % 2u == 0u;
-    var partner = i ^ 1u;
-    if NEOX {
-        pair = i % half;
-        is_first = i < half;
-        partner = select(i - half, i + half, is_first);
-    }
-    let rotation = table[token * half + pair];
-    return Rotation(partner, rotation.x, select(rotation.y, -rotation.y, is_first));
 }

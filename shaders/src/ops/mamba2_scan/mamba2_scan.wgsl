@@ -8,30 +8,10 @@
 // summed over the slices for TURNS tokens at a time, one token per slice.
 #include "scan.wgsl"
 #include "softplus.wgsl"
+#include "params.wgsl"
 
 const TURNS: u32 = 8u;
 
-struct Params {
-    tokens: u32,
-    heads: u32,
-    // Number of groups of consecutive heads.
-    groups: u32,
-    // Elements of a head's input.
-    width: u32,
-    // Elements from one token's vectors to the next's.
-    vectors_pitch: u32,
-    // Elements from one token's steps to the next's.
-    rates_pitch: u32,
-    steps_at: u32,
-    // Elements from one token's outputs to the next's.
-    out_pitch: u32,
-    least: f32,
-    most: f32,
-    // First row of this conversation's tokens: several conversations may share a pass.
-    row: u32,
-}
-
-var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> vectors: array<f32>;
 @group(0) @binding(1) var<storage, read> rates: array<f32>;
 @group(0) @binding(2) var<storage, read> heads: array<f32>;

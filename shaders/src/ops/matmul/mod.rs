@@ -9,7 +9,7 @@ use half::f16;
 use crate::{
     Access::{Read, Write},
     Kernel, WeightType,
-    case::{CLOSE, CaseRequest, Extent, HALF, KernelCase, SampleWeights, noise, sizes, wide},
+    case::{CLOSE, CaseRequest, Extent, HALF, KernelCase, SampleWeights, has, noise, sizes, wide},
     ops::{half_scale, quantise_q8},
     params::params,
 };
@@ -84,46 +84,45 @@ struct MatmulForm {
     rows: usize,
     /// Tokens of a workgroup.
     tokens: usize,
-    bias: bool,
-    relu: bool,
-    accumulate: bool,
+    /// Names of overrides.
+    options: &'static str,
 }
 
 /// Forms of `gemv` and, if they have one token, of `gemv_dot`.
 const FEW: [MatmulForm; 8] = [
-    form(128, [4, 1], [false, false, false]),
-    form(32, [16, 1], [true, false, true]),
-    form(256, [1, 1], [true, true, false]),
-    form(64, [11, 1], [true, false, false]),
-    form(96, [4, 4], [true, true, true]),
-    form(32, [1, 4], [true, false, false]),
-    form(256, [2, 2], [true, false, true]),
-    form(64, [3, 3], [false, true, false]),
+    form(128, [4, 1], ""),
+    form(32, [16, 1], "HAS_BIAS ACCUMULATE"),
+    form(256, [1, 1], "HAS_BIAS RELU"),
+    form(64, [11, 1], "HAS_BIAS"),
+    form(96, [4, 4], "HAS_BIAS RELU ACCUMULATE"),
+    form(32, [1, 4], "HAS_BIAS"),
+    form(256, [2, 2], "HAS_BIAS ACCUMULATE"),
+    form(64, [3, 3], "RELU"),
 ];
 
 /// Forms of `gemm`.
 const MANY: [MatmulForm; 4] = [
-    form(128, [64, 64], [false, false, false]),
-    form(128, [64, 64], [true, false, true]),
-    form(32, [16, 64], [true, true, false]),
-    form(96, [48, 64], [true, false, false]),
+    form(128, [64, 64], ""),
+    form(128, [64, 64], "HAS_BIAS ACCUMULATE"),
+    form(32, [16, 64], "HAS_BIAS RELU"),
+    form(96, [48, 64], "HAS_BIAS"),
 ];
 
 /// Kernels of hardware products and their workgroups: as many subgroups of 8 invocations as the
 /// kernel needs, and then twice as many, which repeat the work of the last one.
 const COOPERATIVE: [(&str, u32); 4] = [("gemm_coop", 32), ("gemm_coop_8", 64), ("gemm_coop", 64), ("gemm_coop_8", 128)];
 
-/// A form of workgroup, its rows and tokens, and whether it has a bias, has ReLU and accumulates.
-const fn form(workgroup: u32, [rows, tokens]: [usize; 2], [bias, relu, accumulate]: [bool; 3]) -> MatmulForm {
-    MatmulForm { workgroup, rows, tokens, bias, relu, accumulate }
+/// A form of workgroup, its rows and tokens, and options.
+const fn form(workgroup: u32, [rows, tokens]: [usize; 2], options: &'static str) -> MatmulForm {
+    MatmulForm { workgroup, rows, tokens, options }
 }
 
 impl MatmulForm {
     /// The result of a sum.
     fn oracle(&self, sum: f64, bias: f32, before: f64) -> f64 {
-        let value = if self.bias { sum + f64::from(bias) } else { sum };
-        let value = if self.relu { value.max(0.0) } else { value };
-        if self.accumulate { before + value } else { value }
+        let value = if has(self.options, "HAS_BIAS") { sum + f64::from(bias) } else { sum };
+        let value = if has(self.options, "RELU") { value.max(0.0) } else { value };
+        if has(self.options, "ACCUMULATE") { before + value } else { value }
     }
 }
 
@@ -166,7 +165,7 @@ fn cases(request: &CaseRequest) -> Vec<KernelCase> {
     };
     let product = MatmulSample::new(request.ty, [70, 96, 67], true);
     let kernels = COOPERATIVE.into_iter().take(kernels);
-    let forms = kernels.map(|(kernel, workgroup)| (kernel, form(workgroup, [64, 64], [true, false, false])));
+    let forms = kernels.map(|(kernel, workgroup)| (kernel, form(workgroup, [64, 64], "HAS_BIAS")));
     cases.extend(forms.map(|(kernel, form)| product.case(kernel, &form)));
     cases
 }
@@ -231,9 +230,7 @@ impl MatmulSample {
         let params = Matmul { rows, chunks, tokens, x_pitch, y_pitch, y_offset, bias_offset, stride };
         let case = KernelCase::new(kernel, form.workgroup, params, groups)
             .named(format!("{rows} rows, {chunks} chunks, {tokens} tokens, {form:?}"))
-            .set("HAS_BIAS", form.bias)
-            .set("RELU", form.relu)
-            .set("ACCUMULATE", form.accumulate)
+            .switches(&["HAS_BIAS", "RELU", "ACCUMULATE"], form.options)
             .matrix(weights);
         let [row_group, token_group] = sizes([form.rows, form.tokens]);
         let case = match kernel {

@@ -5,7 +5,7 @@
 use crate::{
     Access::{Read, Write},
     Kernel,
-    case::{CLOSE, CaseRequest, KernelCase, NEAR, OUTLIER, noise, sizes, wide},
+    case::{CLOSE, CaseRequest, KernelCase, NEAR, OUTLIER, has, noise, sizes, wide},
     params::params,
 };
 
@@ -39,24 +39,17 @@ fn oracle(row: &[f64], weight: &[f32], bias: Option<&[f32]>, eps: f32) -> Vec<f6
     normed.enumerate().map(|(i, value)| value + bias.map_or(0.0, |bias| f64::from(bias[i]))).collect()
 }
 
-/// A form of the norm.
-struct NormForm {
-    layer: bool,
-    add: bool,
-    workgroup: u32,
-}
-
 /// Rows of several lengths. An outlier makes the squares of an RMS norm large. A large mean shows
 /// whether a layer norm computes the variance from centred values.
 fn cases(request: &CaseRequest) -> Vec<KernelCase> {
-    let forms = [(false, true, 128), (true, false, 96), (false, false, 64), (true, true, 32)];
-    let forms = forms.map(|(layer, add, workgroup)| NormForm { layer, add, workgroup });
-    let shapes = request.pick(&[(1000, 1024), (1, 4), (7, 32), (64, 64), (129, 160)], 1).iter();
-    shapes.flat_map(|(cols, pitch)| forms.iter().map(|form| case(*cols, *pitch, form))).collect()
+    let forms = [("ADD_DELTA", 128), ("LAYER HAS_BIAS", 96), ("", 64), ("LAYER HAS_BIAS ADD_DELTA", 32)];
+    let shapes = request.pick(&[[1000, 1024], [1, 4], [7, 32], [64, 64], [129, 160]], 1).iter();
+    let cases = shapes.flat_map(|shape| forms.iter().map(|(options, workgroup)| case(*shape, options, *workgroup)));
+    cases.collect()
 }
 
-fn case(cols: usize, pitch: usize, form: &NormForm) -> KernelCase {
-    let NormForm { layer, add, workgroup } = *form;
+fn case([cols, pitch]: [usize; 2], options: &str, workgroup: u32) -> KernelCase {
+    let (layer, add) = (has(options, "LAYER"), has(options, "ADD_DELTA"));
     let (rows, eps) = (3, 1e-5_f32);
     let mut x: Vec<f32> = noise(rows * pitch, 1);
     if layer {
@@ -79,10 +72,8 @@ fn case(cols: usize, pitch: usize, form: &NormForm) -> KernelCase {
     let [cols32, pitch32, rows32] = sizes([cols, pitch, rows]);
     let params = Norm { cols: cols32, pitch: pitch32, rows: rows32, stride: 2, eps };
     KernelCase::new("norm", workgroup, params, [2, 2, 1])
-        .named(format!("{cols} columns, layer {layer}, add {add}"))
-        .set("LAYER", layer)
-        .set("HAS_BIAS", layer)
-        .set("ADD_DELTA", add)
+        .named(format!("{cols} columns, {options}"))
+        .switches(&["LAYER", "HAS_BIAS", "ADD_DELTA"], options)
         .set("DELTA_SCALE", factor)
         .input(&x)
         .becomes(&sums, CLOSE)

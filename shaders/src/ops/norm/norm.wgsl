@@ -6,23 +6,13 @@
 // padded to whole vectors.
 #include "lane.wgsl"
 #include "reduce.wgsl"
+#include "params.wgsl"
 
 override ADD_DELTA: bool = false;
 override DELTA_SCALE: f32 = 1.0;
 override LAYER: bool = false;
 override HAS_BIAS: bool = false;
 
-struct Params {
-    cols: u32,
-    // Elements from one row to the next.
-    pitch: u32,
-    rows: u32,
-    // Workgroups in one row of the grid.
-    stride: u32,
-    eps: f32,
-}
-
-var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read_write> x: array<vec4<f32>>;
 @group(0) @binding(1) var<storage, read> delta: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read> weight: array<vec4<f32>>;

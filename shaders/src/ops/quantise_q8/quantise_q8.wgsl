@@ -1,16 +1,9 @@
 // Quantises activations to 8 bits. Per chunk of 32 columns of x[t]: eight words of codes, four per
 // word, and a word with their scale, the largest magnitude / 127. One invocation per chunk.
+#include "params.wgsl"
+
 override WORKGROUP_SIZE: u32 = 64u;
 
-struct Params {
-    chunks: u32,
-    tokens: u32,
-    x_pitch: u32,
-    // Invocations in one row of the grid.
-    stride: u32,
-}
-
-var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> x: array<vec4<f32>>;
 @group(0) @binding(1) var<storage, read_write> quantised: array<u32>;
 

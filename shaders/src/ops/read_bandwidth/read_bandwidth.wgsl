@@ -1,18 +1,10 @@
 // sums[i] = sum of all words of data[i + k * invocations], wrapping. Does nothing but read, to
 // measure the read bandwidth. Adjacent invocations read adjacent elements, with four loads in
 // flight each.
+#include "params.wgsl"
+
 override WORKGROUP_SIZE: u32 = 256u;
 
-struct Params {
-    // Number of 16-byte elements.
-    len: u32,
-    // Invocations in one row of the grid: workgroups.x * WORKGROUP_SIZE.
-    stride: u32,
-    // Invocations of the grid.
-    invocations: u32,
-}
-
-var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> data: array<vec4<u32>>;
 @group(0) @binding(1) var<storage, read_write> sums: array<u32>;
 

@@ -6,23 +6,19 @@
 // Queries and keys are normalised per head (QK_NORM: x / sqrt(mean(x^2) + eps) * w), or over all
 // heads of a token together (with QK_NORM_ALL). Values are normalised per head without weights
 // (V_NORM), and multiplied by VALUE_SCALE. The first `dims` elements of queries and keys are
-// rotated (ROPE, Su et al. 2021):
-//   (a, b) <- (a cos - b sin, a sin + b cos)
-//   pairs (i, i + dims / 2) when NEOX, else (2 i, 2 i + 1)
-// with (cos, sin) from a table [tokens, dims / 2]. Queries then grow with their position
-// (QUERY_SCALE). With NORM_AFTER_ROPE, the whole norm is applied after the rotation. Rotations keep lengths, so
-// its scale can be computed before. With GATED, each query head is followed by its gate of head_dim
-// elements, which is not copied.
+// rotated. Queries then grow with their position (QUERY_SCALE). With NORM_AFTER_ROPE, the whole
+// norm is applied after the rotation. Rotations keep lengths, so its scale can be computed before.
+// With GATED, each query head is followed by its gate of head_dim elements, which is not copied.
 // Heads of q and rows of the caches are padded with zeros to a multiple of four elements. The
 // caches hold f32 when KV_F32, else pairs of f16. One workgroup per head and token: grid (2
 // kv_heads, preceded by n_head if the dispatch writes queries; tokens). Any WORKGROUP_SIZE works;
 // head_dim / 2 is best.
 #include "lane.wgsl"
 #include "reduce.wgsl"
+#include "rotation.wgsl"
 #include "token_positions.wgsl"
+#include "params.wgsl"
 
-override NEOX: bool = false;
-override ROPE: bool = true;
 override QK_NORM: bool = false;
 override QK_NORM_ALL: bool = false;
 override NORM_AFTER_ROPE: bool = false;
@@ -33,24 +29,6 @@ override KV_F32: bool = false;
 
 const MAX_F16: f32 = 65504.0;
 
-struct Params {
-    positions: TokenPositions,
-    n_head: u32,
-    n_kv_head: u32,
-    first_kv_head: u32,
-    kv_heads: u32,
-    head_dim: u32,
-    value_dim: u32,
-    dims: u32,
-    qkv_pitch: u32,
-    q_pitch: u32,
-    capacity: u32,
-    eps: f32,
-    // First row of this conversation's tokens: several conversations may share a pass.
-    row: u32,
-}
-
-var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> qkv: array<f32>;
 @group(0) @binding(1) var<storage, read> table: array<vec2<f32>>;
 @group(0) @binding(2) var<storage, read> q_norm: array<f32>;
@@ -190,15 +168,6 @@ fn rotated(head: Head, i: u32) -> f32 {
     if !ROPE || head.is_value || i >= params.dims {
         return x;
     }
-    let half = params.dims / 2u;
-    var pair = i / 2u;
-    var is_first = i % 2u == 0u;
-    var partner = i ^ 1u;
-    if NEOX {
-        pair = i % half;
-        is_first = i < half;
-        partner = select(i - half, i + half, is_first);
-    }
-    let rotation = table[head.row * half + pair];
-    return x * rotation.x + unrotated(head, partner) * select(rotation.y, -rotation.y, is_first);
+    let to = rotation_of(head.row, i, params.dims);
+    return x * to.cosine + unrotated(head, to.partner) * to.sine;
 }

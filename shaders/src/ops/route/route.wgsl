@@ -16,6 +16,7 @@
 #include "lane.wgsl"
 #include "order.wgsl"
 #include "reduce.wgsl"
+#include "params.wgsl"
 
 override SCORE: u32 = 0u;
 override BIAS: bool = false;
@@ -26,20 +27,6 @@ const MOST_GROUPS: u32 = 64u;
 // Largest difference between nearly equal logits, relative to their magnitude.
 const NEARLY: f32 = 0.02;
 
-struct Params {
-    experts: u32,
-    pitch: u32,
-    used: u32,
-    tokens: u32,
-    renormalise: u32,
-    // 0: no groups.
-    groups: u32,
-    groups_used: u32,
-    groups_best: u32,
-    scale: f32,
-}
-
-var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> scores: array<f32>;
 // Per expert, with BIAS.
 @group(0) @binding(1) var<storage, read> bias: array<f32>;

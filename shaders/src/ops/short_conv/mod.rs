@@ -6,7 +6,7 @@
 use crate::{
     Access::{Read, Write},
     Kernel,
-    case::{CaseRequest, KernelCase, noise, sigmoid, sizes, wide},
+    case::{CaseRequest, KernelCase, has, noise, sigmoid, sizes, wide},
     params::params,
 };
 
@@ -48,12 +48,13 @@ fn oracle(inputs: &[f64], taps: &[f64], bias: f64, activate: bool) -> Vec<f64> {
 fn cases(request: &CaseRequest) -> Vec<KernelCase> {
     let shapes =
         [[37, 4, 9, 9], [37, 4, 1, 1], [70, 4, 23, 5], [70, 4, 23, 0], [5, 1, 3, 2], [5, 1, 3, 0], [40, 7, 4, 4]];
-    let forms = [[true, true, false], [false, false, true], [true, false, false], [false, true, false]];
+    let forms = ["ACTIVATE HAS_BIAS", "GATED", "ACTIVATE", "HAS_BIAS"];
     let shapes = request.pick(&shapes, 1).iter();
-    shapes.flat_map(|shape| request.pick(&forms, 2).iter().map(|form| case(*shape, *form))).collect()
+    shapes.flat_map(|shape| request.pick(&forms, 2).iter().map(|options| case(*shape, options))).collect()
 }
 
-fn case([channels, taps, tokens, span]: [usize; 4], [activate, biased, gated]: [bool; 3]) -> KernelCase {
+fn case([channels, taps, tokens, span]: [usize; 4], options: &str) -> KernelCase {
+    let [activate, biased, gated] = ["ACTIVATE", "HAS_BIAS", "GATED"].map(|name| has(options, name));
     // Another sequence's row precedes the tokens.
     let (row, history, save) = (1, taps - 1, span == 0 || span >= tokens);
     let (x_pitch, y_pitch, runs) = (3 * channels + 11, channels + 3, if save { 1 } else { tokens.div_ceil(span) });
@@ -75,15 +76,13 @@ fn case([channels, taps, tokens, span]: [usize; 4], [activate, biased, gated]: [
             after[i * channels + c] = *input;
         }
     }
-    let name = format!("{channels} channels, {taps} taps, {tokens} tokens, runs of {span}, gated: {gated}");
+    let name = format!("{channels} channels, {taps} taps, {tokens} tokens, runs of {span}, {options}");
     let [channels, taps, tokens, x_pitch, y_pitch, span, runs] =
         sizes([channels, taps, tokens, x_pitch, y_pitch, span, runs]);
     let params = ShortConv { channels, taps, tokens, x_pitch, y_pitch, span, save: save.into(), row: row as u32 };
     KernelCase::new("short_conv", 32, params, [channels.div_ceil(32), runs, 1])
         .named(name)
-        .set("ACTIVATE", activate)
-        .set("HAS_BIAS", biased)
-        .set("GATED", gated)
+        .switches(&["ACTIVATE", "HAS_BIAS", "GATED"], options)
         .input(&x)
         .input(&weight)
         .input(&bias)

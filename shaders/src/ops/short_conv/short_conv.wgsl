@@ -7,25 +7,12 @@
 // tokens). Only a grid of one run can save the state: the run of all tokens, or an extra run of no
 // tokens (`span` = 0).
 #include "lane.wgsl"
+#include "params.wgsl"
 
 override ACTIVATE: bool = true;
 override HAS_BIAS: bool = false;
 override GATED: bool = false;
 
-struct Params {
-    channels: u32,
-    taps: u32,
-    tokens: u32,
-    // Elements from one token's inputs, and outputs, to the next's.
-    x_pitch: u32,
-    y_pitch: u32,
-    span: u32,
-    save: u32,
-    // First row of this conversation's tokens: several conversations may share a pass.
-    row: u32,
-}
-
-var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> x: array<f32>;
 @group(0) @binding(1) var<storage, read> weight: array<f32>;
 @group(0) @binding(2) var<storage, read> bias: array<f32>;

@@ -7,18 +7,13 @@
 //     with `per_workgroup` neurons per workgroup
 //   hidden: zeros for every slot of the block, so that slots not on the list are silent
 #include "lane.wgsl"
+#include "params.wgsl"
 
 override BLOCKS: u32 = 8u;
 // Words between the grids of consecutive blocks.
 const GRID: u32 = 4u;
 const NO_NEURON: u32 = 0xffffffffu;
 
-struct Params {
-    per_workgroup: u32,
-    stride: u32,
-}
-
-var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> mask: array<u32>;
 @group(0) @binding(1) var<storage, read> table: array<u32>;
 @group(0) @binding(2) var<storage, read_write> lists: array<u32>;

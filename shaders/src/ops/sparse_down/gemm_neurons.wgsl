@@ -5,25 +5,12 @@
 // neurons at a time with decoded weights. Each invocation computes 8 columns of 4 tokens.
 #include "lane.wgsl"
 #include "weights.wgsl"
+#include "params.wgsl"
 
 // Columns per workgroup, and neurons per tile.
 const COLUMNS: u32 = 64u;
 const DEPTH: u32 = 32u;
 
-struct Params {
-    chunks: u32,
-    neurons: u32,
-    tokens: u32,
-    // A multiple of 4.
-    hidden_pitch: u32,
-    splits: u32,
-    // Index of the first partial sum, among the partial sums of all matrices.
-    first: u32,
-    // 1 if the sums are added to those of another matrix, else 0.
-    accumulate: u32,
-}
-
-var<immediate> params: Params;
 @group(0) @binding(2) var<storage, read> hidden: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read_write> partials: array<vec4<f32>>;
 

@@ -4,6 +4,7 @@
 //   partials[first + split, t, c] = sum over the range of hidden[t, k] * W[k, c]
 // or adds it to the existing value. `sum_splits` adds up the partial sums.
 #include "weights.wgsl"
+#include "params.wgsl"
 
 override WORKGROUP_SIZE: u32 = 128u;
 // Skip the rows of silent neurons. This pays if many are silent, because invocations wait for each
@@ -16,20 +17,6 @@ override STRIP: u32 = 32u;
 override TOKENS: u32 = 1u;
 const MOST_TOKENS: u32 = 8u;
 
-struct Params {
-    chunks: u32,
-    neurons: u32,
-    tokens: u32,
-    // A multiple of 4.
-    hidden_pitch: u32,
-    splits: u32,
-    // Index of the first partial sum, among the partial sums of all matrices.
-    first: u32,
-    // 1 if the sums are added to those of another matrix, else 0.
-    accumulate: u32,
-}
-
-var<immediate> params: Params;
 @group(0) @binding(2) var<storage, read> hidden: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read_write> partials: array<vec4<f32>>;
 

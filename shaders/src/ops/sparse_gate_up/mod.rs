@@ -6,7 +6,7 @@
 use crate::{
     Access::{Read, Write},
     Kernel, WeightType,
-    case::{CaseRequest, KernelCase, NEAR, SampleWeights, noise, sizes},
+    case::{CaseRequest, KernelCase, NEAR, SampleWeights, has, noise, sizes},
     limits::SPARSE_NEURONS,
     ops::{
         activation::activate,
@@ -47,10 +47,9 @@ pub(crate) const KERNEL: Kernel = Kernel::new::<SparseGateUp>(
 #[derive(Debug)]
 struct SparseGateUpForm {
     kind: u32,
-    gated: bool,
-    bias: bool,
-    /// Gate and up rows of a neuron alternate. Otherwise all up rows follow all gate rows.
-    alternate: bool,
+    /// Names of overrides. With `ALTERNATE`, gate and up rows of a neuron alternate. Otherwise all
+    /// up rows follow all gate rows.
+    options: &'static str,
     /// A neuron's up row is not read if its gate's activation is at most this value.
     threshold: Option<f32>,
     workgroup: u32,
@@ -58,20 +57,21 @@ struct SparseGateUpForm {
 }
 
 const FORMS: [SparseGateUpForm; 9] = [
-    form([2, 64, 32], [true, true, true], Some(0.3)),
-    form([0, 96, 8], [true, false, false], None),
-    form([2, 32, 32], [true, true, true], None),
-    form([5, 128, 64], [true, false, false], None),
-    form([0, 64, 32], [false, true, false], None),
-    form([1, 32, 32], [false, false, false], None),
-    form([0, 96, 8], [true, true, true], Some(0.0)),
-    form([5, 128, 64], [true, false, false], Some(0.0)),
-    form([1, 32, 32], [true, false, true], Some(0.0)),
+    form([2, 64, 32], "GATED HAS_BIAS ALTERNATE", Some(0.3)),
+    form([0, 96, 8], "GATED", None),
+    form([2, 32, 32], "GATED HAS_BIAS ALTERNATE", None),
+    form([5, 128, 64], "GATED", None),
+    form([0, 64, 32], "HAS_BIAS", None),
+    form([1, 32, 32], "", None),
+    form([0, 96, 8], "GATED HAS_BIAS ALTERNATE", Some(0.0)),
+    form([5, 128, 64], "GATED", Some(0.0)),
+    form([1, 32, 32], "GATED ALTERNATE", Some(0.0)),
 ];
 
-/// A form of kind, workgroup and lanes, and whether it is gated, biased and alternating.
-const fn form([kind, workgroup, lanes]: [u32; 3], is: [bool; 3], threshold: Option<f32>) -> SparseGateUpForm {
-    SparseGateUpForm { kind, gated: is[0], bias: is[1], alternate: is[2], threshold, workgroup, lanes }
+/// A form of kind, workgroup and lanes.
+const fn form(sizes: [u32; 3], options: &'static str, threshold: Option<f32>) -> SparseGateUpForm {
+    let [kind, workgroup, lanes] = sizes;
+    SparseGateUpForm { kind, options, threshold, workgroup, lanes }
 }
 
 const NEURONS: usize = 150;
@@ -111,20 +111,21 @@ fn cases(request: &CaseRequest) -> Vec<KernelCase> {
 
 impl Layer {
     fn oracle(&self, form: &SparseGateUpForm, neuron: usize) -> f64 {
-        let out = |row: usize| self.sums[row] + if form.bias { f64::from(self.bias[row]) } else { 0.0 };
+        let out =
+            |row: usize| self.sums[row] + if has(form.options, "HAS_BIAS") { f64::from(self.bias[row]) } else { 0.0 };
         let [step, up_at] = form.rows();
         let (gate, up) = (out(neuron * step), out(neuron * step + up_at));
         let alone = activate(form.kind, gate, None);
         match form.threshold {
             Some(threshold) if alone.abs() <= f64::from(threshold) => 0.0,
-            _ if form.gated => activate(form.kind, gate, Some(up)),
+            _ if has(form.options, "GATED") => activate(form.kind, gate, Some(up)),
             _ => alone,
         }
     }
 
     /// The case of the `active` neurons, which are the first ones if they are not `listed`.
     fn case(&self, form: &SparseGateUpForm, listed: bool, active: IsActive) -> KernelCase {
-        let SparseGateUpForm { kind, gated, bias, threshold, workgroup, lanes, .. } = *form;
+        let SparseGateUpForm { kind, options, threshold, workgroup, lanes } = *form;
         let active: Vec<bool> = (0..NEURONS).map(active).collect();
         // The last element belongs to no neuron.
         let mut hidden = vec![f64::from(BEFORE); NEURONS + 1];
@@ -148,8 +149,7 @@ impl Layer {
             .indirect()
             .set("LANES", lanes)
             .set("KIND", kind)
-            .set("GATED", gated)
-            .set("HAS_BIAS", bias)
+            .switches(&["GATED", "HAS_BIAS"], options)
             .set("LISTED", listed)
             .set("GATE_FIRST", threshold.is_some())
             .matrix(&self.weights)
@@ -164,10 +164,10 @@ impl Layer {
 impl SparseGateUpForm {
     /// Rows from a neuron's first row to the next neuron's, and from its gate to its up.
     fn rows(&self) -> [usize; 2] {
-        match self {
-            SparseGateUpForm { gated: false, .. } => [1, 0],
-            SparseGateUpForm { alternate: true, .. } => [2, 1],
-            SparseGateUpForm { .. } => [1, NEURONS],
+        match (has(self.options, "GATED"), has(self.options, "ALTERNATE")) {
+            (false, _) => [1, 0],
+            (true, true) => [2, 1],
+            (true, false) => [1, NEURONS],
         }
     }
 }

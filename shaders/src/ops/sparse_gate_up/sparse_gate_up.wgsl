@@ -10,6 +10,7 @@
 #include "activation.wgsl"
 #include "lane.wgsl"
 #include "place.wgsl"
+#include "params.wgsl"
 
 override GATED: bool = true;
 override HAS_BIAS: bool = false;
@@ -19,18 +20,6 @@ override GATE_FIRST: bool = false;
 override LANES: u32 = 32u;
 const NEURONS: u32 = 2u;
 
-struct Params {
-    chunks: u32,
-    step: u32,
-    up_at: u32,
-    // Workgroups in one row of the grid.
-    stride: u32,
-    // Number of neurons, without a list.
-    count: u32,
-    threshold: f32,
-}
-
-var<immediate> params: Params;
 // The number of listed neurons, then the neurons.
 @group(0) @binding(3) var<storage, read> list: array<u32>;
 @group(0) @binding(4) var<storage, read> bias: array<f32>;

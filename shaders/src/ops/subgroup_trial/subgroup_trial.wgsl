@@ -3,12 +3,8 @@
 // number below 2^24.
 #include "lane.wgsl"
 #include "reduce.wgsl"
+#include "params.wgsl"
 
-struct Params {
-    value: u32,
-}
-
-var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read_write> answer: array<u32>;
 
 @compute @workgroup_size(WORKGROUP_SIZE)

@@ -1,20 +1,10 @@
 // out[t, c] = sum over s of partials[s, t, c] (+ bias[c]), for the partial sums of `sparse_down`.
 // One invocation per element, in a two-dimensional grid.
+#include "params.wgsl"
+
 override WORKGROUP_SIZE: u32 = 128u;
 override HAS_BIAS: bool = false;
 
-struct Params {
-    cols: u32,
-    pitch: u32,
-    tokens: u32,
-    splits: u32,
-    // Elements from one partial sum to the next.
-    partial_pitch: u32,
-    // Invocations in one row of the grid.
-    stride: u32,
-}
-
-var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> partials: array<f32>;
 @group(0) @binding(1) var<storage, read> bias: array<f32>;
 @group(0) @binding(2) var<storage, read_write> out: array<f32>;

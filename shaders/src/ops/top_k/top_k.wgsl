@@ -4,6 +4,7 @@
 // -inf and NO_ID. A bitonic sort in shared memory: the order of the work does not depend on the
 // values.
 #include "order.wgsl"
+#include "params.wgsl"
 
 override WORKGROUP_SIZE: u32 = 128u;
 // The first round: ids are the indices of the values, and `ids` is not read.
@@ -11,12 +12,6 @@ override FIRST: bool = false;
 const RANGE: u32 = 1024u;
 const NO_ID: u32 = 0xffffffffu;
 
-struct Params {
-    len: u32,
-    k: u32,
-}
-
-var<immediate> params: Params;
 // Bits of the f32 values.
 @group(0) @binding(0) var<storage, read> values: array<u32>;
 @group(0) @binding(1) var<storage, read> ids: array<u32>;

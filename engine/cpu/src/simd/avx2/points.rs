@@ -8,7 +8,7 @@ use super::{
     load64, load128, load256,
 };
 use crate::simd::part;
-use thermocline_formats::quant::{grids, iq1_m, iq1_s, iq2_s, iq2_xs, iq2_xxs, iq3_s, iq3_xxs, mxfp4, tq1_0};
+use thermocline_formats::quant::{code_books, iq1_m, iq1_s, iq2_s, iq2_xs, iq2_xxs, iq3_s, iq3_xxs, mxfp4, tq1_0};
 
 /// Negates the codes whose bit of `signs` is set.
 #[inline]
@@ -39,7 +39,7 @@ fn points4<const N: usize>(points: &[[i8; 4]; N], at: [usize; 8]) -> __m256i {
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn iq2_xxs(block: &[u8; 66], i: usize) -> __m256i {
     let at = part::<u8, 4>(block, 2 + 8 * i).map(usize::from);
-    negate(points8(&grids::IQ2_XXS, at), grids::signs_of(iq2_xxs::sign_word(block, i)))
+    negate(points8(&code_books::IQ2_XXS, at), code_books::signs_of(iq2_xxs::sign_word(block, i)))
 }
 
 /// Elements `32 i..` of an IQ2_XS block.
@@ -47,7 +47,7 @@ pub(super) fn iq2_xxs(block: &[u8; 66], i: usize) -> __m256i {
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn iq2_xs(block: &[u8; 74], i: usize) -> __m256i {
     let four = [0, 1, 2, 3].map(|j| iq2_xs::point_and_signs(block, 4 * i + j));
-    negate(points8(&grids::IQ2_XS, four.map(|(at, _)| at)), u32::from_le_bytes(four.map(|(_, signs)| signs)))
+    negate(points8(&code_books::IQ2_XS, four.map(|(at, _)| at)), u32::from_le_bytes(four.map(|(_, signs)| signs)))
 }
 
 /// Elements `32 i..` of an IQ2_S block.
@@ -55,7 +55,7 @@ pub(super) fn iq2_xs(block: &[u8; 74], i: usize) -> __m256i {
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn iq2_s(block: &[u8; 82], i: usize) -> __m256i {
     let four = [0, 1, 2, 3].map(|j| iq2_s::point_and_signs(block, 4 * i + j));
-    negate(points8(&grids::IQ2_S, four.map(|(at, _)| at)), u32::from_le_bytes(four.map(|(_, signs)| signs)))
+    negate(points8(&code_books::IQ2_S, four.map(|(at, _)| at)), u32::from_le_bytes(four.map(|(_, signs)| signs)))
 }
 
 /// Sub-block `i` of an IQ3_XXS block.
@@ -63,7 +63,7 @@ pub(super) fn iq2_s(block: &[u8; 82], i: usize) -> __m256i {
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn iq3_xxs(block: &[u8; 98], i: usize) -> __m256i {
     let at = part::<u8, 8>(block, 2 + 8 * i).map(usize::from);
-    negate(points4(&grids::IQ3_XXS, at), grids::signs_of(iq3_xxs::sign_word(block, i)))
+    negate(points4(&code_books::IQ3_XXS, at), code_books::signs_of(iq3_xxs::sign_word(block, i)))
 }
 
 /// Sub-block `i` of an IQ3_S block.
@@ -71,7 +71,7 @@ pub(super) fn iq3_xxs(block: &[u8; 98], i: usize) -> __m256i {
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn iq3_s(block: &[u8; 110], i: usize) -> __m256i {
     let at = [0, 1, 2, 3, 4, 5, 6, 7].map(|j| iq3_s::point(block, 8 * i + j));
-    negate(points4(&grids::IQ3_S, at), u32::from_le_bytes(*part(block, 74 + 4 * i)))
+    negate(points4(&code_books::IQ3_S, at), u32::from_le_bytes(*part(block, 74 + 4 * i)))
 }
 
 /// Sub-block `i` of an IQ1_S block.
@@ -79,7 +79,7 @@ pub(super) fn iq3_s(block: &[u8; 110], i: usize) -> __m256i {
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn iq1_s(block: &[u8; 50], i: usize) -> __m256i {
     let at = [0, 1, 2, 3].map(|j| iq1_s::point(block, 4 * i + j));
-    _mm256_add_epi8(points8(&grids::IQ1, at), _mm256_set1_epi8(iq1_s::shift(block, i)))
+    _mm256_add_epi8(points8(&code_books::IQ1, at), _mm256_set1_epi8(iq1_s::shift(block, i)))
 }
 
 /// Elements `32 i..` of an IQ1_M block.
@@ -88,7 +88,7 @@ pub(super) fn iq1_s(block: &[u8; 50], i: usize) -> __m256i {
 pub(super) fn iq1_m(block: &[u8; 56], i: usize) -> __m256i {
     let four = [0, 1, 2, 3].map(|j| iq1_m::point_and_shift(block, 4 * i + j));
     let [a, b, c, d] = four.map(|(_, shift)| i64::from_le_bytes([shift as u8; 8]));
-    _mm256_add_epi8(points8(&grids::IQ1, four.map(|(at, _)| at)), _mm256_set_epi64x(d, c, b, a))
+    _mm256_add_epi8(points8(&code_books::IQ1, four.map(|(at, _)| at)), _mm256_set_epi64x(d, c, b, a))
 }
 
 /// Elements `32 i..` of a TQ2_0 block.

@@ -6,7 +6,7 @@ use super::{
     registers::*,
 };
 use crate::simd::part;
-use thermocline_formats::quant::{grids, iq1_m, iq1_s, iq2_s, iq2_xs, iq2_xxs, iq3_xxs, mxfp4, tq1_0};
+use thermocline_formats::quant::{code_books, iq1_m, iq1_s, iq2_s, iq2_xs, iq2_xxs, iq3_xxs, mxfp4, tq1_0};
 
 /// Negates the codes whose bit of `signs` is set.
 #[inline(always)]
@@ -35,28 +35,28 @@ fn points4<const N: usize>(points: &[[i8; 4]; N], at: [usize; 8]) -> Codes {
 #[inline(always)]
 pub(super) fn iq2_xxs(block: &[u8; 66], i: usize) -> Codes {
     let at = part::<u8, 4>(block, 2 + 8 * i).map(usize::from);
-    negate(points8(&grids::IQ2_XXS, at), grids::signs_of(iq2_xxs::sign_word(block, i)))
+    negate(points8(&code_books::IQ2_XXS, at), code_books::signs_of(iq2_xxs::sign_word(block, i)))
 }
 
 /// Elements `32 i..` of an IQ2_XS block.
 #[inline(always)]
 pub(super) fn iq2_xs(block: &[u8; 74], i: usize) -> Codes {
     let four = [0, 1, 2, 3].map(|j| iq2_xs::point_and_signs(block, 4 * i + j));
-    negate(points8(&grids::IQ2_XS, four.map(|(at, _)| at)), u32::from_le_bytes(four.map(|(_, signs)| signs)))
+    negate(points8(&code_books::IQ2_XS, four.map(|(at, _)| at)), u32::from_le_bytes(four.map(|(_, signs)| signs)))
 }
 
 /// Elements `32 i..` of an IQ2_S block.
 #[inline(always)]
 pub(super) fn iq2_s(block: &[u8; 82], i: usize) -> Codes {
     let four = [0, 1, 2, 3].map(|j| iq2_s::point_and_signs(block, 4 * i + j));
-    negate(points8(&grids::IQ2_S, four.map(|(at, _)| at)), u32::from_le_bytes(four.map(|(_, signs)| signs)))
+    negate(points8(&code_books::IQ2_S, four.map(|(at, _)| at)), u32::from_le_bytes(four.map(|(_, signs)| signs)))
 }
 
 /// Sub-block `i` of an IQ3_XXS block.
 #[inline(always)]
 pub(super) fn iq3_xxs(block: &[u8; 98], i: usize) -> Codes {
     let at = part::<u8, 8>(block, 2 + 8 * i).map(usize::from);
-    negate(points4(&grids::IQ3_XXS, at), grids::signs_of(iq3_xxs::sign_word(block, i)))
+    negate(points4(&code_books::IQ3_XXS, at), code_books::signs_of(iq3_xxs::sign_word(block, i)))
 }
 
 /// Sub-block `i` of an IQ3_S block.
@@ -65,7 +65,7 @@ pub(super) fn iq3_s(block: &[u8; 110], i: usize) -> Codes {
     // As in `iq3_s::point`, but for eight bytes read at once.
     let (low, high) = (u64::from_le_bytes(*part(block, 2 + 8 * i)), usize::from(block[66 + i]));
     let at = [0, 1, 2, 3, 4, 5, 6, 7].map(|j| (low >> (8 * j)) as usize & 255 | (high >> j & 1) << 8);
-    negate(points4(&grids::IQ3_S, at), u32::from_le_bytes(*part(block, 74 + 4 * i)))
+    negate(points4(&code_books::IQ3_S, at), u32::from_le_bytes(*part(block, 74 + 4 * i)))
 }
 
 /// Sub-block `i` of an IQ1_S block.
@@ -73,7 +73,7 @@ pub(super) fn iq3_s(block: &[u8; 110], i: usize) -> Codes {
 pub(super) fn iq1_s(block: &[u8; 50], i: usize) -> Codes {
     let at = [0, 1, 2, 3].map(|j| iq1_s::point(block, 4 * i + j));
     let shift = vdupq_n_s8(iq1_s::shift(block, i));
-    points8(&grids::IQ1, at).map(|codes| vaddq_s8(codes, shift))
+    points8(&code_books::IQ1, at).map(|codes| vaddq_s8(codes, shift))
 }
 
 /// Elements `32 i..` of an IQ1_M block.
@@ -81,7 +81,7 @@ pub(super) fn iq1_s(block: &[u8; 50], i: usize) -> Codes {
 pub(super) fn iq1_m(block: &[u8; 56], i: usize) -> Codes {
     let four = [0, 1, 2, 3].map(|j| iq1_m::point_and_shift(block, 4 * i + j));
     let shifts = |i: usize| vcombine_s8(vdup_n_s8(four[i].1), vdup_n_s8(four[i + 1].1));
-    let [a, b] = points8(&grids::IQ1, four.map(|(at, _)| at));
+    let [a, b] = points8(&code_books::IQ1, four.map(|(at, _)| at));
     [vaddq_s8(a, shifts(0)), vaddq_s8(b, shifts(2))]
 }
 

@@ -2,18 +2,19 @@
 //! point are the values or magnitudes of the weights. The tables hold packed points in ascending
 //! order, with the first coordinate in the lowest bits. Each coordinate is an index into its few
 //! possible values: two bits for each of eight coordinates, or three bits for each of four.
-//!
-//! If the coordinates are magnitudes, signs are stored separately: one bit per weight, or seven
-//! bits per eight weights with an even number of negative ones.
+//! If the coordinates are magnitudes, `signs` has their signs.
 
 mod iq1;
 mod iq2;
 mod iq3;
+mod signs;
 
 pub use iq1::IQ1;
 use iq1::IQ1_PACKED;
 pub use iq2::{IQ2_S, IQ2_XS, IQ2_XXS};
 pub use iq3::{IQ3_S, IQ3_XXS};
+pub(super) use signs::store_signed;
+pub use signs::{even_signs, signs_of};
 
 /// Words of [`IQ1`] in device memory, two packed points per word. A coordinate's 2-bit code is its
 /// value plus one.

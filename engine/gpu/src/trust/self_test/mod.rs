@@ -23,7 +23,7 @@ use crate::{
     Tier, WeightType,
 };
 use thermocline_base::error::{Error, Result};
-use thermocline_formats::quant::{TensorType, device_type};
+use thermocline_formats::quant::TensorType;
 
 /// Tokens of the product that tests the kernel for a few tokens.
 const FEW_TOKENS: usize = 5;
@@ -39,8 +39,8 @@ const MOST_BYTES: u64 = 1 << 20;
 pub fn self_test(gpu: &Gpu, types: &[TensorType], go_on: &mut dyn FnMut() -> ControlFlow<()>) -> Result<SelfTest> {
     let started = Instant::now();
     let mut types = types.to_vec();
-    types.sort_by_key(|ty| device_type(*ty));
-    types.dedup_by_key(|ty| device_type(*ty));
+    types.sort_by_key(|ty| ty.device_type());
+    types.dedup_by_key(|ty| ty.device_type());
     let mut tests = Tests { gpu, rows: Vec::new(), benches: Vec::new(), go_on };
     let top = gpu.caps().tier;
     tests.benches.push(CaseBench::new(gpu.on_trial(top)?, MOST_BYTES)?);
@@ -51,7 +51,7 @@ pub fn self_test(gpu: &Gpu, types: &[TensorType], go_on: &mut dyn FnMut() -> Con
         match kernel.weights {
             [] => tests.kernel(kernel, None)?,
             read => {
-                let types = types.iter().map(|ty| device_type(*ty)).filter(|ty| read.contains(ty));
+                let types = types.iter().map(|ty| ty.device_type()).filter(|ty| read.contains(ty));
                 types.map(Some).try_for_each(|ty| tests.kernel(kernel, ty))?;
             }
         }
@@ -88,7 +88,7 @@ impl Tests<'_> {
 
     /// Runs products with weights of type `ty`, in every kernel of the device for them.
     fn products(&mut self, ty: TensorType) -> Result<()> {
-        let weights = Some(device_type(ty));
+        let weights = Some(ty.device_type());
         for at in 0..self.benches.len() {
             let gpu = self.benches[at].gpu();
             let samples = SampleSize::ALL.map(|size| ProductSample::new(gpu, ty, size));

@@ -1,7 +1,5 @@
-//! Code books of the IQ types, and the signs of their magnitudes. Signs take a bit per weight, or
-//! seven bits for eight weights, an even number of which is negative.
-
-pub use super::code_books::{IQ1, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS};
+//! Signs of magnitudes: one bit per weight, or seven bits for eight weights, an even number of
+//! which is negative.
 
 /// Expands seven sign bits to eight. The eighth makes the number of set bits even.
 #[inline(always)]
@@ -26,7 +24,7 @@ static EVEN_SIGNS: [u8; 128] = {
 
 /// Writes magnitudes with their signs. Bit `j` of `signs` is set if code `j` is negative.
 #[inline(always)]
-pub(super) fn store_signed<const N: usize>(codes: &mut [i8], magnitudes: &[i8; N], signs: u8) {
+pub(in crate::quant) fn store_signed<const N: usize>(codes: &mut [i8], magnitudes: &[i8; N], signs: u8) {
     for (j, (code, magnitude)) in codes.iter_mut().zip(magnitudes).enumerate() {
         *code = if signs >> j & 1 == 1 { -magnitude } else { *magnitude };
     }
