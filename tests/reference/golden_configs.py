@@ -17,6 +17,20 @@ SIZES = {
 MROPE = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 2, 2]}
 LLAMA3 = {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 32.0, "original_max_position_embeddings": 64}
 EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
+DELTA_NET = {
+    "hidden_size": 64,
+    "head_dim": 32,
+    "num_hidden_layers": 2,
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_key_head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_value_head_dim": 16,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25},
+    "mtp_num_hidden_layers": 1,
+}
+# The layer of a draft head of models with delta nets, as a model of its own.
+FULL_ATTENTION = {"num_hidden_layers": 1, "layer_types": ["full_attention"]}
 
 
 def vision(**sizes):
@@ -175,5 +189,45 @@ CONFIGS = {
         | {"num_hidden_layers": 4, "head_dim": 12, "v_head_dim": 8, "sliding_window": 8, "n_routed_experts": 6}
         | {"layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]}
         | {"num_experts_per_tok": 2, "moe_intermediate_size": 20, "routed_scaling_factor": 1.5},
+    },
+    "qwen3_5-mtp": {
+        "class": "Qwen3_5",
+        "part": "Text",
+        "config": SIZES | DELTA_NET,
+        "draft": {"names": "qwen", "layer": FULL_ATTENTION},
+    },
+    "qwen3_5-moe-mtp": {
+        "class": "Qwen3_5Moe",
+        "part": "Text",
+        "config": SIZES | DELTA_NET | EXPERTS | {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 32},
+        "draft": {"names": "qwen", "layer": FULL_ATTENTION},
+    },
+    "glm4-moe-mtp": {
+        "class": "Glm4Moe",
+        "config": SIZES
+        | {"hidden_size": 64, "num_hidden_layers": 2, "head_dim": 16, "n_routed_experts": 6, "num_experts_per_tok": 2}
+        | {"moe_intermediate_size": 32, "n_shared_experts": 1, "first_k_dense_replace": 1, "use_qk_norm": True}
+        | {"routed_scaling_factor": 1.5, "attention_bias": True, "num_nextn_predict_layers": 1}
+        | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.5}},
+        "draft": {"names": "deepseek", "layer": {"num_hidden_layers": 1, "first_k_dense_replace": 0}},
+    },
+    "deepseek-v3-mtp": {
+        "class": "DeepseekV3",
+        "config": SIZES
+        | {"hidden_size": 64, "num_hidden_layers": 2, "num_key_value_heads": 4, "q_lora_rank": 32, "kv_lora_rank": 32}
+        | {"qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 12, "n_routed_experts": 8, "num_experts_per_tok": 2}
+        | {"n_group": 4, "topk_group": 2, "moe_intermediate_size": 32, "n_shared_experts": 1, "first_k_dense_replace": 1}
+        | {"num_nextn_predict_layers": 1},
+        "draft": {"names": "deepseek", "own": True, "layer": {"num_hidden_layers": 1, "first_k_dense_replace": 0}},
+    },
+    "nemotron-3-mtp": {
+        "class": "NemotronH",
+        "config": {key: it for key, it in SIZES.items() if key != "num_hidden_layers"}
+        | {"hidden_size": 64, "head_dim": 32, "layers_block_type": ["mamba", "moe", "attention"], "pad_token_id": 0}
+        | {"mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 16, "conv_kernel": 4, "chunk_size": 16}
+        | {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "moe_shared_expert_intermediate_size": 64}
+        | {"routed_scaling_factor": 2.5, "use_mamba_kernels": False}
+        | {"num_nextn_predict_layers": 1, "mtp_layers_block_type": ["attention", "moe"]},
+        "draft": {"names": "nemotron", "layer": {"layers_block_type": ["attention", "moe"]}},
     },
 }

@@ -79,6 +79,11 @@ pub const MODELS: [&str; 60] = [
 pub const RECURRENT: [&str; 8] =
     ["granite-4-h", "lfm2", "lfm2-moe", "nemotron-3-nano", "nemotron-h", "qwen3-next", "qwen3_5", "qwen3_5-moe"];
 
+/// Folders of models with draft heads. Their `nextn_logits` `[T, vocab]` are those of the head for
+/// each token, given the next token. The last row is zero.
+pub const DRAFT_HEADS: [&str; 5] =
+    ["deepseek-v3-mtp", "glm4-moe-mtp", "nemotron-3-mtp", "qwen3_5-moe-mtp", "qwen3_5-mtp"];
+
 /// Folders of models that have a part without GPU kernels.
 pub const CPU_ONLY: [&str; 1] = ["llama4"];
 

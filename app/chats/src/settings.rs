@@ -113,6 +113,8 @@ pub struct ModelSettings {
     pub context: Option<usize>,
     /// Name of the KV cache's type.
     pub kv_type: Option<String>,
+    /// Key of its draft model.
+    pub draft: Option<String>,
     /// Name of the sparsity mode.
     pub sparsity: Option<String>,
     /// Fraction of the weights that the threshold mode skips because their inputs are small.

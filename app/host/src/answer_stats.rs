@@ -22,6 +22,12 @@ pub struct AnswerStats {
     pub reused_tokens: usize,
     /// Generated tokens.
     pub generated_tokens: usize,
+    /// Drafted tokens.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub drafted_tokens: usize,
+    /// Drafted tokens that are part of the answer.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub accepted_tokens: usize,
     /// Time from the request to the first token.
     pub time_to_first_token_ms: f64,
     /// Prompt tokens computed per second.
@@ -118,6 +124,8 @@ impl AnswerStats {
             prompt_tokens: stats.prompt_tokens,
             reused_tokens: stats.reused_tokens,
             generated_tokens: stats.generated_tokens,
+            drafted_tokens: stats.drafted_tokens(),
+            accepted_tokens: stats.accepted_tokens(),
             time_to_first_token_ms: stats.time_to_first_token.as_secs_f64() * 1e3,
             prompt_tokens_per_second: stats.prompt_rate(),
             decode_tokens_per_second: stats.decode_rate(),
@@ -155,6 +163,9 @@ impl AnswerStats {
             }
             parts.push(format!("first token {:.0} ms", self.time_to_first_token_ms));
             parts.push(format!("{} tokens", self.generated_tokens));
+            if self.drafted_tokens > 0 {
+                parts.push(format!("{} of {} drafted tokens accepted", self.accepted_tokens, self.drafted_tokens));
+            }
         }
         match &*self.reason {
             // If a chat sets no longest answer, its answers are at most as long as the context.
@@ -176,6 +187,8 @@ impl AnswerStats {
 
 #[cfg(test)]
 mod tests {
+    use thermocline_engine::session::{DraftCounts, DraftSource};
+
     use super::*;
 
     #[test]
@@ -211,7 +224,7 @@ mod tests {
         let old = AnswerStats::from_json(Some(r#"{"reason": "end_of_text", "generated_tokens": 3}"#)).unwrap();
         assert_eq!((old.generated_tokens, old.forgotten_tokens, old.reads), (3, 0, None));
         let json = serde_json::to_string(&old).unwrap();
-        assert!(!json.contains("forgotten") && !json.contains("reads"), "{json}");
+        assert!(!json.contains("forgotten") && !json.contains("reads") && !json.contains("drafted"), "{json}");
     }
 
     #[test]
@@ -222,6 +235,18 @@ mod tests {
         };
         assert!(stats(512).ends_with("stopped: the answer filled the context"), "{}", stats(512));
         assert!(stats(100).ends_with("stopped: token limit reached"), "{}", stats(100));
+    }
+
+    #[test]
+    fn line_says_how_many_drafts_were_accepted() {
+        let mut stats = GenerationStats { generated_tokens: 40, ..GenerationStats::default() };
+        assert!(!AnswerStats::new(&stats, None).line().contains("drafted"));
+        stats.drafts.add(DraftSource::Lookup, DraftCounts { drafted: 12, accepted: 7 });
+        stats.drafts.add(DraftSource::Head, DraftCounts { drafted: 8, accepted: 5 });
+        let figures = AnswerStats::new(&stats, None);
+        assert!(figures.line().contains("40 tokens   12 of 20 drafted tokens accepted"), "{}", figures.line());
+        let json = serde_json::to_string(&figures).unwrap();
+        assert_eq!(AnswerStats::from_json(Some(&json)), Some(figures));
     }
 
     /// The bar above shows the current speed, so this line must show the average.

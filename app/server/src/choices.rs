@@ -97,8 +97,7 @@ pub fn add_stats(total: &mut GenerationStats, stats: &GenerationStats, is_first:
     total.forgotten_turns = total.forgotten_turns.max(stats.forgotten_turns);
     total.generated_tokens += stats.generated_tokens;
     total.thought_tokens += stats.thought_tokens;
-    total.drafted_tokens += stats.drafted_tokens;
-    total.accepted_tokens += stats.accepted_tokens;
+    total.drafts += stats.drafts;
     total.prompt_time += stats.prompt_time;
     total.decode_time += stats.decode_time;
 }

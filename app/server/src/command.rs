@@ -187,6 +187,11 @@ fn of_folder(
     max_waiting: usize,
     log: &ServerLog,
 ) -> Outcome<CommandModels> {
+    if how.draft.draft.is_some() {
+        return Err(Failure::usage(
+            "--draft: expected one model, whose tokens the draft model has, got a folder of models",
+        ));
+    }
     let (opened, parallel) = (log.clone(), args.parallel);
     let open: OpenModel = Box::new(move |path, name| {
         let model = ModelOptions { model: Some(path.to_owned()), ..how.model.clone() };

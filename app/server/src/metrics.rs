@@ -31,6 +31,6 @@ pub fn metrics(context: &ServerContext, model: &ServedModel) -> String {
     write("prompt_tokens_seconds", "gauge", "Prompt tokens per second.", now.prompt_rate);
     write("predicted_tokens_seconds", "gauge", "Generated tokens per second.", now.decode_rate);
     write("kv_cache_bytes", "gauge", "Bytes of the KV caches.", now.kv_bytes as f64);
-    write("weight_bytes", "gauge", "Bytes of the model's weights.", now.weight_bytes as f64);
+    write("weight_bytes", "gauge", "Bytes of the weights of the model and its draft model.", now.weight_bytes as f64);
     text
 }

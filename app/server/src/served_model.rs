@@ -21,11 +21,15 @@ pub struct ServedModel {
 }
 
 impl ServedModel {
-    /// The most bytes that the KV caches of `slots` contexts take, including recurrent states and
-    /// snapshots.
+    /// The most bytes that the KV caches of `slots` contexts take, including recurrent states,
+    /// snapshots and the caches of the draft model.
     pub fn slot_bytes(&self, slots: usize) -> u64 {
         let engine = &self.engine;
-        let of = |ty| CacheBytes::of(engine.config(), engine.context(), ty).total();
+        let models = || [Some(engine.model()), engine.draft_model()].into_iter().flatten();
+        let of = |ty| {
+            let bytes = models().map(|model| CacheBytes::of(&model.config, engine.context(), ty).total());
+            bytes.fold(0, u64::saturating_add)
+        };
         // A layer's cache may be on the CPU or on the GPU.
         let one = of(engine.kv_type()).max(of(engine.kv_type().on_gpu()));
         let all = one.saturating_mul(slots as u64);

@@ -19,6 +19,7 @@ use crate::cli::{
 };
 use thermocline_host::folders::Folders;
 use thermocline_terminal::{
+    draft_options::DraftOptions,
     engine_options::{CpuArgs, DeviceArgs, StreamPrompts, kv_types, stream_prompts},
     failure::{Failure, Outcome, one_line},
     level::LevelArgs,
@@ -50,7 +51,8 @@ layers` is the speed divided by the speed of the first mode with whole layers.
 
 With --streams, this number of clients send requests at the same time. The table shows the tokens
 per second of all clients together, the ratio to the first number of clients, and the time to the
-first tokens. The streams of a pass share one read of the weights.
+first tokens. The streams of a pass share one read of the weights. With --draft, a small model
+proposes tokens. Without it, there are no drafts.
 
 With --longest, a line below the table shows the longest submission of every test. The measured
 speed of the GPU determines the size of a submission, which takes about 0.1 s at most on the slowest
@@ -139,6 +141,8 @@ pub struct BenchArgs {
     level: LevelArgs,
     #[command(flatten)]
     pub(super) model: ModelOptions,
+    #[command(flatten)]
+    pub(super) draft: DraftOptions,
     /// Element type of the KV cache; for q8_0, the part in GPU memory is f16
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = kv_types(), help_heading = "Context")]
     pub(super) kv_type: KvType,
@@ -167,12 +171,11 @@ pub fn bench(args: &BenchArgs) -> Outcome {
     if !args.streams.is_empty() {
         return bench_streams::streams(args);
     }
-    let tests = tests(args);
-    if tests.is_empty() {
-        return Err(Failure::usage("expected at least one test: -p, -n or --pg above 0"));
+    if args.draft.draft.is_some() {
+        return Err(Failure::usage("--draft: expected --streams, because the other tests compute tokens one by one"));
     }
     let options = BenchOptions {
-        tests,
+        tests: tests(args)?,
         repetitions: usize::from(args.repetitions),
         warm_up: !args.no_warmup,
         cpu: args.cpu.options(),
@@ -259,7 +262,7 @@ fn check_without_gpu(args: &BenchArgs) -> Outcome {
     Err(Failure::Usage { message: message.to_owned(), hint })
 }
 
-fn tests(args: &BenchArgs) -> Vec<Test> {
+fn tests(args: &BenchArgs) -> Outcome<Vec<Test>> {
     let prompts = args.n_prompt.iter().map(|&prompt| (prompt, 0));
     let generations = args.n_gen.iter().map(|&generate| (0, generate));
     let kinds: Vec<(usize, usize)> = prompts.chain(generations).chain(args.pg.iter().copied()).collect();
@@ -267,7 +270,10 @@ fn tests(args: &BenchArgs) -> Vec<Test> {
         let wanted = kinds.iter().filter(|(prompt, generate)| prompt + generate > 0);
         wanted.map(move |&(prompt, generate)| Test { prompt, generate, depth })
     };
-    args.n_depth.iter().flat_map(at_depth).collect()
+    match args.n_depth.iter().flat_map(at_depth).collect::<Vec<_>>() {
+        none if none.is_empty() => Err(Failure::usage("expected at least one test: -p, -n or --pg above 0")),
+        tests => Ok(tests),
+    }
 }
 
 /// Combines placements and modes, in the order given.

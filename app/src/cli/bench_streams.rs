@@ -5,7 +5,7 @@ use std::io::Write;
 use serde_json::json;
 use thermocline_engine::{
     bench::{StreamsOptions, StreamsRecord, run_streams},
-    session::SparsityChoice,
+    session::{SparsityChoice, SpeculationMode},
 };
 
 use crate::cli::{
@@ -30,9 +30,13 @@ pub fn streams(args: &BenchArgs) -> Outcome {
     let context =
         ContextOptions { context: Some(prompt + generate), kv_type: Some(args.kv_type), ..ContextOptions::default() };
     let sparsity = SparsityArgs { sparsity: Some(SparsityChoice::Mode(sparsity)), ..SparsityArgs::default() };
-    let engine = open_engine(&args.model, &context, &args.cpu, &args.device, &sparsity, false)?;
+    let engine = open_engine(&args.model, &args.draft, &context, &args.cpu, &args.device, &sparsity, false)?;
     let repetitions = usize::from(args.repetitions);
-    let options = StreamsOptions { streams: args.streams.clone(), prompt, generate, repetitions };
+    let speculation = match args.draft.draft {
+        Some(_) => SpeculationMode::default(),
+        None => SpeculationMode::Off,
+    };
+    let options = StreamsOptions { streams: args.streams.clone(), prompt, generate, repetitions, speculation };
     let runs = (args.streams.len() * repetitions) as u64;
     let (mut done, mut progress) = (0, TerminalProgress::new("measuring", ProgressUnit::Runs));
     let records = run_streams(&engine, &options, &mut |_| {

@@ -27,8 +27,9 @@ use thermocline_terminal::{
 
 const DETAILS: &str = "\
 FILE holds `logits` f32 [T, vocabulary], with one row for each of the T tokens. With --greedy, it
-also holds `greedy_ids` i32 [N], the most likely continuation (an end token does not end it). In a
-sparse mode, the T tokens are computed one by one, and FILE also holds `ffn_active` u8
+also holds `greedy_ids` i32 [N], the most likely continuation (an end token does not end it). With
+--nextn 1, it also holds `nextn_logits` f32 [T, vocabulary] of the draft head: row p is computed from
+position p and token p+1, and the last row is 0. In a sparse mode, the T tokens are computed one by one, and FILE also holds `ffn_active` u8
 [layers, T, neurons], which is 1 for each neuron that fired. Token ids are used unchanged: no BOS is
 added.
 
@@ -48,6 +49,9 @@ pub struct LogitsArgs {
     /// Continue with N tokens by greedy decoding
     #[arg(long, value_name = "N", default_value_t = 0)]
     greedy: usize,
+    /// Also write the logits of the model's draft head (multi-token prediction)
+    #[arg(long, value_name = "HEADS", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1))]
+    nextn: u8,
     /// The file to write
     #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
@@ -90,18 +94,24 @@ pub fn logits(args: &LogitsArgs) -> Outcome {
     }
 
     let capacity = tokens.len().checked_add(args.greedy).ok_or_else(|| Failure::usage("--greedy: too many tokens"))?;
+    let head = (args.nextn > 0).then(|| model.draft_head.clone().ok_or_else(|| no_head(&model))).transpose()?;
     let mut forward = open_forward(&model, mode, &args.cpu, &args.device)?;
     let mut kv = forward.kv_cache(capacity, args.kv_type)?;
-    let (logits, firing) = if mode == Sparsity::Dense {
-        (forward.run(&tokens, &mut kv, Outputs::All, &mut ())?.to_vec(), None)
+    let mut record = PassRecord { states: head.is_some().then(Vec::new), firing: None };
+    let logits = if mode == Sparsity::Dense {
+        forward.run(&tokens, &mut kv, Outputs::All, &mut record)?.to_vec()
     } else {
-        let mut firing = FiringRecord::new(&model, tokens.len());
+        record.firing = Some(FiringRecord::new(&model, tokens.len()));
         let mut logits = Vec::with_capacity(tokens.len() * vocabulary);
         for token in &tokens {
-            logits.extend_from_slice(forward.run(&[*token], &mut kv, Outputs::Last, &mut firing)?);
-            firing.token += 1;
+            logits.extend_from_slice(forward.run(&[*token], &mut kv, Outputs::Last, &mut record)?);
+            record.firing.iter_mut().for_each(|firing| firing.token += 1);
         }
-        (logits, Some(firing))
+        logits
+    };
+    let nextn = match (&head, &record.states) {
+        (Some(head), Some(states)) => nextn_logits(args, head, &tokens, states)?,
+        _ => Vec::new(),
     };
     let mut next = argmax(&logits[logits.len() - vocabulary..]);
     let mut greedy_ids = Vec::new();
@@ -111,7 +121,37 @@ pub fn logits(args: &LogitsArgs) -> Outcome {
         progress.set(greedy_ids.len() as u64, args.greedy as u64);
         next = argmax(forward.run(&[next], &mut kv, Outputs::Last, &mut ())?);
     }
-    write(&args.out, [tokens.len(), vocabulary], &logits, &greedy_ids, firing.as_ref())
+    let written =
+        WrittenTensors { logits: &logits, nextn: &nextn, greedy: &greedy_ids, firing: record.firing.as_ref() };
+    written.write(&args.out, [tokens.len(), vocabulary])
+}
+
+/// The error for a model without a draft head.
+fn no_head(model: &Model) -> Failure {
+    let path = model.checkpoint.path.display();
+    Failure::usage(format!("--nextn 1: expected a model with a draft head, got {path}, which has none"))
+}
+
+/// Computes the logits of the draft head `head` after every token, `[tokens, vocabulary]`. `states`
+/// are the model's hidden states of `tokens`.
+fn nextn_logits(args: &LogitsArgs, head: &Arc<Model>, tokens: &[u32], states: &[f32]) -> Result<Vec<f32>, Failure> {
+    let (config, known) = (&head.config, tokens.len() - 1);
+    let mut logits = vec![0.0; tokens.len() * config.n_vocab];
+    if known > 0 {
+        let mut forward = open_forward(head, Sparsity::Dense, &args.cpu, &args.device)?;
+        let mut kv = forward.kv_cache(known, args.kv_type)?;
+        let states = &states[..known * config.d_model];
+        let computed = forward.run_head(&tokens[1..], states, &mut kv, Outputs::All, &mut ())?;
+        logits[..computed.len()].copy_from_slice(computed);
+    }
+    Ok(logits)
+}
+
+/// Records what the pass reports.
+struct PassRecord {
+    /// Hidden states, `[tokens, d_model]`, if a draft head reads them.
+    states: Option<Vec<f32>>,
+    firing: Option<FiringRecord>,
 }
 
 /// Records the neurons that fire.
@@ -131,14 +171,22 @@ impl FiringRecord {
     }
 }
 
-impl Probe for FiringRecord {
+impl Probe for PassRecord {
+    fn wants_states(&mut self) -> bool {
+        self.states.is_some()
+    }
+
+    fn states(&mut self, states: &[f32]) {
+        self.states.iter_mut().for_each(|all| all.extend_from_slice(states));
+    }
+
     fn wants_firing(&mut self) -> bool {
-        true
+        self.firing.is_some()
     }
 
     fn firing(&mut self, firing: &LayerFiring<'_>) {
-        let [_, tokens, neurons] = self.shape;
-        let row = &mut self.active[(firing.layer * tokens + self.token) * neurons..][..neurons];
+        let Some(FiringRecord { shape: [_, tokens, neurons], active, token }) = &mut self.firing else { return };
+        let row = &mut active[(firing.layer * *tokens + *token) * *neurons..][..*neurons];
         for (neuron, active) in row.iter_mut().enumerate() {
             let word = firing.fired.get(neuron / 32).copied().unwrap_or(0);
             *active = (word >> (neuron % 32) & 1) as u8;
@@ -157,23 +205,37 @@ fn argmax(logits: &[f32]) -> u32 {
     best as u32
 }
 
-/// Writes the tensors to `path`.
-fn write(path: &Path, shape: [usize; 2], logits: &[f32], greedy: &[u32], firing: Option<&FiringRecord>) -> Outcome {
-    let failed = |error: std::io::Error| Failure::write(path, error);
-    let invalid = |error: safetensors::SafeTensorError| failed(std::io::Error::other(error));
-    let logits: Vec<u8> = logits.iter().flat_map(|value| value.to_le_bytes()).collect();
-    let ids: Vec<u8> = greedy.iter().flat_map(|id| id.to_le_bytes()).collect();
-    let mut tensors = vec![("logits", TensorView::new(Dtype::F32, shape.to_vec(), &logits).map_err(invalid)?)];
-    if !greedy.is_empty() {
-        tensors.push(("greedy_ids", TensorView::new(Dtype::I32, vec![greedy.len()], &ids).map_err(invalid)?));
-    }
-    if let Some(FiringRecord { shape, active, .. }) = firing {
-        tensors.push(("ffn_active", TensorView::new(Dtype::U8, shape.to_vec(), active).map_err(invalid)?));
-    }
-    let bytes = safetensors::serialize(tensors, None).map_err(invalid)?;
+/// The tensors of the file. Empty ones are left out.
+struct WrittenTensors<'a> {
+    logits: &'a [f32],
+    nextn: &'a [f32],
+    greedy: &'a [u32],
+    firing: Option<&'a FiringRecord>,
+}
 
-    // This format is written from front to back.
-    Ok(files::write(path, Form::Stream, &bytes)?)
+impl WrittenTensors<'_> {
+    /// Writes the tensors to `path`. Logits have the shape `[tokens, vocabulary]`.
+    fn write(&self, path: &Path, shape: [usize; 2]) -> Outcome {
+        let failed = |error: std::io::Error| Failure::write(path, error);
+        let invalid = |error: safetensors::SafeTensorError| failed(std::io::Error::other(error));
+        let bytes_of = |logits: &[f32]| logits.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
+        let [logits, nextn] = [self.logits, self.nextn].map(bytes_of);
+        let ids: Vec<u8> = self.greedy.iter().flat_map(|id| id.to_le_bytes()).collect();
+        let view = |ty, shape: &[usize], bytes| TensorView::new(ty, shape.to_vec(), bytes).map_err(invalid);
+        let mut tensors = vec![("logits", view(Dtype::F32, &shape, &logits)?)];
+        if !nextn.is_empty() {
+            tensors.push(("nextn_logits", view(Dtype::F32, &shape, &nextn)?));
+        }
+        if !ids.is_empty() {
+            tensors.push(("greedy_ids", view(Dtype::I32, &[self.greedy.len()], &ids)?));
+        }
+        if let Some(FiringRecord { shape, active, .. }) = self.firing {
+            tensors.push(("ffn_active", view(Dtype::U8, shape, active)?));
+        }
+        let bytes = safetensors::serialize(tensors, None).map_err(invalid)?;
+        // This format is written from front to back.
+        Ok(files::write(path, Form::Stream, &bytes)?)
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! `thermocline plan`: shows which parts of a model go to GPU memory under a budget, and the
 //! expected speed.
 
+mod ram;
+
 use std::{
     io::Write,
     ops::ControlFlow,
@@ -15,16 +17,14 @@ use thermocline_engine::{
     cpu::{Cpu, InputPrecision},
     device::{caps_of, limits_of},
     gpu::{Gpu, GpuOptions},
-    model::{Model, Predictor},
-    placement::{
-        CostProfile, DeviceClocks, Granularity, LayerPlan, Machine, MemorySizes, Plan, PlanInputs, PowerInferSplit,
-    },
+    model::Model,
+    placement::{DeviceClocks, Granularity, LayerPlan, Machine, MemorySizes, Plan, PlanInputs, PowerInferSplit},
     quant::TensorType,
-    runtime::CacheBytes,
-    session::{EngineOptions, SparsityChoice, SparsityReport, planner},
+    session::{EngineOptions, SparsityChoice, SparsityReport, open_draft_model, planner},
     synth::{SynthOptions, SynthShape, shape_model},
 };
 
+use self::ram::{predictors_copied, ram_by_purpose};
 use crate::{
     cli::{
         bench::granularities,
@@ -35,6 +35,7 @@ use crate::{
 };
 use thermocline_host::{folders::Folders, units};
 use thermocline_terminal::{
+    draft_options::DraftOptions,
     engine_options::{ContextOptions, CpuArgs, DeviceArgs, sparsity_choices},
     failure::{Outcome, one_line},
     model_options::ModelOptions,
@@ -63,8 +64,10 @@ this file, --machine plans for this machine on another one.";
 pub struct PlanArgs {
     #[command(flatten)]
     model: ModelOptions,
+    #[command(flatten)]
+    draft: DraftOptions,
     /// Plan for this published shape of `thermocline synth` instead of a file
-    #[arg(long, value_name = "NAME", value_parser = shapes(), conflicts_with_all = ["model", "split"])]
+    #[arg(long, value_name = "NAME", value_parser = shapes(), conflicts_with_all = ["model", "split", "draft"])]
     shape: Option<SynthShape>,
     /// Type of the shape's matrices
     #[arg(long = "type", value_name = "TYPE", default_value = "Q4_0", ignore_case = true, value_parser = types(),
@@ -114,6 +117,8 @@ pub fn plan(args: &PlanArgs) -> Outcome {
     let defaults = EngineOptions::default();
     let asked = args.sparsity.unwrap_or_default();
     let model = args.open_model()?;
+    let draft = args.draft.draft.as_deref().map(|path| open_draft_model(path, args.model.read_mode(), &model));
+    let draft = draft.transpose()?;
     let (model, transposed) = asked.neuron_major_outline(&model, args.split.is_some()).unwrap_or((model, 0));
     let sparsity = SparsityReport::new(asked, &model, defaults.recall);
     let context = args.context.context.unwrap_or_else(|| defaults.context_of(&model.config));
@@ -144,7 +149,7 @@ pub fn plan(args: &PlanArgs) -> Outcome {
 
     let rounded = args.cpu.options().activations == InputPrecision::Int8;
     let copied = if rounded { predictors_copied(&model, planner.profile(), &plan) } else { 0 };
-    let ram = ram_by_purpose(&model, planner.inputs(), &plan, [transposed, copied]);
+    let ram = ram_by_purpose(&model, draft.as_ref(), planner.inputs(), &plan, [transposed, copied]);
     let in_ram = ram.iter().map(|(_, bytes)| *bytes).fold(model.checkpoint.tensor_bytes(), u64::saturating_add);
     let in_ram = in_ram.saturating_sub(plan.bytes.weights());
     let report = PlanReport {
@@ -261,34 +266,6 @@ impl PlanArgs {
     }
 }
 
-/// Bytes of the copies that the CPU makes of the predictors that it computes.
-fn predictors_copied(model: &Model, profile: &CostProfile, plan: &Plan) -> u64 {
-    let layers = model.weights.layers.iter().zip(&profile.layers).zip(&plan.layers);
-    let on_cpu = layers.filter(|((_, costs), plan)| !costs.predictor_reads.is_empty() && !plan.resident);
-    on_cpu.filter_map(|((layer, _), _)| layer.predictor.as_ref()).map(Predictor::copied_bytes).sum()
-}
-
-/// Bytes of RAM besides the file, by purpose. The KV caches are those of layers that `plan` leaves
-/// to the CPU, with their largest snapshots. Copied weights are neuron-major down projections and
-/// predictors.
-fn ram_by_purpose(
-    model: &Model,
-    inputs: &PlanInputs,
-    plan: &Plan,
-    [transposed, copied]: [u64; 2],
-) -> [(&'static str, u64); 4] {
-    let on_cpu = |layer: usize| plan.layers.get(layer).is_none_or(|layer| !layer.resident);
-    let CacheBytes { rows, states, snapshots } =
-        CacheBytes::in_ram(&model.config, inputs.context, inputs.kv_type, on_cpu);
-    let all = |bytes: u64| bytes.saturating_mul(inputs.sessions as u64);
-    [
-        ("neuron-major down projections", transposed),
-        ("copies of predictors", copied),
-        ("KV cache", all(rows.saturating_add(states))),
-        ("snapshots for prefix reuse", all(snapshots)),
-    ]
-}
-
 /// Memory sizes of graphics cards, in GiB.
 const CARDS: [u64; 12] = [2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 48, 80];
 
@@ -338,7 +315,7 @@ struct PlanReport<'a> {
     /// Speeds that are lower in bursts.
     sunken: Vec<SunkenRate>,
     /// Bytes of RAM besides the file, by purpose.
-    ram: [(&'static str, u64); 4],
+    ram: [(&'static str, u64); 7],
     /// Missing memory, if the machine's sizes are known.
     shortage: Option<MemoryShortage>,
     placement: Granularity,

@@ -30,10 +30,14 @@ In MoE shapes, the firing frequencies of each expert's neurons follow the power 
 of experts follow a flatter law: of eight experts, the most frequent is chosen twice as often as the
 least frequent. MoE shapes have no predictors: --no-predictor is implied.
 
+With --mtp, the greedy text counts token ids upwards. At random tokens, the draft head names another
+token than the one that follows.
+
 Examples:
   thermocline synth --shape relu-llama-7b --type q4_0 --active 0.10 --out relu-7b.gguf
   thermocline synth --shape llama-7b --layers 4 --type q4_k --out dense-4-layers.gguf
-  thermocline synth --shape turbosparse-mixtral --layers 4 --sidecar --out experts.gguf";
+  thermocline synth --shape turbosparse-mixtral --layers 4 --sidecar --out experts.gguf
+  thermocline synth --shape qwen3.5-4b --mtp 0.7 --out drafts.gguf";
 
 /// Largest relative difference between a measured and a requested figure.
 const TOLERANCE: f64 = 0.1;
@@ -57,6 +61,10 @@ pub struct SynthArgs {
     /// Seed of all random numbers
     #[arg(short, long, value_name = "N", default_value_t = 0)]
     seed: u64,
+    /// Add a draft head (multi-token prediction) that agrees with the model at this fraction of the
+    /// tokens. Shapes of Qwen 3.5 only
+    #[arg(long, value_name = "ACCEPTANCE")]
+    mtp: Option<f64>,
     /// Mean fraction of a layer's neurons that fire for a token; in MoE shapes, of the chosen
     /// experts' neurons
     #[arg(long, value_name = "FRACTION", default_value_t = 0.10, help_heading = "Firing (ReLU shapes)")]
@@ -101,6 +109,7 @@ pub fn synth(args: &SynthArgs) -> Outcome {
         predictor: !args.no_predictor,
         predictor_rank: args.predictor_rank,
         recall: args.recall,
+        agreement: args.mtp,
         threads: args.threads.map(usize::from),
         ..SynthOptions::new(args.shape, &args.out)
     };

@@ -7,10 +7,10 @@ use std::{
     time::Duration,
 };
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use thermocline_engine::{
     Error,
-    session::{DeviceEvent, Event, GenerationStats, Request, Session, StopReason},
+    session::{DeviceEvent, DraftCounts, DraftSource, Event, GenerationStats, Request, Session, StopReason},
     tokenizer::reasoning::transcript::TranscriptWriter,
 };
 
@@ -151,9 +151,9 @@ pub fn stats_line(stats: &GenerationStats, reason: &StopReason) -> String {
         0 => String::new(),
         n => format!(" ({n} reused)"),
     };
-    let drafts = match stats.drafted_tokens {
+    let drafts = match stats.drafted_tokens() {
         0 => String::new(),
-        n => format!(" ({} of {n} drafted)", stats.accepted_tokens),
+        n => format!(" ({} of {n} drafted tokens accepted)", stats.accepted_tokens()),
     };
     let ended = match reason {
         StopReason::EndOfText => String::new(),
@@ -179,6 +179,10 @@ pub fn stats_line(stats: &GenerationStats, reason: &StopReason) -> String {
 pub fn to_json(answer: &CompleteAnswer) -> Value {
     let stats = &answer.stats;
     let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
+    let by_source = |count: fn(DraftCounts) -> usize| -> Map<String, Value> {
+        let counts = DraftSource::ALL.map(|source| (source.name().to_owned(), count(stats.drafts.of(source)).into()));
+        counts.into_iter().collect()
+    };
     let stop_string = if let StopReason::StopString(text) = &answer.reason { Some(text) } else { None };
     json!({
         "text": answer.text,
@@ -189,8 +193,8 @@ pub fn to_json(answer: &CompleteAnswer) -> Value {
             "prompt_tokens": stats.prompt_tokens,
             "reused_tokens": stats.reused_tokens,
             "generated_tokens": stats.generated_tokens,
-            "drafted_tokens": stats.drafted_tokens,
-            "accepted_tokens": stats.accepted_tokens,
+            "drafted": by_source(|drafts| drafts.drafted),
+            "accepted": by_source(|drafts| drafts.accepted),
             "prompt_ms": milliseconds(stats.prompt_time),
             "time_to_first_token_ms": milliseconds(stats.time_to_first_token),
             "decode_ms": milliseconds(stats.decode_time),
@@ -203,4 +207,23 @@ pub fn to_json(answer: &CompleteAnswer) -> Value {
             "seed": stats.seed,
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drafts_are_counted_for_each_source() {
+        let mut stats = GenerationStats { generated_tokens: 9, ..GenerationStats::default() };
+        assert!(!stats_line(&stats, &StopReason::EndOfText).contains("draft"));
+        stats.drafts.add(DraftSource::Lookup, DraftCounts { drafted: 5, accepted: 2 });
+        stats.drafts.add(DraftSource::Head, DraftCounts { drafted: 3, accepted: 1 });
+        let line = stats_line(&stats, &StopReason::EndOfText);
+        assert!(line.contains("answer 9 tokens (3 of 8 drafted tokens accepted)"), "{line}");
+        let answer = CompleteAnswer { stats, reason: StopReason::EndOfText, text: String::new(), tokens: Vec::new() };
+        let json = to_json(&answer);
+        assert_eq!(json["stats"]["drafted"], json!({ "lookup": 5, "mtp": 3, "model": 0 }));
+        assert_eq!(json["stats"]["accepted"], json!({ "lookup": 2, "mtp": 1, "model": 0 }));
+    }
 }

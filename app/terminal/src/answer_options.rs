@@ -4,6 +4,7 @@ use clap::Args;
 use thermocline_engine::session::{Engine, Prompt, Request, Sampling};
 
 use crate::{
+    draft_options::DraftOptions,
     engine_options::{ContextOptions, CpuArgs, DeviceArgs, SparsityArgs, open_engine},
     failure::Outcome,
     generation_options::{LengthOptions, SamplingOptions},
@@ -15,6 +16,8 @@ use crate::{
 pub struct AnswerOptions {
     #[command(flatten)]
     pub model: ModelOptions,
+    #[command(flatten)]
+    pub draft: DraftOptions,
     #[command(flatten)]
     pub context: ContextOptions,
     #[command(flatten)]
@@ -38,7 +41,7 @@ impl AnswerOptions {
     /// Opens the engine on the requested device.
     pub fn open(&self) -> Outcome<Engine> {
         let special = self.special_tokens_in_content;
-        open_engine(&self.model, &self.context, &self.cpu, &self.device, &self.sparsity, special)
+        open_engine(&self.model, &self.draft, &self.context, &self.cpu, &self.device, &self.sparsity, special)
     }
 
     /// Returns the sampling: the user's options, and the model's defaults for the others.

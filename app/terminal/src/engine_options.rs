@@ -20,6 +20,7 @@ use thermocline_engine::{
 };
 
 use crate::{
+    draft_options::DraftOptions,
     failure::{Failure, Outcome, one_line},
     level::LevelArgs,
     model_options::ModelOptions,
@@ -173,6 +174,7 @@ pub struct ContextOptions {
 /// Opens an engine for the model on the requested device.
 pub fn open_engine(
     model: &ModelOptions,
+    draft: &DraftOptions,
     context: &ContextOptions,
     cpu: &CpuArgs,
     device: &DeviceArgs,
@@ -193,6 +195,7 @@ pub fn open_engine(
         cpu: cpu.options(),
         activation: model.activation,
         read_mode: model.read_mode(),
+        draft: draft.draft.clone(),
         special_in_content,
         device: choice,
         sparsity: sparsity.sparsity.unwrap_or_default(),
@@ -234,6 +237,13 @@ pub fn open_engine(
         }
         DeviceStatus::Cpu { reason: None } | DeviceStatus::Loading(_) => {}
     }
+    say_what_differs(&engine);
+    Ok(engine)
+}
+
+/// Reports a cache whose part in GPU memory has another type, and neurons of a split that are not
+/// in GPU memory.
+fn say_what_differs(engine: &Engine) {
     let (ram, gpu) = (engine.kv_type(), engine.kv_type().on_gpu());
     if ram != gpu && matches!(engine.device(), DeviceStatus::Gpu(_)) {
         say(format_args!(
@@ -250,7 +260,6 @@ pub fn open_engine(
             split.resident, split.neurons
         ));
     }
-    Ok(engine)
 }
 
 /// Opens the model's forward pass in `mode` on the requested device. The device takes as much of

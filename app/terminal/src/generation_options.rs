@@ -115,6 +115,9 @@ pub struct LengthOptions {
     #[arg(long, value_name = "HOW", default_value = "auto", value_parser = by_name([
         ("auto", SpeculationMode::SameBits), ("lookup", SpeculationMode::PromptLookup), ("off", SpeculationMode::Off)]))]
     pub speculation: SpeculationMode,
+    /// Number of drafts of every pass [default: as many as pay, by measurement]
+    #[arg(long, value_name = "N")]
+    pub drafts: Option<usize>,
 }
 
 // Policy for a full context. (Doc comments on the values would make every --help long.)
@@ -142,6 +145,7 @@ impl LengthOptions {
                 OnFull::Shift => ContextPolicy::Shift { keep: self.keep },
             },
             speculation: self.speculation,
+            drafts: self.drafts,
             ..Request::new(prompt)
         }
     }

@@ -17,6 +17,7 @@
 pub mod answer;
 pub mod answer_options;
 pub mod console;
+pub mod draft_options;
 pub mod engine_options;
 pub mod failure;
 pub mod generation_options;

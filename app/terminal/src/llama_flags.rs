@@ -37,7 +37,8 @@ use Meaning::{Always, AlwaysChosen, CacheType, Flag, FlagOr, FlashAttention, Gpu
 const GPU_MEMORY: &str = "--vram BYTES limits the GPU memory, and measured speeds decide which weights it holds";
 const CHAT: &str = "`thermocline chat` starts a conversation, `thermocline run` answers one prompt";
 const FORM: &str = "`thermocline run` has this flag; a request to `serve` contains its own `response_format`";
-const SPECULATION: &str = "--speculation lookup drafts without a second model";
+const DRAFT: &str =
+    "this command has no draft model; `run`, `chat`, `serve`, `plan` and `bench --streams` have --draft FILE";
 const DOWNLOAD: &str = "download the file first, on the window's Models page or with `hf download OWNER/NAME FILE`, then open it with -m FILE";
 
 /// Flags that this program names differently or does not have.
@@ -58,7 +59,9 @@ const FLAGS: &[(&[&str], Meaning)] = &[
     (&["-sm", "--split-mode", "-ts", "--tensor-split", "-mg", "--main-gpu"], Instead("--device NAME chooses the GPU")),
     (&["-nkvo", "--no-kv-offload"], Instead(GPU_MEMORY)),
     (&["-cnv", "--conversation", "-i", "--interactive", "-no-cnv", "--no-conversation"], Instead(CHAT)),
-    (&["-md", "--model-draft", "-ngld", "--draft-max", "--draft-min"], Instead(SPECULATION)),
+    (&["-md", "--model-draft"], FlagOr("--draft", DRAFT)),
+    (&["--draft-max", "--draft-n", "--draft-min", "--draft-n-min", "--draft-p-min"], AlwaysChosen),
+    (&["-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", "-cd", "--ctx-size-draft"], AlwaysChosen),
     (
         &["--chat-template", "--chat-template-file"],
         Instead("--raw uses the text without a template; otherwise the model's own template is used"),
@@ -200,7 +203,8 @@ fn refused(flag: &str, instead: &str) -> Failure {
 mod tests {
     use super::*;
 
-    const SERVE: [&str; 7] = ["--device", "--kv-type", "--max-tokens", "--alias", "--system", "--metrics-x", "-x"];
+    const SERVE: [&str; 8] =
+        ["--device", "--kv-type", "--max-tokens", "--draft", "--alias", "--system", "--metrics-x", "-x"];
 
     fn translated(args: &str) -> Result<(String, usize), String> {
         let args = args.split_whitespace().map(OsString::from).collect();
@@ -230,6 +234,8 @@ mod tests {
             ("--ctx-size 4096", "--context 4096", 0),
             ("-a name --metrics --jinja", "--alias name", 0),
             ("-b 2048 -ub 512", "--prompt-chunk 512", 1),
+            ("-md small.gguf --draft-max 8 --draft-p-min=0.6 -ngld 99", "--draft small.gguf", 3),
+            ("--model-draft=small.gguf", "--draft small.gguf", 0),
             ("-p -- -ngl 5", "-p -- -ngl 5", 0),
             ("--other -x", "--other -x", 0),
         ] {
@@ -246,7 +252,7 @@ mod tests {
             ("-ctk q8_0 -ctv f16", "--kv-type"),
             ("-np 4", "--queue"),
             ("-hf a/b:Q4_K_M", "hf download"),
-            ("-md draft.gguf", "--speculation"),
+            ("-md", "got nothing"),
             ("-cnv", "thermocline chat"),
         ] {
             let refusal = translated(theirs).unwrap_err();

@@ -285,6 +285,7 @@ impl Shell {
         EngineOptions {
             context: chosen.context,
             kv_type: chosen.kv_type.as_deref().and_then(|name| name.parse().ok()).unwrap_or(kv_type),
+            draft: chosen.draft.map(Into::into),
             sparsity: chosen.sparsity.as_deref().and_then(|name| name.parse().ok()).unwrap_or(defaults.sparsity),
             level: chosen.level,
             device,

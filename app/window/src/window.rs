@@ -29,7 +29,7 @@ use crate::{
     command::{self, Command, Page},
     conversation::{Conversation, composer_id},
     keyboard,
-    models::{ModelsPage, Offers},
+    models::{DownloadOffers, ModelsPage},
     neurons::{NeuronsPanel, pin_card},
     opening::{Backend, FrameWatch},
     preferences::{PreferencesPage, keys},
@@ -65,7 +65,7 @@ pub struct Window {
     vram_height: f32,
     pub(super) models: ModelsPage,
     /// Models that suit this computer. Two pages show them.
-    pub(super) offers: Offers,
+    pub(super) offers: DownloadOffers,
     preferences: PreferencesPage,
     /// True while the list of keys is shown.
     keys: bool,
@@ -114,7 +114,7 @@ impl Window {
             vram: VramPanel::default(),
             vram_height: 96.0,
             models: ModelsPage::default(),
-            offers: Offers::default(),
+            offers: DownloadOffers::default(),
             preferences: PreferencesPage::default(),
             keys: false,
             over: None,

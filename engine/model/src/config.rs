@@ -138,12 +138,6 @@ impl ModelConfig {
         self.altup.map_or(1, |altup| altup.streams)
     }
 
-    /// True if a chunk starts from embeddings alone, without further streams and without layers'
-    /// own inputs.
-    pub fn begins_with_embeddings(&self) -> bool {
-        self.per_layer_input.is_none() && self.streams() == 1
-    }
-
     /// Returns the layer whose keys and values `layer` reads: `layer` itself, or the layer that
     /// shares them. `None` without attention.
     pub fn kv_source(&self, layer: usize) -> Option<usize> {

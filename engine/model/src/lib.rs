@@ -12,6 +12,7 @@ mod bound_step;
 mod companion;
 mod config;
 mod convert;
+mod draft_head;
 mod families;
 mod import;
 mod input_sparsity;
@@ -32,7 +33,7 @@ mod traits;
 mod weights;
 mod without_neurons;
 
-use std::{mem, path::Path};
+use std::{mem, path::Path, sync::Arc};
 
 pub use alibi::KeyBias;
 pub use bound_step::{BoundOperation, BoundStep};
@@ -48,7 +49,7 @@ pub use parts::{
     FfnWeights, GateFunction, HeadGates, HeadPositions, LatentConfig, LatentWeights, LayerNorms, LayerPart, Linear,
     MixerConfig, MixerWeights, Norm, NormKind, NormSlot, PerLayerTable, PerLayerWeights, Predictor, PredictorInput,
     PredictorKind, PredictorQuality, QueryScale, RecurrentConfig, RecurrentWeights, Router, RouterScore, ScoreScaling,
-    SharedExpert, StateShape, ValueScaling, recurrent,
+    SharedExpert, StateInput, StateShape, ValueScaling, recurrent,
 };
 pub use resident::Resident;
 pub use rope::{Position, Rope, RopeOrder, RopeScaling};
@@ -83,6 +84,8 @@ pub struct Model {
     pub weights: Weights,
     /// File that the weights were read from.
     pub checkpoint: Checkpoint,
+    /// Draft head, if the file has one ([`StateInput`]). Its model has one layer.
+    pub draft_head: Option<Arc<Model>>,
 }
 
 impl Model {
@@ -112,6 +115,20 @@ impl Model {
         NeuronShape::of(self.weights.layers.iter().map(|layer| layer.ffn.neurons()))
     }
 
+    /// True if a chunk starts from embeddings alone: without hidden states, further streams, and
+    /// layers' own inputs.
+    pub fn begins_with_embeddings(&self) -> bool {
+        let Model { config, weights, .. } = self;
+        weights.state_input.is_none() && config.per_layer_input.is_none() && config.streams() == 1
+    }
+
+    /// Returns the bytes of the tensors that only the draft head uses; `None` without a head.
+    pub fn draft_head_bytes(&self) -> Option<u64> {
+        let prefix = draft_head::layer_prefix(&self.config);
+        let own = self.checkpoint.tensors().iter().filter(|tensor| tensor.name.starts_with(&prefix));
+        self.draft_head.as_ref().map(|_| own.map(|tensor| tensor.data.len() as u64).sum())
+    }
+
     /// Returns the number of layers that have an FFN.
     pub fn ffn_layers(&self) -> usize {
         self.weights.layers.iter().filter(|layer| !matches!(layer.ffn, Ffn::None)).count()
@@ -127,13 +144,18 @@ impl Model {
         let loader = load::Loader::new(&checkpoint, arch, options);
         let (config, weights) = read(&loader, family)?;
         let (counts, used) = (loader.layer_counts()?, loader.into_used());
-        checkpoint.set_aside(|name| used.contains(name));
+        let head = draft_head::load(&checkpoint, family, &config, options).unwrap_or_else(|error| {
+            tracing::warn!(path = %checkpoint.path.display(), %error, "the model opens without its draft head");
+            None
+        });
+        let of_head = |name: &str| head.as_ref().is_some_and(|head| head.uses(name));
+        checkpoint.set_aside(|name| used.contains(name) || of_head(name));
         let layers = checkpoint.unused().iter().filter_map(|tensor| load::layer_and_name(&tensor.name));
         if let Some(last) = layers.map(|(layer, _)| layer).max().filter(|last| *last >= counts.n_layer + counts.tail) {
             let path = checkpoint.path.display();
             tracing::warn!(%path, last, counted = counts.n_layer, "layers after the first `block_count` are not used");
         }
-        Ok(Model { config, weights, checkpoint })
+        Ok(Model { config, weights, checkpoint, draft_head: head.map(|head| head.model) })
     }
 
     /// Builds the model that `metadata` describes, without a file: its configuration, blank

@@ -106,7 +106,7 @@ impl Model {
                 }
             }
         }
-        Ok(Model { config: self.config.clone(), weights, checkpoint: self.checkpoint.clone() })
+        Ok(Model { weights, ..self.clone() })
     }
 }
 

@@ -55,7 +55,7 @@ impl Model {
                 (None, None, None, None);
             (layer.input_curves, layer.skipped_inputs) = (None, None);
         }
-        Ok(Model { config, weights, checkpoint: self.checkpoint.clone() })
+        Ok(Model { config, weights, ..self.clone() })
     }
 }
 

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 
 use super::{
     AltupTable, AltupWeights, AttentionWeights, Ffn, FfnWeights, InputCurves, InputFigures, LayerNorms, LayerPart,
-    Linear, Norm, NormSlot, PerLayerTable, PerLayerWeights, Predictor, RecurrentWeights, SkippedInputs,
+    Linear, Norm, NormSlot, PerLayerTable, PerLayerWeights, Predictor, RecurrentWeights, SkippedInputs, StateInput,
 };
 use thermocline_formats::format::Matrix;
 
@@ -119,6 +119,8 @@ pub struct Weights {
     pub position_embedding: Option<Matrix>,
     /// Table of the layers' own inputs, if the model has them.
     pub per_layer: Option<PerLayerTable>,
+    /// Weights that add hidden states to the embeddings, in a draft head.
+    pub state_input: Option<StateInput>,
     /// Maps for the streams after the first, in models with several streams (AltUp).
     pub altup: Option<AltupTable>,
     /// Weights per layer.

@@ -53,7 +53,7 @@ impl Model {
                 silence(ffn, &rows)?;
             }
         }
-        Ok(Model { config: self.config.clone(), weights, checkpoint: self.checkpoint.clone() })
+        Ok(Model { weights, ..self.clone() })
     }
 }
 

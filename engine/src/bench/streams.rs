@@ -19,6 +19,8 @@ pub struct StreamsOptions {
     pub generate: usize,
     /// Timed runs for every number of streams.
     pub repetitions: usize,
+    /// The source of drafted tokens.
+    pub speculation: SpeculationMode,
 }
 
 /// The mean speed over the runs with one number of streams.
@@ -62,11 +64,11 @@ pub fn run_streams(
     let mut records: Vec<StreamsRecord> = Vec::new();
     for streams in &options.streams {
         // The first run is not counted, because buffers grow in it.
-        once(engine, *streams, prompt.min(32), 4)?;
+        once(engine, &StreamsOptions { prompt: prompt.min(32), generate: 4, ..options.clone() }, *streams)?;
         let mut runs = Vec::new();
         for number in 0..options.repetitions.max(1) {
             progress(number);
-            runs.push(once(engine, *streams, prompt, generate)?);
+            runs.push(once(engine, options, *streams)?);
         }
         let mean = |of: fn(&StreamsRun) -> f64| runs.iter().map(of).sum::<f64>() / runs.len() as f64;
         let decode_ts = mean(|run| run.decode_ts);
@@ -109,7 +111,8 @@ fn listen(events: &std::sync::mpsc::Receiver<Event>, started: Instant) -> Result
     Ok(times)
 }
 
-fn once(engine: &Engine, streams: usize, prompt: usize, generate: usize) -> Result<StreamsRun> {
+fn once(engine: &Engine, options: &StreamsOptions, streams: usize) -> Result<StreamsRun> {
+    let StreamsOptions { prompt, generate, speculation, .. } = *options;
     let vocab = engine.config().n_vocab;
     // No two prompts start with the same token.
     let id = |stream: usize, at: usize| ((at * 7919 + at * at * 31 + stream * 104_729 + 11) % vocab) as u32;
@@ -125,7 +128,7 @@ fn once(engine: &Engine, streams: usize, prompt: usize, generate: usize) -> Resu
                     sampling: Sampling::greedy(),
                     max_tokens: Some(generate),
                     ignore_eos: true,
-                    speculation: SpeculationMode::Off,
+                    speculation,
                     ..Request::new(Prompt::Tokens((0..prompt).map(|at| id(stream, at)).collect()))
                 };
                 let events = session.generate(request);
@@ -169,7 +172,8 @@ mod tests {
         let sparsity = SparsityChoice::Mode(Sparsity::Dense);
         let engine = Engine::open(Path::new(path), EngineOptions { sparsity, ..EngineOptions::default() }).unwrap();
         // Enough tokens that no stream ends before a busy machine starts the last one.
-        let options = StreamsOptions { streams: vec![1, 4], prompt: 8, generate: 240, repetitions: 2 };
+        let speculation = SpeculationMode::Off;
+        let options = StreamsOptions { streams: vec![1, 4], prompt: 8, generate: 240, repetitions: 2, speculation };
         let mut runs = 0;
         let records = run_streams(&engine, &options, &mut |_| runs += 1).unwrap();
         assert_eq!((runs, records.len(), records[0].streams, records[1].streams), (4, 2, 1, 4));

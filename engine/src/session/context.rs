@@ -1,5 +1,6 @@
 //! A context: a KV cache together with the tokens it holds.
 
+use super::{draft_context::DraftContext, drafter::Drafter, speculation::DraftController};
 use thermocline_base::error::{Error, Result};
 use thermocline_cpu::Isa;
 use thermocline_run::runtime::{Forward, KvCache, KvType, Outputs, Probe, Shortlist};
@@ -48,12 +49,25 @@ pub(super) struct SessionContext {
     /// Number of tokens at the start whose entries equal those of a fresh computation. Later
     /// entries were computed before tokens in front of them were forgotten.
     exact: usize,
+    /// What the drafter holds of the conversation, if it has drafted for it.
+    pub draft: Option<DraftContext>,
+    /// Decides about drafts. It keeps its measurements from answer to answer.
+    pub controller: DraftController,
 }
 
 impl SessionContext {
     pub fn new(kv: KvCache) -> Self {
         let (capacity, ty, reserved) = (kv.capacity(), kv.ty(), kv.most_bytes());
-        SessionContext { capacity, ty, reserved, kv: Some(kv), tokens: Vec::new(), exact: 0 }
+        SessionContext {
+            capacity,
+            ty,
+            reserved,
+            kv: Some(kv),
+            tokens: Vec::new(),
+            exact: 0,
+            draft: None,
+            controller: DraftController::new(),
+        }
     }
 
     /// The tokens in the context.
@@ -73,7 +87,8 @@ impl SessionContext {
 
     /// Bytes of the cache now.
     pub fn bytes(&self) -> u64 {
-        self.kv.as_ref().map_or(0, KvCache::bytes)
+        let draft = self.draft.as_ref().map_or(0, |draft| draft.kv.bytes());
+        self.kv.as_ref().map_or(0, KvCache::bytes) + draft
     }
 
     /// Largest size of its cache in bytes, whether or not the cache exists now.
@@ -88,7 +103,7 @@ impl SessionContext {
 
     /// Drops the cache and the tokens.
     pub fn forget(&mut self) {
-        (self.kv, self.exact) = (None, 0);
+        (self.kv, self.draft, self.exact) = (None, None, 0);
         self.tokens.clear();
     }
 
@@ -127,6 +142,19 @@ impl SessionContext {
     pub fn take_snapshot(&mut self) {
         if let Some(kv) = self.kv.as_mut().filter(|kv| kv.len() == self.tokens.len()) {
             kv.take_snapshot();
+        }
+    }
+
+    /// Makes memory for a pass of at most `tokens` separate tokens, any of which may be forgotten
+    /// after it. Returns the most tokens of such a pass, at least 1.
+    pub fn reserve_separate(&mut self, tokens: usize) -> usize {
+        self.kv.as_mut().map_or(1, |kv| kv.reserve_separate(tokens))
+    }
+
+    /// Frees the memory of [`SessionContext::reserve_separate`].
+    pub fn free_separate(&mut self) {
+        if let Some(kv) = &mut self.kv {
+            kv.free_separate();
         }
     }
 
@@ -191,8 +219,7 @@ impl SessionContext {
         self.truncate(common.min(self.exact).min(prompt.len().saturating_sub(1)));
         if let Some(kv) = &self.kv {
             let held = kv.len().min(self.tokens.len());
-            self.tokens.truncate(held);
-            self.exact = self.exact.min(held);
+            self.truncate(held);
         }
         self.tokens.len()
     }
@@ -222,6 +249,31 @@ impl SessionContext {
             Err(_) => kv.truncate(self.tokens.len()),
         }
         computed
+    }
+
+    /// Makes the drafter's view of the conversation, if there is none that it can use.
+    ///
+    /// # Errors
+    /// The errors of [`Drafter::context`].
+    pub fn open_draft(&mut self, drafter: &mut Drafter) -> Result<()> {
+        if self.draft.as_ref().is_none_or(|draft| !drafter.holds(draft)) {
+            // Frees the old view first to make room for the new one.
+            self.draft = None;
+            self.draft = Some(drafter.context(self.tokens.len(), self.capacity, self.ty)?);
+        }
+        Ok(())
+    }
+
+    /// The drafter's view of the conversation, the tokens of the context, and the controller.
+    pub fn drafting(&mut self) -> (Option<&mut DraftContext>, &[u32], &mut DraftController) {
+        (self.draft.as_mut(), &self.tokens, &mut self.controller)
+    }
+
+    /// Gives the drafter the hidden states of the last `tokens` tokens; empty if they are unknown.
+    pub fn add_states(&mut self, tokens: usize, states: &[f32]) {
+        if let Some(draft) = &mut self.draft {
+            draft.add_states(self.tokens.len() - tokens, tokens, states);
+        }
     }
 
     /// Records that `tokens` were appended to the cache.
@@ -266,6 +318,9 @@ impl SessionContext {
         if self.kv.as_mut().is_some_and(|kv| kv.shift(isa, keep, discard).is_ok()) {
             self.tokens.drain(keep..keep + discard);
             self.exact = self.exact.min(keep);
+            if let Some(draft) = &mut self.draft {
+                draft.restart(self.tokens.len());
+            }
             return Vec::new();
         }
         let again = self.tokens.split_off(keep + discard);
@@ -277,6 +332,9 @@ impl SessionContext {
     pub fn truncate(&mut self, length: usize) {
         if let Some(kv) = &mut self.kv {
             kv.truncate(length);
+        }
+        if let Some(draft) = &mut self.draft {
+            draft.truncate(length);
         }
         self.tokens.truncate(length);
         self.exact = self.exact.min(length);

@@ -313,7 +313,7 @@ impl DeviceManager {
             _ => return Vec::new(),
         };
         match result {
-            Ok(LoadedDevice { processor, memory }) => {
+            Ok(LoadedDevice { processor, memory, .. }) => {
                 self.moving = true;
                 self.cpu = Some(forward.replace(&self.engine.model, processor));
                 self.state = DeviceState::InUse { memory, since: Instant::now() };

@@ -17,6 +17,8 @@ use parking_lot::Mutex;
 use super::{
     DeviceLoadOptions, EngineOptions, Session, SessionOptions, SparsityReport,
     context::SessionContext,
+    draft_model,
+    drafter::Drafter,
     engine_state::{EngineDevice, EngineFigures, EngineState, TextCodec},
     loader::{DeviceSource, device_source},
     neuron_norms::mass_of,
@@ -44,7 +46,8 @@ use thermocline_text::{ChatTemplate, TemplateOrigin, Tokenizer};
 /// Bytes that an engine holds, including those on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryReport {
-    /// Bytes of weights, either mapped (shared with the system's page cache) or read into RAM.
+    /// Bytes of weights, either mapped (shared with the system's page cache) or read into RAM,
+    /// including those of the draft model.
     pub weights: u64,
     /// Bytes of the KV caches of all sessions.
     pub kv: u64,
@@ -132,8 +135,8 @@ impl Engine {
         Self::from_model(model, options)
     }
 
-    /// Starts an engine with a loaded model. It ignores `options.activation`, `options.read_mode`
-    /// and `options.sidecar`, which only matter for loading.
+    /// Starts an engine with a loaded model. It ignores `options.activation` and `options.sidecar`,
+    /// which only matter for loading.
     pub fn from_model(model: Model, options: EngineOptions) -> Result<Self> {
         let (cpu, device) = (Cpu::new(&options.cpu)?, options.device.clone());
         Self::start(model, options, cpu, |load| device_source(&device, load))
@@ -158,13 +161,16 @@ impl Engine {
         source: impl FnOnce(&DeviceLoadOptions) -> Option<Arc<dyn DeviceSource>>,
     ) -> Result<Self> {
         let context = options.context_of(&model.config);
-        check_context(&model, context)?;
         options.check()?;
         let split = options.split.as_deref().map(PowerInferSplit::open).transpose()?;
         if let Some(split) = &split {
             split.check(&model)?;
         }
         let text = TextCodec::new(&model, options.special_in_content)?;
+        let draft =
+            options.draft.as_deref().map(|path| draft_model::open(path, options.read_mode, &model, &text.tokenizer));
+        let draft = draft.transpose()?.map(Arc::new);
+        check_context(&model, draft.as_deref(), context)?;
         // The CPU's share of a placed model and the CPU-only pass never run at the same time, so
         // that they can share workers.
         let device_load = DeviceLoadOptions { workers: Some(cpu.workers()), ..options.device_load() };
@@ -187,14 +193,16 @@ impl Engine {
             planner.look_up_machine(device_load.speeds.as_deref(), || device_load.open_cpu(), None);
         }
         planner.adaptation.switch(adaptive, &model, options.recall);
+        let workers = cpu.workers();
         let mut forward = Forward::new(Arc::clone(&model), cpu);
         forward.set_chunk(options.chunk);
         forward.set_sparsity(sparsity.mode);
         let settings = RequestedSettings { sparsity: options.sparsity, budget: options.device.budget(), adaptive };
         let state = Arc::new(EngineState {
-            figures: EngineFigures::new(&model, neurons, counts),
+            figures: EngineFigures::new(&model, draft.as_deref(), neurons, counts),
             device: EngineDevice::new(options.device, device_load, source.is_some()),
             model,
+            draft_model: draft,
             text,
             planner: Arc::new(planner),
             settings: SettingsMailbox::new(settings),
@@ -204,11 +212,17 @@ impl Engine {
             chunk: options.chunk,
             stopped: StopCell::default(),
         });
-        state.model.checkpoint.files().check()?;
+        let of_drafter = || Cpu::with_workers(&options.cpu, Arc::clone(&workers));
+        let n_vocab = state.model.config.n_vocab;
+        let drafter = state.drafter().map(|model| Drafter::new(Arc::clone(model), n_vocab, of_drafter)).transpose()?;
+        state.check_files()?;
         let (commands, inbox) = mpsc::channel();
         let thread = {
             let (state, commands) = (Arc::clone(&state), commands.clone());
-            spawn(move || worker::serve(&state, forward, recorder, source, commands, inbox))?
+            spawn(move || {
+                let processors = worker::EngineProcessors { forward, drafter };
+                worker::serve(&state, processors, recorder, source, commands, inbox);
+            })?
         };
         let handle = SharedEngine {
             state,
@@ -223,12 +237,13 @@ impl Engine {
 
     /// Starts a conversation with an empty KV cache of its own.
     ///
-    /// [`Error::Invalid`] if the model does not support the context, [`Error::Memory`] if the cache
-    /// does not fit, [`Error::Stopped`] after the engine has stopped.
+    /// [`Error::Invalid`] if the model or its draft model does not support the context,
+    /// [`Error::Memory`] if the cache does not fit, [`Error::Stopped`] after the engine has
+    /// stopped.
     pub fn session(&self, options: SessionOptions) -> Result<Session> {
         let state = &self.handle.state;
         let context = options.context.unwrap_or(self.handle.context);
-        check_context(&state.model, context)?;
+        check_context(&state.model, state.draft_model.as_deref(), context)?;
         let kv = KvCache::new(&state.model.config, context, options.kv_type.unwrap_or(self.handle.kv_type))?;
         let id = self.handle.sessions.fetch_add(1, Relaxed);
         let session = Session::new(self.clone(), id, context);
@@ -240,6 +255,11 @@ impl Engine {
     /// The model.
     pub fn model(&self) -> &Arc<Model> {
         &self.handle.state.model
+    }
+
+    /// The draft model, if there is one.
+    pub fn draft_model(&self) -> Option<&Arc<Model>> {
+        self.handle.state.draft_model.as_ref()
     }
 
     /// The model's sizes and variants.
@@ -340,8 +360,14 @@ fn spawn(serve: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
     thread.spawn(serve).map_err(|error| Error::Stopped(format!("the thread of the engine did not start: {error}")))
 }
 
-/// Checks that the model supports a context of `context` tokens.
-fn check_context(model: &Model, context: usize) -> Result<()> {
+/// Checks that the model and its draft model support a context of `context` tokens.
+fn check_context(model: &Model, draft: Option<&Model>, context: usize) -> Result<()> {
+    check_positions("context", model, context)?;
+    draft.map_or(Ok(()), |draft| check_positions("context of the draft model", draft, context))
+}
+
+/// Checks that a model has `context` positions. `what` names the context in an error.
+fn check_positions(what: &'static str, model: &Model, context: usize) -> Result<()> {
     let most = match (&model.config.position, &model.weights.position_embedding) {
         (Position::Learned { offset }, Some(matrix)) => matrix.rows().saturating_sub(*offset),
         _ => usize::MAX,
@@ -353,7 +379,7 @@ fn check_context(model: &Model, context: usize) -> Result<()> {
         usize::MAX => "at least 1 token".to_owned(),
         most => format!("1 to {most} tokens, the positions that the model has learned"),
     };
-    Err(Error::invalid("context", expected, context))
+    Err(Error::invalid(what, expected, context))
 }
 
 #[cfg(test)]

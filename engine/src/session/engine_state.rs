@@ -9,6 +9,7 @@ use super::{
     budget_forecast::{DecodeConditions, DecodeRates},
     device::StatusBoard,
     ffn_reads::FfnSize,
+    loader::LoadedModels,
     request::{EngineStop, StopCell},
     sampling::{Grammar, GrammarCompiler, GrammarState},
     settings::SettingsMailbox,
@@ -27,6 +28,8 @@ use thermocline_text::{ChatTemplate, Tokenizer};
 #[derive(Debug)]
 pub(super) struct EngineState {
     pub model: Arc<Model>,
+    /// A small model with the same tokens, which proposes tokens to the model.
+    pub draft_model: Option<Arc<Model>>,
     pub text: TextCodec,
     pub device: EngineDevice,
     pub figures: EngineFigures,
@@ -99,10 +102,12 @@ pub(super) struct EngineFigures {
 }
 
 impl EngineFigures {
-    /// Figures of `model` before any measurement.
-    pub fn new(model: &Model, neurons: Arc<NeuronBoard>, counts: Option<KeptCounts>) -> Self {
+    /// Figures of `model` and its draft model before any measurement.
+    pub fn new(model: &Model, draft: Option<&Model>, neurons: Arc<NeuronBoard>, counts: Option<KeptCounts>) -> Self {
         let telemetry = Telemetry::default();
-        telemetry.weight_bytes.set(model.checkpoint.tensor_bytes());
+        telemetry
+            .weight_bytes
+            .set([Some(model), draft].into_iter().flatten().map(|of| of.checkpoint.tensor_bytes()).sum());
         EngineFigures {
             telemetry,
             neurons,
@@ -129,11 +134,28 @@ impl EngineState {
         }
     }
 
+    /// The model that drafts tokens, if there is one: the draft model, or else the draft head of
+    /// the model.
+    pub fn drafter(&self) -> Option<&Arc<Model>> {
+        self.draft_model.as_ref().or(self.model.draft_head.as_ref())
+    }
+
+    /// The models to load on a device.
+    pub fn models(&self) -> LoadedModels<'_> {
+        LoadedModels { model: &self.model, drafter: self.drafter().map(|drafter| &**drafter) }
+    }
+
+    /// Checks that no mapped file of the model or of the draft model was lost.
+    pub fn check_files(&self) -> Result<()> {
+        self.model.checkpoint.files().check()?;
+        self.draft_model.iter().try_for_each(|draft| draft.checkpoint.files().check())
+    }
+
     /// The error that every request gets if the engine has stopped. The loss of a mapped file stops
     /// the engine.
     pub fn stop_error(&self) -> Option<Error> {
         if self.stopped.get().is_none()
-            && let Err(Error::FileLost { path }) = self.model.checkpoint.files().check()
+            && let Err(Error::FileLost { path }) = self.check_files()
         {
             tracing::error!(path = %path.display(), "a file of the model was truncated or removed");
             // Another thread may have set it first.

@@ -2,17 +2,22 @@
 
 mod batched;
 mod drafts;
+mod following;
 mod step;
 #[cfg(test)]
 mod tests;
 
-use std::{sync::atomic::AtomicU64, time::Instant};
+use std::{
+    sync::atomic::AtomicU64,
+    time::{Duration, Instant},
+};
 
 use super::{
     ChatOptions, ContextPolicy, Event, GenerationStats, LogprobsRequest, Prompt, Request, SpeculationMode, StopReason,
     TokenLogprobs,
     chat_history::ChatHistory,
     context::SessionContext,
+    drafter::Drafter,
     embedding::PooledStates,
     encoded_prompt::{EncodedPrompt, FittedPrompt, encode_to_fit, end_of_thoughts},
     engine_state::EngineState,
@@ -21,7 +26,7 @@ use super::{
     neurons::HotSetAdaptation,
     request::EventSender,
     sampling::{Breakers, GrammarState, Sampler},
-    speculation::PromptLookup,
+    speculation::{DraftSource, PromptLookup},
     step_times::StepTimes,
     stop_strings::StopStrings,
     text::{TextStream, TokenOutcome},
@@ -60,9 +65,14 @@ pub(super) struct Generation<'a> {
     pub(super) recorded: bool,
     /// Which passes may contain drafts.
     draft_mode: SpeculationMode,
-    speculation: Option<PromptLookup>,
+    /// Finds drafts in the text; `None` if the generation has no drafts.
+    lookup: Option<PromptLookup>,
     /// Firings of a pass with drafts, held until adaptation counts the accepted tokens.
     draft_masks: DraftMasks,
+    /// Hidden states of the latest pass, `[tokens, d_model]`, for a draft head.
+    states: Vec<f32>,
+    /// True if the drafter has failed in this generation.
+    drafter_failed: bool,
     todo: TokenQueue,
     pub(super) progress: GenerationProgress,
 }
@@ -83,8 +93,10 @@ struct TokenQueue {
     tokens: Vec<u32>,
     /// Tokens at the beginning that are computed.
     computed: usize,
-    /// Number of drafts at the end.
+    /// Number of drafts at the end, the source that was to make them, and the time that it took.
     drafted: usize,
+    planned: Option<DraftSource>,
+    drafting: Duration,
 }
 
 impl TokenQueue {
@@ -101,6 +113,7 @@ impl TokenQueue {
 /// What a generation computes with and reports to in a step.
 pub(super) struct StepResources<'s, 'm> {
     pub forward: &'s mut Forward,
+    pub drafter: Option<&'s mut Drafter>,
     pub events: &'s EventSender,
     /// Requests of the session below this number are cancelled.
     pub cancelled: &'s AtomicU64,
@@ -152,9 +165,9 @@ impl<'a> Generation<'a> {
             seed: sampler.seed(),
             ..GenerationStats::default()
         };
-        let looks_up =
-            request.speculation != SpeculationMode::Off && grammar.is_none() && !state.model.config.is_recurrent();
-        let speculation = looks_up.then(|| PromptLookup::new(&todo));
+        context.controller.fix(request.drafts);
+        let drafts = request.speculation != SpeculationMode::Off;
+        let lookup = drafts.then(|| PromptLookup::new(&todo));
         todo.drain(..reused);
         Ok(Generation {
             tokenizer,
@@ -174,9 +187,11 @@ impl<'a> Generation<'a> {
             pooled: request.embedding.map(|pooling| PooledStates::new(pooling, state.model.config.d_model)),
             recorded: request.recorded,
             draft_mode: request.speculation,
-            speculation,
+            lookup,
             draft_masks: DraftMasks::default(),
-            todo: TokenQueue { tokens: todo, computed: 0, drafted: 0 },
+            states: Vec::new(),
+            drafter_failed: false,
+            todo: TokenQueue { tokens: todo, computed: 0, drafted: 0, planned: None, drafting: Duration::ZERO },
             progress: GenerationProgress::new(requested_at, stats),
         })
     }
@@ -186,21 +201,21 @@ impl<'a> Generation<'a> {
         self.progress.stats.generated_tokens == 0
     }
 
-    /// Chooses a token from `logits`, `[n_vocab]`.
-    fn choose(&mut self, logits: &[f32], context: &SessionContext) -> Result<(u32, Option<TokenLogprobs>)> {
+    /// Chooses a token from `logits`, `[n_vocab]`. It follows the tokens `before`.
+    fn choose(&mut self, logits: &[f32], before: &[u32]) -> Result<(u32, Option<TokenLogprobs>)> {
         let Chooser { sampler, grammar, masked, logprobs } = &mut self.chooser;
         let id = match grammar.as_mut().filter(|_| self.text.is_answering()) {
             Some(grammar) => {
                 masked.clear();
                 masked.extend_from_slice(logits);
                 grammar.apply(masked)?;
-                let id = sampler.sample(masked, context.tokens())?;
+                let id = sampler.sample(masked, before)?;
                 if !self.tokenizer.is_end(id) {
                     grammar.accept(id)?;
                 }
                 id
             }
-            None => sampler.sample(logits, context.tokens())?,
+            None => sampler.sample(logits, before)?,
         };
         Ok((id, logprobs.map(|it| TokenLogprobs::new(logits, id, it.top)).transpose()?))
     }
@@ -256,8 +271,8 @@ impl<'a> Generation<'a> {
         if self.progress.stats.generated_tokens == 1 {
             self.progress.stats.time_to_first_token = self.progress.requested_at.elapsed();
         }
-        if let Some(speculation) = &mut self.speculation {
-            speculation.push(id);
+        if let Some(lookup) = &mut self.lookup {
+            lookup.push(id);
         }
         self.todo.tokens.clear();
         self.todo.tokens.push(id);

@@ -17,6 +17,7 @@ use std::{
 use super::{
     DeviceChoice, LivePlanner,
     device::{DeviceMemory, LoadStage},
+    device_drafter::{DeviceDrafter, load_drafter},
     engine_state::EngineState,
     tested_device::ensure_tested,
     worker::{EngineCommand, panic_message},
@@ -177,16 +178,24 @@ impl hybrid::Planner for PlacementSource {
 /// A callback that receives the current stage of a load and decides whether to continue.
 pub type LoadProgress<'a> = &'a mut dyn FnMut(LoadStage) -> ControlFlow<()>;
 
+/// The models of an engine.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LoadedModels<'m> {
+    pub model: &'m Model,
+    /// The model that drafts tokens, if there is one.
+    pub drafter: Option<&'m Model>,
+}
+
 /// A source of processors other than the CPU, each with the model loaded.
 pub(super) trait DeviceSource: Debug + Send + Sync {
-    /// Opens the device and loads as much of `model` as belongs there under `budget` bytes (`None`
-    /// allows all free memory).
+    /// Opens the device and loads as much of the models as belongs there under `budget` bytes
+    /// (`None` allows all free memory).
     ///
     /// # Errors
     /// As [`load_on_device`].
     fn load(
         &self,
-        model: &Model,
+        models: LoadedModels<'_>,
         planner: &Arc<LivePlanner>,
         budget: Option<u64>,
         progress: LoadProgress<'_>,
@@ -204,6 +213,8 @@ pub(super) trait DeviceSource: Debug + Send + Sync {
 #[derive(Debug)]
 pub(super) struct LoadedDevice {
     pub processor: Box<dyn Processor>,
+    /// The drafter, if it is on the device as well.
+    pub drafter: Option<DeviceDrafter>,
     pub memory: Box<dyn MemoryLedger>,
 }
 
@@ -220,7 +231,7 @@ struct GpuSource(DeviceLoadOptions);
 impl DeviceSource for GpuSource {
     fn load(
         &self,
-        model: &Model,
+        LoadedModels { model, drafter }: LoadedModels<'_>,
         planner: &Arc<LivePlanner>,
         budget: Option<u64>,
         progress: LoadProgress<'_>,
@@ -228,7 +239,12 @@ impl DeviceSource for GpuSource {
         let mut options = self.0.clone();
         options.gpu.budget = budget;
         let (processor, gpu) = load_on_device(model, &options, planner, progress)?;
-        Ok(LoadedDevice { processor: Box::new(processor), memory: Box::new(gpu) })
+        let drafter = drafter.map(|drafter| load_drafter(&gpu, &processor, model, drafter, &options, planner));
+        let drafter = drafter.transpose().unwrap_or_else(|error| {
+            tracing::warn!(%error, "the drafter stays on the CPU");
+            None
+        });
+        Ok(LoadedDevice { processor: Box::new(processor), drafter: drafter.flatten(), memory: Box::new(gpu) })
     }
 
     fn fallbacks(&self) -> Vec<Fallback> {
@@ -300,7 +316,7 @@ impl LoadThread {
             // After a panic the half-loaded device is dropped, and the engine must still receive
             // the end of the load.
             let loaded =
-                catch_unwind(AssertUnwindSafe(|| source.load(&state.model, &state.planner, budget, &mut progress)));
+                catch_unwind(AssertUnwindSafe(|| source.load(state.models(), &state.planner, budget, &mut progress)));
             let bug = |panic: &(dyn Any + Send)| {
                 format!("an internal error occurred while the model was loaded ({})", panic_message(panic))
             };

@@ -14,6 +14,8 @@
 //! device again. Contexts move with their keys and values or recompute their tokens, and
 //! generations continue from their last token.
 //!
+//! An engine may have a [`draft_model`], a small model that proposes tokens to its model.
+//!
 //! [`settings`] holds what callers change on a running engine (VRAM budget, sparsity mode,
 //! adaptation). The engine applies changes between two tokens. A [`budget_forecast`] predicts the
 //! effect of a budget, corrected by measured decoding rates. A [`breakdown`] compares the planned
@@ -26,9 +28,14 @@ mod batch;
 mod breakdown;
 mod budget_forecast;
 mod chat_history;
+mod common_tokens;
 mod context;
 mod device;
+mod device_drafter;
 mod device_manager;
+mod draft_context;
+mod draft_model;
+mod drafter;
 mod embedding;
 mod encoded_prompt;
 mod engine;
@@ -60,6 +67,7 @@ mod worker;
 pub use breakdown::{Breakdown, MeasuredTime};
 pub use budget_forecast::unopened_planner;
 pub use device::{DeviceChoice, DeviceEvent, DeviceMemory, DeviceStatus, LoadStage};
+pub use draft_model::open_draft_model;
 pub use embedding::Pooling;
 pub use engine::{Engine, MemoryReport};
 pub use engine_session::Session;
@@ -76,6 +84,7 @@ pub use request::{
 };
 pub use settings::{EngineOptions, SessionOptions};
 pub use sparsity::{SparsityChoice, SparsityReport, WORTH_PREDICTING};
+pub use speculation::{DraftCounts, DraftSource, DraftsBySource};
 pub use turns::Priority;
 
 pub use sampling::Grammar;

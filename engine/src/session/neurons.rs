@@ -137,6 +137,8 @@ pub(super) struct GenerationProbe<'a> {
     pub reads: Option<(&'a [FfnSize], &'a mut FfnReads, bool)>,
     /// Sums the times of the pass's steps.
     pub times: Option<&'a mut StepTimes>,
+    /// Collects the hidden states of the pass's tokens, for a draft head.
+    pub states: Option<&'a mut Vec<f32>>,
 }
 
 impl<'a> GenerationProbe<'a> {
@@ -153,6 +155,7 @@ impl<'a> GenerationProbe<'a> {
             draft: None,
             reads: None,
             times: None,
+            states: None,
         }
     }
 
@@ -180,6 +183,16 @@ impl Probe for GenerationProbe<'_> {
 
     fn wants_firing(&mut self) -> bool {
         self.counts_firing() || self.times.is_some()
+    }
+
+    fn wants_states(&mut self) -> bool {
+        self.states.is_some()
+    }
+
+    fn states(&mut self, states: &[f32]) {
+        if let Some(all) = &mut self.states {
+            all.extend_from_slice(states);
+        }
     }
 
     fn wants_strength(&mut self) -> bool {

@@ -11,7 +11,7 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use super::{DeviceEvent, LogprobsRequest, Pooling, TokenLogprobs, sampling::Grammar};
+use super::{DeviceEvent, DraftsBySource, LogprobsRequest, Pooling, TokenLogprobs, sampling::Grammar};
 use thermocline_base::error::{Error, Result};
 use thermocline_text::{reasoning::AnswerPart, tools::ToolFormat};
 
@@ -265,6 +265,9 @@ pub struct Request {
     pub grammar: Option<Grammar>,
     /// Drafts of following tokens, computed together with the next token.
     pub speculation: SpeculationMode,
+    /// Number of drafts of every pass, as far as a source has them. `None`: as many as pay, by
+    /// measurement.
+    pub drafts: Option<usize>,
     /// Log probabilities to report.
     pub logprobs: Option<LogprobsRequest>,
     /// Largest number of thought tokens, after which the answer is forced to begin; `None` for no
@@ -291,8 +294,8 @@ pub enum SpeculationMode {
     SameBits,
     /// Drafts the tokens that followed an earlier occurrence of the latest tokens. Longer passes
     /// may round differently, so a token may be replaced by a nearly equally likely one. Models
-    /// with recurrent states and answers under a grammar get no drafts. Approximate sparsity modes
-    /// draft as [`SpeculationMode::SameBits`].
+    /// with recurrent states get at most [`MOST_PLANES`](thermocline_run::runtime::MOST_PLANES)
+    /// drafts in a pass. Approximate sparsity modes draft as [`SpeculationMode::SameBits`].
     PromptLookup,
 }
 
@@ -309,6 +312,7 @@ impl Request {
             chat: ChatOptions::default(),
             grammar: None,
             speculation: SpeculationMode::default(),
+            drafts: None,
             logprobs: None,
             thought_budget: None,
             embedding: None,
@@ -345,11 +349,8 @@ pub struct GenerationStats {
     pub thought_tokens: usize,
     /// Number of decoding steps: generated tokens that were fed back to compute the next one.
     pub decode_steps: usize,
-    /// Number of drafted tokens. [`GenerationStats::accepted_tokens`] counts those that the sampler
-    /// also chose.
-    pub drafted_tokens: usize,
-    /// See [`GenerationStats::drafted_tokens`].
-    pub accepted_tokens: usize,
+    /// Drafted and accepted tokens of each source.
+    pub drafts: DraftsBySource,
     /// Time to compute the prompt, without other sessions' turns.
     pub prompt_time: Duration,
     /// Time from the request to the first token, including waiting.
@@ -398,6 +399,16 @@ impl FfnReads {
 }
 
 impl GenerationStats {
+    /// Number of drafted tokens.
+    pub fn drafted_tokens(&self) -> usize {
+        self.drafts.total().drafted
+    }
+
+    /// Number of drafted tokens that the sampler also chose.
+    pub fn accepted_tokens(&self) -> usize {
+        self.drafts.total().accepted
+    }
+
     /// Prompt tokens computed per second.
     pub fn prompt_rate(&self) -> f64 {
         rate(self.prompt_tokens.saturating_sub(self.reused_tokens), self.prompt_time)

@@ -41,10 +41,13 @@ pub struct EngineOptions {
     pub cpu: CpuOptions,
     /// FFN activation, for files that do not specify it.
     pub activation: Option<Activation>,
-    /// Whether the file is mapped or read into RAM.
+    /// Whether the files are mapped or read into RAM.
     pub read_mode: ReadMode,
     /// Where to look for the sidecar, which `prepare` wrote.
     pub sidecar: SidecarChoice,
+    /// File of a draft model: a small model with the same tokens, which proposes tokens to the
+    /// model.
+    pub draft: Option<PathBuf>,
     /// Number of prompt tokens computed at a time, at least 1. Sessions take turns between chunks.
     pub chunk: usize,
     /// True if control tokens in messages, tools and files act as control tokens, as in other
@@ -131,6 +134,7 @@ impl Default for EngineOptions {
             activation: None,
             read_mode: ReadMode::Map,
             sidecar: SidecarChoice::Beside,
+            draft: None,
             chunk: 512,
             special_in_content: false,
             device: DeviceChoice::Cpu,

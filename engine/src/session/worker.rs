@@ -1,6 +1,7 @@
 //! The engine thread carries out commands and takes turns. A turn computes tokens of all sessions
 //! in one pass, then a chunk of one prompt.
 
+mod drafting;
 mod turn;
 
 use std::{
@@ -19,6 +20,7 @@ use super::{
     DeviceEvent, Event, GenerationStats, Priority, Request, SparsityReport, StopReason,
     context::SessionContext,
     device_manager::DeviceManager,
+    drafter::Drafter,
     engine_state::EngineState,
     generation::{Generation, StepResources},
     lent_turn::TurnLoan,
@@ -82,12 +84,21 @@ pub(super) enum EngineCommand {
     Panic,
 }
 
+/// What the engine thread computes with.
+#[derive(Debug)]
+pub(super) struct EngineProcessors {
+    /// The model.
+    pub forward: Forward,
+    /// The model that drafts tokens, if there is one.
+    pub drafter: Option<Drafter>,
+}
+
 /// Carries out commands and requests until the last handle is dropped. A panic stops the engine for
 /// good: running and later requests get [`Error::Stopped`] with its message. The loss of a mapped
 /// file also stops it, with [`Error::FileLost`].
 pub(super) fn serve(
     state: &Arc<EngineState>,
-    forward: Forward,
+    processors: EngineProcessors,
     neurons: NeuronRecorder,
     source: Option<Arc<dyn DeviceSource>>,
     commands: Sender<EngineCommand>,
@@ -96,7 +107,8 @@ pub(super) fn serve(
     let device = DeviceManager::new(Arc::clone(state), commands, source);
     let meter = Meter::new(&state.figures.telemetry, neurons);
     let (conversations, turns) = (Vec::new(), Turns::default());
-    let mut worker = EngineWorker { state, forward, device, conversations, meter, evictions: 0, turns };
+    let EngineProcessors { forward, drafter } = processors;
+    let mut worker = EngineWorker { state, forward, drafter, device, conversations, meter, evictions: 0, turns };
     // State that a panic leaves half changed is dropped, not used.
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| worker.run(&inbox))) {
         let message = format!("an internal error occurred ({}); open the model again", panic_message(panic.as_ref()));
@@ -131,6 +143,7 @@ struct ServedSession<'a> {
 struct EngineWorker<'a> {
     state: &'a EngineState,
     forward: Forward,
+    drafter: Option<Drafter>,
     device: DeviceManager,
     conversations: Vec<ServedSession<'a>>,
     meter: Meter<'a>,
@@ -177,6 +190,7 @@ impl EngineWorker<'_> {
                 }
                 Err(TryRecvError::Empty) => self.run_turn(),
             }
+            self.place_drafter(None);
             self.publish_memory();
             // Requests end with the stop error when their event senders are dropped.
             if self.state.stop_error().is_some() {
@@ -259,8 +273,10 @@ impl EngineWorker<'_> {
                 let events = self.device.replan_for_new_speeds(&mut self.forward, &mut contexts);
                 self.send_device_events(&events);
             }
-            EngineCommand::Loaded { number, result } => {
+            EngineCommand::Loaded { number, mut result } => {
+                let drafter = result.as_mut().ok().and_then(|device| device.drafter.take());
                 let events = self.device.finish_load(&mut self.forward, number, result);
+                self.place_drafter(drafter);
                 self.send_device_events(&events);
                 self.apply_settings();
             }
@@ -288,6 +304,7 @@ impl EngineWorker<'_> {
         adaptation.switch(settings.adaptive, &self.state.model, self.state.recall);
         self.update_planned_context();
         if let Some(bytes) = settings.budget {
+            self.fit_drafter(bytes);
             let mut contexts: Vec<&mut SessionContext> =
                 self.conversations.iter_mut().map(|it| &mut it.context).collect();
             let events = self.device.set_budget(&mut self.forward, &mut contexts, bytes);
@@ -414,6 +431,7 @@ impl EngineWorker<'_> {
             let ServedSession { context, running, used_at, .. } = &mut self.conversations[at];
             *used_at = Instant::now();
             if let Some((generation, events)) = running.take() {
+                context.free_separate();
                 let last = generation.finish(end, context, &events);
                 self.meter.telemetry().generations.subtract(1);
                 events.finish(last);
@@ -425,7 +443,7 @@ impl EngineWorker<'_> {
     /// releases neurons. Otherwise continues on the CPU. The failed step is repeated later.
     fn recover(&mut self, error: Error) {
         let full = matches!(error, Error::Memory { .. });
-        if !(full && (self.move_idle_caches_to_ram() || self.evict_neurons(&error))) {
+        if !(full && (self.move_drafter_to_cpu() || self.move_idle_caches_to_ram() || self.evict_neurons(&error))) {
             self.continue_on_cpu(error);
         }
     }
@@ -464,8 +482,9 @@ impl EngineWorker<'_> {
             self.forward.correct_thresholds(adaptation.threshold_correction());
         }
         let ((steps, before), recorded) = (generation.progress.single_steps, generation.recorded);
-        let (forward, meter) = (&mut self.forward, &mut self.meter);
-        let stepped = generation.step(context, most, StepResources { forward, events, cancelled, adaptation, meter });
+        let (forward, drafter, meter) = (&mut self.forward, self.drafter.as_mut(), &mut self.meter);
+        let resources = StepResources { forward, drafter, events, cancelled, adaptation, meter };
+        let stepped = generation.step(context, most, resources);
         let (decoded, time) = generation.progress.single_steps;
         // While weights move, the measured rate does not belong to the placement.
         if recorded && decoded > steps && !self.device.moving {
@@ -498,7 +517,8 @@ impl EngineWorker<'_> {
     fn publish_memory(&mut self) {
         let telemetry = self.meter.telemetry();
         telemetry.kv_bytes.set(self.conversations.iter().map(|it| it.context.bytes()).sum());
-        telemetry.scratch_bytes.set(self.forward.scratch_bytes());
+        let of_drafter = self.drafter.as_ref().map_or(0, Drafter::scratch_bytes);
+        telemetry.scratch_bytes.set(self.forward.scratch_bytes() + of_drafter);
         self.device.publish_memory();
         self.device.publish_resident(&mut self.forward);
     }

@@ -173,6 +173,23 @@ impl Tokenizer {
         self.vocab.len()
     }
 
+    /// Number of ids without padding at the end, which no text and no answer contains.
+    pub fn unpadded_len(&self) -> usize {
+        self.vocab.unpadded_len()
+    }
+
+    /// The first id whose token differs from that of `other`; `None` if the ids mean the same to
+    /// both. Padding and the kinds of tokens are not compared.
+    pub fn first_difference(&self, other: &Tokenizer) -> Option<u32> {
+        self.vocab.first_difference(&other.vocab)
+    }
+
+    /// A hash of the tokens, equal for tokenizers without a difference. It changes between versions
+    /// of the program.
+    pub fn hash_of_tokens(&self) -> u64 {
+        self.vocab.hash_of_tokens()
+    }
+
     /// True if `id` is a control token or the unknown token, which are not part of the text.
     pub fn is_special(&self, id: u32) -> bool {
         matches!(self.vocab.kind(id), Some(TokenKind::Control | TokenKind::Unknown))

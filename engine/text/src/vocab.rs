@@ -1,5 +1,7 @@
 //! The vocabulary: bytes and kind of each token id.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use super::byte_level;
 
 /// Kind of a token, with GGUF's numbers.
@@ -86,6 +88,33 @@ impl Vocab {
     pub fn kind(&self, id: u32) -> Option<TokenKind> {
         self.kinds.get(id as usize).copied()
     }
+
+    /// The bytes of token `id`; `None` for padding, which is never produced, and for ids outside
+    /// the vocabulary.
+    fn produced(&self, id: u32) -> Option<&[u8]> {
+        self.kind(id).filter(|kind| *kind != TokenKind::Unused).map(|_| self.bytes(id))
+    }
+
+    /// Number of ids without the padding at the end.
+    pub fn unpadded_len(&self) -> usize {
+        self.kinds.iter().rposition(|kind| *kind != TokenKind::Unused).map_or(0, |last| last + 1)
+    }
+
+    /// The first id whose token has other bytes in `other`, or is padding in only one of them.
+    /// Kinds are not compared, because converters of the same tokenizer disagree about them.
+    pub fn first_difference(&self, other: &Vocab) -> Option<u32> {
+        let len = self.unpadded_len().max(other.unpadded_len());
+        (0..len as u32).find(|id| self.produced(*id) != other.produced(*id))
+    }
+
+    /// A hash of all tokens but padding, equal for vocabularies without a difference.
+    pub fn hash_of_tokens(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for id in 0..self.unpadded_len() as u32 {
+            self.produced(id).hash(&mut hasher);
+        }
+        hasher.finish()
+    }
 }
 
 /// The byte of a SentencePiece byte token (`<0x0A>`).
@@ -104,6 +133,38 @@ mod tests {
         assert_eq!((byte_token("<0x0A>"), byte_token("<0xff>")), (Some(10), Some(255)));
         for bad in ["<0x-1>", "<0xGG>", "<0x+1>", "<0x1>", "<0x100>", "<0x>", "0x0A", "<0x0A", "", "<0xé>"] {
             assert_eq!(byte_token(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn vocabularies_differ_by_a_token_and_not_by_padding_or_kinds() {
+        use TokenKind::{Control, Normal, Unused, UserDefined};
+        let vocab = |tokens: &[(&str, TokenKind)]| {
+            let mut vocab = Vocab::default();
+            tokens.iter().for_each(|(text, kind)| vocab.push(text, *kind, Spelling::ByteLevel));
+            vocab
+        };
+        let base = [("a", Normal), ("b", Normal), ("[x]", Control)];
+        let with = |at: usize, token| {
+            let mut tokens = base.to_vec();
+            tokens.resize(tokens.len().max(at + 1), ("[PAD]", Unused));
+            tokens[at] = token;
+            vocab(&tokens)
+        };
+        let own = vocab(&base);
+        assert_eq!(own.unpadded_len(), 3);
+        for (other, difference) in [
+            (own.clone(), None),
+            (with(2, ("[x]", UserDefined)), None),
+            (with(6, ("[PAD6]", Unused)), None),
+            (with(1, ("c", Normal)), Some(1)),
+            (with(1, ("", Unused)), Some(1)),
+            (with(5, ("more", Control)), Some(5)),
+            (vocab(&base[..2]), Some(2)),
+        ] {
+            assert_eq!(own.first_difference(&other), difference, "{other:?}");
+            assert_eq!(other.first_difference(&own), difference, "{other:?}");
+            assert_eq!(own.hash_of_tokens() == other.hash_of_tokens(), difference.is_none(), "{other:?}");
         }
     }
 

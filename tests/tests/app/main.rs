@@ -8,6 +8,7 @@ mod built_in_chat;
 mod chat_templates;
 mod cli_bench;
 mod cli_chat;
+mod cli_draft;
 mod cli_eval;
 mod cli_files;
 mod cli_gpu;

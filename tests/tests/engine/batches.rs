@@ -139,19 +139,54 @@ fn batched_tokens_equal_single_ones_in_every_model_on_the_gpu() {
     }
 }
 
+/// Loads the layers from `first_resident` on, without neurons, on the shared device.
+fn forward_from(model: &Arc<Model>, first_resident: usize, head: bool) -> Forward {
+    let hot = (0..model.config.n_layer()).map(|_| Vec::new()).collect();
+    let placement = Placement { first_resident, hot, head };
+    let load = GpuLoad { chunk: 32, ..GpuLoad::default() };
+    let mut go_on = |_, _| ControlFlow::Continue(());
+    let processor = HybridProcessor::load(shared(FULL), idle_cpu(), model, &placement, &load, &mut go_on).unwrap();
+    Forward::on(Arc::clone(model), Box::new(processor))
+}
+
+/// After a pass of a token and drafts, recurrent states on a device, or partly on one, go back to
+/// any of its tokens. The tokens that were rejected change no bit of the logits after that.
+#[test]
+fn rejected_drafts_leave_no_trace_on_a_device() {
+    for name in RECURRENT {
+        let model = model(name);
+        let ids = prompts(&model, 3, 24).pop().unwrap();
+        let (before, after) = ids.split_at(ids.len() / 2);
+        let places = [forward(shared(FULL), &model, 32), forward_from(&model, model.config.n_layer() / 2, true)];
+        for (at, mut forward) in places.into_iter().enumerate() {
+            let mut kv = forward.kv_cache(40, KvType::F32).unwrap();
+            let plain = forward.run(&ids, &mut kv, Outputs::Last, &mut ()).unwrap().to_vec();
+            for kept in 1..=4 {
+                let mut with_rejected = |rejected: u32| {
+                    kv.truncate(0);
+                    forward.run(before, &mut kv, Outputs::None, &mut ()).unwrap();
+                    let pass: Vec<u32> = after[..kept].iter().copied().chain(vec![rejected; 5 - kept]).collect();
+                    forward.run_batch(&mut [(&mut kv, &pass[..])], &mut ()).unwrap();
+                    kv.truncate(before.len() + kept);
+                    assert_eq!(kv.len(), before.len() + kept, "{name}, place {at}");
+                    forward.run(&after[kept..], &mut kv, Outputs::Last, &mut ()).unwrap().to_vec()
+                };
+                let logits = with_rejected(3);
+                assert!(logits == with_rejected(17), "{name}, place {at}: {kept} tokens kept");
+                let off = max_diff(&logits, &plain);
+                assert!(off <= tolerance(name), "{name}, place {at}, {kept} tokens kept: {off}");
+            }
+        }
+    }
+}
+
 #[test]
 fn batched_tokens_equal_single_ones_where_a_part_is_on_the_gpu() {
-    let gpu = shared(FULL);
     for name in ["llama-relu", "gemma2", "qwen3-moe", "nemotron-h", "qwen3-next", "gemma3n", "gemma4-e2b"] {
         let model = model(name);
         let n_layer = model.config.n_layer();
         for (first_resident, head) in [(n_layer / 2, true), (n_layer - 1, false)] {
-            let hot = (0..n_layer).map(|_| Vec::new()).collect();
-            let placement = Placement { first_resident, hot, head };
-            let load = GpuLoad { chunk: 32, ..GpuLoad::default() };
-            let mut go_on = |_, _| ControlFlow::Continue(());
-            let processor = HybridProcessor::load(gpu, idle_cpu(), &model, &placement, &load, &mut go_on).unwrap();
-            let mut forward = Forward::on(Arc::clone(&model), Box::new(processor));
+            let mut forward = forward_from(&model, first_resident, head);
             let prompts = prompts(&model, 4, 14);
             let off = distance(&both_ways(&mut forward, &prompts, 2));
             assert!(off <= 1e-3, "{name} from layer {first_resident}: {off}");

@@ -9,6 +9,8 @@ mod batches;
 mod boundary;
 mod containers;
 mod convert;
+mod draft_heads;
+mod draft_logits;
 mod eval;
 mod forecast;
 mod fuzzed;

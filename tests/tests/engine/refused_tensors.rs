@@ -10,6 +10,7 @@ use thermocline_engine::{
     format::{Checkpoint, ReadMode, Tensor},
     model::{LoadOptions, Model},
 };
+use thermocline_tests::golden::DRAFT_HEADS;
 
 use super::models::fixtures;
 
@@ -37,10 +38,12 @@ const STANDS_FOR: [(&str, &str); 8] = [
 ];
 
 /// Returns paths of fixture models: folders of safetensors, and GGUF files whose weights are not
-/// quantised.
+/// quantised. A model opens without its draft head if the head's tensors are wrong, so models with
+/// heads are left out.
 fn paths() -> Vec<PathBuf> {
     let list = |folder: &str| std::fs::read_dir(fixtures().join(folder)).unwrap().map(|it| it.unwrap().path());
-    let folders = list("models").filter(|path| path.join("config.json").is_file());
+    let has_head = |path: &PathBuf| DRAFT_HEADS.iter().any(|name| path.ends_with(name));
+    let folders = list("models").filter(|path| path.join("config.json").is_file() && !has_head(path));
     let files = list("gguf2026").filter(|path| path.to_string_lossy().ends_with("-F16.gguf"));
     let mut paths: Vec<PathBuf> = folders.chain(files).collect();
     paths.sort();

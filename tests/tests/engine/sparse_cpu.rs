@@ -259,7 +259,7 @@ fn higher_activation_thresholds_skip_more_neurons() {
 fn copy(model: &Model, threshold: Option<f32>) -> Model {
     let mut weights = model.weights.clone();
     weights.layers.iter_mut().for_each(|layer| layer.activation_threshold = threshold);
-    Model { config: model.config.clone(), weights, checkpoint: model.checkpoint.clone() }
+    Model { config: model.config.clone(), weights, checkpoint: model.checkpoint.clone(), draft_head: None }
 }
 
 /// `Model::neuron_major` does not change a model whose down projections are already neuron-major.

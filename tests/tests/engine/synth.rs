@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use thermocline_engine::{
     cpu::{Cpu, CpuOptions},
-    format::Matrix,
+    format::{Matrix, ReadMode},
     model::{Activation, Down, Ffn, LoadOptions, Model, Predictor, PredictorKind, mask},
     quant::TensorType,
     runtime::{Forward, KvCache, KvType, LayerFiring, Outputs, Probe, Sparsity},
     synth::{SynthOptions, SynthShape, generate},
 };
-use thermocline_tests::golden::max_diff;
+use thermocline_tests::golden::{Setup, argmax, greedy, max_diff};
 
 /// Number of tokens, enough for meaningful firing counts of single neurons.
 const TOKENS: usize = 1024;
@@ -295,5 +295,55 @@ fn expert_choice_and_firing_meet_the_request() {
         let largest = dense.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
         let off = max_diff(&dense, &exact) / largest;
         assert!(largest > 1.0 && off < 1e-4, "{shape} {ty}: {off} of {largest}");
+    }
+}
+
+/// The greedy text of a model with a draft head counts token ids. The head names the same token at
+/// the requested fraction of the tokens. Its layer changes too little to matter here.
+#[test]
+fn draft_heads_agree_as_often_as_requested() {
+    let folder = tempfile::tempdir().unwrap();
+    for (shape, ty) in [("tiny-qwen3.5", TensorType::Q4_0), ("tiny-qwen3.5-moe", TensorType::Q4_K)] {
+        for agreement in [0.5, 0.7, 0.9] {
+            let mut options = SynthOptions::new(SynthShape::named(shape).unwrap(), folder.path().join("m.gguf"));
+            (options.agreement, options.ty) = (Some(agreement), ty);
+            generate(&options, &mut |_| ()).unwrap();
+            let model = Arc::new(Model::open(&options.out, &LoadOptions::default()).unwrap());
+            let text = greedy(&model, Setup::default(), &[1000, 2000, 700], 64);
+            assert_eq!(text, (701..765).collect::<Vec<u32>>(), "{shape} {agreement}");
+
+            let layer = model.config.n_layer();
+            assert_eq!(model.config.n_layer(), options.shape.n_layer);
+            let file = Model::open_checkpoint(&options.out, ReadMode::Map).unwrap();
+            let d = model.config.d_model;
+            let matrix = |name: &str, cols: usize| {
+                let tensor = file.tensor(name).unwrap_or_else(|| panic!("{shape}: {name}"));
+                let matrix = Matrix::new(tensor.ty, tensor.len() / cols, cols, tensor.data.clone()).unwrap();
+                rows(&matrix)
+            };
+            let projection = matrix(&format!("blk.{layer}.nextn.eh_proj.weight"), 2 * d);
+            let (embedding, output) = (matrix("token_embd.weight", d), matrix("output.weight", d));
+            let rms = |x: &[f32]| (dot(x, x) / x.len() as f32).sqrt();
+            let n_vocab = output.len() / d;
+            let agrees = |token: &usize| {
+                let embedded = &embedding[token * d..][..d];
+                let normed: Vec<f32> = embedded.iter().map(|x| x / rms(embedded)).collect();
+                let x: Vec<f32> = projection.chunks_exact(2 * d).map(|row| dot(&row[..d], &normed)).collect();
+                let logits: Vec<f32> = output.chunks_exact(d).map(|row| dot(row, &x)).collect();
+                argmax(&logits) as usize == (token + 1) % n_vocab
+            };
+            let tokens = (0..n_vocab).step_by(8);
+            let right = tokens.clone().filter(agrees).count() as f64 / tokens.len() as f64;
+            assert!((right - agreement).abs() < 0.06, "{shape}: {right} instead of {agreement}");
+        }
+    }
+}
+
+#[test]
+fn draft_heads_of_other_shapes_are_refused() {
+    for (shape, agreement) in [("tiny-llama", 0.5), ("tiny-qwen3.5", 0.0), ("tiny-qwen3.5", 1.5)] {
+        let mut options = SynthOptions::new(SynthShape::named(shape).unwrap(), "never-written.gguf");
+        options.agreement = Some(agreement);
+        assert!(generate(&options, &mut |_| ()).is_err(), "{shape} {agreement}");
     }
 }

@@ -31,7 +31,7 @@ impl Consent {
 
 /// A consent, and the tool that it was given for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Given {
+struct StoredConsent {
     consent: Consent,
     /// Fingerprint of the tool.
     #[serde(default)]
@@ -41,7 +41,7 @@ struct Given {
 /// Consents by server and tool.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Consents(BTreeMap<String, Given>);
+pub struct Consents(BTreeMap<String, StoredConsent>);
 
 fn key(server: Option<&str>, tool: &Tool) -> String {
     // Tool names contain no slash.
@@ -53,7 +53,7 @@ impl Consents {
     /// always allowed it, the user is asked again.
     pub fn get(&self, server: Option<&str>, tool: &Tool) -> Consent {
         match self.0.get(&key(server, tool)) {
-            Some(Given { consent: Consent::Always, tool: then }) if *then != tool.fingerprint() => Consent::Ask,
+            Some(StoredConsent { consent: Consent::Always, tool: then }) if *then != tool.fingerprint() => Consent::Ask,
             Some(given) => given.consent,
             None if server.is_none() => Consent::Always,
             None => Consent::Ask,
@@ -62,7 +62,7 @@ impl Consents {
 
     /// Sets the consent to a tool in its current form.
     pub fn set(&mut self, server: Option<&str>, tool: &Tool, consent: Consent) {
-        self.0.insert(key(server, tool), Given { consent, tool: tool.fingerprint() });
+        self.0.insert(key(server, tool), StoredConsent { consent, tool: tool.fingerprint() });
     }
 
     /// Forgets all consents to tools of `server`.

@@ -119,9 +119,19 @@ struct SharedState {
     /// Number of the latest call that opens or closes a model. The result of an earlier call is
     /// dropped.
     latest_call: AtomicU64,
+    /// Why the latest call opened its model without its draft model.
+    draft_failure: Mutex<Option<DraftFailure>>,
     /// `true` while the program uses the CPU for something else.
     busy: Arc<AtomicBool>,
     notify: Box<dyn Fn() + Send + Sync>,
+}
+
+/// The reason why a draft model could not be used.
+struct DraftFailure {
+    /// Number of the call that opened the model.
+    call: u64,
+    /// Reason in sentences.
+    reason: String,
 }
 
 impl fmt::Debug for EngineHandle {
@@ -136,7 +146,8 @@ impl EngineHandle {
     pub fn new(notify: impl Fn() + Send + Sync + 'static) -> Self {
         let (state, latest_call) = (Mutex::new(ModelState::Empty), AtomicU64::new(0));
         let busy = Arc::default();
-        EngineHandle { shared: Arc::new(SharedState { state, latest_call, busy, notify: Box::new(notify) }) }
+        let (draft_failure, notify) = (Mutex::default(), Box::new(notify));
+        EngineHandle { shared: Arc::new(SharedState { state, latest_call, draft_failure, busy, notify }) }
     }
 
     /// Returns the current state. Closes a model whose engine has stopped.
@@ -160,29 +171,21 @@ impl EngineHandle {
         }
     }
 
-    /// Opens a model in place of the current one.
+    /// Opens a model in place of the current one. If its draft model cannot be used, the model is
+    /// opened without it, and [`EngineHandle::draft_failure`] says why.
     pub fn open(&self, model: ModelId, options: EngineOptions) {
-        self.begin(model.clone(), move |handle| {
-            let load = LoadOptions { read_mode: options.read_mode, activation: options.activation };
-            let mut options = options;
-            let (measure, flag) = (options.speeds.is_some(), Arc::clone(&handle.shared.busy));
-            let busy = move || flag.load(SeqCst);
+        self.begin(model.clone(), move |handle, call| {
             let open = || {
-                let mut opened = model.open(&load)?;
-                // The thresholds that `prepare` found may have been removed.
-                if let Some(level) = options.level.take().filter(|_| opened.has_input_thresholds()) {
-                    let copies = opened.skip_inputs(level)?;
-                    if let Err(available) = memory::check(copies.bytes) {
-                        let what = "copies of the weights to skip small inputs";
-                        return Err(Error::memory(ScarceMemory::Ram, what, copies.bytes, available));
+                let without = options.draft.is_some().then(|| EngineOptions { draft: None, ..options.clone() });
+                match (handle.open_engine(&model, options), without) {
+                    (Err(error), Some(without)) => {
+                        let engine = handle.open_engine(&model, without)?;
+                        // The model opens without its draft model, so that this one is the cause.
+                        handle.set_draft_failure(call, &error);
+                        Ok(engine)
                     }
+                    (opened, _) => opened,
                 }
-                let engine = Engine::from_model(opened, options)?;
-                // If the calibration fails, speeds are unknown until an answer measures them.
-                if measure && let Err(error) = engine.measure_when_idle(CalibrationOptions::default(), busy) {
-                    tracing::warn!(%error, "this machine could not be measured");
-                }
-                Ok::<_, Error>(engine)
             };
             match catch_unwind(AssertUnwindSafe(open)) {
                 Ok(Ok(engine)) => ModelState::Ready { model, engine },
@@ -195,19 +198,58 @@ impl EngineHandle {
         });
     }
 
+    /// Opens a model of this computer.
+    fn open_engine(&self, model: &ModelId, mut options: EngineOptions) -> Result<Engine, Error> {
+        let load = LoadOptions { read_mode: options.read_mode, activation: options.activation };
+        let (measure, flag) = (options.speeds.is_some(), Arc::clone(&self.shared.busy));
+        let busy = move || flag.load(SeqCst);
+        let mut opened = model.open(&load)?;
+        // The thresholds that `prepare` found may have been removed.
+        if let Some(level) = options.level.take().filter(|_| opened.has_input_thresholds()) {
+            let copies = opened.skip_inputs(level)?;
+            if let Err(available) = memory::check(copies.bytes) {
+                let what = "copies of the weights to skip small inputs";
+                return Err(Error::memory(ScarceMemory::Ram, what, copies.bytes, available));
+            }
+        }
+        let engine = Engine::from_model(opened, options)?;
+        // If the calibration fails, speeds are unknown until an answer measures them.
+        if measure && let Err(error) = engine.measure_when_idle(CalibrationOptions::default(), busy) {
+            tracing::warn!(%error, "this machine could not be measured");
+        }
+        Ok(engine)
+    }
+
+    /// Keeps the reason why call `call` opened its model without its draft model, unless it is no
+    /// longer the latest.
+    fn set_draft_failure(&self, call: u64, error: &Error) {
+        tracing::warn!(%error, "a draft model is not used");
+        let mut failure = self.shared.draft_failure.lock();
+        if self.shared.latest_call.load(SeqCst) == call {
+            *failure = Some(DraftFailure { call, reason: error_message(error) });
+        }
+    }
+
+    /// Returns why the open model has no draft model although one was chosen.
+    pub fn draft_failure(&self) -> Option<String> {
+        let latest = self.shared.latest_call.load(SeqCst);
+        let failure = self.shared.draft_failure.lock();
+        failure.as_ref().filter(|failure| failure.call == latest).map(|failure| failure.reason.clone())
+    }
+
     /// Opens a model of a server in place of the current one, if the server lists it. Looking up
     /// the key in `keys` may wait for the user.
     pub fn open_remote(&self, model: RemoteModel, keys: KeyStore) {
         let id = ModelId::Remote(model.clone());
-        self.begin(id.clone(), move |_| match find(&model, &keys) {
+        self.begin(id.clone(), move |_, _| match find(&model, &keys) {
             Ok(client) => ModelState::Remote { model, client },
             Err(reason) => not_opened(id, reason),
         });
     }
 
-    /// Runs `open` on a thread. It closes the current model first, because two models might not fit
-    /// into memory.
-    fn begin(&self, model: ModelId, open: impl FnOnce(&Self) -> ModelState + Send + 'static) {
+    /// Runs `open` on a thread, with the number of this call. It closes the current model first,
+    /// because two models might not fit into memory.
+    fn begin(&self, model: ModelId, open: impl FnOnce(&Self, u64) -> ModelState + Send + 'static) {
         let number = self.shared.latest_call.fetch_add(1, SeqCst) + 1;
         let opening = ModelState::Opening(ModelOpening { model: model.clone(), since: Instant::now() });
         let before = std::mem::replace(&mut *self.shared.state.lock(), opening);
@@ -216,7 +258,7 @@ impl EngineHandle {
         let work = move || {
             // This waits until the engine's thread has ended.
             drop(before);
-            let state = open(&handle);
+            let state = open(&handle, number);
             handle.set_state(number, state);
         };
         if let Err(error) = thread::Builder::new().name("open-model".to_owned()).spawn(work) {
@@ -291,7 +333,7 @@ fn find(model: &RemoteModel, keys: &KeyStore) -> Result<RemoteClient, String> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
+    use std::path::{Path, PathBuf};
 
     use thermocline_engine::{
         format::survive_lost_files,
@@ -326,6 +368,25 @@ mod tests {
         // Each thread that opens a model holds a handle.
         eventually("the end of every thread that opens one", || Arc::strong_count(&handle.shared) == 1);
         assert!(matches!(handle.state(), ModelState::Empty));
+    }
+
+    #[test]
+    fn model_is_opened_without_a_draft_model_that_does_not_fit() {
+        let draft = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models/llama-relu");
+        let handle = EngineHandle::new(|| ());
+        let ready = |state: &ModelState| matches!(state, ModelState::Ready { .. });
+        handle.open(ModelId::Builtin, EngineOptions { draft: Some(draft), ..EngineOptions::default() });
+        wait(&handle, "the model", ready);
+        let reason = handle.draft_failure().unwrap();
+        assert!(reason.contains("in which token ") && reason.contains("llama-relu"), "{reason}");
+        assert!(handle.engine().unwrap().draft_model().is_none());
+        handle.open(ModelId::Builtin, EngineOptions::default());
+        assert_eq!(handle.draft_failure(), None);
+        wait(&handle, "the model", ready);
+        let nowhere = EngineOptions { draft: Some("/gone.gguf".into()), ..EngineOptions::default() };
+        handle.open(ModelId::Path(PathBuf::from("/nowhere.gguf")), nowhere);
+        let state = wait(&handle, "a failure", |state| matches!(state, ModelState::Failed { .. }));
+        assert!(matches!(&state, ModelState::Failed { reason, .. } if reason.contains("nowhere.gguf")), "{state:?}");
     }
 
     /// A file that shrinks during an answer fails the answer and closes the model with a reason.

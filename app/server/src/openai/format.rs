@@ -184,8 +184,8 @@ fn usage(stats: &GenerationStats) -> Value {
         "prompt_tokens_details": { "cached_tokens": stats.reused_tokens },
         "completion_tokens_details": {
             "reasoning_tokens": stats.thought_tokens,
-            "accepted_prediction_tokens": stats.accepted_tokens,
-            "rejected_prediction_tokens": stats.drafted_tokens - stats.accepted_tokens,
+            "accepted_prediction_tokens": stats.accepted_tokens(),
+            "rejected_prediction_tokens": stats.drafted_tokens() - stats.accepted_tokens(),
         },
     });
     add_forgotten(&mut usage["prompt_tokens_details"], stats);

@@ -45,9 +45,9 @@ pub struct RemoteOptions {
 
 /// Options that only a local engine has.
 const LOCAL: &str = "\
-    activation no_mmap sidecar context kv_type threads isa activations device vram gpu_tier sparsity adaptive static \
+    activation no_mmap sidecar draft context kv_type threads isa activations device vram gpu_tier sparsity adaptive static \
     no_counts split stream_prompts prompt_chunk typical penalty_last_n dry_multiplier dry_base dry_allowed_length \
-    dry_last_n dry_breaker logit_bias on_full keep speculation";
+    dry_last_n dry_breaker logit_bias on_full keep speculation drafts";
 
 impl RemoteOptions {
     /// Opens the model of the server, if the options name one.

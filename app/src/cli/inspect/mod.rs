@@ -145,6 +145,8 @@ struct Look {
     sparsity: String,
     /// True if silent neurons are exactly zero, so that skipping them loses nothing.
     exact_zeros: bool,
+    /// Bytes of the draft head's own weights, if the model has a draft head.
+    draft_head: Option<u64>,
 }
 
 impl Look {
@@ -173,7 +175,9 @@ fn look_inside(options: &ModelOptions, checkpoint: &Checkpoint) -> Result<(Optio
     let (traits, sparsity) = (traits(&model), expected_sparsity(&model));
     let below_threshold = model.weights.layers.iter().any(|layer| layer.gate_deviations.is_some());
     let exact_zeros = model.config.activation.is_sparse() || below_threshold;
-    Ok((Some(Look { config: model.config, model: model.checkpoint, traits, sparsity, exact_zeros }), attachment))
+    let draft_head = model.draft_head_bytes();
+    let look = Look { config: model.config, model: model.checkpoint, traits, sparsity, exact_zeros, draft_head };
+    Ok((Some(look), attachment))
 }
 
 fn print(out: &mut impl Write, contents: &FileContents<'_>, tensors: bool) -> io::Result<()> {
@@ -232,6 +236,9 @@ fn print_look(out: &mut impl Write, look: &Look) -> io::Result<()> {
         writeln!(out, "states        {} per conversation", units::bytes(config.state_bytes()))?;
     }
     writeln!(out, "FFN           {}, {}", ffn(config), config.activation)?;
+    if let Some(bytes) = look.draft_head {
+        writeln!(out, "draft head    {} (multi-token prediction)", units::bytes(bytes))?;
+    }
     for line in &look.traits {
         writeln!(out, "special       {line}")?;
     }
@@ -291,6 +298,7 @@ fn to_json(contents: &FileContents<'_>, problem: Option<&Error>, tensors: bool) 
         "problem": problem.map(Error::to_string),
         "model": architecture,
         "kv_cache": kv_cache,
+        "draft_head": look.and_then(|look| look.draft_head).map(|bytes| json!({ "bytes": bytes })),
         "tokenizer": text.as_ref().map(TextSide::tokenizer_json),
         "chat_template": text.as_ref().map(|text| &text.template),
         "unused": unused.to_json(),

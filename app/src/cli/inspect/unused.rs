@@ -12,7 +12,7 @@ const SENSES: &str =
     "v a mm vision visual audio vision_tower vision_model audio_tower embed_vision embed_audio multi_modal_projector";
 
 /// Reasons why tensors are unused.
-const TAIL: &str = "multi-token prediction, which is not run";
+const TAIL: &str = "multi-token prediction by a head that cannot be used";
 const SENSE: &str = "for images or sound";
 const UNKNOWN: &str = "not a part of this architecture";
 
@@ -151,7 +151,7 @@ mod tests {
             lines[1..],
             [
                 "              v.*, mm.*: for images or sound",
-                "              mtp.*: multi-token prediction, which is not run",
+                "              mtp.*: multi-token prediction by a head that cannot be used",
                 "              blk.*.attn_rot_embd, odd.weight: not a part of this architecture",
             ]
         );

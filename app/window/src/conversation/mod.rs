@@ -62,7 +62,7 @@ use self::{
     shown_chat::ChatReading,
     start::StartView,
 };
-use crate::{command::Command, keyboard, models::Offers, shell::Shell};
+use crate::{command::Command, keyboard, models::DownloadOffers, shell::Shell};
 use thermocline_chats::{
     chat::StopCause,
     store::{Chat, MessageId, Speaker, StoredMessage},
@@ -233,7 +233,7 @@ impl Conversation {
     }
 
     /// Shows the messages and the composer.
-    pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell, offers: &mut Offers) {
+    pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell, offers: &mut DownloadOffers) {
         if let Some(text) = self.copy.take() {
             ui.copy_text(text);
         }

@@ -5,7 +5,7 @@ use thermocline_engine::session::AdapterKind;
 
 use crate::{
     command::{Command, Page},
-    models::Offers,
+    models::DownloadOffers,
     shell::Shell,
 };
 use thermocline_host::{engine_handle::ModelState, library::ModelId};
@@ -52,7 +52,7 @@ pub struct StartView {
 impl StartView {
     /// Shows the page for the open model, with `offers` of other models. Returns the request that
     /// the user chose.
-    pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell, offers: &mut Offers) -> Option<&'static str> {
+    pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell, offers: &mut DownloadOffers) -> Option<&'static str> {
         let state = shell.engine_handle.state();
         let ready = matches!(state, ModelState::Ready { .. } | ModelState::Remote { .. });
         let open = ready || matches!(state, ModelState::Opening(_));
@@ -115,7 +115,7 @@ impl StartView {
 }
 
 /// Shows the chat models on offer.
-fn offered(ui: &mut Ui, shell: &mut Shell, offers: &mut Offers) {
+fn offered(ui: &mut Ui, shell: &mut Shell, offers: &mut DownloadOffers) {
     widgets::card(ui, |ui| {
         ui.with_layout(egui::Layout::top_down(Align::Min), |ui| {
             ui.label(RichText::new("Get a chat model").font(strong(15.0)));

@@ -16,7 +16,7 @@ type ChatHarness = Harness<'static, Option<(Shell, Conversation)>>;
 
 /// Creates a shell in a folder of its own, with the built-in model still opening.
 fn harness(folder: &tempfile::TempDir) -> ChatHarness {
-    let (folders, mut offers) = (Folders::below(folder.path()), Offers::default());
+    let (folders, mut offers) = (Folders::below(folder.path()), DownloadOffers::default());
     let mut harness = Harness::builder().with_size([900.0, 700.0]).with_max_steps(64).build_ui_state(
         move |ui, state: &mut Option<(Shell, Conversation)>| {
             let (shell, conversation) = state.get_or_insert_with(|| {

@@ -6,10 +6,10 @@ use egui::{ProgressBar, Rect, RichText, Ui, Vec2};
 use thermocline_engine::sparsity::prepare::PreparePhase;
 
 use super::{
+    draft_choice,
     estimate::Estimates,
-    memory,
+    memory, model_list,
     preparation::{Preparation, PreparationStage},
-    shelf,
 };
 use crate::{command::Command, shell::Shell};
 use thermocline_host::{
@@ -62,6 +62,8 @@ pub struct ShownCard {
 /// A file on a card.
 struct FileView<'c> {
     card: &'c ModelCard,
+    /// All cards.
+    cards: &'c [ModelCard],
     /// Display name: the model's name, with the quantisation if it has several files.
     title: &'c str,
     preparation: Option<&'c Preparation>,
@@ -93,7 +95,7 @@ impl CardView<'_> {
                         });
                     }
                     let fit = estimates.sentence(ui, shell, card);
-                    let file = FileView { card, title: &title, preparation: self.preparation };
+                    let file = FileView { card, cards: self.cards, title: &title, preparation: self.preparation };
                     let asked = ui.push_id(&card.id, |ui| file.show(ui, shell, &fit)).inner;
                     if let (Some(asked), ModelId::Path(path)) = (asked, &card.id) {
                         deed = Some((path.clone(), asked));
@@ -108,7 +110,7 @@ impl CardView<'_> {
 
     /// The label of a file among the model's files. Empty if it is the only one.
     fn label(&self, at: usize) -> String {
-        if self.group.len() > 1 { shelf::file_label(self.cards, self.group, at) } else { String::new() }
+        if self.group.len() > 1 { model_list::file_label(self.cards, self.group, at) } else { String::new() }
     }
 
     /// The display name of a file: the model's name, with the file's label if there are several.
@@ -139,7 +141,8 @@ impl CardView<'_> {
                 let card = &self.cards[*at];
                 let title = self.title(*at);
                 let text = if several { format!("Open {}", self.label(*at)) } else { "Open".to_owned() };
-                FileView { card, title: &title, preparation: self.preparation }.opening(ui, shell, &state, &text);
+                FileView { card, cards: self.cards, title: &title, preparation: self.preparation }
+                    .opening(ui, shell, &state, &text);
             }
             let text = if unfolded { "Less" } else { "Details" };
             if ui.button(text).accessible_name(format!("{text}: {}", card.name)).clicked() {
@@ -180,7 +183,7 @@ fn marks(ui: &mut Ui, shell: &Shell, card: &ModelCard, added: &[ModelId]) {
 impl FileView<'_> {
     /// Shows the file. `fit` is the sentence about its fit.
     fn show(&self, ui: &mut Ui, shell: &mut Shell, fit: &str) -> Option<Deed> {
-        let FileView { card, title, preparation } = *self;
+        let FileView { card, cards, title, preparation } = *self;
         let state = shell.engine_handle.state();
         if let ModelId::Path(path) = &card.id {
             widgets::muted(ui, path.display().to_string());
@@ -196,6 +199,7 @@ impl FileView<'_> {
             _ => None,
         };
         memory::show(ui, shell, card, title, engine);
+        draft_choice::show(ui, shell, card, title, cards, engine);
         let template = engine.map(|engine| engine.chat_template().origin());
         if let Some(origin) = template.filter(|origin| origin.failure().is_some()) {
             widgets::trouble(ui, format!("Chat template: {origin}"));
@@ -245,7 +249,7 @@ impl FileView<'_> {
     }
 
     fn prepare_button(&self, ui: &mut Ui) -> Option<Deed> {
-        let FileView { card, title, preparation } = *self;
+        let FileView { card, title, preparation, .. } = *self;
         // The built-in model is always prepared.
         let ModelId::Path(path) = &card.id else { return None };
         let stage = preparation.map(|it| (it.path == *path, it.stage()));

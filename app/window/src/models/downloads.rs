@@ -6,7 +6,7 @@ use egui::{Id, ProgressBar, RichText, TextStyle, Ui};
 
 use super::{
     hub_results::{HubResults, ResultsAction, model_facts},
-    offers::Offers,
+    offers::DownloadOffers,
 };
 use crate::shell::Shell;
 use thermocline_chats::download::{
@@ -65,7 +65,7 @@ impl DownloadsView {
     }
 
     /// Shows the view, with the `offers` for this computer.
-    pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell, offers: &mut Offers) {
+    pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell, offers: &mut DownloadOffers) {
         for status in shell.downloads.list() {
             widgets::card(ui, |ui| one(ui, shell, &status));
         }

@@ -1,21 +1,23 @@
-//! The page of models on this machine and of new ones. [`search`] finds models, and [`shelf`]
-//! filters and sorts them. Each model has a [`card`] with an [`estimate`] of its speed and its
-//! context [`memory`]. [`preparation`] prepares one model. Other panels offer that too
-//! ([`prepare_offer()`]). [`downloads`] fetches models: [`offers`] that suit this computer and
-//! results of a hub search ([`hub_results`]). [`servers`] compute their models elsewhere.
+//! The page of models on this machine and of new ones. [`search`] finds models, and [`model_list`]
+//! filters and sorts them. Each model has a [`card`] with an [`estimate`] of its speed, its context
+//! [`memory`] and its draft model ([`draft_choice`]). [`preparation`] prepares one model. Other
+//! panels offer that too ([`prepare_offer()`]). [`downloads`] fetches models: [`offers`] that suit
+//! this computer and results of a hub search ([`hub_results`]). [`servers`] compute their models
+//! elsewhere.
 
 mod card;
 mod downloads;
+mod draft_choice;
 mod estimate;
 mod hub_results;
 mod memory;
 mod memory_speed;
+mod model_list;
 mod offers;
 mod preparation;
 mod prepare_offer;
 mod search;
 mod servers;
-mod shelf;
 
 use std::{path::PathBuf, time::Duration};
 
@@ -25,12 +27,12 @@ use self::{
     card::{CardView, Deed},
     downloads::DownloadsView,
     estimate::Estimates,
+    model_list::ModelList,
     search::ModelSearch,
     servers::ServersView,
-    shelf::Shelf,
 };
 pub use self::{
-    offers::Offers,
+    offers::DownloadOffers,
     preparation::{Preparation, PreparationStage},
     prepare_offer::prepare_offer,
 };
@@ -72,12 +74,12 @@ pub struct ModelsPage {
     /// The result of the folder dialog. An error if the desktop has no file dialog.
     dialog: Background<Result<Option<PathBuf>, String>>,
     estimates: Estimates,
-    shelf: Shelf,
+    list: ModelList,
     /// Number of added models that the page has already scrolled to.
     scrolled: usize,
     /// Height of the highest card in each row, in points.
     rows: Vec<f32>,
-    /// The open model, once a fault of its chat template (if any) was reported.
+    /// The open model, once faults of its chat template and its draft model were reported.
     told: Option<ModelId>,
     /// The model that the user opens on this page, until it is open.
     opening: Option<ModelId>,
@@ -95,7 +97,7 @@ impl ModelsPage {
         {
             self.add(ctx, shell, folder);
         }
-        self.tell_of_template(shell);
+        self.tell_of_faults(shell);
         let preparing = shell.preparation.as_ref().is_some_and(|it| matches!(it.stage(), PreparationStage::Running(_)));
         shell.engine_handle.set_busy(preparing);
         if let Some(preparation) = &mut shell.preparation
@@ -118,8 +120,8 @@ impl ModelsPage {
     }
 
     /// Warns on every page, once per opening, if the chat template of the open model fails and
-    /// another replaces it.
-    fn tell_of_template(&mut self, shell: &mut Shell) {
+    /// another replaces it, or if its draft model is not used.
+    fn tell_of_faults(&mut self, shell: &mut Shell) {
         let ModelState::Ready { model, engine } = shell.engine_handle.state() else {
             self.told = None;
             return;
@@ -129,12 +131,15 @@ impl ModelsPage {
             if origin.failure().is_some() {
                 shell.toasts.warning(widgets::sentence(format!("chat template: {origin}")));
             }
+            if let Some(reason) = shell.engine_handle.draft_failure() {
+                shell.toasts.warning(format!("The draft model is not used: {reason}"));
+            }
             self.told = Some(model);
         }
     }
 
     /// Shows the page, with the `offers` for this computer.
-    pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell, offers: &mut Offers) {
+    pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell, offers: &mut DownloadOffers) {
         shell.adapters.look(ui, Duration::MAX);
         self.look(ui, shell, false);
         self.leave_when_open(shell);
@@ -158,7 +163,7 @@ impl ModelsPage {
         }
     }
 
-    fn columns(&mut self, ui: &mut Ui, shell: &mut Shell, offers: &mut Offers) {
+    fn columns(&mut self, ui: &mut Ui, shell: &mut Shell, offers: &mut DownloadOffers) {
         let width = ui.available_width();
         if width < WIDE {
             ui.vertical(|ui| {
@@ -211,7 +216,7 @@ impl ModelsPage {
         self.folder(ui, shell);
         lately(ui, shell);
         if self.search.cards.len() > 1 {
-            self.shelf.controls(ui);
+            self.list.controls(ui);
         }
     }
 
@@ -269,21 +274,21 @@ impl ModelsPage {
     }
 
     fn cards(&mut self, ui: &mut Ui, shell: &mut Shell) {
-        self.shelf.update(&self.search, shell, &self.estimates);
+        self.list.update(&self.search, shell, &self.estimates);
         // A newly added model is always visible, whatever the filter.
         let hidden = |group: &[Vec<usize>]| {
             let shown = |id: &ModelId| group.iter().flatten().any(|at| self.search.cards[*at].id == *id);
             self.search.added.iter().any(|id| !shown(id))
         };
-        if self.search.added.len() > self.scrolled && hidden(&self.shelf.groups) {
-            self.shelf.clear_filter();
-            self.shelf.update(&self.search, shell, &self.estimates);
+        if self.search.added.len() > self.scrolled && hidden(&self.list.groups) {
+            self.list.clear_filter();
+            self.list.update(&self.search, shell, &self.estimates);
         }
         let mut action: Option<(PathBuf, Deed)> = None;
         // The cards borrow the rest of the shell.
         let preparation = shell.preparation.take();
         let gap = ui.spacing().item_spacing.y;
-        let groups = &self.shelf.groups;
+        let groups = &self.list.groups;
         let folds = groups.len() > MOST_UNFOLDED;
         let mut scrolls = self.search.added.len() > self.scrolled;
         let (beside, width) = grid(ui.available_width(), gap, groups.len());
@@ -316,7 +321,7 @@ impl ModelsPage {
         }
         self.scrolled = self.search.added.len();
         shell.preparation = preparation;
-        if !self.search.cards.is_empty() && self.shelf.groups.is_empty() {
+        if !self.search.cards.is_empty() && self.list.groups.is_empty() {
             widgets::muted(ui, "No model matches the filter.");
         }
         if self.search.cards.len() <= 1 && !self.search.is_running() {
@@ -332,7 +337,7 @@ impl ModelsPage {
 
     /// Shows broken model files that pass the filter.
     fn broken(&self, ui: &mut Ui) {
-        let shown = |(path, _): &&(PathBuf, String)| self.shelf.leaves(&path.to_string_lossy());
+        let shown = |(path, _): &&(PathBuf, String)| self.list.leaves(&path.to_string_lossy());
         let broken: Vec<&(PathBuf, String)> = self.search.broken.iter().filter(shown).collect();
         if broken.is_empty() {
             return;

@@ -23,7 +23,7 @@ use thermocline_rich_text::{
 
 /// The offered models and the state of their downloads.
 #[derive(Debug)]
-pub struct Offers {
+pub struct DownloadOffers {
     /// URL of the hub that has the repositories.
     pub(crate) hub: String,
     /// Bytes of RAM. 0 if the system does not report it.
@@ -41,9 +41,9 @@ pub struct Offers {
     present: HashMap<String, Option<PathBuf>>,
 }
 
-impl Default for Offers {
+impl Default for DownloadOffers {
     fn default() -> Self {
-        Offers {
+        DownloadOffers {
             hub: HUGGING_FACE.to_owned(),
             ram: memory::total().unwrap_or(0),
             memory_speed: MemorySpeed::default(),
@@ -64,7 +64,7 @@ enum Offer {
     Absent,
 }
 
-impl Offers {
+impl DownloadOffers {
     /// True once the memory speed is measured or unknown for good.
     #[cfg(test)]
     pub fn is_measured(&self) -> bool {
@@ -236,11 +236,11 @@ mod tests {
 
     #[test]
     fn clicked_model_stays_among_the_offers_when_a_card_becomes_known() {
-        let (mut offers, bandwidth) = (Offers { ram: 32 << 30, ..Offers::default() }, Some(4e9));
+        let (mut offers, bandwidth) = (DownloadOffers { ram: 32 << 30, ..DownloadOffers::default() }, Some(4e9));
         let smallest = *offers.models(GpuMemory::default(), bandwidth).last().unwrap();
         let card = GpuMemory { bytes: 24 << 30, shared: false };
-        let models = |offers: &Offers| offers.models(card, bandwidth);
-        let has = |offers: &Offers| models(offers).iter().any(|model| model.repository == smallest.repository);
+        let models = |offers: &DownloadOffers| offers.models(card, bandwidth);
+        let has = |offers: &DownloadOffers| models(offers).iter().any(|model| model.repository == smallest.repository);
         assert!(!has(&offers), "{} would be offered anyway", smallest.name);
         offers.clicked.insert(smallest.repository.clone());
         assert!(has(&offers));

@@ -1,6 +1,7 @@
 //! Tests of the page of models through its controls. [`hub`] tests searches, [`library`] the models
-//! of this machine, and [`servers`] remote models.
+//! of this machine, [`draft_choice`] draft models, and [`servers`] remote models.
 
+mod draft_choice;
 mod hub;
 mod library;
 mod servers;

@@ -312,7 +312,7 @@ fn pinned_neuron_tints_an_answer_with_rejected_drafts() {
     for event in session.generate(request) {
         match event {
             Event::Token { text, .. } => answer += &text,
-            Event::Done { stats, .. } => rejected = stats.drafted_tokens - stats.accepted_tokens,
+            Event::Done { stats, .. } => rejected = stats.drafted_tokens() - stats.accepted_tokens(),
             _ => {}
         }
     }

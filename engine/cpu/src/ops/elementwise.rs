@@ -90,6 +90,15 @@ impl VectorKernel for SoftCap<'_> {
 }
 
 impl Cpu {
+    /// `to = from`. Workers share a large copy.
+    ///
+    /// # Panics
+    /// If lengths disagree.
+    pub fn copy(&self, from: &[f32], to: &mut [f32]) {
+        assert_eq!(from.len(), to.len(), "a copy of the same length");
+        self.for_each_chunk(to, CHUNK, 1, |i, to| to.copy_from_slice(&from[i * CHUNK..][..to.len()]));
+    }
+
     /// `x += y`, any length.
     ///
     /// # Panics

@@ -50,7 +50,9 @@ impl ConversionTarget {
         }
         let wanted = match self.ty {
             TensorType::F32 | TensorType::F16 | TensorType::BF16 | TensorType::Q8_0 | TensorType::Q6_K => self.ty,
-            _ if stem == "output" || (stem == "token_embd" && self.tied) => TensorType::Q6_K,
+            _ if stem == "output" || role == "shared_head_head" || (stem == "token_embd" && self.tied) => {
+                TensorType::Q6_K
+            }
             TensorType::Q4_K | TensorType::Q5_K => self.mixed(stem, role),
             other => other,
         };
@@ -126,6 +128,8 @@ mod tests {
     fn heads_and_sensitive_matrices_get_more_bits() {
         let matrix = &[4096, 4096];
         assert_eq!(choose(Q4_0, false, "output.weight", matrix), Q6_K);
+        assert_eq!(choose(Q4_0, false, "blk.32.nextn.shared_head_head.weight", matrix), Q6_K);
+        assert_eq!(choose(Q4_0, false, "blk.32.nextn.eh_proj.weight", matrix), Q4_0);
         assert_eq!(choose(Q4_0, false, "token_embd.weight", matrix), Q4_0);
         assert_eq!(choose(Q4_0, true, "token_embd.weight", matrix), Q6_K);
         assert_eq!(choose(Q8_0, true, "token_embd.weight", matrix), Q8_0);

@@ -67,5 +67,6 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     naming.stacked_experts("mlp.experts", &Transform::None);
     naming.shared_expert("mlp.shared_experts");
     naming.selection_bias("mlp.gate.e_score_correction_bias");
+    naming.draft_head(&Transform::None);
     Ok(())
 }

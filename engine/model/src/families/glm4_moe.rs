@@ -34,5 +34,6 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     naming.add("model.layers.*.self_attn.q_norm", "blk.*.attn_q_norm");
     naming.add("model.layers.*.self_attn.k_norm", "blk.*.attn_k_norm");
     naming.selection_bias("mlp.gate.e_score_correction_bias");
+    naming.draft_head(&Transform::None);
     Ok(())
 }

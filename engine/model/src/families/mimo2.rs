@@ -37,7 +37,11 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         Some(slides) => slides,
         None => (1..=n_layer).map(|n| n != 1 && !n.is_multiple_of(6)).collect(),
     };
-    let slides = hf.sliding_layers(n_layer, SlidingLayers::Marked(usual))?.unwrap_or_else(|| vec![false; n_layer]);
+    let windows = hf.sliding_layers(n_layer, SlidingLayers::Marked(usual))?;
+    // The layer of a draft head has a window.
+    let draft_slides = windows.is_some();
+    let mut slides = windows.unwrap_or_else(|| vec![false; n_layer]);
+    slides.push(draft_slides);
     // This key counts the tokens before the query's own, so the window is one token longer.
     let window = match hf.usize(&["sliding_window_size"])? {
         Some(before) => before.saturating_add(1),
@@ -46,8 +50,9 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let local = hf.or_default(&["swa_num_key_value_heads"], sizes.n_kv_head.saturating_mul(2))?;
     let heads = slides.iter().map(|slides| u32::try_from(if *slides { local } else { sizes.n_kv_head }));
     let heads = heads.collect::<Result<_, _>>().map_err(|_| hf.error("num_key_value_heads", "below 2^31", local))?;
-    draft.set("attention.head_count_kv", Value::Array(Array::U32(heads)));
-    draft.window(window, Some(slides))?;
+    draft.set_with_draft_layer("attention.head_count_kv", Array::U32(heads));
+    draft.window(window, None)?;
+    draft.set_with_draft_layer("attention.sliding_window_pattern", Array::Bool(slides));
     sizes.rope_dims = hf.rotated_or(LayerRope::Full, sizes.head_dim, ROTATED)?;
     draft.rope(hf, &sizes, 5_000_000.0)?;
     sizes.rope_dims = hf.rotated_or(LayerRope::Sliding, sizes.head_dim, ROTATED)?;
@@ -63,5 +68,8 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     for name in ["attention_sink_bias", "sinks"] {
         naming.whole(format!("model.layers.*.self_attn.{name}"), "blk.*.attn_sinks.weight", Transform::None);
     }
+    naming.draft_head(&Transform::None);
+    naming.alias("model.mtp.layers.0.", format!("model.layers.{n_layer}."));
+    naming.layers("", &[("pre_mlp_layernorm", "ffn_norm"), ("final_layernorm", "nextn.shared_head_norm")]);
     Ok(())
 }

@@ -56,7 +56,7 @@ mod starcoder2;
 mod step35;
 
 use super::{
-    LayerWeights, Linear, ModelConfig, Weights,
+    LayerWeights, Linear, ModelConfig, StateInput, Weights,
     import::{Draft, HfConfig},
     load::{Loader, Sizes},
 };
@@ -168,6 +168,7 @@ pub(super) fn weights(loader: &Loader<'_>, config: &mut ModelConfig, family: &Fa
         token_embedding,
         position_embedding,
         per_layer,
+        state_input: StateInput::load(loader, d)?,
         altup,
         layers,
         output_norm,

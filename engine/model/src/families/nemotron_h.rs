@@ -4,7 +4,8 @@
 //! experts read and write a latent narrower than the residual stream.
 //!
 //! In GGUF, the sizes of a layer determine its kind: key/value heads for attention, FFN neurons for
-//! an FFN or experts, neither for Mamba-2.
+//! an FFN or experts, neither for Mamba-2. The layer of a draft head has both attention and experts
+//! (or an FFN), each with a norm. Folders keep it as two layers.
 
 use std::sync::Arc;
 
@@ -13,6 +14,9 @@ use super::prelude::*;
 pub(super) const FAMILY: Family =
     Family { architectures: &["nemotron_h", "nemotron_h_moe"], model_types: &["nemotron_h"], config, layer, import };
 
+/// Stem of the norm before the FFN of a layer that also has attention.
+const FFN_NORM: &str = "post_attention_norm";
+
 /// Mixer of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mixer {
@@ -20,6 +24,8 @@ enum Mixer {
     Attention,
     Ffn,
     Experts,
+    /// Attention, and then an FFN or experts.
+    AttentionAndFfn,
 }
 
 impl Mixer {
@@ -52,6 +58,7 @@ impl Mixer {
             Mixer::Mamba2 => Step::Recurrent { from: Normed },
             Mixer::Attention => Step::Attention { from: Normed },
             Mixer::Ffn | Mixer::Experts => Step::Ffn { from: Normed },
+            Mixer::AttentionAndFfn => return Step::sequential().into(),
         };
         Arc::new([Step::Norm { norm: NormSlot::Attention, from: Residual, into: Normed }, mixer, Step::AddOut])
     }
@@ -70,6 +77,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
             (false, 0) => Mixer::Mamba2,
             (false, _) if dense => Mixer::Ffn,
             (false, _) => Mixer::Experts,
+            (true, _) if loader.has(&format!("blk.{n}.{FFN_NORM}.weight")) => Mixer::AttentionAndFfn,
             (true, n_ff) => {
                 let expected = format!("0 in layer {n}, which has attention");
                 return Err(loader.key_error("feed_forward_length", expected, n_ff));
@@ -78,7 +86,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
         if mixer == Mixer::Mamba2 {
             layer.recurrent = Some(recurrent.clone());
         }
-        if mixer != Mixer::Ffn {
+        if !(mixer == Mixer::Ffn || (mixer == Mixer::AttentionAndFfn && dense)) {
             layer.n_ff = 0;
         }
         config.n_ff = config.n_ff.max(layer.n_ff);
@@ -91,8 +99,10 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
 
 fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
     let of = &config.layers[n];
-    let norms = norms(loader, config, n, &[(NormSlot::Attention, "attn_norm")])?;
     let has_ffn = of.steps.iter().any(|step| matches!(step, Step::Ffn { .. }));
+    let both = [(NormSlot::Attention, "attn_norm"), (NormSlot::Ffn, FFN_NORM)];
+    let count = if has_ffn && of.attention.is_some() { 2 } else { 1 };
+    let norms = norms(loader, config, n, &both[..count])?;
     let ffn = match &config.experts {
         _ if !has_ffn => Ffn::None,
         Some(experts) if of.n_ff == 0 => Ffn::Experts(ExpertWeights::load(&config.layer_tensors(loader, n), experts)?),
@@ -118,19 +128,18 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         return Err(hf.error("hybrid_override_pattern", format!("{} layers", sizes.n_layer), mixers.len()));
     }
     let per_layer = |size: &dyn Fn(Mixer) -> usize| {
-        let sizes = mixers.iter().map(|mixer| u32::try_from(size(*mixer)).unwrap_or(u32::MAX));
-        Value::Array(Array::U32(sizes.collect()))
+        let mixers = mixers.iter().chain([&Mixer::AttentionAndFfn]);
+        Array::U32(mixers.map(|mixer| u32::try_from(size(*mixer)).unwrap_or(u32::MAX)).collect())
     };
-    let heads = |mixer: Mixer| if mixer == Mixer::Attention { sizes.n_kv_head } else { 0 };
-    draft.set("attention.head_count_kv", per_layer(&heads));
-    draft.set(
-        "feed_forward_length",
-        per_layer(&|mixer| match mixer {
-            Mixer::Ffn => n_ff,
-            Mixer::Experts => n_ff_experts,
-            _ => 0,
-        }),
-    );
+    let heads = |mixer| if matches!(mixer, Mixer::Attention | Mixer::AttentionAndFfn) { sizes.n_kv_head } else { 0 };
+    draft.set_with_draft_layer("attention.head_count_kv", per_layer(&heads));
+    let widths = |mixer| match mixer {
+        Mixer::Ffn => n_ff,
+        Mixer::Experts => n_ff_experts,
+        Mixer::AttentionAndFfn => n_ff_experts.max(if has_experts { 0 } else { n_ff }),
+        Mixer::Attention | Mixer::Mamba2 => 0,
+    };
+    draft.set_with_draft_layer("feed_forward_length", per_layer(&widths));
     let eps = hf.f32(&["layer_norm_epsilon", "norm_eps", "rms_norm_eps"])?.unwrap_or(1e-5);
     draft.set("attention.layer_norm_rms_epsilon", Value::F32(eps));
     draft.set("rope.scaling.finetuned", Value::Bool(false));
@@ -173,20 +182,49 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     naming.experts("mixer.experts", ["gate_proj", "up_proj", "down_proj"]);
     naming.shared_expert("mixer.shared_experts");
     naming.selection_bias("mixer.gate.e_score_correction_bias");
+    if let [Mixer::Attention, Mixer::Ffn | Mixer::Experts] = draft_mixers(hf)?[..] {
+        draft_head(naming, sizes.n_layer);
+    }
     Ok(())
+}
+
+/// Adds the names of the draft head. Its two layers become one, number `n`.
+fn draft_head(naming: &mut Naming, n: usize) {
+    naming.draft_head(&Transform::None);
+    naming.layers("", &[("post_attention_layernorm", FFN_NORM)]);
+    let layer = format!("model.layers.{n}.");
+    for (hf, part) in [
+        ("mtp.layers.0.", ""),
+        ("mtp.layers.1.norm.", "post_attention_layernorm."),
+        ("mtp.layers.1.final_layernorm.", "shared_head.norm."),
+        ("mtp.layers.1.", ""),
+    ] {
+        naming.alias(hf, format!("{layer}{part}"));
+    }
 }
 
 /// Reads the mixers of a folder's layers.
 fn mixers(hf: &HfConfig) -> Result<Vec<Mixer>> {
-    let (pattern, types) = ("hybrid_override_pattern", "layers_block_type");
+    let pattern = "hybrid_override_pattern";
+    let mixers = listed_mixers(hf, pattern, "layers_block_type")?;
+    mixers.ok_or_else(|| hf.error(pattern, "one letter per layer", "nothing: the key is missing"))
+}
+
+/// Reads the mixers of the draft head's layers.
+fn draft_mixers(hf: &HfConfig) -> Result<Vec<Mixer>> {
+    let mixers = listed_mixers(hf, "mtp_hybrid_override_pattern", "mtp_layers_block_type")?;
+    Ok(mixers.unwrap_or_else(|| vec![Mixer::Attention, Mixer::Experts]))
+}
+
+/// Reads the mixers that `pattern` has as letters, or `types` as words.
+fn listed_mixers(hf: &HfConfig, pattern: &str, types: &str) -> Result<Option<Vec<Mixer>>> {
     if let Some(letters) = hf.str(&[pattern])? {
         let expected = "letters of M (Mamba-2), * (attention), - (FFN), E (experts)";
         let mixer = |letter| Mixer::from_letter(letter).ok_or_else(|| hf.error(pattern, expected, letter));
-        return letters.chars().map(mixer).collect();
+        return letters.chars().map(mixer).collect::<Result<_>>().map(Some);
     }
-    let Some(words) = hf.strings(types)? else {
-        return Err(hf.error(pattern, "one letter per layer", "nothing: the key is missing"));
-    };
+    let Some(words) = hf.strings(types)? else { return Ok(None) };
     let expected = "`mamba`, `attention`, `mlp` or `moe`";
-    words.into_iter().map(|word| Mixer::from_word(word).ok_or_else(|| hf.error(types, expected, word))).collect()
+    let mixer = |word| Mixer::from_word(word).ok_or_else(|| hf.error(types, expected, word));
+    words.into_iter().map(mixer).collect::<Result<_>>().map(Some)
 }

@@ -11,7 +11,7 @@ pub(super) use crate::{
     Activation, AttentionWeights, ExpertWeights, Ffn, FfnWeights, GateFunction, HeadGates, LayerWeights, Linear,
     ModelConfig, Norm, NormKind, NormSlot, RecurrentConfig, RecurrentWeights, Register, RopeOrder, RopeScaling, Router,
     RouterScore, Step,
-    import::{Draft, ExpertOutputs, Gather, HfConfig, HfSizes, LayerRope, SlidingLayers, Transform},
+    import::{Draft, ExpertOutputs, Gather, HfConfig, HfSizes, LayerRope, Naming, SlidingLayers, Transform},
     load::{Loader, RopeDefaults, Sizes},
     recurrent::load_short_conv,
     rope::yarn_magnitude,

@@ -148,11 +148,12 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     draft.rope(hf, &sizes, 10_000.0)?;
     draft.activation(hf.activation(&["hidden_act"], Activation::Silu)?);
     let interval = hf.or_default(&["full_attention_interval"], INTERVAL)?.max(1);
-    let recurrent = match hf.layers_of_type("linear_attention", &["full_attention"], sizes.n_layer)? {
+    let mut recurrent = match hf.layers_of_type("linear_attention", &["full_attention"], sizes.n_layer)? {
         Some(recurrent) => recurrent,
         None => (1..=sizes.n_layer).map(|n| !n.is_multiple_of(interval)).collect(),
     };
-    draft.set("attention.recurrent_layers", Value::Array(Array::Bool(recurrent)));
+    recurrent.push(false);
+    draft.set_with_draft_layer("attention.recurrent_layers", Array::Bool(recurrent));
     if arch != "qwen35" {
         draft.experts(hf, &["num_experts"], &["num_experts_per_tok"], &["moe_intermediate_size"])?;
         if let Some(n_ff) = hf.usize(&["shared_expert_intermediate_size"])? {
@@ -184,7 +185,24 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     for (hf, gguf, transform) in heads.tensors() {
         naming.whole(format!("model.layers.*.linear_attn.{hf}"), format!("blk.*.{gguf}"), transform);
     }
+    draft_head(naming, sizes.n_layer);
     Ok(())
+}
+
+/// Adds the names of the draft head, whose layer is number `n`.
+fn draft_head(naming: &mut Naming, n: usize) {
+    naming.draft_head(&Transform::AddOne);
+    let layer = format!("model.layers.{n}.");
+    for (hf, part) in [
+        ("mtp.fc.", "eh_proj."),
+        ("mtp.pre_fc_norm_embedding.", "enorm."),
+        ("mtp.pre_fc_norm_hidden.", "hnorm."),
+        ("mtp.norm.", "shared_head.norm."),
+        ("mtp.embed_tokens.", "embed_tokens."),
+        ("mtp.layers.0.", ""),
+    ] {
+        naming.alias(hf, format!("{layer}{part}"));
+    }
 }
 
 /// Heads of the delta nets in a folder.

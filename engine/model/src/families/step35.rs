@@ -51,8 +51,8 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let n_layer = sizes.n_layer;
     let eps = hf.f32(&["rms_norm_eps"])?.unwrap_or(1e-5);
     draft.set("attention.layer_norm_rms_epsilon", Value::F32(eps));
-    let slides = draft.windows(hf, n_layer, SlidingLayers::None)?.unwrap_or_else(|| vec![false; n_layer]);
-    draft.set("attention.head_count", Value::Array(Array::U32(heads(hf, n_head, &slides)?)));
+    let slides = windows(hf, draft, n_layer)?;
+    draft.set_with_draft_layer("attention.head_count", Array::U32(heads(hf, n_head, &slides)?));
     if let Some(scalar) = hf.f32(&["query_pre_attn_scalar"])?.filter(|it| *it > 0.0 && *it != sizes.head_dim as f32) {
         draft.set("attention.scale", Value::F32(1.0 / scalar.sqrt()));
     }
@@ -69,8 +69,10 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     draft.router(hf, Router::sigmoid(true))?;
     draft.set("expert_weights_scale", Value::F32(hf.f32(&["moe_router_scaling_factor"])?.unwrap_or(1.0)));
     for (name, key) in [("swiglu_limits", EXPERT_LIMITS), ("swiglu_limits_shared", OTHER_LIMITS)] {
-        if let Some(limits) = hf.layer_floats(name, n_layer)? {
-            draft.set(key, Value::Array(Array::F32(limits)));
+        if let Some(mut limits) = hf.layer_floats(name, n_layer)? {
+            let limit = hf.value(name).and_then(|list| list.get(n_layer)?.as_f64()).unwrap_or(0.0);
+            limits.push((limit as f32).max(0.0));
+            draft.set_with_draft_layer(key, Array::F32(limits));
         }
     }
     let naming = &mut draft.naming;
@@ -86,7 +88,26 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     naming.add("model.layers.*.moe.gate", "blk.*.ffn_gate_inp");
     naming.selection_bias("moe.router_bias");
     naming.shared_expert("share_expert");
+    naming.draft_head(&Transform::AddOne);
+    naming.set("model.layers.*.transformer.shared_head.norm", "blk.*.nextn.shared_head_norm", Transform::AddOne);
+    naming.add("model.layers.*.transformer.shared_head.output", "blk.*.nextn.shared_head_head");
     Ok(())
+}
+
+/// Sets which layers have a window. Returns, per layer and for the layer of a draft head, whether
+/// it has the window.
+fn windows(hf: &HfConfig, draft: &mut Draft, n_layer: usize) -> Result<Vec<bool>> {
+    let Some(mut slides) = hf.sliding_layers(n_layer, SlidingLayers::None)? else {
+        return Ok(vec![false; n_layer + 1]);
+    };
+    // Published lists have further elements for the layers of draft heads. Libraries save these
+    // elements in a list of their own.
+    let draft_kind = |name: &str, n: usize| hf.value(name).and_then(|list| list.get(n)?.as_str());
+    let kind = draft_kind("mtp_layer_types", 0).or_else(|| draft_kind("layer_types", n_layer));
+    slides.push(kind == Some("sliding_attention"));
+    draft.window(hf.size(&["sliding_window"])?, None)?;
+    draft.set_with_draft_layer("attention.sliding_window_pattern", Array::Bool(slides.clone()));
+    Ok(slides)
 }
 
 /// Returns the query heads of each layer: from `per_layer_config`, or one number for all layers

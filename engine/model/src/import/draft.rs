@@ -24,6 +24,8 @@ pub(crate) struct Draft {
     pub(crate) tied: bool,
     /// True if the head differs from the embedding. This overrides the configuration.
     pub(crate) own_head: bool,
+    /// Keys of the arrays whose last element is for the layer of a draft head.
+    pub(super) with_draft_layer: Vec<String>,
 }
 
 /// Sizes that families need while importing.
@@ -58,18 +60,25 @@ impl Draft {
             made: Vec::new(),
             tied: false,
             own_head: false,
+            with_draft_layer: Vec::new(),
         }
     }
 
     /// Sets `{arch}.{suffix}`.
     pub fn set(&mut self, suffix: &str, value: Value) {
-        self.keys.set(format!("{}.{suffix}", self.arch), value);
+        self.keys.set(self.key(suffix), value);
+    }
+
+    /// Sets `{arch}.{suffix}` to an array of one element per layer, followed by an element for the
+    /// layer of a draft head. Folders without a draft head do not get the last element.
+    pub fn set_with_draft_layer(&mut self, suffix: &str, array: Array) {
+        self.set(suffix, Value::Array(array));
+        self.with_draft_layer.push(self.key(suffix));
     }
 
     /// Sets `{arch}.{suffix}` to an unsigned number.
     pub fn set_size(&mut self, suffix: &str, value: usize) -> Result<()> {
-        let small = u32::try_from(value)
-            .map_err(|_| self.keys.missing(&format!("{}.{suffix}", self.arch), "a number below 2^32"))?;
+        let small = u32::try_from(value).map_err(|_| self.keys.missing(&self.key(suffix), "a number below 2^32"))?;
         self.set(suffix, Value::U32(small));
         Ok(())
     }
@@ -84,7 +93,12 @@ impl Draft {
 
     /// Returns the number of layers.
     pub(super) fn layers(&self) -> Result<usize> {
-        Ok(self.keys.usize(&format!("{}.block_count", self.arch))?.unwrap_or(usize::MAX))
+        Ok(self.keys.usize(&self.key("block_count"))?.unwrap_or(usize::MAX))
+    }
+
+    /// Returns the key `{arch}.{suffix}`.
+    pub(super) fn key(&self, suffix: &str) -> String {
+        format!("{}.{suffix}", self.arch)
     }
 
     /// Sets the activation's name.
@@ -101,14 +115,7 @@ impl Draft {
             Some("sigmoid") => RouterScore::Sigmoid,
             Some(other) => return Err(hf.error("scoring_func", "`softmax` or `sigmoid`", other)),
         };
-        let number = match score {
-            RouterScore::Softmax => 1,
-            RouterScore::Sigmoid => 2,
-            RouterScore::SoftmaxOfChosen => 3,
-            // Only one family has this score, and GGUF has no number for it.
-            RouterScore::SparseMixer => 0,
-        };
-        self.set_size("expert_gating_func", number)?;
+        self.set("expert_gating_func", Value::U32(score.number()));
         let renormalise = hf.bool(&["norm_topk_prob"])?.unwrap_or(default.renormalise);
         self.set("expert_weights_norm", Value::Bool(renormalise));
         let scale = hf.f32(&["routed_scaling_factor"])?.unwrap_or(default.scale);

@@ -6,6 +6,7 @@
 
 mod defaults;
 mod draft;
+mod draft_layer;
 mod expert_outputs;
 mod gather;
 mod hf_config;
@@ -21,6 +22,7 @@ pub(super) use draft::{Draft, HfSizes};
 pub(super) use expert_outputs::ExpertOutputs;
 pub(super) use gather::Gather;
 pub(super) use hf_config::HfConfig;
+pub(super) use naming::Naming;
 pub(super) use recipe::{Recipe, Transform};
 pub(super) use rope::LayerRope;
 pub(super) use windows::SlidingLayers;
@@ -60,16 +62,16 @@ pub(super) fn import(folder: HfFolder) -> Result<Import> {
 
     let tie = draft.own_head.then_some(false).or(hf.bool(&["tie_word_embeddings"])?).unwrap_or(draft.tied);
     let mut recipes: Vec<Recipe> = draft.made.drain(..).map(Recipe::plain).collect();
-    let layers = draft.layers()?;
     let tensors = projected::join(&path, ternary::join(&path, &hf, tensors)?)?;
     let (tensors, factors) = nvfp4::join(&path, tensors)?;
     let tie = tie && !stores_own_head(&draft, &tensors);
+    let layers = draft.count_draft_layer(&tensors)?;
     let by_name: HashMap<&str, &Tensor> = tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
     let mut unused = Vec::new();
     for tensor in &tensors {
         let translated = draft.naming.translate(&tensor.name);
-        // If the head is tied, a stored head only repeats the embedding. Layers after the last one
-        // predict further tokens.
+        // If the head is tied, a stored head only repeats the embedding. Further layers belong to
+        // further draft heads, or to one that is not whole.
         let wanted = |name: &str| {
             !(tie && name == "output.weight") && layer_and_name(name).is_none_or(|(layer, _)| layer < layers)
         };

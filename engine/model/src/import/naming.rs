@@ -13,12 +13,16 @@ pub(crate) struct Naming {
     whole: HashMap<String, Vec<(String, Transform)>>,
     /// Rules for single tensors, by their whole names including numbers.
     exact: HashMap<String, String>,
-    prefixes: Vec<(&'static str, &'static str)>,
+    prefixes: Vec<(&'static str, String)>,
 }
 
 /// Prefixes that multi-modal wrappers put before a language model's names.
-const WRAPPERS: &[(&str, &str)] =
-    &[("language_model.model.", "model."), ("model.language_model.", "model."), ("language_model.lm_head", "lm_head")];
+const WRAPPERS: [(&str, &str); 4] = [
+    ("language_model.model.", "model."),
+    ("model.language_model.", "model."),
+    ("language_model.lm_head", "lm_head"),
+    ("language_model.mtp.", "mtp."),
+];
 
 impl Naming {
     /// Adds the names of Llama and of models of the same shape.
@@ -145,18 +149,31 @@ impl Naming {
     }
 
     /// Makes names that start with `from` count as if they started with `to`.
-    pub fn alias(&mut self, from: &'static str, to: &'static str) {
-        self.prefixes.push((from, to));
+    pub fn alias(&mut self, from: &'static str, to: impl Into<String>) {
+        self.prefixes.push((from, to.into()));
+    }
+
+    /// Adds the names that a draft head has beside the tensors of a layer. Their stems are those of
+    /// DeepSeek, within the head's layer. `norms` is the transformation of their norms.
+    pub fn draft_head(&mut self, norms: &Transform) {
+        for (hf, gguf) in [("enorm", "enorm"), ("hnorm", "hnorm"), ("shared_head.norm", "shared_head_norm")] {
+            self.set(format!("model.layers.*.{hf}"), format!("blk.*.nextn.{gguf}"), norms.clone());
+        }
+        let matrices = [
+            ("eh_proj", "nextn.eh_proj"),
+            ("embed_tokens", "nextn.embed_tokens"),
+            ("shared_head.head", "nextn.shared_head_head"),
+        ];
+        self.layers("", &matrices);
     }
 
     /// Returns the GGUF names for `name`, each with its transformation. Empty if the model does not
     /// use the tensor.
     pub(super) fn translate(&self, name: &str) -> Vec<(String, Transform)> {
-        let wrapped = WRAPPERS.iter().chain(&self.prefixes).find_map(|(from, to)| {
-            let rest = name.strip_prefix(from)?;
-            Some(format!("{to}{rest}"))
-        });
-        let name = wrapped.as_deref().unwrap_or(name);
+        let unwrapped = WRAPPERS.iter().find_map(|(from, to)| Some(format!("{to}{}", name.strip_prefix(from)?)));
+        let name = unwrapped.as_deref().unwrap_or(name);
+        let renamed = self.prefixes.iter().find_map(|(from, to)| Some(format!("{to}{}", name.strip_prefix(from)?)));
+        let name = renamed.as_deref().unwrap_or(name);
         if let Some(gguf) = self.exact.get(name) {
             return vec![(gguf.clone(), Transform::None)];
         }
@@ -223,6 +240,13 @@ mod tests {
         assert_eq!(name("language_model.model.norm.weight").as_deref(), Some("output_norm.weight"));
         assert_eq!(name("model.layers.0.self_attn.rotary_emb.inv_freq"), None);
         assert_eq!(name("vision_tower.layers.0.weight"), None);
+        assert_eq!(name("mtp.layers.0.self_attn.q_proj.weight"), None);
+        naming.alias("mtp.layers.0.", "model.layers.7.");
+        naming.draft_head(&Transform::AddOne);
+        let name = |hf: &str| naming.translate(hf).first().map(|(name, _)| name.clone());
+        let of_head = ["mtp.layers.0.self_attn.q_proj.weight", "language_model.mtp.layers.0.shared_head.norm.weight"];
+        let expected = ["blk.7.attn_q.weight", "blk.7.nextn.shared_head_norm.weight"];
+        assert_eq!(of_head.map(name), expected.map(|name| Some(name.to_owned())));
         assert_eq!(name(""), None);
         let both = ["blk.2.attn_sinks.weight", "blk.2.again.weight"];
         let names: Vec<String> = naming.translate("model.layers.2.sinks").into_iter().map(|(name, _)| name).collect();

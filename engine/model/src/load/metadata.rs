@@ -155,7 +155,7 @@ impl<'a> Loader<'a> {
 }
 
 /// Returns the elements of an array of non-negative integers; `None` for other arrays.
-pub(super) fn integers(array: &Array) -> Option<Vec<u64>> {
+pub(crate) fn integers(array: &Array) -> Option<Vec<u64>> {
     match array {
         Array::U8(v) => Some(v.iter().map(|&v| v.into()).collect()),
         Array::U16(v) => Some(v.iter().map(|&v| v.into()).collect()),

@@ -22,6 +22,7 @@ use std::{cell::RefCell, collections::HashSet, fmt::Display};
 pub(crate) use config::BOTH_DIRECTIONS;
 pub(crate) use factors::{factor_names, factors};
 pub(crate) use layer::LayerTensors;
+pub(crate) use metadata::integers;
 pub(crate) use recording::{RecordedModel, RecordedTensor, TensorChoice, TensorRole};
 pub(crate) use rope::RopeDefaults;
 pub(crate) use tail::layer_and_name;

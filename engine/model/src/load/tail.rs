@@ -1,5 +1,5 @@
-//! The tail of a model: layers after the last one that predict further tokens. Other engines use
-//! them to draft tokens. This engine does not run them.
+//! The tail of a model: layers after the last one that predict further tokens. The first of them is
+//! the draft head ([`draft_head`](crate::draft_head)). Further ones are not run.
 //!
 //! In files of every architecture, `nextn_predict_layers` counts the layers of the tail, and
 //! `block_count` includes them. Their tensors may be missing. Arrays with one element per layer may

@@ -18,6 +18,7 @@ mod predictor;
 pub mod recurrent;
 mod router;
 mod state;
+mod state_input;
 
 pub use altup::{AltupConfig, AltupStep, AltupTable, AltupWeights};
 pub use attention::{AttentionWeights, BoundAttention};
@@ -37,3 +38,4 @@ pub use predictor::{Predictor, PredictorInput, PredictorKind, PredictorQuality};
 pub use recurrent::{BoundMixer, BoundRecurrent, RecurrentConfig, RecurrentWeights};
 pub use router::{ExpertGroups, Router, RouterScore};
 pub use state::StateShape;
+pub use state_input::StateInput;

@@ -17,6 +17,19 @@ pub enum RouterScore {
     SparseMixer,
 }
 
+impl RouterScore {
+    /// Returns GGUF's number of the score; 0 if GGUF has none.
+    pub(crate) fn number(self) -> u32 {
+        match self {
+            RouterScore::Softmax => 1,
+            RouterScore::Sigmoid => 2,
+            RouterScore::SoftmaxOfChosen => 3,
+            // Only one family has this score.
+            RouterScore::SparseMixer => 0,
+        }
+    }
+}
+
 /// Groups of experts of equal size. The best groups are chosen first (DeepSeek).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExpertGroups {

@@ -30,6 +30,10 @@ pub(super) enum Content {
     Embedding,
     /// Position embedding.
     Positions,
+    /// Output matrix that makes one token follow another.
+    Successors,
+    /// Projection of a draft head.
+    DraftProjection,
     /// Router of an MoE layer.
     Router,
     /// Rows that decide whether a neuron fires: gate, or up without a gate.
@@ -53,7 +57,15 @@ pub(super) enum Content {
 impl Content {
     /// True if the values depend on the layer's neurons.
     pub fn belongs_to_ffn(&self) -> bool {
-        !matches!(self, Content::Vector(_) | Content::Normal { .. } | Content::Embedding | Content::Positions)
+        !matches!(
+            self,
+            Content::Vector(_)
+                | Content::Normal { .. }
+                | Content::Embedding
+                | Content::Positions
+                | Content::Successors
+                | Content::DraftProjection
+        )
     }
 }
 
@@ -87,6 +99,15 @@ impl TensorContents<'_> {
                 let stem = name.strip_suffix(".weight").unwrap_or(name);
                 self.neurons(stem).unwrap_or_else(|| self.normal(tensor, layer, stem))
             }
+        }
+    }
+
+    /// Returns the content of a tensor that only draft heads have: norms that let the constant
+    /// through, and the projection.
+    pub fn of_draft_input(&self, tensor: &RecordedTensor) -> Content {
+        match tensor.role {
+            TensorRole::Norm(_) => Content::Vector(vec![1.0; tensor.shape.iter().product()]),
+            _ => Content::DraftProjection,
         }
     }
 
@@ -167,6 +188,7 @@ impl TensorContents<'_> {
         Some(match stem {
             "token_embd" => Content::Embedding,
             "position_embd" => Content::Positions,
+            "output" if self.plan.agreement.is_some() => Content::Successors,
             "ffn_gate_inp" => Content::Router,
             "fc1" => Content::Features,
             "fc2" => Content::Scores,

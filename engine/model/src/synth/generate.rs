@@ -4,6 +4,7 @@ use std::{ops::Range, time::Instant};
 
 use super::{
     content::Content,
+    draft_head,
     metadata::metadata,
     neurons::{Neurons, quantised},
     options::SynthOptions,
@@ -177,6 +178,10 @@ impl Maker<'_, '_> {
                 true => out.fill(0.0),
                 false => source.normal(stream, row, std, out),
             }),
+            Content::Successors => self.rows(tensor, |token, out| draft_head::output_row(plan, token, out)),
+            Content::DraftProjection => {
+                self.rows(tensor, |output, out| draft_head::projection_row(plan, source, output, out))
+            }
             Content::Positions => self.rows(tensor, |position, out| position_row(plan, position, out)),
             _ => self.rows(tensor, |token, out| embedding_row(plan, token, out)),
         }

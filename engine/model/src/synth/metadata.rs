@@ -25,6 +25,9 @@ pub(super) fn metadata(plan: &SynthPlan, options: &SynthOptions) -> Metadata {
     if plan.predictor_rank.is_some() {
         metadata.set("thermocline.synth.predictor_recall", Value::F32(options.recall as f32));
     }
+    if let Some(agreement) = plan.agreement {
+        metadata.set("thermocline.synth.draft_agreement", Value::F32(agreement as f32));
+    }
     tokenizer(&mut metadata, shape.n_vocab);
     metadata
 }

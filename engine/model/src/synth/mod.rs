@@ -17,6 +17,9 @@
 //! chosen by a flatter power law (`expert_choice`), also through the constant channel. MoE layers
 //! have no predictors.
 //!
+//! Shapes of Qwen 3.5 can have a draft head that agrees with the model at a given fraction of the
+//! tokens (`draft_head`).
+//!
 //! [`outline()`] returns such a model without its weights, for plans.
 //!
 //! The seed determines everything. Each row has its own random stream (`random`), so the number of
@@ -25,6 +28,7 @@
 mod architectures;
 mod content;
 mod draft;
+mod draft_head;
 mod expert_choice;
 mod firing;
 mod generate;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::shape::SynthShape;
+use super::{draft_head, shape::SynthShape};
 use thermocline_base::error::{Error, Result};
 use thermocline_formats::quant::{QUANTISABLE, TensorType};
 
@@ -36,6 +36,10 @@ pub struct SynthOptions {
     pub predictor_rank: Option<usize>,
     /// Recall of the predictors, above 0 and below 1.
     pub recall: f64,
+    /// Fraction of tokens at which a draft head (multi-token prediction) agrees with the model,
+    /// above 0 and at most 1; default: no head. Shapes of Qwen 3.5 only. The model then has an
+    /// output matrix of its own, and its greedy text counts token ids upwards.
+    pub agreement: Option<f64>,
     /// Number of threads; default: one per core.
     pub threads: Option<usize>,
 }
@@ -56,6 +60,7 @@ impl SynthOptions {
             predictor: true,
             predictor_rank: None,
             recall: 0.95,
+            agreement: None,
             threads: None,
         }
     }
@@ -75,6 +80,12 @@ impl SynthOptions {
         }
         if let Some(layers) = self.layers.filter(|layers| !(1..=1024).contains(layers)) {
             return Err(Error::invalid("layers", "1 to 1024", layers));
+        }
+        if let Some(agreement) = self.agreement {
+            draft_head::check(&self.shape)?;
+            if !(agreement > 0.0 && agreement <= 1.0) {
+                return Err(Error::invalid("agreement of the draft head", "above 0 and at most 1", agreement));
+            }
         }
         if self.shape.relu() {
             within("active", self.active, 0.0, 0.95)?;

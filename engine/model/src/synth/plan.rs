@@ -14,6 +14,7 @@
 use super::{
     content::{Content, TensorContents},
     draft::ShapeDraft,
+    draft_head,
     expert_choice::ExpertChoice,
     firing::{power_law, quantile, relu_fourth_moment, relu_mean, relu_second_moment},
     options::SynthOptions,
@@ -100,6 +101,8 @@ pub(super) struct SynthPlan {
     pub(super) predictor_rank: Option<usize>,
     /// Number of directions that firing rows are sums of.
     pub(super) features: usize,
+    /// Fraction of tokens at which the draft head agrees; `None` without a head.
+    pub(super) agreement: Option<f64>,
     pub(super) tensors: Vec<SynthTensor>,
 }
 
@@ -108,6 +111,7 @@ impl SynthPlan {
         options.check()?;
         let mut shape = options.shape;
         shape.n_layer = options.layers.unwrap_or(shape.n_layer);
+        shape.tied &= options.agreement.is_none();
         check(&shape)?;
         let rank = options.predictor_rank.unwrap_or((shape.d_model / 4).next_multiple_of(32).max(128));
         let predictor_rank = (shape.relu() && shape.moe.is_none() && options.predictor).then_some(rank);
@@ -117,6 +121,11 @@ impl SynthPlan {
             draft.rows("fc1.weight", rank);
         }
         let model = draft.record()?;
+        let head = options.agreement.map(|_| draft_head::record(&shape, options)).transpose()?;
+        if head.is_some() {
+            draft.size("block_count", shape.n_layer + 1);
+            draft.size("nextn_predict_layers", 1);
+        }
         if shape.moe.is_some() != model.config.experts.is_some() {
             return Err(Error::invalid(
                 "shape",
@@ -151,30 +160,45 @@ impl SynthPlan {
             // Each direction takes two hidden units (relu(z) - relu(-z) = z). A block of 32 units
             // is left for the constant.
             features: (rank - RESERVED) / 2,
+            agreement: options.agreement,
             tensors: Vec::new(),
         };
-        plan.tensors = plan.list(&model);
+        plan.tensors = plan.list(&model, head.as_ref());
         Ok(plan)
     }
 
-    /// Returns the tensors in file order, with their contents.
-    fn list(&self, model: &RecordedModel) -> Vec<SynthTensor> {
-        let mut recorded: Vec<&RecordedTensor> = model.tensors.iter().collect();
-        recorded.sort_by_key(|tensor| place(tensor));
+    /// Returns the tensors of the model and of its draft head in file order, with their contents.
+    fn list(&self, model: &RecordedModel, head: Option<&RecordedModel>) -> Vec<SynthTensor> {
         let contents = TensorContents { plan: self, model };
-        let tensor = |of: &RecordedTensor| {
-            let content = contents.of(of);
-            let cols = of.shape.last().copied().unwrap_or(1);
-            let ty = match (&content, of.role) {
-                (Content::Vector(_) | Content::Router, _) => TensorType::F32,
-                (Content::Features | Content::Scores, _) => self.predictor_type(),
-                (_, TensorRole::Stack) => self.fitting(self.ty, cols),
-                _ => self.matrix_type(cols),
+        let mut listed: Vec<(RecordedTensor, Content)> =
+            model.tensors.iter().map(|tensor| (tensor.clone(), contents.of(tensor))).collect();
+        if let Some(head) = head {
+            let (contents, layer) = (TensorContents { plan: self, model: head }, self.shape.n_layer);
+            let named = |tensor: &RecordedTensor| {
+                let name = draft_head::name(tensor, layer)?;
+                Some((RecordedTensor { name, ..tensor.clone() }, contents.of(tensor)))
             };
-            let info = TensorInfo { name: of.name.clone(), ty, shape: of.shape.clone() };
-            SynthTensor { info, layer: of.layer_and_name().0.unwrap_or(0), content }
+            listed.extend(head.tensors.iter().filter_map(named));
+            listed.extend(draft_head::inputs(&self.shape, layer).map(|tensor| {
+                let content = contents.of_draft_input(&tensor);
+                (tensor, content)
+            }));
+        }
+        listed.sort_by_key(|(tensor, _)| place(tensor));
+        listed.into_iter().map(|(tensor, content)| self.tensor(&tensor, content)).collect()
+    }
+
+    /// Returns a tensor of the file with its type.
+    fn tensor(&self, of: &RecordedTensor, content: Content) -> SynthTensor {
+        let cols = of.shape.last().copied().unwrap_or(1);
+        let ty = match (&content, of.role) {
+            (Content::Vector(_) | Content::Router, _) => TensorType::F32,
+            (Content::Features | Content::Scores, _) => self.predictor_type(),
+            (_, TensorRole::Stack) => self.fitting(self.ty, cols),
+            _ => self.matrix_type(cols),
         };
-        recorded.into_iter().map(tensor).collect()
+        let info = TensorInfo { name: of.name.clone(), ty, shape: of.shape.clone() };
+        SynthTensor { info, layer: of.layer_and_name().0.unwrap_or(0), content }
     }
 
     /// Returns the type of a matrix with rows of `cols`.

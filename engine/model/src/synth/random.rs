@@ -40,6 +40,7 @@ pub(super) enum StreamPurpose {
     FirstGate,
     FirstUp,
     FirstDown,
+    Agreement,
 }
 
 /// First stream for purposes without a name here; the last is the 255th.

@@ -5,6 +5,7 @@
 //! the residual stream. The end-to-end test compares the result with the real forward pass.
 
 use super::{
+    draft_head,
     firing::hot_fraction,
     neurons::{Neurons, quantised},
     parallel::{dot, in_order},
@@ -47,6 +48,7 @@ pub(super) fn embedding_row(plan: &SynthPlan, token: usize, row: &mut [f32]) {
     source.normal(StreamPurpose::Embedding, token, plan.embedding_std().0, row);
     row[..RESERVED].fill(0.0);
     row[0] = plan.embedded_constant();
+    draft_head::mark(plan, token, row);
 }
 
 /// Computes the embedding of a position.

@@ -57,7 +57,7 @@ mod kv_page;
 mod kv_rows;
 mod latent;
 mod layer;
-mod layers;
+pub(crate) mod layers;
 mod limits;
 pub(crate) mod load;
 mod loader;

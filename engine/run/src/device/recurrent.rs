@@ -1,7 +1,7 @@
 //! Recurrent mixers of layers on the device: projections, short convolution, scan and output
 //! matrix. Kernels that use a conversation's state are prepared for that conversation
-//! ([`StateOps`]). Each kind of mixer has an arm in [`layout`] and in [`scan()`], and a file of its
-//! name if it has a scan.
+//! ([`GpuState`](super::GpuState)). Each kind of mixer has an arm in [`layout`] and in [`scan()`],
+//! and a file of its name if it has a scan.
 
 mod delta_net;
 mod mamba2;
@@ -21,7 +21,7 @@ use super::{
     part_buffers::no_buffers,
     product::Product,
     registers::Registers,
-    state::{StateCopies, StateOps},
+    state::{GpuRowsState, StateCopies, StatePart},
 };
 use thermocline_base::error::{Error, Result};
 use thermocline_gpu::{Buffer, BufferRows, Gpu, MemoryUse, Op, Purpose, Recorder, params};
@@ -150,11 +150,11 @@ impl RecurrentOps {
 
     /// Records the mixer for `tokens` tokens. The rows of each entry of `states` belong to one
     /// conversation and advance its state.
-    pub fn record(&self, recorder: &mut Recorder, states: &[(Range<usize>, &StateOps)], tokens: usize) {
+    pub fn record(&self, recorder: &mut Recorder, states: &[GpuRowsState<'_>], tokens: usize) {
         let layout = self.buffers.layout;
         self.projections.record(recorder, tokens);
-        for (rows, state) in states {
-            self.record_conv(recorder, &state.conv, rows);
+        for state in states {
+            state.record(recorder, StatePart::Conv, |recorder, op, rows| self.record_conv(recorder, op, &rows));
         }
         if let Some(scan) = &self.scan {
             scan.record(recorder, layout, states, tokens);

@@ -1,6 +1,6 @@
 //! Recurrent states on the device.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use parking_lot::Mutex;
 
@@ -20,11 +20,53 @@ pub struct GpuState {
     /// Identity of the layers whose buffers the dispatches use beside the state's own.
     owner: Arc<()>,
     /// The dispatches that use the state.
-    pub ops: StateOps,
-    /// As in [`RecurrentState`].
+    ops: StateOps,
+    buffers: StateBuffers,
+    /// Copies of the state after each token of a pass of separate tokens, except the last.
+    planes: Vec<StateBuffers>,
+    shape: StateShape,
+    gpu: Gpu,
+    copies: Arc<Mutex<StateCopies>>,
+}
+
+/// The parts of a state, as in [`RecurrentState`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StatePart {
+    /// The convolution's inputs.
+    Conv,
+    /// The scan's memory.
+    Scan,
+}
+
+/// Buffers of a state, or of a plane.
+#[derive(Debug)]
+struct StateBuffers {
     conv: StateBuffer,
     scan: StateBuffer,
-    copies: Arc<Mutex<StateCopies>>,
+}
+
+impl StateBuffers {
+    fn new(gpu: &Gpu, what: &'static str, shape: StateShape) -> Result<Self> {
+        let buffer = |floats: usize| {
+            let buffer = gpu.arena().buffer(Purpose::Kv, what, bytes_of(floats), Usage::Storage)?;
+            Ok::<_, Error>(StateBuffer { buffer, floats })
+        };
+        let [conv, scan] = shape.floats();
+        Ok(StateBuffers { conv: buffer(conv)?, scan: buffer(scan)? })
+    }
+
+    fn part(&self, part: StatePart) -> &StateBuffer {
+        match part {
+            StatePart::Conv => &self.conv,
+            StatePart::Scan => &self.scan,
+        }
+    }
+
+    /// Records a copy of `part` to `to`.
+    fn copy(&self, recorder: &mut Recorder, part: StatePart, to: &Self) {
+        let (from, to) = (self.part(part), to.part(part));
+        recorder.copy(&from.buffer, 0, &to.buffer, 0, bytes_of(from.floats));
+    }
 }
 
 /// A part of a state, and its number of floats.
@@ -51,14 +93,23 @@ impl GpuState {
     /// [`Error::Memory`] if the buffers do not fit the budget or a binding, [`Error::Gpu`] if the
     /// device is lost.
     pub fn new(gpu: &Gpu, owner: &Arc<()>, ops: &RecurrentOps, copies: &Arc<Mutex<StateCopies>>) -> Result<Self> {
-        let buffer = |floats: usize| {
-            let buffer = gpu.arena().buffer(Purpose::Kv, "recurrent state", bytes_of(floats), Usage::Storage)?;
-            Ok::<_, Error>(StateBuffer { buffer, floats })
-        };
-        let [conv, scan] = ops.state.floats();
-        let (conv, scan) = (buffer(conv)?, buffer(scan)?);
-        let ops = StateOps { conv: ops.conv(gpu, &conv.buffer)?, scan: ops.scan(gpu, &scan.buffer)? };
-        Ok(GpuState { owner: Arc::clone(owner), ops, conv, scan, copies: Arc::clone(copies) })
+        let (shape, buffers) = (ops.state, StateBuffers::new(gpu, "recurrent state", ops.state)?);
+        let (conv, scan) = (&buffers.conv.buffer, &buffers.scan.buffer);
+        let ops = StateOps { conv: ops.conv(gpu, conv)?, scan: ops.scan(gpu, scan)? };
+        Ok(GpuState {
+            owner: Arc::clone(owner),
+            ops,
+            buffers,
+            planes: Vec::new(),
+            shape,
+            gpu: gpu.clone(),
+            copies: Arc::clone(copies),
+        })
+    }
+
+    /// The state, advanced by `rows` of a pass that saves `planes` planes.
+    pub fn advanced_by(&self, rows: Range<usize>, planes: usize) -> GpuRowsState<'_> {
+        GpuRowsState { rows, state: self, planes: self.planes.get(..planes).unwrap_or_default() }
     }
 
     /// Bytes on the device of a state of this shape.
@@ -74,15 +125,74 @@ impl GpuState {
 
 impl OffHostState for GpuState {
     fn save(&self, to: &mut RecurrentState) -> Result<()> {
-        let mut copies = self.copies.lock();
-        copies.read(&self.conv, &mut to.conv)?;
-        copies.read(&self.scan, &mut to.scan)
+        let (mut copies, from) = (self.copies.lock(), &self.buffers);
+        copies.read(&from.conv, &mut to.conv)?;
+        copies.read(&from.scan, &mut to.scan)
     }
 
     fn restore(&self, from: &RecurrentState) -> Result<()> {
         let mut copies = self.copies.lock();
-        copies.upload(&from.conv, &self.conv)?;
-        copies.upload(&from.scan, &self.scan)
+        copies.upload(&from.conv, &self.buffers.conv)?;
+        copies.upload(&from.scan, &self.buffers.scan)
+    }
+
+    fn planes(&self) -> usize {
+        self.planes.len()
+    }
+
+    fn reserve_planes(&mut self, planes: usize) -> Result<()> {
+        while self.planes.len() < planes {
+            self.planes.push(StateBuffers::new(&self.gpu, "plane of a recurrent state", self.shape)?);
+        }
+        Ok(())
+    }
+
+    fn truncate_planes(&mut self, planes: usize) {
+        self.planes.truncate(planes);
+    }
+
+    fn recorder(&self) -> Recorder {
+        Recorder::new(&self.gpu)
+    }
+
+    fn choose_plane(&self, at: usize, recorder: &mut Recorder) {
+        if let Some(plane) = self.planes.get(at) {
+            plane.copy(recorder, StatePart::Conv, &self.buffers);
+            plane.copy(recorder, StatePart::Scan, &self.buffers);
+        }
+    }
+}
+
+/// A state that a pass advances, and the rows of the pass that advance it.
+#[derive(Debug)]
+pub struct GpuRowsState<'a> {
+    rows: Range<usize>,
+    state: &'a GpuState,
+    planes: &'a [StateBuffers],
+}
+
+impl GpuRowsState<'_> {
+    /// Records `step` for a part of the state: for all rows at once, or row by row with a copy to a
+    /// plane after each row. `step` gets the rows and the dispatch that uses the part. It is not
+    /// called for a part that no dispatch uses.
+    pub fn record(
+        &self,
+        recorder: &mut Recorder,
+        part: StatePart,
+        mut step: impl FnMut(&mut Recorder, &Op, Range<usize>),
+    ) {
+        let ops = &self.state.ops;
+        let op = if part == StatePart::Conv { Some(&ops.conv) } else { ops.scan.as_ref() };
+        let Some(op) = op else { return };
+        if self.planes.is_empty() {
+            return step(recorder, op, self.rows.clone());
+        }
+        for (at, row) in self.rows.clone().enumerate() {
+            step(recorder, op, row..row + 1);
+            if let Some(plane) = self.planes.get(at) {
+                self.state.buffers.copy(recorder, part, plane);
+            }
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! A step of a layer on a device: its preparation when the layer is loaded, and its recording in a
 //! pass. Each part has an arm in both.
 
-use std::{ops::Range, sync::Arc};
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -18,7 +18,7 @@ use super::{
     per_layer::PerLayerOps,
     recurrent::RecurrentOps,
     registers::Registers,
-    state::StateOps,
+    state::GpuRowsState,
 };
 use crate::runtime::Sequences;
 use thermocline_base::error::{Error, Result};
@@ -161,11 +161,13 @@ impl GpuStep {
                 ops.record(segment, gpu, &parts.attention, &caches, tokens)?;
             }
             GpuStep::Recurrent(ops) => {
-                let mut states: SmallVec<[(Range<usize>, &StateOps); 1]> = SmallVec::new();
+                let mut states: SmallVec<[GpuRowsState<'_>; 1]> = SmallVec::new();
                 for (rows, kv) in sequences.iter_mut() {
-                    let state = kv.states.as_mut().and_then(|states| states.advance_layer_off_host(layer));
-                    let state = state.ok_or_else(|| not_here("recurrent state", layer))?;
-                    states.push((rows, &state.of::<GpuState>()?.ops));
+                    let absent = || not_here("recurrent state", layer);
+                    let of = kv.states.as_mut().ok_or_else(absent)?;
+                    let planes = of.saved_planes();
+                    let state = of.advance_layer_off_host(layer).ok_or_else(absent)?;
+                    states.push(state.of::<GpuState>()?.advanced_by(rows, planes));
                 }
                 segment.expect(kind, work_of(ops.work(), tokens))?;
                 ops.record(segment.recorder(), &states, tokens);

@@ -1,7 +1,7 @@
 //! One step of a layer on the device. The CPU may compute a part of its FFN.
 
 use super::{
-    cold_side::{ColdPart, ColdSide},
+    cpu_share::{ColdPart, CpuShare},
     split_layer::SplitLayer,
 };
 use crate::{
@@ -29,7 +29,7 @@ impl DeviceModel {
         pass: &mut Pass<'_>,
         step: &BoundStep<'_>,
         sequences: &mut Sequences<'_>,
-        cold: &mut ColdSide,
+        cold: &mut CpuShare,
         streams: bool,
     ) -> Result<()> {
         self.layers.step(step, sequences)?;
@@ -54,7 +54,7 @@ impl DeviceModel {
 
     /// Computes `Out = ffn(from)`, whose input is ready; `cold` computes the part that is not
     /// resident. `streams`: stream the layer's cold neurons to the device if possible.
-    fn run_ffn(&mut self, pass: &mut Pass<'_>, of: &BoundFfn<'_>, cold: &mut ColdSide, streams: bool) -> Result<()> {
+    fn run_ffn(&mut self, pass: &mut Pass<'_>, of: &BoundFfn<'_>, cold: &mut CpuShare, streams: bool) -> Result<()> {
         let (layer, tokens) = (of.layer, pass.tokens.len());
         let DeviceModel { layers, ffns, log, hand_over, streaming_buffer, .. } = self;
         let ffn = &ffns[layer - layers.range().start];

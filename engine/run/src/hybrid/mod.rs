@@ -12,7 +12,7 @@
 //! 2. `split_layer` submits the commands recorded so far, followed by a copy of the FFN's input and
 //!    of the predictor's mask. It then submits the resident neurons (or experts): a
 //!    [`ResidentPass`](crate::device::resident_pass::ResidentPass).
-//! 3. While the device computes, `cold_side` computes the layer's cold neurons with `runtime::cpu`:
+//! 3. While the device computes, `cpu_share` computes the layer's cold neurons with `runtime::cpu`:
 //!    `[d_model]` f32.
 //! 4. `split_layer` uploads the CPU's result as one more partial sum, and records the sum of all
 //!    partial sums into `Out`.
@@ -22,7 +22,7 @@
 //! the device instead. `transition` moves the resident parts towards a placement between two
 //! tokens. A [`Planner`] decides when, and towards which placement.
 
-mod cold_side;
+mod cpu_share;
 mod deferred_firing;
 mod device_step;
 mod planner;

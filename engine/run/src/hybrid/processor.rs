@@ -2,15 +2,16 @@
 
 use std::ops::{ControlFlow, Range};
 
-use super::{cold_side::ColdSide, planner::Planner};
+use super::{cpu_share::CpuShare, planner::Planner};
 use crate::{
     device::{
         device_ffn::{DeviceFfn, units},
         device_model::DeviceModel,
+        layers::GpuLayers,
         load::{DevicePart, FfnPart, GpuLoad},
     },
     placement::{Placement, Streaming},
-    runtime::{KvCache, KvType, Pass, Processor, Residency, Sequences},
+    runtime::{CpuProcessor, KvCache, KvType, Pass, Processor, Residency, Sequences},
 };
 use thermocline_base::error::{Error, Result};
 use thermocline_cpu::{Cpu, Isa};
@@ -22,7 +23,7 @@ use thermocline_model::{BoundOperation, BoundStep, Ffn, Model, Sparsity};
 #[derive(Debug)]
 pub struct HybridProcessor {
     pub(super) gpu: Gpu,
-    pub(super) cold: ColdSide,
+    pub(super) cold: CpuShare,
     /// `None` while nothing is resident.
     pub(super) device: Option<DeviceModel>,
     pub(super) load: GpuLoad,
@@ -98,7 +99,7 @@ impl HybridProcessor {
         let device = part.map(|part| DeviceModel::load(gpu, model, &part, load, progress)).transpose()?;
         let mut processor = HybridProcessor {
             gpu: gpu.clone(),
-            cold: ColdSide::new(cpu, n_layer),
+            cold: CpuShare::new(cpu, n_layer),
             device,
             load: load.clone(),
             wanted,
@@ -124,6 +125,13 @@ impl HybridProcessor {
     /// The placement to reach. [`Residency::settle`] uploads the parts that are not resident yet.
     pub fn placement(&self) -> &Placement {
         &self.wanted
+    }
+
+    /// True if the whole `model`, which this processor computes, is to be on the device.
+    pub fn places_all_of(&self, model: &Model) -> bool {
+        let Placement { first_resident, hot, head } = &self.wanted;
+        let mut layers = model.weights.layers.iter().zip(hot);
+        *first_resident == 0 && *head && layers.all(|(layer, hot)| hot.len() == units(&layer.ffn))
     }
 
     /// The device.
@@ -169,31 +177,30 @@ impl HybridProcessor {
     }
 
     /// Copies the residual stream of `tokens`, or all streams, back to the CPU if it is on the
-    /// device and the head is not. Returns true if it copied.
+    /// device and the head is not. The device's part of the chunk then ends. Returns true if it
+    /// copied.
     fn bring_back(&mut self, model: &Model, tokens: Range<usize>) -> Result<bool> {
-        let by_cpu = self.device.as_ref().is_some_and(|device| !device.layers.has_head());
-        if by_cpu { self.end_on_cpu(model, tokens) } else { Ok(false) }
-    }
-
-    /// Copies the residual stream of `tokens`, or all streams, back to the CPU if it is on the
-    /// device. The device's part of the chunk then ends. Returns true if it copied.
-    fn end_on_cpu(&mut self, model: &Model, tokens: Range<usize>) -> Result<bool> {
-        let Some(device) = self.device.as_mut().filter(|_| self.residual_on_device) else { return Ok(false) };
-        let n = tokens.len();
-        if model.config.streams() > 1 {
-            device.end(|layers| layers.read_streams(tokens))?;
-            self.cold.cpu.take_streams(model, device.layers.residual(), n)?;
-        } else {
-            device.end(|layers| layers.read_residual(tokens))?;
-            self.cold.cpu.take_residual(model, device.layers.residual(), n)?;
-        }
+        let on_device = self.device.as_mut().filter(|_| self.residual_on_device);
+        let Some(device) = on_device.filter(|device| !device.layers.has_head()) else { return Ok(false) };
+        device.end(|layers| copy_streams(layers, &mut self.cold.cpu, model, tokens))?;
         Ok(true)
     }
 }
 
+/// Copies the residual stream of `tokens`, or all streams, from the device to the CPU.
+fn copy_streams(layers: &mut GpuLayers, cpu: &mut CpuProcessor, model: &Model, tokens: Range<usize>) -> Result<()> {
+    let n = tokens.len();
+    if model.config.streams() > 1 {
+        layers.read_streams(tokens)?;
+        return cpu.take_streams(model, layers.residual(), n);
+    }
+    layers.read_residual(tokens)?;
+    cpu.take_residual(model, layers.residual(), n)
+}
+
 /// The side that holds the residual stream.
 enum StreamSide<'a> {
-    Cpu(&'a mut ColdSide),
+    Cpu(&'a mut CpuShare),
     Device(&'a mut DeviceModel),
 }
 
@@ -281,7 +288,7 @@ impl Processor for HybridProcessor {
         match &mut self.device {
             // Everything else that is made from embeddings is computed by the CPU, because its
             // weights are not on the device.
-            Some(device) if device.layers.range().start == 0 && pass.model.config.begins_with_embeddings() => {
+            Some(device) if device.layers.range().start == 0 && pass.model.begins_with_embeddings() => {
                 self.residual_on_device = true;
                 device.begin(pass, sequences)
             }
@@ -329,7 +336,9 @@ impl Processor for HybridProcessor {
     }
 
     fn hidden(&mut self, pass: &Pass<'_>, out: &mut [f32]) -> Result<()> {
-        self.end_on_cpu(pass.model, 0..pass.tokens.len())?;
+        if let Some(device) = self.device.as_mut().filter(|_| self.residual_on_device) {
+            copy_streams(&mut device.layers, &mut self.cold.cpu, pass.model, 0..pass.tokens.len())?;
+        }
         self.cold.cpu.hidden(pass, out)
     }
 

@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use super::cold_side::{ColdInput, ColdPart, ColdSide};
+use super::cpu_share::{ColdInput, ColdPart, CpuShare};
 use crate::{
     device::{
         GpuLayers,
@@ -27,7 +27,7 @@ pub(crate) struct SplitLayer<'a, 'p> {
     pub layers: &'a mut GpuLayers,
     pub hand_over: &'a mut HandOver,
     pub log: &'a mut FiringLog,
-    pub cold: &'a mut ColdSide,
+    pub cold: &'a mut CpuShare,
     /// Work of the resident part.
     pub work: u64,
 }

@@ -24,6 +24,14 @@ pub enum Outputs {
     All,
 }
 
+/// The tokens of a call, and the hidden states that a draft head reads beside them,
+/// `[tokens, d_model]`.
+#[derive(Clone, Copy)]
+struct CallInputs<'t> {
+    tokens: &'t [u32],
+    states: Option<&'t [f32]>,
+}
+
 /// Values that the driver reads from each chunk after its layers.
 #[derive(Clone, Copy)]
 enum WantedValues {
@@ -50,6 +58,8 @@ pub struct Forward {
     same_bits: usize,
     /// Logits, or hidden states.
     logits: Vec<f32>,
+    /// Hidden states for a probe, `[tokens, d_model]`.
+    states: Vec<f32>,
     /// Ids and logits of a shortlist.
     top: ([u32; MAX_SHORTLIST], [f32; MAX_SHORTLIST]),
 }
@@ -65,7 +75,17 @@ impl Forward {
         let top = ([0; MAX_SHORTLIST], [0.0; MAX_SHORTLIST]);
         let (sparsity, correction) = (Sparsity::Dense, ThresholdCorrection::NONE);
         let same_bits = processor.same_bits(&model, sparsity);
-        Forward { model, processor, chunk: DEFAULT_CHUNK, sparsity, correction, same_bits, logits: Vec::new(), top }
+        Forward {
+            model,
+            processor,
+            chunk: DEFAULT_CHUNK,
+            sparsity,
+            correction,
+            same_bits,
+            logits: Vec::new(),
+            states: Vec::new(),
+            top,
+        }
     }
 
     /// Switches to another processor, with `model` in the form that this processor needs. Returns
@@ -162,7 +182,7 @@ impl Forward {
 
     /// Bytes of scratch memory, without weights and caches.
     pub fn scratch_bytes(&self) -> u64 {
-        self.processor.scratch_bytes() + held_bytes([&self.logits])
+        self.processor.scratch_bytes() + held_bytes([&self.logits, &self.states])
     }
 
     /// Appends `tokens` to the cache and returns the logits selected by `outputs`, `[n, n_vocab]`.
@@ -177,16 +197,47 @@ impl Forward {
     /// [`Error::Gpu`] if a device is lost; completed chunks are then in the cache.
     /// [`Error::FileLost`] if a mapped file of the model is lost; the cache is then unusable.
     pub fn run(&mut self, tokens: &[u32], kv: &mut KvCache, outputs: Outputs, probe: &mut dyn Probe) -> Result<&[f32]> {
-        self.check(tokens, kv)?;
+        self.logits_of(CallInputs { tokens, states: None }, kv, outputs, probe)
+    }
+
+    /// Appends `tokens` to the cache of a draft head, whose model this is. `states` are the hidden
+    /// states of the tokens before them, `[tokens, d_model]`. Otherwise as [`Forward::run`].
+    ///
+    /// # Errors
+    /// As [`Forward::run`]; [`Error::Invalid`] if there is not one state per token.
+    pub fn run_head(
+        &mut self,
+        tokens: &[u32],
+        states: &[f32],
+        kv: &mut KvCache,
+        outputs: Outputs,
+        probe: &mut dyn Probe,
+    ) -> Result<&[f32]> {
+        let d_model = self.model.config.d_model;
+        if states.len() != tokens.len() * d_model {
+            let expected = format!("{} hidden states of {d_model} numbers", tokens.len());
+            return Err(Error::invalid("draft head", expected, format!("{} numbers", states.len())));
+        }
+        self.logits_of(CallInputs { tokens, states: Some(states) }, kv, outputs, probe)
+    }
+
+    fn logits_of(
+        &mut self,
+        inputs: CallInputs<'_>,
+        kv: &mut KvCache,
+        outputs: Outputs,
+        probe: &mut dyn Probe,
+    ) -> Result<&[f32]> {
+        self.check(inputs.tokens, kv)?;
         let n_vocab = self.model.config.n_vocab;
         let wanted = match outputs {
             Outputs::None => 0,
             Outputs::Last => 1,
-            Outputs::All => tokens.len(),
+            Outputs::All => inputs.tokens.len(),
         };
         // Every row is overwritten.
         grow(&mut self.logits, wanted.checked_mul(n_vocab), "logits")?;
-        self.compute(tokens, kv, WantedValues::Logits(outputs), probe)?;
+        self.compute(inputs, kv, WantedValues::Logits(outputs), probe)?;
         Ok(&self.logits[..wanted * n_vocab])
     }
 
@@ -199,7 +250,7 @@ impl Forward {
         self.check(tokens, kv)?;
         let d_model = self.model.config.d_model;
         grow(&mut self.logits, tokens.len().checked_mul(d_model), "hidden states")?;
-        self.compute(tokens, kv, WantedValues::Hidden, probe)?;
+        self.compute(CallInputs { tokens, states: None }, kv, WantedValues::Hidden, probe)?;
         Ok(&self.logits[..tokens.len() * d_model])
     }
 
@@ -222,12 +273,13 @@ impl Forward {
             return Err(Error::invalid("batch", format!("1 to {most} tokens"), tokens.len()));
         }
         let wanted = tokens.len().checked_mul(self.model.config.n_vocab);
-        let Forward { model, processor, sparsity, correction, logits, .. } = self;
+        let Forward { model, processor, sparsity, correction, logits, states, .. } = self;
         let logits = grow(logits, wanted, "logits")?;
-        let mut sequences = Sequences::several(batch.iter_mut().map(|(kv, tokens)| (&mut **kv, tokens.len())));
+        let mut sequences = Sequences::separate(batch.iter_mut().map(|(kv, tokens)| (&mut **kv, tokens.len())));
         let separate = tokens.len() > 1;
         let mut pass = Pass { separate, sparsity: *sparsity, correction, ..Pass::new(model, &tokens, probe) };
         let done = layers(&mut **processor, &mut pass, &mut sequences)
+            .and_then(|()| report_states(&mut **processor, &mut pass, states))
             .and_then(|()| processor.head(&pass, 0..tokens.len(), logits));
         match model.checkpoint.files().check().and(done) {
             Ok(()) => {
@@ -254,13 +306,19 @@ impl Forward {
         }
         self.check(tokens, kv)?;
         let k = k.min(self.model.config.n_vocab);
-        self.compute(tokens, kv, WantedValues::Top(k), probe)?;
+        self.compute(CallInputs { tokens, states: None }, kv, WantedValues::Top(k), probe)?;
         Ok(Shortlist { ids: &self.top.0[..k], logits: &self.top.1[..k] })
     }
 
     /// Appends `tokens`. If weights are lost meanwhile, all results are discarded.
-    fn compute(&mut self, tokens: &[u32], kv: &mut KvCache, wanted: WantedValues, probe: &mut dyn Probe) -> Result<()> {
-        let done = self.compute_chunks(tokens, kv, wanted, probe);
+    fn compute(
+        &mut self,
+        inputs: CallInputs<'_>,
+        kv: &mut KvCache,
+        wanted: WantedValues,
+        probe: &mut dyn Probe,
+    ) -> Result<()> {
+        let done = self.compute_chunks(inputs, kv, wanted, probe);
         let done = self.model.checkpoint.files().check().and(done);
         if done.is_err() {
             kv.drop_unfinished();
@@ -270,19 +328,24 @@ impl Forward {
 
     fn compute_chunks(
         &mut self,
-        tokens: &[u32],
+        inputs: CallInputs<'_>,
         kv: &mut KvCache,
         wanted: WantedValues,
         probe: &mut dyn Probe,
     ) -> Result<()> {
         let chunk = self.chunk().min(kv.longest_pass());
-        let Forward { model, processor, sparsity, correction, logits, top, .. } = self;
+        let Forward { model, processor, sparsity, correction, logits, top, states, .. } = self;
+        let d_model = model.config.d_model;
         let width = if matches!(wanted, WantedValues::Hidden) { model.config.d_model } else { model.config.n_vocab };
-        let (mut rest, mut written) = (tokens, 0);
+        let (mut rest, mut written) = (inputs.tokens, 0);
         while let Some((part, last)) = next_part(&mut rest, chunk, &**processor) {
             let mut sequences = Sequences::one(kv, part.len());
-            let mut pass = Pass { sparsity: *sparsity, correction, ..Pass::new(model, part, &mut *probe) };
+            let begun = inputs.tokens.len() - rest.len() - part.len();
+            let of_part = inputs.states.map(|states| &states[begun * d_model..][..part.len() * d_model]);
+            let mut pass =
+                Pass { states: of_part, sparsity: *sparsity, correction, ..Pass::new(model, part, &mut *probe) };
             layers(&mut **processor, &mut pass, &mut sequences)?;
+            report_states(&mut **processor, &mut pass, states)?;
             let rows = match wanted {
                 WantedValues::Logits(Outputs::All) | WantedValues::Hidden => 0..part.len(),
                 WantedValues::Logits(Outputs::Last) | WantedValues::Top(_) if last => part.len() - 1..part.len(),
@@ -295,7 +358,10 @@ impl Forward {
                 WantedValues::Logits(_) => {
                     timed(&mut pass, PassPart::Head, |pass| processor.head(pass, rows, &mut logits[values]))?;
                 }
-                WantedValues::Hidden => processor.hidden(&pass, &mut logits[values])?,
+                WantedValues::Hidden => {
+                    processor.hidden(&pass, &mut logits[values])?;
+                    processor.finish()?;
+                }
                 WantedValues::Top(k) => {
                     let (ids, logits) = (&mut top.0[..k], &mut top.1[..k]);
                     timed(&mut pass, PassPart::Head, |pass| processor.top(pass, rows.start, ids, logits))?;
@@ -347,8 +413,10 @@ fn next_part<'t>(rest: &mut &'t [u32], most: usize, processor: &dyn Processor) -
 fn layers(processor: &mut dyn Processor, pass: &mut Pass<'_>, sequences: &mut Sequences<'_>) -> Result<()> {
     let config = &pass.model.config;
     // A partly advanced recurrent state would have to be recomputed from far back. Single tokens
-    // are therefore finished, and so are batches, because they include other conversations.
-    let may_stop = sequences.len() == 1 && (!pass.is_single() || !config.is_recurrent());
+    // and drafts are therefore finished, and so are batches, because they include other
+    // conversations.
+    let is_short = pass.is_single() || pass.separate;
+    let may_stop = sequences.len() == 1 && !(is_short && config.is_recurrent());
     processor.begin(pass, sequences)?;
     for layer in 0..config.n_layer() {
         if may_stop && pass.probe.cancelled() {
@@ -380,6 +448,17 @@ pub fn compute_layer(
         };
         timed(pass, part, |pass| processor.step(pass, &step, sequences))?;
     }
+    Ok(())
+}
+
+/// Passes the hidden states of a computed chunk to the probe if the probe wants them.
+fn report_states(processor: &mut dyn Processor, pass: &mut Pass<'_>, states: &mut Vec<f32>) -> Result<()> {
+    if !pass.probe.wants_states() {
+        return Ok(());
+    }
+    let rows = grow(states, Some(pass.register_len()), "hidden states")?;
+    processor.hidden(pass, rows)?;
+    pass.probe.states(rows);
     Ok(())
 }
 

@@ -47,6 +47,8 @@ pub struct KvCache {
     kept: Vec<KeptRows>,
     /// Copies of windows, if layers have rings.
     windows: Snapshots<WindowRows>,
+    /// True if the latest pass had separate tokens, some of which may be forgotten again.
+    separate: bool,
     /// Recurrent states, if the model has any.
     pub(crate) states: Option<RecurrentStates>,
     rotary: Option<Rotary>,
@@ -148,6 +150,7 @@ impl KvCache {
             layers,
             kept,
             windows: Snapshots::default(),
+            separate: false,
             states,
             rotary,
             shape: Box::new(shape),
@@ -194,9 +197,10 @@ impl KvCache {
         attention.chain(states).sum()
     }
 
-    /// Forgets all but the first `n` tokens. Recurrent states can only go back to a snapshot.
-    /// Layers with a window need the window before the token, or else go back to a snapshot as
-    /// well. Fewer tokens may then be left; [`KvCache::len`] is their number.
+    /// Forgets all but the first `n` tokens. Recurrent states can only go back to a token of the
+    /// latest pass of separate tokens ([`KvCache::reserve_separate`]), or to a snapshot. Layers
+    /// with a window need the window before the token, or else go back to a snapshot as well. Fewer
+    /// tokens may then be left; [`KvCache::len`] is their number.
     pub fn truncate(&mut self, n: usize) {
         let n = self.len.min(n);
         let mut left = self.states.as_mut().map_or(n, |states| states.rewind(n, self.len));
@@ -220,6 +224,22 @@ impl KvCache {
     /// True if the cache has recurrent states.
     pub fn is_recurrent(&self) -> bool {
         self.states.is_some()
+    }
+
+    /// Makes memory for a pass of at most `tokens` separate tokens after which
+    /// [`KvCache::truncate`] can keep any number of them. Returns the most tokens of such a pass.
+    /// Recurrent states limit it to one more than [`MOST_PLANES`](super::MOST_PLANES), or to fewer
+    /// if memory is short.
+    pub fn reserve_separate(&mut self, tokens: usize) -> usize {
+        let Some(states) = &mut self.states else { return tokens };
+        tokens.min(1 + states.reserve_planes(tokens.saturating_sub(1)))
+    }
+
+    /// Frees the memory of [`KvCache::reserve_separate`].
+    pub fn free_separate(&mut self) {
+        if let Some(states) = &mut self.states {
+            states.free_planes();
+        }
     }
 
     /// Keeps a copy of recurrent states and windows, to which [`KvCache::truncate`] can go back.
@@ -256,7 +276,6 @@ impl KvCache {
 
     /// Keys and values of `layer`, if they are in RAM. Rows past [`KvCache::len`] belong to a chunk
     /// that is not complete yet.
-    /// complete.
     pub fn layer_mut(&mut self, layer: usize) -> Option<&mut KvLayer> {
         self.layers.get_mut(layer)?.ram.as_mut()
     }
@@ -301,10 +320,17 @@ impl KvCache {
         }
     }
 
-    /// Notes that a pass appends `tokens` tokens.
-    pub(crate) fn begin(&mut self, tokens: usize) {
+    /// Notes that a pass appends `tokens` tokens. If they are `separate`, the caller may forget
+    /// some of them after the pass.
+    pub(crate) fn begin(&mut self, tokens: usize, separate: bool) {
+        // The tokens left of the latest pass are kept.
+        self.take_due_snapshots();
+        self.separate = separate && tokens > 1;
         let end = self.len + tokens;
         self.kept.iter_mut().for_each(|kept| kept.write_to(end));
+        if let Some(states) = &mut self.states {
+            states.begin(tokens, separate);
+        }
     }
 
     /// Number of positions for which `layer` has room.
@@ -323,6 +349,17 @@ impl KvCache {
         self.len += tokens;
         if let Some(states) = &mut self.states {
             states.finish(self.len);
+        }
+        // Snapshots after tokens that are forgotten at once would displace useful ones.
+        if !self.separate {
+            self.take_due_snapshots();
+        }
+    }
+
+    /// Takes snapshots of recurrent states and windows if the last ones are too old.
+    fn take_due_snapshots(&mut self) {
+        if let Some(states) = &mut self.states {
+            states.take_due_snapshot(self.len);
         }
         if self.windows.is_due(self.len) {
             self.copy_windows();

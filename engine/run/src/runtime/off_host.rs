@@ -33,6 +33,25 @@ pub(crate) trait OffHostState: Any + Debug + Send + Sync {
     /// # Errors
     /// [`Error::Gpu`] if the device is lost.
     fn restore(&self, from: &RecurrentState) -> Result<()>;
+
+    /// Number of planes that have memory: copies of the state after each token of a pass of
+    /// separate tokens, except the last.
+    fn planes(&self) -> usize;
+
+    /// Makes memory for `planes` planes in the other memory.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if there is no room. Some planes may have been made.
+    fn reserve_planes(&mut self, planes: usize) -> Result<()>;
+
+    /// Frees all but the first `planes` planes.
+    fn truncate_planes(&mut self, planes: usize);
+
+    /// Makes a recorder for the other processor.
+    fn recorder(&self) -> Recorder;
+
+    /// Records that the state becomes the one in plane `at`.
+    fn choose_plane(&self, at: usize, recorder: &mut Recorder);
 }
 
 impl dyn OffHostRows {

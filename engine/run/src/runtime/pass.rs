@@ -28,6 +28,8 @@ pub struct Pass<'a> {
     pub model: &'a Model,
     /// The chunk's tokens, sequence by sequence.
     pub tokens: &'a [u32],
+    /// Hidden states that a draft head reads beside the tokens, `[tokens, d_model]`.
+    pub states: Option<&'a [f32]>,
     /// True if each token is computed as if it were alone, as far as a processor can. Used for
     /// tokens of several sequences, or for a token and its drafts.
     pub separate: bool,
@@ -46,7 +48,16 @@ impl<'a> Pass<'a> {
     pub fn new(model: &'a Model, tokens: &'a [u32], probe: &'a mut dyn Probe) -> Self {
         let times = probe.wants_firing() && probe.wants_times();
         static NONE: ThresholdCorrection = ThresholdCorrection::NONE;
-        Pass { model, tokens, separate: false, sparsity: Sparsity::Dense, correction: &NONE, times, probe }
+        Pass {
+            model,
+            tokens,
+            states: None,
+            separate: false,
+            sparsity: Sparsity::Dense,
+            correction: &NONE,
+            times,
+            probe,
+        }
     }
 
     /// True if a single token is computed.

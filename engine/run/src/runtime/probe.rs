@@ -32,7 +32,6 @@ pub struct ExpertHidden<'a> {
 
 /// An observer of a forward pass. Every method has a default that does nothing, and `()` observes
 /// nothing. Tokens are those of the current chunk, in order, and chunks follow each other.
-/// being computed, in order; chunks follow each other.
 pub trait Probe {
     /// Returns true to stop. Called before every layer. The pass then ends with
     /// [`Error::Cancelled`](thermocline_base::error::Error::Cancelled), and complete chunks stay in
@@ -50,6 +49,16 @@ pub trait Probe {
     /// Receives the output of a layer, `[tokens, d_model]`, before the final norm.
     fn layer_output(&mut self, layer: usize, x: &[f32]) {
         let _ = (layer, x);
+    }
+
+    /// Returns true to receive hidden states, which costs a device a synchronisation.
+    fn wants_states(&mut self) -> bool {
+        false
+    }
+
+    /// Receives the hidden states of a chunk's tokens after the final norm, `[tokens, d_model]`.
+    fn states(&mut self, states: &[f32]) {
+        let _ = states;
     }
 
     /// Returns true to receive the inputs of FFNs.

@@ -11,8 +11,9 @@ use thermocline_model::{BoundStep, Model, Sparsity};
 /// `[tokens, d_model]` each, and its scratch memory, which grows to the size of the largest chunk.
 /// The pass is the same in all calls between two [`Processor::begin`].
 ///
-/// A chunk is `begin`, the layers' steps, and then exactly one of `head`, `top` and `finish`. A
-/// chunk may also be given up after any of these calls; the next `begin` then starts a new one.
+/// A chunk is `begin`, the layers' steps, perhaps `hidden`, and then exactly one of `head`, `top`
+/// and `finish`. A chunk may also be given up after any of these calls; the next `begin` then
+/// starts a new one.
 pub trait Processor: Debug + Send {
     /// The instruction set of everything computed on the CPU.
     fn isa(&self) -> Isa;
@@ -53,7 +54,7 @@ pub trait Processor: Debug + Send {
     fn head(&mut self, pass: &Pass<'_>, tokens: Range<usize>, logits: &mut [f32]) -> Result<()>;
 
     /// Computes the head's inputs (the hidden states after the final norm) of all tokens of the
-    /// chunk into `out`, `[tokens, d_model]`. Ends the chunk.
+    /// chunk into `out`, `[tokens, d_model]`. Does not end the chunk.
     fn hidden(&mut self, pass: &Pass<'_>, out: &mut [f32]) -> Result<()>;
 
     /// Computes the head of one token, but returns only the largest logits and their ids, in

@@ -1,46 +1,22 @@
-//! Recurrent states of a conversation, and the snapshots to which they can go back. A layer's state
-//! is in the memory of the processor that computes the layer. Snapshots are in RAM.
+//! Recurrent states of a conversation, and the planes and snapshots to which they can go back. A
+//! layer's state and planes are in the memory of the processor that computes the layer. Snapshots
+//! are in RAM.
+
+use std::ops::Range;
 
 use super::{
     off_host::OffHostState,
+    placed_state::{AdvancedState, PlacedState, RamState},
     recurrent_layer::RecurrentState,
     snapshots::{self, Snapshots},
 };
 use thermocline_base::error::{Error, Result, ScarceMemory};
 use thermocline_model::{LayerConfig, ModelConfig, StateShape};
 
-/// A layer's state, in the memory of the processor that computes the layer.
-#[derive(Debug)]
-enum PlacedState {
-    Ram(RecurrentState),
-    OffHost(Box<dyn OffHostState>),
-}
-
-impl PlacedState {
-    fn save(&self, to: &mut RecurrentState) -> Result<()> {
-        match self {
-            PlacedState::Ram(state) => {
-                to.copy_from(state);
-                Ok(())
-            }
-            PlacedState::OffHost(state) => state.save(to),
-        }
-    }
-
-    /// Sets the state to `saved`. If its processor fails to restore it, the state is in RAM from
-    /// then on.
-    fn restore(&mut self, saved: &RecurrentState) {
-        match self {
-            PlacedState::Ram(state) => state.copy_from(saved),
-            PlacedState::OffHost(state) => {
-                if let Err(error) = state.restore(saved) {
-                    tracing::warn!(%error, "a recurrent state moves to RAM because the device could not restore it");
-                    *self = PlacedState::Ram(saved.clone());
-                }
-            }
-        }
-    }
-}
+/// Most planes of a state: copies of it after each token of a pass of separate tokens, except the
+/// last. A plane takes as much memory as the state, often more than 50 MB in all layers, and each
+/// further draft of a pass is accepted less often.
+pub const MOST_PLANES: usize = 4;
 
 /// The recurrent states of one conversation.
 #[derive(Debug)]
@@ -51,6 +27,10 @@ pub(crate) struct RecurrentStates {
     shapes: Vec<StateShape>,
     /// Snapshots of the layers that have a state.
     snapshots: Snapshots<Vec<RecurrentState>>,
+    /// Number of planes that the current pass saves.
+    saved_planes: usize,
+    /// Numbers of tokens after which the planes hold the states, in the order of the planes.
+    plane_tokens: Range<usize>,
     /// True during a chunk, when only some layers have seen its tokens.
     pub unfinished: bool,
 }
@@ -65,28 +45,76 @@ impl RecurrentStates {
             return Ok(None);
         }
         let no_room = || Error::memory(ScarceMemory::Ram, "recurrent states", config.state_bytes(), 0);
+        let in_ram = |state| PlacedState::Ram(RamState::new(state));
         let states = config.layers.iter().map(|layer| match layer.state() {
-            Some(shape) => RecurrentState::new(shape).map(PlacedState::Ram).map(Some).ok_or_else(no_room),
+            Some(shape) => RecurrentState::new(shape).map(in_ram).map(Some).ok_or_else(no_room),
             None => Ok(None),
         });
         let layers = states.collect::<Result<Vec<_>>>()?;
         let shapes = config.layers.iter().filter_map(LayerConfig::state).collect();
-        Ok(Some(RecurrentStates { layers, shapes, snapshots: Snapshots::default(), unfinished: false }))
+        Ok(Some(Self::of(layers, shapes)))
+    }
+
+    fn of(layers: Vec<Option<PlacedState>>, shapes: Vec<StateShape>) -> Self {
+        RecurrentStates {
+            layers,
+            shapes,
+            snapshots: Snapshots::default(),
+            saved_planes: 0,
+            plane_tokens: 0..0,
+            unfinished: false,
+        }
     }
 
     /// The state of `layer`, if it is in RAM.
     pub fn layer(&self, layer: usize) -> Option<&RecurrentState> {
         match self.layers.get(layer)? {
-            Some(PlacedState::Ram(state)) => Some(state),
+            Some(PlacedState::Ram(it)) => Some(&it.state),
             _ => None,
         }
     }
 
+    /// Makes memory for as many planes as possible, up to `planes` and [`MOST_PLANES`]. Returns
+    /// their number.
+    pub fn reserve_planes(&mut self, planes: usize) -> usize {
+        let planes = planes.min(MOST_PLANES);
+        for wanted in self.planes() + 1..=planes {
+            let mut layers = self.layers.iter_mut().flatten().zip(&self.shapes);
+            if let Err(error) = layers.try_for_each(|(layer, shape)| layer.reserve_planes(*shape, wanted)) {
+                tracing::debug!(%error, planes = wanted, "a pass has fewer drafts because memory is short");
+                self.layers.iter_mut().flatten().for_each(|layer| layer.truncate_planes(wanted - 1));
+                break;
+            }
+        }
+        self.planes().min(planes)
+    }
+
+    /// Frees the planes.
+    pub fn free_planes(&mut self) {
+        self.plane_tokens = 0..0;
+        self.layers.iter_mut().flatten().for_each(|layer| layer.truncate_planes(0));
+    }
+
+    /// Number of planes that have memory in every layer.
+    fn planes(&self) -> usize {
+        self.layers.iter().flatten().map(PlacedState::planes).min().unwrap_or(0)
+    }
+
+    /// Prepares for a pass of `tokens` tokens. If they are `separate`, planes save the states after
+    /// each token but the last, unless there are too many tokens or memory is short.
+    pub fn begin(&mut self, tokens: usize, separate: bool) {
+        let wanted = if separate { tokens.saturating_sub(1) } else { 0 };
+        self.plane_tokens = 0..0;
+        self.saved_planes = if wanted <= MOST_PLANES && self.reserve_planes(wanted) == wanted { wanted } else { 0 };
+    }
+
     /// The state of `layer`, if it is in RAM, mutably: the current chunk advances it.
-    pub fn advance_layer(&mut self, layer: usize) -> Option<&mut RecurrentState> {
+    pub fn advance_layer(&mut self, layer: usize) -> Option<AdvancedState<'_>> {
         self.unfinished = true;
         match self.layers.get_mut(layer)? {
-            Some(PlacedState::Ram(state)) => Some(state),
+            Some(PlacedState::Ram(RamState { state, planes })) => {
+                Some(AdvancedState { state, planes: planes.get_mut(..self.saved_planes)? })
+            }
             _ => None,
         }
     }
@@ -95,6 +123,11 @@ impl RecurrentStates {
     pub fn advance_layer_off_host(&mut self, layer: usize) -> Option<&dyn OffHostState> {
         self.unfinished = true;
         self.layer_off_host(layer)
+    }
+
+    /// Number of planes that the current pass saves: none, or one for each token but the last.
+    pub fn saved_planes(&self) -> usize {
+        self.saved_planes
     }
 
     /// The state of `layer`, if it is in another processor's memory.
@@ -122,10 +155,11 @@ impl RecurrentStates {
     /// The errors of [`OffHostState::restore`]; the state is then still in RAM.
     pub fn move_off_host(&mut self, layer: usize, to: Box<dyn OffHostState>) -> Result<()> {
         if let Some(Some(place @ PlacedState::Ram(_))) = self.layers.get_mut(layer) {
-            if let PlacedState::Ram(state) = place {
-                to.restore(state)?;
+            if let PlacedState::Ram(from) = place {
+                to.restore(&from.state)?;
             }
             *place = PlacedState::OffHost(to);
+            self.free_planes();
         }
         Ok(())
     }
@@ -138,7 +172,8 @@ impl RecurrentStates {
         if let Some(Some(place @ PlacedState::OffHost(_))) = self.layers.get_mut(layer) {
             let mut state = RecurrentState::default();
             place.save(&mut state)?;
-            *place = PlacedState::Ram(state);
+            *place = PlacedState::Ram(RamState::new(state));
+            self.free_planes();
         }
         Ok(())
     }
@@ -146,6 +181,11 @@ impl RecurrentStates {
     /// Notes that every layer has seen the chunk: the states are now after `tokens` tokens.
     pub fn finish(&mut self, tokens: usize) {
         self.unfinished = false;
+        self.plane_tokens = tokens - self.saved_planes..tokens;
+    }
+
+    /// Takes a snapshot after `tokens` tokens if the last one is too old.
+    pub fn take_due_snapshot(&mut self, tokens: usize) {
         if self.snapshots.is_due(tokens) {
             self.take_snapshot(tokens);
         }
@@ -172,13 +212,18 @@ impl RecurrentStates {
         }
     }
 
-    /// Takes the states, which are after `now` tokens, back to at most `tokens` tokens. Returns the
-    /// number of tokens reached.
+    /// Takes the states, which are after `now` tokens, back to at most `tokens` tokens: to a plane,
+    /// or else to a snapshot. Returns the number of tokens reached.
     pub fn rewind(&mut self, tokens: usize, now: usize) -> usize {
         if tokens >= now && !self.unfinished {
             return now;
         }
+        if self.choose_planes(tokens) {
+            self.snapshots.truncate(tokens);
+            return tokens;
+        }
         self.unfinished = false;
+        self.plane_tokens = 0..0;
         self.snapshots.truncate(tokens);
         let states = self.layers.iter_mut().flatten();
         match self.snapshots.last() {
@@ -193,6 +238,25 @@ impl RecurrentStates {
                 };
                 states.zip(&self.shapes).for_each(|(state, shape)| state.restore(&zeros(shape)));
                 0
+            }
+        }
+    }
+
+    /// Sets the states to those that planes hold after `tokens` tokens. False if no planes hold
+    /// them, or if a device fails.
+    fn choose_planes(&mut self, tokens: usize) -> bool {
+        if self.unfinished || !self.plane_tokens.contains(&tokens) {
+            return false;
+        }
+        let at = tokens - self.plane_tokens.start;
+        self.plane_tokens.end = tokens;
+        let mut recorder = None;
+        self.layers.iter_mut().flatten().for_each(|layer| layer.choose_plane(at, &mut recorder));
+        match recorder.map_or(Ok(()), |recorder| recorder.submit().map(drop)) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::warn!(%error, "recurrent states go back to a snapshot because the device could not copy a plane");
+                false
             }
         }
     }
@@ -228,6 +292,7 @@ impl RecurrentStates {
         };
         self.layers.iter_mut().flatten().zip(&saved).for_each(|(state, saved)| state.restore(saved));
         self.unfinished = false;
+        self.plane_tokens = 0..0;
         self.take_snapshot(tokens);
         Ok(())
     }
@@ -237,16 +302,24 @@ impl RecurrentStates {
         self.shapes.iter().map(StateShape::bytes).sum()
     }
 
-    /// Bytes of the states and their snapshots.
+    /// Bytes of the states, their planes and their snapshots.
     pub fn bytes(&self) -> u64 {
-        self.one() * (1 + self.snapshots.iter().count() as u64)
+        let layers = self.layers.iter().flatten().zip(&self.shapes);
+        let planes: u64 = layers.map(|(layer, shape)| layer.planes() as u64 * shape.bytes()).sum();
+        self.one() * (1 + self.snapshots.iter().count() as u64) + planes
     }
 
-    /// Bytes of the states and of the most snapshots that a conversation of at most `capacity`
-    /// tokens may have.
+    /// Bytes of the states, and of the most planes and snapshots that a conversation of at most
+    /// `capacity` tokens may have.
     pub fn most_bytes(&self, capacity: usize) -> u64 {
-        self.one().saturating_add(snapshots::most_bytes(self.one(), capacity))
+        let one = self.one();
+        one.saturating_add(planes_bytes(one)).saturating_add(snapshots::most_bytes(one, capacity))
     }
+}
+
+/// Bytes of the most planes of states of `bytes` bytes.
+pub(super) fn planes_bytes(bytes: u64) -> u64 {
+    bytes.saturating_mul(MOST_PLANES as u64)
 }
 
 #[cfg(test)]
@@ -256,19 +329,14 @@ mod tests {
 
     fn states() -> RecurrentStates {
         let shape = StateShape { conv: [1, 2], scan: [1, 1, 3] };
-        let state = RecurrentState::new(shape).map(PlacedState::Ram);
-        RecurrentStates {
-            layers: vec![None, state],
-            shapes: vec![shape],
-            snapshots: Snapshots::default(),
-            unfinished: false,
-        }
+        let state = RecurrentState::new(shape).map(|state| PlacedState::Ram(RamState::new(state)));
+        RecurrentStates::of(vec![None, state], vec![shape])
     }
 
     /// The first element of layer 1's memory.
     fn memory(states: &RecurrentStates) -> f32 {
         match &states.layers[1] {
-            Some(PlacedState::Ram(state)) => state.scan[0],
+            Some(PlacedState::Ram(it)) => it.state.scan[0],
             other => panic!("{other:?}"),
         }
     }
@@ -276,11 +344,30 @@ mod tests {
     /// Computes tokens one by one. The state counts the tokens it has seen.
     fn compute(states: &mut RecurrentStates, tokens: std::ops::Range<usize>) {
         for token in tokens {
-            let state = states.advance_layer(1).unwrap();
+            states.begin(1, false);
+            let AdvancedState { state, planes } = states.advance_layer(1).unwrap();
+            assert!(planes.is_empty());
             state.scan[0] += 1.0;
             state.conv[1] = token as f32;
             states.finish(token + 1);
+            states.take_due_snapshot(token + 1);
         }
+    }
+
+    /// Computes separate tokens in one pass. Returns the number of planes that it saved.
+    fn compute_separate(states: &mut RecurrentStates, tokens: Range<usize>) -> usize {
+        states.begin(tokens.len(), true);
+        let AdvancedState { state, planes } = states.advance_layer(1).unwrap();
+        let saved = planes.len();
+        for (at, token) in tokens.clone().enumerate() {
+            state.scan[0] += 1.0;
+            state.conv[1] = token as f32;
+            if let Some(plane) = planes.get_mut(at) {
+                plane.copy_from(state);
+            }
+        }
+        states.finish(tokens.end);
+        saved
     }
 
     #[test]
@@ -295,7 +382,7 @@ mod tests {
         compute(&mut states, 530..540);
         assert_eq!(states.rewind(535, 540), 530);
         // An incomplete chunk.
-        states.advance_layer(1).unwrap().scan[0] = -1.0;
+        states.advance_layer(1).unwrap().state.scan[0] = -1.0;
         assert!(states.unfinished);
         assert_eq!(states.rewind(530, 530), 530);
         assert_eq!(memory(&states), 530.0);
@@ -323,6 +410,44 @@ mod tests {
         let mut states = states();
         compute(&mut states, 0..100 * INTERVAL);
         assert_eq!(states.bytes(), 20 * (1 + MOST_SNAPSHOTS as u64));
+        assert_eq!(compute_separate(&mut states, 100 * INTERVAL..100 * INTERVAL + 3), 2);
+        assert_eq!(states.bytes(), 20 * (1 + MOST_SNAPSHOTS as u64 + 2));
+        assert_eq!(states.reserve_planes(100), MOST_PLANES);
         assert_eq!(states.most_bytes(100 * INTERVAL), states.bytes());
+        states.free_planes();
+        assert_eq!(states.bytes(), 20 * (1 + MOST_SNAPSHOTS as u64));
+    }
+
+    #[test]
+    fn states_go_back_to_any_token_of_a_separate_pass() {
+        for kept in 0..=5 {
+            let mut states = states();
+            compute(&mut states, 0..300);
+            assert_eq!(compute_separate(&mut states, 300..305), 4);
+            let reached = if kept == 0 { 256 } else { 300 + kept };
+            assert_eq!(states.rewind(300 + kept, 305), reached);
+            assert_eq!(memory(&states), reached as f32);
+            assert_eq!(states.snapshots.last().unwrap().tokens, 256);
+        }
+    }
+
+    #[test]
+    fn planes_hold_only_the_latest_pass() {
+        let mut states = states();
+        compute_separate(&mut states, 0..5);
+        // Earlier planes stay valid after a later one is chosen.
+        assert_eq!((states.rewind(3, 5), memory(&states)), (3, 3.0));
+        assert_eq!((states.rewind(1, 3), memory(&states)), (1, 1.0));
+        assert_eq!(compute_separate(&mut states, 1..4), 2);
+        assert_eq!((states.rewind(2, 4), memory(&states)), (2, 2.0));
+        compute(&mut states, 2..3);
+        assert_eq!((states.rewind(2, 3), memory(&states)), (0, 0.0));
+        // A pass of too many tokens has no planes, and neither has an incomplete one.
+        assert_eq!(compute_separate(&mut states, 0..6), 0);
+        assert_eq!(states.rewind(5, 6), 0);
+        compute_separate(&mut states, 0..5);
+        states.begin(3, true);
+        states.advance_layer(1).unwrap().state.scan[0] = -1.0;
+        assert_eq!((states.rewind(5, 5), memory(&states)), (0, 0.0));
     }
 }

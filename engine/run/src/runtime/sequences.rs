@@ -15,8 +15,8 @@ struct Sequence<'a> {
 }
 
 impl<'a> Sequence<'a> {
-    fn new(kv: &'a mut KvCache, tokens: usize) -> Self {
-        kv.begin(tokens);
+    fn new(kv: &'a mut KvCache, tokens: usize, separate: bool) -> Self {
+        kv.begin(tokens, separate);
         Sequence { kv, tokens }
     }
 }
@@ -30,12 +30,12 @@ pub struct Sequences<'a>(SmallVec<[Sequence<'a>; 1]>);
 impl<'a> Sequences<'a> {
     /// One sequence with `tokens` tokens.
     pub fn one(kv: &'a mut KvCache, tokens: usize) -> Self {
-        Sequences(SmallVec::from([Sequence::new(kv, tokens)]))
+        Sequences(SmallVec::from([Sequence::new(kv, tokens, false)]))
     }
 
-    /// Several sequences, each with its number of tokens.
-    pub fn several(all: impl IntoIterator<Item = (&'a mut KvCache, usize)>) -> Self {
-        Sequences(all.into_iter().map(|(kv, tokens)| Sequence::new(kv, tokens)).collect())
+    /// One or several sequences of separate tokens, each with its number of tokens.
+    pub fn separate(all: impl IntoIterator<Item = (&'a mut KvCache, usize)>) -> Self {
+        Sequences(all.into_iter().map(|(kv, tokens)| Sequence::new(kv, tokens, true)).collect())
     }
 
     /// Number of sequences.

@@ -10,7 +10,7 @@ use std::{
 use super::*;
 use crate::session::{
     Engine, EngineOptions, Event, LivePlanner, Prompt, Request, Sampling, SessionOptions, SparsityChoice, StopReason,
-    loader::LoadProgress,
+    loader::{LoadProgress, LoadedModels},
 };
 use thermocline_base::error::ScarceMemory;
 use thermocline_cpu::{Cpu, CpuOptions, Isa};
@@ -64,7 +64,7 @@ fn refused() -> Error {
 impl DeviceSource for TestDevices {
     fn load(
         &self,
-        _: &Model,
+        _: LoadedModels<'_>,
         _: &Arc<LivePlanner>,
         budget: Option<u64>,
         progress: LoadProgress<'_>,
@@ -100,7 +100,7 @@ impl DeviceSource for TestDevices {
             fallbacks: self.2.clone(),
             ledger: ledger.clone(),
         });
-        Ok(LoadedDevice { processor, memory: Box::new(ledger) })
+        Ok(LoadedDevice { processor, drafter: None, memory: Box::new(ledger) })
     }
 
     fn fallbacks(&self) -> Vec<Fallback> {

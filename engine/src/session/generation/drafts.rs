@@ -2,14 +2,12 @@
 
 use std::time::Instant;
 
-use smallvec::SmallVec;
-
 use super::{
     super::{
-        SpeculationMode, StopReason, TokenLogprobs, context::SessionContext, neurons::HotSetAdaptation,
-        request::EventSender,
+        DraftCounts, SpeculationMode, StopReason, context::SessionContext, drafter::Drafter, neurons::HotSetAdaptation,
+        request::EventSender, speculation::DraftSource,
     },
-    Generation,
+    Generation, TokenQueue,
 };
 use thermocline_base::{error::Result, telemetry::Meter};
 use thermocline_run::runtime::{Forward, Sparsity};
@@ -27,14 +25,42 @@ impl Generation<'_> {
         }
     }
 
-    /// Appends drafts after the token to compute, if there is room for them.
-    pub(super) fn add_draft(&mut self, context: &SessionContext, forward: &Forward) {
+    /// Appends drafts after the token to compute, if they are expected to pay and there is room for
+    /// them.
+    pub(super) fn add_draft(&mut self, context: &mut SessionContext, forward: &Forward, drafter: Option<&mut Drafter>) {
+        self.todo.planned = None;
         let longest = self.longest_draft_pass(forward);
-        let Some(speculation) = self.speculation.as_mut().filter(|_| longest > 1) else { return };
+        let Some(lookup) = self.lookup.as_ref().filter(|_| longest > 1) else { return };
+        let started = Instant::now();
         let left = self.max_tokens.map_or(usize::MAX, |most| most.saturating_sub(self.progress.stats.generated_tokens));
         let room = context.room().min(left).min(self.chunk).min(forward.chunk()).min(longest).saturating_sub(1);
-        speculation.draft(room, &mut self.todo.tokens);
-        self.todo.drafted = self.todo.tokens.len() - 1;
+        lookup.find(&mut self.todo.tokens);
+        self.cut_forbidden_drafts();
+        let drafter = drafter.filter(|_| context.draft.is_some());
+        let other = drafter.as_ref().map(|drafter| drafter.source());
+        let Some(plan) = context.controller.plan(self.todo.tokens.len() - 1, other, room) else {
+            return self.todo.tokens.truncate(1);
+        };
+        match drafter {
+            Some(drafter) if plan.source != DraftSource::Lookup => {
+                self.todo.tokens.truncate(1);
+                self.draft_by(context, drafter, plan);
+                self.cut_forbidden_drafts();
+            }
+            _ => self.todo.tokens.truncate(1 + plan.tokens),
+        }
+        // The context has to be able to forget the drafts that are rejected.
+        self.todo.tokens.truncate(context.reserve_separate(self.todo.tokens.len()));
+        self.todo.planned = Some(plan.source);
+        (self.todo.drafted, self.todo.drafting) = (self.todo.tokens.len() - 1, started.elapsed());
+    }
+
+    /// Removes drafts that the grammar forbids, because they are never accepted.
+    fn cut_forbidden_drafts(&mut self) {
+        if let Some(grammar) = self.chooser.grammar.as_mut().filter(|_| self.text.is_answering()) {
+            let allowed = grammar.allowed(&self.todo.tokens[1..]);
+            self.todo.tokens.truncate(1 + allowed);
+        }
     }
 
     /// Removes drafts that could not be computed. They are drafted again, so that one pass always
@@ -58,30 +84,49 @@ impl Generation<'_> {
     ) -> Result<Option<StopReason>> {
         let drafted = std::mem::take(&mut self.todo.drafted);
         let first = context.tokens().len() - drafted;
-        let drafts: SmallVec<[u32; 16]> = context.tokens()[first..].iter().copied().collect();
-        let (mut accepted, mut end) = (0, None);
-        for (at, logits) in logits.chunks_exact(logits.len() / (1 + drafted)).enumerate() {
-            let id = self.chooser.sampler.sample(logits, &context.tokens()[..first + at])?;
-            let logprobs = self.chooser.logprobs.map(|it| TokenLogprobs::new(logits, id, it.top)).transpose()?;
-            end = self.accept(id, logprobs, events);
-            if end.is_some() || drafts.get(at) != Some(&id) || self.todo.tokens.len() > 1 {
-                break;
-            }
-            accepted += 1;
-        }
+        let (accepted, end) = self.draw_drafts(logits, context.tokens(), first, events);
         context.truncate(first + accepted);
         meter.neurons().end_draft(1 + accepted);
         if self.recorded {
             adaptation.record_draft(&self.draft_masks, 1 + accepted);
         }
-        self.progress.stats.drafted_tokens += drafted;
-        self.progress.stats.accepted_tokens += accepted;
+        let TokenQueue { drafting, .. } = self.todo;
+        let source = self.todo.planned.take().unwrap_or(DraftSource::Lookup);
+        self.progress.stats.drafts.add(source, DraftCounts { drafted, accepted });
         let time = started.elapsed();
-        if let Some(speculation) = &mut self.speculation {
-            speculation.note_draft(drafted, accepted, time);
-        }
+        context.controller.note_pass(source, drafted, accepted, time.saturating_sub(drafting), drafting);
         self.progress.update(false, 1 + accepted, true, time, context, meter);
         let listening = self.progress.report(events);
-        Ok(end.or((!listening).then_some(StopReason::Cancelled)))
+        Ok(end?.or((!listening).then_some(StopReason::Cancelled)))
+    }
+
+    /// Draws a token after each of `tokens` from index `first - 1` on. All of them but the first
+    /// are drafts. Returns the number of drafts that were drawn, and the reason if the generation
+    /// has ended.
+    ///
+    /// Each token is drawn as without drafts, from the logits behind the tokens before it: with
+    /// their penalties, in the grammar's state after them, and with the sampler's next random
+    /// number. Drafts thus change neither the text of a seed nor the distribution of texts.
+    fn draw_drafts(
+        &mut self,
+        logits: &[f32],
+        tokens: &[u32],
+        first: usize,
+        events: &EventSender,
+    ) -> (usize, Result<Option<StopReason>>) {
+        let mut accepted = 0;
+        for logits in logits.chunks_exact(logits.len() / (1 + tokens.len() - first)) {
+            let at = first + accepted;
+            let (id, logprobs) = match self.choose(logits, &tokens[..at]) {
+                Ok(chosen) => chosen,
+                Err(error) => return (accepted, Err(error)),
+            };
+            let end = self.accept(id, logprobs, events);
+            if end.is_some() || tokens.get(at) != Some(&id) || self.todo.tokens.len() > 1 {
+                return (accepted, Ok(end));
+            }
+            accepted += 1;
+        }
+        (accepted, Ok(None))
     }
 }

@@ -53,7 +53,7 @@ impl Generation<'_> {
         most: usize,
         resources: StepResources<'_, '_>,
     ) -> Result<Option<StopReason>> {
-        let StepResources { forward, events, cancelled, adaptation, meter } = resources;
+        let StepResources { forward, mut drafter, events, cancelled, adaptation, meter } = resources;
         let most = most.min(self.chunk);
         let mut probe = GenerationProbe::new(cancelled, self.number);
         if probe.cancelled() {
@@ -69,8 +69,9 @@ impl Generation<'_> {
             self.progress.add_time(in_prompt, started.elapsed());
             return settled.map(|()| None);
         }
+        self.follow(context, drafter.as_deref_mut(), &mut probe)?;
         if !in_prompt && self.todo.drafted == 0 && self.todo.tokens.len() == 1 {
-            self.add_draft(context, forward);
+            self.add_draft(context, forward, drafter);
         }
         let chunk = self.next_chunk(context, most);
         if chunk.len > context.room() {
@@ -107,8 +108,13 @@ impl Generation<'_> {
         if !in_prompt && chunk.rest == 1 {
             self.progress.single_steps.0 += 1;
             self.progress.single_steps.1 += time;
-            if let Some(speculation) = &mut self.speculation {
-                speculation.note_single(time);
+            match self.todo.planned.take() {
+                // The source had no drafts.
+                Some(source) => {
+                    let drafting = self.todo.drafting;
+                    context.controller.note_pass(source, 0, 0, time.saturating_sub(drafting), drafting);
+                }
+                None => context.controller.note_single(time),
             }
         }
         self.progress.update(in_prompt, chunk.len, chunk.is_last(), time, context, meter);
@@ -182,9 +188,14 @@ impl Generation<'_> {
     ) -> Result<ComputedLogits<'f>> {
         let wanted = self.wanted_logits(chunk, context);
         let tokens = &self.todo.rest()[..chunk.len];
+        let collects_states = self.collects_states(context);
         let neurons = meter.neurons();
         let position = context.tokens().len();
         let mut probe = probe;
+        self.states.clear();
+        if collects_states {
+            probe.states = Some(&mut self.states);
+        }
         if self.todo.drafted > 0 {
             self.draft_masks.clear();
             probe.draft = Some(&mut self.draft_masks);
@@ -219,6 +230,7 @@ impl Generation<'_> {
         }
         self.progress.stats.ffn.tokens += usize::from(self.progress.stats.ffn.dense_bytes > before);
         let computed = computed?;
+        context.add_states(chunk.len, &self.states);
         match masked {
             None => {}
             Some(Ok(mask)) => mask?,
@@ -262,7 +274,9 @@ impl Generation<'_> {
     ) -> Result<Option<(u32, Option<TokenLogprobs>)>> {
         match computed {
             ComputedLogits::Nothing | ComputedLogits::Hidden(_) => Ok(None),
-            ComputedLogits::Logits(logits) => self.choose(&logits[logits.len() - self.n_vocab..], context).map(Some),
+            ComputedLogits::Logits(logits) => {
+                self.choose(&logits[logits.len() - self.n_vocab..], context.tokens()).map(Some)
+            }
             ComputedLogits::Shortlist(shortlist) => {
                 Ok(Some((self.chooser.sampler.sample_from(shortlist, context.tokens())?, None)))
             }

@@ -171,6 +171,14 @@ impl GrammarState {
         }
     }
 
+    /// Number of tokens at the beginning of `tokens` that the grammar allows one after another,
+    /// whatever digits their numbers have.
+    pub fn allowed(&mut self, tokens: &[u32]) -> usize {
+        let vocab = self.environment.tok_trie().vocab_size();
+        let known = tokens.iter().take_while(|id| (**id as usize) < vocab).count();
+        self.matcher.validate_tokens(&tokens[..known]).unwrap_or(0)
+    }
+
     /// Bans the tokens that may not follow in `logits`, `[vocab]`.
     pub fn apply(&mut self, logits: &mut [f32]) -> Result<()> {
         self.compute_mask()?;
@@ -245,6 +253,23 @@ mod tests {
         assert!(!first.contains(&1) && !first.contains(&3) && !first.contains(&byte(b'x')), "{first:?}");
         state.accept(2).expect("true");
         assert_eq!(allowed(&mut state, vocab), [1]);
+    }
+
+    #[test]
+    fn allowed_beginnings_of_drafts_are_found_without_advancing() {
+        let (compiler, vocab) = compiler();
+        let mut state = compiler.compile(&Grammar::Regex("ab?c".to_owned())).expect("a grammar");
+        let draft = |text: &str| text.bytes().map(byte).collect::<Vec<u32>>();
+        for (text, wanted) in [("", 0), ("abc", 3), ("abd", 2), ("ba", 0), ("acc", 2)] {
+            assert_eq!(state.allowed(&draft(text)), wanted, "{text}");
+        }
+        // The end, and an id behind the vocabulary.
+        assert_eq!(state.allowed(&[&draft("ac")[..], &[1, 1]].concat()), 3);
+        assert_eq!(state.allowed(&[&draft("ab")[..], &[u32::MAX]].concat()), 2);
+        assert_eq!(allowed(&mut state, vocab), [byte(b'a')]);
+        state.accept(byte(b'a')).expect("a");
+        assert_eq!((state.allowed(&draft("c")), state.allowed(&draft("a"))), (1, 0));
+        assert_eq!(allowed(&mut state, vocab), [byte(b'b'), byte(b'c')]);
     }
 
     #[test]

@@ -47,7 +47,7 @@ fn variant(model: &Model, (activation, threshold): (Activation, Option<f32>), ne
     let (mut config, mut weights) = (model.config.clone(), model.weights.clone());
     config.activation = activation;
     weights.layers.iter_mut().for_each(|layer| layer.activation_threshold = threshold);
-    let model = Model { config, weights, checkpoint: model.checkpoint.clone() };
+    let model = Model { config, weights, checkpoint: model.checkpoint.clone(), draft_head: None };
     match neuron_major {
         true => Arc::new(model.neuron_major(cpu().pool(), &mut |_, _| ControlFlow::Continue(())).unwrap().0),
         false => Arc::new(model),
@@ -126,7 +126,12 @@ fn split_moe_layers_report_the_firings_of_the_cpu() {
     let thresholded = |model: &Arc<Model>| {
         let mut weights = model.weights.clone();
         weights.layers.iter_mut().for_each(|layer| layer.activation_threshold = Some(0.05));
-        Arc::new(Model { config: model.config.clone(), weights, checkpoint: model.checkpoint.clone() })
+        Arc::new(Model {
+            config: model.config.clone(),
+            weights,
+            checkpoint: model.checkpoint.clone(),
+            draft_head: None,
+        })
     };
     for model in [thresholded(&model(MIXTRAL)), thresholded(&wide())] {
         let shape = model.neuron_shape();
@@ -288,7 +293,7 @@ fn migration_makes_frequent_experts_resident_without_changing_logits() {
         // The bias makes the router prefer the last experts.
         moe.router.bias = Some((0..12).map(|expert| if expert < 6 { 0.0 } else { 8.0 }).collect());
     }
-    let model = Arc::new(Model { config, weights, checkpoint: plain.checkpoint.clone() });
+    let model = Arc::new(Model { config, weights, checkpoint: plain.checkpoint.clone(), draft_head: None });
     let ids = ids(&model, 160);
     let mut scalar = golden::forward(&model, Setup { isa: Some(Isa::Scalar), ..Setup::default() });
     let wanted = logits(&mut scalar, &ids, 160);

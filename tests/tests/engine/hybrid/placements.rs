@@ -97,7 +97,7 @@ fn placements_do_not_change_logits_with_activation_thresholds() {
     let mut weights = model.weights.clone();
     weights.layers.iter_mut().for_each(|layer| layer.activation_threshold = Some(0.1));
     let (config, checkpoint) = (model.config.clone(), model.checkpoint.clone());
-    let model = Arc::new(Model { config, weights, checkpoint });
+    let model = Arc::new(Model { config, weights, checkpoint, draft_head: None });
     let ids = ids(&model, 30);
     let mut scalar = golden::forward(&model, Setup { isa: Some(Isa::Scalar), ..Setup::default() });
     let dense = logits(&mut scalar, &ids, 30);

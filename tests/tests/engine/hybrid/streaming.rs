@@ -152,7 +152,7 @@ fn streamed_prompts_do_not_change_firings() {
     let silu = neuron_major("fixtures/models/llama-silu-gqa");
     let mut weights = silu.weights.clone();
     weights.layers.iter_mut().for_each(|layer| layer.activation_threshold = Some(0.1));
-    let variant = Model { config: silu.config.clone(), weights, checkpoint: silu.checkpoint.clone() };
+    let variant = Model { config: silu.config.clone(), weights, checkpoint: silu.checkpoint.clone(), draft_head: None };
     for model in [model(POWERINFER), Arc::new(variant)] {
         let ids = ids(&model, 50);
         let hear = |forward: &mut Forward| {

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
 mod answers;
+mod draft_model;
+mod drafters;
 mod embeddings;
 mod prompts;
 mod recurrent;
@@ -22,7 +24,7 @@ use thermocline_engine::{
     runtime::KvType,
     session::{
         ContextPolicy, Engine, EngineOptions, Event, GenerationStats, Message, Prompt, Request, Role, Sampling,
-        Session, SessionOptions, SpeculationMode, StopReason,
+        Session, SessionOptions, SpeculationMode, StopReason, TokenLogprobs,
     },
 };
 use thermocline_tests::{
@@ -35,6 +37,7 @@ use thermocline_tests::{
 struct Answer {
     ids: Vec<u32>,
     text: String,
+    logprobs: Vec<TokenLogprobs>,
     prompt: Vec<(usize, usize)>,
     reason: StopReason,
     stats: GenerationStats,
@@ -82,7 +85,7 @@ fn drawn(prompt: &[u32], tokens: usize, seed: u64) -> Request {
 }
 
 fn answer(events: Receiver<Event>) -> Result<Answer, Error> {
-    let (mut ids, mut text, mut prompt) = (Vec::new(), String::new(), Vec::new());
+    let (mut ids, mut text, mut logprobs, mut prompt) = (Vec::new(), String::new(), Vec::new(), Vec::new());
     let mut end = None;
     for event in &events {
         assert!(end.is_none(), "{event:?} after the end");
@@ -91,9 +94,10 @@ fn answer(events: Receiver<Event>) -> Result<Answer, Error> {
                 assert!(ids.is_empty() && done <= total);
                 prompt.push((done, total));
             }
-            Event::Token { id, text: piece, .. } => {
+            Event::Token { id, text: piece, logprobs: chosen } => {
                 ids.push(id);
                 text.push_str(&piece);
+                logprobs.extend(chosen);
             }
             Event::PromptLogprobs(_) | Event::Embedding(_) => panic!("results that nothing asked for"),
             Event::Device(event) => panic!("{event:?} without a device"),
@@ -106,7 +110,7 @@ fn answer(events: Receiver<Event>) -> Result<Answer, Error> {
     if reason != StopReason::Cancelled {
         assert_eq!(stats.generated_tokens, ids.len());
     }
-    Ok(Answer { ids, text, prompt, reason, stats })
+    Ok(Answer { ids, text, logprobs, prompt, reason, stats })
 }
 
 fn generate(session: &Session, request: Request) -> Answer {

@@ -14,7 +14,7 @@ use super::frames::quiet;
 use crate::{
     chats::ChatsPanel,
     conversation::Conversation,
-    models::{ModelsPage, Offers},
+    models::{DownloadOffers, ModelsPage},
     neurons::NeuronsPanel,
     preferences::{PreferencesPage, ToolsCard, keys},
     shell::Shell,
@@ -49,7 +49,7 @@ struct Shown<P> {
 #[derive(Default)]
 struct WithOffers<P> {
     panel: P,
-    offers: Offers,
+    offers: DownloadOffers,
 }
 
 type Show<P> = fn(&mut Ui, &mut P, &mut Shell);

@@ -1,12 +1,13 @@
 //! The gated delta rule of one layer on the device, between projections and output matrix.
 
-use std::ops::Range;
-
 use super::{
     mixer_buffers::{MixerBuffers, RecurrentLayout, WORKGROUP},
     scan::{ScanOps, check_rows, scan_columns, scan_slices},
 };
-use crate::device::{GpuLoader, state::StateOps};
+use crate::device::{
+    GpuLoader,
+    state::{GpuRowsState, StatePart},
+};
 use thermocline_base::error::Result;
 use thermocline_cpu::ops::DeltaNetShape;
 use thermocline_gpu::{Buffer, Gpu, Op, Recorder, params};
@@ -65,13 +66,7 @@ impl ScanOps for DeltaNetOps {
         Op::of(gpu, "delta_net", lanes, &overrides, &[convolved, projected, state, heads])
     }
 
-    fn record(
-        &self,
-        recorder: &mut Recorder,
-        layout: RecurrentLayout,
-        states: &[(Range<usize>, &StateOps)],
-        tokens: usize,
-    ) {
+    fn record(&self, recorder: &mut Recorder, layout: RecurrentLayout, states: &[GpuRowsState<'_>], tokens: usize) {
         let shape = &self.shape;
         let [k_heads, v_heads, k_dim, v_dim] =
             [shape.k_heads, shape.v_heads, shape.k_dim, shape.v_dim].map(|n| n as u32);
@@ -81,20 +76,22 @@ impl ScanOps for DeltaNetOps {
         let rate_at = decay_at + v_heads;
         let inputs = params::DeltaInputs { k_heads, v_heads, k_dim, qkv_pitch, rates_pitch, decay_at, rate_at };
         recorder.dispatch(&self.inputs, &inputs, [2 * k_heads + 1, tokens as u32, 1]);
-        for (rows, scan) in states.iter().filter_map(|(rows, state)| Some((rows, state.scan.as_ref()?))) {
-            let of_tokens = params::DeltaNet {
-                tokens: rows.len() as u32,
-                k_heads,
-                v_heads,
-                v_dim,
-                qkv_pitch,
-                rates_pitch,
-                decay_at,
-                rate_at,
-                out_pitch,
-                row: rows.start as u32,
-            };
-            recorder.dispatch(scan, &of_tokens, [v_dim.div_ceil(self.columns()), v_heads, 1]);
+        for state in states {
+            state.record(recorder, StatePart::Scan, |recorder, scan, rows| {
+                let of_tokens = params::DeltaNet {
+                    tokens: rows.len() as u32,
+                    k_heads,
+                    v_heads,
+                    v_dim,
+                    qkv_pitch,
+                    rates_pitch,
+                    decay_at,
+                    rate_at,
+                    out_pitch,
+                    row: rows.start as u32,
+                };
+                recorder.dispatch(scan, &of_tokens, [v_dim.div_ceil(self.columns()), v_heads, 1]);
+            });
         }
         let norm = params::GatedNorm { dim: v_dim, pitch: out_pitch, gate_pitch: rates_pitch, gate_at, eps: self.eps };
         recorder.dispatch(&self.norm, &norm, [v_heads, tokens as u32, 1]);

@@ -1,12 +1,13 @@
 //! Mamba-2 of one layer on the device, between projections and output matrix.
 
-use std::ops::Range;
-
 use super::{
     mixer_buffers::{MixerBuffers, RecurrentLayout, WORKGROUP},
     scan::{ScanOps, check_rows, scan_columns, scan_slices},
 };
-use crate::device::{GpuLoader, state::StateOps};
+use crate::device::{
+    GpuLoader,
+    state::{GpuRowsState, StatePart},
+};
 use thermocline_base::error::Result;
 use thermocline_cpu::ops::Mamba2Shape;
 use thermocline_gpu::{Buffer, Gpu, Op, Recorder, params};
@@ -66,34 +67,30 @@ impl ScanOps for Mamba2Ops {
         Op::of(gpu, "mamba2_scan", lanes, &overrides, &[convolved, projected, &self.heads, state, heads])
     }
 
-    fn record(
-        &self,
-        recorder: &mut Recorder,
-        layout: RecurrentLayout,
-        states: &[(Range<usize>, &StateOps)],
-        tokens: usize,
-    ) {
+    fn record(&self, recorder: &mut Recorder, layout: RecurrentLayout, states: &[GpuRowsState<'_>], tokens: usize) {
         let shape = &self.shape;
         let [heads, groups, width] = [shape.heads, shape.groups, shape.head_dim].map(|n| n as u32);
         let [vectors_pitch, rates_pitch, out_pitch] =
             [layout.convolved, layout.projected, layout.heads].map(|n| n as u32);
         let (gate_at, inner) = (shape.channels() as u32, shape.inner() as u32);
         let [least, most] = self.step_limits;
-        for (rows, scan) in states.iter().filter_map(|(rows, state)| Some((rows, state.scan.as_ref()?))) {
-            let of_tokens = params::Mamba2Scan {
-                tokens: rows.len() as u32,
-                heads,
-                groups,
-                width,
-                vectors_pitch,
-                rates_pitch,
-                steps_at: gate_at + inner,
-                out_pitch,
-                least,
-                most,
-                row: rows.start as u32,
-            };
-            recorder.dispatch(scan, &of_tokens, [width.div_ceil(self.columns()), heads, 1]);
+        for state in states {
+            state.record(recorder, StatePart::Scan, |recorder, scan, rows| {
+                let of_tokens = params::Mamba2Scan {
+                    tokens: rows.len() as u32,
+                    heads,
+                    groups,
+                    width,
+                    vectors_pitch,
+                    rates_pitch,
+                    steps_at: gate_at + inner,
+                    out_pitch,
+                    least,
+                    most,
+                    row: rows.start as u32,
+                };
+                recorder.dispatch(scan, &of_tokens, [width.div_ceil(self.columns()), heads, 1]);
+            });
         }
         let dim = inner / groups;
         let norm = params::GatedNorm { dim, pitch: out_pitch, gate_pitch: rates_pitch, gate_at, eps: self.eps };

@@ -1,12 +1,12 @@
 //! Interface of a scan: what a recurrent mixer computes between its convolution and its output
 //! matrix.
 
-use std::{fmt::Debug, ops::Range};
+use std::fmt::Debug;
 
 use thermocline_shaders::limits::{SCAN_LANES, SCAN_ROWS};
 
 use super::mixer_buffers::{MixerBuffers, RecurrentLayout};
-use crate::device::state::StateOps;
+use crate::device::state::GpuRowsState;
 use thermocline_base::error::{Error, Result};
 use thermocline_gpu::{Buffer, Gpu, Op, Recorder};
 
@@ -17,13 +17,7 @@ pub(in crate::device) trait ScanOps: Debug + Send + Sync {
 
     /// Records the scan for `tokens` tokens, from convolved channels to normed heads. The rows of
     /// each entry of `states` advance that state.
-    fn record(
-        &self,
-        recorder: &mut Recorder,
-        layout: RecurrentLayout,
-        states: &[(Range<usize>, &StateOps)],
-        tokens: usize,
-    );
+    fn record(&self, recorder: &mut Recorder, layout: RecurrentLayout, states: &[GpuRowsState<'_>], tokens: usize);
 
     /// Multiply-adds per token.
     fn work(&self) -> u64;

@@ -21,6 +21,7 @@ mod router;
 mod same_bits;
 mod skipped_inputs;
 mod sparse_rows;
+mod state_inputs;
 mod task;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -16,6 +16,7 @@ use super::{
     recurrent::{MixerTask, RecurrentMixer, RowsState},
     same_bits::same_bits,
     skipped_inputs::InputCalibration,
+    state_inputs::StateInputs,
 };
 use crate::runtime::{
     KvCache, KvType, Pass, Processor, Sequences, Sparsity,
@@ -39,6 +40,7 @@ pub struct CpuProcessor {
     recurrent: RecurrentMixer,
     per_layer: PerLayerInputs,
     altup: AltupStreams,
+    states: StateInputs,
     ffn: LayerFfn,
     /// Input of the norm before the FFN, `[tokens, d_model]`, if the residual stream changes before
     /// the FFN ([`BoundFfn::keeps_residual`]).
@@ -58,6 +60,7 @@ impl CpuProcessor {
             recurrent: RecurrentMixer::default(),
             per_layer: PerLayerInputs::default(),
             altup: AltupStreams::default(),
+            states: StateInputs::default(),
             ffn: LayerFfn::default(),
             normed_from: Vec::new(),
             logits: Vec::new(),
@@ -129,7 +132,8 @@ impl CpuProcessor {
         let BoundRecurrent { layer, from, mixer, .. } = recurrent;
         let absent = || Error::invalid("recurrent state", format!("a state in RAM for layer {layer}"), "no such state");
         let states = sequences.iter_mut().map(|(rows, kv)| {
-            Ok((rows, kv.states.as_mut().and_then(|it| it.advance_layer(layer)).ok_or_else(absent)?))
+            let of = kv.states.as_mut().and_then(|it| it.advance_layer(layer)).ok_or_else(absent)?;
+            Ok(RowsState { rows, of })
         });
         let mut states = states.collect::<Result<SmallVec<[RowsState<'_>; 1]>>>()?;
         let n = pass.register_len();
@@ -257,6 +261,10 @@ impl Processor for CpuProcessor {
                 self.cpu.add(x, position);
             }
         }
+        if let Some(input) = &weights.state_input {
+            let residual = &mut self.registers[Register::Residual as usize][..tokens.len() * d];
+            self.states.combine(&self.cpu, config, input, pass.states, residual)?;
+        }
         if let Some(table) = &weights.per_layer {
             let residual = &self.registers[Register::Residual as usize][..tokens.len() * d];
             self.per_layer.fill(&self.cpu, config, table, tokens, residual)?;
@@ -368,7 +376,7 @@ impl Processor for CpuProcessor {
 
     fn scratch_bytes(&self) -> u64 {
         let own = held_bytes(self.registers.iter().chain([&self.logits, &self.normed_from]));
-        let streams = self.per_layer.bytes() + self.altup.bytes();
+        let streams = self.per_layer.bytes() + self.altup.bytes() + self.states.bytes();
         own + streams + self.attention.bytes() + self.ffn.bytes() + self.recurrent.bytes()
     }
 }

@@ -1,7 +1,7 @@
 //! The number of separate tokens that a pass may have so that each gets the bits of a single-token
 //! pass.
 
-use crate::runtime::Sparsity;
+use crate::runtime::{MOST_PLANES, Sparsity};
 use thermocline_cpu::{Cpu, FEW_TOKENS};
 use thermocline_formats::format::Tensor;
 use thermocline_model::{LayerWeights, Model, PredictorKind, SkipRule, Skips};
@@ -11,11 +11,9 @@ use thermocline_model::{LayerWeights, Model, PredictorKind, SkipRule, Skips};
 ///
 /// Every sum must be added in one order, whatever the number of tokens. Attention, norms, sums of
 /// neuron-major rows, sums of experts, and products that skip inputs do so up to [`FEW_TOKENS`].
-/// Other products do so up to [`Cpu::same_bits`]. Recurrent states do not.
+/// Other products do so up to [`Cpu::same_bits`]. Recurrent states do so as long as planes save
+/// them after each token.
 pub(super) fn same_bits(cpu: &Cpu, model: &Model, mode: Sparsity) -> usize {
-    if model.config.is_recurrent() {
-        return 1;
-    }
     let predicts = |layer: &&LayerWeights| {
         SkipRule::of(layer, model.config.activation).skips(mode, true, false) == Skips::NotPredicted
     };
@@ -27,5 +25,6 @@ pub(super) fn same_bits(cpu: &Cpu, model: &Model, mode: Sparsity) -> usize {
     let of_predictors = of_predictors.flatten().map(|matrix| cpu.same_bits(matrix));
     let tensors = model.checkpoint.tensors().iter().filter_map(Tensor::matrix);
     let most = tensors.map(|matrix| cpu.same_bits(&matrix)).chain(of_predictors).min().unwrap_or(1);
-    most.min(FEW_TOKENS)
+    let saved = if model.config.is_recurrent() { 1 + MOST_PLANES } else { FEW_TOKENS };
+    most.min(saved)
 }

@@ -1,7 +1,11 @@
 //! Bytes of a conversation's cache, existing or planned.
 
 use super::KvCache;
-use crate::runtime::{KeptRows, KvLayer, LONGEST_PASS, recurrent_state::RecurrentStates, snapshots};
+use crate::runtime::{
+    KeptRows, KvLayer, LONGEST_PASS,
+    recurrent_state::{RecurrentStates, planes_bytes},
+    snapshots,
+};
 use thermocline_cpu::ops::KvType;
 use thermocline_model::{AttentionConfig, ModelConfig};
 
@@ -13,6 +17,9 @@ pub struct CacheBytes {
     pub rows: u64,
     /// Recurrent states.
     pub states: u64,
+    /// Most bytes of the states after each token of a pass of separate tokens, to which a
+    /// conversation with drafts can go back.
+    pub planes: u64,
     /// Most bytes of the copies of windows and recurrent states to which the conversation can go
     /// back.
     pub snapshots: u64,
@@ -38,6 +45,7 @@ impl CacheBytes {
                 window = window.saturating_add(copied_window_bytes(ty, of, kept));
             }
         }
+        bytes.planes = planes_bytes(bytes.states);
         let of = |one| snapshots::most_bytes(one, capacity);
         bytes.snapshots = of(window).saturating_add(of(config.state_bytes()));
         bytes
@@ -45,7 +53,7 @@ impl CacheBytes {
 
     /// Sum of all bytes.
     pub fn total(self) -> u64 {
-        self.rows.saturating_add(self.states).saturating_add(self.snapshots)
+        self.rows.saturating_add(self.states).saturating_add(self.planes).saturating_add(self.snapshots)
     }
 }
 
@@ -56,13 +64,15 @@ fn copied_window_bytes(ty: KvType, of: &AttentionConfig, kept: KeptRows) -> u64 
 }
 
 impl KvCache {
-    /// Exact number of bytes reserved, including snapshots of recurrent states and windows.
+    /// Exact number of bytes reserved, including planes of recurrent states, and snapshots of
+    /// states and windows.
     pub fn bytes(&self) -> u64 {
         let copies = self.windows.iter().flat_map(|snapshot| snapshot.of.iter().flatten()).map(KvLayer::bytes);
         self.row_bytes() + copies.sum::<u64>() + self.states.as_ref().map_or(0, RecurrentStates::bytes)
     }
 
-    /// Bytes of the cache with the largest number of snapshots, if its layers stay where they are.
+    /// Bytes of the cache with the largest number of planes and snapshots, if its layers stay where
+    /// they are.
     pub fn most_bytes(&self) -> u64 {
         let states = self.states.as_ref().map_or(0, |states| states.most_bytes(self.capacity));
         let windows = snapshots::most_bytes(self.window_bytes(), self.capacity);

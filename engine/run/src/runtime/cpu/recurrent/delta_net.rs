@@ -32,12 +32,17 @@ pub(super) fn delta_net(
         }
         rate.iter_mut().for_each(|rate| *rate = 1.0 / (1.0 + (-*rate).exp()));
     }
-    for (rows, state) in &mut *task.states {
-        let of = |width: usize| rows.start * width..rows.end * width;
-        let (qkv, heads) = (&convolved[of(shape.qkv())], of(shape.v_heads));
-        let scanned = DeltaNetTokens { qkv, log_decay: &decay[heads.clone()], beta: &rate[heads] };
-        let mixed = &mut mixed[of(shape.values())];
-        task.cpu.gated_delta_net(shape, &scanned, &mut state.scan, mixed, scan);
+    for state in &mut *task.states {
+        state.advance(
+            task.cpu,
+            |state| &mut state.scan,
+            |rows, memory| {
+                let of = |width: usize| rows.start * width..rows.end * width;
+                let (qkv, heads) = (&convolved[of(shape.qkv())], of(shape.v_heads));
+                let scanned = DeltaNetTokens { qkv, log_decay: &decay[heads.clone()], beta: &rate[heads] };
+                task.cpu.gated_delta_net(shape, &scanned, memory, &mut mixed[of(shape.values())], scan);
+            },
+        );
     }
     task.cpu.rms_norm(mixed, None, &weights.norm.weight, task.config.norm_eps);
     task.cpu.activate(Activation::Silu, gate, Some(mixed));

@@ -29,11 +29,17 @@ pub(super) fn mamba2(
             *dt = softplus(*dt + bias).max(config.step_limits[0]).min(config.step_limits[1]);
         });
     }
-    for (rows, state) in &mut *task.states {
-        let of = |width: usize| rows.start * width..rows.end * width;
-        let (xbc, dt) = (&convolved[of(shape.channels())], &dt[of(shape.heads)]);
-        let scanned = Mamba2Tokens { xbc, dt, a: &weights.a, d: &weights.d };
-        task.cpu.mamba2_scan(shape, &scanned, &mut state.scan, &mut mixed[of(shape.inner())], scan);
+    for state in &mut *task.states {
+        state.advance(
+            task.cpu,
+            |state| &mut state.scan,
+            |rows, memory| {
+                let of = |width: usize| rows.start * width..rows.end * width;
+                let (xbc, dt) = (&convolved[of(shape.channels())], &dt[of(shape.heads)]);
+                let scanned = Mamba2Tokens { xbc, dt, a: &weights.a, d: &weights.d };
+                task.cpu.mamba2_scan(shape, &scanned, memory, &mut mixed[of(shape.inner())], scan);
+            },
+        );
     }
     task.cpu.activate(Activation::Silu, gate, Some(mixed));
     task.cpu.rms_norm_groups(gate, &weights.norm, shape.groups, task.config.norm_eps);

@@ -2,12 +2,38 @@
 
 use std::ops::Range;
 
-use crate::runtime::{RecurrentState, scratch::held_bytes};
+use crate::runtime::{AdvancedState, RecurrentState, scratch::held_bytes};
 use thermocline_cpu::{Cpu, MatmulJob, ops::ShortConv};
 use thermocline_model::{Linear, ModelConfig};
 
 /// A state, and the rows of the chunk that advance it.
-pub(in crate::runtime::cpu) type RowsState<'a> = (Range<usize>, &'a mut RecurrentState);
+#[derive(Debug)]
+pub(in crate::runtime::cpu) struct RowsState<'a> {
+    pub rows: Range<usize>,
+    pub of: AdvancedState<'a>,
+}
+
+impl RowsState<'_> {
+    /// Advances a `part` of the state with `step`: all rows at once, or row by row if planes keep
+    /// the part after each row. `step` gets the rows and the part.
+    pub fn advance(
+        &mut self,
+        cpu: &Cpu,
+        part: impl Fn(&mut RecurrentState) -> &mut Vec<f32>,
+        mut step: impl FnMut(Range<usize>, &mut [f32]),
+    ) {
+        let AdvancedState { state, planes } = &mut self.of;
+        if planes.is_empty() {
+            return step(self.rows.clone(), part(state));
+        }
+        for (at, row) in self.rows.clone().enumerate() {
+            step(row..row + 1, part(state));
+            if let Some(plane) = planes.get_mut(at) {
+                cpu.copy(part(state), part(plane));
+            }
+        }
+    }
+}
 
 /// A recurrent mixer for a chunk of tokens: `out = mixer(x)`. The rows of each entry of `states`
 /// advance that state.
@@ -35,9 +61,16 @@ impl MixerTask<'_, '_> {
 
     /// Convolves `projected` into `convolved`, `[tokens, channels]` each.
     pub fn convolve(&mut self, conv: &ShortConv, projected: &[f32], convolved: &mut [f32], activate: bool) {
-        for (rows, state) in &mut *self.states {
-            let of = rows.start * conv.channels()..rows.end * conv.channels();
-            self.cpu.short_conv(conv, &projected[of.clone()], &mut state.conv, &mut convolved[of], activate);
+        let cpu = self.cpu;
+        for state in &mut *self.states {
+            state.advance(
+                cpu,
+                |state| &mut state.conv,
+                |rows, inputs| {
+                    let of = rows.start * conv.channels()..rows.end * conv.channels();
+                    cpu.short_conv(conv, &projected[of.clone()], inputs, &mut convolved[of], activate);
+                },
+            );
         }
     }
 

@@ -10,7 +10,7 @@ use thermocline_rich_text::text::TextField;
 
 /// The order of the models.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum ShelfOrder {
+pub enum ModelOrder {
     /// The last used model first.
     #[default]
     LastUsed,
@@ -22,26 +22,26 @@ pub enum ShelfOrder {
     Fit,
 }
 
-impl ShelfOrder {
-    const ALL: [ShelfOrder; 4] = [ShelfOrder::LastUsed, ShelfOrder::Name, ShelfOrder::Size, ShelfOrder::Fit];
+impl ModelOrder {
+    const ALL: [ModelOrder; 4] = [ModelOrder::LastUsed, ModelOrder::Name, ModelOrder::Size, ModelOrder::Fit];
 
     /// The order as text.
     fn words(self) -> &'static str {
         match self {
-            ShelfOrder::LastUsed => "Sorted by last use",
-            ShelfOrder::Name => "Sorted by name",
-            ShelfOrder::Size => "Sorted by size",
-            ShelfOrder::Fit => "Sorted by fit",
+            ModelOrder::LastUsed => "Sorted by last use",
+            ModelOrder::Name => "Sorted by name",
+            ModelOrder::Size => "Sorted by size",
+            ModelOrder::Fit => "Sorted by fit",
         }
     }
 }
 
 /// The models in the order in which they are shown.
 #[derive(Debug, Default)]
-pub struct Shelf {
+pub struct ModelList {
     /// Words that a model must contain, in any order.
     filter: String,
-    order: ShelfOrder,
+    order: ModelOrder,
     /// Current rank of each model by fit. Empty in other orders.
     ranks: Vec<u8>,
     /// Indices into the list of cards: the files of each model.
@@ -55,12 +55,12 @@ pub struct Shelf {
 struct ShelfInputs {
     revision: u64,
     filter: String,
-    order: ShelfOrder,
+    order: ModelOrder,
     ranks: Vec<u8>,
     recent: Vec<String>,
 }
 
-impl Shelf {
+impl ModelList {
     /// Shows all models again.
     pub fn clear_filter(&mut self) {
         self.filter.clear();
@@ -85,7 +85,7 @@ impl Shelf {
                 self.clear_filter();
             }
             ui.menu_button(self.order.words(), |ui| {
-                for order in ShelfOrder::ALL {
+                for order in ModelOrder::ALL {
                     if ui.selectable_label(self.order == order, order.words()).clicked() {
                         self.order = order;
                         ui.close();
@@ -98,7 +98,7 @@ impl Shelf {
     /// Makes new groups if an input has changed.
     pub fn update(&mut self, search: &ModelSearch, shell: &Shell, estimates: &Estimates) {
         self.ranks.clear();
-        if self.order == ShelfOrder::Fit {
+        if self.order == ModelOrder::Fit {
             self.ranks.extend(search.cards.iter().map(|card| estimates.rank(card)));
         }
         let recent = &shell.settings.recent;
@@ -129,16 +129,16 @@ impl ShelfInputs {
         }
         let bytes = |group: &Vec<usize>| group.iter().map(|at| cards[*at].bytes).max().unwrap_or(0);
         match self.order {
-            ShelfOrder::LastUsed => {
+            ModelOrder::LastUsed => {
                 let last = |at: &usize| {
                     let key = cards[*at].id.key();
                     self.recent.iter().position(|recent| *recent == key).unwrap_or(usize::MAX)
                 };
                 groups.sort_by_cached_key(|group| group.iter().map(last).min());
             }
-            ShelfOrder::Name => groups.sort_by_cached_key(|group| cards[group[0]].name.to_lowercase()),
-            ShelfOrder::Size => groups.sort_by_key(|group| std::cmp::Reverse(bytes(group))),
-            ShelfOrder::Fit => {
+            ModelOrder::Name => groups.sort_by_cached_key(|group| cards[group[0]].name.to_lowercase()),
+            ModelOrder::Size => groups.sort_by_key(|group| std::cmp::Reverse(bytes(group))),
+            ModelOrder::Fit => {
                 let rank = |group: &Vec<usize>| group.iter().filter_map(|at| self.ranks.get(*at)).min().copied();
                 groups.sort_by_key(|group| (rank(group), std::cmp::Reverse(bytes(group))));
             }
@@ -212,12 +212,12 @@ mod tests {
             ShelfInputs { order, recent, ranks: ranks.to_vec(), ..ShelfInputs::default() }.groups(&cards)
         };
         let apple = vec![2, 1];
-        assert_eq!(inputs(ShelfOrder::LastUsed, &[], &[]), [vec![0], apple.clone(), vec![3]], "as they were found");
+        assert_eq!(inputs(ModelOrder::LastUsed, &[], &[]), [vec![0], apple.clone(), vec![3]], "as they were found");
         let recent = ["/m.gguf", "/a/apple-Q8_0.gguf"];
-        assert_eq!(inputs(ShelfOrder::LastUsed, &recent, &[]), [vec![3], apple.clone(), vec![0]]);
-        assert_eq!(inputs(ShelfOrder::Name, &[], &[]), [apple.clone(), vec![3], vec![0]]);
-        assert_eq!(inputs(ShelfOrder::Size, &[], &[]), [apple.clone(), vec![3], vec![0]]);
-        assert_eq!(inputs(ShelfOrder::Fit, &[], &[0, 3, 2, 0]), [vec![3], vec![0], apple], "the larger of two first");
+        assert_eq!(inputs(ModelOrder::LastUsed, &recent, &[]), [vec![3], apple.clone(), vec![0]]);
+        assert_eq!(inputs(ModelOrder::Name, &[], &[]), [apple.clone(), vec![3], vec![0]]);
+        assert_eq!(inputs(ModelOrder::Size, &[], &[]), [apple.clone(), vec![3], vec![0]]);
+        assert_eq!(inputs(ModelOrder::Fit, &[], &[0, 3, 2, 0]), [vec![3], vec![0], apple], "the larger of two first");
     }
 
     #[test]

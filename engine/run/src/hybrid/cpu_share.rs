@@ -22,7 +22,7 @@ use thermocline_model::{BoundFfn, FfnWeights, mask};
 
 /// The CPU, and the neurons of the device's layers that the CPU computes.
 #[derive(Debug)]
-pub(crate) struct ColdSide {
+pub(crate) struct CpuShare {
     pub cpu: CpuProcessor,
     /// Computes cold neurons; separate from the FFNs of the CPU's own layers.
     ffn: CpuFfn,
@@ -68,10 +68,10 @@ struct HandedOver {
     residual: Vec<f32>,
 }
 
-impl ColdSide {
+impl CpuShare {
     /// Starts without cold neurons in any of `n_layer` layers.
     pub fn new(cpu: Cpu, n_layer: usize) -> Self {
-        ColdSide {
+        CpuShare {
             cpu: CpuProcessor::new(cpu),
             ffn: CpuFfn::default(),
             neurons: vec![Vec::new(); n_layer],
@@ -196,10 +196,10 @@ impl ColdSide {
         };
         let work = ColdWork { any: true, ..ColdWork::default() };
         let entry = FiringEntry { work, ..FiringEntry::new(ffn.layer, pass.tokens.len()) };
-        let Pass { model, tokens, separate, sparsity, correction, times, ref mut probe } = *pass;
+        let Pass { model, tokens, states, separate, sparsity, correction, times, ref mut probe } = *pass;
         let neurons = ffn.kind.neurons().count();
         let mut deferred = DeferredFiring { probe: &mut **probe, observed, neurons, entry };
-        let mut pass = Pass { model, tokens, separate, sparsity, correction, times, probe: &mut deferred };
+        let mut pass = Pass { model, tokens, states, separate, sparsity, correction, times, probe: &mut deferred };
         self.cpu.ffn_of(&mut pass, ffn, inputs, out)?;
         Ok(deferred.entry)
     }

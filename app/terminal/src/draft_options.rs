@@ -1,0 +1,34 @@
+//! Options of a draft model.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+/// The draft model.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Model")]
+pub struct DraftOptions {
+    /// Draft model: a small model with the same tokens, which proposes several tokens at a time.
+    /// The model checks them in one pass. --speculation off turns this off
+    #[arg(long, value_name = "FILE", value_parser = draft_file)]
+    pub draft: Option<PathBuf>,
+}
+
+/// Parses the path of a draft model. In llama.cpp, `--draft` is a number of tokens.
+fn draft_file(text: &str) -> Result<PathBuf, String> {
+    if text.parse::<u32>().is_ok() && !Path::new(text).exists() {
+        return Err("expected the file of a small model; Thermocline chooses the number of drafts itself".to_owned());
+    }
+    Ok(PathBuf::from(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn number_of_drafts_is_not_taken_for_a_file() {
+        assert_eq!(draft_file("small.gguf"), Ok(PathBuf::from("small.gguf")));
+        assert!(draft_file("16").unwrap_err().contains("the number of drafts"));
+    }
+}

@@ -1,0 +1,243 @@
+//! A drafter: a model that proposes the tokens after a conversation. It is the draft head of the
+//! engine's model, or a small model with the same vocabulary.
+
+use std::sync::Arc;
+
+use super::{
+    common_tokens::CommonTokens, device_drafter::DeviceDrafter, draft_context::DraftContext, speculation::DraftSource,
+};
+use thermocline_base::error::{Error, Result};
+use thermocline_cpu::Cpu;
+use thermocline_model::Model;
+use thermocline_run::runtime::{Forward, KvCache, KvType, Outputs, Probe, Processor};
+
+/// Most hidden states that wait for the draft head before it computes them in one pass.
+const MOST_WAITING: usize = 128;
+
+/// A draft head or a draft model, and the processor that computes it.
+#[derive(Debug)]
+pub(super) struct Drafter {
+    forward: Forward,
+    /// True for a draft head, which reads the hidden states of the engine's model.
+    reads_states: bool,
+    /// Number of tokens that may be drafted: the larger vocabulary may be padded.
+    vocabulary: usize,
+    /// Hidden state of the latest draft, `[d_model]`.
+    state: Vec<f32>,
+    /// Rows of the output matrix for common tokens, on the CPU, if the vocabulary is large.
+    common: Option<CommonTokens>,
+    /// While the drafter is on a device: the processor that computes it on the CPU, and the least
+    /// budget of the device.
+    elsewhere: Option<(Box<dyn Processor>, u64)>,
+}
+
+/// The tokens after which a drafter continues.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DraftFrom<'t> {
+    /// The tokens of the context.
+    pub held: &'t [u32],
+    /// The token after them, which is chosen but not computed.
+    pub next: u32,
+}
+
+/// A drafted token and its probability.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DraftedToken {
+    token: u32,
+    probability: f32,
+}
+
+impl DraftedToken {
+    /// The token with the largest logit, the first of equal ones.
+    pub fn likeliest(logits: &[f32]) -> Self {
+        let (mut best, mut most) = (0, f32::NEG_INFINITY);
+        for (id, logit) in logits.iter().enumerate() {
+            if *logit > most {
+                (best, most) = (id, *logit);
+            }
+        }
+        let sum: f32 = logits.iter().map(|logit| (logit - most).exp()).sum();
+        DraftedToken { token: best as u32, probability: 1.0 / sum }
+    }
+}
+
+/// Takes the hidden state of the last token of a pass.
+struct LastState<'s>(&'s mut Vec<f32>);
+
+impl Probe for LastState<'_> {
+    fn wants_states(&mut self) -> bool {
+        true
+    }
+
+    fn states(&mut self, states: &[f32]) {
+        let width = self.0.len();
+        self.0.copy_from_slice(&states[states.len() - width..]);
+    }
+}
+
+impl Drafter {
+    /// Creates a drafter that computes `model` on the CPU, for an engine with `n_vocab` tokens.
+    /// `cpu` makes a CPU with the workers of the engine.
+    ///
+    /// # Errors
+    /// The errors of `cpu`.
+    pub fn new(model: Arc<Model>, n_vocab: usize, cpu: impl Fn() -> Result<Cpu>) -> Result<Self> {
+        Ok(Drafter {
+            reads_states: model.weights.state_input.is_some(),
+            vocabulary: n_vocab.min(model.config.n_vocab),
+            state: vec![0.0; model.config.d_model],
+            common: CommonTokens::new(&model, cpu()?),
+            forward: Forward::new(model, cpu()?),
+            elsewhere: None,
+        })
+    }
+
+    /// The kind of the drafter.
+    pub fn source(&self) -> DraftSource {
+        if self.reads_states { DraftSource::Head } else { DraftSource::Model }
+    }
+
+    /// Moves to a device. Views of conversations become useless ([`Drafter::holds`]).
+    pub fn move_to_device(&mut self, device: DeviceDrafter) {
+        self.move_to_cpu();
+        let model = Arc::clone(self.forward.model());
+        self.elsewhere = Some((self.forward.replace(&model, device.processor), device.least_budget));
+    }
+
+    /// Moves to the CPU. Returns true if the drafter was on a device.
+    pub fn move_to_cpu(&mut self) -> bool {
+        let Some((cpu, _)) = self.elsewhere.take() else { return false };
+        let model = Arc::clone(self.forward.model());
+        self.forward.replace(&model, cpu);
+        true
+    }
+
+    /// The least budget under which the drafter may stay on its device; `None` on the CPU.
+    pub fn least_budget(&self) -> Option<u64> {
+        self.elsewhere.as_ref().map(|(_, budget)| *budget)
+    }
+
+    /// True if the drafter can use this view of a conversation.
+    pub fn holds(&self, context: &DraftContext) -> bool {
+        self.forward.holds(&context.kv)
+    }
+
+    /// Makes the view of a conversation that holds `tokens` tokens and has room for `capacity`.
+    ///
+    /// # Errors
+    /// The errors of [`Forward::kv_cache`].
+    pub fn context(&mut self, tokens: usize, capacity: usize, ty: KvType) -> Result<DraftContext> {
+        let kv = self.forward.kv_cache(capacity, ty)?;
+        Ok(DraftContext::new(kv, tokens, if self.reads_states { self.state.len() } else { 0 }))
+    }
+
+    /// Bytes of scratch memory.
+    pub fn scratch_bytes(&self) -> u64 {
+        self.forward.scratch_bytes()
+    }
+
+    /// Computes the tokens of `held` whose successors are known, if there are many.
+    ///
+    /// # Errors
+    /// The errors of [`Forward::run`].
+    pub fn follow(&mut self, context: &mut DraftContext, held: &[u32], probe: &mut dyn Probe) -> Result<()> {
+        let end = context.end();
+        if !self.reads_states {
+            let rest = held.get(end..).unwrap_or_default();
+            return match rest.len() {
+                0..MOST_WAITING => Ok(()),
+                _ => self.forward.run(rest, &mut context.kv, Outputs::None, probe).map(drop),
+            };
+        }
+        let known = context.waiting().saturating_sub(1);
+        if known < MOST_WAITING {
+            return Ok(());
+        }
+        let tokens = successors(held, end, known)?;
+        let (states, kv) = context.states_and_kv();
+        self.forward.run_head(tokens, &states[..known * self.state.len()], kv, Outputs::None, probe)?;
+        context.drop_states(known);
+        Ok(())
+    }
+
+    /// Appends at most `most` drafts of the tokens after `from` to `drafts`. `goes_on` gets the
+    /// number of drafts and the probability of the last one, and returns true if another draft
+    /// pays. There are no drafts if the state of the last token is not known. The context then
+    /// holds the tokens of `from`, and no drafts.
+    ///
+    /// # Errors
+    /// The errors of [`Forward::run`].
+    pub fn draft(
+        &mut self,
+        context: &mut DraftContext,
+        from: DraftFrom<'_>,
+        most: usize,
+        goes_on: &mut dyn FnMut(usize, f32) -> bool,
+        drafts: &mut Vec<u32>,
+    ) -> Result<()> {
+        // A device computes all logits.
+        let common = self.elsewhere.is_none() && CommonTokens::suit(from.held);
+        let first = if most == 0 { None } else { self.first(context, from, common)? };
+        let Some(mut draft) = first else { return Ok(()) };
+        let held = context.end();
+        for count in 1..=most {
+            drafts.push(draft.token);
+            if count == most || !goes_on(count, draft.probability) {
+                break;
+            }
+            let before = self.state.clone();
+            let states = self.reads_states.then_some(&before[..]);
+            draft = self.compute(&[draft.token], states, &mut context.kv, common)?;
+        }
+        context.drop_entries(held);
+        Ok(())
+    }
+
+    /// Computes the tokens that the context does not hold yet, and drafts the token after them. The
+    /// draft is a common token if `common` is true.
+    fn first(&mut self, context: &mut DraftContext, from: DraftFrom<'_>, common: bool) -> Result<Option<DraftedToken>> {
+        if !self.reads_states {
+            context.truncate(from.held.len());
+            let mut tokens = from.held[context.end()..].to_vec();
+            tokens.push(from.next);
+            return self.compute(&tokens, None, &mut context.kv, common).map(Some);
+        }
+        let (end, waiting) = (context.end(), context.waiting());
+        if waiting == 0 || end + waiting != from.held.len() {
+            return Ok(None);
+        }
+        let mut tokens = from.held[end + 1..].to_vec();
+        tokens.push(from.next);
+        let (states, kv) = context.states_and_kv();
+        let first = self.compute(&tokens, Some(states), kv, common)?;
+        context.drop_states(waiting);
+        Ok(Some(first))
+    }
+
+    /// Computes `tokens`, with their `states` for a draft head, and drafts the token after them.
+    fn compute(
+        &mut self,
+        tokens: &[u32],
+        states: Option<&[f32]>,
+        kv: &mut KvCache,
+        common: bool,
+    ) -> Result<DraftedToken> {
+        let common = self.common.as_mut().filter(|_| common);
+        let outputs = if common.is_some() { Outputs::None } else { Outputs::Last };
+        let mut last = LastState(&mut self.state);
+        let logits = match states {
+            Some(states) => self.forward.run_head(tokens, states, kv, outputs, &mut last)?,
+            None => self.forward.run(tokens, kv, outputs, &mut last)?,
+        };
+        Ok(match common {
+            Some(common) => common.draft(&self.state),
+            None => DraftedToken::likeliest(&logits[..self.vocabulary]),
+        })
+    }
+}
+
+/// The successors of `count` tokens of `held` from token `first` on.
+fn successors(held: &[u32], first: usize, count: usize) -> Result<&[u32]> {
+    let expected = || Error::invalid("draft head", format!("{} tokens", first + 1 + count), held.len());
+    held.get(first + 1..first + 1 + count).ok_or_else(expected)
+}

@@ -1,0 +1,61 @@
+//! A drafter follows a generation: it computes the same tokens, so that it can draft the next ones.
+
+use super::{
+    super::{
+        context::SessionContext,
+        drafter::{DraftFrom, Drafter},
+        speculation::DraftPlan,
+    },
+    Generation,
+};
+use thermocline_base::error::{Error, Result};
+use thermocline_run::runtime::Probe;
+
+impl Generation<'_> {
+    /// True if the hidden states of a pass are needed.
+    pub(super) fn collects_states(&self, context: &SessionContext) -> bool {
+        self.lookup.is_some() && context.draft.as_ref().is_some_and(|draft| draft.reads_states())
+    }
+
+    /// Lets `drafter` compute the tokens of the context whose successors are known, if there are
+    /// many. If the drafter fails, the generation continues without it.
+    ///
+    /// # Errors
+    /// [`Error::Cancelled`] if `probe` cancels.
+    pub(super) fn follow(
+        &mut self,
+        context: &mut SessionContext,
+        drafter: Option<&mut Drafter>,
+        probe: &mut dyn Probe,
+    ) -> Result<()> {
+        let Some(drafter) = drafter.filter(|_| self.lookup.is_some() && !self.drafter_failed) else { return Ok(()) };
+        let followed = context.open_draft(drafter).and_then(|()| {
+            let (draft, held, _) = context.drafting();
+            draft.map_or(Ok(()), |draft| drafter.follow(draft, held, probe))
+        });
+        match followed {
+            Err(Error::Cancelled) => Err(Error::Cancelled),
+            Err(error) => {
+                tracing::warn!(%error, "the answer continues without its drafter");
+                context.draft = None;
+                self.drafter_failed = true;
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Appends the drafts of `plan`, by `drafter`, after the token to compute.
+    pub(super) fn draft_by(&mut self, context: &mut SessionContext, drafter: &mut Drafter, plan: DraftPlan) {
+        let (Some(draft), held, controller) = context.drafting() else { return };
+        let Some(next) = self.todo.tokens.last().copied() else { return };
+        let from = DraftFrom { held, next };
+        let mut goes_on = |drafted, probability| controller.goes_on(plan.source, drafted, probability);
+        if let Err(error) = drafter.draft(draft, from, plan.tokens, &mut goes_on, &mut self.todo.tokens) {
+            tracing::warn!(%error, "the answer continues without its drafter");
+            self.todo.tokens.truncate(1);
+            context.draft = None;
+            self.drafter_failed = true;
+        }
+    }
+}

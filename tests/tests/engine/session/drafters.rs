@@ -1,0 +1,91 @@
+//! Draft heads and draft models: their drafts change no text, on the CPU and on a device.
+
+use thermocline_engine::{
+    gpu::{AdapterChoice, GpuOptions},
+    session::{DeviceChoice, DeviceStatus, DraftSource},
+};
+use thermocline_tests::golden::DRAFT_HEADS;
+
+use super::*;
+
+/// Returns prompts that a head drafts after: no tokens occur twice, so a lookup finds nothing.
+fn prompts(name: &str) -> Vec<Request> {
+    let ids = expected(name, "input_ids");
+    let drawn_from_few = |seed| Sampling { top_k: 2, temperature: 1.0, seed: Some(seed), ..Sampling::default() };
+    let mut requests = vec![greedy(&ids, 60), greedy(&ids[..1], 40)];
+    requests.extend((0..6).map(|seed| Request { sampling: drawn_from_few(seed), ..greedy(&ids, 60) }));
+    requests
+}
+
+/// Compares answers with and without drafts. Returns the number of tokens that the head drafted.
+fn drafted_by_head(engine: &Engine, name: &str, mode: SpeculationMode) -> usize {
+    let mut drafted = 0;
+    for (at, request) in prompts(name).into_iter().enumerate() {
+        let plain = generate(&session(engine), Request { speculation: SpeculationMode::Off, ..request.clone() });
+        let session = session(engine);
+        for again in 0..2 {
+            let answer =
+                generate(&session, Request { speculation: mode, drafts: (again > 0).then_some(3), ..request.clone() });
+            assert_eq!(answer.ids, plain.ids, "{name}, request {at}, answer {again}");
+            let of_head = answer.stats.drafts.of(DraftSource::Head);
+            assert!(of_head.accepted <= of_head.drafted, "{name}, request {at}: {of_head:?}");
+            drafted += of_head.drafted;
+        }
+        assert_eq!(plain.stats.drafts.total().drafted, 0, "{name}, request {at}");
+    }
+    drafted
+}
+
+#[test]
+fn heads_draft_on_the_cpu_and_change_no_text() {
+    for name in DRAFT_HEADS {
+        let engine = Engine::open(&model(name), options()).unwrap();
+        let drafted = drafted_by_head(&engine, name, SpeculationMode::SameBits);
+        assert!(drafted > 20, "{name}: {drafted}");
+    }
+}
+
+/// The head is on the device with the model, until the budget is too small for both.
+#[test]
+fn heads_draft_on_a_device_and_change_no_text() {
+    for name in ["glm4-moe-mtp", "qwen3_5-mtp"] {
+        let device = DeviceChoice::Gpu(GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() });
+        let engine = Engine::open(&model(name), EngineOptions { device, ..options() }).unwrap();
+        let held = || match engine.device() {
+            DeviceStatus::Gpu(memory) => Some(memory.accounted),
+            _ => None,
+        };
+        eventually("a device", || held().is_some());
+        assert!(drafted_by_head(&engine, name, SpeculationMode::PromptLookup) > 20, "{name}");
+        let all = held().unwrap();
+        let bytes = all * 3 / 4;
+        engine.set_vram_budget(bytes).unwrap();
+        eventually("a smaller budget", || held().is_some_and(|held| held <= bytes));
+        assert!(drafted_by_head(&engine, name, SpeculationMode::PromptLookup) > 20, "{name}");
+        assert!(held().is_some_and(|held| held <= bytes), "{name}");
+    }
+}
+
+/// A draft model that is the model itself drafts what the model draws.
+#[test]
+fn draft_models_draft_and_change_no_text() {
+    for (name, draft) in [("llama-relu", "llama-relu"), ("llama-relu", "llama-silu-gqa"), ("glm4-moe-mtp", "qwen3")] {
+        let draft_model = Some(model(draft));
+        let engine = Engine::open(&model(name), EngineOptions { draft: draft_model, ..options() }).unwrap();
+        let (mut drafted, mut accepted) = (0, 0);
+        for (at, request) in prompts(name).into_iter().enumerate() {
+            let plain = generate(&session(&engine), Request { speculation: SpeculationMode::Off, ..request.clone() });
+            let session = session(&engine);
+            for again in 0..2 {
+                let request = Request { drafts: (again > 0).then_some(3), ..request.clone() };
+                let answer = generate(&session, request);
+                assert_eq!(answer.ids, plain.ids, "{name} with {draft}, request {at}, answer {again}");
+                let of_model = answer.stats.drafts.of(DraftSource::Model);
+                (drafted, accepted) = (drafted + of_model.drafted, accepted + of_model.accepted);
+            }
+        }
+        assert!(drafted > 20, "{name} with {draft}: {drafted}");
+        // Answers that are drawn at random differ from the drafts.
+        assert!(name != draft || accepted > drafted / 3, "{name} with {draft}: {accepted} of {drafted}");
+    }
+}
