@@ -164,7 +164,7 @@ impl AnswerStats {
             parts.push(format!("first token {:.0} ms", self.time_to_first_token_ms));
             parts.push(format!("{} tokens", self.generated_tokens));
             if self.drafted_tokens > 0 {
-                parts.push(format!("{} of {} drafted tokens accepted", self.accepted_tokens, self.drafted_tokens));
+                parts.push(format!("{} of {} drafts accepted", self.accepted_tokens, self.drafted_tokens));
             }
         }
         match &*self.reason {
@@ -244,7 +244,7 @@ mod tests {
         stats.drafts.add(DraftSource::Lookup, DraftCounts { drafted: 12, accepted: 7 });
         stats.drafts.add(DraftSource::Head, DraftCounts { drafted: 8, accepted: 5 });
         let figures = AnswerStats::new(&stats, None);
-        assert!(figures.line().contains("40 tokens   12 of 20 drafted tokens accepted"), "{}", figures.line());
+        assert!(figures.line().contains("40 tokens   12 of 20 drafts accepted"), "{}", figures.line());
         let json = serde_json::to_string(&figures).unwrap();
         assert_eq!(AnswerStats::from_json(Some(&json)), Some(figures));
     }

@@ -153,7 +153,7 @@ pub fn stats_line(stats: &GenerationStats, reason: &StopReason) -> String {
     };
     let drafts = match stats.drafted_tokens() {
         0 => String::new(),
-        n => format!(" ({} of {n} drafted tokens accepted)", stats.accepted_tokens()),
+        n => format!(" ({} of {n} drafts accepted)", stats.accepted_tokens()),
     };
     let ended = match reason {
         StopReason::EndOfText => String::new(),
@@ -220,7 +220,7 @@ mod tests {
         stats.drafts.add(DraftSource::Lookup, DraftCounts { drafted: 5, accepted: 2 });
         stats.drafts.add(DraftSource::Head, DraftCounts { drafted: 3, accepted: 1 });
         let line = stats_line(&stats, &StopReason::EndOfText);
-        assert!(line.contains("answer 9 tokens (3 of 8 drafted tokens accepted)"), "{line}");
+        assert!(line.contains("answer 9 tokens (3 of 8 drafts accepted)"), "{line}");
         let answer = CompleteAnswer { stats, reason: StopReason::EndOfText, text: String::new(), tokens: Vec::new() };
         let json = to_json(&answer);
         assert_eq!(json["stats"]["drafted"], json!({ "lookup": 5, "mtp": 3, "model": 0 }));

@@ -109,11 +109,11 @@ pub struct LengthOptions {
     /// system prompt of a chat is never removed
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub keep: usize,
-    /// Speculative decoding, which drafts the tokens that followed the last tokens earlier in the
-    /// context: auto drafts if the greedy text stays the same, lookup drafts if it may save time,
-    /// off never drafts
+    /// Speculative decoding, which computes drafts of the next tokens in one pass. The drafts come
+    /// from the text, the model's draft head or a draft model. auto drafts if the greedy text stays
+    /// the same, always drafts if it may save time, off never drafts
     #[arg(long, value_name = "HOW", default_value = "auto", value_parser = by_name([
-        ("auto", SpeculationMode::SameBits), ("lookup", SpeculationMode::PromptLookup), ("off", SpeculationMode::Off)]))]
+        ("auto", SpeculationMode::SameBits), ("always", SpeculationMode::Always), ("off", SpeculationMode::Off)]))]
     pub speculation: SpeculationMode,
     /// Number of drafts of every pass [default: as many as pay, by measurement]
     #[arg(long, value_name = "N")]

@@ -27,20 +27,6 @@ const OWN: [(&str, &str); 4] = [
     ("nextn.shared_head_head", "output"),
 ];
 
-/// The draft head of a checkpoint.
-pub(super) struct LoadedHead {
-    pub(super) model: Arc<Model>,
-    /// Prefix of the names of the tensors of its layer.
-    prefix: String,
-}
-
-impl LoadedHead {
-    /// True if the tensor `name` belongs to the head's layer.
-    pub(super) fn uses(&self, name: &str) -> bool {
-        name.starts_with(&self.prefix)
-    }
-}
-
 /// Prefix of the names of the tensors of the head's layer, behind the layers of `config`.
 pub(super) fn layer_prefix(config: &ModelConfig) -> String {
     format!("blk.{}.", config.n_layer())
@@ -55,7 +41,7 @@ pub(super) fn load(
     family: &Family,
     config: &ModelConfig,
     options: &LoadOptions,
-) -> Result<Option<LoadedHead>> {
+) -> Result<Option<Arc<Model>>> {
     let prefix = layer_prefix(config);
     if checkpoint.tensor(&format!("{prefix}nextn.eh_proj.weight")).is_none() {
         return Ok(None);
@@ -72,7 +58,7 @@ pub(super) fn load(
     let (config, weights) = read(&loader, family)?;
     let used = loader.into_used();
     alone.set_aside(|name| used.contains(name));
-    Ok(Some(LoadedHead { model: Arc::new(Model { config, weights, checkpoint: alone, draft_head: None }), prefix }))
+    Ok(Some(Arc::new(Model { config, weights, checkpoint: alone, draft_head: None })))
 }
 
 /// Returns the tensors of the head's layer as those of layer 0, and the tensors outside layers.

@@ -64,7 +64,7 @@ use thermocline_base::{
     error::{Error, Result},
     telemetry::neurons::NeuronShape,
 };
-use thermocline_formats::format::{self, Checkpoint, Container, Metadata, Opened, ReadMode, TokenizerSource};
+use thermocline_formats::format::{self, Checkpoint, Container, Metadata, Opened, ReadMode, Tensor, TokenizerSource};
 
 /// Options of loading a model.
 #[derive(Debug, Clone, Default)]
@@ -124,9 +124,16 @@ impl Model {
 
     /// Returns the bytes of the tensors that only the draft head uses; `None` without a head.
     pub fn draft_head_bytes(&self) -> Option<u64> {
-        let prefix = draft_head::layer_prefix(&self.config);
-        let own = self.checkpoint.tensors().iter().filter(|tensor| tensor.name.starts_with(&prefix));
-        self.draft_head.as_ref().map(|_| own.map(|tensor| tensor.data.len() as u64).sum())
+        let all = self.checkpoint.tensor_bytes();
+        let own = self.own_tensors().map(|tensor| tensor.data.len() as u64).sum::<u64>();
+        self.draft_head.as_ref().map(|_| all - own)
+    }
+
+    /// Iterates over the tensors of the model itself, without those that only its draft head uses.
+    pub fn own_tensors(&self) -> impl Iterator<Item = &Tensor> {
+        let prefix = self.draft_head.is_some().then(|| draft_head::layer_prefix(&self.config));
+        let of_head = move |name: &str| prefix.as_ref().is_some_and(|prefix| name.starts_with(prefix));
+        self.checkpoint.tensors().iter().filter(move |tensor| !of_head(&tensor.name))
     }
 
     /// Returns the number of layers that have an FFN.
@@ -148,14 +155,15 @@ impl Model {
             tracing::warn!(path = %checkpoint.path.display(), %error, "the model opens without its draft head");
             None
         });
-        let of_head = |name: &str| head.as_ref().is_some_and(|head| head.uses(name));
+        let prefix = head.as_ref().map(|_| draft_head::layer_prefix(&config));
+        let of_head = |name: &str| prefix.as_ref().is_some_and(|prefix| name.starts_with(prefix));
         checkpoint.set_aside(|name| used.contains(name) || of_head(name));
         let layers = checkpoint.unused().iter().filter_map(|tensor| load::layer_and_name(&tensor.name));
         if let Some(last) = layers.map(|(layer, _)| layer).max().filter(|last| *last >= counts.n_layer + counts.tail) {
             let path = checkpoint.path.display();
             tracing::warn!(%path, last, counted = counts.n_layer, "layers after the first `block_count` are not used");
         }
-        Ok(Model { config, weights, checkpoint, draft_head: head.map(|head| head.model) })
+        Ok(Model { config, weights, checkpoint, draft_head: head })
     }
 
     /// Builds the model that `metadata` describes, without a file: its configuration, blank

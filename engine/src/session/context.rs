@@ -56,8 +56,9 @@ pub(super) struct SessionContext {
 }
 
 impl SessionContext {
-    pub fn new(kv: KvCache) -> Self {
-        let (capacity, ty, reserved) = (kv.capacity(), kv.ty(), kv.most_bytes());
+    /// A context without tokens. A drafter's view of it may take `of_drafter` bytes more.
+    pub fn new(kv: KvCache, of_drafter: u64) -> Self {
+        let (capacity, ty, reserved) = (kv.capacity(), kv.ty(), kv.most_bytes().saturating_add(of_drafter));
         SessionContext {
             capacity,
             ty,
@@ -262,6 +263,11 @@ impl SessionContext {
             self.draft = Some(drafter.context(self.tokens.len(), self.capacity, self.ty)?);
         }
         Ok(())
+    }
+
+    /// True if a drafter can draft the token after the next one.
+    pub fn is_drafter_ready(&self) -> bool {
+        self.draft.as_ref().is_some_and(|draft| draft.is_ready(self.tokens.len()))
     }
 
     /// The drafter's view of the conversation, the tokens of the context, and the controller.

@@ -3,6 +3,10 @@
 
 use thermocline_run::runtime::KvCache;
 
+/// Most tokens of the context that a drafter has not computed before it drafts. It computes more of
+/// them beforehand, in a pass of their own.
+pub(super) const MOST_WAITING: usize = 128;
+
 /// What a drafter holds of a conversation. Entry `p` of its cache belongs to token `p` of the
 /// context.
 ///
@@ -44,6 +48,14 @@ impl DraftContext {
         self.width > 0
     }
 
+    /// True if the token after the next one can be drafted, in a context of `tokens` tokens.
+    pub fn is_ready(&self, tokens: usize) -> bool {
+        match self.reads_states() {
+            true => self.waiting() > 0 && self.end() + self.waiting() == tokens,
+            false => self.end() + MOST_WAITING >= tokens,
+        }
+    }
+
     /// Number of tokens whose states are known but not computed.
     pub fn waiting(&self) -> usize {
         self.states.len().checked_div(self.width).unwrap_or(0)
@@ -83,7 +95,7 @@ impl DraftContext {
             return;
         }
         let end = self.end();
-        if tokens >= end {
+        if tokens > end || self.kv.is_empty() {
             self.states.truncate((tokens - end) * self.width);
             return;
         }

@@ -4,15 +4,15 @@
 use std::sync::Arc;
 
 use super::{
-    common_tokens::CommonTokens, device_drafter::DeviceDrafter, draft_context::DraftContext, speculation::DraftSource,
+    common_tokens::CommonTokens,
+    device_drafter::DeviceDrafter,
+    draft_context::{DraftContext, MOST_WAITING},
+    speculation::DraftSource,
 };
 use thermocline_base::error::{Error, Result};
 use thermocline_cpu::Cpu;
 use thermocline_model::Model;
 use thermocline_run::runtime::{Forward, KvCache, KvType, Outputs, Probe, Processor};
-
-/// Most hidden states that wait for the draft head before it computes them in one pass.
-const MOST_WAITING: usize = 128;
 
 /// A draft head or a draft model, and the processor that computes it.
 #[derive(Debug)]
@@ -57,7 +57,8 @@ impl DraftedToken {
             }
         }
         let sum: f32 = logits.iter().map(|logit| (logit - most).exp()).sum();
-        DraftedToken { token: best as u32, probability: 1.0 / sum }
+        let probability = if sum.is_finite() { 1.0 / sum } else { 0.0 };
+        DraftedToken { token: best as u32, probability }
     }
 }
 
@@ -133,7 +134,11 @@ impl Drafter {
 
     /// Bytes of scratch memory.
     pub fn scratch_bytes(&self) -> u64 {
-        self.forward.scratch_bytes()
+        // The bytes on a device are those of the model's processor.
+        match &self.elsewhere {
+            Some((cpu, _)) => cpu.scratch_bytes(),
+            None => self.forward.scratch_bytes(),
+        }
     }
 
     /// Computes the tokens of `held` whose successors are known, if there are many.
@@ -144,9 +149,11 @@ impl Drafter {
         let end = context.end();
         if !self.reads_states {
             let rest = held.get(end..).unwrap_or_default();
+            // Others may wait for the end of the step.
+            let chunk = &rest[..rest.len().min(self.forward.chunk())];
             return match rest.len() {
                 0..MOST_WAITING => Ok(()),
-                _ => self.forward.run(rest, &mut context.kv, Outputs::None, probe).map(drop),
+                _ => self.forward.run(chunk, &mut context.kv, Outputs::None, probe).map(drop),
             };
         }
         let known = context.waiting().saturating_sub(1);
@@ -155,15 +162,19 @@ impl Drafter {
         }
         let tokens = successors(held, end, known)?;
         let (states, kv) = context.states_and_kv();
-        self.forward.run_head(tokens, &states[..known * self.state.len()], kv, Outputs::None, probe)?;
-        context.drop_states(known);
-        Ok(())
+        let before = kv.len();
+        let states = &states[..known * self.state.len()];
+        let done = self.forward.run_head(tokens, states, kv, Outputs::None, probe).map(drop);
+        // If the pass was cancelled, complete chunks stay.
+        let computed = kv.len().saturating_sub(before);
+        context.drop_states(computed);
+        done
     }
 
     /// Appends at most `most` drafts of the tokens after `from` to `drafts`. `goes_on` gets the
     /// number of drafts and the probability of the last one, and returns true if another draft
-    /// pays. There are no drafts if the state of the last token is not known. The context then
-    /// holds the tokens of `from`, and no drafts.
+    /// pays. The context must be ready ([`DraftContext::is_ready`]). It then holds the tokens of
+    /// `from`, and no drafts.
     ///
     /// # Errors
     /// The errors of [`Forward::run`].
@@ -177,8 +188,7 @@ impl Drafter {
     ) -> Result<()> {
         // A device computes all logits.
         let common = self.elsewhere.is_none() && CommonTokens::suit(from.held);
-        let first = if most == 0 { None } else { self.first(context, from, common)? };
-        let Some(mut draft) = first else { return Ok(()) };
+        let mut draft = self.first(context, from, common)?;
         let held = context.end();
         for count in 1..=most {
             drafts.push(draft.token);
@@ -195,23 +205,20 @@ impl Drafter {
 
     /// Computes the tokens that the context does not hold yet, and drafts the token after them. The
     /// draft is a common token if `common` is true.
-    fn first(&mut self, context: &mut DraftContext, from: DraftFrom<'_>, common: bool) -> Result<Option<DraftedToken>> {
+    fn first(&mut self, context: &mut DraftContext, from: DraftFrom<'_>, common: bool) -> Result<DraftedToken> {
         if !self.reads_states {
             context.truncate(from.held.len());
             let mut tokens = from.held[context.end()..].to_vec();
             tokens.push(from.next);
-            return self.compute(&tokens, None, &mut context.kv, common).map(Some);
+            return self.compute(&tokens, None, &mut context.kv, common);
         }
-        let (end, waiting) = (context.end(), context.waiting());
-        if waiting == 0 || end + waiting != from.held.len() {
-            return Ok(None);
-        }
-        let mut tokens = from.held[end + 1..].to_vec();
+        let waiting = context.waiting();
+        let mut tokens = successors(from.held, context.end(), waiting.saturating_sub(1))?.to_vec();
         tokens.push(from.next);
         let (states, kv) = context.states_and_kv();
         let first = self.compute(&tokens, Some(states), kv, common)?;
         context.drop_states(waiting);
-        Ok(Some(first))
+        Ok(first)
     }
 
     /// Computes `tokens`, with their `states` for a draft head, and drafts the token after them.

@@ -39,7 +39,7 @@ use thermocline_lab::sparsity::{
 use thermocline_model::{LoadOptions, Model, ModelConfig, Position};
 use thermocline_run::{
     placement::PowerInferSplit,
-    runtime::{Forward, KvCache, KvType},
+    runtime::{CacheBytes, Forward, KvCache, KvType},
 };
 use thermocline_text::{ChatTemplate, TemplateOrigin, Tokenizer};
 
@@ -245,9 +245,12 @@ impl Engine {
         let context = options.context.unwrap_or(self.handle.context);
         check_context(&state.model, state.draft_model.as_deref(), context)?;
         let kv = KvCache::new(&state.model.config, context, options.kv_type.unwrap_or(self.handle.kv_type))?;
+        let cache_of = |model: &Arc<Model>| CacheBytes::of(&model.config, context, kv.ty()).total();
+        let of_drafter = state.drafter().map_or(0, cache_of);
         let id = self.handle.sessions.fetch_add(1, Relaxed);
         let session = Session::new(self.clone(), id, context);
-        let (context, cancelled, priority) = (Box::new(SessionContext::new(kv)), session.cancelled(), options.priority);
+        let (context, cancelled, priority) =
+            (Box::new(SessionContext::new(kv, of_drafter)), session.cancelled(), options.priority);
         self.command(EngineCommand::Open { id, context, cancelled, priority })?;
         Ok(session)
     }

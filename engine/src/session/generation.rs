@@ -71,8 +71,10 @@ pub(super) struct Generation<'a> {
     draft_masks: DraftMasks,
     /// Hidden states of the latest pass, `[tokens, d_model]`, for a draft head.
     states: Vec<f32>,
+    /// True if a drafter follows the generation.
+    follows: bool,
     /// True if the drafter has failed in this generation.
-    drafter_failed: bool,
+    pub(super) drafter_failed: bool,
     todo: TokenQueue,
     pub(super) progress: GenerationProgress,
 }
@@ -97,12 +99,19 @@ struct TokenQueue {
     drafted: usize,
     planned: Option<DraftSource>,
     drafting: Duration,
+    /// Beginning of the latest step, without the drafter's catching up.
+    begun: Option<Instant>,
 }
 
 impl TokenQueue {
     /// The tokens that are not computed yet.
     fn rest(&self) -> &[u32] {
         &self.tokens[self.computed..]
+    }
+
+    /// Time of the latest pass, without the time of its drafts.
+    fn pass_time(&self) -> Duration {
+        self.begun.map_or(Duration::ZERO, |begun| begun.elapsed()).saturating_sub(self.drafting)
     }
 
     fn replace(&mut self, tokens: Vec<u32>) {
@@ -166,7 +175,8 @@ impl<'a> Generation<'a> {
             ..GenerationStats::default()
         };
         context.controller.fix(request.drafts);
-        let drafts = request.speculation != SpeculationMode::Off;
+        let generates = request.max_tokens.is_none_or(|most| most > 1) && request.embedding.is_none();
+        let drafts = generates && request.speculation != SpeculationMode::Off;
         let lookup = drafts.then(|| PromptLookup::new(&todo));
         todo.drain(..reused);
         Ok(Generation {
@@ -190,8 +200,16 @@ impl<'a> Generation<'a> {
             lookup,
             draft_masks: DraftMasks::default(),
             states: Vec::new(),
+            follows: false,
             drafter_failed: false,
-            todo: TokenQueue { tokens: todo, computed: 0, drafted: 0, planned: None, drafting: Duration::ZERO },
+            todo: TokenQueue {
+                tokens: todo,
+                computed: 0,
+                drafted: 0,
+                planned: None,
+                drafting: Duration::ZERO,
+                begun: None,
+            },
             progress: GenerationProgress::new(requested_at, stats),
         })
     }

@@ -281,22 +281,22 @@ pub struct Request {
     pub recorded: bool,
 }
 
-/// The source of drafted tokens.
+/// Which passes may have drafts. The sources of drafts are those of the engine
+/// ([`DraftSource`](super::DraftSource)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SpeculationMode {
-    /// No drafts: every pass computes one token.
+    /// No pass: every pass computes one token.
     Off,
-    /// As [`SpeculationMode::PromptLookup`], but only if each token of a longer pass gets the same
-    /// bits as in its own pass
+    /// Passes in which each token gets the same bits as in its own pass
     /// ([`Forward::same_bits`](thermocline_run::runtime::Forward::same_bits)). The text equals the
     /// text without drafts.
     #[default]
     SameBits,
-    /// Drafts the tokens that followed an earlier occurrence of the latest tokens. Longer passes
-    /// may round differently, so a token may be replaced by a nearly equally likely one. Models
-    /// with recurrent states get at most [`MOST_PLANES`](thermocline_run::runtime::MOST_PLANES)
-    /// drafts in a pass. Approximate sparsity modes draft as [`SpeculationMode::SameBits`].
-    PromptLookup,
+    /// All passes. Longer passes may round differently, so a token may be replaced by a nearly
+    /// equally likely one. Models with recurrent states get at most
+    /// [`MOST_PLANES`](thermocline_run::runtime::MOST_PLANES) drafts in a pass. Approximate
+    /// sparsity modes draft as [`SpeculationMode::SameBits`].
+    Always,
 }
 
 impl Request {

@@ -222,6 +222,7 @@ impl EngineWorker<'_> {
                 | EngineCommand::Loaded { .. }
         ) {
             self.meter.neurons().forget_paces();
+            self.conversations.iter_mut().for_each(|it| it.context.controller.forget_costs());
         }
         let telemetry = self.meter.telemetry();
         match command {
@@ -422,6 +423,8 @@ impl EngineWorker<'_> {
         }
         let events = self.device.device_failed(&mut self.forward, error);
         self.drop_device_caches();
+        self.place_drafter(None);
+        self.conversations.iter_mut().for_each(|it| it.context.controller.forget_costs());
         self.send_device_events(&events);
     }
 
@@ -474,6 +477,8 @@ impl EngineWorker<'_> {
         if !self.start(at) {
             return false;
         }
+        // Several streams are computed together, without drafts.
+        let alone = self.conversations.iter().filter(|it| it.running.is_some()).count() == 1;
         let ServedSession { context, cancelled, running, used_at, .. } = &mut self.conversations[at];
         let Some((generation, events)) = running else { return true };
         *used_at = Instant::now();
@@ -482,10 +487,12 @@ impl EngineWorker<'_> {
             self.forward.correct_thresholds(adaptation.threshold_correction());
         }
         let ((steps, before), recorded) = (generation.progress.single_steps, generation.recorded);
-        let (forward, drafter, meter) = (&mut self.forward, self.drafter.as_mut(), &mut self.meter);
+        let (forward, meter) = (&mut self.forward, &mut self.meter);
+        let drafter = self.drafter.as_mut().filter(|_| alone);
         let resources = StepResources { forward, drafter, events, cancelled, adaptation, meter };
         let stepped = generation.step(context, most, resources);
         let (decoded, time) = generation.progress.single_steps;
+        let drafter_failed = generation.drafter_failed;
         // While weights move, the measured rate does not belong to the placement.
         if recorded && decoded > steps && !self.device.moving {
             let resident = self.state.device.resident.lock().clone();
@@ -495,6 +502,9 @@ impl EngineWorker<'_> {
                 self.state.figures.timed_tokens.record(conditions.clone(), times, time);
             }
             self.state.figures.decode_rates.record_token(conditions, resident.as_ref(), time);
+        }
+        if drafter_failed && self.move_drafter_to_cpu() {
+            self.allow_drafter(at);
         }
         let end = match stepped {
             Ok(None) => {

@@ -68,4 +68,4 @@ fn server_and_plan_count_the_memory_of_the_draft_model() {
 }
 
 const DRAFT_WEIGHTS: &str = "weights of the draft model";
-const DRAFT_CACHE: &str = "KV cache of the draft model";
+const DRAFT_CACHE: &str = "KV cache for drafts";

@@ -171,7 +171,7 @@ impl ModelCard {
                 Container::HuggingFace => "Hugging Face",
             },
             weight_type,
-            parameters: tensors.iter().map(|tensor| elements(&tensor.shape)).sum(),
+            parameters: model.own_tensors().map(|tensor| elements(&tensor.shape)).sum(),
             bytes: checkpoint.tensor_bytes(),
             context: config.context_length,
             usual_context: EngineOptions::default().context_of(config),

@@ -27,7 +27,9 @@ pub fn ram_by_purpose(
     let CacheBytes { rows, states, planes, snapshots } =
         CacheBytes::in_ram(&model.config, inputs.context, inputs.kv_type, on_cpu);
     let all = |bytes: u64| bytes.saturating_mul(inputs.sessions as u64);
-    let draft_cache = draft.map_or(0, |draft| CacheBytes::of(&draft.config, inputs.context, inputs.kv_type).total());
+    let drafter = draft.or(model.draft_head.as_deref());
+    let cache_of = |of: &Model| CacheBytes::of(&of.config, inputs.context, inputs.kv_type).total();
+    let draft_cache = drafter.map_or(0, cache_of);
     [
         ("neuron-major down projections", transposed),
         ("copies of predictors", copied),
@@ -35,6 +37,6 @@ pub fn ram_by_purpose(
         ("recurrent states for drafts", all(planes)),
         ("snapshots for prefix reuse", all(snapshots)),
         ("weights of the draft model", draft.map_or(0, |draft| draft.checkpoint.tensor_bytes())),
-        ("KV cache of the draft model", all(draft_cache)),
+        ("KV cache for drafts", all(draft_cache)),
     ]
 }

@@ -306,7 +306,7 @@ fn pinned_neuron_tints_an_answer_with_rejected_drafts() {
     let said = "Tim saw a red ball. Lily saw a red ball. Tim ran to the red ball. Lily ran to the red ball. Tim saw a";
     let sampling = Sampling { seed: Some(5), ..Sampling::default() };
     let prompt = Prompt::Text(said.to_owned());
-    let speculation = SpeculationMode::PromptLookup;
+    let speculation = SpeculationMode::Always;
     let request = Request { sampling, max_tokens: Some(160), speculation, ..Request::new(prompt) };
     let (mut answer, mut rejected) = (String::new(), 0);
     for event in session.generate(request) {

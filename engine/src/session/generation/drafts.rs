@@ -4,43 +4,62 @@ use std::time::Instant;
 
 use super::{
     super::{
-        DraftCounts, SpeculationMode, StopReason, context::SessionContext, drafter::Drafter, neurons::HotSetAdaptation,
-        request::EventSender, speculation::DraftSource,
+        DraftCounts, SpeculationMode, StopReason,
+        context::SessionContext,
+        drafter::Drafter,
+        neurons::HotSetAdaptation,
+        request::EventSender,
+        speculation::{DraftPlan, DraftSource},
     },
     Generation, TokenQueue,
 };
 use thermocline_base::{error::Result, telemetry::Meter};
-use thermocline_run::runtime::{Forward, Sparsity};
+use thermocline_run::runtime::{Forward, MOST_PLANES, Sparsity};
 
 impl Generation<'_> {
+    /// True if passes of this request may have drafts.
+    pub(super) fn may_draft(&self, forward: &Forward) -> bool {
+        self.lookup.is_some() && self.longest_draft_pass(forward) > 1
+    }
+
     /// Largest number of tokens in a pass with drafts; 1 without drafts.
     fn longest_draft_pass(&self, forward: &Forward) -> usize {
         let skips_inputs = forward.model().weights.input_level.is_some() && forward.sparsity() != Sparsity::Dense;
         let approximates = skips_inputs || !matches!(forward.sparsity(), Sparsity::Dense | Sparsity::Exact);
         match self.draft_mode {
             // In approximate modes a device skips nothing in longer passes.
-            SpeculationMode::PromptLookup if !approximates => usize::MAX,
-            SpeculationMode::SameBits | SpeculationMode::PromptLookup => forward.same_bits(),
+            SpeculationMode::Always if !approximates => usize::MAX,
+            SpeculationMode::SameBits | SpeculationMode::Always => forward.same_bits(),
             SpeculationMode::Off => 1,
         }
     }
 
     /// Appends drafts after the token to compute, if they are expected to pay and there is room for
-    /// them.
-    pub(super) fn add_draft(&mut self, context: &mut SessionContext, forward: &Forward, drafter: Option<&mut Drafter>) {
+    /// them in a pass of `most` tokens.
+    pub(super) fn add_draft(
+        &mut self,
+        context: &mut SessionContext,
+        most: usize,
+        forward: &Forward,
+        drafter: Option<&mut Drafter>,
+    ) {
         self.todo.planned = None;
         let longest = self.longest_draft_pass(forward);
         let Some(lookup) = self.lookup.as_ref().filter(|_| longest > 1) else { return };
         let started = Instant::now();
         let left = self.max_tokens.map_or(usize::MAX, |most| most.saturating_sub(self.progress.stats.generated_tokens));
-        let room = context.room().min(left).min(self.chunk).min(forward.chunk()).min(longest).saturating_sub(1);
+        let planes = if context.is_recurrent() { 1 + MOST_PLANES } else { usize::MAX };
+        let longest = longest.min(planes).min(forward.chunk());
+        let room = context.room().min(left).min(most).min(longest).saturating_sub(1);
         lookup.find(&mut self.todo.tokens);
         self.cut_forbidden_drafts();
-        let drafter = drafter.filter(|_| context.draft.is_some());
+        let drafter = drafter.filter(|_| context.is_drafter_ready());
         let other = drafter.as_ref().map(|drafter| drafter.source());
-        let Some(plan) = context.controller.plan(self.todo.tokens.len() - 1, other, room) else {
-            return self.todo.tokens.truncate(1);
-        };
+        let plan = context.controller.plan(self.todo.tokens.len() - 1, other, room);
+        // The context has to be able to forget the drafts that are rejected.
+        let kept = plan.map_or(0, |plan| context.reserve_separate(1 + plan.tokens) - 1);
+        let Some(plan) = plan.filter(|_| kept > 0) else { return self.todo.tokens.truncate(1) };
+        let plan = DraftPlan { tokens: plan.tokens.min(kept), ..plan };
         match drafter {
             Some(drafter) if plan.source != DraftSource::Lookup => {
                 self.todo.tokens.truncate(1);
@@ -49,8 +68,6 @@ impl Generation<'_> {
             }
             _ => self.todo.tokens.truncate(1 + plan.tokens),
         }
-        // The context has to be able to forget the drafts that are rejected.
-        self.todo.tokens.truncate(context.reserve_separate(self.todo.tokens.len()));
         self.todo.planned = Some(plan.source);
         (self.todo.drafted, self.todo.drafting) = (self.todo.tokens.len() - 1, started.elapsed());
     }
@@ -93,8 +110,8 @@ impl Generation<'_> {
         let TokenQueue { drafting, .. } = self.todo;
         let source = self.todo.planned.take().unwrap_or(DraftSource::Lookup);
         self.progress.stats.drafts.add(source, DraftCounts { drafted, accepted });
+        context.controller.note_pass(source, drafted, accepted, self.todo.pass_time(), drafting);
         let time = started.elapsed();
-        context.controller.note_pass(source, drafted, accepted, time.saturating_sub(drafting), drafting);
         self.progress.update(false, 1 + accepted, true, time, context, meter);
         let listening = self.progress.report(events);
         Ok(end?.or((!listening).then_some(StopReason::Cancelled)))

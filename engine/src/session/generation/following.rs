@@ -14,7 +14,7 @@ use thermocline_run::runtime::Probe;
 impl Generation<'_> {
     /// True if the hidden states of a pass are needed.
     pub(super) fn collects_states(&self, context: &SessionContext) -> bool {
-        self.lookup.is_some() && context.draft.as_ref().is_some_and(|draft| draft.reads_states())
+        self.follows && context.draft.as_ref().is_some_and(|draft| draft.reads_states())
     }
 
     /// Lets `drafter` compute the tokens of the context whose successors are known, if there are
@@ -28,7 +28,7 @@ impl Generation<'_> {
         drafter: Option<&mut Drafter>,
         probe: &mut dyn Probe,
     ) -> Result<()> {
-        let Some(drafter) = drafter.filter(|_| self.lookup.is_some() && !self.drafter_failed) else { return Ok(()) };
+        let Some(drafter) = drafter.filter(|_| self.follows) else { return Ok(()) };
         let followed = context.open_draft(drafter).and_then(|()| {
             let (draft, held, _) = context.drafting();
             draft.map_or(Ok(()), |draft| drafter.follow(draft, held, probe))
@@ -38,7 +38,7 @@ impl Generation<'_> {
             Err(error) => {
                 tracing::warn!(%error, "the answer continues without its drafter");
                 context.draft = None;
-                self.drafter_failed = true;
+                (self.follows, self.drafter_failed) = (false, true);
                 Ok(())
             }
             Ok(()) => Ok(()),

@@ -1,6 +1,9 @@
 //! One step of a generation: computes the next tokens and chooses the token after them.
 
-use std::{thread::ScopedJoinHandle, time::Instant};
+use std::{
+    thread::ScopedJoinHandle,
+    time::{Duration, Instant},
+};
 
 use super::{
     super::{
@@ -69,9 +72,11 @@ impl Generation<'_> {
             self.progress.add_time(in_prompt, started.elapsed());
             return settled.map(|()| None);
         }
+        self.follows = drafter.is_some() && self.may_draft(forward) && !self.drafter_failed;
         self.follow(context, drafter.as_deref_mut(), &mut probe)?;
+        (self.todo.begun, self.todo.drafting) = (Some(Instant::now()), Duration::ZERO);
         if !in_prompt && self.todo.drafted == 0 && self.todo.tokens.len() == 1 {
-            self.add_draft(context, forward, drafter);
+            self.add_draft(context, most, forward, drafter);
         }
         let chunk = self.next_chunk(context, most);
         if chunk.len > context.room() {
@@ -111,10 +116,9 @@ impl Generation<'_> {
             match self.todo.planned.take() {
                 // The source had no drafts.
                 Some(source) => {
-                    let drafting = self.todo.drafting;
-                    context.controller.note_pass(source, 0, 0, time.saturating_sub(drafting), drafting);
+                    context.controller.note_pass(source, 0, 0, self.todo.pass_time(), self.todo.drafting);
                 }
-                None => context.controller.note_single(time),
+                None => context.controller.note_single(self.todo.pass_time()),
             }
         }
         self.progress.update(in_prompt, chunk.len, chunk.is_last(), time, context, meter);

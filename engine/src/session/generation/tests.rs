@@ -65,7 +65,7 @@ fn record(speculation: SpeculationMode) -> Recorded {
 /// drafts.
 #[test]
 fn rejected_drafts_leave_no_trace_in_records() {
-    let (plain, drafted) = (record(SpeculationMode::Off), record(SpeculationMode::PromptLookup));
+    let (plain, drafted) = (record(SpeculationMode::Off), record(SpeculationMode::Always));
     assert_eq!(drafted.ids, plain.ids);
     let drafts = drafted.stats.drafts.total();
     assert!(drafts.accepted < drafts.drafted, "{drafts:?}: none was rejected");

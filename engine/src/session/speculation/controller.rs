@@ -88,7 +88,13 @@ struct DraftOffer {
 impl DraftController {
     /// Gives every pass this number of drafts; `None` follows the measurements.
     pub fn fix(&mut self, drafts: Option<usize>) {
-        self.fixed = drafts;
+        (self.fixed, self.quoted) = (drafts, 0);
+    }
+
+    /// Forgets all times, because another processor or another sparsity mode computes from now on.
+    pub fn forget_costs(&mut self) {
+        (self.costs, self.lost, self.quoted) = (PassCosts::default(), 0.0, 0);
+        self.sources.iter_mut().for_each(|source| source.drafting = RunningMean::default());
     }
 
     /// A controller without measurements.
@@ -141,9 +147,10 @@ impl DraftController {
         }
         let Some(single) = self.costs.single() else { return };
         let lost = (pass + drafting).as_secs_f64() - (1 + accepted) as f64 * single;
-        self.lost = (self.lost + lost).max(-CREDIT * single);
+        // One very slow pass, for instance after a pause of the machine, says little about drafts.
+        self.lost = (self.lost + lost).clamp(-CREDIT * single, CREDIT * single);
         let pays = self.best(source, source.most_drafts()).is_some_and(|offer| offer.rate * single > 1.0);
-        let excessive = self.lost > TOLERATED_LOSS * single;
+        let excessive = lost > 0.0 && self.lost > TOLERATED_LOSS * single;
         let figures = &mut self.sources[source as usize];
         let fails = figures.trials == 0 || figures.trials == 1 && lost > 0.0;
         if pays && !excessive {
@@ -173,7 +180,7 @@ impl DraftController {
         let lookup = (lookup_len >= LEAST_FOUND).then_some(DraftSource::Lookup);
         if let Some(tokens) = self.fixed {
             let found = if lookup.is_some() { lookup_len } else { usize::MAX };
-            let plan = DraftPlan { source: lookup.or(other)?, tokens: tokens.min(found).min(room) };
+            let plan = DraftPlan { source: lookup.or(other)?, tokens: tokens.min(MOST_DRAFTS).min(found).min(room) };
             return (plan.tokens > 0).then_some(plan);
         }
         let mut chosen: Option<DraftOffer> = None;
@@ -257,7 +264,7 @@ impl DraftController {
         let DraftOffer { plan, rate, most } = offer;
         self.unexplored += 1;
         if rate.is_finite() && self.unexplored >= EXPLORATION {
-            let mut others = [plan.tokens + 1, plan.tokens - 1, 0].into_iter().filter(|tokens| *tokens <= most);
+            let mut others = [0, plan.tokens + 1, plan.tokens - 1].into_iter().filter(|tokens| *tokens <= most);
             if let Some(tokens) = others.find(|tokens| self.costs.is_stale(*tokens)) {
                 self.unexplored = 0;
                 return (tokens > 0).then_some(DraftPlan { tokens, ..plan });

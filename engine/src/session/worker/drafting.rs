@@ -10,6 +10,15 @@ impl EngineWorker<'_> {
             self.move_drafter_to_cpu();
         } else if let (Some(drafter), Some(loaded)) = (&mut self.drafter, loaded) {
             drafter.move_to_device(loaded);
+            self.conversations.iter_mut().for_each(|it| it.context.draft = None);
+        }
+    }
+
+    /// Lets the running generation of a session follow the drafter again, after the drafter has
+    /// failed on a device.
+    pub(super) fn allow_drafter(&mut self, at: usize) {
+        if let Some((generation, _)) = &mut self.conversations[at].running {
+            generation.drafter_failed = false;
         }
     }
 

@@ -38,7 +38,7 @@ fn hard_forms() -> Vec<AttentionForm> {
 fn head_forms() -> impl Iterator<Item = AttentionForm> {
     let runs = &[Decode(2, 0, 128), Decode(3, 1, 128), Prompt(45)];
     let plain = AttentionForm { runs, ..PLAIN };
-    let of_halves = [6, 128, 576].map(|dim| ("", dim)).into_iter();
+    let of_halves = [6, 128, 256, 576].map(|dim| ("", dim)).into_iter();
     let widths = of_halves.chain([7, 256, 300].map(|dim| ("KV_F32", dim)));
     let widths =
         widths.map(move |(options, dim)| AttentionForm { options, heads: [3, 1, 0, 1], dims: [dim; 2], ..plain });

@@ -129,7 +129,7 @@ fn next_turns_reuse_the_drawn_tokens() {
 /// Every sparsity mode drafts by default and gives the same text as without drafts.
 #[test]
 fn every_mode_has_drafts_that_change_no_text() {
-    let lookup = |request: Request| Request { speculation: SpeculationMode::PromptLookup, ..eager(request) };
+    let lookup = |request: Request| Request { speculation: SpeculationMode::Always, ..eager(request) };
     let powerinfer = model("../powerinfer/llama-relu-q4_0.powerinfer.gguf");
     for mode in Sparsity::ALL {
         let open = |path: &Path| {
@@ -338,7 +338,7 @@ fn drafts_of_recurrent_models_on_a_device_change_no_text() {
             let (mut drafted, mut accepted) = (0, 0);
             for (at, request) in repetitive().into_iter().enumerate() {
                 let wanted = generate(&session(&cpu), without(request.clone()));
-                let request = Request { speculation: SpeculationMode::PromptLookup, ..eager(request) };
+                let request = Request { speculation: SpeculationMode::Always, ..eager(request) };
                 let got = generate(&session(&engine), request);
                 assert_eq!(got.ids, wanted.ids, "{name}, {place}, request {at}");
                 let stats = got.stats;
@@ -363,7 +363,7 @@ fn drafted_tokens_on_a_device_are_those_of_the_cpu() {
     {
         let wanted = generate(&session(&circling()), without(request.clone()));
         assert_eq!(generate(&device, request.clone()).stats.drafted_tokens(), 0, "request {at}");
-        let got = generate(&device, Request { speculation: SpeculationMode::PromptLookup, ..eager(request) });
+        let got = generate(&device, Request { speculation: SpeculationMode::Always, ..eager(request) });
         assert_eq!(got.ids, wanted.ids, "request {at}");
         assert!(at > 0 || got.stats.drafted_tokens() > 0, "{:?}", got.stats);
     }

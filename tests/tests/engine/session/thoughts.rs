@@ -45,7 +45,7 @@ fn budget_ends_thoughts_and_the_answer_continues_from_there() {
     let tokenizer = engine.tokenizer();
     let ending = tokenizer.encode("\n</think>\n\n", EncodeOptions::PLAIN).unwrap();
     for budget in [0, 1, 7] {
-        for speculation in [SpeculationMode::Off, SpeculationMode::PromptLookup] {
+        for speculation in [SpeculationMode::Off, SpeculationMode::Always] {
             let (ids, thoughts, answer, counted) = parts(&session, thinking(Some(budget), 40, speculation));
             assert_eq!(ids[..budget], free.0[..budget], "the thoughts are those without a budget");
             assert_eq!(ids[budget..budget + ending.len()], ending);

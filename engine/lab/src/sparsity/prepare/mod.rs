@@ -53,7 +53,7 @@ pub fn run(
     let mut workspace = Workspace::open(model, &identity, options)?;
     let reading = reading::read(model, &cpu, options, &mut workspace, progress)?;
 
-    let parameters: u64 = model.checkpoint.tensors().iter().map(|tensor| tensor.len() as u64).sum();
+    let parameters: u64 = model.own_tensors().map(|tensor| tensor.len() as u64).sum();
     let dense = model.weights.layers.iter().filter(|layer| matches!(layer.ffn, Ffn::Dense(_))).count();
     let mut parameter_budget = ParameterBudget::new(parameters, dense);
     let mut meter = options::ProgressMeter::new(PreparePhase::Layers);

@@ -1,6 +1,6 @@
 //! Identity of the model that a sidecar belongs to.
 
-use thermocline_formats::format::{Checkpoint, Container, Tensor};
+use thermocline_formats::format::{Container, Tensor};
 use thermocline_model::Model;
 
 /// Bytes to hash at the beginning, the middle and the end of every tensor.
@@ -34,14 +34,14 @@ impl Identity {
     /// Computes the identity of `model`.
     pub fn of_model(model: &Model) -> Self {
         let config = &model.config;
-        let (layout, data) = hashes(&model.checkpoint);
+        let (layout, data) = hashes(model);
         Identity {
             architecture: config.architecture.clone(),
             n_layer: config.n_layer(),
             d_model: config.d_model,
             n_ff: config.n_ff,
             n_expert: config.experts.map_or(0, |experts| experts.count),
-            tensors: of_file(&model.checkpoint).count() as u64,
+            tensors: of_file(model).len() as u64,
             layout,
             data,
         }
@@ -71,15 +71,18 @@ impl Identity {
     }
 }
 
-/// Returns all tensors of a file, used or not. For a folder, only the tensors of the model.
-fn of_file(checkpoint: &Checkpoint) -> impl Iterator<Item = &Tensor> {
-    let unused = if checkpoint.container == Container::HuggingFace { &[] } else { checkpoint.unused() };
-    checkpoint.tensors().iter().chain(unused)
+/// Returns all tensors of a file, used or not. For a folder, only the tensors of the model, without
+/// its draft head.
+fn of_file(model: &Model) -> Vec<&Tensor> {
+    match model.checkpoint.container {
+        Container::HuggingFace => model.own_tensors().collect(),
+        _ => model.checkpoint.tensors().iter().chain(model.checkpoint.unused()).collect(),
+    }
 }
 
 /// Computes the hashes of layout and data.
-fn hashes(checkpoint: &Checkpoint) -> (u64, u64) {
-    let mut tensors: Vec<_> = of_file(checkpoint).collect();
+fn hashes(model: &Model) -> (u64, u64) {
+    let mut tensors = of_file(model);
     tensors.sort_unstable_by(|a, b| a.name.cmp(&b.name));
     let (mut layout, mut data) = (Fnv::default(), Fnv::default());
     for tensor in tensors {

@@ -23,7 +23,7 @@ pub(super) fn same_bits(cpu: &Cpu, model: &Model, mode: Sparsity) -> usize {
         PredictorKind::Rows { rows, .. } => [Some(rows), None],
     });
     let of_predictors = of_predictors.flatten().map(|matrix| cpu.same_bits(matrix));
-    let tensors = model.checkpoint.tensors().iter().filter_map(Tensor::matrix);
+    let tensors = model.own_tensors().filter_map(Tensor::matrix);
     let most = tensors.map(|matrix| cpu.same_bits(&matrix)).chain(of_predictors).min().unwrap_or(1);
     let saved = if model.config.is_recurrent() { 1 + MOST_PLANES } else { FEW_TOKENS };
     most.min(saved)
