@@ -9,7 +9,7 @@ use clap::Args;
 #[command(next_help_heading = "Model")]
 pub struct DraftOptions {
     /// Draft model: a small model with the same tokens, which proposes several tokens at a time.
-    /// The model checks them in one pass. --speculation off turns this off
+    /// The model checks these tokens in one pass. With --speculation off, there are no drafts
     #[arg(long, value_name = "FILE", value_parser = draft_file)]
     pub draft: Option<PathBuf>,
 }
@@ -17,7 +17,7 @@ pub struct DraftOptions {
 /// Parses the path of a draft model. In llama.cpp, `--draft` is a number of tokens.
 fn draft_file(text: &str) -> Result<PathBuf, String> {
     if text.parse::<u32>().is_ok() && !Path::new(text).exists() {
-        return Err("expected the file of a small model; Thermocline chooses the number of drafts itself".to_owned());
+        return Err("expected the file of a small model; --drafts N sets the number of drafts".to_owned());
     }
     Ok(PathBuf::from(text))
 }

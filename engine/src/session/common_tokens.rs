@@ -25,7 +25,8 @@ pub(super) struct CommonTokens {
 }
 
 impl CommonTokens {
-    /// The rows of `model`, computed on `cpu`. `None` if the vocabulary is not much larger.
+    /// Takes the rows of the output matrix of `model` for the common tokens. `cpu` computes them.
+    /// Returns `None` if the vocabulary is less than twice as large.
     pub fn new(model: &Model, cpu: Cpu) -> Option<Self> {
         if model.config.n_vocab < 2 * COMMON {
             return None;

@@ -231,10 +231,13 @@ impl Drafter {
     ) -> Result<DraftedToken> {
         let common = self.common.as_mut().filter(|_| common);
         let outputs = if common.is_some() { Outputs::None } else { Outputs::Last };
-        let mut last = LastState(&mut self.state);
+        // A state costs a device a synchronisation.
+        let needs_state = self.reads_states || common.is_some();
+        let (mut last, mut nothing) = (LastState(&mut self.state), ());
+        let probe: &mut dyn Probe = if needs_state { &mut last } else { &mut nothing };
         let logits = match states {
-            Some(states) => self.forward.run_head(tokens, states, kv, outputs, &mut last)?,
-            None => self.forward.run(tokens, kv, outputs, &mut last)?,
+            Some(states) => self.forward.run_head(tokens, states, kv, outputs, probe)?,
+            None => self.forward.run(tokens, kv, outputs, probe)?,
         };
         Ok(match common {
             Some(common) => common.draft(&self.state),

@@ -14,7 +14,8 @@
 //! device again. Contexts move with their keys and values or recompute their tokens, and
 //! generations continue from their last token.
 //!
-//! An engine may have a [`draft_model`], a small model that proposes tokens to its model.
+//! [`speculation`] decides about drafts of the next tokens. A [`drafter`] makes them: it runs the
+//! draft head of the model, or a small [`draft_model`].
 //!
 //! [`settings`] holds what callers change on a running engine (VRAM budget, sparsity mode,
 //! adaptation). The engine applies changes between two tokens. A [`budget_forecast`] predicts the

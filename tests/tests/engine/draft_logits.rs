@@ -74,7 +74,7 @@ fn head_of(model: &Model) -> Arc<Model> {
     model.draft_head.clone().expect("a draft head")
 }
 
-/// Compares with the reference.
+/// Compares the logits of `run` with the logits of the reference.
 fn check(name: &str, what: &str, run: &HeadRun, tolerance: f32) {
     let expected = Expected::read(&fixtures().join("models").join(name).join("expected.safetensors"));
     let error = max_diff(&run.logits, &expected.f32("logits"));

@@ -1,5 +1,5 @@
 // The weights are factor * (code - 1) with a factor for each row. The Rust file of the same name
-// has the layout.
+// describes the layout.
 #include "ternary_pairs.wgsl"
 
 @group(0) @binding(1) var<storage, read> weight_aux: array<f32>;

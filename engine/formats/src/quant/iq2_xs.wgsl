@@ -1,5 +1,5 @@
 // The weights are d * (2 scale + 1) / 8 * magnitude * sign with a scale for each half of a chunk.
-// The Rust file of the same name has the layout.
+// The Rust file of the same name describes the layout.
 #include "code_book.wgsl"
 
 @group(0) @binding(0) var<storage, read> weight_main: array<u32>;

@@ -1,4 +1,4 @@
-// The weights are d * (scale - 32) * value. The Rust file of the same name has the layout.
+// The weights are d * (scale - 32) * value. The Rust file of the same name describes the layout.
 #include "iq4_values.wgsl"
 
 @group(0) @binding(0) var<storage, read> weight_main: array<vec4<u32>>;

@@ -1,4 +1,4 @@
-// The weights are 2^(e - 128) * value. The Rust file of the same name has the layout.
+// The weights are 2^(e - 128) * value. The Rust file of the same name describes the layout.
 #include "e2m1.wgsl"
 
 @group(0) @binding(0) var<storage, read> weight_main: array<vec4<u32>>;

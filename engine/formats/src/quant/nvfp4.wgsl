@@ -1,5 +1,5 @@
 // The weights are factor * scale / 2 * value with a scale for each half of a chunk and a factor for
-// each row. The Rust file of the same name has the layout.
+// each row. The Rust file of the same name describes the layout.
 #include "e2m1.wgsl"
 
 @group(0) @binding(0) var<storage, read> weight_main: array<vec4<u32>>;

@@ -1,4 +1,4 @@
-// The weights are scale or -scale. The Rust file of the same name has the layout.
+// The weights are scale or -scale. The Rust file of the same name describes the layout.
 #include "signs.wgsl"
 
 @group(0) @binding(0) var<storage, read> weight_main: array<u32>;

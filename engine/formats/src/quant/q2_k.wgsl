@@ -1,5 +1,5 @@
 // The weights are d * scale * code - dmin * min with a scale and a min for each half of a chunk.
-// The Rust file of the same name has the layout.
+// The Rust file of the same name describes the layout.
 #include "pairs.wgsl"
 
 @group(0) @binding(0) var<storage, read> weight_main: array<vec2<u32>>;

@@ -1,5 +1,5 @@
 // The weights are d * (scale - 32) * (code - 4) with a scale for each half of a chunk. The Rust
-// file of the same name has the layout.
+// file of the same name describes the layout.
 #include "pairs.wgsl"
 #include "super_block.wgsl"
 

@@ -1,4 +1,4 @@
-// The weights are scale * code - min. The Rust file of the same name has the layout.
+// The weights are scale * code - min. The Rust file of the same name describes the layout.
 #include "nibbles.wgsl"
 #include "fifth_bits.wgsl"
 #include "super_scales.wgsl"

@@ -1,5 +1,5 @@
 // The weights are d * scale * (code - 32) with a scale for each half of a chunk. The Rust file of
-// the same name has the layout.
+// the same name describes the layout.
 #include "nibbles.wgsl"
 #include "pairs.wgsl"
 

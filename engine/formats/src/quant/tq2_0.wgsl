@@ -1,4 +1,4 @@
-// The weights are scale * (code - 1). The Rust file of the same name has the layout.
+// The weights are scale * (code - 1). The Rust file of the same name describes the layout.
 #include "ternary_pairs.wgsl"
 
 @group(0) @binding(1) var<storage, read> weight_aux: array<u32>;

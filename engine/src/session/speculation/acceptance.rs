@@ -2,7 +2,7 @@
 
 use super::{MOST_DRAFTS, running_mean::RunningMean};
 
-/// Number of latest drafts that the mean of a depth represents.
+/// The mean of a depth represents this number of latest drafts.
 const REPRESENTED: f64 = 24.0;
 /// Probability that a draft of a new source is accepted, and the number of drafts that it counts
 /// as. A depth's own prior is the probability of the depth before it.
@@ -17,8 +17,8 @@ const FADING: f64 = 0.98;
 const CALIBRATED: f64 = 64.0;
 const CALIBRATED_PRIOR: f64 = 4.0;
 
-/// Acceptance of one source's drafts. The probability of a depth is that of a draft whose earlier
-/// drafts were accepted.
+/// Acceptance of one source's drafts. The probability of a depth is the probability that a draft at
+/// this depth is accepted, given that all earlier drafts of the pass were accepted.
 #[derive(Debug, Default)]
 pub(super) struct Acceptance {
     by_depth: [RunningMean; MOST_DRAFTS],
@@ -38,8 +38,8 @@ impl Acceptance {
         self.by_depth.iter_mut().skip(from + drafted).for_each(|depth| depth.count *= FADING);
     }
 
-    /// Records whether a draft with the source's `probability` was accepted. Its earlier drafts
-    /// were.
+    /// Records whether a draft with the source's `probability` was accepted. All earlier drafts of
+    /// the pass must have been accepted.
     pub fn note_probability(&mut self, probability: f64, accepted: bool) {
         self.claimed.add(probability, CALIBRATED);
         self.confirmed.add(f64::from(u8::from(accepted)), CALIBRATED);

@@ -39,11 +39,11 @@ pub(in crate::session) struct DraftPlan {
 }
 
 /// Decides by measurement which source drafts and how many tokens. It expects
-/// `(1 + a1 + a1 a2 + ...) / (pass(n) + n * drafting)` tokens per second of `n` drafts, where `ai`
-/// is the probability that draft `i` is accepted if those before it are. All of these are running
-/// means. They follow the text, the length of the context and the load of the machine, so none of
-/// these is a parameter. A source that does not pay pauses, and the time that drafts may lose is
-/// bounded.
+/// `(1 + a1 + a1 a2 + ...) / (pass(n) + n * drafting)` tokens per second of `n` drafts. `ai` is the
+/// probability that draft `i` is accepted, given that all earlier drafts were accepted. These times
+/// and probabilities are running means. Running means follow the text, the length of the context
+/// and the load of the machine, so the controller has no parameters for them. A source that does
+/// not pay pauses, and the time that drafts may lose is bounded.
 #[derive(Debug)]
 pub(in crate::session) struct DraftController {
     /// Number of drafts of every pass, if it does not follow measurements.

@@ -8,18 +8,18 @@ use super::{MOST_DRAFTS, running_mean::RunningMean};
 const REPRESENTED: f64 = 4.0;
 /// Largest ratio of a time to the mean before it. Longer times are interruptions by other programs.
 const LONGEST: f64 = 3.0;
-/// Number of passes after which a number of drafts should be measured again. The earlier mean then
-/// counts as one pass.
+/// The time of a number of drafts is measured again if its latest measurement is this many passes
+/// old. The earlier mean then counts as one pass.
 const STALE: u64 = 64;
 /// Number of passes after which the measured time of a number of drafts is no longer used.
 const FORGOTTEN: u64 = 192;
 /// Cost of a draft as a fraction of a pass without drafts, while no pass with drafts is measured.
 const GUESS: f64 = 0.1;
 
-/// Mean seconds of a pass by its number of drafts. They are running means, so they follow the
-/// length of the context without a term for it. They also contain the experts of a MoE model: on a
-/// CPU a pass costs the union of the experts that its tokens choose, and its time is measured as a
-/// whole.
+/// The mean seconds of a pass, by its number of drafts. A running mean follows the length of the
+/// context without a term for it. It also contains the experts of a MoE model: on a CPU, a pass
+/// costs the union of the experts that its tokens choose, and the time of the whole pass is
+/// measured.
 #[derive(Debug, Default)]
 pub(super) struct PassCosts {
     /// By number of drafts, from 0.

@@ -5,7 +5,7 @@ use super::*;
 /// A text and a machine. Costs are in units of a pass without drafts.
 #[derive(Debug, Clone, Copy)]
 struct SimulatedDrafts {
-    /// Probability that a draft is accepted if those before it are.
+    /// The probability that a draft is accepted, given that all earlier drafts were accepted.
     acceptance: f64,
     /// Cost of a pass with 0, 1, 2 ... drafts. Further drafts cost as much as the last one.
     passes: &'static [f64],
