@@ -17,6 +17,10 @@ use thermocline_formats::quant::BlockType;
 /// the first-level cache.
 const PANELS: usize = 4;
 
+/// Most tokens for which panels are faster than [tiles](super::gemm), if an instruction set has
+/// both.
+pub(super) const LESS_THAN_TILES: usize = 32;
+
 /// `[tokens, n]` activations rounded to 8 bits, in tiles of up to [`MOST_TILE_TOKENS`] tokens.
 /// Tiles are as equal in size as possible.
 #[derive(Debug, Default)]

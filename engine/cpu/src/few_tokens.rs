@@ -1,22 +1,22 @@
-//! The path of a few tokens without panels. The kernels of one token multiply a group of rows with
-//! one token after the other, while the group is in the first-level cache. Rows of floats are
-//! multiplied with several tokens at once.
+//! The path of a few tokens without panels. A group of rows is multiplied with a few tokens at once,
+//! then with the next tokens while it is in the first-level cache.
 //!
 //! Three kinds of passes take this path:
 //!
 //! - passes of up to [`FEW_TOKENS`] tokens with float weights,
-//! - such passes with quantised weights, if the instruction set has no
-//!   [panels](super::code_panels),
+//! - such passes with quantised weights whose products are summed in lanes (AVX-512),
 //! - passes of any length with a small float matrix, because its tiles would sum in another order.
 
 use std::ops::Range;
+
+use smallvec::SmallVec;
 
 use super::{
     Cpu, InputPrecision, Isa, RowsJob,
     matmul::{RowBlock, rows_of},
     product_input::QuantisedInputBuffer,
     row_selection::AHEAD,
-    simd::DOT_TOKENS,
+    simd::{CODE_TOKENS, DOT_TOKENS, LaneKernels},
 };
 use thermocline_formats::{
     format::Matrix,
@@ -27,8 +27,7 @@ use thermocline_formats::{
 /// instruction sets whose kernels do so.
 pub const FEW_TOKENS: usize = 32;
 
-/// Most tokens of this path with AVX-512 and NEON. Tiles of unpacked rows are faster for more
-/// tokens.
+/// Most tokens of this path with AVX-512 and NEON. Panels and tiles are faster for more tokens.
 const LESS: usize = 8;
 
 /// Most rows of a float matrix that takes this path for any number of tokens. These are routers and
@@ -41,6 +40,8 @@ const SMALL_ROWS: usize = 512;
 const GROUP_BYTES: usize = 16 << 10;
 /// The number of rows of a group is a multiple of this, because kernels take several rows at once.
 const GROUP_ROWS: usize = 4;
+/// Rows of codes per call of the kernel for several tokens.
+const CODE_ROWS_AT_ONCE: usize = 16;
 /// Rows of floats per call of the kernel for several tokens.
 const DOT_ROWS_AT_ONCE: usize = 16;
 
@@ -51,8 +52,7 @@ pub(super) fn takes_any(cpu: &Cpu, weight: &Matrix) -> bool {
         && cpu.activations == InputPrecision::Int8
 }
 
-/// Most tokens of this path. For more tokens, tiles of unpacked rows are faster, but sum in another
-/// order.
+/// Most tokens of this path. For more tokens, panels and tiles are faster, but sum in another order.
 pub(super) fn most(cpu: &Cpu) -> usize {
     if matches!(cpu.isa, Isa::Scalar | Isa::Avx2 | Isa::AvxVnni) { FEW_TOKENS } else { LESS }
 }
@@ -76,9 +76,9 @@ pub(super) fn matmul(cpu: &Cpu, jobs: &mut [RowsJob<'_>], x: &[f32], tokens: usi
             let group = rows.max(1).next_multiple_of(GROUP_ROWS);
             for start in (0..width).step_by(group) {
                 let rows = start..width.min(start + group);
-                match cpu.codes_of(block.weight) {
-                    Some(ty) => block.codes(cpu, ty, &codes[..tokens], rows.clone()),
-                    None => block.floats(cpu, x, tokens, rows.clone()),
+                match (cpu.codes_of(block.weight), &cpu.kernels.lanes) {
+                    (Some(ty), Some(lanes)) => block.codes(lanes, ty, &codes[..tokens], rows.clone()),
+                    _ => block.floats(cpu, x, tokens, rows.clone()),
                 }
                 (0..tokens).for_each(|token| block.finish(token, rows.clone()));
             }
@@ -94,11 +94,20 @@ fn ahead(token: usize) -> isize {
 
 impl RowBlock<'_> {
     /// Multiplies `rows` of the block with codes.
-    fn codes(&mut self, cpu: &Cpu, ty: BlockType, codes: &[QuantisedInputBuffer], rows: Range<usize>) {
-        for (token, codes) in codes.iter().enumerate() {
-            let out = self.out.row_mut(token);
-            for (run, weights) in self.selection.runs(self.weight, self.first, rows.clone()) {
-                (cpu.kernels.dot_codes)(ty, weights, codes.row(), ahead(token), &mut out[run]);
+    fn codes(&mut self, kernels: &LaneKernels, ty: BlockType, codes: &[QuantisedInputBuffer], rows: Range<usize>) {
+        for (first, codes) in (0..codes.len()).step_by(CODE_TOKENS).zip(codes.chunks(CODE_TOKENS)) {
+            let x: SmallVec<[_; CODE_TOKENS]> = codes.iter().map(QuantisedInputBuffer::row).collect();
+            for (rows, weights) in self.selection.runs(self.weight, self.first, rows.clone()) {
+                let bytes = CODE_ROWS_AT_ONCE * self.weight.row_bytes();
+                for (weights, row) in weights.chunks(bytes).zip(rows.step_by(CODE_ROWS_AT_ONCE)) {
+                    let mut dots = [[0.0; CODE_TOKENS]; CODE_ROWS_AT_ONCE];
+                    let dots = &mut dots[..weights.len() / self.weight.row_bytes()];
+                    (kernels.dot_tokens)(ty, weights, &x, ahead(first), dots);
+                    for token in 0..x.len() {
+                        let out = self.out.row_mut(first + token)[row..].iter_mut();
+                        out.zip(&*dots).for_each(|(out, dots)| *out = dots[token]);
+                    }
+                }
             }
         }
     }

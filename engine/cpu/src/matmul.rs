@@ -5,13 +5,13 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::{
-    Cpu, Isa, code_panels, few_tokens, gemm,
+    Cpu, code_panels, few_tokens, gemm,
     pool::{ColumnsMut, split_columns},
     product_input::QuantisedInputBuffer,
     row_selection::{AHEAD, RowSelection, prefetch_distance},
     simd::{DOT_ROWS, GatheredRow},
 };
-use thermocline_formats::format::Matrix;
+use thermocline_formats::{format::Matrix, quant::BlockType};
 
 /// Bytes of weights that a worker takes at a time. Long enough that a stream of reads is rarely
 /// interrupted, short enough that workers finish at about the same time.
@@ -135,10 +135,11 @@ impl Cpu {
     /// Most tokens of a pass in which every token's product with `weight` has the bits of the token
     /// computed alone.
     pub fn same_bits(&self, weight: &Matrix) -> usize {
-        // With AVX-512, and with decoded weights, tiles sum in another order than the kernels of
-        // one token.
-        let tiles_agree = self.codes_of(weight).is_some() && self.isa() != Isa::Avx512;
-        if tiles_agree || few_tokens::takes_any(self, weight) { usize::MAX } else { few_tokens::most(self) }
+        match self.codes_of(weight) {
+            Some(ty) if !self.sums_in_lanes(ty) => self.panel_tokens(),
+            None if few_tokens::takes_any(self, weight) => usize::MAX,
+            _ => few_tokens::most(self),
+        }
     }
 
     /// Computes [`Cpu::matmul`] for selected rows of every job, and reads only these rows. Each
@@ -174,13 +175,24 @@ impl Cpu {
 
     /// Chooses the path of a product of several tokens.
     fn path(&self, weight: &Matrix, tokens: usize) -> Path {
-        if self.kernels.code_tiles.is_none() && self.codes_of(weight).is_some() {
-            Path::Panels
-        } else if tokens <= few_tokens::most(self) || few_tokens::takes_any(self, weight) {
-            Path::FewTokens
-        } else {
-            Path::Tiles
+        let few = tokens <= few_tokens::most(self) || few_tokens::takes_any(self, weight);
+        match self.codes_of(weight) {
+            Some(ty) if few && self.sums_in_lanes(ty) => Path::FewTokens,
+            Some(_) if tokens <= self.panel_tokens() => Path::Panels,
+            None if few => Path::FewTokens,
+            _ => Path::Tiles,
         }
+    }
+
+    /// True if products of one token with codes of `ty` are summed in lanes, in an order of their
+    /// own.
+    fn sums_in_lanes(&self, ty: BlockType) -> bool {
+        self.kernels.lanes.is_some_and(|lanes| (lanes.has)(ty))
+    }
+
+    /// Most tokens of a product that uses panels of codes.
+    fn panel_tokens(&self) -> usize {
+        if self.kernels.code_tiles.is_some() { code_panels::LESS_THAN_TILES } else { usize::MAX }
     }
 
     /// Computes [`Cpu::matmul_rows`] for jobs with separate inputs, `[tokens, cols]` each. All

@@ -7,7 +7,7 @@ use super::{
     ThreadPool,
     row_selection::RowSelection,
     scratch::AlignedBuffer,
-    simd::{CodeTile, Kernels, QuantisedInput, QuantisedInputMut, TILE_TOKENS},
+    simd::{CodeTile, Kernels, LANE_COLUMNS, LaneChunk, QuantisedInput, QuantisedInputMut, TILE_TOKENS},
 };
 use thermocline_base::error::{Error, Result};
 
@@ -49,6 +49,8 @@ pub(super) struct QuantisedInputBuffer {
     half_sums: AlignedBuffer<f32>,
     code_sums: AlignedBuffer<i32>,
     half_code_sums: AlignedBuffer<i32>,
+    /// Empty unless the kernels sum in lanes.
+    lanes: Vec<LaneChunk>,
 }
 
 impl QuantisedInputBuffer {
@@ -64,6 +66,12 @@ impl QuantisedInputBuffer {
             half_code_sums: self.half_code_sums.take(self.n / 16),
         };
         (kernels.quantise)(x, row);
+        self.lanes.clear();
+        if kernels.lanes.is_some() {
+            let mut lanes = std::mem::take(&mut self.lanes);
+            lanes.extend((0..self.n.div_ceil(LANE_COLUMNS)).map(|at| LaneChunk::of(&self.row(), at)));
+            self.lanes = lanes;
+        }
     }
 
     /// The most recently rounded vector.
@@ -75,6 +83,7 @@ impl QuantisedInputBuffer {
             half_sums: self.half_sums.get(self.n / 16),
             code_sums: self.code_sums.get(self.n / 32),
             half_code_sums: self.half_code_sums.get(self.n / 16),
+            lanes: &self.lanes,
         }
     }
 }

@@ -32,6 +32,7 @@ mod avx2;
 mod avx512;
 mod block_inputs;
 mod decoded;
+mod lane_chunks;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod panel;
@@ -42,6 +43,7 @@ mod sum_order;
 pub(crate) mod tests;
 pub(crate) mod vector;
 
+pub(crate) use lane_chunks::{LANE_COLUMNS, LaneChunk};
 pub(crate) use panel::{MOST_TILE_TOKENS, PANEL_ROWS, PanelSums, RowPanel, TokenChunk, TokenTile};
 pub(crate) use portable::{CodePanel, CodeTile, QuantisedInput, QuantisedInputMut, TILE_TOKENS};
 pub(crate) use sum_order::LINE;
@@ -66,6 +68,8 @@ pub(crate) struct Kernels {
     /// quantised type, in the order of [`sum_order`]. For each line of `weights` that is read, the
     /// line `ahead` bytes later is prefetched.
     pub dot_codes: fn(BlockType, &[u8], QuantisedInput<'_>, isize, &mut [f32]),
+    /// The kernels that sum in lanes, if this instruction set has them.
+    pub lanes: Option<LaneKernels>,
     /// [`Kernels::dot_gathered`] for rows of Q4_0, if several rows at once are faster.
     gathered_q4_0: Option<GatheredDot>,
     /// [`Kernels::dot_floats`] for a float type.
@@ -104,6 +108,9 @@ pub(crate) struct Kernels {
 
 /// Products of gathered rows with one input.
 type GatheredDot = fn(&[GatheredRow<'_>; DOT_ROWS], QuantisedInput<'_>) -> [f32; DOT_ROWS];
+
+/// Products of rows of codes with several tokens.
+type CodesDot = fn(BlockType, &[u8], &[QuantisedInput<'_>], isize, &mut [[f32; CODE_TOKENS]]);
 
 /// Products of rows of floats with several tokens.
 type TokensDot = fn(FloatType, &[u8], [&[f32]; DOT_TOKENS], isize, &mut [[f32; DOT_TOKENS]]);
@@ -182,6 +189,17 @@ impl Kernels {
             WeightType::Float(ty) => (self.widen_floats)(ty, src, dst),
         }
     }
+}
+
+/// Products of codes that are summed in the lanes of a [`LaneChunk`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LaneKernels {
+    /// True if [`Kernels::dot_codes`] sums products with this type in lanes.
+    pub has: fn(BlockType) -> bool,
+    /// `dot_tokens(ty, weights, x, ahead, out)` is [`Kernels::dot_codes`] for at most [`CODE_TOKENS`]
+    /// tokens: `out[r][t] = W[r] . x[t]`. Weights are decoded once. For each token, the bits equal
+    /// those of [`Kernels::dot_codes`].
+    pub dot_tokens: CodesDot,
 }
 
 /// Kernels for tiles of codes: packed panels of [`Kernels::panel_rows`] rows times [`TILE_TOKENS`]
@@ -297,6 +315,9 @@ pub(crate) const DOT_ROWS: usize = 4;
 /// Tokens that a row of floats is multiplied with at once. The sums of these tokens fit in
 /// registers.
 pub(crate) const DOT_TOKENS: usize = 3;
+
+/// Most tokens that rows of codes are multiplied with at once.
+pub(crate) const CODE_TOKENS: usize = 4;
 
 /// Panics unless `row` has as many weights as there are inputs.
 fn check_row(ty: WeightType, row: &[u8], inputs: usize) {

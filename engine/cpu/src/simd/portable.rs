@@ -3,7 +3,7 @@
 //! them for the baseline.
 
 use super::{
-    INPUTS, InputBlock, InputMinima, OUTPUTS, position_in_line,
+    INPUTS, InputBlock, InputMinima, LaneChunk, OUTPUTS, position_in_line,
     sum_order::{LINE, LineSums},
 };
 use thermocline_formats::quant::{BlockType, FloatType, Grouping, UNPACK_STEP, UnpackedMut, WeightType, f16_to_f32};
@@ -26,6 +26,9 @@ pub(crate) struct QuantisedInput<'a> {
     pub code_sums: &'a [i32],
     /// `[n / 16]`, `sum(codes)` of each half block.
     pub half_code_sums: &'a [i32],
+    /// `[n / 256]`, rounded up: a copy in the order of lanes, if the kernels sum in lanes.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
+    pub lanes: &'a [LaneChunk],
 }
 
 /// Writable memory for a [`QuantisedInput`].

@@ -21,6 +21,7 @@ pub(super) const TABLE: Kernels = Kernels {
     },
     dot_float_tokens: None,
     unpack: |ty, src, to| (ty.format().unpack)(src, to),
+    lanes: None,
     code_tiles: None,
     decode_panel: |ty, rows, ahead, panel| {
         panel.decode(|src, to| (ty.format().unpack)(src, to), ty, rows, ahead, panel::interleave);

@@ -9,9 +9,11 @@
 //! a row in each lane. A token's result is therefore bit-identical alone and in a batch, and on
 //! every instruction set but AVX-512.
 //!
-//! With AVX-512 the dot kernels of the most common types sum parts of groups in sixteen lanes, and
-//! tiles sum group by group. The order above would cost these dot kernels 3 to 31 % more time, and
-//! the tiles 4 to 10 %. With AVX-512 passes of up to eight tokens use the dot kernels.
+//! With AVX-512 the dot kernels of the most common types sum in sixteen lanes ([`LaneChunk`]), and
+//! tiles sum group by group. Passes of up to eight tokens use the dot kernels, so that a token's
+//! result is the same alone and in such a pass.
+//!
+//! [`LaneChunk`]: super::LaneChunk
 
 /// Columns of a line, which are also the columns of a panel of codes.
 pub(crate) const LINE: usize = 512;

@@ -8,7 +8,7 @@ pub(super) mod blocks;
 mod codes;
 mod dot;
 mod inputs;
-mod panel;
+pub(super) mod panel;
 mod panel_decode;
 mod points;
 mod sums;
@@ -63,7 +63,7 @@ fn load64<T: Copy, const N: usize>(from: &[T; N]) -> __m128i {
 /// them into a vector one by one would wait for the previous contents of its register.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn heads<const BYTES: usize, const AT: usize>(blocks: &[[u8; BYTES]; 8]) -> __m256 {
+pub(super) fn heads<const BYTES: usize, const AT: usize>(blocks: &[[u8; BYTES]; 8]) -> __m256 {
     let four = |at: usize| {
         let one = |i: usize| u64::from(u16::from_le_bytes([blocks[at + i][AT], blocks[at + i][AT + 1]])) << (16 * i);
         (one(0) | one(1) | one(2) | one(3)) as i64
@@ -75,7 +75,7 @@ fn heads<const BYTES: usize, const AT: usize>(blocks: &[[u8; BYTES]; 8]) -> __m2
 /// value.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn powers<B: AsRef<[u8]>>(blocks: &[B; 8]) -> __m256 {
+pub(super) fn powers<B: AsRef<[u8]>>(blocks: &[B; 8]) -> __m256 {
     let mut bytes = 0;
     for (i, block) in blocks.iter().enumerate() {
         bytes |= u64::from(block.as_ref()[0]) << (8 * i);
@@ -134,6 +134,7 @@ pub(super) const TABLE: Kernels = Kernels {
     },
     dot_float_tokens: Some(|ty, weights, x, ahead, out| with_features!(dot::floats(ty, weights, x, ahead, out))),
     unpack: |ty, src, to| with_features!(blocks::run(ty, BlockWork::Unpack { src, to })),
+    lanes: None,
     code_tiles: None,
     decode_panel: |ty, rows, ahead, panel| with_features!(panel_decode::decode(ty, rows, ahead, panel)),
     panel_products: |panel, x, sums| with_features!(panel::products(panel, x, sums)),

@@ -35,6 +35,15 @@ pub(super) fn products_vnni(panel: &RowPanel, x: TokenTile<'_>, sums: &mut [Pane
     }
 }
 
+/// [`products`] with the VNNI instructions of AVX-512, which sum in 32 bits.
+#[target_feature(enable = "avx2,fma,f16c,avx512vl,avx512vnni")]
+pub(in crate::simd) fn products_avx512(panel: &RowPanel, x: TokenTile<'_>, sums: &mut [PanelSums]) {
+    match CodeWidth::of(&panel.grouping) {
+        CodeWidth::Quads(_) => tile(panel, x, sums, |w, x| unsigned_avx512(w, x), |w, x| unsigned_avx512(w, x)),
+        CodeWidth::Signed => tile(panel, x, sums, |w, x| signed_avx512(w, x), |w, x| signed_avx512(w, x)),
+    }
+}
+
 /// Copies four codes of a token to every lane.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -80,6 +89,29 @@ fn unsigned_vnni<const QUADS: usize>(w: &[CodeQuad; QUADS], x: &[[i8; 4]; QUADS]
     let mut dots = [_mm256_setzero_si256(); 2];
     for quad in 0..QUADS {
         dots[quad % 2] = _mm256_dpbusd_avx_epi32(dots[quad % 2], w[quad], broadcast(&x[quad]));
+    }
+    _mm256_add_epi32(dots[0], dots[1])
+}
+
+/// Products of quads with unsigned codes, with AVX-512.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c,avx512vl,avx512vnni")]
+fn unsigned_avx512<const QUADS: usize>(w: &[CodeQuad; QUADS], x: &[[i8; 4]; QUADS]) -> __m256i {
+    let mut dots = [_mm256_setzero_si256(); 2];
+    for quad in 0..QUADS {
+        dots[quad % 2] = _mm256_dpbusd_epi32(dots[quad % 2], w[quad], broadcast(&x[quad]));
+    }
+    _mm256_add_epi32(dots[0], dots[1])
+}
+
+/// Products of quads with signed codes, with AVX-512.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c,avx512vl,avx512vnni")]
+fn signed_avx512<const QUADS: usize>(w: &[CodeQuad; QUADS], x: &[[i8; 4]; QUADS]) -> __m256i {
+    let mut dots = [_mm256_setzero_si256(); 2];
+    for quad in 0..QUADS {
+        let x = _mm256_sign_epi8(broadcast(&x[quad]), w[quad]);
+        dots[quad % 2] = _mm256_dpbusd_epi32(dots[quad % 2], _mm256_abs_epi8(w[quad]), x);
     }
     _mm256_add_epi32(dots[0], dots[1])
 }

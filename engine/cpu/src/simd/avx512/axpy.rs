@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::{blocks, codes::heads, load_ps, load128, load256, load512, prefetch, prefetch_part, store_ps};
-use crate::simd::{AXPY_ROWS, BlockWork, F16, ScaledRow, part, part_mut, portable};
+use crate::simd::{AXPY_ROWS, ScaledRow, part, part_mut, portable};
 use thermocline_formats::quant::{BlockType, FloatType, UNPACK_STEP as STEP, UnpackedMut, WeightType, f16_at};
 
 /// `acc += a * w`, row after row.
@@ -73,7 +73,7 @@ fn q4_0<const ROWS: usize>(rows: &[ScaledRow<'_>; ROWS], acc: &mut [f32]) {
         let blocks = lines.each_ref().map(|(lines, _)| &lines[line]);
         let mut scales = [[0.0; 16]; ROWS];
         for ((scales, of), blocks) in scales.iter_mut().zip(rows).zip(blocks) {
-            store_ps(scales, _mm512_mul_ps(heads::<_, F16>(blocks), _mm512_set1_ps(of.a)));
+            store_ps(scales, _mm512_mul_ps(heads::<_>(blocks), _mm512_set1_ps(of.a)));
         }
         // Everything here must be inlined, because it runs for every 32 elements.
         for (i, acc) in acc.as_chunks_mut::<32>().0.iter_mut().enumerate() {
@@ -109,7 +109,7 @@ fn any_blocks(ty: BlockType, row: &[u8], a: f32, ahead: isize, acc: &mut [f32]) 
             src.chunks(64).for_each(|line| prefetch(&line[0], ahead));
         }
         let to = UnpackedMut { codes: &mut codes[..acc.len()], scales: &mut scales, mins: &mut mins };
-        blocks::run(ty, BlockWork::Unpack { src, to });
+        blocks::unpack(ty, src, to);
         for (at, acc) in acc.as_chunks_mut::<16>().0.iter_mut().enumerate() {
             let group = at * 16 / grouping.len;
             let code = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load128::<i8, 16>(part(&codes, at * 16))));

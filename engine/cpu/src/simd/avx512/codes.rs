@@ -4,7 +4,7 @@
 use std::arch::x86_64::*;
 
 use super::{ROWS, load_ps, load128, load256, load512, store128, store512};
-use crate::simd::{E8M0, F16, QuantisedInputMut, part, part_mut, portable};
+use crate::simd::{QuantisedInputMut, avx2, part, part_mut, portable};
 use thermocline_formats::quant::FloatType;
 
 /// Codes of two Q4_0 blocks, with 8 added.
@@ -128,44 +128,26 @@ pub(super) fn q6_k_scales(block: &[u8; 210]) -> __m512 {
     _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load128::<u8, 16>(part(block, 192)))), d)
 }
 
-/// `2^(e - 128)` for sixteen exponents: the scales of MXFP4 blocks, for codes that are twice the
-/// value.
+/// The f16 scales at the beginning of sixteen blocks.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn powers(e: __m512i) -> __m512 {
-    let one = _mm512_set1_epi32(1);
-    let normal = _mm512_slli_epi32::<23>(_mm512_sub_epi32(e, one));
-    let subnormal = _mm512_sllv_epi32(_mm512_set1_epi32(0x0020_0000), e);
-    _mm512_castsi512_ps(_mm512_mask_mov_epi32(subnormal, _mm512_cmpgt_epi32_mask(e, one), normal))
+pub(super) fn heads<const BYTES: usize>(blocks: &[[u8; BYTES]; 16]) -> __m512 {
+    let eight = |at: usize| eight_heads::<BYTES>(part(blocks, at));
+    _mm512_insertf32x8::<1>(_mm512_castps256_ps512(eight(0)), eight(8))
 }
 
-/// The scales at the beginning of sixteen blocks.
+/// The f16 scales at the beginning of eight blocks.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-pub(super) fn heads<const BYTES: usize, const SCALE: u8>(blocks: &[[u8; BYTES]; 16]) -> __m512 {
+pub(super) fn eight_heads<const BYTES: usize>(blocks: &[[u8; BYTES]; 8]) -> __m256 {
+    if BYTES != 18 {
+        return avx2::heads::<BYTES, 0>(blocks);
+    }
     // Four blocks begin in the 64 bytes from the first block on. `words` has the indices of their
     // scales in these 64 bytes, and of the next four scales in another 64 bytes.
-    let eight = |block: usize, words: __m128i| {
-        let line = |block: usize| load512::<u8, 64>(part(blocks.as_flattened(), block * BYTES));
-        _mm512_castsi512_si128(_mm512_permutex2var_epi16(line(block), _mm512_castsi128_si512(words), line(block + 4)))
-    };
-    const { assert!(SCALE == F16 || BYTES == 17, "words of heads by the length of blocks") };
-    if SCALE == E8M0 {
-        let words = _mm_set_epi16(57, 49, 40, 32, 25, 17, 8, 0);
-        let words = _mm256_set_m128i(eight(8, words), eight(0, words));
-        // Every second block begins in the upper byte of its word.
-        let exponents = _mm256_srlv_epi16(words, _mm256_set1_epi32(0x0008_0000));
-        return powers(_mm512_cvtepu16_epi32(_mm256_and_si256(exponents, _mm256_set1_epi16(0xff))));
-    }
-    if BYTES == 18 {
-        let words = _mm_set_epi16(59, 50, 41, 32, 27, 18, 9, 0);
-        return _mm512_cvtph_ps(_mm256_set_m128i(eight(8, words), eight(0, words)));
-    }
-    let four = |at: usize| {
-        let one = |i: usize| u64::from(u16::from_le_bytes([blocks[at + i][0], blocks[at + i][1]])) << (16 * i);
-        (one(0) | one(1) | one(2) | one(3)) as i64
-    };
-    _mm512_cvtph_ps(_mm256_set_epi64x(four(12), four(8), four(4), four(0)))
+    let words = _mm512_castsi128_si512(_mm_set_epi16(59, 50, 41, 32, 27, 18, 9, 0));
+    let line = |block: usize| load512::<u8, 64>(part(blocks.as_flattened(), block * BYTES));
+    _mm256_cvtph_ps(_mm512_castsi512_si128(_mm512_permutex2var_epi16(line(0), words, line(4))))
 }
 
 /// See [`Kernels::quantise`](crate::simd::Kernels::quantise).

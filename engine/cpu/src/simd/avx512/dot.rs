@@ -1,16 +1,21 @@
-//! Products of rows of weights with one activation vector.
+//! Products of rows of weights with activation vectors.
 //!
-//! Unsigned weight codes are multiplied by signed activation codes (`vpdpbusd`). The offset of a
-//! type's codes is corrected with the block sums of the activations.
+//! Unsigned weight codes are multiplied by signed activation codes (`vpdpbusd`), with 256 columns
+//! in the order of [`LaneChunk`]. The offset of a type's codes is corrected with the sums of the
+//! activations' codes. Each lane sums its products of 256 columns as an integer, which is then
+//! scaled and added to the lane's float. A token's result does not depend on the other tokens.
 
 use std::arch::x86_64::*;
 
 use super::{
-    codes::{self, heads},
-    load_ps, load_some, load256, load512, prefetch, prefetch_part,
+    lanes::{self, LaneWeights},
+    load_ps, load_some, load256, load512, prefetch,
 };
-use crate::simd::{E8M0, F16, GatheredRow, QuantisedInput, avx2, part, portable::rows};
-use thermocline_formats::quant::{FloatType, WeightType, f16_at, mxfp4};
+use crate::simd::{CODE_TOKENS, GatheredRow, LaneChunk, QuantisedInput, block_inputs::padded, portable::rows};
+use thermocline_formats::quant::{BlockType, FloatType, WeightType};
+
+/// Used instead of an offset of codes if blocks have minima.
+const MINIMA: i16 = -1;
 
 /// `out[r] = W[r] . x` for rows of floats.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
@@ -51,130 +56,145 @@ fn float_row<const BYTES: usize>(row: &[u8], x: &[f32], ahead: isize, widen: imp
     _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(acc[0], acc[1]), _mm512_add_ps(acc[2], acc[3])))
 }
 
-/// Multiplies rows of blocks of 32 that begin with a scale ([`F16`] or [`E8M0`]). `pair` widens two
-/// blocks to 64 unsigned codes, with `OFFSET` added. Each row has its prefetch distance. Gathered
-/// rows are read side by side, so that more memory reads are in flight.
+/// True if products with codes of `ty` have kernels here. Other types use AVX2's.
+pub(super) const fn has_kernels(ty: BlockType) -> bool {
+    matches!(
+        ty,
+        BlockType::Q4_0
+            | BlockType::Q8_0
+            | BlockType::IQ4_NL
+            | BlockType::MXFP4
+            | BlockType::Q4_K
+            | BlockType::Q5_K
+            | BlockType::Q6_K
+    )
+}
+
+/// See [`LaneKernels::dot_tokens`](crate::simd::LaneKernels::dot_tokens).
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+pub(super) fn code_rows_tokens(
+    ty: BlockType,
+    weights: &[u8],
+    x: &[QuantisedInput<'_>],
+    ahead: isize,
+    out: &mut [[f32; CODE_TOKENS]],
+) {
+    match *x {
+        [a] => code_rows(ty, weights, [a], ahead, out),
+        [a, b] => code_rows(ty, weights, [a, b], ahead, out),
+        [a, b, c] => code_rows(ty, weights, [a, b, c], ahead, out),
+        [a, b, c, d] => code_rows(ty, weights, [a, b, c, d], ahead, out),
+        _ => panic!("a product of {} tokens", x.len()),
+    }
+}
+
+/// `out[r][t] = W[r] . x[t]` for rows of a type that [has kernels](has_kernels).
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+pub(super) fn code_rows<const TOKENS: usize, const OUT: usize>(
+    ty: BlockType,
+    weights: &[u8],
+    x: [QuantisedInput<'_>; TOKENS],
+    ahead: isize,
+    out: &mut [[f32; OUT]],
+) {
+    let rows = rows(WeightType::Blocks(ty), weights, x[0].codes.len(), out);
+    let rows = rows.map(|(row, out)| (GatheredRow { row, ahead }, &mut out[..TOKENS]));
+    let x = x.map(|x| x.lanes);
+    match ty {
+        BlockType::Q4_0 => each_row::<18, 8, 8, TOKENS>(rows, x, |blocks| lanes::q4_0(blocks)),
+        BlockType::Q8_0 => each_row::<34, 8, 128, TOKENS>(rows, x, |blocks| lanes::q8_0(blocks)),
+        BlockType::IQ4_NL => each_row::<18, 8, 128, TOKENS>(rows, x, |blocks| lanes::iq4_nl(blocks)),
+        BlockType::MXFP4 => each_row::<17, 8, 12, TOKENS>(rows, x, |blocks| lanes::mxfp4(blocks)),
+        BlockType::Q4_K => each_row::<144, 1, MINIMA, TOKENS>(rows, x, |[block]| lanes::q4_k(block)),
+        BlockType::Q5_K => each_row::<176, 1, MINIMA, TOKENS>(rows, x, |[block]| lanes::q5_k(block)),
+        BlockType::Q6_K => each_row::<210, 1, 32, TOKENS>(rows, x, |[block]| lanes::q6_k(block)),
+        _ => panic!("no AVX-512 kernel for rows of {ty:?}"),
+    }
+}
+
+/// Multiplies rows one by one for one token, and in pairs for several tokens. The rows of a pair
+/// share the loads of the activations.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-pub(super) fn rows32<const BYTES: usize, const SCALE: u8, const OFFSET: u8, const ROWS: usize>(
-    rows: [GatheredRow<'_>; ROWS],
-    x: QuantisedInput<'_>,
-    pair: impl Fn(&[u8; BYTES], &[u8; BYTES]) -> __m512i,
-) -> [f32; ROWS] {
-    let lines = rows.map(|of| of.row.as_chunks::<BYTES>().0.as_chunks::<16>());
-    let (codes, code_rest) = x.codes.as_chunks::<512>();
-    let ((scales, scale_rest), (sums, sum_rest)) = (x.scales.as_chunks::<16>(), x.sums.as_chunks::<16>());
-    let spread = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
-    let two = _mm512_set1_epi32(2);
-    let mut acc = [[_mm512_setzero_ps(); 2]; ROWS];
-    let mut offset = [_mm512_setzero_ps(); ROWS];
-    for (line, (codes, (scales, sums))) in codes.iter().zip(scales.iter().zip(sums)).enumerate() {
-        let mut scale = [_mm512_setzero_ps(); ROWS];
-        for row in 0..ROWS {
-            let blocks = &lines[row].0[line];
-            // The processor's own prefetcher helps with rows in order, so all lines are prefetched
-            // at once here. Gathered rows are prefetched in steps below.
-            if ROWS == 1 {
-                prefetch(blocks, rows[row].ahead);
-            }
-            let d = heads::<BYTES, SCALE>(blocks);
-            offset[row] = _mm512_fmadd_ps(d, load_ps(sums), offset[row]);
-            scale[row] = _mm512_mul_ps(d, load_ps(scales));
+fn each_row<'a, const BYTES: usize, const BLOCKS: usize, const OFFSET: i16, const TOKENS: usize>(
+    mut rows: impl Iterator<Item = (GatheredRow<'a>, &'a mut [f32])>,
+    x: [&[LaneChunk]; TOKENS],
+    weights: impl Fn(&[[u8; BYTES]; BLOCKS]) -> LaneWeights,
+) {
+    while let Some((row, out)) = rows.next() {
+        if TOKENS == 1 {
+            let [sums] = products::<BYTES, BLOCKS, OFFSET, 1, TOKENS>([row], x, &weights);
+            out.copy_from_slice(&sums);
+            continue;
         }
-        let mut at = spread;
-        for (i, codes) in codes.as_chunks::<64>().0.iter().enumerate() {
-            let codes = load512(codes);
-            for row in 0..ROWS {
-                let blocks = &lines[row].0[line];
-                if ROWS > 1 {
-                    prefetch_part(blocks, i, 8, rows[row].ahead);
-                }
-                let dot = _mm512_dpbusd_epi32(_mm512_setzero_si512(), pair(&blocks[2 * i], &blocks[2 * i + 1]), codes);
-                let sum = &mut acc[row][i % 2];
-                *sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_permutexvar_ps(at, scale[row]), *sum);
-            }
-            at = _mm512_add_epi32(at, two);
+        let second = rows.next();
+        let pair = [row, second.as_ref().map_or(row, |(row, _)| *row)];
+        let [a, b] = products::<BYTES, BLOCKS, OFFSET, 2, TOKENS>(pair, x, &weights);
+        out.copy_from_slice(&a);
+        if let Some((_, out)) = second {
+            out.copy_from_slice(&b);
         }
     }
-    let mut out = [0.0; ROWS];
-    for row in 0..ROWS {
-        let mut total = _mm512_reduce_add_ps(_mm512_add_ps(acc[row][0], acc[row][1]));
-        let mut offset = _mm512_reduce_add_ps(offset[row]);
-        for (i, (block, codes)) in lines[row].1.iter().zip(code_rest.as_chunks::<32>().0).enumerate() {
-            let d = scale_of::<SCALE>(block);
-            let codes = _mm512_zextsi256_si512(load256(codes));
-            let dot = _mm512_dpbusd_epi32(_mm512_setzero_si512(), pair(block, block), codes);
-            total += d * scale_rest[i] * _mm512_reduce_add_epi32(dot) as f32;
-            offset += d * sum_rest[i];
-        }
-        out[row] = total - f32::from(OFFSET) * offset;
-    }
-    out
 }
 
-/// Scale of a block of 32.
-#[inline(always)]
-pub(super) fn scale_of<const SCALE: u8>(block: &[u8]) -> f32 {
-    if SCALE == E8M0 { mxfp4::scale(block[0]) } else { f16_at(block, 0) }
-}
-
-/// Dot products of gathered Q4_0 rows.
+/// Dot products of gathered Q4_0 rows. They are read side by side, so that more memory reads are in
+/// flight.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 pub(super) fn q4_0<const ROWS: usize>(rows: [GatheredRow<'_>; ROWS], x: QuantisedInput<'_>) -> [f32; ROWS] {
-    rows32::<18, F16, 8, ROWS>(rows, x, |a, b| codes::q4_0(a, b))
+    products::<18, 8, 8, ROWS, 1>(rows, [x.lanes], |blocks| lanes::q4_0(blocks)).map(|[sum]| sum)
 }
 
-/// Multiplies a row of Q4_K or Q5_K blocks. `pair(block, i)` widens sub-blocks `2i` and `2i + 1` to
-/// 64 codes.
+/// Multiplies rows with tokens. `BLOCKS` blocks of `BYTES` bytes are 256 columns, which `weights`
+/// decodes. Codes have `OFFSET` added, or blocks have [`MINIMA`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-pub(super) fn row_k<const BYTES: usize>(
-    row: &[u8],
-    x: QuantisedInput<'_>,
-    ahead: isize,
-    pair: impl Fn(&[u8; BYTES], usize) -> __m512i,
-) -> f32 {
-    let blocks = row.as_chunks::<BYTES>().0.iter().zip(x.codes.as_chunks::<256>().0);
-    let factors = x.scales.as_chunks::<8>().0.iter().zip(x.sums.as_chunks::<8>().0);
-    let spread = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
-    let mut acc = [_mm512_setzero_ps(); 2];
-    let mut minima = _mm512_setzero_ps();
-    for ((block, codes), (scales, sums)) in blocks.zip(factors) {
-        prefetch(block, ahead);
-        let x = _mm512_insertf32x8::<1>(_mm512_castps256_ps512(avx2::load_ps(scales)), avx2::load_ps(sums));
-        let s = _mm512_mul_ps(codes::k_factors(part(block, 0)), x);
-        // Only the upper eight lanes contain minima.
-        minima = _mm512_add_ps(minima, s);
-        for (i, codes) in codes.as_chunks::<64>().0.iter().enumerate() {
-            let dot = _mm512_dpbusd_epi32(_mm512_setzero_si512(), pair(block, i), load512(codes));
-            let at = _mm512_add_epi32(spread, _mm512_set1_epi32(2 * i as i32));
-            acc[i % 2] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_permutexvar_ps(at, s), acc[i % 2]);
+fn products<const BYTES: usize, const BLOCKS: usize, const OFFSET: i16, const ROWS: usize, const TOKENS: usize>(
+    rows: [GatheredRow<'_>; ROWS],
+    x: [&[LaneChunk]; TOKENS],
+    weights: impl Fn(&[[u8; BYTES]; BLOCKS]) -> LaneWeights,
+) -> [[f32; TOKENS]; ROWS] {
+    let chunks = x[0].len();
+    let x = x.map(|x| &x[..chunks]);
+    let whole = rows.map(|of| of.row.as_chunks::<BYTES>().0.as_chunks::<BLOCKS>().0);
+    let rest = rows.map(|of| padded::<_, BLOCKS>(of.row.as_chunks::<BYTES>().0.as_chunks::<BLOCKS>().1, [0; BYTES]));
+    let offset = _mm512_set1_epi32(i32::from(if OFFSET == MINIMA { 0 } else { OFFSET }));
+    let mut sums = [[_mm512_setzero_ps(); TOKENS]; ROWS];
+    for at in 0..chunks {
+        let mut decoded = [LaneWeights::zero(); ROWS];
+        for row in 0..ROWS {
+            let blocks = whole[row].get(at).unwrap_or(&rest[row]);
+            prefetch(blocks, rows[row].ahead);
+            decoded[row] = weights(blocks);
+        }
+        for token in 0..TOKENS {
+            let x = &x[token][at];
+            let mut dots = [_mm512_setzero_si512(); ROWS];
+            if OFFSET != MINIMA {
+                // Sums of codes fit 16 bits.
+                dots = [_mm512_madd_epi16(load512(&x.negated_code_sums), offset); ROWS];
+            }
+            for (i, x) in x.codes.iter().enumerate() {
+                let x = load512(x);
+                for row in 0..ROWS {
+                    dots[row] = _mm512_dpbusd_epi32(dots[row], decoded[row].codes[i], x);
+                }
+            }
+            let (scales, of_minima) = (load_ps(&x.scales), load_ps(&x.sums));
+            for row in 0..ROWS {
+                let sum = &mut sums[row][token];
+                let scales = _mm512_mul_ps(decoded[row].scales, scales);
+                *sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[row]), scales, *sum);
+                if OFFSET == MINIMA {
+                    *sum = _mm512_fnmadd_ps(decoded[row].minima, of_minima, *sum);
+                }
+            }
         }
     }
-    let minima = _mm512_maskz_mov_ps(0xff00, minima);
-    _mm512_reduce_add_ps(_mm512_sub_ps(_mm512_add_ps(acc[0], acc[1]), minima))
-}
-
-/// Multiplies a row of Q6_K blocks.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-pub(super) fn row_q6_k(row: &[u8], x: QuantisedInput<'_>, ahead: isize) -> f32 {
-    let blocks = row.as_chunks::<210>().0.iter().zip(x.codes.as_chunks::<256>().0);
-    let factors = x.scales.as_chunks::<8>().0.iter().zip(x.half_sums.as_chunks::<16>().0);
-    let twice = _mm512_set_epi32(7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
-    let spread = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
-    let mut acc = [_mm512_setzero_ps(); 2];
-    let mut offset = _mm512_setzero_ps();
-    for ((block, codes), (scales, half_sums)) in blocks.zip(factors) {
-        prefetch(block, ahead);
-        let s = codes::q6_k_scales(block);
-        offset = _mm512_fmadd_ps(s, load_ps(half_sums), offset);
-        let s = _mm512_mul_ps(s, _mm512_permutexvar_ps(twice, _mm512_castps256_ps512(avx2::load_ps(scales))));
-        for (i, codes) in codes.as_chunks::<64>().0.iter().enumerate() {
-            let dot = _mm512_dpbusd_epi32(_mm512_setzero_si512(), codes::q6_k(block, i), load512(codes));
-            let at = _mm512_add_epi32(spread, _mm512_set1_epi32(4 * i as i32));
-            acc[i % 2] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_permutexvar_ps(at, s), acc[i % 2]);
+    let mut out = [[0.0; TOKENS]; ROWS];
+    for (out, sums) in out.iter_mut().zip(sums) {
+        for (out, sum) in out.iter_mut().zip(sums) {
+            *out = _mm512_reduce_add_ps(sum);
         }
     }
-    _mm512_reduce_add_ps(_mm512_add_ps(acc[0], acc[1])) - 32.0 * _mm512_reduce_add_ps(offset)
+    out
 }

@@ -8,17 +8,17 @@ mod blocks;
 mod codes;
 mod dot;
 mod inputs;
+mod lanes;
 mod tile;
 
 use std::arch::x86_64::*;
 
 use super::{
-    BlockWork, CodeTileKernels, Kernels,
+    CodeTileKernels, Kernels, LaneKernels,
     avx2::{self, load128, load256, store256},
-    panel, prefetch_weights, scalar,
+    prefetch_weights, scalar,
 };
 use crate::Isa;
-use thermocline_formats::quant::UnpackedMut;
 
 const ROWS: usize = 32;
 const FLOAT_TOKENS: usize = 12;
@@ -101,20 +101,27 @@ pub(super) const TABLE: Kernels = Kernels {
     float_tokens: FLOAT_TOKENS,
     quantise: |x, row| with_features!(codes::quantise(x, row)),
     dot_codes: |ty, weights, x, ahead, out| {
-        with_features!(blocks::run(ty, BlockWork::Dot { weights, x, ahead, out }));
+        if !dot::has_kernels(ty) {
+            return (avx2::TABLE.dot_codes)(ty, weights, x, ahead, out);
+        }
+        with_features!(dot::code_rows(ty, weights, [x], ahead, out.as_chunks_mut::<1>().0));
     },
+    lanes: Some(LaneKernels {
+        has: dot::has_kernels,
+        dot_tokens: |ty, weights, x, ahead, out| {
+            with_features!(dot::code_rows_tokens(ty, weights, x, ahead, out));
+        },
+    }),
     gathered_q4_0: Some(|rows, x| with_features!(dot::q4_0(*rows, x))),
     dot_float_rows: |ty, weights, x, ahead, out| with_features!(dot::float_rows(ty, weights, x, ahead, out)),
-    unpack: |ty, src, to| with_features!(blocks::run(ty, BlockWork::Unpack { src, to })),
+    unpack: |ty, src, to| with_features!(blocks::unpack(ty, src, to)),
     code_tiles: Some(CodeTileKernels {
         interleave: |codes, out| with_features!(codes::interleave::<i8, 4, 64>(codes, out)),
         bias: |codes, len, bias| with_features!(codes::bias(codes, len, bias)),
         tile_codes: |panel, x, acc| with_features!(tile::codes(panel, x, acc)),
     }),
-    decode_panel: |ty, rows, ahead, panel| {
-        let unpack = |src: &_, to: UnpackedMut<'_>| with_features!(blocks::run(ty, BlockWork::Unpack { src, to }));
-        panel.decode(unpack, ty, rows, ahead, panel::interleave);
-    },
+    decode_panel: avx2::TABLE.decode_panel,
+    panel_products: |panel, x, sums| with_features!(avx2::panel::products_avx512(panel, x, sums)),
     interleave_floats: |rows, out| with_features!(codes::interleave::<f32, 1, 16>(rows, out)),
     widen_floats: |ty, src, dst| with_features!(codes::widen(ty, src, dst)),
     tile_floats: |panel, x, acc| with_features!(tile::floats(panel, x, acc)),

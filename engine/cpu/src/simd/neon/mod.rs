@@ -100,6 +100,7 @@ pub(super) const TABLE: Kernels = Kernels {
     dot_float_rows: dot::float_rows,
     dot_float_tokens: None,
     unpack: |ty, src, to| blocks::run(Widening, ty, BlockWork::Unpack { src, to }),
+    lanes: None,
     code_tiles: None,
     decode_panel: |ty, rows, ahead, panel| {
         let interleave = |rows: &_, at, _, codes: &mut _| panel::interleave(rows, at, codes);
