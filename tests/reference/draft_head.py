@@ -21,6 +21,7 @@ FINAL_NORMS = ("norm", "norm_f")
 def names(style, n):
     """What the names of the head's parts begin with in a folder: those of its own, and those of a model of one layer."""
     layer = f"model.layers.{n}."
+    parts = {name: layer + name for name in ("eh_proj.", "enorm.", "hnorm.")} | {"model.layers.0.": layer}
     return {
         "qwen": {
             "eh_proj.": "mtp.fc.",
@@ -29,11 +30,9 @@ def names(style, n):
             "model.layers.0.": "mtp.layers.0.",
             "model.norm.": "mtp.norm.",
         },
-        "deepseek": {
-            "eh_proj.": layer + "eh_proj.",
-            "enorm.": layer + "enorm.",
-            "hnorm.": layer + "hnorm.",
-            "model.layers.0.": layer,
+        "hy": parts | {"model.norm.": layer + "final_layernorm."},
+        "deepseek": parts
+        | {
             "model.norm.": layer + "shared_head.norm.",
             "model.embed_tokens.": layer + "embed_tokens.",
             "lm_head.": layer + "shared_head.head.",

@@ -266,6 +266,12 @@ FAMILIES = {
              mlp_layer_types=[lambda config: (["dense"] + ["sparse"] * 8)[:config["num_hidden_layers"]]], num_experts=[8],
              **{"+groups": [dict(num_experts=8, n_group=4, topk_group=2)]}),
     ),
+    "hy_v3": (
+        dict(head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32),
+        dict(COMMON, **HEADS, **ROPES, **ACTIVATIONS, num_experts_per_tok=CHOSEN, moe_intermediate_size=[16, 48], num_experts=[8],
+             num_shared_experts=[2], router_scaling_factor=[1.0], attention_bias=[True],
+             mlp_layer_types=[repeated("sparse"), lambda config: (["dense"] * 2 + ["sparse"] * 8)[:config["num_hidden_layers"]]]),
+    ),
     "cohere": (
         dict(layer_norm_eps=1e-5, logit_scale=0.5),
         dict(LAYER_NORMS, **ROPES, **ACTIVATIONS, logit_scale=[2.0, ABSENT], layer_norm_eps=[1e-2, ABSENT], attention_bias=[True],

@@ -142,6 +142,13 @@ CONFIGS = {
         | {"head_dim": 12, "intermediate_size": 32, "num_experts": 4, "moe_topk": 2}
         | {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "alpha": 1000.0, "factor": 1.0}},
     },
+    "hy-v3": {
+        "class": "HYV3",
+        "config": SIZES
+        | EXPERTS
+        | {"num_hidden_layers": 4, "head_dim": 16, "num_shared_experts": 2, "router_scaling_factor": 2.5}
+        | {"mlp_layer_types": ["dense", "dense", "sparse", "sparse"]},
+    },
     "muse-glimmer": {
         "class": "MuseGlimmer",
         "head": "ForConditionalGeneration",
@@ -210,6 +217,14 @@ CONFIGS = {
         | {"routed_scaling_factor": 1.5, "attention_bias": True, "num_nextn_predict_layers": 1}
         | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.5}},
         "draft": {"names": "deepseek", "layer": {"num_hidden_layers": 1, "first_k_dense_replace": 0}},
+    },
+    "hy-v3-mtp": {
+        "class": "HYV3",
+        "config": SIZES
+        | EXPERTS
+        | {"hidden_size": 64, "num_hidden_layers": 2, "head_dim": 16, "moe_intermediate_size": 32, "num_shared_experts": 1}
+        | {"router_scaling_factor": 1.5, "num_nextn_predict_layers": 1},
+        "draft": {"names": "hy", "layer": {"num_hidden_layers": 1, "mlp_layer_types": ["sparse"]}},
     },
     "deepseek-v3-mtp": {
         "class": "DeepseekV3",

@@ -12,7 +12,7 @@ use thermocline_engine::{
 };
 
 /// Folders of `fixtures/models`, one per architecture and variant.
-pub const MODELS: [&str; 60] = [
+pub const MODELS: [&str; 61] = [
     "arcee",
     "bamboo",
     "cohere2",
@@ -39,6 +39,7 @@ pub const MODELS: [&str; 60] = [
     "granitemoe",
     "hunyuan-dense",
     "hunyuan-moe",
+    "hy-v3",
     "jais2",
     "laguna",
     "llama-relu",
@@ -81,8 +82,8 @@ pub const RECURRENT: [&str; 8] =
 
 /// Folders of models with draft heads. Their `nextn_logits` `[T, vocab]` are those of the head for
 /// each token, given the next token. The last row is zero.
-pub const DRAFT_HEADS: [&str; 5] =
-    ["deepseek-v3-mtp", "glm4-moe-mtp", "nemotron-3-mtp", "qwen3_5-moe-mtp", "qwen3_5-mtp"];
+pub const DRAFT_HEADS: [&str; 6] =
+    ["deepseek-v3-mtp", "glm4-moe-mtp", "hy-v3-mtp", "nemotron-3-mtp", "qwen3_5-moe-mtp", "qwen3_5-mtp"];
 
 /// Folders of models that have a part without GPU kernels.
 pub const CPU_ONLY: [&str; 1] = ["llama4"];

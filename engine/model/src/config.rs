@@ -82,6 +82,9 @@ pub struct ModelConfig {
     /// Longest context in which attention reads all keys (InfLLM-v2). In longer contexts it would
     /// read chosen keys only, so the engine refuses them.
     pub dense_context: Option<usize>,
+    /// True for an assistant. Its layers read keys and values of layers of another model, which
+    /// [`AttentionConfig::kv_from`] names.
+    pub reads_other_keys: bool,
     /// Kind of norm, for the whole model.
     pub norm: NormKind,
     /// Epsilon that norms add under the root.

@@ -8,6 +8,7 @@
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 mod alibi;
+mod assistant;
 mod bound_step;
 mod companion;
 mod config;
@@ -36,6 +37,7 @@ mod without_neurons;
 use std::{mem, path::Path, sync::Arc};
 
 pub use alibi::KeyBias;
+pub use assistant::{AssistantWeights, Centroids};
 pub use bound_step::{BoundOperation, BoundStep};
 pub use companion::Companion;
 pub use config::{Activation, ActivationForm, LayerConfig, ModelConfig};
@@ -222,7 +224,8 @@ fn check_program(config: &ModelConfig, weights: &Weights) -> Result<()> {
     }
     for (n, shape) in config.layers.iter().enumerate() {
         (0..shape.steps.len()).try_for_each(|index| BoundStep::new(config, weights, n, index).map(drop))?;
-        if let Some(source) = shape.attention.as_ref().and_then(|attention| attention.kv_from) {
+        let shared = shape.attention.as_ref().and_then(|attention| attention.kv_from);
+        if let Some(source) = shared.filter(|_| !config.reads_other_keys) {
             let rows = |at: usize| {
                 let of = config.layers[at].attention.as_ref()?.heads;
                 Some((of.n_kv_head, of.head_dim, of.value_dim))

@@ -4,8 +4,9 @@
 use smallvec::SmallVec;
 
 use super::{
-    AltupTable, AltupWeights, AttentionWeights, Ffn, FfnWeights, InputCurves, InputFigures, LayerNorms, LayerPart,
-    Linear, Norm, NormSlot, PerLayerTable, PerLayerWeights, Predictor, RecurrentWeights, SkippedInputs, StateInput,
+    AltupTable, AltupWeights, AssistantWeights, AttentionWeights, Ffn, FfnWeights, InputCurves, InputFigures,
+    LayerNorms, LayerPart, Linear, Norm, NormSlot, PerLayerTable, PerLayerWeights, Predictor, RecurrentWeights,
+    SkippedInputs, StateInput,
 };
 use thermocline_formats::format::Matrix;
 
@@ -121,6 +122,8 @@ pub struct Weights {
     pub per_layer: Option<PerLayerTable>,
     /// Weights that add hidden states to the embeddings, in a draft head.
     pub state_input: Option<StateInput>,
+    /// Weights beside the layers, in an assistant.
+    pub assistant: Option<Box<AssistantWeights>>,
     /// Maps for the streams after the first, in models with several streams (AltUp).
     pub altup: Option<AltupTable>,
     /// Weights per layer.

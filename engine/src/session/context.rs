@@ -55,6 +55,19 @@ pub(super) struct SessionContext {
     pub controller: DraftController,
 }
 
+/// The parts of a context that a drafter uses.
+#[derive(Debug)]
+pub(super) struct DraftingParts<'c> {
+    /// The drafter's view of the conversation.
+    pub draft: Option<&'c mut DraftContext>,
+    /// The tokens of the context.
+    pub held: &'c [u32],
+    /// The cache of the model.
+    pub kv: Option<&'c mut KvCache>,
+    /// Decides about drafts.
+    pub controller: &'c mut DraftController,
+}
+
 impl SessionContext {
     /// A context without tokens. A drafter's view of it may take `of_drafter` bytes more.
     pub fn new(kv: KvCache, of_drafter: u64) -> Self {
@@ -152,11 +165,10 @@ impl SessionContext {
         self.kv.as_mut().map_or(1, |kv| kv.reserve_separate(tokens))
     }
 
-    /// Frees the memory of [`SessionContext::reserve_separate`].
+    /// Frees the memory of [`SessionContext::reserve_separate`], and the same of the drafter.
     pub fn free_separate(&mut self) {
-        if let Some(kv) = &mut self.kv {
-            kv.free_separate();
-        }
+        let of_drafter = self.draft.as_mut().map(|draft| &mut draft.kv);
+        self.kv.iter_mut().chain(of_drafter).for_each(KvCache::free_separate);
     }
 
     /// Drops the cache, but not the tokens.
@@ -265,14 +277,25 @@ impl SessionContext {
         Ok(())
     }
 
-    /// True if a drafter can draft the token after the next one.
+    /// True if `drafter` can read what it needs of the cache: an assistant reads keys and values in
+    /// RAM.
+    pub fn suits(&self, drafter: &Drafter) -> bool {
+        !drafter.reads_keys() || self.kv.as_ref().is_some_and(KvCache::on_host)
+    }
+
+    /// True if a drafter that the context suits can draft the token after the next one.
     pub fn is_drafter_ready(&self) -> bool {
         self.draft.as_ref().is_some_and(|draft| draft.is_ready(self.tokens.len()))
     }
 
-    /// The drafter's view of the conversation, the tokens of the context, and the controller.
-    pub fn drafting(&mut self) -> (Option<&mut DraftContext>, &[u32], &mut DraftController) {
-        (self.draft.as_mut(), &self.tokens, &mut self.controller)
+    /// The parts of the context that a drafter uses.
+    pub fn drafting(&mut self) -> DraftingParts<'_> {
+        DraftingParts {
+            draft: self.draft.as_mut(),
+            held: &self.tokens,
+            kv: self.kv.as_mut(),
+            controller: &mut self.controller,
+        }
     }
 
     /// Gives the drafter the hidden states of the last `tokens` tokens; empty if they are unknown.

@@ -34,6 +34,10 @@ pub(super) fn load_drafter(
     options: &DeviceLoadOptions,
     live: &LivePlanner,
 ) -> Result<Option<DeviceDrafter>> {
+    // Assistants have no GPU kernels.
+    if drafter.config.reads_other_keys {
+        return Ok(None);
+    }
     let solved = live.planner(of)?;
     let inputs = PlanInputs { chunk: CHUNK, ..solved.inputs().clone() };
     let least_budget = solved.everything().saturating_add(planner(drafter, Some(*gpu.caps()), inputs)?.everything());

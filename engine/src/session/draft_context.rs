@@ -10,10 +10,12 @@ pub(super) const MOST_WAITING: usize = 128;
 /// What a drafter holds of a conversation. Entry `p` of its cache belongs to token `p` of the
 /// context.
 ///
-/// A draft model computes the tokens themselves. A draft head computes entry `p` from the hidden
-/// state of token `p` and from token `p + 1`, so states wait here until the next token is known.
-/// Where states are missing, because another processor or another conversation computed the tokens,
-/// the head starts anew: it only sees the tokens from there on.
+/// A draft model computes the tokens themselves, and keeps the entries of its drafts until it is
+/// known which ones are accepted. A draft head computes entry `p` from the hidden state of token
+/// `p` and from token `p + 1`, so states wait here until the next token is known. Where states are
+/// missing, because another processor or another conversation computed the tokens, the head starts
+/// anew: it only sees the tokens from there on. An assistant has no entries and needs only the last
+/// state.
 #[derive(Debug)]
 pub(super) struct DraftContext {
     /// The drafter's cache.
@@ -24,13 +26,16 @@ pub(super) struct DraftContext {
     states: Vec<f32>,
     /// Width of a hidden state; 0 for a draft model.
     width: usize,
+    /// The tokens of a draft model's last entries that the context may not get.
+    drafted: Vec<u32>,
 }
 
 impl DraftContext {
     /// Creates the view of a conversation that holds `tokens` tokens. `width` is the width of a
     /// hidden state, or 0 for a draft model.
     pub fn new(kv: KvCache, tokens: usize, width: usize) -> Self {
-        DraftContext { kv, start: if width > 0 { tokens } else { 0 }, states: Vec::new(), width }
+        let start = if width > 0 { tokens } else { 0 };
+        DraftContext { kv, start, states: Vec::new(), width, drafted: Vec::new() }
     }
 
     /// The token after those that have entries.
@@ -66,6 +71,13 @@ impl DraftContext {
         self.states.drain(..tokens * self.width);
     }
 
+    /// Removes all states but the last. An assistant reads no others.
+    pub fn keep_last_state(&mut self) {
+        let earlier = self.waiting().saturating_sub(1);
+        self.drop_states(earlier);
+        self.start += earlier;
+    }
+
     /// Adds the states of the tokens from `first` on. Empty `states` are unknown.
     pub fn add_states(&mut self, first: usize, tokens: usize, states: &[f32]) {
         if self.width == 0 {
@@ -85,18 +97,22 @@ impl DraftContext {
     pub fn restart(&mut self, tokens: usize) {
         self.kv.truncate(0);
         self.states.clear();
+        self.drafted.clear();
         self.start = if self.width > 0 { tokens } else { 0 };
     }
 
     /// Forgets the tokens after the first `tokens`.
     pub fn truncate(&mut self, tokens: usize) {
+        let end = self.end();
         if self.width == 0 {
+            let known = end - self.drafted.len();
             self.kv.truncate(tokens);
+            self.drafted.truncate(self.end().saturating_sub(known));
             return;
         }
-        let end = self.end();
         if tokens > end || self.kv.is_empty() {
-            self.states.truncate((tokens - end) * self.width);
+            let Some(kept) = tokens.checked_sub(end) else { return self.restart(tokens) };
+            self.states.truncate(kept * self.width);
             return;
         }
         // The last of the remaining tokens has another successor now, so its entry goes as well.
@@ -110,7 +126,25 @@ impl DraftContext {
         self.states.resize(self.width, 0.0);
     }
 
-    /// Drops the entries of drafts: those from token `tokens` on.
+    /// Notes that a draft model computed the last entry from `token`, which the context may not
+    /// get.
+    pub fn add_draft(&mut self, token: u32) {
+        self.drafted.push(token);
+    }
+
+    /// Forgets the drafts of a draft model that differ from `held`, the tokens of the context.
+    pub fn settle(&mut self, held: &[u32]) {
+        if self.drafted.is_empty() {
+            return;
+        }
+        let known = self.end() - self.drafted.len();
+        let later = held.get(known..).unwrap_or_default();
+        let accepted = self.drafted.iter().zip(later).take_while(|(draft, token)| draft == token).count();
+        self.truncate(known + accepted);
+        self.drafted.clear();
+    }
+
+    /// Drops the entries of the drafts of a draft head: those from token `tokens` on.
     pub fn drop_entries(&mut self, tokens: usize) {
         self.kv.truncate(tokens.saturating_sub(self.start));
     }

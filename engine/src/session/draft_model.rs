@@ -1,5 +1,5 @@
-//! Opens a draft model: a small model that proposes tokens to another model. Both must have the
-//! same tokens, because the proposed ids go to the larger model as they are.
+//! Opens a draft model: a small model, or an assistant, that proposes tokens to another model. Both
+//! must have the same tokens, because the proposed ids go to the larger model as they are.
 
 use std::path::Path;
 
@@ -14,19 +14,16 @@ const SHOWN: usize = 40;
 /// Opens the draft model in `path` for `model`.
 ///
 /// # Errors
-/// The errors of [`Model::open`]; [`Error::Unsupported`] for a model with recurrent states;
-/// [`Error::Invalid`] if its tokens differ from those of `model`, with the first one that does.
+/// The errors of [`Model::drafting_for`]; [`Error::Invalid`] if its tokens differ from those of
+/// `model`, with the first one that does.
 pub fn open_draft_model(path: &Path, mode: ReadMode, model: &Model) -> Result<Model> {
     open(path, mode, model, &Tokenizer::from_checkpoint(&model.checkpoint)?)
 }
 
 /// [`open_draft_model`] for a model with the tokenizer `tokens`.
 pub(super) fn open(path: &Path, mode: ReadMode, model: &Model, tokens: &Tokenizer) -> Result<Model> {
-    let draft = Model::open(path, &LoadOptions { read_mode: mode, activation: None })?;
-    if draft.config.is_recurrent() {
-        let got = format!("{} ({})", draft.config.architecture, path.display());
-        return Err(Error::unsupported("draft model", got, "models without recurrent states"));
-    }
+    let options = LoadOptions { read_mode: mode, activation: None };
+    let draft = Model::drafting_for(model, Model::open_checkpoint(path, mode)?, &options)?;
     let own = Tokenizer::from_checkpoint(&draft.checkpoint)?;
     if let Some(id) = tokens.first_difference(&own) {
         let target = model.checkpoint.path.display();

@@ -1,5 +1,7 @@
 //! A drafter: a model that proposes the tokens after a conversation. It is the draft head of the
-//! engine's model, or a small model with the same vocabulary.
+//! engine's model, an assistant of this model, or a small model with the same vocabulary.
+
+mod assistant;
 
 use std::sync::Arc;
 
@@ -9,17 +11,20 @@ use super::{
     draft_context::{DraftContext, MOST_WAITING},
     speculation::DraftSource,
 };
+use assistant::AssistantSteps;
 use thermocline_base::error::{Error, Result};
 use thermocline_cpu::Cpu;
 use thermocline_model::Model;
 use thermocline_run::runtime::{Forward, KvCache, KvType, Outputs, Probe, Processor};
 
-/// A draft head or a draft model, and the processor that computes it.
+/// A draft head, an assistant or a draft model, and the processor that computes it.
 #[derive(Debug)]
 pub(super) struct Drafter {
     forward: Forward,
-    /// True for a draft head, which reads the hidden states of the engine's model.
+    /// True for a draft head or an assistant, which reads hidden states of the engine's model.
     reads_states: bool,
+    /// What an assistant computes beside its layers.
+    assistant: Option<AssistantSteps>,
     /// Number of tokens that may be drafted: the larger vocabulary may be padded.
     vocabulary: usize,
     /// Hidden state of the latest draft, `[d_model]`.
@@ -32,12 +37,14 @@ pub(super) struct Drafter {
 }
 
 /// The tokens after which a drafter continues.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) struct DraftFrom<'t> {
     /// The tokens of the context.
     pub held: &'t [u32],
     /// The token after them, which is chosen but not computed.
     pub next: u32,
+    /// The cache of the engine's model, which an assistant reads.
+    pub kv: Option<&'t mut KvCache>,
 }
 
 /// A drafted token and its probability.
@@ -83,8 +90,10 @@ impl Drafter {
     /// # Errors
     /// The errors of `cpu`.
     pub fn new(model: Arc<Model>, n_vocab: usize, cpu: impl Fn() -> Result<Cpu>) -> Result<Self> {
+        let assistant = AssistantSteps::new(&model, cpu()?);
         Ok(Drafter {
-            reads_states: model.weights.state_input.is_some(),
+            reads_states: model.weights.state_input.is_some() || assistant.is_some(),
+            assistant,
             vocabulary: n_vocab.min(model.config.n_vocab),
             state: vec![0.0; model.config.d_model],
             common: CommonTokens::new(&model, cpu()?),
@@ -95,7 +104,12 @@ impl Drafter {
 
     /// The kind of the drafter.
     pub fn source(&self) -> DraftSource {
-        if self.reads_states { DraftSource::Head } else { DraftSource::Model }
+        if self.reads_states && !self.reads_keys() { DraftSource::Head } else { DraftSource::Model }
+    }
+
+    /// True if the drafter reads keys and values of the engine's model.
+    pub fn reads_keys(&self) -> bool {
+        self.assistant.is_some()
     }
 
     /// Moves to a device. Views of conversations become useless ([`Drafter::holds`]).
@@ -129,7 +143,8 @@ impl Drafter {
     /// The errors of [`Forward::kv_cache`].
     pub fn context(&mut self, tokens: usize, capacity: usize, ty: KvType) -> Result<DraftContext> {
         let kv = self.forward.kv_cache(capacity, ty)?;
-        Ok(DraftContext::new(kv, tokens, if self.reads_states { self.state.len() } else { 0 }))
+        let of_model = self.assistant.as_ref().map_or(self.state.len(), AssistantSteps::width);
+        Ok(DraftContext::new(kv, tokens, if self.reads_states { of_model } else { 0 }))
     }
 
     /// Bytes of scratch memory.
@@ -141,11 +156,17 @@ impl Drafter {
         }
     }
 
-    /// Computes the tokens of `held` whose successors are known, if there are many.
+    /// Forgets rejected drafts, and computes the tokens of `held` whose successors are known if
+    /// there are many.
     ///
     /// # Errors
     /// The errors of [`Forward::run`].
     pub fn follow(&mut self, context: &mut DraftContext, held: &[u32], probe: &mut dyn Probe) -> Result<()> {
+        if self.reads_keys() {
+            context.keep_last_state();
+            return Ok(());
+        }
+        context.settle(held);
         let end = context.end();
         if !self.reads_states {
             let rest = held.get(end..).unwrap_or_default();
@@ -174,7 +195,7 @@ impl Drafter {
     /// Appends at most `most` drafts of the tokens after `from` to `drafts`. `goes_on` gets the
     /// number of drafts and the probability of the last one, and returns true if another draft
     /// pays. The context must be ready ([`DraftContext::is_ready`]). It then holds the tokens of
-    /// `from`, and no drafts.
+    /// `from` and, for a draft model, all drafts but the last.
     ///
     /// # Errors
     /// The errors of [`Forward::run`].
@@ -186,31 +207,42 @@ impl Drafter {
         goes_on: &mut dyn FnMut(usize, f32) -> bool,
         drafts: &mut Vec<u32>,
     ) -> Result<()> {
+        if self.reads_keys() {
+            return self.draft_beside(context, from, most, goes_on, drafts);
+        }
         // A device computes all logits.
         let common = self.elsewhere.is_none() && CommonTokens::suit(from.held);
-        let mut draft = self.first(context, from, common)?;
+        let mut draft = self.first(context, &from, common)?;
         let held = context.end();
         for count in 1..=most {
             drafts.push(draft.token);
-            if count == most || !goes_on(count, draft.probability) {
+            if count == most || !goes_on(count, draft.probability) || !context.kv.begin_revocable() {
                 break;
             }
-            let before = self.state.clone();
+            let (before, token) = (self.state.clone(), draft.token);
             let states = self.reads_states.then_some(&before[..]);
-            draft = self.compute(&[draft.token], states, &mut context.kv, common)?;
+            draft = self.compute(&[token], states, &mut context.kv, common)?;
+            if !self.reads_states {
+                context.add_draft(token);
+            }
         }
-        context.drop_entries(held);
+        // The head computes accepted drafts again, from the hidden states of the model.
+        if self.reads_states {
+            context.drop_entries(held);
+        }
         Ok(())
     }
 
     /// Computes the tokens that the context does not hold yet, and drafts the token after them. The
     /// draft is a common token if `common` is true.
-    fn first(&mut self, context: &mut DraftContext, from: DraftFrom<'_>, common: bool) -> Result<DraftedToken> {
+    fn first(&mut self, context: &mut DraftContext, from: &DraftFrom<'_>, common: bool) -> Result<DraftedToken> {
         if !self.reads_states {
             context.truncate(from.held.len());
             let mut tokens = from.held[context.end()..].to_vec();
             tokens.push(from.next);
-            return self.compute(&tokens, None, &mut context.kv, common);
+            let first = self.compute(&tokens, None, &mut context.kv, common)?;
+            context.add_draft(from.next);
+            return Ok(first);
         }
         let waiting = context.waiting();
         let mut tokens = successors(from.held, context.end(), waiting.saturating_sub(1))?.to_vec();
@@ -250,4 +282,57 @@ impl Drafter {
 fn successors(held: &[u32], first: usize, count: usize) -> Result<&[u32]> {
     let expected = || Error::invalid("draft head", format!("{} tokens", first + 1 + count), held.len());
     held.get(first + 1..first + 1 + count).ok_or_else(expected)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use thermocline_cpu::CpuOptions;
+    use thermocline_model::LoadOptions;
+
+    use super::*;
+
+    /// Drafts after `from`, as a generation does. The view of the conversation is `context`.
+    fn drafts(drafter: &mut Drafter, context: &mut DraftContext, from: DraftFrom<'_>) -> Vec<u32> {
+        let mut drafts = Vec::new();
+        drafter.follow(context, from.held, &mut ()).unwrap();
+        assert!(context.is_ready(from.held.len()));
+        drafter.draft(context, from, 4, &mut |_, _| true, &mut drafts).unwrap();
+        drafts
+    }
+
+    /// A draft model keeps its entries of accepted drafts, and drafts as if it had never computed
+    /// the others. Without a plane of the last kept token, a recurrent state would have to go back
+    /// to the beginning.
+    #[test]
+    fn draft_models_go_back_to_the_last_accepted_draft() {
+        for name in ["qwen3", "qwen3_5", "lfm2", "nemotron-h", "granite-4-h"] {
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models").join(name);
+            let model = Arc::new(Model::open(&path, &LoadOptions::default()).unwrap());
+            let cpu = || Cpu::new(&CpuOptions { threads: Some(1), ..CpuOptions::default() });
+            let mut drafter = Drafter::new(Arc::clone(&model), model.config.n_vocab, cpu).unwrap();
+            let new = |drafter: &mut Drafter| drafter.context(0, 128, KvType::F32).unwrap();
+            let (mut context, mut held, mut next) = (new(&mut drafter), (30..50).collect::<Vec<u32>>(), 7);
+            for (round, accepted) in [0, 1, 2, 3, 4, 0, 4, 3, 1, 0, 2].into_iter().enumerate() {
+                let from = || DraftFrom { held: &held, next, kv: None };
+                let drafted = drafts(&mut drafter, &mut context, from());
+                let mut fresh = new(&mut drafter);
+                assert_eq!(drafted, drafts(&mut drafter, &mut fresh, from()), "{name}, round {round}");
+                // Without the pass that checks them, the same drafts are made again.
+                if round % 3 == 0 {
+                    assert_eq!(drafted, drafts(&mut drafter, &mut context, from()), "{name}, round {round}");
+                }
+                held.push(next);
+                held.extend_from_slice(&drafted[..accepted]);
+                next = drafted.get(accepted).map_or(9, |rejected| (rejected + 1) % 384);
+                if round % 2 == 0 {
+                    context.truncate(held.len());
+                }
+                context.settle(&held);
+                // The last draft has no entry.
+                assert_eq!(context.end(), held.len() - usize::from(accepted == 4), "{name}, round {round}");
+            }
+        }
+    }
 }

@@ -80,6 +80,16 @@ fn heads_of_folders_have_the_names_and_shapes_of_gguf() {
             ],
         ),
         (
+            "hy-v3-mtp",
+            2,
+            vec![
+                ("attn_k_norm.weight", vec![16]),
+                ("ffn_norm.weight", vec![64]),
+                ("exp_probs_b.bias", vec![6]),
+                ("ffn_down_shexp.weight", vec![64, 32]),
+            ],
+        ),
+        (
             "nemotron-3-mtp",
             3,
             vec![

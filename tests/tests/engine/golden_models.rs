@@ -218,7 +218,7 @@ fn routing_matches_the_reference() {
             assert_eq!(by_token(&chosen, experts.used), wanted, "{name} {setup:?}");
         }
     }
-    assert_eq!(seen, 29);
+    assert_eq!(seen, 30);
 }
 
 /// Recurrent states behind a prompt equal the reference, for every division of the prompt.

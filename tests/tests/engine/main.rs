@@ -4,6 +4,7 @@
 // The compiler checks whether an engine can be sent to a thread through all types of wgpu.
 #![recursion_limit = "256"]
 
+mod assistants;
 mod attribution;
 mod batches;
 mod boundary;

@@ -86,6 +86,7 @@ fn hugging_face_folders_have_the_expected_configuration() {
         ("exaone-moe", "exaone-moe", [48, 4, 4, 2, 12, 64], Silu),
         ("hunyuan-dense", "hunyuan-dense", [48, 3, 4, 2, 16, 96], Silu),
         ("hunyuan-moe", "hunyuan-moe", [48, 3, 4, 2, 12, 32], Silu),
+        ("hy-v3", "hy_v3", [48, 4, 4, 2, 16, 96], Silu),
         ("muse-glimmer", "muse-glimmer", [48, 4, 4, 2, 12, 96], Silu),
         ("mimo-v2-flash", "mimo2", [48, 4, 4, 2, 12, 96], Silu),
         ("step3", "step35", [48, 4, 4, 2, 12, 96], Silu),
@@ -331,6 +332,7 @@ fn routing_reaches_the_configuration() {
     assert_eq!(router("olmoe"), Router::softmax(false));
     assert_eq!(router("granitemoe"), Router::softmax(true));
     assert_eq!(router("exaone-moe"), Router { scale: 2.5, ..Router::sigmoid(true) });
+    assert_eq!(router("hy-v3"), Router { scale: 2.5, ..Router::sigmoid(true) });
     assert_eq!(router("cohere2-moe"), Router { scale: 0.5, ..Router::sigmoid(true) });
     let glm = open("models/glm4-moe").weights;
     assert!(matches!(glm.layers[0].ffn, Ffn::Dense(_)));

@@ -7,7 +7,7 @@ use std::{fs, path::Path, sync::Arc};
 
 use serde_json::{Map, Value as Json, json};
 use thermocline_engine::{
-    format::{Metadata, ReadMode},
+    format::{Checkpoint, Metadata, ReadMode},
     model::{LoadOptions, Model},
 };
 use thermocline_tests::golden::{Setup, prompt};
@@ -97,6 +97,40 @@ fn published_keys_of_mimo_are_understood() {
         config.insert("swa_num_key_value_heads".to_owned(), 4.into());
     };
     assert!(changed("mimo-v2-flash", published) == plain("mimo-v2-flash"));
+}
+
+/// Hy3 counts its dense layers, and its folders name their experts' width twice.
+#[test]
+fn published_keys_of_hy3_are_understood() {
+    let published = |config: &mut Map<String, Json>| {
+        config.remove("mlp_layer_types").unwrap();
+        for (key, value) in [("first_k_dense_replace", 2), ("num_nextn_predict_layers", 1), ("expert_hidden_dim", 20)] {
+            config.insert(key.to_owned(), value.into());
+        }
+        for key in ["qk_norm", "route_norm", "moe_router_use_sigmoid", "moe_router_enable_expert_bias"] {
+            config.insert(key.to_owned(), true.into());
+        }
+    };
+    assert!(changed("hy-v3", published) == plain("hy-v3"));
+}
+
+/// GGUF files of Hy3 name the bias for choosing experts without the usual suffix.
+#[test]
+fn hy3_has_selection_biases_without_a_suffix() {
+    let file = Model::open_checkpoint(&fixtures().join("models/hy-v3"), ReadMode::Map).unwrap();
+    let (mut tensors, mut renamed) = (file.tensors().to_vec(), 0);
+    for tensor in &mut tensors {
+        if let Some(stem) = tensor.name.strip_suffix("exp_probs_b.bias") {
+            tensor.name = format!("{stem}exp_probs_b");
+            renamed += 1;
+        }
+    }
+    assert_eq!(renamed, 2);
+    let (path, tokenizer) = (file.path.clone(), file.tokenizer.clone());
+    let file = Checkpoint::new(path, file.container, file.metadata, tokenizer, tensors).unwrap();
+    let model = Model::from_checkpoint(file, &LoadOptions::default()).unwrap();
+    assert!(model.checkpoint.unused().is_empty());
+    assert!(logits(model) == plain("hy-v3"));
 }
 
 /// Files of Step 3.5 omit the number of rotated elements. It is half of a head, or all of it in

@@ -197,6 +197,7 @@ fn tails_of_folders_are_left_out() {
             "mtp.layers.0.mixer.q_proj.weight",
         ),
         ("glm4-moe", "num_nextn_predict_layers", None, "model.layers.3.self_attn.q_proj.weight"),
+        ("hy-v3", "num_nextn_predict_layers", None, "model.layers.4.self_attn.q_proj.weight"),
         ("minimax-m2", "num_mtp_modules", None, "model.layers.3.self_attn.q_proj.weight"),
         ("qwen3-next", "num_nextn_predict_layers", None, "mtp.fc.weight"),
         (

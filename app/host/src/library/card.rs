@@ -131,8 +131,6 @@ pub struct ModelCard {
     /// Hash of its tokens, equal for models with the same tokens. `None` without a usable
     /// tokenizer.
     pub tokens: Option<u64>,
-    /// `true` if a layer has a recurrent state.
-    pub recurrent: bool,
 }
 
 impl ModelCard {
@@ -187,15 +185,14 @@ impl ModelCard {
             neuron_major,
             chats: has_template(checkpoint),
             tokens: Tokenizer::from_checkpoint(checkpoint).ok().map(|tokenizer| tokenizer.hash_of_tokens()),
-            recurrent: config.is_recurrent(),
         })
     }
 
-    /// `true` if this model can be a draft model of `model`: a smaller one with the same tokens,
-    /// without recurrent states. Another quantisation of the same model is not smaller.
+    /// `true` if this model can be a draft model of `model`: a smaller one with the same tokens.
+    /// Another quantisation of the same model is not smaller.
     pub fn drafts_for(&self, model: &ModelCard) -> bool {
-        let smaller = self.parameters < model.parameters && !self.recurrent;
-        smaller && matches!(self.id, ModelId::Path(_)) && self.tokens.is_some() && self.tokens == model.tokens
+        let same_tokens = self.tokens.is_some() && self.tokens == model.tokens;
+        self.parameters < model.parameters && matches!(self.id, ModelId::Path(_)) && same_tokens
     }
 
     /// `true` if this model's path is `path`.
@@ -248,11 +245,11 @@ mod tests {
         assert_eq!((card.experts, card.container, card.neurons), (Some((4, 2)), "Hugging Face", 160));
         assert!(card.is_at(&path));
         let of = |name: &str| ModelCard::read(&ModelId::Path(path.with_file_name(name))).unwrap();
-        let (small, recurrent) = (of("llama-relu"), of("qwen3_5"));
+        let small = of("llama-relu");
         assert!(small.drafts_for(&of("llama-relu-256")) && !small.drafts_for(&small));
-        assert!(!of("llama-relu-256").drafts_for(&small) && recurrent.recurrent);
+        assert!(!of("llama-relu-256").drafts_for(&small));
         assert!(!small.drafts_for(&ModelCard::read(&ModelId::Builtin).unwrap()), "it has other tokens");
-        assert!(!recurrent.drafts_for(&of("llama-relu-256")));
+        assert!(of("qwen3_5").drafts_for(&of("llama-relu-256")), "it has recurrent states");
 
         let path = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("../../tests/fixtures/powerinfer/llama-relu-q4_0.powerinfer.gguf");

@@ -22,6 +22,18 @@ const MOST_INPUT: usize = 1 << 16;
 const LOCAL_BASE: f32 = 10_000.0;
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
+    let mut config = without_sharing(loader, sizes)?;
+    share_keys_and_values(loader, &mut config)?;
+    let width = loader.size("embedding_length_per_layer_input", 0..=MOST_INPUT)?.unwrap_or(0);
+    config.per_layer_input = (width > 0).then_some(width);
+    config.experts = loader.experts(Router::softmax(true), |_| 0)?;
+    config.set_steps(steps(&config));
+    Ok(config)
+}
+
+/// Returns the configuration of a model without layers' own inputs and experts, whose layers all
+/// have their own keys and values.
+pub(super) fn without_sharing(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
     config.activation = loader.activation(Activation::GeluTanh)?;
     config.embedding_scale = (sizes.d_model as f32).sqrt();
@@ -42,10 +54,6 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
             attention.heads = HeadSizes { head_dim, value_dim: head_dim, ..attention.heads };
         }
     }
-    share_keys_and_values(loader, &mut config)?;
-    let width = loader.size("embedding_length_per_layer_input", 0..=MOST_INPUT)?.unwrap_or(0);
-    config.per_layer_input = (width > 0).then_some(width);
-    config.experts = loader.experts(Router::softmax(true), |_| 0)?;
     config.set_steps(steps(&config));
     Ok(config)
 }
@@ -101,7 +109,7 @@ fn steps(config: &ModelConfig) -> Vec<Step> {
     steps
 }
 
-fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
+pub(super) fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
     let mut norms = vec![
         (NormSlot::Attention, "attn_norm"),
         (NormSlot::PostAttention, "post_attention_norm"),
@@ -185,7 +193,12 @@ fn global_heads(hf: &HfConfig, slides: &[bool]) -> Result<GlobalHeads> {
 }
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
-    let common = draft.common(hf, "gemma4")?;
+    import_as("gemma4", hf, draft)
+}
+
+/// Imports a folder as the architecture `arch`.
+pub(super) fn import_as(arch: &'static str, hf: &HfConfig, draft: &mut Draft) -> Result<()> {
+    let common = draft.common(hf, arch)?;
     let (n_layer, local_dim) = (common.n_layer, common.head_dim);
     let slides = slides(hf, draft, n_layer)?;
     let global = global_heads(hf, &slides)?;

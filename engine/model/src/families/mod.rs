@@ -20,11 +20,13 @@ mod falcon;
 mod gemma;
 mod gemma3n;
 mod gemma4;
+mod gemma4_assistant;
 mod glm4;
 mod glm4_moe;
 mod gpt_oss;
 mod granite;
 mod hunyuan;
+mod hy_v3;
 mod laguna;
 mod latent;
 mod lfm2;
@@ -87,6 +89,7 @@ const FAMILIES: &[&Family] = &[
     &gemma::FAMILY,
     &gemma3n::FAMILY,
     &gemma4::FAMILY,
+    &gemma4_assistant::FAMILY,
     &phi3::FAMILY,
     &phimoe::FAMILY,
     &plm::FAMILY,
@@ -104,6 +107,7 @@ const FAMILIES: &[&Family] = &[
     &glm4_moe::FAMILY,
     &deepseek2::FAMILY,
     &hunyuan::FAMILY,
+    &hy_v3::FAMILY,
     &laguna::FAMILY,
     &mimo2::FAMILY,
     &minicpm::FAMILY,
@@ -169,6 +173,7 @@ pub(super) fn weights(loader: &Loader<'_>, config: &mut ModelConfig, family: &Fa
         position_embedding,
         per_layer,
         state_input: StateInput::load(loader, d)?,
+        assistant: None,
         altup,
         layers,
         output_norm,

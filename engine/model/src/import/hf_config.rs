@@ -37,8 +37,12 @@ impl HfConfig {
             Err(Error::malformed(path.join("config.json"), Location::Key(key.to_owned()), expected, got))
         };
         let Value::Object(mut values) = config else { return error("", "an object", "another JSON value") };
+        // The model type of an assistant is not the one of its layers.
+        let own_type = values.get("model_type").filter(|ty| ty.as_str().is_some_and(|ty| ty.ends_with("_assistant")));
+        let own_type = own_type.map(|ty| ("model_type".to_owned(), ty.clone()));
         if let Some(Value::Object(inner)) = values.remove("text_config") {
             values.extend(inner);
+            values.extend(own_type);
         }
         let Some(model_type) = values.get("model_type").and_then(Value::as_str).map(str::to_owned) else {
             return error("model_type", "a string", "nothing");

@@ -160,6 +160,7 @@ impl Loader<'_> {
             n_ff: sizes.n_ff,
             n_vocab: sizes.n_vocab,
             context_length: sizes.context_length,
+            reads_other_keys: false,
             dense_context: self.size("attention.dense_length", 1..=MAX_SIZE)?,
             norm,
             norm_eps,

@@ -87,8 +87,13 @@ impl<'a> Loader<'a> {
         Ok(matrix.with_factor(factor.unwrap_or(1.0)))
     }
 
+    /// Returns the vector `name` of any type.
+    pub fn vector_tensor(&self, name: &str, len: usize) -> Result<Tensor> {
+        self.tensor(name, &[&[len]], TensorRole::Vector)
+    }
+
     /// Returns the elements of a tensor; ones in a recording.
-    fn values(&self, tensor: &Tensor) -> Result<Vec<f32>> {
+    pub fn values(&self, tensor: &Tensor) -> Result<Vec<f32>> {
         let mut values = vec![1.0; tensor.len()];
         if self.recording.is_none() {
             if !tensor.ty.is_weight() || tensor.ty.row_bytes(tensor.len()) != Some(tensor.data.len()) {

@@ -121,7 +121,10 @@ impl ExpertWeights {
                 (gates, linears(loader, "ffn_up", shape, n)?)
             }
         };
-        let selection_bias = loader.optional_vector(&format!("blk.{n}.exp_probs_b.bias"), count)?;
+        // Files of Hy3 name the bias without a suffix.
+        let bias = format!("blk.{n}.exp_probs_b");
+        let bias = if loader.has(&bias) { bias } else { format!("{bias}.bias") };
+        let selection_bias = loader.optional_vector(&bias, count)?;
         let downs = linears(loader, "ffn_down", StackShape { count, rows: width, cols: n_ff }, n)?;
         let mut gates = gates.into_iter().flatten();
         let ffn = |(up, down)| FfnWeights { gate: gates.next(), up, down: Down::Outputs(down), limit: None };

@@ -22,7 +22,8 @@ pub struct GpuState {
     /// The dispatches that use the state.
     ops: StateOps,
     buffers: StateBuffers,
-    /// Copies of the state after each token of a pass of separate tokens, except the last.
+    /// Copies of the state after each token of a pass of separate tokens, except the last, or
+    /// before each of several passes.
     planes: Vec<StateBuffers>,
     shape: StateShape,
     gpu: Gpu,
@@ -153,6 +154,13 @@ impl OffHostState for GpuState {
 
     fn recorder(&self) -> Recorder {
         Recorder::new(&self.gpu)
+    }
+
+    fn save_plane(&self, at: usize, recorder: &mut Recorder) {
+        if let Some(plane) = self.planes.get(at) {
+            self.buffers.copy(recorder, StatePart::Conv, plane);
+            self.buffers.copy(recorder, StatePart::Scan, plane);
+        }
     }
 
     fn choose_plane(&self, at: usize, recorder: &mut Recorder) {

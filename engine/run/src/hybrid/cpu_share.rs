@@ -196,10 +196,11 @@ impl CpuShare {
         };
         let work = ColdWork { any: true, ..ColdWork::default() };
         let entry = FiringEntry { work, ..FiringEntry::new(ffn.layer, pass.tokens.len()) };
-        let Pass { model, tokens, states, separate, sparsity, correction, times, ref mut probe } = *pass;
+        let Pass { model, tokens, states, separate, sparsity, correction, times, ref mut probe, .. } = *pass;
         let neurons = ffn.kind.neurons().count();
         let mut deferred = DeferredFiring { probe: &mut **probe, observed, neurons, entry };
-        let mut pass = Pass { model, tokens, states, separate, sparsity, correction, times, probe: &mut deferred };
+        let mut pass =
+            Pass { model, tokens, states, inputs: None, separate, sparsity, correction, times, probe: &mut deferred };
         self.cpu.ffn_of(&mut pass, ffn, inputs, out)?;
         Ok(deferred.entry)
     }

@@ -221,6 +221,45 @@ impl Forward {
         self.logits_of(CallInputs { tokens, states: Some(states) }, kv, outputs, probe)
     }
 
+    /// Computes one token of an assistant, whose model this is, after the tokens in `target`, the
+    /// cache of the other model. `input` is the input of the first layer, `[d_model]`. Nothing is
+    /// added to a cache; `own` has the rotations. Otherwise as [`Forward::run`].
+    ///
+    /// # Errors
+    /// As [`Forward::run`]; [`Error::Invalid`] for an input of another width, or for keys and
+    /// values that are not in RAM.
+    pub fn run_assistant(
+        &mut self,
+        input: &[f32],
+        own: &KvCache,
+        target: &mut KvCache,
+        outputs: Outputs,
+        probe: &mut dyn Probe,
+    ) -> Result<&[f32]> {
+        let Forward { model, processor, correction, logits, states, .. } = self;
+        let config = &model.config;
+        if input.len() != config.d_model || !config.reads_other_keys {
+            let expected = format!("an input of {} numbers for an assistant", config.d_model);
+            return Err(Error::invalid("assistant", expected, format!("{} numbers", input.len())));
+        }
+        let (held, available) = (target.len(), own.capacity());
+        if held == 0 || held >= available {
+            return Err(Error::invalid("assistant", format!("1 to {} tokens", available - 1), held));
+        }
+        let wanted = if outputs == Outputs::None { 0 } else { config.n_vocab };
+        grow(logits, Some(wanted), "logits")?;
+        let mut sequences = Sequences::reading(target, own.rotary());
+        let mut pass = Pass { inputs: Some(input), correction, ..Pass::new(model, &[0], probe) };
+        let done = layers(&mut **processor, &mut pass, &mut sequences)
+            .and_then(|()| report_states(&mut **processor, &mut pass, states))
+            .and_then(|()| match wanted {
+                0 => processor.finish(),
+                _ => processor.head(&pass, 0..1, &mut logits[..wanted]),
+            });
+        model.checkpoint.files().check().and(done)?;
+        Ok(&logits[..wanted])
+    }
+
     fn logits_of(
         &mut self,
         inputs: CallInputs<'_>,

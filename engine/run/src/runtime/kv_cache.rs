@@ -198,7 +198,8 @@ impl KvCache {
     }
 
     /// Forgets all but the first `n` tokens. Recurrent states can only go back to a token of the
-    /// latest pass of separate tokens ([`KvCache::reserve_separate`]), or to a snapshot. Layers
+    /// latest pass of separate tokens ([`KvCache::reserve_separate`]), to the token before a
+    /// revocable pass ([`KvCache::begin_revocable`]), or to a snapshot. Layers
     /// with a window need the window before the token, or else go back to a snapshot as well. Fewer
     /// tokens may then be left; [`KvCache::len`] is their number.
     pub fn truncate(&mut self, n: usize) {
@@ -235,7 +236,14 @@ impl KvCache {
         tokens.min(1 + states.reserve_planes(tokens.saturating_sub(1)))
     }
 
-    /// Frees the memory of [`KvCache::reserve_separate`].
+    /// Prepares for a pass that [`KvCache::truncate`] can forget: recurrent states are copied, and
+    /// can go back to the present token. At most [`MOST_PLANES`](super::MOST_PLANES) passes in a
+    /// row can be forgotten. Returns false if another one cannot, or if memory is short.
+    pub fn begin_revocable(&mut self) -> bool {
+        self.states.as_mut().is_none_or(|states| states.save_plane(self.len))
+    }
+
+    /// Frees the memory of [`KvCache::reserve_separate`] and of [`KvCache::begin_revocable`].
     pub fn free_separate(&mut self) {
         if let Some(states) = &mut self.states {
             states.free_planes();
@@ -342,6 +350,11 @@ impl KvCache {
     /// and perhaps earlier ones that no token sees any more.
     pub(crate) fn held(&self, layer: usize) -> Range<usize> {
         self.len.saturating_sub(self.room(layer))..self.len
+    }
+
+    /// Number of the last positions whose keys and values `layer` still has.
+    pub(crate) fn latest_held(&self, layer: usize) -> usize {
+        self.kept.get(layer).map_or(0, |kept| self.len.saturating_sub(kept.first()))
     }
 
     /// Marks `tokens` more rows of every layer as complete.

@@ -35,7 +35,7 @@ pub(crate) trait OffHostState: Any + Debug + Send + Sync {
     fn restore(&self, from: &RecurrentState) -> Result<()>;
 
     /// Number of planes that have memory: copies of the state after each token of a pass of
-    /// separate tokens, except the last.
+    /// separate tokens, except the last, or before each of several passes.
     fn planes(&self) -> usize;
 
     /// Makes memory for `planes` planes in the other memory.
@@ -49,6 +49,9 @@ pub(crate) trait OffHostState: Any + Debug + Send + Sync {
 
     /// Makes a recorder for the other processor.
     fn recorder(&self) -> Recorder;
+
+    /// Records a copy of the state into plane `at`.
+    fn save_plane(&self, at: usize, recorder: &mut Recorder);
 
     /// Records that the state becomes the one in plane `at`.
     fn choose_plane(&self, at: usize, recorder: &mut Recorder);

@@ -30,6 +30,8 @@ pub struct Pass<'a> {
     pub tokens: &'a [u32],
     /// Hidden states that a draft head reads beside the tokens, `[tokens, d_model]`.
     pub states: Option<&'a [f32]>,
+    /// Inputs of the first layer in place of embeddings, `[tokens, d_model]`.
+    pub inputs: Option<&'a [f32]>,
     /// True if each token is computed as if it were alone, as far as a processor can. Used for
     /// tokens of several sequences, or for a token and its drafts.
     pub separate: bool,
@@ -52,6 +54,7 @@ impl<'a> Pass<'a> {
             model,
             tokens,
             states: None,
+            inputs: None,
             separate: false,
             sparsity: Sparsity::Dense,
             correction: &NONE,

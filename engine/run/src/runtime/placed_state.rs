@@ -31,6 +31,11 @@ impl RamState {
         Ok(())
     }
 
+    /// Copies the state into plane `at`.
+    pub fn save_plane(&mut self, at: usize) {
+        self.planes[at].copy_from(&self.state);
+    }
+
     /// Exchanges the state with the one in plane `at`, which costs no copy.
     pub fn choose_plane(&mut self, at: usize) {
         std::mem::swap(&mut self.state, &mut self.planes[at]);
@@ -98,6 +103,17 @@ impl PlacedState {
         match self {
             PlacedState::Ram(state) => state.planes.truncate(planes),
             PlacedState::OffHost(state) => state.truncate_planes(planes),
+        }
+    }
+
+    /// Copies the state into plane `at`. Copies in another processor's memory are recorded in
+    /// `recorder`, which is made for the first of them.
+    pub fn save_plane(&mut self, at: usize, recorder: &mut Option<Recorder>) {
+        match self {
+            PlacedState::Ram(state) => state.save_plane(at),
+            PlacedState::OffHost(state) => {
+                state.save_plane(at, recorder.get_or_insert_with(|| state.recorder()));
+            }
         }
     }
 

@@ -11,11 +11,12 @@ use super::{
     snapshots::{self, Snapshots},
 };
 use thermocline_base::error::{Error, Result, ScarceMemory};
+use thermocline_gpu::Recorder;
 use thermocline_model::{LayerConfig, ModelConfig, StateShape};
 
 /// Most planes of a state: copies of it after each token of a pass of separate tokens, except the
-/// last. A plane takes as much memory as the state, often more than 50 MB in all layers, and each
-/// further draft of a pass is accepted less often.
+/// last, or before each of several passes. A plane takes as much memory as the state, often more
+/// than 50 MB in all layers, and each further draft of a pass is accepted less often.
 pub const MOST_PLANES: usize = 4;
 
 /// The recurrent states of one conversation.
@@ -100,12 +101,41 @@ impl RecurrentStates {
         self.layers.iter().flatten().map(PlacedState::planes).min().unwrap_or(0)
     }
 
+    /// Saves the states, which are after `now` tokens, in a further plane. Planes of the tokens
+    /// directly before stay. Returns false if [`MOST_PLANES`] hold states already, if memory is
+    /// short, or if a device fails.
+    pub fn save_plane(&mut self, now: usize) -> bool {
+        if self.plane_tokens.end != now {
+            self.plane_tokens = now..now;
+        }
+        let at = self.plane_tokens.len();
+        if self.unfinished || self.reserve_planes(at + 1) <= at {
+            return false;
+        }
+        let copied = self.with_recorder(|layer, recorder| layer.save_plane(at, recorder));
+        if let Err(error) = &copied {
+            tracing::warn!(%error, "there are fewer drafts because the device could not copy a recurrent state");
+        }
+        self.plane_tokens.end += usize::from(copied.is_ok());
+        copied.is_ok()
+    }
+
+    /// Calls `copy` for the state of each layer. Copies in another processor's memory are recorded
+    /// in the recorder that `copy` gets, and submitted.
+    fn with_recorder(&mut self, mut copy: impl FnMut(&mut PlacedState, &mut Option<Recorder>)) -> Result<()> {
+        let mut recorder = None;
+        self.layers.iter_mut().flatten().for_each(|layer| copy(layer, &mut recorder));
+        recorder.map_or(Ok(()), |recorder| recorder.submit().map(drop))
+    }
+
     /// Prepares for a pass of `tokens` tokens. If they are `separate`, planes save the states after
     /// each token but the last, unless there are too many tokens or memory is short.
     pub fn begin(&mut self, tokens: usize, separate: bool) {
         let wanted = if separate { tokens.saturating_sub(1) } else { 0 };
-        self.plane_tokens = 0..0;
         self.saved_planes = if wanted <= MOST_PLANES && self.reserve_planes(wanted) == wanted { wanted } else { 0 };
+        if self.saved_planes > 0 {
+            self.plane_tokens = 0..0;
+        }
     }
 
     /// The state of `layer`, if it is in RAM, mutably: the current chunk advances it.
@@ -181,7 +211,9 @@ impl RecurrentStates {
     /// Notes that every layer has seen the chunk: the states are now after `tokens` tokens.
     pub fn finish(&mut self, tokens: usize) {
         self.unfinished = false;
-        self.plane_tokens = tokens - self.saved_planes..tokens;
+        if self.saved_planes > 0 {
+            self.plane_tokens = tokens - self.saved_planes..tokens;
+        }
     }
 
     /// Takes a snapshot after `tokens` tokens if the last one is too old.
@@ -250,9 +282,7 @@ impl RecurrentStates {
         }
         let at = tokens - self.plane_tokens.start;
         self.plane_tokens.end = tokens;
-        let mut recorder = None;
-        self.layers.iter_mut().flatten().for_each(|layer| layer.choose_plane(at, &mut recorder));
-        match recorder.map_or(Ok(()), |recorder| recorder.submit().map(drop)) {
+        match self.with_recorder(|layer, recorder| layer.choose_plane(at, recorder)) {
             Ok(()) => true,
             Err(error) => {
                 tracing::warn!(%error, "recurrent states go back to a snapshot because the device could not copy a plane");
@@ -429,6 +459,41 @@ mod tests {
             assert_eq!(memory(&states), reached as f32);
             assert_eq!(states.snapshots.last().unwrap().tokens, 256);
         }
+    }
+
+    #[test]
+    fn states_go_back_to_the_planes_saved_before_passes() {
+        for kept in 0..=3 {
+            let mut states = states();
+            compute(&mut states, 0..300);
+            for token in 300..303 {
+                assert!(states.save_plane(token));
+                compute(&mut states, token..token + 1);
+            }
+            assert_eq!((states.rewind(300 + kept, 303), memory(&states)), (300 + kept, (300 + kept) as f32));
+            // Planes of tokens before the kept one stay, and others follow them.
+            let next = 300 + kept;
+            assert!(states.save_plane(next));
+            compute(&mut states, next..next + 1);
+            assert_eq!((states.rewind(300, next + 1), memory(&states)), (300, 300.0));
+        }
+    }
+
+    #[test]
+    fn planes_saved_before_passes_are_limited_and_belong_to_the_latest_tokens() {
+        let mut states = states();
+        compute(&mut states, 0..10);
+        for token in 10..10 + MOST_PLANES {
+            assert!(states.save_plane(token));
+            compute(&mut states, token..token + 1);
+        }
+        let end = 10 + MOST_PLANES;
+        assert!(!states.save_plane(end));
+        // Planes after other tokens take the place of these.
+        compute(&mut states, end..end + 2);
+        assert!(states.save_plane(end + 2));
+        compute(&mut states, end + 2..end + 3);
+        assert_eq!((states.rewind(end, end + 3), memory(&states)), (0, 0.0));
     }
 
     #[test]

@@ -25,48 +25,59 @@ impl<'a> Sequence<'a> {
 /// sequences follow each other. Weights are read once for all rows. Each sequence has its own cache
 /// and recurrent states.
 #[derive(Debug)]
-pub struct Sequences<'a>(SmallVec<[Sequence<'a>; 1]>);
+pub struct Sequences<'a> {
+    all: SmallVec<[Sequence<'a>; 1]>,
+    /// Rotations in place of those of the caches.
+    rotary: Option<&'a Rotary>,
+}
 
 impl<'a> Sequences<'a> {
     /// One sequence with `tokens` tokens.
     pub fn one(kv: &'a mut KvCache, tokens: usize) -> Self {
-        Sequences(SmallVec::from([Sequence::new(kv, tokens, false)]))
+        Sequences { all: SmallVec::from([Sequence::new(kv, tokens, false)]), rotary: None }
+    }
+
+    /// One sequence with a token that reads `kv` and adds nothing to it. `rotary` are the rotations
+    /// of the reading model.
+    pub(crate) fn reading(kv: &'a mut KvCache, rotary: Option<&'a Rotary>) -> Self {
+        Sequences { all: SmallVec::from([Sequence { kv, tokens: 1 }]), rotary }
     }
 
     /// One or several sequences of separate tokens, each with its number of tokens.
     pub fn separate(all: impl IntoIterator<Item = (&'a mut KvCache, usize)>) -> Self {
-        Sequences(all.into_iter().map(|(kv, tokens)| Sequence::new(kv, tokens, true)).collect())
+        let all = all.into_iter().map(|(kv, tokens)| Sequence::new(kv, tokens, true)).collect();
+        Sequences { all, rotary: None }
     }
 
     /// Number of sequences.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.all.len()
     }
 
     /// True if there are no sequences.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.all.is_empty()
     }
 
     /// Number of rows of all sequences.
     pub fn rows(&self) -> usize {
-        self.0.iter().map(|it| it.tokens).sum()
+        self.all.iter().map(|it| it.tokens).sum()
     }
 
     /// The position of every row in its sequence.
     pub fn positions(&self) -> impl Iterator<Item = usize> {
-        self.0.iter().flat_map(|it| it.kv.len()..it.kv.len() + it.tokens)
+        self.all.iter().flat_map(|it| it.kv.len()..it.kv.len() + it.tokens)
     }
 
     /// The rotations of positions, which are equal in every sequence.
     pub fn rotary(&self) -> Option<&Rotary> {
-        self.0.first()?.kv.rotary()
+        self.rotary.or_else(|| self.all.first()?.kv.rotary())
     }
 
     /// The rows of each sequence, with its cache.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (Range<usize>, &mut KvCache)> {
         let mut end = 0;
-        self.0.iter_mut().map(move |it| {
+        self.all.iter_mut().map(move |it| {
             let start = end;
             end += it.tokens;
             (start..end, &mut *it.kv)
@@ -75,6 +86,6 @@ impl<'a> Sequences<'a> {
 
     /// Marks the rows of every sequence as complete.
     pub(crate) fn advance(&mut self) {
-        self.0.iter_mut().for_each(|it| it.kv.advance(it.tokens));
+        self.all.iter_mut().for_each(|it| it.kv.advance(it.tokens));
     }
 }

@@ -53,7 +53,7 @@ impl Generation<'_> {
         let room = context.room().min(left).min(most).min(longest).saturating_sub(1);
         lookup.find(&mut self.todo.tokens);
         self.cut_forbidden_drafts();
-        let drafter = drafter.filter(|_| context.is_drafter_ready());
+        let drafter = drafter.filter(|drafter| context.suits(drafter) && context.is_drafter_ready());
         let other = drafter.as_ref().map(|drafter| drafter.source());
         let plan = context.controller.plan(self.todo.tokens.len() - 1, other, room);
         // The context has to be able to forget the drafts that are rejected.

@@ -2,7 +2,7 @@
 
 use super::{
     super::{
-        context::SessionContext,
+        context::{DraftingParts, SessionContext},
         drafter::{DraftFrom, Drafter},
         speculation::DraftPlan,
     },
@@ -30,7 +30,7 @@ impl Generation<'_> {
     ) -> Result<()> {
         let Some(drafter) = drafter.filter(|_| self.follows) else { return Ok(()) };
         let followed = context.open_draft(drafter).and_then(|()| {
-            let (draft, held, _) = context.drafting();
+            let DraftingParts { draft, held, .. } = context.drafting();
             draft.map_or(Ok(()), |draft| drafter.follow(draft, held, probe))
         });
         match followed {
@@ -47,9 +47,9 @@ impl Generation<'_> {
 
     /// Appends the drafts of `plan`, by `drafter`, after the token to compute.
     pub(super) fn draft_by(&mut self, context: &mut SessionContext, drafter: &mut Drafter, plan: DraftPlan) {
-        let (Some(draft), held, controller) = context.drafting() else { return };
+        let DraftingParts { draft: Some(draft), held, kv, controller } = context.drafting() else { return };
         let Some(next) = self.todo.tokens.last().copied() else { return };
-        let from = DraftFrom { held, next };
+        let from = DraftFrom { held, next, kv };
         let mut goes_on = |drafted, probability| controller.goes_on(plan.source, drafted, probability);
         if let Err(error) = drafter.draft(draft, from, plan.tokens, &mut goes_on, &mut self.todo.tokens) {
             tracing::warn!(%error, "the answer continues without its drafter");

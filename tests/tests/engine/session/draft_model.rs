@@ -86,7 +86,6 @@ fn file_that_cannot_draft_is_refused_by_name() {
         (path("gone.gguf"), "gone.gguf"),
         (path("broken.gguf"), "broken.gguf"),
         (fixtures.join("malformed/missing-required-key.gguf"), "missing-required-key.gguf"),
-        (model("qwen3_5"), "models without recurrent states"),
     ] {
         let error = refusal(&draft);
         assert!(error.contains(says), "{draft:?}: {error}");

@@ -17,8 +17,8 @@ fn prompts(name: &str) -> Vec<Request> {
     requests
 }
 
-/// Compares answers with and without drafts. Returns the number of tokens that the head drafted.
-fn drafted_by_head(engine: &Engine, name: &str, mode: SpeculationMode) -> usize {
+/// Compares answers with and without drafts. Returns the number of tokens that `source` drafted.
+fn drafted_by(source: DraftSource, engine: &Engine, name: &str, mode: SpeculationMode) -> usize {
     let mut drafted = 0;
     for (at, request) in prompts(name).into_iter().enumerate() {
         let plain = generate(&session(engine), Request { speculation: SpeculationMode::Off, ..request.clone() });
@@ -27,9 +27,9 @@ fn drafted_by_head(engine: &Engine, name: &str, mode: SpeculationMode) -> usize 
             let answer =
                 generate(&session, Request { speculation: mode, drafts: (again > 0).then_some(3), ..request.clone() });
             assert_eq!(answer.ids, plain.ids, "{name}, request {at}, answer {again}");
-            let of_head = answer.stats.drafts.of(DraftSource::Head);
-            assert!(of_head.accepted <= of_head.drafted, "{name}, request {at}: {of_head:?}");
-            drafted += of_head.drafted;
+            let counts = answer.stats.drafts.of(source);
+            assert!(counts.accepted <= counts.drafted, "{name}, request {at}: {counts:?}");
+            drafted += counts.drafted;
         }
         assert_eq!(plain.stats.drafts.total().drafted, 0, "{name}, request {at}");
     }
@@ -40,7 +40,7 @@ fn drafted_by_head(engine: &Engine, name: &str, mode: SpeculationMode) -> usize 
 fn heads_draft_on_the_cpu_and_change_no_text() {
     for name in DRAFT_HEADS {
         let engine = Engine::open(&model(name), options()).unwrap();
-        let drafted = drafted_by_head(&engine, name, SpeculationMode::SameBits);
+        let drafted = drafted_by(DraftSource::Head, &engine, name, SpeculationMode::SameBits);
         assert!(drafted > 20, "{name}: {drafted}");
     }
 }
@@ -56,20 +56,56 @@ fn heads_draft_on_a_device_and_change_no_text() {
             _ => None,
         };
         eventually("a device", || held().is_some());
-        assert!(drafted_by_head(&engine, name, SpeculationMode::Always) > 20, "{name}");
+        assert!(drafted_by(DraftSource::Head, &engine, name, SpeculationMode::Always) > 20, "{name}");
         let all = held().unwrap();
         let bytes = all * 3 / 4;
         engine.set_vram_budget(bytes).unwrap();
         eventually("a smaller budget", || held().is_some_and(|held| held <= bytes));
-        assert!(drafted_by_head(&engine, name, SpeculationMode::Always) > 20, "{name}");
+        assert!(drafted_by(DraftSource::Head, &engine, name, SpeculationMode::Always) > 20, "{name}");
         assert!(held().is_some_and(|held| held <= bytes), "{name}");
+    }
+}
+
+/// Assistants draft while the keys and values of the model are in RAM.
+#[test]
+fn assistants_draft_on_the_cpu_and_change_no_text() {
+    for name in ["gemma4", "gemma4-e2b"] {
+        let draft = Some(model(name).parent().unwrap().with_file_name("assistants").join(name));
+        for kv_type in [KvType::F32, KvType::F16, KvType::Q8_0] {
+            let engine =
+                Engine::open(&model(name), EngineOptions { draft: draft.clone(), kv_type, ..options() }).unwrap();
+            let drafted = drafted_by(DraftSource::Model, &engine, name, SpeculationMode::SameBits);
+            assert!(drafted > 20, "{name} {kv_type:?}: {drafted}");
+        }
+    }
+}
+
+/// The states of the draft model are on the device, and so are their planes.
+#[test]
+fn recurrent_draft_models_draft_on_a_device_and_change_no_text() {
+    for (name, draft) in [("qwen3", "qwen3_5"), ("nemotron-3-nano", "nemotron-h"), ("lfm2", "lfm2")] {
+        let device = DeviceChoice::Gpu(GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() });
+        let options = EngineOptions { device, draft: Some(model(draft)), ..options() };
+        let engine = Engine::open(&model(name), options).unwrap();
+        eventually("a device", || matches!(engine.device(), DeviceStatus::Gpu(_)));
+        let drafted = drafted_by(DraftSource::Model, &engine, name, SpeculationMode::Always);
+        assert!(drafted > 20, "{name} with {draft}: {drafted}");
     }
 }
 
 /// A draft model that is the model itself drafts what the model draws.
 #[test]
 fn draft_models_draft_and_change_no_text() {
-    for (name, draft) in [("llama-relu", "llama-relu"), ("llama-relu", "llama-silu-gqa"), ("glm4-moe-mtp", "qwen3")] {
+    for (name, draft) in [
+        ("llama-relu", "llama-relu"),
+        ("llama-relu", "llama-silu-gqa"),
+        ("glm4-moe-mtp", "qwen3"),
+        ("qwen3", "qwen3_5"),
+        ("qwen3_5", "qwen3_5"),
+        ("lfm2", "lfm2"),
+        ("granite-4-h", "granite-4-h"),
+        ("nemotron-3-nano", "nemotron-h"),
+    ] {
         let draft_model = Some(model(draft));
         let engine = Engine::open(&model(name), EngineOptions { draft: draft_model, ..options() }).unwrap();
         let (mut drafted, mut accepted) = (0, 0);

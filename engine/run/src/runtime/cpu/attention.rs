@@ -211,9 +211,14 @@ impl CpuAttention {
         let BoundAttention { layer, config: of, weights, .. } = task.attention;
         let (q_dim, k_dim, v_dim, out_dim) = (of.heads.q_dim(), of.own_k_dim(), of.own_v_dim(), of.output_cols());
         let source = of.kv_from.unwrap_or(layer);
-        let shape = shape_of(of, weights);
+        let mut shape = shape_of(of, weights);
         for (rows, kv) in sequences.iter_mut() {
-            let first = kv.len();
+            let mut first = kv.len();
+            if task.config.reads_other_keys {
+                // The token itself has no keys in the cache of another model, whose windows differ.
+                first = first.saturating_sub(1);
+                shape.window.length = of.seen().length.min(kv.latest_held(source).max(1));
+            }
             let Some(cache) = kv.layer_mut(source) else { return Err(not_in_ram(source)) };
             let of_rows = |dim: usize| rows.start * dim..rows.end * dim;
             if of.kv_from.is_none() {

@@ -250,6 +250,10 @@ impl Processor for CpuProcessor {
         self.attention.begin(sequences);
         let d = config.d_model;
         let [residual, position, ..] = &mut self.registers;
+        if let Some(inputs) = pass.inputs {
+            residual[..inputs.len()].copy_from_slice(inputs);
+            return Ok(());
+        }
         for ((x, id), at) in residual.chunks_exact_mut(d).zip(tokens).zip(&self.attention.positions) {
             weights.token_embedding.dequantise_row(*id as usize, x);
             if config.embedding_scale != 1.0 {

@@ -61,6 +61,7 @@ pub fn config(activation: Activation, experts: Option<Experts>) -> ModelConfig {
         n_ff: 0,
         n_vocab: 1,
         context_length: 1,
+        reads_other_keys: false,
         dense_context: None,
         norm: NormKind::Rms,
         norm_eps: 0.0,

@@ -1,0 +1,183 @@
+//! Assistants of Gemma 4: files of their own, which draft tokens from the keys and values of a
+//! model.
+
+#![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
+
+use std::{path::PathBuf, sync::Arc};
+
+use thermocline_engine::{
+    cpu::Isa,
+    format::{
+        Array, Checkpoint, Container, Metadata, ReadMode, Value,
+        gguf::{TensorInfo, to_bytes},
+    },
+    model::{Linear, LoadOptions, Model},
+    quant::TensorType,
+    runtime::{KvType, Outputs, Probe},
+};
+use thermocline_tests::golden::{self, Expected, Setup, argmax, max_diff};
+
+use super::models::{fixtures, open};
+
+/// Models with an assistant.
+const MODELS: [&str; 2] = ["gemma4", "gemma4-e2b"];
+/// Drafts of the reference after each context.
+const DRAFTS: usize = 3;
+
+fn folder(name: &str) -> PathBuf {
+    fixtures().join("assistants").join(name)
+}
+
+fn checkpoint(name: &str) -> Checkpoint {
+    Model::open_checkpoint(&folder(name), ReadMode::Map).unwrap()
+}
+
+fn assistant(target: &Model, file: Checkpoint) -> Arc<Model> {
+    Arc::new(Model::drafting_for(target, file, &LoadOptions::default()).unwrap())
+}
+
+/// The hidden state of the last token of a pass.
+#[derive(Default)]
+struct LatestState(Vec<f32>);
+
+impl Probe for LatestState {
+    fn wants_states(&mut self) -> bool {
+        true
+    }
+
+    fn states(&mut self, states: &[f32]) {
+        self.0 = states.to_vec();
+    }
+}
+
+/// `matrix x`, in the order of the rows.
+fn product(linear: &Linear, x: &[f32]) -> Vec<f32> {
+    let mut row = vec![0.0; x.len()];
+    let dot = |at: usize| {
+        linear.weight.dequantise_row(at, &mut row);
+        row.iter().zip(x).map(|(a, b)| a * b).sum()
+    };
+    (0..linear.weight.rows()).map(dot).collect()
+}
+
+/// Computes the logits of three drafts after the first `held` of `ids`, `[DRAFTS, n_vocab]`. Every
+/// draft continues from the token with the largest of the logits `wanted`.
+fn logits(models: [&Arc<Model>; 2], setup: Setup, ids: &[u32], held: usize, wanted: &[f32]) -> Vec<f32> {
+    let [target, assistant] = models;
+    let (n_vocab, width) = (target.config.n_vocab, target.config.d_model);
+    let weights = assistant.weights.assistant.as_ref().unwrap();
+    let [mut model, mut forward] = models.map(|model| golden::forward(model, setup));
+    let (mut kv, mut state) = (model.kv_cache(ids.len(), KvType::F32).unwrap(), LatestState::default());
+    model.run(&ids[..held], &mut kv, Outputs::None, &mut state).unwrap();
+    let mut hidden = state.0.split_off(state.0.len() - width);
+    let own = forward.kv_cache(ids.len(), KvType::F32).unwrap();
+    let (mut token, mut all) = (ids[held], Vec::new());
+    for wanted in wanted.chunks_exact(n_vocab) {
+        let mut input = vec![0.0; width];
+        target.weights.token_embedding.dequantise_row(token as usize, &mut input);
+        input.iter_mut().for_each(|x| *x *= target.config.embedding_scale);
+        input.extend_from_slice(&hidden);
+        let input = product(&weights.input, &input);
+        let logits = forward.run_assistant(&input, &own, &mut kv, Outputs::Last, &mut state).unwrap();
+        all.extend_from_slice(logits);
+        hidden = product(&weights.state, &state.0);
+        token = argmax(wanted);
+    }
+    assert_eq!(kv.len(), held);
+    all
+}
+
+/// Returns which tokens are candidates of a draft. The reference gives all other tokens the same
+/// logit, which is below those of the candidates.
+fn candidates(logits: &[f32]) -> Vec<bool> {
+    let least = logits.iter().copied().fold(f32::INFINITY, f32::min);
+    let others = logits.iter().filter(|logit| **logit == least).count();
+    logits.iter().map(|logit| others == 1 || *logit > least).collect()
+}
+
+#[test]
+fn logits_match_the_reference_on_every_instruction_set() {
+    for name in MODELS {
+        let target = Arc::new(open(&format!("models/{name}")));
+        let assistant = assistant(&target, checkpoint(name));
+        let expected = Expected::read(&folder(name).join("expected.safetensors"));
+        let (ids, all) = (expected.ids("input_ids"), expected.f32("logits"));
+        let contexts = expected.ids("contexts");
+        assert!(contexts.iter().any(|held| *held > 8), "{name}: no context is longer than the window");
+        for isa in Isa::available() {
+            let setup = Setup { isa: Some(isa), ..Setup::default() };
+            for (held, wanted) in contexts.iter().zip(all.chunks(DRAFTS * target.config.n_vocab)) {
+                let found = logits([&target, &assistant], setup, &ids, *held as usize, wanted);
+                for (found, wanted) in found.chunks(target.config.n_vocab).zip(wanted.chunks(target.config.n_vocab)) {
+                    let kept = candidates(wanted);
+                    let [found, wanted]: [Vec<f32>; 2] = [found, wanted]
+                        .map(|of| of.iter().enumerate().filter(|(at, _)| kept[*at]).map(|(_, logit)| *logit).collect());
+                    let error = max_diff(&found, &wanted);
+                    // The largest logits are near 30.
+                    assert!(error <= 5e-3, "{name}, {isa}, {held} tokens: logits differ by {error}");
+                }
+            }
+        }
+    }
+}
+
+/// A GGUF file has the keys of llama.cpp, which counts every layer as a predicting one, and the
+/// tokens of centroids as floats.
+#[test]
+fn gguf_files_equal_folders() {
+    let scratch = tempfile::tempdir().unwrap();
+    for name in MODELS {
+        let target = Arc::new(open(&format!("models/{name}")));
+        let source = checkpoint(name);
+        let mut metadata = Metadata::new(&source.path);
+        source.metadata.iter().for_each(|(key, value)| drop(metadata.set(key, value.clone())));
+        metadata.set("gemma4-assistant.nextn_predict_layers", Value::U32(4));
+        let tokens = (0..384).map(|id| format!("<{id}>")).collect();
+        metadata.set("tokenizer.ggml.tokens", Value::Array(Array::String(tokens)));
+        let ordering = |bytes: &[u8]| -> Vec<u8> {
+            let ids = bytes.chunks_exact(8).map(|id| i64::from_le_bytes(id.try_into().unwrap()) as f32);
+            ids.flat_map(f32::to_le_bytes).collect()
+        };
+        let tensors: Vec<(TensorInfo, Vec<u8>)> = source
+            .tensors()
+            .iter()
+            .map(|tensor| {
+                let (name, shape) = (tensor.name.clone(), tensor.shape.clone());
+                match tensor.ty {
+                    TensorType::I64 => (TensorInfo { name, ty: TensorType::F32, shape }, ordering(&tensor.data)),
+                    ty => (TensorInfo { name, ty, shape }, tensor.data.to_vec()),
+                }
+            })
+            .collect();
+        let parts: Vec<(TensorInfo, &[u8])> = tensors.iter().map(|(info, data)| (info.clone(), &data[..])).collect();
+        let path = scratch.path().join(format!("{name}.gguf"));
+        std::fs::write(&path, to_bytes(Container::Gguf(3), &metadata, &parts).unwrap()).unwrap();
+        let [plain, file] =
+            [source, Model::open_checkpoint(&path, ReadMode::Map).unwrap()].map(|file| assistant(&target, file));
+        assert_eq!(file.config.layers, plain.config.layers, "{name}");
+        let of = |model: &Model| {
+            let centroids = model.weights.assistant.as_ref().unwrap().centroids.clone();
+            centroids.map(|centroids| (centroids.tokens, centroids.used))
+        };
+        assert_eq!(of(&file), of(&plain), "{name}");
+        assert_eq!(of(&file).is_some(), name == "gemma4-e2b");
+        let ids: Vec<u32> = (20..40).collect();
+        let wanted = vec![0.0; DRAFTS * 384];
+        let all = [&file, &plain].map(|model| logits([&target, model], Setup::default(), &ids, 15, &wanted));
+        assert!(all[0] == all[1], "{name}");
+    }
+}
+
+#[test]
+fn assistants_of_other_models_are_refused() {
+    let refusal = |target: &str, of: &str| {
+        let target = open(&format!("models/{target}"));
+        Model::drafting_for(&target, checkpoint(of), &LoadOptions::default()).unwrap_err().to_string()
+    };
+    let error = refusal("gemma4", "gemma4-e2b");
+    assert!(error.contains("expected a model with keys of 1 x 16") && error.contains("got keys of 2 x 16"), "{error}");
+    let error = refusal("qwen2", "gemma4");
+    assert!(error.contains("for layer 0 of") && error.contains("got no keys in"), "{error}");
+    let error = Model::open(&folder("gemma4"), &LoadOptions::default()).unwrap_err().to_string();
+    assert!(error.contains("a drafter of gemma4"), "{error}");
+}
