@@ -1,5 +1,5 @@
-//! The path of a few tokens without panels. A group of rows is multiplied with a few tokens at once,
-//! then with the next tokens while it is in the first-level cache.
+//! The path of a few tokens without panels. A group of rows is multiplied with a few tokens at
+//! once, then with the next tokens while it is in the first-level cache.
 //!
 //! Three kinds of passes take this path:
 //!
@@ -52,7 +52,8 @@ pub(super) fn takes_any(cpu: &Cpu, weight: &Matrix) -> bool {
         && cpu.activations == InputPrecision::Int8
 }
 
-/// Most tokens of this path. For more tokens, panels and tiles are faster, but sum in another order.
+/// Most tokens of this path. For more tokens, panels and tiles are faster, but sum in another
+/// order.
 pub(super) fn most(cpu: &Cpu) -> usize {
     if matches!(cpu.isa, Isa::Scalar | Isa::Avx2 | Isa::AvxVnni) { FEW_TOKENS } else { LESS }
 }
@@ -65,7 +66,7 @@ pub(super) fn matmul(cpu: &Cpu, jobs: &mut [RowsJob<'_>], x: &[f32], tokens: usi
         let codes = &mut scratch.rows;
         codes.resize_with(codes.len().max(tokens), Default::default);
         if jobs.iter().any(|job| cpu.codes_of(job.weight).is_some()) {
-            codes.iter_mut().zip(x.chunks_exact(cols)).for_each(|(codes, x)| codes.fill(cpu.kernels, x));
+            codes.iter_mut().zip(x.chunks_exact(cols)).for_each(|(codes, x)| codes.fill_for_dots(cpu.kernels, x));
         }
         let codes = &*codes;
         let chunk = cpu.chunk_of_jobs(jobs);

@@ -184,6 +184,12 @@ impl Cpu {
         }
     }
 
+    /// True if products of one token have the order of sums of all instruction sets.
+    #[cfg(test)]
+    pub(super) fn has_common_order(&self, weight: &Matrix) -> bool {
+        self.codes_of(weight).is_some_and(|ty| !self.sums_in_lanes(ty))
+    }
+
     /// True if products of one token with codes of `ty` are summed in lanes, in an order of their
     /// own.
     fn sums_in_lanes(&self, ty: BlockType) -> bool {
@@ -294,7 +300,7 @@ impl Cpu {
             let codes = &mut scratch.rows;
             codes.resize_with(codes.len().max(inputs.len()), Default::default);
             if jobs.iter().any(|job| self.codes_of(job.weight).is_some()) {
-                codes.iter_mut().zip(inputs).for_each(|(codes, x)| codes.fill(self.kernels, x));
+                codes.iter_mut().zip(inputs).for_each(|(codes, x)| codes.fill_for_dots(self.kernels, x));
             }
             let bytes: usize = jobs.iter().map(|job| job.out.len() * job.weight.row_bytes()).sum();
             let chunk = self.chunk_of(bytes);

@@ -49,12 +49,22 @@ pub(super) struct QuantisedInputBuffer {
     half_sums: AlignedBuffer<f32>,
     code_sums: AlignedBuffer<i32>,
     half_code_sums: AlignedBuffer<i32>,
-    /// Empty unless the kernels sum in lanes.
+    /// Empty unless the kernels sum in lanes, and the vector is for dot kernels.
     lanes: Vec<LaneChunk>,
 }
 
 impl QuantisedInputBuffer {
-    /// Rounds `x`, whose length is a multiple of 32.
+    /// Rounds `x`, whose length is a multiple of 32, for dot kernels.
+    pub fn fill_for_dots(&mut self, kernels: &Kernels, x: &[f32]) {
+        self.fill(kernels, x);
+        if kernels.lanes.is_some() {
+            let mut lanes = std::mem::take(&mut self.lanes);
+            lanes.extend((0..self.n.div_ceil(LANE_COLUMNS)).map(|at| LaneChunk::of(&self.row(), at)));
+            self.lanes = lanes;
+        }
+    }
+
+    /// Rounds `x`, whose length is a multiple of 32, for other kernels.
     pub fn fill(&mut self, kernels: &Kernels, x: &[f32]) {
         self.n = x.len();
         let row = QuantisedInputMut {
@@ -67,11 +77,6 @@ impl QuantisedInputBuffer {
         };
         (kernels.quantise)(x, row);
         self.lanes.clear();
-        if kernels.lanes.is_some() {
-            let mut lanes = std::mem::take(&mut self.lanes);
-            lanes.extend((0..self.n.div_ceil(LANE_COLUMNS)).map(|at| LaneChunk::of(&self.row(), at)));
-            self.lanes = lanes;
-        }
     }
 
     /// The most recently rounded vector.

@@ -47,7 +47,7 @@ impl Cpu {
             let codes = &mut scratch.rows;
             codes.resize_with(codes.len().max(inputs.len()), Default::default);
             if self.codes_of(weight).is_some() {
-                codes.iter_mut().zip(&inputs).for_each(|(codes, x)| codes.fill(self.kernels, x));
+                codes.iter_mut().zip(&inputs).for_each(|(codes, x)| codes.fill_for_dots(self.kernels, x));
             }
             let (codes, width) = (&*codes, rows_of(self.chunk_of(weight.data().len()), weight));
             let mut left: SmallVec<[(&[u32], &mut [f32]); 16]> =

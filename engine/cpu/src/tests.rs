@@ -4,7 +4,7 @@
 use rand::{SeedableRng, rngs::StdRng};
 
 use super::{
-    Cpu, CpuOptions, Isa, RowsJob, few_tokens,
+    Cpu, CpuOptions, Isa, RowsJob,
     matmul::tests::random_matrix,
     ops::{
         AttentionScratch, AttentionShape, AttentionWindow, HeadSizes, KvRows, KvType, Queries, SeenRows,
@@ -12,7 +12,7 @@ use super::{
     },
     simd::tests::random_activations,
 };
-use thermocline_formats::quant::{TensorType, WeightType};
+use thermocline_formats::quant::TensorType;
 
 /// Rows of a matrix: several panels and a partial one, several groups of rows and a partial one.
 const ROWS: usize = 35;
@@ -30,15 +30,9 @@ fn cpus() -> Vec<Cpu> {
     options.map(|options| Cpu::new(&options).unwrap()).collect()
 }
 
-/// Most tokens of a pass in which quantised weights give the bits of one token. With AVX-512 tiles
-/// sum in another order.
-fn most(cpu: &Cpu) -> usize {
-    if cpu.isa() == Isa::Avx512 { few_tokens::most(cpu) } else { TOKENS }
-}
-
 /// A token's products have the same bits alone and in passes of up to sixteen tokens. This holds
 /// for every weight type, for whole lines of columns and for parts of lines. With quantised weights
-/// the bits are the same on all instruction sets but AVX-512.
+/// the bits are the same on all instruction sets, except for the types that AVX-512 sums in lanes.
 #[test]
 fn a_tokens_products_are_the_same_alone_and_among_others() {
     let rng = &mut StdRng::seed_from_u64(39);
@@ -58,8 +52,8 @@ fn a_tokens_products_are_the_same_alone_and_among_others() {
                     out.into_iter().map(f32::to_bits).collect::<Vec<_>>()
                 };
                 let alone: Vec<_> = x.chunks_exact(cols).flat_map(|x| product(x, None, 1)).collect();
-                let floats = matches!(ty.weight_type(), Some(WeightType::Float(_)));
-                let most = if floats { TOKENS } else { most(cpu) };
+                let in_common_order = cpu.has_common_order(&weight);
+                let most = TOKENS.min(cpu.same_bits(&weight));
                 for tokens in 2..=most {
                     let together = product(&x[..tokens * cols], None, tokens);
                     assert!(together == alone[..tokens * ROWS], "{} {ty} {cols} columns, {tokens} tokens", cpu.isa());
@@ -73,7 +67,7 @@ fn a_tokens_products_are_the_same_alone_and_among_others() {
                         cpu.isa()
                     );
                 }
-                if floats || cpu.isa() == Isa::Avx512 {
+                if !in_common_order {
                     continue;
                 }
                 let first = first.get_or_insert_with(|| alone.clone());

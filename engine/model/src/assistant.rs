@@ -90,7 +90,9 @@ fn read_keys_of(config: &mut ModelConfig, target: &Model, path: &Path) -> Result
         let Some(attention) = &mut layer.attention else { continue };
         let last = target.config.layers.iter().rposition(|of| windowed(of) == kind);
         let source = last.and_then(|last| target.config.kv_source(last));
-        let heads = |at: usize| Some(target.config.layers[at].attention.as_ref()?.heads);
+        // Latent attention has no values that an assistant could read.
+        let plain = |at: usize| target.config.layers[at].attention.as_ref().filter(|of| of.latent.is_none());
+        let heads = |at: usize| Some(plain(at)?.heads);
         let [wanted, there] = [Some(attention.heads), source.and_then(heads)].map(shape_of);
         if wanted != there {
             let of = target.checkpoint.path.display();
@@ -123,17 +125,20 @@ impl AssistantWeights {
             embedding_scale: target.config.embedding_scale,
             input: loader.linear("nextn.pre_projection", d, 2 * width)?,
             state: loader.linear("nextn.post_projection", width, d)?,
-            centroids: Centroids::load(loader, config)?,
+            centroids: Centroids::load(loader, config, target.config.n_vocab)?,
         })
     }
 }
 
 impl Centroids {
-    /// Loads the centroids, if the file has them.
-    fn load(loader: &Loader<'_>, config: &ModelConfig) -> Result<Option<Self>> {
+    /// Loads the centroids, if the file has them. The model has `most` tokens.
+    fn load(loader: &Loader<'_>, config: &ModelConfig, most: usize) -> Result<Option<Self>> {
         let name = "masked_embd_centroids.weight";
         let Some(count) = loader.rows(name) else { return Ok(None) };
         let n_vocab = config.n_vocab;
+        if n_vocab > most {
+            return Err(loader.tensor_error(name, format!("centroids of at most {most} tokens"), n_vocab));
+        }
         if count == 0 || !n_vocab.is_multiple_of(count) {
             let expected = format!("rows whose number divides {n_vocab}, the number of tokens");
             return Err(loader.tensor_error(name, expected, count));
@@ -154,20 +159,19 @@ fn ordering(loader: &Loader<'_>, n_vocab: usize) -> Result<Vec<u32>> {
     let name = [ORDERING.to_owned(), format!("{ORDERING}.weight")].into_iter().find(|name| loader.has(name));
     let name = name.ok_or_else(|| loader.missing_tensor(ORDERING, format!("shape [{n_vocab}]")))?;
     let tensor = loader.vector_tensor(&name, n_vocab)?;
-    let ids: Vec<u32> = match tensor.ty {
+    let ids: Vec<Option<u32>> = match tensor.ty {
         TensorType::I32 => elements(&tensor, |bytes: [u8; 4]| u32::try_from(i32::from_le_bytes(bytes)).ok()),
         TensorType::I64 => elements(&tensor, |bytes: [u8; 8]| u32::try_from(i64::from_le_bytes(bytes)).ok()),
         _ => {
             loader.values(&tensor)?.into_iter().map(|id| Some(id as u32).filter(|whole| *whole as f32 == id)).collect()
         }
-    }
-    .into_iter()
-    .collect::<Option<_>>()
-    .ok_or_else(|| loader.tensor_error(&name, "ids of tokens", "another number"))?;
-    match ids.iter().find(|id| **id as usize >= n_vocab) {
-        Some(id) => Err(loader.tensor_error(&name, format!("ids below {n_vocab}"), id)),
-        None => Ok(ids),
-    }
+    };
+    let id = |(at, id): (usize, Option<u32>)| {
+        let got = || id.map_or_else(|| format!("another number at {at}"), |id| format!("{id} at {at}"));
+        let known = id.filter(|id| (*id as usize) < n_vocab);
+        known.ok_or_else(|| loader.tensor_error(&name, format!("ids of tokens below {n_vocab}"), got()))
+    };
+    ids.into_iter().enumerate().map(id).collect()
 }
 
 /// Returns the elements of a tensor of integers; `None` for one that is not an id.

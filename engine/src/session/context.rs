@@ -283,7 +283,7 @@ impl SessionContext {
         !drafter.reads_keys() || self.kv.as_ref().is_some_and(KvCache::on_host)
     }
 
-    /// True if a drafter that the context suits can draft the token after the next one.
+    /// True if the drafter can draft the token after the next one, if the context suits it.
     pub fn is_drafter_ready(&self) -> bool {
         self.draft.as_ref().is_some_and(|draft| draft.is_ready(self.tokens.len()))
     }

@@ -22,9 +22,9 @@ pub(super) struct DraftContext {
     pub kv: KvCache,
     /// The token to which the first entry belongs.
     start: usize,
-    /// Hidden states of the tokens after the entries, `[tokens, d_model]`; empty for a draft model.
+    /// Hidden states of the tokens after the entries, `[tokens, width]`; empty for a draft model.
     states: Vec<f32>,
-    /// Width of a hidden state; 0 for a draft model.
+    /// Width of a hidden state of the model; 0 for a draft model.
     width: usize,
     /// The tokens of a draft model's last entries that the context may not get.
     drafted: Vec<u32>,
@@ -48,7 +48,7 @@ impl DraftContext {
         (&self.states, &mut self.kv)
     }
 
-    /// True for a draft head, which reads hidden states.
+    /// True for a draft head and an assistant, which read hidden states.
     pub fn reads_states(&self) -> bool {
         self.width > 0
     }
@@ -76,6 +76,7 @@ impl DraftContext {
         let earlier = self.waiting().saturating_sub(1);
         self.drop_states(earlier);
         self.start += earlier;
+        self.states.shrink_to(self.width);
     }
 
     /// Adds the states of the tokens from `first` on. Empty `states` are unknown.

@@ -196,9 +196,9 @@ impl Kernels {
 pub(crate) struct LaneKernels {
     /// True if [`Kernels::dot_codes`] sums products with this type in lanes.
     pub has: fn(BlockType) -> bool,
-    /// `dot_tokens(ty, weights, x, ahead, out)` is [`Kernels::dot_codes`] for at most [`CODE_TOKENS`]
-    /// tokens: `out[r][t] = W[r] . x[t]`. Weights are decoded once. For each token, the bits equal
-    /// those of [`Kernels::dot_codes`].
+    /// `dot_tokens(ty, weights, x, ahead, out)` is [`Kernels::dot_codes`] for several tokens, at
+    /// most [`CODE_TOKENS`]: `out[r][t] = W[r] . x[t]`. Weights are decoded once. For each token,
+    /// the bits equal those of [`Kernels::dot_codes`].
     pub dot_tokens: CodesDot,
 }
 

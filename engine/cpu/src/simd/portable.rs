@@ -27,7 +27,6 @@ pub(crate) struct QuantisedInput<'a> {
     /// `[n / 16]`, `sum(codes)` of each half block.
     pub half_code_sums: &'a [i32],
     /// `[n / 256]`, rounded up: a copy in the order of lanes, if the kernels sum in lanes.
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
     pub lanes: &'a [LaneChunk],
 }
 

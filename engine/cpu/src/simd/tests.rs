@@ -42,7 +42,7 @@ pub(crate) fn tolerance(rounded: bool, w: &[f32], x: &[f32]) -> f64 {
 /// Rounds `x` with `kernels`.
 fn rounded(kernels: &Kernels, x: &[f32]) -> QuantisedInputBuffer {
     let mut row = QuantisedInputBuffer::default();
-    row.fill(kernels, x);
+    row.fill_for_dots(kernels, x);
     row
 }
 

@@ -1,5 +1,6 @@
 //! A layer's recurrent state where its processor keeps it, with its planes: copies of the state
-//! after each token of a pass of separate tokens, except the last.
+//! after each token of a pass of separate tokens, except the last, or before each of several
+//! passes.
 
 use super::{off_host::OffHostState, recurrent_layer::RecurrentState};
 use thermocline_base::error::{Error, Result, ScarceMemory};

@@ -66,6 +66,9 @@ impl AssistantSteps {
         let output = &model.weights.output;
         let (weight, bias, out) = (&output.weight, output.bias.as_deref(), &mut self.logits[..]);
         self.cpu.matmul_rows(&mut [RowsJob { weight, bias, rows: Some(&candidates), out }], state, 1);
+        if let Some(cap) = model.config.final_softcap {
+            self.cpu.soft_cap(&mut self.logits, cap);
+        }
         let DraftedToken { token, probability } = DraftedToken::likeliest(&self.logits);
         DraftedToken { token: candidates[token as usize], probability }
     }
@@ -121,7 +124,7 @@ mod tests {
     use thermocline_cpu::CpuOptions;
     use thermocline_formats::format::ReadMode;
     use thermocline_model::LoadOptions;
-    use thermocline_run::runtime::{Forward, KvType};
+    use thermocline_run::runtime::{Forward, KvType, Probe};
 
     use super::*;
 
@@ -169,5 +172,63 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Keeps the hidden states of all tokens of a pass.
+    #[derive(Default)]
+    struct AllStates(Vec<f32>);
+
+    impl Probe for AllStates {
+        fn wants_states(&mut self) -> bool {
+            true
+        }
+
+        fn states(&mut self, states: &[f32]) {
+            self.0.extend_from_slice(states);
+        }
+    }
+
+    /// After a pass with drafts the assistant goes on from the state of the last kept token.
+    #[test]
+    fn drafts_follow_the_last_accepted_draft() {
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures");
+        let target = Arc::new(Model::open(&fixtures.join("models/gemma4"), &LoadOptions::default()).unwrap());
+        let checkpoint = Model::open_checkpoint(&fixtures.join("assistants/gemma4"), ReadMode::Map).unwrap();
+        let model = Arc::new(Model::drafting_for(&target, checkpoint, &LoadOptions::default()).unwrap());
+        let cpu = || Cpu::new(&CpuOptions { threads: Some(1), ..CpuOptions::default() });
+        let mut forward = Forward::new(Arc::clone(&target), cpu().unwrap());
+        let mut drafter = Drafter::new(model, target.config.n_vocab, cpu).unwrap();
+        let mut kv = forward.kv_cache(64, KvType::F32).unwrap();
+        let mut context = drafter.context(0, 64, KvType::F32).unwrap();
+        let (mut held, mut next) = (Vec::new(), 7);
+        let mut pass: Vec<u32> = (30..38).collect();
+        let mut seen = Vec::new();
+        for (round, accepted) in [0, 1, 3, 2, 0, 3].into_iter().enumerate() {
+            // All tokens of the pass are computed, and the context keeps some of them.
+            let mut states = AllStates::default();
+            forward.run(&pass, &mut kv, Outputs::None, &mut states).unwrap();
+            context.add_states(held.len(), pass.len(), &states.0);
+            let kept = if round == 0 { pass.len() } else { 1 + accepted };
+            held.extend_from_slice(&pass[..kept]);
+            kv.truncate(held.len());
+            context.truncate(held.len());
+            drafter.follow(&mut context, &held, &mut ()).unwrap();
+            let mut fresh = drafter.context(0, 64, KvType::F32).unwrap();
+            fresh.restart(held.len() - 1);
+            let width = target.config.d_model;
+            fresh.add_states(held.len() - 1, 1, &states.0[(kept - 1) * width..kept * width]);
+            let [drafts, expected] = [&mut context, &mut fresh].map(|context| {
+                let (mut drafts, from) = (Vec::new(), DraftFrom { held: &held, next, kv: Some(&mut kv) });
+                drafter.draft(context, from, 3, &mut |_, _| true, &mut drafts).unwrap();
+                drafts
+            });
+            assert_eq!(drafts, expected, "round {round}");
+            seen.push(drafts.clone());
+            pass = vec![next];
+            pass.extend_from_slice(&drafts);
+            next = 11 + round as u32;
+        }
+        seen.dedup();
+        assert!(seen.len() > 1, "drafts depend on the text");
     }
 }

@@ -39,6 +39,8 @@ fn record(speculation: SpeculationMode) -> Recorded {
         max_tokens: Some(150),
         ignore_eos: true,
         speculation,
+        // The number of drafts does not depend on measured times.
+        drafts: (speculation != SpeculationMode::Off).then_some(4),
         ..Request::new(Prompt::Tokens(prompt))
     };
     let (mut ids, mut done) = (Vec::new(), None);

@@ -73,7 +73,7 @@ fn q4_0<const ROWS: usize>(rows: &[ScaledRow<'_>; ROWS], acc: &mut [f32]) {
         let blocks = lines.each_ref().map(|(lines, _)| &lines[line]);
         let mut scales = [[0.0; 16]; ROWS];
         for ((scales, of), blocks) in scales.iter_mut().zip(rows).zip(blocks) {
-            store_ps(scales, _mm512_mul_ps(heads::<_>(blocks), _mm512_set1_ps(of.a)));
+            store_ps(scales, _mm512_mul_ps(heads(blocks), _mm512_set1_ps(of.a)));
         }
         // Everything here must be inlined, because it runs for every 32 elements.
         for (i, acc) in acc.as_chunks_mut::<32>().0.iter_mut().enumerate() {

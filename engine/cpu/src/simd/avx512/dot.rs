@@ -122,18 +122,15 @@ fn each_row<'a, const BYTES: usize, const BLOCKS: usize, const OFFSET: i16, cons
     weights: impl Fn(&[[u8; BYTES]; BLOCKS]) -> LaneWeights,
 ) {
     while let Some((row, out)) = rows.next() {
-        if TOKENS == 1 {
+        let second = if TOKENS > 1 { rows.next() } else { None };
+        let Some((next, next_out)) = second else {
             let [sums] = products::<BYTES, BLOCKS, OFFSET, 1, TOKENS>([row], x, &weights);
             out.copy_from_slice(&sums);
             continue;
-        }
-        let second = rows.next();
-        let pair = [row, second.as_ref().map_or(row, |(row, _)| *row)];
-        let [a, b] = products::<BYTES, BLOCKS, OFFSET, 2, TOKENS>(pair, x, &weights);
+        };
+        let [a, b] = products::<BYTES, BLOCKS, OFFSET, 2, TOKENS>([row, next], x, &weights);
         out.copy_from_slice(&a);
-        if let Some((_, out)) = second {
-            out.copy_from_slice(&b);
-        }
+        next_out.copy_from_slice(&b);
     }
 }
 
