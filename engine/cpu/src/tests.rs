@@ -52,7 +52,7 @@ fn a_tokens_products_are_the_same_alone_and_among_others() {
                     out.into_iter().map(f32::to_bits).collect::<Vec<_>>()
                 };
                 let alone: Vec<_> = x.chunks_exact(cols).flat_map(|x| product(x, None, 1)).collect();
-                let in_common_order = cpu.has_common_order(&weight);
+                let in_common_order = cpu.codes_of(&weight).is_some_and(|ty| !cpu.sums_in_lanes(ty));
                 let most = TOKENS.min(cpu.same_bits(&weight));
                 for tokens in 2..=most {
                     let together = product(&x[..tokens * cols], None, tokens);

@@ -122,7 +122,7 @@ pub struct Weights {
     pub per_layer: Option<PerLayerTable>,
     /// Weights that add hidden states to the embeddings, in a draft head.
     pub state_input: Option<StateInput>,
-    /// Weights beside the layers, in an assistant.
+    /// The weights of an assistant that belong to no layer. `None` in other models.
     pub assistant: Option<Box<AssistantWeights>>,
     /// Maps for the streams after the first, in models with several streams (AltUp).
     pub altup: Option<AltupTable>,

@@ -31,8 +31,8 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     Ok(config)
 }
 
-/// Returns the configuration of a model without layers' own inputs and experts, whose layers all
-/// have their own keys and values.
+/// Returns the configuration of a model whose layers have no inputs of their own and no experts.
+/// Every layer has its own keys and values.
 pub(super) fn without_sharing(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
     config.activation = loader.activation(Activation::GeluTanh)?;

@@ -56,7 +56,8 @@ fn float_row<const BYTES: usize>(row: &[u8], x: &[f32], ahead: isize, widen: imp
     _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(acc[0], acc[1]), _mm512_add_ps(acc[2], acc[3])))
 }
 
-/// True if products with codes of `ty` have kernels here. Other types use AVX2's.
+/// True if this module has kernels for products with codes of `ty`. Other types use the kernels of
+/// AVX2.
 pub(super) const fn has_kernels(ty: BlockType) -> bool {
     matches!(
         ty,

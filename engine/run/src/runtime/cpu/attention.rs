@@ -215,7 +215,8 @@ impl CpuAttention {
         for (rows, kv) in sequences.iter_mut() {
             let mut first = kv.len();
             if task.config.reads_other_keys {
-                // The token itself has no keys in the cache of another model, whose windows differ.
+                // The token has no keys in the other model's cache, and that model has other
+                // windows.
                 first = first.saturating_sub(1);
                 shape.window.length = of.seen().length.min(kv.latest_held(source).max(1));
             }
