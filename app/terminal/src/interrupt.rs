@@ -1,16 +1,13 @@
 //! Handling of Ctrl-C. While an [`InterruptWatch`] exists, the first press sets its flag.
-//! Otherwise, and on the second press, the program ends with exit code 130.
+//! Otherwise, and on the second press, the program withdraws the sentinels of its GPU steps, which
+//! have not crashed, and ends with exit code 130.
 
-use std::sync::{
-    Once,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use thermocline_engine::gpu::withdraw_sentinels;
 
 use crate::standard_error::say;
 
-static HANDLER: Once = Once::new();
 static WATCHED: AtomicBool = AtomicBool::new(false);
 static PRESSED: AtomicBool = AtomicBool::new(false);
 
@@ -22,18 +19,6 @@ pub struct InterruptWatch(());
 impl InterruptWatch {
     /// Starts watching.
     pub fn start() -> Self {
-        HANDLER.call_once(|| {
-            let installed = ctrlc::set_handler(|| {
-                if !WATCHED.load(Ordering::SeqCst) || PRESSED.swap(true, Ordering::SeqCst) {
-                    withdraw_sentinels();
-                    std::process::exit(130);
-                }
-            });
-            // Without a handler Ctrl-C ends the program, which is acceptable.
-            if let Err(error) = installed {
-                say(format_args!("warning: Ctrl-C will end the program at once: {error}"));
-            }
-        });
         PRESSED.store(false, Ordering::SeqCst);
         WATCHED.store(true, Ordering::SeqCst);
         InterruptWatch(())
@@ -48,5 +33,19 @@ impl InterruptWatch {
 impl Drop for InterruptWatch {
     fn drop(&mut self) {
         WATCHED.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Starts to handle Ctrl-C. The program calls this once, before any GPU step.
+pub(crate) fn handle_ctrl_c() {
+    let installed = ctrlc::set_handler(|| {
+        if !WATCHED.load(Ordering::SeqCst) || PRESSED.swap(true, Ordering::SeqCst) {
+            withdraw_sentinels();
+            std::process::exit(130);
+        }
+    });
+    // Without a handler Ctrl-C ends the program, which is acceptable.
+    if let Err(error) = installed {
+        say(format_args!("warning: Ctrl-C will end the program at once: {error}"));
     }
 }

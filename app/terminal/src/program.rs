@@ -12,8 +12,10 @@ use crate::{
     console,
     failure::{Outcome, one_line},
     help,
+    interrupt::handle_ctrl_c,
     llama_flags::{Translated, translate},
     standard_error::say,
+    termination::handle_signals,
 };
 
 /// Starts the log. It is silent unless `RUST_LOG` is set, because user messages do not use it. The
@@ -29,6 +31,8 @@ pub fn start_log() {
 /// Parses the command line and passes the arguments to `command`.
 pub fn run<P: Parser>(command: impl FnOnce(P) -> Outcome) -> ExitCode {
     survive_lost_files();
+    handle_ctrl_c();
+    handle_signals();
     console::expect_no_desktop();
     let done = in_our_words(&P::command(), std::env::args_os().collect()).and_then(|args| match parse(args) {
         Ok(parsed) => command(parsed).map(|()| ExitCode::SUCCESS),

@@ -10,6 +10,8 @@ use thermocline_tests::{
     own_process,
     terminal::{command_in, run, thermocline},
 };
+#[cfg(unix)]
+use thermocline_tests::{terminal::wait, wait::eventually};
 
 /// A step on the software driver of the tests, and the sentence that reports it.
 struct Step {
@@ -98,5 +100,27 @@ fn steps_that_end_the_program_are_not_taken_again() {
         let again = answer("0");
         assert_eq!(again.stderr, "", "{name}");
         assert_eq!(again.ok(), want, "{name}");
+    }
+}
+
+/// A self-test that a signal ends in the middle of a step. The signal is not the driver's failure.
+#[test]
+#[cfg(unix)]
+fn signals_within_a_step_leave_no_sentinel() {
+    use std::os::unix::process::ExitStatusExt;
+
+    for (signal, code, number) in [("-TERM", None, Some(15)), ("-INT", Some(130), None)] {
+        let folder = tempfile::tempdir().unwrap();
+        let sentinels = || {
+            let entries = fs::read_dir(folder.path().join("cache")).into_iter().flatten().flatten();
+            entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("gpu-step-")).count()
+        };
+        let mut child = command_in(folder.path(), &["devices", "--test", "--device", "0"]).spawn().unwrap();
+        eventually("a step of the self-test", || sentinels() > 0);
+        let sent = std::process::Command::new("kill").args([signal, &child.id().to_string()]).status();
+        assert!(sent.unwrap().success());
+        let status = wait(&mut child);
+        assert_eq!((status.code(), status.signal()), (code, number), "{signal}");
+        assert_eq!(sentinels(), 0, "{signal}");
     }
 }
