@@ -5,9 +5,9 @@ use std::ops::Range;
 use super::simd::prefetch;
 use thermocline_formats::format::Matrix;
 
-/// Prefetch distance in bytes for rows in order. A page is too late. At much longer distances a
-/// line has left the first-level cache before it is read.
-pub(super) const AHEAD: usize = 16 << 10;
+/// Prefetch distance in bytes for rows in order. Half a page is too late. At much longer distances
+/// lines replace activations in the second-level cache.
+pub(super) const AHEAD: usize = 8 << 10;
 /// Prefetch distance in bytes of rows for gathered rows. The processor's own prefetcher does not
 /// see them. Lines that arrive too early replace lines that are needed first.
 const AHEAD_ROWS: usize = 8 << 10;
