@@ -26,6 +26,9 @@ use thermocline_formats::format::{Array, Value};
 const ARCHITECTURES: [&str; 2] = ["qwen35", "qwen35moe"];
 /// Channel that marks the tokens at which the head disagrees.
 const FLAG: usize = 1;
+/// The other token of large vocabularies. Drafts are chosen among the common tokens, which have low
+/// ids. If the other token were not among them, the head would name the right token instead.
+const OTHER_TOKEN: usize = 20_000;
 /// Weight of the other token's embedding, relative to that of the head's token.
 const OTHER: f32 = 2.0;
 
@@ -97,7 +100,7 @@ pub(super) fn projection_row(plan: &SynthPlan, source: RowSource, output: usize,
         return;
     }
     let mut other = vec![0.0; d];
-    embedding_row(plan, plan.shape.n_vocab / 2, &mut other);
+    embedding_row(plan, (plan.shape.n_vocab / 2).min(OTHER_TOKEN), &mut other);
     row[FLAG] = OTHER / CONSTANT * other[output] / plan.embedding_std().0;
     let std = (ATTENTION_GROWTH / d as f64).sqrt() as f32;
     source.normal(StreamPurpose::of_name("nextn.eh_proj"), output, std, &mut row[d..]);
